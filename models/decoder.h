@@ -1,0 +1,42 @@
+// The facts of a decoder-only transformer that decide what its training step computes.
+#pragma once
+
+#include <cstdint>
+
+namespace plimsoll::models {
+
+enum class NormKind : std::uint8_t { layer_norm, rms_norm };
+enum class PositionKind : std::uint8_t { learned, rope };
+enum class MlpKind : std::uint8_t { gelu_tanh, gelu, relu, swiglu };
+
+// GPT-2 and Llama-like blocks: norm -> attention -> + -> norm -> MLP -> +. Axes are element counts.
+struct Decoder {
+  std::int64_t hidden = 0;
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t ffn = 0;
+  std::int64_t vocab = 0;
+  std::int64_t window = 0;  // sliding window of attention in tokens; 0: none
+  NormKind norm = NormKind::rms_norm;
+  PositionKind position = PositionKind::rope;
+  MlpKind mlp = MlpKind::swiglu;
+  bool fused_qkv = false;  // GPT-2's c_attn: one [h, 3h] product
+  bool qkv_bias = false;
+  bool out_bias = false;  // attention's output projection
+  bool mlp_bias = false;
+  bool qk_norm = false;  // RMSNorm over head_dim on q and k (Qwen3)
+  bool tied_head = false;
+  // GPT-2's activation written in Python ("gelu_new"): eager PyTorch keeps its intermediate values.
+  bool python_gelu = false;
+  double embedding_dropout = 0;
+  double attention_dropout = 0;
+  double residual_dropout = 0;
+
+  std::int64_t q_width() const { return heads * head_dim; }
+  std::int64_t kv_width() const { return kv_heads * head_dim; }
+  bool operator==(const Decoder&) const = default;
+};
+
+}  // namespace plimsoll::models

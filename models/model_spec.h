@@ -1,0 +1,74 @@
+// What a model is: its parameter table, and the facts that its training step is made from.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/base/dtype.h"
+#include "models/base/quantity.h"
+#include "models/decoder.h"
+
+namespace plimsoll::models {
+
+// Lengths of the axes of one parameter, in checkpoint order; at most 4 (convolutions).
+struct Shape {
+  std::array<std::int64_t, 4> axes{};
+  int rank = 0;
+
+  Shape() = default;
+  Shape(std::initializer_list<std::int64_t> lengths);
+
+  Count elements() const;  // 1 for rank 0; throws on overflow
+  bool operator==(const Shape&) const = default;
+};
+
+// What the parameter belongs to. `linear` is what LoRA's "all-linear" and quantized bases cover;
+// `expert` is a linear inside a mixture's routed expert.
+enum class ModuleKind : std::uint8_t { embedding, linear, expert, router, norm, conv, head, other };
+std::string_view name_of(ModuleKind kind);
+
+// The values that a "{}" of a name takes: first, first + step, … (count of them).
+struct IndexRange {
+  std::int64_t first = 0;
+  std::int64_t count = 1;
+  std::int64_t step = 1;
+  bool operator==(const IndexRange&) const = default;
+};
+
+// One line of the parameter table: a checkpoint tensor, or a family of equal ones whose name holds
+// one "{}" for each range ("model.layers.{}.mlp.experts.{}.up_proj.weight").
+struct ParameterRow {
+  std::string name;
+  Shape shape;
+  ModuleKind module = ModuleKind::other;
+  std::vector<IndexRange> ranges;  // outermost first; empty: a single tensor
+  bool tied = false;  // shares storage with another row: has a name, is not counted
+  bool transposed = false;  // weight stored [in, out] (GPT-2's Conv1D) and not [out, in]
+  // Experts: how many of the innermost range one token visits; 0: all of it (dense).
+  std::int64_t active = 0;
+
+  std::int64_t instances() const;  // product of the ranges' counts
+  Count elements() const;  // of all instances; 0 when tied
+  bool operator==(const ParameterRow&) const = default;
+};
+
+struct ModelSpec {
+  std::string name;  // catalog name, hub id or path, as the user gave it
+  std::string architecture;  // "LlamaForCausalLM"
+  std::string model_type;  // "llama"
+  std::vector<ParameterRow> parameters;
+  std::optional<DType> checkpoint_dtype;  // config.json's torch_dtype / dtype
+  std::int64_t max_positions = 0;  // longest sequence the model takes; 0: no limit
+  // The decoder whose training step can be planned in full; absent: counts and states only.
+  std::optional<Decoder> decoder;
+
+  Count parameter_count() const;  // unique parameters, tied ones once, no buffers
+  Count active_parameter_count() const;  // those that one token passes through
+};
+
+// `name` with its "{}" replaced by `indices`, in order.
+std::string expand(const std::string& name, const std::vector<std::int64_t>& indices);
+
+}  // namespace plimsoll::models

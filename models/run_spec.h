@@ -1,0 +1,96 @@
+// The user's question as data: strategy, batch, cluster. Validated once by `validate`.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/base/dtype.h"
+#include "models/base/quantity.h"
+
+namespace plimsoll::models {
+
+enum class Stack : std::uint8_t { plimsoll, pytorch, deepspeed, megatron };
+enum class Device : std::uint8_t { cuda, cpu };
+enum class Precision : std::uint8_t { fp32, bf16_mixed, fp16_mixed, bf16, fp16, fp8_mixed };
+enum class Attention : std::uint8_t { flash, eager, math };
+enum class Loss : std::uint8_t { full, chunked, fused };
+enum class Kernels : std::uint8_t { eager, liger, unsloth, fused };
+enum class OptimizerImpl : std::uint8_t { foreach, fused, for_loop };
+enum class Optimizer : std::uint8_t {
+  adamw,
+  sgd,
+  momentum,
+  adam8bit,
+  paged_adam8bit,
+  adafactor,
+  lion,
+  muon,
+  galore,
+  galore8bit,
+  q_galore,
+  lomo,
+};
+
+enum class RecomputeKind : std::uint8_t { none, selective, full, sqrt, every };
+struct Recompute {
+  RecomputeKind kind = RecomputeKind::none;
+  std::int64_t every = 1;  // layers per checkpoint, for RecomputeKind::every
+  bool operator==(const Recompute&) const = default;
+};
+
+struct Lora {
+  std::int64_t rank = 8;
+  double alpha = 16;
+  double dropout = 0;
+  DType dtype = DType::fp32;  // of the adapter weights (PEFT upcasts 16-bit ones to fp32)
+  std::vector<std::string> targets;  // module name suffixes, or "all-linear", or "attention"
+  bool operator==(const Lora&) const = default;
+};
+
+// The knobs of one stack's data parallelism, under the stack's own names; defaults are the stack's.
+struct DataParallel {
+  int zero = 0;  // contract: 0 DDP … 3 full shard
+  int fsdp_version = 2;
+  std::int64_t shard_group = 0;  // 0: all data-parallel ranks
+  bool gradient_as_bucket_view = false;  // DDP
+  Bytes bucket_cap = Bytes(25 << 20);  // DDP bucket_cap_mb (MiB), plimsoll's reduce bucket
+  std::optional<DType> reduce_dtype;  // FSDP MixedPrecisionPolicy.reduce_dtype
+  std::optional<bool> fsdp_upcast;  // Accelerate: trainable parameters stored in fp32
+  bool reshard_after_forward = true;  // ZeRO-3; false is what --zero 2 means on pytorch
+  bool operator==(const DataParallel&) const = default;
+};
+
+struct Strategy {
+  Stack stack = Stack::pytorch;
+  Device device = Device::cuda;
+  bool compile = false;
+  Kernels kernels = Kernels::eager;
+  std::int64_t gpus = 1;  // world size
+  std::int64_t gpus_per_node = 8;
+  DataParallel data;
+  std::int64_t tp = 1, pp = 1, cp = 1, ep = 1;
+  Precision precision = Precision::bf16_mixed;
+  std::optional<DType> param_dtype;  // dtype the weights are loaded in
+  std::optional<DType> grad_dtype;
+  std::optional<bool> master_weights;
+  Optimizer optimizer = Optimizer::adamw;
+  std::optional<OptimizerImpl> optimizer_impl;  // the stack's default where absent
+  Recompute recompute;
+  Attention attention = Attention::flash;
+  Loss loss = Loss::full;
+  std::optional<Lora> lora;
+  std::vector<std::string> freeze;  // patterns of checkpoint names (shell wildcards)
+  std::vector<std::string> train;  // overrides freeze
+  bool operator==(const Strategy&) const = default;
+};
+
+struct Batch {
+  std::int64_t seq_len = 4096;
+  std::int64_t micro_batch = 1;  // sequences per GPU and micro-step
+  std::int64_t grad_accum = 1;  // micro-steps per optimizer step
+  std::int64_t tokens() const { return checked_multiply(seq_len, micro_batch); }
+  bool operator==(const Batch&) const = default;
+};
+
+}  // namespace plimsoll::models

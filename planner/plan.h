@@ -1,0 +1,31 @@
+// The planner's one door: a question in, a plan out.
+#pragma once
+
+#include "models/cluster_spec.h"
+#include "models/model_spec.h"
+#include "models/run_spec.h"
+#include "reports/record.h"
+
+namespace plimsoll::planner {
+
+// How much of the timeline and of the tensor table to fill in.
+enum class Detail { none, abridged, full };
+
+struct Question {
+  const models::ModelSpec* model = nullptr;
+  models::Strategy strategy;
+  models::Batch batch;
+  models::ClusterSpec cluster;
+  Detail detail = Detail::abridged;
+  bool remedies = true;  // where it does not fit: plan again with each change that could help
+};
+
+// Throws Error{unsupported} where the stack, model or option cannot be predicted (named in the
+// message), Error{bad_input} for combinations that cannot be.
+reports::Plan plan(const Question& question);
+
+// `--params N`: model states only, in the ZeRO paper's layout (arXiv 1910.02054 §3.1): mixed
+// precision 2 + 2 + 12 bytes per parameter, fp32 4 + 4 + 8, divided by ZeRO stage over the ranks.
+reports::Plan plan_states(Count parameters, const Question& question);
+
+}  // namespace plimsoll::planner

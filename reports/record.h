@@ -1,0 +1,125 @@
+// A plan as data: what the planner claims about one workload (`plimsoll.plan/1`), in the order and
+// with the units of the JSON document. It crosses from planner to reports, and to other programs.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/base/quantity.h"
+#include "models/cluster_spec.h"
+#include "models/model_spec.h"
+#include "models/run_spec.h"
+#include "models/step_program.h"
+
+namespace plimsoll::reports {
+
+using ByCategory = std::array<Bytes, models::kCategories>;  // indexed by models::Category
+Bytes sum(const ByCategory& parts);
+
+struct States {
+  Bytes parameters, gradients, optimizer;
+  Bytes total() const { return parameters + gradients + optimizer; }
+};
+
+enum class Verdict { fits, borderline, does_not_fit };
+
+struct Range {
+  Bytes low, high;
+  std::string why;
+};
+
+struct Place {
+  std::int64_t rank = 0;
+  std::string phase;
+  std::string where;
+};
+
+struct OutsideAllocator {
+  Bytes context, libraries, nccl;
+  Bytes total() const { return context + libraries + nccl; }
+};
+
+// One distinct kind of rank.
+struct RankKind {
+  std::int64_t rank = 0, count = 1, pipeline_stage = 0;
+  Bytes peak;
+  ByCategory at_peak{};
+  States states;
+};
+
+struct Collective {
+  std::string kind;  // all_gather, reduce_scatter, all_reduce, broadcast
+  std::int64_t count = 0;
+  Bytes array;
+  std::int64_t group = 1;
+};
+
+struct TimelinePoint {
+  std::string op, phase;
+  Bytes allocated, high_water;
+  ByCategory by_category{};
+};
+
+struct TensorLine {
+  std::string name, category;
+  Bytes bytes;
+  std::int64_t repeat = 1;
+  std::string born, dies;
+  bool at_peak = false;
+};
+
+struct Assumption {
+  std::string what;
+  std::string value;  // as JSON text: a number, a string in quotes, true, false
+  std::string basis;  // derived | calibrated | assumed
+  std::string source;
+};
+
+// What one change of strategy would bring, found by planning again.
+struct Remedy {
+  std::string option;  // "--recompute full"
+  Bytes saves;  // of device bytes
+  Bytes device;  // device bytes with the change
+  bool fits = false;
+};
+
+struct Time {
+  std::optional<double> step_seconds, compute_seconds, exposed_communication_seconds,
+      pipeline_bubble_seconds, optimizer_seconds, tokens_per_second, tokens_per_second_per_gpu, mfu,
+      mfu_full_attention, hfu, peak_flops;
+};
+
+struct Plan {
+  models::Strategy strategy;
+  models::Batch batch;
+  std::optional<models::Gpu> gpu;
+  std::string model_name, architecture, model_type;
+  Count parameters, trainable_parameters, active_parameters;
+  std::string config_json;  // the model's configuration as it was read; "" for --params
+  std::string fingerprint;
+  bool states_only = false;  // --params, or a family without a step program
+  bool fits = false;
+  Verdict verdict = Verdict::fits;
+  std::optional<Bytes> capacity, usable, headroom;  // nothing known: no GPU memory given
+  Bytes device, peak, resident, reserved;
+  std::optional<Range> range;
+  Place peak_place;
+  States states;
+  ByCategory at_peak{};
+  OutsideAllocator outside;
+  Bytes host_pinned, host_pageable, nvme;
+  std::vector<RankKind> ranks;
+  double model_flops_per_step = 0, hardware_flops_per_step = 0;
+  Bytes bytes_sent_per_gpu_per_step;
+  std::vector<Collective> collectives;
+  Time time;
+  std::vector<TimelinePoint> timeline;
+  std::vector<TensorLine> tensors;
+  std::vector<Remedy> remedies;
+  std::vector<std::string> advice;
+  std::vector<Assumption> assumptions;
+};
+
+}  // namespace plimsoll::reports
