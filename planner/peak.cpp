@@ -1,0 +1,264 @@
+#include "planner/peak.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+
+namespace plimsoll::planner {
+
+using models::GroupId;
+using models::kNoGroup;
+using models::kNoTensor;
+using models::Operand;
+using models::Residency;
+using models::Segment;
+using models::StepProgram;
+using models::TensorDecl;
+
+namespace {
+
+// A position packed so that integers compare as positions do: 16 bits segment, 24 bits iteration
+// (or, for a tensor of a group, the iteration relative to the instance's own), 24 bits op.
+constexpr std::int64_t kBias = 1 << 23;
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+constexpr std::int64_t pack(std::uint32_t segment, std::int64_t iteration, std::int64_t op) {
+  return (static_cast<std::int64_t>(segment) << 48) | ((iteration + kBias) << 24) | op;
+}
+constexpr std::uint32_t segment_of(std::int64_t key) {
+  return static_cast<std::uint32_t>(key >> 48);
+}
+constexpr std::int64_t iteration_of(std::int64_t key) {
+  return ((key >> 24) & 0xffffff) - kBias;
+}
+constexpr std::int64_t op_of(std::int64_t key) {
+  return key & 0xffffff;
+}
+
+std::size_t index(GroupId group) {
+  return static_cast<std::size_t>(group);
+}
+
+}  // namespace
+
+void PeakFinder::plan_groups(const StepProgram& program) {
+  groups_.assign(program.groups.size(), {});
+  for (const Segment& segment : program.segments) {
+    if (segment.group == kNoGroup) continue;
+    GroupPlan& plan = groups_[index(segment.group)];
+    for (std::uint32_t k = segment.op_begin; k < segment.op_end; ++k)
+      for (const Operand& o : program.operands_of(program.ops[k]))
+        plan.distance = std::max<std::int64_t>(plan.distance, std::abs(o.delta));
+  }
+  std::int64_t most = 1;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    GroupPlan& plan = groups_[g];
+    plan.count = program.groups[g].count;
+    plan.edge = std::max<std::int64_t>(1, 2 * plan.distance);
+    plan.low = std::min(plan.distance, plan.count);
+    plan.high = std::min(plan.distance, plan.count - plan.low);
+    most = std::max(most, plan.low + plan.high + 1);
+  }
+  classes_ = static_cast<std::size_t>(most);
+}
+
+// Slots of one segment: `edge` first iterations, one for all between, `edge` last ones.
+void PeakFinder::plan_slots(const StepProgram& program) {
+  slot_begin_.clear();
+  std::size_t total = 0;
+  for (const Segment& segment : program.segments) {
+    slot_begin_.push_back(total);
+    std::int64_t walked = 1;
+    if (segment.group != kNoGroup) {
+      const GroupPlan& plan = groups_[index(segment.group)];
+      walked = std::min(plan.count, 2 * plan.edge + 1);
+    }
+    total += static_cast<std::size_t>(walked) * (segment.op_end - segment.op_begin);
+  }
+  slots_.assign(total, {});
+}
+
+std::size_t PeakFinder::slot_index(const StepProgram& program, std::uint32_t s,
+                                   std::int64_t iteration, std::int64_t op) const {
+  const Segment& segment = program.segments[s];
+  if (segment.group != kNoGroup) {
+    const GroupPlan& plan = groups_[index(segment.group)];
+    if (plan.count > 2 * plan.edge + 1 && iteration >= plan.edge)
+      iteration = iteration >= plan.count - plan.edge ? 2 * plan.edge + 1 - (plan.count - iteration)
+                                                      : plan.edge;
+  }
+  const std::int64_t ops = segment.op_end - segment.op_begin;
+  return slot_begin_[s] + static_cast<std::size_t>(iteration * ops + op);
+}
+
+void PeakFinder::touch(std::size_t tensor, std::size_t first_class, std::size_t last_class,
+                       std::int64_t key) {
+  Span* spans = spans_.data() + tensor * classes_;
+  for (std::size_t c = first_class; c <= last_class; ++c) {
+    spans[c].birth = std::min(spans[c].birth, key);
+    spans[c].death = std::max(spans[c].death, key);
+  }
+}
+
+// Too few layers for the ends to be apart: every instance is followed one by one.
+bool PeakFinder::short_group(const GroupPlan* plan) {
+  return plan != nullptr && plan->count < 2 * plan->distance;
+}
+
+// Classes of a group's tensor: `low` first instances, the interior, `high` last instances.
+void PeakFinder::touch_group_tensor(const Operand& operand, const TensorDecl& decl,
+                                    std::uint32_t segment, bool repeated, bool descending,
+                                    std::int64_t op) {
+  const GroupPlan& plan = groups_[index(decl.group)];
+  const std::int64_t d = repeated ? operand.delta : 0;
+  const std::int64_t key = pack(segment, descending ? d : -d, op);
+  const auto tensor = static_cast<std::size_t>(operand.tensor);
+  if (short_group(&plan)) {  // so short that both ends may be missing: one by one
+    for (std::int64_t c = 0; c < plan.low + plan.high; ++c)
+      if (c - d >= 0 && c - d < plan.count)
+        touch(tensor, static_cast<std::size_t>(c), static_cast<std::size_t>(c), key);
+    return;
+  }
+  // Layer l - d exists for l in [max(0, d), n - 1 + min(0, d)]: of the first `low` instances those
+  // with l >= d, of the last `high` ones (l = n - 1 - j) those with j >= -d.
+  const std::int64_t first = std::clamp<std::int64_t>(d, 0, plan.low);
+  const std::int64_t last = plan.low + plan.high - std::clamp<std::int64_t>(-d, 0, plan.high);
+  touch(tensor, static_cast<std::size_t>(first), static_cast<std::size_t>(last), key);
+}
+
+void PeakFinder::touch_single_tensor(models::TensorId tensor, std::uint32_t segment,
+                                     std::int64_t first, std::int64_t last, std::int64_t op) {
+  touch(static_cast<std::size_t>(tensor), 0, 0, pack(segment, first, op));
+  if (last != first) touch(static_cast<std::size_t>(tensor), 0, 0, pack(segment, last, op));
+}
+
+void PeakFinder::follow_touches(const StepProgram& program) {
+  spans_.assign(program.tensors.size() * classes_, {kNever, -1});
+  for (std::uint32_t s = 0; s < program.segments.size(); ++s) {
+    const Segment& segment = program.segments[s];
+    const bool repeated = segment.group != kNoGroup;
+    const std::int64_t n = program.repeats(segment);
+    if (n == 0) continue;
+    for (std::uint32_t k = segment.op_begin; k < segment.op_end; ++k) {
+      const std::int64_t op = k - segment.op_begin;
+      for (const Operand& o : program.operands_of(program.ops[k])) {
+        if (o.tensor != kNoTensor) {
+          const TensorDecl& decl = program.tensors[static_cast<std::size_t>(o.tensor)];
+          if (decl.group == kNoGroup)
+            touch_single_tensor(o.tensor, s, 0, n - 1, op);
+          else
+            touch_group_tensor(o, decl, s, repeated, segment.descending, op);
+        }
+        if (o.beyond == kNoTensor || o.delta == 0) continue;
+        // The layers without a neighbour: the last |delta| ones (delta > 0) or the first ones.
+        const std::int64_t missing = std::min<std::int64_t>(n, std::abs(o.delta));
+        const bool at_end = (o.delta > 0) != segment.descending;
+        touch_single_tensor(o.beyond, s, at_end ? n - missing : 0, at_end ? n - 1 : missing - 1,
+                            op);
+      }
+    }
+  }
+}
+
+// Adds `bytes` for each of the instances [first_instance, last_instance], which share `key`.
+void PeakFinder::place(const StepProgram& program, std::int64_t key, const GroupPlan* group,
+                       std::int64_t first_instance, std::int64_t last_instance, Bytes bytes,
+                       bool birth) {
+  const std::uint32_t s = segment_of(key);
+  const Segment& segment = program.segments[s];
+  const auto add = [&](std::int64_t iteration, Bytes amount) {
+    Slot& slot = slots_[slot_index(program, s, iteration, op_of(key))];
+    (birth ? slot.born : slot.died) += amount;
+  };
+  if (group == nullptr) return add(iteration_of(key), bytes);
+  if (segment.group == kNoGroup) return add(0, bytes * (last_instance - first_instance + 1));
+  const std::int64_t n = group->count;
+  std::int64_t from = first_instance + iteration_of(key), to = last_instance + iteration_of(key);
+  if (segment.descending) {
+    from = n - 1 - last_instance + iteration_of(key);
+    to = n - 1 - first_instance + iteration_of(key);
+  }
+  if (n <= 2 * group->edge + 1) {
+    for (std::int64_t t = from; t <= to; ++t) add(t, bytes);
+    return;
+  }
+  for (std::int64_t t = from; t <= std::min(to, group->edge - 1); ++t) add(t, bytes);
+  if (from <= group->edge && to >= n - group->edge - 1) add(group->edge, bytes);
+  for (std::int64_t t = std::max(from, n - group->edge); t <= to; ++t) add(t, bytes);
+}
+
+void PeakFinder::place_lifetimes(const StepProgram& program) {
+  for (std::size_t i = 0; i < program.tensors.size(); ++i) {
+    const TensorDecl& tensor = program.tensors[i];
+    if (tensor.residency == Residency::persistent) continue;
+    const GroupPlan* plan = tensor.group == kNoGroup ? nullptr : &groups_[index(tensor.group)];
+    const std::int64_t low = plan ? plan->low : 0;
+    const std::int64_t high = plan ? plan->high : 0;
+    const std::int64_t n = plan ? plan->count : 1;
+    for (std::int64_t c = 0; c <= low + high; ++c) {
+      std::int64_t first = c, last = c;
+      if (c == low) last = n - 1 - high;
+      if (c > low) first = last = n - 1 - (low + high - c);
+      if (short_group(plan)) first = last = c;
+      if (last < first || first >= n) continue;
+      const Span& span = spans_[i * classes_ + static_cast<std::size_t>(c)];
+      if (span.death < 0) continue;
+      place(program, span.birth, plan, first, last, tensor.bytes, true);
+      place(program, span.death, plan, first, last, tensor.bytes, false);
+    }
+  }
+}
+
+Peak PeakFinder::sweep(const StepProgram& program, Bytes resident) const {
+  Peak peak{resident, resident, {}};
+  Bytes live = resident;
+  for (std::uint32_t s = 0; s < program.segments.size(); ++s) {
+    const Segment& segment = program.segments[s];
+    const std::uint32_t ops = segment.op_end - segment.op_begin;
+    const std::int64_t n = program.repeats(segment);
+    const std::int64_t edge = segment.group == kNoGroup ? 0 : groups_[index(segment.group)].edge;
+    const bool folded = segment.group != kNoGroup && n > 2 * edge + 1;
+    const std::int64_t walked = folded ? 2 * edge + 1 : n;
+    const Slot* slot = slots_.data() + slot_begin_[s];
+    for (std::int64_t w = 0; w < walked; ++w) {
+      const Bytes before = live;
+      const std::int64_t runs = folded && w == edge ? n - 2 * edge : 1;
+      std::int64_t t = folded && w > edge ? n - (walked - w) : w;
+      Bytes highest(-1);
+      std::uint32_t highest_op = 0;
+      for (std::uint32_t k = 0; k < ops; ++k, ++slot) {
+        live += slot->born;
+        const Bytes high = live + program.ops[segment.op_begin + k].scratch;
+        if (high > highest) {
+          highest = high;
+          highest_op = segment.op_begin + k;
+        }
+        live -= slot->died;
+      }
+      const Bytes growth = (live - before) * (runs - 1);
+      if (growth.value() > 0) {  // the last of the equal iterations stands highest
+        highest += growth;
+        t += runs - 1;
+      }
+      live += growth;
+      if (highest > peak.bytes) peak = {highest, resident, {s, t, highest_op}};
+    }
+  }
+  return peak;
+}
+
+Peak PeakFinder::find(const StepProgram& program) {
+  plan_groups(program);
+  plan_slots(program);
+  follow_touches(program);
+  place_lifetimes(program);
+  Bytes resident;
+  for (const TensorDecl& tensor : program.tensors)
+    if (tensor.residency == Residency::persistent)
+      resident += tensor.group == kNoGroup
+                      ? tensor.bytes
+                      : tensor.bytes * program.groups[index(tensor.group)].count;
+  return sweep(program, resident);
+}
+
+}  // namespace plimsoll::planner

@@ -1,0 +1,162 @@
+#include "planner/timeline.h"
+
+#include <algorithm>
+
+namespace plimsoll::planner {
+
+using models::Group;
+using models::kNoGroup;
+using models::kNoTensor;
+using models::Op;
+using models::Operand;
+using models::Residency;
+using models::Segment;
+using models::StepProgram;
+using models::TensorDecl;
+using models::TensorId;
+
+namespace {
+
+const TensorDecl& decl_of(const StepProgram& program, TensorId tensor) {
+  return program.tensors[static_cast<std::size_t>(tensor)];
+}
+
+std::int64_t instances(const StepProgram& program, const TensorDecl& decl) {
+  return decl.group == kNoGroup ? 1 : program.groups[static_cast<std::size_t>(decl.group)].count;
+}
+
+// Numbers the instances of all tensors one after another, and notes who touches them when.
+class Unroller {
+ public:
+  explicit Unroller(const StepProgram& program) : program_(program) {
+    for (std::size_t i = 0; i < program.tensors.size(); ++i) {
+      begin_.push_back(timeline_.lifetimes.size());
+      const std::int64_t n = instances(program, program.tensors[i]);
+      for (std::int64_t l = 0; l < n; ++l)
+        timeline_.lifetimes.push_back({static_cast<TensorId>(i), l, -1, -1});
+    }
+  }
+
+  Timeline run() {
+    for (std::uint32_t s = 0; s < program_.segments.size(); ++s) {
+      const Segment& segment = program_.segments[s];
+      const std::int64_t n = program_.repeats(segment);
+      for (std::int64_t t = 0; t < n; ++t)
+        for (std::uint32_t k = segment.op_begin; k < segment.op_end; ++k) {
+          timeline_.steps.push_back({{s, t, k}, {}, {}});
+          touch_operands(segment, segment.descending ? n - 1 - t : t, n, program_.ops[k]);
+        }
+    }
+    keep_persistent();
+    sum_up();
+    return std::move(timeline_);
+  }
+
+ private:
+  void touch(TensorId tensor, std::int64_t instance) {
+    check(instance >= 0 && instance < instances(program_, decl_of(program_, tensor)),
+          ErrorKind::internal, "an operand names an instance that does not exist");
+    Lifetime& life = timeline_.lifetimes[begin_[static_cast<std::size_t>(tensor)] +
+                                         static_cast<std::size_t>(instance)];
+    const auto now = static_cast<std::int64_t>(timeline_.steps.size()) - 1;
+    if (life.birth < 0) life.birth = now;
+    life.death = now;
+  }
+
+  void touch_operands(const Segment& segment, std::int64_t layer, std::int64_t n, const Op& op) {
+    for (const Operand& o : program_.operands_of(op)) {
+      const std::int64_t neighbour = layer + o.delta;
+      const bool exists = o.delta == 0 || (neighbour >= 0 && neighbour < n);
+      if (!exists) {
+        if (o.beyond != kNoTensor) touch(o.beyond, 0);
+      } else if (o.tensor != kNoTensor) {
+        const TensorDecl& decl = decl_of(program_, o.tensor);
+        if (decl.group == kNoGroup)
+          touch(o.tensor, 0);
+        else if (segment.group == decl.group)
+          touch(o.tensor, neighbour);
+        else  // an op outside the group touches all of it
+          for (std::int64_t l = 0; l < instances(program_, decl); ++l) touch(o.tensor, l);
+      }
+    }
+  }
+
+  void keep_persistent() {
+    for (Lifetime& life : timeline_.lifetimes)
+      if (decl_of(program_, life.tensor).residency == Residency::persistent) {
+        life.birth = -1;
+        life.death = static_cast<std::int64_t>(timeline_.steps.size());
+      }
+  }
+
+  void sum_up() {
+    std::vector<Bytes> born(timeline_.steps.size() + 1), died(timeline_.steps.size() + 1);
+    Bytes live;
+    for (const Lifetime& life : timeline_.lifetimes) {
+      const Bytes bytes = decl_of(program_, life.tensor).bytes;
+      if (decl_of(program_, life.tensor).residency == Residency::persistent) {
+        live += bytes;
+      } else if (life.birth >= 0) {
+        born[static_cast<std::size_t>(life.birth)] += bytes;
+        died[static_cast<std::size_t>(life.death)] += bytes;
+      }
+    }
+    for (std::size_t i = 0; i < timeline_.steps.size(); ++i) {
+      Moment& moment = timeline_.steps[i];
+      live += born[i];
+      moment.high_water = live + program_.ops[moment.at.op].scratch;
+      live -= died[i];
+      moment.after = live;
+      if (moment.high_water > timeline_.steps[timeline_.peak_step].high_water)
+        timeline_.peak_step = i;
+    }
+  }
+
+  const StepProgram& program_;
+  std::vector<std::size_t> begin_;
+  Timeline timeline_;
+};
+
+std::string placed(const StepProgram& program, models::GroupId group, std::int64_t instance,
+                   const char* name) {
+  if (group == kNoGroup) return name;
+  const Group& g = program.groups[static_cast<std::size_t>(group)];
+  return std::string(g.prefix) + "." + std::to_string(g.first + instance) + "." + name;
+}
+
+}  // namespace
+
+Timeline unroll(const StepProgram& program) {
+  return Unroller(program).run();
+}
+
+reports::ByCategory categories_at(const StepProgram& program, const Timeline& timeline,
+                                  std::size_t step) {
+  reports::ByCategory parts{};
+  const auto now = static_cast<std::int64_t>(step);
+  for (const Lifetime& life : timeline.lifetimes) {
+    const TensorDecl& decl = decl_of(program, life.tensor);
+    const bool touched = life.birth >= 0 || decl.residency == Residency::persistent;
+    if (touched && life.birth <= now && life.death >= now)
+      parts[static_cast<std::size_t>(decl.category)] += decl.bytes;
+  }
+  if (step < timeline.steps.size()) {
+    const Op& op = program.ops[timeline.steps[step].at.op];
+    parts[static_cast<std::size_t>(op.scratch_category)] += op.scratch;
+  }
+  return parts;
+}
+
+std::string name_of_tensor(const StepProgram& program, TensorId tensor, std::int64_t instance) {
+  const TensorDecl& decl = decl_of(program, tensor);
+  return placed(program, decl.group, instance, decl.name);
+}
+
+std::string name_of_op(const StepProgram& program, const Position& at) {
+  const Segment& segment = program.segments[at.segment];
+  const std::int64_t n = program.repeats(segment);
+  const std::int64_t layer = segment.descending ? n - 1 - at.iteration : at.iteration;
+  return placed(program, segment.group, layer, program.ops[at.op].name);
+}
+
+}  // namespace plimsoll::planner
