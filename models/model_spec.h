@@ -46,8 +46,12 @@ struct ParameterRow {
   std::vector<IndexRange> ranges;  // outermost first; empty: a single tensor
   bool tied = false;  // shares storage with another row: has a name, is not counted
   bool transposed = false;  // weight stored [in, out] (GPT-2's Conv1D) and not [out, in]
+  // Stored like a parameter but never given a gradient (DeepSeek-V3's e_score_correction_bias).
+  bool buffer = false;
   // Experts: how many of the innermost range one token visits; 0: all of it (dense).
   std::int64_t active = 0;
+  // Where the checkpoint keeps this row in another dtype than the rest of the model.
+  std::optional<DType> dtype;
 
   std::int64_t instances() const;  // product of the ranges' counts
   Count elements() const;  // of all instances; 0 when tied
@@ -61,10 +65,14 @@ struct ModelSpec {
   std::vector<ParameterRow> parameters;
   std::optional<DType> checkpoint_dtype;  // config.json's torch_dtype / dtype
   std::int64_t max_positions = 0;  // longest sequence the model takes; 0: no limit
-  // The decoder whose training step can be planned in full; absent: counts and states only.
+  // The decoder whose training step can be planned in full; absent: counts and states only, because
+  // of `no_decoder` ("hidden_act 'gelu' in a gated MLP").
   std::optional<Decoder> decoder;
+  std::string no_decoder;
+  std::vector<std::string> notes;  // what the reader left out or assumed, for the user
 
-  Count parameter_count() const;  // unique parameters, tied ones once, no buffers
+  // Unique parameters, tied ones once; of the buffers only the rows marked so above.
+  Count parameter_count() const;
   Count active_parameter_count() const;  // those that one token passes through
 };
 

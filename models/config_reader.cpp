@@ -1,0 +1,259 @@
+#include "models/config_reader.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace plimsoll::models {
+
+namespace {
+using nlohmann::json;
+
+constexpr int kDeepest = 256;
+
+// Looks only at brackets outside of strings: whatever is wrong otherwise, the parser will say.
+int depth_of(std::string_view text) {
+  int depth = 0, deepest = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+      continue;
+    }
+    if (c == '"') in_string = true;
+    if (c == '[' || c == '{') deepest = std::max(deepest, ++depth);
+    if (c == ']' || c == '}') --depth;
+    if (deepest > kDeepest) break;
+  }
+  return deepest;
+}
+
+std::string shown(const json& value) {
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return fmt::format("a list of {}", value.size());
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
+std::string shown(const Key& key) {
+  return std::string(key.names().front());
+}
+
+// "[json.exception.parse_error.101] parse error at line 1, column 2: …" without its number.
+std::string reason(const json::exception& error) {
+  const std::string_view what = error.what();
+  const std::size_t end = what.find("] ");
+  std::string text(end == std::string_view::npos ? what : what.substr(end + 2));
+  if (text.size() > 200) text = text.substr(0, 197) + "...";
+  return text;
+}
+}  // namespace
+
+Config::Config(std::shared_ptr<const Json> root, const Json* node, std::string source)
+    : root_(std::move(root)), node_(node), source_(std::move(source)) {}
+
+Config Config::parse(std::string_view text, std::string source) {
+  check(depth_of(text) <= kDeepest, ErrorKind::bad_input,
+        [&] { return fmt::format("{}: nested deeper than {} levels", source, kDeepest); });
+  json value;
+  try {
+    value = json::parse(text);
+  } catch (const json::exception& error) {
+    fail(ErrorKind::bad_input, fmt::format("{}: not JSON: {}", source, reason(error)));
+  }
+  check(value.is_object(), ErrorKind::bad_input, [&] {
+    return fmt::format("{}: {} where a JSON object ({{...}}) is needed", source, shown(value));
+  });
+  auto root = std::make_shared<const json>(std::move(value));
+  const json* node = root.get();
+  return Config(std::move(root), node, std::move(source));
+}
+
+const nlohmann::json* Config::find(const Key& key) const {
+  const json& object = *node_;
+  for (const std::string_view name : key.names()) {
+    const auto it = object.find(std::string(name));
+    if (it != object.end()) return &*it;
+  }
+  return nullptr;
+}
+
+const nlohmann::json* Config::find_value(const Key& key) const {
+  const Json* node = find(key);
+  return node != nullptr && !node->is_null() ? node : nullptr;
+}
+
+bool Config::has(const Key& key) const {
+  return find_value(key) != nullptr;
+}
+
+bool Config::mentions(const Key& key) const {
+  return find(key) != nullptr;
+}
+
+void Config::refuse(const Key& key, std::string_view needed) const {
+  const Json* node = find(key);
+  std::string_view name = key.names().front();
+  for (const std::string_view other : key.names()) {
+    if (!node_->contains(std::string(other))) continue;
+    name = other;
+    break;
+  }
+  fail(ErrorKind::bad_input, fmt::format("{}: {} is {}, but {} is needed", source_, name,
+                                         node == nullptr ? "missing" : shown(*node), needed));
+}
+
+std::int64_t Config::whole(const Key& key, const Json& value, std::int64_t least) const {
+  const std::string needed = least > 0 ? "a positive whole number" : "a whole number from 0 up";
+  constexpr double limit = 9223372036854775808.0;  // 2^63
+  const bool too_big = (value.is_number_unsigned() &&
+                        value.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) ||
+                       (value.is_number_float() && value.get<double>() >= limit);
+  if (too_big) refuse(key, needed + " below 2^63 (this one overflows)");
+  if (!value.is_number_integer()) refuse(key, needed);
+  const auto number = value.get<std::int64_t>();
+  if (number < least) refuse(key, needed);
+  return number;
+}
+
+std::int64_t Config::count(const Key& key, std::int64_t fallback) const {
+  const Json* node = find(key);
+  return node == nullptr ? fallback : whole(key, *node, 1);
+}
+
+std::int64_t Config::optional_count(const Key& key, std::int64_t fallback) const {
+  const Json* node = find_value(key);
+  return node == nullptr ? fallback : whole(key, *node, 1);
+}
+
+std::int64_t Config::natural(const Key& key, std::int64_t fallback) const {
+  const Json* node = find(key);
+  if (node == nullptr) return fallback;
+  return node->is_null() ? 0 : whole(key, *node, 0);
+}
+
+std::int64_t Config::layers(const Key& key, std::int64_t fallback) const {
+  const std::int64_t layers = count(key, fallback);
+  if (layers > kMostLayers) refuse(key, fmt::format("a number of layers up to {}", kMostLayers));
+  return layers;
+}
+
+double Config::probability(const Key& key, double fallback) const {
+  const Json* node = find(key);
+  if (node == nullptr) return fallback;
+  const json& value = *node;
+  if (value.is_null()) return 0;
+  if (!value.is_number() || value.get<double>() < 0 || value.get<double>() > 1)
+    refuse(key, "a probability from 0 to 1");
+  return value.get<double>();
+}
+
+bool Config::flag(const Key& key, bool fallback) const {
+  const Json* node = find(key);
+  if (node == nullptr) return fallback;
+  if (node->is_null()) return false;
+  if (!node->is_boolean()) refuse(key, "true or false");
+  return node->get<bool>();
+}
+
+std::string Config::text(const Key& key, std::string_view fallback) const {
+  const Json* node = find_value(key);
+  if (node == nullptr) return std::string(fallback);
+  if (!node->is_string()) refuse(key, "a string");
+  return node->get<std::string>();
+}
+
+std::vector<std::string> Config::texts(const Key& key, std::int64_t most) const {
+  const Json* node = find_value(key);
+  std::vector<std::string> out;
+  if (node == nullptr) return out;
+  if (!node->is_array() || std::cmp_greater(node->size(), most))
+    refuse(key, fmt::format("a list of at most {} strings", most));
+  for (const json& item : *node) {
+    if (!item.is_string()) refuse(key, "a list of strings");
+    out.push_back(item.get<std::string>());
+  }
+  return out;
+}
+
+std::vector<std::int64_t> Config::naturals(const Key& key, std::int64_t most) const {
+  const Json* node = find_value(key);
+  std::vector<std::int64_t> out;
+  if (node == nullptr) return out;
+  if (!node->is_array() || std::cmp_greater(node->size(), most))
+    refuse(key, fmt::format("a list of at most {} whole numbers", most));
+  for (const json& item : *node) out.push_back(whole(key, item, 0));
+  return out;
+}
+
+std::optional<Config> Config::section(const Key& key) const {
+  const Json* node = find_value(key);
+  if (node == nullptr) return std::nullopt;
+  if (!node->is_object()) refuse(key, "an object");
+  return Config(root_, node, fmt::format("{}: {}", source_, shown(key)));
+}
+
+std::vector<Config> Config::sections(const Key& key) const {
+  const Json* node = find_value(key);
+  std::vector<Config> out;
+  if (node == nullptr) return out;
+  if (!node->is_array()) refuse(key, "a list of objects");
+  for (const json& item : *node) {
+    if (!item.is_object()) refuse(key, "a list of objects");
+    out.push_back(Config(root_, &item, fmt::format("{}: {}", source_, shown(key))));
+  }
+  return out;
+}
+
+std::int64_t Config::entries(const Key& key) const {
+  const Json* node = find_value(key);
+  if (node == nullptr) return 0;
+  if (!node->is_structured()) refuse(key, "a list or an object");
+  return static_cast<std::int64_t>(node->size());
+}
+
+std::vector<std::string> Config::keys() const {
+  std::vector<std::string> out;
+  for (const auto& [key, value] : node_->items()) out.push_back(key);
+  return out;
+}
+
+std::string Config::dump() const {
+  return node_->dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+void Config::check_divides(const Key& part_key, std::int64_t part, const Key& whole_key,
+                           std::int64_t whole) const {
+  check(part > 0 && whole % part == 0, ErrorKind::bad_input, [&] {
+    return fmt::format("{}: {} {} is not a multiple of {} {}", source_, shown(whole_key), whole,
+                       shown(part_key), part);
+  });
+}
+
+std::string read_text_file(const std::string& path, std::int64_t most) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  check(fs::exists(status), ErrorKind::bad_input, [&] { return path + ": no such file"; });
+  check(fs::is_regular_file(status), ErrorKind::bad_input,
+        [&] { return path + ": not a regular file"; });
+  const auto size = static_cast<std::int64_t>(fs::file_size(path, error));
+  check(!error && size <= most, ErrorKind::bad_input, [&] {
+    return fmt::format("{}: {} bytes, at most {} are read", path, error ? -1 : size, most);
+  });
+  std::ifstream in(path, std::ios::binary);
+  check(in.good(), ErrorKind::bad_input, [&] { return path + ": cannot be opened"; });
+  std::string text(static_cast<std::size_t>(size), '\0');
+  in.read(text.data(), size);
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  return text;
+}
+
+}  // namespace plimsoll::models

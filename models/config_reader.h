@@ -1,0 +1,84 @@
+// Typed access to a parsed JSON configuration, with errors that name the file, the field, the value
+// and what is accepted. Hides the JSON library: families include this and compile in no time.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/base/error.h"
+
+namespace plimsoll::models {
+
+// The most layers that a model is believed to have; beyond it a number is a slip or an attack.
+inline constexpr std::int64_t kMostLayers = 65536;
+
+// One field under all the names that Transformers knows it by ("n_embd", "hidden_size"): the first
+// one that is there counts.
+class Key {
+ public:
+  Key(const char* name) : names_{name} {}  // NOLINT: a plain name is a key
+  Key(std::string_view name) : names_{name} {}  // NOLINT
+  Key(std::initializer_list<std::string_view> names) : names_(names) {}
+  const std::vector<std::string_view>& names() const { return names_; }
+
+ private:
+  std::vector<std::string_view> names_;
+};
+
+class Config {
+ public:
+  // Throws Error{bad_input} for text that is not a JSON object, or is nested deeper than 256.
+  static Config parse(std::string_view text, std::string source);
+
+  const std::string& source() const { return source_; }  // file name or catalog name, for messages
+
+  bool has(const Key& key) const;  // there, and not null
+  bool mentions(const Key& key) const;  // there, be it null
+
+  // A whole number in 1 … 2^63 - 1. Absent: `fallback`; null: an error, as in Transformers.
+  std::int64_t count(const Key& key, std::int64_t fallback) const;
+  // The same, where the field may be null, which means `fallback` as well.
+  std::int64_t optional_count(const Key& key, std::int64_t fallback) const;
+  std::int64_t natural(const Key& key, std::int64_t fallback) const;  // 0 … ; null: 0
+  std::int64_t layers(const Key& key, std::int64_t fallback) const;  // 1 … kMostLayers
+  double probability(const Key& key, double fallback) const;  // 0 … 1; null: 0
+  bool flag(const Key& key, bool fallback) const;  // null: false
+  std::string text(const Key& key, std::string_view fallback) const;  // null: fallback
+  // A list of strings; absent or null: empty. At most `most` of them.
+  std::vector<std::string> texts(const Key& key, std::int64_t most) const;
+  std::vector<std::int64_t> naturals(const Key& key, std::int64_t most) const;
+  std::optional<Config> section(const Key& key) const;  // an object; absent or null: nothing
+  std::vector<Config> sections(const Key& key) const;  // a list of objects
+  std::int64_t entries(const Key& key) const;  // of a list or an object; absent or null: 0
+  std::vector<std::string> keys() const;  // of this object
+  std::string dump() const;  // this object as JSON
+
+  // Throws Error{bad_input}: "<source>: <key> is <value>, but <needed> is needed".
+  [[noreturn]] void refuse(const Key& key, std::string_view needed) const;
+  // Throws unless `whole` is a multiple of `part`, naming both fields.
+  void check_divides(const Key& part_key, std::int64_t part, const Key& whole_key,
+                     std::int64_t whole) const;
+
+ private:
+  using Json = nlohmann::json;
+
+  Config(std::shared_ptr<const Json> root, const Json* node, std::string source);
+  const Json* find(const Key& key) const;  // nullptr: absent
+  const Json* find_value(const Key& key) const;  // nullptr: absent or null
+  std::int64_t whole(const Key& key, const Json& value, std::int64_t least) const;
+
+  std::shared_ptr<const Json> root_;
+  const Json* node_;  // inside *root_
+  std::string source_;
+};
+
+// The text of a regular file of at most `most` bytes; Error{bad_input} otherwise.
+std::string read_text_file(const std::string& path, std::int64_t most);
+
+}  // namespace plimsoll::models

@@ -1,0 +1,108 @@
+#include "models/table/table.h"
+
+namespace plimsoll::models::families {
+
+namespace {
+struct Dimensions {
+  std::int64_t hidden, layers, heads, ffn, vocab, positions;
+  bool cross_attention, tied;
+};
+
+void add_block(Table& table, const Dimensions& d) {
+  table.layer_norm("ln_1", d.hidden);
+  table.conv1d("attn.c_attn", d.hidden, checked_multiply(3, d.hidden));
+  table.conv1d("attn.c_proj", d.hidden, d.hidden);
+  table.layer_norm("ln_2", d.hidden);
+  if (d.cross_attention) {
+    table.conv1d("crossattention.c_attn", d.hidden, checked_multiply(2, d.hidden));
+    table.conv1d("crossattention.q_attn", d.hidden, d.hidden);
+    table.conv1d("crossattention.c_proj", d.hidden, d.hidden);
+    table.layer_norm("ln_cross_attn", d.hidden);
+  }
+  table.conv1d("mlp.c_fc", d.hidden, d.ffn);
+  table.conv1d("mlp.c_proj", d.ffn, d.hidden);
+}
+
+// What keeps the step program of GPT-2 from describing this config; "" for nothing.
+std::string difference(const Config& config, Head head, const ModelSpec& model) {
+  if (head != Head::language_model) return "architecture " + model.architecture;
+  for (const char* option :
+       {"add_cross_attention", "reorder_and_upcast_attn", "scale_attn_by_inverse_layer_idx"})
+    if (config.flag(option, false)) return std::string(option) + " of gpt2";
+  const std::string activation = config.text("activation_function", "gelu_new");
+  for (const char* known : {"gelu_new", "gelu_pytorch_tanh", "gelu", "relu"})
+    if (activation == known) return "";
+  return "activation_function '" + activation + "'";
+}
+
+// transformers/activations.py: "gelu_new" is written in Python, the others are torch functions.
+void set_decoder(ModelSpec& model, const Config& config, const Dimensions& d) {
+  const std::string activation = config.text("activation_function", "gelu_new");
+  const bool tanh = activation == "gelu_new" || activation == "gelu_pytorch_tanh";
+  model.decoder = Decoder{.hidden = d.hidden,
+                          .layers = d.layers,
+                          .heads = d.heads,
+                          .kv_heads = d.heads,
+                          .head_dim = d.hidden / d.heads,
+                          .ffn = d.ffn,
+                          .vocab = d.vocab,
+                          .norm = NormKind::layer_norm,
+                          .position = PositionKind::learned,
+                          .mlp = tanh                   ? MlpKind::gelu_tanh
+                                 : activation == "gelu" ? MlpKind::gelu
+                                                        : MlpKind::relu,
+                          .fused_qkv = true,
+                          .qkv_bias = true,
+                          .out_bias = true,
+                          .mlp_bias = true,
+                          .tied_head = d.tied,
+                          .python_gelu = activation == "gelu_new",
+                          .embedding_dropout = config.probability("embd_pdrop", 0.1),
+                          .attention_dropout = config.probability("attn_pdrop", 0.1),
+                          .residual_dropout = config.probability("resid_pdrop", 0.1)};
+}
+
+void build(const Config& config, Head head, ModelSpec& model) {
+  const std::int64_t hidden = config.count({"n_embd", "hidden_size"}, 768);
+  const Dimensions d{
+      .hidden = hidden,
+      .layers = config.layers({"n_layer", "num_hidden_layers"}, 12),
+      .heads = config.count({"n_head", "num_attention_heads"}, 12),
+      .ffn = config.optional_count("n_inner", checked_multiply(4, hidden)),
+      .vocab = config.count("vocab_size", 50257),
+      .positions = config.count({"n_positions", "max_position_embeddings"}, 1024),
+      .cross_attention = config.flag("add_cross_attention", false),
+      .tied = config.flag("tie_word_embeddings", true),
+  };
+  config.check_divides({"n_head", "num_attention_heads"}, d.heads, {"n_embd", "hidden_size"},
+                       d.hidden);
+  Table table;
+  table.inside(head == Head::base ? "" : "transformer", [&] {
+    table.embedding("wte", d.vocab, d.hidden);
+    table.embedding("wpe", d.positions, d.hidden);
+    table.repeat("h", d.layers, [&] { add_block(table, d); });
+    table.layer_norm("ln_f", d.hidden);
+  });
+  if (head == Head::language_model) table.head("lm_head", d.hidden, d.vocab, d.tied);
+  if (head == Head::token_classification)
+    table.linear("classifier", d.hidden, labels(config), true, ModuleKind::head);
+  else
+    add_score(table, config, head, d.hidden);
+  model.parameters = table.take();
+  model.max_positions = d.positions;
+  model.no_decoder = difference(config, head, model);
+  if (model.no_decoder.empty()) set_decoder(model, config, d);
+}
+}  // namespace
+
+Family gpt2() {
+  return {.model_type = "gpt2",
+          .architectures = {{"GPT2LMHeadModel", Head::language_model},
+                            {"GPT2Model", Head::base},
+                            {"GPT2ForSequenceClassification", Head::sequence_classification},
+                            {"GPT2ForTokenClassification", Head::token_classification}},
+          .lora_targets = {"c_attn"},
+          .build = build};
+}
+
+}  // namespace plimsoll::models::families

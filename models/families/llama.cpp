@@ -1,0 +1,22 @@
+#include "models/table/llama_like.h"
+
+namespace plimsoll::models::families {
+
+namespace {
+void build(const Config& config, Head head, ModelSpec& model) {
+  LlamaLike llama = read_llama_like(config, {.tied = false});
+  llama.qkv_bias = llama.out_bias = config.flag("attention_bias", false);
+  llama.mlp_bias = config.flag("mlp_bias", false);
+  add_llama(model, config, head, llama);
+  set_llama_decoder(model, head, llama);
+}
+}  // namespace
+
+Family llama() {
+  return {.model_type = "llama",
+          .architectures = decoder_classes("Llama"),
+          .lora_targets = {"q_proj", "v_proj"},
+          .build = build};
+}
+
+}  // namespace plimsoll::models::families

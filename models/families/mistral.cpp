@@ -1,0 +1,21 @@
+#include "models/table/llama_like.h"
+
+namespace plimsoll::models::families {
+
+namespace {
+void build(const Config& config, Head head, ModelSpec& model) {
+  LlamaLike llama = read_llama_like(config, {.ffn = 14336, .kv_heads = 8, .positions = 4096 * 32});
+  llama.window = config.natural("sliding_window", 4096);
+  add_llama(model, config, head, llama);
+  set_llama_decoder(model, head, llama);
+}
+}  // namespace
+
+Family mistral() {
+  return {.model_type = "mistral",
+          .architectures = decoder_classes("Mistral"),
+          .lora_targets = {"q_proj", "v_proj"},
+          .build = build};
+}
+
+}  // namespace plimsoll::models::families

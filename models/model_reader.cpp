@@ -1,0 +1,134 @@
+#include "models/model_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "models/base/nearest.h"
+#include "models/config_reader.h"
+#include "models/table/family.h"
+
+namespace plimsoll::models {
+
+namespace {
+using families::Family;
+
+// Config files are a few kilobytes; label maps reach some megabytes.
+constexpr std::int64_t kMostConfigBytes = 64 << 20;
+
+bool equal_ignoring_case(std::string_view a, std::string_view b) {
+  return std::ranges::equal(
+      a, b, [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
+}
+
+std::string joined(const std::vector<std::string_view>& names) {
+  std::string out;
+  for (const std::string_view name : names) out.append(out.empty() ? "" : ", ").append(name);
+  return out;
+}
+
+std::string suggestion(std::string_view model_type) {
+  const std::vector<std::string_view> names = families::family_names();
+  const std::string near = nearest(model_type, names);
+  return near.empty() ? "" : fmt::format("; did you mean '{}'?", near);
+}
+
+Family family_of(const Config& config, const ReadOptions& options) {
+  if (!options.assume.empty()) {
+    const auto* entry = families::find_family(options.assume);
+    check(entry != nullptr, ErrorKind::bad_input, [&] {
+      return fmt::format("--assume {}: not a known model_type{} (known: {})", options.assume,
+                         suggestion(options.assume), joined(families::family_names()));
+    });
+    return entry->make();
+  }
+  const std::string type = config.text("model_type", "");
+  if (type.empty()) config.refuse("model_type", "the name of a model family (or --assume llama)");
+  const auto* entry = families::find_family(type);
+  check(entry != nullptr, ErrorKind::unsupported, [&] {
+    return fmt::format("{}: model_type '{}' is not known{} (--assume llama reads it as llama)",
+                       config.source(), type.substr(0, 60), suggestion(type));
+  });
+  return entry->make();
+}
+
+// The architecture that the config names, if the family has it. With --assume the class may have
+// any name, and the family's first one stands for it.
+const families::Architecture& architecture_of(const Config& config, const Family& family,
+                                              const ReadOptions& options) {
+  const std::vector<std::string> named = config.texts("architectures", 16);
+  if (named.empty()) return family.architectures.front();
+  for (const families::Architecture& known : family.architectures)
+    if (equal_ignoring_case(known.name, named.front())) return known;
+  if (!options.assume.empty()) return family.architectures.front();
+  std::vector<std::string_view> known;
+  for (const families::Architecture& a : family.architectures) known.push_back(a.name);
+  fail(ErrorKind::unsupported,
+       fmt::format("{}: architecture '{}' of model_type '{}' is not known (known: {})",
+                   config.source(), named.front().substr(0, 60), family.model_type, joined(known)));
+}
+
+std::optional<DType> dtype_of(const Config& config) {
+  const std::string name = config.text({"dtype", "torch_dtype"}, "");
+  return dtype_from(name);
+}
+
+// The text part of a multimodal config, where only that part is of a known family.
+std::optional<Config> text_part(const Config& config, const ReadOptions& options) {
+  if (!options.assume.empty() || families::find_family(config.text("model_type", "")) != nullptr)
+    return std::nullopt;
+  std::optional<Config> text = config.section("text_config");
+  if (!text || families::find_family(text->text("model_type", "")) == nullptr) return std::nullopt;
+  return text;
+}
+
+ModelSpec build(const Config& config, const ReadOptions& options) {
+  const Family family = family_of(config, options);
+  const families::Architecture& architecture = architecture_of(config, family, options);
+  ModelSpec model;
+  model.model_type = family.model_type;
+  model.architecture = architecture.name;
+  model.checkpoint_dtype = dtype_of(config);
+  family.build(config, architecture.head, model);
+  (void)model.parameter_count();  // throws where it overflows
+  return model;
+}
+}  // namespace
+
+ModelSpec read_model(std::string_view config_text, std::string name, std::string source,
+                     const ReadOptions& options) {
+  const Config config = Config::parse(config_text, std::move(source));
+  const std::optional<Config> text = text_part(config, options);
+  ModelSpec model;
+  try {
+    model = build(text ? *text : config, options);
+  } catch (const Error& error) {
+    // Arithmetic does not know the file that its operands came from.
+    if (error.message().starts_with("overflow"))
+      fail(error.kind(), fmt::format("{}: {}", config.source(), error.message()), error.where());
+    throw;
+  }
+  if (text) {
+    if (!model.checkpoint_dtype) model.checkpoint_dtype = dtype_of(config);
+    model.notes.push_back(
+        fmt::format("only text_config ({}) of the {} model is modelled: its other parts are not "
+                    "counted",
+                    model.model_type, config.text("model_type", "multimodal")));
+  }
+  model.name = std::move(name);
+  return model;
+}
+
+ModelSpec model_from_path(const std::filesystem::path& path, const ReadOptions& options) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const bool folder = fs::is_directory(path, error);
+  const fs::path file = folder ? path / "config.json" : path;
+  check(!folder || fs::exists(file, error), ErrorKind::bad_input,
+        [&] { return path.string() + ": a folder without a config.json"; });
+  return read_model(read_text_file(file.string(), kMostConfigBytes), path.string(), file.string(),
+                    options);
+}
+
+}  // namespace plimsoll::models

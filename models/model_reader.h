@@ -1,0 +1,29 @@
+// From a Hugging Face config.json to a ModelSpec.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "models/model_spec.h"
+
+namespace plimsoll::models {
+
+struct ReadOptions {
+  // Read the config as this model_type, whatever it says ("llama"); empty: as it says.
+  std::string assume;
+};
+
+// The model of a config.json's text; `name` becomes ModelSpec::name and `source` stands in
+// messages. Missing fields take the defaults of Transformers. A multimodal config whose own
+// model_type is not known but whose text_config is, gives the text model and a note.
+// Error{bad_input}: not JSON, a field of the wrong kind or range, counts beyond 2^63.
+// Error{unsupported}: a model_type or architecture that is not known (with the nearest one).
+ModelSpec read_model(std::string_view config_text, std::string name, std::string source,
+                     const ReadOptions& options = {});
+
+// A config.json, or a folder that has one.
+ModelSpec model_from_path(const std::filesystem::path& path, const ReadOptions& options = {});
+
+}  // namespace plimsoll::models

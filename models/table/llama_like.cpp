@@ -1,0 +1,111 @@
+#include "models/table/llama_like.h"
+
+#include <algorithm>
+
+namespace plimsoll::models::families {
+
+LlamaLike read_llama_like(const Config& config, LlamaLike defaults) {
+  LlamaLike d = std::move(defaults);
+  d.vocab = config.count("vocab_size", d.vocab);
+  d.hidden = config.count("hidden_size", d.hidden);
+  d.ffn = config.count("intermediate_size", d.ffn);
+  d.layers = config.layers("num_hidden_layers", d.layers);
+  d.heads = config.count("num_attention_heads", d.heads);
+  // Absent: the family's default; null: as many as query heads.
+  const bool as_heads = d.kv_heads == 0 || config.mentions("num_key_value_heads");
+  d.kv_heads = config.optional_count("num_key_value_heads", as_heads ? d.heads : d.kv_heads);
+  d.positions = config.count("max_position_embeddings", d.positions);
+  d.activation = config.text("hidden_act", d.activation);
+  d.tied = config.flag("tie_word_embeddings", d.tied);
+  d.attention_dropout = config.probability("attention_dropout", d.attention_dropout);
+  d.head_dim =
+      d.head_dim > 0 ? config.count("head_dim", d.head_dim) : config.optional_count("head_dim", 0);
+  if (d.head_dim == 0) {
+    config.check_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
+    d.head_dim = d.hidden / d.heads;
+  }
+  config.check_divides("num_key_value_heads", d.kv_heads, "num_attention_heads", d.heads);
+  return d;
+}
+
+void add_llama_attention(Table& table, const LlamaLike& d) {
+  const std::int64_t q_width = checked_multiply(d.heads, d.head_dim);
+  const std::int64_t kv_width = checked_multiply(d.kv_heads, d.head_dim);
+  table.inside("self_attn", [&] {
+    table.linear("q_proj", d.hidden, q_width, d.qkv_bias);
+    table.linear("k_proj", d.hidden, kv_width, d.qkv_bias);
+    table.linear("v_proj", d.hidden, kv_width, d.qkv_bias);
+    table.linear("o_proj", q_width, d.hidden, d.out_bias);
+    if (d.qk_norm) {
+      table.rms_norm("q_norm", d.head_dim);
+      table.rms_norm("k_norm", d.head_dim);
+    }
+  });
+}
+
+void add_gated_mlp(Table& table, std::int64_t hidden, std::int64_t ffn, bool bias,
+                   ModuleKind kind) {
+  table.linear("gate_proj", hidden, ffn, bias, kind);
+  table.linear("up_proj", hidden, ffn, bias, kind);
+  table.linear("down_proj", ffn, hidden, bias, kind);
+}
+
+void add_llama(ModelSpec& model, const Config& config, Head head, const LlamaLike& d) {
+  Table table;
+  table.inside(head == Head::base ? "" : "model", [&] {
+    table.embedding("embed_tokens", d.vocab, d.hidden);
+    table.repeat("layers", d.layers, [&] {
+      add_llama_attention(table, d);
+      table.inside("mlp", [&] { add_gated_mlp(table, d.hidden, d.ffn, d.mlp_bias); });
+      table.rms_norm("input_layernorm", d.hidden);
+      table.rms_norm("post_attention_layernorm", d.hidden);
+    });
+    table.rms_norm("norm", d.hidden);
+  });
+  if (head == Head::language_model) table.head("lm_head", d.hidden, d.vocab, d.tied);
+  add_score(table, config, head, d.hidden);
+  model.parameters = table.take();
+  model.max_positions = d.positions;
+}
+
+void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& d) {
+  if (head != Head::language_model) {
+    model.no_decoder = "architecture " + model.architecture;
+    return;
+  }
+  if (d.activation != "silu" && d.activation != "swish") {
+    model.no_decoder = "hidden_act '" + d.activation + "' in a gated MLP";
+    return;
+  }
+  model.decoder = Decoder{.hidden = d.hidden,
+                          .layers = d.layers,
+                          .heads = d.heads,
+                          .kv_heads = d.kv_heads,
+                          .head_dim = d.head_dim,
+                          .ffn = d.ffn,
+                          .vocab = d.vocab,
+                          .window = d.window,
+                          .qkv_bias = d.qkv_bias,
+                          .out_bias = d.out_bias,
+                          .mlp_bias = d.mlp_bias,
+                          .qk_norm = d.qk_norm,
+                          .tied_head = d.tied,
+                          .attention_dropout = d.attention_dropout};
+}
+
+void set_qwen_decoder(ModelSpec& model, const Config& config, Head head, LlamaLike d) {
+  const bool used = config.flag("use_sliding_window", false);
+  const std::int64_t window = used ? config.natural("sliding_window", 4096) : 0;
+  const std::int64_t full_layers = config.natural("max_window_layers", 28);
+  const std::vector<std::string> types = config.texts("layer_types", kMostLayers);
+  std::int64_t sliding = std::max<std::int64_t>(0, d.layers - full_layers);
+  if (!types.empty()) sliding = std::ranges::count(types, "sliding_attention");
+  if (window > 0 && sliding > 0 && sliding < d.layers) {
+    model.no_decoder = "layers with and without a sliding window";
+    return;
+  }
+  d.window = sliding > 0 ? window : 0;
+  set_llama_decoder(model, head, d);
+}
+
+}  // namespace plimsoll::models::families

@@ -1,0 +1,49 @@
+// The block that Llama made common: RMSNorm, rotary attention with grouped key/value heads, gated
+// MLP. Many families are this block with other defaults.
+#pragma once
+
+#include "models/table/table.h"
+
+namespace plimsoll::models::families {
+
+// Sizes and switches; a family fills in its defaults, `read_llama_like` what the config says.
+struct LlamaLike {
+  std::int64_t vocab = 32000;
+  std::int64_t hidden = 4096;
+  std::int64_t ffn = 11008;
+  std::int64_t layers = 32;
+  std::int64_t heads = 32;
+  std::int64_t kv_heads = 0;  // 0: as many as heads
+  std::int64_t head_dim = 0;  // 0: hidden / heads
+  std::int64_t positions = 2048;
+  std::int64_t window = 0;  // of every layer; 0: none
+  bool qkv_bias = false;
+  bool out_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;  // over head_dim
+  bool tied = false;
+  double attention_dropout = 0;
+  std::string activation = "silu";
+};
+
+// Reads the fields that all of these families share under their Llama names. Checks that heads
+// divide. Leaves the biases, qk_norm and window as they are.
+LlamaLike read_llama_like(const Config& config, LlamaLike defaults);
+
+// One block's attention: q_proj, k_proj, v_proj, o_proj (and q_norm, k_norm), inside "self_attn".
+void add_llama_attention(Table& table, const LlamaLike& llama);
+// gate_proj, up_proj, down_proj of a gated MLP.
+void add_gated_mlp(Table& table, std::int64_t hidden, std::int64_t ffn, bool bias = false,
+                   ModuleKind kind = ModuleKind::linear);
+
+// Everything: embed_tokens, layers, norm and the head. Sets parameters and max_positions.
+void add_llama(ModelSpec& model, const Config& config, Head head, const LlamaLike& llama);
+
+// Sets `decoder`, or `no_decoder` where the config leaves what the step program knows.
+void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& llama);
+
+// The same after Qwen's "use_sliding_window", "sliding_window", "max_window_layers" and
+// "layer_types": where only some layers slide, the step program has no answer.
+void set_qwen_decoder(ModelSpec& model, const Config& config, Head head, LlamaLike llama);
+
+}  // namespace plimsoll::models::families

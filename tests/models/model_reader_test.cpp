@@ -1,0 +1,188 @@
+#include "models/model_reader.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "models/model_catalog.h"
+
+using namespace plimsoll;
+using models::ModelSpec;
+
+namespace {
+ModelSpec read(const std::string& text, const std::string& assume = "") {
+  return models::read_model(text, "model", "config.json", {.assume = assume});
+}
+
+Error error_of(const std::string& text, const std::string& assume = "") {
+  try {
+    (void)read(text, assume);
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(ErrorKind::internal, "accepted");
+}
+
+void check_refused(const std::string& text, const std::string& part) {
+  const Error error = error_of(text);
+  CAPTURE(text.substr(0, 200));
+  CHECK(error.kind() == ErrorKind::bad_input);
+  CHECK_MESSAGE(error.message().find(part) != std::string::npos, error.message());
+  CHECK(error.message().size() < 300);
+}
+
+const models::ParameterRow* row(const ModelSpec& model, std::string_view name) {
+  for (const models::ParameterRow& r : model.parameters)
+    if (r.name == name) return &r;
+  return nullptr;
+}
+}  // namespace
+
+TEST_CASE("Llama 3.1 8B has 8 030 261 248 parameters") {
+  // embedding and head 2 * 128256 * 4096; per layer 2 * 4096^2 + 2 * 4096 * 1024 (q, o, k, v)
+  // + 3 * 4096 * 14336 + 2 * 4096; 32 layers; final norm 4096.
+  const ModelSpec model = models::catalog_model("llama-3.1-8b");
+  CHECK(model.parameter_count() == Count(8'030'261'248));
+  CHECK(model.architecture == "LlamaForCausalLM");
+  CHECK(model.max_positions == 131072);
+  CHECK(model.checkpoint_dtype == DType::bf16);
+  REQUIRE(model.decoder.has_value());
+  CHECK(model.decoder->kv_width() == 1024);
+  CHECK(models::catalog_model("Meta-Llama/llama-3.1-8B").name == "llama-3.1-8b");
+}
+
+TEST_CASE("a tied head has a name and no elements of its own") {
+  const ModelSpec gpt2 = models::catalog_model("gpt2");
+  REQUIRE(row(gpt2, "lm_head.weight") != nullptr);
+  CHECK(row(gpt2, "lm_head.weight")->tied);
+  CHECK(gpt2.parameter_count() == Count(124'439'808));
+  CHECK(row(gpt2, "transformer.h.{}.attn.c_attn.weight")->shape == models::Shape{768, 2304});
+  CHECK(row(gpt2, "transformer.h.{}.attn.c_attn.weight")->transposed);
+  CHECK(gpt2.decoder->python_gelu);
+  CHECK(gpt2.decoder->tied_head);
+}
+
+TEST_CASE("every catalog entry is read and has its published count") {
+  for (const std::string_view name : models::catalog_names()) {
+    CAPTURE(name);
+    const ModelSpec model = models::catalog_model(name);
+    CHECK(model.parameter_count() > Count(0));
+    const auto published = models::find_catalog_entry(name)->parameters;
+    if (published) CHECK(model.parameter_count() == Count(*published));
+    CHECK(model.decoder.has_value() == model.no_decoder.empty());
+  }
+}
+
+TEST_CASE("an unknown catalog name suggests the nearest") {
+  try {
+    (void)models::catalog_model("lama-3.1-8b");
+    FAIL("accepted");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::bad_input);
+    CHECK(error.message().find("did you mean 'llama-3.1-8b'?") != std::string::npos);
+  }
+}
+
+TEST_CASE("an unknown model_type is refused by name with the nearest, unless assumed") {
+  const std::string text = R"({"model_type": "lama", "architectures": ["LamaForCausalLM"]})";
+  const Error error = error_of(text);
+  CHECK(error.kind() == ErrorKind::unsupported);
+  CHECK(error.message().find("'lama'") != std::string::npos);
+  CHECK(error.message().find("did you mean 'llama'?") != std::string::npos);
+  // The defaults of Transformers' LlamaConfig are Llama 7B's.
+  CHECK(read(text, "llama").parameter_count() == Count(6'738'415'616));
+}
+
+TEST_CASE("an architecture that the family does not have is refused by name") {
+  const Error error = error_of(R"({"model_type": "llama", "architectures": ["LlamaForSpeech"]})");
+  CHECK(error.kind() == ErrorKind::unsupported);
+  CHECK(error.message().find("LlamaForSpeech") != std::string::npos);
+  CHECK(error.message().find("LlamaForCausalLM") != std::string::npos);
+}
+
+TEST_CASE("a field that is not a number of its kind is named with its value") {
+  const auto with = [](const std::string& field) {
+    return R"({"model_type": "llama", )" + field + "}";
+  };
+  check_refused(with(R"("hidden_size": -4096)"), "hidden_size is -4096");
+  check_refused(with(R"("hidden_size": 0)"), "hidden_size is 0");
+  check_refused(with(R"("hidden_size": 4096.5)"), "hidden_size is 4096.5");
+  check_refused(with(R"("hidden_size": 1e30)"), "hidden_size is 1e+30");
+  check_refused(with(R"("hidden_size": null)"), "hidden_size is null");
+  check_refused(with(R"("hidden_size": "4096")"), "hidden_size is \"4096\"");
+  check_refused(with(R"("hidden_size": [4096])"), "hidden_size is a list");
+  check_refused(with(R"("hidden_size": true)"), "hidden_size is true");
+  check_refused(with(R"("num_hidden_layers": 1000000000000000000)"), "num_hidden_layers");
+  check_refused(with(R"("vocab_size": 18446744073709551615)"), "overflow");
+  check_refused(with(R"("tie_word_embeddings": "no")"), "tie_word_embeddings");
+  check_refused(with(R"("attention_dropout": 1.5)"), "attention_dropout is 1.5");
+  check_refused(with(R"("architectures": "LlamaForCausalLM")"), "architectures");
+  check_refused(with(R"("torch_dtype": 16)"), "torch_dtype is 16");
+}
+
+TEST_CASE("heads that do not divide are refused with both fields") {
+  check_refused(R"({"model_type": "llama", "num_attention_heads": 33})",
+                "hidden_size 4096 is not a multiple of num_attention_heads 33");
+  check_refused(R"({"model_type": "llama", "num_key_value_heads": 5})",
+                "num_attention_heads 32 is not a multiple of num_key_value_heads 5");
+  check_refused(R"({"model_type": "gpt2", "n_head": 7})",
+                "n_embd 768 is not a multiple of n_head 7");
+}
+
+TEST_CASE("counts beyond 2^63 are reported as overflow and never wrap") {
+  // 2^40 * 2^40 elements in the embedding alone.
+  check_refused(R"({"model_type": "llama", "vocab_size": 1099511627776,
+                    "hidden_size": 1099511627776})",
+                "overflow");
+  // Each tensor fits, their sum does not: 2 * 2^30 * 2^32 = 2^63.
+  check_refused(R"({"model_type": "llama", "vocab_size": 4294967296, "hidden_size": 1073741824,
+                    "num_attention_heads": 1, "num_hidden_layers": 1, "intermediate_size": 1})",
+                "overflow");
+}
+
+TEST_CASE("text that is not a config is refused with one short message") {
+  check_refused("", "not JSON");
+  check_refused("{\"model_type\": \"llama\"", "not JSON");
+  check_refused("[1, 2]", "a list of 2 where a JSON object");
+  check_refused("null", "null where a JSON object");
+  check_refused("{}", "model_type is missing");
+  check_refused(R"({"model_type": 7})", "model_type is 7");
+  check_refused("\xff\xfe", "not JSON");
+}
+
+TEST_CASE("nesting 100 000 deep neither overflows the stack nor hangs") {
+  check_refused(std::string(100'000, '['), "nested deeper than 256");
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += R"({"a":)";
+  check_refused(objects, "nested deeper than 256");
+  check_refused(R"({"model_type": "llama", "x": )" + std::string(100'000, '[') +
+                    std::string(100'000, ']') + "}",
+                "nested deeper than 256");
+  // Brackets inside strings are not nesting.
+  CHECK_NOTHROW(read(R"({"model_type": "llama", "x": ")" + std::string(1000, '[') + "\"}"));
+}
+
+TEST_CASE("a path that is no config is refused: no file, no config in it, not a file") {
+  const auto message = [](const std::string& path) -> std::string {
+    try {
+      (void)models::model_from_path(path);
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::bad_input);
+      return error.message();
+    }
+    return "accepted";
+  };
+  CHECK(message("/nonexistent/config.json") == "/nonexistent/config.json: no such file");
+  CHECK(message("/proc/self") == "/proc/self: a folder without a config.json");
+  CHECK(message("/dev/zero") == "/dev/zero: not a regular file");
+}
+
+TEST_CASE("a multimodal config gives its text model and says so") {
+  const ModelSpec model = read(R"({"model_type": "mistral3", "architectures":
+      ["Mistral3ForConditionalGeneration"], "torch_dtype": "bfloat16",
+      "vision_config": {"model_type": "pixtral"}, "text_config": {"model_type": "mistral"}})");
+  CHECK(model.model_type == "mistral");
+  CHECK(model.checkpoint_dtype == DType::bf16);
+  REQUIRE(model.notes.size() == 1);
+  CHECK(model.notes[0].find("mistral3") != std::string::npos);
+}
