@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -143,6 +144,13 @@ std::int64_t Config::layers(const Key& key, std::int64_t fallback) const {
   const std::int64_t layers = count(key, fallback);
   if (layers > kMostLayers) refuse(key, fmt::format("a number of layers up to {}", kMostLayers));
   return layers;
+}
+
+double Config::real(const Key& key, double fallback) const {
+  const Json* value = find(key);
+  if (value == nullptr) return fallback;
+  if (!value->is_number() || !std::isfinite(value->get<double>())) refuse(key, "a number");
+  return value->get<double>();
 }
 
 double Config::probability(const Key& key, double fallback) const {

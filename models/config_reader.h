@@ -47,6 +47,7 @@ class Config {
   std::int64_t optional_count(const Key& key, std::int64_t fallback) const;
   std::int64_t natural(const Key& key, std::int64_t fallback) const;  // 0 … ; null: 0
   std::int64_t layers(const Key& key, std::int64_t fallback) const;  // 1 … kMostLayers
+  double real(const Key& key, double fallback) const;  // finite; null: an error
   double probability(const Key& key, double fallback) const;  // 0 … 1; null: 0
   bool flag(const Key& key, bool fallback) const;  // null: false
   std::string text(const Key& key, std::string_view fallback) const;  // null: fallback

@@ -2,39 +2,24 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cctype>
-
-#include "models/base/nearest.h"
 #include "models/config_reader.h"
 #include "models/model_reader.h"
 #include "models/specs/documents.h"
 
 namespace plimsoll::models {
 
-namespace {
-std::string lower_case(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return out;
-}
-}  // namespace
-
 std::vector<std::string_view> catalog_names() {
   std::vector<std::string_view> names;
-  for (const specs::Document& document : specs::model_documents()) names.push_back(document.name);
+  for (const specs::Document& document : specs::models().entries) names.push_back(document.name);
   return names;
 }
 
 std::optional<CatalogEntry> find_catalog_entry(std::string_view name) {
-  const std::string key = lower_case(name);
-  const auto keys = specs::model_keys();
-  const auto it = std::ranges::lower_bound(keys, std::string_view(key), {}, &specs::ModelKey::key);
-  if (it == keys.end() || it->key != key) return std::nullopt;
-  const specs::Document& document = specs::model_documents()[it->index];
-  const Config json = Config::parse(document.json, std::string(document.name));
+  const specs::Document* document = specs::models().find(name);
+  if (document == nullptr) return std::nullopt;
+  const Config json = Config::parse(document->json, std::string(document->name));
   CatalogEntry entry;
-  entry.name = document.name;
+  entry.name = document->name;
   entry.aliases = json.texts("aliases", 64);
   entry.source = json.text("source", "");
   if (json.has("parameters")) entry.parameters = json.count("parameters", 0);
@@ -55,9 +40,7 @@ ModelSpec catalog_model(std::string_view name) {
 }
 
 std::string nearest_model(std::string_view name) {
-  std::vector<std::string_view> keys;
-  for (const specs::ModelKey& key : specs::model_keys()) keys.push_back(key.key);
-  return nearest(name, keys);
+  return specs::models().nearest(name);
 }
 
 }  // namespace plimsoll::models

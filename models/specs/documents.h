@@ -3,25 +3,36 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace plimsoll::models::specs {
 
 struct Document {
-  std::string_view name;  // file name without ".json"
+  std::string_view name;  // of a file: without ".json"
   std::string_view json;
 };
 
-// A name that a model is found by: its own, or an alias; lower case.
-struct ModelKey {
+// A name that an entry is found by: its own, or an alias; lower case.
+struct EntryKey {
   std::string_view key;
-  std::uint16_t index;  // into model_documents()
+  std::uint16_t index;  // into entries
 };
 
-std::span<const Document> model_documents();  // models/*.json, sorted by name
-std::span<const ModelKey> model_keys();  // sorted by key
+struct Catalog {
+  std::span<const Document> entries;  // in the order of the file, models by name
+  std::span<const EntryKey> keys;  // sorted
 
-// "gpus", "overheads", …; Error{internal} where the build left it out.
+  // By name or alias, in any case; nullptr: not there.
+  const Document* find(std::string_view name) const;
+  // Names and aliases, for "did you mean".
+  std::string nearest(std::string_view name) const;
+};
+
+const Catalog& models();  // models/*.json
+const Catalog& gpus();  // the records of gpus.json, with the texts of their sources
+
+// The text of another file: "overheads"; Error{internal} where the build left it out.
 std::string_view document(std::string_view name);
 
 }  // namespace plimsoll::models::specs

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Compiles this folder's JSON files into C++ text: embed.py FOLDER OUT.cpp OUT.d
 
-FOLDER/models/*.json are catalog entries, found by name or alias; FOLDER/*.json are documents of
-their own. Fails the build for a file that is not JSON, an entry whose name is not its file's, or a
-name that two entries claim. OUT.d (for ninja) names the folders too, so that a new file is noticed.
+FOLDER/models/*.json and the records of FOLDER/gpus.json are catalog entries, found by name or
+alias; any other FOLDER/*.json is a document of its own. Fails the build for a file that is not
+JSON, an entry whose name is not its file's, or a name that two entries claim. OUT.d (for ninja)
+names the folders too, so that a new file is noticed.
 """
 import json
 import pathlib
@@ -23,41 +24,62 @@ def raw_string(value) -> str:
     return f'R"json({text})json"'
 
 
-def documents(function: str, items: list) -> list:
-    lines = [f"std::span<const Document> {function}() {{"]
-    if not items:
-        return lines + ["  return {};", "}", ""]
-    lines += ["  static constexpr Document kDocuments[] = {"]
-    lines += [f'      {{"{name}", {raw_string(value)}}},' for name, value in items]
-    return lines + ["  };", "  return kDocuments;", "}", ""]
+def array(c_type: str, name: str, rows: list) -> list:
+    if not rows:
+        return [f"constexpr std::span<const {c_type}> {name};"]
+    return [f"constexpr {c_type} {name}[] = {{", *(f"    {{{row}}}," for row in rows), "};"]
 
 
-def keys_of(models: list) -> list:
+def keys_of(entries: list) -> list:
     keys = {}
-    for index, (name, entry) in enumerate(models):
+    for index, (name, entry) in enumerate(entries):
         for key in [name, *entry.get("aliases", [])]:
             owner = keys.setdefault(key.lower(), index)
             if owner != index:
-                sys.exit(f"{name}: the name '{key}' belongs to {models[owner][0]} already")
-    return sorted(keys.items())
+                sys.exit(f"{name}: the name '{key}' belongs to {entries[owner][0]} already")
+    return sorted(keys.items(), key=lambda item: item[0].encode())
+
+
+def catalog(function: str, entries: list) -> list:
+    texts = [f'"{name}", {raw_string(entry)}' for name, entry in entries]
+    keys = [f'"{key}", {index}' for key, index in keys_of(entries)]
+    lines = ["namespace {"]
+    lines += array("Document", f"k_{function}", texts)
+    lines += array("EntryKey", f"k_{function}_keys", keys)
+    return lines + [
+        "}  // namespace", f"const Catalog& {function}() {{",
+        f"  static constexpr Catalog kCatalog{{k_{function}, k_{function}_keys}};",
+        "  return kCatalog;", "}", ""]
+
+
+def load_models(files: list) -> list:
+    models = [(path.stem, load(path)) for path in files]
+    for stem, entry in models:
+        if entry.get("name") != stem:
+            sys.exit(f"models/{stem}.json: its name is '{entry.get('name')}'")
+    return sorted(models, key=lambda item: item[0])
+
+
+def load_gpus(path: pathlib.Path) -> list:
+    document = load(path)
+    for gpu in document["gpus"]:
+        for key in [key for key in gpu if key == "src" or key.endswith("_src")]:
+            gpu[key] = document["sources"].get(gpu[key], gpu[key])
+    return [(gpu["id"], gpu) for gpu in document["gpus"]]
 
 
 def main() -> None:
     folder, out, dependencies = map(pathlib.Path, sys.argv[1:])
     model_files = sorted(folder.glob("models/*.json"))
     other_files = sorted(folder.glob("*.json"))
-    models = [(path.stem, load(path)) for path in model_files]
-    others = [(path.stem, load(path)) for path in other_files]
-    for stem, entry in models:
-        if entry.get("name") != stem:
-            sys.exit(f"{folder}/models/{stem}.json: its name is '{entry.get('name')}'")
-    models.sort(key=lambda item: item[0])
+    others = [(path.stem, load(path)) for path in other_files if path.stem != "gpus"]
     lines = ['#include "models/specs/embedded.h"', "", "namespace plimsoll::models::specs {", ""]
-    lines += documents("model_documents", models)
-    lines += documents("other_documents", others)
-    lines += ["std::span<const ModelKey> model_keys() {", "  static constexpr ModelKey kKeys[] = {"]
-    lines += [f'      {{"{key}", {index}}},' for key, index in keys_of(models)]
-    lines += ["  };", "  return kKeys;", "}", "", "}  // namespace plimsoll::models::specs"]
+    lines += catalog("models", load_models(model_files))
+    lines += catalog("gpus", load_gpus(folder / "gpus.json"))
+    texts = [f'"{name}", {raw_string(value)}' for name, value in others]
+    lines += ["namespace {", *array("Document", "k_others", texts), "}  // namespace"]
+    lines += ["std::span<const Document> other_documents() {", "  return k_others;", "}", ""]
+    lines += ["}  // namespace plimsoll::models::specs"]
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     inputs = [folder, folder / "models", *model_files, *other_files]
     dependencies.write_text(f"{out}: " + " ".join(map(str, inputs)) + "\n", encoding="utf-8")
