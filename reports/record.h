@@ -95,6 +95,7 @@ struct Plan {
   models::Strategy strategy;
   models::Batch batch;
   std::optional<models::Gpu> gpu;
+  models::ClusterSpec cluster;
   std::string model_name, architecture, model_type;
   Count parameters, trainable_parameters, active_parameters;
   std::string config_json;  // the model's configuration as it was read; "" for --params

@@ -1,0 +1,67 @@
+// The names of the choices in run_spec.h, on the command line and in JSON documents.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "models/run_spec.h"
+
+namespace plimsoll::models {
+
+// In the order of the enumerators.
+template <class Choice>
+inline constexpr std::array<std::string_view, 0> kNamesOf{};
+
+template <>
+inline constexpr std::array<std::string_view, 4> kNamesOf<Stack>{"plimsoll", "pytorch", "deepspeed",
+                                                                 "megatron"};
+template <>
+inline constexpr std::array<std::string_view, 2> kNamesOf<Device>{"cuda", "cpu"};
+template <>
+inline constexpr std::array<std::string_view, 6> kNamesOf<Precision>{
+    "fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp16", "fp8-mixed"};
+template <>
+inline constexpr std::array<std::string_view, 3> kNamesOf<Attention>{"flash", "eager", "math"};
+template <>
+inline constexpr std::array<std::string_view, 3> kNamesOf<Loss>{"full", "chunked", "fused"};
+template <>
+inline constexpr std::array<std::string_view, 4> kNamesOf<Kernels>{"eager", "liger", "unsloth",
+                                                                   "fused"};
+template <>
+inline constexpr std::array<std::string_view, 3> kNamesOf<OptimizerImpl>{"foreach", "fused",
+                                                                         "for-loop"};
+template <>
+inline constexpr std::array<std::string_view, 12> kNamesOf<Optimizer>{
+    "adamw", "sgd",  "momentum", "adam8bit",   "paged-adam8bit", "adafactor",
+    "lion",  "muon", "galore",   "galore8bit", "q-galore",       "lomo"};
+template <>
+inline constexpr std::array<std::string_view, 5> kNamesOf<RecomputeKind>{"none", "selective",
+                                                                         "full", "sqrt", "every"};
+
+template <class Choice>
+concept Named = kNamesOf<Choice>
+.size() > 0;
+
+template <Named Choice>
+constexpr std::string_view name_of(Choice choice) {
+  return kNamesOf<Choice>[static_cast<std::size_t>(choice)];
+}
+
+template <Named Choice>
+constexpr std::optional<Choice> choice_from(std::string_view name) {
+  for (std::size_t i = 0; i < kNamesOf<Choice>.size(); ++i)
+    if (kNamesOf<Choice>[i] == name) return static_cast<Choice>(i);
+  return std::nullopt;
+}
+
+// "none", "full", "every:4".
+inline std::string text_of(const Recompute& recompute) {
+  std::string text(name_of(recompute.kind));
+  if (recompute.kind == RecomputeKind::every) text += ":" + std::to_string(recompute.every);
+  return text;
+}
+
+}  // namespace plimsoll::models

@@ -1,0 +1,25 @@
+// The document `plimsoll.plan/1` (reports/schema/plan.schema.json).
+#pragma once
+
+#include <string>
+
+#include "reports/json_writer.h"
+#include "reports/record.h"
+
+namespace plimsoll::reports {
+
+// The program that made a document.
+struct Tool {
+  std::string version, commit;
+};
+
+// Keys in the order of the schema, bytes as integers, what is not known null.
+void write_plan(JsonWriter& json, const Plan& plan, const Tool& tool);
+
+// What is known of one card; also an element of `plimsoll.gpus/1`.
+void write_gpu(JsonWriter& json, const models::Gpu& gpu);
+
+// "fits", "borderline", "does not fit"; nothing where only a part of the need is known and fits.
+std::optional<std::string_view> verdict_text(const Plan& plan);
+
+}  // namespace plimsoll::reports

@@ -1,0 +1,250 @@
+#include "reports/plan_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "models/run_names.h"
+
+namespace plimsoll::reports {
+
+namespace {
+constexpr std::size_t kNameColumns = 15;
+constexpr std::size_t kBytesColumns = 10;
+
+class Lines {
+ public:
+  explicit Lines(const Terminal& terminal) : terminal_(terminal) {}
+
+  void add(std::string_view text, Colour colour = Colour::none) {
+    for (const std::string& line : wrapped(text, terminal_.columns, "  "))
+      put(coloured(clipped(line, terminal_.columns, terminal_), colour, terminal_));
+  }
+  void put(std::string_view line) {
+    text_ += line;
+    text_ += '\n';
+  }
+  void blank() { text_ += '\n'; }
+  void heading(std::string_view text) {
+    blank();
+    put(clipped(text, terminal_.columns, terminal_));
+  }
+  // "  name   bytes   rest", the rest cut where the line ends.
+  void row(std::string_view name, std::size_t name_columns, Bytes bytes, std::string_view rest,
+           Colour colour = Colour::none) {
+    std::string line = "  " + padded(clipped(name, name_columns, terminal_), name_columns) + " " +
+                       right(bytes_text(bytes), kBytesColumns);
+    if (!rest.empty()) {
+      const std::size_t room = terminal_.columns - width(line) - 2;
+      line += "  " + coloured(clipped(rest, room, terminal_), colour, terminal_);
+    }
+    put(line);
+  }
+
+  const Terminal& terminal() const { return terminal_; }
+  std::string take() { return std::move(text_); }
+
+ private:
+  const Terminal& terminal_;
+  std::string text_;
+};
+
+std::string per_gpu(const Plan& plan) {
+  if (plan.strategy.device == models::Device::cpu) return "on this host";
+  return plan.strategy.gpus == 1 ? "on one GPU" : "on each GPU";
+}
+
+void add_verdict(Lines& lines, const Plan& plan) {
+  const std::string where = per_gpu(plan);
+  const std::string usable = plan.usable ? bytes_text(*plan.usable) : "";
+  if (plan.states_only) {
+    const std::string states = decimal_bytes_text(plan.states.total());
+    if (plan.verdict == Verdict::does_not_fit)
+      lines.add(fmt::format("DOES NOT FIT: the model states alone take {} ({}) {}, {} are usable",
+                            states, bytes_text(plan.states.total()), where, usable),
+                Colour::red);
+    else
+      lines.add(fmt::format("MODEL STATES: {} ({}) {}; activations and overheads come on top",
+                            states, bytes_text(plan.states.total()), where),
+                Colour::yellow);
+    return;
+  }
+  const std::string need = bytes_text(plan.device);
+  if (!plan.usable) {
+    lines.add(fmt::format("NEEDS {} {}", need, where), Colour::yellow);
+  } else if (plan.verdict == Verdict::does_not_fit) {
+    lines.add(fmt::format("DOES NOT FIT: {} needed {}, {} usable: {} too much", need, where, usable,
+                          bytes_text(plan.device - *plan.usable)),
+              Colour::red);
+  } else if (plan.verdict == Verdict::borderline) {
+    lines.add(fmt::format("BORDERLINE: {} needed {} (up to {}), {} usable", need, where,
+                          plan.range ? bytes_text(plan.range->high) : need, usable),
+              Colour::yellow);
+  } else {
+    lines.add(fmt::format("FITS: {} needed {}, {} usable: {} to spare", need, where, usable,
+                          bytes_text(*plan.usable - plan.device)),
+              Colour::green);
+  }
+}
+
+// What the data-parallel ranks do, in the stack's own words.
+std::string data_parallel(const models::Strategy& s) {
+  if (s.gpus == 1) return "one rank";
+  std::string text;
+  if (s.stack == models::Stack::pytorch) {
+    const std::string fsdp = "FSDP" + std::to_string(s.data.fsdp_version);
+    const std::array<std::string, 4> names{"DDP", "DDP + ZeroRedundancyOptimizer",
+                                           fsdp + " without resharding", fsdp + " full shard"};
+    text = names[static_cast<std::size_t>(std::clamp(s.data.zero, 0, 3))];
+  } else {
+    text = s.data.zero == 0 ? "DDP" : "ZeRO-" + std::to_string(s.data.zero);
+  }
+  if (s.data.shard_group > 0 && s.data.shard_group < s.gpus)
+    text += fmt::format(" in groups of {}", s.data.shard_group);
+  return text;
+}
+
+void add_subject(Lines& lines, const Plan& plan) {
+  const models::Strategy& s = plan.strategy;
+  std::string model = plan.model_name.empty() ? "" : plan.model_name + ": ";
+  if (!plan.architecture.empty()) model += plan.architecture + ", ";
+  model += grouped(plan.parameters) + " parameters";
+  if (plan.trainable_parameters != plan.parameters)
+    model += ", " + grouped(plan.trainable_parameters) + " trainable";
+  if (plan.active_parameters != plan.parameters)
+    model += ", " + grouped(plan.active_parameters) + " active";
+  lines.add(model);
+  std::string machine = plan.gpu ? fmt::format("{} x {}", s.gpus, plan.gpu->title)
+                                 : fmt::format("{} x unnamed GPU", s.gpus);
+  if (s.device == models::Device::cpu) machine = fmt::format("{} ranks on the host", s.gpus);
+  if (plan.model_name.empty()) {  // --params: no stack executes a bare number
+    lines.add(fmt::format("{}, ZeRO stage {}, {}", machine, s.data.zero, name_of(s.precision)));
+    return;
+  }
+  lines.add(fmt::format("{}, {}, {}, {}, {}", machine, name_of(s.stack), data_parallel(s),
+                        name_of(s.precision), name_of(s.optimizer)));
+  lines.add(
+      fmt::format("sequence {}, micro-batch {}, accumulation {}, recompute {}, {} attention, "
+                  "{} loss",
+                  plan.batch.seq_len, plan.batch.micro_batch, plan.batch.grad_accum,
+                  models::text_of(s.recompute), name_of(s.attention), name_of(s.loss)));
+  if (s.lora)
+    lines.add(fmt::format("LoRA rank {}, adapters in {}", s.lora->rank, name_of(s.lora->dtype)));
+}
+
+void add_categories(Lines& lines, const Plan& plan) {
+  lines.heading(fmt::format("At the peak ({}, {}, rank {})", plan.peak_place.phase,
+                            plan.peak_place.where, plan.peak_place.rank));
+  const std::size_t room =
+      lines.terminal().columns - (2 + kNameColumns + 1 + kBytesColumns + 2) - 8;
+  for (std::size_t i = 0; i < plan.at_peak.size(); ++i) {
+    const Bytes bytes = plan.at_peak[i];
+    if (bytes == 0_B) continue;
+    const double share = plan.peak > 0_B ? bytes.real() / plan.peak.real() : 0;
+    lines.row(models::name_of(static_cast<models::Category>(i)), kNameColumns, bytes,
+              fmt::format("{:5.1f} % {}", 100 * share, bar(share, room, lines.terminal())),
+              Colour::blue);
+  }
+  lines.row("peak", kNameColumns, plan.peak, "allocated at once");
+  lines.row("between steps", kNameColumns, plan.resident, "stays allocated");
+}
+
+void add_device(Lines& lines, const Plan& plan) {
+  lines.heading("On the device");
+  lines.row("reserved", kNameColumns, plan.reserved,
+            "by the allocator, with its rounding and gaps");
+  const auto outside = [&](const char* name, Bytes bytes, const char* what) {
+    if (bytes > 0_B) lines.row(name, kNameColumns, bytes, what);
+  };
+  outside("context", plan.outside.context, "of the driver and loaded kernels");
+  outside("libraries", plan.outside.libraries, "outside the allocator");
+  outside("NCCL", plan.outside.nccl, "buffers of the communicators");
+  lines.row("device", kNameColumns, plan.device, "as nvidia-smi counts");
+  if (plan.range)
+    lines.row("at most", kNameColumns, plan.range->high,
+              fmt::format("at least {}; {}", bytes_text(plan.range->low), plan.range->why));
+  if (plan.usable)
+    lines.row("usable", kNameColumns, *plan.usable,
+              plan.capacity && *plan.capacity != *plan.usable
+                  ? fmt::format("of a capacity of {}", bytes_text(*plan.capacity))
+                  : std::string("the card's capacity"));
+}
+
+void add_states(Lines& lines, const Plan& plan) {
+  lines.heading("Model states");
+  const double total = plan.states.total().real();
+  const auto state = [&](const char* name, Bytes bytes) {
+    const double share = total > 0 ? bytes.real() / total : 0;
+    lines.row(name, kNameColumns, bytes,
+              fmt::format("{:5.1f} % {} {}", 100 * share, right(decimal_bytes_text(bytes), 9),
+                          bar(share, 30, lines.terminal())),
+              Colour::blue);
+  };
+  state("parameters", plan.states.parameters);
+  state("gradients", plan.states.gradients);
+  state("optimizer", plan.states.optimizer);
+  lines.row("together", kNameColumns, plan.states.total(),
+            "        " + right(decimal_bytes_text(plan.states.total()), 9));
+}
+
+void add_time(Lines& lines, const Plan& plan) {
+  const Time& time = plan.time;
+  if (!time.step_seconds) return;
+  std::string text = fmt::format("Step: {:.3g} s", *time.step_seconds);
+  if (time.tokens_per_second) text += fmt::format(", {:.0f} tokens/s", *time.tokens_per_second);
+  if (time.mfu) text += fmt::format(", MFU {:.1f} %", 100 * *time.mfu);
+  if (time.mfu_full_attention)
+    text += fmt::format(" ({:.1f} % with full attention)", 100 * *time.mfu_full_attention);
+  lines.blank();
+  lines.add(text);
+}
+
+void add_remedies(Lines& lines, const Plan& plan) {
+  if (plan.remedies.empty()) return;
+  lines.heading("What would help, cheapest first");
+  std::size_t columns = 0;
+  for (const Remedy& remedy : plan.remedies) columns = std::max(columns, width(remedy.option));
+  columns = std::min<std::size_t>(columns, 34);
+  for (const Remedy& remedy : plan.remedies) {
+    const std::string gain = fmt::format("saves {:>8}, leaves {:>8}", bytes_text(remedy.saves),
+                                         bytes_text(remedy.device));
+    const std::string option = clipped(remedy.option, columns, lines.terminal());
+    const std::string fits =
+        remedy.fits ? "  " + coloured("fits", Colour::green, lines.terminal()) : "";
+    lines.put("  " + padded(option, columns) + "  " + gain + fits);
+  }
+}
+
+void add_notes(Lines& lines, const Plan& plan) {
+  if (!plan.advice.empty()) lines.blank();
+  for (const std::string& advice : plan.advice) lines.add(advice);
+  const auto open = std::count_if(plan.assumptions.begin(), plan.assumptions.end(),
+                                  [](const Assumption& a) { return a.basis != "derived"; });
+  if (open == 0) return;
+  lines.heading(fmt::format("Assumed or calibrated ({}; --json has their sources)", open));
+  for (const Assumption& assumption : plan.assumptions)
+    if (assumption.basis != "derived")
+      lines.put(
+          clipped(fmt::format("  {}: {} ({})", assumption.what, assumption.value, assumption.basis),
+                  lines.terminal().columns, lines.terminal()));
+}
+}  // namespace
+
+std::string plan_table(const Plan& plan, const Terminal& terminal) {
+  Lines lines(terminal);
+  add_verdict(lines, plan);
+  add_subject(lines, plan);
+  if (plan.states_only) {
+    add_states(lines, plan);
+  } else {
+    add_categories(lines, plan);
+    add_device(lines, plan);
+    add_time(lines, plan);
+  }
+  add_remedies(lines, plan);
+  add_notes(lines, plan);
+  return lines.take();
+}
+
+}  // namespace plimsoll::reports

@@ -1,0 +1,174 @@
+#include "reports/workload_json.h"
+
+#include "models/run_names.h"
+#include "models/stack_versions.h"
+
+namespace plimsoll::reports {
+
+namespace {
+using models::Precision;
+using models::Strategy;
+
+// Resolved: an option that spells out its default is the same workload.
+DType param_dtype(const Strategy& s) {
+  if (s.param_dtype) return *s.param_dtype;
+  if (s.precision == Precision::bf16) return DType::bf16;
+  if (s.precision == Precision::fp16) return DType::fp16;
+  return DType::fp32;
+}
+
+std::optional<std::string_view> name_if(const std::optional<DType>& dtype) {
+  if (!dtype) return std::nullopt;
+  return name_of(*dtype);
+}
+
+void write_names(JsonWriter& json, const std::vector<std::string>& names) {
+  json.begin_array(JsonWriter::Layout::line);
+  for (const std::string& name : names) json.value(name);
+  json.end_array();
+}
+
+void write_batch(JsonWriter& json, const models::Batch& batch) {
+  json.begin_object(JsonWriter::Layout::line);
+  json.member("grad_accum", batch.grad_accum);
+  json.member("micro_batch", batch.micro_batch);
+  json.member("seq_len", batch.seq_len);
+  json.end_object();
+}
+
+void write_model(JsonWriter& json, const Plan& plan, bool named) {
+  json.begin_object();
+  json.key("config");
+  json.raw(plan.config_json.empty() ? "null" : plan.config_json);
+  if (named)
+    json.member("name", plan.model_name.empty() ? std::optional<std::string>() : plan.model_name);
+  if (plan.config_json.empty()) json.member("parameters", plan.parameters);
+  json.end_object();
+}
+
+void write_stack(JsonWriter& json, const Strategy& s) {
+  const bool pytorch = s.stack == models::Stack::pytorch;
+  json.begin_object();
+  if (!pytorch) {
+    json.member("device", name_of(s.device));
+    json.member("name", name_of(s.stack));
+    json.end_object();
+    return;
+  }
+  json.member("allocator_conf", nullptr);
+  json.member("compile", s.compile);
+  json.member("fsdp_autocast", false);
+  json.member("fsdp_units", "layers");
+  json.member("fsdp_version", s.data.fsdp_version);
+  json.member("hold_outputs", false);
+  json.member("kernels", name_of(s.kernels));
+  json.member("name", name_of(s.stack));
+  json.member("optimizer_impl", name_of(s.optimizer_impl.value_or(models::OptimizerImpl::foreach)));
+  json.member("sdpa_backend", "auto");
+  json.member("transformers_version", models::kTransformersVersion);
+  json.member("use_cache", false);
+  json.member("version", models::kTorchVersion);
+  json.end_object();
+}
+
+void write_lora(JsonWriter& json, const models::Lora& lora) {
+  json.begin_object(JsonWriter::Layout::line);
+  json.member("adapter_dtype", name_of(lora.dtype));
+  json.member("alpha", lora.alpha);
+  json.member("dropout", lora.dropout);
+  json.member("rank", lora.rank);
+  std::string targets;
+  for (const std::string& target : lora.targets) targets += (targets.empty() ? "" : ",") + target;
+  json.member("targets", targets);
+  json.end_object();
+}
+
+void write_bucket(JsonWriter& json, const models::DataParallel& data) {
+  constexpr std::int64_t mib = 1 << 20;
+  json.key("ddp");
+  json.begin_object(JsonWriter::Layout::line);
+  if (data.bucket_cap.value() % mib == 0)
+    json.member("bucket_cap_mb", data.bucket_cap.value() / mib);
+  else
+    json.member("bucket_cap_mb", data.bucket_cap.real() / mib);
+  json.member("bucket_view", data.gradient_as_bucket_view);
+  json.member("wrap", nullptr);
+  json.end_object();
+}
+
+void write_strategy(JsonWriter& json, const Strategy& s) {
+  json.begin_object();
+  json.member("attention", name_of(s.attention));
+  json.member("cp", s.cp);
+  write_bucket(json, s.data);
+  json.member("ep", s.ep);
+  json.key("freeze");
+  write_names(json, s.freeze);
+  json.member("fsdp_upcast", s.data.fsdp_upcast.value_or(true));
+  json.member("galore_rank", nullptr);
+  json.member("grad_dtype", name_if(s.grad_dtype));
+  json.member("kbit_prep", nullptr);
+  json.key("lora");
+  if (s.lora)
+    write_lora(json, *s.lora);
+  else
+    json.value(nullptr);
+  json.member("loss", name_of(s.loss));
+  json.member("master_weights", s.master_weights);
+  json.key("offload");
+  write_names(json, {});
+  json.member("offload_to", "cpu");
+  json.member("optimizer", name_of(s.optimizer));
+  json.member("optimizer_in_backward", false);
+  json.member("param_dtype", name_of(param_dtype(s)));
+  json.member("pp", s.pp);
+  json.member("pp_schedule", nullptr);
+  json.member("precision", name_of(s.precision));
+  json.member("quant_storage", nullptr);
+  json.member("quantize", nullptr);
+  json.member("recompute", models::text_of(s.recompute));
+  json.member("sequence_parallel", false);
+  json.member("shard_group", s.data.shard_group > 0
+                                 ? std::optional<std::int64_t>(s.data.shard_group)
+                                 : std::nullopt);
+  json.member("tp", s.tp);
+  json.key("train");
+  write_names(json, s.train);
+  json.member("virtual_stages", 1);
+  json.member("world_size", s.gpus);
+  json.member("zero", s.data.zero);
+  json.end_object();
+}
+}  // namespace
+
+std::string canonical_workload(const Plan& plan) {
+  std::string text;
+  JsonWriter json(text, JsonWriter::Style::compact);
+  json.begin_object();
+  json.key("batch");
+  write_batch(json, plan.batch);
+  json.key("model");
+  write_model(json, plan, false);
+  json.key("stack");
+  write_stack(json, plan.strategy);
+  json.key("strategy");
+  write_strategy(json, plan.strategy);
+  json.end_object();
+  return text;
+}
+
+void write_workload(JsonWriter& json, const Plan& plan) {
+  json.begin_object();
+  json.member("fingerprint", plan.fingerprint);
+  json.key("model");
+  write_model(json, plan, true);
+  json.key("stack");
+  write_stack(json, plan.strategy);
+  json.key("strategy");
+  write_strategy(json, plan.strategy);
+  json.key("batch");
+  write_batch(json, plan.batch);
+  json.end_object();
+}
+
+}  // namespace plimsoll::reports

@@ -1,0 +1,66 @@
+// A plan with a figure in every field, for tests of what is written about plans.
+#pragma once
+
+#include "reports/record.h"
+
+namespace plimsoll::reports {
+
+inline Plan made_up_plan() {
+  Plan plan;
+  plan.strategy.gpus = 8;
+  plan.strategy.data.zero = 3;
+  plan.batch = {.seq_len = 8192, .micro_batch = 2, .grad_accum = 4};
+  plan.gpu = models::Gpu{.name = "h100-sxm-80gb",
+                         .title = "NVIDIA H100 SXM 80GB",
+                         .vendor = "nvidia",
+                         .family = "hopper",
+                         .compute_capability = "9.0",
+                         .aliases = {"h100"},
+                         .nominal = 80_GiB,
+                         .cuda_total = {.bytes = 79_GiB, .basis = "measured", .source = "a log"},
+                         .bf16_flops = 989.4e12,
+                         .memory_bandwidth = 3.35e12,
+                         .pcie_bandwidth = 64e9};
+  plan.model_name = "tiny-llama";
+  plan.architecture = "LlamaForCausalLM";
+  plan.model_type = "llama";
+  plan.config_json = R"({"hidden_size":8,"model_type":"llama"})";
+  plan.parameters = plan.trainable_parameters = plan.active_parameters = Count(1'000'000);
+  plan.fingerprint = "0123456789abcdef";
+  plan.fits = true;
+  plan.capacity = 79_GiB;
+  plan.usable = 78_GiB;
+  plan.peak = 40_GiB;
+  plan.resident = 16_GiB;
+  plan.reserved = 42_GiB;
+  plan.device = 43_GiB;
+  plan.headroom = 35_GiB;
+  plan.peak_place = {.rank = 0, .phase = "backward", .where = "layers.31.mlp"};
+  plan.states = {.parameters = 4_GiB, .gradients = 4_GiB, .optimizer = 8_GiB};
+  plan.at_peak = {4_GiB, 4_GiB, 8_GiB, 20_GiB, 2_GiB, 1_GiB, 1_GiB, 0_B};  // sums to 40 GiB
+  plan.outside = {.context = 512_MiB, .libraries = 256_MiB, .nccl = 256_MiB};
+  plan.ranks = {
+      {.rank = 0, .count = 8, .peak = 40_GiB, .at_peak = plan.at_peak, .states = plan.states}};
+  plan.model_flops_per_step = 1e15;
+  plan.hardware_flops_per_step = 1.25e15;
+  plan.bytes_sent_per_gpu_per_step = 3_GiB;
+  plan.collectives = {{.kind = "all_gather", .count = 64, .array = 1_GiB, .group = 8}};
+  plan.timeline = {{.op = "layers.0",
+                    .phase = "forward",
+                    .allocated = 17_GiB,
+                    .high_water = 18_GiB,
+                    .by_category = plan.at_peak}};
+  plan.tensors = {{.name = "layers.*.attn.q",
+                   .category = "activations",
+                   .bytes = 1_MiB,
+                   .repeat = 32,
+                   .born = "forward",
+                   .dies = "backward",
+                   .at_peak = true}};
+  plan.advice = {"Nothing to add."};
+  plan.assumptions = {
+      {.what = "CUDA context", .value = "536870912", .basis = "assumed", .source = "a page"}};
+  return plan;
+}
+
+}  // namespace plimsoll::reports

@@ -1,0 +1,102 @@
+#include "reports/plan_table.h"
+
+#include <doctest/doctest.h>
+
+#include <sstream>
+
+#include "tests/reports/made_up_plan.h"
+
+using namespace plimsoll;
+using namespace plimsoll::reports;
+
+namespace {
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Everything too long at once.
+Plan long_winded_plan() {
+  Plan plan = made_up_plan();
+  plan.model_name = std::string(200, 'm');
+  plan.gpu->title =
+      "NVIDIA RTX PRO 6000 Blackwell Server Edition 96GB with a very long name indeed";
+  plan.peak_place.where = "layers." + std::string(100, 'x');
+  plan.range = Range{.low = 40_GiB, .high = 81_GiB, .why = std::string(90, 'w')};
+  plan.verdict = Verdict::borderline;
+  plan.remedies = {{.option = "--recompute full --loss chunked --optimizer-impl for-loop",
+                    .saves = 20_GiB,
+                    .device = 1023_MiB,
+                    .fits = true}};
+  plan.assumptions.push_back({.what = std::string(120, 'a'), .value = "1", .basis = "assumed"});
+  plan.advice = {"word " + std::string(70, 'v') + " more words to make the line overflow"};
+  plan.strategy.lora.emplace();
+  return plan;
+}
+}  // namespace
+
+TEST_CASE("the verdict is the first line") {
+  Plan plan = made_up_plan();
+  CHECK(lines_of(plan_table(plan, {}))[0] ==
+        "FITS: 43.0 GiB needed on each GPU, 78.0 GiB usable: 35.0 GiB to spare");
+  plan.verdict = Verdict::does_not_fit;
+  plan.device = 90_GiB;
+  CHECK(lines_of(plan_table(plan, {}))[0] ==
+        "DOES NOT FIT: 90.0 GiB needed on each GPU, 78.0 GiB usable: 12.0 GiB too much");
+}
+
+TEST_CASE("every category that holds bytes has a bar, and the peak its place") {
+  const std::string text = plan_table(made_up_plan(), {});
+  for (const char* name : {"parameters", "gradients", "optimizer", "activations", "logits",
+                           "temporaries", "communication"})
+    CHECK_MESSAGE(has(text, std::string("  ") + name), name);
+  CHECK(!has(text, "  workspace"));  // 0 bytes
+  CHECK(has(text, "20.0 GiB   50.0 % █"));  // 20 of 40
+  CHECK(has(text, "At the peak (backward, layers.31.mlp, rank 0)"));
+}
+
+TEST_CASE("remedies are shown with what they save and leave") {
+  Plan plan = made_up_plan();
+  plan.verdict = Verdict::does_not_fit;
+  plan.remedies = {{.option = "--recompute full",
+                    .saves = Bytes(22'870'000'000),
+                    .device = 58_GiB,
+                    .fits = true}};
+  CHECK(has(plan_table(plan, {}), "--recompute full  saves 21.3 GiB, leaves 58.0 GiB  fits"));
+}
+
+TEST_CASE("no line is wider than the terminal, in blocks, ASCII and colour") {
+  for (const bool utf8 : {false, true}) {
+    for (const Plan& plan : {made_up_plan(), long_winded_plan()}) {
+      for (const std::string& line : lines_of(plan_table(plan, {.utf8 = utf8})))
+        CHECK_MESSAGE(width(line) <= 80, line);
+    }
+  }
+}
+
+TEST_CASE("colours change no character of the text") {
+  const std::string plain = plan_table(long_winded_plan(), {});
+  std::string painted = plan_table(long_winded_plan(), {.colour = true});
+  CHECK(has(painted, "\x1b["));
+  CHECK(!has(plain, "\x1b["));
+  for (std::size_t at; (at = painted.find("\x1b[")) != std::string::npos;)
+    painted.erase(at, painted.find('m', at) - at + 1);
+  CHECK(painted == plain);
+}
+
+TEST_CASE("states alone are shown in the paper's units") {
+  Plan plan = made_up_plan();
+  plan.states_only = true;
+  plan.states = {.parameters = Bytes(15'000'000'000),
+                 .gradients = Bytes(15'000'000'000),
+                 .optimizer = Bytes(1'406'250'000)};
+  const std::string text = plan_table(plan, {});
+  CHECK(has(text, "MODEL STATES: 31.41 GB (29.2 GiB) on each GPU"));
+  CHECK(!has(text, "At the peak"));
+}
