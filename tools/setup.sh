@@ -1,0 +1,104 @@
+# Sourced by tools/plimsoll, tools/test and tools/presubmit: what they need, and how they build.
+# Everything is said on standard error, so that `--json -` stays a document.
+#
+#   PLIMSOLL_NO_INSTALL=1   install nothing; name what is missing
+#   PLIMSOLL_BUILD=DIR      build there and not in build/
+
+build=${PLIMSOLL_BUILD:-$root/build}
+
+say() { printf 'plimsoll: %s\n' "$*" >&2; }
+
+die() {
+  say "$*"
+  exit 3
+}
+
+# Debian packages whose content is not found here; $* are further ones, named "package:command".
+missing_packages() {
+  command -v c++ >/dev/null || command -v g++ >/dev/null || echo g++
+  command -v python3 >/dev/null || echo python3
+  command -v meson >/dev/null || echo meson
+  command -v ninja >/dev/null || echo ninja-build
+  if ! command -v pkg-config >/dev/null; then
+    echo pkg-config libfmt-dev nlohmann-json3-dev libcli11-dev libbenchmark-dev
+  else
+    pkg-config --exists fmt || echo libfmt-dev
+    pkg-config --exists nlohmann_json || echo nlohmann-json3-dev
+    pkg-config --exists CLI11 || echo libcli11-dev
+    pkg-config --exists benchmark || echo libbenchmark-dev
+  fi
+  # Header-only and without a pkg-config file.
+  [ -e /usr/include/doctest/doctest.h ] || echo doctest-dev
+  # The schema test takes either; python3-jsonschema is the small one.
+  [ -e /usr/include/valijson/validator.hpp ] || [ -d /usr/lib/python3/dist-packages/jsonschema ] ||
+    echo python3-jsonschema
+  for extra in "$@"; do
+    command -v "${extra#*:}" >/dev/null || echo "${extra%%:*}"
+  done
+}
+
+# Without these there is no build; the libraries have Meson wraps.
+is_tool() {
+  case $1 in g++ | python3 | meson | ninja-build) return 0 ;; esac
+  return 1
+}
+
+install_packages() {
+  say "installing Debian packages: $*"
+  log=$(mktemp)
+  if { apt-get update && DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y --no-install-recommends "$@"; } >"$log" 2>&1 </dev/null; then
+    rm -f "$log"
+    return 0
+  fi
+  say "apt-get failed:"
+  tail -n 5 "$log" >&2
+  rm -f "$log"
+  return 1
+}
+
+# Installs what is missing where that is allowed, else names it. Ends the script (3) only where
+# a build is impossible.
+require_packages() {
+  missing=$(missing_packages "$@" | tr '\n' ' ')
+  [ -n "${missing% }" ] || return 0
+  if [ "$(id -u)" = 0 ] && [ "${PLIMSOLL_NO_INSTALL:-0}" != 1 ] && command -v apt-get >/dev/null; then
+    # shellcheck disable=SC2086
+    install_packages $missing || say "going on without them where that is possible"
+    missing=$(missing_packages "$@" | tr '\n' ' ')
+    [ -n "${missing% }" ] || return 0
+  else
+    say "missing (Debian package names): $missing"
+    say "to install them: sudo apt-get install --no-install-recommends $missing"
+  fi
+  for package in $missing; do
+    is_tool "$package" && die "cannot build without $package"
+  done
+  return 0
+}
+
+# Runs a command quietly; shows the end of its output and gives up where it fails.
+quietly() {
+  what=$1
+  shift
+  if ! "$@" >"$build/last.log" 2>&1 </dev/null; then
+    say "$what failed (the whole log: $build/last.log):"
+    grep -E -A 3 '(error|ERROR|FAILED)' "$build/last.log" | head -n 30 >&2
+    rm -f "$build/.building.$$"
+    exit 3
+  fi
+}
+
+# build TARGET…: configures where needed, then builds; several at once wait for each other. The stamp
+# bears the time at which the build began, so that an edit made meanwhile is seen next time.
+build() {
+  mkdir -p "$build" 2>/dev/null || die "cannot create $build; PLIMSOLL_BUILD=DIR builds elsewhere"
+  (: >"$build/.lock") 2>/dev/null || die "cannot write to $build; PLIMSOLL_BUILD=DIR builds elsewhere"
+  exec 9>"$build/.lock"
+  if command -v flock >/dev/null; then flock 9; fi
+  touch "$build/.building.$$"
+  [ -f "$build/build.ninja" ] || quietly "meson setup" meson setup "$build" "$root"
+  quietly "the build" ninja -C "$build" "$@"
+  mv -f "$build/.building.$$" "$build/.built"
+  exec 9>&-
+}
