@@ -140,10 +140,10 @@ std::int64_t Config::natural(const Key& key, std::int64_t fallback) const {
   return node->is_null() ? 0 : whole(key, *node, 0);
 }
 
-std::int64_t Config::layers(const Key& key, std::int64_t fallback) const {
-  const std::int64_t layers = count(key, fallback);
-  if (layers > kMostLayers) refuse(key, fmt::format("a number of layers up to {}", kMostLayers));
-  return layers;
+std::int64_t Config::repeats(const Key& key, std::int64_t fallback) const {
+  const std::int64_t number = count(key, fallback);
+  if (number > kMostRepeats) refuse(key, fmt::format("a whole number up to {}", kMostRepeats));
+  return number;
 }
 
 double Config::real(const Key& key, double fallback) const {

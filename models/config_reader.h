@@ -15,8 +15,9 @@
 
 namespace plimsoll::models {
 
-// The most layers that a model is believed to have; beyond it a number is a slip or an attack.
-inline constexpr std::int64_t kMostLayers = 65536;
+// The most layers or experts a model is believed to have; beyond it a number is a slip or an
+// attack.
+inline constexpr std::int64_t kMostRepeats = 65536;
 
 // One field under all the names that Transformers knows it by ("n_embd", "hidden_size"): the first
 // one that is there counts.
@@ -46,7 +47,8 @@ class Config {
   // The same, where the field may be null, which means `fallback` as well.
   std::int64_t optional_count(const Key& key, std::int64_t fallback) const;
   std::int64_t natural(const Key& key, std::int64_t fallback) const;  // 0 … ; null: 0
-  std::int64_t layers(const Key& key, std::int64_t fallback) const;  // 1 … kMostLayers
+  // 1 … kMostRepeats: of layers, experts, whatever is repeated.
+  std::int64_t repeats(const Key& key, std::int64_t fallback) const;
   double real(const Key& key, double fallback) const;  // finite; null: an error
   double probability(const Key& key, double fallback) const;  // 0 … 1; null: 0
   bool flag(const Key& key, bool fallback) const;  // null: false

@@ -25,7 +25,8 @@ struct Shape {
 };
 
 // What the parameter belongs to. `linear` is what LoRA's "all-linear" and quantized bases cover;
-// `expert` is a linear inside a mixture's routed expert.
+// `expert` is a linear inside a mixture's routed expert, `router` a gate that is not a linear
+// module (torch.nn.Linear) of its own.
 enum class ModuleKind : std::uint8_t { embedding, linear, expert, router, norm, conv, head, other };
 std::string_view name_of(ModuleKind kind);
 

@@ -66,7 +66,7 @@ void build(const Config& config, Head head, ModelSpec& model) {
   const std::int64_t hidden = config.count({"n_embd", "hidden_size"}, 768);
   const Dimensions d{
       .hidden = hidden,
-      .layers = config.layers({"n_layer", "num_hidden_layers"}, 12),
+      .layers = config.repeats({"n_layer", "num_hidden_layers"}, 12),
       .heads = config.count({"n_head", "num_attention_heads"}, 12),
       .ffn = config.optional_count("n_inner", checked_multiply(4, hidden)),
       .vocab = config.count("vocab_size", 50257),

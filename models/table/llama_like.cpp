@@ -9,7 +9,7 @@ LlamaLike read_llama_like(const Config& config, LlamaLike defaults) {
   d.vocab = config.count("vocab_size", d.vocab);
   d.hidden = config.count("hidden_size", d.hidden);
   d.ffn = config.count("intermediate_size", d.ffn);
-  d.layers = config.layers("num_hidden_layers", d.layers);
+  d.layers = config.repeats("num_hidden_layers", d.layers);
   d.heads = config.count("num_attention_heads", d.heads);
   // Absent: the family's default; null: as many as query heads.
   const bool as_heads = d.kv_heads == 0 || config.mentions("num_key_value_heads");
@@ -97,7 +97,7 @@ void set_qwen_decoder(ModelSpec& model, const Config& config, Head head, LlamaLi
   const bool used = config.flag("use_sliding_window", false);
   const std::int64_t window = used ? config.natural("sliding_window", 4096) : 0;
   const std::int64_t full_layers = config.natural("max_window_layers", 28);
-  const std::vector<std::string> types = config.texts("layer_types", kMostLayers);
+  const std::vector<std::string> types = config.texts("layer_types", kMostRepeats);
   std::int64_t sliding = std::max<std::int64_t>(0, d.layers - full_layers);
   if (!types.empty()) sliding = std::ranges::count(types, "sliding_attention");
   if (window > 0 && sliding > 0 && sliding < d.layers) {

@@ -1,0 +1,194 @@
+#include "models/lora.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "models/base/nearest.h"
+#include "models/table/family.h"
+
+namespace plimsoll::models {
+
+namespace {
+std::vector<std::string_view> segments_of(std::string_view name) {
+  std::vector<std::string_view> segments;
+  for (std::size_t from = 0; from <= name.size();) {
+    const std::size_t dot = std::min(name.find('.', from), name.size());
+    segments.push_back(name.substr(from, dot - from));
+    from = dot + 1;
+  }
+  return segments;
+}
+
+// Name of the module that owns a weight; nothing for biases and bare parameters.
+std::optional<std::string_view> module_of(const ParameterRow& row) {
+  constexpr std::string_view suffix = ".weight";
+  if (!row.name.ends_with(suffix)) return std::nullopt;
+  return std::string_view(row.name).substr(0, row.name.size() - suffix.size());
+}
+
+bool adaptable(const ParameterRow& row) {
+  switch (row.module) {
+    case ModuleKind::linear:
+    case ModuleKind::expert:
+    case ModuleKind::head:
+    case ModuleKind::embedding:
+      return row.shape.rank == 2;
+    case ModuleKind::conv:
+      return row.shape.rank >= 3;
+    default:
+      return false;
+  }
+}
+
+bool is_linear(const ParameterRow& row) {
+  return row.module == ModuleKind::linear || row.module == ModuleKind::expert;
+}
+
+bool inside_attention(std::string_view module) {
+  for (const std::string_view segment : segments_of(module)) {
+    std::string lower(segment);
+    for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (lower.find("attn") != std::string::npos || lower.find("attention") != std::string::npos)
+      return true;
+  }
+  return false;
+}
+
+std::optional<std::int64_t> number_of(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// Does `target` name this module, whole or by its last parts? A number in the target picks one
+// instance of the row: its range shrinks to that number.
+bool matches(std::string_view module, std::string_view target, std::vector<IndexRange>& ranges) {
+  const std::vector<std::string_view> have = segments_of(module), want = segments_of(target);
+  if (want.size() > have.size()) return false;
+  std::size_t range = ranges.size();
+  for (std::size_t i = 1; i <= want.size(); ++i) {
+    const std::string_view part = have[have.size() - i], wanted = want[want.size() - i];
+    if (part != "{}") {
+      if (part != wanted) return false;
+      continue;
+    }
+    IndexRange& all = ranges[--range];
+    const std::optional<std::int64_t> index = number_of(wanted);
+    if (!index || *index < all.first || (*index - all.first) % all.step != 0 ||
+        (*index - all.first) / all.step >= all.count)
+      return false;
+    all = {.first = *index, .count = 1, .step = 1};
+  }
+  return true;
+}
+
+LoraModule adapt(const ModelSpec& model, std::size_t base, std::vector<IndexRange> ranges,
+                 std::int64_t rank) {
+  const ParameterRow& row = model.parameters[base];
+  LoraModule module{.base = base, .name = std::string(*module_of(row)), .a = row, .b = row};
+  // An embedding's rows are what goes in; GPT-2's Conv1D stores [in, out].
+  const bool rows_go_in = row.transposed || row.module == ModuleKind::embedding;
+  const std::int64_t out = row.shape.axes[rows_go_in ? 1 : 0];
+  Shape a = row.shape, b = row.shape;
+  a.axes[0] = rank;
+  a.axes[1] = row.shape.axes[rows_go_in ? 0 : 1];
+  for (std::size_t i = 0; i < b.axes.size(); ++i) b.axes[i] = std::cmp_less(i, b.rank) ? 1 : 0;
+  b.axes[0] = out;
+  b.axes[1] = rank;
+  const bool embedding = row.module == ModuleKind::embedding;
+  const std::string prefix = "base_model.model." + module.name;
+  module.a.name = prefix + (embedding ? ".lora_embedding_A" : ".lora_A.weight");
+  module.b.name = prefix + (embedding ? ".lora_embedding_B" : ".lora_B.weight");
+  module.a.shape = a;
+  module.b.shape = b;
+  for (ParameterRow* added : {&module.a, &module.b}) {
+    added->ranges = ranges;
+    added->tied = added->transposed = added->buffer = false;
+    added->dtype.reset();
+  }
+  return module;
+}
+
+[[noreturn]] void refuse_target(const ModelSpec& model, const std::string& target) {
+  std::set<std::string_view> last_parts;
+  for (const ParameterRow& row : model.parameters)
+    if (const auto module = module_of(row); module && adaptable(row))
+      last_parts.insert(segments_of(*module).back());
+  const std::vector<std::string_view> candidates(last_parts.begin(), last_parts.end());
+  const std::string near = nearest(segments_of(target).back(), candidates);
+  std::string known;
+  for (const std::string_view part : candidates) known.append(known.empty() ? "" : ", ") += part;
+  fail(ErrorKind::bad_input,
+       fmt::format("LoRA target '{}' names no module of {}{} (all-linear, attention, or of: {})",
+                   target.substr(0, 80), model.name,
+                   near.empty() ? "" : fmt::format("; did you mean '{}'?", near), known));
+}
+
+std::vector<std::string> default_targets(const ModelSpec& model) {
+  const families::FamilyEntry* entry = families::find_family(model.model_type);
+  std::vector<std::string> targets;
+  if (entry != nullptr)
+    for (const std::string_view target : entry->make().lora_targets) targets.emplace_back(target);
+  check(!targets.empty(), ErrorKind::bad_input, [&] {
+    return fmt::format(
+        "PEFT has no default LoRA targets for model_type '{}': name them (all-linear, attention, "
+        "or module names)",
+        model.model_type);
+  });
+  return targets;
+}
+
+// The instances of a row that the target adapts, if any.
+std::optional<std::vector<IndexRange>> targeted(const ParameterRow& row,
+                                                const std::string& target) {
+  const auto module = module_of(row);
+  if (!module || !adaptable(row)) return std::nullopt;
+  std::vector<IndexRange> ranges = row.ranges;
+  if (target == "all-linear" || target == "attention") {
+    if (!is_linear(row) || (target == "attention" && !inside_attention(*module)))
+      return std::nullopt;
+    return ranges;
+  }
+  if (!matches(*module, target, ranges)) return std::nullopt;
+  return ranges;
+}
+}  // namespace
+
+std::vector<LoraModule> lora_modules(const ModelSpec& model, const Lora& lora) {
+  check(lora.rank >= 1, ErrorKind::bad_input,
+        [&] { return fmt::format("LoRA rank {}: at least 1 is needed", lora.rank); });
+  const std::vector<std::string> targets =
+      lora.targets.empty() ? default_targets(model) : lora.targets;
+  std::vector<bool> found(targets.size(), false);
+  std::vector<LoraModule> modules;
+  for (std::size_t base = 0; base < model.parameters.size(); ++base) {
+    const ParameterRow& row = model.parameters[base];
+    std::vector<std::vector<IndexRange>> chosen;
+    for (std::size_t t = 0; t < targets.size(); ++t) {
+      const auto ranges = targeted(row, targets[t]);
+      if (!ranges) continue;
+      found[t] = true;
+      if (*ranges == row.ranges) chosen.assign(1, row.ranges);
+      const bool all = !chosen.empty() && chosen.front() == row.ranges;
+      if (!all && std::ranges::find(chosen, *ranges) == chosen.end()) chosen.push_back(*ranges);
+    }
+    for (auto& ranges : chosen) modules.push_back(adapt(model, base, std::move(ranges), lora.rank));
+  }
+  for (std::size_t t = 0; t < targets.size(); ++t)
+    if (!found[t]) refuse_target(model, targets[t]);
+  return modules;
+}
+
+Count lora_parameter_count(const std::vector<LoraModule>& modules) {
+  Count total;
+  for (const LoraModule& module : modules) total += module.a.elements() + module.b.elements();
+  return total;
+}
+
+}  // namespace plimsoll::models

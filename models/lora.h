@@ -1,0 +1,33 @@
+// Low-rank adapters as PEFT places them: which modules, and the parameters that they add.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "models/run_spec.h"
+
+namespace plimsoll::models {
+
+// One adapted weight (or family of equal ones, as in ParameterRow): W x + B A x · alpha / rank.
+struct LoraModule {
+  std::size_t base;  // row of ModelSpec::parameters whose weight is adapted
+  std::string name;  // module, without ".weight"; "{}" as in the base row
+  ParameterRow a;  // linear: [rank, in]; embedding: [rank, rows]; convolution: [rank, in, k…]
+  ParameterRow b;  // linear: [out, rank]; embedding: [width, rank]; convolution: [out, rank, 1…]
+};
+
+// The modules that `lora.targets` name, in the order of the parameter table:
+// - "all-linear": every linear module except the output head (peft/tuners/tuners_utils.py);
+// - "attention": the linear modules inside attention blocks;
+// - else a module's whole name or its last parts ("q_proj", "mlp.c_proj", "layers.3.mlp.up_proj");
+// - no targets: PEFT's default for the model_type (peft/utils/constants.py).
+// Parameter names are those of PEFT's adapter file ("base_model.model.….lora_A.weight"). Routed
+// experts count one pair for each expert matrix: r · (in + out).
+// Error{bad_input}: a target that no module has (with the nearest one), rank < 1, no default.
+std::vector<LoraModule> lora_modules(const ModelSpec& model, const Lora& lora);
+
+Count lora_parameter_count(const std::vector<LoraModule>& modules);
+
+}  // namespace plimsoll::models

@@ -1,0 +1,107 @@
+#include "models/trainable.h"
+
+#include <doctest/doctest.h>
+
+#include "models/model_catalog.h"
+#include "models/model_reader.h"
+
+using namespace plimsoll;
+using models::ModelSpec;
+using models::TrainableRow;
+using models::wildcard_match;
+
+namespace {
+std::vector<TrainableRow> rows(const ModelSpec& model, std::vector<std::string> freeze,
+                               std::vector<std::string> train = {}) {
+  return models::trainable_rows(model, freeze, train);
+}
+
+Count trained(const ModelSpec& model, std::vector<std::string> freeze,
+              std::vector<std::string> train = {}) {
+  return models::trainable_parameter_count(rows(model, std::move(freeze), std::move(train)));
+}
+
+Count all(const std::vector<TrainableRow>& rows) {
+  Count total;
+  for (const TrainableRow& row : rows) total += row.row.elements();
+  return total;
+}
+}  // namespace
+
+TEST_CASE("wildcards match as the shell's do, over the whole name") {
+  CHECK(wildcard_match("*", ""));
+  CHECK(wildcard_match("*.bias", "h.0.attn.bias"));
+  CHECK(!wildcard_match("bias", "h.0.attn.bias"));
+  CHECK(wildcard_match("h.?.attn*", "h.3.attn.bias"));
+  CHECK(!wildcard_match("h.?.attn*", "h.13.attn.bias"));
+  CHECK(wildcard_match("h.[0-3].*", "h.2.x"));
+  CHECK(!wildcard_match("h.[!0-3].*", "h.2.x"));
+  CHECK(wildcard_match("h.[!0-3].*", "h.4.x"));
+  CHECK(wildcard_match("a[]]b", "a]b"));
+  CHECK(wildcard_match("a[b", "a[b"));
+  CHECK(wildcard_match("*a*b*c", "xaybzabc"));
+  CHECK(!wildcard_match("*a*b*c", "xaybzab"));
+  CHECK(!wildcard_match("Bias", "bias"));
+}
+
+TEST_CASE("many stars take no time") {
+  std::string pattern, name(5000, 'a');
+  for (int i = 0; i < 500; ++i) pattern += "a*";
+  CHECK(!wildcard_match(pattern + "b", name));
+}
+
+TEST_CASE("freezing everything but the last blocks splits the rows by layer") {
+  const ModelSpec gpt2 = models::catalog_model("gpt2");
+  // One block of GPT-2: 12 * 768^2 + 13 * 768 = 7 087 872; ln_f 1536.
+  const auto split = rows(gpt2, {"*"}, {"transformer.h.1[01].*", "transformer.ln_f.*"});
+  CHECK(models::trainable_parameter_count(split) == Count(2 * 7'087'872 + 1536));
+  CHECK(all(split) == gpt2.parameter_count());
+  // 12 kinds of tensors in a block, each in two rows: layers 0-9 and 10-11; wte, wpe, ln_f's two
+  // and the tied head in one each.
+  CHECK(split.size() == 12 * 2 + 5);
+  CHECK(split[2].row.ranges[0] == models::IndexRange{0, 10, 1});
+  CHECK(split[3].row.ranges[0] == models::IndexRange{10, 2, 1});
+  CHECK(!split[2].trainable);
+  CHECK(split[3].trainable);
+}
+
+TEST_CASE("patterns without numbers keep rows whole") {
+  const ModelSpec gpt2 = models::catalog_model("gpt2");
+  // A block: biases 768 * (1 + 3 + 1 + 1 + 4 + 1), two norms' weights; and ln_f's two tensors.
+  const auto split = rows(gpt2, {}, {"*.bias", "*.ln_*.weight"});
+  CHECK(split.size() == gpt2.parameters.size());
+  CHECK(models::trainable_parameter_count(split) == Count(12 * (768 * 11 + 2 * 768) + 2 * 768));
+}
+
+TEST_CASE("train alone means only these; freeze alone means all but these") {
+  const ModelSpec llama = models::catalog_model("llama-2-7b");
+  CHECK(trained(llama, {}, {"lm_head.*"}) == Count(32000 * 4096));
+  CHECK(trained(llama, {"lm_head.*"}) == llama.parameter_count() - Count(32000 * 4096));
+  CHECK(trained(llama, {}) == llama.parameter_count());
+}
+
+TEST_CASE("a tied head follows its embedding") {
+  const ModelSpec gpt2 = models::catalog_model("gpt2");
+  const auto split = rows(gpt2, {"transformer.wte.weight"});
+  CHECK(split.back().row.name == "lm_head.weight");
+  CHECK(!split.back().trainable);
+  try {
+    (void)rows(gpt2, {"lm_head.*"});
+    FAIL("accepted");
+  } catch (const Error& error) {
+    CHECK(error.message().find("shares its storage") != std::string::npos);
+  }
+}
+
+TEST_CASE("a pattern that matches nothing is refused with its option") {
+  const ModelSpec gpt2 = models::catalog_model("gpt2");
+  for (const char* pattern : {"model.layers.*", "", "transformer.h.12.*"}) {
+    try {
+      (void)rows(gpt2, {pattern});
+      FAIL("accepted");
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::bad_input);
+      CHECK(error.message().starts_with(std::string("--freeze ") + pattern));
+    }
+  }
+}
