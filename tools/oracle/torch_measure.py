@@ -791,8 +791,12 @@ class Recorder:
             for key in sorted(state, key=str):
                 self.own(state[key], "optimizer", f"{key} {self.observer.parameters.get(id(p), '')}")
 
-    def run(self, steps=2):
+    def run(self):
         torch = self.torch
+        strategy = self.workload["strategy"]
+        # DDP replaces its buckets at the start of the second step: its third is the steady one.
+        replicated = strategy["zero"] < 2 and (strategy["world_size"] > 1 or strategy["ddp"]["wrap"])
+        steps = 3 if replicated else 2
         gc.collect()
         gc.disable()    # releases happen where reference counts say so, the same every time
         torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python",
@@ -923,7 +927,7 @@ def assign_owners(allocations, marks, owners):
                 if "role" in a and label not in a["label"].split(", "):
                     a["label"] += ", " + label
                 elif "role" not in a:
-                    a.update(role=role, label=label, dtype=dtype, shape=shape)
+                    a.update({"dtype": dtype, "shape": shape, **a, "role": role, "label": label})
 
 
 def trace_document(name, recorder, entries):
@@ -940,6 +944,7 @@ def trace_document(name, recorder, entries):
     last = max(step for step, _ in boundaries)
     begin = next(row["begin"] for row in phases if row["step"] == last)
     modules, operators, nodes, dtypes, ops, op_index = (Names(), Names(), Names(), Names(), [], {})
+    streams = {0: 0}
 
     def op_of(tag):
         number = tag.rstrip("+")
@@ -958,13 +963,15 @@ def trace_document(name, recorder, entries):
         shape = [dtypes(a["dtype"]), a["shape"]] if "dtype" in a else [None, None]
         if a["born"] < begin:
             op = observer.ops[int(a["asked"].rstrip("+"))][2] if a["asked"].rstrip("+") else ""
-            role = a.get("role", "scratch kept by " + op if op else "other")
+            kept = "buffer kept by " if "dtype" in a else "scratch kept by "
+            role = a.get("role", kept + op if op else "other")
             initial.append([a["dies"], a["bytes"], *shape, role, a.get("label", "")])
         else:
             row_of[id(a)] = len(rows)
             freed = op_of(a["released"]) if a["dies"] is not None else None
             rows.append([a["born"], a["dies"], a["bytes"], *shape, op_of(a["asked"]), freed,
-                         a["stream"], a.get("role", ""), a.get("label", "")])
+                         streams.setdefault(a["stream"], len(streams)), a.get("role", ""),
+                         a.get("label", "")])
     saved_at = marks[max(i for i, b in enumerate(boundaries) if b == (last, "saved"))]
     saved = []
     for node, module, field, address, bytes_, dtype, shape in recorder.saved:
@@ -1085,6 +1092,33 @@ MORE = {
 }
 
 
+FSDP = {"zero": 3, "world_size": 8}
+DISTRIBUTED = {
+    "fsdp2-w2": ({**FSDP, "world_size": 2}, {}, {}),
+    "fsdp2-w8": (FSDP, {}, {}),
+    "fsdp2-w8-full": ({**FSDP, "recompute": "full"}, {}, {}),
+    "fsdp2-w8-bf16-reduce": ({**FSDP, "grad_dtype": "bf16"}, {}, {}),
+    "fsdp2-w8-bf16": ({**FSDP, "precision": "bf16"}, {}, {}),
+    "fsdp2-w8-zero2": ({**FSDP, "zero": 2}, {}, {}),
+    "fsdp2-w8-accum2": (FSDP, {}, {"grad_accum": 2}),
+    "fsdp2-w8-group4": ({**FSDP, "shard_group": 4}, {}, {}),
+    "fsdp2-w8-ends": (FSDP, {"fsdp_units": "layers+ends"}, {}),
+    "fsdp2-w8-autocast": (FSDP, {"fsdp_autocast": True}, {}),
+    "fsdp2-w8-lora-all": ({**FSDP, "lora": {"targets": "all-linear"}}, {}, {}),
+    "fsdp1-w8": (FSDP, {"fsdp_version": 1}, {}),
+    "fsdp1-w8-full": ({**FSDP, "recompute": "full"}, {"fsdp_version": 1}, {}),
+    "fsdp1-w8-zero2": ({**FSDP, "zero": 2}, {"fsdp_version": 1}, {}),
+    "ddp-w8": ({"world_size": 8}, {}, {}),
+    "ddp-w8-view": ({"world_size": 8, "ddp": {"bucket_view": True}}, {}, {}),
+    "ddp-w8-cap1": ({"world_size": 8, "ddp": {"bucket_cap_mb": 1}}, {}, {}),
+    "ddp-w8-accum2": ({"world_size": 8}, {}, {"grad_accum": 2}),
+    "ddp-w8-lora-all": ({"world_size": 8, "precision": "bf16", "lora": {}}, {}, {}),
+    "zero1-w8": ({"zero": 1, "world_size": 8}, {}, {}),
+    "zero1-w8-view-fused": ({"zero": 1, "world_size": 8, "ddp": {"bucket_view": True}},
+                            {"optimizer_impl": "fused"}, {}),
+}
+
+
 def trace_cases():
     """name -> workload, for every committed trace."""
     cases = {}
@@ -1103,6 +1137,10 @@ def trace_cases():
         add(family, 0, {**DENSE, **LORA})
         add(family, 1, {k: DENSE[k] for k in ("bf16", "bf16-full", "mixed", "mixed-eager")})
     add("llama", 0, MORE)
+    add("llama", 0, DISTRIBUTED)
+    add("llama", 1, {k: DISTRIBUTED[k] for k in ("fsdp2-w8", "fsdp2-w8-ends", "fsdp1-w8", "ddp-w8",
+                                                  "zero1-w8")})
+    add("gpt2", 0, {k: DISTRIBUTED[k] for k in ("fsdp2-w8", "ddp-w8")})
     return cases
 
 
