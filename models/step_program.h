@@ -49,6 +49,7 @@ struct TensorDecl {
   const char* name = "";  // static text; inside a group relative to "layers.<i>."
   Bytes bytes;  // of one instance, as the stack's allocator counts it
   GroupId group = kNoGroup;
+  std::uint16_t layer = 0;  // which of the group's `stride` layers
   Category category = Category::activations;
   Stream stream = Stream::compute;
   Residency residency = Residency::step;
@@ -71,12 +72,14 @@ struct Op {
   Bytes scratch;
   Category scratch_category = Category::temporaries;
   Phase phase = Phase::forward;
+  std::uint16_t layer = 0;  // which of the group's `stride` layers
 };
 
 struct Group {
   const char* prefix = "layers";
-  std::int64_t first = 0;  // index of the first instance, for names
-  std::int64_t count = 0;
+  std::int64_t first = 0;  // layer of the first instance, for names
+  std::int64_t count = 0;  // instances
+  std::int64_t stride = 1;  // layers that one instance covers (recompute every k layers)
 };
 
 struct Segment {

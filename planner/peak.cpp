@@ -43,13 +43,22 @@ std::size_t index(GroupId group) {
 
 void PeakFinder::plan_groups(const StepProgram& program) {
   groups_.assign(program.groups.size(), {});
-  for (const Segment& segment : program.segments) {
-    if (segment.group == kNoGroup) continue;
-    GroupPlan& plan = groups_[index(segment.group)];
+  const auto reach = [&](GroupId group, std::int64_t distance) {
+    if (group == kNoGroup) return;
+    GroupPlan& plan = groups_[index(group)];
+    plan.distance = std::max(plan.distance, distance);
+  };
+  const auto group_of = [&](models::TensorId tensor) {
+    return tensor == kNoTensor ? kNoGroup : program.tensors[static_cast<std::size_t>(tensor)].group;
+  };
+  for (const Segment& segment : program.segments)
     for (std::uint32_t k = segment.op_begin; k < segment.op_end; ++k)
-      for (const Operand& o : program.operands_of(program.ops[k]))
-        plan.distance = std::max<std::int64_t>(plan.distance, std::abs(o.delta));
-  }
+      for (const Operand& o : program.operands_of(program.ops[k])) {
+        if (o.delta == 0) continue;
+        reach(segment.group, std::abs(o.delta));
+        reach(group_of(o.tensor), std::abs(o.delta));
+        reach(group_of(o.beyond), 1);
+      }
   std::int64_t most = 1;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     GroupPlan& plan = groups_[g];
@@ -106,11 +115,10 @@ bool PeakFinder::short_group(const GroupPlan* plan) {
 }
 
 // Classes of a group's tensor: `low` first instances, the interior, `high` last instances.
-void PeakFinder::touch_group_tensor(const Operand& operand, const TensorDecl& decl,
-                                    std::uint32_t segment, bool repeated, bool descending,
-                                    std::int64_t op) {
+void PeakFinder::touch_neighbour(const Operand& operand, const TensorDecl& decl,
+                                 std::uint32_t segment, bool descending, std::int64_t op) {
   const GroupPlan& plan = groups_[index(decl.group)];
-  const std::int64_t d = repeated ? operand.delta : 0;
+  const std::int64_t d = operand.delta;
   const std::int64_t key = pack(segment, descending ? d : -d, op);
   const auto tensor = static_cast<std::size_t>(operand.tensor);
   if (short_group(&plan)) {  // so short that both ends may be missing: one by one
@@ -126,10 +134,22 @@ void PeakFinder::touch_group_tensor(const Operand& operand, const TensorDecl& de
   touch(tensor, static_cast<std::size_t>(first), static_cast<std::size_t>(last), key);
 }
 
-void PeakFinder::touch_single_tensor(models::TensorId tensor, std::uint32_t segment,
-                                     std::int64_t first, std::int64_t last, std::int64_t op) {
-  touch(static_cast<std::size_t>(tensor), 0, 0, pack(segment, first, op));
-  if (last != first) touch(static_cast<std::size_t>(tensor), 0, 0, pack(segment, last, op));
+// A touch from outside the tensor's group, at the absolute iterations `first` and `last`.
+void PeakFinder::touch_from_outside(models::TensorId id, GroupId group, int delta,
+                                    std::uint32_t segment, std::int64_t first, std::int64_t last,
+                                    std::int64_t op) {
+  const auto tensor = static_cast<std::size_t>(id);
+  std::size_t first_class = 0, last_class = 0;
+  if (group != kNoGroup) {
+    const GroupPlan& plan = groups_[index(group)];
+    if (plan.count == 0) return;
+    // A short group's classes are its instances; otherwise the interior stands between the ends.
+    const std::int64_t classes = short_group(&plan) ? plan.count : plan.low + plan.high + 1;
+    if (delta <= 0) last_class = static_cast<std::size_t>(classes - 1);
+    if (delta < 0) first_class = last_class;
+  }
+  touch(tensor, first_class, last_class, pack(segment, first, op));
+  if (last != first) touch(tensor, first_class, last_class, pack(segment, last, op));
 }
 
 void PeakFinder::follow_touches(const StepProgram& program) {
@@ -144,24 +164,24 @@ void PeakFinder::follow_touches(const StepProgram& program) {
       for (const Operand& o : program.operands_of(program.ops[k])) {
         if (o.tensor != kNoTensor) {
           const TensorDecl& decl = program.tensors[static_cast<std::size_t>(o.tensor)];
-          if (decl.group == kNoGroup)
-            touch_single_tensor(o.tensor, s, 0, n - 1, op);
+          if (decl.group != kNoGroup && decl.group == segment.group)
+            touch_neighbour(o, decl, s, segment.descending, op);
           else
-            touch_group_tensor(o, decl, s, repeated, segment.descending, op);
+            touch_from_outside(o.tensor, decl.group, o.delta, s, 0, n - 1, op);
         }
-        if (o.beyond == kNoTensor || o.delta == 0) continue;
+        if (o.beyond == kNoTensor || o.delta == 0 || !repeated) continue;
         // The layers without a neighbour: the last |delta| ones (delta > 0) or the first ones.
         const std::int64_t missing = std::min<std::int64_t>(n, std::abs(o.delta));
         const bool at_end = (o.delta > 0) != segment.descending;
-        touch_single_tensor(o.beyond, s, at_end ? n - missing : 0, at_end ? n - 1 : missing - 1,
-                            op);
+        touch_from_outside(o.beyond, program.tensors[static_cast<std::size_t>(o.beyond)].group,
+                           o.delta, s, at_end ? n - missing : 0, at_end ? n - 1 : missing - 1, op);
       }
     }
   }
 }
 
 // Adds `bytes` for each of the instances [first_instance, last_instance], which share `key`.
-void PeakFinder::place(const StepProgram& program, std::int64_t key, const GroupPlan* group,
+void PeakFinder::place(const StepProgram& program, std::int64_t key, GroupId group,
                        std::int64_t first_instance, std::int64_t last_instance, Bytes bytes,
                        bool birth) {
   const std::uint32_t s = segment_of(key);
@@ -170,21 +190,22 @@ void PeakFinder::place(const StepProgram& program, std::int64_t key, const Group
     Slot& slot = slots_[slot_index(program, s, iteration, op_of(key))];
     (birth ? slot.born : slot.died) += amount;
   };
-  if (group == nullptr) return add(iteration_of(key), bytes);
-  if (segment.group == kNoGroup) return add(0, bytes * (last_instance - first_instance + 1));
-  const std::int64_t n = group->count;
+  if (group == kNoGroup || segment.group != group)
+    return add(iteration_of(key), bytes * (last_instance - first_instance + 1));
+  const GroupPlan& plan = groups_[index(group)];
+  const std::int64_t n = plan.count;
   std::int64_t from = first_instance + iteration_of(key), to = last_instance + iteration_of(key);
   if (segment.descending) {
     from = n - 1 - last_instance + iteration_of(key);
     to = n - 1 - first_instance + iteration_of(key);
   }
-  if (n <= 2 * group->edge + 1) {
+  if (n <= 2 * plan.edge + 1) {
     for (std::int64_t t = from; t <= to; ++t) add(t, bytes);
     return;
   }
-  for (std::int64_t t = from; t <= std::min(to, group->edge - 1); ++t) add(t, bytes);
-  if (from <= group->edge && to >= n - group->edge - 1) add(group->edge, bytes);
-  for (std::int64_t t = std::max(from, n - group->edge); t <= to; ++t) add(t, bytes);
+  for (std::int64_t t = from; t <= std::min(to, plan.edge - 1); ++t) add(t, bytes);
+  if (from <= plan.edge && to >= n - plan.edge - 1) add(plan.edge, bytes);
+  for (std::int64_t t = std::max(from, n - plan.edge); t <= to; ++t) add(t, bytes);
 }
 
 void PeakFinder::place_lifetimes(const StepProgram& program) {
@@ -203,8 +224,8 @@ void PeakFinder::place_lifetimes(const StepProgram& program) {
       if (last < first || first >= n) continue;
       const Span& span = spans_[i * classes_ + static_cast<std::size_t>(c)];
       if (span.death < 0) continue;
-      place(program, span.birth, plan, first, last, tensor.bytes, true);
-      place(program, span.death, plan, first, last, tensor.bytes, false);
+      place(program, span.birth, tensor.group, first, last, tensor.bytes, true);
+      place(program, span.death, tensor.group, first, last, tensor.bytes, false);
     }
   }
 }

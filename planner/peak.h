@@ -57,12 +57,12 @@ class PeakFinder {
   void follow_touches(const models::StepProgram& program);
   void place_lifetimes(const models::StepProgram& program);
   void touch(std::size_t tensor, std::size_t first_class, std::size_t last_class, std::int64_t key);
-  void touch_group_tensor(const models::Operand& operand, const models::TensorDecl& decl,
-                          std::uint32_t segment, bool repeated, bool descending,
+  void touch_neighbour(const models::Operand& operand, const models::TensorDecl& decl,
+                       std::uint32_t segment, bool descending, std::int64_t key_op);
+  void touch_from_outside(models::TensorId tensor, models::GroupId group, int delta,
+                          std::uint32_t segment, std::int64_t first, std::int64_t last,
                           std::int64_t key_op);
-  void touch_single_tensor(models::TensorId tensor, std::uint32_t segment, std::int64_t first,
-                           std::int64_t last, std::int64_t key_op);
-  void place(const models::StepProgram& program, std::int64_t key, const GroupPlan* group,
+  void place(const models::StepProgram& program, std::int64_t key, models::GroupId group,
              std::int64_t first_instance, std::int64_t last_instance, Bytes bytes, bool birth);
   std::size_t slot_index(const models::StepProgram& program, std::uint32_t segment,
                          std::int64_t iteration, std::int64_t op) const;

@@ -5,6 +5,7 @@
 namespace plimsoll::planner {
 
 using models::Group;
+using models::GroupId;
 using models::kNoGroup;
 using models::kNoTensor;
 using models::Op;
@@ -63,21 +64,29 @@ class Unroller {
     life.death = now;
   }
 
+  // From outside the tensor's group: all of it, or its first or last instance.
+  void touch_outside(TensorId tensor, int delta) {
+    const std::int64_t n = instances(program_, decl_of(program_, tensor));
+    if (decl_of(program_, tensor).group == kNoGroup) return touch(tensor, 0);
+    if (delta == 0)
+      for (std::int64_t l = 0; l < n; ++l) touch(tensor, l);
+    else if (n > 0)
+      touch(tensor, delta > 0 ? 0 : n - 1);
+  }
+
   void touch_operands(const Segment& segment, std::int64_t layer, std::int64_t n, const Op& op) {
     for (const Operand& o : program_.operands_of(op)) {
       const std::int64_t neighbour = layer + o.delta;
-      const bool exists = o.delta == 0 || (neighbour >= 0 && neighbour < n);
-      if (!exists) {
-        if (o.beyond != kNoTensor) touch(o.beyond, 0);
-      } else if (o.tensor != kNoTensor) {
-        const TensorDecl& decl = decl_of(program_, o.tensor);
-        if (decl.group == kNoGroup)
-          touch(o.tensor, 0);
-        else if (segment.group == decl.group)
+      const bool inside = neighbour >= 0 && neighbour < n;
+      if (o.tensor != kNoTensor) {
+        const GroupId group = decl_of(program_, o.tensor).group;
+        if (group == kNoGroup || group != segment.group)
+          touch_outside(o.tensor, o.delta);
+        else if (inside)
           touch(o.tensor, neighbour);
-        else  // an op outside the group touches all of it
-          for (std::int64_t l = 0; l < instances(program_, decl); ++l) touch(o.tensor, l);
       }
+      if (!inside && segment.group != kNoGroup && o.beyond != kNoTensor)
+        touch_outside(o.beyond, o.delta);
     }
   }
 
@@ -117,11 +126,12 @@ class Unroller {
   Timeline timeline_;
 };
 
-std::string placed(const StepProgram& program, models::GroupId group, std::int64_t instance,
-                   const char* name) {
+std::string placed(const StepProgram& program, GroupId group, std::int64_t instance,
+                   std::int64_t layer, const char* name) {
   if (group == kNoGroup) return name;
   const Group& g = program.groups[static_cast<std::size_t>(group)];
-  return std::string(g.prefix) + "." + std::to_string(g.first + instance) + "." + name;
+  return std::string(g.prefix) + "." + std::to_string(g.first + instance * g.stride + layer) + "." +
+         name;
 }
 
 }  // namespace
@@ -149,14 +159,15 @@ reports::ByCategory categories_at(const StepProgram& program, const Timeline& ti
 
 std::string name_of_tensor(const StepProgram& program, TensorId tensor, std::int64_t instance) {
   const TensorDecl& decl = decl_of(program, tensor);
-  return placed(program, decl.group, instance, decl.name);
+  return placed(program, decl.group, instance, decl.layer, decl.name);
 }
 
 std::string name_of_op(const StepProgram& program, const Position& at) {
   const Segment& segment = program.segments[at.segment];
   const std::int64_t n = program.repeats(segment);
   const std::int64_t layer = segment.descending ? n - 1 - at.iteration : at.iteration;
-  return placed(program, segment.group, layer, program.ops[at.op].name);
+  const Op& op = program.ops[at.op];
+  return placed(program, segment.group, layer, op.layer, op.name);
 }
 
 }  // namespace plimsoll::planner

@@ -19,13 +19,13 @@ class RandomProgram {
   explicit RandomProgram(unsigned seed) : random_(seed) {}
 
   StepProgram make() {
-    const int groups = pick(1, 2);
+    const int groups = pick(1, 3);
     for (int g = 0; g < groups; ++g)
       program_.groups.push_back({"layers", 0, pick(0, 3) == 0 ? pick(0, 3) : pick(4, 12)});
     const int tensors = pick(1, 14);
     for (int i = 0; i < tensors; ++i)
       program_.tensors.push_back({"t", Bytes(pick(0, 1000)),
-                                  static_cast<GroupId>(pick(-1, groups - 1)),
+                                  static_cast<GroupId>(pick(-1, groups - 1)), 0,
                                   static_cast<Category>(pick(0, 7)), Stream::compute,
                                   pick(0, 9) == 0 ? Residency::persistent : Residency::step});
     const int segments = pick(1, 6);
@@ -56,11 +56,9 @@ class RandomProgram {
     for (int i = 0; i < operands; ++i) {
       Operand o;
       o.tensor = pick(0, static_cast<int>(program_.tensors.size()) - 1);
-      const GroupId of_tensor = program_.tensors[static_cast<std::size_t>(o.tensor)].group;
-      if (of_tensor != kNoGroup && group != kNoGroup && of_tensor != group) continue;
-      if (of_tensor != kNoGroup && group != kNoGroup && pick(0, 1) == 1) {
+      if (pick(0, 1) == 1) {
         o.delta = static_cast<std::int8_t>(pick(-2, 2));
-        if (pick(0, 1) == 1) o.beyond = outside();
+        if (pick(0, 1) == 1) o.beyond = outside(group);
       }
       program_.operands.push_back(o);
     }
@@ -68,9 +66,13 @@ class RandomProgram {
     program_.ops.push_back(op);
   }
 
-  TensorId outside() {
-    for (std::size_t i = 0; i < program_.tensors.size(); ++i)
-      if (program_.tensors[i].group == kNoGroup) return static_cast<TensorId>(i);
+  // A tensor that is not of `group`.
+  TensorId outside(GroupId group) {
+    for (int tries = 0; tries < 8; ++tries) {
+      const int i = pick(0, static_cast<int>(program_.tensors.size()) - 1);
+      const GroupId of_tensor = program_.tensors[static_cast<std::size_t>(i)].group;
+      if (of_tensor == kNoGroup || of_tensor != group) return i;
+    }
     return kNoTensor;
   }
 
@@ -138,7 +140,7 @@ TEST_CASE("what n layers save adds up, and is given back in reverse") {
   // Forward of layer l writes s[l] (7 B) on top of 1 B scratch; backward reads it.
   StepProgram p;
   p.groups = {{"layers", 0, 80}};
-  p.tensors = {{"s", 7_B, 0}};
+  p.tensors = {{"s", 7_B, 0, 0}};
   p.operands = {{0, kNoTensor, 0, Access::write}, {0, kNoTensor, 0, Access::read}};
   p.ops = {{"f", 0, 1, 1_B}, {"b", 1, 1, 3_B}};
   p.segments = {{0, 1, 0, false, 1}, {1, 2, 0, true, 1}};

@@ -1,0 +1,266 @@
+#include "planner/stacks/pytorch/step.h"
+
+#include <cmath>
+
+namespace plimsoll::planner::pytorch {
+
+using models::Access;
+using models::kNoGroup;
+using models::RecomputeKind;
+
+namespace {
+
+DataParallelism parallelism_of(const models::Strategy& s) {
+  if (s.data.zero >= 2) return DataParallelism::fsdp2;
+  if (s.gpus == 1) return DataParallelism::single;
+  return s.data.zero == 1 ? DataParallelism::zero_redundancy : DataParallelism::ddp;
+}
+
+// How many layers one checkpoint covers. sqrt: the least k with k * k >= layers.
+std::int64_t layers_per_checkpoint(const models::Recompute& recompute, std::int64_t layers) {
+  if (recompute.kind == RecomputeKind::every) return std::min(recompute.every, layers);
+  if (recompute.kind != RecomputeKind::sqrt) return 1;
+  auto k = static_cast<std::int64_t>(std::sqrt(static_cast<double>(layers)));
+  while (k * k < layers) ++k;
+  return k;
+}
+
+}  // namespace
+
+StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
+                       const models::Strategy& strategy, const models::Batch& batch,
+                       const Rules& rules)
+    : b_(program, rules.granularity),
+      parts_(parts),
+      d_(parts.decoder),
+      strategy_(strategy),
+      batch_(batch),
+      rules_(rules),
+      tokens_{batch.micro_batch, batch.seq_len},
+      parallelism_(parallelism_of(strategy)),
+      regime_(regime_of(strategy, parallelism_ == DataParallelism::fsdp2)),
+      layer_(b_, d_, regime_, rules_, strategy_, tokens_) {
+  if (parallelism_ == DataParallelism::fsdp2)
+    shards_ = strategy.data.shard_group > 0 ? strategy.data.shard_group : strategy.gpus;
+}
+
+// Gradients ---------------------------------------------------------------------------------------
+
+// Plain and DDP: the first micro-batch's gradient stays until zero_grad, later ones are added to
+// it. DDP with bucket views copies each gradient into the bucket and drops it, at the last
+// micro-batch. FSDP2: they belong to the unit until it is reduced.
+TensorId StepWriter::begin(const ModuleNames& names, std::int64_t elements, bool adapter) {
+  const DType dtype = adapter ? strategy_.lora->dtype : regime_.weight;
+  const Bytes bytes = storage(Count(elements), dtype);
+  if (parallelism_ == DataParallelism::fsdp2) {
+    const bool converts = regime_.reduce != regime_.weight;
+    if (micros_ > 1 && micro_ == 0 && converts)
+      unit_->kept.push_back(b_.tensor(
+          names.weight_grad_sum, storage(Count(elements), regime_.reduce), Category::gradients));
+    if (micros_ == 1 || converts) {
+      unit_->grads.push_back(b_.tensor(names.weight_grad, bytes, Category::gradients));
+      return unit_->grads.back();
+    }
+  }
+  const bool to_bucket = strategy_.data.gradient_as_bucket_view && micros_ == 1 &&
+                         parallelism_ != DataParallelism::single;
+  if (micro_ > 0 || to_bucket) return b_.tensor(names.weight_grad_new, bytes, Category::gradients);
+  unit_->kept.push_back(b_.tensor(names.weight_grad, bytes, Category::gradients));
+  return unit_->kept.back();
+}
+
+void StepWriter::end(const ModuleNames& names, TensorId written) {
+  const bool fsdp = parallelism_ == DataParallelism::fsdp2;
+  if (fsdp && (micros_ == 1 || regime_.reduce != regime_.weight)) return;
+  if (micro_ == 0) return;
+  const TensorId sum = unit_->kept[unit_->next++];
+  b_.op(names.weight_grad, Phase::backward).read(written).update(sum);
+}
+
+// Structure ---------------------------------------------------------------------------------------
+
+void StepWriter::add_runs() {
+  for (const LayerRun& layers : parts_.runs) {
+    const std::int64_t k = layers_per_checkpoint(strategy_.recompute, layers.count);
+    const auto add = [&](std::int64_t first, std::int64_t count, std::int64_t stride) {
+      if (count == 0) return;
+      Run run;
+      run.layers = &layers;
+      run.group = b_.group("layers", first, count, stride);
+      run.units.resize(static_cast<std::size_t>(stride));
+      for (Unit& unit : run.units) size_unit(unit, layers.layer.parameters, run.group);
+      run.saved.resize(run.stride());
+      run.kept.resize(run.stride());
+      run.count = count;
+      runs_.push_back(std::move(run));
+    };
+    add(layers.first, layers.count / k, k);
+    add(layers.first + layers.count / k * k, layers.count % k == 0 ? 0 : 1, layers.count % k);
+  }
+}
+
+void StepWriter::declare_unit_tensors(Unit& unit) {
+  if (parallelism_ != DataParallelism::fsdp2) return;
+  const auto tensor = [&](const char* name, Bytes bytes, Category category, models::Stream stream) {
+    return b_.tensor_in(unit.group, name, bytes, category, models::Residency::step, stream);
+  };
+  using models::Stream;
+  const bool reshards = strategy_.data.zero >= 3 && &unit != &tail_;
+  unit.grads.clear();
+  unit.next = 0;
+  unit.gather_forward =
+      tensor("fsdp.all_gather_output", unit.gathered, Category::communication, Stream::gather);
+  unit.full_forward = tensor("fsdp.parameters", unit.full, Category::parameters, Stream::compute);
+  unit.gather_backward = unit.full_backward = kNoTensor;
+  if (reshards) {
+    unit.gather_backward = tensor("fsdp.all_gather_output.backward", unit.gathered,
+                                  Category::communication, Stream::gather);
+    unit.full_backward =
+        tensor("fsdp.parameters.backward", unit.full, Category::parameters, Stream::compute);
+  }
+  unit.reduce_in = unit.shard_grad = kNoTensor;
+  if (micro_ + 1 < micros_) return;
+  unit.reduce_in = tensor("fsdp.reduce_scatter_input", unit.reduce_input, Category::communication,
+                          Stream::compute);
+  unit.shard_grad =
+      tensor("fsdp.sharded_grad",
+             unit.shard_grad_cast == Bytes(0) ? unit.reduce_output : unit.shard_grad_cast,
+             Category::gradients, Stream::reduce);
+}
+
+void StepWriter::write() {
+  size_unit(embedding_, parts_.embedding, kNoGroup);
+  add_runs();
+  size_unit(tail_, parts_.tail, kNoGroup);
+  declare_states();
+  // Equal micro-batches between the first and the last are written once.
+  micros_ = std::min<std::int64_t>(batch_.grad_accum, 3);
+  for (std::int64_t i = 0; i < micros_; ++i) {
+    const bool middle = micros_ == 3 && i == 1;
+    micro_batch(i, middle ? batch_.grad_accum - 2 : 1);
+  }
+  optimizer_step();
+}
+
+// One micro-batch ---------------------------------------------------------------------------------
+
+// The stream before layer `layer` of an instance: the layer before it, the instance before, the run
+// before, or the embedding.
+Ref StepWriter::input_of(std::size_t r, std::size_t layer) const {
+  const Run& run = runs_[r];
+  if (layer > 0) return {run.inner[layer - 1]};
+  return {run.out, -1, r == 0 ? hidden_ : runs_[r - 1].out};
+}
+
+Ref StepWriter::input_gradient_of(std::size_t r, std::size_t layer) const {
+  const Run& run = runs_[r];
+  if (layer > 0) return {run.d_inner[layer - 1]};
+  return {run.d_out, -1, r == 0 ? d_embedded_ : runs_[r - 1].d_out};
+}
+
+void StepWriter::micro_batch(std::int64_t index, std::int64_t times) {
+  micro_ = index;
+  times_ = times;
+  declare_unit_tensors(embedding_);
+  declare_unit_tensors(tail_);
+  const Bytes stream =
+      storage(Count(checked_multiply(tokens_.total(), d_.hidden)), regime_.residual);
+  for (Run& run : runs_) {
+    run.inner.clear();
+    run.d_inner.clear();
+    const auto residual = [&](const char* name, Category category) {
+      return b_.tensor_in(run.group, name, b_.rounded(stream), category);
+    };
+    for (std::size_t j = 0; j < run.stride(); ++j) {
+      b_.at_layer(static_cast<std::uint16_t>(j));
+      declare_unit_tensors(run.units[j]);
+      const TensorId out = residual("out", Category::activations);
+      const TensorId d_out = residual("out.grad", Category::temporaries);
+      if (j + 1 < run.stride()) {
+        run.inner.push_back(out);
+        run.d_inner.push_back(d_out);
+      } else {
+        run.out = out;
+        run.d_out = d_out;
+      }
+    }
+    b_.at_layer(0);
+  }
+  d_embedded_ = parts_.runs.front().input_grad
+                    ? b_.tensor("embeddings.out.grad", stream, Category::temporaries)
+                    : kNoTensor;
+  layer_.set_sink(this);
+  embed();
+  for (std::size_t r = 0; r < runs_.size(); ++r) layers_forward(r);
+  finish_forward();
+  loss_forward();
+  loss_backward();
+  for (std::size_t r = runs_.size(); r-- > 0;) layers_backward(r);
+  embedding_backward();
+}
+
+void StepWriter::layers_forward(std::size_t r) {
+  Run& run = runs_[r];
+  const bool saves = !recomputes();
+  b_.open(run.group, false, times_);
+  layer_.set(Phase::forward, saves);
+  for (std::size_t j = 0; j < run.stride(); ++j) {
+    b_.at_layer(static_cast<std::uint16_t>(j));
+    if (parallelism_ == DataParallelism::fsdp2)
+      gather_forward(run.units[j], unit_tensor(&Unit::gather_forward, r, j, -1));
+    const Ref out{j + 1 < run.stride() ? run.inner[j] : run.out};
+    layer_.forward(run.layers->layer, input_of(r, j), out, run.layers->input_grad,
+                   saves ? run.saved[j] : run.kept[j]);
+    if (parallelism_ == DataParallelism::fsdp2 && strategy_.data.zero >= 3)
+      reshard_after_forward(run.units[j]);
+  }
+  b_.close();
+}
+
+// Runs the forward of an instance's layers again, inside its backward. The last layer's output is
+// made anew (and dropped): autograd's own output died when the next instance had used it.
+void StepWriter::recompute(std::size_t r) {
+  Run& run = runs_[r];
+  const bool selective = strategy_.recompute.kind == RecomputeKind::selective;
+  layer_.set(Phase::recompute, true);
+  const Bytes stream =
+      storage(Count(checked_multiply(tokens_.total(), d_.hidden)), regime_.residual);
+  for (std::size_t j = 0; j < run.stride(); ++j) {
+    b_.at_layer(static_cast<std::uint16_t>(j));
+    const TensorId out = b_.tensor("out.recomputed", stream, Category::activations);
+    const Ref input = j == 0 ? input_of(r, 0) : Ref{run.recomputed[j - 1]};
+    run.recomputed.resize(run.stride());
+    run.recomputed[j] = out;
+    layer_.forward(run.layers->layer, input, {out}, run.layers->input_grad, run.saved[j],
+                   selective ? &run.kept[j] : nullptr);
+  }
+}
+
+void StepWriter::layers_backward(std::size_t r) {
+  Run& run = runs_[r];
+  const bool fsdp = parallelism_ == DataParallelism::fsdp2;
+  if (!run.layers->input_grad && !run.layers->layer.trains()) return;  // no gradient comes here
+  b_.open(run.group, true, times_);
+  for (std::size_t j = run.stride(); fsdp && j-- > 0;) {
+    b_.at_layer(static_cast<std::uint16_t>(j));
+    const bool gathers_here = j + 1 < run.stride();  // recomputed without a prefetch
+    if (gathers_here) prefetch(run.units[j], {run.units[j].gather_backward});
+    copy_out_backward(run.units[j]);
+  }
+  if (fsdp) prefetch(run.units[0], unit_tensor(&Unit::gather_backward, r, 0, -1));
+  if (recomputes()) recompute(r);
+  layer_.set(Phase::backward, true);
+  for (std::size_t j = run.stride(); j-- > 0;) {
+    b_.at_layer(static_cast<std::uint16_t>(j));
+    unit_ = &run.units[j];
+    unit_->next = 0;
+    const Ref d_out{j + 1 < run.stride() ? run.d_inner[j] : run.d_out};
+    const Ref input = j > 0 && recomputes() ? Ref{run.recomputed[j - 1]} : input_of(r, j);
+    layer_.backward(run.layers->layer, input, d_out, input_gradient_of(r, j),
+                    run.layers->input_grad, run.saved[j]);
+    if (fsdp) post_backward(run.units[j], unit_tensor(&Unit::reduce_in, r, j, +1));
+  }
+  b_.close();
+}
+
+}  // namespace plimsoll::planner::pytorch
