@@ -48,7 +48,19 @@ void LayerWriter::attention_forward(LayerSaved& s, TensorId q, TensorId k, Tenso
       q = s.q_cast;
       k = s.k_cast;
     }
-    op("self_attn.attention").read(q).read(k).read(v).write(s.attention).write(s.lse);
+    // The CUDA kernels also return the random generator's seed and offset.
+    if (rules_.sdpa != Rules::Sdpa::cpu) {
+      s.seed = make("self_attn.dropout.seed", 2, DType::int64);
+      s.offset = make("self_attn.dropout.offset", 1, DType::int64);
+    }
+    op("self_attn.attention")
+        .read(q)
+        .read(k)
+        .read(v)
+        .write(s.attention)
+        .write(s.lse)
+        .write(s.seed)
+        .write(s.offset);
     return;
   }
   fail(ErrorKind::unsupported, "--attention eager and math are not modelled yet");
@@ -68,6 +80,8 @@ std::array<TensorId, 3> LayerWriter::attention_backward(const LayerSaved& s, Ten
       .read(v)
       .read(s.attention)
       .read(s.lse)
+      .read(s.seed)
+      .read(s.offset)
       .write(dq)
       .write(dk)
       .write(dv)

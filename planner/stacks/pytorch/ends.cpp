@@ -100,11 +100,18 @@ void StepWriter::loss_forward() {
     wide = logits("loss.logits.fp32", DType::fp32);
     b_.op("loss.logits.fp32", Phase::forward).read(head_.out).write(wide);
   }
-  targets_ =
-      b_.tensor("loss.targets",
-                Bytes(checked_multiply(8, checked_multiply(tokens_.sequences, tokens_.length + 1))),
+  // Labels padded by one, then cut: a view of one sequence, a copy of several.
+  const std::int64_t batch = tokens_.sequences;
+  const TensorId padded =
+      b_.tensor("loss.labels.padded", Bytes(checked_multiply(8, batch * (tokens_.length + 1))),
                 Category::activations);
-  b_.op("loss.targets", Phase::forward).write(targets_);
+  b_.op("loss.labels", Phase::forward).write(padded);
+  targets_ = padded;
+  if (batch > 1) {
+    targets_ =
+        b_.tensor("loss.labels.shifted", Bytes(checked_multiply(8, t)), Category::activations);
+    b_.op("loss.labels", Phase::forward).read(padded).write(targets_);
+  }
   log_probabilities_ = logits("loss.log_softmax", DType::fp32);
   b_.op("loss.log_softmax", Phase::forward).read(wide).write(log_probabilities_);
   loss_ = b_.tensor("loss", Bytes(4), Category::activations);
@@ -115,7 +122,11 @@ void StepWriter::loss_forward() {
       .write(loss_)
       .write(weight);
   // `outputs` and the decoder's result go with the frames that hold them.
-  b_.op("model.outputs", Phase::forward).release(head_.out).release(wide).release(final_norm_.out);
+  b_.op("model.outputs", Phase::forward)
+      .release(head_.out)
+      .release(wide)
+      .release(final_norm_.out)
+      .release(padded);
   release_cached_casts();
   total_weight_ = weight;
   b_.close();
@@ -198,7 +209,7 @@ void StepWriter::embedding_backward() {
         storage(Count(checked_multiply(d_.vocab, d_.hidden)), regime_.weight), Category::gradients);
     b_.op(kEmbedding.module, Phase::backward).read(d).write(dense);
   }
-  b_.op("embeddings", Phase::backward).release(d).release(seed_).release(loss_);
+  b_.op("embeddings", Phase::backward).release(d).release(seed_);
   const auto& first = runs_.front().units.front();
   if (fsdp && !embedding_.parameters->empty()) post_backward(embedding_, {first.reduce_in, +1});
   if (fsdp && d_.tied_head) post_backward(tail_, {embedding_.reduce_in});

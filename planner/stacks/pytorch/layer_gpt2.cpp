@@ -34,19 +34,18 @@ TensorId LayerWriter::dropout_backward(const char* name, TensorId d, TensorId ma
 }
 
 // NewGELUActivation, written in Python: 0.5·x·(1 + tanh(c·(x + 0.044715·x³))). Autograd keeps x,
-// 0.5·x, tanh and 1 + tanh; while it runs three more exist at most beside 0.5·x. The torch
+// 0.5·x, tanh and 1 + tanh; without autograd tanh is gone when the product is made. The torch
 // activations keep their input only.
 void LayerWriter::gelu_forward(LayerSaved& s) {
   const std::int64_t n = checked_multiply(tokens_.total(), d_.ffn);
-  const Bytes one = low(n);
   s.activated = make("mlp.act", n, regime_.compute);
   auto gelu = op("mlp.act");
   gelu.read(s.up.out).write(s.activated);
   if (!d_.python_gelu) return;
-  s.gelu = {make("mlp.act.half", n, regime_.compute), make("mlp.act.tanh", n, regime_.compute),
+  s.gelu = {make("mlp.act.half", n, regime_.compute),
+            saves_ ? make("mlp.act.tanh", n, regime_.compute) : kNoTensor,
             make("mlp.act.one_plus_tanh", n, regime_.compute), kNoTensor};
   for (const TensorId t : s.gelu) gelu.write(t);
-  (void)one;
 }
 
 // Backward of the above. x (the 4·h wide input), with d arriving: d·(1 + tanh), d·0.5x | tanh's
@@ -70,17 +69,11 @@ TensorId LayerWriter::gelu_backward(const LayerSaved& s, TensorId d) {
 }
 
 void LayerWriter::gpt2_forward(const LayerPart& layer, Ref input, Ref output, bool input_grad,
-                               LayerSaved& s, const LayerSaved* kept) {
+                               LayerSaved& s) {
   const std::int64_t t = tokens_.total(), n = t * d_.hidden;
   const DType stream = regime_.residual;
   norm_forward(kLn1, layer.input_norm, input, t, d_.hidden, input_grad, s.input_norm);
-  if (kept != nullptr && kept->q.out != kNoTensor) {
-    s.q = {};
-    s.q.input = s.input_norm.out;
-    s.q.out = kept->q.out;
-  } else {
-    linear_forward(kQkv, layer.q, {s.input_norm.out}, stream, true, Category::activations, s.q);
-  }
+  linear_forward(kQkv, layer.q, {s.input_norm.out}, stream, true, Category::activations, s.q);
   attention_forward(s, s.q.out, kNoTensor, kNoTensor, true);
   linear_forward(kProj, layer.o, {s.attention}, regime_.compute, true, Category::activations, s.o);
   const TensorId branch = dropout("attn.resid_dropout", "attn.resid_dropout.mask",
@@ -92,6 +85,11 @@ void LayerWriter::gpt2_forward(const LayerPart& layer, Ref input, Ref output, bo
   norm_forward(kLn2, layer.post_norm, {s.middle}, t, d_.hidden, true, s.post_norm);
   linear_forward(kFc, layer.up, {s.post_norm.out}, stream, true, Category::activations, s.up);
   gelu_forward(s);
+  if (phase_ == Phase::recompute && stops_early_ && d_.residual_dropout == 0) {
+    s.down = {};
+    s.down.input = s.activated;
+    return;
+  }
   linear_forward(kOut, layer.down, {s.activated}, regime_.compute, true, Category::activations,
                  s.down);
   const TensorId mlp =
@@ -134,6 +132,7 @@ void LayerWriter::gpt2_backward(const LayerPart& layer, Ref input, Ref d_output,
   }
   const TensorId d_norm =
       norm_backward(kLn1, layer.input_norm, input, t, d_.hidden, input_grad, s.input_norm, d);
+  release_held();
   auto add = op("layer.input.grad");
   add.read(d_middle).read(d_norm);
   if (input_grad) write(add, d_input);

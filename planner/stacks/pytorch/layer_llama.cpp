@@ -20,11 +20,11 @@ constexpr const ModuleNames& kDown = module_names<"mlp.down_proj">;
 }  // namespace
 
 void LayerWriter::forward(const LayerPart& layer, Ref input, Ref output, bool input_grad,
-                          LayerSaved& saved, const LayerSaved* kept) {
+                          LayerSaved& saved) {
   if (d_.fused_qkv)
-    gpt2_forward(layer, input, output, input_grad, saved, kept);
+    gpt2_forward(layer, input, output, input_grad, saved);
   else
-    llama_forward(layer, input, output, input_grad, saved, kept);
+    llama_forward(layer, input, output, input_grad, saved);
 }
 
 void LayerWriter::backward(const LayerPart& layer, Ref input, Ref d_output, Ref d_input,
@@ -59,21 +59,13 @@ TensorId LayerWriter::rotate_backward(const char* name, TensorId d_rotated, std:
   return d;
 }
 
-void LayerWriter::qkv_forward(const LayerPart& layer, bool input_grad, LayerSaved& s,
-                              const LayerSaved* kept) {
+void LayerWriter::qkv_forward(const LayerPart& layer, bool input_grad, LayerSaved& s) {
   const std::int64_t t = tokens_.total();
   const DType stream = regime_.residual;
   const Ref x{s.input_norm.out};
   const bool grad = input_grad || layer.input_norm.trains();
-  const auto project = [&](const ModuleNames& names, const LinearPart& part, LinearSaved& saved,
-                           TensorId from_kept) {
-    if (from_kept != kNoTensor) {  // selective recomputation kept the product
-      saved = {};
-      saved.input = s.input_norm.out;
-      saved.out = from_kept;
-    } else {
-      linear_forward(names, part, x, stream, grad, Category::activations, saved);
-    }
+  const auto project = [&](const ModuleNames& names, const LinearPart& part, LinearSaved& saved) {
+    linear_forward(names, part, x, stream, grad, Category::activations, saved);
   };
   const auto head_norm = [&](const ModuleNames& names, const NormPart& part, TensorId from,
                              std::int64_t heads, NormSaved& saved) {
@@ -81,46 +73,39 @@ void LayerWriter::qkv_forward(const LayerPart& layer, bool input_grad, LayerSave
     norm_forward(names, part, {from}, t * heads, d_.head_dim, true, saved);
     return saved.out;
   };
-  project(kQ, layer.q, s.q, kept ? kept->q.out : kNoTensor);
+  project(kQ, layer.q, s.q);
   const TensorId q = head_norm(kQNorm, layer.q_norm, s.q.out, d_.heads, s.q_norm);
-  project(kK, layer.k, s.k, kNoTensor);
+  project(kK, layer.k, s.k);
   const TensorId k = head_norm(kKNorm, layer.k_norm, s.k.out, d_.kv_heads, s.k_norm);
-  project(kV, layer.v, s.v, kept ? kept->v.out : kNoTensor);
+  project(kV, layer.v, s.v);
   s.q_rotated = rotate("self_attn.q_rotated", q, d_.q_width());
   s.k_rotated = rotate("self_attn.k_rotated", k, d_.kv_width());
   op("self_attn.rotary").release(q).release(k);
 }
 
-void LayerWriter::llama_mlp_forward(const LayerPart& layer, LayerSaved& s, const LayerSaved* kept) {
+void LayerWriter::llama_mlp_forward(const LayerPart& layer, LayerSaved& s) {
   const std::int64_t n = checked_multiply(tokens_.total(), d_.ffn);
   const Ref x{s.post_norm.out};
-  if (kept != nullptr && kept->gate.out != kNoTensor) {
-    s.gate = {};
-    s.gate.input = s.post_norm.out;
-    s.gate.out = kept->gate.out;
-  } else {
-    linear_forward(kGate, layer.gate, x, regime_.residual, true, Category::activations, s.gate);
-  }
+  linear_forward(kGate, layer.gate, x, regime_.residual, true, Category::activations, s.gate);
   s.activated = make("mlp.act", n, regime_.compute);
   op("mlp.act").read(s.gate.out).write(s.activated);
   linear_forward(kUp, layer.up, x, regime_.residual, true, Category::activations, s.up);
   s.product = make("mlp.product", n, regime_.compute);
   op("mlp.product").read(s.activated).read(s.up.out).write(s.product);
-  if (kept != nullptr && kept->down.out != kNoTensor) {
+  if (phase_ == Phase::recompute && stops_early_) {  // nothing after it is saved
     s.down = {};
     s.down.input = s.product;
-    s.down.out = kept->down.out;
-  } else {
-    linear_forward(kDown, layer.down, {s.product}, regime_.compute, true, Category::activations,
-                   s.down);
+    return;
   }
+  linear_forward(kDown, layer.down, {s.product}, regime_.compute, true, Category::activations,
+                 s.down);
 }
 
 void LayerWriter::llama_forward(const LayerPart& layer, Ref input, Ref output, bool input_grad,
-                                LayerSaved& s, const LayerSaved* kept) {
+                                LayerSaved& s) {
   const std::int64_t t = tokens_.total();
   norm_forward(kInputNorm, layer.input_norm, input, t, d_.hidden, input_grad, s.input_norm);
-  qkv_forward(layer, input_grad, s, kept);
+  qkv_forward(layer, input_grad, s);
   attention_forward(s, s.q_rotated, s.k_rotated, s.v.out, true);
   linear_forward(kO, layer.o, {s.attention}, regime_.compute, true, Category::activations, s.o);
   // Python holds q, k, v and the norm's result until self_attn returns.
@@ -133,7 +118,8 @@ void LayerWriter::llama_forward(const LayerPart& layer, Ref input, Ref output, b
   auto add = op("self_attn.residual");
   read(add, input).read(s.o.out).write(s.middle);
   norm_forward(kPostNorm, layer.post_norm, {s.middle}, t, d_.hidden, true, s.post_norm);
-  llama_mlp_forward(layer, s, kept);
+  llama_mlp_forward(layer, s);
+  if (phase_ == Phase::recompute && stops_early_) return;
   op("mlp").release(s.post_norm.out);
   auto last = op("mlp.residual");
   last.read(s.middle).read(s.down.out);
@@ -221,6 +207,7 @@ void LayerWriter::llama_backward(const LayerPart& layer, Ref input, Ref d_output
   }
   const TensorId d_norm =
       norm_backward(kInputNorm, layer.input_norm, input, t, d_.hidden, input_grad, s.input_norm, d);
+  release_held();
   auto add = op("layer.input.grad");
   add.read(d_middle).read(d_norm);
   if (input_grad) write(add, d_input);

@@ -37,6 +37,11 @@ class LayerWriter {
     phase_ = phase;
     saves_ = saves;
   }
+  // A checkpoint's input, which its frame holds until the last layer's first norm is done.
+  void hold(Ref input) { held_ = input; }
+  // The last layer of a checkpoint: its recomputation ends with the last tensor that autograd
+  // saved, the input of the last product (torch/utils/checkpoint.py, set_checkpoint_early_stop).
+  void stop_early(bool stops) { stops_early_ = stops; }
   void set_sink(GradientSink* sink) { sink_ = sink; }
   // The rotary tables that every layer reads.
   void set_rotary(TensorId cos, TensorId sin) {
@@ -44,9 +49,8 @@ class LayerWriter {
     sin_ = sin;
   }
 
-  // One layer: reads `input`, writes `output`. `kept` holds what selective recomputation saved.
-  void forward(const LayerPart& layer, Ref input, Ref output, bool input_grad, LayerSaved& saved,
-               const LayerSaved* kept = nullptr);
+  // One layer: reads `input`, writes `output`.
+  void forward(const LayerPart& layer, Ref input, Ref output, bool input_grad, LayerSaved& saved);
   // Reads d(output), writes d(input) (nothing where input_grad is false).
   void backward(const LayerPart& layer, Ref input, Ref d_output, Ref d_input, bool input_grad,
                 const LayerSaved& saved);
@@ -85,15 +89,16 @@ class LayerWriter {
   OpBuilder& write(OpBuilder& op, Ref r) {
     return op.touch(r.tensor, r.delta, r.beyond, models::Access::write);
   }
-  void weight_gradients(OpBuilder& op, const ModuleNames& names, const LinearPart& part,
-                        std::array<TensorId, 2>& written);
+  void release_held() {
+    op("checkpoint").touch(held_.tensor, held_.delta, held_.beyond, models::Access::release);
+  }
 
   // Llama-like layers (layer_llama.cpp).
-  void llama_forward(const LayerPart&, Ref, Ref, bool, LayerSaved&, const LayerSaved*);
+  void llama_forward(const LayerPart&, Ref, Ref, bool, LayerSaved&);
   void llama_backward(const LayerPart&, Ref, Ref, Ref, bool, const LayerSaved&);
-  void llama_mlp_forward(const LayerPart&, LayerSaved&, const LayerSaved*);
+  void llama_mlp_forward(const LayerPart&, LayerSaved&);
   TensorId llama_mlp_backward(const LayerPart&, const LayerSaved&, TensorId d_out, bool grad);
-  void qkv_forward(const LayerPart&, bool input_grad, LayerSaved&, const LayerSaved*);
+  void qkv_forward(const LayerPart&, bool input_grad, LayerSaved&);
   TensorId qkv_backward(const LayerPart&, bool input_grad, const LayerSaved&,
                         std::array<TensorId, 3> d_qkv);
   TensorId rotate(const char* name, TensorId from, std::int64_t width);
@@ -108,7 +113,7 @@ class LayerWriter {
   Bytes attention_workspace() const;
 
   // GPT-2 layers (layer_gpt2.cpp).
-  void gpt2_forward(const LayerPart&, Ref, Ref, bool, LayerSaved&, const LayerSaved*);
+  void gpt2_forward(const LayerPart&, Ref, Ref, bool, LayerSaved&);
   void gpt2_backward(const LayerPart&, Ref, Ref, Ref, bool, const LayerSaved&);
 
   TensorId dropout(const char* name, const char* mask_name, double p, TensorId from,
@@ -126,6 +131,8 @@ class LayerWriter {
   Phase phase_ = Phase::forward;
   bool saves_ = true;
   GradientSink* sink_ = nullptr;
+  Ref held_;
+  bool stops_early_ = false;
   TensorId cos_ = kNoTensor, sin_ = kNoTensor;
 };
 

@@ -39,7 +39,9 @@ void StepWriter::optimizer_step() {
   auto step = b_.op("optimizer.step", Phase::optimizer);
   step.scratch(optimizer_scratch());
   touch_gradients(step, false);
-  touch_gradients(b_.op("zero_grad", Phase::optimizer), true);
+  auto zero_grad = b_.op("zero_grad", Phase::optimizer);
+  zero_grad.release(loss_);
+  touch_gradients(zero_grad, true);
   b_.close();
 }
 

@@ -139,6 +139,10 @@ void StepWriter::declare_states() {
                  Residency::persistent);
   b_.tensor_in(models::kNoGroup, "cublas.workspace", rules_.blas_workspace, Category::workspace,
                Residency::persistent);
+  // LlamaRotaryEmbedding's buffers inv_freq and original_inv_freq.
+  if (d_.position == models::PositionKind::rope)
+    b_.tensor_in(models::kNoGroup, "rotary.inv_freq", layer_.fp32(d_.head_dim / 2) * 2,
+                 Category::parameters, Residency::persistent);
   b_.tensor_in(models::kNoGroup, "batch",
                b_.rounded(Bytes(checked_multiply(8, tokens_.total()))) * rules_.batch_tensors,
                Category::activations, Residency::persistent);

@@ -221,18 +221,19 @@ void StepWriter::layers_forward(std::size_t r) {
 // made anew (and dropped): autograd's own output died when the next instance had used it.
 void StepWriter::recompute(std::size_t r) {
   Run& run = runs_[r];
-  const bool selective = strategy_.recompute.kind == RecomputeKind::selective;
   layer_.set(Phase::recompute, true);
   const Bytes stream =
       storage(Count(checked_multiply(tokens_.total(), d_.hidden)), regime_.residual);
   for (std::size_t j = 0; j < run.stride(); ++j) {
     b_.at_layer(static_cast<std::uint16_t>(j));
-    const TensorId out = b_.tensor("out.recomputed", stream, Category::activations);
+    const TensorId out = j + 1 < run.stride()
+                             ? b_.tensor("out.recomputed", stream, Category::activations)
+                             : kNoTensor;
     const Ref input = j == 0 ? input_of(r, 0) : Ref{run.recomputed[j - 1]};
     run.recomputed.resize(run.stride());
     run.recomputed[j] = out;
-    layer_.forward(run.layers->layer, input, {out}, run.layers->input_grad, run.saved[j],
-                   selective ? &run.kept[j] : nullptr);
+    layer_.stop_early(j + 1 == run.stride());
+    layer_.forward(run.layers->layer, input, {out}, run.layers->input_grad, run.saved[j]);
   }
 }
 
@@ -256,6 +257,7 @@ void StepWriter::layers_backward(std::size_t r) {
     unit_->next = 0;
     const Ref d_out{j + 1 < run.stride() ? run.d_inner[j] : run.d_out};
     const Ref input = j > 0 && recomputes() ? Ref{run.recomputed[j - 1]} : input_of(r, j);
+    layer_.hold(j == 0 && recomputes() ? input_of(r, 0) : Ref{});
     layer_.backward(run.layers->layer, input, d_out, input_gradient_of(r, j),
                     run.layers->input_grad, run.saved[j]);
     if (fsdp) post_backward(run.units[j], unit_tensor(&Unit::reduce_in, r, j, +1));

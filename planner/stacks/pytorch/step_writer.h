@@ -53,8 +53,9 @@ struct LayerSaved {
   NormSaved input_norm, post_norm, q_norm, k_norm;
   LinearSaved q, k, v, o, gate, up, down;
   TensorId q_rotated = kNoTensor, k_rotated = kNoTensor, q_cast = kNoTensor, k_cast = kNoTensor,
-           lse = kNoTensor, attention = kNoTensor, probabilities = kNoTensor, middle = kNoTensor,
-           activated = kNoTensor, product = kNoTensor;
+           lse = kNoTensor, seed = kNoTensor, offset = kNoTensor, attention = kNoTensor,
+           probabilities = kNoTensor, middle = kNoTensor, activated = kNoTensor,
+           product = kNoTensor;
   std::array<TensorId, 4> gelu{kNoTensor, kNoTensor, kNoTensor, kNoTensor};
   TensorId attention_mask = kNoTensor, residual_mask = kNoTensor, mlp_mask = kNoTensor;
 };
