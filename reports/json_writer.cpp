@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "reports/text.h"
+
 namespace plimsoll::reports {
 
 std::string number_text(double value) {
@@ -20,23 +22,6 @@ std::string number_text(double value) {
 }
 
 namespace {
-// Length of the valid UTF-8 sequence at the front of `text` (not empty); 0 where there is none.
-std::size_t sequence_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i)
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  // Overlong forms, surrogates, beyond U+10FFFF.
-  const unsigned char second = byte(1);
-  if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
-      (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F))
-    return 0;
-  return length;
-}
-
 void append_escaped(std::string& out, char c) {
   switch (c) {
     case '"':
@@ -74,7 +59,7 @@ std::string quoted(std::string_view text) {
   out.reserve(text.size() + 2);
   out += '"';
   while (!text.empty()) {
-    const std::size_t length = sequence_length(text);
+    const std::size_t length = utf8_sequence(text);
     if (length == 0) {
       out += "\xEF\xBF\xBD";
       text.remove_prefix(1);

@@ -42,9 +42,9 @@ class JsonWriter {
     scalar(std::to_string(n));
   }
   void value(double d) { scalar(number_text(d)); }
-  void value(std::string_view text) { scalar(quoted(text)); }
-  void value(const std::string& text) { scalar(quoted(text)); }
-  void value(const char* text) { scalar(quoted(text)); }
+  void value(std::string_view text) { scalar(reports::quoted(text)); }
+  void value(const std::string& text) { scalar(reports::quoted(text)); }
+  void value(const char* text) { scalar(reports::quoted(text)); }
   template <class Tag>
   void value(Quantity<Tag> quantity) {
     value(quantity.value());

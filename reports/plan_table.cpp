@@ -18,7 +18,7 @@ class Lines {
   explicit Lines(const Terminal& terminal) : terminal_(terminal) {}
 
   void add(std::string_view text, Colour colour = Colour::none) {
-    for (const std::string& line : wrapped(text, terminal_.columns, "  "))
+    for (const std::string& line : wrapped(printable(text), terminal_.columns, "  "))
       put(coloured(clipped(line, terminal_.columns, terminal_), colour, terminal_));
   }
   void put(std::string_view line) {
@@ -28,7 +28,7 @@ class Lines {
   void blank() { text_ += '\n'; }
   void heading(std::string_view text) {
     blank();
-    put(clipped(text, terminal_.columns, terminal_));
+    put(clipped(printable(text), terminal_.columns, terminal_));
   }
   // "  name   bytes   rest", the rest cut where the line ends.
   void row(std::string_view name, std::size_t name_columns, Bytes bytes, std::string_view rest,
@@ -61,12 +61,12 @@ void add_verdict(Lines& lines, const Plan& plan) {
   if (plan.states_only) {
     const std::string states = decimal_bytes_text(plan.states.total());
     if (plan.verdict == Verdict::does_not_fit)
-      lines.add(fmt::format("DOES NOT FIT: the model states alone take {} ({}) {}, {} are usable",
-                            states, bytes_text(plan.states.total()), where, usable),
+      lines.add(fmt::format("DOES NOT FIT: the states alone take {} ({}) {}, {} usable", states,
+                            bytes_text(plan.states.total()), where, usable),
                 Colour::red);
     else
-      lines.add(fmt::format("MODEL STATES: {} ({}) {}; activations and overheads come on top",
-                            states, bytes_text(plan.states.total()), where),
+      lines.add(fmt::format("MODEL STATES: {} ({}) {}, without activations", states,
+                            bytes_text(plan.states.total()), where),
                 Colour::yellow);
     return;
   }

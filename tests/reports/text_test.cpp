@@ -58,3 +58,10 @@ TEST_CASE("lines break at blanks") {
   const std::vector<std::string> lines = wrapped("one two three four", 9, "  ");
   CHECK(lines == std::vector<std::string>{"one two", "  three", "  four"});
 }
+
+TEST_CASE("a name from a file cannot command the terminal") {
+  CHECK(printable("größe…") == "größe…");
+  CHECK(printable("a\x1b[31mb\n\x07") == "a?[31mb??");
+  CHECK(printable("\xff\xC2\x9B"
+                  "2J") == "??2J");
+}
