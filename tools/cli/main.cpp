@@ -1,6 +1,53 @@
-#include <cstdio>
+#include <fmt/format.h>
 
-int main() {
-  std::puts("plimsoll");
-  return 2;
+#include <csignal>
+#include <new>
+
+#include "models/base/error.h"
+#include "tools/cli/doors.h"
+#include "tools/cli/output.h"
+
+namespace plimsoll::tools {
+
+namespace {
+int dispatch(const CommandLine& line) {
+  const std::string_view name = line.command->name;
+  if (name == "fit") return fit(line);
+  if (name == "batch") return batch(line);
+  if (name == "models") return list_models(line);
+  if (name == "gpus") return list_gpus(line);
+  fail(ErrorKind::internal, fmt::format("no door leads to '{}'", name));
+}
+
+int exit_status(ErrorKind kind) {
+  return kind == ErrorKind::bad_input || kind == ErrorKind::unsupported ? 2 : 3;
+}
+}  // namespace
+
+int run(std::vector<std::string> words) {
+  try {
+    const reports::Tool tool = this_tool();
+    const CommandLine line =
+        parse_command_line(std::move(words), fmt::format("{} ({})", tool.version, tool.commit));
+    if (!line.text.empty()) {
+      print(line.text);
+      return 0;
+    }
+    return dispatch(line);
+  } catch (const Error& error) {
+    say(error.message());
+    return exit_status(error.kind());
+  } catch (const std::bad_alloc&) {
+    say("out of host memory");
+  } catch (const std::exception& error) {
+    say(error.what());
+  }
+  return 3;
+}
+
+}  // namespace plimsoll::tools
+
+int main(int count, char** words) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader who has gone away is noticed by write()
+  return plimsoll::tools::run({words + (count > 0 ? 1 : 0), words + count});
 }

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Every document that the program writes validates against reports/schema/."""
+import hashlib
+import json
+import os
+import subprocess
+import unittest
+
+from program import ROOT, plimsoll
+
+SCHEMA_CHECK = os.environ.get("SCHEMA_CHECK")
+try:
+    import jsonschema
+except ImportError:
+    jsonschema = None
+
+STATES = ["fit", "--gpu", "h100", "--json", "-", "--params"]
+
+
+def complaint(schema, documents):
+    """What is wrong with the documents; "" where they validate."""
+    path = ROOT / "reports" / "schema" / f"{schema}.schema.json"
+    if SCHEMA_CHECK:
+        text = "\n".join(json.dumps(document) for document in documents)
+        result = subprocess.run([SCHEMA_CHECK, str(path)], input=text, text=True,
+                                stdout=subprocess.PIPE, check=False)
+        return "" if result.returncode == 0 else result.stdout
+    validator = jsonschema.Draft7Validator(json.loads(path.read_text()))
+    return "\n".join(error.message for document in documents
+                     for error in validator.iter_errors(document))
+
+
+@unittest.skipUnless(SCHEMA_CHECK or jsonschema, "neither valijson nor jsonschema is here")
+class Documents(unittest.TestCase):
+    def assert_valid(self, schema, documents):
+        self.assertEqual(complaint(schema, documents), "")
+
+    def test_the_validator_rejects_what_is_wrong(self):
+        plan = json.loads(plimsoll(*STATES, "7e9").stdout)
+        for change in ({"peak_bytes": "12"}, {"verdict": "maybe"}, {"surprise": 1},
+                       {"states": {}}):
+            self.assertNotEqual(complaint("plan", [{**plan, **change}]), "", change)
+        del plan["timeline"]
+        self.assertNotEqual(complaint("plan", [plan]), "")
+
+    def test_model_states(self):
+        self.assert_valid("plan", [json.loads(plimsoll(*STATES, *words).stdout) for words in [
+            ["7.5e9"], ["7.5e9", "--zero", "3", "--gpus", "64", "--precision", "fp16-mixed"],
+            ["1e15"], ["1", "--precision", "fp32", "--gpu-memory", "80GB", "--reserve", "1GiB"]]])
+
+    def test_catalogs(self):
+        self.assert_valid("models", [json.loads(plimsoll("models", "--json", "-").stdout)])
+        self.assert_valid("gpus", [json.loads(plimsoll("gpus", "--json", "-").stdout)])
+
+    def test_errors_of_a_batch(self):
+        lines = ["", "{", "[]", '{"zero": 3}', '{"model": "gpt2", "zer0": 1}',
+                 '{"model": "gpt2", "tp": 2}', '{"params": 1e30}']
+        answers = plimsoll("batch", "-", stdin="\n".join(lines)).stdout.splitlines()
+        self.assertEqual(len(answers), len(lines))
+        self.assert_valid("batch_error", [json.loads(answer) for answer in answers])
+
+
+class Fingerprint(unittest.TestCase):
+    def test_python_reproduces_it(self):
+        for words in (["7.5e9"], ["1e9", "--gpus", "8", "--zero", "2", "--precision", "fp32"]):
+            workload = json.loads(plimsoll(*STATES, *words).stdout)["workload"]
+            found = workload.pop("fingerprint")
+            del workload["model"]["name"]
+            text = json.dumps(workload, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+            self.assertEqual(hashlib.sha256(text.encode()).hexdigest()[:16], found)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,163 @@
+#include "tools/cli/request.h"
+
+#include <doctest/doctest.h>
+
+using namespace plimsoll;
+using namespace plimsoll::tools;
+
+namespace {
+using Given = std::vector<std::pair<std::string, std::string>>;
+
+Request request(const std::string& model, const Given& given) {
+  Options options;
+  options.add("gpu", "h100");  // the same on a machine that has another one
+  for (const auto& [name, value] : given) options.add(name, value);
+  Sources sources;
+  return request_from(model, options, sources);
+}
+
+std::string refusal(const std::string& model, const Given& given,
+                    ErrorKind kind = ErrorKind::bad_input) {
+  try {
+    (void)request(model, given);
+  } catch (const Error& error) {
+    CHECK(error.kind() == kind);
+    return error.message();
+  }
+  return "";
+}
+}  // namespace
+
+TEST_CASE("the defaults are those of the contract") {
+  const Request r = request("llama-3.1-8b", {});
+  const models::Strategy& s = r.question.strategy;
+  CHECK(s == models::Strategy{});
+  CHECK(s.stack == models::Stack::pytorch);
+  CHECK(s.precision == models::Precision::bf16_mixed);
+  CHECK(r.question.batch == models::Batch{.seq_len = 4096, .micro_batch = 1, .grad_accum = 1});
+  CHECK(r.question.cluster.gpu->name == "h100-sxm-80gb");
+}
+
+TEST_CASE("the sequence is as long as the model takes, and no longer") {
+  CHECK(request("gpt2", {}).question.batch.seq_len == 1024);
+  CHECK(refusal("gpt2", {{"seq-len", "1025"}}) ==
+        "--seq-len 1025: the model takes at most 1024 tokens");
+}
+
+TEST_CASE("a global batch is divided into micro-steps") {
+  // 64 = 2 sequences * 8 GPUs * 4 micro-steps
+  const Given given{{"global-batch", "64"}, {"micro-batch", "2"}, {"gpus", "8"}};
+  CHECK(request("gpt2", given).question.batch.grad_accum == 4);
+  CHECK(refusal("gpt2", {{"global-batch", "20"}, {"gpus", "8"}}) ==
+        "--global-batch 20: must be a multiple of 8 (--micro-batch 1 x --gpus 8)");
+  CHECK(refusal("gpt2", {{"global-batch", "16"}, {"gpus", "8"}, {"grad-accum", "4"}}) ==
+        "--global-batch 16: --grad-accum 4 gives 32: give one of the two");
+}
+
+TEST_CASE("options that contradict each other are refused with the reason") {
+  const Given cases[] = {
+      {{"shard-group", "3"}, {"gpus", "8"}, {"zero", "3"}},
+      {{"shard-group", "2"}, {"gpus", "8"}},
+      {{"shard-group", "2"}, {"gpus", "8"}, {"zero", "1"}},
+      {{"device", "cpu"}},
+      {{"fsdp-upcast", "no"}},
+      {{"gradient-as-bucket-view", "yes"}, {"zero", "3"}, {"gpus", "8"}},
+      {{"reduce-bucket", "25MiB"}},
+      {{"bucket-cap-mb", "25"}, {"stack", "plimsoll"}},
+      {{"master-weights", "yes"}},
+      {{"grad-dtype", "bf16"}},
+      {{"precision", "bf16"}, {"param-dtype", "fp32"}},
+      {{"lora-alpha", "16"}},
+      {{"train", "*.norm.*"}},
+      {{"lora-rank", "8"}, {"adapter-dtype", "fp16"}},
+      {{"lora-rank", "8"}, {"lora-dropout", "1.5"}},
+      {{"reserve", "200GB"}},
+      {{"gpu-memory", "80"}},
+      {{"gpu-memory", "eighty"}},
+      {{"gpus", "0"}},
+      {{"params", "7e9"}},
+      {{"micro-batch", "9223372036854775807"}},
+  };
+  for (const Given& given : cases) {
+    const std::string message = refusal("gpt2", given);
+    CHECK_MESSAGE(!message.empty(), given.front().first);
+    CHECK(message.size() < 200);
+  }
+}
+
+TEST_CASE("a shard group of all ranks is the default by another name") {
+  const Given given{{"shard-group", "8"}, {"gpus", "8"}, {"zero", "3"}};
+  CHECK(request("gpt2", given).question.strategy.data.shard_group == 0);
+}
+
+TEST_CASE("what this version does not model is refused by name") {
+  const std::pair<const char*, const char*> cases[] = {
+      {"tp", "2"},
+      {"pp", "2"},
+      {"cp", "2"},
+      {"ep", "2"},
+      {"sequence-parallel", ""},
+      {"pp-schedule", "1f1b"},
+      {"virtual-stages", "2"},
+      {"compile", ""},
+      {"kernels", "liger"},
+      {"stack", "deepspeed"},
+      {"stack", "megatron"},
+      {"precision", "fp8-mixed"},
+      {"optimizer", "adam8bit"},
+      {"optimizer", "muon"},
+      {"galore-rank", "128"},
+      {"optimizer-in-backward", ""},
+      {"quantize", "nf4"},
+      {"quant-storage", "bf16"},
+      {"kbit-prep", "yes"},
+      {"offload", "optimizer"},
+      {"offload-to", "cpu"},
+      {"mode", "inference"},
+      {"batch", "4"},
+      {"context", "8192"},
+      {"kv-dtype", "bf16"},
+      {"deepspeed", "ds.json"},
+      {"peft", "adapter_config.json"},
+      {"accelerate", "config.yaml"},
+      {"torch-version", "2.4"},
+      {"transformers-version", "4.40"},
+      {"fsdp-version", "1"},
+      {"prefetch", "2"},
+  };
+  for (const auto& [option, value] : cases)
+    CHECK_MESSAGE(refusal("gpt2", {{option, value}}, ErrorKind::unsupported)
+                      .starts_with(std::string("--") + option),
+                  option);
+}
+
+TEST_CASE("values that say what is modelled anyway are accepted") {
+  CHECK(refusal("gpt2", {{"tp", "1"},
+                         {"pp", "1"},
+                         {"kernels", "eager"},
+                         {"mode", "train"},
+                         {"torch-version", "2.11"},
+                         {"optimizer", "adamw"}}) == "");
+  CHECK(refusal("gpt2", {{"tp", "0"}}) == "--tp 0: must be at least 1");
+  CHECK(refusal("gpt2", {{"stack", "deepsped"}}).find("did you mean 'deepspeed'?") !=
+        std::string::npos);
+}
+
+TEST_CASE("a bare count is answered in the paper's layout and refuses what it cannot know") {
+  const Request r = request("", {{"params", "7.5e9"}, {"gpus", "64"}, {"zero", "2"}});
+  CHECK(*r.parameters == Count(7'500'000'000));
+  CHECK(r.model == nullptr);
+  for (const char* option : {"lora-rank", "optimizer-impl", "stack", "param-dtype", "freeze"})
+    CHECK_MESSAGE(refusal("", {{"params", "7.5e9"}, {option, "8"}}).starts_with("--params with --"),
+                  option);
+  CHECK(refusal("", {{"params", "1e9"}, {"precision", "bf16"}}) != "");
+  CHECK(refusal("", {}).starts_with("MODEL is missing"));
+}
+
+TEST_CASE("unknown models and GPUs are refused with the nearest name") {
+  CHECK(refusal("llama-3.1-9b", {}).find("did you mean 'llama-3.1-8b'?") != std::string::npos);
+  Options options;
+  options.add("gpu", "h1000");
+  Sources sources;
+  CHECK_THROWS_AS(request_from("gpt2", options, sources), Error);
+}

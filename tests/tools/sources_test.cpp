@@ -1,0 +1,129 @@
+#include <doctest/doctest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tools/cli/gpu_source.h"
+#include "tools/cli/model_source.h"
+#include "tools/cli/output.h"
+
+using namespace plimsoll;
+using namespace plimsoll::tools;
+namespace fs = std::filesystem;
+
+namespace {
+// A folder that is gone with the test.
+struct Folder {
+  fs::path path;
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "plimsoll_XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~Folder() { fs::remove_all(path); }
+  void write(const fs::path& file, std::string_view text) const {
+    fs::create_directories((path / file).parent_path());
+    std::ofstream(path / file) << text;
+  }
+};
+
+std::string content(const fs::path& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+constexpr std::string_view kTiny =
+    R"({"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 16})";
+}  // namespace
+
+TEST_CASE("a hub id is found in the cache through its reference to a revision") {
+  const Folder cache;
+  CHECK(cached_config(cache.path, "org/name") == fs::path());
+  cache.write("models--org--name/refs/main", "abc123\n");
+  CHECK(cached_config(cache.path, "org/name") == fs::path());
+  cache.write("models--org--name/snapshots/abc123/config.json", kTiny);
+  CHECK(cached_config(cache.path, "org/name") ==
+        cache.path / "models--org--name/snapshots/abc123/config.json");
+}
+
+TEST_CASE("a reference cannot lead out of the cache") {
+  const Folder cache;
+  cache.write("models--org--name/refs/main", "../../../secret");
+  cache.write("secret/config.json", kTiny);
+  CHECK(cached_config(cache.path, "org/name") == fs::path());
+}
+
+TEST_CASE("a model is read from a file and from its folder, once, with sorted keys") {
+  const Folder folder;
+  folder.write("config.json", kTiny);
+  ModelSource source;
+  const auto model = source.load((folder.path / "config.json").string(), "");
+  CHECK(model->spec.model_type == "gpt2");
+  CHECK(model->config ==
+        R"({"model_type":"gpt2","n_embd":8,"n_head":2,"n_layer":1,"vocab_size":16})");
+  CHECK(source.load(folder.path.string(), "")->spec.parameter_count() ==
+        model->spec.parameter_count());
+  CHECK(source.load((folder.path / "config.json").string(), "") == model);
+}
+
+TEST_CASE("the local GPU is read from the driver's files and found under its own name") {
+  const Folder driver;
+  CHECK(!local_gpu(driver.path.string()));
+  CHECK(!local_gpu((driver.path / "gone").string()));
+  driver.write("0000:65:00.0/information", "Model: \t\t NVIDIA H200\nIRQ:   \t\t 24\n");
+  driver.write("0000:b3:00.0/information", "Model: \t\t Tesla T4\n");
+  CHECK(local_gpu(driver.path.string()) == "NVIDIA H200");
+  CHECK(gpu_by_driver_name("NVIDIA H200")->name == "h200-sxm-141gb");
+  CHECK(gpu_by_driver_name("Tesla T4")->name == "t4");
+  CHECK(!gpu_by_driver_name("NVIDIA H900"));
+}
+
+TEST_CASE("a file appears whole or not at all") {
+  const Folder folder;
+  const fs::path path = folder.path / "plan.json";
+  folder.write("plan.json", "old");
+  {
+    AtomicFile file(path.string());
+    file.write("half of the new");
+    CHECK(content(path) == "old");
+  }
+  CHECK(content(path) == "old");
+  AtomicFile file(path.string());
+  file.write("new");
+  file.commit();
+  CHECK(content(path) == "new");
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);  // nothing is left behind
+}
+
+TEST_CASE("writing through a link keeps the link, and an old file's permissions stay") {
+  const Folder folder;
+  folder.write("target.json", "old");
+  ::chmod((folder.path / "target.json").c_str(), 0600);
+  fs::create_symlink("target.json", folder.path / "link.json");
+  AtomicFile file((folder.path / "link.json").string());
+  file.write("new");
+  file.commit();
+  CHECK(fs::is_symlink(folder.path / "link.json"));
+  CHECK(content(folder.path / "target.json") == "new");
+  CHECK((fs::status(folder.path / "target.json").permissions() & fs::perms::all) ==
+        (fs::perms::owner_read | fs::perms::owner_write));
+}
+
+TEST_CASE("a full disk and a folder that is not there are errors with the file's name") {
+  const auto message = [](const std::string& path) -> std::string {
+    try {
+      AtomicFile file(path);
+      file.write("x");
+      file.commit();
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::internal);
+      return error.message();
+    }
+    return "";
+  };
+  CHECK(message("/dev/full") == "--json /dev/full: cannot be written: No space left on device");
+  CHECK(message("/nonexistent/x.json").starts_with("--json /nonexistent/x.json: cannot be"));
+  CHECK(message("/dev/null") == "");
+}

@@ -1,0 +1,139 @@
+#include <fmt/format.h>
+
+#include "models/gpu_catalog.h"
+#include "models/model_catalog.h"
+#include "models/model_reader.h"
+#include "reports/json_writer.h"
+#include "reports/plan_json.h"
+#include "reports/text.h"
+#include "tools/cli/doors.h"
+#include "tools/cli/output.h"
+
+namespace plimsoll::tools {
+
+namespace {
+using reports::JsonWriter;
+using reports::padded;
+using reports::right;
+
+struct ListedModel {
+  models::CatalogEntry entry;
+  models::ModelSpec spec;
+};
+
+std::vector<ListedModel> all_models() {
+  std::vector<ListedModel> list;
+  for (const std::string_view name : models::catalog_names())
+    list.push_back({models::find_catalog_entry(name).value(), models::catalog_model(name)});
+  return list;
+}
+
+void begin_document(JsonWriter& json, std::string_view schema) {
+  json.begin_object();
+  json.member("schema", schema);
+  json.key("tool");
+  json.begin_object(JsonWriter::Layout::line);
+  json.member("version", this_tool().version);
+  json.member("commit", this_tool().commit);
+  json.end_object();
+}
+
+std::string models_document(const std::vector<ListedModel>& list) {
+  std::string text;
+  JsonWriter json(text, JsonWriter::Style::pretty);
+  begin_document(json, "plimsoll.models/1");
+  json.key("models");
+  json.begin_array();
+  for (const auto& [entry, spec] : list) {
+    json.begin_object(JsonWriter::Layout::line);
+    json.member("name", entry.name);
+    json.key("aliases");
+    json.begin_array();
+    for (const std::string& alias : entry.aliases) json.value(alias);
+    json.end_array();
+    json.member("model_type", spec.model_type);
+    json.member("architecture", spec.architecture);
+    json.member("parameters", spec.parameter_count());
+    json.member("active_parameters", spec.active_parameter_count());
+    json.member("max_positions", spec.max_positions > 0
+                                     ? std::optional<std::int64_t>(spec.max_positions)
+                                     : std::nullopt);
+    json.member("step_program", spec.decoder.has_value());
+    json.member("source", entry.source);
+    json.end_object();
+  }
+  json.end_array();
+  json.end_object();
+  return text + "\n";
+}
+
+std::string models_table(const std::vector<ListedModel>& list, const reports::Terminal& terminal) {
+  std::string text = padded("NAME", 28) + "  " + padded("TYPE", 12) + right("PARAMETERS", 16) +
+                     right("ACTIVE", 10) + right("CONTEXT", 10) + "\n";
+  bool counts_only = false;
+  for (const auto& [entry, spec] : list) {
+    counts_only = counts_only || !spec.decoder;
+    const std::string context =
+        spec.max_positions > 0 ? std::to_string(spec.max_positions) : std::string("any");
+    const Count active = spec.active_parameter_count();
+    const std::string visited =
+        active == spec.parameter_count() ? "all" : reports::short_count(active);
+    const std::string mark = spec.decoder ? "  " : " *";
+    text += padded(reports::clipped(entry.name, 28, terminal), 28) + mark +
+            padded(reports::clipped(spec.model_type, 12, terminal), 12) +
+            right(reports::grouped(spec.parameter_count()), 16) + right(visited, 10) +
+            right(context, 10) + "\n";
+  }
+  if (counts_only) text += "* counts and model states only\n";
+  return text;
+}
+
+std::string gpus_document(const std::vector<models::Gpu>& gpus) {
+  std::string text;
+  JsonWriter json(text, JsonWriter::Style::pretty);
+  begin_document(json, "plimsoll.gpus/1");
+  json.key("gpus");
+  json.begin_array();
+  for (const models::Gpu& gpu : gpus) reports::write_gpu(json, gpu);
+  json.end_array();
+  json.end_object();
+  return text + "\n";
+}
+
+std::string gpus_table(const std::vector<models::Gpu>& gpus, const reports::Terminal& terminal) {
+  std::string text = padded("NAME", 30) + right("CAPACITY", 10) + right("BF16", 10) +
+                     right("MEMORY", 11) + right("LINK", 10) + "\n" + padded("", 30) +
+                     right("as CUDA", 10) + right("TFLOP/s", 10) + right("GB/s", 11) +
+                     right("GB/s", 10) + "\n";
+  bool assumed = false;
+  for (const models::Gpu& gpu : gpus) {
+    const bool guess = gpu.cuda_total.basis == "assumed";
+    assumed = assumed || guess;
+    const auto figure = [](std::optional<double> value, double unit) {
+      return value ? fmt::format("{:.0f}", *value / unit) : std::string("-");
+    };
+    text += padded(reports::clipped(gpu.name, 30, terminal), 30) +
+            right(reports::bytes_text(gpu.cuda_total.bytes), 10) + (guess ? "*" : " ") +
+            right(figure(gpu.bf16_flops, 1e12), 9) + right(figure(gpu.memory_bandwidth, 1e9), 11) +
+            right(figure(gpu.link_bandwidth, 1e9), 10) + "\n";
+  }
+  if (assumed) text += "* assumed: no figure from such a card was found\n";
+  return text + "Peaks are dense; links count one direction of one GPU.\n";
+}
+}  // namespace
+
+int list_models(const CommandLine& line) {
+  const std::vector<ListedModel> list = all_models();
+  deliver(line.options, line.options.has("json") ? models_document(list) : "",
+          models_table(list, standard_output_terminal()));
+  return 0;
+}
+
+int list_gpus(const CommandLine& line) {
+  const std::vector<models::Gpu> gpus = models::all_gpus();
+  deliver(line.options, line.options.has("json") ? gpus_document(gpus) : "",
+          gpus_table(gpus, standard_output_terminal()));
+  return 0;
+}
+
+}  // namespace plimsoll::tools

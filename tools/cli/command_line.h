@@ -1,0 +1,35 @@
+// The words of a command line, sorted into command, arguments and options.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/cli/options.h"
+
+namespace plimsoll::tools {
+
+struct Command {
+  std::string_view name;
+  std::string_view argument;  // "MODEL", "QUERIES.jsonl", "" for none
+  std::string_view help;
+  std::string_view example;
+  bool takes_plan_options = false;
+  std::string_view unavailable;  // why this version does not have it; "": it has
+};
+
+std::span<const Command> commands();
+
+struct CommandLine {
+  const Command* command = nullptr;
+  std::string argument;  // "": not given
+  Options options;
+  std::string text;  // not empty: --help or --version was asked for; print it, done
+};
+
+// `words` without the program's name. Error{bad_input} or, for a command that this version does not
+// have, Error{unsupported}.
+CommandLine parse_command_line(std::vector<std::string> words, std::string_view version);
+
+}  // namespace plimsoll::tools

@@ -1,0 +1,61 @@
+#include <array>
+
+#include "tools/cli/command_line.h"
+
+namespace plimsoll::tools {
+
+namespace {
+constexpr std::array<Command, 9> kCommands{{
+    {.name = "fit",
+     .argument = "MODEL",
+     .help = "Will it fit, where does the memory go, and at which moment is the peak?",
+     .example = "plimsoll fit llama-3.1-8b --gpu h100 --gpus 8 --zero 3 --seq-len 8192 "
+                "--recompute full",
+     .takes_plan_options = true},
+    {.name = "batch",
+     .argument = "QUERIES.jsonl",
+     .help =
+         "Many fit queries (- for standard input): one JSON object a line, its keys the options "
+         "of fit; one answer a line, in order, without timeline unless \"detail\": true",
+     .example = "echo '{\"model\": \"gpt2\", \"gpu\": \"4090\", \"micro_batch\": 8}' | "
+                "plimsoll batch -"},
+    {.name = "models",
+     .help = "The models that are known by name",
+     .example = "plimsoll models --json -"},
+    {.name = "gpus",
+     .help = "The GPUs that are known by name",
+     .example = "plimsoll gpus --json -"},
+    {.name = "recommend",
+     .argument = "MODEL",
+     .help = "How should it run on these GPUs? (not in this version)",
+     .example = "plimsoll fit llama-3.1-8b --gpus 8 --zero 3",
+     .unavailable = "this version does not search; `plimsoll fit` answers for one strategy and "
+                    "names what would make it fit"},
+    {.name = "run",
+     .argument = "MODEL",
+     .help = "Execute a training step for real (not in this version)",
+     .example = "plimsoll fit gpt2 --stack plimsoll --device cpu",
+     .unavailable = "this version has no runtime; `plimsoll fit` predicts"},
+    {.name = "compare",
+     .argument = "PREDICTION.json",
+     .help = "Does a measurement agree with its prediction? (not in this version)",
+     .example = "plimsoll fit gpt2 --detail --json prediction.json",
+     .unavailable = "this version does not compare documents yet"},
+    {.name = "report",
+     .argument = "FILE.json",
+     .help = "Documents as a page with pictures (not in this version)",
+     .example = "plimsoll fit gpt2 --json plan.json",
+     .unavailable = "this version writes no pages yet"},
+    {.name = "export",
+     .argument = "PLAN.json",
+     .help = "A plan as another program's configuration (not in this version)",
+     .example = "plimsoll fit gpt2 --json plan.json",
+     .unavailable = "this version writes no configurations of other programs yet"},
+}};
+}  // namespace
+
+std::span<const Command> commands() {
+  return kCommands;
+}
+
+}  // namespace plimsoll::tools

@@ -1,0 +1,23 @@
+// One function for each command; each returns the exit status.
+#pragma once
+
+#include <string>
+
+#include "reports/plan_json.h"
+#include "tools/cli/command_line.h"
+
+namespace plimsoll::tools {
+
+reports::Tool this_tool();  // version and commit of this build
+
+int fit(const CommandLine& line);
+int batch(const CommandLine& line);
+int list_models(const CommandLine& line);
+int list_gpus(const CommandLine& line);
+
+// Where a command's answer goes: `document` to the --json target, and to standard output `table`,
+// unless --quiet or unless the document went there. A file that cannot be written is an error only
+// after the table has been printed: an answer is never lost.
+void deliver(const Options& options, const std::string& document, const std::string& table);
+
+}  // namespace plimsoll::tools

@@ -1,0 +1,76 @@
+#include "tools/cli/help.h"
+
+#include <fmt/format.h>
+
+#include "reports/text.h"
+#include "tools/cli/refusals.h"
+
+namespace plimsoll::tools {
+
+namespace {
+constexpr std::size_t kColumns = 80;
+constexpr std::size_t kHelpColumn = 26;
+
+// "  left            text", the text broken at the right edge.
+void add_entry(std::string& out, std::string_view left, std::string_view text) {
+  std::string line = "  " + std::string(left);
+  const std::string indent(kHelpColumn, ' ');
+  if (reports::width(line) + 2 > kHelpColumn) {
+    out += line + '\n';
+    line.clear();
+  }
+  line = reports::padded(line, kHelpColumn);
+  const auto lines = reports::wrapped(text, kColumns - kHelpColumn, "");
+  for (std::size_t i = 0; i < lines.size(); ++i) out += (i == 0 ? line : indent) + lines[i] + '\n';
+  if (lines.empty()) out += line + '\n';
+}
+
+void add_options(std::string& out, std::span<const Option> options) {
+  std::string_view group;
+  for (const Option& option : options) {
+    if (option.group != group) {
+      group = option.group;
+      out += fmt::format("\n{}:\n", group);
+    }
+    const std::string left = "--" + std::string(option.name) + (option.value.empty() ? "" : " ") +
+                             std::string(option.value);
+    add_entry(out, left,
+              std::string(option.help) + (is_never_modelled(option.name) ? " [not yet]" : ""));
+  }
+}
+
+void add_paragraph(std::string& out, std::string_view text) {
+  for (const std::string& line : reports::wrapped(text, kColumns, "")) out += line + '\n';
+}
+}  // namespace
+
+std::string overview(std::string_view version) {
+  std::string out = fmt::format(
+      "plimsoll {}\nWhat a training step costs in GPU memory, before it runs.\n\n"
+      "Usage: plimsoll COMMAND ...\n\nCommands:\n",
+      version);
+  for (const Command& command : commands()) {
+    const std::string_view first = command.help.substr(0, command.help.find(':'));
+    out += fmt::format("  {:<11}{}\n", command.name, first);
+  }
+  out += "\nplimsoll COMMAND --help explains its options.\n\nExample:\n";
+  return out + fmt::format("  {}\n", commands().front().example);
+}
+
+std::string help_text(const Command& command) {
+  std::string out;
+  add_paragraph(out, command.help);
+  out += fmt::format("\nUsage: plimsoll {}{}{} [OPTIONS]\n", command.name,
+                     command.argument.empty() ? "" : " ", command.argument);
+  if (command.argument == "MODEL")
+    add_paragraph(out,
+                  "MODEL is a name of `plimsoll models`, a Hugging Face config.json or a folder "
+                  "with one, or a hub id (org/name) in the local Hugging Face cache.");
+  if (command.takes_plan_options) add_options(out, plan_options());
+  add_options(out, output_options());
+  if (command.takes_plan_options)
+    out += "\n[not yet]: known, and refused by name: this version does not model it.\n";
+  return out + fmt::format("\nExample:\n  {}\n", command.example);
+}
+
+}  // namespace plimsoll::tools

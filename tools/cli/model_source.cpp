@@ -1,0 +1,119 @@
+#include "tools/cli/model_source.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "models/config_reader.h"
+#include "models/model_catalog.h"
+#include "models/model_reader.h"
+
+namespace plimsoll::tools {
+
+namespace fs = std::filesystem;
+
+namespace {
+constexpr std::int64_t kMostConfigBytes = 64 << 20;
+
+// "org/name", as the hub allows it.
+bool is_hub_id(const std::string& name) {
+  const std::size_t slash = name.find('/');
+  if (slash == 0 || slash == std::string::npos || slash + 1 == name.size()) return false;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const char c = name[i];
+    const bool allowed = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                         (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.' ||
+                         (c == '/' && i == slash);
+    if (!allowed) return false;
+  }
+  return name[0] != '.' && name[slash + 1] != '.';
+}
+
+std::string canonical(const std::string& text, const std::string& source) {
+  return models::Config::parse(text, source).dump();
+}
+
+LoadedModel from_catalog(const models::CatalogEntry& entry, const models::ReadOptions& options) {
+  const std::string source = "catalog entry " + entry.name;
+  return {.spec = models::read_model(entry.config, entry.name, source, options),
+          .config = canonical(entry.config, source)};
+}
+
+LoadedModel from_path(const fs::path& path, const models::ReadOptions& options) {
+  LoadedModel model{.spec = models::model_from_path(path, options)};
+  std::error_code error;
+  const std::string file = (fs::is_directory(path, error) ? path / "config.json" : path).string();
+  model.config = canonical(models::read_text_file(file, kMostConfigBytes), file);
+  return model;
+}
+
+std::string shown(const std::string& name) {
+  return name.size() <= 100 ? name : name.substr(0, 97) + "...";
+}
+
+[[noreturn]] void refuse_model(const std::string& name) {
+  const std::string near = models::nearest_model(name);
+  const std::string hint = near.empty() ? "" : fmt::format("; did you mean '{}'?", near);
+  const bool path_like = name.ends_with(".json") || name.starts_with('/') || name.starts_with('.');
+  if (path_like) fail(ErrorKind::bad_input, fmt::format("{}: no such file or folder", shown(name)));
+  if (is_hub_id(name))
+    fail(ErrorKind::bad_input,
+         fmt::format("model '{}' is not in the catalog, not a path, and not in the Hugging Face "
+                     "cache {}{} (this version downloads nothing: give its config.json)",
+                     shown(name), hub_cache().string(), hint));
+  fail(ErrorKind::bad_input,
+       fmt::format("model '{}' is not in the catalog (plimsoll models) and not a path{}",
+                   shown(name), hint));
+}
+}  // namespace
+
+fs::path hub_cache() {
+  const auto variable = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  if (const std::string path = variable("HF_HUB_CACHE"); !path.empty()) return path;
+  if (const std::string home = variable("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
+  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty())
+    return fs::path(cache) / "huggingface" / "hub";
+  return fs::path(variable("HOME")) / ".cache" / "huggingface" / "hub";
+}
+
+fs::path cached_config(const fs::path& cache, const std::string& hub_id) {
+  std::string folder = "models--" + hub_id;
+  folder.replace(folder.find('/'), 1, "--");
+  std::error_code error;
+  const fs::path reference = cache / folder / "refs" / "main";
+  if (!fs::is_regular_file(reference, error)) return {};
+  std::string revision = models::read_text_file(reference.string(), 1024);
+  while (!revision.empty() && static_cast<unsigned char>(revision.back()) <= ' ')
+    revision.pop_back();
+  if (revision.empty() || revision.find_first_of("/.") != std::string::npos) return {};
+  const fs::path config = cache / folder / "snapshots" / revision / "config.json";
+  return fs::is_regular_file(config, error) ? config : fs::path();
+}
+
+std::shared_ptr<const LoadedModel> ModelSource::load(const std::string& name,
+                                                     const std::string& assume) {
+  auto& slot = loaded_[{name, assume}];
+  if (slot) return slot;
+  const models::ReadOptions options{.assume = assume};
+  std::error_code error;
+  LoadedModel model;
+  if (const auto entry = models::find_catalog_entry(name)) {
+    model = from_catalog(*entry, options);
+  } else if (!name.empty() && fs::exists(name, error)) {
+    model = from_path(name, options);
+  } else if (const fs::path config =
+                 is_hub_id(name) ? cached_config(hub_cache(), name) : fs::path();
+             !config.empty()) {
+    model = from_path(config, options);
+    model.spec.name = name;
+  } else {
+    refuse_model(name);
+  }
+  slot = std::make_shared<const LoadedModel>(std::move(model));
+  return slot;
+}
+
+}  // namespace plimsoll::tools

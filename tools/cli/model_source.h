@@ -1,0 +1,35 @@
+// MODEL: a catalog name, a path, or a hub id in the local Hugging Face cache.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "models/model_spec.h"
+
+namespace plimsoll::tools {
+
+struct LoadedModel {
+  models::ModelSpec spec;
+  std::string config;  // canonical: keys sorted, no whitespace
+};
+
+// Models by name, each read once: a batch asks for few models many times.
+class ModelSource {
+ public:
+  // `assume`: read the config as this model_type; "": as it says. Error{bad_input, unsupported}.
+  std::shared_ptr<const LoadedModel> load(const std::string& name, const std::string& assume);
+
+ private:
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<const LoadedModel>> loaded_;
+};
+
+// Where huggingface_hub keeps what it has downloaded: HF_HUB_CACHE, HF_HOME/hub,
+// XDG_CACHE_HOME/huggingface/hub, ~/.cache/huggingface/hub.
+std::filesystem::path hub_cache();
+
+// config.json of the revision that refs/main of org/name points to; "" where it is not there.
+std::filesystem::path cached_config(const std::filesystem::path& cache, const std::string& hub_id);
+
+}  // namespace plimsoll::tools

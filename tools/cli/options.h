@@ -1,0 +1,42 @@
+// The options as data: one table for the command line, for batch queries and for --help, and what a
+// user gave, as text under those names.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace plimsoll::tools {
+
+struct Option {
+  std::string_view name;  // without the dashes
+  std::string_view value;  // what stands for its value in --help; "": a flag
+  std::string_view group;
+  std::string_view help;
+  bool repeatable = false;
+};
+
+std::span<const Option> plan_options();  // of fit, and the keys of a batch query
+std::span<const Option> output_options();  // of every command
+
+const Option* find_option(std::string_view name);  // of all; nullptr: there is none
+
+// The option of all that `name` was probably meant to be, "" where none is near.
+std::string nearest_option(std::string_view name);
+
+class Options {
+ public:
+  void add(std::string_view name, std::string value) { given_.emplace_back(name, value); }
+
+  bool has(std::string_view name) const { return find(name) != nullptr; }
+  const std::string* find(std::string_view name) const;  // nullptr: not given
+  std::vector<std::string> all(std::string_view name) const;
+  std::span<const std::pair<std::string, std::string>> given() const { return given_; }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> given_;
+};
+
+}  // namespace plimsoll::tools

@@ -1,0 +1,21 @@
+// One line of a batch: a JSON object whose keys are the options of `fit`.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "tools/cli/options.h"
+
+namespace plimsoll::tools {
+
+struct Query {
+  std::string model;  // "": none given
+  Options options;
+};
+
+// Keys as on the command line, with _ or - inside; "model" is the MODEL argument; numbers, strings,
+// true and false (yes and no; for flags: given or not), lists for comma lists; null is not given.
+// Error{bad_input}: no object, an unknown key (the nearest is named), a value of another kind.
+Query query_from(std::string_view line);
+
+}  // namespace plimsoll::tools

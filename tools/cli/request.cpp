@@ -1,0 +1,243 @@
+#include "tools/cli/request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "reports/fingerprint.h"
+#include "reports/workload_json.h"
+#include "tools/cli/refusals.h"
+#include "tools/cli/values.h"
+
+namespace plimsoll::tools {
+
+namespace {
+using models::Stack;
+using models::Strategy;
+
+constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMostRanks = 1 << 24;
+
+void set_whole(const Options& options, std::string_view option, std::int64_t least,
+               std::int64_t most, std::int64_t& target) {
+  if (const std::string* text = options.find(option)) target = whole(option, *text, least, most);
+}
+
+template <models::Named Choice>
+void set_choice(const Options& options, std::string_view option, Choice& target) {
+  if (const std::string* text = options.find(option)) target = choice<Choice>(option, *text);
+}
+
+template <class Parse, class Target>
+void set_parsed(const Options& options, std::string_view option, Parse parse, Target& target) {
+  if (const std::string* text = options.find(option)) target = parse(option, *text);
+}
+
+// Throws where `option` was given although `needed` does not hold.
+void require(const Options& options, std::string_view option, bool needed, std::string_view why) {
+  if (options.has(option) && !needed)
+    fail(ErrorKind::bad_input,
+         fmt::format("--{}{}{}: {}", option, options.find(option)->empty() ? "" : " ",
+                     options.find(option)->substr(0, 60), why));
+}
+
+models::ClusterSpec cluster_from(const Options& options, Sources& sources) {
+  constexpr double kMostGigabytes = 1e6;
+  models::ClusterSpec cluster;
+  const std::string* name = options.find("gpu");
+  cluster.gpu = name ? sources.gpus.named(*name) : sources.gpus.standard();
+  set_parsed(options, "gpu-memory", size_value, cluster.memory);
+  if (cluster.memory && *cluster.memory < 1_MiB)
+    refuse_value("gpu-memory", *options.find("gpu-memory"),
+                 "less than a MiB; a size has a unit, as in 80GB or 79.6GiB");
+  set_parsed(options, "reserve", size_value, cluster.reserve);
+  const Bytes capacity = cluster.memory.value_or(cluster.gpu->cuda_total.bytes);
+  if (cluster.reserve >= capacity)
+    refuse_value("reserve", *options.find("reserve"),
+                 fmt::format("keeps free all of the GPU's {} bytes", capacity.value()));
+  const auto bandwidth = [&](std::string_view option, std::optional<double>& target) {
+    if (const std::string* text = options.find(option))
+      target = 1e9 * real_value(option, *text, 0.001, kMostGigabytes);
+  };
+  bandwidth("intra-node-bandwidth", cluster.intra_node_bandwidth);
+  bandwidth("inter-node-bandwidth", cluster.inter_node_bandwidth);
+  return cluster;
+}
+
+void set_stack(const Options& options, Strategy& s) {
+  set_choice(options, "stack", s.stack);
+  set_choice(options, "device", s.device);
+  require(options, "device", s.device == models::Device::cuda || s.stack == Stack::plimsoll,
+          "only --stack plimsoll runs on the host");
+  set_whole(options, "gpus", 1, kMostRanks, s.gpus);
+  set_whole(options, "gpus-per-node", 1, 1 << 16, s.gpus_per_node);
+}
+
+void set_shard_group(const Options& options, Strategy& s) {
+  models::DataParallel& data = s.data;
+  set_whole(options, "shard-group", 1, kMostRanks, data.shard_group);
+  if (data.shard_group == 0) return;
+  require(options, "shard-group", data.zero >= 1, "nothing is sharded with --zero 0");
+  require(options, "shard-group", s.gpus % data.shard_group == 0,
+          fmt::format("must divide --gpus {}", s.gpus));
+  require(options, "shard-group", s.stack != Stack::pytorch || data.zero >= 2,
+          "ZeroRedundancyOptimizer shards over all ranks");
+  if (data.shard_group == s.gpus) data.shard_group = 0;  // all of them: the default
+}
+
+void set_data_parallel(const Options& options, Strategy& s) {
+  models::DataParallel& data = s.data;
+  std::int64_t zero = 0;
+  set_whole(options, "zero", 0, 3, zero);
+  data.zero = static_cast<int>(zero);
+  const bool pytorch = s.stack == Stack::pytorch;
+  const bool fsdp = pytorch && zero >= 2;
+  data.reshard_after_forward = !(pytorch && zero == 2);
+  set_shard_group(options, s);
+  require(options, "fsdp-version", fsdp, "FSDP is --stack pytorch with --zero 2 or 3");
+  require(options, "fsdp-upcast", fsdp, "FSDP is --stack pytorch with --zero 2 or 3");
+  set_parsed(options, "fsdp-upcast", yes_or_no, data.fsdp_upcast);
+  require(options, "gradient-as-bucket-view", pytorch && zero <= 1,
+          "DDP is --stack pytorch with --zero 0 or 1");
+  set_parsed(options, "gradient-as-bucket-view", yes_or_no, data.gradient_as_bucket_view);
+  require(options, "bucket-cap-mb", pytorch && zero <= 1,
+          "DDP is --stack pytorch with --zero 0 or 1");
+  if (const std::string* text = options.find("bucket-cap-mb"))
+    data.bucket_cap = Bytes(whole("bucket-cap-mb", *text, 1, 1 << 20) << 20);
+  require(options, "reduce-bucket", !pytorch,
+          "belongs to --stack plimsoll; DDP's own knob is --bucket-cap-mb");
+  set_parsed(options, "reduce-bucket", size_value, data.bucket_cap);
+  if (data.bucket_cap <= 0_B) refuse_value("reduce-bucket", "0", "must be at least one byte");
+}
+
+void set_precision(const Options& options, Strategy& s) {
+  set_choice(options, "precision", s.precision);
+  set_parsed(options, "param-dtype", float_dtype, s.param_dtype);
+  set_parsed(options, "grad-dtype", float_dtype, s.grad_dtype);
+  set_parsed(options, "master-weights", yes_or_no, s.master_weights);
+  const bool pytorch = s.stack == Stack::pytorch;
+  require(options, "master-weights", !pytorch,
+          "pytorch keeps none beside the weights; --param-dtype says what the weights are");
+  require(options, "grad-dtype", !pytorch || s.data.zero >= 2,
+          "DDP's gradients have the dtype of the weights; FSDP's reduce dtype can be chosen");
+  if (pytorch) s.data.reduce_dtype = s.grad_dtype;
+  const auto same = [&](models::Precision precision, DType dtype) {
+    require(options, "param-dtype", s.precision != precision || s.param_dtype == dtype,
+            fmt::format("--precision {} means that all is {}", name_of(precision), name_of(dtype)));
+  };
+  same(models::Precision::fp32, DType::fp32);
+  same(models::Precision::bf16, DType::bf16);
+  same(models::Precision::fp16, DType::fp16);
+}
+
+void set_optimizer(const Options& options, Strategy& s) {
+  set_choice(options, "optimizer", s.optimizer);
+  if (const std::string* text = options.find("optimizer-impl"))
+    s.optimizer_impl = choice<models::OptimizerImpl>("optimizer-impl", *text);
+}
+
+void set_adapters(const Options& options, Strategy& s) {
+  s.freeze = options.all("freeze");
+  s.train = options.all("train");
+  require(options, "train", !s.freeze.empty(), "makes exceptions from --freeze, which is missing");
+  for (const char* option : {"lora-alpha", "lora-targets", "lora-dropout", "adapter-dtype"})
+    require(options, option, options.has("lora-rank"), "needs --lora-rank");
+  if (!options.has("lora-rank")) return;
+  models::Lora& lora = s.lora.emplace();
+  set_whole(options, "lora-rank", 1, 1 << 20, lora.rank);
+  if (const std::string* text = options.find("lora-alpha"))
+    lora.alpha = real_value("lora-alpha", *text, 0, 1e9);
+  if (const std::string* text = options.find("lora-dropout"))
+    lora.dropout = real_value("lora-dropout", *text, 0, 0.999);
+  lora.targets = {"all-linear"};
+  set_parsed(options, "lora-targets", comma_list, lora.targets);
+  set_parsed(options, "adapter-dtype", float_dtype, lora.dtype);
+  require(options, "adapter-dtype", lora.dtype != DType::fp16, "must be fp32 or bf16");
+}
+
+Strategy strategy_from(const Options& options) {
+  Strategy s;
+  set_stack(options, s);
+  set_data_parallel(options, s);
+  set_precision(options, s);
+  set_optimizer(options, s);
+  set_parsed(options, "recompute", recompute_value, s.recompute);
+  set_choice(options, "attention", s.attention);
+  set_choice(options, "loss", s.loss);
+  set_adapters(options, s);
+  return s;
+}
+
+models::Batch batch_from(const Options& options, const Strategy& strategy,
+                         std::int64_t max_positions) {
+  models::Batch batch;
+  if (max_positions > 0) batch.seq_len = std::min(batch.seq_len, max_positions);
+  set_whole(options, "seq-len", 1, kMost, batch.seq_len);
+  if (max_positions > 0 && batch.seq_len > max_positions)
+    refuse_value("seq-len", *options.find("seq-len"),
+                 fmt::format("the model takes at most {} tokens", max_positions));
+  set_whole(options, "micro-batch", 1, kMost, batch.micro_batch);
+  set_whole(options, "grad-accum", 1, kMost, batch.grad_accum);
+  if (const std::string* text = options.find("global-batch")) {
+    const std::int64_t global = whole("global-batch", *text, 1, kMost);
+    const std::int64_t once = checked_multiply(batch.micro_batch, strategy.gpus);
+    if (global % once != 0)
+      refuse_value("global-batch", *text,
+                   fmt::format("must be a multiple of {} (--micro-batch {} x --gpus {})", once,
+                               batch.micro_batch, strategy.gpus));
+    if (options.has("grad-accum") && global / once != batch.grad_accum)
+      refuse_value("global-batch", *text,
+                   fmt::format("--grad-accum {} gives {}: give one of the two", batch.grad_accum,
+                               checked_multiply(once, batch.grad_accum)));
+    batch.grad_accum = global / once;
+  }
+  // What a step takes in must be countable.
+  (void)checked_multiply(checked_multiply(batch.tokens(), batch.grad_accum), strategy.gpus);
+  return batch;
+}
+}  // namespace
+
+Request request_from(const std::string& model, const Options& options, Sources& sources) {
+  Request request;
+  const std::string* params = options.find("params");
+  if (params != nullptr) {
+    check(model.empty(), ErrorKind::bad_input, [&] {
+      return fmt::format("--params {} with MODEL {}: give one of the two", *params, model);
+    });
+    request.parameters = count_value("params", *params);
+    refuse_with_params(options);
+  } else {
+    check(!model.empty(), ErrorKind::bad_input,
+          "MODEL is missing: a name of `plimsoll models`, a path to a config.json, or --params N");
+  }
+  refuse_unmodelled(options);
+  planner::Question& question = request.question;
+  question.strategy = strategy_from(options);
+  question.cluster = cluster_from(options, sources);
+  if (!request.parameters) {
+    const std::string* assume = options.find("assume");
+    request.model = sources.models.load(model, assume ? *assume : "");
+    question.model = &request.model->spec;
+  }
+  question.batch =
+      batch_from(options, question.strategy, request.model ? request.model->spec.max_positions : 0);
+  if (options.has("detail")) question.detail = planner::Detail::full;
+  return request;
+}
+
+reports::Plan answer(const Request& request) {
+  reports::Plan plan = request.parameters
+                           ? planner::plan_states(*request.parameters, request.question)
+                           : planner::plan(request.question);
+  plan.cluster = request.question.cluster;
+  if (request.model) {
+    plan.config_json = request.model->config;
+    plan.model_name = request.model->spec.name;
+    for (const std::string& note : request.model->spec.notes) plan.advice.push_back(note);
+  }
+  plan.fingerprint = reports::fingerprint(reports::canonical_workload(plan));
+  return plan;
+}
+
+}  // namespace plimsoll::tools
