@@ -511,7 +511,8 @@ EXPORT int cudaGetDriverEntryPointByVersion(const char* symbol, void** out, unsi
                {"cuCtxSetCurrent", (void*)cuCtxSetCurrent},
                {"cuDeviceGet", (void*)cuDeviceGet},
                {"cuDeviceGetAttribute", (void*)cuDeviceGetAttribute},
-               {"cuGetErrorString", (void*)cuGetErrorString}};
+               {"cuGetErrorString", (void*)cuGetErrorString},
+               {"cuTensorMapEncodeTiled", (void*)cuTensorMapEncodeTiled}};
   *out = (void*)refused;
   for (size_t i = 0; i < sizeof known / sizeof *known; ++i)
     if (strcmp(symbol, known[i].name) == 0) *out = known[i].entry;

@@ -34,9 +34,12 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+import traceback
 
 TRACE_SCHEMA = "plimsoll.trace/1"
 EXIT_BAD_INPUT, EXIT_DEVICE = 2, 3
@@ -238,23 +241,27 @@ def start_dry_cuda(capacity_bytes=150109880320, capability=(9, 0), multiprocesso
     if not torch.version.cuda or int(torch.version.cuda.split(".")[0]) != 13:
         raise NoDevice(f"the dry CUDA runtime has the layouts of CUDA 13; torch {torch.__version__} "
                        f"is built for {torch.version.cuda or 'no CUDA'}")
-    if not torch.cuda.is_available():
-        raise NoDevice("torch does not see the dry CUDA runtime")
     # A dry plan for cuDNN attention cannot be built (see the top of this file).
     torch.backends.cuda.enable_cudnn_sdp(False)
     answer_for_the_data()
 
 
 def answer_for_the_data():
-    """Transformers asks the data once: do position_ids restart inside a row (packed sequences)?
-    They do not; a dry read says zeros, which it takes for yes. The operators still run."""
+    """Transformers asks the data twice: do position_ids restart inside a row (packed sequences), is
+    a padding mask all ones? They do not, it is; a dry read of zeros says otherwise. The operators
+    still run."""
     from transformers import masking_utils
-    ask = masking_utils.find_packed_sequence_indices
+    restarts, all_ones = masking_utils.find_packed_sequence_indices, masking_utils.fast_all
 
-    def answered(position_ids):
-        ask(position_ids)
+    def no_restart(position_ids):
+        restarts(position_ids)
 
-    masking_utils.find_packed_sequence_indices = answered
+    def unpadded(mask):
+        all_ones(mask)
+        return True
+
+    masking_utils.find_packed_sequence_indices = no_restart
+    masking_utils.fast_all = unpadded
 
 
 # ------------------------------------------------------------------------------------------------
@@ -1049,7 +1056,74 @@ FAMILIES = {
                "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
                "head_dim": 64, "vocab_size": 1501, "max_position_embeddings": 512,
                "tie_word_embeddings": True}),
+    "gemma": ({"model_type": "gemma", "hidden_size": 256, "intermediate_size": 704,
+               "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 1,
+               "head_dim": 32, "vocab_size": 1000, "max_position_embeddings": 512},
+              {"model_type": "gemma", "hidden_size": 384, "intermediate_size": 1000,
+               "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 6,
+               "head_dim": 96, "vocab_size": 1501, "max_position_embeddings": 512}),
+    "gemma2": ({"model_type": "gemma2", "hidden_size": 256, "intermediate_size": 704,
+                "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
+                "head_dim": 32, "vocab_size": 1000, "max_position_embeddings": 512,
+                "sliding_window": 4096},
+               {"model_type": "gemma2", "hidden_size": 384, "intermediate_size": 1000,
+                "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
+                "head_dim": 96, "vocab_size": 1501, "max_position_embeddings": 512,
+                "sliding_window": 32}),
+    "mixtral": ({"model_type": "mixtral", "hidden_size": 256, "intermediate_size": 448,
+                 "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2,
+                 "num_local_experts": 4, "num_experts_per_tok": 2, "vocab_size": 1000,
+                 "max_position_embeddings": 512},
+                {"model_type": "mixtral", "hidden_size": 384, "intermediate_size": 640,
+                 "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3,
+                 "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 1501,
+                 "max_position_embeddings": 512, "output_router_logits": True}),
+    "opt": ({"model_type": "opt", "hidden_size": 256, "ffn_dim": 1024, "num_hidden_layers": 2,
+             "num_attention_heads": 8, "vocab_size": 1000, "max_position_embeddings": 512,
+             "word_embed_proj_dim": 256},
+            {"model_type": "opt", "hidden_size": 384, "ffn_dim": 1000, "num_hidden_layers": 3,
+             "num_attention_heads": 6, "vocab_size": 1501, "max_position_embeddings": 512,
+             "word_embed_proj_dim": 192, "do_layer_norm_before": False, "dropout": 0.0}),
+    "gpt_neox": ({"model_type": "gpt_neox", "hidden_size": 256, "intermediate_size": 1024,
+                  "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 1000,
+                  "max_position_embeddings": 512},
+                 {"model_type": "gpt_neox", "hidden_size": 384, "intermediate_size": 1000,
+                  "num_hidden_layers": 3, "num_attention_heads": 6, "vocab_size": 1501,
+                  "max_position_embeddings": 512, "use_parallel_residual": False}),
+    "phi": ({"model_type": "phi", "hidden_size": 256, "intermediate_size": 1024,
+             "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 1000,
+             "max_position_embeddings": 512},
+            {"model_type": "phi", "hidden_size": 384, "intermediate_size": 1000,
+             "num_hidden_layers": 3, "num_attention_heads": 6, "vocab_size": 1501,
+             "max_position_embeddings": 512, "resid_pdrop": 0.1}),
+    "falcon": ({"model_type": "falcon", "hidden_size": 256, "num_hidden_layers": 2,
+                "num_attention_heads": 8, "vocab_size": 1000, "multi_query": True,
+                "parallel_attn": True, "bias": False, "max_position_embeddings": 512},
+               {"model_type": "falcon", "hidden_size": 384, "num_hidden_layers": 3,
+                "num_attention_heads": 6, "num_kv_heads": 2, "vocab_size": 1501,
+                "new_decoder_architecture": True, "bias": False, "max_position_embeddings": 512}),
+    "bloom": ({"model_type": "bloom", "hidden_size": 256, "n_layer": 2, "n_head": 8,
+               "vocab_size": 1000},
+              {"model_type": "bloom", "hidden_size": 384, "n_layer": 3, "n_head": 6,
+               "vocab_size": 1501, "hidden_dropout": 0.1, "attention_dropout": 0.1}),
+    "bert": ({"model_type": "bert", "hidden_size": 256, "intermediate_size": 1024,
+              "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 1000,
+              "max_position_embeddings": 128},
+             {"model_type": "bert", "hidden_size": 384, "intermediate_size": 1000,
+              "num_hidden_layers": 3, "num_attention_heads": 6, "vocab_size": 1501,
+              "max_position_embeddings": 96, "hidden_dropout_prob": 0.0,
+              "attention_probs_dropout_prob": 0.0}),
+    "t5": ({"model_type": "t5", "d_model": 256, "d_ff": 1024, "d_kv": 32, "num_layers": 2,
+            "num_decoder_layers": 2, "num_heads": 8, "vocab_size": 1000,
+            "decoder_start_token_id": 0},
+           {"model_type": "t5", "d_model": 384, "d_ff": 1000, "d_kv": 64, "num_layers": 3,
+            "num_decoder_layers": 2, "num_heads": 6, "vocab_size": 1501, "dropout_rate": 0.0,
+            "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
+            "decoder_start_token_id": 0}),
 }
+DENSE_FAMILIES = ("llama", "gpt2", "mistral", "qwen2", "qwen3")
+QUERY_AND_VALUE = {"gpt2": "c_attn", "gpt_neox": "query_key_value", "falcon": "query_key_value",
+                   "bloom": "query_key_value", "bert": "query,value", "t5": "q,v"}
 BATCHES = ({"seq_len": 64, "micro_batch": 2}, {"seq_len": 88, "micro_batch": 3})
 
 # name -> (strategy, stack, batch) overrides
@@ -1126,20 +1200,33 @@ def trace_cases():
     def add(family, size, variants):
         for variant, (strategy, stack, batch) in variants.items():
             strategy = json.loads(json.dumps(strategy))
-            if family == "gpt2" and (strategy.get("lora") or {}).get("targets") == "q_proj,v_proj":
-                strategy["lora"]["targets"] = "c_attn"
+            if (strategy.get("lora") or {}).get("targets") == "q_proj,v_proj":
+                strategy["lora"]["targets"] = QUERY_AND_VALUE.get(family, "q_proj,v_proj")
             label = "ab"[size]
             workload = {"model": {"name": f"{family}-{label}", "config": FAMILIES[family][size]},
                         "stack": stack, "strategy": strategy, "batch": {**BATCHES[size], **batch}}
             cases[f"{family}-{label}-{variant}"] = normalised(workload)
 
     for family in FAMILIES:
-        add(family, 0, {**DENSE, **LORA})
-        add(family, 1, {k: DENSE[k] for k in ("bf16", "bf16-full", "mixed", "mixed-eager")})
+        if family in DENSE_FAMILIES:
+            full = family in ("llama", "gpt2", "qwen3")
+            add(family, 0, {**DENSE, **LORA} if full else
+                {k: v for k, v in {**DENSE, **LORA}.items() if k in (
+                    "bf16", "bf16-full", "bf16-eager", "mixed", "mixed-full", "lora-all")})
+            add(family, 1, {k: DENSE[k] for k in ("bf16", "bf16-full", "mixed", "mixed-eager")})
+        else:
+            add(family, 0, {**{k: DENSE[k] for k in ("bf16", "bf16-full", "bf16-eager", "mixed")},
+                            "lora-qv": LORA["lora-qv"]})
+            add(family, 1, {k: DENSE[k] for k in ("bf16", "mixed", "mixed-eager")})
     add("llama", 0, MORE)
     add("llama", 0, DISTRIBUTED)
     add("llama", 1, {k: DISTRIBUTED[k] for k in ("fsdp2-w8", "fsdp2-w8-ends", "fsdp1-w8", "ddp-w8",
                                                   "zero1-w8")})
+    # Bloom has no SDPA path: eager is its only attention.
+    for name in [n for n, w in cases.items() if w["model"]["config"]["model_type"] == "bloom" and
+                 w["strategy"]["attention"] != "eager"]:
+        del cases[name]
+    add("bloom", 0, {"bf16-eager-full": MORE["bf16-eager-full"]})
     add("gpt2", 0, {k: DISTRIBUTED[k] for k in ("fsdp2-w8", "ddp-w8")})
     return cases
 
@@ -1203,19 +1290,55 @@ def write_atomically(path, text):
     os.replace(f.name, path)
 
 
+def in_child(work, seconds=None):
+    """Runs work() in a forked process; (exit status or None if it was killed, seconds it took).
+
+    A process each keeps process groups, cuBLAS workspaces, contexts and caches of one case out of
+    the next; a fork keeps the imports. The parent must not have initialised CUDA."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    started = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        status = 70
+        try:
+            status = work() or 0
+        except (BadInput, NoDevice) as e:
+            print(f"torch_measure.py: {e}", file=sys.stderr)
+            status = EXIT_BAD_INPUT if isinstance(e, BadInput) else EXIT_DEVICE
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        took = time.monotonic() - started
+        if done:
+            return os.waitstatus_to_exitcode(status), took
+        if seconds is not None and took > seconds:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return None, took
+        time.sleep(0.02)
+
+
 def run_trace(options):
     cases = trace_cases()
     if options.trace == "all":
         if not options.out:
             raise BadInput("--trace all: --out DIRECTORY is needed")
         os.makedirs(options.out, exist_ok=True)
+        start_dry_cuda()
         wanted = [n for n in cases if not options.only or options.only in n]
         for i, name in enumerate(wanted):
-            # A process each: process groups, cuBLAS workspaces and caches of one case must not show
-            # in the next.
-            print(f"[{i + 1}/{len(wanted)}] {name}", file=sys.stderr)
-            subprocess.run([sys.executable, os.path.abspath(__file__), "--trace", name, "--out",
-                            os.path.join(options.out, name + ".json")], check=True)
+            path = os.path.join(options.out, name + ".json")
+            status, took = in_child(
+                lambda: write_atomically(path, trace_to_text(name, cases[name])))
+            print(f"[{i + 1}/{len(wanted)}] {name} {took:.1f} s", file=sys.stderr)
+            if status != 0:
+                raise RuntimeError(f"{name}: exit status {status}")
         return
     if options.trace in cases:
         name, workload = options.trace, cases[options.trace]
