@@ -41,6 +41,7 @@ import tempfile
 import time
 import traceback
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 TRACE_SCHEMA = "plimsoll.trace/1"
 EXIT_BAD_INPUT, EXIT_DEVICE = 2, 3
 
@@ -217,7 +218,7 @@ def start_dry_cuda(capacity_bytes=150109880320, capability=(9, 0), multiprocesso
     """Loads dry_cuda.c before torch is imported. Default: a Hopper of H200's size."""
     if "torch" in sys.modules:
         raise RuntimeError("the dry CUDA runtime must be loaded before torch")
-    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dry_cuda.c")
+    source = os.path.join(HERE, "dry_cuda.c")
     with open(source, "rb") as f:
         digest = hashlib.sha256(f.read()).hexdigest()[:12]
     folder = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")),
@@ -1019,215 +1020,27 @@ def to_text(document):
 
 
 # ------------------------------------------------------------------------------------------------
-# The built-in trace cases
+# Trace cases (trace_cases.json) and commands
 # ------------------------------------------------------------------------------------------------
-
-# Two sizes of each family. Sizes differ in every extent, so that a shape names its axes; the second
-# has odd counts (three layers, a vocabulary and a width that do not divide by 8 ranks).
-FAMILIES = {
-    "llama": ({"model_type": "llama", "hidden_size": 256, "intermediate_size": 704,
-               "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
-               "vocab_size": 1000, "max_position_embeddings": 512},
-              {"model_type": "llama", "hidden_size": 384, "intermediate_size": 1000,
-               "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
-               "vocab_size": 1501, "max_position_embeddings": 512, "tie_word_embeddings": True}),
-    "gpt2": ({"model_type": "gpt2", "n_embd": 256, "n_layer": 2, "n_head": 8, "n_positions": 128,
-              "vocab_size": 1000, "bos_token_id": 0, "eos_token_id": 0},
-             {"model_type": "gpt2", "n_embd": 320, "n_layer": 3, "n_head": 5, "n_positions": 96,
-              "vocab_size": 1501, "bos_token_id": 0, "eos_token_id": 0,
-              "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}),
-    "mistral": ({"model_type": "mistral", "hidden_size": 256, "intermediate_size": 640,
-                 "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2,
-                 "vocab_size": 1000, "max_position_embeddings": 512, "sliding_window": None},
-                {"model_type": "mistral", "hidden_size": 384, "intermediate_size": 1000,
-                 "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3,
-                 "head_dim": 32, "vocab_size": 1501, "max_position_embeddings": 512,
-                 "sliding_window": 32}),
-    "qwen2": ({"model_type": "qwen2", "hidden_size": 256, "intermediate_size": 672,
-               "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2,
-               "vocab_size": 1000, "max_position_embeddings": 512, "tie_word_embeddings": True},
-              {"model_type": "qwen2", "hidden_size": 384, "intermediate_size": 1000,
-               "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
-               "vocab_size": 1501, "max_position_embeddings": 512}),
-    "qwen3": ({"model_type": "qwen3", "hidden_size": 256, "intermediate_size": 672,
-               "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
-               "head_dim": 64, "vocab_size": 1000, "max_position_embeddings": 512},
-              {"model_type": "qwen3", "hidden_size": 384, "intermediate_size": 1000,
-               "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
-               "head_dim": 64, "vocab_size": 1501, "max_position_embeddings": 512,
-               "tie_word_embeddings": True}),
-    "gemma": ({"model_type": "gemma", "hidden_size": 256, "intermediate_size": 704,
-               "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 1,
-               "head_dim": 32, "vocab_size": 1000, "max_position_embeddings": 512},
-              {"model_type": "gemma", "hidden_size": 384, "intermediate_size": 1000,
-               "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 6,
-               "head_dim": 96, "vocab_size": 1501, "max_position_embeddings": 512}),
-    "gemma2": ({"model_type": "gemma2", "hidden_size": 256, "intermediate_size": 704,
-                "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
-                "head_dim": 32, "vocab_size": 1000, "max_position_embeddings": 512,
-                "sliding_window": 4096},
-               {"model_type": "gemma2", "hidden_size": 384, "intermediate_size": 1000,
-                "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
-                "head_dim": 96, "vocab_size": 1501, "max_position_embeddings": 512,
-                "sliding_window": 32}),
-    "mixtral": ({"model_type": "mixtral", "hidden_size": 256, "intermediate_size": 448,
-                 "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2,
-                 "num_local_experts": 4, "num_experts_per_tok": 2, "vocab_size": 1000,
-                 "max_position_embeddings": 512},
-                {"model_type": "mixtral", "hidden_size": 384, "intermediate_size": 640,
-                 "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3,
-                 "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 1501,
-                 "max_position_embeddings": 512, "output_router_logits": True}),
-    "opt": ({"model_type": "opt", "hidden_size": 256, "ffn_dim": 1024, "num_hidden_layers": 2,
-             "num_attention_heads": 8, "vocab_size": 1000, "max_position_embeddings": 512,
-             "word_embed_proj_dim": 256},
-            {"model_type": "opt", "hidden_size": 384, "ffn_dim": 1000, "num_hidden_layers": 3,
-             "num_attention_heads": 6, "vocab_size": 1501, "max_position_embeddings": 512,
-             "word_embed_proj_dim": 192, "do_layer_norm_before": False, "dropout": 0.0}),
-    "gpt_neox": ({"model_type": "gpt_neox", "hidden_size": 256, "intermediate_size": 1024,
-                  "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 1000,
-                  "max_position_embeddings": 512},
-                 {"model_type": "gpt_neox", "hidden_size": 384, "intermediate_size": 1000,
-                  "num_hidden_layers": 3, "num_attention_heads": 6, "vocab_size": 1501,
-                  "max_position_embeddings": 512, "use_parallel_residual": False}),
-    "phi": ({"model_type": "phi", "hidden_size": 256, "intermediate_size": 1024,
-             "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 1000,
-             "max_position_embeddings": 512},
-            {"model_type": "phi", "hidden_size": 384, "intermediate_size": 1000,
-             "num_hidden_layers": 3, "num_attention_heads": 6, "vocab_size": 1501,
-             "max_position_embeddings": 512, "resid_pdrop": 0.1}),
-    "falcon": ({"model_type": "falcon", "hidden_size": 256, "num_hidden_layers": 2,
-                "num_attention_heads": 8, "vocab_size": 1000, "multi_query": True,
-                "parallel_attn": True, "bias": False, "max_position_embeddings": 512},
-               {"model_type": "falcon", "hidden_size": 384, "num_hidden_layers": 3,
-                "num_attention_heads": 6, "num_kv_heads": 2, "vocab_size": 1501,
-                "new_decoder_architecture": True, "bias": False, "max_position_embeddings": 512}),
-    "bloom": ({"model_type": "bloom", "hidden_size": 256, "n_layer": 2, "n_head": 8,
-               "vocab_size": 1000},
-              {"model_type": "bloom", "hidden_size": 384, "n_layer": 3, "n_head": 6,
-               "vocab_size": 1501, "hidden_dropout": 0.1, "attention_dropout": 0.1}),
-    "bert": ({"model_type": "bert", "hidden_size": 256, "intermediate_size": 1024,
-              "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 1000,
-              "max_position_embeddings": 128},
-             {"model_type": "bert", "hidden_size": 384, "intermediate_size": 1000,
-              "num_hidden_layers": 3, "num_attention_heads": 6, "vocab_size": 1501,
-              "max_position_embeddings": 96, "hidden_dropout_prob": 0.0,
-              "attention_probs_dropout_prob": 0.0}),
-    "t5": ({"model_type": "t5", "d_model": 256, "d_ff": 1024, "d_kv": 32, "num_layers": 2,
-            "num_decoder_layers": 2, "num_heads": 8, "vocab_size": 1000,
-            "decoder_start_token_id": 0},
-           {"model_type": "t5", "d_model": 384, "d_ff": 1000, "d_kv": 64, "num_layers": 3,
-            "num_decoder_layers": 2, "num_heads": 6, "vocab_size": 1501, "dropout_rate": 0.0,
-            "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
-            "decoder_start_token_id": 0}),
-}
-DENSE_FAMILIES = ("llama", "gpt2", "mistral", "qwen2", "qwen3")
-QUERY_AND_VALUE = {"gpt2": "c_attn", "gpt_neox": "query_key_value", "falcon": "query_key_value",
-                   "bloom": "query_key_value", "bert": "query,value", "t5": "q,v"}
-BATCHES = ({"seq_len": 64, "micro_batch": 2}, {"seq_len": 88, "micro_batch": 3})
-
-# name -> (strategy, stack, batch) overrides
-DENSE = {
-    "bf16": ({"precision": "bf16"}, {}, {}),
-    "bf16-full": ({"precision": "bf16", "recompute": "full"}, {}, {}),
-    "bf16-eager": ({"precision": "bf16", "attention": "eager"}, {}, {}),
-    "mixed": ({}, {}, {}),
-    "mixed-full": ({"recompute": "full"}, {}, {}),
-    "mixed-eager": ({"attention": "eager"}, {}, {}),
-    "fp32": ({"precision": "fp32"}, {}, {}),
-}
-LORA = {
-    "lora-qv": ({"precision": "bf16", "lora": {"targets": "q_proj,v_proj"}}, {}, {}),
-    "lora-all": ({"precision": "bf16", "lora": {"targets": "all-linear"}}, {}, {}),
-    "lora-all-full": ({"precision": "bf16", "recompute": "full",
-                       "lora": {"targets": "all-linear"}}, {}, {}),
-}
-MORE = {
-    "fp32-eager": ({"precision": "fp32", "attention": "eager"}, {}, {}),
-    "fp32-full": ({"precision": "fp32", "recompute": "full"}, {}, {}),
-    "bf16-eager-full": ({"precision": "bf16", "attention": "eager", "recompute": "full"}, {}, {}),
-    "bf16-math": ({"precision": "bf16", "attention": "math"}, {}, {}),
-    "bf16-eager-selective": ({"precision": "bf16", "attention": "eager",
-                              "recompute": "selective"}, {}, {}),
-    "bf16-every2": ({"precision": "bf16", "recompute": "every:2"}, {}, {}),
-    "mixed-bf16-weights": ({"param_dtype": "bf16"}, {}, {}),
-    "fp16-mixed": ({"precision": "fp16-mixed"}, {}, {}),
-    "bf16-fused": ({"precision": "bf16"}, {"optimizer_impl": "fused"}, {}),
-    "bf16-for-loop": ({"precision": "bf16"}, {"optimizer_impl": "for-loop"}, {}),
-    "bf16-sgd": ({"precision": "bf16", "optimizer": "sgd"}, {}, {}),
-    "bf16-momentum": ({"precision": "bf16", "optimizer": "momentum"}, {}, {}),
-    "bf16-cache": ({"precision": "bf16"}, {"use_cache": True}, {}),
-    "bf16-held-outputs": ({"precision": "bf16"}, {"hold_outputs": True}, {}),
-    "bf16-accum2": ({"precision": "bf16"}, {}, {"grad_accum": 2}),
-    "mixed-accum2": ({}, {}, {"grad_accum": 2}),
-    "lora-all-fp32": ({"lora": {"targets": "all-linear"}}, {}, {}),
-    "lora-dropout": ({"precision": "bf16", "lora": {"targets": "all-linear", "dropout": 0.1}},
-                     {}, {}),
-}
-
-
-FSDP = {"zero": 3, "world_size": 8}
-DISTRIBUTED = {
-    "fsdp2-w2": ({**FSDP, "world_size": 2}, {}, {}),
-    "fsdp2-w8": (FSDP, {}, {}),
-    "fsdp2-w8-full": ({**FSDP, "recompute": "full"}, {}, {}),
-    "fsdp2-w8-bf16-reduce": ({**FSDP, "grad_dtype": "bf16"}, {}, {}),
-    "fsdp2-w8-bf16": ({**FSDP, "precision": "bf16"}, {}, {}),
-    "fsdp2-w8-zero2": ({**FSDP, "zero": 2}, {}, {}),
-    "fsdp2-w8-accum2": (FSDP, {}, {"grad_accum": 2}),
-    "fsdp2-w8-group4": ({**FSDP, "shard_group": 4}, {}, {}),
-    "fsdp2-w8-ends": (FSDP, {"fsdp_units": "layers+ends"}, {}),
-    "fsdp2-w8-autocast": (FSDP, {"fsdp_autocast": True}, {}),
-    "fsdp2-w8-lora-all": ({**FSDP, "lora": {"targets": "all-linear"}}, {}, {}),
-    "fsdp1-w8": (FSDP, {"fsdp_version": 1}, {}),
-    "fsdp1-w8-full": ({**FSDP, "recompute": "full"}, {"fsdp_version": 1}, {}),
-    "fsdp1-w8-zero2": ({**FSDP, "zero": 2}, {"fsdp_version": 1}, {}),
-    "ddp-w8": ({"world_size": 8}, {}, {}),
-    "ddp-w8-view": ({"world_size": 8, "ddp": {"bucket_view": True}}, {}, {}),
-    "ddp-w8-cap1": ({"world_size": 8, "ddp": {"bucket_cap_mb": 1}}, {}, {}),
-    "ddp-w8-accum2": ({"world_size": 8}, {}, {"grad_accum": 2}),
-    "ddp-w8-lora-all": ({"world_size": 8, "precision": "bf16", "lora": {}}, {}, {}),
-    "zero1-w8": ({"zero": 1, "world_size": 8}, {}, {}),
-    "zero1-w8-view-fused": ({"zero": 1, "world_size": 8, "ddp": {"bucket_view": True}},
-                            {"optimizer_impl": "fused"}, {}),
-}
-
 
 def trace_cases():
     """name -> workload, for every committed trace."""
+    with open(os.path.join(HERE, "trace_cases.json")) as f:
+        data = json.load(f)
     cases = {}
-
-    def add(family, size, variants):
-        for variant, (strategy, stack, batch) in variants.items():
-            strategy = json.loads(json.dumps(strategy))
-            if (strategy.get("lora") or {}).get("targets") == "q_proj,v_proj":
-                strategy["lora"]["targets"] = QUERY_AND_VALUE.get(family, "q_proj,v_proj")
-            label = "ab"[size]
-            workload = {"model": {"name": f"{family}-{label}", "config": FAMILIES[family][size]},
-                        "stack": stack, "strategy": strategy, "batch": {**BATCHES[size], **batch}}
-            cases[f"{family}-{label}-{variant}"] = normalised(workload)
-
-    for family in FAMILIES:
-        if family in DENSE_FAMILIES:
-            full = family in ("llama", "gpt2", "qwen3")
-            add(family, 0, {**DENSE, **LORA} if full else
-                {k: v for k, v in {**DENSE, **LORA}.items() if k in (
-                    "bf16", "bf16-full", "bf16-eager", "mixed", "mixed-full", "lora-all")})
-            add(family, 1, {k: DENSE[k] for k in ("bf16", "bf16-full", "mixed", "mixed-eager")})
-        else:
-            add(family, 0, {**{k: DENSE[k] for k in ("bf16", "bf16-full", "bf16-eager", "mixed")},
-                            "lora-qv": LORA["lora-qv"]})
-            add(family, 1, {k: DENSE[k] for k in ("bf16", "mixed", "mixed-eager")})
-    add("llama", 0, MORE)
-    add("llama", 0, DISTRIBUTED)
-    add("llama", 1, {k: DISTRIBUTED[k] for k in ("fsdp2-w8", "fsdp2-w8-ends", "fsdp1-w8", "ddp-w8",
-                                                  "zero1-w8")})
-    # Bloom has no SDPA path: eager is its only attention.
-    for name in [n for n, w in cases.items() if w["model"]["config"]["model_type"] == "bloom" and
-                 w["strategy"]["attention"] != "eager"]:
-        del cases[name]
-    add("bloom", 0, {"bf16-eager-full": MORE["bf16-eager-full"]})
-    add("gpt2", 0, {k: DISTRIBUTED[k] for k in ("fsdp2-w8", "ddp-w8")})
+    for group in data["sets"]:
+        for family in group["families"]:
+            for size in "ab":
+                for variant in group[size]:
+                    parts = json.loads(json.dumps(data["variants"][variant]))
+                    lora = parts.get("strategy", {}).get("lora") or {}
+                    if lora.get("targets") == "q_proj,v_proj":
+                        lora["targets"] = data["query_and_value"].get(family, "q_proj,v_proj")
+                    model = {"name": f"{family}-{size}", "config": data["families"][family][size]}
+                    batch = {**data["batches"][size], **parts.get("batch", {})}
+                    cases[f"{family}-{size}-{variant}"] = normalised(
+                        {"model": model, "stack": parts.get("stack", {}),
+                         "strategy": parts.get("strategy", {}), "batch": batch})
     return cases
 
 
