@@ -1,34 +1,222 @@
 #include "planner/plan.h"
 
+#include <algorithm>
+
+#include "planner/details.h"
+#include "planner/flops.h"
+#include "planner/outside.h"
+#include "planner/peak.h"
+#include "planner/remedies.h"
+#include "planner/reserved.h"
+#include "planner/stack_step.h"
+#include "planner/stacks/pytorch/stack.h"
+#include "planner/states_only.h"
+
 namespace plimsoll::planner {
 
-reports::Plan plan(const Question& question) {
-  fail(ErrorKind::unsupported, "no stack can plan " + question.model->model_type + " yet");
+using models::Category;
+using models::Stack;
+using reports::Plan;
+
+void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
+  switch (question.strategy.stack) {
+    case Stack::pytorch:
+      return pytorch::write_step(question, parts, step);
+    case Stack::plimsoll:
+    case Stack::deepspeed:
+    case Stack::megatron:
+      break;
+  }
+  fail(ErrorKind::unsupported, "this --stack is not modelled yet (pytorch is)");
 }
 
 namespace {
-reports::States zero_states(Count parameters, const models::Strategy& s) {
-  const bool mixed =
-      s.precision == models::Precision::fp16_mixed || s.precision == models::Precision::bf16_mixed;
-  const std::int64_t ranks = s.data.shard_group > 0 ? s.data.shard_group : s.gpus;
-  const auto share = [&](Bytes bytes, bool sharded) {
-    return sharded ? Bytes(ceil_divide(bytes.value(), ranks)) : bytes;
-  };
-  const Bytes weights = parameters.value() * Bytes(mixed ? 2 : 4);
-  return {.parameters = share(weights, s.data.zero >= 3),
-          .gradients = share(weights, s.data.zero >= 2),
-          .optimizer = share(parameters.value() * Bytes(mixed ? 12 : 8), s.data.zero >= 1)};
-}
-}  // namespace
 
-reports::Plan plan_states(Count parameters, const Question& question) {
-  reports::Plan plan;
+struct Capacity {
+  std::optional<Bytes> total, usable;
+};
+
+Capacity capacity_of(const models::ClusterSpec& cluster) {
+  Capacity capacity;
+  if (cluster.memory)
+    capacity.total = cluster.memory;
+  else if (cluster.gpu)
+    capacity.total = cluster.gpu->cuda_total.bytes;
+  if (capacity.total) capacity.usable = *capacity.total - cluster.reserve;
+  return capacity;
+}
+
+// The communicators that a strategy makes, and the ranks of the largest.
+Outside outside_of(const Question& question) {
+  const models::Strategy& s = question.strategy;
+  const bool hybrid = s.data.zero >= 2 && s.data.shard_group > 0 && s.data.shard_group < s.gpus;
+  return outside_allocator(s, question.cluster, s.gpus > 1 ? (hybrid ? 2 : 1) : 0, s.gpus);
+}
+
+void judge(const Capacity& capacity, Plan& plan) {
+  plan.capacity = capacity.total;
+  plan.usable = capacity.usable;
+  plan.device = plan.reserved + plan.outside.total();
+  if (!capacity.usable) return;
+  plan.headroom = *capacity.usable - plan.device;
+  plan.fits = plan.device <= *capacity.usable;
+  plan.verdict = plan.fits ? reports::Verdict::fits : reports::Verdict::does_not_fit;
+}
+
+void add_common(const Question& question, const ParameterCounts& counts, Plan& plan) {
   plan.strategy = question.strategy;
   plan.batch = question.batch;
   plan.gpu = question.cluster.gpu;
-  plan.parameters = plan.trainable_parameters = plan.active_parameters = parameters;
+  plan.parameters = counts.total;
+  plan.trainable_parameters = counts.trainable;
+  plan.active_parameters = counts.active;
+  if (question.model != nullptr) {
+    plan.model_name = question.model->name;
+    plan.architecture = question.model->architecture;
+    plan.model_type = question.model->model_type;
+  }
+  if (plan.gpu) plan.time.peak_flops = plan.gpu->bf16_flops;
+  if (plan.gpu && !question.cluster.memory)
+    plan.assumptions.push_back({"capacity that CUDA reports, bytes",
+                                std::to_string(plan.gpu->cuda_total.bytes.value()),
+                                plan.gpu->cuda_total.basis == "assumed" ? "assumed" : "calibrated",
+                                plan.gpu->cuda_total.source});
+}
+
+// States that stand for the whole need, where no step is modelled.
+void finish_states_only(const Question& question, Plan& plan) {
   plan.states_only = true;
-  plan.states = zero_states(parameters, question.strategy);
+  plan.at_peak[static_cast<std::size_t>(Category::parameters)] = plan.states.parameters;
+  plan.at_peak[static_cast<std::size_t>(Category::gradients)] = plan.states.gradients;
+  plan.at_peak[static_cast<std::size_t>(Category::optimizer)] = plan.states.optimizer;
+  plan.peak = plan.reserved = plan.states.total();
+  plan.resident = plan.states.parameters + plan.states.optimizer;
+  plan.peak_place = {0, "backward", "model states"};
+  plan.ranks = {{0, question.strategy.gpus, 0, plan.peak, plan.at_peak, plan.states}};
+  judge(capacity_of(question.cluster), plan);
+}
+
+void validate(const Question& question) {
+  const models::Strategy& s = question.strategy;
+  const std::int64_t group = s.data.shard_group;
+  check(s.gpus >= 1, ErrorKind::bad_input, "--gpus must be at least 1");
+  check(group == 0 || (group >= 1 && s.gpus % group == 0), ErrorKind::bad_input, [&] {
+    return "--shard-group " + std::to_string(group) + " does not divide --gpus " +
+           std::to_string(s.gpus);
+  });
+  const std::int64_t longest = question.model != nullptr ? question.model->max_positions : 0;
+  check(longest == 0 || question.batch.seq_len <= longest, ErrorKind::bad_input, [&] {
+    return "--seq-len " + std::to_string(question.batch.seq_len) + ": " + question.model->name +
+           " takes at most " + std::to_string(longest) + " positions";
+  });
+}
+
+// The capacity that the allocator's segments may take.
+std::optional<Bytes> segment_limit(const Capacity& capacity, const Outside& outside) {
+  if (!capacity.usable) return std::nullopt;
+  return std::max(Bytes(0), *capacity.usable - outside.typical.total());
+}
+
+// What the allocator reserves within `limit`. Where that is not enough: about the least with which
+// the step would run (a full allocator gives cached segments back, so the figure without any limit
+// says too much).
+Bytes reserved_bytes(const StackStep& step, const Timeline& timeline, Bytes peak,
+                     std::optional<Bytes> limit) {
+  if (!step.caching_allocator) return peak;
+  if (limit && *limit >= peak) {
+    const Reserved reserved = replay(step.program, timeline, limit);
+    if (reserved.fits) return reserved.reserved;
+  }
+  for (const std::int64_t percent : {102, 105, 110, 120}) {
+    if (!limit) break;
+    const Reserved tight =
+        replay(step.program, timeline, Bytes(checked_multiply(peak.value() / 100, percent)));
+    if (tight.fits) return tight.reserved;
+  }
+  return replay(step.program, timeline, std::nullopt).reserved;
+}
+
+// Device bytes of a changed question; the allocator is replayed only where the peak alone fits.
+Outcome quick(const Question& question) {
+  validate(question);
+  const ModelParts parts = model_parts(*question.model, question.strategy);
+  StackStep step;
+  write_step(question, parts, step);
+  PeakFinder finder;
+  const Peak peak = finder.find(step.program);
+  const Outside outside = outside_of(question);
+  const Capacity capacity = capacity_of(question.cluster);
+  const Bytes least = peak.bytes + outside.typical.total();
+  Outcome outcome{least, least, false};
+  if (!capacity.usable || least > *capacity.usable) return outcome;
+  const Timeline timeline = unroll(step.program);
+  outcome.device = outside.typical.total() +
+                   reserved_bytes(step, timeline, peak.bytes, segment_limit(capacity, outside));
+  outcome.fits = outcome.device <= *capacity.usable;
+  return outcome;
+}
+
+void add_step(const Question& question, Plan& plan) {
+  const ModelParts parts = model_parts(*question.model, question.strategy);
+  StackStep step;
+  write_step(question, parts, step);
+  const Timeline timeline = unroll(step.program);
+  PeakFinder finder;
+  const Peak peak = finder.find(step.program);
+  const Outside outside = outside_of(question);
+  const Capacity capacity = capacity_of(question.cluster);
+  plan.peak = peak.bytes;
+  plan.resident = peak.resident;
+  plan.at_peak = categories_at(step.program, timeline, timeline.peak_step);
+  plan.peak_place = place_of(step.program, timeline.steps[timeline.peak_step].at);
+  plan.states = step.states;
+  plan.reserved = reserved_bytes(step, timeline, plan.peak, segment_limit(capacity, outside));
+  plan.outside = outside.typical;
+  plan.collectives = step.collectives;
+  plan.bytes_sent_per_gpu_per_step = step.sent;
+  plan.ranks = {{0, question.strategy.gpus, 0, plan.peak, plan.at_peak, plan.states}};
+  const StepFlops flops = step_flops(parts, question.strategy, question.batch);
+  plan.model_flops_per_step = flops.model;
+  plan.hardware_flops_per_step = flops.hardware;
+  const auto assume = [&](const std::vector<reports::Assumption>& more) {
+    plan.assumptions.insert(plan.assumptions.end(), more.begin(), more.end());
+  };
+  assume(step.assumptions);
+  assume(outside.assumptions);
+  plan.assumptions.push_back(
+      {"range", "null", "assumed", "no measurement on a GPU stands behind this plan yet"});
+  judge(capacity, plan);
+  add_details(step.program, timeline, question.detail, plan);
+  if (!plan.fits && capacity.usable && question.remedies)
+    plan.remedies = find_remedies(question, plan.peak + plan.outside.total(), quick);
+}
+
+}  // namespace
+
+Plan plan(const Question& question) {
+  validate(question);
+  Plan plan;
+  const ParameterCounts counts = count_parameters(*question.model, question.strategy);
+  add_common(question, counts, plan);
+  if (question.model->decoder) {
+    add_step(question, plan);
+    return plan;
+  }
+  plan.states = table_states(counts.total, counts.trainable, counts.adapters, question.strategy);
+  plan.advice.push_back(
+      "Model states only: the training step of model_type '" + question.model->model_type +
+      "' is not modelled yet" +
+      (question.model->no_decoder.empty() ? "." : " (" + question.model->no_decoder + ")."));
+  finish_states_only(question, plan);
+  return plan;
+}
+
+Plan plan_states(Count parameters, const Question& question) {
+  validate(question);
+  Plan plan;
+  add_common(question, {parameters, parameters, parameters, Count(0)}, plan);
+  plan.states = zero_paper_states(parameters, question.strategy);
+  finish_states_only(question, plan);
   return plan;
 }
 

@@ -42,6 +42,8 @@ class StepWriter final : public GradientSink {
   const Regime& regime() const { return regime_; }
   // Model states of this rank at the end of backward.
   const reports::States& states() const { return states_; }
+  // Of one optimizer step; call after write().
+  void add_collectives(std::vector<reports::Collective>& out) const;
 
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
   void end(const ModuleNames& names, TensorId written) override;

@@ -1,0 +1,65 @@
+// torch's CUDACachingAllocator, replayed: which segments a trace of requests makes it reserve.
+//
+// Source: pytorch c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h (torch 2.11, no
+// PYTORCH_CUDA_ALLOC_CONF): requests are rounded up to 512 B; up to 1 MiB they come from 2 MiB
+// segments, below 10 MiB from 20 MiB segments, above from segments of their own size rounded up to
+// 2 MiB. The best-fitting free block of the same stream and pool is taken and split where more than
+// 512 B (small pool) or more than 1 MiB (large pool) would be left. A miss near the capacity gives
+// all wholly free segments back to the driver and tries once more.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "models/base/quantity.h"
+#include "models/step_program.h"
+
+namespace plimsoll::planner {
+
+class CachingAllocator {
+ public:
+  using Handle = std::int32_t;
+
+  // `capacity`: bytes of segments that the driver grants; absent: no end.
+  explicit CachingAllocator(std::optional<Bytes> capacity) : capacity_(capacity) {}
+
+  // Nothing when the driver refuses, also after cached segments were released.
+  std::optional<Handle> allocate(Bytes requested, models::Stream stream);
+  void free(Handle block);
+
+  Bytes allocated() const { return Bytes(allocated_); }  // blocks in use, as memory_allocated()
+  Bytes peak_allocated() const { return Bytes(peak_allocated_); }
+  Bytes reserved() const { return Bytes(reserved_); }  // segments, as memory_reserved()
+  Bytes peak_reserved() const { return Bytes(peak_reserved_); }
+
+ private:
+  struct Block {
+    std::int64_t size = 0, address = 0;
+    Handle previous = -1, next = -1;  // neighbours within the segment
+    std::uint8_t pool = 0;
+    bool used = false;
+  };
+  struct FreeKey {
+    std::int64_t size, address;
+    Handle block;
+    auto operator<=>(const FreeKey&) const = default;
+  };
+
+  Handle make_block(const Block& block);
+  std::optional<Handle> new_segment(std::int64_t rounded, std::uint8_t pool);
+  void release_cached_segments();
+  void split(Handle block, std::int64_t rounded, bool small);
+  Handle merge(Handle left, Handle right);
+  static constexpr std::size_t kPools = 6;  // three streams, small and large
+
+  std::optional<Bytes> capacity_;
+  std::vector<Block> blocks_;
+  std::vector<Handle> unused_;  // slots of merged or released blocks
+  std::set<FreeKey> free_[kPools];
+  std::int64_t next_address_ = 0;
+  std::int64_t allocated_ = 0, peak_allocated_ = 0, reserved_ = 0, peak_reserved_ = 0;
+};
+
+}  // namespace plimsoll::planner

@@ -1,0 +1,24 @@
+// Device memory outside the stack's allocator, and the workspaces that libraries take inside it.
+#pragma once
+
+#include <vector>
+
+#include "models/cluster_spec.h"
+#include "models/overheads.h"
+#include "models/run_spec.h"
+#include "reports/record.h"
+
+namespace plimsoll::planner {
+
+struct Outside {
+  reports::OutsideAllocator typical;
+  std::vector<reports::Assumption> assumptions;
+};
+
+// Context with lazily loaded kernels; NCCL's buffers where the ranks of a group talk to each other
+// (no communicator is made for one rank). `communicators` of `group` ranks each. Without a known
+// GPU nothing is claimed.
+Outside outside_allocator(const models::Strategy& strategy, const models::ClusterSpec& cluster,
+                          int communicators, std::int64_t group);
+
+}  // namespace plimsoll::planner

@@ -1,0 +1,103 @@
+#include "planner/reserved.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "planner/caching_allocator.h"
+
+namespace plimsoll::planner {
+
+using models::Category;
+using models::Phase;
+using models::Residency;
+using models::StepProgram;
+using models::TensorDecl;
+
+namespace {
+
+// Lifetimes by the step of their birth and of their death.
+struct Schedule {
+  std::vector<std::vector<std::int32_t>> births, deaths;
+};
+
+class Replay {
+ public:
+  Replay(const StepProgram& program, const Timeline& timeline, std::optional<Bytes> capacity)
+      : program_(program), timeline_(timeline), allocator_(capacity) {
+    handles_.assign(timeline.lifetimes.size(), -1);
+    schedule_.births.resize(timeline.steps.size());
+    schedule_.deaths.resize(timeline.steps.size());
+    for (std::size_t i = 0; i < timeline.lifetimes.size(); ++i) {
+      const Lifetime& life = timeline.lifetimes[i];
+      if (decl(life).residency == Residency::persistent || life.birth < 0) continue;
+      schedule_.births[static_cast<std::size_t>(life.birth)].push_back(
+          static_cast<std::int32_t>(i));
+      schedule_.deaths[static_cast<std::size_t>(life.death)].push_back(
+          static_cast<std::int32_t>(i));
+    }
+  }
+
+  Reserved run() {
+    const bool done = persistent(false) && step(true) && step(false);
+    return {done, allocator_.peak_reserved(), allocator_.peak_allocated()};
+  }
+
+ private:
+  const TensorDecl& decl(const Lifetime& life) const {
+    return program_.tensors[static_cast<std::size_t>(life.tensor)];
+  }
+
+  bool take(std::size_t lifetime) {
+    const TensorDecl& tensor = decl(timeline_.lifetimes[lifetime]);
+    const auto handle = allocator_.allocate(tensor.bytes, tensor.stream);
+    if (!handle) return false;
+    handles_[lifetime] = *handle;
+    return true;
+  }
+
+  // The optimizer's states, or everything else that stays.
+  bool persistent(bool states) {
+    for (std::size_t i = 0; i < timeline_.lifetimes.size(); ++i) {
+      const TensorDecl& tensor = decl(timeline_.lifetimes[i]);
+      if (tensor.residency != Residency::persistent) continue;
+      if ((tensor.category == Category::optimizer) == states && !take(i)) return false;
+    }
+    return true;
+  }
+
+  bool step(bool first) {
+    bool states = !first;
+    for (std::size_t s = 0; s < timeline_.steps.size(); ++s) {
+      const models::Op& op = program_.ops[timeline_.steps[s].at.op];
+      if (!states && op.phase == Phase::optimizer) {
+        if (!persistent(true)) return false;
+        states = true;
+      }
+      for (const std::int32_t i : schedule_.births[s])
+        if (!take(static_cast<std::size_t>(i))) return false;
+      if (op.scratch > Bytes(0)) {
+        const auto handle = allocator_.allocate(op.scratch, models::Stream::compute);
+        if (!handle) return false;
+        allocator_.free(*handle);
+      }
+      for (const std::int32_t i : schedule_.deaths[s])
+        allocator_.free(handles_[static_cast<std::size_t>(i)]);
+    }
+    return true;
+  }
+
+  const StepProgram& program_;
+  const Timeline& timeline_;
+  CachingAllocator allocator_;
+  Schedule schedule_;
+  std::vector<CachingAllocator::Handle> handles_;
+};
+
+}  // namespace
+
+Reserved replay(const StepProgram& program, const Timeline& timeline,
+                std::optional<Bytes> capacity) {
+  return Replay(program, timeline, capacity).run();
+}
+
+}  // namespace plimsoll::planner

@@ -1,0 +1,22 @@
+// Reserved bytes of a program: its allocations in order, through the stack's allocator.
+#pragma once
+
+#include <optional>
+
+#include "models/step_program.h"
+#include "planner/timeline.h"
+
+namespace plimsoll::planner {
+
+struct Reserved {
+  bool fits = true;  // within the capacity
+  Bytes reserved;  // largest sum of segments
+  Bytes allocated;  // largest sum of blocks in use, slack of blocks that were not split included
+};
+
+// Two steps in a row, as a run begins: parameters first, the optimizer's states when the first step
+// reaches its optimizer, then a whole step. `capacity`: what segments may take; absent: no end.
+Reserved replay(const models::StepProgram& program, const Timeline& timeline,
+                std::optional<Bytes> capacity);
+
+}  // namespace plimsoll::planner

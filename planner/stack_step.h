@@ -1,0 +1,26 @@
+// What a stack contributes to a plan: the step's program, and the facts around it.
+#pragma once
+
+#include <vector>
+
+#include "models/step_program.h"
+#include "planner/model_parts.h"
+#include "planner/plan.h"
+#include "reports/record.h"
+
+namespace plimsoll::planner {
+
+struct StackStep {
+  models::StepProgram program;
+  reports::States states;
+  std::vector<reports::Collective> collectives;
+  Bytes sent;  // by one GPU in one step
+  std::vector<reports::Assumption> assumptions;
+  // The granularity and segments of torch's caching allocator; otherwise one arena without holes.
+  bool caching_allocator = false;
+};
+
+// Writes the step of the question's stack. Throws Error{unsupported} naming what it cannot.
+void write_step(const Question& question, const ModelParts& parts, StackStep& step);
+
+}  // namespace plimsoll::planner

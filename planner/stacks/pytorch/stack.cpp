@@ -1,0 +1,92 @@
+#include "planner/stacks/pytorch/stack.h"
+
+#include <algorithm>
+
+#include "models/overheads.h"
+#include "models/stack_versions.h"
+#include "planner/stacks/pytorch/step.h"
+
+namespace plimsoll::planner::pytorch {
+
+using reports::Assumption;
+
+namespace {
+
+bool any_bias(const ModelParts& parts) {
+  const LayerPart& layer = parts.runs.front().layer;
+  return layer.q.bias || layer.o.bias || layer.up.bias || layer.down.bias;
+}
+
+// torch keeps one cuBLAS workspace per thread that multiplies, the forward's and autograd's, and a
+// cuBLASLt one where a product adds a bias (addmm); both inside its allocator.
+Rules rules_for(const Question& question, const ModelParts& parts,
+                std::vector<Assumption>& assumptions) {
+  Rules rules;
+  if (!question.cluster.gpu) return rules;
+  const models::Gpu& gpu = *question.cluster.gpu;
+  const auto overheads = models::overheads_of("pytorch", gpu, models::kTorchVersion);
+  const auto bytes = [&](std::string_view name, std::int64_t otherwise) {
+    const models::Overhead* entry = models::find_overhead(overheads, name);
+    return entry != nullptr && entry->range ? entry->range->typical : otherwise;
+  };
+  const std::int64_t threads = bytes("cublas_threads", 2);
+  rules.blas_workspace = Bytes(bytes("cublas_workspace", 0)) * threads;
+  if (any_bias(parts)) rules.blas_workspace += Bytes(bytes("cublaslt_workspace", 0));
+  const bool cudnn = models::find_overhead(overheads, "cudnn_sdpa_backward") != nullptr;
+  rules.sdpa = cudnn ? Rules::Sdpa::cudnn : Rules::Sdpa::flash;
+  assumptions.push_back({"cuBLAS workspaces in the allocator, bytes",
+                         std::to_string(rules.blas_workspace.value()), "derived",
+                         "torch 2.11, aten/src/ATen/cuda/CublasHandlePool.cpp"});
+  if (question.strategy.attention == models::Attention::flash)
+    assumptions.push_back(
+        {"kernel behind scaled_dot_product_attention", cudnn ? "\"cudnn\"" : "\"flash\"",
+         cudnn ? "assumed" : "derived",
+         "torch 2.11's order of backends on compute capability " + gpu.compute_capability});
+  return rules;
+}
+
+void refuse(const models::Strategy& s) {
+  const bool sharded = s.data.zero >= 2;
+  check(!(sharded && s.data.fsdp_version == 1), ErrorKind::unsupported,
+        "--fsdp-version 1 is not modelled yet (2 is)");
+  check(s.device == models::Device::cuda, ErrorKind::bad_input,
+        "--device cpu is for --stack plimsoll");
+  check(!s.master_weights.value_or(false), ErrorKind::bad_input,
+        "--master-weights yes: PyTorch's optimizers keep no separate masters; train mixed on fp32 "
+        "weights (--param-dtype fp32)");
+}
+
+void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
+  const auto say = [&](const char* what, const char* value, const char* source) {
+    out.push_back({what, std::string("\"") + value + "\"", "derived", source});
+  };
+  say("versions modelled", "torch 2.11.0, transformers 5.17.0",
+      "allocator traces of real steps, tests/golden/traces");
+  if (s.data.zero == 2)
+    say("--zero 2", "FSDP2 with reshard_after_forward=False: parameters are sharded between steps",
+        "torch/distributed/fsdp/_fully_shard");
+  if (s.data.zero >= 2)
+    say("FSDP units", "each layer, the embedding, final norm with head",
+        "accelerate 1.15.0, utils/fsdp_utils.py, fsdp2_prepare_model");
+}
+
+}  // namespace
+
+void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
+  refuse(question.strategy);
+  const Rules rules = rules_for(question, parts, step.assumptions);
+  add_assumptions(question.strategy, step.assumptions);
+  StepWriter writer(step.program, parts, question.strategy, question.batch, rules);
+  writer.write();
+  step.states = writer.states();
+  step.caching_allocator = true;
+  writer.add_collectives(step.collectives);
+  for (const reports::Collective& c : step.collectives) {
+    // Ring algorithms: an all-reduce sends the array twice, less one part; the others once.
+    const std::int64_t parts_sent = c.kind == "all_reduce" ? 2 * (c.group - 1) : c.group - 1;
+    step.sent +=
+        Bytes(checked_multiply(ceil_divide(c.array.value(), c.group), parts_sent)) * c.count;
+  }
+}
+
+}  // namespace plimsoll::planner::pytorch
