@@ -99,6 +99,11 @@ bool Config::mentions(const Key& key) const {
   return find(key) != nullptr;
 }
 
+bool Config::is_list(const Key& key) const {
+  const Json* node = find(key);
+  return node != nullptr && node->is_array();
+}
+
 void Config::refuse(const Key& key, std::string_view needed) const {
   const Json* node = find(key);
   std::string_view name = key.names().front();

@@ -41,6 +41,7 @@ class Config {
 
   bool has(const Key& key) const;  // there, and not null
   bool mentions(const Key& key) const;  // there, be it null
+  bool is_list(const Key& key) const;
 
   // A whole number in 1 … 2^63 - 1. Absent: `fallback`; null: an error, as in Transformers.
   std::int64_t count(const Key& key, std::int64_t fallback) const;

@@ -109,7 +109,7 @@ LoraModule adapt(const ModelSpec& model, std::size_t base, std::vector<IndexRang
   module.b.shape = b;
   for (ParameterRow* added : {&module.a, &module.b}) {
     added->ranges = ranges;
-    added->tied = added->transposed = added->buffer = false;
+    added->tied = added->transposed = added->no_gradient = false;
     added->dtype.reset();
   }
   return module;

@@ -60,6 +60,8 @@ const families::Architecture& architecture_of(const Config& config, const Family
   const std::vector<std::string> named = config.texts("architectures", 16);
   if (named.empty()) return family.architectures.front();
   for (const families::Architecture& known : family.architectures)
+    if (known.name == named.front()) return known;
+  for (const families::Architecture& known : family.architectures)
     if (equal_ignoring_case(known.name, named.front())) return known;
   if (!options.assume.empty()) return family.architectures.front();
   std::vector<std::string_view> known;
@@ -91,6 +93,8 @@ ModelSpec build(const Config& config, const ReadOptions& options) {
   model.architecture = architecture.name;
   model.checkpoint_dtype = dtype_of(config);
   family.build(config, architecture.head, model);
+  if (!model.decoder && model.no_decoder.empty())
+    model.no_decoder = "model_type '" + model.model_type + "'";
   (void)model.parameter_count();  // throws where it overflows
   return model;
 }

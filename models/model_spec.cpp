@@ -39,12 +39,11 @@ Count ModelSpec::parameter_count() const {
 Count ModelSpec::active_parameter_count() const {
   Count total;
   for (const ParameterRow& row : parameters) {
-    if (row.active == 0 || row.ranges.empty() || row.tied) {
-      total += row.elements();
-      continue;
-    }
     ParameterRow visited = row;
-    visited.ranges.back().count = row.active;
+    if (row.active > 0 && row.fused_experts)
+      visited.shape.axes[0] = row.active;
+    else if (row.active > 0 && !row.ranges.empty())
+      visited.ranges.back().count = row.active;
     total += visited.elements();
   }
   return total;

@@ -47,10 +47,13 @@ struct ParameterRow {
   std::vector<IndexRange> ranges;  // outermost first; empty: a single tensor
   bool tied = false;  // shares storage with another row: has a name, is not counted
   bool transposed = false;  // weight stored [in, out] (GPT-2's Conv1D) and not [out, in]
-  // Stored like a parameter but never given a gradient (DeepSeek-V3's e_score_correction_bias).
-  bool buffer = false;
-  // Experts: how many of the innermost range one token visits; 0: all of it (dense).
+  // In the checkpoint, but never given a gradient: a buffer (DeepSeek-V3's
+  // e_score_correction_bias), Whisper's sinusoidal positions.
+  bool no_gradient = false;
+  // Experts: how many of the innermost range (or, for `fused_experts`, of the first axis) one token
+  // visits; 0: all of it.
   std::int64_t active = 0;
+  bool fused_experts = false;  // all experts in one tensor, one after another on the first axis
   // Where the checkpoint keeps this row in another dtype than the rest of the model.
   std::optional<DType> dtype;
 
@@ -72,7 +75,7 @@ struct ModelSpec {
   std::string no_decoder;
   std::vector<std::string> notes;  // what the reader left out or assumed, for the user
 
-  // Unique parameters, tied ones once; of the buffers only the rows marked so above.
+  // Unique parameters, tied ones once; of the buffers only rows above.
   Count parameter_count() const;
   Count active_parameter_count() const;  // those that one token passes through
 };

@@ -87,7 +87,7 @@ class Splitter {
   bool fate(const ParameterRow& row, const std::vector<std::int64_t>& indices) {
     const std::string name = expand(row.name, indices);
     const bool frozen = freeze_.match(name), trained = train_.match(name);
-    if (row.buffer) return false;
+    if (row.no_gradient) return false;
     if (train_.patterns.empty()) return !frozen;
     return trained || (!only_train_ && !frozen);
   }

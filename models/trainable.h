@@ -19,9 +19,9 @@ struct TrainableRow {
 
 // The parameter table, each row split where a pattern tells its instances apart
 // ("model.layers.0.*"). All are trained, less what `freeze` matches, plus what `train` matches;
-// with `train` alone, only what it matches. Buffers are never trained; a tied row follows its
-// owner and is matched through the owner's name.
-// Error{bad_input}: a pattern that matches nothing.
+// with `train` alone, only what it matches. Rows without a gradient are never trained; a tied row
+// follows its owner and is matched through the owner's name. Error{bad_input}: a pattern that
+// matches nothing.
 std::vector<TrainableRow> trainable_rows(const ModelSpec& model,
                                          const std::vector<std::string>& freeze,
                                          const std::vector<std::string>& train);

@@ -84,10 +84,7 @@ void build(const Config& config, Head head, ModelSpec& model) {
     table.layer_norm("ln_f", d.hidden);
   });
   if (head == Head::language_model) table.head("lm_head", d.hidden, d.vocab, d.tied);
-  if (head == Head::token_classification)
-    table.linear("classifier", d.hidden, labels(config), true, ModuleKind::head);
-  else
-    add_score(table, config, head, d.hidden);
+  add_classifier(table, config, head, d.hidden);
   model.parameters = table.take();
   model.max_positions = d.positions;
   model.no_decoder = difference(config, head, model);

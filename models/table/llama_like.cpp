@@ -59,11 +59,15 @@ void add_llama(ModelSpec& model, const Config& config, Head head, const LlamaLik
       table.inside("mlp", [&] { add_gated_mlp(table, d.hidden, d.ffn, d.mlp_bias); });
       table.rms_norm("input_layernorm", d.hidden);
       table.rms_norm("post_attention_layernorm", d.hidden);
+      if (d.sandwich_norms) {
+        table.rms_norm("pre_feedforward_layernorm", d.hidden);
+        table.rms_norm("post_feedforward_layernorm", d.hidden);
+      }
     });
     table.rms_norm("norm", d.hidden);
   });
   if (head == Head::language_model) table.head("lm_head", d.hidden, d.vocab, d.tied);
-  add_score(table, config, head, d.hidden);
+  add_classifier(table, config, head, d.hidden, "score");
   model.parameters = table.take();
   model.max_positions = d.positions;
 }

@@ -21,6 +21,7 @@ struct LlamaLike {
   bool out_bias = false;
   bool mlp_bias = false;
   bool qk_norm = false;  // over head_dim
+  bool sandwich_norms = false;  // Gemma 2's norms before and after the MLP
   bool tied = false;
   double attention_dropout = 0;
   std::string activation = "silu";

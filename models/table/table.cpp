@@ -43,10 +43,35 @@ std::int64_t labels(const Config& config) {
   return config.optional_count("num_labels", named > 0 ? named : 2);
 }
 
-void add_score(Table& table, const Config& config, Head head, std::int64_t hidden) {
-  const bool tokens = head == Head::token_classification;
-  if (!tokens && head != Head::sequence_classification) return;
-  table.linear("score", hidden, labels(config), tokens, ModuleKind::head);
+void add_classifier(Table& table, const Config& config, Head head, std::int64_t hidden,
+                    std::string_view token_module) {
+  if (head == Head::sequence_classification)
+    table.linear("score", hidden, labels(config), false, ModuleKind::head);
+  if (head == Head::token_classification)
+    table.linear(token_module, hidden, labels(config), true, ModuleKind::head);
+}
+
+std::int64_t active_experts(const Config& config, const char* key, std::int64_t fallback,
+                            std::int64_t experts) {
+  const std::int64_t active = config.natural(key, fallback);
+  if (active > experts) config.refuse(key, "at most the number of experts");
+  return active;
+}
+
+std::vector<IndexRange> ranges_of(const std::vector<std::int64_t>& indices) {
+  std::vector<IndexRange> ranges;
+  for (const std::int64_t index : indices) {
+    if (!ranges.empty()) {
+      IndexRange& last = ranges.back();
+      if (last.count == 1) last.step = index - last.first;
+      if (index == last.first + last.count * last.step) {
+        ++last.count;
+        continue;
+      }
+    }
+    ranges.push_back({.first = index, .count = 1, .step = 1});
+  }
+  return ranges;
 }
 
 }  // namespace plimsoll::models::families

@@ -69,8 +69,16 @@ class Table {
 // Number of labels of a classifier: num_labels, or the entries of id2label, or 2.
 std::int64_t labels(const Config& config);
 
-// The classifier of decoder families: "score", without a bias for sequences. Nothing for the other
-// heads.
-void add_score(Table& table, const Config& config, Head head, std::int64_t hidden);
+// What most decoders put on top for classification: "score" without a bias for sequences,
+// `token_module` with one for tokens. Nothing for the other heads.
+void add_classifier(Table& table, const Config& config, Head head, std::int64_t hidden,
+                    std::string_view token_module = "classifier");
+
+// How many of `experts` one token visits: the field's value, at most all. null: 0 (not known).
+std::int64_t active_experts(const Config& config, const char* key, std::int64_t fallback,
+                            std::int64_t experts);
+
+// Indices (ascending, different) as few ranges: 0 1 2 5 7 9 -> {0, 3, 1} {5, 3, 2}.
+std::vector<IndexRange> ranges_of(const std::vector<std::int64_t>& indices);
 
 }  // namespace plimsoll::models::families

@@ -1,0 +1,149 @@
+// Every tensor's name, shape and kind against tables that tools/oracle/parameter_tables.py took
+// from Transformers on the meta device.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "models/lora.h"
+#include "models/model_catalog.h"
+#include "models/model_reader.h"
+
+using namespace plimsoll;
+using models::ModelSpec;
+using nlohmann::json;
+
+namespace {
+struct Tensor {
+  std::vector<std::int64_t> shape;
+  bool tied = false, no_gradient = false, conv1d = false, linear = false, embedding = false;
+  bool operator==(const Tensor&) const = default;
+};
+using Tensors = std::map<std::string, Tensor>;
+
+json read_json(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  REQUIRE_MESSAGE(in.good(), path.string());
+  return json::parse(in);
+}
+
+std::filesystem::path golden() {
+  return std::filesystem::path(PLIMSOLL_SOURCE_ROOT) / "tests" / "golden";
+}
+
+// One entry for each tensor that the ranges stand for.
+void add(Tensors& out, const std::string& name, const Tensor& tensor,
+         const std::vector<models::IndexRange>& ranges, std::vector<std::int64_t>& indices) {
+  if (indices.size() == ranges.size()) {
+    const std::string full = models::expand(name, indices);
+    CHECK_MESSAGE(out.emplace(full, tensor).second, "twice in the table: ", full);
+    return;
+  }
+  const models::IndexRange& range = ranges[indices.size()];
+  for (std::int64_t i = 0; i < range.count; ++i) {
+    indices.push_back(range.first + i * range.step);
+    add(out, name, tensor, ranges, indices);
+    indices.pop_back();
+  }
+}
+
+Tensors golden_tensors(const json& rows) {
+  Tensors out;
+  for (const json& row : rows) {
+    Tensor tensor{.shape = row[1]};
+    for (const std::string flag : row[3]) {
+      tensor.tied |= flag == "tied";
+      tensor.no_gradient |= flag == "fixed";
+      tensor.conv1d |= flag == "conv1d";
+      tensor.linear |= flag == "linear";
+      tensor.embedding |= flag == "embedding";
+    }
+    std::vector<models::IndexRange> ranges;
+    for (const json& range : row[2]) ranges.push_back({range[0], range[1], range[2]});
+    std::vector<std::int64_t> indices;
+    add(out, row[0], tensor, ranges, indices);
+  }
+  return out;
+}
+
+bool is_weight(const models::ParameterRow& row) {
+  return row.name.ends_with(".weight");
+}
+
+Tensors tensors_of(const ModelSpec& model) {
+  using models::ModuleKind;
+  Tensors out;
+  for (const models::ParameterRow& row : model.parameters) {
+    const auto& axes = row.shape.axes;
+    const bool linear = row.module == ModuleKind::linear || row.module == ModuleKind::expert;
+    const Tensor tensor{.shape = {axes.begin(), axes.begin() + row.shape.rank},
+                        .tied = row.tied,
+                        .no_gradient = row.no_gradient,
+                        .conv1d = row.transposed,
+                        .linear = linear && is_weight(row),
+                        .embedding = row.module == ModuleKind::embedding && is_weight(row)};
+    std::vector<std::int64_t> indices;
+    add(out, row.name, tensor, row.ranges, indices);
+  }
+  return out;
+}
+
+// Classifiers are linear modules to PEFT unless it is told the task; ours never adapt the head.
+bool is_classifier(const std::string& name) {
+  for (const char* module : {"score.", "classifier.", "qa_outputs."})
+    if (name.starts_with(module)) return true;
+  return false;
+}
+
+void compare(const Tensors& expected, const Tensors& found) {
+  for (const auto& [name, tensor] : expected) {
+    const auto it = found.find(name);
+    if (it == found.end()) {
+      FAIL_CHECK("missing: " << name);
+      continue;
+    }
+    CAPTURE(name);
+    CHECK(it->second.shape == tensor.shape);
+    CHECK(it->second.tied == tensor.tied);
+    CHECK(it->second.no_gradient == tensor.no_gradient);
+    CHECK(it->second.conv1d == tensor.conv1d);
+    CHECK(it->second.embedding == tensor.embedding);
+    if (!is_classifier(name)) CHECK(it->second.linear == tensor.linear);
+  }
+  for (const auto& [name, tensor] : found)
+    CHECK_MESSAGE(expected.contains(name), "not in Transformers: ", name);
+}
+}  // namespace
+
+TEST_CASE("the catalog's tensors are those of Transformers, name by name") {
+  std::set<std::string> not_in_transformers;
+  for (const std::string_view name : models::catalog_names()) {
+    CAPTURE(name);
+    const ModelSpec model = models::catalog_model(name);
+    const auto path = golden() / "parameters" / (std::string(name) + ".json");
+    if (!std::filesystem::exists(path)) {
+      not_in_transformers.insert(model.model_type);
+      continue;
+    }
+    const json table = read_json(path);
+    CHECK(model.parameter_count() == Count(table["parameters"].get<std::int64_t>()));
+    compare(golden_tensors(table["rows"]), tensors_of(model));
+  }
+  CHECK(not_in_transformers == std::set<std::string>{"internlm2"});
+}
+
+TEST_CASE("small configs of every family with every option have Transformers' tensors") {
+  const json small = read_json(golden() / "small_parameter_tables.json");
+  CHECK(small.size() > 140);
+  for (const auto& [name, table] : small.items()) {
+    CAPTURE(name);
+    const ModelSpec model = models::read_model(table["config"].dump(), name, name);
+    CHECK(model.parameter_count() == Count(table["parameters"].get<std::int64_t>()));
+    compare(golden_tensors(table["rows"]), tensors_of(model));
+  }
+}

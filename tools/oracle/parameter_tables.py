@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Parameter tables of Transformers, as golden files for tests/models/parameter_tables_test.cpp.
+
+Builds each model on the meta device (no memory, no download) and writes the name and shape of every
+tensor, folded into patterns with ranges. Run it with Transformers 4, whose modules still have the
+names of the checkpoints (5 fuses and renames experts while loading):
+
+    python tools/oracle/parameter_tables.py catalog            # models/specs/models/*.json
+    python tools/oracle/parameter_tables.py small              # tools/oracle/small_configs.json
+    python tools/oracle/parameter_tables.py counts             # under Transformers 5: counts agree?
+
+A row is [name, shape, ranges, flags]; a range is [first, count, step]. Flags: "linear" is a
+torch.nn.Linear or Conv1D that PEFT's "all-linear" adapts, "conv1d" a weight stored [in, out],
+"head" the output embedding, "embedding" a torch.nn.Embedding, "tied" the second name of a tensor,
+"fixed" one without a gradient. The first name of a tied tensor is the first one in module order.
+"""
+import argparse
+import collections
+import copy
+import json
+import pathlib
+import re
+import sys
+
+import torch
+import transformers
+
+try:
+    from transformers.modeling_utils import no_init_weights
+except ImportError:  # Transformers 5
+    from transformers.initialization import no_init_weights
+from transformers.pytorch_utils import Conv1D
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "parameters"
+NOT_IN_TRANSFORMERS = {"internlm2"}
+
+
+def build(config: dict):
+    fields = {k: v for k, v in copy.deepcopy(config).items() if k not in ("torch_dtype", "dtype")}
+    parsed = transformers.AutoConfig.for_model(**fields)
+    name = (config.get("architectures") or [None])[0]
+    cls = getattr(transformers, name.replace("MPT", "Mpt") if name else "", None)
+    if cls is None:
+        sys.exit(f"{config['model_type']}: Transformers has no class {name}")
+    with torch.device("meta"), no_init_weights():
+        model = cls(parsed)
+    model.tie_weights()
+    return model
+
+
+def flags_of(model) -> dict:
+    """Module name -> flags of its weight, as PEFT's all-linear sees it."""
+    head = model.get_output_embeddings()
+    flags = collections.defaultdict(list)
+    for name, module in model.named_modules(remove_duplicate=False):
+        if module is head:
+            flags[name].append("head")
+        elif isinstance(module, (torch.nn.Linear, Conv1D)):
+            flags[name].append("linear")
+        elif isinstance(module, torch.nn.Embedding):
+            flags[name].append("embedding")
+        if isinstance(module, Conv1D):
+            flags[name].append("conv1d")
+    return flags
+
+
+def tensors_of(model) -> list:
+    modules, seen, out = flags_of(model), {}, []
+    persistent = set(model.state_dict().keys())
+    parameters = list(model.named_parameters(remove_duplicate=False))
+    buffers = [(n, b) for n, b in model.named_buffers() if n in persistent]
+    for name, tensor in parameters + buffers:
+        module, _, leaf = name.rpartition(".")
+        flags = list(modules[module]) if leaf == "weight" else []
+        if id(tensor) in seen:
+            flags.append("tied")
+        seen[id(tensor)] = name
+        if not tensor.requires_grad:
+            flags.append("fixed")
+        out.append((name, list(tensor.shape), flags))
+    return out
+
+
+def progressions(numbers: list) -> list:
+    ranges = []
+    for n in numbers:
+        if ranges:
+            first, count, step = ranges[-1]
+            step = n - first if count == 1 else step
+            if n == first + count * step:
+                ranges[-1] = [first, count + 1, step]
+                continue
+        ranges.append([n, 1, 1])
+    return ranges
+
+
+def ranges_of(indices: list) -> list:
+    """Index tuples -> products of ranges, outermost first."""
+    if not indices[0]:
+        return [[]]
+    by_rest = collections.defaultdict(list)
+    inner = collections.defaultdict(list)
+    for index in indices:
+        inner[index[0]].append(index[1:])
+    for first, rest in inner.items():
+        by_rest[tuple(sorted(rest))].append(first)
+    out = []
+    for rest, firsts in by_rest.items():
+        for outer in progressions(sorted(firsts)):
+            out += [[outer, *r] for r in ranges_of(list(rest))]
+    return out
+
+
+def fold(tensors: list) -> list:
+    groups = collections.OrderedDict()
+    for name, shape, flags in tensors:
+        pattern = re.sub(r"(?<=\.)\d+(?=\.)", "{}", name)
+        numbers = tuple(int(n) for n in re.findall(r"(?<=\.)\d+(?=\.)", name))
+        groups.setdefault((pattern, tuple(shape), tuple(flags)), []).append(numbers)
+    return [[pattern, list(shape), ranges, list(flags)]
+            for (pattern, shape, flags), numbers in groups.items()
+            for ranges in ranges_of(numbers)]
+
+
+def count_of(tensors: list) -> int:
+    return sum(torch.Size(shape).numel() for _, shape, flags in tensors if "tied" not in flags)
+
+
+def table(config: dict) -> dict:
+    model = build(config)
+    tensors = tensors_of(model)
+    return {"transformers": transformers.__version__, "torch": torch.__version__.split("+")[0],
+            "parameters": count_of(tensors), "rows": fold(tensors)}
+
+
+def dump(document: dict, indent: str = "") -> str:
+    """JSON with one row a line."""
+    head = json.dumps({k: v for k, v in document.items() if k != "rows"})[:-1]
+    rows = ",\n".join(f"{indent} " + json.dumps(row) for row in document["rows"])
+    return f'{head}, "rows": [\n{rows}\n{indent}]}}'
+
+
+def write_catalog(names: list) -> None:
+    for path in sorted((ROOT / "models" / "specs" / "models").glob("*.json")):
+        entry = json.loads(path.read_text())
+        if entry["config"]["model_type"] in NOT_IN_TRANSFORMERS or (names and path.stem not in names):
+            continue
+        document = table(entry["config"])
+        (GOLDEN / path.name).write_text(dump(document) + "\n")
+        published = entry["parameters"]
+        differs = "" if published in (None, document["parameters"]) else f" published {published}"
+        print(f"{path.stem}: {document['parameters']}{differs}", flush=True)
+
+
+def write_small(names: list) -> None:
+    configs = json.loads((ROOT / "tools" / "oracle" / "small_configs.json").read_text())
+    tables = [f'"{name}": ' + dump({"config": config, **table(config)}, " ")
+              for name, config in configs.items()]
+    (ROOT / "tests" / "golden" / "small_parameter_tables.json").write_text(
+        "{\n" + ",\n".join(tables) + "\n}\n")
+    print(f"{len(tables)} tables")
+
+
+def goldens() -> dict:
+    """Name -> (config, parameters) of every golden table."""
+    small = json.loads((ROOT / "tests" / "golden" / "small_parameter_tables.json").read_text())
+    out = {name: (golden["config"], golden["parameters"]) for name, golden in small.items()}
+    for path in sorted(GOLDEN.glob("*.json")):
+        entry = json.loads((ROOT / "models" / "specs" / "models" / path.name).read_text())
+        out[path.stem] = (entry["config"], json.loads(path.read_text())["parameters"])
+    return out
+
+
+def check_counts(names: list) -> None:
+    """Do the golden counts hold in this version of Transformers as well?"""
+    differ = 0
+    for name, (config, expected) in goldens().items():
+        if names and name not in names:
+            continue
+        try:
+            found = count_of(tensors_of(build(config)))
+        except Exception as error:  # an option that this version has dropped
+            found = f"{type(error).__name__}: {str(error)[:200]}"
+        if found != expected:
+            differ += 1
+            print(f"{name}: golden {expected}, Transformers {transformers.__version__}: {found}")
+    print(f"{differ} differ")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["catalog", "small", "counts"])
+    parser.add_argument("names", nargs="*")
+    arguments = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    {"catalog": write_catalog, "small": write_small, "counts": check_counts}[arguments.what](
+        arguments.names)
+
+
+if __name__ == "__main__":
+    main()
