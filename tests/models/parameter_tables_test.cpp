@@ -147,3 +147,30 @@ TEST_CASE("small configs of every family with every option have Transformers' te
     compare(golden_tensors(table["rows"]), tensors_of(model));
   }
 }
+
+TEST_CASE("published parameter counts are met exactly") {
+  const json published = read_json(golden() / "published_counts.json");
+  CHECK(published.size() == 81);
+  for (const json& model : published) {
+    const std::string id = model["id"];
+    CAPTURE(id);
+    CHECK(models::read_model(model["config"].dump(), id, id).parameter_count() ==
+          Count(model["parameters"].get<std::int64_t>()));
+  }
+}
+
+TEST_CASE("active parameters are those that one token passes through") {
+  // Embedding, attention, norms, routers, shared and chosen experts, head; each checked by hand:
+  // Mixtral 8x7B: 46 702 792 704 - 32 * 6 * 3 * 4096 * 14336.
+  CHECK(models::catalog_model("mixtral-8x7b").active_parameter_count() == Count(12'879'925'248));
+  // Qwen3 30B-A3B: 30 532 122 624 - 48 * 120 * 3 * 2048 * 768.
+  CHECK(models::catalog_model("qwen3-30b-a3b").active_parameter_count() == Count(3'353'032'704));
+  // DeepSeek-V2: 235 741 434 880 - 59 * 154 * 3 * 5120 * 1536.
+  CHECK(models::catalog_model("deepseek-v2").active_parameter_count() == Count(21'375'800'320));
+  // DeepSeek-V3: 671 026 419 200 - 58 * 248 * 3 * 7168 * 2048.
+  CHECK(models::catalog_model("deepseek-v3").active_parameter_count() == Count(37'552'297'472));
+  // gpt-oss-20b: 20 914 757 184 - 24 * 28 * (2880 * 5760 + 5760 + 2880 * 2880 + 2880).
+  CHECK(models::catalog_model("gpt-oss-20b").active_parameter_count() == Count(4'187'440'704));
+  const ModelSpec dense = models::catalog_model("llama-3.1-8b");
+  CHECK(dense.active_parameter_count() == dense.parameter_count());
+}
