@@ -3,37 +3,16 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
+
+#include "models/json_reader.h"
 
 namespace plimsoll::models {
 
 namespace {
 using nlohmann::json;
-
-constexpr int kDeepest = 256;
-
-// Looks only at brackets outside of strings: whatever is wrong otherwise, the parser will say.
-int depth_of(std::string_view text) {
-  int depth = 0, deepest = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-      continue;
-    }
-    if (c == '"') in_string = true;
-    if (c == '[' || c == '{') deepest = std::max(deepest, ++depth);
-    if (c == ']' || c == '}') --depth;
-    if (deepest > kDeepest) break;
-  }
-  return deepest;
-}
 
 std::string shown(const json& value) {
   if (value.is_object()) return "an object";
@@ -47,28 +26,13 @@ std::string shown(const Key& key) {
   return std::string(key.names().front());
 }
 
-// "[json.exception.parse_error.101] parse error at line 1, column 2: …" without its number.
-std::string reason(const json::exception& error) {
-  const std::string_view what = error.what();
-  const std::size_t end = what.find("] ");
-  std::string text(end == std::string_view::npos ? what : what.substr(end + 2));
-  if (text.size() > 200) text = text.substr(0, 197) + "...";
-  return text;
-}
 }  // namespace
 
 Config::Config(std::shared_ptr<const Json> root, const Json* node, std::string source)
     : root_(std::move(root)), node_(node), source_(std::move(source)) {}
 
 Config Config::parse(std::string_view text, std::string source) {
-  check(depth_of(text) <= kDeepest, ErrorKind::bad_input,
-        [&] { return fmt::format("{}: nested deeper than {} levels", source, kDeepest); });
-  json value;
-  try {
-    value = json::parse(text);
-  } catch (const json::exception& error) {
-    fail(ErrorKind::bad_input, fmt::format("{}: not JSON: {}", source, reason(error)));
-  }
+  json value = parse_json(text, source);
   check(value.is_object(), ErrorKind::bad_input, [&] {
     return fmt::format("{}: {} where a JSON object ({{...}}) is needed", source, shown(value));
   });
@@ -248,25 +212,6 @@ void Config::check_divides(const Key& part_key, std::int64_t part, const Key& wh
     return fmt::format("{}: {} {} is not a multiple of {} {}", source_, shown(whole_key), whole,
                        shown(part_key), part);
   });
-}
-
-std::string read_text_file(const std::string& path, std::int64_t most) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  check(fs::exists(status), ErrorKind::bad_input, [&] { return path + ": no such file"; });
-  check(fs::is_regular_file(status), ErrorKind::bad_input,
-        [&] { return path + ": not a regular file"; });
-  const auto size = static_cast<std::int64_t>(fs::file_size(path, error));
-  check(!error && size <= most, ErrorKind::bad_input, [&] {
-    return fmt::format("{}: {} bytes, at most {} are read", path, error ? -1 : size, most);
-  });
-  std::ifstream in(path, std::ios::binary);
-  check(in.good(), ErrorKind::bad_input, [&] { return path + ": cannot be opened"; });
-  std::string text(static_cast<std::size_t>(size), '\0');
-  in.read(text.data(), size);
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  return text;
 }
 
 }  // namespace plimsoll::models

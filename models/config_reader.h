@@ -82,7 +82,4 @@ class Config {
   std::string source_;
 };
 
-// The text of a regular file of at most `most` bytes; Error{bad_input} otherwise.
-std::string read_text_file(const std::string& path, std::int64_t most);
-
 }  // namespace plimsoll::models

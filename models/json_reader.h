@@ -1,0 +1,19 @@
+// JSON text from a stranger: files that are no files, text that is no JSON, nesting without end.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+namespace plimsoll::models {
+
+// The value that the text stands for. Error{bad_input} naming `source`: not JSON, or nested deeper
+// than 256 (the parser and its values' destructors recurse).
+nlohmann::json parse_json(std::string_view text, const std::string& source);
+
+// The text of a regular file of at most `most` bytes. Error{bad_input}: no such file, a folder, a
+// device, too large, not readable.
+std::string read_text_file(const std::string& path, std::int64_t most);
+
+}  // namespace plimsoll::models

@@ -1,0 +1,44 @@
+// What a safetensors checkpoint says about itself: names, dtypes and shapes from the headers of its
+// files. Tensor data is never read.
+//
+// Format (github.com/huggingface/safetensors, README): 8 bytes little-endian length N, N bytes of
+// JSON {"name": {"dtype", "shape", "data_offsets": [begin, end]}}, then the data.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/base/dtype.h"
+#include "models/base/quantity.h"
+
+namespace plimsoll::models {
+
+struct StoredTensor {
+  std::string name;
+  std::string dtype;  // as written: "BF16"; "" where only the index was there
+  std::vector<std::int64_t> shape;
+
+  Count elements() const;
+};
+
+struct Checkpoint {
+  std::string source;  // the file or index that was read
+  std::vector<StoredTensor> tensors;  // sorted by name
+  // False where the index's files are not there: names are known, shapes are not.
+  bool has_shapes = true;
+  std::optional<Bytes> total_bytes;  // metadata.total_size of an index
+
+  Count elements() const;
+};
+
+// One *.safetensors file. Error{bad_input}: truncated, a header that does not fit into the file or
+// is no JSON of that form, offsets that leave the file, overlap, or do not match dtype and shape.
+Checkpoint read_safetensors_header(const std::filesystem::path& file);
+
+// The checkpoint of a model folder: model.safetensors.index.json and the files that it names, or
+// model.safetensors, or shards without an index; nothing where there is none.
+std::optional<Checkpoint> find_checkpoint(const std::filesystem::path& folder);
+
+}  // namespace plimsoll::models
