@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/model_spec.h"
-#include "models/safetensors_header.h"
+#include "models/safetensors_reader.h"
 
 namespace plimsoll::models {
 

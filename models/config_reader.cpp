@@ -7,8 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "models/json_reader.h"
-
 namespace plimsoll::models {
 
 namespace {

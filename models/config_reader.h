@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "models/base/error.h"
+#include "models/json_reader.h"
 
 namespace plimsoll::models {
 

@@ -7,7 +7,6 @@
 
 #include "models/base/nearest.h"
 #include "models/config_reader.h"
-#include "models/json_reader.h"
 #include "models/table/family.h"
 
 namespace plimsoll::models {

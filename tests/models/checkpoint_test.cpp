@@ -8,7 +8,7 @@
 #include "models/checkpoint_check.h"
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
-#include "models/safetensors_header.h"
+#include "models/safetensors_reader.h"
 
 using namespace plimsoll;
 using models::Checkpoint;

@@ -1,4 +1,4 @@
-#include "models/safetensors_header.h"
+#include "models/safetensors_reader.h"
 
 #include <fmt/format.h>
 
