@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "models/run_names.h"
 
@@ -203,17 +204,34 @@ void add_time(Lines& lines, const Plan& plan) {
 void add_remedies(Lines& lines, const Plan& plan) {
   if (plan.remedies.empty()) return;
   lines.heading("What would help, cheapest first");
+  constexpr std::size_t longest = 32;
+  const Terminal& terminal = lines.terminal();
   std::size_t columns = 0;
-  for (const Remedy& remedy : plan.remedies) columns = std::max(columns, width(remedy.option));
-  columns = std::min<std::size_t>(columns, 34);
+  for (const Remedy& remedy : plan.remedies)
+    if (width(remedy.option) <= longest) columns = std::max(columns, width(remedy.option));
   for (const Remedy& remedy : plan.remedies) {
-    const std::string gain = fmt::format("saves {:>8}, leaves {:>8}", bytes_text(remedy.saves),
-                                         bytes_text(remedy.device));
-    const std::string option = clipped(remedy.option, columns, lines.terminal());
-    const std::string fits =
-        remedy.fits ? "  " + coloured("fits", Colour::green, lines.terminal()) : "";
-    lines.put("  " + padded(option, columns) + "  " + gain + fits);
+    // A long one has a line of its own: it must be there whole, to be copied.
+    const bool own_line = width(remedy.option) > columns;
+    if (own_line) lines.add("  " + remedy.option);
+    lines.put("  " + padded(own_line ? "" : remedy.option, columns) +
+              fmt::format("  saves {:>8}, leaves {:>8}", bytes_text(remedy.saves),
+                          bytes_text(remedy.device)) +
+              (remedy.fits ? "  " + coloured("fits", Colour::green, terminal) : ""));
   }
+}
+
+// "CUDA context: 690 MiB (assumed)" of {"CUDA context, bytes", "723517440"}.
+std::string assumption_text(const Assumption& assumption) {
+  constexpr std::string_view unit = ", bytes";
+  std::string what = assumption.what, value = assumption.value;
+  std::int64_t bytes = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), bytes);
+  if (what.ends_with(unit) && error == std::errc() && end == value.data() + value.size()) {
+    what.resize(what.size() - unit.size());
+    value = bytes_text(Bytes(bytes));
+  }
+  if (value == "null") value = "not known";
+  return fmt::format("  {}: {} ({})", what, value, assumption.basis);
 }
 
 void add_notes(Lines& lines, const Plan& plan) {
@@ -225,9 +243,8 @@ void add_notes(Lines& lines, const Plan& plan) {
   lines.heading(fmt::format("Assumed or calibrated ({}; --json has their sources)", open));
   for (const Assumption& assumption : plan.assumptions)
     if (assumption.basis != "derived")
-      lines.put(
-          clipped(fmt::format("  {}: {} ({})", assumption.what, assumption.value, assumption.basis),
-                  lines.terminal().columns, lines.terminal()));
+      lines.put(clipped(printable(assumption_text(assumption)), lines.terminal().columns,
+                        lines.terminal()));
 }
 }  // namespace
 

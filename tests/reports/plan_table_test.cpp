@@ -71,6 +71,27 @@ TEST_CASE("remedies are shown with what they save and leave") {
   CHECK(has(plan_table(plan, {}), "--recompute full  saves 21.3 GiB, leaves 58.0 GiB  fits"));
 }
 
+TEST_CASE("a long remedy stands whole on a line of its own") {
+  Plan plan = made_up_plan();
+  const std::string option = "--lora-rank 16 --lora-targets all-linear --param-dtype bf16";
+  plan.remedies = {{.option = "--zero 3", .saves = 1_GiB, .device = 2_GiB},
+                   {.option = option, .saves = 1_GiB, .device = 1_GiB, .fits = true}};
+  const std::string text = plan_table(plan, {});
+  CHECK(has(text, "\n  --zero 3  saves 1.00 GiB, leaves 2.00 GiB\n"));
+  CHECK(has(text, "\n  " + option + "\n            saves 1.00 GiB, leaves 1.00 GiB  fits\n"));
+}
+
+TEST_CASE("assumed bytes are shown in units, what has no figure as not known") {
+  Plan plan = made_up_plan();
+  plan.assumptions = {{.what = "CUDA context, bytes", .value = "723517440", .basis = "assumed"},
+                      {.what = "range", .value = "null", .basis = "assumed"},
+                      {.what = "seeds", .value = "16", .basis = "derived"}};
+  const std::string text = plan_table(plan, {});
+  CHECK(has(text, "\n  CUDA context: 690 MiB (assumed)\n  range: not known (assumed)\n"));
+  CHECK(has(text, "Assumed or calibrated (2; "));
+  CHECK(!has(text, "seeds"));
+}
+
 TEST_CASE("no line is wider than the terminal, in blocks, ASCII and colour") {
   for (const bool utf8 : {false, true}) {
     for (const Plan& plan : {made_up_plan(), long_winded_plan()}) {
