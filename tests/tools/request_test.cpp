@@ -10,7 +10,8 @@ using Given = std::vector<std::pair<std::string, std::string>>;
 
 Request request(const std::string& model, const Given& given) {
   Options options;
-  options.add("gpu", "h100");  // the same on a machine that has another one
+  const bool named = !given.empty() && given[0].first == "gpu";
+  if (!named) options.add("gpu", "h100");  // the same on a machine that has another one
   for (const auto& [name, value] : given) options.add(name, value);
   Sources sources;
   return request_from(model, options, sources);
@@ -160,4 +161,26 @@ TEST_CASE("unknown models and GPUs are refused with the nearest name") {
   options.add("gpu", "h1000");
   Sources sources;
   CHECK_THROWS_AS(request_from("gpt2", options, sources), Error);
+}
+
+TEST_CASE("no option is ignored: each one refuses a value that makes no sense") {
+  for (const Option& option : plan_options()) {
+    if (option.value.empty() || option.repeatable) continue;  // flags, patterns
+    // What else an option asks for before it looks at its value.
+    Given given{{std::string(option.name), "%%"}};
+    if (option.name.starts_with("lora-") || option.name == "adapter-dtype")
+      if (option.name != "lora-rank") given.emplace_back("lora-rank", "8");
+    if (option.name == "fsdp-upcast" || option.name == "grad-dtype")
+      given.emplace_back("zero", "3");
+    if (option.name == "reduce-bucket" || option.name == "master-weights")
+      given.emplace_back("stack", "plimsoll");
+    if (option.name == "lora-targets") given[0].second = "a,,b";
+    std::string message;
+    try {
+      (void)request(option.name == "params" ? "" : "gpt2", given);
+    } catch (const Error& error) {
+      message = error.message();
+    }
+    CHECK_MESSAGE(message.find(given[0].second) != std::string::npos, option.name);
+  }
 }
