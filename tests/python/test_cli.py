@@ -64,6 +64,72 @@ class BareCounts(Case):
         self.assertIsNone(plan["peak_bytes"])
 
 
+class Plans(Case):
+    def plan(self, *words, status=None):
+        result = plimsoll("fit", *words, "--json", "-")
+        self.assertIn(result.returncode, (0, 1) if status is None else (status,), result.stderr)
+        return json.loads(result.stdout)
+
+    def test_llama_8b_on_eight_h100(self):
+        common = ["llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--precision", "bf16-mixed", "--seq-len",
+                  "8192", "--micro-batch", "1"]
+        plan = self.plan(*common, "--gpus", "8", "--zero", "3", "--recompute", "full", status=0)
+        self.assertEqual(plan["model"]["parameters"], 8030261248)
+        self.assertEqual((plan["fits"], plan["verdict"]), (True, "fits"))
+        words = [*common, "--gpus", "1", "--zero", "0", "--recompute", "none"]
+        plan = self.plan(*words, status=1)
+        self.assertEqual((plan["fits"], plan["verdict"]), (False, "does not fit"))
+        self.assertTrue(any(remedy["fits"] for remedy in plan["remedies"]))
+        table = plimsoll("fit", *words)
+        self.assertEqual(table.returncode, 1)
+        self.assertTrue(table.stdout.startswith("DOES NOT FIT"))
+        self.assertIn("What would help, cheapest first\n", table.stdout)
+        self.assertIn("--recompute full", table.stdout)
+
+    def test_sums(self):
+        for words in [["gpt2"], ["qwen2.5-7b", "--gpus", "16", "--zero", "3"],
+                      ["llama-3.1-8b", "--lora-rank", "16", "--param-dtype", "bf16"],
+                      ["gpt2-xl", "--gpus", "4", "--zero", "1", "--grad-accum", "4"]]:
+            with self.subTest(words=words):
+                plan = self.plan(*words, "--gpu", "h100", "--reserve", "1GiB")
+                self.assertEqual(sum(plan["at_peak"].values()), plan["peak_bytes"])
+                self.assertEqual(plan["device_bytes"], plan["reserved_bytes"]
+                                 + sum(plan["outside_allocator"].values()))
+                self.assertEqual(plan["usable_bytes"], plan["capacity_bytes"] - 2**30)
+                self.assertEqual(plan["headroom_bytes"],
+                                 plan["usable_bytes"] - plan["device_bytes"])
+                self.assertLessEqual(plan["resident_bytes"], plan["peak_bytes"])
+                self.assertLessEqual(plan["peak_bytes"], plan["reserved_bytes"])
+                self.assertLessEqual(len(plan["timeline"]), 2000)
+                self.assertEqual(max(p["high_water_bytes"] for p in plan["timeline"]),
+                                 plan["peak_bytes"])
+
+    def test_a_config_from_a_path_is_the_same_question_as_from_the_catalog(self):
+        catalog = self.plan("qwen3-0.6b", "--gpu", "h100")
+        path = self.write("config.json", json.dumps(catalog["workload"]["model"]["config"]))
+        for argument in (path, self.folder):
+            plan = self.plan(argument, "--gpu", "h100")
+            self.assertEqual(plan["model"]["name"], str(argument))
+            for key in ("peak_bytes", "states", "at_peak"):
+                self.assertEqual(plan[key], catalog[key])
+            self.assertEqual(plan["workload"]["fingerprint"],
+                             catalog["workload"]["fingerprint"])
+
+    def test_tables_of_plans_are_80_columns_wide_at_most(self):
+        path = self.write("a" * 120 + "\x1b[31m" + "/config.json", json.dumps(TINY))
+        for words in [["gpt2"], ["llama-3.1-70b"], ["llama-3.1-8b", "--gpus", "64", "--zero", "3"],
+                      ["gpt2", "--lora-rank", "8"], [path]]:
+            for locale in ["C", "C.UTF-8"]:
+                text = plimsoll("fit", "--gpu", "h100", *words, LC_ALL=locale).stdout
+                self.assertLessEqual(max(map(len, text.splitlines())), 80, text)
+                self.assertNotIn("\x1b", text)
+
+    def test_detail_adds_every_tensor(self):
+        short, full = (self.plan("gpt2", "--gpu", "h100", *words) for words in ([], ["--detail"]))
+        self.assertGreater(len(full["timeline"]), len(short["timeline"]))
+        self.assertEqual(full["peak_bytes"], short["peak_bytes"])
+
+
 class BadUse(Case):
     def test_options(self):
         for words, part in [

@@ -48,6 +48,28 @@ class Documents(unittest.TestCase):
             ["7.5e9"], ["7.5e9", "--zero", "3", "--gpus", "64", "--precision", "fp16-mixed"],
             ["1e15"], ["1", "--precision", "fp32", "--gpu-memory", "80GB", "--reserve", "1GiB"]]])
 
+    def test_plans(self):
+        for words in [[], ["--detail"], ["--gpus", "8", "--zero", "3", "--shard-group", "4"],
+                      ["--recompute", "every:2", "--detail"],
+                      ["--lora-rank", "8", "--lora-targets", "attention", "--param-dtype", "bf16"],
+                      ["--gpus", "4", "--zero", "1", "--bucket-cap-mb", "100"],
+                      ["--optimizer", "sgd", "--precision", "fp16", "--gpu", "4090"],
+                      ["--gpu", "t4", "--micro-batch", "64"]]:
+            with self.subTest(words=words):
+                if "--gpu" not in words:
+                    words = words + ["--gpu", "h100"]
+                result = plimsoll("fit", "gpt2", "--json", "-", *words)
+                self.assertIn(result.returncode, (0, 1), result.stderr)
+                self.assert_valid("plan", [json.loads(result.stdout)])
+
+    def test_every_model_of_the_catalog(self):
+        names = [m["name"] for m in json.loads(plimsoll("models", "--json", "-").stdout)["models"]]
+        queries = "\n".join(json.dumps({"model": name, "gpu": "h100", "detail": True, "zero": 3,
+                                        "gpus": 8}) for name in names)
+        answers = plimsoll("batch", "-", stdin=queries).stdout.splitlines()
+        self.assertEqual(len(answers), len(names))
+        self.assert_valid("plan", [json.loads(answer) for answer in answers])
+
     def test_catalogs(self):
         self.assert_valid("models", [json.loads(plimsoll("models", "--json", "-").stdout)])
         self.assert_valid("gpus", [json.loads(plimsoll("gpus", "--json", "-").stdout)])
@@ -62,8 +84,12 @@ class Documents(unittest.TestCase):
 
 class Fingerprint(unittest.TestCase):
     def test_python_reproduces_it(self):
-        for words in (["7.5e9"], ["1e9", "--gpus", "8", "--zero", "2", "--precision", "fp32"]):
-            workload = json.loads(plimsoll(*STATES, *words).stdout)["workload"]
+        for words in (["--params", "7.5e9"], ["--params", "1e9", "--gpus", "8", "--zero", "2"],
+                      ["llama-3.1-8b"], ["gpt2", "--lora-rank", "8", "--lora-alpha", "0.0001"],
+                      ["gpt2", "--freeze", "*wte*", "--lora-rank", "4", "--lora-dropout", "1e-5"]):
+            result = plimsoll("fit", "--gpu", "h100", "--json", "-", *words)
+            self.assertIn(result.returncode, (0, 1), result.stderr)
+            workload = json.loads(result.stdout)["workload"]
             found = workload.pop("fingerprint")
             del workload["model"]["name"]
             text = json.dumps(workload, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
