@@ -6,20 +6,32 @@ namespace plimsoll::planner::pytorch {
 using models::kNoGroup;
 using models::OptimizerImpl;
 
-// torch/optim/adamw.py (2.11): foreach makes one list sqrt(exp_avg_sq), a copy of every state of
-// the group; for-loop makes sqrt and its quotient for one parameter at a time; fused makes nothing.
-// SGD updates in place in all three.
-Bytes StepWriter::optimizer_scratch() const {
-  if (strategy_.optimizer != models::Optimizer::adamw) return Bytes(0);
-  switch (strategy_.optimizer_impl.value_or(OptimizerImpl::foreach)) {
-    case OptimizerImpl::foreach:
-      return step_temporaries_;
-    case OptimizerImpl::for_loop:
-      return largest_parameter_ * 2;
-    case OptimizerImpl::fused:
-      return Bytes(0);
+// torch/optim/adamw.py (2.11): foreach makes one list sqrt(exp_avg_sq), a copy of every state that
+// the rank steps; for-loop makes sqrt and its quotient for one parameter at a time; fused makes
+// nothing. SGD updates in place in all three.
+std::vector<TensorId> StepWriter::square_roots() {
+  const bool foreach =
+      strategy_.optimizer == models::Optimizer::adamw &&
+      strategy_.optimizer_impl.value_or(OptimizerImpl::foreach) == OptimizerImpl::foreach;
+  std::vector<TensorId> roots;
+  if (!foreach) return roots;
+  const auto add = [&](models::GroupId group, Bytes bytes) {
+    roots.push_back(b_.tensor_in(group, "exp_avg_sq.sqrt", bytes, Category::temporaries));
+  };
+  if (parallelism_ == DataParallelism::zero_redundancy) {
+    add(kNoGroup, partition_);
+    return roots;
   }
-  return Bytes(0);
+  const auto add_unit = [&](models::GroupId group, const Unit& unit) {
+    if (!rules_.each_parameter) return add(group, unit.state);
+    for (const Parameter& p : *unit.parameters)
+      if (p.trainable) add(group, local(p, stored(p)));
+  };
+  add_unit(kNoGroup, embedding_);
+  for (const Run& run : runs_)
+    for (const Unit& unit : run.units) add_unit(run.group, unit);
+  add_unit(kNoGroup, tail_);
+  return roots;
 }
 
 void StepWriter::optimizer_step() {
@@ -36,8 +48,12 @@ void StepWriter::optimizer_step() {
       for (const Unit& unit : run.units) touch(unit);
     touch(tail_);
   };
+  const std::vector<TensorId> roots = square_roots();
   auto step = b_.op("optimizer.step", Phase::optimizer);
-  step.scratch(optimizer_scratch());
+  for (const TensorId root : roots) step.write(root);
+  if (strategy_.optimizer == models::Optimizer::adamw &&
+      strategy_.optimizer_impl == OptimizerImpl::for_loop)
+    step.scratch(largest_parameter_ * 2);
   touch_gradients(step, false);
   auto zero_grad = b_.op("zero_grad", Phase::optimizer);
   zero_grad.release(loss_);

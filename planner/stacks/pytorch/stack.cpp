@@ -22,6 +22,7 @@ bool any_bias(const ModelParts& parts) {
 Rules rules_for(const Question& question, const ModelParts& parts,
                 std::vector<Assumption>& assumptions) {
   Rules rules;
+  rules.each_parameter = question.detail != Detail::none;
   if (!question.cluster.gpu) return rules;
   const models::Gpu& gpu = *question.cluster.gpu;
   const auto overheads = models::overheads_of("pytorch", gpu, models::kTorchVersion);

@@ -48,35 +48,42 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
 
 // Persistent tensors of one unit; `copies` of them.
 void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
-  Bytes parameters, state, steps, gradients;
   const bool sharded = parallelism_ == DataParallelism::fsdp2;
-  for (const Parameter& p : *unit.parameters) {
-    const Bytes bytes = local(p, stored(p));
-    parameters += bytes;
-    if (!p.trainable) continue;
-    state += bytes;
-    gradients += sharded ? bytes : b_.rounded(storage(Count(p.elements), stored(p)));
-    steps += b_.rounded(Bytes(4));  // fused AdamW keeps `step` on the device
-    largest_parameter_ = std::max(largest_parameter_, bytes);
-  }
+  const bool partitioned = parallelism_ == DataParallelism::zero_redundancy;  // see declare_states
+  const bool adam = strategy_.optimizer == models::Optimizer::adamw;
+  const bool momentum = strategy_.optimizer == models::Optimizer::momentum;
+  const bool fused = adam && strategy_.optimizer_impl == OptimizerImpl::fused;
+  Bytes parameters, state, steps, gradients;
   const auto persistent = [&](const char* name, Bytes bytes, Category category) {
     b_.tensor_in(unit.group, name, bytes, category, Residency::persistent);
   };
-  persistent("parameters", parameters, Category::parameters);
+  const auto declare = [&](Bytes weights, Bytes moments, Bytes counters) {
+    persistent("parameters", weights, Category::parameters);
+    if (partitioned || moments == Bytes(0)) return;
+    if (adam) persistent("exp_avg", moments, Category::optimizer);
+    if (adam) persistent("exp_avg_sq", moments, Category::optimizer);
+    if (momentum) persistent("momentum_buffer", moments, Category::optimizer);
+    if (fused) persistent("step", counters, Category::optimizer);
+  };
+  for (const Parameter& p : *unit.parameters) {
+    const Bytes bytes = local(p, stored(p));
+    const Bytes trained = p.trainable ? bytes : Bytes(0);
+    const Bytes counter = p.trainable ? b_.rounded(Bytes(4)) : Bytes(0);  // fused: on the device
+    parameters += bytes;
+    state += trained;
+    steps += counter;
+    if (p.trainable)
+      gradients += sharded ? bytes : b_.rounded(storage(Count(p.elements), stored(p)));
+    largest_parameter_ = std::max(largest_parameter_, trained);
+    if (rules_.each_parameter) declare(bytes, trained, counter);
+  }
+  if (!rules_.each_parameter) declare(parameters, state, steps);
+  unit.state = state;
   states_.parameters += parameters * copies;
   states_.gradients += gradients * copies;
-  step_temporaries_ += state * copies;
-  if (parallelism_ == DataParallelism::zero_redundancy) return;  // partitioned below
-  const bool adam = strategy_.optimizer == models::Optimizer::adamw;
-  const bool momentum = strategy_.optimizer == models::Optimizer::momentum;
-  if (adam || momentum)
-    persistent(adam ? "exp_avg" : "momentum_buffer", state, Category::optimizer);
-  if (adam) persistent("exp_avg_sq", state, Category::optimizer);
+  if (partitioned) return;
   states_.optimizer += state * (copies * (adam ? 2 : momentum ? 1 : 0));
-  if (adam && strategy_.optimizer_impl == OptimizerImpl::fused) {
-    persistent("step", steps, Category::optimizer);
-    states_.optimizer += steps * copies;
-  }
+  if (fused) states_.optimizer += steps * copies;
 }
 
 // ZeroRedundancyOptimizer gives whole parameters to ranks: largest first, each to the rank that has
@@ -121,7 +128,7 @@ void StepWriter::declare_states() {
   declare_unit(tail_, 1);
   if (parallelism_ == DataParallelism::zero_redundancy) {
     const Bytes part = largest_partition();
-    step_temporaries_ = part;
+    partition_ = part;
     const auto persistent = [&](const char* name, Bytes bytes) {
       b_.tensor_in(models::kNoGroup, name, bytes, Category::optimizer, Residency::persistent);
       states_.optimizer += bytes;

@@ -20,6 +20,7 @@ struct Unit {
   Bytes cast;  // flat low-precision copy of the local shards
   Bytes reduce_input;  // reduce-scatter input, padded
   Bytes reduce_output;
+  Bytes state;  // one optimizer state of its trained parameters, as this rank steps them
   Bytes shard_grad_cast;  // the shard's gradient in the stored dtype, where that differs
   TensorId gather_forward = kNoTensor, gather_backward = kNoTensor;
   TensorId full_forward = kNoTensor, full_backward = kNoTensor;
@@ -101,7 +102,7 @@ class StepWriter final : public GradientSink {
 
   // optimizer.cpp
   void optimizer_step();
-  Bytes optimizer_scratch() const;
+  std::vector<TensorId> square_roots();
 
   ProgramBuilder b_;
   const ModelParts& parts_;
@@ -128,7 +129,7 @@ class StepWriter final : public GradientSink {
            total_weight_ = kNoTensor, seed_ = kNoTensor;
   std::int64_t times_ = 1;
   reports::States states_;
-  Bytes largest_parameter_, step_temporaries_;
+  Bytes largest_parameter_, partition_;
 };
 
 }  // namespace plimsoll::planner::pytorch

@@ -29,6 +29,8 @@ struct Rules {
   // What runs behind scaled_dot_product_attention; the CPU kernel has no workspace of its own.
   enum class Sdpa { cpu, flash, cudnn } sdpa = Sdpa::flash;
   std::int64_t batch_tensors = 3;  // int64 tensors of a batch: input_ids, labels, attention_mask
+  // Parameters and states one by one, not one sum a layer: for the allocator's replay.
+  bool each_parameter = false;
   Bytes blas_workspace;  // cuBLAS's, inside the caching allocator, of all threads
 };
 
