@@ -6,7 +6,9 @@
 #include <cctype>
 
 #include "models/base/nearest.h"
+#include "models/checkpoint_check.h"
 #include "models/config_reader.h"
+#include "models/safetensors_reader.h"
 #include "models/table/family.h"
 
 namespace plimsoll::models {
@@ -98,6 +100,28 @@ ModelSpec build(const Config& config, const ReadOptions& options) {
   (void)model.parameter_count();  // throws where it overflows
   return model;
 }
+
+// The sum first, then what explains it; a checkpoint that is just the model needs no words.
+void add_checkpoint_notes(ModelSpec& model, const std::filesystem::path& folder) {
+  constexpr std::size_t kMostNotes = 16;
+  const std::optional<Checkpoint> checkpoint = find_checkpoint(folder);
+  if (!checkpoint) return;
+  const CheckpointCheck result = check_checkpoint(model, *checkpoint);
+  if (result.differences.empty()) return;
+  const std::string what = result.agrees() ? "holds this model" : "does not hold this model";
+  if (checkpoint->has_shapes)
+    model.notes.push_back(fmt::format("{} {}: {} elements stored, {} parameters",
+                                      checkpoint->source, what, result.stored_elements.value(),
+                                      result.model_parameters.value()));
+  else
+    model.notes.push_back(
+        fmt::format("{} {} (compared by name: its files are not there)", checkpoint->source, what));
+  for (std::size_t i = 0; i < std::min(kMostNotes, result.differences.size()); ++i)
+    model.notes.push_back(result.differences[i].text);
+  if (result.differences.size() > kMostNotes)
+    model.notes.push_back(
+        fmt::format("and {} more differences", result.differences.size() - kMostNotes));
+}
 }  // namespace
 
 ModelSpec read_model(std::string_view config_text, std::string name, std::string source,
@@ -131,8 +155,10 @@ ModelSpec model_from_path(const std::filesystem::path& path, const ReadOptions& 
   const fs::path file = folder ? path / "config.json" : path;
   check(!folder || fs::exists(file, error), ErrorKind::bad_input,
         [&] { return path.string() + ": a folder without a config.json"; });
-  return read_model(read_text_file(file.string(), kMostConfigBytes), path.string(), file.string(),
-                    options);
+  ModelSpec model = read_model(read_text_file(file.string(), kMostConfigBytes), path.string(),
+                               file.string(), options);
+  add_checkpoint_notes(model, file.parent_path());
+  return model;
 }
 
 }  // namespace plimsoll::models

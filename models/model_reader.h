@@ -23,7 +23,9 @@ struct ReadOptions {
 ModelSpec read_model(std::string_view config_text, std::string name, std::string source,
                      const ReadOptions& options = {});
 
-// A config.json, or a folder that has one.
+// A config.json, or a folder that has one. Where safetensors files or their index lie beside it,
+// their headers are compared with the parameter table (models/checkpoint_check.h) and each
+// difference becomes a note; a header that cannot be read is Error{bad_input}.
 ModelSpec model_from_path(const std::filesystem::path& path, const ReadOptions& options = {});
 
 }  // namespace plimsoll::models

@@ -237,6 +237,23 @@ TEST_CASE("packed weights are explained: GPTQ, bitsandbytes, MXFP4") {
   CHECK(of_kind(check, DifferenceKind::quantized) != nullptr);
 }
 
+TEST_CASE("a folder's checkpoint is compared with its config, and a broken one is refused") {
+  const Folder folder;
+  folder.write("config.json", R"({"model_type": "llama", "hidden_size": 2, "vocab_size": 3,
+      "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 1,
+      "architectures": ["LlamaModel"]})");
+  CHECK(models::model_from_path(folder.path()).notes.empty());
+  folder.write(
+      "model.safetensors",
+      file_of(R"({"norm.weight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}})", 8));
+  const ModelSpec model = models::model_from_path(folder.path() / "config.json");
+  // 3 * 2 + 4 * 2 * 2 + 3 * 2 + 3 * 2 = 34; ten tensors are missing beside the norm.
+  REQUIRE(model.notes.size() == 1 + 10);
+  CHECK(model.notes[0].ends_with("does not hold this model: 2 elements stored, 34 parameters"));
+  folder.write("model.safetensors", "12345678{");
+  CHECK_THROWS_AS(models::model_from_path(folder.path()), Error);
+}
+
 TEST_CASE("missing, extra and differently shaped tensors are named and do not agree") {
   const ModelSpec llama = models::catalog_model("llama-3.2-1b");
   Checkpoint checkpoint = checkpoint_of(llama, "BF16");
