@@ -31,6 +31,7 @@ class CachingAllocator {
 
   Bytes allocated() const { return Bytes(allocated_); }  // blocks in use, as memory_allocated()
   Bytes peak_allocated() const { return Bytes(peak_allocated_); }
+  void reset_peak_allocated() { peak_allocated_ = allocated_; }
   Bytes reserved() const { return Bytes(reserved_); }  // segments, as memory_reserved()
   Bytes peak_reserved() const { return Bytes(peak_reserved_); }
 

@@ -120,20 +120,20 @@ std::optional<Bytes> segment_limit(const Capacity& capacity, const Outside& outs
 // What the allocator reserves within `limit`. Where that is not enough: about the least with which
 // the step would run (a full allocator gives cached segments back, so the figure without any limit
 // says too much).
-Bytes reserved_bytes(const StackStep& step, const Timeline& timeline, Bytes peak,
-                     std::optional<Bytes> limit) {
-  if (!step.caching_allocator) return peak;
-  if (limit && *limit >= peak) {
+Reserved allocate(const StackStep& step, const Timeline& timeline, const Peak& peak,
+                  std::optional<Bytes> limit) {
+  if (!step.caching_allocator) return {true, peak.bytes, peak.bytes, peak.resident};
+  if (limit && *limit >= peak.bytes) {
     const Reserved reserved = replay(step.program, timeline, limit);
-    if (reserved.fits) return reserved.reserved;
+    if (reserved.fits) return reserved;
   }
   for (const std::int64_t percent : {102, 105, 110, 120}) {
     if (!limit) break;
     const Reserved tight =
-        replay(step.program, timeline, Bytes(checked_multiply(peak.value() / 100, percent)));
-    if (tight.fits) return tight.reserved;
+        replay(step.program, timeline, Bytes(checked_multiply(peak.bytes.value() / 100, percent)));
+    if (tight.fits) return tight;
   }
-  return replay(step.program, timeline, std::nullopt).reserved;
+  return replay(step.program, timeline, std::nullopt);
 }
 
 // Device bytes of a changed question; the allocator is replayed only where the peak alone fits.
@@ -151,7 +151,7 @@ Outcome quick(const Question& question) {
   if (!capacity.usable || least > *capacity.usable) return outcome;
   const Timeline timeline = unroll(step.program);
   outcome.device = outside.typical.total() +
-                   reserved_bytes(step, timeline, peak.bytes, segment_limit(capacity, outside));
+                   allocate(step, timeline, peak, segment_limit(capacity, outside)).reserved;
   outcome.fits = outcome.device <= *capacity.usable;
   return outcome;
 }
@@ -165,12 +165,15 @@ void add_step(const Question& question, Plan& plan) {
   const Peak peak = finder.find(step.program);
   const Outside outside = outside_of(question);
   const Capacity capacity = capacity_of(question.cluster);
-  plan.peak = peak.bytes;
-  plan.resident = peak.resident;
+  const Reserved allocator = allocate(step, timeline, peak, segment_limit(capacity, outside));
+  plan.peak = allocator.allocated;
+  plan.resident = allocator.resident;
+  plan.reserved = allocator.reserved;
   plan.at_peak = categories_at(step.program, timeline, timeline.peak_step);
+  // Blocks that were handed out whole although the request was up to 1 MiB smaller.
+  plan.at_peak[static_cast<std::size_t>(Category::temporaries)] += allocator.allocated - peak.bytes;
   plan.peak_place = place_of(step.program, timeline.steps[timeline.peak_step].at);
   plan.states = step.states;
-  plan.reserved = reserved_bytes(step, timeline, plan.peak, segment_limit(capacity, outside));
   plan.outside = outside.typical;
   plan.collectives = step.collectives;
   plan.bytes_sent_per_gpu_per_step = step.sent;

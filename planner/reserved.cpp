@@ -38,8 +38,10 @@ class Replay {
   }
 
   Reserved run() {
-    const bool done = persistent(false) && step(true) && step(false);
-    return {done, allocator_.peak_reserved(), allocator_.peak_allocated()};
+    bool done = persistent(false) && step(true);
+    allocator_.reset_peak_allocated();
+    done = done && step(false);
+    return {done, allocator_.peak_reserved(), allocator_.peak_allocated(), allocator_.allocated()};
   }
 
  private:

@@ -11,7 +11,9 @@ namespace plimsoll::planner {
 struct Reserved {
   bool fits = true;  // within the capacity
   Bytes reserved;  // largest sum of segments
-  Bytes allocated;  // largest sum of blocks in use, slack of blocks that were not split included
+  // Sums of blocks in use, as the allocator counts them: with the part of a block that was not
+  // worth splitting off. The largest of the last step, and what stays between steps.
+  Bytes allocated, resident;
 };
 
 // Two steps in a row, as a run begins: parameters first, the optimizer's states when the first step

@@ -18,6 +18,7 @@
 #include "planner/peak.h"
 #include "planner/stacks/pytorch/step.h"
 #include "planner/timeline.h"
+#include "tests/planner/oracle_workload.h"
 
 using namespace plimsoll;
 using nlohmann::json;
@@ -29,57 +30,6 @@ struct Phases {
   std::array<std::int64_t, 3> end{};
   std::int64_t resident = 0;
 };
-
-template <class Choice>
-Choice choice(const json& text) {
-  return *models::choice_from<Choice>(text.get<std::string>());
-}
-
-std::optional<models::Lora> lora_of(const json& lora) {
-  if (!lora.is_object()) return std::nullopt;
-  models::Lora out;
-  out.rank = lora["rank"];
-  out.alpha = lora["alpha"];
-  out.dropout = lora["dropout"];
-  out.dtype = *dtype_from(lora["adapter_dtype"].get<std::string>());
-  std::string targets = lora["targets"];
-  for (std::size_t comma; (comma = targets.find(',')) != std::string::npos;) {
-    out.targets.push_back(targets.substr(0, comma));
-    targets.erase(0, comma + 1);
-  }
-  out.targets.push_back(targets);
-  return out;
-}
-
-models::Strategy strategy_of(const json& workload) {
-  const json &s = workload["strategy"], &stack = workload["stack"];
-  models::Strategy out;
-  out.precision = choice<models::Precision>(s["precision"]);
-  out.gpus = s["world_size"];
-  out.data.zero = s["zero"];
-  out.data.fsdp_version = stack["fsdp_version"];
-  if (s["shard_group"].is_number()) out.data.shard_group = s["shard_group"];
-  if (s["param_dtype"].is_string())
-    out.param_dtype = dtype_from(s["param_dtype"].get<std::string>());
-  const bool mixed = out.precision == models::Precision::bf16_mixed ||
-                     out.precision == models::Precision::fp16_mixed;
-  if (s["grad_dtype"].is_string())
-    out.data.reduce_dtype = dtype_from(s["grad_dtype"].get<std::string>());
-  else if (out.data.zero >= 2 && mixed)
-    out.data.reduce_dtype = DType::fp32;
-  out.optimizer = choice<models::Optimizer>(s["optimizer"]);
-  out.optimizer_impl = choice<models::OptimizerImpl>(stack["optimizer_impl"]);
-  out.attention = choice<models::Attention>(s["attention"]);
-  out.loss = choice<models::Loss>(s["loss"]);
-  const std::string recompute = s["recompute"];
-  if (recompute.starts_with("every:"))
-    out.recompute = {models::RecomputeKind::every, std::stoi(recompute.substr(6))};
-  else
-    out.recompute.kind = *models::choice_from<models::RecomputeKind>(recompute);
-  out.data.gradient_as_bucket_view = s["ddp"]["bucket_view"];
-  out.lora = lora_of(s["lora"]);
-  return out;
-}
 
 Phases measured_phases(const json& trace) {
   Phases out;
@@ -110,11 +60,8 @@ Phases planned_phases(const json& trace, const std::string& name) {
   const json& workload = trace["workload"];
   const models::ModelSpec model =
       models::read_model(workload["model"]["config"].dump(), name, name, {});
-  const models::Strategy strategy = strategy_of(workload);
-  models::Batch batch;
-  batch.seq_len = workload["batch"]["seq_len"];
-  batch.micro_batch = workload["batch"]["micro_batch"];
-  batch.grad_accum = workload["batch"]["grad_accum"];
+  const models::Strategy strategy = tests::strategy_of(workload);
+  const models::Batch batch = tests::batch_of(workload);
   planner::pytorch::Rules rules;
   rules.granularity = 1;  // requested bytes
   rules.batch_tensors = 1;  // the traced loop passes one tensor as input_ids and labels

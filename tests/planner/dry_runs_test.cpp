@@ -1,0 +1,92 @@
+// Peak and reserved bytes of full-size models against torch's own allocator.
+//
+// tests/golden/dry_runs.json: max_memory_allocated() and max_memory_reserved() of real training
+// loops on a CUDA runtime that computes nothing (tools/oracle/dry_runs.py).
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "models/model_catalog.h"
+#include "planner/reserved.h"
+#include "planner/stacks/pytorch/step.h"
+#include "planner/timeline.h"
+#include "tests/planner/oracle_workload.h"
+
+using namespace plimsoll;
+using nlohmann::json;
+
+namespace {
+
+struct Planned {
+  Bytes peak, reserved, resident;
+};
+
+Planned plan_run(const json& workload) {
+  const models::ModelSpec model =
+      models::catalog_model(workload["model"]["name"].get<std::string>());
+  const models::Strategy strategy = tests::strategy_of(workload);
+  const planner::ModelParts parts = planner::model_parts(model, strategy);
+  planner::pytorch::Rules rules;
+  rules.sdpa = planner::pytorch::Rules::Sdpa::flash;  // what a dry run can run
+  rules.batch_tensors = 1;
+  rules.each_parameter = true;
+  const planner::LayerPart& layer = parts.runs.front().layer;
+  // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
+  rules.blas_workspace = 64_MiB + (layer.q.bias ? 1_MiB : 0_MiB);
+  models::StepProgram program;
+  planner::pytorch::StepWriter(program, parts, strategy, tests::batch_of(workload), rules).write();
+  const planner::Timeline timeline = planner::unroll(program);
+  const planner::Reserved allocator = planner::replay(program, timeline, std::nullopt);
+  return {allocator.allocated, allocator.reserved, allocator.resident};
+}
+
+double error(Bytes planned, const json& measured) {
+  return planned.real() / measured.get<double>() - 1;
+}
+
+// Runs that are not within the limits yet, with the reason; one that has come within them fails the
+// test, so that the list only shrinks.
+const std::map<std::string, std::string> kKnown{
+    {"gpt2-bf16", "reserved"},
+    {"gpt2-ddp-mixed", "GELU under autocast"},
+    {"gpt2-xl-mixed", "GELU under autocast"},
+    {"llama-2-7b-bf16-eager", "eager attention"},
+    {"llama-3.1-8b-lora", "adapters"},
+    {"mistral-7b-bf16", "a window as long as the sequence"},
+};
+
+}  // namespace
+
+TEST_CASE("planned peaks of full-size models are within 0.3 % of torch's, reserved within 8 %") {
+  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/dry_runs.json"));
+  double worst_peak = 0, worst_reserved = 0;
+  std::size_t runs = 0;
+  for (const json& run : document["runs"]) {
+    const std::string name = run["case"];
+    CAPTURE(name);
+    double peak = 1, resident = 1, reserved = 1;
+    try {
+      const Planned planned = plan_run(run["workload"]);
+      peak = std::abs(error(planned.peak, run["peak_bytes"]));
+      reserved = std::abs(error(planned.reserved, run["reserved_bytes"]));
+      resident = std::abs(error(planned.resident, run["resident_bytes"]));
+    } catch (const Error& refused) {
+      CHECK(refused.kind() == ErrorKind::unsupported);
+    }
+    const bool within = peak <= 0.003 && resident <= 0.005 && reserved <= 0.08;
+    CHECK_MESSAGE(within != kKnown.contains(name), "peak ", 100 * peak, " %, resident ",
+                  100 * resident, " %, reserved ", 100 * reserved, " %");
+    ++runs;
+    if (!within) continue;
+    worst_peak = std::max(worst_peak, peak);
+    worst_reserved = std::max(worst_reserved, reserved);
+  }
+  const std::size_t good = runs - kKnown.size();
+  MESSAGE(good << " of " << runs << " full-size runs: largest error of the peak "
+               << 100 * worst_peak << " %, of reserved bytes " << 100 * worst_reserved << " %");
+  CHECK(runs >= 25);
+}

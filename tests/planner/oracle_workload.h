@@ -1,0 +1,72 @@
+// Workloads as tools/oracle/README.md defines them, as the planner's types.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "models/run_names.h"
+#include "models/run_spec.h"
+
+namespace plimsoll::tests {
+
+using nlohmann::json;
+
+template <class Choice>
+Choice choice(const json& text) {
+  return *models::choice_from<Choice>(text.get<std::string>());
+}
+
+inline std::optional<models::Lora> lora_of(const json& lora) {
+  if (!lora.is_object()) return std::nullopt;
+  models::Lora out;
+  out.rank = lora["rank"];
+  out.alpha = lora["alpha"];
+  out.dropout = lora["dropout"];
+  out.dtype = *dtype_from(lora["adapter_dtype"].get<std::string>());
+  std::string targets = lora["targets"];
+  for (std::size_t comma; (comma = targets.find(',')) != std::string::npos;) {
+    out.targets.push_back(targets.substr(0, comma));
+    targets.erase(0, comma + 1);
+  }
+  out.targets.push_back(targets);
+  return out;
+}
+
+inline models::Strategy strategy_of(const json& workload) {
+  const json &s = workload["strategy"], &stack = workload["stack"];
+  models::Strategy out;
+  out.precision = choice<models::Precision>(s["precision"]);
+  out.gpus = s["world_size"];
+  out.data.zero = s["zero"];
+  out.data.fsdp_version = stack["fsdp_version"];
+  if (s["shard_group"].is_number()) out.data.shard_group = s["shard_group"];
+  if (s["param_dtype"].is_string())
+    out.param_dtype = dtype_from(s["param_dtype"].get<std::string>());
+  const bool mixed = out.precision == models::Precision::bf16_mixed ||
+                     out.precision == models::Precision::fp16_mixed;
+  if (s["grad_dtype"].is_string())
+    out.data.reduce_dtype = dtype_from(s["grad_dtype"].get<std::string>());
+  else if (out.data.zero >= 2 && mixed)
+    out.data.reduce_dtype = DType::fp32;
+  out.optimizer = choice<models::Optimizer>(s["optimizer"]);
+  out.optimizer_impl = choice<models::OptimizerImpl>(stack["optimizer_impl"]);
+  out.attention = choice<models::Attention>(s["attention"]);
+  out.loss = choice<models::Loss>(s["loss"]);
+  const std::string recompute = s["recompute"];
+  if (recompute.starts_with("every:"))
+    out.recompute = {models::RecomputeKind::every, std::stoi(recompute.substr(6))};
+  else
+    out.recompute.kind = *models::choice_from<models::RecomputeKind>(recompute);
+  out.data.gradient_as_bucket_view = s["ddp"]["bucket_view"];
+  out.lora = lora_of(s["lora"]);
+  return out;
+}
+
+inline models::Batch batch_of(const json& workload) {
+  return {.seq_len = workload["batch"]["seq_len"],
+          .micro_batch = workload["batch"]["micro_batch"],
+          .grad_accum = workload["batch"]["grad_accum"]};
+}
+
+}  // namespace plimsoll::tests
