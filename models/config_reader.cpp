@@ -27,7 +27,10 @@ std::string shown(const Key& key) {
 }  // namespace
 
 Config::Config(std::shared_ptr<const Json> root, const Json* node, std::string source)
-    : root_(std::move(root)), node_(node), source_(std::move(source)) {}
+    : root_(std::move(root)),
+      node_(node),
+      read_(std::make_shared<std::set<std::string, std::less<>>>()),
+      source_(std::move(source)) {}
 
 Config Config::parse(std::string_view text, std::string source) {
   json value = parse_json(text, source);
@@ -43,7 +46,9 @@ const nlohmann::json* Config::find(const Key& key) const {
   const json& object = *node_;
   for (const std::string_view name : key.names()) {
     const auto it = object.find(std::string(name));
-    if (it != object.end()) return &*it;
+    if (it == object.end()) continue;
+    read_->emplace(name);
+    return &*it;
   }
   return nullptr;
 }
@@ -64,6 +69,10 @@ bool Config::mentions(const Key& key) const {
 bool Config::is_list(const Key& key) const {
   const Json* node = find(key);
   return node != nullptr && node->is_array();
+}
+
+bool Config::was_read(std::string_view name) const {
+  return read_->contains(name);
 }
 
 void Config::refuse(const Key& key, std::string_view needed) const {

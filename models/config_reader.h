@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +44,7 @@ class Config {
   bool has(const Key& key) const;  // there, and not null
   bool mentions(const Key& key) const;  // there, be it null
   bool is_list(const Key& key) const;
+  bool was_read(std::string_view name) const;  // by any of the calls of this class, of this object
 
   // A whole number in 1 … 2^63 - 1. Absent: `fallback`; null: an error, as in Transformers.
   std::int64_t count(const Key& key, std::int64_t fallback) const;
@@ -79,6 +82,7 @@ class Config {
 
   std::shared_ptr<const Json> root_;
   const Json* node_;  // inside *root_
+  std::shared_ptr<std::set<std::string, std::less<>>> read_;  // shared by copies
   std::string source_;
 };
 

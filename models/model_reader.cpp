@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 
 #include "models/base/nearest.h"
@@ -87,6 +88,29 @@ std::optional<Config> text_part(const Config& config, const ReadOptions& options
   return text;
 }
 
+// A config for a model's own code may keep its sizes under names that the family of that
+// model_type does not read; its defaults would then be a guess dressed as an answer.
+void check_sizes_were_read(const Config& config, std::string_view model_type) {
+  constexpr std::array<std::array<const char*, 7>, 2> kGroups{
+      {{"hidden_size", "n_embd", "n_embed", "d_model", "dim", "hidden_dim", "model_dim"},
+       {"num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "n_blocks",
+        "depth"}}};
+  for (const auto& group : kGroups) {
+    const char* unread = nullptr;
+    bool read = false;
+    for (const char* key : group) {
+      const bool was_read = config.was_read(key);
+      read |= was_read;
+      if (!was_read && config.mentions(key)) unread = key;
+    }
+    check(read || unread == nullptr, ErrorKind::unsupported, [&] {
+      return fmt::format(
+          "{}: '{}' is not a size of model_type '{}' in Transformers (a config for custom code?)",
+          config.source(), unread, model_type);
+    });
+  }
+}
+
 ModelSpec build(const Config& config, const ReadOptions& options) {
   const Family family = family_of(config, options);
   const families::Architecture& architecture = architecture_of(config, family, options);
@@ -95,6 +119,9 @@ ModelSpec build(const Config& config, const ReadOptions& options) {
   model.architecture = architecture.name;
   model.checkpoint_dtype = dtype_of(config);
   family.build(config, architecture.head, model);
+  check_sizes_were_read(config, family.model_type);
+  if (config.has("quantization_config"))
+    model.notes.push_back("quantization_config is not applied: parameters are counted unpacked");
   if (!model.decoder && model.no_decoder.empty())
     model.no_decoder = "model_type '" + model.model_type + "'";
   (void)model.parameter_count();  // throws where it overflows

@@ -177,6 +177,17 @@ TEST_CASE("a path that is no config is refused: no file, no config in it, not a 
   CHECK(message("/dev/zero") == "/dev/zero: not a regular file");
 }
 
+TEST_CASE("sizes under names that the family does not read are refused, not ignored") {
+  // An early revision of granite-3b-code-base, written for its own code.
+  const Error error = error_of(R"({"model_type": "granite", "n_embd": 2560, "n_layer": 32,
+                                   "n_head": 32, "n_inner": 10240, "vocab_size": 49152})");
+  CHECK(error.kind() == ErrorKind::unsupported);
+  CHECK(error.message().find("'n_embd' is not a size of model_type 'granite'") !=
+        std::string::npos);
+  // The same size under two names is harmless.
+  CHECK_NOTHROW(read(R"({"model_type": "llama", "hidden_size": 4096, "dim": 4096})"));
+}
+
 TEST_CASE("a multimodal config gives its text model and says so") {
   const ModelSpec model = read(R"({"model_type": "mistral3", "architectures":
       ["Mistral3ForConditionalGeneration"], "torch_dtype": "bfloat16",
