@@ -95,7 +95,8 @@ def main(arguments):
     if "--update" in arguments:
         README.write_text("\n".join(lines), encoding="utf-8")
         return 0
-    print(f"{len(found)} commands of README.md, {bad} differ")
+    print(f"{len(found)} commands of README.md, {bad} differ"
+          + (" (tools/check_readme.py --update writes what they print)" if bad else ""))
     return 1 if bad else 0
 
 

@@ -234,6 +234,10 @@ reports::Plan answer(const Request& request) {
   if (request.model) {
     plan.config_json = request.model->config;
     plan.model_name = request.model->spec.name;
+    if (plan.strategy.stack == Stack::pytorch && plan.strategy.data.zero == 2)
+      plan.advice.push_back(
+          "--zero 2 on pytorch is FSDP with reshard_after_forward=False: parameters are sharded "
+          "between steps, unlike ZeRO-2.");
     for (const std::string& note : request.model->spec.notes) plan.advice.push_back(note);
   }
   plan.fingerprint = reports::fingerprint(reports::canonical_workload(plan));
