@@ -1,0 +1,149 @@
+// Whole plans: states in closed form, sums, bounds, remedies.
+#include "planner/plan.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "models/gpu_catalog.h"
+#include "models/model_catalog.h"
+
+using namespace plimsoll;
+using models::Optimizer;
+using models::Precision;
+using models::RecomputeKind;
+using models::Strategy;
+
+namespace {
+
+struct Asked {
+  models::ModelSpec model;
+  planner::Question question;
+  explicit Asked(const char* name, const char* gpu = "h100-sxm-80gb")
+      : model(models::catalog_model(name)) {
+    question.cluster.gpu = models::find_gpu(gpu);
+    question.batch.seq_len = 1024;
+  }
+  reports::Plan plan() {
+    question.model = &model;
+    return planner::plan(question);
+  }
+};
+
+// llama-2-7b: 6,738,415,616 parameters; every axis divides by 8 and every tensor by 512 B.
+constexpr std::int64_t kP = 6'738'415'616;
+
+reports::States states(Precision precision, int zero, std::int64_t gpus) {
+  Asked asked("llama-2-7b");
+  asked.question.strategy.precision = precision;
+  asked.question.strategy.data.zero = zero;
+  asked.question.strategy.gpus = gpus;
+  asked.question.remedies = false;
+  return asked.plan().states;
+}
+
+}  // namespace
+
+TEST_CASE("PyTorch's model states are the closed forms") {
+  // fp32, and autocast on fp32 weights: 4 + 4 + 8 bytes per parameter; FSDP divides all of them.
+  CHECK(states(Precision::fp32, 0, 1).total() == 16 * Bytes(kP));
+  CHECK(states(Precision::bf16_mixed, 0, 8).total() == 16 * Bytes(kP));
+  CHECK(states(Precision::bf16_mixed, 3, 8).total() == 2 * Bytes(kP));
+  CHECK(states(Precision::fp32, 2, 8).total() == 2 * Bytes(kP));
+  // Pure bf16: 2 + 2 + 4.
+  CHECK(states(Precision::bf16, 0, 1).total() == 8 * Bytes(kP));
+  CHECK(states(Precision::bf16, 3, 8).total() == Bytes(kP));
+  // ZeroRedundancyOptimizer gives whole parameters to ranks: the fullest has at least an eighth,
+  // and at most one more of the largest tensors (the embedding, 32000 x 4096).
+  const Bytes optimizer = states(Precision::fp32, 1, 8).optimizer;
+  CHECK(optimizer >= Bytes(kP));
+  CHECK(optimizer <= Bytes(kP) + 8 * Bytes(32'000LL * 4096));
+}
+
+TEST_CASE("FSDP pads each parameter's first axis, and the shards hold the whole") {
+  Asked asked("gpt2");  // 768 wide: neither 768 nor 50257 rows divide by 7
+  asked.question.strategy.precision = Precision::fp32;
+  asked.question.strategy.gpus = 7;
+  asked.question.strategy.data.zero = 3;
+  const reports::Plan plan = asked.plan();
+  const Bytes whole = 4 * Bytes(124'439'808);
+  CHECK(plan.states.parameters * 7 >= whole);
+  // 148 tensors, each at most one row and 512 B too long on each of 7 ranks; rows of at most 3072.
+  CHECK(plan.states.parameters * 7 <= whole + Bytes(148LL * 7 * (4 * 3072 + 512)));
+}
+
+TEST_CASE("the categories of every plan sum to its peak, and bounds hold") {
+  for (const char* name : {"gpt2", "llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b"})
+    for (const int zero : {0, 1, 2, 3})
+      for (const RecomputeKind kind :
+           {RecomputeKind::none, RecomputeKind::full, RecomputeKind::sqrt})
+        for (const Precision precision :
+             {Precision::fp32, Precision::bf16_mixed, Precision::bf16}) {
+          Asked asked(name);
+          asked.question.strategy.gpus = 4;
+          asked.question.strategy.data.zero = zero;
+          asked.question.strategy.recompute.kind = kind;
+          asked.question.strategy.precision = precision;
+          const reports::Plan plan = asked.plan();
+          CAPTURE(name);
+          CAPTURE(zero);
+          REQUIRE(reports::sum(plan.at_peak) == plan.peak);
+          REQUIRE(plan.peak >= plan.resident);
+          REQUIRE(plan.peak >= plan.states.total());  // foreach AdamW: all states and a copy
+          REQUIRE(plan.reserved >= plan.peak);
+          REQUIRE(plan.device >= plan.reserved);
+          REQUIRE(plan.hardware_flops_per_step >= plan.model_flops_per_step);
+        }
+}
+
+TEST_CASE("model FLOPs are 6 N_mm + 3 L a (d_qk + d_v) s for each token") {
+  // gpt2: weights in products: 12 (768·2304 + 768² + 2·768·3072) + 50257·768 = 123,532,032;
+  // attention 3·12·12·(64 + 64)·1024 = 56,623,104; times 1024 tokens.
+  Asked asked("gpt2");
+  const double per_token = 6.0 * 123'532'032 + 56'623'104;
+  CHECK(asked.plan().model_flops_per_step == doctest::Approx(per_token * 1024).epsilon(1e-12));
+}
+
+TEST_CASE("a plan that does not fit says what would help, each gain found by planning again") {
+  Asked asked("llama-3.1-8b");
+  asked.question.batch.seq_len = 4096;
+  const reports::Plan plan = asked.plan();
+  CHECK_FALSE(plan.fits);
+  REQUIRE(plan.remedies.size() >= 2);
+  for (const reports::Remedy& remedy : plan.remedies) CHECK(remedy.saves > Bytes(0));
+  const auto sharded = std::find_if(plan.remedies.begin(), plan.remedies.end(),
+                                    [](const auto& r) { return r.option == "--gpus 8 --zero 3"; });
+  REQUIRE(sharded != plan.remedies.end());
+  CHECK(sharded->fits);
+  // The remedy, asked for by itself, gives what was promised.
+  asked.question.strategy.gpus = 8;
+  asked.question.strategy.data.zero = 3;
+  const reports::Plan again = asked.plan();
+  CHECK(again.fits);
+  CHECK(std::abs((again.device - sharded->device).real()) <= 0.02 * again.device.real());
+}
+
+TEST_CASE("a shard group that does not divide the ranks is bad input") {
+  Asked asked("gpt2");
+  asked.question.strategy.gpus = 8;
+  asked.question.strategy.data = {.zero = 3, .shard_group = 3};
+  CHECK_THROWS_AS(asked.plan(), Error);
+}
+
+TEST_CASE("families without a step program answer their states and say so") {
+  Asked asked("gemma-2-2b");
+  const reports::Plan plan = asked.plan();
+  CHECK(plan.states_only);
+  CHECK(plan.parameters == Count(2'614'341'888));
+  CHECK(plan.states.total() == 16 * Bytes(2'614'341'888));
+  REQUIRE(!plan.advice.empty());
+  CHECK(plan.advice[0].find("gemma2") != std::string::npos);
+}
+
+TEST_CASE("remedies cannot be found where the capacity is not known") {
+  Asked asked("llama-3.1-8b");
+  asked.question.cluster.gpu.reset();
+  const reports::Plan plan = asked.plan();
+  CHECK_FALSE(plan.capacity.has_value());
+  CHECK(plan.remedies.empty());
+}
