@@ -88,6 +88,12 @@ TEST_CASE("the categories of every plan sum to its peak, and bounds hold") {
           CAPTURE(name);
           CAPTURE(zero);
           REQUIRE(reports::sum(plan.at_peak) == plan.peak);
+          Bytes highest;
+          for (const reports::TimelinePoint& point : plan.timeline) {
+            REQUIRE(reports::sum(point.by_category) == point.high_water);
+            highest = std::max(highest, point.high_water);
+          }
+          REQUIRE(highest == plan.peak);
           REQUIRE(plan.peak >= plan.resident);
           REQUIRE(plan.peak >= plan.states.total());  // foreach AdamW: all states and a copy
           REQUIRE(plan.reserved >= plan.peak);
