@@ -70,14 +70,27 @@ TEST_CASE("a model is read from a file and from its folder, once, with sorted ke
 
 TEST_CASE("the local GPU is read from the driver's files and found under its own name") {
   const Folder driver;
-  CHECK(!local_gpu(driver.path.string()));
-  CHECK(!local_gpu((driver.path / "gone").string()));
+  CHECK(!local_gpu(driver.path.string(), "/nonexistent"));
+  CHECK(!local_gpu((driver.path / "gone").string(), "/nonexistent"));
   driver.write("0000:65:00.0/information", "Model: \t\t NVIDIA H200\nIRQ:   \t\t 24\n");
   driver.write("0000:b3:00.0/information", "Model: \t\t Tesla T4\n");
   CHECK(local_gpu(driver.path.string()) == "NVIDIA H200");
   CHECK(gpu_by_driver_name("NVIDIA H200")->name == "h200-sxm-141gb");
   CHECK(gpu_by_driver_name("Tesla T4")->name == "t4");
   CHECK(!gpu_by_driver_name("NVIDIA H900"));
+}
+
+TEST_CASE("nvidia-smi is asked only where there is a GPU without the driver's files") {
+  const Folder folder;
+  folder.write("nvidia-smi", "#!/bin/sh\necho NVIDIA L40S\necho NVIDIA T4\n");
+  ::chmod((folder.path / "nvidia-smi").c_str(), 0755);
+  const std::string path = ::getenv("PATH");
+  ::setenv("PATH", (folder.path.string() + ":" + path).c_str(), 1);
+  CHECK(!local_gpu("/nonexistent", "/nonexistent"));
+  CHECK(local_gpu("/nonexistent", "/dev/null") == "NVIDIA L40S");
+  folder.write("nvidia-smi", "#!/bin/sh\necho no driver\nexit 9\n");
+  CHECK(!local_gpu("/nonexistent", "/dev/null"));
+  ::setenv("PATH", path.c_str(), 1);
 }
 
 TEST_CASE("a file appears whole or not at all") {

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 
 #include "models/gpu_catalog.h"
 
@@ -32,21 +33,35 @@ std::optional<std::string> model_line(const std::string& text) {
   const std::string value = text.substr(at, text.find('\n', at) - at);
   return value.empty() || value == "Unknown" ? std::nullopt : std::optional(value);
 }
+// The first 4 KiB; the driver's files have no size and are read as streams.
+std::string start_of(std::FILE* file) {
+  std::string text(4096, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  return text;
+}
+
+std::optional<std::string> asked_of_nvidia_smi() {
+  std::FILE* pipe = ::popen("nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null", "r");
+  if (pipe == nullptr) return std::nullopt;
+  const std::string text = start_of(pipe);
+  if (::pclose(pipe) != 0 || text.empty()) return std::nullopt;
+  return text.substr(0, text.find('\n'));
+}
 }  // namespace
 
-std::optional<std::string> local_gpu(const std::string& driver) {
+std::optional<std::string> local_gpu(const std::string& driver, const std::string& device) {
   std::error_code error;
   std::optional<fs::path> first;
   for (const fs::directory_entry& entry : fs::directory_iterator(driver, error))
     if (!first || entry.path() < *first) first = entry.path();
-  if (!first) return std::nullopt;
-  // The driver's files have no size: they are read as streams.
-  std::FILE* file = std::fopen((*first / "information").c_str(), "r");
-  if (file == nullptr) return std::nullopt;
-  std::string text(4096, '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), file));
-  std::fclose(file);
-  return model_line(text);
+  if (first) {
+    const auto close = [](std::FILE* file) { std::fclose(file); };
+    const std::unique_ptr<std::FILE, decltype(close)> file(
+        std::fopen((*first / "information").c_str(), "r"));
+    if (file) return model_line(start_of(file.get()));
+  }
+  if (!fs::exists(device, error)) return std::nullopt;
+  return asked_of_nvidia_smi();
 }
 
 std::optional<models::Gpu> gpu_by_driver_name(std::string_view name) {

@@ -12,9 +12,11 @@ namespace plimsoll::tools {
 
 inline constexpr std::string_view kDefaultGpu = "h100-sxm-80gb";
 
-// The model name of this machine's first NVIDIA GPU ("NVIDIA H200"), read from the driver's files
-// under `driver` (no process is started: nvidia-smi takes a second); nothing where there is none.
-std::optional<std::string> local_gpu(const std::string& driver = "/proc/driver/nvidia/gpus");
+// The name of this machine's first NVIDIA GPU ("NVIDIA H200"); nothing where there is none. Read
+// from the driver's files under `driver`; only where there is a GPU without such files nvidia-smi
+// is asked, which takes a second.
+std::optional<std::string> local_gpu(const std::string& driver = "/proc/driver/nvidia/gpus",
+                                     const std::string& device = "/dev/nvidia0");
 
 // The catalog's entry for a name as the driver gives it; nothing where the catalog has none.
 std::optional<models::Gpu> gpu_by_driver_name(std::string_view name);
