@@ -1,6 +1,8 @@
 #include "planner/reserved.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "planner/caching_allocator.h"
@@ -25,9 +27,10 @@ class Replay {
   Replay(const StepProgram& program, const Timeline& timeline, std::optional<Bytes> capacity)
       : program_(program), timeline_(timeline), allocator_(capacity) {
     handles_.assign(timeline.lifetimes.size(), -1);
+    number_in_model_order();
     schedule_.births.resize(timeline.steps.size());
     schedule_.deaths.resize(timeline.steps.size());
-    for (std::size_t i = 0; i < timeline.lifetimes.size(); ++i) {
+    for (const std::size_t i : order_) {
       const Lifetime& life = timeline.lifetimes[i];
       if (decl(life).residency == Residency::persistent || life.birth < 0) continue;
       schedule_.births[static_cast<std::size_t>(life.birth)].push_back(
@@ -49,6 +52,24 @@ class Replay {
     return program_.tensors[static_cast<std::size_t>(life.tensor)];
   }
 
+  // What is allocated at one moment is so in the order of the model's parameters: all tensors of
+  // one layer before those of the next. Neighbouring declarations of one group make a block.
+  void number_in_model_order() {
+    std::vector<std::int32_t> block(program_.tensors.size());
+    for (std::size_t i = 1; i < block.size(); ++i)
+      block[i] =
+          block[i - 1] + (program_.tensors[i].group != program_.tensors[i - 1].group ? 1 : 0);
+    order_.resize(timeline_.lifetimes.size());
+    std::iota(order_.begin(), order_.end(), std::size_t{0});
+    std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
+      const Lifetime &x = timeline_.lifetimes[a], &y = timeline_.lifetimes[b];
+      const auto key = [&](const Lifetime& life) {
+        return std::pair(block[static_cast<std::size_t>(life.tensor)], life.instance);
+      };
+      return key(x) < key(y);
+    });
+  }
+
   bool take(std::size_t lifetime) {
     const TensorDecl& tensor = decl(timeline_.lifetimes[lifetime]);
     const auto handle = allocator_.allocate(tensor.bytes, tensor.stream);
@@ -59,7 +80,7 @@ class Replay {
 
   // The optimizer's states, or everything else that stays.
   bool persistent(bool states) {
-    for (std::size_t i = 0; i < timeline_.lifetimes.size(); ++i) {
+    for (const std::size_t i : order_) {
       const TensorDecl& tensor = decl(timeline_.lifetimes[i]);
       if (tensor.residency != Residency::persistent) continue;
       if ((tensor.category == Category::optimizer) == states && !take(i)) return false;
@@ -93,6 +114,7 @@ class Replay {
   CachingAllocator allocator_;
   Schedule schedule_;
   std::vector<CachingAllocator::Handle> handles_;
+  std::vector<std::size_t> order_;
 };
 
 }  // namespace
