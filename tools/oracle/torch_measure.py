@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """What a training step really allocates in PyTorch: traces without a GPU, measurements with one.
 
-  torch_measure.py --trace NAME [--out FILE]     record one of the built-in trace cases (no GPU)
+  torch_measure.py --workload FILE --out FILE    measure one workload on the GPU
+  torch_measure.py --sweep FILE --out DIR        measure a list of them, resumable
+  torch_measure.py --dry-run …                   either without a GPU: PyTorch's memory, no time
+  torch_measure.py --trace NAME|FILE [--out FILE]  every allocation of a step, without a GPU
   torch_measure.py --trace all --out DIR         regenerate tests/golden/traces
-  torch_measure.py --trace FILE.json             record the workload in FILE.json
-  torch_measure.py --list-traces
 
 How the trace works without a GPU. dry_cuda.c (beside this file) is a CUDA runtime that computes
 nothing: PyTorch finds one GPU, takes its CUDA branches, and asks its own caching allocator for
@@ -33,6 +34,7 @@ import gc
 import hashlib
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -60,8 +62,8 @@ class NoDevice(Exception):
 
 STACK_DEFAULTS = {
     "name": "pytorch",
-    "version": None,
-    "transformers_version": None,
+    "version": "2.11.0",
+    "transformers_version": "5.17.0",
     "compile": False,
     "kernels": "eager",
     "fsdp_version": 2,
@@ -105,7 +107,7 @@ STRATEGY_DEFAULTS = {
     "offload": [],
     "offload_to": "cpu",
 }
-LORA_DEFAULTS = {"rank": 8, "alpha": 16, "targets": "all-linear", "dropout": 0.0,
+LORA_DEFAULTS = {"rank": 8, "alpha": 16.0, "targets": "all-linear", "dropout": 0.0,
                  "adapter_dtype": "fp32"}
 BATCH_DEFAULTS = {"seq_len": 4096, "micro_batch": 1, "grad_accum": 1}
 
@@ -116,18 +118,21 @@ ACCEPTED = {
     "zero": [0, 1, 2, 3],
     "optimizer": ["adamw", "sgd", "momentum", "adafactor", "muon", "adam8bit", "paged-adam8bit"],
     "attention": ["flash", "eager", "math"],
-    "loss": ["full", "fused"],
-    "quantize": [None, "nf4", "nf4-dq", "int8"],
     "optimizer_impl": ["foreach", "fused", "for-loop"],
     "fsdp_version": [1, 2],
     "fsdp_units": ["layers", "layers+ends"],
-    "kernels": ["eager", "liger"],
     "sdpa_backend": ["auto", "flash", "efficient", "cudnn", "math"],
     "adapter_dtype": ["fp32", "bf16"],
 }
-# Options of the contract that plain PyTorch with Transformers has no single way of doing.
-ONLY_DEFAULT = ["tp", "sequence_parallel", "pp", "pp_schedule", "virtual_stages", "cp", "ep",
-                "optimizer_in_backward", "galore_rank", "offload", "offload_to", "quant_storage"]
+# Options of the contract that this program does not measure: other parallelisms and offload have no
+# single way in plain PyTorch; Liger, chunked losses and quantized bases need packages and kernels
+# that no test here can reach.
+ONLY_DEFAULT = {
+    "strategy": ["tp", "sequence_parallel", "pp", "pp_schedule", "virtual_stages", "cp", "ep",
+                 "optimizer_in_backward", "galore_rank", "offload", "offload_to", "quantize",
+                 "quant_storage", "kbit_prep", "loss", "master_weights"],
+    "stack": ["name", "kernels"],
+}
 
 
 def filled(given, defaults, where):
@@ -151,6 +156,12 @@ def positive(value, name, least=1):
         raise BadInput(f"{name}: a whole number of at least {least} is needed, not {value!r}")
 
 
+def number(value, name):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+        raise BadInput(f"{name}: a number is needed, not {value!r}")
+    return float(value)
+
+
 def normalised(workload):
     """The workload with every key of the table present, checked; the fingerprint is kept."""
     if not isinstance(workload, dict):
@@ -168,19 +179,21 @@ def normalised(workload):
     if strategy["lora"] is not None:
         strategy["lora"] = filled(strategy["lora"], LORA_DEFAULTS, "strategy.lora")
         positive(strategy["lora"]["rank"], "strategy.lora.rank")
+        for key in ("alpha", "dropout"):
+            strategy["lora"][key] = number(strategy["lora"][key], f"strategy.lora.{key}")
         accepted(strategy["lora"]["adapter_dtype"], "adapter_dtype", "strategy.lora")
     if strategy["param_dtype"] is None:
-        strategy["param_dtype"] = {"bf16": "bf16", "fp16": "fp16"}.get(strategy["precision"], "fp32")
-    for key in ("precision", "param_dtype", "grad_dtype", "zero", "optimizer", "attention", "loss",
-                "quantize"):
-        accepted(strategy[key], key, "strategy")
-    for key in ("optimizer_impl", "fsdp_version", "fsdp_units", "kernels", "sdpa_backend"):
-        accepted(stack[key], key, "stack")
-    if stack["name"] != "pytorch":
-        raise BadInput(f"stack.name: {stack['name']!r}; this program measures pytorch only")
-    for key in ONLY_DEFAULT:
-        if strategy[key] != STRATEGY_DEFAULTS[key]:
-            raise BadInput(f"strategy.{key}: {strategy[key]!r} is not measured by this program")
+        strategy["param_dtype"] = {"bf16": "bf16", "fp16": "fp16"}.get(strategy["precision"],
+                                                                       "fp32")
+    for key, value in ACCEPTED.items():
+        for where, part in (("strategy", strategy), ("stack", stack)):
+            if key in part:
+                accepted(part[key], key, where)
+    for where, part in (("strategy", strategy), ("stack", stack)):
+        defaults = STRATEGY_DEFAULTS if where == "strategy" else STACK_DEFAULTS
+        for key in ONLY_DEFAULT[where]:
+            if part[key] != defaults[key]:
+                raise BadInput(f"{where}.{key}: {part[key]!r} is not measured by this program")
     positive(strategy["world_size"], "strategy.world_size")
     for key in BATCH_DEFAULTS:
         positive(batch[key], f"batch.{key}", 2 if key == "seq_len" else 1)
@@ -203,10 +216,11 @@ def recompute_interval(kind):
 
 
 def fingerprint(workload):
-    """16 hex digits: SHA-256 of the normalised workload without its fingerprint, as JSON with
-    sorted keys and no spaces. Used only where the input brings none (lists written by hand)."""
-    plain = {k: v for k, v in normalised(workload).items() if k != "fingerprint"}
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    """What reports/fingerprint.h computes: the first 16 hex digits of the SHA-256 of the workload
+    without fingerprint and model.name, every key present, keys sorted, no spaces."""
+    plain = json.loads(json.dumps(normalised(workload)))
+    del plain["fingerprint"], plain["model"]["name"]
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -240,8 +254,8 @@ def start_dry_cuda(capacity_bytes=150109880320, capability=(9, 0), multiprocesso
                          *capability, multiprocessors)
     import torch
     if not torch.version.cuda or int(torch.version.cuda.split(".")[0]) != 13:
-        raise NoDevice(f"the dry CUDA runtime has the layouts of CUDA 13; torch {torch.__version__} "
-                       f"is built for {torch.version.cuda or 'no CUDA'}")
+        raise NoDevice("the dry CUDA runtime has the layouts of CUDA 13; "
+                       f"torch {torch.__version__} is built for {torch.version.cuda or 'no CUDA'}")
     # A dry plan for cuDNN attention cannot be built (see the top of this file).
     torch.backends.cuda.enable_cudnn_sdp(False)
     answer_for_the_data()
@@ -346,9 +360,6 @@ class LayerGroup:
             groups = [Group(layers[i:i + size]) for i in range(0, len(layers), size)]
             parent = model.get_submodule(path.rpartition(".")[0])
             setattr(parent, path.rpartition(".")[2], torch.nn.ModuleList(groups))
-            for attribute in ("num_hidden_layers",):
-                if getattr(parent, "config", None) is not None and hasattr(parent.config, attribute):
-                    setattr(parent.config, attribute, len(groups))
 
 
 def select_recompute(model, kind):
@@ -404,7 +415,7 @@ def with_lora(model, lora):
 
 
 def build_model(workload, device):
-    """The Transformers model with adapters and recompute, on device (meta if it will be sharded)."""
+    """The Transformers model with adapters and recompute, on device (meta before sharding)."""
     import torch
     stack, strategy = workload["stack"], workload["strategy"]
     config = hf_config(workload["model"], stack)
@@ -539,7 +550,8 @@ def build_optimizer(model, workload):
     classes = {"adamw": (torch.optim.AdamW, {"lr": 1e-4, **how}),
                "sgd": (torch.optim.SGD, {"lr": 1e-4, **how}),
                "momentum": (torch.optim.SGD, {"lr": 1e-4, "momentum": 0.9, **how}),
-               "adafactor": (torch.optim.Adafactor, {"lr": 1e-4, "foreach": how.get("foreach", False)}),
+               "adafactor": (torch.optim.Adafactor,
+                             {"lr": 1e-4, "foreach": how.get("foreach", False)}),
                "muon": (torch.optim.Muon, {"lr": 1e-4})}
     if kind.endswith("adam8bit"):
         import bitsandbytes
@@ -562,16 +574,22 @@ class Training:
         self.workload, self.device = workload, device
         strategy, batch = workload["strategy"], workload["batch"]
         build_on = "meta" if sharded(strategy) else device
+        if not torch.cuda.is_available():
+            raise NoDevice("torch sees no CUDA device")
         inner = build_model(workload, build_on)
+        self.flops = flop_counts(inner, workload)
         self.vocabulary = inner.get_input_embeddings().weight.shape[0]
         self.model = distributed(inner, workload)
+        if workload["stack"]["compile"]:
+            self.model = torch.compile(self.model)
         self.names = {id(m): clean(path) for path, m in self.model.named_modules()}
         self.optimizer = build_optimizer(self.model, workload)
         mixed = strategy["precision"].endswith("-mixed")
         uses_autocast = mixed and (not sharded(strategy) or workload["stack"]["fsdp_autocast"])
         self.autocast_dtype = torch_dtype(strategy["precision"].split("-")[0]) if uses_autocast \
             else None
-        self.scaler = torch.amp.GradScaler(device) if strategy["precision"] == "fp16-mixed" else None
+        scaled = strategy["precision"] == "fp16-mixed"
+        self.scaler = torch.amp.GradScaler(device) if scaled else None
         shape = (batch["micro_batch"], batch["seq_len"])
         self.ids = torch.randint(0, self.vocabulary, shape, device=device)
 
@@ -797,21 +815,35 @@ class Recorder:
         optimizer = getattr(training.optimizer, "optim", training.optimizer)
         for p, state in optimizer.state.items():
             for key in sorted(state, key=str):
-                self.own(state[key], "optimizer", f"{key} {self.observer.parameters.get(id(p), '')}")
+                name = self.observer.parameters.get(id(p), "")
+                self.own(state[key], "optimizer", f"{key} {name}")
 
     def run(self):
         torch = self.torch
         strategy = self.workload["strategy"]
         # DDP replaces its buckets at the start of the second step: its third is the steady one.
-        replicated = strategy["zero"] < 2 and (strategy["world_size"] > 1 or strategy["ddp"]["wrap"])
+        replicated = strategy["zero"] < 2 and (strategy["world_size"] > 1 or
+                                               strategy["ddp"]["wrap"])
         steps = 3 if replicated else 2
         gc.collect()
         gc.disable()    # releases happen where reference counts say so, the same every time
-        torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python",
-                                                 max_entries=10_000_000)
+        self.start_history()
         self.mark(0, "build")
         self.training = Training(self.workload)
         self.observer = Observer(self.training)
+        entries = self.observe(1, steps, started=True)
+        gc.enable()
+        return entries
+
+    def start_history(self):
+        self.torch.cuda.memory._record_memory_history(
+            enabled="all", context=None, stacks="python", max_entries=10_000_000)
+
+    def observe(self, first, last, started=False):
+        """Steps first … last under observation; the allocator's history of them."""
+        torch = self.torch
+        if not started:
+            self.start_history()
         inner_forward = self.training.forward
         step = 0
 
@@ -824,27 +856,30 @@ class Recorder:
 
         def forward():
             loss = inner_forward()
-            if step == steps and self.observer.phase == "forward":
+            if step == last and self.observer.phase == "forward":
                 self.mark(step, "saved")
                 self.saved = saved_tensors(loss, self.observer)
             return loss
 
         self.training.forward = forward
         with self.observer.watching():
-            for step in range(1, steps + 1):
+            for step in range(first, last + 1):
                 self.training.step(at)
+        self.training.forward = inner_forward
         self.own_model()
         entries = torch.cuda.memory._snapshot()["device_traces"][0]
         torch.cuda.memory._record_memory_history(enabled=None)
-        gc.enable()
         return entries
 
 
-def intervals(entries):
-    """(allocations, positions of the marks). Allocations and releases are numbered in order; an
-    allocation has born, dies (null: still there), bytes as requested, address, and the tag of the
-    operator that asked and of the one that let go (N: inside operator N, N+: after it)."""
-    allocations, live, marks, position, marker = [], {}, [], 0, None
+def intervals(entries, initial=()):
+    """(allocations, positions of the marks). `initial`: rows that were live before.
+
+    Allocations and releases are numbered in order; an allocation has born, dies (null: still
+    there), bytes as requested, address, and the tag of the operator that asked and of the one that
+    let go (N: inside operator N, N+: after it)."""
+    allocations, marks, position, marker = list(initial), [], 0, None
+    live = {row["address"]: row for row in allocations}
     for e in entries:
         if e["action"] == "alloc" and e["user_metadata"] == "mark":
             marks.append(position)
@@ -891,12 +926,15 @@ def block_bytes(size):
 def phase_table(allocations, marks, boundaries):
     """Per phase the bytes live at its begin and end, and the highest between, as requested and as
     blocks of 512 bytes; peak_at is the number of the allocation event that reached it."""
-    change = {}
+    change, rows, live, blocks = {}, [], 0, 0
     for a in allocations:
-        change[a["born"]] = a["bytes"]
+        if a["born"] < 0:
+            live += a["bytes"]
+            blocks += block_bytes(a["bytes"])
+        else:
+            change[a["born"]] = a["bytes"]
         if a["dies"] is not None:
             change[a["dies"]] = -a["bytes"]
-    rows, live, blocks = [], 0, 0
     for (step, phase), begin, end in zip(boundaries, marks, marks[1:]):
         row = {"step": step, "phase": phase, "begin": begin, "end": end, "begin_bytes": live,
                "peak_bytes": live, "peak_at": begin, "peak_block_bytes": blocks}
@@ -1020,6 +1058,493 @@ def to_text(document):
 
 
 # ------------------------------------------------------------------------------------------------
+# Measurement: plimsoll.measurement/1 (reports/schema/plimsoll.measurement-1.json)
+# ------------------------------------------------------------------------------------------------
+
+MEASUREMENT_SCHEMA = "plimsoll.measurement/1"
+VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_MODULE_LOADING",
+             "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE", "CUDA_VISIBLE_DEVICES",
+             "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "TORCH_CUDNN_SDPA_PREFERRED",
+             "NCCL_NVLS_ENABLE", "NCCL_MAX_CTAS", "OMP_NUM_THREADS")
+# Dense peak FLOP/s by name and dtype, from NVIDIA's data sheets (sparsity excluded). fp32 is that
+# of the CUDA cores: PyTorch leaves TF32 off for matrix products.
+PEAKS = [("H200", {"bf16": 989.4e12, "fp16": 989.4e12, "fp32": 66.9e12}),
+         ("H100 PCIe", {"bf16": 756e12, "fp16": 756e12, "fp32": 51.2e12}),
+         ("H100 NVL", {"bf16": 835e12, "fp16": 835e12, "fp32": 60e12}),
+         ("H100", {"bf16": 989.4e12, "fp16": 989.4e12, "fp32": 66.9e12}),
+         ("B200", {"bf16": 2250e12, "fp16": 2250e12, "fp32": 80e12}),
+         ("A100", {"bf16": 312e12, "fp16": 312e12, "fp32": 19.5e12}),
+         ("L40S", {"bf16": 362e12, "fp16": 362e12, "fp32": 91.6e12}),
+         ("L4", {"bf16": 121e12, "fp16": 121e12, "fp32": 30.3e12}),
+         ("A10", {"bf16": 125e12, "fp16": 125e12, "fp32": 31.2e12})]
+
+
+def peak_flops(device_name, precision):
+    """FLOP/s, or null for a GPU that is not in the table: never a guess."""
+    dtype = precision.split("-")[0]
+    return next((rates[dtype] for name, rates in PEAKS if name in device_name), None)
+
+
+def median(values):
+    ordered, n = sorted(values), len(values)
+    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+
+
+def smi(fields, lines=1):
+    """nvidia-smi's answers as strings, [] where there is no nvidia-smi."""
+    command = ["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"]
+    try:
+        out = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [row for row in out.splitlines() if row.strip()]
+    return [cell.strip() for cell in rows[0].split(",")] if rows else []
+
+
+def to_number(text):
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return None
+
+
+class ClockWatch:
+    """SM clock, power and temperature by nvidia-smi every 200 ms while the timed steps run."""
+
+    FIELDS = ["clocks.sm", "clocks.mem", "power.draw", "temperature.gpu"]
+
+    def __enter__(self):
+        self.process = None
+        with contextlib.suppress(OSError):
+            self.process = subprocess.Popen(
+                ["nvidia-smi", "--query-gpu=" + ",".join(self.FIELDS),
+                 "--format=csv,noheader,nounits", "-lms", "200"],
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        return self
+
+    def __exit__(self, *_):
+        rows = []
+        if self.process:
+            self.process.terminate()
+            out, _ = self.process.communicate()
+            rows = [[to_number(c) for c in line.split(",")] for line in out.splitlines()]
+        rows = [r for r in rows if len(r) == len(self.FIELDS)]
+
+        def middle(i):
+            found = [r[i] for r in rows if r[i] is not None]
+            return median(found) if found else None
+
+        self.found = {"samples": len(rows), "sm_clock_mhz": middle(0),
+                      "memory_clock_mhz": middle(1), "power_watts": middle(2),
+                      "temperature_c": middle(3)}
+
+
+def environment(dry):
+    import torch
+    properties = torch.cuda.get_device_properties(0)
+    free, total = torch.cuda.mem_get_info()
+    asked = ["driver_version", "memory.total", "clocks.max.sm", "power.limit"]
+    told = [None] * 4 if dry else (smi(asked) + [None] * 4)[:4]
+    megabytes = to_number(told[1])
+    return {"device": {"name": properties.name,
+                       "capability": f"{properties.major}.{properties.minor}",
+                       "multiprocessors": properties.multi_processor_count,
+                       "capacity_bytes": total,
+                       "smi_capacity_bytes": int(megabytes) << 20 if megabytes else None,
+                       "in_use_before_model_bytes": None if dry else total - free,
+                       "driver": told[0], "max_sm_clock_mhz": to_number(told[2]),
+                       "power_limit_watts": to_number(told[3])},
+            "versions": {**versions(), "python": sys.version.split()[0]},
+            "variables": {k: os.environ[k] for k in VARIABLES if k in os.environ}}
+
+
+def bytes_of(tensors):
+    """Bytes of the distinct CUDA storages behind tensors, as the allocator was asked for them."""
+    found = {}
+    for t in tensors:
+        t = getattr(t, "_local_tensor", t)
+        if hasattr(t, "untyped_storage") and t.is_cuda:
+            storage = t.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+    return sum(found.values())
+
+
+def optimizer_tensors(optimizer):
+    inner = getattr(optimizer, "optim", optimizer)
+    return [v for state in inner.state.values() for v in state.values()]
+
+
+def states(training):
+    return {"parameters_bytes": bytes_of(training.model.parameters()),
+            "gradients_bytes": bytes_of(p.grad for p in training.model.parameters()
+                                        if p.grad is not None),
+            "optimizer_bytes": bytes_of(optimizer_tensors(training.optimizer))}
+
+
+class Phases:
+    """Allocator statistics between marks. Reading them costs nothing on the device."""
+
+    def __init__(self, dry):
+        self.dry, self.rows, self.open = dry, [], None
+
+    def mark(self, step, phase):
+        import torch
+        stats = torch.cuda.memory_stats()
+        if self.open:
+            free, total = torch.cuda.mem_get_info()
+            self.rows.append({
+                "step": self.open[0], "phase": self.open[1],
+                "peak_bytes": stats["allocated_bytes.all.peak"],
+                "requested_peak_bytes": stats["requested_bytes.all.peak"],
+                "end_bytes": stats["allocated_bytes.all.current"],
+                "reserved_bytes": stats["reserved_bytes.all.peak"],
+                "device_bytes": None if self.dry else total - free})
+        torch.cuda.reset_peak_memory_stats()
+        self.open = (step, phase) if phase != "end" else None
+
+    def of_step(self, step):
+        rows = [r for r in self.rows if r["step"] == step]
+        device = [r["device_bytes"] for r in rows if r["device_bytes"] is not None]
+        return {"peak_bytes": max(r["peak_bytes"] for r in rows),
+                "resident_bytes": rows[-1]["end_bytes"],
+                "reserved_bytes": max(r["reserved_bytes"] for r in rows),
+                "device_bytes": max(device) if device else None} if rows else None
+
+
+# Bytes: sm_90 and later; before; cuBLASLt's own where it is not shared (CublasHandlePool.cpp).
+CUBLAS_WORKSPACES = (33554432, 8519680, 1048576)
+# Operators whose outputs are buffers of a collective.
+COLLECTIVE = re.compile(r"^(fsdp|c10d|_c10d_functional)[.:]|all_gather|reduce_scatter")
+
+
+def category(allocation, operator, forward_phase, peak_phase, training):
+    """One of CATEGORIES. What lives between steps and belongs to nobody is a cuBLAS workspace, or
+    in DDP a gradient bucket (its `.grad`s are elsewhere without bucket views)."""
+    role = allocation.get("role", "")
+    if role in ("parameter", "buffer"):
+        return "parameters_bytes"
+    if role == "gradient":
+        return "gradients_bytes"
+    if role == "optimizer":
+        return "optimizer_bytes"
+    if "dtype" not in allocation and allocation["dies"] is None:
+        bucket = hasattr(training.model, "reducer") and allocation["born"] < 0 and \
+            allocation["bytes"] not in CUBLAS_WORKSPACES
+        return "communication_bytes" if bucket else "workspace_bytes"
+    if COLLECTIVE.search(operator):
+        return "communication_bytes"
+    shape = allocation.get("shape") or []
+    if len(shape) > 1 and shape[-1] == training.vocabulary:
+        return "logits_bytes"
+    if forward_phase and (peak_phase == "backward" or role == "input"):
+        return "activations_bytes"
+    return "temporaries_bytes"
+
+
+CATEGORIES = ("parameters_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes",
+              "logits_bytes", "temporaries_bytes", "communication_bytes", "workspace_bytes")
+
+
+def module_high_waters(allocations, phases, observer, deepest=4):
+    """Per phase and module (its first `deepest` names) the most bytes live while it ran."""
+    step = max(p["step"] for p in phases)
+    first = next(p["begin"] for p in phases if p["step"] == step)
+    live = sum(a["bytes"] for a in allocations if a["born"] < first and (
+        a["dies"] is None or a["dies"] >= first))
+    events = sorted([(a["born"], a["bytes"], a["asked"]) for a in allocations
+                     if a["born"] >= first] +
+                    [(a["dies"], -a["bytes"], a["released"]) for a in allocations
+                     if a["dies"] is not None and a["dies"] >= first])
+    found = {}
+    for _, delta, tag in events:
+        live += delta
+        if not tag.rstrip("+").isdigit():
+            continue
+        phase, module, _, _ = observer.ops[int(tag.rstrip("+"))]
+        parts = module.split(".")
+        for depth in range(1, min(len(parts), deepest) + 1):
+            key = (phase, ".".join(parts[:depth]))
+            high = max(live, found.get(key, (0, 0))[0])
+            found[key] = (high, live)
+    return [{"phase": phase, "module": module, "high_water_bytes": high, "end_bytes": end}
+            for (phase, module), (high, end) in found.items() if module]
+
+
+def observed_step(training):
+    """One more step under observation: {modules, at_peak, peak_bytes}. Blocks that are live before
+    it come from the allocator's snapshot, by address."""
+    import torch
+    recorder = Recorder(training.workload)
+    recorder.training, recorder.observer = training, Observer(training)
+    segments = torch.cuda.memory._snapshot()["segments"]
+    initial = [{"born": -1, "dies": None, "bytes": block["requested_size"],
+                "address": block["address"], "asked": "", "released": None, "stream": 0}
+               for segment in segments for block in segment["blocks"]
+               if block["state"] == "active_allocated"]
+    entries = recorder.observe(1, 1)
+    allocations, marks = intervals(entries, initial)
+    phases = phase_table(allocations, marks, recorder.boundaries)
+    for a in allocations:
+        if a["asked"].isdigit():
+            shape = recorder.observer.outputs.get((int(a["asked"]), a["address"]))
+            if shape:
+                a["dtype"], a["shape"] = shape
+    assign_owners(allocations, marks, recorder.owners)
+    top = max(phases, key=lambda p: p["peak_bytes"])
+    forward_end = next(p["end"] for p in phases if p["phase"] == "forward")
+    sums = dict.fromkeys(CATEGORIES, 0)
+    for a in allocations:
+        if a["born"] <= top["peak_at"] and (a["dies"] is None or a["dies"] > top["peak_at"]):
+            number_ = a["asked"].rstrip("+")
+            operator = recorder.observer.ops[int(number_)][2] if number_.isdigit() else ""
+            sums[category(a, operator, 0 <= a["born"] < forward_end, top["phase"],
+                          training)] += a["bytes"]
+    tag = next((a["asked"] for a in allocations if a["born"] == top["peak_at"]), "")
+    module = recorder.observer.ops[int(tag)][1] if tag.isdigit() else ""
+    return {"requested_peak_bytes": top["peak_bytes"], "phase": top["phase"], "where": module,
+            "at_peak": sums, "modules": module_high_waters(allocations, phases, recorder.observer)}
+
+
+def flop_counts(model, workload):
+    """Model FLOPs of one rank's step: tokens · (6 N + 3 L a (d_qk + d_v) s), N the parameters of
+    matrix products (experts: those of top-k; frozen ones count 4); `full` doubles the attention
+    term (PaLM, appendix B). None where the attention's shape is not plain."""
+    config = model.config
+    matrix = frozen = 0
+    for path, module in model.named_modules():
+        kind = type(module).__name__
+        for name, p in module.named_parameters(recurse=False):
+            active = p.numel()
+            if p.dim() == 3 and "expert" in path:
+                active = active * config.num_experts_per_tok // p.shape[0]
+            elif not (p.dim() == 2 and (kind in ("Linear", "Conv1D") or "Router" in kind)):
+                continue
+            matrix += active
+            frozen += 0 if p.requires_grad else active
+    batch = workload["batch"]
+    tokens = batch["seq_len"] * batch["micro_batch"] * batch["grad_accum"]
+    layers = getattr(config, "num_hidden_layers", None)
+    heads = getattr(config, "num_attention_heads", None)
+    if not layers or not heads or config.model_type in ("t5", "bert", "roberta"):
+        return None
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    windows = [batch["seq_len"]] * layers
+    window = getattr(config, "sliding_window", None)
+    if window and getattr(config, "use_sliding_window", True):
+        kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * layers
+        windows = [min(s, window) if "sliding" in k else s for s, k in zip(windows, kinds)]
+    per_token = 6.0 * matrix - 2.0 * frozen
+    attention = sum(3.0 * heads * 2 * width * s for s in windows)
+    return {"tokens": tokens, "causal": tokens * (per_token + attention),
+            "full": tokens * (per_token + 2 * attention)}
+
+
+ALLOCATOR_KEYS = ("allocated_bytes.all.current", "allocated_bytes.all.peak",
+                  "requested_bytes.all.current", "requested_bytes.all.peak",
+                  "active_bytes.all.current", "active_bytes.all.peak",
+                  "reserved_bytes.all.current", "reserved_bytes.all.peak",
+                  "inactive_split_bytes.all.current", "inactive_split_bytes.all.peak",
+                  "segment.all.current", "segment.all.peak", "allocation.all.allocated",
+                  "num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free")
+
+
+class Measurement:
+    """One workload on one device; document() is the plimsoll.measurement/1."""
+
+    def __init__(self, workload, dry, seconds=6.0, most_steps=20, observe=True, snapshot=None):
+        self.workload, self.dry = workload, dry
+        self.seconds, self.most_steps = seconds, most_steps
+        self.observe, self.snapshot = observe, snapshot
+        self.training = self.flops = self.environment = None
+        self.phases, self.at = Phases(dry), (0, "build")
+        self.steps, self.seen, self.states, self.stats = [], None, None, {}
+        self.peaks, self.clocks, self.oom, self.timed = [], None, None, []
+        self.outcome, self.error = "completed", None
+        self.times = {}
+
+    def run(self):
+        import torch
+        began = time.monotonic()
+        conf = self.workload["stack"]["allocator_conf"]
+        if conf:
+            torch.cuda.memory._set_allocator_settings(conf)
+        torch.cuda.init()
+        self.environment = environment(self.dry)
+        # Asked when the allocator gives up, before the exception unwinds what was live.
+        torch._C._cuda_attach_out_of_memory_observer(self.ran_out)
+        try:
+            self.measure(began)
+        except torch.OutOfMemoryError as e:
+            self.outcome = "out_of_memory"
+            self.error = {"kind": "out_of_memory",
+                          "message": str(e).split("If reserved")[0][:500], **(self.oom or {})}
+        return self.document()
+
+    def ran_out(self, device, tried, device_total, device_free):
+        self.oom = self.describe_oom(tried)
+
+    def mark(self, step, phase):
+        self.at = (step, phase)
+        self.phases.mark(step, phase)
+        if phase == "zero_grad" and step == 2:
+            self.states = states(self.training)
+
+    def measure(self, began):
+        import torch
+        torch.cuda.reset_peak_memory_stats()
+        self.mark(0, "build")
+        self.training = Training(self.workload)
+        self.flops = self.training.flops
+        self.times["build_seconds"] = time.monotonic() - began
+        for step in (1, 2):     # the first is lazy in many ways: states, workspaces, buckets
+            loss = self.training.step(lambda phase: self.mark(step, phase))
+            self.steps.append({"step": step, "loss": self.value_of(loss), "timed": False,
+                               "seconds": None})
+        del loss
+        self.time_steps()
+        if self.observe and not self.workload["stack"]["compile"]:
+            self.at = (len(self.steps) + 1, "observed")
+            self.seen = observed_step(self.training)
+        if self.snapshot:
+            write_atomically(self.snapshot, json.dumps(snapshot_of(), separators=(",", ":")))
+
+    def value_of(self, loss):
+        value = loss.item()
+        return value if value == value and abs(value) != float("inf") else None
+
+    def time_steps(self):
+        """Steps without marks, timed by events on the stream; at least 3, then until `seconds`."""
+        import torch
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        began = time.monotonic()
+        first = torch.cuda.Event(enable_timing=True)
+        events, loss = [first], None
+        with (contextlib.nullcontext() if self.dry else ClockWatch()) as watch:
+            first.record()
+            count = 1 if self.dry else self.most_steps
+            for index in range(count):
+                if index >= 3 and time.monotonic() - began > self.seconds:
+                    break
+                self.at = (len(self.steps) + index + 1, "timed")
+                loss = None
+                loss = self.training.step()
+                event = torch.cuda.Event(enable_timing=True)
+                event.record()
+                events.append(event)
+                if index == 1:      # do not run the host far ahead of a slow device
+                    torch.cuda.synchronize()
+            torch.cuda.synchronize()
+        self.clocks = None if self.dry else watch.found
+        stats = torch.cuda.memory_stats()
+        for before, after in zip(events, events[1:]):
+            seconds = None if self.dry else before.elapsed_time(after) / 1000
+            self.steps.append({"step": len(self.steps) + 1, "loss": None, "timed": not self.dry,
+                               "seconds": seconds})
+        self.steps[-1]["loss"] = self.value_of(loss)
+        self.stats = {k: stats.get(k) for k in ALLOCATOR_KEYS}
+
+    def describe_oom(self, tried):
+        import torch
+        stats = torch.cuda.memory_stats()
+        free, total = torch.cuda.mem_get_info()
+        sizes = {}
+        for segment in torch.cuda.memory._snapshot()["segments"]:
+            for block in segment["blocks"]:
+                if block["state"] == "active_allocated":
+                    size = block["requested_size"]
+                    sizes[size] = sizes.get(size, 0) + 1
+        largest = [{"bytes": size, "count": sizes[size]}
+                   for size in sorted(sizes, key=lambda n: -n * sizes[n])[:12]]
+        return {"step": self.at[0], "phase": self.at[1], "tried_bytes": tried,
+                "live": {"allocated_bytes": stats.get("allocated_bytes.all.current", 0),
+                         "requested_bytes": stats.get("requested_bytes.all.current", 0),
+                         "reserved_bytes": stats.get("reserved_bytes.all.current", 0),
+                         "device_bytes": None if self.dry else total - free,
+                         "states": states(self.training) if self.training else None,
+                         "largest": largest}}
+
+    def times_of(self):
+        timed = [s["seconds"] for s in self.steps if s["timed"]]
+        if not timed:
+            return None
+        middle = median(timed)
+        peak = peak_flops(self.environment["device"]["name"],
+                          self.workload["strategy"]["precision"])
+        found = {"step_seconds": middle, "mad_seconds": median([abs(t - middle) for t in timed]),
+                 "timed_steps": len(timed), "peak_flops": peak, "communication": "absent" if
+                 self.workload["strategy"]["world_size"] > 1 else "none"}
+        tokens = self.workload["batch"]
+        tokens = tokens["seq_len"] * tokens["micro_batch"] * tokens["grad_accum"]
+        found["tokens_per_second"] = tokens / middle
+        flops = self.flops
+        found["model_flops_per_step"] = flops["causal"] if flops else None
+        for key, part in (("mfu", "causal"), ("mfu_full_attention", "full")):
+            found[key] = flops[part] / middle / peak if flops and peak else None
+        return found
+
+    def document(self):
+        complete = {r["step"] for r in self.phases.rows if r["phase"] == "zero_grad"}
+        first = self.phases.of_step(1) if 1 in complete else None
+        last = self.phases.of_step(2) if self.outcome == "completed" else None
+        if last:
+            last["peak_bytes"] = max(last["peak_bytes"], self.stats["allocated_bytes.all.peak"])
+            last["reserved_bytes"] = max(last["reserved_bytes"],
+                                         self.stats["reserved_bytes.all.peak"])
+        rank = {"rank": 0, **(last or dict.fromkeys(
+            ("peak_bytes", "resident_bytes", "reserved_bytes", "device_bytes")))}
+        rank["states"] = self.states
+        rank["at_peak"] = self.seen["at_peak"] if self.seen else None
+        rank["peak"] = {k: self.seen[k] for k in ("phase", "where", "requested_peak_bytes")} \
+            if self.seen else None
+        rank["first_step"] = first
+        rank["phases"] = self.phases.rows
+        rank["modules"] = self.seen["modules"] if self.seen else []
+        rank["allocator"] = self.stats
+        return {"schema": MEASUREMENT_SCHEMA,
+                "tool": {"name": "torch_measure.py", "version": TOOL_VERSION},
+                "kind": "dry-run" if self.dry else "gpu", "measured_at": now(),
+                "workload": {**self.workload, "fingerprint": self.workload["fingerprint"] or
+                             fingerprint(self.workload)},
+                "environment": self.environment, "outcome": self.outcome, "error": self.error,
+                "ranks": [rank], "steps": self.steps, "time": self.times_of(),
+                "clocks": self.clocks, "build_seconds": self.times.get("build_seconds")}
+
+
+TOOL_VERSION = "1"
+
+
+def now():
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def snapshot_of():
+    """The allocator's segments and blocks, without addresses' owners: what a viewer needs."""
+    import torch
+    return [{"address": s["address"], "bytes": s["total_size"], "stream": s["stream"],
+             "pool": s["segment_type"],
+             "blocks": [{"bytes": b["size"], "requested_bytes": b.get("requested_size", 0),
+                         "state": b["state"]} for b in s["blocks"]]}
+            for s in torch.cuda.memory._snapshot()["segments"]]
+
+
+def failed_document(workload, outcome, message, dry, seconds=None):
+    """A measurement of a run that did not come back: killed at its time limit, or crashed."""
+    rank = {"rank": 0, **dict.fromkeys(("peak_bytes", "resident_bytes", "reserved_bytes",
+                                        "device_bytes", "states", "at_peak", "peak", "first_step")),
+            "phases": [], "modules": [], "allocator": {}}
+    return {"schema": MEASUREMENT_SCHEMA,
+            "tool": {"name": "torch_measure.py", "version": TOOL_VERSION},
+            "kind": "dry-run" if dry else "gpu", "measured_at": now(),
+            "workload": {**workload,
+                         "fingerprint": workload["fingerprint"] or fingerprint(workload)},
+            "environment": None, "outcome": outcome,
+            "error": {"kind": outcome, "message": message[-2000:], "step": None, "phase": None,
+                      "tried_bytes": None, "live": None},
+            "ranks": [rank], "steps": [], "time": None, "clocks": None, "build_seconds": seconds}
+
+
+# ------------------------------------------------------------------------------------------------
 # Trace cases (trace_cases.json) and commands
 # ------------------------------------------------------------------------------------------------
 
@@ -1045,9 +1570,9 @@ def trace_cases():
 
 
 def trace_summary(document):
-    """One line of SUMMARY.md. Bytes as requested; cuBLAS workspaces (a constant of the GPU) are left
-    out. `saved` is what layer 1 adds to autograd's saved tensors, per token, parameters excluded;
-    `held` is all that the forward leaves behind (checkpointed inputs and weight copies too)."""
+    """One line of SUMMARY.md. Bytes as requested; cuBLAS workspaces (a constant of the GPU) are
+    left out. `saved` is what layer 1 adds to autograd's saved tensors, per token, parameters
+    excluded; `held` is all that the forward leaves behind (checkpointed inputs and weight copies too)."""
     batch = document["workload"]["batch"]
     tokens = batch["seq_len"] * batch["micro_batch"]
     modules = document["names"]["modules"]
@@ -1065,7 +1590,8 @@ def trace_summary(document):
         phase = row["phase"].rstrip("0123456789")
         peaks[phase] = max(peaks.get(phase, 0), row["peak_bytes"] - workspace)
     resident = rows[0]["begin_bytes"] - workspace
-    held = next(row["begin_bytes"] for row in rows if row["phase"] == "saved") - workspace - resident
+    held = next(row["begin_bytes"] for row in rows if row["phase"] == "saved")
+    held -= workspace + resident
     return [document["name"], f"{own / tokens:,.1f}", f"{held:,}", f"{resident:,}",
             f"{peaks['forward']:,}", f"{peaks['backward']:,}", f"{peaks['optimizer']:,}"]
 
@@ -1079,8 +1605,8 @@ def summarise(folder):
             if document.get("schema") == TRACE_SCHEMA:
                 rows.append(trace_summary(document))
                 made_with = document["versions"]
-    head = ["trace", "saved B/token, layer 1", "held after forward", "resident", "forward peak", "backward peak",
-            "optimizer peak"]
+    head = ["trace", "saved B/token, layer 1", "held after forward", "resident", "forward peak",
+            "backward peak", "optimizer peak"]
     lines = ["# Traces", "",
              "Made by `tools/oracle/torch_measure.py --summary tests/golden/traces`; format in "
              "`tools/oracle/README.md`. Bytes of step 2 as requested from the allocator, cuBLAS "
@@ -1090,6 +1616,216 @@ def summarise(folder):
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     write_atomically(os.path.join(folder, "SUMMARY.md"), "\n".join(lines) + "\n")
 
+
+# ------------------------------------------------------------------------------------------------
+# Sweeps
+# ------------------------------------------------------------------------------------------------
+
+SWEEP_SCHEMA = "plimsoll.sweep/1"
+FILE_BYTES = 8 << 20    # a results file is closed beyond this
+
+
+def merged(base, over):
+    """over on top of base, objects merged key by key."""
+    result = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+def read_sweep(path):
+    """The points of a plimsoll.sweep/1, most informative first: (id, seconds, workload)."""
+    document = read_json(path)
+    if document.get("schema") != SWEEP_SCHEMA:
+        raise BadInput(f"{path}: schema is {document.get('schema')!r}, not {SWEEP_SCHEMA!r}")
+    points, seen = [], set()
+    order = sorted(range(len(document["points"])),
+                   key=lambda i: (document["points"][i].get("priority", 0), i))
+    for i in order:
+        point = document["points"][i]
+        name = point.get("id")
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9._-]+", name) or name in seen:
+            raise BadInput(f"{path}: point {i}: id {name!r} is missing, repeated or has odd "
+                           "letters")
+        seen.add(name)
+        model = point.get("model")
+        if model not in document["models"]:
+            raise BadInput(f"{path}: point {name}: no model is called {model!r}")
+        workload = merged(document.get("defaults", {}), {k: point[k] for k in (
+            "stack", "strategy", "batch") if k in point})
+        workload["model"] = {"name": model, "config": document["models"][model]}
+        try:
+            checked = normalised(workload)
+        except BadInput as e:
+            raise BadInput(f"{path}: point {name}: {e}") from e
+        points.append((name, point.get("seconds", document.get("seconds", 60)), checked))
+    return points
+
+
+class Results:
+    """Measurements as lines of results-N.jsonl in one folder: few files, appended and flushed one
+    by one, so that a run that is cut off loses only the point it was at."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        os.makedirs(folder, exist_ok=True)
+        self.done = {}      # (id, fingerprint) -> outcome
+        for line in self.lines():
+            self.done[line["id"], line["workload"]["fingerprint"]] = line["outcome"]
+
+    def files(self):
+        names = [n for n in os.listdir(self.folder) if re.fullmatch(r"results-\d+\.jsonl", n)]
+        return sorted(names, key=lambda n: int(n[8:-6]))
+
+    def lines(self):
+        for name in self.files():
+            with open(os.path.join(self.folder, name)) as f:
+                for text in f:
+                    with contextlib.suppress(ValueError):   # a line cut off by a kill
+                        yield json.loads(text)
+
+    def append(self, document):
+        names = self.files()
+        path = os.path.join(self.folder, names[-1] if names else "results-1.jsonl")
+        if names and os.path.getsize(path) > FILE_BYTES:
+            path = os.path.join(self.folder, f"results-{int(names[-1][8:-6]) + 1}.jsonl")
+        text = json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
+        if os.path.exists(path) and not ends_with_newline(path):
+            text = "\n" + text
+        with open(path, "a") as f:
+            f.write(text)
+            f.flush()
+            os.fsync(f.fileno())
+        self.done[document["id"], document["workload"]["fingerprint"]] = document["outcome"]
+
+
+def ends_with_newline(path):
+    with open(path, "rb") as f:
+        f.seek(0, os.SEEK_END)
+        if f.tell() == 0:
+            return True
+        f.seek(-1, os.SEEK_END)
+        return f.read(1) == b"\n"
+
+
+def pending(points, done, again):
+    """Points to run: those without a result; with `again` also those that failed or timed out."""
+    return [(name, seconds, workload) for name, seconds, workload in points
+            if done.get((name, fingerprint(workload))) is None or
+            (again and done[name, fingerprint(workload)] in ("failed", "timed_out"))]
+
+
+def measured(workload, options):
+    """What the child process does: measures and writes options.out."""
+    if options.dry_run and workload["stack"]["compile"]:
+        raise BadInput("stack.compile: compiled kernels cannot be built in a dry run")
+    document = Measurement(workload, options.dry_run, seconds=options.seconds,
+                           most_steps=options.steps, observe=not options.no_observe,
+                           snapshot=options.snapshot).run()
+    write_atomically(options.out, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def run_point(name, workload, limit, options, isolation):
+    """(document, isolation that worked). The child's own messages stay in the document if it
+    fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, log = os.path.join(folder, "out.json"), os.path.join(folder, "log")
+        child_options = argparse.Namespace(**{**vars(options), "out": out, "snapshot": None})
+
+        def child():
+            with open(log, "w") as f:
+                os.dup2(f.fileno(), 2)
+            measured(workload, child_options)
+
+        if isolation == "fork":
+            status, took = in_child(child, limit)
+        else:
+            status, took = in_process(workload, out, log, limit, options)
+        text = pathlib.Path(log).read_text(errors="replace") if os.path.exists(log) else ""
+        if status == 0 and os.path.exists(out):
+            with open(out) as f:
+                return json.load(f), isolation
+    if isolation == "fork" and "Cannot re-initialize CUDA in forked" in text:
+        return run_point(name, workload, limit, options, "spawn")
+    if status is None:
+        outcome, message = "timed_out", f"killed after {took:.0f} s; {text}"
+    else:
+        outcome, message = "failed", f"exit status {status}; {text}"
+    return failed_document(workload, outcome, message, options.dry_run, took), isolation
+
+
+def in_process(workload, out, log, limit, options):
+    """As in_child, with a new interpreter."""
+    path = out + ".workload"
+    write_atomically(path, json.dumps(workload))
+    command = [sys.executable, os.path.abspath(__file__), "--workload", path, "--out", out,
+               "--seconds", str(options.seconds), "--steps", str(options.steps)]
+    command += ["--dry-run"] * options.dry_run + ["--no-observe"] * options.no_observe
+    started = time.monotonic()
+    with open(log, "w") as f:
+        try:
+            status = subprocess.run(command, stderr=f, stdout=f, timeout=limit).returncode
+        except subprocess.TimeoutExpired:
+            status = None
+    return status, time.monotonic() - started
+
+
+def line_of(document):
+    rank, outcome = document["ranks"][0], document["outcome"]
+    peak = rank["peak_bytes"]
+    seconds = (document["time"] or {}).get("step_seconds")
+    return " ".join([outcome] + ([f"peak {peak / 2**30:.2f} GiB"] if peak else []) +
+                    ([f"step {seconds * 1000:.1f} ms"] if seconds else []) +
+                    ([document["error"]["message"][-120:].replace("\n", " ")]
+                     if outcome in ("failed", "timed_out") else []))
+
+
+def run_sweep(options):
+    points = read_sweep(options.sweep)
+    if options.only:
+        points = [p for p in points if options.only in p[0]]
+    results = Results(options.out)
+    todo = pending(points, results.done, options.again)
+    prepare(options.dry_run)
+    began, isolation, costs = time.monotonic(), options.isolation, []
+    for index, (name, limit, workload) in enumerate(todo):
+        left = options.budget - (time.monotonic() - began)
+        if left < (median(costs) if costs else 10):
+            print(f"budget spent: {len(todo) - index} points left", file=sys.stderr)
+            break
+        started = time.monotonic()
+        document, isolation = run_point(name, workload, min(limit, left), options, isolation)
+        costs.append(time.monotonic() - started)
+        results.append({"id": name, **document})
+        print(f"[{index + 1}/{len(todo)}] {name} {costs[-1]:.1f} s: {line_of(document)}",
+              file=sys.stderr, flush=True)
+
+
+def prepare(dry):
+    """Imports once, before any fork; the parent asks NVML about the GPU, never CUDA."""
+    if dry:
+        start_dry_cuda()
+    else:
+        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+        if not smi(["name"]):
+            raise NoDevice("no GPU: nvidia-smi finds none (--dry-run shows what PyTorch would "
+                           "allocate, --trace in which order)")
+        import torch  # noqa: F401
+    import transformers  # noqa: F401
+
+
+def run_workload(options):
+    workload = read_workload(options.workload)
+    if not options.out:
+        raise BadInput("--workload: --out FILE is needed")
+    prepare(options.dry_run)
+    measured(workload, options)
+
+
+# ------------------------------------------------------------------------------------------------
+# Commands
+# ------------------------------------------------------------------------------------------------
 
 def trace_to_text(name, workload):
     recorder = Recorder(workload)
@@ -1168,26 +1904,50 @@ def run_trace(options):
         sys.stdout.write(text)
 
 
-def read_workload(path):
-    """The workload of a plan, of a sweep point, or the object itself."""
+def read_json(path):
     try:
         with open(path) as f:
             document = json.load(f)
     except (OSError, ValueError) as e:
         raise BadInput(f"{path}: {e}") from e
-    if isinstance(document, dict) and "workload" in document:
-        document = document["workload"]
-    return normalised(document)
+    if not isinstance(document, dict):
+        raise BadInput(f"{path}: an object is needed")
+    return document
+
+
+def read_workload(path):
+    """The workload of a plan or of a measurement, or the object itself."""
+    document = read_json(path)
+    return normalised(document.get("workload", document))
+
+
+def parser():
+    p = argparse.ArgumentParser(
+        description=__doc__.split("\n")[0],
+        epilog="example: torch_measure.py --sweep sweeps/first20.json --out results --budget 1200")
+    what = p.add_mutually_exclusive_group(required=True)
+    what.add_argument("--workload", metavar="FILE", help="measure one workload (or a plan's)")
+    what.add_argument("--sweep", metavar="FILE", help="measure a list, each in its own process")
+    what.add_argument("--trace", metavar="NAME|FILE|all", help="record allocations without a GPU")
+    what.add_argument("--list-traces", action="store_true")
+    what.add_argument("--summary", metavar="DIR", help="write DIR/SUMMARY.md from its traces")
+    p.add_argument("--out", metavar="PATH", help="file, or folder for --sweep and --trace all")
+    p.add_argument("--only", metavar="TEXT", help="cases or points whose name has TEXT")
+    p.add_argument("--dry-run", action="store_true",
+                   help="measure on a CUDA runtime that computes nothing: memory only, no evidence")
+    p.add_argument("--seconds", type=float, default=6.0, help="of timed steps (6)")
+    p.add_argument("--steps", type=int, default=20, help="timed steps at most (20), at least 3")
+    p.add_argument("--no-observe", action="store_true", help="skip the step that names modules")
+    p.add_argument("--snapshot", metavar="FILE", help="the allocator's segments and blocks")
+    p.add_argument("--budget", type=float, default=1200, help="seconds for the whole sweep (1200)")
+    p.add_argument("--again", action="store_true", help="repeat points that failed or timed out")
+    p.add_argument("--isolation", choices=["fork", "spawn"], default="fork",
+                   help="fork keeps the imports (default; falls back to spawn)")
+    return p
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--trace", metavar="NAME|FILE|all", help="record without a GPU")
-    parser.add_argument("--only", metavar="TEXT", help="with --trace all: cases whose name has TEXT")
-    parser.add_argument("--list-traces", action="store_true")
-    parser.add_argument("--summary", metavar="DIR", help="write DIR/SUMMARY.md from its traces")
-    parser.add_argument("--out", metavar="PATH", help="where the result goes (default: stdout)")
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         if options.list_traces:
             print("\n".join(trace_cases()))
@@ -1195,8 +1955,12 @@ def main(arguments=None):
             run_trace(options)
         elif options.summary:
             summarise(options.summary)
+        elif options.sweep:
+            if not options.out:
+                raise BadInput("--sweep: --out FOLDER is needed")
+            run_sweep(options)
         else:
-            parser.error("say --trace, --summary or --list-traces")
+            run_workload(options)
     except BadInput as e:
         print(f"torch_measure.py: {e}", file=sys.stderr)
         return EXIT_BAD_INPUT
