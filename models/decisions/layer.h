@@ -1,0 +1,85 @@
+// What a layer of our own runtime does, in which order, and what its backward finds.
+//
+// An op takes the operands that it consumes by move: a tensor dies with its last reader. "x += y"
+// and "in place" mean that the result takes over the storage of the operand that it consumes.
+// T tokens; h hidden, q and kv widths of queries and keys, f the MLP's inner width.
+//
+//   forward                                           saved for backward (always in this dtype)
+//   n1      = input_norm(x)                           x [T h]; 1/rms, or mean and 1/std [T] fp32
+//   q, k, v = products of n1, + bias                  n1 [T h], once for the three
+//   q, k    = q_norm, k_norm (Qwen3)                  their inputs, 1/rms [T heads] fp32
+//   q, k    rotated in place                          -
+//   o       = attention(q, k, v)                      q, k, v, o, log-sum-exp [T heads] fp32;
+//                                                     eager, math: probabilities instead of the
+//                                                     last
+//   m       = o_proj(o), += x                         -  (dropout is in the sum: counter-based, so
+//                                                     the mask is made again)
+//   n2      = post_norm(m)                            m [T h]; statistics as above
+//   gate, up = products of n2 (GPT-2: one, c_fc)      n2 [T h]; gate, up [T f]
+//   p       = silu(gate) · up (GPT-2: gelu(c_fc))     -
+//   y       = down_proj(p), += m                      -
+//
+//   backward; d is the gradient of the residual stream, one tensor from the final norm down to the
+//   embedding, updated in place
+//   d_p     = d · down_proj                           with dropout: of a masked copy of d
+//   gate, up become their gradients in place, and d_p becomes p in the same pass: p costs one more
+//           write of [T f] in a kernel that has read all it needs (0.3 % of the time of Llama-8B at
+//           4.8 TB/s) and would be a quarter of what the layer saves
+//   down_proj's weight gradient, from p and d
+//   gate's and up's weight gradients from n2, then n2's gradient, the second product added in place
+//   d      += post_norm backward
+//   o_proj's weight gradient, d_o; dq, dk, dv of attention; rotated back in place; q_norm, k_norm
+//           backward in place; weight gradients of q, k, v; n1's gradient; d += input_norm backward
+// Norms make the normalized values again from their input and statistics.
+// Weight gradients come before the gradient of the input that they share, so that the input dies
+// first. A product accumulates into an existing gradient (beta = 1): no temporary gradient.
+// A gradient that nothing trained needs is not computed, and what only it would read is not saved;
+// attention's backward makes dq, dk and dv together.
+// A frozen product saves no input, unless an adapter needs it.
+// Where nothing is saved (frozen below, or made again later): p takes gate's place, q_norm and
+// k_norm work in place, statistics are not written.
+//
+// Adapters: a = x · A [T r] is saved, y += a · B. A and B of another dtype are cast in the
+// workspace. Dropout on x makes a copy of x that lives from the cast to the product, in forward and
+// again in backward.
+#pragma once
+
+#include <algorithm>
+
+#include "models/run_spec.h"
+
+namespace plimsoll::models::decisions {
+
+// Of what is saved above, the part that is cheap to make again. Selective recomputation drops what
+// one pass over saved values restores: the norms' outputs, and the attention matrix of the eager
+// and math paths (Korthikanti et al., arXiv 2205.05198; flash attention never stores it).
+struct Keeps {
+  bool norm_outputs = true;
+  bool probabilities = true;
+  bool operator==(const Keeps&) const = default;
+};
+constexpr Keeps keeps_of(RecomputeKind kind) {
+  const bool selective = kind == RecomputeKind::selective;
+  return {!selective, !selective};
+}
+
+// Whole layers are made again from their input: `layers_per_checkpoint` of them at a time.
+constexpr bool recomputes_layers(RecomputeKind kind) {
+  return kind != RecomputeKind::none && kind != RecomputeKind::selective;
+}
+
+// Checkpoints are counted anew where a layer is trained differently from the one before it (other
+// frozen parameters or adapters, or the first with anything trained below it); the last one of such
+// a run may be shorter. sqrt: the least k with k · k >= layers of the run. Recomputing ends with
+// the last value that backward reads: gate and up of the checkpoint's last layer, or x · A of its
+// down_proj's adapter. The last layers are made again too, though their values have only just died.
+constexpr std::int64_t layers_per_checkpoint(const Recompute& recompute, std::int64_t layers) {
+  if (recompute.kind == RecomputeKind::every)
+    return std::max<std::int64_t>(1, std::min(recompute.every, layers));
+  if (recompute.kind != RecomputeKind::sqrt) return 1;
+  std::int64_t k = 1;
+  while (k * k < layers) ++k;
+  return k;
+}
+
+}  // namespace plimsoll::models::decisions

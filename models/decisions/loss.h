@@ -1,0 +1,33 @@
+// How the head and the cross-entropy are computed; every row's statistics in fp32.
+//
+//   full     logits of all tokens of the micro-batch in the compute dtype; the loss kernel reads
+//            them once and writes their gradient in place
+//   chunked  chunk by chunk: forward keeps the log-sum-exp of each row, backward multiplies a
+//            chunk's logits again, overwrites them with their gradient, accumulates the head's
+//            weight gradient and writes the input's gradient over the input
+//   fused    the same, but forward and backward of a chunk at once: no product is made twice
+// The factor of the gradient, 1 / (tokens · micro-batches) times the loss scale, is known before
+// the forward.
+#pragma once
+
+#include <algorithm>
+
+#include "models/base/dtype.h"
+
+namespace plimsoll::models::decisions {
+
+// Logits of one chunk take at most this. Each chunk reads and writes the head's weight gradient
+// once more: for Llama-3's vocabulary in bf16 512 MiB are 2048 rows, and that costs about 5 % of
+// the head's products on an H200; half as many rows would cost 9 %.
+inline constexpr Bytes kLossChunk(512 << 20);
+inline constexpr std::int64_t kLeastChunkRows = 128;  // one tile of a product
+
+// Rows of a chunk: a power of two; the last chunk may be shorter.
+constexpr std::int64_t loss_chunk_rows(std::int64_t vocabulary, DType dtype) {
+  std::int64_t rows = kLeastChunkRows;
+  while (rows * 2 <= kLossChunk.value() / (bits(dtype) / 8) / std::max<std::int64_t>(vocabulary, 1))
+    rows *= 2;
+  return rows;
+}
+
+}  // namespace plimsoll::models::decisions

@@ -1,0 +1,46 @@
+// Fixed blocks, and the unit in which device memory is handed out.
+//
+// Every rank has one workspace, allocated at the start and as large as the largest need of an op of
+// its step: ops of the compute stream follow one another, so they share it. What needs some:
+//   products      cuBLASLt's workspace; on the host the fp32 panels of 16-bit operands
+//   norms, biases partial sums of the parameters' gradients, kPartialRows rows in fp32
+//   attention     flash backward: see kAttentionWorkspace
+//   embedding     backward sorts the tokens by id, so that rows are summed in one order: two pairs
+//                 of int32 arrays
+//   adapters      A and B cast to the compute dtype
+//   gradient norm one fp64 per kNormChunk elements of a tensor, and one per tensor
+#pragma once
+
+#include "models/run_spec.h"
+
+namespace plimsoll::models::decisions {
+
+// Blocks are multiples of this: what cudaMalloc itself aligns to (CUDA C programming guide, device
+// memory accesses), enough for every vector load, TMA descriptor and library; 512 as PyTorch has it
+// would only waste more on the many small tensors of a LoRA step.
+inline constexpr std::int64_t kBlock = 256;
+
+// cuBLASLt: NVIDIA's recommendation for Hopper (cuBLAS documentation, cublasSetWorkspace); older
+// architectures want 4 MiB, but one value keeps plans comparable.
+inline constexpr Bytes kProductWorkspace(32 << 20);
+// Host: BLAS multiplies fp32, so 16-bit operands are converted panel by panel.
+inline constexpr Bytes kHostPanels(16 << 20);
+
+constexpr Bytes product_workspace(Device device, DType compute) {
+  if (device == Device::cuda) return kProductWorkspace;
+  return compute == DType::fp32 ? Bytes(0) : kHostPanels;
+}
+
+// Flash attention's backward goes through the (sequence, key head) groups, as many at a time as fit
+// here, at least one. A group needs, for each query head of the key head, the row sums of dO·O and,
+// where activations have 16 bits, dQ in fp32.
+inline constexpr Bytes kAttentionWorkspace(256 << 20);
+
+inline constexpr std::int64_t kPartialRows = 128;
+// Independent of the sharding, so that every stage adds in the same order.
+inline constexpr std::int64_t kNormChunk = 1 << 16;
+
+// Loss, gradient norm, loss scale, overflow flag, step: one block of scalars.
+inline constexpr Bytes kScalars(256);
+
+}  // namespace plimsoll::models::decisions
