@@ -198,7 +198,8 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
       add_adapter(layers, model, module);
   // Checkpointing needs an input with a gradient: PEFT asks the frozen embedding's output for one
   // (peft 0.21, utils/other.py, enable_input_require_grads).
-  const bool forced = strategy.recompute.kind != models::RecomputeKind::none;
+  const bool forced = strategy.recompute.kind != models::RecomputeKind::none &&
+                      strategy.stack != models::Stack::plimsoll;  // asks for none
   find_runs(parts, layers, parts.train_embedding || parts.train_positions_any() || forced);
   return parts;
 }

@@ -1,0 +1,157 @@
+// Embedding, final norm, head and loss.
+#include "planner/stacks/plimsoll/step.h"
+
+namespace plimsoll::planner::own {
+
+using models::kNoGroup;
+using models::Loss;
+namespace decisions = models::decisions;
+
+namespace {
+constexpr const decisions::LinearNames& kHead = decisions::kHead;
+}  // namespace
+
+// Embedding ---------------------------------------------------------------------------------------
+
+// Tables are read, positions added, dropout applied in one pass.
+void StepWriter::embed() {
+  b_.open(kNoGroup, false, times_);
+  TensorId table = kNoTensor;  // tied to the head: gathered twice
+  if (gathers()) {
+    if (d_.tied_head)
+      table = b_.tensor(tail_.names->gathered, tail_.whole, Category::parameters,
+                        models::Stream::gather);
+    op(decisions::kFirstGather, Phase::forward).write(table).write(embedding_.gathered_forward);
+    gather(embedding_, Phase::forward,
+           runs_.empty() ? Ref{tail_.gathered_forward}
+                         : Ref{runs_.front().units.front().gathered_forward, +1});
+  }
+  embedded_ = layer_.make(decisions::kEmbeddingOut, d_.hidden);
+  op(decisions::kEmbedding, Phase::forward).write(embedded_);
+  if (gathers())
+    op(embedding_.names->free, Phase::forward).release(embedding_.gathered_forward).release(table);
+  b_.close();
+}
+
+// Masked in place where the forward dropped; rows are added in the order of the sorted ids.
+void StepWriter::embedding_backward() {
+  b_.open(kNoGroup, true, times_);
+  if (parts_.train_embedding || parts_.train_positions_any()) {
+    auto embedding = op(decisions::kEmbedding, Phase::backward);
+    embedding.update(stream_grad_).update(embedding_.written);
+    if (d_.tied_head && parts_.train_embedding) embedding.update(tail_.written);
+  }
+  Ref written = reduced_last(&Unit::written), kept = reduced_last(&Unit::kept);
+  const auto next = [&](const Unit& unit) {
+    if (!unit.trains()) return;
+    reduce(unit, written, kept);
+    written = {unit.written};
+    kept = {unit.kept};
+  };
+  next(embedding_);
+  if (d_.tied_head) next(tail_);
+  const bool held = sharding_.reduces() && reduces_each_ && (sharding_.stage >= 2 || micro_ > 0);
+  if (held) take_reduced(decisions::kLastReduced, written, kept);
+  b_.close();
+}
+
+// Head and loss -----------------------------------------------------------------------------------
+
+void StepWriter::final_norm() {
+  wants_normalized_ = below_head_trains() || parts_.final_norm.trains();
+  b_.open(kNoGroup, false, times_);
+  const Ref in = stream_end();
+  const std::int64_t columns = d_.norm == models::NormKind::layer_norm ? 2 : 1;
+  statistics_ = wants_normalized_
+                    ? layer_.make_statistics(decisions::kFinalNorm.statistics, columns)
+                    : kNoTensor;
+  normalized_ = layer_.make(decisions::kFinalNorm.out, d_.hidden);
+  op(decisions::kFinalNorm.norm, Phase::forward)
+      .touch(in.tensor, in.delta, in.beyond)
+      .write(normalized_)
+      .write(statistics_);
+  b_.close();
+}
+
+// Logits of `rows` tokens.
+TensorId StepWriter::logits(std::int64_t rows) {
+  const Bytes bytes = storage(Count(checked_multiply(rows, d_.vocab)), regime_.compute);
+  return b_.tensor_in(kNoGroup, kHead.out, b_.rounded(bytes), Category::logits);
+}
+
+TensorId StepWriter::loss_rows(const char* name, Category category) {
+  return b_.tensor_in(kNoGroup, name, b_.rounded(layer_.bytes(1, decisions::kStatistics)),
+                      category);
+}
+
+void StepWriter::gather_last_layer() {
+  if (!runs_.empty()) gather(tail_, Phase::backward, {first_backward(runs_.size() - 1), -1});
+}
+
+void StepWriter::full_loss() {
+  b_.open(kNoGroup, false, times_);
+  const TensorId all = logits(tokens_.total());
+  const TensorId rows = loss_rows(decisions::kLossRows, Category::temporaries);
+  op(kHead.product, Phase::forward).read(normalized_).write(all);
+  op(decisions::kLoss, Phase::forward).update(all).write(rows);
+  op(decisions::kLossSum, Phase::forward).read(rows);
+  gather_last_layer();
+  if (parts_.head.train_weight)
+    op(kHead.weight_grad, Phase::backward).read(normalized_).read(all).update(tail_.written);
+  stream_grad_ = kNoTensor;
+  if (wants_normalized_) {
+    stream_grad_ = layer_.temporary(kHead.input_grad, d_.hidden);
+    op(kHead.input_grad, Phase::backward).read(all).write(stream_grad_);
+  }
+  b_.close();
+}
+
+// The gradients of a chunk; the input's takes the input's place.
+void StepWriter::chunk_gradients(TensorId chunk) {
+  if (parts_.head.train_weight)
+    op(kHead.weight_grad, Phase::backward).read(normalized_).read(chunk).update(tail_.written);
+  if (wants_normalized_) op(kHead.input_grad, Phase::backward).read(chunk).update(normalized_);
+}
+
+void StepWriter::chunked_loss() {
+  const std::int64_t rows =
+      std::min(tokens_.total(), decisions::loss_chunk_rows(d_.vocab, regime_.compute));
+  const bool fused = strategy_.loss == Loss::fused;
+  const TensorId losses = loss_rows(decisions::kLossRows, Category::temporaries);
+  const TensorId sums =
+      fused ? kNoTensor : loss_rows(decisions::kLossLogsumexp, Category::activations);
+  TensorId chunk = logits(rows);
+  b_.open(chunks_, false, times_);
+  op(kHead.product, Phase::forward).read(normalized_).write(chunk);
+  op(decisions::kLoss, Phase::forward).update(chunk).write(losses).write(sums);
+  if (fused) chunk_gradients(chunk);
+  b_.close();
+  b_.open(kNoGroup, false, times_);
+  op(decisions::kLossSum, Phase::forward).read(losses);
+  gather_last_layer();
+  b_.close();
+  if (!fused) {
+    chunk = logits(rows);
+    b_.open(chunks_, false, times_);
+    op(kHead.product, Phase::recompute).read(normalized_).write(chunk);
+    op(decisions::kLoss, Phase::backward).update(chunk).read(sums);
+    chunk_gradients(chunk);
+    b_.close();
+  }
+  stream_grad_ = wants_normalized_ ? normalized_ : kNoTensor;
+}
+
+void StepWriter::final_norm_backward() {
+  b_.open(kNoGroup, false, times_);
+  if (wants_normalized_) {
+    const Ref in = stream_end();
+    auto norm = op(decisions::kFinalNorm.norm, Phase::backward);
+    norm.touch(in.tensor, in.delta, in.beyond).read(statistics_).update(stream_grad_);
+    if (parts_.final_norm.trains()) norm.update(tail_.written);
+  }
+  free_gathered(tail_, Phase::backward, tail_.gathered_forward);
+  if (!d_.tied_head) reduce(tail_, {}, {});
+  b_.close();
+}
+
+}  // namespace plimsoll::planner::own

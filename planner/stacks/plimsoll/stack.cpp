@@ -1,0 +1,60 @@
+#include "planner/stacks/plimsoll/stack.h"
+
+#include "planner/stacks/plimsoll/step.h"
+
+namespace plimsoll::planner::own {
+
+using models::Strategy;
+namespace decisions = models::decisions;
+
+namespace {
+
+void refuse_parallelism(const Strategy& s) {
+  check(s.data.zero > 0 || s.data.shard_group <= 1, ErrorKind::bad_input,
+        "--shard-group shards nothing with --zero 0");
+  check(s.tp == 1 && s.pp == 1 && s.cp == 1 && s.ep == 1, ErrorKind::unsupported,
+        "--tp, --pp, --cp and --ep are not modelled for stack plimsoll yet");
+  check(s.data.reshard_after_forward, ErrorKind::bad_input,
+        "plimsoll's ZeRO-3 always reshards after forward; --zero 2 keeps whole parameters");
+  check(!s.data.reduce_dtype, ErrorKind::bad_input,
+        "plimsoll reduces gradients in the dtype that they have (--grad-dtype)");
+  check(!s.data.fsdp_upcast, ErrorKind::bad_input, "--fsdp-upcast is for --stack pytorch");
+}
+
+void refuse(const Strategy& s) {
+  refuse_parallelism(s);
+  check(!s.compile, ErrorKind::bad_input, "--compile is for --stack pytorch");
+  check(s.kernels == models::Kernels::eager || s.kernels == models::Kernels::fused,
+        ErrorKind::bad_input, "--kernels: plimsoll has its own (fused)");
+  check(!s.optimizer_impl || *s.optimizer_impl == models::OptimizerImpl::fused,
+        ErrorKind::bad_input, "--optimizer-impl: plimsoll's optimizer is always fused");
+  check(s.optimizer == models::Optimizer::adamw || s.optimizer == models::Optimizer::sgd ||
+            s.optimizer == models::Optimizer::momentum,
+        ErrorKind::unsupported,
+        "this --optimizer is not modelled for stack plimsoll yet (adamw, sgd, momentum are)");
+}
+
+}  // namespace
+
+void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
+  refuse(question.strategy);
+  StepWriter writer(step.program, parts, question.strategy, question.batch, {});
+  writer.write();
+  step.states = writer.states();
+  writer.add_collectives(step.collectives);
+  for (const reports::Collective& c : step.collectives) {
+    // Ring algorithms: an all-reduce sends the array twice, less one part; the others once.
+    const std::int64_t parts_sent = c.kind == "all_reduce" ? 2 * (c.group - 1) : c.group - 1;
+    step.sent +=
+        Bytes(checked_multiply(ceil_divide(c.array.value(), c.group), parts_sent)) * c.count;
+  }
+  const auto say = [&](const char* what, Bytes bytes, const char* source) {
+    step.assumptions.push_back({what, std::to_string(bytes.value()), "derived", source});
+  };
+  say("workspace of products, bytes",
+      decisions::product_workspace(question.strategy.device, writer.regime().compute),
+      "models/decisions/workspace.h");
+  say("block of the allocator, bytes", Bytes(decisions::kBlock), "models/decisions/workspace.h");
+}
+
+}  // namespace plimsoll::planner::own

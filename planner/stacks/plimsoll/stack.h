@@ -1,0 +1,11 @@
+// Our own runtime behind the planner's door: what is refused, the step, its collectives.
+#pragma once
+
+#include "planner/stack_step.h"
+
+namespace plimsoll::planner::own {
+
+// Throws Error{unsupported} or Error{bad_input} naming the option that this stack does not take.
+void write_step(const Question& question, const ModelParts& parts, StackStep& step);
+
+}  // namespace plimsoll::planner::own

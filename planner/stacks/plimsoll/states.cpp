@@ -1,0 +1,146 @@
+// Units, what lives between steps, and the workspace.
+#include <algorithm>
+
+#include "planner/stacks/plimsoll/step.h"
+
+namespace plimsoll::planner::own {
+
+using models::kNoGroup;
+using models::Residency;
+using models::decisions::UnitNames;
+namespace decisions = models::decisions;
+
+namespace {
+
+Bytes flat(std::int64_t elements, DType dtype) {
+  return storage(Count(elements), dtype);
+}
+
+}  // namespace
+
+// Elements of each flat part: tensors aligned, the part padded to a multiple of shards.
+void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
+                           models::GroupId group, const UnitNames& names) {
+  unit = {};
+  unit.parameters = &parameters;
+  unit.group = group;
+  unit.names = &names;
+  const auto padded = [&](bool trained, bool adapter, DType dtype) {
+    const std::int64_t step = decisions::alignment_elements(dtype);
+    std::int64_t elements = 0;
+    for (const Parameter& p : parameters)
+      if (p.trainable == trained && p.adapter == adapter)
+        elements = checked_add(elements, checked_multiply(ceil_divide(p.elements, step), step));
+    const std::int64_t piece = checked_multiply(sharding_.shards, step);
+    return checked_multiply(ceil_divide(elements, piece), piece);
+  };
+  const decisions::TrainedDtypes &base = regime_.base, &adapters = regime_.adapters;
+  const std::int64_t frozen = padded(false, false, regime_.compute);
+  unit.trained = padded(true, false, base.weight);
+  unit.adapters = padded(true, true, adapters.weight);
+  unit.whole = flat(frozen, regime_.compute) + flat(unit.trained, base.weight) +
+               flat(unit.adapters, adapters.weight);
+  unit.whole_gradients = flat(unit.trained, base.gradient) + flat(unit.adapters, adapters.gradient);
+  const auto piece = [&](Bytes whole, int from_stage) {
+    return sharding_.stage >= from_stage ? Bytes(whole.value() / sharding_.shards) : whole;
+  };
+  unit.stored = piece(unit.whole, 3);
+  unit.gradients = piece(unit.whole_gradients, 2);
+  unit.masters = piece(flat(base.masters ? unit.trained : 0, DType::fp32) +
+                           flat(adapters.masters ? unit.adapters : 0, DType::fp32),
+                       1);
+  unit.moment = piece(flat(unit.trained, base.moments) + flat(unit.adapters, adapters.moments), 1);
+  if (unit.trains()) largest_message_ = std::max(largest_message_, unit.whole_gradients);
+}
+
+void StepWriter::add_runs() {
+  runs_.reserve(2 * parts_.runs.size());
+  for (const LayerRun& layers : parts_.runs) {
+    const Wants wants = wants_of(layers.layer, layers.input_grad);
+    const std::int64_t k =
+        wants.any ? decisions::layers_per_checkpoint(strategy_.recompute, layers.count) : 1;
+    const auto add = [&](std::int64_t first, std::int64_t count, std::int64_t stride) {
+      if (count == 0) return;
+      Run& run = runs_.emplace_back();
+      run.layers = &layers;
+      run.wants = wants;
+      run.group = b_.group("layers", first, count, stride);
+      run.units.resize(static_cast<std::size_t>(stride));
+      size_unit(run.units[0], layers.layer.parameters, run.group, decisions::kLayerUnit);
+      std::fill(run.units.begin() + 1, run.units.end(), run.units[0]);
+      run.saved.resize(run.stride());
+      run.inner.resize(run.stride() - 1);
+      run.again.resize(run.stride() - 1);
+      run.count = count;
+    };
+    add(layers.first, layers.count / k, k);
+    add(layers.first + layers.count / k * k, layers.count % k == 0 ? 0 : 1, layers.count % k);
+  }
+}
+
+// Persistent tensors of a unit and the gradients that outlive a micro-batch; `copies` of them.
+void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
+  const auto persistent = [&](const char* name, Bytes requested, models::Category category) {
+    const Bytes bytes = b_.rounded(requested);
+    b_.tensor_in(unit.group, name, bytes, category, Residency::persistent);
+    return bytes * copies;
+  };
+  const UnitNames& names = *unit.names;
+  states_.parameters += persistent(names.parameters, unit.stored, Category::parameters);
+  if (!unit.trains()) return;
+  unit.kept =
+      b_.tensor_in(unit.group, sharding_.stage >= 2 ? names.gradients_shard : names.gradients,
+                   b_.rounded(unit.gradients), Category::gradients);
+  states_.gradients += b_.rounded(unit.gradients) * copies;
+  const bool adam = strategy_.optimizer == models::Optimizer::adamw;
+  const auto state = [&](const char* name, Bytes bytes) {
+    states_.optimizer += persistent(name, bytes, Category::optimizer);
+  };
+  state(names.masters, unit.masters);
+  if (adam) state(names.exp_avg, unit.moment);
+  if (adam) state(names.exp_avg_sq, unit.moment);
+  if (strategy_.optimizer == models::Optimizer::momentum) state(names.momentum, unit.moment);
+}
+
+// What the next micro-batch allocates of a unit. A checkpoint's last layer is used twice running
+// when it is made again: its parameters stay.
+void StepWriter::begin_unit(Unit& unit, bool last_of_checkpoint) {
+  const auto tensor = [&](const char* name, Bytes bytes, Category category, models::Stream stream) {
+    return b_.tensor_in(unit.group, name, b_.rounded(bytes), category, Residency::step, stream);
+  };
+  const auto gathered = [&] {
+    return tensor(unit.names->gathered, unit.whole, Category::parameters, models::Stream::gather);
+  };
+  if (gathers()) {
+    unit.gathered_forward = gathered();
+    unit.gathered_backward = gathered();
+    unit.gathered_again = last_of_checkpoint ? unit.gathered_backward : gathered();
+  }
+  unit.written = unit.kept;
+  if (!unit.trains() || !reduces_each_) return;
+  if (sharding_.stage < 2 && micro_ == 0) return;
+  unit.written = tensor(sharding_.stage >= 2 ? unit.names->gradients : unit.names->gradients_new,
+                        unit.whole_gradients, Category::gradients, models::Stream::compute);
+}
+
+void StepWriter::declare_states() {
+  states_ = {};
+  each_unit([&](Unit& unit, std::int64_t copies) { declare_unit(unit, copies); });
+  const auto fixed = [&](const char* name, Bytes bytes, Category category) {
+    b_.tensor_in(kNoGroup, name, b_.rounded(bytes), category, Residency::persistent);
+  };
+  const Bytes ids = layer_.bytes(1, decisions::kTokenIds);
+  fixed(decisions::kIds, ids, Category::activations);
+  fixed(decisions::kTargets, ids, Category::activations);
+  if (d_.position == models::PositionKind::rope)
+    fixed(decisions::kRotaryTable,
+          flat(checked_multiply(tokens_.length, d_.head_dim / 2) * 2, decisions::kStatistics),
+          Category::workspace);
+  fixed(decisions::kWorkspace, workspace(), Category::workspace);
+  fixed(decisions::kScalarBlock, decisions::kScalars, Category::workspace);
+  if (rules_.staged && sharding_.reduces())
+    fixed(decisions::kStaging, std::min(strategy_.data.bucket_cap, largest_message_),
+          Category::communication);
+}
+
+}  // namespace plimsoll::planner::own

@@ -1,0 +1,167 @@
+#include "planner/stacks/plimsoll/step.h"
+
+namespace plimsoll::planner::own {
+
+using models::kNoGroup;
+namespace decisions = models::decisions;
+
+StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
+                       const models::Strategy& strategy, const models::Batch& batch,
+                       const Rules& rules)
+    : b_(program, rules.granularity),
+      parts_(parts),
+      d_(parts.decoder),
+      strategy_(strategy),
+      batch_(batch),
+      rules_(rules),
+      tokens_{batch.micro_batch, batch.seq_len},
+      regime_(decisions::regime_of(strategy)),
+      sharding_(decisions::sharding_of(strategy)),
+      layer_(b_, d_, regime_, strategy_, tokens_) {
+  const auto moment = decisions::reduce_moment(sharding_.stage, rules.deterministic);
+  reduces_each_ = sharding_.reduces() && moment == decisions::ReduceMoment::every_micro_batch;
+}
+
+void StepWriter::write() {
+  size_unit(embedding_, parts_.embedding, kNoGroup, decisions::kEmbeddingUnit);
+  add_runs();
+  size_unit(tail_, parts_.tail, kNoGroup, decisions::kTailUnit);
+  if (strategy_.loss != models::Loss::full) {
+    const std::int64_t rows = decisions::loss_chunk_rows(d_.vocab, regime_.compute);
+    chunks_ = b_.group(decisions::kLossChunks, 0, ceil_divide(tokens_.total(), rows));
+  }
+  declare_states();
+  // Equal micro-batches between the first and the last are written once.
+  micros_ = std::min<std::int64_t>(batch_.grad_accum, 3);
+  for (micro_ = 0; micro_ < micros_; ++micro_) {
+    times_ = micros_ == 3 && micro_ == 1 ? batch_.grad_accum - 2 : 1;
+    micro_batch();
+  }
+  optimizer_step();
+}
+
+void StepWriter::micro_batch() {
+  begin_unit(embedding_, true);
+  for (Run& run : runs_) {
+    for (std::size_t j = 0; j < run.stride(); ++j) {
+      b_.at_layer(static_cast<std::uint16_t>(j));
+      const bool last = j + 1 == run.stride();
+      begin_unit(run.units[j], last);
+      (last ? run.out : run.inner[j]) =
+          b_.tensor_in(run.group, layer_.names().out,
+                       b_.rounded(layer_.bytes(d_.hidden, regime_.compute)), Category::activations);
+    }
+    b_.at_layer(0);
+  }
+  begin_unit(tail_, true);
+  embed();
+  for (std::size_t r = 0; r < runs_.size(); ++r) layers_forward(r);
+  final_norm();
+  if (strategy_.loss == models::Loss::full)
+    full_loss();
+  else
+    chunked_loss();
+  final_norm_backward();
+  for (std::size_t r = runs_.size(); r-- > 0;) layers_backward(r);
+  embedding_backward();
+}
+
+// Layers ------------------------------------------------------------------------------------------
+
+// The stream before layer `layer` of an instance: the layer before it, the instance before, the run
+// before, or the embedding.
+Ref StepWriter::input_of(std::size_t r, std::size_t layer) const {
+  const Run& run = runs_[r];
+  if (layer > 0) return {run.inner[layer - 1]};
+  return {run.out, -1, r == 0 ? embedded_ : runs_[r - 1].out};
+}
+
+Ref StepWriter::stream_end() const {
+  return runs_.empty() ? Ref{embedded_} : Ref{runs_.back().out, -1};
+}
+
+bool StepWriter::below_head_trains() const {
+  return runs_.empty() ? parts_.train_embedding || parts_.train_positions_any()
+                       : runs_.back().wants.any;
+}
+
+void StepWriter::layers_forward(std::size_t r) {
+  Run& run = runs_[r];
+  const Wants saved = recomputes() ? Wants{} : run.wants;
+  b_.open(run.group, false, times_);
+  for (std::size_t j = 0; j < run.stride(); ++j) {
+    b_.at_layer(static_cast<std::uint16_t>(j));
+    gather(run.units[j], Phase::forward, next_forward(r, j));
+    layer_.forward(Phase::forward, run.layers->layer, saved, input_of(r, j),
+                   j + 1 < run.stride() ? run.inner[j] : run.out, false, run.saved[j]);
+    free_gathered(run.units[j], Phase::forward, run.units[j].gathered_forward);
+  }
+  b_.close();
+}
+
+// An instance's layers from its input, up to the last value that backward reads.
+void StepWriter::recompute(std::size_t r) {
+  Run& run = runs_[r];
+  Ref input = input_of(r, 0);
+  for (std::size_t j = 0; j < run.stride(); ++j) {
+    b_.at_layer(static_cast<std::uint16_t>(j));
+    const bool last = j + 1 == run.stride();
+    gather(run.units[j], Phase::recompute,
+           last ? next_backward(r, j) : Ref{run.units[j + 1].gathered_again});
+    if (!last) run.again[j] = layer_.make(layer_.names().out, d_.hidden);
+    layer_.forward(Phase::recompute, run.layers->layer, run.wants, input,
+                   last ? kNoTensor : run.again[j], last, run.saved[j]);
+    if (last) break;
+    free_gathered(run.units[j], Phase::recompute, run.units[j].gathered_again);
+    input = {run.again[j]};
+  }
+}
+
+void StepWriter::layers_backward(std::size_t r) {
+  Run& run = runs_[r];
+  if (!run.wants.any) return;  // no gradient comes here
+  b_.open(run.group, true, times_);
+  if (recomputes()) recompute(r);
+  for (std::size_t j = run.stride(); j-- > 0;) {
+    b_.at_layer(static_cast<std::uint16_t>(j));
+    Unit& unit = run.units[j];
+    if (!recomputes() || j + 1 < run.stride()) gather(unit, Phase::backward, next_backward(r, j));
+    const Ref input = recomputes() && j > 0 ? Ref{run.again[j - 1]} : input_of(r, j);
+    layer_.backward(run.layers->layer, run.wants, input, stream_grad_, unit.written, run.saved[j]);
+    free_gathered(unit, Phase::backward, unit.gathered_backward);
+    reduce(unit, reduced_before(&Unit::written, r, j), reduced_before(&Unit::kept, r, j));
+  }
+  b_.close();
+}
+
+// Optimizer ---------------------------------------------------------------------------------------
+
+// Clipping's factor and the loss scale are applied while the optimizer reads a gradient; it works
+// in place and makes nothing. A unit's gradients die with its step.
+void StepWriter::optimizer_step() {
+  const auto step = [&](const Unit& unit) {
+    if (!unit.trains()) return;
+    op(unit.names->step, Phase::optimizer).read(unit.kept);
+    if (sharding_.stage == 1 || sharding_.stage == 2)
+      op(unit.names->gather_stepped, Phase::optimizer);
+  };
+  b_.open(kNoGroup);
+  auto norm = op(decisions::kGradientNorm, Phase::optimizer);
+  each_unit([&](const Unit& unit, std::int64_t) { norm.read(unit.kept); });
+  step(embedding_);
+  b_.close();
+  for (const Run& run : runs_) {
+    if (!run.trains()) continue;
+    b_.open(run.group);
+    for (std::size_t j = 0; j < run.stride(); ++j) {
+      b_.at_layer(static_cast<std::uint16_t>(j));
+      step(run.units[j]);
+    }
+    b_.close();
+  }
+  b_.open(kNoGroup);
+  step(tail_);
+  b_.close();
+}
+
+}  // namespace plimsoll::planner::own

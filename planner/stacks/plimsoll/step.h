@@ -1,0 +1,137 @@
+// The whole training step of one rank of our own runtime: DDP, ZeRO-1, 2 and 3, hybrid sharding.
+//
+// What is decided (saved values, order, units, names, dtypes, blocks) is read from
+// models/decisions/; here follow the bytes and lifetimes. All ranks of a step are alike.
+#pragma once
+
+#include <vector>
+
+#include "models/decisions/loss.h"
+#include "models/decisions/sharding.h"
+#include "models/decisions/workspace.h"
+#include "planner/stacks/plimsoll/layer_writer.h"
+#include "planner/stacks/plimsoll/unit.h"
+#include "reports/record.h"
+
+namespace plimsoll::planner::own {
+
+struct Rules {
+  // 1: requested bytes; kBlock: the blocks that the allocator hands out.
+  std::int64_t granularity = models::decisions::kBlock;
+  bool deterministic = false;  // every stage reduces after every micro-batch
+  // The communicator adds in a block of its own (MPI; NCCL in the deterministic mode). Ranks that
+  // are threads read each other's buffers, and NCCL otherwise reduces in place.
+  bool staged = false;
+};
+
+class StepWriter {
+ public:
+  StepWriter(models::StepProgram& program, const ModelParts& parts,
+             const models::Strategy& strategy, const models::Batch& batch, const Rules& rules);
+
+  // Throws Error{unsupported} or Error{bad_input}.
+  void write();
+
+  // Model states of this rank at the end of backward.
+  const reports::States& states() const { return states_; }
+  const models::decisions::Sharding& sharding() const { return sharding_; }
+  const Regime& regime() const { return regime_; }
+  void add_collectives(std::vector<reports::Collective>& out) const;
+
+ private:
+  // A run of equal layers; `stride` of them make one instance of the group (a checkpoint).
+  struct Run {
+    const LayerRun* layers = nullptr;
+    Wants wants;
+    models::GroupId group = models::kNoGroup;
+    std::int64_t count = 0;  // instances
+    TensorId out = kNoTensor;  // the stream after an instance
+    std::vector<TensorId> inner, again;  // between its layers, in forward and when made again
+    std::vector<LayerTensors> saved;
+    std::vector<Unit> units;
+    std::size_t stride() const { return units.size(); }
+    bool trains() const { return units.front().trains(); }
+  };
+
+  // Units and what lives between steps (states.cpp, workspace.cpp).
+  void size_unit(Unit& unit, const std::vector<Parameter>& parameters, models::GroupId group,
+                 const models::decisions::UnitNames& names);
+  void add_runs();
+  void declare_states();
+  void declare_unit(Unit& unit, std::int64_t copies);
+  void begin_unit(Unit& unit, bool last_of_checkpoint);
+  Bytes workspace() const;
+  // Every unit in forward order, with the number of its instances; the builder stands at its layer.
+  template <class Visit>
+  void each_unit(Visit visit) {
+    visit(embedding_, std::int64_t{1});
+    for (Run& run : runs_)
+      for (std::size_t j = 0; j < run.stride(); ++j) {
+        b_.at_layer(static_cast<std::uint16_t>(j));
+        visit(run.units[j], run.count);
+      }
+    b_.at_layer(0);
+    visit(tail_, std::int64_t{1});
+  }
+
+  // Forward and backward of one micro-batch, and the optimizer (step.cpp).
+  void micro_batch();
+  void layers_forward(std::size_t run);
+  void layers_backward(std::size_t run);
+  void recompute(std::size_t run);
+  Ref input_of(std::size_t run, std::size_t layer) const;
+  Ref stream_end() const;
+  bool below_head_trains() const;
+  bool recomputes() const { return models::decisions::recomputes_layers(strategy_.recompute.kind); }
+  OpBuilder op(const char* name, Phase phase) { return b_.op(name, phase); }
+  void optimizer_step();
+
+  // The ends of the model (ends.cpp).
+  void embed();
+  void embedding_backward();
+  void final_norm();
+  TensorId logits(std::int64_t rows);
+  TensorId loss_rows(const char* name, Category category);
+  void gather_last_layer();
+  void full_loss();
+  void chunk_gradients(TensorId chunk);
+  void chunked_loss();
+  void final_norm_backward();
+
+  // Moving parameters and gradients (shard.cpp).
+  bool gathers() const { return sharding_.stage == 3; }
+  void gather(const Unit& at, Phase phase, Ref target);
+  void free_gathered(const Unit& unit, Phase phase, TensorId gathered);
+  Ref next_forward(std::size_t run, std::size_t layer) const;
+  TensorId first_backward(std::size_t run) const;
+  Ref next_backward(std::size_t run, std::size_t layer) const;
+  Ref reduced_before(TensorId Unit::*tensor, std::size_t run, std::size_t layer) const;
+  Ref reduced_last(TensorId Unit::*tensor) const;
+  void reduce(const Unit& unit, Ref written_before, Ref kept_before);
+  void take_reduced(const char* name, Ref written, Ref kept);
+
+  ProgramBuilder b_;
+  const ModelParts& parts_;
+  const models::Decoder& d_;
+  models::Strategy strategy_;
+  models::Batch batch_;
+  Rules rules_;
+  Tokens tokens_;
+  Regime regime_;
+  models::decisions::Sharding sharding_;
+  bool reduces_each_ = false;
+  LayerWriter layer_;
+  std::vector<Run> runs_;
+  Unit embedding_, tail_;
+  models::GroupId chunks_ = models::kNoGroup;
+  std::int64_t micro_ = 0, micros_ = 1;  // which micro-batch is written, of how many distinct ones
+  std::int64_t times_ = 1;
+
+  TensorId embedded_ = kNoTensor, normalized_ = kNoTensor, statistics_ = kNoTensor;
+  TensorId stream_grad_ = kNoTensor;  // one tensor from the final norm down to the embedding
+  bool wants_normalized_ = true;
+  reports::States states_;
+  Bytes largest_message_;
+};
+
+}  // namespace plimsoll::planner::own

@@ -1,0 +1,30 @@
+// What is handled together of the parameters: the embedding, a layer, the tail.
+#pragma once
+
+#include <vector>
+
+#include "models/decisions/unit_names.h"
+#include "models/step_program.h"
+#include "planner/model_parts.h"
+
+namespace plimsoll::planner::own {
+
+// A unit of parameters (models/decisions/sharding.h): its bytes on this rank, and what is live of
+// it in the micro-batch that is being written.
+struct Unit {
+  const std::vector<Parameter>* parameters = nullptr;
+  const models::decisions::UnitNames* names = nullptr;
+  models::GroupId group = models::kNoGroup;
+  std::int64_t trained = 0, adapters = 0;  // elements of the trained parts, padded
+  Bytes whole, whole_gradients;
+  Bytes stored, gradients, masters, moment;  // what this rank keeps
+
+  models::TensorId gathered_forward = models::kNoTensor, gathered_again = models::kNoTensor,
+                   gathered_backward = models::kNoTensor;
+  // Whole gradients that this micro-batch's backward writes.
+  models::TensorId written = models::kNoTensor;
+  models::TensorId kept = models::kNoTensor;  // gradients that the optimizer reads
+  bool trains() const { return trained + adapters > 0; }
+};
+
+}  // namespace plimsoll::planner::own

@@ -1,0 +1,72 @@
+// The largest need of any op (models/decisions/workspace.h).
+#include <algorithm>
+
+#include "planner/stacks/plimsoll/step.h"
+
+namespace plimsoll::planner::own {
+
+namespace decisions = models::decisions;
+
+namespace {
+
+Bytes fp32(std::int64_t elements) {
+  return storage(Count(elements), DType::fp32);
+}
+
+Bytes flash_backward(const models::Decoder& d, Tokens tokens, DType compute) {
+  const std::int64_t queries = checked_multiply(d.heads / d.kv_heads, tokens.length);
+  Bytes group = fp32(queries);  // row sums
+  if (compute != DType::fp32) group += fp32(checked_multiply(queries, d.head_dim));  // dQ
+  const std::int64_t groups = checked_multiply(tokens.sequences, d.kv_heads);
+  const std::int64_t fit =
+      std::max<std::int64_t>(1, decisions::kAttentionWorkspace.value() / group.value());
+  return group * std::min(groups, fit);
+}
+
+// One fp64 for each chunk of the largest tensor and one for each tensor.
+Bytes norms(std::int64_t largest, std::int64_t tensors) {
+  const std::int64_t chunks = ceil_divide(largest, decisions::kNormChunk);
+  return storage(Count(checked_add(chunks, tensors)), decisions::kNorms);
+}
+
+}  // namespace
+
+Bytes StepWriter::workspace() const {
+  Bytes most = decisions::product_workspace(strategy_.device, regime_.compute);
+  const auto need = [&](Bytes bytes) { most = std::max(most, bytes); };
+  std::int64_t largest = 0, tensors = 0;
+  const auto count = [&](const std::vector<Parameter>& parameters, std::int64_t copies) {
+    for (const Parameter& p : parameters) {
+      if (!p.trainable) continue;
+      largest = std::max(largest, p.elements);
+      tensors += copies;
+    }
+  };
+  const auto norm = [&](const NormPart& part) {
+    const std::int64_t columns = part.bias ? 2 : 1;
+    if (part.trains()) need(fp32(checked_multiply(decisions::kPartialRows * columns, part.width)));
+  };
+  const auto linear = [&](const LinearPart& part) {
+    if (part.in == 0) return;
+    if (part.bias && part.train_bias)
+      need(fp32(checked_multiply(decisions::kPartialRows, part.out)));
+    if (part.lora_rank > 0 && regime_.adapters.weight != regime_.compute)
+      need(storage(Count(checked_multiply(part.lora_rank, part.in + part.out)), regime_.compute));
+  };
+  count(parts_.embedding, 1);
+  count(parts_.tail, 1);
+  norm(parts_.final_norm);
+  for (const LayerRun& run : parts_.runs) {
+    const LayerPart& l = run.layer;
+    count(l.parameters, run.count);
+    for (const NormPart* part : {&l.input_norm, &l.post_norm, &l.q_norm, &l.k_norm}) norm(*part);
+    for (const LinearPart* part : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) linear(*part);
+    if (strategy_.attention == models::Attention::flash && wants_of(l, run.input_grad).attention)
+      need(flash_backward(d_, tokens_, regime_.compute));
+  }
+  if (parts_.train_embedding) need(layer_.bytes(4, decisions::kTokenIds));
+  need(norms(largest, tensors));
+  return most;
+}
+
+}  // namespace plimsoll::planner::own

@@ -1,0 +1,161 @@
+// Model states of our own runtime: closed forms, padding, what a rank keeps.
+#include <doctest/doctest.h>
+
+#include "models/model_catalog.h"
+#include "planner/plan.h"
+#include "planner/stacks/plimsoll/stack.h"
+#include "tests/planner/plimsoll_step.h"
+
+using namespace plimsoll;
+using namespace plimsoll::planner::own;
+using models::Precision;
+
+namespace {
+
+reports::States states(const models::ModelSpec& model, models::Strategy strategy) {
+  const planner::ModelParts parts = planner::model_parts(model, strategy);
+  models::StepProgram program;
+  StepWriter writer(program, parts, strategy, {.seq_len = 8}, {.granularity = 1});
+  writer.write();
+  return writer.states();
+}
+
+// Numerators of bytes per parameter over eight ranks, ZeRO 0 to 3.
+void check_eighths(const models::ModelSpec& model, models::Strategy strategy,
+                   std::array<std::int64_t, 4> eighths) {
+  const std::int64_t parameters = model.parameter_count().value();
+  REQUIRE(parameters % 64 == 0);  // eight ranks of 16-byte pieces: no padding below
+  strategy.gpus = 8;
+  for (int zero = 0; zero <= 3; ++zero) {
+    strategy.data.zero = zero;
+    CAPTURE(zero);
+    CHECK(states(model, strategy).total().value() ==
+          parameters / 8 * eighths[static_cast<std::size_t>(zero)]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("plimsoll keeps the ZeRO paper's 16, 4 + 12/N, 2 + 14/N and 16/N bytes a parameter") {
+  const models::ModelSpec model = models::catalog_model("llama-3.1-8b");
+  // N = 8, times 8: 16·8; 4·8 + 12; 2·8 + 14; 16.
+  models::Strategy s = bf16_strategy();
+  check_eighths(model, s, {128, 44, 30, 16});
+  s.precision = Precision::fp16_mixed;
+  check_eighths(model, s, {128, 44, 30, 16});
+}
+
+TEST_CASE("fp32 16, 8 + 8/N, 4 + 12/N, 16/N; pure bf16 8, 4 + 4/N, 2 + 6/N, 8/N") {
+  const models::ModelSpec model = models::catalog_model("llama-3.1-8b");
+  models::Strategy s = fp32_strategy();
+  check_eighths(model, s, {128, 72, 44, 16});
+  s.precision = Precision::bf16;
+  check_eighths(model, s, {64, 36, 22, 8});
+}
+
+TEST_CASE(
+    "gradients in fp32 add 2 bytes, no masters take 4 away, optimizers have 2, 1 or 0 states") {
+  const models::ModelSpec model = small_llama(2);
+  const std::int64_t parameters = model.parameter_count().value();
+  models::Strategy s = bf16_strategy();
+  s.grad_dtype = DType::fp32;
+  CHECK(states(model, s).total() == Bytes(18 * parameters));
+  s.grad_dtype.reset();
+  s.master_weights = false;
+  CHECK(states(model, s).total() == Bytes(12 * parameters));
+  s.master_weights.reset();
+  s.optimizer = models::Optimizer::momentum;
+  CHECK(states(model, s).total() == Bytes(12 * parameters));  // 2 + 2 + 4 + 4
+  s.optimizer = models::Optimizer::sgd;
+  CHECK(states(model, s).total() == Bytes(8 * parameters));
+}
+
+TEST_CASE("a tied table is stored once, and GPT-2 124M is 124 439 808 parameters of 16 bytes") {
+  CHECK(states(models::catalog_model("gpt2"), bf16_strategy()).total() ==
+        Bytes(124'439'808LL * 16));
+}
+
+TEST_CASE("hybrid sharding divides by the group, not by the world") {
+  const models::ModelSpec model = small_llama(2);
+  models::Strategy s = bf16_strategy();
+  s.gpus = 8;
+  s.data.zero = 3;
+  s.data.shard_group = 4;
+  CHECK(states(model, s).total() == Bytes(4 * model.parameter_count().value()));
+}
+
+TEST_CASE("pieces are padded to 16 bytes each, and together they are the whole") {
+  // Hidden 10, one head, inner width 7, vocabulary 11, one layer, N = 3, bf16: pieces of 8 values.
+  //   embedding 11·10 = 110 -> 112 aligned -> 120 = 5·24
+  //   layer     q, k, v, o 100 -> 104 each; gate, up, down 70 -> 72 each; norms 10 -> 16 each:
+  //             416 + 216 + 32 = 664 -> 672 = 28·24
+  //   tail      norm 16 + head 112 = 128 -> 144 = 6·24
+  // 936 values for 860 parameters; a third of each part on a rank: 312.
+  const models::ModelSpec model = models::read_model(
+      R"({"model_type": "llama", "hidden_size": 10, "num_attention_heads": 1, "head_dim": 10,
+          "intermediate_size": 7, "vocab_size": 11, "num_hidden_layers": 1})",
+      "odd", "odd", {});
+  CHECK(model.parameter_count() == Count(860));
+  models::Strategy s = bf16_strategy();
+  s.gpus = 3;
+  const std::int64_t expected[] = {0, 936 * 4 + 312 * 12, 936 * 2 + 312 * 14, 312 * 16};
+  for (int zero = 1; zero <= 3; ++zero) {
+    s.data.zero = zero;
+    CHECK(states(model, s).total() == Bytes(expected[zero]));
+  }
+  // One copy is aligned only: 112 + 664 + 128.
+  s.data.zero = 0;
+  CHECK(states(model, s).total() == Bytes(904 * 16));
+}
+
+TEST_CASE("LoRA: a frozen 16-bit base, and 16 bytes for each value of an fp32 adapter") {
+  const models::ModelSpec model = small_llama(2);
+  models::Strategy s = bf16_strategy();
+  s.lora = models::Lora{.rank = 8, .targets = {"q_proj", "v_proj"}};
+  // 2 layers · 8 · (64 + 64 + 64 + 32).
+  const std::int64_t adapters = 2 * 8 * 224, base = model.parameter_count().value();
+  CHECK(states(model, s).total() == Bytes(2 * base + 16 * adapters));
+  s.lora->dtype = DType::bf16;  // 2 + 2 + 12
+  CHECK(states(model, s).total() == Bytes(2 * base + 16 * adapters));
+  s.precision = Precision::bf16;  // 2 + 2 + 4
+  CHECK(states(model, s).total() == Bytes(2 * base + 8 * adapters));
+  s.lora->dtype = DType::fp32;  // 4 + 4 + 8
+  CHECK(states(model, s).total() == Bytes(2 * base + 16 * adapters));
+}
+
+TEST_CASE("plimsoll refuses by name what it does not execute") {
+  const models::ModelSpec model = small_llama(2);
+  const auto refusal = [&](auto change) -> std::string {
+    planner::Question question;
+    question.model = &model;
+    question.strategy = bf16_strategy();
+    question.batch.seq_len = 8;
+    change(question.strategy);
+    planner::StackStep step;
+    try {
+      planner::own::write_step(question, planner::model_parts(model, question.strategy), step);
+    } catch (const Error& error) {
+      return error.message().substr(0, error.message().find(' '));
+    }
+    return "";
+  };
+  using S = models::Strategy;
+  CHECK(refusal([](S&) {}) == "");
+  CHECK(refusal([](S& s) { s.precision = Precision::fp16; }) == "--precision");
+  CHECK(refusal([](S& s) { s.precision = Precision::fp8_mixed; }) == "--precision");
+  CHECK(refusal([](S& s) { s.grad_dtype = DType::fp16; }) == "--grad-dtype");
+  CHECK(refusal([](S& s) { s.data.shard_group = 2; }) == "--shard-group");
+  CHECK(refusal([](S& s) { s.optimizer = models::Optimizer::lion; }) == "this");
+  CHECK(refusal([](S& s) { s.optimizer_impl = models::OptimizerImpl::foreach; }) ==
+        "--optimizer-impl:");
+  CHECK(refusal([](S& s) {
+          s.precision = Precision::fp32;
+          s.master_weights = true;
+        }) == "--master-weights");
+  CHECK(refusal([](S& s) {
+          s.precision = Precision::fp16_mixed;
+          s.master_weights = false;
+        }) == "--master-weights");
+  CHECK(refusal([](S& s) { s.lora = models::Lora{.dtype = DType::fp16, .targets = {"q_proj"}}; }) ==
+        "--adapter-dtype");
+}
