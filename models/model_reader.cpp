@@ -122,8 +122,6 @@ ModelSpec build(const Config& config, const ReadOptions& options) {
   check_sizes_were_read(config, family.model_type);
   if (config.has("quantization_config"))
     model.notes.push_back("quantization_config is not applied: parameters are counted unpacked");
-  if (!model.decoder && model.no_decoder.empty())
-    model.no_decoder = "model_type '" + model.model_type + "'";
   (void)model.parameter_count();  // throws where it overflows
   return model;
 }

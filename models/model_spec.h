@@ -69,8 +69,9 @@ struct ModelSpec {
   std::vector<ParameterRow> parameters;
   std::optional<DType> checkpoint_dtype;  // config.json's torch_dtype / dtype
   std::int64_t max_positions = 0;  // longest sequence the model takes; 0: no limit
-  // The decoder whose training step can be planned in full; absent: counts and states only, because
-  // of `no_decoder` ("hidden_act 'gelu' in a gated MLP").
+  // The decoder whose training step can be planned in full; absent: counts and states only. Then
+  // `no_decoder` says what of this config is in the way ("hidden_act 'gelu' in a gated MLP"), or ""
+  // where the whole family has no step program.
   std::optional<Decoder> decoder;
   std::string no_decoder;
   std::vector<std::string> notes;  // what the reader left out or assumed, for the user

@@ -69,7 +69,7 @@ TEST_CASE("every catalog entry is read and has its published count") {
     CHECK(model.parameter_count() > Count(0));
     const auto published = models::find_catalog_entry(name)->parameters;
     if (published) CHECK(model.parameter_count() == Count(*published));
-    CHECK(model.decoder.has_value() == model.no_decoder.empty());
+    if (model.decoder) CHECK(model.no_decoder.empty());
   }
 }
 
@@ -175,6 +175,34 @@ TEST_CASE("a path that is no config is refused: no file, no config in it, not a 
   CHECK(message("/nonexistent/config.json") == "/nonexistent/config.json: no such file");
   CHECK(message("/proc/self") == "/proc/self: a folder without a config.json");
   CHECK(message("/dev/zero") == "/dev/zero: not a regular file");
+}
+
+TEST_CASE("what keeps a config from its family's step program is said") {
+  const auto reason = [](const std::string& text) { return read(text).no_decoder; };
+  CHECK(reason(R"({"model_type": "llama"})") == "");
+  CHECK(reason(R"({"model_type": "llama", "hidden_act": "gelu"})") ==
+        "hidden_act 'gelu' in a gated MLP");
+  CHECK(reason(R"({"model_type": "gpt2", "activation_function": "gelu_fast"})") ==
+        "activation_function 'gelu_fast'");
+  CHECK(reason(R"({"model_type": "gpt2", "add_cross_attention": true})") ==
+        "add_cross_attention of gpt2");
+  CHECK(reason(R"({"model_type": "llama", "architectures": ["LlamaModel"]})") ==
+        "architecture LlamaModel");
+  CHECK(reason(R"({"model_type": "qwen2", "use_sliding_window": true})") ==
+        "layers with and without a sliding window");
+  CHECK(!read(R"({"model_type": "granite"})").decoder.has_value());
+}
+
+TEST_CASE("sliding windows: Mistral's on all layers, Qwen's only where used") {
+  const auto window = [](const std::string& text) { return read(text).decoder->window; };
+  CHECK(window(R"({"model_type": "mistral"})") == 4096);
+  CHECK(window(R"({"model_type": "mistral", "sliding_window": null})") == 0);
+  CHECK(window(R"({"model_type": "mistral", "sliding_window": 512})") == 512);
+  CHECK(window(R"({"model_type": "qwen2", "sliding_window": 512})") == 0);
+  CHECK(window(R"({"model_type": "qwen2", "sliding_window": 512, "use_sliding_window": true,
+                   "max_window_layers": 0})") == 512);
+  CHECK(window(R"({"model_type": "qwen3", "sliding_window": 512, "use_sliding_window": true,
+                   "max_window_layers": 32})") == 0);
 }
 
 TEST_CASE("sizes under names that the family does not read are refused, not ignored") {
