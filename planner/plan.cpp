@@ -9,6 +9,7 @@
 #include "planner/remedies.h"
 #include "planner/reserved.h"
 #include "planner/stack_step.h"
+#include "planner/stacks/plimsoll/stack.h"
 #include "planner/stacks/pytorch/stack.h"
 #include "planner/states_only.h"
 
@@ -23,11 +24,12 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
     case Stack::pytorch:
       return pytorch::write_step(question, parts, step);
     case Stack::plimsoll:
+      return own::write_step(question, parts, step);
     case Stack::deepspeed:
     case Stack::megatron:
       break;
   }
-  fail(ErrorKind::unsupported, "this --stack is not modelled yet (pytorch is)");
+  fail(ErrorKind::unsupported, "this --stack is not modelled yet (pytorch and plimsoll are)");
 }
 
 namespace {
@@ -36,11 +38,13 @@ struct Capacity {
   std::optional<Bytes> total, usable;
 };
 
-Capacity capacity_of(const models::ClusterSpec& cluster) {
+// On the host device no card bounds the ranks; --gpu-memory does.
+Capacity capacity_of(const Question& question) {
+  const models::ClusterSpec& cluster = question.cluster;
   Capacity capacity;
   if (cluster.memory)
     capacity.total = cluster.memory;
-  else if (cluster.gpu)
+  else if (cluster.gpu && question.strategy.device == models::Device::cuda)
     capacity.total = cluster.gpu->cuda_total.bytes;
   if (capacity.total) capacity.usable = *capacity.total - cluster.reserve;
   return capacity;
@@ -66,7 +70,7 @@ void judge(const Capacity& capacity, Plan& plan) {
 void add_common(const Question& question, const ParameterCounts& counts, Plan& plan) {
   plan.strategy = question.strategy;
   plan.batch = question.batch;
-  plan.gpu = question.cluster.gpu;
+  if (question.strategy.device == models::Device::cuda) plan.gpu = question.cluster.gpu;
   plan.parameters = counts.total;
   plan.trainable_parameters = counts.trainable;
   plan.active_parameters = counts.active;
@@ -93,7 +97,7 @@ void finish_states_only(const Question& question, Plan& plan) {
   plan.resident = plan.states.parameters + plan.states.optimizer;
   plan.peak_place = {0, "backward", "model states"};
   plan.ranks = {{0, question.strategy.gpus, 0, plan.peak, plan.at_peak, plan.states}};
-  judge(capacity_of(question.cluster), plan);
+  judge(capacity_of(question), plan);
 }
 
 void validate(const Question& question) {
@@ -145,7 +149,7 @@ Outcome quick(const Question& question) {
   PeakFinder finder;
   const Peak peak = finder.find(step.program);
   const Outside outside = outside_of(question);
-  const Capacity capacity = capacity_of(question.cluster);
+  const Capacity capacity = capacity_of(question);
   const Bytes least = peak.bytes + outside.typical.total();
   Outcome outcome{least, least, false};
   if (!capacity.usable || least > *capacity.usable) return outcome;
@@ -184,7 +188,7 @@ void add_step(const Question& question, Plan& plan) {
   PeakFinder finder;
   const Peak peak = finder.find(step.program);
   const Outside outside = outside_of(question);
-  const Capacity capacity = capacity_of(question.cluster);
+  const Capacity capacity = capacity_of(question);
   const Reserved allocator = allocate(step, timeline, peak, segment_limit(capacity, outside));
   plan.peak = allocator.allocated;
   plan.resident = allocator.resident;
