@@ -38,7 +38,6 @@ Regime regime_of(const Strategy& strategy);
 
 // Reductions of a row (mean, 1/rms, log-sum-exp, the loss of a token) and rotary tables.
 inline constexpr DType kStatistics = DType::fp32;
-inline constexpr DType kTokenIds = DType::int32;  // ids and targets on the device
 inline constexpr DType kNorms = DType::fp64;  // sums of squares of gradients
 
 // The attention matrix where it is stored: `math` is the reference path, all in fp32.

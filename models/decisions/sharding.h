@@ -28,7 +28,10 @@
 // held until the backward of the next unit that has some is done, while they are reduced; then this
 // rank's piece moves into (first micro-batch) or is added to (later ones) the sharded gradients.
 // Hybrid sharding: shards inside groups of --shard-group ranks; after a reduce-scatter the replicas
-// all-reduce the piece in place.
+// all-reduce the piece in place. Ranks that are threads read each other's buffers, and NCCL reduces
+// in place; a communicator that must add in the runtime's own order over a network (MPI; NCCL in
+// the deterministic mode) receives into one staging block of its own, as large as the largest
+// message.
 #pragma once
 
 #include "models/run_spec.h"

@@ -40,7 +40,4 @@ inline constexpr std::int64_t kPartialRows = 128;
 // Independent of the sharding, so that every stage adds in the same order.
 inline constexpr std::int64_t kNormChunk = 1 << 16;
 
-// Loss, gradient norm, loss scale, overflow flag, step: one block of scalars.
-inline constexpr Bytes kScalars(256);
-
 }  // namespace plimsoll::models::decisions

@@ -8,6 +8,7 @@
 
 #include "models/decisions/loss.h"
 #include "models/decisions/sharding.h"
+#include "models/decisions/step.h"
 #include "models/decisions/workspace.h"
 #include "planner/stacks/plimsoll/layer_writer.h"
 #include "planner/stacks/plimsoll/unit.h"
@@ -19,9 +20,7 @@ struct Rules {
   // 1: requested bytes; kBlock: the blocks that the allocator hands out.
   std::int64_t granularity = models::decisions::kBlock;
   bool deterministic = false;  // every stage reduces after every micro-batch
-  // The communicator adds in a block of its own (MPI; NCCL in the deterministic mode). Ranks that
-  // are threads read each other's buffers, and NCCL otherwise reduces in place.
-  bool staged = false;
+  bool staged = false;  // the communicator receives into a block of its own
 };
 
 class StepWriter {

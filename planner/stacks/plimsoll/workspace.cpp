@@ -18,8 +18,8 @@ Bytes flash_backward(const models::Decoder& d, Tokens tokens, DType compute) {
   Bytes group = fp32(queries);  // row sums
   if (compute != DType::fp32) group += fp32(checked_multiply(queries, d.head_dim));  // dQ
   const std::int64_t groups = checked_multiply(tokens.sequences, d.kv_heads);
-  const std::int64_t fit =
-      std::max<std::int64_t>(1, decisions::kAttentionWorkspace.value() / group.value());
+  const std::int64_t fit = std::max<std::int64_t>(
+      1, decisions::kAttentionWorkspace.value() / std::max<std::int64_t>(1, group.value()));
   return group * std::min(groups, fit);
 }
 

@@ -1,0 +1,89 @@
+// What our own runtime has decided, where it is computed and not just stated.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "models/decisions/layer.h"
+#include "models/decisions/loss.h"
+#include "models/decisions/precision.h"
+#include "models/decisions/sharding.h"
+#include "models/decisions/unit_names.h"
+#include "models/decisions/workspace.h"
+
+using namespace plimsoll;
+using namespace plimsoll::models;
+namespace decisions = plimsoll::models::decisions;
+
+TEST_CASE("a chunk of the loss is the largest power of two of rows under 512 MiB, at least 128") {
+  // Llama-3, bf16: 2^29 / (128256 · 2) = 2093; fp32 half of it. GPT-2 in fp32: 2670.
+  CHECK(decisions::loss_chunk_rows(128'256, DType::bf16) == 2048);
+  CHECK(decisions::loss_chunk_rows(128'256, DType::fp32) == 1024);
+  CHECK(decisions::loss_chunk_rows(50'257, DType::fp32) == 2048);
+  CHECK(decisions::loss_chunk_rows(1LL << 40, DType::bf16) == 128);
+}
+
+TEST_CASE("sqrt covers n layers with k checkpoints of k, k the least that suffices") {
+  const auto k = [](std::int64_t layers) {
+    return decisions::layers_per_checkpoint({.kind = RecomputeKind::sqrt}, layers);
+  };
+  CHECK(k(1) == 1);
+  CHECK(k(4) == 2);
+  CHECK(k(5) == 3);
+  CHECK(k(80) == 9);
+  CHECK(decisions::layers_per_checkpoint({RecomputeKind::every, 100}, 12) == 12);
+  CHECK(decisions::layers_per_checkpoint({RecomputeKind::full, 5}, 12) == 1);
+}
+
+TEST_CASE("one shard is stage 0; hybrid groups are copies of one another") {
+  Strategy s;
+  s.gpus = 8;
+  s.data.zero = 3;
+  CHECK(decisions::sharding_of(s).shards == 8);
+  s.data.shard_group = 4;
+  CHECK(decisions::sharding_of(s).shards == 4);
+  CHECK(decisions::sharding_of(s).replicas == 2);
+  s.data.shard_group = 1;
+  CHECK(decisions::sharding_of(s).stage == 0);
+  CHECK(decisions::sharding_of(s).replicas == 8);
+  CHECK(decisions::sharding_of(s).reduces());
+  s.gpus = 1;
+  CHECK_FALSE(decisions::sharding_of(s).reduces());
+}
+
+TEST_CASE("in the deterministic mode all stages reduce at the same moments") {
+  using decisions::ReduceMoment;
+  for (int stage = 0; stage <= 3; ++stage) {
+    CHECK(decisions::reduce_moment(stage, true) == ReduceMoment::every_micro_batch);
+    CHECK(decisions::reduce_moment(stage, false) ==
+          (stage >= 2 ? ReduceMoment::every_micro_batch : ReduceMoment::last_micro_batch));
+  }
+}
+
+TEST_CASE("dtypes by precision") {
+  using decisions::TrainedDtypes;
+  Strategy s;
+  const auto base = [&](Precision precision) {
+    s.precision = precision;
+    return decisions::regime_of(s).base;
+  };
+  CHECK(base(Precision::fp32) == TrainedDtypes{DType::fp32, DType::fp32, false, DType::fp32});
+  CHECK(base(Precision::bf16_mixed) == TrainedDtypes{DType::bf16, DType::bf16, true, DType::fp32});
+  CHECK(base(Precision::fp16_mixed) == TrainedDtypes{DType::fp16, DType::fp16, true, DType::fp32});
+  CHECK(decisions::regime_of(s).loss_scaling);
+  CHECK(base(Precision::bf16) == TrainedDtypes{DType::bf16, DType::bf16, false, DType::bf16});
+  CHECK_THROWS_AS(base(Precision::fp16), Error);
+}
+
+TEST_CASE("tensors and ops are called after the checkpoint's modules") {
+  CHECK(std::string(decisions::kLlamaNames.down.weight_grad) == "mlp.down_proj.weight.grad");
+  CHECK(std::string(decisions::kLlamaNames.q_norm.statistics) == "self_attn.q_norm.statistics");
+  CHECK(std::string(decisions::kGpt2Names.o.product) == "attn.c_proj");
+  CHECK(std::string(decisions::kGpt2Names.attention_residual) == "attn.residual");
+  CHECK(std::string(decisions::kTailUnit.gradients_shard) == "tail.gradients.shard");
+  CHECK(std::string(decisions::kHead.adapter_a_out) == "lm_head.lora_A.out");
+}
+
+TEST_CASE("16 bytes are 8 values of 16 bits and 4 of 32") {
+  CHECK(decisions::alignment_elements(DType::bf16) == 8);
+  CHECK(decisions::alignment_elements(DType::fp32) == 4);
+}
