@@ -196,6 +196,25 @@ class BadModels(Case):
                      "model_type")
         self.refused(json.dumps({**TINY, "model_type": 7}), "model_type")
 
+    def test_a_damaged_checkpoint_beside_the_config(self):
+        self.write("config.json", json.dumps(TINY))
+        for content in [b"", b"\x10", b"\xff" * 8, (100).to_bytes(8, "little") + b"{",
+                        (2).to_bytes(8, "little") + b"[]"]:
+            with self.subTest(content=content):
+                self.write("model.safetensors", content)
+                self.assert_refused(plimsoll("fit", self.folder), "model.safetensors")
+
+    def test_a_checkpoint_that_differs_is_explained(self):
+        self.write("config.json", json.dumps(TINY))
+        header = json.dumps({"wte.weight": {"dtype": "F32", "shape": [32, 16],
+                                            "data_offsets": [0, 2048]}}).encode()
+        self.write("model.safetensors",
+                   len(header).to_bytes(8, "little") + header + bytes(2048))
+        result = plimsoll("fit", self.folder, "--gpu", "h100", "--json", "-")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex("\n".join(json.loads(result.stdout)["advice"]),
+                         "transformer.wpe.weight: in the model, not in the checkpoint")
+
     def test_a_file_without_end_is_not_read_for_ever(self):
         self.assert_refused(plimsoll("fit", "/dev/zero"))
 
