@@ -9,9 +9,9 @@
 //   q, k, v = products of n1, + bias                  n1 [T h], once for the three
 //   q, k    = q_norm, k_norm (Qwen3)                  their inputs, 1/rms [T heads] fp32
 //   q, k    rotated in place                          -
-//   o       = attention(q, k, v)                      q, k, v, o, log-sum-exp [T heads] fp32;
-//                                                     eager, math: probabilities instead of the
-//                                                     last
+//   o       = attention(q, k, v)                      q, k, v; flash: o, log-sum-exp [T heads]
+//                                                     fp32; eager, math: the probabilities, and o
+//                                                     only for o_proj's weight gradient
 //   m       = o_proj(o), += x                         -  (dropout is in the sum: counter-based, so
 //                                                     the mask is made again)
 //   n2      = post_norm(m)                            m [T h]; statistics as above
@@ -28,7 +28,7 @@
 //   down_proj's weight gradient, from p and d
 //   gate's and up's weight gradients from n2, then n2's gradient, the second product added in place
 //   d      += post_norm backward
-//   o_proj's weight gradient, d_o; dq, dk, dv of attention; rotated back in place; q_norm, k_norm
+//   o_proj's weight gradient, d_o; dq, dk, dv of attention; rotated back in place; k_norm, q_norm
 //           backward in place; weight gradients of q, k, v; n1's gradient; d += input_norm backward
 // Norms make the normalized values again from their input and statistics.
 // Weight gradients come before the gradient of the input that they share, so that the input dies
@@ -36,12 +36,12 @@
 // A gradient that nothing trained needs is not computed, and what only it would read is not saved;
 // attention's backward makes dq, dk and dv together.
 // A frozen product saves no input, unless an adapter needs it.
-// Where nothing is saved (frozen below, or made again later): p takes gate's place, q_norm and
-// k_norm work in place, statistics are not written.
+// What need not be saved (nothing trained below, or made again later) is not written (statistics,
+// log-sum-exp), or gives its place to the result (gate to p, the head norms' inputs).
 //
-// Adapters: a = x · A [T r] is saved, y += a · B. A and B of another dtype are cast in the
-// workspace. Dropout on x makes a copy of x that lives from the cast to the product, in forward and
-// again in backward.
+// Adapters: a = x · A [T r] is saved, y += a · B. Backward: da and B's gradient first, A's after
+// the weight's, x's gradient += da · A. A and B of another dtype are cast in the workspace. Dropout
+// masks a copy of x for the product with A, in forward and again in backward.
 #pragma once
 
 #include <algorithm>
