@@ -4,6 +4,8 @@
 
 #include <charconv>
 #include <map>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "models/config_reader.h"
@@ -64,21 +66,15 @@ Overhead parse_overhead(const Config& entry, const Config& sources) {
   overhead.note = entry.text("note", "");
   return overhead;
 }
-}  // namespace
 
-std::vector<Overhead> overheads_of(std::string_view stack, const Gpu& gpu,
-                                   std::string_view torch_version) {
-  const std::optional<Version> version = version_of(torch_version);
-  check(version.has_value(), ErrorKind::bad_input, [&] {
-    return fmt::format("torch version '{}': a version like 2.11 is needed", torch_version);
-  });
+std::vector<Overhead> read_overheads(std::string_view stack, const Gpu& gpu, Version version) {
   const Config document = Config::parse(specs::document("overheads"), "overheads.json");
   const Config sources = document.section("sources").value();
   const std::vector<Config> entries = document.sections("entries");
   std::map<std::string, std::pair<int, const Config*>> closest;
   for (const Config& entry : entries) {
     const int rank = closeness(entry, stack, gpu);
-    if (rank == 0 || !holds(entry.text("torch", ""), *version)) continue;
+    if (rank == 0 || !holds(entry.text("torch", ""), version)) continue;
     auto& [best, config] = closest[entry.text("name", "")];
     if (rank <= best) continue;
     best = rank;
@@ -87,6 +83,23 @@ std::vector<Overhead> overheads_of(std::string_view stack, const Gpu& gpu,
   std::vector<Overhead> out;
   for (const auto& [name, entry] : closest) out.push_back(parse_overhead(*entry.second, sources));
   return out;
+}
+}  // namespace
+
+// The document is parsed once for each kind of GPU that a thread asks about: a batch of questions
+// asks thousands of times.
+std::vector<Overhead> overheads_of(std::string_view stack, const Gpu& gpu,
+                                   std::string_view torch_version) {
+  const std::optional<Version> version = version_of(torch_version);
+  check(version.has_value(), ErrorKind::bad_input, [&] {
+    return fmt::format("torch version '{}': a version like 2.11 is needed", torch_version);
+  });
+  using Question = std::tuple<std::string, std::string, std::string, Version>;
+  thread_local std::map<Question, std::vector<Overhead>> known;
+  const auto [entry, is_new] =
+      known.try_emplace(Question{std::string(stack), gpu.family, gpu.vendor, *version});
+  if (is_new) entry->second = read_overheads(stack, gpu, *version);
+  return entry->second;
 }
 
 const Overhead* find_overhead(const std::vector<Overhead>& overheads, std::string_view name) {

@@ -72,6 +72,11 @@ std::vector<Change> changes_for(const Question& q) {
   return out;
 }
 
+// At least half a per cent: less does not make a plan fit.
+bool worth_saying(Bytes before, Bytes after) {
+  return (before - after).real() >= 0.005 * before.real();
+}
+
 }  // namespace
 
 std::vector<reports::Remedy> find_remedies(const Question& question, Bytes before,
@@ -90,7 +95,7 @@ std::vector<reports::Remedy> find_remedies(const Question& question, Bytes befor
     Question changed = question;
     change.apply(changed);
     const std::optional<Outcome> outcome = attempt(changed);
-    if (!outcome || outcome->least >= before) continue;
+    if (!outcome || !worth_saying(before, outcome->least)) continue;
     remedies.push_back({change.option, before - outcome->least, outcome->device, outcome->fits});
     any = any || outcome->fits;
     useful.push_back(std::move(change));

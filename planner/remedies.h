@@ -16,8 +16,9 @@ struct Outcome {
 
 // Changes that apply to the question, cheapest first, each with its gain over `before`
 // (allocated peak and overheads); changes
-// that bring nothing are left out. When no single one fits, the last entry joins the least number
-// of them, in the same order, that does. `replan` plans a changed question without details.
+// that bring less than half a per cent are left out. When no single one fits, the last entry joins
+// the least number of them, in the same order, that does. `replan` plans a changed question without
+// details.
 std::vector<reports::Remedy> find_remedies(const Question& question, Bytes before,
                                            const std::function<Outcome(const Question&)>& replan);
 
