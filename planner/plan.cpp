@@ -207,8 +207,8 @@ void add_step(const Question& question, Plan& plan) {
   };
   assume(step.assumptions);
   assume(outside.assumptions);
-  plan.assumptions.push_back(
-      {"range", "null", "assumed", "no measurement on a GPU stands behind this plan yet"});
+  plan.assumptions.push_back({"range of device bytes", "null", "assumed",
+                              "no measurement on a GPU stands behind this plan yet"});
   judge(capacity, plan);
   add_details(step.program, timeline, question.detail, plan);
   add_slack(allocator.allocated - peak.bytes, plan);

@@ -152,7 +152,8 @@ void add_categories(Lines& lines, const Plan& plan) {
 }
 
 void add_device(Lines& lines, const Plan& plan) {
-  lines.heading("On the device");
+  const bool host = plan.strategy.device == models::Device::cpu;
+  lines.heading(host ? "On the host, each rank" : "On the device");
   lines.row("reserved", kNameColumns, plan.reserved,
             "by the allocator, with its rounding and gaps");
   const auto outside = [&](const char* name, Bytes bytes, const char* what) {
@@ -161,7 +162,8 @@ void add_device(Lines& lines, const Plan& plan) {
   outside("context", plan.outside.context, "of the driver and loaded kernels");
   outside("libraries", plan.outside.libraries, "outside the allocator");
   outside("NCCL", plan.outside.nccl, "buffers of the communicators");
-  lines.row("device", kNameColumns, plan.device, "as nvidia-smi counts");
+  lines.row(host ? "together" : "device", kNameColumns, plan.device,
+            host ? "of the host's memory" : "as nvidia-smi counts");
   if (plan.range)
     lines.row("at most", kNameColumns, plan.range->high,
               fmt::format("at least {}; {}", bytes_text(plan.range->low), plan.range->why));
@@ -169,7 +171,7 @@ void add_device(Lines& lines, const Plan& plan) {
     lines.row("usable", kNameColumns, *plan.usable,
               plan.capacity && *plan.capacity != *plan.usable
                   ? fmt::format("of a capacity of {}", bytes_text(*plan.capacity))
-                  : std::string("the card's capacity"));
+                  : std::string(host ? "as --gpu-memory says" : "the card's capacity"));
 }
 
 void add_states(Lines& lines, const Plan& plan) {
