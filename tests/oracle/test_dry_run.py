@@ -1,5 +1,5 @@
-"""PyTorch itself on the CUDA runtime that computes nothing. Skipped where torch and transformers are
-not installed; with them: PYTHON -m unittest discover -s tests/oracle."""
+"""PyTorch itself on the CUDA runtime that computes nothing. Skipped where torch and transformers
+are not installed; with them: PYTHON -m unittest discover -s tests/oracle."""
 import json
 import pathlib
 import tempfile
@@ -51,7 +51,8 @@ class DryRun(unittest.TestCase):
     def test_a_dry_measurement_is_valid_and_its_categories_sum_to_the_peak(self):
         for strategy in ({"precision": "bf16"}, {"zero": 3, "world_size": 8}, {"world_size": 4},
                          {"zero": 1, "world_size": 4}, {"precision": "bf16", "lora": {}},
-                         {"recompute": "every:2"}, {"recompute": "selective", "attention": "eager"}):
+                         {"recompute": "every:2"},
+                         {"recompute": "selective", "attention": "eager"}):
             with self.subTest(strategy):
                 document = self.measure({"model": {"name": "tiny", "config": TINY},
                                          "strategy": strategy,
@@ -59,8 +60,9 @@ class DryRun(unittest.TestCase):
                 self.assertIn(complaint("measurement", [document]), ("", None))
                 self.assertEqual((document["kind"], document["outcome"]), ("dry-run", "completed"))
                 rank = document["ranks"][0]
-                self.assertEqual(sum(rank["at_peak"].values()), rank["peak"]["requested_peak_bytes"])
-                self.assertLessEqual(rank["peak"]["requested_peak_bytes"], rank["peak_bytes"])
+                requested = rank["peak"]["requested_peak_bytes"]
+                self.assertEqual(sum(rank["at_peak"].values()), requested)
+                self.assertLessEqual(requested, rank["peak_bytes"])
                 self.assertLessEqual(rank["peak_bytes"], rank["reserved_bytes"])
                 self.assertIsNone(document["time"])
                 self.assertTrue(rank["modules"])

@@ -1,5 +1,7 @@
 """Sweeps: order, resuming, time limits, crashes, and what a result file survives."""
 import argparse
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -8,7 +10,7 @@ import time
 import unittest
 from unittest import mock
 
-from oracle import LLAMA, ORACLE, complaint, torch_measure as tm
+from oracle import LLAMA, ORACLE, ROOT, complaint, torch_measure as tm
 
 SWEEPS = sorted((ORACLE / "sweeps").glob("*.json"))
 
@@ -55,7 +57,8 @@ class Points(Folder):
                              ([{"id": "a", "model": "tiny"}] * 2, "repeated"),
                              ([{"model": "tiny"}], "missing"),
                              ([{"id": "a/b", "model": "tiny"}], "odd letters"),
-                             ([{"id": "a", "model": "tiny", "batch": {"seq": 1}}], "point a: batch")):
+                             ([{"id": "a", "model": "tiny", "batch": {"seq": 1}}],
+                              "point a: batch")):
             with self.subTest(word), self.assertRaisesRegex(tm.BadInput, word):
                 tm.read_sweep(self.write(sweep(*points)))
         with self.assertRaisesRegex(tm.BadInput, "schema"):
@@ -95,6 +98,48 @@ class Points(Folder):
         edges = [n for n in points if n.startswith("edge-")]
         self.assertEqual(sum(n.endswith("-under") for n in edges), 5)
         self.assertEqual(sum(n.endswith("-over") for n in edges), 5)
+
+
+class Digests(unittest.TestCase):
+    """tests/golden/sweeps: what PyTorch's own allocator gave for the committed lists, without a
+    GPU."""
+
+    def test_each_digest_is_of_the_list_as_it_is_now(self):
+        for path in SWEEPS:
+            wanted = {name: tm.fingerprint(w) for name, _, w in tm.read_sweep(path)}
+            document = json.loads((ROOT / "tests" / "golden" / "sweeps" / path.name).read_text())
+            found = {p["id"]: p["workload"]["fingerprint"] for p in document["points"]}
+            # Without a GPU nothing compiles, and cuDNN builds no plan.
+            left_out = {n for n in set(wanted) - set(found)
+                        if not n.endswith("-compile") and not n.endswith("-cudnn")}
+            self.assertEqual(left_out, set())
+            for name, value in found.items():
+                self.assertEqual(value, wanted.get(name), name)
+
+    def test_categories_sum_to_the_peak_and_reserved_holds_it(self):
+        for path in SWEEPS:
+            document = json.loads((ROOT / "tests" / "golden" / "sweeps" / path.name).read_text())
+            for point in document["points"]:
+                if point["outcome"] != "completed":
+                    continue
+                with self.subTest(point["id"]):
+                    requested = point["peak"]["requested_peak_bytes"]
+                    self.assertEqual(sum(point["at_peak"].values()), requested)
+                    self.assertLessEqual(requested, point["peak_bytes"])
+                    self.assertLessEqual(point["peak_bytes"], point["reserved_bytes"])
+                    # Later steps may be handed a block of up to 1 MiB more than they asked for.
+                    steady = max(p[1] for p in point["phases"])
+                    self.assertTrue(0 <= point["peak_bytes"] - steady <= 4 << 20)
+
+    def test_fragmentation_decides_at_the_edge_of_capacity(self):
+        first, depth = (json.loads((ROOT / "tests" / "golden" / "sweeps" / name).read_text())
+                        for name in ("first20.json", "depth.json"))
+        outcome = {p["id"]: p["outcome"] for p in first["points"] + depth["points"]}
+        for name in ("1b-bf16", "8b-bf16", "1b-mixed", "7b-lora-all", "8b-bf16-full"):
+            self.assertEqual(outcome[f"edge-{name}-under"], "completed")
+            self.assertEqual(outcome[f"edge-{name}-over"], "out_of_memory")
+            # The same workload, with expandable segments.
+            self.assertEqual(outcome[f"edge-{name}-over-expandable"], "completed")
 
 
 class Resuming(Folder):
@@ -200,7 +245,8 @@ class Budget(Folder):
 
         path = self.write(sweep(*[{"id": f"p{i}", "model": "tiny", "batch": {"micro_batch": i + 1}}
                                   for i in range(6)], seconds=60))
-        with mock.patch.object(tm, "run_point", point), mock.patch.object(tm, "prepare"):
+        with mock.patch.object(tm, "run_point", point), mock.patch.object(tm, "prepare"), \
+                contextlib.redirect_stderr(io.StringIO()):
             tm.run_sweep(options(sweep=str(path), out=str(self.folder / "out"), **more))
         return ran
 

@@ -40,7 +40,8 @@ class History(unittest.TestCase):
     def test_blocks_that_were_live_before_count_from_the_start(self):
         rows, marks = tm.intervals(
             mark(8) + self.ENTRIES,
-            [{"born": -1, "dies": None, "bytes": 5000, "address": 5, "asked": "", "released": None}])
+            [{"born": -1, "dies": None, "bytes": 5000, "address": 5, "asked": "",
+              "released": None}])
         table = tm.phase_table(rows, marks, [(1, "forward"), (1, "backward")])
         self.assertEqual([p["peak_bytes"] for p in table], [5800, 5800])
 

@@ -3,7 +3,7 @@ import hashlib
 import json
 import unittest
 
-from oracle import torch_measure as tm, workload
+from oracle import LLAMA, torch_measure as tm, workload
 
 
 class Normalised(unittest.TestCase):
@@ -70,6 +70,13 @@ class Fingerprint(unittest.TestCase):
             return tm.fingerprint(workload(strategy={"lora": {"alpha": alpha}}))
         self.assertEqual(of(16), of(16.0))
         self.assertNotEqual(of(16), of(32))
+
+    def test_plimsoll_computes_the_same(self):
+        # `plimsoll fit CONFIG --gpus 8 --zero 3 --seq-len 128 --json -` printed this fingerprint.
+        config = {**LLAMA, "rms_norm_eps": 1e-05}
+        found = tm.fingerprint({"model": {"config": config}, "batch": {"seq_len": 128},
+                                "strategy": {"zero": 3, "world_size": 8}})
+        self.assertEqual(found, "3878010e449c6752")
 
     def test_it_is_the_documented_hash(self):
         # reports/fingerprint.h: sha256 of json.dumps(sorted, no spaces), first 16 digits.

@@ -95,6 +95,52 @@ EXPORT int cudaFree(void* p) {
   return kOk;
 }
 
+/* Virtual memory, as expandable segments use it: physical memory counts from cuMemCreate to
+ * cuMemRelease; a handle is an index. */
+static struct {
+  uint64_t bytes[1 << 16];
+  unsigned next;
+} physical;
+
+EXPORT int cuMemGetAllocationGranularity(size_t* granularity, const void* properties, int option) {
+  (void)properties, (void)option;
+  *granularity = kPage;
+  return kOk;
+}
+EXPORT int cuMemAddressReserve(uint64_t* out, size_t bytes, size_t alignment, uint64_t where,
+                               unsigned long long flags) {
+  (void)alignment, (void)where, (void)flags;
+  lock();
+  *out = gpu.next;
+  gpu.next += (bytes + kPage - 1) / kPage * kPage;
+  unlock();
+  return kOk;
+}
+EXPORT int cuMemCreate(uint64_t* handle, size_t bytes, const void* properties,
+                       unsigned long long flags) {
+  (void)properties, (void)flags;
+  lock();
+  const unsigned slots = sizeof physical.bytes / sizeof *physical.bytes;
+  unsigned tried = 0;
+  while (tried < slots && (physical.next == 0 || physical.bytes[physical.next]))
+    physical.next = (physical.next + 1) % slots, ++tried;
+  const int fits = tried < slots && gpu.used + bytes <= gpu.capacity;
+  if (fits) {
+    physical.bytes[physical.next] = bytes;
+    gpu.used += bytes;
+    *handle = physical.next;
+  }
+  unlock();
+  return fits ? kOk : kOutOfMemory;
+}
+EXPORT int cuMemRelease(uint64_t handle) {
+  lock();
+  gpu.used -= physical.bytes[handle];
+  physical.bytes[handle] = 0;
+  unlock();
+  return kOk;
+}
+
 EXPORT int cudaMemGetInfo(size_t* free_bytes, size_t* total) {
   *free_bytes = gpu.capacity - gpu.used;
   *total = gpu.capacity;
@@ -484,6 +530,10 @@ static int refused(void) {
     return refused();     \
   }
 COVERED(cuCtxSetCurrent)
+COVERED(cuMemAddressFree)
+COVERED(cuMemMap)
+COVERED(cuMemSetAccess)
+COVERED(cuMemUnmap)
 COVERED(cuTensorMapEncodeTiled)
 COVERED(cuLaunchKernel)
 COVERED(cuLaunchCooperativeKernel)
@@ -512,6 +562,14 @@ EXPORT int cudaGetDriverEntryPointByVersion(const char* symbol, void** out, unsi
                {"cuDeviceGet", (void*)cuDeviceGet},
                {"cuDeviceGetAttribute", (void*)cuDeviceGetAttribute},
                {"cuGetErrorString", (void*)cuGetErrorString},
+               {"cuMemAddressFree", (void*)cuMemAddressFree},
+               {"cuMemAddressReserve", (void*)cuMemAddressReserve},
+               {"cuMemCreate", (void*)cuMemCreate},
+               {"cuMemGetAllocationGranularity", (void*)cuMemGetAllocationGranularity},
+               {"cuMemMap", (void*)cuMemMap},
+               {"cuMemRelease", (void*)cuMemRelease},
+               {"cuMemSetAccess", (void*)cuMemSetAccess},
+               {"cuMemUnmap", (void*)cuMemUnmap},
                {"cuTensorMapEncodeTiled", (void*)cuTensorMapEncodeTiled}};
   *out = (void*)refused;
   for (size_t i = 0; i < sizeof known / sizeof *known; ++i)

@@ -305,10 +305,13 @@ def auto_class(model_type):
 
 def hf_config(model, stack):
     import transformers
-    fields = {k: v for k, v in model["config"].items()
+    # A copy: Transformers completes rope_scaling in place.
+    fields = {k: v for k, v in json.loads(json.dumps(model["config"])).items()
               if k not in ("architectures", "transformers_version", "torch_dtype", "dtype")}
     config = transformers.AutoConfig.for_model(**fields)
     config.use_cache = stack["use_cache"]
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = 0
     return config
 
 
@@ -1572,7 +1575,8 @@ def trace_cases():
 def trace_summary(document):
     """One line of SUMMARY.md. Bytes as requested; cuBLAS workspaces (a constant of the GPU) are
     left out. `saved` is what layer 1 adds to autograd's saved tensors, per token, parameters
-    excluded; `held` is all that the forward leaves behind (checkpointed inputs and weight copies too)."""
+    excluded; `held` is all that the forward leaves behind (checkpointed inputs and weight copies
+    too)."""
     batch = document["workload"]["batch"]
     tokens = batch["seq_len"] * batch["micro_batch"]
     modules = document["names"]["modules"]
@@ -1802,6 +1806,33 @@ def run_sweep(options):
               file=sys.stderr, flush=True)
 
 
+def digest(folder):
+    """The figures of a sweep without its timelines: what tests compare plans with."""
+    points, made_with, device = [], None, None
+    for d in Results(folder).lines():
+        if d["outcome"] in ("failed", "timed_out"):
+            continue
+        rank, live = d["ranks"][0], (d["error"] or {}).get("live")
+        steady = [r for r in rank["phases"] if r["step"] == 2]
+        points.append({
+            "id": d["id"], "kind": d["kind"], "outcome": d["outcome"],
+            "workload": {**d["workload"], "model": {"name": d["workload"]["model"]["name"]}},
+            **{k: rank[k] for k in ("peak_bytes", "resident_bytes", "reserved_bytes", "states",
+                                    "peak", "at_peak", "first_step")},
+            "phases": [[r["phase"], r["peak_bytes"], r["requested_peak_bytes"], r["end_bytes"]]
+                       for r in steady] if d["outcome"] == "completed" else [],
+            "allocation_retries": rank["allocator"].get("num_alloc_retries"),
+            "out_of_memory": live and {"step": d["error"]["step"], "phase": d["error"]["phase"],
+                                       "tried_bytes": d["error"]["tried_bytes"],
+                                       "allocated_bytes": live["allocated_bytes"],
+                                       "reserved_bytes": live["reserved_bytes"]}})
+        made_with, device = d["environment"]["versions"], d["environment"]["device"]
+    made_with.pop("python", None)
+    return {"schema": "plimsoll.sweep_digest/1", "versions": made_with,
+            "device": {k: device[k] for k in ("name", "capacity_bytes")},
+            "points": sorted(points, key=lambda p: p["id"])}
+
+
 def prepare(dry):
     """Imports once, before any fork; the parent asks NVML about the GPU, never CUDA."""
     if dry:
@@ -1836,6 +1867,7 @@ def trace_to_text(name, workload):
 def write_atomically(path, text):
     with tempfile.NamedTemporaryFile("w", dir=os.path.dirname(path) or ".", delete=False) as f:
         f.write(text)
+    os.chmod(f.name, 0o644)
     os.replace(f.name, path)
 
 
@@ -1930,6 +1962,7 @@ def parser():
     what.add_argument("--sweep", metavar="FILE", help="measure a list, each in its own process")
     what.add_argument("--trace", metavar="NAME|FILE|all", help="record allocations without a GPU")
     what.add_argument("--list-traces", action="store_true")
+    what.add_argument("--digest", metavar="DIR", help="the figures of a sweep's results, in short")
     what.add_argument("--summary", metavar="DIR", help="write DIR/SUMMARY.md from its traces")
     p.add_argument("--out", metavar="PATH", help="file, or folder for --sweep and --trace all")
     p.add_argument("--only", metavar="TEXT", help="cases or points whose name has TEXT")
@@ -1955,6 +1988,10 @@ def main(arguments=None):
             run_trace(options)
         elif options.summary:
             summarise(options.summary)
+        elif options.digest:
+            if not options.out:
+                raise BadInput("--digest: --out FILE is needed")
+            write_atomically(options.out, to_text(digest(options.digest)))
         elif options.sweep:
             if not options.out:
                 raise BadInput("--sweep: --out FOLDER is needed")
