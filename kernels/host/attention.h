@@ -1,0 +1,50 @@
+// What streaming and materialised attention share: who sees whom, and rows of heads in fp32.
+#pragma once
+
+#include "kernels/host/blocks.h"
+
+namespace plimsoll::kernels::host {
+
+// The first key that query i sees; the last is i.
+inline std::int64_t first_key(const AttentionShape& s, std::int64_t i) {
+  return s.window > 0 ? std::max<std::int64_t>(0, i - s.window + 1) : 0;
+}
+inline bool sees(const AttentionShape& s, std::int64_t i, std::int64_t j) {
+  return j <= i && j >= first_key(s, i);
+}
+// Of the dropout's counter and of the stored matrix.
+inline std::int64_t matrix_row(const AttentionShape& s, std::int64_t sequence, std::int64_t head,
+                               std::int64_t i) {
+  return ((sequence * s.heads + head) * s.length + i) * s.length;
+}
+inline std::int64_t head_at(const AttentionShape& s, const ConstColumns& x, std::int64_t sequence,
+                            std::int64_t head, std::int64_t i) {
+  return (sequence * s.length + i) * x.stride() + x.first + head * s.head_dim;
+}
+inline void read_head(const AttentionShape& s, const ConstColumns& x, std::int64_t sequence,
+                      std::int64_t head, std::int64_t i, float* to) {
+  read(x.tensor, head_at(s, x, sequence, head, i), s.head_dim, to);
+}
+inline void write_head(const AttentionShape& s, const float* from, std::int64_t sequence,
+                       std::int64_t head, std::int64_t i, const Columns& x) {
+  write(from, head_at(s, x, sequence, head, i), s.head_dim, x.tensor);
+}
+
+// Throws Error{internal} where the shape is none, or a view does not have it.
+inline void expect_shape(const AttentionShape& s, const char* op) {
+  expect(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0 && s.head_dim > 0 &&
+             s.head_dim <= kBlock && s.sequences >= 0 && s.length >= 0 && s.window >= 0,
+         op, "heads are a multiple of key heads, head_dim is at most 512");
+}
+inline void expect_heads(const AttentionShape& s, const ConstColumns& x, std::int64_t heads,
+                         const char* op) {
+  expect(x.rows() == s.sequences * s.length && (x.rows() == 0 || x.width == heads * s.head_dim) &&
+             (x.rows() == 0 || x.first + x.width <= x.stride()),
+         op, "a view is [T, heads · head_dim]");
+}
+inline void expect_matrix(const AttentionShape& s, const ConstTensorView& p, const char* op) {
+  expect(p.shape == Extents({s.sequences, s.heads, s.length, s.length}), op,
+         "the matrix is [sequences, heads, length, length]");
+}
+
+}  // namespace plimsoll::kernels::host

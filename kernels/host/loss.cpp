@@ -1,0 +1,102 @@
+#include <limits>
+
+#include "kernels/host/blocks.h"
+
+namespace plimsoll::kernels::host {
+
+namespace {
+
+float logsumexp_of(const ConstTensorView& logits, std::int64_t row, std::int64_t width) {
+  float v[kBlock];
+  float most = -std::numeric_limits<float>::infinity(), sum = 0;
+  in_blocks(width, [&](std::int64_t first, std::int64_t n) {
+    read(logits, row * width + first, n, v);
+    for (std::int64_t i = 0; i < n; ++i) most = std::max(most, v[i]);
+  });
+  in_blocks(width, [&](std::int64_t first, std::int64_t n) {
+    read(logits, row * width + first, n, v);
+    float block = 0;
+    for (std::int64_t i = 0; i < n; ++i) block += std::exp(v[i] - most);
+    sum += block;
+  });
+  return most + std::log(sum);
+}
+
+void become_gradient(const TensorView& logits, std::int64_t row, std::int64_t width,
+                     std::int32_t target, float factor, float logsumexp) {
+  in_blocks(width, [&](std::int64_t first, std::int64_t n) {
+    float v[kBlock];
+    read(logits, row * width + first, n, v);
+    for (std::int64_t i = 0; i < n; ++i)
+      v[i] = (std::exp(v[i] - logsumexp) - (first + i == target ? 1.0f : 0.0f)) * factor;
+    write(v, row * width + first, n, logits);
+  });
+}
+void become_zero(const TensorView& logits, std::int64_t row, std::int64_t width) {
+  in_blocks(width, [&](std::int64_t first, std::int64_t n) {
+    const float zeros[kBlock] = {};
+    write(zeros, row * width + first, n, logits);
+  });
+}
+
+void check_target(std::int32_t target, std::int64_t width) {
+  check(target >= 0 && target < width, ErrorKind::bad_input, [&] {
+    return "target " + std::to_string(target) + " is neither ignored nor below the " +
+           std::to_string(width) + " logits of a row";
+  });
+}
+
+void cross_entropy(ConstTensorView targets, std::int32_t ignore_index, bool gradient, float factor,
+                   TensorView logits, TensorView losses, TensorView logsumexp) {
+  const std::int64_t rows = targets.elements(), width = width_of(logits);
+  expect(logits.elements() == rows * width && losses.elements() == rows &&
+             (!logsumexp || logsumexp.elements() == rows),
+         "cross_entropy", "logits, targets, losses have the same rows");
+  const std::int32_t* target = int32_of(targets);
+  float* loss = fp32_of(losses);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const bool ignored = target[r] == ignore_index;
+    if (!ignored) check_target(target[r], width);
+    const float sum = ignored && !logsumexp ? 0 : logsumexp_of(logits, r, width);
+    if (logsumexp) fp32_of(logsumexp)[r] = sum;
+    loss[r] = ignored ? 0 : sum - read_one(logits, r * width + target[r]);
+    if (!gradient) continue;
+    if (ignored)
+      become_zero(logits, r, width);
+    else
+      become_gradient(logits, r, width, target[r], factor, sum);
+  }
+}
+
+void cross_entropy_backward(ConstTensorView targets, std::int32_t ignore_index, float factor,
+                            ConstTensorView logsumexp, TensorView logits) {
+  const std::int64_t rows = targets.elements(), width = width_of(logits);
+  expect(logits.elements() == rows * width && logsumexp.elements() == rows,
+         "cross_entropy_backward", "logits, targets, logsumexp have the same rows");
+  const std::int32_t* target = int32_of(targets);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    if (target[r] == ignore_index) {
+      become_zero(logits, r, width);
+      continue;
+    }
+    check_target(target[r], width);
+    become_gradient(logits, r, width, target[r], factor, fp32_of(logsumexp)[r]);
+  }
+}
+
+void loss_sum(ConstTensorView losses, double factor, TensorView sum) {
+  const float* loss = fp32_of(losses);
+  double all = 0;
+  for (std::int64_t r = 0; r < losses.elements(); ++r) all += loss[r];
+  *fp64_of(sum) += factor * all;
+}
+
+}  // namespace
+
+void add_loss(KernelTable& table) {
+  table.cross_entropy = cross_entropy;
+  table.cross_entropy_backward = cross_entropy_backward;
+  table.loss_sum = loss_sum;
+}
+
+}  // namespace plimsoll::kernels::host

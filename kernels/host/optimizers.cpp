@@ -1,0 +1,102 @@
+#include "kernels/host/blocks.h"
+
+namespace plimsoll::kernels::host {
+
+namespace {
+
+bool has_16_bits(const ConstTensorView& view) {
+  return view && bits(view.dtype) == 16;
+}
+
+template <class T>
+void round_stochastically(const float* from, std::int64_t first, std::int64_t n,
+                          const Philox* random, std::size_t word, void* to) {
+  T* y = static_cast<T*>(to) + first;
+  for (std::int64_t i = 0; i < n; ++i)
+    y[i] = stochastically_narrowed(T{}, from[i], random[i][word]);
+}
+void store(const float* from, std::int64_t first, std::int64_t n, const Philox* random,
+           std::size_t word, const TensorView& to) {
+  if (to.dtype == DType::bf16)
+    round_stochastically<Bf16>(from, first, n, random, word, to.data);
+  else if (to.dtype == DType::fp16)
+    round_stochastically<Fp16>(from, first, n, random, word, to.data);
+  else
+    write(from, first, n, to);
+}
+
+void expect_tensors(const OptimizerTensors& t, const char* op) {
+  const std::int64_t n = t.weight.elements();
+  const auto fits = [n](const ConstTensorView& view) { return !view || view.elements() == n; };
+  expect(
+      t.gradient.elements() == n && fits(t.master) && fits(t.first_moment) && fits(t.second_moment),
+      op, "weights, gradients and states are equally many");
+  expect(!t.master || t.master.dtype == DType::fp32, op, "masters are fp32");
+}
+
+// A block of everything in fp32; step(w, m, v, g) changes the first three.
+template <class Step>
+void update(const OptimizerTensors& t, Step step) {
+  if (t.overflow && *int32_of(t.overflow) != 0) return;
+  const float factor = t.factor ? *fp32_of(t.factor) : 1;
+  const bool draws = (!t.master && has_16_bits(t.weight)) || has_16_bits(t.first_moment) ||
+                     has_16_bits(t.second_moment);
+  in_blocks(t.weight.elements(), [&](std::int64_t first, std::int64_t n) {
+    float w[kBlock], m[kBlock] = {}, v[kBlock] = {}, g[kBlock];
+    read(t.master ? t.master : t.weight, first, n, w);
+    if (t.first_moment) read(t.first_moment, first, n, m);
+    if (t.second_moment) read(t.second_moment, first, n, v);
+    read(t.gradient, first, n, g);
+    for (std::int64_t i = 0; i < n; ++i) step(w[i], m[i], v[i], g[i] * factor);
+    Philox random[kBlock];
+    if (draws)
+      for (std::int64_t i = 0; i < n; ++i)
+        random[i] = random_block(t.key, t.first_element + static_cast<std::uint64_t>(first + i));
+    if (t.master) {
+      write(w, first, n, t.master);
+      write(w, first, n, t.weight);
+    } else {
+      store(w, first, n, random, 0, t.weight);
+    }
+    if (t.first_moment) store(m, first, n, random, 1, t.first_moment);
+    if (t.second_moment) store(v, first, n, random, 2, t.second_moment);
+  });
+}
+
+void adamw(const OptimizerTensors& tensors, const AdamW& o) {
+  expect_tensors(tensors, "adamw");
+  expect(tensors.first_moment && tensors.second_moment && o.step >= 1, "adamw",
+         "there are two moments, and steps count from 1");
+  const auto correction = [&](float beta) {
+    return 1 - std::pow(static_cast<double>(beta), static_cast<double>(o.step));
+  };
+  const auto rate = static_cast<float>(o.learning_rate / correction(o.beta1));
+  const auto root = static_cast<float>(std::sqrt(correction(o.beta2)));
+  const float decay = 1 - o.learning_rate * o.weight_decay;
+  update(tensors, [&](float& w, float& m, float& v, float g) {
+    m = o.beta1 * m + (1 - o.beta1) * g;
+    v = o.beta2 * v + (1 - o.beta2) * g * g;
+    w = w * decay - rate * m / (std::sqrt(v) / root + o.eps);
+  });
+}
+
+void sgd(const OptimizerTensors& tensors, const Sgd& o) {
+  expect_tensors(tensors, "sgd");
+  expect(!tensors.second_moment && (o.momentum == 0 || tensors.first_moment), "sgd",
+         "momentum has one moment");
+  const bool moment = static_cast<bool>(tensors.first_moment);
+  update(tensors, [&](float& w, float& m, float&, float g) {
+    g += o.weight_decay * w;
+    m = o.momentum * m + g;
+    w -= o.learning_rate * (moment ? m : g);
+  });
+}
+
+}  // namespace
+
+void add_optimizers(KernelTable& table) {
+  table.adamw = adamw;
+  table.sgd = sgd;
+}
+
+}  // namespace plimsoll::kernels::host

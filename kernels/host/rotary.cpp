@@ -1,0 +1,72 @@
+#include <numbers>
+
+#include "kernels/host/blocks.h"
+
+namespace plimsoll::kernels::host {
+
+namespace {
+
+// In fp32 throughout, as Transformers (modeling_rope_utils.py: default, llama3): another rounding
+// of a frequency turns late positions by another angle.
+float frequency(const RotaryFrequencies& f, std::int64_t index, std::int64_t half) {
+  const float power = static_cast<float>(2 * index) / static_cast<float>(2 * half);
+  const float plain = 1 / std::pow(static_cast<float>(f.theta), power);
+  if (f.factor == 1) return plain;
+  const auto original = static_cast<float>(f.original_positions);
+  const auto factor = static_cast<float>(f.factor);
+  const auto low = static_cast<float>(f.low_factor), high = static_cast<float>(f.high_factor);
+  const float wave = 2 * std::numbers::pi_v<float> / plain;
+  if (wave < original / high) return plain;
+  if (wave > original / low) return plain / factor;
+  const float smooth = (original / wave - low) / (high - low);
+  return (1 - smooth) * plain / factor + smooth * plain;
+}
+
+void rotary_table(const RotaryFrequencies& frequencies, TensorView table) {
+  expect(table.shape.rank == 3 && table.shape[0] == 2, "rotary_table", "it is [2, length, d / 2]");
+  const std::int64_t length = table.shape[1], half = table.shape[2];
+  float* cosines = fp32_of(table);
+  float* sines = cosines + length * half;
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float turn = frequency(frequencies, i, half);
+    for (std::int64_t t = 0; t < length; ++t) {
+      const double angle = static_cast<float>(t) * turn;
+      cosines[t * half + i] = static_cast<float>(std::cos(angle));
+      sines[t * half + i] = static_cast<float>(std::sin(angle));
+    }
+  }
+}
+
+void rotary(ConstTensorView table, bool backward, Columns x) {
+  const std::int64_t length = table.shape[1], half = table.shape[2];
+  expect(table.shape.rank == 3 && table.shape[0] == 2 && 2 * half <= kBlock, "rotary",
+         "the table is [2, length, d / 2] with d <= 512");
+  if (x.rows() == 0) return;
+  expect(half > 0 && length > 0 && x.width % (2 * half) == 0, "rotary", "x holds whole heads");
+  const float* cosines = fp32_of(table);
+  const float* sines = cosines + length * half;
+  for (std::int64_t t = 0; t < x.rows(); ++t) {
+    const float* c = cosines + t % length * half;
+    const float* s = sines + t % length * half;
+    for (std::int64_t at = 0; at < x.width; at += 2 * half) {
+      const std::int64_t first = t * x.stride() + x.first + at;
+      float v[kBlock];
+      read(x.tensor, first, 2 * half, v);
+      for (std::int64_t i = 0; i < half; ++i) {
+        const float a = v[i], b = v[half + i], sine = backward ? -s[i] : s[i];
+        v[i] = a * c[i] - b * sine;
+        v[half + i] = b * c[i] + a * sine;
+      }
+      write(v, first, 2 * half, x.tensor);
+    }
+  }
+}
+
+}  // namespace
+
+void add_rotary(KernelTable& table) {
+  table.rotary_table = rotary_table;
+  table.rotary = rotary;
+}
+
+}  // namespace plimsoll::kernels::host

@@ -1,0 +1,24 @@
+#include "kernels/host/blocks.h"
+
+namespace plimsoll::kernels {
+
+const KernelTable& host_kernels() {
+  static const KernelTable table = [] {
+    KernelTable t{};
+    host::add_embedding(t);
+    host::add_norms(t);
+    host::add_linear(t);
+    host::add_rotary(t);
+    host::add_activations(t);
+    host::add_flash_attention(t);
+    host::add_eager_attention(t);
+    host::add_loss(t);
+    host::add_optimizers(t);
+    host::add_gradient_norm(t);
+    host::add_copies(t);
+    return t;
+  }();
+  return table;
+}
+
+}  // namespace plimsoll::kernels
