@@ -1,11 +1,14 @@
 """PyTorch itself on the CUDA runtime that computes nothing. Skipped where torch and transformers
 are not installed; with them: PYTHON -m unittest discover -s tests/oracle."""
 import json
+import os
 import pathlib
+import subprocess
+import sys
 import tempfile
 import unittest
 
-from oracle import HAS_TORCH, LLAMA, TRACES, complaint, run, trace, workload
+from oracle import HAS_TORCH, LLAMA, PROGRAM, TRACES, complaint, run, trace, workload
 
 TINY = {**LLAMA, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": 128}
@@ -66,6 +69,34 @@ class DryRun(unittest.TestCase):
                 self.assertLessEqual(rank["peak_bytes"], rank["reserved_bytes"])
                 self.assertIsNone(document["time"])
                 self.assertTrue(rank["modules"])
+
+    def test_the_timed_part_of_a_measurement(self):
+        # The path that a GPU takes, on the dry device with a clock that says 250 ms a step.
+        script = "\n".join((
+            "import json, sys", f"sys.path.insert(0, {str(PROGRAM.parent)!r})",
+            "import torch_measure as tm", "tm.start_dry_cuda()", "import torch",
+            "torch.cuda.Event.elapsed_time = lambda self, other: 250.0",
+            "tm.PEAKS.append(('dry', {'bf16': 1e12}))",
+            f"w = tm.normalised({workload(batch={'seq_len': 64, 'micro_batch': 2})!r})",
+            "d = tm.Measurement(w, False, seconds=0.0, most_steps=9).run()",
+            "print(json.dumps(d))"))
+        result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
+                                check=False, env={**os.environ, "PATH": "/usr/bin:/bin"})
+        self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+        document = json.loads(result.stdout)
+        self.assertIn(complaint("measurement", [document]), ("", None))
+        # Two steps to come to the steady state, three at least that are timed.
+        self.assertEqual([s["timed"] for s in document["steps"]], [False] * 2 + [True] * 3)
+        time = document["time"]
+        self.assertEqual((time["step_seconds"], time["mad_seconds"]), (0.25, 0.0))
+        self.assertEqual(time["tokens_per_second"], 128 / 0.25)
+        # 6 N + 3 L a 2 d s: N = Vh + 2(2h² + 2·kv·h + 3fh), L 2, a 8, d 32, s 64
+        matrix = 1000 * 256 + 2 * (2 * 256 ** 2 + 2 * 128 * 256 + 3 * 704 * 256)
+        flops = 128 * (6 * matrix + 3 * 2 * 8 * 2 * 32 * 64)
+        self.assertEqual(time["model_flops_per_step"], flops)
+        self.assertAlmostEqual(time["mfu"], flops / 0.25 / 1e12)
+        self.assertIsNotNone(document["ranks"][0]["device_bytes"])
+        self.assertEqual(document["clocks"]["samples"], 0)
 
     def test_states_are_those_of_the_arithmetic(self):
         document = self.measure(workload(batch={"seq_len": 64}), "--no-observe")

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import subprocess
 import tempfile
 import time
 import unittest
@@ -186,6 +187,19 @@ class Resuming(Folder):
             tm.Results(self.folder).append({**self.document("a"), "x": float("nan")})
 
 
+def gone(pid):
+    """Whether the process ends within two seconds (a zombie has ended)."""
+    for _ in range(100):
+        try:
+            state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
 class Children(Folder):
     WORKLOAD = tm.normalised({"model": {"name": "tiny", "config": LLAMA}})
 
@@ -213,6 +227,21 @@ class Children(Folder):
         def write(workload, opts):
             pathlib.Path(opts.out).write_text('{"answer": 42}')
         self.assertEqual(self.point(write), ({"answer": 42}, "fork"))
+
+    def test_what_a_killed_child_had_started_ends_with_it(self):
+        note = self.folder / "pid"
+
+        def start_and_hang(workload, opts):
+            note.write_text(str(subprocess.Popen(["sleep", "60"]).pid))
+            time.sleep(60)
+
+        for limit in (0.5, None):       # killed at its limit; ended by itself
+            if limit is None:
+                self.point(lambda w, o: note.write_text(str(
+                    subprocess.Popen(["sleep", "60"]).pid)))
+            else:
+                self.point(start_and_hang, limit=limit)
+            self.assertTrue(gone(int(note.read_text())))
 
     def test_cuda_that_cannot_live_after_a_fork_is_given_a_new_process(self):
         def refuse(workload, opts):

@@ -1750,7 +1750,9 @@ def run_point(name, workload, limit, options, isolation):
         if status == 0 and os.path.exists(out):
             with open(out) as f:
                 return json.load(f), isolation
-    if isolation == "fork" and "Cannot re-initialize CUDA in forked" in text:
+    if isolation == "fork" and not options.dry_run and (
+            status == EXIT_DEVICE or "Cannot re-initialize CUDA in forked" in text or
+            "CUDA error: initialization error" in text):
         return run_point(name, workload, limit, options, "spawn")
     if status is None:
         outcome, message = "timed_out", f"killed after {took:.0f} s; {text}"
@@ -1768,10 +1770,14 @@ def in_process(workload, out, log, limit, options):
     command += ["--dry-run"] * options.dry_run + ["--no-observe"] * options.no_observe
     started = time.monotonic()
     with open(log, "w") as f:
+        child = subprocess.Popen(command, stderr=f, stdout=f, start_new_session=True)
         try:
-            status = subprocess.run(command, stderr=f, stdout=f, timeout=limit).returncode
+            status = child.wait(timeout=limit)
         except subprocess.TimeoutExpired:
             status = None
+        finally:
+            end_session(child.pid)
+            child.wait()
     return status, time.monotonic() - started
 
 
@@ -1875,12 +1881,14 @@ def in_child(work, seconds=None):
     """Runs work() in a forked process; (exit status or None if it was killed, seconds it took).
 
     A process each keeps process groups, cuBLAS workspaces, contexts and caches of one case out of
-    the next; a fork keeps the imports. The parent must not have initialised CUDA."""
+    the next; a fork keeps the imports. The parent must not have initialised CUDA. The child leads a
+    session of its own, so that what it started ends with it."""
     sys.stdout.flush()
     sys.stderr.flush()
     started = time.monotonic()
     child = os.fork()
     if child == 0:
+        os.setsid()
         status = 70
         try:
             status = work() or 0
@@ -1893,16 +1901,27 @@ def in_child(work, seconds=None):
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
-    while True:
-        done, status = os.waitpid(child, os.WNOHANG)
-        took = time.monotonic() - started
-        if done:
-            return os.waitstatus_to_exitcode(status), took
-        if seconds is not None and took > seconds:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return None, took
-        time.sleep(0.02)
+    try:
+        while True:
+            done, status = os.waitpid(child, os.WNOHANG)
+            took = time.monotonic() - started
+            if done:
+                end_session(child)
+                return os.waitstatus_to_exitcode(status), took
+            if seconds is not None and took > seconds:
+                end_session(child)
+                os.waitpid(child, 0)
+                return None, took
+            time.sleep(0.02)
+    except BaseException:
+        end_session(child)
+        raise
+
+
+def end_session(leader):
+    """Ends what is left of a child's session (an nvidia-smi that watched the clocks, compilers)."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def run_trace(options):
