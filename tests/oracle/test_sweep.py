@@ -75,7 +75,7 @@ class Points(Folder):
                 prints = [tm.fingerprint(w) for _, _, w in points]
                 self.assertEqual(len(set(prints)), len(prints), "two points are one workload")
 
-    def test_the_first_list_covers_what_a_first_session_is_for(self):
+    def test_the_first_list_covers_what_a_first_run_is_for(self):
         points = {name: w for name, _, w in tm.read_sweep(ORACLE / "sweeps" / "first20.json")}
         self.assertGreaterEqual(len(points), 50)
 
