@@ -99,7 +99,7 @@ void forward(const Norm& norm, const ConstTensorView& x, const ConstTensorView& 
 void again(const Norm& norm, const ConstTensorView& x, const ConstTensorView& statistics,
            const ConstTensorView& weight, const ConstTensorView& bias, const TensorView& y) {
   const std::int64_t rows = rows_of(norm, x, weight, bias, statistics);
-  expect(statistics && y.elements() == x.elements(), norm.op, "y is as large as x");
+  expect((statistics || rows == 0) && y.elements() == x.elements(), norm.op, "y is as large as x");
   for (std::int64_t r = 0; r < rows; ++r)
     normalize(norm.saved(fp32_of(statistics), r), x, weight, bias, r, y);
 }
@@ -189,7 +189,8 @@ void backward(const Norm& norm, const ConstTensorView& x, const ConstTensorView&
               const TensorView& partial) {
   const std::int64_t rows = rows_of(norm, x, weight, d_bias, statistics);
   const std::int64_t width = weight.elements();
-  expect(statistics && d_y.elements() == x.elements() && (!d_x || d_x.elements() == x.elements()) &&
+  expect((statistics || rows == 0) && d_y.elements() == x.elements() &&
+             (!d_x || d_x.elements() == x.elements()) &&
              (!d_weight || d_weight.elements() == width),
          norm.op, "gradients are as large as what they are of");
   const Partials partials = cleared_partials(norm, partial, width, d_weight || d_bias);
