@@ -56,7 +56,12 @@ Phases measured_phases(const json& trace) {
   return out;
 }
 
-Phases planned_phases(const json& trace, const std::string& name) {
+struct Planned {
+  models::StepProgram program;
+  reports::States states;
+};
+
+Planned planned_program(const json& trace, const std::string& name) {
   const json& workload = trace["workload"];
   const models::ModelSpec model =
       models::read_model(workload["model"]["config"].dump(), name, name, {});
@@ -65,13 +70,24 @@ Phases planned_phases(const json& trace, const std::string& name) {
   planner::pytorch::Rules rules;
   rules.granularity = 1;  // requested bytes
   rules.batch_tensors = 1;  // the traced loop passes one tensor as input_ids and labels
+  const json& stack = workload["stack"];
+  rules.fsdp_units = stack["fsdp_units"] == "layers" ? planner::pytorch::FsdpUnits::root
+                                                     : planner::pytorch::FsdpUnits::ends;
+  rules.fsdp_autocast = stack["fsdp_autocast"];
+  rules.hold_outputs = stack["hold_outputs"];
+  rules.checks_packing = !stack["use_cache"].get<bool>();
   for (const json& row : trace["initial"])
     if (row[4].get<std::string>().starts_with("scratch kept"))
       rules.blas_workspace += Bytes(row[1].get<std::int64_t>());
   const planner::ModelParts parts = planner::model_parts(model, strategy);
-  models::StepProgram program;
-  planner::pytorch::StepWriter writer(program, parts, strategy, batch, rules);
+  Planned planned;
+  planner::pytorch::StepWriter writer(planned.program, parts, strategy, batch, rules);
   writer.write();
+  planned.states = writer.states();
+  return planned;
+}
+
+Phases phases_of(const models::StepProgram& program) {
   const planner::Timeline timeline = planner::unroll(program);
   planner::PeakFinder finder;
   const planner::Peak peak = finder.find(program);
@@ -116,7 +132,7 @@ TEST_CASE("the planned peaks of forward, backward and optimizer equal PyTorch's 
     Phases planned;
     bool refused = false;
     try {
-      planned = planned_phases(trace, name);
+      planned = phases_of(planned_program(trace, name).program);
     } catch (const Error& error) {
       CHECK(error.kind() == ErrorKind::unsupported);
       refused = true;

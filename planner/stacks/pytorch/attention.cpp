@@ -1,5 +1,5 @@
-// Scaled dot product attention: fused kernels, and the eager and math paths that store the scores.
-#include "planner/stacks/pytorch/layer_writer.h"
+// Which attention runs, and the fused kernels.
+#include "planner/stacks/pytorch/attention.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -11,92 +11,174 @@ std::int64_t up_to(std::int64_t value, std::int64_t step) {
 }
 }  // namespace
 
-// Backward workspace of the fused kernels, in one call.
+// SDPA takes the first backend that can (ATen/native/transformers/cuda/sdp_utils.cpp): flash and
+// cuDNN need 16 bits and, flash, no mask; the memory-efficient kernel knows no grouped queries.
+// Transformers leaves grouped queries to SDPA only where there is no mask
+// (integrations/sdpa_attention.py, use_gqa_in_sdpa); with one it repeats keys and values itself.
+AttentionPath AttentionWriter::path() const {
+  if (strategy_.attention == Attention::eager) return AttentionPath::eager;
+  if (strategy_.attention == Attention::math) return AttentionPath::math;
+  if (windowed()) return AttentionPath::efficient;
+  if (regime_.compute != DType::fp32) return AttentionPath::flash;
+  return grouped() ? AttentionPath::math : AttentionPath::efficient;
+}
+
+void AttentionWriter::attention_forward(const AttentionNames& names, const AttentionInput& in,
+                                        AttentionSaved& s) {
+  const bool saves = std::exchange(saves_, saves_ && !selective());
+  run(names, in, false, s);
+  saves_ = saves;
+}
+
+const AttentionSaved& AttentionWriter::recall(const AttentionNames& names, const AttentionInput& in,
+                                              const AttentionSaved& s) {
+  if (!selective()) return s;
+  phase_ = Phase::recompute;
+  run(names, in, true, again_);
+  phase_ = Phase::backward;
+  return again_;
+}
+
+void AttentionWriter::run(const AttentionNames& names, const AttentionInput& in, bool stops,
+                          AttentionSaved& s) {
+  s = {};
+  switch (path()) {
+    case AttentionPath::flash:
+    case AttentionPath::efficient:
+      return fused_forward(names, in, s);
+    case AttentionPath::math:
+      return math_forward(names, in, stops, s);
+    case AttentionPath::eager:
+      return eager_forward(names, in, stops, s);
+  }
+}
+
+AttentionWriter::Grads AttentionWriter::attention_backward(const AttentionNames& names,
+                                                           const AttentionInput& in,
+                                                           const AttentionSaved& s, TensorId d_out,
+                                                           std::span<const Ref> held) {
+  switch (path()) {
+    case AttentionPath::flash:
+    case AttentionPath::efficient: {
+      const Grads grads = fused_backward(names, in, s, d_out);
+      if (!held.empty()) {
+        auto done = op(names.module);
+        release(done, held);
+      }
+      return grads;
+    }
+    case AttentionPath::math:
+      return math_backward(names, in, s, d_out, held);
+    case AttentionPath::eager:
+      return eager_backward(names, in, s, d_out, held);
+  }
+  return {};
+}
+
+// Autocast casts q, k and v for SDPA, whose kernels save them. With a mask Transformers has
+// repeated keys and values before (and holds them until it returns), and SDPA makes an additive
+// mask in the kernel's dtype, its rows padded to 8 values, in every layer.
+void AttentionWriter::fused_forward(const AttentionNames& names, const AttentionInput& in,
+                                    AttentionSaved& s) {
+  const DType dtype = kernel(in);
+  const bool masked = windowed();
+  TensorId k = in.k, v = in.v;
+  std::int64_t k_values = kv_values();
+  if (masked && grouped()) {
+    k_values = q_values();
+    k = copy(names.k.repeated, k, k_values, in.dtype, Category::activations);
+    v = copy(names.v.repeated, v, k_values, regime_.compute, Category::activations);
+  }
+  s.q = in.q;
+  s.k = k;
+  s.v = v;
+  s.out = make(names.out, q_values(), dtype);
+  auto attention = op(names.out);
+  attention.read(in.q).read(k).read(v);
+  if (dtype != in.dtype) {
+    s.k = make(names.k.cast, k_values, dtype);
+    s.q = make(names.q.cast, q_values(), dtype);
+    attention.write(s.k).write(s.q);
+  }
+  if (masked) {
+    s.mask = make(names.mask, checked_multiply(tokens_.total(), up_to(tokens_.length, 8)), dtype);
+    attention.read(model_mask_).write(s.mask);
+  }
+  if (path() == AttentionPath::efficient) {  // rows of lse are padded to 32
+    s.lse = make(names.logsumexp,
+                 checked_multiply(tokens_.sequences * d_.heads, up_to(tokens_.length, 32)),
+                 DType::fp32);
+  } else {
+    s.lse = make(names.logsumexp, checked_multiply(tokens_.total(), d_.heads), DType::fp32);
+    s.seed = make(names.seed, 2, DType::int64);
+    s.offset = make(names.offset, 1, DType::int64);
+    if (d_.attention_dropout > 0) attention.scratch(bytes(2, DType::int64));
+  }
+  attention.write(s.out).write(s.lse).write(s.seed).write(s.offset);
+}
+
+AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& names,
+                                                       const AttentionInput& in,
+                                                       const AttentionSaved& saved,
+                                                       TensorId d_out) {
+  const AttentionSaved& s = recall(names, in, saved);
+  const DType dtype = kernel(in);
+  const bool repeated = windowed() && grouped();
+  const std::int64_t k_values = repeated ? q_values() : kv_values();
+  Grads d{temporary(names.q.grad_cast, q_values(), dtype),
+          temporary(names.k.grad_cast, k_values, dtype),
+          temporary(names.v.grad_cast, k_values, dtype)};
+  auto backward = op(names.out);
+  backward.read(d_out).read(s.q).read(s.k).read(s.v).read(s.mask).read(s.out).read(s.lse);
+  backward.read(s.seed).read(s.offset).write(d[0]).write(d[1]).write(d[2]);
+  backward.scratch(
+      path() == AttentionPath::efficient ? efficient_workspace(dtype) : flash_workspace(),
+      Category::workspace);
+  const TensorId d_q = d[0], d_k = d[1], d_v = d[2];
+  d[0] = in.q_grad ? cast(names.q.grad_rotated, d_q, q_values(), dtype, in.dtype) : kNoTensor;
+  d[1] = in.k_grad ? cast(names.k.grad_wide, d_k, k_values, dtype, in.dtype) : kNoTensor;
+  d[2] = in.v_grad ? d_v : kNoTensor;
+  if (!repeated) return d;
+  d[2] = in.v_grad ? sum_groups(names.v, d[2], regime_.compute) : kNoTensor;
+  d[1] = in.k_grad ? sum_groups(names.k, d[1], in.dtype) : kNoTensor;
+  return d;
+}
+
+// The gradient of repeated keys or values, summed over the query heads of each group.
+TensorId AttentionWriter::sum_groups(const OperandNames& names, TensorId d, DType dtype) {
+  return copy(names.grad, d, kv_values(), dtype);
+}
+
+// Backward workspace in 16 bits, in one call.
 //   flash (flash-attention 2, csrc/flash_attn/flash_api.cpp, mha_bwd): the row sums of dO·O in fp32
 //   [b, heads, s rounded to 128], dQ accumulated in fp32 [b, s rounded, heads, d rounded to 32],
-//   and with fewer key heads than query heads dK and dV of all query heads in the low dtype. cuDNN
-//   (composite backward graph): dQ accumulated in fp32, the row sums in fp32, and with grouped
-//   queries dK and dV of all query heads; the engine's own workspace is not known.
-Bytes LayerWriter::attention_workspace() const {
-  const std::int64_t b = tokens_.sequences, s = tokens_.length;
-  const std::int64_t rounded = up_to(s, 128);
-  const Bytes expanded =
-      d_.kv_heads < d_.heads ? low(checked_multiply(tokens_.total(), d_.q_width())) * 2 : Bytes(0);
-  switch (rules_.sdpa) {
-    case Rules::Sdpa::cpu:
-      return Bytes(0);
-    case Rules::Sdpa::flash:
-      return fp32(checked_multiply(b * d_.heads, rounded)) +
-             fp32(checked_multiply(b * rounded, d_.heads * up_to(d_.head_dim, 32))) + expanded;
-    case Rules::Sdpa::cudnn:
-      return fp32(checked_multiply(tokens_.total(), d_.q_width())) +
-             fp32(checked_multiply(tokens_.total(), d_.heads)) + expanded;
-  }
-  return Bytes(0);
+//   and with fewer key heads than query heads dK and dV of all query heads in the low dtype.
+//   cuDNN (composite backward graph): dQ accumulated in fp32, the row sums in fp32, and with
+//   grouped queries dK and dV of all query heads; the engine's own workspace is not known.
+Bytes AttentionWriter::flash_workspace() const {
+  const std::int64_t b = tokens_.sequences, rounded = up_to(tokens_.length, 128);
+  const Bytes expanded = grouped() ? bytes(q_values(), regime_.compute) * 2 : Bytes(0);
+  if (rules_.sdpa == Rules::Sdpa::cudnn)
+    return fp32(q_values()) + fp32(checked_multiply(tokens_.total(), d_.heads)) + expanded;
+  return fp32(checked_multiply(b * d_.heads, rounded)) +
+         fp32(checked_multiply(b * rounded, d_.heads * up_to(d_.head_dim, 32))) + expanded;
 }
 
-void LayerWriter::attention_forward(LayerSaved& s, TensorId q, TensorId k, TensorId v, bool) {
-  const std::int64_t t = tokens_.total();
-  s.attention = make("self_attn.attention", t * d_.q_width(), regime_.compute);
-  if (strategy_.attention == Attention::flash) {
-    s.lse = make("self_attn.logsumexp", t * d_.heads, DType::fp32);
-    if (regime_.autocast()) {
-      s.k_cast = make("self_attn.k.cast", t * d_.kv_width(), regime_.compute);
-      op("self_attn.k.cast").read(k).write(s.k_cast);
-      s.q_cast = make("self_attn.q.cast", t * d_.q_width(), regime_.compute);
-      op("self_attn.q.cast").read(q).write(s.q_cast);
-      q = s.q_cast;
-      k = s.k_cast;
-    }
-    // The CUDA kernels also return the random generator's seed and offset.
-    if (rules_.sdpa != Rules::Sdpa::cpu) {
-      s.seed = make("self_attn.dropout.seed", 2, DType::int64);
-      s.offset = make("self_attn.dropout.offset", 1, DType::int64);
-    }
-    op("self_attn.attention")
-        .read(q)
-        .read(k)
-        .read(v)
-        .write(s.attention)
-        .write(s.lse)
-        .write(s.seed)
-        .write(s.offset);
-    return;
-  }
-  fail(ErrorKind::unsupported, "--attention eager and math are not modelled yet");
-}
-
-std::array<TensorId, 3> LayerWriter::attention_backward(const LayerSaved& s, TensorId q, TensorId k,
-                                                        TensorId v, TensorId d_out) {
-  const std::int64_t t = tokens_.total();
-  TensorId dq = temporary("self_attn.q_rotated.grad", t * d_.q_width(), regime_.compute);
-  TensorId dk = temporary("self_attn.k_rotated.grad", t * d_.kv_width(), regime_.compute);
-  const TensorId dv = temporary("self_attn.v.grad", t * d_.kv_width(), regime_.compute);
-  const bool casts = regime_.autocast();
-  op("self_attn.attention")
-      .read(d_out)
-      .read(casts ? s.q_cast : q)
-      .read(casts ? s.k_cast : k)
-      .read(v)
-      .read(s.attention)
-      .read(s.lse)
-      .read(s.seed)
-      .read(s.offset)
-      .write(dq)
-      .write(dk)
-      .write(dv)
-      .scratch(attention_workspace(), Category::workspace);
-  if (casts) {
-    const TensorId wide_q =
-        temporary("self_attn.q_rotated.grad.fp32", t * d_.q_width(), DType::fp32);
-    op("self_attn.q.cast").read(dq).write(wide_q);
-    const TensorId wide_k =
-        temporary("self_attn.k_rotated.grad.fp32", t * d_.kv_width(), DType::fp32);
-    op("self_attn.k.cast").read(dk).write(wide_k);
-    dq = wide_q;
-    dk = wide_k;
-  }
-  return {dq, dk, dv};
+// ATen/native/transformers/cuda/mem_eff_attention/kernel_backward.h and attention_backward.cu: the
+// row sums delta [b, heads, s] in fp32 and, for every head, dQ accumulated in fp32 in tiles, each
+// behind 16 bytes of locks (workspace_elements_gq). Tiles are 64 × 64 for heads of at most 64, else
+// 128 × 128, in fp32 64 × 128 (more does not fit in shared memory). In fp32 delta is made by torch
+// operators: a product as large as q, its sums, and their copy.
+Bytes AttentionWriter::efficient_workspace(DType dtype) const {
+  const bool wide = d_.head_dim > 64;
+  const std::int64_t rows = wide && dtype != DType::fp32 ? 128 : 64, columns = wide ? 128 : 64;
+  const std::int64_t tiles =
+      checked_multiply(ceil_divide(tokens_.length, rows), ceil_divide(d_.head_dim, columns));
+  const Bytes delta = fp32(checked_multiply(tokens_.total(), d_.heads));
+  const Bytes sums = b_.rounded(Bytes(checked_multiply(
+      checked_multiply(tokens_.sequences * d_.heads, tiles), 16 + 4 * rows * columns)));
+  if (dtype != DType::fp32) return delta + sums;
+  return std::max(fp32(q_values()) + delta * 2, delta + sums);
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -27,14 +27,16 @@ void StepWriter::add_collectives(std::vector<reports::Collective>& out) const {
   }
   const bool resharded = strategy_.data.zero >= 3;
   const auto unit = [&](const Unit& u, std::int64_t count, bool twice) {
+    if (u.empty()) return;
     add("all_gather", count * batch_.grad_accum * (twice ? 2 : 1), u.gathered, shards_);
     add("reduce_scatter", count, u.reduce_input, shards_);
     add("all_reduce", count, u.reduce_output, ranks / shards_);
   };
-  unit(embedding_, 1, resharded);
+  unit(embedding_, 1, embedding_.reshards);
   for (const Run& run : runs_)
     unit(run.units.front(), run.count * static_cast<std::int64_t>(run.stride()), resharded);
   unit(tail_, 1, false);
+  unit(root_, 1, false);
 }
 
 }  // namespace plimsoll::planner::pytorch

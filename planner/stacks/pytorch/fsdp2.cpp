@@ -3,21 +3,72 @@
 // Source: torch 2.11, distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py;
 // units as Accelerate 1.15 makes them (utils/fsdp_utils.py, fsdp2_prepare_model): every decoder
 // layer, the embedding, and a tail of final norm and head that is not resharded after forward; a
-// tied embedding belongs to the tail and is gathered at the start.
+// tied embedding belongs to that tail and is gathered at the start; what is left is the root's.
 //
 //   forward, unit u: local shards cast into one flat buffer (dead when the gather is launched),
-//   all-gather output A(u); then A(u-1) is let go and the parameters P(u) are copied out; A(u) is
-//   held until the next unit's copy-out, P(u) until the unit returns.
+//   all-gather output A(u); then the parameters P(u) are copied out, and A(u-1) is let go when that
+//   is done (a local variable of wait_for_unshard holds it); A(u) is held until the next unit's
+//   copy-out, P(u) until the unit returns.
 //   backward: A(u) was prefetched; P(u) is copied out, A(u) let go, A(u-1) prefetched. At the
 //   unit's end P(u) goes first, then the previous unit's reduce-scatter input R(u+1), then R(u) is
 //   made from the gradients, which die with that; the output shard is cast to the parameters'
-//   dtype.
+//   dtype. Units whose input takes no gradient are reduced when the backward ends.
+#include <algorithm>
+
 #include "planner/stacks/pytorch/step.h"
 
 namespace plimsoll::planner::pytorch {
 
 using models::Access;
-using models::Stream;
+
+namespace {
+// Where a parameter stands in its unit, among those whose gradients are made in another order.
+int model_order(const ModuleNames& names) {
+  const auto linear = [&](const LinearNames& of, int at) {
+    if (names.weight_grad == of.base.weight_grad) return at;
+    if (names.weight_grad == of.bias.weight_grad) return at + 1;
+    if (names.weight_grad == of.a.weight_grad) return at + 2;
+    return names.weight_grad == of.b.weight_grad ? at + 3 : 0;
+  };
+  static constexpr std::array<const LinearNames*, 11> kLinears{
+      &linear_names<"attn.c_attn">,      &linear_names<"attn.c_proj">,
+      &linear_names<"self_attn.q_proj">, &linear_names<"self_attn.k_proj">,
+      &linear_names<"self_attn.v_proj">, &linear_names<"self_attn.o_proj">,
+      &linear_names<"mlp.gate_proj">,    &linear_names<"mlp.up_proj">,
+      &linear_names<"mlp.down_proj">,    &linear_names<"mlp.c_fc">,
+      &linear_names<"mlp.c_proj">};
+  static constexpr std::array<std::pair<const ModuleNames*, int>, 10> kOthers{
+      {{&models::module_names<"embed_tokens">, 1},
+       {&models::module_names<"embed_positions">, 2},
+       {&models::module_names<"ln_1">, 3},
+       {&models::module_names<"self_attn.q_norm">, 34},
+       {&models::module_names<"self_attn.k_norm">, 35},
+       {&models::module_names<"ln_2">, 36},
+       {&models::module_names<"input_layernorm">, 90},
+       {&models::module_names<"post_attention_layernorm">, 91},
+       {&models::module_names<"norm">, 92},
+       {&models::module_names<"lm_head">, 93}}};
+  for (const auto& [module, at] : kOthers)
+    if (names.module == module->module) return at;
+  for (std::size_t i = 0; i < kLinears.size(); ++i)
+    if (const int at = linear(*kLinears[i], static_cast<int>(i < 6 ? 4 + i * 5 : 10 + i * 5)))
+      return at;
+  return 0;
+}
+}  // namespace
+
+void StepWriter::note_gradient(const ModuleNames& names, TensorId grad) {
+  unit_->grads.push_back(grad);
+  unit_->order.push_back(model_order(names));
+}
+
+// The last unit gathered before the layers, and the one that is next after them.
+TensorId StepWriter::before_layers(TensorId Unit::*tensor) const {
+  return embedding_.*tensor != kNoTensor ? embedding_.*tensor : root_.*tensor;
+}
+TensorId StepWriter::after_layers(TensorId Unit::*tensor) const {
+  return tail_.*tensor;
+}
 
 // The unit `step` (-1 or +1) away from layer `layer` of run `run`.
 Ref StepWriter::unit_tensor(TensorId Unit::*tensor, std::size_t run, std::size_t layer,
@@ -28,19 +79,21 @@ Ref StepWriter::unit_tensor(TensorId Unit::*tensor, std::size_t run, std::size_t
   if (step > 0 && layer < last) return {here.units[layer + 1].*tensor};
   TensorId beyond = kNoTensor;
   if (step < 0)
-    beyond = run == 0 ? embedding_.*tensor : runs_[run - 1].units.back().*tensor;
+    beyond = run == 0 ? before_layers(tensor) : runs_[run - 1].units.back().*tensor;
   else
-    beyond = run + 1 == runs_.size() ? tail_.*tensor : runs_[run + 1].units.front().*tensor;
+    beyond = run + 1 == runs_.size() ? after_layers(tensor) : runs_[run + 1].units.front().*tensor;
   return {step < 0 ? here.units[last].*tensor : here.units[0].*tensor, step, beyond};
 }
 
 void StepWriter::gather_forward(Unit& unit, Ref previous) {
+  if (!fsdp() || unit.empty()) return;
   b_.op("fsdp.all_gather", Phase::forward)
       .write(unit.gather_forward)
       .scratch(unit.gathered == Bytes(0) ? Bytes(0) : unit.cast, Category::communication);
-  b_.op("fsdp.free_all_gather", Phase::forward)
+  b_.op("fsdp.copy_out", Phase::forward)
+      .read(unit.gather_forward)
+      .write(unit.full_forward)
       .touch(previous.tensor, previous.delta, previous.beyond, Access::release);
-  b_.op("fsdp.copy_out", Phase::forward).read(unit.gather_forward).write(unit.full_forward);
 }
 
 void StepWriter::reshard_after_forward(Unit& unit) {
@@ -53,27 +106,51 @@ void StepWriter::copy_out_backward(Unit& unit) {
   b_.op("fsdp.copy_out", Phase::backward).read(unit.gather_backward).write(unit.full_backward);
 }
 
-void StepWriter::prefetch(const Unit& next, Ref target) {
-  if (target.tensor == kNoTensor && target.beyond == kNoTensor) return;
+void StepWriter::prefetch(Ref gathered, Ref cast) {
+  if (gathered.none()) return;
   b_.op("fsdp.prefetch", Phase::backward)
-      .touch(target.tensor, target.delta, target.beyond, Access::write)
-      .scratch(next.gathered == Bytes(0) ? Bytes(0) : next.cast, Category::communication);
+      .touch(gathered.tensor, gathered.delta, gathered.beyond, Access::write)
+      .touch(cast.tensor, cast.delta, cast.beyond, Access::write);
+}
+
+void StepWriter::prefetch_last_layer() {
+  if (!fsdp()) return;
+  const Unit& last = runs_.back().units.back();
+  prefetch({last.gather_backward, -1}, {last.cast_backward, -1});
+}
+
+// Without a reduction gradients are kept in its dtype (to_accumulated_grad), one parameter after
+// the other.
+void StepWriter::convert_gradients(Unit& unit) {
+  std::vector<std::size_t> by_order(unit.grads.size());
+  for (std::size_t i = 0; i < by_order.size(); ++i) by_order[i] = i;
+  std::sort(by_order.begin(), by_order.end(),
+            [&](std::size_t a, std::size_t b) { return unit.order[a] < unit.order[b]; });
+  for (const std::size_t i : by_order)
+    b_.op("fsdp.accumulate_grad", Phase::backward).read(unit.grads[i]).write(unit.kept[i]);
+}
+
+// A first layer whose input takes no gradient is reduced when the backward ends, too.
+void StepWriter::deferred_post_backward() {
+  Run& run = runs_.front();
+  if (!fsdp() || run.layers->input_grad || !run.layers->layer.trains()) return;
+  b_.open(run.group, true, times_);
+  for (std::size_t j = run.stride(); j-- > 0;) {
+    b_.at_layer(static_cast<std::uint16_t>(j));
+    post_backward(run.units[j], unit_tensor(&Unit::reduce_in, 0, j, +1));
+  }
+  b_.close();
 }
 
 void StepWriter::post_backward(Unit& unit, Ref previous_reduce) {
+  if (!fsdp() || unit.empty()) return;
   const bool last = micro_ + 1 == micros_;
-  const bool converts = regime_.reduce != regime_.weight;
-  if (micros_ > 1 && converts) {  // accumulate_unsharded_grad, to_accumulated_grad
-    for (std::size_t i = 0; i < unit.grads.size(); ++i) {
-      auto convert = b_.op("fsdp.accumulate_grad", Phase::backward).read(unit.grads[i]);
-      if (micro_ == 0)
-        convert.write(unit.kept[i]);
-      else
-        convert.update(unit.kept[i]);
-    }
-  }
-  auto reshard = b_.op("fsdp.reshard", Phase::backward);
-  reshard.release(unit.full_backward != kNoTensor ? unit.full_backward : unit.full_forward);
+  const bool converts = micros_ > 1 && regime_.reduce != regime_.weight;
+  for (std::size_t i = 0; converts && micro_ > 0 && i < unit.grads.size(); ++i)
+    b_.op("fsdp.accumulate_grad", Phase::backward).read(unit.grads[i]).update(unit.kept[i]);
+  b_.op("fsdp.reshard", Phase::backward)
+      .release(unit.full_backward != kNoTensor ? unit.full_backward : unit.full_forward);
+  if (converts && micro_ == 0) convert_gradients(unit);
   if (!last || unit.reduce_in == kNoTensor) return;
   b_.op("fsdp.free_reduce_input", Phase::backward)
       .touch(previous_reduce.tensor, previous_reduce.delta, previous_reduce.beyond,
@@ -81,14 +158,10 @@ void StepWriter::post_backward(Unit& unit, Ref previous_reduce) {
   auto copy_in = b_.op("fsdp.copy_in", Phase::backward);
   copy_in.write(unit.reduce_in);
   for (const TensorId grad : micros_ > 1 ? unit.kept : unit.grads) copy_in.read(grad);
-  if (unit.shard_grad_cast == Bytes(0)) {
-    b_.op("fsdp.reduce_scatter", Phase::backward).read(unit.reduce_in).write(unit.shard_grad);
-  } else {
-    b_.op("fsdp.reduce_scatter", Phase::backward)
-        .read(unit.reduce_in)
-        .write(unit.shard_grad)
-        .scratch(unit.reduce_output, Category::communication);
-  }
+  // foreach_reduce's loop variable holds the last gradient until it returns.
+  auto reduce = b_.op("fsdp.reduce_scatter", Phase::backward);
+  reduce.read(unit.reduce_in).read(unit.last_grad).write(unit.shard_grad);
+  if (unit.shard_grad_cast != Bytes(0)) reduce.scratch(unit.reduce_output, Category::communication);
 }
 
 }  // namespace plimsoll::planner::pytorch

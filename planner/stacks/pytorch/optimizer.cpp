@@ -1,4 +1,6 @@
 // optimizer.step() and zero_grad(set_to_none=True).
+#include <algorithm>
+
 #include "planner/stacks/pytorch/step.h"
 
 namespace plimsoll::planner::pytorch {
@@ -23,6 +25,7 @@ std::vector<TensorId> StepWriter::square_roots() {
     return roots;
   }
   const auto add_unit = [&](models::GroupId group, const Unit& unit) {
+    if (unit.empty()) return;
     if (!rules_.each_parameter) return add(group, unit.state);
     for (const Parameter& p : *unit.parameters)
       if (p.trainable) add(group, local(p, stored(p)));
@@ -31,7 +34,35 @@ std::vector<TensorId> StepWriter::square_roots() {
   for (const Run& run : runs_)
     for (const Unit& unit : run.units) add_unit(run.group, unit);
   add_unit(kNoGroup, tail_);
+  add_unit(kNoGroup, root_);
   return roots;
+}
+
+// _single_tensor_adam: denom = (exp_avg_sq.sqrt() / …).add_(eps). The square root and the quotient
+// of one parameter live beside the previous parameter's `denom`, which keeps its name until then.
+// Parameters come in the model's order: tables, layers, final norm, head.
+Bytes StepWriter::for_loop_scratch() const {
+  const std::int64_t table = checked_multiply(d_.vocab, d_.hidden);
+  Bytes most, previous;
+  const auto one = [&](const Parameter& p) {
+    if (!p.trainable) return;
+    const Bytes own = local(p, stored(p));
+    most = std::max(most, previous + own * 2);
+    previous = own;
+  };
+  const auto all = [&](const std::vector<Parameter>& parameters) {
+    for (const Parameter& p : parameters) one(p);
+  };
+  for (const Parameter& p : parts_.tail)
+    if (d_.tied_head && p.elements == table) one(p);
+  all(parts_.embedding);
+  for (const LayerRun& run : parts_.runs) {
+    all(run.layer.parameters);
+    if (run.count > 1) all(run.layer.parameters);
+  }
+  for (const Parameter& p : parts_.tail)
+    if (!d_.tied_head || p.elements != table) one(p);
+  return most;
 }
 
 void StepWriter::optimizer_step() {
@@ -40,9 +71,10 @@ void StepWriter::optimizer_step() {
     const auto touch = [&](const Unit& unit) {
       const auto one = [&](TensorId t) { release ? op.release(t) : op.read(t); };
       one(unit.shard_grad);
-      if (parallelism_ != DataParallelism::fsdp2)
+      if (!fsdp())
         for (const TensorId grad : unit.kept) one(grad);
     };
+    touch(root_);
     touch(embedding_);
     for (const Run& run : runs_)
       for (const Unit& unit : run.units) touch(unit);
@@ -53,7 +85,7 @@ void StepWriter::optimizer_step() {
   for (const TensorId root : roots) step.write(root);
   if (strategy_.optimizer == models::Optimizer::adamw &&
       strategy_.optimizer_impl == OptimizerImpl::for_loop)
-    step.scratch(largest_parameter_ * 2);
+    step.scratch(for_loop_scratch());
   touch_gradients(step, false);
   auto zero_grad = b_.op("zero_grad", Phase::optimizer);
   zero_grad.release(loss_);

@@ -11,26 +11,24 @@ DType low_dtype(Precision precision) {
 }
 }  // namespace
 
-Regime regime_of(const models::Strategy& s, bool sharded) {
+Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsdp) {
   const bool mixed = s.precision == Precision::bf16_mixed || s.precision == Precision::fp16_mixed;
   Regime r;
-  if (s.precision == Precision::fp32) {
-    r.stored = s.param_dtype.value_or(DType::fp32);
-    r.weight = r.compute = r.residual = r.stored;
-  } else if (!mixed) {
-    const DType low = s.param_dtype.value_or(low_dtype(s.precision));
-    r = {low, low, low, low, low};
+  if (!mixed) {
+    const DType own = s.precision == Precision::fp32 ? DType::fp32 : low_dtype(s.precision);
+    r.stored = r.weight = r.compute = r.residual = s.param_dtype.value_or(own);
   } else if (sharded) {
-    const DType low = low_dtype(s.precision);
     const bool upcast = s.data.fsdp_upcast.value_or(true);
     r.stored = upcast ? DType::fp32 : s.param_dtype.value_or(DType::fp32);
-    r.weight = r.compute = r.residual = low;
+    r.weight = r.compute = r.residual = low_dtype(s.precision);
+    r.autocast = autocast_with_fsdp;
   } else {
-    r.stored = r.weight = s.param_dtype.value_or(DType::fp32);
+    r.stored = r.weight = r.residual = s.param_dtype.value_or(DType::fp32);
     r.compute = low_dtype(s.precision);
-    r.residual = r.weight;
+    r.autocast = true;
   }
   r.reduce = s.data.reduce_dtype.value_or(s.grad_dtype.value_or(r.weight));
+  if (s.lora) r.adapter = sharded && mixed ? r.weight : s.lora->dtype;
   return r;
 }
 

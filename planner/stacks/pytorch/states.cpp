@@ -10,10 +10,37 @@ using models::OptimizerImpl;
 using models::Residency;
 
 DType StepWriter::stored(const Parameter& p) const {
-  if (p.adapter) return strategy_.lora->dtype;
+  if (p.adapter) return regime_.adapter == strategy_.lora->dtype ? regime_.adapter : regime_.stored;
   // Accelerate upcasts trainable parameters only.
   if (!p.trainable && strategy_.param_dtype) return *strategy_.param_dtype;
   return regime_.stored;
+}
+
+// Which of FSDP2's units the parameters outside the layers belong to (FsdpUnits). Without FSDP2 the
+// unit is only a place to keep gradients in: root_.
+void StepWriter::plan_end_units() {
+  const std::int64_t table = checked_multiply(d_.vocab, d_.hidden);
+  const bool tied = d_.tied_head, accelerate = rules_.fsdp_units == FsdpUnits::accelerate;
+  const bool ends = rules_.fsdp_units == FsdpUnits::ends;
+  table_unit_ = fsdp() && (accelerate || ends) ? &embedding_ : &root_;
+  head_unit_ = tied ? table_unit_ : fsdp() && (accelerate || ends) ? &tail_ : &root_;
+  norm_unit_ = fsdp() && accelerate ? head_unit_ : &root_;
+  const auto add = [&](Unit* unit, const Parameter& p) {
+    (unit == &root_        ? root_parameters_
+     : unit == &embedding_ ? embedding_parameters_
+                           : tail_parameters_)
+        .push_back(p);
+  };
+  for (const Parameter& p : parts_.embedding) add(p.elements == table ? table_unit_ : &root_, p);
+  for (const Parameter& p : parts_.tail)
+    add(p.elements != table ? norm_unit_ : tied ? table_unit_ : head_unit_, p);
+  size_unit(root_, root_parameters_, models::kNoGroup);
+  size_unit(embedding_, embedding_parameters_, models::kNoGroup);
+  size_unit(tail_, tail_parameters_, models::kNoGroup);
+  // What holds the head serves the backward with what the forward gathered.
+  embedding_.reshards = strategy_.data.zero >= 3 && norm_unit_ != &embedding_;
+  tail_is_head_ = norm_unit_ != &tail_;
+  loss_prefetches_ = head_unit_ == &root_ || (tied && norm_unit_ != &embedding_);
 }
 
 // The rank's part of one parameter. FSDP2 shards axis 0 and every rank holds ceil(rows / N) rows,
@@ -28,27 +55,33 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
   unit = {};
   unit.parameters = &parameters;
   unit.group = group;
-  if (parallelism_ != DataParallelism::fsdp2) return;
-  std::int64_t padded = 0, trained = 0;
+  unit.reshards = strategy_.data.zero >= 3 && group != models::kNoGroup;
+  if (!fsdp() || parameters.empty()) return;
+  Bytes gathered, cast, reduced, wanted;  // of this rank's shards
+  bool converts = false;
   for (const Parameter& p : parameters) {
     const std::int64_t shard = checked_multiply(ceil_divide(p.rows, shards_), p.elements / p.rows);
-    padded = checked_add(padded, shard);
-    if (p.trainable) trained = checked_add(trained, shard);
-    unit.full += b_.rounded(storage(Count(checked_multiply(shard, shards_)), regime_.weight));
+    const DType seen = p.adapter ? regime_.adapter : regime_.weight;
+    const DType reduce = strategy_.data.reduce_dtype.value_or(p.adapter ? seen : regime_.reduce);
+    unit.full += b_.rounded(storage(Count(checked_multiply(shard, shards_)), seen));
+    gathered += storage(Count(shard), seen);
+    if (stored(p) != seen) cast += storage(Count(shard), seen);
+    if (!p.trainable) continue;
+    reduced += storage(Count(shard), reduce);
+    wanted += storage(Count(shard), stored(p));
+    converts = converts || reduce != stored(p);
   }
-  const auto flat = [&](std::int64_t values, DType dtype) {
-    return b_.rounded(storage(Count(values), dtype));
-  };
-  if (shards_ > 1) unit.gathered = flat(checked_multiply(padded, shards_), regime_.weight);
-  if (regime_.stored != regime_.weight) unit.cast = flat(padded, regime_.weight);
-  unit.reduce_input = flat(checked_multiply(trained, shards_), regime_.reduce);
-  unit.reduce_output = flat(trained, regime_.reduce);
-  if (regime_.reduce != regime_.stored) unit.shard_grad_cast = flat(trained, regime_.stored);
+  if (shards_ > 1) unit.gathered = b_.rounded(gathered * shards_);
+  unit.cast = b_.rounded(cast);
+  unit.reduce_input = b_.rounded(reduced * shards_);
+  unit.reduce_output = b_.rounded(reduced);
+  if (converts) unit.shard_grad_cast = b_.rounded(wanted);
 }
 
 // Persistent tensors of one unit; `copies` of them.
 void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
-  const bool sharded = parallelism_ == DataParallelism::fsdp2;
+  if (unit.empty()) return;
+  const bool sharded = fsdp();
   const bool partitioned = parallelism_ == DataParallelism::zero_redundancy;  // see declare_states
   const bool adam = strategy_.optimizer == models::Optimizer::adamw;
   const bool momentum = strategy_.optimizer == models::Optimizer::momentum;
@@ -74,7 +107,6 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
     steps += counter;
     if (p.trainable)
       gradients += sharded ? bytes : b_.rounded(storage(Count(p.elements), stored(p)));
-    largest_parameter_ = std::max(largest_parameter_, trained);
     if (rules_.each_parameter) declare(bytes, trained, counter);
   }
   if (!rules_.each_parameter) declare(parameters, state, steps);
@@ -95,15 +127,16 @@ Bytes StepWriter::largest_partition() const {
       for (std::int64_t i = 0; p.trainable && i < copies; ++i)
         parameters.emplace_back(p.elements, b_.rounded(storage(Count(p.elements), stored(p))));
   };
-  add(embedding_, 1);
   for (const Run& run : runs_)
     add(run.units[0], run.count * static_cast<std::int64_t>(run.stride()));
-  add(tail_, 1);
+  add(root_, 1);
   std::stable_sort(parameters.begin(), parameters.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
+  if (parameters.empty()) return Bytes(0);
   using Load = std::pair<std::int64_t, std::size_t>;  // elements, rank
   std::priority_queue<Load, std::vector<Load>, std::greater<>> ranks;
-  const auto n = static_cast<std::size_t>(strategy_.gpus);
+  // More ranks than parameters: the largest has a rank of its own.
+  const std::size_t n = std::min(static_cast<std::size_t>(strategy_.gpus), parameters.size());
   for (std::size_t r = 0; r < n; ++r) ranks.emplace(0, r);
   std::vector<Bytes> bytes(n);
   for (const auto& [elements, size] : parameters) {
@@ -117,6 +150,7 @@ Bytes StepWriter::largest_partition() const {
 
 void StepWriter::declare_states() {
   states_ = {};
+  declare_unit(root_, 1);
   declare_unit(embedding_, 1);
   for (Run& run : runs_) {
     for (std::size_t j = 0; j < run.stride(); ++j) {

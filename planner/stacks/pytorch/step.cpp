@@ -10,6 +10,8 @@ using models::RecomputeKind;
 
 namespace {
 
+constexpr const char* kHeadName = models::module_names<"lm_head">.module;
+
 DataParallelism parallelism_of(const models::Strategy& s) {
   if (s.data.zero >= 2) return DataParallelism::fsdp2;
   if (s.gpus == 1) return DataParallelism::single;
@@ -38,7 +40,7 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       rules_(rules),
       tokens_{batch.micro_batch, batch.seq_len},
       parallelism_(parallelism_of(strategy)),
-      regime_(regime_of(strategy, parallelism_ == DataParallelism::fsdp2)),
+      regime_(regime_of(strategy, parallelism_ == DataParallelism::fsdp2, rules.fsdp_autocast)),
       layer_(b_, d_, regime_, rules_, strategy_, tokens_) {
   if (parallelism_ == DataParallelism::fsdp2)
     shards_ = strategy.data.shard_group > 0 ? strategy.data.shard_group : strategy.gpus;
@@ -50,28 +52,50 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
 // it. DDP with bucket views copies each gradient into the bucket and drops it, at the last
 // micro-batch. FSDP2: they belong to the unit until it is reduced.
 TensorId StepWriter::begin(const ModuleNames& names, std::int64_t elements, bool adapter) {
-  const DType dtype = adapter ? strategy_.lora->dtype : regime_.weight;
+  const DType dtype = adapter ? regime_.adapter : regime_.weight;
   const Bytes bytes = storage(Count(elements), dtype);
-  if (parallelism_ == DataParallelism::fsdp2) {
-    const bool converts = regime_.reduce != regime_.weight;
-    if (micros_ > 1 && micro_ == 0 && converts)
-      unit_->kept.push_back(b_.tensor(
-          names.weight_grad_sum, storage(Count(elements), regime_.reduce), Category::gradients));
-    if (micros_ == 1 || converts) {
-      unit_->grads.push_back(b_.tensor(names.weight_grad, bytes, Category::gradients));
-      return unit_->grads.back();
-    }
+  if (d_.tied_head && names.module == kHeadName && !regime_.casts_weights())
+    return tied_grad_ = b_.tensor(names.weight_grad_new, bytes, Category::gradients);
+  const bool converts = regime_.reduce != regime_.weight;
+  if (fsdp() && micros_ > 1 && micro_ == 0 && converts)
+    unit_->kept.push_back(b_.tensor(names.weight_grad_sum, storage(Count(elements), regime_.reduce),
+                                    Category::gradients));
+  TensorId grad = kNoTensor;
+  if (fsdp() && (micros_ == 1 || converts)) {
+    grad = b_.tensor(names.weight_grad, bytes, Category::gradients);
+    if (micros_ > 1)
+      note_gradient(names, grad);
+    else
+      unit_->grads.push_back(grad);
+    if (unit_->last_grad == kNoTensor || is_last(names))
+      unit_->last_grad = micros_ > 1 ? unit_->kept.back() : grad;
+  } else if (micro_ > 0 || to_bucket()) {
+    grad = b_.tensor(names.weight_grad_new, bytes, Category::gradients);
+  } else {
+    grad = b_.tensor(names.weight_grad, bytes, Category::gradients);
+    unit_->kept.push_back(grad);
   }
-  const bool to_bucket = strategy_.data.gradient_as_bucket_view && micros_ == 1 &&
-                         parallelism_ != DataParallelism::single;
-  if (micro_ > 0 || to_bucket) return b_.tensor(names.weight_grad_new, bytes, Category::gradients);
-  unit_->kept.push_back(b_.tensor(names.weight_grad, bytes, Category::gradients));
-  return unit_->kept.back();
+  if (d_.tied_head && names.module == kHeadName) tied_grad_ = grad;
+  return grad;
+}
+
+// Does the parameter come after those of its unit whose gradients were made before its own?
+bool StepWriter::is_last(const ModuleNames& names) const {
+  return names.module == models::module_names<"post_attention_layernorm">.module ||
+         names.weight_grad == linear_names<"mlp.c_proj">.bias.weight_grad ||
+         (d_.tied_head && names.module == models::module_names<"norm">.module) ||
+         (d_.tied_head && norm_unit_ == &embedding_ &&
+          names.module == models::module_names<"embed_tokens">.module);
+}
+
+bool StepWriter::to_bucket() const {
+  return strategy_.data.gradient_as_bucket_view && micros_ == 1 &&
+         parallelism_ != DataParallelism::single;
 }
 
 void StepWriter::end(const ModuleNames& names, TensorId written) {
-  const bool fsdp = parallelism_ == DataParallelism::fsdp2;
-  if (fsdp && (micros_ == 1 || regime_.reduce != regime_.weight)) return;
+  if (fsdp() && (micros_ == 1 || regime_.reduce != regime_.weight)) return;
+  if (d_.tied_head && names.module == kHeadName) return;  // waits for the embedding's
   if (micro_ == 0) return;
   const TensorId sum = unit_->kept[unit_->next++];
   b_.op(names.weight_grad, Phase::backward).read(written).update(sum);
@@ -100,21 +124,24 @@ void StepWriter::add_runs() {
 }
 
 void StepWriter::declare_unit_tensors(Unit& unit) {
-  if (parallelism_ != DataParallelism::fsdp2) return;
+  unit.grads.clear();
+  unit.order.clear();
+  unit.next = 0;
+  if (!fsdp() || unit.empty()) return;
   const auto tensor = [&](const char* name, Bytes bytes, Category category, models::Stream stream) {
     return b_.tensor_in(unit.group, name, bytes, category, models::Residency::step, stream);
   };
   using models::Stream;
-  const bool reshards = strategy_.data.zero >= 3 && &unit != &tail_;
-  unit.grads.clear();
-  unit.next = 0;
   unit.gather_forward =
       tensor("fsdp.all_gather_output", unit.gathered, Category::communication, Stream::gather);
   unit.full_forward = tensor("fsdp.parameters", unit.full, Category::parameters, Stream::compute);
-  unit.gather_backward = unit.full_backward = kNoTensor;
-  if (reshards) {
+  unit.gather_backward = unit.full_backward = unit.cast_backward = unit.last_grad = kNoTensor;
+  if (unit.reshards) {
     unit.gather_backward = tensor("fsdp.all_gather_output.backward", unit.gathered,
                                   Category::communication, Stream::gather);
+    if (unit.gathered != Bytes(0))
+      unit.cast_backward =
+          tensor("fsdp.shards.cast.backward", unit.cast, Category::communication, Stream::gather);
     unit.full_backward =
         tensor("fsdp.parameters.backward", unit.full, Category::parameters, Stream::compute);
   }
@@ -129,9 +156,8 @@ void StepWriter::declare_unit_tensors(Unit& unit) {
 }
 
 void StepWriter::write() {
-  size_unit(embedding_, parts_.embedding, kNoGroup);
+  plan_end_units();
   add_runs();
-  size_unit(tail_, parts_.tail, kNoGroup);
   declare_states();
   // Equal micro-batches between the first and the last are written once.
   micros_ = std::min<std::int64_t>(batch_.grad_accum, 3);
@@ -161,6 +187,7 @@ Ref StepWriter::input_gradient_of(std::size_t r, std::size_t layer) const {
 void StepWriter::micro_batch(std::int64_t index, std::int64_t times) {
   micro_ = index;
   times_ = times;
+  declare_unit_tensors(root_);
   declare_unit_tensors(embedding_);
   declare_unit_tensors(tail_);
   const Bytes stream =
@@ -197,6 +224,7 @@ void StepWriter::micro_batch(std::int64_t index, std::int64_t times) {
   loss_backward();
   for (std::size_t r = runs_.size(); r-- > 0;) layers_backward(r);
   embedding_backward();
+  deferred_post_backward();
 }
 
 void StepWriter::layers_forward(std::size_t r) {
@@ -206,50 +234,57 @@ void StepWriter::layers_forward(std::size_t r) {
   layer_.set(Phase::forward, saves);
   for (std::size_t j = 0; j < run.stride(); ++j) {
     b_.at_layer(static_cast<std::uint16_t>(j));
-    if (parallelism_ == DataParallelism::fsdp2)
-      gather_forward(run.units[j], unit_tensor(&Unit::gather_forward, r, j, -1));
+    gather_forward(run.units[j], unit_tensor(&Unit::gather_forward, r, j, -1));
     const Ref out{j + 1 < run.stride() ? run.inner[j] : run.out};
     layer_.forward(run.layers->layer, input_of(r, j), out, run.layers->input_grad,
                    saves ? run.saved[j] : run.kept[j]);
-    if (parallelism_ == DataParallelism::fsdp2 && strategy_.data.zero >= 3)
-      reshard_after_forward(run.units[j]);
+    if (fsdp() && run.units[j].reshards) reshard_after_forward(run.units[j]);
   }
   b_.close();
 }
 
 // Runs the forward of an instance's layers again, inside its backward. The last layer's output is
 // made anew (and dropped): autograd's own output died when the next instance had used it.
-void StepWriter::recompute(std::size_t r) {
-  Run& run = runs_[r];
+void StepWriter::recompute() {
+  Run& run = *checkpoint_;
+  const auto r = static_cast<std::size_t>(checkpoint_ - runs_.data());
   layer_.set(Phase::recompute, true);
-  const Bytes stream =
-      storage(Count(checked_multiply(tokens_.total(), d_.hidden)), regime_.residual);
   for (std::size_t j = 0; j < run.stride(); ++j) {
     b_.at_layer(static_cast<std::uint16_t>(j));
-    const TensorId out = j + 1 < run.stride()
-                             ? b_.tensor("out.recomputed", stream, Category::activations)
-                             : kNoTensor;
+    const TensorId out = run.recomputed[j];
     const Ref input = j == 0 ? input_of(r, 0) : Ref{run.recomputed[j - 1]};
-    run.recomputed.resize(run.stride());
-    run.recomputed[j] = out;
     layer_.stop_early(j + 1 == run.stride());
     layer_.forward(run.layers->layer, input, {out}, run.layers->input_grad, run.saved[j]);
   }
+  if (regime_.autocast) {
+    auto exit = b_.op("autocast.exit", Phase::recompute);
+    for (const LayerSaved& s : run.saved) release_casts(exit, run.layers->layer, s);
+  }
+  layer_.set(Phase::backward, true);
+  b_.at_layer(static_cast<std::uint16_t>(run.stride() - 1));
 }
 
 void StepWriter::layers_backward(std::size_t r) {
   Run& run = runs_[r];
-  const bool fsdp = parallelism_ == DataParallelism::fsdp2;
   if (!run.layers->input_grad && !run.layers->layer.trains()) return;  // no gradient comes here
   b_.open(run.group, true, times_);
-  for (std::size_t j = run.stride(); fsdp && j-- > 0;) {
+  for (std::size_t j = run.stride(); fsdp() && j-- > 0;) {
     b_.at_layer(static_cast<std::uint16_t>(j));
     const bool gathers_here = j + 1 < run.stride();  // recomputed without a prefetch
-    if (gathers_here) prefetch(run.units[j], {run.units[j].gather_backward});
+    if (gathers_here) prefetch({run.units[j].gather_backward}, {run.units[j].cast_backward});
     copy_out_backward(run.units[j]);
   }
-  if (fsdp) prefetch(run.units[0], unit_tensor(&Unit::gather_backward, r, 0, -1));
-  if (recomputes()) recompute(r);
+  if (fsdp())
+    prefetch(unit_tensor(&Unit::gather_backward, r, 0, -1),
+             unit_tensor(&Unit::cast_backward, r, 0, -1));
+  checkpoint_ = &run;
+  run.recomputed.assign(run.stride(), kNoTensor);
+  const Bytes stream =
+      storage(Count(checked_multiply(tokens_.total(), d_.hidden)), regime_.residual);
+  for (std::size_t j = 0; recomputes() && j + 1 < run.stride(); ++j) {
+    b_.at_layer(static_cast<std::uint16_t>(j));
+    run.recomputed[j] = b_.tensor("out.recomputed", stream, Category::activations);
+  }
   layer_.set(Phase::backward, true);
   for (std::size_t j = run.stride(); j-- > 0;) {
     b_.at_layer(static_cast<std::uint16_t>(j));
@@ -257,10 +292,12 @@ void StepWriter::layers_backward(std::size_t r) {
     unit_->next = 0;
     const Ref d_out{j + 1 < run.stride() ? run.d_inner[j] : run.d_out};
     const Ref input = j > 0 && recomputes() ? Ref{run.recomputed[j - 1]} : input_of(r, j);
-    layer_.hold(j == 0 && recomputes() ? input_of(r, 0) : Ref{});
+    layer_.set_checkpoint(recomputes() && j + 1 == run.stride() ? this : nullptr, recomputes());
+    layer_.hold({input_of(r, 0), Ref{cos_}, Ref{sin_}, Ref{mask_}, Ref{position_ids_}}, j == 0);
     layer_.backward(run.layers->layer, input, d_out, input_gradient_of(r, j),
                     run.layers->input_grad, run.saved[j]);
-    if (fsdp) post_backward(run.units[j], unit_tensor(&Unit::reduce_in, r, j, +1));
+    if (run.layers->input_grad)
+      post_backward(run.units[j], unit_tensor(&Unit::reduce_in, r, j, +1));
   }
   b_.close();
 }

@@ -5,33 +5,12 @@
 
 #include "planner/model_parts.h"
 #include "planner/stacks/pytorch/layer_writer.h"
+#include "planner/stacks/pytorch/unit.h"
 #include "reports/record.h"
 
 namespace plimsoll::planner::pytorch {
 
-enum class DataParallelism { single, ddp, zero_redundancy, fsdp2 };
-
-// A set of parameters that are handled together: an FSDP unit (one fully_shard'ed module).
-struct Unit {
-  const std::vector<Parameter>* parameters = nullptr;
-  models::GroupId group = models::kNoGroup;
-  Bytes gathered;  // all-gather output: one flat buffer
-  Bytes full;  // parameters copied out of it, one tensor each
-  Bytes cast;  // flat low-precision copy of the local shards
-  Bytes reduce_input;  // reduce-scatter input, padded
-  Bytes reduce_output;
-  Bytes state;  // one optimizer state of its trained parameters, as this rank steps them
-  Bytes shard_grad_cast;  // the shard's gradient in the stored dtype, where that differs
-  TensorId gather_forward = kNoTensor, gather_backward = kNoTensor;
-  TensorId full_forward = kNoTensor, full_backward = kNoTensor;
-  TensorId reduce_in = kNoTensor;
-  TensorId shard_grad = kNoTensor;  // lives until zero_grad
-  std::vector<TensorId> grads;  // written by this micro-batch, dead after the unit's backward
-  std::vector<TensorId> kept;  // live until zero_grad, or until the last micro-batch's reduction
-  std::size_t next = 0;  // the kept gradient that the next one is added to
-};
-
-class StepWriter final : public GradientSink {
+class StepWriter final : public GradientSink, private Recomputation {
  public:
   StepWriter(models::StepProgram& program, const ModelParts& parts,
              const models::Strategy& strategy, const models::Batch& batch, const Rules& rules);
@@ -47,6 +26,7 @@ class StepWriter final : public GradientSink {
   void add_collectives(std::vector<reports::Collective>& out) const;
 
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
+  bool keeps() const override { return fsdp() || (micro_ == 0 && !to_bucket()); }
   void end(const ModuleNames& names, TensorId written) override;
 
  private:
@@ -64,7 +44,7 @@ class StepWriter final : public GradientSink {
   };
 
   // States and units (states.cpp).
-  void plan_units();
+  void plan_end_units();
   void size_unit(Unit& unit, const std::vector<Parameter>& parameters, models::GroupId group);
   void declare_states();
   void declare_unit_tensors(Unit& unit);
@@ -78,31 +58,53 @@ class StepWriter final : public GradientSink {
   void micro_batch(std::int64_t index, std::int64_t times);
   void layers_forward(std::size_t run);
   void layers_backward(std::size_t run);
-  void recompute(std::size_t run);
+  void recompute() override;  // the checkpoint whose backward is being written
   Ref input_of(std::size_t run, std::size_t layer) const;
   Ref input_gradient_of(std::size_t run, std::size_t layer) const;
-  bool recomputes() const { return strategy_.recompute.kind != models::RecomputeKind::none; }
+  // Whole layers; selective recomputation is the layer's own matter.
+  bool recomputes() const {
+    return strategy_.recompute.kind != models::RecomputeKind::none &&
+           strategy_.recompute.kind != models::RecomputeKind::selective;
+  }
+  bool to_bucket() const;
+  bool is_last(const ModuleNames& names) const;
+  void note_gradient(const ModuleNames& names, TensorId grad);
 
   // The ends of the model (ends.cpp).
   void embed();
   void finish_forward();
   void loss_forward();
+  static void release_casts(OpBuilder exit, const LayerPart& layer, const LayerSaved& saved);
   void release_cached_casts();
   void loss_backward();
   void embedding_backward();
+  void embedding_gradients(TensorId d);
+  void tied_gradient(TensorId d);
+  Bytes embedding_scratch(std::int64_t rows) const;
+  bool final_grad() const;
+  bool leaf_input() const;
+  void rotary_tables();
+  void model_mask();
   TensorId dropout_embedding(std::int64_t values, DType dtype);
 
-  // FSDP2 (fsdp2.cpp). `run` == runs_.size() is the tail, -1 the embedding.
+  // FSDP2 (fsdp2.cpp).
+  bool fsdp() const { return parallelism_ == DataParallelism::fsdp2; }
+  TensorId before_layers(TensorId Unit::*tensor) const;
+  TensorId after_layers(TensorId Unit::*tensor) const;
+  void prefetch_last_layer();
+  void convert_gradients(Unit& unit);
+  void deferred_post_backward();
   Ref unit_tensor(TensorId Unit::*tensor, std::size_t run, std::size_t layer, int step) const;
   void gather_forward(Unit& unit, Ref previous);
   void reshard_after_forward(Unit& unit);
   void copy_out_backward(Unit& unit);
-  void prefetch(const Unit& next, Ref target);
+  void prefetch(Ref gathered, Ref cast);
   void post_backward(Unit& unit, Ref previous_reduce);
 
   // optimizer.cpp
   void optimizer_step();
   std::vector<TensorId> square_roots();
+  Bytes for_loop_scratch() const;
 
   ProgramBuilder b_;
   const ModelParts& parts_;
@@ -116,12 +118,19 @@ class StepWriter final : public GradientSink {
   std::int64_t shards_ = 1;  // ranks that a parameter is split over
   LayerWriter layer_;
   std::vector<Run> runs_;
-  Unit embedding_, tail_;
+  // Parameters outside the layers: gathered at the model's start, at the embedding, and at the
+  // final norm or (`tail_is_head_`) the head. Without FSDP2 all of them are in root_.
+  Unit root_, embedding_, tail_;
+  Unit *table_unit_ = &root_, *norm_unit_ = &root_, *head_unit_ = &root_;
+  std::vector<Parameter> root_parameters_, embedding_parameters_, tail_parameters_;
+  bool tail_is_head_ = false;
+  bool loss_prefetches_ = false;  // the last layer's parameters, at the loss or at the logits
+  Run* checkpoint_ = nullptr;
   Unit* unit_ = nullptr;  // whose gradients are being written
   std::int64_t micro_ = 0, micros_ = 1;  // which micro-batch is written, of how many distinct ones
 
   TensorId embedded_ = kNoTensor, positions_embedded_ = kNoTensor, hidden_ = kNoTensor;
-  TensorId cos_ = kNoTensor, sin_ = kNoTensor, position_ids_ = kNoTensor;
+  TensorId cos_ = kNoTensor, sin_ = kNoTensor, position_ids_ = kNoTensor, mask_ = kNoTensor;
   TensorId embedding_mask_ = kNoTensor, d_embedded_ = kNoTensor;
   NormSaved final_norm_;
   LinearSaved head_;
@@ -129,7 +138,8 @@ class StepWriter final : public GradientSink {
            total_weight_ = kNoTensor, seed_ = kNoTensor;
   std::int64_t times_ = 1;
   reports::States states_;
-  Bytes largest_parameter_, partition_;
+  Bytes partition_;
+  TensorId tied_grad_ = kNoTensor;  // the head's share of a tied table's gradient
 };
 
 }  // namespace plimsoll::planner::pytorch

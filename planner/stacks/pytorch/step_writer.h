@@ -1,33 +1,43 @@
-// Writes the training step of eager PyTorch with Hugging Face Transformers, op by op.
+// What the writers of eager PyTorch's training step pass to each other.
 //
-// What an op saves and allocates was read off the models' source (transformers 5.17) and off traces
-// of every storage that a real step allocates and frees (tests/golden/traces; torch 2.11), which
-// the tests compare with this writer byte for byte. Several small kernels that always follow one
-// another are one op here: `scratch` is what they need on top of the op's operands at their highest
-// moment, derived above each. Two kinds of things are not visible in a CPU trace and are taken from
-// CUDA's sources: dropout's 1-byte mask and flash attention's backward workspace.
+// What an op saves and allocates was read off the models' source (transformers 5.17, peft 0.21) and
+// off the history of PyTorch's own CUDA caching allocator in real steps (tests/golden/traces; torch
+// 2.11), which the tests compare with these writers op by op. Small kernels that always follow one
+// another in the layers of every model are one op: `scratch` is what they need on top of the op's
+// operands at their highest moment, derived above each. Everything else is one op a kernel.
 #pragma once
 
 #include <array>
 
-#include "models/names.h"
 #include "planner/model_parts.h"
 #include "planner/program_builder.h"
+#include "planner/stacks/pytorch/linear_names.h"
 #include "planner/stacks/pytorch/regime.h"
 
 namespace plimsoll::planner::pytorch {
 
 using models::Category;
 using models::kNoTensor;
-using models::ModuleNames;
 using models::Phase;
 using models::TensorId;
 
-// What differs between a real CUDA run and the CPU runs that the tests compare with.
+// Which parameters FSDP2 shards together.
+//   accelerate: as Accelerate 1.15 does (utils/fsdp_utils.py, fsdp2_prepare_model).
+//   root: every decoder layer, and the root with all the rest (fully_shard(layer) …
+//   fully_shard(model)). ends: also the embedding and an untied head on their own.
+enum class FsdpUnits : std::uint8_t { accelerate, root, ends };
+
+// What the strategy does not say: the GPU's kernels, the allocator, the training loop.
 struct Rules {
   std::int64_t granularity = 512;  // CUDACachingAllocator's kMinBlockSize
-  // What runs behind scaled_dot_product_attention; the CPU kernel has no workspace of its own.
-  enum class Sdpa { cpu, flash, cudnn } sdpa = Sdpa::flash;
+  // What runs behind scaled_dot_product_attention in 16 bits without a mask: torch 2.11 asks cuDNN
+  // first on compute capability 9 and 10 (sdp_utils.cpp, priority_order), flash elsewhere.
+  enum class Sdpa : std::uint8_t { flash, cudnn } sdpa = Sdpa::flash;
+  FsdpUnits fsdp_units = FsdpUnits::accelerate;
+  // Accelerate leaves autocast on under FSDP's own policy (accelerator.py, prepare_model).
+  bool fsdp_autocast = true;
+  bool hold_outputs = false;  // the caller keeps the model's outputs until after backward
+  bool checks_packing = false;  // Transformers, where a batch has no mask and no cache is used
   std::int64_t batch_tensors = 3;  // int64 tensors of a batch: input_ids, labels, attention_mask
   // Parameters and states one by one, not one sum a layer: for the allocator's replay.
   bool each_parameter = false;
@@ -39,27 +49,39 @@ struct Ref {
   TensorId tensor = kNoTensor;
   int delta = 0;
   TensorId beyond = kNoTensor;
+  bool none() const { return tensor == kNoTensor && beyond == kNoTensor; }
 };
 
 struct NormSaved {
   TensorId input_fp32 = kNoTensor, normalized = kNoTensor, statistics = kNoTensor, out = kNoTensor;
+  TensorId weight_cast = kNoTensor;  // LayerNorm under autocast: weight and bias in fp32
+};
+// A product with a weight: what it read (the cast copy, or the input itself) and made.
+struct ProductSaved {
+  TensorId input = kNoTensor, weight_cast = kNoTensor, bias_cast = kNoTensor, out = kNoTensor;
 };
 struct LinearSaved {
-  TensorId input = kNoTensor;  // what the product read: the cast copy or the input itself
-  TensorId input_cast = kNoTensor, weight_cast = kNoTensor, out = kNoTensor;
-  TensorId lora_input = kNoTensor, lora_a_out = kNoTensor, lora_casts = kNoTensor,
-           lora_mask = kNoTensor;
+  ProductSaved base, a, b;  // a, b: LoRA
+  TensorId mask = kNoTensor;  // LoRA's dropout
+  TensorId out = kNoTensor;
+};
+struct AttentionSaved {
+  TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;  // as the kernels read them
+  TensorId mask = kNoTensor;  // additive, in the kernel's dtype
+  TensorId lse = kNoTensor, seed = kNoTensor, offset = kNoTensor;
+  TensorId softmax = kNoTensor, dropout_mask = kNoTensor, probabilities = kNoTensor;
+  TensorId weights = kNoTensor;  // what eager attention returns beside its output
+  TensorId out = kNoTensor;
 };
 // What one layer's forward leaves to its backward.
 struct LayerSaved {
   NormSaved input_norm, post_norm, q_norm, k_norm;
   LinearSaved q, k, v, o, gate, up, down;
-  TensorId q_rotated = kNoTensor, k_rotated = kNoTensor, q_cast = kNoTensor, k_cast = kNoTensor,
-           lse = kNoTensor, seed = kNoTensor, offset = kNoTensor, attention = kNoTensor,
-           probabilities = kNoTensor, middle = kNoTensor, activated = kNoTensor,
-           product = kNoTensor;
+  TensorId q_rotated = kNoTensor, k_rotated = kNoTensor;
+  AttentionSaved attention;
+  TensorId middle = kNoTensor, activated = kNoTensor, product = kNoTensor;
   std::array<TensorId, 4> gelu{kNoTensor, kNoTensor, kNoTensor, kNoTensor};
-  TensorId attention_mask = kNoTensor, residual_mask = kNoTensor, mlp_mask = kNoTensor;
+  TensorId residual_mask = kNoTensor, mlp_mask = kNoTensor;
 };
 
 }  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,84 @@
+// Scaled dot product attention, by whatever runs it.
+#pragma once
+
+#include "planner/stacks/pytorch/attention_names.h"
+#include "planner/stacks/pytorch/modules.h"
+
+namespace plimsoll::planner::pytorch {
+
+// What executes attention.
+//   flash: FlashAttention 2, or cuDNN (Rules::Sdpa); efficient: PyTorch's memory-efficient kernel
+//   (CUTLASS); math: SDPA's composite of matrix products; eager: Transformers' own.
+enum class AttentionPath : std::uint8_t { flash, efficient, math, eager };
+
+// Queries, keys and values as a layer hands them over.
+struct AttentionInput {
+  TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;
+  DType dtype = DType::fp32;  // of q and k; v is a linear's result
+  bool q_grad = true, k_grad = true, v_grad = true;
+  bool grad() const { return q_grad || k_grad || v_grad; }
+};
+
+class AttentionWriter : public ModuleWriter {
+ public:
+  using ModuleWriter::ModuleWriter;
+
+  AttentionPath path() const;
+  // Transformers builds a mask tensor where the kernel's own causal flag does not do: for eager
+  // attention, and for a sliding window that the sequence reaches.
+  bool windowed() const { return d_.window > 0 && tokens_.length >= d_.window; }
+  bool needs_mask() const { return path() == AttentionPath::eager || windowed(); }
+  void set_mask(TensorId mask) { model_mask_ = mask; }
+
+ protected:
+  // Selective recomputation (Korthikanti et al., arXiv 2205.05198) checkpoints the core attention
+  // alone: its operands stay, what it makes for itself is made again.
+  bool selective() const { return strategy_.recompute.kind == models::RecomputeKind::selective; }
+  void attention_forward(const AttentionNames& names, const AttentionInput& in,
+                         AttentionSaved& saved);
+  // Gradients of q, k and v; kNoTensor where none is needed. `held`: the arguments of a selective
+  // checkpoint, let go with its oldest node.
+  std::array<TensorId, 3> attention_backward(const AttentionNames& names, const AttentionInput& in,
+                                             const AttentionSaved& saved, TensorId d_out,
+                                             std::span<const Ref> held);
+
+  // The dtype that the kernels run in.
+  DType kernel(const AttentionInput& in) const {
+    return regime_.autocast ? regime_.compute : in.dtype;
+  }
+  // Batched products need [batch·heads, s, d] with plain strides; one sequence has them already.
+  bool lays_out() const { return tokens_.sequences > 1; }
+  bool grouped() const { return d_.kv_heads < d_.heads; }
+  std::int64_t scores() const {
+    return checked_multiply(checked_multiply(tokens_.total(), tokens_.length), d_.heads);
+  }
+  std::int64_t q_values() const { return checked_multiply(tokens_.total(), d_.q_width()); }
+  std::int64_t kv_values() const { return checked_multiply(tokens_.total(), d_.kv_width()); }
+  TensorId model_mask_ = kNoTensor;
+
+ private:
+  using Grads = std::array<TensorId, 3>;
+  // `stops`: a recomputation, which ends with the last tensor that autograd saved.
+  void run(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
+  // What the forward saved, recomputed where it was not.
+  const AttentionSaved& recall(const AttentionNames&, const AttentionInput&, const AttentionSaved&);
+  void fused_forward(const AttentionNames&, const AttentionInput&, AttentionSaved&);
+  Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
+                       TensorId d_out);
+  Bytes flash_workspace() const;
+  Bytes efficient_workspace(DType dtype) const;
+  void eager_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
+  TensorId eager_softmax(const AttentionNames&, DType query, TensorId masked, DType masked_dtype,
+                         AttentionSaved&);
+  Grads eager_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
+                       TensorId d_out, std::span<const Ref> held);
+  void math_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
+  Grads math_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
+                      TensorId d_out, std::span<const Ref> held);
+  TensorId softmax_backward(const AttentionNames&, const AttentionSaved&, TensorId d, DType dtype);
+  TensorId sum_groups(const OperandNames&, TensorId d, DType dtype);
+
+  AttentionSaved again_;
+};
+
+}  // namespace plimsoll::planner::pytorch

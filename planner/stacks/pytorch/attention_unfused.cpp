@@ -1,0 +1,208 @@
+// Attention that stores its scores: Transformers' eager code and SDPA's math backend, kernel by
+// kernel.
+#include "planner/stacks/pytorch/attention.h"
+
+namespace plimsoll::planner::pytorch {
+
+// transformers eager_attention_forward (models/llama, models/gpt2): repeat keys and values over the
+// query heads of their group; matmul(q, kᵀ) · scaling; + mask (in the stream's dtype, so autocast's
+// scores are promoted); softmax; dropout; matmul with v; transposed and laid out anew. Saved: q and
+// k as the product read them, the softmax, the probabilities and v as the second product read
+// them. Python holds the repeated keys and values until it returns.
+void AttentionWriter::eager_forward(const AttentionNames& names, const AttentionInput& in,
+                                    bool stops, AttentionSaved& s) {
+  const DType dtype = kernel(in), value = regime_.compute;
+  const std::int64_t n = q_values();
+  TensorId k = in.k, v = in.v;
+  if (grouped()) {
+    k = copy(names.k.repeated, k, n, in.dtype, Category::activations);
+    v = copy(names.v.repeated, v, n, value, Category::activations);
+  }
+  const TensorId k_cast = cast(names.k.cast, k, n, in.dtype, dtype, Category::activations);
+  s.k = k_cast;
+  const TensorId q = cast(names.q.cast, in.q, n, in.dtype, dtype, Category::activations);
+  s.q = lays_out() ? copy(names.q.laid_out, q, n, dtype, Category::activations) : q;
+  if (lays_out() && !grouped()) s.k = copy(names.k.laid_out, s.k, n, dtype, Category::activations);
+  const TensorId scores = temporary(names.scores, this->scores(), dtype);
+  op(names.scores).read(s.q).read(s.k).read(q).read(k_cast).write(scores);
+  const TensorId scaled = copy(names.scaled, scores, this->scores(), dtype);
+  const DType masked_dtype = promoted(dtype, regime_.residual);
+  const TensorId masked = temporary(names.masked, this->scores(), masked_dtype);
+  op(names.masked).read(scaled).read(model_mask_).write(masked);
+  const TensorId probabilities = eager_softmax(names, in.dtype, masked, masked_dtype, s);
+  s.v = lays_out() && !grouped() ? copy(names.v.laid_out, v, n, value, Category::activations) : v;
+  if (stops) {
+    s.probabilities = probabilities;
+    return;
+  }
+  const TensorId product = temporary(names.product, n, value);
+  op(names.product).read(probabilities).read(s.v).write(product);
+  s.out = copy(names.out, product, n, value, Category::activations);
+  op(names.module).release(k).release(v);
+}
+
+// Llama: softmax(…, dtype=fp32).to(query's dtype); GPT-2: softmax, which autocast runs in fp32,
+// then .type(value's dtype). What goes into the second product is in the kernel's dtype.
+TensorId AttentionWriter::eager_softmax(const AttentionNames& names, DType query, TensorId masked,
+                                        DType masked_dtype, AttentionSaved& s) {
+  const std::int64_t n = scores();
+  const bool gpt2 = d_.fused_qkv;
+  const DType wide = !gpt2 || regime_.autocast ? DType::fp32 : masked_dtype;
+  const DType returned = gpt2 ? regime_.compute : query;
+  const TensorId from = cast(names.masked_fp32, masked, n, masked_dtype, wide);
+  s.softmax = make(names.softmax, n, wide);
+  op(names.softmax).read(from).read(gpt2 ? masked : kNoTensor).write(s.softmax);
+  s.weights = cast(names.probabilities, s.softmax, n, wide, returned, Category::activations);
+  // In Llama's one expression the masked scores keep their name until the probabilities take it.
+  if (!gpt2 && from != masked) op(names.probabilities).release(masked);
+  TensorId probabilities = s.weights;
+  if (d_.attention_dropout > 0) {
+    probabilities = dropout(names.dropped, names.dropout_mask, d_.attention_dropout, s.weights, n,
+                            returned, s.dropout_mask);
+    s.weights = probabilities;
+  }
+  s.probabilities =
+      cast(names.probabilities, probabilities, n, returned, regime_.compute, Category::activations);
+  return s.probabilities;
+}
+
+// _softmax_backward_data makes its result and, inside the kernel's wrapper, gradient · output.
+TensorId AttentionWriter::softmax_backward(const AttentionNames& names, const AttentionSaved& s,
+                                           TensorId d, DType dtype) {
+  const TensorId d_in = temporary(names.softmax_grad, scores(), dtype);
+  op(names.softmax).read(d).read(s.softmax).write(d_in).scratch(bytes(scores(), dtype));
+  return d_in;
+}
+
+AttentionWriter::Grads AttentionWriter::eager_backward(const AttentionNames& names,
+                                                       const AttentionInput& in,
+                                                       const AttentionSaved& saved, TensorId d_out,
+                                                       std::span<const Ref> held) {
+  const DType dtype = kernel(in), value = regime_.compute;
+  const std::int64_t n = q_values(), scores = this->scores();
+  const bool gpt2 = d_.fused_qkv, scored = in.q_grad || in.k_grad;
+  const DType masked = promoted(dtype, regime_.residual);
+  const DType wide = !gpt2 || regime_.autocast ? DType::fp32 : masked;
+  const DType returned = gpt2 ? regime_.compute : in.dtype;
+  if (lays_out()) d_out = copy(names.out_grad, d_out, n, value);
+  const AttentionSaved& s = recall(names, in, saved);
+  TensorId d_v = in.v_grad ? temporary(names.v.grad_wide, n, value) : kNoTensor;
+  TensorId d = scored ? temporary(names.probabilities_grad, scores, value) : kNoTensor;
+  auto second = op(names.product);
+  second.read(d_out).write(d_v).write(d);
+  if (in.v_grad) second.read(s.probabilities);
+  if (scored) second.read(s.v);
+  TensorId d_q = kNoTensor, d_k = kNoTensor;
+  if (scored) {
+    d = cast(names.probabilities_grad, d, scores, value, returned);
+    d = dropout_backward(names.dropped, d, s.dropout_mask, scores, returned);
+    d = cast(names.softmax_grad_cast, d, scores, returned, wide);
+    d = softmax_backward(names, s, d, wide);
+    d = cast(names.masked_fp32, d, scores, wide, masked);
+    d = cast(names.masked, d, scores, masked, dtype);
+    d = copy(names.scores_grad, d, scores, dtype);
+    d_k = in.k_grad ? temporary(names.k.grad_cast, n, dtype) : kNoTensor;
+    d_q = in.q_grad ? temporary(names.q.grad_cast, n, dtype) : kNoTensor;
+    auto first = op(names.scores);
+    first.read(d).write(d_k).write(d_q);
+    if (in.k_grad) first.read(s.q);
+    if (in.q_grad) first.read(s.k);
+    release(first, held);
+    d_q = cast(names.q.grad_rotated, d_q, n, dtype, in.dtype);
+    d_k = cast(names.k.grad_wide, d_k, n, dtype, in.dtype);
+  }
+  if (!grouped()) return {d_q, d_k, d_v};
+  if (d_v != kNoTensor) d_v = sum_groups(names.v, d_v, value);
+  if (d_k != kNoTensor) d_k = sum_groups(names.k, d_k, in.dtype);
+  return {d_q, d_k, d_v};
+}
+
+// _scaled_dot_product_attention_math (ATen/native/transformers/attention.cpp): 16-bit operands are
+// computed in fp32; q and k are scaled by the root of the scale; a causal mask [s, s] is made from
+// booleans; keys and values are repeated for grouped queries; _safe_softmax with booleans for rows
+// that are masked throughout; 16-bit probabilities are made and dropped. Saved: q and k as the
+// product read them, the softmax (after dropout too), v. C++ holds the rest until it returns.
+void AttentionWriter::math_forward(const AttentionNames& names, const AttentionInput& in,
+                                   bool stops, AttentionSaved& s) {
+  const DType dtype = kernel(in), value = regime_.compute, wide = DType::fp32;
+  const std::int64_t n = q_values(), kv = kv_values(), square = tokens_.length * tokens_.length;
+  constexpr Category kKept = Category::activations;
+  const TensorId k_low = cast(names.k.cast, in.k, kv, in.dtype, dtype);
+  const TensorId q_low = cast(names.q.cast, in.q, n, in.dtype, dtype);
+  const TensorId q = cast(names.q.grad_cast, q_low, n, dtype, wide);
+  const TensorId k = cast(names.k.grad_cast, k_low, kv, dtype, wide);
+  TensorId v = cast(names.v.cast, in.v, kv, value, wide, kKept);
+  const TensorId q_scaled = copy(names.q.scaled, q, n, wide, kKept);
+  const TensorId mask = temporary(names.mask, square, wide);
+  op(names.mask).write(mask).scratch(bytes(square, DType::boolean) + fp32(1) * 2);
+  TensorId k_repeated = k;
+  const TensorId v_plain = v;
+  if (grouped()) {
+    k_repeated = copy(names.k.repeated, k, n, wide);
+    v = copy(names.v.repeated, v, n, wide, kKept);
+  }
+  s.k = copy(names.k.scaled, k_repeated, n, wide, kKept);
+  const TensorId k_scaled = s.k;
+  s.q = lays_out() ? copy(names.q.laid_out, q_scaled, n, wide, kKept) : q_scaled;
+  if (lays_out() && !grouped()) s.k = copy(names.k.laid_out, s.k, n, wide, kKept);
+  const TensorId scores = temporary(names.scores, this->scores(), wide);
+  op(names.scores).read(s.q).read(s.k).read(k_scaled).write(scores);
+  const TensorId masked = temporary(names.masked, this->scores(), wide);
+  op(names.masked).read(scores).read(mask).write(masked);
+  s.softmax = make(names.softmax, this->scores(), wide, kKept);
+  op(names.softmax)
+      .read(masked)
+      .write(s.softmax)
+      .scratch(bytes(this->scores(), DType::boolean) +
+               bytes(checked_multiply(tokens_.total(), d_.heads), DType::boolean) + fp32(1));
+  s.probabilities = dropout(names.dropped, names.dropout_mask, d_.attention_dropout, s.softmax,
+                            this->scores(), wide, s.dropout_mask);
+  const TensorId narrow = cast(names.probabilities, s.probabilities, this->scores(), wide, dtype);
+  s.v = lays_out() && !grouped() ? copy(names.v.laid_out, v, n, wide, kKept) : v;
+  const auto held = [&](OpBuilder last) {
+    last.release(q_low).release(k_low).release(q).release(k).release(v_plain).release(q_scaled);
+    last.release(mask).release(k_repeated);
+    if (narrow != s.probabilities) last.release(narrow);
+  };
+  if (stops) return held(op(names.product));
+  const TensorId product = temporary(names.product, n, wide);
+  op(names.product).read(s.probabilities).read(s.v).write(product);
+  const TensorId low = cast(names.product_cast, product, n, wide, value);
+  held(op(names.product_cast).release(product));
+  s.out = copy(names.out, low, n, value, kKept);
+}
+
+AttentionWriter::Grads AttentionWriter::math_backward(const AttentionNames& names,
+                                                      const AttentionInput& in,
+                                                      const AttentionSaved& saved, TensorId d_out,
+                                                      std::span<const Ref> held) {
+  const DType dtype = kernel(in), value = regime_.compute, wide = DType::fp32;
+  const std::int64_t n = q_values(), kv = kv_values(), scores = this->scores();
+  d_out = cast(names.out_grad_cast, d_out, n, value, wide);
+  if (lays_out()) d_out = copy(names.out_grad, d_out, n, wide);
+  const AttentionSaved& s = recall(names, in, saved);
+  TensorId d_v = temporary(names.v.grad_wide, n, wide);
+  TensorId d = temporary(names.probabilities_grad, scores, wide);
+  op(names.product).read(d_out).read(s.v).read(s.probabilities).write(d_v).write(d);
+  d = dropout_backward(names.dropped, d, s.dropout_mask, scores, wide);
+  d = softmax_backward(names, s, d, wide);
+  TensorId d_k = temporary(names.k.grad_cast, n, wide);
+  TensorId d_q = temporary(names.q.grad_cast, n, wide);
+  auto first = op(names.scores);
+  first.read(d).read(s.q).read(s.k).write(d_k).write(d_q);
+  release(first, held);
+  d_k = copy(names.k.grad_wide, d_k, n, wide);
+  if (grouped()) {
+    d_v = sum_groups(names.v, d_v, wide);
+    d_k = sum_groups(names.k, d_k, wide);
+  }
+  d_q = copy(names.q.grad_wide, d_q, n, wide);
+  d_v = cast(names.v.grad_rotated, d_v, kv, wide, value);
+  d_k = cast(names.k.grad_cast, d_k, kv, wide, dtype);
+  d_q = cast(names.q.grad_cast, d_q, n, wide, dtype);
+  d_q = cast(names.q.grad_rotated, d_q, n, dtype, in.dtype);
+  d_k = cast(names.k.grad_rotated, d_k, kv, dtype, in.dtype);
+  return {d_q, d_k, d_v};
+}
+
+}  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,236 @@
+// Products with a weight, LoRA adapters, dropout, and gradients that meet.
+#include "planner/stacks/pytorch/modules.h"
+
+namespace plimsoll::planner::pytorch {
+
+TensorId ModuleWriter::copy(const char* name, TensorId from, std::int64_t values, DType dtype,
+                            Category category) {
+  const TensorId to = make(name, values, dtype, category);
+  op(name).read(from).write(to);
+  return to;
+}
+
+TensorId ModuleWriter::cast(const char* name, TensorId from, std::int64_t values, DType have,
+                            DType want, Category category) {
+  return have == want || from == kNoTensor ? from : copy(name, from, values, want, category);
+}
+
+Sum ModuleWriter::add_gradient(const char* name, Sum sum, Sum next, DType dtype,
+                               std::int64_t values) {
+  if (sum.tensor == kNoTensor) return next;
+  if (next.tensor == kNoTensor) return sum;
+  if (!sum.view) {
+    op(name).update(sum.tensor).read(next.tensor);
+    return sum;
+  }
+  const TensorId fresh = temporary(name, values, dtype);
+  op(name).read(sum.tensor).read(next.tensor).write(fresh);
+  return {fresh, false};
+}
+
+// F.dropout in training: the mask, one byte a value, is saved; the input dies. p = 0 returns its
+// input.
+TensorId ModuleWriter::dropout(const char* name, const char* mask_name, double p, TensorId from,
+                               std::int64_t values, DType dtype, TensorId& mask) {
+  mask = kNoTensor;
+  if (p == 0) return from;
+  mask = make(mask_name, values, DType::boolean);
+  const TensorId dropped = make(name, values, dtype);
+  op(name).read(from).write(mask).write(dropped);
+  return dropped;
+}
+
+TensorId ModuleWriter::dropout_backward(const char* name, TensorId d, TensorId mask,
+                                        std::int64_t values, DType dtype) {
+  if (mask == kNoTensor || d == kNoTensor) return d;
+  const TensorId d_in = temporary(name, values, dtype);
+  op(name).read(d).read(mask).write(d_in);
+  return d_in;
+}
+
+Product ModuleWriter::base_product(const LinearPart& part) const {
+  return {.in = part.in,
+          .out = part.out,
+          .weight = regime_.weight,
+          .trains_weight = part.train_weight,
+          .bias = part.bias,
+          .trains_bias = part.bias && part.train_bias,
+          .conv1d = d_.fused_qkv};
+}
+
+// F.linear. Under autocast the fp32 weight is cast once per forward (autocast_mode.cpp caches casts
+// of leaves that require gradients, until the outermost context exits) and the input anew by every
+// linear. Autograd saves the input as the product read it where the weight is trained, and the
+// weight where the input requires a gradient.
+void ModuleWriter::product_forward(const ModuleNames& names, const ModuleNames& bias,
+                                   const Product& part, Ref input, DType input_dtype,
+                                   Category category, bool stops, ProductSaved& s) {
+  const std::int64_t t = tokens_.total();
+  const DType dtype = regime_.product(part.weight);
+  s = {};
+  auto product = op(names.module);
+  if (dtype != part.weight) {
+    s.weight_cast = temporary(names.weight_cast, part.in * part.out, dtype);
+    if (part.bias) s.bias_cast = temporary(bias.weight_cast, part.out, dtype);
+    product.write(s.weight_cast).write(s.bias_cast);
+  }
+  read(product, input);
+  if (dtype != input_dtype) {
+    s.input = make(names.input_cast, t * part.in, dtype,
+                   part.trains_weight ? Category::activations : Category::temporaries);
+    product.write(s.input);
+  } else if (input.delta == 0) {
+    s.input = input.tensor;
+  }
+  if (stops) return;
+  s.out = make(names.out, t * part.out, dtype, category);
+  product.write(s.out);
+}
+
+// One node makes all three gradients. What was cast before the product is cast back after it: the
+// input's gradient first and then added to what other users of the input sent (its cast was the
+// last to be made), then the weight's, then the bias's (GPT-2's Conv1D: the bias's first).
+Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& bias,
+                                   const Product& part, DType input_dtype, bool input_grad,
+                                   const ProductSaved& s, TensorId d_out, Sum sum) {
+  const std::int64_t t = tokens_.total(), weights = part.in * part.out;
+  const DType dtype = regime_.product(part.weight);
+  const bool casts = dtype != part.weight;
+  unpack();
+  TensorId d_weight = kNoTensor, d_bias = kNoTensor, d_in = kNoTensor;
+  if (part.trains_weight)
+    d_weight = casts ? temporary(names.weight_grad_low, weights, dtype)
+                     : sink_->begin(names, weights, part.adapter);
+  if (part.trains_bias)
+    d_bias = casts ? temporary(bias.weight_grad_low, part.out, dtype)
+                   : sink_->begin(bias, part.out, part.adapter);
+  if (input_grad) d_in = temporary(names.input_grad_low, t * part.in, dtype);
+  auto product = op(names.module);
+  product.read(d_out).write(d_weight).write(d_in);
+  if (part.trains_weight) product.read(s.input);
+  if (input_grad) product.read(s.weight_cast);
+  // In a checkpoint what was saved is gone before the bias's sum is made.
+  if (d_bias != kNoTensor && checkpointed_)
+    op(bias.module).read(d_out).write(d_bias);
+  else
+    product.write(d_bias);
+  const auto widen = [&](const ModuleNames& of, TensorId low, std::int64_t elements) {
+    if (low == kNoTensor) return;
+    const TensorId grad = sink_->begin(of, elements, part.adapter);
+    op(of.weight_grad).read(low).write(grad);
+    sink_->end(of, grad);
+  };
+  if (casts && part.conv1d) widen(bias, d_bias, part.out);
+  if (input_grad) {
+    d_in = cast(names.input_grad, d_in, t * part.in, dtype, input_dtype);
+    sum = add_gradient(names.grad_layout, sum, {d_in, dtype == input_dtype}, input_dtype,
+                       t * part.in);
+  }
+  if (casts) {
+    widen(names, d_weight, weights);
+    if (!part.conv1d) widen(bias, d_bias, part.out);
+  } else {
+    if (d_weight != kNoTensor) sink_->end(names, d_weight);
+    if (d_bias != kNoTensor) sink_->end(bias, d_bias);
+  }
+  return sum;
+}
+
+void ModuleWriter::linear_forward(const LinearNames& names, const LinearPart& part, Ref input,
+                                  DType input_dtype, bool input_grad, Category category,
+                                  LinearSaved& s, bool stops) {
+  (void)input_grad;  // what nobody reads in the backward dies here by itself
+  const bool adapted = part.lora_rank > 0;
+  product_forward(names.base, names.bias, base_product(part), input, input_dtype, category,
+                  stops && !adapted, s.base);
+  s.out = s.base.out;
+  if (adapted) adapter_forward(names, part, input, input_dtype, category, stops, s);
+}
+
+Sum ModuleWriter::linear_backward(const LinearNames& names, const LinearPart& part,
+                                  DType input_dtype, bool input_grad, const LinearSaved& s,
+                                  TensorId d_out, Sum sum) {
+  if (part.lora_rank > 0)
+    return adapter_backward(names, part, input_dtype, input_grad, s, d_out, sum);
+  return product_backward(names.base, names.bias, base_product(part), input_dtype, input_grad,
+                          s.base, d_out, sum);
+}
+
+namespace {
+Product adapter_product(std::int64_t in, std::int64_t out, DType dtype) {
+  return {.in = in, .out = out, .weight = dtype, .adapter = true};
+}
+}  // namespace
+
+// peft tuners/lora/layer.py (0.21), Linear.forward: result = base(x); x = x.to(lora_A.dtype);
+// result = result + lora_B(lora_A(dropout(x))) * scaling; result.to(the base's dtype). Python holds
+// x, cast or not, until it returns.
+void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& part, Ref input,
+                                   DType input_dtype, Category category, bool stops,
+                                   LinearSaved& s) {
+  const std::int64_t t = tokens_.total(), rank = part.lora_rank, outs = t * part.out;
+  const DType own = regime_.adapter, result = regime_.compute, dtype = regime_.product(own);
+  Ref x = input;
+  if (own != input_dtype) {
+    x = {make(names.a.input_fp32, t * part.in, own)};
+    auto cast = op(names.a.input_fp32);
+    read(cast, input).write(x.tensor);
+  }
+  Ref dropped = x;
+  s.mask = kNoTensor;
+  if (strategy_.lora->dropout > 0) {
+    s.mask = make(names.a.lora_mask, t * part.in, DType::boolean);
+    dropped = {make(names.dropped, t * part.in, own)};
+    auto drop = op(names.dropped);
+    read(drop, x).write(s.mask).write(dropped.tensor);
+  }
+  product_forward(names.a, names.a, adapter_product(part.in, rank, own), dropped, own,
+                  Category::activations, false, s.a);
+  product_forward(names.b, names.b, adapter_product(rank, part.out, own), {s.a.out}, dtype,
+                  Category::temporaries, stops, s.b);
+  const auto hold_until = [&](OpBuilder last) {
+    read(last, x).touch(input.tensor, input.delta, input.beyond);
+  };
+  if (stops) return hold_until(op(names.b.module).release(s.base.out));
+  const TensorId scaled = copy(names.scaled, s.b.out, outs, dtype);
+  const DType sum_dtype = promoted(result, dtype);
+  const bool narrows = sum_dtype != result;
+  TensorId sum = make(names.sum, outs, sum_dtype, narrows ? Category::temporaries : category);
+  op(names.sum).read(s.base.out).read(scaled).write(sum);
+  s.out = narrows ? copy(names.base.out, sum, outs, result, category) : sum;
+  hold_until(op(names.base.module));
+}
+
+// Backward of the above, the newest node first: the sum's cast, the addition (which casts the
+// base's share back), scaling, B, A, dropout, the input's cast, and the base last.
+Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& part,
+                                   DType input_dtype, bool input_grad, const LinearSaved& s,
+                                   TensorId d_out, Sum sum) {
+  const std::int64_t t = tokens_.total(), rank = part.lora_rank;
+  const std::int64_t ins = t * part.in, outs = t * part.out;
+  const DType own = regime_.adapter, result = regime_.compute, dtype = regime_.product(own);
+  const DType sum_dtype = promoted(result, dtype);
+  const bool base = input_grad || part.train_weight || (part.bias && part.train_bias);
+  TensorId d = cast(names.sum_grad, d_out, outs, result, sum_dtype);
+  const TensorId d_base = base ? cast(names.base_grad, d, outs, sum_dtype, result) : kNoTensor;
+  d = copy(names.scaled_grad, cast(names.scaled_grad, d, outs, sum_dtype, dtype), outs, dtype);
+  d = product_backward(names.b, names.b, adapter_product(rank, part.out, own), dtype, true, s.b, d,
+                       {})
+          .tensor;
+  // Through nodes of its own (dropout, the cast) the input's gradient arrives as a fresh tensor.
+  const bool own_node = own != input_dtype || s.mask != kNoTensor;
+  const Sum d_x = product_backward(names.a, names.a, adapter_product(part.in, rank, own), own,
+                                   input_grad, s.a, d, own_node ? Sum{} : sum);
+  if (input_grad && own_node) {
+    d = dropout_backward(names.dropped_grad, d_x.tensor, s.mask, ins, own);
+    d = cast(names.a_input_grad, d, ins, own, input_dtype);
+    sum = add_gradient(names.base.input_grad, sum, {d, false}, input_dtype, ins);
+  } else if (input_grad) {
+    sum = d_x;
+  }
+  if (!base) return sum;
+  return product_backward(names.base, names.bias, base_product(part), input_dtype, input_grad,
+                          s.base, d_base, sum);
+}
+
+}  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,136 @@
+// The head, the loss, and their backward.
+#include "planner/stacks/pytorch/step.h"
+
+namespace plimsoll::planner::pytorch {
+
+using models::Access;
+using models::kNoGroup;
+using models::Loss;
+using models::module_names;
+
+namespace {
+constexpr const LinearNames& kHead = linear_names<"lm_head">;
+constexpr const ModuleNames& kFinalNorm = module_names<"norm">;
+}  // namespace
+
+// nn.Linear, then ForCausalLMLoss (transformers loss/loss_utils.py): logits.float(), labels padded
+// by one, cross_entropy = log_softmax + nll_loss. Python drops the logits when the step function
+// has returned the loss.
+void StepWriter::loss_forward() {
+  const std::int64_t t = tokens_.total(), v = checked_multiply(t, d_.vocab);
+  const DType normed = layer_.norm_out(regime_.residual);
+  b_.open(kNoGroup, false, times_);
+  check(strategy_.loss == Loss::full, ErrorKind::unsupported,
+        "--loss chunked and fused are not modelled for stack pytorch yet");
+  if (tail_is_head_) gather_forward(tail_, {runs_.back().units.back().gather_forward, -1});
+  layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, normed, true, Category::logits,
+                        head_);
+  const auto logits = [&](const char* name, DType dtype) {
+    return b_.tensor(name, storage(Count(v), dtype), Category::logits);
+  };
+  TensorId wide = head_.out;
+  if (regime_.compute != DType::fp32) {
+    wide = logits("loss.logits.fp32", DType::fp32);
+    b_.op("loss.logits.fp32", Phase::forward).read(head_.out).write(wide);
+  }
+  // Labels padded by one, then cut: a view of one sequence, a copy of several.
+  const std::int64_t batch = tokens_.sequences;
+  const TensorId padded =
+      b_.tensor("loss.labels.padded", Bytes(checked_multiply(8, batch * (tokens_.length + 1))),
+                Category::activations);
+  b_.op("loss.labels", Phase::forward).write(padded);
+  targets_ = padded;
+  if (batch > 1) {
+    targets_ =
+        b_.tensor("loss.labels.shifted", Bytes(checked_multiply(8, t)), Category::activations);
+    b_.op("loss.labels", Phase::forward).read(padded).write(targets_);
+  }
+  log_probabilities_ = logits("loss.log_softmax", DType::fp32);
+  b_.op("loss.log_softmax", Phase::forward).read(wide).write(log_probabilities_);
+  loss_ = b_.tensor("loss", Bytes(4), Category::activations);
+  total_weight_ = b_.tensor("loss.total_weight", Bytes(4), Category::activations);
+  b_.op("loss.nll", Phase::forward)
+      .read(log_probabilities_)
+      .read(targets_)
+      .write(loss_)
+      .write(total_weight_);
+  // The last unit that was gathered keeps its all-gather output until the root's forward returns.
+  if (fsdp())
+    b_.op("fsdp.free_all_gather", Phase::forward)
+        .touch(tail_.empty() ? runs_.back().units.back().gather_forward : tail_.gather_forward,
+               tail_.empty() ? -1 : 0, kNoTensor, Access::release);
+  release_cached_casts();
+  // `outputs` and the decoder's result go with the frames that hold them.
+  auto returned = b_.op("model.outputs", Phase::forward);
+  returned.release(wide).release(final_norm_.out).release(padded);
+  if (!rules_.hold_outputs) returned.release(head_.out);
+  b_.close();
+}
+
+// Autocast's cache holds every cast weight until the context exits, checkpointed or not. Only
+// weights that require gradients are cached.
+void StepWriter::release_casts(OpBuilder exit, const LayerPart& layer, const LayerSaved& s) {
+  const std::array<std::pair<const LinearPart*, const LinearSaved*>, 7> linears{
+      {{&layer.q, &s.q},
+       {&layer.k, &s.k},
+       {&layer.v, &s.v},
+       {&layer.o, &s.o},
+       {&layer.gate, &s.gate},
+       {&layer.up, &s.up},
+       {&layer.down, &s.down}}};
+  for (const auto& [part, saved] : linears) {
+    if (part->train_weight) exit.release(saved->base.weight_cast);
+    if (part->bias && part->train_bias) exit.release(saved->base.bias_cast);
+    exit.release(saved->a.weight_cast).release(saved->b.weight_cast);
+  }
+}
+
+void StepWriter::release_cached_casts() {
+  if (!regime_.autocast) return;
+  auto exit = b_.op("autocast.exit", Phase::forward);
+  if (parts_.head.train_weight) exit.release(head_.base.weight_cast);
+  for (const Run& run : runs_)
+    for (const LayerSaved& s : recomputes() ? run.kept : run.saved)
+      release_casts(exit, run.layers->layer, s);
+}
+
+// nll_loss_backward and log_softmax_backward each make a full fp32 gradient; .float()'s backward
+// casts it down.
+void StepWriter::loss_backward() {
+  const std::int64_t t = tokens_.total(), v = checked_multiply(t, d_.vocab);
+  b_.open(kNoGroup, false, times_);
+  layer_.set(Phase::backward, true);
+  root_.next = embedding_.next = tail_.next = 0;
+  const auto logits = [&](const char* name, DType dtype) {
+    return b_.tensor(name, storage(Count(v), dtype), Category::logits);
+  };
+  seed_ = b_.tensor("loss.grad", Bytes(4), Category::temporaries);
+  b_.op("loss", Phase::backward).write(seed_);
+  if (loss_prefetches_) prefetch_last_layer();
+  const TensorId d_log = logits("loss.log_softmax.grad", DType::fp32);
+  b_.op("loss.nll", Phase::backward).read(seed_).read(targets_).read(total_weight_).write(d_log);
+  TensorId d_logits = logits("loss.logits.grad.fp32", DType::fp32);
+  b_.op("loss.log_softmax", Phase::backward).read(d_log).read(log_probabilities_).write(d_logits);
+  if (regime_.compute != DType::fp32) {
+    const TensorId low = logits("loss.logits.grad", regime_.compute);
+    b_.op("loss.logits.fp32", Phase::backward).read(d_logits).write(low);
+    d_logits = low;
+  }
+  if (!loss_prefetches_) prefetch_last_layer();
+  unit_ = head_unit_;
+  const DType normed = layer_.norm_out(regime_.residual);
+  const bool grad = final_grad() || parts_.final_norm.trains();
+  const TensorId d_norm =
+      layer_.linear_backward(kHead, parts_.head, normed, grad, head_, d_logits).tensor;
+  if (tail_is_head_) post_backward(tail_, {});
+  if (grad) {
+    unit_ = norm_unit_;
+    layer_.norm_backward(kFinalNorm, parts_.final_norm, {runs_.back().out, -1}, regime_.residual, t,
+                         d_.hidden, final_grad(), final_norm_, d_norm, kNoTensor,
+                         {runs_.back().d_out, -1});
+  }
+  if (!tail_is_head_) post_backward(tail_, {});
+  b_.close();
+}
+
+}  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,53 @@
+// What writers of modules hand to each other.
+#pragma once
+
+#include <span>
+#include <utility>
+#include "planner/stacks/pytorch/step_writer.h"
+
+namespace plimsoll::planner::pytorch {
+
+// Sizes of one micro-batch.
+struct Tokens {
+  std::int64_t sequences = 1, length = 1;
+  std::int64_t total() const { return checked_multiply(sequences, length); }
+};
+
+// The gradients of a run of layers that outlive the op that makes them.
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+  // The tensor that `op` shall write, for a parameter of `elements` values. Called before the op.
+  virtual TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter = false) = 0;
+  // Whether what `begin` names outlives its op, or is added to another tensor and dies.
+  virtual bool keeps() const = 0;
+  // After the op: adds a later micro-batch's gradient to the first one's.
+  virtual void end(const ModuleNames& names, TensorId written) = 0;
+};
+
+// A checkpoint's forward, run again when its backward first asks for a saved tensor.
+class Recomputation {
+ public:
+  virtual ~Recomputation() = default;
+  virtual void recompute() = 0;
+};
+
+// The gradients of a tensor that have arrived so far, summed. Autograd adds the next one in place
+// unless this is a view of another tensor (torch/csrc/autograd/input_buffer.cpp,
+// can_accumulate_inplace): a product's gradient, made for [tokens, width] and viewed as
+// [batch, s, width], is one; a cast or a sum is not.
+struct Sum {
+  TensorId tensor = kNoTensor;
+  bool view = false;
+};
+
+// A product with a weight as autograd sees it.
+struct Product {
+  std::int64_t in = 0, out = 0;
+  DType weight = DType::fp32;
+  bool trains_weight = true, bias = false, trains_bias = false;
+  bool adapter = false;
+  bool conv1d = false;  // GPT-2's addmm(bias, x, weight) and not F.linear(x, weight, bias)
+};
+
+}  // namespace plimsoll::planner::pytorch

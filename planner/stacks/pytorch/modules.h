@@ -1,0 +1,124 @@
+// What decoder layers and the ends of a model are made of: norms, linears with their adapters,
+// dropout, and gradients that meet.
+#pragma once
+
+#include "planner/stacks/pytorch/module_types.h"
+
+namespace plimsoll::planner::pytorch {
+
+class ModuleWriter {
+ public:
+  ModuleWriter(ProgramBuilder& builder, const models::Decoder& decoder, const Regime& regime,
+               const Rules& rules, const models::Strategy& strategy, Tokens tokens)
+      : b_(builder),
+        d_(decoder),
+        regime_(regime),
+        rules_(rules),
+        strategy_(strategy),
+        tokens_(tokens) {}
+
+  // Where ops belong from now on. `saves`: autograd records; false in a checkpointed forward.
+  void set(Phase phase, bool saves) {
+    phase_ = phase;
+    saves_ = saves;
+  }
+  void set_sink(GradientSink* sink) { sink_ = sink; }
+  // `waits`: the backward that follows begins in front of a recomputation. `checkpointed`: its
+  // saved tensors come through a checkpoint's hooks, and a node drops each as soon as it has used
+  // it.
+  void set_checkpoint(Recomputation* waits, bool checkpointed) {
+    recomputation_ = waits;
+    checkpointed_ = checkpointed;
+  }
+
+  // `input_grad`: the input requires a gradient. `rows` × `width` values are normalized.
+  void norm_forward(const ModuleNames& names, const NormPart& part, Ref input, DType input_dtype,
+                    std::int64_t rows, std::int64_t width, bool input_grad, NormSaved& saved);
+  // Returns the gradient of the input, added to `residual` (what flows past the norm) where that is
+  // given; writes it to `into` where that is given. `held` is let go with the norm's own node.
+  TensorId norm_backward(const ModuleNames& names, const NormPart& part, Ref input,
+                         DType input_dtype, std::int64_t rows, std::int64_t width, bool input_grad,
+                         const NormSaved& saved, TensorId d_out, TensorId residual = kNoTensor,
+                         Ref into = {}, std::span<const Ref> held = {});
+  DType norm_out(DType input_dtype) const;
+
+  // `stops`: a recomputation, which ends before the last product.
+  void linear_forward(const LinearNames& names, const LinearPart& part, Ref input,
+                      DType input_dtype, bool input_grad, Category category, LinearSaved& saved,
+                      bool stops = false);
+  // Adds the gradient of the input, in `input_dtype`, to `sum`.
+  Sum linear_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
+                      bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum = {});
+  DType linear_out() const { return regime_.compute; }
+
+  Bytes bytes(std::int64_t values, DType dtype) const {
+    return b_.rounded(storage(Count(values), dtype));
+  }
+  Bytes fp32(std::int64_t values) const { return bytes(values, DType::fp32); }
+
+ protected:
+  TensorId make(const char* name, std::int64_t values, DType dtype,
+                Category category = Category::activations) {
+    return b_.tensor(name, storage(Count(values), dtype), category);
+  }
+  TensorId temporary(const char* name, std::int64_t values, DType dtype) {
+    return make(name, values, dtype, Category::temporaries);
+  }
+  OpBuilder op(const char* name) { return b_.op(name, phase_); }
+  static OpBuilder& read(OpBuilder& op, Ref r) { return op.touch(r.tensor, r.delta, r.beyond); }
+  static OpBuilder& write(OpBuilder& op, Ref r) {
+    return op.touch(r.tensor, r.delta, r.beyond, models::Access::write);
+  }
+  // A node is about to read what the forward saved.
+  void unpack() {
+    if (Recomputation* waiting = std::exchange(recomputation_, nullptr)) waiting->recompute();
+  }
+  static void release(OpBuilder& op, std::span<const Ref> held) {
+    for (const Ref r : held) op.touch(r.tensor, r.delta, r.beyond, models::Access::release);
+  }
+  // `from` in another dtype; `from` itself where it has that one already.
+  TensorId cast(const char* name, TensorId from, std::int64_t values, DType have, DType want,
+                Category category = Category::temporaries);
+  // A new tensor of the same values (another layout, another scale, a sum over groups, …).
+  TensorId copy(const char* name, TensorId from, std::int64_t values, DType dtype,
+                Category category = Category::temporaries);
+  Sum add_gradient(const char* name, Sum sum, Sum next, DType dtype, std::int64_t values);
+  TensorId dropout(const char* name, const char* mask_name, double p, TensorId from,
+                   std::int64_t values, DType dtype, TensorId& mask);
+  TensorId dropout_backward(const char* name, TensorId d, TensorId mask, std::int64_t values,
+                            DType dtype);
+
+  ProgramBuilder& b_;
+  const models::Decoder& d_;
+  const Regime& regime_;
+  const Rules& rules_;
+  const models::Strategy& strategy_;
+  Tokens tokens_;
+  Phase phase_ = Phase::forward;
+  bool saves_ = true;
+  GradientSink* sink_ = nullptr;
+  Recomputation* recomputation_ = nullptr;
+  bool checkpointed_ = false;
+
+ private:
+  Product base_product(const LinearPart& part) const;
+  void product_forward(const ModuleNames& names, const ModuleNames& bias, const Product& part,
+                       Ref input, DType input_dtype, Category category, bool stops,
+                       ProductSaved& saved);
+  Sum product_backward(const ModuleNames& names, const ModuleNames& bias, const Product& part,
+                       DType input_dtype, bool input_grad, const ProductSaved& saved,
+                       TensorId d_out, Sum sum);
+  void adapter_forward(const LinearNames& names, const LinearPart& part, Ref input,
+                       DType input_dtype, Category category, bool stops, LinearSaved& saved);
+  Sum adapter_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
+                       bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum);
+  void layer_norm_forward(const ModuleNames& names, const NormPart& part, Ref input,
+                          DType input_dtype, std::int64_t rows, std::int64_t width, bool input_grad,
+                          NormSaved& saved);
+  TensorId layer_norm_backward(const ModuleNames& names, const NormPart& part, Ref input,
+                               DType input_dtype, std::int64_t rows, std::int64_t width,
+                               bool input_grad, const NormSaved& saved, TensorId d_out,
+                               TensorId residual, Ref into, std::span<const Ref> held);
+};
+
+}  // namespace plimsoll::planner::pytorch

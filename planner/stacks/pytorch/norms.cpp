@@ -1,0 +1,164 @@
+// RMSNorm as Transformers writes it in Python, and torch's LayerNorm.
+#include <algorithm>
+
+#include "planner/stacks/pytorch/modules.h"
+
+namespace plimsoll::planner::pytorch {
+
+using models::NormKind;
+
+// RMSNorm multiplies the weight with x in x's own dtype; autocast runs layer_norm in fp32.
+DType ModuleWriter::norm_out(DType input_dtype) const {
+  if (d_.norm == NormKind::layer_norm && regime_.autocast) return DType::fp32;
+  return promoted(input_dtype, regime_.weight);
+}
+
+// LlamaRMSNorm (transformers models/llama/modeling_llama.py): x.to(fp32), pow(2), mean, + eps,
+// rsqrt, x · r, .to(input dtype), weight · that. Bytes of the values: F in fp32, S in the input's
+// dtype, O in the result's; R a row's scalar.
+//   16-bit input: x32, pow F, mean R; pow dies; r R; x·r F, its cast S, the result O. Saved: x32
+//   and r for the input's gradient, the cast for the weight's. Highest with x32 saved: at the
+//   result, F + 2 R + F + S + O. Else x32 and r die at x·r: 2 F + 2 R there, F + R + S + O later.
+//   fp32 input: no casts, x itself is saved. Highest at the result: 2 R + 2 F, or R + 2 F.
+void ModuleWriter::norm_forward(const ModuleNames& names, const NormPart& part, Ref input,
+                                DType input_dtype, std::int64_t rows, std::int64_t width,
+                                bool input_grad, NormSaved& s) {
+  s = {};
+  if (d_.norm == NormKind::layer_norm) {
+    layer_norm_forward(names, part, input, input_dtype, rows, width, input_grad, s);
+    return;
+  }
+  const std::int64_t n = checked_multiply(rows, width);
+  const DType out = norm_out(input_dtype);
+  const bool keeps = saves_ && input_grad;
+  s.out = make(names.out, n, out);
+  s.statistics = make(names.statistics, rows, DType::fp32);
+  s.normalized = make(names.normalized, n, input_dtype);
+  auto norm = op(names.module);
+  read(norm, input).write(s.statistics).write(s.normalized).write(s.out);
+  if (input_dtype == DType::fp32) {
+    if (keeps) norm.scratch(fp32(rows));
+    return;
+  }
+  s.input_fp32 = make(names.input_fp32, n, DType::fp32);
+  norm.write(s.input_fp32);
+  const Bytes wide = fp32(n) + fp32(rows), narrow = bytes(n, input_dtype) + bytes(n, out);
+  norm.scratch(keeps ? wide : std::max(wide, narrow) - narrow);
+}
+
+// Backward of the above, in the order of the trace; g is the incoming gradient, D what flows past,
+// to which autograd adds the norm's gradient in place: D becomes the result.
+//   g·weight O and g·normalized O (summed to weight.grad G) stand beside g, the normalized values
+//   and x: H1. Then, in fp32, two products and their row sums, of which one product stays (with an
+//   fp32 input it is added to D at once): H2. Then the mean's gradient: expanded, pow, twice
+//   multiplied: four beside x and the first product or D: H3. At last the sum, or its cast to S.
+TensorId ModuleWriter::norm_backward(const ModuleNames& names, const NormPart& part, Ref input,
+                                     DType input_dtype, std::int64_t rows, std::int64_t width,
+                                     bool input_grad, const NormSaved& s, TensorId d_out,
+                                     TensorId residual, Ref into, std::span<const Ref> held) {
+  if (d_.norm == NormKind::layer_norm)
+    return layer_norm_backward(names, part, input, input_dtype, rows, width, input_grad, s, d_out,
+                               residual, into, held);
+  const std::int64_t n = checked_multiply(rows, width);
+  TensorId weight_grad = kNoTensor, d_in = kNoTensor;
+  if (part.train_weight) weight_grad = sink_->begin(names, part.width);
+  if (input_grad && into.none()) d_in = temporary(names.input_grad, n, input_dtype);
+  auto norm = op(names.module);
+  norm.read(d_out).write(weight_grad);
+  release(norm, held);
+  if (part.train_weight) norm.read(s.normalized);
+  const Bytes f = fp32(n), r = fp32(rows), o = bytes(n, norm_out(input_dtype));
+  if (!input_grad) {
+    norm.scratch(o);  // g·normalized only
+  } else {
+    const bool wide = input_dtype == DType::fp32;
+    const Bytes in = bytes(n, input_dtype), none(0);
+    const Bytes g = part.train_weight ? bytes(part.width, regime_.weight) : none;
+    const Bytes normalized = part.train_weight ? in : none;
+    const Bytes past = residual != kNoTensor ? in : none;
+    // In a checkpoint the normalized values are gone before the sum is made.
+    const Bytes h1 =
+        o * (part.train_weight ? 3 : 2) + normalized + f + past + r + (checkpointed_ ? none : g);
+    const Bytes kept = sink_->keeps() ? g : none;
+    const Bytes h2 = f * 4 + r * 2 + past + kept;
+    const Bytes h3 = f * (wide && past > none ? 5 : 6) + past + kept;
+    const Bytes operands = o + normalized + f + r + g + past + in;
+    norm.scratch(std::max({h1, h2, h3, operands}) - operands);
+    norm.read(s.statistics).read(residual).write(d_in);
+    write(norm, into);
+    if (wide)
+      read(norm, input);
+    else
+      norm.read(s.input_fp32);
+  }
+  if (weight_grad != kNoTensor) sink_->end(names, weight_grad);
+  return d_in;
+}
+
+// torch.nn.LayerNorm saves its input, mean and 1/std. Under autocast it runs in fp32: casts of
+// 16-bit weight, bias and input are saved instead.
+void ModuleWriter::layer_norm_forward(const ModuleNames& names, const NormPart& part, Ref input,
+                                      DType input_dtype, std::int64_t rows, std::int64_t width,
+                                      bool input_grad, NormSaved& s) {
+  const std::int64_t n = checked_multiply(rows, width);
+  const bool grad = saves_ && (input_grad || part.trains());
+  s.out = make(names.out, n, norm_out(input_dtype));
+  s.statistics = b_.tensor(names.statistics, fp32(rows) * 2, Category::activations);
+  auto norm = op(names.module);
+  if (regime_.autocast && regime_.weight != DType::fp32) {
+    s.weight_cast =
+        b_.tensor(names.weight_cast, fp32(part.width) * (part.bias ? 2 : 1), Category::temporaries);
+    norm.write(s.weight_cast);
+  }
+  if (regime_.autocast && input_dtype != DType::fp32) {
+    s.input_fp32 = make(names.input_fp32, n, DType::fp32,
+                        grad ? Category::activations : Category::temporaries);
+    norm.write(s.input_fp32);
+  }
+  read(norm, input).write(s.out).write(s.statistics);
+}
+
+// Its gradient is added in place to what flows past, once it has the input's dtype.
+TensorId ModuleWriter::layer_norm_backward(const ModuleNames& names, const NormPart& part,
+                                           Ref input, DType input_dtype, std::int64_t rows,
+                                           std::int64_t width, bool input_grad, const NormSaved& s,
+                                           TensorId d_out, TensorId residual, Ref into,
+                                           std::span<const Ref> held) {
+  const std::int64_t n = checked_multiply(rows, width);
+  const bool casts = input_grad && s.input_fp32 != kNoTensor;
+  std::array<TensorId, 2> low{kNoTensor, kNoTensor}, grads{kNoTensor, kNoTensor};
+  const std::array<bool, 2> trains{part.train_weight, part.bias && part.train_bias};
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (!trains[i]) continue;
+    if (s.weight_cast != kNoTensor)
+      low[i] = temporary(names.weight_grad_low, part.width, DType::fp32);
+    else
+      grads[i] = sink_->begin(names, part.width);
+  }
+  TensorId d_in = kNoTensor;
+  if (input_grad && into.none()) d_in = temporary(names.input_grad, n, input_dtype);
+  const TensorId wide = casts ? temporary(names.input_grad_low, n, DType::fp32) : kNoTensor;
+  auto norm = op(names.module);
+  norm.read(d_out).read(s.statistics).read(s.weight_cast).write(wide);
+  for (std::size_t i = 0; i < 2; ++i) norm.write(low[i]).write(grads[i]);
+  if (s.input_fp32 != kNoTensor)
+    norm.read(s.input_fp32);
+  else
+    read(norm, input);
+  release(norm, held);
+  if (input_grad) {
+    auto last = casts ? op(names.input_grad) : norm;
+    last.read(wide).read(residual).write(d_in);
+    write(last, into);
+  }
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (low[i] != kNoTensor) {
+      grads[i] = sink_->begin(names, part.width);
+      op(names.weight_grad).read(low[i]).write(grads[i]);
+    }
+    if (grads[i] != kNoTensor) sink_->end(names, grads[i]);
+  }
+  return d_in;
+}
+
+}  // namespace plimsoll::planner::pytorch

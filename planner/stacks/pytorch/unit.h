@@ -1,0 +1,38 @@
+// How the ranks of a data-parallel group share the model, and what is handled together.
+#pragma once
+
+#include <vector>
+
+#include "planner/model_parts.h"
+#include "planner/stacks/pytorch/step_writer.h"
+
+namespace plimsoll::planner::pytorch {
+
+enum class DataParallelism { single, ddp, zero_redundancy, fsdp2 };
+
+// A set of parameters that are handled together: an FSDP unit (one fully_shard'ed module).
+struct Unit {
+  const std::vector<Parameter>* parameters = nullptr;
+  models::GroupId group = models::kNoGroup;
+  Bytes gathered;  // all-gather output: one flat buffer
+  Bytes full;  // parameters copied out of it, one tensor each
+  Bytes cast;  // flat low-precision copy of the local shards
+  Bytes reduce_input;  // reduce-scatter input, padded
+  Bytes reduce_output;
+  Bytes state;  // one optimizer state of its trained parameters, as this rank steps them
+  Bytes shard_grad_cast;  // the shard's gradient in the stored dtype, where that differs
+  TensorId gather_forward = kNoTensor, gather_backward = kNoTensor;
+  TensorId cast_backward = kNoTensor;  // `cast`, for the backward's all-gather
+  TensorId full_forward = kNoTensor, full_backward = kNoTensor;
+  TensorId reduce_in = kNoTensor;
+  TensorId shard_grad = kNoTensor;  // lives until zero_grad
+  TensorId last_grad = kNoTensor;  // of the unit's last parameter, in the model's order
+  std::vector<TensorId> grads;  // written by this micro-batch, dead after the unit's backward
+  std::vector<int> order;  // of `grads` in the model, where they are converted one by one
+  std::vector<TensorId> kept;  // live until zero_grad, or until the last micro-batch's reduction
+  std::size_t next = 0;  // the kept gradient that the next one is added to
+  bool reshards = false;  // between forward and backward
+  bool empty() const { return parameters == nullptr || parameters->empty(); }
+};
+
+}  // namespace plimsoll::planner::pytorch
