@@ -72,6 +72,22 @@ TEST_CASE("a product is scaled, its bias is not, and it is added to what is ther
   }
 }
 
+// d_y = [1 2], w = [1 0; 3 1] (out × in), x = [5 7]: d_y · w = [7 2], d_yᵀ · x = [5 7; 10 14]; both
+// times 2, added to 1.
+TEST_CASE("gradients are scaled as the product was, and added to what is there") {
+  for (const DType dtype : kStorage) {
+    const LinearOptions options{.accumulate = true, .scale = 2};
+    Tensor panels({12}, DType::fp32);
+    const Tensor d_y({1, 2}, dtype, {1, 2}), w({2, 2}, dtype, {1, 0, 3, 1}),
+        x({1, 2}, dtype, {5, 7});
+    Tensor d_x({1, 2}, dtype, 1), d_weight({2, 2}, dtype, 1);
+    host_kernels().linear_backward_input(d_y, w, options, d_x, panels);
+    CHECK(d_x.values() == std::vector<double>{15, 5});
+    host_kernels().linear_backward_weight(d_y, x, options, d_weight, panels);
+    CHECK(d_weight.values() == std::vector<double>{11, 15, 21, 29});
+  }
+}
+
 // Gradients of 16-bit operands into fp32: 1 + 2^-10 + 2^-20 needs 21 bits, which bf16 has not.
 TEST_CASE("each operand has its own dtype") {
   const Tensor d_y({3, 1}, DType::bf16, {1, 0x1p-5, 0x1p-10}), x = d_y;

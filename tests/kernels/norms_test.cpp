@@ -100,6 +100,24 @@ TEST_CASE("a norm's gradient is added to the stream's, and to the parameters' as
     CHECK(d_weight.at(i) - fresh.d_weight.at(i) == doctest::Approx(3).epsilon(1e-6));
 }
 
+// fp32 has 24 bits. One sum: 2^24 + 1 = 2^24, - 2^24 = 0, + 1 = 1. Two: rows 0 and 2 give 0, rows 1
+// and 3 give 2. The same of d_y · n, where n = 1: x is ±1 in each row and eps 0, the weight's
+// gradient takes the column of +1.
+TEST_CASE("rows are summed in as many partials as there is scratch for, row r in r mod P") {
+  const Tensor x({4, 2}, DType::fp32, {1, -1, 1, -1, 1, -1, 1, -1}), weight({2}, DType::fp32, 1);
+  const Tensor d_y({4, 2}, DType::fp32, {0x1p24, 0, 1, 0, -0x1p24, 0, 1, 0});
+  for (const std::int64_t partials : {1, 2}) {
+    const double expected = partials == 1 ? 1 : 2;
+    const Run both = run(true, x, weight, weight, d_y, 0, partials);
+    CHECK(both.d_weight.at(0) == expected);
+    CHECK(both.d_bias.at(0) == expected);
+    CHECK(run(false, x, weight, weight, d_y, 0, partials).d_weight.at(0) == expected);
+    Tensor d_bias({2}, DType::fp32), partial({partials, 2}, DType::fp32, 9);
+    k.bias_backward(d_y, d_bias, partial);
+    CHECK(d_bias.at(0) == expected);
+  }
+}
+
 TEST_CASE("gradients of norms are the slopes of their forwards") {
   const Tensor x = drawn({3, 7}, DType::fp32, 4), weight = drawn({7}, DType::fp32, 5),
                bias = drawn({7}, DType::fp32, 6), d_y = drawn({3, 7}, DType::fp32, 7);

@@ -91,6 +91,43 @@ TEST_CASE("pure bf16 and 16 bits without masters follow PyTorch's fp32 within 16
     }
 }
 
+// The fp32 twin of the same step says what is rounded; word and block say how.
+TEST_CASE("words 0, 1 and 2 of an element's block round weight, first and second moment") {
+  State exact{drawn({600}, DType::fp32, 1),
+              {},
+              drawn({600}, DType::fp32, 2),
+              Tensor({600}, DType::fp32, 0.5)};
+  State rounded{drawn({600}, DType::bf16, 1),
+                {},
+                drawn({600}, DType::bf16, 2),
+                Tensor({600}, DType::bf16, 0.5)};
+  const Tensor g = drawn({600}, DType::fp32, 3);
+  const RandomKey key{.seed = 1ull << 40, .step = 2, .stream = 3};
+  for (State* s : {&exact, &rounded})
+    k.adamw({.weight = s->weight,
+             .master = {},
+             .first_moment = s->first,
+             .second_moment = s->second,
+             .gradient = g,
+             .factor = {},
+             .overflow = {},
+             .first_element = 1ull << 33,
+             .key = key},
+            kAdamW);
+  const std::array<std::pair<const Tensor*, const Tensor*>, 3> pairs{{
+      {&exact.weight, &rounded.weight},
+      {&exact.first, &rounded.first},
+      {&exact.second, &rounded.second},
+  }};
+  for (std::size_t word = 0; word < 3; ++word)
+    for (std::int64_t i = 0; i < 600; ++i) {
+      const Philox random = random_block(key, (1ull << 33) + static_cast<std::uint64_t>(i));
+      const Bf16 expected = stochastically_narrowed(
+          Bf16{}, static_cast<float>(pairs[word].first->at(i)), random[word]);
+      REQUIRE(pairs[word].second->at(i) == widened(expected));
+    }
+}
+
 // lr 2^-12 and gradient 1 move a weight 1 by 2^-12 a step: to nearest, bf16 would stay at 1 for
 // ever (half its spacing below 1 is 2^-9). After 1024 steps it should be at 0.75; each of 1000
 // weights walks in steps of at most 2^-8, so that their mean is within 0.01.
