@@ -60,6 +60,8 @@ inline models::Strategy strategy_of(const json& workload) {
     out.recompute.kind = *models::choice_from<models::RecomputeKind>(recompute);
   out.data.gradient_as_bucket_view = s["ddp"]["bucket_view"];
   out.lora = lora_of(s["lora"]);
+  for (const json& part : s["freeze"]) out.freeze.push_back("*" + part.get<std::string>() + "*");
+  for (const json& part : s["train"]) out.train.push_back("*" + part.get<std::string>() + "*");
   return out;
 }
 

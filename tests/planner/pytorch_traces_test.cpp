@@ -1,11 +1,12 @@
-// The planned step of stack pytorch against what PyTorch's allocator really did, phase by phase.
+// The planned step of stack pytorch against what PyTorch's allocator really did, op by op.
 //
-// Each file of tests/golden/traces is the allocation history of a real training step (torch's own
-// caching allocator; tools/oracle/README.md says how). Predicted and measured are requested bytes.
+// Each file of tests/golden/traces and tests/golden/pytorch_steps is the allocation history of a
+// real training step (torch's own caching allocator; tools/oracle/README.md says how, and either
+// folder's files hold the workload that makes them again). Predicted and measured are requested
+// bytes.
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -14,7 +15,6 @@
 #include <string>
 
 #include "models/model_reader.h"
-#include "models/run_names.h"
 #include "planner/peak.h"
 #include "planner/stacks/pytorch/step.h"
 #include "planner/timeline.h"
@@ -25,35 +25,21 @@ using nlohmann::json;
 
 namespace {
 
-struct Phases {
-  std::array<std::int64_t, 3> peak{};  // forward, backward, optimizer
-  std::array<std::int64_t, 3> end{};
-  std::int64_t resident = 0;
-};
-
-Phases measured_phases(const json& trace) {
-  Phases out;
-  std::int64_t last = 0;
-  for (const json& phase : trace["phases"])
-    last = std::max(last, phase["step"].get<std::int64_t>());
-  bool first = true;
-  for (const json& phase : trace["phases"]) {
-    if (phase["step"] != last) continue;
-    const std::string name = phase["phase"];
-    if (first && name.starts_with("forward")) {
-      out.resident = phase["begin_bytes"];
-      first = false;
-    }
-    if (name == "zero_grad") out.end[2] = phase["end_bytes"];  // planned with the optimizer
-    const std::size_t i = name.starts_with("forward")    ? 0
-                          : name.starts_with("backward") ? 1
-                          : name == "optimizer"          ? 2
-                                                         : 3;
-    if (i == 3) continue;
-    out.peak[i] = std::max(out.peak[i], phase["peak_bytes"].get<std::int64_t>());
-    if (i < 2) out.end[i] = phase["end_bytes"];
-  }
-  return out;
+planner::pytorch::Rules rules_of(const json& trace) {
+  const json& stack = trace["workload"]["stack"];
+  planner::pytorch::Rules rules;
+  rules.granularity = 1;  // requested bytes
+  rules.batch_tensors = 1;  // the traced loop passes one tensor as input_ids and labels
+  rules.fsdp_units = stack["fsdp_units"] == "layers" ? planner::pytorch::FsdpUnits::root
+                                                     : planner::pytorch::FsdpUnits::ends;
+  rules.fsdp_autocast = stack["fsdp_autocast"];
+  rules.hold_outputs = stack["hold_outputs"];
+  rules.zero_rank = 0;
+  rules.checks_packing = !stack["use_cache"].get<bool>();
+  for (const json& row : trace["initial"])
+    if (row[4].get<std::string>().starts_with("scratch kept"))
+      rules.blas_workspace += Bytes(row[1].get<std::int64_t>());
+  return rules;
 }
 
 struct Planned {
@@ -66,48 +52,195 @@ Planned planned_program(const json& trace, const std::string& name) {
   const models::ModelSpec model =
       models::read_model(workload["model"]["config"].dump(), name, name, {});
   const models::Strategy strategy = tests::strategy_of(workload);
-  const models::Batch batch = tests::batch_of(workload);
-  planner::pytorch::Rules rules;
-  rules.granularity = 1;  // requested bytes
-  rules.batch_tensors = 1;  // the traced loop passes one tensor as input_ids and labels
-  const json& stack = workload["stack"];
-  rules.fsdp_units = stack["fsdp_units"] == "layers" ? planner::pytorch::FsdpUnits::root
-                                                     : planner::pytorch::FsdpUnits::ends;
-  rules.fsdp_autocast = stack["fsdp_autocast"];
-  rules.hold_outputs = stack["hold_outputs"];
-  rules.checks_packing = !stack["use_cache"].get<bool>();
-  for (const json& row : trace["initial"])
-    if (row[4].get<std::string>().starts_with("scratch kept"))
-      rules.blas_workspace += Bytes(row[1].get<std::int64_t>());
+  check(strategy.data.fsdp_version == 2 || strategy.data.zero < 2, ErrorKind::unsupported,
+        "FSDP1 is not modelled");
   const planner::ModelParts parts = planner::model_parts(model, strategy);
   Planned planned;
-  planner::pytorch::StepWriter writer(planned.program, parts, strategy, batch, rules);
+  planner::pytorch::StepWriter writer(planned.program, parts, strategy, tests::batch_of(workload),
+                                      rules_of(trace));
   writer.write();
   planned.states = writer.states();
   return planned;
 }
 
-Phases phases_of(const models::StepProgram& program) {
-  const planner::Timeline timeline = planner::unroll(program);
-  planner::PeakFinder finder;
-  const planner::Peak peak = finder.find(program);
-  CHECK(peak.bytes == timeline.steps[timeline.peak_step].high_water);
-  Phases out;
-  out.resident = peak.resident.value();
-  for (const planner::Moment& moment : timeline.steps) {
-    const models::Phase phase = program.ops[moment.at.op].phase;
-    const std::size_t i = phase == models::Phase::forward     ? 0
-                          : phase == models::Phase::optimizer ? 2
-                                                              : 1;
-    out.peak[i] = std::max(out.peak[i], moment.high_water.value());
-    out.end[i] = moment.after.value();
+// What was measured -------------------------------------------------------------------------------
+
+// The recorder watches operators through a TorchDispatchMode, and under one autograd does not add
+// gradients in place (input_buffer.cpp, can_accumulate_inplace, isTensorSubclassLike): each of its
+// sums is a new tensor for a moment. Without it the first operand becomes the sum, unless it is a
+// view: a product's gradient, made for [tokens, width]. Returns the allocations (operand, sum) that
+// are one. With them the history is that of the same step unwatched, allocation by allocation.
+std::map<std::size_t, std::size_t> sums_in_place(const json& trace) {
+  const json &ops = trace["ops"], &rows = trace["allocations"];
+  const json& operators = trace["names"]["operators"];
+  const auto operator_of = [&](const json& op) {
+    return op.is_null() ? std::string()
+                        : operators[ops[op.get<std::size_t>()][2].get<int>()].get<std::string>();
+  };
+  std::map<std::size_t, std::vector<std::size_t>> released;
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (!rows[i][6].is_null()) released[rows[i][6]].push_back(i);
+  std::map<std::size_t, std::size_t> sums;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const json& row = rows[i];
+    if (operator_of(row[5]) != "aten.add.Tensor") continue;
+    const std::string phase = ops[row[5].get<std::size_t>()][0];
+    if (!phase.starts_with("backward")) continue;
+    std::vector<std::size_t> operands;
+    for (const std::size_t j : released[row[5]])
+      if (rows[j][2] == row[2] && rows[j][0] < row[0] && rows[j][1] > row[0]) operands.push_back(j);
+    if (operands.size() != 2) continue;
+    const std::size_t first =
+        rows[operands[0]][0] < rows[operands[1]][0] ? operands[0] : operands[1];
+    const std::string made = operator_of(rows[first][5]);
+    if (made != "aten.mm" && made != "aten.bmm") sums[first] = i;
+  }
+  return sums;
+}
+
+struct History {
+  std::vector<std::int64_t> level;  // after each event of the last step
+  std::vector<int> phase;  // of each event: 0 forward, 1 backward, 2 optimizer
+  std::int64_t resident = 0;
+};
+
+History history_of(const json& trace) {
+  const std::map<std::size_t, std::size_t> sums = sums_in_place(trace);
+  std::set<std::size_t> are_sums;
+  for (const auto& [operand, sum] : sums) are_sums.insert(sum);
+  std::map<std::int64_t, std::int64_t> change;  // by position
+  const json& rows = trace["allocations"];
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::int64_t bytes = rows[i][2];
+    if (!are_sums.contains(i)) change[rows[i][0]] = bytes;
+    if (!rows[i][1].is_null() && !sums.contains(i)) change[rows[i][1]] = -bytes;
+  }
+  for (const json& row : trace["initial"])
+    if (!row[0].is_null()) change[row[0]] = -row[1].get<std::int64_t>();
+  std::int64_t last = 0;
+  for (const json& phase : trace["phases"])
+    last = std::max(last, phase["step"].get<std::int64_t>());
+  History out;
+  bool first = true;
+  std::int64_t live = 0;
+  for (const json& phase : trace["phases"]) {
+    if (phase["step"] != last) continue;
+    if (std::exchange(first, false)) live = out.resident = phase["begin_bytes"];
+    const std::string name = phase["phase"];  // "saved" ends a forward
+    const bool forward = name.starts_with("forward") || name == "saved";
+    const int index = forward ? 0 : name.starts_with("backward") ? 1 : 2;
+    const std::int64_t end = phase["end"];
+    for (auto at = change.lower_bound(phase["begin"]); at != change.end() && at->first < end;
+         ++at) {
+      out.level.push_back(live += at->second);
+      out.phase.push_back(index);
+    }
   }
   return out;
 }
 
+// The comparison ----------------------------------------------------------------------------------
+
 // Scalars that a loop keeps beside the model: the loss divided by the micro-batches, GradScaler's
 // scale and its inverse.
 constexpr std::int64_t kScalars = 16;
+
+// What a few ops need for a moment and the planner leaves out: pointer tables of FSDP2's copy
+// kernels (a few KiB), and cub's scratch for one running sum.
+constexpr std::int64_t kPointerTables = 8192;
+std::int64_t unplanned(const models::StepProgram& program, const planner::Moment& moment) {
+  const std::string_view op = program.ops[moment.at.op].name;
+  return op.starts_with("fsdp.")          ? kPointerTables
+         : op == "attention_mask.packing" ? 2048
+                                          : kScalars;
+}
+
+bool near(std::int64_t a, std::int64_t b, std::int64_t tolerance = kScalars) {
+  return std::abs(a - b) <= tolerance;
+}
+
+// Walks the planned ops and the history side by side: the level after each op must come up in the
+// history, in order, where memory is about to grow again, and between two such places the history
+// must go exactly as high as the planned op does. Ops that only let go belong to the op before
+// them. Returns the first op that does not fit, or nothing.
+std::string first_difference(const models::StepProgram& program, const planner::Timeline& timeline,
+                             const History& history) {
+  const std::vector<std::int64_t>& level = history.level;
+  const auto grows_after = [&](std::size_t i) {
+    return i + 1 == level.size() || level[i + 1] > level[i];
+  };
+  std::size_t at = 0;  // the first event that is not accounted for
+  std::int64_t now = history.resident;
+  for (std::size_t i = 0; i < timeline.steps.size();) {
+    const planner::Moment& moment = timeline.steps[i];
+    const std::int64_t high = moment.high_water.value();
+    std::int64_t after = moment.after.value();
+    while (++i < timeline.steps.size() && timeline.steps[i].high_water.value() <= after)
+      after = timeline.steps[i].after.value();
+    const std::int64_t tolerance = unplanned(program, moment);
+    if (near(now, after) && high <= now + tolerance) continue;
+    std::int64_t highest = now;
+    std::size_t found = at;
+    for (; found < level.size(); ++found) {
+      highest = std::max(highest, level[found]);
+      if (near(level[found], after) && near(highest, high, tolerance) && grows_after(found)) break;
+    }
+    if (found == level.size())
+      return planner::name_of_op(program, moment.at) + ": planned to reach " +
+             std::to_string(high - history.resident) + " and leave " +
+             std::to_string(after - history.resident) + " above what is resident";
+    now = level[found];
+    at = found + 1;
+  }
+  return {};
+}
+
+std::string phase_differences(const models::StepProgram& program, const planner::Timeline& timeline,
+                              const History& history) {
+  std::array<std::int64_t, 3> planned{}, measured{}, planned_end{}, measured_end{};
+  bool sharded = false;
+  for (const planner::Moment& moment : timeline.steps) {
+    const models::Op& op = program.ops[moment.at.op];
+    const std::size_t i = op.phase == models::Phase::forward     ? 0
+                          : op.phase == models::Phase::optimizer ? 2
+                                                                 : 1;
+    planned[i] = std::max(planned[i], moment.high_water.value());
+    planned_end[i] = moment.after.value();
+    sharded = sharded || std::string_view(op.name).starts_with("fsdp.");
+  }
+  std::int64_t now = history.resident;
+  for (std::size_t e = 0; e < history.level.size(); ++e) {
+    const auto i = static_cast<std::size_t>(history.phase[e]);
+    measured[i] = std::max({measured[i], now, history.level[e]});
+    now = measured_end[i] = history.level[e];
+  }
+  std::string out;
+  for (std::size_t i = 0; i < 3; ++i)
+    if (!near(planned[i], measured[i], sharded ? kPointerTables : kScalars) ||
+        !near(planned_end[i], measured_end[i]))
+      out += " phase " + std::to_string(i) + ": peak " + std::to_string(planned[i] - measured[i]) +
+             ", end " + std::to_string(planned_end[i] - measured_end[i]);
+  return out;
+}
+
+// What differs, or nothing.
+std::string differences(const json& trace, const std::string& name) {
+  Planned planned;
+  try {
+    planned = planned_program(trace, name);
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::unsupported);
+    return std::string("refused: ") + error.what();
+  }
+  const planner::Timeline timeline = planner::unroll(planned.program);
+  const planner::Peak peak = planner::PeakFinder().find(planned.program);
+  CHECK(peak.bytes == timeline.steps[timeline.peak_step].high_water);
+  const History history = history_of(trace);
+  if (!near(peak.resident.value(), history.resident))
+    return "resident by " + std::to_string(peak.resident.value() - history.resident);
+  return first_difference(planned.program, timeline, history) +
+         phase_differences(planned.program, timeline, history);
+}
 
 std::set<std::string> listed(const char* file) {
   std::set<std::string> names;
@@ -119,37 +252,30 @@ std::set<std::string> listed(const char* file) {
 
 }  // namespace
 
-TEST_CASE("the planned peaks of forward, backward and optimizer equal PyTorch's own") {
-  // Those that do not yet stand in known_differences.txt with the reason; an entry that has become
-  // exact fails too, so that the list only shrinks.
+TEST_CASE("every op of the planned step leaves and reaches what PyTorch's allocator saw") {
+  // Steps that do not yet fit stand in known_differences.txt with the reason; an entry that has
+  // become exact fails too, so that the list only shrinks.
   const std::set<std::string> differing = listed(PLIMSOLL_GOLDEN "/traces/known_differences.txt");
-  int exact = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(PLIMSOLL_GOLDEN "/traces")) {
-    if (entry.path().extension() != ".json") continue;
-    const std::string name = entry.path().stem();
-    CAPTURE(name);
-    const json trace = json::parse(std::ifstream(entry.path()));
-    Phases planned;
-    bool refused = false;
-    try {
-      planned = phases_of(planned_program(trace, name).program);
-    } catch (const Error& error) {
-      CHECK(error.kind() == ErrorKind::unsupported);
-      refused = true;
+  const std::set<std::string> modelled{"gpt2", "llama", "mistral", "qwen2", "qwen3"};
+  int exact = 0, others = 0;
+  for (const char* folder : {"/traces", "/pytorch_steps"}) {
+    for (const auto& entry :
+         std::filesystem::directory_iterator(PLIMSOLL_GOLDEN + std::string(folder))) {
+      if (entry.path().extension() != ".json") continue;
+      const std::string name = entry.path().stem();
+      const json trace = json::parse(std::ifstream(entry.path()));
+      if (!modelled.contains(trace["workload"]["model"]["config"]["model_type"])) {
+        ++others;  // families whose step programs are not written yet are refused by name
+        continue;
+      }
+      CAPTURE(name);
+      const std::string difference = differences(trace, name);
+      CAPTURE(difference);
+      CHECK(difference.empty() != differing.contains(name));
+      exact += difference.empty() ? 1 : 0;
     }
-    const Phases measured = measured_phases(trace);
-    bool equal = !refused && std::abs(planned.resident - measured.resident) <= kScalars;
-    for (std::size_t i = 0; i < 3; ++i)
-      equal = equal && std::abs(planned.peak[i] - measured.peak[i]) <= kScalars &&
-              std::abs(planned.end[i] - measured.end[i]) <= kScalars;
-    std::string differences = "resident " + std::to_string(planned.resident - measured.resident);
-    for (std::size_t i = 0; i < 3; ++i)
-      differences += " peak " + std::to_string(planned.peak[i] - measured.peak[i]) + " end " +
-                     std::to_string(planned.end[i] - measured.end[i]);
-    CAPTURE(differences);
-    CHECK(equal != differing.contains(name));
-    exact += equal ? 1 : 0;
   }
-  MESSAGE(exact << " traces planned exactly, " << differing.size() << " known to differ");
-  CHECK(exact >= 35);
+  MESSAGE(exact << " steps planned exactly, " << differing.size() << " known to differ, " << others
+                << " of families without a step program");
+  CHECK(exact >= 145);
 }

@@ -59,14 +59,8 @@ AttentionWriter::Grads AttentionWriter::attention_backward(const AttentionNames&
                                                            std::span<const Ref> held) {
   switch (path()) {
     case AttentionPath::flash:
-    case AttentionPath::efficient: {
-      const Grads grads = fused_backward(names, in, s, d_out);
-      if (!held.empty()) {
-        auto done = op(names.module);
-        release(done, held);
-      }
-      return grads;
-    }
+    case AttentionPath::efficient:
+      return fused_backward(names, in, s, d_out, held);
     case AttentionPath::math:
       return math_backward(names, in, s, d_out, held);
     case AttentionPath::eager:
@@ -119,8 +113,8 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
 
 AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& names,
                                                        const AttentionInput& in,
-                                                       const AttentionSaved& saved,
-                                                       TensorId d_out) {
+                                                       const AttentionSaved& saved, TensorId d_out,
+                                                       std::span<const Ref> held) {
   const AttentionSaved& s = recall(names, in, saved);
   const DType dtype = kernel(in);
   const bool repeated = windowed() && grouped();
@@ -131,6 +125,7 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
   auto backward = op(names.out);
   backward.read(d_out).read(s.q).read(s.k).read(s.v).read(s.mask).read(s.out).read(s.lse);
   backward.read(s.seed).read(s.offset).write(d[0]).write(d[1]).write(d[2]);
+  release(backward, held);
   backward.scratch(
       path() == AttentionPath::efficient ? efficient_workspace(dtype) : flash_workspace(),
       Category::workspace);

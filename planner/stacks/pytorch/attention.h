@@ -64,7 +64,7 @@ class AttentionWriter : public ModuleWriter {
   const AttentionSaved& recall(const AttentionNames&, const AttentionInput&, const AttentionSaved&);
   void fused_forward(const AttentionNames&, const AttentionInput&, AttentionSaved&);
   Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
-                       TensorId d_out);
+                       TensorId d_out, std::span<const Ref> held);
   Bytes flash_workspace() const;
   Bytes efficient_workspace(DType dtype) const;
   void eager_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);

@@ -31,13 +31,11 @@ void AttentionWriter::eager_forward(const AttentionNames& names, const Attention
   op(names.masked).read(scaled).read(model_mask_).write(masked);
   const TensorId probabilities = eager_softmax(names, in.dtype, masked, masked_dtype, s);
   s.v = lays_out() && !grouped() ? copy(names.v.laid_out, v, n, value, Category::activations) : v;
-  if (stops) {
-    s.probabilities = probabilities;
-    return;
+  if (!stops) {
+    const TensorId product = temporary(names.product, n, value);
+    op(names.product).read(probabilities).read(s.v).write(product);
+    s.out = copy(names.out, product, n, value, Category::activations);
   }
-  const TensorId product = temporary(names.product, n, value);
-  op(names.product).read(probabilities).read(s.v).write(product);
-  s.out = copy(names.out, product, n, value, Category::activations);
   op(names.module).release(k).release(v);
 }
 

@@ -119,8 +119,8 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
 }
 
 // ZeroRedundancyOptimizer gives whole parameters to ranks: largest first, each to the rank that has
-// least (zero_redundancy_optimizer.py, _partition_parameters). The fullest rank is planned.
-Bytes StepWriter::largest_partition() const {
+// least (zero_redundancy_optimizer.py, _partition_parameters).
+Bytes StepWriter::partition() const {
   std::vector<std::pair<std::int64_t, Bytes>> parameters;  // elements, bytes
   const auto add = [&](const Unit& unit, std::int64_t copies) {
     for (const Parameter& p : *unit.parameters)
@@ -145,6 +145,7 @@ Bytes StepWriter::largest_partition() const {
     bytes[least.second] += size;
     ranks.emplace(least.first + elements, least.second);
   }
+  if (rules_.zero_rank >= 0) return bytes[static_cast<std::size_t>(rules_.zero_rank)];
   return *std::max_element(bytes.begin(), bytes.end());
 }
 
@@ -161,7 +162,7 @@ void StepWriter::declare_states() {
   }
   declare_unit(tail_, 1);
   if (parallelism_ == DataParallelism::zero_redundancy) {
-    const Bytes part = largest_partition();
+    const Bytes part = partition();
     partition_ = part;
     const auto persistent = [&](const char* name, Bytes bytes) {
       b_.tensor_in(models::kNoGroup, name, bytes, Category::optimizer, Residency::persistent);

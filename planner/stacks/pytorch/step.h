@@ -52,7 +52,7 @@ class StepWriter final : public GradientSink, private Recomputation {
   Bytes local(const Parameter& p, DType dtype) const;
   DType stored(const Parameter& p) const;
   void add_runs();
-  Bytes largest_partition() const;
+  Bytes partition() const;
 
   // Forward and backward of one micro-batch (step.cpp).
   void micro_batch(std::int64_t index, std::int64_t times);

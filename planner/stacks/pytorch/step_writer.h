@@ -36,6 +36,7 @@ struct Rules {
   FsdpUnits fsdp_units = FsdpUnits::accelerate;
   // Accelerate leaves autocast on under FSDP's own policy (accelerator.py, prepare_model).
   bool fsdp_autocast = true;
+  std::int64_t zero_rank = -1;  // whose share ZeroRedundancyOptimizer's is; -1: the fullest rank's
   bool hold_outputs = false;  // the caller keeps the model's outputs until after backward
   bool checks_packing = false;  // Transformers, where a batch has no mask and no cache is used
   std::int64_t batch_tensors = 3;  // int64 tensors of a batch: input_ids, labels, attention_mask
