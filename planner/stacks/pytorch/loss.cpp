@@ -13,18 +13,27 @@ constexpr const LinearNames& kHead = linear_names<"lm_head">;
 constexpr const ModuleNames& kFinalNorm = module_names<"norm">;
 }  // namespace
 
-// nn.Linear, then ForCausalLMLoss (transformers loss/loss_utils.py): logits.float(), labels padded
-// by one, cross_entropy = log_softmax + nll_loss. Python drops the logits when the step function
-// has returned the loss.
-void StepWriter::loss_forward() {
-  const std::int64_t t = tokens_.total(), v = checked_multiply(t, d_.vocab);
-  const DType normed = layer_.norm_out(regime_.residual);
-  b_.open(kNoGroup, false, times_);
-  check(strategy_.loss == Loss::full, ErrorKind::unsupported,
-        "--loss chunked and fused are not modelled for stack pytorch yet");
-  if (tail_is_head_) gather_forward(tail_, {runs_.back().units.back().gather_forward, -1});
-  layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, normed, true, Category::logits,
-                        head_);
+// Labels padded by one, then cut: a view of one sequence, a copy of several.
+void StepWriter::loss_targets() {
+  const std::int64_t batch = tokens_.sequences;
+  padded_labels_ =
+      b_.tensor("loss.labels.padded", Bytes(checked_multiply(8, batch * (tokens_.length + 1))),
+                Category::activations);
+  b_.op("loss.labels", Phase::forward).write(padded_labels_);
+  targets_ = padded_labels_;
+  if (batch > 1) {
+    targets_ = b_.tensor("loss.labels.shifted", Bytes(checked_multiply(8, tokens_.total())),
+                         Category::activations);
+    b_.op("loss.labels", Phase::forward).read(padded_labels_).write(targets_);
+  }
+}
+
+// nn.Linear, then ForCausalLMLoss (transformers loss/loss_utils.py): logits.float(), cross_entropy
+// = log_softmax + nll_loss.
+void StepWriter::full_loss_forward() {
+  const std::int64_t v = checked_multiply(tokens_.total(), d_.vocab);
+  layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, layer_.norm_out(regime_.residual),
+                        true, Category::logits, head_);
   const auto logits = [&](const char* name, DType dtype) {
     return b_.tensor(name, storage(Count(v), dtype), Category::logits);
   };
@@ -33,18 +42,8 @@ void StepWriter::loss_forward() {
     wide = logits("loss.logits.fp32", DType::fp32);
     b_.op("loss.logits.fp32", Phase::forward).read(head_.out).write(wide);
   }
-  // Labels padded by one, then cut: a view of one sequence, a copy of several.
-  const std::int64_t batch = tokens_.sequences;
-  const TensorId padded =
-      b_.tensor("loss.labels.padded", Bytes(checked_multiply(8, batch * (tokens_.length + 1))),
-                Category::activations);
-  b_.op("loss.labels", Phase::forward).write(padded);
-  targets_ = padded;
-  if (batch > 1) {
-    targets_ =
-        b_.tensor("loss.labels.shifted", Bytes(checked_multiply(8, t)), Category::activations);
-    b_.op("loss.labels", Phase::forward).read(padded).write(targets_);
-  }
+  upcast_logits_ = wide;
+  loss_targets();
   log_probabilities_ = logits("loss.log_softmax", DType::fp32);
   b_.op("loss.log_softmax", Phase::forward).read(wide).write(log_probabilities_);
   loss_ = b_.tensor("loss", Bytes(4), Category::activations);
@@ -54,6 +53,25 @@ void StepWriter::loss_forward() {
       .read(targets_)
       .write(loss_)
       .write(total_weight_);
+}
+
+// The labels are padded by one; the head and the loss follow in one of three kinds. Python drops
+// the logits when the step function has returned the loss.
+void StepWriter::loss_forward() {
+  b_.open(kNoGroup, false, times_);
+  if (tail_is_head_) gather_forward(tail_, {runs_.back().units.back().gather_forward, -1});
+  total_weight_ = upcast_logits_ = kNoTensor;
+  switch (strategy_.loss) {
+    case Loss::full:
+      full_loss_forward();
+      break;
+    case Loss::chunked:
+      chunked_loss_forward();
+      break;
+    case Loss::fused:
+      fused_loss_forward();
+      break;
+  }
   // The last unit that was gathered keeps its all-gather output until the root's forward returns.
   if (fsdp())
     b_.op("fsdp.free_all_gather", Phase::forward)
@@ -62,7 +80,7 @@ void StepWriter::loss_forward() {
   release_cached_casts();
   // `outputs` and the decoder's result go with the frames that hold them.
   auto returned = b_.op("model.outputs", Phase::forward);
-  returned.release(wide).release(final_norm_.out).release(padded);
+  returned.release(upcast_logits_).release(final_norm_.out).release(padded_labels_);
   if (!rules_.hold_outputs) returned.release(head_.out);
   b_.close();
 }
@@ -96,17 +114,11 @@ void StepWriter::release_cached_casts() {
 
 // nll_loss_backward and log_softmax_backward each make a full fp32 gradient; .float()'s backward
 // casts it down.
-void StepWriter::loss_backward() {
-  const std::int64_t t = tokens_.total(), v = checked_multiply(t, d_.vocab);
-  b_.open(kNoGroup, false, times_);
-  layer_.set(Phase::backward, true);
-  root_.next = embedding_.next = tail_.next = 0;
+TensorId StepWriter::full_loss_backward() {
+  const std::int64_t v = checked_multiply(tokens_.total(), d_.vocab);
   const auto logits = [&](const char* name, DType dtype) {
     return b_.tensor(name, storage(Count(v), dtype), Category::logits);
   };
-  seed_ = b_.tensor("loss.grad", Bytes(4), Category::temporaries);
-  b_.op("loss", Phase::backward).write(seed_);
-  if (loss_prefetches_) prefetch_last_layer();
   const TensorId d_log = logits("loss.log_softmax.grad", DType::fp32);
   b_.op("loss.nll", Phase::backward).read(seed_).read(targets_).read(total_weight_).write(d_log);
   TensorId d_logits = logits("loss.logits.grad.fp32", DType::fp32);
@@ -118,10 +130,28 @@ void StepWriter::loss_backward() {
   }
   if (!loss_prefetches_) prefetch_last_layer();
   unit_ = head_unit_;
-  const DType normed = layer_.norm_out(regime_.residual);
+  return layer_
+      .linear_backward(kHead, parts_.head, layer_.norm_out(regime_.residual),
+                       final_grad() || parts_.final_norm.trains(), head_, d_logits)
+      .tensor;
+}
+
+void StepWriter::loss_backward() {
+  const std::int64_t t = tokens_.total();
+  b_.open(kNoGroup, false, times_);
+  layer_.set(Phase::backward, true);
+  root_.next = embedding_.next = tail_.next = 0;
+  seed_ = b_.tensor("loss.grad", Bytes(4), Category::temporaries);
+  b_.op("loss", Phase::backward).write(seed_);
+  if (loss_prefetches_) prefetch_last_layer();
+  TensorId d_norm = kNoTensor;
+  if (strategy_.loss == Loss::full)
+    d_norm = full_loss_backward();
+  else if (strategy_.loss == Loss::chunked)
+    d_norm = chunked_loss_backward();
+  else
+    d_norm = fused_loss_backward();
   const bool grad = final_grad() || parts_.final_norm.trains();
-  const TensorId d_norm =
-      layer_.linear_backward(kHead, parts_.head, normed, grad, head_, d_logits).tensor;
   if (tail_is_head_) post_backward(tail_, {});
   if (grad) {
     unit_ = norm_unit_;

@@ -73,7 +73,10 @@ class StepWriter final : public GradientSink, private Recomputation {
   // The ends of the model (ends.cpp).
   void embed();
   void finish_forward();
-  void loss_forward();
+  void loss_forward(), loss_targets();
+  void full_loss_forward(), chunked_loss_forward(), fused_loss_forward();
+  TensorId full_loss_backward(), chunked_loss_backward(), fused_loss_backward();
+  std::int64_t fused_rows() const;
   static void release_casts(OpBuilder exit, const LayerPart& layer, const LayerSaved& saved);
   void release_cached_casts();
   void loss_backward();
@@ -134,8 +137,10 @@ class StepWriter final : public GradientSink, private Recomputation {
   TensorId embedding_mask_ = kNoTensor, d_embedded_ = kNoTensor;
   NormSaved final_norm_;
   LinearSaved head_;
-  TensorId log_probabilities_ = kNoTensor, targets_ = kNoTensor, loss_ = kNoTensor,
-           total_weight_ = kNoTensor, seed_ = kNoTensor;
+  TensorId upcast_logits_ = kNoTensor, fused_input_grad_ = kNoTensor,
+           fused_weight_grad_ = kNoTensor;
+  TensorId log_probabilities_ = kNoTensor, targets_ = kNoTensor, padded_labels_ = kNoTensor,
+           loss_ = kNoTensor, total_weight_ = kNoTensor, seed_ = kNoTensor;
   std::int64_t times_ = 1;
   reports::States states_;
   Bytes partition_;

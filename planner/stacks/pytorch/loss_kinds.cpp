@@ -1,0 +1,123 @@
+// --loss fused and chunked: the head and the loss together, a part of the tokens at a time.
+#include <algorithm>
+#include <bit>
+
+#include "planner/stacks/pytorch/step.h"
+
+namespace plimsoll::planner::pytorch {
+
+using models::kNoGroup;
+
+namespace {
+constexpr const LinearNames& kHead = linear_names<"lm_head">;
+constexpr std::int64_t kChunks = 8;  // torchtune's CEWithChunkedOutputLoss, num_output_chunks
+}  // namespace
+
+// liger_kernel 0.8.5, ops/fused_linear_cross_entropy.py: the largest power of two that keeps a
+// chunk of logits about as large as the hidden states, min(T, pow2(ceil(T / ceil(V / h)))) rows.
+std::int64_t StepWriter::fused_rows() const {
+  const std::int64_t t = tokens_.total();
+  const auto rows = static_cast<std::uint64_t>(ceil_divide(t, ceil_divide(d_.vocab, d_.hidden)));
+  return std::min<std::int64_t>(t, static_cast<std::int64_t>(std::bit_ceil(rows)));
+}
+
+// Liger computes both gradients in forward: grad_input [T, h] in the hidden states' dtype,
+// grad_weight [V, h] in the weight's (only where the head is trained), loss_1d fp32 [T]. One chunk
+// of logits lives at a time; its kernel overwrites it with its gradient, and the two products add
+// into the gradients. Under autocast the weight's cast is cached as any other's, and a chunk of the
+// input, and of its gradient, is cast beside the logits.
+void StepWriter::fused_loss_forward() {
+  const std::int64_t t = tokens_.total(), rows = fused_rows();
+  const DType normed = layer_.norm_out(regime_.residual);
+  const std::int64_t weights = checked_multiply(d_.vocab, d_.hidden);
+  const auto tensor = [&](const char* name, std::int64_t values, DType dtype, Category category) {
+    return b_.tensor(name, storage(Count(values), dtype), category);
+  };
+  loss_targets();
+  head_ = {};
+  if (regime_.casts_weights()) {
+    head_.base.weight_cast =
+        tensor(kHead.base.weight_cast, weights, regime_.compute, Category::temporaries);
+    b_.op(kHead.base.weight_cast, Phase::forward).write(head_.base.weight_cast);
+  }
+  fused_input_grad_ =
+      tensor("loss.hidden.grad", checked_multiply(t, d_.hidden), normed, Category::temporaries);
+  fused_weight_grad_ = kNoTensor;
+  unit_ = head_unit_;
+  if (parts_.head.train_weight) fused_weight_grad_ = begin(kHead.base, weights, false);
+  const TensorId losses = tensor("loss.by_token", t, DType::fp32, Category::activations);
+  const TensorId chunk = tensor("loss.logits.chunk", checked_multiply(rows, d_.vocab),
+                                regime_.compute, Category::logits);
+  const Bytes hidden_chunk =
+      b_.rounded(storage(Count(checked_multiply(rows, d_.hidden)), regime_.compute));
+  b_.op("loss.fused", Phase::forward)
+      .read(final_norm_.out)
+      .read(head_.base.weight_cast)
+      .read(targets_)
+      .write(fused_input_grad_)
+      .write(fused_weight_grad_)
+      .write(losses)
+      .write(chunk)
+      .scratch(hidden_chunk * (normed == regime_.compute ? 1 : 2));
+  loss_ = b_.tensor("loss", Bytes(4), Category::activations);
+  b_.op("loss", Phase::forward).read(losses).write(loss_);
+}
+
+// The gradients exist; backward scales them in place.
+TensorId StepWriter::fused_loss_backward() {
+  auto scale = b_.op("loss.fused", Phase::backward);
+  scale.read(seed_).read(targets_).update(fused_input_grad_).update(fused_weight_grad_);
+  if (!loss_prefetches_) prefetch_last_layer();
+  unit_ = head_unit_;
+  if (fused_weight_grad_ != kNoTensor) end(kHead.base, fused_weight_grad_);
+  return fused_input_grad_;
+}
+
+// torchtune's chunked output: the head runs on 8 parts of the tokens; Python keeps all parts'
+// logits until the loss is returned, each is upcast by itself, and autograd keeps each part's
+// log-probabilities. So forward's highest moment holds the low logits, all log-probabilities and
+// one part upcast.
+void StepWriter::chunked_loss_forward() {
+  const std::int64_t t = tokens_.total(), v = checked_multiply(t, d_.vocab);
+  const std::int64_t part = checked_multiply(ceil_divide(t, kChunks), d_.vocab);
+  layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, layer_.norm_out(regime_.residual),
+                        true, Category::logits, head_);
+  loss_targets();
+  log_probabilities_ =
+      b_.tensor("loss.log_softmax", storage(Count(v), DType::fp32), Category::logits);
+  loss_ = b_.tensor("loss", Bytes(4), Category::activations);
+  b_.op("loss.chunks", Phase::forward)
+      .read(head_.out)
+      .read(targets_)
+      .write(log_probabilities_)
+      .write(loss_)
+      .scratch(regime_.compute == DType::fp32 ? Bytes(0) : layer_.fp32(part), Category::logits);
+}
+
+// Part by part from the last: two fp32 gradients of one part (p bytes each), cast down; the head's
+// weight gradient of a part is added to the sum of the later ones (w bytes each); the part's
+// log-probabilities die. Moments above all log-probabilities: the first part 2 p; the second's
+// softmax p + w; the second's product 2 w + its low gradient - 2 p.
+TensorId StepWriter::chunked_loss_backward() {
+  const std::int64_t part = checked_multiply(ceil_divide(tokens_.total(), kChunks), d_.vocab);
+  const Bytes p = layer_.fp32(part), low = layer_.bytes(part, regime_.compute);
+  const Bytes w = parts_.head.train_weight
+                      ? layer_.bytes(checked_multiply(d_.vocab, d_.hidden), regime_.compute)
+                      : Bytes(0);
+  const Bytes most = std::max({p * 2, p + w, w * 2 + low - p * 2});
+  const TensorId d_part =
+      b_.tensor("loss.logits.grad.part", storage(Count(part), regime_.compute), Category::logits);
+  b_.op("loss.chunks", Phase::backward)
+      .read(seed_)
+      .read(targets_)
+      .read(log_probabilities_)
+      .write(d_part)
+      .scratch(std::max(Bytes(0), most - low), Category::logits);
+  if (!loss_prefetches_) prefetch_last_layer();
+  unit_ = head_unit_;
+  return layer_
+      .linear_backward(kHead, parts_.head, layer_.norm_out(regime_.residual), true, head_, d_part)
+      .tensor;
+}
+
+}  // namespace plimsoll::planner::pytorch
