@@ -46,6 +46,23 @@ void write_model(JsonWriter& json, const Plan& plan, bool named) {
   json.end_object();
 }
 
+// FSDP2 as Accelerate uses it, which is what the planner plans: autocast stays on beside FSDP's
+// policy, and gradients are reduced in the low dtype where nothing else is asked for.
+bool under_fsdp(const Strategy& s) {
+  return s.stack == models::Stack::pytorch && s.data.zero >= 2;
+}
+
+bool is_mixed(const Strategy& s) {
+  return s.precision == models::Precision::bf16_mixed ||
+         s.precision == models::Precision::fp16_mixed;
+}
+
+std::optional<DType> gradient_dtype(const Strategy& s) {
+  if (s.grad_dtype || !under_fsdp(s) || !is_mixed(s)) return s.grad_dtype;
+  if (s.data.reduce_dtype) return s.data.reduce_dtype;
+  return s.precision == models::Precision::bf16_mixed ? DType::bf16 : DType::fp16;
+}
+
 void write_stack(JsonWriter& json, const Strategy& s) {
   const bool pytorch = s.stack == models::Stack::pytorch;
   json.begin_object();
@@ -57,8 +74,8 @@ void write_stack(JsonWriter& json, const Strategy& s) {
   }
   json.member("allocator_conf", nullptr);
   json.member("compile", s.compile);
-  json.member("fsdp_autocast", false);
-  json.member("fsdp_units", "layers");
+  json.member("fsdp_autocast", under_fsdp(s) && is_mixed(s));
+  json.member("fsdp_units", under_fsdp(s) ? "accelerate" : "layers");
   json.member("fsdp_version", s.data.fsdp_version);
   json.member("hold_outputs", false);
   json.member("kernels", name_of(s.kernels));
@@ -106,7 +123,7 @@ void write_strategy(JsonWriter& json, const Strategy& s) {
   write_names(json, s.freeze);
   json.member("fsdp_upcast", s.data.fsdp_upcast.value_or(true));
   json.member("galore_rank", nullptr);
-  json.member("grad_dtype", name_if(s.grad_dtype));
+  json.member("grad_dtype", name_if(gradient_dtype(s)));
   json.member("kbit_prep", nullptr);
   json.key("lora");
   if (s.lora)

@@ -120,7 +120,7 @@ ACCEPTED = {
     "attention": ["flash", "eager", "math"],
     "optimizer_impl": ["foreach", "fused", "for-loop"],
     "fsdp_version": [1, 2],
-    "fsdp_units": ["layers", "layers+ends"],
+    "fsdp_units": ["layers", "layers+ends", "accelerate"],
     "sdpa_backend": ["auto", "flash", "efficient", "cudnn", "math"],
     "adapter_dtype": ["fp32", "bf16"],
 }
@@ -470,12 +470,28 @@ def shard_fsdp2(model, strategy, stack):
         head = model.get_output_embeddings()
         if head is not None and head.weight is not model.get_input_embeddings().weight:
             fully_shard(head, **{**options, "reshard_after_forward": False})
+    elif stack["fsdp_units"] == "accelerate":
+        shard_ends_as_accelerate(model, options)
     # None: the root stays unsharded between forward and backward, torch's own default.
     fully_shard(model, **{**options,
                           "reshard_after_forward": None if strategy["zero"] == 3 else False})
     model.to_empty(device="cuda")
     model.apply(initialised_module)
     return model
+
+
+def shard_ends_as_accelerate(model, options):
+    """What fsdp2_prepare_model of Accelerate 1.15 (utils/fsdp_utils.py) does after the layers: the
+    embedding, then a tail of final norm and head that is not resharded after forward. A tied table
+    belongs to the tail and stands before the head, so that it is gathered when the forward begins."""
+    from accelerate.utils.fsdp_utils import _find_final_norm
+    from torch.distributed.fsdp import fully_shard
+    table, head = model.get_input_embeddings(), model.get_output_embeddings()
+    tied = head is not None and head.weight is table.weight
+    if not tied:
+        fully_shard(table, **options)
+    tail = [_find_final_norm(model), table, head] if tied else [_find_final_norm(model), head]
+    fully_shard([m for m in tail if m is not None], **{**options, "reshard_after_forward": False})
 
 
 def initialised_module(module):
