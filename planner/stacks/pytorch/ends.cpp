@@ -164,19 +164,16 @@ void StepWriter::embedding_backward() {
   b_.close();
 }
 
-// embedding_dense_backward (ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu): up to 3072
-// ids one kernel; beyond, ids are sorted and sums are made in segments.
-Bytes StepWriter::embedding_scratch(std::int64_t rows) const {
-  (void)rows;
-  return Bytes(0);
-}
-
 // Dense gradients of whole tables, the positions' first (the sum over the batch is what it reads).
 void StepWriter::embedding_gradients(TensorId d) {
-  const auto dense = [&](const ModuleNames& names, Unit* unit, std::int64_t rows, TensorId from) {
+  const auto dense = [&](const ModuleNames& names, Unit* unit, std::int64_t rows, TensorId from,
+                         std::int64_t ids) {
     unit_ = unit;
     const TensorId grad = begin(names, checked_multiply(rows, d_.hidden), false);
-    b_.op(names.module, Phase::backward).read(from).write(grad).scratch(embedding_scratch(rows));
+    b_.op(names.module, Phase::backward)
+        .read(from)
+        .write(grad)
+        .scratch(embedding_scratch(b_, ids, rows, d_.hidden));
     end(names, grad);
   };
   if (positions_embedded_ != kNoTensor && parts_.train_positions) {
@@ -188,14 +185,14 @@ void StepWriter::embedding_gradients(TensorId d) {
                     Category::temporaries);
       b_.op("embed_positions.out.grad", Phase::backward).read(d).write(summed);
     }
-    dense(kPositions, &root_, parts_.position_rows, summed);
+    dense(kPositions, &root_, parts_.position_rows, summed, tokens_.length);
     b_.op("position_ids", Phase::backward).release(position_ids_);  // saved for it
   }
   if (!parts_.train_embedding) return;
   if (d_.tied_head)
     tied_gradient(d);
   else
-    dense(kEmbedding, table_unit_, d_.vocab, d);
+    dense(kEmbedding, table_unit_, d_.vocab, d, tokens_.total());
 }
 
 // The head's gradient has waited in the accumulation buffer. A cast one (autocast) takes the
@@ -207,7 +204,7 @@ void StepWriter::tied_gradient(TensorId d) {
   b_.op(kEmbedding.module, Phase::backward)
       .read(d)
       .write(dense)
-      .scratch(embedding_scratch(d_.vocab));
+      .scratch(embedding_scratch(b_, tokens_.total(), d_.vocab, d_.hidden));
   unit_ = table_unit_;
   TensorId sum = tied_grad_;
   if (regime_.casts_weights()) {

@@ -156,7 +156,7 @@ void StepWriter::post_backward(Unit& unit, Ref previous_reduce) {
       .touch(previous_reduce.tensor, previous_reduce.delta, previous_reduce.beyond,
              Access::release);
   auto copy_in = b_.op("fsdp.copy_in", Phase::backward);
-  copy_in.write(unit.reduce_in);
+  copy_in.write(unit.reduce_in).scratch(unit.copy_table, Category::communication);
   for (const TensorId grad : micros_ > 1 ? unit.kept : unit.grads) copy_in.read(grad);
   // foreach_reduce's loop variable holds the last gradient until it returns.
   auto reduce = b_.op("fsdp.reduce_scatter", Phase::backward);

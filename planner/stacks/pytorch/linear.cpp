@@ -109,11 +109,11 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
   product.read(d_out).write(d_weight).write(d_in);
   if (part.trains_weight) product.read(s.input);
   if (input_grad) product.read(s.weight_cast);
-  // In a checkpoint what was saved is gone before the bias's sum is made.
-  if (d_bias != kNoTensor && checkpointed_)
-    op(bias.module).read(d_out).write(d_bias);
-  else
-    product.write(d_bias);
+  if (d_bias != kNoTensor) {
+    // The last of the three. In a checkpoint what was saved is gone before it is made.
+    auto sums = checkpointed_ ? op(bias.module).read(d_out) : product;
+    sums.write(d_bias).scratch(column_sum(t, part.out));
+  }
   const auto widen = [&](const ModuleNames& of, TensorId low, std::int64_t elements) {
     if (low == kNoTensor) return;
     const TensorId grad = sink_->begin(of, elements, part.adapter);

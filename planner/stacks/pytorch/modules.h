@@ -55,6 +55,9 @@ class ModuleWriter {
     return b_.rounded(storage(Count(values), dtype));
   }
   Bytes fp32(std::int64_t values) const { return bytes(values, DType::fp32); }
+  Bytes column_sum(std::int64_t rows, std::int64_t columns) const {
+    return column_sum_scratch(b_, rules_.gpu, rows, columns);
+  }
 
  protected:
   TensorId make(const char* name, std::int64_t values, DType dtype,

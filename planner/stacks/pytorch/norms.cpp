@@ -68,8 +68,9 @@ TensorId ModuleWriter::norm_backward(const ModuleNames& names, const NormPart& p
   release(norm, held);
   if (part.train_weight) norm.read(s.normalized);
   const Bytes f = fp32(n), r = fp32(rows), o = bytes(n, norm_out(input_dtype));
+  const Bytes sums = part.train_weight ? column_sum(rows, width) : Bytes(0);
   if (!input_grad) {
-    norm.scratch(o);  // g·normalized only
+    norm.scratch(o + sums);  // g·normalized only
   } else {
     const bool wide = input_dtype == DType::fp32;
     const Bytes in = bytes(n, input_dtype), none(0);
@@ -77,8 +78,9 @@ TensorId ModuleWriter::norm_backward(const ModuleNames& names, const NormPart& p
     const Bytes normalized = part.train_weight ? in : none;
     const Bytes past = residual != kNoTensor ? in : none;
     // In a checkpoint the normalized values are gone before the sum is made.
+    const Bytes sum = g + sums - (checkpointed_ ? normalized : none);
     const Bytes h1 =
-        o * (part.train_weight ? 3 : 2) + normalized + f + past + r + (checkpointed_ ? none : g);
+        o * (part.train_weight ? 3 : 2) + normalized + f + past + r + std::max(none, sum);
     const Bytes kept = sink_->keeps() ? g : none;
     const Bytes h2 = f * 4 + r * 2 + past + kept;
     const Bytes h3 = f * (wide && past > none ? 5 : 6) + past + kept;

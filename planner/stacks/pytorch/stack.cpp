@@ -17,6 +17,20 @@ bool any_bias(const ModelParts& parts) {
   return layer.q.bias || layer.o.bias || layer.up.bias || layer.down.bias;
 }
 
+// CUDA C++ Programming Guide, technical specifications per compute capability: 2048 threads in a
+// multiprocessor; 1024 in 7.5, 1536 in 8.6, 8.7, 8.9 and 12.x.
+Processors processors_of(const models::Gpu& gpu) {
+  Processors out;
+  if (gpu.multiprocessors) out.count = *gpu.multiprocessors;
+  const std::string_view capability = gpu.compute_capability;
+  if (capability == "7.5")
+    out.threads = 1024;
+  else if (capability == "8.6" || capability == "8.7" || capability == "8.9" ||
+           capability.starts_with("12."))
+    out.threads = 1536;
+  return out;
+}
+
 // torch keeps one cuBLAS workspace per thread that multiplies, the forward's and autograd's, and a
 // cuBLASLt one where a product adds a bias (addmm); both inside its allocator.
 Rules rules_for(const Question& question, const ModelParts& parts,
@@ -25,6 +39,7 @@ Rules rules_for(const Question& question, const ModelParts& parts,
   rules.each_parameter = question.detail != Detail::none;
   if (!question.cluster.gpu) return rules;
   const models::Gpu& gpu = *question.cluster.gpu;
+  rules.gpu = processors_of(gpu);
   const auto overheads = models::overheads_of("pytorch", gpu, models::kTorchVersion);
   const auto bytes = [&](std::string_view name, std::int64_t otherwise) {
     const models::Overhead* entry = models::find_overhead(overheads, name);

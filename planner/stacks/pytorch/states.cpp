@@ -50,6 +50,8 @@ Bytes StepWriter::local(const Parameter& p, DType dtype) const {
   return b_.rounded(storage(Count(checked_multiply(rows, p.elements / p.rows)), dtype));
 }
 
+// The copy into the reduce-scatter's input (_chunk_cat, ATen/native/cuda/TensorShape.cu) reads a
+// table of 8-byte entries: 6 a gradient, 2 more, and one per 2 KiB of every gradient's part.
 void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
                            models::GroupId group) {
   unit = {};
@@ -57,8 +59,10 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
   unit.group = group;
   unit.reshards = strategy_.data.zero >= 3 && group != models::kNoGroup;
   if (!fsdp() || parameters.empty()) return;
+  constexpr std::int64_t kChunkCatBlock = 2048;
   Bytes gathered, cast, reduced, wanted;  // of this rank's shards
   bool converts = false;
+  std::int64_t blocks = 0, trained = 0;
   for (const Parameter& p : parameters) {
     const std::int64_t shard = checked_multiply(ceil_divide(p.rows, shards_), p.elements / p.rows);
     const DType seen = p.adapter ? regime_.adapter : regime_.weight;
@@ -68,6 +72,8 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
     if (stored(p) != seen) cast += storage(Count(shard), seen);
     if (!p.trainable) continue;
     reduced += storage(Count(shard), reduce);
+    blocks += ceil_divide(storage(Count(shard), reduce).value(), kChunkCatBlock);
+    ++trained;
     wanted += storage(Count(shard), stored(p));
     converts = converts || reduce != stored(p);
   }
@@ -75,6 +81,7 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
   unit.cast = b_.rounded(cast);
   unit.reduce_input = b_.rounded(reduced * shards_);
   unit.reduce_output = b_.rounded(reduced);
+  unit.copy_table = b_.rounded(Bytes(8 * (blocks + 6 * trained + 2)));
   if (converts) unit.shard_grad_cast = b_.rounded(wanted);
 }
 

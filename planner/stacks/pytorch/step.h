@@ -83,7 +83,6 @@ class StepWriter final : public GradientSink, private Recomputation {
   void embedding_backward();
   void embedding_gradients(TensorId d);
   void tied_gradient(TensorId d);
-  Bytes embedding_scratch(std::int64_t rows) const;
   bool final_grad() const;
   bool leaf_input() const;
   void rotary_tables();

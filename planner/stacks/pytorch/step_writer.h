@@ -11,6 +11,7 @@
 
 #include "planner/model_parts.h"
 #include "planner/program_builder.h"
+#include "planner/stacks/pytorch/kernels.h"
 #include "planner/stacks/pytorch/linear_names.h"
 #include "planner/stacks/pytorch/regime.h"
 
@@ -30,6 +31,7 @@ enum class FsdpUnits : std::uint8_t { accelerate, root, ends };
 // What the strategy does not say: the GPU's kernels, the allocator, the training loop.
 struct Rules {
   std::int64_t granularity = 512;  // CUDACachingAllocator's kMinBlockSize
+  Processors gpu;
   // What runs behind scaled_dot_product_attention in 16 bits without a mask: torch 2.11 asks cuDNN
   // first on compute capability 9 and 10 (sdp_utils.cpp, priority_order), flash elsewhere.
   enum class Sdpa : std::uint8_t { flash, cudnn } sdpa = Sdpa::flash;

@@ -1,0 +1,65 @@
+#include "planner/stacks/pytorch/kernels.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "models/base/dtype.h"
+
+#include "models/base/dtype.h"
+
+namespace plimsoll::planner::pytorch {
+
+namespace {
+constexpr std::int64_t kBlockThreads = 512, kWarp = 32;
+
+std::int64_t power_of_two_up_to(std::int64_t n, std::int64_t most) {
+  return static_cast<std::int64_t>(
+      std::bit_floor(static_cast<std::uint64_t>(std::clamp<std::int64_t>(n, 1, most))));
+}
+}  // namespace
+
+// ATen/native/cuda/Reduce.cuh (setReduceConfig, ReduceConfig::global_memory_size): a block of 512
+// threads, or that over the number of neighbouring columns a thread takes (4 where they divide),
+// is up to 32 wide and as high as is left. Where a thread would still add 256 values or more and
+// the blocks do not fill the GPU, blocks share a column: enough of them to fill it, but 16 values
+// a thread at least. Then every thread leaves a partial sum for each of its columns, and every
+// column of blocks has a counter.
+Bytes column_sum_scratch(const ProgramBuilder& allocator, const Processors& gpu, std::int64_t rows,
+                         std::int64_t columns) {
+  constexpr std::int64_t kFewest = 16, kMost = 256;
+  const std::int64_t together = columns % 4 == 0 ? 4 : columns % 2 == 0 ? 2 : 1;
+  const std::int64_t threads = kBlockThreads / together;
+  std::int64_t width = power_of_two_up_to(columns / together, threads);
+  const std::int64_t height =
+      std::min(power_of_two_up_to(rows, threads), threads / std::min(width, kWarp));
+  width = std::min(width, threads / height);
+  const std::int64_t grid = ceil_divide(columns / together, width);
+  const std::int64_t fills = gpu.count * (gpu.threads / (width * height));
+  const std::int64_t added = ceil_divide(rows, height);
+  const bool across_warps = rows >= std::min(height * kFewest, kMost);
+  if (!across_warps || added < kMost || grid > fills) return Bytes(0);
+  const std::int64_t sharing = std::max(
+      std::min(ceil_divide(fills, grid), ceil_divide(added, kFewest)), ceil_divide(added, kMost));
+  if (sharing <= 1) return Bytes(0);
+  const std::int64_t partial = checked_multiply(columns * sharing, width * together);
+  return allocator.rounded(storage(Count(partial), DType::fp32)) +
+         allocator.rounded(storage(Count(grid), DType::fp32));
+}
+
+// ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu: up to 3072 ids one kernel does it.
+// Beyond, ids are sorted beside their places; every id met is a segment, cut into parts of 10
+// rows, and each part is summed in fp32. Standing together at the highest moment: three arrays of
+// the ids, two of the segments, one of the parts, two counters, and the parts' sums.
+Bytes embedding_scratch(const ProgramBuilder& allocator, std::int64_t ids, std::int64_t table_rows,
+                        std::int64_t width) {
+  constexpr std::int64_t kOneKernel = 3072, kPartRows = 10;
+  if (ids <= kOneKernel) return Bytes(0);
+  const std::int64_t segments = std::min(ids, table_rows), parts = ids / kPartRows + segments;
+  const auto of = [&](std::int64_t values, DType dtype) {
+    return allocator.rounded(storage(Count(values), dtype));
+  };
+  return of(checked_multiply(parts, width), DType::fp32) + of(parts, DType::int64) +
+         of(ids, DType::int64) * 3 + of(segments, DType::int64) * 2 + of(1, DType::int64) * 2;
+}
+
+}  // namespace plimsoll::planner::pytorch
