@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "models/base/quantity.h"
+#include "models/category.h"
 
 namespace plimsoll::models {
 
@@ -23,22 +24,6 @@ using TensorId = std::int32_t;
 using GroupId = std::int16_t;
 inline constexpr TensorId kNoTensor = -1;
 inline constexpr GroupId kNoGroup = -1;
-
-enum class Category : std::uint8_t {
-  parameters,
-  gradients,
-  optimizer,
-  activations,
-  logits,
-  temporaries,
-  communication,
-  workspace,
-};
-inline constexpr std::size_t kCategories = 8;
-const char* name_of(Category category);
-
-enum class Phase : std::uint8_t { forward, recompute, backward, optimizer };
-const char* name_of(Phase phase);
 
 // Whose pool an allocation comes from: a caching allocator never reuses a block across streams.
 enum class Stream : std::uint8_t { compute, gather, reduce };

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "models/base/quantity.h"
+#include "models/category.h"
 #include "models/cluster_spec.h"
 #include "models/model_spec.h"
 #include "models/run_spec.h"
-#include "models/step_program.h"
 
 namespace plimsoll::reports {
 

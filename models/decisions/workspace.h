@@ -20,6 +20,11 @@ namespace plimsoll::models::decisions {
 // would only waste more on the many small tensors of a LoRA step.
 inline constexpr std::int64_t kBlock = 256;
 
+// One arena serves all requests of a rank: a block starts at the lowest address at which it fits
+// (first fit; the arena grows at its end alone), and an op gives back what it consumed when it is
+// done. What the arena has reserved is the end of the highest block that there ever was. First fit
+// by address keeps what stays at the bottom, needs no tuning, and can be replayed by anyone.
+
 // cuBLASLt: NVIDIA's recommendation for Hopper (cuBLAS documentation, cublasSetWorkspace); older
 // architectures want 4 MiB, but one value keeps plans comparable.
 inline constexpr Bytes kProductWorkspace(32 << 20);

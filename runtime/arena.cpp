@@ -1,0 +1,69 @@
+#include "runtime/arena.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "models/decisions/workspace.h"
+
+namespace plimsoll::runtime {
+
+namespace {
+
+// Addresses cost nothing: enough for any host or device, where nobody has set a limit.
+constexpr std::int64_t kAddresses = std::int64_t{1} << 42;
+
+}  // namespace
+
+Arena::Arena(Device& device, Bytes limit)
+    : limit_(std::min(limit.value(), kAddresses)),
+      region_(device.reserve(Bytes(std::max(limit_, models::decisions::kBlock)))) {}
+
+std::byte* Arena::place(Bytes bytes) {
+  check(bytes > Bytes(0), ErrorKind::internal, "a block has at least one byte");
+  const std::int64_t length = round_up(bytes, models::decisions::kBlock).value();
+  auto hole = std::find_if(holes_.begin(), holes_.end(),
+                           [&](const auto& free) { return free.second >= length; });
+  std::int64_t offset = end_;
+  if (hole != holes_.end()) {
+    offset = hole->first;
+    const std::int64_t left = hole->second - length;
+    holes_.erase(hole);
+    if (left > 0) holes_.emplace(offset + length, left);
+  } else {
+    if (length > limit_ - end_) return nullptr;
+    if (end_ + length > reserved_) region_->grow(Bytes(end_ + length));
+    end_ += length;
+    reserved_ = std::max(reserved_, end_);
+  }
+  blocks_.emplace(offset, length);
+  in_use_ += length;
+  return region_->base() + offset;
+}
+
+void Arena::release(std::byte* block) {
+  const auto found = blocks_.find(block - region_->base());
+  check(found != blocks_.end(), ErrorKind::internal, "a block is given back once");
+  std::int64_t offset = found->first, length = found->second;
+  blocks_.erase(found);
+  in_use_ -= length;
+  const auto above = holes_.find(offset + length);
+  if (above != holes_.end()) {
+    length += above->second;
+    holes_.erase(above);
+  }
+  const auto next = holes_.lower_bound(offset);
+  if (next != holes_.begin()) {
+    const auto below = std::prev(next);
+    if (below->first + below->second == offset) {
+      offset = below->first;
+      length += below->second;
+      holes_.erase(below);
+    }
+  }
+  if (offset + length == end_)
+    end_ = offset;
+  else
+    holes_.emplace(offset, length);
+}
+
+}  // namespace plimsoll::runtime

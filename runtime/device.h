@@ -1,0 +1,40 @@
+// Where tensors are and kernels run: the host, or a GPU. One object serves all ranks that share it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/kernel_table.h"
+#include "models/base/quantity.h"
+#include "models/run_spec.h"
+
+namespace plimsoll::runtime {
+
+// A range of addresses of a device that never moves; memory stands behind its beginning.
+class Region {
+ public:
+  virtual ~Region() = default;
+  virtual std::byte* base() const = 0;
+  // Memory stands behind the first `bytes`, at least. Error{out_of_memory}: the device has no more.
+  virtual void grow(Bytes bytes) = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual models::Device kind() const = 0;
+  virtual std::string name() const = 0;
+  virtual const kernels::KernelTable& kernels() const = 0;
+
+  virtual std::unique_ptr<Region> reserve(Bytes most) = 0;
+  // In the order of the calling rank's ops; `synchronize` waits for all of them.
+  virtual void copy(void* to, const void* from, Bytes bytes) = 0;  // both on the device
+  virtual void copy_in(void* to, const void* host, Bytes bytes) = 0;
+  virtual void copy_out(void* host, const void* from, Bytes bytes) = 0;  // waits
+  virtual void fill_bytes(void* to, unsigned char value, Bytes bytes) = 0;
+  virtual void synchronize() = 0;
+};
+
+Device& host_device();
+
+}  // namespace plimsoll::runtime

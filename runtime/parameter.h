@@ -1,0 +1,59 @@
+// A parameter as a module sees it. Who stores, gathers and reduces it is not the module's business.
+#pragma once
+
+#include "runtime/tensor.h"
+
+namespace plimsoll::runtime {
+
+// The parameters of one unit (models/decisions/sharding.h), by their index in it.
+class ParameterStore {
+ public:
+  virtual ~ParameterStore() = default;
+  // The whole parameter. Error{internal}: it is not gathered.
+  virtual ConstTensorView value(std::size_t index) const = 0;
+  // The whole gradient of this micro-batch's backward, to add into. The first call, inside the op
+  // that writes, allocates the unit's gradients and sets them to 0.
+  virtual TensorView gradient(std::size_t index) = 0;
+};
+
+// None by default: the model has no such parameter.
+class Parameter {
+ public:
+  Parameter() = default;
+  Parameter(ParameterStore& store, std::size_t index, bool trains)
+      : store_(&store), index_(index), trains_(trains) {}
+
+  explicit operator bool() const { return store_ != nullptr; }
+  bool trains() const { return trains_; }
+  ConstTensorView value() const { return store_ ? store_->value(index_) : ConstTensorView{}; }
+  // None where it is not trained.
+  TensorView gradient() const { return trains_ ? store_->gradient(index_) : TensorView{}; }
+
+ private:
+  ParameterStore* store_ = nullptr;
+  std::size_t index_ = 0;
+  bool trains_ = false;
+};
+
+// A product's. Adapters: y += scale · (x · Aᵀ) · Bᵀ, A [rank, in], B [out, rank].
+struct LinearParameters {
+  Parameter weight, bias;
+  bool transposed = false;  // weight stored [in, out]
+  Parameter lora_a, lora_b;
+  float lora_scale = 1;
+  float lora_dropout = 0;
+  std::int64_t in = 0, out = 0, lora_rank = 0;  // in == 0: the model has no such module
+};
+
+struct NormParameters {
+  Parameter weight, bias;
+  std::int64_t width = 0;  // 0: the model has no such module
+};
+
+// GPT-2: c_attn is q, c_fc is up, c_proj is down.
+struct LayerParameters {
+  NormParameters input_norm, post_norm, q_norm, k_norm;
+  LinearParameters q, k, v, o, gate, up, down;
+};
+
+}  // namespace plimsoll::runtime
