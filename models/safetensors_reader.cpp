@@ -54,7 +54,7 @@ std::string cut(const std::string& name) {
 StoredTensor read_entry(const std::string& file, const std::string& name, const json& entry,
                         std::int64_t data_bytes, std::vector<Extent>& extents) {
   const auto bad = [&](const char* what) { refuse(file, "tensor '" + cut(name) + "': " + what); };
-  StoredTensor tensor{.name = name, .dtype = {}, .shape = {}};
+  StoredTensor tensor{.name = name, .dtype = {}, .shape = {}, .file = file};
   if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string() ||
       !entry.contains("shape") || !entry["shape"].is_array() || !entry.contains("data_offsets") ||
       !entry["data_offsets"].is_array() || entry["data_offsets"].size() != 2)
@@ -75,6 +75,7 @@ StoredTensor read_entry(const std::string& file, const std::string& name, const 
     const std::int64_t all = checked_multiply(tensor.elements().value(), *bits);
     if (ceil_divide(all, 8) != *end - *begin) bad("its data_offsets do not fit dtype and shape");
   }
+  tensor.begin = *begin;  // of the data, as yet
   extents.push_back({*begin, *end, name});
   return tensor;
 }
@@ -87,7 +88,8 @@ void check_extents(const std::string& file, std::vector<Extent>& extents) {
                                cut(extents[i].name)));
 }
 
-std::string header_text(const std::string& file, std::int64_t& data_bytes) {
+std::string header_text(const std::string& file, std::int64_t& data_begin,
+                        std::int64_t& data_bytes) {
   std::error_code error;
   const fs::file_status status = fs::status(file, error);
   if (!fs::exists(status)) refuse(file, "no such file");
@@ -108,7 +110,8 @@ std::string header_text(const std::string& file, std::int64_t& data_bytes) {
   std::string text(length, '\0');
   if (!in.read(text.data(), static_cast<std::streamsize>(length)))
     refuse(file, "its header cannot be read");
-  data_bytes = static_cast<std::int64_t>(size - prefix.size() - length);
+  data_begin = static_cast<std::int64_t>(prefix.size() + length);
+  data_bytes = static_cast<std::int64_t>(size) - data_begin;
   return text;
 }
 
@@ -141,7 +144,7 @@ Checkpoint read_index(const fs::path& path) {
   for (const std::string& file : files)
     checkpoint.has_shapes &= fs::exists(path.parent_path() / file);
   if (!checkpoint.has_shapes) {
-    for (const std::string& name : names) checkpoint.tensors.push_back({name, "", {}});
+    for (const std::string& name : names) checkpoint.tensors.push_back({.name = name});
     return checkpoint;
   }
   for (const std::string& file : files)
@@ -180,14 +183,15 @@ Count Checkpoint::elements() const {
 
 Checkpoint read_safetensors_header(const fs::path& path) {
   const std::string file = path.string();
-  std::int64_t data_bytes = 0;
-  const json header = parse_json(header_text(file, data_bytes), file + ": header");
+  std::int64_t data_begin = 0, data_bytes = 0;
+  const json header = parse_json(header_text(file, data_begin, data_bytes), file + ": header");
   if (!header.is_object()) refuse(file, "its header is not a JSON object");
   Checkpoint checkpoint{.source = file, .tensors = {}, .has_shapes = true, .total_bytes = {}};
   std::vector<Extent> extents;
   for (const auto& [name, entry] : header.items())
     if (name != "__metadata__")
       checkpoint.tensors.push_back(read_entry(file, name, entry, data_bytes, extents));
+  for (StoredTensor& tensor : checkpoint.tensors) tensor.begin += data_begin;
   check_extents(file, extents);
   sort_by_name(checkpoint);
   return checkpoint;

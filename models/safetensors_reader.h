@@ -19,6 +19,8 @@ struct StoredTensor {
   std::string name;
   std::string dtype;  // as written: "BF16"; "" where only the index was there
   std::vector<std::int64_t> shape;
+  std::string file;  // that holds it; "" where only the index was there
+  std::int64_t begin = 0;  // byte of the file at which its data begins
 
   Count elements() const;
 };

@@ -105,6 +105,11 @@ TEST_CASE("a safetensors header is read, its data is not") {
   CHECK(checkpoint.tensors[0].elements() == Count(1));
   CHECK(checkpoint.tensors[1].shape == std::vector<std::int64_t>{2, 3});
   CHECK(checkpoint.elements() == Count(7));
+  // Data begins after 8 bytes of length and the header, and b's 4 bytes later.
+  const auto data = static_cast<std::int64_t>(8 + header.size());
+  CHECK(checkpoint.tensors[0].begin == data);
+  CHECK(checkpoint.tensors[1].begin == data + 4);
+  CHECK(checkpoint.tensors[1].file == (folder.path() / "x.safetensors").string());
 }
 
 TEST_CASE("a truncated or hostile safetensors file gives one clear error") {

@@ -1,0 +1,73 @@
+// What Transformers, PyTorch and PEFT made of tiny models: tests/golden/numerics (README there).
+//
+//   const GoldenModel golden("llama");
+//   CHECK(deviation(my_logits, golden.values("fp32.logits")) <= 1e-5);
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/safetensors_reader.h"
+
+namespace plimsoll::runtime::test {
+
+// Tensors of safetensors files, read whole. Error{internal} for a name that is not there.
+class StoredTensors {
+ public:
+  explicit StoredTensors(models::Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  bool has(std::string_view name) const;
+  std::vector<std::int64_t> shape(std::string_view name) const;
+  std::vector<double> values(std::string_view name) const;  // F32, BF16, F16: exactly
+  std::vector<std::int32_t> integers(std::string_view name) const;  // I32
+  // Names that begin with `prefix`, without it, sorted.
+  std::vector<std::string> names(std::string_view prefix = "") const;
+
+ private:
+  const models::StoredTensor& find(std::string_view name) const;
+  models::Checkpoint checkpoint_;
+};
+
+// AdamW of the golden steps, on every parameter alike (torch.optim.AdamW(model.parameters())); no
+// clipping.
+inline constexpr double kGoldenLearningRate = 1e-3, kGoldenBeta1 = 0.9, kGoldenBeta2 = 0.95,
+                        kGoldenEps = 1e-5, kGoldenWeightDecay = 0.1;
+inline constexpr int kGoldenSteps = 10;
+
+// One folder of tests/golden/numerics: its weights, its batches, its results.
+class GoldenModel {
+ public:
+  explicit GoldenModel(const std::string& name);
+
+  const std::string& folder() const { return folder_; }  // a MODEL for the program
+  std::string config() const { return folder_ + "/config.json"; }
+  // Of the model's own files under their names; of an adapter's folder, the adapter's.
+  const StoredTensors& weights() const { return weights_; }
+  const StoredTensors& results() const { return results_; }
+  // "fp32.logits", "bf16.grad.model.norm.weight", …
+  std::vector<double> values(std::string_view name) const { return results_.values(name); }
+
+  std::int64_t sequences() const { return shape_[1]; }
+  std::int64_t length() const { return shape_[2]; }
+  // One batch's, sequences one after another; gradients and logits are of step 0's.
+  std::vector<std::int32_t> ids(int step) const { return batch("ids", step); }
+  std::vector<std::int32_t> targets(int step) const { return batch("targets", step); }
+  // How far PyTorch's own result is from the same in fp64: what may be asked of anyone else.
+  double own_deviation(const std::string& name) const {
+    return results_.values("deviation." + name)[0];
+  }
+
+ private:
+  std::vector<std::int32_t> batch(const char* which, int step) const;
+
+  std::string folder_;
+  StoredTensors weights_, results_;
+  std::vector<std::int64_t> shape_;  // steps, sequences, length
+};
+
+// ‖actual - expected‖ / ‖expected‖ in fp64; inf where a value is not finite or the sizes differ.
+double deviation(const std::vector<double>& actual, const std::vector<double>& expected);
+
+}  // namespace plimsoll::runtime::test

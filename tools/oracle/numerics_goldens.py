@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+"""Tiny random models of each family and what Transformers, PyTorch and PEFT make of them on the CPU,
+for tests/runtime.
+
+    numerics_goldens.py tests/golden/numerics [NAME ...]
+
+Each folder is a model as one downloads it (config.json and safetensors, so it can be given to the
+program as MODEL) and goldens.safetensors; tests/golden/numerics/README.md says what is in that. All
+weights are exact in bf16 and fp16, so fp32 and bf16 results are of one and the same model. The fp64
+column that the program prints is how far PyTorch's own fp32 (bf16) result is from the same step in
+fp64: no other implementation can be expected to come nearer to it than that.
+"""
+import json
+import pathlib
+import sys
+
+import peft
+import torch
+import transformers
+from safetensors.torch import save_file
+
+STEPS, SEQUENCES, LENGTH = 10, 2, 24
+IGNORED = -100
+ADAMW = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-5, "weight_decay": 0.1}
+
+EMBEDDINGS = ["model.embed_tokens.weight", "transformer.wte.weight", "transformer.wpe.weight"]
+
+LLAMA_LIKE = {"hidden_size": 32, "intermediate_size": 56, "num_hidden_layers": 2,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+              "hidden_act": "silu"}
+# Older files of the hub say rope_theta and rope_scaling, those that Transformers 5 writes say
+# rope_parameters; both forms are here. The fields are those of a config.json, no more.
+MODELS = {
+    "gpt2": {
+        "config": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 257,
+                   "n_embd": 36, "n_layer": 2, "n_head": 3, "n_positions": 40,
+                   "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+                   "initializer_range": 0.02, "attn_pdrop": 0.0, "embd_pdrop": 0.0,
+                   "resid_pdrop": 0.0, "bos_token_id": 256, "eos_token_id": 256},
+        "stored": torch.float32},
+    "llama": {
+        "config": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **LLAMA_LIKE,
+                   "vocab_size": 259, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+                   "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
+                                    "high_freq_factor": 4.0,
+                                    "original_max_position_embeddings": 16},
+                   "tie_word_embeddings": False, "initializer_range": 0.02,
+                   "torch_dtype": "bfloat16"},
+        "stored": torch.bfloat16},
+    "mistral": {
+        "config": {"model_type": "mistral", "architectures": ["MistralForCausalLM"], **LLAMA_LIKE,
+                   "vocab_size": 256, "sliding_window": 5, "rms_norm_eps": 1e-6,
+                   "rope_theta": 1000.0, "tie_word_embeddings": False,
+                   "initializer_range": 0.02, "torch_dtype": "float16"},
+        "stored": torch.float16},
+    "qwen2": {
+        "config": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], **LLAMA_LIKE,
+                   "vocab_size": 261, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+                   "use_sliding_window": False, "tie_word_embeddings": True,
+                   "initializer_range": 0.02},
+        "stored": torch.float32, "shards": 3},
+    "qwen3": {
+        "config": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], **LLAMA_LIKE,
+                   "vocab_size": 263, "head_dim": 12, "rms_norm_eps": 1e-6,
+                   "attention_bias": False,
+                   "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+                   "tie_word_embeddings": True, "initializer_range": 0.02, "dtype": "bfloat16"},
+        "stored": torch.bfloat16},
+}
+ADAPTERS = {
+    "llama-lora": {"base": "llama", "r": 4, "lora_alpha": 6, "target_modules": "all-linear"},
+    "gpt2-lora": {"base": "gpt2", "r": 3, "lora_alpha": 8, "fan_in_fan_out": True,
+                  "target_modules": ["c_attn", "c_fc", "mlp.c_proj"]},
+}
+
+
+def make_model(config):
+    torch.manual_seed(sum(map(ord, config["model_type"])))
+    known = transformers.AutoConfig.for_model(**config)
+    known._attn_implementation = "sdpa"
+    model = transformers.AutoModelForCausalLM.from_config(known, dtype=torch.float32)
+    # Wider than the usual 0.02, or attention would be uniform and its gradients rounding errors;
+    # not much wider, or bf16's roundings would grow from layer to layer.
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            near_one = p.dim() == 1 and name.endswith("weight")
+            wide = 0.05 if p.dim() == 1 else 0.3 if name in EMBEDDINGS else 0.11
+            p.copy_(torch.randn(p.shape) * wide + (1 if near_one else 0))
+            p.copy_(p.bfloat16().half().bfloat16())  # below fp16's smallest: gone
+            assert torch.equal(p, p.half().float()) and torch.equal(p, p.bfloat16().float())
+    return model.train()
+
+
+def make_batches(vocab):
+    """ids and targets int32 [steps, sequences, length]: targets are the next tokens; the last of the
+    second sequence is ignored, and so is the first half of it in step 1."""
+    text = torch.randint(0, vocab, (STEPS, SEQUENCES, LENGTH + 1))
+    ids, targets = text[..., :-1].clone(), text[..., 1:].clone()
+    targets[:, 1, -1] = IGNORED
+    targets[1, 1, :LENGTH // 2] = IGNORED
+    return ids.int(), targets.int()
+
+
+def loss_of(model, ids, targets):
+    out = model(input_ids=ids.long(), labels=targets.long(), shift_labels=targets.long(),
+                use_cache=False)
+    return out.logits, out.loss
+
+
+def one_step(model, ids, targets):
+    """Logits, loss and gradients of one batch, gradients cleared afterwards."""
+    model.zero_grad(set_to_none=True)
+    logits, loss = loss_of(model, ids, targets)
+    loss.backward()
+    found = {"logits": logits.detach().clone(), "loss": loss.detach().float().reshape(1)}
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            found["grad." + name] = p.grad.clone()
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def ten_steps(model, ids, targets):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, **ADAMW, foreach=False)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model, ids[step], targets[step])[1]
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach().float())
+    found = {"losses": torch.stack(losses)}
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            found["after10." + name] = p.detach().clone()
+    return found
+
+
+def deviation(a, b):
+    return ((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-300)).item()
+
+
+def deviations(name, precision, found, exact):
+    """Of each result from fp64's; the worst of each kind is printed."""
+    worst, all_of_them = {}, {}
+    for key, value in found.items():
+        kind, far = key.split(".")[0], deviation(value, exact[key])
+        all_of_them[f"deviation.{precision}.{key}"] = torch.tensor([far], dtype=torch.float32)
+        worst[kind] = max(worst.get(kind, (0, "")), (far, key))
+    for kind, (far, key) in worst.items():
+        print(f"{name} {precision} {kind}: {far:.1e} from fp64 ({key})")
+    return all_of_them
+
+
+def clone(model, dtype):
+    """A model of the same weights: steps must not change the one that is saved."""
+    copy = type(model)(model.config)
+    copy.load_state_dict(model.state_dict())
+    copy.tie_weights()
+    return copy.to(dtype).train()
+
+
+def golden_results(name, make, ids, targets):
+    """`make(dtype)`: a new model of the same weights."""
+    exact = one_step(make(torch.float64), ids[0], targets[0])
+    exact.update(ten_steps(make(torch.float64), ids, targets))
+    single = one_step(make(torch.float32), ids[0], targets[0])
+    single.update(ten_steps(make(torch.float32), ids, targets))
+    half = one_step(make(torch.bfloat16), ids[0], targets[0])
+    goldens = {"ids": ids, "targets": targets}
+    goldens.update(deviations(name, "fp32", single, exact))
+    goldens.update(deviations(name, "bf16", half, exact))
+    goldens.update({"fp32." + key: value for key, value in single.items()})
+    goldens.update({"bf16." + key: value for key, value in half.items()})
+    return goldens
+
+
+def save(tensors, path):
+    # One key: the library writes several in an order that changes from run to run.
+    facts = json.dumps({"by": "tools/oracle/numerics_goldens.py", "torch": torch.__version__,
+                        "transformers": transformers.__version__, "peft": peft.__version__,
+                        "adamw": ADAMW})
+    save_file({k: v.contiguous() for k, v in tensors.items()}, path, metadata={"made": facts})
+    path.chmod(0o644)
+
+
+def save_plain(tensors, path):
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(0o644)
+
+
+def save_weights(model, entry, folder):
+    """As save_pretrained names and ties them: a tied head is left out."""
+    weights = {name: p.detach().to(entry["stored"]) for name, p in model.named_parameters()}
+    shards = entry.get("shards", 1)
+    if shards == 1:
+        save_plain(weights, folder / "model.safetensors")
+        return
+    where = {}
+    for i in range(shards):
+        file = f"model-{i + 1:05}-of-{shards:05}.safetensors"
+        part = dict(list(weights.items())[i::shards])
+        save_plain(part, folder / file)
+        where.update({name: file for name in part})
+    size = sum(w.numel() * w.element_size() for w in weights.values())
+    index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(where.items()))}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+def write_model(name, entry, root):
+    folder = root / name
+    folder.mkdir(parents=True, exist_ok=True)
+    model = make_model(dict(entry["config"]))
+    ids, targets = make_batches(entry["config"]["vocab_size"])
+    (folder / "config.json").write_text(json.dumps(entry["config"], indent=1) + "\n")
+    save_weights(model, entry, folder)
+    save(golden_results(name, lambda dtype: clone(model, dtype), ids, targets),
+         folder / "goldens.safetensors")
+
+
+def adapted(base, entry, weights, dtype):
+    options = {k: v for k, v in entry.items() if k != "base"}
+    config = peft.LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **options)
+    model = peft.get_peft_model(clone(base, dtype), config)
+    if weights:
+        peft.set_peft_model_state_dict(model, weights)
+    # PEFT keeps the adapters of a 16-bit model in fp32; fp64 is only for us.
+    return (model.to(dtype) if dtype == torch.float64 else model).train()
+
+
+def plain(found):
+    """PEFT's module names as its adapter file has them."""
+    return {key.replace(".default.weight", ".weight"): value for key, value in found.items()}
+
+
+def write_adapter(name, entry, root):
+    folder = root / name
+    folder.mkdir(parents=True, exist_ok=True)
+    base = make_model(dict(MODELS[entry["base"]]["config"]))
+    ids, targets = make_batches(MODELS[entry["base"]]["config"]["vocab_size"])
+    torch.manual_seed(31)
+    first = adapted(base, entry, None, torch.float32)
+    weights = {key: torch.randn(value.shape) * (0.06 if ".lora_B." in key else 0.2)
+               for key, value in peft.get_peft_model_state_dict(first).items()}
+    goldens = golden_results(
+        name, lambda dtype: adapted(base, entry, weights, dtype), ids, targets)
+    goldens = plain(goldens)
+    merged = adapted(base, entry, weights, torch.float32).merge_and_unload()
+    before = dict(base.named_parameters())
+    for key, value in merged.named_parameters():
+        if not torch.equal(value, before[key]):
+            goldens["fp32.merged." + key] = value.detach()
+    save(goldens, folder / "goldens.safetensors")
+    save_plain(weights, folder / "adapter_model.safetensors")
+    config = first.peft_config["default"]
+    facts = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": config.r,
+             "lora_alpha": config.lora_alpha, "lora_dropout": 0.0, "bias": "none",
+             "fan_in_fan_out": config.fan_in_fan_out,
+             "target_modules": sorted(config.target_modules)}
+    (folder / "adapter_config.json").write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def main(arguments):
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    root, names = pathlib.Path(arguments[0]), arguments[1:]
+    for name, entry in MODELS.items():
+        if not names or name in names:
+            write_model(name, entry, root)
+    for name, entry in ADAPTERS.items():
+        if not names or name in names:
+            write_adapter(name, entry, root)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
