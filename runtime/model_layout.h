@@ -1,0 +1,67 @@
+// Which parameters a rank's model has, unit by unit, and what each is to its module.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/lora.h"
+#include "models/model_spec.h"
+#include "models/run_spec.h"
+#include "runtime/parameter.h"
+
+namespace plimsoll::runtime {
+
+struct ModelParameter {
+  std::string name;  // in the checkpoint; an adapter's as PEFT's file has it
+  Extents shape;
+  bool trained = true;
+  bool adapter = false;
+};
+
+// Index into its unit's list; nothing where the model has no such parameter.
+using Slot = std::optional<std::size_t>;
+
+struct LinearSlots {
+  Slot weight, bias, lora_a, lora_b;
+  bool transposed = false;
+};
+struct NormSlots {
+  Slot weight, bias;
+};
+// GPT-2: c_attn is q, c_fc is up, c_proj is down.
+struct LayerSlots {
+  NormSlots input_norm, post_norm, q_norm, k_norm;
+  LinearSlots q, k, v, o, gate, up, down;
+};
+
+struct LayerLayout {
+  std::vector<ModelParameter> parameters;
+  LayerSlots slots;
+  bool trains() const;
+};
+
+// Units as models/decisions/sharding.h has them: a table that is tied to the head is the tail's.
+struct ModelLayout {
+  std::vector<ModelParameter> embedding, tail;
+  Slot token_table, position_table;  // in `embedding`; a tied token table: in `tail`
+  bool tied = false;
+  NormSlots final_norm;  // in `tail`
+  Slot head;  // in `tail`; tied: the table
+  std::vector<LayerLayout> layers;
+  bool trains_embedding() const;  // of either table
+};
+
+// Error{unsupported}: the family has no training step. Error{bad_input}: patterns and targets.
+ModelLayout layout_of(const models::ModelSpec& model, const models::Strategy& strategy);
+
+// The parameters of a module, out of the store of its unit.
+Parameter bind(ParameterStore& store, const std::vector<ModelParameter>& list, Slot slot);
+NormParameters bind(ParameterStore& store, const std::vector<ModelParameter>& list,
+                    const NormSlots& slots);
+LayerParameters bind(ParameterStore& store, const LayerLayout& layer,
+                     const std::optional<models::Lora>& lora);
+// The head as a product.
+LinearParameters bind_head(ParameterStore& store, const ModelLayout& layout);
+
+}  // namespace plimsoll::runtime
