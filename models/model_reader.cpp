@@ -111,6 +111,25 @@ void check_sizes_were_read(const Config& config, std::string_view model_type) {
   }
 }
 
+// A config that cannot be run can still be planned.
+void read_numerics(const Config& config, const Family& family, ModelSpec& model) {
+  if (!model.decoder) {
+    model.no_numerics = model.no_decoder.empty() ? "the layers of model_type '" + model.model_type +
+                                                       "' are not known to it"
+                                                 : model.no_decoder;
+    return;
+  }
+  if (family.numerics == nullptr) {
+    model.no_numerics = "no numbers are read for model_type '" + model.model_type + "'";
+    return;
+  }
+  try {
+    model.numerics = family.numerics(config, model);
+  } catch (const Error& error) {
+    model.no_numerics = error.message();
+  }
+}
+
 ModelSpec build(const Config& config, const ReadOptions& options) {
   const Family family = family_of(config, options);
   const families::Architecture& architecture = architecture_of(config, family, options);
@@ -119,6 +138,7 @@ ModelSpec build(const Config& config, const ReadOptions& options) {
   model.architecture = architecture.name;
   model.checkpoint_dtype = dtype_of(config);
   family.build(config, architecture.head, model);
+  read_numerics(config, family, model);
   check_sizes_were_read(config, family.model_type);
   if (config.has("quantization_config"))
     model.notes.push_back("quantization_config is not applied: parameters are counted unpacked");

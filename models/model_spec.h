@@ -9,6 +9,7 @@
 #include "models/base/dtype.h"
 #include "models/base/quantity.h"
 #include "models/decoder.h"
+#include "models/numerics.h"
 
 namespace plimsoll::models {
 
@@ -74,6 +75,10 @@ struct ModelSpec {
   // where the whole family has no step program.
   std::optional<Decoder> decoder;
   std::string no_decoder;
+  // What running that decoder needs besides; absent: it can be planned but not run, and
+  // `no_numerics` says why ("rotary scaling of type 'yarn'").
+  std::optional<Numerics> numerics;
+  std::string no_numerics;
   std::vector<std::string> notes;  // what the reader left out or assumed, for the user
 
   // Unique parameters, tied ones once; of the buffers only rows above.

@@ -1,3 +1,4 @@
+#include "models/table/numerics.h"
 #include "models/table/table.h"
 
 namespace plimsoll::models::families {
@@ -99,7 +100,8 @@ Family gpt2() {
                             {"GPT2ForSequenceClassification", Head::sequence_classification},
                             {"GPT2ForTokenClassification", Head::token_classification}},
           .lora_targets = {"c_attn"},
-          .build = build};
+          .build = build,
+          .numerics = gpt2_numerics};
 }
 
 }  // namespace plimsoll::models::families

@@ -1,4 +1,5 @@
 #include "models/table/llama_like.h"
+#include "models/table/numerics.h"
 
 namespace plimsoll::models::families {
 
@@ -16,7 +17,8 @@ Family llama() {
   return {.model_type = "llama",
           .architectures = decoder_classes("Llama"),
           .lora_targets = {"q_proj", "v_proj"},
-          .build = build};
+          .build = build,
+          .numerics = llama_numerics};
 }
 
 }  // namespace plimsoll::models::families

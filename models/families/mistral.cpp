@@ -1,4 +1,5 @@
 #include "models/table/llama_like.h"
+#include "models/table/numerics.h"
 
 namespace plimsoll::models::families {
 
@@ -15,7 +16,8 @@ Family mistral() {
   return {.model_type = "mistral",
           .architectures = decoder_classes("Mistral"),
           .lora_targets = {"q_proj", "v_proj"},
-          .build = build};
+          .build = build,
+          .numerics = llama_numerics};
 }
 
 }  // namespace plimsoll::models::families

@@ -1,4 +1,5 @@
 #include "models/table/llama_like.h"
+#include "models/table/numerics.h"
 
 namespace plimsoll::models::families {
 
@@ -17,7 +18,8 @@ Family qwen2() {
   return {.model_type = "qwen2",
           .architectures = decoder_classes("Qwen2"),
           .lora_targets = {"q_proj", "v_proj"},
-          .build = build};
+          .build = build,
+          .numerics = llama_numerics};
 }
 
 }  // namespace plimsoll::models::families

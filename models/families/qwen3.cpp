@@ -1,4 +1,5 @@
 #include "models/table/llama_like.h"
+#include "models/table/numerics.h"
 
 namespace plimsoll::models::families {
 
@@ -20,7 +21,8 @@ Family qwen3() {
   return {.model_type = "qwen3",
           .architectures = decoder_classes("Qwen3"),
           .lora_targets = {"q_proj", "v_proj"},
-          .build = build};
+          .build = build,
+          .numerics = llama_numerics};
 }
 
 }  // namespace plimsoll::models::families

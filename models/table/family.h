@@ -36,6 +36,8 @@ struct Family {
   std::vector<std::string_view> lora_targets;
   // Fills in parameters, max_positions, decoder or no_decoder.
   void (*build)(const Config& config, Head head, ModelSpec& model);
+  // Reads models/numerics.h; called where there is a decoder. Null: the family is not run.
+  Numerics (*numerics)(const Config& config, const ModelSpec& model) = nullptr;
 };
 
 struct FamilyEntry {

@@ -1,0 +1,17 @@
+// Readers of models/numerics.h, for the families whose training step can be run. They throw
+// Error{unsupported} or {bad_input} naming the field; the model is then planned, but not run.
+#pragma once
+
+#include "models/config_reader.h"
+#include "models/model_spec.h"
+
+namespace plimsoll::models::families {
+
+// Llama, Mistral, Qwen2, Qwen3: "rms_norm_eps", "rope_theta" with "rope_scaling" (as on the hub) or
+// "rope_parameters" (as Transformers 5 writes), "initializer_range", "pad_token_id".
+Numerics llama_numerics(const Config& config, const ModelSpec& model);
+
+// GPT-2: "layer_norm_epsilon", "scale_attn_weights", "initializer_range".
+Numerics gpt2_numerics(const Config& config, const ModelSpec& model);
+
+}  // namespace plimsoll::models::families
