@@ -1,0 +1,55 @@
+// A product with a weight, and with the adapter beside it.
+#pragma once
+
+#include "models/decisions/names.h"
+#include "runtime/modules/operand.h"
+#include "runtime/modules/wants.h"
+
+namespace plimsoll::runtime {
+
+// The scratch of a product's op; other scratch of the op stands behind it.
+TensorView product_panels(Worker& worker);
+Bytes product_scratch(const Worker& worker);
+
+// Each method is one op or, for an adapter, a few. x [T, in], y [T, out], a = x · A [T, r].
+class Linear {
+ public:
+  // `stream`: of the adapter's dropout. `names` and `worker` outlive it.
+  Linear(Worker& worker, const models::decisions::LinearNames& names,
+         const LinearParameters& parameters, std::uint32_t stream)
+      : worker_(worker), names_(names), parameters_(parameters), stream_(stream) {}
+
+  explicit operator bool() const { return parameters_.in > 0; }
+  bool adapted() const { return static_cast<bool>(parameters_.lora_a); }
+  std::int64_t in() const { return parameters_.in; }
+  std::int64_t out() const { return parameters_.out; }
+
+  // y, under the name `out`; a stays in `saved` where it is wanted.
+  Tensor forward(Operand x, const char* out, const LinearWants& wants, Tensor& saved);
+  // a alone: what backward reads of a product whose result nobody needs.
+  Tensor adapter(Operand x);
+
+  // The adapter's part, first: adds to B's gradient and returns a's, or none.
+  Tensor backward_adapter(Operand d_y, Tensor a, const LinearWants& wants);
+  // Adds to the gradients of weight and bias, then of A. `d_a` of backward_adapter.
+  void backward_weight(Operand d_y, Operand x, Operand d_a, const LinearWants& wants);
+  // Of x: made under `name` where `d_x` is none, else added to it.
+  void backward_input(Operand d_y, Operand d_a, const char* name, Tensor& d_x);
+
+  Bytes workspace(const LinearWants& wants) const;
+
+ private:
+  kernels::Dropout dropout() const;
+  bool drops() const { return parameters_.lora_dropout > 0; }
+  Tensor dropped(Operand x, models::Phase phase);
+  // A or B as products read it: in the compute dtype, in the workspace behind the panels.
+  ConstTensorView cast(const Parameter& parameter);
+  void backward_a(Operand x, Operand d_a);
+
+  Worker& worker_;
+  const models::decisions::LinearNames& names_;
+  LinearParameters parameters_;
+  std::uint32_t stream_;
+};
+
+}  // namespace plimsoll::runtime

@@ -1,0 +1,46 @@
+// LayerNorm or RMSNorm: of the stream, or of each head.
+#pragma once
+
+#include "models/decisions/names.h"
+#include "models/decoder.h"
+#include "runtime/modules/operand.h"
+#include "runtime/modules/wants.h"
+
+namespace plimsoll::runtime {
+
+// Each method is one op. Rows are as wide as the weight.
+class Norm {
+ public:
+  Norm(Worker& worker, const models::decisions::NormNames& names, const NormParameters& parameters,
+       models::NormKind kind, float eps)
+      : worker_(worker), names_(names), parameters_(parameters), kind_(kind), eps_(eps) {}
+
+  explicit operator bool() const { return parameters_.width > 0; }
+
+  // A new tensor; `statistics`, where given, is made too.
+  Tensor forward(Operand x, Tensor* statistics);
+  void forward_in_place(Tensor& x);
+  // The same bits again, from what was saved.
+  Tensor again(ConstTensorView x, ConstTensorView statistics);
+
+  // Adds to the parameters' gradients and, where the input's is wanted, dx to `d_x`. `d_y` dies.
+  void backward(Operand x, Tensor statistics, Tensor d_y, TensorView d_x, const NormWants& wants);
+  // The same, but `d` becomes dx; where it is not wanted it dies.
+  void backward_in_place(Operand x, Tensor statistics, Tensor& d, const NormWants& wants);
+
+  Bytes workspace(const NormWants& wants) const;
+
+ private:
+  void forward(ConstTensorView x, TensorView y, TensorView statistics);
+  void backward(ConstTensorView x, ConstTensorView statistics, ConstTensorView d_y, bool accumulate,
+                TensorView d_x, const NormWants& wants);
+  TensorView partial(const NormWants& wants);
+
+  Worker& worker_;
+  const models::decisions::NormNames& names_;
+  NormParameters parameters_;
+  models::NormKind kind_;
+  float eps_;
+};
+
+}  // namespace plimsoll::runtime
