@@ -28,4 +28,8 @@ struct KernelTable : LayerKernels, AttentionKernels, LossKernels, OptimizerKerne
 // The host's. Complete; each call runs on the calling thread alone (one rank, one thread).
 const KernelTable& host_kernels();
 
+// The GPU's: operands in device memory, each call queued on the stream of the calling thread's
+// `cuda::Launching` (kernels/cuda/launch.h). Error{device} in a build without CUDA.
+const KernelTable& cuda_kernels();
+
 }  // namespace plimsoll::kernels

@@ -1,9 +1,10 @@
-// 16-bit floating point, bit by bit, the same on every machine.
+// 16-bit floating point, bit by bit, the same on every machine. Everything is constexpr: nvcc takes
+// such functions for device code too (--expt-relaxed-constexpr), so that host and device share
+// them.
 #pragma once
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 
 namespace plimsoll::kernels {
@@ -15,15 +16,15 @@ struct Fp16 {
   std::uint16_t bits;
 };
 
-inline float widened(float x) {
+constexpr float widened(float x) {
   return x;
 }
-inline float widened(Bf16 x) {
+constexpr float widened(Bf16 x) {
   return std::bit_cast<float>(std::uint32_t{x.bits} << 16);
 }
 // A fp16 exponent is 112 less than fp32's of the same bits; the product also makes subnormals
 // normal, exactly. Inf and NaN keep the largest exponent.
-inline float widened(Fp16 x) {
+constexpr float widened(Fp16 x) {
   const std::uint32_t sign = std::uint32_t{x.bits & 0x8000u} << 16;
   const float scaled = std::bit_cast<float>((x.bits & 0x7fffu) << 13) * 0x1p112f;
   const std::uint32_t special = (x.bits & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u;
@@ -32,21 +33,21 @@ inline float widened(Fp16 x) {
 
 // Round to nearest, ties to even; NaN stays NaN (quiet, sign kept), too large becomes inf.
 template <class T>
-T narrowed(float x);
+constexpr T narrowed(float x);
 
 template <>
-inline float narrowed<float>(float x) {
+constexpr float narrowed<float>(float x) {
   return x;
 }
 template <>
-inline Bf16 narrowed<Bf16>(float x) {
+constexpr Bf16 narrowed<Bf16>(float x) {
   const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   const std::uint32_t nan = (u >> 16) | 0x40u;
   return {static_cast<std::uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
 }
 template <>
-inline Fp16 narrowed<Fp16>(float x) {
+constexpr Fp16 narrowed<Fp16>(float x) {
   const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu;
   std::uint32_t r = 0;
@@ -65,20 +66,26 @@ inline Fp16 narrowed<Fp16>(float x) {
 
 // Rounds up or down with the probability that makes the expectation exact; `random` is uniform.
 // What the type holds exactly is kept; inf and NaN as `narrowed`.
-inline Bf16 stochastically_narrowed(Bf16, float x, std::uint32_t random) {
+constexpr Bf16 stochastically_narrowed(Bf16, float x, std::uint32_t random) {
   const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
   if ((u & 0x7f800000u) == 0x7f800000u) return narrowed<Bf16>(x);
   return {static_cast<std::uint16_t>((u + (random >> 16)) >> 16)};
 }
-inline Fp16 stochastically_narrowed(Fp16, float x, std::uint32_t random) {
-  if (!std::isfinite(x) || x == 0) return narrowed<Fp16>(x);
-  const double spacing = std::ldexp(1.0, std::max(std::ilogb(x), -14) - 10);
-  const double steps = std::abs(static_cast<double>(x)) / spacing;
-  const double down = std::floor(steps);
+constexpr Fp16 stochastically_narrowed(Fp16, float x, std::uint32_t random) {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(x), magnitude = u & 0x7fffffffu;
+  if (magnitude >= 0x7f800000u || magnitude == 0) return narrowed<Fp16>(x);
+  // Neighbours are 2^(e - 10) apart where |x| lies in [2^e, 2^(e + 1)), and never nearer than
+  // 2^-24.
+  const std::uint64_t biased = std::max(magnitude >> 23, 113u);  // e + 127
+  const double spacing = std::bit_cast<double>((biased + 1023 - 127 - 10) << 52);
+  const double per_spacing = std::bit_cast<double>((127 + 10 + 1023 - biased) << 52);
+  const double steps = static_cast<double>(std::bit_cast<float>(magnitude)) * per_spacing;
+  const double down = static_cast<double>(static_cast<std::uint32_t>(steps));  // below 2^11
   const double up = steps - down > random * 0x1p-32 ? 1 : 0;
-  return narrowed<Fp16>(std::copysign(static_cast<float>((down + up) * spacing), x));
+  const auto rounded = static_cast<float>((down + up) * spacing);
+  return narrowed<Fp16>(u >> 31 != 0 ? -rounded : rounded);
 }
-inline float stochastically_narrowed(float, float x, std::uint32_t) {
+constexpr float stochastically_narrowed(float, float x, std::uint32_t) {
   return x;
 }
 

@@ -1,6 +1,7 @@
 // How host kernels touch memory: in blocks that are widened to fp32, computed on, and rounded once.
 #pragma once
 
+#include <cmath>
 #include <span>
 
 #include "kernels/kernel_table.h"

@@ -1,0 +1,186 @@
+// AdamW and SGD, with an fp32 master or with stochastic rounding.
+//
+// Thread mapping: a thread takes eight consecutive elements, then those a grid further on.
+// Memory: weight (or master), moments and gradient are read once, weight, master and moments
+// written once: 28 bytes an element for AdamW with a master and 16-bit weight and gradient, 14
+// bytes with everything in 16 bits. Numerics: fp32, multiplications and additions rounded one by
+// one (compiled without contraction), IEEE division and square root, the host's words of Philox:
+// the host's bits.
+#include "kernels/cuda/elementwise.h"
+
+namespace plimsoll::kernels::cuda {
+
+namespace {
+
+using device::kVector;
+using device::Storage;
+
+struct States {
+  Span weight, master, first, second, gradient;  // null: none
+  const float* factor;
+  const std::int32_t* overflow;
+  std::int64_t elements;
+  std::uint64_t first_element;
+  RandomKey key;
+  bool draws, vectors;
+};
+
+struct AdamStep {
+  float beta1, beta2, rest1, rest2, rate, root, eps, decay;
+  __device__ void operator()(float& w, float& m, float& v, float g) const {
+    m = beta1 * m + rest1 * g;
+    v = beta2 * v + rest2 * g * g;
+    w = w * decay - rate * m / (sqrtf(v) / root + eps);
+  }
+};
+struct SgdStep {
+  float rate, momentum, decay;
+  bool moment;
+  __device__ void operator()(float& w, float& m, float&, float g) const {
+    g += decay * w;
+    m = momentum * m + g;
+    w -= rate * (moment ? m : g);
+  }
+};
+
+// A 16-bit value is rounded by word `kWord` of its element's block.
+template <int kWord>
+__device__ __forceinline__ void store_rounded(const Span& s, std::int64_t i, int n, bool vectors,
+                                              const float* v, const Philox* random) {
+  if (s.data == nullptr) return;
+  if (s.storage == Storage::fp32) return device::store_some(s, i, n, vectors, v);
+  // The stochastic result is a number of the type, so that rounding it again changes nothing.
+  float rounded[kVector];
+#pragma unroll
+  for (int e = 0; e < kVector; ++e) {
+    const std::uint32_t word = random[e][kWord];
+    rounded[e] = s.storage == Storage::bf16
+                     ? device::wide(stochastically_narrowed(Bf16{}, v[e], word))
+                     : device::wide(stochastically_narrowed(Fp16{}, v[e], word));
+  }
+  device::store_some(s, i, n, vectors, rounded);
+}
+
+struct Loaded {
+  float w[kVector], m[kVector], v[kVector], g[kVector];
+};
+
+__device__ __forceinline__ void load_states(const States& s, std::int64_t i, int n, Loaded& x) {
+  const Span operands[4] = {s.master.data ? s.master : s.weight, s.first, s.second, s.gradient};
+  float* const to[4] = {x.w, x.m, x.v, x.g};
+  if (s.vectors && n == kVector) {
+    device::Raw raw[4] = {};
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      if (operands[k].data) raw[k] = device::fetch(operands[k], i);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) device::widen(operands[k], raw[k], to[k]);
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    device::load_some(operands[k], i, operands[k].data ? n : 0, false, to[k]);
+}
+
+template <class Step>
+__device__ void update_some(const States& s, const Step& step, std::int64_t i, int n,
+                            float factor) {
+  Loaded x;
+  load_states(s, i, n, x);
+#pragma unroll
+  for (int e = 0; e < kVector; ++e) step(x.w[e], x.m[e], x.v[e], x.g[e] * factor);
+  Philox random[kVector] = {};
+  if (s.draws) {
+#pragma unroll
+    for (int e = 0; e < kVector; ++e)
+      random[e] = random_block(s.key, s.first_element + static_cast<std::uint64_t>(i + e));
+  }
+  if (s.master.data) {
+    device::store_some(s.master, i, n, s.vectors, x.w);
+    device::store_some(s.weight, i, n, s.vectors, x.w);
+  } else {
+    store_rounded<0>(s.weight, i, n, s.vectors, x.w, random);
+  }
+  store_rounded<1>(s.first, i, n, s.vectors, x.m, random);
+  store_rounded<2>(s.second, i, n, s.vectors, x.v, random);
+}
+
+template <class Step>
+__global__ void __launch_bounds__(kThreads) update(States s, Step step) {
+  if (s.overflow && *s.overflow != 0) return;
+  const float factor = s.factor ? *s.factor : 1;
+  for (std::int64_t i = device::grid_thread() * kVector; i < s.elements;
+       i += device::grid_threads() * kVector) {
+    const std::int64_t left = s.elements - i;
+    update_some(s, step, i, left < kVector ? static_cast<int>(left) : kVector, factor);
+  }
+}
+
+bool has_16_bits(const ConstTensorView& view) {
+  return view && bits(view.dtype) == 16;
+}
+
+void expect_tensors(const OptimizerTensors& t, const char* op) {
+  const std::int64_t n = t.weight.elements();
+  const auto fits = [n](const ConstTensorView& view) { return !view || view.elements() == n; };
+  expect(
+      t.gradient.elements() == n && fits(t.master) && fits(t.first_moment) && fits(t.second_moment),
+      op, "weights, gradients and states are equally many");
+  expect(!t.master || t.master.dtype == DType::fp32, op, "masters are fp32");
+}
+
+template <class Step>
+void start_update(const char* op, const OptimizerTensors& t, const Step& step) {
+  const bool draws = (!t.master && has_16_bits(t.weight)) || has_16_bits(t.first_moment) ||
+                     has_16_bits(t.second_moment);
+  const States s{
+      .weight = span_of(t.weight),
+      .master = span_of(t.master),
+      .first = span_of(t.first_moment),
+      .second = span_of(t.second_moment),
+      .gradient = span_of(t.gradient),
+      .factor = t.factor ? fp32_of(t.factor) : nullptr,
+      .overflow = t.overflow ? int32_of(t.overflow) : nullptr,
+      .elements = t.weight.elements(),
+      .first_element = t.first_element,
+      .key = t.key,
+      .draws = draws,
+      .vectors = aligned({t.weight, t.master, t.first_moment, t.second_moment, t.gradient})};
+  start(op, update<Step>, strided_grid(ceil_divide(s.elements, kVector)), s, step);
+}
+
+void adamw(const OptimizerTensors& tensors, const AdamW& o) {
+  expect_tensors(tensors, "adamw");
+  expect(tensors.first_moment && tensors.second_moment && o.step >= 1, "adamw",
+         "there are two moments, and steps count from 1");
+  const auto correction = [&](float beta) {
+    return 1 - std::pow(static_cast<double>(beta), static_cast<double>(o.step));
+  };
+  start_update("adamw", tensors,
+               AdamStep{.beta1 = o.beta1,
+                        .beta2 = o.beta2,
+                        .rest1 = 1 - o.beta1,
+                        .rest2 = 1 - o.beta2,
+                        .rate = static_cast<float>(o.learning_rate / correction(o.beta1)),
+                        .root = static_cast<float>(std::sqrt(correction(o.beta2))),
+                        .eps = o.eps,
+                        .decay = 1 - o.learning_rate * o.weight_decay});
+}
+
+void sgd(const OptimizerTensors& tensors, const Sgd& o) {
+  expect_tensors(tensors, "sgd");
+  expect(!tensors.second_moment && (o.momentum == 0 || tensors.first_moment), "sgd",
+         "momentum has one moment");
+  start_update("sgd", tensors,
+               SgdStep{o.learning_rate, o.momentum, o.weight_decay,
+                       static_cast<bool>(tensors.first_moment)});
+}
+
+}  // namespace
+
+void add_optimizers(KernelTable& table) {
+  table.adamw = adamw;
+  table.sgd = sgd;
+}
+
+}  // namespace plimsoll::kernels::cuda

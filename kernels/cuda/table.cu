@@ -1,0 +1,17 @@
+// No kernel: the table of the CUDA twins.
+#include "kernels/cuda/operands.h"
+
+namespace plimsoll::kernels {
+
+const KernelTable& cuda_kernels() {
+  static const KernelTable table = [] {
+    KernelTable t{};
+    cuda::add_copies(t);
+    cuda::add_optimizers(t);
+    cuda::add_gradient_norm(t);
+    return t;
+  }();
+  return table;
+}
+
+}  // namespace plimsoll::kernels

@@ -1,0 +1,165 @@
+// Casts, sums, optimizers, the gradient's norm: the same bits as the host.
+#include <limits>
+
+#include "tests/kernels/twins/twins.h"
+
+namespace plimsoll::kernels::test {
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// Beside plain numbers: zeros of either sign, inf, ties, subnormals of fp16 and what overflows it.
+Tensor edges(std::int64_t n, DType dtype) {
+  Tensor x = drawn({n}, dtype, 3);
+  const double special[] = {-0.0,        kInf,    -kInf,   1 + 0x1p-8,  1 + 3 * 0x1p-8,
+                            1 + 0x1p-11, 0x1p-24, 0x1p-25, 3 * 0x1p-26, 65504,
+                            65519,       65520,   -70000,  3e38};
+  for (std::int64_t i = 0; i < n && i / 2 < static_cast<std::int64_t>(std::size(special)); i += 2)
+    x.set(i, special[i / 2]);
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("a cast between any two storage types has the host's bits") {
+  for (const DType from : kStorage)
+    for (const DType to : kStorage)
+      for (const std::int64_t n : kCounts) {
+        CAPTURE(n);
+        const Twins t = twins({edges(n, from), Tensor({n}, to)},
+                              [](const KernelTable& k, const Views& v) { k.cast(v[0], v[1]); });
+        CHECK(t.cuda[1] == t.host[1]);
+      }
+}
+
+TEST_CASE("add, scale and fill have the host's bits") {
+  for (const DType x : kStorage)
+    for (const DType y : kStorage)
+      for (const std::int64_t n : kCounts) {
+        CAPTURE(n);
+        const Twins t = twins(
+            {drawn({n}, x, 1), drawn({n}, y, 2), Tensor({n}, y, 5.0), Tensor({n}, DType::int32)},
+            [](const KernelTable& k, const Views& v) {
+              k.add(v[0], v[1]);
+              k.scale(0.3f, v[1]);
+              k.fill(-1.7f, v[2]);
+              k.fill(-100, v[3]);
+            });
+        for (const std::size_t i : {1u, 2u, 3u}) CHECK(t.cuda[i] == t.host[i]);
+      }
+}
+
+// Words of Philox, the order of the roundings and the masters: everything is compared bit by bit.
+TEST_CASE("AdamW has the host's bits, with a master and with stochastic rounding") {
+  struct Kind {
+    DType weight, state, gradient;
+    bool master;
+  };
+  const Kind kinds[] = {{DType::fp32, DType::fp32, DType::fp32, false},
+                        {DType::bf16, DType::fp32, DType::bf16, true},
+                        {DType::fp16, DType::bf16, DType::fp32, true},
+                        {DType::bf16, DType::bf16, DType::bf16, false},
+                        {DType::fp16, DType::fp16, DType::fp16, false}};
+  for (const Kind& kind : kinds)
+    for (const std::int64_t n : kCounts) {
+      CAPTURE(n);
+      CAPTURE(name_of(kind.weight));
+      const auto op = [](const KernelTable& k, const Views& v) {
+        k.adamw({.weight = v[0],
+                 .master = v[1],
+                 .first_moment = v[2],
+                 .second_moment = v[3],
+                 .gradient = v[4],
+                 .factor = v[5],
+                 .overflow = v[6],
+                 .first_element = (1ull << 32) - 3,
+                 .key = {11, 4, 5}},
+                {.learning_rate = 0.01f, .beta2 = 0.95f, .weight_decay = 0.1f, .step = 3});
+      };
+      Tensor second = drawn({n}, kind.state, 8);
+      for (std::int64_t i = 0; i < n; ++i) second.set(i, std::abs(second.at(i)));
+      const std::vector<Tensor> operands = {
+          drawn({n}, kind.weight, 6),   kind.master ? drawn({n}, DType::fp32, 6) : Tensor(),
+          drawn({n}, kind.state, 7),    second,
+          drawn({n}, kind.gradient, 9), Tensor({1}, DType::fp32, 0.37),
+          Tensor({1}, DType::int32, 0)};
+      const Twins t = twins(operands, op);
+      for (std::size_t i = 0; i < 4; ++i) {
+        CAPTURE(i);
+        CHECK(t.cuda[i] == t.host[i]);
+      }
+      CHECK(t.cuda[0].bytes != operands[0].bytes);
+    }
+}
+
+TEST_CASE("SGD has the host's bits, with and without momentum, and skips an overflow") {
+  for (const DType dtype : kStorage)
+    for (const bool momentum : {false, true})
+      for (const double overflow : {0.0, 1.0}) {
+        const std::int64_t n = 1001;
+        const std::vector<Tensor> operands = {
+            drawn({n}, dtype, 6), momentum ? drawn({n}, dtype, 7) : Tensor(), drawn({n}, dtype, 9),
+            Tensor({1}, DType::int32, overflow)};
+        const Twins t = twins(operands, [&](const KernelTable& k, const Views& v) {
+          k.sgd({.weight = v[0],
+                 .master = {},
+                 .first_moment = v[1],
+                 .second_moment = {},
+                 .gradient = v[2],
+                 .factor = {},
+                 .overflow = v[3],
+                 .first_element = 5,
+                 .key = {1, 2, 3}},
+                {.learning_rate = 0.1f, .momentum = momentum ? 0.9f : 0, .weight_decay = 0.01f});
+        });
+        CHECK(t.cuda[0] == t.host[0]);
+        CHECK(t.cuda[1] == t.host[1]);
+        CHECK((t.cuda[0] == operands[0]) == (overflow != 0));
+      }
+}
+
+// A piece that begins inside a chunk and ends inside another one goes on from the sums it finds.
+TEST_CASE("sums of squares have the host's bits wherever a tensor is cut") {
+  for (const DType dtype : kStorage)
+    for (const std::int64_t n : {1, 8, 300, 2049})
+      for (const std::int64_t first : {0, 1, 255, 700}) {
+        CAPTURE(n);
+        CAPTURE(first);
+        const Twins t =
+            twins({drawn({n}, dtype, 4), drawn({16}, DType::fp64, 5), Tensor({1}, DType::fp64)},
+                  [&](const KernelTable& k, const Views& v) {
+                    k.sum_of_squares(v[0], first, 256, v[1]);
+                    k.total(v[1], v[2]);
+                  });
+        CHECK(t.cuda[1] == t.host[1]);
+        CHECK(t.cuda[2] == t.host[2]);
+      }
+}
+
+// Sums of squares of multiples of 1/64 are exact in fp64 in any order.
+TEST_CASE("the fast sums of squares miss and repeat no element") {
+  for (const std::int64_t n : {1, 300, 2049}) {
+    const Twins t = twins(
+        {drawn({n}, DType::bf16, 4), drawn({16}, DType::fp64, 5)},
+        [&](const KernelTable& k, const Views& v) { k.sum_of_squares(v[0], 77, 256, v[1]); },
+        cuda::Mode::fast);
+    CHECK(t.cuda[1] == t.host[1]);
+  }
+}
+
+TEST_CASE("the clipping factor has the host's bits, also of inf and NaN") {
+  for (const double squares : {0.0, 0.3, 1e30, kInf, std::nan("")})
+    for (const float bound : {0.0f, 1.0f}) {
+      CAPTURE(squares);
+      const Twins t = twins(
+          {Tensor({1}, DType::fp64, squares), Tensor({1}, DType::fp32), Tensor({1}, DType::fp32),
+           Tensor({1}, DType::int32)},
+          [&](const KernelTable& k, const Views& v) { k.clip(v[0], bound, 8, v[1], v[2], v[3]); });
+      CHECK(t.cuda[2] == t.host[2]);
+      CHECK(t.cuda[3] == t.host[3]);
+      if (squares == squares) CHECK(t.cuda[1] == t.host[1]);
+    }
+}
+
+}  // namespace plimsoll::kernels::test

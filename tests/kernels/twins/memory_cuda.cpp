@@ -1,0 +1,39 @@
+#include <cuda_runtime.h>
+
+#include "tests/kernels/twins/twins.h"
+
+namespace plimsoll::kernels::test {
+
+namespace {
+void require(cudaError_t status) {
+  check(status == cudaSuccess, ErrorKind::device, [&] { return cudaGetErrorString(status); });
+}
+}  // namespace
+
+const char* DeviceMemory::missing() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) return cudaGetErrorString(status);
+  return count > 0 ? nullptr : "no CUDA device";
+}
+std::byte* DeviceMemory::allocate(std::size_t bytes) {
+  void* at = nullptr;
+  require(cudaMalloc(&at, bytes));
+  return static_cast<std::byte*>(at);
+}
+void DeviceMemory::release(std::byte* at) {
+  cudaFree(at);
+}
+void DeviceMemory::upload(std::byte* to, const std::byte* from, std::size_t bytes) {
+  require(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+}
+void DeviceMemory::download(std::byte* to, const std::byte* from, std::size_t bytes) {
+  require(cudaDeviceSynchronize());
+  require(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+}
+bool DeviceMemory::emulated() {
+  return false;
+}
+void DeviceMemory::run_backwards(bool) {}
+
+}  // namespace plimsoll::kernels::test

@@ -1,0 +1,30 @@
+#include <cstring>
+
+#include "tests/kernels/emulator/fibers.h"
+#include "tests/kernels/twins/twins.h"
+
+namespace plimsoll::kernels::test {
+
+const char* DeviceMemory::missing() {
+  return nullptr;
+}
+std::byte* DeviceMemory::allocate(std::size_t bytes) {
+  return static_cast<std::byte*>(::operator new (bytes, std::align_val_t{256}));
+}
+void DeviceMemory::release(std::byte* at) {
+  ::operator delete (at, std::align_val_t{256});
+}
+void DeviceMemory::upload(std::byte* to, const std::byte* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+void DeviceMemory::download(std::byte* to, const std::byte* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+bool DeviceMemory::emulated() {
+  return true;
+}
+void DeviceMemory::run_backwards(bool backwards) {
+  emulator::backwards = backwards;
+}
+
+}  // namespace plimsoll::kernels::test
