@@ -7,6 +7,7 @@
 
 #include "models/base/dtype.h"
 #include "models/base/quantity.h"
+#include "models/deepspeed_options.h"
 
 namespace plimsoll::models {
 
@@ -58,6 +59,7 @@ struct DataParallel {
   std::optional<DType> reduce_dtype;  // FSDP MixedPrecisionPolicy.reduce_dtype
   std::optional<bool> fsdp_upcast;  // Accelerate: trainable parameters stored in fp32
   bool reshard_after_forward = true;  // ZeRO-3; false is what --zero 2 means on pytorch
+  DeepSpeedOptions deepspeed;
   bool operator==(const DataParallel&) const = default;
 };
 

@@ -68,7 +68,7 @@ TEST_CASE("what is given twice, too much or to the wrong command is refused") {
 }
 
 TEST_CASE("commands of later versions are refused by name") {
-  for (const char* name : {"recommend", "run", "compare", "report", "export"}) {
+  for (const char* name : {"recommend", "run", "compare", "report"}) {
     CHECK(refusal({name, "x"}).starts_with(std::string(name) + ": this version"));
     CHECK(parse({name, "--help"}).text.find("not in this version") != std::string::npos);
   }

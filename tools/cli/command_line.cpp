@@ -35,6 +35,7 @@ const Command& command_called(std::string_view name) {
 std::vector<Option> options_of(const Command& command) {
   std::vector<Option> options;
   if (command.takes_plan_options) options.assign(plan_options().begin(), plan_options().end());
+  options.insert(options.end(), command.own_options.begin(), command.own_options.end());
   options.insert(options.end(), output_options().begin(), output_options().end());
   return options;
 }

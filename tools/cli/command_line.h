@@ -16,7 +16,8 @@ struct Command {
   std::string_view help;
   std::string_view example;
   bool takes_plan_options = false;
-  std::string_view unavailable;  // why this version does not have it; "": it has
+  std::span<const Option> own_options = {};  // beside those
+  std::string_view unavailable = {};  // why this version does not have it; "": it has
 };
 
 std::span<const Command> commands();

@@ -5,6 +5,10 @@
 namespace plimsoll::tools {
 
 namespace {
+constexpr std::array<Option, 1> kExportOptions{{
+    {"to", "TARGET", "Export", "deepspeed, accelerate, transformers, plimsoll (the plan itself)"},
+}};
+
 constexpr std::array<Command, 9> kCommands{{
     {.name = "fit",
      .argument = "MODEL",
@@ -48,9 +52,11 @@ constexpr std::array<Command, 9> kCommands{{
      .unavailable = "this version writes no pages yet"},
     {.name = "export",
      .argument = "PLAN.json",
-     .help = "A plan as another program's configuration (not in this version)",
-     .example = "plimsoll fit gpt2 --json plan.json",
-     .unavailable = "this version writes no configurations of other programs yet"},
+     .help = "A plan as the configuration of DeepSpeed, Accelerate or Transformers: PLAN.json is "
+             "what fit or recommend wrote (- for standard input; of a recommendation, the first "
+             "plan)",
+     .example = "plimsoll fit gpt2 --gpus 8 --zero 3 --json - | plimsoll export - --to accelerate",
+     .own_options = kExportOptions},
 }};
 }  // namespace
 

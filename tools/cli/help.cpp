@@ -67,6 +67,7 @@ std::string help_text(const Command& command) {
                   "MODEL is a name of `plimsoll models`, a Hugging Face config.json or a folder "
                   "with one, or a hub id (org/name) in the local Hugging Face cache.");
   if (command.takes_plan_options) add_options(out, plan_options());
+  add_options(out, command.own_options);
   add_options(out, output_options());
   if (command.takes_plan_options)
     out += "\n[not yet]: known, and refused by name: this version does not model it.\n";

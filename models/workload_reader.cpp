@@ -1,0 +1,159 @@
+#include "models/workload_reader.h"
+
+#include <algorithm>
+
+#include "models/config_reader.h"
+#include "models/run_names.h"
+
+namespace plimsoll::models {
+
+namespace {
+
+template <Named Choice>
+Choice choice(const Config& from, const char* key) {
+  const std::optional<Choice> chosen = choice_from<Choice>(from.text(key, ""));
+  if (chosen) return *chosen;
+  std::string names;
+  for (const std::string_view name : kNamesOf<Choice>)
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  from.refuse(key, "one of " + names);
+}
+
+std::optional<DType> dtype(const Config& from, const char* key) {
+  if (!from.has(key)) return std::nullopt;
+  const std::optional<DType> chosen = dtype_from(from.text(key, ""));
+  if (!chosen) from.refuse(key, "fp32, bf16 or fp16");
+  return chosen;
+}
+
+// "none", "full", "every:4".
+Recompute recompute(const Config& from) {
+  const std::string text = from.text("recompute", "none");
+  const std::size_t colon = text.find(':');
+  const auto kind = choice_from<RecomputeKind>(std::string_view(text).substr(0, colon));
+  const bool counted = kind == RecomputeKind::every;
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  const std::string count = colon == std::string::npos ? "" : text.substr(colon + 1);
+  if (!kind || counted == count.empty() || count.size() > 6 ||
+      !std::all_of(count.begin(), count.end(), digit))
+    from.refuse("recompute", "none, selective, full, sqrt or every:K");
+  return {*kind, counted ? std::max<std::int64_t>(1, std::stoll(count)) : 1};
+}
+
+Lora lora(const Config& from) {
+  Lora out;
+  out.rank = from.count("rank", out.rank);
+  out.alpha = from.real("alpha", out.alpha);
+  out.dropout = from.probability("dropout", out.dropout);
+  out.dtype = dtype(from, "adapter_dtype").value_or(out.dtype);
+  std::string targets = from.text("targets", "all-linear");
+  for (std::size_t comma; (comma = targets.find(',')) != std::string::npos;) {
+    out.targets.push_back(targets.substr(0, comma));
+    targets.erase(0, comma + 1);
+  }
+  out.targets.push_back(targets);
+  return out;
+}
+
+void read_data_parallel(const Config& strategy, const Config& stack, Strategy& s) {
+  DataParallel& data = s.data;
+  data.zero = static_cast<int>(strategy.natural("zero", 0));
+  if (data.zero > 3) strategy.refuse("zero", "0, 1, 2 or 3");
+  data.shard_group = strategy.natural("shard_group", 0);
+  data.fsdp_version = static_cast<int>(stack.count("fsdp_version", 2));
+  if (strategy.has("fsdp_upcast")) data.fsdp_upcast = strategy.flag("fsdp_upcast", true);
+  data.reshard_after_forward = !(s.stack == Stack::pytorch && data.zero == 2);
+  if (s.stack == Stack::pytorch) data.reduce_dtype = s.grad_dtype;
+  const std::optional<Config> ddp = strategy.section("ddp");
+  if (!ddp) return;
+  constexpr double mib = 1 << 20, most = 1 << 20;
+  const double bucket = ddp->real("bucket_cap_mb", data.bucket_cap.real() / mib);
+  if (bucket <= 0 || bucket > most) ddp->refuse("bucket_cap_mb", "MiB from above 0 to 1048576");
+  data.bucket_cap = Bytes(static_cast<std::int64_t>(bucket * mib));
+  data.gradient_as_bucket_view = ddp->flag("bucket_view", false);
+}
+
+DeepSpeedOptions deepspeed_options(const Config& from) {
+  DeepSpeedOptions out;
+  const auto size = [&](const char* key, std::int64_t& target) {
+    target = from.natural(key, target);
+  };
+  size("reduce_bucket_size", out.reduce_bucket_size);
+  size("allgather_bucket_size", out.allgather_bucket_size);
+  if (from.has("overlap_comm")) out.overlap_comm = from.flag("overlap_comm", false);
+  out.contiguous_gradients = from.flag("contiguous_gradients", true);
+  out.reduce_scatter = from.flag("reduce_scatter", true);
+  size("sub_group_size", out.sub_group_size);
+  size("stage3_prefetch_bucket_size", out.prefetch_bucket_size);
+  size("stage3_param_persistence_threshold", out.param_persistence_threshold);
+  size("stage3_model_persistence_threshold", out.model_persistence_threshold);
+  size("stage3_max_live_parameters", out.max_live_parameters);
+  size("stage3_max_reuse_distance", out.max_reuse_distance);
+  out.check_grad_overflow = from.flag("check_grad_overflow", true);
+  return out;
+}
+
+Strategy read_strategy(const Config& strategy, const Config& stack) {
+  Strategy s;
+  s.stack = choice<Stack>(stack, "name");
+  if (stack.has("device")) s.device = choice<Device>(stack, "device");
+  s.compile = stack.flag("compile", false);
+  if (stack.has("kernels")) s.kernels = choice<Kernels>(stack, "kernels");
+  if (stack.has("optimizer_impl"))
+    s.optimizer_impl = choice<OptimizerImpl>(stack, "optimizer_impl");
+  s.gpus = strategy.count("world_size", 1);
+  s.precision = choice<Precision>(strategy, "precision");
+  s.param_dtype = dtype(strategy, "param_dtype");
+  s.grad_dtype = dtype(strategy, "grad_dtype");
+  if (strategy.has("master_weights")) s.master_weights = strategy.flag("master_weights", true);
+  read_data_parallel(strategy, stack, s);
+  if (const std::optional<Config> knobs = stack.section("deepspeed"))
+    s.data.deepspeed = deepspeed_options(*knobs);
+  s.optimizer = choice<Optimizer>(strategy, "optimizer");
+  s.recompute = recompute(strategy);
+  s.attention = choice<Attention>(strategy, "attention");
+  s.loss = choice<Loss>(strategy, "loss");
+  s.tp = strategy.count("tp", 1);
+  s.pp = strategy.count("pp", 1);
+  s.cp = strategy.count("cp", 1);
+  s.ep = strategy.count("ep", 1);
+  if (const std::optional<Config> adapters = strategy.section("lora")) s.lora = lora(*adapters);
+  s.freeze = strategy.texts("freeze", 4096);
+  s.train = strategy.texts("train", 4096);
+  return s;
+}
+
+}  // namespace
+
+Workload read_workload(std::string_view text, const std::string& source) {
+  const Config document = Config::parse(text, source);
+  const std::string schema = document.text("schema", "");
+  check(schema.empty() || schema == "plimsoll.plan/1" || schema == "plimsoll.measurement/1",
+        ErrorKind::bad_input, [&] {
+          return source + ": a document of schema " + schema.substr(0, 60) +
+                 ", where a plan (plimsoll.plan/1) is needed";
+        });
+  const Config workload = document.section("workload").value_or(document);
+  const auto part = [&](const char* key) {
+    const std::optional<Config> section = workload.section(key);
+    if (!section) workload.refuse(key, "an object, as in a plan that `plimsoll fit --json` wrote,");
+    return *section;
+  };
+  Workload out;
+  out.fingerprint = workload.text("fingerprint", "");
+  const Config model = part("model");
+  out.model_name = model.text("name", "");
+  if (const std::optional<Config> config = model.section("config"))
+    out.model_config = config->dump();
+  out.strategy = read_strategy(part("strategy"), part("stack"));
+  const Config batch = part("batch");
+  out.batch.seq_len = batch.count("seq_len", out.batch.seq_len);
+  out.batch.micro_batch = batch.count("micro_batch", out.batch.micro_batch);
+  out.batch.grad_accum = batch.count("grad_accum", out.batch.grad_accum);
+  if (const std::optional<Config> environment = document.section("environment"))
+    if (const std::optional<Config> cluster = environment->section("cluster"))
+      out.strategy.gpus_per_node = cluster->count("gpus_per_node", out.strategy.gpus_per_node);
+  return out;
+}
+
+}  // namespace plimsoll::models

@@ -1,0 +1,88 @@
+#include "reports/export_notes.h"
+
+#include <fmt/format.h>
+
+#include "models/model_catalog.h"
+#include "models/run_names.h"
+#include "reports/text.h"
+
+namespace plimsoll::reports {
+
+using models::Precision;
+using models::Stack;
+using models::Workload;
+
+bool is_mixed(Precision precision) {
+  return precision == Precision::bf16_mixed || precision == Precision::fp16_mixed;
+}
+
+std::string_view compute_dtype(Precision precision) {
+  if (precision == Precision::fp32) return "fp32";
+  return precision == Precision::bf16_mixed || precision == Precision::bf16 ? "bf16" : "fp16";
+}
+
+DType loaded_dtype(const models::Strategy& s) {
+  if (s.param_dtype) return *s.param_dtype;
+  if (s.precision == Precision::bf16) return DType::bf16;
+  return s.precision == Precision::fp16 ? DType::fp16 : DType::fp32;
+}
+
+std::string title(const Workload& w) {
+  return fmt::format("{}: stack {}, {} GPU{}, ZeRO {}, {}, {} tokens x {} x {}", w.model_name,
+                     name_of(w.strategy.stack), w.strategy.gpus, w.strategy.gpus == 1 ? "" : "s",
+                     w.strategy.data.zero, name_of(w.strategy.precision), w.batch.seq_len,
+                     w.batch.micro_batch, w.batch.grad_accum);
+}
+
+std::string hub_id(const Workload& w) {
+  if (w.model_name.find('/') != std::string::npos) return w.model_name;
+  if (const auto entry = models::find_catalog_entry(w.model_name))
+    for (const std::string& alias : entry->aliases)
+      if (alias.find('/') != std::string::npos) return alias;
+  return w.model_name;
+}
+
+std::string as_comments(const Notes& notes, std::string_view mark) {
+  constexpr std::size_t columns = 98;
+  std::string out;
+  for (const std::string& note : notes)
+    for (const std::string& line : wrapped(printable(note), columns, "  "))
+      out += fmt::format("{} {}\n", mark, line);
+  return out;
+}
+
+void add_model_notes(const Workload& w, Notes& notes) {
+  const models::Strategy& s = w.strategy;
+  notes.push_back(
+      fmt::format("sequences of {} tokens are the data's matter (the tokenizer's "
+                  "max_length, or packing)",
+                  w.batch.seq_len));
+  if (s.loss != models::Loss::full)
+    notes.push_back(
+        fmt::format("the plan's {} loss is the model's or the script's matter (Liger's "
+                    "fused linear cross entropy, for one)",
+                    name_of(s.loss)));
+  if (s.attention == models::Attention::math)
+    notes.push_back("math attention: wrap the step in torch.nn.attention.sdpa_kernel(MATH)");
+  if (s.recompute.kind == models::RecomputeKind::selective ||
+      s.recompute.kind == models::RecomputeKind::sqrt ||
+      s.recompute.kind == models::RecomputeKind::every)
+    notes.push_back("recompute " + models::text_of(s.recompute) +
+                    " has no switch in Transformers: checkpoint the layers in the model's code");
+}
+
+void check_exportable(const Workload& w, std::string_view target) {
+  const models::Strategy& s = w.strategy;
+  check(!w.model_config.empty(), ErrorKind::bad_input, [&] {
+    return fmt::format("export --to {}: the plan is of a bare parameter count; plan a model",
+                       target);
+  });
+  check(s.tp == 1 && s.pp == 1 && s.cp == 1 && s.ep == 1, ErrorKind::unsupported, [&] {
+    return fmt::format(
+        "export --to {}: only data-parallel plans are exported (this one has tp {}, "
+        "pp {}, cp {}, ep {})",
+        target, s.tp, s.pp, s.cp, s.ep);
+  });
+}
+
+}  // namespace plimsoll::reports

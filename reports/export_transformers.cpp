@@ -1,0 +1,206 @@
+// A Python snippet. Arguments: transformers 5.17, training_args.py; peft 0.21,
+// tuners/lora/config.py.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "models/lora.h"
+#include "models/model_reader.h"
+#include "reports/export.h"
+#include "reports/export_notes.h"
+#include "reports/json_writer.h"
+
+namespace plimsoll::reports {
+
+using models::OptimizerImpl;
+using models::RecomputeKind;
+using models::Stack;
+using models::Strategy;
+using models::Workload;
+
+namespace {
+
+const char* truth(bool b) {
+  return b ? "True" : "False";
+}
+
+// A JSON document of ours, as a Python literal: no string in it holds these words.
+std::string as_python(std::string text) {
+  for (const auto& [json, python] : {std::pair{": true", ": True"}, {": false", ": False"}})
+    for (std::size_t at = 0; (at = text.find(json, at)) != std::string::npos;)
+      text.replace(at, std::string_view(json).size(), python);
+  for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 5)
+    text.insert(at + 1, "    ");
+  return text;
+}
+
+std::string_view torch_name(DType dtype) {
+  return dtype == DType::bf16 ? "bfloat16" : dtype == DType::fp16 ? "float16" : "float32";
+}
+
+// The last parts of the adapted modules' names; PEFT knows "all-linear" itself, "attention" not.
+std::string target_modules(const Workload& w) {
+  const std::vector<std::string>& targets = w.strategy.lora->targets;
+  if (targets == std::vector<std::string>{"all-linear"}) return "\"all-linear\"";
+  const models::ModelSpec model =
+      models::read_model(w.model_config, w.model_name, w.model_name, {});
+  std::set<std::string> names;
+  for (const models::LoraModule& module : lora_modules(model, *w.strategy.lora))
+    names.insert(module.name.substr(module.name.rfind('.') + 1));
+  const bool by_name = targets != std::vector<std::string>{"attention"};
+  std::string out;
+  const auto add = [&](const std::string& name) {
+    out += (out.empty() ? "" : ", ") + reports::quoted(name);
+  };
+  if (by_name)
+    for (const std::string& target : targets) add(target);
+  else
+    for (const std::string& name : names) add(name);
+  return "[" + out + "]";
+}
+
+std::string load_model(const Workload& w) {
+  const Strategy& s = w.strategy;
+  return fmt::format(
+      "model = AutoModelForCausalLM.from_pretrained(\n"
+      "    {}, dtype=torch.{}, attn_implementation={})\n"
+      "model.config.use_cache = False\n",
+      reports::quoted(hub_id(w)), torch_name(loaded_dtype(s)),
+      s.attention == models::Attention::eager ? "\"eager\"" : "\"sdpa\"");
+}
+
+std::string freeze(const Strategy& s) {
+  if (s.freeze.empty()) return "";
+  const auto list = [](const std::vector<std::string>& patterns) {
+    std::string out;
+    for (const std::string& pattern : patterns)
+      out += (out.empty() ? "" : ", ") + reports::quoted(pattern);
+    return "[" + out + "]";
+  };
+  return fmt::format(
+      "\nfor name, parameter in model.named_parameters():\n"
+      "    frozen = any(fnmatch(name, pattern) for pattern in {})\n"
+      "    trained = any(fnmatch(name, pattern) for pattern in {})\n"
+      "    parameter.requires_grad_(trained or not frozen)\n",
+      list(s.freeze), list(s.train));
+}
+
+std::string adapters(const Workload& w) {
+  if (!w.strategy.lora) return "";
+  const models::Lora& lora = *w.strategy.lora;
+  const bool whole = lora.alpha == static_cast<double>(static_cast<std::int64_t>(lora.alpha));
+  return fmt::format(
+      "\npeft_config = LoraConfig(\n"
+      "    r={}, lora_alpha={}, lora_dropout={}, target_modules={}, task_type=\"CAUSAL_LM\")\n"
+      "model = get_peft_model(model, peft_config{})\n",
+      lora.rank,
+      whole ? std::to_string(static_cast<std::int64_t>(lora.alpha)) : number_text(lora.alpha),
+      number_text(lora.dropout), target_modules(w),
+      lora.dtype == DType::fp32 ? "" : ", autocast_adapter_dtype=False");
+}
+
+// Trainer's names (training_args.py, OptimizerNames).
+std::string optimizer_name(const Strategy& s, Notes& notes) {
+  switch (s.optimizer) {
+    case models::Optimizer::adamw:
+      if (s.optimizer_impl == OptimizerImpl::for_loop)
+        notes.push_back("Trainer has no for-loop AdamW; foreach is used");
+      return s.optimizer_impl == OptimizerImpl::fused ? "adamw_torch_fused" : "adamw_torch";
+    case models::Optimizer::sgd:
+      return "sgd";
+    case models::Optimizer::momentum:
+      notes.push_back("Trainer's sgd has momentum 0: pass an optimizer of your own");
+      return "sgd";
+    default:
+      fail(ErrorKind::unsupported,
+           "export --to transformers: only adamw, sgd and momentum are exported");
+  }
+}
+
+std::string fsdp_arguments(const Strategy& s, Notes& notes) {
+  const bool reshards = s.stack != Stack::pytorch || s.data.zero == 3;
+  if (s.data.shard_group > 0 && s.data.shard_group < s.gpus)
+    notes.push_back(
+        fmt::format("sharding inside groups of {} of {} ranks: pass "
+                    "parallelism_config=ParallelismConfig(dp_replicate_size={}, "
+                    "dp_shard_size={})",
+                    s.data.shard_group, s.gpus, s.gpus / s.data.shard_group, s.data.shard_group));
+  return fmt::format(
+      "    fsdp=True,\n"
+      "    fsdp_config={{\n"
+      "        \"version\": 2,\n"
+      "        \"reshard_after_forward\": {},\n"
+      "        \"auto_wrap_policy\": \"TRANSFORMER_BASED_WRAP\",\n"
+      "        \"activation_checkpointing\": {},\n"
+      "        \"cpu_ram_efficient_loading\": True,\n"
+      "        \"state_dict_type\": \"SHARDED_STATE_DICT\",\n"
+      "    }},\n",
+      truth(reshards), truth(s.recompute.kind == RecomputeKind::full));
+}
+
+bool uses_deepspeed(const Strategy& s) {
+  return s.stack == Stack::deepspeed ||
+         (s.stack == Stack::plimsoll && (s.data.zero == 1 || s.data.zero == 2));
+}
+
+std::string training_arguments(const Workload& w, Notes& notes) {
+  const Strategy& s = w.strategy;
+  const bool deepspeed = uses_deepspeed(s), fsdp = !deepspeed && s.data.zero >= 2;
+  std::string out = fmt::format(
+      "\narguments = TrainingArguments(\n"
+      "    output_dir=\"output\",\n"
+      "    per_device_train_batch_size={},\n"
+      "    gradient_accumulation_steps={},\n",
+      w.batch.micro_batch, w.batch.grad_accum);
+  // Trainer turns DeepSpeed's own precision on with the same arguments.
+  const bool low = s.precision != models::Precision::fp32 && (is_mixed(s.precision) || deepspeed);
+  if (low) out += fmt::format("    {}=True,\n", compute_dtype(s.precision));
+  if (!fsdp && s.recompute.kind == RecomputeKind::full) out += "    gradient_checkpointing=True,\n";
+  out += fmt::format("    optim=\"{}\",\n", optimizer_name(s, notes));
+  if (deepspeed) {
+    std::string json = as_python(deepspeed_json(w, true, notes));
+    return out + "    deepspeed=" + json + ",\n)\n";
+  }
+  if (s.data.zero == 1)
+    notes.push_back("ZeroRedundancyOptimizer has no argument here: pass an optimizer of your own");
+  constexpr std::int64_t mib = 1 << 20;
+  if (!fsdp && s.gpus > 1 && s.stack == Stack::pytorch && s.data.bucket_cap != Bytes(25 * mib))
+    out += fmt::format("    ddp_bucket_cap_mb={},\n", s.data.bucket_cap.value() / mib);
+  if (fsdp) out += fsdp_arguments(s, notes);
+  return out + ")\n";
+}
+
+}  // namespace
+
+Exported export_transformers(const Workload& w) {
+  check_exportable(w, "transformers");
+  const Strategy& s = w.strategy;
+  Exported out;
+  if (s.stack == Stack::plimsoll)
+    out.notes.push_back(
+        "the plan is of stack plimsoll; `plimsoll fit --stack pytorch` or "
+        "deepspeed gives the figures of what this snippet runs");
+  const std::string arguments = training_arguments(w, out.notes);
+  if (s.gpus > 1)
+    out.notes.push_back(
+        fmt::format("start it on {} GPUs with torchrun or accelerate launch", s.gpus));
+  if (uses_deepspeed(s))
+    out.notes.push_back(
+        "with ZeRO stage 3 make TrainingArguments before the model is loaded, so "
+        "that it is loaded in shards");
+  add_model_notes(w, out.notes);
+  std::string& text = out.text;
+  text = as_comments({title(w)}, "#") + as_comments(out.notes, "#");
+  if (!s.freeze.empty()) text += "from fnmatch import fnmatch\n\n";
+  text += "import torch\n";
+  if (s.lora) text += "from peft import LoraConfig, get_peft_model\n";
+  text += "from transformers import AutoModelForCausalLM, TrainingArguments\n";
+  const bool first = uses_deepspeed(s);  // see the note
+  text += first ? arguments + "\n" : "\n";
+  text += load_model(w) + freeze(s) + adapters(w);
+  if (!first) text += arguments;
+  return out;
+}
+
+}  // namespace plimsoll::reports

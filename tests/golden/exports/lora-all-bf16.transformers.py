@@ -1,0 +1,22 @@
+# llama-3.1-8b: stack pytorch, 2 GPUs, ZeRO 0, bf16-mixed, 4096 tokens x 1 x 1
+# start it on 2 GPUs with torchrun or accelerate launch
+# sequences of 4096 tokens are the data's matter (the tokenizer's max_length, or packing)
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained(
+    "meta-llama/Llama-3.1-8B", dtype=torch.bfloat16, attn_implementation="sdpa")
+model.config.use_cache = False
+
+peft_config = LoraConfig(
+    r=8, lora_alpha=16, lora_dropout=0.0, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+model = get_peft_model(model, peft_config, autocast_adapter_dtype=False)
+
+arguments = TrainingArguments(
+    output_dir="output",
+    per_device_train_batch_size=1,
+    gradient_accumulation_steps=1,
+    bf16=True,
+    optim="sgd",
+)

@@ -1,0 +1,22 @@
+# mistral-7b-v0.1: stack pytorch, 1 GPU, ZeRO 0, bf16-mixed, 4096 tokens x 1 x 1
+# sequences of 4096 tokens are the data's matter (the tokenizer's max_length, or packing)
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained(
+    "mistralai/Mistral-7B-v0.1", dtype=torch.bfloat16, attn_implementation="sdpa")
+model.config.use_cache = False
+
+peft_config = LoraConfig(
+    r=16, lora_alpha=32, lora_dropout=0.05, target_modules=["k_proj", "o_proj", "q_proj", "v_proj"], task_type="CAUSAL_LM")
+model = get_peft_model(model, peft_config)
+
+arguments = TrainingArguments(
+    output_dir="output",
+    per_device_train_batch_size=1,
+    gradient_accumulation_steps=1,
+    bf16=True,
+    gradient_checkpointing=True,
+    optim="adamw_torch",
+)

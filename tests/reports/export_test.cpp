@@ -1,0 +1,116 @@
+// Exports against golden copies that DeepSpeed, Accelerate, Transformers and PEFT have loaded
+// (tools/oracle/check_exports.py makes both files of a case).
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "models/workload_reader.h"
+#include "reports/export.h"
+#include "reports/fingerprint.h"
+#include "reports/workload_json.h"
+
+using namespace plimsoll;
+
+namespace {
+
+std::string content(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  REQUIRE(in);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The names of the cases, from NAME.plan.json.
+std::vector<std::string> cases() {
+  std::vector<std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator(PLIMSOLL_GOLDEN "/exports")) {
+    const std::string name = entry.path().filename();
+    constexpr std::string_view suffix = ".plan.json";
+    if (name.ends_with(suffix)) out.push_back(name.substr(0, name.size() - suffix.size()));
+  }
+  return out;
+}
+
+std::string path_of(const std::string& name, const char* suffix) {
+  return PLIMSOLL_GOLDEN "/exports/" + name + suffix;
+}
+
+models::Workload workload_of(const std::string& name) {
+  return models::read_workload(content(path_of(name, ".plan.json")), name);
+}
+
+}  // namespace
+
+TEST_CASE("exports are the files that their owners have loaded") {
+  const std::vector<std::string> names = cases();
+  CHECK(names.size() >= 9);
+  for (const std::string& name : names) {
+    CAPTURE(name);
+    const models::Workload workload = workload_of(name);
+    CHECK(reports::export_deepspeed(workload).text == content(path_of(name, ".deepspeed.json")));
+    CHECK(reports::export_accelerate(workload).text == content(path_of(name, ".accelerate.yaml")));
+    CHECK(reports::export_transformers(workload).text ==
+          content(path_of(name, ".transformers.py")));
+  }
+}
+
+TEST_CASE("a workload that is read from a plan has the plan's fingerprint") {
+  for (const std::string& name : cases()) {
+    CAPTURE(name);
+    const models::Workload workload = workload_of(name);
+    reports::Plan plan;
+    plan.strategy = workload.strategy;
+    plan.batch = workload.batch;
+    plan.config_json = workload.model_config;
+    plan.model_name = workload.model_name;
+    CHECK(workload.fingerprint == reports::fingerprint(reports::canonical_workload(plan)));
+  }
+}
+
+TEST_CASE("a document that is no plan is refused by the field that is wrong") {
+  const std::string good = content(path_of("fsdp", ".plan.json"));
+  const auto message = [](std::string text) -> std::string {
+    try {
+      models::read_workload(text, "p.json");
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::bad_input);
+      return error.message();
+    }
+    return "";
+  };
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    const std::size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    return text.replace(at, from.size(), to);
+  };
+  CHECK(message(good).empty());
+  CHECK(message(changed("plimsoll.plan/1", "plimsoll.gpus/1")).find("plimsoll.gpus/1") !=
+        std::string::npos);
+  CHECK(message(changed("\"zero\": 3", "\"zero\": 4")).find("zero is 4") != std::string::npos);
+  CHECK(message(changed("\"bf16-mixed\"", "\"bf17\"")).find("precision") != std::string::npos);
+  CHECK(message(changed("\"recompute\": \"full\"", "\"recompute\": \"every:0x2\""))
+            .find("recompute") != std::string::npos);
+  CHECK(message(changed("\"strategy\"", "\"strategem\"")).find("strategy is missing") !=
+        std::string::npos);
+  CHECK(message("[]").find("p.json") != std::string::npos);
+}
+
+TEST_CASE("what a target cannot say is said in its notes") {
+  models::Workload workload = workload_of("fsdp-hybrid");
+  const auto mentions = [](const reports::Exported& exported, std::string_view words) {
+    for (const std::string& note : exported.notes)
+      if (note.find(words) != std::string::npos) return true;
+    return false;
+  };
+  CHECK(mentions(reports::export_deepspeed(workload), "groups of 8"));
+  CHECK(mentions(reports::export_deepspeed(workload), "learning rate"));
+  workload.strategy.data.zero = 1;
+  CHECK(mentions(reports::export_accelerate(workload), "ZeroRedundancyOptimizer"));
+  workload.strategy.pp = 2;
+  CHECK_THROWS_AS(reports::export_deepspeed(workload), Error);
+  workload.strategy.pp = 1;
+  workload.model_config.clear();
+  CHECK_THROWS_AS(reports::export_transformers(workload), Error);
+}
