@@ -81,6 +81,7 @@ struct Strategy {
   Recompute recompute;
   Attention attention = Attention::flash;
   Loss loss = Loss::full;
+  bool deterministic = false;  // plimsoll: every stage reduces after every micro-batch
   std::optional<Lora> lora;
   std::vector<std::string> freeze;  // patterns of checkpoint names (shell wildcards)
   std::vector<std::string> train;  // overrides freeze

@@ -128,7 +128,7 @@ std::string moment_name(const StepProgram& program, const Timeline& timeline, st
 }
 
 reports::TensorLine line_of(const StepProgram& program, const Timeline& timeline,
-                            const Lifetime& life) {
+                            const Lifetime& life, bool full) {
   const TensorDecl& tensor = decl_of(program, life);
   const auto peak = static_cast<std::int64_t>(timeline.peak_step);
   return {.name = name_of_tensor(program, life.tensor, life.instance),
@@ -137,7 +137,9 @@ reports::TensorLine line_of(const StepProgram& program, const Timeline& timeline
           .repeat = 1,
           .born = moment_name(program, timeline, life.birth),
           .dies = moment_name(program, timeline, life.death),
-          .at_peak = life.birth <= peak && life.death >= peak};
+          .at_peak = life.birth <= peak && life.death >= peak,
+          .born_op = full ? std::optional(life.birth) : std::nullopt,
+          .dies_op = full ? std::optional(life.death) : std::nullopt};
 }
 
 // Equal tensors of a group as one line, named and dated by the first layer.
@@ -148,7 +150,7 @@ void add_tensors(const StepProgram& program, const Timeline& timeline, bool full
     const TensorDecl& tensor = decl_of(program, life);
     if (life.birth < 0 && tensor.residency != Residency::persistent) continue;
     if (full || tensor.group == kNoGroup || life.instance == 0) {
-      plan.tensors.push_back(line_of(program, timeline, life));
+      plan.tensors.push_back(line_of(program, timeline, life, full));
       continue;
     }
     reports::TensorLine& line = plan.tensors.back();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "planner/arena_replay.h"
 #include "planner/details.h"
 #include "planner/flops.h"
 #include "planner/outside.h"
@@ -126,7 +127,8 @@ std::optional<Bytes> segment_limit(const Capacity& capacity, const Outside& outs
 // says too much).
 Reserved allocate(const StackStep& step, const Timeline& timeline, const Peak& peak,
                   std::optional<Bytes> limit) {
-  if (!step.caching_allocator) return {true, peak.bytes, peak.bytes, peak.resident};
+  if (!step.caching_allocator)
+    return {true, arena_reserved(step.program, timeline), peak.bytes, peak.resident};
   if (limit && *limit >= peak.bytes) {
     const Reserved reserved = replay(step.program, timeline, limit);
     if (reserved.fits) return reserved;
@@ -180,6 +182,17 @@ void add_slack(Bytes slack, Plan& plan) {
                           .at_peak = true});
 }
 
+// Every micro-batch written out, as far as a document can hold it.
+Timeline every_op(const models::StepProgram& program) {
+  constexpr std::int64_t kMostOps = 2'000'000;
+  const std::int64_t ops = ops_in_all(program);
+  check(ops <= kMostOps, ErrorKind::bad_input, [&] {
+    return "--detail: the step has " + std::to_string(ops) + " ops, a document at most " +
+           std::to_string(kMostOps) + "; ask with a smaller --grad-accum";
+  });
+  return unroll(program, Repeats::all);
+}
+
 void add_step(const Question& question, Plan& plan) {
   const ModelParts parts = model_parts(*question.model, question.strategy);
   StackStep step;
@@ -210,7 +223,10 @@ void add_step(const Question& question, Plan& plan) {
   plan.assumptions.push_back({"range of device bytes", "null", "assumed",
                               "no measurement on a GPU stands behind this plan yet"});
   judge(capacity, plan);
-  add_details(step.program, timeline, question.detail, plan);
+  if (question.detail == Detail::full)
+    add_details(step.program, every_op(step.program), question.detail, plan);
+  else
+    add_details(step.program, timeline, question.detail, plan);
   add_slack(allocator.allocated - peak.bytes, plan);
   plan.ranks = {{0, question.strategy.gpus, 0, plan.peak, plan.at_peak, plan.states}};
   if (!plan.fits && capacity.usable && question.remedies)

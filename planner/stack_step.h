@@ -16,7 +16,7 @@ struct StackStep {
   std::vector<reports::Collective> collectives;
   Bytes sent;  // by one GPU in one step
   std::vector<reports::Assumption> assumptions;
-  // The granularity and segments of torch's caching allocator; otherwise one arena without holes.
+  // Reserved bytes by torch's caching allocator; otherwise by our own runtime's arena.
   bool caching_allocator = false;
 };
 

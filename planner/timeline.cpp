@@ -29,24 +29,22 @@ std::int64_t instances(const StepProgram& program, const TensorDecl& decl) {
 // Numbers the instances of all tensors one after another, and notes who touches them when.
 class Unroller {
  public:
-  explicit Unroller(const StepProgram& program) : program_(program) {
-    for (std::size_t i = 0; i < program.tensors.size(); ++i) {
-      begin_.push_back(timeline_.lifetimes.size());
-      const std::int64_t n = instances(program, program.tensors[i]);
-      for (std::int64_t l = 0; l < n; ++l)
-        timeline_.lifetimes.push_back({static_cast<TensorId>(i), l, -1, -1});
-    }
+  Unroller(const StepProgram& program, Repeats repeats) : program_(program), repeats_(repeats) {
+    begin_.resize(program.tensors.size());
+    for (std::size_t i = 0; i < program.tensors.size(); ++i) number(i);
   }
 
   Timeline run() {
-    for (std::uint32_t s = 0; s < program_.segments.size(); ++s) {
-      const Segment& segment = program_.segments[s];
-      const std::int64_t n = program_.repeats(segment);
-      for (std::int64_t t = 0; t < n; ++t)
-        for (std::uint32_t k = segment.op_begin; k < segment.op_end; ++k) {
-          timeline_.steps.push_back({{s, t, k}, {}, {}});
-          touch_operands(segment, segment.descending ? n - 1 - t : t, n, program_.ops[k]);
-        }
+    if (repeats_ == Repeats::all) find_homes();
+    for (std::uint32_t begin = 0; begin < program_.segments.size();) {
+      const std::uint32_t end = block_end(begin);
+      const std::int64_t times = repeats_ == Repeats::all ? program_.segments[begin].times : 1;
+      for (std::int64_t n = 0; n < times; ++n) {
+        for (std::size_t i = 0; n > 0 && i < homes_.size(); ++i)
+          if (homes_[i] == begin) number(i);
+        for (std::uint32_t s = begin; s < end; ++s) walk(s);
+      }
+      begin = end;
     }
     keep_persistent();
     sum_up();
@@ -54,13 +52,65 @@ class Unroller {
   }
 
  private:
+  static constexpr std::uint32_t kNowhere = ~0U, kManyPlaces = kNowhere - 1;
+
+  void number(std::size_t tensor) {
+    begin_[tensor] = timeline_.lifetimes.size();
+    const std::int64_t n = instances(program_, program_.tensors[tensor]);
+    for (std::int64_t l = 0; l < n; ++l)
+      timeline_.lifetimes.push_back({static_cast<TensorId>(tensor), l, -1, -1});
+  }
+
+  // Segments that are repeated together.
+  std::uint32_t block_end(std::uint32_t begin) const {
+    std::uint32_t end = begin + 1;
+    const std::int64_t times = program_.segments[begin].times;
+    while (times > 1 && end < program_.segments.size() && program_.segments[end].times == times)
+      ++end;
+    return end;
+  }
+
+  // For each tensor the one block that touches it.
+  void find_homes() {
+    homes_.assign(program_.tensors.size(), kNowhere);
+    const auto note = [&](TensorId tensor, std::uint32_t block) {
+      if (tensor == kNoTensor) return;
+      std::uint32_t& home = homes_[static_cast<std::size_t>(tensor)];
+      home = home == kNowhere || home == block ? block : kManyPlaces;
+    };
+    for (std::uint32_t begin = 0; begin < program_.segments.size();) {
+      const std::uint32_t end = block_end(begin);
+      for (std::uint32_t s = begin; s < end; ++s)
+        for (std::uint32_t k = program_.segments[s].op_begin; k < program_.segments[s].op_end; ++k)
+          for (const Operand& o : program_.operands_of(program_.ops[k])) {
+            note(o.tensor, begin);
+            note(o.beyond, begin);
+          }
+      begin = end;
+    }
+  }
+
+  void walk(std::uint32_t s) {
+    const Segment& segment = program_.segments[s];
+    const std::int64_t n = program_.repeats(segment);
+    for (std::int64_t t = 0; t < n; ++t)
+      for (std::uint32_t k = segment.op_begin; k < segment.op_end; ++k) {
+        timeline_.steps.push_back({{s, t, k}, {}, {}});
+        touch_operands(segment, segment.descending ? n - 1 - t : t, n, program_.ops[k]);
+      }
+  }
+
   void touch(TensorId tensor, std::int64_t instance) {
     check(instance >= 0 && instance < instances(program_, decl_of(program_, tensor)),
           ErrorKind::internal, "an operand names an instance that does not exist");
-    Lifetime& life = timeline_.lifetimes[begin_[static_cast<std::size_t>(tensor)] +
-                                         static_cast<std::size_t>(instance)];
+    const std::size_t at =
+        begin_[static_cast<std::size_t>(tensor)] + static_cast<std::size_t>(instance);
+    Lifetime& life = timeline_.lifetimes[at];
     const auto now = static_cast<std::int64_t>(timeline_.steps.size()) - 1;
-    if (life.birth < 0) life.birth = now;
+    if (life.birth < 0) {
+      life.birth = now;
+      timeline_.touched.push_back(at);
+    }
     life.death = now;
   }
 
@@ -122,7 +172,9 @@ class Unroller {
   }
 
   const StepProgram& program_;
-  std::vector<std::size_t> begin_;
+  Repeats repeats_;
+  std::vector<std::size_t> begin_;  // of each tensor's instances, in lifetimes
+  std::vector<std::uint32_t> homes_;  // first segment of the block, for each tensor
   Timeline timeline_;
 };
 
@@ -136,8 +188,18 @@ std::string placed(const StepProgram& program, GroupId group, std::int64_t insta
 
 }  // namespace
 
-Timeline unroll(const StepProgram& program) {
-  return Unroller(program).run();
+Timeline unroll(const StepProgram& program, Repeats repeats) {
+  return Unroller(program, repeats).run();
+}
+
+std::int64_t ops_in_all(const StepProgram& program) {
+  std::int64_t ops = 0;
+  for (const Segment& segment : program.segments) {
+    const std::int64_t once =
+        checked_multiply(program.repeats(segment), segment.op_end - segment.op_begin);
+    ops = checked_add(ops, checked_multiply(once, segment.times));
+  }
+  return ops;
 }
 
 reports::ByCategory categories_at(const StepProgram& program, const Timeline& timeline,

@@ -29,11 +29,20 @@ struct Moment {
 struct Timeline {
   std::vector<Moment> steps;
   std::vector<Lifetime> lifetimes;
+  // Indices into `lifetimes`, in the order of the first touch: ops, then operands.
+  std::vector<std::size_t> touched;
   std::size_t peak_step = 0;  // the first that reaches the highest high water
 };
 
+// Equal micro-batches (Segment::times): as they are stored, or one after another, each with
+// tensors of its own. What is touched outside of them too is one tensor.
+enum class Repeats { stored, all };
+
 // Throws Error{internal} where an operand names an instance that does not exist.
-Timeline unroll(const models::StepProgram& program);
+Timeline unroll(const models::StepProgram& program, Repeats repeats = Repeats::stored);
+
+// Ops that `unroll(program, Repeats::all)` walks.
+std::int64_t ops_in_all(const models::StepProgram& program);
 
 // What lives during `step` (its scratch included), by category. The categories sum to high_water.
 reports::ByCategory categories_at(const models::StepProgram& program, const Timeline& timeline,

@@ -221,6 +221,8 @@ void write_tensors(JsonWriter& json, const Plan& plan) {
     json.member("repeat", tensor.repeat);
     json.member("born", tensor.born);
     json.member("dies", tensor.dies);
+    if (tensor.born_op) json.member("born_op", *tensor.born_op);
+    if (tensor.dies_op) json.member("dies_op", *tensor.dies_op);
     json.member("at_peak", tensor.at_peak);
     json.key("ranks");
     json.begin_array(Layout::line);

@@ -68,6 +68,9 @@ struct TensorLine {
   std::int64_t repeat = 1;
   std::string born, dies;
   bool at_peak = false;
+  // With full detail, of the one tensor: points of the timeline at whose op it is born and dies;
+  // -1 before the step, the number of points after it.
+  std::optional<std::int64_t> born_op, dies_op;
 };
 
 struct Assumption {

@@ -118,6 +118,7 @@ void write_strategy(JsonWriter& json, const Strategy& s) {
   json.member("attention", name_of(s.attention));
   json.member("cp", s.cp);
   write_bucket(json, s.data);
+  if (s.deterministic) json.member("deterministic", true);
   json.member("ep", s.ep);
   json.key("freeze");
   write_names(json, s.freeze);

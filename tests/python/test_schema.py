@@ -54,6 +54,8 @@ class Documents(unittest.TestCase):
                       ["--lora-rank", "8", "--lora-targets", "attention", "--param-dtype", "bf16"],
                       ["--gpus", "4", "--zero", "1", "--bucket-cap-mb", "100"],
                       ["--optimizer", "sgd", "--precision", "fp16", "--gpu", "4090"],
+                      ["--stack", "plimsoll", "--gpus", "4", "--zero", "1", "--deterministic",
+                       "--grad-accum", "5", "--seq-len", "16", "--detail"],
                       ["--gpu", "t4", "--micro-batch", "64"]]:
             with self.subTest(words=words):
                 if "--gpu" not in words:
@@ -61,6 +63,31 @@ class Documents(unittest.TestCase):
                 result = plimsoll("fit", "gpt2", "--json", "-", *words)
                 self.assertIn(result.returncode, (0, 1), result.stderr)
                 self.assert_valid("plan", [json.loads(result.stdout)])
+
+    def test_details_say_at_which_op_a_tensor_is_born_and_dies(self):
+        result = plimsoll("fit", "gpt2", "--stack", "plimsoll", "--device", "cpu", "--gpus", "2",
+                          "--zero", "3", "--grad-accum", "4", "--seq-len", "16", "--detail",
+                          "--json", "-")
+        plan = json.loads(result.stdout)
+        ops, live = plan["timeline"], plan["resident_bytes"]
+        # Four micro-batches: the loss is known four times.
+        self.assertEqual(sum(op["op"] == "loss" for op in ops), 4)
+        born, died = [0] * len(ops), [0] * len(ops)
+        for tensor in plan["tensors"]:
+            self.assertEqual(tensor["repeat"], 1)
+            if tensor["born_op"] < 0:
+                self.assertEqual((tensor["born"], tensor["dies"], tensor["dies_op"]),
+                                 ("before the step", "never", len(ops)))
+                continue
+            for text, at in ((tensor["born"], tensor["born_op"]), (tensor["dies"], tensor["dies_op"])):
+                self.assertEqual(text, f"{ops[at]['phase']} {ops[at]['op']}")
+            born[tensor["born_op"]] += tensor["bytes"]
+            died[tensor["dies_op"]] += tensor["bytes"]
+        for op, more, less in zip(ops, born, died):
+            self.assertEqual(op["high_water_bytes"], live + more)
+            live += more - less
+            self.assertEqual(op["allocated_bytes"], live)
+        self.assertEqual(max(op["high_water_bytes"] for op in ops), plan["peak_bytes"])
 
     def test_every_model_of_the_catalog(self):
         names = [m["name"] for m in json.loads(plimsoll("models", "--json", "-").stdout)["models"]]

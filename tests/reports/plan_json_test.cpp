@@ -84,6 +84,14 @@ TEST_CASE(
   CHECK(has(text, R"("fits":false,"verdict":"does not fit",)"));
 }
 
+TEST_CASE("the deterministic mode is another workload, and the word is absent without it") {
+  Plan plan = made_up_plan();
+  const std::string text = canonical_workload(plan);
+  CHECK(!has(text, "deterministic"));
+  plan.strategy.deterministic = true;
+  CHECK(has(canonical_workload(plan), R"("wrap":null},"deterministic":true,"ep":1,)"));
+}
+
 TEST_CASE("the fingerprint follows the question and not the machine, the name or the answer") {
   const Plan plan = made_up_plan();
   const std::string same = fingerprint(canonical_workload(plan));

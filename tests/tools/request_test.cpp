@@ -39,6 +39,12 @@ TEST_CASE("the defaults are those of the contract") {
   CHECK(r.question.cluster.gpu->name == "h100-sxm-80gb");
 }
 
+TEST_CASE("the deterministic mode is our own runtime's") {
+  CHECK(request("gpt2", {{"stack", "plimsoll"}, {"deterministic", ""}})
+            .question.strategy.deterministic);
+  CHECK(refusal("gpt2", {{"deterministic", ""}}).starts_with("--deterministic: belongs to"));
+}
+
 TEST_CASE("the sequence is as long as the model takes, and no longer") {
   CHECK(request("gpt2", {}).question.batch.seq_len == 1024);
   CHECK(refusal("gpt2", {{"seq-len", "1025"}}) ==

@@ -33,6 +33,7 @@ constexpr Option kPlanOptions[] = {
     {"bucket-cap-mb", "MIB", "Data parallel", "DDP's bucket_cap_mb (25)"},
     {"gradient-as-bucket-view", "YES|NO", "Data parallel", "DDP's own knob (no)"},
     {"prefetch", "N", "Data parallel", "units gathered ahead"},
+    {"deterministic", "", "Data parallel", "plimsoll: all stages reduce at the same moments"},
 
     {"tp", "N", "Model parallel", "tensor parallel ranks (1)"},
     {"sequence-parallel", "", "Model parallel", "shard what tensor parallelism replicates"},

@@ -108,6 +108,9 @@ void set_data_parallel(const Options& options, Strategy& s) {
   require(options, "reduce-bucket", !pytorch,
           "belongs to --stack plimsoll; DDP's own knob is --bucket-cap-mb");
   set_parsed(options, "reduce-bucket", size_value, data.bucket_cap);
+  require(options, "deterministic", s.stack == Stack::plimsoll,
+          "belongs to --stack plimsoll; pytorch's own setting changes no memory that is planned");
+  s.deterministic = options.has("deterministic");
   if (data.bucket_cap <= 0_B) refuse_value("reduce-bucket", "0", "must be at least one byte");
 }
 

@@ -38,7 +38,8 @@ void refuse(const Strategy& s) {
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse(question.strategy);
-  StepWriter writer(step.program, parts, question.strategy, question.batch, {});
+  StepWriter writer(step.program, parts, question.strategy, question.batch,
+                    {.deterministic = question.strategy.deterministic});
   writer.write();
   step.states = writer.states();
   writer.add_collectives(step.collectives);

@@ -17,8 +17,7 @@
 namespace plimsoll::planner::own {
 
 struct Rules {
-  // 1: requested bytes; kBlock: the blocks that the allocator hands out.
-  std::int64_t granularity = models::decisions::kBlock;
+  std::int64_t granularity = 1;  // requested bytes; kBlock: the blocks that the arena hands out
   bool deterministic = false;  // every stage reduces after every micro-batch
   bool staged = false;  // the communicator receives into a block of its own
 };
