@@ -1,0 +1,225 @@
+#include "runtime/shard/unit.h"
+
+#include <algorithm>
+
+namespace plimsoll::runtime::shard {
+
+using comm::slice;
+using models::decisions::ReduceMoment;
+
+Unit::Unit(Worker& worker, const Group& group, const models::decisions::UnitNames& names,
+           std::string prefix, std::span<const UnitParameter> parameters,
+           std::int64_t first_element)
+    : worker_(worker),
+      group_(group),
+      names_(names),
+      prefix_(std::move(prefix)),
+      layout_(layout_of(parameters, worker.regime, group.sharding.shards)),
+      first_element_(first_element) {
+  const models::decisions::Sharding& sharding = group.sharding;
+  check(group.shards != nullptr && group.replicas != nullptr &&
+            group.shards->size() == sharding.shards && group.replicas->size() == sharding.replicas,
+        ErrorKind::internal, "the communicators are those of the sharding");
+  check(sharding.stage < 2 || group.moment == ReduceMoment::every_micro_batch, ErrorKind::internal,
+        "stages 2 and 3 reduce each micro-batch");
+  check(group.bucket_cap > Bytes(0), ErrorKind::bad_input, "--reduce-bucket: above 0");
+}
+
+Unit::~Unit() = default;
+
+FlatTensor::Sizes Unit::sizes(State state, Holds holds) const {
+  FlatTensor::Sizes sizes;
+  for (const Part p : kAllParts) {
+    if (p == Part::frozen && state != State::weights) continue;
+    const FlatPart& part = layout_.part(p);
+    const std::int64_t elements = holds == Holds::piece ? part.piece : part.whole;
+    auto& size = sizes[static_cast<std::size_t>(p)];
+    switch (state) {
+      case State::weights:
+        size = {elements, part.dtypes.weight};
+        break;
+      case State::masters:
+        size = {part.dtypes.masters ? elements : 0, DType::fp32};
+        break;
+      case State::first_moment:
+      case State::second_moment:
+        size = {elements, part.dtypes.moments};
+        break;
+      case State::gradients:
+        size = {elements, part.dtypes.gradient};
+        break;
+    }
+  }
+  return sizes;
+}
+
+FlatTensor Unit::make(const char* name, Category category, State state, Holds holds) {
+  return FlatTensor(worker_, prefix_ + name, category, sizes(state, holds));
+}
+
+void Unit::fill_zero(FlatTensor& tensor) {
+  for (const Part p : kAllParts)
+    if (tensor.part(p)) worker_.kernels.fill(0, tensor.part(p));
+}
+
+void Unit::allocate() {
+  const Holds weights = shards_parameters() ? Holds::piece : Holds::whole;
+  const Holds states = shards_states() ? Holds::piece : Holds::whole;
+  parameters_ = make(names_.parameters, Category::parameters, State::weights, weights);
+  masters_ = make(names_.masters, Category::optimizer, State::masters, states);
+  const int moments = moments_of(group_.optimizer);
+  if (moments == 2) {
+    first_moment_ = make(names_.exp_avg, Category::optimizer, State::first_moment, states);
+    second_moment_ = make(names_.exp_avg_sq, Category::optimizer, State::second_moment, states);
+  } else if (moments == 1) {
+    first_moment_ = make(names_.momentum, Category::optimizer, State::first_moment, states);
+  }
+  // Also the padding, which is summed, stepped and gathered like the rest.
+  for (FlatTensor* tensor : {&parameters_, &masters_, &first_moment_, &second_moment_})
+    fill_zero(*tensor);
+}
+
+TensorView Unit::own(FlatTensor& whole, Part part) const {
+  const TensorView view = whole.part(part);
+  return view ? comm::piece_of(view, layout_.shards, shard()) : view;
+}
+
+void Unit::start_gather(Op&) {
+  check(gathers() && !gathered_, ErrorKind::internal,
+        [&] { return prefix_ + names_.gathered + " is gathered once"; });
+  gathered_ = make(names_.gathered, Category::communication, State::weights, Holds::whole);
+  for (const Part p : kAllParts)
+    if (parameters_.part(p))
+      gathers_.push_back(group_.shards->start_all_gather(parameters_.part(p), gathered_.part(p)));
+}
+
+void Unit::finish_gather() const {
+  for (comm::Pending& gather : gathers_) gather.wait();
+  gathers_.clear();
+}
+
+void Unit::free_gathered(Op& op) {
+  finish_gather();
+  op.consume(gathered_.take());
+}
+
+ConstTensorView Unit::value(std::size_t index) const {
+  const Place& place = layout_.places.at(index);
+  if (shards_parameters()) finish_gather();
+  const FlatTensor& from = shards_parameters() ? gathered_ : parameters_;
+  check(static_cast<bool>(from), ErrorKind::internal,
+        [&] { return prefix_ + names_.parameters + ": used when it is not there"; });
+  return slice(from.part(place.part), place.first, place.shape.elements()).as(place.shape);
+}
+
+void Unit::begin_micro_batch(std::int64_t index, std::int64_t count) {
+  check(!reducing_, ErrorKind::internal, "the reductions of a backward are taken in it");
+  micro_batch_ = index;
+  micro_batches_ = count;
+}
+
+// Gradients that are kept have been summed over the ranks: what comes next is summed for itself.
+bool Unit::adds() const {
+  return !shards_gradients() && group_.sharding.reduces() &&
+         group_.moment == ReduceMoment::every_micro_batch && micro_batch_ > 0;
+}
+
+FlatTensor& Unit::written() {
+  return adds() ? gradients_new_ : gradients_;
+}
+
+TensorView Unit::gradient(std::size_t index) {
+  const Place& place = layout_.places.at(index);
+  check(place.part != Part::frozen && !reducing_, ErrorKind::internal,
+        [&] { return prefix_ + names_.gradients + ": written where there is none"; });
+  FlatTensor& whole = written();
+  if (!whole) {
+    whole = make(adds() ? names_.gradients_new : names_.gradients, Category::gradients,
+                 State::gradients, Holds::whole);
+    fill_zero(whole);
+  }
+  return slice(whole.part(place.part), place.first, place.shape.elements()).as(place.shape);
+}
+
+bool Unit::reduces() const {
+  return trains() && group_.sharding.reduces() &&
+         (group_.moment == ReduceMoment::every_micro_batch || micro_batch_ == micro_batches_ - 1);
+}
+
+bool Unit::holds() const {
+  return reduces() && (shards_gradients() || adds());
+}
+
+// Elements of a message: at most bucket_cap bytes of `pieces` pieces together, at least one each.
+std::int64_t Unit::bucket(DType dtype, std::int64_t pieces) const {
+  const std::int64_t element = bits(dtype) / 8 * pieces;
+  const std::int64_t step = models::decisions::alignment_elements(dtype);
+  const std::int64_t most = std::max<std::int64_t>(1, group_.bucket_cap.value() / element);
+  return most >= step ? most / step * step : most;
+}
+
+void Unit::start_all_reduce(TensorView flat) {
+  const std::int64_t most = bucket(flat.dtype, 1);
+  for (std::int64_t first = 0; first < flat.elements(); first += most)
+    reductions_.push_back(group_.replicas->start_all_reduce(
+        slice(flat, first, std::min(most, flat.elements() - first))));
+}
+
+void Unit::start_reduce(Op&) {
+  FlatTensor& whole = written();
+  check(reduces() && !reducing_ && whole, ErrorKind::internal, [&] {
+    return prefix_ + names_.gradients + ": reduced once, when backward has written them";
+  });
+  for (const Part p : kTrainedParts) {
+    const TensorView flat = whole.part(p);
+    if (!flat) continue;
+    if (!shards_states()) {
+      start_all_reduce(flat);
+      continue;
+    }
+    const std::int64_t piece = layout_.part(p).piece, most = bucket(flat.dtype, layout_.shards);
+    for (std::int64_t first = 0; first < piece; first += most)
+      reductions_.push_back(
+          group_.shards->start_reduce_scatter(flat, {first, std::min(most, piece - first)}));
+  }
+  reducing_ = true;
+}
+
+void Unit::finish_reduce() {
+  for (comm::Pending& reduction : reductions_) reduction.wait();
+  reductions_.clear();
+}
+
+void Unit::take_reduced(Op& op) {
+  if (!reducing_) return;
+  finish_reduce();
+  FlatTensor& whole = written();
+  if (shards_states() && group_.sharding.replicas > 1) {
+    for (const Part p : kTrainedParts)
+      if (whole.part(p)) start_all_reduce(own(whole, p));
+    finish_reduce();
+  }
+  reducing_ = false;
+  if (shards_gradients()) {
+    const bool first = !gradients_shard_;
+    if (first)
+      gradients_shard_ =
+          make(names_.gradients_shard, Category::gradients, State::gradients, Holds::piece);
+    for (const Part p : kTrainedParts) {
+      if (!whole.part(p)) continue;
+      const ConstTensorView sum = own(whole, p);
+      if (first)
+        worker_.device.copy(gradients_shard_.part(p).data, sum.data,
+                            storage(Count(sum.elements()), sum.dtype));
+      else
+        worker_.kernels.add(sum, gradients_shard_.part(p));
+    }
+    op.consume(whole.take());
+  } else if (adds()) {
+    for (const Part p : kTrainedParts)
+      if (whole.part(p)) worker_.kernels.add(own(whole, p), own(gradients_, p));
+    op.consume(whole.take());
+  }
+}
+
+}  // namespace plimsoll::runtime::shard

@@ -1,0 +1,133 @@
+// One unit of parameters on one rank: what it stores, gathers, reduces and steps under a sharding
+// (models/decisions/sharding.h).
+//
+// Methods that take an Op are called inside it; what dies is consumed by it. All ranks call them in
+// the same order.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "models/decisions/unit_names.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/optimizer.h"
+#include "runtime/parameter.h"
+#include "runtime/shard/flat_tensor.h"
+
+namespace plimsoll::runtime::shard {
+
+// The same for all units of a rank.
+struct Group {
+  models::decisions::Sharding sharding;
+  models::decisions::ReduceMoment moment = models::decisions::ReduceMoment::last_micro_batch;
+  Bytes bucket_cap = models::DataParallel().bucket_cap;
+  comm::Communicator* shards = nullptr;  // ranks that share one copy
+  comm::Communicator* replicas = nullptr;  // ranks that hold the same piece
+  models::Optimizer optimizer = models::Optimizer::adamw;
+};
+
+// Whole values of a parameter on the host, from element `first` on.
+using Reader = std::function<void(std::size_t parameter, std::int64_t first, std::span<float> to)>;
+
+enum class State : std::uint8_t { weights, masters, first_moment, second_moment, gradients };
+
+class Unit final : public ParameterStore {
+ public:
+  // `first_element`: sum of layout().trained_elements() of the units before. `prefix`: "layers.3.",
+  // or nothing.
+  Unit(Worker& worker, const Group& group, const models::decisions::UnitNames& names,
+       std::string prefix, std::span<const UnitParameter> parameters, std::int64_t first_element);
+  ~Unit() override;
+
+  const UnitLayout& layout() const { return layout_; }
+  const models::decisions::UnitNames& names() const { return names_; }
+  const std::string& prefix() const { return prefix_; }
+  bool trains() const { return layout_.trains(); }
+
+  // Before the first step: parameters, masters, moments (which are set to 0).
+  void allocate();
+  // Weights, and masters from the unrounded values; or another state, for a training checkpoint.
+  void load(const Reader& read, State state = State::weights);
+  // Whole, for each parameter; empty where it has no such state. All ranks of the sharding group
+  // call it, between steps (State::gradients: before `step`). Stage 3 gathers into a temporary.
+  std::vector<std::vector<float>> whole(State state);
+
+  // Stage 3. `value` waits for a gather that was started.
+  bool gathers() const { return group_.sharding.stage == 3; }
+  bool gathered() const { return static_cast<bool>(gathered_); }
+  void start_gather(Op& op);
+  void free_gathered(Op& op);
+  ConstTensorView value(std::size_t index) const override;
+
+  // Before a micro-batch's forward: `index` of `count` in this step.
+  void begin_micro_batch(std::int64_t index, std::int64_t count);
+  TensorView gradient(std::size_t index) override;
+  // Whether this micro-batch's gradients are reduced when the unit's backward is done.
+  bool reduces() const;
+  // Whether take_reduced makes, moves or ends a tensor (stages 2 and 3; gradients.new): there is an
+  // op for it. Otherwise the sum is in place, and take_reduced only waits.
+  bool holds() const;
+  void start_reduce(Op& op);
+  void take_reduced(Op& op);
+  bool reducing() const { return reducing_; }
+
+  // This rank's elements of a trained parameter's gradient.
+  struct GradientPiece {
+    std::size_t parameter = 0;
+    std::int64_t first = 0, count = 0;  // in the parameter; 0: no element of it is here
+    ConstTensorView piece;
+  };
+  std::vector<GradientPiece> gradient_pieces();  // one for each trained parameter, in order
+
+  // The optimizer, in place; the gradients die with the op.
+  void step(Op& op, const OptimizerStep& step);
+  // Stages 1 and 2.
+  bool gathers_stepped() const;
+  void gather_stepped(Op& op);
+
+ private:
+  enum class Holds : std::uint8_t { whole, piece };
+  FlatTensor::Sizes sizes(State state, Holds holds) const;
+  FlatTensor make(const char* name, Category category, State state, Holds holds);
+  void fill_zero(FlatTensor& tensor);
+
+  std::int64_t shard() const { return group_.shards->rank(); }
+  bool shards_parameters() const { return group_.sharding.stage == 3; }
+  bool shards_gradients() const { return group_.sharding.stage >= 2; }
+  bool shards_states() const { return group_.sharding.stage >= 1; }
+  TensorView own(FlatTensor& whole, Part part) const;  // this rank's piece of a whole part
+  TensorView own_gradient(Part part);
+
+  FlatTensor& written();  // what this micro-batch's backward writes
+  bool adds() const;  // it is gradients.new
+  std::int64_t bucket(DType dtype, std::int64_t pieces) const;
+  void start_all_reduce(TensorView flat);  // over the replicas
+  void finish_reduce();
+  void finish_gather() const;
+
+  FlatTensor* stored(State state);
+  bool is_piece(State state) const;
+  // What is stored here of a parameter's elements first .. first + count: those from `from` on.
+  TensorView part_of_parameter(State state, std::size_t index, std::int64_t first,
+                               std::int64_t count, std::int64_t& from);
+  void store(State state, std::size_t index, std::int64_t first, std::span<const float> values);
+
+  Worker& worker_;
+  Group group_;
+  models::decisions::UnitNames names_;
+  std::string prefix_;
+  UnitLayout layout_;
+  std::int64_t first_element_;
+  std::int64_t micro_batch_ = 0, micro_batches_ = 1;
+
+  FlatTensor parameters_, masters_, first_moment_, second_moment_;
+  FlatTensor gathered_;
+  FlatTensor gradients_, gradients_new_, gradients_shard_;
+  bool reducing_ = false;
+  // Last, so that they end first: nobody reads memory that is gone.
+  std::vector<comm::Pending> reductions_;
+  mutable std::vector<comm::Pending> gathers_;
+};
+
+}  // namespace plimsoll::runtime::shard

@@ -1,0 +1,51 @@
+#include "runtime/shard/unit_layout.h"
+
+#include <algorithm>
+
+namespace plimsoll::runtime::shard {
+
+namespace {
+
+std::int64_t aligned(std::int64_t elements, std::int64_t step) {
+  return checked_multiply(ceil_divide(elements, step), step);
+}
+
+}  // namespace
+
+UnitLayout layout_of(std::span<const UnitParameter> parameters,
+                     const models::decisions::Regime& regime, std::int64_t shards) {
+  check(shards >= 1, ErrorKind::internal, "a unit has at least one shard");
+  UnitLayout layout;
+  layout.shards = shards;
+  layout.parts[static_cast<std::size_t>(Part::frozen)].dtypes.weight = regime.compute;
+  layout.parts[static_cast<std::size_t>(Part::trained)].dtypes = regime.base;
+  layout.parts[static_cast<std::size_t>(Part::adapters)].dtypes = regime.adapters;
+  for (const UnitParameter& parameter : parameters) {
+    const Part p =
+        parameter.adapter ? Part::adapters : (parameter.trained ? Part::trained : Part::frozen);
+    check(!parameter.adapter || parameter.trained, ErrorKind::internal,
+          [&] { return parameter.name + ": adapters are trained"; });
+    FlatPart& part = layout.parts[static_cast<std::size_t>(p)];
+    layout.places.push_back({p, part.length, parameter.shape});
+    part.length = checked_add(part.length,
+                              aligned(parameter.shape.elements(),
+                                      models::decisions::alignment_elements(part.dtypes.weight)));
+  }
+  for (FlatPart& part : layout.parts) {
+    const std::int64_t step = models::decisions::alignment_elements(part.dtypes.weight);
+    part.whole = aligned(part.length, checked_multiply(shards, step));
+    part.piece = part.whole / shards;
+  }
+  return layout;
+}
+
+Overlap UnitLayout::in_piece(std::size_t index, std::int64_t shard) const {
+  const Place& place = places[index];
+  const std::int64_t piece = part(place.part).piece;
+  const std::int64_t begin = std::max(place.first, shard * piece);
+  const std::int64_t end = std::min(place.first + place.shape.elements(), (shard + 1) * piece);
+  if (end <= begin) return {};
+  return {begin - place.first, end - begin, begin - shard * piece};
+}
+
+}  // namespace plimsoll::runtime::shard

@@ -1,0 +1,163 @@
+// A unit's states: in from a source, out to a file, and through the optimizer.
+#include <algorithm>
+
+#include "runtime/shard/host_copy.h"
+#include "runtime/shard/unit.h"
+
+namespace plimsoll::runtime::shard {
+
+using comm::slice;
+
+namespace {
+
+constexpr std::int64_t kHostBlock = 1 << 16;  // elements that stand on the host at a time
+
+}  // namespace
+
+FlatTensor* Unit::stored(State state) {
+  switch (state) {
+    case State::weights:
+      return &parameters_;
+    case State::masters:
+      return &masters_;
+    case State::first_moment:
+      return &first_moment_;
+    case State::second_moment:
+      return &second_moment_;
+    case State::gradients:
+      return gradients_shard_ ? &gradients_shard_ : &gradients_;
+  }
+  return nullptr;
+}
+
+bool Unit::is_piece(State state) const {
+  switch (state) {
+    case State::weights:
+      return shards_parameters();
+    case State::gradients:
+      return shards_gradients();
+    default:
+      return shards_states();
+  }
+}
+
+TensorView Unit::part_of_parameter(State state, std::size_t index, std::int64_t first,
+                                   std::int64_t count, std::int64_t& from) {
+  const Place& place = layout_.places[index];
+  const TensorView flat = stored(state)->part(place.part);
+  from = first;
+  if (!flat) return {};
+  if (!is_piece(state)) return slice(flat, place.first + first, count);
+  const Overlap here = layout_.in_piece(index, shard());
+  const std::int64_t begin = std::max(first, here.first);
+  const std::int64_t end = std::min(first + count, here.first + here.count);
+  if (end <= begin) return {};
+  from = begin;
+  return slice(flat, here.offset + begin - here.first, end - begin);
+}
+
+void Unit::store(State state, std::size_t index, std::int64_t first,
+                 std::span<const float> values) {
+  std::int64_t from = 0;
+  const TensorView to =
+      part_of_parameter(state, index, first, static_cast<std::int64_t>(values.size()), from);
+  if (to)
+    write_values(worker_.device,
+                 values.subspan(static_cast<std::size_t>(from - first),
+                                static_cast<std::size_t>(to.elements())),
+                 to);
+}
+
+void Unit::load(const Reader& read, State state) {
+  check(state != State::gradients && stored(State::weights), ErrorKind::internal,
+        "states are loaded when they are allocated");
+  std::vector<float> values;
+  for (std::size_t i = 0; i < layout_.places.size(); ++i) {
+    if (!stored(state)->part(layout_.places[i].part)) continue;
+    // The weights' share of a rank holds the masters' share, under every stage.
+    Overlap here{0, layout_.places[i].shape.elements(), 0};
+    if (is_piece(state)) here = layout_.in_piece(i, shard());
+    const std::int64_t end = here.first + here.count;
+    for (std::int64_t first = here.first; first < end; first += kHostBlock) {
+      values.resize(static_cast<std::size_t>(std::min(kHostBlock, end - first)));
+      read(i, first, values);
+      store(state, i, first, values);
+      if (state == State::weights) store(State::masters, i, first, values);
+    }
+  }
+}
+
+std::vector<std::vector<float>> Unit::whole(State state) {
+  FlatTensor* source = stored(state);
+  FlatTensor gathered;
+  // Stage 1 sums in place: only this rank's piece of the whole gradients is the sum.
+  const bool gathers = is_piece(state) || (state == State::gradients && shards_states());
+  if (gathers && *source) {
+    gathered = make(names_.gathered, Category::communication, state, Holds::whole);
+    for (const Part p : kAllParts) {
+      if (!source->part(p)) continue;
+      group_.shards->all_gather(is_piece(state) ? source->part(p) : own(*source, p),
+                                gathered.part(p));
+    }
+    source = &gathered;
+  }
+  std::vector<std::vector<float>> values;
+  for (const Place& place : layout_.places) {
+    values.emplace_back();
+    const TensorView flat = source->part(place.part);
+    if (!flat) continue;
+    values.back().resize(static_cast<std::size_t>(place.shape.elements()));
+    read_values(worker_.device, slice(flat, place.first, place.shape.elements()), values.back());
+  }
+  return values;
+}
+
+TensorView Unit::own_gradient(Part part) {
+  return shards_gradients() ? gradients_shard_.part(part) : own(gradients_, part);
+}
+
+std::vector<Unit::GradientPiece> Unit::gradient_pieces() {
+  std::vector<GradientPiece> pieces;
+  for (std::size_t i = 0; i < layout_.places.size(); ++i) {
+    const Part part = layout_.places[i].part;
+    if (part == Part::frozen) continue;
+    const TensorView flat = own_gradient(part);
+    check(static_cast<bool>(flat), ErrorKind::internal,
+          [&] { return prefix_ + names_.gradients + ": read before backward has made them"; });
+    const Overlap here = layout_.in_piece(i, shard());
+    pieces.push_back({i, here.first, here.count, {}});
+    if (here.count > 0) pieces.back().piece = slice(flat, here.offset, here.count);
+  }
+  return pieces;
+}
+
+void Unit::step(Op& op, const OptimizerStep& step) {
+  std::int64_t first_element = first_element_;
+  for (const Part p : kTrainedParts) {
+    const FlatPart& part = layout_.part(p);
+    if (part.length == 0) continue;
+    OptimizerOperands operands;
+    operands.weight = shards_parameters() ? parameters_.part(p) : own(parameters_, p);
+    operands.master = masters_.part(p);
+    operands.first_moment = first_moment_.part(p);
+    operands.second_moment = second_moment_.part(p);
+    operands.gradient = own_gradient(p);
+    operands.first_element = first_element + shard() * part.piece;
+    take_step(worker_, step, operands);
+    first_element += part.length;
+  }
+  op.consume(gradients_.take());
+  op.consume(gradients_shard_.take());
+}
+
+bool Unit::gathers_stepped() const {
+  return trains() && shards_states() && !shards_parameters();
+}
+
+void Unit::gather_stepped(Op&) {
+  check(gathers_stepped(), ErrorKind::internal, "stages 1 and 2 gather what they have stepped");
+  for (const Part p : kTrainedParts)
+    if (parameters_.part(p)) group_.shards->all_gather(parameters_.part(p));
+}
+
+}  // namespace plimsoll::runtime::shard
