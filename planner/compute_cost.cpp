@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "planner/row_traffic.h"
+
 namespace plimsoll::planner {
 
 using models::OptimizerImpl;
@@ -19,25 +21,26 @@ Cost operator*(double times, const Cost& cost) {
   return {times * cost.products, times * cost.memory, times * cost.launches};
 }
 
-double GpuRates::rate(DType dtype) const {
-  return products[dtype == DType::fp32 ? 0 : dtype == DType::bf16 ? 1 : 2];
-}
-
 namespace {
 
-// The host's time to issue one operation of eager PyTorch, and of a captured or native runtime.
+// The host's time to issue one kernel: Python and the dispatcher of eager PyTorch; a runtime of its
+// own, or compiled code. Assumed: a few microseconds by every profile, by the host's speed.
 constexpr double kEagerLaunch = 6e-6, kNativeLaunch = 3e-6;
 
-// A product of cuBLAS covers its output in tiles, the largest of 128 x 256 elements (NVIDIA,
-// "Matrix Multiplication Background User's Guide", tile and wave quantization).
-constexpr double kTile = 128.0 * 256.0;
+// A product covers its output in tiles, the largest of 256 x 128 elements, a wave of them at a time
+// (NVIDIA, "Matrix Multiplication Background User's Guide", sections 3.2 and 3.3).
+constexpr double kTile = 256.0 * 128.0;
+
+// Attention's causal tiles are computed whole along the diagonal: 128 rows and columns of them
+// (FlashAttention-2, arXiv 2307.08691, section 3.3).
+constexpr double kAttentionTile = 128;
 
 Cost product(const GpuRates& gpu, const Execution& e, double m, double n, double k) {
-  const double width = e.compute == DType::fp32 ? 4 : 2;
-  // On average the last wave of tiles is half full.
-  const double waves = m * n / kTile / gpu.multiprocessors;
-  const double compute = 2 * m * n * k / gpu.rate(e.compute) * (waves + 0.5) / waves;
-  const double memory = width * (m * k + k * n + m * n) / gpu.memory;
+  const double rate = gpu.products[rate_index(e.compute)];
+  // The last wave is on average half full.
+  const double wave = kTile * gpu.multiprocessors;
+  const double compute = 2 * (m * n + wave / 2) * k / rate;
+  const double memory = e.low * (m * k + k * n + m * n) / gpu.memory;
   return compute >= memory ? Cost{compute, 0, 0} : Cost{0, memory, 0};
 }
 
@@ -46,7 +49,7 @@ struct ProductWork {
 };
 
 // y = x W, dx = dy W', dW = x' dy; adapters beside it.
-ProductWork linear(const GpuRates& gpu, const Execution& e, const LayerCost::Product& p,
+ProductWork linear(const GpuRates& gpu, const Execution& e, const ProductShape& p,
                    bool input_grad) {
   const double t = e.tokens;
   ProductWork work;
@@ -58,75 +61,73 @@ ProductWork linear(const GpuRates& gpu, const Execution& e, const LayerCost::Pro
     work.forward += product(gpu, e, t, p.out, p.rank);
     work.backward += 2 * product(gpu, e, t, p.rank, p.out);
     work.backward += 2 * product(gpu, e, t, p.in, p.rank);
+    const RowTraffic rows = adapter_traffic(p, e);
+    work.forward.memory += rows.forward * t / gpu.memory;
+    work.backward.memory += rows.backward * t / gpu.memory;
   }
-  if (e.autocast) {  // x is read in the residual's dtype and written in the product's; W too
-    const double cast = (p.cast_input ? t * p.in * (e.residual + 2) : 0) + p.in * p.out * 6;
-    work.forward.memory += cast / gpu.memory;
-    work.backward.memory += (p.train_weight ? cast : 0) / gpu.memory;
+  if (e.autocast) {  // operands are read in the stream's dtype and written in the product's
+    const double input = p.cast_input ? t * p.in * (e.residual + e.low) : 0;
+    const double weight = p.in * p.out * (e.residual + e.low);
+    work.forward.memory += (input + weight) / gpu.memory;
+    work.backward.memory += (input + (p.train_weight ? weight : 0)) / gpu.memory;
   }
   return work;
 }
 
-// Fused attention reads q, k, v once and computes both products in one kernel.
 ProductWork attention(const GpuRates& gpu, const LayerCost& layer, const Execution& e) {
   const double seen = layer.window > 0 ? std::min(e.seq_len, layer.window) : e.seq_len;
-  const double flops = 2 * e.tokens * layer.q_width * seen;  // the causal half
+  const std::size_t i = rate_index(e.compute);
   ProductWork work;
   if (e.flash) {
-    // Blocks of 128 rows: the diagonal ones are computed whole.
-    const double filled = seen / (seen + 128);
-    work.forward.products = flops / (gpu.rate(e.compute) * gpu.attention_forward * filled);
-    work.backward.products = 2.5 * flops / (gpu.rate(e.compute) * gpu.attention_backward * filled);
+    // Two products of the causal half; backward has five (FlashAttention-2, algorithm 2).
+    const double flops = 2 * e.tokens * layer.q_width * (seen + kAttentionTile);
+    work.forward.products = flops / gpu.attention_forward[i];
+    work.backward.products = 2.5 * flops / gpu.attention_backward[i];
     return work;
   }
-  // Both halves of the score matrix, written and read by scale, mask, softmax and dropout.
-  const double heads = layer.q_width / 128;
-  const double scores = e.tokens * e.seq_len * heads;
-  work.forward.products = 2 * flops / gpu.rate(e.compute);
-  work.backward.products = 4 * flops / gpu.rate(e.compute);
-  work.forward.memory = 20 * scores / gpu.memory;
-  work.backward.memory = 28 * scores / gpu.memory;
+  // The whole matrix of scores. transformers, eager_attention_forward: written 2, scaled 4, masked
+  // 4, softmax in fp32 6, to the dtype 6, read 2; about as much again and half backward.
+  const double flops = 4 * e.tokens * layer.q_width * e.seq_len;
+  const double scores = e.tokens * e.seq_len * layer.heads;
+  work.forward.products = flops / gpu.products[i];
+  work.backward.products = 2 * flops / gpu.products[i];
+  work.forward.memory = 12 * e.low * scores / gpu.memory;
+  work.backward.memory = 18 * e.low * scores / gpu.memory;
   return work;
 }
 
-// Bytes that row-wise operations of a layer move for a token, forward.
-double row_bytes(const LayerCost& layer, const Execution& e) {
-  const double r = e.residual, c = e.compute == DType::fp32 ? 4 : 2;
-  const double to_fp32 = r < 4 ? 2 * (r + 4) : 0;
-  // LlamaRMSNorm: pow, mean, two products in fp32; LayerNorm is one kernel.
-  const double norm = e.fused || !layer.rms_norm ? 2 * r : to_fp32 + 20 + 2 * r;
-  const double rope = layer.rope ? (e.fused ? 2 : 10) * c * (layer.q_width + layer.kv_width) : 0;
-  const double gate = layer.swiglu ? (e.fused ? 3 : 5) * c * layer.ffn : 2 * c * layer.ffn;
-  return (2 * norm + 2 * (2 * r + c)) * layer.hidden + rope + gate +
-         (layer.qk_norm ? norm * (layer.q_width + layer.kv_width) : 0);
+bool mixed(Precision precision) {
+  return precision == Precision::bf16_mixed || precision == Precision::fp16_mixed;
+}
+
+double width(DType dtype) {
+  return static_cast<double>(bits(dtype)) / 8;
 }
 
 }  // namespace
 
-GpuRates gpu_rates(const models::Gpu& gpu) {
-  GpuRates rates;
-  const double fraction = gpu.family == "ampere" ? 0.82 : gpu.family == "hopper" ? 0.66 : 0.7;
-  rates.products = {fraction * gpu.fp32_flops.value_or(0), fraction * gpu.bf16_flops.value_or(0),
-                    fraction * gpu.fp16_flops.value_or(0)};
-  rates.attention_forward = 0.75;
-  rates.attention_backward = 0.65;
-  rates.memory = 0.85 * gpu.memory_bandwidth;
-  rates.multiprocessors = gpu.multiprocessors.value_or(100);
-  return rates;
-}
-
 Execution execution_of(const models::Strategy& s, const models::Batch& batch) {
   Execution e;
-  const bool mixed = s.precision == Precision::bf16_mixed || s.precision == Precision::fp16_mixed;
+  const bool torch = s.stack == Stack::pytorch, fsdp = torch && s.data.zero >= 2;
   const bool fp16 = s.precision == Precision::fp16_mixed || s.precision == Precision::fp16;
   e.compute = s.precision == Precision::fp32 ? DType::fp32 : fp16 ? DType::fp16 : DType::bf16;
-  const double low = e.compute == DType::fp32 ? 4 : 2;
-  e.autocast = mixed && s.stack == Stack::pytorch && s.data.zero < 2;
-  e.residual = e.weight =
-      e.autocast && s.param_dtype.value_or(DType::fp32) == DType::fp32 ? 4 : low;
-  e.autocast = e.autocast && e.residual > low;
-  e.fused = s.stack == Stack::plimsoll || s.compile || s.kernels != models::Kernels::eager;
+  e.low = width(e.compute);
+  // Under autocast (DDP) modules hold --param-dtype; FSDP's policy and the other stacks cast all.
+  const double own = mixed(s.precision) ? width(s.param_dtype.value_or(DType::fp32)) : e.low;
+  e.residual = torch && !fsdp ? own : e.low;
+  e.autocast = e.residual > e.low;
+  e.gathered = torch && !fsdp ? own : e.low;
+  e.stored = mixed(s.precision) ? (torch && !fsdp ? own : 4) : e.low;
+  e.reduced = e.gathered;
+  if (s.grad_dtype) e.reduced = width(*s.grad_dtype);
+  if (s.data.reduce_dtype) e.reduced = width(*s.data.reduce_dtype);
+  e.fused = !torch || s.compile || s.kernels != models::Kernels::eager;
+  if (s.stack == Stack::deepspeed) e.fused = s.kernels != models::Kernels::eager;
+  e.fused_loss = s.loss != models::Loss::full;
   e.flash = s.attention == models::Attention::flash;
+  e.adapters_cast = s.lora && torch && width(s.lora->dtype) > e.low;
+  e.adapter_dropout = s.lora ? s.lora->dropout : 0;
+  e.launch = s.stack == Stack::plimsoll || s.compile ? kNativeLaunch : kEagerLaunch;
   e.seq_len = static_cast<double>(batch.seq_len);
   e.tokens = static_cast<double>(batch.tokens());
   return e;
@@ -138,21 +139,24 @@ LayerCost layer_cost(const LayerRun& run, const models::Decoder& d) {
   for (const LinearPart* part :
        {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
     if (part->in == 0) continue;
-    // What o and down read comes out of a product's dtype already.
+    // What o and down read comes out of a product in its dtype already.
     const bool cast = part != &layer.o && part != &layer.down;
-    cost.products[cost.count++] = {static_cast<double>(part->in), static_cast<double>(part->out),
-                                   static_cast<double>(part->lora_rank), part->train_weight, cast};
+    cost.products[cost.count] = {static_cast<double>(part->in), static_cast<double>(part->out),
+                                 static_cast<double>(part->lora_rank), part->train_weight, cast};
+    cost.last = cost.count++;
   }
-  cost.copies = run.count;
+  cost.copies = static_cast<double>(run.count);
   cost.hidden = static_cast<double>(d.hidden);
   cost.q_width = static_cast<double>(d.q_width());
   cost.kv_width = static_cast<double>(d.kv_width());
+  cost.heads = static_cast<double>(d.heads);
   cost.ffn = static_cast<double>(d.ffn);
   cost.window = static_cast<double>(d.window);
   cost.swiglu = d.mlp == models::MlpKind::swiglu;
   cost.rope = d.position == models::PositionKind::rope;
   cost.rms_norm = d.norm == models::NormKind::rms_norm;
   cost.qk_norm = d.qk_norm;
+  cost.python_gelu = d.python_gelu;
   cost.input_grad = run.input_grad;
   cost.trains = layer.trains();
   for (const Parameter& p : layer.parameters) {
@@ -186,58 +190,58 @@ EndsCost ends_cost(const ModelParts& parts) {
 LayerWork layer_work(const GpuRates& gpu, const LayerCost& layer, const Execution& e) {
   LayerWork work;
   const bool backward = layer.input_grad || layer.trains;
+  Cost last;
   for (std::size_t i = 0; i < layer.count; ++i) {
     const ProductWork one = linear(gpu, e, layer.products[i], layer.input_grad);
     work.forward += one.forward;
-    work.backward += one.backward;
+    if (backward) work.backward += one.backward;
+    if (i == layer.last) last = one.forward;
   }
   const ProductWork scores = attention(gpu, layer, e);
   work.attention = scores.forward;
   work.forward += scores.forward;
-  if (backward) work.backward += scores.backward;
-  const double rows = row_bytes(layer, e) * e.tokens / gpu.memory;
-  work.forward.memory += rows;
-  if (backward) work.backward.memory += 2 * rows;
-  const double launch = e.fused ? kNativeLaunch : kEagerLaunch;
-  const double kernels = e.fused ? 16 : layer.rms_norm ? 45 : 25;
-  work.forward.launches = kernels * launch;
-  if (backward) work.backward.launches = 2 * kernels * launch;
+  const RowTraffic rows = layer_traffic(layer, e);
+  const double kernels = layer_kernels(layer, e);
+  work.forward += {0, rows.forward * e.tokens / gpu.memory, kernels * e.launch};
+  work.again = work.forward;
+  work.again.products -= last.products;
+  work.again.memory -= last.memory;
+  if (!backward) return work;
+  work.backward += scores.backward;
+  work.backward += {0, rows.backward * e.tokens / gpu.memory, 2 * kernels * e.launch};
   return work;
 }
 
 EndsWork ends_work(const GpuRates& gpu, const EndsCost& ends, const Execution& e) {
-  EndsWork work;
-  const double width = e.compute == DType::fp32 ? 4 : 2;
-  work.embedding.memory = 2 * e.residual * e.tokens * ends.hidden / gpu.memory;
-  if (ends.embedding_trainable > 0) work.embedding_backward = 2 * work.embedding;
   const ProductWork head = linear(gpu, e, ends.head, true);
-  // The loss in fp32: logits converted, log-softmax, its gradient, converted back.
-  const double logits = e.tokens * ends.vocab / gpu.memory;
-  work.head = head.forward;
-  work.head.memory += logits * (e.fused ? 2 * width : (width + 4) + 8);
-  work.head_backward = head.backward;
-  work.head_backward.memory += logits * (e.fused ? 2 * width : 12 + (width + 4));
+  const RowTraffic loss = loss_traffic(ends.vocab, e);
+  EndsWork work{head.forward, head.backward};
+  // A row of the table read and written; backward the gradient's rows added.
+  const double row = 2 * e.residual * ends.hidden;
+  work.forward.memory += (loss.forward + row) * e.tokens / gpu.memory;
+  work.backward.memory +=
+      (loss.backward + (ends.embedding_trainable > 0 ? 1.5 * row : 0)) * e.tokens / gpu.memory;
   return work;
 }
 
-Cost optimizer_cost(const GpuRates& gpu, const models::Strategy& s, double elements,
-                    double tensors) {
-  const bool fused = s.stack != Stack::pytorch || s.optimizer_impl == OptimizerImpl::fused;
-  // Bytes for an fp32 element. Fused: reads p, g, m, v, writes p, m, v. Else torch/optim/adam.py,
-  // one pass each: p *= (8), lerp m (12), v *= (8), addcmul v (12), sqrt (8), / (8), + (8),
-  // addcdiv (16).
-  double bytes = 20;  // momentum: reads p, g, m, writes p, m
-  if (s.optimizer == models::Optimizer::sgd) bytes = 12;
-  if (s.optimizer == models::Optimizer::adamw) bytes = fused ? 28 : 80;
-  const bool mixed = s.precision == Precision::bf16_mixed || s.precision == Precision::fp16_mixed ||
-                     s.precision == Precision::fp32;
-  if (!mixed) bytes /= 2;
-  Cost cost;
-  cost.memory = elements * bytes / gpu.memory;
-  const double passes = fused ? 1 : 8;
-  cost.launches = s.optimizer_impl == OptimizerImpl::for_loop ? passes * tensors * kEagerLaunch
-                                                              : passes * 10 * kEagerLaunch;
-  return cost;
+// Bytes for one element, every value of the width it is stored in. Fused AdamW reads p, g, m, v and
+// writes p, m, v: 7. torch/optim/adam.py otherwise, a pass each: p *= 2, lerp m 3, v *= 2, addcmul
+// 3, sqrt 2, / 2, + 2, addcdiv 4: 20. SGD: 3, with momentum 5. Stacks with fp32 masters beside
+// 16-bit weights read the gradient and write the weight in 16 bits.
+Cost optimizer_cost(const GpuRates& gpu, const models::Strategy& s, const Execution& e,
+                    double elements, double tensors) {
+  const bool torch = s.stack == Stack::pytorch;
+  const bool fused = !torch || s.optimizer_impl == OptimizerImpl::fused;
+  const bool adam = s.optimizer == models::Optimizer::adamw;
+  const double passes = adam ? (fused ? 1 : 8) : 1;
+  const double values = adam ? (fused ? 7 : 20) : s.optimizer == models::Optimizer::sgd ? 3 : 5;
+  double bytes = values * e.stored;
+  if (!torch && e.stored > e.low) bytes += e.low + e.reduced - e.stored;
+  // Lists of tensors go to multi-tensor kernels of up to 320 at a time (ForeachUtils, chunk
+  // metadata), a loop launches each tensor's own.
+  const bool loop = s.optimizer_impl == OptimizerImpl::for_loop;
+  const double launches = passes * (loop ? tensors : tensors / 320 + 1);
+  return {0, elements * bytes / gpu.memory, launches * e.launch};
 }
 
 }  // namespace plimsoll::planner

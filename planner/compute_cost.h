@@ -5,21 +5,11 @@
 #include <array>
 #include <cstdint>
 
-#include "models/cluster_spec.h"
 #include "models/run_spec.h"
+#include "planner/gpu_rates.h"
 #include "planner/model_parts.h"
 
 namespace plimsoll::planner {
-
-// What a GPU sustains, of its peaks.
-struct GpuRates {
-  std::array<double, 3> products{};  // FLOP/s of large products in fp32, bf16, fp16; 0: no units
-  double attention_forward = 0, attention_backward = 0;  // of the peak, long sequences
-  double memory = 0;  // bytes/s of streaming kernels
-  double multiprocessors = 1;
-  double rate(DType dtype) const;
-};
-GpuRates gpu_rates(const models::Gpu& gpu);
 
 // Where the time of some work goes. The GPU is busy for products + memory; the host needs
 // `launches` to issue it, beside the GPU.
@@ -34,26 +24,37 @@ Cost operator*(double times, const Cost& cost);
 // Who computes, as far as time depends on it. Widths are bytes of one element.
 struct Execution {
   DType compute = DType::bf16;  // of products
-  double residual = 2;  // the stream between layers
-  double weight = 2;  // as modules see them
+  double low = 2;  // width of `compute`
+  double residual = 2;  // width of the stream between layers
+  double stored = 4;  // width of a parameter as the optimizer steps it
+  double gathered = 2;  // width in which parameters travel
+  double reduced = 2;  // width in which gradients travel
   bool autocast = false;  // operands of products are cast each time
-  bool fused = false;  // row-wise operations in one kernel each
+  bool fused = false;  // one kernel for a row-wise operation, where eager has one for each step
+  bool fused_loss = false;
   bool flash = true;
+  bool adapters_cast = false;  // LoRA's operands are cast to the adapters' dtype and back
+  double adapter_dropout = 0;
+  double launch = 0;  // seconds of the host for one kernel
   double seq_len = 0, tokens = 0;  // of one micro-batch
 };
 Execution execution_of(const models::Strategy& strategy, const models::Batch& batch);
 
+// A product with a weight, prepared.
+struct ProductShape {
+  double in = 0, out = 0, rank = 0;
+  bool train_weight = true;
+  bool cast_input = true;  // what it reads is in the residual's dtype
+};
+
 // One layer, prepared.
 struct LayerCost {
-  struct Product {
-    double in = 0, out = 0, rank = 0;
-    bool train_weight = true, cast_input = true;
-  };
-  std::array<Product, 7> products{};
-  std::size_t count = 0;
-  std::int64_t copies = 0;
-  double hidden = 0, q_width = 0, kv_width = 0, ffn = 0, window = 0;
-  bool swiglu = true, rope = true, rms_norm = true, qk_norm = false;
+  std::array<ProductShape, 7> products{};
+  std::size_t count = 0;  // products in use
+  std::size_t last = 0;  // the layer's last product
+  double copies = 0;
+  double hidden = 0, q_width = 0, kv_width = 0, heads = 0, ffn = 0, window = 0;
+  bool swiglu = true, rope = true, rms_norm = true, qk_norm = false, python_gelu = false;
   bool input_grad = true, trains = true;
   double parameters = 0, trainable = 0;  // elements
   double tensors = 0;  // trained ones
@@ -62,7 +63,7 @@ LayerCost layer_cost(const LayerRun& run, const models::Decoder& decoder);
 
 // Embedding, final norm, head and loss.
 struct EndsCost {
-  LayerCost::Product head;
+  ProductShape head;
   double hidden = 0, vocab = 0;
   double embedding = 0, embedding_trainable = 0;  // elements
   double tail = 0, tail_trainable = 0;
@@ -71,17 +72,19 @@ struct EndsCost {
 EndsCost ends_cost(const ModelParts& parts);
 
 struct LayerWork {
-  Cost forward, backward, attention;  // attention: what selective recomputation repeats
+  Cost forward, backward;
+  Cost attention;  // what selective recomputation repeats
+  Cost again;  // what full recomputation repeats: all but the last product
 };
 LayerWork layer_work(const GpuRates& gpu, const LayerCost& layer, const Execution& execution);
 
 struct EndsWork {
-  Cost embedding, head, embedding_backward, head_backward;
+  Cost forward, backward;
 };
 EndsWork ends_work(const GpuRates& gpu, const EndsCost& ends, const Execution& execution);
 
 // The optimizer's step over `elements` trained parameters of this rank in `tensors` tensors.
-Cost optimizer_cost(const GpuRates& gpu, const models::Strategy& strategy, double elements,
-                    double tensors);
+Cost optimizer_cost(const GpuRates& gpu, const models::Strategy& strategy,
+                    const Execution& execution, double elements, double tensors);
 
 }  // namespace plimsoll::planner

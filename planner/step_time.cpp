@@ -3,47 +3,81 @@
 #include <algorithm>
 #include <array>
 
+#include "models/decisions/layer.h"
+#include "models/decisions/sharding.h"
+
 namespace plimsoll::planner {
 
 using models::Batch;
 using models::RecomputeKind;
+using models::Stack;
 using models::Strategy;
 
 const char* name_of(Limit limit) {
-  constexpr std::array<const char*, 5> names{"compute", "memory bandwidth", "kernel launches",
+  constexpr std::array<const char*, 5> names{"products", "memory bandwidth", "kernel launches",
                                              "links inside the node", "links between nodes"};
   return names[static_cast<std::size_t>(limit)];
 }
 
 namespace {
 
-// The two groups of data parallelism: ranks that share one copy, and copies.
-struct Groups {
+// Of the processor, what a running NCCL kernel takes from the compute beside it: calculon, arXiv
+// 2310.01966, systems/a100_80g.json, processor_usage of the NVLink network.
+constexpr double kProcessorUse = 0.15;
+
+// What the ranks exchange, by stack. See models/decisions/sharding.h and the stacks' collectives.
+struct Exchange {
   Group shards, replicas;
+  bool shards_parameters = false;  // gathered before use
+  bool reshards = false;  // gathered again for backward
+  bool reduces_each = false;  // at every micro-batch, not only the last
+  bool gathers_updates = false;  // parameters after the optimizer's step
+  bool steps_shard = false;  // the optimizer steps this rank's part
+  bool copies = false;  // into and out of messages
+  double bucket = 0;  // bytes; 0: a unit is one message
 };
 
-Groups groups_of(const Strategy& s) {
-  const std::int64_t all = s.gpus;
-  if (s.data.zero == 0) return {{}, group_of(all, 1, s.gpus_per_node)};
-  const std::int64_t shards = s.data.shard_group > 0 ? s.data.shard_group : all;
-  return {group_of(shards, 1, s.gpus_per_node), group_of(all / shards, shards, s.gpus_per_node)};
+Exchange exchange_of(const Strategy& s) {
+  const models::decisions::Sharding sharding = models::decisions::sharding_of(s);
+  Exchange x;
+  x.shards = group_of(sharding.shards, 1, s.gpus_per_node);
+  x.replicas = group_of(sharding.replicas, sharding.shards, s.gpus_per_node);
+  const bool torch = s.stack == Stack::pytorch;
+  x.shards_parameters = sharding.stage >= (torch ? 2 : 3);
+  x.reshards = sharding.stage == 3;
+  x.copies = torch && x.shards_parameters && s.data.fsdp_version == 2;
+  x.reduces_each = !torch && sharding.stage >= 2;
+  x.gathers_updates = sharding.stage > 0 && !x.shards_parameters;
+  x.steps_shard = sharding.stage > 0;
+  if (!x.shards_parameters) x.bucket = s.data.bucket_cap.real();
+  return x;
 }
 
-// Time of compute and communication that run beside each other, unit by unit.
+// Work on the GPU and messages beside it, unit by unit.
 struct Overlap {
   double compute = 0, communication = 0, exposed = 0;
+  double spare = 0;  // compute of backward that hides nothing yet
   Cost work;
-  // `times` units: each hides its communication behind its own compute.
+
+  // `times` units, each hiding its messages behind its own compute.
   void add(double times, const Cost& cost, double beside) {
-    const double seconds = cost.seconds();
+    const double seconds = cost.seconds(), hidden = std::min(beside, seconds);
     work += times * cost;
-    compute += times * seconds;
+    compute += times * (seconds + kProcessorUse * hidden);
     communication += times * beside;
-    exposed += times * std::max(0.0, beside - seconds);
+    exposed += times * (beside - hidden);
   }
   void add_exposed(double seconds) {
     communication += seconds;
     exposed += seconds;
+  }
+  // Messages that any of the compute so far noted as spare can hide.
+  void add_late(double seconds) {
+    const double hidden = std::min(seconds, spare);
+    spare -= hidden;
+    compute += kProcessorUse * hidden;
+    communication += seconds;
+    exposed += seconds - hidden;
   }
 };
 
@@ -51,81 +85,118 @@ Cost sum(Cost a, const Cost& b) {
   return a += b;
 }
 
+Limit limit_of(const Overlap& step, double optimizer, bool crosses) {
+  const std::array<double, 4> parts{step.work.products, step.work.memory + optimizer,
+                                    step.work.launches > step.work.busy() ? step.work.launches : 0,
+                                    step.exposed};
+  const auto most = std::max_element(parts.begin(), parts.end()) - parts.begin();
+  if (most < 3) return static_cast<Limit>(most);
+  return crosses ? Limit::inter_node : Limit::intra_node;
+}
+
+// Seconds of the messages of one unit's parameters and gradients, in elements.
+class Messages {
+ public:
+  Messages(const Fabric& fabric, const Exchange& exchange, const Execution& execution)
+      : fabric_(fabric), x_(exchange), e_(execution) {}
+
+  double gather(double elements) const {
+    if (!x_.shards_parameters) return 0;
+    return all_gather_seconds(fabric_, x_.shards, elements * e_.gathered);
+  }
+  double reduce(double elements) const {
+    const double bytes = elements * e_.reduced;
+    if (!x_.steps_shard) return bucketed(x_.replicas, bytes);
+    const double piece = bytes / static_cast<double>(x_.shards.ranks);
+    return reduce_scatter_seconds(fabric_, x_.shards, bytes) +
+           all_reduce_seconds(fabric_, x_.replicas, piece);
+  }
+  // FSDP2 copies what it gathered into one tensor for each parameter, and gradients into the
+  // message (_fsdp_collectives.py: foreach_all_gather_copy_out, foreach_reduce_scatter_copy_in).
+  Cost copy_out(double elements, double memory) const {
+    return {0, x_.copies ? elements * 2 * e_.gathered / memory : 0, 0};
+  }
+  Cost copy_in(double elements, double memory) const {
+    return {0, x_.copies ? elements * (e_.low + e_.reduced) / memory : 0, 0};
+  }
+  double updates(double elements) const {
+    if (!x_.gathers_updates) return 0;
+    return all_gather_seconds(fabric_, x_.shards, elements * e_.gathered);
+  }
+
+ private:
+  double bucketed(const Group& group, double bytes) const {
+    const double messages = x_.bucket > 0 ? std::max(1.0, bytes / x_.bucket) : 1;
+    return messages * all_reduce_seconds(fabric_, group, bytes / messages);
+  }
+  const Fabric& fabric_;
+  const Exchange& x_;
+  const Execution& e_;
+};
+
 }  // namespace
 
-TimeModel::TimeModel(const ModelParts& parts, const models::ClusterSpec& cluster)
-    : ends_(ends_cost(parts)), fabric_(fabric_of(cluster)) {
+TimeModel::TimeModel(const ModelParts& parts, const models::ClusterSpec& cluster,
+                     const Software& software)
+    : ends_(ends_cost(parts)),
+      fabric_(fabric_of(cluster)),
+      reentrant_(software.reentrant_checkpoints) {
   for (const LayerRun& run : parts.runs) layers_.push_back(layer_cost(run, parts.decoder));
-  if (cluster.gpu) gpu_ = gpu_rates(*cluster.gpu);
+  if (cluster.gpu) gpu_ = gpu_rates(*cluster.gpu, software);
 }
 
 bool TimeModel::knows(models::Precision precision) const {
   Strategy s;
   s.precision = precision;
-  return gpu_.memory > 0 && gpu_.rate(execution_of(s, {}).compute) > 0 &&
-         precision != models::Precision::fp8_mixed;
+  return gpu_.memory > 0 && precision != models::Precision::fp8_mixed &&
+         gpu_.products[rate_index(execution_of(s, {}).compute)] > 0;
 }
 
 StepTime TimeModel::operator()(const Strategy& s, const Batch& batch) const {
   const Execution e = execution_of(s, batch);
-  const Groups groups = groups_of(s);
-  const bool sharded = s.data.zero >= 3 || (s.data.zero == 2 && s.stack == models::Stack::pytorch);
-  const bool reshards = s.data.zero >= 3;
+  const Exchange x = exchange_of(s);
+  const Messages messages(fabric_, x, e);
   const double micros = static_cast<double>(batch.grad_accum);
-  const double low = e.compute == DType::fp32 ? 4 : 2;
+  const double reductions = x.reduces_each ? micros : 1;
   Overlap step;
   double trained = ends_.embedding_trainable + ends_.tail_trainable, tensors = ends_.tensors;
-  // Gradients of a unit, reduced at the last micro-batch beside the backward of the next unit.
-  const auto reduction = [&](double elements) {
-    const double bytes = elements * (e.autocast ? 4 : low);
-    if (s.data.zero == 0) return all_reduce_seconds(fabric_, groups.replicas, bytes);
-    const double piece = bytes / static_cast<double>(groups.shards.ranks);
-    return reduce_scatter_seconds(fabric_, groups.shards, bytes) +
-           all_reduce_seconds(fabric_, groups.replicas, piece);
-  };
-  const auto gather = [&](double elements) {
-    return sharded ? all_gather_seconds(fabric_, groups.shards, elements * low) : 0;
-  };
   for (const LayerCost& layer : layers_) {
     const LayerWork work = layer_work(gpu_, layer, e);
-    const double copies = static_cast<double>(layer.copies);
-    const double unit = gather(layer.parameters);
+    const Cost copy_out = messages.copy_out(layer.parameters, gpu_.memory);
+    const double gather = messages.gather(layer.parameters);
     Cost backward = work.backward;
-    if (s.recompute.kind == RecomputeKind::selective)
-      backward += work.attention;
-    else if (s.recompute.kind != RecomputeKind::none)
-      backward += work.forward;
-    step.add(copies * micros, work.forward, unit);
-    const double again = reshards ? unit : 0;
-    step.add(copies * (micros - 1), backward, again);
-    step.add(copies, backward, again + reduction(layer.trainable));
-    trained += copies * layer.trainable;
-    tensors += copies * layer.tensors;
+    if (s.recompute.kind == RecomputeKind::selective) backward += work.attention;
+    if (models::decisions::recomputes_layers(s.recompute.kind))
+      backward += reentrant_ ? work.forward : work.again;
+    step.add(layer.copies * micros, sum(work.forward, copy_out), gather);
+    const double again = x.reshards ? gather : 0;
+    if (x.reshards) backward += copy_out;
+    const double reduce = messages.reduce(layer.trainable);
+    step.add(layer.copies * reductions, messages.copy_in(layer.trainable, gpu_.memory), 0);
+    step.add(layer.copies * (micros - reductions), backward, again);
+    step.add(layer.copies * reductions, backward, again + reduce);
+    step.spare += reductions * layer.copies * std::max(0.0, backward.seconds() - again - reduce);
+    trained += layer.copies * layer.trainable;
+    tensors += layer.copies * layer.tensors;
   }
   const EndsWork ends = ends_work(gpu_, ends_, e);
-  step.add(micros, sum(ends.embedding, ends.head), gather(ends_.tail));
-  step.add(micros, sum(ends.embedding_backward, ends.head_backward), 0);
-  // The first gather has nothing to hide behind, the last reduction neither.
-  step.add_exposed(gather(ends_.embedding) + reduction(ends_.embedding_trainable));
-  step.add_exposed(reduction(ends_.tail_trainable));
+  step.add(micros, ends.forward, messages.gather(ends_.tail));
+  step.add(micros, ends.backward, 0);
+  step.add_late(reductions * messages.reduce(ends_.tail_trainable));
+  // Nothing runs beside the first gather and the last reduction: a layer's where the head's table
+  // is the embedding's.
+  step.add_exposed(messages.gather(ends_.embedding));
+  step.add_exposed(messages.reduce(ends_.embedding_trainable));
+  const double own = x.steps_shard ? trained / static_cast<double>(x.shards.ranks) : trained;
+  step.add_exposed(messages.updates(trained));
   StepTime time;
-  const double own =
-      s.data.zero == 0 ? trained : trained / static_cast<double>(groups.shards.ranks);
-  time.optimizer = optimizer_cost(gpu_, s, own, tensors).seconds();
-  const bool updates = s.data.zero == 1 || (s.data.zero == 2 && !sharded);
-  if (updates) step.add_exposed(all_gather_seconds(fabric_, groups.shards, trained * low));
+  time.optimizer = optimizer_cost(gpu_, s, e, own, tensors).seconds();
   time.compute = step.compute;
   time.communication = step.communication;
   time.exposed_communication = step.exposed;
   time.step = time.compute + time.exposed_communication + time.optimizer;
-  const bool crosses = groups.shards.crosses_nodes() || groups.replicas.crosses_nodes();
-  const double memory = step.work.memory + time.optimizer;
-  if (time.exposed_communication > 0.5 * time.step)
-    time.limit = crosses ? Limit::inter_node : Limit::intra_node;
-  else if (step.work.launches > step.work.busy())
-    time.limit = Limit::launches;
-  else if (memory > step.work.products)
-    time.limit = Limit::memory_bandwidth;
+  time.limit =
+      limit_of(step, time.optimizer, x.shards.crosses_nodes() || x.replicas.crosses_nodes());
   return time;
 }
 

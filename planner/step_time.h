@@ -35,7 +35,8 @@ class TimeModel {
  public:
   // `parts` as model_parts(model, strategy) makes them: one TimeModel serves all strategies that
   // train the same parameters. Strategies are those that the stacks accept (tp = pp = cp = ep = 1).
-  TimeModel(const ModelParts& parts, const models::ClusterSpec& cluster);
+  TimeModel(const ModelParts& parts, const models::ClusterSpec& cluster,
+            const Software& software = {});
 
   // Whether the GPU is known and has a rate for products of this precision. Where not, no time is
   // predicted: the operator must not be asked.
@@ -48,6 +49,7 @@ class TimeModel {
   EndsCost ends_;
   GpuRates gpu_;
   Fabric fabric_;
+  bool reentrant_ = false;
 };
 
 }  // namespace plimsoll::planner

@@ -1,0 +1,79 @@
+#include "planner/gpu_rates.h"
+
+namespace plimsoll::planner {
+
+namespace {
+
+// Bekman, "ML Engineering", compute/accelerator, "Maximum Achievable Matmul FLOPS comparison
+// table" (bf16, torch 2.5 to 2.7): the best of many shapes, measured.
+constexpr const char* kMatmul = "stas00/ml-engineering, maximum achievable matmul FLOPS, bf16";
+// Rows marked in-sample in reports/accuracy.md.
+constexpr const char* kFit = "reports/accuracy.md, rows in sample";
+constexpr const char* kFlash2 = "FlashAttention-2, arXiv 2307.08691, section 4.1";
+constexpr const char* kFlash3 = "FlashAttention-3, arXiv 2407.08608, section 4.1: cuDNN 9";
+
+Share matmul_share(const models::Gpu& gpu) {
+  if (gpu.name.starts_with("gh200")) return {0.836, "published", kMatmul};
+  if (gpu.family == "hopper") return {0.803, "published", kMatmul};
+  if (gpu.name.starts_with("a100-pcie")) return {0.811, "published", kMatmul};
+  if (gpu.name.starts_with("a100")) return {0.869, "published", kMatmul};
+  if (gpu.name == "mi325x") return {0.604, "published", kMatmul};
+  if (gpu.family == "cdna3") return {0.514, "published", kMatmul};
+  if (gpu.family == "cdna2") return {0.767, "published", kMatmul};
+  if (gpu.vendor == "amd") return {0.514, "assumed", "as MI300X"};
+  if (gpu.family == "blackwell") return {0.803, "assumed", "as H100"};
+  return {0.869, "assumed", "as A100"};
+}
+
+Share kept_share(const models::Gpu& gpu) {
+  if (gpu.family == "hopper") return {0.70, "calibrated", kFit};
+  if (gpu.name.starts_with("a100")) return {0.84, "calibrated", kFit};
+  if (gpu.family == "blackwell") return {0.70, "assumed", "as Hopper"};
+  return {0.84, "assumed", "as A100"};
+}
+
+}  // namespace
+
+FamilyShares family_shares(const models::Gpu& gpu, const Software& software) {
+  FamilyShares shares{matmul_share(gpu), kept_share(gpu), {}, {}};
+  const bool newer = gpu.family == "hopper" || gpu.family == "blackwell";
+  if (software.first_attention) {
+    shares.attention_forward =
+        newer ? Share{0.25, "calibrated", kFit} : Share{0.43, "calibrated", kFit};
+    shares.attention_backward =
+        newer ? Share{0.16, "calibrated", kFit} : Share{0.28, "calibrated", kFit};
+  } else if (newer) {
+    const bool hopper = gpu.family == "hopper";
+    const char* basis = hopper ? "published" : "assumed";
+    shares.attention_forward = {0.60, basis, hopper ? kFlash3 : "as Hopper"};
+    shares.attention_backward = {0.50, basis, hopper ? kFlash3 : "as Hopper"};
+  } else {
+    const bool a100 = gpu.name.starts_with("a100");
+    const char* basis = a100 ? "published" : "assumed";
+    shares.attention_forward = {0.73, basis, a100 ? kFlash2 : "as A100"};
+    shares.attention_backward = {0.63, basis, a100 ? kFlash2 : "as A100"};
+  }
+  return shares;
+}
+
+Share memory_share() {
+  return {0.9, "published", "calculon, arXiv 2310.01966, systems/a100_80g.json: 100 MB and more"};
+}
+
+GpuRates gpu_rates(const models::Gpu& gpu, const Software& software) {
+  const FamilyShares shares = family_shares(gpu, software);
+  const std::array<double, 3> peaks{gpu.fp32_flops.value_or(0), gpu.bf16_flops.value_or(0),
+                                    gpu.fp16_flops.value_or(0)};
+  GpuRates rates;
+  for (std::size_t i = 0; i < peaks.size(); ++i) {
+    rates.products[i] = shares.products.value * shares.kept.value * peaks[i];
+    rates.attention_forward[i] = shares.attention_forward.value * peaks[i];
+    rates.attention_backward[i] = shares.attention_backward.value * peaks[i];
+  }
+  rates.memory = memory_share().value * gpu.memory_bandwidth;
+  // Where the catalog has none: A100's.
+  rates.multiprocessors = gpu.multiprocessors.value_or(108);
+  return rates;
+}
+
+}  // namespace plimsoll::planner

@@ -1,0 +1,50 @@
+// What a GPU sustains of its peaks: the figures behind every estimate of time, with their sources.
+#pragma once
+
+#include <array>
+
+#include "models/base/dtype.h"
+#include "models/cluster_spec.h"
+
+namespace plimsoll::planner {
+
+// What published runs of earlier years ran on, where it differs from today's.
+struct Software {
+  // FlashAttention of the first generation (Triton's included), before PyTorch 2.2 had the second
+  // and cuDNN's on Hopper.
+  bool first_attention = false;
+  // Checkpoints that run the whole layer again (torch.utils.checkpoint, use_reentrant=True).
+  bool reentrant_checkpoints = false;
+};
+
+// A share of a peak and where it is from; basis: published, calibrated or assumed.
+struct Share {
+  double value = 0;
+  const char* basis = "assumed";
+  const char* source = "";
+};
+
+// Shares of one family of GPUs.
+struct FamilyShares {
+  Share products;  // what the best shape of a product reaches of the peak
+  Share kept;  // of that, what products keep within a training step
+  Share attention_forward, attention_backward;  // of the peak, long sequences
+};
+FamilyShares family_shares(const models::Gpu& gpu, const Software& software);
+
+struct GpuRates {
+  // FLOP/s in fp32 (PyTorch's default: no TF32), bf16, fp16; 0: the GPU has no such units.
+  std::array<double, 3> products{}, attention_forward{}, attention_backward{};
+  double memory = 0;  // bytes/s of streaming kernels
+  double multiprocessors = 1;
+};
+GpuRates gpu_rates(const models::Gpu& gpu, const Software& software = {});
+
+// Of the memory's bandwidth, what kernels that stream large tensors reach.
+Share memory_share();
+
+constexpr std::size_t rate_index(DType dtype) {
+  return dtype == DType::fp32 ? 0 : dtype == DType::bf16 ? 1 : 2;
+}
+
+}  // namespace plimsoll::planner

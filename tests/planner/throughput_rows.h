@@ -1,0 +1,42 @@
+// Published throughput of data-parallel training (tests/golden/throughput.json), and the estimate
+// of the same run.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "models/run_spec.h"
+#include "planner/step_time.h"
+
+namespace plimsoll::tests {
+
+struct ThroughputRow {
+  std::string id, model, gpu;
+  std::size_t source = 0;  // of ThroughputRows::sources
+  models::ModelSpec spec;
+  models::Strategy strategy;
+  models::Batch batch;
+  double published = 0;  // tokens/s of one GPU
+  double estimated = 0;
+  bool in_sample = false;  // constants were fitted on it
+  planner::StepTime time;
+  double error() const { return estimated / published - 1; }
+};
+
+struct ThroughputRows {
+  std::vector<std::string> sources;
+  std::map<std::string, int> left_out;  // why, and how many figures
+  std::vector<ThroughputRow> rows;
+};
+
+ThroughputRows throughput_rows();
+
+// The median of |error|, 0.06 for 6 %.
+double median_error(const std::vector<const ThroughputRow*>& rows);
+
+// reports/accuracy.md.
+std::string accuracy_page(const ThroughputRows& rows);
+
+}  // namespace plimsoll::tests
