@@ -17,20 +17,6 @@ constexpr std::int64_t kMostTensors = 4'000'000;
 
 using Names = std::unordered_map<std::string, std::size_t>;  // tensor -> row of the table
 
-void add_names(Names& names, const ParameterRow& row, std::size_t index,
-               std::vector<std::int64_t>& indices) {
-  if (indices.size() == row.ranges.size()) {
-    names.emplace(expand(row.name, indices), index);
-    return;
-  }
-  const IndexRange& range = row.ranges[indices.size()];
-  for (std::int64_t i = 0; i < range.count; ++i) {
-    indices.push_back(range.first + i * range.step);
-    add_names(names, row, index, indices);
-    indices.pop_back();
-  }
-}
-
 Names expected_names(const ModelSpec& model) {
   std::int64_t total = 0;
   for (const ParameterRow& row : model.parameters) total = checked_add(total, row.instances());
@@ -39,10 +25,8 @@ Names expected_names(const ModelSpec& model) {
   });
   Names names;
   names.reserve(static_cast<std::size_t>(total));
-  for (std::size_t i = 0; i < model.parameters.size(); ++i) {
-    std::vector<std::int64_t> indices;
-    add_names(names, model.parameters[i], i, indices);
-  }
+  for (std::size_t i = 0; i < model.parameters.size(); ++i)
+    for (std::string& name : tensor_names(model.parameters[i])) names.emplace(std::move(name), i);
   return names;
 }
 
@@ -155,12 +139,13 @@ class Comparison {
 
   CheckpointCheck run() {
     renaming_ = best_renaming(checkpoint_, expected_);
-    for (const StoredTensor& tensor : checkpoint_.tensors) place(tensor);
+    for (std::size_t i = 0; i < checkpoint_.tensors.size(); ++i) place(i);
     for (const auto& [name, index] : expected_) look_for(name, model_.parameters[index]);
     CheckpointCheck result;
     result.model_parameters = model_.parameter_count();
     if (checkpoint_.has_shapes) result.stored_elements = checkpoint_.elements();
     result.differences = differences();
+    result.matches = std::move(matches_);
     Count explained = result.model_parameters;
     for (const Difference& difference : result.differences) explained += difference.elements;
     if (checkpoint_.has_shapes) result.unexplained = result.stored_elements - explained;
@@ -178,12 +163,14 @@ class Comparison {
     return checkpoint_.has_shapes ? tensor.elements() : Count(0);
   }
 
-  void place(const StoredTensor& tensor) {
+  void place(std::size_t index) {
+    const StoredTensor& tensor = checkpoint_.tensors[index];
     const std::string name = renamed(tensor.name, renaming_, expected_);
     renamed_ += name != tensor.name && expected_.contains(name) ? 1 : 0;
     const auto it = expected_.find(name);
     if (it != expected_.end()) {
       seen_.insert(name);
+      matches_.push_back({.parameter = name, .row = it->second, .tensor = index});
       compare(tensor, model_.parameters[it->second]);
       return;
     }
@@ -279,6 +266,7 @@ class Comparison {
   const Names expected_;
   Renaming renaming_{};
   std::int64_t renamed_ = 0;
+  std::vector<Match> matches_;
   std::unordered_set<std::string> seen_, packed_;
   std::map<std::string, std::int64_t> dtypes_;  // of tensors that match in shape
   std::map<std::pair<DifferenceKind, std::string>, Difference> found_;

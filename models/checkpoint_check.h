@@ -35,10 +35,18 @@ struct Difference {
   std::string text;  // one line for the user
 };
 
+// A tensor of the checkpoint that is a parameter of the model, by name; its shape may differ.
+struct Match {
+  std::string parameter;  // its whole name in the table
+  std::size_t row = 0;  // of ModelSpec::parameters
+  std::size_t tensor = 0;  // of Checkpoint::tensors
+};
+
 struct CheckpointCheck {
   Count model_parameters;
   Count stored_elements;  // 0 where only an index is there
   std::vector<Difference> differences;
+  std::vector<Match> matches;  // in the order of the checkpoint
   // Nothing missing, nothing extra, no other shape: what differs is explained and harmless.
   bool agrees() const;
   // stored_elements - model_parameters - what the differences add up to; 0 unless a shape is

@@ -61,4 +61,25 @@ std::string expand(const std::string& name, const std::vector<std::int64_t>& ind
   return out + name.substr(from);
 }
 
+const ParameterRow& tied_table(const ModelSpec& model, const ParameterRow& tied) {
+  for (const ParameterRow& row : model.parameters)
+    if (row.module == ModuleKind::embedding && !row.tied && row.shape == tied.shape) return row;
+  fail(ErrorKind::internal, model.name + ": no table that " + tied.name + " is tied to");
+}
+
+std::vector<std::string> tensor_names(const ParameterRow& row) {
+  std::vector<std::string> names;
+  std::vector<std::int64_t> at(row.ranges.size());
+  for (std::int64_t i = 0; i < row.instances(); ++i) {
+    std::int64_t rest = i;
+    for (std::size_t r = row.ranges.size(); r-- > 0;) {
+      const IndexRange& range = row.ranges[r];
+      at[r] = range.first + rest % range.count * range.step;
+      rest /= range.count;
+    }
+    names.push_back(expand(row.name, at));
+  }
+  return names;
+}
+
 }  // namespace plimsoll::models

@@ -89,4 +89,11 @@ struct ModelSpec {
 // `name` with its "{}" replaced by `indices`, in order.
 std::string expand(const std::string& name, const std::vector<std::int64_t>& indices);
 
+// The table whose storage a tied row shares: the first embedding of its shape. Error{internal}:
+// none.
+const ParameterRow& tied_table(const ModelSpec& model, const ParameterRow& tied);
+
+// The names of all instances of a row, the innermost range running fastest.
+std::vector<std::string> tensor_names(const ParameterRow& row);
+
 }  // namespace plimsoll::models

@@ -1,0 +1,80 @@
+#include "runtime/io/weight_file.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "runtime/io/float_storage.h"
+#include "runtime/io/weight_source.h"
+
+namespace plimsoll::runtime::io {
+
+namespace {
+// Every tensor begins at a multiple of its width, as the format's own writer has it: wide types
+// first, the header filled up to a multiple of 8.
+std::string header_of(const std::vector<SavedTensor>& tensors, std::vector<std::int64_t>& begins) {
+  nlohmann::ordered_json header;
+  header["__metadata__"] = {{"format", "pt"}};
+  std::int64_t at = 0;
+  for (const SavedTensor& tensor : tensors) {
+    check(!header.contains(tensor.name), ErrorKind::internal,
+          [&] { return "two tensors named " + tensor.name; });
+    const std::int64_t end =
+        checked_add(at, storage(Count(tensor.shape.elements()), tensor.dtype).value());
+    const auto shape =
+        std::span(tensor.shape.axes).first(static_cast<std::size_t>(tensor.shape.rank));
+    header[tensor.name] = {{"dtype", stored_name(tensor.dtype)},
+                           {"shape", std::vector(shape.begin(), shape.end())},
+                           {"data_offsets", {at, end}}};
+    begins.push_back(at);
+    at = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  return text;
+}
+}  // namespace
+
+WeightFile::WeightFile(const std::filesystem::path& path, std::vector<SavedTensor> tensors)
+    : file_(path) {
+  std::ranges::stable_sort(tensors, [](const SavedTensor& a, const SavedTensor& b) {
+    return std::pair(-bits(a.dtype), a.name) < std::pair(-bits(b.dtype), b.name);
+  });
+  std::vector<std::int64_t> begins;
+  const std::string header = header_of(tensors, begins);
+  const std::uint64_t length = header.size();
+  file_.write(0, std::as_bytes(std::span(&length, 1)));
+  file_.write(8, std::as_bytes(std::span(header)));
+  const auto data = static_cast<std::int64_t>(8 + length);
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    places_[tensors[i].name] = {tensors[i].dtype, data + begins[i], tensors[i].shape.elements(), 0};
+}
+
+void WeightFile::write(const std::string& name, std::int64_t first, kernels::ConstTensorView from) {
+  const auto it = places_.find(name);
+  check(it != places_.end(), ErrorKind::internal, [&] { return "no tensor " + name + " to save"; });
+  Place& place = it->second;
+  const std::int64_t count = from.elements();
+  check(first >= 0 && count <= place.elements - first, ErrorKind::internal,
+        [&] { return "a piece of " + name + " beyond its end"; });
+  const std::int64_t width = bits(place.dtype) / 8, step = kReadBytes / width;
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(count, step) * width));
+  for (std::int64_t done = 0; done < count; done += step) {
+    const std::int64_t n = std::min(step, count - done);
+    convert(piece(from, done, n), {buffer.data(), place.dtype, {n}});
+    file_.write(place.begin + (first + done) * width,
+                std::span(buffer).first(static_cast<std::size_t>(n * width)));
+  }
+  place.written += count;
+}
+
+void WeightFile::finish() {
+  for (const auto& [name, place] : places_)
+    check(place.written == place.elements, ErrorKind::internal, [&] {
+      return "of " + name + " " + std::to_string(place.written) + " of " +
+             std::to_string(place.elements) + " elements were saved";
+    });
+  file_.finish();
+}
+
+}  // namespace plimsoll::runtime::io
