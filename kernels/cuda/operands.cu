@@ -41,6 +41,15 @@ bool aligned_columns(const ConstColumns& columns) {
          at_16_bytes(columns.tensor.data);
 }
 
+device::Dropper dropper_of(const Dropout& dropout) {
+  // Rate 1 drops everything: 2^32 is above every number, and the factor is never used.
+  return {.bound = static_cast<std::uint64_t>(std::ldexp(static_cast<double>(dropout.rate), 32)),
+          .first_element = dropout.first_element,
+          .key = dropout.key,
+          .factor = dropout.rate < 1 ? 1 / (1 - dropout.rate) : 0,
+          .active = dropout.rate > 0};
+}
+
 Grid strided_grid(std::int64_t items) {
   const std::int64_t blocks = std::min(kMostBlocks, ceil_divide(items, kThreads));
   return {dim3(static_cast<unsigned>(blocks)), dim3(kThreads)};

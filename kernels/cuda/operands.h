@@ -1,6 +1,7 @@
 // Views as device code takes them, checked on the host; how many threads a kernel gets.
 #pragma once
 
+#include "kernels/device/dropper.cuh"
 #include "kernels/device/span.cuh"
 #include "kernels/host/blocks.h"
 
@@ -27,6 +28,8 @@ bool aligned(std::initializer_list<ConstTensorView> views);
 bool aligned_rows(std::initializer_list<ConstTensorView> views, std::int64_t width);
 bool aligned_columns(const ConstColumns& columns);
 
+device::Dropper dropper_of(const Dropout& dropout);
+
 inline constexpr int kThreads = 256;
 // Enough blocks to fill any GPU several times over; kernels walk on by the size of the grid. Not
 // asked of the device, so that no result can depend on which GPU it is.
@@ -36,6 +39,13 @@ inline constexpr std::int64_t kMostBlocks = 132 * 16;
 Grid strided_grid(std::int64_t items);
 // A block for each of `count`; Error{unsupported} beyond what a grid holds.
 Grid block_each(std::int64_t count, int threads, std::size_t shared_bytes = 0);
+
+// Adds the sums over rows of d_y · normalized x to d_weight and of d_y to d_bias (either may be
+// none); kernels/kernel_table.h has `partial`. In row_sums.cu.
+void add_norm_gradients(const char* op, bool centred, const ConstTensorView& x,
+                        const ConstTensorView& statistics, const ConstTensorView& d_y,
+                        std::int64_t width, const TensorView& d_weight, const TensorView& d_bias,
+                        const TensorView& partial);
 
 // Each part of the table stands beside its kernels.
 void add_copies(KernelTable& table);

@@ -35,6 +35,11 @@ struct Twins {
 Twins twins(const std::vector<Tensor>& operands, const Op& op,
             cuda::Mode mode = cuda::Mode::deterministic);
 
+// For CHECK_NEAR(t.cuda[i], t.host[i], limit).
+inline double deviation(const Tensor& cuda, const Tensor& host) {
+  return deviation(cuda.values(), host.values());
+}
+
 // A plain copy to ask one question of the device's result alone.
 std::vector<Tensor> on_device(const std::vector<Tensor>& operands, const Op& op, cuda::Mode mode,
                               bool misaligned);

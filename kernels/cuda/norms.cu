@@ -1,0 +1,254 @@
+// LayerNorm and RMSNorm; the gradients of their weights are in row_sums.cu.
+//
+// Thread mapping: a row of up to 1024 elements belongs to a warp, a wider one to a block of 256
+// threads; a thread takes every 32nd (256th) group of eight elements, the same ones in every pass.
+// Memory: x is read from device memory once and y written once; later passes over a row find it in
+// the L1 cache. Backward reads x and d_y once (d_x too where it accumulates) and writes d_x.
+// Numerics: fp32, two passes for mean and variance as on the host. A row's sum is a tree over the
+// threads, which depends on its width alone.
+#include "kernels/cuda/operands.h"
+#include "kernels/device/reduce.cuh"
+
+namespace plimsoll::kernels::cuda {
+
+namespace {
+
+using device::kVector;
+using device::kWarp;
+
+constexpr std::int64_t kNarrow = 1024;
+
+struct Norm {
+  Span x, weight, bias;  // bias: null where there is none
+  float* statistics;
+  std::int64_t rows, width;
+  bool centred;  // LayerNorm
+  bool vectors;
+};
+
+struct Statistics {
+  float mean, inverse;
+};
+
+__device__ __forceinline__ Statistics saved(const Norm& n, std::int64_t row) {
+  return n.centred ? Statistics{n.statistics[2 * row], n.statistics[2 * row + 1]}
+                   : Statistics{0, n.statistics[row]};
+}
+
+// Walks the thread's groups of a row: visit(first column, count).
+template <class Visit>
+__device__ __forceinline__ void in_row(std::int64_t width, Visit visit) {
+  for (std::int64_t c = std::int64_t{threadIdx.x} * kVector; c < width;
+       c += std::int64_t{blockDim.x} * kVector)
+    visit(c, width - c < kVector ? static_cast<int>(width - c) : kVector);
+}
+
+__device__ Statistics statistics_of(const Norm& n, std::int64_t row, float eps, float* shared) {
+  const auto count = static_cast<float>(n.width);
+  Statistics s{0, 1};
+  if (n.centred) {
+    float sum = 0;
+    in_row(n.width, [&](std::int64_t c, int some) {
+      float v[kVector];
+      device::load_some(n.x, row * n.width + c, some, n.vectors, v);
+      for (int e = 0; e < kVector; ++e) sum += v[e];
+    });
+    s.mean = device::row_sum(sum, shared) / count;
+  }
+  float squares = 0;
+  in_row(n.width, [&](std::int64_t c, int some) {
+    float v[kVector];
+    device::load_some(n.x, row * n.width + c, some, n.vectors, v);
+    for (int e = 0; e < kVector; ++e) {
+      const float centred = v[e] - s.mean;
+      if (e < some) squares += centred * centred;
+    }
+  });
+  s.inverse = 1 / sqrtf(device::row_sum(squares, shared) / count + eps);
+  return s;
+}
+
+__device__ void normalize(const Norm& n, std::int64_t row, const Statistics& s, const Span& y) {
+  in_row(n.width, [&](std::int64_t c, int some) {
+    float v[kVector], w[kVector], b[kVector] = {};
+    device::load_some(n.x, row * n.width + c, some, n.vectors, v);
+    device::load_some(n.weight, c, some, n.vectors, w);
+    if (n.bias.data) device::load_some(n.bias, c, some, n.vectors, b);
+    for (int e = 0; e < kVector; ++e) v[e] = (v[e] - s.mean) * s.inverse * w[e] + b[e];
+    device::store_some(y, row * n.width + c, some, n.vectors, v);
+  });
+}
+
+__device__ __forceinline__ std::int64_t row_of_thread() {
+  return std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+}
+
+__global__ void __launch_bounds__(kThreads) norm_forward(Norm n, float eps, Span y) {
+  __shared__ float shared[device::kMostWarps];
+  const std::int64_t row = row_of_thread();
+  if (row >= n.rows) return;  // a whole warp: rows of several to a block are narrow
+  const Statistics s = statistics_of(n, row, eps, shared);
+  if (n.statistics && threadIdx.x == 0) {
+    if (n.centred) n.statistics[2 * row] = s.mean;
+    n.statistics[n.centred ? 2 * row + 1 : row] = s.inverse;
+  }
+  normalize(n, row, s, y);
+}
+
+__global__ void __launch_bounds__(kThreads) norm_again(Norm n, Span y) {
+  const std::int64_t row = row_of_thread();
+  if (row < n.rows) normalize(n, row, saved(n, row), y);
+}
+
+struct Slopes {
+  float n[kVector], g[kVector];
+};
+__device__ __forceinline__ Slopes slopes(const Norm& n, const Span& d_y, std::int64_t row,
+                                         const Statistics& s, std::int64_t c, int some) {
+  float x[kVector], w[kVector], d[kVector];
+  device::load_some(n.x, row * n.width + c, some, n.vectors, x);
+  device::load_some(d_y, row * n.width + c, some, n.vectors, d);
+  device::load_some(n.weight, c, some, n.vectors, w);
+  Slopes result;
+  for (int e = 0; e < kVector; ++e) {
+    result.n[e] = (x[e] - s.mean) * s.inverse;
+    result.g[e] = d[e] * w[e];
+  }
+  return result;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    norm_backward(Norm n, Span d_y, bool accumulate, Span d_x) {
+  __shared__ float shared[device::kMostWarps];
+  const std::int64_t row = row_of_thread();
+  if (row >= n.rows) return;
+  const Statistics s = saved(n, row);
+  float sum_g = 0, sum_gn = 0;
+  in_row(n.width, [&](std::int64_t c, int some) {
+    const Slopes v = slopes(n, d_y, row, s, c, some);
+    for (int e = 0; e < kVector; ++e) {
+      if (e >= some) break;
+      sum_g += v.g[e];
+      sum_gn += v.g[e] * v.n[e];
+    }
+  });
+  const auto count = static_cast<float>(n.width);
+  const float mean_g = n.centred ? device::row_sum(sum_g, shared) / count : 0;
+  const float mean_gn = device::row_sum(sum_gn, shared) / count;
+  in_row(n.width, [&](std::int64_t c, int some) {
+    const Slopes v = slopes(n, d_y, row, s, c, some);
+    float old[kVector] = {}, dx[kVector];
+    if (accumulate) device::load_some(d_x, row * n.width + c, some, n.vectors, old);
+    for (int e = 0; e < kVector; ++e) {
+      const float slope = s.inverse * (v.g[e] - mean_g - v.n[e] * mean_gn);
+      dx[e] = accumulate ? old[e] + slope : slope;
+    }
+    device::store_some(d_x, row * n.width + c, some, n.vectors, dx);
+  });
+}
+
+// Launches -------------------------------------------------------------------------------------
+
+Grid row_grid(std::int64_t rows, std::int64_t width) {
+  if (width > kNarrow) return block_each(rows, kThreads);
+  constexpr int warps = kThreads / kWarp;
+  Grid grid = block_each(ceil_divide(rows, warps), kThreads);
+  grid.threads = dim3(kWarp, warps);
+  return grid;
+}
+
+Norm norm_of(const char* op, bool centred, const ConstTensorView& x, const ConstTensorView& weight,
+             const ConstTensorView& bias, const ConstTensorView& statistics) {
+  const std::int64_t width = weight.elements();
+  expect(width > 0 && x.elements() % width == 0, op, "x has rows as wide as the weight");
+  expect(!bias || bias.elements() == width, op, "the bias is as wide as the weight");
+  const std::int64_t rows = x.elements() / width;
+  expect(!statistics || statistics.elements() == rows * (centred ? 2 : 1), op,
+         "statistics have one row for each of x");
+  return {.x = span_of(x),
+          .weight = span_of(weight),
+          .bias = span_of(bias),
+          .statistics = statistics ? const_cast<float*>(fp32_of(statistics)) : nullptr,
+          .rows = rows,
+          .width = width,
+          .centred = centred,
+          .vectors = aligned_rows({x, weight, bias}, width)};
+}
+
+void forward(const char* op, bool centred, const ConstTensorView& x, const ConstTensorView& weight,
+             const ConstTensorView& bias, float eps, const TensorView& y,
+             const TensorView& statistics) {
+  Norm n = norm_of(op, centred, x, weight, bias, statistics);
+  expect(y.elements() == x.elements(), op, "y is as large as x");
+  n.vectors = n.vectors && aligned({y});
+  start(op, norm_forward, row_grid(n.rows, n.width), n, eps, span_of(y));
+}
+
+void again(const char* op, bool centred, const ConstTensorView& x,
+           const ConstTensorView& statistics, const ConstTensorView& weight,
+           const ConstTensorView& bias, const TensorView& y) {
+  Norm n = norm_of(op, centred, x, weight, bias, statistics);
+  expect((statistics || n.rows == 0) && y.elements() == x.elements(), op, "y is as large as x");
+  n.vectors = n.vectors && aligned({y});
+  start(op, norm_again, row_grid(n.rows, n.width), n, span_of(y));
+}
+
+void backward(const char* op, bool centred, const ConstTensorView& x,
+              const ConstTensorView& statistics, const ConstTensorView& weight,
+              const ConstTensorView& d_y, bool accumulate, const TensorView& d_x,
+              const TensorView& d_weight, const TensorView& d_bias, const TensorView& partial) {
+  Norm n = norm_of(op, centred, x, weight, d_bias, statistics);
+  n.bias = {};
+  expect((statistics || n.rows == 0) && d_y.elements() == x.elements() &&
+             (!d_x || d_x.elements() == x.elements()) &&
+             (!d_weight || d_weight.elements() == n.width),
+         op, "gradients are as large as what they are of");
+  // First, because d_x may be d_y.
+  if (d_weight || d_bias)
+    add_norm_gradients(op, centred, x, statistics, d_y, n.width, d_weight, d_bias, partial);
+  if (!d_x) return;
+  n.vectors = n.vectors && aligned({d_y, d_x});
+  start(op, norm_backward, row_grid(n.rows, n.width), n, span_of(d_y), accumulate, span_of(d_x));
+}
+
+void layer_norm_forward(ConstTensorView x, ConstTensorView weight, ConstTensorView bias, float eps,
+                        TensorView y, TensorView statistics) {
+  forward("layer_norm_forward", true, x, weight, bias, eps, y, statistics);
+}
+void layer_norm_again(ConstTensorView x, ConstTensorView statistics, ConstTensorView weight,
+                      ConstTensorView bias, TensorView y) {
+  again("layer_norm_again", true, x, statistics, weight, bias, y);
+}
+void layer_norm_backward(ConstTensorView x, ConstTensorView statistics, ConstTensorView weight,
+                         ConstTensorView d_y, bool accumulate, TensorView d_x, TensorView d_weight,
+                         TensorView d_bias, TensorView partial) {
+  backward("layer_norm_backward", true, x, statistics, weight, d_y, accumulate, d_x, d_weight,
+           d_bias, partial);
+}
+void rms_norm_forward(ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
+                      TensorView statistics) {
+  forward("rms_norm_forward", false, x, weight, {}, eps, y, statistics);
+}
+void rms_norm_again(ConstTensorView x, ConstTensorView statistics, ConstTensorView weight,
+                    TensorView y) {
+  again("rms_norm_again", false, x, statistics, weight, {}, y);
+}
+void rms_norm_backward(ConstTensorView x, ConstTensorView statistics, ConstTensorView weight,
+                       ConstTensorView d_y, bool accumulate, TensorView d_x, TensorView d_weight,
+                       TensorView partial) {
+  backward("rms_norm_backward", false, x, statistics, weight, d_y, accumulate, d_x, d_weight, {},
+           partial);
+}
+
+}  // namespace
+
+void add_norms(KernelTable& table) {
+  table.layer_norm_forward = layer_norm_forward;
+  table.layer_norm_again = layer_norm_again;
+  table.layer_norm_backward = layer_norm_backward;
+  table.rms_norm_forward = rms_norm_forward;
+  table.rms_norm_again = rms_norm_again;
+  table.rms_norm_backward = rms_norm_backward;
+}
+
+}  // namespace plimsoll::kernels::cuda
