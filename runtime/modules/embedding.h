@@ -26,6 +26,8 @@ class Embedding {
   Bytes workspace() const;
 
  private:
+  kernels::Dropout dropout() const;
+
   Worker& worker_;
   const ModelSettings& settings_;
   EmbeddingParameters parameters_;

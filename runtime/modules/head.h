@@ -1,7 +1,6 @@
 // Final norm, head and loss (models/decisions/loss.h).
 #pragma once
 
-#include "runtime/modules/linear.h"
 #include "runtime/modules/norm.h"
 #include "runtime/modules/settings.h"
 
@@ -24,38 +23,46 @@ class Head {
   Head(Worker& worker, const ModelSettings& settings, const HeadParameters& parameters, bool below);
 
   // From the stream after the last layer [T, h] to the loss: `loss` fp64 [1] += factor · the sum
-  // over the tokens. targets int32 [T], kIgnoreIndex does not count. Fused: the head's gradients
+  // over the tokens. targets int32 [T]; kIgnoreIndex does not count. Fused: the head's gradients
   // too. The trainer may run ops of its own before `backward`.
   void forward(Tensor x, ConstTensorView targets, const LossFactors& factors, TensorView loss);
   // The gradient of the stream after the last layer; none without anything trained below.
   Tensor backward(ConstTensorView targets);
 
   // [T, V] alone, for who wants to see them. `x` stays the caller's.
-  Tensor logits(Tensor& x);
+  Tensor logits(const Tensor& x);
   // The largest scratch that one of its ops needs.
   Bytes workspace() const;
 
  private:
-  Tensor normalize(Tensor x, bool saves);
-  void forward_full(ConstTensorView targets, const LossFactors& factors);
-  void forward_chunks(ConstTensorView targets, const LossFactors& factors);
-  void backward_chunks(ConstTensorView targets);
-  void loss_sum(double factor, TensorView loss);
-  // Of all rows, or of a chunk's, of which it is the last.
-  Tensor product(models::Phase phase, std::int64_t first, std::int64_t rows, bool last_reader);
-  void weight_gradient(ConstTensorView d_logits, std::int64_t first, bool last_reader);
+  bool full() const { return settings_.loss == models::Loss::full; }
+  bool chunked() const { return settings_.loss == models::Loss::chunked; }
+  bool wanted() const { return trains_ || norm_wants_.any(); }
+  bool last(std::int64_t first, std::int64_t rows) const {
+    return first + rows == worker_.tokens();
+  }
+  // Visits (first row, rows) behind the prefix of each chunk; full: all of them, behind none.
   template <class Visit>
   void in_chunks(Visit visit);
+  // Of the rows from `first` on.
+  Tensor product(Operand normalized, Phase phase);
+  void loss(Tensor& logits, ConstTensorView targets, std::int64_t first);
+  void loss_again(Tensor& logits, ConstTensorView targets, std::int64_t first);
+  // From the logits' gradient, which dies, to the head's and the normalized stream's.
+  void backward_product(Tensor logits, std::int64_t first);
+  void weight_gradient(Operand logits, std::int64_t first);
+  void input_gradient(Operand logits, std::int64_t first);
 
   Worker& worker_;
   const ModelSettings& settings_;
   Norm norm_;
-  LinearParameters head_;
+  Parameter head_;
   NormWants norm_wants_;
-  LinearWants head_wants_;
-  // Between forward and backward.
-  Tensor x_, statistics_, normalized_, logits_, rows_, logsumexp_;
+  bool trains_;  // the head
+  // From forward to backward.
   LossFactors factors_;
+  Tensor x_, statistics_, normalized_, logits_, rows_, logsumexp_;
+  Tensor d_;  // of the normalized stream; chunks write it over that
 };
 
 }  // namespace plimsoll::runtime

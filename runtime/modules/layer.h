@@ -6,6 +6,7 @@
 #include "runtime/modules/attention.h"
 #include "runtime/modules/mlp.h"
 #include "runtime/modules/norm.h"
+#include "runtime/modules/sites.h"
 
 namespace plimsoll::runtime {
 
@@ -38,8 +39,9 @@ class Layer {
   Bytes workspace(const Wants& wants) const;
 
  private:
-  // d · ∂(branch), behind the dropout of the branch: d itself, or a masked copy.
-  Gradient branch(Tensor& d, bool keep_d, std::uint32_t site) const;
+  kernels::Dropout dropout(Site site) const;
+  // Of a branch's result, from the stream's: that itself, or a masked copy.
+  Gradient branch(Tensor& d, bool keeps_d, Site site);
   void backward_mlp(Tensor& d, LayerSaved& saved, const Wants& wants);
   void backward_attention(Tensor& x, Tensor& d, LayerSaved& saved, const Wants& wants);
 

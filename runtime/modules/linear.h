@@ -33,6 +33,9 @@ class Linear {
   Tensor backward_adapter(Operand d_y, Tensor a, const LinearWants& wants);
   // Adds to the gradients of weight and bias, then of A. `d_a` of backward_adapter.
   void backward_weight(Operand d_y, Operand x, Operand d_a, const LinearWants& wants);
+  // Both of the above; `d_y` dies where no input's gradient is wanted. Returns a's, which then is
+  // dead too.
+  Tensor backward_parameters(Gradient& d_y, Operand x, Tensor a, const LinearWants& wants);
   // Of x: made under `name` where `d_x` is none, else added to it.
   void backward_input(Operand d_y, Operand d_a, const char* name, Tensor& d_x);
 

@@ -15,8 +15,8 @@ struct MlpSaved {
 
 class Mlp {
  public:
-  Mlp(Worker& worker, const ModelSettings& settings, const LayerParameters& parameters,
-      std::int64_t index);
+  Mlp(Worker& worker, const ModelSettings& settings, const models::decisions::LayerNames& names,
+      const LayerParameters& parameters, std::int64_t index);
 
   // From the normalized stream to down_proj's result. `to_last_saved`: to the last value that
   // backward reads; returns none.
@@ -28,8 +28,8 @@ class Mlp {
   Bytes workspace(const Wants& wants) const;
 
  private:
-  Tensor activate(Tensor& gate, Tensor& up, bool keeps, MlpSaved& saved);
-  void backward_activation(Tensor& d_product, MlpSaved& saved, bool product_read);
+  Tensor activate(Tensor& gate, Tensor& up, bool keeps);
+  void backward_activation(Tensor& d_product, MlpSaved& saved, const Wants& wants);
 
   Worker& worker_;
   const ModelSettings& settings_;

@@ -30,6 +30,10 @@ inline Operand reading(Tensor& tensor, bool last) {
 struct Gradient {
   Tensor own;
   ConstTensorView view;
+  static Gradient of(Tensor tensor) {
+    const ConstTensorView view = tensor.view();
+    return {std::move(tensor), view};
+  }
   Operand read(bool last) { return {view, last && own ? &own : nullptr}; }
 };
 

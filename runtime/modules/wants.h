@@ -34,8 +34,13 @@ struct Wants {
   bool below = false;  // of the stream that the layer reads
 
   bool any() const { return down.any(); }
+  // Backward reads something that forward makes.
+  bool saves() const { return activation || down.reads_input() || down.lora_b; }
   // Backward reads the layer's input: the caller keeps it.
   bool reads_input() const { return input_norm.any(); }
+  // The norms' outputs.
+  bool reads_normalized() const { return q.reads_input() || k.reads_input() || v.reads_input(); }
+  bool reads_post_normalized() const { return gate.reads_input() || up.reads_input(); }
 };
 
 // `below`: something below the layer is trained.

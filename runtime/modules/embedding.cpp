@@ -1,0 +1,42 @@
+#include "runtime/modules/embedding.h"
+
+#include "models/decisions/unit_names.h"
+#include "runtime/modules/sites.h"
+
+namespace plimsoll::runtime {
+
+namespace names = models::decisions;
+
+Embedding::Embedding(Worker& worker, const ModelSettings& settings,
+                     const EmbeddingParameters& parameters)
+    : worker_(worker), settings_(settings), parameters_(parameters) {}
+
+kernels::Dropout Embedding::dropout() const {
+  return dropout_at(worker_, settings_.decoder.embedding_dropout, kEmbeddingStream,
+                    checked_multiply(worker_.length, settings_.decoder.hidden));
+}
+
+Tensor Embedding::forward(ConstTensorView ids) {
+  Op op(worker_, names::kEmbedding);
+  Tensor out = op.make(names::kEmbeddingOut, Category::activations,
+                       {ids.elements(), settings_.decoder.hidden});
+  worker_.kernels.embedding_forward(ids, parameters_.tokens.value(), parameters_.positions.value(),
+                                    worker_.length, dropout(), out.view());
+  return out;
+}
+
+void Embedding::backward(ConstTensorView ids, Tensor d) {
+  Op op(worker_, names::kEmbedding, Phase::backward);
+  const TensorView tokens = parameters_.tokens.gradient();
+  worker_.kernels.embedding_backward(
+      ids, worker_.length, dropout(), d.view(), tokens, parameters_.positions.gradient(),
+      tokens ? worker_.scratch(DType::int32, {4, ids.elements()}) : TensorView{});
+  op.consume(std::move(d));
+}
+
+Bytes Embedding::workspace() const {
+  if (!parameters_.tokens.trains()) return {};
+  return storage(Count(checked_multiply(4, worker_.tokens())), DType::int32);
+}
+
+}  // namespace plimsoll::runtime

@@ -1,0 +1,146 @@
+#include "runtime/modules/head.h"
+
+#include <algorithm>
+
+#include "models/decisions/loss.h"
+#include "models/decisions/unit_names.h"
+#include "runtime/modules/linear.h"
+
+namespace plimsoll::runtime {
+
+namespace names = models::decisions;
+
+Head::Head(Worker& worker, const ModelSettings& settings, const HeadParameters& p, bool below)
+    : worker_(worker),
+      settings_(settings),
+      norm_(worker, names::kFinalNorm, p.norm, settings.decoder.norm, settings.norm_eps),
+      head_(p.head),
+      norm_wants_{p.norm.weight.trains(), p.norm.bias.trains(), below},
+      trains_(p.head.trains()) {}
+
+template <class Visit>
+void Head::in_chunks(Visit visit) {
+  if (full()) return visit(0, worker_.tokens());
+  const std::string outside = worker_.prefix;
+  const std::int64_t most =
+      models::decisions::loss_chunk_rows(settings_.decoder.vocab, worker_.regime.compute);
+  for (std::int64_t first = 0; first < worker_.tokens(); first += most) {
+    worker_.prefix = outside + names::kLossChunks + "." + std::to_string(first / most) + ".";
+    visit(first, std::min(most, worker_.tokens() - first));
+  }
+  worker_.prefix = outside;
+}
+
+// Forward -----------------------------------------------------------------------------------------
+
+void Head::forward(Tensor x, ConstTensorView targets, const LossFactors& factors,
+                   TensorView loss_sum) {
+  factors_ = factors;
+  const bool saves = norm_wants_.any();
+  normalized_ = norm_.forward(reading(x, !saves), saves ? &statistics_ : nullptr);
+  x_ = std::move(x);
+  const bool keeps_normalized = full() ? trains_ : wanted();
+  in_chunks([&](std::int64_t first, std::int64_t rows) {
+    const bool dies = last(first, rows) && !keeps_normalized;
+    Tensor logits = product({normalized_.view().rows(first, rows), dies ? &normalized_ : nullptr},
+                            worker_.phase);
+    loss(logits, targets, first);
+    if (full())
+      logits_ = std::move(logits);
+    else if (logits)
+      backward_product(std::move(logits), first);
+  });
+  Op op(worker_, names::kLossSum);
+  worker_.kernels.loss_sum(rows_.view(), factors_.loss, loss_sum);
+  op.consume(std::move(rows_));
+}
+
+Tensor Head::logits(const Tensor& x) {
+  Tensor normalized = norm_.forward(reading(x), nullptr);
+  return product(reading_last(normalized), worker_.phase);
+}
+
+Tensor Head::product(Operand normalized, Phase phase) {
+  Op op(worker_, names::kHead.product, phase);
+  Tensor logits = op.make(names::kHead.out, Category::logits,
+                          {normalized.view.shape[0], settings_.decoder.vocab});
+  worker_.kernels.linear_forward(normalized.view, head_.value(), {}, {}, logits.view(),
+                                 product_panels(worker_));
+  normalized.read_by(op);
+  return logits;
+}
+
+void Head::loss(Tensor& logits, ConstTensorView targets, std::int64_t first) {
+  Op op(worker_, names::kLoss);
+  const std::int64_t rows = logits.view().shape[0];
+  const auto all = [&](const char* name) {  // of all chunks: behind no chunk's prefix
+    return worker_.memory.allocate(name, Category::logits, models::decisions::kStatistics,
+                                   {worker_.tokens()});
+  };
+  if (!rows_) rows_ = all(names::kLossRows);
+  if (chunked() && wanted() && !logsumexp_) logsumexp_ = all(names::kLossLogsumexp);
+  const bool gradient = wanted() && !chunked();
+  worker_.kernels.cross_entropy(targets.as({worker_.tokens()}).rows(first, rows),
+                                kernels::kIgnoreIndex, gradient, factors_.gradient, logits.view(),
+                                rows_.view().rows(first, rows),
+                                logsumexp_ ? logsumexp_.view().rows(first, rows) : TensorView{});
+  if (!gradient) op.consume(std::move(logits));
+}
+
+// Backward ----------------------------------------------------------------------------------------
+
+Tensor Head::backward(ConstTensorView targets) {
+  if (full() && logits_) backward_product(std::move(logits_), 0);
+  if (chunked() && wanted())
+    in_chunks([&](std::int64_t first, std::int64_t rows) {
+      Tensor logits = product({normalized_.view().rows(first, rows)}, Phase::recompute);
+      loss_again(logits, targets, first);
+      backward_product(std::move(logits), first);
+    });
+  if (norm_wants_.any())
+    norm_.backward_in_place(reading_last(x_), std::move(statistics_), d_, norm_wants_);
+  return std::move(d_);
+}
+
+void Head::loss_again(Tensor& logits, ConstTensorView targets, std::int64_t first) {
+  Op op(worker_, names::kLoss, Phase::backward);
+  const std::int64_t rows = logits.view().shape[0];
+  worker_.kernels.cross_entropy_backward(targets.as({worker_.tokens()}).rows(first, rows),
+                                         kernels::kIgnoreIndex, factors_.gradient,
+                                         logsumexp_.view().rows(first, rows), logits.view());
+  if (last(first, rows)) op.consume(std::move(logsumexp_));
+}
+
+void Head::backward_product(Tensor logits, std::int64_t first) {
+  const bool input = norm_wants_.any();
+  if (trains_) weight_gradient(reading(logits, !input), first);
+  if (input) input_gradient(reading_last(logits), first);
+}
+
+void Head::weight_gradient(Operand logits, std::int64_t first) {
+  Op op(worker_, names::kHead.weight_grad, Phase::backward);
+  const std::int64_t rows = logits.view.shape[0];
+  worker_.kernels.linear_backward_weight(logits.view, normalized_.view().rows(first, rows),
+                                         {.accumulate = true}, head_.gradient(),
+                                         product_panels(worker_));
+  logits.read_by(op);
+  if (last(first, rows) && (full() || !norm_wants_.any())) op.consume(std::move(normalized_));
+}
+
+void Head::input_gradient(Operand logits, std::int64_t first) {
+  Op op(worker_, names::kHead.input_grad, Phase::backward);
+  const std::int64_t rows = logits.view.shape[0];
+  Tensor& d = full() ? d_ : normalized_;
+  if (full())
+    d = op.make(names::kHead.input_grad, Category::temporaries, {rows, settings_.decoder.hidden});
+  worker_.kernels.linear_backward_input(logits.view, head_.value(), {}, d.view().rows(first, rows),
+                                        product_panels(worker_));
+  logits.read_by(op);
+  if (!full() && last(first, rows)) d_ = std::move(normalized_);
+}
+
+Bytes Head::workspace() const {
+  return std::max(product_scratch(worker_), norm_.workspace(norm_wants_));
+}
+
+}  // namespace plimsoll::runtime

@@ -1,0 +1,184 @@
+#include "runtime/modules/linear.h"
+
+#include <algorithm>
+
+#include "models/decisions/workspace.h"
+#include "runtime/modules/sites.h"
+
+namespace plimsoll::runtime {
+
+namespace {
+
+Bytes partial_sums(std::int64_t width) {
+  return storage(Count(checked_multiply(models::decisions::kPartialRows, width)), DType::fp32);
+}
+
+}  // namespace
+
+Bytes product_scratch(const Worker& worker) {
+  return models::decisions::product_workspace(worker.device.kind(), worker.regime.compute);
+}
+TensorView product_panels(Worker& worker) {
+  return worker.scratch(DType::fp32, {product_scratch(worker).value() / 4});
+}
+
+kernels::Dropout Linear::dropout() const {
+  return dropout_at(worker_, parameters_.lora_dropout, stream_,
+                    checked_multiply(worker_.length, parameters_.in));
+}
+
+ConstTensorView Linear::cast(const Parameter& parameter) {
+  const ConstTensorView value = parameter.value();
+  if (value.dtype == worker_.regime.compute) return value;
+  const TensorView copy =
+      worker_.scratch_after(product_scratch(worker_), worker_.regime.compute, value.shape);
+  worker_.kernels.cast(value, copy);
+  return copy;
+}
+
+Tensor Linear::dropped(Operand x, Phase phase) {
+  Op op(worker_, names_.adapter_dropout, phase);
+  Tensor masked = op.make(names_.adapter_input, Category::activations, x.view.shape);
+  worker_.kernels.dropout(x.view, dropout(), false, masked.view());
+  x.read_by(op);
+  return masked;
+}
+
+// Forward -----------------------------------------------------------------------------------------
+
+Tensor Linear::forward(Operand x, const char* out, const LinearWants& wants, Tensor& saved) {
+  Tensor y;
+  {
+    Op op(worker_, names_.product);
+    y = op.make(out, Category::activations, {x.view.shape[0], parameters_.out});
+    worker_.kernels.linear_forward(x.view, parameters_.weight.value(), parameters_.bias.value(),
+                                   {.transposed = parameters_.transposed}, y.view(),
+                                   product_panels(worker_));
+    if (!adapted()) x.read_by(op);
+  }
+  if (!adapted()) return y;
+  Tensor a = adapter(x);
+  Op op(worker_, names_.adapter_b);
+  worker_.kernels.linear_forward(a.view(), cast(parameters_.lora_b), {},
+                                 {.accumulate = true, .scale = parameters_.lora_scale}, y.view(),
+                                 product_panels(worker_));
+  if (wants.lora_b)
+    saved = std::move(a);
+  else
+    op.consume(std::move(a));
+  return y;
+}
+
+Tensor Linear::adapter(Operand x) {
+  Tensor masked;
+  if (drops()) {
+    masked = dropped(x, worker_.phase);
+    x = reading_last(masked);
+  }
+  Op op(worker_, names_.adapter_a);
+  Tensor a = op.make(names_.adapter_a_out, Category::activations,
+                     {x.view.shape[0], parameters_.lora_rank});
+  worker_.kernels.linear_forward(x.view, cast(parameters_.lora_a), {}, {}, a.view(),
+                                 product_panels(worker_));
+  x.read_by(op);
+  return a;
+}
+
+// Backward ----------------------------------------------------------------------------------------
+
+Tensor Linear::backward_adapter(Operand d_y, Tensor a, const LinearWants& wants) {
+  const bool needs_a = wants.lora_a || wants.input;
+  if (!adapted() || !(wants.lora_b || needs_a)) return {};
+  Op op(worker_, names_.adapter_b, Phase::backward);
+  Tensor d_a;
+  if (needs_a) {
+    d_a = op.make(names_.adapter_a_out_grad, Category::temporaries,
+                  {d_y.view.shape[0], parameters_.lora_rank});
+    worker_.kernels.linear_backward_input(d_y.view, cast(parameters_.lora_b),
+                                          {.scale = parameters_.lora_scale}, d_a.view(),
+                                          product_panels(worker_));
+  }
+  if (wants.lora_b)
+    worker_.kernels.linear_backward_weight(d_y.view, a.view(),
+                                           {.accumulate = true, .scale = parameters_.lora_scale},
+                                           parameters_.lora_b.gradient(), product_panels(worker_));
+  d_y.read_by(op);
+  op.consume(std::move(a));
+  return d_a;
+}
+
+void Linear::backward_weight(Operand d_y, Operand x, Operand d_a, const LinearWants& wants) {
+  if (wants.weight || wants.bias) {
+    Op op(worker_, names_.weight_grad, Phase::backward);
+    if (wants.weight)
+      worker_.kernels.linear_backward_weight(
+          d_y.view, x.view, {.transposed = parameters_.transposed, .accumulate = true},
+          parameters_.weight.gradient(), product_panels(worker_));
+    if (wants.bias)
+      worker_.kernels.bias_backward(
+          d_y.view, parameters_.bias.gradient(),
+          worker_.scratch(DType::fp32, {models::decisions::kPartialRows, parameters_.out}));
+    d_y.read_by(op);
+    if (wants.weight && !wants.lora_a) x.read_by(op);
+  }
+  if (wants.lora_a) backward_a(x, d_a);
+}
+
+void Linear::backward_a(Operand x, Operand d_a) {
+  Tensor masked;
+  if (drops()) {
+    masked = dropped(x, Phase::recompute);
+    x = reading_last(masked);
+  }
+  Op op(worker_, names_.adapter_a, Phase::backward);
+  worker_.kernels.linear_backward_weight(d_a.view, x.view, {.accumulate = true},
+                                         parameters_.lora_a.gradient(), product_panels(worker_));
+  x.read_by(op);
+  d_a.read_by(op);
+}
+
+Tensor Linear::backward_parameters(Gradient& d_y, Operand x, Tensor a, const LinearWants& wants) {
+  Tensor d_a =
+      backward_adapter(d_y.read(!wants.weight && !wants.bias && !wants.input), std::move(a), wants);
+  backward_weight(d_y.read(!wants.input), x, reading(d_a, !wants.input), wants);
+  return d_a;
+}
+
+void Linear::backward_input(Operand d_y, Operand d_a, const char* name, Tensor& d_x) {
+  {
+    Op op(worker_, names_.input_grad, Phase::backward);
+    const bool first = !d_x;
+    if (first) d_x = op.make(name, Category::temporaries, {d_y.view.shape[0], parameters_.in});
+    worker_.kernels.linear_backward_input(
+        d_y.view, parameters_.weight.value(),
+        {.transposed = parameters_.transposed, .accumulate = !first}, d_x.view(),
+        product_panels(worker_));
+    d_y.read_by(op);
+  }
+  if (!adapted()) return;
+  Op op(worker_, names_.adapter_input_grad, Phase::backward);
+  const ConstTensorView weight = cast(parameters_.lora_a);
+  if (drops()) {
+    Tensor part = op.make(names_.adapter_input_grad, Category::temporaries, d_x.view().shape);
+    worker_.kernels.linear_backward_input(d_a.view, weight, {}, part.view(),
+                                          product_panels(worker_));
+    worker_.kernels.dropout(part.view(), dropout(), true, d_x.view());
+    op.consume(std::move(part));
+  } else {
+    worker_.kernels.linear_backward_input(d_a.view, weight, {.accumulate = true}, d_x.view(),
+                                          product_panels(worker_));
+  }
+  d_a.read_by(op);
+}
+
+Bytes Linear::workspace(const LinearWants& wants) const {
+  if (!*this) return {};
+  Bytes most = product_scratch(worker_);
+  if (adapted() && worker_.regime.adapters.weight != worker_.regime.compute)
+    most += storage(
+        Count(checked_multiply(parameters_.lora_rank, std::max(parameters_.in, parameters_.out))),
+        worker_.regime.compute);
+  return wants.bias ? std::max(most, partial_sums(parameters_.out)) : most;
+}
+
+}  // namespace plimsoll::runtime
