@@ -5,9 +5,9 @@
 #include <span>
 #include <unordered_map>
 
-#include "kernels/philox.h"
 #include "models/initial_values.h"
 #include "runtime/io/float_storage.h"
+#include "runtime/io/keyed_random.h"
 #include "runtime/io/weight_source.h"
 
 namespace plimsoll::runtime::io {
@@ -17,20 +17,6 @@ using kernels::Philox;
 using kernels::TensorView;
 using models::InitialKind;
 using models::InitialValues;
-
-// Fowler, Noll, Vo: 64-bit FNV-1a.
-std::uint64_t hash(std::string_view text) {
-  std::uint64_t h = 0xcbf29ce484222325;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return h;
-}
-
-kernels::RandomKey key_of(std::string_view name, std::uint64_t seed) {
-  const std::uint64_t h = hash(name);
-  return {.seed = seed,
-          .step = static_cast<std::uint32_t>(h >> 32),
-          .stream = static_cast<std::uint32_t>(h)};
-}
 
 std::array<double, 4> normal(const Philox& words) {
   std::array<double, 4> numbers{};
@@ -95,7 +81,7 @@ class RandomWeights : public WeightSource {
       for (float& x : into) x = values.kind == InitialKind::ones ? 1 : 0;
       return;
     }
-    const kernels::RandomKey key = key_of(rule.name, seed_);
+    const kernels::RandomKey key = keyed(rule.name, seed_);
     std::array<double, 4> numbers{};
     for (std::size_t i = 0; i < into.size(); ++i) {
       const auto element = static_cast<std::uint64_t>(first) + i;

@@ -12,9 +12,10 @@ namespace plimsoll::runtime::test {
 
 class ScratchFolder {
  public:
-  ScratchFolder()
-      : path_(std::filesystem::temp_directory_path() /
-              ("plimsoll-runtime-" + std::to_string(getpid()))) {
+  ScratchFolder() {
+    static int count = 0;
+    path_ = std::filesystem::temp_directory_path() /
+            ("plimsoll-runtime-" + std::to_string(getpid()) + "-" + std::to_string(count++));
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);
   }
