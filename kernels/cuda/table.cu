@@ -6,9 +6,12 @@ namespace plimsoll::kernels {
 const KernelTable& cuda_kernels() {
   static const KernelTable table = [] {
     KernelTable t{};
+    cuda::add_embedding(t);
     cuda::add_norms(t);
     cuda::add_row_sums(t);
+    cuda::add_rotary(t);
     cuda::add_activations(t);
+    cuda::add_loss(t);
     cuda::add_copies(t);
     cuda::add_optimizers(t);
     cuda::add_gradient_norm(t);

@@ -1,26 +1,9 @@
-#include <numbers>
-
 #include "kernels/host/blocks.h"
+#include "kernels/rotary_frequency.h"
 
 namespace plimsoll::kernels::host {
 
 namespace {
-
-// In fp32 throughout, as Transformers (modeling_rope_utils.py: default, llama3): another rounding
-// of a frequency turns late positions by another angle.
-float frequency(const RotaryFrequencies& f, std::int64_t index, std::int64_t half) {
-  const float power = static_cast<float>(2 * index) / static_cast<float>(2 * half);
-  const float plain = 1 / std::pow(static_cast<float>(f.theta), power);
-  if (f.factor == 1) return plain;
-  const auto original = static_cast<float>(f.original_positions);
-  const auto factor = static_cast<float>(f.factor);
-  const auto low = static_cast<float>(f.low_factor), high = static_cast<float>(f.high_factor);
-  const float wave = 2 * std::numbers::pi_v<float> / plain;
-  if (wave < original / high) return plain;
-  if (wave > original / low) return plain / factor;
-  const float smooth = (original / wave - low) / (high - low);
-  return (1 - smooth) * plain / factor + smooth * plain;
-}
 
 void rotary_table(const RotaryFrequencies& frequencies, TensorView table) {
   expect(table.shape.rank == 3 && table.shape[0] == 2, "rotary_table", "it is [2, length, d / 2]");
@@ -28,7 +11,7 @@ void rotary_table(const RotaryFrequencies& frequencies, TensorView table) {
   float* cosines = fp32_of(table);
   float* sines = cosines + length * half;
   for (std::int64_t i = 0; i < half; ++i) {
-    const float turn = frequency(frequencies, i, half);
+    const float turn = rotary_frequency(frequencies, i, half);
     for (std::int64_t t = 0; t < length; ++t) {
       const double angle = static_cast<float>(t) * turn;
       cosines[t * half + i] = static_cast<float>(std::cos(angle));

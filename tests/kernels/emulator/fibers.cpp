@@ -1,5 +1,6 @@
 #include "tests/kernels/emulator/fibers.h"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstdio>
@@ -19,8 +20,11 @@ constexpr std::size_t kStack = 64 << 10;
 constexpr int kWarp = 32;
 enum class State { ready, at_block_barrier, at_warp_barrier, done };
 
+// A context begins a fiber; from then on jumps switch, which cost no system call.
 struct Fiber {
   ucontext_t context;
+  jmp_buf where;
+  bool begun = false;
   std::unique_ptr<std::byte[]> stack = std::make_unique<std::byte[]>(kStack);
   State state = State::done;
   dim3 index;
@@ -29,7 +33,8 @@ struct Fiber {
 std::vector<std::unique_ptr<Fiber>> fibers;  // kept from block to block
 int count = 0;  // of the block that runs
 int running = 0;
-ucontext_t scheduler;
+ucontext_t first_scheduler;
+jmp_buf scheduler;
 const std::function<void()>* body = nullptr;
 alignas(16) std::byte shared[kMostShared];
 alignas(16) std::byte slots[1024][16];
@@ -42,13 +47,21 @@ alignas(16) std::byte slots[1024][16];
 void enter() {
   (*body)();
   fibers[static_cast<std::size_t>(running)]->state = State::done;
-  swapcontext(&fibers[static_cast<std::size_t>(running)]->context, &scheduler);
+  _longjmp(scheduler, 1);
 }
 
 void yield(State state) {
   Fiber& self = *fibers[static_cast<std::size_t>(running)];
   self.state = state;
-  swapcontext(&self.context, &scheduler);
+  if (_setjmp(self.where) == 0) _longjmp(scheduler, 1);
+}
+
+void resume(Fiber& f) {
+  threadIdx = f.index;
+  if (_setjmp(scheduler) != 0) return;
+  if (f.begun) _longjmp(f.where, 1);
+  f.begun = true;
+  swapcontext(&first_scheduler, &f.context);
 }
 
 void begin_block() {
@@ -59,21 +72,12 @@ void begin_block() {
     const auto at = static_cast<unsigned>(t);
     f.index = dim3(at % blockDim.x, at / blockDim.x % blockDim.y, at / (blockDim.x * blockDim.y));
     f.state = State::ready;
+    f.begun = false;
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack.get();
     f.context.uc_stack.ss_size = kStack;
     f.context.uc_link = nullptr;
     makecontext(&f.context, enter, 0);
-  }
-}
-
-void run_ready() {
-  for (int i = 0; i < count; ++i) {
-    running = backwards ? count - 1 - i : i;
-    Fiber& f = *fibers[static_cast<std::size_t>(running)];
-    if (f.state != State::ready) continue;
-    threadIdx = f.index;
-    swapcontext(&scheduler, &f.context);
   }
 }
 
@@ -91,14 +95,28 @@ bool all_done() {
   return true;
 }
 
+// Runs the lanes of a warp until all have ended or wait for other warps.
+void run_warp(int first, int last) {
+  do {
+    for (int i = first; i < last; ++i) {
+      running = backwards ? last - 1 - (i - first) : i;
+      Fiber& f = *fibers[static_cast<std::size_t>(running)];
+      if (f.state != State::ready) continue;
+      resume(f);
+    }
+  } while (release(first, last, State::at_warp_barrier));
+}
+
 void run_block(const char* op) {
   begin_block();
-  for (run_ready(); !all_done(); run_ready()) {
-    bool released = release(0, count, State::at_block_barrier);
-    for (int t = 0; t < count; t += kWarp)
-      released |= release(t, t + kWarp < count ? t + kWarp : count, State::at_warp_barrier);
-    if (!released) give_up(op, "some threads wait at a barrier that others do not reach");
-  }
+  const int warps = (count + kWarp - 1) / kWarp;
+  do {
+    for (int i = 0; i < warps; ++i) {
+      const int first = (backwards ? warps - 1 - i : i) * kWarp;
+      run_warp(first, first + kWarp < count ? first + kWarp : count);
+    }
+  } while (release(0, count, State::at_block_barrier));
+  if (!all_done()) give_up(op, "some threads wait at a barrier that others do not reach");
 }
 
 }  // namespace

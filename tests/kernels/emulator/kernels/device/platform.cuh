@@ -1,7 +1,8 @@
 // Takes the place of kernels/device/platform.cuh (its folder comes first in the include path), so
 // that g++ compiles the CUDA kernels and a machine without a GPU runs them: block after block, a
-// fiber for each thread. A fiber runs until a barrier or a shuffle; a missing barrier therefore
-// shows, because the first thread is always far ahead of the last, or the last ahead of the first.
+// fiber for each thread. A warp runs as far as it can before the next one begins, and within it a
+// lane until a shuffle; a missing barrier therefore shows, because the first warp is far ahead of
+// the last, or, backwards, the last ahead of the first.
 //
 // What this cannot show: the hardware's own rounding and conversions, alignment faults, races
 // between blocks, speed. Those need the suite `gpu`.

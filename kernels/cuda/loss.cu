@@ -1,0 +1,176 @@
+// Cross entropy over rows of logits, which become their gradient in place.
+//
+// Thread mapping: a block of 512 threads for each row; a thread takes every 512th group of eight.
+// Memory: a row is read once for its log-sum-exp (streaming maximum and sum); where its gradient is
+// wanted it is read again, from the L2 cache for vocabularies of up to some 150k, and written once.
+// Numerics: fp32; the sum of a row is a tree over the threads, within a few ulp of the host's. The
+// loss is summed in fp64 in the order of the rows: the host's bits. A target outside of the row is
+// noted (kernels/cuda/launch.h) and its row ignored.
+#include "kernels/cuda/operands.h"
+#include "kernels/device/elementwise.cuh"
+#include "kernels/device/fault.cuh"
+#include "kernels/device/reduce.cuh"
+
+namespace plimsoll::kernels::cuda {
+
+namespace {
+
+using device::kVector;
+using device::MaxSum;
+
+constexpr int kRowThreads = 512;
+
+struct Rows {
+  const std::int32_t* targets;
+  std::int32_t ignore_index;
+  Span logits;
+  std::int64_t width;
+  float factor;
+  bool vectors;
+  std::int32_t* faults;
+};
+
+template <class Visit>
+__device__ __forceinline__ void in_row(std::int64_t width, Visit visit) {
+  for (std::int64_t c = std::int64_t{threadIdx.x} * kVector; c < width;
+       c += std::int64_t{kRowThreads} * kVector)
+    visit(c, width - c < kVector ? static_cast<int>(width - c) : kVector);
+}
+
+// Whether the row counts.
+__device__ bool counts(const Rows& r, std::int32_t target) {
+  if (target == r.ignore_index) return false;
+  if (target >= 0 && target < r.width) return true;
+  if (threadIdx.x == 0) device::note_fault(r.faults, Fault::target, target);
+  return false;
+}
+
+__device__ float logsumexp_of(const Rows& r, std::int64_t row, float* shared) {
+  MaxSum mine;
+  in_row(r.width, [&](std::int64_t c, int some) {
+    float v[kVector];
+    device::load_some(r.logits, row * r.width + c, some, r.vectors, v);
+    float most = mine.most;
+    for (int e = 0; e < kVector; ++e)
+      if (e < some && most < v[e]) most = v[e];
+    if (most > mine.most) {
+      mine.sum *= expf(mine.most - most);
+      mine.most = most;
+    }
+    for (int e = 0; e < kVector; ++e)
+      if (e < some && v[e] != device::kMinusInfinity) mine.sum += expf(v[e] - mine.most);
+  });
+  const MaxSum all = device::row_max_sum(mine, shared);
+  return all.most + logf(all.sum);
+}
+
+__device__ void become_gradient(const Rows& r, std::int64_t row, std::int32_t target,
+                                float logsumexp) {
+  in_row(r.width, [&](std::int64_t c, int some) {
+    float v[kVector];
+    device::load_some(r.logits, row * r.width + c, some, r.vectors, v);
+    for (int e = 0; e < kVector; ++e)
+      v[e] = (expf(v[e] - logsumexp) - (c + e == target ? 1.0f : 0.0f)) * r.factor;
+    device::store_some(r.logits, row * r.width + c, some, r.vectors, v);
+  });
+}
+__device__ void become_zero(const Rows& r, std::int64_t row) {
+  in_row(r.width, [&](std::int64_t c, int some) {
+    const float zeros[kVector] = {};
+    device::store_some(r.logits, row * r.width + c, some, r.vectors, zeros);
+  });
+}
+
+__global__ void __launch_bounds__(kRowThreads)
+    loss_of_rows(Rows r, bool gradient, float* losses, float* logsumexp) {
+  __shared__ float shared[device::kMostWarps];
+  const std::int64_t row = blockIdx.x;
+  const std::int32_t target = r.targets[row];
+  const bool counted = counts(r, target);
+  // Before the barriers of the sum, behind which others overwrite it.
+  const float of_target =
+      counted && threadIdx.x == 0 ? device::load_one(r.logits, row * r.width + target) : 0;
+  const float sum = counted || logsumexp ? logsumexp_of(r, row, shared) : 0;
+  if (threadIdx.x == 0) {
+    if (logsumexp) logsumexp[row] = sum;
+    losses[row] = counted ? sum - of_target : 0;
+  }
+  if (!gradient) return;
+  if (counted)
+    become_gradient(r, row, target, sum);
+  else
+    become_zero(r, row);
+}
+
+__global__ void __launch_bounds__(kRowThreads) gradient_of_rows(Rows r, const float* logsumexp) {
+  const std::int64_t row = blockIdx.x;
+  const std::int32_t target = r.targets[row];
+  if (counts(r, target))
+    become_gradient(r, row, target, logsumexp[row]);
+  else
+    become_zero(r, row);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    ordered_sum(const float* losses, std::int64_t n, double factor, double* sum) {
+  __shared__ float shared[kThreads];
+  double all = 0;
+  for (std::int64_t at = 0; at < n; at += kThreads) {
+    if (at + threadIdx.x < n) shared[threadIdx.x] = losses[at + threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      const int count = n - at < kThreads ? static_cast<int>(n - at) : kThreads;
+      for (int i = 0; i < count; ++i) all += static_cast<double>(shared[i]);
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) *sum += factor * all;
+}
+
+Rows rows_of(const ConstTensorView& targets, std::int32_t ignore_index, float factor,
+             const TensorView& logits) {
+  const std::int64_t width = width_of(logits);
+  const TensorView& faults = current_launch().faults;
+  return {.targets = int32_of(targets),
+          .ignore_index = ignore_index,
+          .logits = span_of(logits),
+          .width = width,
+          .factor = factor,
+          .vectors = aligned_rows({logits}, width),
+          .faults = faults ? int32_of(faults) : nullptr};
+}
+
+void cross_entropy(ConstTensorView targets, std::int32_t ignore_index, bool gradient, float factor,
+                   TensorView logits, TensorView losses, TensorView logsumexp) {
+  const std::int64_t rows = targets.elements();
+  expect(logits.elements() == rows * width_of(logits) && losses.elements() == rows &&
+             (!logsumexp || logsumexp.elements() == rows),
+         "cross_entropy", "logits, targets, losses have the same rows");
+  start("cross_entropy", loss_of_rows, block_each(rows, kRowThreads),
+        rows_of(targets, ignore_index, factor, logits), gradient, fp32_of(losses),
+        logsumexp ? fp32_of(logsumexp) : nullptr);
+}
+
+void cross_entropy_backward(ConstTensorView targets, std::int32_t ignore_index, float factor,
+                            ConstTensorView logsumexp, TensorView logits) {
+  const std::int64_t rows = targets.elements();
+  expect(logits.elements() == rows * width_of(logits) && logsumexp.elements() == rows,
+         "cross_entropy_backward", "logits, targets, logsumexp have the same rows");
+  start("cross_entropy_backward", gradient_of_rows, block_each(rows, kRowThreads),
+        rows_of(targets, ignore_index, factor, logits), fp32_of(logsumexp));
+}
+
+void loss_sum(ConstTensorView losses, double factor, TensorView sum) {
+  start("loss_sum", ordered_sum, block_each(1, kThreads), fp32_of(losses), losses.elements(),
+        factor, fp64_of(sum));
+}
+
+}  // namespace
+
+void add_loss(KernelTable& table) {
+  table.cross_entropy = cross_entropy;
+  table.cross_entropy_backward = cross_entropy_backward;
+  table.loss_sum = loss_sum;
+}
+
+}  // namespace plimsoll::kernels::cuda
