@@ -50,6 +50,7 @@ TEST_CASE("a golden loss is the cross-entropy of the golden logits and targets")
     }
     CHECK(golden.values("fp32.losses")[0] == golden.values("fp32.loss")[0]);
     CHECK(golden.values("fp32.losses").size() == kGoldenSteps);
+    CHECK(golden.values("fp32.text.losses").size() == kGoldenSteps);
   }
 }
 

@@ -1,63 +1,22 @@
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <thread>
 
-#include "models/model_reader.h"
-#include "runtime/io/float_storage.h"
 #include "runtime/io/weight_file.h"
-#include "runtime/io/weight_source.h"
-#include "tests/runtime/goldens.h"
 #include "tests/runtime/scratch_folder.h"
+#include "tests/runtime/weights.h"
 
 using namespace plimsoll;
 using models::ModelSpec;
-using runtime::io::WeightSource;
+using runtime::test::check_refused;
+using runtime::test::golden_adapter;
+using runtime::test::golden_spec;
 using runtime::test::GoldenModel;
+using runtime::test::read;
 using runtime::test::ScratchFolder;
 
 namespace {
-
 constexpr const char* kModels[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
-
-std::vector<double> read(const WeightSource& weights, const std::string& name, std::int64_t first,
-                         std::int64_t count, DType dtype = DType::fp32) {
-  std::vector<std::byte> bytes(static_cast<std::size_t>(storage(Count(count), dtype).value()));
-  weights.read(name, first, {bytes.data(), dtype, {count}});
-  std::vector<float> wide(static_cast<std::size_t>(count));
-  runtime::io::convert({bytes.data(), dtype, {count}}, {wide.data(), DType::fp32, {count}});
-  return {wide.begin(), wide.end()};
-}
-
-ModelSpec golden_spec(const GoldenModel& golden) {
-  return models::model_from_path(golden.config());
-}
-
-// The adapter that write_adapter of tools/oracle/numerics_goldens.py makes.
-std::vector<models::LoraModule> golden_adapter(const std::string& name, std::int64_t rank) {
-  models::Lora lora;
-  lora.rank = rank;
-  lora.targets = {"all-linear"};
-  if (name == "gpt2-lora") lora.targets = {"c_attn", "c_fc", "mlp.c_proj"};
-  return models::lora_modules(golden_spec(GoldenModel(name.substr(0, name.find('-')))), lora);
-}
-
-Error error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ErrorKind::internal, "no error");
-}
-
-void check_refused(const std::function<void()>& act, ErrorKind kind, const std::string& part) {
-  const Error error = error_of(act);
-  CHECK_MESSAGE(error.kind() == kind, error.message());
-  CHECK_MESSAGE(error.message().find(part) != std::string::npos, error.message());
-}
 
 // A copy of a golden model's folder that a test may spoil.
 struct Copy {
@@ -78,18 +37,6 @@ struct Copy {
     folder.write(file, bytes.replace(at, from.size(), to));
   }
 };
-
-double mean_of(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double x : values) sum += x;
-  return sum / static_cast<double>(values.size());
-}
-double deviation_of(const std::vector<double>& values) {
-  double squares = 0;
-  for (const double x : values) squares += x * x;
-  return std::sqrt(squares / static_cast<double>(values.size()) -
-                   mean_of(values) * mean_of(values));
-}
 }  // namespace
 
 TEST_CASE("weights are read as stored, from one file or several, in every dtype and piece") {
@@ -193,6 +140,49 @@ TEST_CASE("a copy of the table that a tied model stores as its head is accepted"
   CHECK(read(*again, "lm_head.weight", 0, std::ssize(table)) == table);
 }
 
+TEST_CASE("GPT-2's first checkpoints, without a prefix and with masks, are read") {
+  // huggingface.co/openai-community/gpt2: "h.0.attn.c_attn.weight", and "h.0.attn.bias" for masks.
+  const ScratchFolder folder;
+  const GoldenModel golden("gpt2");
+  const ModelSpec model = golden_spec(golden);
+  const std::string prefix = "transformer.";
+  std::vector<runtime::io::SavedTensor> tensors{{.name = "h.0.attn.bias", .shape = {1, 1, 2, 2}}};
+  for (const std::string& name : golden.weights().names()) {
+    const auto shape = golden.weights().shape(name);
+    kernels::Extents extents;
+    extents.rank = static_cast<int>(shape.size());
+    std::ranges::copy(shape, extents.axes.begin());
+    tensors.push_back({.name = name.substr(prefix.size()), .shape = extents});
+  }
+  runtime::io::WeightFile file(folder / "model.safetensors", tensors);
+  for (const runtime::io::SavedTensor& tensor : tensors) {
+    const bool mask = tensor.name == "h.0.attn.bias";
+    const auto values =
+        mask ? std::vector<double>(4, 1) : golden.weights().values(prefix + tensor.name);
+    const std::vector<float> single(values.begin(), values.end());
+    file.write(tensor.name, 0, {single.data(), DType::fp32, tensor.shape});
+  }
+  file.finish();
+  const auto weights = runtime::io::stored_weights(model, folder.path());
+  for (const std::string& name : golden.weights().names()) {
+    const auto expected = golden.weights().values(name);
+    CHECK(read(*weights, name, 0, std::ssize(expected)) == expected);
+  }
+}
+
+TEST_CASE("a model of fewer layers takes the first ones of a deeper checkpoint") {
+  const GoldenModel golden("llama");
+  std::string config = runtime::test::bytes_of(golden.config());
+  const std::string layers = "\"num_hidden_layers\": ";
+  config[config.find(layers) + layers.size()] = '1';
+  const ModelSpec model = models::read_model(config, "cut", "config.json");
+  const auto weights = runtime::io::stored_weights(model, golden.folder());
+  const std::string name = "model.layers.0.mlp.up_proj.weight";
+  CHECK(read(*weights, name, 0, 56 * 32) == golden.weights().values(name));
+  check_refused([&] { (void)read(*weights, "model.layers.1.mlp.up_proj.weight", 0, 1); },
+                ErrorKind::internal, "");
+}
+
 TEST_CASE("a checkpoint that does not hold the model is refused with what differs") {
   const Copy copy{GoldenModel("llama")};
   const auto refused = [&](const std::string& part, ErrorKind kind = ErrorKind::bad_input) {
@@ -240,98 +230,6 @@ TEST_CASE("a file that shrinks after it was opened gives an error, not zeros") {
   std::filesystem::resize_file(copy.folder / "model.safetensors", 4096);
   check_refused([&] { (void)read(*weights, "model.norm.weight", 0, 32); }, ErrorKind::bad_input,
                 "truncated");
-}
-
-TEST_CASE("asking for what is not there is our own error") {
-  const GoldenModel golden("llama");
-  const auto stored = runtime::io::stored_weights(golden_spec(golden), golden.folder());
-  const auto drawn = runtime::io::random_weights(golden_spec(golden), 1);
-  for (const WeightSource* weights : {stored.get(), drawn.get()}) {
-    check_refused([&] { (void)read(*weights, "model.norm.bias", 0, 1); }, ErrorKind::internal, "");
-    check_refused([&] { (void)read(*weights, "model.norm.weight", 1, 32); }, ErrorKind::internal,
-                  "beyond its end");
-    check_refused([&] { (void)read(*weights, "model.norm.weight", -1, 1); }, ErrorKind::internal,
-                  "beyond its end");
-  }
-}
-
-TEST_CASE("random weights are what Philox, FNV-1a and Box-Muller make of seed, name and index") {
-  const ModelSpec model = golden_spec(GoldenModel("gpt2"));
-  const auto weights = runtime::io::random_weights(model, 42);
-  // The same formulas in Python: normals of blocks 0 and 1000 of ("transformer.wte.weight", 42).
-  const std::vector<double> first{1.1458792526743775, 1.8920994058618075, -0.012664414718622058,
-                                  0.5697532197073535};
-  const std::vector<double> later{-1.0793976396357463, -0.8805094618751079, -0.18658320186693875,
-                                  -0.8065645076804318};
-  const auto of = [&](std::int64_t at) { return read(*weights, "transformer.wte.weight", at, 4); };
-  for (std::size_t i = 0; i < 4; ++i) {
-    CHECK(of(0)[i] == doctest::Approx(0.02 * first[i]).epsilon(1e-6));
-    CHECK(of(4000)[i] == doctest::Approx(0.02 * later[i]).epsilon(1e-6));
-  }
-  CHECK(weights->origin() == "random (seed 42)");
-}
-
-TEST_CASE("random weights are the same under any sharding, and in a model of fewer layers") {
-  const std::string config = R"({"model_type": "gpt2", "n_embd": 64, "n_head": 2, "vocab_size": 997,
-                                 "n_layer": )";
-  const ModelSpec deep = models::read_model(config + "7}", "deep", "config.json");
-  const ModelSpec flat = models::read_model(config + "2}", "flat", "config.json");
-  const auto weights = runtime::io::random_weights(deep, 3);
-  const std::string name = "transformer.wte.weight";
-  const std::int64_t n = 997 * 64;
-  const std::vector<double> whole = read(*weights, name, 0, n);
-  std::vector<double> pieces;
-  for (std::int64_t at = 0, length = 1; at < n; at += length, length = 2 * length + 1) {
-    length = std::min(length, n - at);
-    for (const double x : read(*weights, name, at, length)) pieces.push_back(x);
-  }
-  CHECK(pieces == whole);
-  CHECK(read(*runtime::io::random_weights(flat, 3), name, 0, n) == whole);
-  CHECK(read(*runtime::io::random_weights(flat, 4), name, 0, n) != whole);
-  CHECK(read(*weights, "lm_head.weight", 0, n) == whole);
-  CHECK(read(*weights, "transformer.h.0.mlp.c_fc.weight", 0, 64) !=
-        read(*weights, "transformer.h.1.mlp.c_fc.weight", 0, 64));
-}
-
-TEST_CASE("random weights have the spread of the family's rule") {
-  const ModelSpec model = models::read_model(
-      R"({"model_type": "llama", "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 1000,
-          "intermediate_size": 512, "num_hidden_layers": 2, "pad_token_id": 7, "mlp_bias": true,
-          "initializer_range": 0.05})",
-      "model", "config.json");
-  const auto weights = runtime::io::random_weights(model, 5);
-  std::vector<double> table = read(*weights, "model.embed_tokens.weight", 0, 256000);
-  // The mean of n normal numbers has deviation s / sqrt(n), their deviation s / sqrt(2 n): 5 times
-  // that is 5e-4 and 3.5e-4.
-  CHECK(std::abs(mean_of(table)) < 5e-4);
-  CHECK(std::abs(deviation_of(table) - 0.05) < 3.5e-4);
-  // Of 256000 normal numbers, 4.55 % are beyond two deviations: 11648 give or take 5 · 105.
-  const auto far = std::ranges::count_if(table, [](double x) { return std::abs(x) > 0.1; });
-  CHECK(std::abs(far - 11648) < 525);
-  for (std::size_t i = 0; i < 256; ++i) CHECK(table[7 * 256 + i] == 0);
-  CHECK(read(*weights, "model.embed_tokens.weight", 7 * 256 - 1, 2)[0] != 0);
-  CHECK(read(*weights, "model.embed_tokens.weight", 8 * 256 - 1, 2)[1] != 0);
-  CHECK(read(*weights, "lm_head.weight", 7 * 256, 1)[0] != 0);
-  CHECK(read(*weights, "model.norm.weight", 0, 256) == std::vector<double>(256, 1));
-  CHECK(read(*weights, "model.layers.1.mlp.up_proj.bias", 0, 512) == std::vector<double>(512, 0));
-}
-
-TEST_CASE("new adapters are uniform in A and 0 in B") {
-  const auto modules = golden_adapter("gpt2-lora", 100);
-  const auto adapter = runtime::io::random_adapter(modules, 7);
-  const std::string a = "base_model.model.transformer.h.1.attn.c_attn.lora_A.weight";
-  const std::vector<double> values = read(*adapter, a, 0, 3600);
-  // in = 36, so |A| <= 1/6; uniform numbers deviate by bound / sqrt(3) = 0.0962.
-  for (const double x : values) CHECK(std::abs(x) <= 1.0 / 6);
-  CHECK(std::abs(deviation_of(values) - 0.0962) < 0.005);
-  CHECK(std::abs(mean_of(values)) < 0.008);
-  // The same formulas in Python: block 3 of (a, 7).
-  const std::vector<double> expected{-0.46735445875674486, 0.7569173383526504, -0.30460108583793044,
-                                     0.7643568241037428};
-  for (std::size_t i = 0; i < 4; ++i)
-    CHECK(values[12 + i] == doctest::Approx(expected[i] / 6).epsilon(1e-6));
-  const std::string b = "base_model.model.transformer.h.1.attn.c_attn.lora_B.weight";
-  CHECK(read(*adapter, b, 0, 300) == std::vector<double>(300, 0));
 }
 
 TEST_CASE("PEFT's adapter file is read under its names") {

@@ -19,6 +19,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+TEXT = pathlib.Path(__file__).resolve().parents[2] / "runtime" / "io" / "shipped_text.txt"
 STEPS, SEQUENCES, LENGTH = 10, 2, 24
 IGNORED = -100
 ADAMW = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-5, "weight_decay": 0.1}
@@ -137,6 +138,23 @@ def ten_steps(model, ids, targets):
     return found
 
 
+def text_losses(model):
+    """The loss before each of ten steps of torch's own AdamW on the text that ships with the program:
+    bytes as ids, two sequences a step, one after another."""
+    text = torch.frombuffer(bytearray(TEXT.read_bytes()), dtype=torch.uint8).int()
+    optimizer, losses = torch.optim.AdamW(model.parameters(), foreach=False), []
+    for step in range(STEPS):
+        first = step * SEQUENCES * LENGTH
+        part = text[first:first + SEQUENCES * LENGTH + 1]
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model, part[:-1].view(SEQUENCES, LENGTH),
+                       part[1:].view(SEQUENCES, LENGTH))[1]
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach().float())
+    return {"text.losses": torch.stack(losses)}
+
+
 def deviation(a, b):
     return ((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-300)).item()
 
@@ -165,8 +183,10 @@ def golden_results(name, make, ids, targets):
     """`make(dtype)`: a new model of the same weights."""
     exact = one_step(make(torch.float64), ids[0], targets[0])
     exact.update(ten_steps(make(torch.float64), ids, targets))
+    exact.update(text_losses(make(torch.float64)))
     single = one_step(make(torch.float32), ids[0], targets[0])
     single.update(ten_steps(make(torch.float32), ids, targets))
+    single.update(text_losses(make(torch.float32)))
     half = one_step(make(torch.bfloat16), ids[0], targets[0])
     goldens = {"ids": ids, "targets": targets}
     goldens.update(deviations(name, "fp32", single, exact))
