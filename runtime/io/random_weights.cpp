@@ -1,13 +1,12 @@
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <numbers>
 #include <span>
 #include <unordered_map>
 
 #include "models/initial_values.h"
 #include "runtime/io/float_storage.h"
 #include "runtime/io/keyed_random.h"
+#include "runtime/io/normal.h"
 #include "runtime/io/weight_source.h"
 
 namespace plimsoll::runtime::io {
@@ -18,21 +17,15 @@ using kernels::TensorView;
 using models::InitialKind;
 using models::InitialValues;
 
-std::array<double, 4> normal(const Philox& words) {
-  std::array<double, 4> numbers{};
-  for (std::size_t pair = 0; pair < 4; pair += 2) {
-    const double u = (words[pair] + 0.5) * 0x1p-32, v = (words[pair + 1] + 0.5) * 0x1p-32;
-    const double radius = std::sqrt(-2 * std::log(u)), angle = 2 * std::numbers::pi * v;
-    numbers[pair] = radius * std::cos(angle);
-    numbers[pair + 1] = radius * std::sin(angle);
-  }
-  return numbers;
-}
+// Numbers in a buffer at once: a multiple of four, and a little more where a piece begins inside a
+// block.
+constexpr std::int64_t kAtOnce = 1024;
 
-std::array<double, 4> uniform(const Philox& words) {
-  std::array<double, 4> numbers{};
-  for (std::size_t i = 0; i < 4; ++i) numbers[i] = words[i] * 0x1p-31 - 1;
-  return numbers;
+void draw_uniform(const kernels::RandomKey& key, std::uint64_t block, std::span<float> into) {
+  for (std::size_t i = 0; i < into.size(); i += 4) {
+    const Philox words = kernels::random_block(key, block + i / 4);
+    for (std::size_t j = 0; j < 4; ++j) into[i + j] = static_cast<float>(words[j] * 0x1p-31 - 1);
+  }
 }
 
 class RandomWeights : public WeightSource {
@@ -58,9 +51,9 @@ class RandomWeights : public WeightSource {
     const std::int64_t count = into.elements();
     check(first >= 0 && count <= rule.elements - first, ErrorKind::internal,
           [&] { return "a piece of " + parameter + " beyond its end"; });
-    std::array<float, 1024> buffer;
-    for (std::int64_t done = 0; done < count; done += std::ssize(buffer)) {
-      const std::int64_t n = std::min<std::int64_t>(std::ssize(buffer), count - done);
+    std::array<float, kAtOnce> buffer;
+    for (std::int64_t done = 0; done < count; done += kAtOnce) {
+      const std::int64_t n = std::min(kAtOnce, count - done);
       draw(rule, first + done, std::span(buffer).first(static_cast<std::size_t>(n)));
       convert({buffer.data(), DType::fp32, {n}}, piece(into, done, n));
     }
@@ -82,15 +75,16 @@ class RandomWeights : public WeightSource {
       return;
     }
     const kernels::RandomKey key = keyed(rule.name, seed_);
-    std::array<double, 4> numbers{};
-    for (std::size_t i = 0; i < into.size(); ++i) {
-      const auto element = static_cast<std::uint64_t>(first) + i;
-      if (i == 0 || element % 4 == 0) {
-        const Philox words = kernels::random_block(key, element / 4);
-        numbers = values.kind == InitialKind::normal ? normal(words) : uniform(words);
-      }
-      into[i] = static_cast<float>(numbers[element % 4] * values.spread);
-    }
+    const auto block = static_cast<std::uint64_t>(first) / 4;
+    const auto inside = static_cast<std::size_t>(first % 4);
+    std::array<float, kAtOnce + 4> numbers;
+    const auto drawn = std::span(numbers).first((inside + into.size() + 3) / 4 * 4);
+    if (values.kind == InitialKind::normal)
+      standard_normals(key, block, drawn);
+    else
+      draw_uniform(key, block, drawn);
+    const auto spread = static_cast<float>(values.spread);
+    for (std::size_t i = 0; i < into.size(); ++i) into[i] = numbers[inside + i] * spread;
     if (values.zero_row) zero(*values.zero_row * rule.width, rule.width, first, into);
   }
 

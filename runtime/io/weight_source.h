@@ -39,10 +39,8 @@ std::unique_ptr<WeightSource> stored_weights(const models::ModelSpec& model,
 // Drawn by models/initial_values.h. Element i of a parameter depends on the seed, the parameter's
 // name and i alone, so it is the same under any sharding and in a model of fewer layers.
 //
-// Philox's words (kernels/philox.h; key: the seed, and FNV-1a's 64 bits of the name as step and
-// stream) four by four: normal numbers by Box and Muller (1958) from words 0, 1 and 2, 3 of block
-// i / 4, sqrt(-2 ln u) · cos or sin(2 pi v) in fp64 with u = (word + 1/2) / 2^32; uniform ones
-// linear in word i mod 4.
+// Philox's words (kernels/philox.h; key: runtime/io/keyed_random.h of the parameter's name) four by
+// four: of block i / 4, normal numbers by runtime/io/normal.h, uniform ones linear in word i mod 4.
 std::unique_ptr<WeightSource> random_weights(const models::ModelSpec& model, std::uint64_t seed);
 
 // The same for adapters, under the names that PEFT's adapter file has. `path`: that file, or a
