@@ -9,8 +9,10 @@ const KernelTable& cuda_kernels() {
     cuda::add_embedding(t);
     cuda::add_norms(t);
     cuda::add_row_sums(t);
+    cuda::add_linear(t);
     cuda::add_rotary(t);
     cuda::add_activations(t);
+    cuda::add_eager_attention(t);
     cuda::add_loss(t);
     cuda::add_copies(t);
     cuda::add_optimizers(t);

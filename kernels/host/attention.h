@@ -1,22 +1,11 @@
-// What streaming and materialised attention share: who sees whom, and rows of heads in fp32.
+// What streaming and materialised attention share: the operands' shapes, and rows of heads in fp32.
 #pragma once
 
+#include "kernels/attention_mask.h"
 #include "kernels/host/blocks.h"
 
 namespace plimsoll::kernels::host {
 
-// The first key that query i sees; the last is i.
-inline std::int64_t first_key(const AttentionShape& s, std::int64_t i) {
-  return s.window > 0 ? std::max<std::int64_t>(0, i - s.window + 1) : 0;
-}
-inline bool sees(const AttentionShape& s, std::int64_t i, std::int64_t j) {
-  return j <= i && j >= first_key(s, i);
-}
-// Of the dropout's counter and of the stored matrix.
-inline std::int64_t matrix_row(const AttentionShape& s, std::int64_t sequence, std::int64_t head,
-                               std::int64_t i) {
-  return ((sequence * s.heads + head) * s.length + i) * s.length;
-}
 inline std::int64_t head_at(const AttentionShape& s, const ConstColumns& x, std::int64_t sequence,
                             std::int64_t head, std::int64_t i) {
   return (sequence * s.length + i) * x.stride() + x.first + head * s.head_dim;

@@ -9,6 +9,10 @@ namespace {
 constexpr std::size_t kGuard = 256;  // bytes on either side that nothing may write
 constexpr std::byte kGuardByte{0xa5};
 
+bool is_none(const Tensor& tensor) {
+  return tensor.shape == Extents{0};
+}
+
 // A tensor in device memory, between guards.
 class Guarded {
  public:
@@ -26,7 +30,7 @@ class Guarded {
   Guarded& operator=(const Guarded&) = delete;
 
   TensorView view() const {
-    if (tensor_.bytes.empty() && tensor_.shape == Extents{0}) return {};
+    if (is_none(tensor_)) return {};
     return {at_ + offset_, tensor_.dtype, tensor_.shape};
   }
   Tensor back() {
@@ -76,7 +80,7 @@ std::vector<Tensor> on_device(const std::vector<Tensor>& operands, const Op& op,
 Twins twins(const std::vector<Tensor>& operands, const Op& op, cuda::Mode mode) {
   Twins t{operands, on_device(operands, op, mode, false)};
   Views views;
-  for (Tensor& tensor : t.host) views.push_back(tensor.bytes.empty() ? TensorView() : tensor);
+  for (Tensor& tensor : t.host) views.push_back(is_none(tensor) ? TensorView() : tensor);
   op(host_kernels(), views);
   const std::vector<Tensor> again = on_device(operands, op, mode, true);
   for (std::size_t i = 0; i < operands.size(); ++i) {

@@ -1,0 +1,130 @@
+// The product of matrices that is written out, for what cuBLASLt does not take (mixed storage) and
+// for machines without it; with the linear ops' entries, which call either.
+//
+// Thread mapping: 256 threads for each 64 × 64 tile of the result
+// (kernels/device/tile_product.cuh). Memory: each operand is read once for each 64 rows (columns)
+// of the result. Numerics: fp32 products added in the order of k, scale and what is there added
+// once, rounded once. 10 to 20 TFLOP/s at best: no tensor cores.
+#include "kernels/cuda/operands.h"
+#include "kernels/cuda/products.h"
+#include "kernels/device/tile_product.cuh"
+
+namespace plimsoll::kernels::cuda {
+
+namespace {
+
+struct Stored {
+  Span span;
+  std::int64_t row, column;  // elements from one row (column) to the next, as the product sees them
+  __device__ float at(std::int64_t i, std::int64_t j) const {
+    return device::load_one(span, i * row + j * column);
+  }
+};
+
+struct Task {
+  std::int64_t m, n, k;
+  Stored a, b;
+  Span bias, c;
+  float scale;
+  bool accumulate;
+};
+
+__global__ void __launch_bounds__(device::kTileThreads) multiply_tile(Task t) {
+  __shared__ device::TileShared shared;
+  const std::int64_t tiles = ceil_divide(t.n, device::kTile);
+  const std::int64_t row = blockIdx.x / tiles * device::kTile;
+  const std::int64_t column = blockIdx.x % tiles * device::kTile;
+  float sum[device::kMine][device::kMine] = {};
+  device::add_tile_product(
+      [&](int i, std::int64_t l) { return row + i < t.m ? t.a.at(row + i, l) : 0.0f; },
+      [&](std::int64_t l, int j) { return column + j < t.n ? t.b.at(l, column + j) : 0.0f; }, 0,
+      t.k, t.a.column == 1, t.b.row == 1, shared, sum);
+  device::for_tile(row, t.m, column, t.n, sum, [&](std::int64_t i, std::int64_t j, float value) {
+    float from = t.bias.data ? device::load_one(t.bias, j) : 0.0f;
+    if (t.accumulate) from += device::load_one(t.c, i * t.n + j);
+    device::store_one(t.c, i * t.n + j, fmaf(t.scale, value, from));
+  });
+}
+
+Stored stored(const Matrix& x) {
+  const std::int64_t stride = x.view.shape[1];
+  return x.transposed ? Stored{span_of(x.view), 1, stride} : Stored{span_of(x.view), stride, 1};
+}
+
+void multiply(const Product& p, const TensorView& c, const TensorView& workspace) {
+  const auto fits = [](const Matrix& x, std::int64_t rows, std::int64_t columns) {
+    return x.view.shape == (x.transposed ? Extents{columns, rows} : Extents{rows, columns});
+  };
+  expect(fits(p.a, p.m, p.k) && fits(p.b, p.k, p.n) && c.shape == Extents({p.m, p.n}), "linear",
+         "the shapes of operands and result match");
+  expect(!p.bias || p.bias.elements() == p.n, "linear", "the bias has one value for each column");
+  if (p.m == 0 || p.n == 0) return;
+  Products* library = current_launch().products;
+  if (library == nullptr || !library->multiply(p, c, workspace)) plain_product(p, c);
+}
+
+void linear_forward(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
+                    const LinearOptions& options, TensorView y, TensorView workspace) {
+  multiply({.m = x.shape[0],
+            .n = y.shape[1],
+            .k = x.shape[1],
+            .a = {x},
+            .b = {weight, !options.transposed},
+            .bias = bias,
+            .scale = options.scale,
+            .accumulate = options.accumulate},
+           y, workspace);
+}
+
+void linear_backward_input(ConstTensorView d_y, ConstTensorView weight,
+                           const LinearOptions& options, TensorView d_x, TensorView workspace) {
+  multiply({.m = d_y.shape[0],
+            .n = d_x.shape[1],
+            .k = d_y.shape[1],
+            .a = {d_y},
+            .b = {weight, options.transposed},
+            .bias = {},
+            .scale = options.scale,
+            .accumulate = options.accumulate},
+           d_x, workspace);
+}
+
+void linear_backward_weight(ConstTensorView d_y, ConstTensorView x, const LinearOptions& options,
+                            TensorView d_weight, TensorView workspace) {
+  const ConstTensorView left = options.transposed ? x : d_y, right = options.transposed ? d_y : x;
+  multiply({.m = left.shape[1],
+            .n = right.shape[1],
+            .k = left.shape[0],
+            .a = {left, true},
+            .b = {right},
+            .bias = {},
+            .scale = options.scale,
+            .accumulate = options.accumulate},
+           d_weight, workspace);
+}
+
+}  // namespace
+
+void plain_product(const Product& p, TensorView c) {
+  const Task t{.m = p.m,
+               .n = p.n,
+               .k = p.k,
+               .a = stored(p.a),
+               .b = stored(p.b),
+               .bias = span_of(p.bias),
+               .c = span_of(c),
+               .scale = p.scale,
+               .accumulate = p.accumulate};
+  start("linear", multiply_tile,
+        block_each(ceil_divide(p.m, device::kTile) * ceil_divide(p.n, device::kTile),
+                   device::kTileThreads),
+        t);
+}
+
+void add_linear(KernelTable& table) {
+  table.linear_forward = linear_forward;
+  table.linear_backward_input = linear_backward_input;
+  table.linear_backward_weight = linear_backward_weight;
+}
+
+}  // namespace plimsoll::kernels::cuda

@@ -1,0 +1,47 @@
+// Products of matrices: what the three linear ops have in common, and who computes it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/launch.h"
+
+namespace plimsoll::kernels::cuda {
+
+struct Matrix {
+  ConstTensorView view;  // [rows, columns] as stored, row-major
+  bool transposed = false;  // the product takes the transpose
+};
+
+// c [m, n] = scale · a · b + bias, plus the old c where `accumulate`; a: m × k, b: k × n.
+struct Product {
+  std::int64_t m = 0, n = 0, k = 0;
+  Matrix a, b;
+  ConstTensorView bias;  // [n] or none
+  float scale = 1;
+  bool accumulate = false;
+};
+
+// A library that multiplies.
+class Products {
+ public:
+  virtual ~Products() = default;
+  // Queues the product on the thread's stream, in `workspace` and nowhere else. False where the
+  // library cannot: nothing is queued then, and `refusals` says why.
+  virtual bool multiply(const Product& product, TensorView c, TensorView workspace) = 0;
+  // Why, and how often.
+  virtual std::map<std::string, std::int64_t> refusals() const = 0;
+};
+
+struct ProductsOptions {
+  std::string autotune_cache;  // a file, or empty: what fast mode has found is forgotten
+};
+
+// cuBLASLt's, for the current device. Belongs to one thread. Error{device}: there is no device.
+std::unique_ptr<Products> cublaslt_products(const ProductsOptions& options);
+
+// The kernel of our own: any dtypes, any alignment; slow.
+void plain_product(const Product& product, TensorView c);
+
+}  // namespace plimsoll::kernels::cuda

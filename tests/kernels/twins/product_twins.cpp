@@ -1,0 +1,91 @@
+// Linear layers: on a GPU by cuBLASLt where it takes the operands, else by the kernel of our own.
+#include "kernels/cuda/products.h"
+#include "tests/kernels/twins/twins.h"
+
+namespace plimsoll::kernels::test {
+
+namespace {
+
+struct Case {
+  std::int64_t tokens, in, out;
+  DType x, weight, y, bias;
+  LinearOptions options;
+};
+
+// Sums of k products differ by their order: 2^-24 · sqrt(k) of them, with room.
+double limit(const Case& c, DType result) {
+  return result == DType::fp32 ? 1e-5 : 1.01 * once(result) + (c.options.accumulate ? 1e-3 : 0);
+}
+
+void check_case(const Case& c) {
+  CAPTURE(c.tokens);
+  CAPTURE(c.in);
+  CAPTURE(c.out);
+  CAPTURE(name_of(c.x));
+  CAPTURE(name_of(c.y));
+  CAPTURE(c.options.transposed);
+  const Extents weight = c.options.transposed ? Extents{c.in, c.out} : Extents{c.out, c.in};
+  const std::vector<Tensor> operands = {
+      drawn({c.tokens, c.in}, c.x, 1),  drawn(weight, c.weight, 2),
+      drawn({c.out}, c.bias, 3),        drawn({c.tokens, c.out}, c.y, 4),
+      drawn({c.tokens, c.out}, c.x, 5), drawn({c.tokens, c.in}, c.x, 6),
+      drawn(weight, DType::fp32, 7),    drawn(weight, c.weight, 8),
+      Tensor({1 << 16}, DType::fp32)};
+  const Twins t = twins(operands, [&](const KernelTable& k, const Views& v) {
+    k.linear_forward(v[0], v[1], v[2], c.options, v[3], v[8]);
+    k.linear_backward_input(v[4], v[1], c.options, v[5], v[8]);
+    k.linear_backward_weight(v[4], v[0], c.options, v[6], v[8]);
+    k.linear_backward_weight(v[4], v[0], c.options, v[7], v[8]);
+  });
+  CHECK_NEAR(t.cuda[3], t.host[3], limit(c, c.y));
+  CHECK_NEAR(t.cuda[5], t.host[5], limit(c, c.x));
+  CHECK_NEAR(t.cuda[6], t.host[6], limit(c, DType::fp32));
+  CHECK_NEAR(t.cuda[7], t.host[7], limit(c, c.weight));
+}
+
+}  // namespace
+
+TEST_CASE("linear layers are the host's, forward and backward, of either layout") {
+  for (const DType dtype : kStorage)
+    for (const auto& [tokens, in, out] :
+         {std::array{1, 1, 1}, {5, 16, 24}, {65, 33, 70}, {64, 64, 128}, {3, 130, 1}})
+      for (const bool transposed : {false, true})
+        for (const bool accumulate : {false, true})
+          check_case({tokens,
+                      in,
+                      out,
+                      dtype,
+                      dtype,
+                      dtype,
+                      dtype,
+                      {.transposed = transposed, .accumulate = accumulate, .scale = 0.75f}});
+}
+
+TEST_CASE("operands of mixed dtypes are taken") {
+  check_case({17, 40, 24, DType::bf16, DType::fp32, DType::fp32, DType::bf16, {}});
+  check_case({17, 40, 24, DType::fp32, DType::bf16, DType::bf16, DType::fp32, {}});
+  check_case({17, 40, 24, DType::fp16, DType::bf16, DType::fp32, DType::fp16, {}});
+}
+
+TEST_CASE("nothing to add up leaves the bias and what was there") {
+  const Twins t =
+      twins({Tensor({3, 0}, DType::bf16), Tensor({5, 0}, DType::bf16), drawn({5}, DType::bf16, 1),
+             drawn({3, 5}, DType::bf16, 2), Tensor({64}, DType::fp32)},
+            [](const KernelTable& k, const Views& v) {
+              k.linear_forward(v[0], v[1], v[2], {.accumulate = true}, v[3], v[4]);
+            });
+  CHECK(t.cuda[3] == t.host[3]);
+}
+
+TEST_CASE("what a shape does not allow is an internal error, as on the host") {
+  CHECK_THROWS_AS(on_device(
+                      {drawn({3, 4}, DType::fp32, 1), drawn({5, 6}, DType::fp32, 1),
+                       Tensor({3, 5}, DType::fp32)},
+                      [](const KernelTable& k, const Views& v) {
+                        k.linear_forward(v[0], v[1], {}, {}, v[2], {});
+                      },
+                      cuda::Mode::deterministic, false),
+                  Error);
+}
+
+}  // namespace plimsoll::kernels::test
