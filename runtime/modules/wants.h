@@ -13,6 +13,7 @@ struct LinearWants {
   bool parameters() const { return weight || bias || lora_a || lora_b; }
   bool any() const { return parameters() || input; }  // the output's gradient
   bool reads_input() const { return weight || lora_a; }
+  bool operator==(const LinearWants&) const = default;
 };
 
 struct NormWants {
@@ -21,6 +22,7 @@ struct NormWants {
 
   bool parameters() const { return weight || bias; }
   bool any() const { return parameters() || input; }
+  bool operator==(const NormWants&) const = default;
 };
 
 // Without anything wanted a layer saves nothing: the forward of a layer that is made again later,
@@ -34,13 +36,14 @@ struct Wants {
   bool below = false;  // of the stream that the layer reads
 
   bool any() const { return down.any(); }
-  // Backward reads something that forward makes.
+  // Backward reads something that forward makes: a layer that is made again keeps its input.
   bool saves() const { return activation || down.reads_input() || down.lora_b; }
   // Backward reads the layer's input: the caller keeps it.
   bool reads_input() const { return input_norm.any(); }
   // The norms' outputs.
   bool reads_normalized() const { return q.reads_input() || k.reads_input() || v.reads_input(); }
   bool reads_post_normalized() const { return gate.reads_input() || up.reads_input(); }
+  bool operator==(const Wants&) const = default;
 };
 
 // `below`: something below the layer is trained.

@@ -48,16 +48,18 @@ PlainStore::PlainStore(Worker& worker, const std::vector<ModelParameter>& parame
   }
 }
 
+void PlainStore::allocate_gradients() {
+  for (const ModelParameter& p : parameters_) {
+    const DType dtype = p.adapter ? worker_.regime.adapters.gradient : worker_.regime.base.gradient;
+    gradients_.push_back(p.trained
+                             ? worker_.memory.allocate(p.name, Category::gradients, dtype, p.shape)
+                             : Tensor());
+    if (p.trained) worker_.kernels.fill(0, gradients_.back().view());
+  }
+}
+
 TensorView PlainStore::gradient(std::size_t index) {
-  if (gradients_.empty())
-    for (const ModelParameter& p : parameters_) {
-      const DType dtype =
-          p.adapter ? worker_.regime.adapters.gradient : worker_.regime.base.gradient;
-      gradients_.push_back(
-          p.trained ? worker_.memory.allocate(p.name, Category::gradients, dtype, p.shape)
-                    : Tensor());
-      if (p.trained) worker_.kernels.fill(0, gradients_.back().view());
-    }
+  if (gradients_.empty()) allocate_gradients();
   return gradients_[index].view();
 }
 
@@ -197,14 +199,17 @@ void TinyModel::set_random(double deviation) {
 // Running -----------------------------------------------------------------------------------------
 
 std::vector<TinyModel::Group> TinyModel::groups() const {
-  const std::size_t n = layers_.size();
-  const auto k = static_cast<std::size_t>(
-      decisions::recomputes_layers(strategy_.recompute.kind)
-          ? decisions::layers_per_checkpoint(strategy_.recompute, static_cast<std::int64_t>(n))
-          : 1);
+  const bool again = decisions::recomputes_layers(strategy_.recompute.kind);
   std::vector<Group> groups;
-  for (std::size_t first = 0; first < n; first += k)
-    groups.emplace_back(first, std::min(first + k, n));
+  for (std::size_t first = 0, end = 0; first < layers_.size();) {
+    for (end = first + 1; end < layers_.size() && wants_[end] == wants_[first];) ++end;
+    const auto k = static_cast<std::size_t>(
+        again ? decisions::layers_per_checkpoint(strategy_.recompute,
+                                                 static_cast<std::int64_t>(end - first))
+              : 1);
+    for (; first < end; first = groups.back().second)
+      groups.emplace_back(first, std::min(first + k, end));
+  }
   return groups;
 }
 
@@ -216,7 +221,8 @@ Tensor TinyModel::forward(bool saves) {
   for (const auto& [first, end] : groups())
     for (std::size_t i = first; i < end; ++i) {
       worker_.prefix = prefix_of(i);
-      const bool keeps = saves && (again ? i == first && wants_[i].any() : wants_[i].reads_input());
+      const bool keeps =
+          saves && (again ? i == first && wants_[i].saves() : wants_[i].reads_input());
       Tensor y =
           layers_[i].forward(x, !keeps, saves && !again ? wants_[i] : Wants{}, false, saved_[i]);
       if (keeps) inputs_[i] = std::move(x);
@@ -268,8 +274,11 @@ double TinyModel::loss() {
   return values_of(std::as_const(loss_).view())[0];
 }
 
-double TinyModel::step() {
-  for (PlainStore& store : stores_) store.drop_gradients();
+double TinyModel::step(bool gradients_before) {
+  for (PlainStore& store : stores_) {
+    store.drop_gradients();
+    if (gradients_before) store.allocate_gradients();
+  }
   *static_cast<double*>(loss_.view().data) = 0;
   const auto counted = static_cast<double>(
       std::ranges::count_if(batch_.targets, [](std::int32_t t) { return t >= 0; }));

@@ -28,6 +28,7 @@ class PlainStore final : public ParameterStore {
   TensorView gradient(std::size_t index) override;
   TensorView stored(std::size_t index) { return values_[index].view(); }
   void drop_gradients() { gradients_.clear(); }
+  void allocate_gradients();  // 0
 
  private:
   Worker& worker_;
@@ -56,8 +57,8 @@ class TinyModel {
   std::vector<double> logits();
   // Forward alone: the mean of the tokens' losses.
   double loss();
-  // Forward and backward, as a step of its own.
-  double step();
+  // Forward and backward, as a step of its own. `gradients_before`: they are there when it begins.
+  double step(bool gradients_before = false);
   std::vector<double> gradient(const std::string& name);
   const StepRecord& record() const { return record_; }  // of the last step
 
