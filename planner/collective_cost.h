@@ -1,33 +1,35 @@
-// Seconds of collectives, by NCCL's own cost model: steps of an algorithm times a latency, and
-// bytes over the slowest link that the algorithm crosses.
+// Seconds of collectives, by NCCL's own cost model (nccl/src/graph/tuning.cc): the steps of an
+// algorithm times a latency, and bytes over the slowest link that it crosses. NCCL takes the
+// fastest of its algorithms (ring, tree, NVLS) and protocols; so does this.
 #pragma once
 
 #include <cstdint>
 
 #include "models/cluster_spec.h"
-#include "models/run_spec.h"
+#include "planner/gpu_rates.h"
 
 namespace plimsoll::planner {
 
-// Links of one GPU, one direction, as the hardware has them.
+// Links of one GPU, one direction.
 struct Fabric {
-  double intra_node = 0;  // bytes/s
-  double inter_node = 0;  // bytes/s
-  bool nvlink = false;  // intra-node links are NVLink or xGMI; else PCIe
+  double intra_node = 0, inter_node = 0;  // bytes/s as the hardware has them
+  const char* inter_node_source = "";
+  Share intra_share, inter_share;  // of them, what large messages reach
+  bool nvlink = false;  // NVLink or xGMI inside the node; else PCIe
   bool nvls = false;  // the switch reduces (NVLink SHARP): Hopper and later
 };
 Fabric fabric_of(const models::ClusterSpec& cluster);
 
-// Ranks that communicate: how many, how many of them in one node. In a node they are neighbours.
+// Ranks that communicate: how many, and how many of them share a node, where they are neighbours.
 struct Group {
   std::int64_t ranks = 1;
   std::int64_t in_node = 1;
   bool crosses_nodes() const { return ranks > in_node; }
 };
-// `ranks` members, `stride` apart, nodes of `gpus_per_node`.
+// `ranks` members, `stride` apart, in nodes of `gpus_per_node`.
 Group group_of(std::int64_t ranks, std::int64_t stride, std::int64_t gpus_per_node);
 
-// Bytes of the full array.
+// `bytes` of the full array. 0 for a group of one and for nothing to send.
 double all_gather_seconds(const Fabric& fabric, const Group& group, double bytes);
 double reduce_scatter_seconds(const Fabric& fabric, const Group& group, double bytes);
 double all_reduce_seconds(const Fabric& fabric, const Group& group, double bytes);

@@ -47,6 +47,7 @@ StepFlops step_flops(const ModelParts& parts, const models::Strategy& strategy,
                         static_cast<double>(batch.grad_accum) * static_cast<double>(strategy.gpus);
   StepFlops flops;
   flops.model = (layers.model + head.model + 3 * attention) * tokens;
+  flops.attention = 3 * attention * tokens;
   double again = 0;
   if (strategy.recompute.kind == RecomputeKind::selective)
     again = attention;

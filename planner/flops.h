@@ -15,6 +15,7 @@ namespace plimsoll::planner {
 struct StepFlops {
   double model = 0;  // the whole job's, one optimizer step
   double hardware = 0;  // with recomputation
+  double attention = 0;  // of `model`, the causal scores' part
 };
 
 StepFlops step_flops(const ModelParts& parts, const models::Strategy& strategy,

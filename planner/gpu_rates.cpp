@@ -62,13 +62,13 @@ Share memory_share() {
 
 GpuRates gpu_rates(const models::Gpu& gpu, const Software& software) {
   const FamilyShares shares = family_shares(gpu, software);
-  const std::array<double, 3> peaks{gpu.fp32_flops.value_or(0), gpu.bf16_flops.value_or(0),
-                                    gpu.fp16_flops.value_or(0)};
   GpuRates rates;
-  for (std::size_t i = 0; i < peaks.size(); ++i) {
-    rates.products[i] = shares.products.value * shares.kept.value * peaks[i];
-    rates.attention_forward[i] = shares.attention_forward.value * peaks[i];
-    rates.attention_backward[i] = shares.attention_backward.value * peaks[i];
+  rates.peaks = {gpu.fp32_flops.value_or(0), gpu.bf16_flops.value_or(0),
+                 gpu.fp16_flops.value_or(0)};
+  for (std::size_t i = 0; i < rates.peaks.size(); ++i) {
+    rates.products[i] = shares.products.value * shares.kept.value * rates.peaks[i];
+    rates.attention_forward[i] = shares.attention_forward.value * rates.peaks[i];
+    rates.attention_backward[i] = shares.attention_backward.value * rates.peaks[i];
   }
   rates.memory = memory_share().value * gpu.memory_bandwidth;
   // Where the catalog has none: A100's.

@@ -34,7 +34,7 @@ FamilyShares family_shares(const models::Gpu& gpu, const Software& software);
 
 struct GpuRates {
   // FLOP/s in fp32 (PyTorch's default: no TF32), bf16, fp16; 0: the GPU has no such units.
-  std::array<double, 3> products{}, attention_forward{}, attention_backward{};
+  std::array<double, 3> peaks{}, products{}, attention_forward{}, attention_backward{};
   double memory = 0;  // bytes/s of streaming kernels
   double multiprocessors = 1;
 };

@@ -7,6 +7,7 @@
 #include "planner/flops.h"
 #include "planner/outside.h"
 #include "planner/peak.h"
+#include "planner/plan_time.h"
 #include "planner/remedies.h"
 #include "planner/reserved.h"
 #include "planner/stack_step.h"
@@ -222,6 +223,7 @@ void add_step(const Question& question, Plan& plan) {
   assume(outside.assumptions);
   plan.assumptions.push_back({"range of device bytes", "null", "assumed",
                               "no measurement on a GPU stands behind this plan yet"});
+  add_time(question, parts, flops, plan);
   judge(capacity, plan);
   if (question.detail == Detail::full)
     add_details(step.program, every_op(step.program), question.detail, plan);

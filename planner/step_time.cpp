@@ -14,7 +14,7 @@ using models::Stack;
 using models::Strategy;
 
 const char* name_of(Limit limit) {
-  constexpr std::array<const char*, 5> names{"products", "memory bandwidth", "kernel launches",
+  constexpr std::array<const char*, 5> names{"compute", "memory bandwidth", "kernel launches",
                                              "links inside the node", "links between nodes"};
   return names[static_cast<std::size_t>(limit)];
 }
@@ -145,11 +145,15 @@ TimeModel::TimeModel(const ModelParts& parts, const models::ClusterSpec& cluster
   if (cluster.gpu) gpu_ = gpu_rates(*cluster.gpu, software);
 }
 
-bool TimeModel::knows(models::Precision precision) const {
+double TimeModel::peak_flops(models::Precision precision) const {
+  if (precision == models::Precision::fp8_mixed) return 0;
   Strategy s;
   s.precision = precision;
-  return gpu_.memory > 0 && precision != models::Precision::fp8_mixed &&
-         gpu_.products[rate_index(execution_of(s, {}).compute)] > 0;
+  return gpu_.peaks[rate_index(execution_of(s, {}).compute)];
+}
+
+bool TimeModel::knows(models::Precision precision) const {
+  return gpu_.memory > 0 && peak_flops(precision) > 0;
 }
 
 StepTime TimeModel::operator()(const Strategy& s, const Batch& batch) const {

@@ -42,6 +42,8 @@ class TimeModel {
   // predicted: the operator must not be asked.
   bool knows(models::Precision precision) const;
 
+  double peak_flops(models::Precision precision) const;  // of one GPU, dense
+
   StepTime operator()(const models::Strategy& strategy, const models::Batch& batch) const;
 
  private:

@@ -191,6 +191,8 @@ void write_time(JsonWriter& json, const Time& time) {
   json.member("mfu_full_attention", time.mfu_full_attention);
   json.member("hfu", time.hfu);
   json.member("peak_flops", time.peak_flops);
+  json.member("communication_seconds", time.communication_seconds);
+  json.member("limited_by", text_or_null(time.limited_by));
   json.end_object();
 }
 

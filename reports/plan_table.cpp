@@ -194,13 +194,28 @@ void add_states(Lines& lines, const Plan& plan) {
 void add_time(Lines& lines, const Plan& plan) {
   const Time& time = plan.time;
   if (!time.step_seconds) return;
-  std::string text = fmt::format("Step: {:.3g} s", *time.step_seconds);
-  if (time.tokens_per_second) text += fmt::format(", {:.0f} tokens/s", *time.tokens_per_second);
+  const bool hypothetical = plan.usable && plan.verdict == Verdict::does_not_fit;
+  std::string text = fmt::format(
+      "{} {:.3g} s", hypothetical ? "Step, if it fitted:" : "Step:", *time.step_seconds);
+  if (time.tokens_per_second)
+    text += fmt::format(", {} tokens/s",
+                        grouped(Count(static_cast<std::int64_t>(*time.tokens_per_second))));
   if (time.mfu) text += fmt::format(", MFU {:.1f} %", 100 * *time.mfu);
   if (time.mfu_full_attention)
     text += fmt::format(" ({:.1f} % with full attention)", 100 * *time.mfu_full_attention);
   lines.blank();
   lines.add(text);
+  std::string parts;
+  const auto part = [&](const char* name, const std::optional<double>& seconds) {
+    if (seconds && *seconds > 0)
+      parts += fmt::format("{} {:.1f} %, ", name, 100 * *seconds / *time.step_seconds);
+  };
+  part("compute", time.compute_seconds);
+  part("exposed communication", time.exposed_communication_seconds);
+  part("pipeline bubble", time.pipeline_bubble_seconds);
+  part("optimizer", time.optimizer_seconds);
+  if (!time.limited_by.empty()) parts += "limited by " + time.limited_by + ", ";
+  if (!parts.empty()) lines.add("  " + parts.substr(0, parts.size() - 2));
 }
 
 void add_remedies(Lines& lines, const Plan& plan) {

@@ -91,7 +91,8 @@ struct Remedy {
 struct Time {
   std::optional<double> step_seconds, compute_seconds, exposed_communication_seconds,
       pipeline_bubble_seconds, optimizer_seconds, tokens_per_second, tokens_per_second_per_gpu, mfu,
-      mfu_full_attention, hfu, peak_flops;
+      mfu_full_attention, hfu, peak_flops, communication_seconds;
+  std::string limited_by;  // what most of the step waits for; empty: not known
 };
 
 struct Plan {

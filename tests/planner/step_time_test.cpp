@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <utility>
+
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 
@@ -67,4 +69,51 @@ TEST_CASE("an unknown GPU, and products that a GPU has no units for, have no tim
   CHECK_FALSE(volta.knows(models::Precision::bf16_mixed));
   CHECK(volta.knows(models::Precision::fp16_mixed));
   CHECK(volta.knows(models::Precision::fp32));
+}
+
+TEST_CASE("a gather on 8 H100 takes the ring's steps and bytes") {
+  models::ClusterSpec cluster;
+  cluster.gpu = models::find_gpu("h100-sxm-80gb");
+  const planner::Fabric fabric = planner::fabric_of(cluster);
+  const planner::Group node{8, 8};
+  // Simple: 8.4 us + 7 steps of 3.4 us + 7/8 of 1 GiB over 0.817 of 450 GB/s
+  // = 32.2 us + 939524096 B / 367.65e9 B/s = 32.2 us + 2555.48 us.
+  CHECK(planner::all_gather_seconds(fabric, node, 1073741824) ==
+        doctest::Approx(2587.7e-6).epsilon(1e-4));
+  // 1 KiB by LL: 6.6 us + 7 steps of 0.6 us + 896 B over a quarter of that: 10.8 us + 0.01 us.
+  CHECK(planner::all_gather_seconds(fabric, node, 1024) == doctest::Approx(10.81e-6).epsilon(1e-3));
+  // All-reduce by NVLS: 70 us + 1 GiB over 0.612 of 450 GB/s = 70 us + 3898.8 us.
+  CHECK(planner::all_reduce_seconds(fabric, node, 1073741824) ==
+        doctest::Approx(3968.8e-6).epsilon(1e-4));
+}
+
+TEST_CASE("all-reduce on 8 H200 is near the published sweep") {
+  // stas00/ml-engineering, network/benchmarks/results/all-reduce-8xH200.md: MiB, bus bandwidth in
+  // GB/s; seconds are 2 * 7/8 of the bytes over it.
+  models::ClusterSpec cluster;
+  cluster.gpu = models::find_gpu("h200-sxm-141gb");
+  const planner::Fabric fabric = planner::fabric_of(cluster);
+  for (const auto& [mib, measured] :
+       {std::pair{4.0, 107.16}, {16.0, 219.89}, {64.0, 346.51}, {256.0, 436.15}, {4096.0, 473.1}}) {
+    const double bytes = mib * 1048576;
+    const double seconds = planner::all_reduce_seconds(fabric, {8, 8}, bytes);
+    CHECK(1.75 * bytes / seconds / 1e9 == doctest::Approx(measured).epsilon(0.12));
+  }
+}
+
+TEST_CASE("a group across nodes is as slow as the slower of NVLink and the node's adapters") {
+  models::ClusterSpec cluster;
+  cluster.gpu = models::find_gpu("a100-sxm-80gb");
+  const planner::Group world = planner::group_of(64, 1, 8);
+  CHECK(world.in_node == 8);
+  CHECK(world.crosses_nodes());
+  // 8 adapters of 25 GB/s, 0.9 of it: 180 GB/s, less than 0.783 of 300. 63/64 of 8 GiB:
+  // 8455716864 B / 180e9 B/s = 46.98 ms, + 8.4 us + 7 crossings of 14 us + 56 steps of 3.4 us.
+  CHECK(planner::all_gather_seconds(planner::fabric_of(cluster), world, 8589934592) ==
+        doctest::Approx(46.976e-3 + 0.2968e-3).epsilon(1e-3));
+  // One rank of each node: its own adapter only. 7/8 of 1 GiB over 22.5 GB/s = 41.757 ms, + 106 us.
+  const planner::Group copies = planner::group_of(8, 8, 8);
+  CHECK(copies.in_node == 1);
+  CHECK(planner::all_gather_seconds(planner::fabric_of(cluster), copies, 1073741824) ==
+        doctest::Approx(41.757e-3 + 0.1064e-3).epsilon(1e-3));
 }

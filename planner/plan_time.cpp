@@ -1,0 +1,81 @@
+#include "planner/plan_time.h"
+
+#include <string>
+#include <string_view>
+
+#include "planner/step_time.h"
+
+namespace plimsoll::planner {
+
+namespace {
+
+void assume(reports::Plan& plan, const char* what, double value, const char* basis,
+            const std::string& source) {
+  std::string text = std::to_string(value);
+  while (text.ends_with('0')) text.pop_back();
+  if (text.ends_with('.')) text.pop_back();
+  // A published figure stands for the machine at hand as much as a fitted one.
+  const bool published = std::string_view(basis) == "published";
+  plan.assumptions.push_back({what, text, published ? "calibrated" : basis, source});
+}
+
+void assume(reports::Plan& plan, const char* what, const Share& share) {
+  assume(plan, what, share.value, share.basis, share.source);
+}
+
+void add_assumptions(const Question& question, reports::Plan& plan) {
+  const models::Gpu& gpu = *question.cluster.gpu;
+  const FamilyShares shares = family_shares(gpu, {});
+  assume(plan, "time: best product, share of the peak", shares.products);
+  assume(plan, "time: of that, kept within a step", shares.kept);
+  assume(plan, "time: fused attention forward, share of the peak", shares.attention_forward);
+  assume(plan, "time: fused attention backward, share of the peak", shares.attention_backward);
+  assume(plan, "time: memory bandwidth, share of the peak", memory_share());
+  const models::Strategy& s = question.strategy;
+  if (s.gpus == 1) return;
+  const Fabric fabric = fabric_of(question.cluster);
+  assume(
+      plan, "time: links inside a node, GB/s per GPU", fabric.intra_node / 1e9, "derived",
+      question.cluster.intra_node_bandwidth ? "--intra-node-bandwidth" : "models/specs/gpus.json");
+  assume(plan, "time: of that, reached by large messages", fabric.intra_share);
+  if (s.gpus <= s.gpus_per_node) return;
+  assume(
+      plan, "time: links between nodes, GB/s per GPU", fabric.inter_node / 1e9,
+      question.cluster.inter_node_bandwidth ? "derived" : "assumed",
+      question.cluster.inter_node_bandwidth ? "--inter-node-bandwidth" : fabric.inter_node_source);
+  assume(plan, "time: of that, reached by large messages between nodes", fabric.inter_share);
+}
+
+}  // namespace
+
+void add_time(const Question& question, const ModelParts& parts, const StepFlops& flops,
+              reports::Plan& plan) {
+  const models::Strategy& s = question.strategy;
+  plan.time = {};
+  if (s.device != models::Device::cuda || !question.cluster.gpu) return;
+  const TimeModel model(parts, question.cluster);
+  if (!model.knows(s.precision)) return;
+  const StepTime step = model(s, question.batch);
+  const double gpus = static_cast<double>(s.gpus);
+  const double peak = model.peak_flops(s.precision);
+  const double tokens = static_cast<double>(question.batch.tokens()) *
+                        static_cast<double>(question.batch.grad_accum) * gpus;
+  reports::Time& time = plan.time;
+  time.step_seconds = step.step;
+  time.compute_seconds = step.compute;
+  time.exposed_communication_seconds = step.exposed_communication;
+  time.pipeline_bubble_seconds = step.pipeline_bubble;
+  time.optimizer_seconds = step.optimizer;
+  time.tokens_per_second = tokens / step.step;
+  time.tokens_per_second_per_gpu = tokens / step.step / gpus;
+  const double available = step.step * gpus * peak;
+  time.mfu = flops.model / available;
+  time.mfu_full_attention = (flops.model + flops.attention) / available;
+  time.hfu = flops.hardware / available;
+  time.peak_flops = peak;
+  time.communication_seconds = step.communication;
+  time.limited_by = name_of(step.limit);
+  add_assumptions(question, plan);
+}
+
+}  // namespace plimsoll::planner

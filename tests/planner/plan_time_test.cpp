@@ -1,0 +1,81 @@
+// The time of a plan: contract of `time` in plimsoll.plan/1.
+#include "planner/plan_time.h"
+
+#include <doctest/doctest.h>
+
+#include "models/gpu_catalog.h"
+#include "models/model_catalog.h"
+
+using namespace plimsoll;
+
+namespace {
+
+struct Asked {
+  models::ModelSpec model = models::catalog_model("gpt2");
+  planner::Question question;
+  explicit Asked(const char* gpu) {
+    question.model = &model;
+    question.strategy.gpus = 16;
+    question.batch = {.seq_len = 1024, .micro_batch = 4, .grad_accum = 2};
+    question.detail = planner::Detail::none;
+    if (gpu != nullptr) question.cluster.gpu = models::find_gpu(gpu);
+  }
+  reports::Plan plan() { return planner::plan(question); }
+};
+
+}  // namespace
+
+TEST_CASE("throughput and utilization follow from the step's seconds") {
+  Asked asked("a100-sxm-80gb");
+  const reports::Plan plan = asked.plan();
+  const reports::Time& time = plan.time;
+  const double step = time.step_seconds.value();
+  // 1024 x 4 x 2 tokens on each of 16 GPUs.
+  CHECK(time.tokens_per_second.value() == doctest::Approx(131072 / step));
+  CHECK(time.tokens_per_second_per_gpu.value() == doctest::Approx(8192 / step));
+  CHECK(time.peak_flops.value() == 312e12);
+  CHECK(time.mfu.value() == doctest::Approx(plan.model_flops_per_step / (step * 16 * 312e12)));
+  // 12 layers x 768 wide, scores of 1024: 6 * 12 * 768 * 1024 = 56,623,104 FLOPs a token.
+  CHECK(time.mfu_full_attention.value() ==
+        doctest::Approx((plan.model_flops_per_step + 56623104.0 * 131072) / (step * 16 * 312e12)));
+  CHECK(time.hfu.value() == doctest::Approx(time.mfu.value()));  // nothing is recomputed
+  CHECK_FALSE(time.limited_by.empty());
+  asked.question.strategy.recompute.kind = models::RecomputeKind::full;
+  const reports::Plan again = asked.plan();
+  CHECK(again.time.hfu.value() > again.time.mfu.value());
+  CHECK(again.time.step_seconds.value() > step);
+}
+
+TEST_CASE("an unknown GPU, one without the precision's units, and the host have no time") {
+  CHECK_FALSE(Asked(nullptr).plan().time.step_seconds);
+  const reports::Plan turing = Asked("t4").plan();  // no bf16
+  CHECK_FALSE(turing.time.step_seconds);
+  CHECK_FALSE(turing.time.peak_flops);
+  Asked host("a100-sxm-80gb");
+  host.question.strategy.stack = models::Stack::plimsoll;
+  host.question.strategy.device = models::Device::cpu;
+  CHECK_FALSE(host.plan().time.step_seconds);
+  CHECK_FALSE(host.plan().time.peak_flops);
+}
+
+TEST_CASE("the cluster's bandwidths act, and are named among the assumptions") {
+  Asked asked("a100-sxm-80gb");
+  asked.question.strategy.data.zero = 3;
+  const reports::Plan before = asked.plan();
+  asked.question.cluster.inter_node_bandwidth = 1e9;
+  const reports::Plan slower = asked.plan();
+  CHECK(slower.time.step_seconds.value() > before.time.step_seconds.value());
+  CHECK(slower.time.exposed_communication_seconds.value() >
+        before.time.exposed_communication_seconds.value());
+  CHECK(slower.time.limited_by == "links between nodes");
+  asked.question.cluster.inter_node_bandwidth.reset();
+  asked.question.cluster.intra_node_bandwidth = 1e9;
+  CHECK(asked.plan().time.step_seconds.value() > before.time.step_seconds.value());
+  const auto named = [](const reports::Plan& plan, const std::string& what) {
+    for (const reports::Assumption& a : plan.assumptions)
+      if (a.what == what) return a.value + " " + a.basis;
+    return std::string();
+  };
+  CHECK(named(before, "time: links between nodes, GB/s per GPU") == "25 assumed");
+  CHECK(named(slower, "time: links between nodes, GB/s per GPU") == "1 derived");
+}
