@@ -20,8 +20,8 @@ using kernels::ConstTensorView;
 using kernels::TensorView;
 
 // An operation that was started. Until `wait` has returned its buffers are neither written, nor
-// read where it writes, nor given back; then all ranks are done with them. Started operations are
-// waited for in the order of their start.
+// read where it writes, nor given back; then all ranks are done with them. All ranks wait in the
+// same order.
 class Pending {
  public:
   // What an implementation does at the end. Destroyed without `wait`: the rank has failed; it
@@ -72,6 +72,10 @@ class Communicator {
   virtual std::unique_ptr<Communicator> split(int color) = 0;
   // Ends the job of this rank's group and of all that it was split from or into.
   virtual void abort(const std::string& reason) noexcept = 0;
+  // Whether sums of messages are made in a block that the caller gives (decisions::kStaging), as
+  // large as the largest message; until then in a small one, message by message in pieces.
+  virtual bool stages() const { return false; }
+  virtual void use_staging(TensorView) {}
 
   void all_reduce(TensorView buffer) { start_all_reduce(buffer).wait(); }
   void reduce_scatter(TensorView whole);

@@ -111,43 +111,6 @@ void run_optimizer(ShardedRank& rank, const Units& units, const StepCase& c, Ste
   result.overflow = *static_cast<const std::int32_t*>(scalars.overflow().data);
 }
 
-StepResult result_of(const StepCase& c, comm::Communicator& world) {
-  ShardedRank rank(c, world);
-  const Units units = make_units(rank, c.lora);
-  std::vector<Unit*> all;
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    units[i]->allocate();
-    units[i]->load([&](std::size_t parameter, std::int64_t first, std::span<float> to) {
-      for (std::size_t e = 0; e < to.size(); ++e)
-        to[e] = drawn(key_of({i, parameter}) + static_cast<std::uint64_t>(first) + e);
-    });
-    all.push_back(units[i].get());
-  }
-  rank.worker.workspace = rank.worker.memory.allocate(
-      "workspace", Category::workspace, DType::uint8, {gradient_norm_workspace(all).value()});
-  StepResult result;
-  for (std::int64_t step = 1; step <= c.steps; ++step) {
-    rank.worker.step = static_cast<std::uint32_t>(step);
-    result.gradients.clear();
-    rank.worker.memory.ledger().begin_step();
-    for (std::int64_t m = 0; m < c.accumulation; ++m) {
-      for (const auto& unit : units) unit->begin_micro_batch(m, c.accumulation);
-      run_backward(rank, units, static_cast<std::uint64_t>(m), c.overflow);
-    }
-    run_optimizer(rank, units, c, result);
-    result.record = rank.worker.memory.ledger().end_step();
-  }
-  const auto export_to = [&](std::vector<std::vector<float>>& to, State state) {
-    for (const auto& unit : units)
-      for (std::vector<float>& values : unit->whole(state)) to.push_back(std::move(values));
-  };
-  export_to(result.weights, State::weights);
-  export_to(result.masters, State::masters);
-  export_to(result.first_moments, State::first_moment);
-  export_to(result.second_moments, State::second_moment);
-  return result;
-}
-
 bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
   if (a.size() != b.size()) return false;
   for (std::size_t i = 0; i < a.size(); ++i)
@@ -209,11 +172,48 @@ std::unique_ptr<shard::Unit> ShardedRank::unit(const models::decisions::UnitName
   return made;
 }
 
+StepResult run_rank_step(const StepCase& c, comm::Communicator& world) {
+  ShardedRank rank(c, world);
+  const Units units = make_units(rank, c.lora);
+  std::vector<Unit*> all;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    units[i]->allocate();
+    units[i]->load([&](std::size_t parameter, std::int64_t first, std::span<float> to) {
+      for (std::size_t e = 0; e < to.size(); ++e)
+        to[e] = drawn(key_of({i, parameter}) + static_cast<std::uint64_t>(first) + e);
+    });
+    all.push_back(units[i].get());
+  }
+  rank.worker.workspace = rank.worker.memory.allocate(
+      "workspace", Category::workspace, DType::uint8, {gradient_norm_workspace(all).value()});
+  StepResult result;
+  for (std::int64_t step = 1; step <= c.steps; ++step) {
+    rank.worker.step = static_cast<std::uint32_t>(step);
+    result.gradients.clear();
+    rank.worker.memory.ledger().begin_step();
+    for (std::int64_t m = 0; m < c.accumulation; ++m) {
+      for (const auto& unit : units) unit->begin_micro_batch(m, c.accumulation);
+      run_backward(rank, units, static_cast<std::uint64_t>(m), c.overflow);
+    }
+    run_optimizer(rank, units, c, result);
+    result.record = rank.worker.memory.ledger().end_step();
+  }
+  const auto export_to = [&](std::vector<std::vector<float>>& to, State state) {
+    for (const auto& unit : units)
+      for (std::vector<float>& values : unit->whole(state)) to.push_back(std::move(values));
+  };
+  export_to(result.weights, State::weights);
+  export_to(result.masters, State::masters);
+  export_to(result.first_moments, State::first_moment);
+  export_to(result.second_moments, State::second_moment);
+  return result;
+}
+
 std::vector<StepResult> run_step(const StepCase& c) {
   std::vector<StepResult> results(static_cast<std::size_t>(c.ranks));
   comm::run_ranks(c.ranks,
                   [&](comm::Communicator& world) {
-                    results[static_cast<std::size_t>(world.rank())] = result_of(c, world);
+                    results[static_cast<std::size_t>(world.rank())] = run_rank_step(c, world);
                   },
                   {.timeout_seconds = 60});
   return results;

@@ -33,8 +33,10 @@ struct StepResult {
   bool same_values(const StepResult& other) const;
 };
 
-// Of every rank.
+// Of every rank, as threads.
 std::vector<StepResult> run_step(const StepCase& c);
+// Of this rank of `world`.
+StepResult run_rank_step(const StepCase& c, comm::Communicator& world);
 
 // Between -1 and 1.
 float drawn(std::uint64_t key);
