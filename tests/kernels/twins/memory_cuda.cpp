@@ -31,8 +31,9 @@ void DeviceMemory::download(std::byte* to, const std::byte* from, std::size_t by
   require(cudaDeviceSynchronize());
   require(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
 }
-bool DeviceMemory::emulated() {
-  return false;
+cuda::Products* DeviceMemory::library() {
+  static const std::unique_ptr<cuda::Products> library = cuda::cublaslt_products({});
+  return library.get();
 }
 void DeviceMemory::run_backwards(bool) {}
 

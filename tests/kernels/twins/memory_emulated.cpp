@@ -20,8 +20,8 @@ void DeviceMemory::upload(std::byte* to, const std::byte* from, std::size_t byte
 void DeviceMemory::download(std::byte* to, const std::byte* from, std::size_t bytes) {
   std::memcpy(to, from, bytes);
 }
-bool DeviceMemory::emulated() {
-  return true;
+cuda::Products* DeviceMemory::library() {
+  return nullptr;
 }
 void DeviceMemory::run_backwards(bool backwards) {
   emulator::backwards = backwards;

@@ -31,16 +31,23 @@ void check_case(const Case& c) {
       drawn({c.tokens, c.out}, c.x, 5), drawn({c.tokens, c.in}, c.x, 6),
       drawn(weight, DType::fp32, 7),    drawn(weight, c.weight, 8),
       Tensor({1 << 16}, DType::fp32)};
-  const Twins t = twins(operands, [&](const KernelTable& k, const Views& v) {
+  const Op op = [&](const KernelTable& k, const Views& v) {
     k.linear_forward(v[0], v[1], v[2], c.options, v[3], v[8]);
     k.linear_backward_input(v[4], v[1], c.options, v[5], v[8]);
     k.linear_backward_weight(v[4], v[0], c.options, v[6], v[8]);
     k.linear_backward_weight(v[4], v[0], c.options, v[7], v[8]);
-  });
-  CHECK_NEAR(t.cuda[3], t.host[3], limit(c, c.y));
-  CHECK_NEAR(t.cuda[5], t.host[5], limit(c, c.x));
-  CHECK_NEAR(t.cuda[6], t.host[6], limit(c, DType::fp32));
-  CHECK_NEAR(t.cuda[7], t.host[7], limit(c, c.weight));
+  };
+  const auto check_twins = [&](const Twins& t) {
+    CHECK_NEAR(t.cuda[3], t.host[3], limit(c, c.y));
+    CHECK_NEAR(t.cuda[5], t.host[5], limit(c, c.x));
+    CHECK_NEAR(t.cuda[6], t.host[6], limit(c, DType::fp32));
+    CHECK_NEAR(t.cuda[7], t.host[7], limit(c, c.weight));
+  };
+  check_twins(twins(operands, op));
+  if (DeviceMemory::library() == nullptr) return;
+  // Fast mode tries algorithms on the operands themselves, and must leave no trace of that.
+  for (const cuda::Mode mode : {cuda::Mode::deterministic, cuda::Mode::fast, cuda::Mode::fast})
+    check_twins(library_twins(operands, op, mode));
 }
 
 }  // namespace
@@ -59,6 +66,13 @@ TEST_CASE("linear layers are the host's, forward and backward, of either layout"
                       dtype,
                       dtype,
                       {.transposed = transposed, .accumulate = accumulate, .scale = 0.75f}});
+}
+
+TEST_CASE("the library takes every shape of one dtype") {
+  if (cuda::Products* library = DeviceMemory::library())
+    for (const auto& [why, count] : library->refusals())
+      CHECK_MESSAGE(why.find("no algorithm") == std::string::npos,
+                    why << ", " << count << " times");
 }
 
 TEST_CASE("operands of mixed dtypes are taken") {

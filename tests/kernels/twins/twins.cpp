@@ -55,7 +55,7 @@ class Guarded {
 }  // namespace
 
 std::vector<Tensor> on_device(const std::vector<Tensor>& operands, const Op& op, cuda::Mode mode,
-                              bool misaligned) {
+                              bool misaligned, cuda::Products* library) {
   std::vector<std::unique_ptr<Guarded>> memory;
   Views views;
   for (const Tensor& tensor : operands) {
@@ -65,6 +65,7 @@ std::vector<Tensor> on_device(const std::vector<Tensor>& operands, const Op& op,
   Guarded faults(Tensor({2}, DType::int32), false);
   cuda::Launch launch;
   launch.mode = mode;
+  launch.products = library;
   launch.faults = faults.view();
   const cuda::Launching launching(launch);
   DeviceMemory::run_backwards(misaligned);
@@ -77,17 +78,27 @@ std::vector<Tensor> on_device(const std::vector<Tensor>& operands, const Op& op,
   return results;
 }
 
-Twins twins(const std::vector<Tensor>& operands, const Op& op, cuda::Mode mode) {
-  Twins t{operands, on_device(operands, op, mode, false)};
+namespace {
+std::vector<Tensor> on_host(std::vector<Tensor> operands, const Op& op) {
   Views views;
-  for (Tensor& tensor : t.host) views.push_back(is_none(tensor) ? TensorView() : tensor);
+  for (Tensor& tensor : operands) views.push_back(is_none(tensor) ? TensorView() : tensor);
   op(host_kernels(), views);
+  return operands;
+}
+}  // namespace
+
+Twins twins(const std::vector<Tensor>& operands, const Op& op, cuda::Mode mode) {
+  const Twins t{on_host(operands, op), on_device(operands, op, mode, false)};
   const std::vector<Tensor> again = on_device(operands, op, mode, true);
   for (std::size_t i = 0; i < operands.size(); ++i) {
     CAPTURE(i);
     CHECK_MESSAGE(again[i] == t.cuda[i], "another alignment, other bits");
   }
   return t;
+}
+
+Twins library_twins(const std::vector<Tensor>& operands, const Op& op, cuda::Mode mode) {
+  return {on_host(operands, op), on_device(operands, op, mode, false, DeviceMemory::library())};
 }
 
 }  // namespace plimsoll::kernels::test

@@ -4,7 +4,7 @@
 // compiled by g++, in tests/kernels/emulator, on any machine.
 #pragma once
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/products.h"
 #include "tests/kernels/operands.h"
 
 namespace plimsoll::kernels::test {
@@ -16,7 +16,8 @@ struct DeviceMemory {
   static void release(std::byte* at);
   static void upload(std::byte* to, const std::byte* from, std::size_t bytes);
   static void download(std::byte* to, const std::byte* from, std::size_t bytes);
-  static bool emulated();
+  // cuBLASLt's, or none in the emulator.
+  static cuda::Products* library();
   static void run_backwards(bool backwards);  // the emulator's threads; nothing on a GPU
 };
 
@@ -34,6 +35,9 @@ struct Twins {
 // outside of their operands.
 Twins twins(const std::vector<Tensor>& operands, const Op& op,
             cuda::Mode mode = cuda::Mode::deterministic);
+// Once, by the library's products where there is a library, whose order of sums may depend on the
+// alignment.
+Twins library_twins(const std::vector<Tensor>& operands, const Op& op, cuda::Mode mode);
 
 // For CHECK_NEAR(t.cuda[i], t.host[i], limit).
 inline double deviation(const Tensor& cuda, const Tensor& host) {
@@ -42,7 +46,7 @@ inline double deviation(const Tensor& cuda, const Tensor& host) {
 
 // A plain copy to ask one question of the device's result alone.
 std::vector<Tensor> on_device(const std::vector<Tensor>& operands, const Op& op, cuda::Mode mode,
-                              bool misaligned);
+                              bool misaligned, cuda::Products* library = nullptr);
 
 // Counts from which kernels with vectors of eight, warps of 32 and blocks of 256 go wrong.
 inline constexpr std::int64_t kCounts[] = {1, 7, 8, 9, 255, 2049, 5003};

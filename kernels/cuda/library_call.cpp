@@ -1,0 +1,64 @@
+#include "kernels/cuda/library_call.h"
+
+namespace plimsoll::kernels::cuda {
+
+namespace {
+
+// The stored matrix of a row-major view is its transpose in columns.
+LibraryMatrix matrix(const ConstTensorView& view, bool transposed) {
+  return {view.data, view.dtype, view.shape[1], view.shape[0], view.shape[1], transposed};
+}
+
+std::int64_t alignment_of(std::int64_t so_far, const void* address) {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  while (at % static_cast<std::uintptr_t>(so_far) != 0) so_far /= 2;
+  return so_far;
+}
+
+std::string text(const LibraryMatrix& x) {
+  return std::string(name_of(x.dtype)) + ":" + std::to_string(x.rows) + "x" +
+         std::to_string(x.columns) + "/" + std::to_string(x.stride) + (x.transposed ? "t" : "n");
+}
+
+bool multiplies(DType dtype) {
+  return dtype == DType::fp32 || dtype == DType::bf16 || dtype == DType::fp16;
+}
+
+}  // namespace
+
+LibraryCall library_call(const Product& p, const TensorView& c, const TensorView& workspace,
+                         bool tf32) {
+  LibraryCall call{
+      .a = matrix(p.b.view, p.b.transposed),
+      .b = matrix(p.a.view, p.a.transposed),
+      .d = matrix(c, false),
+      .bias = static_cast<bool>(p.bias),
+      .accumulate = p.accumulate,
+      .tf32 = tf32 && p.a.view.dtype == DType::fp32,
+      .workspace_bytes =
+          workspace ? storage(Count(workspace.elements()), workspace.dtype).value() : 0};
+  for (const void* address : {call.a.data, call.b.data, call.d.data, p.bias.data})
+    call.alignment = alignment_of(call.alignment, address);
+  return call;
+}
+
+std::string LibraryCall::key() const {
+  return "a=" + text(a) + " b=" + text(b) + " d=" + text(d) + (bias ? " bias" : "") +
+         (accumulate ? " beta=1" : " beta=0") + (tf32 ? " tf32" : "") +
+         " align=" + std::to_string(alignment) + " workspace=" + std::to_string(workspace_bytes);
+}
+
+std::string refusal(const LibraryCall& call, const Product& p) {
+  const DType operand = call.a.dtype, result = call.d.dtype;
+  const auto name = [](DType dtype) { return std::string(name_of(dtype)); };
+  if (p.k == 0) return "nothing to add up (k = 0)";
+  if (!multiplies(operand) || operand != call.b.dtype)
+    return "operands of " + name(call.b.dtype) + " and " + name(operand);
+  if (result != operand && result != DType::fp32)
+    return "a result of " + name(result) + " from operands of " + name(operand);
+  if (p.bias && p.bias.dtype != result)
+    return "a bias of " + name(p.bias.dtype) + " for a result of " + name(result);
+  return {};
+}
+
+}  // namespace plimsoll::kernels::cuda

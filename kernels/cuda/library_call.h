@@ -1,0 +1,47 @@
+// A product of ours in cuBLASLt's words, and what identifies it: no library is needed for that.
+#pragma once
+
+#include <tuple>
+
+#include "kernels/cuda/products.h"
+
+namespace plimsoll::kernels::cuda {
+
+// A column-major matrix of `rows` by `columns` elements as stored, `stride` from column to column.
+struct LibraryMatrix {
+  const void* data = nullptr;
+  DType dtype = DType::fp32;
+  std::int64_t rows = 0, columns = 0, stride = 0;
+  bool transposed = false;
+
+  // What is stored is no part of what a plan depends on.
+  auto key() const { return std::tuple(dtype, rows, columns, stride, transposed); }
+};
+
+// d = alpha · op(a) · op(b) + beta · d + bias, with one value of the bias for each row of d: the
+// transpose of our row-major product, because a row-major matrix is the column-major transpose.
+struct LibraryCall {
+  LibraryMatrix a, b, d;
+  bool bias = false;
+  bool accumulate = false;  // beta: 1, else 0
+  bool tf32 = false;
+  std::int64_t alignment = 16;  // all operands begin at a multiple of this many bytes; at most 16
+  std::int64_t workspace_bytes = 0;
+
+  // One line that identifies the plan: without spaces at the ends, tabs or line breaks.
+  std::string key() const;
+  auto comparable() const {
+    return std::tuple(a.key(), b.key(), d.key(), bias, accumulate, tf32, alignment,
+                      workspace_bytes);
+  }
+  bool operator<(const LibraryCall& other) const { return comparable() < other.comparable(); }
+};
+
+LibraryCall library_call(const Product& product, const TensorView& c, const TensorView& workspace,
+                         bool tf32);
+
+// Why the library cannot take the call's dtypes or lengths, or nothing. It multiplies two matrices
+// of one storage type into one of that type or fp32; a bias has the result's type.
+std::string refusal(const LibraryCall& call, const Product& product);
+
+}  // namespace plimsoll::kernels::cuda

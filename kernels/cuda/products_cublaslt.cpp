@@ -1,0 +1,273 @@
+// Products by cuBLASLt. Deterministic mode takes the heuristic's first algorithm; fast mode times
+// the first few on the operands at hand, once for each shape, and remembers on disk which was best.
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "kernels/cuda/algorithm_cache.h"
+#include "kernels/cuda/library_call.h"
+
+namespace plimsoll::kernels::cuda {
+
+namespace {
+
+constexpr int kCandidates = 12, kRepeats = 4;
+
+void require(cublasStatus_t status, const char* what) {
+  check(status == CUBLAS_STATUS_SUCCESS, ErrorKind::device,
+        [&] { return std::string("cuBLASLt: ") + what + ": " + cublasLtGetStatusString(status); });
+}
+void require(cudaError_t status, const char* what) {
+  check(status == cudaSuccess, ErrorKind::device,
+        [&] { return std::string(what) + ": " + cudaGetErrorString(status); });
+}
+
+template <auto kDestroy>
+struct Destroy {
+  template <class T>
+  void operator()(T* at) const {
+    kDestroy(at);
+  }
+};
+template <class T, auto kDestroy>
+using Handle = std::unique_ptr<std::remove_pointer_t<T>, Destroy<kDestroy>>;
+using Library = Handle<cublasLtHandle_t, cublasLtDestroy>;
+using Operation = Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using Layout = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using Preference = Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+using Event = Handle<cudaEvent_t, cudaEventDestroy>;
+
+cudaDataType_t type_of(DType dtype) {
+  return dtype == DType::bf16 ? CUDA_R_16BF : dtype == DType::fp16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  require(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)),
+          "an attribute of the product");
+}
+template <class T>
+void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+            const T& value) {
+  require(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+          "a preference");
+}
+
+Operation operation_of(const LibraryCall& call) {
+  cublasLtMatmulDesc_t made = nullptr;
+  require(cublasLtMatmulDescCreate(
+              &made, call.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+          "a product");
+  Operation operation(made);
+  const auto turn = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  set(made, CUBLASLT_MATMUL_DESC_TRANSA, turn(call.a.transposed));
+  set(made, CUBLASLT_MATMUL_DESC_TRANSB, turn(call.b.transposed));
+  if (call.bias) {
+    set(made, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(made, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(call.d.dtype));
+  }
+  return operation;
+}
+
+Layout layout_of(const LibraryMatrix& x) {
+  cublasLtMatrixLayout_t made = nullptr;
+  require(cublasLtMatrixLayoutCreate(&made, type_of(x.dtype), static_cast<std::uint64_t>(x.rows),
+                                     static_cast<std::uint64_t>(x.columns), x.stride),
+          "a matrix");
+  return Layout(made);
+}
+
+Preference preference_of(const LibraryCall& call) {
+  cublasLtMatmulPreference_t made = nullptr;
+  require(cublasLtMatmulPreferenceCreate(&made), "preferences");
+  Preference preference(made);
+  prefer(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+         static_cast<std::size_t>(call.workspace_bytes));
+  // Parts of a sum are added in fp32: a result of 16 bits is rounded once.
+  prefer(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    prefer(made, attribute, static_cast<std::uint32_t>(call.alignment));
+  return preference;
+}
+
+// A product with all but its addresses and factors.
+struct Plan {
+  LibraryCall call;
+  Operation operation;
+  Layout a, b, d;
+  std::vector<cublasLtMatmulAlgo_t> algorithms;  // the heuristic's, best first; none: refused
+  std::optional<std::size_t> fastest;  // of `algorithms`, once that is known
+
+  explicit Plan(const LibraryCall& c)
+      : call(c),
+        operation(operation_of(c)),
+        a(layout_of(c.a)),
+        b(layout_of(c.b)),
+        d(layout_of(c.d)) {}
+};
+
+struct Addresses {
+  const void *a, *b, *bias;
+  void* d;
+  void* workspace;
+  float scale;
+  CUstream_st* stream;
+};
+
+cublasStatus_t queue(cublasLtHandle_t library, const Plan& p, const Addresses& at,
+                     const cublasLtMatmulAlgo_t& algorithm) {
+  if (p.call.bias) set(p.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias);
+  const float beta = p.call.accumulate ? 1.0f : 0.0f;
+  return cublasLtMatmul(library, p.operation.get(), &at.scale, at.a, p.a.get(), at.b, p.b.get(),
+                        &beta, at.d, p.d.get(), at.d, p.d.get(), &algorithm, at.workspace,
+                        static_cast<std::size_t>(p.call.workspace_bytes), at.stream);
+}
+
+Event event() {
+  cudaEvent_t made = nullptr;
+  require(cudaEventCreate(&made), "cudaEventCreate");
+  return Event(made);
+}
+
+class CublasLt : public Products {
+ public:
+  explicit CublasLt(const ProductsOptions& options) : cache_(options.autotune_cache) {
+    cublasLtHandle_t made = nullptr;
+    require(cublasLtCreate(&made), "cannot start on this device");
+    library_.reset(made);
+    int device = 0;
+    cudaDeviceProp properties{};
+    require(cudaGetDevice(&device), "cudaGetDevice");
+    require(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    where_ = "cublasLt=" + std::to_string(cublasLtGetVersion()) + " gpu=" + properties.name + "/" +
+             std::to_string(properties.multiProcessorCount) + " ";
+  }
+
+  bool multiply(const Product& product, TensorView c, TensorView workspace) override {
+    const Launch& launch = current_launch();
+    const LibraryCall call = library_call(product, c, workspace, launch.tf32);
+    if (const std::string why = refusal(call, product); !why.empty()) return refuse(why);
+    Plan& plan = plan_of(call);
+    if (plan.algorithms.empty()) return refuse("no algorithm for " + call.key());
+    const Addresses at{call.a.data,    call.b.data,   product.bias.data, c.data,
+                       workspace.data, product.scale, launch.stream};
+    if (launch.mode == Mode::fast && !plan.fastest) tune(plan, at);
+    const std::size_t which = launch.mode == Mode::fast ? *plan.fastest : 0;
+    require(queue(library_.get(), plan, at, plan.algorithms[which]), call.key().c_str());
+    return true;
+  }
+
+  std::map<std::string, std::int64_t> refusals() const override { return refusals_; }
+
+ private:
+  bool refuse(const std::string& why) {
+    ++refusals_[why];
+    return false;
+  }
+
+  Plan& plan_of(const LibraryCall& call) {
+    const auto found = plans_.find(call);
+    if (found != plans_.end()) return found->second;
+    Plan& plan = plans_.try_emplace(call, call).first->second;
+    // A bias must be there for the heuristic; its address tells the alignment.
+    if (call.bias)
+      set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+          reinterpret_cast<const void*>(call.alignment));
+    cublasLtMatmulHeuristicResult_t results[kCandidates];
+    int count = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        library_.get(), plan.operation.get(), plan.a.get(), plan.b.get(), plan.d.get(),
+        plan.d.get(), preference_of(call).get(), kCandidates, results, &count);
+    if (status != CUBLAS_STATUS_SUCCESS) count = 0;
+    for (int i = 0; i < count; ++i)
+      if (results[i].state == CUBLAS_STATUS_SUCCESS) plan.algorithms.push_back(results[i].algo);
+    return plan;
+  }
+
+  // Appends what the cache has, or finds the fastest of the heuristic's.
+  void tune(Plan& plan, const Addresses& at) {
+    const std::string key = where_ + plan.call.key();
+    if (const auto kept = cache_.find(key)) {
+      cublasLtMatmulAlgo_t algorithm;
+      static_assert(sizeof(algorithm) == sizeof(Algorithm));
+      std::memcpy(&algorithm, kept->data(), sizeof(algorithm));
+      if (works(plan, algorithm)) {
+        plan.fastest = plan.algorithms.size();
+        plan.algorithms.push_back(algorithm);
+        return;
+      }
+    }
+    const std::size_t best = measured(plan, at);
+    plan.fastest = best;
+    Algorithm words;
+    std::memcpy(words.data(), &plan.algorithms[best], sizeof(words));
+    cache_.add(key, words);
+  }
+
+  bool works(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) {
+    cublasLtMatmulHeuristicResult_t result{};
+    return cublasLtMatmulAlgoCheck(library_.get(), plan.operation.get(), plan.a.get(), plan.b.get(),
+                                   plan.d.get(), plan.d.get(), &algorithm,
+                                   &result) == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= static_cast<std::size_t>(plan.call.workspace_bytes);
+  }
+
+  // The index of the fastest algorithm. The result's memory is written over; what was added to is
+  // kept on the host meanwhile, so that no device memory is taken.
+  std::size_t measured(const Plan& plan, const Addresses& at) {
+    std::vector<std::byte> old;
+    if (plan.call.accumulate) {
+      old.resize(static_cast<std::size_t>(
+          storage(Count(plan.call.d.rows * plan.call.d.columns), plan.call.d.dtype).value()));
+      require(cudaStreamSynchronize(at.stream), "cudaStreamSynchronize");
+      require(cudaMemcpy(old.data(), at.d, old.size(), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    }
+    std::size_t best = 0;
+    float least = std::numeric_limits<float>::infinity();
+    for (std::size_t i = 0; i < plan.algorithms.size(); ++i)
+      if (const float took = milliseconds(plan, at, plan.algorithms[i]); took < least) {
+        least = took;
+        best = i;
+      }
+    if (!old.empty())
+      require(cudaMemcpy(at.d, old.data(), old.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
+    return best;
+  }
+
+  // Of one product; inf where the algorithm refuses.
+  float milliseconds(const Plan& plan, const Addresses& at, const cublasLtMatmulAlgo_t& algorithm) {
+    constexpr float none = std::numeric_limits<float>::infinity();
+    const Event begin = event(), end = event();
+    if (queue(library_.get(), plan, at, algorithm) != CUBLAS_STATUS_SUCCESS) return none;
+    require(cudaEventRecord(begin.get(), at.stream), "cudaEventRecord");
+    for (int i = 0; i < kRepeats; ++i)
+      if (queue(library_.get(), plan, at, algorithm) != CUBLAS_STATUS_SUCCESS) return none;
+    require(cudaEventRecord(end.get(), at.stream), "cudaEventRecord");
+    require(cudaEventSynchronize(end.get()), "cudaEventSynchronize");
+    float took = none;
+    require(cudaEventElapsedTime(&took, begin.get(), end.get()), "cudaEventElapsedTime");
+    return took / kRepeats;
+  }
+
+  Library library_;
+  AlgorithmCache cache_;
+  std::string where_;  // versions and GPU, of keys on disk
+  std::map<LibraryCall, Plan> plans_;
+  std::map<std::string, std::int64_t> refusals_;
+};
+
+}  // namespace
+
+std::unique_ptr<Products> cublaslt_products(const ProductsOptions& options) {
+  return std::make_unique<CublasLt>(options);
+}
+
+}  // namespace plimsoll::kernels::cuda

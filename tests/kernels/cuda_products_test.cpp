@@ -1,0 +1,187 @@
+// What can be known of cuBLASLt's products without a GPU: what is asked of it, and what is kept.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "kernels/cuda/algorithm_cache.h"
+#include "kernels/cuda/library_call.h"
+#include "tests/kernels/operands.h"
+
+namespace plimsoll::kernels::test {
+
+namespace {
+
+using cuda::Algorithm;
+using cuda::AlgorithmCache;
+using cuda::LibraryCall;
+using cuda::LibraryMatrix;
+
+float element(const LibraryMatrix& x, std::int64_t row, std::int64_t column) {
+  const std::int64_t r = x.transposed ? column : row, c = x.transposed ? row : column;
+  REQUIRE(r < x.rows);
+  REQUIRE(c < x.columns);
+  return static_cast<const float*>(x.data)[r + c * x.stride];
+}
+
+// The product as the library's documentation defines it: column-major.
+void multiply(const LibraryCall& call, const float* bias, float alpha, float* d) {
+  const std::int64_t depth = call.a.transposed ? call.a.rows : call.a.columns;
+  for (std::int64_t r = 0; r < call.d.rows; ++r)
+    for (std::int64_t c = 0; c < call.d.columns; ++c) {
+      float sum = 0;
+      for (std::int64_t l = 0; l < depth; ++l) sum += element(call.a, r, l) * element(call.b, l, c);
+      float& to = d[r + c * call.d.stride];
+      to = alpha * sum + (call.accumulate ? to : 0) + (bias ? bias[r] : 0);
+    }
+}
+
+class Folder {
+ public:
+  Folder()
+      : path_(std::filesystem::temp_directory_path() /
+              ("plimsoll_algorithms_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(path_);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string file() const { return path_ / "algorithms"; }
+  std::size_t files() const {
+    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path_), {}));
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+constexpr Algorithm kOne{1, 2, 3, 4, 5, 6, 7, 0xfedcba9876543210};
+constexpr Algorithm kTwo{8, 7, 6, 5, 4, 3, 2, 1};
+
+}  // namespace
+
+// Multiples of 1/64 below 3, sums of up to 5 products: exact in fp32 in any order.
+TEST_CASE("what the library is asked for is the linear ops' product, in all four layouts") {
+  const std::int64_t m = 3, n = 4, k = 5;
+  for (const bool a_turned : {false, true})
+    for (const bool b_turned : {false, true})
+      for (const bool accumulate : {false, true}) {
+        CAPTURE(a_turned);
+        CAPTURE(b_turned);
+        const Tensor a = drawn(a_turned ? Extents{k, m} : Extents{m, k}, DType::fp32, 1);
+        const Tensor b = drawn(b_turned ? Extents{n, k} : Extents{k, n}, DType::fp32, 2);
+        const Tensor bias = drawn({n}, DType::fp32, 3);
+        Tensor c = drawn({m, n}, DType::fp32, 4);
+        const Tensor old = c;
+        const cuda::Product product{m, n, k, {a, a_turned}, {b, b_turned}, bias, 0.5f, accumulate};
+        const LibraryCall call = library_call(product, c, {}, false);
+        CHECK(refusal(call, product).empty());
+        multiply(call, static_cast<const float*>(product.bias.data), 0.5f,
+                 static_cast<float*>(TensorView(c).data));
+        for (std::int64_t i = 0; i < m; ++i)
+          for (std::int64_t j = 0; j < n; ++j) {
+            double sum = 0;
+            for (std::int64_t l = 0; l < k; ++l)
+              sum +=
+                  a.at(a_turned ? l * m + i : i * k + l) * b.at(b_turned ? j * k + l : l * n + j);
+            const double expected = 0.5 * sum + bias.at(j) + (accumulate ? old.at(i * n + j) : 0);
+            CHECK(c.at(i * n + j) == expected);
+          }
+      }
+}
+
+TEST_CASE("what decides over an algorithm is in the key, addresses are not") {
+  const Tensor a = drawn({8, 16}, DType::bf16, 1), b = drawn({24, 16}, DType::bf16, 2);
+  const Tensor other = a;
+  Tensor c({8, 24}, DType::bf16), wide({8, 24}, DType::fp32), workspace({256}, DType::fp32);
+  const auto product = [&](const Tensor& x) {
+    return cuda::Product{8, 24, 16, {x}, {b, true}, {}, 1, false};
+  };
+  const LibraryCall call = library_call(product(a), c, workspace, true);
+  CHECK(call.key() ==
+        "a=bf16:16x24/16t b=bf16:16x8/16n d=bf16:24x8/24n beta=0 align=16 "
+        "workspace=1024");
+  CHECK(library_call(product(other), c, workspace, true).key() == call.key());
+  CHECK(!(call < library_call(product(other), c, workspace, true)));
+  std::vector<LibraryCall> others(5, call);
+  others[0] = library_call(product(a), wide, workspace, true);
+  others[1] = library_call(product(a), c, {}, true);
+  others[2].accumulate = true;
+  others[3].bias = true;
+  others[4].tf32 = true;
+  for (const LibraryCall& x : others) {
+    CHECK(x.key() != call.key());
+    CHECK(((x < call) != (call < x)));
+  }
+}
+
+TEST_CASE("the alignment that is promised is the least of all operands', and never more than 16") {
+  const Tensor b = drawn({4, 16}, DType::fp32, 2);
+  alignas(64) static float memory[64];
+  for (const auto& [offset, expected] : {std::pair{0, 16}, {1, 4}, {2, 8}, {4, 16}, {8, 16}}) {
+    const cuda::Product product{1,         4,  16, {{memory + offset, DType::fp32, {1, 16}}},
+                                {b, true}, {}, 1,  false};
+    const TensorView c(memory + 48, DType::fp32, {1, 4});
+    CHECK(library_call(product, c, {}, false).alignment == expected);
+  }
+}
+
+TEST_CASE("dtypes that the library does not multiply are refused by name") {
+  const auto why = [](DType a, DType b, DType c, DType bias) {
+    const Tensor x({2, 3}, a), w({3, 4}, b), offset({4}, bias);
+    Tensor y({2, 4}, c);
+    const cuda::Product product{2, 4, 3, {x}, {w}, offset, 1, false};
+    return refusal(library_call(product, y, {}, false), product);
+  };
+  constexpr DType f = DType::fp32, b = DType::bf16, h = DType::fp16;
+  CHECK(why(f, f, f, f).empty());
+  CHECK(why(b, b, b, b).empty());
+  CHECK(why(h, h, f, f).empty());
+  CHECK(why(b, f, f, f) == "operands of bf16 and fp32");
+  CHECK(why(b, b, h, h) == "a result of fp16 from operands of bf16");
+  CHECK(why(f, f, b, b) == "a result of bf16 from operands of fp32");
+  CHECK(why(b, b, b, f) == "a bias of fp32 for a result of bf16");
+}
+
+TEST_CASE("an algorithm that was found is found again by the next process") {
+  const Folder folder;
+  AlgorithmCache first(folder.file());
+  CHECK(!first.find("m=1"));
+  first.add("m=1", kOne);
+  first.add("m=2", kTwo);
+  CHECK(first.find("m=1") == kOne);
+  const AlgorithmCache second(folder.file());
+  CHECK(second.find("m=1") == kOne);
+  CHECK(second.find("m=2") == kTwo);
+  CHECK(!second.find("m=3"));
+  CHECK(folder.files() == 1);  // nothing is left beside it
+}
+
+TEST_CASE("ranks that tune at the same time keep what the others found") {
+  const Folder folder;
+  AlgorithmCache a(folder.file()), b(folder.file());
+  a.add("a", kOne);
+  b.add("b", kTwo);
+  const AlgorithmCache later(folder.file());
+  CHECK(later.find("a") == kOne);
+  CHECK(later.find("b") == kTwo);
+}
+
+TEST_CASE("damaged lines and an unwritable file cost no more than tuning again") {
+  const Folder folder;
+  AlgorithmCache(folder.file()).add("good", kOne);
+  {
+    std::ofstream file(folder.file(), std::ios::app);
+    file << "no tab\n\tno key\nshort\t0123\nletters\t" << std::string(128, 'x') << "\nlong\t"
+         << std::string(129, '0') << "\n\n";
+  }
+  const AlgorithmCache cache(folder.file());
+  CHECK(cache.find("good") == kOne);
+  for (const char* key : {"no tab", "", "short", "letters", "long"}) CHECK(!cache.find(key));
+  AlgorithmCache nowhere(folder.file() + "/no/such/folder");
+  nowhere.add("m=1", kOne);
+  CHECK(nowhere.find("m=1") == kOne);
+  AlgorithmCache unnamed("");
+  unnamed.add("m=1", kOne);
+  CHECK(unnamed.find("m=1") == kOne);
+}
+
+}  // namespace plimsoll::kernels::test
