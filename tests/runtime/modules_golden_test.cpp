@@ -62,9 +62,11 @@ void compare(const std::string& what, const std::vector<double>& ours,
   CHECK(far <= bound);
 }
 
-// fp32: 1e-5 of Transformers'. bf16: weights are exact in it, so the fp32 result is the same
-// model's, and 2e-2 of that is asked; of Transformers' bf16 result as well, which has roundings of
-// its own (tests/golden/numerics/README.md: up to 2.2e-2 of q's and k's norms and biases).
+// fp32: 1e-5 of Transformers'. fp16: 4e-3 of the fp32 result (its spacing is an eighth of bf16's,
+// 2e-2 / 8 and some room for what underflows). bf16: weights are exact in it, so the fp32 result is
+// the same model's, and 2e-2 of that is asked; of Transformers' bf16 result as well, which has
+// roundings of its own (tests/golden/numerics/README.md: up to 2.2e-2 of q's and k's norms and
+// biases).
 void run(const Way& way) {
   CAPTURE(way.model);
   const GoldenModel golden(way.adapter != nullptr ? way.adapter : way.model);
@@ -72,10 +74,14 @@ void run(const Way& way) {
   TinyModel model(spec, strategy_of(way),
                   {golden.sequences(), golden.length(), golden.ids(0), golden.targets(0)});
   load(model, way);
+  if (way.precision == Precision::fp16_mixed) model.set_loss_scale(1 << 14);
   const bool rounds = way.precision != Precision::fp32;
   const auto check_value = [&](const std::string& what, const std::vector<double>& ours) {
-    compare("fp32." + what, ours, golden.values("fp32." + what), rounds ? 2e-2 : 1e-5);
-    if (!rounds) return;
+    compare("fp32." + what, ours, golden.values("fp32." + what),
+            way.precision == Precision::fp16_mixed ? 4e-3
+            : rounds                               ? 2e-2
+                                                   : 1e-5);
+    if (way.precision != Precision::bf16_mixed) return;
     const double own = golden.own_deviation("bf16." + what);
     compare("bf16." + what, ours, golden.values("bf16." + what), std::hypot(2e-2, own));
   };
@@ -94,6 +100,10 @@ TEST_CASE("logits, loss and every gradient are Transformers' in fp32") {
 
 TEST_CASE("logits, loss and every gradient are Transformers' in bf16") {
   for (const char* model : kModels) run({.model = model, .precision = Precision::bf16_mixed});
+}
+
+TEST_CASE("logits, loss and every gradient are the model's in fp16 under a loss scale") {
+  for (const char* model : kModels) run({.model = model, .precision = Precision::fp16_mixed});
 }
 
 TEST_CASE("logits, loss and the adapters' gradients are PEFT's") {

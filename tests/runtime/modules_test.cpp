@@ -1,9 +1,11 @@
 // The eager modules against themselves: finite differences, recomputation, frozen parts.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/model_reader.h"
+#include "tests/runtime/goldens.h"
 #include "tests/runtime/tiny_model.h"
 
 namespace plimsoll::runtime::test {
@@ -245,6 +247,43 @@ TEST_CASE(
   one.worker().first_sequence = 1;
   one.worker().step = 1;
   CHECK(one.logits() != alone);
+}
+
+// A chunk has 128 rows where twice as many would take more than 512 MiB: 256 · 4 B · V, V > 2^19.
+TEST_CASE("a loss in several chunks is the loss of the whole, the last chunk being shorter") {
+  const models::ModelSpec spec = models::read_model(
+      R"({"model_type": "llama", "hidden_size": 4, "num_attention_heads": 1,
+          "intermediate_size": 4, "vocab_size": 524289, "num_hidden_layers": 1})",
+      "wide", "wide", {});
+  Batch long_batch{.sequences = 1, .length = 130, .ids = {}, .targets = {}};
+  for (std::int32_t i = 0; i < 130; ++i) {
+    long_batch.ids.push_back(i * 4001 % 524289);
+    long_batch.targets.push_back(i % 7 == 2 ? kernels::kIgnoreIndex : i * 4003 % 524289);
+  }
+  std::map<std::string, std::vector<double>> whole;
+  double loss = 0;
+  for (const Loss kind : {Loss::full, Loss::chunked, Loss::fused}) {
+    Strategy strategy = fp32();
+    strategy.loss = kind;
+    TinyModel model(spec, strategy, long_batch);
+    model.set_random();
+    const double value = model.step(true);
+    check_boundaries(model.record());
+    if (kind == Loss::full) loss = value;
+    CHECK(value == loss);  // of each row alone
+    for (const std::string& name : model.names(true)) {
+      CAPTURE(name);
+      const std::vector<double> gradient = model.gradient(name);
+      if (kind == Loss::full) whole[name] = gradient;
+      CHECK(deviation(gradient, whole.at(name)) < 1e-6);
+    }
+    const auto& ops = model.record().ops;
+    const auto is_second = [](const OpRecord& op) { return op.name.starts_with("loss.chunks.1."); };
+    // lm_head and loss forward, then lm_head and loss again, weight.grad and input.grad.
+    CHECK(std::ranges::count_if(ops, is_second) == (kind == Loss::full      ? 0
+                                                    : kind == Loss::chunked ? 6
+                                                                            : 4));
+  }
 }
 
 TEST_CASE("less workspace than a layer says is too little") {

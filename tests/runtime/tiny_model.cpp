@@ -174,7 +174,9 @@ void TinyModel::set(const std::string& name, const std::vector<double>& values) 
 }
 std::vector<double> TinyModel::gradient(const std::string& name) {
   const Place& place = places_.at(name);
-  return values_of(place.store->gradient(place.index));
+  std::vector<double> values = values_of(place.store->gradient(place.index));
+  for (double& value : values) value /= loss_scale_;
+  return values;
 }
 
 void TinyModel::set_random(double deviation) {
@@ -263,13 +265,16 @@ std::vector<double> TinyModel::logits() {
   return values_of(logits.view());
 }
 
-double TinyModel::loss() {
-  *static_cast<double*>(loss_.view().data) = 0;
+LossFactors TinyModel::factors() const {
   const auto counted = static_cast<double>(
       std::ranges::count_if(batch_.targets, [](std::int32_t t) { return t >= 0; }));
+  return {static_cast<float>(loss_scale_ / counted), 1 / counted};
+}
+
+double TinyModel::loss() {
+  *static_cast<double*>(loss_.view().data) = 0;
   Tensor x = forward(false);
-  head_->forward(std::move(x), targets_.view(), {static_cast<float>(1 / counted), 1 / counted},
-                 loss_.view());
+  head_->forward(std::move(x), targets_.view(), factors(), loss_.view());
   for (PlainStore& store : stores_) store.drop_gradients();  // the fused loss has made some
   return values_of(std::as_const(loss_).view())[0];
 }
@@ -280,12 +285,9 @@ double TinyModel::step(bool gradients_before) {
     if (gradients_before) store.allocate_gradients();
   }
   *static_cast<double*>(loss_.view().data) = 0;
-  const auto counted = static_cast<double>(
-      std::ranges::count_if(batch_.targets, [](std::int32_t t) { return t >= 0; }));
   worker_.memory.ledger().begin_step();
   Tensor x = forward(true);
-  head_->forward(std::move(x), targets_.view(), {static_cast<float>(1 / counted), 1 / counted},
-                 loss_.view());
+  head_->forward(std::move(x), targets_.view(), factors(), loss_.view());
   worker_.phase = Phase::backward;
   backward(head_->backward(targets_.view()));
   record_ = worker_.memory.ledger().end_step();

@@ -47,6 +47,8 @@ class TinyModel {
   TinyModel(models::ModelSpec spec, const models::Strategy& strategy, Batch batch);
 
   Worker& worker() { return worker_; }
+  // Gradients carry this; a power of two.
+  void set_loss_scale(double scale) { loss_scale_ = scale; }
   // Of all parameters, or of those that are trained.
   std::vector<std::string> names(bool trained = false) const;
   std::vector<double> values(const std::string& name);
@@ -59,7 +61,7 @@ class TinyModel {
   double loss();
   // Forward and backward, as a step of its own. `gradients_before`: they are there when it begins.
   double step(bool gradients_before = false);
-  std::vector<double> gradient(const std::string& name);
+  std::vector<double> gradient(const std::string& name);  // without the loss scale
   const StepRecord& record() const { return record_; }  // of the last step
 
  private:
@@ -76,10 +78,12 @@ class TinyModel {
   void forward_again(const Group& group);
   void backward(Tensor d);
   void allocate_workspace();
+  LossFactors factors() const;
 
   models::ModelSpec spec_;
   models::Strategy strategy_;
   Batch batch_;
+  double loss_scale_ = 1;
   Worker worker_;
   ModelLayout layout_;
   ModelSettings settings_;
