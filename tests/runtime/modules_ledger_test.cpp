@@ -10,7 +10,6 @@
 namespace plimsoll::runtime::test {
 namespace {
 
-using models::Attention;
 using models::Loss;
 using models::Precision;
 using models::RecomputeKind;
@@ -207,118 +206,6 @@ TEST_CASE("selective recomputation drops the norms' outputs and makes them when 
                           {"norm", 76, 0, Phase::backward}},
                          backward,
                          kEmbeddingBackward}));
-}
-
-// f 32. Two sequences of 3: a row of the matrix has 2 heads · 3 keys for each token.
-TEST_CASE("a GPT-2 layer with a stored matrix and every dropout") {
-  const models::ModelSpec gpt2 = models::read_model(
-      R"({"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 1, "vocab_size": 16})", "gpt2",
-      "gpt2", {});
-  Strategy strategy = fp32();
-  strategy.attention = Attention::eager;
-  // Saved: x 8 and 2, n1 8, qkv 24, p 6, o 8, m 8 and 2, n2 8, c_fc 32: 106.
-  const Lines forward = behind("layers.0.", Phase::forward,
-                               {{"ln_1", 18},
-                                {"attn.c_attn", 42},
-                                {"attn.attention.scores", 48},
-                                {"attn.attention.softmax", 48},
-                                {"attn.attention.dropout", 54},
-                                {"attn.attention", 56, 62},  // + 8, the dropped
-                                {"attn.c_proj", 64},
-                                {"attn.residual", 64},
-                                {"ln_2", 74},
-                                {"mlp.c_fc", 106},
-                                {"mlp.act", 138},
-                                {"mlp.c_proj", 114, 146},
-                                {"residual", 114}});
-  const Lines backward =
-      behind("layers.0.", Phase::backward,
-             {{"residual.dropout", 122},
-              {"mlp.c_proj.input.grad", 154},
-              {"mlp.act", 154},
-              {"mlp.c_proj.weight.grad", 114},  // p 32, the masked 8
-              {"mlp.c_fc.weight.grad", 106},  // n2
-              {"mlp.c_fc.input.grad", 82, 114},  // + 8, d_fc 32
-              {"ln_2", 64},  // m 8, 2, d_n2 8
-              {"residual.dropout", 72},
-              {"attn.c_proj.weight.grad", 64},  // o
-              {"attn.c_proj.input.grad", 64, 72},  // + 8, the masked 8
-              {"attn.attention.dropout", 70, 0, Phase::recompute},
-              {"attn.attention", 86, 100},  // + d_p 6, d_qkv 24; the dropped 6, d_o 8
-              {"attn.attention.softmax", 80},  // p
-              {"attn.attention.scores", 50},  // d_p 6, qkv 24
-              {"attn.c_attn.weight.grad", 42},  // n1
-              {"attn.c_attn.input.grad", 26, 50},  // + 8, d_qkv
-              {"ln_1", 8}});  // x 8, 2, d_n1 8
-  check_ledger(gpt2, strategy, 2,
-               together({{{"embeddings", 8}},
-                         forward,
-                         {{"norm", 124},
-                          {"lm_head", 140},
-                          {"loss", 141},
-                          {"loss.sum", 140},
-                          {"lm_head.weight.grad", 132, 0, Phase::backward},
-                          {"lm_head.input.grad", 124, 140, Phase::backward},
-                          {"norm", 114, 0, Phase::backward}},
-                         backward,
-                         kEmbeddingBackward}));
-}
-
-// Elements of 2 bytes; statistics in fp32 are 2 for each value. Adapters of rank 4 in fp32. Nothing
-// is trained below: x, q's and the first norm's backward are not needed.
-TEST_CASE("adapters with dropout on a frozen base in bf16") {
-  Strategy strategy;
-  strategy.precision = Precision::bf16_mixed;
-  strategy.lora = models::Lora{.rank = 4, .dropout = 0.1};
-  strategy.lora->targets = {"v_proj", "down_proj"};
-  const Lines forward = behind("layers.0.", Phase::forward,
-                               {{"input_layernorm", 16},
-                                {"self_attn.q_proj", 24},
-                                {"self_attn.k_proj", 28},
-                                {"self_attn.v_proj", 32},
-                                {"self_attn.v_proj.lora_dropout", 40},
-                                {"self_attn.v_proj.lora_A", 36, 44},  // a 4, the masked 8
-                                {"self_attn.v_proj.lora_B", 36},
-                                {"self_attn.rotary", 36},
-                                {"self_attn.attention", 48},  // o 8, lse 4
-                                {"self_attn.o_proj", 56},
-                                {"self_attn.residual", 48},  // x
-                                {"post_attention_layernorm", 58},
-                                {"mlp.gate_proj", 70},
-                                {"mlp.up_proj", 74, 82},  // + 12, n2
-                                {"mlp.act", 86},
-                                {"mlp.down_proj", 94},
-                                {"mlp.down_proj.lora_dropout", 94, 106},  // + 12, p
-                                {"mlp.down_proj.lora_A", 86, 98},  // a 4, the masked 12
-                                {"mlp.down_proj.lora_B", 86},
-                                {"residual", 86}});
-  // n1 8, q 8, k 4, v 4, a 4, o 8, lse 4, m 8 and 2, gate, up 24, a 4: 78, and d 8.
-  const Lines backward =
-      behind("layers.0.", Phase::backward,
-             {{"mlp.down_proj.lora_B", 86, 90},  // + d_a 4, a
-              {"mlp.down_proj.input.grad", 98},
-              {"mlp.down_proj.lora_A.input.grad", 98, 110},  // for the dropout's sake
-              {"mlp.act", 98},
-              {"mlp.down_proj.lora_dropout", 98, 110, Phase::recompute},  // + 12, p
-              {"mlp.down_proj.lora_A", 82},  // the masked 12, d_a 4
-              {"mlp.gate_proj.input.grad", 78, 90},
-              {"mlp.up_proj.input.grad", 66},
-              {"post_attention_layernorm", 48},  // m 8, 2, d_n2 8
-              {"self_attn.o_proj.input.grad", 48, 56},  // + 8, d
-              {"self_attn.attention", 16, 64},  // + 16; d_o, q, k, v, o, lse 36; dq, dk 12
-              {"self_attn.v_proj.lora_B", 12, 20},  // + d_a 4; a 4, dv 4
-              {"self_attn.v_proj.lora_dropout", 12, 20, Phase::recompute},  // + 8, n1
-              {"self_attn.v_proj.lora_A", 0}});
-  check_ledger(llama(), strategy, 1,
-               together({{{"embeddings", 8}},
-                         forward,
-                         {{"norm", 96},
-                          {"lm_head", 104, 112},  // + 16, the normalized
-                          {"loss", 106},
-                          {"loss.sum", 104},
-                          {"lm_head.input.grad", 96, 112, Phase::backward},
-                          {"norm", 86, 0, Phase::backward}},
-                         backward}));
 }
 
 TEST_CASE("names of tensors are those of the modules that made them") {
