@@ -55,6 +55,32 @@ json parse_json(std::string_view text, const std::string& source) {
   }
 }
 
+std::vector<LeafDifference> leaf_differences(std::string_view first, std::string_view second) {
+  const json a = parse_json(first, "the first document").flatten();
+  const json b = parse_json(second, "the second document").flatten();
+  std::vector<LeafDifference> out;
+  const auto add = [&](const std::string& pointer, const json* x, const json* y) {
+    std::string path = pointer.empty() ? "" : pointer.substr(1);
+    std::ranges::replace(path, '/', '.');
+    const auto text = [](const json* value) {
+      return value == nullptr ? std::string("absent")
+                              : value->dump(-1, ' ', false, json::error_handler_t::replace);
+    };
+    out.push_back({std::move(path), text(x), text(y)});
+  };
+  for (const auto& [pointer, value] : a.items()) {
+    const auto other = b.find(pointer);
+    if (other == b.end())
+      add(pointer, &value, nullptr);
+    else if (*other != value)
+      add(pointer, &value, &*other);
+  }
+  for (const auto& [pointer, value] : b.items())
+    if (!a.contains(pointer)) add(pointer, nullptr, &value);
+  std::ranges::sort(out, {}, &LeafDifference::path);
+  return out;
+}
+
 std::string read_text_file(const std::string& path, std::int64_t most) {
   namespace fs = std::filesystem;
   std::error_code error;

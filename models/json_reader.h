@@ -5,12 +5,20 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace plimsoll::models {
 
 // The value that the text stands for. Error{bad_input} naming `source`: not JSON, or nested deeper
 // than 256 (the parser and its values' destructors recurse).
 nlohmann::json parse_json(std::string_view text, const std::string& source);
+
+// A value inside two documents that is not the same in both: "strategy.zero", "2", "3" ("absent").
+struct LeafDifference {
+  std::string path, first, second;
+};
+// Of two JSON texts, in the order of the paths. Error{bad_input}: not JSON.
+std::vector<LeafDifference> leaf_differences(std::string_view first, std::string_view second);
 
 // The text of a regular file of at most `most` bytes. Error{bad_input}: no such file, a folder, a
 // device, too large, not readable.

@@ -67,8 +67,14 @@ TEST_CASE("what is given twice, too much or to the wrong command is refused") {
   CHECK(refusal({"--zero", "1"}).starts_with("the command comes first"));
 }
 
+TEST_CASE("a command that takes several files gets them all") {
+  const std::vector<std::string> files = parse({"compare", "a", "b", "c"}).arguments;
+  CHECK(files == std::vector<std::string>{"a", "b", "c"});
+  CHECK(refusal({"export", "a", "b"}).find("unexpected argument 'b'") != std::string::npos);
+}
+
 TEST_CASE("commands of later versions are refused by name") {
-  for (const char* name : {"recommend", "run", "compare", "report"}) {
+  for (const char* name : {"recommend", "run", "report"}) {
     CHECK(refusal({name, "x"}).starts_with(std::string(name) + ": this version"));
     CHECK(parse({name, "--help"}).text.find("not in this version") != std::string::npos);
   }

@@ -168,10 +168,13 @@ CommandLine parse_command_line(std::vector<std::string> words, std::string_view 
     refuse(error.what());
   }
   for (const std::string& word : parser.app.remaining()) refuse_word(word, command, parser.options);
-  if (parser.arguments.size() > 1) refuse_word(parser.arguments[1], command, parser.options);
+  if (parser.arguments.size() > 1 && !command.takes_more_arguments)
+    refuse_word(parser.arguments[1], command, parser.options);
   if (!parser.arguments.empty()) {
     line.argument = parser.arguments[0];
-    if (line.argument.empty()) refuse(fmt::format("{} is empty", command.argument));
+    for (const std::string& argument : parser.arguments)
+      if (argument.empty()) refuse(fmt::format("{} is empty", command.argument));
+    line.arguments = parser.arguments;
   }
   line.options = parser.given();
   return line;

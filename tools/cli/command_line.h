@@ -16,6 +16,7 @@ struct Command {
   std::string_view help;
   std::string_view example;
   bool takes_plan_options = false;
+  bool takes_more_arguments = false;
   std::span<const Option> own_options = {};  // beside those
   std::string_view unavailable = {};  // why this version does not have it; "": it has
 };
@@ -25,6 +26,7 @@ std::span<const Command> commands();
 struct CommandLine {
   const Command* command = nullptr;
   std::string argument;  // "": not given
+  std::vector<std::string> arguments;  // all of them
   Options options;
   std::string text;  // not empty: --help or --version was asked for; print it, done
 };

@@ -9,6 +9,10 @@ constexpr std::array<Option, 1> kExportOptions{{
     {"to", "TARGET", "Export", "deepspeed, accelerate, transformers, plimsoll (the plan itself)"},
 }};
 
+constexpr std::array<Option, 1> kCompareOptions{{
+    {"tolerance", "PERCENT", "Compare", "of stacks that are estimated; plimsoll is exact (5)"},
+}};
+
 constexpr std::array<Command, 9> kCommands{{
     {.name = "fit",
      .argument = "MODEL",
@@ -41,10 +45,12 @@ constexpr std::array<Command, 9> kCommands{{
      .example = "plimsoll fit gpt2 --stack plimsoll --device cpu",
      .unavailable = "this version has no runtime; `plimsoll fit` predicts"},
     {.name = "compare",
-     .argument = "PREDICTION.json",
-     .help = "Does a measurement agree with its prediction? (not in this version)",
-     .example = "plimsoll fit gpt2 --detail --json prediction.json",
-     .unavailable = "this version does not compare documents yet"},
+     .argument = "PREDICTION.json MEASUREMENT.json…",
+     .help = "Do measurements agree with their prediction, tensor by tensor (where it was made "
+             "with --detail) and category by category?",
+     .example = "plimsoll compare prediction.json measurement.json",
+     .takes_more_arguments = true,
+     .own_options = kCompareOptions},
     {.name = "report",
      .argument = "FILE.json",
      .help = "Documents as a page with pictures (not in this version)",

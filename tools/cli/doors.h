@@ -14,6 +14,7 @@ int fit(const CommandLine& line);
 int batch(const CommandLine& line);
 int list_models(const CommandLine& line);
 int list_gpus(const CommandLine& line);
+int compare(const CommandLine& line);
 int export_plan(const CommandLine& line);
 
 // Where a command's answer goes: `document` to the --json target, and to standard output `table`,

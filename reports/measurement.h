@@ -1,0 +1,72 @@
+// What training steps did cost (`plimsoll.measurement/1`), as plimsoll-run and
+// tools/oracle/torch_measure.py write it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "reports/record.h"
+#include "reports/step_ledger.h"
+
+namespace plimsoll::reports {
+
+// One step's ledger, and the steps that had exactly this one.
+struct RankLedger {
+  std::vector<std::int64_t> steps;  // from 1
+  bool skipped = false;  // an overflow: the optimizer did not step
+  StepLedger ledger;
+};
+
+struct MeasuredRank {
+  std::int64_t rank = 0;
+  std::optional<Bytes> peak, resident, reserved;
+  std::optional<Bytes> initial_reserved;  // before the first step
+  std::optional<Bytes> device;  // nothing where several ranks share a device
+  std::optional<States> states;
+  std::optional<ByCategory> at_peak;
+  std::string peak_phase, peak_where;
+  std::vector<RankLedger> ledgers;
+};
+
+struct MeasuredStep {
+  std::int64_t step = 0;  // from 1
+  std::optional<double> loss, grad_norm, seconds, tokens_per_second, mfu;
+  bool skipped = false;
+};
+
+struct Environment {
+  std::string device;
+  std::optional<Bytes> capacity;
+  std::optional<std::string> driver;
+  std::vector<std::pair<std::string, std::string>> versions, variables;  // sorted
+};
+
+struct Failure {
+  std::string kind, message;
+  std::optional<std::int64_t> step;
+};
+
+struct Measurement {
+  std::string source;  // the document's file, for messages
+  std::string kind = "cpu";  // gpu, cpu, dry-run
+  std::string measured_at;  // 2026-01-31T12:00:00Z
+  std::string fingerprint;
+  std::string workload;  // JSON, fingerprint included
+  std::string model, stack;
+  std::int64_t world = 1;  // ranks of the job
+  Environment environment;
+  std::string outcome = "completed";  // out_of_memory, failed, timed_out
+  std::optional<Failure> error;
+  std::vector<MeasuredRank> ranks;
+  std::vector<MeasuredStep> steps;
+  std::optional<double> step_seconds;  // median of the timed steps
+  std::optional<double> model_flops_per_step, peak_flops;
+};
+
+// Error{bad_input} naming `source`: no plimsoll.measurement/1, fields missing, a rank twice.
+Measurement read_measurement(std::string_view text, const std::string& source);
+
+}  // namespace plimsoll::reports
