@@ -6,6 +6,7 @@
 #include "models/cluster_spec.h"
 #include "models/overheads.h"
 #include "models/run_spec.h"
+#include "planner/plan.h"
 #include "reports/record.h"
 
 namespace plimsoll::planner {
@@ -20,5 +21,8 @@ struct Outside {
 // GPU nothing is claimed.
 Outside outside_allocator(const models::Strategy& strategy, const models::ClusterSpec& cluster,
                           int communicators, std::int64_t group);
+
+// The same for the communicators that the question's strategy makes.
+Outside outside_of(const Question& question);
 
 }  // namespace plimsoll::planner

@@ -231,7 +231,7 @@ void PeakFinder::place_lifetimes(const StepProgram& program) {
 }
 
 Peak PeakFinder::sweep(const StepProgram& program, Bytes resident) const {
-  Peak peak{resident, resident, {}};
+  Peak peak{resident, resident, {}, {}};
   Bytes live = resident;
   for (std::uint32_t s = 0; s < program.segments.size(); ++s) {
     const Segment& segment = program.segments[s];
@@ -262,7 +262,10 @@ Peak PeakFinder::sweep(const StepProgram& program, Bytes resident) const {
         t += runs - 1;
       }
       live += growth;
-      if (highest > peak.bytes) peak = {highest, resident, {s, t, highest_op}};
+      if (highest > peak.bytes) {
+        peak.bytes = highest;
+        peak.at = {s, t, highest_op};
+      }
     }
   }
   return peak;
@@ -279,7 +282,9 @@ Peak PeakFinder::find(const StepProgram& program) {
       resident += tensor.group == kNoGroup
                       ? tensor.bytes
                       : tensor.bytes * program.groups[index(tensor.group)].count;
-  return sweep(program, resident);
+  Peak peak = sweep(program, resident);
+  for (const models::Op& op : program.ops) peak.scratch = std::max(peak.scratch, op.scratch);
+  return peak;
 }
 
 }  // namespace plimsoll::planner

@@ -30,6 +30,7 @@ struct Peak {
   Bytes bytes;  // the high water of the whole step
   Bytes resident;  // persistent tensors: allocated between steps
   Position at;  // the first place that reaches it
+  Bytes scratch;  // the largest of any op
 };
 
 // Reuses its memory from one program to the next; not thread-safe.

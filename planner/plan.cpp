@@ -34,12 +34,6 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   fail(ErrorKind::unsupported, "this --stack is not modelled yet (pytorch and plimsoll are)");
 }
 
-namespace {
-
-struct Capacity {
-  std::optional<Bytes> total, usable;
-};
-
 // On the host device no card bounds the ranks; --gpu-memory does.
 Capacity capacity_of(const Question& question) {
   const models::ClusterSpec& cluster = question.cluster;
@@ -58,6 +52,8 @@ Outside outside_of(const Question& question) {
   const bool hybrid = s.data.zero >= 2 && s.data.shard_group > 0 && s.data.shard_group < s.gpus;
   return outside_allocator(s, question.cluster, s.gpus > 1 ? (hybrid ? 2 : 1) : 0, s.gpus);
 }
+
+namespace {
 
 void judge(const Capacity& capacity, Plan& plan) {
   plan.capacity = capacity.total;

@@ -20,6 +20,12 @@ struct Question {
   bool remedies = true;  // where it does not fit: plan again with each change that could help
 };
 
+// Device memory that there is, and what of it may be used; nothing where no card is known.
+struct Capacity {
+  std::optional<Bytes> total, usable;
+};
+Capacity capacity_of(const Question& question);
+
 // Throws Error{unsupported} where the stack, model or option cannot be predicted (named in the
 // message), Error{bad_input} for combinations that cannot be.
 reports::Plan plan(const Question& question);

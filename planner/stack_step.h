@@ -18,6 +18,8 @@ struct StackStep {
   std::vector<reports::Assumption> assumptions;
   // Reserved bytes by torch's caching allocator; otherwise by our own runtime's arena.
   bool caching_allocator = false;
+  // Set by who asks for many programs: only `program` is needed, and no text.
+  bool program_only = false;
 };
 
 // Writes the step of the question's stack. Throws Error{unsupported} naming what it cannot.

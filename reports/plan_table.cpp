@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "models/run_names.h"
+#include "reports/recommendation.h"
 
 namespace plimsoll::reports {
 
@@ -89,23 +90,6 @@ void add_verdict(Lines& lines, const Plan& plan) {
   }
 }
 
-// What the data-parallel ranks do, in the stack's own words.
-std::string data_parallel(const models::Strategy& s) {
-  if (s.gpus == 1) return "one rank";
-  std::string text;
-  if (s.stack == models::Stack::pytorch) {
-    const std::string fsdp = "FSDP" + std::to_string(s.data.fsdp_version);
-    const std::array<std::string, 4> names{"DDP", "DDP + ZeroRedundancyOptimizer",
-                                           fsdp + " without resharding", fsdp + " full shard"};
-    text = names[static_cast<std::size_t>(std::clamp(s.data.zero, 0, 3))];
-  } else {
-    text = s.data.zero == 0 ? "DDP" : "ZeRO-" + std::to_string(s.data.zero);
-  }
-  if (s.data.shard_group > 0 && s.data.shard_group < s.gpus)
-    text += fmt::format(" in groups of {}", s.data.shard_group);
-  return text;
-}
-
 void add_subject(Lines& lines, const Plan& plan) {
   const models::Strategy& s = plan.strategy;
   std::string model = plan.model_name.empty() ? "" : plan.model_name + ": ";
@@ -123,7 +107,7 @@ void add_subject(Lines& lines, const Plan& plan) {
     lines.add(fmt::format("{}, ZeRO stage {}, {}", machine, s.data.zero, name_of(s.precision)));
     return;
   }
-  lines.add(fmt::format("{}, {}, {}, {}, {}", machine, name_of(s.stack), data_parallel(s),
+  lines.add(fmt::format("{}, {}, {}, {}, {}", machine, name_of(s.stack), data_parallel_text(s),
                         name_of(s.precision), name_of(s.optimizer)));
   lines.add(
       fmt::format("sequence {}, micro-batch {}, accumulation {}, recompute {}, {} attention, "
@@ -264,6 +248,22 @@ void add_notes(Lines& lines, const Plan& plan) {
                         lines.terminal()));
 }
 }  // namespace
+
+std::string data_parallel_text(const models::Strategy& s) {
+  if (s.gpus == 1) return "one rank";
+  std::string text;
+  if (s.stack == models::Stack::pytorch) {
+    const std::string fsdp = "FSDP" + std::to_string(s.data.fsdp_version);
+    const std::array<std::string, 4> names{"DDP", "DDP + ZeroRedundancyOptimizer",
+                                           fsdp + " without resharding", fsdp + " full shard"};
+    text = names[static_cast<std::size_t>(std::clamp(s.data.zero, 0, 3))];
+  } else {
+    text = s.data.zero == 0 ? "DDP" : "ZeRO-" + std::to_string(s.data.zero);
+  }
+  if (s.data.shard_group > 0 && s.data.shard_group < s.gpus)
+    text += fmt::format(" in groups of {}", s.data.shard_group);
+  return text;
+}
 
 std::string plan_table(const Plan& plan, const Terminal& terminal) {
   Lines lines(terminal);

@@ -28,14 +28,6 @@ void write_names(JsonWriter& json, const std::vector<std::string>& names) {
   json.end_array();
 }
 
-void write_batch(JsonWriter& json, const models::Batch& batch) {
-  json.begin_object(JsonWriter::Layout::line);
-  json.member("grad_accum", batch.grad_accum);
-  json.member("micro_batch", batch.micro_batch);
-  json.member("seq_len", batch.seq_len);
-  json.end_object();
-}
-
 void write_model(JsonWriter& json, const Plan& plan, bool named) {
   json.begin_object();
   json.key("config");
@@ -113,6 +105,16 @@ void write_bucket(JsonWriter& json, const models::DataParallel& data) {
   json.end_object();
 }
 
+}  // namespace
+
+void write_batch(JsonWriter& json, const models::Batch& batch) {
+  json.begin_object(JsonWriter::Layout::line);
+  json.member("grad_accum", batch.grad_accum);
+  json.member("micro_batch", batch.micro_batch);
+  json.member("seq_len", batch.seq_len);
+  json.end_object();
+}
+
 void write_strategy(JsonWriter& json, const Strategy& s) {
   json.begin_object();
   json.member("attention", name_of(s.attention));
@@ -157,7 +159,6 @@ void write_strategy(JsonWriter& json, const Strategy& s) {
   json.member("zero", s.data.zero);
   json.end_object();
 }
-}  // namespace
 
 std::string canonical_workload(const Plan& plan) {
   std::string text;

@@ -15,4 +15,8 @@ std::string canonical_workload(const Plan& plan);
 // The object of the document, with plan.fingerprint.
 void write_workload(JsonWriter& json, const Plan& plan);
 
+// Its parts by themselves.
+void write_strategy(JsonWriter& json, const models::Strategy& strategy);
+void write_batch(JsonWriter& json, const models::Batch& batch);
+
 }  // namespace plimsoll::reports

@@ -13,6 +13,18 @@ constexpr std::array<Option, 1> kCompareOptions{{
     {"tolerance", "PERCENT", "Compare", "of stacks that are estimated; plimsoll is exact (5)"},
 }};
 
+constexpr std::array<Option, 8> kSearchOptions{{
+    {"objective", "NAME", "Search",
+     "throughput, gpus (fewest), context (longest), batch (largest), memory (least) (throughput)"},
+    {"keep", "LIST", "Search", "axes that stay as given: precision, optimizer, stack, zero, …"},
+    {"only", "LIST", "Search", "values that may be taken: zero=2,zero=3,stack=pytorch"},
+    {"without", "LIST", "Search", "values that may not: adapters=lora,recompute=every"},
+    {"min-headroom", "SIZE", "Search", "free on each GPU (0)"},
+    {"tokens", "N", "Search", "a compute budget, as in 15e12: GPU-days of each plan"},
+    {"top", "N", "Search", "approaches to list (5)"},
+    {"threads", "N", "Search", "(all cores)"},
+}};
+
 constexpr std::array<Command, 9> kCommands{{
     {.name = "fit",
      .argument = "MODEL",
@@ -35,10 +47,11 @@ constexpr std::array<Command, 9> kCommands{{
      .example = "plimsoll gpus --json -"},
     {.name = "recommend",
      .argument = "MODEL",
-     .help = "How should it run on these GPUs? (not in this version)",
-     .example = "plimsoll fit llama-3.1-8b --gpus 8 --zero 3",
-     .unavailable = "this version does not search; `plimsoll fit` answers for one strategy and "
-                    "names what would make it fit"},
+     .help = "How should it run on these GPUs? Options of fit that are given stay as they are, the "
+             "rest is searched; --gpus is the most that may be used",
+     .example = "plimsoll recommend llama-3.1-8b --gpu a100-80gb --gpus 8 --seq-len 8192",
+     .takes_plan_options = true,
+     .own_options = kSearchOptions},
     {.name = "run",
      .argument = "MODEL",
      .help = "Execute a training step for real (not in this version)",

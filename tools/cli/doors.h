@@ -11,6 +11,7 @@ namespace plimsoll::tools {
 reports::Tool this_tool();  // version and commit of this build
 
 int fit(const CommandLine& line);
+int recommend(const CommandLine& line);
 int batch(const CommandLine& line);
 int list_models(const CommandLine& line);
 int list_gpus(const CommandLine& line);

@@ -13,6 +13,7 @@ namespace {
 int dispatch(const CommandLine& line) {
   const std::string_view name = line.command->name;
   if (name == "fit") return fit(line);
+  if (name == "recommend") return recommend(line);
   if (name == "batch") return batch(line);
   if (name == "models") return list_models(line);
   if (name == "gpus") return list_gpus(line);

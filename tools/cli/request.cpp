@@ -230,9 +230,12 @@ Request request_from(const std::string& model, const Options& options, Sources& 
 }
 
 reports::Plan answer(const Request& request) {
-  reports::Plan plan = request.parameters
-                           ? planner::plan_states(*request.parameters, request.question)
-                           : planner::plan(request.question);
+  return completed(request, request.parameters
+                                ? planner::plan_states(*request.parameters, request.question)
+                                : planner::plan(request.question));
+}
+
+reports::Plan completed(const Request& request, reports::Plan plan) {
   plan.cluster = request.question.cluster;
   if (request.model) {
     plan.config_json = request.model->config;

@@ -26,6 +26,9 @@ struct Request {
 // Error{unsupported}: what this version does not model.
 Request request_from(const std::string& model, const Options& options, Sources& sources);
 
+// A plan of this request's question, with what only the door knows filled in.
+reports::Plan completed(const Request& request, reports::Plan plan);
+
 // The answer, with what only the door knows filled in: configuration, cluster, fingerprint, notes.
 reports::Plan answer(const Request& request);
 

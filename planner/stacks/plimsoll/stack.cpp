@@ -41,6 +41,7 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   StepWriter writer(step.program, parts, question.strategy, question.batch,
                     {.deterministic = question.strategy.deterministic});
   writer.write();
+  if (step.program_only) return;
   step.states = writer.states();
   writer.add_collectives(step.collectives);
   for (const reports::Collective& c : step.collectives) {

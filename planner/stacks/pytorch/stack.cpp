@@ -1,6 +1,8 @@
 #include "planner/stacks/pytorch/stack.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 
 #include "models/overheads.h"
 #include "models/stack_versions.h"
@@ -61,6 +63,23 @@ Rules rules_for(const Question& question, const ModelParts& parts,
   return rules;
 }
 
+// What decides the rules, for who asks a million times about one GPU and one model.
+Rules quick_rules(const Question& question, const ModelParts& parts) {
+  struct Known {
+    std::string gpu;
+    bool bias = false, detail = false;
+    Rules rules;
+  };
+  thread_local std::optional<Known> known;
+  const std::string& gpu = question.cluster.gpu ? question.cluster.gpu->name : std::string();
+  const bool bias = any_bias(parts), detail = question.detail != Detail::none;
+  if (!known || known->gpu != gpu || known->bias != bias || known->detail != detail) {
+    std::vector<Assumption> unread;
+    known = Known{gpu, bias, detail, rules_for(question, parts, unread)};
+  }
+  return known->rules;
+}
+
 void refuse(const models::Strategy& s) {
   const bool sharded = s.data.zero >= 2;
   check(!(sharded && s.data.fsdp_version == 1), ErrorKind::unsupported,
@@ -90,6 +109,12 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse(question.strategy);
+  if (step.program_only) {
+    StepWriter(step.program, parts, question.strategy, question.batch, quick_rules(question, parts))
+        .write();
+    step.caching_allocator = true;
+    return;
+  }
   const Rules rules = rules_for(question, parts, step.assumptions);
   add_assumptions(question.strategy, step.assumptions);
   StepWriter writer(step.program, parts, question.strategy, question.batch, rules);

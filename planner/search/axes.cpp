@@ -1,0 +1,400 @@
+#include "planner/search/axes.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "models/run_names.h"
+
+namespace plimsoll::planner::search {
+
+using models::Attention;
+using models::Loss;
+using models::Optimizer;
+using models::OptimizerImpl;
+using models::Precision;
+using models::RecomputeKind;
+using models::Stack;
+using models::Strategy;
+
+namespace {
+
+// Powers of two, so that sums keep the order: a runtime that nobody has run across GPUs yet, pure
+// 16-bit training, adapters in the place of the model.
+constexpr std::uint8_t kUntriedStack = 1, kOtherNumerics = 2, kAdapters = 4;
+constexpr std::int64_t kLoraRank = 16;
+
+bool fixed(const Scope& scope, std::string_view axis) {
+  return scope.fixed.contains(axis);
+}
+
+template <class Change>
+void add(const Setting& so_far, std::vector<Setting>& out, Change change) {
+  out.push_back(so_far);
+  change(out.back());
+}
+
+// Adapters, precision -----------------------------------------------------------------------------
+
+void adapters(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
+  out.push_back(so_far);
+  const Strategy& s = so_far.strategy;
+  if (fixed(scope, "adapters") || s.lora || !s.freeze.empty() || !s.train.empty()) return;
+  add(so_far, out, [](Setting& x) {
+    x.strategy.lora =
+        models::Lora{.rank = kLoraRank, .alpha = 2 * kLoraRank, .targets = {"all-linear"}};
+    x.concession += kAdapters;
+    x.parts = 1;
+  });
+}
+
+std::string adapters_value(const Setting& x) { return x.strategy.lora ? "lora" : "full"; }
+
+std::string adapters_option(const Setting& x) {
+  if (x.parts == 0) return "";
+  const auto alpha = static_cast<std::int64_t>(x.strategy.lora->alpha);  // this axis' own: whole
+  return "--lora-rank " + std::to_string(x.strategy.lora->rank) + " --lora-alpha " +
+         std::to_string(alpha) + " --lora-targets all-linear";
+}
+
+void precisions(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
+  const Strategy& base = so_far.strategy;
+  if (fixed(scope, "precision")) return out.push_back(so_far);
+  const bool bf16 = !scope.base.cluster.gpu || scope.base.cluster.gpu->bf16_flops;
+  add(so_far, out, [&](Setting& x) {
+    if (!bf16 && base.precision == Precision::bf16_mixed)
+      x.strategy.precision = Precision::fp16_mixed;
+  });
+  if (!bf16 || base.precision != Precision::bf16_mixed || so_far.parts != 0) return;
+  add(so_far, out, [](Setting& x) {
+    x.strategy.precision = Precision::bf16;
+    x.concession += kOtherNumerics;
+  });
+}
+
+std::string precision_value(const Setting& x) {
+  return std::string(name_of(x.strategy.precision));
+}
+
+std::string precision_option(const Setting& x) {
+  std::string text =
+      x.strategy.precision == Precision::bf16_mixed ? "" : "--precision " + precision_value(x);
+  // Frozen weights need no fp32 copy: PEFT's users load them in 16 bits.
+  if (x.parts != 0 && x.strategy.stack == Stack::pytorch && x.strategy.param_dtype)
+    text += std::string(text.empty() ? "" : " ") + "--param-dtype " +
+            std::string(name_of(*x.strategy.param_dtype));
+  return text;
+}
+
+// GPUs, stack, optimizer --------------------------------------------------------------------------
+
+// Whole nodes, and in one node any number where the fewest are asked for; else halves.
+void gpus(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
+  const std::int64_t node = so_far.strategy.gpus_per_node, most = scope.gpus;
+  std::vector<std::int64_t> counts{most};
+  if (!fixed(scope, "gpus")) {
+    const bool all = scope.objective == Objective::gpus;
+    for (std::int64_t n = 1; n < most; n = all ? (n < node ? n + 1 : n + node) : n * 2)
+      if (n <= node || n % node == 0) counts.push_back(n);
+  }
+  std::ranges::sort(counts, std::greater<>());
+  for (const std::int64_t n : counts) {
+    if (scope.global_batch && *scope.global_batch % n != 0) continue;
+    add(so_far, out, [n](Setting& x) { x.strategy.gpus = n; });
+  }
+}
+
+std::string gpus_value(const Setting& x) {
+  return std::to_string(x.strategy.gpus);
+}
+
+std::string gpus_option(const Setting& x) {
+  return "--gpus " + gpus_value(x);
+}
+
+void stacks(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
+  if (fixed(scope, "stack")) return out.push_back(so_far);
+  for (const Stack stack : {Stack::pytorch, Stack::plimsoll})
+    add(so_far, out, [&](Setting& x) {
+      x.strategy.stack = stack;
+      if (stack == Stack::plimsoll) x.concession += kUntriedStack;
+      if (stack == Stack::pytorch && x.parts != 0 && !fixed(scope, "precision"))
+        x.strategy.param_dtype =
+            x.strategy.precision == Precision::fp16_mixed ? DType::fp16 : DType::bf16;
+    });
+}
+
+std::string stack_value(const Setting& x) {
+  return std::string(name_of(x.strategy.stack));
+}
+
+std::string stack_option(const Setting& x) {
+  return x.strategy.stack == Stack::pytorch ? "" : "--stack " + stack_value(x);
+}
+
+void optimizer_impls(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
+  const Strategy& s = so_far.strategy;
+  out.push_back(so_far);
+  if (fixed(scope, "optimizer-impl") || s.stack != Stack::pytorch ||
+      s.optimizer != Optimizer::adamw)
+    return;
+  add(so_far, out, [](Setting& x) { x.strategy.optimizer_impl = OptimizerImpl::fused; });
+}
+
+std::string optimizer_impl_value(const Setting& x) {
+  return x.strategy.optimizer_impl ? std::string(name_of(*x.strategy.optimizer_impl)) : "default";
+}
+
+std::string optimizer_impl_option(const Setting& x) {
+  return x.strategy.optimizer_impl ? "--optimizer-impl " + optimizer_impl_value(x) : "";
+}
+
+// Activations -------------------------------------------------------------------------------------
+
+// Checkpoints of k layers hold L / k inputs and, while one is recomputed, k layers: beyond sqrt(L)
+// the second grows faster than the first falls, and recomputes no less.
+void recomputes(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
+  if (fixed(scope, "recompute")) return out.push_back(so_far);
+  const auto with = [&](RecomputeKind kind, std::int64_t every) {
+    add(so_far, out, [&](Setting& x) { x.strategy.recompute = {kind, every}; });
+  };
+  with(RecomputeKind::none, 1);
+  with(RecomputeKind::selective, 1);
+  with(RecomputeKind::full, 1);
+  const std::int64_t layers = scope.base.model->decoder ? scope.base.model->decoder->layers : 1;
+  for (std::int64_t k = 2; k * k < layers; ++k) with(RecomputeKind::every, k);
+  with(RecomputeKind::sqrt, 1);
+}
+
+std::string recompute_value(const Setting& x) {
+  return models::text_of(x.strategy.recompute);
+}
+
+std::string recompute_option(const Setting& x) {
+  return x.strategy.recompute.kind == RecomputeKind::none ? ""
+                                                          : "--recompute " + recompute_value(x);
+}
+
+void losses(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
+  if (fixed(scope, "loss")) return out.push_back(so_far);
+  for (const Loss loss : {Loss::full, Loss::chunked, Loss::fused})
+    add(so_far, out, [loss](Setting& x) { x.strategy.loss = loss; });
+}
+
+std::string loss_value(const Setting& x) {
+  return std::string(name_of(x.strategy.loss));
+}
+
+std::string loss_option(const Setting& x) {
+  return x.strategy.loss == Loss::full ? "" : "--loss " + loss_value(x);
+}
+
+void attentions(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
+  if (fixed(scope, "attention")) return out.push_back(so_far);
+  for (const Attention kind : {Attention::flash, Attention::eager, Attention::math})
+    add(so_far, out, [kind](Setting& x) { x.strategy.attention = kind; });
+}
+
+std::string attention_value(const Setting& x) {
+  return std::string(name_of(x.strategy.attention));
+}
+
+std::string attention_option(const Setting& x) {
+  return x.strategy.attention == Attention::flash ? "" : "--attention " + attention_value(x);
+}
+
+// Sharding ----------------------------------------------------------------------------------------
+
+void zeros(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
+  const Strategy& s = so_far.strategy;
+  const auto with = [&](int stage) {
+    add(so_far, out, [&](Setting& x) {
+      x.strategy.data.zero = stage;
+      x.strategy.data.reshard_after_forward = !(s.stack == Stack::pytorch && stage == 2);
+    });
+  };
+  if (fixed(scope, "zero")) return with(s.data.zero);
+  for (int stage = 0; stage <= (s.gpus == 1 ? 0 : 3); ++stage) with(stage);
+}
+
+std::string zero_value(const Setting& x) {
+  return std::to_string(x.strategy.data.zero);
+}
+
+std::string zero_option(const Setting& x) {
+  return x.strategy.data.zero == 0 ? "" : "--zero " + zero_value(x);
+}
+
+// All ranks; then groups inside a node, the whole node first; then groups of whole nodes.
+void shard_groups(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
+  out.push_back(so_far);
+  const Strategy& s = so_far.strategy;
+  const std::int64_t node = s.gpus_per_node, n = s.gpus;
+  if (fixed(scope, "shard-group")) return;
+  if (s.stack == Stack::deepspeed || s.data.zero < (s.stack == Stack::pytorch ? 2 : 1)) return;
+  const auto with = [&](std::int64_t group) {
+    if (n % group == 0)
+      add(so_far, out, [group](Setting& x) { x.strategy.data.shard_group = group; });
+  };
+  for (std::int64_t group = std::min(node, n - 1); group > 1; --group)
+    if (node % group == 0) with(group);
+  for (std::int64_t group = 2 * node; group < n; group += node) with(group);
+}
+
+std::string shard_group_value(const Setting& x) {
+  return x.strategy.data.shard_group == 0 ? "all" : std::to_string(x.strategy.data.shard_group);
+}
+
+std::string shard_group_option(const Setting& x) {
+  return x.strategy.data.shard_group == 0 ? "" : "--shard-group " + shard_group_value(x);
+}
+
+constexpr std::array<Axis, 10> kAxes{{
+    {"adapters", adapters, adapters_value, adapters_option},
+    {"gpus", gpus, gpus_value, gpus_option},
+    {"stack", stacks, stack_value, stack_option},
+    {"precision", precisions, precision_value, precision_option},
+    {"optimizer-impl", optimizer_impls, optimizer_impl_value, optimizer_impl_option},
+    {"recompute", recomputes, recompute_value, recompute_option},
+    {"loss", losses, loss_value, loss_option},
+    {"attention", attentions, attention_value, attention_option},
+    {"zero", zeros, zero_value, zero_option},
+    {"shard-group", shard_groups, shard_group_value, shard_group_option},
+}};
+
+constexpr std::array<std::string_view, 9> kNotConsidered{"quantized bases (QLoRA)",
+                                                         "memory-saving optimizers",
+                                                         "offload",
+                                                         "tensor parallelism",
+                                                         "pipeline parallelism",
+                                                         "context parallelism",
+                                                         "expert parallelism",
+                                                         "torch.compile",
+                                                         "fp8"};
+
+bool allowed(const Scope& scope, const Axis& axis, const std::string& value) {
+  const auto matches = [&](const std::set<std::string>& names) {
+    return names.contains(value) || names.contains(value.substr(0, value.find(':')));
+  };
+  const auto only = scope.only.find(axis.name);
+  if (only != scope.only.end() && !matches(only->second)) return false;
+  const auto without = scope.without.find(axis.name);
+  return without == scope.without.end() || !matches(without->second);
+}
+
+class Walk {
+ public:
+  explicit Walk(const Scope& scope) : scope_(scope), seen_(kAxes.size()) {}
+
+  void from(std::size_t axis, const Setting& so_far, std::vector<Setting>& out) {
+    if (axis == kAxes.size()) return out.push_back(so_far);
+    std::vector<Setting> choices;
+    kAxes[axis].choices(scope_, so_far, choices);
+    bool flash = false;
+    for (const Setting& choice : choices) {
+      const std::string value = filtered_ ? kAxes[axis].value(choice) : "";
+      if (filtered_) seen_[axis].insert(value);
+      if (filtered_ && !allowed(scope_, kAxes[axis], value)) continue;
+      const bool is_attention = kAxes[axis].name == "attention";
+      if (is_attention && flash && !scope_.exhaustive) continue;  // beaten
+      flash = is_attention && choice.strategy.attention == Attention::flash;
+      from(axis + 1, choice, out);
+    }
+  }
+
+  // Every value that was asked for or excluded must be one.
+  void check_filters() const {
+    for (const auto& [option, filters] :
+         {std::pair("--only", &scope_.only), std::pair("--without", &scope_.without)})
+      for (const auto& [name, values] : *filters) {
+        const auto axis = std::ranges::find(kAxes, name, &Axis::name);
+        check(axis != kAxes.end(), ErrorKind::bad_input, [&, option = option, &name = name] {
+          return std::string(option) + " " + name + "=…: the axes are " + axis_names();
+        });
+        for (const std::string& value : values)
+          check_value(option, *axis, seen_[static_cast<std::size_t>(axis - kAxes.begin())], value);
+      }
+  }
+
+ private:
+  static void check_value(const char* option, const Axis& axis, const std::set<std::string>& seen,
+                          const std::string& value) {
+    const bool known = std::ranges::any_of(seen, [&](const std::string& s) {
+      return s == value || s.substr(0, s.find(':')) == value;
+    });
+    check(known || seen.empty(), ErrorKind::bad_input, [&] {
+      std::string values;
+      for (const std::string& one : seen) values += (values.empty() ? "" : ", ") + one;
+      return std::string(option) + " " + std::string(axis.name) + "=" + value +
+             ": the values here are " + values;
+    });
+  }
+  static std::string axis_names() {
+    std::string names;
+    for (const Axis& axis : kAxes) names += (names.empty() ? "" : ", ") + std::string(axis.name);
+    return names;
+  }
+
+  const Scope& scope_;
+  bool filtered_ = !scope_.only.empty() || !scope_.without.empty();
+  std::vector<std::set<std::string>> seen_;
+};
+
+}  // namespace
+
+std::span<const Axis> axes() {
+  return kAxes;
+}
+
+std::span<const std::string_view> not_considered() {
+  return kNotConsidered;
+}
+
+std::vector<Setting> families(const Scope& scope) {
+  std::vector<Setting> out;
+  Walk walk(scope);
+  walk.from(0, {.strategy = scope.base.strategy, .batch = scope.base.batch}, out);
+  walk.check_filters();
+  return out;
+}
+
+std::vector<models::Batch> batches(const Scope& scope, const Setting& family) {
+  constexpr std::int64_t kMostSequences = 1 << 13, kMostTokens = std::int64_t{1} << 26;
+  std::vector<models::Batch> out;
+  models::Batch batch = family.batch;
+  const std::int64_t gpus = family.strategy.gpus;
+  if (scope.global_batch) {
+    if (*scope.global_batch % gpus != 0) return out;
+    const std::int64_t each = *scope.global_batch / gpus;
+    for (std::int64_t b = 1; b <= each; ++b) {
+      if (each % b != 0 || (fixed(scope, "micro-batch") && b != batch.micro_batch)) continue;
+      batch.micro_batch = b;
+      batch.grad_accum = each / b;
+      out.push_back(batch);
+    }
+    return out;
+  }
+  if (fixed(scope, "micro-batch")) return {batch};
+  for (std::int64_t b = 1, step = 1; b <= kMostSequences; b += step) {
+    if (b > 1 && b * batch.seq_len > kMostTokens) break;
+    batch.micro_batch = b;
+    out.push_back(batch);
+    if (b >= 8 * step) step *= 2;
+  }
+  return out;
+}
+
+std::string options_of(const Setting& setting) {
+  std::string text;
+  const auto append = [&](const std::string& option) {
+    if (!option.empty()) text += (text.empty() ? "" : " ") + option;
+  };
+  for (const Axis& axis : kAxes) append(axis.option(setting));
+  const models::Batch& batch = setting.batch;
+  append("--seq-len " + std::to_string(batch.seq_len));
+  append("--micro-batch " + std::to_string(batch.micro_batch));
+  if (batch.grad_accum > 1) append("--grad-accum " + std::to_string(batch.grad_accum));
+  return text;
+}
+
+}  // namespace plimsoll::planner::search

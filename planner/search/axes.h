@@ -1,0 +1,44 @@
+// The axes of the space: how each can be chosen, in order of simplicity, and how a choice is
+// written on a command line. A new axis (quantized bases, offload, tensor parallelism) is one more
+// entry of the table in axes.cpp.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/search/scope.h"
+#include "planner/search/setting.h"
+
+namespace plimsoll::planner::search {
+
+struct Axis {
+  std::string_view name;  // for --keep, --only, --without
+  // Appends what can follow the earlier axes' choices, the base's own value alone where the axis is
+  // fixed.
+  void (*choices)(const Scope& scope, const Setting& so_far, std::vector<Setting>& out);
+  std::string (*value)(const Setting& setting);  // "3", "every:4"
+  // The options that make `fit` plan this value, "" where it is what fit takes without any.
+  std::string (*option)(const Setting& setting);
+};
+
+std::span<const Axis> axes();
+
+// Every combination of choices but the micro-batch, in the order of the axes. Without
+// scope.exhaustive those are left out that another one beats in memory and in time alike (eager and
+// math attention beside flash: the same products, and the scores materialised beside them).
+// Error{bad_input}: a value of --only or --without that no axis has.
+std::vector<Setting> families(const Scope& scope);
+
+// Micro-batch and accumulation of a family. Given a global batch: all ways to divide it. Else all
+// micro-batches with three significant bits (1 … 8, 10, 12, 14, 16, 20 …) without accumulation.
+std::vector<models::Batch> batches(const Scope& scope, const Setting& family);
+
+// What the search does not consider yet, for the answer.
+std::span<const std::string_view> not_considered();
+
+// "--stack plimsoll --gpus 8 --zero 3 --micro-batch 4".
+std::string options_of(const Setting& setting);
+
+}  // namespace plimsoll::planner::search

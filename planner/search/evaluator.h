@@ -1,0 +1,70 @@
+// One point of the space, evaluated: its memory by the step's program, its pace by the time model.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "planner/peak.h"
+#include "planner/search/scope.h"
+#include "planner/search/setting.h"
+#include "planner/stack_step.h"
+#include "planner/step_time.h"
+
+namespace plimsoll::planner::search {
+
+struct Need {
+  Bytes peak;  // allocated at once, over the whole step
+  Bytes outside;  // context, communicators
+  // The largest allocation inside one op. Less this, the need is monotone in micro-batch and
+  // sequence while the program's structure stays: every tensor is. (Inside an op PyTorch's column
+  // sums may take less for more rows.)
+  Bytes scratch;
+  Bytes least() const { return peak + outside; }  // of device memory; reserved is no less
+  Bytes monotone() const { return least() - scratch; }
+};
+
+struct Pace {
+  double tokens_per_second = 0;  // of all GPUs
+  bool known = false;  // otherwise the figure only orders settings: tokens per operation and GPU
+};
+
+// The model's parts and the clock for each value of Setting::parts, prepared once and read by all
+// threads.
+class Space {
+ public:
+  Space(const Scope& scope, const std::vector<Setting>& families);
+  const ModelParts& parts(const Setting& setting) const { return *parts_[setting.parts]; }
+  Pace pace(const Setting& setting) const;
+  // What one GPU may use, the cluster's reserve taken off; nothing: no end.
+  std::optional<Bytes> usable() const { return usable_; }
+
+ private:
+  std::vector<std::optional<ModelParts>> parts_;
+  std::vector<std::optional<TimeModel>> times_;
+  std::optional<Bytes> usable_;
+};
+
+// Reuses its memory from one point to the next; one for each thread.
+class Evaluator {
+ public:
+  Evaluator(const Scope& scope, const Space& space);
+
+  // Nothing where the stack refuses the setting; `refusal` then says why.
+  std::optional<Need> need(const Setting& setting);
+  const std::string& refusal() const { return refusal_; }
+
+ private:
+  Bytes outside(const models::Strategy& strategy);
+
+  const Space& space_;
+  Question question_;
+  StackStep step_;
+  PeakFinder finder_;
+  std::map<std::tuple<models::Stack, std::int64_t, bool>, Bytes> outside_;
+  std::string refusal_;
+};
+
+}  // namespace plimsoll::planner::search

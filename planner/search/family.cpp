@@ -1,0 +1,235 @@
+#include "planner/search/family.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "planner/search/axes.h"
+
+namespace plimsoll::planner::search {
+
+namespace {
+constexpr std::int64_t kMostBatch = 1 << 12;
+constexpr std::int64_t kContextStep = 256;  // tokens
+constexpr std::int64_t kMostContext = 1 << 22;
+}  // namespace
+
+bool Family::by_size() const {
+  return batches_.empty();
+}
+
+Family::Family(const Scope& scope, const Space& space, Setting setting, std::uint32_t index)
+    : scope_(&scope), space_(&space), setting_(std::move(setting)), index_(index) {
+  const std::int64_t longest = scope.base.model->max_positions;
+  if (scope.objective == Objective::context)
+    count_ = static_cast<std::size_t>((longest > 0 ? longest : kMostContext) / kContextStep);
+  else if (scope.objective == Objective::batch && !scope.global_batch)
+    count_ = kMostBatch;
+  else
+    batches_ = batches(scope, setting_);
+  if (!by_size()) {
+    count_ = batches_.size();
+    rank_by_speed();
+  }
+  cap_.fill(count_);
+  exhausted_ = count_ == 0;
+  if (!exhausted_) bound_ = optimistic(in_order(0));
+}
+
+void Family::rank_by_speed() {
+  speeds_.resize(count_);
+  for (std::size_t i = 0; i < count_; ++i) speeds_[i] = pace(i).tokens_per_second;
+  order_.resize(count_);
+  std::iota(order_.begin(), order_.end(), std::uint16_t{0});
+  if (scope_->objective == Objective::memory) return;
+  std::stable_sort(order_.begin(), order_.end(),
+                   [&](std::uint16_t a, std::uint16_t b) { return speeds_[a] > speeds_[b]; });
+}
+
+std::size_t Family::in_order(std::size_t at) const {
+  return by_size() ? count_ - 1 - at : order_[at];
+}
+
+Setting Family::point(std::size_t index) const {
+  Setting s = setting_;
+  const auto size = static_cast<std::int64_t>(index) + 1;
+  if (!by_size())
+    s.batch = batches_[index];
+  else if (scope_->objective == Objective::context)
+    s.batch.seq_len = size * kContextStep;
+  else
+    s.batch.micro_batch = size;
+  return s;
+}
+
+Pace Family::pace(std::size_t index) const {
+  return space_->pace(point(index));
+}
+
+// Points of one class have one structure of program: memory is monotone among them.
+std::size_t Family::class_of(std::size_t index) const {
+  const std::int64_t accum = by_size() ? 1 : batches_[index].grad_accum;
+  return static_cast<std::size_t>(std::min<std::int64_t>(accum, kClasses - 1));
+}
+
+Rank Family::rank(std::size_t index, const Pace& pace) const {
+  const double speed = -pace.tokens_per_second;
+  const auto size = static_cast<double>(index + 1);
+  const auto gpus = static_cast<double>(setting_.strategy.gpus);
+  switch (scope_->objective) {
+    case Objective::gpus:
+      return {setting_.concession, gpus, speed, index_};
+    case Objective::context:
+      return {setting_.concession, -size, speed, index_};
+    case Objective::batch:
+      if (by_size()) return {setting_.concession, -size * gpus, speed, index_};
+      break;
+    case Objective::throughput:
+    case Objective::memory:
+      break;
+  }
+  return {setting_.concession, speed, 0, index_};
+}
+
+// Not worse than the rank of `index`, without asking for what is slow to know.
+Rank Family::optimistic(std::size_t index) const {
+  constexpr double best = -std::numeric_limits<double>::infinity();
+  if (scope_->objective == Objective::memory) return {setting_.concession, best, best, index_};
+  if (by_size()) {
+    Rank r = rank(index, {});
+    r.second = best;
+    return r;
+  }
+  return rank(index, {speeds_[index], true});
+}
+
+const Need* Family::need(std::size_t index, Evaluator& evaluator) {
+  for (const auto& [i, need] : needs_)
+    if (i == index) return &need;
+  const std::optional<Need> need = evaluator.need(point(index));
+  ++evaluated_;
+  if (!need) {
+    refusal_ = evaluator.refusal();
+    exhausted_ = true;
+    return nullptr;
+  }
+  return &needs_.emplace_back(index, *need).second;
+}
+
+bool Family::fits(const Need& need) const {
+  return !space_->usable() || need.least() <= *space_->usable();
+}
+
+bool Family::hopeless(const Need& need) const {
+  return space_->usable() && need.monotone() > *space_->usable();
+}
+
+// `high` is hopeless. The first hopeless point of its class from `low` on becomes the cap.
+void Family::find_cap(std::size_t low, std::size_t high, Evaluator& evaluator) {
+  std::size_t& cap = cap_[class_of(high)];
+  bool lowest = true;  // most families fit nowhere or almost everywhere: ask the low end first
+  while (low < high) {
+    const std::size_t middle = lowest ? low : low + (high - low) / 2;
+    lowest = false;
+    const Need* n = need(middle, evaluator);
+    if (n == nullptr) return;
+    if (hopeless(*n))
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  cap = high;
+}
+
+// The smallest point of index's class that still matters, from `from` on in the order.
+std::size_t Family::least_eligible(std::size_t from, std::size_t index,
+                                   const Rank* threshold) const {
+  std::size_t least = index;
+  if (by_size()) {
+    least = 0;
+    if (threshold == nullptr) return least;
+    std::size_t high = index;
+    while (least < high) {  // ranks fall with the size
+      const std::size_t middle = least + (high - least) / 2;
+      if (optimistic(middle) < *threshold)
+        high = middle;
+      else
+        least = middle + 1;
+    }
+    return least;
+  }
+  for (std::size_t at = from; at < count_; ++at) {
+    const std::size_t i = in_order(at);
+    if (threshold != nullptr && !(optimistic(i) < *threshold)) break;
+    if (class_of(i) == class_of(index)) least = std::min(least, i);
+  }
+  return least;
+}
+
+void Family::resolve_by_rank(const Rank* threshold, Evaluator& evaluator) {
+  for (; cursor_ < count_ && !exhausted_; ++cursor_) {
+    const std::size_t index = in_order(cursor_);
+    if (index >= cap_[class_of(index)]) {
+      if (by_size()) cursor_ = count_ - 1 - cap_[class_of(index)];  // the last one above the cap
+      continue;
+    }
+    bound_ = optimistic(index);
+    if (threshold != nullptr && !(bound_ < *threshold)) return;
+    const Need* n = need(index, evaluator);
+    if (n == nullptr) return;
+    if (fits(*n)) {
+      const Need found = *n;
+      const Pace speed = pace(index);
+      const Rank r = rank(index, speed);
+      bound_ = r;
+      if (threshold != nullptr && !(r < *threshold)) return;
+      found_ = Found{point(index), r, found, speed, {}};
+      found_index_ = index;
+      return;
+    }
+    if (hopeless(*n)) find_cap(least_eligible(cursor_, index, threshold), index, evaluator);
+    if (cap_[class_of(index)] <= index) --cursor_;  // looked at again, as capped
+  }
+  exhausted_ = exhausted_ || cursor_ >= count_;
+}
+
+void Family::resolve_by_memory(const Rank* threshold, Evaluator& evaluator) {
+  std::optional<Found> best;
+  std::array<bool, kClasses> closed{};  // nothing larger of the class can be better
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (closed[class_of(i)]) continue;
+    const Need* n = need(i, evaluator);
+    if (n == nullptr) return;
+    closed[class_of(i)] = hopeless(*n) || (best && n->monotone() > best->need.least());
+    if (!fits(*n) || std::ranges::find(rejected_, i) != rejected_.end()) continue;
+    const Rank r{setting_.concession, n->least().real(), -speeds_[i], index_};
+    if (best && !(r < best->rank)) continue;
+    best = Found{point(i), r, *n, pace(i), {}};
+    found_index_ = i;
+  }
+  if (!best) {
+    exhausted_ = true;
+    return;
+  }
+  bound_ = best->rank;
+  if (threshold == nullptr || best->rank < *threshold) found_ = std::move(best);
+}
+
+void Family::resolve(const Rank* threshold, Evaluator& evaluator) {
+  if (exhausted_ || found_) return;
+  if (scope_->objective == Objective::memory)
+    resolve_by_memory(threshold, evaluator);
+  else
+    resolve_by_rank(threshold, evaluator);
+}
+
+void Family::reject() {
+  rejected_.push_back(found_index_);
+  found_.reset();
+  if (scope_->objective == Objective::memory) return;
+  ++cursor_;
+  exhausted_ = cursor_ >= count_;
+  if (!exhausted_) bound_ = optimistic(in_order(cursor_));
+}
+
+}  // namespace plimsoll::planner::search

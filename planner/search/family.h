@@ -1,0 +1,74 @@
+// One family of points: everything chosen but the batch. Finds its best point that fits.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "planner/search/evaluator.h"
+#include "planner/search/search.h"
+
+namespace plimsoll::planner::search {
+
+class Family {
+ public:
+  Family(const Scope& scope, const Space& space, Setting setting, std::uint32_t index);
+
+  const Setting& setting() const { return setting_; }
+  std::size_t points() const { return count_; }
+  // No point that is left ranks better.
+  const Rank& bound() const { return bound_; }
+  bool exhausted() const { return exhausted_; }
+  const std::optional<Found>& found() const { return found_; }
+
+  // Looks for the best point that fits and ranks better than `threshold`. Afterwards found(), or
+  // bound() is worse than the threshold, or exhausted().
+  void resolve(const Rank* threshold, Evaluator& evaluator);
+  // The found point does not fit after all (the allocator's gaps): the next one is looked for.
+  void reject();
+
+  // All points in ascending order of size, for the front and for exhaustive looks.
+  Setting point(std::size_t index) const;
+  const Need* need(std::size_t index, Evaluator& evaluator);  // nullptr: refused
+  Pace pace(std::size_t index) const;
+  std::int64_t evaluated() const { return evaluated_; }
+  const std::string& refusal() const { return refusal_; }
+
+ private:
+  static constexpr std::size_t kClasses = 4;  // by accumulation: 1, 2, 3 and more
+
+  void rank_by_speed();
+  bool by_size() const;
+  std::size_t in_order(std::size_t at) const;
+  std::size_t class_of(std::size_t index) const;
+  Rank rank(std::size_t index, const Pace& pace) const;
+  Rank optimistic(std::size_t index) const;
+  void find_cap(std::size_t low, std::size_t high, Evaluator& evaluator);
+  std::size_t least_eligible(std::size_t from, std::size_t index, const Rank* threshold) const;
+  void resolve_by_rank(const Rank* threshold, Evaluator& evaluator);
+  void resolve_by_memory(const Rank* threshold, Evaluator& evaluator);
+  bool fits(const Need& need) const;
+  bool hopeless(const Need& need) const;  // and so are all larger points of its class
+
+  const Scope* scope_;
+  const Space* space_;
+  Setting setting_;
+  std::uint32_t index_;
+  std::size_t count_ = 0;
+  std::vector<models::Batch> batches_;  // empty where points are sizes 1 … count_
+  std::vector<double> speeds_;  // tokens/s of each
+  std::vector<std::uint16_t> order_;  // fastest first
+  std::size_t cursor_ = 0;  // into the order
+  std::array<std::size_t, kClasses> cap_{};  // first index of a class that cannot fit
+  std::vector<std::pair<std::size_t, Need>> needs_;  // what was evaluated
+  std::vector<std::size_t> rejected_;
+  Rank bound_;
+  bool exhausted_ = false;
+  std::optional<Found> found_;
+  std::size_t found_index_ = 0;
+  std::int64_t evaluated_ = 0;
+  std::string refusal_;
+};
+
+}  // namespace plimsoll::planner::search

@@ -1,0 +1,37 @@
+// What is searched, what is held fixed, and what counts as best.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "planner/plan.h"
+
+namespace plimsoll::planner::search {
+
+enum class Objective : std::uint8_t {
+  throughput,  // most tokens/s
+  gpus,  // fewest GPUs
+  context,  // longest sequence
+  batch,  // most sequences at once on all GPUs
+  memory,  // least memory on each GPU
+};
+
+struct Scope {
+  Question base;  // model and cluster; strategy and batch as the user gave them
+  Objective objective = Objective::throughput;
+  std::int64_t gpus = 1;  // at most so many are used
+  std::set<std::string, std::less<>> fixed;  // axes that keep the base's value
+  // Per axis the values that may be taken, or may not, in the words of the command line.
+  std::map<std::string, std::set<std::string>, std::less<>> only, without;
+  std::optional<std::int64_t> global_batch;  // sequences of one optimizer step
+  std::size_t top = 5;  // approaches in the ranked list
+  std::size_t threads = 1;
+  // Looks at every point and skips nothing: what the pruned search is checked against.
+  bool exhaustive = false;
+};
+
+}  // namespace plimsoll::planner::search

@@ -1,0 +1,218 @@
+#include "planner/search/search.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <queue>
+#include <set>
+#include <tuple>
+
+#include "models/run_names.h"
+#include "planner/search/axes.h"
+#include "planner/search/family.h"
+#include "planner/search/front.h"
+#include "planner/search/workers.h"
+
+namespace plimsoll::planner::search {
+
+namespace {
+
+constexpr std::size_t kRound = 128;  // families; the same with any number of threads
+
+// Settings that differ only in these are one approach: the list shows the best of each.
+using Approach = std::tuple<int, models::Stack, std::int64_t, models::Precision, int, std::int64_t,
+                            models::RecomputeKind>;
+
+Approach approach_of(const Setting& x) {
+  const models::Strategy& s = x.strategy;
+  // every:K and sqrt are one idea.
+  const auto kind = s.recompute.kind == models::RecomputeKind::every ? models::RecomputeKind::sqrt
+                                                                     : s.recompute.kind;
+  return {x.parts, s.stack, s.gpus, s.precision, s.data.zero, s.data.shard_group, kind};
+}
+
+class Search {
+ public:
+  Search(const Scope& scope, const Control& control)
+      : scope_(scope), control_(control), settings_(families(scope)), space_(scope, settings_) {
+    for (std::size_t t = 0; t < std::max<std::size_t>(1, scope.threads); ++t)
+      evaluators_.emplace_back(scope_, space_);
+  }
+
+  Result run() {
+    std::set<int> concessions;
+    for (const Setting& s : settings_) concessions.insert(s.concession);
+    for (const int concession : concessions) {
+      look_at(concession);
+      if (!result_.ranked.empty() || stopped()) break;
+    }
+    result_.stopped = stopped();
+    if (!result_.ranked.empty() && !stopped()) add_front();
+    for (const Family& family : families_) count(family);
+    result_.settings = std::move(settings_);
+    result_.evaluated += finished_;
+    return std::move(result_);
+  }
+
+ private:
+  bool stopped() const { return control_.stop != nullptr && *control_.stop; }
+
+  void count(const Family& family) {
+    finished_ += family.evaluated();
+    if (!family.refusal().empty() && result_.refusals.size() < 8 &&
+        std::ranges::find(result_.refusals, family.refusal()) == result_.refusals.end())
+      result_.refusals.push_back(family.refusal());
+  }
+
+  void report() {
+    if (!control_.progress) return;
+    std::int64_t evaluated = finished_;
+    for (const Family& family : families_) evaluated += family.evaluated();
+    const std::vector<std::size_t> best = places(1);
+    control_.progress({evaluated, result_.points,
+                       best.empty() ? "" : options_of(families_[best[0]].found()->setting)});
+  }
+
+  // All families of one concession.
+  void look_at(int concession) {
+    for (const Family& family : families_) count(family);
+    families_.clear();
+    std::vector<std::uint32_t> members;
+    for (std::uint32_t i = 0; i < settings_.size(); ++i)
+      if (settings_[i].concession == concession) members.push_back(i);
+    std::vector<std::optional<Family>> made(members.size());
+    for_each(members.size(), scope_.threads, [&](std::size_t i, std::size_t) {
+      made[i].emplace(scope_, space_, settings_[members[i]], members[i]);
+    });
+    for (std::optional<Family>& family : made) {
+      result_.points += static_cast<std::int64_t>(family->points());
+      families_.push_back(std::move(*family));
+    }
+    for (std::size_t i = 0; i < families_.size(); ++i) push(i);
+    do {
+      resolve_all();
+    } while (!verify() && !stopped());
+    for (const std::size_t i : places(scope_.top))
+      if (verified_.contains(i)) result_.ranked.push_back(verified_.at(i));
+  }
+
+  void push(std::size_t i) {
+    if (!families_[i].exhausted() && !families_[i].found()) open_.emplace(families_[i].bound(), i);
+  }
+
+  // The best found family of each approach, best first.
+  std::vector<std::size_t> places(std::size_t most) const {
+    std::map<Approach, std::size_t> best;
+    for (std::size_t i = 0; i < families_.size(); ++i) {
+      if (!families_[i].found()) continue;
+      const auto [entry, is_new] = best.try_emplace(approach_of(families_[i].setting()), i);
+      if (!is_new && families_[i].found()->rank < families_[entry->second].found()->rank)
+        entry->second = i;
+    }
+    std::vector<std::size_t> out;
+    for (const auto& [approach, i] : best) out.push_back(i);
+    std::ranges::sort(out, [&](std::size_t a, std::size_t b) {
+      return families_[a].found()->rank < families_[b].found()->rank;
+    });
+    if (out.size() > most) out.resize(most);
+    return out;
+  }
+
+  // Until no family can change the list.
+  void resolve_all() {
+    while (!open_.empty() && !stopped()) {
+      const std::vector<std::size_t> listed = places(scope_.top);
+      std::optional<Rank> threshold;
+      if (listed.size() == scope_.top && !scope_.exhaustive)
+        threshold = families_[listed.back()].found()->rank;
+      std::vector<std::size_t> round;
+      while (!open_.empty() && round.size() < kRound) {
+        const auto [bound, i] = open_.top();
+        if (threshold && !(bound < *threshold)) break;
+        open_.pop();
+        round.push_back(i);
+      }
+      if (round.empty()) return;
+      const Rank* limit = threshold ? &*threshold : nullptr;
+      for_each(round.size(), scope_.threads, [&](std::size_t k, std::size_t thread) {
+        families_[round[k]].resolve(limit, evaluators_[thread]);
+      });
+      for (const std::size_t i : round) push(i);
+      report();
+    }
+  }
+
+  // Plans the list as `fit` would, gaps of the allocator included. What does not fit after all is
+  // taken back; false: the list must be looked for again.
+  bool verify() {
+    std::vector<std::size_t> open;
+    for (const std::size_t i : places(scope_.top))
+      if (!verified_.contains(i)) open.push_back(i);
+    std::vector<reports::Plan> plans(open.size());
+    for_each(open.size(), scope_.threads, [&](std::size_t k, std::size_t) {
+      plans[k] = plan_of(scope_, families_[open[k]].found()->setting);
+    });
+    bool all = true;
+    for (std::size_t k = 0; k < open.size(); ++k) {
+      Family& family = families_[open[k]];
+      if (plans[k].fits) {
+        Found found = *family.found();
+        found.plan = std::move(plans[k]);
+        verified_.emplace(open[k], std::move(found));
+        continue;
+      }
+      family.reject();
+      push(open[k]);
+      all = false;
+    }
+    return all;
+  }
+
+  void add_front() {
+    const Found& winner = result_.ranked.front();
+    std::vector<Setting> members;
+    for (const Setting& s : settings_) {
+      if (s.concession != winner.setting.concession ||
+          s.strategy.gpus != winner.setting.strategy.gpus)
+        continue;
+      members.push_back(s);
+      members.back().batch.seq_len = winner.setting.batch.seq_len;
+    }
+    Front front = pareto_front(scope_, space_, members, evaluators_);
+    result_.front = std::move(front.points);
+    finished_ += front.evaluated;
+  }
+
+  const Scope& scope_;
+  const Control& control_;
+  std::vector<Setting> settings_;
+  Space space_;
+  std::vector<Evaluator> evaluators_;
+  std::vector<Family> families_;
+  using Open = std::pair<Rank, std::size_t>;
+  struct Later {
+    bool operator()(const Open& a, const Open& b) const { return b.first < a.first; }
+  };
+  std::priority_queue<Open, std::vector<Open>, Later> open_;
+  std::map<std::size_t, Found> verified_;
+  std::int64_t finished_ = 0;
+  Result result_;
+};
+
+}  // namespace
+
+reports::Plan plan_of(const Scope& scope, const Setting& setting) {
+  Question question = scope.base;
+  question.strategy = setting.strategy;
+  question.batch = setting.batch;
+  question.detail = Detail::abridged;  // what `fit` takes without --detail
+  question.remedies = false;
+  return plan(question);
+}
+
+Result search(const Scope& scope, const Control& control) {
+  Search search(scope, control);
+  return search.run();
+}
+
+}  // namespace plimsoll::planner::search

@@ -1,0 +1,125 @@
+#include "planner/search/shortage.h"
+
+#include <algorithm>
+
+#include "planner/search/axes.h"
+#include "planner/search/family.h"
+
+namespace plimsoll::planner::search {
+
+namespace {
+
+constexpr std::int64_t kMostGpus = 4096;
+
+std::optional<Found> best_of(const Scope& scope, const Control& control) {
+  try {
+    Result result = search(scope, {.stop = control.stop});
+    if (result.ranked.empty()) return std::nullopt;
+    return std::move(result.ranked.front());
+  } catch (const Error&) {
+    return std::nullopt;  // a change that the model or the stack does not take
+  }
+}
+
+// The family whose smallest batch needs least.
+std::optional<Found> closest(const Scope& scope) {
+  Scope open = scope;
+  open.objective = Objective::memory;
+  open.base.cluster.gpu = scope.base.cluster.gpu;
+  const std::vector<Setting> settings = families(open);
+  const Space space(open, settings);
+  Evaluator evaluator(open, space);
+  std::optional<Found> best;
+  for (std::uint32_t i = 0; i < settings.size(); ++i) {
+    Family family(open, space, settings[i], i);
+    if (family.points() == 0) continue;
+    const Need* need = family.need(0, evaluator);
+    if (need == nullptr) continue;
+    const Rank rank{settings[i].concession, need->least().real(), 0, i};
+    if (best && best->need.least() <= need->least()) continue;
+    best = Found{family.point(0), rank, *need, family.pace(0), {}};
+  }
+  if (best) best->plan = plan_of(scope, best->setting);
+  return best;
+}
+
+class Changes {
+ public:
+  Changes(const Scope& scope, const Control& control) : scope_(scope), control_(control) {
+    scope_.top = 1;
+  }
+
+  std::vector<WouldFit> take() { return std::move(out_); }
+
+  void fewer_tokens() {
+    Scope changed = scope_;
+    changed.objective = Objective::context;
+    attempt(changed,
+            [](const Found& f) { return "--seq-len " + std::to_string(f.setting.batch.seq_len); });
+  }
+
+  // Twice as many until something fits, then the fewest between.
+  void more_gpus() {
+    if (scope_.fixed.contains("gpus")) return;
+    for (std::int64_t n = scope_.gpus * 2; n <= kMostGpus; n *= 2) {
+      Scope changed = scope_;
+      changed.gpus = n;
+      changed.fixed.insert("gpus");
+      if (!best_of(changed, control_)) continue;
+      changed.fixed.erase("gpus");
+      changed.objective = Objective::gpus;
+      attempt(changed,
+              [](const Found& f) { return "--gpus " + std::to_string(f.setting.strategy.gpus); });
+      return;
+    }
+  }
+
+  // The card with the least memory that will do.
+  void other_gpu(std::vector<models::Gpu> gpus) {
+    std::ranges::stable_sort(gpus, [](const models::Gpu& a, const models::Gpu& b) {
+      return a.cuda_total.bytes < b.cuda_total.bytes;
+    });
+    for (const models::Gpu& gpu : gpus) {
+      Scope changed = scope_;
+      changed.base.cluster.gpu = gpu;
+      changed.base.cluster.memory.reset();
+      if (capacity_of(changed.base).usable <= capacity_of(scope_.base).usable) continue;
+      if (!attempt(changed, [&](const Found&) { return "--gpu " + gpu.name; })) continue;
+      out_.back().gpu = gpu.name;
+      return;
+    }
+  }
+
+ private:
+  template <class Name>
+  bool attempt(const Scope& changed, Name name) {
+    std::optional<Found> found = best_of(changed, control_);
+    if (!found) return false;
+    std::string change = name(*found);
+    out_.push_back({std::move(change), "", std::move(*found)});
+    return true;
+  }
+
+  Scope scope_;
+  const Control& control_;
+  std::vector<WouldFit> out_;
+};
+
+}  // namespace
+
+Shortage shortage(const Scope& scope, const std::vector<models::Gpu>& other_gpus,
+                  const Control& control) {
+  Shortage out;
+  out.closest = closest(scope);
+  if (!out.closest) return out;
+  const reports::Plan& plan = out.closest->plan;
+  if (plan.usable) out.missing = plan.device - *plan.usable;
+  Changes changes(scope, control);
+  changes.fewer_tokens();
+  changes.more_gpus();
+  changes.other_gpu(other_gpus);
+  out.would_fit = changes.take();
+  return out;
+}
+
+}  // namespace plimsoll::planner::search

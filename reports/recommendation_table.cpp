@@ -1,0 +1,200 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "models/run_names.h"
+#include "reports/recommendation.h"
+
+namespace plimsoll::reports {
+
+namespace {
+constexpr std::size_t kFrontLines = 12;
+
+class Page {
+ public:
+  explicit Page(const Terminal& terminal) : terminal_(terminal) {}
+  void paragraph(std::string_view text, std::string_view indent = "  ",
+                 Colour colour = Colour::none) {
+    for (const std::string& line : wrapped(printable(text), terminal_.columns, indent))
+      put(coloured(clipped(line, terminal_.columns, terminal_), colour, terminal_));
+  }
+  void put(std::string_view line) {
+    text_ += line;
+    text_ += '\n';
+  }
+  void heading(std::string_view text) {
+    text_ += '\n';
+    put(clipped(text, terminal_.columns, terminal_));
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  const Terminal& terminal_;
+  std::string text_;
+};
+
+std::string rate(const std::optional<double>& tokens_per_second) {
+  if (!tokens_per_second) return "n/a";
+  return grouped(Count(static_cast<std::int64_t>(std::llround(*tokens_per_second))));
+}
+
+// Of the GPUs that are used.
+std::optional<double> mfu(const Plan& plan, const std::optional<double>& tokens_per_second) {
+  if (!tokens_per_second || !plan.time.peak_flops) return std::nullopt;
+  const double gpus = static_cast<double>(plan.strategy.gpus);
+  const double tokens = static_cast<double>(plan.batch.tokens() * plan.batch.grad_accum) * gpus;
+  return plan.model_flops_per_step * *tokens_per_second / tokens / (gpus * *plan.time.peak_flops);
+}
+
+std::string percent(const std::optional<double>& share) {
+  return share ? fmt::format("{:.1f}", 100 * *share) : "n/a";
+}
+
+// "pytorch FSDP2 /8" in a narrow column.
+std::string approach(const models::Strategy& s) {
+  std::string text(name_of(s.stack));
+  if (s.gpus == 1) return text + " one GPU";
+  if (s.stack == models::Stack::pytorch)
+    text += std::array{" DDP", " DDP+ZeRO-1", " FSDP2 no reshard",
+                       " FSDP2"}[static_cast<std::size_t>(std::clamp(s.data.zero, 0, 3))];
+  else
+    text += s.data.zero == 0 ? " DDP" : fmt::format(" ZeRO-{}", s.data.zero);
+  if (s.data.shard_group > 0) text += fmt::format(" /{}", s.data.shard_group);
+  return text;
+}
+
+std::string batch_text(const models::Batch& batch) {
+  return fmt::format("{}x{}", batch.micro_batch, batch.grad_accum);
+}
+
+void add_winner(Page& page, const Recommendation& answer) {
+  const RankedPlan& best = answer.ranked.front();
+  const models::Strategy& s = best.plan.strategy;
+  std::string text =
+      fmt::format("USE {}, {}, {}, recompute {}, {} loss, micro-batch {}", name_of(s.stack),
+                  data_parallel_text(s), name_of(s.precision), models::text_of(s.recompute),
+                  name_of(s.loss), best.plan.batch.micro_batch);
+  if (best.plan.batch.grad_accum > 1)
+    text += fmt::format(", accumulation {}", best.plan.batch.grad_accum);
+  if (s.lora) text += fmt::format(", LoRA rank {}", s.lora->rank);
+  if (answer.stopped) text += " (interrupted: the best so far)";
+  page.paragraph(text, "  ", Colour::green);
+  std::string machine = fmt::format("{}: {} x {}", answer.model_name, s.gpus,
+                                    best.plan.gpu ? best.plan.gpu->title : "unnamed GPU");
+  if (s.gpus < answer.gpus) machine += fmt::format(", {} left idle", answer.gpus - s.gpus);
+  machine += fmt::format(", sequence {}", best.plan.batch.seq_len);
+  page.paragraph(machine);
+  page.heading("The same as");
+  page.paragraph("  " + best.command, "    ");
+}
+
+void add_list(Page& page, const Recommendation& answer) {
+  page.heading("    strategy                    GPUs recompute batch     device  tokens/s   MFU");
+  for (std::size_t i = 0; i < answer.ranked.size(); ++i) {
+    const Plan& plan = answer.ranked[i].plan;
+    const std::optional<double>& speed = answer.ranked[i].tokens_per_second;
+    page.put(fmt::format("{:>2}  {} {:>4} {} {} {} {:>9} {:>5}", i + 1,
+                         padded(approach(plan.strategy), 27), plan.strategy.gpus,
+                         padded(models::text_of(plan.strategy.recompute), 9),
+                         padded(batch_text(plan.batch), 6), right(bytes_text(plan.device), 9),
+                         rate(speed), percent(mfu(plan, speed))));
+  }
+}
+
+void add_reasons(Page& page, const Recommendation& answer) {
+  for (std::size_t i = 0; i < answer.ranked.size(); ++i) {
+    if (answer.ranked[i].why.empty()) continue;
+    page.heading(i == 0 ? "Why the first" : fmt::format("{}", i + 1));
+    for (const std::string& why : answer.ranked[i].why) page.paragraph("  " + why, "    ");
+  }
+}
+
+void add_front(Page& page, const Recommendation& answer, const Terminal& terminal) {
+  if (answer.front.empty()) return;
+  page.heading("Memory against speed: nothing needs less and is faster");
+  page.put("       peak  tokens/s  strategy");
+  const std::size_t n = answer.front.size(), shown = std::min(n, kFrontLines);
+  for (std::size_t k = 0; k < shown; ++k) {
+    // The ends always, those between at equal distances.
+    const std::size_t i = shown == 1 ? 0 : k * (n - 1) / (shown - 1);
+    const FrontPoint& point = answer.front[i];
+    const std::string line =
+        fmt::format("  {:>9} {:>9}  {}, {}, {} loss, batch {}", bytes_text(point.peak),
+                    rate(point.tokens_per_second), approach(point.strategy),
+                    models::text_of(point.strategy.recompute), name_of(point.strategy.loss),
+                    batch_text(point.batch));
+    page.put(clipped(line, terminal.columns, terminal));
+  }
+  if (shown < n) page.put(fmt::format("  ({} of {} points; --json has all)", shown, n));
+}
+
+void add_budget(Page& page, const Recommendation& answer) {
+  if (!answer.budget_tokens || answer.ranked.empty()) return;
+  page.heading(fmt::format("A budget of {:.3g} tokens", *answer.budget_tokens));
+  const Plan& first = answer.ranked.front().plan;
+  const double flops = 6 * first.active_parameters.real() * *answer.budget_tokens;
+  page.put(fmt::format("  6 N D = {:.3g} FLOP", flops));
+  for (std::size_t i = 0; i < answer.ranked.size(); ++i) {
+    const RankedPlan& ranked = answer.ranked[i];
+    if (!ranked.gpu_days) continue;
+    page.put(fmt::format("  {:>2}  {:.4g} GPU-days, {:.4g} days on {} GPUs", i + 1,
+                         *ranked.gpu_days,
+                         *ranked.gpu_days / static_cast<double>(ranked.plan.strategy.gpus),
+                         ranked.plan.strategy.gpus));
+  }
+}
+
+void add_nothing(Page& page, const Recommendation& answer) {
+  const NothingFits& nothing = *answer.nothing_fits;
+  if (!nothing.closest) {
+    page.paragraph("NOTHING CAN BE PLANNED for this model and these options", "  ", Colour::red);
+    return;
+  }
+  const Plan& plan = nothing.closest->plan;
+  page.paragraph(fmt::format("NOTHING FITS: the closest needs {} on each GPU, {} usable: {} too "
+                             "much",
+                             bytes_text(plan.device), plan.usable ? bytes_text(*plan.usable) : "?",
+                             bytes_text(nothing.shortfall)),
+                 "  ", Colour::red);
+  page.heading("The closest");
+  page.paragraph("  " + nothing.closest->command, "    ");
+  if (nothing.would_fit.empty()) {
+    page.heading("No single change of tokens, GPUs or card makes it fit.");
+    return;
+  }
+  page.heading("What would fit, each alone");
+  for (const Change& change : nothing.would_fit) {
+    page.put(fmt::format("  {:<24} {:>9} on each GPU", change.change, bytes_text(change.device)));
+    page.paragraph("    " + change.command, "      ");
+  }
+}
+
+}  // namespace
+
+std::string recommendation_table(const Recommendation& answer, const Terminal& terminal) {
+  Page page(terminal);
+  if (answer.nothing_fits) {
+    add_nothing(page, answer);
+  } else if (!answer.ranked.empty()) {
+    add_winner(page, answer);
+    add_list(page, answer);
+    add_reasons(page, answer);
+    add_budget(page, answer);
+    add_front(page, answer, terminal);
+  } else {
+    page.paragraph("Interrupted before anything was found");
+  }
+  std::string considered = fmt::format("{} of {} strategies evaluated in {:.3g} s; not considered:",
+                                       grouped(Count(answer.evaluated)),
+                                       grouped(Count(answer.points)), answer.elapsed_seconds);
+  for (const std::string& name : answer.not_considered)
+    considered += (&name == answer.not_considered.data() ? " " : ", ") + name;
+  page.heading("");
+  page.paragraph(considered);
+  for (const std::string& note : answer.notes) page.paragraph(note);
+  return page.take();
+}
+
+}  // namespace plimsoll::reports

@@ -1,0 +1,177 @@
+#include "tools/cli/search_scope.h"
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+#include <thread>
+
+#include "planner/search/axes.h"
+#include "tools/cli/values.h"
+
+namespace plimsoll::tools {
+
+namespace search = planner::search;
+
+namespace {
+
+// An option that was given keeps its axis as it is.
+struct Fixes {
+  std::string_view option, axis;
+};
+constexpr Fixes kFixes[] = {{"stack", "stack"},
+                            {"device", "stack"},
+                            {"reduce-bucket", "stack"},
+                            {"bucket-cap-mb", "stack"},
+                            {"gradient-as-bucket-view", "stack"},
+                            {"fsdp-version", "stack"},
+                            {"kernels", "stack"},
+                            {"zero", "zero"},
+                            {"shard-group", "shard-group"},
+                            {"precision", "precision"},
+                            {"param-dtype", "precision"},
+                            {"grad-dtype", "precision"},
+                            {"master-weights", "precision"},
+                            {"fsdp-upcast", "precision"},
+                            {"optimizer-impl", "optimizer-impl"},
+                            {"recompute", "recompute"},
+                            {"attention", "attention"},
+                            {"loss", "loss"},
+                            {"lora-rank", "adapters"},
+                            {"freeze", "adapters"},
+                            {"train", "adapters"},
+                            {"micro-batch", "micro-batch"}};
+
+// Written anew for each plan (or of no concern to `fit`).
+constexpr std::array<std::string_view, 24> kWritten{
+    "attention", "global-batch", "gpus",         "grad-accum", "json",    "keep",
+    "loss",      "micro-batch",  "min-headroom", "objective",  "only",    "optimizer-impl",
+    "precision", "quiet",        "recompute",    "reserve",    "seq-len", "shard-group",
+    "stack",     "threads",      "tokens",       "top",        "without", "zero"};
+
+constexpr std::array<std::string_view, 5> kObjectives{"throughput", "gpus", "context", "batch",
+                                                      "memory"};
+// The most GPUs that are looked at where the fewest are asked for and none are named.
+constexpr std::int64_t kMostGpus = 1024;
+
+bool is_axis(std::string_view name) {
+  return std::ranges::any_of(search::axes(),
+                             [&](const search::Axis& axis) { return axis.name == name; });
+}
+
+void set_kept(const Options& options, search::Scope& scope) {
+  for (const Fixes& fixes : kFixes)
+    if (options.has(fixes.option)) scope.fixed.emplace(fixes.axis);
+  const std::string* keep = options.find("keep");
+  if (keep == nullptr) return;
+  for (const std::string& name : comma_list("keep", *keep)) {
+    if (name == "optimizer") continue;  // never changed
+    if (!is_axis(name) && name != "micro-batch") {
+      std::string names = "optimizer, micro-batch";
+      for (const search::Axis& axis : search::axes()) names += ", " + std::string(axis.name);
+      refuse_value("keep", name, "must be of " + names);
+    }
+    scope.fixed.insert(name);
+  }
+}
+
+// "zero=2,zero=3,stack=pytorch".
+void set_filter(const Options& options, std::string_view option,
+                std::map<std::string, std::set<std::string>, std::less<>>& filter) {
+  const std::string* text = options.find(option);
+  if (text == nullptr) return;
+  for (const std::string& item : comma_list(option, *text)) {
+    const std::size_t equals = item.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == item.size())
+      refuse_value(option, item, "must be AXIS=VALUE, as in zero=3");
+    filter[item.substr(0, equals)].insert(item.substr(equals + 1));
+  }
+}
+
+void set_numbers(const Options& options, search::Scope& scope) {
+  if (const std::string* text = options.find("objective"))
+    scope.objective = static_cast<search::Objective>(name_index("objective", *text, kObjectives));
+  if (const std::string* text = options.find("top"))
+    scope.top = static_cast<std::size_t>(whole("top", *text, 1, 100));
+  scope.threads = std::clamp(std::thread::hardware_concurrency(), 1u, 64u);
+  if (const std::string* text = options.find("threads"))
+    scope.threads = static_cast<std::size_t>(whole("threads", *text, 1, 256));
+  if (const std::string* text = options.find("global-batch")) {
+    scope.global_batch = whole("global-batch", *text, 1, std::int64_t{1} << 40);
+    if (options.has("grad-accum"))
+      refuse_value("global-batch", *text, "--grad-accum is then searched: give one of the two");
+    if (scope.objective == search::Objective::batch)
+      refuse_value("global-batch", *text, "is what --objective batch looks for: give one");
+  }
+  scope.gpus = scope.base.strategy.gpus;
+  if (scope.objective == search::Objective::gpus && !options.has("gpus")) scope.gpus = kMostGpus;
+  if (scope.objective == search::Objective::context && options.has("seq-len"))
+    refuse_value("seq-len", *options.find("seq-len"),
+                 "is what --objective context looks for: give one");
+}
+// What must stay free is what the plans reserve.
+void keep_free(const Options& options, SearchRequest& out) {
+  Bytes& reserve = out.request.question.cluster.reserve;
+  if (const std::string* text = options.find("min-headroom"))
+    reserve += size_value("min-headroom", *text);
+  const std::optional<Bytes> usable = planner::capacity_of(out.request.question).usable;
+  if (usable && *usable <= 0_B)
+    refuse_value("min-headroom", *options.find("min-headroom"), "leaves nothing to use");
+  if (reserve > 0_B) out.kept.add("reserve", std::to_string(reserve.value()));
+}
+}  // namespace
+
+SearchRequest search_request(const std::string& model, const Options& options, Sources& sources) {
+  check(!options.has("params"), ErrorKind::unsupported,
+        "--params: a bare count has no step to search; `plimsoll fit --params` gives its states");
+  Options base;
+  SearchRequest out;
+  for (const auto& [name, value] : options.given()) {
+    if (name != "global-batch") base.add(name, value);
+    if (std::ranges::find(kWritten, name) == kWritten.end()) out.kept.add(name, value);
+  }
+  out.request = request_from(model, base, sources);
+  planner::Question& question = out.request.question;
+  check(question.model->decoder.has_value(), ErrorKind::unsupported, [&] {
+    return "recommend: the training step of model_type '" + question.model->model_type +
+           "' is not modelled yet; `plimsoll fit` gives its model states";
+  });
+  keep_free(options, out);
+  if (!options.has("gpu") && question.cluster.gpu) out.kept.add("gpu", question.cluster.gpu->name);
+  out.scope.base = question;
+  set_kept(options, out.scope);
+  set_filter(options, "only", out.scope.only);
+  set_filter(options, "without", out.scope.without);
+  set_numbers(options, out.scope);
+  return out;
+}
+
+Options fit_options(const SearchRequest& found, const search::Setting& setting) {
+  Options options;
+  for (const auto& [name, value] : found.kept.given()) options.add(name, value);
+  std::istringstream words(search::options_of(setting));
+  for (std::string word, value; words >> word;) {
+    words >> value;  // every option of a setting takes one
+    if (!options.has(word.substr(2))) options.add(find_option(word.substr(2))->name, value);
+  }
+  return options;
+}
+
+std::string command_text(const std::string& model, const Options& options) {
+  const auto quoted = [](const std::string& word) {
+    const bool plain = word.find_first_not_of(
+                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                           "0123456789-_./,:=+@%") == std::string::npos;
+    if (plain && !word.empty()) return word;
+    std::string out = "'";
+    for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return out + "'";
+  };
+  std::string text = "plimsoll fit " + quoted(model);
+  for (const auto& [name, value] : options.given()) {
+    text += " --" + name;
+    if (!value.empty()) text += " " + quoted(value);
+  }
+  return text;
+}
+
+}  // namespace plimsoll::tools
