@@ -168,6 +168,10 @@ Prediction read_prediction(std::string_view text, const std::string& source) {
   return out;
 }
 
+MeasuredRank read_measured_rank(std::string_view text, const std::string& source) {
+  return measured_rank(Config::parse(text, source));
+}
+
 Measurement read_measurement(std::string_view text, const std::string& source) {
   const Config document = parse(text, source, "plimsoll.measurement/1");
   Measurement out;

@@ -63,8 +63,12 @@ struct Measurement {
   std::vector<MeasuredRank> ranks;
   std::vector<MeasuredStep> steps;
   std::optional<double> step_seconds;  // median of the timed steps
-  std::optional<double> model_flops_per_step, peak_flops;
+  std::optional<double> tokens_per_step, model_flops_per_step;  // of all ranks
+  std::optional<double> peak_flops;  // of one device
 };
+
+// One element of "ranks".
+MeasuredRank read_measured_rank(std::string_view text, const std::string& source);
 
 // Error{bad_input} naming `source`: no plimsoll.measurement/1, fields missing, a rank twice.
 Measurement read_measurement(std::string_view text, const std::string& source);

@@ -25,22 +25,6 @@ void write_sourced(JsonWriter& json, const models::SourcedBytes& figure) {
   json.end_object();
 }
 
-void write_by_category(JsonWriter& json, const ByCategory& parts) {
-  json.begin_object(Layout::line);
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    json.member(std::string(models::name_of(static_cast<models::Category>(i))) + "_bytes",
-                parts[i]);
-  json.end_object();
-}
-
-void write_states(JsonWriter& json, const States& states) {
-  json.begin_object(Layout::line);
-  json.member("parameters_bytes", states.parameters);
-  json.member("gradients_bytes", states.gradients);
-  json.member("optimizer_bytes", states.optimizer);
-  json.end_object();
-}
-
 void write_environment(JsonWriter& json, const Plan& plan) {
   json.key("environment");
   json.begin_object();
@@ -265,6 +249,22 @@ void write_advice(JsonWriter& json, const Plan& plan) {
   json.end_array();
 }
 }  // namespace
+
+void write_by_category(JsonWriter& json, const ByCategory& parts) {
+  json.begin_object(Layout::line);
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    json.member(std::string(models::name_of(static_cast<models::Category>(i))) + "_bytes",
+                parts[i]);
+  json.end_object();
+}
+
+void write_states(JsonWriter& json, const States& states) {
+  json.begin_object(Layout::line);
+  json.member("parameters_bytes", states.parameters);
+  json.member("gradients_bytes", states.gradients);
+  json.member("optimizer_bytes", states.optimizer);
+  json.end_object();
+}
 
 void write_gpu(JsonWriter& json, const models::Gpu& gpu) {
   json.begin_object();

@@ -16,6 +16,10 @@ struct Tool {
 // Keys in the order of the schema, bytes as integers, what is not known null.
 void write_plan(JsonWriter& json, const Plan& plan, const Tool& tool);
 
+// Objects that stand in several documents.
+void write_by_category(JsonWriter& json, const ByCategory& parts);
+void write_states(JsonWriter& json, const States& states);
+
 // What is known of one card; also an element of `plimsoll.gpus/1`.
 void write_gpu(JsonWriter& json, const models::Gpu& gpu);
 

@@ -1,0 +1,98 @@
+#include "reports/measurement_json.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/reports/made_up_comparison.h"
+
+using namespace plimsoll;
+using namespace plimsoll::reports;
+
+namespace {
+
+std::string document(const Measurement& m, const Comparison* comparison = nullptr) {
+  std::string text;
+  JsonWriter json(text, JsonWriter::Style::compact);
+  write_measurement(json, m, {.version = "1.2.3", .commit = "abc"}, comparison);
+  return text;
+}
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a measurement that was written and read agrees with what was written") {
+  Measurement m = measurement();
+  m.ranks[1].ledgers[0].ledger.tensors[0].died = 1 << 20;  // for ever
+  m.ranks[0].initial_reserved = 12_B;
+  m.ranks[0].peak_phase = "forward";
+  m.ranks[0].peak_where = "layers.0.mlp";
+  const Measurement read = read_measurement(document(m), "m.json");
+  REQUIRE(read.ranks.size() == 2);
+  CHECK(read.fingerprint == m.fingerprint);
+  CHECK(read.stack == "plimsoll");
+  CHECK(read.world == 2);
+  CHECK(read.outcome == "completed");
+  CHECK(read.ranks[0].initial_reserved == 12_B);
+  CHECK(read.ranks[0].peak_where == "layers.0.mlp");
+  CHECK(read.ranks[0].at_peak == m.ranks[0].at_peak);
+  CHECK(read.ranks[0].ledgers[0].steps == m.ranks[0].ledgers[0].steps);
+  CHECK(read.ranks[1].ledgers[0].ledger == ledger());
+  CHECK(compare(prediction(), read).agrees);
+}
+
+TEST_CASE("a rank is handed over as it was") {
+  const Measurement m = measurement();
+  std::string text;
+  JsonWriter json(text, JsonWriter::Style::compact);
+  write_measured_rank(json, m.ranks[1]);
+  const MeasuredRank rank = read_measured_rank(text, "rank 1");
+  CHECK(rank.rank == 1);
+  CHECK(rank.peak == 1130_B);
+  CHECK(rank.states->parameters == 1000_B);
+  CHECK(rank.ledgers[0].ledger == ledger());
+}
+
+TEST_CASE("steps, and the time of all but the first") {
+  Measurement m = measurement();
+  m.tokens_per_step = 100;
+  m.model_flops_per_step = 6e9;
+  m.peak_flops = 1e10;
+  m.steps = {{.step = 1, .loss = 5.5, .grad_norm = 2.0, .seconds = 9.0},
+             {.step = 2, .loss = 5.25, .seconds = 1.0, .tokens_per_second = 100.0},
+             {.step = 3, .loss = {}, .seconds = 4.0, .skipped = true},
+             {.step = 4, .seconds = 2.0}};
+  const std::string text = document(m);
+  CHECK(has(text, R"({"step":1,"loss":5.5,"grad_norm":2.0,"seconds":9.0,)"));
+  CHECK(has(text,
+            R"({"step":3,"loss":null,"grad_norm":null,"seconds":4.0,"tokens_per_second":null,)"
+            R"("mfu":null,"skipped":true})"));
+  // 1, 4, 2: the median is 2, deviations 1, 2, 0; 6e9 / 2 s / 1e10 / 2 ranks = 0.15.
+  CHECK(has(text, R"("time":{"step_seconds":2.0,"mad_seconds":1.0,"timed_steps":3,)"));
+  CHECK(has(text, R"("tokens_per_second":50.0,"model_flops_per_step":6000000000.0,"mfu":0.15,)"));
+  CHECK(has(document(measurement()), R"("time":null)"));
+}
+
+TEST_CASE("losses that are no numbers are null") {
+  Measurement m = measurement();
+  m.steps = {{.step = 1, .loss = std::numeric_limits<double>::quiet_NaN(), .seconds = 1.0}};
+  CHECK(has(document(m), R"("loss":null)"));
+}
+
+TEST_CASE("a run that ended early says why") {
+  Measurement m = measurement();
+  m.outcome = "out_of_memory";
+  m.error = Failure{"out_of_memory", "rank 1: logits [8, 256] does not fit", 2};
+  const std::string text = document(m);
+  CHECK(has(text, R"("outcome":"out_of_memory","error":{"kind":"out_of_memory",)"));
+  CHECK(has(text, R"("step":2,)"));
+  CHECK(read_measurement(text, "m").error->message == m.error->message);
+}
+
+TEST_CASE("the comparison stands in the measurement") {
+  const Measurement m = measurement();
+  const Comparison comparison = compare(prediction(), m);
+  CHECK(has(document(m, &comparison), R"("comparison":{"agrees":true,)"));
+  CHECK(has(document(m), R"("comparison":null})"));
+}
