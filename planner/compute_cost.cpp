@@ -23,24 +23,34 @@ Cost operator*(double times, const Cost& cost) {
 
 namespace {
 
+bool mixed(Precision precision) {
+  return precision == Precision::bf16_mixed || precision == Precision::fp16_mixed;
+}
+
+double width(DType dtype) {
+  return static_cast<double>(bits(dtype)) / 8;
+}
+
 // The host's time to issue one kernel: Python and the dispatcher of eager PyTorch; a runtime of its
 // own, or compiled code. Assumed: a few microseconds by every profile, by the host's speed.
 constexpr double kEagerLaunch = 6e-6, kNativeLaunch = 3e-6;
 
 // A product covers its output in tiles, the largest of 256 x 128 elements, a wave of them at a time
-// (NVIDIA, "Matrix Multiplication Background User's Guide", sections 3.2 and 3.3).
-constexpr double kTile = 256.0 * 128.0;
+// (NVIDIA, "Matrix Multiplication Background User's Guide", sections 3.2 and 3.3). The smaller ones
+// for thin outputs end at 16 elements, an instruction's side.
+constexpr double kTileLong = 256, kTileShort = 128, kTileLeast = 16;
 
 // Attention's causal tiles are computed whole along the diagonal: 128 rows and columns of them
 // (FlashAttention-2, arXiv 2307.08691, section 3.3).
 constexpr double kAttentionTile = 128;
 
-Cost product(const GpuRates& gpu, const Execution& e, double m, double n, double k) {
-  const double rate = gpu.products[rate_index(e.compute)];
+Cost product(const GpuRates& gpu, DType dtype, double m, double n, double k) {
+  const double rate = gpu.products[rate_index(dtype)];
+  const double tile = std::clamp(std::max(m, n), kTileLeast, kTileLong) *
+                      std::clamp(std::min(m, n), kTileLeast, kTileShort);
   // The last wave is on average half full.
-  const double wave = kTile * gpu.multiprocessors;
-  const double compute = 2 * (m * n + wave / 2) * k / rate;
-  const double memory = e.low * (m * k + k * n + m * n) / gpu.memory;
+  const double compute = 2 * (m * n + tile * gpu.multiprocessors / 2) * k / rate;
+  const double memory = width(dtype) * (m * k + k * n + m * n) / gpu.memory;
   return compute >= memory ? Cost{compute, 0, 0} : Cost{0, memory, 0};
 }
 
@@ -53,14 +63,16 @@ ProductWork linear(const GpuRates& gpu, const Execution& e, const ProductShape& 
                    bool input_grad) {
   const double t = e.tokens;
   ProductWork work;
-  work.forward += product(gpu, e, t, p.out, p.in);
-  if (input_grad) work.backward += product(gpu, e, t, p.in, p.out);
-  if (p.train_weight) work.backward += product(gpu, e, p.in, p.out, t);
+  work.forward += product(gpu, e.compute, t, p.out, p.in);
+  if (input_grad) work.backward += product(gpu, e.compute, t, p.in, p.out);
+  if (p.train_weight) work.backward += product(gpu, e.compute, p.in, p.out, t);
   if (p.rank > 0) {
-    work.forward += product(gpu, e, t, p.rank, p.in);
-    work.forward += product(gpu, e, t, p.out, p.rank);
-    work.backward += 2 * product(gpu, e, t, p.rank, p.out);
-    work.backward += 2 * product(gpu, e, t, p.in, p.rank);
+    work.forward += product(gpu, e.adapter, t, p.rank, p.in);
+    work.forward += product(gpu, e.adapter, t, p.out, p.rank);
+    work.backward += product(gpu, e.adapter, t, p.rank, p.out);
+    work.backward += product(gpu, e.adapter, p.rank, p.out, t);
+    work.backward += product(gpu, e.adapter, t, p.in, p.rank);
+    work.backward += product(gpu, e.adapter, p.in, p.rank, t);
     const RowTraffic rows = adapter_traffic(p, e);
     work.forward.memory += rows.forward * t / gpu.memory;
     work.backward.memory += rows.backward * t / gpu.memory;
@@ -96,14 +108,6 @@ ProductWork attention(const GpuRates& gpu, const LayerCost& layer, const Executi
   return work;
 }
 
-bool mixed(Precision precision) {
-  return precision == Precision::bf16_mixed || precision == Precision::fp16_mixed;
-}
-
-double width(DType dtype) {
-  return static_cast<double>(bits(dtype)) / 8;
-}
-
 }  // namespace
 
 Execution execution_of(const models::Strategy& s, const models::Batch& batch) {
@@ -125,7 +129,11 @@ Execution execution_of(const models::Strategy& s, const models::Batch& batch) {
   if (s.stack == Stack::deepspeed) e.fused = s.kernels != models::Kernels::eager;
   e.fused_loss = s.loss != models::Loss::full;
   e.flash = s.attention == models::Attention::flash;
-  e.adapters_cast = s.lora && torch && width(s.lora->dtype) > e.low;
+  // PEFT casts to the adapters' dtype; autocast, where it is on, then computes in the low one.
+  // FSDP's policy leaves no fp32 adapters.
+  e.adapters_cast =
+      s.lora && torch && !(fsdp && mixed(s.precision)) && width(s.lora->dtype) > e.low;
+  e.adapter = e.adapters_cast && !mixed(s.precision) ? DType::fp32 : e.compute;
   e.adapter_dropout = s.lora ? s.lora->dropout : 0;
   e.launch = s.stack == Stack::plimsoll || s.compile ? kNativeLaunch : kEagerLaunch;
   e.seq_len = static_cast<double>(batch.seq_len);

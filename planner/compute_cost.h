@@ -33,7 +33,8 @@ struct Execution {
   bool fused = false;  // one kernel for a row-wise operation, where eager has one for each step
   bool fused_loss = false;
   bool flash = true;
-  bool adapters_cast = false;  // LoRA's operands are cast to the adapters' dtype and back
+  DType adapter = DType::bf16;  // of LoRA's products
+  bool adapters_cast = false;  // their operands are cast to fp32 and back
   double adapter_dropout = 0;
   double launch = 0;  // seconds of the host for one kernel
   double seq_len = 0, tokens = 0;  // of one micro-batch

@@ -43,6 +43,11 @@ GpuRates gpu_rates(const models::Gpu& gpu, const Software& software = {});
 // Of the memory's bandwidth, what kernels that stream large tensors reach.
 Share memory_share();
 
+// Standard deviation of the speed of GPUs of one kind, of the mean. A step ends with the slowest.
+Share speed_spread();
+// By how much the slowest of `ranks` GPUs is expected to lie below the mean, in such deviations.
+double slowest_of(double ranks);
+
 constexpr std::size_t rate_index(DType dtype) {
   return dtype == DType::fp32 ? 0 : dtype == DType::bf16 ? 1 : 2;
 }

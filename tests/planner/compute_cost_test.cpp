@@ -1,0 +1,97 @@
+#include "planner/compute_cost.h"
+
+#include <doctest/doctest.h>
+
+#include "models/gpu_catalog.h"
+#include "planner/row_traffic.h"
+
+using namespace plimsoll;
+using planner::Cost;
+
+namespace {
+
+const planner::GpuRates& a100() {
+  static const planner::GpuRates rates = planner::gpu_rates(models::find_gpu("a100-sxm-80gb"));
+  return rates;
+}
+
+}  // namespace
+
+TEST_CASE("rates are the catalog's peaks times named shares") {
+  CHECK(a100().peaks[1] == 312e12);
+  CHECK(a100().products[1] == doctest::Approx(0.869 * 0.86 * 312e12));
+  CHECK(a100().products[0] == doctest::Approx(0.869 * 0.86 * 19.5e12));  // no TF32
+  CHECK(a100().memory == doctest::Approx(0.9 * 2.039e12));
+  CHECK(a100().multiprocessors == 108);
+}
+
+TEST_CASE("AdamW moves 28 bytes an fp32 element when fused, 80 in lists") {
+  models::Strategy s;
+  s.optimizer_impl = models::OptimizerImpl::fused;
+  const planner::Execution e = planner::execution_of(s, {});
+  CHECK(e.stored == 4);
+  // 1e9 elements x 28 B over 1.8351 TB/s; one launch.
+  CHECK(planner::optimizer_cost(a100(), s, e, 1e9, 300).seconds() ==
+        doctest::Approx(28e9 / 1.8351e12).epsilon(1e-4));
+  s.optimizer_impl = models::OptimizerImpl::foreach;
+  CHECK(planner::optimizer_cost(a100(), s, e, 1e9, 300).seconds() ==
+        doctest::Approx(80e9 / 1.8351e12).epsilon(1e-4));
+  // A loop over 3000 tensors of 10 elements waits for the host: 8 kernels of 6 us each.
+  s.optimizer_impl = models::OptimizerImpl::for_loop;
+  CHECK(planner::optimizer_cost(a100(), s, e, 30000, 3000).seconds() ==
+        doctest::Approx(8 * 3000 * 6e-6));
+}
+
+TEST_CASE("with fp32 masters beside 16-bit weights an element moves 28 bytes too") {
+  models::Strategy s;
+  s.stack = models::Stack::plimsoll;  // master, m, v read and written, gradient 2, weight 2
+  const planner::Execution e = planner::execution_of(s, {});
+  CHECK(planner::optimizer_cost(a100(), s, e, 1e9, 300).seconds() ==
+        doctest::Approx(28e9 / 1.8351e12).epsilon(1e-4));
+}
+
+TEST_CASE("what runs in which width follows the stack and its data parallelism") {
+  models::Strategy s;  // DDP under autocast: fp32 weights and stream
+  planner::Execution e = planner::execution_of(s, {});
+  CHECK(e.autocast);
+  CHECK(e.residual == 4);
+  CHECK(e.reduced == 4);
+  s.data.zero = 3;  // FSDP's policy
+  e = planner::execution_of(s, {});
+  CHECK_FALSE(e.autocast);
+  CHECK(e.residual == 2);
+  CHECK(e.gathered == 2);
+  CHECK(e.stored == 4);
+  s.data.reduce_dtype = DType::fp32;
+  CHECK(planner::execution_of(s, {}).reduced == 4);
+  s = {};
+  s.precision = models::Precision::bf16;
+  CHECK(planner::execution_of(s, {}).stored == 2);
+}
+
+TEST_CASE("an eager RMSNorm moves 36 bytes an element in bf16, a fused one 4") {
+  planner::LayerCost layer;
+  layer.hidden = 1;  // every other width is 0
+  layer.rope = false;
+  planner::Execution e;
+  // Two norms, two sums of 2 r + c = 6 bytes: 2 x 36 + 2 x 6.
+  CHECK(planner::layer_traffic(layer, e).forward == 84);
+  e.fused = true;
+  CHECK(planner::layer_traffic(layer, e).forward == 20);  // 2 x 4 + 2 x 6
+}
+
+TEST_CASE("work takes as long as the busier of GPU and host") {
+  CHECK(Cost{2, 1, 2.5}.seconds() == 3);
+  CHECK(Cost{2, 1, 4}.seconds() == 4);
+  const Cost twice = 2 * Cost{2, 1, 4};
+  CHECK(twice.products == 4);
+  CHECK(twice.launches == 8);
+}
+
+TEST_CASE("the slowest of many lies further below the mean") {
+  // Expected largest of n standard normal values: 1.4236 of 8, 2.3437 of 64 (Harter, 1961).
+  CHECK(planner::slowest_of(1) == 0);
+  CHECK(planner::slowest_of(8) == doctest::Approx(1.4236).epsilon(0.01));
+  CHECK(planner::slowest_of(64) == doctest::Approx(2.3437).epsilon(0.02));
+  CHECK(planner::slowest_of(512) > planner::slowest_of(64));
+}
