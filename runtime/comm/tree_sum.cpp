@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include "kernels/number.h"
 
 namespace plimsoll::runtime::comm {
 
 namespace {
+
+using kernels::widened;
 
 constexpr std::int64_t kBlock = 512;  // elements; the partial sums of a block stay in the cache
 constexpr std::size_t kDepth = 16;  // 2^15 ranks
@@ -19,9 +22,9 @@ void sum_block(std::size_t ranks, std::int64_t count, Read read, Write write) {
   std::size_t depth = 0;
   const auto merge = [&] {
     --depth;
-    for (std::int64_t i = 0; i < count; ++i)
-      partial[depth - 1][static_cast<std::size_t>(i)] +=
-          partial[depth][static_cast<std::size_t>(i)];
+    Sum* left = partial[depth - 1].data();
+    const Sum* right = partial[depth].data();
+    for (std::int64_t i = 0; i < count; ++i) left[i] += right[i];
   };
   for (std::size_t r = 0; r < ranks; ++r) {
     check(depth < kDepth, ErrorKind::internal, "a sum has less than 2^15 ranks");
@@ -32,21 +35,31 @@ void sum_block(std::size_t ranks, std::int64_t count, Read read, Write write) {
   write(partial[0].data());
 }
 
+double widened(double x) {
+  return x;
+}
 template <class T, class Sum>
-void sum_all(std::span<const void* const> ranks, std::span<void* const> to, std::int64_t count,
-             Sum (*widen)(T), T (*narrow)(Sum)) {
+T narrowed(Sum sum) {
+  if constexpr (std::is_same_v<T, Sum>)
+    return sum;
+  else
+    return kernels::narrowed<T>(sum);
+}
+
+template <class T, class Sum>
+void sum_all(std::span<const void* const> ranks, std::span<void* const> to, std::int64_t count) {
   for (std::int64_t first = 0; first < count; first += kBlock) {
     const std::int64_t n = std::min(kBlock, count - first);
     sum_block<Sum>(
         ranks.size(), n,
         [&](std::size_t rank, Sum* out) {
           const T* x = static_cast<const T*>(ranks[rank]) + first;
-          for (std::int64_t i = 0; i < n; ++i) out[i] = widen(x[i]);
+          for (std::int64_t i = 0; i < n; ++i) out[i] = widened(x[i]);
         },
         [&](const Sum* sum) {
           for (void* buffer : to) {
             T* y = static_cast<T*>(buffer) + first;
-            for (std::int64_t i = 0; i < n; ++i) y[i] = narrow(sum[i]);
+            for (std::int64_t i = 0; i < n; ++i) y[i] = narrowed<T>(sum[i]);
           }
         });
   }
@@ -61,15 +74,13 @@ void tree_sum(std::span<const void* const> ranks, std::span<void* const> to, DTy
   if (count == 0) return;
   switch (dtype) {
     case DType::fp64:
-      return sum_all<double, double>(
-          ranks, to, count, [](double x) { return x; }, [](double x) { return x; });
+      return sum_all<double, double>(ranks, to, count);
     case DType::fp32:
-      return sum_all<float, float>(
-          ranks, to, count, [](float x) { return x; }, [](float x) { return x; });
+      return sum_all<float, float>(ranks, to, count);
     case DType::bf16:
-      return sum_all<Bf16, float>(ranks, to, count, kernels::widened, kernels::narrowed<Bf16>);
+      return sum_all<Bf16, float>(ranks, to, count);
     case DType::fp16:
-      return sum_all<Fp16, float>(ranks, to, count, kernels::widened, kernels::narrowed<Fp16>);
+      return sum_all<Fp16, float>(ranks, to, count);
     default:
       fail(ErrorKind::internal, "ranks do not add " + std::string(name_of(dtype)));
   }

@@ -158,6 +158,20 @@ std::int64_t Unit::bucket(DType dtype, std::int64_t pieces) const {
   return most >= step ? most / step * step : most;
 }
 
+Bytes Unit::largest_message() const {
+  Bytes largest;
+  if (!group_.sharding.reduces()) return largest;
+  for (const Part p : kTrainedParts) {
+    const FlatPart& part = layout_.part(p);
+    const DType dtype = part.dtypes.gradient;
+    // The replicas' all-reduce of a piece is a smaller message than the reduce-scatter's.
+    const std::int64_t elements =
+        std::min(part.piece, bucket(dtype, layout_.shards)) * layout_.shards;
+    largest = std::max(largest, storage(Count(elements), dtype));
+  }
+  return largest;
+}
+
 void Unit::start_all_reduce(TensorView flat) {
   const std::int64_t most = bucket(flat.dtype, 1);
   for (std::int64_t first = 0; first < flat.elements(); first += most)
@@ -220,6 +234,12 @@ void Unit::take_reduced(Op& op) {
       if (whole.part(p)) worker_.kernels.add(own(whole, p), own(gradients_, p));
     op.consume(whole.take());
   }
+}
+
+void Unit::drop_gradients(Op& op) {
+  check(!reducing_, ErrorKind::internal, "gradients that are being reduced stay");
+  for (FlatTensor* gradients : {&gradients_, &gradients_new_, &gradients_shard_})
+    op.consume(gradients->take());
 }
 
 }  // namespace plimsoll::runtime::shard

@@ -71,6 +71,11 @@ class Unit final : public ParameterStore {
   void start_reduce(Op& op);
   void take_reduced(Op& op);
   bool reducing() const { return reducing_; }
+  // The largest sum over ranks of start_reduce and take_reduced: what a communicator that stages
+  // needs a block for. 0: nothing is reduced.
+  Bytes largest_message() const;
+  // Gradients that no step reads die.
+  void drop_gradients(Op& op);
 
   // This rank's elements of a trained parameter's gradient.
   struct GradientPiece {

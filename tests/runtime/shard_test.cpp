@@ -196,6 +196,50 @@ TEST_CASE("later micro-batches have gradients of their own exactly where each is
   }
 }
 
+std::int64_t largest_message(int ranks, int stage, std::int64_t bucket_cap) {
+  StepCase c{.precision = Precision::bf16_mixed, .ranks = ranks, .stage = stage, .lora = true};
+  c.bucket_cap = Bytes(bucket_cap);
+  std::int64_t bytes = -1;
+  comm::run_ranks(ranks, [&](comm::Communicator& world) {
+    ShardedRank rank(c, world);
+    const auto unit = rank.unit(kLayerUnit, "", kParameters);
+    if (world.rank() == 0) bytes = unit->largest_message().value();
+  });
+  return bytes;
+}
+
+TEST_CASE("a message is at most the bucket, in whole alignments, and at most a part") {
+  // Stage 0: adapters 20 · 4 B, trained 24 · 2 B.
+  CHECK(largest_message(4, 0, 1 << 20) == 80);
+  // 50 / 4 B = 12 elements; 50 / 2 B = 25, in whole alignments 24
+  CHECK(largest_message(4, 0, 50) == 48);
+  // Four pieces of 8 elements: 128 and 64 B. In 100 B: 6 elements of each fp32 piece, 4 of them
+  // aligned, so 64 B; 12 of each bf16 piece, 8 of them: 64 B.
+  CHECK(largest_message(4, 1, 1 << 20) == 128);
+  CHECK(largest_message(4, 2, 100) == 64);
+  CHECK(largest_message(1, 0, 100) == 0);
+}
+
+TEST_CASE("gradients that no step reads are dropped") {
+  StepCase c;
+  c.lora = true;
+  const auto world = comm::single_communicator();
+  ShardedRank rank(c, *world);
+  const auto unit = rank.unit(kLayerUnit, "", kParameters);
+  unit->allocate();
+  const Bytes before = rank.worker.memory.ledger().live();
+  {
+    Op op(rank.worker, "backward");
+    unit->gradient(0);
+  }
+  CHECK(rank.worker.memory.ledger().live() > before);
+  {
+    Op op(rank.worker, "drop");
+    unit->drop_gradients(op);
+  }
+  CHECK(rank.worker.memory.ledger().live() == before);
+}
+
 TEST_CASE("what was loaded comes back whole, and masters keep what the weights lose") {
   const auto value = [](std::size_t parameter, std::int64_t element) {
     return drawn(parameter * 1000 + static_cast<std::uint64_t>(element));

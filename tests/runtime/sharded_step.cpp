@@ -146,7 +146,7 @@ bool StepResult::same_values(const StepResult& o) const {
 }
 
 ShardedRank::ShardedRank(const StepCase& c, comm::Communicator& all)
-    : world(all), worker(host_device(), all.rank(), {.poison = true}) {
+    : world(all), worker(host_device(), all.rank(), {.limit = 1_GiB, .poison = true}) {
   const models::Strategy strategy = strategy_of(c);
   worker.regime = models::decisions::regime_of(strategy);
   worker.seed = 17;
