@@ -17,7 +17,7 @@
 //   n2      = post_norm(m)                            m [T h]; statistics as above
 //   gate, up = products of n2 (GPT-2: one, c_fc)      n2 [T h]; gate, up [T f]
 //   p       = silu(gate) · up (GPT-2: gelu(c_fc))     -
-//   y       = down_proj(p), += m                      -
+//   y       = down_proj(p), += m                      p, where gate and up want no gradient
 //
 //   backward; d is the gradient of the residual stream, one tensor from the final norm down to the
 //   embedding, updated in place
@@ -39,9 +39,15 @@
 // What need not be saved (nothing trained below, or made again later) is not written (statistics,
 // log-sum-exp), or gives its place to the result (gate to p, the head norms' inputs).
 //
+// Stored attention's backward: dv from the (again dropped) matrix; then the matrix's gradient; the
+// softmax's, in place; then dq and dk.
+// Phase recompute is what a recomputation strategy makes again; masks that backward makes again
+// (dropout) belong to backward.
+//
 // Adapters: a = x · A [T r] is saved, y += a · B. Backward: da and B's gradient first, A's after
 // the weight's, x's gradient += da · A. A and B of another dtype are cast in the workspace. Dropout
-// masks a copy of x for the product with A, in forward and again in backward.
+// masks a copy of x for the product with A, in forward and again in backward; x's gradient gets the
+// masked product from a temporary of its own.
 #pragma once
 
 #include <algorithm>
@@ -51,7 +57,8 @@
 namespace plimsoll::models::decisions {
 
 // Of what is saved above, the part that is cheap to make again. Selective recomputation drops what
-// one pass over saved values restores: the norms' outputs, and the attention matrix of the eager
+// one pass over saved values restores: the norms' outputs (where the norm's own backward keeps its
+// input; else nothing would be gained), and the attention matrix of the eager
 // and math paths (Korthikanti et al., arXiv 2205.05198; flash attention never stores it).
 struct Keeps {
   bool norm_outputs = true;
@@ -72,7 +79,8 @@ constexpr bool recomputes_layers(RecomputeKind kind) {
 // frozen parameters or adapters, or the first with anything trained below it); the last one of such
 // a run may be shorter. sqrt: the least k with k · k >= layers of the run. Recomputing ends with
 // the last value that backward reads: gate and up of the checkpoint's last layer, or x · A of its
-// down_proj's adapter. The last layers are made again too, though their values have only just died.
+// down_proj's adapter; where it reads none, nothing is made again. The last layers are made again
+// too, though their values have only just died.
 constexpr std::int64_t layers_per_checkpoint(const Recompute& recompute, std::int64_t layers) {
   if (recompute.kind == RecomputeKind::every)
     return std::max<std::int64_t>(1, std::min(recompute.every, layers));

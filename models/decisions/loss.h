@@ -6,8 +6,9 @@
 //            chunk's logits again, overwrites them with their gradient, accumulates the head's
 //            weight gradient and writes the input's gradient over the input
 //   fused    the same, but forward and backward of a chunk at once: no product is made twice
-// The factor of the gradient, 1 / (tokens · micro-batches) times the loss scale, is known before
-// the forward.
+// All chunks use one buffer of logits, as large as the first; chunked has one in forward and one in
+// backward. The factor of the gradient, 1 / (tokens · micro-batches) times the loss scale, is known
+// before the forward.
 #pragma once
 
 #include <algorithm>

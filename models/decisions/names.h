@@ -2,6 +2,10 @@
 //
 // A tensor keeps the name that it was allocated under, whatever takes over its storage. Names of a
 // layer stand behind "layers.<i>."; those of a chunk of the loss behind "loss.chunks.<i>.".
+//
+// Categories: `activations` is what a layer's forward makes, when it is made again too; `logits`
+// the logits alone; `temporaries` gradients of activations, masked copies, the tokens' losses, and
+// what backward makes again for itself; gathered parameters are `parameters`.
 #pragma once
 
 #include "models/names.h"

@@ -7,8 +7,8 @@
 //   attention     flash backward: see kAttentionWorkspace
 //   embedding     backward sorts the tokens by id, so that rows are summed in one order: two pairs
 //                 of int32 arrays
-//   adapters      A and B cast to the compute dtype
-//   gradient norm one fp64 per kNormChunk elements of a tensor, and one per tensor
+//   adapters      A or B cast to the compute dtype, beside the workspace of the product
+//   gradient norm one fp64 per kNormChunk elements of each tensor, and one per tensor
 #pragma once
 
 #include "models/run_spec.h"

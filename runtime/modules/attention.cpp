@@ -137,7 +137,8 @@ Tensor Attention::probabilities(Heads& heads, bool dies, Phase phase) {
   Tensor p;
   {
     Op op(worker_, names_.scores, phase);
-    p = op.make(names_.probabilities, Category::activations,
+    p = op.make(names_.probabilities,
+                phase == worker_.phase ? Category::activations : Category::temporaries,
                 models::decisions::probabilities_dtype(settings_.attention, worker_.regime.compute),
                 {s.sequences, s.heads, s.length, s.length});
     worker_.kernels.attention_scores(s, columns(heads, kQ), columns(heads, kK), p.view());
@@ -154,7 +155,7 @@ Tensor Attention::probabilities(Heads& heads, bool dies, Phase phase) {
 Tensor Attention::dropped(Operand p, Phase phase) {
   Op op(worker_, names_.attention_dropout, phase);
   Tensor masked =
-      op.make(names_.probabilities_dropped, Category::activations, p.view.dtype, p.view.shape);
+      op.make(names_.probabilities_dropped, Category::temporaries, p.view.dtype, p.view.shape);
   worker_.kernels.dropout(p.view, dropout(), false, masked.view());
   p.read_by(op);
   return masked;
@@ -239,21 +240,25 @@ Heads Attention::backward_stored(Tensor d_out, AttentionSaved& saved, const Want
 // The gradients of the matrix, which it returns, and of v.
 Tensor Attention::backward_values(Tensor d_out, AttentionSaved& saved, Heads& d,
                                   const Wants& wants) {
+  const ConstTensorView probabilities = std::as_const(saved.probabilities).view();
   Tensor masked;
   if (settings_.decoder.attention_dropout > 0)
-    masked = dropped(reading(saved.probabilities), Phase::recompute);
-  const Operand p = masked ? reading_last(masked) : reading(std::as_const(saved.probabilities));
-  Op op(worker_, names_.attention, Phase::backward);
-  Tensor d_p =
-      op.make(names_.probabilities_grad, Category::temporaries, p.view.dtype, p.view.shape);
-  make_gradients(op, d, false, true);
-  worker_.kernels.attention_values_backward(shape(), p.view, d_out.view(), columns(d, kV));
+    masked = dropped(reading(std::as_const(saved.probabilities)), Phase::backward);
+  {
+    const Operand p = masked ? reading_last(masked) : Operand{probabilities};
+    Op op(worker_, names_.attention, Phase::backward);
+    make_gradients(op, d, false, true);
+    worker_.kernels.attention_values_backward(shape(), p.view, d_out.view(), columns(d, kV));
+    p.read_by(op);
+    if (!fused() && !wants.v.any()) op.consume(std::move(d.v));
+  }
+  Op op(worker_, names_.probabilities_grad, Phase::backward);
+  Tensor d_p = op.make(names_.probabilities_grad, Category::temporaries, probabilities.dtype,
+                       probabilities.shape);
   worker_.kernels.attention_probabilities_backward(shape(), d_out.view(), columns(saved.heads, kV),
                                                    d_p.view());
-  p.read_by(op);
   op.consume(std::move(d_out));
   op.consume(std::move(saved.heads.v));
-  if (!fused() && !wants.v.any()) op.consume(std::move(d.v));
   return d_p;
 }
 

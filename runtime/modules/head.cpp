@@ -42,13 +42,9 @@ void Head::forward(Tensor x, ConstTensorView targets, const LossFactors& factors
   const bool keeps_normalized = full() ? trains_ : wanted();
   in_chunks([&](std::int64_t first, std::int64_t rows) {
     const bool dies = last(first, rows) && !keeps_normalized;
-    Tensor logits = product({normalized_.view().rows(first, rows), dies ? &normalized_ : nullptr},
-                            worker_.phase);
-    loss(logits, targets, first);
-    if (full())
-      logits_ = std::move(logits);
-    else if (logits)
-      backward_product(std::move(logits), first);
+    product({normalized_.view().rows(first, rows), dies ? &normalized_ : nullptr}, worker_.phase);
+    loss(targets, first, rows);
+    if (!full() && logits_ && !chunked()) backward_product(first, rows);
   });
   Op op(worker_, names::kLossSum);
   worker_.kernels.loss_sum(rows_.view(), factors_.loss, loss_sum);
@@ -57,64 +53,70 @@ void Head::forward(Tensor x, ConstTensorView targets, const LossFactors& factors
 
 Tensor Head::logits(const Tensor& x) {
   Tensor normalized = norm_.forward(reading(x), nullptr);
-  return product(reading_last(normalized), worker_.phase);
+  product(reading_last(normalized), worker_.phase);
+  return std::move(logits_);
 }
 
-Tensor Head::product(Operand normalized, Phase phase) {
+void Head::product(Operand normalized, Phase phase) {
   Op op(worker_, names::kHead.product, phase);
-  Tensor logits = op.make(names::kHead.out, Category::logits,
-                          {normalized.view.shape[0], settings_.decoder.vocab});
-  worker_.kernels.linear_forward(normalized.view, head_.value(), {}, {}, logits.view(),
-                                 product_panels(worker_));
+  const std::int64_t rows = normalized.view.shape[0];
+  if (!logits_)  // of the first chunk, which no other is larger than: behind no chunk's prefix
+    logits_ = worker_.memory.allocate(names::kHead.out, Category::logits, worker_.regime.compute,
+                                      {rows, settings_.decoder.vocab});
+  worker_.kernels.linear_forward(normalized.view, head_.value(), {}, {},
+                                 logits_.view().rows(0, rows), product_panels(worker_));
   normalized.read_by(op);
-  return logits;
 }
 
-void Head::loss(Tensor& logits, ConstTensorView targets, std::int64_t first) {
+void Head::loss(ConstTensorView targets, std::int64_t first, std::int64_t rows) {
   Op op(worker_, names::kLoss);
-  const std::int64_t rows = logits.view().shape[0];
-  const auto all = [&](const char* name) {  // of all chunks: behind no chunk's prefix
-    return worker_.memory.allocate(name, Category::logits, models::decisions::kStatistics,
+  // Of all chunks: behind no chunk's prefix.
+  const auto all = [&](const char* name, Category category) {
+    return worker_.memory.allocate(name, category, models::decisions::kStatistics,
                                    {worker_.tokens()});
   };
-  if (!rows_) rows_ = all(names::kLossRows);
-  if (chunked() && wanted() && !logsumexp_) logsumexp_ = all(names::kLossLogsumexp);
+  if (!rows_) rows_ = all(names::kLossRows, Category::temporaries);
+  if (chunked() && wanted() && !logsumexp_)
+    logsumexp_ = all(names::kLossLogsumexp, Category::activations);
   const bool gradient = wanted() && !chunked();
   worker_.kernels.cross_entropy(targets.as({worker_.tokens()}).rows(first, rows),
-                                kernels::kIgnoreIndex, gradient, factors_.gradient, logits.view(),
-                                rows_.view().rows(first, rows),
+                                kernels::kIgnoreIndex, gradient, factors_.gradient,
+                                logits_.view().rows(0, rows), rows_.view().rows(first, rows),
                                 logsumexp_ ? logsumexp_.view().rows(first, rows) : TensorView{});
-  if (!gradient) op.consume(std::move(logits));
+  if (!gradient && last(first, rows)) op.consume(std::move(logits_));
 }
 
 // Backward ----------------------------------------------------------------------------------------
 
 Tensor Head::backward(ConstTensorView targets) {
-  if (full() && logits_) backward_product(std::move(logits_), 0);
+  if (full() && logits_) backward_product(0, worker_.tokens());
   if (chunked() && wanted())
     in_chunks([&](std::int64_t first, std::int64_t rows) {
-      Tensor logits = product({normalized_.view().rows(first, rows)}, Phase::recompute);
-      loss_again(logits, targets, first);
-      backward_product(std::move(logits), first);
+      product({normalized_.view().rows(first, rows)}, Phase::recompute);
+      loss_again(targets, first, rows);
+      backward_product(first, rows);
     });
   if (norm_wants_.any())
     norm_.backward_in_place(reading_last(x_), std::move(statistics_), d_, norm_wants_);
   return std::move(d_);
 }
 
-void Head::loss_again(Tensor& logits, ConstTensorView targets, std::int64_t first) {
+void Head::loss_again(ConstTensorView targets, std::int64_t first, std::int64_t rows) {
   Op op(worker_, names::kLoss, Phase::backward);
-  const std::int64_t rows = logits.view().shape[0];
-  worker_.kernels.cross_entropy_backward(targets.as({worker_.tokens()}).rows(first, rows),
-                                         kernels::kIgnoreIndex, factors_.gradient,
-                                         logsumexp_.view().rows(first, rows), logits.view());
+  worker_.kernels.cross_entropy_backward(
+      targets.as({worker_.tokens()}).rows(first, rows), kernels::kIgnoreIndex, factors_.gradient,
+      logsumexp_.view().rows(first, rows), logits_.view().rows(0, rows));
   if (last(first, rows)) op.consume(std::move(logsumexp_));
 }
 
-void Head::backward_product(Tensor logits, std::int64_t first) {
+void Head::backward_product(std::int64_t first, std::int64_t rows) {
   const bool input = norm_wants_.any();
-  if (trains_) weight_gradient(reading(logits, !input), first);
-  if (input) input_gradient(reading_last(logits), first);
+  const auto logits = [&](bool last_reader) {
+    return Operand{logits_.view().rows(0, rows),
+                   last_reader && last(first, rows) ? &logits_ : nullptr};
+  };
+  if (trains_) weight_gradient(logits(!input), first);
+  if (input) input_gradient(logits(true), first);
 }
 
 void Head::weight_gradient(Operand logits, std::int64_t first) {

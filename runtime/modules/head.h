@@ -44,12 +44,12 @@ class Head {
   // Visits (first row, rows) behind the prefix of each chunk; full: all of them, behind none.
   template <class Visit>
   void in_chunks(Visit visit);
-  // Of the rows from `first` on.
-  Tensor product(Operand normalized, Phase phase);
-  void loss(Tensor& logits, ConstTensorView targets, std::int64_t first);
-  void loss_again(Tensor& logits, ConstTensorView targets, std::int64_t first);
-  // From the logits' gradient, which dies, to the head's and the normalized stream's.
-  void backward_product(Tensor logits, std::int64_t first);
+  // Of `rows` rows from `first` on. All chunks use one buffer of logits.
+  void product(Operand normalized, Phase phase);
+  void loss(ConstTensorView targets, std::int64_t first, std::int64_t rows);
+  void loss_again(ConstTensorView targets, std::int64_t first, std::int64_t rows);
+  // From the logits' gradient to the head's and the normalized stream's.
+  void backward_product(std::int64_t first, std::int64_t rows);
   void weight_gradient(Operand logits, std::int64_t first);
   void input_gradient(Operand logits, std::int64_t first);
 

@@ -38,7 +38,7 @@ ConstTensorView Linear::cast(const Parameter& parameter) {
 
 Tensor Linear::dropped(Operand x, Phase phase) {
   Op op(worker_, names_.adapter_dropout, phase);
-  Tensor masked = op.make(names_.adapter_input, Category::activations, x.view.shape);
+  Tensor masked = op.make(names_.adapter_input, Category::temporaries, x.view.shape);
   worker_.kernels.dropout(x.view, dropout(), false, masked.view());
   x.read_by(op);
   return masked;
@@ -127,7 +127,7 @@ void Linear::backward_weight(Operand d_y, Operand x, Operand d_a, const LinearWa
 void Linear::backward_a(Operand x, Operand d_a) {
   Tensor masked;
   if (drops()) {
-    masked = dropped(x, Phase::recompute);
+    masked = dropped(x, Phase::backward);
     x = reading_last(masked);
   }
   Op op(worker_, names_.adapter_a, Phase::backward);

@@ -36,7 +36,7 @@ void Norm::forward_in_place(Tensor& x) {
 
 Tensor Norm::again(ConstTensorView x, ConstTensorView statistics) {
   Op op(worker_, names_.norm, Phase::recompute);
-  Tensor y = op.make(names_.out, Category::activations, x.shape);
+  Tensor y = op.make(names_.out, Category::temporaries, x.shape);
   if (kind_ == NormKind::layer_norm)
     worker_.kernels.layer_norm_again(x, statistics, parameters_.weight.value(),
                                      parameters_.bias.value(), y.view());

@@ -87,7 +87,7 @@ TensorView Unit::own(FlatTensor& whole, Part part) const {
 void Unit::start_gather(Op&) {
   check(gathers() && !gathered_, ErrorKind::internal,
         [&] { return prefix_ + names_.gathered + " is gathered once"; });
-  gathered_ = make(names_.gathered, Category::communication, State::weights, Holds::whole);
+  gathered_ = make(names_.gathered, Category::parameters, State::weights, Holds::whole);
   for (const Part p : kAllParts)
     if (parameters_.part(p))
       gathers_.push_back(group_.shards->start_all_gather(parameters_.part(p), gathered_.part(p)));

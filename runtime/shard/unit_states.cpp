@@ -93,7 +93,7 @@ std::vector<std::vector<float>> Unit::whole(State state) {
   // Stage 1 sums in place: only this rank's piece of the whole gradients is the sum.
   const bool gathers = is_piece(state) || (state == State::gradients && shards_states());
   if (gathers && *source) {
-    gathered = make(names_.gathered, Category::communication, state, Holds::whole);
+    gathered = make(names_.gathered, Category::parameters, state, Holds::whole);
     for (const Part p : kAllParts) {
       if (!source->part(p)) continue;
       group_.shards->all_gather(is_piece(state) ? source->part(p) : own(*source, p),

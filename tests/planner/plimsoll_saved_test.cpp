@@ -86,8 +86,9 @@ class Autograd {
   }
 
   bool layer(const LayerPart& l, bool x) {
-    const std::string from_x = selective_ ? "x" : "", from_m = selective_ ? "m" : "";
+    // A norm's result is made again from its input, where the norm's own gradient keeps that.
     const bool n1 = norm("first", l.input_norm, "x", x);
+    const std::string from_x = selective_ && n1 ? "x" : "";
     bool q = linear("q", l.q, "n1", n1, from_x), k = linear("k", l.k, "n1", n1, from_x);
     const bool v = linear("v", l.v, "n1", n1, from_x);
     if (l.q_norm.width > 0) q = norm("q", l.q_norm, "q_in", q, d_.heads);
@@ -95,12 +96,15 @@ class Autograd {
     const bool o = linear("o", l.o, "attention", attention(q || k || v));
     const bool m = x || o;
     const bool n2 = norm("second", l.post_norm, "m", m);
+    const std::string from_m = selective_ && n2 ? "m" : "";
     const bool gate = linear("gate", l.gate, "n2", n2, from_m);
     const bool up = linear("up", l.up, "n2", n2, from_m);
     const bool product = gate || up;
-    if (product || l.down.train_weight || l.down.lora_rank > 0) {
+    if (product) {
       if (l.gate.in > 0) save_values("gate", d_.ffn);
       save_values("up", d_.ffn);
+    } else if (l.down.train_weight || l.down.lora_rank > 0) {
+      save_values("product", d_.ffn);
     }
     if (l.down.lora_rank > 0) save_values("down adapter", l.down.lora_rank);
     return m || product || trained(l.down);

@@ -47,25 +47,25 @@ TEST_CASE("a GPT-2 layer with a stored matrix and every dropout") {
                                 {"mlp.act", 138},
                                 {"mlp.c_proj", 114, 146},
                                 {"residual", 114}});
-  const Lines backward =
-      behind("layers.0.", Phase::backward,
-             {{"residual.dropout", 122},
-              {"mlp.c_proj.input.grad", 154},
-              {"mlp.act", 154},
-              {"mlp.c_proj.weight.grad", 114},  // p 32, the masked 8
-              {"mlp.c_fc.weight.grad", 106},  // n2
-              {"mlp.c_fc.input.grad", 82, 114},  // + 8, d_fc 32
-              {"ln_2", 64},  // m 8, 2, d_n2 8
-              {"residual.dropout", 72},
-              {"attn.c_proj.weight.grad", 64},  // o
-              {"attn.c_proj.input.grad", 64, 72},  // + 8, the masked 8
-              {"attn.attention.dropout", 70, 0, Phase::recompute},
-              {"attn.attention", 86, 100},  // + d_p 6, d_qkv 24; the dropped 6, d_o 8
-              {"attn.attention.softmax", 80},  // p
-              {"attn.attention.scores", 50},  // d_p 6, qkv 24
-              {"attn.c_attn.weight.grad", 42},  // n1
-              {"attn.c_attn.input.grad", 26, 50},  // + 8, d_qkv
-              {"ln_1", 8}});  // x 8, 2, d_n1 8
+  const Lines backward = behind("layers.0.", Phase::backward,
+                                {{"residual.dropout", 122},
+                                 {"mlp.c_proj.input.grad", 154},
+                                 {"mlp.act", 154},
+                                 {"mlp.c_proj.weight.grad", 114},  // p 32, the masked 8
+                                 {"mlp.c_fc.weight.grad", 106},  // n2
+                                 {"mlp.c_fc.input.grad", 82, 114},  // + 8, d_fc 32
+                                 {"ln_2", 64},  // m 8, 2, d_n2 8
+                                 {"residual.dropout", 72},
+                                 {"attn.c_proj.weight.grad", 64},  // o
+                                 {"attn.c_proj.input.grad", 64, 72},  // + 8, the masked 8
+                                 {"attn.attention.dropout", 70},
+                                 {"attn.attention", 88, 94},  // + d_qkv 24; the dropped 6
+                                 {"attn.attention.probabilities.grad", 86, 94},  // + d_p 6; d_o 8
+                                 {"attn.attention.softmax", 80},  // p
+                                 {"attn.attention.scores", 50},  // d_p 6, qkv 24
+                                 {"attn.c_attn.weight.grad", 42},  // n1
+                                 {"attn.c_attn.input.grad", 26, 50},  // + 8, d_qkv
+                                 {"ln_1", 8}});  // x 8, 2, d_n1 8
   check_ledger(gpt2, strategy, 2,
                together({{{"embeddings", 8}},
                          forward,
@@ -115,7 +115,7 @@ TEST_CASE("adapters with dropout on a frozen base in bf16") {
               {"mlp.down_proj.input.grad", 98},
               {"mlp.down_proj.lora_A.input.grad", 98, 110},  // for the dropout's sake
               {"mlp.act", 98},
-              {"mlp.down_proj.lora_dropout", 98, 110, Phase::recompute},  // + 12, p
+              {"mlp.down_proj.lora_dropout", 98, 110},  // + 12, p
               {"mlp.down_proj.lora_A", 82},  // the masked 12, d_a 4
               {"mlp.gate_proj.input.grad", 78, 90},
               {"mlp.up_proj.input.grad", 66},
@@ -123,7 +123,7 @@ TEST_CASE("adapters with dropout on a frozen base in bf16") {
               {"self_attn.o_proj.input.grad", 48, 56},  // + 8, d
               {"self_attn.attention", 16, 64},  // + 16; d_o, q, k, v, o, lse 36; dq, dk 12
               {"self_attn.v_proj.lora_B", 12, 20},  // + d_a 4; a 4, dv 4
-              {"self_attn.v_proj.lora_dropout", 12, 20, Phase::recompute},  // + 8, n1
+              {"self_attn.v_proj.lora_dropout", 12, 20},  // + 8, n1
               {"self_attn.v_proj.lora_A", 0}});
   check_ledger(model("llama"), strategy, 1,
                together({{{"embeddings", 8}},

@@ -113,13 +113,13 @@ TinyModel::TinyModel(models::ModelSpec spec, const models::Strategy& strategy, B
   }
   embedding_.emplace(
       worker_, settings_,
-      EmbeddingParameters{layout_.tied ? bind(tail, layout_.tail, layout_.token_table)
-                                       : bind(embedding, layout_.embedding, layout_.token_table),
-                          bind(embedding, layout_.embedding, layout_.position_table)});
+      EmbeddingParameters{layout_.tied ? attach(tail, layout_.tail, layout_.token_table)
+                                       : attach(embedding, layout_.embedding, layout_.token_table),
+                          attach(embedding, layout_.embedding, layout_.position_table)});
   add_layers(strategy_.lora);
   head_.emplace(worker_, settings_,
-                HeadParameters{bind(tail, layout_.tail, layout_.final_norm),
-                               bind(tail, layout_.tail, layout_.head)},
+                HeadParameters{attach(tail, layout_.tail, layout_.final_norm),
+                               attach(tail, layout_.tail, layout_.head)},
                 wants_.back().any());
   ids_ = int32_tensor(worker_, decisions::kIds, batch_.ids);
   targets_ = int32_tensor(worker_, decisions::kTargets, batch_.targets);
@@ -138,7 +138,7 @@ void TinyModel::add_layers(const std::optional<models::Lora>& lora) {
   bool below = embedding_->trains();
   for (std::size_t i = 0; i < layout_.layers.size(); ++i) {
     PlainStore& store = add_store(layout_.layers[i].parameters);
-    const LayerParameters parameters = bind(store, layout_.layers[i], lora);
+    const LayerParameters parameters = attach(store, layout_.layers[i], lora);
     wants_.push_back(wants_of(parameters, below));
     below = wants_.back().any();
     layers_.emplace_back(worker_, settings_, parameters, static_cast<std::int64_t>(i),

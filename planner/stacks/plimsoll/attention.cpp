@@ -112,7 +112,12 @@ std::array<TensorId, 3> LayerWriter::attention_backward(const LayerTensors& t, T
 void LayerWriter::qkv_backward(const LayerPart& layer, const Wants& wants, Ref input, TensorId d,
                                const LayerTensors& t, std::array<TensorId, 3> d_qkv) {
   const auto [dq, dk, dv] = d_qkv;
-  if (d_.position == PositionKind::rope) op(n_.rotary).update(dq).update(dk);
+  const auto wanted = [&](const NormPart& norm, const LinearPart& part) {
+    return wants.input_norm || norm.trains() || trains(part);
+  };
+  const bool wants_q = wanted(layer.q_norm, layer.q), wants_k = wanted(layer.k_norm, layer.k);
+  if (d_.position == PositionKind::rope && (wants_q || wants_k))
+    op(n_.rotary).update(wants_q ? dq : kNoTensor).update(wants_k ? dk : kNoTensor);
   const auto through_norm = [&](const NormNames& names, const NormPart& part,
                                 const LinearPart& linear, TensorId in, TensorId statistics,
                                 TensorId dx) {
@@ -124,7 +129,7 @@ void LayerWriter::qkv_backward(const LayerPart& layer, const Wants& wants, Ref i
   through_norm(n_.k_norm, layer.k_norm, layer.k, t.k_in, t.k_statistics, dk);
   through_norm(n_.q_norm, layer.q_norm, layer.q, t.q_in, t.q_statistics, dq);
   TensorId n1 = t.n1;
-  if (!keeps_.norm_outputs &&
+  if (!keeps_.norm_outputs && wants.input_norm &&
       (reads_input(layer.q) || reads_input(layer.k) || reads_input(layer.v)))
     n1 = norm_again(n_.input_norm, input, t.statistics1);
   struct Projection {

@@ -67,14 +67,17 @@ void LayerWriter::mlp(const LayerPart& layer, const Wants& wants, TensorId outpu
   const bool gated = d_.mlp == MlpKind::swiglu;
   if (gated) t.gate = product(n_.gate, layer.gate, t.n2, kNoTensor, t.gate_a);
   t.up = product(n_.up, layer.up, t.n2, kNoTensor, t.up_a);
-  if (last && layer.down.lora_rank == 0) return;
+  // Without gradients of gate and up, down_proj's weight gradient needs p alone.
+  const bool saves_product = wants.any && !wants.hidden && reads_input(layer.down);
+  if (last && layer.down.lora_rank == 0 && !saves_product) return;
   TensorId p = gated ? t.gate : t.up;
-  if (wants.hidden || (wants.any && reads_input(layer.down))) {
+  if (wants.hidden) {
     p = make(n_.product, d_.ffn);
     op(n_.activation).read(t.gate).read(t.up).write(p);
   } else {
     op(n_.activation).update(p).read(gated ? t.up : kNoTensor);
   }
+  if (saves_product) t.product = p;
   if (last) {
     t.down_a = adapter_a(n_.down, layer.down, p);
     return;
@@ -100,14 +103,14 @@ void LayerWriter::mlp_backward(const LayerPart& layer, const Wants& wants, Tenso
     input_gradient(n_.down, layer.down, d_out, d_a, p);
     op(n_.activation).update(p).update(t.gate).update(t.up);
   } else if (reads_input(layer.down)) {
-    p = temporary(n_.product, d_.ffn);
-    op(n_.activation).read(t.gate).read(t.up).write(p);
+    p = t.product;
   }
   weight_gradient(n_.down, layer.down, p, d_out, d_a);
   if (!wants.hidden) return;
   const bool reads_norm = reads_input(layer.gate) || reads_input(layer.up);
   TensorId n2 = t.n2;
-  if (reads_norm && !keeps_.norm_outputs) n2 = norm_again(n_.post_norm, {t.middle}, t.statistics2);
+  if (reads_norm && !keeps_.norm_outputs && wants.post_norm)
+    n2 = norm_again(n_.post_norm, {t.middle}, t.statistics2);
   const bool gated = d_.mlp == MlpKind::swiglu;
   TensorId gate_d_a = kNoTensor;
   if (gated) {
@@ -130,6 +133,7 @@ void LayerWriter::forward(Phase phase, const LayerPart& layer, const Wants& want
                           TensorId output, bool last_of_checkpoint, LayerTensors& t) {
   phase_ = phase;
   t = {};
+  if (last_of_checkpoint && !wants.hidden && !reads_input(layer.down)) return;
   const std::int64_t columns = d_.norm == NormKind::layer_norm ? 2 : 1;
   if (wants.input_norm) t.statistics1 = make_statistics(n_.input_norm.statistics, columns);
   t.n1 = norm(n_.input_norm, input, d_.hidden, t.statistics1);

@@ -59,7 +59,7 @@ struct LayerTensors {
   TensorId q_statistics = kNoTensor, k_statistics = kNoTensor;
   TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;  // GPT-2: q holds all three
   TensorId attention = kNoTensor, logsumexp = kNoTensor, probabilities = kNoTensor;
-  TensorId middle = kNoTensor, gate = kNoTensor, up = kNoTensor;
+  TensorId middle = kNoTensor, gate = kNoTensor, up = kNoTensor, product = kNoTensor;
   // x · A of each adapter.
   TensorId q_a = kNoTensor, k_a = kNoTensor, v_a = kNoTensor, o_a = kNoTensor, gate_a = kNoTensor,
            up_a = kNoTensor, down_a = kNoTensor;

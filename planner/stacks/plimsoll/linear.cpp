@@ -57,9 +57,8 @@ void LayerWriter::input_gradient(const LinearNames& names, const LinearPart& par
     op(names.adapter_input_grad).read(d_a).update(d_in);
     return;
   }
-  const TensorId dropped = temporary(names.adapter_input, part.in);
-  op(names.adapter_input_grad).read(d_a).write(dropped);
-  op(names.adapter_dropout).read(dropped).update(d_in);
+  const TensorId whole = temporary(names.adapter_input_grad, part.in);  // masked while it is added
+  op(names.adapter_input_grad).read(d_a).write(whole).update(d_in);
 }
 
 }  // namespace plimsoll::planner::own

@@ -23,22 +23,23 @@ Bytes flash_backward(const models::Decoder& d, Tokens tokens, DType compute) {
   return group * std::min(groups, fit);
 }
 
-// One fp64 for each chunk of the largest tensor and one for each tensor.
-Bytes norms(std::int64_t largest, std::int64_t tensors) {
-  const std::int64_t chunks = ceil_divide(largest, decisions::kNormChunk);
+// One fp64 for each chunk of each tensor, and one for each tensor.
+Bytes norms(std::int64_t chunks, std::int64_t tensors) {
   return storage(Count(checked_add(chunks, tensors)), decisions::kNorms);
 }
 
 }  // namespace
 
 Bytes StepWriter::workspace() const {
-  Bytes most = decisions::product_workspace(strategy_.device, regime_.compute);
+  const Bytes product = decisions::product_workspace(strategy_.device, regime_.compute);
+  Bytes most = product;
   const auto need = [&](Bytes bytes) { most = std::max(most, bytes); };
-  std::int64_t largest = 0, tensors = 0;
+  std::int64_t chunks = 0, tensors = 0;
   const auto count = [&](const std::vector<Parameter>& parameters, std::int64_t copies) {
     for (const Parameter& p : parameters) {
       if (!p.trainable) continue;
-      largest = std::max(largest, p.elements);
+      chunks = checked_add(
+          chunks, checked_multiply(copies, ceil_divide(p.elements, decisions::kNormChunk)));
       tensors += copies;
     }
   };
@@ -51,7 +52,8 @@ Bytes StepWriter::workspace() const {
     if (part.bias && part.train_bias)
       need(fp32(checked_multiply(decisions::kPartialRows, part.out)));
     if (part.lora_rank > 0 && regime_.adapters.weight != regime_.compute)
-      need(storage(Count(checked_multiply(part.lora_rank, part.in + part.out)), regime_.compute));
+      need(product + storage(Count(checked_multiply(part.lora_rank, std::max(part.in, part.out))),
+                             regime_.compute));
   };
   count(parts_.embedding, 1);
   count(parts_.tail, 1);
@@ -65,7 +67,7 @@ Bytes StepWriter::workspace() const {
       need(flash_backward(d_, tokens_, regime_.compute));
   }
   if (parts_.train_embedding) need(layer_.bytes(4, decisions::kTokenIds));
-  need(norms(largest, tensors));
+  need(norms(chunks, tensors));
   return most;
 }
 
