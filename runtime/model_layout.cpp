@@ -172,32 +172,32 @@ ModelLayout layout_of(const ModelSpec& model, const models::Strategy& strategy) 
   return layout;
 }
 
-Parameter bind(ParameterStore& store, const std::vector<ModelParameter>& list, Slot slot) {
+Parameter attach(ParameterStore& store, const std::vector<ModelParameter>& list, Slot slot) {
   return slot ? Parameter(store, *slot, list[*slot].trained) : Parameter();
 }
 
-NormParameters bind(ParameterStore& store, const std::vector<ModelParameter>& list,
-                    const NormSlots& slots) {
-  NormParameters norm{bind(store, list, slots.weight), bind(store, list, slots.bias), 0};
+NormParameters attach(ParameterStore& store, const std::vector<ModelParameter>& list,
+                      const NormSlots& slots) {
+  NormParameters norm{attach(store, list, slots.weight), attach(store, list, slots.bias), 0};
   if (slots.weight) norm.width = list[*slots.weight].shape[0];
   return norm;
 }
 
 namespace {
 
-LinearParameters bind_linear(ParameterStore& store, const std::vector<ModelParameter>& list,
-                             const LinearSlots& slots, const std::optional<models::Lora>& lora) {
+LinearParameters attach_linear(ParameterStore& store, const std::vector<ModelParameter>& list,
+                               const LinearSlots& slots, const std::optional<models::Lora>& lora) {
   LinearParameters linear;
   if (!slots.weight) return linear;
-  linear.weight = bind(store, list, slots.weight);
-  linear.bias = bind(store, list, slots.bias);
+  linear.weight = attach(store, list, slots.weight);
+  linear.bias = attach(store, list, slots.bias);
   linear.transposed = slots.transposed;
   const Extents& shape = list[*slots.weight].shape;
   linear.out = shape[slots.transposed ? 1 : 0];
   linear.in = shape[slots.transposed ? 0 : 1];
   if (!slots.lora_a || !lora) return linear;
-  linear.lora_a = bind(store, list, slots.lora_a);
-  linear.lora_b = bind(store, list, slots.lora_b);
+  linear.lora_a = attach(store, list, slots.lora_a);
+  linear.lora_b = attach(store, list, slots.lora_b);
   linear.lora_rank = list[*slots.lora_a].shape[0];
   linear.lora_scale = static_cast<float>(lora->alpha / static_cast<double>(linear.lora_rank));
   linear.lora_dropout = static_cast<float>(lora->dropout);
@@ -206,12 +206,12 @@ LinearParameters bind_linear(ParameterStore& store, const std::vector<ModelParam
 
 }  // namespace
 
-LayerParameters bind(ParameterStore& store, const LayerLayout& layer,
-                     const std::optional<models::Lora>& lora) {
+LayerParameters attach(ParameterStore& store, const LayerLayout& layer,
+                       const std::optional<models::Lora>& lora) {
   LayerParameters bound;
-  const auto norm = [&](const NormSlots& slots) { return bind(store, layer.parameters, slots); };
+  const auto norm = [&](const NormSlots& slots) { return attach(store, layer.parameters, slots); };
   const auto linear = [&](const LinearSlots& slots) {
-    return bind_linear(store, layer.parameters, slots, lora);
+    return attach_linear(store, layer.parameters, slots, lora);
   };
   const LayerSlots& s = layer.slots;
   bound.input_norm = norm(s.input_norm);
@@ -228,8 +228,8 @@ LayerParameters bind(ParameterStore& store, const LayerLayout& layer,
   return bound;
 }
 
-LinearParameters bind_head(ParameterStore& store, const ModelLayout& layout) {
-  return bind_linear(store, layout.tail, {.weight = layout.head}, std::nullopt);
+LinearParameters attach_head(ParameterStore& store, const ModelLayout& layout) {
+  return attach_linear(store, layout.tail, {.weight = layout.head}, std::nullopt);
 }
 
 }  // namespace plimsoll::runtime

@@ -56,12 +56,12 @@ struct ModelLayout {
 ModelLayout layout_of(const models::ModelSpec& model, const models::Strategy& strategy);
 
 // The parameters of a module, out of the store of its unit.
-Parameter bind(ParameterStore& store, const std::vector<ModelParameter>& list, Slot slot);
-NormParameters bind(ParameterStore& store, const std::vector<ModelParameter>& list,
-                    const NormSlots& slots);
-LayerParameters bind(ParameterStore& store, const LayerLayout& layer,
-                     const std::optional<models::Lora>& lora);
+Parameter attach(ParameterStore& store, const std::vector<ModelParameter>& list, Slot slot);
+NormParameters attach(ParameterStore& store, const std::vector<ModelParameter>& list,
+                      const NormSlots& slots);
+LayerParameters attach(ParameterStore& store, const LayerLayout& layer,
+                       const std::optional<models::Lora>& lora);
 // The head as a product.
-LinearParameters bind_head(ParameterStore& store, const ModelLayout& layout);
+LinearParameters attach_head(ParameterStore& store, const ModelLayout& layout);
 
 }  // namespace plimsoll::runtime

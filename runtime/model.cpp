@@ -1,0 +1,335 @@
+#include "runtime/model.h"
+
+#include <algorithm>
+
+#include "models/decisions/unit_names.h"
+
+namespace plimsoll::runtime {
+
+namespace decisions = models::decisions;
+using shard::Unit;
+
+namespace {
+
+ModelSettings settings_of(const models::Decoder& decoder, const models::Numerics& numerics,
+                          const models::Strategy& strategy) {
+  ModelSettings settings;
+  settings.decoder = decoder;
+  settings.norm_eps = static_cast<float>(numerics.norm_eps);
+  if (numerics.rotary)
+    settings.rotary = {numerics.rotary->theta, numerics.rotary->factor, numerics.rotary->low_factor,
+                       numerics.rotary->high_factor, numerics.rotary->original_positions};
+  settings.attention_scale = static_cast<float>(numerics.attention_scale);
+  settings.activation = activation_of(decoder.mlp);
+  settings.keeps = decisions::keeps_of(strategy.recompute.kind);
+  settings.attention = strategy.attention;
+  settings.loss = strategy.loss;
+  return settings;
+}
+
+std::vector<shard::UnitParameter> unit_parameters(const std::vector<ModelParameter>& parameters) {
+  std::vector<shard::UnitParameter> list;
+  for (const ModelParameter& p : parameters)
+    list.push_back({p.name, p.shape, p.trained, p.adapter});
+  return list;
+}
+
+std::string layer_prefix(std::size_t layer) {
+  return "layers." + std::to_string(layer) + ".";
+}
+
+}  // namespace
+
+// Making the model --------------------------------------------------------------------------------
+
+Model::Model(Worker& worker, const models::ModelSpec& model, const models::Numerics& numerics,
+             const models::Strategy& strategy, const shard::Group& group)
+    : worker_(worker), strategy_(strategy), group_(group), layout_(layout_of(model, strategy)) {
+  settings_ = settings_of(*model.decoder, numerics, strategy);
+  recomputes_ = decisions::recomputes_layers(strategy.recompute.kind);
+  std::int64_t first_element = 0;
+  const auto make = [&](const decisions::UnitNames& names, std::string prefix,
+                        const std::vector<ModelParameter>& parameters) {
+    const std::vector<shard::UnitParameter> list = unit_parameters(parameters);
+    auto unit =
+        std::make_unique<Unit>(worker_, group_, names, std::move(prefix), list, first_element);
+    first_element += unit->layout().trained_elements();
+    unit->allocate();
+    if (unit->trains()) trained_.push_back(unit.get());
+    return unit;
+  };
+  embedding_unit_ = make(decisions::kEmbeddingUnit, "", layout_.embedding);
+  for (std::size_t i = 0; i < layout_.layers.size(); ++i)
+    layer_units_.push_back(
+        make(decisions::kLayerUnit, layer_prefix(i), layout_.layers[i].parameters));
+  tail_unit_ = make(decisions::kTailUnit, "", layout_.tail);
+  allocate_rotary_table();
+  Unit& tail = *tail_unit_;
+  EmbeddingParameters tables;
+  tables.tokens = layout_.tied ? attach(tail, layout_.tail, layout_.token_table)
+                               : attach(*embedding_unit_, layout_.embedding, layout_.token_table);
+  tables.positions = attach(*embedding_unit_, layout_.embedding, layout_.position_table);
+  embedding_ = std::make_unique<Embedding>(worker_, settings_, tables);
+  find_wants();
+  layers_.reserve(layer_units_.size());
+  for (std::size_t i = 0; i < layer_units_.size(); ++i)
+    layers_.emplace_back(worker_, settings_,
+                         attach(*layer_units_[i], layout_.layers[i], strategy.lora),
+                         static_cast<std::int64_t>(i), std::as_const(rotary_table_).view());
+  const bool below = layers_.empty() ? layout_.trains_embedding() : wants_.back().any();
+  head_ = std::make_unique<Head>(worker_, settings_,
+                                 HeadParameters{attach(tail, layout_.tail, layout_.final_norm),
+                                                attach(tail, layout_.tail, layout_.head)},
+                                 below);
+  find_checkpoints(strategy.recompute);
+  list_uses();
+  if (!trained_.empty()) last_reduced_ = trained_.front();
+  if (layout_.tied && tail.trains()) last_reduced_ = &tail;
+  inputs_.resize(layers_.size());
+  saved_.resize(layers_.size());
+}
+
+void Model::allocate_rotary_table() {
+  if (!settings_.rotates()) return;
+  worker_.prefix.clear();
+  rotary_table_ =
+      worker_.memory.allocate(decisions::kRotaryTable, Category::workspace, decisions::kStatistics,
+                              {2, worker_.length, settings_.decoder.head_dim / 2});
+  worker_.kernels.rotary_table(settings_.rotary, rotary_table_.view());
+}
+
+void Model::find_wants() {
+  bool below = layout_.trains_embedding();
+  for (std::size_t i = 0; i < layout_.layers.size(); ++i) {
+    below_.push_back(below);
+    wants_.push_back(wants_of(attach(*layer_units_[i], layout_.layers[i], strategy_.lora), below));
+    below = below || layout_.layers[i].trains();
+  }
+}
+
+// Counted anew where a layer is trained differently from the one before it.
+void Model::find_checkpoints(const models::Recompute& recompute) {
+  const auto alike = [&](std::size_t a, std::size_t b) {
+    const auto& left = layout_.layers[a].parameters;
+    const auto& right = layout_.layers[b].parameters;
+    return below_[a] == below_[b] &&
+           std::equal(left.begin(), left.end(), right.begin(), right.end(),
+                      [](const ModelParameter& p, const ModelParameter& q) {
+                        return p.shape == q.shape && p.trained == q.trained &&
+                               p.adapter == q.adapter;
+                      });
+  };
+  for (std::size_t first = 0; first < layers_.size();) {
+    std::size_t end = first + 1;
+    while (end < layers_.size() && alike(first, end)) ++end;
+    const auto k = static_cast<std::size_t>(decisions::layers_per_checkpoint(
+        recomputes_ ? recompute : models::Recompute{}, static_cast<std::int64_t>(end - first)));
+    for (; first < end; first += std::min(k, end - first))
+      checkpoints_.push_back({first, std::min(k, end - first)});
+  }
+}
+
+// Which unit is used after which in a micro-batch; two uses that follow one another are one.
+void Model::list_uses() {
+  uses_ = {embedding_unit_.get()};
+  for (const auto& unit : layer_units_) uses_.push_back(unit.get());
+  uses_.push_back(tail_unit_.get());
+  for (auto at = checkpoints_.rbegin(); at != checkpoints_.rend(); ++at) {
+    if (!wants_[at->first].any()) break;
+    const auto use = [&](std::size_t layer) {
+      if (uses_.back() != layer_units_[layer].get()) uses_.push_back(layer_units_[layer].get());
+    };
+    if (recomputes_)
+      for (std::size_t i = 0; i < at->count; ++i) use(at->first + i);
+    for (std::size_t i = at->count; i-- > 0;) use(at->first + i);
+  }
+}
+
+void Model::load(const ReadParameter& read) {
+  const auto load = [&](Unit& unit, const std::vector<ModelParameter>& parameters) {
+    unit.load([&](std::size_t index, std::int64_t first, std::span<float> to) {
+      read(parameters[index], first, to);
+    });
+  };
+  load(*embedding_unit_, layout_.embedding);
+  for (std::size_t i = 0; i < layer_units_.size(); ++i)
+    load(*layer_units_[i], layout_.layers[i].parameters);
+  load(*tail_unit_, layout_.tail);
+}
+
+std::vector<Model::Values> Model::whole(shard::State state) {
+  std::vector<Values> all;
+  const auto add = [&](Unit& unit, const std::vector<ModelParameter>& parameters) {
+    std::vector<std::vector<float>> values = unit.whole(state);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (!values[i].empty()) all.push_back({&parameters[i], std::move(values[i])});
+  };
+  add(*embedding_unit_, layout_.embedding);
+  for (std::size_t i = 0; i < layer_units_.size(); ++i)
+    add(*layer_units_[i], layout_.layers[i].parameters);
+  add(*tail_unit_, layout_.tail);
+  return all;
+}
+
+Bytes Model::workspace() const {
+  Bytes most = std::max(embedding_->workspace(), head_->workspace());
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    most = std::max(most, layers_[i].workspace(wants_[i]));
+  return std::max(most, gradient_norm_workspace(trained_));
+}
+
+// Moving parameters and gradients -----------------------------------------------------------------
+
+void Model::begin_use(Unit& unit, Phase phase) {
+  worker_.prefix = unit.prefix();
+  worker_.phase = phase;
+  if (!unit.gathers()) return;
+  check(use_ < uses_.size() && uses_[use_] == &unit, ErrorKind::internal,
+        "units are used in the order in which they are gathered");
+  Op op(worker_, unit.names().gather, phase);
+  if (++use_ < uses_.size()) uses_[use_]->start_gather(op);
+}
+
+void Model::end_use(Unit& unit, Phase phase) {
+  if (!unit.gathers()) return;
+  worker_.prefix = unit.prefix();
+  Op op(worker_, unit.names().free, phase);
+  unit.free_gathered(op);
+}
+
+// What the first use of the step reads.
+void Model::first_gather() {
+  use_ = 0;
+  worker_.prefix.clear();
+  worker_.phase = Phase::forward;
+  if (!embedding_unit_->gathers()) return;
+  Op op(worker_, decisions::kFirstGather, Phase::forward);
+  if (layout_.tied) tail_unit_->start_gather(op);
+  embedding_unit_->start_gather(op);
+}
+
+// The unit's backward is done.
+void Model::reduce(Unit& unit) {
+  if (!unit.trains() || !unit.reduces()) return;
+  worker_.prefix = unit.prefix();
+  if (unit.holds()) {
+    Op op(worker_, unit.names().reduced, Phase::backward);
+    if (reducing_ != nullptr) reducing_->take_reduced(op);
+    reducing_ = &unit;
+  }
+  Op op(worker_, unit.names().reduce, Phase::backward);
+  unit.start_reduce(op);
+  if (unit.holds()) return;
+  in_place_.push_back(&unit);
+  if (&unit != last_reduced_) return;
+  for (Unit* pending : in_place_) pending->take_reduced(op);
+  in_place_.clear();
+}
+
+void Model::end_reductions() {
+  if (reducing_ == nullptr) return;
+  worker_.prefix.clear();
+  Op op(worker_, decisions::kLastReduced, Phase::backward);
+  reducing_->take_reduced(op);
+  reducing_ = nullptr;
+}
+
+// A micro-batch -----------------------------------------------------------------------------------
+
+Tensor Model::forward_layers(Tensor x) {
+  const Wants nothing;
+  for (const Checkpoint& checkpoint : checkpoints_) {
+    for (std::size_t i = checkpoint.first; i < checkpoint.first + checkpoint.count; ++i) {
+      Unit& unit = *layer_units_[i];
+      begin_use(unit, Phase::forward);
+      const bool keeps =
+          recomputes_ ? i == checkpoint.first && wants_[i].saves() : wants_[i].reads_input();
+      Tensor out =
+          layers_[i].forward(x, !keeps, recomputes_ ? nothing : wants_[i], false, saved_[i]);
+      if (keeps) inputs_[i] = std::move(x);
+      x = std::move(out);
+      end_use(unit, Phase::forward);
+    }
+  }
+  return x;
+}
+
+// A checkpoint's layers from its input, up to the last value that backward reads.
+void Model::recompute(const Checkpoint& checkpoint) {
+  const std::size_t end = checkpoint.first + checkpoint.count;
+  for (std::size_t i = checkpoint.first; i < end; ++i) {
+    const bool last = i + 1 == end;
+    begin_use(*layer_units_[i], Phase::recompute);
+    Tensor out =
+        layers_[i].forward(inputs_[i], !wants_[i].reads_input(), wants_[i], last, saved_[i]);
+    if (last) break;
+    end_use(*layer_units_[i], Phase::recompute);
+    inputs_[i + 1] = std::move(out);
+  }
+}
+
+void Model::backward_layer(std::size_t layer, Tensor& d) {
+  Unit& unit = *layer_units_[layer];
+  worker_.prefix = unit.prefix();
+  worker_.phase = Phase::backward;
+  layers_[layer].backward(std::move(inputs_[layer]), d, std::move(saved_[layer]), wants_[layer]);
+  end_use(unit, Phase::backward);
+  reduce(unit);
+}
+
+void Model::backward_layers(Tensor& d) {
+  for (auto at = checkpoints_.rbegin(); at != checkpoints_.rend(); ++at) {
+    if (!wants_[at->first].any()) return;  // nothing trained from here on down
+    if (recomputes_) recompute(*at);
+    for (std::size_t i = at->count; i-- > 0;) {
+      if (!recomputes_ || i + 1 < at->count)
+        begin_use(*layer_units_[at->first + i], Phase::backward);
+      backward_layer(at->first + i, d);
+    }
+  }
+}
+
+void Model::train(const MicroBatch& batch, TensorView loss) {
+  for (Unit* unit : trained_) unit->begin_micro_batch(batch.index, batch.count);
+  first_gather();
+  begin_use(*embedding_unit_, Phase::forward);
+  Tensor x = embedding_->forward(batch.ids);
+  if (embedding_unit_->gathers()) {
+    Op op(worker_, embedding_unit_->names().free, Phase::forward);
+    embedding_unit_->free_gathered(op);
+    if (layout_.tied) tail_unit_->free_gathered(op);
+  }
+  x = forward_layers(std::move(x));
+  worker_.prefix.clear();
+  worker_.phase = Phase::forward;
+  head_->forward(std::move(x), batch.targets, batch.factors, loss);
+  if (!layers_.empty()) begin_use(*tail_unit_, Phase::backward);
+  worker_.phase = Phase::backward;
+  Tensor d = head_->backward(batch.targets);
+  end_use(*tail_unit_, Phase::backward);
+  if (!layout_.tied) reduce(*tail_unit_);
+  backward_layers(d);
+  worker_.prefix.clear();
+  worker_.phase = Phase::backward;
+  if (embedding_->trains()) embedding_->backward(batch.ids, std::move(d));
+  reduce(*embedding_unit_);
+  if (layout_.tied) reduce(*tail_unit_);
+  end_reductions();
+}
+
+Tensor Model::logits(ConstTensorView ids) {
+  check(!embedding_unit_->gathers(), ErrorKind::internal, "logits of whole parameters");
+  const Wants nothing;
+  worker_.prefix.clear();
+  worker_.phase = Phase::forward;
+  Tensor x = embedding_->forward(ids);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    worker_.prefix = layer_prefix(i);
+    LayerSaved saved;
+    x = layers_[i].forward(x, true, nothing, false, saved);
+  }
+  worker_.prefix.clear();
+  return head_->logits(x);
+}
+
+}  // namespace plimsoll::runtime

@@ -1,0 +1,104 @@
+// A model on one rank: its units, its modules, and one micro-batch through them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "models/numerics.h"
+#include "runtime/model_layout.h"
+#include "runtime/modules/embedding.h"
+#include "runtime/modules/head.h"
+#include "runtime/modules/layer.h"
+#include "runtime/shard/unit.h"
+
+namespace plimsoll::runtime {
+
+// Values of a parameter, by its name in the checkpoint, from element `first` of `shape` on.
+using ReadParameter =
+    std::function<void(const ModelParameter& parameter, std::int64_t first, std::span<float> to)>;
+
+struct MicroBatch {
+  ConstTensorView ids, targets;  // int32 [T]
+  std::int64_t index = 0, count = 1;  // in this step
+  LossFactors factors;
+};
+
+class Model {
+ public:
+  // Allocates parameters and optimizer states.
+  Model(Worker& worker, const models::ModelSpec& model, const models::Numerics& numerics,
+        const models::Strategy& strategy, const shard::Group& group);
+
+  void load(const ReadParameter& read);
+  // Of each parameter, whole; what has no such state is left out. All ranks call it together.
+  struct Values {
+    const ModelParameter* parameter = nullptr;
+    std::vector<float> values;
+  };
+  std::vector<Values> whole(shard::State state);
+
+  // What the ops of all modules need at most.
+  Bytes workspace() const;
+
+  // Forward and backward; `loss` fp64 [1] is added to.
+  void train(const MicroBatch& batch, TensorView loss);
+  // The stream's logits alone.
+  Tensor logits(ConstTensorView ids);
+
+  // In forward order, those with something trained.
+  std::span<shard::Unit* const> trained_units() const { return trained_; }
+
+ private:
+  // Consecutive layers that are made again together; without recomputation each is alone.
+  struct Checkpoint {
+    std::size_t first = 0, count = 1;
+  };
+  void allocate_rotary_table();
+  void find_wants();
+  void find_checkpoints(const models::Recompute& recompute);
+  void list_uses();
+
+  // The use of a unit begins: what the next use reads is gathered.
+  void begin_use(shard::Unit& unit, Phase phase);
+  void end_use(shard::Unit& unit, Phase phase);
+  void reduce(shard::Unit& unit);
+  void first_gather();
+  void end_reductions();
+
+  Tensor forward_layers(Tensor x);
+  void recompute(const Checkpoint& checkpoint);
+  void backward_layer(std::size_t layer, Tensor& d);
+  void backward_layers(Tensor& d);
+
+  Worker& worker_;
+  ModelSettings settings_;
+  models::Strategy strategy_;
+  shard::Group group_;
+  ModelLayout layout_;
+  std::unique_ptr<shard::Unit> embedding_unit_, tail_unit_;
+  std::vector<std::unique_ptr<shard::Unit>> layer_units_;
+  std::vector<shard::Unit*> trained_;
+  Tensor rotary_table_;
+  std::unique_ptr<Embedding> embedding_;
+  std::vector<Layer> layers_;
+  std::vector<Wants> wants_;
+  std::vector<char> below_;  // something below the layer is trained
+  std::unique_ptr<Head> head_;
+  std::vector<Checkpoint> checkpoints_;
+  bool recomputes_ = false;
+
+  // One micro-batch.
+  std::vector<shard::Unit*> uses_;  // in order, one after the other where it is the same unit
+  std::size_t use_ = 0;
+  shard::Unit* reducing_ = nullptr;  // whose gradients are held while they are reduced
+  std::vector<shard::Unit*> in_place_;  // reductions to wait for
+  const shard::Unit* last_reduced_ = nullptr;  // the last unit whose backward is done
+  std::vector<Tensor> inputs_;  // of layers, where backward or recomputation reads them
+  std::vector<LayerSaved> saved_;
+};
+
+}  // namespace plimsoll::runtime

@@ -1,0 +1,185 @@
+#include "runtime/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "models/decisions/sharding.h"
+#include "models/decisions/step.h"
+#include "models/decisions/unit_names.h"
+
+namespace plimsoll::runtime {
+
+namespace decisions = models::decisions;
+
+namespace {
+
+shard::Group group_of(const TrainerOptions& options, comm::Communicator& shards,
+                      comm::Communicator& replicas) {
+  shard::Group group;
+  group.sharding = decisions::sharding_of(options.strategy);
+  group.moment = decisions::reduce_moment(group.sharding.stage, options.deterministic);
+  group.bucket_cap = options.strategy.data.bucket_cap;
+  group.shards = &shards;
+  group.replicas = &replicas;
+  group.optimizer = options.strategy.optimizer;
+  return group;
+}
+
+}  // namespace
+
+Trainer::Trainer(const models::ModelSpec& model, const models::Numerics& numerics,
+                 const TrainerOptions& options, Device& device, comm::Communicator& world)
+    : options_(options), world_(world) {
+  const models::Strategy& strategy = options.strategy;
+  check(world.size() == strategy.gpus, ErrorKind::bad_input, [&] {
+    return "the plan is for " + std::to_string(strategy.gpus) + " ranks, and there are " +
+           std::to_string(world.size());
+  });
+  const auto shards = static_cast<int>(decisions::sharding_of(strategy).shards);
+  shards_ = world.split(world.rank() / shards);
+  replicas_ = world.split(world.rank() % shards);
+  worker_ = std::make_unique<Worker>(device, world.rank(), options.memory);
+  Worker& worker = *worker_;
+  worker.regime = decisions::regime_of(strategy);
+  worker.sequences = options.batch.micro_batch;
+  worker.length = options.batch.seq_len;
+  worker.seed = options.seed;
+  model_ = std::make_unique<Model>(worker, model, numerics, strategy,
+                                   group_of(options, *shards_, *replicas_));
+  worker.prefix.clear();
+  const auto tokens = [&](const char* name) {
+    return worker.memory.allocate(name, Category::activations, decisions::kTokenIds,
+                                  {worker.tokens()});
+  };
+  ids_ = tokens(decisions::kIds);
+  targets_ = tokens(decisions::kTargets);
+  worker.workspace = worker.memory.allocate(decisions::kWorkspace, Category::workspace,
+                                            DType::uint8, {model_->workspace().value()});
+  scalar_block_ = worker.memory.allocate(decisions::kScalarBlock, Category::workspace, DType::uint8,
+                                         {decisions::kScalars.value()});
+  scalars_ = std::make_unique<Scalars>(scalar_block_.view());
+  scaler_ = std::make_unique<LossScaler>(worker.regime.loss_scaling, options.loss_scaler);
+}
+
+Trainer::~Trainer() = default;
+
+// The step's tokens; how many of all ranks' count in the loss.
+std::int64_t Trainer::read_batches(const Tokens& tokens) {
+  batches_.resize(static_cast<std::size_t>(options_.batch.grad_accum));
+  std::int64_t counted = 0;
+  for (std::size_t micro = 0; micro < batches_.size(); ++micro) {
+    HostBatch& batch = batches_[micro];
+    batch.ids.resize(static_cast<std::size_t>(worker_->tokens()));
+    batch.targets.resize(batch.ids.size());
+    tokens(step_, static_cast<std::int64_t>(micro), batch.ids, batch.targets);
+    counted += std::count_if(batch.targets.begin(), batch.targets.end(),
+                             [](std::int32_t id) { return id != kernels::kIgnoreIndex; });
+  }
+  double all = 0;
+  for (const double ranks : world_.gather(static_cast<double>(counted))) all += ranks;
+  return static_cast<std::int64_t>(all);
+}
+
+void Trainer::place(const HostBatch& batch) {
+  worker_->device.copy_in(ids_.view().data, batch.ids.data(), ids_.bytes());
+  worker_->device.copy_in(targets_.view().data, batch.targets.data(), targets_.bytes());
+}
+
+void Trainer::optimize(float learning_rate) {
+  Worker& worker = *worker_;
+  worker.prefix.clear();
+  worker.phase = Phase::optimizer;
+  {
+    Op op(worker, decisions::kGradientNorm);
+    gradient_norm(worker, model_->trained_units(), *shards_, options_.optimizer.max_norm,
+                  static_cast<float>(scaler_->scale()), *scalars_);
+  }
+  OptimizerStep step{.options = options_.optimizer,
+                     .learning_rate = learning_rate,
+                     .number = taken_ + 1,
+                     .factor = scalars_->factor(),
+                     .overflow = scalars_->overflow()};
+  for (shard::Unit* unit : model_->trained_units()) {
+    worker.prefix = unit->prefix();
+    {
+      Op op(worker, unit->names().step);
+      unit->step(op, step);
+    }
+    if (!unit->gathers_stepped()) continue;
+    Op op(worker, unit->names().gather_stepped);
+    unit->gather_stepped(op);
+  }
+}
+
+// Loss, norm and overflow, read back; the scale of the next step's loss.
+void Trainer::read_scalars(bool optimizes, StepResult& result) {
+  const auto read = [&](auto& value, TensorView from) {
+    worker_->device.copy_out(&value, from.data, storage(Count(1), from.dtype));
+  };
+  double loss = 0;
+  read(loss, scalars_->loss());
+  for (const double ranks : world_.gather(loss)) result.loss += ranks;
+  result.loss_scale = scaler_->scale();
+  if (!optimizes) return;
+  float norm = 0;
+  std::int32_t overflow = 0;
+  read(norm, scalars_->norm());
+  read(overflow, scalars_->overflow());
+  result.grad_norm = norm;
+  result.skipped = overflow != 0;
+  if (!result.skipped) ++taken_;
+  scaler_->update(result.skipped);
+}
+
+StepResult Trainer::run(const Tokens& tokens, float learning_rate, bool optimizes) {
+  using Clock = std::chrono::steady_clock;
+  Worker& worker = *worker_;
+  const std::int64_t counted = read_batches(tokens);
+  StepResult result;
+  result.tokens =
+      checked_multiply(checked_multiply(worker.tokens(), options_.batch.grad_accum), world_.size());
+  const double mean = counted > 0 ? 1 / static_cast<double>(counted) : 0;
+  const LossFactors factors{static_cast<float>(mean * scaler_->scale()), mean};
+  worker.step = static_cast<std::uint32_t>(step_);
+  worker.device.synchronize();
+  const Clock::time_point begin = Clock::now();
+  worker.memory.ledger().begin_step();
+  worker.device.fill_bytes(scalars_->loss().data, 0, storage(Count(1), DType::fp64));
+  for (std::int64_t micro = 0; micro < options_.batch.grad_accum; ++micro) {
+    place(batches_[static_cast<std::size_t>(micro)]);
+    worker.first_sequence = (micro * world_.size() + world_.rank()) * worker.sequences;
+    model_->train({std::as_const(ids_).view(), std::as_const(targets_).view(), micro,
+                   options_.batch.grad_accum, factors},
+                  scalars_->loss());
+  }
+  if (optimizes) optimize(learning_rate);
+  worker.device.synchronize();
+  result.memory = worker.memory.ledger().end_step();
+  read_scalars(optimizes, result);
+  result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  ++step_;
+  return result;
+}
+
+StepResult Trainer::step(const Tokens& tokens, float learning_rate) {
+  return run(tokens, learning_rate, true);
+}
+
+StepResult Trainer::gradients_only(const Tokens& tokens) {
+  return run(tokens, 0, false);
+}
+
+std::vector<float> Trainer::logits(std::span<const std::int32_t> ids) {
+  check(ids.size() == static_cast<std::size_t>(worker_->tokens()), ErrorKind::bad_input,
+        "logits of one micro-batch");
+  worker_->device.copy_in(ids_.view().data, ids.data(), ids_.bytes());
+  Tensor logits = model_->logits(std::as_const(ids_).view());
+  const std::int64_t elements = logits.view().elements();
+  Tensor wide = worker_->memory.allocate("logits.fp32", Category::logits, DType::fp32, {elements});
+  worker_->kernels.cast(logits.view().as({elements}), wide.view());
+  std::vector<float> values(static_cast<std::size_t>(elements));
+  worker_->device.copy_out(values.data(), wide.view().data, wide.bytes());
+  return values;
+}
+
+}  // namespace plimsoll::runtime

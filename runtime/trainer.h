@@ -1,0 +1,86 @@
+// Trains a model on one rank, in the order of models/decisions/step.h.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "models/numerics.h"
+#include "models/run_spec.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/model.h"
+#include "runtime/optimizer.h"
+
+namespace plimsoll::runtime {
+
+// Tokens of micro-batch `micro` of step `step` on this rank: ids and targets [sequences · length].
+using Tokens = std::function<void(std::int64_t step, std::int64_t micro,
+                                  std::span<std::int32_t> ids, std::span<std::int32_t> targets)>;
+
+struct TrainerOptions {
+  models::Strategy strategy;
+  models::Batch batch;
+  // All stages sum in the same order at the same moments, and agree bit for bit.
+  bool deterministic = false;
+  std::uint64_t seed = 0;
+  OptimizerOptions optimizer;
+  LossScaler::Options loss_scaler;
+  MemoryOptions memory;
+};
+
+struct StepResult {
+  double loss = 0;  // mean over the tokens that count, of all ranks
+  double grad_norm = 0;  // of all gradients, before clipping
+  double loss_scale = 1;
+  bool skipped = false;  // an overflow: the optimizer changed nothing
+  double seconds = 0;
+  std::int64_t tokens = 0;  // of all ranks
+  StepRecord memory;
+};
+
+class Trainer {
+ public:
+  // `world`: all ranks. Everything that stays between steps is allocated here.
+  Trainer(const models::ModelSpec& model, const models::Numerics& numerics,
+          const TrainerOptions& options, Device& device, comm::Communicator& world);
+  ~Trainer();
+
+  void load(const ReadParameter& read) { model_->load(read); }
+  // One optimizer step; `learning_rate` is this step's.
+  StepResult step(const Tokens& tokens, float learning_rate);
+
+  // As a step, but before the optimizer: gradients stay for `model().whole(State::gradients)`; no
+  // further step may follow. For tests.
+  StepResult gradients_only(const Tokens& tokens);
+  // [tokens, vocabulary] of one micro-batch, in fp32. For tests.
+  std::vector<float> logits(std::span<const std::int32_t> ids);
+
+  Model& model() { return *model_; }
+  const Worker& worker() const { return *worker_; }
+  std::int64_t steps_taken() const { return taken_; }
+
+ private:
+  struct HostBatch {
+    std::vector<std::int32_t> ids, targets;
+  };
+  std::int64_t read_batches(const Tokens& tokens);
+  void place(const HostBatch& batch);
+  void optimize(float learning_rate);
+  void read_scalars(bool optimizes, StepResult& result);
+  StepResult run(const Tokens& tokens, float learning_rate, bool optimizes);
+
+  TrainerOptions options_;
+  comm::Communicator& world_;
+  std::unique_ptr<comm::Communicator> shards_, replicas_;
+  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Model> model_;
+  Tensor ids_, targets_, scalar_block_;
+  std::unique_ptr<Scalars> scalars_;
+  std::unique_ptr<LossScaler> scaler_;
+  std::vector<HostBatch> batches_;
+  std::int64_t step_ = 0, taken_ = 0;
+};
+
+}  // namespace plimsoll::runtime

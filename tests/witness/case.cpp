@@ -1,0 +1,221 @@
+#include "tests/witness/case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+
+#include "kernels/philox.h"
+#include "models/model_reader.h"
+#include "models/run_names.h"
+#include "planner/model_parts.h"
+#include "planner/stacks/plimsoll/step.h"
+#include "runtime/comm/threads.h"
+
+namespace plimsoll::witness {
+
+namespace {
+
+// Head dimension 8, three layers, sizes that no number of ranks divides.
+const std::map<std::string, std::string> kConfigs{
+    {"gpt2",
+     R"({"model_type": "gpt2", "n_embd": 24, "n_head": 3, "n_layer": 3, "vocab_size": 61,
+         "n_positions": 32, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0})"},
+    {"gpt2-dropout",
+     R"({"model_type": "gpt2", "n_embd": 24, "n_head": 3, "n_layer": 3, "vocab_size": 61,
+         "n_positions": 32, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1})"},
+    {"llama",
+     R"({"model_type": "llama", "hidden_size": 24, "num_attention_heads": 6,
+         "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 40, "vocab_size": 67,
+         "num_hidden_layers": 3, "max_position_embeddings": 64})"},
+    {"qwen3",
+     R"({"model_type": "qwen3", "hidden_size": 24, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 40, "vocab_size": 67,
+         "num_hidden_layers": 3, "max_position_embeddings": 64, "tie_word_embeddings": true})"}};
+
+models::ModelSpec model_of(const Case& c) {
+  const std::string config = tiny_config(c.model);
+  return models::read_model(config, c.model, "", {});
+}
+
+// Numbers that depend on what they are for alone.
+float number(std::uint32_t stream, std::uint64_t index) {
+  const kernels::Philox block = kernels::random_block({.seed = 7, .stream = stream}, index / 4);
+  return static_cast<float>(block[index % 4]) * 0x1p-32f - 0.5f;
+}
+
+std::uint32_t stream_of(const std::string& name) {
+  std::uint32_t hash = 2166136261u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  return hash;
+}
+
+void read_parameter(const runtime::ModelParameter& parameter, std::int64_t first,
+                    std::span<float> to) {
+  const bool norm = parameter.shape.rank == 1 && parameter.name.ends_with("weight");
+  for (std::size_t i = 0; i < to.size(); ++i)
+    to[i] = (norm ? 1.f : 0.f) +
+            0.2f * number(stream_of(parameter.name), static_cast<std::uint64_t>(first) + i);
+}
+
+models::Numerics numerics_of(const models::ModelSpec& model) {
+  models::Numerics numerics;
+  if (model.decoder->position == models::PositionKind::rope) numerics.rotary = models::Rotary{};
+  numerics.attention_scale = 1 / std::sqrt(static_cast<double>(model.decoder->head_dim));
+  return numerics;
+}
+
+}  // namespace
+
+std::string tiny_config(const std::string& model) {
+  return kConfigs.at(model);
+}
+
+std::string text(const Case& c) {
+  const models::Strategy& s = c.strategy;
+  return c.model + " ranks " + std::to_string(s.gpus) + " zero " + std::to_string(s.data.zero) +
+         " group " + std::to_string(s.data.shard_group) + " " + std::string(name_of(s.precision)) +
+         " recompute " + std::string(name_of(s.recompute.kind)) + " attention " +
+         std::string(name_of(s.attention)) + " loss " + std::string(name_of(s.loss)) +
+         (s.lora ? " lora" : "") + (s.lora && s.lora->dropout > 0 ? " dropout" : "") +
+         (s.freeze.empty() ? "" : " freeze " + s.freeze.front()) + " accum " +
+         std::to_string(c.batch.grad_accum) + (c.deterministic ? " deterministic" : "");
+}
+
+Measured measured(const Case& c) {
+  const models::ModelSpec model = model_of(c);
+  const models::Numerics numerics = numerics_of(model);
+  const auto ranks = static_cast<std::size_t>(c.strategy.gpus);
+  Measured out;
+  out.ranks.resize(ranks);
+  out.reserved.resize(ranks);
+  runtime::comm::run_ranks(static_cast<int>(ranks), [&](runtime::comm::Communicator& world) {
+    const auto rank = static_cast<std::size_t>(world.rank());
+    runtime::TrainerOptions options{.strategy = c.strategy, .batch = c.batch};
+    options.deterministic = c.deterministic;
+    options.optimizer.kind = c.strategy.optimizer;
+    options.memory.poison = true;
+    options.loss_scaler.initial = 1024;
+    runtime::Trainer trainer(model, numerics, options, runtime::host_device(), world);
+    trainer.load(read_parameter);
+    const runtime::Tokens tokens = [&](std::int64_t step, std::int64_t micro,
+                                       std::span<std::int32_t> ids,
+                                       std::span<std::int32_t> targets) {
+      const std::int64_t vocab = model.decoder->vocab;
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        const auto at = static_cast<std::uint64_t>(
+            ((step * c.batch.grad_accum + micro) * world.size() + world.rank()) *
+                static_cast<std::int64_t>(ids.size()) +
+            static_cast<std::int64_t>(i));
+        const auto draw = [&](std::uint32_t stream) {
+          return static_cast<std::int32_t>((number(stream, at) + 0.5f) *
+                                           static_cast<float>(vocab - 1));
+        };
+        ids[i] = draw(1);
+        targets[i] = i % 11 == 5 ? kernels::kIgnoreIndex : draw(2);
+      }
+    };
+    for (int step = 0; step < c.steps; ++step)
+      out.ranks[rank].push_back(trainer.step(tokens, 1e-2f));
+    out.reserved[rank] = trainer.worker().memory.reserved();
+    const auto parameters = trainer.model().whole(runtime::shard::State::weights);
+    if (rank == 0)
+      for (const auto& values : parameters) out.parameters.push_back(values.values);
+  });
+  return out;
+}
+
+Predicted predicted(const Case& c) {
+  const models::ModelSpec model = model_of(c);
+  models::Strategy strategy = c.strategy;
+  const planner::ModelParts parts = planner::model_parts(model, strategy);
+  Predicted out;
+  planner::own::StepWriter writer(out.program, parts, strategy, c.batch,
+                                  {.granularity = 1, .deterministic = c.deterministic});
+  writer.write();
+  out.timeline = planner::unroll(out.program);
+  return out;
+}
+
+namespace {
+
+struct Life {
+  std::string name;
+  Bytes bytes;
+  std::int64_t born, died;
+  models::Category category;
+  auto key() const { return std::tie(born, name, died, bytes, category); }
+  bool operator<(const Life& other) const { return key() < other.key(); }
+  bool operator==(const Life& other) const { return key() == other.key(); }
+};
+
+std::string text(const Life& life) {
+  return std::string(name_of(life.category)) + " " + life.name + " of " +
+         std::to_string(life.bytes.value()) + " B, born in op " + std::to_string(life.born) +
+         ", dead after " + std::to_string(life.died);
+}
+
+std::vector<Life> lives_of(const Predicted& predicted) {
+  std::vector<Life> lives;
+  const auto ops = static_cast<std::int64_t>(predicted.timeline.steps.size());
+  for (const planner::Lifetime& life : predicted.timeline.lifetimes) {
+    const auto& decl = predicted.program.tensors[static_cast<std::size_t>(life.tensor)];
+    const bool persistent = decl.residency == models::Residency::persistent;
+    if (!persistent && life.birth < 0) continue;
+    lives.push_back({planner::name_of_tensor(predicted.program, life.tensor, life.instance),
+                     decl.bytes, persistent ? -1 : life.birth, persistent ? ops : life.death,
+                     decl.category});
+  }
+  std::sort(lives.begin(), lives.end());
+  return lives;
+}
+
+std::vector<Life> lives_of(const runtime::StepRecord& record) {
+  std::vector<Life> lives;
+  const auto ops = static_cast<std::int64_t>(record.ops.size());
+  for (const runtime::TensorRecord& tensor : record.tensors)
+    lives.push_back(
+        {tensor.name, tensor.bytes, tensor.born, std::min(tensor.died, ops), tensor.category});
+  std::sort(lives.begin(), lives.end());
+  return lives;
+}
+
+}  // namespace
+
+std::string first_difference(const Predicted& predicted, const runtime::StepRecord& measured) {
+  const auto& steps = predicted.timeline.steps;
+  for (std::size_t i = 0; i < std::max(steps.size(), measured.ops.size()); ++i) {
+    const std::string planned =
+        i < steps.size() ? std::string(name_of(predicted.program.ops[steps[i].at.op].phase)) + " " +
+                               planner::name_of_op(predicted.program, steps[i].at)
+                         : "nothing";
+    const std::string ran = i < measured.ops.size() ? std::string(name_of(measured.ops[i].phase)) +
+                                                          " " + measured.ops[i].name
+                                                    : "nothing";
+    if (planned != ran) return "op " + std::to_string(i) + ": planned " + planned + ", ran " + ran;
+  }
+  const std::vector<Life> planned = lives_of(predicted), lived = lives_of(measured);
+  for (std::size_t i = 0; i < std::max(planned.size(), lived.size()); ++i) {
+    if (i < planned.size() && i < lived.size() && planned[i] == lived[i]) continue;
+    const auto describe = [&](const std::vector<Life>& lives) {
+      if (i >= lives.size()) return std::string("nothing");
+      const std::int64_t born = lives[i].born;
+      return text(lives[i]) + (born >= 0 && born < static_cast<std::int64_t>(measured.ops.size())
+                                   ? " (" + measured.ops[static_cast<std::size_t>(born)].name + ")"
+                                   : "");
+    };
+    return "planned " + describe(planned) + "; lived " + describe(lived);
+  }
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const runtime::OpRecord& ran = measured.ops[i];
+    if (steps[i].after != ran.allocated || steps[i].high_water != ran.high_water)
+      return "op " + std::to_string(i) + " " + ran.name + ": planned " +
+             std::to_string(steps[i].after.value()) + " after and " +
+             std::to_string(steps[i].high_water.value()) + " at most, measured " +
+             std::to_string(ran.allocated.value()) + " and " +
+             std::to_string(ran.high_water.value());
+  }
+  return "";
+}
+
+}  // namespace plimsoll::witness

@@ -1,0 +1,42 @@
+// One workload, planned by the planner and run by the runtime.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "models/run_spec.h"
+#include "planner/timeline.h"
+#include "runtime/trainer.h"
+
+namespace plimsoll::witness {
+
+struct Case {
+  std::string model = "llama";  // gpt2, llama, qwen3: tiny ones
+  models::Strategy strategy;
+  models::Batch batch;
+  bool deterministic = false;
+  int steps = 1;
+};
+std::string text(const Case& c);  // one line, to say which case failed
+
+std::string tiny_config(const std::string& model);
+
+// What every rank measured, and what the ranks' parameters are after the last step (rank 0's).
+struct Measured {
+  std::vector<std::vector<runtime::StepResult>> ranks;  // [rank][step]
+  std::vector<std::vector<float>> parameters;
+  std::vector<Bytes> reserved;  // of each rank
+};
+Measured measured(const Case& c);
+
+struct Predicted {
+  models::StepProgram program;
+  planner::Timeline timeline;
+};
+Predicted predicted(const Case& c);
+
+// Op by op, tensor by tensor; "" where they agree.
+std::string first_difference(const Predicted& predicted, const runtime::StepRecord& measured);
+
+}  // namespace plimsoll::witness

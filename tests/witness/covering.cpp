@@ -1,0 +1,154 @@
+#include "tests/witness/covering.h"
+
+#include <array>
+#include <random>
+#include <set>
+
+namespace plimsoll::witness {
+
+namespace {
+
+using models::Attention;
+using models::Loss;
+using models::Precision;
+using models::RecomputeKind;
+
+enum class Trains {
+  all,
+  lora,
+  lora_dropout,
+  upper_layers,
+  norms,
+  down,
+  output,
+  queries,
+  biases,
+  last_bias
+};
+struct Sharding {
+  int zero;
+  std::int64_t group;  // 0: all ranks
+};
+
+constexpr std::array kModels{"gpt2", "gpt2-dropout", "llama", "qwen3"};
+constexpr std::array kRanks{1, 2, 3, 4, 8};
+constexpr std::array kShardings{Sharding{0, 0}, Sharding{1, 0}, Sharding{2, 0}, Sharding{3, 0},
+                                Sharding{1, 2}, Sharding{2, 2}, Sharding{3, 2}};
+constexpr std::array kRecompute{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full,
+                                RecomputeKind::every, RecomputeKind::sqrt};
+constexpr std::array kPrecisions{Precision::fp32, Precision::bf16_mixed, Precision::fp16_mixed,
+                                 Precision::bf16};
+constexpr std::array kTrains{
+    Trains::all,  Trains::lora,   Trains::lora_dropout, Trains::upper_layers, Trains::norms,
+    Trains::down, Trains::output, Trains::queries,      Trains::biases,       Trains::last_bias};
+constexpr std::array kAttention{Attention::flash, Attention::eager, Attention::math};
+constexpr std::array kLoss{Loss::full, Loss::chunked, Loss::fused};
+constexpr std::array kAccumulation{1, 3};
+constexpr std::array kDeterministic{false, true};
+
+constexpr std::array<std::size_t, 10> kSizes{
+    kModels.size(),       kRanks.size(),        kShardings.size(), kRecompute.size(),
+    kPrecisions.size(),   kTrains.size(),       kAttention.size(), kLoss.size(),
+    kAccumulation.size(), kDeterministic.size()};
+using Choice = std::array<std::size_t, kSizes.size()>;
+
+void train(models::Strategy& s, Trains trains, const std::string& model) {
+  const bool gpt2 = model.starts_with("gpt2");
+  if (trains == Trains::lora || trains == Trains::lora_dropout)
+    s.lora = models::Lora{.rank = 3,
+                          .alpha = 6,
+                          .dropout = trains == Trains::lora_dropout ? 0.25 : 0,
+                          .targets = {"all-linear"}};
+  if (trains == Trains::upper_layers)
+    s.freeze = gpt2 ? std::vector<std::string>{"transformer.w*", "transformer.h.0.*"}
+                    : std::vector<std::string>{"model.embed_tokens.*", "model.layers.0.*"};
+  const auto only = [&](const char* of_gpt2, const char* of_llama) {
+    s.train = {gpt2 ? of_gpt2 : of_llama};
+  };
+  if (trains == Trains::norms) only("*ln_*", "*norm*");
+  if (trains == Trains::down) only("*mlp.c_proj.weight", "*down_proj*");
+  if (trains == Trains::output) only("*attn.c_proj.weight", "*.1.self_attn.o_proj*");
+  if (trains == Trains::queries) only("*h.1.attn.c_attn.weight", "*q_proj*");
+  if (trains == Trains::biases) only("*.bias", "*v_proj*");
+  if (trains == Trains::last_bias) only("*mlp.c_proj.bias", "*post_attention_layernorm*");
+}
+
+Case case_of(const Choice& choice) {
+  Case c;
+  models::Strategy& s = c.strategy;
+  c.model = kModels[choice[0]];
+  s.stack = models::Stack::plimsoll;
+  s.device = models::Device::cpu;
+  s.gpus = kRanks[choice[1]];
+  const Sharding sharding = kShardings[choice[2]];
+  s.data.zero = sharding.zero;
+  // A group of two where it divides the ranks.
+  if (s.gpus % 2 == 0) s.data.shard_group = sharding.group;
+  s.recompute = {kRecompute[choice[3]], 2};
+  s.precision = kPrecisions[choice[4]];
+  train(s, kTrains[choice[5]], c.model);
+  s.attention = kAttention[choice[6]];
+  s.loss = kLoss[choice[7]];
+  c.batch = {.seq_len = 10, .micro_batch = 2, .grad_accum = kAccumulation[choice[8]]};
+  c.deterministic = kDeterministic[choice[9]];
+  return c;
+}
+
+class Pairs {
+ public:
+  // How many pairs of the choice are new.
+  std::size_t fresh(const Choice& choice) const {
+    std::size_t n = 0;
+    each(choice, [&](std::uint64_t pair) { n += seen_.contains(pair) ? 0u : 1u; });
+    return n;
+  }
+  void add(const Choice& choice) {
+    each(choice, [&](std::uint64_t pair) { seen_.insert(pair); });
+  }
+  bool complete() const {
+    std::size_t all = 0;
+    for (std::size_t i = 0; i < kSizes.size(); ++i)
+      for (std::size_t j = i + 1; j < kSizes.size(); ++j) all += kSizes[i] * kSizes[j];
+    return seen_.size() == all;
+  }
+
+ private:
+  template <class Visit>
+  static void each(const Choice& choice, Visit visit) {
+    for (std::size_t i = 0; i < choice.size(); ++i)
+      for (std::size_t j = i + 1; j < choice.size(); ++j)
+        visit(((i * 16 + choice[i]) * 16 + j) * 16 + choice[j]);
+  }
+  std::set<std::uint64_t> seen_;
+};
+
+}  // namespace
+
+std::vector<Case> covering(std::size_t least, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<Case> cases;
+  std::set<Choice> drawn;
+  Pairs pairs;
+  while (cases.size() < least || !pairs.complete()) {
+    // Of a few candidates the one with most new pairs.
+    Choice best{};
+    std::size_t most = 0;
+    for (int candidate = 0; candidate < 8; ++candidate) {
+      Choice choice{};
+      for (std::size_t i = 0; i < choice.size(); ++i) choice[i] = random() % kSizes[i];
+      if (drawn.contains(choice)) continue;
+      const std::size_t fresh = pairs.fresh(choice) + 1;
+      if (fresh > most) {
+        most = fresh;
+        best = choice;
+      }
+    }
+    if (most == 0) continue;
+    drawn.insert(best);
+    pairs.add(best);
+    cases.push_back(case_of(best));
+  }
+  return cases;
+}
+
+}  // namespace plimsoll::witness

@@ -1,0 +1,51 @@
+// L1: requested bytes of every tensor at every op boundary of every rank, planned and measured.
+#include <doctest/doctest.h>
+
+#include "tests/witness/covering.h"
+
+namespace plimsoll::witness {
+namespace {
+
+// The first disagreement of any rank and step.
+void check_exact(const Case& c) {
+  std::string difference;
+  try {
+    const Predicted plan = predicted(c);
+    const Measured run = measured(c);
+    for (std::size_t rank = 0; rank < run.ranks.size() && difference.empty(); ++rank)
+      for (const runtime::StepResult& step : run.ranks[rank])
+        if (difference.empty()) difference = first_difference(plan, step.memory);
+  } catch (const Error& error) {
+    difference = error.message();
+  }
+  CAPTURE(text(c));
+  CHECK(difference == "");
+}
+
+Case base(const char* model, std::int64_t ranks = 1, int zero = 0) {
+  Case c;
+  c.model = model;
+  c.strategy.stack = models::Stack::plimsoll;
+  c.strategy.device = models::Device::cpu;
+  c.strategy.precision = models::Precision::fp32;
+  c.strategy.gpus = ranks;
+  c.strategy.data.zero = zero;
+  c.batch = {.seq_len = 16, .micro_batch = 2};
+  return c;
+}
+
+TEST_CASE("one rank") {
+  for (const char* model : {"llama", "gpt2", "qwen3", "gpt2-dropout"}) check_exact(base(model));
+}
+
+TEST_CASE("stages of ZeRO on three ranks") {
+  for (const char* model : {"llama", "gpt2", "qwen3"})
+    for (const int zero : {0, 1, 2, 3}) check_exact(base(model, 3, zero));
+}
+
+TEST_CASE("two hundred workloads in which every two settings occur together") {
+  for (const Case& c : covering(200, 1)) check_exact(c);
+}
+
+}  // namespace
+}  // namespace plimsoll::witness
