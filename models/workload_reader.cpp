@@ -61,7 +61,9 @@ void read_data_parallel(const Config& strategy, const Config& stack, Strategy& s
   if (data.zero > 3) strategy.refuse("zero", "0, 1, 2 or 3");
   data.shard_group = strategy.natural("shard_group", 0);
   data.fsdp_version = static_cast<int>(stack.count("fsdp_version", 2));
-  if (strategy.has("fsdp_upcast")) data.fsdp_upcast = strategy.flag("fsdp_upcast", true);
+  // Other stacks have no such knob; what stands there is the word for "as always".
+  if (s.stack == Stack::pytorch && strategy.has("fsdp_upcast"))
+    data.fsdp_upcast = strategy.flag("fsdp_upcast", true);
   data.reshard_after_forward = !(s.stack == Stack::pytorch && data.zero == 2);
   if (s.stack == Stack::pytorch) data.reduce_dtype = s.grad_dtype;
   const std::optional<Config> ddp = strategy.section("ddp");
@@ -113,6 +115,7 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
   s.recompute = recompute(strategy);
   s.attention = choice<Attention>(strategy, "attention");
   s.loss = choice<Loss>(strategy, "loss");
+  s.deterministic = strategy.flag("deterministic", false);
   s.tp = strategy.count("tp", 1);
   s.pp = strategy.count("pp", 1);
   s.cp = strategy.count("cp", 1);

@@ -2,6 +2,7 @@
 
 #include "models/run_names.h"
 #include "models/stack_versions.h"
+#include "reports/fingerprint.h"
 
 namespace plimsoll::reports {
 
@@ -174,6 +175,14 @@ std::string canonical_workload(const Plan& plan) {
   write_strategy(json, plan.strategy);
   json.end_object();
   return text;
+}
+
+std::string fingerprint_of(const models::Workload& workload) {
+  Plan plan;
+  plan.strategy = workload.strategy;
+  plan.batch = workload.batch;
+  plan.config_json = workload.model_config;
+  return fingerprint(canonical_workload(plan));
 }
 
 void write_workload(JsonWriter& json, const Plan& plan) {
