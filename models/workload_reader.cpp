@@ -121,6 +121,7 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
   s.cp = strategy.count("cp", 1);
   s.ep = strategy.count("ep", 1);
   if (const std::optional<Config> adapters = strategy.section("lora")) s.lora = lora(*adapters);
+  s.deterministic = strategy.flag("deterministic", false);
   s.freeze = strategy.texts("freeze", 4096);
   s.train = strategy.texts("train", 4096);
   return s;

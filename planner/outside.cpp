@@ -43,8 +43,11 @@ Outside outside_allocator(const models::Strategy& strategy, const models::Cluste
                           int communicators, std::int64_t group) {
   Outside outside;
   if (!cluster.gpu || strategy.device == models::Device::cpu) return outside;
+  // DeepSpeed's ranks are PyTorch processes.
+  const models::Stack stack =
+      strategy.stack == models::Stack::deepspeed ? models::Stack::pytorch : strategy.stack;
   const auto overheads =
-      models::overheads_of(models::name_of(strategy.stack), *cluster.gpu, models::kTorchVersion);
+      models::overheads_of(models::name_of(stack), *cluster.gpu, models::kTorchVersion);
   const Overhead* context = models::find_overhead(overheads, "context");
   if (context != nullptr && context->range)
     outside.typical.context = Bytes(context->range->typical);

@@ -11,6 +11,7 @@
 #include "planner/remedies.h"
 #include "planner/reserved.h"
 #include "planner/stack_step.h"
+#include "planner/stacks/deepspeed/stack.h"
 #include "planner/stacks/plimsoll/stack.h"
 #include "planner/stacks/pytorch/stack.h"
 #include "planner/states_only.h"
@@ -28,10 +29,11 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
     case Stack::plimsoll:
       return own::write_step(question, parts, step);
     case Stack::deepspeed:
+      return deepspeed::write_step(question, parts, step);
     case Stack::megatron:
       break;
   }
-  fail(ErrorKind::unsupported, "this --stack is not modelled yet (pytorch and plimsoll are)");
+  fail(ErrorKind::unsupported, "this --stack is not modelled yet (pytorch, deepspeed and plimsoll are)");
 }
 
 // On the host device no card bounds the ranks; --gpu-memory does.

@@ -56,9 +56,37 @@ std::optional<DType> gradient_dtype(const Strategy& s) {
   return s.precision == models::Precision::bf16_mixed ? DType::bf16 : DType::fp16;
 }
 
+// Under DeepSpeed's own names, what is absent resolved.
+void write_deepspeed(JsonWriter& json, const Strategy& s) {
+  const models::DeepSpeedOptions& o = s.data.deepspeed;
+  json.key("deepspeed");
+  json.begin_object();
+  json.member("allgather_bucket_size", o.allgather_bucket_size);
+  json.member("check_grad_overflow", o.check_grad_overflow);
+  json.member("contiguous_gradients", o.contiguous_gradients);
+  json.member("overlap_comm", o.overlap_comm.value_or(s.data.zero == 3));
+  json.member("reduce_bucket_size", o.reduce_bucket_size);
+  json.member("reduce_scatter", o.reduce_scatter);
+  json.member("stage3_max_live_parameters", o.max_live_parameters);
+  json.member("stage3_max_reuse_distance", o.max_reuse_distance);
+  json.member("stage3_model_persistence_threshold", o.model_persistence_threshold);
+  json.member("stage3_param_persistence_threshold", o.param_persistence_threshold);
+  json.member("stage3_prefetch_bucket_size", o.prefetch_bucket_size);
+  json.member("sub_group_size", o.sub_group_size);
+  json.end_object();
+  json.member("device", name_of(s.device));
+  json.member("name", name_of(s.stack));
+  json.member("optimizer_impl", name_of(s.optimizer_impl.value_or(models::OptimizerImpl::fused)));
+  json.member("torch_version", models::kTorchVersion);
+  json.member("transformers_version", models::kTransformersVersion);
+  json.member("version", models::kDeepSpeedVersion);
+  json.end_object();
+}
+
 void write_stack(JsonWriter& json, const Strategy& s) {
   const bool pytorch = s.stack == models::Stack::pytorch;
   json.begin_object();
+  if (s.stack == models::Stack::deepspeed) return write_deepspeed(json, s);
   if (!pytorch) {
     json.member("device", name_of(s.device));
     json.member("name", name_of(s.stack));

@@ -108,7 +108,6 @@ TEST_CASE("what this version does not model is refused by name") {
       {"virtual-stages", "2"},
       {"compile", ""},
       {"kernels", "liger"},
-      {"stack", "deepspeed"},
       {"stack", "megatron"},
       {"precision", "fp8-mixed"},
       {"optimizer", "adam8bit"},

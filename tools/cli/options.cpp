@@ -32,6 +32,13 @@ constexpr Option kPlanOptions[] = {
     {"reduce-bucket", "SIZE", "Data parallel", "plimsoll: bytes of one gradient bucket (25MiB)"},
     {"bucket-cap-mb", "MIB", "Data parallel", "DDP's bucket_cap_mb (25)"},
     {"gradient-as-bucket-view", "YES|NO", "Data parallel", "DDP's own knob (no)"},
+    {"reduce-bucket-size", "N", "Data parallel", "deepspeed: elements of a bucket (5e8)"},
+    {"overlap-comm", "YES|NO", "Data parallel", "deepspeed: two buckets (yes with --zero 3)"},
+    {"sub-group-size", "N", "Data parallel", "deepspeed --zero 3: elements of one step (1e9)"},
+    {"stage3-prefetch-bucket-size", "N", "Data parallel", "deepspeed (5e7)"},
+    {"stage3-param-persistence-threshold", "N", "Data parallel", "deepspeed (1e5)"},
+    {"stage3-max-live-parameters", "N", "Data parallel", "deepspeed (1e9)"},
+    {"stage3-max-reuse-distance", "N", "Data parallel", "deepspeed (1e9)"},
     {"prefetch", "N", "Data parallel", "units gathered ahead"},
     {"deterministic", "", "Data parallel", "plimsoll: all stages reduce at the same moments"},
 

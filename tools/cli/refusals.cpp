@@ -28,8 +28,8 @@ struct Choices {
 constexpr Choices kChoices[] = {
     {"stack",
      {"pytorch", "plimsoll", "deepspeed", "megatron"},
-     2,
-     "this stack is not modelled yet (pytorch and plimsoll are)"},
+     3,
+     "this stack is not modelled yet (pytorch, deepspeed and plimsoll are)"},
     {"kernels",
      {"eager", "liger", "unsloth", "fused"},
      1,

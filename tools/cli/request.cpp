@@ -86,6 +86,29 @@ void set_shard_group(const Options& options, Strategy& s) {
   if (data.shard_group == s.gpus) data.shard_group = 0;  // all of them: the default
 }
 
+// DeepSpeed's sizes are elements, often written 5e8.
+void set_deepspeed(const Options& options, Strategy& s) {
+  models::DeepSpeedOptions& o = s.data.deepspeed;
+  const bool deepspeed = s.stack == Stack::deepspeed;
+  const auto elements = [&](std::string_view option, int least_stage, std::int64_t& target) {
+    require(options, option, deepspeed, "belongs to --stack deepspeed");
+    require(options, option, s.data.zero >= least_stage,
+            fmt::format("has no effect below --zero {}", least_stage));
+    if (const std::string* text = options.find(option))
+      target = *text == "0" ? 0 : count_value(option, *text).value();
+  };
+  elements("reduce-bucket-size", 0, o.reduce_bucket_size);
+  if (o.reduce_bucket_size < 1) refuse_value("reduce-bucket-size", "0", "must be at least 1");
+  elements("sub-group-size", 3, o.sub_group_size);
+  elements("stage3-prefetch-bucket-size", 3, o.prefetch_bucket_size);
+  elements("stage3-param-persistence-threshold", 3, o.param_persistence_threshold);
+  elements("stage3-max-live-parameters", 3, o.max_live_parameters);
+  elements("stage3-max-reuse-distance", 3, o.max_reuse_distance);
+  require(options, "overlap-comm", deepspeed, "belongs to --stack deepspeed");
+  if (const std::string* text = options.find("overlap-comm"))
+    o.overlap_comm = yes_or_no("overlap-comm", *text);
+}
+
 void set_data_parallel(const Options& options, Strategy& s) {
   models::DataParallel& data = s.data;
   std::int64_t zero = 0;
@@ -105,8 +128,10 @@ void set_data_parallel(const Options& options, Strategy& s) {
           "DDP is --stack pytorch with --zero 0 or 1");
   if (const std::string* text = options.find("bucket-cap-mb"))
     data.bucket_cap = Bytes(whole("bucket-cap-mb", *text, 1, 1 << 20) << 20);
-  require(options, "reduce-bucket", !pytorch,
-          "belongs to --stack plimsoll; DDP's own knob is --bucket-cap-mb");
+  require(options, "reduce-bucket", s.stack == Stack::plimsoll,
+          "belongs to --stack plimsoll; DDP's own knob is --bucket-cap-mb, DeepSpeed's "
+          "--reduce-bucket-size");
+  set_deepspeed(options, s);
   set_parsed(options, "reduce-bucket", size_value, data.bucket_cap);
   require(options, "deterministic", s.stack == Stack::plimsoll,
           "belongs to --stack plimsoll; pytorch's own setting changes no memory that is planned");

@@ -33,6 +33,8 @@ Processors processors_of(const models::Gpu& gpu) {
   return out;
 }
 
+}  // namespace
+
 // torch keeps one cuBLAS workspace per thread that multiplies, the forward's and autograd's, and a
 // cuBLASLt one where a product adds a bias (addmm); both inside its allocator.
 Rules rules_for(const Question& question, const ModelParts& parts,
@@ -80,6 +82,8 @@ Rules quick_rules(const Question& question, const ModelParts& parts) {
   return known->rules;
 }
 
+namespace {
+
 void refuse(const models::Strategy& s) {
   const bool sharded = s.data.zero >= 2;
   check(!(sharded && s.data.fsdp_version == 1), ErrorKind::unsupported,
@@ -107,6 +111,16 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
 
 }  // namespace
 
+// Ring algorithms: an all-reduce sends the array twice, less one part; the others once.
+Bytes bytes_sent(const std::vector<reports::Collective>& collectives) {
+  Bytes sent;
+  for (const reports::Collective& c : collectives) {
+    const std::int64_t parts = c.kind == "all_reduce" ? 2 * (c.group - 1) : c.group - 1;
+    sent += Bytes(checked_multiply(ceil_divide(c.array.value(), c.group), parts)) * c.count;
+  }
+  return sent;
+}
+
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse(question.strategy);
   if (step.program_only) {
@@ -122,12 +136,7 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   step.states = writer.states();
   step.caching_allocator = true;
   writer.add_collectives(step.collectives);
-  for (const reports::Collective& c : step.collectives) {
-    // Ring algorithms: an all-reduce sends the array twice, less one part; the others once.
-    const std::int64_t parts_sent = c.kind == "all_reduce" ? 2 * (c.group - 1) : c.group - 1;
-    step.sent +=
-        Bytes(checked_multiply(ceil_divide(c.array.value(), c.group), parts_sent)) * c.count;
-  }
+  step.sent = bytes_sent(step.collectives);
 }
 
 }  // namespace plimsoll::planner::pytorch

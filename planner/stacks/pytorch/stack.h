@@ -1,9 +1,20 @@
 // Stack pytorch behind the planner's door: what is refused, the step, its collectives.
 #pragma once
 
+#include <vector>
+
 #include "planner/stack_step.h"
+#include "planner/stacks/pytorch/step_writer.h"
 
 namespace plimsoll::planner::pytorch {
+
+// What the strategy does not say, for the question's GPU; adds what was assumed.
+Rules rules_for(const Question& question, const ModelParts& parts,
+                std::vector<reports::Assumption>& assumptions);
+// The same without what was assumed, for who asks a million times about one GPU and one model.
+Rules quick_rules(const Question& question, const ModelParts& parts);
+// What one GPU sends in one step of ring algorithms.
+Bytes bytes_sent(const std::vector<reports::Collective>& collectives);
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step);
 

@@ -186,6 +186,11 @@ void StepWriter::declare_states() {
   if (parallelism_ == DataParallelism::ddp || parallelism_ == DataParallelism::zero_redundancy)
     b_.tensor_in(models::kNoGroup, "ddp.buckets", states_.gradients, Category::communication,
                  Residency::persistent);
+  declare_inputs();
+}
+
+// What stays beside the model's states: workspaces, tables, the batch.
+void StepWriter::declare_inputs() {
   b_.tensor_in(models::kNoGroup, "cublas.workspace", rules_.blas_workspace, Category::workspace,
                Residency::persistent);
   // LlamaRotaryEmbedding's buffers inv_freq and original_inv_freq.

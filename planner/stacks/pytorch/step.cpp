@@ -217,6 +217,7 @@ void StepWriter::micro_batch(std::int64_t index, std::int64_t times) {
                     ? b_.tensor("embeddings.out.grad", stream, Category::temporaries)
                     : kNoTensor;
   layer_.set_sink(this);
+  before_micro_batch();
   embed();
   for (std::size_t r = 0; r < runs_.size(); ++r) layers_forward(r);
   finish_forward();
@@ -225,6 +226,7 @@ void StepWriter::micro_batch(std::int64_t index, std::int64_t times) {
   for (std::size_t r = runs_.size(); r-- > 0;) layers_backward(r);
   embedding_backward();
   deferred_post_backward();
+  after_backward();
 }
 
 void StepWriter::layers_forward(std::size_t r) {

@@ -10,7 +10,8 @@
 
 namespace plimsoll::planner::pytorch {
 
-class StepWriter final : public GradientSink, private Recomputation {
+// Virtual: what DeepSpeed, which trains the same modules, does in another way.
+class StepWriter : public GradientSink, private Recomputation {
  public:
   StepWriter(models::StepProgram& program, const ModelParts& parts,
              const models::Strategy& strategy, const models::Batch& batch, const Rules& rules);
@@ -22,14 +23,13 @@ class StepWriter final : public GradientSink, private Recomputation {
   const Regime& regime() const { return regime_; }
   // Model states of this rank at the end of backward.
   const reports::States& states() const { return states_; }
-  // Of one optimizer step; call after write().
   void add_collectives(std::vector<reports::Collective>& out) const;
 
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
   bool keeps() const override { return fsdp() || (micro_ == 0 && !to_bucket()); }
   void end(const ModuleNames& names, TensorId written) override;
 
- private:
+ protected:
   // A run of equal layers; `stride` of them make one instance of the group.
   struct Run {
     const LayerRun* layers = nullptr;
@@ -46,7 +46,8 @@ class StepWriter final : public GradientSink, private Recomputation {
   // States and units (states.cpp).
   void plan_end_units();
   void size_unit(Unit& unit, const std::vector<Parameter>& parameters, models::GroupId group);
-  void declare_states();
+  virtual void declare_states();
+  void declare_inputs();
   void declare_unit_tensors(Unit& unit);
   void declare_unit(Unit& unit, std::int64_t copies);
   Bytes local(const Parameter& p, DType dtype) const;
@@ -56,6 +57,8 @@ class StepWriter final : public GradientSink, private Recomputation {
 
   // Forward and backward of one micro-batch (step.cpp).
   void micro_batch(std::int64_t index, std::int64_t times);
+  virtual void before_micro_batch() {}
+  virtual void after_backward() {}
   void layers_forward(std::size_t run);
   void layers_backward(std::size_t run);
   void recompute() override;  // the checkpoint whose backward is being written
@@ -83,10 +86,8 @@ class StepWriter final : public GradientSink, private Recomputation {
   void embedding_backward();
   void embedding_gradients(TensorId d);
   void tied_gradient(TensorId d);
-  bool final_grad() const;
-  bool leaf_input() const;
-  void rotary_tables();
-  void model_mask();
+  bool final_grad() const, leaf_input() const;
+  void rotary_tables(), model_mask();
   TensorId dropout_embedding(std::int64_t values, DType dtype);
 
   // FSDP2 (fsdp2.cpp).
@@ -104,7 +105,7 @@ class StepWriter final : public GradientSink, private Recomputation {
   void post_backward(Unit& unit, Ref previous_reduce);
 
   // optimizer.cpp
-  void optimizer_step();
+  virtual void optimizer_step();
   std::vector<TensorId> square_roots();
   Bytes for_loop_scratch() const;
 

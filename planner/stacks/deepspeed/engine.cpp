@@ -1,0 +1,99 @@
+#include "planner/stacks/deepspeed/engine.h"
+
+namespace plimsoll::planner::deepspeed {
+
+using models::Optimizer;
+using models::OptimizerImpl;
+using models::Precision;
+
+namespace {
+
+DType model_dtype(Precision precision) {
+  switch (precision) {
+    case Precision::bf16_mixed:
+    case Precision::bf16:
+      return DType::bf16;
+    case Precision::fp16_mixed:
+      return DType::fp16;
+    case Precision::fp32:
+      return DType::fp32;
+    case Precision::fp16:
+    case Precision::fp8_mixed:
+      break;
+  }
+  fail(ErrorKind::unsupported,
+       "--stack deepspeed: --precision fp16 (16-bit masters) is only there with offloading, which "
+       "is not modelled yet; fp16-mixed is");
+}
+
+void refuse(const models::Strategy& s) {
+  const auto unsupported = [](bool bad, const char* why) {
+    check(!bad, ErrorKind::unsupported, std::string("--stack deepspeed: ") + why);
+  };
+  check(s.device == models::Device::cuda, ErrorKind::bad_input,
+        "--device cpu is for --stack plimsoll");
+  unsupported(s.data.shard_group > 0 && s.data.shard_group != s.gpus,
+              "--shard-group: MiCS was removed from DeepSpeed 0.19, and ZeRO++'s secondary "
+              "partition is not modelled yet");
+  unsupported(s.optimizer == Optimizer::momentum && s.data.zero == 0,
+              "--optimizer momentum with --zero 0 is not modelled yet");
+  unsupported(s.data.zero == 1 && s.grad_dtype && *s.grad_dtype == DType::fp32 &&
+                  s.precision != Precision::fp32,
+              "--grad-dtype fp32 with --zero 1 runs BF16_Optimizer or per-parameter fp32 "
+              "accumulators, which are not modelled yet");
+  unsupported(!s.data.deepspeed.contiguous_gradients,
+              "contiguous_gradients false is not modelled yet");
+  unsupported(s.precision == Precision::bf16 && s.data.zero == 0,
+              "--precision bf16 (no fp32 masters) needs --zero 1, 2 or 3");
+  check(!(s.master_weights && !*s.master_weights && s.precision != Precision::bf16),
+        ErrorKind::bad_input,
+        "--master-weights no on deepspeed is --precision bf16 "
+        "(bf16_master_weights_and_grads, bf16_optimizer_states)");
+}
+
+Wrapper wrapper_of(const models::Strategy& s, DType model) {
+  if (s.data.zero == 3) return Wrapper::stage3;
+  if (s.data.zero >= 1) return Wrapper::stage_1_and_2;
+  if (model == DType::fp32) return Wrapper::plain;
+  const bool fused = s.optimizer == Optimizer::adamw &&
+                     s.optimizer_impl.value_or(OptimizerImpl::fused) == OptimizerImpl::fused;
+  return fused ? Wrapper::fused : Wrapper::unfused;
+}
+
+}  // namespace
+
+Engine engine_of(const models::Strategy& s) {
+  refuse(s);
+  Engine e;
+  e.stage = s.data.zero;
+  e.ranks = s.gpus;
+  e.model = model_dtype(s.precision);
+  e.accumulation = s.grad_dtype.value_or(e.model);
+  check(e.stage != 0 || e.accumulation == e.model, ErrorKind::bad_input,
+        "--grad-dtype: DeepSpeed accumulates in the model's dtype with --zero 0");
+  e.wrapper = wrapper_of(s, e.model);
+  // Pure bf16: bf16_master_weights_and_grads with bf16_optimizer_states; the partition is cloned
+  // in the same dtype all the same.
+  e.state = s.precision == Precision::bf16 ? DType::bf16 : DType::fp32;
+  e.options = s.data.deepspeed;
+  e.overlap = e.options.overlap_comm.value_or(e.stage == 3);
+  // Backward reaches the end of the flat buffer first: the last rank keeps its gradients longest.
+  // Stage 1 reduces from the front, when all gradients are there.
+  e.rank = e.stage == 2 ? e.ranks - 1 : 0;
+  return e;
+}
+
+models::Strategy module_strategy(const models::Strategy& s, const Engine& e) {
+  models::Strategy out = s;
+  out.precision = e.model == DType::bf16   ? Precision::bf16
+                  : e.model == DType::fp16 ? Precision::fp16
+                                           : Precision::fp32;
+  out.param_dtype.reset();
+  out.grad_dtype.reset();
+  out.gpus = 1;
+  out.data = {};
+  if (out.lora) out.lora->dtype = e.model;  // engine.py casts the whole module
+  return out;
+}
+
+}  // namespace plimsoll::planner::deepspeed

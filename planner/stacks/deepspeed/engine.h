@@ -1,0 +1,43 @@
+// What DeepSpeed's engine makes of a strategy.
+//
+// Source: deepspeed 0.19.8, runtime/engine.py and runtime/zero/; every buffer below was read there
+// and then found in the history of PyTorch's allocator under the real engine
+// (tests/golden/deepspeed_runs.json, tools/oracle/deepspeed_measure.py).
+#pragma once
+
+#include "models/run_spec.h"
+
+namespace plimsoll::planner::deepspeed {
+
+// _do_optimizer_sanity_check and _configure_fp16_optimizer.
+enum class Wrapper {
+  plain,  // stage 0 in fp32: the optimizer itself
+  fused,  // stage 0, 16 bits, FusedAdam: FP16_Optimizer, flat fp32 masters
+  unfused,  // stage 0, 16 bits, another optimizer: FP16_UnfusedOptimizer, masters one by one
+  stage_1_and_2,  // DeepSpeedZeroOptimizer
+  stage3,  // DeepSpeedZeroOptimizer_Stage3
+};
+
+struct Engine {
+  int stage = 0;
+  Wrapper wrapper = Wrapper::plain;
+  std::int64_t ranks = 1;
+  // The rank that is planned: the one that holds most, unless a test asks for another.
+  std::int64_t rank = 0;
+  DType model = DType::bf16;  // of parameters, gradients, activations
+  DType accumulation = DType::bf16;  // data_types.grad_accum_dtype
+  bool masters = true;  // fp32 master weights beside 16-bit parameters
+  DType state = DType::fp32;  // of masters, step gradients and moments
+  bool overlap = false;  // overlap_comm
+  models::DeepSpeedOptions options;
+
+  bool has_fp32_partition_grads() const { return stage == 2 && accumulation != model; }
+};
+
+// Throws Error{unsupported} or {bad_input} naming the option.
+Engine engine_of(const models::Strategy& strategy);
+
+// The strategy as the modules see it: no autocast, one dtype for all, no sharding by PyTorch.
+models::Strategy module_strategy(const models::Strategy& strategy, const Engine& engine);
+
+}  // namespace plimsoll::planner::deepspeed

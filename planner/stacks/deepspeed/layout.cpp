@@ -1,0 +1,60 @@
+#include "planner/stacks/deepspeed/layout.h"
+
+#include <algorithm>
+
+namespace plimsoll::planner::deepspeed {
+
+FlatLayout::FlatLayout(const ModelParts& parts, const Engine& engine) : ranks_(engine.ranks) {
+  blocks_.reserve(parts.runs.size() + 2);
+  // A table that is tied to the head is registered as the embedding's.
+  const std::int64_t table =
+      parts.decoder.tied_head ? checked_multiply(parts.decoder.vocab, parts.decoder.hidden) : 0;
+  std::vector<Parameter> front, tail;
+  for (const Parameter& p : parts.tail) (p.elements == table ? front : tail).push_back(p);
+  front.insert(front.end(), parts.embedding.begin(), parts.embedding.end());
+  add(front, 1);
+  for (const LayerRun& run : parts.runs) add(run.layer.parameters, run.count);
+  add(tail, 1);
+  aligned_ = ceil_divide(total_, 2 * ranks_) * 2 * ranks_;
+  check(total_ > 0, ErrorKind::bad_input, "nothing is trained: no parameter requires a gradient");
+}
+
+void FlatLayout::add(const std::vector<Parameter>& parameters, std::int64_t count) {
+  Block block{.begin = total_, .count = count};
+  for (const Parameter& p : parameters) {
+    if (!p.trainable) continue;
+    block.parameters.push_back(p.elements);
+    block.elements += p.elements;
+    largest_ = std::max(largest_, p.elements);
+  }
+  total_ += checked_multiply(block.elements, count);
+  blocks_.push_back(std::move(block));
+}
+
+FlatLayout::Share FlatLayout::share(std::int64_t rank) const {
+  const std::int64_t begin = partition() * rank, end = begin + partition();
+  Share out;
+  const auto parameter = [&](std::int64_t at, std::int64_t elements) {
+    const std::int64_t inside = std::min(end, at + elements) - std::max(begin, at);
+    if (inside <= 0) return;
+    out.whole += elements;
+    out.largest = std::max(out.largest, inside);
+    ++out.pieces;
+  };
+  for (const Block& block : blocks_) {
+    if (block.elements == 0 || block.end() <= begin || block.begin >= end) continue;
+    const std::int64_t first = std::max<std::int64_t>(0, (begin - block.begin) / block.elements);
+    const std::int64_t last = std::min(block.count, ceil_divide(end - block.begin, block.elements));
+    for (std::int64_t i = first; i < last; ++i) {
+      std::int64_t at = block.begin + i * block.elements;
+      for (const std::int64_t elements : block.parameters) {
+        parameter(at, elements);
+        at += elements;
+      }
+    }
+  }
+  if (end > total_) ++out.pieces;
+  return out;
+}
+
+}  // namespace plimsoll::planner::deepspeed

@@ -1,0 +1,53 @@
+// Where the trained parameters lie in ZeRO-1's and ZeRO-2's flat buffer, and which rank owns what.
+#pragma once
+
+#include <vector>
+
+#include "planner/model_parts.h"
+#include "planner/stacks/deepspeed/engine.h"
+
+namespace plimsoll::planner::deepspeed {
+
+// The trained parameters in the order in which the modules registered them. The layers of a run
+// stand once. Counts are elements.
+class FlatLayout {
+ public:
+  FlatLayout(const ModelParts& parts, const Engine& engine);
+
+  std::int64_t total() const { return total_; }
+  // Padded to a multiple of 2 x ranks (nccl_start_alignment_factor x world size).
+  std::int64_t aligned() const { return aligned_; }
+  std::int64_t partition() const { return aligned_ / ranks_; }
+  std::int64_t largest() const { return largest_; }
+
+  // What a rank's partition meets: the parameters that lie in it, in whole or in part.
+  struct Share {
+    std::int64_t whole = 0;  // elements of those parameters, uncut: grads_in_partition
+    std::int64_t largest = 0;  // of the parts that are inside
+    std::int64_t pieces = 0;  // parts, and the padding where there is some
+  };
+  Share share(std::int64_t rank) const;
+
+  // Is the stretch of the buffer from `begin` to `end` owned by one rank?
+  bool one_owner(std::int64_t begin, std::int64_t end) const {
+    return begin / partition() == (end - 1) / partition();
+  }
+
+  // Equal stretches that follow one another: a run's layers, or one end of the model.
+  struct Block {
+    std::int64_t begin = 0;  // of the first of them
+    std::int64_t elements = 0;  // of one
+    std::int64_t count = 1;
+    std::vector<std::int64_t> parameters;
+    std::int64_t end() const { return begin + elements * count; }
+  };
+  const std::vector<Block>& blocks() const { return blocks_; }
+
+ private:
+  void add(const std::vector<Parameter>& parameters, std::int64_t count);
+
+  std::vector<Block> blocks_;  // embedding, runs in order, tail
+  std::int64_t ranks_, total_ = 0, aligned_ = 0, largest_ = 0;
+};
+
+}  // namespace plimsoll::planner::deepspeed

@@ -1,0 +1,150 @@
+// Reductions after the backward, engine.step(), and the collectives of a step.
+#include <algorithm>
+
+#include "planner/stacks/deepspeed/step.h"
+
+namespace plimsoll::planner::deepspeed {
+
+using models::kNoGroup;
+using models::OptimizerImpl;
+
+void StepWriter::release_gradients(OpBuilder op) {
+  for (const TensorId gradient : root_.kept) op.release(gradient);
+  for (const Run& run : runs_)
+    for (const pytorch::Unit& unit : run.units)
+      for (const TensorId gradient : unit.kept) op.release(gradient);
+}
+
+// Stage 1 without overlap (reduce_gradients): parameter by parameter into the bucket, where each
+// gradient frees its own memory, from the front of the model. The first bucket is the highest
+// moment: its copy takes what its gradients gave back, the partition's own gradients come on top.
+void StepWriter::reduce_whole() {
+  const std::int64_t size = engine_.options.reduce_bucket_size;
+  auto reduce = b_.op("zero.reduce_gradients", Phase::backward);
+  allocate_bucket(reduce);
+  reduce.update(owned_);
+  release_gradients(reduce);
+  const std::int64_t content = std::min(size, layout_.total());
+  const bool copies = !layout_.one_owner(0, content);
+  auto rest = b_.op("zero.epilogue", Phase::backward);
+  allocate_bucket(rest);
+  rest.update(owned_);
+  if (copies) rest.scratch(gradients(content), Category::communication);
+}
+
+// Stage 0: engine.py, allreduce_no_retain: a flat copy of gradients until they are more than
+// reduce_bucket_size, from the front of the model.
+void StepWriter::reduce_plain() {
+  std::int64_t most = 0, content = 0;
+  for (const FlatLayout::Block& block : layout_.blocks())
+    for (std::int64_t i = 0; i < block.count; ++i)
+      for (const std::int64_t elements : block.parameters) {
+        content += elements;
+        most = std::max(most, content);
+        if (content > engine_.options.reduce_bucket_size) content = 0;
+      }
+  auto reduce = b_.op("engine.allreduce", Phase::backward);
+  reduce.scratch(gradients(most), Category::communication);
+  release_gradients(reduce);
+}
+
+// torch.optim.AdamW's foreach copy of one state (FusedAdam, DeepSpeed's own, makes none).
+TensorId StepWriter::square_root(Bytes state) {
+  const bool foreach = strategy_.optimizer == models::Optimizer::adamw &&
+                       strategy_.optimizer_impl &&
+                       *strategy_.optimizer_impl != OptimizerImpl::fused;
+  return foreach ? b_.tensor_in(kNoGroup, "exp_avg_sq.sqrt", state, Category::temporaries)
+                 : kNoTensor;
+}
+
+// DeepSpeedZeroOptimizer.step: the norm reads each gradient of the partition in fp64; the partition
+// is flattened (a copy where it is more than one piece), then cast to the masters' dtype; the
+// 16-bit gradients go, the optimizer steps, the fp32 ones go.
+void StepWriter::partition_step() {
+  const bool flat_already = engine_.has_fp32_partition_grads();
+  b_.op("zero.grad_norm", Phase::optimizer)
+      .read(kept_)
+      .scratch(bytes(flat_already ? share_.largest : share_.largest, DType::fp64));
+  const Bytes state = bytes(layout_.partition(), engine_.state);
+  TensorId flat = kept_;
+  if (!flat_already && share_.pieces > 1) {
+    flat = b_.tensor("zero.flat_grad", gradients(layout_.partition()), Category::temporaries);
+    b_.op("zero.flatten", Phase::optimizer).read(kept_).write(flat);
+  }
+  TensorId single = flat;
+  if (engine_.state != (flat_already ? DType::fp32 : engine_.model)) {
+    single = b_.tensor("zero.single_grad_partition", state, Category::gradients);
+    b_.op("zero.to_fp32", Phase::optimizer).read(flat).write(single).release(kept_);
+  } else if (flat != kept_) {
+    b_.op("zero.free_gradients", Phase::optimizer).release(kept_);
+  }
+  const TensorId root = square_root(state);
+  auto step = b_.op("optimizer.step", Phase::optimizer);
+  step.read(single).write(root);
+}
+
+// FP16_Optimizer.step: every gradient in fp32, then all of them in one flat tensor.
+void StepWriter::fused_step() {
+  const Bytes all = bytes(layout_.total(), engine_.state);
+  const TensorId list = b_.tensor("fp32_gradients", all, Category::temporaries);
+  const TensorId flat = b_.tensor("grads_groups_flat", all, Category::gradients);
+  b_.op("fp16_optimizer.to_fp32", Phase::optimizer).write(list);
+  b_.op("fp16_optimizer.flatten", Phase::optimizer).read(list).write(flat);
+  release_gradients(b_.op("fp16_optimizer.zero_grad", Phase::optimizer));
+  b_.op("optimizer.step", Phase::optimizer).read(flat);
+}
+
+// FP16_UnfusedOptimizer.step: one fp32 gradient for each parameter.
+void StepWriter::unfused_step() {
+  const Bytes all = bytes(layout_.total(), engine_.state);
+  const TensorId list = b_.tensor("fp32_gradients", all, Category::gradients);
+  const TensorId root = square_root(all);
+  auto cast = b_.op("fp16_optimizer.to_fp32", Phase::optimizer);
+  cast.write(list);
+  auto step = b_.op("optimizer.step", Phase::optimizer);
+  step.read(list).write(root);
+  release_gradients(step);
+}
+
+void StepWriter::plain_step() {
+  const TensorId root = square_root(bytes(layout_.total(), engine_.state));
+  auto step = b_.op("optimizer.step", Phase::optimizer);
+  step.write(root);
+  release_gradients(step);
+}
+
+void StepWriter::optimizer_step() {
+  b_.open(kNoGroup);
+  switch (engine_.wrapper) {
+    case Wrapper::plain:
+      plain_step();
+      break;
+    case Wrapper::fused:
+      fused_step();
+      break;
+    case Wrapper::unfused:
+      unfused_step();
+      break;
+    case Wrapper::stage_1_and_2:
+    case Wrapper::stage3:
+      partition_step();
+      break;
+  }
+  b_.op("zero_grad", Phase::optimizer).release(loss_);
+  b_.close();
+}
+
+// Stages 1 and 2 all-reduce whole buckets (use_multi_rank_bucket_allreduce), stage 2 with every
+// micro-batch; then each rank's parameters are gathered, once.
+void StepWriter::add_collectives(std::vector<reports::Collective>& out) const {
+  const std::int64_t ranks = engine_.ranks;
+  if (ranks == 1) return;
+  const std::int64_t buckets = ceil_divide(layout_.total(), engine_.options.reduce_bucket_size);
+  const std::int64_t times = engine_.stage == 2 ? batch_.grad_accum : 1;
+  const Bytes all = storage(Count(layout_.total()), engine_.model);
+  out.push_back({"all_reduce", buckets * times, Bytes(ceil_divide(all.value(), buckets)), ranks});
+  if (engine_.stage > 0)
+    out.push_back({"all_gather", 1, storage(Count(layout_.aligned()), engine_.model), ranks});
+}
+
+}  // namespace plimsoll::planner::deepspeed

@@ -1,0 +1,112 @@
+#include "planner/stacks/deepspeed/stack.h"
+
+#include "planner/stacks/deepspeed/step.h"
+#include "planner/stacks/pytorch/stack.h"
+
+namespace plimsoll::planner::deepspeed {
+
+namespace {
+
+const char* name_of(Wrapper wrapper) {
+  switch (wrapper) {
+    case Wrapper::plain:
+      return "the optimizer itself";
+    case Wrapper::fused:
+      return "FP16_Optimizer";
+    case Wrapper::unfused:
+      return "FP16_UnfusedOptimizer";
+    case Wrapper::stage_1_and_2:
+      return "DeepSpeedZeroOptimizer (stage_1_and_2.py)";
+    case Wrapper::stage3:
+      return "DeepSpeedZeroOptimizer_Stage3 (stage3.py)";
+  }
+  return "";
+}
+
+void add_assumptions(const Engine& engine, std::vector<reports::Assumption>& out) {
+  const auto say = [&](const char* what, const std::string& value, const char* source) {
+    out.push_back({what, "\"" + value + "\"", "derived", source});
+  };
+  say("versions modelled", "deepspeed 0.19.8, torch 2.11.0, transformers 5.17.0",
+      "allocator history of real steps, tests/golden/deepspeed_runs.json");
+  say("optimizer wrapper", name_of(engine.wrapper),
+      "deepspeed 0.19.8, runtime/engine.py, _do_optimizer_sanity_check");
+  if (engine.stage >= 1)
+    say("gradient buckets",
+        std::to_string(engine.options.reduce_bucket_size) + " elements" +
+            (engine.overlap ? ", two of them (overlap_comm)" : ""),
+        "deepspeed 0.19.8, runtime/zero/config.py");
+}
+
+// A partition's gradients are allocated as one when the first bucket that holds some of them is
+// reduced, which may be some layers into the backward: those layers stand in a run of their own.
+ModelParts split_where_reduced(const ModelParts& parts, const Engine& engine) {
+  const FlatLayout layout(parts, engine);
+  const std::int64_t size = engine.options.reduce_bucket_size;
+  std::int64_t content = 0;
+  const std::vector<FlatLayout::Block>& blocks = layout.blocks();
+  for (const std::int64_t elements : blocks.back().parameters) {
+    if (elements > size) return parts;  // reduced by the next gradient
+    content += elements;
+  }
+  if (content > size) return parts;
+  for (std::size_t r = parts.runs.size(); r-- > 0;) {
+    const FlatLayout::Block& block = blocks[r + 1];
+    if (block.elements == 0) continue;
+    const std::int64_t before = (size - content) / block.elements;  // whole layers that fit
+    if (before >= block.count) {
+      content += block.elements * block.count;
+      continue;
+    }
+    if (before == 0) return parts;
+    ModelParts split = parts;
+    LayerRun last = split.runs[r];
+    last.first += last.count - before;
+    last.count = before;
+    split.runs[r].count -= before;
+    split.runs.insert(split.runs.begin() + static_cast<std::ptrdiff_t>(r) + 1, std::move(last));
+    return split;
+  }
+  return parts;
+}
+
+bool checkpoints_by_layer(const models::Recompute& recompute) {
+  return recompute.kind != models::RecomputeKind::sqrt &&
+         (recompute.kind != models::RecomputeKind::every || recompute.every == 1);
+}
+
+}  // namespace
+
+void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
+  engine_of(question.strategy);  // refuses before anything is said
+  if (step.program_only)
+    write_step(question, parts, pytorch::quick_rules(question, parts), -1, step);
+  else
+    write_step(question, parts, pytorch::rules_for(question, parts, step.assumptions), -1, step);
+}
+
+void write_step(const Question& question, const ModelParts& parts, const pytorch::Rules& rules,
+                std::int64_t rank, StackStep& step) {
+  const models::Strategy& s = question.strategy;
+  Engine engine = engine_of(s);
+  if (rank >= 0) engine.rank = rank;
+  check(engine.wrapper != Wrapper::stage3, ErrorKind::unsupported,
+        "--stack deepspeed: --zero 3 is not modelled yet (0, 1 and 2 are)");
+  step.caching_allocator = true;
+  if (!step.program_only) add_assumptions(engine, step.assumptions);
+  const auto write = [&](const ModelParts& used) {
+    StepWriter writer(step.program, used, s, question.batch, rules, engine);
+    writer.write();
+    if (step.program_only) return;
+    step.states = writer.states();
+    writer.add_collectives(step.collectives);
+  };
+  const bool splits = engine.stage == 2 && checkpoints_by_layer(s.recompute);
+  if (splits)
+    write(split_where_reduced(parts, engine));
+  else
+    write(parts);
+  step.sent = pytorch::bytes_sent(step.collectives);
+}
+
+}  // namespace plimsoll::planner::deepspeed

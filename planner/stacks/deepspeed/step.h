@@ -1,0 +1,99 @@
+// The training step of one rank under DeepSpeed: the modules are PyTorch's own
+// (planner/stacks/pytorch), what holds and moves parameters and gradients is DeepSpeed's.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "planner/stacks/deepspeed/layout.h"
+#include "planner/stacks/pytorch/step.h"
+
+namespace plimsoll::planner::deepspeed {
+
+using models::Category;
+using models::kNoTensor;
+using models::Phase;
+using models::TensorId;
+using pytorch::ModuleNames;
+
+class StepWriter : public pytorch::StepWriter {
+ public:
+  StepWriter(models::StepProgram& program, const ModelParts& parts,
+             const models::Strategy& strategy, const models::Batch& batch,
+             const pytorch::Rules& rules, const Engine& engine);
+
+  TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
+  bool keeps() const override { return whole_gradients() && micro_ == 0; }
+  void end(const ModuleNames& names, TensorId written) override;
+  void add_collectives(std::vector<reports::Collective>& out) const;
+
+ protected:
+  void declare_states() override;
+  void before_micro_batch() override;
+  void after_backward() override;
+  void optimizer_step() override;
+
+ private:
+  // A gradient's arrival (grad_handling_hook), as it stands in the program: places that are filled
+  // in when the whole backward is known.
+  struct Hook {
+    // First operands of the reduction (its copy, the partition's gradients, the gradient that
+    // waits) and of what follows it (the same but the copy).
+    std::uint32_t reduction = 0, arrival = 0;
+    TensorId copy = kNoTensor, gradient = kNoTensor;
+    std::int64_t elements = 0, offset = 0;  // the parameter's place in its repeat
+    // Found by fill_buckets: the iteration of the first reduction here that copies, how many
+    // elements; whether the partition's gradients are there.
+    std::int64_t first = -1, content = 0;
+    bool owned = false;
+  };
+  // Hooks of one pass over a block of the layout.
+  struct HookRun {
+    std::vector<Hook> hooks;
+    models::GroupId group = models::kNoGroup;
+    std::int64_t repeats = 1, begin = 0, elements = 0;  // in the layout, of one repeat
+    std::vector<std::pair<std::int64_t, std::int64_t>> places;  // offset, elements; not yet met
+    std::int64_t take_place(std::int64_t of_elements);
+  };
+
+  bool last_micro() const { return micro_ + 1 == micros_; }
+  bool whole_gradients() const { return engine_.stage <= 1; }
+  // Gradients go to the bucket as they come.
+  bool moves() const {
+    return engine_.stage == 2 || (engine_.stage == 1 && engine_.overlap && last_micro());
+  }
+  Bytes bytes(std::int64_t elements, DType dtype) const {
+    return b_.rounded(storage(Count(elements), dtype));
+  }
+  Bytes gradients(std::int64_t elements) const { return bytes(elements, engine_.model); }
+
+  void declare_frozen();
+  void declare_optimizer(std::int64_t elements);
+  void allocate_bucket(OpBuilder op) { op.write(bucket_).write(second_bucket_); }
+  void hook(const ModuleNames& names, TensorId gradient, std::int64_t elements);
+  HookRun& hook_run();
+  void fill_buckets();
+  void place(Hook& hook, std::int64_t iteration, std::int64_t content);
+  void patch(models::Operand& operand, TensorId tensor, int delta = 0, TensorId beyond = kNoTensor);
+  void patch_hooks();
+  void epilogue();
+  void reduce_whole();  // stage 1: the bucket takes all gradients when the backward is over
+  void reduce_plain();  // stage 0
+  void release_gradients(OpBuilder op);
+  void partition_step(), plain_step(), fused_step(), unfused_step();
+  TensorId square_root(Bytes state);
+
+  models::StepProgram& program_;
+  Engine engine_;
+  FlatLayout layout_;
+  FlatLayout::Share share_;
+  std::vector<std::pair<TensorId, std::int64_t>> begun_;  // gradients before their hooks: elements
+  std::vector<HookRun> hook_runs_;
+  std::int64_t left_in_bucket_ = 0;
+  bool left_copies_ = false;
+  TensorId bucket_ = kNoTensor, second_bucket_ = kNoTensor;
+  TensorId owned_ = kNoTensor;  // this micro-batch's gradients of the partition
+  TensorId kept_ = kNoTensor;  // the first one's, which later ones are added to
+};
+
+}  // namespace plimsoll::planner::deepspeed

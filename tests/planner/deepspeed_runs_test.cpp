@@ -1,0 +1,151 @@
+// The planned step of stack deepspeed against the real engine, phase by phase.
+//
+// tests/golden/deepspeed_runs.json: deepspeed.initialize() and three steps on a CUDA runtime that
+// computes nothing (tools/oracle/deepspeed_measure.py), so buckets, partitions and hooks are
+// DeepSpeed's and the allocator is PyTorch's. Recorded are requested bytes of the third step.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "models/model_catalog.h"
+#include "models/model_reader.h"
+#include "planner/peak.h"
+#include "planner/stacks/deepspeed/stack.h"
+#include "planner/timeline.h"
+#include "tests/planner/oracle_workload.h"
+
+using namespace plimsoll;
+using nlohmann::json;
+
+namespace {
+
+models::DeepSpeedOptions options_of(const json& stack) {
+  models::DeepSpeedOptions out;
+  if (!stack.contains("deepspeed")) return out;
+  const json& given = stack["deepspeed"];
+  const auto size = [&](const char* key, std::int64_t& target) {
+    if (given.contains(key)) target = given[key];
+  };
+  size("reduce_bucket_size", out.reduce_bucket_size);
+  size("sub_group_size", out.sub_group_size);
+  size("stage3_prefetch_bucket_size", out.prefetch_bucket_size);
+  size("stage3_param_persistence_threshold", out.param_persistence_threshold);
+  size("stage3_max_live_parameters", out.max_live_parameters);
+  size("stage3_max_reuse_distance", out.max_reuse_distance);
+  if (given.contains("overlap_comm")) out.overlap_comm = given["overlap_comm"].get<bool>();
+  return out;
+}
+
+models::Strategy strategy_of(const json& workload) {
+  const json &s = workload["strategy"], &stack = workload["stack"];
+  models::Strategy out;
+  out.stack = models::Stack::deepspeed;
+  out.gpus = s["world_size"];
+  out.data.zero = s["zero"];
+  out.data.deepspeed = options_of(stack);
+  if (s.contains("precision")) out.precision = tests::choice<models::Precision>(s["precision"]);
+  if (s.contains("grad_dtype")) out.grad_dtype = dtype_from(s["grad_dtype"].get<std::string>());
+  if (s.contains("optimizer")) out.optimizer = tests::choice<models::Optimizer>(s["optimizer"]);
+  if (s.contains("recompute")) out.recompute.kind = models::RecomputeKind::full;
+  if (s.contains("lora")) out.lora = tests::lora_of(s["lora"]);
+  if (stack.contains("optimizer_impl"))
+    out.optimizer_impl = tests::choice<models::OptimizerImpl>(stack["optimizer_impl"]);
+  return out;
+}
+
+models::ModelSpec model_of(const json& model) {
+  if (model.is_string()) return models::catalog_model(model.get<std::string>());
+  return models::read_model(model.dump(), "tiny", "tiny", {});
+}
+
+struct Planned {
+  models::StepProgram program;
+  planner::Timeline timeline;
+  planner::Peak peak;
+};
+
+Planned plan_run(const json& run) {
+  const json& workload = run["workload"];
+  const models::ModelSpec model = model_of(workload["model"]);
+  planner::Question question;
+  question.model = &model;
+  question.strategy = strategy_of(workload);
+  question.batch = tests::batch_of(workload);
+  question.detail = planner::Detail::none;
+  const planner::ModelParts parts = planner::model_parts(model, question.strategy);
+  planner::pytorch::Rules rules;
+  rules.sdpa = planner::pytorch::Rules::Sdpa::flash;  // what a dry run can run
+  rules.batch_tensors = 1;
+  rules.granularity = 1;  // requested bytes
+  const planner::LayerPart& layer = parts.runs.front().layer;
+  // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
+  rules.blas_workspace = 64_MiB + (layer.q.bias ? 1_MiB : 0_MiB);
+  planner::StackStep step;
+  planner::deepspeed::write_step(question, parts, rules, run["rank"].get<std::int64_t>(), step);
+  Planned out{std::move(step.program), {}, {}};
+  out.timeline = planner::unroll(out.program);
+  out.peak = planner::PeakFinder().find(out.program);
+  return out;
+}
+
+struct PhaseFigures {
+  double planned_peak = 0, planned_end = 0, peak = 0, end = 0;
+};
+
+// Forward, backward and step of the last micro-batch.
+std::map<std::string, PhaseFigures> phases_of(const json& run, const Planned& planned) {
+  std::map<std::string, PhaseFigures> out;
+  for (const json& phase : run["phases"]) {
+    std::string name = phase["phase"];
+    while (std::isdigit(static_cast<unsigned char>(name.back()))) name.pop_back();
+    PhaseFigures& figures = out[name];
+    figures.peak = std::max(figures.peak, phase["peak_bytes"].get<double>());
+    figures.end = phase["end_bytes"];
+  }
+  for (const planner::Moment& moment : planned.timeline.steps) {
+    const models::Phase phase = planned.program.ops[moment.at.op].phase;
+    PhaseFigures& figures = out[phase == models::Phase::forward     ? "forward"
+                                : phase == models::Phase::optimizer ? "step"
+                                                                    : "backward"];
+    figures.planned_peak = std::max(figures.planned_peak, moment.high_water.real());
+    figures.planned_end = moment.after.real();
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("planned DeepSpeed steps are what the real engine allocates") {
+  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/deepspeed_runs.json"));
+  double worst = 0;
+  int exact = 0;
+  for (const json& run : document["runs"]) {
+    const std::string name = run["case"];
+    CAPTURE(name);
+    const Planned planned = plan_run(run);
+    const double peak = planned.peak.bytes.real() / run["peak_bytes"].get<double>() - 1;
+    const double resident = planned.peak.resident.real() / run["resident_bytes"].get<double>() - 1;
+    CHECK(std::abs(resident) <= 0.0001);
+    CHECK(std::abs(peak) <= 0.006);
+    const bool overlaps = run["workload"]["stack"].contains("deepspeed") &&
+                          run["workload"]["stack"]["deepspeed"].contains("overlap_comm");
+    for (const auto& [phase, figures] : phases_of(run, planned)) {
+      CAPTURE(phase);
+      CHECK(std::abs(figures.planned_peak / figures.peak - 1) <= 0.006);
+      // Blocks of the reduction's stream are counted until the next allocation after their release.
+      if (!(overlaps && phase == "backward"))
+        CHECK(std::abs(figures.planned_end / figures.end - 1) <= 0.0001);
+    }
+    exact += std::abs(planned.peak.bytes.value() - run["peak_bytes"].get<std::int64_t>()) <= 16;
+    worst = std::max(worst, std::abs(peak));
+  }
+  MESSAGE(exact << " of " << document["runs"].size()
+                << " runs of the engine planned to 16 bytes; largest error of the peak "
+                << 100 * worst << " %");
+  CHECK(exact >= 28);
+  CHECK(document["runs"].size() >= 30);
+}

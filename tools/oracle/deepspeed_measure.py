@@ -1,0 +1,267 @@
+#!/usr/bin/env python3
+"""Training steps of the real DeepSpeed engine through PyTorch's own allocator, without a GPU.
+
+  deepspeed_measure.py --out tests/golden/deepspeed_runs.json [--only TEXT]
+  deepspeed_measure.py --history NAME [--least BYTES]     every allocation of one case's last step
+
+Each workload of deepspeed_cases.json runs three steps under deepspeed.initialize() on the dry CUDA
+runtime of torch_measure.py: one rank of a group without peers (torch's fake process group), so
+partitions, buckets, hooks, gathers and the allocator are DeepSpeed's and PyTorch's own, and nothing
+is computed or sent. FusedAdam's kernel, which allocates nothing, does nothing. Recorded is the
+third step, a steady one: per phase the bytes requested at its end and at most; over the step what
+the allocator counts and reserves; and what the engine's objects say about partitions.
+"""
+
+import argparse
+import json
+import logging
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CATALOG = os.path.join(HERE, "..", "..", "models", "specs", "models")
+CAPACITY = 1 << 42  # 4 TiB: nothing is refused
+
+
+def read_cases():
+    with open(os.path.join(HERE, "deepspeed_cases.json"), encoding="utf-8") as f:
+        return json.load(f)
+
+
+def model_config(model):
+    if isinstance(model, dict):
+        return model
+    with open(os.path.join(CATALOG, model + ".json"), encoding="utf-8") as f:
+        return json.load(f)["config"]
+
+
+def load():
+    """The dry runtime must be loaded before torch, the accelerator named before DeepSpeed."""
+    os.environ["DS_ACCELERATOR"] = "cuda"
+    sys.path.insert(0, HERE)
+    import torch_measure
+    torch_measure.start_dry_cuda(capacity_bytes=CAPACITY)
+    logging.disable(logging.INFO)
+    import peft  # noqa: F401  (imported here: each case runs in a fork)
+    import transformers  # noqa: F401
+    from deepspeed.ops.adam import fused_adam
+
+    class NoKernel:
+        def multi_tensor_adam(self, *_):
+            pass
+
+    fused_adam.FusedAdamBuilder.load = lambda self, verbose=False: NoKernel()
+
+
+def start(world, rank):
+    """One rank of a group without peers."""
+    os.environ.update({"LOCAL_RANK": "0", "RANK": str(rank), "WORLD_SIZE": str(world),
+                       "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"})
+    import torch
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    torch.cuda.set_device(0)
+
+
+def ds_config(case):
+    workload = case["workload"]
+    strategy, batch = workload["strategy"], workload["batch"]
+    zero = {"stage": strategy["zero"], **workload["stack"].get("deepspeed", {})}
+    config = {"train_micro_batch_size_per_gpu": batch["micro_batch"],
+              "gradient_accumulation_steps": batch["grad_accum"], "zero_optimization": zero,
+              "gradient_clipping": 1.0}
+    kind = strategy.get("precision", "bf16-mixed")
+    if kind == "bf16-mixed":
+        config["bf16"] = {"enabled": True}
+    elif kind == "bf16":
+        config["bf16"] = {"enabled": True, "bf16_master_weights_and_grads": True,
+                          "bf16_optimizer_states": True}
+    elif kind == "fp16-mixed":
+        config["fp16"] = {"enabled": True}
+    if strategy.get("grad_dtype"):
+        config["data_types"] = {"grad_accum_dtype": strategy["grad_dtype"]}
+    torch_adam = workload["stack"].get("optimizer_impl", "fused") != "fused"
+    if strategy.get("optimizer", "adamw") == "adamw":
+        config["optimizer"] = {"type": "AdamW", "params": {"torch_adam": True} if torch_adam else {}}
+    else:
+        config["optimizer"] = {"type": "SGD", "params": {"lr": 0.1}}
+        config["zero_allow_untested_optimizer"] = True
+    return config
+
+
+def build(case, config):
+    import deepspeed
+    import torch
+    import torch_measure
+    workload = case["workload"]
+    strategy = workload["strategy"]
+    hf = torch_measure.hf_config({"config": model_config(workload["model"])}, {"use_cache": False})
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[
+        strategy.get("precision", "bf16-mixed").split("-")[0]]
+    inside = deepspeed.zero.Init(config_dict_or_path=config) if strategy["zero"] == 3 else \
+        torch.device("cuda")
+    with inside:
+        model = torch_measure.auto_class(hf.model_type).from_config(
+            hf, dtype=dtype, attn_implementation=strategy.get("attention", "sdpa"))
+    model.train()
+    if strategy.get("lora"):
+        lora = {"rank": 8, "alpha": 16.0, "targets": "all-linear", "dropout": 0.0,
+                "adapter_dtype": "fp32", **strategy["lora"]}
+        model = torch_measure.with_lora(model, lora)
+    torch_measure.select_recompute(model, strategy.get("recompute", "none"))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    engine, _, _, _ = deepspeed.initialize(model=model, config=config, model_parameters=trained)
+    return engine, hf
+
+
+def facts(optimizer):
+    """What the engine's own objects say: sizes in elements."""
+    out = {"wrapper": type(optimizer).__name__}
+    if hasattr(optimizer, "params_in_partition"):
+        out["partition"] = [int(n) for n in optimizer.partition_size]
+        out["aligned"] = [t.numel() for t in optimizer.bit16_groups_flat]
+        out["whole_in_partition"] = [sum(p.numel() for p in group)
+                                     for group in optimizer.params_in_partition]
+        out["pieces_in_partition"] = [len(group) for group in optimizer.params_in_partition]
+    if hasattr(optimizer, "fp16_partitioned_groups_flat_numel"):
+        out["sub_groups"] = [int(n) for n in optimizer.fp16_partitioned_groups_flat_numel]
+        out["persistent"] = sum(p.ds_numel for p in optimizer.persistent_parameters)
+        out["lp_buffer"] = sum(b.numel() for b in getattr(optimizer, "lp_param_buffer", None) or [])\
+            if isinstance(getattr(optimizer, "lp_param_buffer", None), list) else \
+            getattr(optimizer, "lp_param_buffer", None) is not None and \
+            int(optimizer.lp_param_buffer.numel())
+        out["grad_buffer"] = int(optimizer.grad_partitions_flat_buffer.numel())
+    return out
+
+
+class Steps:
+    def __init__(self, case):
+        import torch
+        self.torch = torch
+        world = case["workload"]["strategy"].get("world_size", 8)
+        self.engine, hf = build(case, ds_config(case))
+        batch = case["workload"]["batch"]
+        self.count = batch["grad_accum"]
+        self.ids = torch.randint(0, hf.vocab_size, (batch["micro_batch"], batch["seq_len"]),
+                                 device="cuda")
+        self.world, self.phases = world, []
+
+    def mark(self, name):
+        stats = self.torch.cuda.memory_stats()
+        self.phases.append({"phase": name, "end_bytes": stats["requested_bytes.all.current"],
+                            "peak_bytes": stats["requested_bytes.all.peak"]})
+        self.allocated = max(self.allocated, stats["allocated_bytes.all.peak"])
+        self.torch.cuda.reset_peak_memory_stats()
+
+    def step(self):
+        self.phases, self.allocated = [], 0
+        self.torch.cuda.reset_peak_memory_stats()
+        for micro in range(self.count):
+            suffix = str(micro) if micro else ""
+            loss = self.engine(input_ids=self.ids, labels=self.ids).loss
+            self.mark("forward" + suffix)
+            self.engine.backward(loss)
+            self.mark("backward" + suffix)
+            del loss
+            self.engine.step()
+        self.mark("step")
+
+
+def run_here(case):
+    workload = case["workload"]
+    start(workload["strategy"].get("world_size", 8), case.get("rank", 0))
+    steps = Steps(case)
+    import deepspeed
+    import torch
+    import transformers
+    for _ in range(3):
+        resident = torch.cuda.memory_stats()["requested_bytes.all.current"]
+        steps.step()
+    return {"case": case["name"], "rank": case.get("rank", 0), "workload": workload,
+            "resident_bytes": resident, "phases": steps.phases,
+            "peak_bytes": max(p["peak_bytes"] for p in steps.phases),
+            "allocated_bytes": steps.allocated,
+            "reserved_bytes": torch.cuda.max_memory_reserved(),
+            "engine": facts(steps.engine.optimizer),
+            "versions": {"deepspeed": deepspeed.__version__, "torch": torch.__version__,
+                         "transformers": transformers.__version__}}
+
+
+def history(case, least):
+    workload = case["workload"]
+    start(workload["strategy"].get("world_size", 8), case.get("rank", 0))
+    steps = Steps(case)
+    import torch
+    steps.step(), steps.step()
+    torch.cuda.memory._record_memory_history(enabled="all", context="all", stacks="python",
+                                             max_entries=10_000_000)
+    live = 0
+    steps.step()
+    for event in torch.cuda.memory._snapshot()["device_traces"][0]:
+        if event["action"] not in ("alloc", "free_completed"):
+            continue
+        size = (event["size"] + 511) // 512 * 512
+        live += size if event["action"] == "alloc" else -size
+        if event["size"] < least:
+            continue
+        frames = [f for f in event.get("frames", []) if "/torch/" not in f["filename"]]
+        where = " < ".join(f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}"
+                           for f in frames[:3])
+        print("+" if event["action"] == "alloc" else "-", event["size"], "live", live, where)
+    print(json.dumps(steps.phases))
+
+
+def run_apart(case):
+    """In a fork of this process, which has imported everything and made no context."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        try:
+            result = run_here(case)
+        except Exception as error:  # whatever it is belongs into the table
+            result = {"case": case["name"], "error": repr(error)}
+        with os.fdopen(writer, "w") as out:
+            json.dump(result, out)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else {"case": case["name"], "error": "died"}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--out")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--history")
+    parser.add_argument("--least", type=int, default=1 << 20)
+    options = parser.parse_args()
+    load()
+    cases = read_cases()
+    if options.history:
+        history(next(c for c in cases if c["name"] == options.history), options.least)
+        return 0
+    cases = [c for c in cases if options.only in c["name"]]
+    results = []
+    for case in cases:
+        results.append(run_apart(case))
+        print(case["name"], results[-1].get("peak_bytes", results[-1].get("error")),
+              file=sys.stderr)
+    good = [r for r in results if "error" not in r]
+    versions = good[0]["versions"] if good else {}
+    for result in good:
+        del result["versions"]
+    text = json.dumps({"schema": "plimsoll.deepspeed_runs/1", "versions": versions}, indent=1)[:-2]
+    text += ',\n "runs": [\n  ' + ",\n  ".join(json.dumps(r) for r in good) + "\n ]\n}\n"
+    if options.out:
+        with open(options.out + ".part", "w", encoding="utf-8") as f:
+            f.write(text)
+        os.replace(options.out + ".part", options.out)
+    return 0 if len(good) == len(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
