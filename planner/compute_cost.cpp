@@ -31,10 +31,6 @@ double width(DType dtype) {
   return static_cast<double>(bits(dtype)) / 8;
 }
 
-// The host's time to issue one kernel: Python and the dispatcher of eager PyTorch; a runtime of its
-// own, or compiled code. Assumed: a few microseconds by every profile, by the host's speed.
-constexpr double kEagerLaunch = 6e-6, kNativeLaunch = 3e-6;
-
 // A product covers its output in tiles, the largest of 256 x 128 elements, a wave of them at a time
 // (NVIDIA, "Matrix Multiplication Background User's Guide", sections 3.2 and 3.3). The smaller ones
 // for thin outputs end at 16 elements, an instruction's side.
@@ -110,6 +106,12 @@ ProductWork attention(const GpuRates& gpu, const LayerCost& layer, const Executi
 
 }  // namespace
 
+Share launch_seconds(const models::Strategy& s) {
+  if (s.stack == Stack::plimsoll || s.compile)
+    return {3e-6, "assumed", "a launch from C++ or compiled code; the host's speed decides"};
+  return {6e-6, "assumed", "eager PyTorch's Python and dispatcher; the host's speed decides"};
+}
+
 Execution execution_of(const models::Strategy& s, const models::Batch& batch) {
   Execution e;
   const bool torch = s.stack == Stack::pytorch, fsdp = torch && s.data.zero >= 2;
@@ -135,7 +137,7 @@ Execution execution_of(const models::Strategy& s, const models::Batch& batch) {
       s.lora && torch && !(fsdp && mixed(s.precision)) && width(s.lora->dtype) > e.low;
   e.adapter = e.adapters_cast && !mixed(s.precision) ? DType::fp32 : e.compute;
   e.adapter_dropout = s.lora ? s.lora->dropout : 0;
-  e.launch = s.stack == Stack::plimsoll || s.compile ? kNativeLaunch : kEagerLaunch;
+  e.launch = launch_seconds(s).value;
   e.seq_len = static_cast<double>(batch.seq_len);
   e.tokens = static_cast<double>(batch.tokens());
   return e;
@@ -182,6 +184,7 @@ EndsCost ends_cost(const ModelParts& parts) {
                static_cast<double>(parts.head.lora_rank), parts.head.train_weight, true};
   ends.hidden = static_cast<double>(parts.decoder.hidden);
   ends.vocab = static_cast<double>(parts.decoder.vocab);
+  ends.tied = parts.decoder.tied_head;
   const auto add = [&](const std::vector<Parameter>& from, double& all, double& trained) {
     for (const Parameter& p : from) {
       all += static_cast<double>(p.elements);

@@ -39,6 +39,9 @@ struct Execution {
   double launch = 0;  // seconds of the host for one kernel
   double seq_len = 0, tokens = 0;  // of one micro-batch
 };
+// The host's time to issue one kernel, seconds.
+Share launch_seconds(const models::Strategy& strategy);
+
 Execution execution_of(const models::Strategy& strategy, const models::Batch& batch);
 
 // A product with a weight, prepared.
@@ -66,6 +69,7 @@ LayerCost layer_cost(const LayerRun& run, const models::Decoder& decoder);
 struct EndsCost {
   ProductShape head;
   double hidden = 0, vocab = 0;
+  bool tied = false;
   double embedding = 0, embedding_trainable = 0;  // elements
   double tail = 0, tail_trainable = 0;
   double tensors = 0;

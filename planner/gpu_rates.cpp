@@ -62,6 +62,11 @@ Share memory_share() {
   return {0.9, "published", "calculon, arXiv 2310.01966, systems/a100_80g.json: 100 MB and more"};
 }
 
+Share communication_use() {
+  return {0.15, "published",
+          "calculon, arXiv 2310.01966, systems/a100_80g.json: processor_usage of NVLink"};
+}
+
 // Differences of 5 % within nodes of 8 are reported; the range of 8 normal values is 2.85 standard
 // deviations (Tippett, Biometrika 17, 1925).
 Share speed_spread() {

@@ -43,6 +43,9 @@ GpuRates gpu_rates(const models::Gpu& gpu, const Software& software = {});
 // Of the memory's bandwidth, what kernels that stream large tensors reach.
 Share memory_share();
 
+// Of the GPU's compute, what a running collective takes from the work beside it.
+Share communication_use();
+
 // Standard deviation of the speed of GPUs of one kind, of the mean. A step ends with the slowest.
 Share speed_spread();
 // By how much the slowest of `ranks` GPUs is expected to lie below the mean, in such deviations.

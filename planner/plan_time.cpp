@@ -32,11 +32,15 @@ void add_assumptions(const Question& question, reports::Plan& plan) {
   assume(plan, "time: fused attention backward, share of the peak", shares.attention_backward);
   assume(plan, "time: memory bandwidth, share of the peak", memory_share());
   const models::Strategy& s = question.strategy;
+  const Share launch = launch_seconds(s);
+  assume(plan, "time: host's microseconds to issue a kernel", launch.value * 1e6, launch.basis,
+         launch.source);
   if (s.stack == models::Stack::plimsoll)
     plan.assumptions.push_back({"time: products and attention of stack plimsoll",
                                 "\"as fast as PyTorch's\"", "assumed",
                                 "no run of it on a GPU has been timed"});
   if (s.gpus == 1) return;
+  assume(plan, "time: share of the GPU that a collective takes", communication_use());
   assume(plan, "time: spread of the GPUs' speed, standard deviation", speed_spread());
   const Fabric fabric = fabric_of(question.cluster);
   assume(

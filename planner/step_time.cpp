@@ -21,36 +21,31 @@ const char* name_of(Limit limit) {
 
 namespace {
 
-// Of the processor, what a running NCCL kernel takes from the compute beside it: calculon, arXiv
-// 2310.01966, systems/a100_80g.json, processor_usage of the NVLink network.
-constexpr double kProcessorUse = 0.15;
+const Share kCommunicationUse = communication_use();
 
-// Work on the GPU and messages beside it, unit by unit.
+// Work on the GPU, and messages beside it.
 struct Overlap {
   double compute = 0, communication = 0, exposed = 0;
   double spare = 0;  // compute of backward that hides nothing yet
   Cost work;
 
-  // `times` units, each hiding its messages behind its own compute.
-  void add(double times, const Cost& cost, double beside) {
-    const double seconds = cost.seconds(), hidden = std::min(beside, seconds);
+  void run(double times, const Cost& cost) {
     work += times * cost;
-    compute += times * (seconds + kProcessorUse * hidden);
-    communication += times * beside;
-    exposed += times * (beside - hidden);
+    compute += times * cost.seconds();
   }
-  void add_exposed(double seconds) {
-    communication += seconds;
-    exposed += seconds;
+  // `times` messages, each beside work of so many seconds.
+  void hide(double times, double message, double beside) {
+    const double hidden = std::min(message, beside);
+    compute += times * kCommunicationUse.value * hidden;
+    communication += times * message;
+    exposed += times * (message - hidden);
   }
-  // Once: a message beside whatever of backward hides nothing yet.
-  void add_late(double seconds, bool overlaps) {
-    const double hidden = overlaps ? std::min(seconds, spare) : 0;
-    spare -= hidden;
-    compute += kProcessorUse * hidden;
-    communication += seconds;
-    exposed += seconds - hidden;
+  // Beside whatever of backward hides nothing yet.
+  void hide_late(double message) {
+    hide(1, message, spare);
+    spare -= std::min(message, spare);
   }
+  void expose(double message) { hide(1, message, 0); }
 };
 
 Cost sum(Cost a, const Cost& b) {
@@ -108,40 +103,52 @@ StepTime TimeModel::operator()(const Strategy& s, const Batch& batch) const {
   const bool recomputes = models::decisions::recomputes_layers(s.recompute.kind);
   Overlap step;
   double trained = ends_.embedding_trainable + ends_.tail_trainable, tensors = ends_.tensors;
+  // A unit is gathered beside the unit before it, and reduced beside the backward of that one:
+  // nothing runs beside the first layer's.
+  double alone = 1, forward_seconds = 0;
   for (const LayerCost& layer : layers_) {
     const LayerWork work = layer_work(gpu_, layer, e);
     const double gather = messages.gather(layer.parameters);
     const Cost copy_out = messages.copy_out(layer.parameters);
+    const Cost forward = sum(work.forward, copy_out);
+    forward_seconds = forward.seconds();
+    step.run(layer.copies * micros, forward);
+    step.hide((layer.copies - alone) * micros, gather, forward_seconds);
+    step.expose(alone * micros * gather);
     Cost backward = work.backward;
     if (s.recompute.kind == RecomputeKind::selective) backward += work.attention;
     if (recomputes) backward += reentrant_ ? work.forward : work.again;
-    step.add(layer.copies * micros, sum(work.forward, copy_out), gather);
     double again = 0;
     if (x.regathers && work.backward.busy() > 0) {
       again = regathers(s, layer.copies) * gather;
       backward += regathers(s, layer.copies) * copy_out;
     }
-    const double reduce = messages.reduce(layer.trainable);
-    step.add(layer.copies * (micros - reductions), backward, again);
-    step.add(layer.copies * reductions, messages.copy_in(layer.trainable), 0);
-    if (x.overlaps) {
-      step.add(layer.copies * reductions, backward, again + reduce);
-      step.spare += layer.copies * reductions * std::max(0.0, backward.seconds() - again - reduce);
-    } else {
-      step.add(layer.copies * reductions, backward, again);
-      step.add_exposed(layer.copies * reductions * reduce);
-    }
+    const double reduce = messages.reduce(layer.trainable), seconds = backward.seconds();
+    step.run(layer.copies * micros, backward);
+    step.run(layer.copies * reductions, messages.copy_in(layer.trainable));
+    step.hide(layer.copies * (micros - reductions), again, seconds);
+    const double beside = (layer.copies - alone) * reductions;
+    step.hide(beside, again + reduce, x.overlaps ? seconds : 0);
+    step.hide(alone * reductions, again, seconds);
+    step.expose(alone * reductions * reduce);
+    step.spare += beside * std::max(0.0, seconds - again - reduce);
     trained += layer.copies * layer.trainable;
     tensors += layer.copies * layer.tensors;
+    alone = 0;
   }
   const EndsWork ends = ends_work(gpu_, ends_, e);
-  step.add(micros, ends.forward, messages.gather(ends_.tail));
-  step.add(micros, ends.backward, 0);
-  step.add_late(reductions * messages.reduce(ends_.tail_trainable), x.overlaps);
-  // Nothing runs beside the first gather and the last reduction.
-  step.add_exposed(micros * messages.gather(ends_.embedding));
-  step.add_exposed(reductions * messages.reduce(ends_.embedding_trainable));
-  step.add_exposed(messages.update(trained));
+  step.run(micros, ends.forward);
+  step.run(micros, ends.backward);
+  step.hide(micros, messages.gather(ends_.tail), forward_seconds);
+  step.expose(micros * messages.gather(ends_.embedding));
+  // The head's gradient is there first, a tied table's last.
+  const double tail = reductions * messages.reduce(ends_.tail_trainable);
+  if (ends_.tied || !x.overlaps)
+    step.expose(tail);
+  else
+    step.hide_late(tail);
+  step.expose(reductions * messages.reduce(ends_.embedding_trainable));
+  step.expose(messages.update(trained));
   const double own = x.steps_shard ? trained / static_cast<double>(x.shards.ranks) : trained;
   StepTime time;
   time.optimizer = optimizer_cost(gpu_, s, e, own, tensors).seconds();

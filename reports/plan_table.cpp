@@ -242,10 +242,20 @@ void add_notes(Lines& lines, const Plan& plan) {
                                   [](const Assumption& a) { return a.basis != "derived"; });
   if (open == 0) return;
   lines.heading(fmt::format("Assumed or calibrated ({}; --json has their sources)", open));
-  for (const Assumption& assumption : plan.assumptions)
-    if (assumption.basis != "derived")
+  // Those of the time are many and alike: one line counts them.
+  constexpr std::string_view time = "time: ";
+  int calibrated = 0, assumed = 0;
+  for (const Assumption& assumption : plan.assumptions) {
+    if (assumption.basis == "derived") continue;
+    if (assumption.what.starts_with(time))
+      ++(assumption.basis == "calibrated" ? calibrated : assumed);
+    else
       lines.put(clipped(printable(assumption_text(assumption)), lines.terminal().columns,
                         lines.terminal()));
+  }
+  if (calibrated + assumed > 0)
+    lines.add(fmt::format("  time: {} rates and shares ({} calibrated, {} assumed)",
+                          calibrated + assumed, calibrated, assumed));
 }
 }  // namespace
 

@@ -73,6 +73,7 @@ std::string constants() {
     text += share_line(name, "fused attention, backward", shares.attention_backward);
   }
   text += share_line("all", "memory bandwidth", planner::memory_share());
+  text += share_line("all", "taken by a collective beside compute", planner::communication_use());
   text += share_line("all", "spread of speed, standard deviation", planner::speed_spread());
   return text;
 }

@@ -169,3 +169,41 @@ TEST_CASE("FSDP of 11.3 billion parameters loses a few per cent per GPU from 8 t
   CHECK(rates.back() / rates.front() < 0.99);
   CHECK(rates.back() / rates.front() > 0.85);
 }
+
+// Zhao et al., section 3.2.2: hybrid sharding keeps gathers inside the node where the network is
+// slow.
+TEST_CASE("hybrid sharding is faster than full sharding where the network is slow") {
+  Run run;
+  run.strategy.gpus = 64;
+  run.strategy.data.zero = 3;
+  run.cluster.inter_node_bandwidth = 1e9;
+  const double full = run.time().step;
+  run.strategy.data.shard_group = 8;
+  CHECK(run.time().step < 0.8 * full);
+  CHECK(run.time().limit == planner::Limit::inter_node);
+}
+
+TEST_CASE("a small batch of a small model waits for the host") {
+  Run run("h100-sxm-80gb");
+  run.model = models::catalog_model("gpt2");
+  run.batch = {.seq_len = 128, .micro_batch = 1, .grad_accum = 8};
+  CHECK(run.time().limit == planner::Limit::launches);
+  const double step = run.time().step;
+  run.batch.micro_batch = 2;  // the host issues as many kernels
+  CHECK(run.time().step < 1.2 * step);
+}
+
+TEST_CASE("accumulating gradients spreads messages and the optimizer over more tokens") {
+  for (const int zero : {0, 1, 3}) {
+    Run run;
+    run.strategy.gpus = 16;
+    run.strategy.data.zero = zero;
+    run.batch.grad_accum = 1;
+    const StepTime one = run.time();
+    run.batch.grad_accum = 4;
+    const StepTime four = run.time();
+    CHECK(four.step < 4 * one.step);
+    CHECK(four.compute > 3.9 * one.compute * 0.9);
+    CHECK(four.optimizer == one.optimizer);
+  }
+}
