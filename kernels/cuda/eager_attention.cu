@@ -7,8 +7,7 @@
 // once for each 64 rows (columns) of its result.
 // Numerics: fp32, sums in the order of keys (queries, heads), no tensor cores. A softmax's sum is a
 // tree over the threads.
-#include "kernels/attention_mask.h"
-#include "kernels/cuda/operands.h"
+#include "kernels/cuda/flash.h"
 #include "kernels/device/reduce.cuh"
 #include "kernels/device/tile_product.cuh"
 #include "kernels/host/attention.h"
@@ -19,19 +18,6 @@ namespace {
 
 using device::kTile;
 using device::kVector;
-
-// Rows of heads: element (token of the sequence, column of the head).
-struct Heads {
-  Span span;
-  std::int64_t stride, first;
-};
-Heads heads_of(const ConstColumns& x) {
-  return {span_of(x.tensor), x.stride(), x.first};
-}
-__device__ std::int64_t at_head(const AttentionShape& s, const Heads& x, std::int64_t sequence,
-                                std::int64_t head) {
-  return sequence * s.length * x.stride + x.first + head * s.head_dim;
-}
 
 struct OfHeads {
   AttentionShape s;
@@ -47,8 +33,8 @@ __global__ void __launch_bounds__(device::kTileThreads) products_of_rows(OfHeads
   const std::int64_t tiles = ceil_divide(s.length, kTile);
   const std::int64_t row = blockIdx.x / tiles * kTile, column = blockIdx.x % tiles * kTile;
   const std::int64_t sequence = blockIdx.y / s.heads, head = blockIdx.y % s.heads;
-  const std::int64_t x = at_head(s, t.x, sequence, head);
-  const std::int64_t y = at_head(s, t.y, sequence, head / (s.heads / s.kv_heads));
+  const std::int64_t x = t.x.at(s, sequence, head);
+  const std::int64_t y = t.y.at(s, sequence, head / (s.heads / s.kv_heads));
   const std::int64_t last_row = row + kTile < s.length ? row + kTile - 1 : s.length - 1;
   const bool any = column <= last_row && column + kTile > first_key(s, row);
   float sum[device::kMine][device::kMine] = {};
@@ -78,8 +64,8 @@ __global__ void __launch_bounds__(device::kTileThreads) sum_over_keys(OfHeads t)
   const std::int64_t tiles = ceil_divide(s.head_dim, kTile);
   const std::int64_t row = blockIdx.x / tiles * kTile, column = blockIdx.x % tiles * kTile;
   const std::int64_t sequence = blockIdx.y / s.heads, head = blockIdx.y % s.heads;
-  const std::int64_t x = at_head(s, t.x, sequence, head / (s.heads / s.kv_heads));
-  const std::int64_t y = at_head(s, t.y, sequence, head);
+  const std::int64_t x = t.x.at(s, sequence, head / (s.heads / s.kv_heads));
+  const std::int64_t y = t.y.at(s, sequence, head);
   const std::int64_t end = row + kTile < s.length ? row + kTile : s.length;
   float sum[device::kMine][device::kMine] = {};
   device::add_tile_product(
@@ -107,11 +93,11 @@ __global__ void __launch_bounds__(device::kTileThreads) sum_over_queries(OfHeads
   const std::int64_t tiles = ceil_divide(s.head_dim, kTile), group = s.heads / s.kv_heads;
   const std::int64_t row = blockIdx.x / tiles * kTile, column = blockIdx.x % tiles * kTile;
   const std::int64_t sequence = blockIdx.y / s.kv_heads, key_head = blockIdx.y % s.kv_heads;
-  const std::int64_t y = at_head(s, t.y, sequence, key_head);
+  const std::int64_t y = t.y.at(s, sequence, key_head);
   const std::int64_t last = row + kTile < s.length ? row + kTile - 1 : s.length - 1;
   float sum[device::kMine][device::kMine] = {};
   for (std::int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
-    const std::int64_t x = at_head(s, t.x, sequence, head);
+    const std::int64_t x = t.x.at(s, sequence, head);
     device::add_tile_product(
         [&](int j, std::int64_t i) {
           return row + j < s.length && sees(s, i, row + j)

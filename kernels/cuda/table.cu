@@ -12,6 +12,7 @@ const KernelTable& cuda_kernels() {
     cuda::add_linear(t);
     cuda::add_rotary(t);
     cuda::add_activations(t);
+    cuda::add_flash_attention(t);
     cuda::add_eager_attention(t);
     cuda::add_loss(t);
     cuda::add_copies(t);

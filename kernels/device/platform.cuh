@@ -43,6 +43,63 @@ __device__ __forceinline__ std::uint32_t packed<Fp16>(float low, float high) {
   return word;
 }
 
+// Tensor cores: c (16 × 8, fp32) += a (16 × 16) · b (16 × 8), T bf16 or fp16. PTX ISA, "Matrix
+// fragments for mma.m16n8k16": of a warp's lane, g = lane / 4 and t = lane % 4, two elements a
+// word,
+//   a: rows g, g + 8, g, g + 8; columns 2t, 2t + 1 in words 0 and 1, 8 more in words 2 and 3
+//   b: column g; rows 2t, 2t + 1 in b0, 8 more in b1
+//   c: columns 2t, 2t + 1; row g in c[0], c[1], row g + 8 in c[2], c[3]
+template <class T>
+__device__ void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
+template <>
+__device__ __forceinline__ void mma<Bf16>(float (&c)[4], const std::uint32_t (&a)[4],
+                                          std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <>
+__device__ __forceinline__ void mma<Fp16>(float (&c)[4], const std::uint32_t (&a)[4],
+                                          std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Four 8 × 8 matrices of 16-bit elements from shared memory: lane 8m + r gives the address of row r
+// of matrix m (16 bytes, aligned). Word m of a lane is row g, elements 2t and 2t + 1, of matrix m,
+// or of its transpose.
+template <bool kTransposed>
+__device__ __forceinline__ void load_matrices(std::uint32_t (&m)[4], const void* row) {
+  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+  if constexpr (kTransposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(at)
+                 : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+// Begins to copy 16 bytes to shared memory, or zeros where `there` is false; both aligned, `from`
+// valid in either case. They have arrived for the thread after `wait_for_copies`, and for the block
+// after the barrier behind it.
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool there) {
+  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(at), "l"(from), "r"(there ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_all;" : : : "memory");
+}
+
 // The block's dynamic shared memory, aligned to 16 bytes.
 template <class T>
 __device__ __forceinline__ T* dynamic_shared() {

@@ -37,7 +37,14 @@ ucontext_t first_scheduler;
 jmp_buf scheduler;
 const std::function<void()>* body = nullptr;
 alignas(16) std::byte shared[kMostShared];
-alignas(16) std::byte slots[1024][16];
+alignas(16) std::byte slots[1024][32];
+
+struct Copy {
+  void* to;
+  const void* from;
+  bool there;
+};
+std::vector<Copy> copies[1024];  // of each thread
 
 [[noreturn]] void give_up(const char* op, const char* why) {
   std::fprintf(stderr, "emulator: %s: %s\n", op, why);
@@ -116,6 +123,8 @@ void run_block(const char* op) {
       run_warp(first, first + kWarp < count ? first + kWarp : count);
     }
   } while (release(0, count, State::at_block_barrier));
+  for (int t = 0; t < count; ++t)
+    if (!copies[t].empty()) give_up(op, "a copy that nobody waits for");
   if (!all_done()) give_up(op, "some threads wait at a barrier that others do not reach");
 }
 
@@ -155,6 +164,21 @@ std::byte* warp_slot(int lane) {
 }
 int lane() {
   return running % kWarp;
+}
+void queue_copy(void* to, const void* from, bool there) {
+  copies[running].push_back({to, from, there});
+}
+void run_copies() {
+  for (const Copy& c : copies[running]) {
+    if (c.there)
+      std::memcpy(c.to, c.from, 16);
+    else
+      std::memset(c.to, 0, 16);
+  }
+  copies[running].clear();
+}
+void expect_aligned(const void* at) {
+  if (reinterpret_cast<std::uintptr_t>(at) % 16 != 0) give_up("a copy", "an odd address");
 }
 
 }  // namespace plimsoll::emulator

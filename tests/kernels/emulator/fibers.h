@@ -33,13 +33,19 @@ std::byte* shared_memory();
 
 void block_barrier();
 void warp_barrier();
-// The 32 slots of 16 bytes of the running fiber's warp, and its lane.
+// The 32 slots of 32 bytes of the running fiber's warp, and its lane.
 std::byte* warp_slot(int lane);
 int lane();
 
+// An asynchronous copy of 16 bytes happens when its thread waits for it, and not before.
+void queue_copy(void* to, const void* from, bool there);
+void run_copies();
+// Ends the process where an address is no multiple of 16.
+void expect_aligned(const void* at);
+
 template <class T>
 T exchanged(T value, int from) {
-  static_assert(sizeof(T) <= 16);
+  static_assert(sizeof(T) <= 32);
   std::memcpy(warp_slot(lane()), &value, sizeof(T));
   warp_barrier();
   std::memcpy(&value, warp_slot(from), sizeof(T));

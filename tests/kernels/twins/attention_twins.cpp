@@ -92,4 +92,91 @@ TEST_CASE("attention with a stored matrix is the host's, op by op") {
   });
 }
 
+namespace {
+
+// All operands of both passes; backward gets the host's out and logsumexp, so that no difference of
+// forward is carried on.
+void check_flash(const AttentionShape& s, const Operands& x, const Dropout& dropout,
+                 std::int64_t groups, double limit) {
+  const DType dtype = x.q.dtype;
+  Tensor out(x.q.shape, dtype, 7), logsumexp({s.sequences * s.length, s.heads}, DType::fp32);
+  const std::int64_t queries = s.heads / s.kv_heads * s.length;
+  const auto forward = [&](const KernelTable& k, const Views& v) {
+    k.flash_forward(s, dropout, v[0], v[1], v[2], v[3], v[4]);
+  };
+  Twins t = twins({x.q, x.k, x.v, out, logsumexp}, forward);
+  CHECK_NEAR(t.cuda[3], t.host[3], limit);
+  CHECK_NEAR(t.cuda[4], t.host[4], 1e-5);
+  const auto backward = [&](const KernelTable& k, const Views& v) {
+    k.flash_backward(s, dropout, v[5], v[0], v[1], v[2], v[3], v[4], v[6], v[7], v[8], v[9]);
+  };
+  t = twins({x.q, x.k, x.v, t.host[3], t.host[4], x.d_out, Tensor(x.q.shape, dtype, 7),
+             Tensor(x.k.shape, dtype, 7), Tensor(x.v.shape, dtype, 7),
+             Tensor({groups, queries * (1 + s.head_dim)}, DType::fp32)},
+            backward);
+  for (const std::size_t i : {6u, 7u, 8u}) {
+    CAPTURE(i);
+    CHECK_NEAR(t.cuda[i], t.host[i], limit);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("streaming attention is the host's, forward and backward") {
+  for_shapes([](const AttentionShape& s, DType dtype) {
+    check_flash(s, operands_of(s, dtype), {}, 1, dtype == DType::fp32 ? 1e-5 : 2 * once(dtype));
+  });
+}
+
+TEST_CASE("streaming attention drops what the host drops") {
+  const Dropout dropout{.rate = 0.3f, .key = {1, 2, 3}, .first_element = (1ull << 33) + 1};
+  for (const DType dtype : kStorage)
+    check_flash(kShapes[2], operands_of(kShapes[2], dtype), dropout, 1,
+                dtype == DType::fp32 ? 1e-5 : 2 * once(dtype));
+}
+
+TEST_CASE("backward takes as many groups at once as its scratch holds, with the same bits") {
+  const AttentionShape s = kShapes[1];  // 4 groups: 2 sequences of 2 key heads
+  for (const DType dtype : kStorage)
+    for (const std::int64_t groups : {1, 2, 3, 9})
+      check_flash(s, operands_of(s, dtype), {}, groups,
+                  dtype == DType::fp32 ? 1e-5 : 2 * once(dtype));
+}
+
+// GPT-2 keeps q, k and v side by side; gradients go to the same places of another tensor.
+TEST_CASE("heads are found in the columns of a wider tensor") {
+  const AttentionShape s = shape_of(1, 66, 2, 2, 16, 0);
+  const std::int64_t width = 32, stride = 3 * width + 8;
+  for (const DType dtype : kStorage)
+    for (const std::int64_t first : {0, 8, 3}) {
+      CAPTURE(first);
+      const auto columns = [&](const TensorView& x, std::int64_t which) {
+        return Columns(x, first + which * width, width);
+      };
+      const double limit = dtype == DType::fp32 ? 1e-5 : 2 * once(dtype);
+      const std::vector<Tensor> operands = {
+          drawn({66, stride}, dtype, 1),  Tensor({66, width}, dtype),
+          Tensor({66, 2}, DType::fp32),   drawn({66, width}, dtype, 2),
+          Tensor({66, stride}, dtype, 7), Tensor({1, 66 * 17}, DType::fp32)};
+      const Twins t = twins(operands, [&](const KernelTable& k, const Views& v) {
+        const Columns q = columns(v[0], 0), key = columns(v[0], 1), value = columns(v[0], 2);
+        k.flash_forward(s, {}, q, key, value, v[1], v[2]);
+        k.flash_backward(s, {}, v[3], q, key, value, v[1], v[2], columns(v[4], 0), columns(v[4], 1),
+                         columns(v[4], 2), v[5]);
+      });
+      CHECK_NEAR(t.cuda[1], t.host[1], limit);
+      CHECK_NEAR(t.cuda[4], t.host[4], 2 * limit);  // reads each one's own rounded result
+    }
+}
+
+// Rows of one key, scores far from 0, and a window of one key, whose value is the result.
+TEST_CASE("large scores neither overflow nor lose the smaller ones") {
+  for (const DType dtype : kStorage) {
+    AttentionShape s = shape_of(1, 70, 1, 1, 16, 0);
+    s.scale = 20;
+    Operands x = operands_of(s, dtype);
+    check_flash(s, x, {}, 1, dtype == DType::fp32 ? 1e-4 : 4 * once(dtype));
+  }
+}
+
 }  // namespace plimsoll::kernels::test

@@ -47,6 +47,66 @@ std::uint32_t packed(float low, float high) {
   return std::uint32_t{narrowed<T>(high).bits} << 16 | narrowed<T>(low).bits;
 }
 
+// Fragments as kernels/device/platform.cuh describes them.
+template <class T>
+float element(std::uint32_t word, int which) {
+  return widened(T{static_cast<std::uint16_t>(which == 0 ? word & 0xffffu : word >> 16)});
+}
+template <class T>
+void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  struct Mine {
+    std::uint32_t a[4], b[2];
+  };
+  const Mine mine{{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  std::memcpy(emulator::warp_slot(emulator::lane()), &mine, sizeof(mine));
+  emulator::warp_barrier();
+  const auto of = [](int lane) {
+    Mine other;
+    std::memcpy(&other, emulator::warp_slot(lane), sizeof(other));
+    return other;
+  };
+  const int g = emulator::lane() / 4, t = emulator::lane() % 4;
+  float sum[4] = {c[0], c[1], c[2], c[3]};
+  for (int k = 0; k < 16; ++k) {
+    const int lane = k % 8 / 2;  // in its row or column
+    const Mine row = of(4 * g + lane);
+    for (int i = 0; i < 4; ++i) {
+      const float left = element<T>(row.a[k / 8 * 2 + i / 2], k % 2);
+      const Mine column = of(4 * (2 * t + i % 2) + lane);
+      sum[i] += left * element<T>(column.b[k / 8], k % 2);
+    }
+  }
+  emulator::warp_barrier();
+  std::memcpy(c, sum, sizeof(sum));
+}
+
+template <bool kTransposed>
+void load_matrices(std::uint32_t (&m)[4], const void* row) {
+  std::memcpy(emulator::warp_slot(emulator::lane()), &row, sizeof(row));
+  emulator::warp_barrier();
+  const int g = emulator::lane() / 4, t = emulator::lane() % 4;
+  for (int i = 0; i < 4; ++i) {
+    std::uint16_t two[2];
+    for (int e = 0; e < 2; ++e) {
+      const std::uint16_t* from;
+      std::memcpy(&from, emulator::warp_slot(8 * i + (kTransposed ? 2 * t + e : g)), sizeof(from));
+      emulator::expect_aligned(from);
+      two[e] = from[kTransposed ? g : 2 * t + e];
+    }
+    m[i] = std::uint32_t{two[1]} << 16 | two[0];
+  }
+  emulator::warp_barrier();
+}
+
+inline void copy_async(void* to, const void* from, bool there) {
+  emulator::expect_aligned(to);
+  emulator::expect_aligned(from);
+  emulator::queue_copy(to, from, there);
+}
+inline void wait_for_copies() {
+  emulator::run_copies();
+}
+
 template <class T>
 T* dynamic_shared() {
   return reinterpret_cast<T*>(emulator::shared_memory());
