@@ -125,15 +125,15 @@ Measured measured(const Case& c) {
   return out;
 }
 
-Predicted predicted(const Case& c) {
+Predicted predicted(const Case& c, std::int64_t granularity) {
   const models::ModelSpec model = model_of(c);
   models::Strategy strategy = c.strategy;
   const planner::ModelParts parts = planner::model_parts(model, strategy);
   Predicted out;
   planner::own::StepWriter writer(out.program, parts, strategy, c.batch,
-                                  {.granularity = 1, .deterministic = c.deterministic});
+                                  {.granularity = granularity, .deterministic = c.deterministic});
   writer.write();
-  out.timeline = planner::unroll(out.program);
+  out.timeline = planner::unroll(out.program, planner::Repeats::all);
   return out;
 }
 

@@ -34,7 +34,8 @@ struct Predicted {
   models::StepProgram program;
   planner::Timeline timeline;
 };
-Predicted predicted(const Case& c);
+// `granularity`: 1, or the arena's block, to which every tensor is rounded up.
+Predicted predicted(const Case& c, std::int64_t granularity = 1);
 
 // Op by op, tensor by tensor; "" where they agree.
 std::string first_difference(const Predicted& predicted, const runtime::StepRecord& measured);
