@@ -84,7 +84,7 @@ void PeakFinder::plan_slots(const StepProgram& program) {
     }
     total += static_cast<std::size_t>(walked) * (segment.op_end - segment.op_begin);
   }
-  slots_.assign(total, {});
+  slot_count_ = total;
 }
 
 std::size_t PeakFinder::slot_index(const StepProgram& program, std::uint32_t s,
@@ -180,18 +180,19 @@ void PeakFinder::follow_touches(const StepProgram& program) {
   }
 }
 
-// Adds `bytes` for each of the instances [first_instance, last_instance], which share `key`.
+// Notes each of the instances [first_instance, last_instance], which share `key`.
 void PeakFinder::place(const StepProgram& program, std::int64_t key, GroupId group,
-                       std::int64_t first_instance, std::int64_t last_instance, Bytes bytes,
+                       std::int64_t first_instance, std::int64_t last_instance, std::size_t tensor,
                        bool birth) {
   const std::uint32_t s = segment_of(key);
   const Segment& segment = program.segments[s];
-  const auto add = [&](std::int64_t iteration, Bytes amount) {
-    Slot& slot = slots_[slot_index(program, s, iteration, op_of(key))];
-    (birth ? slot.born : slot.died) += amount;
+  const auto add = [&](std::int64_t iteration, std::int64_t times = 1) {
+    const std::size_t slot = slot_index(program, s, iteration, op_of(key));
+    events_->push_back({static_cast<std::uint32_t>(2 * slot + (birth ? 0 : 1)),
+                        static_cast<std::int32_t>(tensor), times});
   };
   if (group == kNoGroup || segment.group != group)
-    return add(iteration_of(key), bytes * (last_instance - first_instance + 1));
+    return add(iteration_of(key), last_instance - first_instance + 1);
   const GroupPlan& plan = groups_[index(group)];
   const std::int64_t n = plan.count;
   std::int64_t from = first_instance + iteration_of(key), to = last_instance + iteration_of(key);
@@ -200,12 +201,12 @@ void PeakFinder::place(const StepProgram& program, std::int64_t key, GroupId gro
     to = n - 1 - first_instance + iteration_of(key);
   }
   if (n <= 2 * plan.edge + 1) {
-    for (std::int64_t t = from; t <= to; ++t) add(t, bytes);
+    for (std::int64_t t = from; t <= to; ++t) add(t);
     return;
   }
-  for (std::int64_t t = from; t <= std::min(to, plan.edge - 1); ++t) add(t, bytes);
-  if (from <= plan.edge && to >= n - plan.edge - 1) add(plan.edge, bytes);
-  for (std::int64_t t = std::max(from, n - plan.edge); t <= to; ++t) add(t, bytes);
+  for (std::int64_t t = from; t <= std::min(to, plan.edge - 1); ++t) add(t);
+  if (from <= plan.edge && to >= n - plan.edge - 1) add(plan.edge);
+  for (std::int64_t t = std::max(from, n - plan.edge); t <= to; ++t) add(t);
 }
 
 void PeakFinder::place_lifetimes(const StepProgram& program) {
@@ -224,37 +225,86 @@ void PeakFinder::place_lifetimes(const StepProgram& program) {
       if (last < first || first >= n) continue;
       const Span& span = spans_[i * classes_ + static_cast<std::size_t>(c)];
       if (span.death < 0) continue;
-      place(program, span.birth, tensor.group, first, last, tensor.bytes, true);
-      place(program, span.death, tensor.group, first, last, tensor.bytes, false);
+      place(program, span.birth, tensor.group, first, last, i, true);
+      place(program, span.death, tensor.group, first, last, i, false);
     }
   }
 }
 
-Peak PeakFinder::sweep(const StepProgram& program, Bytes resident) const {
-  Peak peak{resident, resident, {}, {}};
+bool PeakFinder::Layout::matches(const StepProgram& program) const {
+  if (operands.size() != program.operands.size() || op_begin.size() != program.ops.size() ||
+      tensors.size() != program.tensors.size() || counts.size() != program.groups.size() ||
+      segments.size() != program.segments.size())
+    return false;
+  bool same = true;
+  for (std::size_t i = 0; i < counts.size(); ++i) same &= counts[i] == program.groups[i].count;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const Segment &a = segments[i], &b = program.segments[i];
+    same &= a.op_begin == b.op_begin && a.op_end == b.op_end && a.group == b.group &&
+            a.descending == b.descending;
+  }
+  for (std::size_t i = 0; i < op_begin.size(); ++i)
+    same &= op_begin[i] == program.ops[i].operand_begin;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    same &= tensors[i] == Shape{program.tensors[i].group, program.tensors[i].residency};
+  if (!same) return false;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const Operand &a = operands[i], &b = program.operands[i];
+    same &= a.tensor == b.tensor && a.beyond == b.beyond && a.delta == b.delta;
+  }
+  return same;
+}
+
+void PeakFinder::Layout::copy_structure(const StepProgram& program) {
+  operands = program.operands;
+  segments = program.segments;
+  op_begin.clear();
+  for (const models::Op& op : program.ops) op_begin.push_back(op.operand_begin);
+  tensors.clear();
+  for (const TensorDecl& tensor : program.tensors)
+    tensors.push_back({tensor.group, tensor.residency});
+  counts.clear();
+  for (const models::Group& group : program.groups) counts.push_back(group.count);
+}
+
+void PeakFinder::derive(const StepProgram& program, Layout& layout) {
+  layout.copy_structure(program);
+  layout.events.clear();
+  events_ = &layout.events;
+  plan_groups(program);
+  plan_slots(program);
+  follow_touches(program);
+  place_lifetimes(program);
+  layout.slots = slot_count_;
+  layout.edges.clear();
+  for (const GroupPlan& plan : groups_) layout.edges.push_back(plan.edge);
+}
+
+Peak PeakFinder::sweep(const StepProgram& program, const Layout& layout, Bytes resident) const {
+  Peak peak{resident, resident, {}, {}, {}};
   Bytes live = resident;
+  const Bytes* slot = slots_.data();
   for (std::uint32_t s = 0; s < program.segments.size(); ++s) {
     const Segment& segment = program.segments[s];
     const std::uint32_t ops = segment.op_end - segment.op_begin;
     const std::int64_t n = program.repeats(segment);
-    const std::int64_t edge = segment.group == kNoGroup ? 0 : groups_[index(segment.group)].edge;
+    const std::int64_t edge = segment.group == kNoGroup ? 0 : layout.edges[index(segment.group)];
     const bool folded = segment.group != kNoGroup && n > 2 * edge + 1;
     const std::int64_t walked = folded ? 2 * edge + 1 : n;
-    const Slot* slot = slots_.data() + slot_begin_[s];
     for (std::int64_t w = 0; w < walked; ++w) {
       const Bytes before = live;
       const std::int64_t runs = folded && w == edge ? n - 2 * edge : 1;
       std::int64_t t = folded && w > edge ? n - (walked - w) : w;
       Bytes highest(-1);
       std::uint32_t highest_op = 0;
-      for (std::uint32_t k = 0; k < ops; ++k, ++slot) {
-        live += slot->born;
+      for (std::uint32_t k = 0; k < ops; ++k, slot += 2) {
+        live += slot[0];
         const Bytes high = live + program.ops[segment.op_begin + k].scratch;
         if (high > highest) {
           highest = high;
           highest_op = segment.op_begin + k;
         }
-        live -= slot->died;
+        live -= slot[1];
       }
       const Bytes growth = (live - before) * (runs - 1);
       if (growth.value() > 0) {  // the last of the equal iterations stands highest
@@ -271,18 +321,26 @@ Peak PeakFinder::sweep(const StepProgram& program, Bytes resident) const {
   return peak;
 }
 
-Peak PeakFinder::find(const StepProgram& program) {
-  plan_groups(program);
-  plan_slots(program);
-  follow_touches(program);
-  place_lifetimes(program);
-  Bytes resident;
-  for (const TensorDecl& tensor : program.tensors)
-    if (tensor.residency == Residency::persistent)
-      resident += tensor.group == kNoGroup
-                      ? tensor.bytes
-                      : tensor.bytes * program.groups[index(tensor.group)].count;
-  Peak peak = sweep(program, resident);
+Peak PeakFinder::find(const StepProgram& program, std::size_t likeness) {
+  if (layouts_.empty()) layouts_.resize(kLayouts);
+  Layout& layout = layouts_[likeness % kLayouts];
+  if (layout.operands.empty() || !layout.matches(program)) derive(program, layout);
+  slots_.assign(2 * layout.slots, Bytes(0));
+  for (const Event& event : layout.events)
+    slots_[event.slot] +=
+        program.tensors[static_cast<std::size_t>(event.tensor)].bytes * event.times;
+  Bytes resident, states;
+  for (const TensorDecl& tensor : program.tensors) {
+    if (tensor.residency != Residency::persistent) continue;
+    const std::int64_t copies =
+        tensor.group == kNoGroup ? 1 : program.groups[index(tensor.group)].count;
+    resident += tensor.bytes * copies;
+    if (tensor.category == models::Category::parameters ||
+        tensor.category == models::Category::optimizer)
+      states += tensor.bytes * copies;
+  }
+  Peak peak = sweep(program, layout, resident);
+  peak.states = states;
   for (const models::Op& op : program.ops) peak.scratch = std::max(peak.scratch, op.scratch);
   return peak;
 }

@@ -31,14 +31,46 @@ struct Peak {
   Bytes resident;  // persistent tensors: allocated between steps
   Position at;  // the first place that reaches it
   Bytes scratch;  // the largest of any op
+  Bytes states;  // persistent parameters and optimizer states
 };
 
-// Reuses its memory from one program to the next; not thread-safe.
+// Reuses its memory from one program to the next, and what it has derived: where tensors are born
+// and die depends on operands and repeats only, so for a program that differs in sizes from an
+// earlier one the lifetimes stand already. Not thread-safe.
 class PeakFinder {
  public:
-  Peak find(const models::StepProgram& program);
+  // `likeness`: programs that probably have equal structure have equal numbers. Only a hint: the
+  // structures are compared.
+  Peak find(const models::StepProgram& program, std::size_t likeness = 0);
 
  private:
+  static constexpr std::size_t kLayouts = 509;  // some 20 KB each
+
+  // Bytes that appear or go at one place, `times` instances of a tensor.
+  struct Event {
+    std::uint32_t slot;  // 2 · place, + 1 for a death
+    std::int32_t tensor;
+    std::int64_t times;
+  };
+  struct Shape {
+    models::GroupId group;
+    models::Residency residency;
+    bool operator==(const Shape&) const = default;
+  };
+  // The structure of a program, and what follows from it alone.
+  struct Layout {
+    std::vector<models::Operand> operands;
+    std::vector<std::uint32_t> op_begin;
+    std::vector<Shape> tensors;
+    std::vector<std::int64_t> counts;  // of groups
+    std::vector<models::Segment> segments;
+    std::vector<std::int64_t> edges;  // of groups: iterations walked one by one
+    std::vector<Event> events;
+    std::size_t slots = 0;
+    bool matches(const models::StepProgram& program) const;
+    void copy_structure(const models::StepProgram& program);
+  };
+
   struct Span {
     std::int64_t birth, death;  // packed positions, see peak.cpp
   };
@@ -48,10 +80,6 @@ class PeakFinder {
     std::int64_t edge = 0;  // iterations walked one by one at either end of a segment
     std::int64_t low = 0, high = 0;  // instances followed one by one at either end
   };
-  struct Slot {
-    Bytes born, died;
-  };
-
   static bool short_group(const GroupPlan* plan);
   void plan_groups(const models::StepProgram& program);
   void plan_slots(const models::StepProgram& program);
@@ -64,14 +92,19 @@ class PeakFinder {
                           std::uint32_t segment, std::int64_t first, std::int64_t last,
                           std::int64_t key_op);
   void place(const models::StepProgram& program, std::int64_t key, models::GroupId group,
-             std::int64_t first_instance, std::int64_t last_instance, Bytes bytes, bool birth);
+             std::int64_t first_instance, std::int64_t last_instance, std::size_t tensor,
+             bool birth);
   std::size_t slot_index(const models::StepProgram& program, std::uint32_t segment,
                          std::int64_t iteration, std::int64_t op) const;
-  Peak sweep(const models::StepProgram& program, Bytes resident) const;
+  void derive(const models::StepProgram& program, Layout& layout);
+  Peak sweep(const models::StepProgram& program, const Layout& layout, Bytes resident) const;
 
+  std::vector<Layout> layouts_;
   std::vector<GroupPlan> groups_;
   std::vector<std::size_t> slot_begin_;  // per segment
-  std::vector<Slot> slots_;
+  std::size_t slot_count_ = 0;
+  std::vector<Event>* events_ = nullptr;  // of the layout that is being derived
+  std::vector<Bytes> slots_;  // born and died in turns
   std::vector<Span> spans_;  // tensor × class
   std::size_t classes_ = 1;
 };

@@ -48,7 +48,9 @@ void adapters(const Scope& scope, const Setting& so_far, std::vector<Setting>& o
   });
 }
 
-std::string adapters_value(const Setting& x) { return x.strategy.lora ? "lora" : "full"; }
+std::string adapters_value(const Setting& x) {
+  return x.strategy.lora ? "lora" : "full";
+}
 
 std::string adapters_option(const Setting& x) {
   if (x.parts == 0) return "";
@@ -88,20 +90,9 @@ std::string precision_option(const Setting& x) {
 
 // GPUs, stack, optimizer --------------------------------------------------------------------------
 
-// Whole nodes, and in one node any number where the fewest are asked for; else halves.
 void gpus(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
-  const std::int64_t node = so_far.strategy.gpus_per_node, most = scope.gpus;
-  std::vector<std::int64_t> counts{most};
-  if (!fixed(scope, "gpus")) {
-    const bool all = scope.objective == Objective::gpus;
-    for (std::int64_t n = 1; n < most; n = all ? (n < node ? n + 1 : n + node) : n * 2)
-      if (n <= node || n % node == 0) counts.push_back(n);
-  }
-  std::ranges::sort(counts, std::greater<>());
-  for (const std::int64_t n : counts) {
-    if (scope.global_batch && *scope.global_batch % n != 0) continue;
+  for (const std::int64_t n : gpu_counts(scope))
     add(so_far, out, [n](Setting& x) { x.strategy.gpus = n; });
-  }
 }
 
 std::string gpus_value(const Setting& x) {
@@ -272,74 +263,6 @@ constexpr std::array<std::string_view, 9> kNotConsidered{"quantized bases (QLoRA
                                                          "torch.compile",
                                                          "fp8"};
 
-bool allowed(const Scope& scope, const Axis& axis, const std::string& value) {
-  const auto matches = [&](const std::set<std::string>& names) {
-    return names.contains(value) || names.contains(value.substr(0, value.find(':')));
-  };
-  const auto only = scope.only.find(axis.name);
-  if (only != scope.only.end() && !matches(only->second)) return false;
-  const auto without = scope.without.find(axis.name);
-  return without == scope.without.end() || !matches(without->second);
-}
-
-class Walk {
- public:
-  explicit Walk(const Scope& scope) : scope_(scope), seen_(kAxes.size()) {}
-
-  void from(std::size_t axis, const Setting& so_far, std::vector<Setting>& out) {
-    if (axis == kAxes.size()) return out.push_back(so_far);
-    std::vector<Setting> choices;
-    kAxes[axis].choices(scope_, so_far, choices);
-    bool flash = false;
-    for (const Setting& choice : choices) {
-      const std::string value = filtered_ ? kAxes[axis].value(choice) : "";
-      if (filtered_) seen_[axis].insert(value);
-      if (filtered_ && !allowed(scope_, kAxes[axis], value)) continue;
-      const bool is_attention = kAxes[axis].name == "attention";
-      if (is_attention && flash && !scope_.exhaustive) continue;  // beaten
-      flash = is_attention && choice.strategy.attention == Attention::flash;
-      from(axis + 1, choice, out);
-    }
-  }
-
-  // Every value that was asked for or excluded must be one.
-  void check_filters() const {
-    for (const auto& [option, filters] :
-         {std::pair("--only", &scope_.only), std::pair("--without", &scope_.without)})
-      for (const auto& [name, values] : *filters) {
-        const auto axis = std::ranges::find(kAxes, name, &Axis::name);
-        check(axis != kAxes.end(), ErrorKind::bad_input, [&, option = option, &name = name] {
-          return std::string(option) + " " + name + "=…: the axes are " + axis_names();
-        });
-        for (const std::string& value : values)
-          check_value(option, *axis, seen_[static_cast<std::size_t>(axis - kAxes.begin())], value);
-      }
-  }
-
- private:
-  static void check_value(const char* option, const Axis& axis, const std::set<std::string>& seen,
-                          const std::string& value) {
-    const bool known = std::ranges::any_of(seen, [&](const std::string& s) {
-      return s == value || s.substr(0, s.find(':')) == value;
-    });
-    check(known || seen.empty(), ErrorKind::bad_input, [&] {
-      std::string values;
-      for (const std::string& one : seen) values += (values.empty() ? "" : ", ") + one;
-      return std::string(option) + " " + std::string(axis.name) + "=" + value +
-             ": the values here are " + values;
-    });
-  }
-  static std::string axis_names() {
-    std::string names;
-    for (const Axis& axis : kAxes) names += (names.empty() ? "" : ", ") + std::string(axis.name);
-    return names;
-  }
-
-  const Scope& scope_;
-  bool filtered_ = !scope_.only.empty() || !scope_.without.empty();
-  std::vector<std::set<std::string>> seen_;
-};
-
 }  // namespace
 
 std::span<const Axis> axes() {
@@ -350,38 +273,25 @@ std::span<const std::string_view> not_considered() {
   return kNotConsidered;
 }
 
-std::vector<Setting> families(const Scope& scope) {
+std::vector<Setting> adapter_choices(const Scope& scope) {
   std::vector<Setting> out;
-  Walk walk(scope);
-  walk.from(0, {.strategy = scope.base.strategy, .batch = scope.base.batch}, out);
-  walk.check_filters();
+  adapters(scope, {.strategy = scope.base.strategy, .batch = scope.base.batch}, out);
   return out;
 }
 
-std::vector<models::Batch> batches(const Scope& scope, const Setting& family) {
-  constexpr std::int64_t kMostSequences = 1 << 13, kMostTokens = std::int64_t{1} << 26;
-  std::vector<models::Batch> out;
-  models::Batch batch = family.batch;
-  const std::int64_t gpus = family.strategy.gpus;
-  if (scope.global_batch) {
-    if (*scope.global_batch % gpus != 0) return out;
-    const std::int64_t each = *scope.global_batch / gpus;
-    for (std::int64_t b = 1; b <= each; ++b) {
-      if (each % b != 0 || (fixed(scope, "micro-batch") && b != batch.micro_batch)) continue;
-      batch.micro_batch = b;
-      batch.grad_accum = each / b;
-      out.push_back(batch);
-    }
-    return out;
+// Whole nodes, and in one node any number where the fewest are asked for; else halves.
+std::vector<std::int64_t> gpu_counts(const Scope& scope) {
+  const std::int64_t node = scope.base.strategy.gpus_per_node, most = scope.gpus;
+  std::vector<std::int64_t> counts{most};
+  if (!fixed(scope, "gpus")) {
+    const bool all = scope.objective == Objective::gpus;
+    for (std::int64_t n = 1; n < most; n = all ? (n < node ? n + 1 : n + node) : n * 2)
+      if (n <= node || n % node == 0) counts.push_back(n);
   }
-  if (fixed(scope, "micro-batch")) return {batch};
-  for (std::int64_t b = 1, step = 1; b <= kMostSequences; b += step) {
-    if (b > 1 && b * batch.seq_len > kMostTokens) break;
-    batch.micro_batch = b;
-    out.push_back(batch);
-    if (b >= 8 * step) step *= 2;
-  }
-  return out;
+  std::ranges::sort(counts, std::greater<>());
+  if (scope.global_batch)
+    std::erase_if(counts, [&](std::int64_t n) { return *scope.global_batch % n != 0; });
+  return counts;
 }
 
 std::string options_of(const Setting& setting) {

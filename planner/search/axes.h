@@ -25,11 +25,25 @@ struct Axis {
 
 std::span<const Axis> axes();
 
+// The adapters axis alone: one setting for each value of Setting::parts, in order.
+std::vector<Setting> adapter_choices(const Scope& scope);
+
+// A part of the space.
+struct Stage {
+  int concession = -1;  // only families of this one; negative: all
+  std::int64_t gpus = 0;  // only families of so many; 0: all
+};
+
+// The numbers of GPUs that are tried, most first.
+std::vector<std::int64_t> gpu_counts(const Scope& scope);
+
 // Every combination of choices but the micro-batch, in the order of the axes. Without
 // scope.exhaustive those are left out that another one beats in memory and in time alike (eager and
 // math attention beside flash: the same products, and the scores materialised beside them).
+std::vector<Setting> families(const Scope& scope, const Stage& stage = {});
+
 // Error{bad_input}: a value of --only or --without that no axis has.
-std::vector<Setting> families(const Scope& scope);
+void check_filters(const Scope& scope);
 
 // Micro-batch and accumulation of a family. Given a global batch: all ways to divide it. Else all
 // micro-batches with three significant bits (1 … 8, 10, 12, 14, 16, 20 …) without accumulation.

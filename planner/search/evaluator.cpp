@@ -1,31 +1,49 @@
 #include "planner/search/evaluator.h"
 
+#include <cmath>
+#include <limits>
+
 #include "planner/flops.h"
 #include "planner/outside.h"
+#include "planner/search/axes.h"
 
 namespace plimsoll::planner::search {
 
-Space::Space(const Scope& scope, const std::vector<Setting>& families) {
-  for (const Setting& setting : families) {
-    if (setting.parts >= parts_.size()) {
-      parts_.resize(setting.parts + 1u);
-      times_.resize(setting.parts + 1u);
-    }
-    if (parts_[setting.parts]) continue;
-    parts_[setting.parts] = model_parts(*scope.base.model, setting.strategy);
-    times_[setting.parts].emplace(*parts_[setting.parts], scope.base.cluster);
+Space::Space(const Scope& scope) {
+  for (const Setting& setting : adapter_choices(scope)) {
+    ModelParts parts = model_parts(*scope.base.model, setting.strategy);
+    std::int64_t kept = 0;
+    for (const LayerRun& run : parts.runs) kept += run.input_grad ? run.count : 0;
+    kept_layers_.push_back(kept);
+    parts_.emplace_back(std::move(parts));
+    times_.emplace_back(std::in_place, *parts_.back(), scope.base.cluster);
   }
   usable_ = capacity_of(scope.base).usable;
 }
 
 // Where the card's rates are not known: its arithmetic alone.
-Pace Space::pace(const Setting& setting) const {
-  const double tokens = static_cast<double>(setting.tokens_per_step());
-  const TimeModel& time = *times_[setting.parts];
-  if (time.knows(setting.strategy.precision))
-    return {tokens / time(setting.strategy, setting.batch).step, true};
-  const StepFlops flops = step_flops(parts(setting), setting.strategy, setting.batch);
-  return {tokens * static_cast<double>(setting.strategy.gpus) / flops.hardware, false};
+Pace Space::pace(const Setting& family, const models::Batch& batch) const {
+  const models::Strategy& s = family.strategy;
+  const double tokens = static_cast<double>(batch.tokens()) *
+                        static_cast<double>(batch.grad_accum) * static_cast<double>(s.gpus);
+  const TimeModel& time = *times_[family.parts];
+  if (time.knows(s.precision)) return {tokens / time(s, batch).step, true};
+  const StepFlops flops = step_flops(parts(family), s, batch);
+  return {tokens * static_cast<double>(s.gpus) / flops.hardware, false};
+}
+
+// At the end of forward every checkpoint holds its input: hidden values of 16 bits at least for
+// each token, one for each `stride` layers (the last of them may share its place).
+std::int64_t Space::most_tokens(const Setting& family) const {
+  if (!usable_) return std::numeric_limits<std::int64_t>::max();
+  const models::Recompute& r = family.strategy.recompute;
+  const std::int64_t layers = kept_layers_[family.parts];
+  std::int64_t stride = 1;
+  if (r.kind == models::RecomputeKind::every) stride = std::max<std::int64_t>(1, r.every);
+  if (r.kind == models::RecomputeKind::sqrt)
+    stride = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(layers)))) + 1;
+  const std::int64_t inputs = std::max<std::int64_t>(1, layers / stride - 1);
+  return usable_->value() / (2 * parts(family).decoder.hidden * inputs);
 }
 
 Evaluator::Evaluator(const Scope& scope, const Space& space)
@@ -42,9 +60,30 @@ Bytes Evaluator::outside(const models::Strategy& s) {
   return entry->second;
 }
 
-std::optional<Need> Evaluator::need(const Setting& setting) {
+namespace {
+// What decides the structure of the program, roughly.
+std::size_t likeness(const Setting& x, const models::Batch& batch) {
+  const models::Strategy& s = x.strategy;
+  std::size_t h = static_cast<std::size_t>(std::min<std::int64_t>(batch.grad_accum, 3));
+  const auto mix = [&](auto value) { h = h * 31 + static_cast<std::size_t>(value); };
+  mix(s.stack);
+  mix(s.data.zero);
+  mix(s.recompute.kind);
+  mix(s.recompute.every);
+  mix(s.loss);
+  mix(s.attention);
+  mix(s.optimizer_impl.has_value());
+  mix(s.gpus > 1);
+  mix(x.parts);
+  mix(s.data.shard_group > 0);
+  mix(s.precision);
+  return h ^ (h >> 15);
+}
+}  // namespace
+
+std::optional<Need> Evaluator::need(const Setting& setting, const models::Batch& batch) {
   question_.strategy = setting.strategy;
-  question_.batch = setting.batch;
+  question_.batch = batch;
   try {
     write_step(question_, space_.parts(setting), step_);
   } catch (const Error& error) {
@@ -52,8 +91,8 @@ std::optional<Need> Evaluator::need(const Setting& setting) {
     refusal_ = error.message();
     return std::nullopt;
   }
-  const Peak peak = finder_.find(step_.program);
-  return Need{peak.bytes, outside(setting.strategy), peak.scratch};
+  const Peak peak = finder_.find(step_.program, likeness(setting, batch));
+  return Need{peak.bytes, outside(setting.strategy), peak.scratch, peak.states};
 }
 
 }  // namespace plimsoll::planner::search

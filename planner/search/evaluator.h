@@ -22,6 +22,7 @@ struct Need {
   // sequence while the program's structure stays: every tensor is. (Inside an op PyTorch's column
   // sums may take less for more rows.)
   Bytes scratch;
+  Bytes states;  // parameters and optimizer states: whatever the batch and the activations are
   Bytes least() const { return peak + outside; }  // of device memory; reserved is no less
   Bytes monotone() const { return least() - scratch; }
 };
@@ -35,15 +36,18 @@ struct Pace {
 // threads.
 class Space {
  public:
-  Space(const Scope& scope, const std::vector<Setting>& families);
+  explicit Space(const Scope& scope);
   const ModelParts& parts(const Setting& setting) const { return *parts_[setting.parts]; }
-  Pace pace(const Setting& setting) const;
+  Pace pace(const Setting& family, const models::Batch& batch) const;
+  // A micro-batch of more tokens than this cannot fit, whatever is chosen beside the family.
+  std::int64_t most_tokens(const Setting& family) const;
   // What one GPU may use, the cluster's reserve taken off; nothing: no end.
   std::optional<Bytes> usable() const { return usable_; }
 
  private:
   std::vector<std::optional<ModelParts>> parts_;
   std::vector<std::optional<TimeModel>> times_;
+  std::vector<std::int64_t> kept_layers_;  // whose input waits for the backward pass
   std::optional<Bytes> usable_;
 };
 
@@ -53,7 +57,7 @@ class Evaluator {
   Evaluator(const Scope& scope, const Space& space);
 
   // Nothing where the stack refuses the setting; `refusal` then says why.
-  std::optional<Need> need(const Setting& setting);
+  std::optional<Need> need(const Setting& family, const models::Batch& batch);
   const std::string& refusal() const { return refusal_; }
 
  private:

@@ -21,12 +21,28 @@ bool Family::by_size() const {
 Family::Family(const Scope& scope, const Space& space, Setting setting, std::uint32_t index)
     : scope_(&scope), space_(&space), setting_(std::move(setting)), index_(index) {
   const std::int64_t longest = scope.base.model->max_positions;
+  if (scope.objective == Objective::context && scope.global_batch) {
+    setting_.batch.micro_batch = 1;
+    setting_.batch.grad_accum = *scope.global_batch / setting_.strategy.gpus;
+  }
   if (scope.objective == Objective::context)
     count_ = static_cast<std::size_t>((longest > 0 ? longest : kMostContext) / kContextStep);
   else if (scope.objective == Objective::batch && !scope.global_batch)
     count_ = kMostBatch;
   else
     batches_ = batches(scope, setting_);
+  const std::int64_t most = space.most_tokens(setting_);
+  if (!scope.exhaustive && !batches_.empty())  // the first stays, to be told how much is missing
+    std::erase_if(batches_, [&](const models::Batch& b) {
+      return b.tokens() > most && b.micro_batch > batches_.front().micro_batch;
+    });
+  if (by_size() && count_ > 0 && !scope.exhaustive) {
+    const std::int64_t each = scope.objective == Objective::context
+                                  ? kContextStep * setting_.batch.micro_batch
+                                  : setting_.batch.seq_len;
+    const auto most_size = static_cast<std::size_t>(std::max<std::int64_t>(1, most / each));
+    count_ = std::min(count_, most_size);
+  }
   if (!by_size()) {
     count_ = batches_.size();
     rank_by_speed();
@@ -50,20 +66,23 @@ std::size_t Family::in_order(std::size_t at) const {
   return by_size() ? count_ - 1 - at : order_[at];
 }
 
+models::Batch Family::batch(std::size_t index) const {
+  if (!by_size()) return batches_[index];
+  models::Batch batch = setting_.batch;
+  const auto size = static_cast<std::int64_t>(index) + 1;
+  (scope_->objective == Objective::context ? batch.seq_len : batch.micro_batch) =
+      scope_->objective == Objective::context ? size * kContextStep : size;
+  return batch;
+}
+
 Setting Family::point(std::size_t index) const {
   Setting s = setting_;
-  const auto size = static_cast<std::int64_t>(index) + 1;
-  if (!by_size())
-    s.batch = batches_[index];
-  else if (scope_->objective == Objective::context)
-    s.batch.seq_len = size * kContextStep;
-  else
-    s.batch.micro_batch = size;
+  s.batch = batch(index);
   return s;
 }
 
 Pace Family::pace(std::size_t index) const {
-  return space_->pace(point(index));
+  return space_->pace(setting_, batch(index));
 }
 
 // Points of one class have one structure of program: memory is monotone among them.
@@ -106,7 +125,7 @@ Rank Family::optimistic(std::size_t index) const {
 const Need* Family::need(std::size_t index, Evaluator& evaluator) {
   for (const auto& [i, need] : needs_)
     if (i == index) return &need;
-  const std::optional<Need> need = evaluator.need(point(index));
+  const std::optional<Need> need = evaluator.need(setting_, batch(index));
   ++evaluated_;
   if (!need) {
     refusal_ = evaluator.refusal();

@@ -30,6 +30,7 @@ class Family {
 
   // All points in ascending order of size, for the front and for exhaustive looks.
   Setting point(std::size_t index) const;
+  models::Batch batch(std::size_t index) const;
   const Need* need(std::size_t index, Evaluator& evaluator);  // nullptr: refused
   Pace pace(std::size_t index) const;
   std::int64_t evaluated() const { return evaluated_; }

@@ -77,9 +77,8 @@ class FrontFinder {
     Family& family = families_[f];
     std::optional<Need> floor;
     for (std::size_t i = 0; i < family.points(); ++i) {
-      const Setting point = family.point(i);
       const Pace pace = family.pace(i);
-      if (i > 0 && point.batch.grad_accum != family.point(i - 1).batch.grad_accum) floor.reset();
+      if (i > 0 && family.batch(i).grad_accum != family.batch(i - 1).grad_accum) floor.reset();
       if (floor && !scope_.exhaustive) {
         Need least = *floor;
         least.peak -= least.scratch;

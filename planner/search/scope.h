@@ -30,6 +30,7 @@ struct Scope {
   std::optional<std::int64_t> global_batch;  // sequences of one optimizer step
   std::size_t top = 5;  // approaches in the ranked list
   std::size_t threads = 1;
+  int most_concession = 255;  // Setting::concession
   // Looks at every point and skips nothing: what the pruned search is checked against.
   bool exhaustive = false;
 };

@@ -4,7 +4,6 @@
 #include <map>
 #include <optional>
 #include <queue>
-#include <set>
 #include <tuple>
 
 #include "models/run_names.h"
@@ -17,6 +16,7 @@ namespace plimsoll::planner::search {
 
 namespace {
 
+constexpr int kMostConcession = 7;  // the sum of all
 constexpr std::size_t kRound = 128;  // families; the same with any number of threads
 
 // Settings that differ only in these are one approach: the list shows the best of each.
@@ -34,34 +34,50 @@ Approach approach_of(const Setting& x) {
 class Search {
  public:
   Search(const Scope& scope, const Control& control)
-      : scope_(scope), control_(control), settings_(families(scope)), space_(scope, settings_) {
+      : scope_(scope), control_(control), space_(scope) {
+    check_filters(scope);
     for (std::size_t t = 0; t < std::max<std::size_t>(1, scope.threads); ++t)
       evaluators_.emplace_back(scope_, space_);
   }
 
+  // What asks for less of the user goes first, and where the fewest GPUs are wanted, fewer of them.
   Result run() {
-    std::set<int> concessions;
-    for (const Setting& s : settings_) concessions.insert(s.concession);
-    for (const int concession : concessions) {
-      look_at(concession);
+    const std::vector<std::int64_t> counts = gpu_counts(scope_);
+    for (int concession = 0; concession <= std::min(scope_.most_concession, kMostConcession);
+         ++concession) {
+      if (scope_.objective != Objective::gpus) {
+        look_at({.concession = concession});
+      } else {
+        for (std::size_t i = counts.size(); i-- > 0 && !done();)
+          look_at({.concession = concession, .gpus = counts[i]});
+      }
+      for (const std::size_t i : places(scope_.top))
+        if (verified_.contains(i)) result_.ranked.push_back(std::move(verified_.at(i)));
       if (!result_.ranked.empty() || stopped()) break;
+      forget();
     }
     result_.stopped = stopped();
     if (!result_.ranked.empty() && !stopped()) add_front();
-    for (const Family& family : families_) count(family);
-    result_.settings = std::move(settings_);
-    result_.evaluated += finished_;
+    forget();
+    result_.evaluated = finished_;
     return std::move(result_);
   }
 
  private:
   bool stopped() const { return control_.stop != nullptr && *control_.stop; }
+  bool done() const { return stopped() || places(scope_.top).size() == scope_.top; }
 
-  void count(const Family& family) {
-    finished_ += family.evaluated();
-    if (!family.refusal().empty() && result_.refusals.size() < 8 &&
-        std::ranges::find(result_.refusals, family.refusal()) == result_.refusals.end())
-      result_.refusals.push_back(family.refusal());
+  void forget() {
+    for (const Family& family : families_) {
+      finished_ += family.evaluated();
+      const std::string& refusal = family.refusal();
+      if (!refusal.empty() &&
+          std::ranges::find(result_.refusals, refusal) == result_.refusals.end())
+        result_.refusals.push_back(refusal);
+    }
+    families_.clear();
+    verified_.clear();
+    open_ = {};
   }
 
   void report() {
@@ -73,27 +89,45 @@ class Search {
                        best.empty() ? "" : options_of(families_[best[0]].found()->setting)});
   }
 
-  // All families of one concession.
-  void look_at(int concession) {
-    for (const Family& family : families_) count(family);
-    families_.clear();
-    std::vector<std::uint32_t> members;
-    for (std::uint32_t i = 0; i < settings_.size(); ++i)
-      if (settings_[i].concession == concession) members.push_back(i);
-    std::vector<std::optional<Family>> made(members.size());
-    for_each(members.size(), scope_.threads, [&](std::size_t i, std::size_t) {
-      made[i].emplace(scope_, space_, settings_[members[i]], members[i]);
+  // Adds the families of a stage, and looks until the list stands.
+  void look_at(const Stage& stage) {
+    std::vector<Setting> settings = families(scope_, stage);
+    if (!scope_.exhaustive) leave_out_large_states(settings);
+    const std::size_t first = families_.size();
+    std::vector<std::optional<Family>> made(settings.size());
+    for_each(settings.size(), scope_.threads, [&](std::size_t i, std::size_t) {
+      made[i].emplace(scope_, space_, settings[i], static_cast<std::uint32_t>(first + i));
     });
     for (std::optional<Family>& family : made) {
       result_.points += static_cast<std::int64_t>(family->points());
       families_.push_back(std::move(*family));
     }
-    for (std::size_t i = 0; i < families_.size(); ++i) push(i);
+    for (std::size_t i = first; i < families_.size(); ++i) push(i);
     do {
       resolve_all();
     } while (!verify() && !stopped());
-    for (const std::size_t i : places(scope_.top))
-      if (verified_.contains(i)) result_.ranked.push_back(verified_.at(i));
+  }
+
+  // Parameters and optimizer states stay whatever is done about activations: where they alone are
+  // too much, no family with this sharding fits.
+  void leave_out_large_states(std::vector<Setting>& settings) {
+    if (!space_.usable()) return;
+    std::map<std::tuple<Approach, bool>, bool> known;
+    std::erase_if(settings, [&](const Setting& s) {
+      Approach approach = approach_of(s);
+      std::get<models::RecomputeKind>(approach) = models::RecomputeKind::none;
+      const auto [entry, is_new] =
+          known.try_emplace({approach, s.strategy.optimizer_impl.has_value()}, false);
+      if (is_new) {
+        models::Batch smallest = s.batch;
+        smallest.micro_batch = 1;
+        const std::optional<Need> need = evaluators_[0].need(s, smallest);
+        ++finished_;
+        entry->second = need && need->states + need->outside > *space_.usable();
+      }
+      if (entry->second) result_.points += static_cast<std::int64_t>(batches(scope_, s).size());
+      return entry->second;
+    });
   }
 
   void push(std::size_t i) {
@@ -170,14 +204,9 @@ class Search {
 
   void add_front() {
     const Found& winner = result_.ranked.front();
-    std::vector<Setting> members;
-    for (const Setting& s : settings_) {
-      if (s.concession != winner.setting.concession ||
-          s.strategy.gpus != winner.setting.strategy.gpus)
-        continue;
-      members.push_back(s);
-      members.back().batch.seq_len = winner.setting.batch.seq_len;
-    }
+    std::vector<Setting> members = families(
+        scope_, {.concession = winner.setting.concession, .gpus = winner.setting.strategy.gpus});
+    for (Setting& member : members) member.batch.seq_len = winner.setting.batch.seq_len;
     Front front = pareto_front(scope_, space_, members, evaluators_);
     result_.front = std::move(front.points);
     finished_ += front.evaluated;
@@ -185,7 +214,6 @@ class Search {
 
   const Scope& scope_;
   const Control& control_;
-  std::vector<Setting> settings_;
   Space space_;
   std::vector<Evaluator> evaluators_;
   std::vector<Family> families_;

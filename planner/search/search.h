@@ -54,7 +54,6 @@ struct Control {
 struct Result {
   std::vector<Found> ranked;  // the best of each approach, best first; all fit
   std::vector<ParetoPoint> front;  // least memory first, at the winner's concession and GPUs
-  std::vector<Setting> settings;  // all families of the space
   std::int64_t evaluated = 0, points = 0;
   std::vector<std::string> refusals;  // why parts of the space could not be planned
   bool stopped = false;

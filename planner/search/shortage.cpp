@@ -25,9 +25,8 @@ std::optional<Found> best_of(const Scope& scope, const Control& control) {
 std::optional<Found> closest(const Scope& scope) {
   Scope open = scope;
   open.objective = Objective::memory;
-  open.base.cluster.gpu = scope.base.cluster.gpu;
   const std::vector<Setting> settings = families(open);
-  const Space space(open, settings);
+  const Space space(open);
   Evaluator evaluator(open, space);
   std::optional<Found> best;
   for (std::uint32_t i = 0; i < settings.size(); ++i) {
@@ -37,7 +36,7 @@ std::optional<Found> closest(const Scope& scope) {
     if (need == nullptr) continue;
     const Rank rank{settings[i].concession, need->least().real(), 0, i};
     if (best && best->need.least() <= need->least()) continue;
-    best = Found{family.point(0), rank, *need, family.pace(0), {}};
+    best = Found{family.point(0), rank, *need, space.pace(settings[i], family.batch(0)), {}};
   }
   if (best) best->plan = plan_of(scope, best->setting);
   return best;
@@ -58,20 +57,12 @@ class Changes {
             [](const Found& f) { return "--seq-len " + std::to_string(f.setting.batch.seq_len); });
   }
 
-  // Twice as many until something fits, then the fewest between.
+  // Twice as many until something fits, then the fewest between; and the same for plans that ask
+  // for nothing else.
   void more_gpus() {
     if (scope_.fixed.contains("gpus")) return;
-    for (std::int64_t n = scope_.gpus * 2; n <= kMostGpus; n *= 2) {
-      Scope changed = scope_;
-      changed.gpus = n;
-      changed.fixed.insert("gpus");
-      if (!best_of(changed, control_)) continue;
-      changed.fixed.erase("gpus");
-      changed.objective = Objective::gpus;
-      attempt(changed,
-              [](const Found& f) { return "--gpus " + std::to_string(f.setting.strategy.gpus); });
-      return;
-    }
+    const int least = fewest_gpus(scope_.most_concession);
+    if (least > 0) fewest_gpus(0);
   }
 
   // The card with the least memory that will do.
@@ -91,6 +82,25 @@ class Changes {
   }
 
  private:
+  // The concession of what was found; negative: nothing fits.
+  int fewest_gpus(int most_concession) {
+    for (std::int64_t n = scope_.gpus * 2; n <= kMostGpus; n *= 2) {
+      Scope changed = scope_;
+      changed.most_concession = most_concession;
+      changed.gpus = n;
+      changed.fixed.insert("gpus");
+      const std::optional<Found> most = best_of(changed, control_);
+      if (!most) continue;
+      changed.most_concession = most->setting.concession;
+      changed.fixed.erase("gpus");
+      changed.objective = Objective::gpus;
+      attempt(changed,
+              [](const Found& f) { return "--gpus " + std::to_string(f.setting.strategy.gpus); });
+      return most->setting.concession;
+    }
+    return -1;
+  }
+
   template <class Name>
   bool attempt(const Scope& changed, Name name) {
     std::optional<Found> found = best_of(changed, control_);

@@ -49,7 +49,7 @@ std::optional<Best> best_by_looking_at_all(const Scope& given) {
   Scope scope = given;
   scope.exhaustive = true;  // dominated choices too
   const std::vector<Setting> all = families(scope);
-  const Space space(scope, all);
+  const Space space(scope);
   Evaluator evaluator(scope, space);
   std::optional<Best> best;
   int concession = 1 << 20;
@@ -57,9 +57,10 @@ std::optional<Best> best_by_looking_at_all(const Scope& given) {
     for (const models::Batch& batch : batches(scope, family)) {
       Setting x = family;
       x.batch = batch;
-      const auto need = evaluator.need(x);
+      const auto need = evaluator.need(x, x.batch);
       if (!need || need->least() > *space.usable()) continue;
-      const double speed = space.pace(x).tokens_per_second;
+      CHECK(x.batch.tokens() <= space.most_tokens(x));  // what fits is never cut off unseen
+      const double speed = space.pace(x, x.batch).tokens_per_second;
       double key = -speed;
       if (scope.objective == Objective::gpus) key = static_cast<double>(x.strategy.gpus);
       if (scope.objective == Objective::memory) key = need->least().real();
