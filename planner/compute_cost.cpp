@@ -33,7 +33,8 @@ double width(DType dtype) {
 
 // A product covers its output in tiles, the largest of 256 x 128 elements, a wave of them at a time
 // (NVIDIA, "Matrix Multiplication Background User's Guide", sections 3.2 and 3.3). The smaller ones
-// for thin outputs end at 16 elements, an instruction's side.
+// for thin outputs end at 16 elements, an instruction's side. Without tensor cores: 128 x 128
+// (cuBLAS's sgemm_128x128).
 constexpr double kTileLong = 256, kTileShort = 128, kTileLeast = 16;
 
 // Attention's causal tiles are computed whole along the diagonal: 128 rows and columns of them
@@ -42,7 +43,8 @@ constexpr double kAttentionTile = 128;
 
 Cost product(const GpuRates& gpu, DType dtype, double m, double n, double k) {
   const double rate = gpu.products[rate_index(dtype)];
-  const double tile = std::clamp(std::max(m, n), kTileLeast, kTileLong) *
+  const double longest = dtype == DType::fp32 ? kTileShort : kTileLong;
+  const double tile = std::clamp(std::max(m, n), kTileLeast, longest) *
                       std::clamp(std::min(m, n), kTileLeast, kTileShort);
   // The last wave is on average half full.
   const double compute = 2 * (m * n + tile * gpu.multiprocessors / 2) * k / rate;
@@ -73,7 +75,7 @@ ProductWork linear(const GpuRates& gpu, const Execution& e, const ProductShape& 
     work.forward.memory += rows.forward * t / gpu.memory;
     work.backward.memory += rows.backward * t / gpu.memory;
   }
-  if (e.autocast) {  // operands are read in the stream's dtype and written in the product's
+  if (e.casts) {  // operands are read in the stream's dtype and written in the product's
     const double input = p.cast_input ? t * p.in * (e.residual + e.low) : 0;
     const double weight = p.in * p.out * (e.residual + e.low);
     work.forward.memory += (input + weight) / gpu.memory;
@@ -94,13 +96,14 @@ ProductWork attention(const GpuRates& gpu, const LayerCost& layer, const Executi
     return work;
   }
   // The whole matrix of scores. transformers, eager_attention_forward: written 2, scaled 4, masked
-  // 4, softmax in fp32 6, to the dtype 6, read 2; about as much again and half backward.
+  // 4, softmax in fp32 6, to the dtype 6, read 2 bytes: 12 passes, backward 18; under autocast
+  // two casts more. Where one kernel does what lies between the products: 4, and 7.
   const double flops = 4 * e.tokens * layer.q_width * e.seq_len;
   const double scores = e.tokens * e.seq_len * layer.heads;
   work.forward.products = flops / gpu.products[i];
   work.backward.products = 2 * flops / gpu.products[i];
-  work.forward.memory = 12 * e.low * scores / gpu.memory;
-  work.backward.memory = 18 * e.low * scores / gpu.memory;
+  work.forward.memory = (e.fused ? 4 : e.casts ? 16 : 12) * e.low * scores / gpu.memory;
+  work.backward.memory = (e.fused ? 7 : e.casts ? 20 : 18) * e.low * scores / gpu.memory;
   return work;
 }
 
@@ -129,7 +132,8 @@ Execution execution_of(const models::Strategy& s, const models::Batch& batch) {
   if (s.data.reduce_dtype) e.reduced = width(*s.data.reduce_dtype);
   e.fused = !torch || s.compile || s.kernels != models::Kernels::eager;
   if (s.stack == Stack::deepspeed) e.fused = s.kernels != models::Kernels::eager;
-  e.fused_loss = s.loss != models::Loss::full;
+  e.fused_loss = s.loss != models::Loss::full || s.compile;
+  e.casts = e.autocast && !s.compile;
   e.flash = s.attention == models::Attention::flash;
   // PEFT casts to the adapters' dtype; autocast, where it is on, then computes in the low one.
   // FSDP's policy leaves no fp32 adapters.

@@ -29,7 +29,8 @@ struct Execution {
   double stored = 4;  // width of a parameter as the optimizer steps it
   double gathered = 2;  // width in which parameters travel
   double reduced = 2;  // width in which gradients travel
-  bool autocast = false;  // operands of products are cast each time
+  bool autocast = false;  // operands of products are in another dtype
+  bool casts = false;  // by a kernel of their own each time
   bool fused = false;  // one kernel for a row-wise operation, where eager has one for each step
   bool fused_loss = false;
   bool flash = true;

@@ -34,10 +34,15 @@ Share kept_share(const models::Gpu& gpu) {
   return {0.86, "assumed", "as A100"};
 }
 
+Share fp32_share(const models::Gpu& gpu) {
+  if (gpu.name.starts_with("a100")) return {0.93, "calibrated", kFit};
+  return {0.93, "assumed", "as A100"};
+}
+
 }  // namespace
 
 FamilyShares family_shares(const models::Gpu& gpu, const Software& software) {
-  FamilyShares shares{matmul_share(gpu), kept_share(gpu), {}, {}};
+  FamilyShares shares{matmul_share(gpu), kept_share(gpu), fp32_share(gpu), {}, {}};
   const bool newer = gpu.family == "hopper" || gpu.family == "blackwell";
   if (software.first_attention) {
     shares.attention_forward =
@@ -88,7 +93,8 @@ GpuRates gpu_rates(const models::Gpu& gpu, const Software& software) {
   rates.peaks = {gpu.fp32_flops.value_or(0), gpu.bf16_flops.value_or(0),
                  gpu.fp16_flops.value_or(0)};
   for (std::size_t i = 0; i < rates.peaks.size(); ++i) {
-    rates.products[i] = shares.products.value * shares.kept.value * rates.peaks[i];
+    const double share = i == 0 ? shares.fp32.value : shares.products.value * shares.kept.value;
+    rates.products[i] = share * rates.peaks[i];
     rates.attention_forward[i] = shares.attention_forward.value * rates.peaks[i];
     rates.attention_backward[i] = shares.attention_backward.value * rates.peaks[i];
   }

@@ -27,7 +27,8 @@ struct Share {
 // Shares of one family of GPUs.
 struct FamilyShares {
   Share products;  // what the best shape of a product reaches of the peak
-  Share kept;  // of that, what products keep within a training step
+  Share kept;  // of that, what products keep within a step
+  Share fp32;  // fp32 products, of their peak: no tensor cores, no limit of power
   Share attention_forward, attention_backward;  // of the peak, long sequences
 };
 FamilyShares family_shares(const models::Gpu& gpu, const Software& software);

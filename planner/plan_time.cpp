@@ -26,8 +26,12 @@ void assume(reports::Plan& plan, const char* what, const Share& share) {
 void add_assumptions(const Question& question, reports::Plan& plan) {
   const models::Gpu& gpu = *question.cluster.gpu;
   const FamilyShares shares = family_shares(gpu, {});
-  assume(plan, "time: best product, share of the peak", shares.products);
-  assume(plan, "time: of that, kept within a step", shares.kept);
+  if (question.strategy.precision == models::Precision::fp32) {
+    assume(plan, "time: products, share of the peak", shares.fp32);
+  } else {
+    assume(plan, "time: best product, share of the peak", shares.products);
+    assume(plan, "time: of that, kept within a step", shares.kept);
+  }
   assume(plan, "time: fused attention forward, share of the peak", shares.attention_forward);
   assume(plan, "time: fused attention backward, share of the peak", shares.attention_backward);
   assume(plan, "time: memory bandwidth, share of the peak", memory_share());

@@ -46,7 +46,7 @@ std::string summary(const ThroughputRows& all) {
   text += summary_line("out of sample, all",
                        where(all, [](const ThroughputRow& row) { return !row.in_sample; }));
   for (std::size_t source = 0; source < all.sources.size(); ++source)
-    for (const char* gpu : {"a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm-80gb"})
+    for (const char* gpu : {"a100-sxm-40gb", "a100-sxm-80gb", "a800-sxm-80gb", "h100-sxm-80gb"})
       text += summary_line(fmt::format("out of sample, source {}, {}", source + 1, gpu),
                            where(all, [&](const ThroughputRow& row) {
                              return !row.in_sample && row.source == source && row.gpu == gpu;
@@ -69,6 +69,7 @@ std::string constants() {
     const planner::FamilyShares shares = planner::family_shares(gpu, {});
     text += share_line(name, "products, of the peak", shares.products);
     text += share_line(name, "kept within a step", shares.kept);
+    text += share_line(name, "fp32 products, of the peak", shares.fp32);
     text += share_line(name, "fused attention, forward", shares.attention_forward);
     text += share_line(name, "fused attention, backward", shares.attention_backward);
   }
@@ -104,9 +105,12 @@ constexpr const char* kHead =
 constexpr const char* kReading =
     "## What to make of it\n\n"
     "* In sample are the rows of source 1 with MPT-1b and MPT-3b on one node of 8 GPUs (A100 80 GB "
-    "and H100): from\n  them come the share that products keep within a step, and the two "
-    "shares of first-generation attention.\n  Other rows of source 1 are out of sample, but ran on "
-    "the same clusters with the same software.\n"
+    "and H100): from\n  them come the share that 16-bit products keep within a step, and the two "
+    "shares of first-generation attention;\n  and the first row of source 7: from it comes the "
+    "share "
+    "of fp32 products. Other rows of source 1 are out of\n  sample, but ran on the same clusters "
+    "with "
+    "the same software.\n"
     "* No constant was fitted on the other rows, but all were in view when it was decided what the "
     "estimate counts\n  (recomputation that stops early, copies of FSDP2, traffic of adapters, "
     "waiting for the slowest\n  GPU).\n"
@@ -119,9 +123,16 @@ constexpr const char* kReading =
     "* Source 2 on 2 and 4 GPUs is slower than estimated by more than on one, most where each has "
     "two sequences\n  (PowerLM-3b with adapters, + 35 %). Why is not known: the messages are short "
     "beside the compute.\n"
-    "* No published row is DDP, ZeRO-1, stack `deepspeed` or `plimsoll`, or runs on another GPU "
-    "than "
-    "A100 and H100.\n  For those the estimate rests on the assumptions below, untested.\n\n";
+    "* Source 6 is slower than estimated by a third or more, with hardly any difference between "
+    "ZeRO-2 and ZeRO-3 and\n  between 1 and 4 sequences: its unit is not stated, and the rest of "
+    "its "
+    "program is not known.\n"
+    "* Source 7's attention with stored scores under autocast takes far longer than its bytes "
+    "say.\n"
+    "* No published row is DDP on several GPUs, ZeRO-1, or stack `plimsoll`, or runs on another "
+    "GPU "
+    "than A100, A800 and\n  H100. For those the estimate rests on the assumptions below, "
+    "untested.\n\n";
 
 }  // namespace
 

@@ -20,7 +20,7 @@ const planner::GpuRates& a100() {
 TEST_CASE("rates are the catalog's peaks times named shares") {
   CHECK(a100().peaks[1] == 312e12);
   CHECK(a100().products[1] == doctest::Approx(0.869 * 0.86 * 312e12));
-  CHECK(a100().products[0] == doctest::Approx(0.869 * 0.86 * 19.5e12));  // no TF32
+  CHECK(a100().products[0] == doctest::Approx(0.93 * 19.5e12));  // no TF32
   CHECK(a100().memory == doctest::Approx(0.9 * 2.039e12));
   CHECK(a100().multiprocessors == 108);
 }

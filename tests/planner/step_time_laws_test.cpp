@@ -100,7 +100,8 @@ TEST_CASE("less work never makes a step slower") {
 
 TEST_CASE("the estimate sends what the plan says that the stack sends") {
   for (const Run& run : many_runs()) {
-    if (run.strategy.stack == Stack::deepspeed) continue;
+    const bool deepspeed = run.strategy.stack == Stack::deepspeed;
+    if (deepspeed && (run.strategy.data.zero == 3 || run.strategy.data.shard_group > 0)) continue;
     const planner::Fabric fabric = planner::fabric_of(run.cluster);
     const models::Strategy& s = run.strategy;
     double seconds = 0;

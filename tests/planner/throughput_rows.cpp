@@ -28,6 +28,10 @@ models::Strategy strategy_of(const json& row) {
   s.data.zero = row["zero"];
   s.data.fsdp_version = row.value("fsdp_version", 2);
   s.data.shard_group = row.value("shard_group", 0);
+  s.stack = choice(row, "stack", s.stack);
+  s.attention = choice(row, "attention", s.attention);
+  if (row.contains("optimizer_impl"))
+    s.optimizer_impl = choice(row, "optimizer_impl", models::OptimizerImpl::fused);
   s.precision = choice(row, "precision", s.precision);
   if (row.contains("param_dtype"))
     s.param_dtype = dtype_from(row["param_dtype"].get<std::string>());
