@@ -194,7 +194,7 @@ def history(case, least):
     steps = Steps(case)
     import torch
     steps.step(), steps.step()
-    torch.cuda.memory._record_memory_history(enabled="all", context="all", stacks="python",
+    torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python",
                                              max_entries=10_000_000)
     live = 0
     steps.step()

@@ -15,6 +15,15 @@ class FlatLayout {
   FlatLayout(const ModelParts& parts, const Engine& engine);
 
   std::int64_t total() const { return total_; }
+  // Stage 3: each parameter is padded to a multiple of the ranks; a rank's part of all of them, of
+  // the trained ones, of the largest sub-group of the step, and of the largest trained one.
+  struct Shards {
+    std::int64_t all = 0, trained = 0, sub_group = 0, largest = 0;
+  };
+  const Shards& shards() const { return shards_; }
+  // Elements of parameters that stay gathered, being small (param_persistence_threshold).
+  std::int64_t persistent() const { return persistent_; }
+
   // Padded to a multiple of 2 x ranks (nccl_start_alignment_factor x world size).
   std::int64_t aligned() const { return aligned_; }
   std::int64_t partition() const { return aligned_ / ranks_; }
@@ -39,6 +48,7 @@ class FlatLayout {
     std::int64_t elements = 0;  // of one
     std::int64_t count = 1;
     std::vector<std::int64_t> parameters;
+    std::vector<std::int64_t> gathered;  // stage 3: frozen ones too, without persistent ones
     std::int64_t end() const { return begin + elements * count; }
   };
   const std::vector<Block>& blocks() const { return blocks_; }
@@ -47,7 +57,11 @@ class FlatLayout {
   void add(const std::vector<Parameter>& parameters, std::int64_t count);
 
   std::vector<Block> blocks_;  // embedding, runs in order, tail
-  std::int64_t ranks_, total_ = 0, aligned_ = 0, largest_ = 0;
+  void add_shard(const Parameter& p, std::int64_t count, Block& block);
+
+  models::DeepSpeedOptions options_;
+  Shards shards_;
+  std::int64_t ranks_, total_ = 0, aligned_ = 0, largest_ = 0, persistent_ = 0, sub_group_ = 0;
 };
 
 }  // namespace plimsoll::planner::deepspeed

@@ -126,8 +126,10 @@ void StepWriter::optimizer_step() {
       unfused_step();
       break;
     case Wrapper::stage_1_and_2:
-    case Wrapper::stage3:
       partition_step();
+      break;
+    case Wrapper::stage3:
+      sub_group_step();
       break;
   }
   b_.op("zero_grad", Phase::optimizer).release(loss_);
@@ -139,6 +141,7 @@ void StepWriter::optimizer_step() {
 void StepWriter::add_collectives(std::vector<reports::Collective>& out) const {
   const std::int64_t ranks = engine_.ranks;
   if (ranks == 1) return;
+  if (engine_.stage == 3) return add_stage3_collectives(out);
   const std::int64_t buckets = ceil_divide(layout_.total(), engine_.options.reduce_bucket_size);
   const std::int64_t times = engine_.stage == 2 ? batch_.grad_accum : 1;
   const Bytes all = storage(Count(layout_.total()), engine_.model);

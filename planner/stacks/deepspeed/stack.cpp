@@ -29,6 +29,11 @@ void add_assumptions(const Engine& engine, std::vector<reports::Assumption>& out
   };
   say("versions modelled", "deepspeed 0.19.8, torch 2.11.0, transformers 5.17.0",
       "allocator history of real steps, tests/golden/deepspeed_runs.json");
+  if (engine.stage == 3)
+    say("gathered parameters",
+        "prefetched up to stage3_max_live_parameters (" +
+            std::to_string(engine.options.max_live_parameters) + " elements)",
+        "deepspeed 0.19.8, runtime/zero/partitioned_param_coordinator.py");
   say("optimizer wrapper", name_of(engine.wrapper),
       "deepspeed 0.19.8, runtime/engine.py, _do_optimizer_sanity_check");
   if (engine.stage >= 1)
@@ -90,8 +95,6 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
   const models::Strategy& s = question.strategy;
   Engine engine = engine_of(s);
   if (rank >= 0) engine.rank = rank;
-  check(engine.wrapper != Wrapper::stage3, ErrorKind::unsupported,
-        "--stack deepspeed: --zero 3 is not modelled yet (0, 1 and 2 are)");
   step.caching_allocator = true;
   if (!step.program_only) add_assumptions(engine, step.assumptions);
   const auto write = [&](const ModelParts& used) {

@@ -58,6 +58,7 @@ void StepWriter::declare_optimizer(std::int64_t elements) {
 
 void StepWriter::declare_states() {
   states_ = {};
+  if (engine_.wrapper == Wrapper::stage3) return declare_shards();
   const bool partitioned = engine_.wrapper == Wrapper::stage_1_and_2;
   const Bytes flat = gradients(partitioned ? layout_.aligned() : layout_.total());
   b_.tensor_in(kNoGroup, "bit16_groups_flat", flat, Category::parameters, Residency::persistent);
@@ -77,7 +78,7 @@ void StepWriter::declare_states() {
 void StepWriter::before_micro_batch() {
   hook_runs_.clear();
   begun_.clear();
-  const bool zero = engine_.wrapper == Wrapper::stage_1_and_2;
+  const bool zero = engine_.wrapper == Wrapper::stage_1_and_2;  // stage 3's stay for good
   if (zero && (engine_.stage == 2 || micro_ == 0)) {
     const Bytes bucket = gradients(engine_.options.reduce_bucket_size);
     const auto make = [&](const char* name) {
@@ -94,6 +95,7 @@ void StepWriter::before_micro_batch() {
                  : b_.tensor_in(kNoGroup, "grads_in_partition", gradients(share_.whole),
                                 Category::gradients);
   if (micro_ == 0 || kept_ == kNoTensor) kept_ = owned_;
+  gather(levels_.forward, Phase::forward);
 }
 
 TensorId StepWriter::begin(const ModuleNames& names, std::int64_t elements, bool adapter) {
@@ -221,18 +223,25 @@ void StepWriter::fill_buckets() {
   std::int64_t content = 0;
   std::pair<std::int64_t, std::int64_t> span{layout_.aligned(), 0};
   bool owned = false;  // a parameter of this rank's partition has been reduced
+  // Stage 3 copies whatever is not one parameter that divides evenly (reduce_scatter_coalesced).
+  std::int64_t held = 0;
+  const auto copies = [&] {
+    if (engine_.stage == 3) return held > 1 || content % engine_.ranks != 0;
+    return !layout_.one_owner(span.first, span.second);
+  };
   for (HookRun& run : hook_runs_)
     for (std::int64_t i = 0; i < run.repeats; ++i) {
       const std::int64_t at = run.begin + (run.repeats - 1 - i) * run.elements;
       for (Hook& hook : run.hooks) {
         if (content + hook.elements > size && content > 0) {
-          if (!layout_.one_owner(span.first, span.second)) place(hook, i, content);
+          if (copies()) place(hook, i, content);
           owned = owned || (span.first < end && span.second > begin);
-          content = 0;
+          content = held = 0;
           span = {layout_.aligned(), 0};
         }
         if (i == 0) hook.owned = owned;
         content += hook.elements;
+        ++held;
         const std::int64_t begins = at + hook.offset;
         span = {std::min(span.first, begins), std::max(span.second, begins + hook.elements)};
       }
@@ -241,7 +250,7 @@ void StepWriter::fill_buckets() {
         for (Hook& hook : run.hooks) hook.owned = true;
     }
   left_in_bucket_ = content;
-  left_copies_ = content > 0 && !layout_.one_owner(span.first, span.second);
+  left_copies_ = content > 0 && copies();
 }
 
 void StepWriter::patch(models::Operand& operand, TensorId tensor, int delta, TensorId beyond) {
@@ -299,6 +308,7 @@ void StepWriter::epilogue() {
   allocate_bucket(op);
   op.update(owned_);
   if (kept_ != owned_) op.update(kept_);
+  op.release(gathered_);
   if (left_copies_) op.scratch(gradients(left_in_bucket_), Category::communication);
 }
 

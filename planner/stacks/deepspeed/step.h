@@ -32,8 +32,20 @@ class StepWriter : public pytorch::StepWriter {
   void before_micro_batch() override;
   void after_backward() override;
   void optimizer_step() override;
+  void before_loss() override { gather(levels_.loss, Phase::forward); }
+  void before_layers_backward() override { gather(levels_.backward, Phase::backward); }
 
  private:
+  // Stage 3 (gather.cpp): bytes of parameters that are gathered at a time, beside persistent ones.
+  struct Levels {
+    Bytes forward, loss, backward;
+  };
+  Levels gather_levels() const;
+  void gather(Bytes level, Phase phase);
+  void declare_shards();
+  void sub_group_step();
+  void add_stage3_collectives(std::vector<reports::Collective>& out) const;
+
   // A gradient's arrival (grad_handling_hook), as it stands in the program: places that are filled
   // in when the whole backward is known.
   struct Hook {
@@ -60,7 +72,7 @@ class StepWriter : public pytorch::StepWriter {
   bool whole_gradients() const { return engine_.stage <= 1; }
   // Gradients go to the bucket as they come.
   bool moves() const {
-    return engine_.stage == 2 || (engine_.stage == 1 && engine_.overlap && last_micro());
+    return engine_.stage >= 2 || (engine_.stage == 1 && engine_.overlap && last_micro());
   }
   Bytes bytes(std::int64_t elements, DType dtype) const {
     return b_.rounded(storage(Count(elements), dtype));
@@ -93,6 +105,8 @@ class StepWriter : public pytorch::StepWriter {
   bool left_copies_ = false;
   TensorId bucket_ = kNoTensor, second_bucket_ = kNoTensor;
   TensorId owned_ = kNoTensor;  // this micro-batch's gradients of the partition
+  Levels levels_;
+  TensorId gathered_ = kNoTensor;
   TensorId kept_ = kNoTensor;  // the first one's, which later ones are added to
 };
 

@@ -220,9 +220,11 @@ void StepWriter::micro_batch(std::int64_t index, std::int64_t times) {
   before_micro_batch();
   embed();
   for (std::size_t r = 0; r < runs_.size(); ++r) layers_forward(r);
+  before_loss();
   finish_forward();
   loss_forward();
   loss_backward();
+  before_layers_backward();
   for (std::size_t r = runs_.size(); r-- > 0;) layers_backward(r);
   embedding_backward();
   deferred_post_backward();

@@ -58,6 +58,8 @@ class StepWriter : public GradientSink, private Recomputation {
   // Forward and backward of one micro-batch (step.cpp).
   void micro_batch(std::int64_t index, std::int64_t times);
   virtual void before_micro_batch() {}
+  virtual void before_loss() {}
+  virtual void before_layers_backward() {}
   virtual void after_backward() {}
   void layers_forward(std::size_t run);
   void layers_backward(std::size_t run);
@@ -89,7 +91,6 @@ class StepWriter : public GradientSink, private Recomputation {
   bool final_grad() const, leaf_input() const;
   void rotary_tables(), model_mask();
   TensorId dropout_embedding(std::int64_t values, DType dtype);
-
   // FSDP2 (fsdp2.cpp).
   bool fsdp() const { return parallelism_ == DataParallelism::fsdp2; }
   TensorId before_layers(TensorId Unit::*tensor) const;
@@ -108,7 +109,6 @@ class StepWriter : public GradientSink, private Recomputation {
   virtual void optimizer_step();
   std::vector<TensorId> square_roots();
   Bytes for_loop_scratch() const;
-
   ProgramBuilder b_;
   const ModelParts& parts_;
   const models::Decoder& d_;
@@ -137,8 +137,8 @@ class StepWriter : public GradientSink, private Recomputation {
   TensorId embedding_mask_ = kNoTensor, d_embedded_ = kNoTensor;
   NormSaved final_norm_;
   LinearSaved head_;
-  TensorId upcast_logits_ = kNoTensor, fused_input_grad_ = kNoTensor,
-           fused_weight_grad_ = kNoTensor;
+  TensorId upcast_logits_ = kNoTensor;
+  TensorId fused_input_grad_ = kNoTensor, fused_weight_grad_ = kNoTensor;
   TensorId log_probabilities_ = kNoTensor, targets_ = kNoTensor, padded_labels_ = kNoTensor,
            loss_ = kNoTensor, total_weight_ = kNoTensor, seed_ = kNoTensor;
   std::int64_t times_ = 1;

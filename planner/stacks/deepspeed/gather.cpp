@@ -1,0 +1,133 @@
+// ZeRO-3: what is sharded, and how much of it is gathered when.
+//
+// Source: deepspeed 0.19.8, runtime/zero/stage3.py and partitioned_param_coordinator.py. Every
+// module's hook fetches its own parameters and then prefetches along the recorded trace of modules,
+// parameter by parameter, until stage3_prefetch_bucket_size elements are under way or
+// stage3_max_live_parameters are there. Modules without parameters prefetch too, so a decoder's
+// hooks ask for more than its modules use up, and the second bound is the one that holds: from the
+// first layers on, and again behind the loss, where the trace goes back through the layers, about
+// max_live_parameters elements are gathered. A parameter that is used again within
+// stage3_max_reuse_distance elements of the trace is not released: around the loss those are the
+// last max_reuse_distance / 2 elements of the model, passed once in each direction.
+#include <algorithm>
+
+#include "planner/stacks/deepspeed/step.h"
+
+namespace plimsoll::planner::deepspeed {
+
+using models::kNoGroup;
+using models::Residency;
+
+namespace {
+
+// Parameters in the order of a trace are gathered until `limit` elements are there.
+class Greedy {
+ public:
+  explicit Greedy(std::int64_t limit) : limit_(limit) {}
+
+  // `count` equal layers; `reversed`: a backward, from each layer's end.
+  void add(const std::vector<std::int64_t>& parameters, std::int64_t count, bool reversed) {
+    std::int64_t layer = 0;
+    for (const std::int64_t elements : parameters) layer += elements;
+    if (layer == 0 || full()) return;
+    const std::int64_t whole = std::min(count, (limit_ - sum_) / layer);
+    sum_ += whole * layer;
+    for (std::size_t i = 0; whole < count && i < parameters.size() && !full(); ++i)
+      sum_ += parameters[reversed ? parameters.size() - 1 - i : i];
+  }
+  bool full() const { return sum_ >= limit_; }
+  std::int64_t sum() const { return sum_; }
+
+ private:
+  std::int64_t limit_, sum_ = 0;
+};
+
+}  // namespace
+
+StepWriter::Levels StepWriter::gather_levels() const {
+  if (engine_.stage != 3 || engine_.ranks == 1) return {};
+  const std::int64_t live = engine_.options.max_live_parameters;
+  const std::int64_t around = std::max(live, engine_.options.max_reuse_distance / 2);
+  const std::vector<FlatLayout::Block>& blocks = layout_.blocks();
+  Greedy forward(live), loss(around), backward(live);
+  for (const FlatLayout::Block& block : blocks) forward.add(block.gathered, block.count, false);
+  // A tied head is the embedding's table, used last in the forward and first in the backward.
+  if (d_.tied_head) loss.add(blocks.front().gathered, 1, true);
+  for (std::size_t i = blocks.size(); i-- > 0;) {
+    if (i == 0 && d_.tied_head) break;
+    loss.add(blocks[i].gathered, blocks[i].count, true);
+    if (i + 1 < blocks.size()) backward.add(blocks[i].gathered, blocks[i].count, true);
+  }
+  return {gradients(forward.sum()), gradients(loss.sum()), gradients(backward.sum())};
+}
+
+// From here on `level` bytes are gathered, and not what was before.
+void StepWriter::gather(Bytes level, Phase phase) {
+  if (engine_.stage != 3) return;
+  b_.open(kNoGroup, false, times_);
+  if (gathered_ != kNoTensor) b_.op("zero3.release", phase).release(gathered_);
+  gathered_ = b_.tensor_in(kNoGroup, "zero3.gathered", level, Category::parameters, Residency::step,
+                           models::Stream::gather);
+  if (gathered_ != kNoTensor) b_.op("zero3.gather", phase).write(gathered_);
+  b_.close();
+}
+
+// A rank's parts: 16-bit parameters, masters, moments, gradients, and the bucket, which stage 3
+// allocates once. Small parameters stay gathered beside their parts.
+void StepWriter::declare_shards() {
+  levels_ = gather_levels();
+  const FlatLayout::Shards& shards = layout_.shards();
+  const auto persistent = [&](const char* name, Bytes size, Category category) {
+    b_.tensor_in(kNoGroup, name, size, category, Residency::persistent);
+    return size;
+  };
+  states_.parameters = persistent("lp_param_buffer", gradients(shards.all), Category::parameters);
+  if (engine_.ranks > 1)
+    states_.parameters +=
+        persistent("persistent_parameters", gradients(layout_.persistent()), Category::parameters);
+  declare_optimizer(shards.trained);
+  states_.gradients = persistent("grad_partitions_flat_buffer",
+                                 bytes(shards.trained, engine_.accumulation), Category::gradients);
+  bucket_ = b_.tensor_in(kNoGroup, "ipg_bucket", gradients(engine_.options.reduce_bucket_size),
+                         Category::communication, Residency::persistent);
+  declare_inputs();
+}
+
+// One sub-group after another: flat 16-bit gradients, their fp32 copy, the optimizer's step.
+void StepWriter::sub_group_step() {
+  const FlatLayout::Shards& shards = layout_.shards();
+  b_.op("zero.grad_norm", Phase::optimizer).scratch(bytes(shards.largest, DType::fp64));
+  const TensorId flat = b_.tensor("zero.flat_grad", bytes(shards.sub_group, engine_.accumulation),
+                                  Category::temporaries);
+  b_.op("zero.flatten", Phase::optimizer).write(flat);
+  TensorId single = flat;
+  const Bytes state = bytes(shards.sub_group, engine_.state);
+  if (engine_.state != engine_.accumulation) {
+    single = b_.tensor("zero.single_grad_partition", state, Category::gradients);
+    b_.op("zero.to_fp32", Phase::optimizer).read(flat).write(single);
+  }
+  const TensorId root = square_root(state);
+  b_.op("optimizer.step", Phase::optimizer).read(single).write(root);
+}
+
+// Every micro-batch gathers each parameter for the forward and for the backward, less what stays
+// around the loss, and reduce-scatters each bucket. The gathers' sizes differ; the mean is given.
+void StepWriter::add_stage3_collectives(std::vector<reports::Collective>& out) const {
+  std::int64_t parameters = 0, elements = 0;
+  for (const FlatLayout::Block& block : layout_.blocks())
+    for (const std::int64_t one : block.gathered) {
+      parameters += block.count;
+      elements += one * block.count;
+    }
+  const Bytes all =
+      storage(Count(elements), engine_.model) * 2 - std::min(levels_.loss, levels_.backward);
+  if (parameters > 0)
+    out.push_back({"all_gather", 2 * parameters * batch_.grad_accum,
+                   Bytes(ceil_divide(all.value(), 2 * parameters)), engine_.ranks});
+  const std::int64_t buckets = ceil_divide(layout_.total(), engine_.options.reduce_bucket_size);
+  const Bytes reduced = storage(Count(layout_.total()), engine_.model);
+  out.push_back({"reduce_scatter", buckets * batch_.grad_accum,
+                 Bytes(ceil_divide(reduced.value(), buckets)), engine_.ranks});
+}
+
+}  // namespace plimsoll::planner::deepspeed
