@@ -317,19 +317,43 @@ void Model::train(const MicroBatch& batch, TensorView loss) {
   end_reductions();
 }
 
-Tensor Model::logits(ConstTensorView ids) {
-  check(!embedding_unit_->gathers(), ErrorKind::internal, "logits of whole parameters");
-  const Wants nothing;
-  worker_.prefix.clear();
+template <class Use>
+void Model::while_gathered(std::initializer_list<Unit*> units, Use use) {
   worker_.phase = Phase::forward;
-  Tensor x = embedding_->forward(ids);
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    worker_.prefix = layer_prefix(i);
-    LayerSaved saved;
-    x = layers_[i].forward(x, true, nothing, false, saved);
-  }
-  worker_.prefix.clear();
-  return head_->logits(x);
+  const auto each = [&](auto act) {
+    for (Unit* unit : units) {
+      if (!unit->gathers()) continue;
+      worker_.prefix = unit->prefix();
+      act(*unit);
+    }
+    worker_.prefix = (*units.begin())->prefix();
+  };
+  each([&](Unit& unit) {
+    Op op(worker_, unit.names().gather);
+    unit.start_gather(op);
+  });
+  use();
+  each([&](Unit& unit) {
+    Op op(worker_, unit.names().free);
+    unit.free_gathered(op);
+  });
+}
+
+Tensor Model::logits(ConstTensorView ids) {
+  const Wants nothing;
+  Tensor x, logits;
+  const auto embed = [&] { x = embedding_->forward(ids); };
+  if (layout_.tied)
+    while_gathered({embedding_unit_.get(), tail_unit_.get()}, embed);
+  else
+    while_gathered({embedding_unit_.get()}, embed);
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    while_gathered({layer_units_[i].get()}, [&] {
+      LayerSaved saved;
+      x = layers_[i].forward(x, true, nothing, false, saved);
+    });
+  while_gathered({tail_unit_.get()}, [&] { logits = head_->logits(x); });
+  return logits;
 }
 
 }  // namespace plimsoll::runtime

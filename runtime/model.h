@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -46,7 +47,7 @@ class Model {
 
   // Forward and backward; `loss` fp64 [1] is added to.
   void train(const MicroBatch& batch, TensorView loss);
-  // The stream's logits alone.
+  // Logits alone; all ranks call it together, between steps.
   Tensor logits(ConstTensorView ids);
 
   // In forward order, those with something trained.
@@ -68,6 +69,9 @@ class Model {
   void reduce(shard::Unit& unit);
   void first_gather();
   void end_reductions();
+  // Outside of a step. The units are there while `use` runs.
+  template <class Use>
+  void while_gathered(std::initializer_list<shard::Unit*> units, Use use);
 
   Tensor forward_layers(Tensor x);
   void recompute(const Checkpoint& checkpoint);

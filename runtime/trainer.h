@@ -54,7 +54,7 @@ class Trainer {
   // As a step, but before the optimizer: gradients stay for `model().whole(State::gradients)`; no
   // further step may follow. For tests.
   StepResult gradients_only(const Tokens& tokens);
-  // [tokens, vocabulary] of one micro-batch, in fp32. For tests.
+  // [tokens, vocabulary] of one micro-batch, in fp32; all ranks call it together. For tests.
   std::vector<float> logits(std::span<const std::int32_t> ids);
 
   Model& model() { return *model_; }
