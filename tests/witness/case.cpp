@@ -8,6 +8,7 @@
 #include "kernels/philox.h"
 #include "models/model_reader.h"
 #include "models/run_names.h"
+#include "planner/arena_replay.h"
 #include "planner/model_parts.h"
 #include "planner/stacks/plimsoll/step.h"
 #include "runtime/comm/threads.h"
@@ -34,7 +35,7 @@ const std::map<std::string, std::string> kConfigs{
          "num_hidden_layers": 3, "max_position_embeddings": 64, "tie_word_embeddings": true})"}};
 
 models::ModelSpec model_of(const Case& c) {
-  const std::string config = tiny_config(c.model);
+  const std::string config = c.config.empty() ? tiny_config(c.model) : c.config;
   return models::read_model(config, c.model, "", {});
 }
 
@@ -71,15 +72,38 @@ std::string tiny_config(const std::string& model) {
   return kConfigs.at(model);
 }
 
+namespace {
+
+std::string list(const char* what, const std::vector<std::string>& patterns) {
+  std::string text;
+  for (const std::string& pattern : patterns) text += (text.empty() ? "" : ",") + pattern;
+  return text.empty() ? "" : what + text;
+}
+
+std::string text(const models::Lora& lora) {
+  return list(" lora ", lora.targets) + " rank " + std::to_string(lora.rank) + " " +
+         std::string(name_of(lora.dtype)) + (lora.dropout > 0 ? " dropout" : "");
+}
+
+}  // namespace
+
 std::string text(const Case& c) {
   const models::Strategy& s = c.strategy;
-  return c.model + " ranks " + std::to_string(s.gpus) + " zero " + std::to_string(s.data.zero) +
-         " group " + std::to_string(s.data.shard_group) + " " + std::string(name_of(s.precision)) +
-         " recompute " + std::string(name_of(s.recompute.kind)) + " attention " +
-         std::string(name_of(s.attention)) + " loss " + std::string(name_of(s.loss)) +
-         (s.lora ? " lora" : "") + (s.lora && s.lora->dropout > 0 ? " dropout" : "") +
-         (s.freeze.empty() ? "" : " freeze " + s.freeze.front()) + " accum " +
-         std::to_string(c.batch.grad_accum) + (c.deterministic ? " deterministic" : "");
+  const auto choice = [](const char* name, const auto& value) {
+    return value ? std::string(name) + std::string(name_of(*value)) : std::string();
+  };
+  return (c.config.empty() ? c.model : c.config) + " ranks " + std::to_string(s.gpus) + " zero " +
+         std::to_string(s.data.zero) + " group " + std::to_string(s.data.shard_group) + " bucket " +
+         std::to_string(s.data.bucket_cap.value()) + " " + std::string(name_of(s.precision)) +
+         choice(" gradients ", s.grad_dtype) +
+         (s.master_weights ? *s.master_weights ? " masters" : " no masters" : "") + " " +
+         std::string(name_of(s.optimizer)) + " recompute " +
+         std::string(name_of(s.recompute.kind)) + ":" + std::to_string(s.recompute.every) +
+         " attention " + std::string(name_of(s.attention)) + " loss " +
+         std::string(name_of(s.loss)) + (s.lora ? text(*s.lora) : "") + list(" freeze ", s.freeze) +
+         list(" train ", s.train) + " batch " + std::to_string(c.batch.micro_batch) + " x " +
+         std::to_string(c.batch.seq_len) + " accum " + std::to_string(c.batch.grad_accum) +
+         (c.deterministic ? " deterministic" : "");
 }
 
 Measured measured(const Case& c) {
@@ -214,6 +238,27 @@ std::string first_difference(const Predicted& predicted, const runtime::StepReco
              std::to_string(steps[i].high_water.value()) + " at most, measured " +
              std::to_string(ran.allocated.value()) + " and " +
              std::to_string(ran.high_water.value());
+  }
+  return "";
+}
+
+std::string difference_of(const Case& c) {
+  try {
+    const Predicted plan = predicted(c);
+    const Measured run = measured(c);
+    const Bytes reserved = planner::arena_reserved(plan.program, plan.timeline);
+    for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+      for (const runtime::StepResult& step : run.ranks[rank]) {
+        const std::string difference = first_difference(plan, step.memory);
+        if (!difference.empty()) return "rank " + std::to_string(rank) + ": " + difference;
+      }
+      if (run.reserved[rank] != reserved)
+        return "rank " + std::to_string(rank) + ", reserved: planned " +
+               std::to_string(reserved.value()) + ", measured " +
+               std::to_string(run.reserved[rank].value());
+    }
+  } catch (const Error& error) {
+    return error.message();
   }
   return "";
 }

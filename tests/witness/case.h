@@ -13,6 +13,7 @@ namespace plimsoll::witness {
 
 struct Case {
   std::string model = "llama";  // gpt2, llama, qwen3: tiny ones
+  std::string config;  // of another one: its config.json
   models::Strategy strategy;
   models::Batch batch;
   bool deterministic = false;
@@ -39,5 +40,8 @@ Predicted predicted(const Case& c, std::int64_t granularity = 1);
 
 // Op by op, tensor by tensor; "" where they agree.
 std::string first_difference(const Predicted& predicted, const runtime::StepRecord& measured);
+
+// The first difference of any rank and step, requested (L1) or reserved bytes (L2); what failed.
+std::string difference_of(const Case& c);
 
 }  // namespace plimsoll::witness

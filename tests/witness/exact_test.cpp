@@ -9,25 +9,9 @@
 namespace plimsoll::witness {
 namespace {
 
-// The first disagreement of any rank and step.
 void check_exact(const Case& c) {
-  std::string difference;
-  try {
-    const Predicted plan = predicted(c);
-    const Measured run = measured(c);
-    for (std::size_t rank = 0; rank < run.ranks.size() && difference.empty(); ++rank)
-      for (const runtime::StepResult& step : run.ranks[rank])
-        if (difference.empty()) difference = first_difference(plan, step.memory);
-    const Bytes reserved = planner::arena_reserved(plan.program, plan.timeline);
-    for (const Bytes bytes : run.reserved)
-      if (difference.empty() && bytes != reserved)
-        difference = "reserved: planned " + std::to_string(reserved.value()) + ", measured " +
-                     std::to_string(bytes.value());
-  } catch (const Error& error) {
-    difference = error.message();
-  }
   CAPTURE(text(c));
-  CHECK(difference == "");
+  CHECK(difference_of(c) == "");
 }
 
 Case base(const char* model, std::int64_t ranks = 1, int zero = 0) {

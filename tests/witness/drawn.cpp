@@ -1,0 +1,171 @@
+#include "tests/witness/drawn.h"
+
+#include <random>
+
+namespace plimsoll::witness {
+
+namespace {
+
+using models::Precision;
+using models::RecomputeKind;
+
+std::string field(const std::string& name, std::int64_t value) {
+  return ", \"" + name + "\": " + std::to_string(value);
+}
+std::string field(const std::string& name, bool value) {
+  return ", \"" + name + "\": " + (value ? "true" : "false");
+}
+
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed) : random_(seed * 0x9E3779B97F4A7C15u + 1) {}
+
+  Case run() {
+    c_.strategy.stack = models::Stack::plimsoll;
+    c_.strategy.device = models::Device::cpu;
+    model();
+    ranks();
+    numbers();
+    trained();
+    models::Strategy& s = c_.strategy;
+    s.recompute = {one_of({RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full,
+                           RecomputeKind::sqrt, RecomputeKind::every}),
+                   between(1, 4)};
+    s.attention =
+        one_of({models::Attention::flash, models::Attention::eager, models::Attention::math});
+    s.loss = one_of({models::Loss::full, models::Loss::chunked, models::Loss::fused});
+    c_.batch = {.seq_len = maybe(6) ? 1 : between(2, 20),
+                .micro_batch = between(1, 3),
+                .grad_accum = one_of({1, 1, 2, 3, 4, 6})};
+    c_.deterministic = maybe(2);
+    c_.steps = maybe(3) ? 2 : 1;
+    return c_;
+  }
+
+ private:
+  std::int64_t between(std::int64_t least, std::int64_t most) {
+    return least +
+           static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(most - least + 1));
+  }
+  bool maybe(std::int64_t of) { return between(1, of) == 1; }  // once in `of`
+  template <class T>
+  T one_of(std::initializer_list<T> list) {
+    return list.begin()[between(0, static_cast<std::int64_t>(list.size()) - 1)];
+  }
+
+  void model() {
+    c_.model = one_of({"gpt2", "llama", "mistral", "qwen2", "qwen3"});
+    layers_ = between(1, 6);
+    const std::int64_t kv = between(1, 3), heads = kv * between(1, 3), d = one_of({4, 8});
+    std::string json = "{\"model_type\": \"" + c_.model + "\"";
+    if (gpt2()) {
+      const auto dropout = [&] { return one_of<std::string>({"0", "0", "0.1"}); };
+      json += field("n_embd", heads * d) + field("n_head", heads) + field("n_layer", layers_) +
+              field("vocab_size", between(5, 99)) + field("n_positions", between(20, 40));
+      for (const char* where : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
+        json += ", \"" + std::string(where) + "\": " + dropout();
+      if (maybe(3)) json += field("tie_word_embeddings", false);
+      if (maybe(3)) json += field("n_inner", 4 * between(1, 20));
+    } else {
+      // Qwen2's heads divide its hidden width; the others may have any head dimension.
+      const std::int64_t hidden = c_.model == "qwen2" || maybe(2) ? heads * d : 4 * between(1, 9);
+      json += field("hidden_size", hidden) + field("num_attention_heads", heads) +
+              field("num_key_value_heads", kv) + field("intermediate_size", 4 * between(1, 12)) +
+              field("vocab_size", between(5, 99)) + field("num_hidden_layers", layers_) +
+              field("max_position_embeddings", 64L) + field("tie_word_embeddings", maybe(2));
+      if (c_.model != "qwen2") json += field("head_dim", d);
+      if (c_.model == "mistral") json += field("sliding_window", between(1, 12));
+      if (c_.model == "llama" && maybe(3)) json += field("attention_bias", true);
+      if (c_.model == "llama" && maybe(3)) json += field("mlp_bias", true);
+    }
+    c_.config = json + "}";
+  }
+
+  void ranks() {
+    models::Strategy& s = c_.strategy;
+    s.gpus = between(1, 8);
+    s.data.zero = static_cast<int>(between(0, 3));
+    std::vector<std::int64_t> groups;
+    for (std::int64_t n = 1; n <= s.gpus; ++n)
+      if (s.gpus % n == 0) groups.push_back(n);
+    if (s.data.zero > 0 && maybe(2))
+      s.data.shard_group = groups[static_cast<std::size_t>(
+          between(0, static_cast<std::int64_t>(groups.size()) - 1))];
+    s.data.bucket_cap = Bytes(one_of<std::int64_t>({1, 64, 1000, 25 << 20}));
+  }
+
+  void numbers() {
+    models::Strategy& s = c_.strategy;
+    s.precision =
+        one_of({Precision::fp32, Precision::bf16_mixed, Precision::fp16_mixed, Precision::bf16});
+    if (maybe(3)) s.grad_dtype = DType::fp32;
+    if (s.precision == Precision::bf16_mixed && maybe(3)) s.master_weights = false;
+    if (s.precision == Precision::bf16 && maybe(3)) s.master_weights = true;
+    s.optimizer = one_of({models::Optimizer::adamw, models::Optimizer::adamw,
+                          models::Optimizer::momentum, models::Optimizer::sgd});
+  }
+
+  std::vector<std::string> patterns(std::int64_t most) {
+    const std::string layer = std::to_string(between(0, layers_ - 1));
+    std::vector<std::string> list;
+    for (std::int64_t n = between(1, most); n > 0; --n)
+      list.push_back(
+          gpt2()
+              ? one_of<std::string>({"transformer.wte.*", "transformer.wpe.*", "*ln_1*",
+                                     "*ln_2.weight", "*ln_f*", "*.bias", "*c_attn*", "*c_proj*",
+                                     "*c_fc.weight", "transformer.h." + layer + ".*",
+                                     "transformer.h." + layer + ".mlp.*", "lm_head*"})
+              : one_of<std::string>(
+                    {"model.embed_tokens.*", "*input_layernorm*", "*post_attention_layernorm*",
+                     "model.norm*", "*.bias", "*q_proj*", "*k_proj*", "*v_proj*", "*o_proj*",
+                     "*k_norm*", "*q_norm*", "*gate_proj*", "*up_proj*", "*down_proj*", "lm_head*",
+                     "model.layers." + layer + ".*", "model.layers." + layer + ".mlp.*"}));
+    return list;
+  }
+
+  void trained() {
+    models::Strategy& s = c_.strategy;
+    if (maybe(3)) {
+      s.lora = models::Lora{.rank = between(1, 5),
+                            .alpha = 4,
+                            .dropout = maybe(2) ? 0.25 : 0,
+                            .targets = {one_of<std::string>({"all-linear", "attention"})}};
+      if (maybe(4)) s.lora->targets = {gpt2() ? "c_fc" : "down_proj"};
+      if (s.precision != Precision::fp32 && maybe(2))
+        s.lora->dtype = s.precision == Precision::fp16_mixed ? DType::fp16 : DType::bf16;
+      if (maybe(4)) s.train = patterns(2);
+      return;
+    }
+    if (maybe(2)) s.freeze = patterns(4);
+    if (maybe(3)) s.train = patterns(3);
+  }
+
+  bool gpt2() const { return c_.model == "gpt2"; }
+
+  std::mt19937_64 random_;
+  std::int64_t layers_ = 1;
+  Case c_;
+};
+
+}  // namespace
+
+Case drawn(std::uint64_t seed) {
+  return Draw(seed).run();
+}
+
+// 524289 * 256 * 4 B are more than decisions::kLossChunk, so a chunk has 128 rows; 2 * 65 tokens.
+Case two_chunks(models::Loss loss) {
+  Case c;
+  c.config = R"({"model_type": "llama", "hidden_size": 8, "num_attention_heads": 1,
+      "num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 8, "vocab_size": 524289,
+      "num_hidden_layers": 1, "max_position_embeddings": 80})";
+  c.strategy.stack = models::Stack::plimsoll;
+  c.strategy.device = models::Device::cpu;
+  c.strategy.precision = Precision::fp32;
+  c.strategy.optimizer = models::Optimizer::sgd;
+  c.strategy.loss = loss;
+  c.batch = {.seq_len = 65, .micro_batch = 2};
+  return c;
+}
+
+}  // namespace plimsoll::witness

@@ -1,0 +1,14 @@
+// Workloads drawn by seed, far more widely than covering.h's: shapes, families, what is trained.
+#pragma once
+
+#include "tests/witness/case.h"
+
+namespace plimsoll::witness {
+
+// The same for the same seed on every machine.
+Case drawn(std::uint64_t seed);
+
+// A vocabulary so large that the loss goes through two chunks, of 128 tokens and of 2.
+Case two_chunks(models::Loss loss);
+
+}  // namespace plimsoll::witness

@@ -1,0 +1,50 @@
+// L1 and L2 of workloads drawn by seed. PLIMSOLL_SEED: the first seed; PLIMSOLL_CASES: how many.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+
+#include "tests/witness/drawn.h"
+
+namespace plimsoll::witness {
+namespace {
+
+std::uint64_t setting(const char* name, std::uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+// Combinations that cannot be (nothing is trained, a pattern names nothing) are no workload.
+bool refused(const Case& c) {
+  try {
+    predicted(c);
+    return false;
+  } catch (const Error& error) {
+    return error.kind() == ErrorKind::bad_input || error.kind() == ErrorKind::unsupported;
+  }
+}
+
+TEST_CASE("workloads drawn by seed") {
+  const std::uint64_t first = setting("PLIMSOLL_SEED", 1), count = setting("PLIMSOLL_CASES", 100);
+  std::uint64_t compared = 0;
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    const Case c = drawn(seed);
+    if (refused(c)) continue;
+    ++compared;
+    CAPTURE(seed);
+    CAPTURE(text(c));
+    CHECK(difference_of(c) == "");
+  }
+  MESSAGE(compared << " of " << count << " compared");
+  CHECK(compared * 2 > count);
+}
+
+TEST_CASE("a loss in two chunks") {
+  for (const models::Loss loss : {models::Loss::chunked, models::Loss::fused}) {
+    const Case c = two_chunks(loss);
+    CAPTURE(text(c));
+    CHECK(difference_of(c) == "");
+  }
+}
+
+}  // namespace
+}  // namespace plimsoll::witness
