@@ -106,7 +106,7 @@ void add_list(Page& page, const Recommendation& answer) {
 void add_reasons(Page& page, const Recommendation& answer) {
   for (std::size_t i = 0; i < answer.ranked.size(); ++i) {
     if (answer.ranked[i].why.empty()) continue;
-    page.heading(i == 0 ? "Why the first" : fmt::format("{}", i + 1));
+    page.heading(i == 0 ? "Why the first" : fmt::format("Of {}", i + 1));
     for (const std::string& why : answer.ranked[i].why) page.paragraph("  " + why, "    ");
   }
 }
@@ -121,10 +121,10 @@ void add_front(Page& page, const Recommendation& answer, const Terminal& termina
     const std::size_t i = shown == 1 ? 0 : k * (n - 1) / (shown - 1);
     const FrontPoint& point = answer.front[i];
     const std::string line =
-        fmt::format("  {:>9} {:>9}  {}, {}, {} loss, batch {}", bytes_text(point.peak),
+        fmt::format("  {:>9} {:>9}  {}, {}, {} loss, batch {}{}", bytes_text(point.peak),
                     rate(point.tokens_per_second), approach(point.strategy),
                     models::text_of(point.strategy.recompute), name_of(point.strategy.loss),
-                    batch_text(point.batch));
+                    batch_text(point.batch), point.strategy.optimizer_impl ? ", fused step" : "");
     page.put(clipped(line, terminal.columns, terminal));
   }
   if (shown < n) page.put(fmt::format("  ({} of {} points; --json has all)", shown, n));
@@ -191,7 +191,7 @@ std::string recommendation_table(const Recommendation& answer, const Terminal& t
                                        grouped(Count(answer.points)), answer.elapsed_seconds);
   for (const std::string& name : answer.not_considered)
     considered += (&name == answer.not_considered.data() ? " " : ", ") + name;
-  page.heading("");
+  page.put("");
   page.paragraph(considered);
   for (const std::string& note : answer.notes) page.paragraph(note);
   return page.take();

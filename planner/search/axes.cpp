@@ -105,7 +105,7 @@ std::string gpus_option(const Setting& x) {
 
 void stacks(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
   if (fixed(scope, "stack")) return out.push_back(so_far);
-  for (const Stack stack : {Stack::pytorch, Stack::plimsoll})
+  for (const Stack stack : {Stack::pytorch, Stack::deepspeed, Stack::plimsoll})
     add(so_far, out, [&](Setting& x) {
       x.strategy.stack = stack;
       if (stack == Stack::plimsoll) x.concession += kUntriedStack;

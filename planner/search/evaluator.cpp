@@ -32,6 +32,12 @@ Pace Space::pace(const Setting& family, const models::Batch& batch) const {
   return {tokens * static_cast<double>(s.gpus) / flops.hardware, false};
 }
 
+std::optional<StepTime> Space::time(const Setting& setting) const {
+  const TimeModel& time = *times_[setting.parts];
+  if (!time.knows(setting.strategy.precision)) return std::nullopt;
+  return time(setting.strategy, setting.batch);
+}
+
 // At the end of forward every checkpoint holds its input: hidden values of 16 bits at least for
 // each token, one for each `stride` layers (the last of them may share its place).
 std::int64_t Space::most_tokens(const Setting& family) const {

@@ -39,6 +39,7 @@ class Space {
   explicit Space(const Scope& scope);
   const ModelParts& parts(const Setting& setting) const { return *parts_[setting.parts]; }
   Pace pace(const Setting& family, const models::Batch& batch) const;
+  std::optional<StepTime> time(const Setting& setting) const;
   // A micro-batch of more tokens than this cannot fit, whatever is chosen beside the family.
   std::int64_t most_tokens(const Setting& family) const;
   // What one GPU may use, the cluster's reserve taken off; nothing: no end.

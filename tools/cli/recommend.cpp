@@ -8,6 +8,7 @@
 
 #include "models/gpu_catalog.h"
 #include "planner/search/axes.h"
+#include "planner/search/reasons.h"
 #include "planner/search/search.h"
 #include "planner/search/shortage.h"
 #include "reports/recommendation.h"
@@ -69,7 +70,11 @@ class Recommender {
     std::signal(SIGINT, ask_to_stop);
     search::Result result = search::search(asked_.scope, control);
     reports::Recommendation out = header(result);
-    for (search::Found& found : result.ranked) out.ranked.push_back(ranked(found));
+    const auto why = search::reasons(asked_.scope, result.ranked, control);
+    for (std::size_t i = 0; i < result.ranked.size(); ++i) {
+      out.ranked.push_back(ranked(result.ranked[i]));
+      out.ranked.back().why = why[i];
+    }
     for (const search::ParetoPoint& point : result.front)
       out.front.push_back({point.need.peak, point.need.least(), tokens_per_second(point.pace),
                            point.setting.strategy, point.setting.batch,

@@ -1,0 +1,39 @@
+#include "planner/search/closest.h"
+
+#include "planner/search/axes.h"
+#include "planner/search/family.h"
+
+namespace plimsoll::planner::search {
+
+std::optional<Found> best_of(const Scope& scope, const Control& control) {
+  try {
+    Result result = search(scope, {.stop = control.stop});
+    if (result.ranked.empty()) return std::nullopt;
+    return std::move(result.ranked.front());
+  } catch (const Error&) {
+    return std::nullopt;  // a change that the model or the stack does not take
+  }
+}
+
+// The family whose smallest batch needs least.
+std::optional<Found> closest(const Scope& scope) {
+  Scope open = scope;
+  open.objective = Objective::memory;
+  const std::vector<Setting> settings = families(open);
+  const Space space(open);
+  Evaluator evaluator(open, space);
+  std::optional<Found> best;
+  for (std::uint32_t i = 0; i < settings.size(); ++i) {
+    Family family(open, space, settings[i], i);
+    if (family.points() == 0) continue;
+    const Need* need = family.need(0, evaluator);
+    if (need == nullptr) continue;
+    const Rank rank{settings[i].concession, need->least().real(), 0, i};
+    if (best && best->need.least() <= need->least()) continue;
+    best = Found{family.point(0), rank, *need, space.pace(settings[i], family.batch(0)), {}};
+  }
+  if (best) best->plan = plan_of(scope, best->setting);
+  return best;
+}
+
+}  // namespace plimsoll::planner::search

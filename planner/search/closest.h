@@ -1,0 +1,16 @@
+// The best plan of a space, and where there is none the one that comes closest.
+#pragma once
+
+#include <optional>
+
+#include "planner/search/search.h"
+
+namespace plimsoll::planner::search {
+
+// Nothing where nothing fits, or where the model or the stacks do not take what the scope asks.
+std::optional<Found> best_of(const Scope& scope, const Control& control);
+
+// The plan that needs least memory, at the smallest batch. Nothing where none can be planned.
+std::optional<Found> closest(const Scope& scope);
+
+}  // namespace plimsoll::planner::search

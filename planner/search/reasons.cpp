@@ -1,0 +1,283 @@
+#include "planner/search/reasons.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/run_names.h"
+#include "planner/search/axes.h"
+#include "planner/search/closest.h"
+
+namespace plimsoll::planner::search {
+
+using models::RecomputeKind;
+using models::Stack;
+using models::Strategy;
+
+namespace {
+
+std::string gib(Bytes bytes) {
+  const double value = bytes.real() / (1 << 30);
+  return value < 10 ? fmt::format("{:.2f} GiB", value) : fmt::format("{:.1f} GiB", value);
+}
+
+std::string seconds(double s) {
+  return s < 1 ? fmt::format("{:.0f} ms", 1000 * s) : fmt::format("{:.2f} s", s);
+}
+
+std::string percent(double share) {
+  const double p = 100 * share;
+  return p < 0.95 ? fmt::format("{:.2f} %", p) : fmt::format("{:.1f} %", p);
+}
+
+std::string rung_name(Stack stack, int zero) {
+  if (zero == 0) return stack == Stack::plimsoll ? "DDP" : "Plain DDP";
+  std::string text = fmt::format("ZeRO-{}", zero);
+  if (stack == Stack::pytorch) {
+    if (zero == 1) text += " (ZeroRedundancyOptimizer)";
+    if (zero == 2) text += " (FSDP without resharding)";
+    if (zero == 3) text += " (FSDP full shard)";
+  }
+  return text;
+}
+
+class Reasons {
+ public:
+  Reasons(const Scope& scope, const std::vector<Found>& ranked, const Control& control)
+      : scope_(scope),
+        ranked_(ranked),
+        control_(control),
+        space_(scope),
+        evaluator_(scope, space_) {}
+
+  std::vector<std::vector<std::string>> all() {
+    for (std::size_t i = 0; i < ranked_.size(); ++i) {
+      out_.emplace_back();
+      if (i == 0) ladder(ranked_[0]);
+      limit(ranked_[i]);
+      larger_batch(ranked_[i]);
+      if (i + 1 < ranked_.size()) against(ranked_[i], ranked_[i + 1], i + 2);
+      if (i == 0) further_steps(ranked_[0]);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void say(std::string text) { out_.back().push_back(std::move(text)); }
+
+  // The space of the winner's stack, GPUs and concession, with one axis held.
+  Scope rung(const Found& best, const char* axis, const std::string& value) const {
+    Scope s = scope_;
+    const Strategy& strategy = best.setting.strategy;
+    s.only.clear();
+    s.without.clear();
+    s.only["stack"] = {std::string(name_of(strategy.stack))};
+    s.only["gpus"] = {std::to_string(strategy.gpus)};
+    s.only[axis] = {value};
+    s.most_concession = best.setting.concession;
+    s.top = 1;
+    return s;
+  }
+
+  // "… does not fit: at least …", or by how much it is slower.
+  void say_rung(const Found& best, const std::string& name, const Scope& scope) {
+    const std::optional<Found> found = best_of(scope, control_);
+    if (found) {
+      const double ratio = best.pace.tokens_per_second / found->pace.tokens_per_second;
+      if (scope_.objective == Objective::memory)
+        say(fmt::format("{} fits and needs {} more.", name,
+                        gib(found->need.least() - best.need.least())));
+      else if (best.pace.known && ratio > 1)
+        say(fmt::format("{} fits and is {} slower.", name, percent(1 - 1 / ratio)));
+      else
+        say(name + " fits and is no better.");
+      return;
+    }
+    const std::optional<Found> near = closest(scope);
+    if (near && space_.usable())
+      say(fmt::format("{} does not fit: at least {} of {}.", name,
+                      gib(std::max(near->need.least(), near->plan.device)), gib(*space_.usable())));
+  }
+
+  void ladder(const Found& best) {
+    const Strategy& s = best.setting.strategy;
+    concessions(best);
+    if (s.gpus > 1 && !scope_.fixed.contains("zero")) {
+      for (int zero = 0; zero < s.data.zero; ++zero)
+        say_rung(best, rung_name(s.stack, zero), rung(best, "zero", std::to_string(zero)));
+      if (s.data.zero < 3)
+        say(rung_name(s.stack, s.data.zero) +
+            " is the least sharding that does it: more would only send more.");
+    }
+    groups(best);
+    if (scope_.fixed.contains("recompute")) return;
+    if (s.recompute.kind == RecomputeKind::none)
+      say("Recomputation is not needed.");
+    else
+      say_rung(best, "The same without recomputation", rung(best, "recompute", "none"));
+  }
+
+  void concessions(const Found& best) {
+    if (best.setting.concession == 0) return;
+    Scope plain = scope_;
+    plain.most_concession = 0;
+    plain.top = 1;
+    const std::optional<Found> near = closest(plain);
+    if (near && space_.usable())
+      say(
+          fmt::format("Training the whole model in {} on a tried stack does not fit: at least {} "
+                      "of {}.",
+                      name_of(near->setting.strategy.precision),
+                      gib(std::max(near->need.least(), near->plan.device)), gib(*space_.usable())));
+  }
+
+  void groups(const Found& best) {
+    const Strategy& s = best.setting.strategy;
+    if (scope_.fixed.contains("shard-group") || s.data.zero < 2 || s.stack == Stack::deepspeed)
+      return;
+    if (s.data.shard_group > 0)
+      say_rung(best, "Sharding over all ranks", rung(best, "shard-group", "all"));
+    else if (s.gpus > s.gpus_per_node)
+      say_rung(best, fmt::format("Sharding inside nodes of {} (hybrid)", s.gpus_per_node),
+               rung(best, "shard-group", std::to_string(s.gpus_per_node)));
+  }
+
+  void limit(const Found& found) {
+    const std::optional<StepTime> time = space_.time(found.setting);
+    if (!time) return;
+    std::string text = fmt::format("Limited by {}: of {} a step, {} compute", name_of(time->limit),
+                                   seconds(time->step), seconds(time->compute));
+    if (time->communication > 0)
+      text += fmt::format(", {} communication not hidden (of {})",
+                          seconds(time->exposed_communication), seconds(time->communication));
+    say(text + fmt::format(", {} optimizer.", seconds(time->optimizer)));
+  }
+
+  void larger_batch(const Found& found) {
+    if (scope_.fixed.contains("micro-batch") || !space_.usable()) return;
+    if (scope_.objective == Objective::context || scope_.objective == Objective::memory) return;
+    const std::vector<models::Batch> all = batches(scope_, found.setting);
+    const auto next = std::ranges::find_if(all, [&](const models::Batch& b) {
+      return b.micro_batch > found.setting.batch.micro_batch;
+    });
+    if (next == all.end()) return;
+    const std::optional<Need> need = evaluator_.need(found.setting, *next);
+    if (!need) return;
+    if (need->least() > *space_.usable())
+      say(fmt::format("Memory ends it at micro-batch {}: {} would need {} of {}.",
+                      found.setting.batch.micro_batch, next->micro_batch, gib(need->least()),
+                      gib(*space_.usable())));
+    else
+      say(fmt::format(
+          "Micro-batch {} is {}.", next->micro_batch,
+          space_.pace(found.setting, *next).tokens_per_second < found.pace.tokens_per_second
+              ? "slower"
+              : "pushed over the edge by the allocator's gaps"));
+  }
+
+  void against(const Found& a, const Found& b, std::size_t place) {
+    const std::optional<StepTime> x = space_.time(a.setting), y = space_.time(b.setting);
+    if (scope_.objective == Objective::memory)
+      return say(fmt::format("Before {}: {} less on each GPU.", place,
+                             gib(b.need.least() - a.need.least())));
+    if (a.rank.first != b.rank.first && scope_.objective != Objective::throughput)
+      return say(fmt::format("Before {}: {:.0f} against {:.0f} {}.", place, std::abs(a.rank.first),
+                             std::abs(b.rank.first), unit()));
+    if (!x || !y) return;
+    const double gain = a.pace.tokens_per_second / b.pace.tokens_per_second - 1;
+    if (gain <= 0) return say(fmt::format("Before {}: as fast and simpler.", place));
+    // Per token, so that plans of different batches compare.
+    const auto each = [](double s, const Found& f) {
+      return 1e6 * s / static_cast<double>(f.setting.tokens_per_step());
+    };
+    std::string text =
+        fmt::format("{} faster than {}; microseconds a token:", percent(gain), place);
+    const auto part = [&](const char* name, double StepTime::*member) {
+      const double p = each((*x).*member, a), q = each((*y).*member, b);
+      text += fmt::format("{} {} {:.3g} ({:.3g})", text.ends_with(':') ? "" : ",", name, p, q);
+    };
+    part("compute", &StepTime::compute);
+    part("communication not hidden", &StepTime::exposed_communication);
+    part("optimizer", &StepTime::optimizer);
+    say(text + ".");
+  }
+
+  const char* unit() const {
+    switch (scope_.objective) {
+      case Objective::gpus:
+        return "GPUs";
+      case Objective::context:
+        return "times 256 tokens";
+      case Objective::batch:
+        return "sequences";
+      case Objective::throughput:
+      case Objective::memory:
+        break;
+    }
+    return "";
+  }
+
+  // Single changes of the winner, and the memory that each frees.
+  void further_steps(const Found& best) {
+    struct Step {
+      std::string option;
+      Setting setting;
+    };
+    std::vector<Step> steps;
+    const auto change = [&](std::string option, auto apply) {
+      Setting s = best.setting;
+      apply(s);
+      steps.push_back({std::move(option), std::move(s)});
+    };
+    const Strategy& s = best.setting.strategy;
+    for (int zero = s.data.zero + 1; s.gpus > 1 && zero <= 3; ++zero)
+      change(fmt::format("--zero {}", zero), [&](Setting& x) {
+        x.strategy.data.zero = zero;
+        x.strategy.data.reshard_after_forward = !(s.stack == Stack::pytorch && zero == 2);
+      });
+    if (s.data.shard_group > 0)
+      change("sharding over all ranks", [](Setting& x) { x.strategy.data.shard_group = 0; });
+    if (s.loss != models::Loss::fused)
+      change("--loss fused", [](Setting& x) { x.strategy.loss = models::Loss::fused; });
+    if (s.recompute.kind == RecomputeKind::none || s.recompute.kind == RecomputeKind::selective)
+      change("--recompute full",
+             [](Setting& x) { x.strategy.recompute.kind = RecomputeKind::full; });
+    if (best.setting.batch.micro_batch > 1)
+      change("--micro-batch 1", [](Setting& x) { x.batch.micro_batch = 1; });
+    if (s.precision == models::Precision::bf16_mixed)
+      change("--precision bf16", [](Setting& x) {
+        x.strategy.precision = models::Precision::bf16;
+        x.strategy.param_dtype.reset();
+      });
+    std::vector<std::pair<Bytes, std::string>> freed;
+    for (const Step& step : steps) {
+      const std::optional<Need> need = evaluator_.need(step.setting, step.setting.batch);
+      if (need && need->least() < best.need.least())
+        freed.emplace_back(best.need.least() - need->least(), step.option);
+    }
+    std::ranges::sort(freed, [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::string text;
+    for (const auto& [bytes, option] : freed)
+      if (bytes.real() > 0.005 * best.need.least().real())
+        text += fmt::format("{}{} {}", text.empty() ? "" : ", ", option, gib(bytes));
+    if (!text.empty()) say("One more step would free: " + text + ".");
+  }
+
+  const Scope& scope_;
+  const std::vector<Found>& ranked_;
+  const Control& control_;
+  Space space_;
+  Evaluator evaluator_;
+  std::vector<std::vector<std::string>> out_;
+};
+
+}  // namespace
+
+std::vector<std::vector<std::string>> reasons(const Scope& scope, const std::vector<Found>& ranked,
+                                              const Control& control) {
+  if (ranked.empty()) return {};
+  return Reasons(scope, ranked, control).all();
+}
+
+}  // namespace plimsoll::planner::search

@@ -1,0 +1,89 @@
+// How fast strategies are evaluated, each with the peak of its whole step, and whole spaces
+// searched.
+#include <benchmark/benchmark.h>
+
+#include "models/gpu_catalog.h"
+#include "models/model_catalog.h"
+#include "models/run_names.h"
+#include "planner/search/axes.h"
+#include "planner/search/reasons.h"
+#include "planner/search/search.h"
+
+using namespace plimsoll;
+using namespace plimsoll::planner;
+
+namespace {
+
+search::Scope scope_of(const models::ModelSpec& model, const char* gpu, std::int64_t gpus,
+                       std::int64_t seq_len) {
+  search::Scope scope;
+  scope.base.model = &model;
+  scope.base.cluster.gpu = models::find_gpu(gpu);
+  scope.base.strategy.gpus = scope.gpus = gpus;
+  scope.base.batch.seq_len = seq_len;
+  scope.threads = 2;
+  return scope;
+}
+
+// Every point of the space that training the whole model in mixed precision on 64 GPUs has, one
+// after another, as the search asks: family by family, batches upwards. One core.
+void every_point(benchmark::State& state, models::Stack stack) {
+  const models::ModelSpec model = models::catalog_model("llama-3.1-70b");
+  search::Scope scope = scope_of(model, "h100-sxm-80gb", 64, 8192);
+  scope.only["stack"] = {std::string(models::name_of(stack))};
+  const int concession = stack == models::Stack::plimsoll ? 1 : 0;
+  const auto families = search::families(scope, {.concession = concession, .gpus = 64});
+  const search::Space space(scope);
+  search::Evaluator evaluator(scope, space);
+  std::int64_t points = 0, refused = 0;
+  for (auto _ : state)
+    for (const search::Setting& family : families)
+      for (const models::Batch& batch : search::batches(scope, family)) {
+        if (batch.tokens() > space.most_tokens(family)) break;
+        const auto need = evaluator.need(family, batch);
+        benchmark::DoNotOptimize(need);
+        ++(need ? points : refused);
+      }
+  state.counters["strategies/s"] =
+      benchmark::Counter(static_cast<double>(points), benchmark::Counter::kIsRate);
+  state.counters["strategies"] =
+      static_cast<double>(points) / static_cast<double>(state.iterations());
+  state.counters["refused"] =
+      static_cast<double>(refused) / static_cast<double>(state.iterations());
+}
+
+void whole_space(benchmark::State& state, const char* name, const char* gpu, std::int64_t gpus,
+                 bool reasons) {
+  const models::ModelSpec model = models::catalog_model(name);
+  const search::Scope scope = scope_of(model, gpu, gpus, 8192);
+  std::int64_t evaluated = 0, points = 0;
+  for (auto _ : state) {
+    const search::Result result = search::search(scope);
+    evaluated = result.evaluated;
+    points = result.points;
+    if (reasons) benchmark::DoNotOptimize(search::reasons(scope, result.ranked, {}));
+  }
+  state.counters["evaluated"] = static_cast<double>(evaluated);
+  state.counters["points"] = static_cast<double>(points);
+}
+
+using models::Stack;
+BENCHMARK_CAPTURE(every_point, llama_3_1_70b_pytorch, Stack::pytorch)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(every_point, llama_3_1_70b_deepspeed, Stack::deepspeed)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(every_point, llama_3_1_70b_plimsoll, Stack::plimsoll)
+    ->Unit(benchmark::kMillisecond);
+#define WHOLE(name, ...)                            \
+  BENCHMARK_CAPTURE(whole_space, name, __VA_ARGS__) \
+      ->Unit(benchmark::kMillisecond)               \
+      ->UseRealTime()                               \
+      ->MeasureProcessCPUTime()
+WHOLE(llama_3_1_8b_8_gpus, "llama-3.1-8b", "a100-80gb", 8, false);
+WHOLE(llama_3_1_8b_8_gpus_with_reasons, "llama-3.1-8b", "a100-80gb", 8, true);
+WHOLE(llama_3_1_70b_64_gpus, "llama-3.1-70b", "h100-sxm-80gb", 64, false);
+WHOLE(llama_3_1_70b_1024_gpus, "llama-3.1-70b", "h100-sxm-80gb", 1024, false);
+
+}  // namespace
+
+BENCHMARK_MAIN();
