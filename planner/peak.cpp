@@ -322,8 +322,9 @@ Peak PeakFinder::sweep(const StepProgram& program, const Layout& layout, Bytes r
 }
 
 Peak PeakFinder::find(const StepProgram& program, std::size_t likeness) {
-  if (layouts_.empty()) layouts_.resize(kLayouts);
-  Layout& layout = layouts_[likeness % kLayouts];
+  const std::size_t at = likeness % kLayouts;
+  if (layouts_.size() <= at) layouts_.resize(at + 1);
+  Layout& layout = layouts_[at];
   if (layout.operands.empty() || !layout.matches(program)) derive(program, layout);
   slots_.assign(2 * layout.slots, Bytes(0));
   for (const Event& event : layout.events)

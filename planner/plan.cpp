@@ -33,7 +33,8 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
     case Stack::megatron:
       break;
   }
-  fail(ErrorKind::unsupported, "this --stack is not modelled yet (pytorch, deepspeed and plimsoll are)");
+  fail(ErrorKind::unsupported,
+       "this --stack is not modelled yet (pytorch, deepspeed and plimsoll are)");
 }
 
 // On the host device no card bounds the ranks; --gpu-memory does.
@@ -234,6 +235,10 @@ void add_step(const Question& question, Plan& plan) {
 }
 
 }  // namespace
+
+bool fits(const Question& question) {
+  return !capacity_of(question).usable || quick(question).fits;
+}
 
 Plan plan(const Question& question) {
   validate(question);

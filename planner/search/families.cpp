@@ -34,9 +34,9 @@ class Walk {
     axes()[axis].choices(scope_, so_far, choices);
     bool flash = false;
     for (const Setting& choice : choices) {
-      if (leaves_stage(axis, choice)) continue;
       const std::string value = filtered_ ? axes()[axis].value(choice) : "";
       if (filtered_) seen_[axis].insert(value);
+      if (leaves_stage(axis, choice)) continue;
       if (filtered_ && !allowed(scope_, axes()[axis], value)) continue;
       const bool is_attention = axes()[axis].name == "attention";
       if (is_attention && flash && !scope_.exhaustive) continue;  // beaten
@@ -55,7 +55,9 @@ class Walk {
           return std::string(option) + " " + name + "=…: the axes are " + axis_names();
         });
         for (const std::string& value : values)
-          check_value(option, *axis, seen_[static_cast<std::size_t>(axis - axes().begin())], value);
+          if (!scope_.fixed.contains(name))
+            check_value(option, *axis, seen_[static_cast<std::size_t>(axis - axes().begin())],
+                        value);
       }
   }
 

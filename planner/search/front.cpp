@@ -107,13 +107,13 @@ class FrontFinder {
       std::vector<Candidate> open;
       for (const Candidate& c : front_)
         if (!sure(c)) open.push_back(c);
-      std::vector<char> fits(open.size());
+      std::vector<char> fit(open.size());
       for_each(open.size(), scope_.threads, [&](std::size_t k, std::size_t) {
-        fits[k] = plan_of(scope_, families_[open[k].family].point(open[k].index)).fits ? 1 : 0;
+        fit[k] = fits(scope_, families_[open[k].family].point(open[k].index)) ? 1 : 0;
       });
       for (std::size_t k = 0; k < open.size(); ++k) {
         sure_.push_back(open[k]);
-        if (fits[k] != 0) continue;
+        if (fit[k] != 0) continue;
         again = true;
         std::erase_if(all_, [&](const Candidate& c) { return same(c, open[k]); });
       }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "models/run_names.h"
@@ -81,7 +82,7 @@ class Reasons {
   }
 
   // "… does not fit: at least …", or by how much it is slower.
-  void say_rung(const Found& best, const std::string& name, const Scope& scope) {
+  bool say_rung(const Found& best, const std::string& name, const Scope& scope) {
     const std::optional<Found> found = best_of(scope, control_);
     if (found) {
       const double ratio = best.pace.tokens_per_second / found->pace.tokens_per_second;
@@ -89,24 +90,46 @@ class Reasons {
         say(fmt::format("{} fits and needs {} more.", name,
                         gib(found->need.least() - best.need.least())));
       else if (best.pace.known && ratio > 1)
-        say(fmt::format("{} fits and is {} slower.", name, percent(1 - 1 / ratio)));
+        say(fmt::format("{} fits and is {} slower{}.", name, percent(1 - 1 / ratio),
+                        cause(best, *found, 1 - 1 / ratio)));
       else
         say(name + " fits and is no better.");
-      return;
+      return true;
     }
     const std::optional<Found> near = closest(scope);
     if (near && space_.usable())
       say(fmt::format("{} does not fit: at least {} of {}.", name,
                       gib(std::max(near->need.least(), near->plan.device)), gib(*space_.usable())));
+    return false;
+  }
+
+  // Which part of the step makes the difference.
+  std::string cause(const Found& best, const Found& other, double share) const {
+    const std::optional<StepTime> x = space_.time(best.setting), y = space_.time(other.setting);
+    if (!x || !y) return "";
+    const double a = static_cast<double>(best.setting.tokens_per_step());
+    const double b = static_cast<double>(other.setting.tokens_per_step());
+    const std::array<std::pair<double, const char*>, 3> parts{
+        {{y->compute / b - x->compute / a, "compute"},
+         {y->exposed_communication / b - x->exposed_communication / a,
+          "communication that nothing hides"},
+         {y->optimizer / b - x->optimizer / a, "the optimizer's step"}}};
+    std::string text = fmt::format(", by {}", std::ranges::max_element(parts)->second);
+    // The time model's median error is several per cent (reports/accuracy.md).
+    if (share < 0.03) text += "; that is within the estimate's error, and it is the simpler one";
+    return text;
   }
 
   void ladder(const Found& best) {
     const Strategy& s = best.setting.strategy;
     concessions(best);
     if (s.gpus > 1 && !scope_.fixed.contains("zero")) {
+      bool simpler = false;
       for (int zero = 0; zero < s.data.zero; ++zero)
-        say_rung(best, rung_name(s.stack, zero), rung(best, "zero", std::to_string(zero)));
-      if (s.data.zero < 3)
+        simpler =
+            say_rung(best, rung_name(s.stack, zero), rung(best, "zero", std::to_string(zero))) ||
+            simpler;
+      if (!simpler && s.data.zero < 3)
         say(rung_name(s.stack, s.data.zero) +
             " is the least sharding that does it: more would only send more.");
     }

@@ -189,7 +189,7 @@ class Search {
     bool all = true;
     for (std::size_t k = 0; k < open.size(); ++k) {
       Family& family = families_[open[k]];
-      if (plans[k].fits) {
+      if (plans[k].fits || !plans[k].usable) {
         Found found = *family.found();
         found.plan = std::move(plans[k]);
         verified_.emplace(open[k], std::move(found));
@@ -229,13 +229,23 @@ class Search {
 
 }  // namespace
 
-reports::Plan plan_of(const Scope& scope, const Setting& setting) {
+namespace {
+Question question_of(const Scope& scope, const Setting& setting) {
   Question question = scope.base;
   question.strategy = setting.strategy;
   question.batch = setting.batch;
   question.detail = Detail::abridged;  // what `fit` takes without --detail
   question.remedies = false;
-  return plan(question);
+  return question;
+}
+}  // namespace
+
+reports::Plan plan_of(const Scope& scope, const Setting& setting) {
+  return plan(question_of(scope, setting));
+}
+
+bool fits(const Scope& scope, const Setting& setting) {
+  return planner::fits(question_of(scope, setting));
 }
 
 Result search(const Scope& scope, const Control& control) {

@@ -1,0 +1,156 @@
+// What people run, and what must never get worse.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "models/gpu_catalog.h"
+#include "models/model_catalog.h"
+#include "planner/search/axes.h"
+#include "planner/search/reasons.h"
+#include "planner/search/search.h"
+#include "planner/search/shortage.h"
+
+using namespace plimsoll;
+using namespace plimsoll::planner;
+using namespace plimsoll::planner::search;
+
+namespace {
+
+Scope scope_of(const models::ModelSpec& model, const char* gpu, std::int64_t gpus,
+               std::int64_t seq_len) {
+  Scope scope;
+  scope.base.model = &model;
+  scope.base.cluster.gpu = models::find_gpu(gpu);
+  scope.base.strategy.gpus = scope.gpus = gpus;
+  scope.base.batch.seq_len = seq_len;
+  scope.threads = 2;
+  return scope;
+}
+
+bool has(const std::vector<std::string>& sentences, const std::string& part) {
+  return std::ranges::any_of(
+      sentences, [&](const std::string& s) { return s.find(part) != std::string::npos; });
+}
+
+// Less is better; what cannot be done at all is worst.
+Rank rank_of(const Scope& scope) {
+  const Result result = search::search(scope);
+  return result.ranked.empty() ? Rank{1 << 20, 0, 0, 0} : result.ranked.front().rank;
+}
+
+bool no_worse(const Rank& more, const Rank& less) {
+  return std::tuple(more.concession, more.first, more.second) <=
+         std::tuple(less.concession, less.first, less.second);
+}
+
+}  // namespace
+
+// Published runs: torchtitan's Llama 3.1 8B on 8 H100 with FSDP2 (arXiv 2410.06511, table 1), the
+// FSDP tutorial's and llama-recipes' Llama 2 7B on 8 A100-40GB, nanoGPT's and HF's GPT-2 1.5B on
+// one A100, alpaca-lora's 7B on one 24 GB card, llama-recipes' Llama 2 70B on 64 A100-80GB.
+TEST_CASE("Llama 3 8B is trained in full on 8 H100 by FSDP") {
+  const models::ModelSpec model = models::catalog_model("llama-3-8b");
+  const Result result = search::search(scope_of(model, "h100-sxm-80gb", 8, 8192));
+  REQUIRE(!result.ranked.empty());
+  const Setting& best = result.ranked.front().setting;
+  CHECK(best.concession == 0);
+  CHECK(best.strategy.gpus == 8);
+  CHECK(best.strategy.stack == models::Stack::pytorch);
+  CHECK(best.strategy.data.zero >= 2);
+}
+
+TEST_CASE("Llama 2 7B is trained in full on 8 A100 of 40 GB, sharded") {
+  const models::ModelSpec model = models::catalog_model("llama-2-7b");
+  const Result result = search::search(scope_of(model, "a100-40gb", 8, 4096));
+  REQUIRE(!result.ranked.empty());
+  CHECK(result.ranked.front().setting.concession == 0);
+  CHECK(result.ranked.front().setting.strategy.data.zero >= 2);
+}
+
+TEST_CASE("GPT-2 1.5B is trained on one A100 of 40 GB") {
+  const models::ModelSpec model = models::catalog_model("gpt2-xl");
+  const Result result = search::search(scope_of(model, "a100-40gb", 1, 1024));
+  REQUIRE(!result.ranked.empty());
+  CHECK(result.ranked.front().setting.concession == 0);
+}
+
+TEST_CASE("7B on one card of 24 GB is a matter of adapters, and the reasons say so") {
+  const models::ModelSpec model = models::catalog_model("llama-2-7b");
+  const Scope scope = scope_of(model, "4090", 1, 1024);
+  const Result result = search::search(scope);
+  REQUIRE(!result.ranked.empty());
+  CHECK(result.ranked.front().setting.strategy.lora.has_value());
+  CHECK(has(reasons(scope, result.ranked, {}).front(), "Training the whole model"));
+}
+
+TEST_CASE("Llama 2 70B is trained in full on 64 A100 of 80 GB, recomputing") {
+  const models::ModelSpec model = models::catalog_model("llama-2-70b");
+  const Scope scope = scope_of(model, "a100-80gb", 64, 4096);
+  const Result result = search::search(scope);
+  REQUIRE(!result.ranked.empty());
+  const Setting& best = result.ranked.front().setting;
+  CHECK(best.concession == 0);
+  CHECK(best.strategy.data.zero == 3);
+  CHECK(best.strategy.recompute.kind != models::RecomputeKind::none);
+  const std::vector<std::string> why = reasons(scope, result.ranked, {}).front();
+  CHECK(has(why, "Plain DDP does not fit"));
+  CHECK(has(why, "ZeRO-2 (FSDP without resharding) does not fit"));
+  CHECK(has(why, "without recomputation"));
+}
+
+// Autocast keeps the residual stream in fp32 where FSDP's policy computes in bf16, and a sharded
+// optimizer steps an eighth: both are said.
+TEST_CASE("of a small model that needs no sharding the reasons say what plain DDP costs") {
+  const models::ModelSpec model = models::catalog_model("gpt2");
+  Scope scope = scope_of(model, "h100-sxm-80gb", 8, 1024);
+  scope.global_batch = 64;
+  const Result result = search::search(scope);
+  REQUIRE(!result.ranked.empty());
+  const std::vector<std::string> why = reasons(scope, result.ranked, {}).front();
+  CHECK((result.ranked.front().setting.strategy.data.zero == 0 || has(why, "Plain DDP fits")));
+  CHECK(!has(why, "least sharding that does it"));
+}
+
+TEST_CASE("more memory, more GPUs or fewer constraints never make the best plan worse") {
+  const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  for (const Objective objective :
+       {Objective::throughput, Objective::memory, Objective::batch, Objective::context}) {
+    CAPTURE(static_cast<int>(objective));
+    Scope small = scope_of(model, "4090", 2, 2048);
+    small.objective = objective;
+    small.without["recompute"] = {"every"};
+    const Rank base = rank_of(small);
+    Scope change = small;
+    change.base.cluster.memory = Bytes(change.base.cluster.gpu->cuda_total.bytes.value() * 3 / 2);
+    CHECK(no_worse(rank_of(change), base));
+    change = small;
+    change.gpus = change.base.strategy.gpus = 4;
+    CHECK(no_worse(rank_of(change), base));
+    change = small;
+    change.without.clear();
+    CHECK(no_worse(rank_of(change), base));
+    change = small;
+    change.only["stack"] = {"pytorch"};
+    CHECK(no_worse(base, rank_of(change)));
+    change = small;
+    change.fixed.insert("recompute");
+    CHECK(no_worse(base, rank_of(change)));
+  }
+}
+
+TEST_CASE("what would fit where nothing does, fits") {
+  const models::ModelSpec model = models::catalog_model("llama-3.1-8b");
+  Scope scope = scope_of(model, "t4", 2, 4096);
+  scope.without["adapters"] = {"lora"};
+  REQUIRE(search::search(scope).ranked.empty());
+  const Shortage found =
+      shortage(scope, {models::find_gpu("t4"), models::find_gpu("h100"), models::find_gpu("h200")});
+  REQUIRE(found.closest.has_value());
+  CHECK(found.missing > 0_B);
+  REQUIRE(found.would_fit.size() >= 2);
+  for (const WouldFit& change : found.would_fit) {
+    CAPTURE(change.change);
+    CHECK(change.plan.plan.fits);
+  }
+}
