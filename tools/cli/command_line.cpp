@@ -87,7 +87,8 @@ std::string nearest_of(std::string_view word, const std::vector<Option>& options
   const std::string name = word.substr(0, word.find('='));
   const std::string near = nearest_of(name, options);
   refuse(fmt::format("{} has no option {}{}", command.name, shown(name),
-                     near.empty() ? fmt::format(" (plimsoll {} --help lists them)", command.name)
+                     near.empty() ? fmt::format(" ({}{} --help lists them)",
+                                                command.is_program ? "" : "plimsoll ", command.name)
                                   : fmt::format("; did you mean --{}?", near)));
 }
 
@@ -148,9 +149,13 @@ CommandLine parse_command_line(std::vector<std::string> words, std::string_view 
     refuse(fmt::format("the command comes first, not {} (plimsoll --help lists them)",
                        shown(words[0])));
   const Command& command = command_called(words[0]);
-  line.command = &command;
   words.erase(words.begin());
+  return parse_arguments(command, std::move(words));
+}
 
+CommandLine parse_arguments(const Command& command, std::vector<std::string> words) {
+  CommandLine line;
+  line.command = &command;
   Parser parser(command);
   const bool help = std::ranges::any_of(
       words, [](const std::string& word) { return word == "--help" || word == "-h"; });

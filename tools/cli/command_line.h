@@ -17,6 +17,7 @@ struct Command {
   std::string_view example;
   bool takes_plan_options = false;
   bool takes_more_arguments = false;
+  bool is_program = false;  // one of its own, and no command of plimsoll
   std::span<const Option> own_options = {};  // beside those
   std::string_view unavailable = {};  // why this version does not have it; "": it has
 };
@@ -34,5 +35,8 @@ struct CommandLine {
 // `words` without the program's name. Error{bad_input} or, for a command that this version does not
 // have, Error{unsupported}.
 CommandLine parse_command_line(std::vector<std::string> words, std::string_view version);
+
+// The same for one command, its name already taken off.
+CommandLine parse_arguments(const Command& command, std::vector<std::string> words);
 
 }  // namespace plimsoll::tools

@@ -6,26 +6,6 @@
 
 namespace plimsoll::tools {
 
-void deliver(const Options& options, const std::string& document, const std::string& table) {
-  const std::string* target = options.find("json");
-  if (target != nullptr && *target == "-") {
-    print(document);
-    return;
-  }
-  std::optional<Error> failure;
-  try {
-    if (target != nullptr) {
-      AtomicFile file(*target);
-      file.write(document);
-      file.commit();
-    }
-  } catch (const Error& error) {
-    failure = error;
-  }
-  if (!options.has("quiet")) print(table);
-  if (failure) throw *failure;
-}
-
 int fit(const CommandLine& line) {
   Sources sources;
   const Request request = request_from(line.argument, line.options, sources);

@@ -60,8 +60,8 @@ std::string overview(std::string_view version) {
 std::string help_text(const Command& command) {
   std::string out;
   add_paragraph(out, command.help);
-  out += fmt::format("\nUsage: plimsoll {}{}{} [OPTIONS]\n", command.name,
-                     command.argument.empty() ? "" : " ", command.argument);
+  out += fmt::format("\nUsage: {}{}{}{} [OPTIONS]\n", command.is_program ? "" : "plimsoll ",
+                     command.name, command.argument.empty() ? "" : " ", command.argument);
   if (command.argument == "MODEL")
     add_paragraph(out,
                   "MODEL is a name of `plimsoll models`, a Hugging Face config.json or a folder "

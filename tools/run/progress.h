@@ -1,0 +1,27 @@
+// Steps as they go by, on standard error.
+#pragma once
+
+#include "runtime/trainer.h"
+
+namespace plimsoll::tools {
+
+// On a terminal one line that is written over; else a line for each step.
+class Progress {
+ public:
+  Progress(bool quiet, std::int64_t steps);
+  ~Progress() { end(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void end();  // of the line that is written over
+  void note(const std::string& text);  // a line of its own
+  // `now`: bytes that live between steps.
+  void step(std::int64_t number, const runtime::StepResult& result, Bytes now);
+
+ private:
+  bool quiet_, terminal_;
+  bool open_ = false;  // a line that has not ended
+  std::int64_t steps_;
+};
+
+}  // namespace plimsoll::tools

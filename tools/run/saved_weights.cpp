@@ -1,0 +1,53 @@
+#include "tools/run/saved_weights.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/io/weight_file.h"
+
+namespace plimsoll::tools {
+
+namespace {
+namespace io = runtime::io;
+using Values = runtime::Model::Values;
+
+void write_text(const std::filesystem::path& path, const std::string& text) {
+  io::OutputFile file(path);
+  file.write(0, std::as_bytes(std::span(text)));
+  file.finish();
+}
+}  // namespace
+
+void save_weights(const std::string& folder, const std::string& config, runtime::Model& model,
+                  DType compute, bool writes) {
+  const std::vector<Values> weights = model.whole(runtime::shard::State::weights);
+  const std::vector<Values> masters = model.whole(runtime::shard::State::masters);
+  if (!writes) return;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  check(!error, ErrorKind::bad_input,
+        [&] { return "--save-weights " + folder + ": " + error.message(); });
+  const bool adapters =
+      std::ranges::any_of(weights, [](const Values& values) { return values.parameter->adapter; });
+  std::vector<const Values*> saved;
+  std::vector<io::SavedTensor> tensors;
+  for (const Values& values : weights) {
+    if (values.parameter->adapter != adapters) continue;
+    const auto master = std::ranges::find(masters, values.parameter, &Values::parameter);
+    const bool precise = master != masters.end();
+    saved.push_back(precise ? &*master : &values);
+    tensors.push_back({values.parameter->name, precise || adapters ? DType::fp32 : compute,
+                       values.parameter->shape});
+  }
+  const std::filesystem::path path = folder;
+  io::WeightFile file(path / (adapters ? "adapter_model.safetensors" : "model.safetensors"),
+                      tensors);
+  for (const Values* values : saved)
+    file.write(
+        values->parameter->name, 0,
+        {values->values.data(), DType::fp32, {static_cast<std::int64_t>(values->values.size())}});
+  file.finish();
+  if (!adapters) write_text(path / "config.json", config + "\n");
+}
+
+}  // namespace plimsoll::tools

@@ -1,0 +1,234 @@
+#include "tools/run/training.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "models/config_reader.h"
+#include "models/model_reader.h"
+#include "models/run_names.h"
+#include "reports/measurement_json.h"
+#include "reports/workload_json.h"
+#include "runtime/comm/mpi_ranks.h"
+#include "runtime/comm/threads.h"
+#include "runtime/io/batches.h"
+#include "runtime/io/weight_source.h"
+#include "tools/cli/output.h"
+#include "tools/run/environment.h"
+#include "tools/run/recorder.h"
+#include "tools/run/saved_weights.h"
+
+namespace plimsoll::tools {
+
+namespace {
+namespace io = runtime::io;
+using runtime::comm::Communicator;
+
+// Bytes fit any larger vocabulary.
+std::unique_ptr<io::TokenSource> tokens_of(const Job& job, const RunOptions& options) {
+  constexpr std::int64_t kBytes = 256;
+  const std::int64_t vocab = job.model.decoder->vocab;
+  const bool small = options.data.empty() && vocab < kBytes;
+  return io::open_tokens(small ? "synthetic" : options.data, vocab, options.seed);
+}
+
+// Weights of the base and of adapters, by name.
+class Weights {
+ public:
+  Weights(const Job& job, const RunOptions& options) {
+    base_ = options.weights.empty() ? io::random_weights(job.model, options.seed)
+                                    : io::stored_weights(job.model, options.weights);
+    if (!job.workload.strategy.lora) return;
+    const auto modules = models::lora_modules(job.model, *job.workload.strategy.lora);
+    adapter_ = options.adapter.empty() ? io::random_adapter(modules, options.seed)
+                                       : io::stored_adapter(modules, options.adapter);
+  }
+  void read(const runtime::ModelParameter& parameter, std::int64_t first,
+            std::span<float> to) const {
+    const io::WeightSource& source = parameter.adapter ? *adapter_ : *base_;
+    source.read(parameter.name, first,
+                {to.data(), DType::fp32, {static_cast<std::int64_t>(to.size())}});
+  }
+  std::string origin() const { return base_->origin(); }
+
+ private:
+  std::unique_ptr<io::WeightSource> base_, adapter_;
+};
+
+// One process's share of a run.
+class Training {
+ public:
+  Training(const Job& job, const RunOptions& options, Progress& progress)
+      : job_(job),
+        options_(options),
+        progress_(progress),
+        weights_(job, options),
+        tokens_(tokens_of(job, options)),
+        batches_(*tokens_, {.ranks = job.workload.strategy.gpus,
+                            .micro_batches = job.workload.batch.grad_accum,
+                            .sequences = job.workload.batch.micro_batch,
+                            .length = job.workload.batch.seq_len}) {
+    progress.note(fmt::format("weights: {}; data: {}", weights_.origin(), tokens_->origin()));
+  }
+
+  // On every rank.
+  void run(Communicator& world) {
+    runtime::Trainer trainer(job_.model, *job_.model.numerics, trainer_options(),
+                             runtime::host_device(), world);
+    trainer.load([&](const runtime::ModelParameter& parameter, std::int64_t first,
+                     std::span<float> to) { weights_.read(parameter, first, to); });
+    Recorder recorder(world.rank(), trainer.worker().memory.reserved());
+    const runtime::Tokens tokens = [&](std::int64_t step, std::int64_t micro,
+                                       std::span<std::int32_t> ids,
+                                       std::span<std::int32_t> targets) {
+      batches_.fill(step, micro, world.rank(), ids, targets);
+    };
+    for (std::int64_t step = 1; step <= options_.steps; ++step) {
+      const runtime::StepResult result = trainer.step(tokens, rate(step));
+      recorder.add(step, result);
+      if (world.rank() != 0) continue;
+      progress_.step(step, result, trainer.worker().memory.ledger().live());
+      steps_.push_back(measured(step, result));
+    }
+    collect(world, recorder.rank(trainer.worker().memory.reserved()));
+    if (!options_.save_weights.empty())
+      save_weights(options_.save_weights, job_.workload.model_config, trainer.model(),
+                   trainer.worker().regime.compute, world.rank() == 0);
+  }
+
+  std::vector<reports::MeasuredStep> steps_;  // of rank 0
+  std::vector<reports::MeasuredRank> ranks_;  // there alone
+
+ private:
+  runtime::TrainerOptions trainer_options() const {
+    runtime::TrainerOptions out;
+    out.strategy = job_.workload.strategy;
+    out.batch = job_.workload.batch;
+    out.deterministic = out.strategy.deterministic;
+    out.seed = options_.seed;
+    out.optimizer.kind = out.strategy.optimizer;
+    out.memory.poison = options_.poison;
+    if (job_.memory) out.memory.limit = *job_.memory;
+    return out;
+  }
+
+  float rate(std::int64_t step) const {
+    const double share = static_cast<double>(step) / static_cast<double>(options_.warmup);
+    return static_cast<float>(options_.learning_rate *
+                              (options_.warmup > 0 ? std::min(1., share) : 1));
+  }
+
+  static reports::MeasuredStep measured(std::int64_t step, const runtime::StepResult& result) {
+    reports::MeasuredStep out{.step = step, .seconds = result.seconds, .skipped = result.skipped};
+    out.loss = result.loss;
+    out.grad_norm = result.grad_norm;
+    if (result.seconds > 0)
+      out.tokens_per_second = static_cast<double>(result.tokens) / result.seconds;
+    return out;
+  }
+
+  void collect(Communicator& world, const reports::MeasuredRank& rank) {
+    std::string text;
+    reports::JsonWriter json(text, reports::JsonWriter::Style::compact);
+    reports::write_measured_rank(json, rank);
+    const std::vector<std::string> all = world.gather(std::move(text));
+    if (world.rank() != 0) return;
+    for (const std::string& one : all)
+      ranks_.push_back(reports::read_measured_rank(one, "what a rank measured"));
+  }
+
+  const Job& job_;
+  const RunOptions& options_;
+  Progress& progress_;
+  Weights weights_;
+  std::unique_ptr<io::TokenSource> tokens_;
+  io::Batches batches_;
+};
+
+void run_ranks(const Job& job, const RunOptions& options, Training& training) {
+  const auto rank = [&](Communicator& world) { training.run(world); };
+  if (!runtime::comm::started_by_mpi())
+    return runtime::comm::run_ranks(static_cast<int>(job.workload.strategy.gpus), rank,
+                                    {.timeout_seconds = options.timeout_seconds});
+  runtime::comm::run_mpi_rank(rank, {.timeout_seconds = options.timeout_seconds,
+                                     .report = [](const Error& error) { say(error.message()); }});
+}
+
+void check_runnable(const models::Workload& workload, const RunOptions& options,
+                    const std::string& source) {
+  const models::Strategy& s = workload.strategy;
+  check(s.stack == models::Stack::plimsoll, ErrorKind::bad_input, [&] {
+    return fmt::format("{}: a plan of --stack {}; only plans of --stack plimsoll can be run",
+                       source, name_of(s.stack));
+  });
+  check(!workload.model_config.empty(), ErrorKind::bad_input,
+        [&] { return source + ": a plan of a bare parameter count cannot be run"; });
+  const std::string fingerprint = reports::fingerprint_of(workload);
+  check(workload.fingerprint == fingerprint, ErrorKind::bad_input, [&] {
+    return fmt::format("{}: the fingerprint {} is not the workload's, {}", source,
+                       workload.fingerprint.substr(0, 40), fingerprint);
+  });
+  check(!options.ranks || *options.ranks == s.gpus, ErrorKind::bad_input,
+        [&] { return fmt::format("--ranks {}: the plan is for {}", *options.ranks, s.gpus); });
+  check(!options.device || *options.device == s.device, ErrorKind::bad_input, [&] {
+    return fmt::format("--device {}: the plan is for {}", name_of(*options.device),
+                       name_of(s.device));
+  });
+  check(s.device == models::Device::cpu, ErrorKind::unsupported,
+        "--device cuda: this version runs on the host only (--device cpu)");
+}
+}  // namespace
+
+Job job_from(const std::string& plan, const std::string& source, const RunOptions& options) {
+  Job job;
+  job.workload = models::read_workload(plan, source);
+  check_runnable(job.workload, options, source);
+  const models::Config document = models::Config::parse(plan, source);
+  if (const auto workload = document.section("workload")) job.workload_json = workload->dump();
+  job.model = models::read_model(job.workload.model_config, job.workload.model_name,
+                                 source + ": workload.model.config");
+  check(job.model.decoder && job.model.numerics, ErrorKind::unsupported, [&] {
+    return fmt::format("{}: the training step of model_type '{}' is not modelled", source,
+                       job.model.model_type);
+  });
+  job.memory = options.memory;
+  if (const auto environment = document.section("environment"))
+    if (const auto cluster = environment->section("cluster"))
+      if (!job.memory && cluster->has("gpu_memory_bytes"))
+        job.memory = Bytes(cluster->count("gpu_memory_bytes", 1)) -
+                     Bytes(cluster->natural("reserve_bytes", 0));
+  if (const auto flops = document.section("flops"))
+    if (flops->has("model_flops_per_step"))
+      job.model_flops_per_step = flops->real("model_flops_per_step", 0);
+  return job;
+}
+
+reports::Measurement train(const Job& job, const RunOptions& options, const reports::Tool& tool,
+                           Progress& progress) {
+  reports::Measurement out;
+  out.source = "the measurement";
+  out.measured_at = utc_now();
+  out.fingerprint = job.workload.fingerprint;
+  out.workload = job.workload_json;
+  out.model = job.workload.model_name;
+  out.stack = name_of(job.workload.strategy.stack);
+  out.world = job.workload.strategy.gpus;
+  out.environment = environment_of(runtime::host_device(), job.memory, tool);
+  out.model_flops_per_step = job.model_flops_per_step;
+  out.tokens_per_step = static_cast<double>(checked_multiply(
+      checked_multiply(job.workload.batch.tokens(), job.workload.batch.grad_accum), out.world));
+  Training training(job, options, progress);
+  try {
+    run_ranks(job, options, training);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::bad_input || error.kind() == ErrorKind::unsupported) throw;
+    out.outcome = error.kind() == ErrorKind::out_of_memory ? "out_of_memory" : "failed";
+    out.error = reports::Failure{std::string(name_of(error.kind())), error.message(),
+                                 static_cast<std::int64_t>(training.steps_.size()) + 1};
+  }
+  out.steps = std::move(training.steps_);
+  out.ranks = std::move(training.ranks_);
+  return out;
+}
+
+}  // namespace plimsoll::tools
