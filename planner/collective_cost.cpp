@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 namespace plimsoll::planner {
 
@@ -25,10 +26,22 @@ constexpr Protocol kTreeSimple{0, 28e-6, 28e-6, 28e-6, 0.92 * 0.85};
 // network/benchmarks/results/all-reduce-8xH200.md.
 constexpr double kNvlsShare = 0.612, kNvlsStart = 70e-6;
 
+// Staged through the host's memory where GPUs are not peers: both ways over the same bus.
+constexpr Share kPcieShare{0.5, "assumed", "PCIe, staged through the host's memory"};
+
+bool joined(const Fabric& f, const Group& g) {
+  return g.in_node <= f.linked;
+}
+
+double inside_rate(const Fabric& f, const Group& g) {
+  const Link link = inside_link(f, g);
+  return link.rate * link.share.value;
+}
+
 // A message in pieces of the array over a ring: `rounds` 1 for a gather or a scatter, 2 for both.
 double ring_seconds(const Fabric& f, const Group& g, double bytes, double rounds,
                     const Protocol& p) {
-  const double n = static_cast<double>(g.ranks), inside = f.intra_node * f.intra_share.value;
+  const double n = static_cast<double>(g.ranks), inside = inside_rate(f, g);
   double rate = inside, crossings = 0;
   if (g.crosses_nodes()) {
     const double members = static_cast<double>(g.in_node);
@@ -37,7 +50,7 @@ double ring_seconds(const Fabric& f, const Group& g, double bytes, double rounds
     rate = g.in_node > 1 ? std::min(inside, across) : across;
     crossings = n / members - 1;
   }
-  const double step = f.nvlink ? p.nvlink : p.pcie;
+  const double step = joined(f, g) ? p.nvlink : p.pcie;
   const double latency = crossings * p.network + (n - 1 - crossings) * step;
   return p.base + rounds * (latency + bytes * (n - 1) / n / (rate * p.share));
 }
@@ -45,7 +58,7 @@ double ring_seconds(const Fabric& f, const Group& g, double bytes, double rounds
 double rings(const Fabric& f, const Group& g, double bytes, double rounds) {
   const double best =
       std::min(ring_seconds(f, g, bytes, rounds, kLow), ring_seconds(f, g, bytes, rounds, kSimple));
-  return f.nvlink ? std::min(best, ring_seconds(f, g, bytes, rounds, kLow128)) : best;
+  return joined(f, g) ? std::min(best, ring_seconds(f, g, bytes, rounds, kLow128)) : best;
 }
 
 // Up and down a tree of nodes; inside a node a chain.
@@ -54,21 +67,33 @@ double tree_seconds(const Fabric& f, const Group& g, double bytes, const Protoco
   const auto nodes = static_cast<std::uint64_t>(g.ranks / g.in_node);
   const double depth = static_cast<double>(std::bit_width(nodes) - 1);
   const double across = f.inter_node * f.inter_share.value * members;
-  const double inside = f.intra_node * f.intra_share.value;
+  const double inside = inside_rate(f, g);
   const double rate = g.in_node > 1 ? std::min(inside, across) : across;
-  const double latency = (members - 1) * (f.nvlink ? p.nvlink : p.pcie) + depth * p.network;
+  const double latency = (members - 1) * (joined(f, g) ? p.nvlink : p.pcie) + depth * p.network;
   return p.base + 2 * (latency + bytes / (rate * p.share));
 }
 
 Share link_share(const models::Gpu& gpu) {
   constexpr const char* rings = "stas00/ml-engineering, network: all-reduce on one node";
-  if (!gpu.link_bandwidth) return {0.5, "assumed", "PCIe, staged through the host's memory"};
+  if (!gpu.link_bandwidth) return kPcieShare;
   if (gpu.family == "hopper") return {0.817, "published", rings};  // 367.61 of 450 GB/s, no SHARP
   if (gpu.name == "mi300x") return {0.698, "published", rings};  // 312.9 of 448 GB/s
   if (gpu.name.starts_with("a100"))  // 235 of 300 GB/s
     return {0.783, "published",
             "nccl/src/graph/tuning.cc (2.10): bus bandwidth of 8.0 at most 235"};
   return {0.8, "assumed", "as A100 and H100"};
+}
+
+// Servers with a switch or a mesh join all; PCIe cards have a bridge for two, the H200 NVL for four
+// (NVIDIA's data sheets).
+std::int64_t linked_gpus(const models::Gpu& gpu) {
+  constexpr std::int64_t all = std::numeric_limits<std::int64_t>::max();
+  if (!gpu.link_bandwidth) return 1;
+  if (gpu.vendor == "amd" || gpu.family == "volta" || gpu.family == "blackwell") return all;
+  for (const char* server :
+       {"a100-sxm", "a800-sxm", "h100-sxm", "h800-sxm", "h20-sxm", "h200-sxm", "gh200"})
+    if (gpu.name.starts_with(server)) return all;
+  return gpu.name.starts_with("h200-nvl") ? 4 : 2;
 }
 
 struct Adapter {
@@ -92,17 +117,29 @@ Adapter adapter_of(const models::Gpu& gpu) {
 
 }  // namespace
 
+Link inside_link(const Fabric& f, const Group& g) {
+  if (!joined(f, g)) return {f.pcie, kPcieShare};
+  const double part = f.mesh ? static_cast<double>(g.in_node - 1) / 7 : 1;
+  return {f.intra_node * std::min(1.0, part), f.intra_share};
+}
+
 Fabric fabric_of(const models::ClusterSpec& cluster) {
   Fabric fabric;
   if (!cluster.gpu) return fabric;
   const models::Gpu& gpu = *cluster.gpu;
-  fabric.nvlink = gpu.link_bandwidth.has_value();
-  fabric.nvls = gpu.vendor == "nvidia" && fabric.nvlink &&
-                (gpu.family == "hopper" || gpu.family == "blackwell");
-  // Where GPU and host share one memory and nothing else links GPUs: the memory.
-  const double own = gpu.link_bandwidth.value_or(gpu.pcie_bandwidth);
-  fabric.intra_node = cluster.intra_node_bandwidth.value_or(own > 0 ? own : gpu.memory_bandwidth);
+  fabric.linked = linked_gpus(gpu);
+  // Where GPU and host share one memory, and nothing else is said: the memory.
+  fabric.pcie = gpu.pcie_bandwidth > 0 ? gpu.pcie_bandwidth : gpu.memory_bandwidth;
+  fabric.intra_node = gpu.link_bandwidth.value_or(fabric.pcie);
   fabric.intra_share = link_share(gpu);
+  fabric.mesh = gpu.vendor == "amd";
+  if (cluster.intra_node_bandwidth) {  // as if a switch joined all
+    fabric.intra_node = *cluster.intra_node_bandwidth;
+    fabric.linked = std::numeric_limits<std::int64_t>::max();
+    fabric.mesh = false;
+  }
+  fabric.nvls = gpu.vendor == "nvidia" && fabric.linked > 4 &&
+                (gpu.family == "hopper" || gpu.family == "blackwell");
   const Adapter adapter = adapter_of(gpu);
   fabric.inter_node = cluster.inter_node_bandwidth.value_or(adapter.rate);
   fabric.inter_node_source = adapter.source;
@@ -130,8 +167,8 @@ double all_reduce_seconds(const Fabric& f, const Group& g, double bytes) {
   double best = rings(f, g, bytes, 2);
   if (g.crosses_nodes()) {
     best = std::min(best, tree_seconds(f, g, bytes, kTreeSimple));
-    if (f.nvlink) best = std::min(best, tree_seconds(f, g, bytes, kTree128));
-  } else if (f.nvls && g.ranks > 2) {
+    if (joined(f, g)) best = std::min(best, tree_seconds(f, g, bytes, kTree128));
+  } else if (f.nvls && joined(f, g) && g.ranks > 2) {
     best = std::min(best, kNvlsStart + bytes / (f.intra_node * kNvlsShare));
   }
   return best;

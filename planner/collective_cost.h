@@ -15,7 +15,11 @@ struct Fabric {
   double intra_node = 0, inter_node = 0;  // bytes/s as the hardware has them
   const char* inter_node_source = "";
   Share intra_share, inter_share;  // of them, what large messages reach
-  bool nvlink = false;  // NVLink or xGMI inside the node; else PCIe
+  // GPUs of a node that NVLink or xGMI joins: a switch all of them, a bridge two; 1: none. Larger
+  // groups go over PCIe.
+  std::int64_t linked = 1;
+  double pcie = 0;  // bytes/s
+  bool mesh = false;  // a link of its own to each of 7 others (xGMI): a pair has a seventh
   bool nvls = false;  // the switch reduces (NVLink SHARP): Hopper and later
 };
 Fabric fabric_of(const models::ClusterSpec& cluster);
@@ -28,6 +32,13 @@ struct Group {
 };
 // `ranks` members, `stride` apart, in nodes of `gpus_per_node`.
 Group group_of(std::int64_t ranks, std::int64_t stride, std::int64_t gpus_per_node);
+
+// What joins the members within a node: bytes/s of the hardware, and the share that is reached.
+struct Link {
+  double rate = 0;
+  Share share;
+};
+Link inside_link(const Fabric& fabric, const Group& group);
 
 // `bytes` of the full array. 0 for a group of one and for nothing to send.
 double all_gather_seconds(const Fabric& fabric, const Group& group, double bytes);

@@ -47,10 +47,11 @@ void add_assumptions(const Question& question, reports::Plan& plan) {
   assume(plan, "time: share of the GPU that a collective takes", communication_use());
   assume(plan, "time: spread of the GPUs' speed, standard deviation", speed_spread());
   const Fabric fabric = fabric_of(question.cluster);
+  const Link link = inside_link(fabric, group_of(s.gpus, 1, s.gpus_per_node));
   assume(
-      plan, "time: links inside a node, GB/s per GPU", fabric.intra_node / 1e9, "derived",
+      plan, "time: links inside a node, GB/s per GPU", link.rate / 1e9, "derived",
       question.cluster.intra_node_bandwidth ? "--intra-node-bandwidth" : "models/specs/gpus.json");
-  assume(plan, "time: of that, reached by large messages", fabric.intra_share);
+  assume(plan, "time: of that, reached by large messages", link.share);
   if (s.gpus <= s.gpus_per_node) return;
   assume(
       plan, "time: links between nodes, GB/s per GPU", fabric.inter_node / 1e9,

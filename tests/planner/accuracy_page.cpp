@@ -45,6 +45,9 @@ std::string summary(const ThroughputRows& all) {
       "--: |\n";
   text += summary_line("out of sample, all",
                        where(all, [](const ThroughputRow& row) { return !row.in_sample; }));
+  text += summary_line("out of sample, sources 2 to 7", where(all, [](const ThroughputRow& row) {
+                         return !row.in_sample && row.source > 0;
+                       }));
   for (std::size_t source = 0; source < all.sources.size(); ++source)
     for (const char* gpu : {"a100-sxm-40gb", "a100-sxm-80gb", "a800-sxm-80gb", "h100-sxm-80gb"})
       text += summary_line(fmt::format("out of sample, source {}, {}", source + 1, gpu),

@@ -117,3 +117,27 @@ TEST_CASE("a group across nodes is as slow as the slower of NVLink and the node'
   CHECK(planner::all_gather_seconds(planner::fabric_of(cluster), copies, 1073741824) ==
         doctest::Approx(41.757e-3 + 0.1064e-3).epsilon(1e-3));
 }
+
+TEST_CASE("a bridge joins two GPUs, a switch all of them, a mesh has a link for each neighbour") {
+  const auto link = [](const char* gpu, std::int64_t ranks) {
+    models::ClusterSpec cluster;
+    cluster.gpu = models::find_gpu(gpu);
+    return planner::inside_link(planner::fabric_of(cluster), planner::group_of(ranks, 1, 8)).rate;
+  };
+  CHECK(link("rtx-3090", 2) == 56.25e9);
+  CHECK(link("rtx-3090", 4) == 32e9);  // PCIe 4.0 x16
+  CHECK(link("rtx-4090", 2) == 32e9);
+  CHECK(link("h200-nvl-141gb", 4) == 450e9);
+  CHECK(link("h200-nvl-141gb", 8) == 64e9);
+  CHECK(link("a100-sxm-40gb", 2) == 300e9);
+  CHECK(link("a100-sxm-40gb", 8) == 300e9);
+  CHECK(link("mi300x", 8) == 448e9);
+  CHECK(link("mi300x", 2) == doctest::Approx(64e9));
+  // stas00/ml-engineering, network: 4 GB on 8 x MI300X: 312.9 GB/s among 8, 47.7 between two.
+  models::ClusterSpec cluster;
+  cluster.gpu = models::find_gpu("mi300x");
+  const double two = planner::all_reduce_seconds(planner::fabric_of(cluster), {2, 2}, 4e9);
+  CHECK(4e9 / two / 1e9 == doctest::Approx(47.7).epsilon(0.1));
+  cluster.intra_node_bandwidth = 100e9;  // asked for: joins all
+  CHECK(planner::inside_link(planner::fabric_of(cluster), {2, 2}).rate == 100e9);
+}
