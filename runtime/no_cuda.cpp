@@ -1,4 +1,5 @@
 // In the place of all *_cuda.cpp where the build found no CUDA toolkit.
+#include "runtime/comm/shared_buffers.h"
 #include "runtime/device_cuda.h"
 
 namespace plimsoll::runtime {
@@ -10,6 +11,10 @@ std::string why_no_cuda(int) {
 
 Device& cuda_device(int index, const CudaOptions&) {
   fail(ErrorKind::device, why_no_cuda(index));
+}
+
+comm::SharedBuffers& comm::cuda_buffers() {
+  fail(ErrorKind::device, why_no_cuda(0));
 }
 
 }  // namespace plimsoll::runtime

@@ -1,15 +1,13 @@
 #include <chrono>
-#include <cstring>
 
 #include "runtime/comm/thread_group.h"
-#include "runtime/comm/tree_sum.h"
 
 namespace plimsoll::runtime::comm {
 
 namespace {
 
 using Lock = std::unique_lock<std::mutex>;
-using Body = std::function<void(const std::vector<Call>&, std::size_t rank)>;
+using Body = std::function<void(SharedBuffers&, const std::vector<Call>&, std::size_t rank)>;
 
 std::string text_of(const Call& call) {
   return std::string(call.what) + " of " + std::to_string(call.from.elements()) + " " +
@@ -49,12 +47,19 @@ class ThreadWork final : public Pending::Work {
     expect_one_operation(lock);
     ++e.reading;
     lock.unlock();
-    body_(e.calls, rank_);  // copies and sums of views that were checked: throws nothing
+    try {
+      use_buffers(e);
+    } catch (...) {  // a GPU's error
+      lock.lock();
+      --e.reading;
+      throw;  // the destructor ends the job
+    }
     lock.lock();
     --e.reading;
     e.done[rank_] = true;
     if (++e.finished == e.calls.size() || job().aborted) job().changed.notify_all();
     await(lock, [&] { return e.finished == e.calls.size(); });
+    for (const SharedBuffers::Place& used : e.used) job().buffers->after(used);
     finished_ = true;
     if (++e.left == e.calls.size()) group_->exchanges.erase(number_);
   }
@@ -62,6 +67,14 @@ class ThreadWork final : public Pending::Work {
  private:
   ThreadJob& job() const { return *group_->job; }
   Exchange& exchange() const { return group_->exchanges.at(number_); }
+  // Nobody changes the calls and this rank's place while ranks are reading.
+  void use_buffers(Exchange& e) {
+    SharedBuffers& buffers = *job().buffers;
+    const bool has_buffers = e.calls[rank_].from.data != nullptr;
+    for (const Call& call : e.calls) buffers.after(call.ready);
+    body_(buffers, e.calls, rank_);
+    if (has_buffers) e.used[rank_] = buffers.place();
+  }
   // Nobody begins to use the buffers of a job that has ended; who has begun is waited for.
   void leave(Lock& lock) {
     job().changed.wait(lock, [&] { return exchange().reading == 0; });
@@ -113,33 +126,31 @@ std::byte* at(TensorView view, std::int64_t element) {
   return static_cast<std::byte*>(view.data) + storage(Count(element), view.dtype).value();
 }
 
-void copy(ConstTensorView from, std::byte* to) {
-  if (from.data == to) return;
-  std::memcpy(to, from.data,
-              static_cast<std::size_t>(storage(Count(from.elements()), from.dtype).value()));
+void copy(SharedBuffers& buffers, ConstTensorView from, std::byte* to) {
+  if (from.data != to) buffers.copy(to, from.data, storage(Count(from.elements()), from.dtype));
 }
 
 // Elements first .. first + count of all ranks' buffers into those of `to`.
-void sum(const std::vector<Call>& calls, std::span<const Call> to, std::int64_t first,
-         std::int64_t count) {
+void sum(SharedBuffers& buffers, const std::vector<Call>& calls, std::span<const Call> to,
+         std::int64_t first, std::int64_t count) {
   std::vector<const void*> from;
   std::vector<void*> targets;
   for (const Call& call : calls) from.push_back(at(call.from, first));
   for (const Call& call : to) targets.push_back(at(call.to, first));
-  tree_sum(from, targets, calls[0].from.dtype, count);
+  buffers.sum(from, targets, calls[0].from.dtype, count);
 }
 
 // Each rank adds its share of the elements, for all.
-void sum_share(const std::vector<Call>& calls, std::size_t rank) {
+void sum_share(SharedBuffers& buffers, const std::vector<Call>& calls, std::size_t rank) {
   const auto n = static_cast<std::int64_t>(calls.size()), r = static_cast<std::int64_t>(rank);
   const std::int64_t elements = calls[0].from.elements();
   const std::int64_t first = elements / n * r + std::min(r, elements % n);
-  sum(calls, calls, first, elements / n + (r < elements % n ? 1 : 0));
+  sum(buffers, calls, calls, first, elements / n + (r < elements % n ? 1 : 0));
 }
 
-void copy_pieces(const std::vector<Call>& calls, std::size_t rank) {
+void copy_pieces(SharedBuffers& buffers, const std::vector<Call>& calls, std::size_t rank) {
   for (std::size_t r = 0; r < calls.size(); ++r)
-    copy(calls[r].from,
+    copy(buffers, calls[r].from,
          at(calls[rank].to, static_cast<std::int64_t>(r) * calls[r].from.elements()));
 }
 
@@ -158,8 +169,8 @@ class ThreadCommunicator final : public Communicator {
     check(range.first >= 0 && range.count >= 0 && range.first + range.count <= piece,
           ErrorKind::internal, "a range lies in its piece");
     return start({"reduce_scatter", whole, whole, range.first + range.count},
-                 [=](const std::vector<Call>& calls, std::size_t rank) {
-                   sum(calls, {&calls[rank], 1},
+                 [=](SharedBuffers& buffers, const std::vector<Call>& calls, std::size_t rank) {
+                   sum(buffers, calls, {&calls[rank], 1},
                        static_cast<std::int64_t>(rank) * piece + range.first, range.count);
                  });
   }
@@ -171,18 +182,18 @@ class ThreadCommunicator final : public Communicator {
   Pending start_broadcast(TensorView buffer, int root) override {
     check(root >= 0 && root < size(), ErrorKind::internal, "the root is a rank of the group");
     return start({"broadcast", buffer, buffer, root},
-                 [root](const std::vector<Call>& calls, std::size_t rank) {
-                   copy(calls[static_cast<std::size_t>(root)].from, at(calls[rank].to, 0));
+                 [root](SharedBuffers& buffers, const std::vector<Call>& calls, std::size_t rank) {
+                   copy(buffers, calls[static_cast<std::size_t>(root)].from, at(calls[rank].to, 0));
                  });
   }
   void barrier() override {
-    start({"barrier"}, [](const std::vector<Call>&, std::size_t) {}).wait();
+    start({"barrier"}, [](SharedBuffers&, const std::vector<Call>&, std::size_t) {}).wait();
   }
   std::vector<std::string> gather(std::string bytes) override {
     Call call{"gather"};
     call.bytes = std::move(bytes);
     std::vector<std::string> all;
-    start(std::move(call), [&](const std::vector<Call>& calls, std::size_t) {
+    start(std::move(call), [&](SharedBuffers&, const std::vector<Call>& calls, std::size_t) {
       for (const Call& c : calls) all.push_back(c.bytes);
     }).wait();
     return all;
@@ -202,10 +213,12 @@ Pending ThreadCommunicator::start(Call call, Body body) {
   ThreadJob& job = *group_->job;
   const Lock lock(job.mutex);
   if (job.aborted) throw Stopped(job.reason);
+  if (call.from.data != nullptr) call.ready = job.buffers->place();
   const std::uint64_t number = next_++;
   Exchange& e = group_->exchanges[number];
   e.calls.resize(group_->ranks.size());
   e.done.resize(group_->ranks.size());
+  e.used.resize(group_->ranks.size());
   e.calls[rank_] = std::move(call);
   if (++e.here == e.calls.size()) job.changed.notify_all();
   return Pending(std::make_unique<ThreadWork>(group_, rank_, number, std::move(body)));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/shared_buffers.h"
 
 namespace plimsoll::runtime::comm {
 
@@ -26,6 +27,7 @@ struct ThreadJob {
   std::mutex mutex;
   std::condition_variable changed;
   double timeout_seconds = 0;
+  SharedBuffers* buffers = nullptr;
   bool aborted = false;
   std::string reason;  // of the first failure; empty: a rank fails that has not said why yet
   std::exception_ptr error;  // and the error that the job ends with
@@ -41,12 +43,14 @@ struct Call {
   TensorView to;
   std::int64_t detail = 0;  // a root, a range: equal on all ranks
   std::string bytes;
+  SharedBuffers::Place ready;  // behind it the rank's buffers are what the operation reads
 };
 
 // One operation of a group.
 struct Exchange {
   std::vector<Call> calls;
   std::vector<bool> done;
+  std::vector<SharedBuffers::Place> used;  // behind it the rank uses nobody's buffers any more
   std::size_t here = 0, finished = 0, left = 0;
   int reading = 0;  // ranks that use the buffers
 };

@@ -71,6 +71,7 @@ void run_ranks(int ranks, std::function<void(Communicator&)> function,
   }
   const auto job = std::make_shared<ThreadJob>();
   job->timeout_seconds = options.timeout_seconds;
+  job->buffers = options.buffers;
   const auto group = std::make_shared<ThreadGroup>();
   group->job = job;
   group->ranks.resize(static_cast<std::size_t>(ranks));

@@ -4,12 +4,14 @@
 #include <functional>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/shared_buffers.h"
 
 namespace plimsoll::runtime::comm {
 
 struct ThreadOptions {
   // A rank that keeps the others waiting longer ends the job.
   double timeout_seconds = 600;
+  SharedBuffers* buffers = &host_buffers();  // where the ranks' tensors are
 };
 
 // Runs `function` on `ranks` threads at once, each with its rank of one group, and returns when all
