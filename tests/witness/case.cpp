@@ -59,6 +59,13 @@ void read_parameter(const runtime::ModelParameter& parameter, std::int64_t first
             0.2f * number(stream_of(parameter.name), static_cast<std::uint64_t>(first) + i);
 }
 
+struct AtEnd {
+  const std::function<void()>& done;
+  ~AtEnd() {
+    if (done) done();
+  }
+};
+
 models::Numerics numerics_of(const models::ModelSpec& model) {
   models::Numerics numerics;
   if (model.decoder->position == models::PositionKind::rope) numerics.rotary = models::Rotary{};
@@ -106,7 +113,7 @@ std::string text(const Case& c) {
          (c.deterministic ? " deterministic" : "");
 }
 
-Measured measured(const Case& c) {
+Measured measured(const Case& c, const std::function<void()>& done) {
   const models::ModelSpec model = model_of(c);
   const models::Numerics numerics = numerics_of(model);
   const auto ranks = static_cast<std::size_t>(c.strategy.gpus);
@@ -121,6 +128,7 @@ Measured measured(const Case& c) {
     options.memory.poison = true;
     options.loss_scaler.initial = 1024;
     runtime::Trainer trainer(model, numerics, options, runtime::host_device(), world);
+    const AtEnd at_end{done};
     trainer.load(read_parameter);
     const runtime::Tokens tokens = [&](std::int64_t step, std::int64_t micro,
                                        std::span<std::int32_t> ids,
@@ -157,6 +165,7 @@ Predicted predicted(const Case& c, std::int64_t granularity) {
   planner::own::StepWriter writer(out.program, parts, strategy, c.batch,
                                   {.granularity = granularity, .deterministic = c.deterministic});
   writer.write();
+  out.states = writer.states();
   out.timeline = planner::unroll(out.program, planner::Repeats::all);
   return out;
 }

@@ -1,6 +1,7 @@
 // One workload, planned by the planner and run by the runtime.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,11 +30,13 @@ struct Measured {
   std::vector<std::vector<float>> parameters;
   std::vector<Bytes> reserved;  // of each rank
 };
-Measured measured(const Case& c);
+// `done`: on each rank's thread when its steps are over, and the trainer still there.
+Measured measured(const Case& c, const std::function<void()>& done = {});
 
 struct Predicted {
   models::StepProgram program;
   planner::Timeline timeline;
+  reports::States states;  // at the end of backward
 };
 // `granularity`: 1, or the arena's block, to which every tensor is rounded up.
 Predicted predicted(const Case& c, std::int64_t granularity = 1);
