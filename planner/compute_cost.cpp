@@ -52,13 +52,11 @@ Cost product(const GpuRates& gpu, DType dtype, double m, double n, double k) {
   return compute >= memory ? Cost{compute, 0, 0} : Cost{0, memory, 0};
 }
 
-struct ProductWork {
-  Cost forward, backward;
-};
+}  // namespace
 
 // y = x W, dx = dy W', dW = x' dy; adapters beside it.
-ProductWork linear(const GpuRates& gpu, const Execution& e, const ProductShape& p,
-                   bool input_grad) {
+ProductWork linear_work(const GpuRates& gpu, const Execution& e, const ProductShape& p,
+                        bool input_grad) {
   const double t = e.tokens;
   ProductWork work;
   work.forward += product(gpu, e.compute, t, p.out, p.in);
@@ -83,6 +81,8 @@ ProductWork linear(const GpuRates& gpu, const Execution& e, const ProductShape& 
   }
   return work;
 }
+
+namespace {
 
 ProductWork attention(const GpuRates& gpu, const LayerCost& layer, const Execution& e) {
   const double seen = layer.window > 0 ? std::min(e.seq_len, layer.window) : e.seq_len;
@@ -132,7 +132,9 @@ Execution execution_of(const models::Strategy& s, const models::Batch& batch) {
   if (s.data.reduce_dtype) e.reduced = width(*s.data.reduce_dtype);
   e.fused = !torch || s.compile || s.kernels != models::Kernels::eager;
   if (s.stack == Stack::deepspeed) e.fused = s.kernels != models::Kernels::eager;
-  e.fused_loss = s.loss != models::Loss::full || s.compile;
+  e.loss = s.loss;
+  e.own = s.stack == Stack::plimsoll;
+  e.compiled = s.compile;
   e.casts = e.autocast && !s.compile;
   e.flash = s.attention == models::Attention::flash;
   // PEFT casts to the adapters' dtype; autocast, where it is on, then computes in the low one.
@@ -182,32 +184,12 @@ LayerCost layer_cost(const LayerRun& run, const models::Decoder& d) {
   return cost;
 }
 
-EndsCost ends_cost(const ModelParts& parts) {
-  EndsCost ends;
-  ends.head = {static_cast<double>(parts.head.in), static_cast<double>(parts.head.out),
-               static_cast<double>(parts.head.lora_rank), parts.head.train_weight, true};
-  ends.hidden = static_cast<double>(parts.decoder.hidden);
-  ends.vocab = static_cast<double>(parts.decoder.vocab);
-  ends.tied = parts.decoder.tied_head;
-  const auto add = [&](const std::vector<Parameter>& from, double& all, double& trained) {
-    for (const Parameter& p : from) {
-      all += static_cast<double>(p.elements);
-      if (!p.trainable) continue;
-      trained += static_cast<double>(p.elements);
-      ends.tensors += 1;
-    }
-  };
-  add(parts.embedding, ends.embedding, ends.embedding_trainable);
-  add(parts.tail, ends.tail, ends.tail_trainable);
-  return ends;
-}
-
 LayerWork layer_work(const GpuRates& gpu, const LayerCost& layer, const Execution& e) {
   LayerWork work;
   const bool backward = layer.input_grad || layer.trains;
   Cost last;
   for (std::size_t i = 0; i < layer.count; ++i) {
-    const ProductWork one = linear(gpu, e, layer.products[i], layer.input_grad);
+    const ProductWork one = linear_work(gpu, e, layer.products[i], layer.input_grad);
     work.forward += one.forward;
     if (backward) work.backward += one.backward;
     if (i == layer.last) last = one.forward;
@@ -224,18 +206,6 @@ LayerWork layer_work(const GpuRates& gpu, const LayerCost& layer, const Executio
   if (!backward) return work;
   work.backward += scores.backward;
   work.backward += {0, rows.backward * e.tokens / gpu.memory, 2 * kernels * e.launch};
-  return work;
-}
-
-EndsWork ends_work(const GpuRates& gpu, const EndsCost& ends, const Execution& e) {
-  const ProductWork head = linear(gpu, e, ends.head, true);
-  const RowTraffic loss = loss_traffic(ends.vocab, e);
-  EndsWork work{head.forward, head.backward};
-  // A row of the table read and written; backward the gradient's rows added.
-  const double row = 2 * e.residual * ends.hidden;
-  work.forward.memory += (loss.forward + row) * e.tokens / gpu.memory;
-  work.backward.memory +=
-      (loss.backward + (ends.embedding_trainable > 0 ? 1.5 * row : 0)) * e.tokens / gpu.memory;
   return work;
 }
 

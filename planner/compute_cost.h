@@ -32,7 +32,9 @@ struct Execution {
   bool autocast = false;  // operands of products are in another dtype
   bool casts = false;  // by a kernel of their own each time
   bool fused = false;  // one kernel for a row-wise operation, where eager has one for each step
-  bool fused_loss = false;
+  bool own = false;  // the kernels of stack plimsoll
+  bool compiled = false;
+  models::Loss loss = models::Loss::full;
   bool flash = true;
   DType adapter = DType::bf16;  // of LoRA's products
   bool adapters_cast = false;  // their operands are cast to fp32 and back
@@ -51,6 +53,12 @@ struct ProductShape {
   bool train_weight = true;
   bool cast_input = true;  // what it reads is in the residual's dtype
 };
+
+struct ProductWork {
+  Cost forward, backward;
+};
+ProductWork linear_work(const GpuRates& gpu, const Execution& execution, const ProductShape& shape,
+                        bool input_grad);
 
 // One layer, prepared.
 struct LayerCost {

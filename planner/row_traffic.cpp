@@ -59,9 +59,12 @@ RowTraffic adapter_traffic(const ProductShape& p, const Execution& e) {
 
 RowTraffic loss_traffic(double vocab, const Execution& e) {
   const double c = e.low;
-  // Liger and chunked losses: the rows of logits are read and overwritten by their gradient.
-  if (e.fused_loss) return {2 * c * vocab, 2 * c * vocab};
+  // Our own and Liger's kernel: read once or twice, overwritten by the gradient.
+  if (e.own) return {2 * c * vocab, 0};
+  if (e.loss == models::Loss::fused) return {3 * c * vocab, 0};
+  if (e.compiled) return {2 * c * vocab, 2 * c * vocab};
   // ForCausalLMLoss: to fp32, log_softmax 8; backward: fill 4, log_softmax 12, to the dtype.
+  // torchtune's chunks are the same, one after another.
   const double cast = c < 4 ? c + 4 : 0;
   return {(cast + 8) * vocab, (4 + 12 + cast) * vocab};
 }

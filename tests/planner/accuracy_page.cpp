@@ -91,6 +91,7 @@ std::string row_line(const ThroughputRow& row) {
   if (s.lora) how += ", LoRA";
   if (s.compile) how += ", compiled";
   if (s.kernels != models::Kernels::eager) how += ", fused kernels";
+  if (s.loss != models::Loss::full) how += ", fused loss";
   return fmt::format("| {} | {} | {} | {} | {} × {} × {} | {:.0f} | {:.0f} | {:+.1f} %{} |\n",
                      row.id, row.model, row.gpu, how, row.batch.seq_len, row.batch.micro_batch,
                      row.batch.grad_accum, row.published, row.estimated, 100 * row.error(),

@@ -95,3 +95,27 @@ TEST_CASE("the slowest of many lies further below the mean") {
   CHECK(planner::slowest_of(64) == doctest::Approx(2.3437).epsilon(0.02));
   CHECK(planner::slowest_of(512) > planner::slowest_of(64));
 }
+
+TEST_CASE("a chunked head is multiplied again, and each chunk adds into the weight's gradient") {
+  planner::EndsCost ends;
+  ends.hidden = 4096;
+  ends.vocab = 128256;
+  ends.head = {.in = 4096, .out = 128256};
+  models::Strategy s;
+  s.stack = models::Stack::plimsoll;
+  const auto work = [&](models::Loss loss) {
+    s.loss = loss;
+    const planner::Execution e = planner::execution_of(s, {.seq_len = 8192});
+    return planner::ends_work(a100(), ends, e);
+  };
+  const planner::EndsWork full = work(models::Loss::full), chunked = work(models::Loss::chunked);
+  // The logits once more: at least 2 x 8192 x 4096 x 128256 FLOPs.
+  CHECK(chunked.backward.products - full.backward.products >
+        2.0 * 8192 * 4096 * 128256 / a100().products[1]);
+  // 4 chunks of 2048 rows (models/decisions/loss.h): 3 times 2 x 2 bytes of 525,336,576 elements.
+  CHECK(chunked.backward.memory - full.backward.memory ==
+        doctest::Approx(3 * 4 * 525336576.0 / a100().memory));
+  const planner::EndsWork fused = work(models::Loss::fused);
+  CHECK(fused.backward.products == 0);  // all of it in forward
+  CHECK(fused.forward.products < chunked.forward.products + chunked.backward.products);
+}

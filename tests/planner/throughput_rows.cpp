@@ -35,6 +35,7 @@ models::Strategy strategy_of(const json& row) {
   s.precision = choice(row, "precision", s.precision);
   if (row.contains("param_dtype"))
     s.param_dtype = dtype_from(row["param_dtype"].get<std::string>());
+  s.loss = choice(row, "loss", s.loss);
   s.kernels = choice(row, "kernels", s.kernels);
   s.compile = row.value("compile", false);
   s.recompute.kind = choice(row, "recompute", s.recompute.kind);
