@@ -186,13 +186,14 @@ void PeakFinder::place(const StepProgram& program, std::int64_t key, GroupId gro
                        bool birth) {
   const std::uint32_t s = segment_of(key);
   const Segment& segment = program.segments[s];
-  const auto add = [&](std::int64_t iteration, std::int64_t times = 1) {
-    const std::size_t slot = slot_index(program, s, iteration, op_of(key));
-    events_->push_back({static_cast<std::uint32_t>(2 * slot + (birth ? 0 : 1)),
-                        static_cast<std::int32_t>(tensor), times});
+  const std::uint32_t side = birth ? 0 : 1;
+  const auto note = [&](std::size_t slot, std::int64_t times) {
+    events_->push_back(
+        {static_cast<std::uint32_t>(2 * slot) + side, static_cast<std::int32_t>(tensor), times});
   };
   if (group == kNoGroup || segment.group != group)
-    return add(iteration_of(key), last_instance - first_instance + 1);
+    return note(slot_index(program, s, iteration_of(key), op_of(key)),
+                last_instance - first_instance + 1);
   const GroupPlan& plan = groups_[index(group)];
   const std::int64_t n = plan.count;
   std::int64_t from = first_instance + iteration_of(key), to = last_instance + iteration_of(key);
@@ -200,13 +201,20 @@ void PeakFinder::place(const StepProgram& program, std::int64_t key, GroupId gro
     from = n - 1 - last_instance + iteration_of(key);
     to = n - 1 - first_instance + iteration_of(key);
   }
+  const std::size_t first = slot_begin_[s] + static_cast<std::size_t>(op_of(key));
+  const std::size_t ops = segment.op_end - segment.op_begin;
+  // Walked iterations: all, or `edge` at either end and one for those between.
+  const auto add = [&](std::int64_t walked) {
+    note(first + static_cast<std::size_t>(walked) * ops, 1);
+  };
   if (n <= 2 * plan.edge + 1) {
     for (std::int64_t t = from; t <= to; ++t) add(t);
     return;
   }
+  const std::int64_t last_edge = n - plan.edge, folded = 2 * plan.edge + 1 - n;
   for (std::int64_t t = from; t <= std::min(to, plan.edge - 1); ++t) add(t);
-  if (from <= plan.edge && to >= n - plan.edge - 1) add(plan.edge);
-  for (std::int64_t t = std::max(from, n - plan.edge); t <= to; ++t) add(t);
+  if (from <= plan.edge && to >= last_edge - 1) add(plan.edge);
+  for (std::int64_t t = std::max(from, last_edge); t <= to; ++t) add(t + folded);
 }
 
 void PeakFinder::place_lifetimes(const StepProgram& program) {

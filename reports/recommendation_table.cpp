@@ -65,6 +65,11 @@ std::string approach(const models::Strategy& s) {
   return text;
 }
 
+std::string days(double days) {
+  if (days < 100) return fmt::format("{:.3g}", days);
+  return grouped(Count(static_cast<std::int64_t>(std::llround(days))));
+}
+
 std::string batch_text(const models::Batch& batch) {
   return fmt::format("{}x{}", batch.micro_batch, batch.grad_accum);
 }
@@ -139,10 +144,9 @@ void add_budget(Page& page, const Recommendation& answer) {
   for (std::size_t i = 0; i < answer.ranked.size(); ++i) {
     const RankedPlan& ranked = answer.ranked[i];
     if (!ranked.gpu_days) continue;
-    page.put(fmt::format("  {:>2}  {:.4g} GPU-days, {:.4g} days on {} GPUs", i + 1,
-                         *ranked.gpu_days,
-                         *ranked.gpu_days / static_cast<double>(ranked.plan.strategy.gpus),
-                         ranked.plan.strategy.gpus));
+    const double gpus = static_cast<double>(ranked.plan.strategy.gpus);
+    page.put(fmt::format("  {:>2}  {} GPU-days, {} days on {} GPUs", i + 1, days(*ranked.gpu_days),
+                         days(*ranked.gpu_days / gpus), ranked.plan.strategy.gpus));
   }
 }
 
@@ -186,9 +190,9 @@ std::string recommendation_table(const Recommendation& answer, const Terminal& t
   } else {
     page.paragraph("Interrupted before anything was found");
   }
-  std::string considered = fmt::format("{} of {} strategies evaluated in {:.3g} s; not considered:",
-                                       grouped(Count(answer.evaluated)),
-                                       grouped(Count(answer.points)), answer.elapsed_seconds);
+  std::string considered = fmt::format(
+      "{} strategies decided about by evaluating {} in {:.3g} s; not considered:",
+      grouped(Count(answer.points)), grouped(Count(answer.evaluated)), answer.elapsed_seconds);
   for (const std::string& name : answer.not_considered)
     considered += (&name == answer.not_considered.data() ? " " : ", ") + name;
   page.put("");

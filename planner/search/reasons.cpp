@@ -89,6 +89,8 @@ class Reasons {
       if (scope_.objective == Objective::memory)
         say(fmt::format("{} fits and needs {} more.", name,
                         gib(found->need.least() - best.need.least())));
+      else if (sized() && found->rank.first > best.rank.first)
+        say(fmt::format("{} reaches {}.", name, size_text(*found)));
       else if (best.pace.known && ratio > 1)
         say(fmt::format("{} fits and is {} slower{}.", name, percent(1 - 1 / ratio),
                         cause(best, *found, 1 - 1 / ratio)));
@@ -115,6 +117,10 @@ class Reasons {
           "communication that nothing hides"},
          {y->optimizer / b - x->optimizer / a, "the optimizer's step"}}};
     std::string text = fmt::format(", by {}", std::ranges::max_element(parts)->second);
+    const models::Recompute &r = other.setting.strategy.recompute,
+                            &mine = best.setting.strategy.recompute;
+    if (r != mine && r.kind != RecomputeKind::none)
+      text += fmt::format(" (it must recompute: {})", models::text_of(r));
     // The time model's median error is several per cent (reports/accuracy.md).
     if (share < 0.03) text += "; that is within the estimate's error, and it is the simpler one";
     return text;
@@ -180,7 +186,11 @@ class Reasons {
   void larger_batch(const Found& found) {
     if (scope_.fixed.contains("micro-batch") || !space_.usable()) return;
     if (scope_.objective == Objective::context || scope_.objective == Objective::memory) return;
-    const std::vector<models::Batch> all = batches(scope_, found.setting);
+    std::vector<models::Batch> all = batches(scope_, found.setting);
+    if (scope_.objective == Objective::batch) {
+      all = {found.setting.batch};
+      ++all.front().micro_batch;
+    }
     const auto next = std::ranges::find_if(all, [&](const models::Batch& b) {
       return b.micro_batch > found.setting.batch.micro_batch;
     });
@@ -204,12 +214,14 @@ class Reasons {
     if (scope_.objective == Objective::memory)
       return say(fmt::format("Before {}: {} less on each GPU.", place,
                              gib(b.need.least() - a.need.least())));
-    if (a.rank.first != b.rank.first && scope_.objective != Objective::throughput)
-      return say(fmt::format("Before {}: {:.0f} against {:.0f} {}.", place, std::abs(a.rank.first),
-                             std::abs(b.rank.first), unit()));
+    if (a.rank.first != b.rank.first && scope_.objective == Objective::gpus)
+      return say(fmt::format("Before {}: {} GPUs against {}.", place, a.setting.strategy.gpus,
+                             b.setting.strategy.gpus));
+    if (a.rank.first != b.rank.first && sized())
+      return say(fmt::format("Before {}: {} against {}.", place, size_text(a), size_text(b)));
     if (!x || !y) return;
     const double gain = a.pace.tokens_per_second / b.pace.tokens_per_second - 1;
-    if (gain <= 0) return say(fmt::format("Before {}: as fast and simpler.", place));
+    if (gain < 5e-4) return say(fmt::format("As good as {} by this estimate.", place));
     // Per token, so that plans of different batches compare.
     const auto each = [](double s, const Found& f) {
       return 1e6 * s / static_cast<double>(f.setting.tokens_per_step());
@@ -226,19 +238,15 @@ class Reasons {
     say(text + ".");
   }
 
-  const char* unit() const {
-    switch (scope_.objective) {
-      case Objective::gpus:
-        return "GPUs";
-      case Objective::context:
-        return "times 256 tokens";
-      case Objective::batch:
-        return "sequences";
-      case Objective::throughput:
-      case Objective::memory:
-        break;
-    }
-    return "";
+  bool sized() const {
+    return scope_.objective == Objective::context || scope_.objective == Objective::batch;
+  }
+
+  std::string size_text(const Found& found) const {
+    if (scope_.objective == Objective::context)
+      return fmt::format("{} tokens", found.setting.batch.seq_len);
+    return fmt::format("{} sequences",
+                       found.setting.batch.micro_batch * found.setting.strategy.gpus);
   }
 
   // Single changes of the winner, and the memory that each frees.

@@ -74,6 +74,7 @@ class Changes {
     std::optional<Found> found = best_of(changed, control_);
     if (!found) return false;
     std::string change = name(*found);
+    if (found->setting.parts != 0) change += " with LoRA";
     out_.push_back({std::move(change), "", std::move(*found)});
     return true;
   }

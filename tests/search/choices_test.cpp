@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 
 #include "models/gpu_catalog.h"
@@ -153,4 +154,21 @@ TEST_CASE("what would fit where nothing does, fits") {
     CAPTURE(change.change);
     CHECK(change.plan.plan.fits);
   }
+}
+
+TEST_CASE("a search that is stopped gives the best so far") {
+  const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  std::atomic<bool> stop = false;
+  int rounds = 0;
+  const Control control{&stop, [&](const Progress& progress) {
+                          ++rounds;
+                          CHECK(progress.evaluated > 0);
+                          CHECK(progress.points >= progress.evaluated);
+                          stop = true;
+                        }};
+  const Result result = search::search(scope_of(model, "4090", 8, 2048), control);
+  CHECK(result.stopped);
+  CHECK(rounds == 1);
+  REQUIRE(!result.ranked.empty());
+  for (const Found& found : result.ranked) CHECK(found.plan.fits);
 }

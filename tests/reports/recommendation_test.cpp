@@ -1,0 +1,106 @@
+// The recommendation for reading and for programs.
+#include "reports/recommendation.h"
+
+#include <doctest/doctest.h>
+
+#include <sstream>
+
+#include "tests/reports/made_up_plan.h"
+
+using namespace plimsoll;
+using namespace plimsoll::reports;
+
+namespace {
+
+Recommendation made_up() {
+  Recommendation answer;
+  answer.model_name = "tiny-llama";
+  answer.objective = "throughput";
+  answer.evaluated = 12;
+  answer.points = 34567;
+  answer.elapsed_seconds = 0.25;
+  answer.gpus = 16;
+  answer.ranked.push_back({.plan = made_up_plan(),
+                           .score = 1234.5,
+                           .why = {"Plain DDP does not fit: at least 90.0 GiB of 78.0 GiB."},
+                           .command = "plimsoll fit tiny-llama --gpus 8 --zero 3",
+                           .tokens_per_second = 1234.5});
+  models::Strategy hybrid;
+  hybrid.gpus = 8;
+  hybrid.data.zero = 3;
+  hybrid.data.shard_group = 4;
+  answer.front.push_back({10_GiB, 11_GiB, 999.6, hybrid, {}, "--zero 3 --shard-group 4"});
+  answer.not_considered = {"offload", "tensor parallelism"};
+  return answer;
+}
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::size_t widest(const std::string& text) {
+  std::size_t most = 0;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) most = std::max(most, width(line));
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("the table names the winner, its command, idle GPUs, reasons and what was left out") {
+  const std::string table = recommendation_table(made_up(), {});
+  CHECK(table.starts_with("USE pytorch, FSDP2 full shard, bf16-mixed, recompute none"));
+  CHECK(has(table, "plimsoll fit tiny-llama --gpus 8 --zero 3"));
+  CHECK(has(table, "8 left idle"));  // 16 there, 8 used
+  CHECK(has(table, "Plain DDP does not fit"));
+  CHECK(has(table, "pytorch FSDP2 /4"));
+  CHECK(has(table, "34,567 strategies decided about by evaluating 12"));
+  CHECK(has(table, "offload, tensor parallelism"));
+}
+
+// 6 · 10^6 parameters · 2·10^12 tokens; 2·10^12 / 1234.5 s · 8 GPUs / 86 400 = 150,008 GPU-days.
+TEST_CASE("a budget says 6 N D and GPU-days, whole ones where they are many") {
+  Recommendation answer = made_up();
+  answer.budget_tokens = 2e12;
+  answer.ranked[0].gpu_days = 2e12 / 1234.5 * 8 / 86400;
+  const std::string table = recommendation_table(answer, {});
+  CHECK(has(table, "6 N D = 1.2e+19 FLOP"));
+  CHECK(has(table, "150,008 GPU-days, 18,751 days on 8 GPUs"));
+}
+
+TEST_CASE("long names and reasons never pass the 80th column") {
+  Recommendation answer = made_up();
+  answer.model_name = std::string(200, 'm');
+  answer.ranked[0].plan.gpu->title = std::string(120, 'g');
+  answer.ranked[0].why.push_back(std::string(150, 'w') + " and more words to fill the line");
+  answer.ranked[0].command += " --freeze " + std::string(150, 'f');
+  answer.notes = {std::string(130, 'n')};
+  CHECK(widest(recommendation_table(answer, {})) <= 80);
+  answer.nothing_fits = NothingFits{.closest = answer.ranked[0], .shortfall = 3_GiB};
+  answer.nothing_fits->would_fit = {{"--gpus 16", answer.ranked[0].command, 20_GiB}};
+  answer.ranked.clear();
+  CHECK(widest(recommendation_table(answer, {})) <= 80);
+}
+
+TEST_CASE("where nothing fits the table says by how much, and what would") {
+  Recommendation answer = made_up();
+  answer.nothing_fits = NothingFits{.closest = answer.ranked[0], .shortfall = 3_GiB};
+  answer.nothing_fits->would_fit = {{"--gpus 16", "plimsoll fit tiny-llama --gpus 16", 20_GiB}};
+  answer.ranked.clear();
+  const std::string table = recommendation_table(answer, {});
+  CHECK(table.starts_with("NOTHING FITS: the closest needs 43.0 GiB on each GPU, 78.0 GiB usable"));
+  CHECK(has(table, "plimsoll fit tiny-llama --gpus 16"));
+}
+
+TEST_CASE("the document has null for what is not known, and no answer is an empty list") {
+  Recommendation answer = made_up();
+  answer.ranked[0].tokens_per_second.reset();
+  answer.ranked[0].score.reset();
+  std::string text;
+  JsonWriter json(text, JsonWriter::Style::compact);
+  write_recommendation(json, answer, {"1", "c"});
+  CHECK(has(text, R"("schema":"plimsoll.recommendation/1")"));
+  CHECK(has(text, R"("score":null)"));
+  CHECK(has(text, R"("tokens_per_second":null,"gpu_days":null)"));
+  CHECK(has(text, R"("nothing_fits":null)"));
+}
