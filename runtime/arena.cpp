@@ -11,12 +11,25 @@ namespace {
 
 // Addresses cost nothing: enough for any host or device, where nobody has set a limit.
 constexpr std::int64_t kAddresses = std::int64_t{1} << 42;
+// Fewer are not worth trying: the process could not run anyway.
+constexpr std::int64_t kFewestAddresses = std::int64_t{64} << 20;
+
+// As many addresses as the device gives, at most `limit`, which becomes how many they are.
+std::unique_ptr<Region> addresses(Device& device, std::int64_t& limit) {
+  while (true) {
+    try {
+      return device.reserve(Bytes(std::max(limit, models::decisions::kBlock)));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::out_of_memory || limit / 2 < kFewestAddresses) throw;
+      limit /= 2;
+    }
+  }
+}
 
 }  // namespace
 
 Arena::Arena(Device& device, Bytes limit)
-    : limit_(std::min(limit.value(), kAddresses)),
-      region_(device.reserve(Bytes(std::max(limit_, models::decisions::kBlock)))) {}
+    : limit_(std::min(limit.value(), kAddresses)), region_(addresses(device, limit_)) {}
 
 std::byte* Arena::place(Bytes bytes) {
   check(bytes > Bytes(0), ErrorKind::internal, "a block has at least one byte");

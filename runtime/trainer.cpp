@@ -58,10 +58,24 @@ Trainer::Trainer(const models::ModelSpec& model, const models::Numerics& numeric
   scalar_block_ = worker.memory.allocate(decisions::kScalarBlock, Category::workspace, DType::uint8,
                                          {decisions::kScalars.value()});
   scalars_ = std::make_unique<Scalars>(scalar_block_.view());
+  allocate_staging();
   scaler_ = std::make_unique<LossScaler>(worker.regime.loss_scaling, options.loss_scaler);
 }
 
 Trainer::~Trainer() = default;
+
+// The communicator's block, where it needs one: reductions follow one another.
+void Trainer::allocate_staging() {
+  if (!world_.stages()) return;
+  Bytes largest;
+  for (const shard::Unit* unit : model_->trained_units())
+    largest = std::max(largest, unit->largest_message());
+  staging_ = worker_->memory.allocate(decisions::kStaging, Category::communication, DType::uint8,
+                                      {largest.value()});
+  if (!staging_) return;
+  shards_->use_staging(staging_.view());
+  replicas_->use_staging(staging_.view());
+}
 
 // The step's tokens; how many of all ranks' count in the loss.
 std::int64_t Trainer::read_batches(const Tokens& tokens) {
@@ -167,6 +181,15 @@ StepResult Trainer::step(const Tokens& tokens, float learning_rate) {
 
 StepResult Trainer::gradients_only(const Tokens& tokens) {
   return run(tokens, 0, false);
+}
+
+void Trainer::drop_gradients() {
+  worker_->phase = Phase::optimizer;
+  for (shard::Unit* unit : model_->trained_units()) {
+    worker_->prefix = unit->prefix();
+    Op op(*worker_, "drop_gradients");
+    unit->drop_gradients(op);
+  }
 }
 
 std::vector<float> Trainer::logits(std::span<const std::int32_t> ids) {

@@ -51,9 +51,10 @@ class Trainer {
   // One optimizer step; `learning_rate` is this step's.
   StepResult step(const Tokens& tokens, float learning_rate);
 
-  // As a step, but before the optimizer: gradients stay for `model().whole(State::gradients)`; no
-  // further step may follow. For tests.
+  // As a step, but before the optimizer: gradients stay for `model().whole(State::gradients)`, the
+  // loss scale in them, until `drop_gradients`; before that no step may follow. For tests.
   StepResult gradients_only(const Tokens& tokens);
+  void drop_gradients();
   // [tokens, vocabulary] of one micro-batch, in fp32; all ranks call it together. For tests.
   std::vector<float> logits(std::span<const std::int32_t> ids);
 
@@ -65,6 +66,7 @@ class Trainer {
   struct HostBatch {
     std::vector<std::int32_t> ids, targets;
   };
+  void allocate_staging();
   std::int64_t read_batches(const Tokens& tokens);
   void place(const HostBatch& batch);
   void optimize(float learning_rate);
@@ -76,7 +78,7 @@ class Trainer {
   std::unique_ptr<comm::Communicator> shards_, replicas_;
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Model> model_;
-  Tensor ids_, targets_, scalar_block_;
+  Tensor ids_, targets_, scalar_block_, staging_;
   std::unique_ptr<Scalars> scalars_;
   std::unique_ptr<LossScaler> scaler_;
   std::vector<HostBatch> batches_;

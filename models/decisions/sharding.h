@@ -23,15 +23,15 @@
 // tail; the last layer of a checkpoint) it stays. The embedding's backward needs no table.
 // Stages 1 and 2 gather in place after the optimizer's step.
 //
-// Reductions. A message is at most DataParallel::bucket_cap bytes of a unit's flat gradients, so
-// that no bucket crosses a unit. Where the whole gradients go away (stages 2 and 3), the unit's are
-// held until the backward of the next unit that has some is done, while they are reduced; then this
-// rank's piece moves into (first micro-batch) or is added to (later ones) the sharded gradients.
-// Hybrid sharding: shards inside groups of --shard-group ranks; after a reduce-scatter the replicas
-// all-reduce the piece in place. Ranks that are threads read each other's buffers, and NCCL reduces
-// in place; a communicator that must add in the runtime's own order over a network (MPI; NCCL in
-// the deterministic mode) receives into one staging block of its own, as large as the largest
-// message.
+// Reductions. A message is at most DataParallel::bucket_cap bytes of a part of a unit's flat
+// gradients (message_elements), so that no bucket crosses a unit. Where the whole gradients go away
+// (stages 2 and 3), the unit's are held until the backward of the next unit that has some is done,
+// while they are reduced; then this rank's piece moves into (first micro-batch) or is added to
+// (later ones) the sharded gradients. Hybrid sharding: shards inside groups of --shard-group ranks;
+// after a reduce-scatter the replicas all-reduce the piece in place. Ranks that are threads read
+// each other's buffers, and NCCL reduces in place; a communicator that must add in the runtime's
+// own order over a network (MPI; NCCL in the deterministic mode) receives into one staging block of
+// its own, as large as the largest message.
 #pragma once
 
 #include "models/run_spec.h"
@@ -41,6 +41,15 @@ namespace plimsoll::models::decisions {
 inline constexpr Bytes kFlatAlignment(16);  // widest vector load
 constexpr std::int64_t alignment_elements(DType dtype) {
   return kFlatAlignment.value() * 8 / bits(dtype);
+}
+
+// Elements of each of `pieces` equal pieces that one message carries: at most `cap` bytes together,
+// whole alignments where there is room for one, at least one element.
+constexpr std::int64_t message_elements(Bytes cap, DType dtype, std::int64_t pieces) {
+  const std::int64_t step = alignment_elements(dtype);
+  const std::int64_t room = cap.value() / (bits(dtype) / 8 * pieces);
+  const std::int64_t most = room < 1 ? 1 : room;
+  return most >= step ? most / step * step : most;
 }
 
 struct Sharding {

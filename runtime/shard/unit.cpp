@@ -150,12 +150,8 @@ bool Unit::holds() const {
   return reduces() && (shards_gradients() || adds());
 }
 
-// Elements of a message: at most bucket_cap bytes of `pieces` pieces together, at least one each.
 std::int64_t Unit::bucket(DType dtype, std::int64_t pieces) const {
-  const std::int64_t element = bits(dtype) / 8 * pieces;
-  const std::int64_t step = models::decisions::alignment_elements(dtype);
-  const std::int64_t most = std::max<std::int64_t>(1, group_.bucket_cap.value() / element);
-  return most >= step ? most / step * step : most;
+  return models::decisions::message_elements(group_.bucket_cap, dtype, pieces);
 }
 
 Bytes Unit::largest_message() const {

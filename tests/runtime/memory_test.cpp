@@ -77,6 +77,71 @@ TEST_CASE(
   CHECK(worker.memory.reserved() == 512_B);
 }
 
+// Gives at most `most` addresses at a time, as under `ulimit -v`.
+class FewAddresses final : public Device {
+ public:
+  explicit FewAddresses(std::int64_t most, ErrorKind kind = ErrorKind::out_of_memory)
+      : most_(most), kind_(kind) {}
+  std::vector<std::int64_t> asked;
+
+  models::Device kind() const override { return host_device().kind(); }
+  std::string name() const override { return host_device().name(); }
+  const kernels::KernelTable& kernels() const override { return host_device().kernels(); }
+  std::unique_ptr<Region> reserve(Bytes bytes) override {
+    asked.push_back(bytes.value());
+    check(bytes.value() <= most_, kind_, "so many addresses there are not");
+    return host_device().reserve(bytes);
+  }
+  void copy(void* to, const void* from, Bytes bytes) override {
+    host_device().copy(to, from, bytes);
+  }
+  void copy_in(void* to, const void* host, Bytes bytes) override {
+    host_device().copy_in(to, host, bytes);
+  }
+  void copy_out(void* host, const void* from, Bytes bytes) override {
+    host_device().copy_out(host, from, bytes);
+  }
+  void fill_bytes(void* to, unsigned char value, Bytes bytes) override {
+    host_device().fill_bytes(to, value, bytes);
+  }
+  void synchronize() override {}
+
+ private:
+  std::int64_t most_;
+  ErrorKind kind_;
+};
+
+TEST_CASE("an arena takes half as many addresses until the device gives them; that is its limit") {
+  // 4 TiB = 2^42, 2^41, … 2^32, the first of at most 5 GiB.
+  FewAddresses device(std::int64_t{5} << 30);
+  Memory memory(device, 0, {});
+  CHECK(device.asked.size() == 11);
+  CHECK(device.asked.front() == std::int64_t{1} << 42);
+  CHECK(device.asked.back() == std::int64_t{1} << 32);
+  Tensor a = bytes(memory, "a", 1000);
+  CHECK(a);
+  // The rest of the 4 GiB, and a byte more.
+  try {
+    (void)bytes(memory, "b", (std::int64_t{1} << 32) - 1024 + 1);
+    CHECK(false);
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::out_of_memory);
+    CHECK(error.message().find("1024 of 4294967296 B are in use") != std::string::npos);
+  }
+  Arena small(device, 1000_B);  // what is asked for is not more than what is needed
+  CHECK(device.asked.back() == 1000);
+  CHECK(small.limit() == 1000_B);
+}
+
+TEST_CASE("a device without any addresses, and one that fails otherwise, say so") {
+  FewAddresses none((std::int64_t{64} << 20) - 1);
+  CHECK_THROWS_AS(Memory(none, 0, {}), Error);
+  CHECK(none.asked.back() == std::int64_t{64} << 20);
+  FewAddresses broken(0, ErrorKind::device);
+  CHECK_THROWS_AS(Memory(broken, 0, {}), Error);
+  CHECK(broken.asked.size() == 1);
+}
+
 TEST_CASE("poisoned memory is NaN before it is written and again after its death") {
   Memory memory(host_device(), 0, {.poison = true});
   Tensor a = memory.allocate("a", Category::activations, DType::fp32, {2});

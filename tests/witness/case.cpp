@@ -113,46 +113,52 @@ std::string text(const Case& c) {
          (c.deterministic ? " deterministic" : "");
 }
 
-Measured measured(const Case& c, const std::function<void()>& done) {
+RankMeasured measured(const Case& c, runtime::comm::Communicator& world,
+                      const std::function<void()>& done) {
   const models::ModelSpec model = model_of(c);
-  const models::Numerics numerics = numerics_of(model);
+  runtime::TrainerOptions options{.strategy = c.strategy, .batch = c.batch};
+  options.deterministic = c.deterministic;
+  options.optimizer.kind = c.strategy.optimizer;
+  options.memory.poison = true;
+  options.loss_scaler.initial = 1024;
+  runtime::Trainer trainer(model, numerics_of(model), options, runtime::host_device(), world);
+  const AtEnd at_end{done};
+  trainer.load(read_parameter);
+  const runtime::Tokens tokens = [&](std::int64_t step, std::int64_t micro,
+                                     std::span<std::int32_t> ids, std::span<std::int32_t> targets) {
+    const std::int64_t vocab = model.decoder->vocab;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const auto at = static_cast<std::uint64_t>(
+          ((step * c.batch.grad_accum + micro) * world.size() + world.rank()) *
+              static_cast<std::int64_t>(ids.size()) +
+          static_cast<std::int64_t>(i));
+      const auto draw = [&](std::uint32_t stream) {
+        return static_cast<std::int32_t>((number(stream, at) + 0.5f) *
+                                         static_cast<float>(vocab - 1));
+      };
+      ids[i] = draw(1);
+      targets[i] = i % 11 == 5 ? kernels::kIgnoreIndex : draw(2);
+    }
+  };
+  RankMeasured out;
+  for (int step = 0; step < c.steps; ++step) out.steps.push_back(trainer.step(tokens, 1e-2f));
+  out.reserved = trainer.worker().memory.reserved();
+  for (auto& values : trainer.model().whole(runtime::shard::State::weights))
+    out.parameters.push_back(std::move(values.values));
+  return out;
+}
+
+Measured measured(const Case& c, const std::function<void()>& done) {
   const auto ranks = static_cast<std::size_t>(c.strategy.gpus);
   Measured out;
   out.ranks.resize(ranks);
   out.reserved.resize(ranks);
   runtime::comm::run_ranks(static_cast<int>(ranks), [&](runtime::comm::Communicator& world) {
     const auto rank = static_cast<std::size_t>(world.rank());
-    runtime::TrainerOptions options{.strategy = c.strategy, .batch = c.batch};
-    options.deterministic = c.deterministic;
-    options.optimizer.kind = c.strategy.optimizer;
-    options.memory.poison = true;
-    options.loss_scaler.initial = 1024;
-    runtime::Trainer trainer(model, numerics, options, runtime::host_device(), world);
-    const AtEnd at_end{done};
-    trainer.load(read_parameter);
-    const runtime::Tokens tokens = [&](std::int64_t step, std::int64_t micro,
-                                       std::span<std::int32_t> ids,
-                                       std::span<std::int32_t> targets) {
-      const std::int64_t vocab = model.decoder->vocab;
-      for (std::size_t i = 0; i < ids.size(); ++i) {
-        const auto at = static_cast<std::uint64_t>(
-            ((step * c.batch.grad_accum + micro) * world.size() + world.rank()) *
-                static_cast<std::int64_t>(ids.size()) +
-            static_cast<std::int64_t>(i));
-        const auto draw = [&](std::uint32_t stream) {
-          return static_cast<std::int32_t>((number(stream, at) + 0.5f) *
-                                           static_cast<float>(vocab - 1));
-        };
-        ids[i] = draw(1);
-        targets[i] = i % 11 == 5 ? kernels::kIgnoreIndex : draw(2);
-      }
-    };
-    for (int step = 0; step < c.steps; ++step)
-      out.ranks[rank].push_back(trainer.step(tokens, 1e-2f));
-    out.reserved[rank] = trainer.worker().memory.reserved();
-    const auto parameters = trainer.model().whole(runtime::shard::State::weights);
-    if (rank == 0)
-      for (const auto& values : parameters) out.parameters.push_back(values.values);
+    RankMeasured one = measured(c, world, done);
+    out.ranks[rank] = std::move(one.steps);
+    out.reserved[rank] = one.reserved;
+    if (rank == 0) out.parameters = std::move(one.parameters);
   });
   return out;
 }
@@ -162,8 +168,9 @@ Predicted predicted(const Case& c, std::int64_t granularity) {
   models::Strategy strategy = c.strategy;
   const planner::ModelParts parts = planner::model_parts(model, strategy);
   Predicted out;
-  planner::own::StepWriter writer(out.program, parts, strategy, c.batch,
-                                  {.granularity = granularity, .deterministic = c.deterministic});
+  planner::own::StepWriter writer(
+      out.program, parts, strategy, c.batch,
+      {.granularity = granularity, .deterministic = c.deterministic, .staged = c.staged});
   writer.write();
   out.states = writer.states();
   out.timeline = planner::unroll(out.program, planner::Repeats::all);

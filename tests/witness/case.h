@@ -18,6 +18,7 @@ struct Case {
   models::Strategy strategy;
   models::Batch batch;
   bool deterministic = false;
+  bool staged = false;  // planned for a communicator that receives into a block of its own
   int steps = 1;
 };
 std::string text(const Case& c);  // one line, to say which case failed
@@ -32,6 +33,15 @@ struct Measured {
 };
 // `done`: on each rank's thread when its steps are over, and the trainer still there.
 Measured measured(const Case& c, const std::function<void()>& done = {});
+
+// The same of one rank of `world`.
+struct RankMeasured {
+  std::vector<runtime::StepResult> steps;
+  std::vector<std::vector<float>> parameters;
+  Bytes reserved;
+};
+RankMeasured measured(const Case& c, runtime::comm::Communicator& world,
+                      const std::function<void()>& done = {});
 
 struct Predicted {
   models::StepProgram program;

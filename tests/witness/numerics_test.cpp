@@ -132,6 +132,32 @@ TEST_CASE("every stage trains as PyTorch does on one rank") {
     }
 }
 
+TEST_CASE("gradients that are dropped leave nothing behind: the step after them is the first one") {
+  const Golden golden("llama");
+  for (const int zero : {0, 1, 2, 3}) {
+    CAPTURE(zero);
+    const Training training =
+        golden.training(strategy_of(Precision::fp32, 2, zero), {.micro_batch = 1});
+    const Trained first = trained(training, 1);
+    on_ranks(training, [&](runtime::Trainer& trainer) {
+      const runtime::Ledger& ledger = trainer.worker().memory.ledger();
+      const runtime::Tokens tokens = tokens_of(training, trainer.worker().rank);
+      const runtime::Tokens of_step_0 = [&](std::int64_t, std::int64_t micro, auto... to) {
+        tokens(0, micro, to...);
+      };
+      const Bytes before = ledger.live();
+      const double loss = trainer.gradients_only(of_step_0).loss;
+      CHECK(ledger.live() > before);
+      trainer.drop_gradients();
+      CHECK(ledger.live() == before);
+      const runtime::StepResult step = trainer.step(of_step_0, training.learning_rate);
+      CHECK(step.loss == loss);
+      CHECK(step.memory == first.ranks[0][0].memory);
+      CHECK(named(trainer.model().whole(runtime::shard::State::weights)) == first.weights);
+    });
+  }
+}
+
 TEST_CASE("two micro-batches of one sequence are one of two") {
   for (const Golden& golden : all_goldens()) {
     check_step(golden, strategy_of(Precision::fp32), {.micro_batch = 1, .grad_accum = 2});

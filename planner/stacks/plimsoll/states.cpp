@@ -50,7 +50,13 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
                            flat(adapters.masters ? unit.adapters : 0, DType::fp32),
                        1);
   unit.moment = piece(flat(unit.trained, base.moments) + flat(unit.adapters, adapters.moments), 1);
-  if (unit.trains()) largest_message_ = std::max(largest_message_, unit.whole_gradients);
+  const auto message = [&](std::int64_t elements, DType dtype) {
+    const std::int64_t shards = sharding_.shards;
+    const std::int64_t most = decisions::message_elements(strategy_.data.bucket_cap, dtype, shards);
+    return flat(std::min(elements / shards, most) * shards, dtype);
+  };
+  largest_message_ = std::max({largest_message_, message(unit.trained, base.gradient),
+                               message(unit.adapters, adapters.gradient)});
 }
 
 void StepWriter::add_runs() {
@@ -139,8 +145,7 @@ void StepWriter::declare_states() {
   fixed(decisions::kWorkspace, workspace(), Category::workspace);
   fixed(decisions::kScalarBlock, decisions::kScalars, Category::workspace);
   if (rules_.staged && sharding_.reduces())
-    fixed(decisions::kStaging, std::min(strategy_.data.bucket_cap, largest_message_),
-          Category::communication);
+    fixed(decisions::kStaging, largest_message_, Category::communication);
 }
 
 }  // namespace plimsoll::planner::own
