@@ -130,19 +130,20 @@ TEST_CASE("planned DeepSpeed steps are what the real engine allocates") {
     const double peak = planned.peak.bytes.real() / run["peak_bytes"].get<double>() - 1;
     const double resident = planned.peak.resident.real() / run["resident_bytes"].get<double>() - 1;
     CHECK(std::abs(resident) <= 0.0001);
-    CHECK(std::abs(peak) <= 0.006);
+    const bool stage3 = run["workload"]["strategy"]["zero"] == 3;
+    const double most = stage3 ? 0.013 : 0.006;  // ZeRO-3: the prefetch is planned as one level
+    CHECK(std::abs(peak) <= most);
     // What another stream has read is counted until the next allocation after its release: at the
     // end of a backward, and at the beginning of the step.
     const bool parks =
         run["workload"]["strategy"]["zero"] == 3 ||
         run["workload"]["stack"].value("deepspeed", json::object()).contains("overlap_comm");
-    const bool stage3 = run["workload"]["strategy"]["zero"] == 3;
     double backward_end = 0;
     for (const auto& [phase, figures] : phases_of(run, planned)) {
       CAPTURE(phase);
       const bool parked = parks && phase != "forward";
       if (!(parked && phase == "step" && figures.peak == backward_end))
-        CHECK(std::abs(figures.planned_peak / figures.peak - 1) <= 0.006);
+        CHECK(std::abs(figures.planned_peak / figures.peak - 1) <= most);
       // ZeRO-3's prefetches are planned as one level from the loss on, not module by module.
       if (!(parked && phase == "backward") && !(stage3 && phase == "forward"))
         CHECK(std::abs(figures.planned_end / figures.end - 1) <= 0.0001);
@@ -154,6 +155,6 @@ TEST_CASE("planned DeepSpeed steps are what the real engine allocates") {
   MESSAGE(exact << " of " << document["runs"].size()
                 << " runs of the engine planned to 64 bytes; largest error of the peak "
                 << 100 * worst << " %");
-  CHECK(exact >= 36);
+  CHECK(exact >= 39);
   CHECK(document["runs"].size() >= 30);
 }
