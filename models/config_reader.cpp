@@ -71,6 +71,11 @@ bool Config::is_list(const Key& key) const {
   return node != nullptr && node->is_array();
 }
 
+bool Config::is_text(const Key& key, std::string_view text) const {
+  const Json* node = find(key);
+  return node != nullptr && node->is_string() && node->get_ref<const std::string&>() == text;
+}
+
 bool Config::was_read(std::string_view name) const {
   return read_->contains(name);
 }

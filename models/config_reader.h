@@ -44,6 +44,7 @@ class Config {
   bool has(const Key& key) const;  // there, and not null
   bool mentions(const Key& key) const;  // there, be it null
   bool is_list(const Key& key) const;
+  bool is_text(const Key& key, std::string_view text) const;  // exactly this string
   bool was_read(std::string_view name) const;  // by any of the calls of this class, of this object
 
   // A whole number in 1 … 2^63 - 1. Absent: `fallback`; null: an error, as in Transformers.

@@ -123,7 +123,6 @@ TEST_CASE("what this version does not model is refused by name") {
       {"batch", "4"},
       {"context", "8192"},
       {"kv-dtype", "bf16"},
-      {"deepspeed", "ds.json"},
       {"peft", "adapter_config.json"},
       {"accelerate", "config.yaml"},
       {"torch-version", "2.4"},

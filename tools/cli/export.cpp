@@ -63,8 +63,11 @@ int export_plan(const CommandLine& line) {
   // JSON takes no comments; the others hold theirs.
   if (*target == "deepspeed" && !line.options.has("quiet"))
     for (const std::string& note : result.notes) say(note);
-  const std::string document = line.options.has("json") ? as_document(*target, result) : "";
-  deliver(line.options, document, result.text);
+  const std::string* json = line.options.find("json");
+  const std::string document = json != nullptr ? as_document(*target, result) : "";
+  // The file is the answer, so --quiet takes the notes away and not the file.
+  if (json == nullptr || *json != "-") print(result.text);
+  deliver(line.options, document, "");
   return 0;
 }
 

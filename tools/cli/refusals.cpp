@@ -76,7 +76,6 @@ constexpr Never kNever[] = {
     {"batch", "belongs to --mode inference, which is not modelled yet"},
     {"context", "belongs to --mode inference, which is not modelled yet"},
     {"kv-dtype", "belongs to --mode inference, which is not modelled yet"},
-    {"deepspeed", "this version reads no DeepSpeed files; give the options themselves"},
     {"peft", "this version reads no PEFT files; give --lora-rank and its kin"},
     {"accelerate", "this version reads no Accelerate files; give the options themselves"},
 };

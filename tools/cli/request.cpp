@@ -6,7 +6,9 @@
 #include <limits>
 
 #include "reports/fingerprint.h"
+#include "reports/text.h"
 #include "reports/workload_json.h"
+#include "tools/cli/deepspeed_file.h"
 #include "tools/cli/refusals.h"
 #include "tools/cli/values.h"
 
@@ -227,6 +229,14 @@ models::Batch batch_from(const Options& options, const Strategy& strategy,
 }  // namespace
 
 Request request_from(const std::string& model, const Options& options, Sources& sources) {
+  if (options.has("deepspeed")) {
+    const std::string* assume = options.find("assume");
+    const auto loaded = model.empty() ? nullptr : sources.models.load(model, assume ? *assume : "");
+    const FileOptions file = with_deepspeed_file(options, loaded.get());
+    Request request = request_from(model, file.options, sources);
+    request.notes = file.notes;
+    return request;
+  }
   Request request;
   const std::string* params = options.find("params");
   if (params != nullptr) {
@@ -260,6 +270,19 @@ reports::Plan answer(const Request& request) {
                                 : planner::plan(request.question));
 }
 
+namespace {
+// What users of DeepSpeed know: its own estimator, beside what is planned.
+void add_estimate(reports::Plan& plan) {
+  for (const reports::Assumption& assumption : plan.assumptions)
+    if (assumption.what == "model states by DeepSpeed's own estimator, bytes")
+      plan.advice.push_back(fmt::format(
+          "DeepSpeed's own estimator says {} of model states on each GPU (it counts the fp32 copy "
+          "of the gradients, and no bucket, gather or activation); planned: {}.",
+          reports::bytes_text(Bytes(std::stoll(assumption.value))),
+          reports::bytes_text(plan.states.total())));
+}
+}  // namespace
+
 reports::Plan completed(const Request& request, reports::Plan plan) {
   plan.cluster = request.question.cluster;
   if (request.model) {
@@ -271,6 +294,8 @@ reports::Plan completed(const Request& request, reports::Plan plan) {
           "between steps, unlike ZeRO-2.");
     for (const std::string& note : request.model->spec.notes) plan.advice.push_back(note);
   }
+  for (const std::string& note : request.notes) plan.advice.push_back(note);
+  add_estimate(plan);
   plan.fingerprint = reports::fingerprint(reports::canonical_workload(plan));
   return plan;
 }

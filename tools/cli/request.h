@@ -3,6 +3,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "planner/plan.h"
 #include "tools/cli/gpu_source.h"
@@ -20,6 +22,7 @@ struct Request {
   std::shared_ptr<const LoadedModel> model;  // nullptr: `parameters` is the question
   std::optional<Count> parameters;
   planner::Question question;  // points into `model`
+  std::vector<std::string> notes;  // of files that were read instead of options
 };
 
 // `model`: the MODEL argument, "" for none. Error{bad_input}: values out of range, contradictions;

@@ -43,6 +43,24 @@ void add_assumptions(const Engine& engine, std::vector<reports::Assumption>& out
         "deepspeed 0.19.8, runtime/zero/config.py");
 }
 
+// deepspeed 0.19.8, estimate_zero2_model_states_mem_needs and estimate_zero3_…, without offloading,
+// beside the plan's states: they know no bucket, no gather and no activation, and count the fp32
+// copy of the gradients, which is there in the step only.
+void add_estimate(const Engine& engine, const ModelParts& parts, const reports::States& states,
+                  std::vector<reports::Assumption>& out) {
+  if (engine.stage < 2 || !parts.trains_all) return;
+  const FlatLayout layout(parts, engine);
+  const std::int64_t shard = checked_multiply(18, layout.total()) / engine.ranks;
+  const std::int64_t rest =
+      engine.stage == 2 ? 2 * layout.total() : checked_multiply(4, layout.largest());
+  out.push_back({"model states by DeepSpeed's own estimator, bytes", std::to_string(rest + shard),
+                 "derived",
+                 engine.stage == 2 ? "deepspeed 0.19.8, estimate_zero2_model_states_mem_needs"
+                                   : "deepspeed 0.19.8, estimate_zero3_model_states_mem_needs"});
+  out.push_back({"model states as planned, bytes", std::to_string(states.total().value()),
+                 "derived", "parameters, gradients and optimizer at the end of backward"});
+}
+
 // A partition's gradients are allocated as one when the first bucket that holds some of them is
 // reduced, which may be some layers into the backward: those layers stand in a run of their own.
 ModelParts split_where_reduced(const ModelParts& parts, const Engine& engine) {
@@ -109,6 +127,7 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
     write(split_where_reduced(parts, engine));
   else
     write(parts);
+  if (!step.program_only) add_estimate(engine, parts, step.states, step.assumptions);
   step.sent = pytorch::bytes_sent(step.collectives);
 }
 

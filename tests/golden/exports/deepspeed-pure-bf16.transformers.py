@@ -1,0 +1,42 @@
+# qwen2.5-7b: stack deepspeed, 8 GPUs, ZeRO 3, bf16, 4096 tokens x 1 x 1
+# start it on 8 GPUs with torchrun or accelerate launch
+# with ZeRO stage 3 make TrainingArguments before the model is loaded, so that it is loaded in
+#   shards
+# sequences of 4096 tokens are the data's matter (the tokenizer's max_length, or packing)
+import torch
+from transformers import AutoModelForCausalLM, TrainingArguments
+
+arguments = TrainingArguments(
+    output_dir="output",
+    per_device_train_batch_size=1,
+    gradient_accumulation_steps=1,
+    bf16=True,
+    optim="adamw_torch_fused",
+    deepspeed={
+      "train_batch_size": "auto",
+      "train_micro_batch_size_per_gpu": "auto",
+      "gradient_accumulation_steps": "auto",
+      "bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True},
+      "optimizer": {
+        "type": "AdamW",
+        "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}
+      },
+      "zero_optimization": {
+        "stage": 3,
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "reduce_scatter": True,
+        "reduce_bucket_size": 500000000,
+        "sub_group_size": 1000000000,
+        "stage3_prefetch_bucket_size": 50000000,
+        "stage3_param_persistence_threshold": 100000,
+        "stage3_max_live_parameters": 1000000000,
+        "stage3_max_reuse_distance": 1000000000,
+        "stage3_gather_16bit_weights_on_model_save": True
+      }
+    },
+)
+
+model = AutoModelForCausalLM.from_pretrained(
+    "Qwen/Qwen2.5-7B", dtype=torch.bfloat16, attn_implementation="sdpa")
+model.config.use_cache = False

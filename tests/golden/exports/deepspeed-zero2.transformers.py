@@ -1,0 +1,38 @@
+# llama-3.1-8b: stack deepspeed, 8 GPUs, ZeRO 2, bf16-mixed, 4096 tokens x 1 x 4
+# start it on 8 GPUs with torchrun or accelerate launch
+# with ZeRO stage 3 make TrainingArguments before the model is loaded, so that it is loaded in
+#   shards
+# sequences of 4096 tokens are the data's matter (the tokenizer's max_length, or packing)
+import torch
+from transformers import AutoModelForCausalLM, TrainingArguments
+
+arguments = TrainingArguments(
+    output_dir="output",
+    per_device_train_batch_size=1,
+    gradient_accumulation_steps=4,
+    bf16=True,
+    optim="adamw_torch_fused",
+    deepspeed={
+      "train_batch_size": "auto",
+      "train_micro_batch_size_per_gpu": "auto",
+      "gradient_accumulation_steps": "auto",
+      "bf16": {"enabled": True},
+      "data_types": {"grad_accum_dtype": "fp32"},
+      "optimizer": {
+        "type": "AdamW",
+        "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}
+      },
+      "zero_optimization": {
+        "stage": 2,
+        "overlap_comm": False,
+        "contiguous_gradients": True,
+        "reduce_scatter": True,
+        "reduce_bucket_size": 200000000,
+        "allgather_bucket_size": 500000000
+      }
+    },
+)
+
+model = AutoModelForCausalLM.from_pretrained(
+    "meta-llama/Llama-3.1-8B", dtype=torch.float32, attn_implementation="sdpa")
+model.config.use_cache = False

@@ -1,0 +1,21 @@
+// --deepspeed FILE: what the file says, as if it had been said with options.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/cli/model_source.h"
+#include "tools/cli/options.h"
+
+namespace plimsoll::tools {
+
+struct FileOptions {
+  Options options;  // the given ones and the file's, without --deepspeed itself
+  std::vector<std::string> notes;
+};
+
+// Error{bad_input} where an option that was given and the file contradict each other, with both
+// values. `model` may be null (--params); then no size may be "auto".
+FileOptions with_deepspeed_file(const Options& given, const LoadedModel* model);
+
+}  // namespace plimsoll::tools
