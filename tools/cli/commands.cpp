@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <array>
 
 #include "tools/cli/command_line.h"
+#include "tools/run/run_options.h"
 
 namespace plimsoll::tools {
 
@@ -24,6 +26,19 @@ constexpr std::array<Option, 8> kSearchOptions{{
     {"top", "N", "Search", "approaches to list (5)"},
     {"threads", "N", "Search", "(all cores)"},
 }};
+
+constexpr auto kRunOptions = [] {
+  constexpr std::array<Option, 4> kOwn{{
+      {"ranks", "N", "Run", "as threads of this machine; the same as --gpus"},
+      {"reduce-layers", "N", "Run", "only the model's first layers, planned anew"},
+      {"prediction", "FILE", "Run", "keep the plan that was made before the run"},
+      {"anyway", "", "Run", "although the plan says that it does not fit"},
+  }};
+  std::array<Option, kOwn.size() + kTrainingOptions.size()> all{};
+  std::copy(kOwn.begin(), kOwn.end(), all.begin());
+  std::copy(kTrainingOptions.begin(), kTrainingOptions.end(), all.begin() + kOwn.size());
+  return all;
+}();
 
 constexpr std::array<Command, 9> kCommands{{
     {.name = "fit",
@@ -54,9 +69,13 @@ constexpr std::array<Command, 9> kCommands{{
      .own_options = kSearchOptions},
     {.name = "run",
      .argument = "MODEL",
-     .help = "Execute a training step for real (not in this version)",
-     .example = "plimsoll fit gpt2 --stack plimsoll --device cpu",
-     .unavailable = "this version has no runtime; `plimsoll fit` predicts"},
+     .help =
+         "Executes training steps for real on our own runtime: the prediction first, then what "
+         "each rank's memory did, tensor by tensor, against it. MODEL may be a PLAN.json, - for "
+         "one on standard input, or a recommendation, whose first plan is taken",
+     .example = "plimsoll run gpt2 --device cpu --ranks 2 --zero 3 --steps 2 --seq-len 64",
+     .takes_plan_options = true,
+     .own_options = kRunOptions},
     {.name = "compare",
      .argument = "PREDICTION.json MEASUREMENT.json…",
      .help = "Do measurements agree with their prediction, tensor by tensor (where it was made "

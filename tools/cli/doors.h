@@ -15,6 +15,7 @@ int recommend(const CommandLine& line);
 int batch(const CommandLine& line);
 int list_models(const CommandLine& line);
 int list_gpus(const CommandLine& line);
+int run_model(const CommandLine& line);
 int compare(const CommandLine& line);
 int export_plan(const CommandLine& line);
 

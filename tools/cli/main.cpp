@@ -17,6 +17,7 @@ int dispatch(const CommandLine& line) {
   if (name == "batch") return batch(line);
   if (name == "models") return list_models(line);
   if (name == "gpus") return list_gpus(line);
+  if (name == "run") return run_model(line);
   if (name == "compare") return compare(line);
   if (name == "export") return export_plan(line);
   fail(ErrorKind::internal, fmt::format("no door leads to '{}'", name));

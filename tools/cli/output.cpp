@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -56,7 +57,14 @@ bool print(std::string_view text) {
 }
 
 void say(std::string_view message) {
-  (void)write_all(STDERR_FILENO, fmt::format("plimsoll: {}\n", reports::printable(message)));
+  std::string text = "plimsoll: ";
+  for (std::size_t begin = 0; begin <= message.size();) {
+    const std::size_t end = std::min(message.find('\n', begin), message.size());
+    if (end > begin || begin == 0)
+      text += reports::printable(message.substr(begin, end - begin)) + "\n";
+    begin = end + 1;
+  }
+  (void)write_all(STDERR_FILENO, text);
 }
 
 reports::Terminal standard_output_terminal() {
@@ -66,7 +74,8 @@ reports::Terminal standard_output_terminal() {
           .utf8 = is_utf8_locale()};
 }
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+AtomicFile::AtomicFile(std::string path, std::string option)
+    : path_(std::move(path)), option_(std::move(option)) {
   namespace fs = std::filesystem;
   std::error_code error;
   // A link is followed: its target is replaced, not the link.
@@ -114,7 +123,8 @@ void AtomicFile::commit() {
 
 void AtomicFile::fail_with_errno(const char* what) {
   const int error = errno;
-  fail(ErrorKind::internal, fmt::format("--json {}: {}: {}", path_, what, std::strerror(error)));
+  fail(ErrorKind::internal,
+       fmt::format("{} {}: {}: {}", option_, path_, what, std::strerror(error)));
 }
 
 }  // namespace plimsoll::tools

@@ -11,7 +11,7 @@ namespace plimsoll::tools {
 // Writes to standard output. A reader who has gone away (`| head`) is no failure: returns false.
 bool print(std::string_view text);
 
-// "plimsoll: …" on standard error.
+// "plimsoll: …" on standard error; a message may have several lines.
 void say(std::string_view message);
 
 // Colour only on a terminal, without NO_COLOR, and not where TERM=dumb; blocks where the locale is
@@ -22,7 +22,8 @@ reports::Terminal standard_output_terminal();
 // is no regular file (/dev/null, a pipe) is written directly.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::string path);
+  // `option`: who named the file, for messages.
+  explicit AtomicFile(std::string path, std::string option = "--json");
   ~AtomicFile();  // without commit(): as if it had never been
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -33,7 +34,7 @@ class AtomicFile {
  private:
   [[noreturn]] void fail_with_errno(const char* what);
 
-  std::string path_;
+  std::string path_, option_;
   std::string temporary_;  // "": written directly
   int descriptor_ = -1;
 };

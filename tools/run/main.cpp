@@ -19,7 +19,7 @@ namespace plimsoll::tools {
 
 namespace {
 std::vector<Option> all_options() {
-  std::vector<Option> options(training_options().begin(), training_options().end());
+  std::vector<Option> options(kTrainingOptions.begin(), kTrainingOptions.end());
   options.push_back({"ranks", "N", "Run", "of the plan; another number is refused"});
   options.push_back({"device", "NAME", "Run", "of the plan; another one is refused"});
   options.push_back({"gpu-memory", "SIZE", "Run", "what each rank may reserve (the plan's)"});

@@ -1,8 +1,8 @@
 // What plimsoll-run is asked to do.
 #pragma once
 
+#include <array>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "models/base/quantity.h"
@@ -12,13 +12,27 @@
 namespace plimsoll::tools {
 
 // The options that `plimsoll run` hands on.
-std::span<const Option> training_options();
+inline constexpr std::array<Option, 12> kTrainingOptions{{
+    {"steps", "N", "Run", "optimizer steps (3)"},
+    {"seed", "N", "Run", "of weights, dropout and rounding (42)"},
+    {"lr", "X", "Run", "learning rate (1e-4)"},
+    {"warmup", "N", "Run", "steps over which the learning rate grows from 0 (100)"},
+    {"max-norm", "X", "Run", "gradients are clipped to it; 0: they are not (1)"},
+    {"weight-decay", "X", "Run", "(0.01)"},
+    {"weights", "FOLDER", "Run", "safetensors to start from (drawn by the seed)"},
+    {"adapter", "FOLDER", "Run", "PEFT's adapter to start from (drawn by the seed)"},
+    {"data", "FILE", "Run", "a text, a .bin of token ids, or synthetic (the shipped text)"},
+    {"save-weights", "FOLDER", "Run", "write the trained weights as safetensors"},
+    {"poison", "", "Run", "fill memory with NaN at its birth and death"},
+    {"timeout", "SECONDS", "Run", "a rank that keeps others waiting longer ends the job (600)"},
+}};
 
 struct RunOptions {
   std::int64_t steps = 3;
   std::uint64_t seed = 42;
   double learning_rate = 1e-4;
   std::int64_t warmup = 100;  // steps over which the rate grows from nothing
+  double max_norm = 1, weight_decay = 0.01;
   std::string weights;  // a folder; "": drawn by the seed
   std::string adapter;  // PEFT's; "": drawn by the seed
   std::string data;  // as runtime/io/tokens.h; "": the shipped text where the vocabulary holds it

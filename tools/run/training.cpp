@@ -107,6 +107,8 @@ class Training {
     out.deterministic = out.strategy.deterministic;
     out.seed = options_.seed;
     out.optimizer.kind = out.strategy.optimizer;
+    out.optimizer.max_norm = static_cast<float>(options_.max_norm);
+    out.optimizer.weight_decay = static_cast<float>(options_.weight_decay);
     out.memory.poison = options_.poison;
     if (job_.memory) out.memory.limit = *job_.memory;
     return out;
@@ -157,12 +159,12 @@ void run_ranks(const Job& job, const RunOptions& options, Training& training) {
 void check_runnable(const models::Workload& workload, const RunOptions& options,
                     const std::string& source) {
   const models::Strategy& s = workload.strategy;
+  check(!workload.model_config.empty(), ErrorKind::bad_input,
+        [&] { return source + ": a plan of a bare parameter count cannot be run"; });
   check(s.stack == models::Stack::plimsoll, ErrorKind::bad_input, [&] {
     return fmt::format("{}: a plan of --stack {}; only plans of --stack plimsoll can be run",
                        source, name_of(s.stack));
   });
-  check(!workload.model_config.empty(), ErrorKind::bad_input,
-        [&] { return source + ": a plan of a bare parameter count cannot be run"; });
   const std::string fingerprint = reports::fingerprint_of(workload);
   check(workload.fingerprint == fingerprint, ErrorKind::bad_input, [&] {
     return fmt::format("{}: the fingerprint {} is not the workload's, {}", source,
@@ -228,6 +230,8 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
   }
   out.steps = std::move(training.steps_);
   out.ranks = std::move(training.ranks_);
+  for (std::int64_t rank = 0; out.outcome != "completed" && rank < out.world; ++rank)
+    out.ranks.emplace_back().rank = rank;
   return out;
 }
 

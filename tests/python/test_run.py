@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""`plimsoll run` and plimsoll-run from the command line, on the host."""
+import json
+import math
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+from program import PLIMSOLL, ROOT, plimsoll
+from test_schema import SCHEMA_CHECK, complaint, jsonschema
+
+RUN = str(pathlib.Path(PLIMSOLL).with_name("plimsoll-run"))
+TINY = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48,
+        "vocab_size": 300, "num_hidden_layers": 3, "max_position_embeddings": 64}
+WORDS = ["--device", "cpu", "--seq-len", "16", "--steps", "2"]
+SHORT = ["--device", "cpu", "--seq-len", "64", "--micro-batch", "16", "--precision", "fp32",
+         "--gpu-memory", "2MiB", "--anyway"]
+
+
+def run_program(*words, stdin=""):
+    return subprocess.run([RUN, *map(str, words)], input=stdin, text=True, capture_output=True,
+                          timeout=60)
+
+
+class Run(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        (cls.folder / "tiny").mkdir()
+        (cls.folder / "tiny" / "config.json").write_text(json.dumps(TINY))
+        cls.tiny = cls.folder / "tiny"
+
+    def document(self, *words, status=0):
+        result = plimsoll("run", *words, "--json", "-")
+        self.assertEqual(result.returncode, status, result.stderr)
+        return json.loads(result.stdout)
+
+    def test_measured_equals_predicted_on_every_rank(self):
+        for words in (["--ranks", "2", "--zero", "3"],
+                      ["--ranks", "3", "--zero", "2", "--grad-accum", "4"],
+                      ["--gpus", "4", "--zero", "1", "--shard-group", "2", "--deterministic",
+                       "--grad-accum", "3"],
+                      ["--precision", "fp16-mixed", "--recompute", "every:2", "--poison"],
+                      ["--precision", "fp32", "--attention", "eager", "--loss", "chunked"],
+                      ["--ranks", "2", "--lora-rank", "4", "--precision", "bf16"]):
+            with self.subTest(words=words):
+                document = self.document(self.tiny, *WORDS, *words)
+                comparison = document["comparison"]
+                self.assertTrue(comparison["agrees"])
+                self.assertTrue(comparison["tensor_by_tensor"])
+                levels = comparison["levels"]
+                self.assertEqual([levels[k]["verdict"] for k in ("requested", "reserved")],
+                                 ["exact", "exact"])
+                self.assertEqual([r["rank"] for r in document["ranks"]],
+                                 list(range(document["workload"]["strategy"]["world_size"])))
+                for step in document["steps"]:
+                    self.assertLess(abs(step["loss"] - math.log(300)), 0.5)
+
+    def test_the_loss_is_that_of_transformers(self):
+        # tests/golden/numerics/gpt2, fp32.text.losses: 10 steps on the shipped text.
+        model = ROOT / "tests/golden/numerics/gpt2"
+        expected = golden_losses(model / "goldens.safetensors")
+        document = self.document(model, "--device", "cpu", "--precision", "fp32", "--seq-len", "24",
+                                 "--micro-batch", "2", "--steps", "10", "--lr", "1e-3", "--warmup",
+                                 "0", "--max-norm", "0")
+        self.assertTrue(document["comparison"]["agrees"])
+        losses = [step["loss"] for step in document["steps"]]
+        self.assertEqual(len(losses), len(expected))
+        for ours, theirs in zip(losses, expected):
+            self.assertLess(abs(ours - theirs) / theirs, 1e-5)
+
+    def test_progress_goes_to_standard_error_and_the_table_to_standard_output(self):
+        result = plimsoll("run", self.tiny, *WORDS)
+        self.assertEqual(result.returncode, 0)
+        self.assertRegex(result.stdout, "^AGREES: .*tiny, stack plimsoll, 1 rank\n")
+        self.assertIn("step 2/2  loss ", result.stderr)
+        result = plimsoll("run", self.tiny, *WORDS, "--quiet")
+        self.assertEqual((result.stdout, result.stderr), ("", ""))
+
+    def test_plans_are_run_as_they_are_and_may_come_from_a_pipe(self):
+        fit = plimsoll("fit", self.tiny, "--stack", "plimsoll", "--device", "cpu", "--seq-len", "16",
+                       "--gpus", "2", "--zero", "2", "--json", "-")
+        plan = json.loads(fit.stdout)
+        recommendation = json.dumps({"schema": "plimsoll.recommendation/1",
+                                     "ranked": [{"plan": plan}]})
+        for document in (fit.stdout, recommendation):
+            result = subprocess.run([PLIMSOLL, "run", "-", "--steps", "1", "--json", "-"],
+                                    input=document, text=True, capture_output=True, timeout=60)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            measured = json.loads(result.stdout)
+            self.assertEqual(measured["workload"], plan["workload"])
+            self.assertTrue(measured["comparison"]["tensor_by_tensor"])
+        path = self.folder / "plan.json"
+        path.write_text(fit.stdout)
+        self.assertEqual(plimsoll("run", path, "--steps", "1").returncode, 0)
+        result = plimsoll("run", path, "--zero", "3")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--zero: the plan has answered it", result.stderr)
+
+    def test_the_prediction_is_kept_and_compared_alone(self):
+        plan, measurement = self.folder / "prediction.json", self.folder / "measurement.json"
+        result = plimsoll("run", self.tiny, *WORDS, "--prediction", plan, "--json", measurement)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(plimsoll("compare", plan, measurement).returncode, 0)
+        document = json.loads(plan.read_text())
+        tensor = document["tensors"][17]
+        tensor["bytes"] += 1
+        plan.write_text(json.dumps(document))
+        result = plimsoll("compare", plan, measurement)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(tensor["name"], result.stdout)
+        # plimsoll-run itself says so as well.
+        result = run_program(plan, "--steps", "1")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(tensor["name"], result.stdout)
+
+    def test_fewer_layers_are_planned_anew(self):
+        document = self.document(self.tiny, *WORDS, "--reduce-layers", "1")
+        self.assertEqual(document["workload"]["model"]["config"]["num_hidden_layers"], 1)
+        self.assertTrue(document["comparison"]["agrees"])
+        result = plimsoll("run", self.tiny, *WORDS, "--reduce-layers", "4")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("has 3 layers", result.stderr)
+
+    def test_saved_weights_are_where_the_next_run_begins(self):
+        saved = self.folder / "saved"
+        words = ["--device", "cpu", "--seq-len", "16", "--precision", "fp32", "--warmup", "0",
+                 "--lr", "1e-3"]
+        first = self.document(self.tiny, *words, "--steps", "1", "--save-weights", saved)
+        again = self.document(saved, *words, "--steps", "1")
+        whole = self.document(self.tiny, *words, "--steps", "2")
+        self.assertEqual(first["steps"][0]["loss"], whole["steps"][0]["loss"])
+        # The same text, one step later.
+        self.assertLess(again["steps"][0]["loss"], first["steps"][0]["loss"])
+
+    def test_a_predicted_shortage_ends_before_the_run(self):
+        result = plimsoll("run", self.tiny, *WORDS, "--gpu-memory", "16MiB")
+        self.assertEqual(result.returncode, 1)
+        self.assertTrue(result.stdout.startswith("DOES NOT FIT: "))
+        for part in ("No room for workspace (16.0 MiB) before the step", "Living there",
+                     "tail.masters"):
+            self.assertIn(part, " ".join(result.stdout.split()))
+        self.assertEqual(result.stderr, "")
+        result = plimsoll("run", self.tiny, "--device", "cpu", "--seq-len", "64", "--micro-batch",
+                          "16", "--precision", "fp32", "--gpu-memory", "2MiB")
+        self.assertIn("No room for layers.0.out (128 KiB) at op", " ".join(result.stdout.split()))
+
+    def test_a_real_shortage_names_the_tensor_its_shape_and_what_lives(self):
+        path = self.folder / "short.json"
+        result = plimsoll("run", self.tiny, *SHORT, "--json", path)
+        self.assertEqual(result.returncode, 3, result.stderr)
+        for part in ("rank 0: no room for ", " [1024, 32] fp32, 131072 B, in op layers.0.",
+                     "\n  131072 B  embeddings.out [1024, 32] fp32\n"):
+            self.assertIn(part, result.stderr)
+        document = json.loads(path.read_text())
+        self.assertEqual(document["outcome"], "out_of_memory")
+        self.assertEqual(document["error"]["kind"], "out_of_memory")
+
+    def test_what_cannot_be_run_is_refused(self):
+        pytorch = plimsoll("fit", "gpt2", "--gpu", "h100", "--json", "-").stdout
+        bare = plimsoll("fit", "--params", "7e9", "--gpu", "h100", "--json", "-").stdout
+        own = plimsoll("fit", self.tiny, "--stack", "plimsoll", "--device", "cpu", "--seq-len", "16",
+                       "--json", "-").stdout
+        for stdin, part in ((pytorch, "--stack pytorch"), (bare, "bare parameter count"),
+                            (own[:len(own) // 2], "not JSON"), ("{}", "schema"),
+                            (own.replace('"seq_len": 16', '"seq_len": 17'), "fingerprint")):
+            for program in ([PLIMSOLL, "run", "-"], [RUN, "-"]):
+                result = subprocess.run(program, input=stdin, text=True, capture_output=True,
+                                        timeout=60)
+                self.assertEqual(result.returncode, 2, (part, result.stderr))
+                self.assertIn(part, result.stderr)
+        for words, part in ((["--stack", "pytorch"], "stack plimsoll only"),
+                            (["--ranks", "2", "--gpus", "4"], "give one of them"),
+                            (["--weights", "/nonexistent"], "/nonexistent"),
+                            (["--data", "/nonexistent"], "/nonexistent"),
+                            (["--steps", "0"], "--steps 0")):
+            result = plimsoll("run", self.tiny, *WORDS, *words) if "--steps" not in words else \
+                plimsoll("run", self.tiny, "--device", "cpu", *words)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), words)
+            self.assertIn(part, result.stderr)
+        self.assertIn("--ranks 2: the plan is for 1", run_program("-", "--ranks", "2",
+                                                                  stdin=own).stderr)
+
+    def test_a_full_disk_is_a_failure(self):
+        result = plimsoll("run", self.tiny, *WORDS, "--json", "/dev/full")
+        self.assertEqual(result.returncode, 3)
+        self.assertIn("AGREES", result.stdout)  # the answer is not lost
+        self.assertIn("/dev/full", result.stderr)
+        result = plimsoll("run", self.tiny, *WORDS, "--prediction", "/dev/full")
+        self.assertEqual(result.returncode, 3)
+        self.assertIn("--prediction /dev/full", result.stderr)
+
+    @unittest.skipUnless(SCHEMA_CHECK or jsonschema, "neither valijson nor jsonschema is here")
+    def test_the_document_validates(self):
+        path = self.folder / "invalid.json"
+        plimsoll("run", self.tiny, *SHORT, "--json", path)
+        documents = [self.document(self.tiny, *WORDS, "--ranks", "2", "--zero", "1"),
+                     json.loads(path.read_text())]
+        self.assertEqual(complaint("measurement", documents), "")
+
+
+def golden_losses(path):
+    """fp32.text.losses of a safetensors file, with the standard library."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + size])["fp32.text.losses"]
+    begin, end = header["data_offsets"]
+    return memoryview(data[8 + size + begin:8 + size + end]).cast("f").tolist()
+
+
+if __name__ == "__main__":
+    unittest.main()
