@@ -57,6 +57,19 @@ inline Plan made_up_plan() {
                    .born = "forward",
                    .dies = "backward",
                    .at_peak = true}};
+  plan.time = {.step_seconds = 2,
+               .compute_seconds = 1.5,
+               .exposed_communication_seconds = 0.4,
+               .pipeline_bubble_seconds = 0,
+               .optimizer_seconds = 0.1,
+               .tokens_per_second = 262144,
+               .tokens_per_second_per_gpu = 32768,
+               .mfu = 0.4,
+               .mfu_full_attention = 0.45,
+               .hfu = 0.5,
+               .peak_flops = 989.4e12,
+               .communication_seconds = 1.2,
+               .limited_by = "links between nodes"};
   plan.advice = {"Nothing to add."};
   plan.assumptions = {
       {.what = "CUDA context", .value = "536870912", .basis = "assumed", .source = "a page"}};

@@ -65,7 +65,12 @@ TEST_CASE("bytes are integers and what is not known is null") {
   const std::string text = document(made_up_plan());
   CHECK(has(text, R"("peak_bytes":42949672960,)"));  // 40 * 2^30
   CHECK(has(text, R"("range":null,)"));
-  CHECK(has(text, R"("step_seconds":null,)"));
+  CHECK(has(text, R"("step_seconds":2.0,)"));
+  CHECK(has(text, R"("limited_by":"links between nodes")"));
+  Plan unknown = made_up_plan();
+  unknown.time = {};
+  CHECK(has(document(unknown), R"("step_seconds":null,)"));
+  CHECK(has(document(unknown), R"("limited_by":null)"));
   CHECK(has(text, R"("verdict":"fits",)"));
 }
 

@@ -121,3 +121,27 @@ TEST_CASE("states alone are shown in the paper's units") {
   CHECK(has(text, "MODEL STATES: 31.41 GB (29.2 GiB) on each GPU"));
   CHECK(!has(text, "At the peak"));
 }
+
+TEST_CASE("the table says how long a step takes, what of, and what limits it") {
+  Plan plan = made_up_plan();
+  const std::string text = plan_table(plan, {});
+  CHECK(has(text, "Step: 2 s, 262,144 tokens/s, MFU 40.0 % (45.0 % with full attention)"));
+  // 1.5, 0.4 and 0.1 of 2 s; what takes no time is not named.
+  CHECK(has(text, "compute 75.0 %, exposed communication 20.0 %, optimizer 5.0 %"));
+  CHECK(has(text, "limited by"));
+  CHECK_FALSE(has(text, "bubble"));
+  plan.verdict = Verdict::does_not_fit;
+  CHECK(has(plan_table(plan, {}), "Step, if it fitted: 2 s"));
+  plan.time = {};
+  CHECK_FALSE(has(plan_table(plan, {}), "Step"));
+}
+
+TEST_CASE("the constants of the time are one line of the table") {
+  Plan plan = made_up_plan();
+  plan.assumptions = {{.what = "time: a", .value = "1", .basis = "calibrated"},
+                      {.what = "time: b", .value = "2", .basis = "assumed"},
+                      {.what = "time: c", .value = "3", .basis = "derived"}};
+  const std::string text = plan_table(plan, {});
+  CHECK(has(text, "time: 2 rates and shares (1 calibrated, 1 assumed)"));
+  CHECK_FALSE(has(text, "time: a"));
+}

@@ -16,7 +16,7 @@ constexpr Option kPlanOptions[] = {
     {"gpus-per-node", "N", "Cluster", "(8)"},
     {"gpu-memory", "SIZE", "Cluster", "80GB, 79.6GiB, bytes: what CUDA reports as total"},
     {"intra-node-bandwidth", "GB/S", "Cluster", "per GPU, one direction (the catalog's)"},
-    {"inter-node-bandwidth", "GB/S", "Cluster", "per GPU, one direction"},
+    {"inter-node-bandwidth", "GB/S", "Cluster", "per GPU, one direction (the vendor's servers')"},
     {"reserve", "SIZE", "Cluster", "kept free (0)"},
 
     {"stack", "NAME", "Stack", "plimsoll, pytorch, deepspeed, megatron (pytorch)"},
