@@ -1,6 +1,7 @@
 // In the place of all *_cuda.cpp where the build found no CUDA toolkit.
 #include "runtime/comm/shared_buffers.h"
 #include "runtime/device_cuda.h"
+#include "runtime/probe.h"
 
 namespace plimsoll::runtime {
 
@@ -10,6 +11,13 @@ std::string why_no_cuda(int) {
 }
 
 Device& cuda_device(int index, const CudaOptions&) {
+  fail(ErrorKind::device, why_no_cuda(index));
+}
+
+GpuFacts gpu_facts(int index) {
+  fail(ErrorKind::device, why_no_cuda(index));
+}
+GpuReading read_gpu(int index) {
   fail(ErrorKind::device, why_no_cuda(index));
 }
 

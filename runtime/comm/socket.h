@@ -12,7 +12,8 @@ namespace plimsoll::runtime::comm {
 using Deadline = std::chrono::steady_clock::time_point;
 Deadline deadline_in(double seconds);
 
-enum class MessageKind : std::uint32_t { hello = 1, gather, abort };
+// bye: the rank is done, and closes the connection.
+enum class MessageKind : std::uint32_t { hello = 1, gather, abort, bye };
 struct Message {
   MessageKind kind = MessageKind::gather;
   std::string bytes;
@@ -36,8 +37,8 @@ class Socket {
   // not whose socket it is.
   void send(const Message& message, Deadline deadline) const;
   Message receive(Deadline deadline) const;
-  // Whether what comes next is the end of the connection (true), or an `abort` (then it is read
-  // into `reason`); does not wait.
+  // Whether what comes next is the end of the connection, without a `bye` (true), or an `abort`
+  // (then it is read into `reason`); does not wait.
   bool ended(std::string& reason) const;
   std::string local_address() const;
 

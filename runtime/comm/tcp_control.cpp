@@ -48,6 +48,14 @@ class TcpControl final : public Control {
   explicit TcpControl(Member member) : member_(std::move(member)) {
     peers_.resize(static_cast<std::size_t>(member_.rank == 0 ? member_.size : 1));
   }
+  ~TcpControl() override {
+    for (std::size_t r = others(); r < peers_.size(); ++r) try {
+        if (peers_[r]) peers_[r].send({MessageKind::bye, {}}, deadline_in(kFarewellSeconds));
+      } catch (const std::exception&) {  // it has gone first
+      }
+  }
+  TcpControl(const TcpControl&) = delete;
+  TcpControl& operator=(const TcpControl&) = delete;
   void meet(Socket listening);
   void meet(const std::string& address, int port);
 
@@ -75,6 +83,8 @@ class TcpControl final : public Control {
   std::string receive(std::size_t peer, Deadline deadline) {
     const Message message = with(peer, [&](Socket& s) { return s.receive(deadline); });
     check(message.kind != MessageKind::abort, ErrorKind::communicator, message.bytes);
+    check(message.kind != MessageKind::bye, ErrorKind::communicator,
+          [&] { return name_of(peer) + ": has left while others waited for it"; });
     return message.bytes;
   }
 

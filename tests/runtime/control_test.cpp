@@ -79,13 +79,41 @@ TEST_CASE("groups of a split gather among themselves, also one of one rank and a
                                          "2/3:024/4"});
 }
 
-TEST_CASE("a rank that ends is named to all that wait") {
+TEST_CASE("a rank that leaves is named to all that wait") {
   const auto errors = run(3, [](Control& control) {
     if (control.rank() != 1) control.gather("");
   });
-  CHECK(errors[0] == "rank 1: the connection has ended");
+  CHECK(errors[0] == "rank 1: has left while others waited for it");
   CHECK(errors[1] == "");
-  CHECK(errors[2] == "rank 0: the connection has ended");  // which has said why itself
+  CHECK(errors[2] == "rank 0: has left while others waited for it");  // and has said why
+}
+
+TEST_CASE("who is done and says so has not failed; who goes without a word has") {
+  std::string done, gone;
+  const auto look = [](Control& control) {
+    std::string found;
+    for (int i = 0; i < 40 && found.empty(); ++i) {
+      found = control.failure();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return found;
+  };
+  run(2, [&](Control& control) {
+    control.gather("");
+    if (control.rank() == 0) done = look(control);
+  });
+  CHECK(done == "");
+  const int port = free_port();
+  std::thread rank_0([&] {
+    const auto control = tcp_control({Launcher::torchrun, 0, 2, 0, "localhost", port}, 20);
+    gone = look(*control);
+  });
+  {
+    const Socket socket = connect_to("localhost", port, deadline_in(20));
+    socket.send({MessageKind::hello, "1"}, deadline_in(5));
+  }
+  rank_0.join();
+  CHECK(gone == "rank 1: its process has ended");
 }
 
 TEST_CASE("the reason of a rank that gives up reaches rank 0, and who only looks now and then") {

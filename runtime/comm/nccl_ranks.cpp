@@ -1,0 +1,65 @@
+#include "runtime/comm/nccl_ranks.h"
+
+#include <cstdlib>
+
+namespace plimsoll::runtime::comm {
+
+namespace {
+
+// On the GPU of this rank: its thread's state is made here, before NCCL asks for the device.
+void run_on_gpu(std::unique_ptr<Control> control, std::optional<int> local_rank,
+                const CudaOptions& cuda, const NcclOptions& options,
+                const std::function<void(Communicator&, Device&)>& function) {
+  if (!local_rank) local_rank = local_rank_of(control->gather(host_name()), control->rank());
+  Device& device = cuda_device(*local_rank, cuda);
+  device.kernels();
+  const auto world = nccl_communicator(std::move(control), options);
+  function(*world, device);
+  device.synchronize();
+  world->barrier();  // else who ends first looks like one that has died
+}
+
+Error of_rank(int rank, const Error& error) {
+  const bool named = error.message().starts_with("rank ");
+  return Error(error.kind(), (named ? "" : "rank " + std::to_string(rank) + ": ") + error.message(),
+               error.where());
+}
+
+}  // namespace
+
+void run_nccl_rank(const Launch& launch, const CudaOptions& cuda, const NcclOptions& options,
+                   const std::function<void(Communicator&, Device&)>& function) {
+  Control* control = nullptr;
+  const auto end = [&](const Error& error) {
+    const Error named = of_rank(launch.rank, error);
+    if (options.report) options.report(named);
+    if (control != nullptr) control->abort(named.message());
+    std::_Exit(options.status);
+  };
+  // Inside the function, because what unwinds may wait for other ranks.
+  const auto guarded = [&](Communicator& world, Device& device) {
+    try {
+      function(world, device);
+    } catch (const Error& error) {
+      end(error);
+    } catch (const std::exception& error) {
+      end(Error(ErrorKind::internal, error.what()));
+    }
+  };
+  try {
+    auto owned = tcp_control(launch, options.timeout_seconds);
+    control = owned.get();
+    run_on_gpu(std::move(owned), launch.local_rank, cuda, options, guarded);
+  } catch (const Error& error) {
+    control = nullptr;  // it may have gone
+    end(error);
+  }
+}
+
+void run_nccl_rank_over(Communicator& hosts, std::optional<int> local_rank, const CudaOptions& cuda,
+                        const NcclOptions& options,
+                        const std::function<void(Communicator&, Device&)>& function) {
+  run_on_gpu(control_over(hosts), local_rank, cuda, options, function);
+}
+
+}  // namespace plimsoll::runtime::comm
