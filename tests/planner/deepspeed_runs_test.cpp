@@ -14,6 +14,7 @@
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
 #include "planner/peak.h"
+#include "planner/stacks/deepspeed/layout.h"
 #include "planner/stacks/deepspeed/stack.h"
 #include "planner/timeline.h"
 #include "tests/planner/oracle_workload.h"
@@ -157,4 +158,72 @@ TEST_CASE("planned DeepSpeed steps are what the real engine allocates") {
                 << 100 * worst << " %");
   CHECK(exact >= 39);
   CHECK(document["runs"].size() >= 30);
+}
+
+TEST_CASE("partitions, paddings and sub-groups are those of the engine's own objects") {
+  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/deepspeed_runs.json"));
+  int stages12 = 0, stages3 = 0;
+  for (const json& run : document["runs"]) {
+    const std::string name = run["case"];
+    CAPTURE(name);
+    const models::ModelSpec model = model_of(run["workload"]["model"]);
+    const models::Strategy strategy = strategy_of(run["workload"]);
+    const planner::ModelParts parts = planner::model_parts(model, strategy);
+    const planner::deepspeed::Engine engine = planner::deepspeed::engine_of(strategy);
+    const planner::deepspeed::FlatLayout layout(parts, engine);
+    const json& seen = run["engine"];
+    if (seen.contains("partition")) {
+      const auto share = layout.share(run["rank"].get<std::int64_t>());
+      CHECK(layout.aligned() == seen["aligned"][0]);
+      CHECK(layout.partition() == seen["partition"][0]);
+      CHECK(share.whole == seen["whole_in_partition"][0]);
+      const std::int64_t padding =
+          share.pieces - seen["pieces_in_partition"][0].get<std::int64_t>();
+      CHECK((padding == 0 || padding == 1));
+      ++stages12;
+    }
+    if (seen.contains("sub_groups")) {
+      CHECK(layout.shards().trained == seen["grad_buffer"]);
+      CHECK(layout.shards().all == seen["lp_buffer"]);
+      CHECK(layout.persistent() == seen["persistent"]);
+      std::int64_t largest = 0;
+      for (const json& group : seen["sub_groups"])
+        largest = std::max(largest, group.get<std::int64_t>());
+      CHECK(layout.shards().sub_group == largest);
+      ++stages3;
+    }
+  }
+  CHECK(stages12 >= 25);
+  CHECK(stages3 >= 12);
+}
+
+TEST_CASE("what DeepSpeed does in ways that are not planned is refused by name") {
+  const auto refusal = [](auto change) -> std::string {
+    models::Strategy s;
+    s.stack = models::Stack::deepspeed;
+    s.gpus = 8;
+    s.data.zero = 2;
+    change(s);
+    try {
+      planner::deepspeed::engine_of(s);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "";
+  };
+  const auto names = [](const std::string& message, std::string_view part) {
+    return message.find(part) != std::string::npos;
+  };
+  CHECK(refusal([](models::Strategy&) {}).empty());
+  CHECK(names(refusal([](auto& s) { s.data.shard_group = 4; }), "--shard-group"));
+  CHECK(names(refusal([](auto& s) { s.precision = models::Precision::fp16; }), "--precision fp16"));
+  CHECK(names(refusal([](auto& s) { s.data.deepspeed.contiguous_gradients = false; }),
+              "contiguous_gradients"));
+  CHECK(names(refusal([](auto& s) { s.data.deepspeed.reduce_scatter = false; }), "reduce_scatter"));
+  CHECK(names(refusal([](auto& s) {
+                s.data.zero = 1;
+                s.grad_dtype = DType::fp32;
+              }),
+              "BF16_Optimizer"));
+  CHECK(names(refusal([](auto& s) { s.master_weights = false; }), "--master-weights"));
 }

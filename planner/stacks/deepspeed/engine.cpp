@@ -43,6 +43,7 @@ void refuse(const models::Strategy& s) {
               "accumulators, which are not modelled yet");
   unsupported(!s.data.deepspeed.contiguous_gradients,
               "contiguous_gradients false is not modelled yet");
+  unsupported(!s.data.deepspeed.reduce_scatter, "reduce_scatter false is not modelled yet");
   unsupported(s.precision == Precision::bf16 && s.data.zero == 0,
               "--precision bf16 (no fp32 masters) needs --zero 1, 2 or 3");
   check(!(s.master_weights && !*s.master_weights && s.precision != Precision::bf16),

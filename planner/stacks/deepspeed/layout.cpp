@@ -5,7 +5,7 @@
 namespace plimsoll::planner::deepspeed {
 
 FlatLayout::FlatLayout(const ModelParts& parts, const Engine& engine)
-    : options_(engine.options), ranks_(engine.ranks) {
+    : options_(engine.options), stage3_(engine.stage == 3), ranks_(engine.ranks) {
   blocks_.reserve(parts.runs.size() + 2);
   // A table that is tied to the head is registered as the embedding's.
   const std::int64_t table =
@@ -23,30 +23,31 @@ FlatLayout::FlatLayout(const ModelParts& parts, const Engine& engine)
 void FlatLayout::add(const std::vector<Parameter>& parameters, std::int64_t count) {
   Block block{.begin = total_, .count = count};
   for (const Parameter& p : parameters) {
-    add_shard(p, count, block);
+    if (stage3_) add_shard(p, count, block);
     if (!p.trainable) continue;
     block.parameters.push_back(p.elements);
     block.elements += p.elements;
     largest_ = std::max(largest_, p.elements);
   }
+  // stage3.py, _create_fp16_sub_groups: a group ends with the parameter that fills it.
+  for (std::int64_t i = 0; stage3_ && i < count; ++i)
+    for (const std::int64_t elements : block.parameters) {
+      sub_group_ += ceil_divide(elements, ranks_);
+      shards_.sub_group = std::max(shards_.sub_group, sub_group_);
+      if (sub_group_ >= options_.sub_group_size) sub_group_ = 0;
+    }
   total_ += checked_multiply(block.elements, count);
   blocks_.push_back(std::move(block));
 }
 
 // partition_parameters.py, _partition_numel; parameter_offload.py, mark_persistent_parameters.
-// Layers of a run are counted parameter by parameter and not layer by layer: where the threshold of
-// the whole model or the end of a sub-group falls inside, it may be off by a parameter.
+// A run's layers are counted at once: where the whole model's threshold falls inside, all or none.
 void FlatLayout::add_shard(const Parameter& p, std::int64_t count, Block& block) {
   const std::int64_t part = ceil_divide(p.elements, ranks_);
   shards_.all += checked_multiply(part, count);
   if (p.trainable) {
     shards_.trained += part * count;
     shards_.largest = std::max(shards_.largest, part);
-    for (std::int64_t i = 0; i < count; ++i) {
-      sub_group_ += part;
-      shards_.sub_group = std::max(shards_.sub_group, sub_group_);
-      if (sub_group_ >= options_.sub_group_size) sub_group_ = 0;
-    }
   }
   const bool small = p.elements <= options_.param_persistence_threshold &&
                      persistent_ + p.elements * count <= options_.model_persistence_threshold;

@@ -61,6 +61,7 @@ class FlatLayout {
 
   models::DeepSpeedOptions options_;
   Shards shards_;
+  bool stage3_;
   std::int64_t ranks_, total_ = 0, aligned_ = 0, largest_ = 0, persistent_ = 0, sub_group_ = 0;
 };
 
