@@ -28,7 +28,7 @@ ALSO = [
     (r"runtime/comm/nccl_\w+\.(h|cpp)", ["cuda", "nccl"]),
     (r"runtime/comm/mpi_\w+\.(h|cpp)", ["mpi"]),
     (r"tools/.*_json\.cpp", ["json"]),
-    (r"tests/.*_cuda\.cpp", ["cuda"]),
+    (r"tests/.*(_cuda|cudnn_test)\.cpp", ["cuda"]),
     (r"tools/cli/command_line\.cpp", ["cli11"]),
 ]
 

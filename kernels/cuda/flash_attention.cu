@@ -8,7 +8,9 @@
 // and d_v, another over the queries and makes d_q, each with the probabilities made again. So of
 // the scratch only the row sums are used, and as many (sequence, key head) groups go at once as it
 // holds.
+#include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/flash.h"
+#include "kernels/cuda/logsumexp_rows.h"
 #include "kernels/device/reduce.cuh"
 #include "kernels/host/attention.h"
 
@@ -37,6 +39,21 @@ __global__ void __launch_bounds__(kThreads) sum_rows(Flash f) {
   if (threadIdx.x % kWarp == 0) f.row_sums[at] = sum;
 }
 
+__global__ void __launch_bounds__(kThreads)
+    pack_rows(const float* logsumexp, std::int64_t stride, std::int64_t heads, std::int64_t length,
+              std::int64_t rows, float* packed) {
+  const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (at >= rows) return;
+  const std::int64_t i = at % length, h = at / length % heads, b = at / length / heads;
+  packed[at] = logsumexp[(b * length + i) * stride + h];
+}
+
+// Where fast mode has a library; it may refuse.
+AttentionLibrary* library() {
+  const Launch& launch = current_launch();
+  return launch.mode == Mode::fast ? launch.attention : nullptr;
+}
+
 void flash_forward(const AttentionShape& s, const Dropout& dropout, ConstColumns q, ConstColumns k,
                    ConstColumns v, TensorView out, TensorView logsumexp) {
   constexpr const char* op = "flash_forward";
@@ -47,6 +64,10 @@ void flash_forward(const AttentionShape& s, const Dropout& dropout, ConstColumns
   host::expect_heads(s, out, s.heads, op);
   expect(!logsumexp || logsumexp.elements() == s.sequences * s.length * s.heads, op,
          "logsumexp is [T, heads]");
+  if (s.sequences * s.length == 0) return;
+  if (AttentionLibrary* const other = library())
+    if (other->forward(s, dropout, {.q = q, .k = k, .v = v, .out = out, .logsumexp = logsumexp}))
+      return;
   Flash f{.s = s, .drop = dropper_of(dropout)};
   f.q = heads_of(q), f.k = heads_of(k), f.v = heads_of(v);
   f.out = heads_of(ConstColumns(ConstTensorView(out)));
@@ -71,6 +92,9 @@ void flash_backward(const AttentionShape& s, const Dropout& dropout, ConstTensor
   const std::int64_t queries = s.heads / s.kv_heads * s.length;
   expect(scratch.elements() >= queries, op, "scratch holds at least one group");
   if (s.sequences * s.length == 0) return;
+  if (AttentionLibrary* const other = library())
+    if (other->backward(s, dropout, {q, k, v, out, logsumexp, d_out, d_q, d_k, d_v, scratch}))
+      return;
   Flash f{.s = s, .drop = dropper_of(dropout)};
   f.q = heads_of(q), f.k = heads_of(k), f.v = heads_of(v);
   f.out = heads_of(ConstColumns(out)), f.d_out = heads_of(ConstColumns(d_out));
@@ -97,6 +121,13 @@ void flash_backward(const AttentionShape& s, const Dropout& dropout, ConstTensor
 void start_row_sums(const Flash& f) {
   start("flash_backward", sum_rows,
         block_each(ceil_divide(f.groups * f.group() * f.s.length, kWarps), kThreads), f);
+}
+
+void start_packing(const float* logsumexp, std::int64_t stride, std::int64_t sequences,
+                   std::int64_t heads, std::int64_t length, float* packed) {
+  const std::int64_t rows = sequences * heads * length;
+  start("flash_backward", pack_rows, block_each(ceil_divide(rows, kThreads), kThreads), logsumexp,
+        stride, heads, length, rows, packed);
 }
 
 void add_flash_attention(KernelTable& table) {

@@ -15,9 +15,11 @@ struct CUstream_st;  // cudaStream_t points to one
 namespace plimsoll::kernels::cuda {
 
 class Products;  // cuBLASLt's handle and plans: kernels/cuda/products.h
+class AttentionLibrary;  // cuDNN's: kernels/cuda/attention_library.h
 
 // deterministic: the same operands give the same bits, under every sharding.
-// fast: products are autotuned for each shape, and the gradient's norm is summed as a tree.
+// fast: products are autotuned for each shape, attention goes through the library where there is
+// one and it takes the operands, and the gradient's norm is summed as a tree.
 enum class Mode : std::uint8_t { deterministic, fast };
 
 struct Launch {
@@ -27,6 +29,10 @@ struct Launch {
   // int32 [2] in device memory, or none: the first fault of a kernel (see below).
   TensorView faults;
   Products* products = nullptr;  // none: the products that are written out
+  AttentionLibrary* attention = nullptr;  // fast mode; none: the kernels of our own
+  // Device memory that no other op of the stream keeps anything in, or none. Only the library's
+  // forward attention takes some: 256 bytes with cuDNN 9.19.
+  TensorView workspace;
 };
 
 // The calling thread's launches go to `launch` until this dies.

@@ -1,4 +1,5 @@
 // Attention: with a stored matrix, and streaming.
+#include "kernels/cuda/logsumexp_rows.h"
 #include "tests/kernels/twins/twins.h"
 
 namespace plimsoll::kernels::test {
@@ -177,6 +178,58 @@ TEST_CASE("large scores neither overflow nor lose the smaller ones") {
     Operands x = operands_of(s, dtype);
     check_flash(s, x, {}, 1, dtype == DType::fp32 ? 1e-4 : 4 * once(dtype));
   }
+}
+
+// The value of token i of sequence b and head h of 3 is 100 b + 10 i + h; heads 1 and 2 are wanted.
+TEST_CASE("log-sum-exp is packed by head for a library") {
+  Tensor rows({2 * 4, 3}, DType::fp32);
+  for (std::int64_t b = 0; b < 2; ++b)
+    for (std::int64_t i = 0; i < 4; ++i)
+      for (std::int64_t h = 0; h < 3; ++h)
+        rows.set((b * 4 + i) * 3 + h, static_cast<double>(100 * b + 10 * i + h));
+  const std::vector<Tensor> packed = on_device(
+      {rows, Tensor({16}, DType::fp32)},
+      [](const KernelTable&, const Views& v) {
+        cuda::start_packing(static_cast<const float*>(v[0].data) + 1, 3, 2, 2, 4,
+                            static_cast<float*>(v[1].data));
+      },
+      cuda::Mode::fast, false);
+  CHECK(packed[1].values() ==
+        std::vector<double>{1, 11, 21, 31, 2, 12, 22, 32, 101, 111, 121, 131, 102, 112, 122, 132});
+}
+
+// A scratch for one sequence, so that the four go one by one, and one for two of the four key
+// heads.
+TEST_CASE("fast mode's library makes of attention what the host does, in parts too") {
+  cuda::AttentionLibrary* library = DeviceMemory::attention();
+  if (library == nullptr) return;
+  for (const AttentionShape& s : {shape_of(4, 128, 8, 4, 64, 0), shape_of(1, 300, 4, 4, 128, 0),
+                                  shape_of(2, 77, 6, 2, 80, 0)})
+    for (const DType dtype : {DType::bf16, DType::fp16}) {
+      CAPTURE(s.head_dim);
+      CAPTURE(name_of(dtype));
+      const Operands x = operands_of(s, dtype);
+      const std::int64_t one = s.heads * s.length * (3 * s.head_dim + 2) + 4096;
+      for (const std::int64_t floats : {s.sequences * one, one, one / 2}) {
+        const Twins t = library_twins(
+            {x.q, x.k, x.v, Tensor(x.q.shape, dtype),
+             Tensor({s.sequences * s.length, s.heads}, DType::fp32), x.d_out,
+             Tensor(x.q.shape, dtype), Tensor(x.k.shape, dtype), Tensor(x.v.shape, dtype),
+             Tensor({floats}, DType::fp32)},
+            [&](const KernelTable& k, const Views& v) {
+              k.flash_forward(s, {}, v[0], v[1], v[2], v[3], v[4]);
+              k.flash_backward(s, {}, v[5], v[0], v[1], v[2], v[3], v[4], v[6], v[7], v[8], v[9]);
+            },
+            cuda::Mode::fast);
+        for (const std::size_t i : {3u, 6u, 7u, 8u}) {
+          CAPTURE(i);
+          CHECK_NEAR(t.cuda[i], t.host[i], 4 * once(dtype));
+        }
+        CHECK_NEAR(t.cuda[4], t.host[4], 1e-4);
+      }
+    }
+  for (const auto& [why, count] : library->refusals())
+    CHECK_MESSAGE(false, why << ", " << count << " times");
 }
 
 }  // namespace plimsoll::kernels::test

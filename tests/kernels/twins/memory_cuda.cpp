@@ -35,6 +35,17 @@ cuda::Products* DeviceMemory::library() {
   static const std::unique_ptr<cuda::Products> library = cuda::cublaslt_products({});
   return library.get();
 }
+cuda::AttentionLibrary* DeviceMemory::attention() {
+  static const std::unique_ptr<cuda::AttentionLibrary> library = [] {
+    try {
+      return cuda::cudnn_attention();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::unsupported) throw;
+      return std::unique_ptr<cuda::AttentionLibrary>();
+    }
+  }();
+  return library.get();
+}
 void DeviceMemory::run_backwards(bool) {}
 
 }  // namespace plimsoll::kernels::test

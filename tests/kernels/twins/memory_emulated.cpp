@@ -23,6 +23,9 @@ void DeviceMemory::download(std::byte* to, const std::byte* from, std::size_t by
 cuda::Products* DeviceMemory::library() {
   return nullptr;
 }
+cuda::AttentionLibrary* DeviceMemory::attention() {
+  return nullptr;
+}
 void DeviceMemory::run_backwards(bool backwards) {
   emulator::backwards = backwards;
 }

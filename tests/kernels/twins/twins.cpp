@@ -55,7 +55,7 @@ class Guarded {
 }  // namespace
 
 std::vector<Tensor> on_device(const std::vector<Tensor>& operands, const Op& op, cuda::Mode mode,
-                              bool misaligned, cuda::Products* library) {
+                              bool misaligned, bool libraries) {
   std::vector<std::unique_ptr<Guarded>> memory;
   Views views;
   for (const Tensor& tensor : operands) {
@@ -65,7 +65,12 @@ std::vector<Tensor> on_device(const std::vector<Tensor>& operands, const Op& op,
   Guarded faults(Tensor({2}, DType::int32), false);
   cuda::Launch launch;
   launch.mode = mode;
-  launch.products = library;
+  Guarded workspace(Tensor({1 << 18}, DType::fp32), false);
+  if (libraries) {
+    launch.products = DeviceMemory::library();
+    launch.attention = DeviceMemory::attention();
+    launch.workspace = workspace.view();
+  }
   launch.faults = faults.view();
   const cuda::Launching launching(launch);
   DeviceMemory::run_backwards(misaligned);
@@ -98,7 +103,7 @@ Twins twins(const std::vector<Tensor>& operands, const Op& op, cuda::Mode mode) 
 }
 
 Twins library_twins(const std::vector<Tensor>& operands, const Op& op, cuda::Mode mode) {
-  return {on_host(operands, op), on_device(operands, op, mode, false, DeviceMemory::library())};
+  return {on_host(operands, op), on_device(operands, op, mode, false, true)};
 }
 
 }  // namespace plimsoll::kernels::test

@@ -4,6 +4,7 @@
 // compiled by g++, in tests/kernels/emulator, on any machine.
 #pragma once
 
+#include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/products.h"
 #include "tests/kernels/operands.h"
 
@@ -16,8 +17,9 @@ struct DeviceMemory {
   static void release(std::byte* at);
   static void upload(std::byte* to, const std::byte* from, std::size_t bytes);
   static void download(std::byte* to, const std::byte* from, std::size_t bytes);
-  // cuBLASLt's, or none in the emulator.
+  // cuBLASLt's and cuDNN's, or none: in the emulator, in a build without.
   static cuda::Products* library();
+  static cuda::AttentionLibrary* attention();
   static void run_backwards(bool backwards);  // the emulator's threads; nothing on a GPU
 };
 
@@ -35,8 +37,7 @@ struct Twins {
 // outside of their operands.
 Twins twins(const std::vector<Tensor>& operands, const Op& op,
             cuda::Mode mode = cuda::Mode::deterministic);
-// Once, by the library's products where there is a library, whose order of sums may depend on the
-// alignment.
+// Once, by the libraries where there are any, whose order of sums may depend on the alignment.
 Twins library_twins(const std::vector<Tensor>& operands, const Op& op, cuda::Mode mode);
 
 // For CHECK_NEAR(t.cuda[i], t.host[i], limit).
@@ -46,7 +47,7 @@ inline double deviation(const Tensor& cuda, const Tensor& host) {
 
 // A plain copy to ask one question of the device's result alone.
 std::vector<Tensor> on_device(const std::vector<Tensor>& operands, const Op& op, cuda::Mode mode,
-                              bool misaligned, cuda::Products* library = nullptr);
+                              bool misaligned, bool libraries = false);
 
 // Counts from which kernels with vectors of eight, warps of 32 and blocks of 256 go wrong.
 inline constexpr std::int64_t kCounts[] = {1, 7, 8, 9, 255, 2049, 5003};
