@@ -180,10 +180,12 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   const bool adapters = strategy.lora.has_value();
   // Adapters freeze the base; --train names what is trained beside them.
   const bool base_frozen = adapters && strategy.train.empty();
+  bool any = adapters;
   for (const models::TrainableRow& entry :
        models::trainable_rows(model, strategy.freeze, strategy.train)) {
     const bool trainable = entry.trainable && !base_frozen;
     parts.trains_all = parts.trains_all && trainable;
+    any = any || trainable;
     if (const IndexRange* range = layers_of(entry.row)) {
       for (std::int64_t i = 0; i < range->count; ++i)
         add_to_layer(layers[static_cast<std::size_t>(range->first + i * range->step)], entry.row,
@@ -192,6 +194,7 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
       add_to_ends(parts, entry.row, trainable);
     }
   }
+  check(any, ErrorKind::bad_input, "--freeze leaves nothing to train");
   if (d.tied_head) parts.head.train_weight = parts.train_embedding;
   if (adapters)
     for (const models::LoraModule& module : models::lora_modules(model, *strategy.lora))

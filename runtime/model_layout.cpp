@@ -153,10 +153,12 @@ ModelLayout layout_of(const ModelSpec& model, const models::Strategy& strategy) 
   layout.layers.resize(static_cast<std::size_t>(model.decoder->layers));
   // Adapters freeze the base model, but for what --train names.
   const bool frozen = strategy.lora.has_value() && strategy.train.empty();
+  bool any = strategy.lora.has_value();
   for (const models::TrainableRow& entry :
        models::trainable_rows(model, strategy.freeze, strategy.train)) {
     const ParameterRow& row = entry.row;
     const bool trained = entry.trainable && !frozen;
+    any = any || trained;
     if (row.ranges.empty()) {
       add_outside_layers(layout, row, {row.name, extents(row.shape), trained, false});
       continue;
@@ -168,6 +170,7 @@ ModelLayout layout_of(const ModelSpec& model, const models::Strategy& strategy) 
                    {models::expand(row.name, {at}), extents(row.shape), trained, false});
     }
   }
+  check(any, ErrorKind::bad_input, "--freeze leaves nothing to train");
   if (strategy.lora) add_adapters(layout, model, *strategy.lora);
   return layout;
 }

@@ -56,22 +56,22 @@ class Draw {
   void model() {
     c_.model = one_of({"gpt2", "llama", "mistral", "qwen2", "qwen3"});
     layers_ = between(1, 6);
-    const std::int64_t kv = between(1, 3), heads = kv * between(1, 3), d = one_of({4, 8});
+    const std::int64_t kv = between(1, 3), heads = kv * between(1, 3), d = one_of({2, 4, 6, 8, 16});
     std::string json = "{\"model_type\": \"" + c_.model + "\"";
     if (gpt2()) {
       const auto dropout = [&] { return one_of<std::string>({"0", "0", "0.1"}); };
       json += field("n_embd", heads * d) + field("n_head", heads) + field("n_layer", layers_) +
-              field("vocab_size", between(5, 99)) + field("n_positions", between(20, 40));
+              field("vocab_size", between(2, 99)) + field("n_positions", between(20, 40));
       for (const char* where : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
         json += ", \"" + std::string(where) + "\": " + dropout();
       if (maybe(3)) json += field("tie_word_embeddings", false);
-      if (maybe(3)) json += field("n_inner", 4 * between(1, 20));
+      if (maybe(3)) json += field("n_inner", between(1, 70));
     } else {
       // Qwen2's heads divide its hidden width; the others may have any head dimension.
-      const std::int64_t hidden = c_.model == "qwen2" || maybe(2) ? heads * d : 4 * between(1, 9);
+      const std::int64_t hidden = c_.model == "qwen2" || maybe(2) ? heads * d : between(1, 40);
       json += field("hidden_size", hidden) + field("num_attention_heads", heads) +
-              field("num_key_value_heads", kv) + field("intermediate_size", 4 * between(1, 12)) +
-              field("vocab_size", between(5, 99)) + field("num_hidden_layers", layers_) +
+              field("num_key_value_heads", kv) + field("intermediate_size", between(1, 50)) +
+              field("vocab_size", between(2, 99)) + field("num_hidden_layers", layers_) +
               field("max_position_embeddings", 64L) + field("tie_word_embeddings", maybe(2));
       if (c_.model != "qwen2") json += field("head_dim", d);
       if (c_.model == "mistral") json += field("sliding_window", between(1, 12));
@@ -130,13 +130,18 @@ class Draw {
                             .alpha = 4,
                             .dropout = maybe(2) ? 0.25 : 0,
                             .targets = {one_of<std::string>({"all-linear", "attention"})}};
-      if (maybe(4)) s.lora->targets = {gpt2() ? "c_fc" : "down_proj"};
+      if (maybe(3))
+        s.lora->targets = gpt2() ? std::vector<std::string>{one_of<std::string>(
+                                       {"c_fc", "c_attn", "c_proj", "mlp.c_proj"})}
+                                 : std::vector<std::string>{one_of<std::string>(
+                                       {"down_proj", "k_proj", "o_proj", "gate_proj", "up_proj"})};
       if (s.precision != Precision::fp32 && maybe(2))
         s.lora->dtype = s.precision == Precision::fp16_mixed ? DType::fp16 : DType::bf16;
       if (maybe(4)) s.train = patterns(2);
       return;
     }
     if (maybe(2)) s.freeze = patterns(4);
+    if (maybe(9)) s.freeze = {"*"};
     if (maybe(3)) s.train = patterns(3);
   }
 
