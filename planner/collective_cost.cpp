@@ -9,8 +9,8 @@ namespace plimsoll::planner {
 namespace {
 
 // One protocol of rings: seconds to start (baseLat), of a step over each kind of link (hwLat), and
-// the share of the links' rate that is left for data. nccl/src/graph/tuning.cc (2.19), where LL and
-// LL128 exist for small messages; LL128 needs NVLink.
+// the share of the links' rate that is left for data. NVIDIA/nccl @b647562, src/graph/tuning.cc,
+// where LL and LL128 exist for small messages; LL128 needs NVLink.
 struct Protocol {
   double base, nvlink, pcie, network, share;
 };
@@ -80,7 +80,7 @@ Share link_share(const models::Gpu& gpu) {
   if (gpu.name == "mi300x") return {0.698, "published", rings};  // 312.9 of 448 GB/s
   if (gpu.name.starts_with("a100"))  // 235 of 300 GB/s
     return {0.783, "published",
-            "nccl/src/graph/tuning.cc (2.10): bus bandwidth of 8.0 at most 235"};
+            "NVIDIA/nccl @01afd20, src/graph/tuning.cc: at most 235 GB/s on A100"};
   return {0.8, "assumed", "as A100 and H100"};
 }
 
