@@ -46,17 +46,14 @@ std::optional<CachingAllocator::Handle> CachingAllocator::new_segment(std::int64
 
 // cudaFree of every segment that is one free block (release_cached_blocks).
 void CachingAllocator::release_cached_segments() {
-  for (std::set<FreeKey>& pool : free_)
-    for (auto it = pool.begin(); it != pool.end();) {
-      const Block& block = blocks_[static_cast<std::size_t>(it->block)];
-      if (block.previous < 0 && block.next < 0) {
-        reserved_ -= block.size;
-        unused_.push_back(it->block);
-        it = pool.erase(it);
-      } else {
-        ++it;
-      }
-    }
+  for (FreeRow& pool : free_)
+    std::erase_if(pool.keys, [&](const FreeKey& key) {
+      const Block& block = blocks_[static_cast<std::size_t>(key.block)];
+      if (block.previous >= 0 || block.next >= 0) return false;
+      reserved_ -= block.size;
+      unused_.push_back(key.block);
+      return true;
+    });
 }
 
 void CachingAllocator::split(Handle handle, std::int64_t rounded, bool small) {
@@ -84,10 +81,11 @@ std::optional<CachingAllocator::Handle> CachingAllocator::allocate(Bytes request
   const auto pool =
       static_cast<std::uint8_t>(static_cast<std::uint8_t>(stream) * 2 + (small ? 0 : 1));
   Handle handle = -1;
-  const auto fit = free_[pool].lower_bound({rounded, -1, -1});
-  if (fit != free_[pool].end()) {
+  FreeRow& row = free_[pool];
+  const auto fit = row.first_from({rounded, -1, -1});
+  if (fit != row.keys.end()) {
     handle = fit->block;
-    free_[pool].erase(fit);
+    row.keys.erase(fit);
   } else {
     const std::optional<Handle> segment = new_segment(rounded, pool);
     if (!segment) return std::nullopt;

@@ -8,9 +8,9 @@
 // all wholly free segments back to the driver and tries once more.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "models/base/quantity.h"
@@ -47,6 +47,13 @@ class CachingAllocator {
     Handle block;
     auto operator<=>(const FreeKey&) const = default;
   };
+  // Few and short-lived: a sorted row is faster than a tree.
+  struct FreeRow {
+    std::vector<FreeKey> keys;  // ascending
+    auto first_from(const FreeKey& key) { return std::lower_bound(keys.begin(), keys.end(), key); }
+    void insert(const FreeKey& key) { keys.insert(first_from(key), key); }
+    void erase(const FreeKey& key) { keys.erase(first_from(key)); }
+  };
 
   Handle make_block(const Block& block);
   std::optional<Handle> new_segment(std::int64_t rounded, std::uint8_t pool);
@@ -58,7 +65,7 @@ class CachingAllocator {
   std::optional<Bytes> capacity_;
   std::vector<Block> blocks_;
   std::vector<Handle> unused_;  // slots of merged or released blocks
-  std::set<FreeKey> free_[kPools];
+  FreeRow free_[kPools];
   std::int64_t next_address_ = 0;
   std::int64_t allocated_ = 0, peak_allocated_ = 0, reserved_ = 0, peak_reserved_ = 0;
 };

@@ -143,9 +143,8 @@ Reserved allocate(const StackStep& step, const Timeline& timeline, const Peak& p
 }
 
 // Device bytes of a changed question; the allocator is replayed only where the peak alone fits.
-Outcome quick(const Question& question) {
+Outcome quick(const Question& question, const ModelParts& parts) {
   validate(question);
-  const ModelParts parts = model_parts(*question.model, question.strategy);
   StackStep step;
   write_step(question, parts, step);
   PeakFinder finder;
@@ -231,13 +230,15 @@ void add_step(const Question& question, Plan& plan) {
   add_slack(allocator.allocated - peak.bytes, plan);
   plan.ranks = {{0, question.strategy.gpus, 0, plan.peak, plan.at_peak, plan.states}};
   if (!plan.fits && capacity.usable && question.remedies)
-    plan.remedies = find_remedies(question, plan.peak + plan.outside.total(), quick);
+    plan.remedies = find_remedies(
+        question, plan.peak + plan.outside.total(),
+        [](const Question& q) { return quick(q, model_parts(*q.model, q.strategy)); });
 }
 
 }  // namespace
 
-bool fits(const Question& question) {
-  return !capacity_of(question).usable || quick(question).fits;
+bool fits(const Question& question, const ModelParts& parts) {
+  return !capacity_of(question).usable || quick(question, parts).fits;
 }
 
 Plan plan(const Question& question) {

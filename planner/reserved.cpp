@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -17,27 +18,57 @@ using models::TensorDecl;
 
 namespace {
 
-// Lifetimes by the step of their birth and of their death.
-struct Schedule {
-  std::vector<std::vector<std::int32_t>> births, deaths;
+// Lifetimes by the step of their birth, or of their death: one row after another.
+class Schedule {
+ public:
+  Schedule(std::size_t steps, std::size_t lifetimes) : begin_(steps + 1) {
+    all_.reserve(lifetimes);
+  }
+
+  void expect(std::int64_t step) { ++begin_[static_cast<std::size_t>(step) + 1]; }
+  void all_expected() {
+    for (std::size_t s = 1; s < begin_.size(); ++s) begin_[s] += begin_[s - 1];
+    all_.resize(begin_.back());
+    next_ = begin_;
+  }
+  void add(std::int64_t step, std::size_t lifetime) {
+    all_[next_[static_cast<std::size_t>(step)]++] = static_cast<std::int32_t>(lifetime);
+  }
+  std::span<const std::int32_t> at(std::size_t step) const {
+    return {all_.data() + begin_[step], begin_[step + 1] - begin_[step]};
+  }
+
+ private:
+  std::vector<std::size_t> begin_, next_;
+  std::vector<std::int32_t> all_;
 };
 
 class Replay {
  public:
   Replay(const StepProgram& program, const Timeline& timeline, std::optional<Bytes> capacity)
-      : program_(program), timeline_(timeline), allocator_(capacity) {
+      : program_(program),
+        timeline_(timeline),
+        allocator_(capacity),
+        births_(timeline.steps.size(), timeline.lifetimes.size()),
+        deaths_(timeline.steps.size(), timeline.lifetimes.size()) {
     handles_.assign(timeline.lifetimes.size(), -1);
     number_in_model_order();
-    schedule_.births.resize(timeline.steps.size());
-    schedule_.deaths.resize(timeline.steps.size());
-    for (const std::size_t i : order_) {
-      const Lifetime& life = timeline.lifetimes[i];
-      if (decl(life).residency == Residency::persistent || life.birth < 0) continue;
-      schedule_.births[static_cast<std::size_t>(life.birth)].push_back(
-          static_cast<std::int32_t>(i));
-      schedule_.deaths[static_cast<std::size_t>(life.death)].push_back(
-          static_cast<std::int32_t>(i));
-    }
+    const auto each = [&](auto what) {
+      for (const std::size_t i : order_) {
+        const Lifetime& life = timeline.lifetimes[i];
+        if (decl(life).residency != Residency::persistent && life.birth >= 0) what(life, i);
+      }
+    };
+    each([&](const Lifetime& life, std::size_t) {
+      births_.expect(life.birth);
+      deaths_.expect(life.death);
+    });
+    births_.all_expected();
+    deaths_.all_expected();
+    each([&](const Lifetime& life, std::size_t i) {
+      births_.add(life.birth, i);
+      deaths_.add(life.death, i);
+    });
   }
 
   Reserved run() {
@@ -96,14 +127,14 @@ class Replay {
         if (!persistent(true)) return false;
         states = true;
       }
-      for (const std::int32_t i : schedule_.births[s])
+      for (const std::int32_t i : births_.at(s))
         if (!take(static_cast<std::size_t>(i))) return false;
       if (op.scratch > Bytes(0)) {
         const auto handle = allocator_.allocate(op.scratch, models::Stream::compute);
         if (!handle) return false;
         allocator_.free(*handle);
       }
-      for (const std::int32_t i : schedule_.deaths[s])
+      for (const std::int32_t i : deaths_.at(s))
         allocator_.free(handles_[static_cast<std::size_t>(i)]);
     }
     return true;
@@ -112,7 +143,7 @@ class Replay {
   const StepProgram& program_;
   const Timeline& timeline_;
   CachingAllocator allocator_;
-  Schedule schedule_;
+  Schedule births_, deaths_;
   std::vector<CachingAllocator::Handle> handles_;
   std::vector<std::size_t> order_;
 };

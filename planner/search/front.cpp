@@ -109,7 +109,7 @@ class FrontFinder {
         if (!sure(c)) open.push_back(c);
       std::vector<char> fit(open.size());
       for_each(open.size(), scope_.threads, [&](std::size_t k, std::size_t) {
-        fit[k] = fits(scope_, families_[open[k].family].point(open[k].index)) ? 1 : 0;
+        fit[k] = fits(scope_, space_, families_[open[k].family].point(open[k].index)) ? 1 : 0;
       });
       for (std::size_t k = 0; k < open.size(); ++k) {
         sure_.push_back(open[k]);

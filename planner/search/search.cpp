@@ -244,8 +244,8 @@ reports::Plan plan_of(const Scope& scope, const Setting& setting) {
   return plan(question_of(scope, setting));
 }
 
-bool fits(const Scope& scope, const Setting& setting) {
-  return planner::fits(question_of(scope, setting));
+bool fits(const Scope& scope, const Space& space, const Setting& setting) {
+  return planner::fits(question_of(scope, setting), space.parts(setting));
 }
 
 Result search(const Scope& scope, const Control& control) {
