@@ -83,26 +83,50 @@ void StepWriter::partition_step() {
   step.read(single).write(root);
 }
 
+// One fp32 tensor for each trained parameter; one for all of them where only the sum is asked for.
+std::vector<TensorId> StepWriter::fp32_gradients(Category category) {
+  std::vector<TensorId> out;
+  const auto add = [&](models::GroupId group, std::int64_t elements) {
+    out.push_back(b_.tensor_in(group, "fp32_gradients", bytes(elements, engine_.state), category));
+  };
+  if (!rules_.each_parameter) {
+    add(kNoGroup, layout_.total());
+    return out;
+  }
+  const auto all = [&](models::GroupId group, const std::vector<Parameter>& parameters) {
+    for (const Parameter& p : parameters)
+      if (p.trainable) add(group, p.elements);
+  };
+  all(kNoGroup, parts_.embedding);
+  for (const Run& run : runs_)
+    for (std::size_t j = 0; j < run.stride(); ++j) all(run.group, run.layers->layer.parameters);
+  all(kNoGroup, parts_.tail);
+  return out;
+}
+
 // FP16_Optimizer.step: every gradient in fp32, then all of them in one flat tensor.
 void StepWriter::fused_step() {
   const Bytes all = bytes(layout_.total(), engine_.state);
-  const TensorId list = b_.tensor("fp32_gradients", all, Category::temporaries);
+  const std::vector<TensorId> list = fp32_gradients(Category::temporaries);
   const TensorId flat = b_.tensor("grads_groups_flat", all, Category::gradients);
-  b_.op("fp16_optimizer.to_fp32", Phase::optimizer).write(list);
-  b_.op("fp16_optimizer.flatten", Phase::optimizer).read(list).write(flat);
+  auto cast = b_.op("fp16_optimizer.to_fp32", Phase::optimizer);
+  for (const TensorId one : list) cast.write(one);
+  auto flatten = b_.op("fp16_optimizer.flatten", Phase::optimizer);
+  flatten.write(flat);
+  for (const TensorId one : list) flatten.read(one);
   release_gradients(b_.op("fp16_optimizer.zero_grad", Phase::optimizer));
   b_.op("optimizer.step", Phase::optimizer).read(flat);
 }
 
 // FP16_UnfusedOptimizer.step: one fp32 gradient for each parameter.
 void StepWriter::unfused_step() {
-  const Bytes all = bytes(layout_.total(), engine_.state);
-  const TensorId list = b_.tensor("fp32_gradients", all, Category::gradients);
-  const TensorId root = square_root(all);
+  const std::vector<TensorId> list = fp32_gradients(Category::gradients);
+  const TensorId root = square_root(bytes(layout_.total(), engine_.state));
   auto cast = b_.op("fp16_optimizer.to_fp32", Phase::optimizer);
-  cast.write(list);
+  for (const TensorId one : list) cast.write(one);
   auto step = b_.op("optimizer.step", Phase::optimizer);
-  step.read(list).write(root);
+  step.write(root);
+  for (const TensorId one : list) step.read(one);
   release_gradients(step);
 }
 

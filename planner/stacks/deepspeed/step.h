@@ -94,6 +94,7 @@ class StepWriter : public pytorch::StepWriter {
   void release_gradients(OpBuilder op);
   void partition_step(), plain_step(), fused_step(), unfused_step();
   TensorId square_root(Bytes state);
+  std::vector<TensorId> fp32_gradients(Category category);
 
   models::StepProgram& program_;
   Engine engine_;
