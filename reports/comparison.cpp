@@ -153,11 +153,6 @@ class Comparer {
 
   void tensor_by_tensor(const MeasuredRank& rank) {
     for (const RankLedger& seen : rank.ledgers) {
-      if (seen.skipped) {
-        skipped_ = true;
-        continue;
-      }
-      ++ledgers_;
       out_.op_count = std::max(out_.op_count, seen.ledger.ops.size());
       out_.tensor_count = std::max(out_.tensor_count, seen.ledger.tensors.size());
       std::vector<Difference> more = join(rank.rank, *p_.step, seen.ledger);
@@ -198,7 +193,7 @@ class Comparer {
     if (!out_.detailed || out_.ranks.empty()) return;
     const MeasuredRank& rank = measured(out_.ranks[out_.shown].rank);
     for (const RankLedger& seen : rank.ledgers)
-      if (!seen.skipped && out_.tensors.empty()) out_.tensors = tensor_rows(*p_.step, seen.ledger);
+      if (out_.tensors.empty()) out_.tensors = tensor_rows(*p_.step, seen.ledger);
   }
 
   const MeasuredRank& measured(std::int64_t rank) const {
@@ -211,7 +206,6 @@ class Comparer {
   }
 
   void memory_level() {
-    if (skipped_) out_.notes.push_back("steps that an overflow cut short are not compared");
     if (p_.exact()) {
       const bool equal = out_.differences.empty();
       const bool any = std::ranges::any_of(
@@ -219,10 +213,7 @@ class Comparer {
       if (!out_.detailed) without_detail();
       if (equal && !any && !out_.detailed) return;
       out_.memory.verdict = equal ? Verdict::exact : Verdict::differs;
-      if (out_.detailed && ledgers_ == 0) {
-        out_.memory.verdict = Verdict::differs;
-        out_.memory.text = "no step without an overflow was measured";
-      } else if (!equal) {
+      if (!equal) {
         out_.memory.text = fmt::format(
             "{} differences", grouped(Count(static_cast<std::int64_t>(out_.differences.size()))));
       } else if (out_.detailed) {
@@ -342,8 +333,6 @@ class Comparer {
   const Measurement& m_;
   double tolerance_;
   Comparison out_;
-  std::size_t ledgers_ = 0;
-  bool skipped_ = false;
 };
 }  // namespace
 

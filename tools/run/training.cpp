@@ -67,12 +67,12 @@ class Training {
         batches_(*tokens_, {.ranks = job.workload.strategy.gpus,
                             .micro_batches = job.workload.batch.grad_accum,
                             .sequences = job.workload.batch.micro_batch,
-                            .length = job.workload.batch.seq_len}) {
-    progress.note(fmt::format("weights: {}; data: {}", weights_.origin(), tokens_->origin()));
-  }
+                            .length = job.workload.batch.seq_len}) {}
 
   // On every rank.
   void run(Communicator& world) {
+    if (world.rank() == 0)
+      progress_.note(fmt::format("weights: {}; data: {}", weights_.origin(), tokens_->origin()));
     runtime::Trainer trainer(job_.model, *job_.model.numerics, trainer_options(),
                              runtime::host_device(), world);
     trainer.load([&](const runtime::ModelParameter& parameter, std::int64_t first,
