@@ -167,7 +167,8 @@ class Comparer {
     std::vector<bool> seen(static_cast<std::size_t>(p_.ranks));
     std::int64_t there = 0;
     for (const MeasuredRank& rank : m_.ranks) {
-      if (rank.rank < p_.ranks) seen[static_cast<std::size_t>(rank.rank)] = true;
+      if (rank.rank >= p_.ranks) continue;
+      seen[static_cast<std::size_t>(rank.rank)] = true;
       ++there;
     }
     if (there == p_.ranks) return;
