@@ -8,7 +8,7 @@ namespace plimsoll::planner::search {
 std::optional<Found> best_of(const Scope& scope, const Control& control) {
   try {
     Result result = search(scope, {.stop = control.stop});
-    if (result.ranked.empty()) return std::nullopt;
+    if (result.ranked.empty() || result.stopped) return std::nullopt;
     return std::move(result.ranked.front());
   } catch (const Error&) {
     return std::nullopt;  // a change that the model or the stack does not take

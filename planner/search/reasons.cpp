@@ -55,7 +55,7 @@ class Reasons {
   std::vector<std::vector<std::string>> all() {
     for (std::size_t i = 0; i < ranked_.size(); ++i) {
       out_.emplace_back();
-      if (i == 0) ladder(ranked_[0]);
+      if (i == 0 && !stopped()) ladder(ranked_[0]);
       limit(ranked_[i]);
       larger_batch(ranked_[i]);
       if (i + 1 < ranked_.size()) against(ranked_[i], ranked_[i + 1], i + 2);
@@ -65,6 +65,7 @@ class Reasons {
   }
 
  private:
+  bool stopped() const { return control_.stop != nullptr && *control_.stop; }
   void say(std::string text) { out_.back().push_back(std::move(text)); }
 
   // The space of the winner's stack, GPUs and concession, with one axis held.
@@ -98,6 +99,7 @@ class Reasons {
         say(name + " fits and is no better.");
       return true;
     }
+    if (stopped()) return false;  // then nothing found says nothing
     const std::optional<Found> near = closest(scope);
     if (near && space_.usable())
       say(fmt::format("{} does not fit: at least {} of {}.", name,

@@ -166,9 +166,13 @@ TEST_CASE("a search that is stopped gives the best so far") {
                           CHECK(progress.points >= progress.evaluated);
                           stop = true;
                         }};
-  const Result result = search::search(scope_of(model, "4090", 8, 2048), control);
+  const Scope scope = scope_of(model, "4090", 8, 2048);
+  const Result result = search::search(scope, control);
   CHECK(result.stopped);
   CHECK(rounds == 1);
   REQUIRE(!result.ranked.empty());
   for (const Found& found : result.ranked) CHECK(found.plan.fits);
+  // What was not looked at is not said to be impossible.
+  for (const std::vector<std::string>& why : reasons(scope, result.ranked, control))
+    CHECK(!has(why, "does not fit"));
 }
