@@ -119,6 +119,29 @@ TEST_CASE("SGD has the host's bits, with and without momentum, and skips an over
       }
 }
 
+// 132 · 16 blocks of 256 threads with eight elements each are 4325376: the first threads come round
+// again, and where operands are misaligned all of them do, eight times.
+TEST_CASE("a tensor larger than a grid is gone through to its end") {
+  const std::int64_t n = 132 * 16 * 256 * 8 + 4099;
+  const Twins t =
+      twins({drawn({n}, DType::bf16, 6), drawn({n}, DType::fp32, 9), Tensor({n}, DType::fp16)},
+            [](const KernelTable& k, const Views& v) {
+              k.cast(v[1], v[2]);
+              k.sgd({.weight = v[0],
+                     .master = {},
+                     .first_moment = {},
+                     .second_moment = {},
+                     .gradient = v[1],
+                     .factor = {},
+                     .overflow = {},
+                     .first_element = 0,
+                     .key = {1, 2, 3}},
+                    {.learning_rate = 0.1f});
+            });
+  CHECK(t.cuda[0] == t.host[0]);
+  CHECK(t.cuda[2] == t.host[2]);
+}
+
 // A piece that begins inside a chunk and ends inside another one goes on from the sums it finds.
 TEST_CASE("sums of squares have the host's bits wherever a tensor is cut") {
   for (const DType dtype : kStorage)
