@@ -119,7 +119,7 @@ RankMeasured measured(const Case& c, runtime::comm::Communicator& world,
   runtime::TrainerOptions options{.strategy = c.strategy, .batch = c.batch};
   options.deterministic = c.deterministic;
   options.optimizer.kind = c.strategy.optimizer;
-  options.memory.poison = true;
+  options.memory.poison = c.poison;
   options.loss_scaler.initial = 1024;
   runtime::Trainer trainer(model, numerics_of(model), options, runtime::host_device(), world);
   const AtEnd at_end{done};

@@ -19,6 +19,7 @@ struct Case {
   models::Batch batch;
   bool deterministic = false;
   bool staged = false;  // planned for a communicator that receives into a block of its own
+  bool poison = true;
   int steps = 1;
 };
 std::string text(const Case& c);  // one line, to say which case failed

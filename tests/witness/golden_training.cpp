@@ -87,18 +87,22 @@ Training Golden::training(const models::Strategy& strategy, Split split) const {
 Training Golden::training_on_text(const models::Strategy& strategy, Split split) const {
   Training training = base(strategy, split);
   training.optimizer.max_norm = 0;  // torch.optim.AdamW's defaults besides
+  training.tokens = shipped_text_tokens(training);
+  return training;
+}
+
+RankTokens shipped_text_tokens(const Training& training) {
   const std::shared_ptr<runtime::io::TokenSource> text =
-      runtime::io::shipped_tokens(model.decoder->vocab);
+      runtime::io::shipped_tokens(training.model.decoder->vocab);
   const auto batches = std::make_shared<runtime::io::Batches>(
-      *text, runtime::io::BatchShape{.ranks = strategy.gpus,
+      *text, runtime::io::BatchShape{.ranks = training.strategy.gpus,
                                      .micro_batches = training.batch.grad_accum,
                                      .sequences = training.batch.micro_batch,
                                      .length = training.batch.seq_len});
-  training.tokens = [text, batches](std::int64_t step, std::int64_t micro, std::int64_t rank,
-                                    std::span<std::int32_t> ids, std::span<std::int32_t> targets) {
+  return [text, batches](std::int64_t step, std::int64_t micro, std::int64_t rank,
+                         std::span<std::int32_t> ids, std::span<std::int32_t> targets) {
     batches->fill(step, micro, rank, ids, targets);
   };
-  return training;
 }
 
 }  // namespace plimsoll::witness

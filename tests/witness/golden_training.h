@@ -13,6 +13,9 @@ struct Split {
   std::int64_t micro_batch = 2, grad_accum = 1;
 };
 
+// Bytes of the shipped text as ids, for the ranks and the batch of `training`.
+RankTokens shipped_text_tokens(const Training& training);
+
 // A golden model, with a golden adapter where there is one.
 struct Golden {
   explicit Golden(const char* model, const char* adapter = nullptr);

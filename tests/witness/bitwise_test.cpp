@@ -1,0 +1,165 @@
+// What may not change a single bit of a training run, and a ledger.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "tests/witness/case.h"
+
+namespace plimsoll::witness {
+namespace {
+
+using models::Precision;
+using models::Recompute;
+using models::RecomputeKind;
+
+constexpr Precision kPrecisions[] = {Precision::fp32, Precision::bf16_mixed, Precision::fp16_mixed,
+                                     Precision::bf16};
+
+Case base(const char* model, Precision precision, std::int64_t ranks, int zero) {
+  Case c;
+  c.model = model;
+  c.strategy.stack = models::Stack::plimsoll;
+  c.strategy.device = models::Device::cpu;
+  c.strategy.precision = precision;
+  c.strategy.gpus = ranks;
+  c.strategy.data.zero = zero;
+  c.strategy.data.bucket_cap = Bytes(3000);  // several messages in a unit
+  c.batch = {.seq_len = 10, .micro_batch = 1};
+  c.deterministic = true;
+  c.steps = 3;
+  return c;
+}
+
+models::Lora lora(double dropout = 0) {
+  return {.rank = 3, .alpha = 6, .dropout = dropout, .targets = {"all-linear"}};
+}
+
+// What differs first of losses, norms, overflows and weights; all ranks say the same of a step.
+std::string difference(const Measured& a, const Measured& b) {
+  for (std::size_t rank = 0; rank < b.ranks.size(); ++rank)
+    for (std::size_t i = 0; i < b.ranks[rank].size(); ++i) {
+      const runtime::StepResult &x = a.ranks[0][i], &y = b.ranks[rank][i];
+      const std::string where =
+          " of step " + std::to_string(i) + " on rank " + std::to_string(rank) + ": ";
+      const auto differ = [&](const char* what, double p, double q) {
+        return what + where + std::to_string(p) + " and " + std::to_string(q);
+      };
+      if (x.loss != y.loss) return differ("loss", x.loss, y.loss);
+      if (x.grad_norm != y.grad_norm) return differ("norm", x.grad_norm, y.grad_norm);
+      if (x.skipped != y.skipped) return differ("overflow", x.skipped, y.skipped);
+    }
+  if (a.parameters.size() != b.parameters.size()) return "as many parameters";
+  for (std::size_t i = 0; i < a.parameters.size(); ++i)
+    if (a.parameters[i] != b.parameters[i]) return "weights of parameter " + std::to_string(i);
+  return "";
+}
+
+void check_same(const Measured& reference, const Case& c) {
+  CAPTURE(text(c));
+  CHECK(difference(reference, measured(c)) == "");
+}
+
+void check_stages(Case c) {
+  c.strategy.data.zero = 0;
+  const Measured ddp = measured(c);
+  for (const int zero : {1, 2, 3}) {
+    c.strategy.data.zero = zero;
+    check_same(ddp, c);
+  }
+}
+
+// Of the tensor, the smallest possible: the comparison itself can fail.
+TEST_CASE("another bit is another run") {
+  Case c = base("llama", Precision::fp32, 2, 0);
+  const Measured one = measured(c);
+  Measured other = one;
+  CHECK(difference(one, other) == "");
+  other.parameters[3][1] = std::nextafter(other.parameters[3][1], 9.f);
+  CHECK(difference(one, other) == "weights of parameter 3");
+  other = one;
+  other.ranks[1][2].loss = std::nextafter(other.ranks[1][2].loss, 9);
+  CHECK(difference(one, other).starts_with("loss of step 2 on rank 1"));
+  c.strategy.attention = models::Attention::eager;  // adds in another order
+  CHECK(difference(one, measured(c)) != "");
+}
+
+TEST_CASE("DDP, ZeRO-1, 2 and 3 of equally many ranks are the same run bit for bit") {
+  for (const Precision precision : kPrecisions)
+    for (const std::int64_t ranks : {2, 3, 4, 8})
+      for (const std::int64_t accum : {1, 3}) {
+        Case c = base(accum == 1 ? "llama" : "gpt2-dropout", precision, ranks, 0);
+        c.poison = ranks < 4;  // 16 MiB of workspace for each rank take their time
+        c.batch.grad_accum = accum;
+        check_stages(c);
+        c.model = accum == 1 ? "gpt2" : "qwen3";
+        c.strategy.lora = lora(accum == 1 ? 0 : 0.25);
+        check_stages(c);
+      }
+}
+
+TEST_CASE("the same of a subset of the parameters, chunks of the loss, and SGD") {
+  for (const std::int64_t ranks : {2, 3}) {
+    Case c = base("qwen3", Precision::bf16_mixed, ranks, 0);
+    c.strategy.train = {"*norm*", "*layers.2.mlp*"};
+    check_stages(c);
+    c.strategy.train.clear();
+    c.strategy.loss = models::Loss::chunked;
+    c.strategy.optimizer = models::Optimizer::momentum;
+    check_stages(c);
+    c.strategy.loss = models::Loss::fused;
+    c.strategy.optimizer = models::Optimizer::sgd;
+    c.strategy.data.shard_group = 0;
+    check_stages(c);
+  }
+}
+
+TEST_CASE("recomputation changes no bit, dropout included") {
+  for (const Precision precision : kPrecisions)
+    for (const char* model : {"llama", "gpt2-dropout", "qwen3"})
+      for (const int zero : {0, 3}) {
+        Case c = base(model, precision, 2, zero);
+        if (model == std::string("qwen3")) c.strategy.lora = lora(0.25);
+        c.batch.grad_accum = 2;
+        const Measured plain = measured(c);
+        for (const Recompute recompute :
+             {Recompute{RecomputeKind::selective}, Recompute{RecomputeKind::full},
+              Recompute{RecomputeKind::every, 2}, Recompute{RecomputeKind::sqrt}}) {
+          c.strategy.recompute = recompute;
+          check_same(plain, c);
+        }
+      }
+}
+
+TEST_CASE("a run that is repeated is the same bit for bit, deterministic or not") {
+  for (const Precision precision : kPrecisions)
+    for (const bool deterministic : {false, true})
+      for (const int zero : {0, 1, 2, 3}) {
+        Case c = base("gpt2-dropout", precision, 3, zero);
+        c.deterministic = deterministic;
+        c.batch.grad_accum = 2;
+        check_same(measured(c), c);
+      }
+}
+
+// Also what the first step finds is what every other finds: nothing is allocated once and late.
+TEST_CASE("the ledger of every step is the first one's, on every rank") {
+  for (const char* model : {"llama", "gpt2-dropout", "qwen3"})
+    for (const std::int64_t ranks : {1, 2, 3})
+      for (const int zero : {0, 1, 2, 3})
+        for (const bool deterministic : {false, true}) {
+          Case c = base(model, Precision::fp16_mixed, ranks, zero);
+          if (ranks == 3) c.strategy.lora = lora(0.25);
+          if (ranks == 2) c.strategy.recompute.kind = RecomputeKind::full;
+          c.deterministic = deterministic;
+          c.batch.grad_accum = 2;
+          c.steps = 5;
+          CAPTURE(text(c));
+          const Measured run = measured(c);
+          for (const auto& steps : run.ranks)
+            for (const runtime::StepResult& step : steps)
+              CHECK(step.memory == run.ranks[0][0].memory);
+        }
+}
+
+}  // namespace
+}  // namespace plimsoll::witness
