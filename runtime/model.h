@@ -50,6 +50,11 @@ class Model {
   // Logits alone; all ranks call it together, between steps.
   Tensor logits(ConstTensorView ids);
 
+  // Where a layer's parameters are: shapes and slots, and the unit that stores them.
+  std::span<const LayerLayout> layers() const { return layout_.layers; }
+  shard::Unit& layer_unit(std::size_t layer) { return *layer_units_[layer]; }
+  Worker& worker() { return worker_; }
+
   // In forward order, those with something trained.
   std::span<shard::Unit* const> trained_units() const { return trained_; }
 

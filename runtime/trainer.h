@@ -61,6 +61,9 @@ class Trainer {
   Model& model() { return *model_; }
   const Worker& worker() const { return *worker_; }
   std::int64_t steps_taken() const { return taken_; }
+  // Optimizer states that were loaded have made so many steps (bias correction).
+  void set_steps_taken(std::int64_t steps) { taken_ = steps; }
+  const models::Strategy& strategy() const { return options_.strategy; }
 
  private:
   struct HostBatch {

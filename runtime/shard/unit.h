@@ -48,10 +48,15 @@ class Unit final : public ParameterStore {
   // Before the first step: parameters, masters, moments (which are set to 0).
   void allocate();
   // Weights, and masters from the unrounded values; or another state, for a training checkpoint.
-  void load(const Reader& read, State state = State::weights);
+  // Of one part, or of all.
+  void load(const Reader& read, State state = State::weights, std::optional<Part> part = {});
   // Whole, for each parameter; empty where it has no such state. All ranks of the sharding group
   // call it, between steps (State::gradients: before `step`). Stage 3 gathers into a temporary.
-  std::vector<std::vector<float>> whole(State state);
+  std::vector<std::vector<float>> whole(State state, std::optional<Part> part = {});
+  // What this rank stores, between steps: of a part (flat), and of a parameter the elements from
+  // `first` on (none: no element of it). None where there is no such state.
+  TensorView stored_part(State state, Part part);
+  TensorView stored_piece(State state, std::size_t index, std::int64_t& first);
 
   // Stage 3. `value` waits for a gather that was started.
   bool gathers() const { return group_.sharding.stage == 3; }

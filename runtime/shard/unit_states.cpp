@@ -68,12 +68,21 @@ void Unit::store(State state, std::size_t index, std::int64_t first,
                  to);
 }
 
-void Unit::load(const Reader& read, State state) {
+TensorView Unit::stored_part(State state, Part part) {
+  return stored(state)->part(part);
+}
+
+TensorView Unit::stored_piece(State state, std::size_t index, std::int64_t& first) {
+  return part_of_parameter(state, index, 0, layout_.places.at(index).shape.elements(), first);
+}
+
+void Unit::load(const Reader& read, State state, std::optional<Part> part) {
   check(state != State::gradients && stored(State::weights), ErrorKind::internal,
         "states are loaded when they are allocated");
   std::vector<float> values;
   for (std::size_t i = 0; i < layout_.places.size(); ++i) {
-    if (!stored(state)->part(layout_.places[i].part)) continue;
+    const Part of = layout_.places[i].part;
+    if (!stored(state)->part(of) || of != part.value_or(of)) continue;
     // The weights' share of a rank holds the masters' share, under every stage.
     Overlap here{0, layout_.places[i].shape.elements(), 0};
     if (is_piece(state)) here = layout_.in_piece(i, shard());
@@ -87,15 +96,18 @@ void Unit::load(const Reader& read, State state) {
   }
 }
 
-std::vector<std::vector<float>> Unit::whole(State state) {
+std::vector<std::vector<float>> Unit::whole(State state, std::optional<Part> part) {
   FlatTensor* source = stored(state);
   FlatTensor gathered;
   // Stage 1 sums in place: only this rank's piece of the whole gradients is the sum.
   const bool gathers = is_piece(state) || (state == State::gradients && shards_states());
   if (gathers && *source) {
-    gathered = make(names_.gathered, Category::parameters, state, Holds::whole);
+    FlatTensor::Sizes wanted = sizes(state, Holds::whole);
+    for (const Part p : kAllParts)
+      if (p != part.value_or(p)) wanted[static_cast<std::size_t>(p)].elements = 0;
+    gathered = FlatTensor(worker_, prefix_ + names_.gathered, Category::parameters, wanted);
     for (const Part p : kAllParts) {
-      if (!source->part(p)) continue;
+      if (!gathered.part(p)) continue;
       group_.shards->all_gather(is_piece(state) ? source->part(p) : own(*source, p),
                                 gathered.part(p));
     }
@@ -105,7 +117,7 @@ std::vector<std::vector<float>> Unit::whole(State state) {
   for (const Place& place : layout_.places) {
     values.emplace_back();
     const TensorView flat = source->part(place.part);
-    if (!flat) continue;
+    if (!flat || place.part != part.value_or(place.part)) continue;
     values.back().resize(static_cast<std::size_t>(place.shape.elements()));
     read_values(worker_.device, slice(flat, place.first, place.shape.elements()), values.back());
   }

@@ -1,0 +1,217 @@
+#include "runtime/adapters.h"
+
+#include <algorithm>
+
+#include "runtime/modules/linear.h"
+#include "runtime/shard/host_copy.h"
+
+namespace plimsoll::runtime {
+
+namespace {
+
+using shard::Part;
+using shard::State;
+using shard::Unit;
+
+// Rows of W that one product makes. Counted from W's first row, so that a rank with a piece of W
+// multiplies in the same shapes as one with all of it, and a library's sums have the same order.
+constexpr std::int64_t kMergeRows = 64;
+
+constexpr State kStates[] = {State::weights, State::masters, State::first_moment,
+                             State::second_moment};
+
+Bytes bytes_of(ConstTensorView view) {
+  return storage(Count(view.elements()), view.dtype);
+}
+
+std::vector<std::byte> copied_out(Device& device, TensorView view) {
+  std::vector<std::byte> bytes;
+  if (!view) return bytes;
+  bytes.resize(static_cast<std::size_t>(bytes_of(view).value()));
+  device.copy_out(bytes.data(), view.data, bytes_of(view));
+  return bytes;
+}
+
+void copy_in(Device& device, const std::vector<std::byte>& bytes, TensorView view) {
+  const Bytes size = view ? bytes_of(view) : Bytes(0);
+  check(size.value() == static_cast<std::int64_t>(bytes.size()), ErrorKind::internal,
+        "adapters of another model or sharding");
+  if (view) device.copy_in(view.data, bytes.data(), size);
+}
+
+// [rows, columns] as [columns, rows].
+std::vector<float> transposed(const std::vector<float>& x, std::int64_t columns) {
+  const auto width = static_cast<std::size_t>(columns), rows = x.size() / width;
+  std::vector<float> out(x.size());
+  for (std::size_t r = 0; r < rows; ++r)
+    for (std::size_t c = 0; c < width; ++c) out[c * rows + r] = x[r * width + c];
+  return out;
+}
+
+Tensor temporary(Worker& worker, const char* name, Extents shape) {
+  return worker.memory.allocate(name, Category::temporaries, DType::fp32, shape);
+}
+
+Tensor uploaded(Worker& worker, const char* name, Extents shape, const std::vector<float>& values) {
+  Tensor tensor = temporary(worker, name, shape);
+  shard::write_values(worker.device, values, tensor.view());
+  return tensor;
+}
+
+}  // namespace
+
+Adapters::Adapters(Trainer& trainer) : trainer_(trainer) {
+  const auto& lora = trainer.strategy().lora;
+  check(lora.has_value(), ErrorKind::bad_input, "there are no adapters: --lora-rank makes some");
+  alpha_ = lora->alpha;
+  const auto layers = trainer.model().layers();
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const LayerSlots& s = layers[i].slots;
+    for (const LinearSlots& linear : {s.q, s.k, s.v, s.o, s.gate, s.up, s.down})
+      if (linear.lora_a)
+        sites_.push_back({i, *linear.weight, *linear.lora_a, *linear.lora_b, linear.transposed});
+  }
+}
+
+void Adapters::expect_unmerged(const char* what) const {
+  check(!merged(), ErrorKind::bad_input,
+        [&] { return std::string(what) + ": the adapters are merged; unmerge them first"; });
+}
+
+// Merging -----------------------------------------------------------------------------------------
+
+void Adapters::merge() {
+  expect_unmerged("merge");
+  Model& model = trainer_.model();
+  Device& device = model.worker().device;
+  for (const Site& site : sites_) {
+    std::int64_t first = 0;
+    const TensorView masters =
+        model.layer_unit(site.layer).stored_piece(State::masters, site.weight, first);
+    const ModelParameter& weight = model.layers()[site.layer].parameters[site.weight];
+    check(!masters, ErrorKind::unsupported, [&] {
+      return "merge: " + weight.name + " is trained itself (--train), in masters of its own";
+    });
+  }
+  unmerged_ = save();
+  std::vector<std::vector<float>> adapters;
+  for (std::size_t i = 0; i < sites_.size(); ++i) {
+    const Site& site = sites_[i];
+    Unit& unit = model.layer_unit(site.layer);
+    std::int64_t first = 0;
+    bases_.push_back(copied_out(device, unit.stored_piece(State::weights, site.weight, first)));
+    if (i == 0 || sites_[i - 1].layer != site.layer)
+      adapters = unit.whole(State::weights, Part::adapters);
+    merge(site, adapters);
+    for (const State state : {State::weights, State::masters})
+      if (const TensorView b = unit.stored_piece(state, site.b, first))
+        device.fill_bytes(b.data, 0, bytes_of(b));
+  }
+}
+
+// This rank's elements of W, block of rows by block of rows. Where a block is not all here, the
+// rest of its buffer is never read.
+void Adapters::merge(const Site& site, const std::vector<std::vector<float>>& adapters) {
+  Model& model = trainer_.model();
+  Worker& worker = model.worker();
+  std::int64_t first = 0;
+  const TensorView piece =
+      model.layer_unit(site.layer).stored_piece(State::weights, site.weight, first);
+  if (!piece) return;
+  const auto& parameters = model.layers()[site.layer].parameters;
+  const Extents shape = parameters[site.weight].shape;
+  const std::int64_t rows = shape[0], width = shape[1], rank = parameters[site.a].shape[0];
+  const std::vector<float>&a = adapters[site.a], &b = adapters[site.b];
+  // W's rows are B · A's, or Aᵀ · Bᵀ's.
+  const Tensor left =
+      uploaded(worker, "adapters.left", {rows, rank}, site.transposed ? transposed(a, rows) : b);
+  const Tensor right =
+      uploaded(worker, "adapters.right", {rank, width}, site.transposed ? transposed(b, rank) : a);
+  Tensor sum = temporary(worker, "adapters.sum", {std::min(rows, kMergeRows), width});
+  const kernels::LinearOptions options{
+      .transposed = true,
+      .accumulate = true,
+      .scale = static_cast<float>(alpha_ / static_cast<double>(rank))};
+  const std::int64_t end = first + piece.elements();
+  for (std::int64_t row = first / width / kMergeRows * kMergeRows; row * width < end;
+       row += kMergeRows) {
+    const std::int64_t count = std::min(kMergeRows, rows - row);
+    const std::int64_t from = std::max(first, row * width);
+    const std::int64_t elements = std::min(end, (row + count) * width) - from;
+    const TensorView here = comm::slice(piece, from - first, elements);
+    const TensorView part =
+        comm::slice(sum.rows_of(width).as({sum.view().elements()}), from - row * width, elements);
+    worker.kernels.cast(here, part);
+    worker.kernels.linear_forward(left.view().rows(row, count), right.view(), {}, options,
+                                  sum.view().rows(0, count), product_panels(worker));
+    worker.kernels.cast(part, here);
+  }
+}
+
+void Adapters::unmerge() {
+  check(merged(), ErrorKind::bad_input, "unmerge: the adapters are not merged");
+  check(trainer_.steps_taken() == unmerged_.steps, ErrorKind::bad_input,
+        "unmerge: steps have been taken since the merge, and would be lost");
+  Model& model = trainer_.model();
+  for (std::size_t i = 0; i < sites_.size(); ++i) {
+    std::int64_t first = 0;
+    copy_in(
+        model.worker().device, bases_[i],
+        model.layer_unit(sites_[i].layer).stored_piece(State::weights, sites_[i].weight, first));
+  }
+  restore(unmerged_);
+  bases_.clear();
+  unmerged_ = {};
+}
+
+// Tasks -------------------------------------------------------------------------------------------
+
+template <class Visit>
+void Adapters::each_state(Visit visit) const {
+  Model& model = trainer_.model();
+  for (std::size_t i = 0; i < model.layers().size(); ++i)
+    for (const State state : kStates) visit(model.layer_unit(i).stored_part(state, Part::adapters));
+}
+
+AdapterTask Adapters::save() const {
+  expect_unmerged("save");
+  AdapterTask task;
+  each_state([&](TensorView part) {
+    task.states.push_back(copied_out(trainer_.model().worker().device, part));
+  });
+  task.steps = trainer_.steps_taken();
+  return task;
+}
+
+void Adapters::restore(const AdapterTask& task) {
+  std::size_t i = 0;
+  each_state([&](TensorView part) {
+    check(i < task.states.size(), ErrorKind::internal, "adapters of another model");
+    copy_in(trainer_.model().worker().device, task.states[i++], part);
+  });
+  trainer_.set_steps_taken(task.steps);
+}
+
+AdapterTask Adapters::swap(const AdapterTask& next) {
+  AdapterTask task = save();
+  restore(next);
+  return task;
+}
+
+void Adapters::load(const ReadParameter& read) {
+  expect_unmerged("load");
+  Model& model = trainer_.model();
+  for (std::size_t i = 0; i < model.layers().size(); ++i) {
+    const auto& parameters = model.layers()[i].parameters;
+    Unit& unit = model.layer_unit(i);
+    unit.load([&](std::size_t index, std::int64_t first,
+                  std::span<float> to) { read(parameters[index], first, to); },
+              State::weights, Part::adapters);
+    for (const State state : {State::first_moment, State::second_moment})
+      if (const TensorView moments = unit.stored_part(state, Part::adapters))
+        model.worker().device.fill_bytes(moments.data, 0, bytes_of(moments));
+  }
+  trainer_.set_steps_taken(0);
+}
+
+}  // namespace plimsoll::runtime
