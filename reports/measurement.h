@@ -44,6 +44,12 @@ struct Environment {
   std::vector<std::pair<std::string, std::string>> versions, variables;  // sorted
 };
 
+// Medians of what a GPU's driver said between steps.
+struct Clocks {
+  std::int64_t samples = 0;
+  std::optional<double> sm_mhz, memory_mhz, power_watts, temperature_celsius;
+};
+
 struct Failure {
   std::string kind, message;
   std::optional<std::int64_t> step;
@@ -65,6 +71,7 @@ struct Measurement {
   std::optional<double> step_seconds;  // median of the timed steps
   std::optional<double> tokens_per_step, model_flops_per_step;  // of all ranks
   std::optional<double> peak_flops;  // of one device
+  std::optional<Clocks> clocks;
 };
 
 // One element of "ranks".

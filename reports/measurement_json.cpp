@@ -45,6 +45,18 @@ void write_error(JsonWriter& json, const std::optional<Failure>& error) {
   json.end_object();
 }
 
+void write_clocks(JsonWriter& json, const std::optional<Clocks>& clocks) {
+  json.key("clocks");
+  if (!clocks) return json.value(nullptr);
+  json.begin_object(Layout::line);
+  json.member("samples", clocks->samples);
+  json.member("sm_clock_mhz", clocks->sm_mhz);
+  json.member("memory_clock_mhz", clocks->memory_mhz);
+  json.member("power_watts", clocks->power_watts);
+  json.member("temperature_c", clocks->temperature_celsius);
+  json.end_object();
+}
+
 void write_ledger(JsonWriter& json, const RankLedger& seen) {
   json.begin_object();
   json.key("steps");
@@ -195,7 +207,7 @@ void write_measurement(JsonWriter& json, const Measurement& m, const Tool& tool,
   json.end_array();
   write_steps(json, m.steps);
   write_time(json, m);
-  json.member("clocks", nullptr);
+  write_clocks(json, m.clocks);
   json.key("comparison");
   if (comparison == nullptr) {
     json.value(nullptr);

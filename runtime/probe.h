@@ -29,5 +29,6 @@ struct GpuReading {
 // Of `cuda_device(index)`. Error{device}.
 GpuFacts gpu_facts(int index);
 GpuReading read_gpu(int index);
+int this_gpu();  // of the calling thread
 
 }  // namespace plimsoll::runtime

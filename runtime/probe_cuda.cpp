@@ -124,6 +124,12 @@ GpuFacts gpu_facts(int index) {
   return facts;
 }
 
+int this_gpu() {
+  int index = 0;
+  expect(cudaGetDevice(&index), "the GPU");
+  return index;
+}
+
 GpuReading read_gpu(int index) {
   int before = 0;
   expect(cudaGetDevice(&before), "the GPU");

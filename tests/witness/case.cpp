@@ -17,6 +17,19 @@ namespace plimsoll::witness {
 
 namespace {
 
+runtime::Device* chosen = nullptr;
+
+runtime::Device& device() {
+  return chosen != nullptr ? *chosen : runtime::host_device();
+}
+
+// A plan is for the device on which it runs: workspaces differ.
+models::Strategy strategy_of(const Case& c) {
+  models::Strategy strategy = c.strategy;
+  if (chosen != nullptr) strategy.device = chosen->kind();
+  return strategy;
+}
+
 // Head dimension 8, three layers, sizes that no number of ranks divides.
 const std::map<std::string, std::string> kConfigs{
     {"gpt2",
@@ -75,6 +88,10 @@ models::Numerics numerics_of(const models::ModelSpec& model) {
 
 }  // namespace
 
+void run_on(runtime::Device& device) {
+  chosen = &device;
+}
+
 std::string tiny_config(const std::string& model) {
   return kConfigs.at(model);
 }
@@ -116,12 +133,12 @@ std::string text(const Case& c) {
 RankMeasured measured(const Case& c, runtime::comm::Communicator& world,
                       const std::function<void()>& done) {
   const models::ModelSpec model = model_of(c);
-  runtime::TrainerOptions options{.strategy = c.strategy, .batch = c.batch};
+  runtime::TrainerOptions options{.strategy = strategy_of(c), .batch = c.batch};
   options.deterministic = c.deterministic;
   options.optimizer.kind = c.strategy.optimizer;
   options.memory.poison = c.poison;
   options.loss_scaler.initial = 1024;
-  runtime::Trainer trainer(model, numerics_of(model), options, runtime::host_device(), world);
+  runtime::Trainer trainer(model, numerics_of(model), options, device(), world);
   const AtEnd at_end{done};
   trainer.load(read_parameter);
   const runtime::Tokens tokens = [&](std::int64_t step, std::int64_t micro,
@@ -153,19 +170,23 @@ Measured measured(const Case& c, const std::function<void()>& done) {
   Measured out;
   out.ranks.resize(ranks);
   out.reserved.resize(ranks);
-  runtime::comm::run_ranks(static_cast<int>(ranks), [&](runtime::comm::Communicator& world) {
-    const auto rank = static_cast<std::size_t>(world.rank());
-    RankMeasured one = measured(c, world, done);
-    out.ranks[rank] = std::move(one.steps);
-    out.reserved[rank] = one.reserved;
-    if (rank == 0) out.parameters = std::move(one.parameters);
-  });
+  namespace comm = runtime::comm;
+  const bool on_gpu = device().kind() == models::Device::cuda;
+  comm::run_ranks(static_cast<int>(ranks),
+                  [&](comm::Communicator& world) {
+                    const auto rank = static_cast<std::size_t>(world.rank());
+                    RankMeasured one = measured(c, world, done);
+                    out.ranks[rank] = std::move(one.steps);
+                    out.reserved[rank] = one.reserved;
+                    if (rank == 0) out.parameters = std::move(one.parameters);
+                  },
+                  {.buffers = on_gpu ? &comm::cuda_buffers() : &comm::host_buffers()});
   return out;
 }
 
 Predicted predicted(const Case& c, std::int64_t granularity) {
   const models::ModelSpec model = model_of(c);
-  models::Strategy strategy = c.strategy;
+  models::Strategy strategy = strategy_of(c);
   const planner::ModelParts parts = planner::model_parts(model, strategy);
   Predicted out;
   planner::own::StepWriter writer(

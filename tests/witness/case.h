@@ -26,6 +26,9 @@ std::string text(const Case& c);  // one line, to say which case failed
 
 std::string tiny_config(const std::string& model);
 
+// Where workloads are planned for and run: the host, or `device`, which must outlive all of them.
+void run_on(runtime::Device& device);
+
 // What every rank measured, and what the ranks' parameters are after the last step (rank 0's).
 struct Measured {
   std::vector<std::vector<runtime::StepResult>> ranks;  // [rank][step]

@@ -9,12 +9,12 @@
 #include "models/run_names.h"
 #include "reports/measurement_json.h"
 #include "reports/workload_json.h"
-#include "runtime/comm/mpi_ranks.h"
-#include "runtime/comm/threads.h"
 #include "runtime/io/batches.h"
 #include "runtime/io/weight_source.h"
+#include "runtime/probe.h"
 #include "tools/cli/output.h"
 #include "tools/run/environment.h"
+#include "tools/run/on_gpu.h"
 #include "tools/run/recorder.h"
 #include "tools/run/saved_weights.h"
 
@@ -70,11 +70,12 @@ class Training {
                             .length = job.workload.batch.seq_len}) {}
 
   // On every rank.
-  void run(Communicator& world) {
+  void run(Communicator& world, runtime::Device& device) {
     if (world.rank() == 0)
       progress_.note(fmt::format("weights: {}; data: {}", weights_.origin(), tokens_->origin()));
-    runtime::Trainer trainer(job_.model, *job_.model.numerics, trainer_options(),
-                             runtime::host_device(), world);
+    runtime::Trainer trainer(job_.model, *job_.model.numerics, trainer_options(), device, world);
+    const bool tells = device.kind() == models::Device::cuda && world.rank() == 0;
+    if (tells) describe_gpu(environment_);
     trainer.load([&](const runtime::ModelParameter& parameter, std::int64_t first,
                      std::span<float> to) { weights_.read(parameter, first, to); });
     Recorder recorder(world.rank(), trainer.worker().memory.reserved());
@@ -89,8 +90,11 @@ class Training {
       if (world.rank() != 0) continue;
       progress_.step(step, result, trainer.worker().memory.ledger().live());
       steps_.push_back(measured(step, result));
+      if (tells) clocks_.read();
     }
-    collect(world, recorder.rank(trainer.worker().memory.reserved()));
+    reports::MeasuredRank rank = recorder.rank(trainer.worker().memory.reserved());
+    if (device.kind() == models::Device::cuda && has_a_gpu_) rank.device = used_of_this_gpu();
+    collect(world, rank);
     if (!options_.save_weights.empty())
       save_weights(options_.save_weights, job_.workload.model_config, trainer.model(),
                    trainer.worker().regime.compute, world.rank() == 0);
@@ -98,8 +102,16 @@ class Training {
 
   std::vector<reports::MeasuredStep> steps_;  // of rank 0
   std::vector<reports::MeasuredRank> ranks_;  // there alone
+  reports::Environment environment_;  // the GPU's part of it
+  ClockSamples clocks_;
+  bool has_a_gpu_ = true;  // of its own, each rank
 
  private:
+  // The arena only grows, so that its most is there in the end.
+  static Bytes used_of_this_gpu() {
+    const runtime::GpuReading now = runtime::read_gpu(runtime::this_gpu());
+    return now.total - now.free;
+  }
   runtime::TrainerOptions trainer_options() const {
     runtime::TrainerOptions out;
     out.strategy = job_.workload.strategy;
@@ -148,12 +160,11 @@ class Training {
 };
 
 void run_ranks(const Job& job, const RunOptions& options, Training& training) {
-  const auto rank = [&](Communicator& world) { training.run(world); };
-  if (!runtime::comm::started_by_mpi())
-    return runtime::comm::run_ranks(static_cast<int>(job.workload.strategy.gpus), rank,
-                                    {.timeout_seconds = options.timeout_seconds});
-  runtime::comm::run_mpi_rank(rank, {.timeout_seconds = options.timeout_seconds,
-                                     .report = [](const Error& error) { say(error.message()); }});
+  namespace comm = runtime::comm;
+  const bool threads = comm::detect_launch().launcher == comm::Launcher::none;
+  training.has_a_gpu_ = !threads || job.workload.strategy.gpus == 1;
+  comm::run_job(job_options(job.workload.strategy, options.timeout_seconds),
+                [&](Communicator& world, runtime::Device& device) { training.run(world, device); });
 }
 
 void check_runnable(const models::Workload& workload, const RunOptions& options,
@@ -176,8 +187,6 @@ void check_runnable(const models::Workload& workload, const RunOptions& options,
     return fmt::format("--device {}: the plan is for {}", name_of(*options.device),
                        name_of(s.device));
   });
-  check(s.device == models::Device::cpu, ErrorKind::unsupported,
-        "--device cuda: this version runs on the host only (--device cpu)");
 }
 }  // namespace
 
@@ -227,6 +236,17 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
     out.outcome = error.kind() == ErrorKind::out_of_memory ? "out_of_memory" : "failed";
     out.error = reports::Failure{std::string(name_of(error.kind())), error.message(),
                                  static_cast<std::int64_t>(training.steps_.size()) + 1};
+  }
+  if (job.workload.strategy.device == models::Device::cuda) {
+    out.kind = "gpu";
+    reports::Environment& gpu = training.environment_;
+    out.environment.device = gpu.device.empty() ? "GPU" : gpu.device;
+    out.environment.capacity = gpu.capacity;
+    out.environment.driver = gpu.driver;
+    for (const auto& version : gpu.versions) out.environment.versions.push_back(version);
+    std::ranges::sort(out.environment.versions);
+    out.peak_flops = peak_flops_of(gpu.device, job.workload.strategy.precision);
+    out.clocks = training.clocks_.medians();
   }
   out.steps = std::move(training.steps_);
   out.ranks = std::move(training.ranks_);
