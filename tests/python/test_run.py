@@ -2,7 +2,9 @@
 """`plimsoll run` and plimsoll-run from the command line, on the host."""
 import json
 import math
+import os
 import pathlib
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -159,6 +161,25 @@ class Run(unittest.TestCase):
         document = json.loads(path.read_text())
         self.assertEqual(document["outcome"], "out_of_memory")
         self.assertEqual(document["error"]["kind"], "out_of_memory")
+
+    @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not here")
+    def test_ranks_may_be_processes_of_mpi(self):
+        environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        result = subprocess.run(["mpirun", "--oversubscribe", "-np", "2", PLIMSOLL, "run", self.tiny,
+                                 *WORDS, "--zero", "2", "--json", "-"], env=environment, text=True,
+                                stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        if "no MPI" in result.stderr:
+            self.skipTest("built without MPI")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        document = json.loads(result.stdout)
+        self.assertEqual(len(document["ranks"]), 2)
+        self.assertTrue(document["comparison"]["agrees"])
+        # Threads need no staging block, and give the same bits.
+        threads = self.document(self.tiny, *WORDS, "--zero", "2", "--ranks", "2")
+        self.assertEqual([step["loss"] for step in document["steps"]],
+                         [step["loss"] for step in threads["steps"]])
+        self.assertGreater(document["ranks"][0]["peak_bytes"], threads["ranks"][0]["peak_bytes"])
 
     def test_what_cannot_be_run_is_refused(self):
         pytorch = plimsoll("fit", "gpt2", "--gpu", "h100", "--json", "-").stdout

@@ -54,6 +54,22 @@ std::optional<std::int64_t> ranks_of(const Options& options) {
   return whole("ranks", *text, 1, 1 << 16);
 }
 
+// Started by mpirun or srun: this process is one rank, and every one comes here.
+struct Mpi {
+  bool started = false;
+  bool first = true;  // rank 0, which alone speaks
+  const char* size = nullptr;
+};
+Mpi mpi() {
+  Mpi out;
+  out.size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (rank == nullptr) rank = std::getenv("PMIX_RANK");
+  out.started = out.size != nullptr || rank != nullptr;
+  out.first = rank == nullptr || std::string_view(rank) == "0";
+  return out;
+}
+
 Request from_plan(const std::string& document, const std::string& argument,
                   const Options& options) {
   refuse_beside_plan(options);
@@ -84,6 +100,7 @@ Request from_model(const std::string& model, const Options& given, Sources& sour
   check(gpus == nullptr || ranks == nullptr || *gpus == *ranks, ErrorKind::bad_input,
         "--ranks and --gpus are the same: give one of them");
   if (gpus == nullptr && ranks != nullptr) options.add("gpus", *ranks);
+  if (gpus == nullptr && ranks == nullptr && mpi().size != nullptr) options.add("gpus", mpi().size);
   const std::string* stack = options.find("stack");
   if (stack == nullptr) options.add("stack", "plimsoll");
   check(stack == nullptr || *stack == "plimsoll", ErrorKind::bad_input,
@@ -99,6 +116,7 @@ reports::Plan predicted(Request& request, const Options& options) {
     request.question.model = &request.model->spec;
   }
   request.question.detail = planner::Detail::full;
+  request.question.staged = mpi().started;
   return answer(request);
 }
 
@@ -185,9 +203,10 @@ int run_model(const CommandLine& line) {
   const reports::Plan plan = predicted(request, line.options);
   const std::string prediction = as_document(plan);
   if (const std::string* path = line.options.find("prediction"))
-    write_prediction(*path, prediction);
+    if (mpi().first) write_prediction(*path, prediction);
   if (plan.usable && !plan.fits && !line.options.has("anyway")) {
-    deliver(line.options, prediction, reports::want_of_memory(plan, standard_output_terminal()));
+    if (mpi().first)
+      deliver(line.options, prediction, reports::want_of_memory(plan, standard_output_terminal()));
     return 1;
   }
   put_into_standard_input(prediction);

@@ -39,7 +39,7 @@ void refuse(const Strategy& s) {
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse(question.strategy);
   StepWriter writer(step.program, parts, question.strategy, question.batch,
-                    {.deterministic = question.strategy.deterministic});
+                    {.deterministic = question.strategy.deterministic, .staged = question.staged});
   writer.write();
   if (step.program_only) return;
   step.states = writer.states();
