@@ -151,7 +151,6 @@ class BadUse(Case):
                 (["fit", "--params", "1e30"], "overflow"),
                 (["fit", "--params", "-5"], "--params -5: must be a positive"),
                 (["fit", "--params", "nan"], "--params nan: must be a positive"),
-                (["run", "gpt2"], "this version"),
                 (["batch", "/nonexistent.jsonl"], "/nonexistent.jsonl: No such file")]:
             with self.subTest(words=words):
                 self.assert_refused(plimsoll(*words), part)

@@ -233,5 +233,20 @@ def golden_losses(path):
     return memoryview(data[8 + size + begin:8 + size + end]).cast("f").tolist()
 
 
+class WithoutAGpu(unittest.TestCase):
+    def test_cuda_says_what_is_missing_and_ends_with_3(self):
+        with tempfile.TemporaryDirectory() as folder:
+            plan = pathlib.Path(folder, "plan.json")
+            fit = plimsoll("fit", "gpt2", "--stack", "plimsoll", "--seq-len", "16", "--detail",
+                           "--json", plan)
+            self.assertEqual(fit.returncode, 0, fit.stderr)
+            for device in (["--device", "cuda"], []):  # the plan's is cuda, too
+                run = run_program(plan, *device, "--steps", "1")
+                if run.returncode in (0, 1):
+                    self.skipTest("there is a GPU")
+                self.assertEqual(run.returncode, 3, run.stderr)
+                self.assertRegex(run.stderr, "no NVIDIA driver|no GPU|has no CUDA|driver is for")
+
+
 if __name__ == "__main__":
     unittest.main()

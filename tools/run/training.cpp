@@ -228,6 +228,10 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
   out.model_flops_per_step = job.model_flops_per_step;
   out.tokens_per_step = static_cast<double>(checked_multiply(
       checked_multiply(job.workload.batch.tokens(), job.workload.batch.grad_accum), out.world));
+  if (job.workload.strategy.device == models::Device::cuda) {
+    const std::string why = runtime::why_no_cuda(0);
+    check(why.empty(), ErrorKind::device, why);  // before weights are drawn
+  }
   Training training(job, options, progress);
   try {
     run_ranks(job, options, training);
