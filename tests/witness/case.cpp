@@ -127,7 +127,7 @@ std::string text(const Case& c) {
          std::string(name_of(s.loss)) + (s.lora ? text(*s.lora) : "") + list(" freeze ", s.freeze) +
          list(" train ", s.train) + " batch " + std::to_string(c.batch.micro_batch) + " x " +
          std::to_string(c.batch.seq_len) + " accum " + std::to_string(c.batch.grad_accum) +
-         (c.deterministic ? " deterministic" : "");
+         (c.deterministic ? " deterministic" : "") + (c.loss_scale > 1e6 ? " overflows" : "");
 }
 
 RankMeasured measured(const Case& c, runtime::comm::Communicator& world,
@@ -137,7 +137,7 @@ RankMeasured measured(const Case& c, runtime::comm::Communicator& world,
   options.deterministic = c.deterministic;
   options.optimizer.kind = c.strategy.optimizer;
   options.memory.poison = c.poison;
-  options.loss_scaler.initial = 1024;
+  options.loss_scaler.initial = c.loss_scale;
   runtime::Trainer trainer(model, numerics_of(model), options, device(), world);
   const AtEnd at_end{done};
   trainer.load(read_parameter);

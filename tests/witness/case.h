@@ -20,6 +20,7 @@ struct Case {
   bool deterministic = false;
   bool staged = false;  // planned for a communicator that receives into a block of its own
   bool poison = true;
+  double loss_scale = 1024;  // at first, with fp16
   int steps = 1;
 };
 std::string text(const Case& c);  // one line, to say which case failed

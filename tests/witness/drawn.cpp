@@ -39,6 +39,7 @@ class Draw {
                 .grad_accum = one_of({1, 1, 2, 3, 4, 6})};
     c_.deterministic = maybe(2);
     c_.steps = maybe(3) ? 2 : 1;
+    if (maybe(3)) c_.loss_scale = 1e30;  // overflows: the optimizer is skipped, its memory is not
     return c_;
   }
 

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "planner/arena_replay.h"
 #include "tests/witness/drawn.h"
 
 namespace plimsoll::witness {
@@ -48,6 +49,10 @@ TEST_CASE("workloads drawn by seed") {
     }
     ++compared;
     CHECK(difference_of(c) == "");
+    // Equal micro-batches are stored once: enough to know what is reserved.
+    const Predicted plan = predicted(c);
+    CHECK(planner::arena_reserved(plan.program, planner::unroll(plan.program)) ==
+          planner::arena_reserved(plan.program, plan.timeline));
   }
   MESSAGE(compared << " of " << count << " compared");
   CHECK(compared * 2 > count);

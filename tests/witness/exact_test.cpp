@@ -35,6 +35,17 @@ TEST_CASE("stages of ZeRO on three ranks") {
     for (const int zero : {0, 1, 2, 3}) check_exact(base(model, 3, zero));
 }
 
+TEST_CASE("a step that an overflow cuts short takes the same memory") {
+  Case c = base("llama", 3, 2);
+  c.strategy.precision = models::Precision::fp16_mixed;
+  c.loss_scale = 1e30;
+  const Predicted plan = predicted(c);
+  for (const auto& steps : measured(c).ranks) {
+    CHECK(steps[0].skipped);
+    CHECK(first_difference(plan, steps[0].memory) == "");
+  }
+}
+
 TEST_CASE("two hundred workloads in which every two settings occur together") {
   for (const Case& c : covering(200, 1)) check_exact(c);
 }
