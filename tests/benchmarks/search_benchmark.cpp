@@ -26,11 +26,13 @@ search::Scope scope_of(const models::ModelSpec& model, const char* gpu, std::int
 }
 
 // Every point of the space that training the whole model in mixed precision on 64 GPUs has, one
-// after another, as the search asks: family by family, batches upwards. One core.
-void every_point(benchmark::State& state, models::Stack stack) {
+// after another, as the search asks: family by family, batches upwards. One core. Without
+// `long_ones` checkpoints of one layer at most: one of k layers has k times its operations.
+void every_point(benchmark::State& state, models::Stack stack, bool long_ones) {
   const models::ModelSpec model = models::catalog_model("llama-3.1-70b");
   search::Scope scope = scope_of(model, "h100-sxm-80gb", 64, 8192);
   scope.only["stack"] = {std::string(models::name_of(stack))};
+  if (!long_ones) scope.without["recompute"] = {"every", "sqrt"};
   const int concession = stack == models::Stack::plimsoll ? 1 : 0;
   const auto families = search::families(scope, {.concession = concession, .gpus = 64});
   const search::Space space(scope);
@@ -68,12 +70,14 @@ void whole_space(benchmark::State& state, const char* name, const char* gpu, std
 }
 
 using models::Stack;
-BENCHMARK_CAPTURE(every_point, llama_3_1_70b_pytorch, Stack::pytorch)
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(every_point, llama_3_1_70b_deepspeed, Stack::deepspeed)
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(every_point, llama_3_1_70b_plimsoll, Stack::plimsoll)
-    ->Unit(benchmark::kMillisecond);
+#define EVERY(name, ...) \
+  BENCHMARK_CAPTURE(every_point, name, __VA_ARGS__)->Unit(benchmark::kMillisecond)
+EVERY(llama_3_1_70b_pytorch_by_layers, Stack::pytorch, false);
+EVERY(llama_3_1_70b_deepspeed_by_layers, Stack::deepspeed, false);
+EVERY(llama_3_1_70b_plimsoll_by_layers, Stack::plimsoll, false);
+EVERY(llama_3_1_70b_pytorch_all, Stack::pytorch, true);
+EVERY(llama_3_1_70b_deepspeed_all, Stack::deepspeed, true);
+EVERY(llama_3_1_70b_plimsoll_all, Stack::plimsoll, true);
 #define WHOLE(name, ...)                            \
   BENCHMARK_CAPTURE(whole_space, name, __VA_ARGS__) \
       ->Unit(benchmark::kMillisecond)               \
