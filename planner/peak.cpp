@@ -329,11 +329,20 @@ Peak PeakFinder::sweep(const StepProgram& program, const Layout& layout, Bytes r
   return peak;
 }
 
+// The two with this likeness, then a new one in the place of either.
+PeakFinder::Layout& PeakFinder::layout_of(const StepProgram& program, std::size_t likeness) {
+  const std::size_t first = 2 * (likeness % (kLayouts / 2));
+  if (layouts_.size() < first + 2) layouts_.resize(first + 2);
+  for (std::size_t at = first; at < first + 2; ++at)
+    if (!layouts_[at].operands.empty() && layouts_[at].matches(program)) return layouts_[at];
+  second_ = !second_ && !layouts_[first].operands.empty();
+  Layout& layout = layouts_[first + (second_ ? 1 : 0)];
+  derive(program, layout);
+  return layout;
+}
+
 Peak PeakFinder::find(const StepProgram& program, std::size_t likeness) {
-  const std::size_t at = likeness % kLayouts;
-  if (layouts_.size() <= at) layouts_.resize(at + 1);
-  Layout& layout = layouts_[at];
-  if (layout.operands.empty() || !layout.matches(program)) derive(program, layout);
+  const Layout& layout = layout_of(program, likeness);
   slots_.assign(2 * layout.slots, Bytes(0));
   for (const Event& event : layout.events)
     slots_[event.slot] +=

@@ -44,7 +44,7 @@ class PeakFinder {
   Peak find(const models::StepProgram& program, std::size_t likeness = 0);
 
  private:
-  static constexpr std::size_t kLayouts = 509;  // some 20 KB each
+  static constexpr std::size_t kLayouts = 512;  // some 20 KB each, in pairs
 
   // Bytes that appear or go at one place, `times` instances of a tensor.
   struct Event {
@@ -99,7 +99,10 @@ class PeakFinder {
   void derive(const models::StepProgram& program, Layout& layout);
   Peak sweep(const models::StepProgram& program, const Layout& layout, Bytes resident) const;
 
+  Layout& layout_of(const models::StepProgram& program, std::size_t likeness);
+
   std::vector<Layout> layouts_;
+  bool second_ = false;  // of a pair: which one goes next
   std::vector<GroupPlan> groups_;
   std::vector<std::size_t> slot_begin_;  // per segment
   std::size_t slot_count_ = 0;

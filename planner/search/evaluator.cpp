@@ -71,7 +71,9 @@ namespace {
 std::size_t likeness(const Setting& x, const models::Batch& batch) {
   const models::Strategy& s = x.strategy;
   std::size_t h = static_cast<std::size_t>(std::min<std::int64_t>(batch.grad_accum, 3));
-  const auto mix = [&](auto value) { h = h * 31 + static_cast<std::size_t>(value); };
+  const auto mix = [&](auto value) {
+    h = (h ^ static_cast<std::size_t>(value)) * 0x9E3779B97F4A7C15;
+  };
   mix(s.stack);
   mix(s.data.zero);
   mix(s.recompute.kind);
@@ -83,7 +85,7 @@ std::size_t likeness(const Setting& x, const models::Batch& batch) {
   mix(x.parts);
   mix(s.data.shard_group > 0);
   mix(s.precision);
-  return h ^ (h >> 15);
+  return h >> 40;
 }
 }  // namespace
 

@@ -125,25 +125,19 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   if (fused) states_.optimizer += steps * copies;
 }
 
+namespace {
+
+using Sizes = std::vector<std::pair<std::int64_t, Bytes>>;  // elements and bytes of parameters
+
 // ZeroRedundancyOptimizer gives whole parameters to ranks: largest first, each to the rank that has
 // least (zero_redundancy_optimizer.py, _partition_parameters).
-Bytes StepWriter::partition() const {
-  std::vector<std::pair<std::int64_t, Bytes>> parameters;  // elements, bytes
-  const auto add = [&](const Unit& unit, std::int64_t copies) {
-    for (const Parameter& p : *unit.parameters)
-      for (std::int64_t i = 0; p.trainable && i < copies; ++i)
-        parameters.emplace_back(p.elements, b_.rounded(storage(Count(p.elements), stored(p))));
-  };
-  for (const Run& run : runs_)
-    add(run.units[0], run.count * static_cast<std::int64_t>(run.stride()));
-  add(root_, 1);
+std::vector<Bytes> partitioned(Sizes parameters, std::size_t gpus) {
   std::stable_sort(parameters.begin(), parameters.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
-  if (parameters.empty()) return Bytes(0);
   using Load = std::pair<std::int64_t, std::size_t>;  // elements, rank
   std::priority_queue<Load, std::vector<Load>, std::greater<>> ranks;
   // More ranks than parameters: the largest has a rank of its own.
-  const std::size_t n = std::min(static_cast<std::size_t>(strategy_.gpus), parameters.size());
+  const std::size_t n = std::min(gpus, parameters.size());
   for (std::size_t r = 0; r < n; ++r) ranks.emplace(0, r);
   std::vector<Bytes> bytes(n);
   for (const auto& [elements, size] : parameters) {
@@ -152,6 +146,36 @@ Bytes StepWriter::partition() const {
     bytes[least.second] += size;
     ranks.emplace(least.first + elements, least.second);
   }
+  return bytes;
+}
+
+// A search asks about the same parameters on as many GPUs again and again.
+const std::vector<Bytes>& known_partition(const Sizes& parameters, std::size_t gpus) {
+  struct Known {
+    Sizes parameters;
+    std::size_t gpus = 0;
+    std::vector<Bytes> bytes;
+  };
+  thread_local Known known;
+  if (known.gpus != gpus || known.parameters != parameters)
+    known = {parameters, gpus, partitioned(parameters, gpus)};
+  return known.bytes;
+}
+
+}  // namespace
+
+Bytes StepWriter::partition() const {
+  Sizes parameters;
+  const auto add = [&](const Unit& unit, std::int64_t copies) {
+    for (const Parameter& p : *unit.parameters)
+      for (std::int64_t i = 0; p.trainable && i < copies; ++i)
+        parameters.emplace_back(p.elements, b_.rounded(storage(Count(p.elements), stored(p))));
+  };
+  for (const Run& run : runs_)
+    add(run.units[0], run.count * static_cast<std::int64_t>(run.stride()));
+  add(root_, 1);
+  if (parameters.empty()) return Bytes(0);
+  const auto& bytes = known_partition(parameters, static_cast<std::size_t>(strategy_.gpus));
   if (rules_.zero_rank >= 0) return bytes[static_cast<std::size_t>(rules_.zero_rank)];
   return *std::max_element(bytes.begin(), bytes.end());
 }
