@@ -23,4 +23,7 @@ Exported export_accelerate(const models::Workload& workload);
 // peft 0.21).
 Exported export_transformers(const models::Workload& workload);
 
+// A script for sbatch that starts the ranks with torchrun, one task a node.
+Exported export_slurm(const models::Workload& workload);
+
 }  // namespace plimsoll::reports

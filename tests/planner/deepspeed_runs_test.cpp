@@ -156,7 +156,7 @@ TEST_CASE("planned DeepSpeed steps are what the real engine allocates") {
   MESSAGE(exact << " of " << document["runs"].size()
                 << " runs of the engine planned to 64 bytes; largest error of the peak "
                 << 100 * worst << " %");
-  CHECK(exact >= 39);
+  CHECK(exact >= 42);
   CHECK(document["runs"].size() >= 30);
 }
 
@@ -184,7 +184,7 @@ TEST_CASE("partitions, paddings and sub-groups are those of the engine's own obj
     }
     if (seen.contains("sub_groups")) {
       CHECK(layout.shards().trained == seen["grad_buffer"]);
-      CHECK(layout.shards().all == seen["lp_buffer"]);
+      CHECK(layout.shards().trained == seen["lp_buffer"]);  // frozen ones lie apart
       CHECK(layout.persistent() == seen["persistent"]);
       std::int64_t largest = 0;
       for (const json& group : seen["sub_groups"])
@@ -194,7 +194,7 @@ TEST_CASE("partitions, paddings and sub-groups are those of the engine's own obj
     }
   }
   CHECK(stages12 >= 25);
-  CHECK(stages3 >= 12);
+  CHECK(stages3 >= 18);
 }
 
 TEST_CASE("what DeepSpeed does in ways that are not planned is refused by name") {

@@ -52,6 +52,7 @@ TEST_CASE("exports are the files that their owners have loaded") {
     CHECK(reports::export_accelerate(workload).text == content(path_of(name, ".accelerate.yaml")));
     CHECK(reports::export_transformers(workload).text ==
           content(path_of(name, ".transformers.py")));
+    CHECK(reports::export_slurm(workload).text == content(path_of(name, ".slurm.sh")));
   }
 }
 
@@ -108,6 +109,8 @@ TEST_CASE("what a target cannot say is said in its notes") {
   CHECK(mentions(reports::export_deepspeed(workload), "learning rate"));
   workload.strategy.data.zero = 1;
   CHECK(mentions(reports::export_accelerate(workload), "ZeroRedundancyOptimizer"));
+  workload.strategy.gpus = 12;  // one node and a half of 8
+  CHECK_THROWS_AS(reports::export_slurm(workload), Error);
   workload.strategy.pp = 2;
   CHECK_THROWS_AS(reports::export_deepspeed(workload), Error);
   workload.strategy.pp = 1;

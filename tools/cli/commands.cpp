@@ -8,7 +8,8 @@ namespace plimsoll::tools {
 
 namespace {
 constexpr std::array<Option, 1> kExportOptions{{
-    {"to", "TARGET", "Export", "deepspeed, accelerate, transformers, plimsoll (the plan itself)"},
+    {"to", "TARGET", "Export",
+     "deepspeed, accelerate, transformers, slurm, plimsoll (the plan itself)"},
 }};
 
 constexpr std::array<Option, 1> kCompareOptions{{
@@ -90,7 +91,8 @@ constexpr std::array<Command, 9> kCommands{{
      .unavailable = "this version writes no pages yet"},
     {.name = "export",
      .argument = "PLAN.json",
-     .help = "A plan as the configuration of DeepSpeed, Accelerate or Transformers: PLAN.json is "
+     .help = "A plan as the configuration of DeepSpeed, Accelerate, Transformers or Slurm: "
+             "PLAN.json is "
              "what fit or recommend wrote (- for standard input; of a recommendation, the first "
              "plan)",
      .example = "plimsoll fit gpt2 --gpus 8 --zero 3 --json - | plimsoll export - --to accelerate",

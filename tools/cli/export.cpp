@@ -14,13 +14,13 @@
 namespace plimsoll::tools {
 
 namespace {
-constexpr std::array<std::string_view, 4> kTargets{"deepspeed", "accelerate", "transformers",
-                                                   "plimsoll"};
-constexpr std::array<std::string_view, 4> kLater{"torchtitan", "megatron", "slurm", "kubernetes"};
+constexpr std::array<std::string_view, 5> kTargets{"deepspeed", "accelerate", "transformers",
+                                                   "slurm", "plimsoll"};
+constexpr std::array<std::string_view, 3> kLater{"torchtitan", "megatron", "kubernetes"};
 
 void check_target(const std::string* target) {
   check(target != nullptr, ErrorKind::bad_input,
-        "--to is missing: deepspeed, accelerate, transformers or plimsoll");
+        "--to is missing: deepspeed, accelerate, transformers, slurm or plimsoll");
   for (const std::string_view later : kLater)
     if (*target == later)
       fail(ErrorKind::unsupported, fmt::format("--to {}: this version does not write it", later));
@@ -32,6 +32,7 @@ reports::Exported exported(const std::string& target, const std::string& plan,
   if (target == "plimsoll") return {plan, {}};
   const models::Workload workload = models::read_workload(plan, source);
   if (target == "deepspeed") return reports::export_deepspeed(workload);
+  if (target == "slurm") return reports::export_slurm(workload);
   if (target == "accelerate") return reports::export_accelerate(workload);
   return reports::export_transformers(workload);
 }

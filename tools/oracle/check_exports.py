@@ -7,7 +7,7 @@ For each case of export_cases.json: a plan by `plimsoll fit`, its exports, and e
 its owner: deepspeed.runtime.config.DeepSpeedConfig; Accelerate's launcher (the file's keys must be
 the launcher's own options, and its environment must give the plugin that the plan describes);
 transformers.TrainingArguments and peft.LoraConfig, by executing the snippet on a tiny model of the
-plan's architecture. What was accepted goes to --out: the plan's workload, and its exports. Nothing is
+plan's architecture; torchrun's parser for the batch script. What was accepted goes to --out: the plan's workload, and its exports. Nothing is
 written for a case that an owner refuses, and the status is 1.
 
 Needs torch, transformers, accelerate, peft and deepspeed (DS_BUILD_OPS=0), and no GPU.
@@ -23,7 +23,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-SUFFIX = {"deepspeed": "json", "accelerate": "yaml", "transformers": "py"}
+SUFFIX = {"deepspeed": "json", "accelerate": "yaml", "transformers": "py", "slurm": "sh"}
 
 
 def ask(plimsoll, words, stdin=""):
@@ -122,6 +122,18 @@ def check_transformers(text, plan, folder):
         require(adapters == {dtype[lora["adapter_dtype"]]}, f"adapters {adapters}")
 
 
+def check_slurm(text, plan):
+    """There is no Slurm here: the shell reads it, torchrun's own parser its options."""
+    done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=10)
+    require(done.returncode == 0, "bash: " + done.stderr)
+    import shlex
+    from torch.distributed.run import get_args_parser
+    line = text.split("srun torchrun ")[1].replace("\\\n", " ")
+    args = get_args_parser().parse_args(shlex.split(line))
+    ranks = int(args.nnodes) * int(args.nproc_per_node)
+    require(ranks == plan["workload"]["strategy"]["world_size"], f"{ranks} ranks")
+
+
 def check_case(plan, texts, folder):
     """In a process of its own: environment variables and process groups belong to it."""
     sys.path.insert(0, str(HERE))
@@ -134,6 +146,7 @@ def check_case(plan, texts, folder):
     import deepspeed
     deepspeed.init_distributed(dist_init_required=False)
     check_deepspeed(texts["deepspeed"], plan)
+    check_slurm(texts["slurm"], plan)
     yaml = pathlib.Path(folder) / "config.yaml"
     yaml.write_text(texts["accelerate"])
     (pathlib.Path(folder) / "ds_config.json").write_text(texts["deepspeed"])

@@ -93,7 +93,8 @@ models::Strategy module_strategy(const models::Strategy& s, const Engine& e) {
   out.grad_dtype.reset();
   out.gpus = 1;
   out.data = {};
-  if (out.lora) out.lora->dtype = e.model;  // engine.py casts the whole module
+  // engine.py casts the whole module, but not one whose parameters are sharded already.
+  if (out.lora && e.stage < 3) out.lora->dtype = e.model;
   return out;
 }
 

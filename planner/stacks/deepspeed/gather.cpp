@@ -81,10 +81,17 @@ void StepWriter::declare_shards() {
     b_.tensor_in(kNoGroup, name, size, category, Residency::persistent);
     return size;
   };
-  states_.parameters = persistent("lp_param_buffer", gradients(shards.all), Category::parameters);
+  const auto stored = [&](std::int64_t all, std::int64_t adapters) {
+    const DType own = strategy_.lora ? strategy_.lora->dtype : engine_.model;
+    return b_.rounded(storage(Count(all - adapters), engine_.model) +
+                      storage(Count(adapters), own));
+  };
+  states_.parameters =
+      persistent("lp_param_buffer", stored(shards.all, shards.adapters), Category::parameters);
   if (engine_.ranks > 1)
     states_.parameters +=
-        persistent("persistent_parameters", gradients(layout_.persistent()), Category::parameters);
+        persistent("persistent_parameters",
+                   stored(layout_.persistent(), shards.persistent_adapters), Category::parameters);
   declare_optimizer(shards.trained);
   states_.gradients = persistent("grad_partitions_flat_buffer",
                                  bytes(shards.trained, engine_.accumulation), Category::gradients);

@@ -45,12 +45,14 @@ void FlatLayout::add(const std::vector<Parameter>& parameters, std::int64_t coun
 void FlatLayout::add_shard(const Parameter& p, std::int64_t count, Block& block) {
   const std::int64_t part = ceil_divide(p.elements, ranks_);
   shards_.all += checked_multiply(part, count);
+  if (p.adapter) shards_.adapters += part * count;
   if (p.trainable) {
     shards_.trained += part * count;
     shards_.largest = std::max(shards_.largest, part);
   }
   const bool small = p.elements <= options_.param_persistence_threshold &&
                      persistent_ + p.elements * count <= options_.model_persistence_threshold;
+  if (small && p.adapter) shards_.persistent_adapters += p.elements * count;
   if (small)
     persistent_ += p.elements * count;
   else

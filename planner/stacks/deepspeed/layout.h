@@ -19,6 +19,8 @@ class FlatLayout {
   // the trained ones, of the largest sub-group of the step, and of the largest trained one.
   struct Shards {
     std::int64_t all = 0, trained = 0, sub_group = 0, largest = 0;
+    // Of `all` and of persistent(): LoRA's, which keep the dtype that PEFT gave them.
+    std::int64_t adapters = 0, persistent_adapters = 0;
   };
   const Shards& shards() const { return shards_; }
   // Elements of parameters that stay gathered, being small (param_persistence_threshold).

@@ -7,10 +7,18 @@ namespace plimsoll::planner::deepspeed {
 using models::kNoGroup;
 using models::Residency;
 
+namespace {
+pytorch::Rules module_rules(pytorch::Rules rules, const Engine& engine) {
+  rules.frozen_products_save = engine.stage == 3;
+  return rules;
+}
+}  // namespace
+
 StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
                        const models::Strategy& strategy, const models::Batch& batch,
                        const pytorch::Rules& rules, const Engine& engine)
-    : pytorch::StepWriter(program, parts, module_strategy(strategy, engine), batch, rules),
+    : pytorch::StepWriter(program, parts, module_strategy(strategy, engine), batch,
+                          module_rules(rules, engine)),
       program_(program),
       engine_(engine),
       layout_(parts, engine),

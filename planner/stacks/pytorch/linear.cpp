@@ -107,7 +107,7 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
   if (input_grad) d_in = temporary(names.input_grad_low, t * part.in, dtype);
   auto product = op(names.module);
   product.read(d_out).write(d_weight).write(d_in);
-  if (part.trains_weight) product.read(s.input);
+  if (part.trains_weight || rules_.frozen_products_save) product.read(s.input);
   if (input_grad) product.read(s.weight_cast);
   if (d_bias != kNoTensor) {
     // The last of the three. In a checkpoint what was saved is gone before it is made.
