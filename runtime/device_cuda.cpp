@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 
+#include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/products.h"
 #include "runtime/growing_region.h"
 #include "runtime/stream.h"
@@ -98,18 +99,23 @@ class ThreadState {
  public:
   ThreadState(int device, const CudaOptions& options) : device_(device) {
     if (options.libraries) products_ = cuda::cublaslt_products({options.autotune_cache});
-    expect(cudaMalloc(&faults_, sizeof(Faults)), "memory of the GPU");
-    expect(cudaMemset(faults_, 0, sizeof(Faults)), "memory of the GPU");
+    if (options.libraries && options.mode == cuda::Mode::fast) attention_ = attention();
+    expect(cudaMalloc(&block_, kBlock), "memory of the GPU");
+    expect(cudaMemset(block_, 0, kBlock), "memory of the GPU");
     launching_.emplace(cuda::Launch{.stream = stream(),
                                     .mode = options.mode,
                                     .tf32 = options.tf32,
-                                    .faults = {faults_, DType::int32, {2}},
-                                    .products = products_.get()});
+                                    .faults = {block_, DType::int32, {2}},
+                                    .products = products_.get(),
+                                    .attention = attention_.get(),
+                                    .workspace = {static_cast<std::byte*>(block_) + kForAttention,
+                                                  DType::uint8,
+                                                  {kBlock - kForAttention}}});
   }
   ~ThreadState() {
     launching_.reset();
     cudaStreamSynchronize(stream());
-    cudaFree(faults_);
+    cudaFree(block_);
   }
   ThreadState(const ThreadState&) = delete;
   ThreadState& operator=(const ThreadState&) = delete;
@@ -120,21 +126,34 @@ class ThreadState {
 
   void synchronize() {
     Faults faults{};
-    expect(cudaMemcpyAsync(&faults, faults_, sizeof faults, cudaMemcpyDeviceToHost, stream()),
+    expect(cudaMemcpyAsync(&faults, block_, sizeof faults, cudaMemcpyDeviceToHost, stream()),
            "the GPU");
     expect(cudaStreamSynchronize(stream()), "the GPU");
     if (faults[0] == 0) return;
-    expect(cudaMemsetAsync(faults_, 0, sizeof faults, stream()), "the GPU");
+    expect(cudaMemsetAsync(block_, 0, sizeof faults, stream()), "the GPU");
     cuda::throw_fault(static_cast<cuda::Fault>(faults[0]), faults[1]);
   }
 
  private:
   using Faults = std::array<std::int32_t, 2>;
+  // The fault word, and behind it what a library's forward attention may use (256 B with 9.19).
+  static constexpr std::int64_t kBlock = 64 << 10, kForAttention = 256;
+
+  // None in a build without cuDNN: then the kernels of our own.
+  static std::unique_ptr<cuda::AttentionLibrary> attention() {
+    try {
+      return cuda::cudnn_attention();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::unsupported) throw;
+      return nullptr;
+    }
+  }
   int device_;
   Stream stream_;
   Staging staging_;
-  void* faults_ = nullptr;
+  void* block_ = nullptr;
   std::unique_ptr<cuda::Products> products_;
+  std::unique_ptr<cuda::AttentionLibrary> attention_;
   std::optional<cuda::Launching> launching_;
 };
 
