@@ -54,6 +54,7 @@ class Documents(unittest.TestCase):
                       ["--lora-rank", "8", "--lora-targets", "attention", "--param-dtype", "bf16"],
                       ["--gpus", "4", "--zero", "1", "--bucket-cap-mb", "100"],
                       ["--optimizer", "sgd", "--precision", "fp16", "--gpu", "4090"],
+                      ["--stack", "deepspeed", "--zero", "3", "--gpus", "8"],
                       ["--stack", "plimsoll", "--gpus", "4", "--zero", "1", "--deterministic",
                        "--grad-accum", "5", "--seq-len", "16", "--detail"],
                       ["--gpu", "t4", "--micro-batch", "64"]]:
