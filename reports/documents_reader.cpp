@@ -154,8 +154,6 @@ Prediction read_prediction(std::string_view text, const std::string& source) {
   }
   if (const std::optional<Config> time = document.section("time"))
     out.step_seconds = real(*time, "step_seconds");
-  if (const std::optional<Config> flops = document.section("flops"))
-    out.model_flops_per_step = real(*flops, "model_flops_per_step");
   if (!document.has("peak_bytes")) return out;  // model states only
   for (const Config& kind : document.sections("ranks")) {
     const std::optional<ByCategory> at_peak = by_category(kind, "at_peak");

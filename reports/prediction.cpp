@@ -25,7 +25,6 @@ Prediction prediction_of(const Plan& plan) {
   if (plan.capacity) out.fits = plan.fits;
   out.step_seconds = plan.time.step_seconds;
   if (plan.states_only) return out;
-  out.model_flops_per_step = plan.model_flops_per_step;
   out.resident = plan.resident;
   out.reserved = plan.reserved;
   out.device = plan.device;

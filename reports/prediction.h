@@ -21,7 +21,6 @@ struct Prediction {
   std::optional<Bytes> resident, reserved, device, outside;
   std::optional<Bytes> range_low, range_high;  // of device bytes
   std::optional<double> step_seconds;
-  std::optional<double> model_flops_per_step;  // of all ranks
   std::vector<RankKind> kinds;  // without any: model states only
   std::optional<StepLedger> step;  // with full detail; of the first kind of rank
 
