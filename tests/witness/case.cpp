@@ -194,6 +194,7 @@ Predicted predicted(const Case& c, std::int64_t granularity) {
       {.granularity = granularity, .deterministic = c.deterministic, .staged = c.staged});
   writer.write();
   out.states = writer.states();
+  writer.add_collectives(out.collectives);
   out.timeline = planner::unroll(out.program, planner::Repeats::all);
   return out;
 }

@@ -52,6 +52,7 @@ struct Predicted {
   models::StepProgram program;
   planner::Timeline timeline;
   reports::States states;  // at the end of backward
+  std::vector<reports::Collective> collectives;
 };
 // `granularity`: 1, or the arena's block, to which every tensor is rounded up.
 Predicted predicted(const Case& c, std::int64_t granularity = 1);

@@ -96,7 +96,10 @@ void StepWriter::add_collectives(std::vector<reports::Collective>& out) const {
     };
     if (sharding_.stage > 0) reduce("reduce_scatter", whole, shards);
     reduce("all_reduce", sharding_.stage > 0 ? piece : whole, replicas);
-    if (sharding_.stage == 1 || sharding_.stage == 2) add("all_gather", copies, u.whole, shards);
+    // What the optimizer has stepped; frozen parameters are where they were.
+    const Bytes stepped = storage(Count(u.trained), regime_.base.weight) +
+                          storage(Count(u.adapters), regime_.adapters.weight);
+    if (sharding_.stage == 1 || sharding_.stage == 2) add("all_gather", copies, stepped, shards);
   };
   unit(embedding_, 1, 1);
   for (const Run& run : runs_) {
