@@ -87,14 +87,14 @@ struct Range {
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::shared_ptr<Control> control, std::shared_ptr<Watchdog> dog,
-                   ncclComm_t communicator, bool deterministic)
+                   ncclComm_t communicator, bool deterministic, std::shared_ptr<Stream> side)
       : control_(std::move(control)),
         dog_(std::move(dog)),
         nccl_(communicator),
         deterministic_(deterministic),
         rank_(control_->rank()),
         size_(control_->size()),
-        side_(Stream::Priority::high) {
+        side_(std::move(side)) {
     if (nccl_ != nullptr) dog_->add(nccl_);
   }
   // Not destroyed: that waits for the others, who may have failed. Its memory goes with the
@@ -139,7 +139,9 @@ class NcclCommunicator final : public Communicator {
   ncclComm_t nccl_;  // null: one rank
   bool deterministic_;
   int rank_, size_;
-  Stream side_;
+  // One for all groups: kernels of several communicators at once may wait for each other for ever
+  // (NCCL user guide, "Using multiple NCCL communicators concurrently").
+  std::shared_ptr<Stream> side_;
   TensorView staging_;
   void* small_ = nullptr;
 };
@@ -150,16 +152,16 @@ Pending NcclCommunicator::start(const char* what, Work work) {
   const cuda::Launch& launch = cuda::current_launch();
   Event before;
   before.record(launch.stream);
-  wait_for(side_.get(), before);
+  wait_for(side_->get(), before);
   {
     cuda::Launch aside = launch;
-    aside.stream = side_.get();
+    aside.stream = side_->get();
     const cuda::Launching launching(aside);
     const Watchdog::Call call(*dog_, what);
     work();
   }
   auto done = std::make_shared<Event>();
-  done->record(side_.get());
+  done->record(side_->get());
   dog_->watch(what, done);
   return Pending(std::make_unique<NcclWork>(dog_, launch.stream, std::move(done)));
 }
@@ -180,11 +182,11 @@ void NcclCommunicator::sum_round(TensorView buffer, const char* what, std::span<
     const Bytes sent = storage(Count(theirs.count), buffer.dtype);
     if (sent > Bytes(0))
       expect_nccl(ncclSend(at(buffer, theirs.first), static_cast<std::size_t>(sent.value()),
-                           ncclUint8, r, nccl_, side_.get()),
+                           ncclUint8, r, nccl_, side_->get()),
                   what);
     if (received > Bytes(0))
       expect_nccl(ncclRecv(staging, static_cast<std::size_t>(received.value()), ncclUint8, r, nccl_,
-                           side_.get()),
+                           side_->get()),
                   what);
     values.push_back(staging);
     staging += received.value();
@@ -231,7 +233,7 @@ void NcclCommunicator::exchange_shares(TensorView buffer, std::span<const Range>
     if (share.count == 0) continue;
     const auto bytes = static_cast<std::size_t>(storage(Count(share.count), buffer.dtype).value());
     expect_nccl(ncclBroadcast(at(buffer, share.first), at(buffer, share.first), bytes, ncclUint8, r,
-                              nccl_, side_.get()),
+                              nccl_, side_->get()),
                 "all_reduce");
   }
   group.end();
@@ -242,7 +244,7 @@ Pending NcclCommunicator::start_all_reduce(TensorView buffer) {
   return start("all_reduce", [&] {
     if (!deterministic_)
       return expect_nccl(ncclAllReduce(buffer.data, buffer.data, static_cast<std::size_t>(elements),
-                                       nccl_type(buffer.dtype), ncclSum, nccl_, side_.get()),
+                                       nccl_type(buffer.dtype), ncclSum, nccl_, side_->get()),
                          "all_reduce");
     std::vector<Range> shares;
     for (std::int64_t r = 0; r < n; ++r)
@@ -266,13 +268,13 @@ Pending NcclCommunicator::start_reduce_scatter(TensorView whole, PieceRange rang
     if (range.count == piece)
       return expect_nccl(
           ncclReduceScatter(whole.data, at(whole, first_of(rank_)), static_cast<std::size_t>(piece),
-                            nccl_type(whole.dtype), ncclSum, nccl_, side_.get()),
+                            nccl_type(whole.dtype), ncclSum, nccl_, side_->get()),
           "reduce_scatter");
     Group group("reduce_scatter");
     for (int r = 0; r < size_; ++r)
       expect_nccl(ncclReduce(at(whole, first_of(r)), at(whole, first_of(r)),
                              static_cast<std::size_t>(range.count), nccl_type(whole.dtype), ncclSum,
-                             r, nccl_, side_.get()),
+                             r, nccl_, side_->get()),
                   "reduce_scatter");
     group.end();
   });
@@ -284,7 +286,7 @@ Pending NcclCommunicator::start_all_gather(ConstTensorView piece, TensorView who
   return start("all_gather", [&] {
     expect_nccl(
         ncclAllGather(piece.data, whole.data, static_cast<std::size_t>(bytes_of(piece).value()),
-                      ncclUint8, nccl_, side_.get()),
+                      ncclUint8, nccl_, side_->get()),
         "all_gather");
   });
 }
@@ -294,7 +296,7 @@ Pending NcclCommunicator::start_broadcast(TensorView buffer, int root) {
   return start("broadcast", [&] {
     expect_nccl(
         ncclBroadcast(buffer.data, buffer.data, static_cast<std::size_t>(bytes_of(buffer).value()),
-                      ncclUint8, root, nccl_, side_.get()),
+                      ncclUint8, root, nccl_, side_->get()),
         "broadcast");
   });
 }
@@ -311,7 +313,7 @@ std::unique_ptr<Communicator> NcclCommunicator::split(int color) {
                               &config),
                 "ncclCommSplit");
   }
-  return std::make_unique<NcclCommunicator>(std::move(part), dog_, child, deterministic_);
+  return std::make_unique<NcclCommunicator>(std::move(part), dog_, child, deterministic_, side_);
 }
 
 // Rank 0's id on every rank; with NCCL_COMM_ID NCCL finds rank 0 by itself.
@@ -343,7 +345,8 @@ std::unique_ptr<Communicator> nccl_communicator(std::unique_ptr<Control> control
     expect_nccl(ncclCommInitRankConfig(&communicator, shared->size(), id, shared->rank(), &config),
                 "ncclCommInitRank");
   }
-  return std::make_unique<NcclCommunicator>(shared, dog, communicator, options.deterministic);
+  return std::make_unique<NcclCommunicator>(shared, dog, communicator, options.deterministic,
+                                            std::make_shared<Stream>(Stream::Priority::high));
 }
 
 std::string nccl_version() {
