@@ -14,13 +14,23 @@ constexpr std::int64_t kAddresses = std::int64_t{1} << 42;
 // Fewer are not worth trying: the process could not run anyway.
 constexpr std::int64_t kFewestAddresses = std::int64_t{64} << 20;
 
+// Where addresses are scarce, other ranks, threads and libraries of the process want some too:
+// OpenBLAS waits for ever for memory that it does not get.
+constexpr std::int64_t kShare = 4;
+
 // As many addresses as the device gives, at most `limit`, which becomes how many they are.
 std::unique_ptr<Region> addresses(Device& device, std::int64_t& limit) {
+  bool scarce = false;
   while (true) {
     try {
-      return device.reserve(Bytes(std::max(limit, models::decisions::kBlock)));
+      auto region = device.reserve(Bytes(std::max(limit, models::decisions::kBlock)));
+      if (!scarce || limit / kShare < kFewestAddresses) return region;
+      region.reset();
+      limit /= kShare;
+      return device.reserve(Bytes(limit));
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::out_of_memory || limit / 2 < kFewestAddresses) throw;
+      scarce = true;
       limit /= 2;
     }
   }

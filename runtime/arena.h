@@ -13,7 +13,8 @@ namespace plimsoll::runtime {
 class Arena {
  public:
   // `limit`: what the arena may reserve. Where the device refuses so many addresses (a limit on the
-  // process's address space, no overcommitment), half as many and so on: that is the limit then.
+  // process's address space, no overcommitment), half as many and so on; of what it gives a
+  // quarter, so that others of the process find some: that is the limit then.
   Arena(Device& device, Bytes limit);
 
   // A block of `bytes` (> 0) rounded up to decisions::kBlock. Null where it does not fit.
