@@ -37,9 +37,7 @@ struct Stage {
 // The numbers of GPUs that are tried, most first.
 std::vector<std::int64_t> gpu_counts(const Scope& scope);
 
-// Every combination of choices but the micro-batch, in the order of the axes. Without
-// scope.exhaustive those are left out that another one beats in memory and in time alike (eager and
-// math attention beside flash: the same products, and the scores materialised beside them).
+// Every combination of choices but the micro-batch, in the order of the axes.
 std::vector<Setting> families(const Scope& scope, const Stage& stage = {});
 
 // Error{bad_input}: a value of --only or --without that no axis has.

@@ -6,8 +6,6 @@
 
 namespace plimsoll::planner::search {
 
-using models::Attention;
-
 namespace {
 
 bool allowed(const Scope& scope, const Axis& axis, const std::string& value) {
@@ -32,15 +30,11 @@ class Walk {
     }
     std::vector<Setting> choices;
     axes()[axis].choices(scope_, so_far, choices);
-    bool flash = false;
     for (const Setting& choice : choices) {
       const std::string value = filtered_ ? axes()[axis].value(choice) : "";
       if (filtered_) seen_[axis].insert(value);
       if (leaves_stage(axis, choice)) continue;
       if (filtered_ && !allowed(scope_, axes()[axis], value)) continue;
-      const bool is_attention = axes()[axis].name == "attention";
-      if (is_attention && flash && !scope_.exhaustive) continue;  // beaten
-      flash = is_attention && choice.strategy.attention == Attention::flash;
       from(axis + 1, choice, out);
     }
   }

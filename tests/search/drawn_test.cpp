@@ -103,6 +103,7 @@ TEST_CASE("drawn spaces: the best of the search is the best of all points") {
     const Space space(scope);
     Evaluator evaluator(scope, space);
     std::optional<Key> best;
+    std::string best_options;
     for (const Setting& family : families(scope))
       for (const models::Batch& batch : every_batch(scope, family)) {
         ++points;
@@ -111,12 +112,16 @@ TEST_CASE("drawn spaces: the best of the search is the best of all points") {
         Setting x = family;
         x.batch = batch;
         const Key key = key_of(scope, x, *need, space.pace(family, batch));
-        if ((!best || key < *best) && fits(scope, space, x)) best = key;
+        if ((!best || key < *best) && fits(scope, space, x)) {
+          best = key;
+          best_options = options_of(x);
+        }
       }
     REQUIRE(found.ranked.empty() == !best.has_value());
     if (!best) continue;
     const Found& f = found.ranked.front();
     CAPTURE(options_of(f.setting));
+    CAPTURE(best_options);
     CHECK(key_of(scope, f.setting, f.need, f.pace) == *best);
     CHECK(std::ranges::is_sorted(found.ranked, {}, [](const Found& x) { return x.rank; }));
   }
