@@ -23,13 +23,20 @@ Tensor Memory::allocate(std::string name, models::Category category, DType dtype
   const Bytes bytes = storage(Count(shape.elements()), dtype);
   if (bytes == Bytes(0)) return {};
   const std::string form = text(shape) + " " + std::string(name_of(dtype));
-  std::byte* block = arena_.place(bytes);
+  std::byte* block = nullptr;
+  std::string refusal;  // by the device, below our own limit
+  try {
+    block = arena_.place(bytes);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::out_of_memory) throw;
+    refusal = " (" + error.message() + ")";
+  }
   check(block != nullptr, ErrorKind::out_of_memory, [&] {
     return "rank " + std::to_string(rank_) + ": no room for " + name + " " + form + ", " +
            std::to_string(bytes.value()) + " B" +
            (ledger_.op_name().empty() ? "" : ", in op " + ledger_.op_name()) + "; " +
            std::to_string(arena_.in_use().value()) + " of " +
-           std::to_string(arena_.limit().value()) + " B are in use:\n" +
+           std::to_string(arena_.limit().value()) + " B are in use" + refusal + ":\n" +
            ledger_.live_table(kTableLines);
   });
   if (options_.poison) device_.fill_bytes(block, kPoison, bytes);

@@ -151,6 +151,14 @@ class Run(unittest.TestCase):
                           "16", "--precision", "fp32", "--gpu-memory", "2MiB")
         self.assertIn("No room for layers.0.out (128 KiB) at op", " ".join(result.stdout.split()))
 
+    def test_a_host_with_too_little_memory_for_all_ranks_is_told_beforehand(self):
+        # 405e9 parameters of 16 B on each of 8 ranks: 48 TiB.
+        result = plimsoll("run", "llama-3.1-405b", "--device", "cpu", "--ranks", "8", "--seq-len",
+                          "64")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("8 ranks need ", result.stderr)
+        self.assertIn("--reduce-layers", result.stderr)
+
     def test_a_real_shortage_names_the_tensor_its_shape_and_what_lives(self):
         path = self.folder / "short.json"
         result = plimsoll("run", self.tiny, *SHORT, "--json", path)

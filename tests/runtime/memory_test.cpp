@@ -78,7 +78,7 @@ TEST_CASE(
 }
 
 // Gives at most `most` addresses at a time, as under `ulimit -v`.
-class FewAddresses final : public Device {
+class FewAddresses : public Device {
  public:
   explicit FewAddresses(std::int64_t most, ErrorKind kind = ErrorKind::out_of_memory)
       : most_(most), kind_(kind) {}
@@ -133,6 +133,45 @@ TEST_CASE(
   Arena small(device, 1000_B);  // what is asked for is not more than what is needed
   CHECK(device.asked.back() == 1000);
   CHECK(small.limit() == 1000_B);
+}
+
+// Has addresses for all, and memory behind the first `most` bytes.
+class ScarceRegion final : public Region {
+ public:
+  ScarceRegion(std::unique_ptr<Region> addresses, Bytes most)
+      : addresses_(std::move(addresses)), most_(most) {}
+  std::byte* base() const override { return addresses_->base(); }
+  void grow(Bytes bytes) override {
+    check(bytes <= most_, ErrorKind::out_of_memory, "the device has no more");
+  }
+
+ private:
+  std::unique_ptr<Region> addresses_;
+  Bytes most_;
+};
+class ScarceMemory final : public FewAddresses {
+ public:
+  ScarceMemory() : FewAddresses(std::int64_t{1} << 42) {}
+  std::unique_ptr<Region> reserve(Bytes bytes) override {
+    return std::make_unique<ScarceRegion>(FewAddresses::reserve(bytes), 1024_B);
+  }
+};
+
+TEST_CASE("a device that is full below our own limit is an error that names the tensor too") {
+  ScarceMemory device;
+  Memory memory(device, 1, {.limit = 4096_B});
+  Tensor a = bytes(memory, "a", 1000);
+  try {
+    (void)bytes(memory, "b", 1);
+    CHECK(false);
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::out_of_memory);
+    CHECK(error.message() ==
+          "rank 1: no room for b [1] uint8, 1 B; 1024 of 4096 B are in use (the device has no "
+          "more):\n  1000 B  a [1000] uint8\n");
+  }
+  a.reset();
+  CHECK(bytes(memory, "b", 1));  // nothing is lost by the refusal
 }
 
 TEST_CASE("a device without any addresses, and one that fails otherwise, say so") {

@@ -13,6 +13,7 @@
 #include "reports/plan_json.h"
 #include "reports/want_of_memory.h"
 #include "tools/cli/doors.h"
+#include "tools/cli/host_memory.h"
 #include "tools/cli/output.h"
 #include "tools/cli/plan_document_json.h"
 #include "tools/cli/plan_source.h"
@@ -133,6 +134,19 @@ void write_prediction(const std::string& path, const std::string& document) {
   file.commit();
 }
 
+// A host that has too little for all ranks would end the run by force and say nothing.
+bool host_has_room(const reports::Plan& plan) {
+  if (plan.strategy.device != models::Device::cpu || mpi().started) return true;
+  const std::optional<Bytes> available = host_memory();
+  const Bytes need = plan.device * plan.strategy.gpus;
+  if (!available || need <= *available) return true;
+  say(
+      fmt::format("{} ranks need {:.1f} GiB together, and this host has {:.1f} GiB: a smaller "
+                  "model (--reduce-layers N), fewer --ranks, or --anyway",
+                  plan.strategy.gpus, need.real() / (1 << 30), available->real() / (1 << 30)));
+  return false;
+}
+
 // The plan becomes standard input of the program that this process turns into.
 void put_into_standard_input(const std::string& document) {
   const char* folder = std::getenv("TMPDIR");
@@ -209,6 +223,7 @@ int run_model(const CommandLine& line) {
       deliver(line.options, prediction, reports::want_of_memory(plan, standard_output_terminal()));
     return 1;
   }
+  if (!line.options.has("anyway") && !host_has_room(plan)) return 1;
   put_into_standard_input(prediction);
   become_plimsoll_run(with_weights(line.options, line.argument));
 }

@@ -1,0 +1,17 @@
+// What this machine can give to a run on the host device.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "models/base/quantity.h"
+
+namespace plimsoll::tools {
+
+// MemAvailable of the text of /proc/meminfo, or what the control group allows where that is less
+// (`limit`, the text of memory.max: a number, or "max"). Nothing where neither says.
+std::optional<Bytes> available_memory(const std::string& meminfo, const std::string& limit);
+
+std::optional<Bytes> host_memory();  // of this machine
+
+}  // namespace plimsoll::tools
