@@ -44,8 +44,8 @@ struct Rules {
   std::int64_t batch_tensors = 3;  // int64 tensors of a batch: input_ids, labels, attention_mask
   // Parameters and states one by one, not one sum a layer: for the allocator's replay.
   bool each_parameter = false;
-  // DeepSpeed's own linear under ZeRO-3 (runtime/zero/linear.py) saves its input although the weight
-  // is frozen.
+  // DeepSpeed's own linear under ZeRO-3 (runtime/zero/linear.py) saves its input although the
+  // weight is frozen.
   bool frozen_products_save = false;
   Bytes blas_workspace;  // cuBLAS's, inside the caching allocator, of all threads
 };
