@@ -103,6 +103,24 @@ class Run(unittest.TestCase):
         self.assertEqual(result.returncode, 2)
         self.assertIn("--zero: the plan has answered it", result.stderr)
 
+    def test_recommended_plans_run_as_planned(self):
+        # Data parallel and sharded, activations kept and made again.
+        kinds = set()
+        for ranks in ("2", "3"):
+            result = plimsoll("recommend", self.tiny, "--gpu", "rtx-4090", "--gpus", ranks,
+                              "--seq-len", "16", "--global-batch", "6", "--stack", "plimsoll",
+                              "--top", "12", "--json", "-")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            for entry in json.loads(result.stdout)["ranked"]:
+                strategy = entry["plan"]["workload"]["strategy"]
+                kinds.add((strategy["zero"], strategy["recompute"]))
+                plan = self.folder / "recommended.json"
+                plan.write_text(json.dumps(entry["plan"]))
+                measured = self.document(plan, "--device", "cpu", "--reduce-layers", "2",
+                                         "--steps", "1")
+                self.assertTrue(measured["comparison"]["agrees"], strategy)
+        self.assertGreater(len(kinds), 3, kinds)
+
     def test_the_prediction_is_kept_and_compared_alone(self):
         plan, measurement = self.folder / "prediction.json", self.folder / "measurement.json"
         result = plimsoll("run", self.tiny, *WORDS, "--prediction", plan, "--json", measurement)
