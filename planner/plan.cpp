@@ -211,7 +211,7 @@ void add_step(const Question& question, Plan& plan) {
   plan.outside = outside.typical;
   plan.collectives = step.collectives;
   plan.bytes_sent_per_gpu_per_step = step.sent;
-  const StepFlops flops = step_flops(parts, question.strategy, question.batch);
+  const models::StepFlops flops = step_flops(parts, question.strategy, question.batch);
   plan.model_flops_per_step = flops.model;
   plan.hardware_flops_per_step = flops.hardware;
   const auto assume = [&](const std::vector<reports::Assumption>& more) {

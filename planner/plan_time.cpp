@@ -62,7 +62,7 @@ void add_assumptions(const Question& question, reports::Plan& plan) {
 
 }  // namespace
 
-void add_time(const Question& question, const ModelParts& parts, const StepFlops& flops,
+void add_time(const Question& question, const ModelParts& parts, const models::StepFlops& flops,
               reports::Plan& plan) {
   const models::Strategy& s = question.strategy;
   plan.time = {};
@@ -84,7 +84,7 @@ void add_time(const Question& question, const ModelParts& parts, const StepFlops
   time.tokens_per_second_per_gpu = tokens / step.step / gpus;
   const double available = step.step * gpus * peak;
   time.mfu = flops.model / available;
-  time.mfu_full_attention = (flops.model + flops.attention) / available;
+  time.mfu_full_attention = flops.model_full_attention() / available;
   time.hfu = flops.hardware / available;
   time.peak_flops = peak;
   time.communication_seconds = step.communication;

@@ -10,7 +10,7 @@ namespace plimsoll::planner {
 
 // Fills plan.time and names the constants behind it in plan.assumptions. Where the GPU is not
 // known, has no units for the precision, or the device is the host, all stay empty.
-void add_time(const Question& question, const ModelParts& parts, const StepFlops& flops,
+void add_time(const Question& question, const ModelParts& parts, const models::StepFlops& flops,
               reports::Plan& plan);
 
 }  // namespace plimsoll::planner

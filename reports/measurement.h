@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/step_flops.h"
 #include "reports/record.h"
 #include "reports/step_ledger.h"
 
@@ -69,10 +70,16 @@ struct Measurement {
   std::vector<MeasuredRank> ranks;
   std::vector<MeasuredStep> steps;
   std::optional<double> step_seconds;  // median of the timed steps
-  std::optional<double> tokens_per_step, model_flops_per_step;  // of all ranks
+  std::optional<double> tokens_per_step;  // of all ranks
+  std::optional<models::StepFlops> flops;  // of all ranks
   std::optional<double> peak_flops;  // of one device
   std::optional<Clocks> clocks;
 };
+
+// The share of all devices' peak that `flops` of one step are; nothing where one of them is
+// unknown.
+std::optional<double> utilization(const Measurement& measurement, std::optional<double> flops,
+                                  std::optional<double> seconds);
 
 // One element of "ranks".
 MeasuredRank read_measured_rank(std::string_view text, const std::string& source);

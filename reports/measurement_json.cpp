@@ -132,7 +132,6 @@ void write_time(JsonWriter& json, const Measurement& m) {
   const auto per_second = [&](const std::optional<double>& work) {
     return work && middle > 0 ? std::optional(*work / middle) : std::nullopt;
   };
-  const std::optional<double> flops = per_second(m.model_flops_per_step);
   json.begin_object();
   json.member("step_seconds", middle);
   json.member("mad_seconds", median(deviations));
@@ -140,14 +139,27 @@ void write_time(JsonWriter& json, const Measurement& m) {
   json.member("peak_flops", m.peak_flops);
   json.member("communication", m.world > 1 ? "real" : "none");
   json.member("tokens_per_second", per_second(m.tokens_per_step));
-  json.member("model_flops_per_step", m.model_flops_per_step);
-  json.member("mfu", flops && m.peak_flops
-                         ? std::optional(*flops / *m.peak_flops / static_cast<double>(m.world))
-                         : std::nullopt);
-  json.member("mfu_full_attention", nullptr);
+  const auto of_flops = [&](auto count) {
+    return m.flops ? std::optional<double>(count(*m.flops)) : std::nullopt;
+  };
+  using models::StepFlops;
+  const auto model = of_flops([](const StepFlops& f) { return f.model; });
+  const auto hardware = of_flops([](const StepFlops& f) { return f.hardware; });
+  const auto full = of_flops([](const StepFlops& f) { return f.model_full_attention(); });
+  json.member("model_flops_per_step", model);
+  json.member("hardware_flops_per_step", hardware);
+  json.member("mfu", utilization(m, model, middle));
+  json.member("mfu_full_attention", utilization(m, full, middle));
+  json.member("hfu", utilization(m, hardware, middle));
   json.end_object();
 }
 }  // namespace
+
+std::optional<double> utilization(const Measurement& m, std::optional<double> flops,
+                                  std::optional<double> seconds) {
+  if (!flops || !m.peak_flops || !seconds || *seconds <= 0) return std::nullopt;
+  return *flops / *seconds / *m.peak_flops / static_cast<double>(m.world);
+}
 
 void write_measured_rank(JsonWriter& json, const MeasuredRank& rank) {
   json.begin_object();

@@ -28,7 +28,7 @@ Pace Space::pace(const Setting& family, const models::Batch& batch) const {
                         static_cast<double>(batch.grad_accum) * static_cast<double>(s.gpus);
   const TimeModel& time = *times_[family.parts];
   if (time.knows(s.precision)) return {tokens / time(s, batch).step, true};
-  const StepFlops flops = step_flops(parts(family), s, batch);
+  const models::StepFlops flops = step_flops(parts(family), s, batch);
   return {tokens * static_cast<double>(s.gpus) / flops.hardware, false};
 }
 

@@ -4,9 +4,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
+#include "planner/flops.h"
 
 using namespace plimsoll;
 using models::Optimizer;
@@ -108,6 +110,21 @@ TEST_CASE("model FLOPs are 6 N_mm + 3 L a (d_qk + d_v) s for each token") {
   Asked asked("gpt2");
   const double per_token = 6.0 * 123'532'032 + 56'623'104;
   CHECK(asked.plan().model_flops_per_step == doctest::Approx(per_token * 1024).epsilon(1e-12));
+}
+
+TEST_CASE("the parts of a step multiply what the parameter table says") {
+  models::Strategy adapters, frozen, upper;
+  adapters.lora = models::Lora{.rank = 16, .targets = {"all-linear"}};
+  frozen.freeze = {"*embed*"};
+  upper.train = {"*.1.*"};
+  for (const char* name : {"gpt2", "llama-3.2-1b", "mistral-7b-v0.1", "qwen2.5-0.5b", "qwen3-0.6b"})
+    for (models::Strategy strategy : {models::Strategy(), adapters, frozen, upper}) {
+      if (!strategy.freeze.empty() && std::string_view(name) == "gpt2") strategy.freeze = {"*wte*"};
+      CAPTURE(name);
+      const models::ModelSpec model = models::catalog_model(name);
+      CHECK(planner::products_of_token(planner::model_parts(model, strategy)) ==
+            models::products_of_token(model, strategy));
+    }
 }
 
 TEST_CASE("a plan that does not fit says what would help, each gain found by planning again") {

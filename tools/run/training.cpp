@@ -208,9 +208,6 @@ Job job_from(const std::string& plan, const std::string& source, const RunOption
       if (!job.memory && cluster->has("gpu_memory_bytes"))
         job.memory = Bytes(cluster->count("gpu_memory_bytes", 1)) -
                      Bytes(cluster->natural("reserve_bytes", 0));
-  if (const auto flops = document.section("flops"))
-    if (flops->has("model_flops_per_step"))
-      job.model_flops_per_step = flops->real("model_flops_per_step", 0);
   return job;
 }
 
@@ -225,7 +222,10 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
   out.stack = name_of(job.workload.strategy.stack);
   out.world = job.workload.strategy.gpus;
   out.environment = environment_of(runtime::host_device(), job.memory, tool);
-  out.model_flops_per_step = job.model_flops_per_step;
+  // By the definition, of the model that is run: the plan's figure is not asked.
+  const models::Strategy& strategy = job.workload.strategy;
+  out.flops = models::step_flops(models::products_of_token(job.model, strategy), *job.model.decoder,
+                                 strategy, job.workload.batch);
   out.tokens_per_step = static_cast<double>(checked_multiply(
       checked_multiply(job.workload.batch.tokens(), job.workload.batch.grad_accum), out.world));
   if (job.workload.strategy.device == models::Device::cuda) {
@@ -253,6 +253,8 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
     out.clocks = training.clocks_.medians();
   }
   out.steps = std::move(training.steps_);
+  for (reports::MeasuredStep& step : out.steps)
+    step.mfu = reports::utilization(out, out.flops->model, step.seconds);
   out.ranks = std::move(training.ranks_);
   for (std::int64_t rank = 0; out.outcome != "completed" && rank < out.world; ++rank)
     out.ranks.emplace_back().rank = rank;

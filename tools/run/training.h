@@ -16,7 +16,6 @@ struct Job {
   std::string workload_json;  // as it stands in the document
   models::ModelSpec model;
   std::optional<Bytes> memory;  // of each rank
-  std::optional<double> model_flops_per_step;
 };
 
 // Error{bad_input}: a plan of another stack, of a bare count, one that was edited, another number

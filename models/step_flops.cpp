@@ -1,0 +1,59 @@
+#include "models/step_flops.h"
+
+#include <algorithm>
+
+#include "models/lora.h"
+#include "models/trainable.h"
+
+namespace plimsoll::models {
+
+namespace {
+
+double all_steps(const ProductWeights& w) {
+  return 6 * w.trained + 4 * w.frozen + 6 * w.adapters;
+}
+double forward(const ProductWeights& w) {
+  return 2 * (w.trained + w.frozen + w.adapters);
+}
+
+}  // namespace
+
+ProductsOfToken products_of_token(const ModelSpec& model, const Strategy& strategy) {
+  ProductsOfToken products;
+  const bool base_frozen = strategy.lora && strategy.train.empty();
+  for (const TrainableRow& entry : trainable_rows(model, strategy.freeze, strategy.train)) {
+    const ParameterRow& row = entry.row;
+    const bool head = row.module == ModuleKind::head;
+    if ((!head && row.module != ModuleKind::linear) || row.shape.rank != 2) continue;
+    ProductWeights& weights = head ? products.head : products.layers;
+    (entry.trainable && !base_frozen ? weights.trained : weights.frozen) +=
+        row.shape.elements().real() * static_cast<double>(row.instances());
+  }
+  if (strategy.lora)
+    for (const LoraModule& module : lora_modules(model, *strategy.lora))
+      products.layers.adapters += (module.a.elements() + module.b.elements()).real();
+  return products;
+}
+
+StepFlops step_flops(const ProductsOfToken& products, const Decoder& decoder,
+                     const Strategy& strategy, const Batch& batch) {
+  const std::int64_t seen =
+      decoder.window > 0 ? std::min(batch.seq_len, decoder.window) : batch.seq_len;
+  // One third of the attention term: its forward.
+  const double attention = static_cast<double>(decoder.layers) *
+                           static_cast<double>(decoder.q_width()) * 2 * static_cast<double>(seen);
+  const double tokens = static_cast<double>(batch.tokens()) *
+                        static_cast<double>(batch.grad_accum) * static_cast<double>(strategy.gpus);
+  StepFlops flops;
+  flops.model = (all_steps(products.layers) + all_steps(products.head) + 3 * attention) * tokens;
+  flops.attention = 3 * attention * tokens;
+  double again = 0;
+  if (strategy.recompute.kind == RecomputeKind::selective)
+    again = attention;
+  else if (strategy.recompute.kind != RecomputeKind::none)
+    again = forward(products.layers) + attention;
+  flops.hardware = flops.model + again * tokens;
+  return flops;
+}
+
+}  // namespace plimsoll::models

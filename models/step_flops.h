@@ -1,0 +1,39 @@
+// Floating point operations of one optimizer step: the project's convention, by which planned and
+// measured utilization are both defined.
+//
+// Per token: 6 for every weight in a matrix product (2 forward, 2 for the input's gradient, 2 for
+// its own; the input embedding does not count, the head does, also when tied), 4 where it is
+// frozen, plus attention 3·L·a·(d_qk + d_v)·s_eff, the causal half counted once (s_eff = s, or the
+// window). Chowdhery et al., PaLM, arXiv 2204.02311, appendix B, with causality.
+#pragma once
+
+#include "models/model_spec.h"
+#include "models/run_spec.h"
+
+namespace plimsoll::models {
+
+// Elements of the weights that one token is multiplied with.
+struct ProductWeights {
+  double trained = 0, frozen = 0, adapters = 0;
+  bool operator==(const ProductWeights&) const = default;
+};
+struct ProductsOfToken {
+  ProductWeights layers, head;
+  bool operator==(const ProductsOfToken&) const = default;
+};
+
+// By the parameter table. Error{bad_input}: patterns and LoRA targets that match nothing.
+ProductsOfToken products_of_token(const ModelSpec& model, const Strategy& strategy);
+
+struct StepFlops {
+  double model = 0;  // the whole job's, one optimizer step
+  double hardware = 0;  // with recomputation
+  double attention = 0;  // of `model`, the causal scores' part
+  // PaLM's own count: attention as if every token saw all others.
+  double model_full_attention() const { return model + attention; }
+};
+
+StepFlops step_flops(const ProductsOfToken& products, const Decoder& decoder,
+                     const Strategy& strategy, const Batch& batch);
+
+}  // namespace plimsoll::models
