@@ -1,0 +1,147 @@
+// reports/memory_accuracy.md: what plans make of published memory of real runs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/run_names.h"
+#include "tests/planner/published_memory.h"
+
+namespace plimsoll::tests {
+
+namespace {
+
+using Rows = std::vector<const MemoryRow*>;
+
+template <class Which>
+Rows where(const MemoryRows& all, Which which) {
+  Rows rows;
+  for (const MemoryRow& row : all.rows)
+    if (which(row)) rows.push_back(&row);
+  return rows;
+}
+
+// Sizes of errors, smallest first.
+template <class Error>
+std::vector<double> sizes(const Rows& rows, Error error) {
+  std::vector<double> out;
+  for (const MemoryRow* row : rows)
+    if (const std::optional<double> e = error(*row)) out.push_back(std::abs(*e));
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+template <class Error>
+std::string summary_line(const std::string& name, const Rows& rows, Error error, int digits) {
+  const std::vector<double> e = sizes(rows, error);
+  if (e.empty()) return "";
+  const std::size_t n = e.size();
+  return fmt::format("| {} | {} | {:.{}f} % | {:.{}f} % |\n", name, n,
+                     50 * (e[(n - 1) / 2] + e[n / 2]), digits, 100 * e.back(), digits);
+}
+
+std::string summary(const MemoryRows& all) {
+  const auto peak = [](const MemoryRow& row) { return row.peak_error(); };
+  const auto device = [](const MemoryRow& row) { return row.device_error(); };
+  const auto one = [](const MemoryRow& row) { return row.plan.strategy.gpus == 1; };
+  const auto lora = [](const MemoryRow& row) { return row.plan.strategy.lora.has_value(); };
+  std::string text =
+      "| figure, runs | count | median error | largest |\n| --- | --: | --: | --: |\n";
+  text += summary_line("peak allocated, all", where(all, [](const MemoryRow&) { return true; }),
+                       peak, 3);
+  text += summary_line("peak allocated, one GPU, all parameters",
+                       where(all, [&](const MemoryRow& r) { return one(r) && !lora(r); }), peak, 3);
+  text += summary_line("peak allocated, one GPU, LoRA",
+                       where(all, [&](const MemoryRow& r) { return one(r) && lora(r); }), peak, 3);
+  text +=
+      summary_line("peak allocated, FSDP, all parameters",
+                   where(all, [&](const MemoryRow& r) { return !one(r) && !lora(r); }), peak, 3);
+  text += summary_line("peak allocated, FSDP, LoRA",
+                       where(all, [&](const MemoryRow& r) { return !one(r) && lora(r); }), peak, 3);
+  text += summary_line("nvidia-smi, the plan's kernels",
+                       where(all, [](const MemoryRow& r) { return r.same_kernels(); }), device, 1);
+  text += summary_line("nvidia-smi, other kernels",
+                       where(all, [](const MemoryRow& r) { return !r.same_kernels(); }), device, 1);
+  return text;
+}
+
+std::string how(const models::Strategy& s) {
+  std::string text = s.gpus == 1 ? "1 GPU" : fmt::format("{} GPUs, FSDP", s.gpus);
+  text += fmt::format(", {}", models::name_of(s.precision));
+  if (s.lora) text += fmt::format(", LoRA {}", s.lora->rank);
+  if (s.loss != models::Loss::full) text += fmt::format(", {} loss", models::name_of(s.loss));
+  return text;
+}
+
+std::string row_line(const MemoryRow& row) {
+  const auto published = [&](const std::optional<Bytes>& bytes, std::int64_t unit) {
+    return bytes ? fmt::format("{}", bytes->value() / unit) : std::string("–");
+  };
+  const auto error = [](const std::optional<double>& e, int digits) {
+    return e ? fmt::format("{:+.{}f} %", 100 * *e, digits) : std::string("–");
+  };
+  constexpr std::int64_t mebi = 1 << 20;
+  std::string text =
+      fmt::format("| {} | {} | {} | {} | {} | {} | ", row.id, row.model, how(row.plan.strategy),
+                  row.plan.batch.micro_batch, row.ran_kernels,
+                  row.transformers.empty() ? "not stated" : row.transformers);
+  if (row.out_of_memory)
+    return text + fmt::format("out of memory | {} | – | – | – | – |\n",
+                              row.plan.fits ? "fits" : "does not fit");
+  return text + fmt::format("{} | {} | {} | {} | {} | {} |\n", published(row.peak, 1),
+                            row.peak ? fmt::format("{}", row.plan.peak.value()) : "–",
+                            error(row.peak_error(), 4), published(row.device, mebi),
+                            row.device ? fmt::format("{}", row.plan.device.value() / mebi) : "–",
+                            error(row.device_error(), 1));
+}
+
+constexpr const char* kHead =
+    "# How near planned memory comes to real runs\n\n"
+    "Written by `build/tests/planner/memory_accuracy`; a test compares this page with what that "
+    "program writes.\nPublished `torch.cuda.max_memory_allocated` and nvidia-smi figures of "
+    "training "
+    "on A100 GPUs against `plimsoll fit\n--stack pytorch`, asked with what the source states and "
+    "nothing else. Error is planned / published − 1. All rows\nare out of sample: nothing was "
+    "fitted on them. The runs used torch 2.4.1, FlashAttention-2 and the Transformers of\ntheir "
+    "row; the plan models torch 2.11 with Transformers 5.17.\n\n";
+
+constexpr const char* kReading =
+    "## What to make of it\n\n"
+    "* Every run recomputes layer by layer. Some had kernels replaced: FOAK (fused norms, rotary "
+    "embedding, cross-entropy)\n  or Liger (fused linear cross-entropy, planned as `--loss "
+    "fused`). Where that does not touch the moment of the peak (the\n  temporaries of the foreach "
+    "optimizer, a layer's product), the plan holds all the same; one row at 16 sequences peaks\n  "
+    "inside a layer, where fused norms keep less.\n"
+    "* LoRA with the whole loss: before 4.49, Transformers copied the logits once more to shift "
+    "them, so those runs peak in\n  the forward pass, higher than the version that is planned.\n"
+    "* LoRA with FOAK: planned without dropout, the three rows agree within 0.001 %; the fused "
+    "adapter keeps no dropped copy.\n"
+    "* PowerLM-3b is a Granite model, planned as the llama of its dimensions.\n"
+    "* FSDP in the runs is version 1, in the plan version 2. Mistral's adapters under FSDP take "
+    "more than planned by a sixth\n  for a reason that is not known.\n"
+    "* nvidia-smi counts the allocator's gaps, which depend on the order and the sizes of all "
+    "earlier requests, so also on\n  kernels and versions that these runs do not share with the "
+    "plan, and the context, which the plan assumes.\n\n";
+
+}  // namespace
+
+std::string memory_accuracy_page(const MemoryRows& all) {
+  std::string page = kHead;
+  page += "## Summary\n\n" + summary(all) + "\n" + kReading + "## Sources\n\n";
+  for (std::size_t i = 0; i < all.sources.size(); ++i)
+    page += fmt::format("{}. {}\n", i + 1, all.sources[i]);
+  page += "\nPublished figures that were left out, and why:\n\n";
+  for (const auto& [why, count] : all.left_out) page += fmt::format("* {}: {}\n", why, count);
+  page +=
+      "\n## Rows\n\nFull recomputation, foreach AdamW, weights loaded in bf16, 4096 tokens a "
+      "sequence (the last row: fused AdamW,\n1024). Bytes; nvidia-smi in MiB.\n\n"
+      "| row | model | how | micro-batch | kernels of the run | Transformers | published peak | "
+      "planned "
+      "| error | nvidia-smi | planned | error |\n| --- | --- | --- | --: | --- | --- | --: | --: | "
+      "--: | "
+      "--: | --: | --: |\n";
+  for (const MemoryRow& row : all.rows) page += row_line(row);
+  return page;
+}
+
+}  // namespace plimsoll::tests

@@ -1,0 +1,59 @@
+#include "tests/planner/published_run.h"
+
+#include <nlohmann/json.hpp>
+
+#include "models/model_catalog.h"
+#include "models/model_reader.h"
+#include "models/run_names.h"
+
+namespace plimsoll::tests {
+
+using nlohmann::json;
+
+namespace {
+
+template <class Choice>
+Choice choice(const json& row, const char* key, Choice fallback) {
+  return row.contains(key) ? models::choice_from<Choice>(row[key].get<std::string>()).value()
+                           : fallback;
+}
+
+}  // namespace
+
+models::ModelSpec published_model(const json& row) {
+  const std::string name = row["model"];
+  return row.contains("config") ? models::read_model(row["config"].dump(), name, "golden")
+                                : models::catalog_model(name);
+}
+
+models::Strategy published_strategy(const json& row) {
+  models::Strategy s;
+  s.gpus = row["gpus"];
+  s.data.zero = row["zero"];
+  s.data.fsdp_version = row.value("fsdp_version", 2);
+  s.data.shard_group = row.value("shard_group", 0);
+  s.stack = choice(row, "stack", s.stack);
+  s.attention = choice(row, "attention", s.attention);
+  if (row.contains("optimizer_impl"))
+    s.optimizer_impl = choice(row, "optimizer_impl", models::OptimizerImpl::fused);
+  s.precision = choice(row, "precision", s.precision);
+  if (row.contains("param_dtype"))
+    s.param_dtype = dtype_from(row["param_dtype"].get<std::string>());
+  s.loss = choice(row, "loss", s.loss);
+  s.kernels = choice(row, "kernels", s.kernels);
+  s.compile = row.value("compile", false);
+  s.recompute.kind = choice(row, "recompute", s.recompute.kind);
+  if (row.contains("lora_rank"))
+    s.lora = models::Lora{.rank = row["lora_rank"],
+                          .dropout = 0.1,
+                          .targets = {row.value("lora_targets", std::string("attention"))}};
+  if (row.contains("reduce_dtype"))
+    s.data.reduce_dtype = dtype_from(row["reduce_dtype"].get<std::string>());
+  return s;
+}
+
+models::Batch published_batch(const json& row) {
+  return {row["seq_len"], row["micro_batch"], row["grad_accum"]};
+}
+
+}  // namespace plimsoll::tests
