@@ -7,6 +7,7 @@
 
 #include "models/base/dtype.h"
 #include "models/base/quantity.h"
+#include "models/calibration.h"
 
 namespace plimsoll::models {
 
@@ -43,6 +44,7 @@ struct ClusterSpec {
   Bytes reserve;  // kept free
   std::optional<double> intra_node_bandwidth;  // bytes/s per GPU, one direction
   std::optional<double> inter_node_bandwidth;
+  std::vector<Calibration> calibrations;  // of this GPU, one for each stack that was measured
 };
 
 }  // namespace plimsoll::models

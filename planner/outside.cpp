@@ -1,5 +1,7 @@
 #include "planner/outside.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "models/run_names.h"
@@ -11,10 +13,11 @@ using models::Overhead;
 
 namespace {
 
-std::int64_t typical(const std::vector<Overhead>& overheads, std::string_view name,
-                     std::int64_t otherwise) {
+using Which = std::int64_t Overhead::Range::*;  // low, typical, high
+
+std::int64_t figure(const std::vector<Overhead>& overheads, std::string_view name, Which which) {
   const Overhead* entry = models::find_overhead(overheads, name);
-  return entry != nullptr && entry->range ? entry->range->typical : otherwise;
+  return entry != nullptr && entry->range ? (*entry->range).*which : 0;
 }
 
 void assume(std::vector<reports::Assumption>& out, std::string what, Bytes bytes,
@@ -26,15 +29,56 @@ void assume(std::vector<reports::Assumption>& out, std::string what, Bytes bytes
 
 // Per communicator: what was seen, where that is known for the family; else the sum of its parts:
 // channels × connections × buffers, NVLS buffers of the node's ranks, and a base.
-Bytes communicator(const std::vector<Overhead>& overheads, std::int64_t local_ranks) {
+Bytes communicator(const std::vector<Overhead>& overheads, std::int64_t local_ranks, Which which) {
   if (const Overhead* seen = models::find_overhead(overheads, "nccl_communicator");
       seen != nullptr && seen->range)
-    return Bytes(seen->range->typical);
-  const std::int64_t buffers = typical(overheads, "nccl_connection", 0) *
-                               typical(overheads, "nccl_channels", 0) *
-                               typical(overheads, "nccl_connections", 0);
-  return Bytes(buffers + typical(overheads, "nccl_nvls", 0) * local_ranks +
-               typical(overheads, "nccl_base", 0));
+    return Bytes((*seen->range).*which);
+  const std::int64_t buffers = figure(overheads, "nccl_connection", which) *
+                               figure(overheads, "nccl_channels", which) *
+                               figure(overheads, "nccl_connections", which);
+  return Bytes(buffers + figure(overheads, "nccl_nvls", which) * local_ranks +
+               figure(overheads, "nccl_base", which));
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+void add_context(const std::vector<Overhead>& overheads, Outside& outside) {
+  if (!outside.calibration) {
+    const Overhead* context = models::find_overhead(overheads, "context");
+    if (context != nullptr && context->range)
+      outside.typical.context = Bytes(context->range->typical);
+    assume(outside.assumptions, "device context and lazily loaded kernels, bytes",
+           outside.typical.context, context);
+    return;
+  }
+  const models::Calibration& seen = *outside.calibration;
+  outside.typical.context = seen.context;
+  outside.typical.libraries = seen.libraries;
+  const std::string source =
+      fmt::format("{}: {}; driver {}", seen.evidence, listed(seen.fitted), seen.driver);
+  const auto add = [&](const char* what, Bytes bytes) {
+    outside.assumptions.push_back({what, std::to_string(bytes.value()), "calibrated", source});
+  };
+  add("device context, bytes", seen.context);
+  add("libraries and lazily loaded kernels, bytes", seen.libraries);
+}
+
+// NCCL's share of the range is the catalog's: nothing else is known of it.
+void add_range(Bytes nccl_low, Bytes nccl_high, Outside& outside) {
+  const models::Calibration& seen = *outside.calibration;
+  if (!seen.deviation) return;
+  const Bytes own = seen.context + seen.libraries;
+  std::string why = fmt::format(
+      "reserved bytes are exact; outside them {} measured {:.1f} MiB away at most, on {} it was "
+      "fitted on and {} it was not",
+      seen.evidence, seen.deviation->real() / (1 << 20), seen.fitted.size(), seen.judged.size());
+  if (nccl_high > Bytes(0)) why += "; NCCL's buffers as published, not measured";
+  outside.range = {std::max(Bytes(0), own - *seen.deviation) + nccl_low,
+                   own + *seen.deviation + nccl_high, std::move(why)};
 }
 
 }  // namespace
@@ -48,18 +92,25 @@ Outside outside_allocator(const models::Strategy& strategy, const models::Cluste
       strategy.stack == models::Stack::deepspeed ? models::Stack::pytorch : strategy.stack;
   const auto overheads =
       models::overheads_of(models::name_of(stack), *cluster.gpu, models::kTorchVersion);
-  const Overhead* context = models::find_overhead(overheads, "context");
-  if (context != nullptr && context->range)
-    outside.typical.context = Bytes(context->range->typical);
-  assume(outside.assumptions, "device context and lazily loaded kernels, bytes",
-         outside.typical.context, context);
+  if (const auto* seen = models::find_calibration(cluster.calibrations, models::name_of(stack)))
+    outside.calibration = *seen;
+  add_context(overheads, outside);
+  Bytes low, high;  // of NCCL
   if (group > 1 && communicators > 0) {
     const std::int64_t local = std::min(group, strategy.gpus_per_node);
-    outside.typical.nccl = communicator(overheads, local) * communicators;
+    const auto all = [&](Which which) {
+      return communicator(overheads, local, which) * communicators;
+    };
+    outside.typical.nccl = all(&Overhead::Range::typical);
+    low = all(&Overhead::Range::low);
+    high = all(&Overhead::Range::high);
     const Overhead* seen = models::find_overhead(overheads, "nccl_communicator");
     assume(outside.assumptions, "NCCL buffers, bytes", outside.typical.nccl,
            seen != nullptr ? seen : models::find_overhead(overheads, "nccl_connection"));
   }
+  // What other stacks reserve is an estimate.
+  if (outside.calibration && strategy.stack == models::Stack::plimsoll)
+    add_range(low, high, outside);
   return outside;
 }
 

@@ -14,11 +14,16 @@ namespace plimsoll::planner {
 struct Outside {
   reports::OutsideAllocator typical;
   std::vector<reports::Assumption> assumptions;
+  // Where it was measured (models/calibration.h) and the stack's reserved bytes are exact: the
+  // least and the most that it may be, and why.
+  std::optional<reports::Range> range;
+  std::optional<models::Calibration> calibration;
+  Bytes most() const { return range ? range->high : typical.total(); }
 };
 
 // Context with lazily loaded kernels; NCCL's buffers where the ranks of a group talk to each other
-// (no communicator is made for one rank). `communicators` of `group` ranks each. Without a known
-// GPU nothing is claimed.
+// (no communicator is made for one rank). Calibrated figures go before those of the catalog.
+// `communicators` of `group` ranks each. Without a known GPU nothing is claimed.
 Outside outside_allocator(const models::Strategy& strategy, const models::ClusterSpec& cluster,
                           int communicators, std::int64_t group);
 

@@ -64,8 +64,11 @@ void judge(const Capacity& capacity, Plan& plan) {
   plan.device = plan.reserved + plan.outside.total();
   if (!capacity.usable) return;
   plan.headroom = *capacity.usable - plan.device;
-  plan.fits = plan.device <= *capacity.usable;
-  plan.verdict = plan.fits ? reports::Verdict::fits : reports::Verdict::does_not_fit;
+  plan.fits = (plan.range ? plan.range->high : plan.device) <= *capacity.usable;
+  const bool may_fit = (plan.range ? plan.range->low : plan.device) <= *capacity.usable;
+  plan.verdict = plan.fits ? reports::Verdict::fits
+                 : may_fit ? reports::Verdict::borderline
+                           : reports::Verdict::does_not_fit;
 }
 
 void add_common(const Question& question, const ParameterCounts& counts, Plan& plan) {
@@ -153,11 +156,11 @@ Outcome quick(const Question& question, const ModelParts& parts) {
   const Capacity capacity = capacity_of(question);
   const Bytes least = peak.bytes + outside.typical.total();
   Outcome outcome{least, least, false};
-  if (!capacity.usable || least > *capacity.usable) return outcome;
+  if (!capacity.usable || peak.bytes + outside.most() > *capacity.usable) return outcome;
   const Timeline timeline = unroll(step.program);
-  outcome.device = outside.typical.total() +
-                   allocate(step, timeline, peak, segment_limit(capacity, outside)).reserved;
-  outcome.fits = outcome.device <= *capacity.usable;
+  const Bytes reserved = allocate(step, timeline, peak, segment_limit(capacity, outside)).reserved;
+  outcome.device = outside.typical.total() + reserved;
+  outcome.fits = outside.most() + reserved <= *capacity.usable;
   return outcome;
 }
 
@@ -192,6 +195,20 @@ Timeline every_op(const models::StepProgram& program) {
   return unroll(program, Repeats::all);
 }
 
+void add_range(const Outside& outside, Plan& plan) {
+  plan.calibration = outside.calibration;
+  if (outside.range) {
+    plan.range = {plan.reserved + outside.range->low, plan.reserved + outside.range->high,
+                  outside.range->why};
+    return;
+  }
+  plan.assumptions.push_back(
+      {"range of device bytes", "null", "assumed",
+       outside.calibration ? "nothing says by how much the measured overheads or this stack's "
+                             "reserved bytes may be wrong"
+                           : "no measurement on a GPU stands behind this plan yet"});
+}
+
 void add_step(const Question& question, Plan& plan) {
   const ModelParts parts = model_parts(*question.model, question.strategy);
   StackStep step;
@@ -219,8 +236,7 @@ void add_step(const Question& question, Plan& plan) {
   };
   assume(step.assumptions);
   assume(outside.assumptions);
-  plan.assumptions.push_back({"range of device bytes", "null", "assumed",
-                              "no measurement on a GPU stands behind this plan yet"});
+  add_range(outside, plan);
   add_time(question, parts, flops, plan);
   judge(capacity, plan);
   if (question.detail == Detail::full)

@@ -312,12 +312,32 @@ class Comparer {
                      m_.kind == "cpu" ? "not measured: all ranks share the host" : "not measured"};
       return;
     }
-    const std::string text = "unaccounted " + signed_number(*worst);
+    sample();
+    std::string text = "unaccounted " + signed_number(*worst);
+    if (out_.sample) text += ", " + *out_.sample;
     if (!p_.range_low)
       out_.device = {Verdict::not_compared, text + "; the plan gives no range"};
     else
       out_.device = {outside ? Verdict::differs : Verdict::within,
                      text + (outside ? ", outside of the plan's range" : "")};
+  }
+
+  void sample() {
+    if (!p_.calibration) return;
+    const models::Calibration& seen = *p_.calibration;
+    const auto has = [&](const std::vector<std::string>& fingerprints) {
+      return std::ranges::find(fingerprints, m_.fingerprint) != fingerprints.end();
+    };
+    out_.sample = has(seen.fitted_fingerprints) ? "in-sample" : "out-of-sample";
+    if (has(seen.fitted_fingerprints))
+      out_.notes.push_back("in-sample: the plan's overheads were fitted on this workload (" +
+                           seen.evidence + ")");
+    else if (has(seen.judged_fingerprints))
+      out_.notes.push_back("the plan's range was made to hold this workload's measurement (" +
+                           seen.evidence + ")");
+    if (m_.environment.driver && *m_.environment.driver != seen.driver)
+      out_.notes.push_back(fmt::format("overheads were measured with driver {}, this run had {}",
+                                       seen.driver, *m_.environment.driver));
   }
 
   void time_level() {

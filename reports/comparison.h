@@ -75,6 +75,10 @@ struct Comparison {
   bool agrees = false;
   bool detailed = false;  // tensor by tensor
   Level memory, reserved, device, time;  // L1 … L4
+  // "in-sample": the plan's overheads were fitted on this very workload, so that its device bytes
+  // prove nothing and stay out of summaries; "out-of-sample": on others. Nothing: not calibrated,
+  // or the device is not measured.
+  std::optional<std::string> sample;
   std::vector<RankComparison> ranks;
   std::size_t shown = 0;  // the rank that tables show: of the first difference, or the highest peak
   std::vector<Difference> differences;  // by moment; the first is where it began

@@ -102,6 +102,7 @@ void write_comparison_members(JsonWriter& json, const Comparison& comparison) {
   json.member("stack", comparison.stack);
   json.end_object();
   json.member("tensor_by_tensor", comparison.detailed);
+  json.member("sample", comparison.sample);
   json.key("levels");
   json.begin_object();
   write_level(json, "requested", comparison.memory);

@@ -124,6 +124,9 @@ MeasuredRank measured_rank(const Config& from) {
     out.peak_phase = peak->text("phase", "");
     out.peak_where = peak->text("where", "");
   }
+  for (const Config& reading : from.sections("driver"))
+    out.driver.push_back({reading.text("after", ""), needed_bytes(reading, "used_bytes"),
+                          needed_bytes(reading, "reserved_bytes")});
   for (const Config& seen : from.sections("ledgers"))
     out.ledgers.push_back(
         {seen.naturals("steps", 1 << 20), seen.flag("skipped", false), ledger(seen)});
@@ -148,6 +151,8 @@ Prediction read_prediction(std::string_view text, const std::string& source) {
   if (const std::optional<Config> outside = document.section("outside_allocator"))
     out.outside = needed_bytes(*outside, "context_bytes") +
                   needed_bytes(*outside, "libraries_bytes") + needed_bytes(*outside, "nccl_bytes");
+  if (const std::optional<Config> seen = document.section("calibration"))
+    out.calibration = models::read_calibration(*seen);
   if (const std::optional<Config> range = document.section("range")) {
     out.range_low = needed_bytes(*range, "low_bytes");
     out.range_high = needed_bytes(*range, "high_bytes");
@@ -185,6 +190,9 @@ Measurement read_measurement(std::string_view text, const std::string& source) {
   out.kind = document.text("kind", "");
   out.measured_at = document.text("measured_at", "");
   out.outcome = document.text("outcome", "");
+  if (const std::optional<Config> environment = document.section("environment"))
+    if (const std::optional<Config> device = environment->section("device"))
+      if (device->has("driver")) out.environment.driver = device->text("driver", "");
   if (const std::optional<Config> error = document.section("error"))
     out.error = Failure{error->text("kind", ""), error->text("message", ""), std::nullopt};
   std::set<std::int64_t> seen;

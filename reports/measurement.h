@@ -21,6 +21,13 @@ struct RankLedger {
   StepLedger ledger;
 };
 
+// What a GPU's driver has given away, at one moment of the run.
+struct DriverReading {
+  std::string after;  // context, libraries, weights, step 1, steps
+  Bytes used;  // by all that uses the GPU
+  Bytes reserved;  // of that, by this rank's arena
+};
+
 struct MeasuredRank {
   std::int64_t rank = 0;
   std::optional<Bytes> peak, resident, reserved;
@@ -29,6 +36,7 @@ struct MeasuredRank {
   std::optional<States> states;
   std::optional<ByCategory> at_peak;
   std::string peak_phase, peak_where;
+  std::vector<DriverReading> driver;  // as `device`
   std::vector<RankLedger> ledgers;
 };
 
@@ -42,6 +50,7 @@ struct Environment {
   std::string device;
   std::optional<Bytes> capacity;
   std::optional<std::string> driver;
+  std::optional<int> other_processes;  // on the GPU; containers may hide them
   std::vector<std::pair<std::string, std::string>> versions, variables;  // sorted
 };
 

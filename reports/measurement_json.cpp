@@ -26,6 +26,9 @@ void write_environment(JsonWriter& json, const Environment& environment) {
   json.member("name", environment.device);
   json.member("capacity_bytes", environment.capacity);
   json.member("driver", environment.driver);
+  json.member("other_processes", environment.other_processes
+                                     ? std::optional<std::int64_t>(*environment.other_processes)
+                                     : std::nullopt);
   json.end_object();
   write_pairs(json, "versions", environment.versions);
   write_pairs(json, "variables", environment.variables);
@@ -189,6 +192,16 @@ void write_measured_rank(JsonWriter& json, const MeasuredRank& rank) {
     json.member("requested_peak_bytes", rank.peak);
     json.end_object();
   }
+  json.key("driver");
+  json.begin_array();
+  for (const DriverReading& reading : rank.driver) {
+    json.begin_object(Layout::line);
+    json.member("after", reading.after);
+    json.member("used_bytes", reading.used);
+    json.member("reserved_bytes", reading.reserved);
+    json.end_object();
+  }
+  json.end_array();
   json.key("ledgers");
   json.begin_array();
   for (const RankLedger& seen : rank.ledgers) write_ledger(json, seen);

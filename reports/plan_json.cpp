@@ -80,6 +80,32 @@ void write_verdict(JsonWriter& json, const Plan& plan) {
   }
 }
 
+void write_texts(JsonWriter& json, const char* key, const std::vector<std::string>& texts) {
+  json.key(key);
+  json.begin_array(Layout::line);
+  for (const std::string& text : texts) json.value(text);
+  json.end_array();
+}
+
+// All of it, so that the plan can be made again elsewhere.
+void write_calibration(JsonWriter& json, const std::optional<models::Calibration>& calibration) {
+  json.key("calibration");
+  if (!calibration) return json.value(nullptr);
+  json.begin_object();
+  json.member("stack", calibration->stack);
+  json.member("gpu", calibration->gpu);
+  json.member("driver", calibration->driver);
+  json.member("evidence", calibration->evidence);
+  json.member("context_bytes", calibration->context);
+  json.member("libraries_bytes", calibration->libraries);
+  json.member("deviation_bytes", calibration->deviation);
+  write_texts(json, "fitted", calibration->fitted);
+  write_texts(json, "fitted_fingerprints", calibration->fitted_fingerprints);
+  write_texts(json, "judged", calibration->judged);
+  write_texts(json, "judged_fingerprints", calibration->judged_fingerprints);
+  json.end_object();
+}
+
 void write_peak(JsonWriter& json, const Plan& plan) {
   json.key("peak");
   if (plan.states_only) {
@@ -108,6 +134,7 @@ void write_peak(JsonWriter& json, const Plan& plan) {
     json.member("nccl_bytes", plan.outside.nccl);
     json.end_object();
   }
+  write_calibration(json, plan.calibration);
 }
 
 void write_ranks(JsonWriter& json, const Plan& plan) {

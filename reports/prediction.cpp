@@ -29,6 +29,7 @@ Prediction prediction_of(const Plan& plan) {
   out.reserved = plan.reserved;
   out.device = plan.device;
   out.outside = plan.outside.total();
+  out.calibration = plan.calibration;
   if (plan.range) {
     out.range_low = plan.range->low;
     out.range_high = plan.range->high;

@@ -20,6 +20,7 @@ struct Prediction {
   std::optional<bool> fits;
   std::optional<Bytes> resident, reserved, device, outside;
   std::optional<Bytes> range_low, range_high;  // of device bytes
+  std::optional<models::Calibration> calibration;  // where `outside` was measured
   std::optional<double> step_seconds;
   std::vector<RankKind> kinds;  // without any: model states only
   std::optional<StepLedger> step;  // with full detail; of the first kind of rank

@@ -114,6 +114,7 @@ struct Plan {
   States states;
   ByCategory at_peak{};
   OutsideAllocator outside;
+  std::optional<models::Calibration> calibration;  // where `outside` was measured
   Bytes host_pinned, host_pageable, nvme;
   std::vector<RankKind> ranks;
   double model_flops_per_step = 0, hardware_flops_per_step = 0;

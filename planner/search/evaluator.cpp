@@ -62,7 +62,7 @@ Evaluator::Evaluator(const Scope& scope, const Space& space)
 Bytes Evaluator::outside(const models::Strategy& s) {
   const bool hybrid = s.data.shard_group > 0 && s.data.shard_group < s.gpus && s.data.zero >= 2;
   const auto [entry, is_new] = outside_.try_emplace({s.stack, s.gpus, hybrid});
-  if (is_new) entry->second = outside_of(question_).typical.total();
+  if (is_new) entry->second = outside_of(question_).most();
   return entry->second;
 }
 

@@ -85,11 +85,18 @@ class Planning(Folder):
         self.assertEqual(check.affordable(todo, None).name, "long")
         self.assertIsNone(check.affordable(todo, 59))
 
+    def test_overheads_are_fitted_on_two_families_and_judged_on_other_models(self):
+        roles = {role: {m for m, *_, r in check.MEMORY if r == role} for role in ("fit", "judge")}
+        self.assertEqual({len(models) for models in roles.values()}, {2})
+        self.assertFalse(roles["fit"] & roles["judge"])
+        outcome, document = check.with_role("judge", (check.PASSED, {"status": 0}))
+        self.assertEqual((outcome, document), ("passed", {"role": "judge", "status": 0}))
+
     def test_every_command_line_is_one_that_the_planner_answers(self):
         if not (BUILD / check.PROGRAMS["plimsoll"]).is_file():
             self.skipTest("no built program")
         machine = check.Machine(BUILD, self.out)
-        rows = [(m, b, s, x) for m, b, s, x, _ in check.MEMORY + check.FULL + check.LORA]
+        rows = [row[:4] for row in check.MEMORY + check.FULL + check.LORA]
         for model, batch, length, extra in rows:
             plan = check.plan_of(machine, check.words(model, batch, length, extra))
             self.assertEqual(plan["schema"], "plimsoll.plan/1")

@@ -18,6 +18,7 @@ constexpr Option kPlanOptions[] = {
     {"intra-node-bandwidth", "GB/S", "Cluster", "per GPU, one direction (the catalog's)"},
     {"inter-node-bandwidth", "GB/S", "Cluster", "per GPU, one direction (the vendor's servers')"},
     {"reserve", "SIZE", "Cluster", "kept free (0)"},
+    {"calibration", "FILE", "Cluster", "overheads as tools/evidence fit measured them (built in)"},
 
     {"stack", "NAME", "Stack", "plimsoll, pytorch, deepspeed, megatron (pytorch)"},
     {"device", "NAME", "Stack", "cuda, cpu (cuda; cpu only with plimsoll)"},

@@ -27,6 +27,8 @@ models::ClusterSpec cluster_of(const Config& document) {
   if (!environment) return cluster;
   if (const std::optional<Config> gpu = environment->section("gpu"))
     cluster.gpu = GpuSource().named(gpu->text("name", ""));
+  if (const std::optional<Config> seen = document.section("calibration"))
+    cluster.calibrations = {models::read_calibration(*seen)};
   const std::optional<Config> machine = environment->section("cluster");
   if (!machine) return cluster;
   if (machine->has("gpu_memory_bytes"))

@@ -9,6 +9,7 @@
 #include "reports/text.h"
 #include "reports/workload_json.h"
 #include "tools/cli/deepspeed_file.h"
+#include "tools/cli/plan_document_json.h"
 #include "tools/cli/refusals.h"
 #include "tools/cli/values.h"
 
@@ -44,6 +45,21 @@ void require(const Options& options, std::string_view option, bool needed, std::
                      options.find(option)->substr(0, 60), why));
 }
 
+// Of the user's own file, or what this build has.
+std::vector<models::Calibration> calibrations_from(const Options& options, const std::string& gpu) {
+  const std::string* path = options.find("calibration");
+  if (path == nullptr) return models::calibrations_of(gpu);
+  std::vector<models::Calibration> all = models::read_calibrations(read_document(*path), *path);
+  std::string others;
+  for (const models::Calibration& one : all) others += (others.empty() ? "" : ", ") + one.gpu;
+  std::erase_if(all, [&](const models::Calibration& one) { return one.gpu != gpu; });
+  if (all.empty())
+    refuse_value("calibration", *path,
+                 fmt::format("nothing was measured on {}; it has {}", gpu,
+                             others.empty() ? "no GPU" : others));
+  return all;
+}
+
 models::ClusterSpec cluster_from(const Options& options, Sources& sources) {
   constexpr double kMostGigabytes = 1e6;
   models::ClusterSpec cluster;
@@ -64,6 +80,7 @@ models::ClusterSpec cluster_from(const Options& options, Sources& sources) {
   };
   bandwidth("intra-node-bandwidth", cluster.intra_node_bandwidth);
   bandwidth("inter-node-bandwidth", cluster.inter_node_bandwidth);
+  cluster.calibrations = calibrations_from(options, cluster.gpu->name);
   return cluster;
 }
 

@@ -55,7 +55,9 @@ void describe_gpu(reports::Environment& environment) {
   const int gpu = runtime::this_gpu();
   const runtime::GpuFacts facts = runtime::gpu_facts(gpu);
   environment.device = facts.name;
-  environment.capacity = runtime::read_gpu(gpu).total;
+  const runtime::GpuReading now = runtime::read_gpu(gpu);
+  environment.capacity = now.total;
+  environment.other_processes = now.other_processes;
   if (!facts.driver.empty()) environment.driver = facts.driver;
   environment.versions.emplace_back("cuda_driver", facts.cuda_driver);
   environment.versions.emplace_back("cuda_runtime", facts.cuda_runtime);

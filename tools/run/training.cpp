@@ -71,6 +71,10 @@ class Training {
 
   // On every rank.
   void run(Communicator& world, runtime::Device& device) {
+    const bool own = device.kind() == models::Device::cuda && has_a_gpu_;
+    std::vector<reports::DriverReading> readings;
+    if (context_) readings.push_back({"context", *context_, Bytes(0)});
+    if (own) readings.push_back({"libraries", used_of_this_gpu(), Bytes(0)});
     if (world.rank() == 0)
       progress_.note(fmt::format("weights: {}; data: {}", weights_.origin(), tokens_->origin()));
     runtime::Trainer trainer(job_.model, *job_.model.numerics, trainer_options(), device, world);
@@ -78,7 +82,9 @@ class Training {
     if (tells) describe_gpu(environment_);
     trainer.load([&](const runtime::ModelParameter& parameter, std::int64_t first,
                      std::span<float> to) { weights_.read(parameter, first, to); });
-    Recorder recorder(world.rank(), trainer.worker().memory.reserved());
+    const auto reserved = [&] { return trainer.worker().memory.reserved(); };
+    if (own) readings.push_back({"weights", used_of_this_gpu(), reserved()});
+    Recorder recorder(world.rank(), reserved());
     const runtime::Tokens tokens = [&](std::int64_t step, std::int64_t micro,
                                        std::span<std::int32_t> ids,
                                        std::span<std::int32_t> targets) {
@@ -86,14 +92,19 @@ class Training {
     };
     for (std::int64_t step = 1; step <= options_.steps; ++step) {
       const runtime::StepResult result = trainer.step(tokens, rate(step));
+      if (own && step == 1) readings.push_back({"step 1", used_of_this_gpu(), reserved()});
       recorder.add(step, result);
       if (world.rank() != 0) continue;
       progress_.step(step, result, trainer.worker().memory.ledger().live());
       steps_.push_back(measured(step, result));
       if (tells) clocks_.read();
     }
-    reports::MeasuredRank rank = recorder.rank(trainer.worker().memory.reserved());
-    if (device.kind() == models::Device::cuda && has_a_gpu_) rank.device = used_of_this_gpu();
+    reports::MeasuredRank rank = recorder.rank(reserved());
+    if (own) {
+      rank.device = used_of_this_gpu();
+      readings.push_back({"steps", *rank.device, reserved()});
+      rank.driver = std::move(readings);
+    }
     collect(world, rank);
     if (!options_.save_weights.empty())
       save_weights(options_.save_weights, job_.workload.model_config, trainer.model(),
@@ -105,6 +116,7 @@ class Training {
   reports::Environment environment_;  // the GPU's part of it
   ClockSamples clocks_;
   bool has_a_gpu_ = true;  // of its own, each rank
+  std::optional<Bytes> context_;  // used on the GPU before anything but the context is there
 
  private:
   // The arena only grows, so that its most is there in the end.
@@ -163,6 +175,10 @@ void run_ranks(const Job& job, const RunOptions& options, Training& training) {
   namespace comm = runtime::comm;
   const bool threads = comm::detect_launch().launcher == comm::Launcher::none;
   training.has_a_gpu_ = !threads || job.workload.strategy.gpus == 1;
+  if (threads && training.has_a_gpu_ && job.workload.strategy.device == models::Device::cuda) {
+    const runtime::GpuReading first = runtime::read_gpu(0);  // makes the context
+    training.context_ = first.total - first.free;
+  }
   comm::run_job(job_options(job.workload.strategy, options.timeout_seconds),
                 [&](Communicator& world, runtime::Device& device) { training.run(world, device); });
 }
@@ -247,6 +263,7 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
     out.environment.device = gpu.device.empty() ? "GPU" : gpu.device;
     out.environment.capacity = gpu.capacity;
     out.environment.driver = gpu.driver;
+    out.environment.other_processes = gpu.other_processes;
     for (const auto& version : gpu.versions) out.environment.versions.push_back(version);
     std::ranges::sort(out.environment.versions);
     out.peak_flops = peak_flops_of(gpu.device, job.workload.strategy.precision);
