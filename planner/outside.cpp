@@ -49,8 +49,8 @@ std::string listed(const std::vector<std::string>& names) {
 void add_context(const std::vector<Overhead>& overheads, Outside& outside) {
   if (!outside.calibration) {
     const Overhead* context = models::find_overhead(overheads, "context");
-    if (context != nullptr && context->range)
-      outside.typical.context = Bytes(context->range->typical);
+    outside.typical.context = Bytes(figure(overheads, "context", &Overhead::Range::typical));
+    outside.high.context = Bytes(figure(overheads, "context", &Overhead::Range::high));
     assume(outside.assumptions, "device context and lazily loaded kernels, bytes",
            outside.typical.context, context);
     return;
@@ -58,6 +58,8 @@ void add_context(const std::vector<Overhead>& overheads, Outside& outside) {
   const models::Calibration& seen = *outside.calibration;
   outside.typical.context = seen.context;
   outside.typical.libraries = seen.libraries;
+  outside.high = outside.typical;
+  outside.high.libraries += seen.deviation.value_or(Bytes(0));
   const std::string source =
       fmt::format("{}: {}; driver {}", seen.evidence, listed(seen.fitted), seen.driver);
   const auto add = [&](const char* what, Bytes bytes) {
@@ -95,7 +97,10 @@ Outside outside_allocator(const models::Strategy& strategy, const models::Cluste
   if (const auto* seen = models::find_calibration(cluster.calibrations, models::name_of(stack)))
     outside.calibration = *seen;
   add_context(overheads, outside);
-  Bytes low, high;  // of NCCL
+  outside.reserved_more = figure(
+      models::overheads_of(models::name_of(strategy.stack), *cluster.gpu, models::kTorchVersion),
+      "reserved_underestimate", &Overhead::Range::high);
+  Bytes low;  // of NCCL
   if (group > 1 && communicators > 0) {
     const std::int64_t local = std::min(group, strategy.gpus_per_node);
     const auto all = [&](Which which) {
@@ -103,14 +108,14 @@ Outside outside_allocator(const models::Strategy& strategy, const models::Cluste
     };
     outside.typical.nccl = all(&Overhead::Range::typical);
     low = all(&Overhead::Range::low);
-    high = all(&Overhead::Range::high);
+    outside.high.nccl = all(&Overhead::Range::high);
     const Overhead* seen = models::find_overhead(overheads, "nccl_communicator");
     assume(outside.assumptions, "NCCL buffers, bytes", outside.typical.nccl,
            seen != nullptr ? seen : models::find_overhead(overheads, "nccl_connection"));
   }
   // What other stacks reserve is an estimate.
   if (outside.calibration && strategy.stack == models::Stack::plimsoll)
-    add_range(low, high, outside);
+    add_range(low, outside.high.nccl, outside);
   return outside;
 }
 

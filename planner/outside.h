@@ -12,7 +12,10 @@
 namespace plimsoll::planner {
 
 struct Outside {
-  reports::OutsideAllocator typical;
+  reports::OutsideAllocator typical, high;  // high: each at the high end of what was seen
+  // Thousandths by which the allocator reserved more than was planned, at worst, where the stack is
+  // held against its own allocator.
+  std::int64_t reserved_more = 0;
   std::vector<reports::Assumption> assumptions;
   // Where it was measured (models/calibration.h) and the stack's reserved bytes are exact: the
   // least and the most that it may be, and why.

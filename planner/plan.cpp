@@ -120,9 +120,9 @@ void validate(const Question& question) {
 }
 
 // The capacity that the allocator's segments may take.
-std::optional<Bytes> segment_limit(const Capacity& capacity, const Outside& outside) {
+std::optional<Bytes> segment_limit(const Capacity& capacity, Bytes outside) {
   if (!capacity.usable) return std::nullopt;
-  return std::max(Bytes(0), *capacity.usable - outside.typical.total());
+  return std::max(Bytes(0), *capacity.usable - outside);
 }
 
 // What the allocator reserves within `limit`. Where that is not enough: about the least with which
@@ -145,8 +145,30 @@ Reserved allocate(const StackStep& step, const Timeline& timeline, const Peak& p
   return replay(step.program, timeline, std::nullopt);
 }
 
+// With every assumed overhead at its high end. `planned`: with typical ones. An allocator that has
+// less room gives cached segments back earlier, so it is replayed again within that room.
+reports::HighEnd at_high_end(const StackStep& step, const Timeline& timeline, const Peak& peak,
+                             const Capacity& capacity, const Outside& outside,
+                             const Reserved& planned) {
+  const auto with_more = [&](Bytes reserved) {
+    return reserved + Bytes(checked_multiply(reserved.value() / 1000, outside.reserved_more));
+  };
+  reports::HighEnd high{with_more(planned.reserved), outside.high.total(), outside.reserved_more};
+  if (!capacity.usable) return high;
+  high.fits = high.device() <= *capacity.usable;
+  const Bytes room = *segment_limit(capacity, high.outside);
+  const Bytes limit(room.value() / (1000 + outside.reserved_more) * 1000);
+  if (high.fits || !step.caching_allocator || limit < peak.bytes) return high;
+  const Reserved again = replay(step.program, timeline, limit);
+  if (!again.fits) return high;
+  high.reserved = with_more(again.reserved);
+  high.fits = high.device() <= *capacity.usable;
+  return high;
+}
+
 // Device bytes of a changed question; the allocator is replayed only where the peak alone fits.
-Outcome quick(const Question& question, const ModelParts& parts) {
+Outcome quick(const Question& question, const ModelParts& parts,
+              Overheads overheads = Overheads::typical) {
   validate(question);
   StackStep step;
   write_step(question, parts, step);
@@ -158,9 +180,12 @@ Outcome quick(const Question& question, const ModelParts& parts) {
   Outcome outcome{least, least, false};
   if (!capacity.usable || peak.bytes + outside.most() > *capacity.usable) return outcome;
   const Timeline timeline = unroll(step.program);
-  const Bytes reserved = allocate(step, timeline, peak, segment_limit(capacity, outside)).reserved;
-  outcome.device = outside.typical.total() + reserved;
-  outcome.fits = outside.most() + reserved <= *capacity.usable;
+  const Reserved allocator =
+      allocate(step, timeline, peak, segment_limit(capacity, outside.typical.total()));
+  outcome.device = outside.typical.total() + allocator.reserved;
+  outcome.fits = outside.most() + allocator.reserved <= *capacity.usable;
+  if (overheads == Overheads::high_end && outcome.fits && !outside.range)
+    outcome.fits = at_high_end(step, timeline, peak, capacity, outside, allocator).fits;
   return outcome;
 }
 
@@ -218,7 +243,8 @@ void add_step(const Question& question, Plan& plan) {
   const Peak peak = finder.find(step.program);
   const Outside outside = outside_of(question);
   const Capacity capacity = capacity_of(question);
-  const Reserved allocator = allocate(step, timeline, peak, segment_limit(capacity, outside));
+  const Reserved allocator =
+      allocate(step, timeline, peak, segment_limit(capacity, outside.typical.total()));
   plan.peak = allocator.allocated;
   plan.resident = allocator.resident;
   plan.reserved = allocator.reserved;
@@ -239,6 +265,10 @@ void add_step(const Question& question, Plan& plan) {
   add_range(outside, plan);
   add_time(question, parts, flops, plan);
   judge(capacity, plan);
+  if (plan.gpu && !plan.range) {
+    plan.high_end = at_high_end(step, timeline, peak, capacity, outside, allocator);
+    plan.high_end->fits = plan.high_end->fits && plan.fits;
+  }
   if (question.detail == Detail::full)
     add_details(step.program, every_op(step.program), question.detail, plan);
   else
@@ -253,8 +283,8 @@ void add_step(const Question& question, Plan& plan) {
 
 }  // namespace
 
-bool fits(const Question& question, const ModelParts& parts) {
-  return !capacity_of(question).usable || quick(question, parts).fits;
+bool fits(const Question& question, const ModelParts& parts, Overheads overheads) {
+  return !capacity_of(question).usable || quick(question, parts, overheads).fits;
 }
 
 Plan plan(const Question& question) {

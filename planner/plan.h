@@ -33,10 +33,13 @@ Capacity capacity_of(const Question& question);
 // message), Error{bad_input} for combinations that cannot be.
 reports::Plan plan(const Question& question);
 
-// Whether it fits, as plan() says, without the rest; true where no capacity is known. `parts`:
-// model_parts() of the question.
+// Of what no tensor accounts for: the figures of a plan, or the high end of what was seen.
+enum class Overheads { typical, high_end };
+
+// Whether it fits, as plan() says (its `fits`, or its `high_end`), without the rest; true where no
+// capacity is known. `parts`: model_parts() of the question.
 struct ModelParts;
-bool fits(const Question& question, const ModelParts& parts);
+bool fits(const Question& question, const ModelParts& parts, Overheads overheads);
 
 // `--params N`: model states only, in the ZeRO paper's layout (arXiv 1910.02054 §3.1): mixed
 // precision 2 + 2 + 12 bytes per parameter, fp32 4 + 4 + 8, divided by ZeRO stage over the ranks.

@@ -78,6 +78,14 @@ void write_verdict(JsonWriter& json, const Plan& plan) {
   } else {
     json.value(nullptr);
   }
+  json.key("high_end");
+  if (!plan.high_end) return json.value(nullptr);
+  json.begin_object(Layout::line);
+  json.member("device_bytes", plan.high_end->device());
+  json.member("reserved_bytes", plan.high_end->reserved);
+  json.member("outside_allocator_bytes", plan.high_end->outside);
+  json.member("fits", plan.usable ? std::optional<bool>(plan.high_end->fits) : std::nullopt);
+  json.end_object();
 }
 
 void write_texts(JsonWriter& json, const char* key, const std::vector<std::string>& texts) {

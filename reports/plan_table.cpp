@@ -148,6 +148,11 @@ void add_device(Lines& lines, const Plan& plan) {
   outside("NCCL", plan.outside.nccl, "buffers of the communicators");
   lines.row(host ? "together" : "device", kNameColumns, plan.device,
             host ? "of the host's memory" : "as nvidia-smi counts");
+  if (plan.high_end)
+    lines.row(
+        "high end", kNameColumns, plan.high_end->device(),
+        fmt::format("if what is assumed comes out high{}",
+                    !plan.usable || plan.fits == plan.high_end->fits ? "" : ": too much then"));
   if (plan.range)
     lines.row("at most", kNameColumns, plan.range->high,
               fmt::format("at least {}; {}", bytes_text(plan.range->low), plan.range->why));

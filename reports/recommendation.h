@@ -37,7 +37,7 @@ struct Change {
 
 struct NothingFits {
   std::optional<RankedPlan> closest;
-  Bytes shortfall;  // on each GPU
+  Bytes shortfall;  // on each GPU, of what has to be counted (Recommendation::high_end)
   std::vector<Change> would_fit;
 };
 
@@ -47,6 +47,10 @@ struct Recommendation {
   double elapsed_seconds = 0;
   bool stopped = false;  // interrupted: the best so far
   std::int64_t gpus = 1;  // that there are
+  // Plans must fit with what is assumed at its high end; otherwise as `fit` says, with
+  // `min_headroom` kept free.
+  bool high_end = true;
+  Bytes min_headroom;
   std::optional<double> budget_tokens;  // --tokens
   std::vector<RankedPlan> ranked;
   std::vector<FrontPoint> front;  // least memory first

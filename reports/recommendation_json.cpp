@@ -79,6 +79,11 @@ void write_recommendation(JsonWriter& json, const Recommendation& answer, const 
   json.member("objective", answer.objective);
   json.member("gpus", answer.gpus);
   json.member("budget_tokens", answer.budget_tokens);
+  json.key("headroom");
+  json.begin_object(Layout::line);
+  json.member("overheads", answer.high_end ? "high end" : "typical");
+  json.member("min_headroom_bytes", answer.min_headroom);
+  json.end_object();
   json.member("evaluated", answer.evaluated);
   json.member("points", answer.points);
   json.member("elapsed_seconds", answer.elapsed_seconds);

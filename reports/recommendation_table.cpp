@@ -108,6 +108,25 @@ void add_list(Page& page, const Recommendation& answer) {
   }
 }
 
+void add_headroom(Page& page, const Recommendation& answer) {
+  const Plan& best = answer.ranked.front().plan;
+  if (!best.usable || !best.high_end) return;
+  const std::string high =
+      fmt::format("{} of {}", bytes_text(best.high_end->device()), bytes_text(*best.usable));
+  page.put("");
+  if (answer.high_end)
+    return page.paragraph(fmt::format(
+        "Each fits even if all that is assumed (context, NCCL, gaps of the allocator) comes out at "
+        "the high end of what was seen: 1 then takes {}. --min-headroom 0 counts what is typical.",
+        high));
+  page.paragraph(fmt::format(
+      "With typical overheads{} (--min-headroom); at the high end of what "
+      "was seen 1 takes {}{}.",
+      answer.min_headroom > Bytes(0) ? " and " + bytes_text(answer.min_headroom) + " kept free"
+                                     : "",
+      high, best.high_end->fits ? "" : ": it may not fit"));
+}
+
 void add_reasons(Page& page, const Recommendation& answer) {
   for (std::size_t i = 0; i < answer.ranked.size(); ++i) {
     if (answer.ranked[i].why.empty()) continue;
@@ -157,11 +176,14 @@ void add_nothing(Page& page, const Recommendation& answer) {
     return;
   }
   const Plan& plan = nothing.closest->plan;
-  page.paragraph(fmt::format("NOTHING FITS: the closest needs {} on each GPU, {} usable: {} too "
-                             "much",
-                             bytes_text(plan.device), plan.usable ? bytes_text(*plan.usable) : "?",
-                             bytes_text(nothing.shortfall)),
-                 "  ", Colour::red);
+  std::string need = bytes_text(plan.device) + " on each GPU";
+  if (answer.high_end && plan.high_end)
+    need +=
+        fmt::format(" ({} if what is assumed comes out high)", bytes_text(plan.high_end->device()));
+  page.paragraph(
+      fmt::format("NOTHING FITS: the closest needs {}, {} usable: {} too much", need,
+                  plan.usable ? bytes_text(*plan.usable) : "?", bytes_text(nothing.shortfall)),
+      "  ", Colour::red);
   page.heading("The closest");
   page.paragraph("  " + nothing.closest->command, "    ");
   if (nothing.would_fit.empty()) {
@@ -184,6 +206,7 @@ std::string recommendation_table(const Recommendation& answer, const Terminal& t
   } else if (!answer.ranked.empty()) {
     add_winner(page, answer);
     add_list(page, answer);
+    add_headroom(page, answer);
     add_reasons(page, answer);
     add_budget(page, answer);
     add_front(page, answer, terminal);

@@ -30,6 +30,15 @@ struct Range {
   std::string why;
 };
 
+// What the device would have to hold if all that is assumed came out at its high end. It stands in
+// where no measurement gives a range yet.
+struct HighEnd {
+  Bytes reserved, outside;
+  std::int64_t reserved_more = 0;  // thousandths of the planned reserved bytes that it adds
+  bool fits = false;
+  Bytes device() const { return reserved + outside; }
+};
+
 struct Place {
   std::int64_t rank = 0;
   std::string phase;
@@ -110,6 +119,7 @@ struct Plan {
   std::optional<Bytes> capacity, usable, headroom;  // nothing known: no GPU memory given
   Bytes device, peak, resident, reserved;
   std::optional<Range> range;
+  std::optional<HighEnd> high_end;
   Place peak_place;
   States states;
   ByCategory at_peak{};

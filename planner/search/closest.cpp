@@ -1,5 +1,7 @@
 #include "planner/search/closest.h"
 
+#include <algorithm>
+
 #include "planner/search/axes.h"
 #include "planner/search/family.h"
 
@@ -28,12 +30,17 @@ std::optional<Found> closest(const Scope& scope) {
     if (family.points() == 0) continue;
     const Need* need = family.need(0, evaluator);
     if (need == nullptr) continue;
-    const Rank rank{settings[i].concession, need->least().real(), 0, i};
-    if (best && best->need.least() <= need->least()) continue;
+    const Rank rank{settings[i].concession, need->counted().real(), 0, i};
+    if (best && best->need.counted() <= need->counted()) continue;
     best = Found{family.point(0), rank, *need, space.pace(settings[i], family.batch(0)), {}};
   }
   if (best) best->plan = plan_of(scope, best->setting);
   return best;
+}
+
+Bytes counted_need(const Scope& scope, const Found& found) {
+  const bool high = scope.overheads == Overheads::high_end && found.plan.high_end;
+  return std::max(found.need.counted(), high ? found.plan.high_end->device() : found.plan.device);
 }
 
 }  // namespace plimsoll::planner::search

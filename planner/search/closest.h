@@ -13,4 +13,8 @@ std::optional<Found> best_of(const Scope& scope, const Control& control);
 // The plan that needs least memory, at the smallest batch. Nothing where none can be planned.
 std::optional<Found> closest(const Scope& scope);
 
+// What must be usable on each GPU for a plan to fit as the scope wants it: no less than either its
+// peak or the allocator's replay says.
+Bytes counted_need(const Scope& scope, const Found& found);
+
 }  // namespace plimsoll::planner::search

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "planner/flops.h"
-#include "planner/outside.h"
 #include "planner/search/axes.h"
 
 namespace plimsoll::planner::search {
@@ -53,16 +52,16 @@ std::int64_t Space::most_tokens(const Setting& family) const {
 }
 
 Evaluator::Evaluator(const Scope& scope, const Space& space)
-    : space_(space), question_(scope.base) {
+    : space_(space), question_(scope.base), overheads_(scope.overheads) {
   question_.detail = Detail::none;
   step_.program_only = true;
 }
 
 // The same for all settings with the same communicators.
-Bytes Evaluator::outside(const models::Strategy& s) {
+const Outside& Evaluator::outside(const models::Strategy& s) {
   const bool hybrid = s.data.shard_group > 0 && s.data.shard_group < s.gpus && s.data.zero >= 2;
   const auto [entry, is_new] = outside_.try_emplace({s.stack, s.gpus, hybrid});
-  if (is_new) entry->second = outside_of(question_).most();
+  if (is_new) entry->second = outside_of(question_);
   return entry->second;
 }
 
@@ -100,7 +99,13 @@ std::optional<Need> Evaluator::need(const Setting& setting, const models::Batch&
     return std::nullopt;
   }
   const Peak peak = finder_.find(step_.program, likeness(setting, batch));
-  return Need{peak.bytes, outside(setting.strategy), peak.scratch, peak.states};
+  const Outside& more = outside(setting.strategy);
+  Need need{peak.bytes, more.most(), peak.scratch, peak.states, more.most(), 0};
+  if (overheads_ == Overheads::high_end && !more.range) {
+    need.outside_counted = more.high.total();
+    need.reserved_more = more.reserved_more;
+  }
+  return need;
 }
 
 }  // namespace plimsoll::planner::search

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "planner/outside.h"
 #include "planner/peak.h"
 #include "planner/search/scope.h"
 #include "planner/search/setting.h"
@@ -23,8 +24,15 @@ struct Need {
   // sums may take less for more rows.)
   Bytes scratch;
   Bytes states;  // parameters and optimizer states: whatever the batch and the activations are
+  Bytes outside_counted;  // `outside`, or its high end where the scope asks for that
+  std::int64_t reserved_more = 0;  // thousandths, likewise
   Bytes least() const { return peak + outside; }  // of device memory; reserved is no less
-  Bytes monotone() const { return least() - scratch; }
+  // What must be usable for `allocated` bytes to fit as the scope wants it.
+  Bytes counted(Bytes allocated) const {
+    return allocated + Bytes(allocated.value() / 1000 * reserved_more) + outside_counted;
+  }
+  Bytes counted() const { return counted(peak); }
+  Bytes monotone() const { return counted(peak - scratch); }
 };
 
 struct Pace {
@@ -62,13 +70,14 @@ class Evaluator {
   const std::string& refusal() const { return refusal_; }
 
  private:
-  Bytes outside(const models::Strategy& strategy);
+  const Outside& outside(const models::Strategy& strategy);
 
   const Space& space_;
   Question question_;
   StackStep step_;
   PeakFinder finder_;
-  std::map<std::tuple<models::Stack, std::int64_t, bool>, Bytes> outside_;
+  std::map<std::tuple<models::Stack, std::int64_t, bool>, Outside> outside_;
+  Overheads overheads_;
   std::string refusal_;
 };
 

@@ -136,7 +136,7 @@ const Need* Family::need(std::size_t index, Evaluator& evaluator) {
 }
 
 bool Family::fits(const Need& need) const {
-  return !space_->usable() || need.least() <= *space_->usable();
+  return !space_->usable() || need.counted() <= *space_->usable();
 }
 
 bool Family::hopeless(const Need& need) const {
@@ -219,7 +219,8 @@ void Family::resolve_by_memory(const Rank* threshold, Evaluator& evaluator) {
     if (closed[class_of(i)]) continue;
     const Need* n = need(i, evaluator);
     if (n == nullptr) return;
-    closed[class_of(i)] = hopeless(*n) || (best && n->monotone() > best->need.least());
+    // Ranked by least(): its part that grows.
+    closed[class_of(i)] = hopeless(*n) || (best && n->least() - n->scratch > best->need.least());
     if (!fits(*n) || std::ranges::find(rejected_, i) != rejected_.end()) continue;
     const Rank r{setting_.concession, n->least().real(), -speeds_[i], index_};
     if (best && !(r < best->rank)) continue;

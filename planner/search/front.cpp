@@ -82,13 +82,13 @@ class FrontFinder {
       if (floor && !scope_.exhaustive) {
         Need least = *floor;
         least.peak -= least.scratch;
-        if (space_.usable() && least.least() > *space_.usable()) continue;
+        if (space_.usable() && least.counted() > *space_.usable()) continue;
         if (beaten({f, i, least, pace})) continue;
       }
       const Need* n = family.need(i, evaluator);
       if (n == nullptr) return;
       floor = *n;
-      if (space_.usable() && n->least() > *space_.usable()) continue;
+      if (space_.usable() && n->counted() > *space_.usable()) continue;
       out.push_back({f, i, *n, pace});
     }
   }

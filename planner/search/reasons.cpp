@@ -101,10 +101,19 @@ class Reasons {
     }
     if (stopped()) return false;  // then nothing found says nothing
     const std::optional<Found> near = closest(scope);
-    if (near && space_.usable())
-      say(fmt::format("{} does not fit: at least {} of {}.", name,
-                      gib(std::max(near->need.least(), near->plan.device)), gib(*space_.usable())));
+    if (near && space_.usable()) say_lack(name, *near);
     return false;
+  }
+
+  void say_lack(const std::string& name, const Found& near) {
+    const Bytes typical = std::max(near.need.least(), near.plan.device);
+    if (typical > *space_.usable())
+      return say(fmt::format("{} does not fit: at least {} of {}.", name, gib(typical),
+                             gib(*space_.usable())));
+    say(
+        fmt::format("{} fits only while the assumed overheads stay low: {} of {}, but {} with them "
+                    "at their high end.",
+                    name, gib(typical), gib(*space_.usable()), gib(counted_need(scope_, near))));
   }
 
   // Which part of the step makes the difference.
@@ -156,11 +165,9 @@ class Reasons {
     plain.top = 1;
     const std::optional<Found> near = closest(plain);
     if (near && space_.usable())
-      say(
-          fmt::format("Training the whole model in {} on a tried stack does not fit: at least {} "
-                      "of {}.",
-                      name_of(near->setting.strategy.precision),
-                      gib(std::max(near->need.least(), near->plan.device)), gib(*space_.usable())));
+      say_lack(fmt::format("Training the whole model in {} on a tried stack",
+                           name_of(near->setting.strategy.precision)),
+               *near);
   }
 
   void groups(const Found& best) {
@@ -199,10 +206,14 @@ class Reasons {
     if (next == all.end()) return;
     const std::optional<Need> need = evaluator_.need(found.setting, *next);
     if (!need) return;
-    if (need->least() > *space_.usable())
-      say(fmt::format("Memory ends it at micro-batch {}: {} would need {} of {}.",
-                      found.setting.batch.micro_batch, next->micro_batch, gib(need->least()),
-                      gib(*space_.usable())));
+    if (need->counted() > *space_.usable())
+      say(fmt::format("Memory ends it at micro-batch {}: {} would need {} of {}{}.",
+                      found.setting.batch.micro_batch, next->micro_batch,
+                      gib(need->least() > *space_.usable() ? need->least() : need->counted()),
+                      gib(*space_.usable()),
+                      need->least() > *space_.usable()
+                          ? ""
+                          : ", with the assumed overheads at their high end"));
     else
       say(fmt::format(
           "Micro-batch {} is {}.", next->micro_batch,

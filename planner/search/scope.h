@@ -28,6 +28,8 @@ struct Scope {
   // Per axis the values that may be taken, or may not, in the words of the command line.
   std::map<std::string, std::set<std::string>, std::less<>> only, without;
   std::optional<std::int64_t> global_batch;  // sequences of one optimizer step
+  // A plan must fit with the overheads that are assumed at this end.
+  Overheads overheads = Overheads::high_end;
   std::size_t top = 5;  // approaches in the ranked list
   std::size_t threads = 1;
   int most_concession = 255;  // Setting::concession

@@ -123,7 +123,7 @@ class Search {
         smallest.micro_batch = 1;
         const std::optional<Need> need = evaluators_[0].need(s, smallest);
         ++finished_;
-        entry->second = need && need->states + need->outside > *space_.usable();
+        entry->second = need && need->counted(need->states) > *space_.usable();
       }
       if (entry->second) result_.points += static_cast<std::int64_t>(batches(scope_, s).size());
       return entry->second;
@@ -189,7 +189,7 @@ class Search {
     bool all = true;
     for (std::size_t k = 0; k < open.size(); ++k) {
       Family& family = families_[open[k]];
-      if (plans[k].fits || !plans[k].usable) {
+      if (search::fits(scope_, plans[k])) {
         Found found = *family.found();
         found.plan = std::move(plans[k]);
         verified_.emplace(open[k], std::move(found));
@@ -245,7 +245,13 @@ reports::Plan plan_of(const Scope& scope, const Setting& setting) {
 }
 
 bool fits(const Scope& scope, const Space& space, const Setting& setting) {
-  return planner::fits(question_of(scope, setting), space.parts(setting));
+  return planner::fits(question_of(scope, setting), space.parts(setting), scope.overheads);
+}
+
+bool fits(const Scope& scope, const reports::Plan& plan) {
+  if (!plan.usable) return true;
+  return plan.fits &&
+         (scope.overheads == Overheads::typical || !plan.high_end || plan.high_end->fits);
 }
 
 Result search(const Scope& scope, const Control& control) {

@@ -62,6 +62,8 @@ struct Result {
 // As `fit` plans the setting.
 reports::Plan plan_of(const Scope& scope, const Setting& setting);
 bool fits(const Scope& scope, const Space& space, const Setting& setting);
+// Whether the plan does, with the overheads that the scope counts.
+bool fits(const Scope& scope, const reports::Plan& plan);
 
 // Error{bad_input} for filters that leave nothing, Error{unsupported} where nothing can be planned.
 Result search(const Scope& scope, const Control& control = {});

@@ -18,6 +18,14 @@ class Changes {
 
   std::vector<WouldFit> take() { return std::move(out_); }
 
+  // Something may fit while the assumed overheads stay at what is typical.
+  void less_headroom() {
+    if (scope_.overheads == Overheads::typical) return;
+    Scope changed = scope_;
+    changed.overheads = Overheads::typical;
+    attempt(changed, [](const Found&) { return std::string("--min-headroom 0"); });
+  }
+
   void fewer_tokens() {
     Scope changed = scope_;
     changed.objective = Objective::context;
@@ -92,8 +100,9 @@ Shortage shortage(const Scope& scope, const std::vector<models::Gpu>& other_gpus
   out.closest = closest(scope);
   if (!out.closest) return out;
   const reports::Plan& plan = out.closest->plan;
-  if (plan.usable) out.missing = plan.device - *plan.usable;
+  if (plan.usable) out.missing = counted_need(scope, *out.closest) - *plan.usable;
   Changes changes(scope, control);
+  changes.less_headroom();
   changes.fewer_tokens();
   changes.more_gpus();
   changes.other_gpu(other_gpus);

@@ -10,7 +10,7 @@
 namespace plimsoll::planner::search {
 
 struct WouldFit {
-  std::string change;  // "--seq-len 2048", "--gpus 16", "--gpu h200"
+  std::string change;  // "--min-headroom 0", "--seq-len 2048", "--gpus 16", "--gpu h200"
   std::string gpu;  // the other card; "": the same
   Found plan;  // the best with that change
 };

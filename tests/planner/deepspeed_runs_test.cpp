@@ -11,9 +11,13 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
+#include "models/overheads.h"
+#include "models/stack_versions.h"
 #include "planner/peak.h"
+#include "planner/reserved.h"
 #include "planner/stacks/deepspeed/layout.h"
 #include "planner/stacks/deepspeed/stack.h"
 #include "planner/timeline.h"
@@ -158,6 +162,22 @@ TEST_CASE("planned DeepSpeed steps are what the real engine allocates") {
                 << 100 * worst << " %");
   CHECK(exact >= 42);
   CHECK(document["runs"].size() >= 30);
+}
+
+// What `recommend` leaves room for is the worst that was seen here.
+TEST_CASE("reserved bytes of DeepSpeed are at most what overheads.json says above the planned") {
+  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/deepspeed_runs.json"));
+  double most = 0;
+  for (const json& run : document["runs"]) {
+    const Planned planned = plan_run(run);
+    const Bytes reserved =
+        planner::replay(planned.program, planned.timeline, std::nullopt).reserved;
+    most = std::max(most, run["reserved_bytes"].get<double>() / reserved.real() - 1);
+  }
+  const models::Gpu h100 = models::find_gpu("h100");
+  const auto overheads = models::overheads_of("deepspeed", h100, models::kTorchVersion);
+  CHECK(models::find_overhead(overheads, "reserved_underestimate")->range->high ==
+        std::ceil(1000 * most));
 }
 
 TEST_CASE("partitions, paddings and sub-groups are those of the engine's own objects") {

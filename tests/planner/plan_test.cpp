@@ -146,6 +146,34 @@ TEST_CASE("a plan that does not fit says what would help, each gain found by pla
   CHECK(std::abs((again.device - sharded->device).real()) <= 0.02 * again.device.real());
 }
 
+// overheads.json, hopper: a context of at most 1,223,688,192 bytes, one communicator of at most
+// 1,557,135,360; pytorch's reserved bytes at most 54 thousandths above the planned.
+TEST_CASE("the high end of a plan counts every assumed overhead at the end of its range") {
+  Asked asked("gpt2");
+  asked.question.strategy.gpus = 8;
+  const reports::Plan plan = asked.plan();
+  REQUIRE(plan.high_end.has_value());
+  CHECK(plan.high_end->outside == Bytes(2'780'823'552));
+  CHECK(plan.high_end->reserved ==
+        Bytes(plan.reserved.value() + plan.reserved.value() / 1000 * 54));
+  CHECK(plan.high_end->fits);
+  // Room for what is typical and not for more.
+  asked.question.cluster.memory = plan.device;
+  const reports::Plan tight = asked.plan();
+  CHECK(tight.fits);
+  CHECK_FALSE(tight.high_end->fits);
+  asked.question.cluster.memory = plan.high_end->device() + 1_MiB;
+  CHECK(asked.plan().high_end->fits);
+  // Our own arena is planned to the byte, so only what lies outside it is assumed.
+  asked.question.strategy.stack = models::Stack::plimsoll;
+  const reports::Plan own = asked.plan();
+  CHECK(own.high_end->reserved == own.reserved);
+  CHECK(own.high_end->outside > own.outside.total());
+  // Nothing is assumed about a device that nobody named.
+  asked.question.cluster.gpu.reset();
+  CHECK_FALSE(asked.plan().high_end.has_value());
+}
+
 TEST_CASE("a shard group that does not divide the ranks is bad input") {
   Asked asked("gpt2");
   asked.question.strategy.gpus = 8;

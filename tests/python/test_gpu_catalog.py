@@ -236,7 +236,7 @@ class Overheads(unittest.TestCase):
                 self.assertIn(entry["basis"], {"derived", "measured", "assumed"})
                 self.assertIn(entry["where"], {"device", "allocator", "count"})
                 self.assertIn(entry["family"], self.families | {"nvidia", "amd", "any"})
-                self.assertIn(entry["stack"], {"pytorch", "plimsoll", "any"})
+                self.assertIn(entry["stack"], {"pytorch", "deepspeed", "plimsoll", "any"})
                 bounds = [entry["low"], entry["typical"], entry["high"]]
                 if entry["typical"] is None:
                     self.assertEqual(bounds, [None, None, None])

@@ -38,6 +38,26 @@ class Recommend(unittest.TestCase):
                     plan = json.loads(plimsoll(*typed[1:], "--json", "-").stdout)
                     self.assertEqual(plan, ranked["plan"])
 
+    def test_plans_leave_room_for_what_is_assumed(self):
+        _, document = recommendation(*SMALL)
+        self.assertEqual(document["headroom"], {"overheads": "high end", "min_headroom_bytes": 0})
+        for ranked in document["ranked"]:
+            plan = ranked["plan"]
+            self.assertTrue(plan["high_end"]["fits"])
+            self.assertLessEqual(plan["high_end"]["device_bytes"], plan["usable_bytes"])
+            self.assertGreater(plan["high_end"]["device_bytes"], plan["device_bytes"])
+        careful = document["ranked"][0]["tokens_per_second"]
+        _, document = recommendation(*SMALL, "--min-headroom", "0")
+        self.assertEqual(document["headroom"], {"overheads": "typical", "min_headroom_bytes": 0})
+        self.assertGreaterEqual(document["ranked"][0]["tokens_per_second"], careful)
+        self.assertFalse(all(r["plan"]["high_end"]["fits"] for r in document["ranked"]))
+        _, document = recommendation(*SMALL, "--min-headroom", "2GiB")
+        self.assertEqual(document["headroom"]["min_headroom_bytes"], 2 << 30)
+        for ranked in document["ranked"]:
+            plan = ranked["plan"]
+            self.assertEqual(plan["capacity_bytes"] - plan["usable_bytes"], 2 << 30)
+            self.assertLessEqual(plan["device_bytes"] + (2 << 30), plan["capacity_bytes"])
+
     def test_nothing_fits_says_what_would(self):
         words = ["llama-3.1-8b", "--gpu", "t4", "--without", "adapters=lora", "--stack", "pytorch"]
         status, document = recommendation(*words)

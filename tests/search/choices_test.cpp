@@ -140,6 +140,37 @@ TEST_CASE("more memory, more GPUs or fewer constraints never make the best plan 
   }
 }
 
+TEST_CASE("plans that are listed fit with what is assumed at its high end, unless that is waived") {
+  const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  Scope scope = scope_of(model, "a100-40gb", 8, 4096);
+  const Result careful = search::search(scope);
+  REQUIRE(!careful.ranked.empty());
+  for (const Found& found : careful.ranked) CHECK(found.plan.high_end->fits);
+  scope.overheads = Overheads::typical;
+  const Result bold = search::search(scope);
+  CHECK(no_worse(bold.ranked.front().rank, careful.ranked.front().rank));
+  CHECK(std::ranges::any_of(bold.ranked, [](const Found& f) { return !f.plan.high_end->fits; }));
+}
+
+TEST_CASE("where only the high end is too much, the first change is to waive it") {
+  const models::ModelSpec model = models::catalog_model("gpt2");
+  Scope scope = scope_of(model, "4090", 1, 1024);
+  for (const char* axis : {"stack", "precision", "optimizer-impl", "recompute", "loss", "attention",
+                           "adapters", "micro-batch", "gpus"})
+    scope.fixed.insert(axis);
+  const Result roomy = search::search(scope);
+  REQUIRE(roomy.ranked.size() == 1);
+  scope.base.cluster.memory = roomy.ranked.front().plan.device + 1_MiB;
+  CHECK(search::search(scope).ranked.empty());
+  const Shortage found = shortage(scope, {});
+  REQUIRE(found.closest.has_value());
+  CHECK(found.closest->plan.fits);
+  CHECK(found.missing == found.closest->plan.high_end->device() - *scope.base.cluster.memory);
+  REQUIRE(!found.would_fit.empty());
+  CHECK(found.would_fit.front().change == "--min-headroom 0");
+  CHECK(found.would_fit.front().plan.plan.fits);
+}
+
 TEST_CASE("what would fit where nothing does, fits") {
   const models::ModelSpec model = models::catalog_model("llama-3.1-8b");
   Scope scope = scope_of(model, "t4", 2, 4096);

@@ -66,7 +66,7 @@ std::optional<Best> best_by_looking_at_all(const Scope& given) {
       if (scope.objective == Objective::memory) key = need->least().real();
       const bool better = !best || std::tuple(int{x.concession}, key, -speed) <
                                        std::tuple(concession, best->key, -best->speed);
-      if (!better || !plan_of(scope, x).fits) continue;
+      if (!better || !search::fits(scope, plan_of(scope, x))) continue;
       best = Best{key, speed, options_of(x)};
       concession = x.concession;
     }

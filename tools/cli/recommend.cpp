@@ -99,6 +99,9 @@ class Recommender {
     out.points = result.points;
     out.stopped = result.stopped;
     out.gpus = asked_.scope.gpus;
+    out.high_end = asked_.scope.overheads == planner::Overheads::high_end;
+    if (const std::string* text = line_.options.find("min-headroom"))
+      out.min_headroom = size_value("min-headroom", *text);
     if (const std::string* tokens = line_.options.find("tokens"))
       out.budget_tokens = count_value("tokens", *tokens).real();
     for (const std::string_view name : search::not_considered())

@@ -117,11 +117,14 @@ void set_numbers(const Options& options, search::Scope& scope) {
     refuse_value("seq-len", *options.find("seq-len"),
                  "is what --objective context looks for: give one");
 }
-// What must stay free is what the plans reserve.
+// What must stay free is what the plans reserve; without a wish, plans must fit with what is
+// assumed at its high end.
 void keep_free(const Options& options, SearchRequest& out) {
   Bytes& reserve = out.request.question.cluster.reserve;
-  if (const std::string* text = options.find("min-headroom"))
+  if (const std::string* text = options.find("min-headroom")) {
     reserve += size_value("min-headroom", *text);
+    out.scope.overheads = planner::Overheads::typical;
+  }
   const std::optional<Bytes> usable = planner::capacity_of(out.request.question).usable;
   if (usable && *usable <= 0_B)
     refuse_value("min-headroom", *options.find("min-headroom"), "leaves nothing to use");
