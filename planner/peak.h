@@ -1,20 +1,12 @@
-// The peak of a step program without unrolling its repeats.
-//
-// Derivation. Number the positions of a program by (segment s, iteration t, op k). An instance l of
-// a tensor is touched by an operand with neighbour distance d at layer l - d, that is at iteration
-// t = l - d of an ascending segment and t = n - 1 - (l - d) of a descending one. Let D be the
-// largest |d| of the group. For D <= l < n - D every such layer exists, so all these instances live
-// from the same (s, k, shift) to the same (s', k', shift'): one *interior* lifetime stands for all
-// of them, and only the 2 D instances at the ends are followed one by one. Hence in a repeated
-// segment the births and deaths of the iterations 2 D <= t < n - 2 D are equal, the memory at a
-// fixed op is linear in t there, and its maximum stands in the first or in the last of them. So 4 D
-// + 1 iterations are walked, however many there are.
+// The peak of a step program without unrolling its repeats: where its tensors are born and die
+// (lifetimes.h), with their sizes.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "models/step_program.h"
+#include "planner/lifetimes.h"
 
 namespace plimsoll::planner {
 
@@ -43,15 +35,12 @@ class PeakFinder {
   // structures are compared.
   Peak find(const models::StepProgram& program, std::size_t likeness = 0);
 
+  // The same for the program that was given last, whose sizes alone have changed since.
+  Peak find_resized(const models::StepProgram& program);
+
  private:
   static constexpr std::size_t kLayouts = 512;  // some 20 KB each, in pairs
 
-  // Bytes that appear or go at one place, `times` instances of a tensor.
-  struct Event {
-    std::uint32_t slot;  // 2 · place, + 1 for a death
-    std::int32_t tensor;
-    std::int64_t times;
-  };
   struct Shape {
     models::GroupId group;
     models::Residency residency;
@@ -64,52 +53,28 @@ class PeakFinder {
     std::vector<Shape> tensors;
     std::vector<std::int64_t> counts;  // of groups
     std::vector<models::Segment> segments;
-    std::vector<std::int64_t> edges;  // of groups: iterations walked one by one
-    std::vector<Event> events;
-    std::size_t slots = 0;
+    Lifetimes lifetimes;
     bool matches(const models::StepProgram& program) const;
     void copy_structure(const models::StepProgram& program);
   };
-
-  struct Span {
-    std::int64_t birth, death;  // packed positions, see peak.cpp
+  // `Number`: std::int64_t where no sum can overflow, else Bytes, which says so.
+  template <class Number>
+  struct Sums {
+    std::vector<Number> born_died;  // in turns, for each op
+    std::vector<Number> changes;
+    std::vector<Number> highest, net;  // between two cuts, relative to the first of them
   };
-  struct GroupPlan {
-    std::int64_t count = 0;  // n
-    std::int64_t distance = 0;  // D
-    std::int64_t edge = 0;  // iterations walked one by one at either end of a segment
-    std::int64_t low = 0, high = 0;  // instances followed one by one at either end
-  };
-  static bool short_group(const GroupPlan* plan);
-  void plan_groups(const models::StepProgram& program);
-  void plan_slots(const models::StepProgram& program);
-  void follow_touches(const models::StepProgram& program);
-  void place_lifetimes(const models::StepProgram& program);
-  void touch(std::size_t tensor, std::size_t first_class, std::size_t last_class, std::int64_t key);
-  void touch_neighbour(const models::Operand& operand, const models::TensorDecl& decl,
-                       std::uint32_t segment, bool descending, std::int64_t key_op);
-  void touch_from_outside(models::TensorId tensor, models::GroupId group, int delta,
-                          std::uint32_t segment, std::int64_t first, std::int64_t last,
-                          std::int64_t key_op);
-  void place(const models::StepProgram& program, std::int64_t key, models::GroupId group,
-             std::int64_t first_instance, std::int64_t last_instance, std::size_t tensor,
-             bool birth);
-  std::size_t slot_index(const models::StepProgram& program, std::uint32_t segment,
-                         std::int64_t iteration, std::int64_t op) const;
-  void derive(const models::StepProgram& program, Layout& layout);
-  Peak sweep(const models::StepProgram& program, const Layout& layout, Bytes resident) const;
+  template <class Number>
+  struct Sweep;
 
-  Layout& layout_of(const models::StepProgram& program, std::size_t likeness);
+  const Layout& layout_of(const models::StepProgram& program, std::size_t likeness);
 
   std::vector<Layout> layouts_;
+  const Layout* last_ = nullptr;
   bool second_ = false;  // of a pair: which one goes next
-  std::vector<GroupPlan> groups_;
-  std::vector<std::size_t> slot_begin_;  // per segment
-  std::size_t slot_count_ = 0;
-  std::vector<Event>* events_ = nullptr;  // of the layout that is being derived
-  std::vector<Bytes> slots_;  // born and died in turns
-  std::vector<Span> spans_;  // tensor × class
-  std::size_t classes_ = 1;
+  LifetimeFinder lifetime_finder_;
+  Sums<std::int64_t> sums_;
+  Sums<Bytes> checked_sums_;
 };
 
 }  // namespace plimsoll::planner
