@@ -48,8 +48,16 @@ void Lifetimes::clear() {
   residents.clear();
   walks.clear();
   cuts.clear();
+  groups.clear();
   change_count = 0;
-  instances = 0;
+}
+
+bool Lifetimes::stands_for(const std::vector<models::Group>& others) const {
+  bool same = groups.size() == others.size();
+  for (std::size_t g = 0; same && g < groups.size(); ++g)
+    same = groups[g].count == others[g].count ||
+           (groups[g].count >= groups[g].least && others[g].count >= groups[g].least);
+  return same;
 }
 
 void LifetimeFinder::find(const StepProgram& program, Lifetimes& lifetimes) {
@@ -90,6 +98,7 @@ void LifetimeFinder::plan_groups() {
     plan.low = std::min(plan.distance, plan.count);
     plan.high = std::min(plan.distance, plan.count - plan.low);
     most = std::max(most, plan.low + plan.high + 1);
+    out_->groups.push_back({plan.count, 2 * plan.edge + 2});
   }
   classes_ = static_cast<std::size_t>(most);
 }
@@ -103,13 +112,13 @@ void LifetimeFinder::plan_walks() {
     walk.segment = s;
     walk.op_begin = segment.op_begin;
     walk.op_end = segment.op_end;
+    walk.group = segment.group;
     if (segment.group != kNoGroup) {
       const GroupPlan& plan = plan_of(segment.group);
-      walk.iterations = plan.count;
       walk.walked = plan.walked();
       if (walk.walked < plan.count) walk.folded = plan.edge;
     }
-    if (walk.iterations == 0 || walk.op_begin == walk.op_end) continue;
+    if (walk.walked == 0 || walk.op_begin == walk.op_end) continue;
     walk_of_[s] = static_cast<std::uint32_t>(out_->walks.size());
     out_->walks.push_back(walk);
   }
@@ -174,7 +183,7 @@ void LifetimeFinder::follow_touches() {
   for (const Lifetimes::Walk& walk : out_->walks) {
     const std::uint32_t s = walk.segment;
     const Segment& segment = program.segments[s];
-    const std::int64_t n = walk.iterations;
+    const std::int64_t n = program.repeats(segment);
     for (std::uint32_t k = segment.op_begin; k < segment.op_end; ++k) {
       const std::int64_t op = k - segment.op_begin, here = pack(s, 0, op);
       for (const Operand& o : program.operands_of(program.ops[k])) {
@@ -203,10 +212,11 @@ void LifetimeFinder::follow_touches() {
 
 // A birth counts from its op on, a death from the next one on.
 void LifetimeFinder::change(std::uint32_t segment, std::int64_t walked, std::int64_t op,
-                            std::size_t tensor, bool birth, std::int64_t times) {
+                            std::size_t tensor, bool birth, std::int64_t times, bool counts) {
   const auto cut = program_->segments[segment].op_begin + static_cast<std::uint32_t>(op);
+  const std::int32_t sign = birth ? 1 : -1;
   raw_.push_back({segment, birth ? cut : cut + 1, static_cast<std::int32_t>(tensor), walked,
-                  birth ? times : -times});
+                  sign * times, counts ? sign : 0});
 }
 
 // Instances that come or go in iterations of their own group's segment: one in each.
@@ -264,7 +274,10 @@ void LifetimeFinder::place(std::int64_t key, GroupId group, std::int64_t first_i
     if (walked >= plan.edge && plan.walked() < plan.count)
       walked = std::max(plan.edge, walked - (plan.count - plan.walked()));
   }
-  change(s, walked, op, tensor, birth, times);
+  // All of a group but some at its ends, or some at an end.
+  const std::int64_t n = group == kNoGroup ? 1 : plan_of(group).count;
+  const bool most = group != kNoGroup && 2 * times > n;
+  change(s, walked, op, tensor, birth, most ? times - n : times, most);
 }
 
 void LifetimeFinder::place_lifetimes() {
@@ -274,9 +287,8 @@ void LifetimeFinder::place_lifetimes() {
     const TensorDecl& tensor = program.tensors[i];
     const GroupPlan* plan = tensor.group == kNoGroup ? nullptr : &plan_of(tensor.group);
     const std::int64_t n = plan ? plan->count : 1;
-    out_->instances += n;
     if (tensor.residency == Residency::persistent) {
-      out_->residents.push_back({static_cast<std::int32_t>(i), n});
+      out_->residents.push_back(static_cast<std::int32_t>(i));
       continue;
     }
     const Span& all = spans_[i];
@@ -325,7 +337,7 @@ void LifetimeFinder::number_changes() {
       out_->changes.push_back(
           {static_cast<std::uint32_t>(walk.change_begin +
                                       static_cast<std::size_t>(raw_[i].walked) * cuts + cut),
-           raw_[i].tensor, raw_[i].times});
+           raw_[i].tensor, raw_[i].times, raw_[i].counts});
     }
     out_->change_count += static_cast<std::size_t>(walk.walked) * cuts;
   }

@@ -21,23 +21,21 @@
 
 namespace plimsoll::planner {
 
-// Sizes play no part: it stands for every program of equal structure.
+// Sizes play no part, nor do the counts of groups as long as their ends are apart (`least`): it
+// stands for every program of equal structure otherwise.
 struct Lifetimes {
   // One tensor that appears or goes at an op, in every iteration of the op's segment.
   struct Event {
     std::uint32_t slot;  // 2 * op, + 1 for a death
     std::int32_t tensor;
   };
-  // What differs from that: `times` instances more (or less) from a cut of an iteration on.
+  // What differs from that: `times` instances more (or less) from a cut of an iteration on, and
+  // `counts` times as many as the tensor's group has.
   struct Change {
     std::uint32_t at;  // index into all changes of a sweep, see Walk
     std::int32_t tensor;
     std::int64_t times;
-  };
-  // A tensor that stays, with all its instances.
-  struct Resident {
-    std::int32_t tensor;
-    std::int64_t copies;
+    std::int32_t counts;  // -1, 0, 1
   };
   // One segment as it is swept: `walked` iterations, of which the one numbered `folded` stands for
   // all that lie between the ends. Changes happen in front of an op (`cuts`, ascending; the last
@@ -49,18 +47,23 @@ struct Lifetimes {
     std::uint32_t cut_begin = 0, cut_end = 0;
     std::uint32_t change_begin = 0;
     std::int64_t walked = 1, folded = -1;
-    std::int64_t iterations = 1;
+    models::GroupId group = models::kNoGroup;
   };
 
   std::vector<Event> events;
   std::vector<Change> changes;
-  std::vector<Resident> residents;
+  std::vector<std::int32_t> residents;  // tensors that stay
   std::vector<Walk> walks;
   std::vector<std::uint32_t> cuts;  // ops
   std::size_t change_count = 0;
-  std::int64_t instances = 0;  // of all tensors together
+  struct Group {
+    std::int64_t count = 0;
+    std::int64_t least = 0;  // from so many instances on the ends are apart
+  };
+  std::vector<Group> groups;
 
   void clear();  // keeps the memory
+  bool stands_for(const std::vector<models::Group>& groups) const;
 };
 
 // Reuses its memory from one program to the next.
@@ -87,6 +90,7 @@ class LifetimeFinder {
     std::uint32_t segment, op;
     std::int32_t tensor;
     std::int64_t walked, times;
+    std::int32_t counts;
   };
   void plan_groups();
   void plan_walks();
@@ -103,7 +107,7 @@ class LifetimeFinder {
   void place_in_own_segment(std::int64_t key, std::int64_t first_instance,
                             std::int64_t last_instance, std::size_t tensor, bool birth);
   void change(std::uint32_t segment, std::int64_t walked, std::int64_t op, std::size_t tensor,
-              bool birth, std::int64_t times);
+              bool birth, std::int64_t times, bool counts = false);
   void number_changes();
   const GroupPlan& plan_of(models::GroupId group) const {
     return groups_[static_cast<std::size_t>(group)];

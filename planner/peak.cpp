@@ -12,11 +12,10 @@ using models::TensorDecl;
 
 bool PeakFinder::Layout::matches(const StepProgram& program) const {
   if (operands.size() != program.operands.size() || op_begin.size() != program.ops.size() ||
-      tensors.size() != program.tensors.size() || counts.size() != program.groups.size() ||
-      segments.size() != program.segments.size())
+      tensors.size() != program.tensors.size() || segments.size() != program.segments.size() ||
+      !lifetimes.stands_for(program.groups))
     return false;
   bool same = true;
-  for (std::size_t i = 0; i < counts.size(); ++i) same &= counts[i] == program.groups[i].count;
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const Segment &a = segments[i], &b = program.segments[i];
     same &= a.op_begin == b.op_begin && a.op_end == b.op_end && a.group == b.group &&
@@ -42,8 +41,6 @@ void PeakFinder::Layout::copy_structure(const StepProgram& program) {
   tensors.clear();
   for (const TensorDecl& tensor : program.tensors)
     tensors.push_back({tensor.group, tensor.residency});
-  counts.clear();
-  for (const models::Group& group : program.groups) counts.push_back(group.count);
 }
 
 // One walk over a program: every op once, then every walked iteration from cut to cut.
@@ -69,7 +66,13 @@ struct PeakFinder::Sweep {
     for (const Lifetimes::Event& e : lifetimes.events) sums.born_died[e.slot] += size(e.tensor);
     sums.changes.assign(lifetimes.change_count, Number(0));
     for (const Lifetimes::Change& c : lifetimes.changes)
-      sums.changes[c.at] += size(c.tensor) * c.times;
+      sums.changes[c.at] +=
+          size(c.tensor) * (c.counts == 0 ? c.times : c.times + c.counts * copies(c.tensor));
+  }
+  std::int64_t copies(std::int32_t tensor) const {
+    return program.groups[static_cast<std::size_t>(
+                              program.tensors[static_cast<std::size_t>(tensor)].group)]
+        .count;
   }
 
   // What an op adds and takes in every iteration.
@@ -118,6 +121,7 @@ struct PeakFinder::Sweep {
     const Number resident = number(peak.resident);
     Number live = resident, most = resident;
     for (const Lifetimes::Walk& walk : lifetimes.walks) {
+      const std::int64_t iterations = program.repeats(program.segments[walk.segment]);
       add_up_parts(walk);
       const std::size_t parts = sums.net.size();
       const Number* change = sums.changes.data() + walk.change_begin;
@@ -133,9 +137,8 @@ struct PeakFinder::Sweep {
           }
           live += sums.net[part];
         }
-        const std::int64_t runs = w == walk.folded ? walk.iterations - walk.walked + 1 : 1;
-        std::int64_t t =
-            walk.folded >= 0 && w > walk.folded ? walk.iterations - (walk.walked - w) : w;
+        const std::int64_t runs = w == walk.folded ? iterations - walk.walked + 1 : 1;
+        std::int64_t t = walk.folded >= 0 && w > walk.folded ? iterations - (walk.walked - w) : w;
         const Number growth = (live - before) * (runs - 1);
         if (growth > Number(0)) {  // the last of the equal iterations stands highest
           highest += growth;
@@ -168,28 +171,45 @@ const PeakFinder::Layout& PeakFinder::layout_of(const StepProgram& program, std:
 }
 
 Peak PeakFinder::find(const StepProgram& program, std::size_t likeness) {
+  last_likeness_ = likeness;
   last_ = &layout_of(program, likeness);
   return find_resized(program);
 }
 
+namespace {
+
+// A bound of every sum of a sweep: all instances at once, and the largest scratch, each as large as
+// the largest of all. 0: beyond what 64 bits hold.
+std::int64_t bound_of(const StepProgram& program, std::int64_t most) {
+  std::int64_t longest = 1, instances = 0, bound = 0;
+  for (const models::Group& group : program.groups) longest = std::max(longest, group.count);
+  const auto tensors = static_cast<std::int64_t>(program.tensors.size() + 1);
+  if (__builtin_mul_overflow(tensors, 4 * longest, &instances)) return 0;
+  return __builtin_mul_overflow(most, instances, &bound) ? 0 : bound;
+}
+
+}  // namespace
+
 Peak PeakFinder::find_resized(const StepProgram& program) {
+  if (!last_->lifetimes.stands_for(program.groups)) return find(program, last_likeness_);
   const Lifetimes& lifetimes = last_->lifetimes;
   Peak peak;
-  for (const Lifetimes::Resident& resident : lifetimes.residents) {
-    const TensorDecl& tensor = program.tensors[static_cast<std::size_t>(resident.tensor)];
-    peak.resident += tensor.bytes * resident.copies;
+  for (const std::int32_t resident : lifetimes.residents) {
+    const TensorDecl& tensor = program.tensors[static_cast<std::size_t>(resident)];
+    const std::int64_t copies =
+        tensor.group == models::kNoGroup
+            ? 1
+            : program.groups[static_cast<std::size_t>(tensor.group)].count;
+    peak.resident += tensor.bytes * copies;
     if (tensor.category == models::Category::parameters ||
         tensor.category == models::Category::optimizer)
-      peak.states += tensor.bytes * resident.copies;
+      peak.states += tensor.bytes * copies;
   }
-  // No sum is larger than all instances at once with the largest scratch, or smaller than the
-  // negative of that.
   std::int64_t most = 0;
   for (const models::Op& op : program.ops) most = std::max(most, op.scratch.value());
   peak.scratch = Bytes(most);
   for (const TensorDecl& tensor : program.tensors) most = std::max(most, tensor.bytes.value());
-  std::int64_t bound = 0;
-  if (!__builtin_mul_overflow(most, 4 * (lifetimes.instances + 1), &bound))
+  if (bound_of(program, most) >= most)
     Sweep<std::int64_t>{program, lifetimes, sums_}.run(peak);
   else
     Sweep<Bytes>{program, lifetimes, checked_sums_}.run(peak);

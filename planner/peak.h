@@ -35,7 +35,8 @@ class PeakFinder {
   // structures are compared.
   Peak find(const models::StepProgram& program, std::size_t likeness = 0);
 
-  // The same for the program that was given last, whose sizes alone have changed since.
+  // The same for the program that was given last, whose sizes (and counts of groups) alone may have
+  // changed since.
   Peak find_resized(const models::StepProgram& program);
 
  private:
@@ -51,7 +52,6 @@ class PeakFinder {
     std::vector<models::Operand> operands;
     std::vector<std::uint32_t> op_begin;
     std::vector<Shape> tensors;
-    std::vector<std::int64_t> counts;  // of groups
     std::vector<models::Segment> segments;
     Lifetimes lifetimes;
     bool matches(const models::StepProgram& program) const;
@@ -71,6 +71,7 @@ class PeakFinder {
 
   std::vector<Layout> layouts_;
   const Layout* last_ = nullptr;
+  std::size_t last_likeness_ = 0;
   bool second_ = false;  // of a pair: which one goes next
   LifetimeFinder lifetime_finder_;
   Sums<std::int64_t> sums_;

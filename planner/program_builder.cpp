@@ -1,5 +1,7 @@
 #include "planner/program_builder.h"
 
+#include <algorithm>
+
 namespace plimsoll::planner {
 
 using models::GroupId;
@@ -14,14 +16,23 @@ GroupId ProgramBuilder::group(const char* prefix, std::int64_t first, std::int64
 }
 
 void ProgramBuilder::open(GroupId group, bool descending, std::int64_t times) {
-  const auto at = static_cast<std::uint32_t>(program_.ops.size());
-  program_.segments.push_back({at, at, group, descending, times});
   open_ = group;
   layer_ = 0;
+  if (resizes_) {
+    same_ = same_ && next_.segment < program_.segments.size() &&
+            program_.segments[next_.segment].group == group &&
+            program_.segments[next_.segment].op_begin == next_.op;
+    if (same_) program_.segments[next_.segment].times = times;
+    ++next_.segment;
+    return;
+  }
+  const auto at = static_cast<std::uint32_t>(program_.ops.size());
+  program_.segments.push_back({at, at, group, descending, times});
 }
 
 void ProgramBuilder::close() {
-  program_.segments.back().op_end = static_cast<std::uint32_t>(program_.ops.size());
+  if (!resizes_)
+    program_.segments.back().op_end = static_cast<std::uint32_t>(program_.ops.size());
   open_ = kNoGroup;
   layer_ = 0;
 }
@@ -35,18 +46,65 @@ TensorId ProgramBuilder::tensor_in(GroupId group, const char* name, Bytes alloca
                                    models::Category category, models::Residency residency,
                                    models::Stream stream) {
   if (allocated == Bytes(0)) return kNoTensor;
+  if (resizes_) return resized_tensor(group, name, allocated);
   program_.tensors.push_back({name, allocated, group, layer_, category, stream, residency});
   return static_cast<TensorId>(program_.tensors.size() - 1);
 }
 
 OpBuilder ProgramBuilder::op(const char* name, models::Phase phase) {
+  if (resizes_) return {program_, resized_op(name), true};
   models::Op op;
   op.name = name;
   op.operand_begin = static_cast<std::uint32_t>(program_.operands.size());
   op.phase = phase;
   op.layer = layer_;
   program_.ops.push_back(op);
-  return OpBuilder(program_);
+  return {program_, program_.ops.size() - 1, false};
+}
+
+// Sizes alone -------------------------------------------------------------------------------------
+
+void ProgramBuilder::resize_from(const Place& place) {
+  if (!resizes_) same_ = true;
+  resizes_ = true;
+  next_ = place;
+}
+
+TensorId ProgramBuilder::resized_tensor(GroupId group, const char* name, Bytes allocated) {
+  const std::size_t at = next_.tensor++;
+  if (at >= program_.tensors.size() || program_.tensors[at].name != name ||
+      program_.tensors[at].group != group) {
+    same_ = false;
+    return kNoTensor;
+  }
+  program_.tensors[at].bytes = allocated;
+  return static_cast<TensorId>(at);
+}
+
+std::size_t ProgramBuilder::resized_op(const char* name) {
+  // Somewhere to write to, where there is no such op.
+  const std::size_t at = std::min(next_.op++, program_.ops.size() - 1);
+  models::Op& op = program_.ops[at];
+  same_ = same_ && op.name == name && at + 1 == next_.op;
+  op.scratch = Bytes(0);
+  return at;
+}
+
+ProgramBuilder::Place ProgramBuilder::repeat_since(const Place& begin) {
+  const Place end = next_;
+  next_.tensor += end.tensor - begin.tensor;
+  next_.op += end.op - begin.op;
+  same_ = same_ && next_.tensor <= program_.tensors.size() && next_.op <= program_.ops.size();
+  if (!same_) return end;
+  for (std::size_t from = begin.tensor, to = end.tensor; from < end.tensor; ++from, ++to) {
+    same_ = same_ && program_.tensors[to].name == program_.tensors[from].name;
+    program_.tensors[to].bytes = program_.tensors[from].bytes;
+  }
+  for (std::size_t from = begin.op, to = end.op; from < end.op; ++from, ++to) {
+    same_ = same_ && program_.ops[to].name == program_.ops[from].name;
+    program_.ops[to].scratch = program_.ops[from].scratch;
+  }
+  return end;
 }
 
 }  // namespace plimsoll::planner

@@ -1,4 +1,8 @@
 // Writes a StepProgram: tensors, then ops with operands, segment by segment.
+//
+// Who asks for one step with many batches has its structure written once and then only sizes: after
+// `resize_from` the same calls in the same order put the bytes of tensors and of scratch into the
+// program that stands, and nothing else.
 #pragma once
 
 #include "models/step_program.h"
@@ -8,7 +12,8 @@ namespace plimsoll::planner {
 // Adds operands to the op that was begun last.
 class OpBuilder {
  public:
-  explicit OpBuilder(models::StepProgram& program) : program_(program) {}
+  OpBuilder(models::StepProgram& program, std::size_t op, bool resizes)
+      : program_(program), op_(op), resizes_(resizes) {}
 
   OpBuilder& read(models::TensorId t) { return add(t, models::Access::read); }
   OpBuilder& write(models::TensorId t) { return add(t, models::Access::write); }
@@ -21,20 +26,23 @@ class OpBuilder {
     return add(t, access, delta, beyond);
   }
   OpBuilder& scratch(Bytes bytes, models::Category category = models::Category::temporaries) {
-    program_.ops.back().scratch += bytes;
-    program_.ops.back().scratch_category = category;
+    models::Op& op = program_.ops[op_];
+    op.scratch += bytes;
+    op.scratch_category = category;
     return *this;
   }
 
  private:
   OpBuilder& add(models::TensorId t, models::Access access, int delta = 0,
                  models::TensorId beyond = models::kNoTensor) {
-    if (t == models::kNoTensor && beyond == models::kNoTensor) return *this;
+    if (resizes_ || (t == models::kNoTensor && beyond == models::kNoTensor)) return *this;
     program_.operands.push_back({t, beyond, static_cast<std::int8_t>(delta), access});
-    ++program_.ops.back().operand_count;
+    ++program_.ops[op_].operand_count;
     return *this;
   }
   models::StepProgram& program_;
+  std::size_t op_;
+  bool resizes_;
 };
 
 class ProgramBuilder {
@@ -45,8 +53,30 @@ class ProgramBuilder {
     program_.clear();
   }
 
+  // Where the next tensor, op and segment stand.
+  struct Place {
+    std::size_t tensor = 0, op = 0, segment = 0;
+    bool operator==(const Place&) const = default;
+  };
+  Place place() const {
+    return resizes_ ? next_
+                    : Place{program_.tensors.size(), program_.ops.size(), program_.segments.size()};
+  }
+  // From now on calls write sizes only, from a place of the program that stands.
+  void resize_from(const Place& place);
+  bool resizes() const { return resizes_; }
+  // Whether the calls since then have met the tensors, ops and segments that stand there, up to
+  // this place. Where not, the program is of no use any more.
+  bool resized_to(const Place& place) const { return same_ && next_ == place; }
+  // While resizing: what was written since `begin` comes once more with the same sizes. Where it
+  // begins.
+  Place repeat_since(const Place& begin);
+
   models::GroupId group(const char* prefix, std::int64_t first, std::int64_t count,
                         std::int64_t stride = 1);
+  void set_count(models::GroupId group, std::int64_t count) {
+    program_.groups[static_cast<std::size_t>(group)].count = count;
+  }
   // Ops that follow run once (kNoGroup) or once per layer of `group`.
   void open(models::GroupId group, bool descending = false, std::int64_t times = 1);
   void close();
@@ -54,7 +84,9 @@ class ProgramBuilder {
   void at_layer(std::uint16_t layer) { layer_ = layer; }
 
   Bytes rounded(Bytes requested) const {
-    return granularity_ == 1 ? requested : round_up(requested, granularity_);
+    if (granularity_ == 1) return requested;
+    if ((granularity_ & (granularity_ - 1)) != 0) return round_up(requested, granularity_);
+    return Bytes(checked_add(requested.value(), granularity_ - 1) & -granularity_);
   }
   // A tensor of the group that is open, or one outside groups. Nothing for zero bytes.
   models::TensorId tensor(const char* name, Bytes requested, models::Category category,
@@ -66,10 +98,14 @@ class ProgramBuilder {
   OpBuilder op(const char* name, models::Phase phase);
 
  private:
+  std::size_t resized_op(const char* name);
+  models::TensorId resized_tensor(models::GroupId group, const char* name, Bytes allocated);
   models::StepProgram& program_;
   std::int64_t granularity_;
   models::GroupId open_ = models::kNoGroup;
   std::uint16_t layer_ = 0;
+  bool resizes_ = false, same_ = true;
+  Place next_;
 };
 
 }  // namespace plimsoll::planner

@@ -1,6 +1,8 @@
 // What a stack contributes to a plan: the step's program, and the facts around it.
 #pragma once
 
+#include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "models/step_program.h"
@@ -9,6 +11,28 @@
 #include "reports/record.h"
 
 namespace plimsoll::planner {
+
+// Micro-batches from the first to the last that differ in structure: the first, the last, and those
+// between them, which are alike.
+inline constexpr std::int64_t kDistinctMicroBatches = 3;
+
+// Who has written a step's program, and can write the sizes of other batches into it.
+class StepSizer {
+ public:
+  virtual ~StepSizer() = default;
+  // False: that batch has another structure, and must be written anew.
+  virtual bool resize(const models::Batch& batch) = 0;
+
+ protected:
+  // Nothing in the structure of a step depends on more of a batch than this.
+  static bool same_structure(const models::Batch& a, const models::Batch& b) {
+    const auto distinct = [](const models::Batch& batch) {
+      return std::min(batch.grad_accum, kDistinctMicroBatches);
+    };
+    return a.seq_len == b.seq_len && distinct(a) == distinct(b) &&
+           (a.micro_batch > 1) == (b.micro_batch > 1);
+  }
+};
 
 struct StackStep {
   models::StepProgram program;
@@ -20,6 +44,7 @@ struct StackStep {
   bool caching_allocator = false;
   // Set by who asks for many programs: only `program` is needed, and no text.
   bool program_only = false;
+  std::unique_ptr<StepSizer> sizer;  // of `program`, where only that was asked for
 };
 
 // Writes the step of the question's stack. Throws Error{unsupported} naming what it cannot.

@@ -88,17 +88,31 @@ std::size_t likeness(const Setting& x, const models::Batch& batch) {
 }
 }  // namespace
 
+// Batches of one family differ in sizes: the program stands, and so do its lifetimes.
+bool Evaluator::resize(const Setting& setting, const models::Batch& batch) {
+  return step_.sizer && written_parts_ == setting.parts &&
+         question_.strategy == setting.strategy && step_.sizer->resize(batch);
+}
+
 std::optional<Need> Evaluator::need(const Setting& setting, const models::Batch& batch) {
-  question_.strategy = setting.strategy;
-  question_.batch = batch;
+  Peak peak;
   try {
-    write_step(question_, space_.parts(setting), step_);
+    if (resize(setting, batch)) {
+      peak = finder_.find_resized(step_.program);
+    } else {
+      step_.sizer.reset();
+      question_.strategy = setting.strategy;
+      question_.batch = batch;
+      written_parts_ = setting.parts;
+      write_step(question_, space_.parts(setting), step_);
+      peak = finder_.find(step_.program, likeness(setting, batch));
+    }
   } catch (const Error& error) {
+    step_.sizer.reset();
     if (error.kind() != ErrorKind::unsupported && error.kind() != ErrorKind::bad_input) throw;
     refusal_ = error.message();
     return std::nullopt;
   }
-  const Peak peak = finder_.find(step_.program, likeness(setting, batch));
   const Outside& more = outside(setting.strategy);
   Need need{peak.bytes, more.most(), peak.scratch, peak.states, more.most(), 0};
   if (overheads_ == Overheads::high_end && !more.range) {

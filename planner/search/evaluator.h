@@ -71,10 +71,12 @@ class Evaluator {
 
  private:
   const Outside& outside(const models::Strategy& strategy);
+  bool resize(const Setting& setting, const models::Batch& batch);
 
   const Space& space_;
   Question question_;
   StackStep step_;
+  std::uint8_t written_parts_ = 0;  // Setting::parts of the step
   PeakFinder finder_;
   std::map<std::tuple<models::Stack, std::int64_t, bool>, Outside> outside_;
   Overheads overheads_;

@@ -110,6 +110,22 @@ bool checkpoints_by_layer(const models::Recompute& recompute) {
          (recompute.kind != models::RecomputeKind::every || recompute.every == 1);
 }
 
+// A writer with the parts that it refers to, where they are not the caller's.
+class SplitStep : public StepSizer {
+ public:
+  explicit SplitStep(std::optional<ModelParts> own) : own_(std::move(own)) {}
+  void write(models::StepProgram& program, const ModelParts& parts, const models::Strategy& s,
+             const models::Batch& batch, const pytorch::Rules& rules, const Engine& engine) {
+    writer_.emplace(program, own_ ? *own_ : parts, s, batch, rules, engine);
+    writer_->write();
+  }
+  bool resize(const models::Batch& batch) override { return writer_->resize(batch); }
+
+ private:
+  std::optional<ModelParts> own_;
+  std::optional<StepWriter> writer_;
+};
+
 }  // namespace
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
@@ -127,22 +143,26 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
   if (rank >= 0) engine.rank = rank;
   step.caching_allocator = true;
   if (!step.program_only) add_assumptions(engine, step.assumptions);
+  const bool splits = engine.stage == 2 && checkpoints_by_layer(s.recompute);
+  if (step.program_only) {
+    auto sizer = std::make_unique<SplitStep>(splits ? split_where_reduced(parts, engine)
+                                                    : std::optional<ModelParts>());
+    sizer->write(step.program, parts, s, question.batch, rules, engine);
+    step.sizer = std::move(sizer);
+    return;
+  }
   const auto write = [&](const ModelParts& used) {
     StepWriter writer(step.program, used, s, question.batch, rules, engine);
     writer.write();
-    if (step.program_only) return;
     step.states = writer.states();
     writer.add_collectives(step.collectives);
   };
-  const bool splits = engine.stage == 2 && checkpoints_by_layer(s.recompute);
   if (splits)
     write(split_where_reduced(parts, engine));
   else
     write(parts);
-  if (!step.program_only) {
-    add_estimate(engine, parts, step.states, step.assumptions);
-    add_leftovers(engine, parts, step.assumptions);
-  }
+  add_estimate(engine, parts, step.states, step.assumptions);
+  add_leftovers(engine, parts, step.assumptions);
   step.sent = pytorch::bytes_sent(step.collectives);
 }
 

@@ -24,6 +24,11 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       layout_(parts, engine),
       share_(layout_.share(engine.rank)) {}
 
+bool StepWriter::resize(const models::Batch& batch) {
+  gathered_ = kNoTensor;
+  return pytorch::StepWriter::resize(batch);
+}
+
 // States ------------------------------------------------------------------------------------------
 
 // Parameters that are not trained stay as they are, in the model's dtype.
@@ -84,8 +89,9 @@ void StepWriter::declare_states() {
 // Buckets are allocated by the first gradient of a backward and let go when all are reduced
 // (setup_buckets, _release_ipg_buffers); stage 1 reduces with the last micro-batch only.
 void StepWriter::before_micro_batch() {
-  hook_runs_.clear();
+  if (!b_.resizes()) hook_runs_.clear();
   begun_.clear();
+  bucket_set_up_ = false;
   const bool zero = engine_.wrapper == Wrapper::stage_1_and_2;  // stage 3's stay for good
   if (zero && (engine_.stage == 2 || micro_ == 0)) {
     const Bytes bucket = gradients(engine_.options.reduce_bucket_size);
@@ -132,9 +138,9 @@ void StepWriter::end(const ModuleNames& names, TensorId written) {
   const std::int64_t elements = begun->second;
   begun_.erase(begun);
   if (moves()) return hook(names, gradient, elements);
-  if (bucket_ != kNoTensor && hook_runs_.empty()) {
+  if (bucket_ != kNoTensor && !bucket_set_up_) {
     allocate_bucket(b_.op("zero.setup_buckets", Phase::backward));
-    hook_run();
+    bucket_set_up_ = true;
   }
 }
 
@@ -191,9 +197,7 @@ std::int64_t StepWriter::HookRun::take_place(std::int64_t of_elements) {
 // first, in a flat copy of its own where several ranks own parts of it; then the gradient is copied
 // into it and dies. One that is larger than the bucket waits as it is for the next hook.
 void StepWriter::hook(const ModuleNames& names, TensorId gradient, std::int64_t elements) {
-  HookRun& run = hook_run();
-  Hook hook{.gradient = gradient, .elements = elements, .offset = run.take_place(elements)};
-  hook.copy = b_.tensor("zero.reduce_copy", Bytes(1), Category::communication,
+  const TensorId copy = b_.tensor("zero.reduce_copy", Bytes(1), Category::communication,
                         engine_.overlap ? models::Stream::reduce : models::Stream::compute);
   // An RMS norm's weight comes in the middle of its kernels: one of them in fp32 is alive.
   const bool norm = names.module == models::module_names<"norm">.module ||
@@ -204,24 +208,19 @@ void StepWriter::hook(const ModuleNames& names, TensorId gradient, std::int64_t 
                             : Bytes(0);
   // Operands that patch_hooks fills in.
   const auto next = [&] { return static_cast<std::uint32_t>(program_.operands.size()); };
+  Hook hook{.copy = copy, .gradient = gradient, .elements = elements};
   auto reduce = b_.op("zero.reduce", Phase::backward);
   hook.reduction = next();
-  reduce.write(hook.copy).write(gradient).read(gradient).read(gradient).scratch(between);
+  reduce.write(copy).write(gradient).read(gradient).read(gradient).scratch(between);
   allocate_bucket(reduce);
   auto arrival = b_.op("zero.hook", Phase::backward);
   hook.arrival = next();
   arrival.write(gradient).read(gradient).read(gradient).scratch(between);
   allocate_bucket(arrival);
+  if (b_.resizes()) return;
+  HookRun& run = hook_run();
+  hook.offset = run.take_place(elements);
   run.hooks.push_back(hook);
-}
-
-// A reduction in one iteration of a hook. The step holds less with every layer: at least its
-// input. So the one that matters is the largest after that is taken off.
-void StepWriter::place(Hook& hook, std::int64_t iteration, std::int64_t content) {
-  if (hook.first < 0) hook.first = iteration;
-  const std::int64_t less =
-      checked_multiply(checked_multiply(tokens_.total(), d_.hidden), iteration - hook.first);
-  hook.content = std::max(hook.content, content - less);
 }
 
 // The order of the hooks is known: where is the bucket reduced, and does one rank own all of it?
@@ -237,12 +236,17 @@ void StepWriter::fill_buckets() {
     if (engine_.stage == 3) return held > 1 || content % engine_.ranks != 0;
     return !layout_.one_owner(span.first, span.second);
   };
+  placements_.clear();
   for (HookRun& run : hook_runs_)
     for (std::int64_t i = 0; i < run.repeats; ++i) {
       const std::int64_t at = run.begin + (run.repeats - 1 - i) * run.elements;
       for (Hook& hook : run.hooks) {
         if (content + hook.elements > size && content > 0) {
-          if (copies()) place(hook, i, content);
+          if (copies()) {
+            if (hook.first < 0) hook.first = i;
+            placements_.push_back({static_cast<std::size_t>(&run - hook_runs_.data()),
+                                   static_cast<std::size_t>(&hook - run.hooks.data()), i, content});
+          }
           owned = owned || (span.first < end && span.second > begin);
           content = held = 0;
           span = {layout_.aligned(), 0};
@@ -259,6 +263,24 @@ void StepWriter::fill_buckets() {
     }
   left_in_bucket_ = content;
   left_copies_ = content > 0 && copies();
+}
+
+// A hook may copy in several iterations. The step holds less with every layer: at least its input.
+// So the one that matters is the largest after that is taken off.
+void StepWriter::size_copies() {
+  const bool fp32 = engine_.has_fp32_partition_grads();
+  for (HookRun& run : hook_runs_)
+    for (Hook& hook : run.hooks) hook.content = 0;
+  const std::int64_t input = checked_multiply(tokens_.total(), d_.hidden);
+  for (const Placement& p : placements_) {
+    Hook& hook = hook_runs_[p.run].hooks[p.hook];
+    const std::int64_t less = checked_multiply(input, p.iteration - hook.first);
+    hook.content = std::max(hook.content, p.content - less);
+    Bytes& copy = program_.tensors[static_cast<std::size_t>(hook.copy)].bytes;
+    copy = gradients(hook.content);
+    // The partition's part in fp32, one parameter at a time.
+    if (fp32) copy += bytes(std::min(hook.content, share_.largest), DType::fp32);
+  }
 }
 
 void StepWriter::patch(models::Operand& operand, TensorId tensor, int delta, TensorId beyond) {
@@ -278,15 +300,10 @@ void StepWriter::patch_hooks() {
       Hook& hook = run.hooks[k];
       models::Operand* reduction = program_.operands.data() + hook.reduction;
       models::Operand* arrival = program_.operands.data() + hook.arrival;
-      if (hook.content == 0) {
+      if (hook.content == 0)
         patch(reduction[0], kNoTensor);
-      } else {
-        Bytes& copy = program_.tensors[static_cast<std::size_t>(hook.copy)].bytes;
-        copy = gradients(hook.content);
-        // The partition's part in fp32, one parameter at a time.
-        if (fp32) copy += bytes(std::min(hook.content, share_.largest), DType::fp32);
+      else
         patch(reduction[0], hook.copy, static_cast<int>(std::min(hook.first, most_layers_away)));
-      }
       // fp32 sums are added to as the copy is there; 16-bit ones are copied after it.
       const bool there = k > 0 ? run.hooks[k - 1].owned : owned;
       patch(reduction[1], hook.owned && (fp32 || there) ? owned_ : kNoTensor);
@@ -307,8 +324,9 @@ void StepWriter::patch_hooks() {
 // independent_gradient_partition_epilogue: what is left in the bucket is reduced, the partition's
 // gradients of later micro-batches are added to the first one's, the buckets go.
 void StepWriter::epilogue() {
-  fill_buckets();
-  patch_hooks();
+  if (!b_.resizes()) fill_buckets();
+  size_copies();
+  if (!b_.resizes()) patch_hooks();
   auto op = b_.op("zero.epilogue", Phase::backward);
   if (!hook_runs_.empty() && !hook_runs_.back().hooks.empty() &&
       hook_runs_.back().hooks.back().elements > engine_.options.reduce_bucket_size)

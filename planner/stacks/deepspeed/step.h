@@ -22,6 +22,7 @@ class StepWriter : public pytorch::StepWriter {
              const models::Strategy& strategy, const models::Batch& batch,
              const pytorch::Rules& rules, const Engine& engine);
 
+  bool resize(const models::Batch& batch) override;
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
   bool keeps() const override { return whole_gradients() && micro_ == 0; }
   void end(const ModuleNames& names, TensorId written) override;
@@ -32,6 +33,8 @@ class StepWriter : public pytorch::StepWriter {
   void before_micro_batch() override;
   void after_backward() override;
   void optimizer_step() override;
+  // Hooks of the last micro-batch alone stand.
+  bool resizable() const override { return !moves_any() || micros_ == 1; }
   void before_loss() override { gather(levels_.loss, Phase::forward); }
   void before_layers_backward() override { gather(levels_.backward, Phase::backward); }
 
@@ -74,6 +77,9 @@ class StepWriter : public pytorch::StepWriter {
   bool moves() const {
     return engine_.stage >= 2 || (engine_.stage == 1 && engine_.overlap && last_micro());
   }
+  bool moves_any() const {
+    return engine_.stage >= 2 || (engine_.stage == 1 && engine_.overlap);
+  }
   Bytes bytes(std::int64_t elements, DType dtype) const {
     return b_.rounded(storage(Count(elements), dtype));
   }
@@ -85,7 +91,7 @@ class StepWriter : public pytorch::StepWriter {
   void hook(const ModuleNames& names, TensorId gradient, std::int64_t elements);
   HookRun& hook_run();
   void fill_buckets();
-  void place(Hook& hook, std::int64_t iteration, std::int64_t content);
+  void size_copies();
   void patch(models::Operand& operand, TensorId tensor, int delta = 0, TensorId beyond = kNoTensor);
   void patch_hooks();
   void epilogue();
@@ -102,6 +108,12 @@ class StepWriter : public pytorch::StepWriter {
   FlatLayout::Share share_;
   std::vector<std::pair<TensorId, std::int64_t>> begun_;  // gradients before their hooks: elements
   std::vector<HookRun> hook_runs_;
+  struct Placement {
+    std::size_t run = 0, hook = 0;
+    std::int64_t iteration = 0, content = 0;
+  };
+  std::vector<Placement> placements_;
+  bool bucket_set_up_ = false;
   std::int64_t left_in_bucket_ = 0;
   bool left_copies_ = false;
   TensorId bucket_ = kNoTensor, second_bucket_ = kNoTensor;

@@ -79,6 +79,10 @@ class LayerWriter {
   void backward(const LayerPart& layer, const Wants& wants, Ref input, TensorId d,
                 TensorId gradients, const LayerTensors& t);
 
+  void set_tokens(Tokens tokens) {
+    tokens_ = tokens;
+    total_ = tokens.total();
+  }
   const LayerNames& names() const { return n_; }
   // Of all tokens of the micro-batch.
   Bytes bytes(std::int64_t width, DType dtype) const {

@@ -38,10 +38,16 @@ void refuse(const Strategy& s) {
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse(question.strategy);
-  StepWriter writer(step.program, parts, question.strategy, question.batch,
-                    {.deterministic = question.strategy.deterministic, .staged = question.staged});
+  const Rules rules{.deterministic = question.strategy.deterministic, .staged = question.staged};
+  if (step.program_only) {
+    auto sizer = std::make_unique<StepWriter>(step.program, parts, question.strategy,
+                                              question.batch, rules);
+    sizer->write();
+    step.sizer = std::move(sizer);
+    return;
+  }
+  StepWriter writer(step.program, parts, question.strategy, question.batch, rules);
   writer.write();
-  if (step.program_only) return;
   step.states = writer.states();
   writer.add_collectives(step.collectives);
   for (const reports::Collective& c : step.collectives) {

@@ -132,6 +132,12 @@ void StepWriter::begin_unit(Unit& unit, bool last_of_checkpoint) {
 void StepWriter::declare_states() {
   states_ = {};
   each_unit([&](Unit& unit, std::int64_t copies) { declare_unit(unit, copies); });
+  fixed_ = b_.place();
+  declare_fixed();
+}
+
+// What stays beside the model's states.
+void StepWriter::declare_fixed() {
   const auto fixed = [&](const char* name, Bytes bytes, Category category) {
     b_.tensor_in(kNoGroup, name, b_.rounded(bytes), category, Residency::persistent);
   };

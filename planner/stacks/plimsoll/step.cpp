@@ -26,24 +26,51 @@ void StepWriter::write() {
   size_unit(embedding_, parts_.embedding, kNoGroup, decisions::kEmbeddingUnit);
   add_runs();
   size_unit(tail_, parts_.tail, kNoGroup, decisions::kTailUnit);
-  if (strategy_.loss != models::Loss::full) {
-    const std::int64_t rows = decisions::loss_chunk_rows(d_.vocab, regime_.compute);
-    chunks_ = b_.group(decisions::kLossChunks, 0, ceil_divide(tokens_.total(), rows));
-  }
+  if (strategy_.loss != models::Loss::full)
+    chunks_ = b_.group(decisions::kLossChunks, 0, loss_chunks());
   declare_states();
-  // Equal micro-batches between the first and the last are written once.
-  micros_ = std::min<std::int64_t>(batch_.grad_accum, 3);
+  micros_ = std::min<std::int64_t>(batch_.grad_accum, kDistinctMicroBatches);
+  micros_begin_ = b_.place();
+  micro_batches();
+  micros_end_ = b_.place();
+  optimizer_step();
+}
+
+std::int64_t StepWriter::loss_chunks() const {
+  return ceil_divide(tokens_.total(), decisions::loss_chunk_rows(d_.vocab, regime_.compute));
+}
+
+// Equal micro-batches between the first and the last are written once.
+void StepWriter::micro_batches() {
   for (micro_ = 0; micro_ < micros_; ++micro_) {
     times_ = micros_ == 3 && micro_ == 1 ? batch_.grad_accum - 2 : 1;
     micro_batch();
   }
-  optimizer_step();
+}
+
+// The units' states and the optimizer are the same for every batch.
+bool StepWriter::resize(const models::Batch& batch) {
+  if (!same_structure(batch_, batch)) return false;
+  batch_ = batch;
+  tokens_.sequences = batch.micro_batch;
+  layer_.set_tokens(tokens_);
+  if (chunks_ != kNoGroup) b_.set_count(chunks_, loss_chunks());
+  b_.resize_from(fixed_);
+  declare_fixed();
+  b_.resize_from(micros_begin_);
+  micro_batches();
+  return b_.resized_to(micros_end_);
 }
 
 void StepWriter::micro_batch() {
   begin_unit(embedding_, true);
   for (Run& run : runs_) {
+    ProgramBuilder::Place layer = b_.place();
     for (std::size_t j = 0; j < run.stride(); ++j) {
+      if (b_.resizes() && j > 0 && j + 1 < run.stride()) {
+        layer = b_.repeat_since(layer);
+        continue;
+      }
       b_.at_layer(static_cast<std::uint16_t>(j));
       const bool last = j + 1 == run.stride();
       begin_unit(run.units[j], last);
@@ -89,7 +116,12 @@ void StepWriter::layers_forward(std::size_t r) {
   Run& run = runs_[r];
   const Wants saved = recomputes() ? Wants{} : run.wants;
   b_.open(run.group, false, times_);
+  ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = 0; j < run.stride(); ++j) {
+    if (b_.resizes() && j > 0) {
+      layer = b_.repeat_since(layer);
+      continue;
+    }
     b_.at_layer(static_cast<std::uint16_t>(j));
     gather(run.units[j], Phase::forward, next_forward(r, j));
     layer_.forward(Phase::forward, run.layers->layer, saved, input_of(r, j),
@@ -103,7 +135,12 @@ void StepWriter::layers_forward(std::size_t r) {
 void StepWriter::recompute(std::size_t r) {
   Run& run = runs_[r];
   Ref input = input_of(r, 0);
+  ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = 0; j < run.stride(); ++j) {
+    if (b_.resizes() && j > 0 && j + 1 < run.stride()) {
+      layer = b_.repeat_since(layer);
+      continue;
+    }
     b_.at_layer(static_cast<std::uint16_t>(j));
     const bool last = j + 1 == run.stride();
     gather(run.units[j], Phase::recompute,
@@ -122,7 +159,13 @@ void StepWriter::layers_backward(std::size_t r) {
   if (!run.wants.any) return;  // no gradient comes here
   b_.open(run.group, true, times_);
   if (recomputes()) recompute(r);
+  ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = run.stride(); j-- > 0;) {
+    if (b_.resizes() && j + 2 < run.stride()) {
+      layer = b_.repeat_since(layer);
+      continue;
+    }
+    layer = b_.place();
     b_.at_layer(static_cast<std::uint16_t>(j));
     Unit& unit = run.units[j];
     if (!recomputes() || j + 1 < run.stride()) gather(unit, Phase::backward, next_backward(r, j));

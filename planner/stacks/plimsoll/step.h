@@ -4,12 +4,14 @@
 // models/decisions/; here follow the bytes and lifetimes. All ranks of a step are alike.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "models/decisions/loss.h"
 #include "models/decisions/sharding.h"
 #include "models/decisions/step.h"
 #include "models/decisions/workspace.h"
+#include "planner/stack_step.h"
 #include "planner/stacks/plimsoll/layer_writer.h"
 #include "planner/stacks/plimsoll/unit.h"
 #include "reports/record.h"
@@ -22,13 +24,15 @@ struct Rules {
   bool staged = false;  // the communicator receives into a block of its own
 };
 
-class StepWriter {
+class StepWriter : public StepSizer {
  public:
   StepWriter(models::StepProgram& program, const ModelParts& parts,
              const models::Strategy& strategy, const models::Batch& batch, const Rules& rules);
 
   // Throws Error{unsupported} or Error{bad_input}.
   void write();
+  // Sizes of another batch in the program that stands (StepSizer).
+  bool resize(const models::Batch& batch) override;
 
   // Model states of this rank at the end of backward.
   const reports::States& states() const { return states_; }
@@ -56,9 +60,12 @@ class StepWriter {
                  const models::decisions::UnitNames& names);
   void add_runs();
   void declare_states();
+  void declare_fixed();
+  std::int64_t loss_chunks() const;
   void declare_unit(Unit& unit, std::int64_t copies);
   void begin_unit(Unit& unit, bool last_of_checkpoint);
-  Bytes workspace() const;
+  Bytes workspace();
+  Bytes workspace_of_any_batch() const;
   // Every unit in forward order, with the number of its instances; the builder stands at its layer.
   template <class Visit>
   void each_unit(Visit visit) {
@@ -73,6 +80,7 @@ class StepWriter {
   }
 
   // Forward and backward of one micro-batch, and the optimizer (step.cpp).
+  void micro_batches();
   void micro_batch();
   void layers_forward(std::size_t run);
   void layers_backward(std::size_t run);
@@ -130,6 +138,8 @@ class StepWriter {
   bool wants_normalized_ = true;
   reports::States states_;
   Bytes largest_message_;
+  std::optional<Bytes> workspace_of_any_batch_;
+  ProgramBuilder::Place fixed_, micros_begin_, micros_end_;
 };
 
 }  // namespace plimsoll::planner::own

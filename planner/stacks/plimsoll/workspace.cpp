@@ -30,7 +30,18 @@ Bytes norms(std::int64_t chunks, std::int64_t tensors) {
 
 }  // namespace
 
-Bytes StepWriter::workspace() const {
+Bytes StepWriter::workspace() {
+  if (!workspace_of_any_batch_) workspace_of_any_batch_ = workspace_of_any_batch();
+  Bytes most = *workspace_of_any_batch_;
+  for (const LayerRun& run : parts_.runs)
+    if (strategy_.attention == models::Attention::flash &&
+        wants_of(run.layer, run.input_grad).attention)
+      most = std::max(most, flash_backward(d_, tokens_, regime_.compute));
+  if (parts_.train_embedding) most = std::max(most, layer_.bytes(4, decisions::kTokenIds));
+  return most;
+}
+
+Bytes StepWriter::workspace_of_any_batch() const {
   const Bytes product = decisions::product_workspace(strategy_.device, regime_.compute);
   Bytes most = product;
   const auto need = [&](Bytes bytes) { most = std::max(most, bytes); };
@@ -63,10 +74,7 @@ Bytes StepWriter::workspace() const {
     count(l.parameters, run.count);
     for (const NormPart* part : {&l.input_norm, &l.post_norm, &l.q_norm, &l.k_norm}) norm(*part);
     for (const LinearPart* part : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) linear(*part);
-    if (strategy_.attention == models::Attention::flash && wants_of(l, run.input_grad).attention)
-      need(flash_backward(d_, tokens_, regime_.compute));
   }
-  if (parts_.train_embedding) need(layer_.bytes(4, decisions::kTokenIds));
   need(norms(chunks, tensors));
   return most;
 }

@@ -19,6 +19,11 @@ class LayerWriter : public AttentionWriter {
     held_ = arguments;
     first_ = first_of_checkpoint;
   }
+  void begin_step(Tokens tokens) {
+    AttentionWriter::begin_step(tokens);
+    hold({}, true);
+    stop_early(false);
+  }
   // The last layer of a checkpoint: its recomputation ends with the last tensor that autograd
   // saved (torch/utils/checkpoint.py, set_checkpoint_early_stop).
   void stop_early(bool stops) { stops_early_ = stops; }

@@ -22,6 +22,12 @@ class ModuleWriter {
     phase_ = phase;
     saves_ = saves;
   }
+  // As after construction, with another batch.
+  void begin_step(Tokens tokens) {
+    tokens_ = tokens;
+    set(Phase::forward, true);
+    set_checkpoint(nullptr, false);
+  }
   void set_sink(GradientSink* sink) { sink_ = sink; }
   // `waits`: the backward that follows begins in front of a recomputation. `checkpointed`: its
   // saved tensors come through a checkpoint's hooks, and a node drops each as soon as it has used

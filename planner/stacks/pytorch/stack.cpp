@@ -124,8 +124,10 @@ Bytes bytes_sent(const std::vector<reports::Collective>& collectives) {
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse(question.strategy);
   if (step.program_only) {
-    StepWriter(step.program, parts, question.strategy, question.batch, quick_rules(question, parts))
-        .write();
+    auto writer = std::make_unique<StepWriter>(step.program, parts, question.strategy,
+                                               question.batch, quick_rules(question, parts));
+    writer->write();
+    step.sizer = std::move(writer);
     step.caching_allocator = true;
     return;
   }

@@ -215,6 +215,7 @@ void StepWriter::declare_states() {
 
 // What stays beside the model's states: workspaces, tables, the batch.
 void StepWriter::declare_inputs() {
+  if (!b_.resizes()) inputs_ = b_.place();
   b_.tensor_in(models::kNoGroup, "cublas.workspace", rules_.blas_workspace, Category::workspace,
                Residency::persistent);
   // LlamaRotaryEmbedding's buffers inv_freq and original_inv_freq.

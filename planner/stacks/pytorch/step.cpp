@@ -124,9 +124,7 @@ void StepWriter::add_runs() {
 }
 
 void StepWriter::declare_unit_tensors(Unit& unit) {
-  unit.grads.clear();
-  unit.order.clear();
-  unit.next = 0;
+  unit.begin_micro_batch();
   if (!fsdp() || unit.empty()) return;
   const auto tensor = [&](const char* name, Bytes bytes, Category category, models::Stream stream) {
     return b_.tensor_in(unit.group, name, bytes, category, models::Residency::step, stream);
@@ -135,7 +133,7 @@ void StepWriter::declare_unit_tensors(Unit& unit) {
   unit.gather_forward =
       tensor("fsdp.all_gather_output", unit.gathered, Category::communication, Stream::gather);
   unit.full_forward = tensor("fsdp.parameters", unit.full, Category::parameters, Stream::compute);
-  unit.gather_backward = unit.full_backward = unit.cast_backward = unit.last_grad = kNoTensor;
+  unit.gather_backward = unit.full_backward = unit.cast_backward = kNoTensor;
   if (unit.reshards) {
     unit.gather_backward = tensor("fsdp.all_gather_output.backward", unit.gathered,
                                   Category::communication, Stream::gather);
@@ -159,13 +157,35 @@ void StepWriter::write() {
   plan_end_units();
   add_runs();
   declare_states();
-  // Equal micro-batches between the first and the last are written once.
-  micros_ = std::min<std::int64_t>(batch_.grad_accum, 3);
+  micros_ = std::min<std::int64_t>(batch_.grad_accum, kDistinctMicroBatches);
+  micros_begin_ = b_.place();
+  micro_batches();
+  micros_end_ = b_.place();
+  optimizer_step();
+}
+
+// Equal micro-batches between the first and the last are written once.
+void StepWriter::micro_batches() {
   for (std::int64_t i = 0; i < micros_; ++i) {
     const bool middle = micros_ == 3 && i == 1;
     micro_batch(i, middle ? batch_.grad_accum - 2 : 1);
   }
-  optimizer_step();
+}
+
+// States and the optimizer are the same for every batch.
+bool StepWriter::resize(const models::Batch& batch) {
+  if (!same_structure(batch_, batch) || !resizable()) return false;
+  batch_ = batch;
+  tokens_.sequences = batch.micro_batch;
+  layer_.begin_step(tokens_);
+  for (Run& run : runs_)
+    for (Unit& unit : run.units) unit.kept.clear();
+  for (Unit* unit : {&root_, &embedding_, &tail_}) unit->kept.clear();
+  b_.resize_from(inputs_);
+  declare_inputs();
+  b_.resize_from(micros_begin_);
+  micro_batches();
+  return b_.resized_to(micros_end_);
 }
 
 // One micro-batch ---------------------------------------------------------------------------------
@@ -193,19 +213,25 @@ void StepWriter::micro_batch(std::int64_t index, std::int64_t times) {
   const Bytes stream =
       storage(Count(checked_multiply(tokens_.total(), d_.hidden)), regime_.residual);
   for (Run& run : runs_) {
-    run.inner.clear();
-    run.d_inner.clear();
+    run.inner.resize(run.stride() - 1);
+    run.d_inner.resize(run.stride() - 1);
     const auto residual = [&](const char* name, Category category) {
       return b_.tensor_in(run.group, name, b_.rounded(stream), category);
     };
+    ProgramBuilder::Place layer = b_.place();
     for (std::size_t j = 0; j < run.stride(); ++j) {
       b_.at_layer(static_cast<std::uint16_t>(j));
+      if (b_.resizes() && j > 0) {
+        run.units[j].begin_micro_batch();
+        layer = b_.repeat_since(layer);
+        continue;
+      }
       declare_unit_tensors(run.units[j]);
       const TensorId out = residual("out", Category::activations);
       const TensorId d_out = residual("out.grad", Category::temporaries);
       if (j + 1 < run.stride()) {
-        run.inner.push_back(out);
-        run.d_inner.push_back(d_out);
+        run.inner[j] = out;
+        run.d_inner[j] = d_out;
       } else {
         run.out = out;
         run.d_out = d_out;
@@ -236,7 +262,12 @@ void StepWriter::layers_forward(std::size_t r) {
   const bool saves = !recomputes();
   b_.open(run.group, false, times_);
   layer_.set(Phase::forward, saves);
+  ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = 0; j < run.stride(); ++j) {
+    if (b_.resizes() && j > 0) {
+      layer = b_.repeat_since(layer);
+      continue;
+    }
     b_.at_layer(static_cast<std::uint16_t>(j));
     gather_forward(run.units[j], unit_tensor(&Unit::gather_forward, r, j, -1));
     const Ref out{j + 1 < run.stride() ? run.inner[j] : run.out};
@@ -253,7 +284,12 @@ void StepWriter::recompute() {
   Run& run = *checkpoint_;
   const auto r = static_cast<std::size_t>(checkpoint_ - runs_.data());
   layer_.set(Phase::recompute, true);
+  ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = 0; j < run.stride(); ++j) {
+    if (b_.resizes() && j > 0 && j + 1 < run.stride()) {
+      layer = b_.repeat_since(layer);
+      continue;
+    }
     b_.at_layer(static_cast<std::uint16_t>(j));
     const TensorId out = run.recomputed[j];
     const Ref input = j == 0 ? input_of(r, 0) : Ref{run.recomputed[j - 1]};
@@ -262,7 +298,8 @@ void StepWriter::recompute() {
   }
   if (regime_.autocast) {
     auto exit = b_.op("autocast.exit", Phase::recompute);
-    for (const LayerSaved& s : run.saved) release_casts(exit, run.layers->layer, s);
+    if (!b_.resizes())
+      for (const LayerSaved& s : run.saved) release_casts(exit, run.layers->layer, s);
   }
   layer_.set(Phase::backward, true);
   b_.at_layer(static_cast<std::uint16_t>(run.stride() - 1));
@@ -290,7 +327,13 @@ void StepWriter::layers_backward(std::size_t r) {
     run.recomputed[j] = b_.tensor("out.recomputed", stream, Category::activations);
   }
   layer_.set(Phase::backward, true);
+  ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = run.stride(); j-- > 0;) {
+    if (b_.resizes() && j + 2 < run.stride()) {
+      layer = b_.repeat_since(layer);
+      continue;
+    }
+    layer = b_.place();
     b_.at_layer(static_cast<std::uint16_t>(j));
     unit_ = &run.units[j];
     unit_->next = 0;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "planner/model_parts.h"
+#include "planner/stack_step.h"
 #include "planner/stacks/pytorch/layer_writer.h"
 #include "planner/stacks/pytorch/unit.h"
 #include "reports/record.h"
@@ -11,13 +12,15 @@
 namespace plimsoll::planner::pytorch {
 
 // Virtual: what DeepSpeed, which trains the same modules, does in another way.
-class StepWriter : public GradientSink, private Recomputation {
+class StepWriter : public StepSizer, public GradientSink, private Recomputation {
  public:
   StepWriter(models::StepProgram& program, const ModelParts& parts,
              const models::Strategy& strategy, const models::Batch& batch, const Rules& rules);
 
   // The steady-state step (optimizer states exist). Throws Error{unsupported}.
   void write();
+  // Sizes of another batch in the program that stands (StepSizer).
+  bool resize(const models::Batch& batch) override;
 
   DataParallelism parallelism() const { return parallelism_; }
   const Regime& regime() const { return regime_; }
@@ -56,6 +59,8 @@ class StepWriter : public GradientSink, private Recomputation {
   Bytes partition() const;
 
   // Forward and backward of one micro-batch (step.cpp).
+  void micro_batches();
+  virtual bool resizable() const { return true; }
   void micro_batch(std::int64_t index, std::int64_t times);
   virtual void before_micro_batch() {}
   virtual void before_loss() {}
@@ -143,6 +148,7 @@ class StepWriter : public GradientSink, private Recomputation {
            loss_ = kNoTensor, total_weight_ = kNoTensor, seed_ = kNoTensor;
   std::int64_t times_ = 1;
   reports::States states_;
+  ProgramBuilder::Place inputs_, micros_begin_, micros_end_;
   Bytes partition_;
   TensorId tied_grad_ = kNoTensor;  // the head's share of a tied table's gradient
 };

@@ -33,6 +33,12 @@ struct Unit {
   std::vector<TensorId> kept;  // live until zero_grad, or until the last micro-batch's reduction
   std::size_t next = 0;  // the kept gradient that the next one is added to
   bool reshards = false;  // between forward and backward
+  void begin_micro_batch() {
+    grads.clear();
+    order.clear();
+    next = 0;
+    last_grad = kNoTensor;
+  }
   bool empty() const { return parameters == nullptr || parameters->empty(); }
 };
 
