@@ -41,6 +41,7 @@ struct Execution {
   double adapter_dropout = 0;
   double launch = 0;  // seconds of the host for one kernel
   double seq_len = 0, tokens = 0;  // of one micro-batch
+  bool operator==(const Execution&) const = default;
 };
 // The host's time to issue one kernel, seconds.
 Share launch_seconds(const models::Strategy& strategy);

@@ -70,8 +70,8 @@ struct PeakFinder::Sweep {
           size(c.tensor) * (c.counts == 0 ? c.times : c.times + c.counts * copies(c.tensor));
   }
   std::int64_t copies(std::int32_t tensor) const {
-    return program.groups[static_cast<std::size_t>(
-                              program.tensors[static_cast<std::size_t>(tensor)].group)]
+    return program
+        .groups[static_cast<std::size_t>(program.tensors[static_cast<std::size_t>(tensor)].group)]
         .count;
   }
 
@@ -196,10 +196,9 @@ Peak PeakFinder::find_resized(const StepProgram& program) {
   Peak peak;
   for (const std::int32_t resident : lifetimes.residents) {
     const TensorDecl& tensor = program.tensors[static_cast<std::size_t>(resident)];
-    const std::int64_t copies =
-        tensor.group == models::kNoGroup
-            ? 1
-            : program.groups[static_cast<std::size_t>(tensor.group)].count;
+    const std::int64_t copies = tensor.group == models::kNoGroup
+                                    ? 1
+                                    : program.groups[static_cast<std::size_t>(tensor.group)].count;
     peak.resident += tensor.bytes * copies;
     if (tensor.category == models::Category::parameters ||
         tensor.category == models::Category::optimizer)

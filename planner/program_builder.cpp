@@ -31,8 +31,7 @@ void ProgramBuilder::open(GroupId group, bool descending, std::int64_t times) {
 }
 
 void ProgramBuilder::close() {
-  if (!resizes_)
-    program_.segments.back().op_end = static_cast<std::uint32_t>(program_.ops.size());
+  if (!resizes_) program_.segments.back().op_end = static_cast<std::uint32_t>(program_.ops.size());
   open_ = kNoGroup;
   layer_ = 0;
 }

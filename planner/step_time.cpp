@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <functional>
 
 #include "models/decisions/layer.h"
-#include "planner/exchange.h"
 
 namespace plimsoll::planner {
 
@@ -72,11 +73,17 @@ Limit limit_of(const Overlap& step, double optimizer, bool crosses) {
   return crosses ? Limit::inter_node : Limit::intra_node;
 }
 
+std::uint64_t next_id() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
 }  // namespace
 
 TimeModel::TimeModel(const ModelParts& parts, const models::ClusterSpec& cluster,
                      const Software& software)
-    : ends_(ends_cost(parts)),
+    : id_(next_id()),
+      ends_(ends_cost(parts)),
       fabric_(fabric_of(cluster)),
       reentrant_(software.reentrant_checkpoints) {
   for (const LayerRun& run : parts.runs) layers_.push_back(layer_cost(run, parts.decoder));
@@ -94,66 +101,115 @@ bool TimeModel::knows(models::Precision precision) const {
   return gpu_.memory > 0 && peak_flops(precision) > 0;
 }
 
+// Strategies that compute alike do the same work: in a search most differ in how they share memory.
+const TimeModel::Work& TimeModel::work(const Execution& e) const {
+  struct Known {
+    std::uint64_t model = 0;
+    Execution execution;
+    Work work;
+  };
+  thread_local std::array<Known, 1024> all;
+  std::size_t h = std::hash<double>{}(e.tokens) + (e.flash ? 2 : 1);
+  for (const double part : {e.seq_len, e.residual, e.stored, e.launch, e.low})
+    h = h * 0x9E3779B97F4A7C15 + std::hash<double>{}(part);
+  h = (h ^ static_cast<std::size_t>(e.loss)) * 0x9E3779B97F4A7C15;
+  Known& known = all[h >> 54];
+  if (known.model == id_ && known.execution == e) return known.work;
+  known.model = 0;  // until it is whole
+  known.execution = e;
+  known.work.layers.clear();
+  for (const LayerCost& layer : layers_) known.work.layers.push_back(layer_work(gpu_, layer, e));
+  known.work.ends = ends_work(gpu_, ends_, e);
+  known.model = id_;
+  return known.work;
+}
+
 StepTime TimeModel::operator()(const Strategy& s, const Batch& batch) const {
-  const Execution e = execution_of(s, batch);
-  const Exchange x = exchange_of(s, e);
-  const Messages messages(fabric_, x, e, gpu_.memory);
+  return StrategyTime(*this, s)(batch);
+}
+
+StrategyTime::StrategyTime(const TimeModel& model, const Strategy& s)
+    : model_(model),
+      selective_(s.recompute.kind == RecomputeKind::selective),
+      recomputes_(models::decisions::recomputes_layers(s.recompute.kind)),
+      execution_(execution_of(s, {})),
+      exchange_(exchange_of(s, execution_)) {
+  const Exchange& x = exchange_;
+  const EndsCost& ends = model.ends_;
+  const Messages messages(model.fabric_, x, execution_, model.gpu_.memory);
+  double trained = ends.embedding_trainable + ends.tail_trainable, tensors = ends.tensors;
+  for (const LayerCost& layer : model.layers_) {
+    layers_.push_back({messages.gather(layer.parameters), messages.reduce(layer.trainable),
+                       regathers(s, layer.copies), messages.copy_out(layer.parameters),
+                       messages.copy_in(layer.trainable)});
+    trained += layer.copies * layer.trainable;
+    tensors += layer.copies * layer.tensors;
+  }
+  gather_embedding_ = messages.gather(ends.embedding);
+  gather_tail_ = messages.gather(ends.tail);
+  reduce_embedding_ = messages.reduce(ends.embedding_trainable);
+  reduce_tail_ = messages.reduce(ends.tail_trainable);
+  update_ = messages.update(trained);
+  const double own = x.steps_shard ? trained / static_cast<double>(x.shards.ranks) : trained;
+  optimizer_ = optimizer_cost(model.gpu_, s, execution_, own, tensors).seconds();
+  wait_ = speed_spread().value * slowest_of(static_cast<double>(s.gpus));
+}
+
+StepTime StrategyTime::operator()(const Batch& batch) const {
+  const Exchange& x = exchange_;
+  Execution e = execution_;
+  e.seq_len = static_cast<double>(batch.seq_len);
+  e.tokens = static_cast<double>(batch.tokens());
+  const TimeModel::Work& all = model_.work(e);
   const double micros = static_cast<double>(batch.grad_accum);
   const double reductions = x.reduces_each ? micros : 1;
-  const bool recomputes = models::decisions::recomputes_layers(s.recompute.kind);
   Overlap step;
-  double trained = ends_.embedding_trainable + ends_.tail_trainable, tensors = ends_.tensors;
   // A unit is gathered beside the unit before it, and reduced beside the backward of that one:
   // nothing runs beside the first layer's.
   double alone = 1, forward_seconds = 0;
-  for (const LayerCost& layer : layers_) {
-    const LayerWork work = layer_work(gpu_, layer, e);
-    const double gather = messages.gather(layer.parameters);
-    const Cost copy_out = messages.copy_out(layer.parameters);
-    const Cost forward = sum(work.forward, copy_out);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const LayerWork& work = all.layers[i];
+    const LayerExchange& m = layers_[i];
+    const double copies = model_.layers_[i].copies;
+    const Cost forward = sum(work.forward, m.copy_out);
     forward_seconds = forward.seconds();
-    step.run(layer.copies * micros, forward);
-    step.hide((layer.copies - alone) * micros, gather, forward_seconds);
-    step.expose(alone * micros * gather);
+    step.run(copies * micros, forward);
+    step.hide((copies - alone) * micros, m.gather, forward_seconds);
+    step.expose(alone * micros * m.gather);
     Cost backward = work.backward;
-    if (s.recompute.kind == RecomputeKind::selective) backward += work.attention;
-    if (recomputes) backward += reentrant_ ? work.forward : work.again;
+    if (selective_) backward += work.attention;
+    if (recomputes_) backward += model_.reentrant_ ? work.forward : work.again;
     double again = 0;
     if (x.regathers && work.backward.busy() > 0) {
-      again = regathers(s, layer.copies) * gather;
-      backward += regathers(s, layer.copies) * copy_out;
+      again = m.regathers * m.gather;
+      backward += m.regathers * m.copy_out;
     }
-    const double reduce = messages.reduce(layer.trainable), seconds = backward.seconds();
-    step.run(layer.copies * micros, backward);
-    step.run(layer.copies * reductions, messages.copy_in(layer.trainable));
-    step.hide(layer.copies * (micros - reductions), again, seconds);
-    const double beside = (layer.copies - alone) * reductions;
-    step.hide(beside, again + reduce, x.overlaps ? seconds : 0);
+    const double seconds = backward.seconds();
+    step.run(copies * micros, backward);
+    step.run(copies * reductions, m.copy_in);
+    step.hide(copies * (micros - reductions), again, seconds);
+    const double beside = (copies - alone) * reductions;
+    step.hide(beside, again + m.reduce, x.overlaps ? seconds : 0);
     step.hide(alone * reductions, again, seconds);
-    step.expose(alone * reductions * reduce);
-    step.spare += beside * std::max(0.0, seconds - again - reduce);
-    trained += layer.copies * layer.trainable;
-    tensors += layer.copies * layer.tensors;
+    step.expose(alone * reductions * m.reduce);
+    step.spare += beside * std::max(0.0, seconds - again - m.reduce);
     alone = 0;
   }
-  const EndsWork ends = ends_work(gpu_, ends_, e);
-  step.run(micros, ends.forward);
-  step.run(micros, ends.backward);
-  step.hide(micros, messages.gather(ends_.tail), forward_seconds);
-  step.expose(micros * messages.gather(ends_.embedding));
+  step.run(micros, all.ends.forward);
+  step.run(micros, all.ends.backward);
+  step.hide(micros, gather_tail_, forward_seconds);
+  step.expose(micros * gather_embedding_);
   // The head's gradient is there first, a tied table's last.
-  const double tail = reductions * messages.reduce(ends_.tail_trainable);
-  if (ends_.tied || !x.overlaps)
+  const double tail = reductions * reduce_tail_;
+  if (model_.ends_.tied || !x.overlaps)
     step.expose(tail);
   else
     step.hide_late(tail);
-  step.expose(reductions * messages.reduce(ends_.embedding_trainable));
-  step.expose(messages.update(trained));
-  const double own = x.steps_shard ? trained / static_cast<double>(x.shards.ranks) : trained;
+  step.expose(reductions * reduce_embedding_);
+  step.expose(update_);
   StepTime time;
-  time.optimizer = optimizer_cost(gpu_, s, e, own, tensors).seconds();
-  const double wait = speed_spread().value * slowest_of(static_cast<double>(s.gpus));
-  time.compute = step.compute * (1 + wait);
+  time.optimizer = optimizer_;
+  time.compute = step.compute * (1 + wait_);
   time.communication = step.communication;
   time.exposed_communication = step.exposed;
   time.step = time.compute + time.exposed_communication + time.optimizer;

@@ -1,7 +1,7 @@
 // How long one optimizer step takes, and what limits it.
 //
-// Built once for a model on a cluster, then asked for any number of strategies: plain data in and
-// out, no allocation per question. `fit` and the search ask the same object.
+// Built once for a model on a cluster, then asked for any number of strategies, and of batches of
+// one strategy (StrategyTime). `fit` and the search ask the same object.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "models/run_spec.h"
 #include "planner/collective_cost.h"
 #include "planner/compute_cost.h"
+#include "planner/exchange.h"
 #include "planner/model_parts.h"
 
 namespace plimsoll::planner {
@@ -47,11 +48,42 @@ class TimeModel {
   StepTime operator()(const models::Strategy& strategy, const models::Batch& batch) const;
 
  private:
+  friend class StrategyTime;
+  struct Work {
+    std::vector<LayerWork> layers;
+    EndsWork ends;
+  };
+  const Work& work(const Execution& execution) const;
+
+  std::uint64_t id_;  // no other TimeModel's, unless it is a copy
   std::vector<LayerCost> layers_;  // one for each run of equal layers
   EndsCost ends_;
   GpuRates gpu_;
   Fabric fabric_;
   bool reentrant_ = false;
+};
+
+// What a strategy's batches have in common, computed once: who computes, what is exchanged and how
+// long the messages take, the optimizer. Refers to the model.
+class StrategyTime {
+ public:
+  StrategyTime(const TimeModel& model, const models::Strategy& strategy);
+  StepTime operator()(const models::Batch& batch) const;
+
+ private:
+  // Messages of one layer, and copies beside them.
+  struct LayerExchange {
+    double gather = 0, reduce = 0;
+    double regathers = 0;  // for one backward
+    Cost copy_out, copy_in;
+  };
+  const TimeModel& model_;
+  bool selective_ = false, recomputes_ = false;
+  Execution execution_;
+  Exchange exchange_;
+  std::vector<LayerExchange> layers_;
+  double gather_embedding_ = 0, gather_tail_ = 0, reduce_embedding_ = 0, reduce_tail_ = 0;
+  double update_ = 0, optimizer_ = 0, wait_ = 0;
 };
 
 }  // namespace plimsoll::planner

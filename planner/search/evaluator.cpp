@@ -20,15 +20,32 @@ Space::Space(const Scope& scope) {
   usable_ = capacity_of(scope.base).usable;
 }
 
-// Where the card's rates are not known: its arithmetic alone.
 Pace Space::pace(const Setting& family, const models::Batch& batch) const {
+  return paces(family, {&batch, 1}).front();
+}
+
+// Where the card's rates are not known: its arithmetic alone.
+std::vector<Pace> Space::paces(const Setting& family,
+                               std::span<const models::Batch> batches) const {
   const models::Strategy& s = family.strategy;
-  const double tokens = static_cast<double>(batch.tokens()) *
-                        static_cast<double>(batch.grad_accum) * static_cast<double>(s.gpus);
-  const TimeModel& time = *times_[family.parts];
-  if (time.knows(s.precision)) return {tokens / time(s, batch).step, true};
-  const models::StepFlops flops = step_flops(parts(family), s, batch);
-  return {tokens * static_cast<double>(s.gpus) / flops.hardware, false};
+  const TimeModel& model = *times_[family.parts];
+  std::vector<Pace> out;
+  out.reserve(batches.size());
+  const auto tokens = [&](const models::Batch& batch) {
+    return static_cast<double>(batch.tokens()) * static_cast<double>(batch.grad_accum) *
+           static_cast<double>(s.gpus);
+  };
+  if (model.knows(s.precision)) {
+    const StrategyTime time(model, s);
+    for (const models::Batch& batch : batches)
+      out.push_back({tokens(batch) / time(batch).step, true});
+    return out;
+  }
+  for (const models::Batch& batch : batches) {
+    const models::StepFlops flops = step_flops(parts(family), s, batch);
+    out.push_back({tokens(batch) * static_cast<double>(s.gpus) / flops.hardware, false});
+  }
+  return out;
 }
 
 std::optional<StepTime> Space::time(const Setting& setting) const {
@@ -90,8 +107,8 @@ std::size_t likeness(const Setting& x, const models::Batch& batch) {
 
 // Batches of one family differ in sizes: the program stands, and so do its lifetimes.
 bool Evaluator::resize(const Setting& setting, const models::Batch& batch) {
-  return step_.sizer && written_parts_ == setting.parts &&
-         question_.strategy == setting.strategy && step_.sizer->resize(batch);
+  return step_.sizer && written_parts_ == setting.parts && question_.strategy == setting.strategy &&
+         step_.sizer->resize(batch);
 }
 
 std::optional<Need> Evaluator::need(const Setting& setting, const models::Batch& batch) {

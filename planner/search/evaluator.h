@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -47,6 +48,7 @@ class Space {
   explicit Space(const Scope& scope);
   const ModelParts& parts(const Setting& setting) const { return *parts_[setting.parts]; }
   Pace pace(const Setting& family, const models::Batch& batch) const;
+  std::vector<Pace> paces(const Setting& family, std::span<const models::Batch> batches) const;
   std::optional<StepTime> time(const Setting& setting) const;
   // A micro-batch of more tokens than this cannot fit, whatever is chosen beside the family.
   std::int64_t most_tokens(const Setting& family) const;

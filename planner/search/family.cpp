@@ -53,13 +53,13 @@ Family::Family(const Scope& scope, const Space& space, Setting setting, std::uin
 }
 
 void Family::rank_by_speed() {
-  speeds_.resize(count_);
-  for (std::size_t i = 0; i < count_; ++i) speeds_[i] = pace(i).tokens_per_second;
+  paces_ = space_->paces(setting_, batches_);
   order_.resize(count_);
   std::iota(order_.begin(), order_.end(), std::uint16_t{0});
   if (scope_->objective == Objective::memory) return;
-  std::stable_sort(order_.begin(), order_.end(),
-                   [&](std::uint16_t a, std::uint16_t b) { return speeds_[a] > speeds_[b]; });
+  std::stable_sort(order_.begin(), order_.end(), [&](std::uint16_t a, std::uint16_t b) {
+    return paces_[a].tokens_per_second > paces_[b].tokens_per_second;
+  });
 }
 
 std::size_t Family::in_order(std::size_t at) const {
@@ -82,7 +82,7 @@ Setting Family::point(std::size_t index) const {
 }
 
 Pace Family::pace(std::size_t index) const {
-  return space_->pace(setting_, batch(index));
+  return by_size() ? space_->pace(setting_, batch(index)) : paces_[index];
 }
 
 // Points of one class have one structure of program: memory is monotone among them.
@@ -119,7 +119,7 @@ Rank Family::optimistic(std::size_t index) const {
     r.second = best;
     return r;
   }
-  return rank(index, {speeds_[index], true});
+  return rank(index, paces_[index]);
 }
 
 const Need* Family::need(std::size_t index, Evaluator& evaluator) {
@@ -222,7 +222,7 @@ void Family::resolve_by_memory(const Rank* threshold, Evaluator& evaluator) {
     // Ranked by least(): its part that grows.
     closed[class_of(i)] = hopeless(*n) || (best && n->least() - n->scratch > best->need.least());
     if (!fits(*n) || std::ranges::find(rejected_, i) != rejected_.end()) continue;
-    const Rank r{setting_.concession, n->least().real(), -speeds_[i], index_};
+    const Rank r{setting_.concession, n->least().real(), -paces_[i].tokens_per_second, index_};
     if (best && !(r < best->rank)) continue;
     best = Found{point(i), r, *n, pace(i), {}};
     found_index_ = i;

@@ -58,7 +58,7 @@ class Family {
   std::uint32_t index_;
   std::size_t count_ = 0;
   std::vector<models::Batch> batches_;  // empty where points are sizes 1 … count_
-  std::vector<double> speeds_;  // tokens/s of each
+  std::vector<Pace> paces_;  // of each
   std::vector<std::uint16_t> order_;  // fastest first
   std::size_t cursor_ = 0;  // into the order
   std::array<std::size_t, kClasses> cap_{};  // first index of a class that cannot fit

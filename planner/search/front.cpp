@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "planner/search/family.h"
-#include "planner/search/workers.h"
 
 namespace plimsoll::planner::search {
 
@@ -30,13 +29,16 @@ bool beats(const Candidate& a, const Candidate& b) {
 class FrontFinder {
  public:
   FrontFinder(const Scope& scope, const Space& space, const std::vector<Setting>& settings,
-              std::vector<Evaluator>& evaluators)
-      : scope_(scope), space_(space), evaluators_(evaluators) {
+              std::vector<Evaluator>& evaluators, Workers& workers)
+      : scope_(scope), space_(space), evaluators_(evaluators), workers_(workers) {
     // Points of the front differ in speed, whatever the objective is.
     front_scope_ = scope;
     front_scope_.objective = Objective::throughput;
-    for (std::size_t i = 0; i < settings.size(); ++i)
-      families_.emplace_back(front_scope_, space_, settings[i], static_cast<std::uint32_t>(i));
+    std::vector<std::optional<Family>> made(settings.size());
+    workers_.for_each(settings.size(), [&](std::size_t i, std::size_t) {
+      made[i].emplace(front_scope_, space_, settings[i], static_cast<std::uint32_t>(i));
+    });
+    for (std::optional<Family>& family : made) families_.push_back(std::move(*family));
   }
 
   Front run() {
@@ -49,7 +51,7 @@ class FrontFinder {
     for (std::size_t begin = 0; begin < order.size(); begin += kRound) {
       const std::size_t n = std::min(kRound, order.size() - begin);
       std::vector<std::vector<Candidate>> found(n);
-      for_each(n, scope_.threads, [&](std::size_t k, std::size_t thread) {
+      workers_.for_each(n, [&](std::size_t k, std::size_t thread) {
         look_at(order[begin + k], evaluators_[thread], found[k]);
       });
       for (const auto& candidates : found)
@@ -108,7 +110,7 @@ class FrontFinder {
       for (const Candidate& c : front_)
         if (!sure(c)) open.push_back(c);
       std::vector<char> fit(open.size());
-      for_each(open.size(), scope_.threads, [&](std::size_t k, std::size_t) {
+      workers_.for_each(open.size(), [&](std::size_t k, std::size_t) {
         fit[k] = fits(scope_, space_, families_[open[k].family].point(open[k].index)) ? 1 : 0;
       });
       for (std::size_t k = 0; k < open.size(); ++k) {
@@ -134,6 +136,7 @@ class FrontFinder {
   Scope front_scope_;
   const Space& space_;
   std::vector<Evaluator>& evaluators_;
+  Workers& workers_;
   std::vector<Family> families_;
   std::vector<Candidate> all_, front_, sure_;
 };
@@ -141,8 +144,8 @@ class FrontFinder {
 }  // namespace
 
 Front pareto_front(const Scope& scope, const Space& space, const std::vector<Setting>& families,
-                   std::vector<Evaluator>& evaluators) {
-  return FrontFinder(scope, space, families, evaluators).run();
+                   std::vector<Evaluator>& evaluators, Workers& workers) {
+  return FrontFinder(scope, space, families, evaluators, workers).run();
 }
 
 }  // namespace plimsoll::planner::search

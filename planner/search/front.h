@@ -5,6 +5,7 @@
 
 #include "planner/search/evaluator.h"
 #include "planner/search/search.h"
+#include "planner/search/workers.h"
 
 namespace plimsoll::planner::search {
 
@@ -15,6 +16,6 @@ struct Front {
 
 // `families`: of one concession and number of GPUs.
 Front pareto_front(const Scope& scope, const Space& space, const std::vector<Setting>& families,
-                   std::vector<Evaluator>& evaluators);
+                   std::vector<Evaluator>& evaluators, Workers& workers);
 
 }  // namespace plimsoll::planner::search

@@ -34,10 +34,9 @@ Approach approach_of(const Setting& x) {
 class Search {
  public:
   Search(const Scope& scope, const Control& control)
-      : scope_(scope), control_(control), space_(scope) {
+      : scope_(scope), control_(control), space_(scope), workers_(scope.threads) {
     check_filters(scope);
-    for (std::size_t t = 0; t < std::max<std::size_t>(1, scope.threads); ++t)
-      evaluators_.emplace_back(scope_, space_);
+    for (std::size_t t = 0; t < workers_.threads(); ++t) evaluators_.emplace_back(scope_, space_);
   }
 
   // What asks for less of the user goes first, and where the fewest GPUs are wanted, fewer of them.
@@ -95,7 +94,7 @@ class Search {
     if (!scope_.exhaustive) leave_out_large_states(settings);
     const std::size_t first = families_.size();
     std::vector<std::optional<Family>> made(settings.size());
-    for_each(settings.size(), scope_.threads, [&](std::size_t i, std::size_t) {
+    workers_.for_each(settings.size(), [&](std::size_t i, std::size_t) {
       made[i].emplace(scope_, space_, settings[i], static_cast<std::uint32_t>(first + i));
     });
     for (std::optional<Family>& family : made) {
@@ -168,7 +167,7 @@ class Search {
       }
       if (round.empty()) return;
       const Rank* limit = threshold ? &*threshold : nullptr;
-      for_each(round.size(), scope_.threads, [&](std::size_t k, std::size_t thread) {
+      workers_.for_each(round.size(), [&](std::size_t k, std::size_t thread) {
         families_[round[k]].resolve(limit, evaluators_[thread]);
       });
       for (const std::size_t i : round) push(i);
@@ -183,7 +182,7 @@ class Search {
     for (const std::size_t i : places(scope_.top))
       if (!verified_.contains(i)) open.push_back(i);
     std::vector<reports::Plan> plans(open.size());
-    for_each(open.size(), scope_.threads, [&](std::size_t k, std::size_t) {
+    workers_.for_each(open.size(), [&](std::size_t k, std::size_t) {
       plans[k] = plan_of(scope_, families_[open[k]].found()->setting);
     });
     bool all = true;
@@ -207,7 +206,7 @@ class Search {
     std::vector<Setting> members = families(
         scope_, {.concession = winner.setting.concession, .gpus = winner.setting.strategy.gpus});
     for (Setting& member : members) member.batch.seq_len = winner.setting.batch.seq_len;
-    Front front = pareto_front(scope_, space_, members, evaluators_);
+    Front front = pareto_front(scope_, space_, members, evaluators_, workers_);
     result_.front = std::move(front.points);
     finished_ += front.evaluated;
   }
@@ -215,7 +214,8 @@ class Search {
   const Scope& scope_;
   const Control& control_;
   Space space_;
-  std::vector<Evaluator> evaluators_;
+  Workers workers_;
+  std::vector<Evaluator> evaluators_;  // one for each worker
   std::vector<Family> families_;
   using Open = std::pair<Rank, std::size_t>;
   struct Later {

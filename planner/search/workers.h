@@ -1,7 +1,8 @@
-// Equal work on several threads. The calling thread is one of them.
+// Equal work on several threads, which stay from one round to the next: what they know of a search
+// (thread_local in planner/) stays with them. The calling thread is one of them.
 #pragma once
 
-#include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <exception>
 #include <functional>
@@ -11,27 +12,31 @@
 
 namespace plimsoll::planner::search {
 
-// work(i, thread) for every i below `count`, on `threads` threads; the first exception is thrown
-// again when all have ended.
-inline void for_each(std::size_t count, std::size_t threads,
-                     const std::function<void(std::size_t, std::size_t)>& work) {
-  std::atomic<std::size_t> next{0};
-  std::exception_ptr failure;
-  std::mutex mutex;
-  const auto run = [&](std::size_t thread) {
-    try {
-      for (std::size_t i = next++; i < count; i = next++) work(i, thread);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!failure) failure = std::current_exception();
-      next = count;
-    }
-  };
-  std::vector<std::thread> others;
-  for (std::size_t t = 1; t < threads && t < count; ++t) others.emplace_back(run, t);
-  run(0);
-  for (std::thread& other : others) other.join();
-  if (failure) std::rethrow_exception(failure);
-}
+class Workers {
+ public:
+  explicit Workers(std::size_t threads);
+  ~Workers();
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  using Work = std::function<void(std::size_t, std::size_t)>;
+  // work(i, thread) for every i below `count`; the first exception is thrown again when all have
+  // ended. Not to be called from within.
+  void for_each(std::size_t count, const Work& work);
+  std::size_t threads() const { return others_.size() + 1; }
+
+ private:
+  void wait_for_work(std::size_t thread);
+  void run(std::size_t thread);
+
+  std::mutex mutex_;
+  std::condition_variable begin_, end_;
+  const Work* work_ = nullptr;  // the four belong to the mutex
+  std::size_t count_ = 0, next_ = 0;
+  std::size_t round_ = 0, busy_ = 0;
+  bool stops_ = false;
+  std::exception_ptr failure_;
+  std::vector<std::thread> others_;
+};
 
 }  // namespace plimsoll::planner::search

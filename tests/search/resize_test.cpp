@@ -118,11 +118,11 @@ TEST_CASE("sizes written into a program give the one that is written anew") {
     std::int64_t gpus, seq_len;
     std::size_t step;
   };
-  for (const Case& c : {Case{"llama-3.1-8b", "a100-80gb", 8, 1000, 61},
-                        Case{"llama-3.1-70b", "h100-sxm-80gb", 64, 8192, 149},
-                        Case{"gpt2-xl", "rtx-4090", 4, 777, 53},
-                        Case{"qwen3-0.6b", "t4", 2, 512, 23},
-                        Case{"mistral-7b", "h100-sxm-80gb", 8, 8192, 71}}) {
+  for (const Case& c :
+       {Case{"llama-3.1-8b", "a100-80gb", 8, 1000, 61},
+        Case{"llama-3.1-70b", "h100-sxm-80gb", 64, 8192, 149},
+        Case{"gpt2-xl", "rtx-4090", 4, 777, 53}, Case{"qwen3-0.6b", "t4", 2, 512, 23},
+        Case{"mistral-7b", "h100-sxm-80gb", 8, 8192, 71}}) {
     const models::ModelSpec model = models::catalog_model(c.model);
     const Written count = check_families(scope_of(model, c.gpu, c.gpus, c.seq_len), c.step);
     CAPTURE(c.model);

@@ -197,8 +197,9 @@ std::int64_t StepWriter::HookRun::take_place(std::int64_t of_elements) {
 // first, in a flat copy of its own where several ranks own parts of it; then the gradient is copied
 // into it and dies. One that is larger than the bucket waits as it is for the next hook.
 void StepWriter::hook(const ModuleNames& names, TensorId gradient, std::int64_t elements) {
-  const TensorId copy = b_.tensor("zero.reduce_copy", Bytes(1), Category::communication,
-                        engine_.overlap ? models::Stream::reduce : models::Stream::compute);
+  const TensorId copy =
+      b_.tensor("zero.reduce_copy", Bytes(1), Category::communication,
+                engine_.overlap ? models::Stream::reduce : models::Stream::compute);
   // An RMS norm's weight comes in the middle of its kernels: one of them in fp32 is alive.
   const bool norm = names.module == models::module_names<"norm">.module ||
                     names.module == models::module_names<"input_layernorm">.module ||

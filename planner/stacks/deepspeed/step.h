@@ -77,9 +77,7 @@ class StepWriter : public pytorch::StepWriter {
   bool moves() const {
     return engine_.stage >= 2 || (engine_.stage == 1 && engine_.overlap && last_micro());
   }
-  bool moves_any() const {
-    return engine_.stage >= 2 || (engine_.stage == 1 && engine_.overlap);
-  }
+  bool moves_any() const { return engine_.stage >= 2 || (engine_.stage == 1 && engine_.overlap); }
   Bytes bytes(std::int64_t elements, DType dtype) const {
     return b_.rounded(storage(Count(elements), dtype));
   }

@@ -40,8 +40,8 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   refuse(question.strategy);
   const Rules rules{.deterministic = question.strategy.deterministic, .staged = question.staged};
   if (step.program_only) {
-    auto sizer = std::make_unique<StepWriter>(step.program, parts, question.strategy,
-                                              question.batch, rules);
+    auto sizer =
+        std::make_unique<StepWriter>(step.program, parts, question.strategy, question.batch, rules);
     sizer->write();
     step.sizer = std::move(sizer);
     return;
