@@ -47,7 +47,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   };
 
   // States and units (states.cpp).
-  void plan_end_units();
+  void plan_end_units(), add_runs();
   void size_unit(Unit& unit, const std::vector<Parameter>& parameters, models::GroupId group);
   virtual void declare_states();
   void declare_inputs();
@@ -55,7 +55,6 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   void declare_unit(Unit& unit, std::int64_t copies);
   Bytes local(const Parameter& p, DType dtype) const;
   DType stored(const Parameter& p) const;
-  void add_runs();
   Bytes partition() const;
 
   // Forward and backward of one micro-batch (step.cpp).
@@ -66,8 +65,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   virtual void before_loss() {}
   virtual void before_layers_backward() {}
   virtual void after_backward() {}
-  void layers_forward(std::size_t run);
-  void layers_backward(std::size_t run);
+  void layers_forward(std::size_t run), layers_backward(std::size_t run);
   void recompute() override;  // the checkpoint whose backward is being written
   Ref input_of(std::size_t run, std::size_t layer) const;
   Ref input_gradient_of(std::size_t run, std::size_t layer) const;
@@ -81,18 +79,15 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   void note_gradient(const ModuleNames& names, TensorId grad);
 
   // The ends of the model (ends.cpp).
-  void embed();
-  void finish_forward();
+  void embed(), finish_forward();
   void loss_forward(), loss_targets();
   void full_loss_forward(), chunked_loss_forward(), fused_loss_forward();
   TensorId full_loss_backward(), chunked_loss_backward(), fused_loss_backward();
   std::int64_t fused_rows() const;
   static void release_casts(OpBuilder exit, const LayerPart& layer, const LayerSaved& saved);
   void release_cached_casts();
-  void loss_backward();
-  void embedding_backward();
-  void embedding_gradients(TensorId d);
-  void tied_gradient(TensorId d);
+  void loss_backward(), embedding_backward();
+  void embedding_gradients(TensorId d), tied_gradient(TensorId d);
   bool final_grad() const, leaf_input() const;
   void rotary_tables(), model_mask();
   TensorId dropout_embedding(std::int64_t values, DType dtype);
