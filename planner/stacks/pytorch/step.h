@@ -27,7 +27,6 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   // Model states of this rank at the end of backward.
   const reports::States& states() const { return states_; }
   void add_collectives(std::vector<reports::Collective>& out) const;
-
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
   bool keeps() const override { return fsdp() || (micro_ == 0 && !to_bucket()); }
   void end(const ModuleNames& names, TensorId written) override;
