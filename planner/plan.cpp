@@ -133,16 +133,17 @@ Reserved allocate(const StackStep& step, const Timeline& timeline, const Peak& p
   if (!step.caching_allocator)
     return {true, arena_reserved(step.program, timeline), peak.bytes, peak.resident};
   if (limit && *limit >= peak.bytes) {
-    const Reserved reserved = replay(step.program, timeline, limit);
+    const Reserved reserved = replay(step.program, timeline, limit, step.start);
     if (reserved.fits) return reserved;
   }
   for (const std::int64_t percent : {102, 105, 110, 120}) {
     if (!limit) break;
     const Reserved tight =
-        replay(step.program, timeline, Bytes(checked_multiply(peak.bytes.value() / 100, percent)));
+        replay(step.program, timeline, Bytes(checked_multiply(peak.bytes.value() / 100, percent)),
+               step.start);
     if (tight.fits) return tight;
   }
-  return replay(step.program, timeline, std::nullopt);
+  return replay(step.program, timeline, std::nullopt, step.start);
 }
 
 // With every assumed overhead at its high end. `planned`: with typical ones. An allocator that has
@@ -159,7 +160,7 @@ reports::HighEnd at_high_end(const StackStep& step, const Timeline& timeline, co
   const Bytes room = *segment_limit(capacity, high.outside);
   const Bytes limit(room.value() / (1000 + outside.reserved_more) * 1000);
   if (high.fits || !step.caching_allocator || limit < peak.bytes) return high;
-  const Reserved again = replay(step.program, timeline, limit);
+  const Reserved again = replay(step.program, timeline, limit, step.start);
   if (!again.fits) return high;
   high.reserved = with_more(again.reserved);
   high.fits = high.device() <= *capacity.usable;

@@ -71,8 +71,8 @@ class Replay {
     });
   }
 
-  Reserved run() {
-    bool done = persistent(false) && step(true);
+  Reserved run(const Start& start) {
+    bool done = begin(start) && persistent(false) && step(true);
     allocator_.reset_peak_allocated();
     done = done && step(false);
     return {done, allocator_.peak_reserved(), allocator_.peak_allocated(), allocator_.allocated()};
@@ -109,12 +109,45 @@ class Replay {
     return true;
   }
 
+  bool take_tensors(std::int32_t first, std::int32_t last) {
+    for (const std::size_t i : order_) {
+      const Lifetime& life = timeline_.lifetimes[i];
+      if (life.tensor >= first && life.tensor <= last && handles_[i] < 0 && !take(i)) return false;
+    }
+    return true;
+  }
+
+  // Where there is no room beside what is held, a stack does without the latter (DeepSpeed moves
+  // its parameters to the host before it flattens them).
+  bool begin(const Start& start) {
+    std::vector<CachingAllocator::Handle> held;
+    const auto drop = [&](std::int32_t first, std::int32_t last) {
+      for (auto i = static_cast<std::size_t>(first); i <= static_cast<std::size_t>(last); ++i)
+        if (held[i] >= 0) allocator_.free(std::exchange(held[i], -1));
+    };
+    for (const StartEvent& event : start.events()) {
+      if (event.kind == StartEvent::Kind::drop) {
+        drop(event.first, event.last);
+      } else if (event.kind == StartEvent::Kind::hold) {
+        const auto handle = allocator_.allocate(event.bytes, models::Stream::compute);
+        if (!handle) return false;
+        held.push_back(*handle);
+      } else if (!take_tensors(event.first, event.last)) {
+        if (held.empty()) return false;
+        drop(0, static_cast<std::int32_t>(held.size()) - 1);
+        if (!take_tensors(event.first, event.last)) return false;
+      }
+    }
+    return true;
+  }
+
   // The optimizer's states, or everything else that stays.
   bool persistent(bool states) {
     for (const std::size_t i : order_) {
       const TensorDecl& tensor = decl(timeline_.lifetimes[i]);
       if (tensor.residency != Residency::persistent) continue;
-      if ((tensor.category == Category::optimizer) == states && !take(i)) return false;
+      if ((tensor.category == Category::optimizer) != states || handles_[i] >= 0) continue;
+      if (!take(i)) return false;
     }
     return true;
   }
@@ -150,9 +183,9 @@ class Replay {
 
 }  // namespace
 
-Reserved replay(const StepProgram& program, const Timeline& timeline,
-                std::optional<Bytes> capacity) {
-  return Replay(program, timeline, capacity).run();
+Reserved replay(const StepProgram& program, const Timeline& timeline, std::optional<Bytes> capacity,
+                const Start& start) {
+  return Replay(program, timeline, capacity).run(start);
 }
 
 }  // namespace plimsoll::planner

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "models/step_program.h"
+#include "planner/start.h"
 #include "planner/timeline.h"
 
 namespace plimsoll::planner {
@@ -16,9 +17,10 @@ struct Reserved {
   Bytes allocated, resident;
 };
 
-// Two steps in a row, as a run begins: parameters first, the optimizer's states when the first step
-// reaches its optimizer, then a whole step. `capacity`: what segments may take; absent: no end.
+// Two steps in a row, as a run begins: what the stack's start does, then parameters, the
+// optimizer's states when the first step reaches its optimizer, then a whole step. `capacity`: what
+// segments may take; absent: no end.
 Reserved replay(const models::StepProgram& program, const Timeline& timeline,
-                std::optional<Bytes> capacity);
+                std::optional<Bytes> capacity, const Start& start = {});
 
 }  // namespace plimsoll::planner

@@ -8,6 +8,7 @@
 #include "models/step_program.h"
 #include "planner/model_parts.h"
 #include "planner/plan.h"
+#include "planner/start.h"
 #include "reports/record.h"
 
 namespace plimsoll::planner {
@@ -40,6 +41,7 @@ struct StackStep {
   std::vector<reports::Collective> collectives;
   Bytes sent;  // by one GPU in one step
   std::vector<reports::Assumption> assumptions;
+  Start start;  // under a caching allocator: what comes before the first step
   // Reserved bytes by torch's caching allocator; otherwise by our own runtime's arena.
   bool caching_allocator = false;
   // Set by who asks for many programs: only `program` is needed, and no text.

@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include "planner/reserved.h"
+#include "planner/timeline.h"
+
 using namespace plimsoll;
 using models::Stream;
 using planner::CachingAllocator;
@@ -76,4 +79,35 @@ TEST_CASE("a segment with one live byte is not given back") {
   CHECK_FALSE(allocator.allocate(30_MiB, Stream::compute).has_value());
   allocator.free(*a);
   CHECK(allocator.allocate(30_MiB, Stream::compute).has_value());
+}
+
+// 64 MiB that are built, flattened into 64 MiB that stay, and let go: their segment stays in the
+// cache, and is too small for the 96 MiB of the step.
+TEST_CASE("what a start leaves in the cache is reserved, and given back where room is short") {
+  models::StepProgram program;
+  program.tensors = {{.name = "flat", .bytes = 64_MiB, .residency = models::Residency::persistent},
+                     {.name = "hidden", .bytes = 96_MiB}};
+  program.operands = {{.tensor = 1, .access = models::Access::write}};
+  program.ops = {{.name = "forward", .operand_count = 1}};
+  program.segments = {{.op_begin = 0, .op_end = 1}};
+  const planner::Timeline timeline = planner::unroll(program);
+  planner::Start start;
+  const auto built = start.hold(64_MiB);
+  start.take(0);
+  start.drop(built);
+  const auto reserved = [&](std::optional<Bytes> capacity, const planner::Start& before) {
+    const planner::Reserved r = planner::replay(program, timeline, capacity, before);
+    return r.fits ? r.reserved : Bytes(-1);
+  };
+  CHECK(reserved(std::nullopt, {}) == 160_MiB);
+  CHECK(reserved(std::nullopt, start) == 224_MiB);
+  CHECK(reserved(200_MiB, start) == 160_MiB);  // the cached segment is given back
+  CHECK(reserved(160_MiB, start) == 160_MiB);
+  CHECK(reserved(159_MiB, start) == Bytes(-1));
+  // No room for both at once: what was built goes first, as over the host.
+  program.tensors[1].bytes = 2_MiB;
+  const planner::Timeline small = planner::unroll(program);
+  const planner::Reserved tight = planner::replay(program, small, 100_MiB, start);
+  CHECK(tight.fits);
+  CHECK(tight.reserved == 84_MiB);  // 64, and a segment of 20 MiB for the step
 }

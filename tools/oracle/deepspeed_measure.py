@@ -3,6 +3,7 @@
 
   deepspeed_measure.py --out tests/golden/deepspeed_runs.json [--only TEXT]
   deepspeed_measure.py --history NAME [--least BYTES]     every allocation of one case's last step
+  deepspeed_measure.py --start NAME [--least BYTES]       every allocation before its first step
 
 Each workload of deepspeed_cases.json runs three steps under deepspeed.initialize() on the dry CUDA
 runtime of torch_measure.py: one rank of a group without peers (torch's fake process group), so
@@ -13,6 +14,7 @@ the allocator counts and reserves; and what the engine's objects say about parti
 """
 
 import argparse
+import functools
 import json
 import logging
 import os
@@ -188,18 +190,14 @@ def run_here(case):
                          "transformers": transformers.__version__}}
 
 
-def history(case, least):
-    workload = case["workload"]
-    start(workload["strategy"].get("world_size", 8), case.get("rank", 0))
-    steps = Steps(case)
-    import torch
-    steps.step(), steps.step()
-    torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python",
-                                             max_entries=10_000_000)
+def print_events(events, least):
     live = 0
-    steps.step()
-    for event in torch.cuda.memory._snapshot()["device_traces"][0]:
-        if event["action"] not in ("alloc", "free_completed"):
+    for event in events:
+        if event["action"] not in ("alloc", "free_completed", "segment_alloc", "segment_free"):
+            continue
+        if event["action"].startswith("segment"):
+            if event["size"] >= least:
+                print("S+" if event["action"] == "segment_alloc" else "S-", event["size"])
             continue
         size = (event["size"] + 511) // 512 * 512
         live += size if event["action"] == "alloc" else -size
@@ -209,7 +207,23 @@ def history(case, least):
         where = " < ".join(f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}"
                            for f in frames[:3])
         print("+" if event["action"] == "alloc" else "-", event["size"], "live", live, where)
-    print(json.dumps(steps.phases))
+
+
+def history(case, least, start_only=False):
+    workload = case["workload"]
+    start(workload["strategy"].get("world_size", 8), case.get("rank", 0))
+    import torch
+    record = functools.partial(torch.cuda.memory._record_memory_history, enabled="all",
+                               context="alloc", stacks="python", max_entries=10_000_000)
+    if start_only:
+        record()
+    steps = Steps(case)
+    if not start_only:
+        steps.step(), steps.step()
+        record()
+        steps.step()
+    print_events(torch.cuda.memory._snapshot()["device_traces"][0], least)
+    print("reserved", torch.cuda.memory_reserved(), json.dumps(steps.phases))
 
 
 def run_apart(case):
@@ -237,12 +251,14 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--only", default="")
     parser.add_argument("--history")
+    parser.add_argument("--start")
     parser.add_argument("--least", type=int, default=1 << 20)
     options = parser.parse_args()
     load()
     cases = read_cases()
-    if options.history:
-        history(next(c for c in cases if c["name"] == options.history), options.least)
+    if options.history or options.start:
+        name = options.history or options.start
+        history(next(c for c in cases if c["name"] == name), options.least, bool(options.start))
         return 0
     cases = [c for c in cases if options.only in c["name"]]
     results = []

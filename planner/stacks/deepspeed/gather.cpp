@@ -78,7 +78,8 @@ void StepWriter::declare_shards() {
   levels_ = gather_levels();
   const FlatLayout::Shards& shards = layout_.shards();
   const auto persistent = [&](const char* name, Bytes size, Category category) {
-    b_.tensor_in(kNoGroup, name, size, category, Residency::persistent);
+    const TensorId made = b_.tensor_in(kNoGroup, name, size, category, Residency::persistent);
+    if (flat_ == kNoTensor) flat_ = made;
     return size;
   };
   const auto stored = [&](std::int64_t all, std::int64_t adapters) {

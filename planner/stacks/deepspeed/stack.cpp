@@ -61,18 +61,6 @@ void add_estimate(const Engine& engine, const ModelParts& parts, const reports::
                  "derived", "parameters, gradients and optimizer at the end of backward"});
 }
 
-// Stages 0 to 2 flatten the parameters beside the ones that the model was built with, which then go
-// to the allocator's cache. Until memory gets scarce, nvidia-smi may show that much more.
-void add_leftovers(const Engine& engine, const ModelParts& parts,
-                   std::vector<reports::Assumption>& out) {
-  if (engine.wrapper == Wrapper::plain || engine.wrapper == Wrapper::stage3) return;
-  const FlatLayout layout(parts, engine);
-  const Bytes flat = storage(Count(layout.total()), engine.model);
-  out.push_back({"in the allocator's cache from the start, not counted, bytes",
-                 std::to_string(flat.value()), "derived",
-                 "deepspeed 0.19.8, stage_1_and_2.py: the parameters before they were flattened"});
-}
-
 // A partition's gradients are allocated as one when the first bucket that holds some of them is
 // reduced, which may be some layers into the backward: those layers stand in a run of their own.
 ModelParts split_where_reduced(const ModelParts& parts, const Engine& engine) {
@@ -156,13 +144,13 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
     writer.write();
     step.states = writer.states();
     writer.add_collectives(step.collectives);
+    writer.add_start(step.start);
   };
   if (splits)
     write(split_where_reduced(parts, engine));
   else
     write(parts);
   add_estimate(engine, parts, step.states, step.assumptions);
-  add_leftovers(engine, parts, step.assumptions);
   step.sent = pytorch::bytes_sent(step.collectives);
 }
 

@@ -38,7 +38,8 @@ void StepWriter::declare_frozen() {
     for (const Parameter& p : parameters) {
       if (p.trainable) continue;
       const Bytes one = gradients(p.elements);
-      b_.tensor_in(group, "parameters", one, Category::parameters, Residency::persistent);
+      frozen_.push_back(
+          b_.tensor_in(group, "parameters", one, Category::parameters, Residency::persistent));
       states_.parameters += one * copies;
     }
   };
@@ -57,10 +58,10 @@ void StepWriter::declare_frozen() {
 void StepWriter::declare_optimizer(std::int64_t elements) {
   const Bytes state = bytes(elements, engine_.state);
   const auto persistent = [&](const char* name) {
-    b_.tensor_in(kNoGroup, name, state, Category::optimizer, Residency::persistent);
     states_.optimizer += state;
+    return b_.tensor_in(kNoGroup, name, state, Category::optimizer, Residency::persistent);
   };
-  if (engine_.wrapper != Wrapper::plain) persistent("fp32_partition");
+  if (engine_.wrapper != Wrapper::plain) masters_ = persistent("fp32_partition");
   if (strategy_.optimizer == models::Optimizer::adamw) {
     persistent("exp_avg");
     persistent("exp_avg_sq");
@@ -74,7 +75,8 @@ void StepWriter::declare_states() {
   if (engine_.wrapper == Wrapper::stage3) return declare_shards();
   const bool partitioned = engine_.wrapper == Wrapper::stage_1_and_2;
   const Bytes flat = gradients(partitioned ? layout_.aligned() : layout_.total());
-  b_.tensor_in(kNoGroup, "bit16_groups_flat", flat, Category::parameters, Residency::persistent);
+  flat_ = b_.tensor_in(kNoGroup, "bit16_groups_flat", flat, Category::parameters,
+                       Residency::persistent);
   states_.parameters += flat;
   declare_frozen();
   declare_optimizer(partitioned ? layout_.partition() : layout_.total());

@@ -7,6 +7,7 @@
 
 #include "planner/stacks/deepspeed/layout.h"
 #include "planner/stacks/pytorch/step.h"
+#include "planner/start.h"
 
 namespace plimsoll::planner::deepspeed {
 
@@ -27,6 +28,8 @@ class StepWriter : public pytorch::StepWriter {
   bool keeps() const override { return whole_gradients() && micro_ == 0; }
   void end(const ModuleNames& names, TensorId written) override;
   void add_collectives(std::vector<reports::Collective>& out) const;
+  // deepspeed.initialize(), after write() (start.cpp).
+  void add_start(Start& start) const;
 
  protected:
   void declare_states() override;
@@ -83,6 +86,7 @@ class StepWriter : public pytorch::StepWriter {
   }
   Bytes gradients(std::int64_t elements) const { return bytes(elements, engine_.model); }
 
+  void flattened_start(Start& start) const;
   void declare_frozen();
   void declare_optimizer(std::int64_t elements);
   void allocate_bucket(OpBuilder op) { op.write(bucket_).write(second_bucket_); }
@@ -101,6 +105,9 @@ class StepWriter : public pytorch::StepWriter {
   std::vector<TensorId> fp32_gradients(Category category);
 
   models::StepProgram& program_;
+  // What the start makes: 16-bit parameters, frozen ones, masters.
+  TensorId flat_ = kNoTensor, masters_ = kNoTensor;
+  std::vector<TensorId> frozen_;
   Engine engine_;
   FlatLayout layout_;
   FlatLayout::Share share_;

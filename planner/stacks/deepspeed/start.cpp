@@ -1,0 +1,58 @@
+// deepspeed.initialize(): what goes through the allocator before the first step, and stays in its
+// cache as segments.
+//
+// Source: deepspeed 0.19.8, runtime/zero/stage_1_and_2.py (__init__, initialize_optimizer_states),
+// runtime/fp16/fused_optimizer.py, runtime/zero/stage3.py (_create_fp32_partitions,
+// initialize_optimizer_states), each found in the allocator's history
+// (tools/oracle/deepspeed_measure.py --start CASE).
+#include "planner/stacks/deepspeed/step.h"
+
+namespace plimsoll::planner::deepspeed {
+
+// Stages 0 to 2: the parameters as they were built lie beside the flat buffer that takes their
+// place until it is there (stage 0 flattens clones of them). The cache was emptied before, when
+// nothing was in it yet.
+void StepWriter::flattened_start(Start& start) const {
+  const auto parameters = [&] {
+    for (const FlatLayout::Block& block : layout_.blocks())
+      for (std::int64_t i = 0; i < block.count; ++i)
+        for (const std::int64_t elements : block.parameters) start.hold(gradients(elements));
+  };
+  for (const TensorId frozen : frozen_) start.take(frozen);
+  parameters();
+  const std::int32_t built = start.held();
+  if (engine_.wrapper == Wrapper::fused) parameters();
+  start.take(flat_);
+  if (engine_.wrapper == Wrapper::fused) start.drop(built, start.held() - 1);
+  start.drop(0, built - 1);
+}
+
+// Masters are cast from a copy; then gradients of zeros for the optimizer stand once, for its
+// states (only stage 0 steps with them, so that the states come then).
+void StepWriter::add_start(Start& start) const {
+  if (engine_.wrapper == Wrapper::plain || engine_.wrapper == Wrapper::unfused) return;
+  const bool partitioned = engine_.wrapper == Wrapper::stage_1_and_2;
+  const bool sharded = engine_.wrapper == Wrapper::stage3;
+  if (sharded)
+    start.take(flat_);
+  else
+    flattened_start(start);
+  const std::int64_t masters = partitioned ? layout_.partition()
+                               : sharded   ? layout_.shards().sub_group
+                                           : layout_.total();
+  const bool cast = engine_.state != engine_.model;
+  if (cast || sharded) {
+    const std::int32_t copy =
+        start.hold(sharded ? bytes(masters, engine_.state) : gradients(masters));
+    start.take(masters_);
+    start.drop(copy);
+  } else {
+    start.take(masters_);
+  }
+  const std::int32_t zeros = start.hold(bytes(masters, engine_.state));
+  if (engine_.wrapper == Wrapper::fused && strategy_.optimizer == models::Optimizer::adamw)
+    start.take(masters_ + 1, masters_ + 2);
+  start.drop(zeros);
+}
+
+}  // namespace plimsoll::planner::deepspeed
