@@ -46,7 +46,8 @@ struct Recommendation {
   std::int64_t evaluated = 0, points = 0;
   double elapsed_seconds = 0;
   bool stopped = false;  // interrupted: the best so far
-  std::int64_t gpus = 1;  // that there are
+  std::int64_t gpus = 1;  // the most that may be used
+  bool gpus_there = true;  // somebody has them: those that a plan leaves idle are said
   // Plans must fit with what is assumed at its high end; otherwise as `fit` says, with
   // `min_headroom` kept free.
   bool high_end = true;

@@ -88,43 +88,52 @@ void add_winner(Page& page, const Recommendation& answer) {
   page.paragraph(text, "  ", Colour::green);
   std::string machine = fmt::format("{}: {} x {}", answer.model_name, s.gpus,
                                     best.plan.gpu ? best.plan.gpu->title : "unnamed GPU");
-  if (s.gpus < answer.gpus) machine += fmt::format(", {} left idle", answer.gpus - s.gpus);
+  if (answer.gpus_there && s.gpus < answer.gpus)
+    machine += fmt::format(", {} left idle", answer.gpus - s.gpus);
   machine += fmt::format(", sequence {}", best.plan.batch.seq_len);
   page.paragraph(machine);
+  if (s.stack == models::Stack::plimsoll && s.device == models::Device::cuda)
+    page.paragraph("Stack plimsoll is this project's own runtime; it has not run on a GPU yet.",
+                   "  ", Colour::yellow);
   page.heading("The same as");
   page.paragraph("  " + best.command, "    ");
 }
 
 void add_list(Page& page, const Recommendation& answer) {
-  page.heading("    strategy                    GPUs recompute batch     device  tokens/s   MFU");
+  // The least memory is that of the peak: what is reserved beyond it depends on how much there is.
+  const bool peaks = answer.objective == "memory";
+  page.heading(
+      fmt::format("    strategy                    GPUs recompute batch  {:>9}  tokens/s   MFU",
+                  peaks ? "peak" : "device"));
   for (std::size_t i = 0; i < answer.ranked.size(); ++i) {
     const Plan& plan = answer.ranked[i].plan;
     const std::optional<double>& speed = answer.ranked[i].tokens_per_second;
-    page.put(fmt::format("{:>2}  {} {:>4} {} {} {} {:>9} {:>5}", i + 1,
-                         padded(approach(plan.strategy), 27), plan.strategy.gpus,
-                         padded(models::text_of(plan.strategy.recompute), 9),
-                         padded(batch_text(plan.batch), 6), right(bytes_text(plan.device), 9),
-                         rate(speed), percent(mfu(plan, speed))));
+    page.put(fmt::format(
+        "{:>2}  {} {:>4} {} {} {} {:>9} {:>5}", i + 1, padded(approach(plan.strategy), 27),
+        plan.strategy.gpus, padded(models::text_of(plan.strategy.recompute), 9),
+        padded(batch_text(plan.batch), 6), right(bytes_text(peaks ? plan.peak : plan.device), 9),
+        rate(speed), percent(mfu(plan, speed))));
   }
 }
 
 void add_headroom(Page& page, const Recommendation& answer) {
   const Plan& best = answer.ranked.front().plan;
   if (!best.usable || !best.high_end) return;
+  const Bytes left = *best.usable - best.high_end->device();
   const std::string high =
-      fmt::format("{} of {}", bytes_text(best.high_end->device()), bytes_text(*best.usable));
+      left >= Bytes(0) ? bytes_text(left) + " free" : bytes_text(Bytes(0) - left) + " too little";
   page.put("");
   if (answer.high_end)
     return page.paragraph(fmt::format(
         "Each fits even if all that is assumed (context, NCCL, gaps of the allocator) comes out at "
-        "the high end of what was seen: 1 then takes {}. --min-headroom 0 counts what is typical.",
+        "the high end of what was seen: 1 then leaves {}. --min-headroom 0 counts what is typical.",
         high));
   page.paragraph(fmt::format(
       "With typical overheads{} (--min-headroom); at the high end of what "
-      "was seen 1 takes {}{}.",
+      "was seen 1 leaves {}.",
       answer.min_headroom > Bytes(0) ? " and " + bytes_text(answer.min_headroom) + " kept free"
                                      : "",
-      high, best.high_end->fits ? "" : ": it may not fit"));
+      high));
 }
 
 void add_reasons(Page& page, const Recommendation& answer) {

@@ -18,8 +18,12 @@ using models::Strategy;
 
 namespace {
 
+// The time model's median error is several per cent (reports/accuracy.md).
+constexpr double kEstimateError = 0.03;
+
 std::string gib(Bytes bytes) {
   const double value = bytes.real() / (1 << 30);
+  if (value < 0.1) return fmt::format("{:.0f} MiB", 1024 * value);
   return value < 10 ? fmt::format("{:.2f} GiB", value) : fmt::format("{:.1f} GiB", value);
 }
 
@@ -127,19 +131,33 @@ class Reasons {
          {y->exposed_communication / b - x->exposed_communication / a,
           "communication that nothing hides"},
          {y->optimizer / b - x->optimizer / a, "the optimizer's step"}}};
-    std::string text = fmt::format(", by {}", std::ranges::max_element(parts)->second);
-    const models::Recompute &r = other.setting.strategy.recompute,
-                            &mine = best.setting.strategy.recompute;
-    if (r != mine && r.kind != RecomputeKind::none)
-      text += fmt::format(" (it must recompute: {})", models::text_of(r));
-    // The time model's median error is several per cent (reports/accuracy.md).
-    if (share < 0.03) text += "; that is within the estimate's error, and it is the simpler one";
+    const auto most = std::ranges::max_element(parts);
+    std::string text = fmt::format(", by {}", most->second);
+    if (most == parts.begin()) text += longer(best, other, y->communication > x->communication);
+    if (share < kEstimateError) text += "; that is within the estimate's error";
     return text;
+  }
+
+  // What makes the other one's compute longer.
+  static std::string longer(const Found& best, const Found& other, bool sends_more) {
+    const Strategy &mine = best.setting.strategy, &s = other.setting.strategy;
+    if (s.recompute != mine.recompute && s.recompute.kind != RecomputeKind::none)
+      return fmt::format(" (it must recompute: {})", models::text_of(s.recompute));
+    if (s.stack == Stack::pytorch && mine.stack != Stack::pytorch && s.data.zero < 2 &&
+        s.precision == models::Precision::bf16_mixed)
+      return " (autocast casts the weights and keeps the residual stream in fp32)";
+    const std::int64_t batch = other.setting.batch.micro_batch;
+    if (batch < best.setting.batch.micro_batch)
+      return fmt::format(" (its micro-batch is {})", batch);
+    return sends_more ? " (collectives beside it take their share of the GPU)" : "";
   }
 
   void ladder(const Found& best) {
     const Strategy& s = best.setting.strategy;
     concessions(best);
+    fewer_gpus(best);
+    if (s.stack == Stack::deepspeed && !scope_.fixed.contains("stack") && allowed("pytorch"))
+      say_rung(best, "PyTorch without DeepSpeed", rung(best, "stack", "pytorch"));
     if (s.gpus > 1 && !scope_.fixed.contains("zero")) {
       bool simpler = false;
       for (int zero = 0; zero < s.data.zero; ++zero)
@@ -158,8 +176,46 @@ class Reasons {
       say_rung(best, "The same without recomputation", rung(best, "recompute", "none"));
   }
 
+  bool allowed(const std::string& stack) const {
+    const auto only = scope_.only.find("stack"), without = scope_.without.find("stack");
+    return (only == scope_.only.end() || only->second.contains(stack)) &&
+           (without == scope_.without.end() || !without->second.contains(stack));
+  }
+
+  void fewer_gpus(const Found& best) {
+    if (scope_.objective != Objective::gpus) return;
+    for (const std::int64_t n : gpu_counts(scope_)) {  // the most first
+      if (n >= best.setting.strategy.gpus) continue;
+      Scope fewer = scope_;
+      fewer.gpus = n;
+      fewer.fixed.insert("gpus");
+      fewer.most_concession = best.setting.concession;
+      const std::optional<Found> near = closest(fewer);
+      if (near && space_.usable())
+        say(fmt::format("With {} GPU{} the least is {} on each, of {}.", n, n == 1 ? "" : "s",
+                        gib(counted_need(scope_, *near)), gib(*space_.usable())));
+      return;
+    }
+  }
+
+  // Our own runtime stands first only where the stacks that GPUs have seen do not do it.
+  void untried_stack(const Found& best) {
+    if (best.setting.strategy.stack != Stack::plimsoll || scope_.fixed.contains("stack")) return;
+    if (!allowed("pytorch") && !allowed("deepspeed")) return;
+    Scope tried = scope_;
+    tried.without["stack"].insert("plimsoll");
+    tried.most_concession = best.setting.concession;
+    const std::optional<Found> near = closest(tried);
+    if (near && space_.usable())
+      say_lack(fmt::format("{} in {} on a stack that has run on GPUs",
+                           near->setting.strategy.lora ? "LoRA" : "Training",
+                           name_of(near->setting.strategy.precision)),
+               *near);
+  }
+
   void concessions(const Found& best) {
     if (best.setting.concession == 0) return;
+    untried_stack(best);
     Scope plain = scope_;
     plain.most_concession = 0;
     plain.top = 1;
@@ -216,17 +272,19 @@ class Reasons {
                           : ", with the assumed overheads at their high end"));
     else
       say(fmt::format(
-          "Micro-batch {} is {}.", next->micro_batch,
+          "Micro-batch {} {}.", next->micro_batch,
           space_.pace(found.setting, *next).tokens_per_second < found.pace.tokens_per_second
-              ? "slower"
-              : "pushed over the edge by the allocator's gaps"));
+              ? "is slower"
+              : "would fit by its peak, and not with the allocator's gaps"));
   }
 
   void against(const Found& a, const Found& b, std::size_t place) {
     const std::optional<StepTime> x = space_.time(a.setting), y = space_.time(b.setting);
+    const Bytes less = b.need.least() - a.need.least();
+    if (scope_.objective == Objective::memory && less < 1_MiB)
+      return say(fmt::format("As little as {}, to a MiB.", place));
     if (scope_.objective == Objective::memory)
-      return say(fmt::format("Before {}: {} less on each GPU.", place,
-                             gib(b.need.least() - a.need.least())));
+      return say(fmt::format("Before {}: {} less at the peak on each GPU.", place, gib(less)));
     if (a.rank.first != b.rank.first && scope_.objective == Objective::gpus)
       return say(fmt::format("Before {}: {} GPUs against {}.", place, a.setting.strategy.gpus,
                              b.setting.strategy.gpus));
@@ -235,12 +293,15 @@ class Reasons {
     if (!x || !y) return;
     const double gain = a.pace.tokens_per_second / b.pace.tokens_per_second - 1;
     if (gain < 5e-4) return say(fmt::format("As good as {} by this estimate.", place));
+    if (gain < 0.01)
+      return say(fmt::format("Less than 1 % faster than {}: within the estimate's error.", place));
     // Per token, so that plans of different batches compare.
     const auto each = [](double s, const Found& f) {
       return 1e6 * s / static_cast<double>(f.setting.tokens_per_step());
     };
     std::string text =
-        fmt::format("{} faster than {}; microseconds a token:", percent(gain), place);
+        fmt::format("{} faster than {}{}; microseconds a token:", percent(gain), place,
+                    gain < kEstimateError ? ", within the estimate's error" : "");
     const auto part = [&](const char* name, double StepTime::*member) {
       const double p = each((*x).*member, a), q = each((*y).*member, b);
       text += fmt::format("{} {} {:.3g} ({:.3g})", text.ends_with(':') ? "" : ",", name, p, q);

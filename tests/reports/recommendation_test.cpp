@@ -58,6 +58,35 @@ TEST_CASE("the table names the winner, its command, idle GPUs, reasons and what 
   CHECK(has(table, "offload, tensor parallelism"));
 }
 
+TEST_CASE("what nobody has is not idle, and a runtime that no GPU has run is called that") {
+  Recommendation answer = made_up();
+  answer.gpus = 1024;
+  answer.gpus_there = false;
+  CHECK(!has(recommendation_table(answer, {}), "idle"));
+  CHECK(!has(recommendation_table(answer, {}), "has not run on a GPU"));
+  answer.ranked[0].plan.strategy.stack = models::Stack::plimsoll;
+  CHECK(has(recommendation_table(answer, {}), "it has not run on a GPU yet"));
+}
+
+TEST_CASE("the table says what the first leaves free at the high end") {
+  Recommendation answer = made_up();  // 78 GiB usable
+  answer.ranked[0].plan.high_end = HighEnd{.reserved = 74_GiB, .outside = 3_GiB, .fits = true};
+  CHECK(has(recommendation_table(answer, {}), "1 then leaves 1.00 GiB"));
+  answer.high_end = false;
+  answer.min_headroom = 2_GiB;
+  answer.ranked[0].plan.high_end->reserved = 76_GiB;
+  const std::string bold = recommendation_table(answer, {});
+  CHECK(has(bold, "2.00 GiB kept free"));
+  CHECK(has(bold, "1.00 GiB too little"));
+}
+
+TEST_CASE("least memory is told by the peak, all else by what the device shows") {
+  Recommendation answer = made_up();
+  CHECK(has(recommendation_table(answer, {}), "   device  tokens/s"));
+  answer.objective = "memory";
+  CHECK(has(recommendation_table(answer, {}), "     peak  tokens/s"));
+}
+
 // 6 · 10^6 parameters · 2·10^12 tokens; 2·10^12 / 1234.5 s · 8 GPUs / 86 400 = 150,008 GPU-days.
 TEST_CASE("a budget says 6 N D and GPU-days, whole ones where they are many") {
   Recommendation answer = made_up();

@@ -113,6 +113,53 @@ TEST_CASE("of a small model that needs no sharding the reasons say what plain DD
   CHECK(!has(why, "least sharding that does it"));
 }
 
+// One card: DeepSpeed computes in bf16 where autocast casts; that must not pass without a word.
+TEST_CASE("where DeepSpeed stands first the reasons say what PyTorch alone would do") {
+  const models::ModelSpec model = models::catalog_model("gpt2-large");
+  Scope scope = scope_of(model, "h100", 1, 1024);
+  const Result result = search::search(scope);
+  REQUIRE(!result.ranked.empty());
+  const std::vector<std::string> why = reasons(scope, result.ranked, {}).front();
+  REQUIRE(result.ranked.front().setting.strategy.stack == models::Stack::deepspeed);
+  CHECK(has(why, "PyTorch without DeepSpeed"));
+  scope.without["stack"] = {"pytorch"};  // nobody asks for it then
+  const Result without = search::search(scope);
+  CHECK(!has(reasons(scope, without.ranked, {}).front(), "PyTorch without DeepSpeed"));
+}
+
+TEST_CASE("our own runtime stands first only with a word about those that GPUs have run") {
+  const models::ModelSpec model = models::catalog_model("qwen2.5-14b");
+  const Scope scope = scope_of(model, "rtx-3090", 2, 4096);
+  const Result result = search::search(scope);
+  REQUIRE(!result.ranked.empty());
+  REQUIRE(result.ranked.front().setting.strategy.stack == models::Stack::plimsoll);
+  CHECK(has(reasons(scope, result.ranked, {}).front(), "on a stack that has run on GPUs"));
+}
+
+TEST_CASE("the fewest GPUs come with what one fewer would need") {
+  const models::ModelSpec model = models::catalog_model("llama-3.2-3b");
+  Scope scope = scope_of(model, "a100-40gb", 8, 2048);
+  scope.objective = Objective::gpus;
+  const Result result = search::search(scope);
+  REQUIRE(!result.ranked.empty());
+  const std::int64_t gpus = result.ranked.front().setting.strategy.gpus;
+  REQUIRE(gpus > 1);
+  CHECK(
+      has(reasons(scope, result.ranked, {}).front(), "With " + std::to_string(gpus - 1) + " GPU"));
+}
+
+// The estimate is not that good.
+TEST_CASE("no reason claims a difference of less than one per cent") {
+  const models::ModelSpec model = models::catalog_model("llama-2-7b");
+  const Scope scope = scope_of(model, "a100-40gb", 8, 4096);
+  const Result result = search::search(scope);
+  for (const std::vector<std::string>& why : reasons(scope, result.ranked, {}))
+    for (const std::string& sentence : why) {
+      CAPTURE(sentence);
+      CHECK(!sentence.starts_with("0."));
+    }
+}
+
 TEST_CASE("more memory, more GPUs or fewer constraints never make the best plan worse") {
   const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
   for (const Objective objective :

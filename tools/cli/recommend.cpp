@@ -99,6 +99,7 @@ class Recommender {
     out.points = result.points;
     out.stopped = result.stopped;
     out.gpus = asked_.scope.gpus;
+    out.gpus_there = line_.options.has("gpus");
     out.high_end = asked_.scope.overheads == planner::Overheads::high_end;
     if (const std::string* text = line_.options.find("min-headroom"))
       out.min_headroom = size_value("min-headroom", *text);
