@@ -21,6 +21,8 @@ inline constexpr std::array<std::string_view, 4> kNamesOf<Stack>{"plimsoll", "py
 template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<Device>{"cuda", "cpu"};
 template <>
+inline constexpr std::array<std::string_view, 3> kNamesOf<Exchange>{"threads", "mpi", "nccl"};
+template <>
 inline constexpr std::array<std::string_view, 6> kNamesOf<Precision>{
     "fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp16", "fp8-mixed"};
 template <>

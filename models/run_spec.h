@@ -17,6 +17,9 @@ enum class Precision : std::uint8_t { fp32, bf16_mixed, fp16_mixed, bf16, fp16, 
 enum class Attention : std::uint8_t { flash, eager, math };
 enum class Loss : std::uint8_t { full, chunked, fused };
 enum class Kernels : std::uint8_t { eager, liger, unsloth, fused };
+// plimsoll: ranks are threads of one process, processes of MPI on hosts, or processes with a GPU
+// each.
+enum class Exchange : std::uint8_t { threads, mpi, nccl };
 enum class OptimizerImpl : std::uint8_t { foreach, fused, for_loop };
 enum class Optimizer : std::uint8_t {
   adamw,
@@ -82,6 +85,7 @@ struct Strategy {
   Attention attention = Attention::flash;
   Loss loss = Loss::full;
   bool deterministic = false;  // plimsoll: every stage reduces after every micro-batch
+  std::optional<Exchange> exchange;  // plimsoll; absent: the device's (decisions/exchange.h)
   std::optional<Lora> lora;
   std::vector<std::string> freeze;  // patterns of checkpoint names (shell wildcards)
   std::vector<std::string> train;  // overrides freeze

@@ -99,6 +99,7 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
   Strategy s;
   s.stack = choice<Stack>(stack, "name");
   if (stack.has("device")) s.device = choice<Device>(stack, "device");
+  if (stack.has("exchange")) s.exchange = choice<Exchange>(stack, "exchange");
   s.compile = stack.flag("compile", false);
   if (stack.has("kernels")) s.kernels = choice<Kernels>(stack, "kernels");
   if (stack.has("optimizer_impl"))

@@ -17,9 +17,6 @@ struct Question {
   models::Batch batch;
   models::ClusterSpec cluster;
   Detail detail = Detail::abridged;
-  // Stack plimsoll: ranks are processes of MPI, whose communicator receives into a block of its
-  // own.
-  bool staged = false;
   bool remedies = true;  // where it does not fit: plan again with each change that could help
 };
 

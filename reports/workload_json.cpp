@@ -1,5 +1,6 @@
 #include "reports/workload_json.h"
 
+#include "models/decisions/exchange.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
 #include "reports/fingerprint.h"
@@ -7,6 +8,7 @@
 namespace plimsoll::reports {
 
 namespace {
+namespace decisions = models::decisions;
 using models::Precision;
 using models::Strategy;
 
@@ -89,6 +91,8 @@ void write_stack(JsonWriter& json, const Strategy& s) {
   if (s.stack == models::Stack::deepspeed) return write_deepspeed(json, s);
   if (!pytorch) {
     json.member("device", name_of(s.device));
+    if (s.gpus > 1 && decisions::exchange_of(s) != decisions::usual_exchange(s.device))
+      json.member("exchange", name_of(*s.exchange));
     json.member("name", name_of(s.stack));
     json.end_object();
     return;

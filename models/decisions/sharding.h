@@ -29,9 +29,8 @@
 // while they are reduced; then this rank's piece moves into (first micro-batch) or is added to
 // (later ones) the sharded gradients. Hybrid sharding: shards inside groups of --shard-group ranks;
 // after a reduce-scatter the replicas all-reduce the piece in place. Ranks that are threads read
-// each other's buffers, and NCCL reduces in place; a communicator that must add in the runtime's
-// own order over a network (MPI; NCCL in the deterministic mode) receives into one staging block of
-// its own, as large as the largest message.
+// each other's buffers, and NCCL reduces in place; exchange.h says which communicators receive into
+// a staging block of their own.
 #pragma once
 
 #include "models/run_spec.h"

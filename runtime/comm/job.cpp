@@ -19,7 +19,7 @@ void run_mpi(const Launch& launch, const JobOptions& options, const NcclOptions&
         else
           function(hosts, host_device());
       },
-      {options.timeout_seconds, options.report, options.status});
+      {options.timeout_seconds, options.ending});
 }
 
 void run_threads(const JobOptions& options, const Function& function) {
@@ -36,12 +36,10 @@ void run_job(const JobOptions& options, const Function& function) {
   const bool on_gpus = options.device == models::Device::cuda;
   const NcclOptions nccl{.timeout_seconds = options.timeout_seconds,
                          .deterministic = options.deterministic,
-                         .report = options.report,
-                         .status = options.status};
+                         .ending = options.ending};
   expect_gpus(launch, on_gpus);
   if (launch.launcher == Launcher::mpi) return run_mpi(launch, options, nccl, function);
-  if (launch.launcher != Launcher::none && launch.world > 1)
-    return run_nccl_rank(launch, options.cuda, nccl, function);
+  if (is_distributed(launch)) return run_nccl_rank(launch, options.cuda, nccl, function);
   run_threads(options, function);
 }
 

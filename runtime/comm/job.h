@@ -14,9 +14,7 @@ struct JobOptions {
   CudaOptions cuda;
   bool deterministic = true;  // how processes with GPUs add (threads always add canonically)
   double timeout_seconds = 600;
-  // Called with "rank r: ..." before an error ends all processes of an MPI or NCCL job.
-  std::function<void(const Error&)> report;
-  int status = 3;  // with which they end
+  Ending ending;  // of several processes, when one has failed
 };
 
 // In the order of `detect_launch`: MPI's processes (host memory, or a GPU each over NCCL), those of

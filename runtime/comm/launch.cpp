@@ -97,6 +97,14 @@ Launch detect_launch(const Environment& environment) {
   Launch launch;
   if (environment("OMPI_COMM_WORLD_SIZE") || environment("PMIX_RANK")) {
     launch.launcher = Launcher::mpi;
+    launch.world = 0;
+    // PMIx, under srun, leaves the size to Slurm.
+    for (const char* name : {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"})
+      if (const Value size = environment(name); size && launch.world == 0)
+        launch.world = whole(name, *size, 1, kMostRanks);
+    for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK"})
+      if (const Value rank = environment(name); rank && launch.rank == 0)
+        launch.rank = whole(name, *rank, 0, kMostRanks);
     for (const char* name : {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"})
       if (const Value local = environment(name); local && !launch.local_rank)
         launch.local_rank = whole(name, *local, 0, kMostRanks);
@@ -144,16 +152,41 @@ std::string first_host(std::string_view node_list) {
   return host;
 }
 
+bool is_distributed(const Launch& launch) {
+  return launch.launcher == Launcher::mpi ||
+         (launch.launcher != Launcher::none && launch.world > 1);
+}
+
+std::string_view name_of(Launcher launcher) {
+  switch (launcher) {
+    case Launcher::mpi:
+      return "mpirun";
+    case Launcher::torchrun:
+      return "torchrun";
+    case Launcher::slurm:
+      return "srun";
+    case Launcher::none:
+      break;
+  }
+  return "nobody";
+}
+
+models::Exchange exchange_here(const Launch& launch, models::Device device) {
+  if (!is_distributed(launch)) return models::Exchange::threads;
+  return device == models::Device::cuda ? models::Exchange::nccl : models::Exchange::mpi;
+}
+
 void expect_gpus(const Launch& launch, bool on_gpus) {
   if (on_gpus || launch.world == 1) return;
-  const bool torchrun = launch.launcher == Launcher::torchrun;
-  check(!torchrun && launch.launcher != Launcher::slurm, ErrorKind::unsupported, [&] {
-    return std::string("started by ") + (torchrun ? "torchrun" : "srun") + " as " +
-           std::to_string(launch.world) +
-           " processes: on --device cpu they need MPI (mpirun, or srun --mpi=pmix), or run one "
-           "process with --ranks " +
-           std::to_string(launch.world);
-  });
+  check(
+      launch.launcher == Launcher::none || launch.launcher == Launcher::mpi, ErrorKind::unsupported,
+      [&] {
+        return "started by " + std::string(name_of(launch.launcher)) + " as " +
+               std::to_string(launch.world) +
+               " processes: on --device cpu they need MPI (mpirun, or srun --mpi=pmix), or run one "
+               "process with --ranks " +
+               std::to_string(launch.world);
+      });
 }
 
 }  // namespace plimsoll::runtime::comm

@@ -7,14 +7,16 @@
 #include <string>
 #include <string_view>
 
+#include "models/run_spec.h"
+
 namespace plimsoll::runtime::comm {
 
 enum class Launcher { mpi, torchrun, slurm, none };
 
 struct Launch {
   Launcher launcher = Launcher::none;
-  // mpi: MPI says these later, but for the local rank of an MPI that exports it.
-  int rank = 0, world = 1;
+  int rank = 0;
+  int world = 1;  // 0: started by MPI, which says it later
   std::optional<int> local_rank;  // among the ranks of this machine: the number of its GPU
   std::string address;  // torchrun, slurm: the host of rank 0
   int port = 0;  // and the port at which its ranks meet
@@ -28,6 +30,13 @@ Environment process_environment();
 // Slurm (SLURM_PROCID and SLURM_NTASKS, but for a batch script outside of srun), none.
 // Error{bad_input} names the variable, its value and what is accepted.
 Launch detect_launch(const Environment& environment = process_environment());
+
+// Several processes, each of which is one rank.
+bool is_distributed(const Launch& launch);
+std::string_view name_of(Launcher launcher);  // the command: "mpirun", "torchrun", "srun"
+
+// How the ranks of this job exchange data.
+models::Exchange exchange_here(const Launch& launch, models::Device device);
 
 // The first host of a Slurm node list: "gpu[003-007,12],login1" is gpu003. Error{bad_input}.
 std::string first_host(std::string_view node_list);

@@ -4,7 +4,9 @@
 #include <cstring>
 #include <numeric>
 
+#include "models/decisions/exchange.h"
 #include "runtime/comm/mpi_exchange.h"
+#include "runtime/comm/mpi_news.h"
 #include "runtime/comm/mpi_ranks.h"
 #include "runtime/comm/tree_sum.h"
 
@@ -13,6 +15,10 @@ namespace plimsoll::runtime::comm {
 namespace {
 
 constexpr std::size_t kSmallStaging = 64 << 10;
+constexpr int kFailed = 3;  // as status_of
+// In which rank 0 writes down the error of another rank and ends the job. Of the 30 seconds in
+// which it must have ended.
+constexpr double kRecordSeconds = 15;
 
 Bytes bytes_of(ConstTensorView view) {
   return storage(Count(view.elements()), view.dtype);
@@ -36,7 +42,7 @@ class MpiWork final : public Pending::Work {
 
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(MpiGroup group, int status) : group_(std::move(group)), status_(status) {
+  explicit MpiCommunicator(MpiGroup group) : group_(std::move(group)) {
     expect_mpi(MPI_Comm_set_errhandler(group_.communicator, MPI_ERRORS_RETURN), "MPI");
   }
   // A communicator of MPI is not freed: that waits for the others, who may have failed.
@@ -50,8 +56,10 @@ class MpiCommunicator final : public Communicator {
   void barrier() override { gather(std::string()); }
   std::vector<std::string> gather(std::string bytes) override;
   std::unique_ptr<Communicator> split(int color) override;
-  void abort(const std::string&) noexcept override { MPI_Abort(MPI_COMM_WORLD, status_); }
-  bool stages() const override { return true; }
+  void abort(const std::string&) noexcept override { MPI_Abort(MPI_COMM_WORLD, kFailed); }
+  bool stages() const override {
+    return models::decisions::stages_sums(models::Exchange::mpi, false);
+  }
   void use_staging(TensorView block) override { staging_ = block; }
 
  private:
@@ -65,7 +73,6 @@ class MpiCommunicator final : public Communicator {
                  std::byte* staging);
 
   MpiGroup group_;
-  int status_;
   TensorView staging_;
   std::vector<std::byte> small_;
 };
@@ -219,14 +226,17 @@ std::unique_ptr<Communicator> MpiCommunicator::split(int color) {
   expect_mpi(MPI_Comm_split(group_.communicator, color, group_.rank, &part.communicator), "split");
   expect_mpi(MPI_Comm_rank(part.communicator, &part.rank), "split");
   expect_mpi(MPI_Comm_size(part.communicator, &part.size), "split");
-  return std::make_unique<MpiCommunicator>(std::move(part), status_);
+  return std::make_unique<MpiCommunicator>(std::move(part));
 }
 
-// A rank that did not answer, and one without memory, are in the message already.
-Error of_rank(int rank, ErrorKind kind, const std::string& message) {
-  return Error(kind, message.starts_with("rank ")
-                         ? message
-                         : "rank " + std::to_string(rank) + ": " + message);
+// The end of this process, and of all: MPI_Abort. A rank whose error it is says so; rank 0 writes
+// it down, or else the rank itself.
+void end_job(int rank, const Error& error, const Ending& ending) {
+  const Error named = of_rank(rank, error);
+  if (dynamic_cast<const Told*>(&error) == nullptr) ending.say(named);
+  if (rank != 0) tell_rank_0(named, kRecordSeconds);
+  ending.write(named);
+  MPI_Abort(MPI_COMM_WORLD, status_of(named));
 }
 
 }  // namespace
@@ -242,18 +252,14 @@ void run_mpi_rank(const std::function<void(Communicator&)>& function, const MpiO
   world.world.resize(static_cast<std::size_t>(world.size));
   std::iota(world.world.begin(), world.world.end(), 0);
   const int rank = world.rank;
-  const auto end_job = [&](const Error& error) {
-    if (options.report) options.report(error);
-    MPI_Abort(MPI_COMM_WORLD, options.status);
-  };
   try {
-    MpiCommunicator communicator(std::move(world), options.status);
+    MpiCommunicator communicator(std::move(world));
     function(communicator);
     communicator.barrier();  // MPI_Finalize would wait for ever
   } catch (const Error& error) {
-    end_job(of_rank(rank, error.kind(), error.message()));
+    end_job(rank, error, options.ending);
   } catch (const std::exception& error) {
-    end_job(of_rank(rank, ErrorKind::internal, error.what()));
+    end_job(rank, Error(ErrorKind::internal, error.what()), options.ending);
   }
   MPI_Finalize();
 }

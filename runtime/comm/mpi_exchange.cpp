@@ -1,5 +1,7 @@
 #include "runtime/comm/mpi_exchange.h"
 
+#include "runtime/comm/mpi_news.h"
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -88,6 +90,7 @@ void MpiExchange::finish() {
       std::this_thread::yield();
       continue;
     }
+    hear_of_failures();
     check(std::chrono::steady_clock::now() < until, ErrorKind::communicator, [&] {
       return "rank " + missing() + ": no answer to " + what_ + " within " +
              std::to_string(group_.timeout_seconds) + " s, says rank " +

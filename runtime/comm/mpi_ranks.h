@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/ending.h"
 
 namespace plimsoll::runtime::comm {
 
@@ -13,9 +14,7 @@ bool started_by_mpi();
 
 struct MpiOptions {
   double timeout_seconds = 600;  // as ThreadOptions
-  // Called with "rank r: ..." before an error of this rank ends all processes; it may print.
-  std::function<void(const Error&)> report;
-  int status = 3;  // with which they end
+  Ending ending;  // before an error of any rank ends all processes
 };
 
 // Runs `function` with this process's rank of MPI's world, once in a process's life. An error does

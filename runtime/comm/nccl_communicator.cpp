@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "kernels/cuda/rank_sum.h"
+#include "models/decisions/exchange.h"
 #include "runtime/comm/nccl_watchdog.h"
 
 namespace plimsoll::runtime::comm {
@@ -121,7 +122,9 @@ class NcclCommunicator final : public Communicator {
     dog_->abort_communicators();
     control_->abort(reason);
   }
-  bool stages() const override { return deterministic_; }
+  bool stages() const override {
+    return models::decisions::stages_sums(models::Exchange::nccl, deterministic_);
+  }
   void use_staging(TensorView block) override { staging_ = block; }
 
  private:

@@ -19,12 +19,6 @@ void run_on_gpu(std::unique_ptr<Control> control, std::optional<int> local_rank,
   world->barrier();  // else who ends first looks like one that has died
 }
 
-Error of_rank(int rank, const Error& error) {
-  const bool named = error.message().starts_with("rank ");
-  return Error(error.kind(), (named ? "" : "rank " + std::to_string(rank) + ": ") + error.message(),
-               error.where());
-}
-
 }  // namespace
 
 void run_nccl_rank(const Launch& launch, const CudaOptions& cuda, const NcclOptions& options,
@@ -32,9 +26,10 @@ void run_nccl_rank(const Launch& launch, const CudaOptions& cuda, const NcclOpti
   Control* control = nullptr;
   const auto end = [&](const Error& error) {
     const Error named = of_rank(launch.rank, error);
-    if (options.report) options.report(named);
-    if (control != nullptr) control->abort(named.message());
-    std::_Exit(options.status);
+    options.ending.say(named);
+    if (control != nullptr) control->abort(news_of(named));
+    if (launch.rank == 0) options.ending.write(named);
+    std::_Exit(status_of(named));
   };
   // Inside the function, because what unwinds may wait for other ranks.
   const auto guarded = [&](Communicator& world, Device& device) {

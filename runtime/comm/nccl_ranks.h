@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "runtime/comm/control.h"
+#include "runtime/comm/ending.h"
 #include "runtime/device_cuda.h"
 
 namespace plimsoll::runtime::comm {
@@ -16,9 +17,7 @@ struct NcclOptions {
   // Sums in the canonical tree of communicator.h: ranks exchange their values and add them in the
   // staging block. Else NCCL's sums.
   bool deterministic = true;
-  // Called with "rank r: ..." before an error of this rank, or one that it sees, ends the process.
-  std::function<void(const Error&)> report;
-  int status = 3;  // with which it ends
+  Ending ending;  // before an error of this rank, or one that it sees, ends the process
   // Runs one rank's NCCL as well: for tests. Without it a job of one rank has no communicator.
   bool also_alone = false;
 };

@@ -68,14 +68,13 @@ void Watchdog::abort_communicators() noexcept {
   for (ncclComm_t communicator : communicators) ncclCommAbort(communicator);
 }
 
-void Watchdog::end_process(const std::string& reason) noexcept {
+void Watchdog::end_process(const Error& error) noexcept {
+  const int status = status_of(error);
   try {
-    if (options_.report)
-      options_.report(Error(
-          ErrorKind::communicator,
-          reason.starts_with("rank ") ? reason : "rank " + std::to_string(rank_) + ": " + reason));
-    control_.abort(reason);
-    const int status = options_.status;
+    const Error named = of_rank(rank_, error);
+    options_.ending.say(named);
+    control_.abort(news_of(named));
+    if (rank_ == 0) options_.ending.write(named);
     std::thread([status] {
       std::this_thread::sleep_for(kGrace);
       std::_Exit(status);
@@ -83,7 +82,7 @@ void Watchdog::end_process(const std::string& reason) noexcept {
   } catch (...) {  // it ends with or without words
   }
   abort_communicators();
-  std::_Exit(options_.status);
+  std::_Exit(status);
 }
 
 std::string Watchdog::failure() {
@@ -120,7 +119,7 @@ void Watchdog::run(int device) {
     } catch (const std::exception& error) {
       reason = error.what();
     }
-    if (!reason.empty()) end_process(reason);
+    if (!reason.empty()) end_process(error_of(reason));
     lock.lock();
   }
 }

@@ -43,7 +43,7 @@ class Watchdog {
   // NCCL's kernels give up, and what waits for them on the stream goes on.
   void abort_communicators() noexcept;
   // Reports, tells the others, and ends the process.
-  [[noreturn]] void end_process(const std::string& reason) noexcept;
+  [[noreturn]] void end_process(const Error& error) noexcept;
 
  private:
   struct Operation {

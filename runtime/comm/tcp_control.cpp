@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "runtime/comm/control.h"
+#include "runtime/comm/ending.h"
 #include "runtime/comm/socket.h"
 
 namespace plimsoll::runtime::comm {
@@ -82,7 +83,7 @@ class TcpControl final : public Control {
   }
   std::string receive(std::size_t peer, Deadline deadline) {
     const Message message = with(peer, [&](Socket& s) { return s.receive(deadline); });
-    check(message.kind != MessageKind::abort, ErrorKind::communicator, message.bytes);
+    if (message.kind == MessageKind::abort) throw error_of(message.bytes);
     check(message.kind != MessageKind::bye, ErrorKind::communicator,
           [&] { return name_of(peer) + ": has left while others waited for it"; });
     return message.bytes;

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "models/decisions/exchange.h"
 #include "models/decisions/layer.h"
 #include "models/decisions/loss.h"
 #include "models/decisions/precision.h"
@@ -57,6 +58,22 @@ TEST_CASE("in the deterministic mode all stages reduce at the same moments") {
     CHECK(decisions::reduce_moment(stage, false) ==
           (stage >= 2 ? ReduceMoment::every_micro_batch : ReduceMoment::last_micro_batch));
   }
+}
+
+TEST_CASE("sums over a network in the runtime's own order need a block, others none") {
+  using models::Device;
+  using models::Exchange;
+  for (const bool deterministic : {false, true}) {
+    CHECK_FALSE(decisions::stages_sums(Exchange::threads, deterministic));
+    CHECK(decisions::stages_sums(Exchange::mpi, deterministic));
+    CHECK(decisions::stages_sums(Exchange::nccl, deterministic) == deterministic);
+  }
+  Strategy s;
+  CHECK(decisions::exchange_of(s) == Exchange::nccl);
+  s.device = Device::cpu;
+  CHECK(decisions::exchange_of(s) == Exchange::threads);
+  s.exchange = Exchange::mpi;
+  CHECK(decisions::exchange_of(s) == Exchange::mpi);
 }
 
 TEST_CASE("dtypes by precision") {

@@ -13,10 +13,12 @@ namespace {
 std::optional<Planned> drawn(unsigned seed) {
   Draw draw(seed);
   const models::ModelSpec model = draw.model();
-  const Strategy strategy = draw.strategy(model);
+  Strategy strategy = draw.strategy(model);
   const models::Batch batch = draw.batch();
-  const Rules rules{draw.of<std::int64_t>({1, models::decisions::kBlock}), draw.pick(0, 1) == 1,
-                    draw.pick(0, 1) == 1};
+  const Rules rules{draw.of<std::int64_t>({1, models::decisions::kBlock}), draw.pick(0, 1) == 1};
+  if (draw.pick(0, 1) == 1)
+    strategy.exchange =
+        strategy.device == models::Device::cuda ? models::Exchange::threads : models::Exchange::mpi;
   try {
     return planned(model, strategy, batch, rules);
   } catch (const Error& error) {
@@ -95,7 +97,7 @@ TEST_CASE("more than three micro-batches of plimsoll change no byte") {
     CAPTURE(seed);
     Draw draw(seed);
     const models::ModelSpec model = draw.model();
-    const Strategy strategy = draw.strategy(model);
+    Strategy strategy = draw.strategy(model);
     try {
       const Planned three = planned(model, strategy, {.seq_len = 8, .grad_accum = 3});
       const Planned seven = planned(model, strategy, {.seq_len = 8, .grad_accum = 7});

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import unittest
 
-from program import ROOT
+from program import ROOT, plimsoll
 
 CLUSTER = ROOT / "tools" / "cluster"
 
@@ -21,26 +21,32 @@ class Cluster(unittest.TestCase):
         program = root / "run"
         program.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
         program.chmod(0o755)
-        (root / "plan.json").write_text("{}")
-        environment = {"PATH": os.environ["PATH"], "PLIMSOLL_RUN": str(program),
-                       "PLAN": str(root / "plan.json"), "OUT": str(root / "out"), **variables}
+        environment = {"PATH": os.environ["PATH"], "PLIMSOLL": str(program),
+                       "OUT": str(root / "out"), **variables}
         done = subprocess.run(["sh", str(CLUSTER / "verify.sh")], env=environment,
                               capture_output=True, text=True, timeout=20)
         return done, root
 
-    def test_a_rank_runs_the_plan_and_leaves_its_measurement_under_the_jobs_name(self):
-        done, root = self.verify(SLURM_JOB_ID="77", SLURM_PROCID="3", STEPS="2")
+    def test_a_rank_runs_the_workload_and_leaves_its_measurement_under_the_jobs_name(self):
+        done, root = self.verify(SLURM_JOB_ID="77", SLURM_PROCID="3", STEPS="2",
+                                 WORKLOAD="gpt2 --zero 2")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.split(), [
-            str(root / "plan.json"), "--steps", "2", "--data", "synthetic", "--quiet", "--json",
+            "run", "gpt2", "--zero", "2", "--device", "cuda", "--steps", "2", "--data", "synthetic", "--quiet", "--json",
             str(root / "out" / "measurement-77.json")])
         self.assertIn("rank 3", done.stderr)
 
-    def test_a_plan_that_is_not_there_is_named_with_the_command_that_makes_it(self):
-        done, _ = self.verify(PLAN="/nowhere/plan.json")
+    def test_a_program_that_is_not_there_is_named(self):
+        done, _ = self.verify(PLIMSOLL="/nowhere/plimsoll")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("/nowhere/plan.json", done.stderr)
-        self.assertIn("plimsoll fit", done.stderr)
+        self.assertIn("/nowhere/plimsoll", done.stderr)
+
+    def test_the_usual_workload_is_one_that_is_planned(self):
+        done, _ = self.verify()
+        words = done.stdout.split()
+        words = ["fit", *words[1:words.index("--steps")], "--stack", "plimsoll", "--gpu", "h200",
+                 "--gpus", "16"]
+        self.assertEqual(plimsoll(*words).returncode, 0)
 
     def test_the_scripts_are_what_their_shells_read(self):
         for name, shell in (("verify.sh", "sh"), ("verify.sbatch", "bash")):

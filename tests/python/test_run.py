@@ -26,6 +26,12 @@ def run_program(*words, stdin=""):
                           timeout=60)
 
 
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost",
+            "MASTER_PORT": "29500"}
+SLURM = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "7",
+         "SLURM_STEP_ID": "0", "SLURM_JOB_NODELIST": "localhost"}
+
+
 class Run(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -35,6 +41,48 @@ class Run(unittest.TestCase):
         (cls.folder / "tiny").mkdir()
         (cls.folder / "tiny" / "config.json").write_text(json.dumps(TINY))
         cls.tiny = cls.folder / "tiny"
+
+    def test_under_torchrun_and_srun_the_host_says_that_it_needs_mpi(self):
+        for environment, who in ((TORCHRUN, "torchrun"), (SLURM, "srun")):
+            done = plimsoll("run", self.tiny, *WORDS, **environment)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f"started by {who} as 2 processes: on --device cpu they need MPI",
+                          done.stderr)
+
+    def test_under_torchrun_and_srun_the_world_is_the_launchers_and_a_gpu_is_missed(self):
+        prediction = self.folder / "prediction.json"
+        for environment, who in ((TORCHRUN, "torchrun"), (SLURM, "srun")):
+            words = ["run", self.tiny, "--gpu", "h200", "--seq-len", "16", "--zero", "3",
+                     "--prediction", prediction, "--json", self.folder / "none.json"]
+            done = plimsoll(*words, CUDA_VISIBLE_DEVICES="", **environment)
+            self.assertEqual(done.returncode, 3, done.stderr)
+            self.assertRegex(done.stderr, "no NVIDIA driver|no GPU|has no CUDA")
+            self.assertEqual("2 ranks, as " + who in done.stderr, who == "torchrun")  # rank 0
+            self.assertFalse((self.folder / "none.json").exists())
+            done = plimsoll(*words, "--gpus", "8", **environment)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f"--gpus asks for 8 ranks, and {who} has started 2", done.stderr)
+        plan = json.loads(prediction.read_text())  # rank 0's
+        self.assertEqual(plan["workload"]["strategy"]["world_size"], 2)
+        self.assertNotIn("exchange", plan["workload"]["stack"])
+
+    def test_a_plan_for_another_way_to_exchange_is_refused_or_planned_again(self):
+        words = ["fit", self.tiny, "--stack", "plimsoll", "--seq-len", "16", "--gpus", "2",
+                 "--zero", "2", "--detail", "--json", "-", "--device", "cpu"]
+        text = plimsoll(*words, "--exchange", "mpi").stdout
+        plan = json.loads(text)
+        self.assertEqual(plan["workload"]["stack"]["exchange"], "mpi")
+        self.assertIn("communicator.staging", [t["name"] for t in plan["tensors"]])
+        self.assertNotIn("communicator.staging", plimsoll(*words).stdout)
+        done = run_program("-", stdin=text)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("for ranks over mpi, and here they are over threads", done.stderr)
+        again = plimsoll("run", "-", "--steps", "1", "--json", "-", stdin=text)
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertNotIn("exchange", json.loads(again.stdout)["workload"]["stack"])
+        done = plimsoll("run", self.tiny, *WORDS, "--ranks", "2", "--exchange", "mpi")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--exchange mpi: here ranks are over threads", done.stderr)
 
     def document(self, *words, status=0):
         result = plimsoll("run", *words, "--json", "-")

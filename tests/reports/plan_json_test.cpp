@@ -75,6 +75,21 @@ TEST_CASE("the deterministic mode is another workload, and the word is absent wi
   CHECK(has(canonical_workload(plan), R"("wrap":null},"deterministic":true,"ep":1,)"));
 }
 
+TEST_CASE("how ranks exchange data is part of the workload where it is not the device's own way") {
+  Plan plan = made_up_plan();
+  plan.strategy.stack = models::Stack::plimsoll;
+  plan.strategy.gpus = 4;
+  const std::string usual = canonical_workload(plan);
+  CHECK(has(usual, R"("stack":{"device":"cuda","name":"plimsoll"})"));
+  plan.strategy.exchange = models::Exchange::nccl;
+  CHECK(canonical_workload(plan) == usual);
+  plan.strategy.exchange = models::Exchange::threads;
+  CHECK(has(canonical_workload(plan),
+            R"("stack":{"device":"cuda","exchange":"threads","name":"plimsoll"})"));
+  plan.strategy.gpus = 1;  // nothing is exchanged
+  CHECK(!has(canonical_workload(plan), "exchange"));
+}
+
 TEST_CASE("the fingerprint follows the question and not the machine, the name or the answer") {
   const Plan plan = made_up_plan();
   const std::string same = fingerprint(canonical_workload(plan));

@@ -1,5 +1,6 @@
 // Ranks that meet over TCP: here as threads of this process, on the loopback.
 #include "runtime/comm/control.h"
+#include "runtime/comm/ending.h"
 
 #include <doctest/doctest.h>
 
@@ -137,6 +138,20 @@ TEST_CASE("the reason of a rank that gives up reaches rank 0, and who only looks
   });
   CHECK(errors[0] == "rank 2: a fault of the test");
   CHECK(looked == "rank 2: a fault of the test");
+}
+
+TEST_CASE("the news of a failure keeps its kind, and other text is the communicator's") {
+  for (const ErrorKind kind : {ErrorKind::out_of_memory, ErrorKind::device, ErrorKind::bad_input}) {
+    const Error back = error_of(news_of(of_rank(2, Error(kind, "two\nlines"))));
+    CHECK(back.kind() == kind);
+    CHECK(back.message() == "rank 2: two\nlines");
+    CHECK(status_of(back) == (kind == ErrorKind::bad_input ? 2 : 3));
+  }
+  CHECK(of_rank(1, Error(ErrorKind::device, "rank 5: x")).message() == "rank 5: x");
+  for (const char* text : {"", "rank 3: its process has ended", "rank 1: a\nb"}) {
+    CHECK(error_of(text).kind() == ErrorKind::communicator);
+    CHECK(error_of(text).message() == text);
+  }
 }
 
 TEST_CASE("a rank that never comes is named after the timeout") {

@@ -71,6 +71,42 @@ TEST_CASE("MPI's own local rank comes before Slurm's") {
   CHECK_FALSE(launch({{"PMIX_RANK", "3"}}).local_rank.has_value());
 }
 
+TEST_CASE("MPI's world is what the environment says of it, or not known yet") {
+  const Launch open =
+      launch({{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "3"}, {"SLURM_NTASKS", "9"}});
+  CHECK(open.world == 4);
+  CHECK(open.rank == 3);
+  // srun --mpi=pmix
+  const Launch pmix = launch({{"PMIX_RANK", "2"}, {"SLURM_NTASKS", "16"}});
+  CHECK(pmix.world == 16);
+  CHECK(pmix.rank == 2);
+  CHECK(launch({{"PMIX_RANK", "2"}, {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_NTASKS", "16"}}).world ==
+        8);
+  CHECK(launch({{"PMIX_RANK", "0"}}).world == 0);
+  CHECK(refusal({{"OMPI_COMM_WORLD_SIZE", "none"}}).starts_with("OMPI_COMM_WORLD_SIZE=none"));
+}
+
+TEST_CASE("processes exchange over MPI on hosts and over NCCL with GPUs; one alone has threads") {
+  using models::Device;
+  using models::Exchange;
+  const Launch mpi = launch({{"OMPI_COMM_WORLD_SIZE", "2"}});
+  const Launch one = launch({{"RANK", "0"},
+                             {"WORLD_SIZE", "1"},
+                             {"LOCAL_RANK", "0"},
+                             {"MASTER_ADDR", "localhost"},
+                             {"MASTER_PORT", "29500"}});
+  CHECK(is_distributed(mpi));
+  CHECK(is_distributed(launch(kTorchrun)));
+  CHECK(is_distributed(launch(kSlurm)));
+  CHECK_FALSE(is_distributed(one));
+  CHECK_FALSE(is_distributed(launch({})));
+  CHECK(exchange_here(mpi, Device::cpu) == Exchange::mpi);
+  CHECK(exchange_here(mpi, Device::cuda) == Exchange::nccl);
+  CHECK(exchange_here(launch(kSlurm), Device::cuda) == Exchange::nccl);
+  CHECK(exchange_here(one, Device::cuda) == Exchange::threads);
+  CHECK(exchange_here(launch({}), Device::cpu) == Exchange::threads);
+}
+
 TEST_CASE("torchrun's ranks meet at the port beside its own store") {
   const Launch found = launch(kTorchrun);
   CHECK(found.rank == 5);

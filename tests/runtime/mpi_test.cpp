@@ -90,6 +90,10 @@ void run(comm::Communicator& world, const std::string& fault) {
   world.barrier();
   const bool last = world.rank() == world.size() - 1;
   if (fault == "throws" && last) fail(ErrorKind::bad_input, "a fault of the test");
+  if (fault == "fails" && last) fail(ErrorKind::device, "a fault of the test");
+  // Rank 0 does not come to hear of it.
+  if (fault == "alone" && last) fail(ErrorKind::device, "a fault of the test");
+  if (fault == "alone") std::this_thread::sleep_for(std::chrono::seconds(60));
   if (fault == "hangs" && last) std::this_thread::sleep_for(std::chrono::seconds(60));
   if (fault == "dies" && last) std::_Exit(9);
   for (int i = 0; i < 3 && !fault.empty(); ++i) world.barrier();
@@ -111,8 +115,15 @@ int main(int count, char** arguments) {
   const std::string fault = count > 1 ? arguments[1] : "";
   comm::MpiOptions options;
   options.timeout_seconds = fault.empty() ? 60 : 1;
-  options.report = [](const plimsoll::Error& error) {
+  options.ending.report = [](const plimsoll::Error& error) {
     std::fprintf(stderr, "%s\n", error.message().c_str());
+  };
+  // In one write: ranks share the stream.
+  options.ending.record = [](const plimsoll::Error& error) {
+    const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+    const std::string line = std::string("rank ") + (rank != nullptr ? rank : "?") + " records " +
+                             std::string(name_of(error.kind())) + " " + error.message() + "\n";
+    std::fputs(line.c_str(), stderr);
   };
   comm::run_mpi_rank([&](comm::Communicator& world) { run(world, fault); }, options);
   return 0;

@@ -27,7 +27,10 @@ def main(mpirun, program):
         if status != 0:
             wrong.append(f"{ranks} ranks: status {status}\n{output}")
     # fault, what must be said, exit status or None for any but 0
-    faults = [("throws", "rank 2: a fault of the test", 3), ("dies", "", None),
+    faults = [("throws", "rank 2: a fault of the test", 2), ("dies", "", None),
+              ("throws", "rank 0 records bad_input rank 2: a fault of the test", 2),
+              ("fails", "rank 0 records device rank 2: a fault of the test", 3),
+              ("alone", "rank 2 records device rank 2: a fault of the test", 3),
               ("hangs", "rank 2: no answer", 3)]
     for fault, words, expected in faults:
         status, output, seconds = run(mpirun, 3, program, fault)

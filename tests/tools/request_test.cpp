@@ -45,6 +45,23 @@ TEST_CASE("the deterministic mode is our own runtime's") {
   CHECK(refusal("gpt2", {{"deterministic", ""}}).starts_with("--deterministic: belongs to"));
 }
 
+TEST_CASE("how ranks exchange data is our own runtime's, and of its device") {
+  const auto exchange = [](const char* device, const char* name) {
+    return request("gpt2", {{"stack", "plimsoll"}, {"device", device}, {"exchange", name}})
+        .question.strategy.exchange;
+  };
+  CHECK(exchange("cpu", "mpi") == models::Exchange::mpi);
+  CHECK(exchange("cuda", "nccl") == models::Exchange::nccl);
+  CHECK(exchange("cuda", "threads") == models::Exchange::threads);
+  const auto refused = [](const char* device, const char* name) {
+    return refusal("gpt2", {{"stack", "plimsoll"}, {"device", device}, {"exchange", name}});
+  };
+  CHECK(refused("cuda", "mpi").starts_with("--exchange mpi: nccl is for --device cuda"));
+  CHECK(refused("cpu", "nccl").starts_with("--exchange nccl: nccl is for"));
+  CHECK(refused("cpu", "gloo").find("threads") != std::string::npos);
+  CHECK(refusal("gpt2", {{"exchange", "nccl"}}).starts_with("--exchange nccl: belongs to"));
+}
+
 TEST_CASE("the sequence is as long as the model takes, and no longer") {
   CHECK(request("gpt2", {}).question.batch.seq_len == 1024);
   CHECK(refusal("gpt2", {{"seq-len", "1025"}}) ==

@@ -27,6 +27,8 @@ runtime::Device& device() {
 models::Strategy strategy_of(const Case& c) {
   models::Strategy strategy = c.strategy;
   if (chosen != nullptr) strategy.device = chosen->kind();
+  // On a GPU too: all share it.
+  if (!strategy.exchange) strategy.exchange = models::Exchange::threads;
   return strategy;
 }
 
@@ -189,9 +191,8 @@ Predicted predicted(const Case& c, std::int64_t granularity) {
   models::Strategy strategy = strategy_of(c);
   const planner::ModelParts parts = planner::model_parts(model, strategy);
   Predicted out;
-  planner::own::StepWriter writer(
-      out.program, parts, strategy, c.batch,
-      {.granularity = granularity, .deterministic = c.deterministic, .staged = c.staged});
+  planner::own::StepWriter writer(out.program, parts, strategy, c.batch,
+                                  {.granularity = granularity, .deterministic = c.deterministic});
   writer.write();
   out.states = writer.states();
   writer.add_collectives(out.collectives);

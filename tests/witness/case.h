@@ -18,7 +18,6 @@ struct Case {
   models::Strategy strategy;
   models::Batch batch;
   bool deterministic = false;
-  bool staged = false;  // planned for a communicator that receives into a block of its own
   bool poison = true;
   double loss_scale = 1024;  // at first, with fp16
   int steps = 1;

@@ -11,7 +11,7 @@ namespace {
 Case base(const char* model, std::int64_t ranks, int zero) {
   Case c;
   c.model = model;
-  c.staged = true;
+  c.strategy.exchange = models::Exchange::mpi;
   c.strategy.stack = models::Stack::plimsoll;
   c.strategy.device = models::Device::cpu;
   c.strategy.precision = models::Precision::bf16_mixed;
@@ -71,7 +71,7 @@ void check_case(const Case& c, runtime::comm::Communicator& world) {
              : text(c) + ": weights are not those of threads");
   // Without the block the plan is not this run's: the comparison sees it.
   Case unstaged = c;
-  unstaged.staged = false;
+  unstaged.strategy.exchange = models::Exchange::threads;
   expect(first_difference(predicted(unstaged), processes.steps[0].memory)
                      .find("communicator.staging") == std::string::npos
              ? text(c) + ": the staging block is not missed"
@@ -89,7 +89,7 @@ int main() {
   }
   comm::MpiOptions options;
   options.timeout_seconds = 60;
-  options.report = [](const plimsoll::Error& error) {
+  options.ending.report = [](const plimsoll::Error& error) {
     std::fprintf(stderr, "%s\n", error.message().c_str());
   };
   comm::run_mpi_rank(

@@ -42,6 +42,7 @@ constexpr Option kPlanOptions[] = {
     {"stage3-max-reuse-distance", "N", "Data parallel", "deepspeed (1e9)"},
     {"prefetch", "N", "Data parallel", "units gathered ahead"},
     {"deterministic", "", "Data parallel", "plimsoll: all stages reduce at the same moments"},
+    {"exchange", "NAME", "Data parallel", "plimsoll: nccl (GPUs), mpi or threads (the host)"},
 
     {"tp", "N", "Model parallel", "tensor parallel ranks (1)"},
     {"sequence-parallel", "", "Model parallel", "shard what tensor parallelism replicates"},

@@ -155,6 +155,15 @@ void set_data_parallel(const Options& options, Strategy& s) {
   require(options, "deterministic", s.stack == Stack::plimsoll,
           "belongs to --stack plimsoll; pytorch's own setting changes no memory that is planned");
   s.deterministic = options.has("deterministic");
+  require(options, "exchange", s.stack == Stack::plimsoll,
+          "belongs to --stack plimsoll; others talk over NCCL");
+  if (options.has("exchange")) {
+    s.exchange = choice<models::Exchange>("exchange", *options.find("exchange"));
+    require(options, "exchange",
+            *s.exchange !=
+                (s.device == models::Device::cuda ? models::Exchange::mpi : models::Exchange::nccl),
+            "nccl is for --device cuda, mpi for --device cpu, threads for both");
+  }
   if (data.bucket_cap <= 0_B) refuse_value("reduce-bucket", "0", "must be at least one byte");
 }
 

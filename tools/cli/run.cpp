@@ -12,6 +12,7 @@
 #include "models/run_names.h"
 #include "reports/plan_json.h"
 #include "reports/want_of_memory.h"
+#include "runtime/comm/launch.h"
 #include "tools/cli/doors.h"
 #include "tools/cli/host_memory.h"
 #include "tools/cli/output.h"
@@ -55,24 +56,32 @@ std::optional<std::int64_t> ranks_of(const Options& options) {
   return whole("ranks", *text, 1, 1 << 16);
 }
 
-// Started by mpirun or srun: this process is one rank, and every one comes here.
-struct Mpi {
-  bool started = false;
-  bool first = true;  // rank 0, which alone speaks
-  const char* size = nullptr;
-};
-Mpi mpi() {
-  Mpi out;
-  out.size = std::getenv("OMPI_COMM_WORLD_SIZE");
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  if (rank == nullptr) rank = std::getenv("PMIX_RANK");
-  out.started = out.size != nullptr || rank != nullptr;
-  out.first = rank == nullptr || std::string_view(rank) == "0";
-  return out;
+// Where torchrun, srun or mpirun have started several processes, each is one rank, plans the same
+// question by itself and comes here; rank 0 alone speaks.
+using runtime::comm::Launch;
+
+void expect_world(const Launch& launch, std::int64_t ranks, const std::string& who) {
+  check(launch.world == 0 || launch.world == ranks, ErrorKind::bad_input, [&] {
+    return fmt::format(
+        "{} {} ranks, and {} has started {}: give neither --gpus nor --ranks, or "
+        "start as many",
+        who, ranks, name_of(launch.launcher), launch.world);
+  });
 }
 
-Request from_plan(const std::string& document, const std::string& argument,
-                  const Options& options) {
+// How the ranks reach each other is seen here, and is part of what is planned.
+void set_exchange(const Launch& launch, const Options& options, models::Strategy& strategy) {
+  expect_gpus(launch, strategy.device == models::Device::cuda);
+  const models::Exchange here = exchange_here(launch, strategy.device);
+  check(!options.has("exchange") || strategy.exchange == here, ErrorKind::bad_input, [&] {
+    return fmt::format("--exchange {}: here ranks are over {}", *options.find("exchange"),
+                       name_of(here));
+  });
+  strategy.exchange = here;
+}
+
+Request from_plan(const std::string& document, const std::string& argument, const Options& options,
+                  const Launch& launch) {
   refuse_beside_plan(options);
   const std::string source = argument == "-" ? "standard input" : argument;
   Request request = request_from_plan(first_plan(document, source), source);
@@ -86,10 +95,12 @@ Request from_plan(const std::string& document, const std::string& argument,
   if (const std::string* memory = options.find("gpu-memory"))
     request.question.cluster.memory = size_value("gpu-memory", *memory);
   if (const auto ranks = ranks_of(options)) strategy.gpus = *ranks;
+  if (is_distributed(launch)) expect_world(launch, strategy.gpus, source + " is for");
   return request;
 }
 
-Request from_model(const std::string& model, const Options& given, Sources& sources) {
+Request from_model(const std::string& model, const Options& given, const Launch& launch,
+                   Sources& sources) {
   Options options;
   const std::string* gpus = given.find("gpus");
   const std::string* ranks = given.find("ranks");
@@ -101,7 +112,15 @@ Request from_model(const std::string& model, const Options& given, Sources& sour
   check(gpus == nullptr || ranks == nullptr || *gpus == *ranks, ErrorKind::bad_input,
         "--ranks and --gpus are the same: give one of them");
   if (gpus == nullptr && ranks != nullptr) options.add("gpus", *ranks);
-  if (gpus == nullptr && ranks == nullptr && mpi().size != nullptr) options.add("gpus", mpi().size);
+  if (is_distributed(launch) && launch.world > 0) {
+    if (const std::string* asked = options.find("gpus"))
+      expect_world(launch, whole("gpus", *asked, 1, 1 << 20),
+                   gpus != nullptr ? "--gpus asks for" : "--ranks asks for");
+    else
+      options.add("gpus", std::to_string(launch.world));
+    if (gpus == nullptr && ranks == nullptr && launch.rank == 0 && !given.has("quiet"))
+      say(fmt::format("{} ranks, as {} has started", launch.world, name_of(launch.launcher)));
+  }
   const std::string* stack = options.find("stack");
   if (stack == nullptr) options.add("stack", "plimsoll");
   check(stack == nullptr || *stack == "plimsoll", ErrorKind::bad_input,
@@ -117,7 +136,6 @@ reports::Plan predicted(Request& request, const Options& options) {
     request.question.model = &request.model->spec;
   }
   request.question.detail = planner::Detail::full;
-  request.question.staged = mpi().started;
   return answer(request);
 }
 
@@ -135,8 +153,8 @@ void write_prediction(const std::string& path, const std::string& document) {
 }
 
 // A host that has too little for all ranks would end the run by force and say nothing.
-bool host_has_room(const reports::Plan& plan) {
-  if (plan.strategy.device != models::Device::cpu || mpi().started) return true;
+bool host_has_room(const reports::Plan& plan, const Launch& launch) {
+  if (plan.strategy.device != models::Device::cpu || is_distributed(launch)) return true;
   const std::optional<Bytes> available = host_memory();
   const Bytes need = plan.device * plan.strategy.gpus;
   if (!available || need <= *available) return true;
@@ -209,21 +227,26 @@ int run_model(const CommandLine& line) {
   check(!line.argument.empty(), ErrorKind::bad_input,
         "MODEL or PLAN.json is missing: a name of `plimsoll models`, a folder, or what `plimsoll "
         "fit --stack plimsoll --json FILE` wrote");
+  const Launch launch = runtime::comm::detect_launch();
+  const bool first = launch.rank == 0;
+  check(line.argument != "-" || !is_distributed(launch), ErrorKind::bad_input,
+        "-: only one rank has the standard input; give a file");
   Sources sources;
   std::string document;
   Request request = is_plan(line.argument, document)
-                        ? from_plan(document, line.argument, line.options)
-                        : from_model(line.argument, line.options, sources);
+                        ? from_plan(document, line.argument, line.options, launch)
+                        : from_model(line.argument, line.options, launch, sources);
+  set_exchange(launch, line.options, request.question.strategy);
   const reports::Plan plan = predicted(request, line.options);
   const std::string prediction = as_document(plan);
   if (const std::string* path = line.options.find("prediction"))
-    if (mpi().first) write_prediction(*path, prediction);
+    if (first) write_prediction(*path, prediction);
   if (plan.usable && !plan.fits && !line.options.has("anyway")) {
-    if (mpi().first)
+    if (first)
       deliver(line.options, prediction, reports::want_of_memory(plan, standard_output_terminal()));
     return 1;
   }
-  if (!line.options.has("anyway") && !host_has_room(plan)) return 1;
+  if (!line.options.has("anyway") && !host_has_room(plan, launch)) return 1;
   put_into_standard_input(prediction);
   become_plimsoll_run(with_weights(line.options, line.argument));
 }

@@ -26,19 +26,25 @@ std::vector<Option> all_options() {
   return options;
 }
 
+void write(const reports::Measurement& measurement, const reports::Comparison* comparison,
+           const CommandLine& line) {
+  std::string document, table;
+  if (line.options.has("json")) {
+    reports::JsonWriter json(document, reports::JsonWriter::Style::pretty);
+    reports::write_measurement(json, measurement, this_tool(), comparison);
+    document += '\n';
+  }
+  if (comparison != nullptr)
+    table = reports::comparison_table(*comparison, standard_output_terminal());
+  deliver(line.options, document, table);
+}
+
 int report(const reports::Measurement& measurement, const reports::Prediction& prediction,
            const CommandLine& line) {
   const bool completed = measurement.outcome == "completed";
   std::optional<reports::Comparison> comparison;
   if (completed) comparison = reports::compare(prediction, measurement);
-  std::string document, table;
-  if (line.options.has("json")) {
-    reports::JsonWriter json(document, reports::JsonWriter::Style::pretty);
-    reports::write_measurement(json, measurement, this_tool(), comparison ? &*comparison : nullptr);
-    document += '\n';
-  }
-  if (comparison) table = reports::comparison_table(*comparison, standard_output_terminal());
-  deliver(line.options, document, table);
+  write(measurement, comparison ? &*comparison : nullptr, line);
   if (!completed) {
     say(measurement.error ? measurement.error->message : measurement.outcome);
     return 3;
@@ -55,7 +61,9 @@ int execute(const CommandLine& line) {
   const Job job = job_from(plan, source, options);
   const reports::Prediction prediction = reports::read_prediction(plan, source);
   Progress progress(options.quiet, options.steps);
-  const reports::Measurement measurement = train(job, options, this_tool(), progress);
+  const reports::Measurement measurement =
+      train(job, options, this_tool(), progress,
+            [&](const reports::Measurement& ended) { write(ended, nullptr, line); });
   progress.end();
   if (measurement.outcome == "completed" && measurement.ranks.empty()) return 0;  // not rank 0
   return report(measurement, prediction, line);

@@ -21,7 +21,8 @@ std::optional<double> median(std::vector<double> values) {
 
 }  // namespace
 
-runtime::comm::JobOptions job_options(const models::Strategy& strategy, double timeout_seconds) {
+runtime::comm::JobOptions job_options(const models::Strategy& strategy, double timeout_seconds,
+                                      std::function<void(const Error&)> record) {
   runtime::comm::JobOptions job;
   job.device = strategy.device;
   job.ranks = static_cast<int>(strategy.gpus);
@@ -30,7 +31,8 @@ runtime::comm::JobOptions job_options(const models::Strategy& strategy, double t
       strategy.deterministic ? kernels::cuda::Mode::deterministic : kernels::cuda::Mode::fast;
   if (const char* cache = std::getenv("PLIMSOLL_AUTOTUNE_CACHE")) job.cuda.autotune_cache = cache;
   job.timeout_seconds = timeout_seconds;
-  job.report = [](const Error& error) { say(error.message()); };
+  job.ending.report = [](const Error& error) { say(error.message()); };
+  job.ending.record = std::move(record);
   return job;
 }
 

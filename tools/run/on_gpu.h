@@ -1,6 +1,7 @@
 // What a run on a GPU is compared with, and what its driver says while it goes on.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -11,7 +12,9 @@
 namespace plimsoll::tools {
 
 // Where the run goes on: threads of this process, or processes that were started together.
-runtime::comm::JobOptions job_options(const models::Strategy& strategy, double timeout_seconds);
+// `record`: what rank 0 does before an error ends those processes.
+runtime::comm::JobOptions job_options(const models::Strategy& strategy, double timeout_seconds,
+                                      std::function<void(const Error&)> record);
 
 // Dense FLOP/s of the catalog's GPU of that name in the dtype of the step's products. Nothing where
 // the catalog does not know the GPU, or the GPU has no such units: then there is no MFU.

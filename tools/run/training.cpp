@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "models/config_reader.h"
+#include "models/decisions/exchange.h"
 #include "models/model_reader.h"
 #include "models/run_names.h"
 #include "reports/measurement_json.h"
@@ -69,8 +71,10 @@ class Training {
                             .sequences = job.workload.batch.micro_batch,
                             .length = job.workload.batch.seq_len}) {}
 
+  const Job& job() const { return job_; }
   // On every rank.
   void run(Communicator& world, runtime::Device& device) {
+    expect_one_workload(world);
     const bool own = device.kind() == models::Device::cuda && has_a_gpu_;
     std::vector<reports::DriverReading> readings;
     if (context_) readings.push_back({"context", *context_, Bytes(0)});
@@ -96,7 +100,10 @@ class Training {
       recorder.add(step, result);
       if (world.rank() != 0) continue;
       progress_.step(step, result, trainer.worker().memory.ledger().live());
-      steps_.push_back(measured(step, result));
+      {
+        const std::lock_guard lock(mutex_);
+        steps_.push_back(measured(step, result));
+      }
       if (tells) clocks_.read();
     }
     reports::MeasuredRank rank = recorder.rank(reserved());
@@ -111,6 +118,7 @@ class Training {
                    trainer.worker().regime.compute, world.rank() == 0);
   }
 
+  std::mutex mutex_;  // guards steps_: a second thread writes them down where the job fails
   std::vector<reports::MeasuredStep> steps_;  // of rank 0
   std::vector<reports::MeasuredRank> ranks_;  // there alone
   reports::Environment environment_;  // the GPU's part of it
@@ -136,6 +144,17 @@ class Training {
     out.memory.poison = options_.poison;
     if (job_.memory) out.memory.limit = *job_.memory;
     return out;
+  }
+
+  // Processes plan each for themselves, perhaps from files of their own.
+  void expect_one_workload(Communicator& world) const {
+    const std::vector<std::string> all = world.gather(job_.workload.fingerprint);
+    const auto other =
+        std::ranges::find_if(all, [&](const std::string& one) { return one != all[0]; });
+    check(other == all.end(), ErrorKind::bad_input, [&] {
+      return fmt::format("rank {} was given workload {}, rank 0 {}: all ranks run one plan",
+                         other - all.begin(), *other, all[0]);
+    });
   }
 
   float rate(std::int64_t step) const {
@@ -171,16 +190,35 @@ class Training {
   io::Batches batches_;
 };
 
-void run_ranks(const Job& job, const RunOptions& options, Training& training) {
+void run_ranks(const Job& job, const RunOptions& options, Training& training,
+               std::function<void(const Error&)> record) {
   namespace comm = runtime::comm;
-  const bool threads = comm::detect_launch().launcher == comm::Launcher::none;
+  const bool threads = !comm::is_distributed(comm::detect_launch());
   training.has_a_gpu_ = !threads || job.workload.strategy.gpus == 1;
   if (threads && training.has_a_gpu_ && job.workload.strategy.device == models::Device::cuda) {
     const runtime::GpuReading first = runtime::read_gpu(0);  // makes the context
     training.context_ = first.total - first.free;
   }
-  comm::run_job(job_options(job.workload.strategy, options.timeout_seconds),
+  comm::run_job(job_options(job.workload.strategy, options.timeout_seconds, std::move(record)),
                 [&](Communicator& world, runtime::Device& device) { training.run(world, device); });
+}
+
+// What ranks exchange, and where they add, is part of the plan.
+void expect_launch(const models::Strategy& strategy) {
+  namespace comm = runtime::comm;
+  const comm::Launch launch = comm::detect_launch();
+  comm::expect_gpus(launch, strategy.device == models::Device::cuda);
+  const models::Exchange here = comm::exchange_here(launch, strategy.device);
+  const models::Exchange planned = models::decisions::exchange_of(strategy);
+  check(strategy.gpus == 1 || here == planned, ErrorKind::bad_input, [&] {
+    return fmt::format(
+        "the plan is for ranks over {}, and here they are over {}: plan with --exchange {}, or let "
+        "`plimsoll run` do it",
+        name_of(planned), name_of(here), name_of(here));
+  });
+  if (strategy.device != models::Device::cuda) return;
+  const std::string why = runtime::why_no_cuda(launch.local_rank.value_or(0));
+  check(why.empty(), ErrorKind::device, why);  // before weights are drawn
 }
 
 void check_runnable(const models::Workload& workload, const RunOptions& options,
@@ -227,8 +265,50 @@ Job job_from(const std::string& plan, const std::string& source, const RunOption
   return job;
 }
 
+namespace {
+
+bool is_users(const Error& error) {
+  return error.kind() == ErrorKind::bad_input || error.kind() == ErrorKind::unsupported;
+}
+
+void add_what_was_measured(Training& training, reports::Measurement& out) {
+  if (training.job().workload.strategy.device == models::Device::cuda) {
+    out.kind = "gpu";
+    const reports::Environment& gpu = training.environment_;
+    out.environment.device = gpu.device.empty() ? "GPU" : gpu.device;
+    out.environment.capacity = gpu.capacity;
+    out.environment.driver = gpu.driver;
+    out.environment.other_processes = gpu.other_processes;
+    for (const auto& version : gpu.versions) out.environment.versions.push_back(version);
+    std::ranges::sort(out.environment.versions);
+    out.peak_flops = peak_flops_of(gpu.device, training.job().workload.strategy.precision);
+    out.clocks = training.clocks_.medians();
+  }
+  {
+    const std::lock_guard lock(training.mutex_);
+    out.steps = training.steps_;
+  }
+  for (reports::MeasuredStep& step : out.steps)
+    step.mfu = reports::utilization(out, out.flops->model, step.seconds);
+}
+
+// What there is of a run that has ended early: `begun` with its steps, and why.
+reports::Measurement failed(const reports::Measurement& begun, Training& training,
+                            const Error& error) {
+  reports::Measurement out = begun;
+  add_what_was_measured(training, out);
+  out.outcome = error.kind() == ErrorKind::out_of_memory ? "out_of_memory" : "failed";
+  out.error = reports::Failure{std::string(name_of(error.kind())), error.message(),
+                               static_cast<std::int64_t>(out.steps.size()) + 1};
+  for (std::int64_t rank = 0; rank < out.world; ++rank) out.ranks.emplace_back().rank = rank;
+  return out;
+}
+
+}  // namespace
+
 reports::Measurement train(const Job& job, const RunOptions& options, const reports::Tool& tool,
-                           Progress& progress) {
+                           Progress& progress,
+                           const std::function<void(const reports::Measurement&)>& record) {
   reports::Measurement out;
   out.source = "the measurement";
   out.measured_at = utc_now();
@@ -244,37 +324,25 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
                                  strategy, job.workload.batch);
   out.tokens_per_step = static_cast<double>(checked_multiply(
       checked_multiply(job.workload.batch.tokens(), job.workload.batch.grad_accum), out.world));
-  if (job.workload.strategy.device == models::Device::cuda) {
-    const std::string why = runtime::why_no_cuda(0);
-    check(why.empty(), ErrorKind::device, why);  // before weights are drawn
-  }
+  expect_launch(job.workload.strategy);
   Training training(job, options, progress);
+  std::mutex writing;
+  bool written = false;
+  // Of several processes: by a second thread perhaps, while the first goes on. Once.
+  const auto before_the_end = [&](const Error& error) {
+    const std::lock_guard lock(writing);
+    if (written || is_users(error)) return;
+    written = true;
+    record(failed(out, training, error));
+  };
   try {
-    run_ranks(job, options, training);
+    run_ranks(job, options, training, before_the_end);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::bad_input || error.kind() == ErrorKind::unsupported) throw;
-    out.outcome = error.kind() == ErrorKind::out_of_memory ? "out_of_memory" : "failed";
-    out.error = reports::Failure{std::string(name_of(error.kind())), error.message(),
-                                 static_cast<std::int64_t>(training.steps_.size()) + 1};
+    if (is_users(error)) throw;
+    return failed(out, training, error);
   }
-  if (job.workload.strategy.device == models::Device::cuda) {
-    out.kind = "gpu";
-    reports::Environment& gpu = training.environment_;
-    out.environment.device = gpu.device.empty() ? "GPU" : gpu.device;
-    out.environment.capacity = gpu.capacity;
-    out.environment.driver = gpu.driver;
-    out.environment.other_processes = gpu.other_processes;
-    for (const auto& version : gpu.versions) out.environment.versions.push_back(version);
-    std::ranges::sort(out.environment.versions);
-    out.peak_flops = peak_flops_of(gpu.device, job.workload.strategy.precision);
-    out.clocks = training.clocks_.medians();
-  }
-  out.steps = std::move(training.steps_);
-  for (reports::MeasuredStep& step : out.steps)
-    step.mfu = reports::utilization(out, out.flops->model, step.seconds);
+  add_what_was_measured(training, out);
   out.ranks = std::move(training.ranks_);
-  for (std::int64_t rank = 0; out.outcome != "completed" && rank < out.world; ++rank)
-    out.ranks.emplace_back().rank = rank;
   return out;
 }
 

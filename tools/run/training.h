@@ -1,6 +1,8 @@
 // A plan's workload, run for real.
 #pragma once
 
+#include <functional>
+
 #include "models/model_spec.h"
 #include "models/workload_reader.h"
 #include "reports/measurement.h"
@@ -24,8 +26,10 @@ Job job_from(const std::string& plan, const std::string& source, const RunOption
 
 // Runs the steps on all ranks of this process, or on this one of an MPI job. What was measured is
 // returned on rank 0 (of other processes: no ranks). An error of training becomes the outcome of
-// the measurement, but for Error{bad_input} and Error{unsupported}.
+// the measurement, but for Error{bad_input} and Error{unsupported}. Where an error ends several
+// processes it does not come back, and `record` has the measurement before they end, on rank 0.
 reports::Measurement train(const Job& job, const RunOptions& options, const reports::Tool& tool,
-                           Progress& progress);
+                           Progress& progress,
+                           const std::function<void(const reports::Measurement&)>& record);
 
 }  // namespace plimsoll::tools

@@ -38,7 +38,7 @@ void refuse(const Strategy& s) {
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse(question.strategy);
-  const Rules rules{.deterministic = question.strategy.deterministic, .staged = question.staged};
+  const Rules rules{.deterministic = question.strategy.deterministic};
   if (step.program_only) {
     auto sizer =
         std::make_unique<StepWriter>(step.program, parts, question.strategy, question.batch, rules);

@@ -150,7 +150,7 @@ void StepWriter::declare_fixed() {
           Category::workspace);
   fixed(decisions::kWorkspace, workspace(), Category::workspace);
   fixed(decisions::kScalarBlock, decisions::kScalars, Category::workspace);
-  if (rules_.staged && sharding_.reduces())
+  if (stages_sums_ && sharding_.reduces())
     fixed(decisions::kStaging, largest_message_, Category::communication);
 }
 

@@ -1,5 +1,7 @@
 #include "planner/stacks/plimsoll/step.h"
 
+#include "models/decisions/exchange.h"
+
 namespace plimsoll::planner::own {
 
 using models::kNoGroup;
@@ -13,7 +15,7 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       d_(parts.decoder),
       strategy_(strategy),
       batch_(batch),
-      rules_(rules),
+      stages_sums_(decisions::stages_sums(decisions::exchange_of(strategy), rules.deterministic)),
       tokens_{batch.micro_batch, batch.seq_len},
       regime_(decisions::regime_of(strategy)),
       sharding_(decisions::sharding_of(strategy)),

@@ -21,7 +21,6 @@ namespace plimsoll::planner::own {
 struct Rules {
   std::int64_t granularity = 1;  // requested bytes; kBlock: the blocks that the arena hands out
   bool deterministic = false;  // every stage reduces after every micro-batch
-  bool staged = false;  // the communicator receives into a block of its own
 };
 
 class StepWriter : public StepSizer {
@@ -121,7 +120,7 @@ class StepWriter : public StepSizer {
   const models::Decoder& d_;
   models::Strategy strategy_;
   models::Batch batch_;
-  Rules rules_;
+  bool stages_sums_;  // the communicator receives into a block of its own
   Tokens tokens_;
   Regime regime_;
   models::decisions::Sharding sharding_;
