@@ -1,10 +1,13 @@
 // One block of threads as fibers: CUDA's indices, barriers and shuffles for g++.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <numbers>
+#include <string>
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
@@ -21,18 +24,32 @@ namespace plimsoll::emulator {
 // compute capabilities: 99 KiB).
 inline constexpr std::size_t kMostShared = 99 << 10;
 
-// Runs every block of a grid. Blocks and threads go in order, or where `backwards` is set in the
-// opposite one. Ends the process with a message where threads wait for one another for ever, or a
-// limit is passed.
+// Runs every block of a grid. A thread runs until a barrier, a shuffle or its end; which one is
+// next, `order` says. Ends the process with a message where threads wait for one another for ever,
+// the lanes of a warp meet at different instructions, a limit is passed, or accesses to memory are
+// not ordered (tests/kernels/emulator/races.h), unless `noted` takes the message of such a race.
 void run(const char* op, dim3 blocks, dim3 threads, std::size_t shared_bytes,
          const std::function<void()>& kernel);
-extern bool backwards;
+// 0: in order. 1: the opposite. Others: drawn from this seed, for every round of warps and lanes.
+extern std::uint64_t order;
+extern std::string* noted;
 
-// kMostShared bytes at a multiple of 16, filled with NaN before each block.
+// Of the launch, at a multiple of 16, filled with NaN before each block, as are the kernels' own
+// shared arrays.
 std::byte* shared_memory();
+struct SharedRange {
+  const std::byte *begin, *end;
+  std::size_t bytes() const { return static_cast<std::size_t>(end - begin); }
+};
+SharedRange dynamic_shared_range();
+SharedRange static_shared_range();
 
+// What the lanes of a warp do together. Only `sync` orders memory.
+enum class Together : std::uint8_t { sync, shuffle, load_matrices, mma };
 void block_barrier();
-void warp_barrier();
+void warp_barrier(Together what);
+// Whether `at` lies in the slots below.
+bool is_exchange(const std::byte* at);
 // The 32 slots of 32 bytes of the running fiber's warp, and its lane.
 std::byte* warp_slot(int lane);
 int lane();
@@ -47,9 +64,9 @@ template <class T>
 T exchanged(T value, int from) {
   static_assert(sizeof(T) <= 32);
   std::memcpy(warp_slot(lane()), &value, sizeof(T));
-  warp_barrier();
+  warp_barrier(Together::shuffle);
   std::memcpy(&value, warp_slot(from), sizeof(T));
-  warp_barrier();
+  warp_barrier(Together::shuffle);
   return value;
 }
 
@@ -59,7 +76,7 @@ inline void __syncthreads() {
   plimsoll::emulator::block_barrier();
 }
 inline void __syncwarp() {
-  plimsoll::emulator::warp_barrier();
+  plimsoll::emulator::warp_barrier(plimsoll::emulator::Together::sync);
 }
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
@@ -69,13 +86,9 @@ template <class T>
 T __shfl_sync(unsigned, T value, int from) {
   return plimsoll::emulator::exchanged(value, from);
 }
-inline std::int32_t atomicAdd(std::int32_t* at, std::int32_t value) {
-  const std::int32_t old = *at;
-  *at += value;
-  return old;
+inline void sincospi(double x, double* sine, double* cosine) {
+  *sine = std::sin(x * std::numbers::pi);
+  *cosine = std::cos(x * std::numbers::pi);
 }
-inline std::int32_t atomicCAS(std::int32_t* at, std::int32_t expected, std::int32_t value) {
-  const std::int32_t old = *at;
-  if (old == expected) *at = value;
-  return old;
-}
+std::int32_t atomicAdd(std::int32_t* at, std::int32_t value);
+std::int32_t atomicCAS(std::int32_t* at, std::int32_t expected, std::int32_t value);

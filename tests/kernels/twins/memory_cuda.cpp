@@ -46,6 +46,6 @@ cuda::AttentionLibrary* DeviceMemory::attention() {
   }();
   return library.get();
 }
-void DeviceMemory::run_backwards(bool) {}
+void DeviceMemory::run_otherwise(bool) {}
 
 }  // namespace plimsoll::kernels::test

@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <cstring>
 
 #include "tests/kernels/emulator/fibers.h"
@@ -26,8 +27,11 @@ cuda::Products* DeviceMemory::library() {
 cuda::AttentionLibrary* DeviceMemory::attention() {
   return nullptr;
 }
-void DeviceMemory::run_backwards(bool backwards) {
-  emulator::backwards = backwards;
+void DeviceMemory::run_otherwise(bool otherwise) {
+  // Of the process: 0 in order and backwards, else two drawn orders.
+  static const char* const seed = std::getenv("PLIMSOLL_EMULATOR_SEED");
+  static const std::uint64_t first = seed == nullptr ? 0 : 2 * std::strtoull(seed, nullptr, 10);
+  emulator::order = first + (otherwise ? 1 : 0);
 }
 
 }  // namespace plimsoll::kernels::test

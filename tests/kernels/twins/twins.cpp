@@ -73,7 +73,7 @@ std::vector<Tensor> on_device(const std::vector<Tensor>& operands, const Op& op,
   }
   launch.faults = faults.view();
   const cuda::Launching launching(launch);
-  DeviceMemory::run_backwards(misaligned);
+  DeviceMemory::run_otherwise(misaligned);
   op(cuda_kernels(), views);
   std::vector<Tensor> results;
   for (const auto& tensor : memory) results.push_back(tensor->back());

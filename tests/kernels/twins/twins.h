@@ -20,7 +20,7 @@ struct DeviceMemory {
   // cuBLASLt's and cuDNN's, or none: in the emulator, in a build without.
   static cuda::Products* library();
   static cuda::AttentionLibrary* attention();
-  static void run_backwards(bool backwards);  // the emulator's threads; nothing on a GPU
+  static void run_otherwise(bool otherwise);  // the order of the emulator's threads; nothing on a GPU
 };
 
 using Views = std::vector<TensorView>;
@@ -33,7 +33,7 @@ struct Twins {
 
 // Runs `op` with either table on copies of `operands` (an empty tensor is a view that is none). On
 // the device it runs twice, the second time with every operand one element off its alignment and,
-// in the emulator, threads in the opposite order: both must give the same bits, and write nothing
+// in the emulator, threads in another order: both must give the same bits, and write nothing
 // outside of their operands.
 Twins twins(const std::vector<Tensor>& operands, const Op& op,
             cuda::Mode mode = cuda::Mode::deterministic);

@@ -1,11 +1,12 @@
 // Takes the place of kernels/device/platform.cuh (its folder comes first in the include path), so
 // that g++ compiles the CUDA kernels and a machine without a GPU runs them: block after block, a
 // fiber for each thread. A warp runs as far as it can before the next one begins, and within it a
-// lane until a shuffle; a missing barrier therefore shows, because the first warp is far ahead of
-// the last, or, backwards, the last ahead of the first.
+// lane until a shuffle, in an order that tests vary (tests/kernels/emulator/fibers.h). Every access
+// to memory is held against those before it: what no barrier orders is a race, between lanes,
+// warps or blocks, whether or not the order at hand shows it (races.h).
 //
-// What this cannot show: the hardware's own rounding and conversions, alignment faults, races
-// between blocks, speed. Those need the suite `gpu`.
+// What this cannot show: the hardware's own rounding and conversions, alignment faults of ordinary
+// loads, speed. Those need the suite `gpu`.
 #pragma once
 
 #include <bit>
@@ -22,7 +23,8 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-#define __shared__ static  // one block runs at a time
+// One block runs at a time. The section tells which arrays are shared.
+#define __shared__ static __attribute__((section("gpu_shared")))
 
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
@@ -59,7 +61,7 @@ void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint
   };
   const Mine mine{{a[0], a[1], a[2], a[3]}, {b0, b1}};
   std::memcpy(emulator::warp_slot(emulator::lane()), &mine, sizeof(mine));
-  emulator::warp_barrier();
+  emulator::warp_barrier(emulator::Together::mma);
   const auto of = [](int lane) {
     Mine other;
     std::memcpy(&other, emulator::warp_slot(lane), sizeof(other));
@@ -76,14 +78,14 @@ void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint
       sum[i] += left * element<T>(column.b[k / 8], k % 2);
     }
   }
-  emulator::warp_barrier();
+  emulator::warp_barrier(emulator::Together::mma);
   std::memcpy(c, sum, sizeof(sum));
 }
 
 template <bool kTransposed>
 void load_matrices(std::uint32_t (&m)[4], const void* row) {
   std::memcpy(emulator::warp_slot(emulator::lane()), &row, sizeof(row));
-  emulator::warp_barrier();
+  emulator::warp_barrier(emulator::Together::load_matrices);
   const int g = emulator::lane() / 4, t = emulator::lane() % 4;
   for (int i = 0; i < 4; ++i) {
     std::uint16_t two[2];
@@ -95,7 +97,7 @@ void load_matrices(std::uint32_t (&m)[4], const void* row) {
     }
     m[i] = std::uint32_t{two[1]} << 16 | two[0];
   }
-  emulator::warp_barrier();
+  emulator::warp_barrier(emulator::Together::load_matrices);
 }
 
 inline void copy_async(void* to, const void* from, bool there) {
