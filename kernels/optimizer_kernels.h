@@ -2,6 +2,8 @@
 // kernels/kernel_table.h.
 #pragma once
 
+#include <span>
+
 #include "kernels/philox.h"
 #include "kernels/tensor_view.h"
 
@@ -41,6 +43,13 @@ struct Sgd {
   float weight_decay = 0;
 };
 
+// Part of a tensor: those of its elements from `first` on; sums: fp64, all of the tensor's.
+struct SquaredPiece {
+  ConstTensorView piece;
+  std::int64_t first = 0;
+  TensorView sums;
+};
+
 struct OptimizerKernels {
   // Loshchilov, Hutter, arXiv 1711.05101, in PyTorch's order: w -= lr · wd · w; m = b1 m + (1-b1)
   // g; v = b2 v + (1-b2) g²; w -= lr / (1 - b1^t) · m / (sqrt(v) / sqrt(1 - b2^t) + eps).
@@ -48,14 +57,14 @@ struct OptimizerKernels {
   // g += wd · w; m = momentum · m + g (from 0); w -= lr · m, or lr · g without a moment.
   void (*sgd)(const OptimizerTensors& tensors, const Sgd& options);
 
-  // Squares of a tensor's elements in fp64, one sum for each `chunk` elements of the *whole*
-  // tensor, of which `piece` holds those from `first` on. Each sum goes on from the value that it
-  // has, in the order of the elements: where a chunk is cut between two ranks, the second goes on
-  // from the first's value and the bits are those of the whole. sums: fp64, all of the tensor's.
-  void (*sum_of_squares)(ConstTensorView piece, std::int64_t first, std::int64_t chunk,
-                         TensorView sums);
-  // total fp64 [1] = sums[0] + sums[1] + ..., in order.
-  void (*total)(ConstTensorView sums, TensorView total);
+  // Squares of elements in fp64, for all of `pieces` one sum for each `chunk` elements of the
+  // *whole* tensor. Each sum goes on from the value that it has, in the order of the elements:
+  // where a chunk is cut between two ranks, the second goes on from the first's value and the bits
+  // are those of the whole. No two of `pieces` have a sum in common.
+  void (*sum_of_squares)(std::span<const SquaredPiece> pieces, std::int64_t chunk);
+  // totals[i] = the sum, in order, of the sums from ends[i - 1] (0 of the first) to before ends[i];
+  // both fp64, ends ascend to at most the number of sums.
+  void (*total)(ConstTensorView sums, std::span<const std::int64_t> ends, TensorView totals);
   // From the sum of squares of gradients that carry `loss_scale`: norm fp32 [1] =
   // sqrt(squares) / loss_scale; overflow int32 [1] = 1 where it is inf or NaN, else 0;
   // factor fp32 [1] = min(1, max_norm / (norm + 1e-6)) / loss_scale as torch's clip_grad_norm_;

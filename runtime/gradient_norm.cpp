@@ -43,12 +43,10 @@ std::vector<Summed> summed(std::span<shard::Unit* const> units) {
 }
 
 // The squares of elements first .. first + count of this rank's piece, into the tensor's sums.
-void add_squares(const Worker& worker, const Summed& tensor, std::int64_t first, std::int64_t count,
-                 TensorView sums) {
-  if (count == 0) return;
-  worker.kernels.sum_of_squares(comm::slice(tensor.here.piece, first, count),
-                                tensor.here.first + first, kNormChunk,
-                                comm::slice(sums, tensor.first_sum, tensor.sums));
+kernels::SquaredPiece squares(const Summed& tensor, std::int64_t first, std::int64_t count,
+                              TensorView sums) {
+  return {count == 0 ? ConstTensorView() : comm::slice(tensor.here.piece, first, count),
+          tensor.here.first + first, comm::slice(sums, tensor.first_sum, tensor.sums)};
 }
 
 void clear(const Worker& worker, TensorView sums) {
@@ -65,10 +63,12 @@ void hand_on(const Worker& worker, const std::vector<Summed>& tensors, comm::Com
       if (there.count == 0 || there.first % kNormChunk == 0) continue;
       const TensorView sum = comm::slice(sums, tensor.first_sum + there.first / kNormChunk, 1);
       shards.broadcast(sum, rank - 1);
-      if (rank == shards.rank())
-        add_squares(worker, tensor, 0, tensor.head(), sums);
-      else
+      if (rank == shards.rank()) {
+        const kernels::SquaredPiece head = squares(tensor, 0, tensor.head(), sums);
+        worker.kernels.sum_of_squares({&head, 1}, kNormChunk);
+      } else {
         clear(worker, sum);
+      }
     }
   }
 }
@@ -93,16 +93,20 @@ void gradient_norm(Worker& worker, std::span<shard::Unit* const> units, comm::Co
       worker.scratch_after(storage(Count(count), models::decisions::kNorms),
                            models::decisions::kNorms, {static_cast<std::int64_t>(tensors.size())});
   clear(worker, sums);
-  for (const Summed& tensor : tensors)
-    add_squares(worker, tensor, tensor.head(), tensor.here.count - tensor.head(), sums);
+  std::vector<kernels::SquaredPiece> pieces;
+  std::vector<std::int64_t> ends;
+  for (const Summed& tensor : tensors) {
+    pieces.push_back(squares(tensor, tensor.head(), tensor.here.count - tensor.head(), sums));
+    ends.push_back(tensor.first_sum + tensor.sums);
+  }
+  worker.kernels.sum_of_squares(pieces, kNormChunk);
   if (shards.size() > 1) {
     hand_on(worker, tensors, shards, sums);
     shards.all_reduce(sums);  // one rank has a chunk's sum, the others 0: nothing is rounded
   }
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    worker.kernels.total(comm::slice(sums, tensors[i].first_sum, tensors[i].sums),
-                         comm::slice(totals, static_cast<std::int64_t>(i), 1));
-  worker.kernels.total(totals, scalars.squares());
+  worker.kernels.total(sums, ends, totals);
+  const std::int64_t all = totals.elements();
+  worker.kernels.total(totals, {&all, 1}, scalars.squares());
   worker.kernels.clip(scalars.squares(), max_norm, loss_scale, scalars.norm(), scalars.factor(),
                       scalars.overflow());
 }

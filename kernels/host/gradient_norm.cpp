@@ -4,26 +4,35 @@ namespace plimsoll::kernels::host {
 
 namespace {
 
-void sum_of_squares(ConstTensorView piece, std::int64_t first, std::int64_t chunk,
-                    TensorView sums) {
-  const std::int64_t n = piece.elements();
-  expect(chunk > 0 && first >= 0 && sums.elements() >= ceil_divide(first + n, chunk),
+void add_squares(const SquaredPiece& p, std::int64_t chunk) {
+  const std::int64_t n = p.piece.elements();
+  expect(chunk > 0 && p.first >= 0 && p.sums.elements() >= ceil_divide(p.first + n, chunk),
          "sum_of_squares", "there is a sum for each chunk");
-  double* sum = fp64_of(sums);
+  double* sum = fp64_of(p.sums);
   in_blocks(n, [&](std::int64_t at, std::int64_t count) {
     float v[kBlock];
-    read(piece, at, count, v);
+    read(p.piece, at, count, v);
     for (std::int64_t i = 0; i < count; ++i)
-      sum[(first + at + i) / chunk] += static_cast<double>(v[i]) * static_cast<double>(v[i]);
+      sum[(p.first + at + i) / chunk] += static_cast<double>(v[i]) * static_cast<double>(v[i]);
   });
 }
 
-void total(ConstTensorView sums, TensorView total) {
-  expect(sums.dtype == DType::fp64, "total", "sums are fp64");
+void sum_of_squares(std::span<const SquaredPiece> pieces, std::int64_t chunk) {
+  for (const SquaredPiece& p : pieces) add_squares(p, chunk);
+}
+
+void total(ConstTensorView sums, std::span<const std::int64_t> ends, TensorView totals) {
+  expect(sums.dtype == DType::fp64 && totals.elements() == static_cast<std::int64_t>(ends.size()),
+         "total", "sums are fp64, and there is a total for each end");
   const auto* sum = static_cast<const double*>(sums.data);
-  double all = 0;
-  for (std::int64_t i = 0; i < sums.elements(); ++i) all += sum[i];
-  *fp64_of(total) = all;
+  double* to = fp64_of(totals);
+  std::int64_t i = 0;
+  for (const std::int64_t end : ends) {
+    expect(i <= end && end <= sums.elements(), "total", "ends ascend to the number of sums");
+    double all = 0;
+    for (; i < end; ++i) all += sum[i];
+    *to++ = all;
+  }
 }
 
 void clip(ConstTensorView squares, float max_norm, float loss_scale, TensorView norm,

@@ -75,6 +75,16 @@ inline Tensor drawn(Extents shape, DType dtype, std::uint64_t seed) {
   return {shape, dtype, drawn(shape.elements(), seed)};
 }
 
+// Squares of one piece; the end of a single total over all sums.
+inline void add_squares(const KernelTable& k, ConstTensorView piece, std::int64_t first,
+                        std::int64_t chunk, TensorView sums) {
+  const SquaredPiece one{piece, first, sums};
+  k.sum_of_squares({&one, 1}, chunk);
+}
+inline std::vector<std::int64_t> all_of(const ConstTensorView& sums) {
+  return {sums.elements()};
+}
+
 // The slope of sum(d_y · y(x)) along each element of x, by central differences of fp32 forwards.
 std::vector<double> slopes(const Tensor& x, const Tensor& d_y,
                            const std::function<Tensor(const Tensor&)>& y, double step = 1.0 / 64);

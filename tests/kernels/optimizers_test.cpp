@@ -210,8 +210,8 @@ TEST_CASE("norm and clipping are PyTorch's") {
              squares({1}, DType::fp64), norm({1}, DType::fp32), factor({1}, DType::fp32),
              overflow({1}, DType::int32, 7);
       k.scale(loss_scale, g);
-      k.sum_of_squares(g, 0, 10, sums);
-      k.total(sums, squares);
+      add_squares(k, g, 0, 10, sums);
+      k.total(sums, all_of(sums), squares);
       k.clip(squares, c["arguments"]["max_norm"], loss_scale, norm, factor, overflow);
       CHECK_NEAR(norm, c["out"]["norm"], 1e-6);
       CHECK(overflow.at(0) == 0);
@@ -226,12 +226,43 @@ TEST_CASE("sums of squares do not depend on how a tensor is cut into pieces") {
     Tensor g({3000}, dtype);
     for (std::int64_t i = 0; i < 3000; ++i) g.set(i, std::sin(static_cast<double>(i)));
     Tensor whole({3}, DType::fp64), cut({3}, DType::fp64);
-    k.sum_of_squares(g, 0, 1024, whole);
+    add_squares(k, g, 0, 1024, whole);
     for (const auto& [first, n] : {std::pair{0, 4}, {4, 1500}, {1504, 1000}, {2504, 496}})
-      k.sum_of_squares(ConstTensorView(g).rows(first, n), first, 1024, cut);
+      add_squares(k, ConstTensorView(g).rows(first, n), first, 1024, cut);
     CHECK(whole == cut);
     CHECK(whole.at(0) > 400);
   }
+}
+
+// Tensors of 1 … 300 elements in chunks of 7, and totals of none, one and several sums.
+TEST_CASE("many pieces in one call are the pieces one by one") {
+  const std::int64_t lengths[] = {1, 7, 8, 300, 64};
+  std::vector<Tensor> gradients;
+  std::vector<std::int64_t> ends;
+  std::int64_t sums = 0;
+  for (const std::int64_t n : lengths) {
+    gradients.push_back(drawn({n}, DType::bf16, static_cast<std::uint64_t>(n)));
+    ends.push_back(sums += (n + 6) / 7);
+  }
+  ends.insert(ends.begin() + 1, ends[0]);
+  Tensor together({sums}, DType::fp64), alone({sums}, DType::fp64), totals({6}, DType::fp64);
+  std::vector<SquaredPiece> pieces;
+  std::int64_t at = 0;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const std::int64_t n = (lengths[i] + 6) / 7;
+    pieces.push_back({gradients[i], 0, TensorView(together).rows(at, n)});
+    add_squares(k, gradients[i], 0, 7, TensorView(alone).rows(at, n));
+    at += n;
+  }
+  k.sum_of_squares(pieces, 7);
+  CHECK(together == alone);
+  k.total(together, ends, totals);
+  CHECK(totals.at(1) == 0);
+  double all = 0;
+  for (const double v : gradients[3].values()) all += v * v;  // exact: multiples of 2^-12
+  CHECK(totals.at(4) == all);
+  ends[2] = ends[0] - 1;
+  CHECK_THROWS_AS(k.total(together, ends, totals), Error);
 }
 
 // 1e30² is beyond fp32, not beyond fp64; 2^-80² = 2^-160 below it.
@@ -239,14 +270,14 @@ TEST_CASE("squares neither overflow nor vanish") {
   const Tensor g({2}, DType::fp32, {1e30, 0}), small({4}, DType::fp32, 0x1p-80);
   Tensor sums({1}, DType::fp64), squares({1}, DType::fp64), norm({1}, DType::fp32),
       factor({1}, DType::fp32), overflow({1}, DType::int32);
-  k.sum_of_squares(g, 0, 8, sums);
-  k.total(sums, squares);
+  add_squares(k, g, 0, 8, sums);
+  k.total(sums, all_of(sums), squares);
   k.clip(squares, 0, 1, norm, factor, overflow);
   CHECK(norm.at(0) == doctest::Approx(1e30));
   CHECK(overflow.at(0) == 0);
   CHECK(factor.at(0) == 1);
   sums.set(0, 0);
-  k.sum_of_squares(small, 0, 8, sums);
+  add_squares(k, small, 0, 8, sums);
   CHECK(sums.at(0) == 4 * 0x1p-160);
 }
 
@@ -258,9 +289,9 @@ TEST_CASE("one inf or NaN anywhere is an overflow, and the factor is 0") {
       Tensor g({2000}, dtype, 1), sums({2}, DType::fp64), squares({1}, DType::fp64),
           norm({1}, DType::fp32), factor({1}, DType::fp32, 7), overflow({1}, DType::int32);
       g.set(1999, bad);
-      k.sum_of_squares(g, 0, 1024, sums);
+      add_squares(k, g, 0, 1024, sums);
       CHECK(sums.at(0) == 1024);
-      k.total(sums, squares);
+      k.total(sums, all_of(sums), squares);
       k.clip(squares, 1, 65536, norm, factor, overflow);
       CHECK(overflow.at(0) == 1);
       CHECK(factor.at(0) == 0);
@@ -272,7 +303,7 @@ TEST_CASE("moments that are missing, and counts that differ, are errors") {
   CHECK_THROWS_AS(k.sgd({.weight = w, .gradient = g}, {}), Error);
   CHECK_THROWS_AS(k.sgd({.weight = w, .gradient = same}, {.momentum = 0.9f}), Error);
   CHECK_THROWS_AS(k.adamw({.weight = w, .gradient = same}, {}), Error);
-  CHECK_THROWS_AS(k.sum_of_squares(same, 0, 2, Tensor({1}, DType::fp64)), Error);
+  CHECK_THROWS_AS(add_squares(k, same, 0, 2, Tensor({1}, DType::fp64)), Error);
 }
 
 }  // namespace plimsoll::kernels::test

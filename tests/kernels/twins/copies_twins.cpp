@@ -152,12 +152,37 @@ TEST_CASE("sums of squares have the host's bits wherever a tensor is cut") {
         const Twins t =
             twins({drawn({n}, dtype, 4), drawn({16}, DType::fp64, 5), Tensor({1}, DType::fp64)},
                   [&](const KernelTable& k, const Views& v) {
-                    k.sum_of_squares(v[0], first, 256, v[1]);
-                    k.total(v[1], v[2]);
+                    add_squares(k, v[0], first, 256, v[1]);
+                    k.total(v[1], all_of(v[1]), v[2]);
                   });
         CHECK(t.cuda[1] == t.host[1]);
         CHECK(t.cuda[2] == t.host[2]);
       }
+}
+
+// 150 pieces fill more than two launches, 300 totals more than one. Every third piece is empty, and
+// pieces begin at all alignments.
+TEST_CASE("many pieces and totals in one call have the host's bits") {
+  for (const cuda::Mode mode : {cuda::Mode::deterministic, cuda::Mode::fast})
+    for (const DType dtype : kStorage) {
+      const Twins t = twins(
+          {drawn({9000}, dtype, 4), drawn({1500}, DType::fp64, 5), Tensor({300}, DType::fp64)},
+          [&](const KernelTable& k, const Views& v) {
+            std::vector<SquaredPiece> pieces;
+            std::vector<std::int64_t> ends;
+            for (std::int64_t i = 0; i < 150; ++i) {
+              const std::int64_t n = i % 3 == 2 ? 0 : 1 + i * 37 % 59;
+              pieces.push_back(
+                  {ConstTensorView(v[0]).rows(i * 59, n), i % 11, v[1].rows(i * 10, 10)});
+            }
+            for (std::int64_t i = 0; i < 300; ++i) ends.push_back((i + 1) * 5 - i % 3);
+            k.sum_of_squares(pieces, 16);
+            k.total(v[1], ends, v[2]);
+          },
+          mode);
+      CHECK(t.cuda[1] == t.host[1]);
+      CHECK(t.cuda[2] == t.host[2]);
+    }
 }
 
 // Sums of squares of multiples of 1/64 are exact in fp64 in any order.
@@ -165,7 +190,7 @@ TEST_CASE("the fast sums of squares miss and repeat no element") {
   for (const std::int64_t n : {1, 300, 2049}) {
     const Twins t = twins(
         {drawn({n}, DType::bf16, 4), drawn({16}, DType::fp64, 5)},
-        [&](const KernelTable& k, const Views& v) { k.sum_of_squares(v[0], 77, 256, v[1]); },
+        [&](const KernelTable& k, const Views& v) { add_squares(k, v[0], 77, 256, v[1]); },
         cuda::Mode::fast);
     CHECK(t.cuda[1] == t.host[1]);
   }
