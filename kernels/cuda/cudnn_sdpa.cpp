@@ -150,22 +150,27 @@ SdpaScratch scratch_of(const SdpaShape& s, std::int64_t workspace_bytes) {
 
 std::optional<SdpaShape> fitting_part(const SdpaShape& whole, std::int64_t bytes,
                                       const WorkspaceOf& workspace) {
-  SdpaShape part = whole;
   const std::int64_t group = whole.heads / whole.kv_heads;
-  for (;;) {
+  const auto fits = [&](const SdpaShape& part) {
     // Without the workspace first: a plan takes a second to make.
-    if (scratch_of(part, 0).bytes <= bytes) {
-      const std::optional<std::int64_t> needed = workspace(part);
-      if (!needed) return std::nullopt;
-      if (scratch_of(part, *needed).bytes <= bytes) return part;
+    if (scratch_of(part, 0).bytes > bytes) return false;
+    const std::optional<std::int64_t> needed = workspace(part);
+    return needed && scratch_of(part, *needed).bytes <= bytes;
+  };
+  SdpaShape part = whole;
+  const auto largest = [&](std::int64_t& lengths, const std::int64_t all) {
+    for (std::int64_t parts = 1; parts <= all; ++parts) {
+      const std::int64_t length = ceil_divide(all, parts);
+      if (parts > 1 && length == lengths) continue;
+      lengths = length;
+      part.heads = part.kv_heads * group;
+      if (fits(part)) return true;
     }
-    if (part.sequences == 1 && part.kv_heads == 1) return std::nullopt;
-    if (part.sequences > 1)
-      part.sequences = ceil_divide(part.sequences, 2);
-    else
-      part.kv_heads = ceil_divide(part.kv_heads, 2);
-    part.heads = part.kv_heads * group;
-  }
+    return false;
+  };
+  if (largest(part.sequences, whole.sequences)) return part;
+  if (largest(part.kv_heads, whole.kv_heads)) return part;
+  return std::nullopt;
 }
 
 }  // namespace plimsoll::kernels::cuda

@@ -59,8 +59,9 @@ SdpaScratch scratch_of(const SdpaShape& shape, std::int64_t workspace_bytes);
 
 // Bytes of the plan's workspace, or nothing where there is no plan.
 using WorkspaceOf = std::function<std::optional<std::int64_t>(const SdpaShape&)>;
-// The largest part of `whole`, halved from step to step, whose scratch is at most `bytes`: fewer
-// sequences, and then fewer key heads of one. Nothing where not even one head fits.
+// The largest of the equal parts of `whole` (the last may be smaller) whose scratch is at most
+// `bytes`: fewer sequences, and then fewer key heads of one. Nothing where not even one head fits,
+// or there is no plan.
 std::optional<SdpaShape> fitting_part(const SdpaShape& whole, std::int64_t bytes,
                                       const WorkspaceOf& workspace);
 

@@ -205,8 +205,7 @@ Heads Attention::backward_flash(Tensor d_out, AttentionSaved& saved, const Wants
   worker_.kernels.flash_backward(
       shape(), dropout(), d_out.view(), columns(saved.heads, kQ), columns(saved.heads, kK),
       columns(saved.heads, kV), saved.out.view(), saved.logsumexp.view(), columns(d, kQ),
-      columns(d, kK), columns(d, kV),
-      worker_.scratch(DType::fp32, {flash_groups(), flash_group_scratch().value() / 4}));
+      columns(d, kK), columns(d, kV), worker_.scratch(DType::fp32, {flash_scratch().value() / 4}));
   op.consume(std::move(d_out));
   for (Tensor* read :
        {&saved.heads.q, &saved.heads.k, &saved.heads.v, &saved.out, &saved.logsumexp})
@@ -302,26 +301,33 @@ Tensor Attention::backward_products(Heads heads, Operand normalized, AttentionSa
   return d_normalized;
 }
 
-// Of one (sequence, key head), and how many go together (decisions::kAttentionWorkspace).
+// Whether the scratch is laid out for cuDNN too (decisions::kAttentionWorkspace).
+bool Attention::flash_for_library() const {
+  return worker_.device.kind() == models::Device::cuda && worker_.regime.compute != DType::fp32;
+}
+// Of one (sequence, key head), in fp32 for each query; and of as many groups as go together.
 Bytes Attention::flash_group_scratch() const {
   const models::Decoder& d = settings_.decoder;
-  const std::int64_t columns = worker_.regime.compute == DType::fp32 ? 1 : 1 + d.head_dim;
+  std::int64_t columns = 1;  // row sums
+  if (worker_.regime.compute != DType::fp32) columns += d.head_dim;
+  // Two columns of 16 bits, of dK and dV, are one of fp32.
+  if (flash_for_library()) columns += d.heads == d.kv_heads ? 1 : 1 + d.head_dim;
   const std::int64_t queries = checked_multiply(d.heads / d.kv_heads, worker_.length);
   return storage(Count(checked_multiply(queries, columns)), DType::fp32);
 }
-std::int64_t Attention::flash_groups() const {
+Bytes Attention::flash_scratch() const {
   const std::int64_t all = checked_multiply(worker_.sequences, settings_.decoder.kv_heads);
-  const std::int64_t fit =
-      models::decisions::kAttentionWorkspace.value() / flash_group_scratch().value();
-  return std::clamp<std::int64_t>(fit, 1, all);
+  const Bytes group = flash_group_scratch();
+  const std::int64_t fit = models::decisions::kAttentionWorkspace.value() / group.value();
+  const Bytes groups = group * std::clamp<std::int64_t>(fit, 1, all);
+  return flash_for_library() ? groups + models::decisions::kAttentionPadding : groups;
 }
 
 Bytes Attention::workspace(const Wants& wants) const {
   Bytes most = std::max({q_.workspace(wants.q), k_.workspace(wants.k), v_.workspace(wants.v),
                          o_.workspace(wants.o), q_norm_.workspace(wants.q_norm),
                          k_norm_.workspace(wants.k_norm)});
-  if (flash() && wants.attention)
-    most = std::max(most, Bytes(checked_multiply(flash_groups(), flash_group_scratch().value())));
+  if (flash() && wants.attention) most = std::max(most, flash_scratch());
   return most;
 }
 

@@ -56,8 +56,9 @@ class Attention {
   kernels::Columns columns(Heads& heads, Part part) const;
   kernels::AttentionShape shape() const;
   kernels::Dropout dropout() const;
+  bool flash_for_library() const;
   Bytes flash_group_scratch() const;
-  std::int64_t flash_groups() const;
+  Bytes flash_scratch() const;
   bool flash() const { return settings_.attention == models::Attention::flash; }
   bool fused() const { return settings_.decoder.fused_qkv; }
 

@@ -3,6 +3,11 @@
 // driver.
 #include <doctest/doctest.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "kernels/cuda/cudnn_sdpa.h"
 
 namespace plimsoll::kernels::test {
@@ -67,6 +72,43 @@ TEST_CASE("cuDNN has a plan for the graphs of attention on an H200") {
   }
 }
 
+// tests/golden/kernels/cudnn_workspaces.json: what plans for an H200 ask for, in bytes, by the
+// version that it names. PLIMSOLL_CUDNN_WORKSPACES=1 prints the file as it is with this version.
+// Held against what models/decisions/workspace.h puts into a plan: for each query of each query
+// head two values in fp32 and dQ, and where heads are grouped dK and dV, besides 1 KiB for all.
+TEST_CASE("the plan's workspace holds what cuDNN asks for, whatever the shape") {
+  const Descriptor h200 = cuda::device_properties(std::string(kH200));
+  std::ifstream file(PLIMSOLL_GOLDEN "/kernels/cudnn_workspaces.json");
+  nlohmann::json golden = nlohmann::json::parse(file);
+  const bool same = golden["cudnn"] == cudnnGetVersion();
+  REQUIRE(golden["plans"].size() >= 12);
+  for (nlohmann::json& c : golden["plans"]) {
+    CAPTURE(c.dump());
+    const auto of = [&](const char* name) { return c[name].get<std::int64_t>(); };
+    SdpaShape s =
+        side_by_side(c["dtype"] == "bf16" ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF, of("sequences"),
+                     of("heads"), of("kv_heads"), of("length"), of("head_dim"));
+    const GraphPlan backward(sdpa_backward(s), h200);
+    const std::int64_t rows = s.sequences * s.heads * s.length;
+    const std::int64_t columns = 2 + s.head_dim * (s.heads == s.kv_heads ? 1 : 2);
+    CHECK(backward.refusal() == "");
+    CHECK(scratch_of(s, backward.workspace_bytes()).bytes <= 4 * rows * columns + 1024);
+    s.d_out = s.d_q = s.d_k = s.d_v = 0;
+    const GraphPlan forward(sdpa_forward(s), h200);
+    CHECK(forward.refusal() == "");
+    if (same) CHECK(backward.workspace_bytes() == of("backward_bytes"));
+    if (same) CHECK(forward.workspace_bytes() == of("forward_bytes"));
+    c["backward_bytes"] = backward.workspace_bytes();
+    c["forward_bytes"] = forward.workspace_bytes();
+  }
+  golden["cudnn"] = cudnnGetVersion();
+  if (std::getenv("PLIMSOLL_CUDNN_WORKSPACES") == nullptr) return;
+  std::string text = golden.dump();
+  for (std::size_t at = 0; (at = text.find(",{", at)) != std::string::npos; ++at)
+    text.insert(at + 1, "\n");
+  std::puts(text.c_str());
+}
+
 TEST_CASE("some key heads of one sequence have a plan too") {
   const Descriptor h200 = cuda::device_properties(std::string(kH200));
   SdpaShape s = side_by_side(CUDNN_DATA_BFLOAT16, 1, 32, 8, 512, 128);
@@ -93,8 +135,8 @@ TEST_CASE("the parts of backward's scratch follow one another at multiples of 25
 }
 
 // A scratch of exactly what a part needs takes that part; one byte less, the next smaller one.
-TEST_CASE("what does not fit goes in halves: sequences first, then key heads") {
-  const SdpaShape whole = side_by_side(CUDNN_DATA_BFLOAT16, 4, 8, 4, 64, 64);
+TEST_CASE("what does not fit goes in the fewest equal parts: sequences first, then key heads") {
+  const SdpaShape whole = side_by_side(CUDNN_DATA_BFLOAT16, 6, 12, 6, 64, 64);
   const auto workspace = [](const SdpaShape& s) {
     return std::optional(s.sequences * s.heads * s.length * s.head_dim);
   };
@@ -104,7 +146,8 @@ TEST_CASE("what does not fit goes in halves: sequences first, then key heads") {
     return scratch_of(s, *workspace(s)).bytes;
   };
   const auto part = [&](std::int64_t bytes) { return fitting_part(whole, bytes, workspace); };
-  for (const auto& [sequences, kv_heads] : {std::pair{4, 4}, {2, 4}, {1, 4}, {1, 2}, {1, 1}}) {
+  for (const auto& [sequences, kv_heads] :
+       {std::pair{6, 6}, {3, 6}, {2, 6}, {1, 6}, {1, 3}, {1, 2}, {1, 1}}) {
     const auto found = part(needs(sequences, kv_heads));
     REQUIRE(found);
     CHECK(found->sequences == sequences);

@@ -273,4 +273,15 @@ TEST_CASE("the workspace is the largest need of an op") {
   // At 8 Ki one needs 16 908 288: fifteen fit under 256 MiB, there are eight.
   CHECK(workspace(models::catalog_model("llama-3.1-8b"), {.seq_len = 8192}) ==
         Bytes(8LL * 4 * 8192 * 129 * 4));
+  // On a GPU 8 Ki queries of four heads need (1 + 1 + 128) · 4 bytes, and 2 · 128 · 2 of dK and dV:
+  // seven groups of 33 816 576 bytes fit, and 1 KiB is for all. fp32 needs the row sums alone, less
+  // than cuBLASLt.
+  s.device = models::Device::cuda;
+  CHECK(workspace(models::catalog_model("llama-3.1-8b"), {.seq_len = 8192}) ==
+        Bytes(7LL * 4 * 8192 * 258 * 4 + 1024));
+  // GPT-2: each head has its own key: 12 · 1024 · (2 + 64) · 4 bytes a sequence, 16 of them.
+  CHECK(workspace(models::catalog_model("gpt2"), {.seq_len = 1024, .micro_batch = 16}) ==
+        Bytes(16LL * 12 * 1024 * 66 * 4 + 1024));
+  s.precision = models::Precision::fp32;
+  CHECK(workspace(models::catalog_model("llama-3.1-8b"), {.seq_len = 8192}) == Bytes(32 << 20));
 }

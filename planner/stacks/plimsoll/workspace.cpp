@@ -13,14 +13,20 @@ Bytes fp32(std::int64_t elements) {
   return storage(Count(elements), DType::fp32);
 }
 
-Bytes flash_backward(const models::Decoder& d, Tokens tokens, DType compute) {
+Bytes flash_backward(const models::Decoder& d, Tokens tokens, DType compute,
+                     models::Device device) {
   const std::int64_t queries = checked_multiply(d.heads / d.kv_heads, tokens.length);
+  const std::int64_t values = checked_multiply(queries, d.head_dim);
+  const bool narrow = compute != DType::fp32;
+  const bool library = narrow && device == models::Device::cuda;
   Bytes group = fp32(queries);  // row sums
-  if (compute != DType::fp32) group += fp32(checked_multiply(queries, d.head_dim));  // dQ
+  if (narrow) group += fp32(values);  // dQ
+  if (library) group += fp32(queries);  // log-sum-exp
+  if (library && d.heads != d.kv_heads) group += 2 * storage(Count(values), compute);  // dK, dV
   const std::int64_t groups = checked_multiply(tokens.sequences, d.kv_heads);
   const std::int64_t fit = std::max<std::int64_t>(
       1, decisions::kAttentionWorkspace.value() / std::max<std::int64_t>(1, group.value()));
-  return group * std::min(groups, fit);
+  return group * std::min(groups, fit) + (library ? decisions::kAttentionPadding : Bytes(0));
 }
 
 // One fp64 for each chunk of each tensor, and one for each tensor.
@@ -36,7 +42,7 @@ Bytes StepWriter::workspace() {
   for (const LayerRun& run : parts_.runs)
     if (strategy_.attention == models::Attention::flash &&
         wants_of(run.layer, run.input_grad).attention)
-      most = std::max(most, flash_backward(d_, tokens_, regime_.compute));
+      most = std::max(most, flash_backward(d_, tokens_, regime_.compute, strategy_.device));
   if (parts_.train_embedding) most = std::max(most, layer_.bytes(4, decisions::kTokenIds));
   return most;
 }
