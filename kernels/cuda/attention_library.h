@@ -22,8 +22,9 @@ class AttentionLibrary {
  public:
   virtual ~AttentionLibrary() = default;
   // Queues forward (backward) on the thread's stream. False where the library cannot, or where
-  // backward's scratch is too small for one sequence: nothing is queued then, and `refusals` says
-  // why. Forward writes `out` and `logsumexp`, backward d_q, d_k, d_v.
+  // backward's scratch is too small for one key head: what is queued then writes nothing but the
+  // results and the scratch, and `refusals` says why. Forward writes `out` and `logsumexp`,
+  // backward d_q, d_k, d_v.
   virtual bool forward(const AttentionShape& shape, const Dropout& dropout,
                        const AttentionOperands& operands) = 0;
   virtual bool backward(const AttentionShape& shape, const Dropout& dropout,

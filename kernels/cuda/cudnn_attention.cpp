@@ -80,11 +80,10 @@ class CudnnAttention : public AttentionLibrary {
     if (bytes < plan.workspace_bytes())
       return refuse("forward: needs a workspace of " + std::to_string(plan.workspace_bytes()) +
                     " bytes, the launch has " + std::to_string(bytes));
-    run(plan, {kQ, kK, kV, kOut, kLogsumexp, kScale, kHidden},
-        {begin(x.q), begin(x.k), begin(x.v), begin(ConstColumns(x.out)),
-         const_cast<void*>(x.logsumexp.data), scale(s), hidden()},
-        workspace.data);
-    return true;
+    return run("forward: ", plan, {kQ, kK, kV, kOut, kLogsumexp, kScale, kHidden},
+               {begin(x.q), begin(x.k), begin(x.v), begin(ConstColumns(x.out)),
+                const_cast<void*>(x.logsumexp.data), scale(s), hidden()},
+               workspace.data);
   }
 
   bool backward(const AttentionShape& s, const Dropout& dropout,
@@ -119,7 +118,8 @@ class CudnnAttention : public AttentionLibrary {
         now.sequences = std::min(part.sequences, s.sequences - first);
         now.kv_heads = std::min(heads, s.kv_heads - head);
         now.heads = now.kv_heads * (s.heads / s.kv_heads);
-        backward_part(s, x, now, first, head);
+        // What earlier parts have queued writes what our own kernels then write over.
+        if (!backward_part(s, x, now, first, head)) return false;
       }
     return true;
   }
@@ -158,7 +158,7 @@ class CudnnAttention : public AttentionLibrary {
         .first->second;
   }
 
-  void backward_part(const AttentionShape& s, const AttentionOperands& x, const SdpaShape& part,
+  bool backward_part(const AttentionShape& s, const AttentionOperands& x, const SdpaShape& part,
                      std::int64_t first, std::int64_t key_head) {
     const GraphPlan& plan = plan_of(part);
     const SdpaScratch at = scratch_of(part, plan.workspace_bytes());
@@ -177,19 +177,22 @@ class CudnnAttention : public AttentionLibrary {
                             static_cast<std::size_t>(at.workspace - at.d_q_sum),
                             current_launch().stream),
             "cudaMemsetAsync");
-    run(plan,
-        {kQ, kK, kV, kOut, kDOut, kDQ, kDK, kDV, kLogsumexp, kScale, kHidden, kKept, kRowSums,
-         kDQSum},
-        {queries(x.q), keys(x.k), keys(x.v), queries(ConstColumns(x.out)),
-         queries(ConstColumns(x.d_out)), queries(x.d_q), keys(x.d_k), keys(x.d_v), logsumexp,
-         scale(s), hidden(), &kept_, scratch + at.row_sums, scratch + at.d_q_sum},
-        scratch + at.workspace);
+    return run("backward: ", plan,
+               {kQ, kK, kV, kOut, kDOut, kDQ, kDK, kDV, kLogsumexp, kScale, kHidden, kKept,
+                kRowSums, kDQSum},
+               {queries(x.q), keys(x.k), keys(x.v), queries(ConstColumns(x.out)),
+                queries(ConstColumns(x.d_out)), queries(x.d_q), keys(x.d_k), keys(x.d_v), logsumexp,
+                scale(s), hidden(), &kept_, scratch + at.row_sums, scratch + at.d_q_sum},
+               scratch + at.workspace);
   }
 
-  void run(const GraphPlan& plan, const std::vector<std::int64_t>& uids,
+  bool run(const char* which, const GraphPlan& plan, const std::vector<std::int64_t>& uids,
            const std::vector<void*>& addresses, void* workspace) {
     kernels::cuda::require(cudnnSetStream(handle_, current_launch().stream), "the stream");
-    plan.execute(handle_, uids, addresses, workspace);
+    const cudnnStatus_t status = plan.execute(handle_, uids, addresses, workspace);
+    if (status == CUDNN_STATUS_SUCCESS) return true;
+    return refuse(which + std::string("cuDNN does not run its plan: ") +
+                  cudnnGetErrorString(status));
   }
 
   Descriptor device_;

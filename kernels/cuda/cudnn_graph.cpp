@@ -178,15 +178,15 @@ bool GraphPlan::choose(const Descriptor& operations, cudnnBackendHeurMode_t mode
   return false;
 }
 
-void GraphPlan::execute(cudnnHandle_t handle, const std::vector<std::int64_t>& uids,
-                        const std::vector<void*>& addresses, void* workspace) const {
+cudnnStatus_t GraphPlan::execute(cudnnHandle_t handle, const std::vector<std::int64_t>& uids,
+                                 const std::vector<void*>& addresses, void* workspace) const {
   const auto count = static_cast<std::int64_t>(uids.size());
   Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
   pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, uids.data());
   pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, addresses.data());
   pack.set_one(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace);
   pack.finalize("the addresses of a graph");
-  require(cudnnBackendExecute(handle, plan_.front().get(), pack.get()), "running a graph");
+  return cudnnBackendExecute(handle, plan_.front().get(), pack.get());
 }
 
 }  // namespace plimsoll::kernels::cuda

@@ -77,8 +77,9 @@ class GraphPlan {
   // Empty: there is one.
   const std::string& refusal() const { return refusal_; }
   std::int64_t workspace_bytes() const { return workspace_bytes_; }
-  void execute(cudnnHandle_t handle, const std::vector<std::int64_t>& uids,
-               const std::vector<void*>& addresses, void* workspace) const;
+  // Queues the graph on the handle's stream, unless it says otherwise.
+  cudnnStatus_t execute(cudnnHandle_t handle, const std::vector<std::int64_t>& uids,
+                        const std::vector<void*>& addresses, void* workspace) const;
 
  private:
   bool choose(const Descriptor& operations, cudnnBackendHeurMode_t mode, const Descriptor& device);

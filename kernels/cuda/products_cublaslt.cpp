@@ -237,8 +237,13 @@ class CublasLt : public Products {
         least = took;
         best = i;
       }
-    if (!old.empty())
-      require(cudaMemcpy(at.d, old.data(), old.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
+    if (!old.empty()) {
+      // On the stream: cudaMemcpy may return before the last of pageable memory has arrived (CUDA
+      // runtime API, "API synchronization behavior"), and nothing orders it with this stream.
+      require(cudaMemcpyAsync(at.d, old.data(), old.size(), cudaMemcpyHostToDevice, at.stream),
+              "cudaMemcpyAsync");
+      require(cudaStreamSynchronize(at.stream), "cudaStreamSynchronize");
+    }
     return best;
   }
 
