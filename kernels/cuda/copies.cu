@@ -32,14 +32,15 @@ struct Scale {
 };
 
 // Whole words of a value that is already in the view's dtype; `words` of them, then a last half.
-__global__ void fill_words(std::uint32_t* to, std::int64_t words, std::uint32_t value,
-                           bool half_more) {
+__global__ void __launch_bounds__(kThreads)
+    fill_words(std::uint32_t* to, std::int64_t words, std::uint32_t value, bool half_more) {
   for (std::int64_t i = device::grid_thread(); i < words; i += device::grid_threads())
     to[i] = value;
   if (half_more && device::grid_thread() == 0)
     reinterpret_cast<std::uint16_t*>(to + words)[0] = static_cast<std::uint16_t>(value);
 }
-__global__ void fill_half_words(std::uint16_t* to, std::int64_t n, std::uint16_t value) {
+__global__ void __launch_bounds__(kThreads)
+    fill_half_words(std::uint16_t* to, std::int64_t n, std::uint16_t value) {
   for (std::int64_t i = device::grid_thread(); i < n; i += device::grid_threads()) to[i] = value;
 }
 

@@ -6,6 +6,8 @@
 
 namespace plimsoll::kernels::cuda {
 
+static_assert(kThreads == device::kStridedThreads);
+
 // `op` from the views of `in` to those of `out`, all of them with `elements` elements.
 template <class Op, int kReads, int kWrites>
 void start_elementwise(const char* name, const Op& op, std::int64_t elements,

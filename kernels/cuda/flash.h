@@ -33,6 +33,9 @@ struct Flash {
   __host__ __device__ std::int64_t group() const { return s.heads / s.kv_heads; }
 };
 
+// Whether every row of a head begins at a multiple of 16 bytes and holds whole vectors.
+bool takes_vectors(const Flash& f, std::initializer_list<Heads> operands);
+
 // The kernels of flash_plain.cu: any storage, any head_dim.
 void start_plain_forward(const Flash& f);
 void start_plain_backward(const Flash& f);

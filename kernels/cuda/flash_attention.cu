@@ -1,7 +1,7 @@
 // Streaming attention: entries of the table, and the row sums that both kinds of backward need.
 //
-// Thread mapping of the row sums: a warp for each (query, head), lanes along the head.
-// Memory: d_out and out are read once, 4 bytes written for each row of a head.
+// Thread mapping of the row sums: half a warp for each (query, head), eight columns a lane.
+// Memory: d_out and out are read once, 16 bytes at a time; 4 bytes written for each row of a head.
 // Numerics: fp32; lanes are added as a tree.
 //
 // Backward needs no atomics and no second copy of d_q: one kernel goes over the keys and makes d_k
@@ -18,25 +18,35 @@ namespace plimsoll::kernels::cuda {
 
 namespace {
 
-using device::kWarp;
+using device::kVector;
 
-constexpr int kWarps = kThreads / kWarp;
+constexpr int kLanes = 16;  // of a row: eight columns each, 128 at a time
+constexpr int kRowsOfBlock = kThreads / kLanes;
 
-__global__ void __launch_bounds__(kThreads) sum_rows(Flash f) {
+__global__ void __launch_bounds__(kThreads, 4) sum_rows(Flash f, bool vectors) {
   const AttentionShape& s = f.s;
-  const std::int64_t at = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
-  if (at >= f.groups * f.group() * s.length) return;  // the whole warp
-  const std::int64_t i = at % s.length, group = f.first_group + at / s.length / f.group();
-  const std::int64_t head = group % s.kv_heads * f.group() + at / s.length % f.group();
-  const std::int64_t sequence = group / s.kv_heads;
-  const std::int64_t a = f.d_out.at(s, sequence, head) + i * f.d_out.stride;
-  const std::int64_t b = f.out.at(s, sequence, head) + i * f.out.stride;
+  const std::int64_t at = std::int64_t{blockIdx.x} * kRowsOfBlock + threadIdx.x / kLanes;
+  const bool there = at < f.groups * f.group() * s.length;
   float sum = 0;
-  for (std::int64_t c = threadIdx.x % kWarp; c < s.head_dim; c += kWarp)
-    sum = fmaf(device::load_one(f.d_out.span, a + c), device::load_one(f.out.span, b + c), sum);
-  for (int step = kWarp / 2; step > 0; step /= 2)
+  if (there) {
+    const std::int64_t i = at % s.length, group = f.first_group + at / s.length / f.group();
+    const std::int64_t head = group % s.kv_heads * f.group() + at / s.length % f.group();
+    const std::int64_t sequence = group / s.kv_heads;
+    const std::int64_t a = f.d_out.at(s, sequence, head) + i * f.d_out.stride;
+    const std::int64_t b = f.out.at(s, sequence, head) + i * f.out.stride;
+    for (std::int64_t c = threadIdx.x % kLanes * kVector; c < s.head_dim; c += kLanes * kVector) {
+      const std::int64_t left = s.head_dim - c;
+      const int some = left < kVector ? static_cast<int>(left) : kVector;
+      float x[kVector], y[kVector];
+      device::load_some(f.d_out.span, a + c, some, vectors, x);
+      device::load_some(f.out.span, b + c, some, vectors, y);
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) sum = fmaf(x[e], y[e], sum);
+    }
+  }
+  for (int step = kLanes / 2; step > 0; step /= 2)
     sum += __shfl_xor_sync(device::kAllLanes, sum, step);
-  if (threadIdx.x % kWarp == 0) f.row_sums[at] = sum;
+  if (there && threadIdx.x % kLanes == 0) f.row_sums[at] = sum;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -118,9 +128,18 @@ void flash_backward(const AttentionShape& s, const Dropout& dropout, ConstTensor
 
 }  // namespace
 
+bool takes_vectors(const Flash& f, std::initializer_list<Heads> operands) {
+  bool vectors = f.s.head_dim % kVector == 0;
+  for (const Heads& x : operands)
+    vectors = vectors && reinterpret_cast<std::uintptr_t>(x.span.data) % 16 == 0 &&
+              x.stride % kVector == 0 && x.first % kVector == 0;
+  return vectors;
+}
+
 void start_row_sums(const Flash& f) {
   start("flash_backward", sum_rows,
-        block_each(ceil_divide(f.groups * f.group() * f.s.length, kWarps), kThreads), f);
+        block_each(ceil_divide(f.groups * f.group() * f.s.length, kRowsOfBlock), kThreads), f,
+        takes_vectors(f, {f.d_out, f.out}));
 }
 
 void start_packing(const float* logsumexp, std::int64_t stride, std::int64_t sequences,

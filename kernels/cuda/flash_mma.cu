@@ -346,23 +346,15 @@ Grid mma_grid(const Flash& f, std::int64_t heads, int rows, std::size_t floats) 
   return grid;
 }
 
-bool vectors_of(const Flash& f, std::initializer_list<Heads> operands) {
-  bool vectors = f.s.head_dim % device::kVector == 0;
-  for (const Heads& x : operands)
-    vectors = vectors && reinterpret_cast<std::uintptr_t>(x.span.data) % 16 == 0 &&
-              x.stride % device::kVector == 0 && x.first % device::kVector == 0;
-  return vectors;
-}
-
 template <class T, int kD>
 void start_forward(const Flash& f) {
   start("flash_forward", mma_forward<T, kD>,
         mma_grid<kD>(f, f.s.sequences * f.s.heads, 3 * kRows, 0), f,
-        vectors_of(f, {f.q, f.k, f.v, f.out}));
+        takes_vectors(f, {f.q, f.k, f.v, f.out}));
 }
 template <class T, int kD>
 void start_backward(const Flash& f) {
-  const bool vectors = vectors_of(f, {f.q, f.k, f.v, f.d_out, f.d_q, f.d_k, f.d_v});
+  const bool vectors = takes_vectors(f, {f.q, f.k, f.v, f.d_out, f.d_q, f.d_k, f.d_v});
   constexpr int rows = 2 * kRows + 4 * kStep;
   start("flash_backward", mma_d_q<T, kD>, mma_grid<kD>(f, f.groups * f.group(), rows, 0), f,
         vectors);

@@ -18,6 +18,8 @@ using device::kAllLanes;
 using device::kWarp;
 
 constexpr int kRows = 8;  // of a block, a warp each
+// Of a multiprocessor, at least: 128 registers for each thread, which all three kernels fit into.
+constexpr int kBlocksAtOnce = 2;
 constexpr int kMostColumns = 512 / kWarp;  // of a lane
 
 __device__ float warp_sum(float v) {
@@ -103,7 +105,7 @@ __device__ float dropped(const Flash& f, std::int64_t sequence, std::int64_t hea
   return f.drop(state, matrix_row(f.s, sequence, head, i) + j, 1.0f);
 }
 
-__global__ void __launch_bounds__(kRows* kWarp) plain_forward(Flash f) {
+__global__ void __launch_bounds__(kRows* kWarp, kBlocksAtOnce) plain_forward(Flash f) {
   const AttentionShape& s = f.s;
   const Shared shared = shared_for(s.head_dim, 1);
   const std::int64_t sequence = blockIdx.y / s.heads, head = blockIdx.y % s.heads;
@@ -153,7 +155,7 @@ __device__ float slope(const Flash& f, std::int64_t group, std::int64_t head, st
   return pair.p * (d_p * pair.kept - f.row_sums[row + i]) * f.s.scale;
 }
 
-__global__ void __launch_bounds__(kRows* kWarp) plain_d_q(Flash f) {
+__global__ void __launch_bounds__(kRows* kWarp, kBlocksAtOnce) plain_d_q(Flash f) {
   const AttentionShape& s = f.s;
   const Shared shared = shared_for(s.head_dim, 2);
   const std::int64_t group = f.first_group + blockIdx.y / f.group();
@@ -184,7 +186,7 @@ __global__ void __launch_bounds__(kRows* kWarp) plain_d_q(Flash f) {
   if (i < s.length) store_row(f.d_q, f.d_q.at(s, sequence, head), i, shared.d, sum);
 }
 
-__global__ void __launch_bounds__(kRows* kWarp) plain_d_k_d_v(Flash f) {
+__global__ void __launch_bounds__(kRows* kWarp, kBlocksAtOnce) plain_d_k_d_v(Flash f) {
   const AttentionShape& s = f.s;
   const Shared shared = shared_for(s.head_dim, 2);
   const std::int64_t group = f.first_group + blockIdx.y;

@@ -4,8 +4,8 @@
 // aligned to 16 bytes, and at the end), then those a grid further on.
 // Memory: one read of an element for each rank, one write for each result.
 // Numerics: fp32 (fp64 of fp64) in the tree of runtime/comm/communicator.h: n ranks are the largest
-// power of two below n, and the rest; rounded once. The host's bits. Up to eight ranks the tree is
-// unrolled into registers; above, its partial sums stand in local memory.
+// power of two below n, and the rest; rounded once. The host's bits. Up to eight ranks all loads
+// are under way at once; above, one at a time.
 #include "kernels/cuda/rank_sum.h"
 
 #include "kernels/cuda/operands.h"
@@ -51,41 +51,51 @@ __device__ __forceinline__ void unrolled(const Span* from, std::int64_t i, int n
   }
 }
 
-constexpr int kDepth = 7;  // partial sums of at most 64 ranks
+constexpr int kLevels = 6;  // complete subtrees of 1, 2, … 32 ranks
+static_assert(kMostSummedRanks <= std::size_t{1} << kLevels);
 
-// Complete subtrees, the largest first, like the bits of a counter.
+// Complete subtrees wait for their right neighbours, like the bits of a counter. Loops over levels
+// are unrolled, so that the subtrees stand in registers.
 template <class Sum, int kWidth, class Read>
-__device__ void stacked(int ranks, Read read, Sum* sum) {
-  Sum partial[kDepth][kWidth];
-  int depth = 1;
-  read(0, partial[0]);
-  const auto merge = [&] {
-    --depth;
-    for (int e = 0; e < kWidth; ++e)
-      partial[depth - 1][e] = partial[depth - 1][e] + partial[depth][e];
-  };
-  for (int r = 1; r < ranks; ++r) {
-    read(r, partial[depth++]);
-    for (int n = r + 1; n % 2 == 0; n /= 2) merge();
+__device__ __forceinline__ void counted(int ranks, Read read, Sum* sum) {
+  Sum waiting[kLevels][kWidth] = {};
+  for (int r = 0; r < ranks; ++r) {
+    read(r, sum);
+    bool carry = true;  // no break: it would turn `level` into an index at run time
+#pragma unroll
+    for (int level = 0; level < kLevels; ++level) {
+      const bool full = r >> level & 1;
+      for (int e = 0; e < kWidth; ++e) {
+        const Sum both = waiting[level][e] + sum[e];
+        waiting[level][e] = carry && !full ? sum[e] : waiting[level][e];
+        sum[e] = carry && full ? both : sum[e];
+      }
+      carry = carry && full;
+    }
   }
-  while (depth > 1) merge();
-  for (int e = 0; e < kWidth; ++e) sum[e] = partial[0][e];
+  bool any = ranks >> kLevels != 0;  // the whole tree is complete: `sum` has it
+#pragma unroll
+  for (int level = 0; level < kLevels; ++level) {
+    if ((ranks >> level & 1) == 0) continue;
+    for (int e = 0; e < kWidth; ++e) sum[e] = any ? waiting[level][e] + sum[e] : waiting[level][e];
+    any = true;
+  }
 }
 
 template <int kRanks>
 __device__ void sum_some(const Ranks& k, std::int64_t i, int n, bool vectors) {
-  float sum[kVector];
+  float sum[kVector] = {};
   if constexpr (kRanks > 0) {
     unrolled<kRanks>(k.from, i, n, vectors, sum);
   } else {
-    stacked<float, kVector>(
+    counted<float, kVector>(
         k.ranks, [&](int r, float* to) { device::load_some(k.from[r], i, n, vectors, to); }, sum);
   }
   for (int t = 0; t < k.results; ++t) device::store_some(k.to[t], i, n, vectors, sum);
 }
 
 template <int kRanks>
-__global__ void sum_ranks(Ranks k) {
+__global__ void __launch_bounds__(kThreads, 2) sum_ranks(Ranks k) {
   const std::int64_t groups = k.vectors ? k.elements / kVector : 0;
   for (std::int64_t g = device::grid_thread(); g < groups; g += device::grid_threads())
     sum_some<kRanks>(k, g * kVector, kVector, true);
@@ -94,10 +104,10 @@ __global__ void sum_ranks(Ranks k) {
     sum_some<kRanks>(k, i, 1, false);
 }
 
-__global__ void sum_double_ranks(DoubleRanks k) {
+__global__ void __launch_bounds__(kThreads, 2) sum_double_ranks(DoubleRanks k) {
   for (std::int64_t i = device::grid_thread(); i < k.elements; i += device::grid_threads()) {
-    double sum;
-    stacked<double, 1>(
+    double sum = 0;
+    counted<double, 1>(
         k.ranks, [&](int r, double* to) { to[0] = k.from[r][i]; }, &sum);
     for (int t = 0; t < k.results; ++t) k.to[t][i] = sum;
   }
@@ -112,6 +122,12 @@ Kernel kernel_of(std::size_t ranks) {
       return sum_ranks<3>;
     case 4:
       return sum_ranks<4>;
+    case 5:
+      return sum_ranks<5>;
+    case 6:
+      return sum_ranks<6>;
+    case 7:
+      return sum_ranks<7>;
     case 8:
       return sum_ranks<8>;
     default:

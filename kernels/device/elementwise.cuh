@@ -55,8 +55,10 @@ __device__ __forceinline__ void visit(const Op& op, const Operands<kReads, kWrit
   }
 }
 
+inline constexpr int kStridedThreads = 256;  // of a block
+
 template <class Op, int kReads, int kWrites>
-__global__ void elementwise(Op op, Operands<kReads, kWrites> o) {
+__global__ void __launch_bounds__(kStridedThreads) elementwise(Op op, Operands<kReads, kWrites> o) {
   const std::int64_t groups = o.vectors ? o.elements / kVector : 0;
   for (std::int64_t g = grid_thread(); g < groups; g += grid_threads())
     visit(op, o, g * kVector, kVector, true);

@@ -48,7 +48,9 @@ __device__ __forceinline__ void for_tile(std::int64_t row, std::int64_t rows, st
                                          std::int64_t columns, const float (&sum)[kMine][kMine],
                                          Visit visit) {
   const int x = threadIdx.x % 16 * kMine, y = threadIdx.x / 16 * kMine;
+#pragma unroll
   for (int r = 0; r < kMine; ++r)
+#pragma unroll  // or `sum` is indexed at run time
     for (int c = 0; c < kMine; ++c)
       if (row + y + r < rows && column + x + c < columns)
         visit(row + y + r, column + x + c, sum[r][c]);
