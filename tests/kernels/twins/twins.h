@@ -20,7 +20,8 @@ struct DeviceMemory {
   // cuBLASLt's and cuDNN's, or none: in the emulator, in a build without.
   static cuda::Products* library();
   static cuda::AttentionLibrary* attention();
-  static void run_otherwise(bool otherwise);  // the order of the emulator's threads; nothing on a GPU
+  static void run_otherwise(
+      bool otherwise);  // the order of the emulator's threads; nothing on a GPU
 };
 
 using Views = std::vector<TensorView>;
