@@ -59,7 +59,9 @@ class Planning(Folder):
     def test_what_matters_most_comes_first(self):
         order = [i.part for i in check.items()]
         self.assertEqual(order[0], "kernels")
-        self.assertLess(order.index("exact"), order.index("mfu"))
+        self.assertLess(order.index("exact"), order.index("memory"))
+        self.assertLess(order.index("memory"), order.index("rates"))
+        self.assertLess(order.index("rates"), order.index("mfu"))
         self.assertEqual(order[-1], "torch")
 
     def test_a_file_that_is_done_is_not_run_again_and_a_broken_one_is(self):
@@ -105,7 +107,7 @@ class Planning(Folder):
 
 class Running(Folder):
     def run_all(self, todo, budget=None):
-        machine = mock.Mock(out=self.out)
+        machine = mock.Mock(out=self.out, gpu_name=None)
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             return check.run_all(list(todo), machine, budget)
 
@@ -154,7 +156,8 @@ class Running(Folder):
                  for r, d in ((1, ""), (8, "op 3: planned a, ran b"))]
         done = mock.Mock(returncode=1, stderr="",
                          stdout="\n".join(json.dumps(line) for line in lines))
-        outcome, document = check.exact(mock.Mock(run=mock.Mock(return_value=done)))
+        outcome, document = check.exact(
+            mock.Mock(run=mock.Mock(return_value=done), left=lambda: 400))
         self.assertEqual(outcome, "disagrees")
         self.assertEqual((document["workloads"], document["differ"], document["ranks"]),
                          (2, 1, [1, 8]))
@@ -165,7 +168,7 @@ class Running(Folder):
                 (1, "[doctest] test cases:  9 |  8 passed | 1 failed | 0 skipped", "failed"),
                 (-11, "", "failed"), (0, "", "failed")):
             done = mock.Mock(returncode=status, stdout=text, stderr="")
-            machine = mock.Mock(run=mock.Mock(return_value=done))
+            machine = mock.Mock(run=mock.Mock(return_value=done), left=lambda: 400)
             self.assertEqual(check.doctest(machine, "gpu_test")[0], outcome)
 
 
@@ -182,6 +185,29 @@ class Surroundings(Folder):
     def test_libraries_that_are_missing_are_named(self):
         text = "\tlibcudart.so.13 => not found\n\tlibc.so.6 => /lib/libc.so.6 (0x1)\n"
         self.assertEqual(check.missing_libraries(text), ["libcudart.so.13"])
+        old = "./x: /lib/libc.so.6: version `GLIBC_2.36' not found (required by ./x)\n" \
+            "./x: /lib/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by ./x)\n"
+        self.assertEqual(check.missing_libraries(old), ["GLIBCXX_3.4.30", "GLIBC_2.36"])
+
+    def test_the_compilers_libraries_are_carried_for_older_machines_alone(self):
+        package = self.out / "package"
+        (package / "lib" / "compiler").mkdir(parents=True)
+        machine = check.Machine(self.out, self.out)
+        for first, second, raised in (
+                (["GLIBCXX_3.4.30"], [], None), (["GLIBC_2.36"], ["GLIBC_2.36"], "is older than"),
+                (["libcudart.so.13"], ["libcudart.so.13"], "install the CUDA toolkit")):
+            machine.environment["LD_LIBRARY_PATH"] = "first"
+            answers = iter([first, second] + [[]] * 20)
+            with mock.patch.object(check, "HERE", package), \
+                    mock.patch.object(machine, "program", lambda name: name), \
+                    mock.patch.object(machine, "lacking", lambda path: next(answers)), \
+                    mock.patch.object(machine, "run", lambda *a, **k: mock.Mock(returncode=0)):
+                if raised:
+                    self.assertRaisesRegex(check.Missing, raised, machine.look)
+                else:
+                    machine.look()
+            self.assertEqual(machine.environment["LD_LIBRARY_PATH"],
+                             f"first:{package / 'lib' / 'compiler'}")
 
     def test_a_package_leaves_the_c_library_and_nvidias_to_the_machine(self):
         for name in ("libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "libpthread.so.0"):
