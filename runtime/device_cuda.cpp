@@ -101,7 +101,8 @@ class ThreadState {
     if (options.libraries) products_ = cuda::cublaslt_products({options.autotune_cache});
     if (options.libraries && options.mode == cuda::Mode::fast) attention_ = attention();
     expect(cudaMalloc(&block_, kBlock), "memory of the GPU");
-    expect(cudaMemset(block_, 0, kBlock), "memory of the GPU");
+    // On the stream: the default one is not waited for, and the first kernels may note faults here.
+    expect(cudaMemsetAsync(block_, 0, kBlock, stream()), "memory of the GPU");
     launching_.emplace(cuda::Launch{.stream = stream(),
                                     .mode = options.mode,
                                     .tf32 = options.tf32,

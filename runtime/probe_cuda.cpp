@@ -51,10 +51,9 @@ const Nvml& nvml() {
     Nvml n;
     void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     if (library == nullptr) return n;
-    n.there = true;
+    // What a driver lacks (older ones some, newer ones what was withdrawn) is not read.
     const auto find = [&](auto& entry, const char* name) {
       entry = reinterpret_cast<std::remove_reference_t<decltype(entry)>>(dlsym(library, name));
-      n.there = n.there && entry != nullptr;
     };
     find(n.init, "nvmlInit_v2");
     find(n.by_bus, "nvmlDeviceGetHandleByPciBusId_v2");
@@ -65,7 +64,7 @@ const Nvml& nvml() {
     find(n.temperature, "nvmlDeviceGetTemperature");
     find(n.throttled, "nvmlDeviceGetCurrentClocksThrottleReasons");
     find(n.processes, "nvmlDeviceGetComputeRunningProcesses_v3");
-    n.there = n.there && n.init() == 0;
+    n.there = n.init != nullptr && n.by_bus != nullptr && n.init() == 0;
     return n;
   }();
   return found;
@@ -84,14 +83,15 @@ NvmlDevice nvml_device(int index) {
 template <class Function, class... Before>
 std::optional<double> asked(double unit, Function function, Before... before) {
   unsigned value = 0;
-  if (function(before..., &value) != 0) return std::nullopt;
+  if (function == nullptr || function(before..., &value) != 0) return std::nullopt;
   return value * unit;
 }
 
 void read_processes(NvmlDevice device, GpuReading& reading) {
   std::array<NvmlProcess, 64> processes{};
   unsigned count = processes.size();
-  if (nvml().processes(device, &count, processes.data()) != 0) return;
+  if (nvml().processes == nullptr || nvml().processes(device, &count, processes.data()) != 0)
+    return;
   int others = 0;
   const auto own = static_cast<unsigned>(getpid());
   for (unsigned i = 0; i < count; ++i) {
@@ -119,7 +119,8 @@ GpuFacts gpu_facts(int index) {
   facts.capability = 10 * properties.major + properties.minor;
   facts.multiprocessors = properties.multiProcessorCount;
   std::array<char, 96> version{};
-  if (nvml().there && nvml().driver_version(version.data(), version.size()) == 0)
+  if (nvml().there && nvml().driver_version != nullptr &&
+      nvml().driver_version(version.data(), version.size()) == 0)
     facts.driver = version.data();
   return facts;
 }
@@ -149,7 +150,8 @@ GpuReading read_gpu(int index) {
   reading.power_limit_watts = asked(1e-3, nvml().power_limit, device);
   reading.temperature_celsius = asked(1, nvml().temperature, device, kTemperature);
   unsigned long long reasons = 0;
-  if (nvml().throttled(device, &reasons) == 0) reading.throttle_reasons = reasons;
+  if (nvml().throttled != nullptr && nvml().throttled(device, &reasons) == 0)
+    reading.throttle_reasons = reasons;
   read_processes(device, reading);
   return reading;
 }
