@@ -96,9 +96,15 @@ class Job(unittest.TestCase):
         self.assertIn("rank 1 was given workload", done.stderr)
 
     def test_a_process_that_is_killed_takes_the_job_with_it(self):
-        done = self.mpirun("-np", "1", *self.one("--steps", "100000", "--quiet"), ":", "-np", "1",
-                           "timeout", "-s", "KILL", "5", *self.one("--steps", "100000"))
+        done = self.mpirun("-np", "1", *self.one("--steps", "100000", "--quiet", "--json", self.out),
+                           ":", "-np", "1", "timeout", "-s", "KILL", "8",
+                           *self.one("--steps", "100000"))
         self.assertNotEqual(done.returncode, 0)
+        document = self.document()
+        self.assertEqual((document["outcome"], document["error"]["kind"]),
+                         ("failed", "communicator"))
+        self.assertIn("another rank has died", document["error"]["message"])
+        self.assertGreater(len(document["steps"]), 0)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@
 #include "runtime/io/weight_source.h"
 #include "runtime/probe.h"
 #include "tools/cli/output.h"
+#include "tools/run/ended_from_outside.h"
 #include "tools/run/environment.h"
 #include "tools/run/on_gpu.h"
 #include "tools/run/recorder.h"
@@ -103,8 +104,8 @@ class Training {
       {
         const std::lock_guard lock(mutex_);
         steps_.push_back(measured(step, result));
+        if (tells) clocks_.read();
       }
-      if (tells) clocks_.read();
     }
     reports::MeasuredRank rank = recorder.rank(reserved());
     if (own) {
@@ -118,7 +119,8 @@ class Training {
                    trainer.worker().regime.compute, world.rank() == 0);
   }
 
-  std::mutex mutex_;  // guards steps_: a second thread writes them down where the job fails
+  std::mutex
+      mutex_;  // guards steps_ and clocks_: a second thread writes them down where the job fails
   std::vector<reports::MeasuredStep> steps_;  // of rank 0
   std::vector<reports::MeasuredRank> ranks_;  // there alone
   reports::Environment environment_;  // the GPU's part of it
@@ -335,6 +337,17 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
     written = true;
     record(failed(out, training, error));
   };
+  // Another rank that died without a word is seen by the launcher alone.
+  const runtime::comm::Launch launch = runtime::comm::detect_launch();
+  std::optional<EndedFromOutside> ended;
+  if (is_distributed(launch) && launch.rank == 0)
+    ended.emplace(
+        [&] {
+          before_the_end(Error(ErrorKind::communicator,
+                               "ended from outside (SIGTERM): another rank has died without a "
+                               "word, or the job was cancelled"));
+        },
+        3);
   try {
     run_ranks(job, options, training, before_the_end);
   } catch (const Error& error) {
