@@ -19,9 +19,9 @@ using models::Strategy;
 
 namespace {
 
-// Powers of two, so that sums keep the order: a runtime that nobody has run across GPUs yet, pure
-// 16-bit training, adapters in the place of the model.
-constexpr std::uint8_t kUntriedStack = 1, kOtherNumerics = 2, kAdapters = 4;
+// Powers of two, so that sums keep the order: pure 16-bit training, adapters in the place of the
+// model, and last of all a runtime that nobody has run on a GPU yet.
+constexpr std::uint8_t kOtherNumerics = 1, kAdapters = 2, kUntriedStack = 4;
 constexpr std::int64_t kLoraRank = 16;
 
 bool fixed(const Scope& scope, std::string_view axis) {

@@ -87,7 +87,8 @@ class Reasons {
   }
 
   // "… does not fit: at least …", or by how much it is slower.
-  bool say_rung(const Found& best, const std::string& name, const Scope& scope) {
+  bool say_rung(const Found& best, const std::string& name, const Scope& scope,
+                bool simpler = true) {
     const std::optional<Found> found = best_of(scope, control_);
     if (found) {
       const double ratio = best.pace.tokens_per_second / found->pace.tokens_per_second;
@@ -98,7 +99,7 @@ class Reasons {
         say(fmt::format("{} reaches {}.", name, size_text(*found)));
       else if (best.pace.known && ratio > 1)
         say(fmt::format("{} fits and is {} slower{}.", name, percent(1 - 1 / ratio),
-                        cause(best, *found, 1 - 1 / ratio)));
+                        cause(best, *found, 1 - 1 / ratio, simpler)));
       else
         say(name + " fits and is no better.");
       return true;
@@ -121,7 +122,7 @@ class Reasons {
   }
 
   // Which part of the step makes the difference.
-  std::string cause(const Found& best, const Found& other, double share) const {
+  std::string cause(const Found& best, const Found& other, double share, bool simpler) const {
     const std::optional<StepTime> x = space_.time(best.setting), y = space_.time(other.setting);
     if (!x || !y) return "";
     const double a = static_cast<double>(best.setting.tokens_per_step());
@@ -134,8 +135,18 @@ class Reasons {
     const auto most = std::ranges::max_element(parts);
     std::string text = fmt::format(", by {}", most->second);
     if (most == parts.begin()) text += longer(best, other, y->communication > x->communication);
-    if (share < kEstimateError) text += "; that is within the estimate's error";
+    if (share < kEstimateError) {
+      text += "; that is within the estimate's error";
+      if (simpler) text += ", and it is the simpler one";
+    }
     return text;
+  }
+
+  // FSDP's policy and DeepSpeed cast the modules once.
+  static bool autocasts(const Strategy& s) {
+    return s.stack == Stack::pytorch && s.data.zero < 2 &&
+           (s.precision == models::Precision::bf16_mixed ||
+            s.precision == models::Precision::fp16_mixed);
   }
 
   // What makes the other one's compute longer.
@@ -143,8 +154,7 @@ class Reasons {
     const Strategy &mine = best.setting.strategy, &s = other.setting.strategy;
     if (s.recompute != mine.recompute && s.recompute.kind != RecomputeKind::none)
       return fmt::format(" (it must recompute: {})", models::text_of(s.recompute));
-    if (s.stack == Stack::pytorch && mine.stack != Stack::pytorch && s.data.zero < 2 &&
-        s.precision == models::Precision::bf16_mixed)
+    if (autocasts(s) && !autocasts(mine))
       return " (autocast casts the weights and keeps the residual stream in fp32)";
     const std::int64_t batch = other.setting.batch.micro_batch;
     if (batch < best.setting.batch.micro_batch)
@@ -234,7 +244,7 @@ class Reasons {
       say_rung(best, "Sharding over all ranks", rung(best, "shard-group", "all"));
     else if (s.gpus > s.gpus_per_node)
       say_rung(best, fmt::format("Sharding inside nodes of {} (hybrid)", s.gpus_per_node),
-               rung(best, "shard-group", std::to_string(s.gpus_per_node)));
+               rung(best, "shard-group", std::to_string(s.gpus_per_node)), false);
   }
 
   void limit(const Found& found) {

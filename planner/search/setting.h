@@ -10,8 +10,8 @@ namespace plimsoll::planner::search {
 struct Setting {
   models::Strategy strategy;
   models::Batch batch;
-  // What it asks of the user beyond memory and time, summed over its axes (axes.cpp): an untried
-  // stack, other numerics, adapters in the place of the model. A plan that asks for less goes
+  // What it asks of the user beyond memory and time, summed over its axes (axes.cpp): other
+  // numerics, adapters in the place of the model, an untried stack. A plan that asks for less goes
   // before every plan that asks for more.
   std::uint8_t concession = 0;
   std::uint8_t parts = 0;  // index of the model's parts (Space::parts)

@@ -82,7 +82,12 @@ class Changes {
     std::optional<Found> found = best_of(changed, control_);
     if (!found) return false;
     std::string change = name(*found);
+    const models::Strategy& s = found->setting.strategy;
     if (found->setting.parts != 0) change += " with LoRA";
+    if (s.precision == models::Precision::bf16 && s.precision != scope_.base.strategy.precision)
+      change += " in pure bf16";
+    if (s.stack == models::Stack::plimsoll && !scope_.fixed.contains("stack"))
+      change += " on stack plimsoll";
     out_.push_back({std::move(change), "", std::move(*found)});
     return true;
   }
