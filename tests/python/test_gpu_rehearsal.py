@@ -133,6 +133,29 @@ class Rehearsal(Folder):
         status, said, _ = self.call("--all")
         self.assertEqual((status, said), (1, ""))
 
+    def test_pytorch_beside_it_needs_torch_alone_and_is_planned_eager(self):
+        package = self.out / "package"
+        (package / "oracle").mkdir(parents=True)
+        (package / "oracle" / "plain_torch.py").write_text(
+            "import json, pathlib, sys\n"
+            "plan = json.loads(pathlib.Path(sys.argv[2]).read_text())\n"
+            "full = plan['workload']['batch']['micro_batch'] > 4\n"
+            "pathlib.Path(sys.argv[4]).write_text(json.dumps({'words': sys.argv[5:], 'outcome':"
+            " 'out_of_memory' if full else 'completed', 'workload': plan['workload']}))\n")
+        (package / "torch.py").write_text("")
+        machine = check.Machine(self.build, self.out)
+        machine.gpu_name = "NVIDIA H200"
+        with mock.patch.object(check, "HERE", package), \
+                mock.patch.dict("os.environ", {"PYTHONPATH": str(package)}):
+            outcome, compiled = check.torch(machine, "gpt2", 4, 64, True)
+            self.assertEqual((outcome, compiled["measurement"]["words"]), ("passed", ["--compile"]))
+            self.assertEqual(compiled["measurement"]["workload"]["stack"]["name"], "pytorch")
+            outcome, eager = check.torch(machine, "gpt2", 8, 64, False)
+            self.assertEqual((outcome, eager["measurement"]["words"]), ("out_of_memory", []))
+        with mock.patch.object(check, "HERE", package), \
+                mock.patch.object(check.sys, "executable", "/bin/false"):
+            self.assertEqual(check.torch(machine, "gpt2", 4, 64, True)[0], "skipped")
+
     def test_what_a_budget_cut_short_is_run_again(self):
         slow = self.build / check.PROGRAMS["cuda_exact_test"]
         slow.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(30)\n")
