@@ -47,7 +47,7 @@ void Lifetimes::clear() {
   changes.clear();
   residents.clear();
   walks.clear();
-  cuts.clear();
+  parts.clear();
   groups.clear();
   change_count = 0;
 }
@@ -325,21 +325,26 @@ void LifetimeFinder::number_changes() {
   std::size_t at = 0;
   for (Lifetimes::Walk& walk : out_->walks) {
     const std::size_t first = at;
-    walk.cut_begin = static_cast<std::uint32_t>(out_->cuts.size());
-    for (; at < raw_.size() && raw_[at].segment == walk.segment; ++at)
-      if (at == first || raw_[at].op != raw_[at - 1].op) out_->cuts.push_back(raw_[at].op);
-    walk.cut_end = static_cast<std::uint32_t>(out_->cuts.size());
+    walk.part_begin = static_cast<std::uint32_t>(out_->parts.size());
+    std::uint32_t op = walk.op_begin;
+    for (; at < raw_.size() && raw_[at].segment == walk.segment; ++at) {
+      if (at > first && raw_[at].op == raw_[at - 1].op) continue;
+      out_->parts.push_back({op, raw_[at].op, 1, true});
+      op = raw_[at].op;
+      ++walk.cuts;
+    }
+    out_->parts.push_back({op, walk.op_end, 1, false});
+    walk.part_end = static_cast<std::uint32_t>(out_->parts.size());
     walk.change_begin = static_cast<std::uint32_t>(out_->change_count);
-    const std::size_t cuts = walk.cut_end - walk.cut_begin;
     std::size_t cut = 0;
     for (std::size_t i = first; i < at; ++i) {
       if (i > first && raw_[i].op != raw_[i - 1].op) ++cut;
       out_->changes.push_back(
           {static_cast<std::uint32_t>(walk.change_begin +
-                                      static_cast<std::size_t>(raw_[i].walked) * cuts + cut),
+                                      static_cast<std::size_t>(raw_[i].walked) * walk.cuts + cut),
            raw_[i].tensor, raw_[i].times, raw_[i].counts});
     }
-    out_->change_count += static_cast<std::size_t>(walk.walked) * cuts;
+    out_->change_count += static_cast<std::size_t>(walk.walked) * walk.cuts;
   }
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "models/step_program.h"
+#include "planner/alike.h"
 
 namespace plimsoll::planner {
 
@@ -37,15 +38,20 @@ struct Lifetimes {
     std::int64_t times;
     std::int32_t counts;  // -1, 0, 1
   };
+  // Ops one after another, in front of which no iteration differs from the others; `times` as many
+  // with the same sizes (fold).
+  struct Part {
+    std::uint32_t op_begin = 0, op_end = 0, times = 1;
+    bool cut_after = false;  // a cut: changes take place between this part and the next
+  };
   // One segment as it is swept: `walked` iterations, of which the one numbered `folded` stands for
-  // all that lie between the ends. Changes happen in front of an op (`cuts`, ascending; the last
-  // may be behind all ops), the same ones in each walked iteration: cut c of iteration w is change
-  // change_begin + w * (cut_end - cut_begin) + c - cut_begin.
+  // all that lie between the ends. Changes happen at `cuts` cuts, the same ones in each walked
+  // iteration: cut c of iteration w is change change_begin + w * cuts + c.
   struct Walk {
     std::uint32_t segment = 0;
     std::uint32_t op_begin = 0, op_end = 0;
-    std::uint32_t cut_begin = 0, cut_end = 0;
-    std::uint32_t change_begin = 0;
+    std::uint32_t part_begin = 0, part_end = 0;
+    std::uint32_t cuts = 0, change_begin = 0;
     std::int64_t walked = 1, folded = -1;
     models::GroupId group = models::kNoGroup;
   };
@@ -54,7 +60,7 @@ struct Lifetimes {
   std::vector<Change> changes;
   std::vector<std::int32_t> residents;  // tensors that stay
   std::vector<Walk> walks;
-  std::vector<std::uint32_t> cuts;  // ops
+  std::vector<Part> parts;
   std::size_t change_count = 0;
   struct Group {
     std::int64_t count = 0;
@@ -65,6 +71,9 @@ struct Lifetimes {
   void clear();  // keeps the memory
   bool stands_for(const std::vector<models::Group>& groups) const;
 };
+
+// Adds up equal blocks once (lifetimes_fold.cpp), for programs whose sizes are so alike.
+void fold(const Alike& alike, Lifetimes& lifetimes);
 
 // Reuses its memory from one program to the next.
 class LifetimeFinder {

@@ -80,40 +80,65 @@ struct PeakFinder::Sweep {
   Number died(std::uint32_t op) const { return sums.born_died[2 * std::size_t{op} + 1]; }
   Number scratch(std::uint32_t op) const { return number(program.ops[op].scratch); }
 
+  static Number larger(Number a, Number b) { return a < b ? b : a; }
+
+  struct Rise {
+    Number highest = kLowest, net = Number(0);
+    std::uint32_t op = 0;  // the first that reaches it
+  };
+  // One block of a part.
+  Rise rise_of(const Lifetimes::Part& part) const {
+    Rise rise;
+    for (std::uint32_t op = part.op_begin; op < part.op_end; ++op) {
+      rise.net += born(op);
+      const Number high = rise.net + scratch(op);
+      if (high > rise.highest) {
+        rise.highest = high;
+        rise.op = op;
+      }
+      rise.net -= died(op);
+    }
+    return rise;
+  }
+
   // Between the cuts of a walk: the highest place, and what is there more at the end.
   void add_up_parts(const Lifetimes::Walk& walk) {
     sums.highest.clear();
     sums.net.clear();
-    std::uint32_t op = walk.op_begin;
-    for (std::uint32_t cut = walk.cut_begin; cut <= walk.cut_end; ++cut) {
-      const std::uint32_t end = cut < walk.cut_end ? lifetimes.cuts[cut] : walk.op_end;
-      Number live(0), highest = kLowest;
-      for (; op < end; ++op) {
-        live += born(op);
-        highest = std::max(highest, live + scratch(op));
-        live -= died(op);
+    sums.first.clear();
+    Number live(0), highest = kLowest;
+    std::uint32_t first = walk.part_begin;
+    for (std::uint32_t p = walk.part_begin; p < walk.part_end; ++p) {
+      const Lifetimes::Part& part = lifetimes.parts[p];
+      if (part.op_begin < part.op_end) {
+        Rise rise = rise_of(part);
+        const Number before_last = rise.net * (part.times - 1);
+        highest = larger(highest, live + rise.highest + larger(Number(0), before_last));
+        live += before_last + rise.net;
       }
+      if (!part.cut_after && p + 1 < walk.part_end) continue;
       sums.highest.push_back(highest);
       sums.net.push_back(live);
+      sums.first.push_back(first);
+      live = Number(0);
+      highest = kLowest;
+      first = p + 1;
     }
   }
 
-  // The first op of a part that reaches its highest place.
-  std::uint32_t highest_op(const Lifetimes::Walk& walk, std::size_t part) const {
-    std::uint32_t op = part == 0 ? walk.op_begin : lifetimes.cuts[walk.cut_begin + part - 1];
-    const std::uint32_t cut = walk.cut_begin + static_cast<std::uint32_t>(part);
-    const std::uint32_t end = cut < walk.cut_end ? lifetimes.cuts[cut] : walk.op_end;
-    Number live(0), highest = kLowest;
-    std::uint32_t at = op;
-    for (; op < end; ++op) {
-      live += born(op);
-      if (live + scratch(op) > highest) {
-        highest = live + scratch(op);
-        at = op;
-      }
-      live -= died(op);
+  // The first op between two cuts that reaches their highest place.
+  std::uint32_t highest_op(std::size_t between) const {
+    Number live(0);
+    for (std::uint32_t p = sums.first[between];; ++p) {
+      const Lifetimes::Part& part = lifetimes.parts[p];
+      if (part.op_begin == part.op_end) continue;
+      const Rise rise = rise_of(part);
+      const Number before_last = rise.net * (part.times - 1);
+      const bool in_last = before_last > Number(0);
+      if (live + rise.highest + larger(Number(0), before_last) == sums.highest[between])
+        return rise.op + (in_last ? (part.times - 1) * (part.op_end - part.op_begin) : 0);
+      live += before_last + rise.net;
     }
-    return at;
   }
 
   void run(Peak& peak) {
@@ -123,7 +148,7 @@ struct PeakFinder::Sweep {
     for (const Lifetimes::Walk& walk : lifetimes.walks) {
       const std::int64_t iterations = program.repeats(program.segments[walk.segment]);
       add_up_parts(walk);
-      const std::size_t parts = sums.net.size();
+      const std::size_t parts = sums.net.size();  // one more than cuts
       const Number* change = sums.changes.data() + walk.change_begin;
       for (std::int64_t w = 0; w < walk.walked; ++w) {
         const Number before = live;
@@ -147,7 +172,7 @@ struct PeakFinder::Sweep {
         live += growth;
         if (highest > most) {
           most = highest;
-          peak.at = {walk.segment, t, highest_op(walk, highest_part)};
+          peak.at = {walk.segment, t, highest_op(highest_part)};
         }
       }
     }
@@ -158,7 +183,7 @@ struct PeakFinder::Sweep {
 };
 
 // The two with this likeness, then a new one in the place of either.
-const PeakFinder::Layout& PeakFinder::layout_of(const StepProgram& program, std::size_t likeness) {
+PeakFinder::Layout& PeakFinder::layout_of(const StepProgram& program, std::size_t likeness) {
   const std::size_t first = 2 * (likeness % (kLayouts / 2));
   if (layouts_.size() < first + 2) layouts_.resize(first + 2);
   for (std::size_t at = first; at < first + 2; ++at)
@@ -166,49 +191,70 @@ const PeakFinder::Layout& PeakFinder::layout_of(const StepProgram& program, std:
   second_ = !second_ && !layouts_[first].operands.empty();
   Layout& layout = layouts_[first + (second_ ? 1 : 0)];
   layout.copy_structure(program);
+  layout.is_folded = false;
   lifetime_finder_.find(program, layout.lifetimes);
   return layout;
 }
 
 Peak PeakFinder::find(const StepProgram& program, std::size_t likeness) {
   last_likeness_ = likeness;
+  last_alike_ = nullptr;
   last_ = &layout_of(program, likeness);
-  return find_resized(program);
+  return sweep(program, last_->lifetimes);
+}
+
+Peak PeakFinder::find_resized(const StepProgram& program, const Alike& alike) {
+  if (!last_->lifetimes.stands_for(program.groups)) return find(program, last_likeness_);
+  if (alike.ops.empty()) return sweep(program, last_->lifetimes);
+  if (last_alike_ == nullptr && !(last_->is_folded && last_->alike == alike)) {
+    last_->folded = last_->lifetimes;
+    fold(alike, last_->folded);
+    last_->alike = alike;
+    last_->is_folded = true;
+  }
+  last_alike_ = &last_->alike;
+  return sweep(program, last_->folded);
 }
 
 namespace {
 
-// A bound of every sum of a sweep: all instances at once, and the largest scratch, each as large as
-// the largest of all. 0: beyond what 64 bits hold.
-std::int64_t bound_of(const StepProgram& program, std::int64_t most) {
+// Whether no sum of a sweep can overflow: all instances at once and the largest scratch, each as
+// large as `most`.
+bool is_safe(const StepProgram& program, std::int64_t most) {
   std::int64_t longest = 1, instances = 0, bound = 0;
   for (const models::Group& group : program.groups) longest = std::max(longest, group.count);
   const auto tensors = static_cast<std::int64_t>(program.tensors.size() + 1);
-  if (__builtin_mul_overflow(tensors, 4 * longest, &instances)) return 0;
-  return __builtin_mul_overflow(most, instances, &bound) ? 0 : bound;
+  return !__builtin_mul_overflow(tensors, 4 * longest, &instances) &&
+         !__builtin_mul_overflow(most, instances, &bound);
 }
 
 }  // namespace
 
-Peak PeakFinder::find_resized(const StepProgram& program) {
-  if (!last_->lifetimes.stands_for(program.groups)) return find(program, last_likeness_);
-  const Lifetimes& lifetimes = last_->lifetimes;
+Peak PeakFinder::sweep(const StepProgram& program, const Lifetimes& lifetimes) {
+  const auto size = [&](std::int32_t tensor) {
+    return program.tensors[static_cast<std::size_t>(tensor)].bytes;
+  };
   Peak peak;
+  Bytes most;
   for (const std::int32_t resident : lifetimes.residents) {
     const TensorDecl& tensor = program.tensors[static_cast<std::size_t>(resident)];
     const std::int64_t copies = tensor.group == models::kNoGroup
                                     ? 1
                                     : program.groups[static_cast<std::size_t>(tensor.group)].count;
+    most = std::max(most, tensor.bytes);
     peak.resident += tensor.bytes * copies;
     if (tensor.category == models::Category::parameters ||
         tensor.category == models::Category::optimizer)
       peak.states += tensor.bytes * copies;
   }
-  std::int64_t most = 0;
-  for (const models::Op& op : program.ops) most = std::max(most, op.scratch.value());
-  peak.scratch = Bytes(most);
-  for (const TensorDecl& tensor : program.tensors) most = std::max(most, tensor.bytes.value());
-  if (bound_of(program, most) >= most)
+  for (const Lifetimes::Part& part : lifetimes.parts)
+    for (std::uint32_t op = part.op_begin; op < part.op_end; ++op)
+      peak.scratch = std::max(peak.scratch, program.ops[op].scratch);
+  most = std::max(most, peak.scratch);
+  for (const Lifetimes::Event& event : lifetimes.events) most = std::max(most, size(event.tensor));
+  for (const Lifetimes::Change& change : lifetimes.changes)
+    most = std::max(most, size(change.tensor));
+  if (is_safe(program, most.value()))
     Sweep<std::int64_t>{program, lifetimes, sums_}.run(peak);
   else
     Sweep<Bytes>{program, lifetimes, checked_sums_}.run(peak);

@@ -37,7 +37,8 @@ class PeakFinder {
 
   // The same for the program that was given last, whose sizes (and counts of groups) alone may have
   // changed since.
-  Peak find_resized(const models::StepProgram& program);
+  // `alike`: what has equal sizes in it.
+  Peak find_resized(const models::StepProgram& program, const Alike& alike);
 
  private:
   static constexpr std::size_t kLayouts = 512;  // some 20 KB each, in pairs
@@ -54,6 +55,9 @@ class PeakFinder {
     std::vector<Shape> tensors;
     std::vector<models::Segment> segments;
     Lifetimes lifetimes;
+    Alike alike;  // of the folded ones
+    Lifetimes folded;
+    bool is_folded = false;
     bool matches(const models::StepProgram& program) const;
     void copy_structure(const models::StepProgram& program);
   };
@@ -63,14 +67,18 @@ class PeakFinder {
     std::vector<Number> born_died;  // in turns, for each op
     std::vector<Number> changes;
     std::vector<Number> highest, net;  // between two cuts, relative to the first of them
+    std::vector<std::uint32_t> first;  // part there
   };
   template <class Number>
   struct Sweep;
 
-  const Layout& layout_of(const models::StepProgram& program, std::size_t likeness);
+  Layout& layout_of(const models::StepProgram& program, std::size_t likeness);
 
   std::vector<Layout> layouts_;
-  const Layout* last_ = nullptr;
+  Peak sweep(const models::StepProgram& program, const Lifetimes& lifetimes);
+
+  Layout* last_ = nullptr;  // in `layouts_`
+  const Alike* last_alike_ = nullptr;  // what it was folded for
   std::size_t last_likeness_ = 0;
   bool second_ = false;  // of a pair: which one goes next
   LifetimeFinder lifetime_finder_;

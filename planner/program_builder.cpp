@@ -1,6 +1,7 @@
 #include "planner/program_builder.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace plimsoll::planner {
 
@@ -64,7 +65,10 @@ OpBuilder ProgramBuilder::op(const char* name, models::Phase phase) {
 // Sizes alone -------------------------------------------------------------------------------------
 
 void ProgramBuilder::resize_from(const Place& place) {
-  if (!resizes_) same_ = true;
+  if (!resizes_) {
+    alike_.tensors.resize(program_.tensors.size());
+    std::iota(alike_.tensors.begin(), alike_.tensors.end(), TensorId{0});
+  }
   resizes_ = true;
   next_ = place;
 }
@@ -89,12 +93,29 @@ std::size_t ProgramBuilder::resized_op(const char* name) {
   return at;
 }
 
+void ProgramBuilder::note_alike(const Place& begin, const Place& end) {
+  for (std::size_t from = begin.tensor, to = end.tensor; from < end.tensor; ++from, ++to)
+    alike_.tensors[to] = alike_.tensors[from];
+  const auto first = static_cast<std::uint32_t>(begin.op);
+  const auto length = static_cast<std::uint32_t>(end.op - begin.op);
+  if (length == 0) return;
+  if (!alike_.ops.empty()) {
+    Alike::Blocks& last = alike_.ops.back();
+    if (last.length == length && last.begin + last.length * (last.count - 1) == first) {
+      ++last.count;
+      return;
+    }
+  }
+  alike_.ops.push_back({first, length, 2});
+}
+
 ProgramBuilder::Place ProgramBuilder::repeat_since(const Place& begin) {
   const Place end = next_;
   next_.tensor += end.tensor - begin.tensor;
   next_.op += end.op - begin.op;
   same_ = same_ && next_.tensor <= program_.tensors.size() && next_.op <= program_.ops.size();
   if (!same_) return end;
+  if (!knows_alike_) note_alike(begin, end);
   for (std::size_t from = begin.tensor, to = end.tensor; from < end.tensor; ++from, ++to) {
     same_ = same_ && program_.tensors[to].name == program_.tensors[from].name;
     program_.tensors[to].bytes = program_.tensors[from].bytes;

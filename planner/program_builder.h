@@ -6,6 +6,7 @@
 #pragma once
 
 #include "models/step_program.h"
+#include "planner/alike.h"
 
 namespace plimsoll::planner {
 
@@ -67,10 +68,16 @@ class ProgramBuilder {
   bool resizes() const { return resizes_; }
   // Whether the calls since then have met the tensors, ops and segments that stand there, up to
   // this place. Where not, the program is of no use any more.
-  bool resized_to(const Place& place) const { return same_ && next_ == place; }
+  bool resized_to(const Place& place) {
+    knows_alike_ = true;
+    return same_ && next_ == place;
+  }
   // While resizing: what was written since `begin` comes once more with the same sizes. Where it
   // begins.
   Place repeat_since(const Place& begin);
+  // What has come so, by the first pass. `apart`: a tensor that has a size of its own after all.
+  const Alike& alike() const { return alike_; }
+  void apart(models::TensorId tensor) { alike_.tensors[static_cast<std::size_t>(tensor)] = tensor; }
 
   models::GroupId group(const char* prefix, std::int64_t first, std::int64_t count,
                         std::int64_t stride = 1);
@@ -99,6 +106,7 @@ class ProgramBuilder {
 
  private:
   std::size_t resized_op(const char* name);
+  void note_alike(const Place& begin, const Place& end);
   models::TensorId resized_tensor(models::GroupId group, const char* name, Bytes allocated);
   models::StepProgram& program_;
   std::int64_t granularity_;
@@ -106,6 +114,8 @@ class ProgramBuilder {
   std::uint16_t layer_ = 0;
   bool resizes_ = false, same_ = true;
   Place next_;
+  Alike alike_;
+  bool knows_alike_ = false;
 };
 
 }  // namespace plimsoll::planner

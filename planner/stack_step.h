@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/step_program.h"
+#include "planner/alike.h"
 #include "planner/model_parts.h"
 #include "planner/plan.h"
 #include "planner/start.h"
@@ -23,6 +24,8 @@ class StepSizer {
   virtual ~StepSizer() = default;
   // False: that batch has another structure, and must be written anew.
   virtual bool resize(const models::Batch& batch) = 0;
+  // What has equal sizes in the program; known when sizes have been written once.
+  virtual const Alike& alike() const = 0;
 
  protected:
   // Nothing in the structure of a step depends on more of a batch than this.

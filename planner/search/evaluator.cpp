@@ -115,7 +115,7 @@ std::optional<Need> Evaluator::need(const Setting& setting, const models::Batch&
   Peak peak;
   try {
     if (resize(setting, batch)) {
-      peak = finder_.find_resized(step_.program);
+      peak = finder_.find_resized(step_.program, step_.sizer->alike());
     } else {
       step_.sizer.reset();
       question_.strategy = setting.strategy;

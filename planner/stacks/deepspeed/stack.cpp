@@ -108,6 +108,7 @@ class SplitStep : public StepSizer {
     writer_->write();
   }
   bool resize(const models::Batch& batch) override { return writer_->resize(batch); }
+  const Alike& alike() const override { return writer_->alike(); }
 
  private:
   std::optional<ModelParts> own_;

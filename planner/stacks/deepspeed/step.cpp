@@ -281,6 +281,7 @@ void StepWriter::size_copies() {
     hook.content = std::max(hook.content, p.content - less);
     Bytes& copy = program_.tensors[static_cast<std::size_t>(hook.copy)].bytes;
     copy = gradients(hook.content);
+    if (b_.resizes()) b_.apart(hook.copy);
     // The partition's part in fp32, one parameter at a time.
     if (fp32) copy += bytes(std::min(hook.content, share_.largest), DType::fp32);
   }

@@ -32,6 +32,7 @@ class StepWriter : public StepSizer {
   void write();
   // Sizes of another batch in the program that stands (StepSizer).
   bool resize(const models::Batch& batch) override;
+  const Alike& alike() const override { return b_.alike(); }
 
   // Model states of this rank at the end of backward.
   const reports::States& states() const { return states_; }

@@ -21,6 +21,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   void write();
   // Sizes of another batch in the program that stands (StepSizer).
   bool resize(const models::Batch& batch) override;
+  const Alike& alike() const override { return b_.alike(); }
 
   DataParallelism parallelism() const { return parallelism_; }
   const Regime& regime() const { return regime_; }
@@ -92,8 +93,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   TensorId dropout_embedding(std::int64_t values, DType dtype);
   // FSDP2 (fsdp2.cpp).
   bool fsdp() const { return parallelism_ == DataParallelism::fsdp2; }
-  TensorId before_layers(TensorId Unit::*tensor) const;
-  TensorId after_layers(TensorId Unit::*tensor) const;
+  TensorId before_layers(TensorId Unit::*tensor) const, after_layers(TensorId Unit::*tensor) const;
   void prefetch_last_layer();
   void convert_gradients(Unit& unit);
   void deferred_post_backward();
