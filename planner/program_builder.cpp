@@ -1,7 +1,6 @@
 #include "planner/program_builder.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace plimsoll::planner {
 
@@ -65,10 +64,7 @@ OpBuilder ProgramBuilder::op(const char* name, models::Phase phase) {
 // Sizes alone -------------------------------------------------------------------------------------
 
 void ProgramBuilder::resize_from(const Place& place) {
-  if (!resizes_) {
-    alike_.tensors.resize(program_.tensors.size());
-    std::iota(alike_.tensors.begin(), alike_.tensors.end(), TensorId{0});
-  }
+  if (!resizes_) know_tensors(program_.tensors.size());
   resizes_ = true;
   next_ = place;
 }
@@ -93,7 +89,13 @@ std::size_t ProgramBuilder::resized_op(const char* name) {
   return at;
 }
 
+void ProgramBuilder::know_tensors(std::size_t count) {
+  while (alike_.tensors.size() < count)
+    alike_.tensors.push_back(static_cast<TensorId>(alike_.tensors.size()));
+}
+
 void ProgramBuilder::note_alike(const Place& begin, const Place& end) {
+  know_tensors(2 * end.tensor - begin.tensor);
   for (std::size_t from = begin.tensor, to = end.tensor; from < end.tensor; ++from, ++to)
     alike_.tensors[to] = alike_.tensors[from];
   const auto first = static_cast<std::uint32_t>(begin.op);

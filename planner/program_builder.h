@@ -75,6 +75,8 @@ class ProgramBuilder {
   // While resizing: what was written since `begin` comes once more with the same sizes. Where it
   // begins.
   Place repeat_since(const Place& begin);
+  // What was written from `begin` to `end` has the sizes of what comes behind it.
+  void note_alike(const Place& begin, const Place& end);
   // What has come so, by the first pass. `apart`: a tensor that has a size of its own after all.
   const Alike& alike() const { return alike_; }
   void apart(models::TensorId tensor) { alike_.tensors[static_cast<std::size_t>(tensor)] = tensor; }
@@ -106,7 +108,7 @@ class ProgramBuilder {
 
  private:
   std::size_t resized_op(const char* name);
-  void note_alike(const Place& begin, const Place& end);
+  void know_tensors(std::size_t count);
   models::TensorId resized_tensor(models::GroupId group, const char* name, Bytes allocated);
   models::StepProgram& program_;
   std::int64_t granularity_;

@@ -73,7 +73,10 @@ void StepWriter::add_runs() {
       run.group = b_.group("layers", first, count, stride);
       run.units.resize(static_cast<std::size_t>(stride));
       size_unit(run.units[0], layers.layer.parameters, run.group, decisions::kLayerUnit);
-      std::fill(run.units.begin() + 1, run.units.end(), run.units[0]);
+      for (std::size_t j = 1; j < run.units.size(); ++j) {
+        run.units[j] = run.units[0];
+        run.units[j].in_checkpoint = j;
+      }
       run.saved.resize(run.stride());
       run.inner.resize(run.stride() - 1);
       run.again.resize(run.stride() - 1);
@@ -131,7 +134,14 @@ void StepWriter::begin_unit(Unit& unit, bool last_of_checkpoint) {
 
 void StepWriter::declare_states() {
   states_ = {};
-  each_unit([&](Unit& unit, std::int64_t copies) { declare_unit(unit, copies); });
+  ProgramBuilder::Place before;
+  each_unit([&](Unit& unit, std::int64_t copies) {
+    const ProgramBuilder::Place begin = b_.place();
+    declare_unit(unit, copies);
+    // The layers of a checkpoint: a run's units are equal.
+    if (unit.in_checkpoint > 0) b_.note_alike(before, begin);
+    before = begin;
+  });
   fixed_ = b_.place();
   declare_fixed();
 }

@@ -319,15 +319,19 @@ void StepWriter::layers_backward(std::size_t r) {
     prefetch(unit_tensor(&Unit::gather_backward, r, 0, -1),
              unit_tensor(&Unit::cast_backward, r, 0, -1));
   checkpoint_ = &run;
-  run.recomputed.assign(run.stride(), kNoTensor);
+  run.recomputed.resize(run.stride(), kNoTensor);
   const Bytes stream =
       storage(Count(checked_multiply(tokens_.total(), d_.hidden)), regime_.residual);
+  ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = 0; recomputes() && j + 1 < run.stride(); ++j) {
+    if (b_.resizes() && j > 0) {
+      layer = b_.repeat_since(layer);
+      continue;
+    }
     b_.at_layer(static_cast<std::uint16_t>(j));
     run.recomputed[j] = b_.tensor("out.recomputed", stream, Category::activations);
   }
   layer_.set(Phase::backward, true);
-  ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = run.stride(); j-- > 0;) {
     if (b_.resizes() && j + 2 < run.stride()) {
       layer = b_.repeat_since(layer);
