@@ -1,7 +1,6 @@
 #include "planner/reserved.h"
 
 #include <algorithm>
-#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -18,7 +17,8 @@ using models::TensorDecl;
 
 namespace {
 
-// Lifetimes by the step of their birth, or of their death: one row after another.
+// Lifetimes by the step of their birth, or of their death, or by their tensor: one row after
+// another.
 class Schedule {
  public:
   Schedule(std::size_t steps, std::size_t lifetimes) : begin_(steps + 1) {
@@ -86,19 +86,28 @@ class Replay {
   // What is allocated at one moment is so in the order of the model's parameters: all tensors of
   // one layer before those of the next. Neighbouring declarations of one group make a block.
   void number_in_model_order() {
-    std::vector<std::int32_t> block(program_.tensors.size());
-    for (std::size_t i = 1; i < block.size(); ++i)
-      block[i] =
-          block[i - 1] + (program_.tensors[i].group != program_.tensors[i - 1].group ? 1 : 0);
-    order_.resize(timeline_.lifetimes.size());
-    std::iota(order_.begin(), order_.end(), std::size_t{0});
-    std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
-      const Lifetime &x = timeline_.lifetimes[a], &y = timeline_.lifetimes[b];
-      const auto key = [&](const Lifetime& life) {
-        return std::pair(block[static_cast<std::size_t>(life.tensor)], life.instance);
-      };
-      return key(x) < key(y);
-    });
+    const std::vector<TensorDecl>& tensors = program_.tensors;
+    // Lifetimes are numbered tensor by tensor, and each one's instances upwards; where equal
+    // micro-batches are written out, several times over.
+    Schedule starts(tensors.size(), tensors.size());
+    const auto each_start = [&](auto what) {
+      for (std::size_t i = 0; i < timeline_.lifetimes.size(); ++i)
+        if (timeline_.lifetimes[i].instance == 0) what(timeline_.lifetimes[i].tensor, i);
+    };
+    each_start([&](models::TensorId tensor, std::size_t) { starts.expect(tensor); });
+    starts.all_expected();
+    each_start([&](models::TensorId tensor, std::size_t i) { starts.add(tensor, i); });
+    order_.reserve(timeline_.lifetimes.size());
+    for (std::size_t first = 0, next = 0; first < tensors.size(); first = next) {
+      const models::GroupId group = tensors[first].group;
+      for (next = first + 1; next < tensors.size() && tensors[next].group == group;) ++next;
+      const std::int64_t n =
+          group == models::kNoGroup ? 1 : program_.groups[static_cast<std::size_t>(group)].count;
+      for (std::int64_t l = 0; l < n; ++l)
+        for (std::size_t i = first; i < next; ++i)
+          for (const std::int32_t start : starts.at(i))
+            order_.push_back(static_cast<std::size_t>(start + l));
+    }
   }
 
   bool take(std::size_t lifetime) {
