@@ -8,6 +8,7 @@
 #include "models/base/dtype.h"
 #include "models/base/quantity.h"
 #include "models/deepspeed_options.h"
+#include "models/stack_versions.h"
 
 namespace plimsoll::models {
 
@@ -71,6 +72,7 @@ struct Strategy {
   Device device = Device::cuda;
   bool compile = false;
   Kernels kernels = Kernels::eager;
+  Release transformers = kTransformers;  // whose model code runs; stacks pytorch and deepspeed
   std::int64_t gpus = 1;  // world size
   std::int64_t gpus_per_node = 8;
   DataParallel data;

@@ -1,12 +1,41 @@
-// The releases whose source the stacks were read from; plans name them, other ones are refused.
+// The releases whose source the stacks were read from; plans name them.
 #pragma once
 
+#include <compare>
+#include <optional>
+#include <string>
 #include <string_view>
 
 namespace plimsoll::models {
 
 inline constexpr std::string_view kTorchVersion = "2.11.0";
 inline constexpr std::string_view kDeepSpeedVersion = "0.19.8";
-inline constexpr std::string_view kTransformersVersion = "5.17.0";
+
+// "4.48.1"; "4.48" is its first release, 4.48.0.
+struct Release {
+  int major = 0, minor = 0, patch = 0;
+  auto operator<=>(const Release&) const = default;
+};
+std::optional<Release> release_from(std::string_view text);
+std::string text_of(const Release& release);
+
+// Transformers: the newest modelled, and the oldest whose steps were compared with the plan
+// (tests/golden/dry_runs*.json). What changed between them, by the first release that has it:
+// - 4.46: the caller keeps the low logits beside those that the loss upcasts; before, the model
+//   upcast them itself under the same name;
+// - 4.48: queries, keys and values are made contiguous for SDPA; 4.56 leaves that out again;
+// - 4.49: ForCausalLMLoss pads the labels; before, it shifts the logits, by a copy;
+// - 4.54: SDPA itself takes grouped queries; before, keys and values are repeated for it;
+// - 5.2: GPT-2's layers keep no causal masks of their own.
+// GPT-2's and Qwen3's code is the planned one from 4.51 on. Qwen2's from 4.56: releases from 4.49
+// on give it a mask although no window is reached.
+inline constexpr Release kTransformers{5, 17, 0};
+inline constexpr Release kOldestTransformers{4, 45, 0};
+inline constexpr Release kLossUpcasts{4, 46, 0};
+inline constexpr Release kContiguousForSdpa{4, 48, 0}, kStridedForSdpa{4, 56, 0};
+inline constexpr Release kLossPadsLabels{4, 49, 0};
+inline constexpr Release kSdpaTakesGroups{4, 54, 0};
+inline constexpr Release kGpt2WithoutMasks{5, 2, 0};
+inline constexpr Release kOldestGpt2{4, 51, 0}, kOldestQwen3{4, 51, 0}, kOldestQwen2{4, 56, 0};
 
 }  // namespace plimsoll::models

@@ -26,6 +26,14 @@ std::optional<DType> dtype(const Config& from, const char* key) {
   return chosen;
 }
 
+Release transformers(const Config& from) {
+  const auto release = release_from(from.text("transformers_version", ""));
+  if (!release || *release < kOldestTransformers || *release > kTransformers)
+    from.refuse("transformers_version",
+                "a release from " + text_of(kOldestTransformers) + " to " + text_of(kTransformers));
+  return *release;
+}
+
 // "none", "full", "every:4".
 Recompute recompute(const Config& from) {
   const std::string text = from.text("recompute", "none");
@@ -104,6 +112,7 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
   if (stack.has("kernels")) s.kernels = choice<Kernels>(stack, "kernels");
   if (stack.has("optimizer_impl"))
     s.optimizer_impl = choice<OptimizerImpl>(stack, "optimizer_impl");
+  if (stack.has("transformers_version")) s.transformers = transformers(stack);
   s.gpus = strategy.count("world_size", 1);
   s.precision = choice<Precision>(strategy, "precision");
   s.param_dtype = dtype(strategy, "param_dtype");

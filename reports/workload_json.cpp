@@ -80,7 +80,7 @@ void write_deepspeed(JsonWriter& json, const Strategy& s) {
   json.member("name", name_of(s.stack));
   json.member("optimizer_impl", name_of(s.optimizer_impl.value_or(models::OptimizerImpl::fused)));
   json.member("torch_version", models::kTorchVersion);
-  json.member("transformers_version", models::kTransformersVersion);
+  json.member("transformers_version", models::text_of(s.transformers));
   json.member("version", models::kDeepSpeedVersion);
   json.end_object();
 }
@@ -107,7 +107,7 @@ void write_stack(JsonWriter& json, const Strategy& s) {
   json.member("name", name_of(s.stack));
   json.member("optimizer_impl", name_of(s.optimizer_impl.value_or(models::OptimizerImpl::foreach)));
   json.member("sdpa_backend", "auto");
-  json.member("transformers_version", models::kTransformersVersion);
+  json.member("transformers_version", models::text_of(s.transformers));
   json.member("use_cache", false);
   json.member("version", models::kTorchVersion);
   json.end_object();

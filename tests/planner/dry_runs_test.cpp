@@ -54,14 +54,12 @@ double error(Bytes planned, const json& measured) {
 
 // Runs that are not within the limits yet, with the reason; one that has come within them fails the
 // test, so that the list only shrinks.
-const std::map<std::string, std::string> kKnown{
-    {"gpt2-bf16", "reserved"},
-};
+using Known = std::map<std::string, std::string>;
 
-}  // namespace
-
-TEST_CASE("planned peaks of full-size models are within 0.1 % of torch's, reserved within 6 %") {
-  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/dry_runs.json"));
+// Every run of a file: peak within 0.1 %, resident within 0.2 %, reserved within 6 %. Returns the
+// largest share of reserved bytes that was not planned.
+double check_runs(const std::string& file, const Known& known, std::size_t least) {
+  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/" + file));
   double worst_peak = 0, worst_reserved = 0, most_more = 0;
   std::size_t runs = 0;
   for (const json& run : document["runs"]) {
@@ -78,7 +76,7 @@ TEST_CASE("planned peaks of full-size models are within 0.1 % of torch's, reserv
       CHECK(refused.kind() == ErrorKind::unsupported);
     }
     const bool within = peak <= 0.001 && resident <= 0.002 && reserved <= 0.06;
-    CHECK_MESSAGE(within != kKnown.contains(name), "peak ", 100 * peak, " %, resident ",
+    CHECK_MESSAGE(within != known.contains(name), "peak ", 100 * peak, " %, resident ",
                   100 * resident, " %, reserved ", 100 * reserved, " %");
     ++runs;
     if (!within) continue;
@@ -86,13 +84,40 @@ TEST_CASE("planned peaks of full-size models are within 0.1 % of torch's, reserv
     worst_reserved = std::max(worst_reserved, reserved);
     most_more = std::max(most_more, more);
   }
+  const std::size_t good = runs - known.size();
+  MESSAGE(good << " of " << runs << " full-size runs: largest error of the peak "
+               << 100 * worst_peak << " %, of reserved bytes " << 100 * worst_reserved << " %");
+  CHECK(runs >= least);
+  return most_more;
+}
+
+}  // namespace
+
+TEST_CASE("planned peaks of full-size models are within 0.1 % of torch's, reserved within 6 %") {
+  const double most_more = check_runs("dry_runs.json", {{"gpt2-bf16", "reserved"}}, 25);
   // What `recommend` leaves room for is the worst that was seen here.
   const models::Gpu h100 = models::find_gpu("h100");
   const auto overheads = models::overheads_of("pytorch", h100, models::kTorchVersion);
   CHECK(models::find_overhead(overheads, "reserved_underestimate")->range->high ==
         std::ceil(1000 * most_more));
-  const std::size_t good = runs - kKnown.size();
-  MESSAGE(good << " of " << runs << " full-size runs: largest error of the peak "
-               << 100 * worst_peak << " %, of reserved bytes " << 100 * worst_reserved << " %");
-  CHECK(runs >= 25);
+}
+
+TEST_CASE("so are those of older Transformers, whose loss shifts the logits") {
+  // Resident: what blocks that were not split keep, visible where a rank holds little.
+  check_runs("dry_runs_transformers_4.48.json",
+             {{"llama-3.1-8b-fsdp64-zero2", "resident"},
+              {"qwen2.5-0.5b-fsdp8-tied-full", "resident"},
+              {"gpt2-ddp-mixed", "refused"},
+              {"gpt2-bf16", "refused"},
+              {"gpt2-xl-bf16-full", "refused"},
+              {"gpt2-xl-mixed", "refused"},
+              {"gpt2-xl-fsdp8", "refused"}},
+             25);
+}
+
+TEST_CASE("so are those of other releases, with what each does to logits and operands") {
+  check_runs("dry_runs_transformers_4.45.json", {}, 4);
+  check_runs("dry_runs_transformers_4.51.json",
+             {{"gpt2-bf16", "reserved"}, {"qwen2.5-0.5b-mixed", "refused"}}, 11);
+  check_runs("dry_runs_transformers_4.57.json", {{"gpt2-bf16", "reserved"}}, 11);
 }

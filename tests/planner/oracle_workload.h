@@ -51,6 +51,8 @@ inline models::Strategy strategy_of(const json& workload) {
     out.data.reduce_dtype = DType::fp32;
   out.optimizer = choice<models::Optimizer>(s["optimizer"]);
   out.optimizer_impl = choice<models::OptimizerImpl>(stack["optimizer_impl"]);
+  if (stack["transformers_version"].is_string())
+    out.transformers = *models::release_from(stack["transformers_version"].get<std::string>());
   out.attention = choice<models::Attention>(s["attention"]);
   out.loss = choice<models::Loss>(s["loss"]);
   const std::string recompute = s["recompute"];

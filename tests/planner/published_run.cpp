@@ -42,6 +42,9 @@ models::Strategy published_strategy(const json& row) {
   s.loss = choice(row, "loss", s.loss);
   s.kernels = choice(row, "kernels", s.kernels);
   s.compile = row.value("compile", false);
+  // Liger brings its own loss, whatever Transformers it is used with.
+  if (row.contains("transformers") && s.loss == models::Loss::full)
+    s.transformers = models::release_from(row["transformers"].get<std::string>()).value();
   s.recompute.kind = choice(row, "recompute", s.recompute.kind);
   if (row.contains("lora_rank"))
     s.lora = models::Lora{.rank = row["lora_rank"],

@@ -159,7 +159,12 @@ TEST_CASE("values that say what is modelled anyway are accepted") {
                          {"kernels", "eager"},
                          {"mode", "train"},
                          {"torch-version", "2.11"},
+                         {"transformers-version", "5.17"},
                          {"optimizer", "adamw"}}) == "");
+  CHECK(refusal("gpt2", {{"transformers-version", "4.48.1"}}) == "");
+  CHECK(refusal("gpt2", {{"transformers-version", "new"}}) ==
+        "--transformers-version new: must be a release, such as 4.57.1");
+  CHECK(refusal("gpt2", {{"transformers-version", "4.48"}, {"stack", "plimsoll"}}) != "");
   CHECK(refusal("gpt2", {{"tp", "0"}}) == "--tp 0: must be at least 1");
   CHECK(refusal("gpt2", {{"stack", "deepsped"}}).find("did you mean 'deepspeed'?") !=
         std::string::npos);

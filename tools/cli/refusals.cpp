@@ -106,7 +106,6 @@ void refuse_unmodelled(const Options& options) {
   for (const auto& [option, why] : kNever)
     if (const std::string* value = options.find(option)) unsupported(option, *value, why);
   refuse_version(options, "torch-version", models::kTorchVersion);
-  refuse_version(options, "transformers-version", models::kTransformersVersion);
 }
 
 bool is_never_modelled(std::string_view option) {

@@ -84,8 +84,26 @@ models::ClusterSpec cluster_from(const Options& options, Sources& sources) {
   return cluster;
 }
 
+void set_transformers(const Options& options, Strategy& s) {
+  constexpr std::string_view option = "transformers-version";
+  const std::string* text = options.find(option);
+  if (text == nullptr) return;
+  const std::optional<models::Release> release = models::release_from(*text);
+  if (!release) refuse_value(option, *text, "must be a release, such as 4.57.1");
+  s.transformers = *release;
+  const bool modelled =
+      s.transformers >= models::kOldestTransformers && s.transformers <= models::kTransformers;
+  if (!modelled)
+    fail(ErrorKind::unsupported,
+         fmt::format("--{} {}: this version models {} to {}", option, text->substr(0, 60),
+                     text_of(models::kOldestTransformers), text_of(models::kTransformers)));
+  require(options, option, s.stack == Stack::pytorch || s.transformers == models::kTransformers,
+          "other releases than the newest modelled are modelled with --stack pytorch");
+}
+
 void set_stack(const Options& options, Strategy& s) {
   set_choice(options, "stack", s.stack);
+  set_transformers(options, s);
   set_choice(options, "device", s.device);
   require(options, "device", s.device == models::Device::cuda || s.stack == Stack::plimsoll,
           "only --stack plimsoll runs on the host");

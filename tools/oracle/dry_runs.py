@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Full-size training steps through PyTorch's own allocator, without a GPU.
 
-  dry_runs.py --out tests/golden/dry_runs.json [--only TEXT] [--jobs N]
+  dry_runs.py --out tests/golden/dry_runs.json [--only TEXT,TEXT] [--jobs N]
 
 Each workload of dry_runs_cases.json runs three steps on the dry CUDA runtime of torch_measure.py:
 every kernel launch does nothing, every allocation goes through torch's caching allocator. So
 `torch.cuda.max_memory_allocated()` and `max_memory_reserved()` are those of a real run, for models
 of any size; what a dry run cannot know is listed at the top of torch_measure.py (SDPA runs
 FlashAttention, there is no context and no NCCL). Recorded is the third step, a steady one.
+With another Transformers (4.45 and later) the figures are that release's.
 """
 
 import argparse
@@ -39,7 +40,10 @@ def run_here(case):
     import torch_measure
     torch_measure.start_dry_cuda(capacity_bytes=CAPACITY)
     import torch
-    workload = torch_measure.normalised(workload_of(case))
+    import transformers
+    workload = workload_of(case)
+    workload["stack"] = {**workload["stack"], "transformers_version": transformers.__version__}
+    workload = torch_measure.normalised(workload)
     if workload["strategy"]["world_size"] > 1:
         torch_measure.start_process_group(workload["strategy"]["world_size"])
     training = torch_measure.Training(workload)
@@ -72,7 +76,7 @@ def main():
         print(json.dumps(run_here(json.loads(options.case))))
         return 0
     with open(os.path.join(HERE, "dry_runs_cases.json"), encoding="utf-8") as f:
-        cases = [c for c in json.load(f) if options.only in c["name"]]
+        cases = [c for c in json.load(f) if any(part in c["name"] for part in options.only.split(","))]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         results = []
         for result in pool.map(run_apart, cases):

@@ -264,9 +264,13 @@ def start_dry_cuda(capacity_bytes=150109880320, capability=(9, 0), multiprocesso
 def answer_for_the_data():
     """Transformers asks the data twice: do position_ids restart inside a row (packed sequences), is
     a padding mask all ones? They do not, it is; a dry read of zeros says otherwise. The operators
-    still run."""
-    from transformers import masking_utils
-    restarts, all_ones = masking_utils.find_packed_sequence_indices, masking_utils.fast_all
+    still run. Transformers before 4.53 asks neither."""
+    try:
+        from transformers import masking_utils
+    except ImportError:
+        return
+    restarts = masking_utils.find_packed_sequence_indices
+    all_ones = getattr(masking_utils, "fast_all", lambda mask: None)  # 5.0 and later
 
     def no_restart(position_ids):
         restarts(position_ids)
@@ -319,14 +323,22 @@ def sharded(strategy):
     return strategy["zero"] >= 2
 
 
+def is_layer(module, model):
+    """A transformer layer: marked by its class, before Transformers 4.52 named by the model."""
+    try:
+        from transformers.modeling_layers import GradientCheckpointingLayer
+    except ImportError:
+        return type(module).__name__ in (model._no_split_modules or [])
+    return isinstance(module, GradientCheckpointingLayer)
+
+
 def layer_lists(model):
     """Every ModuleList of transformer layers, encoder and decoder alike, with its path."""
     import torch
-    from transformers.modeling_layers import GradientCheckpointingLayer
     found = []
     for path, module in model.named_modules():
         if isinstance(module, torch.nn.ModuleList) and len(module) and all(
-                isinstance(m, GradientCheckpointingLayer) for m in module):
+                is_layer(m, model) for m in module):
             found.append((path, module))
     return found
 
@@ -404,6 +416,13 @@ def checkpoint_core_attention(model):
             m.config._attn_implementation = "plimsoll_recomputed"
 
 
+def dtype_argument():
+    """Transformers 4.56 renamed torch_dtype."""
+    import transformers
+    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    return "dtype" if version >= (4, 56) else "torch_dtype"
+
+
 def with_lora(model, lora):
     import peft
     targets = lora["targets"]
@@ -425,7 +444,8 @@ def build_model(workload, device):
     implementation = "eager" if strategy["attention"] == "eager" else "sdpa"
     with torch.device(device):
         model = auto_class(config.model_type).from_config(
-            config, dtype=torch_dtype(strategy["param_dtype"]), attn_implementation=implementation)
+            config, attn_implementation=implementation,
+            **{dtype_argument(): torch_dtype(strategy["param_dtype"])})
     model.train()
     for patterns, trainable in ((strategy["freeze"], False), (strategy["train"], True)):
         for name, p in model.named_parameters():

@@ -27,7 +27,8 @@ void add_assumptions(const Engine& engine, std::vector<reports::Assumption>& out
   const auto say = [&](const char* what, const std::string& value, const char* source) {
     out.push_back({what, "\"" + value + "\"", "derived", source});
   };
-  say("versions modelled", "deepspeed 0.19.8, torch 2.11.0, transformers 5.17.0",
+  say("versions modelled",
+      "deepspeed 0.19.8, torch 2.11.0, transformers " + models::text_of(models::kTransformers),
       "allocator history of real steps, tests/golden/deepspeed_runs.json");
   if (engine.stage == 3)
     say("gathered parameters",

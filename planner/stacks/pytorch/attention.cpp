@@ -14,13 +14,14 @@ std::int64_t up_to(std::int64_t value, std::int64_t step) {
 // SDPA takes the first backend that can (ATen/native/transformers/cuda/sdp_utils.cpp): flash and
 // cuDNN need 16 bits and, flash, no mask; the memory-efficient kernel knows no grouped queries.
 // Transformers leaves grouped queries to SDPA only where there is no mask
-// (integrations/sdpa_attention.py, use_gqa_in_sdpa); with one it repeats keys and values itself.
+// (integrations/sdpa_attention.py, use_gqa_in_sdpa); with one it repeats keys and values itself, as
+// older releases always do.
 AttentionPath AttentionWriter::path() const {
   if (strategy_.attention == Attention::eager) return AttentionPath::eager;
   if (strategy_.attention == Attention::math) return AttentionPath::math;
   if (windowed()) return AttentionPath::efficient;
   if (regime_.compute != DType::fp32) return AttentionPath::flash;
-  return grouped() ? AttentionPath::math : AttentionPath::efficient;
+  return grouped() && !repeats() ? AttentionPath::math : AttentionPath::efficient;
 }
 
 void AttentionWriter::attention_forward(const AttentionNames& names, const AttentionInput& in,
@@ -45,7 +46,7 @@ void AttentionWriter::run(const AttentionNames& names, const AttentionInput& in,
   switch (path()) {
     case AttentionPath::flash:
     case AttentionPath::efficient:
-      return fused_forward(names, in, s);
+      return fused_forward(names, in, stops, s);
     case AttentionPath::math:
       return math_forward(names, in, stops, s);
     case AttentionPath::eager:
@@ -69,26 +70,40 @@ AttentionWriter::Grads AttentionWriter::attention_backward(const AttentionNames&
   return {};
 }
 
-// Autocast casts q, k and v for SDPA, whose kernels save them. With a mask Transformers has
-// repeated keys and values before (and holds them until it returns), and SDPA makes an additive
-// mask in the kernel's dtype, its rows padded to 8 values, in every layer.
-void AttentionWriter::fused_forward(const AttentionNames& names, const AttentionInput& in,
-                                    AttentionSaved& s) {
-  const DType dtype = kernel(in);
-  const bool masked = windowed();
-  TensorId k = in.k, v = in.v;
-  std::int64_t k_values = kv_values();
-  if (masked && grouped()) {
-    k_values = q_values();
-    k = copy(names.k.repeated, k, k_values, in.dtype, Category::activations);
-    v = copy(names.v.repeated, v, k_values, regime_.compute, Category::activations);
+// What Transformers does to the operands before it calls SDPA; it holds them until it returns.
+// Rotated queries and keys, and values, have the strides of [b, s, heads, d].
+AttentionInput AttentionWriter::prepare(const AttentionNames& names, AttentionInput in) {
+  const auto laid_out = [&](const OperandNames& name, TensorId t, std::int64_t n, DType dtype) {
+    return copy(name.laid_out, t, n, dtype, Category::activations);
+  };
+  if (repeats()) {
+    in.k = copy(names.k.repeated, in.k, q_values(), in.dtype, Category::activations);
+    in.v = copy(names.v.repeated, in.v, q_values(), regime_.compute, Category::activations);
   }
+  if (!contiguous()) return in;
+  in.q = laid_out(names.q, in.q, q_values(), in.dtype);
+  if (repeats()) return in;
+  in.k = laid_out(names.k, in.k, kv_values(), in.dtype);
+  in.v = laid_out(names.v, in.v, kv_values(), regime_.compute);
+  return in;
+}
+
+// Autocast casts q, k and v for SDPA, whose kernels save them. With a mask SDPA makes an additive
+// one in the kernel's dtype, its rows padded to 8 values, in every layer.
+void AttentionWriter::fused_forward(const AttentionNames& names, const AttentionInput& given,
+                                    bool stops, AttentionSaved& s) {
+  const DType dtype = kernel(given);
+  const bool masked = windowed();
+  const std::int64_t k_values = repeats() ? q_values() : kv_values();
+  const AttentionInput in = prepare(names, given);
   s.q = in.q;
-  s.k = k;
-  s.v = v;
-  s.out = make(names.out, q_values(), dtype);
-  auto attention = op(names.out);
-  attention.read(in.q).read(k).read(v);
+  s.k = in.k;
+  s.v = in.v;
+  const char* const name = copies_out() ? names.product : names.out;
+  s.fused_out = make(name, q_values(), dtype);
+  s.out = copies_out() ? kNoTensor : s.fused_out;
+  auto attention = op(name);
+  attention.read(in.q).read(in.k).read(in.v);
   if (dtype != in.dtype) {
     s.k = make(names.k.cast, k_values, dtype);
     s.q = make(names.q.cast, q_values(), dtype);
@@ -108,7 +123,9 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
     s.offset = make(names.offset, 1, DType::int64);
     if (d_.attention_dropout > 0) attention.scratch(bytes(2, DType::int64));
   }
-  attention.write(s.out).write(s.lse).write(s.seed).write(s.offset);
+  attention.write(s.fused_out).write(s.lse).write(s.seed).write(s.offset);
+  if (copies_out() && !stops)
+    s.out = copy(names.out, s.fused_out, q_values(), dtype, Category::activations);
 }
 
 AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& names,
@@ -117,13 +134,12 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
                                                        std::span<const Ref> held) {
   const AttentionSaved& s = recall(names, in, saved);
   const DType dtype = kernel(in);
-  const bool repeated = windowed() && grouped();
-  const std::int64_t k_values = repeated ? q_values() : kv_values();
+  const std::int64_t k_values = repeats() ? q_values() : kv_values();
   Grads d{temporary(names.q.grad_cast, q_values(), dtype),
           temporary(names.k.grad_cast, k_values, dtype),
           temporary(names.v.grad_cast, k_values, dtype)};
   auto backward = op(names.out);
-  backward.read(d_out).read(s.q).read(s.k).read(s.v).read(s.mask).read(s.out).read(s.lse);
+  backward.read(d_out).read(s.q).read(s.k).read(s.v).read(s.mask).read(s.fused_out).read(s.lse);
   backward.read(s.seed).read(s.offset).write(d[0]).write(d[1]).write(d[2]);
   release(backward, held);
   backward.scratch(
@@ -133,7 +149,7 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
   d[0] = in.q_grad ? cast(names.q.grad_rotated, d_q, q_values(), dtype, in.dtype) : kNoTensor;
   d[1] = in.k_grad ? cast(names.k.grad_wide, d_k, k_values, dtype, in.dtype) : kNoTensor;
   d[2] = in.v_grad ? d_v : kNoTensor;
-  if (!repeated) return d;
+  if (!repeats()) return d;
   d[2] = in.v_grad ? sum_groups(names.v, d[2], regime_.compute) : kNoTensor;
   d[1] = in.k_grad ? sum_groups(names.k, d[1], in.dtype) : kNoTensor;
   return d;
@@ -152,7 +168,8 @@ TensorId AttentionWriter::sum_groups(const OperandNames& names, TensorId d, DTyp
 //   grouped queries dK and dV of all query heads; the engine's own workspace is not known.
 Bytes AttentionWriter::flash_workspace() const {
   const std::int64_t b = tokens_.sequences, rounded = up_to(tokens_.length, 128);
-  const Bytes expanded = grouped() ? bytes(q_values(), regime_.compute) * 2 : Bytes(0);
+  const Bytes expanded =
+      grouped() && !repeats() ? bytes(q_values(), regime_.compute) * 2 : Bytes(0);
   if (rules_.sdpa == Rules::Sdpa::cudnn)
     return fp32(q_values()) + fp32(checked_multiply(tokens_.total(), d_.heads)) + expanded;
   return fp32(checked_multiply(b * d_.heads, rounded)) +

@@ -49,6 +49,18 @@ class AttentionWriter : public ModuleWriter {
   // Batched products need [batch·heads, s, d] with plain strides; one sequence has them already.
   bool lays_out() const { return tokens_.sequences > 1; }
   bool grouped() const { return d_.kv_heads < d_.heads; }
+  // Transformers makes queries, keys and values contiguous for SDPA. Flash and cuDNN then lay their
+  // output out like the queries, [b, heads, s, d], and the layer reads a copy; the memory-efficient
+  // kernel makes [b, s, heads, d] all the same.
+  bool contiguous() const {
+    return strategy_.transformers >= models::kContiguousForSdpa &&
+           strategy_.transformers < models::kStridedForSdpa;
+  }
+  bool copies_out() const { return contiguous() && path() == AttentionPath::flash; }
+  // It repeats keys and values over the query heads of their group.
+  bool repeats() const {
+    return grouped() && (windowed() || strategy_.transformers < models::kSdpaTakesGroups);
+  }
   std::int64_t scores() const {
     return checked_multiply(checked_multiply(tokens_.total(), tokens_.length), d_.heads);
   }
@@ -62,7 +74,8 @@ class AttentionWriter : public ModuleWriter {
   void run(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   // What the forward saved, recomputed where it was not.
   const AttentionSaved& recall(const AttentionNames&, const AttentionInput&, const AttentionSaved&);
-  void fused_forward(const AttentionNames&, const AttentionInput&, AttentionSaved&);
+  AttentionInput prepare(const AttentionNames&, AttentionInput);
+  void fused_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                        TensorId d_out, std::span<const Ref> held);
   Bytes flash_workspace() const;

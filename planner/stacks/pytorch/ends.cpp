@@ -160,7 +160,7 @@ void StepWriter::embedding_backward() {
   };
   const Ref after_root = post(root_, {first, +1});
   post(embedding_, after_root);
-  if (rules_.hold_outputs) b_.op("model.outputs", Phase::backward).release(head_.out);
+  if (rules_.hold_outputs) b_.op("model.outputs", Phase::backward).release(returned_logits_);
   b_.close();
 }
 

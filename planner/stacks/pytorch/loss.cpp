@@ -29,7 +29,8 @@ void StepWriter::loss_targets() {
 }
 
 // nn.Linear, then ForCausalLMLoss (transformers loss/loss_utils.py): logits.float(), cross_entropy
-// = log_softmax + nll_loss.
+// = log_softmax + nll_loss. Older ones upcast in the model (logits = logits.float()), which drops
+// the low logits at once.
 void StepWriter::full_loss_forward() {
   const std::int64_t v = checked_multiply(tokens_.total(), d_.vocab);
   layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, layer_.norm_out(regime_.residual),
@@ -43,8 +44,14 @@ void StepWriter::full_loss_forward() {
     b_.op("loss.logits.fp32", Phase::forward).read(head_.out).write(wide);
   }
   upcast_logits_ = wide;
-  loss_targets();
-  log_probabilities_ = logits("loss.log_softmax", DType::fp32);
+  returned_logits_ = strategy_.transformers < models::kLossUpcasts ? wide : head_.out;
+  if (shifts_logits())
+    wide = shift_logits(wide);
+  else
+    loss_targets();
+  log_probabilities_ = b_.tensor(
+      "loss.log_softmax", storage(Count(checked_multiply(scored_tokens(), d_.vocab)), DType::fp32),
+      Category::logits);
   b_.op("loss.log_softmax", Phase::forward).read(wide).write(log_probabilities_);
   loss_ = b_.tensor("loss", Bytes(4), Category::activations);
   total_weight_ = b_.tensor("loss.total_weight", Bytes(4), Category::activations);
@@ -60,13 +67,14 @@ void StepWriter::full_loss_forward() {
 void StepWriter::loss_forward() {
   b_.open(kNoGroup, false, times_);
   if (tail_is_head_) gather_forward(tail_, {runs_.back().units.back().gather_forward, -1});
-  total_weight_ = upcast_logits_ = kNoTensor;
+  total_weight_ = upcast_logits_ = shifted_logits_ = returned_logits_ = padded_labels_ = kNoTensor;
   switch (strategy_.loss) {
     case Loss::full:
       full_loss_forward();
       break;
     case Loss::chunked:
       chunked_loss_forward();
+      returned_logits_ = head_.out;
       break;
     case Loss::fused:
       fused_loss_forward();
@@ -80,8 +88,9 @@ void StepWriter::loss_forward() {
   release_cached_casts();
   // `outputs` and the decoder's result go with the frames that hold them.
   auto returned = b_.op("model.outputs", Phase::forward);
-  returned.release(upcast_logits_).release(final_norm_.out).release(padded_labels_);
-  if (!rules_.hold_outputs) returned.release(head_.out);
+  if (upcast_logits_ != returned_logits_) returned.release(upcast_logits_);
+  returned.release(shifted_logits_).release(final_norm_.out).release(padded_labels_);
+  if (!rules_.hold_outputs) returned.release(returned_logits_);
   b_.close();
 }
 
@@ -115,16 +124,19 @@ void StepWriter::release_cached_casts() {
 // nll_loss_backward and log_softmax_backward each make a full fp32 gradient; .float()'s backward
 // casts it down.
 TensorId StepWriter::full_loss_backward() {
-  const std::int64_t v = checked_multiply(tokens_.total(), d_.vocab);
-  const auto logits = [&](const char* name, DType dtype) {
-    return b_.tensor(name, storage(Count(v), dtype), Category::logits);
+  const auto logits = [&](const char* name, std::int64_t tokens, DType dtype) {
+    return b_.tensor(name, storage(Count(checked_multiply(tokens, d_.vocab)), dtype),
+                     Category::logits);
   };
-  const TensorId d_log = logits("loss.log_softmax.grad", DType::fp32);
+  const std::int64_t t = tokens_.total(), scored = scored_tokens();
+  const TensorId d_log = logits("loss.log_softmax.grad", scored, DType::fp32);
   b_.op("loss.nll", Phase::backward).read(seed_).read(targets_).read(total_weight_).write(d_log);
-  TensorId d_logits = logits("loss.logits.grad.fp32", DType::fp32);
+  TensorId d_logits = logits(shifts_logits() ? "loss.logits.shifted.grad" : "loss.logits.grad.fp32",
+                             scored, DType::fp32);
   b_.op("loss.log_softmax", Phase::backward).read(d_log).read(log_probabilities_).write(d_logits);
+  if (shifts_logits()) d_logits = shift_logits_backward(d_logits);
   if (regime_.compute != DType::fp32) {
-    const TensorId low = logits("loss.logits.grad", regime_.compute);
+    const TensorId low = logits("loss.logits.grad", t, regime_.compute);
     b_.op("loss.logits.fp32", Phase::backward).read(d_logits).write(low);
     d_logits = low;
   }

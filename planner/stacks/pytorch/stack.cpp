@@ -84,10 +84,28 @@ Rules quick_rules(const Question& question, const ModelParts& parts) {
 
 namespace {
 
-void refuse(const models::Strategy& s) {
+// The oldest release whose code of the family is the planned one.
+models::Release oldest(const models::ModelSpec& model) {
+  if (model.model_type == "gpt2") return models::kOldestGpt2;
+  if (model.model_type == "qwen2") return models::kOldestQwen2;
+  if (model.model_type == "qwen3") return models::kOldestQwen3;
+  return models::kOldestTransformers;
+}
+
+void refuse(const models::ModelSpec& model, const models::Strategy& s) {
   const bool sharded = s.data.zero >= 2;
   check(!(sharded && s.data.fsdp_version == 1), ErrorKind::unsupported,
         "--fsdp-version 1 is not modelled yet (2 is)");
+  check(s.transformers >= oldest(model), ErrorKind::unsupported, [&] {
+    return "--transformers-version " + models::text_of(s.transformers) + ": the steps of " +
+           model.model_type + " are modelled from " + models::text_of(oldest(model)) + " on";
+  });
+  check(s.loss == models::Loss::full || s.transformers >= models::kLossPadsLabels,
+        ErrorKind::unsupported, [&] {
+          return "--transformers-version " + models::text_of(s.transformers) +
+                 " is modelled with --loss full only; chunked and fused losses from " +
+                 models::text_of(models::kLossPadsLabels) + " on";
+        });
   check(s.device == models::Device::cuda, ErrorKind::bad_input,
         "--device cpu is for --stack plimsoll");
   check(!s.master_weights.value_or(false), ErrorKind::bad_input,
@@ -99,8 +117,9 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
   const auto say = [&](const char* what, const char* value, const char* source) {
     out.push_back({what, std::string("\"") + value + "\"", "derived", source});
   };
-  say("versions modelled", "torch 2.11.0, transformers 5.17.0",
-      "allocator traces of real steps, tests/golden/traces");
+  const std::string versions = "torch 2.11.0, transformers " + models::text_of(s.transformers);
+  say("versions modelled", versions.c_str(),
+      "allocator traces and dry runs of real steps, tests/golden");
   if (s.data.zero == 2)
     say("--zero 2", "FSDP2 with reshard_after_forward=False: parameters are sharded between steps",
         "torch/distributed/fsdp/_fully_shard");
@@ -122,7 +141,7 @@ Bytes bytes_sent(const std::vector<reports::Collective>& collectives) {
 }
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
-  refuse(question.strategy);
+  refuse(*question.model, question.strategy);
   if (step.program_only) {
     auto writer = std::make_unique<StepWriter>(step.program, parts, question.strategy,
                                                question.batch, quick_rules(question, parts));

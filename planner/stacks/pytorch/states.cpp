@@ -222,6 +222,12 @@ void StepWriter::declare_inputs() {
   if (d_.position == models::PositionKind::rope)
     b_.tensor_in(models::kNoGroup, "rotary.inv_freq", layer_.fp32(d_.head_dim / 2) * 2,
                  Category::parameters, Residency::persistent);
+  // GPT2Attention's causal masks, of booleans, one for each layer.
+  if (d_.fused_qkv && strategy_.transformers < models::kGpt2WithoutMasks)
+    b_.tensor_in(
+        models::kNoGroup, "attention.bias",
+        b_.rounded(Bytes(checked_multiply(parts_.position_rows, parts_.position_rows))) * d_.layers,
+        Category::parameters, Residency::persistent);
   b_.tensor_in(models::kNoGroup, "batch",
                b_.rounded(Bytes(checked_multiply(8, tokens_.total()))) * rules_.batch_tensors,
                Category::activations, Residency::persistent);

@@ -58,9 +58,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   Bytes partition() const;
 
   // Forward and backward of one micro-batch (step.cpp).
-  void micro_batches();
+  void micro_batches(), micro_batch(std::int64_t index, std::int64_t times);
   virtual bool resizable() const { return true; }
-  void micro_batch(std::int64_t index, std::int64_t times);
   virtual void before_micro_batch() {}
   virtual void before_loss() {}
   virtual void before_layers_backward() {}
@@ -81,12 +80,13 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   // The ends of the model (ends.cpp).
   void embed(), finish_forward();
   void loss_forward(), loss_targets();
+  bool shifts_logits() const;  // loss_shift.cpp
+  std::int64_t scored_tokens() const, fused_rows() const;
+  TensorId shift_logits(TensorId logits), shift_logits_backward(TensorId d_shifted);
   void full_loss_forward(), chunked_loss_forward(), fused_loss_forward();
   TensorId full_loss_backward(), chunked_loss_backward(), fused_loss_backward();
-  std::int64_t fused_rows() const;
   static void release_casts(OpBuilder exit, const LayerPart& layer, const LayerSaved& saved);
-  void release_cached_casts();
-  void loss_backward(), embedding_backward();
+  void release_cached_casts(), loss_backward(), embedding_backward();
   void embedding_gradients(TensorId d), tied_gradient(TensorId d);
   bool final_grad() const, leaf_input() const;
   void rotary_tables(), model_mask();
@@ -125,8 +125,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   Unit root_, embedding_, tail_;
   Unit *table_unit_ = &root_, *norm_unit_ = &root_, *head_unit_ = &root_;
   std::vector<Parameter> root_parameters_, embedding_parameters_, tail_parameters_;
-  bool tail_is_head_ = false;
-  bool loss_prefetches_ = false;  // the last layer's parameters, at the loss or at the logits
+  // The last layer's parameters are prefetched at the loss, else at the logits.
+  bool tail_is_head_ = false, loss_prefetches_ = false;
   Run* checkpoint_ = nullptr;
   Unit* unit_ = nullptr;  // whose gradients are being written
   std::int64_t micro_ = 0, micros_ = 1;  // which micro-batch is written, of how many distinct ones
@@ -136,7 +136,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   TensorId embedding_mask_ = kNoTensor, d_embedded_ = kNoTensor;
   NormSaved final_norm_;
   LinearSaved head_;
-  TensorId upcast_logits_ = kNoTensor;
+  TensorId upcast_logits_ = kNoTensor, shifted_logits_ = kNoTensor, returned_logits_ = kNoTensor;
   TensorId fused_input_grad_ = kNoTensor, fused_weight_grad_ = kNoTensor;
   TensorId log_probabilities_ = kNoTensor, targets_ = kNoTensor, padded_labels_ = kNoTensor,
            loss_ = kNoTensor, total_weight_ = kNoTensor, seed_ = kNoTensor;

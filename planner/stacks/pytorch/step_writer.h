@@ -78,6 +78,7 @@ struct AttentionSaved {
   TensorId softmax = kNoTensor, dropout_mask = kNoTensor, probabilities = kNoTensor;
   TensorId weights = kNoTensor;  // what eager attention returns beside its output
   TensorId out = kNoTensor;
+  TensorId fused_out = kNoTensor;  // what a fused kernel made; `out`, or what `out` was copied from
 };
 // What one layer's forward leaves to its backward.
 struct LayerSaved {
