@@ -214,8 +214,14 @@ TEST_CASE("ranks that share the data make the gradients of one rank within 1e-6"
           CAPTURE(text(golden, strategy));
           const Gradients shared = gradients(golden.training(strategy, {6 / ranks / accum, accum}));
           compare("loss", {shared.loss}, {one.loss}, 1e-6);
-          for (const auto& [name, values] : one.values)
-            compare("grad." + name, wide(shared.values.at(name)), wide(values), 1e-6);
+          for (const auto& [name, values] : one.values) {
+            // A key's bias moves all scores of a query together, which only rotation tells apart:
+            // its gradient is what is left of sums that cancel. 0.8e-6 or 1.3e-6, by the kernels
+            // that OpenBLAS picks for the processor (Haswell's, SkylakeX's).
+            const bool cancels = name.ends_with("k_proj.bias");
+            compare("grad." + name, wide(shared.values.at(name)), wide(values),
+                    cancels ? 4e-6 : 1e-6);
+          }
         }
   }
 }
