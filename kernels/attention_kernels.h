@@ -55,14 +55,15 @@ inline constexpr std::int32_t kIgnoreIndex = -100;
 
 struct LossKernels {
   // losses[r] = logsumexp(logits[r, :]) - logits[r, target]; 0 for an ignored row.
-  // logits [R, V]; targets int32 [R]; losses fp32 [R]; logsumexp fp32 [R], or none.
-  // With `gradient` the logits become (softmax - onehot(target)) · factor, in place; an ignored
-  // row becomes 0. Error{bad_input}: a target that is neither ignored nor in [0, V).
+  // logits [R, V], what lies behind them in a row is left; targets int32 [R]; losses fp32 [R];
+  // logsumexp fp32 [R], or none. With `gradient` the logits become (softmax - onehot(target)) ·
+  // factor, in place; an ignored row becomes 0. Error{bad_input}: a target that is neither ignored
+  // nor in [0, V).
   void (*cross_entropy)(ConstTensorView targets, std::int32_t ignore_index, bool gradient,
-                        float factor, TensorView logits, TensorView losses, TensorView logsumexp);
+                        float factor, Columns logits, TensorView losses, TensorView logsumexp);
   // The gradient alone, from logits that were made again: the second half of the chunked loss.
   void (*cross_entropy_backward)(ConstTensorView targets, std::int32_t ignore_index, float factor,
-                                 ConstTensorView logsumexp, TensorView logits);
+                                 ConstTensorView logsumexp, Columns logits);
   // sum fp64 [1] += factor · (losses[0] + losses[1] + ...), added in order in fp64.
   void (*loss_sum)(ConstTensorView losses, double factor, TensorView sum);
 };

@@ -74,17 +74,16 @@ struct LayerKernels {
                             TensorView d_weight, TensorView partial);
 
   // y = scale · x · weightᵀ + bias. x [T, in]; weight [out, in]; bias [out] or none; y [T, out].
-  // With `accumulate` y += all that. panels: fp32 [n], scratch where an operand has 16 bits, n >=
-  // 3; its size decides the tiles, and so the rounding.
+  // With `accumulate` y += all that. Rows of y and d_y may be wider. panels: fp32 [n], scratch
+  // where an operand has 16 bits, n >= 3; its size decides the tiles, and so the rounding.
   void (*linear_forward)(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
-                         const LinearOptions& options, TensorView y, TensorView panels);
+                         const LinearOptions& options, Columns y, TensorView panels);
   // d_x [T, in] = scale · d_y · weight.
-  void (*linear_backward_input)(ConstTensorView d_y, ConstTensorView weight,
+  void (*linear_backward_input)(ConstColumns d_y, ConstTensorView weight,
                                 const LinearOptions& options, TensorView d_x, TensorView panels);
   // d_weight [out, in] = scale · d_yᵀ · x.
-  void (*linear_backward_weight)(ConstTensorView d_y, ConstTensorView x,
-                                 const LinearOptions& options, TensorView d_weight,
-                                 TensorView panels);
+  void (*linear_backward_weight)(ConstColumns d_y, ConstTensorView x, const LinearOptions& options,
+                                 TensorView d_weight, TensorView panels);
   // y [T, out] += bias [out], in place.
   void (*bias_add)(ConstTensorView bias, TensorView y);
   // d_bias [out] += sum of the rows of d_y [T, out]; partial fp32 [P, out] as in the norms.

@@ -47,13 +47,15 @@ class Model {
 
   // Forward and backward; `loss` fp64 [1] is added to.
   void train(const MicroBatch& batch, TensorView loss);
-  // Logits alone; all ranks call it together, between steps.
+  // Logits alone, behind each row what Head::logits says; all ranks call it together, between
+  // steps.
   Tensor logits(ConstTensorView ids);
 
   // Where a layer's parameters are: shapes and slots, and the unit that stores them.
   std::span<const LayerLayout> layers() const { return layout_.layers; }
   shard::Unit& layer_unit(std::size_t layer) { return *layer_units_[layer]; }
   Worker& worker() { return worker_; }
+  std::int64_t vocabulary() const { return settings_.decoder.vocab; }
 
   // In forward order, those with something trained.
   std::span<shard::Unit* const> trained_units() const { return trained_; }

@@ -202,6 +202,10 @@ std::vector<float> Trainer::logits(std::span<const std::int32_t> ids) {
   worker_->kernels.cast(logits.view().as({elements}), wide.view());
   std::vector<float> values(static_cast<std::size_t>(elements));
   worker_->device.copy_out(values.data(), wide.view().data, wide.bytes());
+  const std::int64_t stride = logits.view().shape[1], vocabulary = model_->vocabulary();
+  for (std::int64_t row = 0; row < worker_->tokens(); ++row)
+    std::copy_n(values.begin() + row * stride, vocabulary, values.begin() + row * vocabulary);
+  values.resize(static_cast<std::size_t>(worker_->tokens() * vocabulary));
   return values;
 }
 

@@ -5,8 +5,15 @@ namespace plimsoll::kernels::cuda {
 namespace {
 
 // The stored matrix of a row-major view is its transpose in columns.
-LibraryMatrix matrix(const ConstTensorView& view, bool transposed) {
-  return {view.data, view.dtype, view.shape[1], view.shape[0], view.shape[1], transposed};
+LibraryMatrix matrix(const ConstColumns& view, bool transposed) {
+  const DType dtype = view.tensor.dtype;
+  const auto* data = static_cast<const std::byte*>(view.tensor.data);
+  return {data + view.first * (bits(dtype) / 8),
+          dtype,
+          view.width,
+          view.rows(),
+          view.stride(),
+          transposed};
 }
 
 std::int64_t alignment_of(std::int64_t so_far, const void* address) {
@@ -26,7 +33,7 @@ bool multiplies(DType dtype) {
 
 }  // namespace
 
-LibraryCall library_call(const Product& p, const TensorView& c, const TensorView& workspace,
+LibraryCall library_call(const Product& p, const Columns& c, const TensorView& workspace,
                          bool tf32) {
   LibraryCall call{
       .a = matrix(p.b.view, p.b.transposed),
@@ -34,7 +41,7 @@ LibraryCall library_call(const Product& p, const TensorView& c, const TensorView
       .d = matrix(c, false),
       .bias = static_cast<bool>(p.bias),
       .accumulate = p.accumulate,
-      .tf32 = tf32 && p.a.view.dtype == DType::fp32,
+      .tf32 = tf32 && p.a.view.tensor.dtype == DType::fp32,
       .workspace_bytes =
           workspace ? storage(Count(workspace.elements()), workspace.dtype).value() : 0};
   for (const void* address : {call.a.data, call.b.data, call.d.data, p.bias.data})

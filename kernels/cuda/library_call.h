@@ -37,7 +37,7 @@ struct LibraryCall {
   bool operator<(const LibraryCall& other) const { return comparable() < other.comparable(); }
 };
 
-LibraryCall library_call(const Product& product, const TensorView& c, const TensorView& workspace,
+LibraryCall library_call(const Product& product, const Columns& c, const TensorView& workspace,
                          bool tf32);
 
 // Why the library cannot take the call's dtypes or lengths, or nothing. It multiplies two matrices

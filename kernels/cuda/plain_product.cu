@@ -16,15 +16,17 @@ namespace {
 struct Stored {
   Span span;
   std::int64_t row, column;  // elements from one row (column) to the next, as the product sees them
+  std::int64_t first = 0;
   __device__ float at(std::int64_t i, std::int64_t j) const {
-    return device::load_one(span, i * row + j * column);
+    return device::load_one(span, first + i * row + j * column);
   }
 };
 
 struct Task {
   std::int64_t m, n, k;
   Stored a, b;
-  Span bias, c;
+  Span bias;
+  Stored c;
   float scale;
   bool accumulate;
 };
@@ -41,22 +43,21 @@ __global__ void __launch_bounds__(device::kTileThreads) multiply_tile(Task t) {
       t.k, t.a.column == 1, t.b.row == 1, shared, sum);
   device::for_tile(row, t.m, column, t.n, sum, [&](std::int64_t i, std::int64_t j, float value) {
     float from = t.bias.data ? device::load_one(t.bias, j) : 0.0f;
-    if (t.accumulate) from += device::load_one(t.c, i * t.n + j);
-    device::store_one(t.c, i * t.n + j, fmaf(t.scale, value, from));
+    if (t.accumulate) from += t.c.at(i, j);
+    device::store_one(t.c.span, t.c.first + i * t.c.row + j, fmaf(t.scale, value, from));
   });
 }
 
-Stored stored(const Matrix& x) {
-  const std::int64_t stride = x.view.shape[1];
-  return x.transposed ? Stored{span_of(x.view), 1, stride} : Stored{span_of(x.view), stride, 1};
+Stored stored(const ConstColumns& x, bool transposed) {
+  const std::int64_t stride = x.stride();
+  return {span_of(x.tensor), transposed ? 1 : stride, transposed ? stride : 1, x.first};
 }
 
-void multiply(const Product& p, const TensorView& c, const TensorView& workspace) {
-  const auto fits = [](const Matrix& x, std::int64_t rows, std::int64_t columns) {
-    return x.view.shape == (x.transposed ? Extents{columns, rows} : Extents{rows, columns});
-  };
-  expect(fits(p.a, p.m, p.k) && fits(p.b, p.k, p.n) && c.shape == Extents({p.m, p.n}), "linear",
-         "the shapes of operands and result match");
+void multiply(const Product& p, const Columns& c, const TensorView& workspace) {
+  using host::fits;
+  expect(fits(p.a.view, p.a.transposed, p.m, p.k) && fits(p.b.view, p.b.transposed, p.k, p.n) &&
+             fits(c, false, p.m, p.n),
+         "linear", "the shapes of operands and result match");
   expect(!p.bias || p.bias.elements() == p.n, "linear", "the bias has one value for each column");
   if (p.m == 0 || p.n == 0) return;
   Products* library = current_launch().products;
@@ -64,9 +65,9 @@ void multiply(const Product& p, const TensorView& c, const TensorView& workspace
 }
 
 void linear_forward(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
-                    const LinearOptions& options, TensorView y, TensorView workspace) {
+                    const LinearOptions& options, Columns y, TensorView workspace) {
   multiply({.m = x.shape[0],
-            .n = y.shape[1],
+            .n = weight.shape[options.transposed ? 1 : 0],
             .k = x.shape[1],
             .a = {x},
             .b = {weight, !options.transposed},
@@ -76,11 +77,11 @@ void linear_forward(ConstTensorView x, ConstTensorView weight, ConstTensorView b
            y, workspace);
 }
 
-void linear_backward_input(ConstTensorView d_y, ConstTensorView weight,
-                           const LinearOptions& options, TensorView d_x, TensorView workspace) {
-  multiply({.m = d_y.shape[0],
+void linear_backward_input(ConstColumns d_y, ConstTensorView weight, const LinearOptions& options,
+                           TensorView d_x, TensorView workspace) {
+  multiply({.m = d_y.rows(),
             .n = d_x.shape[1],
-            .k = d_y.shape[1],
+            .k = weight.shape[options.transposed ? 1 : 0],
             .a = {d_y},
             .b = {weight, options.transposed},
             .bias = {},
@@ -89,12 +90,13 @@ void linear_backward_input(ConstTensorView d_y, ConstTensorView weight,
            d_x, workspace);
 }
 
-void linear_backward_weight(ConstTensorView d_y, ConstTensorView x, const LinearOptions& options,
+void linear_backward_weight(ConstColumns d_y, ConstTensorView x, const LinearOptions& options,
                             TensorView d_weight, TensorView workspace) {
-  const ConstTensorView left = options.transposed ? x : d_y, right = options.transposed ? d_y : x;
-  multiply({.m = left.shape[1],
-            .n = right.shape[1],
-            .k = left.shape[0],
+  const ConstColumns left = options.transposed ? ConstColumns(x) : d_y;
+  const ConstColumns right = options.transposed ? d_y : ConstColumns(x);
+  multiply({.m = d_weight.shape[0],
+            .n = d_weight.shape[1],
+            .k = left.rows(),
             .a = {left, true},
             .b = {right},
             .bias = {},
@@ -105,14 +107,14 @@ void linear_backward_weight(ConstTensorView d_y, ConstTensorView x, const Linear
 
 }  // namespace
 
-void plain_product(const Product& p, TensorView c) {
+void plain_product(const Product& p, Columns c) {
   const Task t{.m = p.m,
                .n = p.n,
                .k = p.k,
-               .a = stored(p.a),
-               .b = stored(p.b),
+               .a = stored(p.a.view, p.a.transposed),
+               .b = stored(p.b.view, p.b.transposed),
                .bias = span_of(p.bias),
-               .c = span_of(c),
+               .c = stored(c, false),
                .scale = p.scale,
                .accumulate = p.accumulate};
   start("linear", multiply_tile,

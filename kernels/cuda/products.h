@@ -10,7 +10,7 @@
 namespace plimsoll::kernels::cuda {
 
 struct Matrix {
-  ConstTensorView view;  // [rows, columns] as stored, row-major
+  ConstColumns view;  // rows and columns as stored, row-major
   bool transposed = false;  // the product takes the transpose
 };
 
@@ -29,7 +29,7 @@ class Products {
   virtual ~Products() = default;
   // Queues the product on the thread's stream, in `workspace` and nowhere else. False where the
   // library cannot: nothing is queued then, and `refusals` says why.
-  virtual bool multiply(const Product& product, TensorView c, TensorView workspace) = 0;
+  virtual bool multiply(const Product& product, Columns c, TensorView workspace) = 0;
   // Why, and how often.
   virtual std::map<std::string, std::int64_t> refusals() const = 0;
 };
@@ -42,6 +42,6 @@ struct ProductsOptions {
 std::unique_ptr<Products> cublaslt_products(const ProductsOptions& options);
 
 // The kernel of our own: any dtypes, any alignment; slow.
-void plain_product(const Product& product, TensorView c);
+void plain_product(const Product& product, Columns c);
 
 }  // namespace plimsoll::kernels::cuda

@@ -151,14 +151,15 @@ class CublasLt : public Products {
              std::to_string(properties.multiProcessorCount) + " ";
   }
 
-  bool multiply(const Product& product, TensorView c, TensorView workspace) override {
+  bool multiply(const Product& product, Columns c, TensorView workspace) override {
     const Launch& launch = current_launch();
     const LibraryCall call = library_call(product, c, workspace, launch.tf32);
     if (const std::string why = refusal(call, product); !why.empty()) return refuse(why);
     Plan& plan = plan_of(call);
     if (plan.algorithms.empty()) return refuse("no algorithm for " + call.key());
-    const Addresses at{call.a.data,    call.b.data,   product.bias.data, c.data,
-                       workspace.data, product.scale, launch.stream};
+    const Addresses at{
+        call.a.data,    call.b.data,   product.bias.data, const_cast<void*>(call.d.data),
+        workspace.data, product.scale, launch.stream};
     if (launch.mode == Mode::fast && !plan.fastest) tune(plan, at);
     const std::size_t which = launch.mode == Mode::fast ? *plan.fastest : 0;
     require(queue(library_.get(), plan, at, plan.algorithms[which]), call.key().c_str());
@@ -225,8 +226,9 @@ class CublasLt : public Products {
   std::size_t measured(const Plan& plan, const Addresses& at) {
     std::vector<std::byte> old;
     if (plan.call.accumulate) {
+      const LibraryMatrix& d = plan.call.d;
       old.resize(static_cast<std::size_t>(
-          storage(Count(plan.call.d.rows * plan.call.d.columns), plan.call.d.dtype).value()));
+          storage(Count(d.stride * (d.columns - 1) + d.rows), d.dtype).value()));
       require(cudaStreamSynchronize(at.stream), "cudaStreamSynchronize");
       require(cudaMemcpy(old.data(), at.d, old.size(), cudaMemcpyDeviceToHost), "cudaMemcpy");
     }

@@ -41,6 +41,12 @@ inline std::int64_t width_of(const ConstTensorView& view) {
   return view.shape[0] == 0 ? 0 : view.elements() / view.shape[0];
 }
 
+// Whether a matrix, or its transpose, has `rows` rows and `columns` columns; no rows have no width.
+inline bool fits(const ConstColumns& x, bool transposed, std::int64_t rows, std::int64_t columns) {
+  if (transposed) std::swap(rows, columns);
+  return x.rows() == rows && (rows == 0 || x.width == columns);
+}
+
 // The sum of a[i] · b[i] in a fixed order of eight lanes.
 inline float dot(const float* a, const float* b, std::int64_t n) {
   float lane[8] = {};

@@ -8,7 +8,7 @@ namespace plimsoll::kernels::host {
 namespace {
 
 struct Matrix {
-  ConstTensorView view;  // [rows, columns] as stored
+  ConstColumns view;  // rows and columns as stored
   bool transposed = false;  // the product takes the transpose
 };
 
@@ -28,16 +28,17 @@ Operand tile(const Matrix& x, std::int64_t row, std::int64_t column, std::int64_
     std::swap(row, column);
     std::swap(rows, columns);
   }
-  const std::int64_t stride = x.view.shape[1];
-  if (x.view.dtype == DType::fp32)
-    return {fp32_of(x.view) + row * stride + column, stride, x.transposed};
+  const std::int64_t stride = x.view.rows() == 0 ? columns : x.view.stride();
+  const std::int64_t first = row * stride + x.view.first + column;
+  if (x.view.tensor.dtype == DType::fp32)
+    return {fp32_of(x.view.tensor) + first, stride, x.transposed};
   for (std::int64_t r = 0; r < rows; ++r)
-    read(x.view, (row + r) * stride + column, columns, to + r * columns);
+    read(x.view.tensor, first + r * stride, columns, to + r * columns);
   return {to, columns, x.transposed};
 }
 
 // What the sums start from: bias, and the old result where it is added to.
-void start_row(const Product& p, const TensorView& c, std::int64_t row, std::int64_t column,
+void start_row(const Product& p, const Columns& c, std::int64_t row, std::int64_t column,
                std::int64_t columns, float* to) {
   if (p.bias)
     read(p.bias, column, columns, to);
@@ -46,27 +47,27 @@ void start_row(const Product& p, const TensorView& c, std::int64_t row, std::int
   if (!p.accumulate) return;
   in_blocks(columns, [&](std::int64_t first, std::int64_t n) {
     float old[kBlock];
-    read(c, row * p.n + column + first, n, old);
+    read(c.tensor, row * c.stride() + c.first + column + first, n, old);
     for (std::int64_t i = 0; i < n; ++i) to[first + i] += old[i];
   });
 }
 
-void multiply_fp32(const Product& p, const TensorView& c) {
-  float* out = fp32_of(c);
+void multiply_fp32(const Product& p, const Columns& c) {
+  float* out = fp32_of(c.tensor) + c.first;
   if (p.bias)
     for (std::int64_t i = 0; i < p.m; ++i) {
       in_blocks(p.n, [&](std::int64_t first, std::int64_t n) {
         float block[kBlock];
         start_row(p, c, i, first, n, block);
-        std::copy(block, block + n, out + i * p.n + first);
+        std::copy(block, block + n, out + i * c.stride() + first);
       });
     }
   gemm(p.m, p.n, p.k, p.scale, tile(p.a, 0, 0, p.m, p.k, nullptr),
-       tile(p.b, 0, 0, p.k, p.n, nullptr), p.bias || p.accumulate ? 1.0f : 0.0f, out, p.n);
+       tile(p.b, 0, 0, p.k, p.n, nullptr), p.bias || p.accumulate ? 1.0f : 0.0f, out, c.stride());
 }
 
 // Three square tiles share the panels: one of the result, one of each operand.
-void multiply_panels(const Product& p, const TensorView& c, const TensorView& panels) {
+void multiply_panels(const Product& p, const Columns& c, const TensorView& panels) {
   expect(panels.elements() >= 3, "linear", "16-bit operands need panels");
   const auto side =
       static_cast<std::int64_t>(std::floor(std::sqrt(static_cast<double>(panels.elements() / 3))));
@@ -82,19 +83,19 @@ void multiply_panels(const Product& p, const TensorView& c, const TensorView& pa
         gemm(m, n, k, p.scale, tile(p.a, i, l, m, k, left), tile(p.b, l, j, k, n, right), 1, sum,
              n);
       }
-      for (std::int64_t r = 0; r < m; ++r) write(sum + r * n, (i + r) * p.n + j, n, c);
+      for (std::int64_t r = 0; r < m; ++r)
+        write(sum + r * n, (i + r) * c.stride() + c.first + j, n, c.tensor);
     }
 }
 
-void multiply(const Product& p, const TensorView& c, const TensorView& panels) {
-  const auto fits = [](const Matrix& x, std::int64_t rows, std::int64_t columns) {
-    return x.view.shape == (x.transposed ? Extents{columns, rows} : Extents{rows, columns});
-  };
-  expect(fits(p.a, p.m, p.k) && fits(p.b, p.k, p.n) && c.shape == Extents({p.m, p.n}), "linear",
-         "the shapes of operands and result match");
+void multiply(const Product& p, const Columns& c, const TensorView& panels) {
+  expect(fits(p.a.view, p.a.transposed, p.m, p.k) && fits(p.b.view, p.b.transposed, p.k, p.n) &&
+             fits(c, false, p.m, p.n),
+         "linear", "the shapes of operands and result match");
   expect(!p.bias || p.bias.elements() == p.n, "linear", "the bias has one value for each column");
-  const bool fp32 =
-      p.a.view.dtype == DType::fp32 && p.b.view.dtype == DType::fp32 && c.dtype == DType::fp32;
+  if (p.m == 0 || p.n == 0) return;
+  const bool fp32 = p.a.view.tensor.dtype == DType::fp32 && p.b.view.tensor.dtype == DType::fp32 &&
+                    c.tensor.dtype == DType::fp32;
   if (fp32)
     multiply_fp32(p, c);
   else
@@ -102,9 +103,9 @@ void multiply(const Product& p, const TensorView& c, const TensorView& panels) {
 }
 
 void linear_forward(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
-                    const LinearOptions& options, TensorView y, TensorView panels) {
+                    const LinearOptions& options, Columns y, TensorView panels) {
   multiply({.m = x.shape[0],
-            .n = y.shape[1],
+            .n = weight.shape[options.transposed ? 1 : 0],
             .k = x.shape[1],
             .a = {x},
             .b = {weight, !options.transposed},
@@ -114,11 +115,11 @@ void linear_forward(ConstTensorView x, ConstTensorView weight, ConstTensorView b
            y, panels);
 }
 
-void linear_backward_input(ConstTensorView d_y, ConstTensorView weight,
-                           const LinearOptions& options, TensorView d_x, TensorView panels) {
-  multiply({.m = d_y.shape[0],
+void linear_backward_input(ConstColumns d_y, ConstTensorView weight, const LinearOptions& options,
+                           TensorView d_x, TensorView panels) {
+  multiply({.m = d_y.rows(),
             .n = d_x.shape[1],
-            .k = d_y.shape[1],
+            .k = weight.shape[options.transposed ? 1 : 0],
             .a = {d_y},
             .b = {weight, options.transposed},
             .bias = {},
@@ -127,12 +128,13 @@ void linear_backward_input(ConstTensorView d_y, ConstTensorView weight,
            d_x, panels);
 }
 
-void linear_backward_weight(ConstTensorView d_y, ConstTensorView x, const LinearOptions& options,
+void linear_backward_weight(ConstColumns d_y, ConstTensorView x, const LinearOptions& options,
                             TensorView d_weight, TensorView panels) {
-  const ConstTensorView left = options.transposed ? x : d_y, right = options.transposed ? d_y : x;
-  multiply({.m = left.shape[1],
-            .n = right.shape[1],
-            .k = left.shape[0],
+  const ConstColumns left = options.transposed ? ConstColumns(x) : d_y;
+  const ConstColumns right = options.transposed ? d_y : ConstColumns(x);
+  multiply({.m = d_weight.shape[0],
+            .n = d_weight.shape[1],
+            .k = left.rows(),
             .a = {left, true},
             .b = {right},
             .bias = {},

@@ -6,15 +6,20 @@ namespace plimsoll::kernels::host {
 
 namespace {
 
-float logsumexp_of(const ConstTensorView& logits, std::int64_t row, std::int64_t width) {
+// Where a row's logits begin.
+std::int64_t start_of(const ConstColumns& logits, std::int64_t row) {
+  return row * logits.stride() + logits.first;
+}
+
+float logsumexp_of(const ConstColumns& logits, std::int64_t row) {
   float v[kBlock];
   float most = -std::numeric_limits<float>::infinity(), sum = 0;
-  in_blocks(width, [&](std::int64_t first, std::int64_t n) {
-    read(logits, row * width + first, n, v);
+  in_blocks(logits.width, [&](std::int64_t first, std::int64_t n) {
+    read(logits.tensor, start_of(logits, row) + first, n, v);
     for (std::int64_t i = 0; i < n; ++i) most = std::max(most, v[i]);
   });
-  in_blocks(width, [&](std::int64_t first, std::int64_t n) {
-    read(logits, row * width + first, n, v);
+  in_blocks(logits.width, [&](std::int64_t first, std::int64_t n) {
+    read(logits.tensor, start_of(logits, row) + first, n, v);
     float block = 0;
     for (std::int64_t i = 0; i < n; ++i) block += std::exp(v[i] - most);
     sum += block;
@@ -22,20 +27,20 @@ float logsumexp_of(const ConstTensorView& logits, std::int64_t row, std::int64_t
   return most + std::log(sum);
 }
 
-void become_gradient(const TensorView& logits, std::int64_t row, std::int64_t width,
-                     std::int32_t target, float factor, float logsumexp) {
-  in_blocks(width, [&](std::int64_t first, std::int64_t n) {
+void become_gradient(const Columns& logits, std::int64_t row, std::int32_t target, float factor,
+                     float logsumexp) {
+  in_blocks(logits.width, [&](std::int64_t first, std::int64_t n) {
     float v[kBlock];
-    read(logits, row * width + first, n, v);
+    read(logits.tensor, start_of(logits, row) + first, n, v);
     for (std::int64_t i = 0; i < n; ++i)
       v[i] = (std::exp(v[i] - logsumexp) - (first + i == target ? 1.0f : 0.0f)) * factor;
-    write(v, row * width + first, n, logits);
+    write(v, start_of(logits, row) + first, n, logits.tensor);
   });
 }
-void become_zero(const TensorView& logits, std::int64_t row, std::int64_t width) {
-  in_blocks(width, [&](std::int64_t first, std::int64_t n) {
+void become_zero(const Columns& logits, std::int64_t row) {
+  in_blocks(logits.width, [&](std::int64_t first, std::int64_t n) {
     const float zeros[kBlock] = {};
-    write(zeros, row * width + first, n, logits);
+    write(zeros, start_of(logits, row) + first, n, logits.tensor);
   });
 }
 
@@ -47,9 +52,9 @@ void check_target(std::int32_t target, std::int64_t width) {
 }
 
 void cross_entropy(ConstTensorView targets, std::int32_t ignore_index, bool gradient, float factor,
-                   TensorView logits, TensorView losses, TensorView logsumexp) {
-  const std::int64_t rows = targets.elements(), width = width_of(logits);
-  expect(logits.elements() == rows * width && losses.elements() == rows &&
+                   Columns logits, TensorView losses, TensorView logsumexp) {
+  const std::int64_t rows = targets.elements(), width = logits.width;
+  expect(logits.rows() == rows && losses.elements() == rows &&
              (!logsumexp || logsumexp.elements() == rows),
          "cross_entropy", "logits, targets, losses have the same rows");
   const std::int32_t* target = int32_of(targets);
@@ -57,30 +62,30 @@ void cross_entropy(ConstTensorView targets, std::int32_t ignore_index, bool grad
   for (std::int64_t r = 0; r < rows; ++r) {
     const bool ignored = target[r] == ignore_index;
     if (!ignored) check_target(target[r], width);
-    const float sum = ignored && !logsumexp ? 0 : logsumexp_of(logits, r, width);
+    const float sum = ignored && !logsumexp ? 0 : logsumexp_of(logits, r);
     if (logsumexp) fp32_of(logsumexp)[r] = sum;
-    loss[r] = ignored ? 0 : sum - read_one(logits, r * width + target[r]);
+    loss[r] = ignored ? 0 : sum - read_one(logits.tensor, start_of(logits, r) + target[r]);
     if (!gradient) continue;
     if (ignored)
-      become_zero(logits, r, width);
+      become_zero(logits, r);
     else
-      become_gradient(logits, r, width, target[r], factor, sum);
+      become_gradient(logits, r, target[r], factor, sum);
   }
 }
 
 void cross_entropy_backward(ConstTensorView targets, std::int32_t ignore_index, float factor,
-                            ConstTensorView logsumexp, TensorView logits) {
-  const std::int64_t rows = targets.elements(), width = width_of(logits);
-  expect(logits.elements() == rows * width && logsumexp.elements() == rows,
-         "cross_entropy_backward", "logits, targets, logsumexp have the same rows");
+                            ConstTensorView logsumexp, Columns logits) {
+  const std::int64_t rows = targets.elements(), width = logits.width;
+  expect(logits.rows() == rows && logsumexp.elements() == rows, "cross_entropy_backward",
+         "logits, targets, logsumexp have the same rows");
   const std::int32_t* target = int32_of(targets);
   for (std::int64_t r = 0; r < rows; ++r) {
     if (target[r] == ignore_index) {
-      become_zero(logits, r, width);
+      become_zero(logits, r);
       continue;
     }
     check_target(target[r], width);
-    become_gradient(logits, r, width, target[r], factor, fp32_of(logsumexp)[r]);
+    become_gradient(logits, r, target[r], factor, fp32_of(logsumexp)[r]);
   }
 }
 

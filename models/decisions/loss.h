@@ -23,11 +23,19 @@ namespace plimsoll::models::decisions {
 inline constexpr Bytes kLossChunk(512 << 20);
 inline constexpr std::int64_t kLeastChunkRows = 128;  // one tile of a product
 
+// Elements from one row of logits to the next: rows begin at multiples of 16 bytes, so that
+// tensor cores and vector loads take them whatever the vocabulary (with GPT-2's 50257 columns side
+// by side, none of either would). What lies behind a row's logits is neither written nor read.
+constexpr std::int64_t logits_stride(std::int64_t vocabulary, DType dtype) {
+  const std::int64_t vector = 128 / bits(dtype);
+  return ceil_divide(vocabulary, vector) * vector;
+}
+
 // Rows of a chunk: a power of two; the last chunk may be shorter.
 constexpr std::int64_t loss_chunk_rows(std::int64_t vocabulary, DType dtype) {
   std::int64_t rows = kLeastChunkRows;
-  while (rows * 2 <= kLossChunk.value() / (bits(dtype) / 8) / std::max<std::int64_t>(vocabulary, 1))
-    rows *= 2;
+  const std::int64_t row = std::max<std::int64_t>(logits_stride(vocabulary, dtype), 1);
+  while (rows * 2 <= kLossChunk.value() / (bits(dtype) / 8) / row) rows *= 2;
   return rows;
 }
 

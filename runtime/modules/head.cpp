@@ -31,6 +31,10 @@ void Head::in_chunks(Visit visit) {
   worker_.prefix = outside;
 }
 
+kernels::Columns Head::logits_of(std::int64_t rows) {
+  return {logits_.view().rows(0, rows), 0, settings_.decoder.vocab};
+}
+
 // Forward -----------------------------------------------------------------------------------------
 
 void Head::forward(Tensor x, ConstTensorView targets, const LossFactors& factors,
@@ -61,10 +65,11 @@ void Head::product(Operand normalized, Phase phase) {
   Op op(worker_, names::kHead.product, phase);
   const std::int64_t rows = normalized.view.shape[0];
   if (!logits_)  // of the first chunk, which no other is larger than: behind no chunk's prefix
-    logits_ = worker_.memory.allocate(names::kHead.out, Category::logits, worker_.regime.compute,
-                                      {rows, settings_.decoder.vocab});
-  worker_.kernels.linear_forward(normalized.view, head_.value(), {}, {},
-                                 logits_.view().rows(0, rows), product_panels(worker_));
+    logits_ = worker_.memory.allocate(
+        names::kHead.out, Category::logits, worker_.regime.compute,
+        {rows, models::decisions::logits_stride(settings_.decoder.vocab, worker_.regime.compute)});
+  worker_.kernels.linear_forward(normalized.view, head_.value(), {}, {}, logits_of(rows),
+                                 product_panels(worker_));
   normalized.read_by(op);
 }
 
@@ -80,8 +85,8 @@ void Head::loss(ConstTensorView targets, std::int64_t first, std::int64_t rows) 
     logsumexp_ = all(names::kLossLogsumexp, Category::activations);
   const bool gradient = wanted() && !chunked();
   worker_.kernels.cross_entropy(targets.as({worker_.tokens()}).rows(first, rows),
-                                kernels::kIgnoreIndex, gradient, factors_.gradient,
-                                logits_.view().rows(0, rows), rows_.view().rows(first, rows),
+                                kernels::kIgnoreIndex, gradient, factors_.gradient, logits_of(rows),
+                                rows_.view().rows(first, rows),
                                 logsumexp_ ? logsumexp_.view().rows(first, rows) : TensorView{});
   if (!gradient && last(first, rows)) op.consume(std::move(logits_));
 }
@@ -103,9 +108,9 @@ Tensor Head::backward(ConstTensorView targets) {
 
 void Head::loss_again(ConstTensorView targets, std::int64_t first, std::int64_t rows) {
   Op op(worker_, names::kLoss, Phase::backward);
-  worker_.kernels.cross_entropy_backward(
-      targets.as({worker_.tokens()}).rows(first, rows), kernels::kIgnoreIndex, factors_.gradient,
-      logsumexp_.view().rows(first, rows), logits_.view().rows(0, rows));
+  worker_.kernels.cross_entropy_backward(targets.as({worker_.tokens()}).rows(first, rows),
+                                         kernels::kIgnoreIndex, factors_.gradient,
+                                         logsumexp_.view().rows(first, rows), logits_of(rows));
   if (last(first, rows)) op.consume(std::move(logsumexp_));
 }
 
@@ -122,7 +127,7 @@ void Head::backward_product(std::int64_t first, std::int64_t rows) {
 void Head::weight_gradient(Operand logits, std::int64_t first) {
   Op op(worker_, names::kHead.weight_grad, Phase::backward);
   const std::int64_t rows = logits.view.shape[0];
-  worker_.kernels.linear_backward_weight(logits.view, normalized_.view().rows(first, rows),
+  worker_.kernels.linear_backward_weight(logits_of(rows), normalized_.view().rows(first, rows),
                                          {.accumulate = true}, head_.gradient(),
                                          product_panels(worker_));
   logits.read_by(op);
@@ -135,8 +140,8 @@ void Head::input_gradient(Operand logits, std::int64_t first) {
   Tensor& d = full() ? d_ : normalized_;
   if (full())
     d = op.make(names::kHead.input_grad, Category::temporaries, {rows, settings_.decoder.hidden});
-  worker_.kernels.linear_backward_input(logits.view, head_.value(), {}, d.view().rows(first, rows),
-                                        product_panels(worker_));
+  worker_.kernels.linear_backward_input(logits_of(rows), head_.value(), {},
+                                        d.view().rows(first, rows), product_panels(worker_));
   logits.read_by(op);
   if (!full() && last(first, rows)) d_ = std::move(normalized_);
 }

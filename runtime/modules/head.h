@@ -29,7 +29,8 @@ class Head {
   // The gradient of the stream after the last layer; none without anything trained below.
   Tensor backward(ConstTensorView targets);
 
-  // [T, V] alone, for who wants to see them. `x` stays the caller's.
+  // Alone, for who wants to see them: [T, models::decisions::logits_stride]. `x` stays the
+  // caller's.
   Tensor logits(const Tensor& x);
   // The largest scratch that one of its ops needs.
   Bytes workspace() const;
@@ -45,6 +46,7 @@ class Head {
   template <class Visit>
   void in_chunks(Visit visit);
   // Of `rows` rows from `first` on. All chunks use one buffer of logits.
+  kernels::Columns logits_of(std::int64_t rows);
   void product(Operand normalized, Phase phase);
   void loss(ConstTensorView targets, std::int64_t first, std::int64_t rows);
   void loss_again(ConstTensorView targets, std::int64_t first, std::int64_t rows);

@@ -117,8 +117,9 @@ TEST_CASE("the alignment that is promised is the least of all operands', and nev
   const Tensor b = drawn({4, 16}, DType::fp32, 2);
   alignas(64) static float memory[64];
   for (const auto& [offset, expected] : {std::pair{0, 16}, {1, 4}, {2, 8}, {4, 16}, {8, 16}}) {
-    const cuda::Product product{1,         4,  16, {{memory + offset, DType::fp32, {1, 16}}},
-                                {b, true}, {}, 1,  false};
+    const cuda::Product product{
+        1,         4,  16, {ConstTensorView(memory + offset, DType::fp32, {1, 16})},
+        {b, true}, {}, 1,  false};
     const TensorView c(memory + 48, DType::fp32, {1, 4});
     CHECK(library_call(product, c, {}, false).alignment == expected);
   }

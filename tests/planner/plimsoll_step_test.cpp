@@ -251,6 +251,20 @@ TEST_CASE("a tied table's gradient waits for the embedding, and the table is gat
   CHECK(gathered == 2);
 }
 
+TEST_CASE("rows of logits begin at multiples of 16 bytes, whatever the vocabulary") {
+  const auto logits = [](models::Precision precision) {
+    Strategy s = bf16_strategy();
+    s.precision = precision;
+    const Planned p = planned(models::catalog_model("gpt2"), s, {.seq_len = 16});
+    for (const models::TensorDecl& t : p.program.tensors)
+      if (t.name == models::decisions::kHead.out) return t.bytes;
+    return Bytes(0);
+  };
+  // 50257 logits stand in rows of 50264 in 16 bits and of 50260 in fp32.
+  CHECK(logits(models::Precision::bf16) == Bytes(16 * 50'264 * 2));
+  CHECK(logits(models::Precision::fp32) == Bytes(16 * 50'260 * 4));
+}
+
 TEST_CASE("the workspace is the largest need of an op") {
   // Host, fp32: no product needs any. Flash backward, 2 sequences · 2 key heads at once: row sums
   // of 2·8 queries in fp32: 256 B. Norms: 128 rows of 64 partial sums: 32 768 B. Embedding: 4 int32

@@ -262,7 +262,12 @@ void TinyModel::backward(Tensor d) {
 std::vector<double> TinyModel::logits() {
   const Tensor x = forward(false);
   const Tensor logits = head_->logits(x);
-  return values_of(logits.view());
+  const std::vector<double> padded = values_of(logits.view());
+  const std::int64_t stride = logits.view().shape[1];
+  std::vector<double> values;
+  for (auto row = padded.begin(); row != padded.end(); row += stride)
+    values.insert(values.end(), row, row + settings_.decoder.vocab);
+  return values;
 }
 
 LossFactors TinyModel::factors() const {

@@ -75,7 +75,8 @@ void StepWriter::final_norm() {
 
 // Logits of `rows` tokens.
 TensorId StepWriter::logits(std::int64_t rows) {
-  const Bytes bytes = storage(Count(checked_multiply(rows, d_.vocab)), regime_.compute);
+  const std::int64_t stride = decisions::logits_stride(d_.vocab, regime_.compute);
+  const Bytes bytes = storage(Count(checked_multiply(rows, stride)), regime_.compute);
   return b_.tensor_in(kNoGroup, kHead.out, b_.rounded(bytes), Category::logits);
 }
 

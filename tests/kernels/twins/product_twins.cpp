@@ -81,6 +81,40 @@ TEST_CASE("operands of mixed dtypes are taken") {
   check_case({17, 40, 24, DType::fp16, DType::bf16, DType::fp32, DType::fp16, {}});
 }
 
+// 50 columns in rows of 56, as a vocabulary that is no multiple of 8 has its logits. The guard is
+// the columns behind them: NaN, neither read nor written.
+TEST_CASE("rows of a result may be wider than the product, and what is behind them is left") {
+  constexpr std::int64_t tokens = 9, in = 24, out = 50, stride = 56;
+  for (const DType dtype : kStorage) {
+    Tensor y({tokens, stride}, dtype), d_y = drawn({tokens, stride}, dtype, 2);
+    for (std::int64_t t = 0; t < tokens; ++t)
+      for (std::int64_t c = out; c < stride; ++c)
+        y.set(t * stride + c, 7), d_y.set(t * stride + c, std::nan(""));
+    const Op op = [&](const KernelTable& k, const Views& v) {
+      k.linear_forward(v[0], v[1], v[2], {}, Columns(v[3], 0, out), v[7]);
+      k.linear_backward_input(ConstColumns(v[4], 0, out), v[1], {}, v[5], v[7]);
+      k.linear_backward_weight(ConstColumns(v[4], 0, out), v[0], {.accumulate = true}, v[6], v[7]);
+    };
+    const std::vector<Tensor> operands = {drawn({tokens, in}, dtype, 1),
+                                          drawn({out, in}, dtype, 3),
+                                          drawn({out}, dtype, 4),
+                                          y,
+                                          d_y,
+                                          Tensor({tokens, in}, dtype),
+                                          drawn({out, in}, dtype, 5),
+                                          Tensor({1 << 12}, DType::fp32)};
+    const auto check = [&](const Twins& t) {
+      CHECK_NEAR(t.cuda[3], t.host[3], 1e-5 + 1.01 * once(dtype));
+      CHECK_NEAR(t.cuda[5], t.host[5], 1e-5 + 1.01 * once(dtype));
+      CHECK_NEAR(t.cuda[6], t.host[6], 1e-3 + 1.01 * once(dtype));
+      for (std::int64_t row = 0; row < tokens; ++row)
+        for (std::int64_t c = out; c < stride; ++c) CHECK(t.cuda[3].at(row * stride + c) == 7);
+    };
+    check(twins(operands, op));
+    if (DeviceMemory::library()) check(library_twins(operands, op, cuda::Mode::fast));
+  }
+}
+
 TEST_CASE("nothing to add up leaves the bias and what was there") {
   const Twins t =
       twins({Tensor({3, 0}, DType::bf16), Tensor({5, 0}, DType::bf16), drawn({5}, DType::bf16, 1),

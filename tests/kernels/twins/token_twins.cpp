@@ -137,6 +137,40 @@ TEST_CASE("losses and gradients of logits are the host's; their sum has its bits
     }
 }
 
+// 50 logits and 8200 in rows of 56 and 8208: what is behind them is NaN, and stays.
+TEST_CASE("logits may stand in wider rows") {
+  for (const DType dtype : kStorage)
+    for (const std::int64_t width : {50, 8195}) {
+      const std::int64_t rows = 3, stride = (width + 7) / 8 * 8;
+      Tensor logits = drawn({rows, stride}, dtype, 1), dense({rows, width}, dtype);
+      for (std::int64_t i = 0; i < rows * stride; ++i)
+        if (i % stride < width)
+          dense.set(i / stride * width + i % stride, logits.at(i));
+        else
+          logits.set(i, std::nan(""));
+      Tensor targets = ids(rows, width, 3);
+      targets.set(1, kIgnoreIndex);
+      const Twins t = twins({targets, logits, dense, Tensor({rows}, DType::fp32),
+                             Tensor({rows}, DType::fp32), logits},
+                            [&](const KernelTable& k, const Views& v) {
+                              const Columns wide(v[1], 0, width), again(v[5], 0, width);
+                              k.cross_entropy(v[0], kIgnoreIndex, true, 0.5f, wide, v[3], v[4]);
+                              k.cross_entropy_backward(v[0], kIgnoreIndex, 0.5f, v[4], again);
+                              k.cross_entropy(v[0], kIgnoreIndex, true, 0.5f, v[2], v[3], {});
+                            });
+      for (const std::vector<Tensor>* made : {&t.host, &t.cuda})
+        for (std::int64_t i = 0; i < rows * stride; ++i)
+          for (const std::size_t which : {1, 5}) {
+            const double value = (*made)[which].at(i);
+            if (i % stride < width)
+              CHECK(value == doctest::Approx((*made)[2].at(i / stride * width + i % stride))
+                                 .epsilon(once(dtype)));
+            else
+              CHECK(value != value);
+          }
+    }
+}
+
 TEST_CASE("logits of minus infinity and far-off maxima do not spoil a row") {
   Tensor logits({2, 600}, DType::fp32, -std::numeric_limits<double>::infinity());
   logits.set(3, 1e4);
