@@ -174,6 +174,50 @@ TEST_CASE("the high end of a plan counts every assumed overhead at the end of it
   CHECK_FALSE(asked.plan().high_end.has_value());
 }
 
+TEST_CASE("Transformers before 4.49 shifts a copy of the logits of several sequences") {
+  // 2 sequences of 1024 tokens score 2 · 1023 of them, 128,256 logits of 4 bytes each.
+  constexpr std::int64_t kShifted = 2 * 1023 * 128'256LL * 4;
+  const auto shifted = [](models::Release release, std::int64_t sequences) {
+    Asked asked("llama-3.2-1b");
+    asked.question.strategy.transformers = release;
+    asked.question.batch.micro_batch = sequences;
+    asked.question.detail = planner::Detail::full;
+    const reports::Plan plan = asked.plan();
+    for (const reports::TensorLine& tensor : plan.tensors)
+      if (tensor.name == "loss.logits.shifted") return tensor.bytes.value();
+    return std::int64_t{0};
+  };
+  CHECK(shifted({4, 48, 3}, 2) == kShifted);
+  CHECK(shifted({4, 45, 0}, 2) == kShifted);
+  CHECK(shifted({4, 48, 3}, 1) == 0);  // of one sequence they are a view
+  CHECK(shifted({4, 49, 0}, 2) == 0);
+  CHECK(shifted(models::kTransformers, 2) == 0);
+}
+
+TEST_CASE("releases whose code of a family is not the planned one are refused by name") {
+  const auto refusal = [](const char* model, models::Release release,
+                          models::Loss loss = models::Loss::full) -> std::string {
+    Asked asked(model);
+    asked.question.strategy.transformers = release;
+    asked.question.strategy.loss = loss;
+    try {
+      asked.plan();
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::unsupported);
+      return error.message();
+    }
+    return "";
+  };
+  CHECK(refusal("gpt2", {4, 50, 3}) ==
+        "--transformers-version 4.50.3: the steps of gpt2 are modelled from 4.51.0 on");
+  CHECK(refusal("gpt2", {4, 51, 0}) == "");
+  CHECK(refusal("qwen2.5-0.5b", {4, 55, 4}).find("from 4.56.0 on") != std::string::npos);
+  CHECK(refusal("qwen3-8b", {4, 48, 0}).find("from 4.51.0 on") != std::string::npos);
+  CHECK(refusal("llama-3.2-1b", {4, 45, 0}) == "");
+  CHECK(refusal("llama-3.2-1b", {4, 48, 0}, models::Loss::fused).find("--loss full only") !=
+        std::string::npos);
+}
+
 TEST_CASE("a shard group that does not divide the ranks is bad input") {
   Asked asked("gpt2");
   asked.question.strategy.gpus = 8;
