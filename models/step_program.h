@@ -67,6 +67,10 @@ struct Group {
   std::int64_t stride = 1;  // layers that one instance covers (recompute every k layers)
 };
 
+// Which choices a segment's ops follow from: the kind of loss is the matter of the ops between the
+// final norm and the layers' backward, the optimizer's implementation that of its step.
+enum class Chapter : std::uint8_t { layers, loss, optimizer };
+
 struct Segment {
   std::uint32_t op_begin = 0;
   std::uint32_t op_end = 0;
@@ -74,6 +78,7 @@ struct Segment {
   bool descending = false;
   // Equal micro-batches in a row are stored once; memory repeats, work is multiplied.
   std::int64_t times = 1;
+  Chapter chapter = Chapter::layers;
 };
 
 struct StepProgram {

@@ -49,6 +49,7 @@ struct PeakFinder::Sweep {
   const StepProgram& program;
   const Lifetimes& lifetimes;
   Sums<Number>& sums;
+  std::vector<Stretch>& stretches;
 
   static Number number(Bytes bytes) {
     if constexpr (std::is_same_v<Number, Bytes>)
@@ -141,11 +142,33 @@ struct PeakFinder::Sweep {
     }
   }
 
+  // The largest of its ops; what stands for several of them has theirs.
+  Bytes scratch_of(const Lifetimes::Walk& walk) const {
+    Bytes most;
+    for (std::uint32_t p = walk.part_begin; p < walk.part_end; ++p)
+      for (std::uint32_t op = lifetimes.parts[p].op_begin; op < lifetimes.parts[p].op_end; ++op)
+        most = std::max(most, program.ops[op].scratch);
+    return most;
+  }
+
+  // The stretch that a walk belongs to; it begins with `live` bytes.
+  Stretch& stretch_of(const Lifetimes::Walk& walk, Number live) const {
+    const models::Chapter chapter = program.segments[walk.segment].chapter;
+    if (stretches.empty() || stretches.back().chapter != chapter)
+      stretches.push_back({chapter, bytes(live), Bytes(0), Bytes(0)});
+    Stretch& stretch = stretches.back();
+    stretch.scratch = std::max(stretch.scratch, scratch_of(walk));
+    return stretch;
+  }
+
   void run(Peak& peak) {
     add_up();
+    stretches.clear();
     const Number resident = number(peak.resident);
     Number live = resident, most = resident;
     for (const Lifetimes::Walk& walk : lifetimes.walks) {
+      Stretch& stretch = stretch_of(walk, live - resident);
+      Number walk_most = live;
       const std::int64_t iterations = program.repeats(program.segments[walk.segment]);
       add_up_parts(walk);
       const std::size_t parts = sums.net.size();  // one more than cuts
@@ -170,11 +193,13 @@ struct PeakFinder::Sweep {
           t += runs - 1;
         }
         live += growth;
+        walk_most = larger(walk_most, highest);
         if (highest > most) {
           most = highest;
           peak.at = {walk.segment, t, highest_op(highest_part)};
         }
       }
+      stretch.rise = std::max(stretch.rise, bytes(walk_most - resident) - stretch.entry);
     }
     peak.bytes = bytes(most);
   }
@@ -255,9 +280,9 @@ Peak PeakFinder::sweep(const StepProgram& program, const Lifetimes& lifetimes) {
   for (const Lifetimes::Change& change : lifetimes.changes)
     most = std::max(most, size(change.tensor));
   if (is_safe(program, most.value()))
-    Sweep<std::int64_t>{program, lifetimes, sums_}.run(peak);
+    Sweep<std::int64_t>{program, lifetimes, sums_, stretches_}.run(peak);
   else
-    Sweep<Bytes>{program, lifetimes, checked_sums_}.run(peak);
+    Sweep<Bytes>{program, lifetimes, checked_sums_, stretches_}.run(peak);
   return peak;
 }
 

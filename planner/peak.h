@@ -26,6 +26,15 @@ struct Peak {
   Bytes states;  // persistent parameters and optimizer states
 };
 
+// Segments of one chapter, one after another. In bytes beyond what stays for good.
+struct Stretch {
+  models::Chapter chapter = models::Chapter::layers;
+  Bytes entry;  // allocated when it begins
+  Bytes rise;  // its high water beyond that
+  Bytes scratch;  // the largest of any of its ops
+  bool operator==(const Stretch&) const = default;
+};
+
 // Reuses its memory from one program to the next, and what it has derived: where tensors are born
 // and die depends on operands and repeats only, so for a program that differs in sizes from an
 // earlier one the lifetimes stand already. Not thread-safe.
@@ -39,6 +48,9 @@ class PeakFinder {
   // changed since.
   // `alike`: what has equal sizes in it.
   Peak find_resized(const models::StepProgram& program, const Alike& alike);
+
+  // The last program's, in the order of the step.
+  const std::vector<Stretch>& stretches() const { return stretches_; }
 
  private:
   static constexpr std::size_t kLayouts = 512;  // some 20 KB each, in pairs
@@ -82,6 +94,7 @@ class PeakFinder {
   std::size_t last_likeness_ = 0;
   bool second_ = false;  // of a pair: which one goes next
   LifetimeFinder lifetime_finder_;
+  std::vector<Stretch> stretches_;
   Sums<std::int64_t> sums_;
   Sums<Bytes> checked_sums_;
 };

@@ -27,7 +27,7 @@ void ProgramBuilder::open(GroupId group, bool descending, std::int64_t times) {
     return;
   }
   const auto at = static_cast<std::uint32_t>(program_.ops.size());
-  program_.segments.push_back({at, at, group, descending, times});
+  program_.segments.push_back({at, at, group, descending, times, chapter_});
 }
 
 void ProgramBuilder::close() {

@@ -89,6 +89,8 @@ class ProgramBuilder {
   // Ops that follow run once (kNoGroup) or once per layer of `group`.
   void open(models::GroupId group, bool descending = false, std::int64_t times = 1);
   void close();
+  // The chapter of the segments that follow.
+  void begin(models::Chapter chapter) { chapter_ = chapter; }
   // Which of a group's `stride` layers the following tensors and ops belong to.
   void at_layer(std::uint16_t layer) { layer_ = layer; }
 
@@ -114,6 +116,7 @@ class ProgramBuilder {
   std::int64_t granularity_;
   models::GroupId open_ = models::kNoGroup;
   std::uint16_t layer_ = 0;
+  models::Chapter chapter_ = models::Chapter::layers;
   bool resizes_ = false, same_ = true;
   Place next_;
   Alike alike_;

@@ -17,13 +17,12 @@ std::optional<Found> best_of(const Scope& scope, const Control& control) {
   }
 }
 
+namespace {
+
 // The family whose smallest batch needs least.
-std::optional<Found> closest(const Scope& scope) {
-  Scope open = scope;
-  open.objective = Objective::memory;
+std::optional<Found> least_needy(const Scope& open, const Space& space, Chapters* chapters) {
   const std::vector<Setting> settings = families(open);
-  const Space space(open);
-  Evaluator evaluator(open, space);
+  Evaluator evaluator(open, space, chapters);
   std::optional<Found> best;
   for (std::uint32_t i = 0; i < settings.size(); ++i) {
     Family family(open, space, settings[i], i);
@@ -34,6 +33,18 @@ std::optional<Found> closest(const Scope& scope) {
     if (best && best->need.counted() <= need->counted()) continue;
     best = Found{family.point(0), rank, *need, space.pace(settings[i], family.batch(0)), {}};
   }
+  return best;
+}
+
+}  // namespace
+
+std::optional<Found> closest(const Scope& scope) {
+  Scope open = scope;
+  open.objective = Objective::memory;
+  const Space space(open);
+  Chapters chapters;
+  std::optional<Found> best = least_needy(open, space, &chapters);
+  if (chapters.contradicted()) best = least_needy(open, space, nullptr);
   if (best) best->plan = plan_of(scope, best->setting);
   return best;
 }

@@ -68,8 +68,8 @@ std::int64_t Space::most_tokens(const Setting& family) const {
   return usable_->value() / (2 * parts(family).decoder.hidden * inputs);
 }
 
-Evaluator::Evaluator(const Scope& scope, const Space& space)
-    : space_(space), question_(scope.base), overheads_(scope.overheads) {
+Evaluator::Evaluator(const Scope& scope, const Space& space, Chapters* chapters)
+    : space_(space), chapters_(chapters), question_(scope.base), overheads_(scope.overheads) {
   question_.detail = Detail::none;
   step_.program_only = true;
 }
@@ -78,7 +78,11 @@ Evaluator::Evaluator(const Scope& scope, const Space& space)
 const Outside& Evaluator::outside(const models::Strategy& s) {
   const bool hybrid = s.data.shard_group > 0 && s.data.shard_group < s.gpus && s.data.zero >= 2;
   const auto [entry, is_new] = outside_.try_emplace({s.stack, s.gpus, hybrid});
-  if (is_new) entry->second = outside_of(question_);
+  if (is_new) {
+    Question question = question_;
+    question.strategy = s;
+    entry->second = outside_of(question);
+  }
   return entry->second;
 }
 
@@ -111,25 +115,35 @@ bool Evaluator::resize(const Setting& setting, const models::Batch& batch) {
          step_.sizer->resize(batch);
 }
 
+// The peak of the program.
+Peak Evaluator::find(const Setting& setting, const models::Batch& batch) {
+  if (resize(setting, batch)) return finder_.find_resized(step_.program, step_.sizer->alike());
+  step_.sizer.reset();
+  question_.strategy = setting.strategy;
+  question_.batch = batch;
+  written_parts_ = setting.parts;
+  write_step(question_, space_.parts(setting), step_);
+  return finder_.find(step_.program, likeness(setting, batch));
+}
+
 std::optional<Need> Evaluator::need(const Setting& setting, const models::Batch& batch) {
+  if (chapters_ != nullptr && !(knows_ids_ && strategy_ == setting.strategy)) {
+    strategy_ = setting.strategy;
+    ids_ = chapters_->ids_of(strategy_);
+    knows_ids_ = true;
+  }
+  std::optional<Peak> known;
+  if (chapters_ != nullptr) known = chapters_->find(ids_, batch);
   Peak peak;
   try {
-    if (resize(setting, batch)) {
-      peak = finder_.find_resized(step_.program, step_.sizer->alike());
-    } else {
-      step_.sizer.reset();
-      question_.strategy = setting.strategy;
-      question_.batch = batch;
-      written_parts_ = setting.parts;
-      write_step(question_, space_.parts(setting), step_);
-      peak = finder_.find(step_.program, likeness(setting, batch));
-    }
+    peak = known ? *known : find(setting, batch);
   } catch (const Error& error) {
     step_.sizer.reset();
     if (error.kind() != ErrorKind::unsupported && error.kind() != ErrorKind::bad_input) throw;
     refusal_ = error.message();
     return std::nullopt;
   }
+  if (chapters_ != nullptr && !known) chapters_->add(ids_, batch, peak, finder_.stretches());
   const Outside& more = outside(setting.strategy);
   Need need{peak.bytes, more.most(), peak.scratch, peak.states, more.most(), 0};
   if (overheads_ == Overheads::high_end && !more.range) {

@@ -10,6 +10,7 @@
 
 #include "planner/outside.h"
 #include "planner/peak.h"
+#include "planner/search/chapters.h"
 #include "planner/search/scope.h"
 #include "planner/search/setting.h"
 #include "planner/stack_step.h"
@@ -65,7 +66,8 @@ class Space {
 // Reuses its memory from one point to the next; one for each thread.
 class Evaluator {
  public:
-  Evaluator(const Scope& scope, const Space& space);
+  // `chapters`: shared by all threads; none: every point gets a program of its own.
+  Evaluator(const Scope& scope, const Space& space, Chapters* chapters = nullptr);
 
   // Nothing where the stack refuses the setting; `refusal` then says why.
   std::optional<Need> need(const Setting& family, const models::Batch& batch);
@@ -73,9 +75,14 @@ class Evaluator {
 
  private:
   const Outside& outside(const models::Strategy& strategy);
+  Peak find(const Setting& setting, const models::Batch& batch);
   bool resize(const Setting& setting, const models::Batch& batch);
 
   const Space& space_;
+  Chapters* chapters_;
+  models::Strategy strategy_;  // the one that was asked for last
+  Chapters::Ids ids_;  // its
+  bool knows_ids_ = false;
   Question question_;
   StackStep step_;
   std::uint8_t written_parts_ = 0;  // Setting::parts of the step

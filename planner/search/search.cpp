@@ -33,11 +33,15 @@ Approach approach_of(const Setting& x) {
 
 class Search {
  public:
-  Search(const Scope& scope, const Control& control)
+  Search(const Scope& scope, const Control& control, bool shares_chapters)
       : scope_(scope), control_(control), space_(scope), workers_(scope.threads) {
     check_filters(scope);
-    for (std::size_t t = 0; t < workers_.threads(); ++t) evaluators_.emplace_back(scope_, space_);
+    for (std::size_t t = 0; t < workers_.threads(); ++t)
+      evaluators_.emplace_back(scope_, space_, shares_chapters ? &chapters_ : nullptr);
   }
+
+  // What was found stands on chapters that are not equal after all.
+  bool contradicted() const { return chapters_.contradicted(); }
 
   // What asks for less of the user goes first, and where the fewest GPUs are wanted, fewer of them.
   Result run() {
@@ -215,6 +219,7 @@ class Search {
   const Control& control_;
   Space space_;
   Workers workers_;
+  Chapters chapters_;
   std::vector<Evaluator> evaluators_;  // one for each worker
   std::vector<Family> families_;
   using Open = std::pair<Rank, std::size_t>;
@@ -255,8 +260,12 @@ bool fits(const Scope& scope, const reports::Plan& plan) {
 }
 
 Result search(const Scope& scope, const Control& control) {
-  Search search(scope, control);
-  return search.run();
+  if (!scope.exhaustive) {
+    Search search(scope, control, true);
+    Result result = search.run();
+    if (!search.contradicted()) return result;
+  }
+  return Search(scope, control, false).run();
 }
 
 }  // namespace plimsoll::planner::search

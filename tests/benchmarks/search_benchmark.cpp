@@ -47,9 +47,10 @@ void every_point(benchmark::State& state, models::Stack stack, bool long_ones) {
   if (!long_ones) scope.without["recompute"] = {"every", "sqrt"};
   const auto families = least_conceding(search::families(scope, {.gpus = 64}));
   const search::Space space(scope);
-  search::Evaluator evaluator(scope, space);
   std::int64_t points = 0, refused = 0;
-  for (auto _ : state)
+  for (auto _ : state) {
+    search::Chapters chapters;
+    search::Evaluator evaluator(scope, space, &chapters);
     for (const search::Setting& family : families)
       for (const models::Batch& batch : search::batches(scope, family)) {
         if (batch.tokens() > space.most_tokens(family)) break;
@@ -57,6 +58,7 @@ void every_point(benchmark::State& state, models::Stack stack, bool long_ones) {
         benchmark::DoNotOptimize(need);
         ++(need ? points : refused);
       }
+  }
   state.counters["strategies/s"] =
       benchmark::Counter(static_cast<double>(points), benchmark::Counter::kIsRate);
   state.counters["strategies"] =

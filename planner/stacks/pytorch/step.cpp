@@ -161,6 +161,7 @@ void StepWriter::write() {
   micros_begin_ = b_.place();
   micro_batches();
   micros_end_ = b_.place();
+  b_.begin(models::Chapter::optimizer);
   optimizer_step();
 }
 
@@ -248,8 +249,10 @@ void StepWriter::micro_batch(std::int64_t index, std::int64_t times) {
   for (std::size_t r = 0; r < runs_.size(); ++r) layers_forward(r);
   before_loss();
   finish_forward();
+  b_.begin(models::Chapter::loss);
   loss_forward();
   loss_backward();
+  b_.begin(models::Chapter::layers);
   before_layers_backward();
   for (std::size_t r = runs_.size(); r-- > 0;) layers_backward(r);
   embedding_backward();

@@ -1,0 +1,151 @@
+#include "planner/search/chapters.h"
+
+#include <algorithm>
+
+#include "planner/stack_step.h"
+
+namespace plimsoll::planner::search {
+
+using models::Batch;
+using models::Chapter;
+using models::RecomputeKind;
+using models::Strategy;
+
+namespace {
+
+class Mixer {
+ public:
+  template <class Value>
+  Mixer& mix(Value value) {
+    hash_ = (hash_ ^ static_cast<std::size_t>(value)) * 0x9E3779B97F4A7C15;
+    hash_ ^= hash_ >> 32;
+    return *this;
+  }
+  std::size_t hash() const { return hash_; }
+
+ private:
+  std::size_t hash_ = 0;
+};
+
+// Equal micro-batches are alike, however many there are.
+Batch distinct(Batch batch) {
+  batch.grad_accum = std::min(batch.grad_accum, kDistinctMicroBatches);
+  return batch;
+}
+
+}  // namespace
+
+std::size_t Chapters::KeyHash::operator()(const Key& key) const {
+  return Mixer()
+      .mix(key.id)
+      .mix(key.batch.micro_batch)
+      .mix(key.batch.seq_len)
+      .mix(key.batch.grad_accum)
+      .hash();
+}
+
+// Of what the axes choose.
+std::size_t Chapters::StrategyHash::operator()(const Strategy& s) const {
+  return Mixer()
+      .mix(s.stack)
+      .mix(s.gpus)
+      .mix(s.data.zero)
+      .mix(s.data.shard_group)
+      .mix(s.recompute.kind)
+      .mix(s.recompute.every)
+      .mix(s.loss)
+      .mix(s.attention)
+      .mix(s.precision)
+      .mix(s.optimizer_impl.has_value())
+      .mix(s.lora.has_value())
+      .hash();
+}
+
+std::uint32_t Chapters::number(Numbers& numbers, const Strategy& strategy) {
+  return numbers.try_emplace(strategy, static_cast<std::uint32_t>(numbers.size())).first->second;
+}
+
+// What a chapter does not depend on is set to one value. Autocast's casts of the layers' weights go
+// in the middle of the loss where whole layers are recomputed: there alone recomputation matters to
+// it. Workspaces that stay are the attention's too.
+Chapters::Ids Chapters::ids_of(const Strategy& strategy) {
+  Strategy layers = strategy;
+  layers.loss = models::Loss::full;
+  layers.optimizer_impl.reset();
+  Strategy loss = strategy;
+  const bool whole_layers = strategy.recompute.kind != RecomputeKind::none &&
+                            strategy.recompute.kind != RecomputeKind::selective;
+  loss.recompute = {whole_layers ? RecomputeKind::full : RecomputeKind::none, 1};
+  loss.attention = models::Attention::flash;
+  loss.optimizer_impl.reset();
+  Strategy optimizer = strategy;
+  optimizer.recompute = {RecomputeKind::none, 1};
+  optimizer.loss = models::Loss::full;
+  const std::lock_guard lock(mutex_);
+  return {number(layers_of_, layers), number(losses_of_, loss), number(optimizers_of_, optimizer)};
+}
+
+std::optional<Peak> Chapters::find(const Ids& ids, const Batch& batch) const {
+  const Batch alike = distinct(batch);
+  const std::lock_guard lock(mutex_);
+  if (contradicted_) return std::nullopt;
+  const auto layers = layers_.find({ids.layers, alike});
+  if (layers == layers_.end()) return std::nullopt;
+  const auto loss = losses_.find({ids.loss, alike});
+  if (loss == losses_.end()) return std::nullopt;
+  const auto optimizer = optimizers_.find({ids.optimizer, alike});
+  if (optimizer == optimizers_.end()) return std::nullopt;
+  const Layers& x = layers->second;
+  const Optimizer& end = optimizer->second;
+  Bytes high = std::max(x.high, x.optimizer_begins + end.rise);
+  for (std::size_t i = 0; i < loss->second.count; ++i)
+    high = std::max(high, x.loss_begins[i] + loss->second.rises[i]);
+  Peak peak;
+  peak.bytes = end.resident + high;
+  peak.resident = end.resident;
+  peak.scratch = std::max({x.scratch, loss->second.scratch, end.scratch});
+  peak.states = end.states;
+  return peak;
+}
+
+template <class Chapter>
+void Chapters::note(Known<Chapter>& known, const Key& key, const Chapter& chapter) {
+  const auto [entry, is_new] = known.try_emplace(key, chapter);
+  if (!is_new && entry->second != chapter) contradicted_ = true;
+}
+
+void Chapters::add(const Ids& ids, const Batch& batch, const Peak& peak,
+                   std::span<const Stretch> stretches) {
+  Layers layers;
+  Loss loss;
+  Optimizer optimizer{
+      .rise = Bytes(0), .scratch = Bytes(0), .resident = peak.resident, .states = peak.states};
+  std::size_t optimizers = 0;
+  for (const Stretch& stretch : stretches) {
+    switch (stretch.chapter) {
+      case Chapter::layers:
+        layers.high = std::max(layers.high, stretch.entry + stretch.rise);
+        layers.scratch = std::max(layers.scratch, stretch.scratch);
+        break;
+      case Chapter::loss:
+        if (loss.count == kMost) return;
+        layers.loss_begins[loss.count] = stretch.entry;
+        loss.rises[loss.count++] = stretch.rise;
+        loss.scratch = std::max(loss.scratch, stretch.scratch);
+        break;
+      case Chapter::optimizer:
+        if (++optimizers > 1) return;
+        layers.optimizer_begins = stretch.entry;
+        optimizer.rise = stretch.rise;
+        optimizer.scratch = stretch.scratch;
+        break;
+    }
+  }
+  const Batch alike = distinct(batch);
+  const std::lock_guard lock(mutex_);
+  note(layers_, {ids.layers, alike}, layers);
+  note(losses_, {ids.loss, alike}, loss);
+  note(optimizers_, {ids.optimizer, alike}, optimizer);
+}
+
+}  // namespace plimsoll::planner::search

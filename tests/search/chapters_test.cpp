@@ -1,0 +1,190 @@
+// A step put together from chapters of others has the peak of its own program.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <string>
+
+#include "models/gpu_catalog.h"
+#include "models/model_catalog.h"
+#include "planner/search/axes.h"
+#include "planner/search/chapters.h"
+#include "planner/search/evaluator.h"
+
+using namespace plimsoll;
+using namespace plimsoll::planner;
+using namespace plimsoll::planner::search;
+using models::Chapter;
+using models::Strategy;
+
+namespace {
+
+Strategy with(models::Loss loss, models::RecomputeKind recompute) {
+  Strategy s;
+  s.loss = loss;
+  s.recompute = {recompute, 1};
+  return s;
+}
+
+// Layers up to the loss, the loss, layers again, the optimizer.
+std::array<Stretch, 4> step(Bytes loss_begins, Bytes loss_rises) {
+  return {Stretch{Chapter::layers, 0_B, loss_begins + 7_B, 3_B},
+          Stretch{Chapter::loss, loss_begins, loss_rises, 5_B},
+          Stretch{Chapter::layers, loss_begins, 20_B, 4_B},
+          Stretch{Chapter::optimizer, 30_B, 60_B, 2_B}};
+}
+
+Peak peak_of(Bytes high, Bytes scratch) {
+  Peak peak;
+  peak.bytes = 1000_B + high;
+  peak.resident = 1000_B;
+  peak.scratch = scratch;
+  peak.states = 900_B;
+  return peak;
+}
+
+}  // namespace
+
+TEST_CASE("chapters of two steps make a third one") {
+  const Strategy a = with(models::Loss::full, models::RecomputeKind::full),
+                 b = with(models::Loss::fused, models::RecomputeKind::full),
+                 c = with(models::Loss::full, models::RecomputeKind::sqrt),
+                 d = with(models::Loss::fused, models::RecomputeKind::sqrt);
+  const models::Batch batch;
+  Chapters chapters;
+  // a: layers 107 and 120, the loss 100 + 300, the optimizer 90.
+  chapters.add(chapters.ids_of(a), batch, peak_of(400_B, 5_B), step(100_B, 300_B));
+  CHECK(chapters.find(chapters.ids_of(a), batch)->bytes == 1400_B);
+  CHECK_FALSE(chapters.find(chapters.ids_of(b), batch));
+  CHECK_FALSE(chapters.find(chapters.ids_of(c), batch));
+  // b: the same layers with another loss, 100 + 40.
+  chapters.add(chapters.ids_of(b), batch, peak_of(140_B, 5_B), step(100_B, 40_B));
+  // c: other layers with a's loss, 50 + 300.
+  chapters.add(chapters.ids_of(c), batch, peak_of(350_B, 5_B), step(50_B, 300_B));
+  // d: c's layers 57 and 70, b's loss 50 + 40; the optimizer's 30 + 60 is as high.
+  const auto found = chapters.find(chapters.ids_of(d), batch);
+  REQUIRE(found);
+  CHECK(found->bytes == 1090_B);
+  CHECK(found->resident == 1000_B);
+  CHECK(found->states == 900_B);
+  CHECK(found->scratch == 5_B);
+  CHECK_FALSE(chapters.contradicted());
+  models::Batch other = batch;
+  other.micro_batch = 2;
+  CHECK_FALSE(chapters.find(chapters.ids_of(d), other));
+}
+
+TEST_CASE("what is not equal although it should be is noticed, and nothing is found any more") {
+  const models::Batch batch;
+  for (const bool loss_differs : {false, true}) {
+    Chapters chapters;
+    const Strategy a = with(models::Loss::full, models::RecomputeKind::full),
+                   b = with(models::Loss::fused, models::RecomputeKind::full),
+                   c = with(models::Loss::full, models::RecomputeKind::sqrt);
+    chapters.add(chapters.ids_of(a), batch, peak_of(400_B, 5_B), step(100_B, 300_B));
+    if (loss_differs)  // other layers, but a's loss rises by one byte less
+      chapters.add(chapters.ids_of(c), batch, peak_of(349_B, 5_B), step(50_B, 299_B));
+    else  // another loss, but a's layers begin it one byte later
+      chapters.add(chapters.ids_of(b), batch, peak_of(141_B, 5_B), step(101_B, 40_B));
+    CHECK(chapters.contradicted());
+    CHECK_FALSE(chapters.find(chapters.ids_of(a), batch));
+  }
+}
+
+namespace {
+
+struct Counted {
+  std::int64_t points = 0, put_together = 0;
+};
+
+// Every `step`-th batch of each family. A point is put together where its peak is there before its
+// program is.
+Counted check_space(const Scope& scope, std::size_t step) {
+  const Space space(scope);
+  Chapters chapters;
+  Evaluator whole(scope, space), shared(scope, space, &chapters);
+  Counted count;
+  for (const Setting& family : families(scope)) {
+    const std::vector<models::Batch> sizes = batches(scope, family);
+    for (std::size_t i = 0; i < sizes.size(); i += step) {
+      const models::Batch& batch = sizes[i];
+      if (i > 0 && batch.tokens() > space.most_tokens(family)) continue;
+      CAPTURE(options_of(family));
+      CAPTURE(batch.micro_batch);
+      CAPTURE(batch.grad_accum);
+      ++count.points;
+      count.put_together += chapters.find(chapters.ids_of(family.strategy), batch) ? 1 : 0;
+      const std::optional<Need> a = whole.need(family, batch), b = shared.need(family, batch);
+      REQUIRE(a.has_value() == b.has_value());
+      if (!a) {
+        REQUIRE(whole.refusal() == shared.refusal());
+        continue;
+      }
+      REQUIRE(a->peak == b->peak);
+      REQUIRE(a->scratch == b->scratch);
+      REQUIRE(a->states == b->states);
+      REQUIRE(a->counted() == b->counted());
+    }
+  }
+  CHECK_FALSE(chapters.contradicted());
+  return count;
+}
+
+Scope scope_of(const models::ModelSpec& model, const char* gpu, std::int64_t gpus,
+               std::int64_t seq_len) {
+  Scope scope;
+  scope.base.model = &model;
+  scope.base.cluster.gpu = models::find_gpu(gpu);
+  scope.base.strategy.gpus = scope.gpus = gpus;
+  scope.base.batch.seq_len = seq_len;
+  return scope;
+}
+
+}  // namespace
+
+TEST_CASE("every point of a space has the peak of its own program") {
+  struct Case {
+    const char *model, *gpu;
+    std::int64_t gpus, seq_len;
+    std::size_t step;
+  };
+  for (const Case& c :
+       {Case{"llama-3.1-8b", "a100-80gb", 8, 1000, 29}, Case{"gpt2-xl", "rtx-4090", 4, 777, 13},
+        Case{"llama-3.1-70b", "h100-sxm-80gb", 8, 8192, 17}, Case{"qwen3-0.6b", "t4", 2, 512, 17},
+        Case{"mistral-7b", "h100-sxm-80gb", 8, 8192, 17},
+        Case{"llama-3.2-1b", "rtx-4090", 1, 512, 7}}) {
+    const models::ModelSpec model = models::catalog_model(c.model);
+    CAPTURE(std::string(c.model));
+    const Counted count = check_space(scope_of(model, c.gpu, c.gpus, c.seq_len), c.step);
+    MESSAGE(std::string(c.model) << ": " << count.put_together << " of " << count.points);
+    CHECK(count.points > 1000);
+    CHECK(2 * count.put_together > count.points);
+  }
+}
+
+TEST_CASE("so has one with micro-batches that are accumulated, adapters, frozen parts") {
+  const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  Scope scope = scope_of(model, "rtx-4090", 2, 1024);
+  SUBCASE("accumulated") {
+    scope.global_batch = 2 * 12;
+  }
+  SUBCASE("adapters") {
+    scope.base.strategy.lora = models::Lora{.rank = 8, .dropout = 0.1, .targets = {"q_proj"}};
+    scope.fixed.insert("adapters");
+  }
+  SUBCASE("only the last layer") {
+    scope.base.strategy.freeze = {"*"};
+    scope.base.strategy.train = {"model.layers.15.*"};
+  }
+  SUBCASE("only the head") {
+    scope.base.strategy.freeze = {"*"};
+    scope.base.strategy.train = {"model.norm.weight"};
+  }
+  SUBCASE("an older release, views of buckets") {
+    scope.base.strategy.transformers = models::Release{4, 45};
+    scope.base.strategy.data.gradient_as_bucket_view = true;
+  }
+  SUBCASE("all stages reduce alike") {
+    scope.base.strategy.deterministic = true;
+  }
+  CHECK(check_space(scope, 3).points > 100);
+}
