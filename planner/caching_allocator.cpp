@@ -12,12 +12,65 @@ constexpr std::int64_t kMinLargeAlloc = 10 << 20;
 constexpr std::int64_t kLargeBuffer = 20 << 20;  // segments for requests in between
 constexpr std::int64_t kRoundLarge = 2 << 20;
 
+std::int64_t rounded_up(Bytes requested) {
+  return std::max<std::int64_t>(kMinBlock, round_up(requested, kMinBlock).value());
+}
+
+// Of a stream: for small requests and for large ones.
+std::uint8_t pool_of(std::int64_t rounded, models::Stream stream) {
+  return static_cast<std::uint8_t>(static_cast<std::uint8_t>(stream) * 2 +
+                                   (rounded <= kSmallSize ? 0 : 1));
+}
+
 std::int64_t segment_size(std::int64_t rounded) {
   if (rounded <= kSmallSize) return kSmallBuffer;
   if (rounded < kMinLargeAlloc) return kLargeBuffer;
   return checked_multiply(ceil_divide(rounded, kRoundLarge), kRoundLarge);
 }
 }  // namespace
+
+std::size_t CachingAllocator::FreeRow::first_from(Key key, std::size_t begin,
+                                                  std::size_t end) const {
+  const Key* first = keys.data() + begin;
+  for (std::size_t n = end - begin; n > 0;) {
+    const std::size_t half = (n + 1) / 2;
+    first += half & (std::size_t{0} - static_cast<std::size_t>(first[half - 1] < key));
+    n -= half;
+  }
+  return static_cast<std::size_t>(first - keys.data());
+}
+
+void CachingAllocator::FreeRow::insert(const Block& block, Handle handle) {
+  const Key key = key_of(block.size, block.address);
+  const auto at = static_cast<std::ptrdiff_t>(first_from(key));
+  keys.insert(keys.begin() + at, key);
+  blocks.insert(blocks.begin() + at, handle);
+}
+
+void CachingAllocator::FreeRow::erase(std::size_t place) {
+  keys.erase(keys.begin() + static_cast<std::ptrdiff_t>(place));
+  blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(place));
+}
+
+void CachingAllocator::FreeRow::replace_by_smaller(std::size_t place, const Block& block,
+                                                   Handle handle) {
+  const Key key = key_of(block.size, block.address);
+  const std::size_t to = first_from(key, 0, place);
+  std::copy_backward(keys.data() + to, keys.data() + place, keys.data() + place + 1);
+  std::copy_backward(blocks.data() + to, blocks.data() + place, blocks.data() + place + 1);
+  keys[to] = key;
+  blocks[to] = handle;
+}
+
+void CachingAllocator::FreeRow::replace_by_larger(std::size_t place, const Block& block,
+                                                  Handle handle) {
+  const Key key = key_of(block.size, block.address);
+  const std::size_t to = first_from(key, place + 1, keys.size()) - 1;
+  std::copy(keys.data() + place + 1, keys.data() + to + 1, keys.data() + place);
+  std::copy(blocks.data() + place + 1, blocks.data() + to + 1, blocks.data() + place);
+  keys[to] = key;
+  blocks[to] = handle;
+}
 
 CachingAllocator::Handle CachingAllocator::make_block(const Block& block) {
   if (unused_.empty()) {
@@ -46,57 +99,89 @@ std::optional<CachingAllocator::Handle> CachingAllocator::new_segment(std::int64
 
 // cudaFree of every segment that is one free block (release_cached_blocks).
 void CachingAllocator::release_cached_segments() {
-  for (FreeRow& pool : free_)
-    std::erase_if(pool.keys, [&](const FreeKey& key) {
-      const Block& block = blocks_[static_cast<std::size_t>(key.block)];
-      if (block.previous >= 0 || block.next >= 0) return false;
-      reserved_ -= block.size;
-      unused_.push_back(key.block);
-      return true;
-    });
+  for (FreeRow& pool : free_) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < pool.keys.size(); ++i) {
+      const Block& block = blocks_[static_cast<std::size_t>(pool.blocks[i])];
+      if (block.previous < 0 && block.next < 0) {
+        reserved_ -= block.size;
+        unused_.push_back(pool.blocks[i]);
+        continue;
+      }
+      pool.keys[kept] = pool.keys[i];
+      pool.blocks[kept++] = pool.blocks[i];
+    }
+    pool.keys.resize(kept);
+    pool.blocks.resize(kept);
+  }
 }
 
-void CachingAllocator::split(Handle handle, std::int64_t rounded, bool small) {
-  Block& block = blocks_[static_cast<std::size_t>(handle)];
-  const std::int64_t rest = block.size - rounded;
-  if (small ? rest < kMinBlock : rest <= kSmallSize) return;
-  const Handle remainder = make_block({.size = rest,
-                                       .address = block.address + rounded,
-                                       .previous = handle,
-                                       .next = block.next,
-                                       .pool = block.pool});
-  Block& first = blocks_[static_cast<std::size_t>(handle)];  // make_block may have moved it
-  if (first.next >= 0) blocks_[static_cast<std::size_t>(first.next)].previous = remainder;
-  first.next = remainder;
+bool CachingAllocator::stays_whole(std::int64_t rest, bool small) {
+  return small ? rest < kMinBlock : rest <= kSmallSize;
+}
+
+// What is left of it, as a block of its own.
+CachingAllocator::Handle CachingAllocator::split(Handle handle, std::int64_t rounded) {
+  const Block whole = blocks_[static_cast<std::size_t>(handle)];
+  const Handle rest = make_block({.size = whole.size - rounded,
+                                  .address = whole.address + rounded,
+                                  .previous = handle,
+                                  .next = whole.next,
+                                  .pool = whole.pool});
+  if (whole.next >= 0) blocks_[static_cast<std::size_t>(whole.next)].previous = rest;
+  Block& first = blocks_[static_cast<std::size_t>(handle)];
+  first.next = rest;
   first.size = rounded;
-  const Block& tail = blocks_[static_cast<std::size_t>(remainder)];
-  free_[tail.pool].insert({tail.size, tail.address, remainder});
+  return rest;
 }
 
 std::optional<CachingAllocator::Handle> CachingAllocator::allocate(Bytes requested,
                                                                    models::Stream stream) {
-  const std::int64_t rounded =
-      std::max<std::int64_t>(kMinBlock, round_up(requested, kMinBlock).value());
-  const bool small = rounded <= kSmallSize;
-  const auto pool =
-      static_cast<std::uint8_t>(static_cast<std::uint8_t>(stream) * 2 + (small ? 0 : 1));
-  Handle handle = -1;
+  const std::int64_t rounded = rounded_up(requested);
+  const std::uint8_t pool = pool_of(rounded, stream);
   FreeRow& row = free_[pool];
-  const auto fit = row.first_from({rounded, -1, -1});
-  if (fit != row.keys.end()) {
-    handle = fit->block;
-    row.keys.erase(fit);
+  const std::size_t fit = row.first_from(key_of(rounded, 0));
+  const bool cached = fit < row.keys.size();
+  Handle handle = -1;
+  if (cached) {
+    handle = row.blocks[fit];
   } else {
     const std::optional<Handle> segment = new_segment(rounded, pool);
     if (!segment) return std::nullopt;
     handle = *segment;
   }
-  split(handle, rounded, small);
+  const std::int64_t rest = blocks_[static_cast<std::size_t>(handle)].size - rounded;
+  if (!stays_whole(rest, rounded <= kSmallSize)) {
+    const Handle tail = split(handle, rounded);
+    const Block& left = blocks_[static_cast<std::size_t>(tail)];
+    if (cached)
+      row.replace_by_smaller(fit, left, tail);
+    else
+      row.insert(left, tail);
+  } else if (cached) {
+    row.erase(fit);
+  }
   Block& block = blocks_[static_cast<std::size_t>(handle)];
   block.used = true;
   allocated_ += block.size;
   peak_allocated_ = std::max(peak_allocated_, allocated_);
   return handle;
+}
+
+bool CachingAllocator::allocate_and_free(Bytes requested, models::Stream stream) {
+  const std::int64_t rounded = rounded_up(requested);
+  const FreeRow& row = free_[pool_of(rounded, stream)];
+  if (row.has(rounded)) {
+    if (allocated_ + rounded + kSmallSize <= peak_allocated_) return true;  // whole or split
+    const Handle fit = row.blocks[row.first_from(key_of(rounded, 0))];
+    const std::int64_t size = blocks_[static_cast<std::size_t>(fit)].size;
+    const bool whole = stays_whole(size - rounded, rounded <= kSmallSize);
+    peak_allocated_ = std::max(peak_allocated_, allocated_ + (whole ? size : rounded));
+    return true;
+  }
+  const std::optional<Handle> block = allocate(requested, stream);
+  if (block) free(*block);
+  return block.has_value();
 }
 
 // Joins two neighbouring blocks into the left one.
@@ -110,20 +195,32 @@ CachingAllocator::Handle CachingAllocator::merge(Handle left, Handle right) {
   return left;
 }
 
+// The block joins free neighbours: the larger one of its place in the row, if any, moves up.
 void CachingAllocator::free(Handle handle) {
   const auto at = [&](Handle h) -> Block& { return blocks_[static_cast<std::size_t>(h)]; };
   at(handle).used = false;
   allocated_ -= at(handle).size;
-  const auto take_out = [&](Handle h) { free_[at(h).pool].erase({at(h).size, at(h).address, h}); };
+  FreeRow& row = free_[at(handle).pool];
+  constexpr std::size_t none = ~std::size_t{0};
+  std::size_t place = none;
   if (const Handle left = at(handle).previous; left >= 0 && !at(left).used) {
-    take_out(left);
+    place = row.place_of(at(left));
     handle = merge(left, handle);
   }
   if (const Handle right = at(handle).next; right >= 0 && !at(right).used) {
-    take_out(right);
+    const std::size_t of_right = row.place_of(at(right));
+    if (place != none) {
+      row.erase(place);
+      place = of_right - (place < of_right ? 1 : 0);
+    } else {
+      place = of_right;
+    }
     handle = merge(handle, right);
   }
-  free_[at(handle).pool].insert({at(handle).size, at(handle).address, handle});
+  if (place == none)
+    row.insert(at(handle), handle);
+  else
+    row.replace_by_larger(place, at(handle), handle);
 }
 
 }  // namespace plimsoll::planner

@@ -28,6 +28,9 @@ class CachingAllocator {
   // Nothing when the driver refuses, also after cached segments were released.
   std::optional<Handle> allocate(Bytes requested, models::Stream stream);
   void free(Handle block);
+  // Both at once, which leaves the segments as they were where there is a block to take it from.
+  // False: refused.
+  bool allocate_and_free(Bytes requested, models::Stream stream);
 
   Bytes allocated() const { return Bytes(allocated_); }  // blocks in use, as memory_allocated()
   Bytes peak_allocated() const { return Bytes(peak_allocated_); }
@@ -42,23 +45,34 @@ class CachingAllocator {
     std::uint8_t pool = 0;
     bool used = false;
   };
-  struct FreeKey {
-    std::int64_t size, address;
-    Handle block;
-    auto operator<=>(const FreeKey&) const = default;
-  };
+  // Size and address as one number, so that looking for it takes no branch.
+  __extension__ using Key = unsigned __int128;
+  static Key key_of(std::int64_t size, std::int64_t address) {
+    return Key{static_cast<std::uint64_t>(size)} << 64 | static_cast<std::uint64_t>(address);
+  }
   // Few and short-lived: a sorted row is faster than a tree.
   struct FreeRow {
-    std::vector<FreeKey> keys;  // ascending
-    auto first_from(const FreeKey& key) { return std::lower_bound(keys.begin(), keys.end(), key); }
-    void insert(const FreeKey& key) { keys.insert(first_from(key), key); }
-    void erase(const FreeKey& key) { keys.erase(first_from(key)); }
+    std::vector<Key> keys;  // ascending
+    std::vector<Handle> blocks;  // of each
+    std::size_t place_of(const Block& block) const {
+      return first_from(key_of(block.size, block.address));
+    }
+    std::size_t first_from(Key key) const { return first_from(key, 0, keys.size()); }
+    std::size_t first_from(Key key, std::size_t begin, std::size_t end) const;
+    bool has(std::int64_t size) const { return !keys.empty() && keys.back() >= key_of(size, 0); }
+    void insert(const Block& block, Handle handle);
+    void erase(std::size_t place);
+    // Another block in the place of one, where all between them move by one.
+    void replace_by_smaller(std::size_t place, const Block& block, Handle handle);
+    void replace_by_larger(std::size_t place, const Block& block, Handle handle);
   };
 
   Handle make_block(const Block& block);
   std::optional<Handle> new_segment(std::int64_t rounded, std::uint8_t pool);
   void release_cached_segments();
-  void split(Handle block, std::int64_t rounded, bool small);
+  // Whether what is left of a block is too little to split it off.
+  static bool stays_whole(std::int64_t rest, bool small);
+  Handle split(Handle block, std::int64_t rounded);
   Handle merge(Handle left, Handle right);
   static constexpr std::size_t kPools = 6;  // three streams, small and large
 

@@ -171,11 +171,9 @@ class Replay {
       }
       for (const std::int32_t i : births_.at(s))
         if (!take(static_cast<std::size_t>(i))) return false;
-      if (op.scratch > Bytes(0)) {
-        const auto handle = allocator_.allocate(op.scratch, models::Stream::compute);
-        if (!handle) return false;
-        allocator_.free(*handle);
-      }
+      if (op.scratch > Bytes(0) &&
+          !allocator_.allocate_and_free(op.scratch, models::Stream::compute))
+        return false;
       for (const std::int32_t i : deaths_.at(s))
         allocator_.free(handles_[static_cast<std::size_t>(i)]);
     }

@@ -8,7 +8,7 @@
 
 namespace plimsoll::planner::search {
 
-Space::Space(const Scope& scope) {
+Space::Space(const Scope& scope) : scope_(scope) {
   for (const Setting& setting : adapter_choices(scope)) {
     ModelParts parts = model_parts(*scope.base.model, setting.strategy);
     std::int64_t kept = 0;
@@ -22,6 +22,15 @@ Space::Space(const Scope& scope) {
 
 Pace Space::pace(const Setting& family, const models::Batch& batch) const {
   return paces(family, {&batch, 1}).front();
+}
+
+std::span<const models::Batch> Space::batches(const Setting& family) const {
+  const models::Batch& b = family.batch;
+  const std::lock_guard lock(mutex_);
+  const auto [entry, is_new] =
+      batches_.try_emplace({b.micro_batch, b.seq_len, b.grad_accum, family.strategy.gpus});
+  if (is_new) entry->second = search::batches(scope_, family);
+  return entry->second;
 }
 
 // Where the card's rates are not known: its arithmetic alone.

@@ -1,7 +1,9 @@
 // One point of the space, evaluated: its memory by the step's program, its pace by the time model.
 #pragma once
 
+#include <array>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -53,10 +55,16 @@ class Space {
   std::optional<StepTime> time(const Setting& setting) const;
   // A micro-batch of more tokens than this cannot fit, whatever is chosen beside the family.
   std::int64_t most_tokens(const Setting& family) const;
+  // As axes.h says, smallest first; lists are kept, since most families have the same.
+  std::span<const models::Batch> batches(const Setting& family) const;
   // What one GPU may use, the cluster's reserve taken off; nothing: no end.
   std::optional<Bytes> usable() const { return usable_; }
 
  private:
+  const Scope& scope_;
+  mutable std::mutex mutex_;  // of the lists
+  // By what they follow from: the family's batch, its GPUs.
+  mutable std::map<std::array<std::int64_t, 4>, std::vector<models::Batch>> batches_;
   std::vector<std::optional<ModelParts>> parts_;
   std::vector<std::optional<TimeModel>> times_;
   std::vector<std::int64_t> kept_layers_;  // whose input waits for the backward pass

@@ -30,12 +30,12 @@ Family::Family(const Scope& scope, const Space& space, Setting setting, std::uin
   else if (scope.objective == Objective::batch && !scope.global_batch)
     count_ = kMostBatch;
   else
-    batches_ = batches(scope, setting_);
+    batches_ = space.batches(setting_);
   const std::int64_t most = space.most_tokens(setting_);
   if (!scope.exhaustive && !batches_.empty())  // the first stays, to be told how much is missing
-    std::erase_if(batches_, [&](const models::Batch& b) {
-      return b.tokens() > most && b.micro_batch > batches_.front().micro_batch;
-    });
+    batches_ = batches_.first(static_cast<std::size_t>(
+        1 + std::count_if(batches_.begin() + 1, batches_.end(),
+                          [&](const models::Batch& b) { return b.tokens() <= most; })));
   if (by_size() && count_ > 0 && !scope.exhaustive) {
     const std::int64_t each = scope.objective == Objective::context
                                   ? kContextStep * setting_.batch.micro_batch
@@ -202,7 +202,7 @@ void Family::resolve_by_rank(const Rank* threshold, Evaluator& evaluator) {
       const Rank r = rank(index, speed);
       bound_ = r;
       if (threshold != nullptr && !(r < *threshold)) return;
-      found_ = Found{point(index), r, found, speed, {}};
+      found_ = std::make_unique<Found>(Found{point(index), r, found, speed, {}});
       found_index_ = index;
       return;
     }
@@ -221,7 +221,7 @@ void Family::resolve_by_memory(const Rank* threshold, Evaluator& evaluator) {
     if (n == nullptr) return;
     // Ranked by least(): its part that grows.
     closed[class_of(i)] = hopeless(*n) || (best && n->least() - n->scratch > best->need.least());
-    if (!fits(*n) || std::ranges::find(rejected_, i) != rejected_.end()) continue;
+    if (!fits(*n) || is_rejected(i)) continue;
     const Rank r{setting_.concession, n->least().real(), -paces_[i].tokens_per_second, index_};
     if (best && !(r < best->rank)) continue;
     best = Found{point(i), r, *n, pace(i), {}};
@@ -232,7 +232,8 @@ void Family::resolve_by_memory(const Rank* threshold, Evaluator& evaluator) {
     return;
   }
   bound_ = best->rank;
-  if (threshold == nullptr || best->rank < *threshold) found_ = std::move(best);
+  if (threshold == nullptr || best->rank < *threshold)
+    found_ = std::make_unique<Found>(*std::move(best));
 }
 
 void Family::resolve(const Rank* threshold, Evaluator& evaluator) {
@@ -241,6 +242,10 @@ void Family::resolve(const Rank* threshold, Evaluator& evaluator) {
     resolve_by_memory(threshold, evaluator);
   else
     resolve_by_rank(threshold, evaluator);
+}
+
+bool Family::is_rejected(std::size_t index) const {
+  return std::ranges::find(rejected_, index) != rejected_.end();
 }
 
 void Family::reject() {

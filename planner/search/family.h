@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -20,13 +22,15 @@ class Family {
   // No point that is left ranks better.
   const Rank& bound() const { return bound_; }
   bool exhausted() const { return exhausted_; }
-  const std::optional<Found>& found() const { return found_; }
+  const Found* found() const { return found_.get(); }
 
   // Looks for the best point that fits and ranks better than `threshold`. Afterwards found(), or
   // bound() is worse than the threshold, or exhausted().
   void resolve(const Rank* threshold, Evaluator& evaluator);
   // The found point does not fit after all (the allocator's gaps): the next one is looked for.
   void reject();
+  bool is_rejected(std::size_t index) const;
+  bool is_found(std::size_t index) const { return found_ && found_index_ == index; }
 
   // All points in ascending order of size, for the front and for exhaustive looks.
   Setting point(std::size_t index) const;
@@ -57,7 +61,7 @@ class Family {
   Setting setting_;
   std::uint32_t index_;
   std::size_t count_ = 0;
-  std::vector<models::Batch> batches_;  // empty where points are sizes 1 … count_
+  std::span<const models::Batch> batches_;  // empty where points are sizes 1 … count_
   std::vector<Pace> paces_;  // of each
   std::vector<std::uint16_t> order_;  // fastest first
   std::size_t cursor_ = 0;  // into the order
@@ -66,7 +70,7 @@ class Family {
   std::vector<std::size_t> rejected_;
   Rank bound_;
   bool exhausted_ = false;
-  std::optional<Found> found_;
+  std::unique_ptr<Found> found_;  // large, and there are many families
   std::size_t found_index_ = 0;
   std::int64_t evaluated_ = 0;
   std::string refusal_;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "planner/search/family.h"
-
 namespace plimsoll::planner::search {
 
 namespace {
@@ -28,26 +26,18 @@ bool beats(const Candidate& a, const Candidate& b) {
 
 class FrontFinder {
  public:
-  FrontFinder(const Scope& scope, const Space& space, const std::vector<Setting>& settings,
-              std::vector<Evaluator>& evaluators, Workers& workers)
-      : scope_(scope), space_(space), evaluators_(evaluators), workers_(workers) {
-    // Points of the front differ in speed, whatever the objective is.
-    front_scope_ = scope;
-    front_scope_.objective = Objective::throughput;
-    std::vector<std::optional<Family>> made(settings.size());
-    workers_.for_each(settings.size(), [&](std::size_t i, std::size_t) {
-      made[i].emplace(front_scope_, space_, settings[i], static_cast<std::uint32_t>(i));
-    });
-    for (std::optional<Family>& family : made) families_.push_back(std::move(*family));
-  }
+  FrontFinder(const Scope& scope, const Space& space, const std::vector<Family*>& families,
+              const std::set<const Family*>& verified, std::vector<Evaluator>& evaluators,
+              Workers& workers)
+      : scope_(scope),
+        space_(space),
+        families_(families),
+        verified_(verified),
+        evaluators_(evaluators),
+        workers_(workers) {}
 
-  Front run() {
-    std::vector<std::size_t> order(families_.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::erase_if(order, [&](std::size_t i) { return families_[i].exhausted(); });
-    std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
-      return families_[a].bound() < families_[b].bound();
-    });
+  std::vector<ParetoPoint> run() {
+    const std::vector<std::size_t> order = fastest_first();
     for (std::size_t begin = 0; begin < order.size(); begin += kRound) {
       const std::size_t n = std::min(kRound, order.size() - begin);
       std::vector<std::vector<Candidate>> found(n);
@@ -57,18 +47,31 @@ class FrontFinder {
       for (const auto& candidates : found)
         for (const Candidate& c : candidates) insert(c);
     }
-    Front front;
     verify();
     std::ranges::sort(front_, [](const Candidate& a, const Candidate& b) {
       return a.need.least() < b.need.least();
     });
+    std::vector<ParetoPoint> points;
     for (const Candidate& c : front_)
-      front.points.push_back({families_[c.family].point(c.index), c.need, c.pace});
-    for (const Family& family : families_) front.evaluated += family.evaluated();
-    return front;
+      points.push_back({families_[c.family]->point(c.index), c.need, c.pace});
+    return points;
   }
 
  private:
+  std::vector<std::size_t> fastest_first() const {
+    std::vector<std::pair<double, std::size_t>> order;
+    for (std::size_t f = 0; f < families_.size(); ++f) {
+      double fastest = 0;
+      for (std::size_t i = 0; i < families_[f]->points(); ++i)
+        fastest = std::max(fastest, families_[f]->pace(i).tokens_per_second);
+      if (families_[f]->points() > 0) order.emplace_back(-fastest, f);
+    }
+    std::ranges::sort(order);
+    std::vector<std::size_t> out;
+    for (const auto& [speed, family] : order) out.push_back(family);
+    return out;
+  }
+
   bool beaten(const Candidate& c) const {
     return std::ranges::any_of(front_, [&](const Candidate& f) { return beats(f, c); });
   }
@@ -76,7 +79,7 @@ class FrontFinder {
   // Sizes upwards. A point whose memory cannot be less than that of one already seen in this
   // family needs no evaluation where the front beats it even so.
   void look_at(std::size_t f, Evaluator& evaluator, std::vector<Candidate>& out) {
-    Family& family = families_[f];
+    Family& family = *families_[f];
     std::optional<Need> floor;
     for (std::size_t i = 0; i < family.points(); ++i) {
       const Pace pace = family.pace(i);
@@ -91,6 +94,7 @@ class FrontFinder {
       if (n == nullptr) return;
       floor = *n;
       if (space_.usable() && n->counted() > *space_.usable()) continue;
+      if (family.is_rejected(i)) continue;
       out.push_back({f, i, *n, pace});
     }
   }
@@ -111,7 +115,7 @@ class FrontFinder {
         if (!sure(c)) open.push_back(c);
       std::vector<char> fit(open.size());
       workers_.for_each(open.size(), [&](std::size_t k, std::size_t) {
-        fit[k] = fits(scope_, space_, families_[open[k].family].point(open[k].index)) ? 1 : 0;
+        fit[k] = fits(scope_, space_, families_[open[k].family]->point(open[k].index)) ? 1 : 0;
       });
       for (std::size_t k = 0; k < open.size(); ++k) {
         sure_.push_back(open[k]);
@@ -129,23 +133,27 @@ class FrontFinder {
     return a.family == b.family && a.index == b.index;
   }
   bool sure(const Candidate& c) const {
+    const Family* family = families_[c.family];
+    if (family->is_found(c.index) && verified_.contains(family)) return true;
     return std::ranges::any_of(sure_, [&](const Candidate& s) { return same(s, c); });
   }
 
   const Scope& scope_;
-  Scope front_scope_;
   const Space& space_;
+  const std::vector<Family*>& families_;
+  const std::set<const Family*>& verified_;
   std::vector<Evaluator>& evaluators_;
   Workers& workers_;
-  std::vector<Family> families_;
   std::vector<Candidate> all_, front_, sure_;
 };
 
 }  // namespace
 
-Front pareto_front(const Scope& scope, const Space& space, const std::vector<Setting>& families,
-                   std::vector<Evaluator>& evaluators, Workers& workers) {
-  return FrontFinder(scope, space, families, evaluators, workers).run();
+std::vector<ParetoPoint> pareto_front(const Scope& scope, const Space& space,
+                                      const std::vector<Family*>& families,
+                                      const std::set<const Family*>& verified,
+                                      std::vector<Evaluator>& evaluators, Workers& workers) {
+  return FrontFinder(scope, space, families, verified, evaluators, workers).run();
 }
 
 }  // namespace plimsoll::planner::search

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <queue>
+#include <set>
 #include <tuple>
 
 #include "models/run_names.h"
@@ -97,18 +98,24 @@ class Search {
     std::vector<Setting> settings = families(scope_, stage);
     if (!scope_.exhaustive) leave_out_large_states(settings);
     const std::size_t first = families_.size();
-    std::vector<std::optional<Family>> made(settings.size());
-    workers_.for_each(settings.size(), [&](std::size_t i, std::size_t) {
-      made[i].emplace(scope_, space_, settings[i], static_cast<std::uint32_t>(first + i));
-    });
-    for (std::optional<Family>& family : made) {
-      result_.points += static_cast<std::int64_t>(family->points());
-      families_.push_back(std::move(*family));
+    make_families(scope_, settings);
+    for (std::size_t i = first; i < families_.size(); ++i) {
+      result_.points += static_cast<std::int64_t>(families_[i].points());
+      push(i);
     }
-    for (std::size_t i = first; i < families_.size(); ++i) push(i);
     do {
       resolve_all();
     } while (!verify() && !stopped());
+  }
+
+  void make_families(const Scope& scope, const std::vector<Setting>& settings) {
+    const std::size_t first = families_.size();
+    families_.reserve(first + settings.size());
+    std::vector<std::optional<Family>> made(settings.size());
+    workers_.for_each(settings.size(), [&](std::size_t i, std::size_t) {
+      made[i].emplace(scope, space_, settings[i], static_cast<std::uint32_t>(first + i));
+    });
+    for (std::optional<Family>& family : made) families_.push_back(std::move(*family));
   }
 
   // Parameters and optimizer states stay whatever is done about activations: where they alone are
@@ -128,7 +135,7 @@ class Search {
         ++finished_;
         entry->second = need && need->counted(need->states) > *space_.usable();
       }
-      if (entry->second) result_.points += static_cast<std::int64_t>(batches(scope_, s).size());
+      if (entry->second) result_.points += static_cast<std::int64_t>(space_.batches(s).size());
       return entry->second;
     });
   }
@@ -205,17 +212,36 @@ class Search {
     return all;
   }
 
+  // Points of the front differ in speed, whatever the objective is: where families are of sizes,
+  // others take their place.
   void add_front() {
     const Found& winner = result_.ranked.front();
-    std::vector<Setting> members = families(
-        scope_, {.concession = winner.setting.concession, .gpus = winner.setting.strategy.gpus});
-    for (Setting& member : members) member.batch.seq_len = winner.setting.batch.seq_len;
-    Front front = pareto_front(scope_, space_, members, evaluators_, workers_);
-    result_.front = std::move(front.points);
-    finished_ += front.evaluated;
+    const bool of_sizes = scope_.objective == Objective::context ||
+                          (scope_.objective == Objective::batch && !scope_.global_batch);
+    if (of_sizes) {
+      by_speed_ = scope_;
+      by_speed_.objective = Objective::throughput;
+      forget();
+      std::vector<Setting> settings = families(
+          scope_, {.concession = winner.setting.concession, .gpus = winner.setting.strategy.gpus});
+      for (Setting& setting : settings) setting.batch.seq_len = winner.setting.batch.seq_len;
+      make_families(by_speed_, settings);
+    }
+    std::vector<Family*> members;
+    std::set<const Family*> verified;
+    for (std::size_t i = 0; i < families_.size(); ++i) {
+      const Setting& setting = families_[i].setting();
+      if (setting.concession != winner.setting.concession ||
+          setting.strategy.gpus != winner.setting.strategy.gpus)
+        continue;
+      members.push_back(&families_[i]);
+      if (verified_.contains(i)) verified.insert(&families_[i]);
+    }
+    result_.front = pareto_front(scope_, space_, members, verified, evaluators_, workers_);
   }
 
   const Scope& scope_;
+  Scope by_speed_;  // the same, for the front's own families
   const Control& control_;
   Space space_;
   Workers workers_;

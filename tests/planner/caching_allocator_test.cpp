@@ -3,6 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <list>
+#include <random>
+#include <utility>
+#include <vector>
+
 #include "planner/reserved.h"
 #include "planner/timeline.h"
 
@@ -110,4 +116,126 @@ TEST_CASE("what a start leaves in the cache is reserved, and given back where ro
   const planner::Reserved tight = planner::replay(program, small, 100_MiB, start);
   CHECK(tight.fits);
   CHECK(tight.reserved == 84_MiB);  // 64, and a segment of 20 MiB for the step
+}
+
+namespace {
+
+// The same rules without a row of free blocks: every block is looked at.
+class Plain {
+ public:
+  explicit Plain(std::int64_t capacity) : capacity_(capacity) {}
+  // Address of the block, -1: refused.
+  std::int64_t allocate(std::int64_t requested, int stream) {
+    const std::int64_t size = std::max<std::int64_t>(512, (requested + 511) / 512 * 512);
+    const bool small = size <= 1 << 20;
+    auto fit = best(size, stream, small);
+    if (fit == blocks_.end()) {
+      std::int64_t segment = small ? 2 << 20 : 20 << 20;
+      if (size >= 10 << 20) segment = (size + (2 << 20) - 1) / (2 << 20) * (2 << 20);
+      if (reserved + segment > capacity_) give_back();
+      if (reserved + segment > capacity_) return -1;
+      reserved += segment;
+      peak_reserved = std::max(peak_reserved, reserved);
+      blocks_.push_back({next_, segment, next_, stream, small, false});
+      next_ += segment;
+      fit = best(size, stream, small);
+    }
+    const Block whole = *fit;
+    if (small ? whole.size - size >= 512 : whole.size - size > 1 << 20) {
+      fit->size = size;
+      blocks_.insert(std::next(fit), {whole.address + size, whole.size - size, whole.segment,
+                                      stream, small, false});
+    }
+    fit->used = true;
+    allocated += fit->size;
+    peak_allocated = std::max(peak_allocated, allocated);
+    return fit->address;
+  }
+  void free(std::int64_t address) {
+    auto at = std::ranges::find(blocks_, address, &Block::address);
+    at->used = false;
+    allocated -= at->size;
+    const auto joins = [&](auto left, auto right) {
+      return left->segment == right->segment && !left->used && !right->used;
+    };
+    if (std::next(at) != blocks_.end() && joins(at, std::next(at))) {
+      at->size += std::next(at)->size;
+      blocks_.erase(std::next(at));
+    }
+    if (at != blocks_.begin() && joins(std::prev(at), at)) {
+      std::prev(at)->size += at->size;
+      blocks_.erase(at);
+    }
+  }
+  std::int64_t allocated = 0, peak_allocated = 0, reserved = 0, peak_reserved = 0;
+
+ private:
+  struct Block {
+    std::int64_t address, size, segment;
+    int stream;
+    bool small, used;
+  };
+  std::list<Block>::iterator best(std::int64_t size, int stream, bool small) {
+    auto fit = blocks_.end();
+    for (auto b = blocks_.begin(); b != blocks_.end(); ++b)
+      if (!b->used && b->stream == stream && b->small == small && b->size >= size &&
+          (fit == blocks_.end() || b->size < fit->size))
+        fit = b;
+    return fit;
+  }
+  void give_back() {
+    for (auto b = blocks_.begin(); b != blocks_.end();) {
+      const bool begins = b->address == b->segment;
+      const bool ends = std::next(b) == blocks_.end() || std::next(b)->segment != b->segment;
+      const bool goes = !b->used && begins && ends;
+      if (goes) reserved -= b->size;
+      b = goes ? blocks_.erase(b) : std::next(b);
+    }
+  }
+  std::list<Block> blocks_;  // by address
+  std::int64_t capacity_, next_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("drawn requests: what a plain search of every block gives") {
+  std::int64_t refused = 0;
+  for (unsigned seed = 1; seed <= 40; ++seed) {
+    std::mt19937 random(seed);
+    CAPTURE(seed);
+    const std::int64_t capacity = (std::int64_t{100} + random() % 900) << 20;
+    CachingAllocator allocator{Bytes(capacity)};
+    Plain plain(capacity);
+    std::vector<std::pair<CachingAllocator::Handle, std::int64_t>> held;
+    for (int i = 0; i < 3000; ++i) {
+      const auto what = random() % 100;
+      if (what < 38 && !held.empty()) {
+        const std::size_t k = random() % held.size();
+        allocator.free(held[k].first);
+        plain.free(held[k].second);
+        held.erase(held.begin() + static_cast<std::ptrdiff_t>(k));
+      } else {
+        // Few sizes, as in a step, at all scales.
+        const std::int64_t size = (std::int64_t{1} << (random() % 26)) * (1 + random() % 3);
+        const int stream = random() % 4 == 0 ? 1 : 0;
+        const auto on = stream == 0 ? Stream::compute : Stream::gather;
+        const std::int64_t address = plain.allocate(size, stream);
+        if (what >= 86) {  // and freed at once
+          REQUIRE(allocator.allocate_and_free(Bytes(size), on) == (address >= 0));
+          if (address >= 0) plain.free(address);
+        } else {
+          const auto block = allocator.allocate(Bytes(size), on);
+          REQUIRE(block.has_value() == (address >= 0));
+          if (block) held.emplace_back(*block, address);
+        }
+        refused += address < 0 ? 1 : 0;
+      }
+      REQUIRE(allocator.allocated() == Bytes(plain.allocated));
+      REQUIRE(allocator.peak_allocated() == Bytes(plain.peak_allocated));
+      REQUIRE(allocator.reserved() == Bytes(plain.reserved));
+      REQUIRE(allocator.peak_reserved() == Bytes(plain.peak_reserved));
+    }
+    CHECK(plain.peak_reserved > capacity / 2);
+  }
+  CHECK(refused > 1000);
 }
