@@ -2,6 +2,18 @@
 
 namespace plimsoll::models {
 
+StepProgram::Lengths StepProgram::lengths() const {
+  return {tensors.size(), ops.size(), operands.size(), groups.size(), segments.size()};
+}
+
+void StepProgram::reserve(const Lengths& lengths) {
+  tensors.reserve(lengths.tensors);
+  ops.reserve(lengths.ops);
+  operands.reserve(lengths.operands);
+  groups.reserve(lengths.groups);
+  segments.reserve(lengths.segments);
+}
+
 void StepProgram::clear() {
   tensors.clear();
   ops.clear();

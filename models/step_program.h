@@ -89,6 +89,12 @@ struct StepProgram {
   std::vector<Segment> segments;
 
   void clear();  // keeps the memory
+  // How long its rows are, so that the next program of its kind need not grow.
+  struct Lengths {
+    std::size_t tensors = 0, ops = 0, operands = 0, groups = 0, segments = 0;
+  };
+  Lengths lengths() const;
+  void reserve(const Lengths& lengths);
   std::span<const Operand> operands_of(const Op& op) const {
     return {operands.data() + op.operand_begin, op.operand_count};
   }

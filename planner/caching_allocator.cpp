@@ -99,6 +99,7 @@ std::optional<CachingAllocator::Handle> CachingAllocator::new_segment(std::int64
 
 // cudaFree of every segment that is one free block (release_cached_blocks).
 void CachingAllocator::release_cached_segments() {
+  gave_back_ = true;
   for (FreeRow& pool : free_) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < pool.keys.size(); ++i) {

@@ -37,6 +37,7 @@ class CachingAllocator {
   void reset_peak_allocated() { peak_allocated_ = allocated_; }
   Bytes reserved() const { return Bytes(reserved_); }  // segments, as memory_reserved()
   Bytes peak_reserved() const { return Bytes(peak_reserved_); }
+  bool gave_back() const { return gave_back_; }  // there was not enough room once
 
  private:
   struct Block {
@@ -81,6 +82,7 @@ class CachingAllocator {
   std::vector<Handle> unused_;  // slots of merged or released blocks
   FreeRow free_[kPools];
   std::int64_t next_address_ = 0;
+  bool gave_back_ = false;
   std::int64_t allocated_ = 0, peak_allocated_ = 0, reserved_ = 0, peak_reserved_ = 0;
 };
 

@@ -10,17 +10,6 @@ using models::OptimizerImpl;
 using models::Precision;
 using models::Stack;
 
-Cost& Cost::operator+=(const Cost& other) {
-  products += other.products;
-  memory += other.memory;
-  launches += other.launches;
-  return *this;
-}
-
-Cost operator*(double times, const Cost& cost) {
-  return {times * cost.products, times * cost.memory, times * cost.launches};
-}
-
 namespace {
 
 bool mixed(Precision precision) {

@@ -17,9 +17,16 @@ struct Cost {
   double products = 0, memory = 0, launches = 0;
   double busy() const { return products + memory; }
   double seconds() const { return busy() > launches ? busy() : launches; }
-  Cost& operator+=(const Cost& other);
+  Cost& operator+=(const Cost& other) {
+    products += other.products;
+    memory += other.memory;
+    launches += other.launches;
+    return *this;
+  }
 };
-Cost operator*(double times, const Cost& cost);
+inline Cost operator*(double times, const Cost& cost) {
+  return {times * cost.products, times * cost.memory, times * cost.launches};
+}
 
 // Who computes, as far as time depends on it. Widths are bytes of one element.
 struct Execution {

@@ -280,9 +280,21 @@ void LifetimeFinder::place(std::int64_t key, GroupId group, std::int64_t first_i
   change(s, walked, op, tensor, birth, most ? times - n : times, most);
 }
 
+// Most tensors come or go in every iteration of a segment of their group, each instance in its own,
+// or once in a segment outside of any. False: this one does not.
+bool LifetimeFinder::place_in_each(std::int64_t key, GroupId group, std::size_t tensor,
+                                   bool birth) {
+  const Segment& segment = program_->segments[segment_of(key)];
+  if (segment.group != group || (group != kNoGroup && iteration_of(key) != 0)) return false;
+  const auto op = segment.op_begin + static_cast<std::uint32_t>(op_of(key));
+  out_->events.push_back({2 * op + (birth ? 0 : 1), static_cast<std::int32_t>(tensor)});
+  return true;
+}
+
 void LifetimeFinder::place_lifetimes() {
   const StepProgram& program = *program_;
   raw_.clear();
+  out_->events.reserve(2 * program.tensors.size());
   for (std::size_t i = 0; i < program.tensors.size(); ++i) {
     const TensorDecl& tensor = program.tensors[i];
     const GroupPlan* plan = tensor.group == kNoGroup ? nullptr : &plan_of(tensor.group);
@@ -294,8 +306,10 @@ void LifetimeFinder::place_lifetimes() {
     const Span& all = spans_[i];
     if (irregular_[i] < 0) {
       if (all.death < 0 || n == 0) continue;
-      place(all.birth, tensor.group, 0, n - 1, i, true);
-      place(all.death, tensor.group, 0, n - 1, i, false);
+      if (!place_in_each(all.birth, tensor.group, i, true))
+        place(all.birth, tensor.group, 0, n - 1, i, true);
+      if (!place_in_each(all.death, tensor.group, i, false))
+        place(all.death, tensor.group, 0, n - 1, i, false);
       continue;
     }
     const Span* spans = by_class_.data() + irregular_[i];

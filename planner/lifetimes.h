@@ -111,6 +111,7 @@ class LifetimeFinder {
   void touch(std::size_t tensor, std::int64_t first_class, std::int64_t last_class,
              std::int64_t key);
   void place_lifetimes();
+  bool place_in_each(std::int64_t key, models::GroupId group, std::size_t tensor, bool birth);
   void place(std::int64_t key, models::GroupId group, std::int64_t first_instance,
              std::int64_t last_instance, std::size_t tensor, bool birth);
   void place_in_own_segment(std::int64_t key, std::int64_t first_instance,

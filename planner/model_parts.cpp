@@ -167,6 +167,13 @@ bool LayerPart::trains() const {
                      [](const Parameter& p) { return p.trainable; });
 }
 
+// PEFT asks the frozen embedding's output for a gradient (peft 0.21, utils/other.py,
+// enable_input_require_grads); our own runtime needs none.
+bool forces_input_gradient(const models::Strategy& strategy) {
+  return strategy.recompute.kind != models::RecomputeKind::none &&
+         strategy.stack != models::Stack::plimsoll;
+}
+
 ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy) {
   check(model.decoder.has_value(), ErrorKind::unsupported, [&] {
     return model.name + ": the training step of model_type '" + model.model_type +
@@ -199,11 +206,9 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   if (adapters)
     for (const models::LoraModule& module : models::lora_modules(model, *strategy.lora))
       add_adapter(layers, model, module);
-  // Checkpointing needs an input with a gradient: PEFT asks the frozen embedding's output for one
-  // (peft 0.21, utils/other.py, enable_input_require_grads).
-  const bool forced = strategy.recompute.kind != models::RecomputeKind::none &&
-                      strategy.stack != models::Stack::plimsoll;  // asks for none
-  find_runs(parts, layers, parts.train_embedding || parts.train_positions_any() || forced);
+  find_runs(
+      parts, layers,
+      parts.train_embedding || parts.train_positions_any() || forces_input_gradient(strategy));
   return parts;
 }
 

@@ -69,4 +69,8 @@ struct ModelParts {
 // targets that match nothing.
 ModelParts model_parts(const models::ModelSpec& model, const models::Strategy& strategy);
 
+// Whether a frozen embedding's output is asked for a gradient, so that checkpoints behind it have
+// one. Beside what is trained, this is all of a strategy that the parts depend on.
+bool forces_input_gradient(const models::Strategy& strategy);
+
 }  // namespace plimsoll::planner

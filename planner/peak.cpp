@@ -37,8 +37,10 @@ void PeakFinder::Layout::copy_structure(const StepProgram& program) {
   operands = program.operands;
   segments = program.segments;
   op_begin.clear();
+  op_begin.reserve(program.ops.size());
   for (const models::Op& op : program.ops) op_begin.push_back(op.operand_begin);
   tensors.clear();
+  tensors.reserve(program.tensors.size());
   for (const TensorDecl& tensor : program.tensors)
     tensors.push_back({tensor.group, tensor.residency});
 }
@@ -208,37 +210,36 @@ struct PeakFinder::Sweep {
 };
 
 // The two with this likeness, then a new one in the place of either.
-PeakFinder::Layout& PeakFinder::layout_of(const StepProgram& program, std::size_t likeness) {
+std::shared_ptr<const PeakFinder::Layout> PeakFinder::layout_of(const StepProgram& program,
+                                                                std::size_t likeness) {
   const std::size_t first = 2 * (likeness % (kLayouts / 2));
   if (layouts_.size() < first + 2) layouts_.resize(first + 2);
   for (std::size_t at = first; at < first + 2; ++at)
-    if (!layouts_[at].operands.empty() && layouts_[at].matches(program)) return layouts_[at];
-  second_ = !second_ && !layouts_[first].operands.empty();
-  Layout& layout = layouts_[first + (second_ ? 1 : 0)];
-  layout.copy_structure(program);
-  layout.is_folded = false;
-  lifetime_finder_.find(program, layout.lifetimes);
-  return layout;
+    if (layouts_[at] && layouts_[at]->matches(program)) return layouts_[at];
+  second_ = !second_ && layouts_[first];
+  const auto layout = std::make_shared<Layout>();
+  layout->copy_structure(program);
+  lifetime_finder_.find(program, layout->lifetimes);
+  return layouts_[first + (second_ ? 1 : 0)] = layout;
 }
 
-Peak PeakFinder::find(const StepProgram& program, std::size_t likeness) {
-  last_likeness_ = likeness;
-  last_alike_ = nullptr;
-  last_ = &layout_of(program, likeness);
-  return sweep(program, last_->lifetimes);
+Peak PeakFinder::find(const StepProgram& program, std::size_t likeness, Known& known) {
+  known.layout_ = layout_of(program, likeness);
+  known.likeness_ = likeness;
+  known.is_folded_ = false;
+  return sweep(program, known.layout_->lifetimes);
 }
 
-Peak PeakFinder::find_resized(const StepProgram& program, const Alike& alike) {
-  if (!last_->lifetimes.stands_for(program.groups)) return find(program, last_likeness_);
-  if (alike.ops.empty()) return sweep(program, last_->lifetimes);
-  if (last_alike_ == nullptr && !(last_->is_folded && last_->alike == alike)) {
-    last_->folded = last_->lifetimes;
-    fold(alike, last_->folded);
-    last_->alike = alike;
-    last_->is_folded = true;
+Peak PeakFinder::find_resized(const StepProgram& program, const Alike& alike, Known& known) {
+  const Lifetimes& lifetimes = known.layout_->lifetimes;
+  if (!lifetimes.stands_for(program.groups)) return find(program, known.likeness_, known);
+  if (alike.ops.empty()) return sweep(program, lifetimes);
+  if (!known.is_folded_) {
+    known.folded_ = lifetimes;
+    fold(alike, known.folded_);
+    known.is_folded_ = true;
   }
-  last_alike_ = &last_->alike;
-  return sweep(program, last_->folded);
+  return sweep(program, known.folded_);
 }
 
 namespace {

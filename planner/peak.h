@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "models/step_program.h"
@@ -39,15 +40,31 @@ struct Stretch {
 // and die depends on operands and repeats only, so for a program that differs in sizes from an
 // earlier one the lifetimes stand already. Not thread-safe.
 class PeakFinder {
+  struct Layout;
+
  public:
+  // What follows from a program's structure alone. Whoever keeps a program to change its sizes
+  // keeps this beside it; any finder can take it.
+  class Known {
+    friend PeakFinder;
+    std::shared_ptr<const Layout> layout_;
+    std::size_t likeness_ = 0;
+    Lifetimes folded_;
+    bool is_folded_ = false;
+  };
+
   // `likeness`: programs that probably have equal structure have equal numbers. Only a hint: the
   // structures are compared.
-  Peak find(const models::StepProgram& program, std::size_t likeness = 0);
+  Peak find(const models::StepProgram& program, std::size_t likeness, Known& known);
+  Peak find(const models::StepProgram& program) { return find(program, 0, known_); }
 
-  // The same for the program that was given last, whose sizes (and counts of groups) alone may have
+  // The same for the program that `known` is of, whose sizes (and counts of groups) alone may have
   // changed since.
   // `alike`: what has equal sizes in it.
-  Peak find_resized(const models::StepProgram& program, const Alike& alike);
+  Peak find_resized(const models::StepProgram& program, const Alike& alike, Known& known);
+  Peak find_resized(const models::StepProgram& program, const Alike& alike) {
+    return find_resized(program, alike, known_);
+  }
 
   // The last program's, in the order of the step.
   const std::vector<Stretch>& stretches() const { return stretches_; }
@@ -60,16 +77,13 @@ class PeakFinder {
     models::Residency residency;
     bool operator==(const Shape&) const = default;
   };
-  // The structure of a program, and what follows from it alone.
+  // The structure of a program, and its lifetimes.
   struct Layout {
     std::vector<models::Operand> operands;
     std::vector<std::uint32_t> op_begin;
     std::vector<Shape> tensors;
     std::vector<models::Segment> segments;
     Lifetimes lifetimes;
-    Alike alike;  // of the folded ones
-    Lifetimes folded;
-    bool is_folded = false;
     bool matches(const models::StepProgram& program) const;
     void copy_structure(const models::StepProgram& program);
   };
@@ -84,14 +98,12 @@ class PeakFinder {
   template <class Number>
   struct Sweep;
 
-  Layout& layout_of(const models::StepProgram& program, std::size_t likeness);
+  std::shared_ptr<const Layout> layout_of(const models::StepProgram& program, std::size_t likeness);
 
-  std::vector<Layout> layouts_;
+  std::vector<std::shared_ptr<const Layout>> layouts_;
   Peak sweep(const models::StepProgram& program, const Lifetimes& lifetimes);
 
-  Layout* last_ = nullptr;  // in `layouts_`
-  const Alike* last_alike_ = nullptr;  // what it was folded for
-  std::size_t last_likeness_ = 0;
+  Known known_;  // of the last program that came without
   bool second_ = false;  // of a pair: which one goes next
   LifetimeFinder lifetime_finder_;
   std::vector<Stretch> stretches_;

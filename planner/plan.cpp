@@ -2,14 +2,13 @@
 
 #include <algorithm>
 
-#include "planner/arena_replay.h"
 #include "planner/details.h"
+#include "planner/fitting.h"
 #include "planner/flops.h"
 #include "planner/outside.h"
 #include "planner/peak.h"
 #include "planner/plan_time.h"
 #include "planner/remedies.h"
-#include "planner/reserved.h"
 #include "planner/stack_step.h"
 #include "planner/stacks/deepspeed/stack.h"
 #include "planner/stacks/plimsoll/stack.h"
@@ -119,57 +118,8 @@ void validate(const Question& question) {
   });
 }
 
-// The capacity that the allocator's segments may take.
-std::optional<Bytes> segment_limit(const Capacity& capacity, Bytes outside) {
-  if (!capacity.usable) return std::nullopt;
-  return std::max(Bytes(0), *capacity.usable - outside);
-}
-
-// What the allocator reserves within `limit`. Where that is not enough: about the least with which
-// the step would run (a full allocator gives cached segments back, so the figure without any limit
-// says too much).
-Reserved allocate(const StackStep& step, const Timeline& timeline, const Peak& peak,
-                  std::optional<Bytes> limit) {
-  if (!step.caching_allocator)
-    return {true, arena_reserved(step.program, timeline), peak.bytes, peak.resident};
-  if (limit && *limit >= peak.bytes) {
-    const Reserved reserved = replay(step.program, timeline, limit, step.start);
-    if (reserved.fits) return reserved;
-  }
-  for (const std::int64_t percent : {102, 105, 110, 120}) {
-    if (!limit) break;
-    const Reserved tight =
-        replay(step.program, timeline, Bytes(checked_multiply(peak.bytes.value() / 100, percent)),
-               step.start);
-    if (tight.fits) return tight;
-  }
-  return replay(step.program, timeline, std::nullopt, step.start);
-}
-
-// With every assumed overhead at its high end. `planned`: with typical ones. An allocator that has
-// less room gives cached segments back earlier, so it is replayed again within that room.
-reports::HighEnd at_high_end(const StackStep& step, const Timeline& timeline, const Peak& peak,
-                             const Capacity& capacity, const Outside& outside,
-                             const Reserved& planned) {
-  const auto with_more = [&](Bytes reserved) {
-    return reserved + Bytes(checked_multiply(reserved.value() / 1000, outside.reserved_more));
-  };
-  reports::HighEnd high{with_more(planned.reserved), outside.high.total(), outside.reserved_more};
-  if (!capacity.usable) return high;
-  high.fits = high.device() <= *capacity.usable;
-  const Bytes room = *segment_limit(capacity, high.outside);
-  const Bytes limit(room.value() / (1000 + outside.reserved_more) * 1000);
-  if (high.fits || !step.caching_allocator || limit < peak.bytes) return high;
-  const Reserved again = replay(step.program, timeline, limit, step.start);
-  if (!again.fits) return high;
-  high.reserved = with_more(again.reserved);
-  high.fits = high.device() <= *capacity.usable;
-  return high;
-}
-
 // Device bytes of a changed question; the allocator is replayed only where the peak alone fits.
-Outcome quick(const Question& question, const ModelParts& parts,
-              Overheads overheads = Overheads::typical) {
+Outcome quick(const Question& question, const ModelParts& parts) {
   validate(question);
   StackStep step;
   write_step(question, parts, step);
@@ -178,16 +128,12 @@ Outcome quick(const Question& question, const ModelParts& parts,
   const Outside outside = outside_of(question);
   const Capacity capacity = capacity_of(question);
   const Bytes least = peak.bytes + outside.typical.total();
-  Outcome outcome{least, least, false};
-  if (!capacity.usable || peak.bytes + outside.most() > *capacity.usable) return outcome;
+  if (!capacity.usable || peak.bytes + outside.most() > *capacity.usable)
+    return {least, least, false};
   const Timeline timeline = unroll(step.program);
-  const Reserved allocator =
-      allocate(step, timeline, peak, segment_limit(capacity, outside.typical.total()));
-  outcome.device = outside.typical.total() + allocator.reserved;
-  outcome.fits = outside.most() + allocator.reserved <= *capacity.usable;
-  if (overheads == Overheads::high_end && outcome.fits && !outside.range)
-    outcome.fits = at_high_end(step, timeline, peak, capacity, outside, allocator).fits;
-  return outcome;
+  const Reserved allocator = Fitting{step, timeline, peak, capacity, outside}.reserved();
+  return {least, outside.typical.total() + allocator.reserved,
+          outside.most() + allocator.reserved <= *capacity.usable};
 }
 
 // Blocks that were handed out whole although the request was up to 1 MiB smaller: what they add at
@@ -244,8 +190,8 @@ void add_step(const Question& question, Plan& plan) {
   const Peak peak = finder.find(step.program);
   const Outside outside = outside_of(question);
   const Capacity capacity = capacity_of(question);
-  const Reserved allocator =
-      allocate(step, timeline, peak, segment_limit(capacity, outside.typical.total()));
+  const Fitting fitting{step, timeline, peak, capacity, outside};
+  const Reserved allocator = fitting.reserved();
   plan.peak = allocator.allocated;
   plan.resident = allocator.resident;
   plan.reserved = allocator.reserved;
@@ -267,7 +213,7 @@ void add_step(const Question& question, Plan& plan) {
   add_time(question, parts, flops, plan);
   judge(capacity, plan);
   if (plan.gpu && !plan.range) {
-    plan.high_end = at_high_end(step, timeline, peak, capacity, outside, allocator);
+    plan.high_end = fitting.at_high_end(allocator);
     plan.high_end->fits = plan.high_end->fits && plan.fits;
   }
   if (question.detail == Detail::full)
@@ -285,7 +231,17 @@ void add_step(const Question& question, Plan& plan) {
 }  // namespace
 
 bool fits(const Question& question, const ModelParts& parts, Overheads overheads) {
-  return !capacity_of(question).usable || quick(question, parts, overheads).fits;
+  const Capacity capacity = capacity_of(question);
+  if (!capacity.usable) return true;
+  validate(question);
+  StackStep step;
+  write_step(question, parts, step);
+  PeakFinder finder;
+  const Peak peak = finder.find(step.program);
+  const Outside outside = outside_of(question);
+  if (peak.bytes + outside.most() > *capacity.usable) return false;
+  const Timeline timeline = unroll(step.program);
+  return Fitting{step, timeline, peak, capacity, outside}.fits(overheads);
 }
 
 Plan plan(const Question& question) {

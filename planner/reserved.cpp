@@ -53,29 +53,30 @@ class Replay {
         deaths_(timeline.steps.size(), timeline.lifetimes.size()) {
     handles_.assign(timeline.lifetimes.size(), -1);
     number_in_model_order();
-    const auto each = [&](auto what) {
-      for (const std::size_t i : order_) {
-        const Lifetime& life = timeline.lifetimes[i];
-        if (decl(life).residency != Residency::persistent && life.birth >= 0) what(life, i);
-      }
-    };
-    each([&](const Lifetime& life, std::size_t) {
+    for (const Lifetime& life : timeline.lifetimes) {
+      if (life.birth < 0) continue;
       births_.expect(life.birth);
       deaths_.expect(life.death);
-    });
+    }
     births_.all_expected();
     deaths_.all_expected();
-    each([&](const Lifetime& life, std::size_t i) {
-      births_.add(life.birth, i);
-      deaths_.add(life.death, i);
-    });
+    for (const std::size_t i : order_) {
+      const Lifetime& life = timeline.lifetimes[i];
+      if (decl(life).residency == Residency::persistent) {
+        staying_.push_back(static_cast<std::int32_t>(i));
+      } else if (life.birth >= 0) {
+        births_.add(life.birth, i);
+        deaths_.add(life.death, i);
+      }
+    }
   }
 
   Reserved run(const Start& start) {
     bool done = begin(start) && persistent(false) && step(true);
     allocator_.reset_peak_allocated();
     done = done && step(false);
-    return {done, allocator_.peak_reserved(), allocator_.peak_allocated(), allocator_.allocated()};
+    return {done, allocator_.peak_reserved(), allocator_.peak_allocated(), allocator_.allocated(),
+            allocator_.gave_back()};
   }
 
  private:
@@ -119,7 +120,8 @@ class Replay {
   }
 
   bool take_tensors(std::int32_t first, std::int32_t last) {
-    for (const std::size_t i : order_) {
+    for (const std::int32_t staying : staying_) {
+      const auto i = static_cast<std::size_t>(staying);
       const Lifetime& life = timeline_.lifetimes[i];
       if (life.tensor >= first && life.tensor <= last && handles_[i] < 0 && !take(i)) return false;
     }
@@ -152,9 +154,9 @@ class Replay {
 
   // The optimizer's states, or everything else that stays.
   bool persistent(bool states) {
-    for (const std::size_t i : order_) {
+    for (const std::int32_t staying : staying_) {
+      const auto i = static_cast<std::size_t>(staying);
       const TensorDecl& tensor = decl(timeline_.lifetimes[i]);
-      if (tensor.residency != Residency::persistent) continue;
       if ((tensor.category == Category::optimizer) != states || handles_[i] >= 0) continue;
       if (!take(i)) return false;
     }
@@ -186,6 +188,7 @@ class Replay {
   Schedule births_, deaths_;
   std::vector<CachingAllocator::Handle> handles_;
   std::vector<std::size_t> order_;
+  std::vector<std::int32_t> staying_;  // of the order: persistent ones
 };
 
 }  // namespace

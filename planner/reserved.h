@@ -15,6 +15,7 @@ struct Reserved {
   // Sums of blocks in use, as the allocator counts them: with the part of a block that was not
   // worth splitting off. The largest of the last step, and what stays between steps.
   Bytes allocated, resident;
+  bool gave_back = false;  // cached segments to the driver, to have room
 };
 
 // Two steps in a row, as a run begins: what the stack's start does, then parameters, the

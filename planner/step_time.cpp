@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <functional>
+#include <bit>
 
 #include "models/decisions/layer.h"
 
@@ -108,12 +108,13 @@ const TimeModel::Work& TimeModel::work(const Execution& e) const {
     Execution execution;
     Work work;
   };
-  thread_local std::array<Known, 1024> all;
-  std::size_t h = std::hash<double>{}(e.tokens) + (e.flash ? 2 : 1);
-  for (const double part : {e.seq_len, e.residual, e.stored, e.launch, e.low})
-    h = h * 0x9E3779B97F4A7C15 + std::hash<double>{}(part);
-  h = (h ^ static_cast<std::size_t>(e.loss)) * 0x9E3779B97F4A7C15;
-  Known& known = all[h >> 54];
+  thread_local std::array<Known, 2048> all;
+  std::uint64_t h = (e.flash ? 2 : 1) + 4 * static_cast<std::uint64_t>(e.loss);
+  for (const double part : {e.tokens, e.seq_len, e.residual, e.stored, e.launch, e.low}) {
+    h = (h ^ std::bit_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15;
+    h ^= h >> 32;
+  }
+  Known& known = all[h % all.size()];
   if (known.model == id_ && known.execution == e) return known.work;
   known.model = 0;  // until it is whole
   known.execution = e;

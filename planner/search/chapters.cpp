@@ -65,24 +65,42 @@ std::uint32_t Chapters::number(Numbers& numbers, const Strategy& strategy) {
   return numbers.try_emplace(strategy, static_cast<std::uint32_t>(numbers.size())).first->second;
 }
 
-// What a chapter does not depend on is set to one value. Autocast's casts of the layers' weights go
-// in the middle of the loss where whole layers are recomputed: there alone recomputation matters to
-// it. Workspaces that stay are the attention's too.
+// What the loss does not depend on is set to one value. Autocast's casts of the layers' weights go
+// in the middle of it where whole layers are recomputed: there alone recomputation matters, and
+// where parts are frozen, since checkpoints force gradients then. With patterns of frozen parts,
+// what the loss and the optimizer find may depend on anything of the layers.
+Strategy Chapters::alike_in_loss(Strategy loss) {
+  const RecomputeKind kind = loss.recompute.kind;
+  loss.optimizer_impl.reset();
+  if (!loss.freeze.empty()) return loss;
+  loss.attention = models::Attention::flash;
+  if (kind != RecomputeKind::none && kind != RecomputeKind::selective)
+    loss.recompute = {RecomputeKind::full, 1};
+  else if (!loss.lora)
+    loss.recompute = {RecomputeKind::none, 1};
+  return loss;
+}
+
 Chapters::Ids Chapters::ids_of(const Strategy& strategy) {
   Strategy layers = strategy;
   layers.loss = models::Loss::full;
   layers.optimizer_impl.reset();
-  Strategy loss = strategy;
-  const bool whole_layers = strategy.recompute.kind != RecomputeKind::none &&
-                            strategy.recompute.kind != RecomputeKind::selective;
-  loss.recompute = {whole_layers ? RecomputeKind::full : RecomputeKind::none, 1};
-  loss.attention = models::Attention::flash;
-  loss.optimizer_impl.reset();
+  const Strategy loss = alike_in_loss(strategy);
+  // Workspaces that stay are the attention's too.
   Strategy optimizer = strategy;
-  optimizer.recompute = {RecomputeKind::none, 1};
+  if (strategy.freeze.empty()) optimizer.recompute = {RecomputeKind::none, 1};
   optimizer.loss = models::Loss::full;
   const std::lock_guard lock(mutex_);
-  return {number(layers_of_, layers), number(losses_of_, loss), number(optimizers_of_, optimizer)};
+  return {number(strategies_, strategy), number(layers_of_, layers), number(losses_of_, loss),
+          number(optimizers_of_, optimizer)};
+}
+
+Chapters::Missing Chapters::missing(const Ids& ids, const Batch& batch) const {
+  const Batch alike = distinct(batch);
+  const std::lock_guard lock(mutex_);
+  if (!layers_.contains({ids.layers, alike})) return Missing::layers;
+  if (!losses_.contains({ids.loss, alike})) return Missing::loss;
+  return optimizers_.contains({ids.optimizer, alike}) ? Missing::nothing : Missing::optimizer;
 }
 
 std::optional<Peak> Chapters::find(const Ids& ids, const Batch& batch) const {

@@ -31,10 +31,13 @@ class Chapters {
  public:
   // Which of the known layers, losses and optimizers a strategy has.
   struct Ids {
-    std::uint32_t layers = 0, loss = 0, optimizer = 0;
+    std::uint32_t strategy = 0, layers = 0, loss = 0, optimizer = 0;
   };
   Ids ids_of(const models::Strategy& strategy);
 
+  // The first that is not known.
+  enum class Missing : std::uint8_t { nothing, layers, loss, optimizer };
+  Missing missing(const Ids& ids, const models::Batch& batch) const;
   // The whole step, where each chapter is known. `Peak::at` is not.
   std::optional<Peak> find(const Ids& ids, const models::Batch& batch) const;
   void add(const Ids& ids, const models::Batch& batch, const Peak& peak,
@@ -75,12 +78,13 @@ class Chapters {
   };
   using Numbers = std::unordered_map<models::Strategy, std::uint32_t, StrategyHash>;
 
+  static models::Strategy alike_in_loss(models::Strategy strategy);
   static std::uint32_t number(Numbers& numbers, const models::Strategy& strategy);
   template <class Chapter>
   void note(Known<Chapter>& known, const Key& key, const Chapter& chapter);
 
   mutable std::mutex mutex_;
-  Numbers layers_of_, losses_of_, optimizers_of_;
+  Numbers strategies_, layers_of_, losses_of_, optimizers_of_;
   Known<Layers> layers_;
   Known<Loss> losses_;
   Known<Optimizer> optimizers_;

@@ -20,9 +20,9 @@ std::optional<Found> best_of(const Scope& scope, const Control& control) {
 namespace {
 
 // The family whose smallest batch needs least.
-std::optional<Found> least_needy(const Scope& open, const Space& space, Chapters* chapters) {
+std::optional<Found> least_needy(const Scope& open, const Space& space, KnownSteps* known) {
   const std::vector<Setting> settings = families(open);
-  Evaluator evaluator(open, space, chapters);
+  Evaluator evaluator(open, space, known);
   std::optional<Found> best;
   for (std::uint32_t i = 0; i < settings.size(); ++i) {
     Family family(open, space, settings[i], i);
@@ -42,9 +42,9 @@ std::optional<Found> closest(const Scope& scope) {
   Scope open = scope;
   open.objective = Objective::memory;
   const Space space(open);
-  Chapters chapters;
-  std::optional<Found> best = least_needy(open, space, &chapters);
-  if (chapters.contradicted()) best = least_needy(open, space, nullptr);
+  KnownSteps known;
+  std::optional<Found> best = least_needy(open, space, &known);
+  if (known.chapters.contradicted()) best = least_needy(open, space, nullptr);
   if (best) best->plan = plan_of(scope, best->setting);
   return best;
 }

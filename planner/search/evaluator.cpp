@@ -10,12 +10,17 @@ namespace plimsoll::planner::search {
 
 Space::Space(const Scope& scope) : scope_(scope) {
   for (const Setting& setting : adapter_choices(scope)) {
-    ModelParts parts = model_parts(*scope.base.model, setting.strategy);
-    std::int64_t kept = 0;
-    for (const LayerRun& run : parts.runs) kept += run.input_grad ? run.count : 0;
-    kept_layers_.push_back(kept);
-    parts_.emplace_back(std::move(parts));
-    times_.emplace_back(std::in_place, *parts_.back(), scope.base.cluster);
+    for (const bool forced : {false, true}) {
+      models::Strategy strategy = setting.strategy;
+      if (forced) strategy.stack = models::Stack::pytorch;
+      strategy.recompute.kind = forced ? models::RecomputeKind::full : models::RecomputeKind::none;
+      ModelParts parts = model_parts(*scope.base.model, strategy);
+      std::int64_t kept = 0;
+      for (const LayerRun& run : parts.runs) kept += run.input_grad ? run.count : 0;
+      kept_layers_.push_back(kept);
+      parts_.emplace_back(std::move(parts));
+      times_.emplace_back(std::in_place, *parts_.back(), scope.base.cluster);
+    }
   }
   usable_ = capacity_of(scope.base).usable;
 }
@@ -37,7 +42,7 @@ std::span<const models::Batch> Space::batches(const Setting& family) const {
 std::vector<Pace> Space::paces(const Setting& family,
                                std::span<const models::Batch> batches) const {
   const models::Strategy& s = family.strategy;
-  const TimeModel& model = *times_[family.parts];
+  const TimeModel& model = *times_[place_of(family)];
   std::vector<Pace> out;
   out.reserve(batches.size());
   const auto tokens = [&](const models::Batch& batch) {
@@ -58,29 +63,29 @@ std::vector<Pace> Space::paces(const Setting& family,
 }
 
 std::optional<StepTime> Space::time(const Setting& setting) const {
-  const TimeModel& time = *times_[setting.parts];
+  const TimeModel& time = *times_[place_of(setting)];
   if (!time.knows(setting.strategy.precision)) return std::nullopt;
   return time(setting.strategy, setting.batch);
 }
 
 // At the end of forward every checkpoint holds its input: hidden values of 16 bits at least for
 // each token, one for each `stride` layers (the last of them may share its place).
-std::int64_t Space::most_tokens(const Setting& family) const {
+std::int64_t Space::most_tokens(const Setting& family, Bytes states) const {
   if (!usable_) return std::numeric_limits<std::int64_t>::max();
   const models::Recompute& r = family.strategy.recompute;
-  const std::int64_t layers = kept_layers_[family.parts];
+  const std::int64_t layers = kept_layers_[place_of(family)];
   std::int64_t stride = 1;
   if (r.kind == models::RecomputeKind::every) stride = std::max<std::int64_t>(1, r.every);
   if (r.kind == models::RecomputeKind::sqrt)
     stride = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(layers)))) + 1;
   const std::int64_t inputs = std::max<std::int64_t>(1, layers / stride - 1);
-  return usable_->value() / (2 * parts(family).decoder.hidden * inputs);
+  return std::max(Bytes(0), *usable_ - states).value() /
+         (2 * parts(family).decoder.hidden * inputs);
 }
 
-Evaluator::Evaluator(const Scope& scope, const Space& space, Chapters* chapters)
-    : space_(space), chapters_(chapters), question_(scope.base), overheads_(scope.overheads) {
+Evaluator::Evaluator(const Scope& scope, const Space& space, KnownSteps* known)
+    : space_(space), known_(known), question_(scope.base), overheads_(scope.overheads) {
   question_.detail = Detail::none;
-  step_.program_only = true;
 }
 
 // The same for all settings with the same communicators.
@@ -118,41 +123,77 @@ std::size_t likeness(const Setting& x, const models::Batch& batch) {
 }
 }  // namespace
 
-// Batches of one family differ in sizes: the program stands, and so do its lifetimes.
-bool Evaluator::resize(const Setting& setting, const models::Batch& batch) {
-  return step_.sizer && written_parts_ == setting.parts && question_.strategy == setting.strategy &&
-         step_.sizer->resize(batch);
+std::unique_ptr<Standing> Evaluator::written(const Setting& setting, const models::Batch& batch,
+                                             Peak& peak) {
+  auto standing = std::make_unique<Standing>();
+  standing->strategy = question_.strategy = setting.strategy;
+  standing->ids = ids_;
+  standing->step.program_only = true;
+  standing->step.program.reserve(lengths_);
+  question_.batch = batch;
+  write_step(question_, space_.parts(setting), standing->step);
+  lengths_ = standing->step.program.lengths();
+  peak = finder_.find(standing->step.program, likeness(setting, batch), standing->known);
+  return standing;
 }
 
-// The peak of the program.
-Peak Evaluator::find(const Setting& setting, const models::Batch& batch) {
-  if (resize(setting, batch)) return finder_.find_resized(step_.program, step_.sizer->alike());
-  step_.sizer.reset();
-  question_.strategy = setting.strategy;
-  question_.batch = batch;
-  written_parts_ = setting.parts;
-  write_step(question_, space_.parts(setting), step_);
-  return finder_.find(step_.program, likeness(setting, batch));
+// Batches of one family differ in sizes: the program stands, and so do its lifetimes. False: this
+// batch has another structure.
+bool Evaluator::resized(Standing& standing, const models::Batch& batch, Peak& peak) {
+  StepSizer* sizer = standing.step.sizer.get();
+  if (sizer == nullptr || !sizer->resize(batch)) return false;
+  peak = finder_.find_resized(standing.step.program, sizer->alike(), standing.known);
+  return true;
+}
+
+Peak Evaluator::peak_of_own(const Setting& setting, const models::Batch& batch) {
+  Peak peak;
+  std::unique_ptr<Standing> last = std::move(own_);
+  if (last && last->strategy == setting.strategy && resized(*last, batch, peak)) {
+    own_ = std::move(last);
+    return peak;
+  }
+  own_ = written(setting, batch, peak);
+  return peak;
+}
+
+// From chapters that are known; what is missing of them comes from the programs that have it and
+// stand, else from the strategy's own.
+Peak Evaluator::peak_of(const Setting& setting, const models::Batch& batch) {
+  if (known_ == nullptr) return peak_of_own(setting, batch);
+  if (!has_ids_ || strategy_ != setting.strategy) {
+    strategy_ = setting.strategy;
+    ids_ = known_->chapters.ids_of(strategy_);
+    has_ids_ = true;
+  }
+  constexpr int kChapters = 3;
+  Peak peak;
+  for (int look = 0; look < kChapters; ++look) {
+    if (const auto known = known_->chapters.find(ids_, batch)) return *known;
+    std::unique_ptr<Standing> other =
+        known_->programs.take(ids_, known_->chapters.missing(ids_, batch));
+    if (!other || !resized(*other, batch, peak)) break;
+    known_->chapters.add(other->ids, batch, peak, finder_.stretches());
+    const bool is_own = other->ids.strategy == ids_.strategy;
+    known_->programs.put(std::move(other));
+    if (is_own) return peak;
+  }
+  if (const auto known = known_->chapters.find(ids_, batch)) return *known;
+  std::unique_ptr<Standing> own = written(setting, batch, peak);
+  known_->chapters.add(ids_, batch, peak, finder_.stretches());
+  known_->programs.put(std::move(own));
+  return peak;
 }
 
 std::optional<Need> Evaluator::need(const Setting& setting, const models::Batch& batch) {
-  if (chapters_ != nullptr && !(knows_ids_ && strategy_ == setting.strategy)) {
-    strategy_ = setting.strategy;
-    ids_ = chapters_->ids_of(strategy_);
-    knows_ids_ = true;
-  }
-  std::optional<Peak> known;
-  if (chapters_ != nullptr) known = chapters_->find(ids_, batch);
   Peak peak;
   try {
-    peak = known ? *known : find(setting, batch);
+    peak = peak_of(setting, batch);
   } catch (const Error& error) {
-    step_.sizer.reset();
     if (error.kind() != ErrorKind::unsupported && error.kind() != ErrorKind::bad_input) throw;
     refusal_ = error.message();
     return std::nullopt;
   }
-  if (chapters_ != nullptr && !known) chapters_->add(ids_, batch, peak, finder_.stretches());
   const Outside& more = outside(setting.strategy);
   Need need{peak.bytes, more.most(), peak.scratch, peak.states, more.most(), 0};
   if (overheads_ == Overheads::high_end && !more.range) {

@@ -12,10 +12,9 @@
 
 #include "planner/outside.h"
 #include "planner/peak.h"
-#include "planner/search/chapters.h"
 #include "planner/search/scope.h"
 #include "planner/search/setting.h"
-#include "planner/stack_step.h"
+#include "planner/search/standing.h"
 #include "planner/step_time.h"
 
 namespace plimsoll::planner::search {
@@ -44,23 +43,28 @@ struct Pace {
   bool known = false;  // otherwise the figure only orders settings: tokens per operation and GPU
 };
 
-// The model's parts and the clock for each value of Setting::parts, prepared once and read by all
-// threads.
+// The model's parts and the clock for each value of Setting::parts, with and without a gradient
+// that checkpoints force, prepared once and read by all threads.
 class Space {
  public:
   explicit Space(const Scope& scope);
-  const ModelParts& parts(const Setting& setting) const { return *parts_[setting.parts]; }
+  const ModelParts& parts(const Setting& setting) const { return *parts_[place_of(setting)]; }
   Pace pace(const Setting& family, const models::Batch& batch) const;
   std::vector<Pace> paces(const Setting& family, std::span<const models::Batch> batches) const;
   std::optional<StepTime> time(const Setting& setting) const;
   // A micro-batch of more tokens than this cannot fit, whatever is chosen beside the family.
-  std::int64_t most_tokens(const Setting& family) const;
+  // `states`: parameters and optimizer states that are known to stay.
+  std::int64_t most_tokens(const Setting& family, Bytes states = Bytes(0)) const;
   // As axes.h says, smallest first; lists are kept, since most families have the same.
   std::span<const models::Batch> batches(const Setting& family) const;
   // What one GPU may use, the cluster's reserve taken off; nothing: no end.
   std::optional<Bytes> usable() const { return usable_; }
 
  private:
+  static std::size_t place_of(const Setting& setting) {
+    return 2 * std::size_t{setting.parts} + (forces_input_gradient(setting.strategy) ? 1 : 0);
+  }
+
   const Scope& scope_;
   mutable std::mutex mutex_;  // of the lists
   // By what they follow from: the family's batch, its GPUs.
@@ -74,8 +78,8 @@ class Space {
 // Reuses its memory from one point to the next; one for each thread.
 class Evaluator {
  public:
-  // `chapters`: shared by all threads; none: every point gets a program of its own.
-  Evaluator(const Scope& scope, const Space& space, Chapters* chapters = nullptr);
+  // `known`: shared by all threads; none: every strategy gets a program of its own.
+  Evaluator(const Scope& scope, const Space& space, KnownSteps* known = nullptr);
 
   // Nothing where the stack refuses the setting; `refusal` then says why.
   std::optional<Need> need(const Setting& family, const models::Batch& batch);
@@ -83,17 +87,19 @@ class Evaluator {
 
  private:
   const Outside& outside(const models::Strategy& strategy);
-  Peak find(const Setting& setting, const models::Batch& batch);
-  bool resize(const Setting& setting, const models::Batch& batch);
+  std::unique_ptr<Standing> written(const Setting& setting, const models::Batch& batch, Peak& peak);
+  bool resized(Standing& standing, const models::Batch& batch, Peak& peak);
+  Peak peak_of_own(const Setting& setting, const models::Batch& batch);
+  Peak peak_of(const Setting& setting, const models::Batch& batch);
 
   const Space& space_;
-  Chapters* chapters_;
+  KnownSteps* known_;
   models::Strategy strategy_;  // the one that was asked for last
   Chapters::Ids ids_;  // its
-  bool knows_ids_ = false;
+  bool has_ids_ = false;
+  std::unique_ptr<Standing> own_;  // where nothing is shared
+  models::StepProgram::Lengths lengths_;  // of the program that was written last
   Question question_;
-  StackStep step_;
-  std::uint8_t written_parts_ = 0;  // Setting::parts of the step
   PeakFinder finder_;
   std::map<std::tuple<models::Stack, std::int64_t, bool>, Outside> outside_;
   Overheads overheads_;

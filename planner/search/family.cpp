@@ -18,7 +18,8 @@ bool Family::by_size() const {
   return batches_.empty();
 }
 
-Family::Family(const Scope& scope, const Space& space, Setting setting, std::uint32_t index)
+Family::Family(const Scope& scope, const Space& space, Setting setting, std::uint32_t index,
+               Bytes states)
     : scope_(&scope), space_(&space), setting_(std::move(setting)), index_(index) {
   const std::int64_t longest = scope.base.model->max_positions;
   if (scope.objective == Objective::context && scope.global_batch) {
@@ -31,7 +32,8 @@ Family::Family(const Scope& scope, const Space& space, Setting setting, std::uin
     count_ = kMostBatch;
   else
     batches_ = space.batches(setting_);
-  const std::int64_t most = space.most_tokens(setting_);
+  all_ = by_size() ? count_ : batches_.size();
+  const std::int64_t most = space.most_tokens(setting_, states);
   if (!scope.exhaustive && !batches_.empty())  // the first stays, to be told how much is missing
     batches_ = batches_.first(static_cast<std::size_t>(
         1 + std::count_if(batches_.begin() + 1, batches_.end(),

@@ -15,10 +15,13 @@ namespace plimsoll::planner::search {
 
 class Family {
  public:
-  Family(const Scope& scope, const Space& space, Setting setting, std::uint32_t index);
+  // `states`: as in Space::most_tokens.
+  Family(const Scope& scope, const Space& space, Setting setting, std::uint32_t index,
+         Bytes states = Bytes(0));
 
   const Setting& setting() const { return setting_; }
-  std::size_t points() const { return count_; }
+  std::size_t points() const { return count_; }  // that are left to look at
+  std::size_t all_points() const { return all_; }
   // No point that is left ranks better.
   const Rank& bound() const { return bound_; }
   bool exhausted() const { return exhausted_; }
@@ -60,7 +63,7 @@ class Family {
   const Space* space_;
   Setting setting_;
   std::uint32_t index_;
-  std::size_t count_ = 0;
+  std::size_t all_ = 0, count_ = 0;
   std::span<const models::Batch> batches_;  // empty where points are sizes 1 … count_
   std::vector<Pace> paces_;  // of each
   std::vector<std::uint16_t> order_;  // fastest first

@@ -15,13 +15,19 @@ struct Candidate {
   Pace pace;
 };
 
+// What the allocator takes from the card, in its smallest segments: less than one is no saving.
+constexpr std::int64_t kSegment = 2 << 20;
+
+std::int64_t segments(const Candidate& c) {
+  return ceil_divide(c.need.least().value(), kSegment);
+}
+
 // a is at least as good in both, and comes first where they are equal.
 bool beats(const Candidate& a, const Candidate& b) {
   const auto key = [](const Candidate& c) { return std::pair(c.family, c.index); };
-  if (a.need.least() > b.need.least() || a.pace.tokens_per_second < b.pace.tokens_per_second)
-    return false;
-  return a.need.least() < b.need.least() || a.pace.tokens_per_second > b.pace.tokens_per_second ||
-         key(a) < key(b);
+  const std::int64_t x = segments(a), y = segments(b);
+  if (x > y || a.pace.tokens_per_second < b.pace.tokens_per_second) return false;
+  return x < y || a.pace.tokens_per_second > b.pace.tokens_per_second || key(a) < key(b);
 }
 
 class FrontFinder {
@@ -36,18 +42,13 @@ class FrontFinder {
         evaluators_(evaluators),
         workers_(workers) {}
 
+  // What is taken off the front because it does not fit may have beaten points that nobody has
+  // looked at.
   std::vector<ParetoPoint> run() {
     const std::vector<std::size_t> order = fastest_first();
-    for (std::size_t begin = 0; begin < order.size(); begin += kRound) {
-      const std::size_t n = std::min(kRound, order.size() - begin);
-      std::vector<std::vector<Candidate>> found(n);
-      workers_.for_each(n, [&](std::size_t k, std::size_t thread) {
-        look_at(order[begin + k], evaluators_[thread], found[k]);
-      });
-      for (const auto& candidates : found)
-        for (const Candidate& c : candidates) insert(c);
-    }
-    verify();
+    do {
+      look_at_all(order);
+    } while (!verify());
     std::ranges::sort(front_, [](const Candidate& a, const Candidate& b) {
       return a.need.least() < b.need.least();
     });
@@ -72,6 +73,21 @@ class FrontFinder {
     return out;
   }
 
+  void look_at_all(const std::vector<std::size_t>& order) {
+    for (std::size_t begin = 0; begin < order.size(); begin += kRound) {
+      const std::size_t n = std::min(kRound, order.size() - begin);
+      std::vector<std::vector<Candidate>> found(n);
+      workers_.for_each(n, [&](std::size_t k, std::size_t thread) {
+        look_at(order[begin + k], evaluators_[thread], found[k]);
+      });
+      for (const auto& candidates : found)
+        for (const Candidate& c : candidates) {
+          all_.push_back(c);
+          insert(c);
+        }
+    }
+  }
+
   bool beaten(const Candidate& c) const {
     return std::ranges::any_of(front_, [&](const Candidate& f) { return beats(f, c); });
   }
@@ -94,48 +110,44 @@ class FrontFinder {
       if (n == nullptr) return;
       floor = *n;
       if (space_.usable() && n->counted() > *space_.usable()) continue;
-      if (family.is_rejected(i)) continue;
-      out.push_back({f, i, *n, pace});
+      const Candidate c{f, i, *n, pace};
+      if (!family.is_rejected(i) && !is_in(unfit_, c)) out.push_back(c);
     }
   }
 
   void insert(const Candidate& c) {
-    all_.push_back(c);
-    if (beaten(c)) return;
+    if (beaten(c) || is_in(front_, c)) return;
     std::erase_if(front_, [&](const Candidate& f) { return beats(c, f); });
     front_.push_back(c);
   }
 
-  // What the allocator's gaps push over the edge leaves, and what it had beaten returns.
-  void verify() {
-    for (bool again = true; again;) {
-      again = false;
-      std::vector<Candidate> open;
-      for (const Candidate& c : front_)
-        if (!sure(c)) open.push_back(c);
-      std::vector<char> fit(open.size());
-      workers_.for_each(open.size(), [&](std::size_t k, std::size_t) {
-        fit[k] = fits(scope_, space_, families_[open[k].family]->point(open[k].index)) ? 1 : 0;
-      });
-      for (std::size_t k = 0; k < open.size(); ++k) {
-        sure_.push_back(open[k]);
-        if (fit[k] != 0) continue;
-        again = true;
-        std::erase_if(all_, [&](const Candidate& c) { return same(c, open[k]); });
-      }
-      if (!again) return;
-      front_.clear();
-      for (const Candidate& c : std::vector<Candidate>(std::move(all_))) insert(c);
-    }
+  // What the allocator's gaps push over the edge leaves: false.
+  bool verify() {
+    std::vector<Candidate> open;
+    for (const Candidate& c : front_)
+      if (!sure(c)) open.push_back(c);
+    std::vector<char> fit(open.size());
+    workers_.for_each(open.size(), [&](std::size_t k, std::size_t) {
+      fit[k] = fits(scope_, space_, families_[open[k].family]->point(open[k].index)) ? 1 : 0;
+    });
+    for (std::size_t k = 0; k < open.size(); ++k) (fit[k] != 0 ? sure_ : unfit_).push_back(open[k]);
+    if (std::ranges::find(fit, 0) == fit.end()) return true;
+    std::erase_if(all_, [&](const Candidate& c) { return is_in(unfit_, c); });
+    front_.clear();
+    for (const Candidate& c : std::vector<Candidate>(std::move(all_))) insert(c);
+    all_.clear();
+    return false;
   }
 
   static bool same(const Candidate& a, const Candidate& b) {
     return a.family == b.family && a.index == b.index;
   }
+  static bool is_in(const std::vector<Candidate>& some, const Candidate& c) {
+    return std::ranges::any_of(some, [&](const Candidate& s) { return same(s, c); });
+  }
   bool sure(const Candidate& c) const {
     const Family* family = families_[c.family];
-    if (family->is_found(c.index) && verified_.contains(family)) return true;
-    return std::ranges::any_of(sure_, [&](const Candidate& s) { return same(s, c); });
+    return (family->is_found(c.index) && verified_.contains(family)) || is_in(sure_, c);
   }
 
   const Scope& scope_;
@@ -144,7 +156,7 @@ class FrontFinder {
   const std::set<const Family*>& verified_;
   std::vector<Evaluator>& evaluators_;
   Workers& workers_;
-  std::vector<Candidate> all_, front_, sure_;
+  std::vector<Candidate> all_, front_, sure_, unfit_;
 };
 
 }  // namespace

@@ -34,15 +34,15 @@ Approach approach_of(const Setting& x) {
 
 class Search {
  public:
-  Search(const Scope& scope, const Control& control, bool shares_chapters)
+  Search(const Scope& scope, const Control& control, bool shares)
       : scope_(scope), control_(control), space_(scope), workers_(scope.threads) {
     check_filters(scope);
     for (std::size_t t = 0; t < workers_.threads(); ++t)
-      evaluators_.emplace_back(scope_, space_, shares_chapters ? &chapters_ : nullptr);
+      evaluators_.emplace_back(scope_, space_, shares ? &known_ : nullptr);
   }
 
   // What was found stands on chapters that are not equal after all.
-  bool contradicted() const { return chapters_.contradicted(); }
+  bool contradicted() const { return known_.chapters.contradicted(); }
 
   // What asks for less of the user goes first, and where the fewest GPUs are wanted, fewer of them.
   Result run() {
@@ -55,8 +55,7 @@ class Search {
         for (std::size_t i = counts.size(); i-- > 0 && !done();)
           look_at({.concession = concession, .gpus = counts[i]});
       }
-      for (const std::size_t i : places(scope_.top))
-        if (verified_.contains(i)) result_.ranked.push_back(std::move(verified_.at(i)));
+      plan_list();
       if (!result_.ranked.empty() || stopped()) break;
       forget();
     }
@@ -96,11 +95,12 @@ class Search {
   // Adds the families of a stage, and looks until the list stands.
   void look_at(const Stage& stage) {
     std::vector<Setting> settings = families(scope_, stage);
-    if (!scope_.exhaustive) leave_out_large_states(settings);
+    std::vector<Bytes> states(settings.size());
+    if (!scope_.exhaustive && space_.usable()) states = leave_out_large_states(settings);
     const std::size_t first = families_.size();
-    make_families(scope_, settings);
+    make_families(scope_, settings, states);
     for (std::size_t i = first; i < families_.size(); ++i) {
-      result_.points += static_cast<std::int64_t>(families_[i].points());
+      result_.points += static_cast<std::int64_t>(families_[i].all_points());
       push(i);
     }
     do {
@@ -108,36 +108,40 @@ class Search {
     } while (!verify() && !stopped());
   }
 
-  void make_families(const Scope& scope, const std::vector<Setting>& settings) {
+  void make_families(const Scope& scope, const std::vector<Setting>& settings,
+                     const std::vector<Bytes>& states) {
     const std::size_t first = families_.size();
     families_.reserve(first + settings.size());
     std::vector<std::optional<Family>> made(settings.size());
     workers_.for_each(settings.size(), [&](std::size_t i, std::size_t) {
-      made[i].emplace(scope, space_, settings[i], static_cast<std::uint32_t>(first + i));
+      made[i].emplace(scope, space_, settings[i], static_cast<std::uint32_t>(first + i), states[i]);
     });
     for (std::optional<Family>& family : made) families_.push_back(std::move(*family));
   }
 
   // Parameters and optimizer states stay whatever is done about activations: where they alone are
-  // too much, no family with this sharding fits.
-  void leave_out_large_states(std::vector<Setting>& settings) {
-    if (!space_.usable()) return;
-    std::map<std::tuple<Approach, bool>, bool> known;
+  // too much, no family with this sharding fits. The states of those that are left.
+  std::vector<Bytes> leave_out_large_states(std::vector<Setting>& settings) {
+    std::map<std::tuple<Approach, bool>, std::optional<Need>> known;
+    std::vector<Bytes> states;
     std::erase_if(settings, [&](const Setting& s) {
       Approach approach = approach_of(s);
       std::get<models::RecomputeKind>(approach) = models::RecomputeKind::none;
       const auto [entry, is_new] =
-          known.try_emplace({approach, s.strategy.optimizer_impl.has_value()}, false);
+          known.try_emplace({approach, s.strategy.optimizer_impl.has_value()});
+      std::optional<Need>& need = entry->second;
       if (is_new) {
         models::Batch smallest = s.batch;
         smallest.micro_batch = 1;
-        const std::optional<Need> need = evaluators_[0].need(s, smallest);
+        need = evaluators_[0].need(s, smallest);
         ++finished_;
-        entry->second = need && need->counted(need->states) > *space_.usable();
       }
-      if (entry->second) result_.points += static_cast<std::int64_t>(space_.batches(s).size());
-      return entry->second;
+      const bool large = need && need->counted(need->states) > *space_.usable();
+      if (large) result_.points += static_cast<std::int64_t>(space_.batches(s).size());
+      if (!large) states.push_back(need ? need->states : Bytes(0));
+      return large;
     });
+    return states;
   }
 
   void push(std::size_t i) {
@@ -186,30 +190,37 @@ class Search {
     }
   }
 
-  // Plans the list as `fit` would, gaps of the allocator included. What does not fit after all is
+  // Whether `fit` would say that the list fits, gaps of the allocator included. What does not is
   // taken back; false: the list must be looked for again.
   bool verify() {
     std::vector<std::size_t> open;
     for (const std::size_t i : places(scope_.top))
       if (!verified_.contains(i)) open.push_back(i);
-    std::vector<reports::Plan> plans(open.size());
+    std::vector<char> fit(open.size());
     workers_.for_each(open.size(), [&](std::size_t k, std::size_t) {
-      plans[k] = plan_of(scope_, families_[open[k]].found()->setting);
+      fit[k] = search::fits(scope_, space_, families_[open[k]].found()->setting) ? 1 : 0;
     });
-    bool all = true;
     for (std::size_t k = 0; k < open.size(); ++k) {
-      Family& family = families_[open[k]];
-      if (search::fits(scope_, plans[k])) {
-        Found found = *family.found();
-        found.plan = std::move(plans[k]);
-        verified_.emplace(open[k], std::move(found));
+      if (fit[k] != 0) {
+        verified_.insert(open[k]);
         continue;
       }
-      family.reject();
+      families_[open[k]].reject();
       push(open[k]);
-      all = false;
     }
-    return all;
+    return std::ranges::find(fit, 0) == fit.end();
+  }
+
+  // As `fit` plans them.
+  void plan_list() {
+    std::vector<std::size_t> list;
+    for (const std::size_t i : places(scope_.top))
+      if (verified_.contains(i)) list.push_back(i);
+    result_.ranked.resize(list.size());
+    workers_.for_each(list.size(), [&](std::size_t k, std::size_t) {
+      result_.ranked[k] = *families_[list[k]].found();
+      result_.ranked[k].plan = plan_of(scope_, result_.ranked[k].setting);
+    });
   }
 
   // Points of the front differ in speed, whatever the objective is: where families are of sizes,
@@ -225,7 +236,7 @@ class Search {
       std::vector<Setting> settings = families(
           scope_, {.concession = winner.setting.concession, .gpus = winner.setting.strategy.gpus});
       for (Setting& setting : settings) setting.batch.seq_len = winner.setting.batch.seq_len;
-      make_families(by_speed_, settings);
+      make_families(by_speed_, settings, std::vector<Bytes>(settings.size()));
     }
     std::vector<Family*> members;
     std::set<const Family*> verified;
@@ -245,7 +256,7 @@ class Search {
   const Control& control_;
   Space space_;
   Workers workers_;
-  Chapters chapters_;
+  KnownSteps known_;
   std::vector<Evaluator> evaluators_;  // one for each worker
   std::vector<Family> families_;
   using Open = std::pair<Rank, std::size_t>;
@@ -253,7 +264,7 @@ class Search {
     bool operator()(const Open& a, const Open& b) const { return b.first < a.first; }
   };
   std::priority_queue<Open, std::vector<Open>, Later> open_;
-  std::map<std::size_t, Found> verified_;
+  std::set<std::size_t> verified_;  // whose found points fit, allocator and all
   std::int64_t finished_ = 0;
   Result result_;
 };

@@ -14,7 +14,7 @@ struct Setting {
   // numerics, adapters in the place of the model, an untried stack. A plan that asks for less goes
   // before every plan that asks for more.
   std::uint8_t concession = 0;
-  std::uint8_t parts = 0;  // index of the model's parts (Space::parts)
+  std::uint8_t parts = 0;  // which choice of adapters (Space::parts)
 
   std::int64_t tokens_per_step() const {
     return checked_multiply(checked_multiply(batch.tokens(), batch.grad_accum), strategy.gpus);

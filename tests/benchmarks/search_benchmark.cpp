@@ -49,8 +49,8 @@ void every_point(benchmark::State& state, models::Stack stack, bool long_ones) {
   const search::Space space(scope);
   std::int64_t points = 0, refused = 0;
   for (auto _ : state) {
-    search::Chapters chapters;
-    search::Evaluator evaluator(scope, space, &chapters);
+    search::KnownSteps known;
+    search::Evaluator evaluator(scope, space, &known);
     for (const search::Setting& family : families)
       for (const models::Batch& batch : search::batches(scope, family)) {
         if (batch.tokens() > space.most_tokens(family)) break;

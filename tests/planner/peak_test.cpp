@@ -108,20 +108,51 @@ TEST_CASE("the collapsed peak equals the unrolled one on random programs") {
 // Lifetimes of an earlier program of equal structure are used again; one of another structure with
 // the same likeness must not be taken for it.
 TEST_CASE("other sizes in a known structure give the peak that a new finder gives") {
-  planner::PeakFinder used;
+  planner::PeakFinder used, other;
   for (unsigned seed = 0; seed < 2'000; ++seed) {
     StepProgram program = RandomProgram(seed).make();
-    used.find(program, seed % 3);
+    planner::PeakFinder::Known known, unread;
+    used.find(program, seed % 3, known);
     for (std::size_t i = 0; i < program.tensors.size(); ++i)
       program.tensors[i].bytes = program.tensors[i].bytes * static_cast<std::int64_t>(1 + i % 5);
     for (models::Op& op : program.ops) op.scratch += 3_KiB;
-    const planner::Peak again = used.find(program, seed % 3);
+    const planner::Peak again = used.find(program, seed % 3, unread);
     const planner::Peak anew = planner::PeakFinder().find(program);
     CAPTURE(seed);
+    REQUIRE(other.find_resized(program, {}, known).bytes == anew.bytes);
     REQUIRE(again.bytes == anew.bytes);
     REQUIRE(again.resident == anew.resident);
     REQUIRE(again.at == anew.at);
   }
+}
+
+// Segments of random programs get chapters; the timeline, which knows nothing of them, says what is
+// there when each begins and how high it goes.
+TEST_CASE("chapters begin and rise as the unrolled program does") {
+  std::size_t several = 0;
+  for (unsigned seed = 0; seed < 2'000; ++seed) {
+    StepProgram program = RandomProgram(seed).make();
+    for (std::size_t s = 0; s < program.segments.size(); ++s)
+      program.segments[s].chapter = static_cast<models::Chapter>((seed + s * (seed % 2 + 1)) % 3);
+    const planner::Timeline timeline = planner::unroll(program);
+    planner::PeakFinder finder;
+    const planner::Peak peak = finder.find(program);
+    std::vector<planner::Stretch> expected;
+    Bytes live = peak.resident;
+    for (const planner::Moment& moment : timeline.steps) {
+      const models::Chapter chapter = program.segments[moment.at.segment].chapter;
+      if (expected.empty() || expected.back().chapter != chapter)
+        expected.push_back({chapter, live - peak.resident, Bytes(0), Bytes(0)});
+      planner::Stretch& stretch = expected.back();
+      stretch.rise = std::max(stretch.rise, moment.high_water - peak.resident - stretch.entry);
+      stretch.scratch = std::max(stretch.scratch, program.ops[moment.at.op].scratch);
+      live = moment.after;
+    }
+    CAPTURE(seed);
+    REQUIRE(finder.stretches() == expected);
+    several += expected.size() > 2 ? 1 : 0;
+  }
+  CHECK(several > 300);
 }
 
 TEST_CASE("categories sum to the high water at every step of random programs") {
