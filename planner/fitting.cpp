@@ -16,7 +16,10 @@ std::optional<Bytes> Fitting::limit_beside(Bytes bytes) const {
 }
 
 Reserved Fitting::within(std::optional<Bytes> limit) const {
-  return replay(step.program, timeline, limit, step.start);
+  if (const Reserved* made = replays.find(limit)) return *made;
+  const Reserved reserved = replay(step.program, timeline, limit, step.start);
+  replays.add(limit, reserved);
+  return reserved;
 }
 
 Reserved Fitting::reserved() const {

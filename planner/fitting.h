@@ -18,6 +18,7 @@ struct Fitting {
   const Peak& peak;
   const Capacity& capacity;
   const Outside& outside;
+  Replays& replays;  // of this step: what was made, and what is
 
   // Beside typical overheads. Where that does not fit: about the least room beyond that with which
   // the step would run (a full allocator gives cached segments back, so the figure without any

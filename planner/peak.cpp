@@ -245,45 +245,37 @@ Peak PeakFinder::find_resized(const StepProgram& program, const Alike& alike, Kn
 namespace {
 
 // Whether no sum of a sweep can overflow: all instances at once and the largest scratch, each as
-// large as `most`.
-bool is_safe(const StepProgram& program, std::int64_t most) {
+// large as the largest size that is written anywhere in the program.
+bool is_safe(const StepProgram& program) {
+  Bytes most;
+  for (const TensorDecl& tensor : program.tensors) most = std::max(most, tensor.bytes);
+  for (const models::Op& op : program.ops) most = std::max(most, op.scratch);
   std::int64_t longest = 1, instances = 0, bound = 0;
   for (const models::Group& group : program.groups) longest = std::max(longest, group.count);
   const auto tensors = static_cast<std::int64_t>(program.tensors.size() + 1);
   return !__builtin_mul_overflow(tensors, 4 * longest, &instances) &&
-         !__builtin_mul_overflow(most, instances, &bound);
+         !__builtin_mul_overflow(most.value(), instances, &bound);
 }
 
 }  // namespace
 
 Peak PeakFinder::sweep(const StepProgram& program, const Lifetimes& lifetimes) {
-  const auto size = [&](std::int32_t tensor) {
-    return program.tensors[static_cast<std::size_t>(tensor)].bytes;
-  };
   Peak peak;
-  Bytes most;
   for (const std::int32_t resident : lifetimes.residents) {
     const TensorDecl& tensor = program.tensors[static_cast<std::size_t>(resident)];
     const std::int64_t copies = tensor.group == models::kNoGroup
                                     ? 1
                                     : program.groups[static_cast<std::size_t>(tensor.group)].count;
-    most = std::max(most, tensor.bytes);
     peak.resident += tensor.bytes * copies;
     if (tensor.category == models::Category::parameters ||
         tensor.category == models::Category::optimizer)
       peak.states += tensor.bytes * copies;
   }
-  for (const Lifetimes::Part& part : lifetimes.parts)
-    for (std::uint32_t op = part.op_begin; op < part.op_end; ++op)
-      peak.scratch = std::max(peak.scratch, program.ops[op].scratch);
-  most = std::max(most, peak.scratch);
-  for (const Lifetimes::Event& event : lifetimes.events) most = std::max(most, size(event.tensor));
-  for (const Lifetimes::Change& change : lifetimes.changes)
-    most = std::max(most, size(change.tensor));
-  if (is_safe(program, most.value()))
+  if (is_safe(program))
     Sweep<std::int64_t>{program, lifetimes, sums_, stretches_}.run(peak);
   else
     Sweep<Bytes>{program, lifetimes, checked_sums_, stretches_}.run(peak);
+  for (const Stretch& stretch : stretches_) peak.scratch = std::max(peak.scratch, stretch.scratch);
   return peak;
 }
 

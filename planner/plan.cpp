@@ -131,7 +131,8 @@ Outcome quick(const Question& question, const ModelParts& parts) {
   if (!capacity.usable || peak.bytes + outside.most() > *capacity.usable)
     return {least, least, false};
   const Timeline timeline = unroll(step.program);
-  const Reserved allocator = Fitting{step, timeline, peak, capacity, outside}.reserved();
+  Replays replays;
+  const Reserved allocator = Fitting{step, timeline, peak, capacity, outside, replays}.reserved();
   return {least, outside.typical.total() + allocator.reserved,
           outside.most() + allocator.reserved <= *capacity.usable};
 }
@@ -181,7 +182,7 @@ void add_range(const Outside& outside, Plan& plan) {
                            : "no measurement on a GPU stands behind this plan yet"});
 }
 
-void add_step(const Question& question, Plan& plan) {
+void add_step(const Question& question, Replays& replays, Plan& plan) {
   const ModelParts parts = model_parts(*question.model, question.strategy);
   StackStep step;
   write_step(question, parts, step);
@@ -190,7 +191,7 @@ void add_step(const Question& question, Plan& plan) {
   const Peak peak = finder.find(step.program);
   const Outside outside = outside_of(question);
   const Capacity capacity = capacity_of(question);
-  const Fitting fitting{step, timeline, peak, capacity, outside};
+  const Fitting fitting{step, timeline, peak, capacity, outside, replays};
   const Reserved allocator = fitting.reserved();
   plan.peak = allocator.allocated;
   plan.resident = allocator.resident;
@@ -230,7 +231,8 @@ void add_step(const Question& question, Plan& plan) {
 
 }  // namespace
 
-bool fits(const Question& question, const ModelParts& parts, Overheads overheads) {
+bool fits(const Question& question, const ModelParts& parts, Overheads overheads,
+          Replays& replays) {
   const Capacity capacity = capacity_of(question);
   if (!capacity.usable) return true;
   validate(question);
@@ -241,16 +243,21 @@ bool fits(const Question& question, const ModelParts& parts, Overheads overheads
   const Outside outside = outside_of(question);
   if (peak.bytes + outside.most() > *capacity.usable) return false;
   const Timeline timeline = unroll(step.program);
-  return Fitting{step, timeline, peak, capacity, outside}.fits(overheads);
+  return Fitting{step, timeline, peak, capacity, outside, replays}.fits(overheads);
 }
 
 Plan plan(const Question& question) {
+  Replays replays;
+  return plan(question, replays);
+}
+
+Plan plan(const Question& question, Replays& replays) {
   validate(question);
   Plan plan;
   const ParameterCounts counts = count_parameters(*question.model, question.strategy);
   add_common(question, counts, plan);
   if (question.model->decoder) {
-    add_step(question, plan);
+    add_step(question, replays, plan);
     return plan;
   }
   plan.states = table_states(counts.total, counts.trainable, counts.adapters, question.strategy);

@@ -28,6 +28,9 @@ Capacity capacity_of(const Question& question);
 
 // Throws Error{unsupported} where the stack, model or option cannot be predicted (named in the
 // message), Error{bad_input} for combinations that cannot be.
+// `replays`: of this very question.
+class Replays;
+reports::Plan plan(const Question& question, Replays& replays);
 reports::Plan plan(const Question& question);
 
 // Of what no tensor accounts for: the figures of a plan, or the high end of what was seen.
@@ -36,7 +39,7 @@ enum class Overheads { typical, high_end };
 // Whether it fits, as plan() says (its `fits`, or its `high_end`), without the rest; true where no
 // capacity is known. `parts`: model_parts() of the question.
 struct ModelParts;
-bool fits(const Question& question, const ModelParts& parts, Overheads overheads);
+bool fits(const Question& question, const ModelParts& parts, Overheads overheads, Replays& replays);
 
 // `--params N`: model states only, in the ZeRO paper's layout (arXiv 1910.02054 §3.1): mixed
 // precision 2 + 2 + 12 bytes per parameter, fp32 4 + 4 + 8, divided by ZeRO stage over the ranks.

@@ -198,4 +198,15 @@ Reserved replay(const StepProgram& program, const Timeline& timeline, std::optio
   return Replay(program, timeline, capacity).run(start);
 }
 
+// An allocator that had no need to give segments back never came near its limit, and does the same
+// within any other that it does not reach.
+const Reserved* Replays::find(std::optional<Bytes> limit) const {
+  for (const auto& [made_within, reserved] : made_) {
+    if (made_within == limit) return &reserved;
+    if (reserved.fits && !reserved.gave_back && (!limit || reserved.reserved <= *limit))
+      return &reserved;
+  }
+  return nullptr;
+}
+
 }  // namespace plimsoll::planner

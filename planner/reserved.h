@@ -2,6 +2,8 @@
 #pragma once
 
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "models/step_program.h"
 #include "planner/start.h"
@@ -23,5 +25,19 @@ struct Reserved {
 // segments may take; absent: no end.
 Reserved replay(const models::StepProgram& program, const Timeline& timeline,
                 std::optional<Bytes> capacity, const Start& start = {});
+
+// Replays of one program that were made, each within its limit: who asks whether a step fits and
+// then plans it need not replay it twice.
+class Replays {
+ public:
+  // What a replay within `limit` gives, where one that was made says it.
+  const Reserved* find(std::optional<Bytes> limit) const;
+  void add(std::optional<Bytes> limit, const Reserved& reserved) {
+    made_.emplace_back(limit, reserved);
+  }
+
+ private:
+  std::vector<std::pair<std::optional<Bytes>, Reserved>> made_;
+};
 
 }  // namespace plimsoll::planner

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "models/run_names.h"
+#include "planner/reserved.h"
 #include "planner/search/axes.h"
 #include "planner/search/family.h"
 #include "planner/search/front.h"
@@ -197,12 +198,14 @@ class Search {
     for (const std::size_t i : places(scope_.top))
       if (!verified_.contains(i)) open.push_back(i);
     std::vector<char> fit(open.size());
+    std::vector<Replays> replays(open.size());
     workers_.for_each(open.size(), [&](std::size_t k, std::size_t) {
-      fit[k] = search::fits(scope_, space_, families_[open[k]].found()->setting) ? 1 : 0;
+      const Setting& setting = families_[open[k]].found()->setting;
+      fit[k] = search::fits(scope_, space_, setting, replays[k]) ? 1 : 0;
     });
     for (std::size_t k = 0; k < open.size(); ++k) {
       if (fit[k] != 0) {
-        verified_.insert(open[k]);
+        verified_[open[k]] = std::move(replays[k]);
         continue;
       }
       families_[open[k]].reject();
@@ -219,7 +222,7 @@ class Search {
     result_.ranked.resize(list.size());
     workers_.for_each(list.size(), [&](std::size_t k, std::size_t) {
       result_.ranked[k] = *families_[list[k]].found();
-      result_.ranked[k].plan = plan_of(scope_, result_.ranked[k].setting);
+      result_.ranked[k].plan = plan_of(scope_, result_.ranked[k].setting, verified_.at(list[k]));
     });
   }
 
@@ -264,7 +267,8 @@ class Search {
     bool operator()(const Open& a, const Open& b) const { return b.first < a.first; }
   };
   std::priority_queue<Open, std::vector<Open>, Later> open_;
-  std::set<std::size_t> verified_;  // whose found points fit, allocator and all
+  // Whose found points fit, allocator and all.
+  std::map<std::size_t, Replays> verified_;
   std::int64_t finished_ = 0;
   Result result_;
 };
@@ -282,12 +286,22 @@ Question question_of(const Scope& scope, const Setting& setting) {
 }
 }  // namespace
 
+reports::Plan plan_of(const Scope& scope, const Setting& setting, Replays& replays) {
+  return plan(question_of(scope, setting), replays);
+}
+
 reports::Plan plan_of(const Scope& scope, const Setting& setting) {
-  return plan(question_of(scope, setting));
+  Replays replays;
+  return plan_of(scope, setting, replays);
+}
+
+bool fits(const Scope& scope, const Space& space, const Setting& setting, Replays& replays) {
+  return planner::fits(question_of(scope, setting), space.parts(setting), scope.overheads, replays);
 }
 
 bool fits(const Scope& scope, const Space& space, const Setting& setting) {
-  return planner::fits(question_of(scope, setting), space.parts(setting), scope.overheads);
+  Replays replays;
+  return fits(scope, space, setting, replays);
 }
 
 bool fits(const Scope& scope, const reports::Plan& plan) {

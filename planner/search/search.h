@@ -59,8 +59,10 @@ struct Result {
   bool stopped = false;
 };
 
-// As `fit` plans the setting.
+// As `fit` plans the setting. `replays`: of this setting.
+reports::Plan plan_of(const Scope& scope, const Setting& setting, Replays& replays);
 reports::Plan plan_of(const Scope& scope, const Setting& setting);
+bool fits(const Scope& scope, const Space& space, const Setting& setting, Replays& replays);
 bool fits(const Scope& scope, const Space& space, const Setting& setting);
 // Whether the plan does, with the overheads that the scope counts.
 bool fits(const Scope& scope, const reports::Plan& plan);

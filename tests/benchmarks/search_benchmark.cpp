@@ -3,7 +3,8 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <limits>
+#include <map>
+#include <optional>
 #include <vector>
 
 #include "models/gpu_catalog.h"
@@ -31,19 +32,25 @@ search::Scope scope_of(const models::ModelSpec& model, const char* gpu, std::int
 
 // Training the whole model in mixed precision, whatever a stack itself concedes.
 std::vector<search::Setting> least_conceding(std::vector<search::Setting> families) {
-  int least = std::numeric_limits<int>::max();
-  for (const search::Setting& family : families) least = std::min<int>(least, family.concession);
-  std::erase_if(families, [&](const search::Setting& f) { return f.concession != least; });
+  std::map<models::Stack, int> least;
+  for (const search::Setting& family : families) {
+    const auto [entry, is_new] = least.try_emplace(family.strategy.stack, family.concession);
+    if (!is_new) entry->second = std::min<int>(entry->second, family.concession);
+  }
+  std::erase_if(families, [&](const search::Setting& f) {
+    return f.concession != least.at(f.strategy.stack);
+  });
   return families;
 }
 
 // Every point of the space that training the whole model in mixed precision on 64 GPUs has, one
-// after another, as the search asks: family by family, batches upwards. One core. Without
-// `long_ones` checkpoints of one layer at most: one of k layers has k times its operations.
-void every_point(benchmark::State& state, models::Stack stack, bool long_ones) {
+// after another, as the search asks: family by family, batches upwards. One core. Of one stack, or
+// of all that a search looks at. Without `long_ones` checkpoints of one layer at most: one of k
+// layers has k times its operations.
+void every_point(benchmark::State& state, std::optional<models::Stack> stack, bool long_ones) {
   const models::ModelSpec model = models::catalog_model("llama-3.1-70b");
   search::Scope scope = scope_of(model, "h100-sxm-80gb", 64, 8192);
-  scope.only["stack"] = {std::string(models::name_of(stack))};
+  if (stack) scope.only["stack"] = {std::string(models::name_of(*stack))};
   if (!long_ones) scope.without["recompute"] = {"every", "sqrt"};
   const auto families = least_conceding(search::families(scope, {.gpus = 64}));
   const search::Space space(scope);
@@ -85,6 +92,7 @@ void whole_space(benchmark::State& state, const char* name, const char* gpu, std
 using models::Stack;
 #define EVERY(name, ...) \
   BENCHMARK_CAPTURE(every_point, name, __VA_ARGS__)->Unit(benchmark::kMillisecond)
+EVERY(llama_3_1_70b, std::nullopt, true);
 EVERY(llama_3_1_70b_pytorch_by_layers, Stack::pytorch, false);
 EVERY(llama_3_1_70b_deepspeed_by_layers, Stack::deepspeed, false);
 EVERY(llama_3_1_70b_plimsoll_by_layers, Stack::plimsoll, false);

@@ -3,6 +3,7 @@
 
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
+#include "planner/reserved.h"
 #include "planner/search/axes.h"
 #include "planner/search/search.h"
 
@@ -39,8 +40,18 @@ TEST_CASE("around its limit a setting fits where its plan does") {
           const Space space(scope);
           CAPTURE(options_of(x));
           CAPTURE(permille);
-          const bool answer = fits(scope, space, x);
-          REQUIRE(answer == fits(scope, plan_of(scope, x)));
+          Replays replays;
+          const bool answer = fits(scope, space, x, replays);
+          const reports::Plan plan = plan_of(scope, x);
+          REQUIRE(answer == fits(scope, plan));
+          // Planned with the replays that said so, it is the same plan.
+          const reports::Plan again = plan_of(scope, x, replays);
+          REQUIRE(again.reserved == plan.reserved);
+          REQUIRE(again.peak == plan.peak);
+          REQUIRE(again.resident == plan.resident);
+          REQUIRE(again.fits == plan.fits);
+          REQUIRE(again.high_end.has_value() == plan.high_end.has_value());
+          if (plan.high_end) REQUIRE(again.high_end->reserved == plan.high_end->reserved);
           ++(answer ? fit : not_fit);
         }
       }
