@@ -94,6 +94,10 @@ struct Strategy {
   bool operator==(const Strategy&) const = default;
 };
 
+inline bool is_fsdp1(const Strategy& s) {
+  return s.stack == Stack::pytorch && s.data.zero >= 2 && s.data.fsdp_version == 1;
+}
+
 struct Batch {
   std::int64_t seq_len = 4096;
   std::int64_t micro_batch = 1;  // sequences per GPU and micro-step

@@ -25,7 +25,9 @@ std::string text_of(const Release& release);
 //   upcast them itself under the same name;
 // - 4.48: queries, keys and values are made contiguous for SDPA; 4.56 leaves that out again;
 // - 4.49: ForCausalLMLoss pads the labels; before, it shifts the logits, by a copy;
+// - 4.52: a decoder layer checkpoints itself; before, the model's loop does, around what wraps it;
 // - 4.54: SDPA itself takes grouped queries; before, keys and values are repeated for it;
+// - 5.0: checkpoints are not reentrant unless that is asked for; a second buffer of frequencies;
 // - 5.2: GPT-2's layers keep no causal masks of their own.
 // GPT-2's and Qwen3's code is the planned one from 4.51 on. Qwen2's from 4.56: releases from 4.49
 // on give it a mask although no window is reached.
@@ -34,7 +36,9 @@ inline constexpr Release kOldestTransformers{4, 45, 0};
 inline constexpr Release kLossUpcasts{4, 46, 0};
 inline constexpr Release kContiguousForSdpa{4, 48, 0}, kStridedForSdpa{4, 56, 0};
 inline constexpr Release kLossPadsLabels{4, 49, 0};
+inline constexpr Release kLayersCheckpointThemselves{4, 52, 0}, kCheckpointsNotReentrant{5, 0, 0};
 inline constexpr Release kSdpaTakesGroups{4, 54, 0};
+inline constexpr Release kRotaryCopiesFrequencies{5, 0, 0};
 inline constexpr Release kGpt2WithoutMasks{5, 2, 0};
 inline constexpr Release kOldestGpt2{4, 51, 0}, kOldestQwen3{4, 51, 0}, kOldestQwen2{4, 56, 0};
 

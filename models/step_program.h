@@ -26,9 +26,10 @@ inline constexpr TensorId kNoTensor = -1;
 inline constexpr GroupId kNoGroup = -1;
 
 // Whose pool an allocation comes from: a caching allocator never reuses a block across streams.
-enum class Stream : std::uint8_t { compute, gather, reduce };
+enum class Stream : std::uint8_t { compute, gather, reduce, cast };
 
-enum class Residency : std::uint8_t { step, persistent };
+// carried: like `step`, but its memory goes back only when the next step begins, before all else.
+enum class Residency : std::uint8_t { step, persistent, carried };
 
 struct TensorDecl {
   const char* name = "";  // static text; inside a group relative to "layers.<i>."

@@ -75,7 +75,7 @@ class CachingAllocator {
   static bool stays_whole(std::int64_t rest, bool small);
   Handle split(Handle block, std::int64_t rounded);
   Handle merge(Handle left, Handle right);
-  static constexpr std::size_t kPools = 6;  // three streams, small and large
+  static constexpr std::size_t kPools = 8;  // four streams, small and large
 
   std::optional<Bytes> capacity_;
   std::vector<Block> blocks_;

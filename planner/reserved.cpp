@@ -56,7 +56,7 @@ class Replay {
     for (const Lifetime& life : timeline.lifetimes) {
       if (life.birth < 0) continue;
       births_.expect(life.birth);
-      deaths_.expect(life.death);
+      if (!is_carried(life)) deaths_.expect(life.death);
     }
     births_.all_expected();
     deaths_.all_expected();
@@ -66,7 +66,10 @@ class Replay {
         staying_.push_back(static_cast<std::int32_t>(i));
       } else if (life.birth >= 0) {
         births_.add(life.birth, i);
-        deaths_.add(life.death, i);
+        if (is_carried(life))
+          carried_.push_back(static_cast<std::int32_t>(i));
+        else
+          deaths_.add(life.death, i);
       }
     }
   }
@@ -83,6 +86,8 @@ class Replay {
   const TensorDecl& decl(const Lifetime& life) const {
     return program_.tensors[static_cast<std::size_t>(life.tensor)];
   }
+
+  bool is_carried(const Lifetime& life) const { return decl(life).residency == Residency::carried; }
 
   // What is allocated at one moment is so in the order of the model's parameters: all tensors of
   // one layer before those of the next. Neighbouring declarations of one group make a block.
@@ -119,11 +124,13 @@ class Replay {
     return true;
   }
 
-  bool take_tensors(std::int32_t first, std::int32_t last) {
+  bool take_tensors(const StartEvent& event) {
     for (const std::int32_t staying : staying_) {
       const auto i = static_cast<std::size_t>(staying);
       const Lifetime& life = timeline_.lifetimes[i];
-      if (life.tensor >= first && life.tensor <= last && handles_[i] < 0 && !take(i)) return false;
+      if (life.tensor < event.first || life.tensor > event.last || handles_[i] >= 0) continue;
+      if (event.instance >= 0 && life.instance != event.instance) continue;
+      if (!take(i)) return false;
     }
     return true;
   }
@@ -143,10 +150,10 @@ class Replay {
         const auto handle = allocator_.allocate(event.bytes, models::Stream::compute);
         if (!handle) return false;
         held.push_back(*handle);
-      } else if (!take_tensors(event.first, event.last)) {
+      } else if (!take_tensors(event)) {
         if (held.empty()) return false;
         drop(0, static_cast<std::int32_t>(held.size()) - 1);
-        if (!take_tensors(event.first, event.last)) return false;
+        if (!take_tensors(event)) return false;
       }
     }
     return true;
@@ -165,6 +172,10 @@ class Replay {
 
   bool step(bool first) {
     bool states = !first;
+    for (const std::int32_t i : carried_) {
+      CachingAllocator::Handle& handle = handles_[static_cast<std::size_t>(i)];
+      if (!first) allocator_.free(std::exchange(handle, -1));
+    }
     for (std::size_t s = 0; s < timeline_.steps.size(); ++s) {
       const models::Op& op = program_.ops[timeline_.steps[s].at.op];
       if (!states && op.phase == Phase::optimizer) {
@@ -188,7 +199,7 @@ class Replay {
   Schedule births_, deaths_;
   std::vector<CachingAllocator::Handle> handles_;
   std::vector<std::size_t> order_;
-  std::vector<std::int32_t> staying_;  // of the order: persistent ones
+  std::vector<std::int32_t> staying_, carried_;  // of the order: persistent ones, carried ones
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ struct StartEvent {
   Kind kind = Kind::take;
   std::int32_t first = 0, last = 0;
   Bytes bytes;
+  std::int64_t instance = -1;  // taken: of tensors of a group; -1: all
 };
 
 class Start {
@@ -25,6 +26,9 @@ class Start {
   void take(models::TensorId tensor) { take(tensor, tensor); }
   void take(models::TensorId first, models::TensorId last) {
     events_.push_back({StartEvent::Kind::take, first, last, {}});
+  }
+  void take_instance(models::TensorId tensor, std::int64_t instance) {
+    events_.push_back({StartEvent::Kind::take, tensor, tensor, {}, instance});
   }
   // Its number, for drop().
   std::int32_t hold(Bytes bytes) {

@@ -37,7 +37,26 @@ const char* distributed_type(Way way) {
   return "'NO'";  // YAML 1.1 reads a bare NO as false
 }
 
+// The launcher passes its own defaults for what is left out.
+std::string fsdp1_section(const Strategy& s) {
+  return fmt::format(
+      "fsdp_config:\n"
+      "  fsdp_version: 1\n"
+      "  fsdp_sharding_strategy: {}\n"
+      "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
+      "  fsdp_backward_prefetch: BACKWARD_PRE\n"
+      "  fsdp_forward_prefetch: false\n"
+      "  fsdp_use_orig_params: true\n"
+      "  fsdp_activation_checkpointing: {}\n"
+      "  fsdp_offload_params: false\n"
+      "  fsdp_cpu_ram_efficient_loading: true\n"
+      "  fsdp_sync_module_states: true\n"
+      "  fsdp_state_dict_type: SHARDED_STATE_DICT\n",
+      fsdp1_sharding(s), fsdp_checkpoints(s));
+}
+
 std::string fsdp_section(const Strategy& s) {
+  if (is_fsdp1(s)) return fsdp1_section(s);
   const bool reshards = s.stack != Stack::pytorch || s.data.zero == 3;
   std::string out = fmt::format(
       "fsdp_config:\n"
@@ -48,7 +67,7 @@ std::string fsdp_section(const Strategy& s) {
       "  fsdp_offload_params: false\n"
       "  fsdp_cpu_ram_efficient_loading: true\n"
       "  fsdp_state_dict_type: SHARDED_STATE_DICT\n",
-      reshards, s.recompute.kind == RecomputeKind::full);
+      reshards, fsdp_checkpoints(s));
   if (s.data.shard_group > 0 && s.data.shard_group < s.gpus)
     out += fmt::format(
         "parallelism_config:\n"
@@ -73,12 +92,14 @@ void add_notes(const Workload& w, Way way, Notes& notes) {
         fmt::format("micro-batches of {} sequences are the data loader's, {} of them a "
                     "step Accelerator(gradient_accumulation_steps={})",
                     w.batch.micro_batch, w.batch.grad_accum, w.batch.grad_accum));
-  if (way != Way::deepspeed && way != Way::fsdp && s.recompute.kind == RecomputeKind::full)
+  if (way != Way::deepspeed && s.recompute.kind == RecomputeKind::full &&
+      !(way == Way::fsdp && fsdp_checkpoints(s)))
     notes.push_back("full recompute: call model.gradient_checkpointing_enable()");
   if (way == Way::fsdp && s.data.fsdp_upcast && !*s.data.fsdp_upcast)
     notes.push_back(
         "--fsdp-upcast no: Accelerate always stores trained parameters in fp32 when "
         "it trains mixed");
+  if (way == Way::fsdp) add_fsdp1_notes(s, notes);
   if (s.lora || !s.freeze.empty())
     notes.push_back(
         "adapters and frozen parameters are made in Python: --to transformers writes "

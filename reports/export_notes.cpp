@@ -51,6 +51,33 @@ std::string as_comments(const Notes& notes, std::string_view mark) {
   return out;
 }
 
+namespace {
+bool shards_in_groups(const models::Strategy& s) {
+  return s.data.shard_group > 0 && s.data.shard_group < s.gpus;
+}
+}  // namespace
+
+// torch/distributed/fsdp/api.py, ShardingStrategy.
+std::string_view fsdp1_sharding(const models::Strategy& s) {
+  if (shards_in_groups(s)) return s.data.zero == 3 ? "HYBRID_SHARD" : "HYBRID_SHARD_ZERO2";
+  return s.data.zero == 3 ? "FULL_SHARD" : "SHARD_GRAD_OP";
+}
+
+bool fsdp_checkpoints(const models::Strategy& s) {
+  return s.recompute.kind == models::RecomputeKind::full &&
+         !(is_fsdp1(s) && s.transformers < models::kCheckpointsNotReentrant);
+}
+
+void add_fsdp1_notes(const models::Strategy& s, Notes& notes) {
+  if (!is_fsdp1(s)) return;
+  notes.push_back("Transformers 5.20 has no FSDP1; --fsdp-version 2 is planned and exported too");
+  if (shards_in_groups(s) && s.data.shard_group != s.gpus_per_node)
+    notes.push_back(
+        fmt::format("HYBRID_SHARD shards inside a node of {}: groups of {} need a device mesh in "
+                    "the script",
+                    s.gpus_per_node, s.data.shard_group));
+}
+
 void add_model_notes(const Workload& w, Notes& notes) {
   const models::Strategy& s = w.strategy;
   notes.push_back(

@@ -27,6 +27,12 @@ std::string as_comments(const Notes& notes, std::string_view mark);
 // Parts of a plan that no configuration of a program that wraps a model can hold: the loss, the
 // attention kernel, sequence length, frozen parts.
 void add_model_notes(const models::Workload& workload, Notes& notes);
+// FSDP1's name for the plan's sharding, and what its keys leave open.
+std::string_view fsdp1_sharding(const models::Strategy& strategy);
+// Whether FSDP's own wrapper checkpoints the layers. What is planned for FSDP1 with Transformers
+// before 5.0 is the model's own, which is reentrant.
+bool fsdp_checkpoints(const models::Strategy& strategy);
+void add_fsdp1_notes(const models::Strategy& strategy, Notes& notes);
 // Throws Error{bad_input} for plans that are not data parallel training of a named model.
 void check_exportable(const models::Workload& workload, std::string_view target);
 

@@ -118,7 +118,27 @@ std::string optimizer_name(const Strategy& s, Notes& notes) {
   }
 }
 
+std::string fsdp1_arguments(const Strategy& s, Notes& notes) {
+  add_fsdp1_notes(s, notes);
+  return fmt::format(
+      "    fsdp=True,\n"
+      "    fsdp_config={{\n"
+      "        \"version\": 1,\n"
+      "        \"reshard_after_forward\": \"{}\",\n"
+      "        \"auto_wrap_policy\": \"TRANSFORMER_BASED_WRAP\",\n"
+      "        \"backward_prefetch\": \"BACKWARD_PRE\",\n"
+      "        \"forward_prefetch\": False,\n"
+      "        \"use_orig_params\": True,\n"
+      "        \"activation_checkpointing\": {},\n"
+      "        \"cpu_ram_efficient_loading\": True,\n"
+      "        \"sync_module_states\": True,\n"
+      "        \"state_dict_type\": \"SHARDED_STATE_DICT\",\n"
+      "    }},\n",
+      fsdp1_sharding(s), truth(fsdp_checkpoints(s)));
+}
+
 std::string fsdp_arguments(const Strategy& s, Notes& notes) {
+  if (is_fsdp1(s)) return fsdp1_arguments(s, notes);
   const bool reshards = s.stack != Stack::pytorch || s.data.zero == 3;
   if (s.data.shard_group > 0 && s.data.shard_group < s.gpus)
     notes.push_back(
@@ -136,7 +156,7 @@ std::string fsdp_arguments(const Strategy& s, Notes& notes) {
       "        \"cpu_ram_efficient_loading\": True,\n"
       "        \"state_dict_type\": \"SHARDED_STATE_DICT\",\n"
       "    }},\n",
-      truth(reshards), truth(s.recompute.kind == RecomputeKind::full));
+      truth(reshards), truth(fsdp_checkpoints(s)));
 }
 
 bool uses_deepspeed(const Strategy& s) {
@@ -156,7 +176,9 @@ std::string training_arguments(const Workload& w, Notes& notes) {
   // Trainer turns DeepSpeed's own precision on with the same arguments.
   const bool low = s.precision != models::Precision::fp32 && (is_mixed(s.precision) || deepspeed);
   if (low) out += fmt::format("    {}=True,\n", compute_dtype(s.precision));
-  if (!fsdp && s.recompute.kind == RecomputeKind::full) out += "    gradient_checkpointing=True,\n";
+  const bool model_checkpoints =
+      s.recompute.kind == RecomputeKind::full && !(fsdp && fsdp_checkpoints(s));
+  if (model_checkpoints) out += "    gradient_checkpointing=True,\n";
   out += fmt::format("    optim=\"{}\",\n", optimizer_name(s, notes));
   if (deepspeed) {
     std::string json = as_python(deepspeed_json(w, true, notes));

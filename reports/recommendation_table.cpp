@@ -57,8 +57,10 @@ std::string approach(const models::Strategy& s) {
   std::string text(name_of(s.stack));
   if (s.gpus == 1) return text + " one GPU";
   if (s.stack == models::Stack::pytorch)
-    text += std::array{" DDP", " DDP+ZeRO-1", " FSDP2 no reshard",
-                       " FSDP2"}[static_cast<std::size_t>(std::clamp(s.data.zero, 0, 3))];
+    text += std::array{" DDP",   " DDP+ZeRO-1",       " FSDP2 no reshard",
+                       " FSDP2", " FSDP1 no reshard", " FSDP1"}[static_cast<std::size_t>(
+                                                                    std::clamp(s.data.zero, 0, 3)) +
+                                                                (is_fsdp1(s) ? 2 : 0)];
   else
     text += s.data.zero == 0 ? " DDP" : fmt::format(" ZeRO-{}", s.data.zero);
   if (s.data.shard_group > 0) text += fmt::format(" /{}", s.data.shard_group);

@@ -41,7 +41,7 @@ void write_model(JsonWriter& json, const Plan& plan, bool named) {
   json.end_object();
 }
 
-// FSDP2 as Accelerate uses it, which is what the planner plans: autocast stays on beside FSDP's
+// FSDP as Accelerate uses it, which is what the planner plans: autocast stays on beside FSDP's
 // policy, and gradients are reduced in the low dtype where nothing else is asked for.
 bool under_fsdp(const Strategy& s) {
   return s.stack == models::Stack::pytorch && s.data.zero >= 2;
@@ -100,7 +100,7 @@ void write_stack(JsonWriter& json, const Strategy& s) {
   json.member("allocator_conf", nullptr);
   json.member("compile", s.compile);
   json.member("fsdp_autocast", under_fsdp(s) && is_mixed(s));
-  json.member("fsdp_units", under_fsdp(s) ? "accelerate" : "layers");
+  json.member("fsdp_units", under_fsdp(s) && s.data.fsdp_version == 2 ? "accelerate" : "layers");
   json.member("fsdp_version", s.data.fsdp_version);
   json.member("hold_outputs", false);
   json.member("kernels", name_of(s.kernels));

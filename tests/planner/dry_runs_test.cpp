@@ -15,7 +15,7 @@
 #include "models/overheads.h"
 #include "models/stack_versions.h"
 #include "planner/reserved.h"
-#include "planner/stacks/pytorch/step.h"
+#include "planner/stacks/pytorch/stack.h"
 #include "planner/timeline.h"
 #include "tests/planner/oracle_workload.h"
 
@@ -42,9 +42,13 @@ Planned plan_run(const json& workload) {
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
   rules.blas_workspace = 64_MiB + (layer.q.bias ? 1_MiB : 0_MiB);
   models::StepProgram program;
-  planner::pytorch::StepWriter(program, parts, strategy, tests::batch_of(workload), rules).write();
+  const auto writer =
+      planner::pytorch::step_writer(program, parts, strategy, tests::batch_of(workload), rules);
+  writer->write();
   const planner::Timeline timeline = planner::unroll(program);
-  const planner::Reserved allocator = planner::replay(program, timeline, std::nullopt);
+  planner::Start start;
+  writer->add_start(start);
+  const planner::Reserved allocator = planner::replay(program, timeline, std::nullopt, start);
   return {allocator.allocated, allocator.reserved, allocator.resident};
 }
 

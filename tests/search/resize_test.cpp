@@ -139,6 +139,20 @@ TEST_CASE("so do micro-batches that are accumulated") {
   CHECK(check_families(scope, 41).resized > 100);
 }
 
+TEST_CASE("and FSDP1, with checkpoints of old and new releases") {
+  const models::ModelSpec model = models::catalog_model("llama-3.1-8b");
+  Scope scope = scope_of(model, "h100-sxm-80gb", 8, 2048);
+  scope.only["stack"] = {"pytorch"};
+  scope.base.strategy.data.fsdp_version = 1;
+  scope.only["zero"] = {"2", "3"};
+  for (const models::Release release : {models::kTransformers, models::Release{4, 51, 0}}) {
+    scope.base.strategy.transformers = release;
+    CHECK(check_families(scope, 37).resized > 100);
+  }
+  scope.global_batch = 8 * 24;
+  CHECK(check_families(scope, 37).resized > 20);
+}
+
 TEST_CASE("and adapters") {
   const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
   Scope scope = scope_of(model, "rtx-4090", 2, 1024);

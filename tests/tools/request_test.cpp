@@ -144,13 +144,19 @@ TEST_CASE("what this version does not model is refused by name") {
       {"accelerate", "config.yaml"},
       {"torch-version", "2.4"},
       {"transformers-version", "4.40"},
-      {"fsdp-version", "1"},
       {"prefetch", "2"},
   };
   for (const auto& [option, value] : cases)
     CHECK_MESSAGE(refusal("gpt2", {{option, value}}, ErrorKind::unsupported)
                       .starts_with(std::string("--") + option),
                   option);
+}
+
+TEST_CASE("FSDP's version is 1 or 2, and belongs to sharded parameters") {
+  CHECK(refusal("gpt2", {{"fsdp-version", "1"}}, ErrorKind::bad_input) ==
+        "--fsdp-version 1: FSDP is --stack pytorch with --zero 2 or 3");
+  CHECK(refusal("gpt2", {{"fsdp-version", "3"}, {"zero", "3"}, {"gpus", "2"}},
+                ErrorKind::bad_input) == "--fsdp-version 3: must be at most 2");
 }
 
 TEST_CASE("values that say what is modelled anyway are accepted") {

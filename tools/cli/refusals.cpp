@@ -43,7 +43,6 @@ constexpr Choices kChoices[] = {
       "galore", "galore8bit", "q-galore", "lomo"},
      3,
      "this optimizer is not modelled yet (adamw, sgd and momentum are)"},
-    {"fsdp-version", {"2", "1"}, 1, "FSDP1 is not modelled yet (FSDP2 is)"},
     {"mode", {"train", "inference"}, 1, "inference is not modelled yet"},
 };
 

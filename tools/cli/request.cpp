@@ -156,6 +156,9 @@ void set_data_parallel(const Options& options, Strategy& s) {
   data.reshard_after_forward = !(pytorch && zero == 2);
   set_shard_group(options, s);
   require(options, "fsdp-version", fsdp, "FSDP is --stack pytorch with --zero 2 or 3");
+  std::int64_t version = data.fsdp_version;
+  set_whole(options, "fsdp-version", 1, 2, version);
+  data.fsdp_version = static_cast<int>(version);
   require(options, "fsdp-upcast", fsdp, "FSDP is --stack pytorch with --zero 2 or 3");
   set_parsed(options, "fsdp-upcast", yes_or_no, data.fsdp_upcast);
   require(options, "gradient-as-bucket-view", pytorch && zero <= 1,

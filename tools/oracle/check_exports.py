@@ -76,14 +76,29 @@ def check_accelerate(path, plan):
         os.environ.update(prepare_multi_gpu_env(args))
         from accelerate.utils import FullyShardedDataParallelPlugin
         plugin = FullyShardedDataParallelPlugin()
-        require(plugin.fsdp_version == 2, "fsdp_version")
-        wanted = workload["stack"]["name"] != "pytorch" or workload["strategy"]["zero"] == 3
-        require(plugin.reshard_after_forward == wanted, "reshard_after_forward")
+        strategy, stack = workload["strategy"], workload["stack"]
+        require(plugin.fsdp_version == stack["fsdp_version"], "fsdp_version")
+        wanted = stack["name"] != "pytorch" or strategy["zero"] == 3
+        if plugin.fsdp_version == 2:
+            require(plugin.reshard_after_forward == wanted, "reshard_after_forward")
+        else:
+            check_fsdp1(plugin, strategy)
         require(plugin.activation_checkpointing == (workload["strategy"]["recompute"] == "full"),
                 "activation_checkpointing")
         group = workload["strategy"]["shard_group"]
-        if group:
+        if group and plugin.fsdp_version == 2:
             require(os.environ["PARALLELISM_CONFIG_DP_SHARD_SIZE"] == str(group), "shard size")
+
+
+def check_fsdp1(plugin, strategy):
+    from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
+    kinds = {(3, False): ShardingStrategy.FULL_SHARD, (2, False): ShardingStrategy.SHARD_GRAD_OP,
+             (3, True): ShardingStrategy.HYBRID_SHARD,
+             (2, True): ShardingStrategy._HYBRID_SHARD_ZERO2}
+    wanted = kinds[strategy["zero"], bool(strategy["shard_group"])]
+    require(plugin.sharding_strategy == wanted, f"sharding_strategy {plugin.sharding_strategy}")
+    require(plugin.backward_prefetch == BackwardPrefetch.BACKWARD_PRE, "backward_prefetch")
+    require(plugin.use_orig_params and not plugin.forward_prefetch, "use_orig_params")
 
 
 def check_transformers(text, plan, folder):

@@ -377,12 +377,13 @@ class LayerGroup:
             setattr(parent, path.rpartition(".")[2], torch.nn.ModuleList(groups))
 
 
-def select_recompute(model, kind):
+def select_recompute(model, kind, fsdp1):
     interval = recompute_interval(kind)
     if kind == "none":
         return
     if kind == "full":
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        # Under FSDP1 it matters which kind a release takes of itself: reentrant until 5.0.
+        model.gradient_checkpointing_enable(None if fsdp1 else {"use_reentrant": False})
     elif kind == "selective":
         checkpoint_core_attention(model)
     else:
@@ -451,7 +452,7 @@ def build_model(workload, device):
         for name, p in model.named_parameters():
             if any(pattern in name for pattern in patterns):
                 p.requires_grad_(trainable)
-    select_recompute(model, strategy["recompute"])
+    select_recompute(model, strategy["recompute"], sharded(strategy) and stack["fsdp_version"] == 1)
     if strategy["lora"]:
         model = with_lora(model, strategy["lora"])
     return model
@@ -528,25 +529,58 @@ def initialised_module(module):
             getattr(module, name).copy_(buffer)
 
 
+def initialised_and_tied(model):
+    """A param_init_fn that gives modules which share a parameter one again, as Accelerate's does
+    (utils/fsdp_utils.py, ensure_weights_retied)."""
+    owners = {}
+    for module in model.modules():
+        for name, p in module.named_parameters(recurse=False):
+            owners.setdefault(id(p), []).append((module, name))
+    group_of = {(id(m), name): group for group in owners.values() for m, name in group}
+    first = {}
+
+    def initialise(module):
+        names = [name for name, _ in module.named_parameters(recurse=False)]
+        module.to_empty(device="cuda", recurse=False)
+        initialised_module(module)
+        for name in names:
+            group = group_of[id(module), name]
+            if len(group) > 1:
+                setattr(module, name, first.setdefault(id(group), getattr(module, name)))
+    return initialise
+
+
 def shard_fsdp1(model, strategy):
-    import functools
+    """Every decoder layer and the root; with adapters also each leaf that trains (peft's
+    fsdp_auto_wrap_policy, which the Trainer puts in the place of its own)."""
     import torch
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import (BackwardPrefetch, FullyShardedDataParallel, MixedPrecision,
                                         ShardingStrategy)
-    from torch.distributed.fsdp.wrap import _module_wrap_policy
-    classes = {type(layer) for _, layers in layer_lists(model) for layer in layers}
-    policy = None
+    classes = tuple({type(layer) for _, layers in layer_lists(model) for layer in layers})
+
+    def wraps(module, recurse, **_):
+        weight = getattr(module, "weight", None)
+        trains = weight is not None and weight.requires_grad and not list(module.children())
+        return recurse or isinstance(module, classes) or (bool(strategy["lora"]) and trains)
+
+    policy, mesh = None, None
     if strategy["precision"].endswith("-mixed"):
         low = torch_dtype(strategy["precision"].split("-")[0])
         policy = MixedPrecision(param_dtype=low, buffer_dtype=low,
                                 reduce_dtype=torch_dtype(strategy["grad_dtype"] or "fp32"))
-    kind = ShardingStrategy.FULL_SHARD if strategy["zero"] == 3 else ShardingStrategy.SHARD_GRAD_OP
+    world, group = strategy["world_size"], strategy["shard_group"] or strategy["world_size"]
+    kinds = (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP)
+    if group != world:
+        kinds = (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
+        mesh = init_device_mesh("cuda", (world // group, group),
+                                mesh_dim_names=("replicate", "shard"))
     return FullyShardedDataParallel(
-        model, sharding_strategy=kind, mixed_precision=policy, use_orig_params=True,
-        auto_wrap_policy=functools.partial(_module_wrap_policy, module_classes=classes),
+        model, sharding_strategy=kinds[strategy["zero"] != 3], mixed_precision=policy,
+        use_orig_params=True, auto_wrap_policy=wraps, device_mesh=mesh,
         backward_prefetch=BackwardPrefetch.BACKWARD_PRE, limit_all_gathers=True,
         device_id=torch.cuda.current_device(),
-        param_init_fn=lambda m: (m.to_empty(device="cuda", recurse=False), initialised_module(m)))
+        param_init_fn=initialised_and_tied(model))
 
 
 def distributed(model, workload):

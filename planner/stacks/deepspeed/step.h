@@ -16,6 +16,7 @@ using models::kNoTensor;
 using models::Phase;
 using models::TensorId;
 using pytorch::ModuleNames;
+using pytorch::Run;
 
 class StepWriter : public pytorch::StepWriter {
  public:
@@ -27,9 +28,9 @@ class StepWriter : public pytorch::StepWriter {
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
   bool keeps() const override { return whole_gradients() && micro_ == 0; }
   void end(const ModuleNames& names, TensorId written) override;
-  void add_collectives(std::vector<reports::Collective>& out) const;
+  void add_collectives(std::vector<reports::Collective>& out) const override;
   // deepspeed.initialize(), after write() (start.cpp).
-  void add_start(Start& start) const;
+  void add_start(Start& start) const override;
 
  protected:
   void declare_states() override;

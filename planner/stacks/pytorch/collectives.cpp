@@ -16,7 +16,7 @@ void StepWriter::add_collectives(std::vector<reports::Collective>& out) const {
   const auto add = [&](const char* kind, std::int64_t count, Bytes array, std::int64_t group) {
     if (count > 0 && array > Bytes(0) && group > 1) out.push_back({kind, count, array, group});
   };
-  if (parallelism_ != DataParallelism::fsdp2) {
+  if (parallelism_ != DataParallelism::fsdp) {
     const Bytes total = states_.gradients, first(1 << 20);
     const std::int64_t rest = std::max<std::int64_t>(0, (total - first).value());
     const std::int64_t buckets = 1 + ceil_divide(rest, strategy_.data.bucket_cap.value());

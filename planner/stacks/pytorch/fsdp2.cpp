@@ -119,6 +119,11 @@ void StepWriter::prefetch_last_layer() {
   prefetch({last.gather_backward, -1}, {last.cast_backward, -1});
 }
 
+void StepWriter::prefetch_before(std::size_t run) {
+  prefetch(unit_tensor(&Unit::gather_backward, run, 0, -1),
+           unit_tensor(&Unit::cast_backward, run, 0, -1));
+}
+
 // Without a reduction gradients are kept in its dtype (to_accumulated_grad), one parameter after
 // the other.
 void StepWriter::convert_gradients(Unit& unit) {

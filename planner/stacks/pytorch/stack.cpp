@@ -6,7 +6,7 @@
 
 #include "models/overheads.h"
 #include "models/stack_versions.h"
-#include "planner/stacks/pytorch/step.h"
+#include "planner/stacks/pytorch/fsdp1.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -92,10 +92,22 @@ models::Release oldest(const models::ModelSpec& model) {
   return models::kOldestTransformers;
 }
 
+void refuse_fsdp1(const models::Strategy& s) {
+  const auto refuse_if = [](bool it_is, const char* what) {
+    check(!it_is, ErrorKind::unsupported,
+          [&] { return "--fsdp-version 1 " + std::string(what) + " is not modelled yet (2 is)"; });
+  };
+  const std::int64_t ranks = s.data.shard_group > 0 ? s.data.shard_group : s.gpus;
+  refuse_if(ranks == 1, "of one rank (NO_SHARD)");
+  refuse_if(s.lora.has_value(), "with --lora-rank");
+  refuse_if(!s.freeze.empty() || !s.train.empty(), "with --freeze or --train");
+  refuse_if(s.recompute.kind == models::RecomputeKind::every ||
+                s.recompute.kind == models::RecomputeKind::sqrt,
+            "with checkpoints of several layers");
+}
+
 void refuse(const models::ModelSpec& model, const models::Strategy& s) {
-  const bool sharded = s.data.zero >= 2;
-  check(!(sharded && s.data.fsdp_version == 1), ErrorKind::unsupported,
-        "--fsdp-version 1 is not modelled yet (2 is)");
+  if (is_fsdp1(s)) refuse_fsdp1(s);
   check(s.transformers >= oldest(model), ErrorKind::unsupported, [&] {
     return "--transformers-version " + models::text_of(s.transformers) + ": the steps of " +
            model.model_type + " are modelled from " + models::text_of(oldest(model)) + " on";
@@ -120,6 +132,13 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
   const std::string versions = "torch 2.11.0, transformers " + models::text_of(s.transformers);
   say("versions modelled", versions.c_str(),
       "allocator traces and dry runs of real steps, tests/golden");
+  if (is_fsdp1(s)) {
+    say("FSDP units", "each layer, and the root with all the rest; use_orig_params, BACKWARD_PRE",
+        "accelerate 1.15.0, accelerator.py, prepare_model; torch/distributed/fsdp/_flat_param.py");
+    say("blocks of FSDP1's streams", "free for others as soon as they are let go",
+        "torch holds them until their stream is done, so that reserved bytes depend on timing");
+    return;
+  }
   if (s.data.zero == 2)
     say("--zero 2", "FSDP2 with reshard_after_forward=False: parameters are sharded between steps",
         "torch/distributed/fsdp/_fully_shard");
@@ -140,11 +159,22 @@ Bytes bytes_sent(const std::vector<reports::Collective>& collectives) {
   return sent;
 }
 
+std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const ModelParts& parts,
+                                        const models::Strategy& strategy,
+                                        const models::Batch& batch, const Rules& rules) {
+  if (is_fsdp1(strategy)) {
+    Rules flat = rules;
+    flat.fsdp_units = FsdpUnits::root;
+    return std::make_unique<FlatStepWriter>(program, parts, strategy, batch, flat);
+  }
+  return std::make_unique<StepWriter>(program, parts, strategy, batch, rules);
+}
+
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse(*question.model, question.strategy);
   if (step.program_only) {
-    auto writer = std::make_unique<StepWriter>(step.program, parts, question.strategy,
-                                               question.batch, quick_rules(question, parts));
+    auto writer = step_writer(step.program, parts, question.strategy, question.batch,
+                              quick_rules(question, parts));
     writer->write();
     step.sizer = std::move(writer);
     step.caching_allocator = true;
@@ -152,11 +182,12 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   }
   const Rules rules = rules_for(question, parts, step.assumptions);
   add_assumptions(question.strategy, step.assumptions);
-  StepWriter writer(step.program, parts, question.strategy, question.batch, rules);
-  writer.write();
-  step.states = writer.states();
+  const auto writer = step_writer(step.program, parts, question.strategy, question.batch, rules);
+  writer->write();
+  step.states = writer->states();
+  writer->add_start(step.start);
   step.caching_allocator = true;
-  writer.add_collectives(step.collectives);
+  writer->add_collectives(step.collectives);
   step.sent = bytes_sent(step.collectives);
 }
 

@@ -1,9 +1,11 @@
 // Stack pytorch behind the planner's door: what is refused, the step, its collectives.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "planner/stack_step.h"
+#include "planner/stacks/pytorch/step.h"
 #include "planner/stacks/pytorch/step_writer.h"
 
 namespace plimsoll::planner::pytorch {
@@ -15,6 +17,11 @@ Rules rules_for(const Question& question, const ModelParts& parts,
 Rules quick_rules(const Question& question, const ModelParts& parts);
 // What one GPU sends in one step of ring algorithms.
 Bytes bytes_sent(const std::vector<reports::Collective>& collectives);
+
+// Of the strategy's data parallelism.
+std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const ModelParts& parts,
+                                        const models::Strategy& strategy,
+                                        const models::Batch& batch, const Rules& rules);
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step);
 

@@ -218,9 +218,11 @@ void StepWriter::declare_inputs() {
   if (!b_.resizes()) inputs_ = b_.place();
   b_.tensor_in(models::kNoGroup, "cublas.workspace", rules_.blas_workspace, Category::workspace,
                Residency::persistent);
-  // LlamaRotaryEmbedding's buffers inv_freq and original_inv_freq.
+  // LlamaRotaryEmbedding's buffers inv_freq and original_inv_freq, which were one before 5.0.
   if (d_.position == models::PositionKind::rope)
-    b_.tensor_in(models::kNoGroup, "rotary.inv_freq", layer_.fp32(d_.head_dim / 2) * 2,
+    b_.tensor_in(models::kNoGroup, "rotary.inv_freq",
+                 layer_.bytes(d_.head_dim / 2, buffer_dtype()) *
+                     (strategy_.transformers < models::kRotaryCopiesFrequencies ? 1 : 2),
                  Category::parameters, Residency::persistent);
   // GPT2Attention's causal masks, of booleans, one for each layer.
   if (d_.fused_qkv && strategy_.transformers < models::kGpt2WithoutMasks)

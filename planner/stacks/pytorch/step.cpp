@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kHeadName = models::module_names<"lm_head">.module;
 
 DataParallelism parallelism_of(const models::Strategy& s) {
-  if (s.data.zero >= 2) return DataParallelism::fsdp2;
+  if (s.data.zero >= 2) return DataParallelism::fsdp;
   if (s.gpus == 1) return DataParallelism::single;
   return s.data.zero == 1 ? DataParallelism::zero_redundancy : DataParallelism::ddp;
 }
@@ -40,9 +40,9 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       rules_(rules),
       tokens_{batch.micro_batch, batch.seq_len},
       parallelism_(parallelism_of(strategy)),
-      regime_(regime_of(strategy, parallelism_ == DataParallelism::fsdp2, rules.fsdp_autocast)),
+      regime_(regime_of(strategy, parallelism_ == DataParallelism::fsdp, rules.fsdp_autocast)),
       layer_(b_, d_, regime_, rules_, strategy_, tokens_) {
-  if (parallelism_ == DataParallelism::fsdp2)
+  if (parallelism_ == DataParallelism::fsdp)
     shards_ = strategy.data.shard_group > 0 ? strategy.data.shard_group : strategy.gpus;
 }
 
@@ -296,7 +296,7 @@ void StepWriter::recompute() {
     b_.at_layer(static_cast<std::uint16_t>(j));
     const TensorId out = run.recomputed[j];
     const Ref input = j == 0 ? input_of(r, 0) : Ref{run.recomputed[j - 1]};
-    layer_.stop_early(j + 1 == run.stride());
+    layer_.stop_early(!reentrant() && j + 1 == run.stride());
     layer_.forward(run.layers->layer, input, {out}, run.layers->input_grad, run.saved[j]);
   }
   if (regime_.autocast) {
@@ -318,15 +318,14 @@ void StepWriter::layers_backward(std::size_t r) {
     if (gathers_here) prefetch({run.units[j].gather_backward}, {run.units[j].cast_backward});
     copy_out_backward(run.units[j]);
   }
-  if (fsdp())
-    prefetch(unit_tensor(&Unit::gather_backward, r, 0, -1),
-             unit_tensor(&Unit::cast_backward, r, 0, -1));
+  if (fsdp()) prefetch_before(r);
   checkpoint_ = &run;
   run.recomputed.resize(run.stride(), kNoTensor);
   const Bytes stream =
       storage(Count(checked_multiply(tokens_.total(), d_.hidden)), regime_.residual);
   ProgramBuilder::Place layer = b_.place();
-  for (std::size_t j = 0; recomputes() && j + 1 < run.stride(); ++j) {
+  const std::size_t made = run.stride() - (reentrant() ? 0 : 1);  // outputs that are held
+  for (std::size_t j = 0; recomputes() && j < made; ++j) {
     if (b_.resizes() && j > 0) {
       layer = b_.repeat_since(layer);
       continue;

@@ -1,4 +1,4 @@
-// The whole training step of one rank under eager PyTorch: DDP, ZeroRedundancyOptimizer or FSDP2.
+// The training step of one rank under eager PyTorch: DDP, ZeroRedundancyOptimizer, FSDP.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace plimsoll::planner::pytorch {
 
-// Virtual: what DeepSpeed, which trains the same modules, does in another way.
+// Virtual: what FSDP1 and DeepSpeed, which train the same modules, do in another way.
 class StepWriter : public StepSizer, public GradientSink, private Recomputation {
  public:
   StepWriter(models::StepProgram& program, const ModelParts& parts,
@@ -27,32 +27,22 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   const Regime& regime() const { return regime_; }
   // Model states of this rank at the end of backward.
   const reports::States& states() const { return states_; }
-  void add_collectives(std::vector<reports::Collective>& out) const;
+  virtual void add_collectives(std::vector<reports::Collective>& out) const;
+  virtual void add_start(Start&) const {}  // what comes before the first step, after write()
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
   bool keeps() const override { return fsdp() || (micro_ == 0 && !to_bucket()); }
   void end(const ModuleNames& names, TensorId written) override;
 
  protected:
-  // A run of equal layers; `stride` of them make one instance of the group.
-  struct Run {
-    const LayerRun* layers = nullptr;
-    models::GroupId group = models::kNoGroup;
-    TensorId out = kNoTensor, d_out = kNoTensor;  // residual stream after an instance, its gradient
-    std::vector<TensorId> inner, d_inner;  // the same between an instance's layers
-    std::vector<LayerSaved> saved, kept;
-    std::vector<TensorId> recomputed;
-    std::vector<Unit> units;
-    std::int64_t count = 0;  // instances
-    std::size_t stride() const { return units.size(); }
-  };
-
   // States and units (states.cpp).
   void plan_end_units(), add_runs();
-  void size_unit(Unit& unit, const std::vector<Parameter>& parameters, models::GroupId group);
+  virtual void size_unit(Unit& unit, const std::vector<Parameter>& parameters,
+                         models::GroupId group);
   virtual void declare_states();
   void declare_inputs();
-  void declare_unit_tensors(Unit& unit);
-  void declare_unit(Unit& unit, std::int64_t copies);
+  virtual void declare_unit_tensors(Unit& unit);
+  virtual void declare_unit(Unit& unit, std::int64_t copies);
+  virtual DType buffer_dtype() const { return DType::fp32; }
   Bytes local(const Parameter& p, DType dtype) const;
   DType stored(const Parameter& p) const;
   Bytes partition() const;
@@ -73,6 +63,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
     return strategy_.recompute.kind != models::RecomputeKind::none &&
            strategy_.recompute.kind != models::RecomputeKind::selective;
   }
+  virtual bool reentrant() const { return false; }  // torch.utils.checkpoint's older kind
   bool to_bucket() const;
   bool is_last(const ModuleNames& names) const;
   void note_gradient(const ModuleNames& names, TensorId grad);
@@ -92,22 +83,23 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   void rotary_tables(), model_mask();
   TensorId dropout_embedding(std::int64_t values, DType dtype);
   // FSDP2 (fsdp2.cpp).
-  bool fsdp() const { return parallelism_ == DataParallelism::fsdp2; }
+  bool fsdp() const { return parallelism_ == DataParallelism::fsdp; }
   TensorId before_layers(TensorId Unit::*tensor) const, after_layers(TensorId Unit::*tensor) const;
-  void prefetch_last_layer();
+  virtual void prefetch_last_layer(), prefetch_before(std::size_t run);
   void convert_gradients(Unit& unit);
   void deferred_post_backward();
   Ref unit_tensor(TensorId Unit::*tensor, std::size_t run, std::size_t layer, int step) const;
-  void gather_forward(Unit& unit, Ref previous);
+  virtual void gather_forward(Unit& unit, Ref previous);
   void reshard_after_forward(Unit& unit);
-  void copy_out_backward(Unit& unit);
+  virtual void copy_out_backward(Unit& unit);
   void prefetch(Ref gathered, Ref cast);
-  void post_backward(Unit& unit, Ref previous_reduce);
+  virtual void post_backward(Unit& unit, Ref previous_reduce);
 
   // optimizer.cpp
   virtual void optimizer_step();
-  std::vector<TensorId> square_roots();
-  Bytes for_loop_scratch() const;
+  virtual std::vector<TensorId> square_roots();
+  virtual Bytes for_loop_scratch() const;
+
   ProgramBuilder b_;
   const ModelParts& parts_;
   const models::Decoder& d_;

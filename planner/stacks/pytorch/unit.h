@@ -8,9 +8,10 @@
 
 namespace plimsoll::planner::pytorch {
 
-enum class DataParallelism { single, ddp, zero_redundancy, fsdp2 };
+enum class DataParallelism { single, ddp, zero_redundancy, fsdp };
 
-// A set of parameters that are handled together: an FSDP unit (one fully_shard'ed module).
+// A set of parameters that are handled together: an FSDP unit (one fully_shard'ed module, or one
+// FlatParameter).
 struct Unit {
   const std::vector<Parameter>* parameters = nullptr;
   models::GroupId group = models::kNoGroup;
@@ -24,13 +25,18 @@ struct Unit {
   Bytes shard_grad_cast;  // the shard's gradient in the stored dtype, where that differs
   TensorId gather_forward = kNoTensor, gather_backward = kNoTensor;
   TensorId cast_backward = kNoTensor;  // `cast`, for the backward's all-gather
+  // FSDP1: for the forward's; and where a checkpoint gathers for its forward.
+  TensorId cast_forward = kNoTensor, cast_recompute = kNoTensor, full_recompute = kNoTensor;
   TensorId full_forward = kNoTensor, full_backward = kNoTensor;
   TensorId reduce_in = kNoTensor;
+  TensorId flat_shard = kNoTensor;  // FSDP1: the rank's part, which stays
+  TensorId flat_grad = kNoTensor, flat_grad_sum = kNoTensor;  // FSDP1: of the unsharded unit
   TensorId shard_grad = kNoTensor;  // lives until zero_grad
   TensorId last_grad = kNoTensor;  // of the unit's last parameter, in the model's order
   std::vector<TensorId> grads;  // written by this micro-batch, dead after the unit's backward
   std::vector<int> order;  // of `grads` in the model, where they are converted one by one
   std::vector<TensorId> kept;  // live until zero_grad, or until the last micro-batch's reduction
+  std::vector<std::int64_t> parts;  // FSDP1: elements of each parameter in this rank's shard
   std::size_t next = 0;  // the kept gradient that the next one is added to
   bool reshards = false;  // between forward and backward
   void begin_micro_batch() {
@@ -40,6 +46,19 @@ struct Unit {
     last_grad = kNoTensor;
   }
   bool empty() const { return parameters == nullptr || parameters->empty(); }
+};
+
+// A run of equal layers; `stride` of them make one instance of the group.
+struct Run {
+  const LayerRun* layers = nullptr;
+  models::GroupId group = models::kNoGroup;
+  TensorId out = kNoTensor, d_out = kNoTensor;  // residual stream after an instance, its gradient
+  std::vector<TensorId> inner, d_inner;  // the same between an instance's layers
+  std::vector<LayerSaved> saved, kept;
+  std::vector<TensorId> recomputed;
+  std::vector<Unit> units;
+  std::int64_t count = 0;  // instances
+  std::size_t stride() const { return units.size(); }
 };
 
 }  // namespace plimsoll::planner::pytorch

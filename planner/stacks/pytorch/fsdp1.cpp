@@ -1,0 +1,331 @@
+// FullyShardedDataParallel: what a unit allocates around its forward and backward.
+//
+// Source: torch 2.11, distributed/fsdp/_flat_param.py and _runtime_utils.py, and the traces of
+// tests/golden; units as Accelerate's TRANSFORMER_BASED_WRAP makes them: every decoder layer, and
+// the root with all the rest. use_orig_params, BACKWARD_PRE, no forward prefetch.
+//
+//   A unit is one flat parameter: each parameter begins at a multiple of 16 bytes of the dtype that
+//   modules see, and the whole is padded to a multiple of the ranks (_get_aligned_numel,
+//   _init_flat_param_and_metadata). A rank holds an equal part of it.
+//   forward, unit u: the shard in the low dtype, and the flat parameter F(u) that it is gathered
+//   into (modules' parameters are views of it; nothing is copied out), until the unit returns. The
+//   root's stays, and with SHARD_GRAD_OP all do, until the last micro-batch reduces.
+//   backward: F(u-1) is gathered before u's backward runs, the last layer's before the loss's. The
+//   parameters' gradients are concatenated when the last of them is there (the backward of
+//   torch.split), F(u) goes, the flat gradient is copied in the dtype of the reduction where that
+//   differs, and its shard made, which is cast to the stored dtype.
+//   Until Transformers 4.52 a layer's checkpoint is around its unit: its forward gathers F(u) for
+//   itself, lets go of it, and the backward gathers it again; nothing is gathered ahead. Until 5.0
+//   checkpoints are reentrant unless a script says otherwise: they make the layer's output too,
+//   and hold it with the arguments and the output's gradient until the nested backward is done.
+//   Earlier micro-batches (no_sync) keep the flat gradient, whole, and later ones add to it.
+// Optimizers see the part of each original parameter that lies in the rank's shard. Planned is rank
+// 0; the others hold as much, less padding, in other parts.
+#include "planner/stacks/pytorch/fsdp1.h"
+
+#include <algorithm>
+
+namespace plimsoll::planner::pytorch {
+
+using models::kNoGroup;
+using models::OptimizerImpl;
+using models::Residency;
+
+TensorId FlatStepWriter::begin(const ModuleNames& names, std::int64_t elements, bool) {
+  const Bytes bytes = storage(Count(elements), regime_.weight);
+  if (d_.tied_head && names.module == models::module_names<"lm_head">.module)
+    return tied_grad_ = b_.tensor(names.weight_grad_new, bytes, Category::gradients);
+  return unit_->grads.emplace_back(b_.tensor(names.weight_grad, bytes, Category::gradients));
+}
+
+// Concatenated with the unit's others.
+void FlatStepWriter::end(const ModuleNames&, TensorId) {}
+
+// MixedPrecision's buffer_dtype.
+DType FlatStepWriter::buffer_dtype() const {
+  return regime_.weight == regime_.stored ? DType::fp32 : regime_.weight;
+}
+
+Bytes FlatStepWriter::stored_bytes(std::int64_t elements) const {
+  return b_.rounded(storage(Count(elements), regime_.stored));
+}
+
+void FlatStepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
+                               models::GroupId group) {
+  unit = {};
+  unit.parameters = &parameters;
+  unit.group = group;
+  unit.reshards = reshards() && group != kNoGroup;
+  if (parameters.empty()) return;
+  constexpr std::int64_t kAlignment = 16;  // bytes
+  const std::int64_t aligned = kAlignment / storage(Count(1), regime_.weight).value();
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;  // of each parameter
+  std::int64_t elements = 0;
+  const auto add = [&](const Parameter& p) {
+    elements = checked_multiply(ceil_divide(elements, aligned), aligned);
+    ranges.emplace_back(elements, elements + p.elements);
+    elements += p.elements;
+  };
+  // A table that the head shares is the embedding's, which comes first.
+  const std::int64_t table = checked_multiply(d_.vocab, d_.hidden);
+  const auto comes_first = [&](const Parameter& p) {
+    return group == kNoGroup && d_.tied_head && p.elements == table;
+  };
+  for (const bool first : {true, false})
+    for (const Parameter& p : parameters)
+      if (comes_first(p) == first) add(p);
+  const std::int64_t shard = ceil_divide(elements, shards_);
+  elements = checked_multiply(shard, shards_);
+  for (const auto& [begin, end] : ranges)
+    if (begin < shard) unit.parts.push_back(std::min(end, shard) - begin);
+  const DType reduce = strategy_.data.reduce_dtype.value_or(regime_.reduce);
+  unit.full = unit.gathered = b_.rounded(storage(Count(elements), regime_.weight));
+  if (regime_.stored != regime_.weight)
+    unit.cast = b_.rounded(storage(Count(shard), regime_.weight));
+  unit.reduce_input = b_.rounded(storage(Count(elements), reduce));
+  unit.reduce_output = b_.rounded(storage(Count(shard), reduce));
+  if (reduce != regime_.stored) unit.shard_grad_cast = stored_bytes(shard);
+  for (const std::int64_t part : unit.parts) unit.state += stored_bytes(part);
+}
+
+void FlatStepWriter::declare_unit(Unit& unit, std::int64_t copies) {
+  if (unit.empty()) return;
+  const bool adam = strategy_.optimizer == models::Optimizer::adamw;
+  const bool momentum = strategy_.optimizer == models::Optimizer::momentum;
+  const bool fused = adam && strategy_.optimizer_impl == OptimizerImpl::fused;
+  const auto persistent = [&](const char* name, Bytes bytes, Category category) {
+    return b_.tensor_in(unit.group, name, bytes, category, Residency::persistent);
+  };
+  const Bytes shard = unit.shard_grad_cast == Bytes(0) ? unit.reduce_output : unit.shard_grad_cast;
+  const Bytes counter = b_.rounded(Bytes(4));  // fused: on the device
+  const auto states = [&](Bytes state, Bytes counters) {
+    if (adam) persistent("exp_avg", state, Category::optimizer);
+    if (adam) persistent("exp_avg_sq", state, Category::optimizer);
+    if (momentum) persistent("momentum_buffer", state, Category::optimizer);
+    if (fused) persistent("step", counters, Category::optimizer);
+  };
+  unit.flat_shard = persistent("parameters", shard, Category::parameters);
+  const Bytes counters = counter * static_cast<std::int64_t>(unit.parts.size());
+  if (rules_.each_parameter)
+    for (const std::int64_t part : unit.parts) states(stored_bytes(part), counter);
+  else
+    states(unit.state, counters);
+  states_.parameters += shard * copies;
+  states_.gradients += shard * copies;
+  states_.optimizer += unit.state * (copies * (adam ? 2 : momentum ? 1 : 0));
+  if (fused) states_.optimizer += counters * copies;
+}
+
+void FlatStepWriter::declare_unit_tensors(Unit& unit) {
+  unit.begin_micro_batch();
+  if (unit.empty()) return;
+  using models::Stream;
+  const auto tensor = [&](const char* name, Bytes bytes, Category category, Stream stream,
+                          Residency residency = Residency::step) {
+    return b_.tensor_in(unit.group, name, bytes, category, residency, stream);
+  };
+  const auto cast = [&](const char* name) {
+    return unit.cast == Bytes(0) ? kNoTensor
+                                 : tensor(name, unit.cast, Category::communication, Stream::cast);
+  };
+  if (reshards() || micro_ == 0) {
+    unit.cast_forward = cast("fsdp.shard.cast");
+    unit.full_forward =
+        tensor("fsdp.flat_parameter", unit.full, Category::parameters, Stream::gather);
+  }
+  if (unit.reshards && checkpoints_around()) {
+    unit.cast_recompute = cast("fsdp.shard.cast.recompute");
+    unit.full_recompute =
+        tensor("fsdp.flat_parameter.recompute", unit.full, Category::parameters, Stream::gather);
+  }
+  if (unit.reshards) {
+    unit.cast_backward = cast("fsdp.shard.cast.backward");
+    unit.full_backward =
+        tensor("fsdp.flat_parameter.backward", unit.full, Category::parameters, Stream::gather);
+  }
+  // Written on the stream that split the parameter.
+  const bool keeps = micro_ == 0 && micros_ > 1;
+  TensorId& grad = keeps ? unit.flat_grad_sum : unit.flat_grad;
+  grad = tensor(keeps ? "fsdp.flat_grad.sum" : "fsdp.flat_grad", unit.full, Category::gradients,
+                Stream::gather);
+  unit.reduce_in = unit.shard_grad = kNoTensor;
+  if (micro_ + 1 < micros_) return;
+  if (unit.reduce_input != unit.full)
+    unit.reduce_in =
+        tensor("fsdp.flat_grad.cast", unit.reduce_input, Category::communication, Stream::reduce);
+  // zero_grad takes it from the parameters; the flat parameter holds it until the next forward.
+  unit.shard_grad =
+      tensor("fsdp.sharded_grad",
+             unit.shard_grad_cast == Bytes(0) ? unit.reduce_output : unit.shard_grad_cast,
+             Category::gradients, Stream::reduce, Residency::carried);
+}
+
+bool FlatStepWriter::reentrant() const {
+  return recomputes() && strategy_.transformers < models::kCheckpointsNotReentrant;
+}
+
+bool FlatStepWriter::checkpoints_around() const {
+  return recomputes() && strategy_.transformers < models::kLayersCheckpointThemselves;
+}
+
+void FlatStepWriter::recompute() {
+  const Unit& unit = checkpoint_->units.back();
+  const bool gathers = checkpoints_around() && unit.reshards;
+  if (gathers)
+    b_.op("fsdp.all_gather", Phase::recompute)
+        .write(unit.cast_recompute)
+        .write(unit.full_recompute);
+  StepWriter::recompute();
+  if (!gathers) return;
+  b_.op("fsdp.reshard", Phase::recompute).release(unit.full_recompute);
+  b_.op("fsdp.all_gather", Phase::backward).write(unit.cast_backward).write(unit.full_backward);
+}
+
+void FlatStepWriter::gather_forward(Unit& unit, Ref) {
+  if (unit.empty() || (!reshards() && micro_ > 0)) return;
+  b_.op("fsdp.all_gather", Phase::forward).write(unit.cast_forward).write(unit.full_forward);
+}
+
+void FlatStepWriter::prefetch_flat(Ref full, Ref cast) {
+  if (full.none() || checkpoints_around()) return;
+  b_.op("fsdp.prefetch", Phase::backward)
+      .touch(full.tensor, full.delta, full.beyond, models::Access::write)
+      .touch(cast.tensor, cast.delta, cast.beyond, models::Access::write);
+}
+
+void FlatStepWriter::prefetch_last_layer() {
+  const Unit& last = runs_.back().units.back();
+  prefetch_flat({last.full_backward, -1}, {last.cast_backward, -1});
+}
+
+void FlatStepWriter::prefetch_before(std::size_t run) {
+  prefetch_flat(unit_tensor(&Unit::full_backward, run, 0, -1),
+                unit_tensor(&Unit::cast_backward, run, 0, -1));
+}
+
+// What all layers were called with goes when the outermost backward returns.
+void FlatStepWriter::leave_checkpoint(const Unit& unit) {
+  auto exit = b_.op("checkpoint.exit", Phase::backward);
+  if (unit.group == kNoGroup) {
+    exit.release(cos_).release(sin_).release(mask_).release(position_ids_);
+    return;
+  }
+  const Run& run = *checkpoint_;
+  const Ref input = input_of(static_cast<std::size_t>(checkpoint_ - runs_.data()), 0);
+  exit.release(run.recomputed.back())
+      .release(run.d_out)
+      .touch(input.tensor, input.delta, input.beyond, models::Access::release);
+}
+
+void FlatStepWriter::post_backward(Unit& unit, Ref) {
+  if (unit.empty()) return;
+  const bool last = micro_ + 1 == micros_, first = micro_ == 0;
+  const TensorId made = first && !last ? unit.flat_grad_sum : unit.flat_grad;
+  auto flatten = b_.op("fsdp.flatten_grads", Phase::backward);
+  flatten.write(made);
+  for (const TensorId grad : unit.grads) flatten.read(grad);
+  if (reshards() || last)
+    b_.op("fsdp.reshard", Phase::backward)
+        .release(unit.full_backward != kNoTensor ? unit.full_backward : unit.full_forward);
+  // For a moment each part of the shard has a gradient of its own (_use_unsharded_grad_views).
+  if (first && !last)
+    b_.op("fsdp.keep_grad", Phase::backward)
+        .read(made)
+        .scratch(stored_bytes(*std::max_element(unit.parts.begin(), unit.parts.end())),
+                 Category::communication);
+  if (!first) b_.op("fsdp.accumulate_grad", Phase::backward).read(made).update(unit.flat_grad_sum);
+  if (last) reduce_scatter(unit);
+  if (reentrant()) leave_checkpoint(unit);
+}
+
+void FlatStepWriter::reduce_scatter(Unit& unit) {
+  auto reduce = b_.op("fsdp.reduce_scatter", Phase::backward);
+  reduce.read(unit.flat_grad).read(micro_ == 0 ? kNoTensor : unit.flat_grad_sum);
+  reduce.write(unit.reduce_in).write(unit.shard_grad);
+  if (unit.shard_grad_cast != Bytes(0)) reduce.scratch(unit.reduce_output, Category::communication);
+}
+
+std::vector<TensorId> FlatStepWriter::square_roots() {
+  std::vector<TensorId> roots;
+  if (strategy_.optimizer != models::Optimizer::adamw ||
+      strategy_.optimizer_impl.value_or(OptimizerImpl::foreach) != OptimizerImpl::foreach)
+    return roots;
+  const auto all = [&](const Unit& unit) {
+    const auto add = [&](Bytes bytes) {
+      roots.push_back(b_.tensor_in(unit.group, "exp_avg_sq.sqrt", bytes, Category::temporaries));
+    };
+    if (!rules_.each_parameter) return add(unit.state);
+    for (const std::int64_t part : unit.parts) add(stored_bytes(part));
+  };
+  all(root_);
+  for (const Run& run : runs_)
+    for (const Unit& unit : run.units) all(unit);
+  return roots;
+}
+
+// As without sharding, of the parts: the root's first, which are the embedding's on rank 0.
+Bytes FlatStepWriter::for_loop_scratch() const {
+  Bytes most, previous;
+  const auto all = [&](const Unit& unit) {
+    for (const std::int64_t part : unit.parts) {
+      most = std::max(most, previous + stored_bytes(part) * 2);
+      previous = stored_bytes(part);
+    }
+  };
+  all(root_);
+  for (const Run& run : runs_)
+    for (int copies = 0; copies < std::min<std::int64_t>(run.count, 2); ++copies)
+      for (const Unit& unit : run.units) all(unit);
+  return most;
+}
+
+// Layer by layer, then the root: parameters are made (or moved to the GPU), concatenated, and the
+// rank's part of that is cloned (_flat_param.py, flatten_tensors, shard) before any of them goes.
+// What was loaded in 16 bits is cast when all is wrapped (Accelerate's upcast).
+void FlatStepWriter::add_start(Start& start) const {
+  const DType loaded = strategy_.param_dtype.value_or(regime_.stored);
+  std::vector<std::int32_t> low;
+  const auto wrap = [&](const Unit& unit, std::int64_t instance) {
+    const std::int32_t first = start.held();
+    for (const Parameter& p : *unit.parameters)
+      start.hold(b_.rounded(storage(Count(p.elements), loaded)));
+    const std::int64_t width = storage(Count(1), regime_.weight).value();
+    const std::int64_t elements = unit.full.value() / width;
+    const std::int32_t flat = start.hold(b_.rounded(storage(Count(elements), loaded)));
+    if (loaded == regime_.stored)
+      start.take_instance(unit.flat_shard, instance);
+    else
+      low.push_back(start.hold(b_.rounded(storage(Count(elements / shards_), loaded))));
+    start.drop(first, flat);
+  };
+  const auto each = [&](auto what) {
+    for (const Run& run : runs_)
+      for (std::int64_t i = 0; i < run.count; ++i) what(run.units.front(), i);
+    what(root_, std::int64_t{-1});
+  };
+  each(wrap);
+  if (low.empty()) return;
+  std::size_t next = 0;
+  each([&](const Unit& unit, std::int64_t instance) {
+    start.take_instance(unit.flat_shard, instance);
+    start.drop(low[next++]);
+  });
+}
+
+// SHARD_GRAD_OP gathers once a step, and no_sync reduces at the last micro-batch alone.
+void FlatStepWriter::add_collectives(std::vector<reports::Collective>& out) const {
+  const auto add = [&](const char* kind, std::int64_t count, Bytes array, std::int64_t group) {
+    if (count > 0 && array > Bytes(0) && group > 1) out.push_back({kind, count, array, group});
+  };
+  const auto unit = [&](const Unit& u, std::int64_t count) {
+    const std::int64_t gathers = !reshards() ? 1 : batch_.grad_accum * (u.reshards ? 2 : 1);
+    add("all_gather", count * gathers, u.gathered, shards_);
+    add("reduce_scatter", count, u.reduce_input, shards_);
+    add("all_reduce", count, u.reduce_output, strategy_.gpus / shards_);
+  };
+  for (const Run& run : runs_)
+    unit(run.units.front(), run.count * static_cast<std::int64_t>(run.stride()));
+  unit(root_, 1);
+}
+
+}  // namespace plimsoll::planner::pytorch

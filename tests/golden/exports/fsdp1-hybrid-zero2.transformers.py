@@ -1,0 +1,31 @@
+# qwen2.5-7b: stack pytorch, 16 GPUs, ZeRO 2, bf16-mixed, 4096 tokens x 1 x 1
+# Transformers 5.20 has no FSDP1; --fsdp-version 2 is planned and exported too
+# start it on 16 GPUs with torchrun or accelerate launch
+# sequences of 4096 tokens are the data's matter (the tokenizer's max_length, or packing)
+import torch
+from transformers import AutoModelForCausalLM, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained(
+    "Qwen/Qwen2.5-7B", dtype=torch.float32, attn_implementation="sdpa")
+model.config.use_cache = False
+
+arguments = TrainingArguments(
+    output_dir="output",
+    per_device_train_batch_size=1,
+    gradient_accumulation_steps=1,
+    bf16=True,
+    optim="adamw_torch",
+    fsdp=True,
+    fsdp_config={
+        "version": 1,
+        "reshard_after_forward": "HYBRID_SHARD_ZERO2",
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "backward_prefetch": "BACKWARD_PRE",
+        "forward_prefetch": False,
+        "use_orig_params": True,
+        "activation_checkpointing": False,
+        "cpu_ram_efficient_loading": True,
+        "sync_module_states": True,
+        "state_dict_type": "SHARDED_STATE_DICT",
+    },
+)
