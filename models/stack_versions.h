@@ -26,6 +26,7 @@ std::string text_of(const Release& release);
 // - 4.48: queries, keys and values are made contiguous for SDPA; 4.56 leaves that out again;
 // - 4.49: ForCausalLMLoss pads the labels; before, it shifts the logits, by a copy;
 // - 4.52: a decoder layer checkpoints itself; before, the model's loop does, around what wraps it;
+// - 4.53: SDPA's masks are booleans; before, they are added, in the dtype of the stream;
 // - 4.54: SDPA itself takes grouped queries; before, keys and values are repeated for it;
 // - 5.0: checkpoints are not reentrant unless that is asked for; a second buffer of frequencies;
 // - 5.2: GPT-2's layers keep no causal masks of their own.
@@ -37,6 +38,7 @@ inline constexpr Release kLossUpcasts{4, 46, 0};
 inline constexpr Release kContiguousForSdpa{4, 48, 0}, kStridedForSdpa{4, 56, 0};
 inline constexpr Release kLossPadsLabels{4, 49, 0};
 inline constexpr Release kLayersCheckpointThemselves{4, 52, 0}, kCheckpointsNotReentrant{5, 0, 0};
+inline constexpr Release kMasksAreBoolean{4, 53, 0};
 inline constexpr Release kSdpaTakesGroups{4, 54, 0};
 inline constexpr Release kRotaryCopiesFrequencies{5, 0, 0};
 inline constexpr Release kGpt2WithoutMasks{5, 2, 0};

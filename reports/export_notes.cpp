@@ -71,6 +71,10 @@ bool fsdp_checkpoints(const models::Strategy& s) {
 void add_fsdp1_notes(const models::Strategy& s, Notes& notes) {
   if (!is_fsdp1(s)) return;
   notes.push_back("Transformers 5.20 has no FSDP1; --fsdp-version 2 is planned and exported too");
+  if (s.lora)
+    notes.push_back(
+        "the Trainer wraps each adapter on its own (peft's fsdp_auto_wrap_policy), as "
+        "planned; a loop of one's own must");
   if (shards_in_groups(s) && s.data.shard_group != s.gpus_per_node)
     notes.push_back(
         fmt::format("HYBRID_SHARD shards inside a node of {}: groups of {} need a device mesh in "

@@ -29,10 +29,10 @@ const std::map<std::string, double> kMissed{
     {"fms-granite-001", 0.0016},  // blocks that are not worth splitting
     {"fms-granite-005", 0.0021},
     {"fms-granite-003", 0.0011},
-    {"fms-granite-009", 0.0128},  // FSDP1 with adapters
-    {"fms-granite-011", 0.0053},
-    {"fms-mistral-lora-2x2", 0.082},
-    {"fms-mistral-lora-2x4", 0.093},
+    {"fms-granite-011", 0.0025},
+    {"fms-mistral-lora-1x4", 0.0013},  // SDPA's mask and repeated keys
+    {"fms-mistral-lora-2x2", 0.0134},
+    {"fms-mistral-lora-2x4", 0.0169},
 };
 
 }  // namespace
@@ -91,7 +91,7 @@ TEST_CASE("nvidia-smi's published figure is met within 15 %") {
   for (const tests::MemoryRow& row : tests::memory_rows().rows) {
     if (!row.device) continue;
     CAPTURE(row.id);
-    CHECK(std::abs(*row.device_error()) <= 0.15);
+    CHECK(std::abs(*row.device_error()) <= 0.12);
   }
 }
 

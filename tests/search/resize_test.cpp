@@ -151,6 +151,9 @@ TEST_CASE("and FSDP1, with checkpoints of old and new releases") {
   }
   scope.global_batch = 8 * 24;
   CHECK(check_families(scope, 37).resized > 20);
+  scope.base.strategy.lora = models::Lora{.rank = 8, .dropout = 0.1, .targets = {"all-linear"}};
+  scope.fixed.insert("adapters");
+  CHECK(check_families(scope, 37).resized > 20);
 }
 
 TEST_CASE("and adapters") {

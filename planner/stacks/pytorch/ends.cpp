@@ -76,6 +76,12 @@ void StepWriter::model_mask() {
     const Bytes filled = layer_.bytes(values, regime_.residual);
     const Bytes values_filled = layer_.bytes(1, regime_.residual) + layer_.bytes(1, DType::fp16);
     most = std::max(made, booleans + filled + values_filled) - filled;
+  } else if (strategy_.transformers < models::kMasksAreBoolean) {
+    // Added to the scores, and one column wider (_update_causal_mask).
+    const std::int64_t values = square + tokens_.length;
+    mask_ = b_.tensor("attention_mask", storage(Count(values), regime_.residual),
+                      Category::activations);
+    most = layer_.bytes(values, regime_.residual);
   } else {
     mask_ =
         b_.tensor("attention_mask", storage(Count(square), DType::boolean), Category::activations);

@@ -19,6 +19,7 @@
 //   checkpoints are reentrant unless a script says otherwise: they make the layer's output too,
 //   and hold it with the arguments and the output's gradient until the nested backward is done.
 //   Earlier micro-batches (no_sync) keep the flat gradient, whole, and later ones add to it.
+// Adapters: fsdp1_adapters.cpp.
 // Optimizers see the part of each original parameter that lies in the rank's shard. Planned is rank
 // 0; the others hold as much, less padding, in other parts.
 #include "planner/stacks/pytorch/fsdp1.h"
@@ -31,7 +32,12 @@ using models::kNoGroup;
 using models::OptimizerImpl;
 using models::Residency;
 
-TensorId FlatStepWriter::begin(const ModuleNames& names, std::int64_t elements, bool) {
+TensorId FlatStepWriter::begin(const ModuleNames& names, std::int64_t elements, bool adapter) {
+  if (adapter) {
+    adapter_elements_ = elements;
+    return adapter_grad_ = b_.tensor(names.weight_grad, storage(Count(elements), regime_.adapter),
+                                     Category::gradients);
+  }
   const Bytes bytes = storage(Count(elements), regime_.weight);
   if (d_.tied_head && names.module == models::module_names<"lm_head">.module)
     return tied_grad_ = b_.tensor(names.weight_grad_new, bytes, Category::gradients);
@@ -39,15 +45,26 @@ TensorId FlatStepWriter::begin(const ModuleNames& names, std::int64_t elements, 
 }
 
 // Concatenated with the unit's others.
-void FlatStepWriter::end(const ModuleNames&, TensorId) {}
+void FlatStepWriter::end(const ModuleNames&, TensorId written) {
+  if (written == adapter_grad_ && written != kNoTensor) reduce_adapter(written);
+}
 
 // MixedPrecision's buffer_dtype.
 DType FlatStepWriter::buffer_dtype() const {
   return regime_.weight == regime_.stored ? DType::fp32 : regime_.weight;
 }
 
-Bytes FlatStepWriter::stored_bytes(std::int64_t elements) const {
-  return b_.rounded(storage(Count(elements), regime_.stored));
+FlatStepWriter::Flat FlatStepWriter::flat_of(std::int64_t elements, DType seen, DType stored,
+                                             DType reduce) const {
+  const std::int64_t shard = ceil_divide(elements, shards_);
+  const Count whole(checked_multiply(shard, shards_)), part(shard);
+  const auto bytes = [&](Count count, DType dtype) { return b_.rounded(storage(count, dtype)); };
+  return {.full = bytes(whole, seen),
+          .cast = seen == stored ? Bytes(0) : bytes(part, seen),
+          .shard = bytes(part, stored),
+          .reduce_input = bytes(whole, reduce),
+          .reduce_output = bytes(part, reduce),
+          .shard_grad_cast = reduce == stored ? Bytes(0) : bytes(part, stored)};
 }
 
 void FlatStepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
@@ -61,10 +78,13 @@ void FlatStepWriter::size_unit(Unit& unit, const std::vector<Parameter>& paramet
   const std::int64_t aligned = kAlignment / storage(Count(1), regime_.weight).value();
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges;  // of each parameter
   std::int64_t elements = 0;
+  DType stored_as = regime_.stored;
   const auto add = [&](const Parameter& p) {
     elements = checked_multiply(ceil_divide(elements, aligned), aligned);
     ranges.emplace_back(elements, elements + p.elements);
     elements += p.elements;
+    stored_as = stored(p);
+    unit.trains = p.trainable;
   };
   // A table that the head shares is the embedding's, which comes first.
   const std::int64_t table = checked_multiply(d_.vocab, d_.hidden);
@@ -73,19 +93,23 @@ void FlatStepWriter::size_unit(Unit& unit, const std::vector<Parameter>& paramet
   };
   for (const bool first : {true, false})
     for (const Parameter& p : parameters)
-      if (comes_first(p) == first) add(p);
-  const std::int64_t shard = ceil_divide(elements, shards_);
-  elements = checked_multiply(shard, shards_);
-  for (const auto& [begin, end] : ranges)
-    if (begin < shard) unit.parts.push_back(std::min(end, shard) - begin);
+      if (!p.adapter && comes_first(p) == first) add(p);
   const DType reduce = strategy_.data.reduce_dtype.value_or(regime_.reduce);
-  unit.full = unit.gathered = b_.rounded(storage(Count(elements), regime_.weight));
-  if (regime_.stored != regime_.weight)
-    unit.cast = b_.rounded(storage(Count(shard), regime_.weight));
-  unit.reduce_input = b_.rounded(storage(Count(elements), reduce));
-  unit.reduce_output = b_.rounded(storage(Count(shard), reduce));
-  if (reduce != regime_.stored) unit.shard_grad_cast = stored_bytes(shard);
-  for (const std::int64_t part : unit.parts) unit.state += stored_bytes(part);
+  const Flat flat = flat_of(elements, regime_.weight, stored_as, reduce);
+  unit.full = unit.gathered = flat.full;
+  unit.cast = flat.cast;
+  unit.shard = flat.shard;
+  const std::int64_t shard = ceil_divide(elements, shards_);
+  for (const auto& [begin, end] : ranges)
+    if (unit.trains && begin < shard)
+      unit.parts.push_back(b_.rounded(storage(Count(std::min(end, shard) - begin), stored_as)));
+  if (unit.trains) {
+    unit.reduce_input = flat.reduce_input;
+    unit.reduce_output = flat.reduce_output;
+    unit.shard_grad_cast = flat.shard_grad_cast;
+  }
+  size_adapters(unit);
+  for (const Bytes part : unit.parts) unit.state += part;
 }
 
 void FlatStepWriter::declare_unit(Unit& unit, std::int64_t copies) {
@@ -96,7 +120,6 @@ void FlatStepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   const auto persistent = [&](const char* name, Bytes bytes, Category category) {
     return b_.tensor_in(unit.group, name, bytes, category, Residency::persistent);
   };
-  const Bytes shard = unit.shard_grad_cast == Bytes(0) ? unit.reduce_output : unit.shard_grad_cast;
   const Bytes counter = b_.rounded(Bytes(4));  // fused: on the device
   const auto states = [&](Bytes state, Bytes counters) {
     if (adam) persistent("exp_avg", state, Category::optimizer);
@@ -104,14 +127,20 @@ void FlatStepWriter::declare_unit(Unit& unit, std::int64_t copies) {
     if (momentum) persistent("momentum_buffer", state, Category::optimizer);
     if (fused) persistent("step", counters, Category::optimizer);
   };
-  unit.flat_shard = persistent("parameters", shard, Category::parameters);
+  unit.flat_shard = persistent("parameters", unit.shard, Category::parameters);
+  if (unit.adapters != Bytes(0)) {
+    if (rules_.each_parameter)
+      for (const Bytes part : unit.parts) persistent("adapter", part, Category::parameters);
+    else
+      persistent("adapter", unit.adapters, Category::parameters);
+  }
   const Bytes counters = counter * static_cast<std::int64_t>(unit.parts.size());
   if (rules_.each_parameter)
-    for (const std::int64_t part : unit.parts) states(stored_bytes(part), counter);
-  else
+    for (const Bytes part : unit.parts) states(part, counter);
+  else if (unit.state != Bytes(0))
     states(unit.state, counters);
-  states_.parameters += shard * copies;
-  states_.gradients += shard * copies;
+  states_.parameters += (unit.shard + unit.adapters) * copies;
+  states_.gradients += (unit.trains ? unit.shard : unit.adapters) * copies;
   states_.optimizer += unit.state * (copies * (adam ? 2 : momentum ? 1 : 0));
   if (fused) states_.optimizer += counters * copies;
 }
@@ -143,12 +172,14 @@ void FlatStepWriter::declare_unit_tensors(Unit& unit) {
     unit.full_backward =
         tensor("fsdp.flat_parameter.backward", unit.full, Category::parameters, Stream::gather);
   }
+  declare_adapter_tensors(unit);
+  unit.flat_grad = unit.reduce_in = unit.shard_grad = kNoTensor;
+  if (!unit.trains) return;
   // Written on the stream that split the parameter.
   const bool keeps = micro_ == 0 && micros_ > 1;
   TensorId& grad = keeps ? unit.flat_grad_sum : unit.flat_grad;
   grad = tensor(keeps ? "fsdp.flat_grad.sum" : "fsdp.flat_grad", unit.full, Category::gradients,
                 Stream::gather);
-  unit.reduce_in = unit.shard_grad = kNoTensor;
   if (micro_ + 1 < micros_) return;
   if (unit.reduce_input != unit.full)
     unit.reduce_in =
@@ -199,6 +230,10 @@ void FlatStepWriter::prefetch_last_layer() {
 }
 
 void FlatStepWriter::prefetch_before(std::size_t run) {
+  if (runs_[run].units.front().adapter_count == 0) prefetch_unit_before(run);
+}
+
+void FlatStepWriter::prefetch_unit_before(std::size_t run) {
   prefetch_flat(unit_tensor(&Unit::full_backward, run, 0, -1),
                 unit_tensor(&Unit::cast_backward, run, 0, -1));
 }
@@ -221,20 +256,23 @@ void FlatStepWriter::post_backward(Unit& unit, Ref) {
   if (unit.empty()) return;
   const bool last = micro_ + 1 == micros_, first = micro_ == 0;
   const TensorId made = first && !last ? unit.flat_grad_sum : unit.flat_grad;
-  auto flatten = b_.op("fsdp.flatten_grads", Phase::backward);
-  flatten.write(made);
-  for (const TensorId grad : unit.grads) flatten.read(grad);
+  if (unit.trains) {
+    auto flatten = b_.op("fsdp.flatten_grads", Phase::backward);
+    flatten.write(made);
+    for (const TensorId grad : unit.grads) flatten.read(grad);
+  }
   if (reshards() || last)
     b_.op("fsdp.reshard", Phase::backward)
-        .release(unit.full_backward != kNoTensor ? unit.full_backward : unit.full_forward);
+        .release(unit.full_backward != kNoTensor ? unit.full_backward : unit.full_forward)
+        .release(unit.adapter_backward);
   // For a moment each part of the shard has a gradient of its own (_use_unsharded_grad_views).
-  if (first && !last)
+  if (unit.trains && first && !last)
     b_.op("fsdp.keep_grad", Phase::backward)
         .read(made)
-        .scratch(stored_bytes(*std::max_element(unit.parts.begin(), unit.parts.end())),
-                 Category::communication);
-  if (!first) b_.op("fsdp.accumulate_grad", Phase::backward).read(made).update(unit.flat_grad_sum);
-  if (last) reduce_scatter(unit);
+        .scratch(*std::max_element(unit.parts.begin(), unit.parts.end()), Category::communication);
+  if (unit.trains && !first)
+    b_.op("fsdp.accumulate_grad", Phase::backward).read(made).update(unit.flat_grad_sum);
+  if (unit.trains && last) reduce_scatter(unit);
   if (reentrant()) leave_checkpoint(unit);
 }
 
@@ -254,8 +292,9 @@ std::vector<TensorId> FlatStepWriter::square_roots() {
     const auto add = [&](Bytes bytes) {
       roots.push_back(b_.tensor_in(unit.group, "exp_avg_sq.sqrt", bytes, Category::temporaries));
     };
+    if (unit.parts.empty()) return;
     if (!rules_.each_parameter) return add(unit.state);
-    for (const std::int64_t part : unit.parts) add(stored_bytes(part));
+    for (const Bytes part : unit.parts) add(part);
   };
   all(root_);
   for (const Run& run : runs_)
@@ -267,9 +306,9 @@ std::vector<TensorId> FlatStepWriter::square_roots() {
 Bytes FlatStepWriter::for_loop_scratch() const {
   Bytes most, previous;
   const auto all = [&](const Unit& unit) {
-    for (const std::int64_t part : unit.parts) {
-      most = std::max(most, previous + stored_bytes(part) * 2);
-      previous = stored_bytes(part);
+    for (const Bytes part : unit.parts) {
+      most = std::max(most, previous + part * 2);
+      previous = part;
     }
   };
   all(root_);
@@ -288,11 +327,11 @@ void FlatStepWriter::add_start(Start& start) const {
   const auto wrap = [&](const Unit& unit, std::int64_t instance) {
     const std::int32_t first = start.held();
     for (const Parameter& p : *unit.parameters)
-      start.hold(b_.rounded(storage(Count(p.elements), loaded)));
+      if (!p.adapter) start.hold(b_.rounded(storage(Count(p.elements), loaded)));
     const std::int64_t width = storage(Count(1), regime_.weight).value();
     const std::int64_t elements = unit.full.value() / width;
     const std::int32_t flat = start.hold(b_.rounded(storage(Count(elements), loaded)));
-    if (loaded == regime_.stored)
+    if (loaded == regime_.stored || !unit.trains)
       start.take_instance(unit.flat_shard, instance);
     else
       low.push_back(start.hold(b_.rounded(storage(Count(elements / shards_), loaded))));
@@ -307,6 +346,7 @@ void FlatStepWriter::add_start(Start& start) const {
   if (low.empty()) return;
   std::size_t next = 0;
   each([&](const Unit& unit, std::int64_t instance) {
+    if (!unit.trains) return;
     start.take_instance(unit.flat_shard, instance);
     start.drop(low[next++]);
   });
@@ -322,6 +362,10 @@ void FlatStepWriter::add_collectives(std::vector<reports::Collective>& out) cons
     add("all_gather", count * gathers, u.gathered, shards_);
     add("reduce_scatter", count, u.reduce_input, shards_);
     add("all_reduce", count, u.reduce_output, strategy_.gpus / shards_);
+    if (u.adapter_count == 0) return;  // each on its own: of their mean size
+    const Bytes mean(u.adapters.value() / u.adapter_count * shards_);
+    add("all_gather", count * gathers * u.adapter_count, mean, shards_);
+    add("reduce_scatter", count * u.adapter_count, mean, shards_);
   };
   for (const Run& run : runs_)
     unit(run.units.front(), run.count * static_cast<std::int64_t>(run.stride()));

@@ -24,7 +24,7 @@ class FlatStepWriter final : public StepWriter {
   void prefetch_last_layer() override;
   void prefetch_before(std::size_t run) override;
   void gather_forward(Unit& unit, Ref previous) override;
-  void copy_out_backward(Unit&) override {}
+  void copy_out_backward(Unit& unit) override;
   void post_backward(Unit& unit, Ref previous_reduce) override;
   void recompute() override;
   bool reentrant() const override;
@@ -33,11 +33,27 @@ class FlatStepWriter final : public StepWriter {
 
  private:
   bool checkpoints_around() const;
+  void deferred_post_backward() override;
   bool reshards() const { return strategy_.data.zero >= 3; }
-  Bytes stored_bytes(std::int64_t elements) const;
+  // One flat parameter: what it takes whole and on one rank, as seen by modules, as stored, and
+  // as its gradient is reduced.
+  struct Flat {
+    Bytes full, cast, shard, reduce_input, reduce_output, shard_grad_cast;
+  };
+  Flat flat_of(std::int64_t elements, DType seen, DType stored, DType reduce) const;
+  Flat adapter_of(std::int64_t elements) const;
+  DType adapter_stored() const;
+  void size_adapters(Unit& unit);
+  void declare_adapter_tensors(Unit& unit);
+  void reduce_adapter(TensorId grad), keep_or_reduce_adapter(TensorId grad);
   void prefetch_flat(Ref full, Ref cast);
+  void prefetch_unit_before(std::size_t run);
   void reduce_scatter(Unit& unit);
   void leave_checkpoint(const Unit& unit);
+
+  TensorId adapter_grad_ = kNoTensor;  // the one that was begun last
+  std::int64_t adapter_elements_ = 0;
+  std::int64_t adapters_reduced_ = 0;  // of the layer whose backward is written
 };
 
 }  // namespace plimsoll::planner::pytorch

@@ -170,9 +170,10 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
                                    LinearSaved& s) {
   const std::int64_t t = tokens_.total(), rank = part.lora_rank, outs = t * part.out;
   const DType own = regime_.adapter, result = regime_.compute, dtype = regime_.product(own);
+  const DType asked = regime_.adapter_input;
   Ref x = input;
-  if (own != input_dtype) {
-    x = {make(names.a.input_fp32, t * part.in, own)};
+  if (asked != input_dtype) {
+    x = {make(names.a.input_fp32, t * part.in, asked)};
     auto cast = op(names.a.input_fp32);
     read(cast, input).write(x.tensor);
   }
@@ -180,11 +181,11 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
   s.mask = kNoTensor;
   if (strategy_.lora->dropout > 0) {
     s.mask = make(names.a.lora_mask, t * part.in, DType::boolean);
-    dropped = {make(names.dropped, t * part.in, own)};
+    dropped = {make(names.dropped, t * part.in, asked)};
     auto drop = op(names.dropped);
     read(drop, x).write(s.mask).write(dropped.tensor);
   }
-  product_forward(names.a, names.a, adapter_product(part.in, rank, own), dropped, own,
+  product_forward(names.a, names.a, adapter_product(part.in, rank, own), dropped, asked,
                   Category::activations, false, s.a);
   product_forward(names.b, names.b, adapter_product(rank, part.out, own), {s.a.out}, dtype,
                   Category::temporaries, stops, s.b);
@@ -218,12 +219,13 @@ Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& p
                        {})
           .tensor;
   // Through nodes of its own (dropout, the cast) the input's gradient arrives as a fresh tensor.
-  const bool own_node = own != input_dtype || s.mask != kNoTensor;
-  const Sum d_x = product_backward(names.a, names.a, adapter_product(part.in, rank, own), own,
+  const DType asked = regime_.adapter_input;
+  const bool own_node = asked != input_dtype || s.mask != kNoTensor;
+  const Sum d_x = product_backward(names.a, names.a, adapter_product(part.in, rank, own), asked,
                                    input_grad, s.a, d, own_node ? Sum{} : sum);
   if (input_grad && own_node) {
-    d = dropout_backward(names.dropped_grad, d_x.tensor, s.mask, ins, own);
-    d = cast(names.a_input_grad, d, ins, own, input_dtype);
+    d = dropout_backward(names.dropped_grad, d_x.tensor, s.mask, ins, asked);
+    d = cast(names.a_input_grad, d, ins, asked, input_dtype);
     sum = add_gradient(names.base.input_grad, sum, {d, false}, input_dtype, ins);
   } else if (input_grad) {
     sum = d_x;

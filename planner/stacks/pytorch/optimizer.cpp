@@ -71,6 +71,7 @@ void StepWriter::optimizer_step() {
     const auto touch = [&](const Unit& unit) {
       const auto one = [&](TensorId t) { release ? op.release(t) : op.read(t); };
       one(unit.shard_grad);
+      for (const TensorId grad : unit.adapter_grads) one(grad);
       if (!fsdp())
         for (const TensorId grad : unit.kept) one(grad);
     };

@@ -28,7 +28,10 @@ Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsd
     r.autocast = true;
   }
   r.reduce = s.data.reduce_dtype.value_or(s.grad_dtype.value_or(r.weight));
-  if (s.lora) r.adapter = sharded && mixed ? r.weight : s.lora->dtype;
+  if (!s.lora) return r;
+  r.adapter = sharded && mixed ? r.weight : s.lora->dtype;
+  // FSDP1: A's own unit is not gathered yet when PEFT asks for its dtype.
+  r.adapter_input = !is_fsdp1(s) || r.adapter == s.lora->dtype ? r.adapter : r.stored;
   return r;
 }
 

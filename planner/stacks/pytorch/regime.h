@@ -12,6 +12,7 @@ struct Regime {
   DType residual = DType::fp32;  // residual stream
   DType reduce = DType::fp32;  // dtype of FSDP's reduce-scatter
   DType adapter = DType::fp32;  // LoRA's A and B as modules see them
+  DType adapter_input = DType::fp32;  // what their input is cast to
   bool autocast = false;  // torch.autocast is on, whether or not it finds anything to cast
 
   bool casts_weights() const { return weight != compute; }

@@ -99,7 +99,6 @@ void refuse_fsdp1(const models::Strategy& s) {
   };
   const std::int64_t ranks = s.data.shard_group > 0 ? s.data.shard_group : s.gpus;
   refuse_if(ranks == 1, "of one rank (NO_SHARD)");
-  refuse_if(s.lora.has_value(), "with --lora-rank");
   refuse_if(!s.freeze.empty() || !s.train.empty(), "with --freeze or --train");
   refuse_if(s.recompute.kind == models::RecomputeKind::every ||
                 s.recompute.kind == models::RecomputeKind::sqrt,

@@ -87,7 +87,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   TensorId before_layers(TensorId Unit::*tensor) const, after_layers(TensorId Unit::*tensor) const;
   virtual void prefetch_last_layer(), prefetch_before(std::size_t run);
   void convert_gradients(Unit& unit);
-  void deferred_post_backward();
+  virtual void deferred_post_backward();
   Ref unit_tensor(TensorId Unit::*tensor, std::size_t run, std::size_t layer, int step) const;
   virtual void gather_forward(Unit& unit, Ref previous);
   void reshard_after_forward(Unit& unit);

@@ -36,12 +36,21 @@ struct Unit {
   std::vector<TensorId> grads;  // written by this micro-batch, dead after the unit's backward
   std::vector<int> order;  // of `grads` in the model, where they are converted one by one
   std::vector<TensorId> kept;  // live until zero_grad, or until the last micro-batch's reduction
-  std::vector<std::int64_t> parts;  // FSDP1: elements of each parameter in this rank's shard
+  // FSDP1 (fsdp1.h):
+  bool trains = true;  // else nothing of the flat parameter does: adapters may, on their own
+  Bytes shard;  // the rank's part of it
+  std::vector<Bytes> parts;  // of the trained parameters, what this rank's shards have of each
+  Bytes adapters;  // the rank's parts of them
+  Bytes adapter_gathered;  // the largest of them, whole
+  std::int64_t adapter_count = 0;
+  TensorId adapter_backward = kNoTensor;  // gathered ones
+  std::vector<TensorId> adapter_grads;  // sharded ones, until zero_grad
   std::size_t next = 0;  // the kept gradient that the next one is added to
   bool reshards = false;  // between forward and backward
   void begin_micro_batch() {
     grads.clear();
     order.clear();
+    adapter_grads.clear();
     next = 0;
     last_grad = kNoTensor;
   }
