@@ -27,7 +27,8 @@ class Recommend(unittest.TestCase):
     def test_every_command_gives_its_plan(self):
         for words in (SMALL, [*SMALL, "--objective", "memory"], [*SMALL, "--global-batch", "24"],
                       ["gpt2", "--gpu", "t4", "--objective", "context"],
-                      [*SMALL, "--stack", "plimsoll", "--recompute", "full"]):
+                      [*SMALL, "--stack", "plimsoll", "--recompute", "full"],
+                      [*SMALL, "--fsdp-version", "1"]):
             status, document = recommendation(*words)
             self.assertEqual(status, 0)
             self.assert_valid(document)
@@ -79,6 +80,12 @@ class Recommend(unittest.TestCase):
             self.assertEqual(strategy["loss"], "chunked")
             self.assertEqual(strategy["precision"], "bf16")
             self.assertEqual(ranked["plan"]["workload"]["batch"]["micro_batch"], 3)
+
+    def test_a_version_of_fsdp_leaves_its_stage_open(self):
+        _, document = recommendation(*SMALL, "--fsdp-version", "1", "--top", "20")
+        workloads = [ranked["plan"]["workload"] for ranked in document["ranked"]]
+        self.assertEqual({w["strategy"]["zero"] for w in workloads}, {2, 3})
+        self.assertEqual({w["stack"]["fsdp_version"] for w in workloads}, {1})
 
     def test_bad_questions_are_refused_by_name(self):
         for words, name in ((["--only", "zero=7"], "zero"), (["--keep", "nothing"], "keep"),

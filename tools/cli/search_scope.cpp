@@ -137,6 +137,10 @@ SearchRequest search_request(const std::string& model, const Options& options, S
         "--params: a bare count has no step to search; `plimsoll fit --params` gives its states");
   Options base;
   SearchRequest out;
+  // FSDP's options without a stage leave open which of its two it is.
+  const bool any_fsdp =
+      !options.has("zero") && (options.has("fsdp-version") || options.has("fsdp-upcast"));
+  if (any_fsdp) base.add("zero", "3");
   for (const auto& [name, value] : options.given()) {
     if (name != "global-batch") base.add(name, value);
     if (std::ranges::find(kWritten, name) == kWritten.end()) out.kept.add(name, value);
@@ -151,6 +155,10 @@ SearchRequest search_request(const std::string& model, const Options& options, S
   if (!options.has("gpu") && question.cluster.gpu) out.kept.add("gpu", question.cluster.gpu->name);
   out.scope.base = question;
   set_kept(options, out.scope);
+  if (any_fsdp) {
+    out.scope.fixed.erase("zero");
+    out.scope.only["zero"] = {"2", "3"};
+  }
   set_filter(options, "only", out.scope.only);
   set_filter(options, "without", out.scope.without);
   set_numbers(options, out.scope);

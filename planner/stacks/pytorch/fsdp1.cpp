@@ -51,7 +51,9 @@ void FlatStepWriter::end(const ModuleNames&, TensorId written) {
 
 // MixedPrecision's buffer_dtype.
 DType FlatStepWriter::buffer_dtype() const {
-  return regime_.weight == regime_.stored ? DType::fp32 : regime_.weight;
+  const bool mixed = strategy_.precision == models::Precision::bf16_mixed ||
+                     strategy_.precision == models::Precision::fp16_mixed;
+  return mixed ? regime_.weight : DType::fp32;
 }
 
 FlatStepWriter::Flat FlatStepWriter::flat_of(std::int64_t elements, DType seen, DType stored,
