@@ -19,8 +19,9 @@ struct Release {
 std::optional<Release> release_from(std::string_view text);
 std::string text_of(const Release& release);
 
-// Transformers: the newest modelled, and the oldest whose steps were compared with the plan
-// (tests/golden/dry_runs*.json). What changed between them, by the first release that has it:
+// Transformers: the one that plans are of where nothing is said, and the oldest and the newest
+// whose steps were compared with the plan (tests/golden/dry_runs*.json). What changed between them,
+// by the first release that has it:
 // - 4.46: the caller keeps the low logits beside those that the loss upcasts; before, the model
 //   upcast them itself under the same name;
 // - 4.48: queries, keys and values are made contiguous for SDPA; 4.56 leaves that out again;
@@ -29,11 +30,12 @@ std::string text_of(const Release& release);
 // - 4.53: SDPA's masks are booleans; before, they are added, in the dtype of the stream;
 // - 4.54: SDPA itself takes grouped queries; before, keys and values are repeated for it;
 // - 5.0: checkpoints are not reentrant unless that is asked for; a second buffer of frequencies;
-// - 5.2: GPT-2's layers keep no causal masks of their own.
+// - 5.2: GPT-2's layers keep no causal masks of their own;
+// - 5.18 or later: rotary angles are products of elements, and positions in fp32 die before them.
 // GPT-2's and Qwen3's code is the planned one from 4.51 on. Qwen2's from 4.56: releases from 4.49
 // on give it a mask although no window is reached.
 inline constexpr Release kTransformers{5, 17, 0};
-inline constexpr Release kOldestTransformers{4, 45, 0};
+inline constexpr Release kOldestTransformers{4, 45, 0}, kNewestTransformers{5, 23, 0};
 inline constexpr Release kLossUpcasts{4, 46, 0};
 inline constexpr Release kContiguousForSdpa{4, 48, 0}, kStridedForSdpa{4, 56, 0};
 inline constexpr Release kLossPadsLabels{4, 49, 0};
@@ -42,6 +44,7 @@ inline constexpr Release kMasksAreBoolean{4, 53, 0};
 inline constexpr Release kSdpaTakesGroups{4, 54, 0};
 inline constexpr Release kRotaryCopiesFrequencies{5, 0, 0};
 inline constexpr Release kGpt2WithoutMasks{5, 2, 0};
+inline constexpr Release kRotaryMultiplies{5, 18, 0};
 inline constexpr Release kOldestGpt2{4, 51, 0}, kOldestQwen3{4, 51, 0}, kOldestQwen2{4, 56, 0};
 
 }  // namespace plimsoll::models

@@ -28,9 +28,9 @@ std::optional<DType> dtype(const Config& from, const char* key) {
 
 Release transformers(const Config& from) {
   const auto release = release_from(from.text("transformers_version", ""));
-  if (!release || *release < kOldestTransformers || *release > kTransformers)
-    from.refuse("transformers_version",
-                "a release from " + text_of(kOldestTransformers) + " to " + text_of(kTransformers));
+  if (!release || *release < kOldestTransformers || *release > kNewestTransformers)
+    from.refuse("transformers_version", "a release from " + text_of(kOldestTransformers) + " to " +
+                                            text_of(kNewestTransformers));
   return *release;
 }
 

@@ -25,7 +25,7 @@ constexpr Option kPlanOptions[] = {
     {"compile", "", "Stack", "torch.compile"},
     {"kernels", "NAME", "Stack", "eager, liger, unsloth, fused (eager)"},
     {"torch-version", "V", "Stack", "(the newest modelled)"},
-    {"transformers-version", "V", "Stack", "4.45 to 5.17 (5.17)"},
+    {"transformers-version", "V", "Stack", "4.45 to 5.23 (5.17)"},
 
     {"zero", "STAGE", "Data parallel", "0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP"},
     {"fsdp-version", "V", "Data parallel", "1, 2 (2)"},

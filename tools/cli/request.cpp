@@ -91,14 +91,15 @@ void set_transformers(const Options& options, Strategy& s) {
   const std::optional<models::Release> release = models::release_from(*text);
   if (!release) refuse_value(option, *text, "must be a release, such as 4.57.1");
   s.transformers = *release;
-  const bool modelled =
-      s.transformers >= models::kOldestTransformers && s.transformers <= models::kTransformers;
+  const bool modelled = s.transformers >= models::kOldestTransformers &&
+                        s.transformers <= models::kNewestTransformers;
   if (!modelled)
     fail(ErrorKind::unsupported,
          fmt::format("--{} {}: this version models {} to {}", option, text->substr(0, 60),
-                     text_of(models::kOldestTransformers), text_of(models::kTransformers)));
+                     text_of(models::kOldestTransformers), text_of(models::kNewestTransformers)));
   require(options, option, s.stack == Stack::pytorch || s.transformers == models::kTransformers,
-          "other releases than the newest modelled are modelled with --stack pytorch");
+          "other releases than " + text_of(models::kTransformers) +
+              " are modelled with --stack pytorch");
 }
 
 void set_stack(const Options& options, Strategy& s) {

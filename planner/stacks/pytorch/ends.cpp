@@ -102,7 +102,9 @@ void StepWriter::rotary_tables() {
   const Bytes emb = layer_.fp32(values);
   // FSDP1 casts buffers, and inv_freq is needed in fp32.
   const Bytes frequencies = buffer_dtype() == DType::fp32 ? Bytes(0) : layer_.fp32(d_.head_dim / 2);
-  const Bytes before = frequencies + layer_.fp32(s) + layer_.fp32(values / 2) + emb;
+  const bool multiplies = strategy_.transformers >= models::kRotaryMultiplies;
+  const Bytes positions = multiplies ? Bytes(0) : layer_.fp32(s);
+  const Bytes before = frequencies + positions + layer_.fp32(values / 2) + emb;
   const Bytes cast = layer_.bytes(values, regime_.residual) * 2;
   const bool casts = regime_.residual != DType::fp32;
   const Bytes most = std::max(before + emb * 3, before + emb * 2 + (casts ? cast : Bytes(0)));
