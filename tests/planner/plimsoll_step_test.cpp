@@ -257,7 +257,7 @@ TEST_CASE("rows of logits begin at multiples of 16 bytes, whatever the vocabular
     s.precision = precision;
     const Planned p = planned(models::catalog_model("gpt2"), s, {.seq_len = 16});
     for (const models::TensorDecl& t : p.program.tensors)
-      if (t.name == models::decisions::kHead.out) return t.bytes;
+      if (std::string_view(t.name) == models::decisions::kHead.out) return t.bytes;
     return Bytes(0);
   };
   // 50257 logits stand in rows of 50264 in 16 bits and of 50260 in fp32.
@@ -274,7 +274,7 @@ TEST_CASE("the workspace is the largest need of an op") {
   const auto workspace = [&](const models::ModelSpec& model, const models::Batch& batch) {
     const Planned p = planned(model, s, batch);
     for (const models::TensorDecl& t : p.program.tensors)
-      if (t.name == models::decisions::kWorkspace) return t.bytes;
+      if (std::string_view(t.name) == models::decisions::kWorkspace) return t.bytes;
     return Bytes(0);
   };
   CHECK(workspace(llama(2), kBatch) == Bytes(128 * 64 * 4));
