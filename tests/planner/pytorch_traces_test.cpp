@@ -306,9 +306,10 @@ TEST_CASE("every op of the planned step leaves and reaches what PyTorch's alloca
 }
 
 TEST_CASE("checkpoints around FSDP1's units, adapters: each phase reaches what was seen") {
-  for (const char* name : {"llama-a-fsdp1-t448-full", "llama-a-fsdp1-t448-bf16-full-accum2",
-                           "llama-a-fsdp1-t448-zero2-full", "llama-a-fsdp1-t457-full",
-                           "llama-a-fsdp1-t448-lora-full", "llama-a-fsdp1-lora-all-full"}) {
+  for (const char* name :
+       {"llama-a-fsdp1-t448-full", "llama-a-fsdp1-t448-bf16-full-accum2",
+        "llama-a-fsdp1-t448-zero2-full", "llama-a-fsdp1-t457-full", "llama-a-fsdp1-t448-lora-full",
+        "llama-a-fsdp1-t457-lora-full", "llama-a-fsdp1-lora-all-full"}) {
     CAPTURE(name);
     const std::string path = PLIMSOLL_GOLDEN "/pytorch_steps/" + std::string(name) + ".json";
     const json trace = json::parse(std::ifstream(path));

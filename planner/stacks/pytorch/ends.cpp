@@ -77,11 +77,14 @@ void StepWriter::model_mask() {
     const Bytes values_filled = layer_.bytes(1, regime_.residual) + layer_.bytes(1, DType::fp16);
     most = std::max(made, booleans + filled + values_filled) - filled;
   } else if (strategy_.transformers < models::kMasksAreBoolean) {
-    // Added to the scores, and one column wider (_update_causal_mask).
+    // Added to the scores, and one column wider (_update_causal_mask): filled, then multiplied with
+    // what is later than a query or too early for it, by the indices of keys and queries.
     const std::int64_t values = square + tokens_.length;
     mask_ = b_.tensor("attention_mask", storage(Count(values), regime_.residual),
                       Category::activations);
-    most = layer_.bytes(values, regime_.residual);
+    most = layer_.bytes(values, DType::boolean) * (layer_.windowed() ? 2 : 1) +
+           layer_.bytes(tokens_.length + 1, DType::int64) +
+           (layer_.windowed() ? layer_.bytes(tokens_.length, DType::int64) : Bytes(0));
   } else {
     mask_ =
         b_.tensor("attention_mask", storage(Count(square), DType::boolean), Category::activations);

@@ -9,9 +9,10 @@
 // fetched ahead): some 100 KiB. Gradients are reduced leaf by leaf, and the layer before is fetched
 // with the first leaf, which comes last.
 //
-// That hook refers to the node behind the unit's input. In a reentrant checkpoint that is the
-// detached input itself, which then stays with its gradient until the backward ends: two hidden
-// values for each token and layer, which without FSDP1, or without anything frozen, nobody holds.
+// That hook refers to the node behind the unit's input. In a checkpoint around the unit, which is
+// reentrant, that is the detached input itself, which then stays with its gradient until the
+// backward ends: two hidden values for each token and layer, which without FSDP1, without anything
+// frozen, or with checkpoints inside the unit, nobody holds.
 #include <algorithm>
 
 #include "planner/stacks/pytorch/fsdp1.h"
@@ -100,7 +101,7 @@ void FlatStepWriter::keep_or_reduce_adapter(TensorId grad) {
 
 void FlatStepWriter::deferred_post_backward() {
   StepWriter::deferred_post_backward();
-  if (!reentrant() || root_.trains) return;
+  if (!checkpoints_around() || root_.trains) return;
   for (std::size_t r = runs_.size(); r-- > 0;) {
     b_.open(runs_[r].group, true, times_);
     auto held = b_.op("fsdp.forget_inputs", Phase::backward);
