@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Every program of tools/oracle on its smallest case, against what is committed: a golden file that
+cannot be made again is none. Exit status 77 where no program's packages are here.
+
+Run by `meson test oracle_tools`, or with a Python that has torch:  PYTHON tests/oracle/every_tool.py
+"""
+import functools
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+ORACLE = ROOT / "tools" / "oracle"
+GOLDEN = ROOT / "tests" / "golden"
+PLIMSOLL = os.environ.get("PLIMSOLL", str(ROOT / "build" / "tools" / "plimsoll"))
+TINY = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2, "n_embd": 16,
+        "n_head": 4, "n_positions": 32, "vocab_size": 64}
+
+# What each program imports; one that is a part of another is run with that one.
+PACKAGES = {
+    "check_exports.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
+    "deepspeed_measure.py": ("torch", "transformers", "peft", "deepspeed"),
+    "device_overheads.py": ("torch", "transformers"),
+    "dry_runs.py": ("torch", "transformers", "accelerate", "peft"),
+    "kernel_goldens.py": ("torch", "transformers"),
+    "numerics_goldens.py": ("torch", "transformers", "peft", "safetensors"),
+    "parameter_tables.py": ("torch", "transformers"),
+    "plain_torch.py": ("torch",),
+    "torch_measure.py": ("torch", "transformers"),
+}
+PARTS = {"device_rates.py": "device_overheads.py"}
+
+
+def missing(program):
+    return [name for name in PACKAGES[program] if importlib.util.find_spec(name) is None]
+
+
+def needs(program):
+    """Skips a test whose program lacks a package."""
+    def decorate(test):
+        @functools.wraps(test)
+        def run(self):
+            if missing(program):
+                self.skipTest(f"{program}: no {', '.join(missing(program))} here")
+            test(self)
+        return run
+    return decorate
+
+
+class EveryTool(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = pathlib.Path(holder.name)
+
+    def run_tool(self, program, *arguments):
+        done = subprocess.run([sys.executable, str(ORACLE / program), *map(str, arguments)],
+                              capture_output=True, text=True, check=False, timeout=500,
+                              env={**os.environ, "DS_BUILD_OPS": "0"})
+        self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+        return done
+
+    def assert_made_again(self, made, golden):
+        """The same runs as in the golden document, where the same releases made them."""
+        made, golden = (json.loads(path.read_text()) for path in (made, golden))
+        self.assertTrue(made["runs"])
+        if made["versions"] != golden["versions"]:
+            self.skipTest(f"made with {golden['versions']}, here are {made['versions']}")
+        committed = {run["case"]: run for run in golden["runs"]}
+        for run in made["runs"]:
+            self.assertEqual(run, committed[run["case"]])
+
+    def test_every_program_is_tested_here(self):
+        programs = {path.name for path in ORACLE.glob("*.py")}
+        self.assertEqual(programs, PACKAGES.keys() | PARTS.keys())
+
+    @needs("check_exports.py")
+    def test_check_exports(self):
+        self.run_tool("check_exports.py", "--plimsoll", PLIMSOLL, "--only", "fsdp1-hybrid",
+                      "--out", self.folder)
+        self.assertIn("fsdp1-hybrid-zero2.plan.json", os.listdir(self.folder))
+
+    @needs("deepspeed_measure.py")
+    def test_deepspeed_measure(self):
+        out = self.folder / "runs.json"
+        self.run_tool("deepspeed_measure.py", "--only", "tiny-zero3-recompute", "--out", out)
+        self.assert_made_again(out, GOLDEN / "deepspeed_runs.json")
+
+    @needs("device_overheads.py")
+    def test_device_overheads_and_its_rates(self):
+        out = self.folder / "overheads.json"
+        self.run_tool("device_overheads.py", "--dry-run", "--only", "capacity,gemm", "--out", out)
+        document = json.loads(out.read_text())
+        self.assertEqual((document["kind"], document["skipped"]), ("dry-run", []))
+
+    @needs("dry_runs.py")
+    def test_dry_runs(self):
+        out = self.folder / "runs.json"
+        self.run_tool("dry_runs.py", "--only", "gpt2-bf16", "--out", out)
+        self.assert_made_again(out, GOLDEN / "dry_runs.json")
+
+    @needs("kernel_goldens.py")
+    def test_kernel_goldens(self):
+        self.run_tool("kernel_goldens.py", self.folder)
+        made = sorted(self.folder.glob("*.json"))
+        self.assertTrue(made)
+        for path in made:
+            document, golden = (json.loads((at / path.name).read_text())
+                                for at in (self.folder, GOLDEN / "kernels"))
+            self.assertEqual(document.keys(), golden.keys())
+            if document["torch"] == golden["torch"]:
+                self.assertEqual(document, golden, path.name)
+
+    @needs("numerics_goldens.py")
+    def test_numerics_goldens(self):
+        self.run_tool("numerics_goldens.py", self.folder, "gpt2")
+        made = {path.name for path in (self.folder / "gpt2").iterdir()}
+        self.assertEqual(made, {path.name for path in (GOLDEN / "numerics" / "gpt2").iterdir()})
+        weights = "model.safetensors"
+        if weights in made:
+            self.assertEqual((self.folder / "gpt2" / weights).read_bytes(),
+                             (GOLDEN / "numerics" / "gpt2" / weights).read_bytes())
+
+    @needs("parameter_tables.py")
+    def test_parameter_tables(self):
+        self.assertIn("0 differ", self.run_tool("parameter_tables.py", "counts", "gpt2").stdout)
+
+    @needs("plain_torch.py")
+    def test_plain_torch(self):
+        config, plan, out = (self.folder / name for name in ("config.json", "p.json", "m.json"))
+        config.write_text(json.dumps(TINY))
+        subprocess.run([PLIMSOLL, "fit", config, "--gpu", "h100", "--quiet", "--json", plan],
+                       check=True)
+        self.run_tool("plain_torch.py", "--workload", plan, "--out", out, "--device", "cpu",
+                      "--steps", "3")
+        measured = json.loads(out.read_text())
+        self.assertEqual((measured["outcome"], len(measured["steps"])), ("completed", 3))
+
+    @needs("torch_measure.py")
+    def test_torch_measure(self):
+        name = "llama-a-bf16.json"
+        out, golden = self.folder / name, GOLDEN / "traces" / name
+        self.run_tool("torch_measure.py", "--trace", "llama-a-bf16", "--out", out)
+        versions = [json.loads(path.read_text())["versions"] for path in (out, golden)]
+        if versions[0] != versions[1]:
+            self.skipTest(f"made with {versions[1]}, here are {versions[0]}")
+        self.assertEqual(out.read_bytes(), golden.read_bytes())
+
+
+if __name__ == "__main__":
+    if all(map(missing, PACKAGES)):
+        print("no program of tools/oracle can run: " +
+              "; ".join(f"{name} needs {', '.join(missing(name))}" for name in sorted(PACKAGES)))
+        sys.exit(77)
+    unittest.main()
