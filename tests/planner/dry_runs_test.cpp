@@ -37,7 +37,6 @@ Planned plan_run(const json& workload) {
   rules.sdpa = planner::pytorch::Rules::Sdpa::flash;  // what a dry run can run
   rules.fsdp_autocast = workload["stack"]["fsdp_autocast"];
   rules.batch_tensors = 1;
-  rules.each_parameter = true;
   const planner::LayerPart& layer = parts.runs.front().layer;
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
   rules.blas_workspace = 64_MiB + (layer.q.bias ? 1_MiB : 0_MiB);

@@ -40,7 +40,6 @@ Processors processors_of(const models::Gpu& gpu) {
 Rules rules_for(const Question& question, const ModelParts& parts,
                 std::vector<Assumption>& assumptions) {
   Rules rules;
-  rules.each_parameter = question.detail != Detail::none;
   if (!question.cluster.gpu) return rules;
   const models::Gpu& gpu = *question.cluster.gpu;
   rules.gpu = processors_of(gpu);
@@ -65,19 +64,21 @@ Rules rules_for(const Question& question, const ModelParts& parts,
   return rules;
 }
 
-// What decides the rules, for who asks a million times about one GPU and one model.
+// What decides the rules, for who asks a million times about one GPU and one model, for the peak
+// alone: no allocator is replayed, so that what always lives together may be one tensor.
 Rules quick_rules(const Question& question, const ModelParts& parts) {
   struct Known {
     std::string gpu;
-    bool bias = false, detail = false;
+    bool bias = false;
     Rules rules;
   };
   thread_local std::optional<Known> known;
   const std::string& gpu = question.cluster.gpu ? question.cluster.gpu->name : std::string();
-  const bool bias = any_bias(parts), detail = question.detail != Detail::none;
-  if (!known || known->gpu != gpu || known->bias != bias || known->detail != detail) {
+  const bool bias = any_bias(parts);
+  if (!known || known->gpu != gpu || known->bias != bias) {
     std::vector<Assumption> unread;
-    known = Known{gpu, bias, detail, rules_for(question, parts, unread)};
+    known = Known{gpu, bias, rules_for(question, parts, unread)};
+    known->rules.each_parameter = false;
   }
   return known->rules;
 }

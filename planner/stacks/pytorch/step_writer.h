@@ -42,8 +42,9 @@ struct Rules {
   bool hold_outputs = false;  // the caller keeps the model's outputs until after backward
   bool checks_packing = false;  // Transformers, where a batch has no mask and no cache is used
   std::int64_t batch_tensors = 3;  // int64 tensors of a batch: input_ids, labels, attention_mask
-  // Parameters and states one by one, not one sum a layer: for the allocator's replay.
-  bool each_parameter = false;
+  // Parameters and states one by one, as the allocator's replay needs them; false: one sum a layer,
+  // which has the same peak (only what a search asks about).
+  bool each_parameter = true;
   // DeepSpeed's own linear under ZeRO-3 (runtime/zero/linear.py) saves its input although the
   // weight is frozen.
   bool frozen_products_save = false;

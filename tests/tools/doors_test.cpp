@@ -1,0 +1,133 @@
+// One question has one answer, whichever door it comes through.
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "planner/plan.h"
+#include "planner/search/search.h"
+#include "reports/plan_json.h"
+#include "tools/cli/plan_source.h"
+
+using namespace plimsoll;
+using namespace plimsoll::tools;
+
+namespace {
+
+using Given = std::vector<std::pair<std::string, std::string>>;
+
+class Draw {
+ public:
+  explicit Draw(unsigned seed) : random_(seed) {}
+
+  const char* of(std::initializer_list<const char*> values) {
+    return values.begin()[random_() % values.size()];
+  }
+
+  // Some combinations are refused, by every door alike.
+  Given question() {
+    Given out{{"gpu", of({"h100", "a100-40gb", "rtx-4090", "v100-16gb"})}};
+    const std::string stack = of({"pytorch", "pytorch", "deepspeed", "plimsoll"});
+    out.emplace_back("stack", stack);
+    const std::string gpus = of({"1", "2", "4", "8", "64"});
+    out.emplace_back("gpus", gpus);
+    if (gpus != "1") out.emplace_back("zero", of({"0", "1", "2", "3"}));
+    out.emplace_back("precision", of({"bf16-mixed", "bf16", "fp16-mixed", "fp32"}));
+    out.emplace_back("optimizer", of({"adamw", "adamw", "sgd", "momentum"}));
+    if (stack == "pytorch")
+      out.emplace_back("optimizer-impl", of({"foreach", "fused", "for-loop"}));
+    out.emplace_back("recompute", of({"none", "full", "selective", "sqrt", "every:3"}));
+    out.emplace_back("loss", of({"full", "chunked", "fused"}));
+    out.emplace_back("seq-len", of({"128", "512", "777", "1024"}));
+    out.emplace_back("micro-batch", of({"1", "2", "5", "16"}));
+    out.emplace_back("grad-accum", of({"1", "2", "4"}));
+    if (random_() % 4 == 0) out.emplace_back("lora-rank", of({"8", "64"}));
+    return out;
+  }
+
+ private:
+  std::mt19937 random_;
+};
+
+std::string text_of(const Given& given) {
+  std::string text;
+  for (const auto& [name, value] : given) text += " --" + name + " " + value;
+  return text;
+}
+
+// All that an answer says about memory.
+std::string figures(const reports::Plan& plan) {
+  std::string text;
+  const auto add = [&](std::string_view what, std::int64_t value) {
+    text += std::string(what) + " " + std::to_string(value) + "\n";
+  };
+  add("peak", plan.peak.value());
+  add("resident", plan.resident.value());
+  add("reserved", plan.reserved.value());
+  add("device", plan.device.value());
+  add("verdict", static_cast<int>(plan.verdict));
+  add("headroom", plan.headroom ? plan.headroom->value() : -1);
+  add("parameters", plan.states.parameters.value());
+  add("gradients", plan.states.gradients.value());
+  add("optimizer", plan.states.optimizer.value());
+  for (const Bytes bytes : plan.at_peak) add("at peak", bytes.value());
+  if (plan.high_end) {
+    add("high end", plan.high_end->device().value());
+    add("fits at the high end", plan.high_end->fits ? 1 : 0);
+  }
+  return text + plan.peak_place.phase + " " + plan.peak_place.where + "\n";
+}
+
+// As `batch` and remedies ask, as `fit`, as `fit --detail`, `run` and its prediction.
+std::string answered(Request request, planner::Detail detail) {
+  request.question.detail = detail;
+  request.question.remedies = false;
+  return figures(answer(request));
+}
+
+std::string read_back(const Request& request) {
+  std::string text;
+  reports::JsonWriter json(text, reports::JsonWriter::Style::compact);
+  reports::write_plan(json, answer(request), {.version = "1", .commit = "1"});
+  return answered(request_from_plan(text, "plan.json"), planner::Detail::none);
+}
+
+// As `recommend` plans what it lists.
+std::string listed(const Request& request) {
+  planner::search::Scope scope;
+  scope.base = request.question;
+  return figures(planner::search::plan_of(
+      scope, {.strategy = request.question.strategy, .batch = request.question.batch}));
+}
+
+// Whether the question was answered at all.
+bool check_doors(Sources& sources, const std::string& model, const Given& given) {
+  CAPTURE(model);
+  CAPTURE(text_of(given));
+  Options options;
+  for (const auto& [name, value] : given) options.add(name, value);
+  try {
+    Request request = request_from(model, options, sources);
+    request.question.remedies = false;
+    const std::string fit = answered(request, planner::Detail::abridged);
+    CHECK(answered(request, planner::Detail::none) == fit);
+    CHECK(answered(request, planner::Detail::full) == fit);
+    CHECK(read_back(request) == fit);
+    CHECK(listed(request) == fit);
+  } catch (const Error& refused) {
+    CHECK(refused.kind() != ErrorKind::internal);
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("one question has one answer through every door") {
+  Sources sources;
+  Draw draw(7);
+  int answers = 0;
+  for (int i = 0; i < 150; ++i)
+    answers +=
+        check_doors(sources, draw.of({"gpt2", "llama-3.2-1b", "qwen3-0.6b"}), draw.question());
+  CHECK(answers >= 100);
+}
