@@ -7,6 +7,10 @@
 namespace plimsoll::tools {
 
 namespace {
+constexpr std::array<Option, 1> kFitOptions{{
+    {"svg", "FILE", "Output", "memory over the step as a picture"},
+}};
+
 constexpr std::array<Option, 1> kExportOptions{{
     {"to", "TARGET", "Export",
      "deepspeed, accelerate, transformers, slurm, plimsoll (the plan itself)"},
@@ -48,7 +52,8 @@ constexpr std::array<Command, 9> kCommands{{
      .help = "Will it fit, where does the memory go, and at which moment is the peak?",
      .example = "plimsoll fit llama-3.1-8b --gpu h100 --gpus 8 --zero 3 --seq-len 8192 "
                 "--recompute full",
-     .takes_plan_options = true},
+     .takes_plan_options = true,
+     .own_options = kFitOptions},
     {.name = "batch",
      .argument = "QUERIES.jsonl",
      .help =

@@ -1,4 +1,5 @@
 #include "reports/json_writer.h"
+#include "reports/page/timeline_svg.h"
 #include "reports/plan_table.h"
 #include "tools/cli/doors.h"
 #include "tools/cli/output.h"
@@ -16,7 +17,14 @@ int fit(const CommandLine& line) {
     reports::write_plan(json, plan, this_tool());
     document += '\n';
   }
+  check(!line.options.has("svg") || !plan.timeline.empty(), ErrorKind::bad_input,
+        "--svg: model states alone have no timeline");
   deliver(line.options, document, reports::plan_table(plan, standard_output_terminal()));
+  if (const std::string* path = line.options.find("svg")) {
+    AtomicFile file(*path, "--svg");
+    file.write(reports::timeline_svg(plan));
+    file.commit();
+  }
   // Model states alone say "no" where they are too much, and never "yes".
   if (plan.states_only) return plan.verdict == reports::Verdict::does_not_fit ? 1 : 0;
   return plan.fits ? 0 : 1;
