@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iterator>
 
@@ -14,8 +13,9 @@ namespace plimsoll::reports {
 namespace {
 
 constexpr double kWidth = 960, kHeight = 440;
-constexpr double kLeft = 64, kRight = 196, kTop = 56, kBottom = 44;
-constexpr double kPlotWidth = kWidth - kLeft - kRight, kPlotHeight = kHeight - kTop - kBottom;
+constexpr double kLeft = kPlotArea.left, kTop = kPlotArea.top;
+constexpr double kPlotWidth = kPlotArea.width, kPlotHeight = kPlotArea.height;
+constexpr double kBottom = kHeight - kTop - kPlotHeight;
 // The capacity is drawn where the peak takes at least this share of it; otherwise it would flatten
 // the picture, and stands in the title.
 constexpr double kLeastShare = 0.5;
@@ -42,16 +42,11 @@ std::string text_at(double x, double y, std::string_view text, const char* more 
 
 class Picture {
  public:
-  explicit Picture(const Plan& plan) : plan_(plan), points_(plan.timeline) {
-    top_ = plan.peak.real();
-    // What tensors may take: the card less what never goes through the allocator.
-    if (plan.usable) {
-      room_ = *plan.usable - plan.outside.total();
-      if (*room_ > Bytes(0) && plan.peak.real() > kLeastShare * room_->real())
-        capacity_ = room_->real();
-    }
-    if (capacity_) top_ = std::max(top_, *capacity_);
-    top_ *= 1.06;
+  explicit Picture(const Timeline& timeline) : timeline_(timeline), points_(timeline.points) {
+    const std::optional<Bytes>& room = timeline.room;
+    if (room && *room > Bytes(0) && timeline.peak.real() > kLeastShare * room->real())
+      capacity_ = room->real();
+    top_ = 1.06 * std::max(timeline.peak.real(), capacity_.value_or(0));
   }
 
   std::string draw() {
@@ -74,16 +69,17 @@ class Picture {
   void add(const std::string& text) { out_ += text; }
 
   void open() {
-    std::string title = fmt::format("{}: memory of rank {} over one training step",
-                                    plan_.model_name, plan_.peak_place.rank);
-    if (room_ && !capacity_) title += fmt::format(", of {} available", bytes_text(*room_));
+    std::string title = fmt::format("{}: memory of rank {} over one training step", timeline_.model,
+                                    timeline_.peak_place.rank);
+    if (timeline_.room && !capacity_)
+      title += fmt::format(", of {} available", bytes_text(*timeline_.room));
     add(
         fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" role=\"img\" "
                     "aria-label=\"{}, peak {} in {}, {}\">\n<style>{}</style>\n"
                     "<rect class=\"back\" width=\"{}\" height=\"{}\"/>\n",
-                    kWidth, kHeight, xml_escaped(title), bytes_text(plan_.peak),
-                    xml_escaped(plan_.peak_place.phase), xml_escaped(plan_.peak_place.where),
-                    kStyle, kWidth, kHeight));
+                    kWidth, kHeight, xml_escaped(title), bytes_text(timeline_.peak),
+                    xml_escaped(timeline_.peak_place.phase),
+                    xml_escaped(timeline_.peak_place.where), kStyle, kWidth, kHeight));
     add(text_at(kLeft, 24, title, " class=\"title\""));
   }
 
@@ -168,10 +164,11 @@ class Picture {
   }
 
   void peak_mark() {
-    const double middle = (x(peak_point()) + x(peak_point() + 1)) / 2, at = y(plan_.peak.real());
+    const double middle = (x(peak_point()) + x(peak_point() + 1)) / 2,
+                 at = y(timeline_.peak.real());
     add(fmt::format("<path class=\"mark\" d=\"M{:.1f} {:.1f}l-5 -8h10z\"/>\n", middle, at - 1));
-    const std::string text = fmt::format("peak {}: {}, {}", bytes_text(plan_.peak),
-                                         plan_.peak_place.phase, plan_.peak_place.where);
+    const std::string text = fmt::format("peak {}: {}, {}", bytes_text(timeline_.peak),
+                                         timeline_.peak_place.phase, timeline_.peak_place.where);
     const bool left = middle > kLeft + kPlotWidth / 2;
     add(text_at(left ? middle - 10 : middle + 10, at - 5, text,
                 left ? " text-anchor=\"end\"" : ""));
@@ -186,14 +183,13 @@ class Picture {
       add(fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"11\" height=\"11\" fill=\"{}\"/>\n",
                       kLeft + kPlotWidth + 8, at - 10, kColours[c]));
       add(text_at(kLeft + kPlotWidth + 24, at, name));
-      add(text_at(kWidth - 6, at, bytes_text(plan_.at_peak[c]),
+      add(text_at(kWidth - 6, at, bytes_text(timeline_.at_peak[c]),
                   " text-anchor=\"end\" class=\"faint\""));
     }
   }
 
-  const Plan& plan_;
+  const Timeline& timeline_;
   const std::vector<TimelinePoint>& points_;
-  std::optional<Bytes> room_;
   std::optional<double> capacity_;
   double top_ = 0;
   std::string out_;
@@ -224,8 +220,18 @@ std::string xml_escaped(std::string_view text) {
   return out;
 }
 
-std::string timeline_svg(const Plan& plan) {
-  return plan.timeline.empty() ? "" : Picture(plan).draw();
+const char* colour_of(models::Category category) {
+  return kColours[static_cast<std::size_t>(category)];
+}
+
+Timeline timeline_of(const Plan& plan) {
+  Timeline out{plan.model_name, plan.timeline, plan.peak_place, plan.peak, plan.at_peak, {}};
+  if (plan.usable) out.room = *plan.usable - plan.outside.total();
+  return out;
+}
+
+std::string timeline_svg(const Timeline& timeline) {
+  return timeline.points.empty() ? "" : Picture(timeline).draw();
 }
 
 }  // namespace plimsoll::reports

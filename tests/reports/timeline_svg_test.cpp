@@ -32,7 +32,7 @@ Plan two_steps() {
 }  // namespace
 
 TEST_CASE("a category is stacked on those before it, one step wide for each point") {
-  const std::string svg = timeline_svg(two_steps());
+  const std::string svg = timeline_svg(timeline_of(two_steps()));
   // The plot is 700 wide from x = 64 and 340 high from y = 56; its top is 1.06 · 30 GiB. So
   // 10 GiB are 340 / 3.18 = 106.9 high (y = 396 - 106.9 = 289.1), 30 GiB 320.8 (y = 75.2).
   CHECK(has(svg,
@@ -48,27 +48,27 @@ TEST_CASE("a category is stacked on those before it, one step wide for each poin
 TEST_CASE("the capacity is a line where the peak comes near it, and words where it does not") {
   Plan plan = two_steps();
   plan.usable = 41_GiB;  // less 1 GiB outside the allocator
-  CHECK(has(timeline_svg(plan), "class=\"capacity\""));
-  CHECK(has(timeline_svg(plan), ">40.0 GiB<"));
+  CHECK(has(timeline_svg(timeline_of(plan)), "class=\"capacity\""));
+  CHECK(has(timeline_svg(timeline_of(plan)), ">40.0 GiB<"));
   plan.usable = 62_GiB;  // 30 of 61 GiB: less than half
-  CHECK_FALSE(has(timeline_svg(plan), "class=\"capacity\""));
-  CHECK(has(timeline_svg(plan), "of 61.0 GiB available"));
+  CHECK_FALSE(has(timeline_svg(timeline_of(plan)), "class=\"capacity\""));
+  CHECK(has(timeline_svg(timeline_of(plan)), "of 61.0 GiB available"));
 }
 
 TEST_CASE("recomputation belongs to the backward pass") {
   Plan plan = two_steps();
-  CHECK(has(timeline_svg(plan), ">backward<"));
+  CHECK(has(timeline_svg(timeline_of(plan)), ">backward<"));
   plan.timeline.push_back(plan.timeline[1]);
   plan.timeline[1].phase = "recompute";
-  CHECK(has(timeline_svg(plan), ">backward, with recomputation<"));
-  CHECK_FALSE(has(timeline_svg(plan), ">recompute<"));
+  CHECK(has(timeline_svg(timeline_of(plan)), ">backward, with recomputation<"));
+  CHECK_FALSE(has(timeline_svg(timeline_of(plan)), ">recompute<"));
 }
 
 TEST_CASE("names from files are text in a picture, never markup") {
   Plan plan = two_steps();
   plan.model_name = "<script>alert(\"1\")</script>&";
   plan.peak_place.where = "\x1b[31m\"><a>";
-  const std::string svg = timeline_svg(plan);
+  const std::string svg = timeline_svg(timeline_of(plan));
   CHECK_FALSE(has(svg, "<script"));
   CHECK_FALSE(has(svg, "<a>"));
   CHECK_FALSE(has(svg, "\x1b"));
@@ -78,5 +78,5 @@ TEST_CASE("names from files are text in a picture, never markup") {
 TEST_CASE("model states alone have no picture") {
   Plan plan = made_up_plan();
   plan.timeline.clear();
-  CHECK(timeline_svg(plan).empty());
+  CHECK(timeline_svg(timeline_of(plan)).empty());
 }

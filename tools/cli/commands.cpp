@@ -7,7 +7,13 @@
 namespace plimsoll::tools {
 
 namespace {
-constexpr std::array<Option, 1> kFitOptions{{
+constexpr Option kHtml{"html", "FILE", "Output",
+                       "write a page with pictures; - for standard output"};
+
+constexpr std::array<Option, 1> kReportOptions{{kHtml}};
+
+constexpr std::array<Option, 2> kFitOptions{{
+    kHtml,
     {"svg", "FILE", "Output", "memory over the step as a picture"},
 }};
 
@@ -16,11 +22,13 @@ constexpr std::array<Option, 1> kExportOptions{{
      "deepspeed, accelerate, transformers, slurm, plimsoll (the plan itself)"},
 }};
 
-constexpr std::array<Option, 1> kCompareOptions{{
+constexpr std::array<Option, 2> kCompareOptions{{
+    kHtml,
     {"tolerance", "PERCENT", "Compare", "of stacks that are estimated; plimsoll is exact (5)"},
 }};
 
-constexpr std::array<Option, 8> kSearchOptions{{
+constexpr std::array<Option, 9> kSearchOptions{{
+    kHtml,
     {"objective", "NAME", "Search",
      "throughput, gpus (fewest), context (longest), batch (largest), memory (least) (throughput)"},
     {"keep", "LIST", "Search", "axes that stay as given: precision, optimizer, stack, zero, …"},
@@ -46,7 +54,7 @@ constexpr auto kRunOptions = [] {
   return all;
 }();
 
-constexpr std::array<Command, 9> kCommands{{
+constexpr std::array<Command, 12> kCommands{{
     {.name = "fit",
      .argument = "MODEL",
      .help = "Will it fit, where does the memory go, and at which moment is the peak?",
@@ -92,9 +100,10 @@ constexpr std::array<Command, 9> kCommands{{
      .own_options = kCompareOptions},
     {.name = "report",
      .argument = "FILE.json",
-     .help = "Documents as a page with pictures (not in this version)",
-     .example = "plimsoll fit gpt2 --json plan.json",
-     .unavailable = "this version writes no pages yet"},
+     .help = "A plan, recommendation, measurement or comparison as a page with pictures: one HTML "
+             "file that needs no network",
+     .example = "plimsoll fit gpt2 --json - | plimsoll report - --html plan.html",
+     .own_options = kReportOptions},
     {.name = "export",
      .argument = "PLAN.json",
      .help = "A plan as the configuration of DeepSpeed, Accelerate, Transformers or Slurm: "
@@ -103,6 +112,20 @@ constexpr std::array<Command, 9> kCommands{{
              "plan)",
      .example = "plimsoll fit gpt2 --gpus 8 --zero 3 --json - | plimsoll export - --to accelerate",
      .own_options = kExportOptions},
+    {.name = "oom",
+     .argument = "FILE",
+     .help = "What an out-of-memory error was, and how to avoid it (not in this version)",
+     .example = "plimsoll oom train.log",
+     .unavailable = "this version reads no error messages yet"},
+    {.name = "trainers",
+     .help = "The trainers whose defaults are known (not in this version)",
+     .example = "plimsoll trainers",
+     .unavailable = "this version knows no trainer's defaults yet"},
+    {.name = "check",
+     .argument = "PLANS.json",
+     .help = "Did a change cost memory? (not in this version)",
+     .example = "plimsoll check plans/*.json --against baseline.json --max-growth 2%",
+     .unavailable = "this version checks no plans against others yet"},
 }};
 }  // namespace
 

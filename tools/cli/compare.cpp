@@ -38,7 +38,7 @@ int compare(const CommandLine& line) {
         tolerance));
 
   std::string document, table;
-  if (line.options.has("json")) {
+  if (wants_document(line.options)) {
     reports::JsonWriter json(document, reports::JsonWriter::Style::pretty);
     reports::write_comparisons(json, comparisons, this_tool());
     document += '\n';

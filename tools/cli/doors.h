@@ -18,10 +18,15 @@ int list_gpus(const CommandLine& line);
 int run_model(const CommandLine& line);
 int compare(const CommandLine& line);
 int export_plan(const CommandLine& line);
+int report(const CommandLine& line);
 
-// Where a command's answer goes: `document` to the --json target, and to standard output `table`,
-// unless --quiet or unless the document went there. A file that cannot be written is an error only
-// after the table has been printed: an answer is never lost.
+// Whether the answer is wanted as a document (--json), or as a page that is made of it (--html).
+bool wants_document(const Options& options);
+
+// Where a command's answer goes: `document` to the --json target, as a page to the --html target,
+// and to standard output `table`, unless --quiet or unless a document or page went there. A file
+// that cannot be written is an error only after the table has been printed: an answer is never
+// lost.
 void deliver(const Options& options, const std::string& document, const std::string& table);
 
 }  // namespace plimsoll::tools

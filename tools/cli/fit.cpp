@@ -12,7 +12,7 @@ int fit(const CommandLine& line) {
   const Request request = request_from(line.argument, line.options, sources);
   const reports::Plan plan = answer(request);
   std::string document;
-  if (line.options.has("json")) {
+  if (wants_document(line.options)) {
     reports::JsonWriter json(document, reports::JsonWriter::Style::pretty);
     reports::write_plan(json, plan, this_tool());
     document += '\n';
@@ -22,7 +22,7 @@ int fit(const CommandLine& line) {
   deliver(line.options, document, reports::plan_table(plan, standard_output_terminal()));
   if (const std::string* path = line.options.find("svg")) {
     AtomicFile file(*path, "--svg");
-    file.write(reports::timeline_svg(plan));
+    file.write(reports::timeline_svg(reports::timeline_of(plan)));
     file.commit();
   }
   // Model states alone say "no" where they are too much, and never "yes".

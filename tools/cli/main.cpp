@@ -20,6 +20,7 @@ int dispatch(const CommandLine& line) {
   if (name == "run") return run_model(line);
   if (name == "compare") return compare(line);
   if (name == "export") return export_plan(line);
+  if (name == "report") return report(line);
   fail(ErrorKind::internal, fmt::format("no door leads to '{}'", name));
 }
 

@@ -179,7 +179,7 @@ int recommend(const CommandLine& line) {
   Sources sources;
   const reports::Recommendation answer = Recommender(line, sources).answer();
   std::string document;
-  if (line.options.has("json")) {
+  if (wants_document(line.options)) {
     reports::JsonWriter json(document, reports::JsonWriter::Style::pretty);
     reports::write_recommendation(json, answer, this_tool());
     document += '\n';

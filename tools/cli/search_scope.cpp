@@ -51,11 +51,31 @@ constexpr Fixes kFixes[] = {{"stack", "stack"},
                             {"micro-batch", "micro-batch"}};
 
 // Written anew for each plan (or of no concern to `fit`).
-constexpr std::array<std::string_view, 24> kWritten{
-    "attention", "global-batch", "gpus",         "grad-accum", "json",    "keep",
-    "loss",      "micro-batch",  "min-headroom", "objective",  "only",    "optimizer-impl",
-    "precision", "quiet",        "recompute",    "reserve",    "seq-len", "shard-group",
-    "stack",     "threads",      "tokens",       "top",        "without", "zero"};
+constexpr std::string_view kWritten[] = {"attention",
+                                         "global-batch",
+                                         "gpus",
+                                         "grad-accum",
+                                         "html",
+                                         "json",
+                                         "keep",
+                                         "loss",
+                                         "micro-batch",
+                                         "min-headroom",
+                                         "objective",
+                                         "only",
+                                         "optimizer-impl",
+                                         "precision",
+                                         "quiet",
+                                         "recompute",
+                                         "reserve",
+                                         "seq-len",
+                                         "shard-group",
+                                         "stack",
+                                         "threads",
+                                         "tokens",
+                                         "top",
+                                         "without",
+                                         "zero"};
 
 constexpr std::array<std::string_view, 5> kObjectives{"throughput", "gpus", "context", "batch",
                                                       "memory"};
@@ -143,7 +163,7 @@ SearchRequest search_request(const std::string& model, const Options& options, S
   if (any_fsdp) base.add("zero", "3");
   for (const auto& [name, value] : options.given()) {
     if (name != "global-batch") base.add(name, value);
-    if (std::ranges::find(kWritten, name) == kWritten.end()) out.kept.add(name, value);
+    if (std::ranges::find(kWritten, name) == std::end(kWritten)) out.kept.add(name, value);
   }
   out.request = request_from(model, base, sources);
   planner::Question& question = out.request.question;

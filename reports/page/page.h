@@ -1,0 +1,18 @@
+// A document as a page for people: one HTML file without network, light or dark, for screen, phone
+// and print. What it says is in the document; nothing is computed anew.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace plimsoll::reports {
+
+// Of a plan, a recommendation, a measurement or a comparison. `source` names the document in
+// messages. Error{bad_input}: none of these, or not as its schema says.
+std::string page(std::string_view document, const std::string& source);
+
+// reports/page/style.css and page.js.
+std::string_view page_style();
+std::string_view page_script();
+
+}  // namespace plimsoll::reports

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Pages (--html, `plimsoll report`): what a browser will be given."""
+import html.parser
+import json
+import pathlib
+import re
+import tempfile
+import unittest
+
+from program import ROOT, plimsoll
+
+FIT = ("fit", "llama-3.1-8b", "--gpu", "a100-40gb", "--gpus", 8, "--zero", 3)
+VOID = {"meta", "link", "br"}
+
+
+class Reader(html.parser.HTMLParser):
+    """The page's tags, whether they nest, and its text by tag."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.texts = [], [], []
+        self.feed(text)
+        self.close()
+        if self.open:
+            raise AssertionError(f"never closed: {self.open}")
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if self.open.pop() != tag:
+            raise AssertionError(f"</{tag}> closes something else")
+
+    def handle_data(self, data):
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+    def text(self):
+        return " ".join(data for tag, data in self.texts if tag not in ("style", "script"))
+
+
+def page(*words):
+    result = plimsoll(*words, "--html", "-")
+    assert result.returncode in (0, 1), result.stderr
+    return result.stdout
+
+
+class Page(unittest.TestCase):
+    def test_a_plan_with_its_figures(self):
+        text = page(*FIT)
+        plan = json.loads(plimsoll(*FIT, "--json", "-").stdout)
+        reader = Reader(text)
+        values = {attributes["value"] for tag, attributes in reader.tags if tag == "data"}
+        for key in ("peak_bytes", "resident_bytes", "reserved_bytes", "device_bytes", "usable_bytes"):
+            self.assertIn(str(plan[key]), values)
+        for remedy in plan["remedies"]:
+            self.assertIn(remedy["option"], reader.text())
+        points = json.loads(next(data for tag, data in reader.texts
+                                 if tag == "script" and data.lstrip().startswith("[")))
+        self.assertEqual([sum(point[2:]) for point in points],
+                         [point["high_water_bytes"] for point in plan["timeline"]])
+        self.assertLess(len(text), 1_000_000)
+
+    def test_nothing_is_loaded_from_anywhere(self):
+        for words in (FIT, ("recommend", "gpt2", "--gpu", "h100", "--gpus", 2)):
+            text = page(*words)
+            loaded = [attributes for _, attributes in Reader(text).tags
+                      if {"src", "href"} & set(attributes)]
+            self.assertEqual(loaded, [])
+            self.assertEqual(re.findall(r"url\(|@import|fetch\(|XMLHttp", text), [])
+
+    def test_the_page_of_a_file_is_the_page_of_its_command(self):
+        document = plimsoll(*FIT, "--json", "-").stdout
+        self.assertEqual(plimsoll("report", "-", "--html", "-", stdin=document).stdout, page(*FIT))
+
+    def test_names_are_shown_and_never_run(self):
+        config = json.loads((ROOT / "models/specs/models/gpt2.json").read_text())["config"]
+        with tempfile.TemporaryDirectory() as folder:
+            place = pathlib.Path(folder) / "<script>alert(1)</script>"
+            place.mkdir(parents=True)
+            (place / "config.json").write_text(json.dumps(config))
+            text = page("fit", place, "--gpu", "h100")
+        self.assertNotIn("<script>alert", text)
+        Reader(text)
+
+    def test_a_recommendation_names_every_plan_and_its_command(self):
+        words = ("recommend", "gpt2", "--gpu", "h100", "--gpus", 2)
+        text = Reader(page(*words)).text()
+        for ranked in json.loads(plimsoll(*words, "--json", "-").stdout)["ranked"]:
+            self.assertIn(ranked["command"], text)
+            self.assertNotIn("--html", ranked["command"])
+
+    def test_nothing_fits_says_what_would(self):
+        words = ("recommend", "llama-3.1-70b", "--gpu", "rtx-4090", "--gpus", 2)
+        text = Reader(page(*words)).text()
+        nothing = json.loads(plimsoll(*words, "--json", "-").stdout)["nothing_fits"]
+        self.assertIn("Nothing fits", text)
+        for command in nothing["commands"]:
+            self.assertIn(command, text)
+
+    def test_what_is_no_document_of_ours_is_refused(self):
+        for text, said in (("{}", "without a schema"), ('{"schema": "other/1"}', "other/1"),
+                           ("[1]", "without a schema"), ("{", "JSON"),
+                           ('{"schema": "plimsoll.plan/1"}', "not as plimsoll.plan/1 says"),
+                           ('{"schema": "plimsoll.comparison/1", "tool": {}}', "not as")):
+            result = plimsoll("report", "-", "--html", "-", stdin=text)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), text)
+            self.assertIn(said, result.stderr)
+        self.assertIn("--html", plimsoll("report", "-", stdin="{}").stderr)
+
+    def test_standard_output_holds_one_thing(self):
+        result = plimsoll(*FIT, "--json", "-", "--html", "-")
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()
