@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "models/base/error.h"
+#include "models/base/file_error.h"
 
 namespace plimsoll::runtime::io {
 
@@ -58,7 +58,7 @@ void InputFile::read(std::int64_t at, std::span<std::byte> into) const {
 OutputFile::OutputFile(const std::filesystem::path& path)
     : path_(path.string()), unfinished_(path_ + ".unfinished-" + std::to_string(::getpid())) {
   descriptor_ = ::open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) refuse("cannot be written: " + std::string(std::strerror(errno)));
+  if (descriptor_ < 0) refuse(errno);
 }
 
 OutputFile::~OutputFile() {
@@ -67,8 +67,8 @@ OutputFile::~OutputFile() {
   ::unlink(unfinished_.c_str());
 }
 
-void OutputFile::refuse(const std::string& what) const {
-  fail(ErrorKind::bad_input, path_ + ": " + what);
+void OutputFile::refuse(int error) const {
+  fail(kind_of_write_failure(error), path_ + ": cannot be written: " + std::strerror(error));
 }
 
 void OutputFile::write(std::int64_t at, std::span<const std::byte> bytes) {
@@ -76,7 +76,7 @@ void OutputFile::write(std::int64_t at, std::span<const std::byte> bytes) {
     const ssize_t put =
         ::pwrite(descriptor_, bytes.data(), std::min(bytes.size(), kMostAtOnce), at);
     if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) refuse("cannot be written: " + std::string(std::strerror(errno)));
+    if (put <= 0) refuse(put < 0 ? errno : EIO);
     at += put;
     bytes = bytes.subspan(static_cast<std::size_t>(put));
   }
@@ -84,13 +84,13 @@ void OutputFile::write(std::int64_t at, std::span<const std::byte> bytes) {
 
 void OutputFile::finish() {
   // A full disk may only show here.
-  const bool closed = ::fsync(descriptor_) == 0 && ::close(descriptor_) == 0;
+  int error = ::fsync(descriptor_) == 0 ? 0 : errno;
+  if (::close(descriptor_) != 0 && error == 0) error = errno;
   descriptor_ = -1;
-  if (!closed || std::rename(unfinished_.c_str(), path_.c_str()) != 0) {
-    const std::string why = std::strerror(errno);
-    ::unlink(unfinished_.c_str());
-    refuse("cannot be written: " + why);
-  }
+  if (error == 0 && std::rename(unfinished_.c_str(), path_.c_str()) == 0) return;
+  if (error == 0) error = errno;
+  ::unlink(unfinished_.c_str());
+  refuse(error);
 }
 
 }  // namespace plimsoll::runtime::io

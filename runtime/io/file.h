@@ -35,9 +35,10 @@ class InputFile {
 };
 
 // Written under another name beside `path`; takes its place when it is complete, all at once.
+// Error{bad_input}: a path that cannot be written; Error{internal}: a full disk, and the like.
 class OutputFile {
  public:
-  explicit OutputFile(const std::filesystem::path& path);  // Error{bad_input}: cannot be made
+  explicit OutputFile(const std::filesystem::path& path);
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
   ~OutputFile();  // removes what was not finished
@@ -46,7 +47,7 @@ class OutputFile {
   void finish();
 
  private:
-  [[noreturn]] void refuse(const std::string& what) const;
+  [[noreturn]] void refuse(int error) const;
 
   std::string path_, unfinished_;
   int descriptor_ = -1;

@@ -245,9 +245,10 @@ class Output(Case):
         self.assertEqual((result.stdout, result.stderr), ("", ""))
 
     def test_a_file_that_cannot_be_written_loses_neither_the_table_nor_the_old_file(self):
-        for target in ["/dev/full", str(self.folder / "none" / "plan.json")]:
+        for target, status in [("/dev/full", 3), (str(self.folder / "none" / "plan.json"), 2),
+                               (str(self.folder), 2), ("/dev/null/plan.json", 2)]:
             result = plimsoll(*self.STATES, "--json", target)
-            self.assertEqual(result.returncode, 3)
+            self.assertEqual(result.returncode, status)
             self.assertIn("7,500,000,000 parameters", result.stdout)
             self.assertIn(f"--json {target}: cannot be written", result.stderr)
 

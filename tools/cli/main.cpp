@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
-#include <csignal>
 #include <new>
 
 #include "models/base/error.h"
 #include "tools/cli/doors.h"
 #include "tools/cli/output.h"
+#include "tools/cli/process.h"
 
 namespace plimsoll::tools {
 
@@ -53,6 +53,6 @@ int run(std::vector<std::string> words) {
 }  // namespace plimsoll::tools
 
 int main(int count, char** words) {
-  std::signal(SIGPIPE, SIG_IGN);  // a reader who has gone away is noticed by write()
-  return plimsoll::tools::run({words + (count > 0 ? 1 : 0), words + count});
+  using namespace plimsoll::tools;
+  return run_process([&] { return run({words + (count > 0 ? 1 : 0), words + count}); });
 }

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "models/base/error.h"
+#include "models/base/file_error.h"
 
 namespace plimsoll::tools {
 
@@ -123,7 +123,7 @@ void AtomicFile::commit() {
 
 void AtomicFile::fail_with_errno(const char* what) {
   const int error = errno;
-  fail(ErrorKind::internal,
+  fail(kind_of_write_failure(error),
        fmt::format("{} {}: {}: {}", option_, path_, what, std::strerror(error)));
 }
 

@@ -1,4 +1,4 @@
-// Where answers go. Failures are Error{internal}: exit status 3.
+// Where answers go. A path that cannot be written is Error{bad_input}, a full disk Error{internal}.
 #pragma once
 
 #include <string>

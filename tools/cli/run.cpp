@@ -1,10 +1,10 @@
 // `plimsoll run`: predicts, writes the prediction, and hands it to plimsoll-run.
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -165,17 +165,16 @@ bool host_has_room(const reports::Plan& plan, const Launch& launch) {
   return false;
 }
 
-// The plan becomes standard input of the program that this process turns into.
+// The plan becomes standard input of the program that this process turns into. In memory: no disk
+// can be full.
 void put_into_standard_input(const std::string& document) {
-  const char* folder = std::getenv("TMPDIR");
-  std::string name = fmt::format("{}/plimsoll-XXXXXX", folder && *folder ? folder : "/tmp");
-  const int file = ::mkstemp(name.data());
-  const auto refuse = [&] {
+  const int file = ::memfd_create("plan", 0);
+  const auto refuse = [] {
     const int error = errno;
-    fail(ErrorKind::internal, fmt::format("{}: {}", name, std::strerror(error)));
+    fail(ErrorKind::internal,
+         fmt::format("the plan cannot be handed to plimsoll-run: {}", std::strerror(error)));
   };
   if (file < 0) refuse();
-  ::unlink(name.c_str());
   for (std::string_view rest = document; !rest.empty();) {
     const ssize_t written = ::write(file, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;

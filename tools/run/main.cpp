@@ -1,7 +1,6 @@
 // plimsoll-run: executes a plan, measures it, and says whether the plan was right.
 #include <fmt/format.h>
 
-#include <csignal>
 #include <new>
 
 #include "models/base/error.h"
@@ -13,6 +12,7 @@
 #include "tools/cli/doors.h"
 #include "tools/cli/output.h"
 #include "tools/cli/plan_document_json.h"
+#include "tools/cli/process.h"
 #include "tools/run/training.h"
 
 namespace plimsoll::tools {
@@ -111,6 +111,6 @@ int run_program(std::vector<std::string> words) {
 }  // namespace plimsoll::tools
 
 int main(int count, char** words) {
-  std::signal(SIGPIPE, SIG_IGN);  // a reader who has gone away is noticed by write()
-  return plimsoll::tools::run_program({words + (count > 0 ? 1 : 0), words + count});
+  using namespace plimsoll::tools;
+  return run_process([&] { return run_program({words + (count > 0 ? 1 : 0), words + count}); });
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "models/base/file_error.h"
 #include "runtime/io/weight_file.h"
 
 namespace plimsoll::tools {
@@ -16,6 +17,16 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
   file.write(0, std::as_bytes(std::span(text)));
   file.finish();
 }
+
+// A folder that was made for files which then could not be written is taken away again.
+struct MadeFolder {
+  std::filesystem::path path;
+  bool remove;
+  ~MadeFolder() {
+    std::error_code ignored;
+    if (remove) std::filesystem::remove(path, ignored);  // nothing, where something is in it
+  }
+};
 }  // namespace
 
 void save_weights(const std::string& folder, const std::string& config, runtime::Model& model,
@@ -24,8 +35,8 @@ void save_weights(const std::string& folder, const std::string& config, runtime:
   const std::vector<Values> masters = model.whole(runtime::shard::State::masters);
   if (!writes) return;
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  check(!error, ErrorKind::bad_input,
+  MadeFolder made{folder, std::filesystem::create_directories(folder, error)};
+  check(!error, kind_of_write_failure(error.value()),
         [&] { return "--save-weights " + folder + ": " + error.message(); });
   const bool adapters =
       std::ranges::any_of(weights, [](const Values& values) { return values.parameter->adapter; });
@@ -48,6 +59,7 @@ void save_weights(const std::string& folder, const std::string& config, runtime:
         {values->values.data(), DType::fp32, {static_cast<std::int64_t>(values->values.size())}});
   file.finish();
   if (!adapters) write_text(path / "config.json", config + "\n");
+  made.remove = false;
 }
 
 }  // namespace plimsoll::tools

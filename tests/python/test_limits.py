@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""What the shell limits (ulimit), and disks that are full: a status and a message, never a signal,
+and nothing is left behind."""
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import tempfile
+import unittest
+
+from program import PLIMSOLL, ROOT, plimsoll
+
+RUN = ["run", ROOT / "tests/golden/numerics/gpt2", "--device", "cpu", "--seq-len", "16", "--steps",
+       "1"]
+KIB = 1 << 10
+
+
+def limited(limits, *words, stdin=""):
+    """The program under resource limits, {resource.RLIMIT_…: bytes}."""
+    def apply():
+        for limit, most in limits.items():
+            resource.setrlimit(limit, (most, most))
+    return subprocess.run([PLIMSOLL, *map(str, words)], input=stdin, text=True, timeout=120,
+                          capture_output=True, preexec_fn=apply,
+                          env={**os.environ, "LC_ALL": "C.UTF-8", "HOME": "/nonexistent"})
+
+
+class Limits(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.target = self.folder / "out.json"
+        self.query = json.dumps({"model": "gpt2", "gpu": "h100", "detail": True})
+
+    def commands(self):
+        return [["fit", "gpt2", "--gpu", "h100", "--detail"],
+                ["recommend", "gpt2", "--gpu", "h100", "--gpus", "2"],
+                ["batch", "-"], RUN, [*RUN, "--ranks", "2", "--zero", "3"]]
+
+    def test_a_small_stack_changes_no_answer(self):
+        plan, measurement = self.folder / "plan.json", self.folder / "measurement.json"
+        for words in self.commands():
+            with self.subTest(words=words):
+                # 300 KiB: less than the blocks of the host's attention.
+                result = limited({resource.RLIMIT_STACK: 300 * KIB}, *words, stdin=self.query)
+                self.assertEqual(result.returncode, 0, result.stderr)
+        limited({}, *RUN, "--prediction", plan, "--json", measurement)
+        result = limited({resource.RLIMIT_STACK: 300 * KIB}, "compare", plan, measurement)
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_a_limit_on_files_is_a_full_disk(self):
+        for words in self.commands():
+            with self.subTest(words=words):
+                result = limited({resource.RLIMIT_FSIZE: KIB}, *words, "--json", self.target,
+                                 stdin=self.query)
+                self.assertEqual(result.returncode, 3, result.stderr)
+                self.assertIn("File too large", result.stderr)
+                self.assertEqual(os.listdir(self.folder), [])
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can make a small disk")
+    def test_a_full_disk_is_a_failure_that_leaves_nothing(self):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", disk],
+                              capture_output=True, text=True)
+        if made.returncode != 0:
+            self.skipTest(f"no small disk can be made: {made.stderr.strip()}")
+        try:
+            for words in (*self.commands(), [*RUN, "--save-weights", disk / "weights"],
+                          [*RUN, "--prediction", disk / "plan.json"]):
+                with self.subTest(words=words):
+                    result = plimsoll(*words, *([] if "weights" in str(words[-1]) else
+                                                ["--json", disk / "out.json"]), stdin=self.query)
+                    self.assertEqual(result.returncode, 3, result.stderr)
+                    self.assertIn("No space left on device", result.stderr)
+                    self.assertEqual(os.listdir(disk), [])
+        finally:
+            subprocess.run(["umount", disk], check=True)
+
+    def test_a_path_that_cannot_be_written_is_bad_input(self):
+        file = self.folder / "file"
+        file.write_text("")
+        for target in (self.folder / "none" / "out.json", self.folder, file / "out.json",
+                       self.folder / ("x" * 300)):
+            for words in self.commands()[::3]:
+                with self.subTest(words=words, target=target):
+                    result = plimsoll(*words, "--json", target, stdin=self.query)
+                    self.assertEqual(result.returncode, 2, result.stderr)
+                    self.assertIn(f"--json {target}", result.stderr)
+            result = plimsoll(*RUN, "--prediction", target)
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assertIn(f"--prediction {target}", result.stderr)
+        self.assertEqual(os.listdir(self.folder), ["file"])
+
+    @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
+    def test_a_folder_that_is_forbidden_is_bad_input(self):
+        self.folder.chmod(0o500)
+        self.addCleanup(self.folder.chmod, 0o700)
+        result = plimsoll(*self.commands()[0], "--json", self.target)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("Permission denied", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
