@@ -12,8 +12,9 @@ constexpr Option kHtml{"html", "FILE", "Output",
 
 constexpr std::array<Option, 1> kReportOptions{{kHtml}};
 
-constexpr std::array<Option, 2> kFitOptions{{
+constexpr std::array<Option, 3> kFitOptions{{
     kHtml,
+    {"plot", "", "Output", "draw memory over the step below the table"},
     {"svg", "FILE", "Output", "memory over the step as a picture"},
 }};
 

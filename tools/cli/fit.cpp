@@ -1,6 +1,7 @@
 #include "reports/json_writer.h"
 #include "reports/page/timeline_svg.h"
 #include "reports/plan_table.h"
+#include "reports/plot.h"
 #include "tools/cli/doors.h"
 #include "tools/cli/output.h"
 #include "tools/cli/request.h"
@@ -19,7 +20,11 @@ int fit(const CommandLine& line) {
   }
   check(!line.options.has("svg") || !plan.timeline.empty(), ErrorKind::bad_input,
         "--svg: model states alone have no timeline");
-  deliver(line.options, document, reports::plan_table(plan, standard_output_terminal()));
+  const reports::Terminal terminal = standard_output_terminal();
+  std::string table = reports::plan_table(plan, terminal);
+  if (line.options.has("plot"))
+    table += reports::timeline_plot(reports::timeline_of(plan), terminal);
+  deliver(line.options, document, table);
   if (const std::string* path = line.options.find("svg")) {
     AtomicFile file(*path, "--svg");
     file.write(reports::timeline_svg(reports::timeline_of(plan)));
