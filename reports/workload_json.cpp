@@ -99,7 +99,7 @@ void write_stack(JsonWriter& json, const Strategy& s) {
   }
   json.member("allocator_conf", nullptr);
   json.member("compile", s.compile);
-  json.member("fsdp_autocast", under_fsdp(s) && is_mixed(s));
+  json.member("fsdp_autocast", is_fsdp1(s) && is_mixed(s));
   json.member("fsdp_units", under_fsdp(s) && s.data.fsdp_version == 2 ? "accelerate" : "layers");
   json.member("fsdp_version", s.data.fsdp_version);
   json.member("hold_outputs", false);

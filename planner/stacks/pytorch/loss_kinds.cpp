@@ -21,11 +21,19 @@ std::int64_t StepWriter::fused_rows() const {
   return std::min<std::int64_t>(t, static_cast<std::int64_t>(std::bit_ceil(rows)));
 }
 
+// Nobody keeps the padded labels of several sequences once they are copied.
+void StepWriter::flat_targets() {
+  loss_targets();
+  if (tokens_.sequences > 1) padded_labels_ = kNoTensor;
+}
+
 // Liger computes both gradients in forward: grad_input [T, h] in the hidden states' dtype,
-// grad_weight [V, h] in the weight's (only where the head is trained), loss_1d fp32 [T]. One chunk
-// of logits lives at a time; its kernel overwrites it with its gradient, and the two products add
-// into the gradients. Under autocast the weight's cast is cached as any other's, and a chunk of the
-// input, and of its gradient, is cast beside the logits.
+// grad_weight [V, h] in the weight's (only where the head is trained), loss_1d fp32 [T], a mask of
+// the targets. One chunk of logits lives at a time; its kernel overwrites it with its gradient, and
+// the two products add into the gradients. Under autocast a chunk of the input, and of its
+// gradient, is cast beside the logits; the product with the weight leaves the weight's cast in
+// autocast's cache, that with its transpose, a view, casts it again, so that from the second chunk
+// on both casts live at once. Without a cast the products write where their results belong.
 void StepWriter::fused_loss_forward() {
   const std::int64_t t = tokens_.total(), rows = fused_rows();
   const DType normed = layer_.norm_out(regime_.residual);
@@ -33,7 +41,7 @@ void StepWriter::fused_loss_forward() {
   const auto tensor = [&](const char* name, std::int64_t values, DType dtype, Category category) {
     return b_.tensor(name, storage(Count(values), dtype), category);
   };
-  loss_targets();
+  flat_targets();
   head_ = {};
   if (regime_.casts_weights()) {
     head_.base.weight_cast =
@@ -48,8 +56,12 @@ void StepWriter::fused_loss_forward() {
   const TensorId losses = tensor("loss.by_token", t, DType::fp32, Category::activations);
   const TensorId chunk = tensor("loss.logits.chunk", checked_multiply(rows, d_.vocab),
                                 regime_.compute, Category::logits);
-  const Bytes hidden_chunk =
-      b_.rounded(storage(Count(checked_multiply(rows, d_.hidden)), regime_.compute));
+  const TensorId mask = tensor("loss.mask", t, DType::boolean, Category::activations);
+  Bytes casts;
+  if (regime_.casts_weights() || normed != regime_.compute)
+    casts = layer_.bytes(checked_multiply(rows, d_.hidden), regime_.compute);
+  if (regime_.casts_weights() && parts_.head.train_weight && rows < t)
+    casts += layer_.bytes(weights, regime_.compute);
   b_.op("loss.fused", Phase::forward)
       .read(final_norm_.out)
       .read(head_.base.weight_cast)
@@ -57,8 +69,9 @@ void StepWriter::fused_loss_forward() {
       .write(fused_input_grad_)
       .write(fused_weight_grad_)
       .write(losses)
+      .write(mask)
       .write(chunk)
-      .scratch(hidden_chunk * (normed == regime_.compute ? 1 : 2));
+      .scratch(casts);
   loss_ = b_.tensor("loss", Bytes(4), Category::activations);
   b_.op("loss", Phase::forward).read(losses).write(loss_);
 }
@@ -82,7 +95,7 @@ void StepWriter::chunked_loss_forward() {
   const std::int64_t part = checked_multiply(ceil_divide(t, kChunks), d_.vocab);
   layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, layer_.norm_out(regime_.residual),
                         true, Category::logits, head_);
-  loss_targets();
+  flat_targets();
   log_probabilities_ =
       b_.tensor("loss.log_softmax", storage(Count(v), DType::fp32), Category::logits);
   loss_ = b_.tensor("loss", Bytes(4), Category::activations);

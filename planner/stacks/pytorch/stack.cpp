@@ -40,6 +40,7 @@ Processors processors_of(const models::Gpu& gpu) {
 Rules rules_for(const Question& question, const ModelParts& parts,
                 std::vector<Assumption>& assumptions) {
   Rules rules;
+  rules.fsdp_autocast = is_fsdp1(question.strategy);
   if (!question.cluster.gpu) return rules;
   const models::Gpu& gpu = *question.cluster.gpu;
   rules.gpu = processors_of(gpu);
@@ -80,6 +81,7 @@ Rules quick_rules(const Question& question, const ModelParts& parts) {
     known = Known{gpu, bias, rules_for(question, parts, unread)};
     known->rules.each_parameter = false;
   }
+  known->rules.fsdp_autocast = is_fsdp1(question.strategy);
   return known->rules;
 }
 

@@ -1,6 +1,6 @@
 #include "planner/stacks/pytorch/step.h"
 
-#include <cmath>
+#include "models/decisions/layer.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -16,15 +16,6 @@ DataParallelism parallelism_of(const models::Strategy& s) {
   if (s.data.zero >= 2) return DataParallelism::fsdp;
   if (s.gpus == 1) return DataParallelism::single;
   return s.data.zero == 1 ? DataParallelism::zero_redundancy : DataParallelism::ddp;
-}
-
-// How many layers one checkpoint covers. sqrt: the least k with k * k >= layers.
-std::int64_t layers_per_checkpoint(const models::Recompute& recompute, std::int64_t layers) {
-  if (recompute.kind == RecomputeKind::every) return std::min(recompute.every, layers);
-  if (recompute.kind != RecomputeKind::sqrt) return 1;
-  auto k = static_cast<std::int64_t>(std::sqrt(static_cast<double>(layers)));
-  while (k * k < layers) ++k;
-  return k;
 }
 
 }  // namespace
@@ -105,7 +96,8 @@ void StepWriter::end(const ModuleNames& names, TensorId written) {
 
 void StepWriter::add_runs() {
   for (const LayerRun& layers : parts_.runs) {
-    const std::int64_t k = layers_per_checkpoint(strategy_.recompute, layers.count);
+    const std::int64_t k =
+        models::decisions::layers_per_checkpoint(strategy_.recompute, layers.count);
     const auto add = [&](std::int64_t first, std::int64_t count, std::int64_t stride) {
       if (count == 0) return;
       Run run;

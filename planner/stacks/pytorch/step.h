@@ -70,7 +70,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
 
   // The ends of the model (ends.cpp).
   void embed(), finish_forward();
-  void loss_forward(), loss_targets();
+  void loss_forward(), loss_targets(), flat_targets();
   bool shifts_logits() const;  // loss_shift.cpp
   std::int64_t scored_tokens() const, fused_rows() const;
   TensorId shift_logits(TensorId logits), shift_logits_backward(TensorId d_shifted);

@@ -36,8 +36,9 @@ struct Rules {
   // first on compute capability 9 and 10 (sdp_utils.cpp, priority_order), flash elsewhere.
   enum class Sdpa : std::uint8_t { flash, cudnn } sdpa = Sdpa::flash;
   FsdpUnits fsdp_units = FsdpUnits::accelerate;
-  // Accelerate leaves autocast on under FSDP's own policy (accelerator.py, prepare_model).
-  bool fsdp_autocast = true;
+  // Autocast on top of FSDP's own policy: Accelerate does so for FSDP1 (accelerator.py,
+  // prepare_model), for FSDP2 not (_prepare_fsdp2).
+  bool fsdp_autocast = false;
   std::int64_t zero_rank = -1;  // whose share ZeroRedundancyOptimizer's is; -1: the fullest rank's
   bool hold_outputs = false;  // the caller keeps the model's outputs until after backward
   bool checks_packing = false;  // Transformers, where a batch has no mask and no cache is used
