@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "reports/export.h"
+#include "reports/export_code.h"
 #include "reports/export_notes.h"
 
 namespace plimsoll::reports {
@@ -85,8 +86,7 @@ void add_notes(const Workload& w, Way way, Notes& notes) {
     notes.push_back(
         "the plan is of stack plimsoll; `plimsoll fit --stack pytorch` or deepspeed "
         "gives the figures of what this file runs");
-  if (s.stack == Stack::pytorch && s.data.zero == 1)
-    notes.push_back("ZeroRedundancyOptimizer has no key here: wrap the optimizer in the script");
+  if (const std::string code = needed_code_note(s); !code.empty()) notes.push_back(code);
   if (way != Way::deepspeed)
     notes.push_back(
         fmt::format("micro-batches of {} sequences are the data loader's, {} of them a "

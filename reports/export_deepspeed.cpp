@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "reports/export.h"
+#include "reports/export_code.h"
 #include "reports/export_notes.h"
 #include "reports/json_writer.h"
 
@@ -149,6 +150,7 @@ std::string deepspeed_json(const Workload& w, bool trainer, Notes& notes) {
   write_precision(json, w, notes);
   write_optimizer(json, w, trainer, notes);
   write_zero(json, w.strategy);
+  if (trainer) json.member("gradient_clipping", kAuto);  // else the Trainer's max_grad_norm is lost
   json.end_object();
   return text;
 }
@@ -158,6 +160,7 @@ Exported export_deepspeed(const Workload& w) {
   Exported out;
   out.text = deepspeed_json(w, false, out.notes) + "\n";
   const Strategy& s = w.strategy;
+  if (const std::string code = needed_code_note(s); !code.empty()) out.notes.push_back(code);
   if (s.recompute.kind == models::RecomputeKind::full)
     out.notes.push_back(
         "full recompute: call model.gradient_checkpointing_enable() (DeepSpeed's "

@@ -83,23 +83,10 @@ void add_fsdp1_notes(const models::Strategy& s, Notes& notes) {
 }
 
 void add_model_notes(const Workload& w, Notes& notes) {
-  const models::Strategy& s = w.strategy;
   notes.push_back(
       fmt::format("sequences of {} tokens are the data's matter (the tokenizer's "
                   "max_length, or packing)",
                   w.batch.seq_len));
-  if (s.loss != models::Loss::full)
-    notes.push_back(
-        fmt::format("the plan's {} loss is the model's or the script's matter (Liger's "
-                    "fused linear cross entropy, for one)",
-                    name_of(s.loss)));
-  if (s.attention == models::Attention::math)
-    notes.push_back("math attention: wrap the step in torch.nn.attention.sdpa_kernel(MATH)");
-  if (s.recompute.kind == models::RecomputeKind::selective ||
-      s.recompute.kind == models::RecomputeKind::sqrt ||
-      s.recompute.kind == models::RecomputeKind::every)
-    notes.push_back("recompute " + models::text_of(s.recompute) +
-                    " has no switch in Transformers: checkpoint the layers in the model's code");
 }
 
 void check_exportable(const Workload& w, std::string_view target) {

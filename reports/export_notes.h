@@ -24,8 +24,7 @@ std::string hub_id(const models::Workload& workload);
 // Each line of `notes`, wrapped, behind `mark`.
 std::string as_comments(const Notes& notes, std::string_view mark);
 
-// Parts of a plan that no configuration of a program that wraps a model can hold: the loss, the
-// attention kernel, sequence length, frozen parts.
+// Parts of a plan that are the data's: the sequence length.
 void add_model_notes(const models::Workload& workload, Notes& notes);
 // FSDP1's name for the plan's sharding, and what its keys leave open.
 std::string_view fsdp1_sharding(const models::Strategy& strategy);

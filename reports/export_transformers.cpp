@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
+#include <tuple>
 
 #include "models/lora.h"
 #include "models/model_reader.h"
 #include "reports/export.h"
+#include "reports/export_code.h"
 #include "reports/export_notes.h"
 #include "reports/json_writer.h"
 
@@ -108,9 +111,7 @@ std::string optimizer_name(const Strategy& s, Notes& notes) {
         notes.push_back("Trainer has no for-loop AdamW; foreach is used");
       return s.optimizer_impl == OptimizerImpl::fused ? "adamw_torch_fused" : "adamw_torch";
     case models::Optimizer::sgd:
-      return "sgd";
     case models::Optimizer::momentum:
-      notes.push_back("Trainer's sgd has momentum 0: pass an optimizer of your own");
       return "sgd";
     default:
       fail(ErrorKind::unsupported,
@@ -137,15 +138,18 @@ std::string fsdp1_arguments(const Strategy& s, Notes& notes) {
       fsdp1_sharding(s), truth(fsdp_checkpoints(s)));
 }
 
+bool in_groups(const Strategy& s) {
+  return s.data.shard_group > 0 && s.data.shard_group < s.gpus;
+}
+
 std::string fsdp_arguments(const Strategy& s, Notes& notes) {
   if (is_fsdp1(s)) return fsdp1_arguments(s, notes);
   const bool reshards = s.stack != Stack::pytorch || s.data.zero == 3;
-  if (s.data.shard_group > 0 && s.data.shard_group < s.gpus)
-    notes.push_back(
-        fmt::format("sharding inside groups of {} of {} ranks: pass "
-                    "parallelism_config=ParallelismConfig(dp_replicate_size={}, "
-                    "dp_shard_size={})",
-                    s.data.shard_group, s.gpus, s.gpus / s.data.shard_group, s.data.shard_group));
+  std::string groups;
+  if (in_groups(s))
+    groups = fmt::format(
+        "    parallelism_config=ParallelismConfig(dp_replicate_size={}, dp_shard_size={}),\n",
+        s.gpus / s.data.shard_group, s.data.shard_group);
   return fmt::format(
       "    fsdp=True,\n"
       "    fsdp_config={{\n"
@@ -155,8 +159,12 @@ std::string fsdp_arguments(const Strategy& s, Notes& notes) {
       "        \"activation_checkpointing\": {},\n"
       "        \"cpu_ram_efficient_loading\": True,\n"
       "        \"state_dict_type\": \"SHARDED_STATE_DICT\",\n"
-      "    }},\n",
-      truth(reshards), truth(fsdp_checkpoints(s)));
+      "    }},\n{}",
+      truth(reshards), truth(fsdp_checkpoints(s)), groups);
+}
+
+bool sets_sharding(const Strategy& s) {
+  return is_fsdp1(s) && fsdp1_sharding(s) != "FULL_SHARD";
 }
 
 bool uses_deepspeed(const Strategy& s) {
@@ -167,7 +175,10 @@ bool uses_deepspeed(const Strategy& s) {
 std::string training_arguments(const Workload& w, Notes& notes) {
   const Strategy& s = w.strategy;
   const bool deepspeed = uses_deepspeed(s), fsdp = !deepspeed && s.data.zero >= 2;
-  std::string out = fmt::format(
+  std::string out;
+  if (sets_sharding(s))  // Accelerate 1.15 does not look at the argument (utils/dataclasses.py)
+    out = fmt::format("\nos.environ[\"FSDP_SHARDING_STRATEGY\"] = \"{}\"", fsdp1_sharding(s));
+  out += fmt::format(
       "\narguments = TrainingArguments(\n"
       "    output_dir=\"output\",\n"
       "    per_device_train_batch_size={},\n"
@@ -178,19 +189,55 @@ std::string training_arguments(const Workload& w, Notes& notes) {
   if (low) out += fmt::format("    {}=True,\n", compute_dtype(s.precision));
   const bool model_checkpoints =
       s.recompute.kind == RecomputeKind::full && !(fsdp && fsdp_checkpoints(s));
-  if (model_checkpoints) out += "    gradient_checkpointing=True,\n";
+  if (model_checkpoints)
+    out +=
+        "    gradient_checkpointing=True,\n"
+        "    gradient_checkpointing_kwargs={\"use_reentrant\": False},\n";
   out += fmt::format("    optim=\"{}\",\n", optimizer_name(s, notes));
+  if (s.optimizer == models::Optimizer::momentum) out += "    optim_args=\"momentum=0.9\",\n";
   if (deepspeed) {
     std::string json = as_python(deepspeed_json(w, true, notes));
     return out + "    deepspeed=" + json + ",\n)\n";
   }
-  if (s.data.zero == 1)
-    notes.push_back("ZeroRedundancyOptimizer has no argument here: pass an optimizer of your own");
+  // A checkpoint of the states would gather them on one rank first.
+  if (s.data.zero == 1) out += "    save_only_model=True,\n";
   constexpr std::int64_t mib = 1 << 20;
   if (!fsdp && s.gpus > 1 && s.stack == Stack::pytorch && s.data.bucket_cap != Bytes(25 * mib))
     out += fmt::format("    ddp_bucket_cap_mb={},\n", s.data.bucket_cap.value() / mib);
+  // Its default for models without checkpoints is to look for them, and then DDP never puts its
+  // buckets into the order in which gradients come.
+  if (!fsdp && s.gpus > 1) out += "    ddp_find_unused_parameters=False,\n";
   if (fsdp) out += fsdp_arguments(s, notes);
   return out + ")\n";
+}
+
+// Those of the standard library first.
+std::string imports(const Strategy& s, std::vector<std::string> lines) {
+  lines.insert(lines.end(),
+               {"import torch",
+                "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments"});
+  if (!s.freeze.empty()) lines.emplace_back("from fnmatch import fnmatch");
+  if (s.lora) lines.emplace_back("from peft import LoraConfig, get_peft_model");
+  if (sets_sharding(s)) lines.emplace_back("import os");
+  if (!uses_deepspeed(s) && s.data.zero >= 2 && !is_fsdp1(s) && in_groups(s))
+    lines.emplace_back("from accelerate import ParallelismConfig");
+  const auto foreign = [](const std::string& line) {
+    constexpr std::array ours{"functools", "import os", "import sys", "fnmatch"};
+    return std::ranges::none_of(
+        ours, [&](const char* name) { return line.find(name) != std::string::npos; });
+  };
+  std::ranges::sort(lines, [&](const std::string& a, const std::string& b) {
+    return std::tuple(foreign(a), a.starts_with("from"), a) <
+           std::tuple(foreign(b), b.starts_with("from"), b);
+  });
+  std::string out;
+  bool third_party = false;
+  for (const std::string& line : lines) {
+    if (foreign(line) && !third_party && !out.empty()) out += "\n";
+    third_party = foreign(line);
+    out += line + "\n";
+  }
+  return out;
 }
 
 }  // namespace
@@ -212,16 +259,20 @@ Exported export_transformers(const Workload& w) {
         "with ZeRO stage 3 make TrainingArguments before the model is loaded, so "
         "that it is loaded in shards");
   add_model_notes(w, out.notes);
+  const TrainingCode code = training_code(w);
   std::string& text = out.text;
-  text = as_comments({title(w)}, "#") + as_comments(out.notes, "#");
-  if (!s.freeze.empty()) text += "from fnmatch import fnmatch\n\n";
-  text += "import torch\n";
-  if (s.lora) text += "from peft import LoraConfig, get_peft_model\n";
-  text += "from transformers import AutoModelForCausalLM, TrainingArguments\n";
+  text = as_comments({title(w)}, "#") + as_comments(out.notes, "#") + imports(s, code.imports);
+  if (!code.before_model.empty()) text += "\n" + code.before_model;
   const bool first = uses_deepspeed(s);  // see the note
   text += first ? arguments + "\n" : "\n";
-  text += load_model(w) + freeze(s) + adapters(w);
+  text += load_model(w) + code.on_model + freeze(s) + adapters(w);
   if (!first) text += arguments;
+  text += fmt::format(
+      "\n\ndef trainer(data):\n"
+      "    \"\"\"data: a dataset with input_ids, labels and attention_mask.\"\"\"\n"
+      "    {} {}(model=model, args=arguments, train_dataset=data)\n{}",
+      code.on_trainer.empty() ? "return" : "made =", code.trainer, code.on_trainer);
+  if (!code.on_trainer.empty()) text += "    return made\n";
   return out;
 }
 

@@ -27,6 +27,7 @@ PACKAGES = {
     "deepspeed_measure.py": ("torch", "transformers", "peft", "deepspeed"),
     "device_overheads.py": ("torch", "transformers"),
     "dry_runs.py": ("torch", "transformers", "accelerate", "peft"),
+    "export_runs.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
     "kernel_goldens.py": ("torch", "transformers"),
     "numerics_goldens.py": ("torch", "transformers", "peft", "safetensors"),
     "parameter_tables.py": ("torch", "transformers"),
@@ -103,6 +104,13 @@ class EveryTool(unittest.TestCase):
         out = self.folder / "runs.json"
         self.run_tool("dry_runs.py", "--only", "gpt2-bf16", "--out", out)
         self.assert_made_again(out, GOLDEN / "dry_runs.json")
+
+    @needs("export_runs.py")
+    def test_export_runs(self):
+        out = self.folder / "runs.json"
+        self.run_tool("export_runs.py", "--plimsoll", PLIMSOLL, "--only", "run-fsdp-every",
+                      "--out", out)
+        self.assert_made_again(out, GOLDEN / "export_runs.json")
 
     @needs("kernel_goldens.py")
     def test_kernel_goldens(self):

@@ -10,7 +10,8 @@ transformers.TrainingArguments and peft.LoraConfig, by executing the snippet on 
 plan's architecture; torchrun's parser for the batch script. What was accepted goes to --out: the plan's workload, and its exports. Nothing is
 written for a case that an owner refuses, and the status is 1.
 
-Needs torch, transformers, accelerate, peft and deepspeed (DS_BUILD_OPS=0), and no GPU.
+Needs torch, transformers, accelerate, peft, deepspeed (DS_BUILD_OPS=0) and liger_kernel, and no GPU.
+What the snippets then allocate is export_runs.py's matter.
 """
 
 import argparse
@@ -77,7 +78,7 @@ def check_accelerate(path, plan):
         from accelerate.utils import FullyShardedDataParallelPlugin
         plugin = FullyShardedDataParallelPlugin()
         strategy, stack = workload["strategy"], workload["stack"]
-        require(plugin.fsdp_version == stack["fsdp_version"], "fsdp_version")
+        require(plugin.fsdp_version == stack.get("fsdp_version", 2), "fsdp_version")
         wanted = stack["name"] != "pytorch" or strategy["zero"] == 3
         if plugin.fsdp_version == 2:
             require(plugin.reshard_after_forward == wanted, "reshard_after_forward")

@@ -4,7 +4,7 @@
 #   shards
 # sequences of 4096 tokens are the data's matter (the tokenizer's max_length, or packing)
 import torch
-from transformers import AutoModelForCausalLM, TrainingArguments
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 arguments = TrainingArguments(
     output_dir="output",
@@ -33,10 +33,16 @@ arguments = TrainingArguments(
         "stage3_max_live_parameters": 1000000000,
         "stage3_max_reuse_distance": 1000000000,
         "stage3_gather_16bit_weights_on_model_save": True
-      }
+      },
+      "gradient_clipping": "auto"
     },
 )
 
 model = AutoModelForCausalLM.from_pretrained(
     "Qwen/Qwen2.5-7B", dtype=torch.bfloat16, attn_implementation="sdpa")
 model.config.use_cache = False
+
+
+def trainer(data):
+    """data: a dataset with input_ids, labels and attention_mask."""
+    return Trainer(model=model, args=arguments, train_dataset=data)

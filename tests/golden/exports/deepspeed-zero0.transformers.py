@@ -4,7 +4,7 @@
 #   shards
 # sequences of 1024 tokens are the data's matter (the tokenizer's max_length, or packing)
 import torch
-from transformers import AutoModelForCausalLM, TrainingArguments
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 arguments = TrainingArguments(
     output_dir="output",
@@ -23,10 +23,16 @@ arguments = TrainingArguments(
       },
       "zero_optimization": {
         "stage": 0
-      }
+      },
+      "gradient_clipping": "auto"
     },
 )
 
 model = AutoModelForCausalLM.from_pretrained(
     "openai-community/gpt2", dtype=torch.float32, attn_implementation="sdpa")
 model.config.use_cache = False
+
+
+def trainer(data):
+    """data: a dataset with input_ids, labels and attention_mask."""
+    return Trainer(model=model, args=arguments, train_dataset=data)

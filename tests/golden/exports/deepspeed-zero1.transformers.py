@@ -4,7 +4,7 @@
 #   shards
 # sequences of 4096 tokens are the data's matter (the tokenizer's max_length, or packing)
 import torch
-from transformers import AutoModelForCausalLM, TrainingArguments
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 arguments = TrainingArguments(
     output_dir="output",
@@ -28,10 +28,16 @@ arguments = TrainingArguments(
         "reduce_scatter": True,
         "reduce_bucket_size": 500000000,
         "allgather_bucket_size": 500000000
-      }
+      },
+      "gradient_clipping": "auto"
     },
 )
 
 model = AutoModelForCausalLM.from_pretrained(
     "meta-llama/Llama-3.2-1B", dtype=torch.float32, attn_implementation="sdpa")
 model.config.use_cache = False
+
+
+def trainer(data):
+    """data: a dataset with input_ids, labels and attention_mask."""
+    return Trainer(model=model, args=arguments, train_dataset=data)

@@ -4,7 +4,7 @@
 #   shards
 # sequences of 4096 tokens are the data's matter (the tokenizer's max_length, or packing)
 import torch
-from transformers import AutoModelForCausalLM, TrainingArguments
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 arguments = TrainingArguments(
     output_dir="output",
@@ -12,6 +12,7 @@ arguments = TrainingArguments(
     gradient_accumulation_steps=1,
     bf16=True,
     gradient_checkpointing=True,
+    gradient_checkpointing_kwargs={"use_reentrant": False},
     optim="adamw_torch_fused",
     deepspeed={
       "train_batch_size": "auto",
@@ -34,10 +35,16 @@ arguments = TrainingArguments(
         "stage3_max_live_parameters": 300000000,
         "stage3_max_reuse_distance": 300000000,
         "stage3_gather_16bit_weights_on_model_save": True
-      }
+      },
+      "gradient_clipping": "auto"
     },
 )
 
 model = AutoModelForCausalLM.from_pretrained(
     "meta-llama/Llama-3.1-70B", dtype=torch.float32, attn_implementation="sdpa")
 model.config.use_cache = False
+
+
+def trainer(data):
+    """data: a dataset with input_ids, labels and attention_mask."""
+    return Trainer(model=model, args=arguments, train_dataset=data)

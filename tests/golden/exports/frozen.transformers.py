@@ -3,7 +3,7 @@
 from fnmatch import fnmatch
 
 import torch
-from transformers import AutoModelForCausalLM, TrainingArguments
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 model = AutoModelForCausalLM.from_pretrained(
     "meta-llama/Llama-3.2-1B", dtype=torch.float32, attn_implementation="eager")
@@ -20,3 +20,8 @@ arguments = TrainingArguments(
     gradient_accumulation_steps=1,
     optim="adamw_torch",
 )
+
+
+def trainer(data):
+    """data: a dataset with input_ids, labels and attention_mask."""
+    return Trainer(model=model, args=arguments, train_dataset=data)

@@ -2,7 +2,7 @@
 # start it on 8 GPUs with torchrun or accelerate launch
 # sequences of 8192 tokens are the data's matter (the tokenizer's max_length, or packing)
 import torch
-from transformers import AutoModelForCausalLM, TrainingArguments
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 model = AutoModelForCausalLM.from_pretrained(
     "meta-llama/Llama-3.1-8B", dtype=torch.float32, attn_implementation="sdpa")
@@ -24,3 +24,8 @@ arguments = TrainingArguments(
         "state_dict_type": "SHARDED_STATE_DICT",
     },
 )
+
+
+def trainer(data):
+    """data: a dataset with input_ids, labels and attention_mask."""
+    return Trainer(model=model, args=arguments, train_dataset=data)

@@ -2,13 +2,16 @@
 # Transformers 5.20 has no FSDP1; --fsdp-version 2 is planned and exported too
 # start it on 16 GPUs with torchrun or accelerate launch
 # sequences of 4096 tokens are the data's matter (the tokenizer's max_length, or packing)
+import os
+
 import torch
-from transformers import AutoModelForCausalLM, TrainingArguments
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 model = AutoModelForCausalLM.from_pretrained(
     "Qwen/Qwen2.5-7B", dtype=torch.float32, attn_implementation="sdpa")
 model.config.use_cache = False
 
+os.environ["FSDP_SHARDING_STRATEGY"] = "HYBRID_SHARD_ZERO2"
 arguments = TrainingArguments(
     output_dir="output",
     per_device_train_batch_size=1,
@@ -29,3 +32,8 @@ arguments = TrainingArguments(
         "state_dict_type": "SHARDED_STATE_DICT",
     },
 )
+
+
+def trainer(data):
+    """data: a dataset with input_ids, labels and attention_mask."""
+    return Trainer(model=model, args=arguments, train_dataset=data)

@@ -3,7 +3,7 @@
 # sequences of 4096 tokens are the data's matter (the tokenizer's max_length, or packing)
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, TrainingArguments
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 model = AutoModelForCausalLM.from_pretrained(
     "meta-llama/Llama-3.1-8B", dtype=torch.bfloat16, attn_implementation="sdpa")
@@ -19,4 +19,10 @@ arguments = TrainingArguments(
     gradient_accumulation_steps=1,
     bf16=True,
     optim="sgd",
+    ddp_find_unused_parameters=False,
 )
+
+
+def trainer(data):
+    """data: a dataset with input_ids, labels and attention_mask."""
+    return Trainer(model=model, args=arguments, train_dataset=data)

@@ -7,10 +7,38 @@
 # with ZeRO stage 3 make TrainingArguments before the model is loaded, so that it is loaded in
 #   shards
 # sequences of 4096 tokens are the data's matter (the tokenizer's max_length, or packing)
-# the plan's chunked loss is the model's or the script's matter (Liger's fused linear cross entropy,
-#   for one)
+import functools
+
 import torch
-from transformers import AutoModelForCausalLM, TrainingArguments
+import torch.nn.functional as F
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+from transformers.modeling_outputs import CausalLMOutput
+
+
+def chunked_loss(model, parts=8):
+    """The head and the loss, one part of the tokens after the other."""
+    head, with_logits = model.get_output_embeddings(), model.forward
+
+    def head_and_loss(hidden, targets=None, count=None):
+        if targets is None:  # evaluation, generation
+            return F.linear(hidden, head.weight, head.bias)
+        if count is None:
+            count = (targets != -100).sum()
+        logits = [F.linear(part, head.weight, head.bias) for part in hidden.chunk(parts)]
+        losses = [F.cross_entropy(part.float(), target, reduction="sum")
+                  for part, target in zip(logits, targets.chunk(parts))]
+        return sum(losses) / count
+
+    @functools.wraps(with_logits)
+    def forward(*inputs, labels=None, num_items_in_batch=None, **kwargs):
+        if labels is None:
+            return with_logits(*inputs, **kwargs)
+        hidden = model.base_model(*inputs, **kwargs).last_hidden_state
+        targets = F.pad(labels, (0, 1), value=-100)[..., 1:].reshape(-1)
+        return CausalLMOutput(loss=head(hidden.flatten(0, 1), targets, num_items_in_batch))
+
+    head.forward, model.forward = head_and_loss, forward
+
 
 arguments = TrainingArguments(
     output_dir="output",
@@ -34,10 +62,17 @@ arguments = TrainingArguments(
         "reduce_scatter": True,
         "reduce_bucket_size": 500000000,
         "allgather_bucket_size": 500000000
-      }
+      },
+      "gradient_clipping": "auto"
     },
 )
 
 model = AutoModelForCausalLM.from_pretrained(
     "meta-llama/Llama-3.1-8B", dtype=torch.bfloat16, attn_implementation="sdpa")
 model.config.use_cache = False
+chunked_loss(model)
+
+
+def trainer(data):
+    """data: a dataset with input_ids, labels and attention_mask."""
+    return Trainer(model=model, args=arguments, train_dataset=data)

@@ -2,7 +2,7 @@
 # sequences of 4096 tokens are the data's matter (the tokenizer's max_length, or packing)
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, TrainingArguments
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 model = AutoModelForCausalLM.from_pretrained(
     "mistralai/Mistral-7B-v0.1", dtype=torch.bfloat16, attn_implementation="sdpa")
@@ -18,5 +18,11 @@ arguments = TrainingArguments(
     gradient_accumulation_steps=1,
     bf16=True,
     gradient_checkpointing=True,
+    gradient_checkpointing_kwargs={"use_reentrant": False},
     optim="adamw_torch",
 )
+
+
+def trainer(data):
+    """data: a dataset with input_ids, labels and attention_mask."""
+    return Trainer(model=model, args=arguments, train_dataset=data)
