@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "models/run_names.h"
+#include "reports/export_code.h"
 #include "reports/recommendation.h"
 
 namespace plimsoll::reports {
@@ -99,6 +100,9 @@ void add_winner(Page& page, const Recommendation& answer) {
                    "  ", Colour::yellow);
   page.heading("The same as");
   page.paragraph("  " + best.command, "    ");
+  if (const std::string code = needed_code_note(s);
+      !code.empty() && s.stack != models::Stack::plimsoll)
+    page.paragraph(code);
 }
 
 void add_list(Page& page, const Recommendation& answer) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "reports/export_code.h"
 #include "reports/fingerprint.h"
 #include "reports/text.h"
 #include "reports/workload_json.h"
@@ -340,6 +341,9 @@ reports::Plan completed(const Request& request, reports::Plan plan) {
       plan.advice.push_back(
           "--zero 2 on pytorch is FSDP with reshard_after_forward=False: parameters are sharded "
           "between steps, unlike ZeRO-2.");
+    if (const std::string code = reports::needed_code_note(plan.strategy);
+        !code.empty() && plan.strategy.stack != Stack::plimsoll)
+      plan.advice.push_back(code);
     for (const std::string& note : request.model->spec.notes) plan.advice.push_back(note);
   }
   for (const std::string& note : request.notes) plan.advice.push_back(note);
