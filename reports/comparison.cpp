@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "models/json_reader.h"
 #include "reports/ledger_join.h"
+#include "reports/same_workload.h"
 #include "reports/text.h"
 
 namespace plimsoll::reports {
@@ -27,45 +27,6 @@ std::string signed_number(Bytes bytes) {
          number(bytes < Bytes(0) ? Bytes(0) - bytes : bytes);
 }
 
-// What a model is called, and the document's own fields, are no part of the workload.
-std::vector<models::LeafDifference> workload_differences(const Prediction& prediction,
-                                                         const Measurement& measurement) {
-  std::vector<models::LeafDifference> all =
-      models::leaf_differences(prediction.workload, measurement.workload);
-  std::erase_if(all, [](const models::LeafDifference& d) {
-    const auto nothing = [](const std::string& text) { return text == "null" || text == "absent"; };
-    return d.path == "fingerprint" || d.path == "model.name" ||
-           (nothing(d.first) && nothing(d.second));
-  });
-  return all;
-}
-
-std::string listed(const std::vector<models::LeafDifference>& differences) {
-  constexpr std::size_t kMost = 6;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(kMost, differences.size()); ++i)
-    text += fmt::format("{}{} ({} predicted, {} measured)", i == 0 ? "" : ", ", differences[i].path,
-                        differences[i].first.substr(0, 40), differences[i].second.substr(0, 40));
-  if (differences.size() > kMost) text += fmt::format(", and {} more", differences.size() - kMost);
-  return text;
-}
-
-void check_same_workload(const Prediction& prediction, const Measurement& measurement,
-                         Comparison& out) {
-  const std::vector<models::LeafDifference> differences =
-      workload_differences(prediction, measurement);
-  if (prediction.fingerprint != measurement.fingerprint) {
-    fail(ErrorKind::bad_input,
-         fmt::format("{} and {} are about different workloads ({} and {}): {}", prediction.source,
-                     measurement.source, prediction.fingerprint, measurement.fingerprint,
-                     differences.empty() ? "their keys are equal, so a fingerprint was edited"
-                                         : listed(differences)));
-  }
-  if (!differences.empty())
-    out.notes.push_back("the fingerprints are equal, but not the workloads (one was edited): " +
-                        listed(differences));
-}
-
 class Comparer {
  public:
   Comparer(const Prediction& prediction, const Measurement& measurement, double tolerance)
@@ -77,12 +38,12 @@ class Comparer {
     out_.fingerprint = p_.fingerprint;
     out_.model = p_.model;
     out_.stack = p_.stack;
-    check_same_workload(p_, m_, out_);
+    out_.notes = check_same_workload(p_, m_);
     check(!p_.kinds.empty(), ErrorKind::bad_input, [&] {
       return p_.source + ": predicts model states only; nothing can be held against them";
     });
     if (m_.outcome == "out_of_memory") return without_memory();
-    check(m_.outcome == "completed", ErrorKind::bad_input, [&] {
+    check(m_.ended(), ErrorKind::bad_input, [&] {
       return fmt::format("{}: the run did not complete ({}{}{})", m_.source, m_.outcome,
                          m_.error ? ": " : "", m_.error ? m_.error->message.substr(0, 200) : "");
     });
@@ -95,16 +56,40 @@ class Comparer {
     reserved_level();
     device_level();
     time_level();
-    out_.agrees =
-        good(out_.memory) && good(out_.reserved) && out_.device.verdict != Verdict::differs;
+    const bool fine = good(out_.memory) && good(out_.reserved) && good(out_.device);
+    if (fine) expect_all_compared();
+    out_.outcome = m_.outcome;
+    if (!m_.trained()) out_.outcome_text = m_.error ? m_.error->message : m_.outcome;
+    out_.agrees = fine && m_.trained();
     return std::move(out_);
   }
 
  private:
   static bool good(const Level& level) { return level.verdict != Verdict::differs; }
 
+  // What was not compared agrees with nothing, and what contradicts itself neither.
+  void expect_all_compared() const {
+    check(p_.contradiction.empty(), ErrorKind::bad_input, p_.contradiction);
+    check(!out_.ranks.empty(), ErrorKind::bad_input,
+          [&] { return m_.source + ": nothing to compare: no rank was measured"; });
+    for (const RankComparison& rank : out_.ranks)
+      for (const Row* row : {&rank.peak, &rank.resident, &rank.reserved})
+        check(!row->predicted || row->measured || (row == &rank.resident && !p_.exact()),
+              ErrorKind::bad_input, [&] {
+                return fmt::format("{}: nothing to compare: rank {} has no {} bytes", m_.source,
+                                   rank.rank, row == &rank.resident ? "resident" : row->name);
+              });
+    if (!p_.exact()) return;
+    for (const MeasuredRank& rank : m_.ranks)
+      check(rank.at_peak && rank.states, ErrorKind::bad_input, [&] {
+        return fmt::format("{}: nothing to compare: rank {} has no {}", m_.source, rank.rank,
+                           rank.at_peak ? "states" : "at_peak");
+      });
+  }
+
   // Agrees where the plan said so.
   Comparison without_memory() {
+    out_.outcome = m_.outcome;
     const bool said = p_.fits && !*p_.fits;
     out_.memory = {said ? Verdict::within : Verdict::differs,
                    fmt::format("the run ended for want of memory, and the plan {}",

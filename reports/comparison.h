@@ -73,6 +73,10 @@ struct Comparison {
   std::string prediction, measurement;  // files
   std::string fingerprint, model, stack;
   bool agrees = false;
+  // Of the measurement, as it says it. A run that did not train (Measurement::trained) does not
+  // agree, be its memory as predicted.
+  std::string outcome = "completed";
+  std::string outcome_text;  // "" where it completed
   bool detailed = false;  // tensor by tensor
   Level memory, reserved, device, time;  // L1 … L4
   // "in-sample": the plan's overheads were fitted on this very workload, so that its device bytes
@@ -93,7 +97,8 @@ struct Comparison {
 inline constexpr double kTolerance = 0.05;
 
 // Error{bad_input}: other fingerprints (the keys that differ are named), a measurement that did not
-// complete. `tolerance`: relative, of stacks that are estimated.
+// complete, nothing to compare: a figure that was predicted and of a measured rank not measured, a
+// prediction that contradicts itself. `tolerance`: relative, of stacks that are estimated.
 Comparison compare(const Prediction& prediction, const Measurement& measurement,
                    double tolerance = kTolerance);
 

@@ -93,6 +93,7 @@ void write_head(JsonWriter& json, const Tool& tool) {
 
 void write_comparison_members(JsonWriter& json, const Comparison& comparison) {
   json.member("agrees", comparison.agrees);
+  json.member("outcome", comparison.outcome);
   json.member("prediction", comparison.prediction);
   json.member("measurement", comparison.measurement);
   json.key("workload");

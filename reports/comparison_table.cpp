@@ -80,10 +80,17 @@ std::string comparison_table(const Comparison& comparison, const Terminal& termi
   Table table(terminal);
   const std::string ranks =
       comparison.ranks.size() == 1 ? "1 rank" : fmt::format("{} ranks", comparison.ranks.size());
-  table.line(fmt::format("{}: {}, stack {}, {}", comparison.agrees ? "AGREES" : "DISAGREES",
+  const bool differs = comparison.memory.verdict == Level::Verdict::differs ||
+                       comparison.reserved.verdict == Level::Verdict::differs ||
+                       comparison.device.verdict == Level::Verdict::differs;
+  const char* verdict = comparison.agrees ? "AGREES" : differs ? "DISAGREES" : "NOT TRAINED";
+  table.line(fmt::format("{}: {}, stack {}, {}", verdict,
                          comparison.model.empty() ? "no model" : comparison.model, comparison.stack,
                          ranks),
              comparison.agrees ? Colour::green : Colour::red);
+  if (!comparison.outcome_text.empty())
+    table.line("  " + comparison.outcome_text + (differs ? "" : "; its memory is as predicted"),
+               Colour::red);
   if (!comparison.ranks.empty()) table.rank(comparison.ranks[comparison.shown]);
   table.blank();
   table.line("Levels");

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "models/config_reader.h"
+#include "reports/document_check.h"
 #include "reports/measurement.h"
 #include "reports/prediction.h"
 
@@ -10,18 +11,6 @@ namespace plimsoll::reports {
 
 namespace {
 using models::Config;
-
-Config parse(std::string_view text, const std::string& source, std::string_view schema) {
-  Config document = Config::parse(text, source);
-  const std::string found = document.text("schema", "");
-  check(found == schema, ErrorKind::bad_input, [&] {
-    return source + ": " +
-           (found.empty() ? std::string("a document without a schema")
-                          : "a document of schema " + found.substr(0, 60)) +
-           ", where " + std::string(schema) + " is needed";
-  });
-  return document;
-}
 
 Config part(const Config& from, const char* key) {
   const std::optional<Config> section = from.section(key);
@@ -135,8 +124,9 @@ MeasuredRank measured_rank(const Config& from) {
 }  // namespace
 
 Prediction read_prediction(std::string_view text, const std::string& source) {
-  const Config document = parse(text, source, "plimsoll.plan/1");
   Prediction out;
+  out.contradiction = check_plan(text, source);
+  const Config document = Config::parse(text, source);
   out.source = source;
   Subject about = subject(document);
   out.fingerprint = std::move(about.fingerprint);
@@ -178,7 +168,8 @@ MeasuredRank read_measured_rank(std::string_view text, const std::string& source
 }
 
 Measurement read_measurement(std::string_view text, const std::string& source) {
-  const Config document = parse(text, source, "plimsoll.measurement/1");
+  check_measurement(text, source);
+  const Config document = Config::parse(text, source);
   Measurement out;
   out.source = source;
   Subject about = subject(document);

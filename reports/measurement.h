@@ -74,7 +74,8 @@ struct Measurement {
   std::string model, stack;
   std::int64_t world = 1;  // ranks of the job
   Environment environment;
-  std::string outcome = "completed";  // out_of_memory, failed, timed_out
+  // completed, diverged, not_stepped, out_of_memory, failed, timed_out
+  std::string outcome = "completed";
   std::optional<Failure> error;
   std::vector<MeasuredRank> ranks;
   std::vector<MeasuredStep> steps;
@@ -83,6 +84,11 @@ struct Measurement {
   std::optional<models::StepFlops> flops;  // of all ranks
   std::optional<double> peak_flops;  // of one device
   std::optional<Clocks> clocks;
+
+  bool trained() const { return outcome == "completed"; }
+  // All steps were executed, and their memory measured. `diverged`: a loss or a gradient norm was
+  // not finite; `not_stepped`: an overflow kept the optimizer from every step.
+  bool ended() const { return trained() || outcome == "diverged" || outcome == "not_stepped"; }
 };
 
 // The share of all devices' peak that `flops` of one step are; nothing where one of them is
@@ -90,10 +96,14 @@ struct Measurement {
 std::optional<double> utilization(const Measurement& measurement, std::optional<double> flops,
                                   std::optional<double> seconds);
 
+// Outcome and error of a run whose steps are all there, where they trained nothing.
+void judge_training(Measurement& m);
+
 // One element of "ranks".
 MeasuredRank read_measured_rank(std::string_view text, const std::string& source);
 
-// Error{bad_input} naming `source`: no plimsoll.measurement/1, fields missing, a rank twice.
+// Error{bad_input} naming `source`: no plimsoll.measurement/1, one that was altered
+// (document_check.h), a rank twice.
 Measurement read_measurement(std::string_view text, const std::string& source);
 
 }  // namespace plimsoll::reports

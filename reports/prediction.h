@@ -24,6 +24,8 @@ struct Prediction {
   std::optional<double> step_seconds;
   std::vector<RankKind> kinds;  // without any: model states only
   std::optional<StepLedger> step;  // with full detail; of the first kind of rank
+  // What its tensors and ops contradict among themselves: the document was altered. "": nothing.
+  std::string contradiction;
 
   // Our own runtime's plans claim every byte; others are estimates.
   bool exact() const { return stack == "plimsoll"; }
@@ -32,7 +34,8 @@ struct Prediction {
 
 Prediction prediction_of(const Plan& plan);
 
-// Error{bad_input} naming `source`: no plimsoll.plan/1, or one with fields missing.
+// Error{bad_input} naming `source`: no plimsoll.plan/1, or one that was altered
+// (document_check.h).
 Prediction read_prediction(std::string_view text, const std::string& source);
 
 }  // namespace plimsoll::reports

@@ -28,6 +28,7 @@ ALSO = [
     (r"runtime/comm/nccl_\w+\.(h|cpp)", ["cuda", "nccl"]),
     (r"runtime/comm/mpi_\w+\.(h|cpp)", ["mpi"]),
     (r"reports/page/.*", ["json"]),  # pages are made of documents
+    (r"reports/\w*check\w*\.(h|cpp)", ["json"]),  # documents against their schemas
     (r"tools/.*_json\.cpp", ["json"]),
     (r"tests/.*(_cuda|cudnn_test)\.cpp", ["cuda"]),
     (r"tools/cli/command_line\.cpp", ["cli11"]),

@@ -36,6 +36,28 @@ def perfect(plan):
             "time": None}
 
 
+# What stands for itself: no other figure of the document says it too.
+FREE = ({("workload", "model"), ("environment",), ("model",), ("host",), ("high_end",),
+         ("flops",), ("communication",), ("time",), ("timeline",), ("tensors",), ("remedies",),
+         ("assumptions",), ("calibration",), ("ranks", 0, "pipeline_stage")},
+        {("workload", "model"), ("ranks", 0, "ledgers"), ("ranks", 1)})
+
+
+def figures(value, path=()):
+    """(path, number) of all numbers in a document."""
+    if isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from figures(item, (*path, key))
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield path, value
+
+
+def put(document, path, value):
+    for key in path[:-1]:
+        document = document[key]
+    document[path[-1]] = value
+
+
 class Compare(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -76,14 +98,94 @@ class Compare(unittest.TestCase):
             self.assertEqual(document["differences"][0]["tensor"], tensor["name"])
             self.assertEqual(document["differences"][0]["difference_bytes"], -1)
 
-    def test_an_altered_total_is_named(self):
-        for key, name in (("peak_bytes", "peak"), ("resident_bytes", "between steps"),
-                          ("reserved_bytes", "reserved")):
+    def test_other_reserved_bytes_are_named(self):
+        measurement = copy.deepcopy(self.measurement)
+        measurement["ranks"][1]["reserved_bytes"] += 256
+        result = self.compare(self.plan, measurement)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("rank 1, reserved: ", result.stdout)
+
+    def refused(self, plan, measurement, *parts):
+        result = self.compare(plan, measurement)
+        self.assertEqual((result.returncode, result.stdout), (2, ""), parts)
+        for part in parts:
+            self.assertIn(part, result.stderr)
+
+    def test_what_was_not_compared_does_not_agree(self):
+        for name, value in (("ranks", []), ("ranks", None)):
+            self.refused(self.plan, {**self.measurement, name: value}, "measurement0.json: ", name)
+        for key in ("peak_bytes", "resident_bytes", "reserved_bytes", "at_peak", "states"):
             measurement = copy.deepcopy(self.measurement)
-            measurement["ranks"][1][key] += 256
+            for rank in measurement["ranks"]:
+                rank["ledgers"] = []
+            measurement["ranks"][0][key] = None
+            self.refused(self.plan, measurement, "nothing to compare: rank 0 has no ")
+            del measurement["ranks"][0][key]
+            self.refused(self.plan, measurement, f"ranks[0].{key} is missing")
+        # Of stacks that are estimated no rank need be there.
+        plan = json.loads(plimsoll("fit", "gpt2", "--gpu", "h100", "--json", "-").stdout)
+        rank = dict.fromkeys(("peak_bytes", "resident_bytes", "reserved_bytes", "device_bytes",
+                              "states", "at_peak"))
+        self.refused(plan, {**self.measurement, "workload": plan["workload"],
+                            "ranks": [{"rank": 0, **rank}]}, "nothing to compare: rank 0 has no peak")
+
+    def test_the_fingerprint_is_computed_again(self):
+        for part, key, value in (("batch", "seq_len", 17), ("strategy", "zero", 2),
+                                 ("stack", "device", "cuda"), ("strategy", "offload_to", "nvme")):
+            for first, second in ((True, True), (True, False), (False, True)):
+                documents = [copy.deepcopy(self.plan), copy.deepcopy(self.measurement)]
+                for document, alter in zip(documents, (first, second)):
+                    if alter:
+                        document["workload"][part][key] = value
+                self.refused(*documents, "workload.fingerprint is ", "is expected")
+        plan = copy.deepcopy(self.plan)
+        plan["workload"]["batch"]["seq_len"] = -5
+        self.refused(plan, self.measurement, "plan.json: workload.batch.seq_len is -5")
+
+    def test_each_figure_that_is_altered_turns_the_verdict(self):
+        for which, document in enumerate((self.plan, self.measurement)):
+            for path, value in figures(document):
+                if any(path[:len(free)] == free for free in FREE[which]):
+                    continue
+                more = value + 1 if isinstance(value, int) else value * 1.5 + 1e-3
+                wild = (None, "x", 1 << 63, [], 1e300) if path[0].endswith("_bytes") else ()
+                for other in (more, -5, *wild):
+                    documents = [copy.deepcopy(self.plan), copy.deepcopy(self.measurement)]
+                    put(documents[which], path, other)
+                    result = self.compare(*documents)
+                    self.assertIn(result.returncode, (1, 2), (which, path, other))
+                    if result.returncode == 2:
+                        name = "measurement0.json" if which else "plan.json"
+                        self.assertIn(name + ": ", result.stderr, (path, other))
+                        self.assertNotIn("AGREES", result.stdout)
+
+    def test_texts_from_hostile_hands_are_refused(self):
+        whole = json.dumps(self.plan)
+        for text in ("\0" + whole, whole[:-1], whole + "}", "[" * 100000, '{"a":' * 100000,
+                     "null", "7", '"plimsoll.plan/1"', whole.replace("{", '{"schema": 1, ', 1),
+                     whole.replace('"ranks": [', '"ranks": [[], ', 1),
+                     whole.replace('"peak_bytes"', '"peak_bytes": 5, "peak_bytes"', 1),
+                     whole.replace('"peak_bytes": ', '"peak_bytes": 1e400, "x": ', 1),
+                     whole.replace('"peak_bytes": ', '"peak_bytes": "NaN", "x": ', 1)):
+            self.refused(text, self.measurement, "plan.json: ")
+        result = self.compare("\ufeff" + whole, self.measurement)  # a byte order mark is none
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_a_run_that_did_not_train_does_not_agree(self):
+        for outcome in ("diverged", "not_stepped"):
+            measurement = {**self.measurement, "outcome": outcome, "error": {
+                "kind": "training", "message": "the loss of step 1 of 3 is not finite", "step": 1,
+                "phase": None, "tried_bytes": None, "live": None}}
+            result = self.compare(self.plan, measurement, words=["--json", "-"])
+            self.assertEqual(result.returncode, 1, result.stderr)
+            document = json.loads(result.stdout)
+            self.assertEqual((document["agrees"], document["outcome"]), (False, outcome))
+            self.assertEqual(document["levels"]["requested"]["verdict"], "exact")
+            self.assertEqual(complaint("comparison", [document]), "")
             result = self.compare(self.plan, measurement)
-            self.assertEqual(result.returncode, 1)
-            self.assertIn(f"rank 1, {name}: ", result.stdout)
+            self.assertTrue(result.stdout.startswith("NOT TRAINED: gpt2"), result.stdout)
+            self.assertIn("the loss of step 1 of 3 is not finite", result.stdout)
+        self.refused(self.plan, {**measurement, "outcome": "completed"}, "outcome is ")
 
     def test_other_workloads_are_refused_with_the_keys_that_differ(self):
         result = self.compare(plan_of("--grad-accum", "2"), self.measurement)

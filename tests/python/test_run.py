@@ -123,6 +123,26 @@ class Run(unittest.TestCase):
         for ours, theirs in zip(losses, expected):
             self.assertLess(abs(ours - theirs) / theirs, 1e-5)
 
+    def test_a_run_that_does_not_train_says_so_and_exits_1(self):
+        plan, path = self.folder / "diverged.plan.json", self.folder / "diverged.json"
+        words = ["--device", "cpu", "--seq-len", "16", "--steps", "3", "--lr", "1e9", "--warmup", "0"]
+        for precision in ("fp32", "fp16-mixed"):
+            result = plimsoll("run", self.tiny, *words, "--precision", precision, "--prediction",
+                              plan, "--json", path)
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertTrue(result.stdout.startswith("NOT TRAINED: "), result.stdout)
+            self.assertRegex(result.stderr, "of step [23] of 3 is not finite")
+            document = json.loads(path.read_text())
+            self.assertEqual((document["outcome"], document["error"]["kind"]),
+                             ("diverged", "training"))
+            self.assertEqual(document["comparison"]["levels"]["requested"]["verdict"], "exact")
+            self.assertFalse(document["comparison"]["agrees"])
+            if SCHEMA_CHECK or jsonschema:
+                self.assertEqual(complaint("measurement", [document]), "")
+            result = plimsoll("compare", plan, path)
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn("is not finite", result.stdout)
+
     def test_progress_goes_to_standard_error_and_the_table_to_standard_output(self):
         result = plimsoll("run", self.tiny, *WORDS)
         self.assertEqual(result.returncode, 0)

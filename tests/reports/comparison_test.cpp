@@ -308,6 +308,45 @@ TEST_CASE("what cannot be compared is refused") {
   CHECK(has(refusal(p, measurement()), "predicts model states only"));
 }
 
+TEST_CASE("what was not compared does not agree") {
+  const auto without = [](auto&& take_away) {
+    Measurement m = measurement();
+    for (MeasuredRank& rank : m.ranks) rank.ledgers.clear();
+    take_away(m.ranks[1]);
+    return refusal(prediction(), m);
+  };
+  const std::string begin = "measurement.json: nothing to compare: rank 1 has no ";
+  CHECK(without([](MeasuredRank& rank) { rank.peak.reset(); }) == begin + "peak bytes");
+  CHECK(without([](MeasuredRank& rank) { rank.resident.reset(); }) == begin + "resident bytes");
+  CHECK(without([](MeasuredRank& rank) { rank.reserved.reset(); }) == begin + "reserved bytes");
+  CHECK(without([](MeasuredRank& rank) { rank.at_peak.reset(); }) == begin + "at_peak");
+  CHECK(without([](MeasuredRank& rank) { rank.states.reset(); }) == begin + "states");
+  CHECK(without([](MeasuredRank&) {}) == "");
+  Measurement m = measurement();
+  m.ranks.clear();
+  CHECK(has(refusal(prediction("pytorch"), m), "nothing to compare: no rank was measured"));
+}
+
+TEST_CASE("a prediction that contradicts itself agrees with nothing") {
+  Prediction p = prediction();
+  p.contradiction = "p.json: timeline[0] is odd";
+  CHECK(refusal(p, measurement()) == "p.json: timeline[0] is odd");
+  // Where a tensor differs, that says more.
+  p.step->tensors[1].bytes = 101_B;
+  CHECK(has(compare(p, measurement()).first_difference(), "101 B predicted, 100 B measured"));
+}
+
+TEST_CASE("a run that did not train does not agree, be its memory as predicted") {
+  Measurement m = measurement();
+  m.outcome = "diverged";
+  m.error = Failure{"training", "the loss of step 2 of 3 is not finite", 2};
+  const Comparison c = compare(prediction(), m);
+  CHECK(!c.agrees);
+  CHECK(c.memory.verdict == Level::Verdict::exact);
+  CHECK(c.outcome == "diverged");
+  CHECK(c.outcome_text == "the loss of step 2 of 3 is not finite");
+}
+
 TEST_CASE("sums of equal names stand beside each other") {
   StepLedger two = ledger();
   two.tensors.push_back({"x", "activations", 100_B, 2, 2});

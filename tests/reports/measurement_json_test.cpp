@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "reports/fingerprint.h"
 #include "tests/reports/made_up_comparison.h"
 
 using namespace plimsoll;
@@ -16,6 +17,18 @@ std::string document(const Measurement& m, const Comparison* comparison = nullpt
   return text;
 }
 
+// As a program writes it: with a workload that has its fingerprint, and a date.
+Measurement written() {
+  Measurement m = measurement();
+  m.measured_at = "2026-01-31T12:00:00Z";
+  const std::string batch = R"("batch":{"grad_accum":1,"micro_batch":1,"seq_len":8})";
+  const std::string rest = R"("stack":{"name":"plimsoll"},"strategy":{"world_size":2})";
+  m.fingerprint = fingerprint("{" + batch + R"(,"model":{"config":null},)" + rest + "}");
+  m.workload = R"({"fingerprint":")" + m.fingerprint +
+               R"(","model":{"config":null,"name":"tiny"},)" + batch + "," + rest + "}";
+  return m;
+}
+
 bool has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
@@ -23,7 +36,7 @@ bool has(const std::string& text, std::string_view part) {
 }  // namespace
 
 TEST_CASE("a measurement that was written and read agrees with what was written") {
-  Measurement m = measurement();
+  Measurement m = written();
   m.ranks[1].ledgers[0].ledger.tensors[0].died = 1 << 20;  // for ever
   m.ranks[0].initial_reserved = 12_B;
   m.ranks[0].peak_phase = "forward";
@@ -39,7 +52,9 @@ TEST_CASE("a measurement that was written and read agrees with what was written"
   CHECK(read.ranks[0].at_peak == m.ranks[0].at_peak);
   CHECK(read.ranks[0].ledgers[0].steps == m.ranks[0].ledgers[0].steps);
   CHECK(read.ranks[1].ledgers[0].ledger == ledger());
-  CHECK(compare(prediction(), read).agrees);
+  Prediction p = prediction();
+  p.fingerprint = m.fingerprint;
+  CHECK(compare(p, read).agrees);
 }
 
 TEST_CASE("a rank is handed over as it was") {
@@ -87,8 +102,31 @@ TEST_CASE("losses that are no numbers are null") {
   CHECK(has(document(m), R"("loss":null)"));
 }
 
+TEST_CASE("a run whose steps trained nothing has not completed") {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const auto outcome = [](std::vector<MeasuredStep> steps) {
+    Measurement m = measurement();
+    m.steps = std::move(steps);
+    judge_training(m);
+    CHECK(m.ended());
+    return m.outcome + (m.error ? " " + std::to_string(*m.error->step) : "");
+  };
+  const MeasuredStep fine{.step = 1, .loss = 5.5, .grad_norm = 2.0};
+  CHECK(outcome({fine, {.step = 2, .loss = 5.0, .grad_norm = 1.0}}) == "completed");
+  CHECK(outcome({fine, {.step = 2, .loss = kNan, .grad_norm = 1.0}}) == "diverged 2");
+  CHECK(outcome({fine, {.step = 2, .loss = kNan, .grad_norm = kNan, .skipped = true}}) ==
+        "diverged 2");
+  CHECK(outcome({fine, {.step = 2, .loss = 5.0, .grad_norm = kInfinity}}) == "diverged 2");
+  // Loss scaling begins too high, and finds its scale.
+  const MeasuredStep over{.step = 1, .loss = 5.5, .grad_norm = kInfinity, .skipped = true};
+  CHECK(outcome({over, {.step = 2, .loss = 5.5, .grad_norm = 1.0}}) == "completed");
+  CHECK(outcome({over, over}) == "not_stepped 1");
+  CHECK(outcome({}) == "completed");
+}
+
 TEST_CASE("a run that ended early says why") {
-  Measurement m = measurement();
+  Measurement m = written();
   m.outcome = "out_of_memory";
   m.error = Failure{"out_of_memory", "rank 1: logits [8, 256] does not fit", 2};
   const std::string text = document(m);

@@ -59,7 +59,7 @@ int export_plan(const CommandLine& line) {
   check(!line.argument.empty(), ErrorKind::bad_input,
         "PLAN.json is missing: what `plimsoll fit … --json FILE` wrote, or - for standard input");
   const std::string source = line.argument == "-" ? "standard input" : line.argument;
-  const std::string plan = first_plan(read_document(line.argument), source);
+  const std::string plan = checked_plan(read_document(line.argument), source);
   const reports::Exported result = exported(*target, plan, source);
   // JSON takes no comments; the others hold theirs.
   if (*target == "deepspeed" && !line.options.has("quiet"))

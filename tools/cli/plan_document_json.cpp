@@ -6,8 +6,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "models/base/error.h"
-#include "models/json_reader.h"
+#include "models/config_reader.h"
+#include "reports/document_check.h"
 
 namespace plimsoll::tools {
 
@@ -34,17 +34,14 @@ std::string read_document(const std::string& path) {
 }
 
 std::string first_plan(const std::string& document, const std::string& source) {
-  (void)models::parse_json(document, source);  // names what is wrong, and bounds the nesting
-  const Json json = Json::parse(document);
-  const auto schema = json.is_object() ? json.find("schema") : json.end();
-  const std::string name =
-      schema != json.end() && schema->is_string() ? schema->get<std::string>() : "";
+  const std::string name = models::Config::parse(document, source).text("schema", "");
   if (name == "plimsoll.plan/1") return document;
   if (name != "plimsoll.recommendation/1")
     refuse(fmt::format("{}: {}, where a plan (plimsoll.plan/1) or a recommendation is needed",
                        source,
                        name.empty() ? "a document without a schema"
                                     : fmt::format("a document of schema {}", name.substr(0, 60))));
+  const Json json = Json::parse(document);  // its keys in their order
   const auto ranked = json.find("ranked");
   if (ranked == json.end() || !ranked->is_array() || ranked->empty())
     refuse(fmt::format("{}: a recommendation that ranks no plan (nothing fits)", source));
@@ -52,6 +49,13 @@ std::string first_plan(const std::string& document, const std::string& source) {
   if (!first.is_object() || !first.contains("plan") || !first["plan"].is_object())
     refuse(fmt::format("{}: the first ranked entry holds no plan", source));
   return first["plan"].dump(2) + "\n";
+}
+
+std::string checked_plan(const std::string& document, const std::string& source) {
+  std::string plan = first_plan(document, source);
+  const std::string contradiction = reports::check_plan(plan, source);
+  check(contradiction.empty(), ErrorKind::bad_input, contradiction);
+  return plan;
 }
 
 }  // namespace plimsoll::tools

@@ -13,4 +13,7 @@ std::string read_document(const std::string& path);
 // JSON, another schema, a recommendation without any plan.
 std::string first_plan(const std::string& document, const std::string& source);
 
+// The same, of which nothing contradicts itself (reports/document_check.h).
+std::string checked_plan(const std::string& document, const std::string& source);
+
 }  // namespace plimsoll::tools

@@ -84,7 +84,7 @@ Request from_plan(const std::string& document, const std::string& argument, cons
                   const Launch& launch) {
   refuse_beside_plan(options);
   const std::string source = argument == "-" ? "standard input" : argument;
-  Request request = request_from_plan(first_plan(document, source), source);
+  Request request = request_from_plan(checked_plan(document, source), source);
   models::Strategy& strategy = request.question.strategy;
   check(strategy.stack == models::Stack::plimsoll, ErrorKind::bad_input, [&] {
     return fmt::format("{}: a plan of --stack {}; what runs is --stack plimsoll: plan it so",

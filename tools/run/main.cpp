@@ -41,14 +41,12 @@ void write(const reports::Measurement& measurement, const reports::Comparison* c
 
 int report(const reports::Measurement& measurement, const reports::Prediction& prediction,
            const CommandLine& line) {
-  const bool completed = measurement.outcome == "completed";
   std::optional<reports::Comparison> comparison;
-  if (completed) comparison = reports::compare(prediction, measurement);
+  if (measurement.ended()) comparison = reports::compare(prediction, measurement);
   write(measurement, comparison ? &*comparison : nullptr, line);
-  if (!completed) {
+  if (!measurement.trained())
     say(measurement.error ? measurement.error->message : measurement.outcome);
-    return 3;
-  }
+  if (!comparison) return 3;
   return comparison->agrees ? 0 : 1;
 }
 
@@ -65,7 +63,7 @@ int execute(const CommandLine& line) {
       train(job, options, this_tool(), progress,
             [&](const reports::Measurement& ended) { write(ended, nullptr, line); });
   progress.end();
-  if (measurement.outcome == "completed" && measurement.ranks.empty()) return 0;  // not rank 0
+  if (measurement.trained() && measurement.ranks.empty()) return 0;  // not rank 0
   return report(measurement, prediction, line);
 }
 }  // namespace

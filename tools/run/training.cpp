@@ -356,6 +356,7 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
   }
   add_what_was_measured(training, out);
   out.ranks = std::move(training.ranks_);
+  reports::judge_training(out);
   return out;
 }
 
