@@ -118,23 +118,16 @@ void validate(const Question& question) {
   });
 }
 
-// Device bytes of a changed question; the allocator is replayed only where the peak alone fits.
-Outcome quick(const Question& question, const ModelParts& parts) {
+// Whether tensors and overheads fit, before any replay of the allocator.
+bool could_fit(const Question& question) {
   validate(question);
   StackStep step;
-  write_step(question, parts, step);
+  step.program_only = true;
+  write_step(question, model_parts(*question.model, question.strategy), step);
   PeakFinder finder;
-  const Peak peak = finder.find(step.program);
-  const Outside outside = outside_of(question);
   const Capacity capacity = capacity_of(question);
-  const Bytes least = peak.bytes + outside.typical.total();
-  if (!capacity.usable || peak.bytes + outside.most() > *capacity.usable)
-    return {least, least, false};
-  const Timeline timeline = unroll(step.program);
-  Replays replays;
-  const Reserved allocator = Fitting{step, timeline, peak, capacity, outside, replays}.reserved();
-  return {least, outside.typical.total() + allocator.reserved,
-          outside.most() + allocator.reserved <= *capacity.usable};
+  return !capacity.usable ||
+         finder.find(step.program).bytes + outside_of(question).most() <= *capacity.usable;
 }
 
 // Blocks that were handed out whole although the request was up to 1 MiB smaller: what they add at
@@ -224,9 +217,8 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
   add_slack(allocator.allocated - peak.bytes, plan);
   plan.ranks = {{0, question.strategy.gpus, 0, plan.peak, plan.at_peak, plan.states}};
   if (!plan.fits && capacity.usable && question.remedies)
-    plan.remedies = find_remedies(
-        question, plan.peak + plan.outside.total(),
-        [](const Question& q) { return quick(q, model_parts(*q.model, q.strategy)); });
+    plan.remedies = find_remedies(question, plan,
+                                  {could_fit, [](const Question& q) { return planner::plan(q); }});
 }
 
 }  // namespace

@@ -18,6 +18,9 @@ struct Question {
   models::ClusterSpec cluster;
   Detail detail = Detail::abridged;
   bool remedies = true;  // where it does not fit: plan again with each change that could help
+  // Names of options that the user gave, and of those that a file of theirs sets: remedies
+  // contradict neither.
+  std::vector<std::string> given, fixed;
 };
 
 // Device memory that there is, and what of it may be used; nothing where no card is known.

@@ -1,4 +1,4 @@
-// What would make a plan fit: single changes of strategy, planned again.
+// What would make a plan fit: changes of the question, alone and together, planned again.
 #pragma once
 
 #include <functional>
@@ -8,18 +8,18 @@
 
 namespace plimsoll::planner {
 
-struct Outcome {
-  Bytes least;  // allocated peak and what stands outside the allocator
-  Bytes device;  // with the allocator's gaps, where it could fit at all
-  bool fits = false;
+// How a changed question is planned.
+struct Replanner {
+  // Whether its tensors and overheads fit, leaving out the allocator's gaps: cheap.
+  std::function<bool(const Question&)> could_fit;
+  std::function<reports::Plan(const Question&)> plan;
 };
 
-// Changes that apply to the question, cheapest first, each with its gain over `before`
-// (allocated peak and overheads); changes
-// that bring less than half a per cent are left out. When no single one fits, the last entry joins
-// the least number of them, in the same order, that does. `replan` plans a changed question without
-// details.
-std::vector<reports::Remedy> find_remedies(const Question& question, Bytes before,
-                                           const std::function<Outcome(const Question&)>& replan);
+// For a plan that does not fit, cheapest first (remedy_changes.h, Price): single changes with what
+// each brings; and where none of them suffices, or a cheaper price would, the cheapest joined
+// options that do: one for each price, of two or three changes, or of as few as can be left where
+// three are not enough. Each figure is that of the changed question's own plan.
+std::vector<reports::Remedy> find_remedies(const Question& question, const reports::Plan& plan,
+                                           const Replanner& replanner);
 
 }  // namespace plimsoll::planner

@@ -267,6 +267,7 @@ void write_advice(JsonWriter& json, const Plan& plan) {
     json.member("saves_bytes", remedy.saves);
     json.member("device_bytes", remedy.device);
     json.member("fits", remedy.fits);
+    json.member("concession", text_or_null(remedy.concession));
     json.end_object();
   }
   json.end_array();

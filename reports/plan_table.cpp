@@ -223,6 +223,7 @@ void add_remedies(Lines& lines, const Plan& plan) {
               fmt::format("  saves {:>8}, leaves {:>8}", bytes_text(remedy.saves),
                           bytes_text(remedy.device)) +
               (remedy.fits ? "  " + coloured("fits", Colour::green, terminal) : ""));
+    if (!remedy.concession.empty()) lines.add("    (" + remedy.concession + ")");
   }
 }
 

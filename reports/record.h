@@ -89,12 +89,13 @@ struct Assumption {
   std::string source;
 };
 
-// What one change of strategy would bring, found by planning again.
+// What a change of the question, or several together, would bring, found by planning again.
 struct Remedy {
-  std::string option;  // "--recompute full"
+  std::string option;  // "--loss fused --recompute full", in place of the values that were given
   Bytes saves;  // of device bytes
   Bytes device;  // device bytes with the change
   bool fits = false;
+  std::string concession;  // what is given up for it, where the option does not say it; or ""
 };
 
 struct Time {

@@ -63,7 +63,7 @@ FileOptions with_deepspeed_file(const Options& given, const LoadedModel* model) 
   const std::string path = *given.find("deepspeed");
   const models::DeepSpeedConfig file = models::read_deepspeed_config(
       models::read_text_file(path, kMostBytes), path, hidden_size(model));
-  FileOptions out{{}, file.notes};
+  FileOptions out{{}, {}, file.notes};
   for (const auto& [name, value] : given.given())
     if (name != "deepspeed") out.options.add(name, value);
   std::string stage = given.has("zero") ? *given.find("zero") : "0";
@@ -79,6 +79,7 @@ FileOptions with_deepspeed_file(const Options& given, const LoadedModel* model) 
         setting.option.starts_with("stage3-") || setting.option == "sub-group-size";
     if (mine == nullptr && !(stage3_only && stage != "3"))
       out.options.add(setting.option, setting.value);
+    out.set.push_back(setting.option);
   }
   derive_micro_batch(out, path);
   return out;

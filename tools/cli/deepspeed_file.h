@@ -11,6 +11,7 @@ namespace plimsoll::tools {
 
 struct FileOptions {
   Options options;  // the given ones and the file's, without --deepspeed itself
+  std::vector<std::string> set;  // by the file: names of options
   std::vector<std::string> notes;
 };
 

@@ -284,6 +284,7 @@ Request request_from(const std::string& model, const Options& options, Sources& 
     const FileOptions file = with_deepspeed_file(options, loaded.get());
     Request request = request_from(model, file.options, sources);
     request.notes = file.notes;
+    request.question.fixed = file.set;
     return request;
   }
   Request request;
@@ -310,6 +311,7 @@ Request request_from(const std::string& model, const Options& options, Sources& 
   question.batch =
       batch_from(options, question.strategy, request.model ? request.model->spec.max_positions : 0);
   if (options.has("detail")) question.detail = planner::Detail::full;
+  for (const auto& [name, value] : options.given()) question.given.push_back(name);
   return request;
 }
 

@@ -1,0 +1,195 @@
+#include "planner/remedy_changes.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace plimsoll::planner {
+
+using models::Attention;
+using models::Loss;
+using models::Optimizer;
+using models::OptimizerImpl;
+using models::Precision;
+using models::RecomputeKind;
+using models::Stack;
+using models::Strategy;
+
+namespace {
+
+constexpr std::int64_t kShortest = 512;  // tokens: nobody is advised to train on less
+constexpr int kHalvings = 3, kDoublings = 4;
+
+bool has(const std::vector<std::string>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+// The names of the options in "--gpus 8 --zero 3".
+std::vector<std::string> names_in(const std::string& option) {
+  std::vector<std::string> names;
+  for (std::size_t at = option.find("--"); at != std::string::npos; at = option.find("--", at + 2))
+    names.push_back(option.substr(at + 2, option.find(' ', at) - at - 2));
+  return names;
+}
+
+void set_zero(Strategy& s, int stage) {
+  s.data.zero = stage;
+  s.data.reshard_after_forward = !(s.stack == Stack::pytorch && stage == 2);
+}
+
+bool is_mixed(Precision precision) {
+  return precision == Precision::bf16_mixed || precision == Precision::fp16_mixed;
+}
+
+struct Changes {
+  const Question& q;
+  const Strategy& s = q.strategy;
+  std::vector<Change> out = {};
+
+  void add(Price price, std::string option, std::function<void(Question&)> apply,
+           std::string concession = "") {
+    for (const std::string& name : names_in(option))
+      if (has(q.fixed, name)) return;
+    int level = 0;
+    if (!out.empty() && out.back().price == price &&
+        names_in(out.back().option).front() == names_in(option).front())
+      level = out.back().level + 1;
+    out.push_back({price, level, std::move(option), std::move(apply), std::move(concession)});
+  }
+  // DDP's own options are refused where FSDP takes over.
+  bool may_shard(int stage) const {
+    return s.stack != Stack::pytorch || stage < 2 ||
+           !(has(q.given, "bucket-cap-mb") || has(q.given, "gradient-as-bucket-view"));
+  }
+
+  void add_free();
+  void add_recomputation();
+  void add_batches();
+  void add_gpus();
+  void add_concessions();
+};
+
+void Changes::add_free() {
+  if (s.attention != Attention::flash)
+    add(Price::nothing, "--attention flash",
+        [](Question& c) { c.strategy.attention = Attention::flash; });
+  if (s.optimizer == Optimizer::adamw && s.stack == Stack::pytorch &&
+      s.optimizer_impl.value_or(OptimizerImpl::foreach) != OptimizerImpl::fused)
+    add(Price::nothing, "--optimizer-impl fused",
+        [](Question& c) { c.strategy.optimizer_impl = OptimizerImpl::fused; });
+  if (s.loss != Loss::fused)
+    add(Price::nothing, "--loss fused", [](Question& c) { c.strategy.loss = Loss::fused; });
+  // Products read a frozen base in 16 bits either way.
+  if (s.lora && s.stack == Stack::pytorch && is_mixed(s.precision) &&
+      s.param_dtype.value_or(DType::fp32) == DType::fp32)
+    add(Price::nothing, "--param-dtype bf16",
+        [](Question& c) { c.strategy.param_dtype = DType::bf16; });
+  if (s.gpus > 1)
+    for (int stage = s.data.zero + 1; stage <= 3; ++stage)
+      if (may_shard(stage))
+        add(stage < 3 ? Price::nothing : Price::time, "--zero " + std::to_string(stage),
+            [stage](Question& c) { set_zero(c.strategy, stage); });
+}
+
+void Changes::add_recomputation() {
+  const RecomputeKind kind = s.recompute.kind;
+  if (kind == RecomputeKind::none && s.attention != Attention::flash)
+    add(Price::time, "--recompute selective",
+        [](Question& c) { c.strategy.recompute = {.kind = RecomputeKind::selective}; });
+  if (kind == RecomputeKind::none || kind == RecomputeKind::selective)
+    add(Price::time, "--recompute full",
+        [](Question& c) { c.strategy.recompute = {.kind = RecomputeKind::full}; });
+}
+
+void Changes::add_batches() {
+  const std::int64_t steps = q.batch.grad_accum * q.batch.micro_batch;
+  const bool derived = has(q.given, "global-batch");  // accumulation follows from it
+  if (q.batch.micro_batch == 1 || (derived && has(q.given, "grad-accum")) ||
+      has(q.fixed, "global-batch"))
+    return;
+  add(Price::time, "--micro-batch 1" + (derived ? "" : " --grad-accum " + std::to_string(steps)),
+      [steps](Question& c) {
+        c.batch.micro_batch = 1;
+        c.batch.grad_accum = steps;
+      });
+}
+
+void Changes::add_gpus() {
+  if (!may_shard(3) || has(q.fixed, "global-batch") ||
+      (has(q.given, "global-batch") && has(q.given, "grad-accum")))
+    return;
+  std::int64_t more = s.gpus;
+  for (int i = 0; i < kDoublings; ++i) {
+    more = more < 8 ? 8 : 2 * more;
+    add(Price::hardware, "--gpus " + std::to_string(more) + (s.data.zero == 3 ? "" : " --zero 3"),
+        [more](Question& c) {
+          models::DataParallel& data = c.strategy.data;
+          // A group of all ranks is told as none; of more ranks it is one.
+          if (data.shard_group == 0 && has(c.given, "shard-group"))
+            data.shard_group = c.strategy.gpus;
+          c.strategy.gpus = more;
+          set_zero(c.strategy, 3);
+        });
+  }
+}
+
+void Changes::add_concessions() {
+  for (std::int64_t i = 1; i <= kHalvings && q.batch.seq_len >> i >= kShortest; ++i) {
+    const std::int64_t tokens = q.batch.seq_len >> i;
+    add(Price::task, "--seq-len " + std::to_string(tokens),
+        [tokens](Question& c) { c.batch.seq_len = tokens; });
+  }
+  const bool torch = s.stack == Stack::pytorch;
+  if (!s.lora && s.freeze.empty() && s.train.empty()) {
+    const bool store = torch && is_mixed(s.precision);
+    add(
+        Price::adapters,
+        std::string("--lora-rank 16 --lora-targets all-linear") +
+            (store ? " --param-dtype bf16" : ""),
+        [store](Question& c) {
+          c.strategy.lora = models::Lora{.rank = 16, .targets = {"all-linear"}};
+          if (store) c.strategy.param_dtype = DType::bf16;
+        },
+        "adapters are trained, and none of the model's own weights");
+  }
+  // bf16 has 8 significant bits: half a unit in the last place is a 256th of a power of two.
+  if (s.precision == Precision::bf16_mixed || s.precision == Precision::fp32)
+    add(
+        Price::numerics,
+        std::string("--precision bf16") + (s.param_dtype ? " --param-dtype bf16" : ""),
+        [](Question& c) {
+          c.strategy.precision = Precision::bf16;
+          if (c.strategy.param_dtype) c.strategy.param_dtype = DType::bf16;
+        },
+        "no fp32 masters: updates smaller than 1/256 of a weight can be lost");
+}
+
+}  // namespace
+
+std::vector<Change> changes_for(const Question& question) {
+  Changes changes{question};
+  changes.add_free();
+  changes.add_recomputation();
+  changes.add_batches();
+  changes.add_gpus();
+  changes.add_concessions();
+  std::ranges::stable_sort(changes.out, {}, &Change::price);
+  return std::move(changes.out);
+}
+
+bool share_an_option(const Change& a, const Change& b) {
+  const std::vector<std::string> names = names_in(a.option);
+  return std::ranges::any_of(names_in(b.option),
+                             [&](const std::string& name) { return has(names, name); });
+}
+
+bool settle(const Question& before, Question& changed) {
+  if (!has(before.given, "global-batch")) return true;
+  const std::int64_t all =
+      before.batch.micro_batch * before.batch.grad_accum * before.strategy.gpus;
+  const std::int64_t once = changed.batch.micro_batch * changed.strategy.gpus;
+  if (all % once != 0) return false;
+  changed.batch.grad_accum = all / once;
+  return true;
+}
+
+}  // namespace plimsoll::planner

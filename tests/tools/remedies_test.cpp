@@ -1,0 +1,120 @@
+// What a plan says would help, put to the command line's own reader.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <sstream>
+
+#include "tools/cli/command_line.h"
+#include "tools/cli/request.h"
+
+using namespace plimsoll;
+using namespace plimsoll::tools;
+
+namespace {
+
+using Given = std::vector<std::pair<std::string, std::string>>;
+
+// The user's options with those of the remedy in place of the same ones; checks that a remedy says
+// no option twice.
+Given with(Given given, const std::string& remedy) {
+  std::istringstream words(remedy);
+  std::set<std::string> named;
+  for (std::string name, value; words >> name >> value;) {
+    REQUIRE(name.starts_with("--"));
+    name.erase(0, 2);
+    CHECK(named.insert(name).second);
+    const auto same = std::ranges::find(given, name, &Given::value_type::first);
+    if (same != given.end())
+      same->second = value;
+    else
+      given.emplace_back(name, value);
+  }
+  return given;
+}
+
+reports::Plan plan(const std::string& model, const Given& given, bool remedies) {
+  std::vector<std::string> words{"fit", model};
+  for (const auto& [name, value] : given) words.push_back("--" + name + "=" + value);
+  const CommandLine line = parse_command_line(words, "");
+  Sources sources;
+  Request request = request_from(line.argument, line.options, sources);
+  request.question.remedies = remedies;
+  return answer(request);
+}
+
+struct Drawing {
+  std::mt19937 random;
+  template <class T>
+  T one_of(std::initializer_list<T> values) {
+    return *(values.begin() + random() % values.size());
+  }
+  void maybe(Given& given, const char* name, std::initializer_list<const char*> values) {
+    if (random() % 2 == 0) given.emplace_back(name, one_of(values));
+  }
+
+  Given options() {
+    Given given{{"gpu", one_of({"rtx-3090", "rtx-3060", "a100-40gb", "h100", "l4"})}};
+    const std::string stack = one_of({"pytorch", "pytorch", "plimsoll", "deepspeed"});
+    given.emplace_back("stack", stack);
+    const bool many = random() % 2 == 0;
+    if (many) given.emplace_back("gpus", one_of({"2", "4", "8"}));
+    const std::string zero = many ? one_of({"0", "1", "2", "3"}) : "0";
+    maybe(given, "zero", {zero.c_str()});
+    const bool sharded = given.back().first == "zero" && zero >= "2";
+    if (sharded) maybe(given, "shard-group", {"2"});
+    if (!sharded && stack == "pytorch") maybe(given, "bucket-cap-mb", {"25", "100"});
+    maybe(given, "seq-len", {"1024", "3000", "8192"});
+    maybe(given, "micro-batch", {"1", "3", "8"});
+    if (random() % 3 == 0)
+      given.emplace_back("global-batch", "192");
+    else
+      maybe(given, "grad-accum", {"1", "2", "5"});
+    maybe(given, "precision", {"fp32", "bf16-mixed", "bf16"});
+    maybe(given, "recompute", {"none", "selective", "full"});
+    maybe(given, "loss", {"full", "fused"});
+    if (stack == "pytorch") maybe(given, "attention", {"flash", "eager"});
+    if (random() % 4 == 0) given.emplace_back("lora-rank", "8");
+    return given;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("each remedy, given in place of the same options, needs what it promises") {
+  int asked = 0, together = 0;
+  for (unsigned seed = 0; seed < 120; ++seed) {
+    Drawing drawing{std::mt19937(seed)};
+    const std::string model =
+        drawing.one_of({"llama-3.1-8b", "qwen2.5-1.5b", "gpt2-xl", "llama-3.2-3b"});
+    Given given = drawing.options();
+    if (model == "gpt2-xl") std::erase_if(given, [](auto& o) { return o.first == "seq-len"; });
+    reports::Plan before;
+    try {
+      before = plan(model, given, true);
+    } catch (const Error&) {
+      continue;  // refused, which other tests look at
+    }
+    std::string line = model;
+    for (const auto& [name, value] : given) line += " --" + name + " " + value;
+    CAPTURE(line);
+    bool dear = false;
+    for (const reports::Remedy& remedy : before.remedies) {
+      CAPTURE(remedy.option);
+      const reports::Plan after = plan(model, with(given, remedy.option), false);
+      CHECK(after.device == remedy.device);
+      CHECK(after.fits == remedy.fits);
+      CHECK(before.device - after.device == remedy.saves);
+      // The arithmetic is given up last of all.
+      const bool numerics = remedy.option.find("--precision bf16") != std::string::npos;
+      CHECK((numerics || !dear));
+      CHECK(numerics == (remedy.concession.find("fp32 masters") != std::string::npos));
+      dear = dear || numerics;
+      ++asked;
+      together += std::ranges::count(remedy.option, '-') > 4;
+    }
+  }
+  CHECK(asked > 150);
+  CHECK(together > 20);
+}
