@@ -26,8 +26,9 @@ constexpr Protocol kTreeSimple{0, 28e-6, 28e-6, 28e-6, 0.92 * 0.85};
 // network/benchmarks/results/all-reduce-8xH200.md.
 constexpr double kNvlsShare = 0.612, kNvlsStart = 70e-6;
 
-// Staged through the host's memory where GPUs are not peers: both ways over the same bus.
-constexpr Share kPcieShare{0.5, "assumed", "PCIe, staged through the host's memory"};
+// GeForce cards are not peers: NCCL stages messages through the host's memory, both ways over the
+// same bus. All-reduce over 8 and 4 RTX 5090 reaches 28 and 35 of 64 GB/s.
+constexpr Share kPcieShare{0.5, "published", "NVIDIA/nccl issue 1639: 0.44 and 0.55 of PCIe 5.0"};
 
 bool joined(const Fabric& f, const Group& g) {
   return g.in_node <= f.linked;

@@ -52,6 +52,13 @@ Share speed_spread();
 // By how much the slowest of `ranks` GPUs is expected to lie below the mean, in such deviations.
 double slowest_of(double ranks);
 
+// Share of the nodes that are slow for a while, and by how much of the time they need more. The
+// first node's is in what was fitted on one node.
+Share slow_nodes();
+Share slowdown_of_slow_node();
+// Time that all GPUs wait for the slowest, as a share of what they compute.
+double waiting(double gpus, double nodes);
+
 constexpr std::size_t rate_index(DType dtype) {
   return dtype == DType::fp32 ? 0 : dtype == DType::bf16 ? 1 : 2;
 }

@@ -53,6 +53,14 @@ void add_assumptions(const Question& question, reports::Plan& plan) {
       question.cluster.intra_node_bandwidth ? "--intra-node-bandwidth" : "models/specs/gpus.json");
   assume(plan, "time: of that, reached by large messages", link.share);
   if (s.gpus <= s.gpus_per_node) return;
+  assume(plan, "time: share of the nodes that are slow", slow_nodes());
+  assume(plan, "time: what a slow node needs more", slowdown_of_slow_node());
+  // Fernandez et al. lost 37 % for each GPU from 128 to 2048 with FSDP, most of it in messages.
+  if (s.gpus > 512)
+    plan.assumptions.push_back({"time: more GPUs than in any run it was compared with",
+                                std::to_string(s.gpus), "assumed",
+                                "reports/accuracy.md: up to 512; published losses beyond differ "
+                                "widely (arXiv 2411.13055: 37 % from 128 to 2048 with FSDP)"});
   assume(
       plan, "time: links between nodes, GB/s per GPU", fabric.inter_node / 1e9,
       question.cluster.inter_node_bandwidth ? "derived" : "assumed",

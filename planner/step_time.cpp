@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cmath>
 
 #include "models/decisions/layer.h"
 
@@ -153,7 +154,8 @@ StrategyTime::StrategyTime(const TimeModel& model, const Strategy& s)
   update_ = messages.update(trained);
   const double own = x.steps_shard ? trained / static_cast<double>(x.shards.ranks) : trained;
   optimizer_ = optimizer_cost(model.gpu_, s, execution_, own, tensors).seconds();
-  wait_ = speed_spread().value * slowest_of(static_cast<double>(s.gpus));
+  wait_ = waiting(static_cast<double>(s.gpus),
+                  std::ceil(static_cast<double>(s.gpus) / static_cast<double>(s.gpus_per_node)));
 }
 
 StepTime StrategyTime::operator()(const Batch& batch) const {

@@ -45,12 +45,12 @@ std::string summary(const ThroughputRows& all) {
       "--: |\n";
   text += summary_line("out of sample, all",
                        where(all, [](const ThroughputRow& row) { return !row.in_sample; }));
-  text += summary_line("out of sample, sources 2 to 10", where(all, [](const ThroughputRow& row) {
+  text += summary_line("out of sample, sources 2 to 11", where(all, [](const ThroughputRow& row) {
                          return !row.in_sample && row.source > 0;
                        }));
   for (std::size_t source = 0; source < all.sources.size(); ++source)
-    for (const char* gpu :
-         {"a100-sxm-40gb", "a100-sxm-80gb", "a800-sxm-80gb", "h100-sxm-80gb", "rtx-4090"})
+    for (const char* gpu : {"a100-sxm-40gb", "a100-sxm-80gb", "a800-sxm-80gb", "h100-sxm-80gb",
+                            "rtx-3090", "rtx-4090"})
       text += summary_line(fmt::format("out of sample, source {}, {}", source + 1, gpu),
                            where(all, [&](const ThroughputRow& row) {
                              return !row.in_sample && row.source == source && row.gpu == gpu;
@@ -67,8 +67,8 @@ std::string share_line(const char* gpu, const char* what, const planner::Share& 
 
 std::string constants() {
   std::string text = "| GPU | share | value | basis | source |\n| --- | --- | --: | --- | --- |\n";
-  for (const char* name : {"a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm-180gb", "rtx-4090",
-                           "v100-sxm-32gb", "mi300x"}) {
+  for (const char* name : {"a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm-180gb", "rtx-3090",
+                           "rtx-4090", "l40s", "v100-sxm-32gb", "mi300x"}) {
     const models::Gpu gpu = models::find_gpu(name);
     const planner::FamilyShares shares = planner::family_shares(gpu, {});
     text += share_line(name, "products, of the peak", shares.products);
@@ -80,6 +80,9 @@ std::string constants() {
   text += share_line("all", "memory bandwidth", planner::memory_share());
   text += share_line("all", "taken by a collective beside compute", planner::communication_use());
   text += share_line("all", "spread of speed, standard deviation", planner::speed_spread());
+  text += share_line("nodes beyond the first", "slow ones", planner::slow_nodes());
+  text += share_line("nodes beyond the first", "time that a slow one needs more",
+                     planner::slowdown_of_slow_node());
   return text;
 }
 
@@ -99,6 +102,30 @@ std::string row_line(const ThroughputRow& row) {
                      row.in_sample ? ", in sample" : "");
 }
 
+std::string scaling(const ThroughputRows& all) {
+  std::string text =
+      "## Many GPUs\n\nWhat is left of each GPU's tokens per second where the same program runs on "
+      "more of them. Two things are counted:\nthe slowest of all GPUs, and nodes that are slow for "
+      "a "
+      "while; the share of such nodes was fitted on the three lines\nin sample, whose rows with "
+      "more "
+      "GPUs are in sample below, too. torchtitan's runs (its benchmarks/llama3_h100_202412_\n"
+      "torchtitan.md) recompute single operations, which is not modelled: here they recompute "
+      "nothing. T5-11B is Zhao et al.,\narXiv 2304.11277, section 5.4.\n\n"
+      "| what | GPU | GPUs | published | estimated |\n| --- | --- | --- | --: | --: |\n";
+  for (const ScalingRow& row : all.scaling)
+    text += fmt::format("| {} | {} | {} → {} | {:.1f} % | {:.1f} %{} |\n", row.what, row.to.gpu,
+                        row.from.strategy.gpus, row.to.strategy.gpus, 100 * row.published(),
+                        100 * row.estimated(), row.in_sample() ? ", in sample" : "");
+  text +=
+      "\nBeyond 512 GPUs nothing here says how good the estimate is. Fernandez et al. (arXiv "
+      "2411.13055) lost 37 % from\n128 to 2048 GPUs with FSDP, most of it in messages that "
+      "compute no longer hides; Llama 3 (arXiv 2407.21783, table 4)\nran at 43 % MFU on 8,192 and "
+      "at "
+      "41 % on 16,384 GPUs with tensor and pipeline parallelism.\n\n";
+  return text;
+}
+
 constexpr const char* kHead =
     "# How near the estimate of time comes\n\n"
     "Written by `build/tests/planner/accuracy`; a test compares this page with what that program "
@@ -111,11 +138,13 @@ constexpr const char* kReading =
     "## What to make of it\n\n"
     "* In sample are the rows of source 1 with MPT-1b and MPT-3b on one node of 8 GPUs (A100 80 GB "
     "and H100): from\n  them come the share that 16-bit products keep within a step, and the two "
-    "shares of first-generation attention;\n  and the first row of source 7: from it comes the "
-    "share "
-    "of fp32 products. Other rows of source 1 are out of\n  sample, but ran on the same clusters "
-    "with "
-    "the same software.\n"
+    "shares of first-generation attention;\n  the first row of source 7: from it comes the share "
+    "of "
+    "fp32 products; three rows of source 1 with 256 and 512 H100:\n  the share of slow nodes; and "
+    "two "
+    "of source 11: what a GeForce card keeps. Other rows of source 1 are out of sample,\n  but ran "
+    "on "
+    "the same clusters with the same software.\n"
     "* No constant was fitted on the other rows, but all were in view when it was decided what the "
     "estimate counts\n  (recomputation that stops early, copies of FSDP2, traffic of adapters, "
     "waiting for the slowest\n  GPU).\n"
@@ -141,15 +170,23 @@ constexpr const char* kReading =
     "vocabulary of 50,257, whose\n  product has no aligned rows. Padding it to 50,304 made "
     "that program about 25 % faster (its commit 77e7e04c, two\n  days later), and source 7's 3 %, "
     "whose compiler pads by itself. The estimate does not know alignment.\n"
-    "* One RTX 4090 is faster than estimated: its shares are assumed to be an A100's.\n"
+    "* GeForce cards: their peak is half of their tensor cores' (sums in fp32), which neither "
+    "power "
+    "nor memory holds\n  back: users measure all of it and more in single products, and with an "
+    "A100's "
+    "shares every published row ran faster\n  than estimated. Source 11's RTX 3090 were limited to "
+    "280 "
+    "of 350 W, which the estimate does not know.\n"
     "* No published row is ZeRO-1 or stack `plimsoll`, or runs on another GPU than A100, A800, "
-    "H100 and RTX 4090. For\n  those the estimate rests on the assumptions below, untested.\n\n";
+    "H100, RTX 3090\n  and RTX 4090. For those the estimate rests on the assumptions below, "
+    "untested.\n\n";
 
 }  // namespace
 
 std::string accuracy_page(const ThroughputRows& all) {
   std::string page = kHead;
   page += "## Summary\n\n" + summary(all) + "\n" + kReading;
+  page += scaling(all);
   page += "## Sources\n\n";
   for (std::size_t i = 0; i < all.sources.size(); ++i)
     page += fmt::format("{}. {}\n", i + 1, all.sources[i]);

@@ -18,6 +18,16 @@ Choice choice(const json& row, const char* key, Choice fallback) {
                            : fallback;
 }
 
+models::Lora published_lora(const json& row) {
+  models::Lora lora{.rank = row["lora_rank"], .dropout = 0.1};
+  const json targets = row.value("lora_targets", json("attention"));
+  lora.targets = targets.is_array() ? targets.get<std::vector<std::string>>()
+                                    : std::vector{targets.get<std::string>()};
+  if (row.contains("adapter_dtype"))
+    lora.dtype = dtype_from(row["adapter_dtype"].get<std::string>()).value();
+  return lora;
+}
+
 }  // namespace
 
 models::ModelSpec published_model(const json& row) {
@@ -46,10 +56,7 @@ models::Strategy published_strategy(const json& row) {
   if (row.contains("transformers") && s.loss == models::Loss::full)
     s.transformers = models::release_from(row["transformers"].get<std::string>()).value();
   s.recompute.kind = choice(row, "recompute", s.recompute.kind);
-  if (row.contains("lora_rank"))
-    s.lora = models::Lora{.rank = row["lora_rank"],
-                          .dropout = 0.1,
-                          .targets = {row.value("lora_targets", std::string("attention"))}};
+  if (row.contains("lora_rank")) s.lora = published_lora(row);
   if (row.contains("reduce_dtype"))
     s.data.reduce_dtype = dtype_from(row["reduce_dtype"].get<std::string>());
   return s;

@@ -171,6 +171,39 @@ TEST_CASE("FSDP of 11.3 billion parameters loses a few per cent per GPU from 8 t
   CHECK(rates.back() / rates.front() > 0.85);
 }
 
+// Each GPU with a batch of its own: messages and waiting only grow with the ranks. What shrinks is
+// the optimizer's work on a shard, which a few GPUs may feel more than what they wait.
+TEST_CASE("tokens per second and GPU never rise with more GPUs, but for the optimizer's shard") {
+  for (const char* gpu : {"a100-sxm-80gb", "h100-sxm-80gb", "rtx-4090"})
+    for (Run run : many_runs()) {
+      run.cluster.gpu = models::find_gpu(gpu);
+      const std::int64_t group = run.strategy.data.shard_group;
+      double step = 0, rest = 0;
+      for (std::int64_t gpus = std::max<std::int64_t>(1, 2 * group); gpus <= 16384; gpus *= 2) {
+        run.strategy.gpus = gpus;
+        const StepTime time = run.time();
+        CAPTURE(gpu);
+        CAPTURE(gpus);
+        CAPTURE(run.strategy.data.zero);
+        CAPTURE(group);
+        CAPTURE(static_cast<int>(run.strategy.stack));
+        CHECK(time.step - time.optimizer >= rest * (1 - 1e-12));
+        if (gpus > 64) CHECK(time.step >= step * (1 - 1e-12));
+        step = time.step;
+        rest = time.step - time.optimizer;
+      }
+    }
+}
+
+TEST_CASE("GPUs wait for the slowest of them, and for slow nodes beside the first") {
+  CHECK(planner::waiting(1, 1) == 0);
+  // 0.1 * (1 - 0.9902^63) = 0.1 * (1 - exp(-0.620445)) = 0.046230
+  CHECK(planner::waiting(512, 64) - planner::waiting(512, 1) ==
+        doctest::Approx(0.046230).epsilon(1e-4));
+  // The largest of 8 normal values is expected at 1.42 (Tippett's tables): 0.0175 * 1.42.
+  CHECK(planner::waiting(8, 1) == doctest::Approx(0.0249).epsilon(0.02));
+}
+
 // Zhao et al., section 3.2.2: hybrid sharding keeps gathers inside the node where the network is
 // slow.
 TEST_CASE("hybrid sharding is faster than full sharding where the network is slow") {

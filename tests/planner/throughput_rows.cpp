@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "models/gpu_catalog.h"
 #include "tests/planner/published_run.h"
@@ -36,6 +37,14 @@ ThroughputRow read_row(const json& row) {
   return r;
 }
 
+// An id of the rows, or a row of its own.
+ThroughputRow row_of(const json& end, const std::vector<ThroughputRow>& rows) {
+  if (end.is_object()) return read_row(end);
+  for (const ThroughputRow& row : rows)
+    if (row.id == end.get<std::string>()) return row;
+  throw std::runtime_error("throughput.json: no row " + end.get<std::string>());
+}
+
 }  // namespace
 
 ThroughputRows throughput_rows() {
@@ -45,6 +54,9 @@ ThroughputRows throughput_rows() {
   rows.sources = document["sources"];
   rows.left_out = document["left_out"];
   for (const json& row : document["rows"]) rows.rows.push_back(read_row(row));
+  for (const json& pair : document["scaling"])
+    rows.scaling.push_back(
+        {pair["what"], row_of(pair["from"], rows.rows), row_of(pair["to"], rows.rows)});
   return rows;
 }
 
