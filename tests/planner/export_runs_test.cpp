@@ -85,6 +85,7 @@ const std::map<std::string, Known> kPeaks{
     {"run-deepspeed3-fused",
      {0, 64 * kMiB, "ZeRO-3's prefetch: its buffer and what it is cut into"}},
     {"run-deepspeed3-lora-chunked", {-32 * kMiB, 0, "ZeRO-3's gather is planned as one level"}},
+    {"run-layers-deepspeed3-every2", {-8 * kMiB, 0, "the same"}},
     {"run-gpt2-every", {0, kMiB + 96, "the recomputing thread's cuBLASLt workspace"}},
     {"run-short", {-32 * kKiB, 0, "the Trainer's groups with and without decay step apart"}},
     {"run-selective-eager", {-32 * kKiB, 0, "the same"}},
@@ -133,5 +134,5 @@ TEST_CASE("an exported plan, run by the Trainer, has the peak that was planned")
   }
   MESSAGE(document["runs"].size() << " exported plans: largest error of max_memory_allocated() "
                                   << 100 * worst << " %");
-  CHECK(document["runs"].size() >= 50);
+  CHECK(document["runs"].size() >= 59);
 }

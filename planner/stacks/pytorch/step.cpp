@@ -310,7 +310,7 @@ void StepWriter::layers_backward(std::size_t r) {
     if (gathers_here) prefetch({run.units[j].gather_backward}, {run.units[j].cast_backward});
     copy_out_backward(run.units[j]);
   }
-  if (fsdp()) prefetch_before(r);
+  if (fsdp() && run.stride() == 1) prefetch_before(r);
   checkpoint_ = &run;
   run.recomputed.resize(run.stride(), kNoTensor);
   const Bytes stream =
@@ -327,12 +327,15 @@ void StepWriter::layers_backward(std::size_t r) {
   }
   layer_.set(Phase::backward, true);
   for (std::size_t j = run.stride(); j-- > 0;) {
-    if (b_.resizes() && j + 2 < run.stride()) {
+    if (b_.resizes() && j + 2 < run.stride() && (j > 0 || !fsdp())) {
       layer = b_.repeat_since(layer);
       continue;
     }
     layer = b_.place();
     b_.at_layer(static_cast<std::uint16_t>(j));
+    // The hook before a layer's backward prefetches the one that ran before it; recomputing has
+    // gathered those of the same checkpoint.
+    if (fsdp() && run.stride() > 1 && j == 0) prefetch_before(r);
     unit_ = &run.units[j];
     unit_->next = 0;
     const Ref d_out{j + 1 < run.stride() ? run.d_inner[j] : run.d_out};
