@@ -94,6 +94,44 @@ class Limits(unittest.TestCase):
             self.assertIn(f"--prediction {target}", result.stderr)
         self.assertEqual(os.listdir(self.folder), ["file"])
 
+    def test_no_output_is_written_over_an_input(self):
+        plan, measurement = self.folder / "plan.json", self.folder / "measurement.json"
+        limited({}, *RUN, "--prediction", plan, "--json", measurement)
+        config, queries = self.folder / "config.json", self.folder / "queries.jsonl"
+        config.write_bytes((RUN[1] / "config.json").read_bytes())
+        queries.write_text(self.query)
+        commands = [(["compare", plan, measurement], [plan, measurement]),
+                    (["export", plan, "--to", "deepspeed"], [plan]),
+                    (["run", plan, "--steps", "1"], [plan]), (["batch", queries], [queries]),
+                    (["fit", config, "--gpu", "h100"], [config]),
+                    (["fit", self.folder, "--gpu", "h100"], [config])]
+        for words, inputs in commands:
+            for given in inputs:
+                before = given.read_bytes()
+                soft, hard = self.folder / "soft", self.folder / "hard"
+                soft.symlink_to(given.name)
+                hard.hardlink_to(given)
+                for name in (given, self.folder / "." / ".." / self.folder.name / given.name, soft,
+                             hard):
+                    result = plimsoll(*words, "--json", name)
+                    self.assertEqual((result.returncode, result.stdout), (2, ""), (words, name))
+                    self.assertIn(f"--json {name}: is an input", result.stderr)
+                self.assertEqual(given.read_bytes(), before)
+                soft.unlink()
+                hard.unlink()
+        with open(plan) as stdin:
+            result = subprocess.run([PLIMSOLL, "compare", "-", measurement, "--json", plan],
+                                    stdin=stdin, capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        result = plimsoll(*RUN, "--json", self.target, "--prediction", self.target)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertFalse(self.target.exists())
+
+    def test_a_run_whose_answer_cannot_be_written_does_not_begin(self):
+        result = plimsoll(*RUN, "--json", self.folder / "none" / "out.json")
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertNotIn("step 1/1", result.stderr)
+
     @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
     def test_a_folder_that_is_forbidden_is_bad_input(self):
         self.folder.chmod(0o500)

@@ -6,6 +6,7 @@
 #include "tools/cli/doors.h"
 #include "tools/cli/output.h"
 #include "tools/cli/process.h"
+#include "tools/cli/targets.h"
 
 namespace plimsoll::tools {
 
@@ -38,6 +39,7 @@ int run(std::vector<std::string> words) {
       print(line.text);
       return 0;
     }
+    check_targets(line);
     return dispatch(line);
   } catch (const Error& error) {
     say(error.message());

@@ -19,6 +19,7 @@
 #include "tools/cli/plan_document_json.h"
 #include "tools/cli/plan_source.h"
 #include "tools/cli/request.h"
+#include "tools/cli/targets.h"
 #include "tools/cli/values.h"
 #include "tools/run/run_options.h"
 
@@ -238,6 +239,7 @@ int run_model(const CommandLine& line) {
   set_exchange(launch, line.options, request.question.strategy);
   const reports::Plan plan = predicted(request, line.options);
   const std::string prediction = as_document(plan);
+  if (first) check_writable(line.options);
   if (const std::string* path = line.options.find("prediction"))
     if (first) write_prediction(*path, prediction);
   if (plan.usable && !plan.fits && !line.options.has("anyway")) {

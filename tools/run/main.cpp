@@ -13,6 +13,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/plan_document_json.h"
 #include "tools/cli/process.h"
+#include "tools/cli/targets.h"
 #include "tools/run/training.h"
 
 namespace plimsoll::tools {
@@ -92,6 +93,7 @@ int run_program(std::vector<std::string> words) {
       print(line.text);
       return 0;
     }
+    check_targets(line);
     return execute(line);
   } catch (const Error& error) {
     say(error.message());
