@@ -11,35 +11,69 @@
 
 #include "kernels/cuda/algorithm_cache.h"
 #include "kernels/cuda/library_call.h"
+#include "kernels/cuda/loaded_library.h"
 
 namespace plimsoll::kernels::cuda {
 
 namespace {
 
+// The functions of cuBLASLt that are used, loaded with the first of them.
+namespace lt {
+const LoadedLibrary library("libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR));
+template <class Function>
+using Loaded = LoadedFunction<Function>;
+const Loaded<decltype(cublasLtCreate)> create(library, "cublasLtCreate");
+const Loaded<decltype(cublasLtDestroy)> destroy(library, "cublasLtDestroy");
+const Loaded<decltype(cublasLtGetStatusString)> get_status_string(library,
+                                                                  "cublasLtGetStatusString");
+const Loaded<decltype(cublasLtGetVersion)> get_version(library, "cublasLtGetVersion");
+const Loaded<decltype(cublasLtMatmul)> matmul(library, "cublasLtMatmul");
+const Loaded<decltype(cublasLtMatmulAlgoCheck)> matmul_algo_check(library,
+                                                                  "cublasLtMatmulAlgoCheck");
+const Loaded<decltype(cublasLtMatmulAlgoGetHeuristic)> matmul_algo_get_heuristic(
+    library, "cublasLtMatmulAlgoGetHeuristic");
+const Loaded<decltype(cublasLtMatmulDescCreate)> matmul_desc_create(library,
+                                                                    "cublasLtMatmulDescCreate");
+const Loaded<decltype(cublasLtMatmulDescDestroy)> matmul_desc_destroy(library,
+                                                                      "cublasLtMatmulDescDestroy");
+const Loaded<decltype(cublasLtMatmulDescSetAttribute)> matmul_desc_set_attribute(
+    library, "cublasLtMatmulDescSetAttribute");
+const Loaded<decltype(cublasLtMatmulPreferenceCreate)> matmul_preference_create(
+    library, "cublasLtMatmulPreferenceCreate");
+const Loaded<decltype(cublasLtMatmulPreferenceDestroy)> matmul_preference_destroy(
+    library, "cublasLtMatmulPreferenceDestroy");
+const Loaded<decltype(cublasLtMatmulPreferenceSetAttribute)> matmul_preference_set_attribute(
+    library, "cublasLtMatmulPreferenceSetAttribute");
+const Loaded<decltype(cublasLtMatrixLayoutCreate)> matrix_layout_create(
+    library, "cublasLtMatrixLayoutCreate");
+const Loaded<decltype(cublasLtMatrixLayoutDestroy)> matrix_layout_destroy(
+    library, "cublasLtMatrixLayoutDestroy");
+}  // namespace lt
+
 constexpr int kCandidates = 12, kRepeats = 4;
 
 void require(cublasStatus_t status, const char* what) {
   check(status == CUBLAS_STATUS_SUCCESS, ErrorKind::device,
-        [&] { return std::string("cuBLASLt: ") + what + ": " + cublasLtGetStatusString(status); });
+        [&] { return std::string("cuBLASLt: ") + what + ": " + lt::get_status_string(status); });
 }
 void require(cudaError_t status, const char* what) {
   check(status == cudaSuccess, ErrorKind::device,
         [&] { return std::string(what) + ": " + cudaGetErrorString(status); });
 }
 
-template <auto kDestroy>
+template <const auto& kDestroy>
 struct Destroy {
   template <class T>
   void operator()(T* at) const {
     kDestroy(at);
   }
 };
-template <class T, auto kDestroy>
+template <class T, const auto& kDestroy>
 using Handle = std::unique_ptr<std::remove_pointer_t<T>, Destroy<kDestroy>>;
-using Library = Handle<cublasLtHandle_t, cublasLtDestroy>;
-using Operation = Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using Layout = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using Preference = Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+using Library = Handle<cublasLtHandle_t, lt::destroy>;
+using Operation = Handle<cublasLtMatmulDesc_t, lt::matmul_desc_destroy>;
+using Layout = Handle<cublasLtMatrixLayout_t, lt::matrix_layout_destroy>;
+using Preference = Handle<cublasLtMatmulPreference_t, lt::matmul_preference_destroy>;
 using Event = Handle<cudaEvent_t, cudaEventDestroy>;
 
 cudaDataType_t type_of(DType dtype) {
@@ -48,19 +82,19 @@ cudaDataType_t type_of(DType dtype) {
 
 template <class T>
 void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
-  require(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)),
+  require(lt::matmul_desc_set_attribute(operation, attribute, &value, sizeof(value)),
           "an attribute of the product");
 }
 template <class T>
 void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
             const T& value) {
-  require(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+  require(lt::matmul_preference_set_attribute(preference, attribute, &value, sizeof(value)),
           "a preference");
 }
 
 Operation operation_of(const LibraryCall& call) {
   cublasLtMatmulDesc_t made = nullptr;
-  require(cublasLtMatmulDescCreate(
+  require(lt::matmul_desc_create(
               &made, call.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
           "a product");
   Operation operation(made);
@@ -76,15 +110,15 @@ Operation operation_of(const LibraryCall& call) {
 
 Layout layout_of(const LibraryMatrix& x) {
   cublasLtMatrixLayout_t made = nullptr;
-  require(cublasLtMatrixLayoutCreate(&made, type_of(x.dtype), static_cast<std::uint64_t>(x.rows),
-                                     static_cast<std::uint64_t>(x.columns), x.stride),
+  require(lt::matrix_layout_create(&made, type_of(x.dtype), static_cast<std::uint64_t>(x.rows),
+                                   static_cast<std::uint64_t>(x.columns), x.stride),
           "a matrix");
   return Layout(made);
 }
 
 Preference preference_of(const LibraryCall& call) {
   cublasLtMatmulPreference_t made = nullptr;
-  require(cublasLtMatmulPreferenceCreate(&made), "preferences");
+  require(lt::matmul_preference_create(&made), "preferences");
   Preference preference(made);
   prefer(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
          static_cast<std::size_t>(call.workspace_bytes));
@@ -126,9 +160,9 @@ cublasStatus_t queue(cublasLtHandle_t library, const Plan& p, const Addresses& a
                      const cublasLtMatmulAlgo_t& algorithm) {
   if (p.call.bias) set(p.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias);
   const float beta = p.call.accumulate ? 1.0f : 0.0f;
-  return cublasLtMatmul(library, p.operation.get(), &at.scale, at.a, p.a.get(), at.b, p.b.get(),
-                        &beta, at.d, p.d.get(), at.d, p.d.get(), &algorithm, at.workspace,
-                        static_cast<std::size_t>(p.call.workspace_bytes), at.stream);
+  return lt::matmul(library, p.operation.get(), &at.scale, at.a, p.a.get(), at.b, p.b.get(), &beta,
+                    at.d, p.d.get(), at.d, p.d.get(), &algorithm, at.workspace,
+                    static_cast<std::size_t>(p.call.workspace_bytes), at.stream);
 }
 
 Event event() {
@@ -141,13 +175,13 @@ class CublasLt : public Products {
  public:
   explicit CublasLt(const ProductsOptions& options) : cache_(options.autotune_cache) {
     cublasLtHandle_t made = nullptr;
-    require(cublasLtCreate(&made), "cannot start on this device");
+    require(lt::create(&made), "cannot start on this device");
     library_.reset(made);
     int device = 0;
     cudaDeviceProp properties{};
     require(cudaGetDevice(&device), "cudaGetDevice");
     require(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-    where_ = "cublasLt=" + std::to_string(cublasLtGetVersion()) + " gpu=" + properties.name + "/" +
+    where_ = "cublasLt=" + std::to_string(lt::get_version()) + " gpu=" + properties.name + "/" +
              std::to_string(properties.multiProcessorCount) + " ";
   }
 
@@ -184,7 +218,7 @@ class CublasLt : public Products {
           reinterpret_cast<const void*>(call.alignment));
     cublasLtMatmulHeuristicResult_t results[kCandidates];
     int count = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+    const cublasStatus_t status = lt::matmul_algo_get_heuristic(
         library_.get(), plan.operation.get(), plan.a.get(), plan.b.get(), plan.d.get(),
         plan.d.get(), preference_of(call).get(), kCandidates, results, &count);
     if (status != CUBLAS_STATUS_SUCCESS) count = 0;
@@ -215,9 +249,9 @@ class CublasLt : public Products {
 
   bool works(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) {
     cublasLtMatmulHeuristicResult_t result{};
-    return cublasLtMatmulAlgoCheck(library_.get(), plan.operation.get(), plan.a.get(), plan.b.get(),
-                                   plan.d.get(), plan.d.get(), &algorithm,
-                                   &result) == CUBLAS_STATUS_SUCCESS &&
+    return lt::matmul_algo_check(library_.get(), plan.operation.get(), plan.a.get(), plan.b.get(),
+                                 plan.d.get(), plan.d.get(), &algorithm,
+                                 &result) == CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= static_cast<std::size_t>(plan.call.workspace_bytes);
   }
 

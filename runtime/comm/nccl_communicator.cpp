@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/rank_sum.h"
 #include "models/decisions/exchange.h"
+#include "runtime/comm/nccl_library.h"
 #include "runtime/comm/nccl_watchdog.h"
 
 namespace plimsoll::runtime::comm {
@@ -44,13 +45,13 @@ ncclDataType_t nccl_type(DType dtype) {
 // The calls of one group are one operation.
 class Group {
  public:
-  explicit Group(const char* what) : what_(what) { expect_nccl(ncclGroupStart(), what); }
+  explicit Group(const char* what) : what_(what) { expect_nccl(nccl::group_start(), what); }
   void end() {
     open_ = false;
-    expect_nccl(ncclGroupEnd(), what_);
+    expect_nccl(nccl::group_end(), what_);
   }
   ~Group() {
-    if (open_) ncclGroupEnd();
+    if (open_) nccl::group_end();
   }
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -184,12 +185,12 @@ void NcclCommunicator::sum_round(TensorView buffer, const char* what, std::span<
     const Range theirs = ranges[static_cast<std::size_t>(r)];
     const Bytes sent = storage(Count(theirs.count), buffer.dtype);
     if (sent > Bytes(0))
-      expect_nccl(ncclSend(at(buffer, theirs.first), static_cast<std::size_t>(sent.value()),
-                           ncclUint8, r, nccl_, side_->get()),
+      expect_nccl(nccl::send(at(buffer, theirs.first), static_cast<std::size_t>(sent.value()),
+                             ncclUint8, r, nccl_, side_->get()),
                   what);
     if (received > Bytes(0))
-      expect_nccl(ncclRecv(staging, static_cast<std::size_t>(received.value()), ncclUint8, r, nccl_,
-                           side_->get()),
+      expect_nccl(nccl::recv(staging, static_cast<std::size_t>(received.value()), ncclUint8, r,
+                             nccl_, side_->get()),
                   what);
     values.push_back(staging);
     staging += received.value();
@@ -235,8 +236,8 @@ void NcclCommunicator::exchange_shares(TensorView buffer, std::span<const Range>
     const Range share = shares[static_cast<std::size_t>(r)];
     if (share.count == 0) continue;
     const auto bytes = static_cast<std::size_t>(storage(Count(share.count), buffer.dtype).value());
-    expect_nccl(ncclBroadcast(at(buffer, share.first), at(buffer, share.first), bytes, ncclUint8, r,
-                              nccl_, side_->get()),
+    expect_nccl(nccl::broadcast(at(buffer, share.first), at(buffer, share.first), bytes, ncclUint8,
+                                r, nccl_, side_->get()),
                 "all_reduce");
   }
   group.end();
@@ -246,9 +247,10 @@ Pending NcclCommunicator::start_all_reduce(TensorView buffer) {
   const std::int64_t elements = buffer.elements(), n = size_;
   return start("all_reduce", [&] {
     if (!deterministic_)
-      return expect_nccl(ncclAllReduce(buffer.data, buffer.data, static_cast<std::size_t>(elements),
-                                       nccl_type(buffer.dtype), ncclSum, nccl_, side_->get()),
-                         "all_reduce");
+      return expect_nccl(
+          nccl::all_reduce(buffer.data, buffer.data, static_cast<std::size_t>(elements),
+                           nccl_type(buffer.dtype), ncclSum, nccl_, side_->get()),
+          "all_reduce");
     std::vector<Range> shares;
     for (std::int64_t r = 0; r < n; ++r)
       shares.push_back({elements / n * r + std::min(r, elements % n),
@@ -269,15 +271,15 @@ Pending NcclCommunicator::start_reduce_scatter(TensorView whole, PieceRange rang
         return Range{first_of(r), range.count};
       });
     if (range.count == piece)
-      return expect_nccl(
-          ncclReduceScatter(whole.data, at(whole, first_of(rank_)), static_cast<std::size_t>(piece),
-                            nccl_type(whole.dtype), ncclSum, nccl_, side_->get()),
-          "reduce_scatter");
+      return expect_nccl(nccl::reduce_scatter(whole.data, at(whole, first_of(rank_)),
+                                              static_cast<std::size_t>(piece),
+                                              nccl_type(whole.dtype), ncclSum, nccl_, side_->get()),
+                         "reduce_scatter");
     Group group("reduce_scatter");
     for (int r = 0; r < size_; ++r)
-      expect_nccl(ncclReduce(at(whole, first_of(r)), at(whole, first_of(r)),
-                             static_cast<std::size_t>(range.count), nccl_type(whole.dtype), ncclSum,
-                             r, nccl_, side_->get()),
+      expect_nccl(nccl::reduce(at(whole, first_of(r)), at(whole, first_of(r)),
+                               static_cast<std::size_t>(range.count), nccl_type(whole.dtype),
+                               ncclSum, r, nccl_, side_->get()),
                   "reduce_scatter");
     group.end();
   });
@@ -288,8 +290,8 @@ Pending NcclCommunicator::start_all_gather(ConstTensorView piece, TensorView who
         ErrorKind::internal, "the whole buffer is all ranks' pieces");
   return start("all_gather", [&] {
     expect_nccl(
-        ncclAllGather(piece.data, whole.data, static_cast<std::size_t>(bytes_of(piece).value()),
-                      ncclUint8, nccl_, side_->get()),
+        nccl::all_gather(piece.data, whole.data, static_cast<std::size_t>(bytes_of(piece).value()),
+                         ncclUint8, nccl_, side_->get()),
         "all_gather");
   });
 }
@@ -297,10 +299,10 @@ Pending NcclCommunicator::start_all_gather(ConstTensorView piece, TensorView who
 Pending NcclCommunicator::start_broadcast(TensorView buffer, int root) {
   check(root >= 0 && root < size_, ErrorKind::internal, "the root is a rank of the group");
   return start("broadcast", [&] {
-    expect_nccl(
-        ncclBroadcast(buffer.data, buffer.data, static_cast<std::size_t>(bytes_of(buffer).value()),
-                      ncclUint8, root, nccl_, side_->get()),
-        "broadcast");
+    expect_nccl(nccl::broadcast(buffer.data, buffer.data,
+                                static_cast<std::size_t>(bytes_of(buffer).value()), ncclUint8, root,
+                                nccl_, side_->get()),
+                "broadcast");
   });
 }
 
@@ -312,8 +314,8 @@ std::unique_ptr<Communicator> NcclCommunicator::split(int color) {
     config.splitShare = 1;  // one set of buffers for all groups
     const Watchdog::Call call(*dog_, "ncclCommSplit");
     // A group of one rank needs none.
-    expect_nccl(ncclCommSplit(nccl_, part->size() == 1 ? NCCL_SPLIT_NOCOLOR : color, rank_, &child,
-                              &config),
+    expect_nccl(nccl::comm_split(nccl_, part->size() == 1 ? NCCL_SPLIT_NOCOLOR : color, rank_,
+                                 &child, &config),
                 "ncclCommSplit");
   }
   return std::make_unique<NcclCommunicator>(std::move(part), dog_, child, deterministic_, side_);
@@ -322,7 +324,7 @@ std::unique_ptr<Communicator> NcclCommunicator::split(int color) {
 // Rank 0's id on every rank; with NCCL_COMM_ID NCCL finds rank 0 by itself.
 ncclUniqueId shared_id(Control& control) {
   ncclUniqueId id{};
-  if (control.rank() == 0) expect_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  if (control.rank() == 0) expect_nccl(nccl::get_unique_id(&id), "ncclGetUniqueId");
   const std::string bytes = control.gather(std::string(id.internal, sizeof id.internal))[0];
   check(bytes.size() == sizeof id.internal, ErrorKind::communicator, "NCCL's id is cut short");
   std::memcpy(id.internal, bytes.data(), bytes.size());
@@ -345,8 +347,9 @@ std::unique_ptr<Communicator> nccl_communicator(std::unique_ptr<Control> control
   {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     const Watchdog::Call call(*dog, "ncclCommInitRank");
-    expect_nccl(ncclCommInitRankConfig(&communicator, shared->size(), id, shared->rank(), &config),
-                "ncclCommInitRank");
+    expect_nccl(
+        nccl::comm_init_rank_config(&communicator, shared->size(), id, shared->rank(), &config),
+        "ncclCommInitRank");
   }
   return std::make_unique<NcclCommunicator>(shared, dog, communicator, options.deterministic,
                                             std::make_shared<Stream>(Stream::Priority::high));
@@ -354,7 +357,7 @@ std::unique_ptr<Communicator> nccl_communicator(std::unique_ptr<Control> control
 
 std::string nccl_version() {
   int version = 0;
-  if (ncclGetVersion(&version) != ncclSuccess) return {};
+  if (nccl::get_version(&version) != ncclSuccess) return {};
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
 }

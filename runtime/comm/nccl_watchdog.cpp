@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "runtime/comm/nccl_library.h"
+
 namespace plimsoll::runtime::comm {
 
 namespace {
@@ -20,8 +22,8 @@ double seconds_since(Clock::time_point began) {
 
 void expect_nccl(ncclResult_t result, const char* what) {
   check(result == ncclSuccess, ErrorKind::communicator, [&] {
-    return std::string(what) + ": NCCL: " + ncclGetErrorString(result) + " (" +
-           ncclGetLastError(nullptr) + ")";
+    return std::string(what) + ": NCCL: " + nccl::get_error_string(result) + " (" +
+           nccl::get_last_error(nullptr) + ")";
   });
 }
 
@@ -65,7 +67,7 @@ void Watchdog::abort_communicators() noexcept {
     communicators.swap(communicators_);
     operations_.clear();
   }
-  for (ncclComm_t communicator : communicators) ncclCommAbort(communicator);
+  for (ncclComm_t communicator : communicators) nccl::comm_abort(communicator);
 }
 
 void Watchdog::end_process(const Error& error) noexcept {
@@ -89,11 +91,11 @@ std::string Watchdog::failure() {
   const std::lock_guard lock(mutex_);
   for (ncclComm_t communicator : communicators_) {
     ncclResult_t error = ncclSuccess;
-    if (ncclCommGetAsyncError(communicator, &error) != ncclSuccess || error == ncclInProgress ||
-        error == ncclSuccess)
+    if (nccl::comm_get_async_error(communicator, &error) != ncclSuccess ||
+        error == ncclInProgress || error == ncclSuccess)
       continue;
-    return std::string("NCCL: ") + ncclGetErrorString(error) + " (" +
-           ncclGetLastError(communicator) + ")";
+    return std::string("NCCL: ") + nccl::get_error_string(error) + " (" +
+           nccl::get_last_error(communicator) + ")";
   }
   std::erase_if(operations_, [](const Operation& o) { return o.done->reached(); });
   const auto late = [&](const char* what) {

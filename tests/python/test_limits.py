@@ -59,6 +59,17 @@ class Limits(unittest.TestCase):
                 self.assertIn("File too large", result.stderr)
                 self.assertEqual(os.listdir(self.folder), [])
 
+    def test_few_addresses_are_enough_for_a_run_on_the_host(self):
+        # With one thread of OpenBLAS. The libraries of CUDA alone would be 760 MB.
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+        self.addCleanup(os.environ.pop, "OPENBLAS_NUM_THREADS")
+        result = limited({resource.RLIMIT_AS: 600 * KIB * KIB}, *RUN)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        # OpenBLAS itself would ask for its buffer for ever.
+        result = limited({resource.RLIMIT_AS: 230 * KIB * KIB}, *RUN)
+        self.assertEqual((result.returncode, result.stdout), (1, ""), result.stderr)
+        self.assertIn("ulimit -v", result.stderr)
+
     @unittest.skipUnless(os.geteuid() == 0, "only root can make a small disk")
     def test_a_full_disk_is_a_failure_that_leaves_nothing(self):
         disk = self.folder / "disk"

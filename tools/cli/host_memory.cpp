@@ -1,9 +1,14 @@
 #include "tools/cli/host_memory.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <sstream>
+#include <thread>
 
 namespace plimsoll::tools {
 
@@ -36,6 +41,23 @@ std::optional<Bytes> available_memory(const std::string& meminfo, const std::str
   if (const auto most = number_in(limit))
     available = available ? std::min(*available, Bytes(*most)) : Bytes(*most);
   return available;
+}
+
+std::optional<Bytes> host_addresses(std::int64_t ranks) {
+  // OpenBLAS maps a buffer for each of its threads and for each that calls it, and asks again for
+  // ever where it gets none (driver/others/memory.c: BUFFER_SIZE, alloc_malloc; here 32 << 22).
+  constexpr Bytes kBlasBuffer = 128_MiB;
+  // A rank's arena reserves 64 MiB at least (runtime/arena.cpp). The rest is what the
+  // loader maps for plimsoll-run, and the heaps of its threads.
+  constexpr Bytes kProgram = 160_MiB, kArena = 64_MiB;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  std::int64_t threads = std::max(1u, std::thread::hardware_concurrency());
+  if (const char* given = std::getenv("OPENBLAS_NUM_THREADS"))
+    if (const auto most = number_in(given); most && *most >= 1) threads = std::min(threads, *most);
+  const auto all = static_cast<std::int64_t>(
+      std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<std::int64_t>::max()));
+  return Bytes(all) - kProgram - kBlasBuffer * (threads - 1 + ranks) - kArena * ranks;
 }
 
 std::optional<Bytes> host_memory() {

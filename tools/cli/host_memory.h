@@ -14,4 +14,8 @@ std::optional<Bytes> available_memory(const std::string& meminfo, const std::str
 
 std::optional<Bytes> host_memory();  // of this machine
 
+// Of the addresses that a process may map (`ulimit -v`) what is left for the tensors of `ranks`
+// threads, perhaps less than nothing. Nothing where there is no limit.
+std::optional<Bytes> host_addresses(std::int64_t ranks);
+
 }  // namespace plimsoll::tools

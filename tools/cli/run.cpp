@@ -158,6 +158,15 @@ bool host_has_room(const reports::Plan& plan, const Launch& launch) {
   if (plan.strategy.device != models::Device::cpu || is_distributed(launch)) return true;
   const std::optional<Bytes> available = host_memory();
   const Bytes need = plan.device * plan.strategy.gpus;
+  if (const auto addresses = host_addresses(plan.strategy.gpus); addresses && need > *addresses) {
+    const Bytes left = std::max(0_B, *addresses);
+    say(
+        fmt::format("tensors of {} are to be held beside the buffers of OpenBLAS, and the limit on "
+                    "addresses (ulimit -v) leaves {}: raise it, or OPENBLAS_NUM_THREADS=1, a "
+                    "smaller model, fewer --ranks, or --anyway",
+                    reports::bytes_text(need), reports::bytes_text(left)));
+    return false;
+  }
   if (!available || need <= *available) return true;
   say(
       fmt::format("{} ranks need {:.1f} GiB together, and this host has {:.1f} GiB: a smaller "
