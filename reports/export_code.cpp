@@ -7,6 +7,7 @@
 #include "models/lora.h"
 #include "models/model_reader.h"
 #include "models/run_names.h"
+#include "models/stack_versions.h"
 
 namespace plimsoll::reports {
 
@@ -214,16 +215,30 @@ std::vector<std::string> needed_code(const Strategy& s) {
   return out;
 }
 
+// AttentionMaskInterface (transformers 4.53, masking_utils.py) is what lets an attention of one's
+// own keep the masks of the one it wraps.
+bool no_code_known(const Strategy& s) {
+  return s.recompute.kind == RecomputeKind::selective && s.transformers < models::kMasksAreBoolean;
+}
+
 std::string needed_code_note(const Strategy& s) {
   std::string parts;
   for (const std::string& part : needed_code(s)) parts += (parts.empty() ? "" : ", ") + part;
   if (parts.empty()) return "";
+  if (no_code_known(s))
+    return "Needs code that is not known for Transformers before 4.53: " + parts + ".";
   return "Needs code, no option switches it on: " + parts +
          "; `plimsoll export PLAN --to transformers` writes it.";
 }
 
 TrainingCode training_code(const models::Workload& w) {
   TrainingCode out;
+  check(!no_code_known(w.strategy), ErrorKind::unsupported, [&] {
+    return fmt::format(
+        "export --to transformers: --recompute selective needs Transformers 4.53, "
+        "the plan is of {}",
+        models::text_of(w.strategy.transformers));
+  });
   refuse_adapted_head(w);
   add_loss(w.strategy.loss, out);
   add_checkpoints(w, out);

@@ -15,6 +15,9 @@ std::vector<std::string> needed_code(const models::Strategy& strategy);
 // needed.
 std::string needed_code_note(const models::Strategy& strategy);
 
+// Whether nobody knows that code: a core attention's checkpoint in Transformers before 4.53.
+bool no_code_known(const models::Strategy& strategy);
+
 struct TrainingCode {
   std::vector<std::string> imports;  // "import math", in any order
   std::string before_model;  // functions and classes
@@ -22,6 +25,7 @@ struct TrainingCode {
   std::string trainer = "Trainer";  // the class that trains
   std::string on_trainer;  // statements about `made`, the trainer
 };
+// Throws Error{unsupported} where no code is known.
 TrainingCode training_code(const models::Workload& workload);
 
 }  // namespace plimsoll::reports

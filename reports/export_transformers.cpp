@@ -9,6 +9,8 @@
 
 #include "models/lora.h"
 #include "models/model_reader.h"
+#include "models/run_names.h"
+#include "models/stack_versions.h"
 #include "reports/export.h"
 #include "reports/export_code.h"
 #include "reports/export_notes.h"
@@ -258,6 +260,10 @@ Exported export_transformers(const Workload& w) {
     out.notes.push_back(
         "with ZeRO stage 3 make TrainingArguments before the model is loaded, so "
         "that it is loaded in shards");
+  if (s.transformers != models::kTransformers && s.stack != Stack::plimsoll)
+    out.notes.push_back(
+        fmt::format("written for Transformers {}; in the plan's {} some arguments have other names",
+                    models::text_of(models::kTransformers), models::text_of(s.transformers)));
   add_model_notes(w, out.notes);
   const TrainingCode code = training_code(w);
   std::string& text = out.text;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "models/run_names.h"
+#include "models/stack_versions.h"
 
 namespace plimsoll::planner::search {
 
@@ -150,7 +151,11 @@ void recomputes(const Scope& scope, const Setting& so_far, std::vector<Setting>&
     add(so_far, out, [&](Setting& x) { x.strategy.recompute = {kind, every}; });
   };
   with(RecomputeKind::none, 1);
-  with(RecomputeKind::selective, 1);
+  // A checkpoint around the core attention is code of the user's, which no Transformers before 4.53
+  // lets be written outside the model (reports/export_code.h).
+  if (so_far.strategy.stack == Stack::plimsoll ||
+      so_far.strategy.transformers >= models::kMasksAreBoolean)
+    with(RecomputeKind::selective, 1);
   with(RecomputeKind::full, 1);
   const std::int64_t layers = scope.base.model->decoder ? scope.base.model->decoder->layers : 1;
   for (std::int64_t k = 2; k * k < layers; ++k) with(RecomputeKind::every, k);

@@ -27,6 +27,46 @@ class Export(unittest.TestCase):
         self.assertEqual(export("--to", "deepspeed", "--quiet").stderr, "")
         self.assertIn("\n# ", export("--to", "accelerate").stdout)
 
+    def test_what_no_option_switches_on_is_said_and_written(self):
+        def plan(*words):
+            return plimsoll("fit", "gpt2", "--gpu", "h100", "--json", "-", *words).stdout
+
+        for words, part, code in (
+                (["--loss", "chunked"], "chunked loss", "chunked_loss(model)"),
+                (["--loss", "fused"], "Liger", "fused_loss(model)"),
+                (["--recompute", "every:5"], "every 5 layers", "checkpoint_groups(model, 5)"),
+                (["--recompute", "sqrt"], "sqrt(layers)", "checkpoint_groups(model, 4)"),
+                (["--recompute", "selective"], "core attention", "checkpoint_attention(model)"),
+                (["--attention", "math"], "math attention", "_sdp"),
+                (["--gpus", "2", "--zero", "1"], "ZeroRedundancy", "return ZeroTrainer("),
+                (["--gpus", "2", "--zero", "3", "--stack", "deepspeed", "--loss", "chunked"],
+                 "chunked loss", "chunked_loss(model)")):
+            with self.subTest(words=words):
+                document = plan(*words)
+                notes = [line for line in json.loads(document)["advice"] if "Needs code" in line]
+                self.assertEqual(len(notes), 1)
+                self.assertIn(part, notes[0])
+                self.assertIn(notes[0].split(" no option")[0],
+                              export("--to", "deepspeed", stdin=document).stderr)
+                self.assertIn(code, export("--to", "transformers", stdin=document).stdout)
+        for words in (["--recompute", "full"], ["--stack", "plimsoll", "--loss", "chunked"]):
+            self.assertNotIn("Needs code", plan(*words))
+        old = plan("--recompute", "selective", "--transformers-version", "4.51")
+        self.assertIn("not known", "".join(json.loads(old)["advice"]))
+        result = export("--to", "transformers", stdin=old)
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertIn("4.53", result.stderr)
+
+    def test_a_head_with_an_adapter_has_no_code_for_other_losses(self):
+        fit = plimsoll("fit", "llama-3.2-1b", "--gpu", "h100", "--lora-rank", "8",
+                       "--lora-targets", "lm_head", "--loss", "chunked", "--json", "-")
+        if fit.returncode == 2:  # refused before
+            self.assertIn("lm_head", fit.stderr)
+            return
+        result = export("--to", "transformers", stdin=fit.stdout)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("adapter", result.stderr)
+
     def test_the_first_plan_of_a_recommendation_is_taken(self):
         document = {"schema": "plimsoll.recommendation/1",
                     "ranked": [{"plan": json.loads(PLAN)}, {"plan": {"schema": "wrong"}}]}
