@@ -103,6 +103,15 @@ void CheckedDocument::check_fingerprint() const {
          "the workload's own; one of them was altered");
 }
 
+void name_source(const std::string& source, const std::function<void()>& checks) {
+  try {
+    checks();
+  } catch (const Error& error) {
+    if (error.message().starts_with(source + ": ")) throw;
+    fail(error.kind(), source + ": " + error.message());
+  }
+}
+
 std::int64_t whole(const json& value) {
   return value.get<std::int64_t>();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -41,5 +42,8 @@ class CheckedDocument {
 // Of a number, of an object's members that are numbers. Error{bad_input}: a sum beyond 2^63.
 std::int64_t whole(const nlohmann::json& value);
 std::int64_t sum_of_members(const nlohmann::json& parts);
+
+// Runs `checks`; an error of theirs that names no file, as of a sum beyond 2^63, names `source`.
+void name_source(const std::string& source, const std::function<void()>& checks);
 
 }  // namespace plimsoll::reports

@@ -69,20 +69,51 @@ void check_measured_rank(const CheckedDocument& document, const json& rank,
     document.expect(where + "resident_bytes", rank["resident_bytes"], residents.front(),
                     "what its ledgers leave after a step");
 }
+// plimsoll-run knows a loss of every step, and says in its outcome where they train nothing.
+void check_outcome(const CheckedDocument& document) {
+  const json& measurement = document.root();
+  const bool completed = measurement["outcome"] == "completed";
+  if (completed != measurement["error"].is_null())
+    document.refuse(fmt::format("outcome is {}, and error is {}", measurement["outcome"].dump(),
+                                completed ? "there" : "null"));
+  if (!completed || measurement["tool"]["name"] != "plimsoll-run") return;
+  const json& steps = measurement["steps"];
+  bool stepped = steps.empty();
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].value("loss", json()).is_null())
+      document.refuse(fmt::format("outcome is \"completed\", and steps[{}].loss is null", i));
+    stepped = stepped || !steps[i].value("skipped", false);
+  }
+  if (!stepped) document.refuse("outcome is \"completed\", and every one of steps[] was skipped");
+}
+
+void check_rates(const CheckedDocument& document) {
+  const json& measurement = document.root();
+  const json& time = measurement["time"];
+  if (time.is_null() || measurement["tool"]["name"] != "plimsoll-run") return;
+  if (time["step_seconds"].is_null() || time["tokens_per_second"].is_null()) return;
+  const json& batch = measurement["workload"]["batch"];
+  const json ranks = measurement["workload"]["strategy"].value("world_size", json(1));
+  if (!ranks.is_number()) return;  // the reader says so
+  double tokens = ranks.get<double>();
+  for (const char* part : {"seq_len", "micro_batch", "grad_accum"})
+    tokens *= batch[part].get<double>();
+  document.expect_near("time.tokens_per_second", time["tokens_per_second"],
+                       tokens / time["step_seconds"].get<double>(),
+                       "the tokens of a step over step_seconds");
+}
 }  // namespace
 
 void check_measurement(std::string_view text, const std::string& source) {
   const CheckedDocument document(text, source, "measurement");
-  const json& measurement = document.root();
-  const bool completed = measurement["outcome"] == "completed";
-  check(completed == measurement["error"].is_null(), ErrorKind::bad_input, [&] {
-    return fmt::format("{}: outcome is {}, and error is {}", source, measurement["outcome"].dump(),
-                       completed ? "there" : "null");
+  const json& ranks = document.root()["ranks"];
+  name_source(source, [&] {
+    check_outcome(document);
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      check_measured_rank(document, ranks[i], fmt::format("ranks[{}].", i));
+    check_measured_time(document);
+    check_rates(document);
   });
-  const json& ranks = measurement["ranks"];
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    check_measured_rank(document, ranks[i], fmt::format("ranks[{}].", i));
-  check_measured_time(document);
 }
 
 }  // namespace plimsoll::reports

@@ -202,14 +202,13 @@ void check_ops(const CheckedDocument& document) {
   document.expect("peak_bytes", plan["peak_bytes"], highest, "the highest of timeline[]");
 }
 
-}  // namespace
-
-std::string check_plan(std::string_view text, const std::string& source) {
-  const CheckedDocument document(text, source, "plan");
-  if (document.is_question()) return "";
+// All but the step: apart, because a comparison says better which tensor was altered.
+void check_figures(const CheckedDocument& document, const std::string& source) {
   const json& plan = document.root();
+  document.expect("model.name", plan["model"]["name"], plan["workload"]["model"]["name"],
+                  "workload.model.name");
   check_capacity(document);
-  if (plan["peak_bytes"].is_null()) return "";  // model states alone
+  if (plan["peak_bytes"].is_null()) return;  // model states alone
   for (const char* part :
        {"device_bytes", "resident_bytes", "reserved_bytes", "peak", "at_peak", "outside_allocator"})
     check(!plan[part].is_null(), ErrorKind::bad_input,
@@ -228,14 +227,26 @@ std::string check_plan(std::string_view text, const std::string& source) {
   check_verdict(document);
   check_ranks(document);
   check_time(document);
+}
+
+void check_step(const CheckedDocument& document, const std::string& source) {
+  const json& plan = document.root();
+  check(plan["timeline"].empty() == plan["tensors"].empty(), ErrorKind::bad_input, [&] {
+    return fmt::format("{}: timeline is a list of {}, and tensors of {}", source,
+                       plan["timeline"].size(), plan["tensors"].size());
+  });
+  if (plan["peak_bytes"].is_null() || plan["tensors"].empty()) return;
+  check_ops(document);
+  check_tensors_at_peak(document);
+}
+}  // namespace
+
+std::string check_plan(std::string_view text, const std::string& source) {
+  const CheckedDocument document(text, source, "plan");
+  if (document.is_question()) return "";
+  name_source(source, [&] { check_figures(document, source); });
   try {
-    check(plan["timeline"].empty() == plan["tensors"].empty(), ErrorKind::bad_input, [&] {
-      return fmt::format("{}: timeline is a list of {}, and tensors of {}", source,
-                         plan["timeline"].size(), plan["tensors"].size());
-    });
-    if (plan["tensors"].empty()) return "";
-    check_ops(document);
-    check_tensors_at_peak(document);
+    name_source(source, [&] { check_step(document, source); });
   } catch (const Error& error) {
     return error.message();
   }

@@ -159,6 +159,18 @@ class Compare(unittest.TestCase):
                         self.assertIn(name + ": ", result.stderr, (path, other))
                         self.assertNotIn("AGREES", result.stdout)
 
+    def test_a_sum_beyond_63_bits_names_the_file(self):
+        measurement = copy.deepcopy(self.measurement)
+        measurement["ranks"][0]["at_peak"]["logits_bytes"] = (1 << 63) - 1
+        self.refused(self.plan, measurement, "measurement0.json: overflow: ")
+
+    def test_an_outcome_that_its_steps_contradict_is_refused(self):
+        step = {"step": 1, "loss": 5.5, "seconds": None, "skipped": False}
+        own = {**self.measurement, "tool": {"name": "plimsoll-run", "version": "1"}}
+        self.assertEqual(self.compare(self.plan, {**own, "steps": [step]}).returncode, 0)
+        self.refused(self.plan, {**own, "steps": [{**step, "loss": None}]}, "steps[0].loss is null")
+        self.refused(self.plan, {**own, "steps": [{**step, "skipped": True}]}, "was skipped")
+
     def test_texts_from_hostile_hands_are_refused(self):
         whole = json.dumps(self.plan)
         for text in ("\0" + whole, whole[:-1], whole + "}", "[" * 100000, '{"a":' * 100000,
