@@ -134,6 +134,14 @@ class Limits(unittest.TestCase):
             result = subprocess.run([PLIMSOLL, "compare", "-", measurement, "--json", plan],
                                     stdin=stdin, capture_output=True, text=True, timeout=60)
         self.assertEqual(result.returncode, 2, result.stderr)
+        trained = self.folder / "trained"
+        self.assertEqual(plimsoll(*RUN, "--save-weights", trained).returncode, 0)
+        weights = (trained / "model.safetensors").read_bytes()
+        for words in (["run", trained, *RUN[2:]], [*RUN, "--weights", trained]):
+            result = plimsoll(*words, "--save-weights", trained)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
+            self.assertIn("is an input", result.stderr)
+        self.assertEqual((trained / "model.safetensors").read_bytes(), weights)
         result = plimsoll(*RUN, "--json", self.target, "--prediction", self.target)
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertFalse(self.target.exists())
