@@ -223,19 +223,19 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
 
 }  // namespace
 
-bool fits(const Question& question, const ModelParts& parts, Overheads overheads,
-          Replays& replays) {
+Fit fit(const Question& question, const ModelParts& parts, Overheads overheads, Replays& replays) {
   const Capacity capacity = capacity_of(question);
-  if (!capacity.usable) return true;
   validate(question);
   StackStep step;
   write_step(question, parts, step);
   PeakFinder finder;
   const Peak peak = finder.find(step.program);
   const Outside outside = outside_of(question);
-  if (peak.bytes + outside.most() > *capacity.usable) return false;
+  if (capacity.usable && peak.bytes + outside.most() > *capacity.usable) return {};
   const Timeline timeline = unroll(step.program);
-  return Fitting{step, timeline, peak, capacity, outside, replays}.fits(overheads);
+  const Fitting fitting{step, timeline, peak, capacity, outside, replays};
+  if (!fitting.fits(overheads)) return {};
+  return {true, fitting.reserved().allocated};
 }
 
 Plan plan(const Question& question) {

@@ -39,10 +39,14 @@ reports::Plan plan(const Question& question);
 // Of what no tensor accounts for: the figures of a plan, or the high end of what was seen.
 enum class Overheads { typical, high_end };
 
-// Whether it fits, as plan() says (its `fits`, or its `high_end`), without the rest; true where no
-// capacity is known. `parts`: model_parts() of the question.
+// Whether it fits, as plan() says (its `fits`, or its `high_end`), and where it does its peak,
+// without the rest; what no capacity bounds fits. `parts`: model_parts() of the question.
 struct ModelParts;
-bool fits(const Question& question, const ModelParts& parts, Overheads overheads, Replays& replays);
+struct Fit {
+  bool fits = false;
+  Bytes peak;
+};
+Fit fit(const Question& question, const ModelParts& parts, Overheads overheads, Replays& replays);
 
 // `--params N`: model states only, in the ZeRO paper's layout (arXiv 1910.02054 §3.1): mixed
 // precision 2 + 2 + 12 bytes per parameter, fp32 4 + 4 + 8, divided by ZeRO stage over the ranks.

@@ -52,6 +52,8 @@ struct Recommendation {
   // `min_headroom` kept free.
   bool high_end = true;
   Bytes min_headroom;
+  double tie_margin = 0;  // plans whose speeds are so near to the fastest's count as equal
+  std::optional<double> fastest;  // tokens/s
   std::optional<double> budget_tokens;  // --tokens
   std::vector<RankedPlan> ranked;
   std::vector<FrontPoint> front;  // least memory first

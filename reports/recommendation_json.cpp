@@ -84,6 +84,11 @@ void write_recommendation(JsonWriter& json, const Recommendation& answer, const 
   json.member("overheads", answer.high_end ? "high end" : "typical");
   json.member("min_headroom_bytes", answer.min_headroom);
   json.end_object();
+  json.key("ties");
+  json.begin_object(Layout::line);
+  json.member("margin", answer.tie_margin);
+  json.member("fastest_tokens_per_second", answer.fastest);
+  json.end_object();
   json.member("evaluated", answer.evaluated);
   json.member("points", answer.points);
   json.member("elapsed_seconds", answer.elapsed_seconds);

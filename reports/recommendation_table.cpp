@@ -87,6 +87,7 @@ void add_winner(Page& page, const Recommendation& answer) {
   if (best.plan.batch.grad_accum > 1)
     text += fmt::format(", accumulation {}", best.plan.batch.grad_accum);
   if (s.lora) text += fmt::format(", LoRA rank {}", s.lora->rank);
+  if (s.lora && s.param_dtype) text += fmt::format(" on a base in {}", name_of(*s.param_dtype));
   if (answer.stopped) text += " (interrupted: the best so far)";
   page.paragraph(text, "  ", Colour::green);
   std::string machine = fmt::format("{}: {} x {}", answer.model_name, s.gpus,
@@ -131,28 +132,38 @@ void add_headroom(Page& page, const Recommendation& answer) {
   page.put("");
   if (answer.high_end)
     return page.paragraph(fmt::format(
-        "Each fits even if all that is assumed (context, NCCL, gaps of the allocator) comes out at "
-        "the high end of what was seen: 1 then leaves {}. --min-headroom 0 counts what is typical.",
+        "Every plan fits even if all assumed overheads (context, NCCL, fragmentation) come out at "
+        "the high end of what was seen; plan 1 then leaves {}. --min-headroom 0 assumes typical "
+        "overheads.",
         high));
   page.paragraph(fmt::format(
-      "With typical overheads{} (--min-headroom); at the high end of what "
-      "was seen 1 leaves {}.",
+      "Typical overheads are assumed{} (--min-headroom); at the high end of "
+      "what was seen plan 1 leaves {}.",
       answer.min_headroom > Bytes(0) ? " and " + bytes_text(answer.min_headroom) + " kept free"
                                      : "",
       high));
 }
 
+void add_ties(Page& page, const Recommendation& answer) {
+  if (!answer.fastest || answer.objective == "memory") return;
+  page.paragraph(fmt::format(
+      "Plans within {:.3g} % of the fastest ({} tokens/s) count as equally fast: the estimate is "
+      "no better than that (reports/accuracy.md). Among them the simplest comes first, then the "
+      "one with the most room.",
+      100 * answer.tie_margin, rate(answer.fastest)));
+}
+
 void add_reasons(Page& page, const Recommendation& answer) {
   for (std::size_t i = 0; i < answer.ranked.size(); ++i) {
     if (answer.ranked[i].why.empty()) continue;
-    page.heading(i == 0 ? "Why the first" : fmt::format("Of {}", i + 1));
+    page.heading(i == 0 ? "Why plan 1" : fmt::format("Plan {}", i + 1));
     for (const std::string& why : answer.ranked[i].why) page.paragraph("  " + why, "    ");
   }
 }
 
 void add_front(Page& page, const Recommendation& answer, const Terminal& terminal) {
   if (answer.front.empty()) return;
-  page.heading("Memory against speed: nothing needs less and is faster");
+  page.heading("Memory against speed: no plan needs less and is faster");
   page.put("       peak  tokens/s  strategy");
   const std::size_t n = answer.front.size(), shown = std::min(n, kFrontLines);
   for (std::size_t k = 0; k < shown; ++k) {
@@ -194,12 +205,12 @@ void add_nothing(Page& page, const Recommendation& answer) {
   std::string need = bytes_text(plan.device) + " on each GPU";
   if (answer.high_end && plan.high_end)
     need +=
-        fmt::format(" ({} if what is assumed comes out high)", bytes_text(plan.high_end->device()));
+        fmt::format(" ({} with overheads at their high end)", bytes_text(plan.high_end->device()));
   page.paragraph(
-      fmt::format("NOTHING FITS: the closest needs {}, {} usable: {} too much", need,
+      fmt::format("NOTHING FITS: the closest plan needs {}; {} is available, {} too little", need,
                   plan.usable ? bytes_text(*plan.usable) : "?", bytes_text(nothing.shortfall)),
       "  ", Colour::red);
-  page.heading("The closest");
+  page.heading("The closest plan");
   page.paragraph("  " + nothing.closest->command, "    ");
   if (nothing.would_fit.empty()) {
     page.heading("No single change of tokens, GPUs or card makes it fit.");
@@ -222,6 +233,7 @@ std::string recommendation_table(const Recommendation& answer, const Terminal& t
     add_winner(page, answer);
     add_list(page, answer);
     add_headroom(page, answer);
+    add_ties(page, answer);
     add_reasons(page, answer);
     add_budget(page, answer);
     add_front(page, answer, terminal);
@@ -229,7 +241,7 @@ std::string recommendation_table(const Recommendation& answer, const Terminal& t
     page.paragraph("Interrupted before anything was found");
   }
   std::string considered = fmt::format(
-      "{} strategies decided about by evaluating {} in {:.3g} s; not considered:",
+      "{} strategies compared by evaluating {} in {:.3g} s. Not considered:",
       grouped(Count(answer.points)), grouped(Count(answer.evaluated)), answer.elapsed_seconds);
   for (const std::string& name : answer.not_considered)
     considered += (&name == answer.not_considered.data() ? " " : ", ") + name;

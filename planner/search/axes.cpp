@@ -20,9 +20,10 @@ using models::Strategy;
 
 namespace {
 
-// Powers of two, so that sums keep the order: pure 16-bit training, adapters in the place of the
-// model, and last of all a runtime that nobody has run on a GPU yet.
-constexpr std::uint8_t kOtherNumerics = 1, kAdapters = 2, kUntriedStack = 4;
+// Powers of two, so that sums keep the order: adapters in the place of the model; training that
+// keeps 16-bit weights alone, whose small updates are lost; and last of all a runtime that nobody
+// has run on a GPU yet.
+constexpr std::uint8_t kAdapters = 1, kOtherNumerics = 2, kUntriedStack = 4;
 constexpr std::int64_t kLoraRank = 16;
 
 bool fixed(const Scope& scope, std::string_view axis) {
@@ -80,28 +81,49 @@ std::string precision_value(const Setting& x) {
 }
 
 std::string precision_option(const Setting& x) {
-  std::string text =
-      x.strategy.precision == Precision::bf16_mixed ? "" : "--precision " + precision_value(x);
-  // Frozen weights need no fp32 copy: PEFT's users load them in 16 bits.
-  if (x.parts != 0 && x.strategy.stack == Stack::pytorch && x.strategy.param_dtype)
-    text += std::string(text.empty() ? "" : " ") + "--param-dtype " +
-            std::string(name_of(*x.strategy.param_dtype));
-  return text;
+  return x.strategy.precision == Precision::bf16_mixed ? "" : "--precision " + precision_value(x);
+}
+
+// Frozen weights need no fp32 copy: PEFT's users load the base of adapters in 16 bits, as its
+// checkpoint has it.
+void param_dtypes(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
+  const Strategy& s = so_far.strategy;
+  const bool fp16 = s.precision == Precision::fp16_mixed;
+  if (fixed(scope, "param-dtype") || !s.lora || s.stack != Stack::pytorch || s.param_dtype ||
+      (s.precision != Precision::bf16_mixed && !fp16))
+    return out.push_back(so_far);
+  add(so_far, out, [&](Setting& x) { x.strategy.param_dtype = fp16 ? DType::fp16 : DType::bf16; });
+}
+
+std::string param_dtype_value(const Setting& x) {
+  return x.strategy.param_dtype ? std::string(name_of(*x.strategy.param_dtype)) : "default";
+}
+
+std::string param_dtype_option(const Setting& x) {
+  const bool of_base = x.strategy.lora && x.strategy.stack == Stack::pytorch;
+  return of_base && x.strategy.param_dtype ? "--param-dtype " + param_dtype_value(x) : "";
 }
 
 // GPUs, stack, optimizer --------------------------------------------------------------------------
 
 void gpus(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
-  for (const std::int64_t n : gpu_counts(scope))
-    add(so_far, out, [n](Setting& x) { x.strategy.gpus = n; });
+  for (const GpuCount& count : gpu_counts(scope))
+    add(so_far, out, [&](Setting& x) {
+      x.strategy.gpus = count.gpus;
+      x.strategy.gpus_per_node = count.per_node;
+    });
 }
 
 std::string gpus_value(const Setting& x) {
   return std::to_string(x.strategy.gpus);
 }
 
+constexpr std::int64_t kUsualNode = Strategy{}.gpus_per_node;
+
 std::string gpus_option(const Setting& x) {
-  return "--gpus " + gpus_value(x);
+  const std::int64_t node = x.strategy.gpus_per_node;
+  return "--gpus " + gpus_value(x) +
+         (node == kUsualNode ? "" : " --gpus-per-node " + std::to_string(node));
 }
 
 void stacks(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
@@ -110,9 +132,6 @@ void stacks(const Scope& scope, const Setting& so_far, std::vector<Setting>& out
     add(so_far, out, [&](Setting& x) {
       x.strategy.stack = stack;
       if (stack == Stack::plimsoll) x.concession += kUntriedStack;
-      if (stack == Stack::pytorch && x.parts != 0 && !fixed(scope, "precision"))
-        x.strategy.param_dtype =
-            x.strategy.precision == Precision::fp16_mixed ? DType::fp16 : DType::bf16;
     });
 }
 
@@ -234,7 +253,9 @@ void shard_groups(const Scope& scope, const Setting& so_far, std::vector<Setting
   };
   for (std::int64_t group = std::min(node, n - 1); group > 1; --group)
     if (node % group == 0) with(group);
-  for (std::int64_t group = 2 * node; group < n; group += node) with(group);
+  if (n % node != 0) return;
+  for (const std::int64_t nodes : divisors(n / node))
+    if (nodes > 1 && nodes * node < n) with(nodes * node);
 }
 
 std::string shard_group_value(const Setting& x) {
@@ -245,11 +266,12 @@ std::string shard_group_option(const Setting& x) {
   return x.strategy.data.shard_group == 0 ? "" : "--shard-group " + shard_group_value(x);
 }
 
-constexpr std::array<Axis, 10> kAxes{{
+constexpr std::array<Axis, 11> kAxes{{
     {"adapters", adapters, adapters_value, adapters_option},
     {"gpus", gpus, gpus_value, gpus_option},
     {"stack", stacks, stack_value, stack_option},
     {"precision", precisions, precision_value, precision_option},
+    {"param-dtype", param_dtypes, param_dtype_value, param_dtype_option},
     {"optimizer-impl", optimizer_impls, optimizer_impl_value, optimizer_impl_option},
     {"recompute", recomputes, recompute_value, recompute_option},
     {"loss", losses, loss_value, loss_option},
@@ -284,19 +306,24 @@ std::vector<Setting> adapter_choices(const Scope& scope) {
   return out;
 }
 
-// Whole nodes, and in one node any number where the fewest are asked for; else halves.
-std::vector<std::int64_t> gpu_counts(const Scope& scope) {
-  const std::int64_t node = scope.base.strategy.gpus_per_node, most = scope.gpus;
-  std::vector<std::int64_t> counts{most};
-  if (!fixed(scope, "gpus")) {
-    const bool all = scope.objective == Objective::gpus;
-    for (std::int64_t n = 1; n < most; n = all ? (n < node ? n + 1 : n + node) : n * 2)
-      if (n <= node || n % node == 0) counts.push_back(n);
-  }
-  std::ranges::sort(counts, std::greater<>());
-  if (scope.global_batch)
-    std::erase_if(counts, [&](std::int64_t n) { return *scope.global_batch % n != 0; });
-  return counts;
+std::uint32_t effort(const Setting& setting) {
+  constexpr std::uint32_t kSwitch = 1, kCode = 2;  // what no option of a trainer switches on
+  const Strategy& s = setting.strategy;
+  const bool pytorch = s.stack == Stack::pytorch;
+  std::uint32_t knobs = 0;
+  if (pytorch && s.data.zero == 1) knobs += kCode;  // ZeroRedundancyOptimizer
+  if (pytorch && s.data.zero == 2) knobs += kSwitch;  // FSDP, told not to reshard
+  if (s.data.shard_group > 0) knobs += kSwitch;
+  if (s.recompute.kind == RecomputeKind::full) knobs += kSwitch;
+  if (s.recompute.kind != RecomputeKind::full && s.recompute.kind != RecomputeKind::none)
+    knobs += kCode;
+  if (s.loss != Loss::full) knobs += kCode;
+  if (s.attention == Attention::eager) knobs += kSwitch;
+  if (s.attention == Attention::math) knobs += kCode;
+  if (s.optimizer_impl) knobs += kSwitch;
+  constexpr std::uint32_t kMostKnobs = 32;
+  const std::uint32_t stack = pytorch ? 0 : s.stack == Stack::deepspeed ? 1 : 2;
+  return kMostKnobs * (2 * stack + (s.data.zero > 0 ? 1 : 0)) + knobs;
 }
 
 std::string options_of(const Setting& setting) {

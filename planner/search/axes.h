@@ -34,8 +34,28 @@ struct Stage {
   std::int64_t gpus = 0;  // only families of so many; 0: all
 };
 
-// The numbers of GPUs that are tried, most first.
-std::vector<std::int64_t> gpu_counts(const Scope& scope);
+// So many GPUs, and how many of them one node has.
+struct GpuCount {
+  std::int64_t gpus, per_node;
+};
+
+// The numbers of GPUs that can be rented and launched, most first: any number inside a node;
+// beyond, nodes with equally many each (torchrun and mpirun start equally many ranks everywhere),
+// whole ones where that divides the work. With a global batch all numbers that divide it. Without
+// one all whole nodes, beyond 128 of them in steps below 1 %; the most and its halves where more
+// GPUs always leave more room to each (memory, context, batch).
+std::vector<GpuCount> gpu_counts(const Scope& scope);
+
+// Smallest first.
+std::vector<std::int64_t> divisors(std::int64_t n);
+
+// Whether --only and --without leave this value.
+bool allowed(const Scope& scope, std::string_view axis, const std::string& value);
+
+// What a setting asks of whoever sets it up, less first: DDP before ZeRO before DeepSpeed, then the
+// fewest knobs, of which code counts twice (reports/export_code.h writes it). Plans that the
+// estimate cannot tell apart are in this order.
+std::uint32_t effort(const Setting& setting);
 
 // Every combination of choices but the micro-batch, in the order of the axes.
 std::vector<Setting> families(const Scope& scope, const Stage& stage = {});

@@ -29,7 +29,8 @@ std::optional<Found> least_needy(const Scope& open, const Space& space, KnownSte
     if (family.points() == 0) continue;
     const Need* need = family.need(0, evaluator);
     if (need == nullptr) continue;
-    const Rank rank{settings[i].concession, need->counted().real(), 0, i};
+    const Rank rank{
+        .concession = settings[i].concession, .first = need->counted().real(), .family = i};
     if (best && best->need.counted() <= need->counted()) continue;
     best = Found{family.point(0), rank, *need, space.pace(settings[i], family.batch(0)), {}};
   }

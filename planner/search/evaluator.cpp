@@ -68,6 +68,18 @@ std::optional<StepTime> Space::time(const Setting& setting) const {
   return time(setting.strategy, setting.batch);
 }
 
+std::vector<double> Space::compute_speeds(const Setting& setting,
+                                          std::span<const models::Batch> batches) const {
+  const TimeModel& model = *times_[place_of(setting)];
+  if (!model.knows(setting.strategy.precision))
+    return std::vector<double>(batches.size(), std::numeric_limits<double>::infinity());
+  const StrategyTime time(model, setting.strategy);
+  std::vector<double> speeds;
+  for (const models::Batch& batch : batches)
+    speeds.push_back(static_cast<double>(batch.tokens()) / time(batch).compute);
+  return speeds;
+}
+
 // At the end of forward every checkpoint holds its input: hidden values of 16 bits at least for
 // each token, one for each `stride` layers (the last of them may share its place).
 std::int64_t Space::most_tokens(const Setting& family, Bytes states) const {

@@ -52,6 +52,9 @@ class Space {
   Pace pace(const Setting& family, const models::Batch& batch) const;
   std::vector<Pace> paces(const Setting& family, std::span<const models::Batch> batches) const;
   std::optional<StepTime> time(const Setting& setting) const;
+  // Tokens per second of one GPU that only computes: of the setting, with each of the batches.
+  std::vector<double> compute_speeds(const Setting& setting,
+                                     std::span<const models::Batch> batches) const;
   // A micro-batch of more tokens than this cannot fit, whatever is chosen beside the family.
   // `states`: parameters and optimizer states that are known to stay.
   std::int64_t most_tokens(const Setting& family, Bytes states = Bytes(0)) const;

@@ -6,17 +6,17 @@
 
 namespace plimsoll::planner::search {
 
-namespace {
-
-bool allowed(const Scope& scope, const Axis& axis, const std::string& value) {
+bool allowed(const Scope& scope, std::string_view axis, const std::string& value) {
   const auto matches = [&](const std::set<std::string>& names) {
     return names.contains(value) || names.contains(value.substr(0, value.find(':')));
   };
-  const auto only = scope.only.find(axis.name);
+  const auto only = scope.only.find(axis);
   if (only != scope.only.end() && !matches(only->second)) return false;
-  const auto without = scope.without.find(axis.name);
+  const auto without = scope.without.find(axis);
   return without == scope.without.end() || !matches(without->second);
 }
+
+namespace {
 
 class Walk {
  public:
@@ -34,7 +34,7 @@ class Walk {
       const std::string value = filtered_ ? axes()[axis].value(choice) : "";
       if (filtered_) seen_[axis].insert(value);
       if (leaves_stage(axis, choice)) continue;
-      if (filtered_ && !allowed(scope_, axes()[axis], value)) continue;
+      if (filtered_ && !allowed(scope_, axes()[axis].name, value)) continue;
       from(axis + 1, choice, out);
     }
   }
@@ -112,9 +112,9 @@ std::vector<models::Batch> batches(const Scope& scope, const Setting& family) {
   if (scope.global_batch) {
     if (*scope.global_batch % gpus != 0) return out;
     const std::int64_t each = *scope.global_batch / gpus;
-    for (std::int64_t b = 1; b <= each; ++b) {
-      if (each % b != 0 || (scope.fixed.contains("micro-batch") && b != batch.micro_batch))
-        continue;
+    for (const std::int64_t b : divisors(each)) {
+      if (scope.fixed.contains("micro-batch") && b != family.batch.micro_batch) continue;
+      if (scope.fixed.contains("grad-accum") && each / b != family.batch.grad_accum) continue;
       batch.micro_batch = b;
       batch.grad_accum = each / b;
       out.push_back(batch);

@@ -1,6 +1,7 @@
 #include "planner/search/family.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -9,10 +10,22 @@
 namespace plimsoll::planner::search {
 
 namespace {
+// A plan with less room than so many hundredths of the card is no plan to sign while a roomier one
+// is as fast: it leaves less than what people log, evaluate and checkpoint with.
+constexpr std::int64_t kTight = 3;
 constexpr std::int64_t kMostBatch = 1 << 12;
 constexpr std::int64_t kContextStep = 256;  // tokens
 constexpr std::int64_t kMostContext = 1 << 22;
 }  // namespace
+
+std::int64_t level(const Space& space, Bytes counted) {
+  if (!space.usable()) return 0;
+  return static_cast<std::int64_t>(std::ceil(100 * counted.real() / space.usable()->real()));
+}
+
+bool tight(const Space& space, const Need& need) {
+  return level(space, need.counted()) > 100 - kTight;
+}
 
 bool Family::by_size() const {
   return batches_.empty();
@@ -93,35 +106,31 @@ std::size_t Family::class_of(std::size_t index) const {
   return static_cast<std::size_t>(std::min<std::int64_t>(accum, kClasses - 1));
 }
 
-Rank Family::rank(std::size_t index, const Pace& pace) const {
-  const double speed = -pace.tokens_per_second;
-  const auto size = static_cast<double>(index + 1);
+// `need`: where it is known; else the best that it can be.
+Rank Family::rank(std::size_t index, const Pace& pace, const Need* need) const {
+  Rank r{.concession = setting_.concession, .speed = -pace.tokens_per_second, .family = index_};
   const auto gpus = static_cast<double>(setting_.strategy.gpus);
-  switch (scope_->objective) {
-    case Objective::gpus:
-      return {setting_.concession, gpus, speed, index_};
-    case Objective::context:
-      return {setting_.concession, -size, speed, index_};
-    case Objective::batch:
-      if (by_size()) return {setting_.concession, -size * gpus, speed, index_};
-      break;
-    case Objective::throughput:
-    case Objective::memory:
-      break;
-  }
-  return {setting_.concession, speed, 0, index_};
+  if (scope_->objective == Objective::gpus) r.first = gpus;
+  if (scope_->objective == Objective::context) r.first = -static_cast<double>(index + 1);
+  if (scope_->objective == Objective::batch && by_size())
+    r.first = -static_cast<double>(index + 1) * gpus;
+  if (ties_ == nullptr) return r;
+  r.steps = ties_->steps_below(pace.tokens_per_second);
+  r.effort = effort(setting_);
+  if (need != nullptr) r.need = level(*space_, need->counted());
+  if (need != nullptr) r.tight = tight(*space_, *need);
+  return r;
 }
 
 // Not worse than the rank of `index`, without asking for what is slow to know.
 Rank Family::optimistic(std::size_t index) const {
   constexpr double best = -std::numeric_limits<double>::infinity();
-  if (scope_->objective == Objective::memory) return {setting_.concession, best, best, index_};
-  if (by_size()) {
-    Rank r = rank(index, {});
-    r.second = best;
-    return r;
-  }
-  return rank(index, paces_[index]);
+  const bool by_memory = scope_->objective == Objective::memory;
+  Rank r = rank(index, by_size() || by_memory ? Pace{} : paces_[index], nullptr);
+  if (by_memory) r.first = best;
+  if (by_size() || by_memory) r.steps = std::numeric_limits<std::int64_t>::min();
+  if (by_size() || by_memory || ties_ != nullptr) r.speed = best;
+  return r;
 }
 
 const Need* Family::need(std::size_t index, Evaluator& evaluator) {
@@ -201,7 +210,7 @@ void Family::resolve_by_rank(const Rank* threshold, Evaluator& evaluator) {
     if (fits(*n)) {
       const Need found = *n;
       const Pace speed = pace(index);
-      const Rank r = rank(index, speed);
+      const Rank r = rank(index, speed, &found);
       bound_ = r;
       if (threshold != nullptr && !(r < *threshold)) return;
       found_ = std::make_unique<Found>(Found{point(index), r, found, speed, {}});
@@ -214,6 +223,56 @@ void Family::resolve_by_rank(const Rank* threshold, Evaluator& evaluator) {
   exhausted_ = exhausted_ || cursor_ >= count_;
 }
 
+// From the cursor on, of points whose speeds are equal: the best that fits, and its place.
+std::optional<std::pair<Rank, std::size_t>> Family::best_of_equals(std::size_t end,
+                                                                   const Rank* threshold,
+                                                                   Evaluator& evaluator) {
+  std::vector<std::uint16_t> sizes(order_.begin() + static_cast<std::ptrdiff_t>(cursor_),
+                                   order_.begin() + static_cast<std::ptrdiff_t>(end));
+  std::ranges::sort(sizes);
+  std::optional<std::pair<Rank, std::size_t>> best;
+  std::array<bool, kClasses> closed{};  // nothing larger of the class leaves as much room
+  for (const std::size_t i : sizes) {
+    const std::size_t c = class_of(i);
+    if (closed[c] || i >= cap_[c]) continue;
+    const Need* n = need(i, evaluator);
+    if (n == nullptr) return std::nullopt;
+    if (hopeless(*n)) {
+      find_cap(least_eligible(cursor_, i, threshold), i, evaluator);
+      if (exhausted_) return std::nullopt;
+      continue;
+    }
+    closed[c] = best && level(*space_, n->monotone()) > best->first.need;
+    if (!fits(*n) || is_rejected(i)) continue;
+    const Rank r = rank(i, paces_[i], n);
+    if (!best || r < best->first) best = {r, i};
+  }
+  return best;
+}
+
+void Family::resolve_by_ties(const Rank* threshold, Evaluator& evaluator) {
+  while (cursor_ < count_ && !exhausted_) {
+    bound_ = optimistic(order_[cursor_]);
+    if (threshold != nullptr && !(bound_ < *threshold)) return;
+    std::size_t end = cursor_ + 1;
+    while (end < count_ && optimistic(order_[end]).steps == bound_.steps) ++end;
+    const auto best = best_of_equals(end, threshold, evaluator);
+    if (exhausted_) return;
+    if (best) {
+      bound_ = best->first;
+      if (threshold != nullptr && !(bound_ < *threshold)) return;
+      found_index_ = best->second;
+      found_ = std::make_unique<Found>(Found{.setting = point(found_index_),
+                                             .rank = bound_,
+                                             .need = *need(found_index_, evaluator),
+                                             .pace = paces_[found_index_]});
+      return;
+    }
+    cursor_ = end;
+  }
+  exhausted_ = true;
+}
+
 void Family::resolve_by_memory(const Rank* threshold, Evaluator& evaluator) {
   std::optional<Found> best;
   std::array<bool, kClasses> closed{};  // nothing larger of the class can be better
@@ -224,7 +283,10 @@ void Family::resolve_by_memory(const Rank* threshold, Evaluator& evaluator) {
     // Ranked by least(): its part that grows.
     closed[class_of(i)] = hopeless(*n) || (best && n->least() - n->scratch > best->need.least());
     if (!fits(*n) || is_rejected(i)) continue;
-    const Rank r{setting_.concession, n->least().real(), -paces_[i].tokens_per_second, index_};
+    const Rank r{.concession = setting_.concession,
+                 .first = n->least().real(),
+                 .speed = -paces_[i].tokens_per_second,
+                 .family = index_};
     if (best && !(r < best->rank)) continue;
     best = Found{point(i), r, *n, pace(i), {}};
     found_index_ = i;
@@ -242,6 +304,8 @@ void Family::resolve(const Rank* threshold, Evaluator& evaluator) {
   if (exhausted_ || found_) return;
   if (scope_->objective == Objective::memory)
     resolve_by_memory(threshold, evaluator);
+  else if (ties_ != nullptr && !by_size())
+    resolve_by_ties(threshold, evaluator);
   else
     resolve_by_rank(threshold, evaluator);
 }
@@ -254,9 +318,18 @@ void Family::reject() {
   rejected_.push_back(found_index_);
   found_.reset();
   if (scope_->objective == Objective::memory) return;
-  ++cursor_;
+  if (ties_ == nullptr || by_size()) ++cursor_;  // else others are as fast
   exhausted_ = cursor_ >= count_;
   if (!exhausted_) bound_ = optimistic(in_order(cursor_));
+}
+
+// What is known of points stays.
+void Family::rank_by(const Ties* ties) {
+  ties_ = ties;
+  found_.reset();
+  cursor_ = 0;
+  exhausted_ = count_ == 0 || !refusal_.empty();
+  if (!exhausted_) bound_ = optimistic(in_order(0));
 }
 
 }  // namespace plimsoll::planner::search

@@ -13,6 +13,12 @@
 
 namespace plimsoll::planner::search {
 
+// How much of what is usable is needed, in hundredths: less room than that decides nothing. 0 where
+// nothing bounds it.
+std::int64_t level(const Space& space, Bytes counted);
+// Hardly any room is left.
+bool tight(const Space& space, const Need& need);
+
 class Family {
  public:
   // `states`: as in Space::most_tokens.
@@ -27,13 +33,16 @@ class Family {
   bool exhausted() const { return exhausted_; }
   const Found* found() const { return found_.get(); }
 
+  // From now on points that the estimate cannot tell apart rank as `ties` say.
+  void rank_by(const Ties* ties);
+
   // Looks for the best point that fits and ranks better than `threshold`. Afterwards found(), or
   // bound() is worse than the threshold, or exhausted().
   void resolve(const Rank* threshold, Evaluator& evaluator);
   // The found point does not fit after all (the allocator's gaps): the next one is looked for.
   void reject();
   bool is_rejected(std::size_t index) const;
-  bool is_found(std::size_t index) const { return found_ && found_index_ == index; }
+  std::size_t found_index() const { return found_index_; }
 
   // All points in ascending order of size, for the front and for exhaustive looks.
   Setting point(std::size_t index) const;
@@ -50,11 +59,14 @@ class Family {
   bool by_size() const;
   std::size_t in_order(std::size_t at) const;
   std::size_t class_of(std::size_t index) const;
-  Rank rank(std::size_t index, const Pace& pace) const;
+  Rank rank(std::size_t index, const Pace& pace, const Need* need) const;
   Rank optimistic(std::size_t index) const;
   void find_cap(std::size_t low, std::size_t high, Evaluator& evaluator);
   std::size_t least_eligible(std::size_t from, std::size_t index, const Rank* threshold) const;
   void resolve_by_rank(const Rank* threshold, Evaluator& evaluator);
+  void resolve_by_ties(const Rank* threshold, Evaluator& evaluator);
+  std::optional<std::pair<Rank, std::size_t>> best_of_equals(std::size_t end, const Rank* threshold,
+                                                             Evaluator& evaluator);
   void resolve_by_memory(const Rank* threshold, Evaluator& evaluator);
   bool fits(const Need& need) const;
   bool hopeless(const Need& need) const;  // and so are all larger points of its class
@@ -63,6 +75,7 @@ class Family {
   const Space* space_;
   Setting setting_;
   std::uint32_t index_;
+  const Ties* ties_ = nullptr;
   std::size_t all_ = 0, count_ = 0;
   std::span<const models::Batch> batches_;  // empty where points are sizes 1 … count_
   std::vector<Pace> paces_;  // of each

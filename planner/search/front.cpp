@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "planner/reserved.h"
+
 namespace plimsoll::planner::search {
 
 namespace {
@@ -33,12 +35,11 @@ bool beats(const Candidate& a, const Candidate& b) {
 class FrontFinder {
  public:
   FrontFinder(const Scope& scope, const Space& space, const std::vector<Family*>& families,
-              const std::set<const Family*>& verified, std::vector<Evaluator>& evaluators,
-              Workers& workers)
+              const KnownPeaks& known, std::vector<Evaluator>& evaluators, Workers& workers)
       : scope_(scope),
         space_(space),
         families_(families),
-        verified_(verified),
+        sure_(known),
         evaluators_(evaluators),
         workers_(workers) {}
 
@@ -49,12 +50,18 @@ class FrontFinder {
     do {
       look_at_all(order);
     } while (!verify());
+    // Fastest first: what the allocator hands out whole may make a point need more than a faster
+    // one after all.
     std::ranges::sort(front_, [](const Candidate& a, const Candidate& b) {
-      return a.need.least() < b.need.least();
+      return a.need.least() > b.need.least();
     });
     std::vector<ParetoPoint> points;
-    for (const Candidate& c : front_)
-      points.push_back({families_[c.family]->point(c.index), c.need, c.pace});
+    for (const Candidate& c : front_) {
+      const Bytes peak = sure_.at(place_of(c));
+      if (points.empty() || peak < points.back().peak)
+        points.push_back({families_[c.family]->point(c.index), c.need, c.pace, peak});
+    }
+    std::ranges::reverse(points);
     return points;
   }
 
@@ -126,12 +133,18 @@ class FrontFinder {
     std::vector<Candidate> open;
     for (const Candidate& c : front_)
       if (!sure(c)) open.push_back(c);
-    std::vector<char> fit(open.size());
+    std::vector<Fit> fits(open.size());
     workers_.for_each(open.size(), [&](std::size_t k, std::size_t) {
-      fit[k] = fits(scope_, space_, families_[open[k].family]->point(open[k].index)) ? 1 : 0;
+      Replays replays;
+      fits[k] = fit(scope_, space_, families_[open[k].family]->point(open[k].index), replays);
     });
-    for (std::size_t k = 0; k < open.size(); ++k) (fit[k] != 0 ? sure_ : unfit_).push_back(open[k]);
-    if (std::ranges::find(fit, 0) == fit.end()) return true;
+    for (std::size_t k = 0; k < open.size(); ++k) {
+      if (fits[k].fits)
+        sure_[place_of(open[k])] = fits[k].peak;
+      else
+        unfit_.push_back(open[k]);
+    }
+    if (std::ranges::find(fits, false, &Fit::fits) == fits.end()) return true;
     std::erase_if(all_, [&](const Candidate& c) { return is_in(unfit_, c); });
     front_.clear();
     for (const Candidate& c : std::vector<Candidate>(std::move(all_))) insert(c);
@@ -145,27 +158,24 @@ class FrontFinder {
   static bool is_in(const std::vector<Candidate>& some, const Candidate& c) {
     return std::ranges::any_of(some, [&](const Candidate& s) { return same(s, c); });
   }
-  bool sure(const Candidate& c) const {
-    const Family* family = families_[c.family];
-    return (family->is_found(c.index) && verified_.contains(family)) || is_in(sure_, c);
-  }
+  bool sure(const Candidate& c) const { return sure_.contains(place_of(c)); }
+  KnownPeaks::key_type place_of(const Candidate& c) const { return {families_[c.family], c.index}; }
 
   const Scope& scope_;
   const Space& space_;
   const std::vector<Family*>& families_;
-  const std::set<const Family*>& verified_;
+  KnownPeaks sure_;
   std::vector<Evaluator>& evaluators_;
   Workers& workers_;
-  std::vector<Candidate> all_, front_, sure_, unfit_;
+  std::vector<Candidate> all_, front_, unfit_;
 };
 
 }  // namespace
 
 std::vector<ParetoPoint> pareto_front(const Scope& scope, const Space& space,
-                                      const std::vector<Family*>& families,
-                                      const std::set<const Family*>& verified,
+                                      const std::vector<Family*>& families, const KnownPeaks& known,
                                       std::vector<Evaluator>& evaluators, Workers& workers) {
-  return FrontFinder(scope, space, families, verified, evaluators, workers).run();
+  return FrontFinder(scope, space, families, known, evaluators, workers).run();
 }
 
 }  // namespace plimsoll::planner::search

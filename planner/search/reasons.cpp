@@ -9,6 +9,8 @@
 #include "models/run_names.h"
 #include "planner/search/axes.h"
 #include "planner/search/closest.h"
+#include "planner/search/family.h"
+#include "planner/search/words.h"
 
 namespace plimsoll::planner::search {
 
@@ -18,41 +20,13 @@ using models::Strategy;
 
 namespace {
 
-// The time model's median error is several per cent (reports/accuracy.md).
-constexpr double kEstimateError = 0.03;
-
-std::string gib(Bytes bytes) {
-  const double value = bytes.real() / (1 << 30);
-  if (value < 0.1) return fmt::format("{:.0f} MiB", 1024 * value);
-  return value < 10 ? fmt::format("{:.2f} GiB", value) : fmt::format("{:.1f} GiB", value);
-}
-
-std::string seconds(double s) {
-  return s < 1 ? fmt::format("{:.0f} ms", 1000 * s) : fmt::format("{:.2f} s", s);
-}
-
-std::string percent(double share) {
-  const double p = 100 * share;
-  return p < 0.95 ? fmt::format("{:.2f} %", p) : fmt::format("{:.1f} %", p);
-}
-
-std::string rung_name(Stack stack, int zero) {
-  if (zero == 0) return stack == Stack::plimsoll ? "DDP" : "Plain DDP";
-  std::string text = fmt::format("ZeRO-{}", zero);
-  if (stack == Stack::pytorch) {
-    if (zero == 1) text += " (ZeroRedundancyOptimizer)";
-    if (zero == 2) text += " (FSDP without resharding)";
-    if (zero == 3) text += " (FSDP full shard)";
-  }
-  return text;
-}
-
 class Reasons {
  public:
-  Reasons(const Scope& scope, const std::vector<Found>& ranked, const Control& control)
+  Reasons(const Scope& scope, const std::vector<Found>& ranked, const Control& control, Ties ties)
       : scope_(scope),
         ranked_(ranked),
         control_(control),
+        ties_(ties),
         space_(scope),
         evaluator_(scope, space_) {}
 
@@ -86,22 +60,11 @@ class Reasons {
     return s;
   }
 
-  // "… does not fit: at least …", or by how much it is slower.
-  bool say_rung(const Found& best, const std::string& name, const Scope& scope,
-                bool simpler = true) {
+  // What the best plan of `scope` lacks.
+  bool say_rung(const Found& best, const std::string& name, const Scope& scope) {
     const std::optional<Found> found = best_of(scope, control_);
     if (found) {
-      const double ratio = best.pace.tokens_per_second / found->pace.tokens_per_second;
-      if (scope_.objective == Objective::memory)
-        say(fmt::format("{} fits and needs {} more.", name,
-                        gib(found->need.least() - best.need.least())));
-      else if (sized() && found->rank.first > best.rank.first)
-        say(fmt::format("{} reaches {}.", name, size_text(*found)));
-      else if (best.pace.known && ratio > 1)
-        say(fmt::format("{} fits and is {} slower{}.", name, percent(1 - 1 / ratio),
-                        cause(best, *found, 1 - 1 / ratio, simpler)));
-      else
-        say(name + " fits and is no better.");
+      say(compared(best, *found, name));
       return true;
     }
     if (stopped()) return false;  // then nothing found says nothing
@@ -110,19 +73,46 @@ class Reasons {
     return false;
   }
 
+  std::string compared(const Found& best, const Found& other, const std::string& name) const {
+    const double slower = 1 - other.pace.tokens_per_second / best.pace.tokens_per_second;
+    if (scope_.objective == Objective::memory)
+      return fmt::format("{} fits and needs {} more.", name,
+                         gib(other.need.least() - best.need.least()));
+    if (sized() && other.rank.first > best.rank.first)
+      return fmt::format("{} reaches {}.", name, size_text(other));
+    if (best.pace.known && slower > 0 && !as_fast(best, other))
+      return fmt::format("{} fits and is {} slower{}.", name, percent(slower), cause(best, other));
+    return fmt::format("{} is as fast within the estimate's error{}, and {}.", name,
+                       in_brackets(slower), demerit(best, other));
+  }
+
+  bool as_fast(const Found& a, const Found& b) const {
+    return ties_.steps_below(a.pace.tokens_per_second) ==
+           ties_.steps_below(b.pace.tokens_per_second);
+  }
+
+  // Of a plan that is as fast and comes later.
+  std::string demerit(const Found& first, const Found& later) const {
+    const Bytes more = later.need.counted() - first.need.counted();
+    if (tight(space_, later.need) && !tight(space_, first.need)) return "leaves hardly any room";
+    if (effort(later.setting) > effort(first.setting)) return "takes more setting up";
+    if (more > 0_B) return fmt::format("leaves {} less room", gib(more));
+    return "has no other advantage";
+  }
+
   void say_lack(const std::string& name, const Found& near) {
     const Bytes typical = std::max(near.need.least(), near.plan.device);
     if (typical > *space_.usable())
-      return say(fmt::format("{} does not fit: at least {} of {}.", name, gib(typical),
-                             gib(*space_.usable())));
+      return say(fmt::format("{} does not fit: it needs at least {}; {} is available.", name,
+                             gib(typical), gib(*space_.usable())));
     say(
-        fmt::format("{} fits only while the assumed overheads stay low: {} of {}, but {} with them "
-                    "at their high end.",
-                    name, gib(typical), gib(*space_.usable()), gib(counted_need(scope_, near))));
+        fmt::format("{} fits only if the assumed overheads stay low: it needs {} then, and {} with "
+                    "overheads at their high end; {} is available.",
+                    name, gib(typical), gib(counted_need(scope_, near)), gib(*space_.usable())));
   }
 
   // Which part of the step makes the difference.
-  std::string cause(const Found& best, const Found& other, double share, bool simpler) const {
+  std::string cause(const Found& best, const Found& other) const {
     const std::optional<StepTime> x = space_.time(best.setting), y = space_.time(other.setting);
     if (!x || !y) return "";
     const double a = static_cast<double>(best.setting.tokens_per_step());
@@ -133,33 +123,10 @@ class Reasons {
           "communication that nothing hides"},
          {y->optimizer / b - x->optimizer / a, "the optimizer's step"}}};
     const auto most = std::ranges::max_element(parts);
-    std::string text = fmt::format(", by {}", most->second);
-    if (most == parts.begin()) text += longer(best, other, y->communication > x->communication);
-    if (share < kEstimateError) {
-      text += "; that is within the estimate's error";
-      if (simpler) text += ", and it is the simpler one";
-    }
+    std::string text = fmt::format(", because of {}", most->second);
+    if (most == parts.begin())
+      text += why_longer(best.setting, other.setting, y->communication > x->communication);
     return text;
-  }
-
-  // FSDP's policy and DeepSpeed cast the modules once.
-  static bool autocasts(const Strategy& s) {
-    return s.stack == Stack::pytorch && s.data.zero < 2 &&
-           (s.precision == models::Precision::bf16_mixed ||
-            s.precision == models::Precision::fp16_mixed);
-  }
-
-  // What makes the other one's compute longer.
-  static std::string longer(const Found& best, const Found& other, bool sends_more) {
-    const Strategy &mine = best.setting.strategy, &s = other.setting.strategy;
-    if (s.recompute != mine.recompute && s.recompute.kind != RecomputeKind::none)
-      return fmt::format(" (it must recompute: {})", models::text_of(s.recompute));
-    if (autocasts(s) && !autocasts(mine))
-      return " (autocast casts the weights and keeps the residual stream in fp32)";
-    const std::int64_t batch = other.setting.batch.micro_batch;
-    if (batch < best.setting.batch.micro_batch)
-      return fmt::format(" (its micro-batch is {})", batch);
-    return sends_more ? " (collectives beside it take their share of the GPU)" : "";
   }
 
   void ladder(const Found& best) {
@@ -176,25 +143,21 @@ class Reasons {
             simpler;
       if (!simpler && s.data.zero < 3)
         say(rung_name(s.stack, s.data.zero) +
-            " is the least sharding that does it: more would only send more.");
+            " is the least sharding that fits; more would only add communication.");
     }
     groups(best);
     if (scope_.fixed.contains("recompute")) return;
     if (s.recompute.kind == RecomputeKind::none)
-      say("Recomputation is not needed.");
+      say("No recomputation is needed.");
     else
-      say_rung(best, "The same without recomputation", rung(best, "recompute", "none"));
+      say_rung(best, "Without recomputation it", rung(best, "recompute", "none"));
   }
 
-  bool allowed(const std::string& stack) const {
-    const auto only = scope_.only.find("stack"), without = scope_.without.find("stack");
-    return (only == scope_.only.end() || only->second.contains(stack)) &&
-           (without == scope_.without.end() || !without->second.contains(stack));
-  }
+  bool allowed(const std::string& stack) const { return search::allowed(scope_, "stack", stack); }
 
   void fewer_gpus(const Found& best) {
     if (scope_.objective != Objective::gpus) return;
-    for (const std::int64_t n : gpu_counts(scope_)) {  // the most first
+    for (const auto& [n, per_node] : gpu_counts(scope_)) {  // the most first
       if (n >= best.setting.strategy.gpus) continue;
       Scope fewer = scope_;
       fewer.gpus = n;
@@ -202,8 +165,12 @@ class Reasons {
       fewer.most_concession = best.setting.concession;
       const std::optional<Found> near = closest(fewer);
       if (near && space_.usable())
-        say(fmt::format("With {} GPU{} the least is {} on each, of {}.", n, n == 1 ? "" : "s",
-                        gib(counted_need(scope_, *near)), gib(*space_.usable())));
+        say(fmt::format(
+            "{} needs at least {}{}; {} is available.",
+            n == 1 ? "One GPU" : fmt::format("With {} GPUs each", n),
+            gib(counted_need(scope_, *near)),
+            scope_.overheads == Overheads::high_end ? ", overheads at their high end" : "",
+            gib(*space_.usable())));
       return;
     }
   }
@@ -217,7 +184,7 @@ class Reasons {
     tried.most_concession = best.setting.concession;
     const std::optional<Found> near = closest(tried);
     if (near && space_.usable())
-      say_lack(fmt::format("{} in {} on a stack that has run on GPUs",
+      say_lack(fmt::format("{} in {} on PyTorch or DeepSpeed",
                            near->setting.strategy.lora ? "LoRA" : "Training",
                            name_of(near->setting.strategy.precision)),
                *near);
@@ -231,9 +198,29 @@ class Reasons {
     plain.top = 1;
     const std::optional<Found> near = closest(plain);
     if (near && space_.usable())
-      say_lack(fmt::format("Training the whole model in {} on a tried stack",
-                           name_of(near->setting.strategy.precision)),
-               *near);
+      say_lack(
+          fmt::format("Training the whole model in {}", name_of(near->setting.strategy.precision)),
+          *near);
+    if (best.setting.strategy.precision == models::Precision::bf16)
+      say(fmt::format("Pure bf16 is a concession: {}.", kPureRisk));
+    else if (best.setting.parts != 0)
+      pure_bf16();
+  }
+
+  // Between adapters and more GPUs some would rather train the whole model with less precision.
+  void pure_bf16() {
+    Scope pure = scope_;
+    pure.without["adapters"].insert("lora");
+    pure.without["stack"].insert("plimsoll");
+    pure.top = 1;
+    const std::optional<Found> found = best_of(pure, control_);
+    if (!found || found->setting.strategy.precision != models::Precision::bf16) return;
+    const std::string speed =
+        found->pace.known ? fmt::format(" at {:.0f} tokens/s", found->pace.tokens_per_second) : "";
+    say(
+        fmt::format("As a concession the whole model could be trained in pure bf16{} (--without "
+                    "adapters=lora): {}.",
+                    speed, kPureRisk));
   }
 
   void groups(const Found& best) {
@@ -244,18 +231,19 @@ class Reasons {
       say_rung(best, "Sharding over all ranks", rung(best, "shard-group", "all"));
     else if (s.gpus > s.gpus_per_node)
       say_rung(best, fmt::format("Sharding inside nodes of {} (hybrid)", s.gpus_per_node),
-               rung(best, "shard-group", std::to_string(s.gpus_per_node)), false);
+               rung(best, "shard-group", std::to_string(s.gpus_per_node)));
   }
 
   void limit(const Found& found) {
     const std::optional<StepTime> time = space_.time(found.setting);
     if (!time) return;
-    std::string text = fmt::format("Limited by {}: of {} a step, {} compute", name_of(time->limit),
-                                   seconds(time->step), seconds(time->compute));
+    std::string text =
+        fmt::format("A step takes {}: {} of compute", seconds(time->step), seconds(time->compute));
     if (time->communication > 0)
-      text += fmt::format(", {} communication not hidden (of {})",
+      text += fmt::format(", {} of communication that is not hidden (of {})",
                           seconds(time->exposed_communication), seconds(time->communication));
-    say(text + fmt::format(", {} optimizer.", seconds(time->optimizer)));
+    say(text + fmt::format(", {} for the optimizer. The limit is {}.", seconds(time->optimizer),
+                           name_of(time->limit)));
   }
 
   void larger_batch(const Found& found) {
@@ -272,20 +260,24 @@ class Reasons {
     if (next == all.end()) return;
     const std::optional<Need> need = evaluator_.need(found.setting, *next);
     if (!need) return;
+    const bool high = need->least() <= *space_.usable();
     if (need->counted() > *space_.usable())
-      say(fmt::format("Memory ends it at micro-batch {}: {} would need {} of {}{}.",
-                      found.setting.batch.micro_batch, next->micro_batch,
-                      gib(need->least() > *space_.usable() ? need->least() : need->counted()),
-                      gib(*space_.usable()),
-                      need->least() > *space_.usable()
-                          ? ""
-                          : ", with the assumed overheads at their high end"));
+      return say(fmt::format("Micro-batch {} needs {}{}; {} is available.", next->micro_batch,
+                             gib(high ? need->counted() : need->least()),
+                             high ? " with the assumed overheads at their high end" : "",
+                             gib(*space_.usable())));
+    const double gain =
+        space_.pace(found.setting, *next).tokens_per_second / found.pace.tokens_per_second - 1;
+    if (gain <= 0)
+      say(fmt::format("Micro-batch {} is no faster.", next->micro_batch));
+    else if (gain < kTieMargin)
+      say(
+          fmt::format("Micro-batch {} would leave less room and be as fast within the estimate's "
+                      "error.",
+                      next->micro_batch));
     else
-      say(fmt::format(
-          "Micro-batch {} {}.", next->micro_batch,
-          space_.pace(found.setting, *next).tokens_per_second < found.pace.tokens_per_second
-              ? "is slower"
-              : "would fit by its peak, and not with the allocator's gaps"));
+      say(fmt::format("Micro-batch {} fits by its peak, but not with the allocator's gaps.",
+                      next->micro_batch));
   }
 
   void against(const Found& a, const Found& b, std::size_t place) {
@@ -302,16 +294,16 @@ class Reasons {
       return say(fmt::format("Before {}: {} against {}.", place, size_text(a), size_text(b)));
     if (!x || !y) return;
     const double gain = a.pace.tokens_per_second / b.pace.tokens_per_second - 1;
-    if (gain < 5e-4) return say(fmt::format("As good as {} by this estimate.", place));
-    if (gain < 0.01)
-      return say(fmt::format("Less than 1 % faster than {}: within the estimate's error.", place));
+    if (as_fast(a, b))
+      return say(fmt::format("Before {}: as fast within the estimate's error{}, and {} {}.", place,
+                             in_brackets(-gain), place, demerit(a, b)));
     // Per token, so that plans of different batches compare.
     const auto each = [](double s, const Found& f) {
       return 1e6 * s / static_cast<double>(f.setting.tokens_per_step());
     };
-    std::string text =
-        fmt::format("{} faster than {}{}; microseconds a token:", percent(gain), place,
-                    gain < kEstimateError ? ", within the estimate's error" : "");
+    std::string text = fmt::format(
+        "{} faster than {}. Microseconds a token (those of {} in brackets):", percent(gain), place,
+        place);
     const auto part = [&](const char* name, double StepTime::*member) {
       const double p = each((*x).*member, a), q = each((*y).*member, b);
       text += fmt::format("{} {} {:.3g} ({:.3g})", text.ends_with(':') ? "" : ",", name, p, q);
@@ -360,11 +352,6 @@ class Reasons {
              [](Setting& x) { x.strategy.recompute.kind = RecomputeKind::full; });
     if (best.setting.batch.micro_batch > 1)
       change("--micro-batch 1", [](Setting& x) { x.batch.micro_batch = 1; });
-    if (s.precision == models::Precision::bf16_mixed)
-      change("--precision bf16", [](Setting& x) {
-        x.strategy.precision = models::Precision::bf16;
-        x.strategy.param_dtype.reset();
-      });
     std::vector<std::pair<Bytes, std::string>> freed;
     for (const Step& step : steps) {
       const std::optional<Need> need = evaluator_.need(step.setting, step.setting.batch);
@@ -375,13 +362,14 @@ class Reasons {
     std::string text;
     for (const auto& [bytes, option] : freed)
       if (bytes.real() > 0.005 * best.need.least().real())
-        text += fmt::format("{}{} {}", text.empty() ? "" : ", ", option, gib(bytes));
-    if (!text.empty()) say("One more step would free: " + text + ".");
+        text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", option, gib(bytes));
+    if (!text.empty()) say("What would free memory, each alone: " + text + ".");
   }
 
   const Scope& scope_;
   const std::vector<Found>& ranked_;
   const Control& control_;
+  const Ties ties_;
   Space space_;
   Evaluator evaluator_;
   std::vector<std::vector<std::string>> out_;
@@ -390,9 +378,10 @@ class Reasons {
 }  // namespace
 
 std::vector<std::vector<std::string>> reasons(const Scope& scope, const std::vector<Found>& ranked,
-                                              const Control& control) {
+                                              const Control& control, double fastest) {
   if (ranked.empty()) return {};
-  return Reasons(scope, ranked, control).all();
+  const double best = ranked.front().pace.tokens_per_second;
+  return Reasons(scope, ranked, control, {std::max(fastest, best)}).all();
 }
 
 }  // namespace plimsoll::planner::search

@@ -20,6 +20,11 @@ enum class Objective : std::uint8_t {
   memory,  // least memory on each GPU
 };
 
+// Plans whose speeds are nearer to each other than this are equal: the estimate cannot tell them
+// apart. It is the median error of comparisons between strategies (reports/accuracy.md,
+// Comparisons: 6.4 % over 216 pairs of published runs), rounded up to half a per cent.
+constexpr double kTieMargin = 0.065;
+
 struct Scope {
   Question base;  // model and cluster; strategy and batch as the user gave them
   Objective objective = Objective::throughput;

@@ -1,37 +1,30 @@
 #include "planner/search/search.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
+#include <memory>
 #include <optional>
-#include <queue>
-#include <set>
 #include <tuple>
 
-#include "models/run_names.h"
 #include "planner/reserved.h"
 #include "planner/search/axes.h"
-#include "planner/search/family.h"
 #include "planner/search/front.h"
-#include "planner/search/workers.h"
+#include "planner/search/look.h"
+#include "planner/search/speed_limit.h"
 
 namespace plimsoll::planner::search {
+
+std::int64_t Ties::steps_below(double tokens_per_second) const {
+  if (tokens_per_second <= 0) return std::numeric_limits<std::int64_t>::max();
+  const double steps = std::log(fastest / tokens_per_second) / -std::log1p(-kTieMargin);
+  return static_cast<std::int64_t>(std::floor(steps));
+}
 
 namespace {
 
 constexpr int kMostConcession = 7;  // the sum of all
-constexpr std::size_t kRound = 128;  // families; the same with any number of threads
-
-// Settings that differ only in these are one approach: the list shows the best of each.
-using Approach = std::tuple<int, models::Stack, std::int64_t, models::Precision, int, std::int64_t,
-                            models::RecomputeKind>;
-
-Approach approach_of(const Setting& x) {
-  const models::Strategy& s = x.strategy;
-  // every:K and sqrt are one idea.
-  const auto kind = s.recompute.kind == models::RecomputeKind::every ? models::RecomputeKind::sqrt
-                                                                     : s.recompute.kind;
-  return {x.parts, s.stack, s.gpus, s.precision, s.data.zero, s.data.shard_group, kind};
-}
 
 class Search {
  public:
@@ -45,91 +38,125 @@ class Search {
   // What was found stands on chapters that are not equal after all.
   bool contradicted() const { return known_.chapters.contradicted(); }
 
-  // What asks for less of the user goes first, and where the fewest GPUs are wanted, fewer of them.
+  // What asks for less of the user goes first.
   Result run() {
-    const std::vector<std::int64_t> counts = gpu_counts(scope_);
-    for (int concession = 0; concession <= std::min(scope_.most_concession, kMostConcession);
-         ++concession) {
-      if (scope_.objective != Objective::gpus) {
-        look_at({.concession = concession});
-      } else {
-        for (std::size_t i = counts.size(); i-- > 0 && !done();)
-          look_at({.concession = concession, .gpus = counts[i]});
-      }
-      plan_list();
-      if (!result_.ranked.empty() || stopped()) break;
-      forget();
-    }
+    const int most = std::min(scope_.most_concession, kMostConcession);
+    for (int concession = 0; concession <= most && !best_ && !stopped(); ++concession)
+      find_best(concession);
+    if (best_) list();
     result_.stopped = stopped();
     if (!result_.ranked.empty() && !stopped()) add_front();
-    forget();
+    forget(std::move(best_));
     result_.evaluated = finished_;
     return std::move(result_);
   }
 
  private:
   bool stopped() const { return control_.stop != nullptr && *control_.stop; }
-  bool done() const { return stopped() || places(scope_.top).size() == scope_.top; }
 
-  void forget() {
-    for (const Family& family : families_) {
-      finished_ += family.evaluated();
+  // The best plan of each number of GPUs that could matter; best_ is the look that has the best.
+  void find_best(int concession) {
+    if (scope_.objective == Objective::throughput) return find_fastest(concession);
+    if (scope_.objective != Objective::gpus) return keep(look_at({.concession = concession}));
+    const std::vector<GpuCount> counts = counts_asked_for();
+    for (auto count = counts.rbegin(); count != counts.rend() && !best_ && !stopped(); ++count)
+      keep(look_at({.concession = concession, .gpus = count->gpus}));
+  }
+
+  std::vector<GpuCount> counts_asked_for() const {
+    std::vector<GpuCount> counts = gpu_counts(scope_);
+    std::erase_if(counts, [&](const GpuCount& c) {
+      return !allowed(scope_, "gpus", std::to_string(c.gpus));
+    });
+    return counts;
+  }
+
+  // From the most GPUs down. Fewer take the place of more where they are faster by more than the
+  // estimate's error; half as many or fewer already where they are not slower by more.
+  void find_fastest(int concession) {
+    std::optional<SpeedLimit> limit;
+    double most_speed = 0;  // of those that were the best
+    std::int64_t first = 0;
+    for (const GpuCount& count : counts_asked_for()) {
+      if (stopped()) return;
+      if (first == 0) first = count.gpus;
+      const std::int64_t best = best_ ? gpus_of(*best_) : 0;
+      const double faster = best_ ? speed_of(*best_) / (1 - kTieMargin) : 0;
+      const bool by_half = best_ && 2 * count.gpus <= best;
+      const double enough = by_half ? (1 - kTieMargin) * most_speed : faster;
+      if (count.gpus != first && !scope_.exhaustive) {
+        if (!limit) limit.emplace(scope_, space_, evaluators_[0], concession, first);
+        const double most = limit->of(count.gpus, enough);
+        if (most == 0 || most < enough) continue;
+      }
+      std::unique_ptr<Look> look = look_at({.concession = concession, .gpus = count.gpus});
+      const double speed = look->verified_places(1).empty() ? 0 : speed_of(*look);
+      const bool better = best_ ? (by_half ? speed >= enough : speed > enough) : speed > 0;
+      if (better) most_speed = std::max(most_speed, speed);
+      if (better) std::swap(best_, look);
+      forget(std::move(look));
+    }
+    if (limit) finished_ += limit->evaluated();
+  }
+
+  static const Found& best_of(const Look& look) {
+    return *look.families()[look.verified_places(1).front()].found();
+  }
+  static double speed_of(const Look& look) { return best_of(look).pace.tokens_per_second; }
+  static std::int64_t gpus_of(const Look& look) { return best_of(look).setting.strategy.gpus; }
+
+  void keep(std::unique_ptr<Look> look) {
+    if (look->verified_places(1).empty())
+      forget(std::move(look));
+    else
+      best_ = std::move(look);
+  }
+
+  void forget(std::unique_ptr<Look> look) {
+    if (!look) return;
+    finished_ += look->evaluated();
+    for (const Family& family : look->families()) {
       const std::string& refusal = family.refusal();
       if (!refusal.empty() &&
           std::ranges::find(result_.refusals, refusal) == result_.refusals.end())
         result_.refusals.push_back(refusal);
     }
-    families_.clear();
-    verified_.clear();
-    open_ = {};
   }
 
-  void report() {
+  void report(const Look& look) {
     if (!control_.progress) return;
-    std::int64_t evaluated = finished_;
-    for (const Family& family : families_) evaluated += family.evaluated();
-    const std::vector<std::size_t> best = places(1);
-    control_.progress({evaluated, result_.points,
-                       best.empty() ? "" : options_of(families_[best[0]].found()->setting)});
+    const std::vector<std::size_t> here = look.places(1);
+    const Found* found = here.empty() ? nullptr : look.families()[here[0]].found();
+    if (best_ && best_.get() != &look && (found == nullptr || best_of(*best_).rank < found->rank))
+      found = &best_of(*best_);
+    const std::int64_t kept = best_ && best_.get() != &look ? best_->evaluated() : 0;
+    control_.progress({finished_ + kept + look.evaluated(), result_.points,
+                       found == nullptr ? "" : options_of(found->setting)});
   }
 
-  // Adds the families of a stage, and looks until the list stands.
-  void look_at(const Stage& stage) {
+  // The best plan of a stage, by the objective alone.
+  std::unique_ptr<Look> look_at(const Stage& stage) {
     std::vector<Setting> settings = families(scope_, stage);
     std::vector<Bytes> states(settings.size());
     if (!scope_.exhaustive && space_.usable()) states = leave_out_large_states(settings);
-    const std::size_t first = families_.size();
-    make_families(scope_, settings, states);
-    for (std::size_t i = first; i < families_.size(); ++i) {
-      result_.points += static_cast<std::int64_t>(families_[i].all_points());
-      push(i);
-    }
-    do {
-      resolve_all();
-    } while (!verify() && !stopped());
-  }
-
-  void make_families(const Scope& scope, const std::vector<Setting>& settings,
-                     const std::vector<Bytes>& states) {
-    const std::size_t first = families_.size();
-    families_.reserve(first + settings.size());
-    std::vector<std::optional<Family>> made(settings.size());
-    workers_.for_each(settings.size(), [&](std::size_t i, std::size_t) {
-      made[i].emplace(scope, space_, settings[i], static_cast<std::uint32_t>(first + i), states[i]);
-    });
-    for (std::optional<Family>& family : made) families_.push_back(std::move(*family));
+    auto look = std::make_unique<Look>(scope_, space_, workers_, evaluators_, control_.stop,
+                                       [this](const Look& l) { report(l); });
+    look->add(settings, states);
+    result_.points += look->points();
+    look->find(1);
+    return look;
   }
 
   // Parameters and optimizer states stay whatever is done about activations: where they alone are
   // too much, no family with this sharding fits. The states of those that are left.
   std::vector<Bytes> leave_out_large_states(std::vector<Setting>& settings) {
-    std::map<std::tuple<Approach, bool>, std::optional<Need>> known;
+    std::map<std::tuple<Approach, std::int64_t, bool>, std::optional<Need>> known;
     std::vector<Bytes> states;
     std::erase_if(settings, [&](const Setting& s) {
-      Approach approach = approach_of(s);
-      std::get<models::RecomputeKind>(approach) = models::RecomputeKind::none;
-      const auto [entry, is_new] =
-          known.try_emplace({approach, s.strategy.optimizer_impl.has_value()});
+      Approach sharding = approach_of(s);
+      std::get<6>(sharding) = false;
+      const auto [entry, is_new] = known.try_emplace(
+          {sharding, s.strategy.data.shard_group, s.strategy.optimizer_impl.has_value()});
       std::optional<Need>& need = entry->second;
       if (is_new) {
         models::Batch smallest = s.batch;
@@ -145,113 +172,56 @@ class Search {
     return states;
   }
 
-  void push(std::size_t i) {
-    if (!families_[i].exhausted() && !families_[i].found()) open_.emplace(families_[i].bound(), i);
-  }
-
-  // The best found family of each approach, best first.
-  std::vector<std::size_t> places(std::size_t most) const {
-    std::map<Approach, std::size_t> best;
-    for (std::size_t i = 0; i < families_.size(); ++i) {
-      if (!families_[i].found()) continue;
-      const auto [entry, is_new] = best.try_emplace(approach_of(families_[i].setting()), i);
-      if (!is_new && families_[i].found()->rank < families_[entry->second].found()->rank)
-        entry->second = i;
-    }
-    std::vector<std::size_t> out;
-    for (const auto& [approach, i] : best) out.push_back(i);
-    std::ranges::sort(out, [&](std::size_t a, std::size_t b) {
-      return families_[a].found()->rank < families_[b].found()->rank;
-    });
-    if (out.size() > most) out.resize(most);
-    return out;
-  }
-
-  // Until no family can change the list.
-  void resolve_all() {
-    while (!open_.empty() && !stopped()) {
-      const std::vector<std::size_t> listed = places(scope_.top);
-      std::optional<Rank> threshold;
-      if (listed.size() == scope_.top && !scope_.exhaustive)
-        threshold = families_[listed.back()].found()->rank;
-      std::vector<std::size_t> round;
-      while (!open_.empty() && round.size() < kRound) {
-        const auto [bound, i] = open_.top();
-        if (threshold && !(bound < *threshold)) break;
-        open_.pop();
-        round.push_back(i);
-      }
-      if (round.empty()) return;
-      const Rank* limit = threshold ? &*threshold : nullptr;
-      workers_.for_each(round.size(), [&](std::size_t k, std::size_t thread) {
-        families_[round[k]].resolve(limit, evaluators_[thread]);
-      });
-      for (const std::size_t i : round) push(i);
-      report();
-    }
-  }
-
-  // Whether `fit` would say that the list fits, gaps of the allocator included. What does not is
-  // taken back; false: the list must be looked for again.
-  bool verify() {
-    std::vector<std::size_t> open;
-    for (const std::size_t i : places(scope_.top))
-      if (!verified_.contains(i)) open.push_back(i);
-    std::vector<char> fit(open.size());
-    std::vector<Replays> replays(open.size());
-    workers_.for_each(open.size(), [&](std::size_t k, std::size_t) {
-      const Setting& setting = families_[open[k]].found()->setting;
-      fit[k] = search::fits(scope_, space_, setting, replays[k]) ? 1 : 0;
-    });
-    for (std::size_t k = 0; k < open.size(); ++k) {
-      if (fit[k] != 0) {
-        verified_[open[k]] = std::move(replays[k]);
-        continue;
-      }
-      families_[open[k]].reject();
-      push(open[k]);
-    }
-    return std::ranges::find(fit, 0) == fit.end();
-  }
-
   // As `fit` plans them.
-  void plan_list() {
-    std::vector<std::size_t> list;
-    for (const std::size_t i : places(scope_.top))
-      if (verified_.contains(i)) list.push_back(i);
-    result_.ranked.resize(list.size());
-    workers_.for_each(list.size(), [&](std::size_t k, std::size_t) {
-      result_.ranked[k] = *families_[list[k]].found();
-      result_.ranked[k].plan = plan_of(scope_, result_.ranked[k].setting, verified_.at(list[k]));
+  void list() {
+    const std::size_t best = best_->verified_places(1).front();
+    const Found first = *best_->families()[best].found();
+    const Points::mapped_type of_first =
+        best_->verified().at({best, best_->families()[best].found_index()});
+    result_.fastest = first.pace.tokens_per_second;
+    if (!stopped()) {
+      best_->rank_by({result_.fastest}, first.setting.strategy.gpus);
+      best_->find(scope_.top);
+    }
+    const std::vector<std::size_t> places = best_->verified_places(scope_.top);
+    result_.ranked.resize(std::max<std::size_t>(1, places.size()));
+    if (places.empty()) result_.ranked[0] = first;  // interrupted
+    workers_.for_each(result_.ranked.size(), [&](std::size_t k, std::size_t) {
+      Replays replays = of_first.replays;
+      if (!places.empty()) {
+        const Family& family = best_->families()[places[k]];
+        result_.ranked[k] = *family.found();
+        replays = best_->verified().at({places[k], family.found_index()}).replays;
+      }
+      result_.ranked[k].plan = plan_of(scope_, result_.ranked[k].setting, replays);
     });
   }
 
   // Points of the front differ in speed, whatever the objective is: where families are of sizes,
   // others take their place.
   void add_front() {
-    const Found& winner = result_.ranked.front();
+    const Setting winner = result_.ranked.front().setting;
     const bool of_sizes = scope_.objective == Objective::context ||
                           (scope_.objective == Objective::batch && !scope_.global_batch);
     if (of_sizes) {
       by_speed_ = scope_;
       by_speed_.objective = Objective::throughput;
-      forget();
-      std::vector<Setting> settings = families(
-          scope_, {.concession = winner.setting.concession, .gpus = winner.setting.strategy.gpus});
-      for (Setting& setting : settings) setting.batch.seq_len = winner.setting.batch.seq_len;
-      make_families(by_speed_, settings, std::vector<Bytes>(settings.size()));
+      forget(std::move(best_));
+      std::vector<Setting> settings =
+          families(scope_, {.concession = winner.concession, .gpus = winner.strategy.gpus});
+      for (Setting& setting : settings) setting.batch.seq_len = winner.batch.seq_len;
+      best_ = std::make_unique<Look>(by_speed_, space_, workers_, evaluators_, control_.stop,
+                                     [](const Look&) {});
+      best_->add(settings, std::vector<Bytes>(settings.size()));
     }
     std::vector<Family*> members;
-    std::set<const Family*> verified;
-    for (std::size_t i = 0; i < families_.size(); ++i) {
-      const Setting& setting = families_[i].setting();
-      if (setting.concession != winner.setting.concession ||
-          setting.strategy.gpus != winner.setting.strategy.gpus)
-        continue;
-      members.push_back(&families_[i]);
-      if (verified_.contains(i)) verified.insert(&families_[i]);
-    }
-    result_.front = pareto_front(scope_, space_, members, verified, evaluators_, workers_);
+    KnownPeaks known;
+    for (std::size_t i = 0; i < best_->families().size(); ++i)
+      if (best_->families()[i].setting().strategy.gpus == winner.strategy.gpus)
+        members.push_back(&best_->families()[i]);
+    for (const auto& [point, verified] : best_->verified())
+      known[{&best_->families()[point.first], point.second}] = verified.peak;
+    result_.front = pareto_front(scope_, space_, members, known, evaluators_, workers_);
   }
 
   const Scope& scope_;
@@ -261,14 +231,7 @@ class Search {
   Workers workers_;
   KnownSteps known_;
   std::vector<Evaluator> evaluators_;  // one for each worker
-  std::vector<Family> families_;
-  using Open = std::pair<Rank, std::size_t>;
-  struct Later {
-    bool operator()(const Open& a, const Open& b) const { return b.first < a.first; }
-  };
-  std::priority_queue<Open, std::vector<Open>, Later> open_;
-  // Whose found points fit, allocator and all.
-  std::map<std::size_t, Replays> verified_;
+  std::unique_ptr<Look> best_;
   std::int64_t finished_ = 0;
   Result result_;
 };
@@ -295,13 +258,13 @@ reports::Plan plan_of(const Scope& scope, const Setting& setting) {
   return plan_of(scope, setting, replays);
 }
 
-bool fits(const Scope& scope, const Space& space, const Setting& setting, Replays& replays) {
-  return planner::fits(question_of(scope, setting), space.parts(setting), scope.overheads, replays);
+Fit fit(const Scope& scope, const Space& space, const Setting& setting, Replays& replays) {
+  return planner::fit(question_of(scope, setting), space.parts(setting), scope.overheads, replays);
 }
 
 bool fits(const Scope& scope, const Space& space, const Setting& setting) {
   Replays replays;
-  return fits(scope, space, setting, replays);
+  return fit(scope, space, setting, replays).fits;
 }
 
 bool fits(const Scope& scope, const reports::Plan& plan) {

@@ -1,12 +1,17 @@
 // The best settings of a space, found exactly.
 //
-// Every point has a rank that needs no memory figure (concession, then the objective, then speed,
-// then its place in the order of the axes), so points are looked at from the best rank down and the
-// search ends when the next rank is worse than the last place of the list. What is skipped is
-// skipped by proof: within a family memory without scratch grows with the micro-batch
-// (Need::monotone), so above a batch that does not fit none does. Rounds have a fixed size and see
-// only what earlier rounds found, so that the answer and the count of evaluated points are the same
-// on every run and with any number of threads.
+// First the fastest plan that fits (or the best by another objective) and its number of GPUs. Then,
+// on that number, the list: what lies within kTieMargin of the fastest is equal to it, and goes by
+// what it asks of the user and by the room it leaves; then what lies within the next step, and so
+// on.
+//
+// Every point has a rank whose best possible value needs no memory figure, so points are looked at
+// from the best rank down and the search ends when the next rank is worse than the last place of
+// the list. What is skipped is skipped by proof: within a family memory without scratch grows with
+// the micro-batch (Need::monotone), so above a batch that does not fit none does; and no number of
+// GPUs is faster than each of them alone (SpeedLimit). Rounds have a fixed size and see only what
+// earlier rounds found, so that the answer and the count of evaluated points are the same on every
+// run and with any number of threads.
 #pragma once
 
 #include <atomic>
@@ -18,12 +23,24 @@
 
 namespace plimsoll::planner::search {
 
-// Less is better.
+// Less is better. Between `first` and `speed` stands what decides among plans that the estimate
+// cannot tell apart (Ties); while the fastest is looked for, zeros.
 struct Rank {
   int concession = 0;
-  double first = 0, second = 0;  // by the objective
+  double first = 0;  // by the objective
+  std::int64_t steps = 0;  // of kTieMargin below the fastest
+  bool tight = false;  // hardly any room is left
+  std::uint32_t effort = 0;  // of the user (axes.h)
+  std::int64_t need = 0;  // hundredths of what is usable
+  double speed = 0;  // negative
   std::uint32_t family = 0;  // simpler ones first
   auto operator<=>(const Rank&) const = default;
+};
+
+// What the plans of a list are measured against.
+struct Ties {
+  double fastest = 0;  // tokens/s
+  std::int64_t steps_below(double tokens_per_second) const;
 };
 
 struct Found {
@@ -38,6 +55,7 @@ struct ParetoPoint {
   Setting setting;
   Need need;
   Pace pace;
+  Bytes peak;  // as `fit` plans it: blocks that the allocator hands out whole included
 };
 
 struct Progress {
@@ -52,8 +70,10 @@ struct Control {
 };
 
 struct Result {
-  std::vector<Found> ranked;  // the best of each approach, best first; all fit
+  // The best of each approach on the best number of GPUs, best first; all fit.
+  std::vector<Found> ranked;
   std::vector<ParetoPoint> front;  // least memory first, at the winner's concession and GPUs
+  double fastest = 0;  // tokens/s that the list is measured against
   std::int64_t evaluated = 0, points = 0;
   std::vector<std::string> refusals;  // why parts of the space could not be planned
   bool stopped = false;
@@ -62,7 +82,7 @@ struct Result {
 // As `fit` plans the setting. `replays`: of this setting.
 reports::Plan plan_of(const Scope& scope, const Setting& setting, Replays& replays);
 reports::Plan plan_of(const Scope& scope, const Setting& setting);
-bool fits(const Scope& scope, const Space& space, const Setting& setting, Replays& replays);
+Fit fit(const Scope& scope, const Space& space, const Setting& setting, Replays& replays);
 bool fits(const Scope& scope, const Space& space, const Setting& setting);
 // Whether the plan does, with the overheads that the scope counts.
 bool fits(const Scope& scope, const reports::Plan& plan);

@@ -6,6 +6,7 @@
 
 #include "models/gpu_catalog.h"
 #include "models/run_names.h"
+#include "planner/search/scope.h"
 #include "tests/planner/throughput_rows.h"
 
 namespace plimsoll::tests {
@@ -126,6 +127,20 @@ std::string scaling(const ThroughputRows& all) {
   return text;
 }
 
+std::string comparisons(const ThroughputRows& all) {
+  const std::vector<double> errors = comparison_errors(all);
+  const auto at = [&](std::size_t part) { return 100 * errors[errors.size() * part / 4]; };
+  return fmt::format(
+      "## Comparisons\n\nWhich of two strategies is faster is no easier to tell than how fast "
+      "one is. Of {} pairs of published\nruns of one source, model, card and sequence length "
+      "that differ in strategy (GPUs, sharding, recomputation,\nprecision, kind of loss) the "
+      "estimate misses the ratio of speeds by {:.1f} % in the median; by less than {:.1f} % in "
+      "a\nquarter, less than {:.1f} % in three quarters. `plimsoll recommend` treats plans nearer "
+      "to each other than {:.1f} %\n(`kTieMargin` in `planner/search/scope.h`) as equally "
+      "fast.\n\n",
+      errors.size(), at(2), at(1), at(3), 100 * planner::search::kTieMargin);
+}
+
 constexpr const char* kHead =
     "# How near the estimate of time comes\n\n"
     "Written by `build/tests/planner/accuracy`; a test compares this page with what that program "
@@ -185,7 +200,7 @@ constexpr const char* kReading =
 
 std::string accuracy_page(const ThroughputRows& all) {
   std::string page = kHead;
-  page += "## Summary\n\n" + summary(all) + "\n" + kReading;
+  page += "## Summary\n\n" + summary(all) + "\n" + comparisons(all) + kReading;
   page += scaling(all);
   page += "## Sources\n\n";
   for (std::size_t i = 0; i < all.sources.size(); ++i)

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "planner/search/scope.h"
 #include "tests/planner/throughput_rows.h"
 
 using namespace plimsoll;
@@ -32,6 +33,14 @@ TEST_CASE("what is lost on many GPUs is what published runs lost, within 4 point
   }
   CHECK(judged == 6);
   CHECK(std::abs(sum / judged) < 0.015);
+}
+
+TEST_CASE("what recommend treats as equal is what the estimate cannot tell apart") {
+  const std::vector<double> errors = tests::comparison_errors(tests::throughput_rows());
+  REQUIRE(errors.size() > 100);
+  // The median of the error, to a tenth of the pairs.
+  CHECK(planner::search::kTieMargin >= errors[errors.size() * 4 / 10]);
+  CHECK(planner::search::kTieMargin <= errors[errors.size() * 6 / 10]);
 }
 
 TEST_CASE("reports/accuracy.md is what the accuracy program writes") {

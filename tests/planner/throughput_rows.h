@@ -47,6 +47,10 @@ ThroughputRows throughput_rows();
 // The median of |error|, 0.06 for 6 %.
 double median_error(const std::vector<const ThroughputRow*>& rows);
 
+// By how much the estimate misses the ratio of two published runs that do the same by different
+// strategies, for all such pairs, least first; logarithms, 0.06 for about 6 %.
+std::vector<double> comparison_errors(const ThroughputRows& rows);
+
 // reports/accuracy.md.
 std::string accuracy_page(const ThroughputRows& rows);
 

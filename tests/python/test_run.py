@@ -177,7 +177,7 @@ class Run(unittest.TestCase):
         for ranks in ("2", "3"):
             result = plimsoll("recommend", self.tiny, "--gpu", "rtx-4090", "--gpus", ranks,
                               "--seq-len", "16", "--global-batch", "6", "--stack", "plimsoll",
-                              "--top", "12", "--json", "-")
+                              "--keep", "gpus", "--top", "12", "--json", "-")
             self.assertEqual(result.returncode, 0, result.stderr)
             for entry in json.loads(result.stdout)["ranked"]:
                 strategy = entry["plan"]["workload"]["strategy"]

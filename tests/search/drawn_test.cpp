@@ -11,6 +11,7 @@
 #include "models/model_catalog.h"
 #include "planner/search/axes.h"
 #include "planner/search/search.h"
+#include "tests/search/brute_force.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner;
@@ -61,8 +62,6 @@ class Draw {
   std::mt19937 random_;
 };
 
-using Key = std::tuple<int, double, double>;  // concession, objective, speed: less is better
-
 // The points of a family, all of them: for lengths and batches every size up to the family's most.
 std::vector<models::Batch> every_batch(const Scope& scope, const Setting& family) {
   if (scope.objective != Objective::batch && scope.objective != Objective::context)
@@ -76,16 +75,6 @@ std::vector<models::Batch> every_batch(const Scope& scope, const Setting& family
   else
     for (batch.micro_batch = 1; batch.micro_batch <= 512; ++batch.micro_batch) all.push_back(batch);
   return all;
-}
-
-Key key_of(const Scope& scope, const Setting& x, const Need& need, const Pace& pace) {
-  double first = -pace.tokens_per_second;
-  if (scope.objective == Objective::gpus) first = static_cast<double>(x.strategy.gpus);
-  if (scope.objective == Objective::memory) first = need.least().real();
-  if (scope.objective == Objective::context) first = -static_cast<double>(x.batch.seq_len);
-  if (scope.objective == Objective::batch)
-    first = -static_cast<double>(x.batch.micro_batch * x.strategy.gpus);
-  return {x.concession, first, -pace.tokens_per_second};
 }
 
 }  // namespace
@@ -102,8 +91,7 @@ TEST_CASE("drawn spaces: the best of the search is the best of all points") {
     scope.exhaustive = true;
     const Space space(scope);
     Evaluator evaluator(scope, space);
-    std::optional<Key> best;
-    std::string best_options;
+    std::vector<tests::Point> all;
     for (const Setting& family : families(scope))
       for (const models::Batch& batch : every_batch(scope, family)) {
         ++points;
@@ -111,18 +99,19 @@ TEST_CASE("drawn spaces: the best of the search is the best of all points") {
         if (!need || need->least() > *space.usable()) continue;
         Setting x = family;
         x.batch = batch;
-        const Key key = key_of(scope, x, *need, space.pace(family, batch));
-        if ((!best || key < *best) && fits(scope, space, x)) {
-          best = key;
-          best_options = options_of(x);
-        }
+        all.push_back({x, *need, space.pace(family, batch).tokens_per_second});
       }
+    tests::BruteForce brute(scope, std::move(all));
+    const std::optional<tests::Point> best = brute.best();
     REQUIRE(found.ranked.empty() == !best.has_value());
     if (!best) continue;
     const Found& f = found.ranked.front();
     CAPTURE(options_of(f.setting));
-    CAPTURE(best_options);
-    CHECK(key_of(scope, f.setting, f.need, f.pace) == *best);
+    CAPTURE(options_of(best->setting));
+    CHECK(f.setting.concession == best->setting.concession);
+    CHECK(f.setting.strategy.gpus == best->setting.strategy.gpus);
+    CHECK(brute.tied({f.setting, f.need, f.pace.tokens_per_second}, found.fastest) ==
+          brute.tied(*best, found.fastest));
     CHECK(std::ranges::is_sorted(found.ranked, {}, [](const Found& x) { return x.rank; }));
   }
   MESSAGE(points << " points");

@@ -41,13 +41,15 @@ TEST_CASE("around its limit a setting fits where its plan does") {
           CAPTURE(options_of(x));
           CAPTURE(permille);
           Replays replays;
-          const bool answer = fits(scope, space, x, replays);
+          const Fit found = search::fit(scope, space, x, replays);
+          const bool answer = found.fits;
           const reports::Plan plan = plan_of(scope, x);
           REQUIRE(answer == fits(scope, plan));
           // Planned with the replays that said so, it is the same plan.
           const reports::Plan again = plan_of(scope, x, replays);
           REQUIRE(again.reserved == plan.reserved);
           REQUIRE(again.peak == plan.peak);
+          if (answer) REQUIRE(found.peak == plan.peak);
           REQUIRE(again.resident == plan.resident);
           REQUIRE(again.fits == plan.fits);
           REQUIRE(again.high_end.has_value() == plan.high_end.has_value());

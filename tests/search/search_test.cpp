@@ -9,6 +9,7 @@
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "planner/search/axes.h"
+#include "tests/search/brute_force.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner;
@@ -24,6 +25,7 @@ struct Case {
   std::int64_t seq_len;
   Objective objective = Objective::throughput;
   std::optional<std::int64_t> global_batch = std::nullopt;
+  std::int64_t node = 8;
 };
 
 Scope scope_of(const models::ModelSpec& model, const Case& c) {
@@ -31,6 +33,7 @@ Scope scope_of(const models::ModelSpec& model, const Case& c) {
   scope.base.model = &model;
   scope.base.cluster.gpu = models::find_gpu(c.gpu);
   scope.base.strategy.gpus = scope.gpus = c.gpus;
+  scope.base.strategy.gpus_per_node = c.node;
   scope.base.batch.seq_len = c.seq_len;
   scope.objective = c.objective;
   scope.global_batch = c.global_batch;
@@ -38,21 +41,14 @@ Scope scope_of(const models::ModelSpec& model, const Case& c) {
   return scope;
 }
 
-// Every point of every family, planned as `fit` plans it where its peak alone would fit; the best
-// of all by the objective.
-struct Best {
-  double key = 0, speed = 0;
-  std::string options;
-};
-
-std::optional<Best> best_by_looking_at_all(const Scope& given) {
+// Every point of every family; the best of all that fit as `fit` plans them.
+std::optional<tests::Point> best_by_looking_at_all(const Scope& given) {
   Scope scope = given;
-  scope.exhaustive = true;  // dominated choices too
+  scope.exhaustive = true;
   const std::vector<Setting> all = families(scope);
   const Space space(scope);
   Evaluator evaluator(scope, space);
-  std::optional<Best> best;
-  int concession = 1 << 20;
+  std::vector<tests::Point> points;
   for (const Setting& family : all)
     for (const models::Batch& batch : batches(scope, family)) {
       Setting x = family;
@@ -60,23 +56,19 @@ std::optional<Best> best_by_looking_at_all(const Scope& given) {
       const auto need = evaluator.need(x, x.batch);
       if (!need || need->least() > *space.usable()) continue;
       CHECK(x.batch.tokens() <= space.most_tokens(x));  // what fits is never cut off unseen
-      const double speed = space.pace(x, x.batch).tokens_per_second;
-      double key = -speed;
-      if (scope.objective == Objective::gpus) key = static_cast<double>(x.strategy.gpus);
-      if (scope.objective == Objective::memory) key = need->least().real();
-      const bool better = !best || std::tuple(int{x.concession}, key, -speed) <
-                                       std::tuple(concession, best->key, -best->speed);
-      if (!better || !search::fits(scope, plan_of(scope, x))) continue;
-      best = Best{key, speed, options_of(x)};
-      concession = x.concession;
+      points.push_back({x, *need, space.pace(x, x.batch).tokens_per_second});
     }
-  return best;
+  tests::BruteForce brute(scope, std::move(points));
+  return brute.best();
 }
 
 constexpr Case kCases[] = {
     {"one small card", "gpt2", "4090", 1, 1024},
     {"states are the limit", "gpt2-xl", "4090", 2, 1024},
     {"a given global batch", "llama-3.2-1b", "a100-40gb", 4, 2048, Objective::throughput, 48},
+    {"seven of eight", "gpt2", "4090", 8, 1024, Objective::throughput, 7},
+    {"six of eight", "qwen3-0.6b", "a100-40gb", 8, 2048, Objective::throughput, 12},
+    {"nodes of three", "gpt2", "4090", 8, 1024, Objective::throughput, 6, 4},
     {"fewest GPUs", "llama-3.2-1b", "4090", 3, 2048, Objective::gpus},
     {"least memory", "qwen3-0.6b", "4090", 2, 2048, Objective::memory},
     {"only adapters fit", "llama-3.2-3b", "4090", 1, 2048},
@@ -91,10 +83,10 @@ TEST_CASE("the pruned search finds what looking at every point finds") {
     const models::ModelSpec model = models::catalog_model(c.model);
     const Scope scope = scope_of(model, c);
     const Result found = search::search(scope);
-    const std::optional<Best> best = best_by_looking_at_all(scope);
+    const std::optional<tests::Point> best = best_by_looking_at_all(scope);
     REQUIRE(found.ranked.empty() == !best.has_value());
     if (!best) continue;
-    CHECK(options_of(found.ranked.front().setting) == best->options);
+    CHECK(options_of(found.ranked.front().setting) == options_of(best->setting));
     CHECK(found.ranked.front().pace.tokens_per_second == best->speed);
   }
 }
@@ -131,6 +123,21 @@ TEST_CASE("the search's peak is the one that fit plans") {
   }
 }
 
+TEST_CASE("points of the front have the peak that fit plans") {
+  for (const char* name : {"llama-3.2-1b", "gpt2", "qwen2-0.5b"}) {
+    const models::ModelSpec model = models::catalog_model(name);
+    const Scope scope = scope_of(model, {"", "", "4090", 4, 1024});
+    const Result found = search::search(scope);
+    REQUIRE(found.front.size() > 2);
+    for (const ParetoPoint& point : found.front) {
+      CAPTURE(options_of(point.setting));
+      CHECK(point.peak == plan_of(scope, point.setting).peak);
+    }
+    for (std::size_t i = 1; i < found.front.size(); ++i)
+      CHECK(found.front[i - 1].peak < found.front[i].peak);
+  }
+}
+
 TEST_CASE("no point of the front is beaten, and the best is on it") {
   const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
   const Result found = search::search(scope_of(model, {"", "", "4090", 8, 4096}));
@@ -139,5 +146,5 @@ TEST_CASE("no point of the front is beaten, and the best is on it") {
     CHECK(found.front[i - 1].need.least() < found.front[i].need.least());
     CHECK(found.front[i - 1].pace.tokens_per_second < found.front[i].pace.tokens_per_second);
   }
-  CHECK(found.front.back().pace.tokens_per_second == found.ranked[0].pace.tokens_per_second);
+  CHECK(found.front.back().pace.tokens_per_second == found.fastest);
 }

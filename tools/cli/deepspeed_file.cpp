@@ -59,7 +59,7 @@ void derive_micro_batch(FileOptions& out, const std::string& path) {
 
 }  // namespace
 
-FileOptions with_deepspeed_file(const Options& given, const LoadedModel* model) {
+FileOptions with_open_deepspeed_file(const Options& given, const LoadedModel* model) {
   const std::string path = *given.find("deepspeed");
   const models::DeepSpeedConfig file = models::read_deepspeed_config(
       models::read_text_file(path, kMostBytes), path, hidden_size(model));
@@ -81,7 +81,12 @@ FileOptions with_deepspeed_file(const Options& given, const LoadedModel* model) 
       out.options.add(setting.option, setting.value);
     out.set.push_back(setting.option);
   }
-  derive_micro_batch(out, path);
+  return out;
+}
+
+FileOptions with_deepspeed_file(const Options& given, const LoadedModel* model) {
+  FileOptions out = with_open_deepspeed_file(given, model);
+  derive_micro_batch(out, *given.find("deepspeed"));
   return out;
 }
 

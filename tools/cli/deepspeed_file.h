@@ -18,5 +18,7 @@ struct FileOptions {
 // Error{bad_input} where an option that was given and the file contradict each other, with both
 // values. `model` may be null (--params); then no size may be "auto".
 FileOptions with_deepspeed_file(const Options& given, const LoadedModel* model);
+// The same for a search: sizes of a batch that the file leaves "auto" are not derived.
+FileOptions with_open_deepspeed_file(const Options& given, const LoadedModel* model);
 
 }  // namespace plimsoll::tools

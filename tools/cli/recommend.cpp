@@ -70,15 +70,15 @@ class Recommender {
     std::signal(SIGINT, ask_to_stop);
     search::Result result = search::search(asked_.scope, control);
     reports::Recommendation out = header(result);
-    const auto why = search::reasons(asked_.scope, result.ranked, control);
+    const auto why = search::reasons(asked_.scope, result.ranked, control, result.fastest);
     for (std::size_t i = 0; i < result.ranked.size(); ++i) {
       out.ranked.push_back(ranked(result.ranked[i]));
       out.ranked.back().why = why[i];
     }
     for (const search::ParetoPoint& point : result.front)
-      out.front.push_back({point.need.peak, point.need.least(), tokens_per_second(point.pace),
-                           point.setting.strategy, point.setting.batch,
-                           search::options_of(point.setting)});
+      out.front.push_back({point.peak, point.peak + point.need.outside,
+                           tokens_per_second(point.pace), point.setting.strategy,
+                           point.setting.batch, search::options_of(point.setting)});
     if (result.ranked.empty() && !result.stopped) out.nothing_fits = nothing(control);
     out.elapsed_seconds = seconds_since(start);
     std::signal(SIGINT, SIG_DFL);
@@ -98,6 +98,8 @@ class Recommender {
     out.evaluated = result.evaluated;
     out.points = result.points;
     out.stopped = result.stopped;
+    out.tie_margin = search::kTieMargin;
+    if (!result.ranked.empty() && result.ranked.front().pace.known) out.fastest = result.fastest;
     out.gpus = asked_.scope.gpus;
     out.gpus_there = line_.options.has("gpus");
     out.high_end = asked_.scope.overheads == planner::Overheads::high_end;

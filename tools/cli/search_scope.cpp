@@ -1,11 +1,14 @@
 #include "tools/cli/search_scope.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <sstream>
 #include <thread>
 
 #include "planner/search/axes.h"
+#include "tools/cli/deepspeed_file.h"
 #include "tools/cli/values.h"
 
 namespace plimsoll::tools {
@@ -38,6 +41,7 @@ constexpr Fixes kFixes[] = {{"stack", "stack"},
                             {"shard-group", "shard-group"},
                             {"precision", "precision"},
                             {"param-dtype", "precision"},
+                            {"param-dtype", "param-dtype"},
                             {"grad-dtype", "precision"},
                             {"master-weights", "precision"},
                             {"fsdp-upcast", "precision"},
@@ -51,31 +55,19 @@ constexpr Fixes kFixes[] = {{"stack", "stack"},
                             {"micro-batch", "micro-batch"}};
 
 // Written anew for each plan (or of no concern to `fit`).
-constexpr std::string_view kWritten[] = {"attention",
-                                         "global-batch",
-                                         "gpus",
-                                         "grad-accum",
-                                         "html",
-                                         "json",
-                                         "keep",
-                                         "loss",
-                                         "micro-batch",
-                                         "min-headroom",
-                                         "objective",
-                                         "only",
-                                         "optimizer-impl",
-                                         "precision",
-                                         "quiet",
-                                         "recompute",
-                                         "reserve",
-                                         "seq-len",
-                                         "shard-group",
-                                         "stack",
-                                         "threads",
-                                         "tokens",
-                                         "top",
-                                         "without",
-                                         "zero"};
+constexpr std::string_view kWritten[] = {"attention",    "global-batch",
+                                         "gpus",         "gpus-per-node",
+                                         "grad-accum",   "html",
+                                         "json",         "keep",
+                                         "loss",         "micro-batch",
+                                         "min-headroom", "objective",
+                                         "only",         "optimizer-impl",
+                                         "precision",    "quiet",
+                                         "recompute",    "reserve",
+                                         "seq-len",      "shard-group",
+                                         "stack",        "threads",
+                                         "tokens",       "top",
+                                         "without",      "zero"};
 
 constexpr std::array<std::string_view, 5> kObjectives{"throughput", "gpus", "context", "batch",
                                                       "memory"};
@@ -116,7 +108,8 @@ void set_filter(const Options& options, std::string_view option,
   }
 }
 
-void set_numbers(const Options& options, search::Scope& scope) {
+// `options`: with what a file says; `given`: without.
+void set_numbers(const Options& options, const Options& given, search::Scope& scope) {
   if (const std::string* text = options.find("objective"))
     scope.objective = static_cast<search::Objective>(name_index("objective", *text, kObjectives));
   if (const std::string* text = options.find("top"))
@@ -126,7 +119,9 @@ void set_numbers(const Options& options, search::Scope& scope) {
     scope.threads = static_cast<std::size_t>(whole("threads", *text, 1, 256));
   if (const std::string* text = options.find("global-batch")) {
     scope.global_batch = whole("global-batch", *text, 1, std::int64_t{1} << 40);
-    if (options.has("grad-accum"))
+    if (options.has("grad-accum") && !given.has("grad-accum"))
+      scope.fixed.emplace("grad-accum");  // the file says both
+    else if (options.has("grad-accum"))
       refuse_value("global-batch", *text, "--grad-accum is then searched: give one of the two");
     if (scope.objective == search::Objective::batch)
       refuse_value("global-batch", *text, "is what --objective batch looks for: give one");
@@ -152,20 +147,62 @@ void keep_free(const Options& options, SearchRequest& out) {
 }
 }  // namespace
 
-SearchRequest search_request(const std::string& model, const Options& options, Sources& sources) {
-  check(!options.has("params"), ErrorKind::unsupported,
+namespace {
+
+// What a file settles is held as if it had been given; what it leaves "auto" is searched.
+FileOptions with_files(const std::string& model, const Options& given, Sources& sources) {
+  if (!given.has("deepspeed")) return {given, {}};
+  const std::string* assume = given.find("assume");
+  const auto loaded = model.empty() ? nullptr : sources.models.load(model, assume ? *assume : "");
+  return with_open_deepspeed_file(given, loaded.get());
+}
+
+// Where a file settles all three sizes, the number of GPUs follows.
+void check_sizes(const Options& options, const Options& given) {
+  if (!given.has("deepspeed")) return;
+  const auto value = [&](const char* option) {
+    const std::string* text = options.find(option);
+    return text == nullptr ? 0 : whole(option, *text, 1, std::int64_t{1} << 40);
+  };
+  const std::int64_t all = value("global-batch"),
+                     micro = std::max<std::int64_t>(1, value("micro-batch")),
+                     accum = std::max<std::int64_t>(1, value("grad-accum"));
+  const std::int64_t gpus = std::max<std::int64_t>(1, value("gpus"));
+  if (all == 0) return;
+  const std::int64_t each = checked_multiply(micro, accum);
+  const bool settled = value("micro-batch") > 0 && value("grad-accum") > 0;
+  const std::string& path = *given.find("deepspeed");
+  if (all % each != 0)
+    refuse_value(
+        "deepspeed", path,
+        fmt::format("train_batch_size {} is no multiple of {} (micro-batch x accumulation)", all,
+                    each));
+  if (settled && all / each > gpus)
+    refuse_value(
+        "deepspeed", path,
+        fmt::format("its batch sizes are those of {} GPUs: --gpus is {}", all / each, gpus));
+}
+
+}  // namespace
+
+SearchRequest search_request(const std::string& model, const Options& given, Sources& sources) {
+  check(!given.has("params"), ErrorKind::unsupported,
         "--params: a bare count has no step to search; `plimsoll fit --params` gives its states");
+  const FileOptions file = with_files(model, given, sources);
+  const Options& options = file.options;
+  check_sizes(options, given);
   Options base;
   SearchRequest out;
   // FSDP's options without a stage leave open which of its two it is.
   const bool any_fsdp =
       !options.has("zero") && (options.has("fsdp-version") || options.has("fsdp-upcast"));
   if (any_fsdp) base.add("zero", "3");
-  for (const auto& [name, value] : options.given()) {
+  for (const auto& [name, value] : options.given())
     if (name != "global-batch") base.add(name, value);
+  for (const auto& [name, value] : given.given())
     if (std::ranges::find(kWritten, name) == std::end(kWritten)) out.kept.add(name, value);
-  }
   out.request = request_from(model, base, sources);
+  out.request.notes = file.notes;
   planner::Question& question = out.request.question;
   check(question.model->decoder.has_value(), ErrorKind::unsupported, [&] {
     return "recommend: the training step of model_type '" + question.model->model_type +
@@ -175,13 +212,15 @@ SearchRequest search_request(const std::string& model, const Options& options, S
   if (!options.has("gpu") && question.cluster.gpu) out.kept.add("gpu", question.cluster.gpu->name);
   out.scope.base = question;
   set_kept(options, out.scope);
+  // Sizes of stage 3 stand in the file beside its stage; without one it is DeepSpeed's own, 0.
+  if (given.has("deepspeed")) out.scope.fixed.insert("zero");
   if (any_fsdp) {
     out.scope.fixed.erase("zero");
     out.scope.only["zero"] = {"2", "3"};
   }
   set_filter(options, "only", out.scope.only);
   set_filter(options, "without", out.scope.without);
-  set_numbers(options, out.scope);
+  set_numbers(options, given, out.scope);
   return out;
 }
 

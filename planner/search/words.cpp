@@ -1,0 +1,64 @@
+#include "planner/search/words.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "models/run_names.h"
+
+namespace plimsoll::planner::search {
+
+using models::Stack;
+
+std::string gib(Bytes bytes) {
+  const double value = bytes.real() / (1 << 30);
+  if (value < 0.1) return fmt::format("{:.0f} MiB", 1024 * value);
+  return value < 10 ? fmt::format("{:.2f} GiB", value) : fmt::format("{:.1f} GiB", value);
+}
+
+std::string seconds(double s) {
+  return s < 1 ? fmt::format("{:.0f} ms", 1000 * s) : fmt::format("{:.2f} s", s);
+}
+
+std::string percent(double share) {
+  const double p = 100 * share;
+  return p < 0.95 ? fmt::format("{:.2f} %", p) : fmt::format("{:.1f} %", p);
+}
+
+std::string rung_name(Stack stack, int zero) {
+  if (zero == 0) return stack == Stack::plimsoll ? "DDP" : "Plain DDP";
+  std::string text = fmt::format("ZeRO-{}", zero);
+  if (stack == Stack::pytorch) {
+    if (zero == 1) text += " (ZeroRedundancyOptimizer)";
+    if (zero == 2) text += " (FSDP without resharding)";
+    if (zero == 3) text += " (FSDP full shard)";
+  }
+  return text;
+}
+
+namespace {
+// FSDP's policy and DeepSpeed cast the modules once.
+bool autocasts(const models::Strategy& s) {
+  return s.stack == Stack::pytorch && s.data.zero < 2 &&
+         (s.precision == models::Precision::bf16_mixed ||
+          s.precision == models::Precision::fp16_mixed);
+}
+}  // namespace
+
+std::string why_longer(const Setting& first, const Setting& other, bool sends_more) {
+  const models::Strategy &mine = first.strategy, &s = other.strategy;
+  if (s.recompute != mine.recompute && s.recompute.kind != models::RecomputeKind::none)
+    return fmt::format(" (it must recompute: {})", models::text_of(s.recompute));
+  if (autocasts(s) && !autocasts(mine))
+    return " (autocast casts the weights and keeps the residual stream in fp32)";
+  const std::int64_t batch = other.batch.micro_batch;
+  if (batch < first.batch.micro_batch) return fmt::format(" (its micro-batch is {})", batch);
+  return sends_more ? " (collectives beside it take their share of the GPU)" : "";
+}
+
+std::string in_brackets(double slower) {
+  if (std::abs(slower) < 5e-4) return "";
+  return fmt::format(" ({} {})", percent(std::abs(slower)), slower > 0 ? "slower" : "faster");
+}
+
+}  // namespace plimsoll::planner::search

@@ -1,0 +1,25 @@
+// Figures and names as reasons say them.
+#pragma once
+
+#include <string>
+
+#include "planner/search/setting.h"
+
+namespace plimsoll::planner::search {
+
+std::string gib(Bytes bytes);
+std::string seconds(double seconds);
+std::string percent(double share);
+// "ZeRO-3 (FSDP full shard)".
+std::string rung_name(models::Stack stack, int zero);
+// " (0.4 % slower)", or "" where that is nothing.
+std::string in_brackets(double slower);
+
+// What makes the other one's compute longer, in brackets; or "".
+std::string why_longer(const Setting& mine, const Setting& other, bool sends_more);
+
+// bf16 has 8 significant bits, of a weight as of AdamW's moments.
+inline constexpr const char* kPureRisk =
+    "without fp32 master weights, updates smaller than 1/256 of a weight are lost";
+
+}  // namespace plimsoll::planner::search
