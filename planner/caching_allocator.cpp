@@ -86,10 +86,16 @@ CachingAllocator::Handle CachingAllocator::make_block(const Block& block) {
 std::optional<CachingAllocator::Handle> CachingAllocator::new_segment(std::int64_t rounded,
                                                                       std::uint8_t pool) {
   const std::int64_t size = segment_size(rounded);
-  if (capacity_ && checked_add(reserved_, size) > capacity_->value()) {
+  const auto is_room = [&] {
+    return !room_.limit || checked_add(reserved_, size) <= room_.limit->value();
+  };
+  if (!is_room()) {
+    if (!room_.may_flush) return std::nullopt;
     release_cached_segments();
-    if (checked_add(reserved_, size) > capacity_->value()) return std::nullopt;
+    if (!is_room()) return std::nullopt;
   }
+  ++calls_.mallocs;
+  calls_.malloced += Bytes(size);
   reserved_ += size;
   peak_reserved_ = std::max(peak_reserved_, reserved_);
   const Handle block = make_block({.size = size, .address = next_address_, .pool = pool});
@@ -99,12 +105,14 @@ std::optional<CachingAllocator::Handle> CachingAllocator::new_segment(std::int64
 
 // cudaFree of every segment that is one free block (release_cached_blocks).
 void CachingAllocator::release_cached_segments() {
-  gave_back_ = true;
+  ++calls_.flushes;
   for (FreeRow& pool : free_) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < pool.keys.size(); ++i) {
       const Block& block = blocks_[static_cast<std::size_t>(pool.blocks[i])];
       if (block.previous < 0 && block.next < 0) {
+        ++calls_.frees;
+        calls_.freed += Bytes(block.size);
         reserved_ -= block.size;
         unused_.push_back(pool.blocks[i]);
         continue;

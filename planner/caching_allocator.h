@@ -18,12 +18,24 @@
 
 namespace plimsoll::planner {
 
+// What segments may take.
+struct Room {
+  std::optional<Bytes> limit;  // of bytes that the driver grants; absent: no end
+  bool may_flush = true;  // near it, give cached segments back; else refuse at once
+};
+
+// What an allocator asked of the driver, and what it gave back to it to have room.
+struct DriverCalls {
+  std::int64_t flushes = 0;  // torch.cuda.memory_stats()["num_alloc_retries"]
+  std::int64_t mallocs = 0, frees = 0;
+  Bytes malloced, freed;
+};
+
 class CachingAllocator {
  public:
   using Handle = std::int32_t;
 
-  // `capacity`: bytes of segments that the driver grants; absent: no end.
-  explicit CachingAllocator(std::optional<Bytes> capacity) : capacity_(capacity) {}
+  explicit CachingAllocator(Room room) : room_(room) {}
 
   // Nothing when the driver refuses, also after cached segments were released.
   std::optional<Handle> allocate(Bytes requested, models::Stream stream);
@@ -37,7 +49,7 @@ class CachingAllocator {
   void reset_peak_allocated() { peak_allocated_ = allocated_; }
   Bytes reserved() const { return Bytes(reserved_); }  // segments, as memory_reserved()
   Bytes peak_reserved() const { return Bytes(peak_reserved_); }
-  bool gave_back() const { return gave_back_; }  // there was not enough room once
+  const DriverCalls& calls() const { return calls_; }
 
  private:
   struct Block {
@@ -77,12 +89,12 @@ class CachingAllocator {
   Handle merge(Handle left, Handle right);
   static constexpr std::size_t kPools = 8;  // four streams, small and large
 
-  std::optional<Bytes> capacity_;
+  Room room_;
   std::vector<Block> blocks_;
   std::vector<Handle> unused_;  // slots of merged or released blocks
   FreeRow free_[kPools];
   std::int64_t next_address_ = 0;
-  bool gave_back_ = false;
+  DriverCalls calls_;
   std::int64_t allocated_ = 0, peak_allocated_ = 0, reserved_ = 0, peak_reserved_ = 0;
 };
 

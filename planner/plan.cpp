@@ -64,7 +64,8 @@ void judge(const Capacity& capacity, Plan& plan) {
   if (!capacity.usable) return;
   plan.headroom = *capacity.usable - plan.device;
   plan.fits = (plan.range ? plan.range->high : plan.device) <= *capacity.usable;
-  const bool may_fit = (plan.range ? plan.range->low : plan.device) <= *capacity.usable;
+  const bool may_fit =
+      plan.flushing || (plan.range ? plan.range->low : plan.device) <= *capacity.usable;
   plan.verdict = plan.fits ? reports::Verdict::fits
                  : may_fit ? reports::Verdict::borderline
                            : reports::Verdict::does_not_fit;
@@ -175,6 +176,11 @@ void add_range(const Outside& outside, Plan& plan) {
                            : "no measurement on a GPU stands behind this plan yet"});
 }
 
+reports::Flushing flushing_of(const Reserved& reserved) {
+  const DriverCalls& calls = reserved.calls;
+  return {reserved.reserved, calls.malloced, calls.flushes, calls.frees, calls.mallocs, {}};
+}
+
 void add_step(const Question& question, Replays& replays, Plan& plan) {
   const ModelParts parts = model_parts(*question.model, question.strategy);
   StackStep step;
@@ -185,7 +191,7 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
   const Outside outside = outside_of(question);
   const Capacity capacity = capacity_of(question);
   const Fitting fitting{step, timeline, peak, capacity, outside, replays};
-  const Reserved allocator = fitting.reserved();
+  const Reserved allocator = fitting.needed();
   plan.peak = allocator.allocated;
   plan.resident = allocator.resident;
   plan.reserved = allocator.reserved;
@@ -204,10 +210,11 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
   assume(step.assumptions);
   assume(outside.assumptions);
   add_range(outside, plan);
+  if (const auto flushing = fitting.flushing()) plan.flushing = flushing_of(*flushing);
   add_time(question, parts, flops, plan);
   judge(capacity, plan);
   if (plan.gpu && !plan.range) {
-    plan.high_end = fitting.at_high_end(allocator);
+    plan.high_end = fitting.at_high_end(plan.reserved);
     plan.high_end->fits = plan.high_end->fits && plan.fits;
   }
   if (question.detail == Detail::full)

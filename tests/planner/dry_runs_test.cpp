@@ -47,7 +47,7 @@ Planned plan_run(const json& workload) {
   const planner::Timeline timeline = planner::unroll(program);
   planner::Start start;
   writer->add_start(start);
-  const planner::Reserved allocator = planner::replay(program, timeline, std::nullopt, start);
+  const planner::Reserved allocator = planner::replay(program, timeline, {}, start);
   return {allocator.allocated, allocator.reserved, allocator.resident};
 }
 

@@ -48,9 +48,13 @@ std::optional<double> MemoryRow::peak_error() const {
   return ratio(plan.peak, *peak);
 }
 
+Bytes MemoryRow::planned_device() const {
+  return plan.flushing ? plan.flushing->reserved + plan.outside.total() : plan.device;
+}
+
 std::optional<double> MemoryRow::device_error() const {
   if (!device) return std::nullopt;
-  return ratio(plan.device, *device);
+  return ratio(planned_device(), *device);
 }
 
 MemoryRows memory_rows() {

@@ -21,6 +21,8 @@ struct MemoryRow {
   std::string transformers;  // version of the run; "" where not stated
   reports::Plan plan;
 
+  // As the allocator would have it within the card, cached segments given back.
+  Bytes planned_device() const;
   bool at_optimizer() const { return plan.peak_place.phase == "optimizer"; }
   bool same_kernels() const { return ran_kernels == "eager"; }
   // Planned / published − 1.
