@@ -9,7 +9,7 @@ namespace plimsoll::planner {
 Reserved Fitting::needed() const {
   if (replays.needed) return *replays.needed;
   replays.needed = step.caching_allocator
-                       ? replay(step.program, timeline, {}, step.start)
+                       ? replay(step.program, timeline, {}, step.start, step.allocator)
                        : Reserved{.reserved = arena_reserved(step.program, timeline),
                                   .allocated = peak.bytes,
                                   .resident = peak.resident};
@@ -30,12 +30,13 @@ std::optional<Reserved> Fitting::flushing() const {
   for (std::int64_t i = 0; i < kRooms && !found; ++i) {
     const Bytes tried = peak.bytes + part * i;
     if (tried > room) return std::nullopt;
-    const Reserved made = replay(step.program, timeline, {.limit = tried}, step.start);
+    const Reserved made =
+        replay(step.program, timeline, {.limit = tried}, step.start, step.allocator);
     if (made.fits) found = made;
   }
   if (!found) return std::nullopt;
   // As it would be on this card, where the allocator gets through with what that has.
-  const Reserved here = replay(step.program, timeline, {.limit = room}, step.start);
+  const Reserved here = replay(step.program, timeline, {.limit = room}, step.start, step.allocator);
   return here.fits ? here : found;
 }
 
@@ -66,8 +67,8 @@ bool Fitting::fits(Overheads overheads) const {
       // with_more() counts whole thousands.
       limit = std::min(limit, Bytes((room.value() / (1000 + outside.reserved_more) + 2) * 1000));
     }
-    const Reserved made =
-        replay(step.program, timeline, {.limit = limit, .may_flush = false}, step.start);
+    const Reserved made = replay(step.program, timeline, {.limit = limit, .may_flush = false},
+                                 step.start, step.allocator);
     if (!made.fits) return false;
     replays.needed = made;
   }

@@ -22,6 +22,7 @@ using models::Stack;
 using reports::Plan;
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
+  step.allocator = question.strategy.allocator;
   switch (question.strategy.stack) {
     case Stack::pytorch:
       return pytorch::write_step(question, parts, step);
@@ -131,8 +132,9 @@ bool could_fit(const Question& question) {
          finder.find(step.program).bytes + outside_of(question).most() <= *capacity.usable;
 }
 
-// Blocks that were handed out whole although the request was up to 1 MiB smaller: what they add at
-// the peak stands in every figure of the step as one line of its own.
+// Blocks that are larger than what they serve (handed out whole although the request was up to 1
+// MiB smaller, or rounded up as PYTORCH_CUDA_ALLOC_CONF says): what they add at the peak stands in
+// every figure of the step as one line of its own.
 void add_slack(Bytes slack, Plan& plan) {
   if (slack <= Bytes(0)) return;
   const auto temporaries = static_cast<std::size_t>(Category::temporaries);
@@ -143,7 +145,8 @@ void add_slack(Bytes slack, Plan& plan) {
     point.by_category[temporaries] += slack;
   }
   if (plan.tensors.empty()) return;
-  plan.tensors.push_back({.name = "allocator.unsplit_blocks",
+  const bool plain = plan.strategy.allocator == models::AllocatorConf();
+  plan.tensors.push_back({.name = plain ? "allocator.unsplit_blocks" : "allocator.larger_blocks",
                           .category = name_of(Category::temporaries),
                           .bytes = slack,
                           .born = "before the step",

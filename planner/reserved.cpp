@@ -45,11 +45,12 @@ class Schedule {
 
 class Replay {
  public:
-  Replay(const StepProgram& program, const Timeline& timeline, Room room)
+  Replay(const StepProgram& program, const Timeline& timeline, Room room,
+         const models::AllocatorConf& conf)
       : program_(program),
         timeline_(timeline),
         may_flush_(room.may_flush),
-        allocator_(room),
+        allocator_(room, conf),
         births_(timeline.steps.size(), timeline.lifetimes.size()),
         deaths_(timeline.steps.size(), timeline.lifetimes.size()) {
     handles_.assign(timeline.lifetimes.size(), -1);
@@ -216,9 +217,9 @@ class Replay {
 
 }  // namespace
 
-Reserved replay(const StepProgram& program, const Timeline& timeline, Room room,
-                const Start& start) {
-  return Replay(program, timeline, room).run(start);
+Reserved replay(const StepProgram& program, const Timeline& timeline, Room room, const Start& start,
+                const models::AllocatorConf& conf) {
+  return Replay(program, timeline, room, conf).run(start);
 }
 
 }  // namespace plimsoll::planner

@@ -23,7 +23,7 @@ struct Reserved {
 // Two steps in a row, as a run begins: what the stack's start does, then parameters, the
 // optimizer's states when the first step reaches its optimizer, then a whole step.
 Reserved replay(const models::StepProgram& program, const Timeline& timeline, Room room,
-                const Start& start = {});
+                const Start& start = {}, const models::AllocatorConf& conf = {});
 
 // What one question's step reserves where nothing is given back: who asks whether it fits and then
 // plans it need not replay it twice.
