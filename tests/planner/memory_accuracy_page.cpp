@@ -142,6 +142,13 @@ constexpr const char* kReading =
     "* FlashAttention-2 reads grouped keys and needs no mask; SDPA of 4.48 repeats keys and values "
     "and adds a mask of 32 MiB where\n  the window is as long as the sequence: what the Mistral "
     "rows with adapters have too much (0.1 to 1.7 %).\n"
+    "* fms-liger-000 and 032 ran with FOAK's cross-entropy, which keeps no logits in fp32; planned "
+    "are "
+    "PyTorch's, three times\n  8.4 GB that the optimizer's temporaries do not find room in. With a "
+    "fused "
+    "loss instead, their neighbours 004 and 036, the\n  plans are 0.0 and 0.4 % away from "
+    "nvidia-smi's "
+    "figures: the loss is the cause.\n"
     "* nvidia-smi counts the allocator's gaps, which depend on the order and the sizes of all "
     "earlier requests, so also on\n  kernels and versions that these runs do not share with the "
     "plan, and the context, which the plan assumes. Where what\n  is needed is more than the card "
@@ -167,6 +174,12 @@ std::string memory_accuracy_page(const MemoryRows& all) {
       "--: | "
       "--: | --: | --: |\n";
   for (const MemoryRow& row : all.rows) page += row_line(row);
+  page +=
+      "\n## The rows as questions\n\nWhat `fit` answers to each is what stands above (a test "
+      "asks). "
+      "PowerLM-3b.json is the configuration in\n`tests/golden/published_memory.json`.\n\n```\n";
+  for (const MemoryRow& row : all.rows) page += fmt::format("# {}\n{}\n", row.id, row.command);
+  page += "```\n";
   return page;
 }
 

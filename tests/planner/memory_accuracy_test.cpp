@@ -88,11 +88,13 @@ TEST_CASE(
   CHECK(failed == 8);
 }
 
-TEST_CASE("nvidia-smi's published figure is met within 15 %") {
+// reports/memory_accuracy.md says why: the run's loss kernel keeps no logits in fp32.
+TEST_CASE("nvidia-smi's published figure is met within 12 %, but for two with another loss") {
   for (const tests::MemoryRow& row : tests::memory_rows().rows) {
     if (!row.device) continue;
     CAPTURE(row.id);
-    CHECK(std::abs(*row.device_error()) <= 0.12);
+    const bool other_loss = row.id == "fms-liger-000" || row.id == "fms-liger-032";
+    CHECK((std::abs(*row.device_error()) <= 0.12) != other_loss);
   }
 }
 

@@ -25,6 +25,7 @@ MemoryRow read_row(const json& row) {
   r.gpu = row["gpu"];
   r.ran_kernels = row["ran_kernels"];
   r.source = row["source"];
+  r.command = published_command(row);
   r.transformers = row.value("transformers", "");
   r.out_of_memory = row.value("out_of_memory", false);
   if (row.contains("peak_bytes")) r.peak = Bytes(row["peak_bytes"].get<std::int64_t>());

@@ -18,6 +18,7 @@ struct MemoryRow {
   std::optional<Bytes> peak;  // torch.cuda.max_memory_allocated
   std::optional<Bytes> device;  // as nvidia-smi counts
   bool out_of_memory = false;  // the run failed
+  std::string command;  // that asks for the plan
   std::string transformers;  // version of the run; "" where not stated
   reports::Plan plan;
 
