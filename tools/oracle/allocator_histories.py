@@ -5,7 +5,7 @@ Writes tests/golden/allocator_histories.json. The requests go straight to the al
 (torch.cuda.caching_allocator_alloc) on the CUDA runtime that computes nothing, so segments, splits,
 roundings, pages of expandable segments and what is given back near the capacity are torch's own.
 
-    allocator_histories.py --out tests/golden/allocator_histories.json
+    allocator_histories.py --out tests/golden/allocator_histories.json [--only TEXT]
 """
 import argparse
 import json
@@ -90,13 +90,14 @@ def history(conf, capacity):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out")
+    parser.add_argument("--only", default="", help="settings with this text")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)  # setting, capacity
     args = parser.parse_args()
     if args.one:
         print(json.dumps(history(json.loads(args.one[0]), int(args.one[1]))))
         return
     runs, version = [], None
-    for conf in SETTINGS:
+    for conf in (c for c in SETTINGS if args.only in (c or "")):
         for capacity in CAPACITIES:
             done = subprocess.run([sys.executable, __file__, "--one", json.dumps(conf),
                                    str(capacity)], capture_output=True, text=True)
