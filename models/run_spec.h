@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "models/allocator_conf.h"
 #include "models/base/dtype.h"
 #include "models/base/quantity.h"
 #include "models/deepspeed_options.h"
@@ -71,6 +72,8 @@ struct Strategy {
   Stack stack = Stack::pytorch;
   Device device = Device::cuda;
   bool compile = false;
+  AllocatorConf allocator;  // PYTORCH_CUDA_ALLOC_CONF; stacks pytorch and deepspeed
+  bool hold_outputs = false;  // pytorch: the loop keeps the model's outputs until after backward
   Kernels kernels = Kernels::eager;
   Release transformers = kTransformers;  // whose model code runs; stacks pytorch and deepspeed
   std::int64_t gpus = 1;  // world size

@@ -109,6 +109,9 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
   if (stack.has("device")) s.device = choice<Device>(stack, "device");
   if (stack.has("exchange")) s.exchange = choice<Exchange>(stack, "exchange");
   s.compile = stack.flag("compile", false);
+  if (stack.has("allocator_conf"))
+    s.allocator = allocator_conf_from(stack.text("allocator_conf", ""), "stack.allocator_conf");
+  s.hold_outputs = stack.flag("hold_outputs", false);
   if (stack.has("kernels")) s.kernels = choice<Kernels>(stack, "kernels");
   if (stack.has("optimizer_impl"))
     s.optimizer_impl = choice<OptimizerImpl>(stack, "optimizer_impl");

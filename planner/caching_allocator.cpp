@@ -1,6 +1,7 @@
 #include "planner/caching_allocator.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace plimsoll::planner {
 
@@ -12,8 +13,14 @@ constexpr std::int64_t kMinLargeAlloc = 10 << 20;
 constexpr std::int64_t kLargeBuffer = 20 << 20;  // segments for requests in between
 constexpr std::int64_t kRoundLarge = 2 << 20;
 
-std::int64_t rounded_up(Bytes requested) {
-  return std::max<std::int64_t>(kMinBlock, round_up(requested, kMinBlock).value());
+// To one of so many steps from one power of two to the next (roundup_power2_next_division).
+std::int64_t rounded_to_step(std::int64_t bytes, std::int64_t steps) {
+  const auto size = static_cast<std::uint64_t>(bytes);
+  if (std::has_single_bit(size)) return bytes;
+  const std::uint64_t floor = std::bit_floor(size);
+  const auto step = static_cast<std::int64_t>(floor / static_cast<std::uint64_t>(steps));
+  if (step == 0) return static_cast<std::int64_t>(floor << 1);
+  return checked_multiply(ceil_divide(bytes, step), step);
 }
 
 // Of a stream: for small requests and for large ones.
@@ -28,6 +35,34 @@ std::int64_t segment_size(std::int64_t rounded) {
   return checked_multiply(ceil_divide(rounded, kRoundLarge), kRoundLarge);
 }
 }  // namespace
+
+CachingAllocator::CachingAllocator(Room room, const models::AllocatorConf& conf)
+    : conf_(conf),
+      rounds_to_steps_(conf.roundup_power2_divisions !=
+                       models::AllocatorConf().roundup_power2_divisions),
+      takes_first_fit_(!conf.expandable_segments && !conf.max_split_size),
+      room_(room) {}
+
+std::int64_t CachingAllocator::rounded_up(Bytes requested) const {
+  const std::int64_t size = requested.value();
+  if (rounds_to_steps_ && size > kMinBlock) {
+    const std::int64_t steps = conf_.divisions_of(size);
+    if (steps > 1 && size > kMinBlock * steps) return rounded_to_step(size, steps);
+  }
+  return std::max<std::int64_t>(kMinBlock, round_up(requested, kMinBlock).value());
+}
+
+std::size_t CachingAllocator::place_for(const FreeRow& row, std::int64_t rounded) const {
+  const std::size_t place = row.first_from(key_of(rounded, 0));
+  const std::size_t none = row.keys.size();
+  if (takes_first_fit_ || place == none) return place;
+  if (conf_.expandable_segments) return expandable_place(row, place);
+  const std::int64_t size = at(row.blocks[place]).size, large = conf_.max_split_size->value();
+  const bool serves = rounded < large
+                          ? size < large
+                          : size < checked_add(rounded, conf_.max_non_split_rounding.value());
+  return serves ? place : none;
+}
 
 std::size_t CachingAllocator::FreeRow::first_from(Key key, std::size_t begin,
                                                   std::size_t end) const {
@@ -83,29 +118,83 @@ CachingAllocator::Handle CachingAllocator::make_block(const Block& block) {
   return handle;
 }
 
+bool CachingAllocator::is_room_for(std::int64_t bytes) const {
+  return !room_.limit || checked_add(reserved_, bytes) <= room_.limit->value();
+}
+
 std::optional<CachingAllocator::Handle> CachingAllocator::new_segment(std::int64_t rounded,
                                                                       std::uint8_t pool) {
   const std::int64_t size = segment_size(rounded);
-  if (capacity_ && checked_add(reserved_, size) > capacity_->value()) {
-    release_cached_segments();
-    if (checked_add(reserved_, size) > capacity_->value()) return std::nullopt;
-  }
-  reserved_ += size;
-  peak_reserved_ = std::max(peak_reserved_, reserved_);
+  if (!is_room_for(size)) return std::nullopt;
+  count_malloc(size);
   const Handle block = make_block({.size = size, .address = next_address_, .pool = pool});
   next_address_ += size;
   return block;
 }
 
-// cudaFree of every segment that is one free block (release_cached_blocks).
+std::optional<CachingAllocator::Handle> CachingAllocator::from_driver(std::int64_t rounded,
+                                                                      std::uint8_t pool) {
+  const auto attempt = [&] {
+    return conf_.expandable_segments ? expand(rounded, pool) : new_segment(rounded, pool);
+  };
+  if (const auto block = attempt()) return block;
+  if (!room_.may_flush) return std::nullopt;
+  ++calls_.flushes;
+  if (conf_.max_split_size && release_available_segments(rounded, pool))
+    if (const auto block = attempt()) return block;
+  release_cached_segments();
+  return attempt();
+}
+
+void CachingAllocator::count_malloc(std::int64_t bytes) {
+  ++calls_.mallocs;
+  calls_.malloced += Bytes(bytes);
+  reserved_ += bytes;
+  peak_reserved_ = std::max(peak_reserved_, reserved_);
+}
+
+void CachingAllocator::count_free(std::int64_t bytes) {
+  ++calls_.frees;
+  calls_.freed += Bytes(bytes);
+  reserved_ -= bytes;
+}
+
+// Large segments of one pool, only so many as the request needs (release_available_cached_blocks).
+bool CachingAllocator::release_available_segments(std::int64_t rounded, std::uint8_t pool) {
+  FreeRow& row = free_[pool];
+  const std::int64_t large = conf_.max_split_size->value();
+  const std::int64_t wanted = std::max(rounded, large);
+  const auto release = [&](std::size_t place) {
+    const Handle block = row.blocks[place];
+    count_free(at(block).size);
+    unused_.push_back(block);
+    row.erase(place);
+    return at(block).size;
+  };
+  if (const std::size_t fit = row.first_from(key_of(wanted, 0)); fit < row.keys.size()) {
+    release(fit);
+    return true;
+  }
+  std::int64_t released = 0;
+  while (released < wanted && row.has(large)) released += release(row.keys.size() - 1);
+  return released >= wanted;
+}
+
+// cudaFree of every segment that is one free block (release_cached_blocks), or all free pages.
 void CachingAllocator::release_cached_segments() {
-  gave_back_ = true;
+  if (conf_.expandable_segments) {
+    std::vector<Handle> cached;
+    for (const FreeRow& pool : free_)
+      cached.insert(cached.end(), pool.blocks.begin(), pool.blocks.end());
+    for (const Handle block : cached) unmap(block);
+    return;
+  }
   for (FreeRow& pool : free_) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < pool.keys.size(); ++i) {
-      const Block& block = blocks_[static_cast<std::size_t>(pool.blocks[i])];
+      const Block& block = at(pool.blocks[i]);
       if (block.previous < 0 && block.next < 0) {
-        reserved_ -= block.size;
+        count_free(block.size);
         unused_.push_back(pool.blocks[i]);
         continue;
       }
@@ -117,22 +206,23 @@ void CachingAllocator::release_cached_segments() {
   }
 }
 
-bool CachingAllocator::stays_whole(std::int64_t rest, bool small) {
-  return small ? rest < kMinBlock : rest <= kSmallSize;
+bool CachingAllocator::stays_whole(std::int64_t rounded, std::int64_t rest) const {
+  if (rounded <= kSmallSize || conf_.expandable_segments) return rest < kMinBlock;
+  return rest <= kSmallSize || (conf_.max_split_size && rounded >= conf_.max_split_size->value());
 }
 
 // What is left of it, as a block of its own.
-CachingAllocator::Handle CachingAllocator::split(Handle handle, std::int64_t rounded) {
-  const Block whole = blocks_[static_cast<std::size_t>(handle)];
-  const Handle rest = make_block({.size = whole.size - rounded,
-                                  .address = whole.address + rounded,
+CachingAllocator::Handle CachingAllocator::split(Handle handle, std::int64_t size) {
+  const Block whole = at(handle);
+  const Handle rest = make_block({.size = whole.size - size,
+                                  .address = whole.address + size,
                                   .previous = handle,
                                   .next = whole.next,
                                   .pool = whole.pool});
-  if (whole.next >= 0) blocks_[static_cast<std::size_t>(whole.next)].previous = rest;
-  Block& first = blocks_[static_cast<std::size_t>(handle)];
+  if (whole.next >= 0) at(whole.next).previous = rest;
+  Block& first = at(handle);
   first.next = rest;
-  first.size = rounded;
+  first.size = size;
   return rest;
 }
 
@@ -141,20 +231,19 @@ std::optional<CachingAllocator::Handle> CachingAllocator::allocate(Bytes request
   const std::int64_t rounded = rounded_up(requested);
   const std::uint8_t pool = pool_of(rounded, stream);
   FreeRow& row = free_[pool];
-  const std::size_t fit = row.first_from(key_of(rounded, 0));
+  const std::size_t fit = place_for(row, rounded);
   const bool cached = fit < row.keys.size();
   Handle handle = -1;
   if (cached) {
     handle = row.blocks[fit];
   } else {
-    const std::optional<Handle> segment = new_segment(rounded, pool);
-    if (!segment) return std::nullopt;
-    handle = *segment;
+    const std::optional<Handle> block = from_driver(rounded, pool);
+    if (!block) return std::nullopt;
+    handle = *block;
   }
-  const std::int64_t rest = blocks_[static_cast<std::size_t>(handle)].size - rounded;
-  if (!stays_whole(rest, rounded <= kSmallSize)) {
+  if (!stays_whole(rounded, at(handle).size - rounded)) {
     const Handle tail = split(handle, rounded);
-    const Block& left = blocks_[static_cast<std::size_t>(tail)];
+    const Block& left = at(tail);
     if (cached)
       row.replace_by_smaller(fit, left, tail);
     else
@@ -162,7 +251,7 @@ std::optional<CachingAllocator::Handle> CachingAllocator::allocate(Bytes request
   } else if (cached) {
     row.erase(fit);
   }
-  Block& block = blocks_[static_cast<std::size_t>(handle)];
+  Block& block = at(handle);
   block.used = true;
   allocated_ += block.size;
   peak_allocated_ = std::max(peak_allocated_, allocated_);
@@ -172,11 +261,11 @@ std::optional<CachingAllocator::Handle> CachingAllocator::allocate(Bytes request
 bool CachingAllocator::allocate_and_free(Bytes requested, models::Stream stream) {
   const std::int64_t rounded = rounded_up(requested);
   const FreeRow& row = free_[pool_of(rounded, stream)];
-  if (row.has(rounded)) {
+  if (takes_first_fit_ && row.has(rounded)) {
     if (allocated_ + rounded + kSmallSize <= peak_allocated_) return true;  // whole or split
     const Handle fit = row.blocks[row.first_from(key_of(rounded, 0))];
-    const std::int64_t size = blocks_[static_cast<std::size_t>(fit)].size;
-    const bool whole = stays_whole(size - rounded, rounded <= kSmallSize);
+    const std::int64_t size = at(fit).size;
+    const bool whole = stays_whole(rounded, size - rounded);
     peak_allocated_ = std::max(peak_allocated_, allocated_ + (whole ? size : rounded));
     return true;
   }
@@ -187,28 +276,27 @@ bool CachingAllocator::allocate_and_free(Bytes requested, models::Stream stream)
 
 // Joins two neighbouring blocks into the left one.
 CachingAllocator::Handle CachingAllocator::merge(Handle left, Handle right) {
-  Block& l = blocks_[static_cast<std::size_t>(left)];
-  const Block r = blocks_[static_cast<std::size_t>(right)];
+  Block& l = at(left);
+  const Block r = at(right);
   l.size += r.size;
   l.next = r.next;
-  if (r.next >= 0) blocks_[static_cast<std::size_t>(r.next)].previous = left;
+  if (r.next >= 0) at(r.next).previous = left;
   unused_.push_back(right);
   return left;
 }
 
 // The block joins free neighbours: the larger one of its place in the row, if any, moves up.
 void CachingAllocator::free(Handle handle) {
-  const auto at = [&](Handle h) -> Block& { return blocks_[static_cast<std::size_t>(h)]; };
   at(handle).used = false;
   allocated_ -= at(handle).size;
   FreeRow& row = free_[at(handle).pool];
   constexpr std::size_t none = ~std::size_t{0};
   std::size_t place = none;
-  if (const Handle left = at(handle).previous; left >= 0 && !at(left).used) {
+  if (const Handle left = at(handle).previous; is_free(left)) {
     place = row.place_of(at(left));
     handle = merge(left, handle);
   }
-  if (const Handle right = at(handle).next; right >= 0 && !at(right).used) {
+  if (const Handle right = at(handle).next; is_free(right)) {
     const std::size_t of_right = row.place_of(at(right));
     if (place != none) {
       row.erase(place);

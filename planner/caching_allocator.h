@@ -1,11 +1,11 @@
 // torch's CUDACachingAllocator, replayed: which segments a trace of requests makes it reserve.
 //
-// Source: pytorch c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h (torch 2.11, no
-// PYTORCH_CUDA_ALLOC_CONF): requests are rounded up to 512 B; up to 1 MiB they come from 2 MiB
-// segments, below 10 MiB from 20 MiB segments, above from segments of their own size rounded up to
-// 2 MiB. The best-fitting free block of the same stream and pool is taken and split where more than
-// 512 B (small pool) or more than 1 MiB (large pool) would be left. A miss near the capacity gives
-// all wholly free segments back to the driver and tries once more.
+// Source: pytorch c10/cuda/CUDACachingAllocator.cpp (torch 2.11). Without settings: requests are
+// rounded up to 512 B; up to 1 MiB they come from 2 MiB segments, below 10 MiB from 20 MiB
+// segments, above from segments of their own size rounded up to 2 MiB. The best-fitting free block
+// of the same stream and pool is taken and split where more than 512 B (small pool) or more than 1
+// MiB (large pool) would be left. A miss near the capacity gives all wholly free segments back to
+// the driver and tries once more. Settings (PYTORCH_CUDA_ALLOC_CONF): models/allocator_conf.h.
 #pragma once
 
 #include <algorithm>
@@ -13,17 +13,30 @@
 #include <optional>
 #include <vector>
 
+#include "models/allocator_conf.h"
 #include "models/base/quantity.h"
 #include "models/step_program.h"
 
 namespace plimsoll::planner {
 
+// What segments may take.
+struct Room {
+  std::optional<Bytes> limit;  // of bytes that the driver grants; absent: no end
+  bool may_flush = true;  // near it, give cached segments back; else refuse at once
+};
+
+// What an allocator asked of the driver, and what it gave back to it to have room.
+struct DriverCalls {
+  std::int64_t flushes = 0;  // torch.cuda.memory_stats()["num_alloc_retries"]
+  std::int64_t mallocs = 0, frees = 0;
+  Bytes malloced, freed;
+};
+
 class CachingAllocator {
  public:
   using Handle = std::int32_t;
 
-  // `capacity`: bytes of segments that the driver grants; absent: no end.
-  explicit CachingAllocator(std::optional<Bytes> capacity) : capacity_(capacity) {}
+  explicit CachingAllocator(Room room, const models::AllocatorConf& conf = {});
 
   // Nothing when the driver refuses, also after cached segments were released.
   std::optional<Handle> allocate(Bytes requested, models::Stream stream);
@@ -37,7 +50,7 @@ class CachingAllocator {
   void reset_peak_allocated() { peak_allocated_ = allocated_; }
   Bytes reserved() const { return Bytes(reserved_); }  // segments, as memory_reserved()
   Bytes peak_reserved() const { return Bytes(peak_reserved_); }
-  bool gave_back() const { return gave_back_; }  // there was not enough room once
+  const DriverCalls& calls() const { return calls_; }
 
  private:
   struct Block {
@@ -45,6 +58,7 @@ class CachingAllocator {
     Handle previous = -1, next = -1;  // neighbours within the segment
     std::uint8_t pool = 0;
     bool used = false;
+    bool mapped = true;  // else addresses of an expandable segment, without memory behind them
   };
   // Size and address as one number, so that looking for it takes no branch.
   __extension__ using Key = unsigned __int128;
@@ -68,21 +82,47 @@ class CachingAllocator {
     void replace_by_larger(std::size_t place, const Block& block, Handle handle);
   };
 
+  Block& at(Handle block) { return blocks_[static_cast<std::size_t>(block)]; }
+  const Block& at(Handle block) const { return blocks_[static_cast<std::size_t>(block)]; }
+  bool is_free(Handle block) const { return block >= 0 && !at(block).used && at(block).mapped; }
+  std::int64_t rounded_up(Bytes requested) const;
+  // Where in the row the block is that serves a request; its end where none does.
+  std::size_t place_for(const FreeRow& row, std::int64_t rounded) const;
   Handle make_block(const Block& block);
+  bool is_room_for(std::int64_t bytes) const;
+  // From the driver, at most after segments were given back: a block in no row.
+  std::optional<Handle> from_driver(std::int64_t rounded, std::uint8_t pool);
   std::optional<Handle> new_segment(std::int64_t rounded, std::uint8_t pool);
+  void count_malloc(std::int64_t bytes);
+  void count_free(std::int64_t bytes);
+  bool release_available_segments(std::int64_t rounded, std::uint8_t pool);
   void release_cached_segments();
   // Whether what is left of a block is too little to split it off.
-  static bool stays_whole(std::int64_t rest, bool small);
-  Handle split(Handle block, std::int64_t rounded);
+  bool stays_whole(std::int64_t rounded, std::int64_t rest) const;
+  Handle split(Handle block, std::int64_t size);
   Handle merge(Handle left, Handle right);
+
+  // Expandable segments (expandable_segments.cpp).
+  std::int64_t expandable_size(Handle block) const;
+  std::size_t expandable_place(const FreeRow& row, std::size_t place) const;
+  std::optional<Handle> expand(std::int64_t rounded, std::uint8_t pool);
+  Handle expandable_block(std::int64_t rounded, std::uint8_t pool);
+  std::optional<Handle> map(Handle block, std::int64_t bytes);
+  void unmap(Handle block);
+  void add_unmapped(Handle block);
+  void drop_unmapped(Handle block);
   static constexpr std::size_t kPools = 8;  // four streams, small and large
 
-  std::optional<Bytes> capacity_;
+  models::AllocatorConf conf_;
+  bool rounds_to_steps_;
+  bool takes_first_fit_;  // any block that is large enough serves, and the smallest does
+  Room room_;
   std::vector<Block> blocks_;
   std::vector<Handle> unused_;  // slots of merged or released blocks
   FreeRow free_[kPools];
+  std::vector<Handle> unmapped_[kPools];  // of expandable segments, by address
   std::int64_t next_address_ = 0;
-  bool gave_back_ = false;
+  DriverCalls calls_;
   std::int64_t allocated_ = 0, peak_allocated_ = 0, reserved_ = 0, peak_reserved_ = 0;
 };
 

@@ -1,4 +1,5 @@
-// What a step's allocator reserves within the room that a card leaves to it, and whether it fits.
+// What a step's allocator reserves, whether the card has room for it, and whether the step would
+// run there all the same.
 #pragma once
 
 #include <optional>
@@ -20,23 +21,21 @@ struct Fitting {
   const Outside& outside;
   Replays& replays;  // of this step: what was made, and what is
 
-  // Beside typical overheads. Where that does not fit: about the least room beyond that with which
-  // the step would run (a full allocator gives cached segments back, so the figure without any
-  // limit says too much).
-  Reserved reserved() const;
-  // With every assumed overhead at its high end. `typical`: reserved().
-  reports::HighEnd at_high_end(const Reserved& typical) const;
-  // Whether both would fit (the second where `overheads` asks for it), with fewer replays.
+  // What the step reserves where there is room: the same on every card.
+  Reserved needed() const;
+  // Where that is more than there is room for: the same step with an allocator that gives cached
+  // segments back to the driver, where it runs then. Once it runs with some room it does so with
+  // any more.
+  std::optional<Reserved> flushing() const;
+  // With every assumed overhead at its high end.
+  reports::HighEnd at_high_end(Bytes needed) const;
+  // Whether what is needed fits (at its high end as well where `overheads` asks for it); no longer
+  // replayed than until it does not.
   bool fits(Overheads overheads) const;
 
  private:
-  // What segments may take beside `outside`.
-  std::optional<Bytes> limit_beside(Bytes outside) const;
-  Reserved within(std::optional<Bytes> limit) const;
   Bytes with_more(Bytes reserved) const;
-  std::optional<Bytes> high_limit() const;
-  bool fits_high(Bytes reserved) const;
-  bool fits_typically() const;
+  bool fits(Bytes reserved, bool high) const;
 };
 
 }  // namespace plimsoll::planner

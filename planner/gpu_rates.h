@@ -47,6 +47,10 @@ Share memory_share();
 // Of the GPU's compute, what a running collective takes from the work beside it.
 Share communication_use();
 
+// Bytes a second at which an allocator that gives cached segments back gets others instead:
+// cudaFree waits for the device, and both calls work page by page.
+Share flush_rate();
+
 // Standard deviation of the speed of GPUs of one kind, of the mean. A step ends with the slowest.
 Share speed_spread();
 // By how much the slowest of `ranks` GPUs is expected to lie below the mean, in such deviations.

@@ -22,6 +22,7 @@ using models::Stack;
 using reports::Plan;
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
+  step.allocator = question.strategy.allocator;
   switch (question.strategy.stack) {
     case Stack::pytorch:
       return pytorch::write_step(question, parts, step);
@@ -64,7 +65,8 @@ void judge(const Capacity& capacity, Plan& plan) {
   if (!capacity.usable) return;
   plan.headroom = *capacity.usable - plan.device;
   plan.fits = (plan.range ? plan.range->high : plan.device) <= *capacity.usable;
-  const bool may_fit = (plan.range ? plan.range->low : plan.device) <= *capacity.usable;
+  const bool may_fit =
+      plan.flushing || (plan.range ? plan.range->low : plan.device) <= *capacity.usable;
   plan.verdict = plan.fits ? reports::Verdict::fits
                  : may_fit ? reports::Verdict::borderline
                            : reports::Verdict::does_not_fit;
@@ -130,8 +132,9 @@ bool could_fit(const Question& question) {
          finder.find(step.program).bytes + outside_of(question).most() <= *capacity.usable;
 }
 
-// Blocks that were handed out whole although the request was up to 1 MiB smaller: what they add at
-// the peak stands in every figure of the step as one line of its own.
+// Blocks that are larger than what they serve (handed out whole although the request was up to 1
+// MiB smaller, or rounded up as PYTORCH_CUDA_ALLOC_CONF says): what they add at the peak stands in
+// every figure of the step as one line of its own.
 void add_slack(Bytes slack, Plan& plan) {
   if (slack <= Bytes(0)) return;
   const auto temporaries = static_cast<std::size_t>(Category::temporaries);
@@ -142,7 +145,8 @@ void add_slack(Bytes slack, Plan& plan) {
     point.by_category[temporaries] += slack;
   }
   if (plan.tensors.empty()) return;
-  plan.tensors.push_back({.name = "allocator.unsplit_blocks",
+  const bool plain = plan.strategy.allocator == models::AllocatorConf();
+  plan.tensors.push_back({.name = plain ? "allocator.unsplit_blocks" : "allocator.larger_blocks",
                           .category = name_of(Category::temporaries),
                           .bytes = slack,
                           .born = "before the step",
@@ -175,6 +179,11 @@ void add_range(const Outside& outside, Plan& plan) {
                            : "no measurement on a GPU stands behind this plan yet"});
 }
 
+reports::Flushing flushing_of(const Reserved& reserved) {
+  const DriverCalls& calls = reserved.calls;
+  return {reserved.reserved, calls.malloced, calls.flushes, calls.frees, calls.mallocs, {}};
+}
+
 void add_step(const Question& question, Replays& replays, Plan& plan) {
   const ModelParts parts = model_parts(*question.model, question.strategy);
   StackStep step;
@@ -185,7 +194,7 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
   const Outside outside = outside_of(question);
   const Capacity capacity = capacity_of(question);
   const Fitting fitting{step, timeline, peak, capacity, outside, replays};
-  const Reserved allocator = fitting.reserved();
+  const Reserved allocator = fitting.needed();
   plan.peak = allocator.allocated;
   plan.resident = allocator.resident;
   plan.reserved = allocator.reserved;
@@ -204,10 +213,11 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
   assume(step.assumptions);
   assume(outside.assumptions);
   add_range(outside, plan);
+  if (const auto flushing = fitting.flushing()) plan.flushing = flushing_of(*flushing);
   add_time(question, parts, flops, plan);
   judge(capacity, plan);
   if (plan.gpu && !plan.range) {
-    plan.high_end = fitting.at_high_end(allocator);
+    plan.high_end = fitting.at_high_end(plan.reserved);
     plan.high_end->fits = plan.high_end->fits && plan.fits;
   }
   if (question.detail == Detail::full)

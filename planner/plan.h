@@ -32,7 +32,7 @@ Capacity capacity_of(const Question& question);
 // Throws Error{unsupported} where the stack, model or option cannot be predicted (named in the
 // message), Error{bad_input} for combinations that cannot be.
 // `replays`: of this very question.
-class Replays;
+struct Replays;
 reports::Plan plan(const Question& question, Replays& replays);
 reports::Plan plan(const Question& question);
 

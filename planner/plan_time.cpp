@@ -35,6 +35,9 @@ void add_assumptions(const Question& question, reports::Plan& plan) {
   assume(plan, "time: fused attention forward, share of the peak", shares.attention_forward);
   assume(plan, "time: fused attention backward, share of the peak", shares.attention_backward);
   assume(plan, "time: memory bandwidth, share of the peak", memory_share());
+  if (plan.flushing && plan.flushing->malloced > Bytes(0))
+    assume(plan, "time: memory allocated anew near the capacity, GB/s", flush_rate().value / 1e9,
+           flush_rate().basis, flush_rate().source);
   const models::Strategy& s = question.strategy;
   const Share launch = launch_seconds(s);
   assume(plan, "time: host's microseconds to issue a kernel", launch.value * 1e6, launch.basis,
@@ -68,6 +71,13 @@ void add_assumptions(const Question& question, reports::Plan& plan) {
   assume(plan, "time: of that, reached by large messages between nodes", fabric.inter_share);
 }
 
+// Of a step that runs only by giving cached segments back; 0 elsewhere.
+double add_flushing(reports::Plan& plan) {
+  if (!plan.flushing) return 0;
+  plan.flushing->seconds = plan.flushing->malloced.real() / flush_rate().value;
+  return *plan.flushing->seconds;
+}
+
 }  // namespace
 
 void add_time(const Question& question, const ModelParts& parts, const models::StepFlops& flops,
@@ -78,19 +88,21 @@ void add_time(const Question& question, const ModelParts& parts, const models::S
   const TimeModel model(parts, question.cluster);
   if (!model.knows(s.precision)) return;
   const StepTime step = model(s, question.batch);
+  const double flushing = add_flushing(plan);
+  const double seconds = step.step + flushing;
   const double gpus = static_cast<double>(s.gpus);
   const double peak = model.peak_flops(s.precision);
   const double tokens = static_cast<double>(question.batch.tokens()) *
                         static_cast<double>(question.batch.grad_accum) * gpus;
   reports::Time& time = plan.time;
-  time.step_seconds = step.step;
+  time.step_seconds = seconds;
   time.compute_seconds = step.compute;
   time.exposed_communication_seconds = step.exposed_communication;
   time.pipeline_bubble_seconds = step.pipeline_bubble;
   time.optimizer_seconds = step.optimizer;
-  time.tokens_per_second = tokens / step.step;
-  time.tokens_per_second_per_gpu = tokens / step.step / gpus;
-  const double available = step.step * gpus * peak;
+  time.tokens_per_second = tokens / seconds;
+  time.tokens_per_second_per_gpu = tokens / seconds / gpus;
+  const double available = seconds * gpus * peak;
   time.mfu = flops.model / available;
   time.mfu_full_attention = flops.model_full_attention() / available;
   time.hfu = flops.hardware / available;

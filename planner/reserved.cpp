@@ -45,10 +45,12 @@ class Schedule {
 
 class Replay {
  public:
-  Replay(const StepProgram& program, const Timeline& timeline, std::optional<Bytes> capacity)
+  Replay(const StepProgram& program, const Timeline& timeline, Room room,
+         const models::AllocatorConf& conf)
       : program_(program),
         timeline_(timeline),
-        allocator_(capacity),
+        may_flush_(room.may_flush),
+        allocator_(room, conf),
         births_(timeline.steps.size(), timeline.lifetimes.size()),
         deaths_(timeline.steps.size(), timeline.lifetimes.size()) {
     handles_.assign(timeline.lifetimes.size(), -1);
@@ -77,12 +79,22 @@ class Replay {
   Reserved run(const Start& start) {
     bool done = begin(start) && persistent(false) && step(true);
     allocator_.reset_peak_allocated();
+    const DriverCalls before = allocator_.calls();
     done = done && step(false);
-    return {done, allocator_.peak_reserved(), allocator_.peak_allocated(), allocator_.allocated(),
-            allocator_.gave_back()};
+    return {done,
+            allocator_.peak_reserved(),
+            allocator_.peak_allocated(),
+            allocator_.allocated(),
+            since(before, allocator_.calls()),
+            allocator_.calls().flushes > 0};
   }
 
  private:
+  static DriverCalls since(const DriverCalls& before, const DriverCalls& now) {
+    return {now.flushes - before.flushes, now.mallocs - before.mallocs, now.frees - before.frees,
+            now.malloced - before.malloced, now.freed - before.freed};
+  }
+
   const TensorDecl& decl(const Lifetime& life) const {
     return program_.tensors[static_cast<std::size_t>(life.tensor)];
   }
@@ -151,7 +163,7 @@ class Replay {
         if (!handle) return false;
         held.push_back(*handle);
       } else if (!take_tensors(event)) {
-        if (held.empty()) return false;
+        if (held.empty() || !may_flush_) return false;
         drop(0, static_cast<std::int32_t>(held.size()) - 1);
         if (!take_tensors(event)) return false;
       }
@@ -195,6 +207,7 @@ class Replay {
 
   const StepProgram& program_;
   const Timeline& timeline_;
+  bool may_flush_;
   CachingAllocator allocator_;
   Schedule births_, deaths_;
   std::vector<CachingAllocator::Handle> handles_;
@@ -204,20 +217,9 @@ class Replay {
 
 }  // namespace
 
-Reserved replay(const StepProgram& program, const Timeline& timeline, std::optional<Bytes> capacity,
-                const Start& start) {
-  return Replay(program, timeline, capacity).run(start);
-}
-
-// An allocator that had no need to give segments back never came near its limit, and does the same
-// within any other that it does not reach.
-const Reserved* Replays::find(std::optional<Bytes> limit) const {
-  for (const auto& [made_within, reserved] : made_) {
-    if (made_within == limit) return &reserved;
-    if (reserved.fits && !reserved.gave_back && (!limit || reserved.reserved <= *limit))
-      return &reserved;
-  }
-  return nullptr;
+Reserved replay(const StepProgram& program, const Timeline& timeline, Room room, const Start& start,
+                const models::AllocatorConf& conf) {
+  return Replay(program, timeline, room, conf).run(start);
 }
 
 }  // namespace plimsoll::planner

@@ -47,6 +47,7 @@ struct StackStep {
   Start start;  // under a caching allocator: what comes before the first step
   // Reserved bytes by torch's caching allocator; otherwise by our own runtime's arena.
   bool caching_allocator = false;
+  models::AllocatorConf allocator;
   // Set by who asks for many programs: only `program` is needed, and no text.
   bool program_only = false;
   std::unique_ptr<StepSizer> sizer;  // of `program`, where only that was asked for

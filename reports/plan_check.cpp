@@ -65,12 +65,22 @@ void check_verdict(const CheckedDocument& document) {
   document.expect("fits", plan["fits"], fits,
                   range.is_null() ? "device_bytes against usable_bytes"
                                   : "range.high_bytes against usable_bytes");
-  const bool borderline = !fits && !range.is_null() && range["low_bytes"] <= usable;
+  const json& flushing = plan["flushing"];
+  if (!flushing.is_null()) {
+    document.expect("flushing.device_bytes", flushing["device_bytes"],
+                    checked_add(whole(flushing["reserved_bytes"]),
+                                whole(plan["device_bytes"]) - whole(plan["reserved_bytes"])),
+                    "its reserved_bytes and what is outside the allocator");
+    document.expect_at_most("flushing.device_bytes", flushing["device_bytes"], usable,
+                            "usable_bytes");
+  }
+  const bool borderline =
+      !fits && (!flushing.is_null() || (!range.is_null() && range["low_bytes"] <= usable));
   document.expect("verdict", plan["verdict"],
                   fits         ? "fits"
                   : borderline ? "borderline"
                                : "does not fit",
-                  "fits, and the range");
+                  "fits, the range and flushing");
 }
 
 void check_at_peak(const CheckedDocument& document, const json& of, const std::string& where) {
@@ -113,6 +123,8 @@ void check_time(const CheckedDocument& document) {
                            "pipeline_bubble_seconds", "optimizer_seconds"}) {
     if (known(time[part])) parts += time[part].get<double>();
   }
+  if (!plan["flushing"].is_null() && known(plan["flushing"]["seconds_per_step"]))
+    parts += plan["flushing"]["seconds_per_step"].get<double>();
   document.expect_near("time.step_seconds", time["step_seconds"], parts, "its parts together");
   const json& batch = plan["workload"]["batch"];
   const double gpus = plan["environment"]["cluster"]["gpus"];

@@ -57,6 +57,32 @@ void write_model(JsonWriter& json, const Plan& plan) {
   json.end_object();
 }
 
+void write_high_end(JsonWriter& json, const Plan& plan) {
+  json.key("high_end");
+  if (!plan.high_end) return json.value(nullptr);
+  json.begin_object(Layout::line);
+  json.member("device_bytes", plan.high_end->device());
+  json.member("reserved_bytes", plan.high_end->reserved);
+  json.member("outside_allocator_bytes", plan.high_end->outside);
+  json.member("fits", plan.usable ? std::optional<bool>(plan.high_end->fits) : std::nullopt);
+  json.end_object();
+}
+
+void write_flushing(JsonWriter& json, const Plan& plan) {
+  json.key("flushing");
+  if (!plan.flushing) return json.value(nullptr);
+  const Flushing& flushing = *plan.flushing;
+  json.begin_object(Layout::line);
+  json.member("device_bytes", flushing.reserved + plan.outside.total());
+  json.member("reserved_bytes", flushing.reserved);
+  json.member("flushes_per_step", flushing.flushes);
+  json.member("segments_freed_per_step", flushing.frees);
+  json.member("segments_allocated_per_step", flushing.mallocs);
+  json.member("allocated_bytes_per_step", flushing.malloced);
+  json.member("seconds_per_step", flushing.seconds);
+  json.end_object();
+}
+
 void write_verdict(JsonWriter& json, const Plan& plan) {
   const auto verdict = verdict_text(plan);
   json.member("fits", verdict ? std::optional<bool>(plan.fits) : std::nullopt);
@@ -78,14 +104,8 @@ void write_verdict(JsonWriter& json, const Plan& plan) {
   } else {
     json.value(nullptr);
   }
-  json.key("high_end");
-  if (!plan.high_end) return json.value(nullptr);
-  json.begin_object(Layout::line);
-  json.member("device_bytes", plan.high_end->device());
-  json.member("reserved_bytes", plan.high_end->reserved);
-  json.member("outside_allocator_bytes", plan.high_end->outside);
-  json.member("fits", plan.usable ? std::optional<bool>(plan.high_end->fits) : std::nullopt);
-  json.end_object();
+  write_high_end(json, plan);
+  write_flushing(json, plan);
 }
 
 void write_texts(JsonWriter& json, const char* key, const std::vector<std::string>& texts) {

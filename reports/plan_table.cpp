@@ -57,6 +57,15 @@ std::string per_gpu(const Plan& plan) {
   return plan.strategy.gpus == 1 ? "on one GPU" : "on each GPU";
 }
 
+std::string flushing_text(const Flushing& flushing) {
+  std::string text = "It would run only because the allocator gives cached memory back";
+  if (flushing.flushes == 0) return text + " to the driver before the second step.";
+  text += fmt::format(": {} time{} a step, {} allocated anew", flushing.flushes,
+                      flushing.flushes == 1 ? "" : "s", bytes_text(flushing.malloced));
+  if (flushing.seconds) text += fmt::format(", which takes about {:.2g} s", *flushing.seconds);
+  return text + ".";
+}
+
 void add_verdict(Lines& lines, const Plan& plan) {
   const std::string where = per_gpu(plan);
   const std::string usable = plan.usable ? bytes_text(*plan.usable) : "";
@@ -79,6 +88,11 @@ void add_verdict(Lines& lines, const Plan& plan) {
     lines.add(fmt::format("DOES NOT FIT: {} needed {}, {} usable: {} too much", need, where, usable,
                           bytes_text(plan.device - *plan.usable)),
               Colour::red);
+  } else if (plan.verdict == Verdict::borderline && plan.flushing) {
+    lines.add(fmt::format("BORDERLINE: {} needed {}, {} usable: {} too much", need, where, usable,
+                          bytes_text(plan.device - *plan.usable)),
+              Colour::yellow);
+    lines.add(flushing_text(*plan.flushing));
   } else if (plan.verdict == Verdict::borderline) {
     lines.add(fmt::format("BORDERLINE: {} needed {} (up to {}), {} usable", need, where,
                           plan.range ? bytes_text(plan.range->high) : need, usable),
@@ -114,6 +128,8 @@ void add_subject(Lines& lines, const Plan& plan) {
                   "{} loss",
                   plan.batch.seq_len, plan.batch.micro_batch, plan.batch.grad_accum,
                   models::text_of(s.recompute), name_of(s.attention), name_of(s.loss)));
+  if (const auto conf = text_of(s.allocator)) lines.add("allocator " + *conf);
+  if (s.hold_outputs) lines.add("the model's outputs are kept until after backward");
   if (s.lora)
     lines.add(fmt::format("LoRA rank {}, adapters in {}", s.lora->rank, name_of(s.lora->dtype)));
 }
@@ -203,6 +219,7 @@ void add_time(Lines& lines, const Plan& plan) {
   part("exposed communication", time.exposed_communication_seconds);
   part("pipeline bubble", time.pipeline_bubble_seconds);
   part("optimizer", time.optimizer_seconds);
+  if (plan.flushing) part("memory allocated anew", plan.flushing->seconds);
   if (!time.limited_by.empty()) parts += "limited by " + time.limited_by + ", ";
   if (!parts.empty()) lines.add("  " + parts.substr(0, parts.size() - 2));
 }

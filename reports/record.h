@@ -39,6 +39,13 @@ struct HighEnd {
   Bytes device() const { return reserved + outside; }
 };
 
+// In less room than is needed: the allocator gives cached segments back and asks for others.
+struct Flushing {
+  Bytes reserved, malloced;
+  std::int64_t flushes = 0, frees = 0, mallocs = 0;  // of one step, as `malloced` and `seconds`
+  std::optional<double> seconds;
+};
+
 struct Place {
   std::int64_t rank = 0;
   std::string phase;
@@ -121,6 +128,7 @@ struct Plan {
   Bytes device, peak, resident, reserved;
   std::optional<Range> range;
   std::optional<HighEnd> high_end;
+  std::optional<Flushing> flushing;  // only where it does not fit otherwise
   Place peak_place;
   States states;
   ByCategory at_peak{};

@@ -61,6 +61,7 @@ std::optional<DType> gradient_dtype(const Strategy& s) {
 // Under DeepSpeed's own names, what is absent resolved.
 void write_deepspeed(JsonWriter& json, const Strategy& s) {
   const models::DeepSpeedOptions& o = s.data.deepspeed;
+  if (const auto conf = text_of(s.allocator)) json.member("allocator_conf", *conf);
   json.key("deepspeed");
   json.begin_object();
   json.member("allgather_bucket_size", o.allgather_bucket_size);
@@ -97,12 +98,12 @@ void write_stack(JsonWriter& json, const Strategy& s) {
     json.end_object();
     return;
   }
-  json.member("allocator_conf", nullptr);
+  json.member("allocator_conf", text_of(s.allocator));
   json.member("compile", s.compile);
   json.member("fsdp_autocast", is_fsdp1(s) && is_mixed(s));
   json.member("fsdp_units", under_fsdp(s) && s.data.fsdp_version == 2 ? "accelerate" : "layers");
   json.member("fsdp_version", s.data.fsdp_version);
-  json.member("hold_outputs", false);
+  json.member("hold_outputs", s.hold_outputs);
   json.member("kernels", name_of(s.kernels));
   json.member("name", name_of(s.stack));
   json.member("optimizer_impl", name_of(s.optimizer_impl.value_or(models::OptimizerImpl::foreach)));

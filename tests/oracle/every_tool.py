@@ -23,6 +23,7 @@ TINY = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2
 
 # What each program imports; one that is a part of another is run with that one.
 PACKAGES = {
+    "allocator_histories.py": ("torch",),
     "check_exports.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
     "deepspeed_measure.py": ("torch", "transformers", "peft", "deepspeed"),
     "device_overheads.py": ("torch", "transformers"),
@@ -80,6 +81,17 @@ class EveryTool(unittest.TestCase):
         programs = {path.name for path in ORACLE.glob("*.py")}
         self.assertEqual(programs, PACKAGES.keys() | PARTS.keys())
 
+    @needs("allocator_histories.py")
+    def test_allocator_histories(self):
+        out = self.folder / "histories.json"
+        self.run_tool("allocator_histories.py", "--only", "max_split_size_mb:128", "--out", out)
+        made, golden = (json.loads(path.read_text())
+                        for path in (out, GOLDEN / "allocator_histories.json"))
+        self.assertEqual((made["requests"], len(made["runs"])), (golden["requests"], 2))
+        if made["torch"] == golden["torch"]:
+            for run in made["runs"]:
+                self.assertIn(run, golden["runs"])
+
     @needs("check_exports.py")
     def test_check_exports(self):
         self.run_tool("check_exports.py", "--plimsoll", PLIMSOLL, "--only", "fsdp1-hybrid",
@@ -111,6 +123,13 @@ class EveryTool(unittest.TestCase):
         self.run_tool("export_runs.py", "--plimsoll", PLIMSOLL, "--only", "run-fsdp-every",
                       "--out", out)
         self.assert_made_again(out, GOLDEN / "export_runs.json")
+
+    @needs("dry_runs.py")
+    def test_dry_runs_with_settings(self):
+        out = self.folder / "runs.json"
+        self.run_tool("dry_runs.py", "--cases", ORACLE / "dry_runs_settings_cases.json", "--only",
+                      "gpt2-ddp-mixed-expandable", "--out", out)
+        self.assert_made_again(out, GOLDEN / "dry_runs_settings.json")
 
     @needs("kernel_goldens.py")
     def test_kernel_goldens(self):

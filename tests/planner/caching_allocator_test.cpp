@@ -22,7 +22,7 @@ struct Use {
   bool operator==(const Use&) const = default;
 };
 Use one(std::int64_t request) {
-  CachingAllocator allocator(std::nullopt);
+  CachingAllocator allocator({});
   allocator.allocate(Bytes(request), Stream::compute);
   return {allocator.allocated(), allocator.reserved()};
 }
@@ -41,7 +41,7 @@ TEST_CASE("one request reserves the segment that torch would") {
 }
 
 TEST_CASE("a freed block serves again, best fit first, and never another stream") {
-  CachingAllocator allocator(std::nullopt);
+  CachingAllocator allocator({});
   const auto big = allocator.allocate(30_MiB, Stream::compute);
   const auto small = allocator.allocate(24_MiB, Stream::compute);
   allocator.free(*big);
@@ -54,7 +54,7 @@ TEST_CASE("a freed block serves again, best fit first, and never another stream"
 }
 
 TEST_CASE("neighbours merge when both are free") {
-  CachingAllocator allocator(std::nullopt);
+  CachingAllocator allocator({});
   const auto a = allocator.allocate(5_MiB, Stream::compute);  // 20 MiB segment: a, b, rest
   const auto b = allocator.allocate(5_MiB, Stream::compute);
   const auto c = allocator.allocate(9_MiB, Stream::compute);
@@ -68,7 +68,7 @@ TEST_CASE("neighbours merge when both are free") {
 }
 
 TEST_CASE("near the capacity cached segments are given back before the request fails") {
-  CachingAllocator allocator(64_MiB);
+  CachingAllocator allocator({.limit = 64_MiB});
   const auto a = allocator.allocate(40_MiB, Stream::compute);
   allocator.free(*a);
   CHECK(allocator.allocate(60_MiB, Stream::compute).has_value());  // 40 + 60 > 64
@@ -78,7 +78,7 @@ TEST_CASE("near the capacity cached segments are given back before the request f
 }
 
 TEST_CASE("a segment with one live byte is not given back") {
-  CachingAllocator allocator(40_MiB);
+  CachingAllocator allocator({.limit = 40_MiB});
   const auto a = allocator.allocate(5_MiB, Stream::compute);  // opens 20 MiB
   const auto b = allocator.allocate(12_MiB, Stream::compute);
   allocator.free(*b);
@@ -102,7 +102,7 @@ TEST_CASE("what a start leaves in the cache is reserved, and given back where ro
   start.take(0);
   start.drop(built);
   const auto reserved = [&](std::optional<Bytes> capacity, const planner::Start& before) {
-    const planner::Reserved r = planner::replay(program, timeline, capacity, before);
+    const planner::Reserved r = planner::replay(program, timeline, {.limit = capacity}, before);
     return r.fits ? r.reserved : Bytes(-1);
   };
   CHECK(reserved(std::nullopt, {}) == 160_MiB);
@@ -113,7 +113,7 @@ TEST_CASE("what a start leaves in the cache is reserved, and given back where ro
   // No room for both at once: what was built goes first, as over the host.
   program.tensors[1].bytes = 2_MiB;
   const planner::Timeline small = planner::unroll(program);
-  const planner::Reserved tight = planner::replay(program, small, 100_MiB, start);
+  const planner::Reserved tight = planner::replay(program, small, {.limit = 100_MiB}, start);
   CHECK(tight.fits);
   CHECK(tight.reserved == 84_MiB);  // 64, and a segment of 20 MiB for the step
 }
@@ -204,7 +204,7 @@ TEST_CASE("drawn requests: what a plain search of every block gives") {
     std::mt19937 random(seed);
     CAPTURE(seed);
     const std::int64_t capacity = (std::int64_t{100} + random() % 900) << 20;
-    CachingAllocator allocator{Bytes(capacity)};
+    CachingAllocator allocator({.limit = Bytes(capacity)});
     Plain plain(capacity);
     std::vector<std::pair<CachingAllocator::Handle, std::int64_t>> held;
     for (int i = 0; i < 3000; ++i) {

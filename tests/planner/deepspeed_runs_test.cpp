@@ -172,7 +172,7 @@ TEST_CASE("reserved bytes of DeepSpeed are at most what overheads.json says abov
   for (const json& run : document["runs"]) {
     const Planned planned = plan_run(run);
     const Bytes reserved =
-        planner::replay(planned.program, planned.timeline, std::nullopt, planned.start).reserved;
+        planner::replay(planned.program, planned.timeline, {}, planned.start).reserved;
     const double error = reserved.real() / run["reserved_bytes"].get<double>() - 1;
     CAPTURE(run["case"].get<std::string>());
     // Before the start was replayed, ZeRO-2 with recomputation was planned 36 % too low.

@@ -36,6 +36,7 @@ Planned plan_run(const json& workload) {
   planner::pytorch::Rules rules;
   rules.sdpa = planner::pytorch::Rules::Sdpa::flash;  // what a dry run can run
   rules.fsdp_autocast = workload["stack"]["fsdp_autocast"];
+  rules.hold_outputs = strategy.hold_outputs;
   rules.batch_tensors = 1;
   const planner::LayerPart& layer = parts.runs.front().layer;
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
@@ -47,7 +48,8 @@ Planned plan_run(const json& workload) {
   const planner::Timeline timeline = planner::unroll(program);
   planner::Start start;
   writer->add_start(start);
-  const planner::Reserved allocator = planner::replay(program, timeline, std::nullopt, start);
+  const planner::Reserved allocator =
+      planner::replay(program, timeline, {}, start, strategy.allocator);
   return {allocator.allocated, allocator.reserved, allocator.resident};
 }
 
@@ -103,6 +105,10 @@ TEST_CASE("planned peaks of full-size models are within 0.1 % of torch's, reserv
   const auto overheads = models::overheads_of("pytorch", h100, models::kTorchVersion);
   CHECK(models::find_overhead(overheads, "reserved_underestimate")->range->high ==
         std::ceil(1000 * most_more));
+}
+
+TEST_CASE("so are those with settings of the allocator, and with outputs that are kept") {
+  check_runs("dry_runs_settings.json", {}, 18);
 }
 
 TEST_CASE("so are those of older Transformers, whose loss shifts the logits") {

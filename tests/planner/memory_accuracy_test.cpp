@@ -75,23 +75,26 @@ TEST_CASE(
   CHECK(judged == 2);
 }
 
-TEST_CASE("what ran with the plan's kernels fits, what ran out of memory does not") {
+TEST_CASE(
+    "what ran with the plan's kernels fits or is borderline, what ran out of memory neither") {
   int ran = 0, failed = 0;
   for (const tests::MemoryRow& row : tests::memory_rows().rows) {
     if (!row.same_kernels()) continue;
     CAPTURE(row.id);
-    CHECK(row.plan.fits != row.out_of_memory);
+    CHECK((row.plan.verdict == reports::Verdict::does_not_fit) == row.out_of_memory);
     ++(row.out_of_memory ? failed : ran);
   }
   CHECK(ran == 17);
   CHECK(failed == 8);
 }
 
-TEST_CASE("nvidia-smi's published figure is met within 15 %") {
+// reports/memory_accuracy.md says why: the run's loss kernel keeps no logits in fp32.
+TEST_CASE("nvidia-smi's published figure is met within 12 %, but for two with another loss") {
   for (const tests::MemoryRow& row : tests::memory_rows().rows) {
     if (!row.device) continue;
     CAPTURE(row.id);
-    CHECK(std::abs(*row.device_error()) <= 0.12);
+    const bool other_loss = row.id == "fms-liger-000" || row.id == "fms-liger-032";
+    CHECK((std::abs(*row.device_error()) <= 0.12) != other_loss);
   }
 }
 

@@ -25,6 +25,7 @@ MemoryRow read_row(const json& row) {
   r.gpu = row["gpu"];
   r.ran_kernels = row["ran_kernels"];
   r.source = row["source"];
+  r.command = published_command(row);
   r.transformers = row.value("transformers", "");
   r.out_of_memory = row.value("out_of_memory", false);
   if (row.contains("peak_bytes")) r.peak = Bytes(row["peak_bytes"].get<std::int64_t>());
@@ -48,9 +49,13 @@ std::optional<double> MemoryRow::peak_error() const {
   return ratio(plan.peak, *peak);
 }
 
+Bytes MemoryRow::planned_device() const {
+  return plan.flushing ? plan.flushing->reserved + plan.outside.total() : plan.device;
+}
+
 std::optional<double> MemoryRow::device_error() const {
   if (!device) return std::nullopt;
-  return ratio(plan.device, *device);
+  return ratio(planned_device(), *device);
 }
 
 MemoryRows memory_rows() {

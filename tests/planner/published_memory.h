@@ -18,9 +18,12 @@ struct MemoryRow {
   std::optional<Bytes> peak;  // torch.cuda.max_memory_allocated
   std::optional<Bytes> device;  // as nvidia-smi counts
   bool out_of_memory = false;  // the run failed
+  std::string command;  // that asks for the plan
   std::string transformers;  // version of the run; "" where not stated
   reports::Plan plan;
 
+  // As the allocator would have it within the card, cached segments given back.
+  Bytes planned_device() const;
   bool at_optimizer() const { return plan.peak_place.phase == "optimizer"; }
   bool same_kernels() const { return ran_kernels == "eager"; }
   // Planned / published − 1.

@@ -66,4 +66,37 @@ models::Batch published_batch(const json& row) {
   return {row["seq_len"], row["micro_batch"], row["grad_accum"]};
 }
 
+std::string published_command(const json& row) {
+  std::string text = "plimsoll fit " + row["model"].get<std::string>();
+  if (row.contains("config")) text += ".json";
+  const auto add = [&](const char* key, const char* option, const json& usual = nullptr) {
+    if (!row.contains(key) || row[key] == usual) return;
+    const json& value = row[key];
+    text += std::string(" --") + option + " " +
+            (value.is_string() ? value.get<std::string>() : value.dump());
+  };
+  add("gpu", "gpu");
+  add("gpus", "gpus", 1);
+  add("stack", "stack", "pytorch");
+  add("zero", "zero", 0);
+  add("fsdp_version", "fsdp-version", 2);
+  add("shard_group", "shard-group", 0);
+  add("precision", "precision", "bf16-mixed");
+  add("param_dtype", "param-dtype");
+  add("reduce_dtype", "grad-dtype");
+  add("optimizer_impl", "optimizer-impl");
+  add("recompute", "recompute", "none");
+  add("attention", "attention", "flash");
+  add("loss", "loss", "full");
+  add("lora_rank", "lora-rank");
+  if (row.contains("lora_rank"))
+    text +=
+        " --lora-dropout 0.1 --lora-targets " + row.value("lora_targets", std::string("attention"));
+  if (row.value("loss", "full") == "full") add("transformers", "transformers-version");
+  add("seq_len", "seq-len", 4096);
+  add("micro_batch", "micro-batch", 1);
+  add("grad_accum", "grad-accum", 1);
+  return text;
+}
+
 }  // namespace plimsoll::tests

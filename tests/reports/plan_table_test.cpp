@@ -51,6 +51,22 @@ TEST_CASE("the verdict is the first line") {
         "DOES NOT FIT: 90.0 GiB needed on each GPU, 78.0 GiB usable: 12.0 GiB too much");
 }
 
+TEST_CASE("a plan that runs only by flushing says so in its second line") {
+  Plan plan = made_up_plan();
+  plan.verdict = Verdict::borderline;
+  plan.device = 80_GiB;
+  plan.flushing = Flushing{.reserved = 70_GiB,
+                           .malloced = 40_GiB,
+                           .flushes = 2,
+                           .frees = 30,
+                           .mallocs = 20,
+                           .seconds = 0.86};
+  CHECK(has(plan_table(plan, {}),
+            "BORDERLINE: 80.0 GiB needed on each GPU, 78.0 GiB usable: 2.00 GiB too much\n"
+            "It would run only because the allocator gives cached memory back: 2 times a\n"
+            "  step, 40.0 GiB allocated anew, which takes about 0.86 s.\n"));
+}
+
 TEST_CASE("every category that holds bytes has a bar, and the peak its place") {
   const std::string text = plan_table(made_up_plan(), {});
   for (const char* name : {"parameters", "gradients", "optimizer", "activations", "logits",

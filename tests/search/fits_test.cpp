@@ -11,8 +11,8 @@ using namespace plimsoll;
 using namespace plimsoll::planner;
 using namespace plimsoll::planner::search;
 
-// Cards from 8 % too small to 8 % larger than what a setting reserves where there is room: around
-// what fits at once, with segments given back, or not at all.
+// Cards from 8 % too small to 8 % larger than what a setting reserves: around what fits, or would
+// run only with segments given back, or not at all.
 TEST_CASE("around its limit a setting fits where its plan does") {
   std::int64_t fit = 0, not_fit = 0;
   for (const char* name : {"smollm2-135m", "qwen2-0.5b"}) {

@@ -25,6 +25,8 @@ constexpr Option kPlanOptions[] = {
     {"compile", "", "Stack", "torch.compile"},
     {"kernels", "NAME", "Stack", "eager, liger, unsloth, fused (eager)"},
     {"torch-version", "V", "Stack", "(the newest modelled)"},
+    {"allocator-conf", "TEXT", "Stack", "PYTORCH_CUDA_ALLOC_CONF, in PyTorch's own syntax"},
+    {"hold-outputs", "", "Stack", "the loop keeps the model's outputs until after backward"},
     {"transformers-version", "V", "Stack", "4.45 to 5.23 (5.17)"},
 
     {"zero", "STAGE", "Data parallel", "0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP"},

@@ -113,11 +113,17 @@ bool is_never_modelled(std::string_view option) {
 }
 
 void refuse_with_params(const Options& options) {
-  constexpr std::array<std::string_view, 20> touching{
-      "assume",       "stack",       "device",         "param-dtype",   "grad-dtype",
-      "fsdp-version", "fsdp-upcast", "master-weights", "optimizer",     "optimizer-impl",
-      "lora-rank",    "lora-alpha",  "lora-targets",   "lora-dropout",  "adapter-dtype",
-      "freeze",       "train",       "reduce-bucket",  "bucket-cap-mb", "gradient-as-bucket-view"};
+  constexpr std::array<std::string_view, 22> touching{"allocator-conf", "hold-outputs",
+                                                      "assume",         "stack",
+                                                      "device",         "param-dtype",
+                                                      "grad-dtype",     "fsdp-version",
+                                                      "fsdp-upcast",    "master-weights",
+                                                      "optimizer",      "optimizer-impl",
+                                                      "lora-rank",      "lora-alpha",
+                                                      "lora-targets",   "lora-dropout",
+                                                      "adapter-dtype",  "freeze",
+                                                      "train",          "reduce-bucket",
+                                                      "bucket-cap-mb",  "gradient-as-bucket-view"};
   for (const std::string_view option : touching) {
     const std::string* value = options.find(option);
     if (value == nullptr) continue;

@@ -103,9 +103,22 @@ void set_transformers(const Options& options, Strategy& s) {
               " are modelled with --stack pytorch");
 }
 
+void set_training_loop(const Options& options, Strategy& s) {
+  require(options, "allocator-conf", s.stack != Stack::plimsoll,
+          "is of PyTorch's allocator, which --stack plimsoll does not use");
+  if (const std::string* text = options.find("allocator-conf"))
+    s.allocator = models::allocator_conf_from(*text, "--allocator-conf");
+  s.hold_outputs = options.has("hold-outputs");
+  require(options, "hold-outputs", s.stack != Stack::plimsoll,
+          "belongs to --stack pytorch; the loop of plimsoll is its own and keeps none");
+  if (s.hold_outputs && s.stack == Stack::deepspeed)
+    fail(ErrorKind::unsupported, "--hold-outputs with --stack deepspeed: is not modelled yet");
+}
+
 void set_stack(const Options& options, Strategy& s) {
   set_choice(options, "stack", s.stack);
   set_transformers(options, s);
+  set_training_loop(options, s);
   set_choice(options, "device", s.device);
   require(options, "device", s.device == models::Device::cuda || s.stack == Stack::plimsoll,
           "only --stack plimsoll runs on the host");

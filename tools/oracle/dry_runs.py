@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Full-size training steps through PyTorch's own allocator, without a GPU.
 
-  dry_runs.py --out tests/golden/dry_runs.json [--only TEXT,TEXT] [--jobs N]
+  dry_runs.py --out tests/golden/dry_runs.json [--cases FILE] [--only TEXT,TEXT] [--jobs N]
 
-Each workload of dry_runs_cases.json runs three steps on the dry CUDA runtime of torch_measure.py:
+Each workload of dry_runs_cases.json (or of FILE: dry_runs_settings_cases.json has settings of the
+allocator and held outputs, tests/golden/dry_runs_settings.json) runs three steps on the dry CUDA runtime of torch_measure.py:
 every kernel launch does nothing, every allocation goes through torch's caching allocator. So
 `torch.cuda.max_memory_allocated()` and `max_memory_reserved()` are those of a real run, for models
 of any size; what a dry run cannot know is listed at the top of torch_measure.py (SDPA runs
@@ -38,10 +39,12 @@ def run_here(case):
     """In a process of its own: the dry runtime must be loaded before torch."""
     sys.path.insert(0, HERE)
     import torch_measure
+    workload = workload_of(case)
+    if workload["stack"].get("allocator_conf"):
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = workload["stack"]["allocator_conf"]
     torch_measure.start_dry_cuda(capacity_bytes=CAPACITY)
     import torch
     import transformers
-    workload = workload_of(case)
     workload["stack"] = {**workload["stack"], "transformers_version": transformers.__version__}
     workload = torch_measure.normalised(workload)
     if workload["strategy"]["world_size"] > 1:
@@ -68,6 +71,7 @@ def run_apart(case):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--out")
+    parser.add_argument("--cases", default=os.path.join(HERE, "dry_runs_cases.json"))
     parser.add_argument("--only", default="")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--case", help=argparse.SUPPRESS)
@@ -75,7 +79,7 @@ def main():
     if options.case:
         print(json.dumps(run_here(json.loads(options.case))))
         return 0
-    with open(os.path.join(HERE, "dry_runs_cases.json"), encoding="utf-8") as f:
+    with open(options.cases, encoding="utf-8") as f:
         cases = [c for c in json.load(f) if any(part in c["name"] for part in options.only.split(","))]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         results = []

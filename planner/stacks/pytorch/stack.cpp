@@ -41,6 +41,7 @@ Rules rules_for(const Question& question, const ModelParts& parts,
                 std::vector<Assumption>& assumptions) {
   Rules rules;
   rules.fsdp_autocast = is_fsdp1(question.strategy);
+  rules.hold_outputs = question.strategy.hold_outputs;
   if (!question.cluster.gpu) return rules;
   const models::Gpu& gpu = *question.cluster.gpu;
   rules.gpu = processors_of(gpu);
@@ -82,6 +83,7 @@ Rules quick_rules(const Question& question, const ModelParts& parts) {
     known->rules.each_parameter = false;
   }
   known->rules.fsdp_autocast = is_fsdp1(question.strategy);
+  known->rules.hold_outputs = question.strategy.hold_outputs;
   return known->rules;
 }
 
