@@ -36,13 +36,23 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
        "this --stack is not modelled yet (pytorch, deepspeed and plimsoll are)");
 }
 
-// On the host device no card bounds the ranks; --gpu-memory does.
+namespace {
+// Threads are all in one process; of processes a host has a node's.
+std::int64_t ranks_of_host(const models::Strategy& s) {
+  return s.exchange == models::Exchange::mpi ? std::min(s.gpus, s.gpus_per_node) : s.gpus;
+}
+}  // namespace
+
+// On the host device the ranks share its memory, or --gpu-memory bounds each of them.
 Capacity capacity_of(const Question& question) {
   const models::ClusterSpec& cluster = question.cluster;
+  const bool host = question.strategy.device == models::Device::cpu;
   Capacity capacity;
   if (cluster.memory)
     capacity.total = cluster.memory;
-  else if (cluster.gpu && question.strategy.device == models::Device::cuda)
+  else if (host && cluster.host_memory)
+    capacity.total = Bytes(cluster.host_memory->value() / ranks_of_host(question.strategy));
+  else if (!host && cluster.gpu)
     capacity.total = cluster.gpu->cuda_total.bytes;
   if (capacity.total) capacity.usable = *capacity.total - cluster.reserve;
   return capacity;
@@ -70,6 +80,20 @@ void judge(const Capacity& capacity, Plan& plan) {
                            : reports::Verdict::does_not_fit;
 }
 
+// torch/cuda/__init__.py, is_bf16_supported: below compute capability 8 bf16 is emulated.
+void add_bf16(const Question& question, Plan& plan) {
+  const models::Precision precision = question.strategy.precision;
+  const bool bf16 =
+      precision == models::Precision::bf16 || precision == models::Precision::bf16_mixed;
+  if (!plan.gpu || plan.gpu->bf16_flops || !bf16) return;
+  plan.advice.push_back(plan.gpu->title + " has no bf16 units (compute capability " +
+                        plan.gpu->compute_capability +
+                        ", bf16 begins with 8.0): PyTorch emulates bf16 there, slowly; how slowly "
+                        "is not modelled. --precision fp16-mixed is what the card is made for.");
+  plan.assumptions.push_back(
+      {"bf16 arithmetic", "\"emulated\"", "derived", "torch/cuda/__init__.py, is_bf16_supported"});
+}
+
 void add_common(const Question& question, const ParameterCounts& counts, Plan& plan) {
   plan.strategy = question.strategy;
   plan.batch = question.batch;
@@ -88,6 +112,7 @@ void add_common(const Question& question, const ParameterCounts& counts, Plan& p
                                 std::to_string(plan.gpu->cuda_total.bytes.value()),
                                 plan.gpu->cuda_total.basis == "assumed" ? "assumed" : "calibrated",
                                 plan.gpu->cuda_total.source});
+  add_bf16(question, plan);
 }
 
 // States that stand for the whole need, where no step is modelled.
@@ -253,10 +278,10 @@ Plan plan(const Question& question, Replays& replays) {
     return plan;
   }
   plan.states = table_states(counts.total, counts.trainable, counts.adapters, question.strategy);
-  plan.advice.push_back(
-      "Model states only: the training step of model_type '" + question.model->model_type +
-      "' is not modelled yet" +
-      (question.model->no_decoder.empty() ? "." : " (" + question.model->no_decoder + ")."));
+  plan.no_step =
+      "the training step of model_type '" + question.model->model_type + "' is not modelled yet" +
+      (question.model->no_decoder.empty() ? "" : " (" + question.model->no_decoder + ")");
+  plan.advice.push_back("Model states only: " + plan.no_step + ".");
   finish_states_only(question, plan);
   return plan;
 }

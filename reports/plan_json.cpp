@@ -41,6 +41,7 @@ void write_environment(JsonWriter& json, const Plan& plan) {
   json.member("reserve_bytes", plan.cluster.reserve);
   json.member("intra_node_bytes_per_second", plan.cluster.intra_node_bandwidth);
   json.member("inter_node_bytes_per_second", plan.cluster.inter_node_bandwidth);
+  if (plan.cluster.host_memory) json.member("host_memory_bytes", plan.cluster.host_memory);
   json.end_object();
   json.end_object();
 }
@@ -340,6 +341,7 @@ void write_gpu(JsonWriter& json, const models::Gpu& gpu) {
 }
 
 std::optional<std::string_view> verdict_text(const Plan& plan) {
+  if (!plan.usable) return std::nullopt;
   switch (plan.verdict) {
     case Verdict::does_not_fit:
       return "does not fit";

@@ -64,4 +64,9 @@ std::optional<Bytes> host_memory() {
   return available_memory(content("/proc/meminfo"), content("/sys/fs/cgroup/memory.max"));
 }
 
+void use_host_memory(planner::Question& question) {
+  if (question.strategy.device == models::Device::cpu && !question.cluster.memory)
+    question.cluster.host_memory = host_memory();
+}
+
 }  // namespace plimsoll::tools
