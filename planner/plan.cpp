@@ -36,23 +36,13 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
        "this --stack is not modelled yet (pytorch, deepspeed and plimsoll are)");
 }
 
-namespace {
-// Threads are all in one process; of processes a host has a node's.
-std::int64_t ranks_of_host(const models::Strategy& s) {
-  return s.exchange == models::Exchange::mpi ? std::min(s.gpus, s.gpus_per_node) : s.gpus;
-}
-}  // namespace
-
-// On the host device the ranks share its memory, or --gpu-memory bounds each of them.
+// On the host device no card bounds the ranks; --gpu-memory does.
 Capacity capacity_of(const Question& question) {
   const models::ClusterSpec& cluster = question.cluster;
-  const bool host = question.strategy.device == models::Device::cpu;
   Capacity capacity;
   if (cluster.memory)
     capacity.total = cluster.memory;
-  else if (host && cluster.host_memory)
-    capacity.total = Bytes(cluster.host_memory->value() / ranks_of_host(question.strategy));
-  else if (!host && cluster.gpu)
+  else if (cluster.gpu && question.strategy.device == models::Device::cuda)
     capacity.total = cluster.gpu->cuda_total.bytes;
   if (capacity.total) capacity.usable = *capacity.total - cluster.reserve;
   return capacity;
@@ -278,10 +268,10 @@ Plan plan(const Question& question, Replays& replays) {
     return plan;
   }
   plan.states = table_states(counts.total, counts.trainable, counts.adapters, question.strategy);
-  plan.no_step =
-      "the training step of model_type '" + question.model->model_type + "' is not modelled yet" +
-      (question.model->no_decoder.empty() ? "" : " (" + question.model->no_decoder + ")");
-  plan.advice.push_back("Model states only: " + plan.no_step + ".");
+  plan.advice.push_back(
+      "Model states only: the training step of model_type '" + question.model->model_type +
+      "' is not modelled yet" +
+      (question.model->no_decoder.empty() ? "." : " (" + question.model->no_decoder + ")."));
   finish_states_only(question, plan);
   return plan;
 }

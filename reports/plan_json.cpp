@@ -41,7 +41,6 @@ void write_environment(JsonWriter& json, const Plan& plan) {
   json.member("reserve_bytes", plan.cluster.reserve);
   json.member("intra_node_bytes_per_second", plan.cluster.intra_node_bandwidth);
   json.member("inter_node_bytes_per_second", plan.cluster.inter_node_bandwidth);
-  if (plan.cluster.host_memory) json.member("host_memory_bytes", plan.cluster.host_memory);
   json.end_object();
   json.end_object();
 }

@@ -138,8 +138,7 @@ void add_categories(Lines& lines, const Plan& plan) {
 
 std::string usable_text(const Plan& plan) {
   if (plan.strategy.device != models::Device::cpu) return "the card's capacity";
-  if (plan.cluster.memory) return "as --gpu-memory says";
-  return plan.strategy.gpus == 1 ? "what this host can give" : "of this host for each rank";
+  return "a rank's share of this host, or as --gpu-memory says";
 }
 
 void add_device(Lines& lines, const Plan& plan) {

@@ -320,29 +320,6 @@ TEST_CASE("ReLU keeps nothing of its own") {
   }
 }
 
-TEST_CASE("ranks on the host share its memory, and nothing is known of a host that says none") {
-  Asked asked("gpt2");
-  models::Strategy& s = asked.question.strategy;
-  s.stack = models::Stack::plimsoll;
-  s.device = models::Device::cpu;
-  s.gpus = 4;
-  CHECK_FALSE(capacity_of(asked.question).total);
-  CHECK_FALSE(asked.plan().usable);
-  asked.question.cluster.host_memory = 8_GiB;
-  CHECK(*capacity_of(asked.question).total == 2_GiB);
-  s.exchange = models::Exchange::mpi;  // processes, on hosts of two
-  s.gpus_per_node = 2;
-  CHECK(*capacity_of(asked.question).total == 4_GiB);
-  asked.question.cluster.memory = 1_GiB;  // of each rank
-  CHECK(*capacity_of(asked.question).total == 1_GiB);
-  s.exchange.reset();
-  asked.question.cluster.memory.reset();
-  // 124 million parameters of 16 B and more: 2 GiB and a little.
-  CHECK_FALSE(asked.plan().fits);
-  asked.question.cluster.host_memory = 64_GiB;
-  CHECK(asked.plan().fits);
-}
-
 TEST_CASE("a shard group that does not divide the ranks is bad input") {
   Asked asked("gpt2");
   asked.question.strategy.gpus = 8;

@@ -19,8 +19,8 @@ std::optional<Bytes> host_memory();  // of this machine
 // threads, perhaps less than nothing. Nothing where there is no limit.
 std::optional<Bytes> host_addresses(std::int64_t ranks);
 
-// A question about the host device is judged by what this machine can give, unless --gpu-memory
-// says what each rank may have.
+// A question about the host device is judged by what this machine can give to each of the ranks
+// that share it, unless --gpu-memory says what each may have.
 void use_host_memory(planner::Question& question);
 
 }  // namespace plimsoll::tools
