@@ -30,6 +30,7 @@ Config::Config(std::shared_ptr<const Json> root, const Json* node, std::string s
     : root_(std::move(root)),
       node_(node),
       read_(std::make_shared<std::set<std::string, std::less<>>>()),
+      missed_(std::make_shared<std::set<std::string, std::less<>>>()),
       source_(std::move(source)) {}
 
 Config Config::parse(std::string_view text, std::string source) {
@@ -80,6 +81,10 @@ bool Config::was_read(std::string_view name) const {
   return read_->contains(name);
 }
 
+bool Config::was_missed(std::string_view name) const {
+  return missed_->contains(name);
+}
+
 void Config::refuse(const Key& key, std::string_view needed) const {
   const Json* node = find(key);
   std::string_view name = key.names().front();
@@ -107,7 +112,9 @@ std::int64_t Config::whole(const Key& key, const Json& value, std::int64_t least
 
 std::int64_t Config::count(const Key& key, std::int64_t fallback) const {
   const Json* node = find(key);
-  return node == nullptr ? fallback : whole(key, *node, 1);
+  if (node != nullptr) return whole(key, *node, 1);
+  for (const std::string_view name : key.names()) missed_->emplace(name);
+  return fallback;
 }
 
 std::int64_t Config::optional_count(const Key& key, std::int64_t fallback) const {

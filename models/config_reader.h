@@ -46,6 +46,7 @@ class Config {
   bool is_list(const Key& key) const;
   bool is_text(const Key& key, std::string_view text) const;  // exactly this string
   bool was_read(std::string_view name) const;  // by any of the calls of this class, of this object
+  bool was_missed(std::string_view name) const;  // asked for by count() or repeats(), not there
 
   // A whole number in 1 … 2^63 - 1. Absent: `fallback`; null: an error, as in Transformers.
   std::int64_t count(const Key& key, std::int64_t fallback) const;
@@ -83,7 +84,7 @@ class Config {
 
   std::shared_ptr<const Json> root_;
   const Json* node_;  // inside *root_
-  std::shared_ptr<std::set<std::string, std::less<>>> read_;  // shared by copies
+  std::shared_ptr<std::set<std::string, std::less<>>> read_, missed_;  // shared by copies
   std::string source_;
 };
 

@@ -45,7 +45,18 @@ std::string reason(const json::exception& error) {
 }
 }  // namespace
 
+// git-lfs, docs/spec.md: the first line of a pointer file; of a few bytes as far as they go.
+bool is_lfs_pointer(std::string_view text) {
+  constexpr std::string_view first = "version https://git-lfs.github.com/spec/";
+  return text.size() >= 8 && text.substr(0, first.size()) == first.substr(0, text.size());
+}
+
 json parse_json(std::string_view text, const std::string& source) {
+  check(!is_lfs_pointer(text), ErrorKind::bad_input,
+        [&] { return source + ": is a Git LFS pointer, not the file: run git lfs pull"; });
+  const std::size_t nul = text.find('\0');  // the parser takes it for the end of the text
+  check(nul == std::string_view::npos, ErrorKind::bad_input,
+        [&] { return fmt::format("{}: not JSON: a NUL byte at offset {}", source, nul); });
   check(depth_of(text) <= kDeepest, ErrorKind::bad_input,
         [&] { return fmt::format("{}: nested deeper than {} levels", source, kDeepest); });
   try {

@@ -111,6 +111,67 @@ void check_sizes_were_read(const Config& config, std::string_view model_type) {
   }
 }
 
+// What Transformers would fill in with its class's defaults is another model: LlamaConfig() is
+// Llama 7B. One of each group must be there, where the family reads it.
+constexpr std::array<std::array<const char*, 6>, 7> kSizes{{
+    {"hidden_size", "n_embd", "n_embed", "d_model"},
+    {"num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers"},
+    {"num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"},
+    {"vocab_size"},
+    {"intermediate_size"},
+    {"num_local_experts", "num_experts", "n_routed_experts"},
+    {"moe_intermediate_size"},
+}};
+
+std::vector<std::string> sizes_left_out(const Config& config) {
+  std::vector<std::string> out;
+  for (const auto& group : kSizes) {
+    std::string missed;  // under all names that the family knows
+    bool read = false;
+    for (const char* key : group) {
+      if (key == nullptr) break;
+      read |= config.was_read(key);
+      if (config.was_missed(key)) missed += (missed.empty() ? "" : " or ") + std::string(key);
+    }
+    if (!read && !missed.empty()) out.push_back(std::move(missed));
+  }
+  return out;
+}
+
+// transformers/activations.py, ACT2FN.
+void check_activation(const Config& config, const char* key) {
+  constexpr std::array<std::string_view, 24> kKnown{"gelu",
+                                                    "gelu_10",
+                                                    "gelu_accurate",
+                                                    "gelu_fast",
+                                                    "gelu_new",
+                                                    "gelu_python",
+                                                    "gelu_python_tanh",
+                                                    "gelu_pytorch_tanh",
+                                                    "hardswish",
+                                                    "laplace",
+                                                    "leaky_relu",
+                                                    "linear",
+                                                    "mish",
+                                                    "prelu",
+                                                    "quick_gelu",
+                                                    "relu",
+                                                    "relu2",
+                                                    "relu6",
+                                                    "sigmoid",
+                                                    "silu",
+                                                    "sqrtsoftplus",
+                                                    "swish",
+                                                    "tanh",
+                                                    "xielu"};
+  if (!config.has(key)) return;
+  const std::string name = config.text(key, "");
+  if (std::ranges::find(kKnown, name) != kKnown.end()) return;
+  const std::string near = nearest(name, kKnown);
+  config.refuse(key, near.empty() ? "an activation of Transformers, such as gelu or silu,"
+                                  : "an activation of Transformers (did you mean '" + near + "'?)");
+}
+
 // A config that cannot be run can still be planned.
 void read_numerics(const Config& config, const Family& family, ModelSpec& model) {
   if (!model.decoder) {
@@ -130,7 +191,8 @@ void read_numerics(const Config& config, const Family& family, ModelSpec& model)
   }
 }
 
-ModelSpec build(const Config& config, const ReadOptions& options) {
+// `part`: of a multimodal config, whose nested configs name what differs from their class only.
+ModelSpec build(const Config& config, const ReadOptions& options, bool part) {
   const Family family = family_of(config, options);
   const families::Architecture& architecture = architecture_of(config, family, options);
   ModelSpec model;
@@ -140,15 +202,32 @@ ModelSpec build(const Config& config, const ReadOptions& options) {
   family.build(config, architecture.head, model);
   read_numerics(config, family, model);
   check_sizes_were_read(config, family.model_type);
+  check_activation(config, "hidden_act");
+  check_activation(config, "activation_function");
+  (void)model.parameter_count();  // throws where it overflows
+  const std::vector<std::string> left_out = sizes_left_out(config);
+  const std::vector<std::string_view> missing(left_out.begin(), left_out.end());
+  if (!missing.empty() && !part)
+    fail(ErrorKind::bad_input,
+         fmt::format("{}: {} is missing: a config must state its sizes (Transformers would fill in "
+                     "the defaults of {}, which are another model's)",
+                     config.source(), joined(missing), family.model_type));
+  if (!missing.empty())
+    model.notes.push_back(fmt::format("{} of text_config: the defaults of {}, as in Transformers",
+                                      joined(missing), family.model_type));
   if (config.has("quantization_config"))
     model.notes.push_back("quantization_config is not applied: parameters are counted unpacked");
-  (void)model.parameter_count();  // throws where it overflows
   return model;
 }
 
 // The sum first, then what explains it; a checkpoint that is just the model needs no words.
 void add_checkpoint_notes(ModelSpec& model, const std::filesystem::path& folder) {
   constexpr std::size_t kMostNotes = 16;
+  if (const std::optional<std::string> pointer = lfs_pointer_in(folder)) {
+    model.notes.push_back(*pointer +
+                          " is a Git LFS pointer (git lfs pull brings the weights): not compared");
+    return;
+  }
   const std::optional<Checkpoint> checkpoint = find_checkpoint(folder);
   if (!checkpoint) return;
   const CheckpointCheck result = check_checkpoint(model, *checkpoint);
@@ -175,7 +254,7 @@ ModelSpec read_model(std::string_view config_text, std::string name, std::string
   const std::optional<Config> text = text_part(config, options);
   ModelSpec model;
   try {
-    model = build(text ? *text : config, options);
+    model = build(text ? *text : config, options, text.has_value());
   } catch (const Error& error) {
     // Arithmetic does not know the file that its operands came from.
     if (error.message().starts_with("overflow"))

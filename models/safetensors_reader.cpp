@@ -102,6 +102,8 @@ std::string header_text(const std::string& file, std::int64_t& data_begin,
     refuse(file, "truncated: a safetensors file begins with 8 bytes of length");
   std::uint64_t length = 0;
   for (std::size_t i = prefix.size(); i-- > 0;) length = length << 8 | prefix[i];
+  if (is_lfs_pointer({reinterpret_cast<const char*>(prefix.data()), prefix.size()}))
+    refuse(file, "is a Git LFS pointer, not the weights: run git lfs pull");
   if (length > kMostHeaderBytes)
     refuse(file, fmt::format("not safetensors: a header of {} bytes (at most {})", length,
                              kMostHeaderBytes));
@@ -195,6 +197,17 @@ Checkpoint read_safetensors_header(const fs::path& path) {
   check_extents(file, extents);
   sort_by_name(checkpoint);
   return checkpoint;
+}
+
+std::optional<std::string> lfs_pointer_in(const fs::path& folder) {
+  constexpr std::uintmax_t kMostPointerBytes = 1024;  // git-lfs, docs/spec.md
+  for (const fs::path& file : weight_files(folder)) {
+    std::error_code error;
+    if (fs::file_size(file, error) >= kMostPointerBytes || error) continue;
+    if (is_lfs_pointer(read_text_file(file.string(), kMostPointerBytes)))
+      return file.filename().string();
+  }
+  return std::nullopt;
 }
 
 std::optional<Checkpoint> find_checkpoint(const fs::path& folder) {

@@ -39,6 +39,9 @@ struct Checkpoint {
 // is no JSON of that form, offsets that leave the file, overlap, or do not match dtype and shape.
 Checkpoint read_safetensors_header(const std::filesystem::path& file);
 
+// The name of a weight file of the folder that is a Git LFS pointer; nothing where none is.
+std::optional<std::string> lfs_pointer_in(const std::filesystem::path& folder);
+
 // The checkpoint of a model folder: model.safetensors.index.json and the files that it names, or
 // model.safetensors, or shards without an index; nothing where there is none.
 std::optional<Checkpoint> find_checkpoint(const std::filesystem::path& folder);

@@ -72,6 +72,20 @@ void judge(const Capacity& capacity, Plan& plan) {
                            : reports::Verdict::does_not_fit;
 }
 
+// torch/cuda/__init__.py, is_bf16_supported: below compute capability 8 bf16 is emulated.
+void add_bf16(const Question& question, Plan& plan) {
+  const models::Precision precision = question.strategy.precision;
+  const bool bf16 =
+      precision == models::Precision::bf16 || precision == models::Precision::bf16_mixed;
+  if (!plan.gpu || plan.gpu->bf16_flops || !bf16) return;
+  plan.advice.push_back(plan.gpu->title + " has no bf16 units (compute capability " +
+                        plan.gpu->compute_capability +
+                        ", bf16 begins with 8.0): PyTorch emulates bf16 there, slowly; how slowly "
+                        "is not modelled. --precision fp16-mixed is what the card is made for.");
+  plan.assumptions.push_back(
+      {"bf16 arithmetic", "\"emulated\"", "derived", "torch/cuda/__init__.py, is_bf16_supported"});
+}
+
 void add_common(const Question& question, const ParameterCounts& counts, Plan& plan) {
   plan.strategy = question.strategy;
   plan.batch = question.batch;
@@ -90,6 +104,7 @@ void add_common(const Question& question, const ParameterCounts& counts, Plan& p
                                 std::to_string(plan.gpu->cuda_total.bytes.value()),
                                 plan.gpu->cuda_total.basis == "assumed" ? "assumed" : "calibrated",
                                 plan.gpu->cuda_total.source});
+  add_bf16(question, plan);
 }
 
 // States that stand for the whole need, where no step is modelled.

@@ -360,6 +360,7 @@ void write_gpu(JsonWriter& json, const models::Gpu& gpu) {
 }
 
 std::optional<std::string_view> verdict_text(const Plan& plan) {
+  if (!plan.usable) return std::nullopt;
   switch (plan.verdict) {
     case Verdict::does_not_fit:
       return "does not fit";

@@ -53,7 +53,8 @@ class Lines {
 };
 
 std::string per_gpu(const Plan& plan) {
-  if (plan.strategy.device == models::Device::cpu) return "on this host";
+  if (plan.strategy.device == models::Device::cpu)
+    return plan.strategy.gpus == 1 ? "on this host" : "by each rank";
   return plan.strategy.gpus == 1 ? "on one GPU" : "on each GPU";
 }
 
@@ -151,6 +152,11 @@ void add_categories(Lines& lines, const Plan& plan) {
   lines.row("between steps", kNameColumns, plan.resident, "stays allocated");
 }
 
+std::string usable_text(const Plan& plan) {
+  if (plan.strategy.device != models::Device::cpu) return "the card's capacity";
+  return "a rank's share of this host, or as --gpu-memory says";
+}
+
 void add_device(Lines& lines, const Plan& plan) {
   const bool host = plan.strategy.device == models::Device::cpu;
   lines.heading(host ? "On the host, each rank" : "On the device");
@@ -176,7 +182,7 @@ void add_device(Lines& lines, const Plan& plan) {
     lines.row("usable", kNameColumns, *plan.usable,
               plan.capacity && *plan.capacity != *plan.usable
                   ? fmt::format("of a capacity of {}", bytes_text(*plan.capacity))
-                  : std::string(host ? "as --gpu-memory says" : "the card's capacity"));
+                  : usable_text(plan));
 }
 
 void add_states(Lines& lines, const Plan& plan) {

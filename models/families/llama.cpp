@@ -6,6 +6,8 @@ namespace plimsoll::models::families {
 namespace {
 void build(const Config& config, Head head, ModelSpec& model) {
   LlamaLike llama = read_llama_like(config, {.tied = false});
+  // LlamaConfig.validate_architecture asks for it also where head_dim is given.
+  config.check_divides("num_attention_heads", llama.heads, "hidden_size", llama.hidden);
   llama.qkv_bias = llama.out_bias = config.flag("attention_bias", false);
   llama.mlp_bias = config.flag("mlp_bias", false);
   add_llama(model, config, head, llama);

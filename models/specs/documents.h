@@ -25,7 +25,8 @@ struct Catalog {
 
   // By name or alias, in any case; nullptr: not there.
   const Document* find(std::string_view name) const;
-  // Names and aliases, for "did you mean".
+  // For "did you mean": the name of the entry of which `name` is the beginning ("llama3"), or which
+  // begins `name` ("llama-3.1-8b-GGUF"), or the nearest by letters; "" where nothing is near.
   std::string nearest(std::string_view name) const;
 };
 

@@ -2,7 +2,8 @@
 """Compiles this folder's JSON files into C++ text: embed.py FOLDER OUT.cpp OUT.d
 
 FOLDER/models/*.json and the records of FOLDER/gpus.json are catalog entries, found by name or
-alias; any other FOLDER/*.json is a document of its own. Fails the build for a file that is not
+alias
+(of a hub id also by what stands behind the slash); any other FOLDER/*.json is a document of its own. Fails the build for a file that is not
 JSON, an entry whose name is not its file's, or a name that two entries claim. OUT.d (for ninja)
 names the folders too, so that a new file is noticed.
 """
@@ -37,7 +38,18 @@ def keys_of(entries: list) -> list:
             owner = keys.setdefault(key.lower(), index)
             if owner != index:
                 sys.exit(f"{name}: the name '{key}' belongs to {entries[owner][0]} already")
+    keys.update(bare_names(keys))
     return sorted(keys.items(), key=lambda item: item[0].encode())
+
+
+def bare_names(keys: dict) -> dict:
+    """"org/name" is also found by "name", where that is no other entry's."""
+    bare = {}
+    for key, index in keys.items():
+        name = key.partition("/")[2]
+        if name and name not in keys:
+            bare.setdefault(name, set()).add(index)
+    return {name: indices.pop() for name, indices in bare.items() if len(indices) == 1}
 
 
 def catalog(function: str, entries: list) -> list:

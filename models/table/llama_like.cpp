@@ -1,6 +1,7 @@
 #include "models/table/llama_like.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace plimsoll::models::families {
 
@@ -25,6 +26,12 @@ LlamaLike read_llama_like(const Config& config, LlamaLike defaults) {
     d.head_dim = d.hidden / d.heads;
   }
   config.check_divides("num_key_value_heads", d.kv_heads, "num_attention_heads", d.heads);
+  if (d.head_dim % 2 != 0)  // rotary positions turn pairs
+    fail(ErrorKind::bad_input, config.source() + ": heads of " + std::to_string(d.head_dim) +
+                                   " elements: rotary positions need an even number (head_dim)");
+  // torch.nn.Embedding refuses a padding_idx outside of the table.
+  if (config.has("pad_token_id") && config.real("pad_token_id", 0) >= static_cast<double>(d.vocab))
+    config.refuse("pad_token_id", "a token below vocab_size " + std::to_string(d.vocab));
   return d;
 }
 
@@ -103,6 +110,8 @@ void set_qwen_decoder(ModelSpec& model, const Config& config, Head head, LlamaLi
   const std::int64_t full_layers = config.natural("max_window_layers", 28);
   const std::vector<std::string> types = config.texts("layer_types", kMostRepeats);
   std::int64_t sliding = std::max<std::int64_t>(0, d.layers - full_layers);
+  if (!types.empty() && std::cmp_not_equal(types.size(), d.layers))
+    config.refuse("layer_types", "one for each of the " + std::to_string(d.layers) + " layers");
   if (!types.empty()) sliding = std::ranges::count(types, "sliding_attention");
   if (window > 0 && sliding > 0 && sliding < d.layers) {
     model.no_decoder = "layers with and without a sliding window";

@@ -255,6 +255,13 @@ TEST_CASE("a folder's checkpoint is compared with its config, and a broken one i
   // 3 * 2 + 4 * 2 * 2 + 3 * 2 + 3 * 2 = 34; ten tensors are missing beside the norm.
   REQUIRE(model.notes.size() == 1 + 10);
   CHECK(model.notes[0].ends_with("does not hold this model: 2 elements stored, 34 parameters"));
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 9\n";
+  folder.write("model.safetensors", pointer);
+  const ModelSpec unread = models::model_from_path(folder.path());
+  REQUIRE(unread.notes.size() == 1);
+  CHECK(unread.notes[0].starts_with("model.safetensors is a Git LFS pointer"));
+  CHECK_THROWS_WITH_AS(models::read_safetensors_header(folder.path() / "model.safetensors"),
+                       doctest::Contains("run git lfs pull"), Error);
   folder.write("model.safetensors", "12345678{");
   CHECK_THROWS_AS(models::model_from_path(folder.path()), Error);
 }

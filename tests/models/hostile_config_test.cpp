@@ -52,6 +52,7 @@ TEST_CASE("every number that a family reads is refused when it is no number of i
   for (const json& config : configs) {
     for (const auto& [key, value] : config.items()) {
       if (!value.is_number_integer()) continue;
+      if (key == "pad_token_id") continue;  // counted from the end where it is negative
       json changed = config;
       changed[key] = "text";
       if (!refusal(changed)) continue;  // a field that no table depends on

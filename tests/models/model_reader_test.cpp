@@ -31,6 +31,15 @@ void check_refused(const std::string& text, const std::string& part) {
   CHECK(error.message().size() < 300);
 }
 
+// A config of the family with Llama 7B's sizes.
+std::string sized(const std::string& type, const std::string& more = "") {
+  const char* sizes = type == "gpt2" ? R"("n_embd": 768, "n_layer": 12, "n_head": 12)"
+                                     : R"("hidden_size": 4096, "num_hidden_layers": 32,
+          "num_attention_heads": 32, "intermediate_size": 11008)";
+  return "{\"model_type\": \"" + type + "\", \"vocab_size\": 32000, " + sizes +
+         (more.empty() ? "" : ", ") + more + "}";
+}
+
 const models::ParameterRow* row(const ModelSpec& model, std::string_view name) {
   for (const models::ParameterRow& r : model.parameters)
     if (r.name == name) return &r;
@@ -84,12 +93,11 @@ TEST_CASE("an unknown catalog name suggests the nearest") {
 }
 
 TEST_CASE("an unknown model_type is refused by name with the nearest, unless assumed") {
-  const std::string text = R"({"model_type": "lama", "architectures": ["LamaForCausalLM"]})";
+  const std::string text = sized("lama", R"("architectures": ["LamaForCausalLM"])");
   const Error error = error_of(text);
   CHECK(error.kind() == ErrorKind::unsupported);
   CHECK(error.message().find("'lama'") != std::string::npos);
   CHECK(error.message().find("did you mean 'llama'?") != std::string::npos);
-  // The defaults of Transformers' LlamaConfig are Llama 7B's.
   CHECK(read(text, "llama").parameter_count() == Count(6'738'415'616));
 }
 
@@ -159,7 +167,7 @@ TEST_CASE("nesting 100 000 deep neither overflows the stack nor hangs") {
                     std::string(100'000, ']') + "}",
                 "nested deeper than 256");
   // Brackets inside strings are not nesting.
-  CHECK_NOTHROW(read(R"({"model_type": "llama", "x": ")" + std::string(1000, '[') + "\"}"));
+  CHECK_NOTHROW(read(sized("llama", R"("x": ")" + std::string(1000, '[') + "\"")));
 }
 
 TEST_CASE("a path that is no config is refused: no file, no config in it, not a file") {
@@ -179,30 +187,74 @@ TEST_CASE("a path that is no config is refused: no file, no config in it, not a 
 
 TEST_CASE("what keeps a config from its family's step program is said") {
   const auto reason = [](const std::string& text) { return read(text).no_decoder; };
-  CHECK(reason(R"({"model_type": "llama"})") == "");
-  CHECK(reason(R"({"model_type": "llama", "hidden_act": "gelu"})") ==
-        "hidden_act 'gelu' in a gated MLP");
-  CHECK(reason(R"({"model_type": "gpt2", "activation_function": "gelu_fast"})") ==
+  CHECK(reason(sized("llama")) == "");
+  CHECK(reason(sized("llama", R"("hidden_act": "gelu")")) == "hidden_act 'gelu' in a gated MLP");
+  CHECK(reason(sized("gpt2", R"("activation_function": "gelu_fast")")) ==
         "activation_function 'gelu_fast'");
-  CHECK(reason(R"({"model_type": "gpt2", "add_cross_attention": true})") ==
-        "add_cross_attention of gpt2");
-  CHECK(reason(R"({"model_type": "llama", "architectures": ["LlamaModel"]})") ==
-        "architecture LlamaModel");
-  CHECK(reason(R"({"model_type": "qwen2", "use_sliding_window": true})") ==
+  CHECK(reason(sized("gpt2", R"("add_cross_attention": true)")) == "add_cross_attention of gpt2");
+  CHECK(reason(sized("llama", R"("architectures": ["LlamaModel"])")) == "architecture LlamaModel");
+  CHECK(reason(sized("qwen2", R"("use_sliding_window": true)")) ==
         "layers with and without a sliding window");
-  CHECK(!read(R"({"model_type": "granite"})").decoder.has_value());
+  CHECK(!read(sized("granite")).decoder.has_value());
+}
+
+TEST_CASE("sizes are stated, and no other model's are filled in") {
+  for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads",
+                          "intermediate_size", "vocab_size"}) {
+    std::string text = sized("llama");
+    text.replace(text.find(key), 1, "_");
+    check_refused(text, std::string(key) + " is missing");
+  }
+  for (const char* key : {"n_embd", "n_layer", "n_head"}) {
+    std::string text = sized("gpt2");
+    text.replace(text.find(key), 1, "_");
+    check_refused(text, std::string(" or ") + key + " is missing");
+  }
+  check_refused(sized("gpt2").replace(sized("gpt2").find("vocab"), 1, "_"),
+                "vocab_size is missing");
+  check_refused(R"({"model_type": "mistral"})",
+                "num_hidden_layers, num_attention_heads, vocab_size, intermediate_size");
+}
+
+// transformers 5.17, asked: AutoConfig.for_model and the class on the meta device.
+TEST_CASE("what Transformers refuses to build is refused") {
+  check_refused(sized("llama", R"("head_dim": 128, "num_attention_heads": 12)"),
+                "hidden_size 4096 is not a multiple of num_attention_heads 12");
+  check_refused(sized("llama", R"("head_dim": 7)"), "need an even number");
+  check_refused(sized("llama", R"("hidden_act": "nonsense")"), "hidden_act is \"nonsense\"");
+  check_refused(sized("llama", R"("hidden_act": "sillu")"), "did you mean 'silu'?");
+  check_refused(sized("gpt2", R"("activation_function": "gleu")"), "did you mean 'gelu'?");
+  check_refused(sized("bert", R"("hidden_act": "nonsense")"), "hidden_act is \"nonsense\"");
+  check_refused(sized("llama", R"("pad_token_id": 32000)"), "a token below vocab_size 32000");
+  check_refused(sized("qwen2", R"("layer_types": ["full_attention"])"),
+                "one for each of the 32 layers");
+  // What it builds is read: hidden sizes that are no multiple, where the heads have their own size.
+  CHECK(read(sized("mistral", R"("num_attention_heads": 24, "num_key_value_heads": 8,
+                                 "head_dim": 128)"))
+            .decoder.has_value());
+  CHECK(read(sized("llama", R"("pad_token_id": -1)")).decoder.has_value());
+  CHECK(read(sized("llama", R"("pad_token_id": null)")).decoder.has_value());
+}
+
+TEST_CASE("bytes behind a NUL are no config, and a Git LFS pointer is none either") {
+  const std::string good = sized("llama");
+  CHECK_NOTHROW(read(good));
+  check_refused(good + std::string("\0{\"vocab_size\": 1}", 18), "a NUL byte at offset");
+  check_refused(good + std::string("\0", 1), "a NUL byte at offset");
+  check_refused("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 660\n",
+                "is a Git LFS pointer, not the file: run git lfs pull");
 }
 
 TEST_CASE("sliding windows: Mistral's on all layers, Qwen's only where used") {
   const auto window = [](const std::string& text) { return read(text).decoder->window; };
-  CHECK(window(R"({"model_type": "mistral"})") == 4096);
-  CHECK(window(R"({"model_type": "mistral", "sliding_window": null})") == 0);
-  CHECK(window(R"({"model_type": "mistral", "sliding_window": 512})") == 512);
-  CHECK(window(R"({"model_type": "qwen2", "sliding_window": 512})") == 0);
-  CHECK(window(R"({"model_type": "qwen2", "sliding_window": 512, "use_sliding_window": true,
-                   "max_window_layers": 0})") == 512);
-  CHECK(window(R"({"model_type": "qwen3", "sliding_window": 512, "use_sliding_window": true,
-                   "max_window_layers": 32})") == 0);
+  CHECK(window(sized("mistral")) == 4096);
+  CHECK(window(sized("mistral", R"("sliding_window": null)")) == 0);
+  CHECK(window(sized("mistral", R"("sliding_window": 512)")) == 512);
+  CHECK(window(sized("qwen2", R"("sliding_window": 512)")) == 0);
+  CHECK(window(sized("qwen2", R"("sliding_window": 512, "use_sliding_window": true,
+                                 "max_window_layers": 0)")) == 512);
+  CHECK(window(sized("qwen3", R"("sliding_window": 512, "use_sliding_window": true,
+                                 "max_window_layers": 32)")) == 0);
 }
 
 TEST_CASE("sizes under names that the family does not read are refused, not ignored") {
@@ -213,15 +265,24 @@ TEST_CASE("sizes under names that the family does not read are refused, not igno
   CHECK(error.message().find("'n_embd' is not a size of model_type 'granite'") !=
         std::string::npos);
   // The same size under two names is harmless.
-  CHECK_NOTHROW(read(R"({"model_type": "llama", "hidden_size": 4096, "dim": 4096})"));
+  CHECK_NOTHROW(read(sized("llama", R"("dim": 4096)")));
 }
 
 TEST_CASE("a multimodal config gives its text model and says so") {
-  const ModelSpec model = read(R"({"model_type": "mistral3", "architectures":
+  const auto with_text = [](const std::string& text) {
+    return read(R"({"model_type": "mistral3", "architectures":
       ["Mistral3ForConditionalGeneration"], "torch_dtype": "bfloat16",
-      "vision_config": {"model_type": "pixtral"}, "text_config": {"model_type": "mistral"}})");
+      "vision_config": {"model_type": "pixtral"}, "text_config": )" +
+                text + "}");
+  };
+  const ModelSpec model = with_text(sized("mistral"));
   CHECK(model.model_type == "mistral");
   CHECK(model.checkpoint_dtype == DType::bf16);
   REQUIRE(model.notes.size() == 1);
   CHECK(model.notes[0].find("mistral3") != std::string::npos);
+  // Nested configs hold what differs from their class (google/gemma-3-4b-it has no vocab_size).
+  const ModelSpec sparse = with_text(R"({"model_type": "mistral", "hidden_size": 4096})");
+  REQUIRE(sparse.notes.size() == 2);
+  CHECK(sparse.notes[0].starts_with(
+      "num_hidden_layers, num_attention_heads, vocab_size, intermediate_size of text_config"));
 }

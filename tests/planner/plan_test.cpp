@@ -268,6 +268,58 @@ TEST_CASE("releases whose code of a family is not the planned one are refused by
         std::string::npos);
 }
 
+// Peaks of torch 2.11's allocator on the dry CUDA runtime of tools/oracle with compute
+// capability 7.5 (start_dry_cuda(capability=(7, 5), multiprocessors=40)), where SDPA takes the
+// memory-efficient kernel for GPT-2's fp16, and the math path for bf16 and for grouped queries.
+TEST_CASE("below compute capability 8 there is no flash attention, and no fused one in bf16") {
+  struct Case {
+    const char* model;
+    models::Precision precision;
+    std::int64_t seq_len, peak;
+  };
+  const Case cases[] = {{"gpt2", models::Precision::bf16_mixed, 1024, 4653206016},
+                        {"gpt2", models::Precision::fp16_mixed, 1024, 3239832576},
+                        {"qwen2.5-0.5b", models::Precision::fp16_mixed, 2048, 20039010304},
+                        {"qwen2.5-0.5b", models::Precision::bf16, 2048, 15631736832}};
+  for (const Case& c : cases) {
+    Asked asked(c.model);
+    asked.question.cluster.gpu = models::find_gpu("t4");
+    asked.question.strategy.precision = c.precision;
+    asked.question.batch.seq_len = c.seq_len;
+    const reports::Plan plan = asked.plan();
+    CHECK_MESSAGE(
+        plan.peak.real() / static_cast<double>(c.peak) == doctest::Approx(1).epsilon(0.004),
+        c.model);
+    const bool bf16 = c.precision != models::Precision::fp16_mixed;
+    CHECK(plan.time.step_seconds.has_value() == !bf16);
+    REQUIRE(plan.advice.empty() == !bf16);
+    if (bf16) CHECK(plan.advice[0].starts_with("Tesla T4 has no bf16 units"));
+  }
+}
+
+// torch 2.11's allocator on the dry runtime again, of GPT-2 with another activation: ReLU keeps its
+// result, which the next product keeps as well, and GELU its input beside it.
+TEST_CASE("ReLU keeps nothing of its own") {
+  struct Case {
+    models::MlpKind activation;
+    models::Precision precision;
+    std::int64_t peak;
+  };
+  const Case cases[] = {{models::MlpKind::relu, models::Precision::bf16_mixed, 5457395200},
+                        {models::MlpKind::relu, models::Precision::bf16, 4301143040},
+                        {models::MlpKind::gelu, models::Precision::bf16_mixed, 5764614656},
+                        {models::MlpKind::gelu, models::Precision::bf16, 4604443648}};
+  for (const Case& c : cases) {
+    Asked asked("gpt2");
+    asked.model.decoder->mlp = c.activation;
+    asked.model.decoder->python_gelu = false;
+    asked.question.strategy.precision = c.precision;
+    asked.question.batch.micro_batch = 4;
+    CHECK(asked.plan().peak.real() / static_cast<double>(c.peak) ==
+          doctest::Approx(1).epsilon(0.0015));
+  }
+}
+
 TEST_CASE("a shard group that does not divide the ranks is bad input") {
   Asked asked("gpt2");
   asked.question.strategy.gpus = 8;

@@ -44,6 +44,14 @@ class Embed(unittest.TestCase):
         self.assertIn('{"a-one", 0}', cpp)
         self.assertIn('"src":"a page"', cpp)
 
+    def test_a_hub_id_is_also_found_without_its_organization_where_that_is_one_models(self):
+        self.write("models/two.json", {"name": "two", "aliases": ["a/x-Chat", "b/Both", "c/one"]})
+        self.write("models/six.json", {"name": "six", "aliases": ["d/both"]})
+        _, cpp, _ = self.embed()
+        self.assertIn('{"x-chat", 2}', cpp)
+        self.assertNotIn('{"both",', cpp)
+        self.assertIn('{"one", 0}', cpp)
+
     def test_the_folders_themselves_are_dependencies_so_that_a_new_file_is_noticed(self):
         _, _, dependencies = self.embed()
         self.assertIn(f"{self.folder} ", dependencies)

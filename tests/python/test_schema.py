@@ -103,7 +103,7 @@ class Documents(unittest.TestCase):
         self.assert_valid("gpus", [json.loads(plimsoll("gpus", "--json", "-").stdout)])
 
     def test_errors_of_a_batch(self):
-        lines = ["", "{", "[]", '{"zero": 3}', '{"model": "gpt2", "zer0": 1}',
+        lines = ['{"id": 7, "gpu": 1}', "{", "[]", '{"zero": 3}', '{"model": "gpt2", "zer0": 1}',
                  '{"model": "gpt2", "tp": 2}', '{"params": 1e30}']
         answers = plimsoll("batch", "-", stdin="\n".join(lines)).stdout.splitlines()
         self.assertEqual(len(answers), len(lines))

@@ -23,7 +23,7 @@ std::string document(const reports::Plan& plan) {
 Request request(Sources& sources, const std::string& model, const Given& given) {
   Options options;
   options.add("stack", "plimsoll");
-  options.add("gpu", "h100");
+  if (given.empty() || given[0].first != "device") options.add("gpu", "h100");
   for (const auto& [name, value] : given) options.add(name, value);
   return request_from(model, options, sources);
 }

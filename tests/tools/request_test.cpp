@@ -11,7 +11,9 @@ using Given = std::vector<std::pair<std::string, std::string>>;
 Request request(const std::string& model, const Given& given) {
   Options options;
   const bool named = !given.empty() && given[0].first == "gpu";
-  if (!named) options.add("gpu", "h100");  // the same on a machine that has another one
+  bool host = false;
+  for (const auto& [name, value] : given) host |= name == "device" && value == "cpu";
+  if (!named && !host) options.add("gpu", "h100");  // the same on a machine that has another one
   for (const auto& [name, value] : given) options.add(name, value);
   Sources sources;
   return request_from(model, options, sources);

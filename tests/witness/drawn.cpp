@@ -68,8 +68,9 @@ class Draw {
       if (maybe(3)) json += field("tie_word_embeddings", false);
       if (maybe(3)) json += field("n_inner", between(1, 70));
     } else {
-      // Qwen2's heads divide its hidden width; the others may have any head dimension.
-      const std::int64_t hidden = c_.model == "qwen2" || maybe(2) ? heads * d : between(1, 40);
+      // The heads of Qwen2 and Llama divide the hidden width; the others may have any head dimension.
+      const bool whole = c_.model == "qwen2" || maybe(2) || c_.model == "llama";
+      const std::int64_t hidden = whole ? heads * d : between(1, 40);
       json += field("hidden_size", hidden) + field("num_attention_heads", heads) +
               field("num_key_value_heads", kv) + field("intermediate_size", between(1, 50)) +
               field("vocab_size", between(2, 99)) + field("num_hidden_layers", layers_) +

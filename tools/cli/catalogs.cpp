@@ -1,5 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+#include <span>
+
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
@@ -21,11 +25,52 @@ struct ListedModel {
   models::ModelSpec spec;
 };
 
-std::vector<ListedModel> all_models() {
+std::string folded(std::string_view text) {
+  std::string out;
+  for (const char c : text)
+    if (std::isalnum(static_cast<unsigned char>(c)))
+      out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+// Whether letters and digits of `text` stand in one of the names, in whatever case and however they
+// are separated ("phi3" in "Phi-3-mini").
+bool is_found(const std::string* text, std::string_view name,
+              std::span<const std::string> aliases) {
+  if (text == nullptr) return true;
+  const std::string wanted = folded(*text);
+  const auto holds = [&](std::string_view one) {
+    return folded(one).find(wanted) != std::string::npos;
+  };
+  return holds(name) || std::ranges::any_of(aliases, holds);
+}
+
+std::vector<ListedModel> found_models(const std::string* text) {
   std::vector<ListedModel> list;
-  for (const std::string_view name : models::catalog_names())
-    list.push_back({models::find_catalog_entry(name).value(), models::catalog_model(name)});
+  for (const std::string_view name : models::catalog_names()) {
+    models::CatalogEntry entry = models::find_catalog_entry(name).value();
+    if (is_found(text, entry.name, entry.aliases))
+      list.push_back({std::move(entry), models::catalog_model(name)});
+  }
   return list;
+}
+
+// "  also A, B" under a line of a search, so that one sees what was found.
+std::string aliases_text(std::span<const std::string> aliases, const reports::Terminal& terminal) {
+  if (aliases.empty()) return "";
+  std::string text;
+  for (const std::string& alias : aliases) text += (text.empty() ? "  also " : ", ") + alias;
+  std::string out;
+  for (const std::string& line : reports::wrapped(text, terminal.columns, "       "))
+    out += line + "\n";
+  return out;
+}
+
+// 1: nothing has that name.
+int nothing_found(const std::string& text, const std::string& near) {
+  say(fmt::format("nothing has '{}' in its names{}", text.substr(0, 60),
+                  near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
+  return 1;
 }
 
 void begin_document(JsonWriter& json, std::string_view schema) {
@@ -67,7 +112,8 @@ std::string models_document(const std::vector<ListedModel>& list) {
   return text + "\n";
 }
 
-std::string models_table(const std::vector<ListedModel>& list, const reports::Terminal& terminal) {
+std::string models_table(const std::vector<ListedModel>& list, bool aliases,
+                         const reports::Terminal& terminal) {
   std::string text = padded("NAME", 28) + "  " + padded("TYPE", 12) + right("PARAMETERS", 16) +
                      right("ACTIVE", 10) + right("CONTEXT", 10) + "\n";
   bool counts_only = false;
@@ -83,6 +129,7 @@ std::string models_table(const std::vector<ListedModel>& list, const reports::Te
             padded(reports::clipped(spec.model_type, 12, terminal), 12) +
             right(reports::grouped(spec.parameter_count()), 16) + right(visited, 10) +
             right(context, 10) + "\n";
+    if (aliases) text += aliases_text(entry.aliases, terminal);
   }
   if (counts_only) text += "* counts and model states only\n";
   return text;
@@ -100,7 +147,8 @@ std::string gpus_document(const std::vector<models::Gpu>& gpus) {
   return text + "\n";
 }
 
-std::string gpus_table(const std::vector<models::Gpu>& gpus, const reports::Terminal& terminal) {
+std::string gpus_table(const std::vector<models::Gpu>& gpus, bool aliases,
+                       const reports::Terminal& terminal) {
   std::string text = padded("NAME", 30) + right("CAPACITY", 10) + right("BF16", 10) +
                      right("MEMORY", 11) + right("LINK", 10) + "\n" + padded("", 30) +
                      right("as CUDA", 10) + right("TFLOP/s", 10) + right("GB/s", 11) +
@@ -116,6 +164,7 @@ std::string gpus_table(const std::vector<models::Gpu>& gpus, const reports::Term
             right(reports::bytes_text(gpu.cuda_total.bytes), 10) + (guess ? "*" : " ") +
             right(figure(gpu.bf16_flops, 1e12), 9) + right(figure(gpu.memory_bandwidth, 1e9), 11) +
             right(figure(gpu.link_bandwidth, 1e9), 10) + "\n";
+    if (aliases) text += aliases_text(gpu.aliases, terminal);
   }
   if (assumed) text += "* assumed: no figure from such a card was found\n";
   return text + "Peaks are dense; links count one direction of one GPU.\n";
@@ -123,17 +172,22 @@ std::string gpus_table(const std::vector<models::Gpu>& gpus, const reports::Term
 }  // namespace
 
 int list_models(const CommandLine& line) {
-  const std::vector<ListedModel> list = all_models();
+  const std::string* text = line.options.find("search");
+  const std::vector<ListedModel> list = found_models(text);
   deliver(line.options, line.options.has("json") ? models_document(list) : "",
-          models_table(list, standard_output_terminal()));
-  return 0;
+          models_table(list, text != nullptr, standard_output_terminal()));
+  return list.empty() ? nothing_found(*text, models::nearest_model(*text)) : 0;
 }
 
 int list_gpus(const CommandLine& line) {
-  const std::vector<models::Gpu> gpus = models::all_gpus();
+  const std::string* text = line.options.find("search");
+  std::vector<models::Gpu> gpus = models::all_gpus();
+  std::erase_if(gpus, [&](const models::Gpu& gpu) {
+    return !is_found(text, gpu.name, gpu.aliases) && !is_found(text, gpu.title, {});
+  });
   deliver(line.options, line.options.has("json") ? gpus_document(gpus) : "",
-          gpus_table(gpus, standard_output_terminal()));
-  return 0;
+          gpus_table(gpus, text != nullptr, standard_output_terminal()));
+  return gpus.empty() ? nothing_found(*text, "") : 0;
 }
 
 }  // namespace plimsoll::tools

@@ -23,6 +23,16 @@ constexpr std::array<Option, 1> kExportOptions{{
      "deepspeed, accelerate, transformers, slurm, plimsoll (the plan itself)"},
 }};
 
+constexpr std::array<Option, 1> kCatalogOptions{{
+    {"search", "TEXT", "Catalog", "only those with TEXT in a name or an alias"},
+}};
+
+constexpr std::array<Option, 2> kBatchOptions{{
+    {"fields", "LIST", "Batch",
+     "only these of each plan, as in peak_bytes,verdict,time.step_seconds"},
+    {"csv", "", "Batch", "a table with a header (of --fields, or of the usual ones)"},
+}};
+
 constexpr std::array<Option, 2> kCompareOptions{{
     kHtml,
     {"tolerance", "PERCENT", "Compare", "of stacks that are estimated; plimsoll is exact (5)"},
@@ -67,15 +77,19 @@ constexpr std::array<Command, 12> kCommands{{
      .argument = "QUERIES.jsonl",
      .help =
          "Many fit queries (- for standard input): one JSON object a line, its keys the options "
-         "of fit; one answer a line, in order, without timeline unless \"detail\": true",
+         "of fit, and \"id\", which comes back; one answer a line, in order, without timeline "
+         "unless \"detail\": true",
      .example = "echo '{\"model\": \"gpt2\", \"gpu\": \"4090\", \"micro_batch\": 8}' | "
-                "plimsoll batch -"},
+                "plimsoll batch -",
+     .own_options = kBatchOptions},
     {.name = "models",
      .help = "The models that are known by name",
-     .example = "plimsoll models --json -"},
+     .example = "plimsoll models --search phi3",
+     .own_options = kCatalogOptions},
     {.name = "gpus",
      .help = "The GPUs that are known by name",
-     .example = "plimsoll gpus --json -"},
+     .example = "plimsoll gpus --search h200",
+     .own_options = kCatalogOptions},
     {.name = "recommend",
      .argument = "MODEL",
      .help = "How should it run on these GPUs? Options of fit that are given stay as they are, the "

@@ -77,8 +77,9 @@ FileOptions with_open_deepspeed_file(const Options& given, const LoadedModel* mo
     // A file whose stage is "auto" has sizes for a stage that was not chosen.
     const bool stage3_only =
         setting.option.starts_with("stage3-") || setting.option == "sub-group-size";
-    if (mine == nullptr && !(stage3_only && stage != "3"))
-      out.options.add(setting.option, setting.value);
+    const bool without_effect =
+        (stage3_only && stage != "3") || (setting.option == "overlap-comm" && stage == "0");
+    if (mine == nullptr && !without_effect) out.options.add(setting.option, setting.value);
     out.set.push_back(setting.option);
   }
   return out;

@@ -3,14 +3,37 @@
 #include "reports/plan_table.h"
 #include "reports/plot.h"
 #include "tools/cli/doors.h"
+#include "tools/cli/host_memory.h"
 #include "tools/cli/output.h"
 #include "tools/cli/request.h"
 
 namespace plimsoll::tools {
 
+namespace {
+// Why there is no verdict.
+std::string reason(const Request& request, const reports::Plan& plan) {
+  if (!plan.states_only)
+    return "this host does not say how much memory it has; give --gpu-memory, of each rank";
+  const models::ModelSpec& model = request.model->spec;
+  return "the training step of model_type '" + model.model_type + "' is not modelled yet" +
+         (model.no_decoder.empty() ? "" : " (" + model.no_decoder + ")");
+}
+
+// 2: whether it fits was asked, and is not answered. --params asks for model states alone.
+int exit_status(const Request& request, const reports::Plan& plan) {
+  if (reports::verdict_text(plan)) return plan.fits ? 0 : 1;
+  if (request.parameters) return 0;
+  say("whether it fits is not known: " + reason(request, plan));
+  return 2;
+}
+}  // namespace
+
 int fit(const CommandLine& line) {
   Sources sources;
-  const Request request = request_from(line.argument, line.options, sources);
+  Request request = request_from(line.argument, line.options, sources);
+  use_host_memory(request.question);
+  if (request.model && !request.model->note.empty() && !line.options.has("quiet"))
+    say(request.model->note);
   const reports::Plan plan = answer(request);
   std::string document;
   if (wants_document(line.options)) {
@@ -30,9 +53,7 @@ int fit(const CommandLine& line) {
     file.write(reports::timeline_svg(reports::timeline_of(plan)));
     file.commit();
   }
-  // Model states alone say "no" where they are too much, and never "yes".
-  if (plan.states_only) return plan.verdict == reports::Verdict::does_not_fit ? 1 : 0;
-  return plan.fits ? 0 : 1;
+  return exit_status(request, plan);
 }
 
 }  // namespace plimsoll::tools

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "reports/text.h"
 #include "tools/cli/refusals.h"
 
@@ -12,15 +14,16 @@ constexpr std::size_t kColumns = 80;
 constexpr std::size_t kHelpColumn = 26;
 
 // "  left            text", the text broken at the right edge.
-void add_entry(std::string& out, std::string_view left, std::string_view text) {
+void add_entry(std::string& out, std::string_view left, std::string_view text,
+               std::size_t column = kHelpColumn) {
   std::string line = "  " + std::string(left);
-  const std::string indent(kHelpColumn, ' ');
-  if (reports::width(line) + 2 > kHelpColumn) {
+  const std::string indent(column, ' ');
+  if (reports::width(line) + 2 > column) {
     out += line + '\n';
     line.clear();
   }
-  line = reports::padded(line, kHelpColumn);
-  const auto lines = reports::wrapped(text, kColumns - kHelpColumn, "");
+  line = reports::padded(line, column);
+  const auto lines = reports::wrapped(text, kColumns - column, "");
   for (std::size_t i = 0; i < lines.size(); ++i) out += (i == 0 ? line : indent) + lines[i] + '\n';
   if (lines.empty()) out += line + '\n';
 }
@@ -42,6 +45,13 @@ void add_options(std::string& out, std::span<const Option> options) {
 void add_paragraph(std::string& out, std::string_view text) {
   for (const std::string& line : reports::wrapped(text, kColumns, "")) out += line + '\n';
 }
+// To be pasted as it stands: a backslash where a line is broken.
+void add_example(std::string& out, std::string_view example) {
+  out += "\nExample:\n";
+  const auto lines = reports::wrapped(example, kColumns - 4, "    ");
+  for (std::size_t i = 0; i < lines.size(); ++i)
+    out += "  " + lines[i] + (i + 1 < lines.size() ? " \\\n" : "\n");
+}
 }  // namespace
 
 std::string overview(std::string_view version) {
@@ -50,11 +60,14 @@ std::string overview(std::string_view version) {
       "Usage: plimsoll COMMAND ...\n\nCommands:\n",
       version);
   for (const Command& command : commands()) {
-    const std::string_view first = command.help.substr(0, command.help.find(':'));
-    out += fmt::format("  {:<11}{}\n", command.name, first);
+    // The first sentence, as far as its colon.
+    const std::size_t question = std::min(command.help.find('?'), command.help.size() - 1);
+    const std::string_view first = command.help.substr(0, question + 1);
+    add_entry(out, command.name, first.substr(0, first.find(':')), 13);
   }
-  out += "\nplimsoll COMMAND --help explains its options.\n\nExample:\n";
-  return out + fmt::format("  {}\n", commands().front().example);
+  out += "\nplimsoll COMMAND --help explains its options.\n";
+  add_example(out, commands().front().example);
+  return out;
 }
 
 std::string help_text(const Command& command) {
@@ -71,7 +84,8 @@ std::string help_text(const Command& command) {
   add_options(out, output_options());
   if (command.takes_plan_options)
     out += "\n[not yet]: known, and refused by name: this version does not model it.\n";
-  return out + fmt::format("\nExample:\n  {}\n", command.example);
+  add_example(out, command.example);
+  return out;
 }
 
 }  // namespace plimsoll::tools

@@ -64,4 +64,14 @@ std::optional<Bytes> host_memory() {
   return available_memory(content("/proc/meminfo"), content("/sys/fs/cgroup/memory.max"));
 }
 
+void use_host_memory(planner::Question& question) {
+  const models::Strategy& s = question.strategy;
+  if (s.device != models::Device::cpu || question.cluster.memory) return;
+  // Threads are all in one process; of processes a host has a node's.
+  const std::int64_t ranks =
+      s.exchange == models::Exchange::mpi ? std::min(s.gpus, s.gpus_per_node) : s.gpus;
+  if (const std::optional<Bytes> memory = host_memory())
+    question.cluster.memory = Bytes(memory->value() / ranks);
+}
+
 }  // namespace plimsoll::tools

@@ -100,7 +100,9 @@ std::shared_ptr<const LoadedModel> ModelSource::load(const std::string& name,
   const models::ReadOptions options{.assume = assume};
   std::error_code error;
   LoadedModel model;
-  if (const auto entry = models::find_catalog_entry(name)) {
+  // A name alone is the catalog's; with a slash it is a path or a hub id first.
+  const auto entry = models::find_catalog_entry(name);
+  if (entry && name.find('/') == std::string::npos) {
     model = from_catalog(*entry, options);
   } else if (!name.empty() && fs::exists(name, error)) {
     model = from_path(name, options);
@@ -109,6 +111,9 @@ std::shared_ptr<const LoadedModel> ModelSource::load(const std::string& name,
              !config.empty()) {
     model = from_path(config, options);
     model.spec.name = name;
+  } else if (entry) {
+    model = from_catalog(*entry, options);
+    model.note = fmt::format("{}: the catalog's config of {} is taken", name, entry->name);
   } else {
     refuse_model(name);
   }

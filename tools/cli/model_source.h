@@ -13,6 +13,7 @@ namespace plimsoll::tools {
 struct LoadedModel {
   models::ModelSpec spec;
   std::string config;  // canonical: keys sorted, no whitespace
+  std::string note;  // for standard error: a hub id that the catalog stood in for
 };
 
 // Models by name, each read once: a batch asks for few models many times.

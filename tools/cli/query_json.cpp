@@ -69,14 +69,40 @@ void add_member(Query& query, const std::string& key, const Json& value) {
     query.options.add(known->name, text_of(key, value));
   }
 }
-}  // namespace
 
-Query query_from(std::string_view line) {
-  const Json json = Json::parse(line, nullptr, false);
+// The JSON library keeps the last of two equal keys, and takes a NUL for the end of the text.
+Json parsed(std::string_view line, std::vector<std::string>& keys) {
+  if (line.find('\0') != std::string_view::npos) refuse("not JSON: a NUL byte");
+  const auto note_key = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::key && depth == 1) keys.push_back(value.get<std::string>());
+    return true;
+  };
+  Json json = Json::parse(line, note_key, false);
   if (json.is_discarded()) refuse("not JSON");
   if (!json.is_object()) refuse("a query is a JSON object, as in {\"model\": \"gpt2\"}");
+  return json;
+}
+
+void check_once(std::vector<std::string> keys) {
+  for (std::string& key : keys) std::ranges::replace(key, '_', '-');
+  std::ranges::sort(keys);
+  const auto twice = std::ranges::adjacent_find(keys);
+  if (twice != keys.end()) refuse(fmt::format("\"{}\": is there twice", twice->substr(0, 60)));
+}
+}  // namespace
+
+Query query_from(std::string_view line, std::string& id) {
+  std::vector<std::string> keys;
+  const Json json = parsed(line, keys);
+  if (const auto member = json.find("id"); member != json.end() && !member->is_null()) {
+    if (!member->is_string() && !member->is_number())
+      refuse("\"id\": must be a string or a number");
+    id = member->dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  check_once(std::move(keys));
   Query query;
-  for (const auto& [key, value] : json.items()) add_member(query, key, value);
+  for (const auto& [key, value] : json.items())
+    if (key != "id") add_member(query, key, value);
   return query;
 }
 

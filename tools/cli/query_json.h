@@ -15,7 +15,9 @@ struct Query {
 
 // Keys as on the command line, with _ or - inside; "model" is the MODEL argument; numbers, strings,
 // true and false (yes and no; for flags: given or not), lists for comma lists; null is not given.
-// Error{bad_input}: no object, an unknown key (the nearest is named), a value of another kind.
-Query query_from(std::string_view line);
+// `id`: what "id" holds, a string or a number, as JSON text; set before anything else is refused.
+// Error{bad_input}: no object, an unknown key (the nearest is named), a key that is there twice, a
+// value of another kind.
+Query query_from(std::string_view line, std::string& id);
 
 }  // namespace plimsoll::tools

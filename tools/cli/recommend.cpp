@@ -62,6 +62,8 @@ class Recommender {
         sources_(sources),
         asked_(search_request(line.argument, line.options, sources)) {}
 
+  const std::string& note() const { return asked_.request.model->note; }
+
   reports::Recommendation answer() {
     const auto start = std::chrono::steady_clock::now();
     ProgressLine progress(!line_.options.has("quiet"), start);
@@ -179,7 +181,9 @@ class Recommender {
 
 int recommend(const CommandLine& line) {
   Sources sources;
-  const reports::Recommendation answer = Recommender(line, sources).answer();
+  Recommender recommender(line, sources);
+  if (!recommender.note().empty() && !line.options.has("quiet")) say(recommender.note());
+  const reports::Recommendation answer = recommender.answer();
   std::string document;
   if (wants_document(line.options)) {
     reports::JsonWriter json(document, reports::JsonWriter::Style::pretty);

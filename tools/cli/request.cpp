@@ -61,27 +61,30 @@ std::vector<models::Calibration> calibrations_from(const Options& options, const
   return all;
 }
 
-models::ClusterSpec cluster_from(const Options& options, Sources& sources) {
+models::ClusterSpec cluster_from(const Options& options, bool host, Sources& sources) {
   constexpr double kMostGigabytes = 1e6;
   models::ClusterSpec cluster;
+  for (const char* option : {"gpu", "intra-node-bandwidth", "inter-node-bandwidth", "calibration"})
+    require(options, option, !host, "--device cpu uses no GPU");
   const std::string* name = options.find("gpu");
-  cluster.gpu = name ? sources.gpus.named(*name) : sources.gpus.standard();
+  if (!host) cluster.gpu = name ? sources.gpus.named(*name) : sources.gpus.standard();
   set_parsed(options, "gpu-memory", size_value, cluster.memory);
   if (cluster.memory && *cluster.memory < 1_MiB)
     refuse_value("gpu-memory", *options.find("gpu-memory"),
                  "less than a MiB; a size has a unit, as in 80GB or 79.6GiB");
   set_parsed(options, "reserve", size_value, cluster.reserve);
-  const Bytes capacity = cluster.memory.value_or(cluster.gpu->cuda_total.bytes);
-  if (cluster.reserve >= capacity)
+  std::optional<Bytes> capacity = cluster.memory;
+  if (!capacity && cluster.gpu) capacity = cluster.gpu->cuda_total.bytes;
+  if (capacity && cluster.reserve >= *capacity)
     refuse_value("reserve", *options.find("reserve"),
-                 fmt::format("keeps free all of the GPU's {} bytes", capacity.value()));
+                 fmt::format("keeps free all of the {} bytes that there are", capacity->value()));
   const auto bandwidth = [&](std::string_view option, std::optional<double>& target) {
     if (const std::string* text = options.find(option))
       target = 1e9 * real_value(option, *text, 0.001, kMostGigabytes);
   };
   bandwidth("intra-node-bandwidth", cluster.intra_node_bandwidth);
   bandwidth("inter-node-bandwidth", cluster.inter_node_bandwidth);
-  cluster.calibrations = calibrations_from(options, cluster.gpu->name);
+  if (cluster.gpu) cluster.calibrations = calibrations_from(options, cluster.gpu->name);
   return cluster;
 }
 
@@ -153,10 +156,14 @@ void set_deepspeed(const Options& options, Strategy& s) {
   if (o.reduce_bucket_size < 1) refuse_value("reduce-bucket-size", "0", "must be at least 1");
   elements("sub-group-size", 3, o.sub_group_size);
   elements("stage3-prefetch-bucket-size", 3, o.prefetch_bucket_size);
+  if (o.prefetch_bucket_size == 0)  // from one parameter on, hooks ask for more than is used
+    fail(ErrorKind::unsupported,
+         "--stage3-prefetch-bucket-size 0: ZeRO-3 without prefetching is not modelled yet");
   elements("stage3-param-persistence-threshold", 3, o.param_persistence_threshold);
   elements("stage3-max-live-parameters", 3, o.max_live_parameters);
   elements("stage3-max-reuse-distance", 3, o.max_reuse_distance);
   require(options, "overlap-comm", deepspeed, "belongs to --stack deepspeed");
+  require(options, "overlap-comm", s.data.zero >= 1, "has no effect below --zero 1");
   if (const std::string* text = options.find("overlap-comm"))
     o.overlap_comm = yes_or_no("overlap-comm", *text);
 }
@@ -203,6 +210,21 @@ void set_data_parallel(const Options& options, Strategy& s) {
   if (data.bucket_cap <= 0_B) refuse_value("reduce-bucket", "0", "must be at least one byte");
 }
 
+// Where mixed precision is 16-bit weights beside fp32 masters: what contradicts that.
+void set_mixed_precision(const Options& options, const Strategy& s) {
+  const bool bf16 = s.precision == models::Precision::bf16_mixed;
+  const bool mixed = bf16 || s.precision == models::Precision::fp16_mixed;
+  const DType low = bf16 ? DType::bf16 : DType::fp16;
+  require(options, "param-dtype", !mixed || s.param_dtype == low,
+          fmt::format("--precision {} on --stack {} means {} weights beside fp32 masters",
+                      name_of(s.precision), name_of(s.stack), name_of(low)));
+  if (s.stack != Stack::deepspeed) return;
+  require(options, "grad-dtype", !mixed || s.grad_dtype == DType::fp32 || s.grad_dtype == low,
+          fmt::format("must be fp32 or {}, as the weights are", name_of(low)));
+  require(options, "master-weights", mixed || !s.master_weights.value_or(false),
+          fmt::format("--precision {} on --stack deepspeed keeps none", name_of(s.precision)));
+}
+
 void set_precision(const Options& options, Strategy& s) {
   set_choice(options, "precision", s.precision);
   set_parsed(options, "param-dtype", float_dtype, s.param_dtype);
@@ -221,6 +243,7 @@ void set_precision(const Options& options, Strategy& s) {
   same(models::Precision::fp32, DType::fp32);
   same(models::Precision::bf16, DType::bf16);
   same(models::Precision::fp16, DType::fp16);
+  if (!pytorch) set_mixed_precision(options, s);
 }
 
 void set_optimizer(const Options& options, Strategy& s) {
@@ -252,6 +275,10 @@ Strategy strategy_from(const Options& options) {
   Strategy s;
   set_stack(options, s);
   set_data_parallel(options, s);
+  require(
+      options, "gpus-per-node",
+      s.device == models::Device::cuda || s.exchange == models::Exchange::mpi,
+      "ranks of --device cpu are threads of one host; with --exchange mpi there may be several");
   set_precision(options, s);
   set_optimizer(options, s);
   set_parsed(options, "recompute", recompute_value, s.recompute);
@@ -315,7 +342,8 @@ Request request_from(const std::string& model, const Options& options, Sources& 
   refuse_unmodelled(options);
   planner::Question& question = request.question;
   question.strategy = strategy_from(options);
-  question.cluster = cluster_from(options, sources);
+  const bool host = question.strategy.device == models::Device::cpu;
+  question.cluster = cluster_from(options, host, sources);
   if (!request.parameters) {
     const std::string* assume = options.find("assume");
     request.model = sources.models.load(model, assume ? *assume : "");
@@ -325,6 +353,10 @@ Request request_from(const std::string& model, const Options& options, Sources& 
       batch_from(options, question.strategy, request.model ? request.model->spec.max_positions : 0);
   if (options.has("detail")) question.detail = planner::Detail::full;
   for (const auto& [name, value] : options.given()) question.given.push_back(name);
+  const Strategy& s = question.strategy;
+  if (options.has("adapter-dtype") && s.stack == Stack::deepspeed && s.data.zero < 3)
+    request.notes.push_back(
+        "--adapter-dtype: DeepSpeed casts adapters to the dtype of the model below --zero 3.");
   return request;
 }
 

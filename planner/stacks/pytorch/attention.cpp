@@ -19,8 +19,10 @@ std::int64_t up_to(std::int64_t value, std::int64_t step) {
 AttentionPath AttentionWriter::path() const {
   if (strategy_.attention == Attention::eager) return AttentionPath::eager;
   if (strategy_.attention == Attention::math) return AttentionPath::math;
+  const bool no_flash = rules_.sdpa == Rules::Sdpa::efficient;
+  if (no_flash && regime_.compute == DType::bf16) return AttentionPath::math;
   if (windowed()) return AttentionPath::efficient;
-  if (regime_.compute != DType::fp32) return AttentionPath::flash;
+  if (regime_.compute != DType::fp32 && !no_flash) return AttentionPath::flash;
   return grouped() && !repeats() ? AttentionPath::math : AttentionPath::efficient;
 }
 

@@ -25,7 +25,8 @@ DType LayerWriter::gelu_dtype() const {
 // (and under autocast its fp32 copy, which pow read, in x's place), 0.5·x, tanh and 1 + tanh. pow,
 // ·0.044715, + x, ·c and tanh replace one another, two at a time, beside 0.5·x and what is saved;
 // then come 1 + tanh and the product: the highest moment is the last, without anything else.
-// The torch activations keep their input only.
+// The torch activations keep their input only, ReLU its result (derivatives.yaml,
+// threshold_backward), which the product after it keeps as well.
 void LayerWriter::gelu_forward(bool grad, LayerSaved& s) {
   const std::int64_t n = checked_multiply(tokens_.total(), d_.ffn);
   const DType low = linear_out(), dtype = gelu_dtype();
@@ -51,7 +52,8 @@ TensorId LayerWriter::gelu_backward(const LayerSaved& s, TensorId d) {
   const DType low = linear_out(), dtype = gelu_dtype();
   const TensorId d_in = temporary("mlp.act.grad", n, low);
   if (!d_.python_gelu) {
-    op("mlp.act").read(d).read(s.up.out).write(d_in);
+    const bool relu = d_.mlp == models::MlpKind::relu;
+    op("mlp.act").read(d).read(relu ? s.activated : s.up.out).write(d_in);
     return d_in;
   }
   const bool casts = dtype != low;

@@ -33,6 +33,31 @@ Processors processors_of(const models::Gpu& gpu) {
   return out;
 }
 
+bool is_bf16(models::Precision p) {
+  return p == models::Precision::bf16 || p == models::Precision::bf16_mixed;
+}
+
+// Which kernels SDPA may choose, as far as the card decides.
+Rules::Sdpa sdpa_of(const models::Gpu& gpu, const std::vector<models::Overhead>& overheads) {
+  const std::string& capability = gpu.compute_capability;
+  const bool old = gpu.vendor == "nvidia" && capability.size() == 3 && capability.front() < '8';
+  if (old) return Rules::Sdpa::efficient;
+  const bool cudnn = models::find_overhead(overheads, "cudnn_sdpa_backward") != nullptr;
+  return cudnn ? Rules::Sdpa::cudnn : Rules::Sdpa::flash;
+}
+
+const char* kernel_name(Rules::Sdpa sdpa, models::Precision precision) {
+  switch (sdpa) {
+    case Rules::Sdpa::flash:
+      return "\"flash\"";
+    case Rules::Sdpa::cudnn:
+      return "\"cudnn\"";
+    case Rules::Sdpa::efficient:
+      break;
+  }
+  return is_bf16(precision) ? "\"math\"" : "\"efficient\"";
+}
+
 }  // namespace
 
 // torch keeps one cuBLAS workspace per thread that multiplies, the forward's and autograd's, and a
@@ -53,15 +78,15 @@ Rules rules_for(const Question& question, const ModelParts& parts,
   const std::int64_t threads = bytes("cublas_threads", 2);
   rules.blas_workspace = Bytes(bytes("cublas_workspace", 0)) * threads;
   if (any_bias(parts)) rules.blas_workspace += Bytes(bytes("cublaslt_workspace", 0));
-  const bool cudnn = models::find_overhead(overheads, "cudnn_sdpa_backward") != nullptr;
-  rules.sdpa = cudnn ? Rules::Sdpa::cudnn : Rules::Sdpa::flash;
+  rules.sdpa = sdpa_of(gpu, overheads);
   assumptions.push_back({"cuBLAS workspaces in the allocator, bytes",
                          std::to_string(rules.blas_workspace.value()), "derived",
                          "torch 2.11, aten/src/ATen/cuda/CublasHandlePool.cpp"});
   if (question.strategy.attention == models::Attention::flash)
     assumptions.push_back(
-        {"kernel behind scaled_dot_product_attention", cudnn ? "\"cudnn\"" : "\"flash\"",
-         cudnn ? "assumed" : "derived",
+        {"kernel behind scaled_dot_product_attention",
+         kernel_name(rules.sdpa, question.strategy.precision),
+         rules.sdpa == Rules::Sdpa::cudnn ? "assumed" : "derived",
          "torch 2.11's order of backends on compute capability " + gpu.compute_capability});
   return rules;
 }

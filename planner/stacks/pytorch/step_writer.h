@@ -33,8 +33,9 @@ struct Rules {
   std::int64_t granularity = 512;  // CUDACachingAllocator's kMinBlockSize
   Processors gpu;
   // What runs behind scaled_dot_product_attention in 16 bits without a mask: torch 2.11 asks cuDNN
-  // first on compute capability 9 and 10 (sdp_utils.cpp, priority_order), flash elsewhere.
-  enum class Sdpa : std::uint8_t { flash, cudnn } sdpa = Sdpa::flash;
+  // first on compute capability 9 and 10 (sdp_utils.cpp, priority_order), flash elsewhere from 8.0
+  // on; below, the memory-efficient kernel is the only fused one, and takes no bf16.
+  enum class Sdpa : std::uint8_t { flash, cudnn, efficient } sdpa = Sdpa::flash;
   FsdpUnits fsdp_units = FsdpUnits::accelerate;
   // Autocast on top of FSDP's own policy: Accelerate does so for FSDP1 (accelerator.py,
   // prepare_model), for FSDP2 not (_prepare_fsdp2).

@@ -1,0 +1,164 @@
+// Every option of `fit` on every stack and stage: it is refused by its name, or it changes the
+// answer. Nothing that a user gives is ignored.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include "reports/plan_json.h"
+#include "tools/cli/refusals.h"
+#include "tools/cli/request.h"
+
+using namespace plimsoll;
+using namespace plimsoll::tools;
+
+namespace {
+using Given = std::vector<std::pair<std::string, std::string>>;
+
+struct Trial {
+  std::string value;
+  Given beside = {};  // what the option needs to be of any effect
+};
+
+// A value that is no default for each option that is modelled; several where stacks differ.
+const std::map<std::string_view, std::vector<Trial>> kTrials{
+    {"gpu", {{"a100-80gb"}}},
+    {"gpus", {{"16"}}},
+    {"gpus-per-node", {{"2"}, {"2", {{"exchange", "mpi"}}}}},
+    {"gpu-memory", {{"50GB"}}},
+    {"intra-node-bandwidth", {{"100"}}},
+    {"inter-node-bandwidth", {{"1"}}},
+    {"reserve", {{"1GiB", {{"gpu-memory", "50GB"}}}}},
+    {"stack", {{"plimsoll"}, {"pytorch"}}},
+    {"device", {{"cpu"}, {"cuda"}}},
+    {"transformers-version", {{"4.48"}}},
+    {"zero", {{"0"}, {"1"}}},
+    {"fsdp-version", {{"1"}}},
+    {"shard-group", {{"2"}}},
+    {"reduce-bucket", {{"1MiB"}}},
+    {"bucket-cap-mb", {{"7"}}},
+    {"gradient-as-bucket-view", {{"yes"}}},
+    {"reduce-bucket-size", {{"1000000"}}},
+    {"overlap-comm", {{"yes"}, {"no"}}},
+    {"sub-group-size", {{"1e6"}}},
+    {"stage3-prefetch-bucket-size", {{"0"}}},
+    {"stage3-param-persistence-threshold", {{"1e3"}}},
+    {"stage3-max-live-parameters", {{"1e6"}}},
+    {"stage3-max-reuse-distance", {{"4e6", {{"stage3-max-live-parameters", "1e6"}}}, {"0"}}},
+    {"deterministic", {{"", {{"grad-accum", "2"}}}}},
+    {"exchange", {{"threads"}, {"mpi"}}},
+    {"precision", {{"fp32"}}},
+    {"param-dtype", {{"fp32"}, {"bf16"}, {"bf16", {{"fsdp-upcast", "no"}}}}},
+    {"grad-dtype", {{"fp32"}, {"bf16"}}},
+    {"master-weights", {{"no"}, {"yes"}}},
+    {"fsdp-upcast", {{"no", {{"param-dtype", "bf16"}}}}},
+    {"optimizer", {{"sgd"}}},
+    {"optimizer-impl", {{"for-loop"}}},
+    {"seq-len", {{"128"}}},
+    {"micro-batch", {{"3"}}},
+    {"grad-accum", {{"3"}}},
+    {"global-batch", {{"48"}}},
+    {"recompute", {{"full"}}},
+    {"attention", {{"eager"}}},
+    {"loss", {{"fused", {{"micro-batch", "16"}}}}},
+    {"lora-rank", {{"4"}}},
+    {"lora-alpha", {{"3"}, {"3", {{"lora-rank", "8"}}}}},
+    {"lora-targets", {{"attention"}, {"attention", {{"lora-rank", "8"}}}}},
+    {"lora-dropout", {{"0.1"}, {"0.1", {{"lora-rank", "8"}}}}},
+    {"adapter-dtype", {{"bf16"}, {"bf16", {{"lora-rank", "8"}}}}},
+    {"freeze", {{"*wte*"}}},
+    {"train", {{"*wte*"}, {"*wte*", {{"freeze", "*"}}}}},
+    {"detail", {{""}}}};
+
+// Read elsewhere: a MODEL of its own, files; or of one value only in this version.
+const std::set<std::string_view> kElsewhere{"params",        "assume", "calibration", "deepspeed",
+                                            "torch-version", "mode",   "kernels"};
+
+// What changes the workload, and none of its bytes or seconds.
+const std::set<std::string_view> kNoFigure{
+    "lora-alpha",  // a factor
+    "exchange",  // threads of one process and NCCL hold the same
+    "detail",  // of the document
+    "deterministic",  // stages 2 and 3 reduce after every micro-batch anyway
+    "adapter-dtype"};  // DeepSpeed casts adapters, and says so
+
+struct Outcome {
+  std::string refusal, document, figures;
+};
+
+Outcome outcome(const Given& given) {
+  Outcome out;
+  Options options;
+  for (const auto& [name, value] : given) options.add(name, value);
+  Sources sources;
+  try {
+    Request request = request_from("gpt2", options, sources);
+    if (!options.has("detail")) request.question.detail = planner::Detail::none;
+    request.question.remedies = false;
+    models::ClusterSpec& cluster = request.question.cluster;
+    if (!cluster.gpu && !cluster.memory) cluster.memory = 64_GiB;
+    const reports::Plan plan = answer(request);
+    reports::JsonWriter json(out.document, reports::JsonWriter::Style::compact);
+    reports::write_plan(json, plan, {});
+    out.figures = fmt::format("{} {} {} {} {} {} {} {} {}", plan.peak.value(),
+                              plan.resident.value(), plan.reserved.value(), plan.device.value(),
+                              plan.usable.value_or(Bytes(0)).value(), plan.states.total().value(),
+                              plan.bytes_sent_per_gpu_per_step.value(),
+                              plan.time.step_seconds.value_or(0), plan.hardware_flops_per_step);
+  } catch (const Error& error) {
+    CHECK((error.kind() == ErrorKind::bad_input || error.kind() == ErrorKind::unsupported));
+    out.refusal = error.message();
+  }
+  return out;
+}
+
+// `base` without what `more` says anew.
+Given with(Given base, const Given& more) {
+  for (const auto& [name, value] : more) {
+    std::erase_if(base, [&](const auto& item) { return item.first == name; });
+    base.emplace_back(name, value);
+  }
+  return base;
+}
+
+// Whether one of the trials shows that the option is heeded.
+bool is_heeded(const Option& option, const Given& base) {
+  const std::string name(option.name);
+  for (const Trial& trial : kTrials.at(option.name)) {
+    const Outcome before = outcome(with(base, trial.beside));
+    if (!before.refusal.empty()) continue;
+    const Outcome after = outcome(with(base, with(trial.beside, {{name, trial.value}})));
+    if (after.refusal.find("--" + name) != std::string::npos) return true;
+    if (!after.refusal.empty()) continue;
+    if (after.document == before.document) continue;
+    if (kNoFigure.contains(option.name) || after.figures != before.figures) return true;
+  }
+  return false;
+}
+}  // namespace
+
+TEST_CASE("every option of fit has a trial here, or a reason to have none") {
+  for (const Option& option : plan_options())
+    CHECK_MESSAGE(kTrials.contains(option.name) + kElsewhere.contains(option.name) +
+                          is_never_modelled(option.name) ==
+                      1,
+                  option.name);
+}
+
+TEST_CASE("no option is ignored: on each stack and stage it changes the answer or is refused") {
+  const Given stacks[] = {{{"stack", "pytorch"}, {"gpu", "h100"}},
+                          {{"stack", "deepspeed"}, {"gpu", "h100"}},
+                          {{"stack", "plimsoll"}, {"gpu", "h100"}},
+                          {{"stack", "plimsoll"}, {"device", "cpu"}}};  // no nodes there
+  for (const Given& stack : stacks)
+    for (const char* zero : {"0", "1", "2", "3"}) {
+      Given base = with(stack, {{"zero", zero}, {"gpus", "8"}, {"seq-len", "256"}});
+      if (stack[1].first == "gpu") base.emplace_back("gpus-per-node", "4");
+      for (const Option& option : plan_options()) {
+        if (!kTrials.contains(option.name)) continue;
+        CHECK_MESSAGE(is_heeded(option, base), fmt::format("--{} on {} {} --zero {}", option.name,
+                                                           stack[0].second, stack[1].second, zero));
+      }
+    }
+}
