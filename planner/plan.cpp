@@ -260,7 +260,7 @@ Fit fit(const Question& question, const ModelParts& parts, Overheads overheads, 
   const Timeline timeline = unroll(step.program);
   const Fitting fitting{step, timeline, peak, capacity, outside, replays};
   if (!fitting.fits(overheads)) return {};
-  return {true, fitting.reserved().allocated};
+  return {true, fitting.needed().allocated};
 }
 
 Plan plan(const Question& question) {
