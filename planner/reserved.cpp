@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,10 @@ using models::StepProgram;
 using models::TensorDecl;
 
 namespace {
+
+// The op in which an optimizer makes its states, in every stack; what an engine does with gradients
+// before it finds the cache without them.
+constexpr std::string_view kOptimizerStep = "optimizer.step";
 
 // Lifetimes by the step of their birth, or of their death, or by their tensor: one row after
 // another.
@@ -178,7 +183,7 @@ class Replay {
     }
     for (std::size_t s = 0; s < timeline_.steps.size(); ++s) {
       const models::Op& op = program_.ops[timeline_.steps[s].at.op];
-      if (!states && op.phase == Phase::optimizer) {
+      if (!states && op.phase == Phase::optimizer && op.name == kOptimizerStep) {
         if (!persistent(true)) return false;
         states = true;
       }
@@ -218,6 +223,12 @@ const Reserved* Replays::find(std::optional<Bytes> limit) const {
       return &reserved;
   }
   return nullptr;
+}
+
+Replays& Replays::of_rank(std::int64_t rank) {
+  for (const auto& [known, replays] : others_)
+    if (known == rank) return *replays;
+  return *others_.emplace_back(rank, std::make_unique<Replays>()).second;
 }
 
 }  // namespace plimsoll::planner

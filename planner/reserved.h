@@ -1,6 +1,7 @@
 // Reserved bytes of a program: its allocations in order, through the stack's allocator.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -35,8 +36,11 @@ class Replays {
   void add(std::optional<Bytes> limit, const Reserved& reserved) {
     made_.emplace_back(limit, reserved);
   }
+  // Those of another rank's program, which belong to the same question.
+  Replays& of_rank(std::int64_t rank);
 
  private:
+  std::vector<std::pair<std::int64_t, std::unique_ptr<Replays>>> others_;
   std::vector<std::pair<std::optional<Bytes>, Reserved>> made_;
 };
 

@@ -91,7 +91,8 @@ Planned plan_run(const json& run) {
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
   rules.blas_workspace = 64_MiB + (layer.q.bias ? 1_MiB : 0_MiB);
   planner::StackStep step;
-  planner::deepspeed::write_step(question, parts, rules, run["rank"].get<std::int64_t>(), step);
+  step.rank = run["rank"];
+  planner::deepspeed::write_step(question, parts, rules, step);
   Planned out{std::move(step.program), std::move(step.start), {}, {}};
   out.timeline = planner::unroll(out.program);
   out.peak = planner::PeakFinder().find(out.program);
