@@ -170,6 +170,45 @@ TEST_CASE("ZeroRedundancyOptimizer: one rank has the embedding, and the rest sha
     CHECK(plan.ranks[i].states.optimizer * 2 < plan.states.optimizer);
 }
 
+TEST_CASE("no rank of DeepSpeed's ZeRO-1 and 2 peaks or reserves more than the plan says") {
+  for (const int zero : {1, 2})
+    for (const std::int64_t gpus : {5, 8, 12}) {
+      World world("qwen2.5-0.5b", models::Stack::deepspeed, zero, gpus);
+      world.question.strategy.data.deepspeed.reduce_bucket_size = 100'000'000;
+      const reports::Plan plan = world.plan();
+      CAPTURE(zero);
+      CAPTURE(gpus);
+      const planner::ModelParts parts = planner::model_parts(world.model, world.question.strategy);
+      for (std::int64_t rank = 0; rank < gpus; ++rank) {
+        CAPTURE(rank);
+        planner::StackStep step;
+        step.rank = rank;
+        planner::write_step(world.question, parts, step);
+        const planner::Timeline timeline = planner::unroll(step.program);
+        const planner::Reserved own =
+            planner::replay(step.program, timeline, std::nullopt, step.start);
+        CHECK(own.allocated <= plan.peak);
+        CHECK(own.reserved <= plan.reserved);
+        const auto kind = std::ranges::find_if(
+            plan.ranks, [&](const reports::RankKind& k) { return k.has(rank); });
+        REQUIRE(kind != plan.ranks.end());
+        CHECK(kind->peak == own.allocated);
+        CHECK(kind->reserved == own.reserved);
+        CHECK(kind->states.gradients == step.states.gradients);
+      }
+    }
+}
+
+TEST_CASE("a thousand ranks are a few kinds") {
+  World world("llama-3.1-8b", models::Stack::deepspeed, 2, 1024);
+  const reports::Plan plan = world.plan();
+  CHECK(plan.ranks.size() > 1);
+  CHECK(plan.ranks.size() < 40);
+  std::int64_t count = 0;
+  for (const reports::RankKind& kind : plan.ranks) count += kind.count;
+  CHECK(count == 1024);
+}
+
 TEST_CASE("hybrid groups repeat their ranks") {
   const auto ranks =
       planner::ranks_alike(6, 3, [](std::int64_t rank) { return std::vector{rank / 2}; });

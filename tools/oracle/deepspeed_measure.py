@@ -2,6 +2,7 @@
 """Training steps of the real DeepSpeed engine through PyTorch's own allocator, without a GPU.
 
   deepspeed_measure.py --out tests/golden/deepspeed_runs.json [--only TEXT]
+  deepspeed_measure.py --cases deepspeed_draw.json --out tests/golden/deepspeed_draw.json
   deepspeed_measure.py --history NAME [--least BYTES]     every allocation of one case's last step
   deepspeed_measure.py --start NAME [--least BYTES]       every allocation before its first step
 

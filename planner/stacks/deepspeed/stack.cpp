@@ -95,9 +95,27 @@ std::vector<std::int64_t> layers_that_reduce(const FlatLayout& layout, const Eng
   return found;
 }
 
+// Stage 1 reduces when all gradients are there, from the front: the layer in which the first bucket
+// is full, counted from the end.
+std::vector<std::int64_t> layer_that_fills(const FlatLayout& layout, const Engine& engine) {
+  const std::vector<FlatLayout::Block>& blocks = layout.blocks();
+  std::int64_t content = 0, layer = -1, all = 0;
+  for (std::size_t r = 1; r + 1 < blocks.size(); ++r) all += blocks[r].count;
+  for (std::size_t r = 0; r + 1 < blocks.size(); ++r)
+    for (std::int64_t i = 0; i < blocks[r].count; ++i) {
+      if (r > 0) ++layer;
+      content += blocks[r].elements;
+      if (content > engine.options.reduce_bucket_size)
+        return r > 0 ? std::vector{all - 1 - layer} : std::vector<std::int64_t>();
+    }
+  return {};
+}
+
 // Those layers in runs of their own.
 ModelParts split_where_reduced(const ModelParts& parts, const Engine& engine) {
-  const std::vector<std::int64_t> layers = layers_that_reduce(FlatLayout(parts, engine), engine);
+  const FlatLayout layout(parts, engine);
+  const std::vector<std::int64_t> layers =
+      engine.stage == 1 ? layer_that_fills(layout, engine) : layers_that_reduce(layout, engine);
   std::int64_t all = 0;
   for (const LayerRun& run : parts.runs) all += run.count;
   ModelParts split = parts;
@@ -158,7 +176,8 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
   step.rank = engine.rank;
   step.caching_allocator = true;
   if (!step.program_only) add_assumptions(engine, step.assumptions);
-  const bool splits = engine.stage == 2 && checkpoints_by_layer(s.recompute);
+  const bool splits = (engine.stage == 2 || (engine.stage == 1 && !engine.overlap)) &&
+                      checkpoints_by_layer(s.recompute);
   if (step.program_only) {
     auto sizer = std::make_unique<SplitStep>(splits ? split_where_reduced(parts, engine)
                                                     : std::optional<ModelParts>());
