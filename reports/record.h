@@ -50,8 +50,7 @@ struct OutsideAllocator {
   Bytes total() const { return context + libraries + nccl; }
 };
 
-// Neighbouring ranks, both ends included.
-struct RankSpan {
+struct RankSpan {  // neighbouring ranks, both ends included
   std::int64_t first = 0, last = 0;
   bool operator==(const RankSpan&) const = default;
 };
