@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "planner/all_ranks.h"
 #include "planner/details.h"
-#include "planner/fitting.h"
 #include "planner/flops.h"
 #include "planner/outside.h"
 #include "planner/peak.h"
@@ -116,7 +116,11 @@ void finish_states_only(const Question& question, Plan& plan) {
   plan.peak = plan.reserved = plan.states.total();
   plan.resident = plan.states.parameters + plan.states.optimizer;
   plan.peak_place = {0, "backward", "model states"};
-  plan.ranks = {{0, question.strategy.gpus, 0, plan.peak, plan.at_peak, plan.states}};
+  plan.ranks.push_back({.count = question.strategy.gpus,
+                        .peak = plan.peak,
+                        .at_peak = plan.at_peak,
+                        .states = plan.states,
+                        .spans = {{0, question.strategy.gpus - 1}}});
   judge(capacity_of(question), plan);
 }
 
@@ -201,20 +205,17 @@ reports::Flushing flushing_of(const Reserved& reserved) {
 
 void add_step(const Question& question, Replays& replays, Plan& plan) {
   const ModelParts parts = model_parts(*question.model, question.strategy);
-  StackStep step;
-  write_step(question, parts, step);
-  const Timeline timeline = unroll(step.program);
-  PeakFinder finder;
-  const Peak peak = finder.find(step.program);
   const Outside outside = outside_of(question);
   const Capacity capacity = capacity_of(question);
-  const Fitting fitting{step, timeline, peak, capacity, outside, replays};
-  const Reserved allocator = fitting.needed();
-  plan.peak = allocator.allocated;
-  plan.resident = allocator.resident;
-  plan.reserved = allocator.reserved;
-  plan.at_peak = categories_at(step.program, timeline, timeline.peak_step);
-  plan.peak_place = place_of(step.program, timeline.steps[timeline.peak_step].at);
+  AllRanks ranks = plan_all_ranks(question, parts, capacity, outside, replays);
+  const StackStep& step = ranks.step;
+  const reports::RankKind& shown = ranks.kinds.front();
+  plan.peak = shown.peak;
+  plan.resident = ranks.allocator.resident;
+  plan.reserved = ranks.reserved;
+  plan.at_peak = categories_at(step.program, ranks.timeline, ranks.timeline.peak_step);
+  plan.peak_place = place_of(step.program, ranks.timeline.steps[ranks.timeline.peak_step].at);
+  plan.peak_place.rank = shown.rank;
   plan.states = step.states;
   plan.outside = outside.typical;
   plan.collectives = step.collectives;
@@ -228,19 +229,19 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
   assume(step.assumptions);
   assume(outside.assumptions);
   add_range(outside, plan);
-  if (const auto flushing = fitting.flushing()) plan.flushing = flushing_of(*flushing);
+  if (ranks.flushing) plan.flushing = flushing_of(*ranks.flushing);
   add_time(question, parts, flops, plan);
   judge(capacity, plan);
   if (plan.gpu && !plan.range) {
-    plan.high_end = fitting.at_high_end(plan.reserved);
+    plan.high_end = ranks.high_end;
     plan.high_end->fits = plan.high_end->fits && plan.fits;
   }
   if (question.detail == Detail::full)
     add_details(step.program, every_op(step.program), question.detail, plan);
   else
-    add_details(step.program, timeline, question.detail, plan);
-  add_slack(allocator.allocated - peak.bytes, plan);
-  plan.ranks = {{0, question.strategy.gpus, 0, plan.peak, plan.at_peak, plan.states}};
+    add_details(step.program, ranks.timeline, question.detail, plan);
+  add_slack(ranks.allocator.allocated - ranks.peak.bytes, plan);
+  plan.ranks = std::move(ranks.kinds);
   if (!plan.fits && capacity.usable && question.remedies)
     plan.remedies = find_remedies(question, plan,
                                   {could_fit, [](const Question& q) { return planner::plan(q); }});
@@ -251,16 +252,7 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
 Fit fit(const Question& question, const ModelParts& parts, Overheads overheads, Replays& replays) {
   const Capacity capacity = capacity_of(question);
   validate(question);
-  StackStep step;
-  write_step(question, parts, step);
-  PeakFinder finder;
-  const Peak peak = finder.find(step.program);
-  const Outside outside = outside_of(question);
-  if (capacity.usable && peak.bytes + outside.most() > *capacity.usable) return {};
-  const Timeline timeline = unroll(step.program);
-  const Fitting fitting{step, timeline, peak, capacity, outside, replays};
-  if (!fitting.fits(overheads)) return {};
-  return {true, fitting.needed().allocated};
+  return all_ranks_fit(question, parts, capacity, outside_of(question), overheads, replays);
 }
 
 Plan plan(const Question& question) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,10 @@ using models::StepProgram;
 using models::TensorDecl;
 
 namespace {
+
+// The op in which an optimizer makes its states, in every stack; what an engine does with gradients
+// before it finds the cache without them.
+constexpr std::string_view kOptimizerStep = "optimizer.step";
 
 // Lifetimes by the step of their birth, or of their death, or by their tensor: one row after
 // another.
@@ -190,7 +195,7 @@ class Replay {
     }
     for (std::size_t s = 0; s < timeline_.steps.size(); ++s) {
       const models::Op& op = program_.ops[timeline_.steps[s].at.op];
-      if (!states && op.phase == Phase::optimizer) {
+      if (!states && op.phase == Phase::optimizer && op.name == kOptimizerStep) {
         if (!persistent(true)) return false;
         states = true;
       }
@@ -220,6 +225,12 @@ class Replay {
 Reserved replay(const StepProgram& program, const Timeline& timeline, Room room, const Start& start,
                 const models::AllocatorConf& conf) {
   return Replay(program, timeline, room, conf).run(start);
+}
+
+Replays& Replays::of_rank(std::int64_t rank) {
+  for (const auto& [known, replays] : others_)
+    if (known == rank) return *replays;
+  return *others_.emplace_back(rank, std::make_unique<Replays>()).second;
 }
 
 }  // namespace plimsoll::planner

@@ -1,7 +1,10 @@
 // Reserved bytes of a program: its allocations in order, through the stack's allocator.
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "models/step_program.h"
 #include "planner/caching_allocator.h"
@@ -29,6 +32,11 @@ Reserved replay(const models::StepProgram& program, const Timeline& timeline, Ro
 // plans it need not replay it twice.
 struct Replays {
   std::optional<Reserved> needed;
+  // Those of another rank's program, which belong to the same question.
+  Replays& of_rank(std::int64_t rank);
+
+ private:
+  std::vector<std::pair<std::int64_t, std::unique_ptr<Replays>>> others_;
 };
 
 }  // namespace plimsoll::planner

@@ -9,6 +9,7 @@
 #include "planner/alike.h"
 #include "planner/model_parts.h"
 #include "planner/plan.h"
+#include "planner/ranks.h"
 #include "planner/start.h"
 #include "reports/record.h"
 
@@ -39,6 +40,9 @@ class StepSizer {
 };
 
 struct StackStep {
+  // Whose step: one rank's, or with -1 that of the one that holds most; afterwards the rank that
+  // was written.
+  std::int64_t rank = -1;
   models::StepProgram program;
   reports::States states;
   std::vector<reports::Collective> collectives;
@@ -51,6 +55,7 @@ struct StackStep {
   // Set by who asks for many programs: only `program` is needed, and no text.
   bool program_only = false;
   std::unique_ptr<StepSizer> sizer;  // of `program`, where only that was asked for
+  std::vector<RanksAlike> ranks;  // all, where more than the program was asked for
 };
 
 // Writes the step of the question's stack. Throws Error{unsupported} naming what it cannot.

@@ -154,9 +154,16 @@ Prediction read_prediction(std::string_view text, const std::string& source) {
     const std::optional<ByCategory> at_peak = by_category(kind, "at_peak");
     const std::optional<States> kept = states(kind);
     if (!at_peak || !kept) kind.refuse("rank", "at_peak and states beside it");
-    out.kinds.push_back({kind.natural("rank", 0), kind.count("count", 1),
-                         kind.natural("pipeline_stage", 0), needed_bytes(kind, "peak_bytes"),
-                         *at_peak, *kept});
+    RankKind& read = out.kinds.emplace_back();
+    read.rank = kind.natural("rank", 0);
+    read.count = kind.count("count", 1);
+    read.pipeline_stage = kind.natural("pipeline_stage", 0);
+    read.peak = needed_bytes(kind, "peak_bytes");
+    read.at_peak = *at_peak;
+    read.states = *kept;
+    read.reserved = bytes(kind, "reserved_bytes").value_or(Bytes(0));
+    for (const Config& span : kind.sections("spans"))
+      read.spans.push_back({span.natural("first", 0), span.natural("last", 0)});
   }
   const std::vector<Config> tensors = document.sections("tensors");
   if (!tensors.empty() && tensors.front().has("born_op")) out.step = ledger(document);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "models/base/quantity.h"
@@ -88,18 +89,41 @@ void check_at_peak(const CheckedDocument& document, const json& of, const std::s
                   "the categories of at_peak together");
 }
 
+// Ranks of one kind, as pairs of first and last: those of its spans, or else as many as it counts
+// from its first one on.
+std::vector<std::pair<std::int64_t, std::int64_t>> spans_of(const json& kind) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> spans;
+  if (kind.contains("spans"))
+    for (const json& span : kind["spans"])
+      spans.emplace_back(whole(span["first"]), whole(span["last"]));
+  const std::int64_t rank = whole(kind["rank"]);
+  if (spans.empty()) spans.emplace_back(rank, checked_add(rank, whole(kind["count"])) - 1);
+  return spans;
+}
+
 void check_ranks(const CheckedDocument& document) {
   const json& plan = document.root();
   const json& ranks = plan["ranks"];
   const json *highest = nullptr, *peak = nullptr;
-  std::int64_t first = 0;
+  std::vector<std::pair<std::int64_t, std::int64_t>> all;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const json& kind = ranks[i];
     check_at_peak(document, kind, fmt::format("ranks[{}].", i));
-    document.expect(at("ranks", i, "rank"), kind["rank"], first, "the counts of the ranks before");
-    first = checked_add(first, whole(kind["count"]));
+    const auto spans = spans_of(kind);
+    std::int64_t count = 0;
+    for (const auto& [begin, end] : spans) count = checked_add(count, end - begin + 1);
+    document.expect(at("ranks", i, "rank"), kind["rank"], spans.front().first,
+                    "the first of its spans");
+    document.expect(at("ranks", i, "count"), kind["count"], count, "its spans together");
+    all.insert(all.end(), spans.begin(), spans.end());
     if (highest == nullptr || kind["peak_bytes"] > (*highest)["peak_bytes"]) highest = &kind;
     if (kind["rank"] == plan["peak"]["rank"]) peak = &kind;
+  }
+  std::ranges::sort(all);
+  std::int64_t first = 0;
+  for (const auto& [begin, end] : all) {
+    document.expect("a rank", begin, first, "the ranks before: each is of one kind");
+    first = checked_add(end, 1);
   }
   document.expect("the sum of ranks[].count", first, plan["workload"]["strategy"]["world_size"],
                   "the workload's world_size");

@@ -188,6 +188,16 @@ void write_ranks(JsonWriter& json, const Plan& plan) {
     write_by_category(json, kind.at_peak);
     json.key("states");
     write_states(json, kind.states);
+    if (!plan.states_only) json.member("reserved_bytes", kind.reserved);
+    json.key("spans");
+    json.begin_array(Layout::line);
+    for (const RankSpan& span : kind.spans) {
+      json.begin_object(Layout::line);
+      json.member("first", span.first);
+      json.member("last", span.last);
+      json.end_object();
+    }
+    json.end_array();
     json.end_object();
   }
   json.end_array();
@@ -267,7 +277,7 @@ void write_tensors(JsonWriter& json, const Plan& plan) {
     json.member("at_peak", tensor.at_peak);
     json.key("ranks");
     json.begin_array(Layout::line);
-    for (const RankKind& kind : plan.ranks) json.value(kind.rank);
+    json.value(plan.peak_place.rank);
     json.end_array();
     json.end_object();
   }

@@ -135,6 +135,25 @@ void add_subject(Lines& lines, const Plan& plan) {
     lines.add(fmt::format("LoRA rank {}, adapters in {}", s.lora->rank, name_of(s.lora->dtype)));
 }
 
+// Where the ranks' peaks differ by something that shows.
+void add_other_ranks(Lines& lines, const Plan& plan) {
+  if (plan.ranks.size() < 2) return;
+  const RankKind& shown = plan.ranks.front();
+  Bytes least = shown.peak, most = 0_B;
+  for (std::size_t i = 1; i < plan.ranks.size(); ++i) {
+    least = std::min(least, plan.ranks[i].peak);
+    most = std::max(most, plan.ranks[i].peak);
+  }
+  const std::string low = bytes_text(least), high = bytes_text(most);
+  if (low == bytes_text(shown.peak)) return;
+  const std::int64_t others = plan.strategy.gpus - shown.count;
+  const std::string who =
+      shown.count == 1 ? fmt::format("rank {}", shown.rank) : fmt::format("{} ranks", shown.count);
+  const std::string range = low == high ? low : fmt::format("{} to {}", low, high);
+  lines.put(fmt::format("    {}: {}; {} {}: {}", who, bytes_text(shown.peak), others,
+                        others == 1 ? "other" : "others", range));
+}
+
 void add_categories(Lines& lines, const Plan& plan) {
   lines.heading(fmt::format("At the peak ({}, {}, rank {})", plan.peak_place.phase,
                             plan.peak_place.where, plan.peak_place.rank));
@@ -149,6 +168,7 @@ void add_categories(Lines& lines, const Plan& plan) {
               Colour::blue);
   }
   lines.row("peak", kNameColumns, plan.peak, "allocated at once");
+  add_other_ranks(lines, plan);
   lines.row("between steps", kNameColumns, plan.resident, "stays allocated");
 }
 

@@ -7,10 +7,9 @@ namespace plimsoll::reports {
 
 const RankKind* Prediction::kind_of(std::int64_t rank) const {
   if (rank < 0 || rank >= ranks) return nullptr;
-  const RankKind* found = nullptr;
   for (const RankKind& kind : kinds)
-    if (kind.rank <= rank) found = &kind;
-  return found;
+    if (kind.has(rank)) return &kind;
+  return nullptr;
 }
 
 Prediction prediction_of(const Plan& plan) {

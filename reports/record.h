@@ -57,12 +57,20 @@ struct OutsideAllocator {
   Bytes total() const { return context + libraries + nccl; }
 };
 
-// One distinct kind of rank.
+struct RankSpan {  // neighbouring ranks, both ends included
+  std::int64_t first = 0, last = 0;
+  bool operator==(const RankSpan&) const = default;
+};
+
+// One distinct kind of rank: ranks that hold the same. A plan's first kind has the highest peak.
 struct RankKind {
-  std::int64_t rank = 0, count = 1, pipeline_stage = 0;
+  std::int64_t rank = 0, count = 1, pipeline_stage = 0;  // the first of them, and how many
   Bytes peak;
   ByCategory at_peak{};
   States states;
+  Bytes reserved;
+  std::vector<RankSpan> spans;  // ascending; none: `count` ranks from `rank` on
+  bool has(std::int64_t which) const;
 };
 
 struct Collective {

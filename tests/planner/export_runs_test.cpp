@@ -45,7 +45,8 @@ Planned plan_run(const json& run) {
   planner::StackStep step;
   Bytes gradients;
   if (question.strategy.stack == models::Stack::deepspeed) {
-    planner::deepspeed::write_step(question, parts, rules, 0, step);
+    step.rank = 0;
+    planner::deepspeed::write_step(question, parts, rules, step);
   } else {
     const auto writer = planner::pytorch::step_writer(step.program, parts, question.strategy,
                                                       question.batch, rules);

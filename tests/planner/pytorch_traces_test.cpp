@@ -34,7 +34,7 @@ planner::pytorch::Rules rules_of(const json& trace) {
                                                      : planner::pytorch::FsdpUnits::ends;
   rules.fsdp_autocast = stack["fsdp_autocast"];
   rules.hold_outputs = stack["hold_outputs"];
-  rules.zero_rank = 0;
+  rules.rank = 0;
   const json& release = stack["transformers_version"];
   rules.checks_packing =
       !stack["use_cache"].get<bool>() &&

@@ -3,8 +3,12 @@
 
   dry_runs.py --out tests/golden/dry_runs.json [--cases FILE] [--only TEXT,TEXT] [--jobs N]
 
-Each workload of dry_runs_cases.json (or of FILE: dry_runs_settings_cases.json has settings of the
-allocator and held outputs, tests/golden/dry_runs_settings.json) runs three steps on the dry CUDA runtime of torch_measure.py:
+FILE, of this folder:
+  dry_runs_cases.json            tests/golden/dry_runs.json
+  dry_runs_settings_cases.json   tests/golden/dry_runs_settings.json: settings of the allocator, held outputs
+  rank_cases.json                tests/golden/rank_runs.json: several ranks of uneven worlds
+
+Each workload, on each of its "ranks" (rank 0), runs three steps on the dry CUDA runtime of torch_measure.py:
 every kernel launch does nothing, every allocation goes through torch's caching allocator. So
 `torch.cuda.max_memory_allocated()` and `max_memory_reserved()` are those of a real run, for models
 of any size; what a dry run cannot know is listed at the top of torch_measure.py (SDPA runs
@@ -13,10 +17,8 @@ With another Transformers (4.45 and later) the figures are that release's.
 """
 
 import argparse
-import concurrent.futures
 import json
 import os
-import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -30,68 +32,110 @@ def model_config(name):
 
 
 def workload_of(case):
-    return {"model": {"name": case["model"], "config": model_config(case["model"])},
+    model = case["model"]
+    if isinstance(model, str):
+        model = {"name": model, "config": model_config(model)}
+    return {"model": model,
             "stack": case.get("stack", {}), "strategy": case.get("strategy", {}),
             "batch": case["batch"]}
 
 
-def run_here(case):
-    """In a process of its own: the dry runtime must be loaded before torch."""
+def load():
+    """The dry runtime must be loaded before torch; each case runs in a fork of this process, which
+    has imported everything and made no context."""
     sys.path.insert(0, HERE)
     import torch_measure
-    workload = workload_of(case)
-    if workload["stack"].get("allocator_conf"):
-        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = workload["stack"]["allocator_conf"]
     torch_measure.start_dry_cuda(capacity_bytes=CAPACITY)
+    import torch  # noqa: F401
+    import transformers  # noqa: F401
+
+
+def run_here(case):
     import torch
+    import torch_measure
     import transformers
+    workload = workload_of(case)
+    if workload["stack"].get("allocator_conf"):  # read when the allocator is first used
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = workload["stack"]["allocator_conf"]
     workload["stack"] = {**workload["stack"], "transformers_version": transformers.__version__}
     workload = torch_measure.normalised(workload)
     if workload["strategy"]["world_size"] > 1:
-        torch_measure.start_process_group(workload["strategy"]["world_size"])
+        torch_measure.start_process_group(workload["strategy"]["world_size"], case["rank"])
     training = torch_measure.Training(workload)
     for _ in range(3):
         torch.cuda.reset_peak_memory_stats()
         training.step()
-    return {"case": case["name"], "workload": workload,
+    own = {"rank": case["rank"], "optimizer_bytes": optimizer_bytes(training.optimizer)}
+    return {"case": case["name"], **(own if "ranks" in case else {}), "workload": workload,
             "peak_bytes": torch.cuda.max_memory_allocated(),
             "reserved_bytes": torch.cuda.max_memory_reserved(),
             "resident_bytes": torch.cuda.memory_allocated(),
             "versions": torch_measure.versions()}
 
 
-def run_apart(case):
-    done = subprocess.run([sys.executable, os.path.abspath(__file__), "--case", json.dumps(case)],
-                          capture_output=True, text=True, timeout=1200)
-    if done.returncode != 0:
-        return {"case": case["name"], "error": done.stderr.strip().splitlines()[-1:]}
-    return json.loads(done.stdout.splitlines()[-1])
+def optimizer_bytes(optimizer):
+    """What its states take on the device: this rank's parts, as requested."""
+    import torch
+    inner = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer's own
+    tensors = [getattr(value, "_local_tensor", value)
+               for state in inner.state.values() for value in state.values()]
+    return sum(t.numel() * t.element_size() for t in tensors if torch.is_tensor(t) and t.is_cuda)
+
+
+def start_apart(case):
+    """The case's process and what it will answer."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        try:
+            result = run_here(case)
+        except Exception as error:  # whatever it is belongs into the table
+            result = {"case": case["name"], "error": repr(error)}
+        with os.fdopen(writer, "w") as out:
+            json.dump(result, out)
+        os._exit(0)
+    os.close(writer)
+    return child, os.fdopen(reader)
+
+
+def run_apart(cases, jobs):
+    """What they answer, in their order; at most `jobs` at a time."""
+    running = []
+    for n in range(len(cases) + jobs):
+        if n < len(cases):
+            running.append((cases[n], *start_apart(cases[n])))
+        if running and (n + 1 >= jobs):
+            case, child, answer = running.pop(0)
+            with answer:
+                text = answer.read()
+            os.waitpid(child, 0)
+            yield json.loads(text) if text else {"case": case["name"], "error": "died"}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--out")
-    parser.add_argument("--cases", default=os.path.join(HERE, "dry_runs_cases.json"))
+    parser.add_argument("--cases", default="dry_runs_cases.json")
     parser.add_argument("--only", default="")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.case:
-        print(json.dumps(run_here(json.loads(options.case))))
-        return 0
-    with open(options.cases, encoding="utf-8") as f:
-        cases = [c for c in json.load(f) if any(part in c["name"] for part in options.only.split(","))]
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        results = []
-        for result in pool.map(run_apart, cases):
-            print(result["case"], result.get("peak_bytes", result.get("error")), file=sys.stderr)
-            results.append(result)
+    with open(os.path.join(HERE, options.cases), encoding="utf-8") as f:
+        cases = [{**c, "rank": rank} for c in json.load(f) for rank in c.get("ranks", [0])
+                 if any(part in c["name"] for part in options.only.split(","))]
+    load()
+    results = []
+    for result in run_apart(cases, options.jobs):
+        print(result["case"], result.get("rank", ""), result.get("peak_bytes", result.get("error")),
+              file=sys.stderr)
+        results.append(result)
     good = [r for r in results if "error" not in r]
     versions = good[0].pop("versions") if good else {}
     for r in good[1:]:
         r.pop("versions")
     for r in good:
-        r["workload"]["model"].pop("config")  # the catalog has it
+        if os.path.exists(os.path.join(CATALOG, r["workload"]["model"]["name"] + ".json")):
+            r["workload"]["model"].pop("config")  # the catalog has it
     text = json.dumps({"schema": "plimsoll.dry_runs/1", "versions": versions}, indent=1)[:-2]
     text += ',\n "runs": [\n  ' + ",\n  ".join(json.dumps(r, sort_keys=True) for r in good) + "\n ]\n}\n"
     if options.out:

@@ -458,13 +458,13 @@ def build_model(workload, device):
     return model
 
 
-def start_process_group(world_size):
-    """Rank 0 of world_size with no peers: collectives return at once, buffers are real."""
+def start_process_group(world_size, rank=0):
+    """One rank of world_size with no peers: collectives return at once, buffers are real."""
     import torch
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
     if not dist.is_initialized():
-        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
         # DDP gathers every rank's parameter count first; a peer that does not exist has none.
         torch.nn.parallel.distributed._verify_param_shape_across_processes = lambda *a, **k: None
     torch.cuda.set_device(0)

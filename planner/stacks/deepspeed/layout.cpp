@@ -62,27 +62,42 @@ void FlatLayout::add_shard(const Parameter& p, std::int64_t count, Block& block)
 FlatLayout::Share FlatLayout::share(std::int64_t rank) const {
   const std::int64_t begin = partition() * rank, end = begin + partition();
   Share out;
-  const auto parameter = [&](std::int64_t at, std::int64_t elements) {
+  std::int64_t before = 0;  // parameters of earlier blocks
+  const auto parameter = [&](std::int64_t at, std::int64_t elements, std::int64_t index) {
     const std::int64_t inside = std::min(end, at + elements) - std::max(begin, at);
     if (inside <= 0) return;
     out.whole += elements;
     out.largest = std::max(out.largest, inside);
     ++out.pieces;
+    out.last = index;
   };
   for (const Block& block : blocks_) {
+    const auto each = static_cast<std::int64_t>(block.parameters.size());
+    const std::int64_t index = before;
+    before += each * block.count;
     if (block.elements == 0 || block.end() <= begin || block.begin >= end) continue;
     const std::int64_t first = std::max<std::int64_t>(0, (begin - block.begin) / block.elements);
     const std::int64_t last = std::min(block.count, ceil_divide(end - block.begin, block.elements));
     for (std::int64_t i = first; i < last; ++i) {
       std::int64_t at = block.begin + i * block.elements;
-      for (const std::int64_t elements : block.parameters) {
-        parameter(at, elements);
+      for (std::int64_t p = 0; p < each; ++p) {
+        const std::int64_t elements = block.parameters[static_cast<std::size_t>(p)];
+        parameter(at, elements, index + i * each + p);
         at += elements;
       }
     }
   }
   if (end > total_) ++out.pieces;
   return out;
+}
+
+std::vector<RanksAlike> FlatLayout::ranks(int stage) const {
+  const bool partitioned = stage == 1 || stage == 2;
+  return ranks_alike(ranks_, partitioned ? ranks_ : 1, [&](std::int64_t rank) {
+    if (!partitioned) return std::vector<std::int64_t>();
+    const Share held = share(rank);
+    return std::vector<std::int64_t>{held.whole, held.largest, held.pieces, held.last};
+  });
 }
 
 }  // namespace plimsoll::planner::deepspeed

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "planner/model_parts.h"
+#include "planner/ranks.h"
 #include "planner/stacks/deepspeed/engine.h"
 
 namespace plimsoll::planner::deepspeed {
@@ -36,8 +37,12 @@ class FlatLayout {
     std::int64_t whole = 0;  // elements of those parameters, uncut: grads_in_partition
     std::int64_t largest = 0;  // of the parts that are inside
     std::int64_t pieces = 0;  // parts, and the padding where there is some
+    std::int64_t last = -1;  // the last of them, counted from the front of the model
   };
   Share share(std::int64_t rank) const;
+  // All ranks, by what their steps depend on: their share, and when its gradients come. Stage 3 and
+  // stage 0 leave the same to all.
+  std::vector<RanksAlike> ranks(int stage) const;
 
   // Is the stretch of the buffer from `begin` to `end` owned by one rank?
   bool one_owner(std::int64_t begin, std::int64_t end) const {

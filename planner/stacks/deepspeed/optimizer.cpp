@@ -16,20 +16,68 @@ void StepWriter::release_gradients(OpBuilder op) {
 }
 
 // Stage 1 without overlap (reduce_gradients): parameter by parameter into the bucket, where each
-// gradient frees its own memory, from the front of the model. The first bucket is the highest
-// moment: its copy takes what its gradients gave back, the partition's own gradients come on top.
+// gradient frees its own memory, from the front of the model. One that is larger than the bucket
+// stays as it is until it is reduced, and beyond where it is another rank's. A bucket that several
+// ranks own is copied; then the partition's own gradients are copied out of it, all into one tensor
+// from the first of them on.
 void StepWriter::reduce_whole() {
   const std::int64_t size = engine_.options.reduce_bucket_size;
-  auto reduce = b_.op("zero.reduce_gradients", Phase::backward);
-  allocate_bucket(reduce);
-  reduce.update(owned_);
-  release_gradients(reduce);
-  const std::int64_t content = std::min(size, layout_.total());
-  const bool copies = !layout_.one_owner(0, content);
+  const std::int64_t begin = layout_.partition() * engine_.rank, end = begin + layout_.partition();
+  std::int64_t content = 0, from = 0, at = 0;
+  std::int64_t most = 0, gone = 0, stuck = 0;  // elements: beyond all gradients; given back; not
+  std::int64_t first = 0, first_end = 0, copy = 0, kept = 0;  // of the first reduction; the last
+  const auto reduce = [&](bool last) {
+    const std::int64_t moved = content <= size ? content : 0;
+    copy = content == 0 || layout_.one_owner(from, at) ? 0 : content;
+    if (from == 0) first = copy;
+    if (from == 0) first_end = at;
+    most = std::max(most, copy + kept - gone - moved);
+    if (last) return;
+    const bool owned = from < end && at > begin;
+    if (owned) kept = share_.whole;
+    most = std::max(most, kept - gone - moved);
+    gone += owned ? content : moved;
+    stuck += owned || moved > 0 ? 0 : content;
+    from = at;
+    content = 0;
+  };
+  for (const FlatLayout::Block& block : layout_.blocks())
+    for (std::int64_t i = 0; i < block.count; ++i)
+      for (const std::int64_t elements : block.parameters) {
+        if (content > 0 && content + elements > size) reduce(false);
+        content += elements;
+        at += elements;
+      }
+  reduce(true);
+  auto whole = b_.op("zero.reduce_gradients", Phase::backward);
+  allocate_bucket(whole);
+  const bool at_once = kept > 0 && most >= share_.whole;  // beside all gradients
+  if (at_once) whole.update(owned_);
+  whole.scratch(gradients(most - (at_once ? share_.whole : 0)), Category::communication);
+  for (const TensorId gradient : root_.kept) whole.release(gradient);
+  std::int64_t released = layout_.blocks().front().elements + layout_.blocks().back().elements;
+  const auto layers = [&](bool in_first, OpBuilder op) {
+    for (const Run& run : runs_) {
+      const FlatLayout::Block& block =
+          layout_.blocks()[static_cast<std::size_t>(run.layers - parts_.runs.data()) + 1];
+      if ((block.end() <= first_end) != in_first) continue;
+      if (in_first) released += block.elements * run.count;
+      for (const pytorch::Unit& unit : run.units)
+        for (const TensorId gradient : unit.kept) op.release(gradient);
+    }
+  };
+  layers(true, whole);
+  // The copy of the first bucket, which finds no room in what single gradients have given back.
+  b_.op("zero.reduce", Phase::backward)
+      .scratch(gradients(std::min(first, released)), Category::communication);
+  auto others = b_.op("zero.reduce_gradients", Phase::backward);
+  if (kept > 0 && share_.whole - released <= std::max<std::int64_t>(0, most)) others.update(owned_);
+  layers(false, others);
   auto rest = b_.op("zero.epilogue", Phase::backward);
   allocate_bucket(rest);
   rest.update(owned_);
-  if (copies) rest.scratch(gradients(content), Category::communication);
+  const std::int64_t beside = std::max<std::int64_t>(0, kept > 0 ? copy : copy - share_.whole);
+  rest.scratch(gradients(beside + stuck), Category::communication);
 }
 
 // Stage 0: engine.py, allreduce_no_retain: a flat copy of gradients until they are more than

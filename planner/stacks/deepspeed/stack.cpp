@@ -1,5 +1,7 @@
 #include "planner/stacks/deepspeed/stack.h"
 
+#include <set>
+
 #include "planner/stacks/deepspeed/step.h"
 #include "planner/stacks/pytorch/stack.h"
 
@@ -62,36 +64,76 @@ void add_estimate(const Engine& engine, const ModelParts& parts, const reports::
                  "derived", "parameters, gradients and optimizer at the end of backward"});
 }
 
-// A partition's gradients are allocated as one when the first bucket that holds some of them is
-// reduced, which may be some layers into the backward: those layers stand in a run of their own.
+// Where the layers' hooks differ from those of the layer before: at the first reductions of the
+// bucket (a copy of it, beside more and fewer saved activations than later ones), and at the first
+// that this rank owns some of, which allocates its partition's gradients, and the one after it.
+// Layers count from the end of the model; gradients of a layer from its end.
+std::vector<std::int64_t> layers_that_reduce(const FlatLayout& layout, const Engine& engine) {
+  const std::int64_t begin = layout.partition() * engine.rank, end = begin + layout.partition();
+  const std::vector<FlatLayout::Block>& blocks = layout.blocks();
+  std::vector<std::int64_t> found;
+  std::int64_t content = 0, layer = 0, last = layout.aligned();
+  int reductions = 0, owned = 0;
+  for (std::size_t r = blocks.size(); r-- > 0;) {
+    const bool run = r > 0 && r + 1 < blocks.size();
+    for (std::int64_t i = blocks[r].count; i-- > 0; layer += run ? 1 : 0) {
+      std::int64_t at = blocks[r].begin + (i + 1) * blocks[r].elements;
+      for (std::size_t p = blocks[r].parameters.size(); p-- > 0;) {
+        const std::int64_t elements = blocks[r].parameters[p];
+        if (content > 0 && content + elements > engine.options.reduce_bucket_size) {
+          if (owned > 0 || (at < end && last > begin)) ++owned;
+          if (run && (++reductions <= 2 || owned == 1 || owned == 2)) found.push_back(layer);
+          last = at;
+          content = 0;
+        }
+        content += elements;
+        at -= elements;
+      }
+      if (reductions >= 2 && owned >= 2) return found;
+    }
+  }
+  return found;
+}
+
+// Stage 1 reduces when all gradients are there, from the front: the layer in which the first bucket
+// is full, counted from the end.
+std::vector<std::int64_t> layer_that_fills(const FlatLayout& layout, const Engine& engine) {
+  const std::vector<FlatLayout::Block>& blocks = layout.blocks();
+  std::int64_t content = 0, layer = -1, all = 0;
+  for (std::size_t r = 1; r + 1 < blocks.size(); ++r) all += blocks[r].count;
+  for (std::size_t r = 0; r + 1 < blocks.size(); ++r)
+    for (std::int64_t i = 0; i < blocks[r].count; ++i) {
+      if (r > 0) ++layer;
+      content += blocks[r].elements;
+      if (content > engine.options.reduce_bucket_size)
+        return r > 0 ? std::vector{all - 1 - layer} : std::vector<std::int64_t>();
+    }
+  return {};
+}
+
+// Those layers in runs of their own.
 ModelParts split_where_reduced(const ModelParts& parts, const Engine& engine) {
   const FlatLayout layout(parts, engine);
-  const std::int64_t size = engine.options.reduce_bucket_size;
-  std::int64_t content = 0;
-  const std::vector<FlatLayout::Block>& blocks = layout.blocks();
-  for (const std::int64_t elements : blocks.back().parameters) {
-    if (elements > size) return parts;  // reduced by the next gradient
-    content += elements;
-  }
-  if (content > size) return parts;
-  for (std::size_t r = parts.runs.size(); r-- > 0;) {
-    const FlatLayout::Block& block = blocks[r + 1];
-    if (block.elements == 0) continue;
-    const std::int64_t before = (size - content) / block.elements;  // whole layers that fit
-    if (before >= block.count) {
-      content += block.elements * block.count;
-      continue;
+  const std::vector<std::int64_t> layers =
+      engine.stage == 1 ? layer_that_fills(layout, engine) : layers_that_reduce(layout, engine);
+  std::int64_t all = 0;
+  for (const LayerRun& run : parts.runs) all += run.count;
+  ModelParts split = parts;
+  split.runs.clear();
+  for (const LayerRun& run : parts.runs) {
+    std::set<std::int64_t> begins{run.first, run.first + run.count};
+    for (const std::int64_t from_end : layers) {
+      const std::int64_t layer = all - 1 - from_end;
+      for (const std::int64_t begin : {layer, layer + 1})
+        if (begin > run.first && begin < run.first + run.count) begins.insert(begin);
     }
-    if (before == 0) return parts;
-    ModelParts split = parts;
-    LayerRun last = split.runs[r];
-    last.first += last.count - before;
-    last.count = before;
-    split.runs[r].count -= before;
-    split.runs.insert(split.runs.begin() + static_cast<std::ptrdiff_t>(r) + 1, std::move(last));
-    return split;
+    for (auto begin = begins.begin(); std::next(begin) != begins.end(); ++begin) {
+      LayerRun& piece = split.runs.emplace_back(run);
+      piece.first = *begin;
+      piece.count = *std::next(begin) - *begin;
+    }
   }
-  return parts;
+  return split;
 }
 
 bool checkpoints_by_layer(const models::Recompute& recompute) {
@@ -121,19 +163,21 @@ class SplitStep : public StepSizer {
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   engine_of(question.strategy);  // refuses before anything is said
   if (step.program_only)
-    write_step(question, parts, pytorch::quick_rules(question, parts), -1, step);
+    write_step(question, parts, pytorch::quick_rules(question, parts), step);
   else
-    write_step(question, parts, pytorch::rules_for(question, parts, step.assumptions), -1, step);
+    write_step(question, parts, pytorch::rules_for(question, parts, step.assumptions), step);
 }
 
 void write_step(const Question& question, const ModelParts& parts, const pytorch::Rules& rules,
-                std::int64_t rank, StackStep& step) {
+                StackStep& step) {
   const models::Strategy& s = question.strategy;
   Engine engine = engine_of(s);
-  if (rank >= 0) engine.rank = rank;
+  if (step.rank >= 0) engine.rank = step.rank;
+  step.rank = engine.rank;
   step.caching_allocator = true;
   if (!step.program_only) add_assumptions(engine, step.assumptions);
-  const bool splits = engine.stage == 2 && checkpoints_by_layer(s.recompute);
+  const bool splits = (engine.stage == 2 || (engine.stage == 1 && !engine.overlap)) &&
+                      checkpoints_by_layer(s.recompute);
   if (step.program_only) {
     auto sizer = std::make_unique<SplitStep>(splits ? split_where_reduced(parts, engine)
                                                     : std::optional<ModelParts>());
@@ -152,6 +196,7 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
     write(split_where_reduced(parts, engine));
   else
     write(parts);
+  step.ranks = FlatLayout(parts, engine).ranks(engine.stage);
   add_estimate(engine, parts, step.states, step.assumptions);
   step.sent = pytorch::bytes_sent(step.collectives);
 }

@@ -8,8 +8,8 @@ namespace plimsoll::planner::deepspeed {
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step);
 
-// The same for given rules (the measured training loop's) and rank; -1: the fullest one.
+// The same for given rules (the measured training loop's).
 void write_step(const Question& question, const ModelParts& parts, const pytorch::Rules& rules,
-                std::int64_t rank, StackStep& step);
+                StackStep& step);
 
 }  // namespace plimsoll::planner::deepspeed

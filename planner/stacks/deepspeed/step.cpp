@@ -268,10 +268,17 @@ void StepWriter::fill_buckets() {
   left_copies_ = content > 0 && copies();
 }
 
+// Of a bucket that several ranks own; where the partition's gradients are fp32 sums, its parts are
+// cast one parameter at a time.
+Bytes StepWriter::reduce_copy(std::int64_t content) const {
+  const Bytes copy = gradients(content);
+  if (!engine_.has_fp32_partition_grads()) return copy;
+  return copy + bytes(std::min(content, share_.largest), DType::fp32);
+}
+
 // A hook may copy in several iterations. The step holds less with every layer: at least its input.
 // So the one that matters is the largest after that is taken off.
 void StepWriter::size_copies() {
-  const bool fp32 = engine_.has_fp32_partition_grads();
   for (HookRun& run : hook_runs_)
     for (Hook& hook : run.hooks) hook.content = 0;
   const std::int64_t input = checked_multiply(tokens_.total(), d_.hidden);
@@ -280,10 +287,8 @@ void StepWriter::size_copies() {
     const std::int64_t less = checked_multiply(input, p.iteration - hook.first);
     hook.content = std::max(hook.content, p.content - less);
     Bytes& copy = program_.tensors[static_cast<std::size_t>(hook.copy)].bytes;
-    copy = gradients(hook.content);
+    copy = reduce_copy(hook.content);
     if (b_.resizes()) b_.apart(hook.copy);
-    // The partition's part in fp32, one parameter at a time.
-    if (fp32) copy += bytes(std::min(hook.content, share_.largest), DType::fp32);
   }
 }
 
@@ -331,6 +336,13 @@ void StepWriter::epilogue() {
   if (!b_.resizes()) fill_buckets();
   size_copies();
   if (!b_.resizes()) patch_hooks();
+  // The copy is gone before 16-bit gradients of the partition are copied out of the bucket; fp32
+  // sums are added to as it is there.
+  const bool fp32 = engine_.has_fp32_partition_grads();
+  auto reduce = b_.op("zero.reduce", Phase::backward);
+  allocate_bucket(reduce);
+  if (fp32) reduce.update(owned_);
+  if (left_copies_) reduce.scratch(reduce_copy(left_in_bucket_), Category::communication);
   auto op = b_.op("zero.epilogue", Phase::backward);
   if (!hook_runs_.empty() && !hook_runs_.back().hooks.empty() &&
       hook_runs_.back().hooks.back().elements > engine_.options.reduce_bucket_size)
@@ -339,7 +351,6 @@ void StepWriter::epilogue() {
   op.update(owned_);
   if (kept_ != owned_) op.update(kept_);
   op.release(gathered_);
-  if (left_copies_) op.scratch(gradients(left_in_bucket_), Category::communication);
 }
 
 void StepWriter::after_backward() {

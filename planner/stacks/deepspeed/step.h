@@ -94,6 +94,7 @@ class StepWriter : public pytorch::StepWriter {
   void hook(const ModuleNames& names, TensorId gradient, std::int64_t elements);
   HookRun& hook_run();
   void fill_buckets();
+  Bytes reduce_copy(std::int64_t content) const;
   void size_copies();
   void patch(models::Operand& operand, TensorId tensor, int delta = 0, TensorId beyond = kNoTensor);
   void patch_hooks();

@@ -1,5 +1,7 @@
 #include "planner/stacks/plimsoll/stack.h"
 
+#include <algorithm>
+
 #include "planner/stacks/plimsoll/step.h"
 
 namespace plimsoll::planner::own {
@@ -39,6 +41,8 @@ void refuse(const Strategy& s) {
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse(question.strategy);
   const Rules rules{.deterministic = question.strategy.deterministic};
+  // Parts are padded to equal pieces (models/decisions/sharding.h): all ranks hold the same.
+  step.rank = std::max<std::int64_t>(0, step.rank);
   if (step.program_only) {
     auto sizer =
         std::make_unique<StepWriter>(step.program, parts, question.strategy, question.batch, rules);
@@ -48,6 +52,8 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   }
   StepWriter writer(step.program, parts, question.strategy, question.batch, rules);
   writer.write();
+  step.ranks = ranks_alike(question.strategy.gpus, 1,
+                           [](std::int64_t) { return std::vector<std::int64_t>(); });
   step.states = writer.states();
   writer.add_collectives(step.collectives);
   for (const reports::Collective& c : step.collectives) {

@@ -20,8 +20,8 @@
 //   and hold it with the arguments and the output's gradient until the nested backward is done.
 //   Earlier micro-batches (no_sync) keep the flat gradient, whole, and later ones add to it.
 // Adapters: fsdp1_adapters.cpp.
-// Optimizers see the part of each original parameter that lies in the rank's shard. Planned is rank
-// 0; the others hold as much, less padding, in other parts.
+// Optimizers see the part of each original parameter that lies in the rank's shard: as much on
+// every rank, less padding, in other parts.
 #include "planner/stacks/pytorch/fsdp1.h"
 
 #include <algorithm>
@@ -54,64 +54,6 @@ DType FlatStepWriter::buffer_dtype() const {
   const bool mixed = strategy_.precision == models::Precision::bf16_mixed ||
                      strategy_.precision == models::Precision::fp16_mixed;
   return mixed ? regime_.weight : DType::fp32;
-}
-
-FlatStepWriter::Flat FlatStepWriter::flat_of(std::int64_t elements, DType seen, DType stored,
-                                             DType reduce) const {
-  const std::int64_t shard = ceil_divide(elements, shards_);
-  const Count whole(checked_multiply(shard, shards_)), part(shard);
-  const auto bytes = [&](Count count, DType dtype) { return b_.rounded(storage(count, dtype)); };
-  return {.full = bytes(whole, seen),
-          .cast = seen == stored ? Bytes(0) : bytes(part, seen),
-          .shard = bytes(part, stored),
-          .reduce_input = bytes(whole, reduce),
-          .reduce_output = bytes(part, reduce),
-          .shard_grad_cast = reduce == stored ? Bytes(0) : bytes(part, stored)};
-}
-
-void FlatStepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
-                               models::GroupId group) {
-  unit = {};
-  unit.parameters = &parameters;
-  unit.group = group;
-  unit.reshards = reshards() && group != kNoGroup;
-  if (parameters.empty()) return;
-  constexpr std::int64_t kAlignment = 16;  // bytes
-  const std::int64_t aligned = kAlignment / storage(Count(1), regime_.weight).value();
-  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;  // of each parameter
-  std::int64_t elements = 0;
-  DType stored_as = regime_.stored;
-  const auto add = [&](const Parameter& p) {
-    elements = checked_multiply(ceil_divide(elements, aligned), aligned);
-    ranges.emplace_back(elements, elements + p.elements);
-    elements += p.elements;
-    stored_as = stored(p);
-    unit.trains = p.trainable;
-  };
-  // A table that the head shares is the embedding's, which comes first.
-  const std::int64_t table = checked_multiply(d_.vocab, d_.hidden);
-  const auto comes_first = [&](const Parameter& p) {
-    return group == kNoGroup && d_.tied_head && p.elements == table;
-  };
-  for (const bool first : {true, false})
-    for (const Parameter& p : parameters)
-      if (!p.adapter && comes_first(p) == first) add(p);
-  const DType reduce = strategy_.data.reduce_dtype.value_or(regime_.reduce);
-  const Flat flat = flat_of(elements, regime_.weight, stored_as, reduce);
-  unit.full = unit.gathered = flat.full;
-  unit.cast = flat.cast;
-  unit.shard = flat.shard;
-  const std::int64_t shard = ceil_divide(elements, shards_);
-  for (const auto& [begin, end] : ranges)
-    if (unit.trains && begin < shard)
-      unit.parts.push_back(b_.rounded(storage(Count(std::min(end, shard) - begin), stored_as)));
-  if (unit.trains) {
-    unit.reduce_input = flat.reduce_input;
-    unit.reduce_output = flat.reduce_output;
-    unit.shard_grad_cast = flat.shard_grad_cast;
-  }
-  size_adapters(unit);
-  for (const Bytes part : unit.parts) unit.state += part;
 }
 
 void FlatStepWriter::declare_unit(Unit& unit, std::int64_t copies) {
@@ -268,7 +210,7 @@ void FlatStepWriter::post_backward(Unit& unit, Ref) {
         .release(unit.full_backward != kNoTensor ? unit.full_backward : unit.full_forward)
         .release(unit.adapter_backward);
   // For a moment each part of the shard has a gradient of its own (_use_unsharded_grad_views).
-  if (unit.trains && first && !last)
+  if (unit.trains && first && !last && !unit.parts.empty())
     b_.op("fsdp.keep_grad", Phase::backward)
         .read(made)
         .scratch(*std::max_element(unit.parts.begin(), unit.parts.end()), Category::communication);

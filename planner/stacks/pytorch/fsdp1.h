@@ -30,6 +30,7 @@ class FlatStepWriter final : public StepWriter {
   bool reentrant() const override;
   std::vector<TensorId> square_roots() override;
   Bytes for_loop_scratch() const override;
+  std::vector<std::int64_t> held_by(std::int64_t rank) const override;
 
  private:
   bool checkpoints_around() const;
@@ -42,6 +43,9 @@ class FlatStepWriter final : public StepWriter {
   };
   Flat flat_of(std::int64_t elements, DType seen, DType stored, DType reduce) const;
   Flat adapter_of(std::int64_t elements) const;
+  using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;  // elements: begin, end
+  Ranges ranges_of(const std::vector<Parameter>& parameters, models::GroupId group) const;
+  std::vector<std::int64_t> parts_of(const Ranges& ranges, std::int64_t rank) const;
   DType adapter_stored() const;
   void size_adapters(Unit& unit);
   void declare_adapter_tensors(Unit& unit);

@@ -28,7 +28,7 @@ std::vector<TensorId> StepWriter::square_roots() {
     if (unit.empty()) return;
     if (!rules_.each_parameter) return add(group, unit.state);
     for (const Parameter& p : *unit.parameters)
-      if (p.trainable) add(group, local(p, stored(p)));
+      if (p.trainable) add(group, stepped(p));
   };
   add_unit(kNoGroup, embedding_);
   for (const Run& run : runs_)
@@ -46,7 +46,7 @@ Bytes StepWriter::for_loop_scratch() const {
   Bytes most, previous;
   const auto one = [&](const Parameter& p) {
     if (!p.trainable) return;
-    const Bytes own = local(p, stored(p));
+    const Bytes own = stepped(p);
     most = std::max(most, previous + own * 2);
     previous = own;
   };

@@ -202,17 +202,22 @@ std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const Mode
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse(*question.model, question.strategy);
   if (step.program_only) {
-    auto writer = step_writer(step.program, parts, question.strategy, question.batch,
-                              quick_rules(question, parts));
+    Rules rules = quick_rules(question, parts);
+    rules.rank = step.rank;
+    auto writer = step_writer(step.program, parts, question.strategy, question.batch, rules);
     writer->write();
+    step.rank = writer->rank();
     step.sizer = std::move(writer);
     step.caching_allocator = true;
     return;
   }
-  const Rules rules = rules_for(question, parts, step.assumptions);
+  Rules rules = rules_for(question, parts, step.assumptions);
+  rules.rank = step.rank;
   add_assumptions(question.strategy, step.assumptions);
   const auto writer = step_writer(step.program, parts, question.strategy, question.batch, rules);
   writer->write();
+  step.rank = writer->rank();
+  step.ranks = writer->ranks();
   step.states = writer->states();
   writer->add_start(step.start);
   step.caching_allocator = true;

@@ -50,6 +50,44 @@ Bytes StepWriter::local(const Parameter& p, DType dtype) const {
   return b_.rounded(storage(Count(checked_multiply(rows, p.elements / p.rows)), dtype));
 }
 
+// Of a rank's rows those that are not padding (torch.chunk): the last ranks may have fewer, or
+// none.
+std::int64_t StepWriter::own_rows(const Parameter& p, std::int64_t rank) const {
+  const std::int64_t rows = ceil_divide(p.rows, shards_);
+  return std::clamp<std::int64_t>(p.rows - rank % shards_ * rows, 0, rows);
+}
+
+// What the optimizer has of the rank's part: states are made like the sharded parameter without
+// its padding (DTensor's local tensor).
+Bytes StepWriter::stepped(const Parameter& p) const {
+  return b_.rounded(
+      storage(Count(checked_multiply(own_rows(p, rank()), p.elements / p.rows)), stored(p)));
+}
+
+std::vector<std::int64_t> StepWriter::held_by(std::int64_t rank) const {
+  std::vector<std::int64_t> held;
+  if (parallelism_ == DataParallelism::zero_redundancy && !shares_.empty())
+    held.push_back(shares_[static_cast<std::size_t>(rank)].value());
+  if (!fsdp()) return held;
+  const auto all = [&](const Unit& unit) {
+    if (unit.empty()) return;
+    for (const Parameter& p : *unit.parameters)
+      if (p.trainable) held.push_back(own_rows(p, rank));
+  };
+  all(root_);
+  all(embedding_);
+  for (const Run& run : runs_) all(run.units.front());
+  all(tail_);
+  return held;
+}
+
+std::vector<RanksAlike> StepWriter::ranks() const {
+  const std::int64_t group = parallelism_ == DataParallelism::zero_redundancy ? strategy_.gpus
+                             : fsdp()                                         ? shards_
+                                                                              : 1;
+  return ranks_alike(strategy_.gpus, group, [&](std::int64_t rank) { return held_by(rank); });
+}
+
 // The copy into the reduce-scatter's input (_chunk_cat, ATen/native/cuda/TensorShape.cu) reads a
 // table of 8-byte entries: 6 a gradient, 2 more, and one per 2 KiB of every gradient's part.
 void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
@@ -107,7 +145,7 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   };
   for (const Parameter& p : *unit.parameters) {
     const Bytes bytes = local(p, stored(p));
-    const Bytes trained = p.trainable ? bytes : Bytes(0);
+    const Bytes trained = p.trainable ? stepped(p) : Bytes(0);
     const Bytes counter = p.trainable ? b_.rounded(Bytes(4)) : Bytes(0);  // fused: on the device
     parameters += bytes;
     state += trained;
@@ -136,10 +174,9 @@ std::vector<Bytes> partitioned(Sizes parameters, std::size_t gpus) {
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   using Load = std::pair<std::int64_t, std::size_t>;  // elements, rank
   std::priority_queue<Load, std::vector<Load>, std::greater<>> ranks;
-  // More ranks than parameters: the largest has a rank of its own.
-  const std::size_t n = std::min(gpus, parameters.size());
-  for (std::size_t r = 0; r < n; ++r) ranks.emplace(0, r);
-  std::vector<Bytes> bytes(n);
+  // More ranks than parameters: the largest has a rank of its own, and the last ranks have none.
+  for (std::size_t r = 0; r < std::min(gpus, parameters.size()); ++r) ranks.emplace(0, r);
+  std::vector<Bytes> bytes(gpus);
   for (const auto& [elements, size] : parameters) {
     const Load least = ranks.top();
     ranks.pop();
@@ -164,7 +201,8 @@ const std::vector<Bytes>& known_partition(const Sizes& parameters, std::size_t g
 
 }  // namespace
 
-Bytes StepWriter::partition() const {
+// Of each rank.
+std::vector<Bytes> StepWriter::partition() const {
   Sizes parameters;
   const auto add = [&](const Unit& unit, std::int64_t copies) {
     for (const Parameter& p : *unit.parameters)
@@ -174,10 +212,7 @@ Bytes StepWriter::partition() const {
   for (const Run& run : runs_)
     add(run.units[0], run.count * static_cast<std::int64_t>(run.stride()));
   add(root_, 1);
-  if (parameters.empty()) return Bytes(0);
-  const auto& bytes = known_partition(parameters, static_cast<std::size_t>(strategy_.gpus));
-  if (rules_.zero_rank >= 0) return bytes[static_cast<std::size_t>(rules_.zero_rank)];
-  return *std::max_element(bytes.begin(), bytes.end());
+  return known_partition(parameters, static_cast<std::size_t>(strategy_.gpus));
 }
 
 void StepWriter::declare_states() {
@@ -193,8 +228,10 @@ void StepWriter::declare_states() {
   }
   declare_unit(tail_, 1);
   if (parallelism_ == DataParallelism::zero_redundancy) {
-    const Bytes part = partition();
-    partition_ = part;
+    shares_ = partition();
+    if (rules_.rank < 0)
+      rules_.rank = std::max_element(shares_.begin(), shares_.end()) - shares_.begin();
+    const Bytes part = partition_ = shares_[static_cast<std::size_t>(rules_.rank)];
     const auto persistent = [&](const char* name, Bytes bytes) {
       b_.tensor_in(models::kNoGroup, name, bytes, Category::optimizer, Residency::persistent);
       states_.optimizer += bytes;

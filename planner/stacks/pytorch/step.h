@@ -29,6 +29,9 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   const reports::States& states() const { return states_; }
   virtual void add_collectives(std::vector<reports::Collective>& out) const;
   virtual void add_start(Start&) const {}  // what comes before the first step, after write()
+  // Both after write(). All ranks, by what they hold; and the one whose step was written.
+  std::vector<RanksAlike> ranks() const;
+  std::int64_t rank() const { return std::max<std::int64_t>(0, rules_.rank); }
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
   bool keeps() const override { return fsdp() || (micro_ == 0 && !to_bucket()); }
   void end(const ModuleNames& names, TensorId written) override;
@@ -44,8 +47,10 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   virtual void declare_unit(Unit& unit, std::int64_t copies);
   virtual DType buffer_dtype() const { return DType::fp32; }
   Bytes local(const Parameter& p, DType dtype) const;
+  Bytes stepped(const Parameter& p) const;
+  std::int64_t own_rows(const Parameter& p, std::int64_t rank) const;
   DType stored(const Parameter& p) const;
-  Bytes partition() const;
+  std::vector<Bytes> partition() const;
 
   // Forward and backward of one micro-batch (step.cpp).
   void micro_batches(), micro_batch(std::int64_t index, std::int64_t times);
@@ -99,6 +104,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   virtual void optimizer_step();
   virtual std::vector<TensorId> square_roots();
   virtual Bytes for_loop_scratch() const;
+  // Ranks of a sharding group with equal answers have equal steps.
+  virtual std::vector<std::int64_t> held_by(std::int64_t rank) const;
 
   ProgramBuilder b_;
   const ModelParts& parts_;
@@ -135,7 +142,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   std::int64_t times_ = 1;
   reports::States states_;
   ProgramBuilder::Place inputs_, micros_begin_, micros_end_;
-  Bytes partition_;
+  std::vector<Bytes> shares_;  // ZeroRedundancyOptimizer's, of each rank: bytes of parameters
+  Bytes partition_;  // this rank's
   TensorId tied_grad_ = kNoTensor;  // the head's share of a tied table's gradient
 };
 

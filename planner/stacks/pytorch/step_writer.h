@@ -40,7 +40,7 @@ struct Rules {
   // Autocast on top of FSDP's own policy: Accelerate does so for FSDP1 (accelerator.py,
   // prepare_model), for FSDP2 not (_prepare_fsdp2).
   bool fsdp_autocast = false;
-  std::int64_t zero_rank = -1;  // whose share ZeroRedundancyOptimizer's is; -1: the fullest rank's
+  std::int64_t rank = -1;  // whose step it is; -1: the fullest one's
   bool hold_outputs = false;  // the caller keeps the model's outputs until after backward
   bool checks_packing = false;  // Transformers, where a batch has no mask and no cache is used
   std::int64_t batch_tensors = 3;  // int64 tensors of a batch: input_ids, labels, attention_mask

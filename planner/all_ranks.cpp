@@ -1,0 +1,175 @@
+#include "planner/all_ranks.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "planner/fitting.h"
+#include "planner/peak.h"
+
+namespace plimsoll::planner {
+
+using models::Category;
+using reports::RankKind;
+
+namespace {
+
+// What every rank is planned with.
+struct World {
+  const Question& question;
+  const ModelParts& parts;
+  const Capacity& capacity;
+  const Outside& outside;
+};
+
+// One rank's step. Not to be copied: `fitting` refers to its parts.
+class RankStep {
+ public:
+  RankStep(const World& world, std::int64_t rank, Replays& replays) : world_(world) {
+    step.rank = rank;
+    write_step(world.question, world.parts, step);
+    PeakFinder finder;
+    peak = finder.find(step.program);
+    replays_ = rank < 0 ? &replays : &replays.of_rank(rank);
+  }
+
+  void unroll_step() { timeline = unroll(step.program); }
+  Fitting fitting() const {
+    return {step, timeline, peak, world_.capacity, world_.outside, *replays_};
+  }
+
+  StackStep step;
+  Peak peak;
+  Timeline timeline;
+
+ private:
+  const World& world_;
+  Replays* replays_ = nullptr;
+};
+
+const RanksAlike& kind_of(const StackStep& step) {
+  return *std::ranges::find_if(step.ranks,
+                               [&](const RanksAlike& kind) { return kind.has(step.rank); });
+}
+
+// One rank of each kind but that of `step`.
+std::vector<std::int64_t> other_kinds(const StackStep& step) {
+  std::vector<std::int64_t> ranks;
+  for (const RanksAlike& kind : step.ranks)
+    if (!kind.has(step.rank)) ranks.push_back(kind.first());
+  return ranks;
+}
+
+RankKind figures_of(const RankStep& rank, const Reserved& allocator) {
+  RankKind kind;
+  kind.rank = rank.step.rank;
+  kind.spans = kind_of(rank.step).spans;
+  kind.peak = allocator.allocated;
+  kind.at_peak = categories_at(rank.step.program, rank.timeline, rank.timeline.peak_step);
+  // Blocks that were handed out whole although the request was up to 1 MiB smaller.
+  kind.at_peak[static_cast<std::size_t>(Category::temporaries)] +=
+      std::max(Bytes(0), allocator.allocated - rank.peak.bytes);
+  kind.states = rank.step.states;
+  kind.reserved = allocator.reserved;
+  return kind;
+}
+
+// Kinds that come out equal are one; ranks that neighbour each other are one span.
+void fold(std::vector<RankKind>& kinds) {
+  std::vector<RankKind> out;
+  for (RankKind& kind : kinds) {
+    const auto same = std::ranges::find_if(out, [&](const RankKind& other) {
+      return other.peak == kind.peak && other.at_peak == kind.at_peak &&
+             other.reserved == kind.reserved && other.states.parameters == kind.states.parameters &&
+             other.states.gradients == kind.states.gradients &&
+             other.states.optimizer == kind.states.optimizer;
+    });
+    if (same == out.end())
+      out.push_back(std::move(kind));
+    else
+      same->spans.insert(same->spans.end(), kind.spans.begin(), kind.spans.end());
+  }
+  for (RankKind& kind : out) {
+    std::ranges::sort(kind.spans, {}, &reports::RankSpan::first);
+    std::vector<reports::RankSpan> joined;
+    kind.count = 0;
+    for (const reports::RankSpan& span : kind.spans) {
+      kind.count += span.last - span.first + 1;
+      if (!joined.empty() && joined.back().last + 1 == span.first)
+        joined.back().last = span.last;
+      else
+        joined.push_back(span);
+    }
+    kind.spans = std::move(joined);
+  }
+  kinds = std::move(out);
+}
+
+// The one that is shown first, then in order of their ranks.
+void order(std::int64_t shown, std::vector<RankKind>& kinds) {
+  std::ranges::sort(kinds, {},
+                    [&](const RankKind& kind) { return std::pair(kind.rank != shown, kind.rank); });
+}
+
+}  // namespace
+
+AllRanks plan_all_ranks(const Question& question, const ModelParts& parts, const Capacity& capacity,
+                        const Outside& outside, Replays& replays) {
+  const World world{question, parts, capacity, outside};
+  AllRanks out;
+  bool runs = true;
+  const auto take = [&](RankStep&& rank) {
+    rank.unroll_step();
+    const Fitting fitting = rank.fitting();
+    const Reserved allocator = fitting.needed();
+    const reports::HighEnd high = fitting.at_high_end(allocator.reserved);
+    if (capacity.usable && outside.typical.total() + allocator.reserved > *capacity.usable) {
+      const std::optional<Reserved> flushing = fitting.flushing();
+      runs = runs && flushing;
+      if (flushing && (!out.flushing || flushing->reserved > out.flushing->reserved))
+        out.flushing = flushing;
+    }
+    out.kinds.push_back(figures_of(rank, allocator));
+    out.reserved = std::max(out.reserved, allocator.reserved);
+    const bool fits = (out.kinds.size() == 1 || out.high_end.fits) && high.fits;
+    if (high.device() > out.high_end.device()) out.high_end = high;
+    out.high_end.fits = fits;
+    const bool higher = std::tuple(allocator.allocated, allocator.reserved) >
+                        std::tuple(out.allocator.allocated, out.allocator.reserved);
+    if (out.kinds.size() > 1 && !higher) return;
+    out.allocator = allocator;
+    out.peak = rank.peak;
+    out.timeline = std::move(rank.timeline);
+    out.step = std::move(rank.step);
+  };
+  RankStep first(world, -1, replays);
+  const std::vector<std::int64_t> others = other_kinds(first.step);
+  take(std::move(first));
+  for (const std::int64_t rank : others) take(RankStep(world, rank, replays));
+  if (!runs) out.flushing.reset();
+  order(out.step.rank, out.kinds);
+  fold(out.kinds);
+  return out;
+}
+
+Fit all_ranks_fit(const Question& question, const ModelParts& parts, const Capacity& capacity,
+                  const Outside& outside, Overheads overheads, Replays& replays) {
+  const World world{question, parts, capacity, outside};
+  Fit out{.fits = true};
+  const auto take = [&](RankStep& rank) {
+    if (capacity.usable && rank.peak.bytes + outside.most() > *capacity.usable) return false;
+    rank.unroll_step();
+    const Fitting fitting = rank.fitting();
+    if (!fitting.fits(overheads)) return false;
+    out.peak = std::max(out.peak, fitting.needed().allocated);
+    return true;
+  };
+  RankStep first(world, -1, replays);
+  if (!take(first)) return {};
+  for (const std::int64_t rank : other_kinds(first.step)) {
+    RankStep other(world, rank, replays);
+    if (!take(other)) return {};
+  }
+  return out;
+}
+
+}  // namespace plimsoll::planner

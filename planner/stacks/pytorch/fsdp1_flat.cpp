@@ -1,0 +1,103 @@
+// FSDP1: a unit's flat parameter, and what each rank has of it.
+#include <algorithm>
+
+#include "planner/stacks/pytorch/fsdp1.h"
+
+namespace plimsoll::planner::pytorch {
+
+using models::kNoGroup;
+
+FlatStepWriter::Flat FlatStepWriter::flat_of(std::int64_t elements, DType seen, DType stored,
+                                             DType reduce) const {
+  const std::int64_t shard = ceil_divide(elements, shards_);
+  const Count whole(checked_multiply(shard, shards_)), part(shard);
+  const auto bytes = [&](Count count, DType dtype) { return b_.rounded(storage(count, dtype)); };
+  return {.full = bytes(whole, seen),
+          .cast = seen == stored ? Bytes(0) : bytes(part, seen),
+          .shard = bytes(part, stored),
+          .reduce_input = bytes(whole, reduce),
+          .reduce_output = bytes(part, reduce),
+          .shard_grad_cast = reduce == stored ? Bytes(0) : bytes(part, stored)};
+}
+
+// Where each parameter lies in its unit's flat one.
+FlatStepWriter::Ranges FlatStepWriter::ranges_of(const std::vector<Parameter>& parameters,
+                                                 models::GroupId group) const {
+  constexpr std::int64_t kAlignment = 16;  // bytes
+  const std::int64_t aligned = kAlignment / storage(Count(1), regime_.weight).value();
+  Ranges ranges;
+  std::int64_t elements = 0;
+  // A table that the head shares is the embedding's, which comes first.
+  const std::int64_t table = checked_multiply(d_.vocab, d_.hidden);
+  const auto comes_first = [&](const Parameter& p) {
+    return group == kNoGroup && d_.tied_head && p.elements == table;
+  };
+  for (const bool first : {true, false})
+    for (const Parameter& p : parameters) {
+      if (p.adapter || comes_first(p) != first) continue;
+      elements = checked_multiply(ceil_divide(elements, aligned), aligned);
+      ranges.emplace_back(elements, elements + p.elements);
+      elements += p.elements;
+    }
+  return ranges;
+}
+
+// Elements of each parameter that lie in a rank's shard. What is padding belongs to none.
+std::vector<std::int64_t> FlatStepWriter::parts_of(const Ranges& ranges, std::int64_t rank) const {
+  std::vector<std::int64_t> parts;
+  if (ranges.empty()) return parts;
+  const std::int64_t shard = ceil_divide(ranges.back().second, shards_);
+  const std::int64_t from = rank % shards_ * shard;
+  for (const auto& [begin, end] : ranges) {
+    const std::int64_t inside = std::min(end, from + shard) - std::max(begin, from);
+    if (inside > 0) parts.push_back(inside);
+  }
+  return parts;
+}
+
+std::vector<std::int64_t> FlatStepWriter::held_by(std::int64_t rank) const {
+  std::vector<std::int64_t> held;
+  const auto all = [&](const Unit& unit) {
+    if (unit.empty() || !unit.trains) return;
+    const auto parts = parts_of(ranges_of(*unit.parameters, unit.group), rank);
+    held.insert(held.end(), parts.begin(), parts.end());
+    held.push_back(-1);
+  };
+  all(root_);
+  for (const Run& run : runs_) all(run.units.front());
+  return held;
+}
+
+void FlatStepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
+                               models::GroupId group) {
+  unit = {};
+  unit.parameters = &parameters;
+  unit.group = group;
+  unit.reshards = reshards() && group != kNoGroup;
+  if (parameters.empty()) return;
+  const Ranges ranges = ranges_of(parameters, group);
+  const std::int64_t elements = ranges.empty() ? 0 : ranges.back().second;
+  DType stored_as = regime_.stored;
+  for (const Parameter& p : parameters) {
+    if (p.adapter) continue;
+    stored_as = stored(p);
+    unit.trains = p.trainable;
+  }
+  const DType reduce = strategy_.data.reduce_dtype.value_or(regime_.reduce);
+  const Flat flat = flat_of(elements, regime_.weight, stored_as, reduce);
+  unit.full = unit.gathered = flat.full;
+  unit.cast = flat.cast;
+  unit.shard = flat.shard;
+  if (unit.trains)
+    for (const std::int64_t part : parts_of(ranges, rank()))
+      unit.parts.push_back(b_.rounded(storage(Count(part), stored_as)));
+  if (unit.trains) {
+    unit.reduce_input = flat.reduce_input;
+    unit.reduce_output = flat.reduce_output;
+    unit.shard_grad_cast = flat.shard_grad_cast;
+  }
+  size_adapters(unit);
+  for (const Bytes part : unit.parts) unit.state += part;
+}
+
+}  // namespace plimsoll::planner::pytorch
