@@ -35,7 +35,9 @@ class PublishedMemory(unittest.TestCase):
                 cells = planned[name]
                 if rows[name].get("out_of_memory"):
                     self.assertEqual(plan["verdict"], "does not fit")
-                if cells[8] != "–":
+                if cells[8] == "does not fit":
+                    self.assertEqual((plan["verdict"], result.returncode), ("does not fit", 1))
+                elif cells[8] != "–":
                     self.assertEqual(plan["peak_bytes"], int(cells[8]))
                 if cells[11] != "–":
                     device = (plan["flushing"] or plan)["device_bytes"]

@@ -33,6 +33,8 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"stack", {{"plimsoll"}, {"pytorch"}}},
     {"device", {{"cpu"}, {"cuda"}}},
     {"transformers-version", {{"4.48"}}},
+    {"allocator-conf", {{"expandable_segments:True"}}},
+    {"hold-outputs", {{""}}},
     {"zero", {{"0"}, {"1"}}},
     {"fsdp-version", {{"1"}}},
     {"shard-group", {{"2"}}},

@@ -40,10 +40,10 @@ void set_parsed(const Options& options, std::string_view option, Parse parse, Ta
 
 // Throws where `option` was given although `needed` does not hold.
 void require(const Options& options, std::string_view option, bool needed, std::string_view why) {
-  if (options.has(option) && !needed)
+  const std::string* value = options.find(option);
+  if (value != nullptr && !needed)
     fail(ErrorKind::bad_input,
-         fmt::format("--{}{}{}: {}", option, options.find(option)->empty() ? "" : " ",
-                     options.find(option)->substr(0, 60), why));
+         fmt::format("--{}{}{}: {}", option, value->empty() ? "" : " ", value->substr(0, 60), why));
 }
 
 // Of the user's own file, or what this build has.
@@ -95,9 +95,7 @@ void set_transformers(const Options& options, Strategy& s) {
   const std::optional<models::Release> release = models::release_from(*text);
   if (!release) refuse_value(option, *text, "must be a release, such as 4.57.1");
   s.transformers = *release;
-  const bool modelled = s.transformers >= models::kOldestTransformers &&
-                        s.transformers <= models::kNewestTransformers;
-  if (!modelled)
+  if (*release < models::kOldestTransformers || models::kNewestTransformers < *release)
     fail(ErrorKind::unsupported,
          fmt::format("--{} {}: this version models {} to {}", option, text->substr(0, 60),
                      text_of(models::kOldestTransformers), text_of(models::kNewestTransformers)));
