@@ -230,7 +230,7 @@ Reserved replay(const StepProgram& program, const Timeline& timeline, Room room,
 Replays& Replays::of_rank(std::int64_t rank) {
   for (const auto& [known, replays] : others_)
     if (known == rank) return *replays;
-  return *others_.emplace_back(rank, std::make_unique<Replays>()).second;
+  return *others_.emplace_back(rank, std::make_shared<Replays>()).second;
 }
 
 }  // namespace plimsoll::planner

@@ -36,7 +36,7 @@ struct Replays {
   Replays& of_rank(std::int64_t rank);
 
  private:
-  std::vector<std::pair<std::int64_t, std::unique_ptr<Replays>>> others_;
+  std::vector<std::pair<std::int64_t, std::shared_ptr<Replays>>> others_;
 };
 
 }  // namespace plimsoll::planner

@@ -132,6 +132,12 @@ void check_ranks(const CheckedDocument& document) {
   document.expect("peak.rank", plan["peak"]["rank"],
                   peak == nullptr ? (*highest)["rank"] : plan["peak"]["rank"],
                   "one of ranks[].rank");
+  std::int64_t most = -1;
+  for (const json& kind : ranks)
+    if (kind.contains("reserved_bytes")) most = std::max(most, whole(kind["reserved_bytes"]));
+  if (most >= 0)
+    document.expect("reserved_bytes", plan["reserved_bytes"], most,
+                    "the highest of ranks[].reserved_bytes");
   document.expect("at_peak", plan["at_peak"], (*peak)["at_peak"], "that of ranks[]");
   document.expect("states", plan["states"], (*peak)["states"], "those of ranks[]");
 }

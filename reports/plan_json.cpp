@@ -165,7 +165,7 @@ void write_peak(JsonWriter& json, const Plan& plan) {
   write_calibration(json, plan.calibration);
 }
 
-void write_ranks(JsonWriter& json, const Plan& plan) {
+void write_host(JsonWriter& json, const Plan& plan) {
   json.key("host");
   if (plan.states_only) {
     json.value(nullptr);
@@ -176,31 +176,6 @@ void write_ranks(JsonWriter& json, const Plan& plan) {
     json.member("nvme_bytes", plan.nvme);
     json.end_object();
   }
-  json.key("ranks");
-  json.begin_array();
-  for (const RankKind& kind : plan.ranks) {
-    json.begin_object();
-    json.member("rank", kind.rank);
-    json.member("count", kind.count);
-    json.member("pipeline_stage", kind.pipeline_stage);
-    json.member("peak_bytes", kind.peak);
-    json.key("at_peak");
-    write_by_category(json, kind.at_peak);
-    json.key("states");
-    write_states(json, kind.states);
-    if (!plan.states_only) json.member("reserved_bytes", kind.reserved);
-    json.key("spans");
-    json.begin_array(Layout::line);
-    for (const RankSpan& span : kind.spans) {
-      json.begin_object(Layout::line);
-      json.member("first", span.first);
-      json.member("last", span.last);
-      json.end_object();
-    }
-    json.end_array();
-    json.end_object();
-  }
-  json.end_array();
 }
 
 void write_work(JsonWriter& json, const Plan& plan) {
@@ -398,6 +373,7 @@ void write_plan(JsonWriter& json, const Plan& plan, const Tool& tool) {
   write_model(json, plan);
   write_verdict(json, plan);
   write_peak(json, plan);
+  write_host(json, plan);
   write_ranks(json, plan);
   write_work(json, plan);
   write_time(json, plan.time);

@@ -19,6 +19,7 @@ void write_plan(JsonWriter& json, const Plan& plan, const Tool& tool);
 // Objects that stand in several documents.
 void write_by_category(JsonWriter& json, const ByCategory& parts);
 void write_states(JsonWriter& json, const States& states);
+void write_ranks(JsonWriter& json, const Plan& plan);
 
 // What is known of one card; also an element of `plimsoll.gpus/1`.
 void write_gpu(JsonWriter& json, const models::Gpu& gpu);

@@ -54,7 +54,7 @@ Planned plan_rank(const json& workload, std::int64_t rank) {
   planner::Start start;
   writer->add_start(start);
   const planner::Timeline timeline = planner::unroll(program);
-  const planner::Reserved allocator = planner::replay(program, timeline, std::nullopt, start);
+  const planner::Reserved allocator = planner::replay(program, timeline, {}, start);
   return {allocator.allocated, allocator.resident, writer->states().optimizer, writer->ranks()};
 }
 
@@ -185,8 +185,7 @@ TEST_CASE("no rank of DeepSpeed's ZeRO-1 and 2 peaks or reserves more than the p
         step.rank = rank;
         planner::write_step(world.question, parts, step);
         const planner::Timeline timeline = planner::unroll(step.program);
-        const planner::Reserved own =
-            planner::replay(step.program, timeline, std::nullopt, step.start);
+        const planner::Reserved own = planner::replay(step.program, timeline, {}, step.start);
         CHECK(own.allocated <= plan.peak);
         CHECK(own.reserved <= plan.reserved);
         const auto kind = std::ranges::find_if(

@@ -39,8 +39,12 @@ inline Plan made_up_plan() {
   plan.states = {.parameters = 4_GiB, .gradients = 4_GiB, .optimizer = 8_GiB};
   plan.at_peak = {4_GiB, 4_GiB, 8_GiB, 20_GiB, 2_GiB, 1_GiB, 1_GiB, 0_B};  // sums to 40 GiB
   plan.outside = {.context = 512_MiB, .libraries = 256_MiB, .nccl = 256_MiB};
-  plan.ranks = {
-      {.rank = 0, .count = 8, .peak = 40_GiB, .at_peak = plan.at_peak, .states = plan.states}};
+  plan.ranks = {{.rank = 0,
+                 .count = 8,
+                 .peak = 40_GiB,
+                 .at_peak = plan.at_peak,
+                 .states = plan.states,
+                 .reserved = plan.reserved}};
   plan.model_flops_per_step = 1e15;
   plan.hardware_flops_per_step = 1.25e15;
   plan.bytes_sent_per_gpu_per_step = 3_GiB;
