@@ -9,12 +9,13 @@
 
 namespace plimsoll::models {
 
-// Whether a file that begins so holds, in the place of its content, Git LFS's note of where that is.
+// Whether a file that begins so holds, in the place of its content, Git LFS's note of where that
+// is.
 bool is_lfs_pointer(std::string_view text);
 
-// The value that the text stands for. Error{bad_input} naming `source`: not JSON (a NUL byte is none,
-// wherever it stands; a Git LFS pointer is named as such), or nested deeper than 256 (the parser and
-// its values' destructors recurse).
+// The value that the text stands for. Error{bad_input} naming `source`: not JSON (a NUL byte is
+// none, wherever it stands; a Git LFS pointer is named as such), or nested deeper than 256 (the
+// parser and its values' destructors recurse).
 nlohmann::json parse_json(std::string_view text, const std::string& source);
 
 // A value inside two documents that is not the same in both: "strategy.zero", "2", "3" ("absent").

@@ -68,7 +68,8 @@ class Draw {
       if (maybe(3)) json += field("tie_word_embeddings", false);
       if (maybe(3)) json += field("n_inner", between(1, 70));
     } else {
-      // The heads of Qwen2 and Llama divide the hidden width; the others may have any head dimension.
+      // The heads of Qwen2 and Llama divide the hidden width; the others may have any head
+      // dimension.
       const bool whole = c_.model == "qwen2" || maybe(2) || c_.model == "llama";
       const std::int64_t hidden = whole ? heads * d : between(1, 40);
       json += field("hidden_size", hidden) + field("num_attention_heads", heads) +
