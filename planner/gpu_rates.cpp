@@ -161,14 +161,16 @@ double slowest_of(double ranks) {
                  (1 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
 }
 
-// Some nodes are slow for a while: MegaScale, arXiv 2402.15627, on computational stragglers, with
-// hosts that need about a tenth more. How many is fitted: reports/accuracy.md, "Many GPUs".
+// Some nodes are slow for a while, as MegaScale (arXiv 2402.15627) reports of computational
+// stragglers. By how much is assumed: its figure was not looked up again. How many is fitted:
+// reports/accuracy.md, "Many GPUs".
 Share slow_nodes() {
   return {0.0098, "calibrated", kFit};
 }
 
 Share slowdown_of_slow_node() {
-  return {0.10, "assumed", "MegaScale, arXiv 2402.15627: computational stragglers"};
+  return {0.10, "assumed",
+          "a tenth, not measured; that there are such nodes: MegaScale, arXiv 2402.15627"};
 }
 
 double waiting(double gpus, double nodes) {
