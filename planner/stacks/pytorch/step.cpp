@@ -135,6 +135,10 @@ void StepWriter::declare_unit_tensors(Unit& unit) {
     unit.full_backward =
         tensor("fsdp.parameters.backward", unit.full, Category::parameters, Stream::compute);
   }
+  if (b_.keeps_blocks()) {
+    b_.parts(unit.full_forward, full_parts(unit));
+    b_.parts(unit.full_backward, full_parts(unit));
+  }
   unit.reduce_in = unit.shard_grad = kNoTensor;
   if (micro_ + 1 < micros_) return;
   unit.reduce_in = tensor("fsdp.reduce_scatter_input", unit.reduce_input, Category::communication,
@@ -145,7 +149,14 @@ void StepWriter::declare_unit_tensors(Unit& unit) {
              Category::gradients, Stream::reduce);
 }
 
+void StepWriter::add_start(Start& start) const {
+  for (const TensorId workspace : workspaces_) start.take_at_first_use(workspace);
+  start.set_scratch(blocks_);
+  ddp_start(start);
+}
+
 void StepWriter::write() {
+  if (rules_.each_parameter) b_.keep_blocks(&blocks_);
   plan_end_units();
   add_runs();
   declare_states();

@@ -1,6 +1,8 @@
 // The training step of one rank under eager PyTorch: DDP, ZeroRedundancyOptimizer, FSDP.
 #pragma once
 
+#include <array>
+#include <functional>
 #include <vector>
 
 #include "planner/model_parts.h"
@@ -28,7 +30,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   // Model states of this rank at the end of backward.
   const reports::States& states() const { return states_; }
   virtual void add_collectives(std::vector<reports::Collective>& out) const;
-  virtual void add_start(Start&) const {}  // what comes before the first step, after write()
+  virtual void add_start(Start& start) const;  // after write()
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
   bool keeps() const override { return fsdp() || (micro_ == 0 && !to_bucket()); }
   void end(const ModuleNames& names, TensorId written) override;
@@ -45,7 +47,13 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   virtual DType buffer_dtype() const { return DType::fp32; }
   Bytes local(const Parameter& p, DType dtype) const;
   DType stored(const Parameter& p) const;
-  Bytes partition() const;
+  std::vector<Bytes> full_parts(const Unit& unit) const;
+  std::vector<Bytes> partition() const, partition_blocks() const;
+  // DDP (ddp.cpp).
+  void in_model_order(const std::function<void(const Parameter&)>& what) const;
+  std::vector<Bytes> ddp_buckets() const;
+  void declare_buckets(), declare_workspaces();
+  void ddp_start(Start& start) const;
 
   // Forward and backward of one micro-batch (step.cpp).
   void micro_batches(), micro_batch(std::int64_t index, std::int64_t times);
@@ -58,11 +66,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   void recompute() override;  // the checkpoint whose backward is being written
   Ref input_of(std::size_t run, std::size_t layer) const;
   Ref input_gradient_of(std::size_t run, std::size_t layer) const;
-  // Whole layers; selective recomputation is the layer's own matter.
-  bool recomputes() const {
-    return strategy_.recompute.kind != models::RecomputeKind::none &&
-           strategy_.recompute.kind != models::RecomputeKind::selective;
-  }
+  bool recomputes() const { return repeats_layers(strategy_.recompute); }
   virtual bool reentrant() const { return false; }  // torch.utils.checkpoint's older kind
   bool to_bucket() const;
   bool is_last(const ModuleNames& names) const;
@@ -98,7 +102,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   // optimizer.cpp
   virtual void optimizer_step();
   virtual std::vector<TensorId> square_roots();
-  virtual Bytes for_loop_scratch() const;
+  virtual std::vector<Bytes> stepped(std::int64_t most_layers) const;
+  void for_loop_step(OpBuilder step);
 
   ProgramBuilder b_;
   const ModelParts& parts_;
@@ -135,7 +140,10 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   std::int64_t times_ = 1;
   reports::States states_;
   ProgramBuilder::Place inputs_, micros_begin_, micros_end_;
-  Bytes partition_;
+  std::vector<Bytes> partition_;  // ZeroRedundancyOptimizer: the rank's parameters
+  TensorId first_bucket_ = kNoTensor, last_bucket_ = kNoTensor;
+  std::array<TensorId, 4> workspaces_{};  // as LayerWriter takes them
+  ScratchBlocks blocks_;
   TensorId tied_grad_ = kNoTensor;  // the head's share of a tied table's gradient
 };
 
