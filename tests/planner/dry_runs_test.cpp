@@ -66,10 +66,11 @@ TEST_CASE("planned peaks of full-size models are within 0.1 % of torch's, reserv
 }
 
 TEST_CASE("so are those of older Transformers, whose loss shifts the logits") {
-  // Resident: what blocks that were not split keep, visible where a rank holds little.
+  // Resident: what blocks that were not split keep, visible where a rank holds little. Reserved: of
+  // six blocks of 4.2 GB of logits one takes a segment of its own, which was planned in a hole.
   check_runs("dry_runs_transformers_4.48.json",
-             {{"llama-3.1-8b-fsdp64-zero2", "resident"},
-              {"qwen2.5-0.5b-fsdp8-tied-full", "resident"},
+             {{"qwen2.5-0.5b-fsdp8-tied-full", "resident"},
+              {"llama-3.1-70b-fsdp64-full", "reserved 7 %"},
               {"gpt2-ddp-mixed", "refused"},
               {"gpt2-bf16", "refused"},
               {"gpt2-xl-bf16-full", "refused"},

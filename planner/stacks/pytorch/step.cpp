@@ -122,16 +122,21 @@ void StepWriter::declare_unit_tensors(Unit& unit) {
     return b_.tensor_in(unit.group, name, bytes, category, models::Residency::step, stream);
   };
   using models::Stream;
+  // Of what one op makes, the first to be declared is the first to be allocated.
+  unit.cast_forward = kNoTensor;
+  if (b_.keeps_blocks() && unit.gathered != Bytes(0))
+    unit.cast_forward =
+        tensor("fsdp.shards.cast", unit.cast, Category::communication, Stream::gather);
   unit.gather_forward =
       tensor("fsdp.all_gather_output", unit.gathered, Category::communication, Stream::gather);
   unit.full_forward = tensor("fsdp.parameters", unit.full, Category::parameters, Stream::compute);
   unit.gather_backward = unit.full_backward = unit.cast_backward = kNoTensor;
   if (unit.reshards) {
-    unit.gather_backward = tensor("fsdp.all_gather_output.backward", unit.gathered,
-                                  Category::communication, Stream::gather);
     if (unit.gathered != Bytes(0))
       unit.cast_backward =
           tensor("fsdp.shards.cast.backward", unit.cast, Category::communication, Stream::gather);
+    unit.gather_backward = tensor("fsdp.all_gather_output.backward", unit.gathered,
+                                  Category::communication, Stream::gather);
     unit.full_backward =
         tensor("fsdp.parameters.backward", unit.full, Category::parameters, Stream::compute);
   }
