@@ -15,7 +15,7 @@ using namespace plimsoll;
 // Where the allocator puts a block that lives long is decided by all that was freed before it; one
 // difference there, and another segment of the largest blocks is needed. Those are the runs above
 // the high end.
-TEST_CASE("4 of 127 drawn runs reserve more than the high end, and half are within 0.5 %") {
+TEST_CASE("3 of 127 drawn runs reserve more than the high end, and half are within 0.5 %") {
   const models::Gpu h100 = models::find_gpu("h100");
   const auto overheads = models::overheads_of("pytorch", h100, models::kTorchVersion);
   const auto* more = models::find_overhead(overheads, "reserved_underestimate");
@@ -42,7 +42,7 @@ TEST_CASE("4 of 127 drawn runs reserve more than the high end, and half are with
                         << " are above the high end, " << refused << " are not planned");
   REQUIRE(errors.size() >= 100);
   CHECK(refused * 20 <= errors.size());
-  CHECK(above * 127 <= 4 * errors.size());
+  CHECK(above * 127 <= 3 * errors.size());
   CHECK(at(errors, 50) <= 0.005);
   CHECK(at(errors, 95) <= 0.07);
   CHECK(at(peaks, 50) <= 0.0005);
