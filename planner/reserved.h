@@ -1,10 +1,8 @@
 // Reserved bytes of a program: its allocations in order, through the stack's allocator.
 #pragma once
 
-#include <memory>
+#include <list>
 #include <optional>
-#include <utility>
-#include <vector>
 
 #include "models/step_program.h"
 #include "planner/caching_allocator.h"
@@ -36,7 +34,8 @@ struct Replays {
   Replays& of_rank(std::int64_t rank);
 
  private:
-  std::vector<std::pair<std::int64_t, std::unique_ptr<Replays>>> others_;
+  std::int64_t rank_ = -1;
+  std::list<Replays> others_;  // who asks keeps a reference
 };
 
 }  // namespace plimsoll::planner

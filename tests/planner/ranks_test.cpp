@@ -42,11 +42,10 @@ Planned plan_rank(const json& workload, std::int64_t rank) {
   rules.sdpa = planner::pytorch::Rules::Sdpa::flash;  // what a dry run can run
   rules.fsdp_autocast = workload["stack"]["fsdp_autocast"];
   rules.batch_tensors = 1;
-  rules.each_parameter = true;
   rules.rank = rank;
   const planner::LayerPart& layer = parts.runs.front().layer;
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
-  rules.blas_workspace = 64_MiB + (layer.q.bias ? 1_MiB : 0_MiB);
+  rules.blas = {32_MiB, 32_MiB, layer.q.bias ? 1_MiB : 0_MiB};
   models::StepProgram program;
   const auto writer =
       planner::pytorch::step_writer(program, parts, strategy, tests::batch_of(workload), rules);
@@ -54,7 +53,7 @@ Planned plan_rank(const json& workload, std::int64_t rank) {
   planner::Start start;
   writer->add_start(start);
   const planner::Timeline timeline = planner::unroll(program);
-  const planner::Reserved allocator = planner::replay(program, timeline, std::nullopt, start);
+  const planner::Reserved allocator = planner::replay(program, timeline, {}, start);
   return {allocator.allocated, allocator.resident, writer->states().optimizer, writer->ranks()};
 }
 
@@ -185,8 +184,7 @@ TEST_CASE("no rank of DeepSpeed's ZeRO-1 and 2 peaks or reserves more than the p
         step.rank = rank;
         planner::write_step(world.question, parts, step);
         const planner::Timeline timeline = planner::unroll(step.program);
-        const planner::Reserved own =
-            planner::replay(step.program, timeline, std::nullopt, step.start);
+        const planner::Reserved own = planner::replay(step.program, timeline, {}, step.start);
         CHECK(own.allocated <= plan.peak);
         CHECK(own.reserved <= plan.reserved);
         const auto kind = std::ranges::find_if(
