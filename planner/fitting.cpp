@@ -19,8 +19,10 @@ Reserved Fitting::needed() const {
 // Whether a step runs within a limit is not monotone in it: with more room the allocator gives
 // other segments back, at other moments. So the rooms that are tried lie between the step's peak
 // and what it needs, whatever the card, and the least of them that will do decides.
+// Many: of a step that needs 110 GB a 32nd of that range is 0.9 GB, and one that ran in the last
+// 0.15 GB of its card was called too large (fms-liger-037 of tests/golden/published_memory.json).
 std::optional<Reserved> Fitting::flushing() const {
-  constexpr std::int64_t kRooms = 16;
+  constexpr std::int64_t kRooms = 128;
   if (!step.caching_allocator || !capacity.usable) return std::nullopt;
   const Bytes room = *capacity.usable - outside.typical.total();
   const Bytes most = needed().reserved;

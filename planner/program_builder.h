@@ -7,6 +7,7 @@
 
 #include "models/step_program.h"
 #include "planner/alike.h"
+#include "planner/scratch_blocks.h"
 
 namespace plimsoll::planner {
 
@@ -107,6 +108,13 @@ class ProgramBuilder {
                              models::Residency residency = models::Residency::step,
                              models::Stream stream = models::Stream::compute);
   OpBuilder op(const char* name, models::Phase phase);
+  // Whether who replays an allocator asked for an op's blocks; of the op that was written last.
+  bool keeps_blocks() const { return blocks_ != nullptr && !resizes_; }
+  void blocks(BlockEvents events) { blocks_->add(program_.ops.size() - 1, std::move(events)); }
+  void parts(models::TensorId tensor, std::vector<Bytes> parts) {
+    if (tensor != models::kNoTensor) blocks_->add_parts(tensor, std::move(parts));
+  }
+  void keep_blocks(ScratchBlocks* blocks) { blocks_ = blocks; }
 
  private:
   std::size_t resized_op(const char* name);
@@ -118,6 +126,7 @@ class ProgramBuilder {
   std::uint16_t layer_ = 0;
   models::Chapter chapter_ = models::Chapter::layers;
   bool resizes_ = false, same_ = true;
+  ScratchBlocks* blocks_ = nullptr;
   Place next_;
   Alike alike_;
   bool knows_alike_ = false;

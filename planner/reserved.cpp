@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -50,10 +51,11 @@ class Schedule {
 
 class Replay {
  public:
-  Replay(const StepProgram& program, const Timeline& timeline, Room room,
+  Replay(const StepProgram& program, const Timeline& timeline, Room room, const Start& start,
          const models::AllocatorConf& conf)
       : program_(program),
         timeline_(timeline),
+        start_(start),
         may_flush_(room.may_flush),
         allocator_(room, conf),
         births_(timeline.steps.size(), timeline.lifetimes.size()),
@@ -70,7 +72,7 @@ class Replay {
     for (const std::size_t i : order_) {
       const Lifetime& life = timeline.lifetimes[i];
       if (decl(life).residency == Residency::persistent) {
-        staying_.push_back(static_cast<std::int32_t>(i));
+        (comes_later(life.tensor) ? later_ : staying_).push_back(static_cast<std::int32_t>(i));
       } else if (life.birth >= 0) {
         births_.add(life.birth, i);
         if (is_carried(life))
@@ -81,11 +83,12 @@ class Replay {
     }
   }
 
-  Reserved run(const Start& start) {
-    bool done = begin(start) && persistent(false) && step(true);
+  Reserved run() {
+    find_first_uses();
+    bool done = happen(start_.events(), staying_) && persistent(false) && step(true);
     allocator_.reset_peak_allocated();
     const DriverCalls before = allocator_.calls();
-    done = done && step(false);
+    done = done && happen(start_.later_events(), later_) && step(false);
     return {done,
             allocator_.peak_reserved(),
             allocator_.peak_allocated(),
@@ -135,14 +138,66 @@ class Replay {
 
   bool take(std::size_t lifetime) {
     const TensorDecl& tensor = decl(timeline_.lifetimes[lifetime]);
+    if (const auto* parts = start_.scratch().parts_of(timeline_.lifetimes[lifetime].tensor)) {
+      std::vector<CachingAllocator::Handle>& handles = parts_[lifetime];
+      for (const Bytes part : *parts) {
+        const auto handle = allocator_.allocate(part, tensor.stream);
+        if (!handle) return false;
+        handles.push_back(*handle);
+      }
+      return true;
+    }
     const auto handle = allocator_.allocate(tensor.bytes, tensor.stream);
     if (!handle) return false;
     handles_[lifetime] = *handle;
     return true;
   }
 
-  bool take_tensors(const StartEvent& event) {
-    for (const std::int32_t staying : staying_) {
+  bool comes_later(models::TensorId tensor) const {
+    const auto names = [&](const StartEvent& event) {
+      return event.kind == StartEvent::Kind::take && event.first <= tensor && tensor <= event.last;
+    };
+    return std::ranges::any_of(start_.later_events(), names) ||
+           std::ranges::find(start_.at_first_use(), tensor) != start_.at_first_use().end();
+  }
+
+  // The op whose product needs a workspace, and so on.
+  void find_first_uses() {
+    for (const std::int32_t i : later_) {
+      const models::TensorId tensor = timeline_.lifetimes[static_cast<std::size_t>(i)].tensor;
+      if (std::ranges::find(start_.at_first_use(), tensor) == start_.at_first_use().end()) continue;
+      const auto reads = [&](const models::Op& op) {
+        return std::ranges::any_of(program_.operands_of(op), [&](const models::Operand& operand) {
+          return operand.tensor == tensor;
+        });
+      };
+      const auto first = std::ranges::find_if(program_.ops, reads);
+      if (first == program_.ops.end())
+        staying_.push_back(i);
+      else
+        first_uses_.emplace_back(static_cast<std::size_t>(first - program_.ops.begin()), i);
+    }
+  }
+
+  bool take_at_first_use(std::size_t op) {
+    for (const auto& [first, lifetime] : first_uses_) {
+      const auto i = static_cast<std::size_t>(lifetime);
+      if (first == op && handles_[i] < 0 && !take(i)) return false;
+    }
+    return true;
+  }
+
+  void drop(std::size_t lifetime) {
+    CachingAllocator::Handle& handle = handles_[lifetime];
+    if (handle >= 0) return allocator_.free(std::exchange(handle, -1));
+    const auto parts = parts_.find(lifetime);
+    if (parts == parts_.end()) return;
+    for (const CachingAllocator::Handle part : parts->second) allocator_.free(part);
+    parts->second.clear();
+  }
+
+  bool take_tensors(const StartEvent& event, const std::vector<std::int32_t>& among) {
+    for (const std::int32_t staying : among) {
       const auto i = static_cast<std::size_t>(staying);
       const Lifetime& life = timeline_.lifetimes[i];
       if (life.tensor < event.first || life.tensor > event.last || handles_[i] >= 0) continue;
@@ -154,23 +209,25 @@ class Replay {
 
   // Where there is no room beside what is held, a stack does without the latter (DeepSpeed moves
   // its parameters to the host before it flattens them).
-  bool begin(const Start& start) {
-    std::vector<CachingAllocator::Handle> held;
+  bool happen(const std::vector<StartEvent>& events, const std::vector<std::int32_t>& among) {
+    std::vector<CachingAllocator::Handle>& held = held_;
     const auto drop = [&](std::int32_t first, std::int32_t last) {
       for (auto i = static_cast<std::size_t>(first); i <= static_cast<std::size_t>(last); ++i)
         if (held[i] >= 0) allocator_.free(std::exchange(held[i], -1));
     };
-    for (const StartEvent& event : start.events()) {
+    for (const StartEvent& event : events) {
       if (event.kind == StartEvent::Kind::drop) {
         drop(event.first, event.last);
       } else if (event.kind == StartEvent::Kind::hold) {
         const auto handle = allocator_.allocate(event.bytes, models::Stream::compute);
         if (!handle) return false;
         held.push_back(*handle);
-      } else if (!take_tensors(event)) {
+      } else if (event.kind == StartEvent::Kind::model) {
+        if (!persistent(false)) return false;
+      } else if (!take_tensors(event, among)) {
         if (held.empty() || !may_flush_) return false;
         drop(0, static_cast<std::int32_t>(held.size()) - 1);
-        if (!take_tensors(event)) return false;
+        if (!take_tensors(event, among)) return false;
       }
     }
     return true;
@@ -190,8 +247,7 @@ class Replay {
   bool step(bool first) {
     bool states = !first;
     for (const std::int32_t i : carried_) {
-      CachingAllocator::Handle& handle = handles_[static_cast<std::size_t>(i)];
-      if (!first) allocator_.free(std::exchange(handle, -1));
+      if (!first) drop(static_cast<std::size_t>(i));
     }
     for (std::size_t s = 0; s < timeline_.steps.size(); ++s) {
       const models::Op& op = program_.ops[timeline_.steps[s].at.op];
@@ -199,32 +255,93 @@ class Replay {
         if (!persistent(true)) return false;
         states = true;
       }
+      const std::size_t number = timeline_.steps[s].at.op;
+      if (const std::vector<BlockEvent>* blocks = start_.scratch().find(number)) {
+        if (!run_blocks(s, number, *blocks)) return false;
+        continue;
+      }
       for (const std::int32_t i : births_.at(s))
         if (!take(static_cast<std::size_t>(i))) return false;
+      if (first && !take_at_first_use(number)) return false;
       if (op.scratch > Bytes(0) &&
           !allocator_.allocate_and_free(op.scratch, models::Stream::compute))
         return false;
-      for (const std::int32_t i : deaths_.at(s))
-        allocator_.free(handles_[static_cast<std::size_t>(i)]);
+      for (const std::int32_t i : deaths_.at(s)) drop(static_cast<std::size_t>(i));
     }
     return true;
   }
 
+  // An op whose blocks are known one by one.
+  bool run_blocks(std::size_t s, std::size_t op, const std::vector<BlockEvent>& blocks) {
+    using Kind = BlockEvent::Kind;
+    const auto among = [&](std::int32_t lifetime, Kind kind) {
+      const models::TensorId tensor =
+          timeline_.lifetimes[static_cast<std::size_t>(lifetime)].tensor;
+      return std::ranges::any_of(blocks, [&](const BlockEvent& event) {
+        return event.kind == kind && event.tensor == tensor;
+      });
+    };
+    for (const std::int32_t i : births_.at(s))
+      if (!among(i, Kind::birth) && !take(static_cast<std::size_t>(i))) return false;
+    if (!take_at_first_use(op)) return false;
+    taken_.clear();
+    for (const BlockEvent& event : blocks)
+      if (!happens(event, s)) return false;
+    for (const CachingAllocator::Handle handle : taken_)
+      if (handle >= 0) allocator_.free(handle);
+    for (const std::int32_t i : deaths_.at(s))
+      if (!among(i, Kind::death)) drop(static_cast<std::size_t>(i));
+    return true;
+  }
+
+  bool happens(const BlockEvent& event, std::size_t s) {
+    const auto is_tensor = [&](std::int32_t lifetime) {
+      return timeline_.lifetimes[static_cast<std::size_t>(lifetime)].tensor == event.tensor;
+    };
+    if (event.kind == BlockEvent::Kind::take) {
+      if (event.bytes == Bytes(0)) {
+        taken_.push_back(-1);
+        return true;
+      }
+      const auto handle = allocator_.allocate(event.bytes, models::Stream::compute);
+      if (handle) taken_.push_back(*handle);
+      return handle.has_value();
+    }
+    if (event.kind == BlockEvent::Kind::drop) {
+      CachingAllocator::Handle& taken = taken_[static_cast<std::size_t>(event.number)];
+      if (taken >= 0) allocator_.free(std::exchange(taken, -1));
+      return true;
+    }
+    const bool birth = event.kind == BlockEvent::Kind::birth;
+    for (const std::int32_t i : birth ? births_.at(s) : deaths_.at(s)) {
+      if (!is_tensor(i)) continue;
+      if (birth) return take(static_cast<std::size_t>(i));
+      drop(static_cast<std::size_t>(i));
+      return true;
+    }
+    return true;  // lives on, or was there before
+  }
+
   const StepProgram& program_;
   const Timeline& timeline_;
+  const Start& start_;
   bool may_flush_;
   CachingAllocator allocator_;
   Schedule births_, deaths_;
   std::vector<CachingAllocator::Handle> handles_;
+  std::unordered_map<std::size_t, std::vector<CachingAllocator::Handle>> parts_;  // by lifetime
   std::vector<std::size_t> order_;
-  std::vector<std::int32_t> staying_, carried_;  // of the order: persistent ones, carried ones
+  // Of the order: persistent ones, those of them that come after the start, carried ones.
+  std::vector<std::int32_t> staying_, later_, carried_;
+  std::vector<std::pair<std::size_t, std::int32_t>> first_uses_;  // op and lifetime
+  std::vector<CachingAllocator::Handle> held_, taken_;  // of the start, of the op that runs
 };
 
 }  // namespace
 
 Reserved replay(const StepProgram& program, const Timeline& timeline, Room room, const Start& start,
                 const models::AllocatorConf& conf) {
-  return Replay(program, timeline, room, conf).run(start);
+  return Replay(program, timeline, room, start, conf).run();
 }
 
 Replays& Replays::of_rank(std::int64_t rank) {

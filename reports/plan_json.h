@@ -21,9 +21,6 @@ void write_by_category(JsonWriter& json, const ByCategory& parts);
 void write_states(JsonWriter& json, const States& states);
 void write_ranks(JsonWriter& json, const Plan& plan);
 
-// What is known of one card; also an element of `plimsoll.gpus/1`.
-void write_gpu(JsonWriter& json, const models::Gpu& gpu);
-
 // "fits", "borderline", "does not fit"; nothing where only a part of the need is known and fits.
 std::optional<std::string_view> verdict_text(const Plan& plan);
 

@@ -11,31 +11,9 @@
 #include "models/model_spec.h"
 #include "models/run_spec.h"
 #include "reports/rank_kind.h"
+#include "reports/room.h"
 
 namespace plimsoll::reports {
-
-enum class Verdict { fits, borderline, does_not_fit };
-
-struct Range {
-  Bytes low, high;
-  std::string why;
-};
-
-// What the device would have to hold if all that is assumed came out at its high end. It stands in
-// where no measurement gives a range yet.
-struct HighEnd {
-  Bytes reserved, outside;
-  std::int64_t reserved_more = 0;  // thousandths of the planned reserved bytes that it adds
-  bool fits = false;
-  Bytes device() const { return reserved + outside; }
-};
-
-// In less room than is needed: the allocator gives cached segments back and asks for others.
-struct Flushing {
-  Bytes reserved, malloced;
-  std::int64_t flushes = 0, frees = 0, mallocs = 0;  // of one step, as `malloced` and `seconds`
-  std::optional<double> seconds;
-};
 
 struct Place {
   std::int64_t rank = 0;

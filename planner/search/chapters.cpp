@@ -86,9 +86,12 @@ Chapters::Ids Chapters::ids_of(const Strategy& strategy) {
   layers.loss = models::Loss::full;
   layers.optimizer_impl.reset();
   const Strategy loss = alike_in_loss(strategy);
-  // Workspaces that stay are the attention's too.
+  // Workspaces that stay are the attention's too, and those of products that run a second time.
   Strategy optimizer = strategy;
-  if (strategy.freeze.empty()) optimizer.recompute = {RecomputeKind::none, 1};
+  const bool repeats = strategy.recompute.kind != RecomputeKind::none &&
+                       strategy.recompute.kind != RecomputeKind::selective;
+  if (strategy.freeze.empty())
+    optimizer.recompute = {repeats ? RecomputeKind::full : RecomputeKind::none, 1};
   optimizer.loss = models::Loss::full;
   const std::lock_guard lock(mutex_);
   return {number(strategies_, strategy), number(layers_of_, layers), number(losses_of_, loss),

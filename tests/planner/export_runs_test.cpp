@@ -87,7 +87,6 @@ const std::map<std::string, Known> kPeaks{
      {0, 64 * kMiB, "ZeRO-3's prefetch: its buffer and what it is cut into"}},
     {"run-deepspeed3-lora-chunked", {-32 * kMiB, 0, "ZeRO-3's gather is planned as one level"}},
     {"run-layers-deepspeed3-every2", {-8 * kMiB, 0, "the same"}},
-    {"run-gpt2-every", {0, kMiB + 96, "the recomputing thread's cuBLASLt workspace"}},
     {"run-short", {-32 * kKiB, 0, "the Trainer's groups with and without decay step apart"}},
     {"run-selective-eager", {-32 * kKiB, 0, "the same"}},
     {"run-chunked-batch", {-kMiB, 0, "3003 tokens: the last of 8 parts is smaller"}},
@@ -96,7 +95,6 @@ const std::map<std::string, Known> kPeaks{
 const std::map<std::string, Known> kResidents{
     {"deepspeed-pure-bf16", {-kMiB - 128, 0, "as above"}},
     {"deepspeed-zero3-chunked-sqrt", {-128, 0, "as above"}},
-    {"run-gpt2-every", {0, kMiB + 96, "as above"}},
 };
 
 void check_exact(const std::string& name, std::int64_t more, std::int64_t scalars,

@@ -42,7 +42,7 @@ planner::pytorch::Rules rules_of(const json& trace) {
        models::release_from(release.get<std::string>()) >= models::Release{4, 53, 0});
   for (const json& row : trace["initial"])
     if (row[4].get<std::string>().starts_with("scratch kept"))
-      rules.blas_workspace += Bytes(row[1].get<std::int64_t>());
+      rules.blas.forward += Bytes(row[1].get<std::int64_t>());
   return rules;
 }
 

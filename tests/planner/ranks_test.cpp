@@ -42,11 +42,10 @@ Planned plan_rank(const json& workload, std::int64_t rank) {
   rules.sdpa = planner::pytorch::Rules::Sdpa::flash;  // what a dry run can run
   rules.fsdp_autocast = workload["stack"]["fsdp_autocast"];
   rules.batch_tensors = 1;
-  rules.each_parameter = true;
   rules.rank = rank;
   const planner::LayerPart& layer = parts.runs.front().layer;
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
-  rules.blas_workspace = 64_MiB + (layer.q.bias ? 1_MiB : 0_MiB);
+  rules.blas = {32_MiB, 32_MiB, layer.q.bias ? 1_MiB : 0_MiB};
   models::StepProgram program;
   const auto writer =
       planner::pytorch::step_writer(program, parts, strategy, tests::batch_of(workload), rules);

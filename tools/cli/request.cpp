@@ -162,8 +162,7 @@ void set_deepspeed(const Options& options, Strategy& s) {
   elements("stage3-max-reuse-distance", 3, o.max_reuse_distance);
   require(options, "overlap-comm", deepspeed, "belongs to --stack deepspeed");
   require(options, "overlap-comm", s.data.zero >= 1, "has no effect below --zero 1");
-  if (const std::string* text = options.find("overlap-comm"))
-    o.overlap_comm = yes_or_no("overlap-comm", *text);
+  set_parsed(options, "overlap-comm", yes_or_no, o.overlap_comm);
 }
 
 void set_data_parallel(const Options& options, Strategy& s) {
@@ -246,8 +245,7 @@ void set_precision(const Options& options, Strategy& s) {
 
 void set_optimizer(const Options& options, Strategy& s) {
   set_choice(options, "optimizer", s.optimizer);
-  if (const std::string* text = options.find("optimizer-impl"))
-    s.optimizer_impl = choice<models::OptimizerImpl>("optimizer-impl", *text);
+  set_parsed(options, "optimizer-impl", choice<models::OptimizerImpl>, s.optimizer_impl);
 }
 
 void set_adapters(const Options& options, Strategy& s) {

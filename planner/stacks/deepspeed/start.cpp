@@ -30,6 +30,7 @@ void StepWriter::flattened_start(Start& start) const {
 // Masters are cast from a copy; then gradients of zeros for the optimizer stand once, for its
 // states (only stage 0 steps with them, so that the states come then).
 void StepWriter::add_start(Start& start) const {
+  pytorch::StepWriter::add_start(start);
   if (engine_.wrapper == Wrapper::plain || engine_.wrapper == Wrapper::unfused) return;
   const bool partitioned = engine_.wrapper == Wrapper::stage_1_and_2;
   const bool sharded = engine_.wrapper == Wrapper::stage3;

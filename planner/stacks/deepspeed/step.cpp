@@ -8,8 +8,10 @@ using models::kNoGroup;
 using models::Residency;
 
 namespace {
-pytorch::Rules module_rules(pytorch::Rules rules, const Engine& engine) {
+// Its linear adds the bias after the product (GPT-2's Conv1D stays torch's).
+pytorch::Rules module_rules(pytorch::Rules rules, const Engine& engine, const ModelParts& parts) {
   rules.frozen_products_save = engine.stage == 3;
+  if (engine.stage == 3 && !parts.decoder.fused_qkv) rules.blas.lt = Bytes(0);
   return rules;
 }
 }  // namespace
@@ -18,7 +20,7 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
                        const models::Strategy& strategy, const models::Batch& batch,
                        const pytorch::Rules& rules, const Engine& engine)
     : pytorch::StepWriter(program, parts, module_strategy(strategy, engine), batch,
-                          module_rules(rules, engine)),
+                          module_rules(rules, engine, parts)),
       program_(program),
       engine_(engine),
       layout_(parts, engine),

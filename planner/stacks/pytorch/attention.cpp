@@ -147,6 +147,11 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
   backward.scratch(
       path() == AttentionPath::efficient ? efficient_workspace(dtype) : flash_workspace(),
       Category::workspace);
+  if (b_.keeps_blocks() && path() != AttentionPath::efficient) {
+    BlockEvents events;
+    for (const Bytes block : flash_blocks()) events.take(block);
+    b_.blocks(std::move(events));
+  }
   const TensorId d_q = d[0], d_k = d[1], d_v = d[2];
   d[0] = in.q_grad ? cast(names.q.grad_rotated, d_q, q_values(), dtype, in.dtype) : kNoTensor;
   d[1] = in.k_grad ? cast(names.k.grad_wide, d_k, k_values, dtype, in.dtype) : kNoTensor;
@@ -168,14 +173,21 @@ TensorId AttentionWriter::sum_groups(const OperandNames& names, TensorId d, DTyp
 //   and with fewer key heads than query heads dK and dV of all query heads in the low dtype.
 //   cuDNN (composite backward graph): dQ accumulated in fp32, the row sums in fp32, and with
 //   grouped queries dK and dV of all query heads; the engine's own workspace is not known.
-Bytes AttentionWriter::flash_workspace() const {
+std::array<Bytes, 4> AttentionWriter::flash_blocks() const {
   const std::int64_t b = tokens_.sequences, rounded = up_to(tokens_.length, 128);
-  const Bytes expanded =
-      grouped() && !repeats() ? bytes(q_values(), regime_.compute) * 2 : Bytes(0);
+  const Bytes expanded = grouped() && !repeats() ? bytes(q_values(), regime_.compute) : Bytes(0);
   if (rules_.sdpa == Rules::Sdpa::cudnn)
-    return fp32(q_values()) + fp32(checked_multiply(tokens_.total(), d_.heads)) + expanded;
-  return fp32(checked_multiply(b * d_.heads, rounded)) +
-         fp32(checked_multiply(b * rounded, d_.heads * up_to(d_.head_dim, 32))) + expanded;
+    return {fp32(q_values()), fp32(checked_multiply(tokens_.total(), d_.heads)), expanded,
+            expanded};
+  return {fp32(checked_multiply(b * d_.heads, rounded)),
+          fp32(checked_multiply(b * rounded, d_.heads * up_to(d_.head_dim, 32))), expanded,
+          expanded};
+}
+
+Bytes AttentionWriter::flash_workspace() const {
+  Bytes all;
+  for (const Bytes block : flash_blocks()) all += block;
+  return all;
 }
 
 // ATen/native/transformers/cuda/mem_eff_attention/kernel_backward.h and attention_backward.cu: the

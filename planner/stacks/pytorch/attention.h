@@ -78,6 +78,7 @@ class AttentionWriter : public ModuleWriter {
   void fused_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                        TensorId d_out, std::span<const Ref> held);
+  std::array<Bytes, 4> flash_blocks() const;
   Bytes flash_workspace() const;
   Bytes efficient_workspace(DType dtype) const;
   void eager_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);

@@ -111,7 +111,9 @@ void StepWriter::rotary_tables() {
   const Bytes cast = layer_.bytes(values, regime_.residual) * 2;
   const bool casts = regime_.residual != DType::fp32;
   const Bytes most = std::max(before + emb * 3, before + emb * 2 + (casts ? cast : Bytes(0)));
-  b_.op("rotary", Phase::forward).write(cos_).write(sin_).scratch(most - cast);
+  auto rotary = b_.op("rotary", Phase::forward);
+  rotary.write(cos_).write(sin_).scratch(most - cast);
+  if (!multiplies) layer_.take_workspace(rotary, false);  // a product of one column
 }
 
 TensorId StepWriter::dropout_embedding(std::int64_t values, DType dtype) {

@@ -247,31 +247,34 @@ std::vector<TensorId> FlatStepWriter::square_roots() {
 }
 
 // As without sharding, of the parts: the root's first, which are the embedding's on rank 0.
-Bytes FlatStepWriter::for_loop_scratch() const {
-  Bytes most, previous;
+std::vector<Bytes> FlatStepWriter::stepped(std::int64_t most_layers) const {
+  std::vector<Bytes> out;
   const auto all = [&](const Unit& unit) {
-    for (const Bytes part : unit.parts) {
-      most = std::max(most, previous + part * 2);
-      previous = part;
-    }
+    out.insert(out.end(), unit.parts.begin(), unit.parts.end());
   };
   all(root_);
   for (const Run& run : runs_)
-    for (int copies = 0; copies < std::min<std::int64_t>(run.count, 2); ++copies)
+    for (std::int64_t i = 0; i < std::min(run.count, most_layers); ++i)
       for (const Unit& unit : run.units) all(unit);
-  return most;
+  return out;
 }
 
 // Layer by layer, then the root: parameters are made (or moved to the GPU), concatenated, and the
 // rank's part of that is cloned (_flat_param.py, flatten_tensors, shard) before any of them goes.
 // What was loaded in 16 bits is cast when all is wrapped (Accelerate's upcast).
 void FlatStepWriter::add_start(Start& start) const {
+  StepWriter::add_start(start);
   const DType loaded = strategy_.param_dtype.value_or(regime_.stored);
   std::vector<std::int32_t> low;
   const auto wrap = [&](const Unit& unit, std::int64_t instance) {
     const std::int32_t first = start.held();
     for (const Parameter& p : *unit.parameters)
       if (!p.adapter) start.hold(b_.rounded(storage(Count(p.elements), loaded)));
+    // A rank that loads nothing makes a tied table for both modules, and then ties them again
+    // (accelerate, utils/fsdp_utils.py, ensure_weights_retied).
+    if (&unit == &root_ && d_.tied_head)
+      start.drop(
+          start.hold(b_.rounded(storage(Count(checked_multiply(d_.vocab, d_.hidden)), loaded))));
     const std::int64_t width = storage(Count(1), regime_.weight).value();
     const std::int64_t elements = unit.full.value() / width;
     const std::int32_t flat = start.hold(b_.rounded(storage(Count(elements), loaded)));
@@ -279,7 +282,7 @@ void FlatStepWriter::add_start(Start& start) const {
       start.take_instance(unit.flat_shard, instance);
     else
       low.push_back(start.hold(b_.rounded(storage(Count(elements / shards_), loaded))));
-    start.drop(first, flat);
+    start.drop(first, flat);  // what has gone already goes no second time
   };
   const auto each = [&](auto what) {
     for (const Run& run : runs_)

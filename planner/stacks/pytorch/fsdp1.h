@@ -29,7 +29,7 @@ class FlatStepWriter final : public StepWriter {
   void recompute() override;
   bool reentrant() const override;
   std::vector<TensorId> square_roots() override;
-  Bytes for_loop_scratch() const override;
+  std::vector<Bytes> stepped(std::int64_t most_layers) const override;
   std::vector<std::int64_t> held_by(std::int64_t rank) const override;
 
  private:

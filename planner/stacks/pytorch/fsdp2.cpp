@@ -87,9 +87,10 @@ Ref StepWriter::unit_tensor(TensorId Unit::*tensor, std::size_t run, std::size_t
 
 void StepWriter::gather_forward(Unit& unit, Ref previous) {
   if (!fsdp() || unit.empty()) return;
-  b_.op("fsdp.all_gather", Phase::forward)
-      .write(unit.gather_forward)
-      .scratch(unit.gathered == Bytes(0) ? Bytes(0) : unit.cast, Category::communication);
+  auto gather = b_.op("fsdp.all_gather", Phase::forward);
+  gather.write(unit.cast_forward).write(unit.gather_forward);
+  if (unit.cast_forward == kNoTensor && unit.gathered != Bytes(0))
+    gather.scratch(unit.cast, Category::communication);
   b_.op("fsdp.copy_out", Phase::forward)
       .read(unit.gather_forward)
       .write(unit.full_forward)
@@ -164,9 +165,15 @@ void StepWriter::post_backward(Unit& unit, Ref previous_reduce) {
   copy_in.write(unit.reduce_in).scratch(unit.copy_table, Category::communication);
   for (const TensorId grad : micros_ > 1 ? unit.kept : unit.grads) copy_in.read(grad);
   // foreach_reduce's loop variable holds the last gradient until it returns.
+  const Bytes output = unit.shard_grad_cast != Bytes(0) ? unit.reduce_output : Bytes(0);
+  const bool apart = b_.keeps_blocks();  // it comes from the stream's own blocks
+  const TensorId low =
+      apart ? b_.tensor_in(unit.group, "fsdp.reduce_scatter_output", output,
+                           Category::communication, models::Residency::step, models::Stream::reduce)
+            : kNoTensor;
   auto reduce = b_.op("fsdp.reduce_scatter", Phase::backward);
-  reduce.read(unit.reduce_in).read(unit.last_grad).write(unit.shard_grad);
-  if (unit.shard_grad_cast != Bytes(0)) reduce.scratch(unit.reduce_output, Category::communication);
+  reduce.read(unit.reduce_in).read(unit.last_grad).write(low).write(unit.shard_grad);
+  if (!apart) reduce.scratch(output, Category::communication);
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -41,6 +41,17 @@ TensorId LayerWriter::rotate(const OperandNames& names, TensorId from, std::int6
       .read(sin_)
       .write(rotated)
       .scratch(std::max(bytes(n, rotated_dtype()) * 2, bytes(n, dtype) + bytes(n / 2, dtype)));
+  if (b_.keeps_blocks()) {
+    BlockEvents events;
+    const auto product = events.take(bytes(n, rotated_dtype()));
+    const auto half = events.take(bytes(n / 2, dtype)), joined = events.take(bytes(n, dtype));
+    events.drop(half);
+    events.take(bytes(n, rotated_dtype()));
+    events.drop(joined);
+    events.birth(rotated);
+    events.drop(product);
+    b_.blocks(std::move(events));
+  }
   return rotated;
 }
 
@@ -57,7 +68,30 @@ TensorId LayerWriter::rotate_backward(const OperandNames& names, TensorId d_rota
   op(names.rotated).read(d_rotated).read(sin_).write(product).scratch(r);
   const TensorId d = temporary(names.grad, n, dtype);
   op(names.rotated).read(d_rotated).read(product).read(cos_).write(d).scratch(std::max(c, r));
+  if (b_.keeps_blocks())
+    b_.blocks(rotate_backward_blocks(d_rotated, product, d, c, bytes(n / 2, dtype), r));
   return d;
+}
+
+// The second op of the above: both slices of the first product, their sum, the second product.
+BlockEvents LayerWriter::rotate_backward_blocks(TensorId d_rotated, TensorId product, TensorId d,
+                                                Bytes own, Bytes half, Bytes promoted) {
+  BlockEvents events;
+  const auto negated = events.take(half), first = events.take(own);
+  events.drop(negated);
+  const auto second = events.take(own);
+  events.death(product);
+  const auto sum = events.take(own);
+  events.drop(first);
+  events.drop(second);
+  const auto wide = promoted > Bytes(0) ? events.take(promoted) : -1;
+  const auto other = events.take(own);
+  if (wide >= 0) events.drop(wide);
+  events.death(d_rotated);
+  events.birth(d);
+  events.drop(sum);
+  events.drop(other);
+  return events;
 }
 
 void LayerWriter::qkv_forward(const LayerPart& layer, const Flow& f, LayerSaved& s) {

@@ -68,6 +68,8 @@ class LayerWriter : public AttentionWriter {
                   TensorId also_read);
   TensorId rotate_backward(const OperandNames& names, TensorId d_rotated, std::int64_t width,
                            DType dtype);
+  static BlockEvents rotate_backward_blocks(TensorId d_rotated, TensorId product, TensorId d,
+                                            Bytes own, Bytes half, Bytes promoted);
 
   // GPT-2 layers (layer_gpt2.cpp).
   void gpt2_forward(const LayerPart&, Ref, Ref, const Flow&, LayerSaved&);

@@ -85,6 +85,7 @@ void ModuleWriter::product_forward(const ModuleNames& names, const ModuleNames& 
   if (stops) return;
   s.out = make(names.out, t * part.out, dtype, category);
   product.write(s.out);
+  take_workspace(product, part.bias);
 }
 
 // One node makes all three gradients. What was cast before the product is cast back after it: the
@@ -107,6 +108,7 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
   if (input_grad) d_in = temporary(names.input_grad_low, t * part.in, dtype);
   auto product = op(names.module);
   product.read(d_out).write(d_weight).write(d_in);
+  take_workspace(product, false);
   if (part.trains_weight || rules_.frozen_products_save) product.read(s.input);
   if (input_grad) product.read(s.weight_cast);
   if (d_bias != kNoTensor) {

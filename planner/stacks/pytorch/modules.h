@@ -28,6 +28,13 @@ class ModuleWriter {
     set(Phase::forward, true);
     set_checkpoint(nullptr, false);
   }
+  // cuBLAS's of the forward's thread and of autograd's, cuBLASLt's of both: for the first product.
+  void set_workspaces(const std::array<TensorId, 4>& workspaces) { workspaces_ = workspaces; }
+  void take_workspace(OpBuilder product, bool adds_bias) {
+    const std::size_t thread = phase_ == Phase::forward ? 0 : 1;
+    product.read(std::exchange(workspaces_[thread], kNoTensor));
+    if (adds_bias) product.read(std::exchange(workspaces_[2 + thread], kNoTensor));
+  }
   void set_sink(GradientSink* sink) { sink_ = sink; }
   // `waits`: the backward that follows begins in front of a recomputation. `checkpointed`: its
   // saved tensors come through a checkpoint's hooks, and a node drops each as soon as it has used
@@ -108,8 +115,18 @@ class ModuleWriter {
   GradientSink* sink_ = nullptr;
   Recomputation* recomputation_ = nullptr;
   bool checkpointed_ = false;
+  std::array<TensorId, 4> workspaces_{kNoTensor, kNoTensor, kNoTensor, kNoTensor};
 
  private:
+  struct NormBytes {
+    Bytes out, fp32, rows, input, sums;  // rows: one fp32 for each
+  };
+  struct NormGradients {
+    TensorId out, weight, residual, input, into, beyond;
+  };
+  BlockEvents norm_blocks(const NormSaved& saved, std::int64_t rows, std::int64_t values) const;
+  BlockEvents norm_backward_blocks(const NormSaved& saved, const NormBytes& bytes,
+                                   const NormGradients& of, bool wide) const;
   Product base_product(const LinearPart& part) const;
   void product_forward(const ModuleNames& names, const ModuleNames& bias, const Product& part,
                        Ref input, DType input_dtype, Category category, bool stops,

@@ -38,12 +38,36 @@ void ModuleWriter::norm_forward(const ModuleNames& names, const NormPart& part, 
   read(norm, input).write(s.statistics).write(s.normalized).write(s.out);
   if (input_dtype == DType::fp32) {
     if (keeps) norm.scratch(fp32(rows));
+    if (b_.keeps_blocks()) b_.blocks(norm_blocks(s, rows, n));
     return;
   }
   s.input_fp32 = make(names.input_fp32, n, DType::fp32);
   norm.write(s.input_fp32);
   const Bytes wide = fp32(n) + fp32(rows), narrow = bytes(n, input_dtype) + bytes(n, out);
   norm.scratch(keeps ? wide : std::max(wide, narrow) - narrow);
+  if (b_.keeps_blocks()) b_.blocks(norm_blocks(s, rows, n));
+}
+
+// The same, block by block.
+BlockEvents ModuleWriter::norm_blocks(const NormSaved& s, std::int64_t rows,
+                                      std::int64_t values) const {
+  const bool casts = s.input_fp32 != kNoTensor;
+  BlockEvents events;
+  events.birth(s.input_fp32);
+  const auto squares = events.take(fp32(values));
+  const auto mean = events.take(fp32(rows));
+  events.drop(squares);
+  const auto with_epsilon = events.take(fp32(rows));
+  events.birth(s.statistics);
+  events.drop(with_epsilon);
+  const auto product = casts ? events.take(fp32(values)) : -1;
+  events.death(s.input_fp32);
+  if (casts) events.death(s.statistics);
+  events.birth(s.normalized);
+  events.birth(s.out);
+  events.drop(mean);
+  if (casts) events.drop(product);
+  return events;
 }
 
 // Backward of the above, in the order of the trace; g is the incoming gradient, D what flows past,
@@ -92,9 +116,66 @@ TensorId ModuleWriter::norm_backward(const ModuleNames& names, const NormPart& p
       read(norm, input);
     else
       norm.read(s.input_fp32);
+    if (b_.keeps_blocks())
+      b_.blocks(norm_backward_blocks(s, {o, f, r, in, sums},
+                                     {d_out, weight_grad, residual, d_in, into.tensor, into.beyond},
+                                     wide));
   }
   if (weight_grad != kNoTensor) sink_->end(names, weight_grad);
   return d_in;
+}
+
+// The same, block by block, in the order of the trace.
+BlockEvents ModuleWriter::norm_backward_blocks(const NormSaved& s, const NormBytes& bytes,
+                                               const NormGradients& of, bool wide) const {
+  BlockEvents events;
+  auto d_normalized = events.take(bytes.out);  // g · weight
+  if (of.weight != kNoTensor) {
+    const auto product = events.take(bytes.out);  // g · normalized
+    if (checkpointed_) events.death(s.normalized);
+    events.birth(of.weight);
+    if (bytes.sums > Bytes(0)) events.drop(events.take(bytes.sums));
+    events.drop(product);
+    if (!checkpointed_) events.death(s.normalized);
+  }
+  events.death(of.out);
+  if (!wide) {
+    const auto cast = events.take(bytes.fp32);
+    events.drop(d_normalized);
+    d_normalized = cast;
+  }
+  const auto of_root = events.take(bytes.fp32);
+  auto d_input = events.take(bytes.fp32);
+  const auto d_root = events.take(bytes.rows);
+  events.drop(d_normalized);
+  events.drop(of_root);
+  if (wide && of.residual != kNoTensor) {
+    const auto sum = events.take(bytes.fp32);
+    events.death(of.residual);
+    events.drop(d_input);
+    d_input = sum;
+  }
+  const auto cube = events.take(bytes.rows), scaled = events.take(bytes.rows);
+  const auto d_mean = events.take(bytes.rows);
+  events.death(s.statistics);
+  for (const auto row : {d_root, cube, scaled}) events.drop(row);
+  const auto expanded = events.take(bytes.fp32);
+  events.drop(d_mean);
+  const auto power = events.take(bytes.fp32), twice = events.take(bytes.fp32);
+  const auto d_square = events.take(bytes.fp32);
+  events.death(s.input_fp32);
+  for (const auto done : {expanded, power, twice}) events.drop(done);
+  const auto sum = wide ? -1 : events.take(bytes.fp32);
+  if (!wide) events.drop(d_input);
+  if (!wide) events.drop(d_square);
+  const bool adds = !wide && of.residual != kNoTensor;
+  const auto narrow = adds ? events.take(bytes.input) : -1;
+  if (adds) events.drop(sum);
+  for (const TensorId result : {of.input, of.into, of.beyond}) events.birth(result);
+  if (wide) events.drop(d_input);
+  if (wide) events.drop(d_square);
+  if (adds) events.drop(narrow);
+  return events;
 }
 
 // torch.nn.LayerNorm saves its input, mean and 1/std. Under autocast it runs in fp32: casts of

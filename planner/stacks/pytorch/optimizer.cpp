@@ -21,14 +21,14 @@ std::vector<TensorId> StepWriter::square_roots() {
     roots.push_back(b_.tensor_in(group, "exp_avg_sq.sqrt", bytes, Category::temporaries));
   };
   if (parallelism_ == DataParallelism::zero_redundancy) {
-    add(kNoGroup, partition_);
+    for (const Bytes part : partition_blocks()) add(kNoGroup, part);
     return roots;
   }
   const auto add_unit = [&](models::GroupId group, const Unit& unit) {
     if (unit.empty()) return;
     if (!rules_.each_parameter) return add(group, unit.state);
     for (const Parameter& p : *unit.parameters)
-      if (p.trainable) add(group, stepped(p));
+      if (p.trainable) add(group, own_part(p));
   };
   add_unit(kNoGroup, embedding_);
   for (const Run& run : runs_)
@@ -38,31 +38,48 @@ std::vector<TensorId> StepWriter::square_roots() {
   return roots;
 }
 
+// The trained parameters' sizes on this rank, in the optimizer's order: the model's (tables,
+// layers, final norm, head). Of equal layers in a row at most so many.
+std::vector<Bytes> StepWriter::stepped(std::int64_t most_layers) const {
+  if (parallelism_ == DataParallelism::zero_redundancy) return partition_;
+  const std::int64_t table = checked_multiply(d_.vocab, d_.hidden);
+  std::vector<Bytes> out;
+  const auto one = [&](const Parameter& p) {
+    if (p.trainable) out.push_back(own_part(p));
+  };
+  const auto is_tied_table = [&](const Parameter& p) {
+    return d_.tied_head && p.elements == table;
+  };
+  for (const Parameter& p : parts_.tail)
+    if (is_tied_table(p)) one(p);
+  for (const Parameter& p : parts_.embedding) one(p);
+  for (const LayerRun& run : parts_.runs)
+    for (std::int64_t i = 0; i < std::min(run.count, most_layers); ++i)
+      for (const Parameter& p : run.layer.parameters) one(p);
+  for (const Parameter& p : parts_.tail)
+    if (!is_tied_table(p)) one(p);
+  return out;
+}
+
 // _single_tensor_adam: denom = (exp_avg_sq.sqrt() / …).add_(eps). The square root and the quotient
 // of one parameter live beside the previous parameter's `denom`, which keeps its name until then.
-// Parameters come in the model's order: tables, layers, final norm, head.
-Bytes StepWriter::for_loop_scratch() const {
-  const std::int64_t table = checked_multiply(d_.vocab, d_.hidden);
+void StepWriter::for_loop_step(OpBuilder step) {
   Bytes most, previous;
-  const auto one = [&](const Parameter& p) {
-    if (!p.trainable) return;
-    const Bytes own = stepped(p);
+  for (const Bytes own : stepped(2)) {
     most = std::max(most, previous + own * 2);
     previous = own;
-  };
-  const auto all = [&](const std::vector<Parameter>& parameters) {
-    for (const Parameter& p : parameters) one(p);
-  };
-  for (const Parameter& p : parts_.tail)
-    if (d_.tied_head && p.elements == table) one(p);
-  all(parts_.embedding);
-  for (const LayerRun& run : parts_.runs) {
-    all(run.layer.parameters);
-    if (run.count > 1) all(run.layer.parameters);
   }
-  for (const Parameter& p : parts_.tail)
-    if (!d_.tied_head || p.elements != table) one(p);
-  return most;
+  step.scratch(most);
+  if (!b_.keeps_blocks()) return;
+  BlockEvents events;
+  std::int32_t last = -1;
+  for (const Bytes own : stepped(d_.layers)) {
+    const auto root = events.take(own), denominator = events.take(own);
+    events.drop(root);
+    if (last >= 0) events.drop(last);
+    last = denominator;
+  }
+  b_.blocks(std::move(events));
 }
 
 void StepWriter::optimizer_step() {
@@ -86,7 +103,7 @@ void StepWriter::optimizer_step() {
   for (const TensorId root : roots) step.write(root);
   if (strategy_.optimizer == models::Optimizer::adamw &&
       strategy_.optimizer_impl == OptimizerImpl::for_loop)
-    step.scratch(for_loop_scratch());
+    for_loop_step(step);
   touch_gradients(step, false);
   auto zero_grad = b_.op("zero_grad", Phase::optimizer);
   zero_grad.release(loss_);

@@ -75,13 +75,13 @@ Rules rules_for(const Question& question, const ModelParts& parts,
     const models::Overhead* entry = models::find_overhead(overheads, name);
     return entry != nullptr && entry->range ? entry->range->typical : otherwise;
   };
-  const std::int64_t threads = bytes("cublas_threads", 2);
-  rules.blas_workspace = Bytes(bytes("cublas_workspace", 0)) * threads;
-  if (any_bias(parts)) rules.blas_workspace += Bytes(bytes("cublaslt_workspace", 0));
+  rules.blas.forward = Bytes(bytes("cublas_workspace", 0));
+  rules.blas.backward = rules.blas.forward * (bytes("cublas_threads", 2) - 1);
+  if (any_bias(parts)) rules.blas.lt = Bytes(bytes("cublaslt_workspace", 0));
   rules.sdpa = sdpa_of(gpu, overheads);
   assumptions.push_back({"cuBLAS workspaces in the allocator, bytes",
-                         std::to_string(rules.blas_workspace.value()), "derived",
-                         "torch 2.11, aten/src/ATen/cuda/CublasHandlePool.cpp"});
+                         std::to_string(workspaces_in_all(rules.blas, question.strategy).value()),
+                         "derived", "torch 2.11, aten/src/ATen/cuda/CublasHandlePool.cpp"});
   if (question.strategy.attention == models::Attention::flash)
     assumptions.push_back(
         {"kernel behind scaled_dot_product_attention",

@@ -1,5 +1,6 @@
 // What lives between steps: parameters, optimizer states, DDP's buckets; and the sizes of units.
 #include <algorithm>
+#include <numeric>
 #include <queue>
 
 #include "planner/stacks/pytorch/step.h"
@@ -59,7 +60,7 @@ std::int64_t StepWriter::own_rows(const Parameter& p, std::int64_t rank) const {
 
 // What the optimizer has of the rank's part: states are made like the sharded parameter without
 // its padding (DTensor's local tensor).
-Bytes StepWriter::stepped(const Parameter& p) const {
+Bytes StepWriter::own_part(const Parameter& p) const {
   return b_.rounded(
       storage(Count(checked_multiply(own_rows(p, rank()), p.elements / p.rows)), stored(p)));
 }
@@ -123,6 +124,17 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
   if (converts) unit.shard_grad_cast = b_.rounded(wanted);
 }
 
+// What `full` is made of: FSDP2 copies each parameter out of the gathered ones.
+std::vector<Bytes> StepWriter::full_parts(const Unit& unit) const {
+  std::vector<Bytes> parts;
+  for (const Parameter& p : *unit.parameters) {
+    const std::int64_t rows = checked_multiply(ceil_divide(p.rows, shards_), shards_);
+    const Count elements(checked_multiply(rows, p.elements / p.rows));
+    parts.push_back(b_.rounded(storage(elements, p.adapter ? regime_.adapter : regime_.weight)));
+  }
+  return parts;
+}
+
 // Persistent tensors of one unit; `copies` of them.
 void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   if (unit.empty()) return;
@@ -145,7 +157,7 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   };
   for (const Parameter& p : *unit.parameters) {
     const Bytes bytes = local(p, stored(p));
-    const Bytes trained = p.trainable ? stepped(p) : Bytes(0);
+    const Bytes trained = p.trainable ? own_part(p) : Bytes(0);
     const Bytes counter = p.trainable ? b_.rounded(Bytes(4)) : Bytes(0);  // fused: on the device
     parameters += bytes;
     state += trained;
@@ -169,40 +181,52 @@ using Sizes = std::vector<std::pair<std::int64_t, Bytes>>;  // elements and byte
 
 // ZeroRedundancyOptimizer gives whole parameters to ranks: largest first, each to the rank that has
 // least (zero_redundancy_optimizer.py, _partition_parameters).
-std::vector<Bytes> partitioned(Sizes parameters, std::size_t gpus) {
+using Shares = std::vector<std::vector<Bytes>>;  // of ranks
+Shares partitioned(Sizes parameters, std::size_t gpus) {
   std::stable_sort(parameters.begin(), parameters.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   using Load = std::pair<std::int64_t, std::size_t>;  // elements, rank
   std::priority_queue<Load, std::vector<Load>, std::greater<>> ranks;
   // More ranks than parameters: the largest has a rank of its own, and the last ranks have none.
   for (std::size_t r = 0; r < std::min(gpus, parameters.size()); ++r) ranks.emplace(0, r);
-  std::vector<Bytes> bytes(gpus);
+  Shares shares(gpus);
   for (const auto& [elements, size] : parameters) {
     const Load least = ranks.top();
     ranks.pop();
-    bytes[least.second] += size;
+    shares[least.second].push_back(size);
     ranks.emplace(least.first + elements, least.second);
   }
-  return bytes;
+  return shares;
 }
 
+Bytes sum(const std::vector<Bytes>& all) {
+  return std::accumulate(all.begin(), all.end(), Bytes(0));
+}
+
+struct Partition {
+  Shares shares;
+  std::vector<Bytes> totals;  // of ranks
+};
+
 // A search asks about the same parameters on as many GPUs again and again.
-const std::vector<Bytes>& known_partition(const Sizes& parameters, std::size_t gpus) {
+const Partition& known_partition(const Sizes& parameters, std::size_t gpus) {
   struct Known {
     Sizes parameters;
     std::size_t gpus = 0;
-    std::vector<Bytes> bytes;
+    Partition partition;
   };
   thread_local Known known;
-  if (known.gpus != gpus || known.parameters != parameters)
-    known = {parameters, gpus, partitioned(parameters, gpus)};
-  return known.bytes;
+  if (known.gpus != gpus || known.parameters != parameters) {
+    known = {parameters, gpus, {partitioned(parameters, gpus), {}}};
+    for (const auto& share : known.partition.shares) known.partition.totals.push_back(sum(share));
+  }
+  return known.partition;
 }
 
 }  // namespace
 
-// Of each rank.
-std::vector<Bytes> StepWriter::partition() const {
+// Whole parameters to ranks; the written rank is the one that has most, unless one is asked for.
+void StepWriter::choose_partition() {
   Sizes parameters;
   const auto add = [&](const Unit& unit, std::int64_t copies) {
     for (const Parameter& p : *unit.parameters)
@@ -212,7 +236,16 @@ std::vector<Bytes> StepWriter::partition() const {
   for (const Run& run : runs_)
     add(run.units[0], run.count * static_cast<std::int64_t>(run.stride()));
   add(root_, 1);
-  return known_partition(parameters, static_cast<std::size_t>(strategy_.gpus));
+  const Partition& known = known_partition(parameters, static_cast<std::size_t>(strategy_.gpus));
+  shares_ = known.totals;
+  if (rules_.rank < 0)
+    rules_.rank = std::max_element(shares_.begin(), shares_.end()) - shares_.begin();
+  partition_ = known.shares[static_cast<std::size_t>(rules_.rank)];
+}
+
+std::vector<Bytes> StepWriter::partition_blocks() const {
+  if (rules_.each_parameter || partition_.empty()) return partition_;
+  return {sum(partition_)};
 }
 
 void StepWriter::declare_states() {
@@ -228,33 +261,53 @@ void StepWriter::declare_states() {
   }
   declare_unit(tail_, 1);
   if (parallelism_ == DataParallelism::zero_redundancy) {
-    shares_ = partition();
-    if (rules_.rank < 0)
-      rules_.rank = std::max_element(shares_.begin(), shares_.end()) - shares_.begin();
-    const Bytes part = partition_ = shares_[static_cast<std::size_t>(rules_.rank)];
+    choose_partition();
     const auto persistent = [&](const char* name, Bytes bytes) {
       b_.tensor_in(models::kNoGroup, name, bytes, Category::optimizer, Residency::persistent);
       states_.optimizer += bytes;
     };
-    if (strategy_.optimizer == models::Optimizer::adamw) {
-      persistent("exp_avg", part);
-      persistent("exp_avg_sq", part);
-    } else if (strategy_.optimizer == models::Optimizer::momentum) {
-      persistent("momentum_buffer", part);
+    for (const Bytes part : partition_blocks()) {
+      if (strategy_.optimizer == models::Optimizer::adamw) {
+        persistent("exp_avg", part);
+        persistent("exp_avg_sq", part);
+      } else if (strategy_.optimizer == models::Optimizer::momentum) {
+        persistent("momentum_buffer", part);
+      }
     }
   }
-  // DDP allocates its buckets once, for all trained parameters (reducer.cpp).
   if (parallelism_ == DataParallelism::ddp || parallelism_ == DataParallelism::zero_redundancy)
-    b_.tensor_in(models::kNoGroup, "ddp.buckets", states_.gradients, Category::communication,
-                 Residency::persistent);
+    declare_buckets();
   declare_inputs();
+}
+
+// Autograd's thread multiplies with a bias where it runs a forward again.
+Bytes workspaces_in_all(const BlasWorkspaces& blas, const models::Strategy& strategy) {
+  return blas.forward + blas.backward + blas.lt * (repeats_layers(strategy.recompute) ? 2 : 1);
+}
+
+// What was written in each thread's first product takes them, and they stay.
+void StepWriter::declare_workspaces() {
+  const auto workspace = [&](const char* name, Bytes bytes) {
+    return b_.tensor_in(models::kNoGroup, name, bytes, Category::workspace, Residency::persistent);
+  };
+  workspaces_.fill(kNoTensor);
+  if (!rules_.each_parameter) {
+    workspace("cublas.workspace", workspaces_in_all(rules_.blas, strategy_));
+    return;
+  }
+  const Bytes lt = rules_.blas.lt;  // see workspaces_in_all
+  workspaces_ = {workspace("cublas.workspace", rules_.blas.forward),
+                 workspace("cublas.workspace.backward", rules_.blas.backward),
+                 workspace("cublaslt.workspace", lt),
+                 workspace("cublaslt.workspace.backward",
+                           repeats_layers(strategy_.recompute) ? lt : Bytes(0))};
+  layer_.set_workspaces(workspaces_);
 }
 
 // What stays beside the model's states: workspaces, tables, the batch.
 void StepWriter::declare_inputs() {
   if (!b_.resizes()) inputs_ = b_.place();
-  b_.tensor_in(models::kNoGroup, "cublas.workspace", rules_.blas_workspace, Category::workspace,
-               Residency::persistent);
+  declare_workspaces();
   // LlamaRotaryEmbedding's buffers inv_freq and original_inv_freq, which were one before 5.0.
   if (d_.position == models::PositionKind::rope)
     b_.tensor_in(models::kNoGroup, "rotary.inv_freq",

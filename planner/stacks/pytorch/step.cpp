@@ -122,18 +122,27 @@ void StepWriter::declare_unit_tensors(Unit& unit) {
     return b_.tensor_in(unit.group, name, bytes, category, models::Residency::step, stream);
   };
   using models::Stream;
+  // Of what one op makes, the first to be declared is the first to be allocated.
+  unit.cast_forward = kNoTensor;
+  if (b_.keeps_blocks() && unit.gathered != Bytes(0))
+    unit.cast_forward =
+        tensor("fsdp.shards.cast", unit.cast, Category::communication, Stream::gather);
   unit.gather_forward =
       tensor("fsdp.all_gather_output", unit.gathered, Category::communication, Stream::gather);
   unit.full_forward = tensor("fsdp.parameters", unit.full, Category::parameters, Stream::compute);
   unit.gather_backward = unit.full_backward = unit.cast_backward = kNoTensor;
   if (unit.reshards) {
-    unit.gather_backward = tensor("fsdp.all_gather_output.backward", unit.gathered,
-                                  Category::communication, Stream::gather);
     if (unit.gathered != Bytes(0))
       unit.cast_backward =
           tensor("fsdp.shards.cast.backward", unit.cast, Category::communication, Stream::gather);
+    unit.gather_backward = tensor("fsdp.all_gather_output.backward", unit.gathered,
+                                  Category::communication, Stream::gather);
     unit.full_backward =
         tensor("fsdp.parameters.backward", unit.full, Category::parameters, Stream::compute);
+  }
+  if (b_.keeps_blocks()) {
+    b_.parts(unit.full_forward, full_parts(unit));
+    b_.parts(unit.full_backward, full_parts(unit));
   }
   unit.reduce_in = unit.shard_grad = kNoTensor;
   if (micro_ + 1 < micros_) return;
@@ -145,7 +154,14 @@ void StepWriter::declare_unit_tensors(Unit& unit) {
              Category::gradients, Stream::reduce);
 }
 
+void StepWriter::add_start(Start& start) const {
+  for (const TensorId workspace : workspaces_) start.take_at_first_use(workspace);
+  start.set_scratch(blocks_);
+  ddp_start(start);
+}
+
 void StepWriter::write() {
+  if (rules_.each_parameter) b_.keep_blocks(&blocks_);
   plan_end_units();
   add_runs();
   declare_states();

@@ -1,6 +1,8 @@
 // The training step of one rank under eager PyTorch: DDP, ZeroRedundancyOptimizer, FSDP.
 #pragma once
 
+#include <array>
+#include <functional>
 #include <vector>
 
 #include "planner/model_parts.h"
@@ -28,7 +30,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   // Model states of this rank at the end of backward.
   const reports::States& states() const { return states_; }
   virtual void add_collectives(std::vector<reports::Collective>& out) const;
-  virtual void add_start(Start&) const {}  // what comes before the first step, after write()
+  virtual void add_start(Start& start) const;  // after write()
   // Both after write(). All ranks, by what they hold; and the one whose step was written.
   std::vector<RanksAlike> ranks() const;
   std::int64_t rank() const { return std::max<std::int64_t>(0, rules_.rank); }
@@ -42,15 +44,17 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   virtual void size_unit(Unit& unit, const std::vector<Parameter>& parameters,
                          models::GroupId group);
   virtual void declare_states();
-  void declare_inputs();
-  virtual void declare_unit_tensors(Unit& unit);
-  virtual void declare_unit(Unit& unit, std::int64_t copies);
+  void declare_inputs(), declare_buckets(), declare_workspaces(), choose_partition();
+  virtual void declare_unit_tensors(Unit&unit), declare_unit(Unit&unit, std::int64_t copies);
   virtual DType buffer_dtype() const { return DType::fp32; }
-  Bytes local(const Parameter& p, DType dtype) const;
-  Bytes stepped(const Parameter& p) const;
+  Bytes local(const Parameter&p, DType dtype) const, own_part(const Parameter&p) const;
   std::int64_t own_rows(const Parameter& p, std::int64_t rank) const;
   DType stored(const Parameter& p) const;
-  std::vector<Bytes> partition() const;
+  std::vector<Bytes> full_parts(const Unit&unit) const, partition_blocks() const;
+  // DDP (ddp.cpp).
+  void in_model_order(const std::function<void(const Parameter&)>& what) const;
+  std::vector<Bytes> ddp_buckets() const;
+  void ddp_start(Start& start) const;
 
   // Forward and backward of one micro-batch (step.cpp).
   void micro_batches(), micro_batch(std::int64_t index, std::int64_t times);
@@ -63,14 +67,9 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   void recompute() override;  // the checkpoint whose backward is being written
   Ref input_of(std::size_t run, std::size_t layer) const;
   Ref input_gradient_of(std::size_t run, std::size_t layer) const;
-  // Whole layers; selective recomputation is the layer's own matter.
-  bool recomputes() const {
-    return strategy_.recompute.kind != models::RecomputeKind::none &&
-           strategy_.recompute.kind != models::RecomputeKind::selective;
-  }
+  bool recomputes() const { return repeats_layers(strategy_.recompute); }
   virtual bool reentrant() const { return false; }  // torch.utils.checkpoint's older kind
-  bool to_bucket() const;
-  bool is_last(const ModuleNames& names) const;
+  bool to_bucket() const, is_last(const ModuleNames&names) const;
   void note_gradient(const ModuleNames& names, TensorId grad);
 
   // The ends of the model (ends.cpp).
@@ -91,19 +90,17 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   bool fsdp() const { return parallelism_ == DataParallelism::fsdp; }
   TensorId before_layers(TensorId Unit::*tensor) const, after_layers(TensorId Unit::*tensor) const;
   virtual void prefetch_last_layer(), prefetch_before(std::size_t run);
-  void convert_gradients(Unit& unit);
-  virtual void deferred_post_backward();
+  void convert_gradients(Unit&unit), reshard_after_forward(Unit&unit);
+  virtual void deferred_post_backward(), post_backward(Unit&unit, Ref previous_reduce);
   Ref unit_tensor(TensorId Unit::*tensor, std::size_t run, std::size_t layer, int step) const;
-  virtual void gather_forward(Unit& unit, Ref previous);
-  void reshard_after_forward(Unit& unit);
-  virtual void copy_out_backward(Unit& unit);
+  virtual void gather_forward(Unit&unit, Ref previous), copy_out_backward(Unit&unit);
   void prefetch(Ref gathered, Ref cast);
-  virtual void post_backward(Unit& unit, Ref previous_reduce);
 
   // optimizer.cpp
   virtual void optimizer_step();
   virtual std::vector<TensorId> square_roots();
-  virtual Bytes for_loop_scratch() const;
+  virtual std::vector<Bytes> stepped(std::int64_t most_layers) const;
+  void for_loop_step(OpBuilder step);
   // Ranks of a sharding group with equal answers have equal steps.
   virtual std::vector<std::int64_t> held_by(std::int64_t rank) const;
 
@@ -142,8 +139,11 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   std::int64_t times_ = 1;
   reports::States states_;
   ProgramBuilder::Place inputs_, micros_begin_, micros_end_;
-  std::vector<Bytes> shares_;  // ZeroRedundancyOptimizer's, of each rank: bytes of parameters
-  Bytes partition_;  // this rank's
+  // ZeroRedundancyOptimizer's parameters: bytes of each rank's; and this rank's, one by one.
+  std::vector<Bytes> shares_, partition_;
+  TensorId first_bucket_ = kNoTensor, last_bucket_ = kNoTensor;
+  std::array<TensorId, 4> workspaces_{};  // as LayerWriter takes them
+  ScratchBlocks blocks_;
   TensorId tied_grad_ = kNoTensor;  // the head's share of a tied table's gradient
 };
 

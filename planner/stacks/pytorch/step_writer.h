@@ -28,6 +28,19 @@ using models::TensorId;
 //   fully_shard(model)). ends: also the embedding and an untied head on their own.
 enum class FsdpUnits : std::uint8_t { accelerate, root, ends };
 
+// Inside the caching allocator: cuBLAS's of each thread that multiplies, the forward's and
+// autograd's, and cuBLASLt's of a thread that multiplies and adds a bias.
+struct BlasWorkspaces {
+  Bytes forward, backward, lt;
+};
+
+// Whole layers; selective recomputation is the layer's own matter.
+inline bool repeats_layers(const models::Recompute& recompute) {
+  return recompute.kind != models::RecomputeKind::none &&
+         recompute.kind != models::RecomputeKind::selective;
+}
+Bytes workspaces_in_all(const BlasWorkspaces& blas, const models::Strategy& strategy);
+
 // What the strategy does not say: the GPU's kernels, the allocator, the training loop.
 struct Rules {
   std::int64_t granularity = 512;  // CUDACachingAllocator's kMinBlockSize
@@ -50,7 +63,7 @@ struct Rules {
   // DeepSpeed's own linear under ZeRO-3 (runtime/zero/linear.py) saves its input although the
   // weight is frozen.
   bool frozen_products_save = false;
-  Bytes blas_workspace;  // cuBLAS's, inside the caching allocator, of all threads
+  BlasWorkspaces blas;
 };
 
 // A tensor, or the neighbouring layer's.

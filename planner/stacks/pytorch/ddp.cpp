@@ -1,0 +1,112 @@
+// DistributedDataParallel's buckets, and what it allocates while it is made (torch 2.11,
+// nn/parallel/distributed.py, csrc/distributed/c10d/reducer.cpp).
+#include <algorithm>
+
+#include "planner/stacks/pytorch/step.h"
+
+namespace plimsoll::planner::pytorch {
+
+using models::Residency;
+
+namespace {
+constexpr std::int64_t kFirstBucket = 1 << 20;  // dist._DEFAULT_FIRST_BUCKET_BYTES
+constexpr std::int64_t kDefaultBucket = 25 << 20;
+constexpr std::int64_t kBroadcast = 250 << 20;  // broadcast_bucket_size
+
+// Flat tensors of parameters in a row, each closed by the parameter with which it reaches its
+// limit (compute_bucket_assignment_by_size).
+class Buckets {
+ public:
+  Buckets(std::int64_t first_limit, std::int64_t limit) : now_(first_limit), limit_(limit) {}
+  void add(Bytes parameter) {
+    content_ += parameter.value();
+    if (content_ >= now_) close();
+  }
+  std::vector<std::int64_t> take() {
+    if (content_ > 0) close();
+    return std::move(full_);
+  }
+
+ private:
+  void close() {
+    full_.push_back(content_);
+    content_ = 0;
+    now_ = limit_;
+  }
+  std::int64_t now_, limit_, content_ = 0;
+  std::vector<std::int64_t> full_;
+};
+}  // namespace
+
+void StepWriter::in_model_order(const std::function<void(const Parameter&)>& what) const {
+  const auto all = [&](const std::vector<Parameter>& parameters) {
+    for (const Parameter& p : parameters) what(p);
+  };
+  all(parts_.embedding);
+  for (const LayerRun& run : parts_.runs)
+    for (std::int64_t i = 0; i < run.count; ++i) all(run.layer.parameters);
+  all(parts_.tail);
+}
+
+// After the first step gradients are bucketed in the order in which they became ready: from the
+// back of the model to its front.
+std::vector<Bytes> StepWriter::ddp_buckets() const {
+  const std::int64_t cap = strategy_.data.bucket_cap.value();
+  Buckets buckets(cap == kDefaultBucket ? kFirstBucket : cap, cap);
+  const auto all = [&](const std::vector<Parameter>& parameters) {
+    for (auto p = parameters.rbegin(); p != parameters.rend(); ++p)
+      if (p->trainable) buckets.add(storage(Count(p->elements), stored(*p)));
+  };
+  all(parts_.tail);
+  for (auto run = parts_.runs.rbegin(); run != parts_.runs.rend(); ++run)
+    for (std::int64_t i = 0; i < run->count; ++i) all(run->layer.parameters);
+  all(parts_.embedding);
+  std::vector<Bytes> out;
+  for (const std::int64_t bytes : buckets.take()) out.push_back(b_.rounded(Bytes(bytes)));
+  return out;
+}
+
+void StepWriter::declare_buckets() {
+  const std::vector<Bytes> buckets = ddp_buckets();
+  const auto bucket = [&](Bytes bytes) {
+    const TensorId tensor = b_.tensor_in(models::kNoGroup, "ddp.buckets", bytes,
+                                         Category::communication, Residency::persistent);
+    if (first_bucket_ == kNoTensor) first_bucket_ = tensor;
+    last_bucket_ = tensor;
+  };
+  first_bucket_ = last_bucket_ = kNoTensor;
+  if (rules_.each_parameter) {
+    for (const Bytes bytes : buckets) bucket(bytes);
+    return;
+  }
+  Bytes all;
+  for (const Bytes bytes : buckets) all += bytes;
+  bucket(all);
+}
+
+// Rank 0's parameters are broadcast in flat copies, two at a time; then one bucket is made for all
+// gradients, which gives way to those in the order of the backward when the second step begins.
+void StepWriter::ddp_start(Start& start) const {
+  if (first_bucket_ == kNoTensor) return;
+  start.take_model();
+  Buckets broadcast(kBroadcast, kBroadcast);
+  std::int64_t gradients = 0;
+  in_model_order([&](const Parameter& p) {
+    const Bytes bytes = storage(Count(p.elements), stored(p));
+    broadcast.add(bytes);
+    if (p.trainable) gradients += bytes.value();
+  });
+  std::int32_t before = -1;
+  for (const std::int64_t bytes : broadcast.take()) {
+    const std::int32_t copy = start.hold(Bytes(bytes));
+    if (before >= 0) start.drop(before);
+    before = copy;
+  }
+  if (before >= 0) start.drop(before);
+  const std::int32_t whole = start.hold(Bytes(gradients));
+  start.before_second_step();
+  start.drop(whole);
+  start.take(first_bucket_, last_bucket_);
+}
+
+}  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,59 @@
+#include "tests/planner/drawn_runs.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "models/model_reader.h"
+#include "tests/planner/dry_plan.h"
+
+namespace plimsoll::tests {
+
+using nlohmann::json;
+
+namespace {
+
+// Every key of a workload present (tools/oracle/README.md).
+json filled(const json& workload, const json& defaults) {
+  json out = defaults;
+  out.merge_patch(workload);
+  if (out["strategy"]["lora"].is_object()) {
+    json lora = defaults["lora"];
+    lora.merge_patch(out["strategy"]["lora"]);
+    out["strategy"]["lora"] = lora;
+  }
+  return out;
+}
+
+std::string about(const json& workload) {
+  return workload["model"]["name"].get<std::string>() + " " + workload["stack"].dump() + " " +
+         workload["strategy"].dump() + " " + workload["batch"].dump();
+}
+
+}  // namespace
+
+std::vector<DrawnRun> drawn_runs(const std::string& file) {
+  const json document = json::parse(std::ifstream(file));
+  std::vector<DrawnRun> out;
+  for (const json& run : document["runs"]) {
+    const json& workload = run["workload"];
+    const std::string name = workload["model"]["name"];
+    DrawnRun drawn{.name = run["case"],
+                   .about = about(workload),
+                   .peak = Bytes(run["peak_bytes"].get<std::int64_t>()),
+                   .reserved = Bytes(run["reserved_bytes"].get<std::int64_t>())};
+    try {
+      const models::ModelSpec model =
+          models::read_model(workload["model"]["config"].dump(), name, name, {});
+      const planner::Reserved planned = plan_dry_run(filled(workload, document["defaults"]), model);
+      drawn.planned_peak = planned.allocated;
+      drawn.planned_reserved = planned.reserved;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::unsupported) throw;
+      drawn.refusal = error.message();
+    }
+    out.push_back(std::move(drawn));
+  }
+  return out;
+}
+
+}  // namespace plimsoll::tests

@@ -1,0 +1,31 @@
+#include "tests/planner/dry_plan.h"
+
+#include "planner/stacks/pytorch/stack.h"
+#include "planner/timeline.h"
+#include "tests/planner/oracle_workload.h"
+
+namespace plimsoll::tests {
+
+using nlohmann::json;
+
+planner::Reserved plan_dry_run(const json& workload, const models::ModelSpec& model) {
+  const models::Strategy strategy = strategy_of(workload);
+  const planner::ModelParts parts = planner::model_parts(model, strategy);
+  planner::pytorch::Rules rules;
+  rules.sdpa = planner::pytorch::Rules::Sdpa::flash;  // what a dry run can run
+  rules.fsdp_autocast = workload["stack"]["fsdp_autocast"];
+  rules.hold_outputs = strategy.hold_outputs;
+  rules.batch_tensors = 1;
+  const planner::LayerPart& layer = parts.runs.front().layer;
+  // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
+  rules.blas = {32_MiB, 32_MiB, layer.q.bias ? 1_MiB : 0_MiB};
+  models::StepProgram program;
+  const auto writer =
+      planner::pytorch::step_writer(program, parts, strategy, batch_of(workload), rules);
+  writer->write();
+  planner::Start start;
+  writer->add_start(start);
+  return planner::replay(program, planner::unroll(program), {}, start, strategy.allocator);
+}
+
+}  // namespace plimsoll::tests

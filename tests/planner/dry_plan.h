@@ -1,0 +1,14 @@
+// Plans of workloads that ran on the dry CUDA runtime (tools/oracle/dry_runs.py, drawn_runs.py).
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "models/model_spec.h"
+#include "planner/reserved.h"
+
+namespace plimsoll::tests {
+
+// Reserved bytes without any limit; Error{unsupported} for what is not planned.
+planner::Reserved plan_dry_run(const nlohmann::json& workload, const models::ModelSpec& model);
+
+}  // namespace plimsoll::tests
