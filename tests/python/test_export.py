@@ -21,6 +21,13 @@ class Export(unittest.TestCase):
         self.assertEqual((config["train_batch_size"], config["train_micro_batch_size_per_gpu"],
                           config["gradient_accumulation_steps"]), (24, 3, 2))
 
+    def test_a_plan_whose_fullest_rank_is_not_the_first_of_its_kind(self):
+        fit = plimsoll("fit", "qwen2.5-0.5b", "--gpu", "h100", "--stack", "deepspeed", "--gpus",
+                       "8", "--zero", "2", "--grad-dtype", "fp32", "--json", "-")
+        self.assertEqual(json.loads(fit.stdout)["ranks"][0]["rank"], 7)
+        result = export("--to", "deepspeed", stdin=fit.stdout)
+        self.assertEqual((result.returncode, result.stderr.count("plimsoll:")), (0, 0))
+
     def test_notes_of_a_file_without_comments_go_to_standard_error(self):
         result = export("--to", "deepspeed")
         self.assertIn("learning rate", result.stderr)

@@ -235,8 +235,9 @@ def planned(case, plimsoll):
         path.write_text(json.dumps(small_config(case["model"])))
         plan = json.loads(ask(["fit", str(path), *case["fit"], "--gpu", "a100-80gb",
                                "--json", "-"]))
-    plan["workload"]["model"]["name"] = "small-" + case["model"]
-    return plan, ask(["export", "-", "--to", "transformers", "--quiet"], json.dumps(plan))
+    snippet = ask(["export", "-", "--to", "transformers", "--quiet"], json.dumps(plan))
+    plan["workload"]["model"]["name"] = "small-" + case["model"]  # recorded: no path of this run
+    return plan, snippet
 
 
 def versions():
