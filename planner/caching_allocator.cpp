@@ -52,6 +52,10 @@ std::int64_t CachingAllocator::rounded_up(Bytes requested) const {
   return std::max<std::int64_t>(kMinBlock, round_up(requested, kMinBlock).value());
 }
 
+Bytes CachingAllocator::segment_for(Bytes requested) const {
+  return Bytes(segment_size(rounded_up(requested)));
+}
+
 std::size_t CachingAllocator::place_for(const FreeRow& row, std::int64_t rounded) const {
   const std::size_t place = row.first_from(key_of(rounded, 0));
   const std::size_t none = row.keys.size();

@@ -45,6 +45,10 @@ class CachingAllocator {
   // False: refused.
   bool allocate_and_free(Bytes requested, models::Stream stream);
 
+  // What is asked of the driver where no cached block serves a request; the size that an
+  // out-of-memory message prints.
+  Bytes segment_for(Bytes requested) const;
+
   Bytes allocated() const { return Bytes(allocated_); }  // blocks in use, as memory_allocated()
   Bytes peak_allocated() const { return Bytes(peak_allocated_); }
   void reset_peak_allocated() { peak_allocated_ = allocated_; }

@@ -52,10 +52,11 @@ class Schedule {
 class Replay {
  public:
   Replay(const StepProgram& program, const Timeline& timeline, Room room, const Start& start,
-         const models::AllocatorConf& conf)
+         const models::AllocatorConf& conf, const AllocationWatch& watch)
       : program_(program),
         timeline_(timeline),
         start_(start),
+        watch_(watch),
         may_flush_(room.may_flush),
         allocator_(room, conf),
         births_(timeline.steps.size(), timeline.lifetimes.size()),
@@ -86,6 +87,7 @@ class Replay {
   Reserved run() {
     find_first_uses();
     bool done = happen(start_.events(), staying_) && persistent(false) && step(true);
+    first_step_ = false;
     allocator_.reset_peak_allocated();
     const DriverCalls before = allocator_.calls();
     done = done && happen(start_.later_events(), later_) && step(false);
@@ -136,18 +138,43 @@ class Replay {
     }
   }
 
+  std::optional<CachingAllocator::Handle> ask(Bytes bytes, models::Stream stream,
+                                              std::int64_t lifetime = -1) {
+    if (!watch_) return allocator_.allocate(bytes, stream);
+    Allocation asked{.requested = bytes,
+                     .allocated = allocator_.allocated(),
+                     .reserved = allocator_.reserved(),
+                     .first_step = first_step_,
+                     .step = now_,
+                     .lifetime = lifetime};
+    const std::int64_t mallocs = allocator_.calls().mallocs;
+    const auto handle = allocator_.allocate(bytes, stream);
+    asked.granted = handle.has_value();
+    asked.from_driver = allocator_.calls().mallocs != mallocs;
+    if (!handle) asked.reserved = allocator_.reserved();
+    watch_(asked);
+    return handle;
+  }
+  bool ask_and_free(Bytes bytes) {
+    if (!watch_) return allocator_.allocate_and_free(bytes, models::Stream::compute);
+    const auto handle = ask(bytes, models::Stream::compute);
+    if (handle) allocator_.free(*handle);
+    return handle.has_value();
+  }
+
   bool take(std::size_t lifetime) {
+    const auto who = static_cast<std::int64_t>(lifetime);
     const TensorDecl& tensor = decl(timeline_.lifetimes[lifetime]);
     if (const auto* parts = start_.scratch().parts_of(timeline_.lifetimes[lifetime].tensor)) {
       std::vector<CachingAllocator::Handle>& handles = parts_[lifetime];
       for (const Bytes part : *parts) {
-        const auto handle = allocator_.allocate(part, tensor.stream);
+        const auto handle = ask(part, tensor.stream, who);
         if (!handle) return false;
         handles.push_back(*handle);
       }
       return true;
     }
-    const auto handle = allocator_.allocate(tensor.bytes, tensor.stream);
+    const auto handle = ask(tensor.bytes, tensor.stream, who);
     if (!handle) return false;
     handles_[lifetime] = *handle;
     return true;
@@ -219,7 +246,7 @@ class Replay {
       if (event.kind == StartEvent::Kind::drop) {
         drop(event.first, event.last);
       } else if (event.kind == StartEvent::Kind::hold) {
-        const auto handle = allocator_.allocate(event.bytes, models::Stream::compute);
+        const auto handle = ask(event.bytes, models::Stream::compute);
         if (!handle) return false;
         held.push_back(*handle);
       } else if (event.kind == StartEvent::Kind::model) {
@@ -250,6 +277,7 @@ class Replay {
       if (!first) drop(static_cast<std::size_t>(i));
     }
     for (std::size_t s = 0; s < timeline_.steps.size(); ++s) {
+      now_ = static_cast<std::int64_t>(s);
       const models::Op& op = program_.ops[timeline_.steps[s].at.op];
       if (!states && op.phase == Phase::optimizer && op.name == kOptimizerStep) {
         if (!persistent(true)) return false;
@@ -263,11 +291,10 @@ class Replay {
       for (const std::int32_t i : births_.at(s))
         if (!take(static_cast<std::size_t>(i))) return false;
       if (first && !take_at_first_use(number)) return false;
-      if (op.scratch > Bytes(0) &&
-          !allocator_.allocate_and_free(op.scratch, models::Stream::compute))
-        return false;
+      if (op.scratch > Bytes(0) && !ask_and_free(op.scratch)) return false;
       for (const std::int32_t i : deaths_.at(s)) drop(static_cast<std::size_t>(i));
     }
+    now_ = -1;
     return true;
   }
 
@@ -303,7 +330,7 @@ class Replay {
         taken_.push_back(-1);
         return true;
       }
-      const auto handle = allocator_.allocate(event.bytes, models::Stream::compute);
+      const auto handle = ask(event.bytes, models::Stream::compute);
       if (handle) taken_.push_back(*handle);
       return handle.has_value();
     }
@@ -325,6 +352,9 @@ class Replay {
   const StepProgram& program_;
   const Timeline& timeline_;
   const Start& start_;
+  const AllocationWatch& watch_;
+  bool first_step_ = true;
+  std::int64_t now_ = -1;  // step of the timeline
   bool may_flush_;
   CachingAllocator allocator_;
   Schedule births_, deaths_;
@@ -340,8 +370,8 @@ class Replay {
 }  // namespace
 
 Reserved replay(const StepProgram& program, const Timeline& timeline, Room room, const Start& start,
-                const models::AllocatorConf& conf) {
-  return Replay(program, timeline, room, start, conf).run();
+                const models::AllocatorConf& conf, const AllocationWatch& watch) {
+  return Replay(program, timeline, room, start, conf, watch).run();
 }
 
 Replays& Replays::of_rank(std::int64_t rank) {

@@ -1,6 +1,7 @@
 // Reserved bytes of a program: its allocations in order, through the stack's allocator.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -23,10 +24,25 @@ struct Reserved {
   bool flushed = false;  // at any time
 };
 
+// One request to the allocator: who asks, and what was there before.
+struct Allocation {
+  Bytes requested;
+  Bytes allocated;  // in blocks, before it
+  Bytes reserved;  // before it; where it is refused, after all that could be given back
+  bool granted = true;
+  bool from_driver = false;  // no cached block served it
+  bool first_step = true;  // or before it; else in the second
+  std::int64_t step = -1;  // of the timeline; -1: while a stack starts, or between steps
+  std::int64_t lifetime = -1;  // of the timeline; -1: a block of the op's own, or of the start
+};
+using AllocationWatch = std::function<void(const Allocation&)>;
+
 // Two steps in a row, as a run begins: what the stack's start does, then parameters, the
-// optimizer's states when the first step reaches its optimizer, then a whole step.
+// optimizer's states when the first step reaches its optimizer, then a whole step. `watch` is told
+// every request, the refused one too.
 Reserved replay(const models::StepProgram& program, const Timeline& timeline, Room room,
-                const Start& start = {}, const models::AllocatorConf& conf = {});
+                const Start& start = {}, const models::AllocatorConf& conf = {},
+                const AllocationWatch& watch = {});
 
 // What one question's step reserves where nothing is given back: who asks whether it fits and then
 // plans it need not replay it twice.

@@ -118,6 +118,58 @@ TEST_CASE("what a start leaves in the cache is reserved, and given back where ro
   CHECK(tight.reserved == 84_MiB);  // 64, and a segment of 20 MiB for the step
 }
 
+// 30 MiB that stay and 40 of the first op, whose own block is 8; then 12 of the second, for which
+// the 40 are gone again. With room for 64 the 40 are refused: 30 are reserved then.
+TEST_CASE("a replay tells every request, what was there before it, and the one that is refused") {
+  models::StepProgram program;
+  program.tensors = {
+      {.name = "weight", .bytes = 30_MiB, .residency = models::Residency::persistent},
+      {.name = "hidden", .bytes = 40_MiB},
+      {.name = "grad", .bytes = 12_MiB}};
+  program.operands = {{.tensor = 1, .access = models::Access::write},
+                      {.tensor = 2, .access = models::Access::write}};
+  program.ops = {{.name = "forward", .operand_count = 1, .scratch = 8_MiB},
+                 {.name = "backward", .operand_begin = 1, .operand_count = 1}};
+  program.segments = {{.op_begin = 0, .op_end = 2}};
+  const planner::Timeline timeline = planner::unroll(program);
+  std::vector<planner::Allocation> all;
+  const auto watch = [&](const planner::Allocation& asked) { all.push_back(asked); };
+  planner::replay(program, timeline, {}, {}, {}, watch);
+  REQUIRE(all.size() == 7);  // the weight, and three in each of two steps
+  CHECK(all[0].requested == 30_MiB);
+  CHECK(all[0].step == -1);
+  CHECK(all[1].lifetime == 1);
+  CHECK(all[1].allocated == 30_MiB);
+  CHECK(all[1].from_driver);
+  CHECK(all[2].requested == 8_MiB);  // the op's own
+  CHECK(all[2].lifetime == -1);
+  CHECK(all[2].step == 0);
+  CHECK(all[2].allocated == 70_MiB);
+  CHECK(all[2].reserved == 70_MiB);
+  CHECK(all[3].allocated == 30_MiB);
+  CHECK_FALSE(all[3].from_driver);  // out of the 40 MiB
+  CHECK(all[3].first_step);
+  CHECK_FALSE(all[4].first_step);
+
+  all.clear();
+  CHECK_FALSE(planner::replay(program, timeline, {.limit = 64_MiB}, {}, {}, watch).fits);
+  REQUIRE(all.size() == 2);
+  CHECK_FALSE(all[1].granted);
+  CHECK(all[1].requested == 40_MiB);
+  CHECK(all[1].reserved == 30_MiB);
+}
+
+// Up to 1 MiB, below 10 MiB, above.
+TEST_CASE("the size that the driver is asked for") {
+  const CachingAllocator allocator({});
+  CHECK(allocator.segment_for(1_B) == 2_MiB);
+  CHECK(allocator.segment_for(1_MiB) == 2_MiB);
+  CHECK(allocator.segment_for(1_MiB + 1_B) == 20_MiB);
+  CHECK(allocator.segment_for(10_MiB - 512_B) == 20_MiB);
+  CHECK(allocator.segment_for(10_MiB - 511_B) == 10_MiB);  // 10 MiB after rounding to 512 B
+  CHECK(allocator.segment_for(Bytes(202383360 * 2)) == 388_MiB);  // 386.02
+}
+
 namespace {
 
 // The same rules without a row of free blocks: every block is looked at.
