@@ -26,7 +26,8 @@ template <>
 inline constexpr std::array<std::string_view, 6> kNamesOf<Precision>{
     "fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp16", "fp8-mixed"};
 template <>
-inline constexpr std::array<std::string_view, 3> kNamesOf<Attention>{"flash", "eager", "math"};
+inline constexpr std::array<std::string_view, 4> kNamesOf<Attention>{"flash", "eager", "math",
+                                                                     "flash-1"};
 template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<Loss>{"full", "chunked", "fused"};
 template <>

@@ -16,7 +16,12 @@ namespace plimsoll::models {
 enum class Stack : std::uint8_t { plimsoll, pytorch, deepspeed, megatron };
 enum class Device : std::uint8_t { cuda, cpu };
 enum class Precision : std::uint8_t { fp32, bf16_mixed, fp16_mixed, bf16, fp16, fp8_mixed };
-enum class Attention : std::uint8_t { flash, eager, math };
+// flash_1: FlashAttention of the first generation (Triton's included), as PyTorch 2.0 and 2.1 have
+// it.
+enum class Attention : std::uint8_t { flash, eager, math, flash_1 };
+constexpr bool is_flash(Attention attention) {
+  return attention == Attention::flash || attention == Attention::flash_1;
+}
 enum class Loss : std::uint8_t { full, chunked, fused };
 enum class Kernels : std::uint8_t { eager, liger, unsloth, fused };
 // plimsoll: ranks are threads of one process, processes of MPI on hosts, or processes with a GPU
@@ -87,6 +92,7 @@ struct Strategy {
   Optimizer optimizer = Optimizer::adamw;
   std::optional<OptimizerImpl> optimizer_impl;  // the stack's default where absent
   Recompute recompute;
+  std::optional<bool> use_reentrant;  // torch.utils.checkpoint's; the stack's where absent
   Attention attention = Attention::flash;
   Loss loss = Loss::full;
   bool deterministic = false;  // plimsoll: every stage reduces after every micro-batch

@@ -126,6 +126,7 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
     s.data.deepspeed = deepspeed_options(*knobs);
   s.optimizer = choice<Optimizer>(strategy, "optimizer");
   s.recompute = recompute(strategy);
+  if (stack.has("use_reentrant")) s.use_reentrant = stack.flag("use_reentrant", false);
   s.attention = choice<Attention>(strategy, "attention");
   s.loss = choice<Loss>(strategy, "loss");
   s.deterministic = strategy.flag("deterministic", false);

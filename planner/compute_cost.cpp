@@ -77,11 +77,12 @@ ProductWork attention(const GpuRates& gpu, const LayerCost& layer, const Executi
   const double seen = layer.window > 0 ? std::min(e.seq_len, layer.window) : e.seq_len;
   const std::size_t i = rate_index(e.compute);
   ProductWork work;
-  if (e.flash) {
+  if (is_flash(e.attention)) {
+    const AttentionRates& rates = e.attention == models::Attention::flash ? gpu.flash : gpu.flash_1;
     // Two products of the causal half; backward has five (FlashAttention-2, algorithm 2).
     const double flops = 2 * e.tokens * layer.q_width * (seen + kAttentionTile);
-    work.forward.products = flops / gpu.attention_forward[i];
-    work.backward.products = 2.5 * flops / gpu.attention_backward[i];
+    work.forward.products = flops / rates.forward[i];
+    work.backward.products = 2.5 * flops / rates.backward[i];
     return work;
   }
   // The whole matrix of scores. transformers, eager_attention_forward: written 2, scaled 4, masked
@@ -125,7 +126,7 @@ Execution execution_of(const models::Strategy& s, const models::Batch& batch) {
   e.own = s.stack == Stack::plimsoll;
   e.compiled = s.compile;
   e.casts = e.autocast && !s.compile;
-  e.flash = s.attention == models::Attention::flash;
+  e.attention = s.attention;
   // PEFT casts to the adapters' dtype; autocast, where it is on, then computes in the low one.
   // FSDP's policy leaves no fp32 adapters.
   e.adapters_cast =

@@ -42,7 +42,7 @@ struct Execution {
   bool own = false;  // the kernels of stack plimsoll
   bool compiled = false;
   models::Loss loss = models::Loss::full;
-  bool flash = true;
+  models::Attention attention = models::Attention::flash;
   DType adapter = DType::bf16;  // of LoRA's products
   bool adapters_cast = false;  // their operands are cast to fp32 and back
   double adapter_dropout = 0;

@@ -109,10 +109,10 @@ Share attention_share(const models::Gpu& gpu, double a100) {
 
 }  // namespace
 
-FamilyShares family_shares(const models::Gpu& gpu, const Software& software) {
+FamilyShares family_shares(const models::Gpu& gpu, models::Attention attention) {
   FamilyShares shares{matmul_share(gpu), kept_share(gpu), fp32_share(gpu), {}, {}};
   const bool newer = gpu.family == "hopper" || gpu.family == "blackwell";
-  if (software.first_attention) {
+  if (attention == models::Attention::flash_1) {
     shares.attention_forward =
         newer ? Share{0.26, "calibrated", kFit} : Share{0.44, "calibrated", kFit};
     shares.attention_backward =
@@ -179,16 +179,19 @@ double waiting(double gpus, double nodes) {
              (1 - std::pow(1 - slow_nodes().value, std::max(0.0, nodes - 1)));
 }
 
-GpuRates gpu_rates(const models::Gpu& gpu, const Software& software) {
-  const FamilyShares shares = family_shares(gpu, software);
+GpuRates gpu_rates(const models::Gpu& gpu) {
+  const FamilyShares shares = family_shares(gpu, models::Attention::flash);
+  const FamilyShares first = family_shares(gpu, models::Attention::flash_1);
   GpuRates rates;
   rates.peaks = {gpu.fp32_flops.value_or(0), gpu.bf16_flops.value_or(0),
                  gpu.fp16_flops.value_or(0)};
   for (std::size_t i = 0; i < rates.peaks.size(); ++i) {
     const double share = i == 0 ? shares.fp32.value : shares.products.value * shares.kept.value;
     rates.products[i] = share * rates.peaks[i];
-    rates.attention_forward[i] = shares.attention_forward.value * rates.peaks[i];
-    rates.attention_backward[i] = shares.attention_backward.value * rates.peaks[i];
+    rates.flash.forward[i] = shares.attention_forward.value * rates.peaks[i];
+    rates.flash.backward[i] = shares.attention_backward.value * rates.peaks[i];
+    rates.flash_1.forward[i] = first.attention_forward.value * rates.peaks[i];
+    rates.flash_1.backward[i] = first.attention_backward.value * rates.peaks[i];
   }
   rates.memory = memory_share().value * gpu.memory_bandwidth;
   // Where the catalog has none: A100's.

@@ -5,17 +5,9 @@
 
 #include "models/base/dtype.h"
 #include "models/cluster_spec.h"
+#include "models/run_spec.h"
 
 namespace plimsoll::planner {
-
-// What published runs of earlier years ran on, where it differs from today's.
-struct Software {
-  // FlashAttention of the first generation (Triton's included), before PyTorch 2.2 had the second
-  // and cuDNN's on Hopper.
-  bool first_attention = false;
-  // Checkpoints that run the whole layer again (torch.utils.checkpoint, use_reentrant=True).
-  bool reentrant_checkpoints = false;
-};
 
 // A share of a peak and where it is from; basis: published, calibrated or assumed.
 struct Share {
@@ -31,15 +23,22 @@ struct FamilyShares {
   Share fp32;  // fp32 products, of their peak: no tensor cores, no limit of power
   Share attention_forward, attention_backward;  // of the peak, long sequences
 };
-FamilyShares family_shares(const models::Gpu& gpu, const Software& software);
+// `attention`: whether fused attention is of the first generation.
+FamilyShares family_shares(const models::Gpu& gpu, models::Attention attention);
+
+// FLOP/s of fused attention, by rate_index.
+struct AttentionRates {
+  std::array<double, 3> forward{}, backward{};
+};
 
 struct GpuRates {
   // FLOP/s in fp32 (PyTorch's default: no TF32), bf16, fp16; 0: the GPU has no such units.
-  std::array<double, 3> peaks{}, products{}, attention_forward{}, attention_backward{};
+  std::array<double, 3> peaks{}, products{};
+  AttentionRates flash, flash_1;
   double memory = 0;  // bytes/s of streaming kernels
   double multiprocessors = 1;
 };
-GpuRates gpu_rates(const models::Gpu& gpu, const Software& software = {});
+GpuRates gpu_rates(const models::Gpu& gpu);
 
 // Of the memory's bandwidth, what kernels that stream large tensors reach.
 Share memory_share();

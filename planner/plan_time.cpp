@@ -25,7 +25,7 @@ void assume(reports::Plan& plan, const char* what, const Share& share) {
 
 void add_assumptions(const Question& question, reports::Plan& plan) {
   const models::Gpu& gpu = *question.cluster.gpu;
-  const FamilyShares shares = family_shares(gpu, {});
+  const FamilyShares shares = family_shares(gpu, question.strategy.attention);
   if (question.strategy.precision == models::Precision::fp32) {
     assume(plan, "time: products, share of the peak", shares.fp32);
   } else {

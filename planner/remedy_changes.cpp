@@ -69,7 +69,7 @@ struct Changes {
 };
 
 void Changes::add_free() {
-  if (s.attention != Attention::flash)
+  if (!is_flash(s.attention))
     add(Price::nothing, "--attention flash",
         [](Question& c) { c.strategy.attention = Attention::flash; });
   if (s.optimizer == Optimizer::adamw && s.stack == Stack::pytorch &&
@@ -92,7 +92,7 @@ void Changes::add_free() {
 
 void Changes::add_recomputation() {
   const RecomputeKind kind = s.recompute.kind;
-  if (kind == RecomputeKind::none && s.attention != Attention::flash)
+  if (kind == RecomputeKind::none && !is_flash(s.attention))
     add(Price::time, "--recompute selective",
         [](Question& c) { c.strategy.recompute = {.kind = RecomputeKind::selective}; });
   if (kind == RecomputeKind::none || kind == RecomputeKind::selective)

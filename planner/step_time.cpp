@@ -81,14 +81,10 @@ std::uint64_t next_id() {
 
 }  // namespace
 
-TimeModel::TimeModel(const ModelParts& parts, const models::ClusterSpec& cluster,
-                     const Software& software)
-    : id_(next_id()),
-      ends_(ends_cost(parts)),
-      fabric_(fabric_of(cluster)),
-      reentrant_(software.reentrant_checkpoints) {
+TimeModel::TimeModel(const ModelParts& parts, const models::ClusterSpec& cluster)
+    : id_(next_id()), ends_(ends_cost(parts)), fabric_(fabric_of(cluster)) {
   for (const LayerRun& run : parts.runs) layers_.push_back(layer_cost(run, parts.decoder));
-  if (cluster.gpu) gpu_ = gpu_rates(*cluster.gpu, software);
+  if (cluster.gpu) gpu_ = gpu_rates(*cluster.gpu);
 }
 
 double TimeModel::peak_flops(models::Precision precision) const {
@@ -110,7 +106,8 @@ const TimeModel::Work& TimeModel::work(const Execution& e) const {
     Work work;
   };
   thread_local std::array<Known, 2048> all;
-  std::uint64_t h = (e.flash ? 2 : 1) + 4 * static_cast<std::uint64_t>(e.loss);
+  std::uint64_t h =
+      static_cast<std::uint64_t>(e.attention) + 4 * static_cast<std::uint64_t>(e.loss);
   for (const double part : {e.tokens, e.seq_len, e.residual, e.stored, e.launch, e.low}) {
     h = (h ^ std::bit_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15;
     h ^= h >> 32;
@@ -134,6 +131,7 @@ StrategyTime::StrategyTime(const TimeModel& model, const Strategy& s)
     : model_(model),
       selective_(s.recompute.kind == RecomputeKind::selective),
       recomputes_(models::decisions::recomputes_layers(s.recompute.kind)),
+      reentrant_(models::decisions::reentrant_checkpoints(s)),
       execution_(execution_of(s, {})),
       exchange_(exchange_of(s, execution_)) {
   const Exchange& x = exchange_;
@@ -181,7 +179,7 @@ StepTime StrategyTime::operator()(const Batch& batch) const {
     step.expose(alone * micros * m.gather);
     Cost backward = work.backward;
     if (selective_) backward += work.attention;
-    if (recomputes_) backward += model_.reentrant_ ? work.forward : work.again;
+    if (recomputes_) backward += reentrant_ ? work.forward : work.again;
     double again = 0;
     if (x.regathers && work.backward.busy() > 0) {
       again = m.regathers * m.gather;

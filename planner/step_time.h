@@ -36,8 +36,7 @@ class TimeModel {
  public:
   // `parts` as model_parts(model, strategy) makes them: one TimeModel serves all strategies that
   // train the same parameters. Strategies are those that the stacks accept (tp = pp = cp = ep = 1).
-  TimeModel(const ModelParts& parts, const models::ClusterSpec& cluster,
-            const Software& software = {});
+  TimeModel(const ModelParts& parts, const models::ClusterSpec& cluster);
 
   // Whether the GPU is known and has a rate for products of this precision. Where not, no time is
   // predicted: the operator must not be asked.
@@ -60,7 +59,6 @@ class TimeModel {
   EndsCost ends_;
   GpuRates gpu_;
   Fabric fabric_;
-  bool reentrant_ = false;
 };
 
 // What a strategy's batches have in common, computed once: who computes, what is exchanged and how
@@ -78,7 +76,7 @@ class StrategyTime {
     Cost copy_out, copy_in;
   };
   const TimeModel& model_;
-  bool selective_ = false, recomputes_ = false;
+  bool selective_ = false, recomputes_ = false, reentrant_ = false;
   Execution execution_;
   Exchange exchange_;
   std::vector<LayerExchange> layers_;

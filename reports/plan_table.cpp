@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 
+#include "models/decisions/layer.h"
 #include "models/run_names.h"
 #include "reports/recommendation.h"
 
@@ -130,6 +131,7 @@ void add_subject(Lines& lines, const Plan& plan) {
                   plan.batch.seq_len, plan.batch.micro_batch, plan.batch.grad_accum,
                   models::text_of(s.recompute), name_of(s.attention), name_of(s.loss)));
   if (const auto conf = text_of(s.allocator)) lines.add("allocator " + *conf);
+  if (models::decisions::reentrant_checkpoints(s)) lines.add("checkpoints are reentrant");
   if (s.hold_outputs) lines.add("the model's outputs are kept until after backward");
   if (s.lora)
     lines.add(fmt::format("LoRA rank {}, adapters in {}", s.lora->rank, name_of(s.lora->dtype)));

@@ -1,6 +1,7 @@
 #include "reports/workload_json.h"
 
 #include "models/decisions/exchange.h"
+#include "models/decisions/layer.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
 #include "reports/fingerprint.h"
@@ -58,6 +59,14 @@ std::optional<DType> gradient_dtype(const Strategy& s) {
   return s.precision == models::Precision::bf16_mixed ? DType::bf16 : DType::fp16;
 }
 
+// Where it is not what the stack does of itself.
+void write_reentrant(JsonWriter& json, const Strategy& s) {
+  const bool reentrant = decisions::reentrant_checkpoints(s);
+  if (decisions::recomputes_layers(s.recompute.kind) &&
+      reentrant != decisions::usually_reentrant(s))
+    json.member("use_reentrant", reentrant);
+}
+
 // Under DeepSpeed's own names, what is absent resolved.
 void write_deepspeed(JsonWriter& json, const Strategy& s) {
   const models::DeepSpeedOptions& o = s.data.deepspeed;
@@ -82,6 +91,7 @@ void write_deepspeed(JsonWriter& json, const Strategy& s) {
   json.member("optimizer_impl", name_of(s.optimizer_impl.value_or(models::OptimizerImpl::fused)));
   json.member("torch_version", models::kTorchVersion);
   json.member("transformers_version", models::text_of(s.transformers));
+  write_reentrant(json, s);
   json.member("version", models::kDeepSpeedVersion);
   json.end_object();
 }
@@ -110,6 +120,7 @@ void write_stack(JsonWriter& json, const Strategy& s) {
   json.member("sdpa_backend", "auto");
   json.member("transformers_version", models::text_of(s.transformers));
   json.member("use_cache", false);
+  write_reentrant(json, s);
   json.member("version", models::kTorchVersion);
   json.end_object();
 }

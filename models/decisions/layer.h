@@ -77,10 +77,11 @@ constexpr bool recomputes_layers(RecomputeKind kind) {
 
 // Checkpoints are counted anew where a layer is trained differently from the one before it (other
 // frozen parameters or adapters, or the first with anything trained below it); the last one of such
-// a run may be shorter. sqrt: the least k with k · k >= layers of the run. Recomputing ends with
-// the last value that backward reads: gate and up of the checkpoint's last layer, or x · A of its
-// down_proj's adapter; where it reads none, nothing is made again. The last layers are made again
-// too, though their values have only just died.
+// a run may be shorter. sqrt: the least k with k · k >= L layers of the run. No k keeps fewer than
+// its ceil(L / k) inputs and k live layers (Chen et al., arXiv 1604.06174, section 4.1); k - 1
+// keeps no fewer. Recomputing ends with the last value that backward reads: gate and up of the
+// checkpoint's last layer, or x · A of its down_proj's adapter; where it reads none, nothing is
+// made again. The last layers are made again too, though their values have only just died.
 constexpr std::int64_t layers_per_checkpoint(const Recompute& recompute, std::int64_t layers) {
   if (recompute.kind == RecomputeKind::every)
     return std::max<std::int64_t>(1, std::min(recompute.every, layers));
@@ -88,6 +89,16 @@ constexpr std::int64_t layers_per_checkpoint(const Recompute& recompute, std::in
   std::int64_t k = 1;
   while (k * k < layers) ++k;
   return k;
+}
+
+// torch.utils.checkpoint with use_reentrant=True runs the whole layer again, its last product
+// included. Transformers before 5.0 under FSDP1 takes it of itself; what `plimsoll export` writes
+// for the others says False.
+inline bool usually_reentrant(const Strategy& s) {
+  return is_fsdp1(s) && s.transformers < kCheckpointsNotReentrant;
+}
+inline bool reentrant_checkpoints(const Strategy& s) {
+  return recomputes_layers(s.recompute.kind) && s.use_reentrant.value_or(usually_reentrant(s));
 }
 
 }  // namespace plimsoll::models::decisions

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "models/decisions/layer.h"
 #include "planner/flops.h"
 #include "planner/search/axes.h"
 
@@ -89,7 +90,7 @@ std::int64_t Space::most_tokens(const Setting& family, Bytes states) const {
   std::int64_t stride = 1;
   if (r.kind == models::RecomputeKind::every) stride = std::max<std::int64_t>(1, r.every);
   if (r.kind == models::RecomputeKind::sqrt)
-    stride = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(layers)))) + 1;
+    stride = models::decisions::layers_per_checkpoint(r, layers) + 1;
   const std::int64_t inputs = std::max<std::int64_t>(1, layers / stride - 1);
   return std::max(Bytes(0), *usable_ - states).value() /
          (2 * parts(family).decoder.hidden * inputs);

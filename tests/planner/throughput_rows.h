@@ -14,6 +14,7 @@ namespace plimsoll::tests {
 
 struct ThroughputRow {
   std::string id, model, gpu;
+  std::string command;  // `plimsoll fit …` that asks it; "": memory of its kernels is not planned
   std::size_t source = 0;  // of ThroughputRows::sources
   models::ModelSpec spec;
   models::Strategy strategy;
@@ -21,7 +22,6 @@ struct ThroughputRow {
   double published = 0;  // tokens/s of one GPU
   double estimated = 0;
   bool in_sample = false;  // constants were fitted on it
-  planner::StepTime time;
   double error() const { return estimated / published - 1; }
 };
 

@@ -74,7 +74,8 @@ constexpr Option kPlanOptions[] = {
     {"global-batch", "N", "Batch", "sequences per step of all GPUs, instead of --grad-accum"},
 
     {"recompute", "KIND", "Activations", "none, selective, full, sqrt, every:K (none)"},
-    {"attention", "KIND", "Activations", "flash, eager, math (flash)"},
+    {"use-reentrant", "YES|NO", "Activations", "of checkpoints (no; FSDP1's old releases: yes)"},
+    {"attention", "KIND", "Activations", "flash, flash-1 (its first generation), eager, math"},
     {"loss", "KIND", "Activations", "full, chunked, fused (full)"},
 
     {"lora-rank", "R", "Adapters", "train adapters of this rank, freeze the rest"},

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "models/decisions/layer.h"
 #include "reports/export_code.h"
 #include "reports/fingerprint.h"
 #include "reports/text.h"
@@ -243,11 +244,6 @@ void set_precision(const Options& options, Strategy& s) {
   if (!pytorch) set_mixed_precision(options, s);
 }
 
-void set_optimizer(const Options& options, Strategy& s) {
-  set_choice(options, "optimizer", s.optimizer);
-  set_parsed(options, "optimizer-impl", choice<models::OptimizerImpl>, s.optimizer_impl);
-}
-
 void set_adapters(const Options& options, Strategy& s) {
   s.freeze = options.all("freeze");
   s.train = options.all("train");
@@ -276,8 +272,12 @@ Strategy strategy_from(const Options& options) {
       s.device == models::Device::cuda || s.exchange == models::Exchange::mpi,
       "ranks of --device cpu are threads of one host; with --exchange mpi there may be several");
   set_precision(options, s);
-  set_optimizer(options, s);
+  set_choice(options, "optimizer", s.optimizer);
+  set_parsed(options, "optimizer-impl", choice<models::OptimizerImpl>, s.optimizer_impl);
   set_parsed(options, "recompute", recompute_value, s.recompute);
+  require(options, "use-reentrant", models::decisions::recomputes_layers(s.recompute.kind),
+          "is of checkpoints around layers: --recompute full, sqrt or every:K");
+  set_parsed(options, "use-reentrant", yes_or_no, s.use_reentrant);
   set_choice(options, "attention", s.attention);
   set_choice(options, "loss", s.loss);
   set_adapters(options, s);

@@ -116,7 +116,8 @@ def build(case, config):
         lora = {"rank": 8, "alpha": 16.0, "targets": "all-linear", "dropout": 0.0,
                 "adapter_dtype": "fp32", **strategy["lora"]}
         model = torch_measure.with_lora(model, lora)
-    torch_measure.select_recompute(model, strategy.get("recompute", "none"), fsdp1=False)
+    torch_measure.select_recompute(model, strategy.get("recompute", "none"),
+                                    {"use_reentrant": workload["stack"].get("use_reentrant", False)})
     trained = [p for p in model.parameters() if p.requires_grad]
     engine, _, _, _ = deepspeed.initialize(model=model, config=config, model_parameters=trained)
     return engine, hf

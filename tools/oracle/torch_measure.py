@@ -30,6 +30,7 @@ returns only the loss, backward, optimizer step, zero_grad(set_to_none=True), us
 import argparse
 import contextlib
 import ctypes
+import functools
 import gc
 import hashlib
 import json
@@ -71,8 +72,7 @@ STACK_DEFAULTS = {
     "fsdp_autocast": False,
     "optimizer_impl": "foreach",
     "sdpa_backend": "auto",
-    "use_cache": False,
-    "hold_outputs": False,
+    "use_cache": False, "hold_outputs": False, "use_reentrant": None,
     "allocator_conf": None,
 }
 STRATEGY_DEFAULTS = {
@@ -198,18 +198,15 @@ def normalised(workload):
     for key in BATCH_DEFAULTS:
         positive(batch[key], f"batch.{key}", 2 if key == "seq_len" else 1)
     recompute_interval(strategy["recompute"])
+    stack = {k: v for k, v in stack.items() if (k, v) != ("use_reentrant", None)}  # as always
     return {"fingerprint": workload.get("fingerprint"), "model": model, "stack": stack,
             "strategy": strategy, "batch": batch}
 
 
 def recompute_interval(kind):
     """0 for none and selective, k where each checkpoint covers k layers; sqrt depends on L."""
-    if kind in ("none", "selective"):
-        return 0
-    if kind == "full":
-        return 1
-    if kind == "sqrt":
-        return None
+    if kind in ("none", "selective", "full", "sqrt"):
+        return {"full": 1, "sqrt": None}.get(kind, 0)
     if isinstance(kind, str) and kind.startswith("every:") and kind[6:].isdigit() and int(kind[6:]):
         return int(kind[6:])
     raise BadInput(f"strategy.recompute: {kind!r} is not none, selective, full, sqrt or every:K")
@@ -347,7 +344,7 @@ class LayerGroup:
     """Namespace for `every:K`: K layers behind one checkpoint (the model's loop sees one layer)."""
 
     @staticmethod
-    def wrap(model, interval):
+    def wrap(model, interval, reentrant):
         import torch
         from torch.utils.checkpoint import checkpoint
 
@@ -368,28 +365,29 @@ class LayerGroup:
                 return hidden
 
             def forward(self, hidden, *args, **kwargs):
-                return checkpoint(self.run, hidden, *args, use_reentrant=False, **kwargs)
+                run = functools.partial(self.run, **kwargs)  # reentrant ones take no keywords
+                return checkpoint(run, hidden, *args, use_reentrant=reentrant)
 
         for path, layers in layer_lists(model):
-            size = interval or max(1, round(len(layers) ** 0.5))
+            size = interval or int((len(layers) - 1) ** 0.5) + 1  # models/decisions/layer.h
             groups = [Group(layers[i:i + size]) for i in range(0, len(layers), size)]
             parent = model.get_submodule(path.rpartition(".")[0])
             setattr(parent, path.rpartition(".")[2], torch.nn.ModuleList(groups))
 
 
-def select_recompute(model, kind, fsdp1):
+def select_recompute(model, kind, options):
     interval = recompute_interval(kind)
     if kind == "none":
         return
     if kind == "full":
-        # Under FSDP1 it matters which kind a release takes of itself: reentrant until 5.0.
-        model.gradient_checkpointing_enable(None if fsdp1 else {"use_reentrant": False})
+        # None: under FSDP1 it matters which kind a release takes of itself: reentrant until 5.0.
+        model.gradient_checkpointing_enable(options)
     elif kind == "selective":
         checkpoint_core_attention(model)
     else:
         if not layer_lists(model):
             raise BadInput(f"strategy.recompute: {kind} needs a model whose layers are one list")
-        LayerGroup.wrap(model, interval)
+        LayerGroup.wrap(model, interval, bool((options or {}).get("use_reentrant")))
 
 
 def checkpoint_core_attention(model):
@@ -452,7 +450,9 @@ def build_model(workload, device):
         for name, p in model.named_parameters():
             if any(pattern in name for pattern in patterns):
                 p.requires_grad_(trainable)
-    select_recompute(model, strategy["recompute"], sharded(strategy) and stack["fsdp_version"] == 1)
+    usual = sharded(strategy) and stack["fsdp_version"] == 1 and "use_reentrant" not in stack
+    select_recompute(model, strategy["recompute"], None if usual else {
+        "use_reentrant": stack.get("use_reentrant", False)})
     if strategy["lora"]:
         model = with_lora(model, strategy["lora"])
     return model

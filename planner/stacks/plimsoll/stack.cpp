@@ -28,6 +28,10 @@ void refuse(const Strategy& s) {
   check(!s.compile, ErrorKind::bad_input, "--compile is for --stack pytorch");
   check(s.kernels == models::Kernels::eager || s.kernels == models::Kernels::fused,
         ErrorKind::bad_input, "--kernels: plimsoll has its own (fused)");
+  check(s.attention != models::Attention::flash_1, ErrorKind::bad_input,
+        "--attention flash-1: plimsoll's attention is its own (flash, eager, math)");
+  check(!s.use_reentrant, ErrorKind::bad_input,
+        "--use-reentrant: plimsoll does not use torch.utils.checkpoint");
   check(!s.optimizer_impl || *s.optimizer_impl == models::OptimizerImpl::fused,
         ErrorKind::bad_input, "--optimizer-impl: plimsoll's optimizer is always fused");
   check(s.optimizer == models::Optimizer::adamw || s.optimizer == models::Optimizer::sgd ||

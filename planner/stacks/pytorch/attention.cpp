@@ -176,7 +176,7 @@ TensorId AttentionWriter::sum_groups(const OperandNames& names, TensorId d, DTyp
 std::array<Bytes, 4> AttentionWriter::flash_blocks() const {
   const std::int64_t b = tokens_.sequences, rounded = up_to(tokens_.length, 128);
   const Bytes expanded = grouped() && !repeats() ? bytes(q_values(), regime_.compute) : Bytes(0);
-  if (rules_.sdpa == Rules::Sdpa::cudnn)
+  if (rules_.sdpa == Rules::Sdpa::cudnn && strategy_.attention != Attention::flash_1)
     return {fp32(q_values()), fp32(checked_multiply(tokens_.total(), d_.heads)), expanded,
             expanded};
   return {fp32(checked_multiply(b * d_.heads, rounded)),

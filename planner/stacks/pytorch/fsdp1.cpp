@@ -135,10 +135,6 @@ void FlatStepWriter::declare_unit_tensors(Unit& unit) {
              Category::gradients, Stream::reduce, Residency::carried);
 }
 
-bool FlatStepWriter::reentrant() const {
-  return recomputes() && strategy_.transformers < models::kCheckpointsNotReentrant;
-}
-
 bool FlatStepWriter::checkpoints_around() const {
   return recomputes() && strategy_.transformers < models::kLayersCheckpointThemselves;
 }
@@ -182,20 +178,6 @@ void FlatStepWriter::prefetch_unit_before(std::size_t run) {
                 unit_tensor(&Unit::cast_backward, run, 0, -1));
 }
 
-// What all layers were called with goes when the outermost backward returns.
-void FlatStepWriter::leave_checkpoint(const Unit& unit) {
-  auto exit = b_.op("checkpoint.exit", Phase::backward);
-  if (unit.group == kNoGroup) {
-    exit.release(cos_).release(sin_).release(mask_).release(position_ids_);
-    return;
-  }
-  const Run& run = *checkpoint_;
-  const Ref input = input_of(static_cast<std::size_t>(checkpoint_ - runs_.data()), 0);
-  exit.release(run.recomputed.back())
-      .release(run.d_out)
-      .touch(input.tensor, input.delta, input.beyond, models::Access::release);
-}
-
 void FlatStepWriter::post_backward(Unit& unit, Ref) {
   if (unit.empty()) return;
   const bool last = micro_ + 1 == micros_, first = micro_ == 0;
@@ -217,7 +199,7 @@ void FlatStepWriter::post_backward(Unit& unit, Ref) {
   if (unit.trains && !first)
     b_.op("fsdp.accumulate_grad", Phase::backward).read(made).update(unit.flat_grad_sum);
   if (unit.trains && last) reduce_scatter(unit);
-  if (reentrant()) leave_checkpoint(unit);
+  if (reentrant()) unit.group == kNoGroup ? leave_checkpoints() : leave_checkpoint();
 }
 
 void FlatStepWriter::reduce_scatter(Unit& unit) {

@@ -27,7 +27,6 @@ class FlatStepWriter final : public StepWriter {
   void copy_out_backward(Unit& unit) override;
   void post_backward(Unit& unit, Ref previous_reduce) override;
   void recompute() override;
-  bool reentrant() const override;
   std::vector<TensorId> square_roots() override;
   std::vector<Bytes> stepped(std::int64_t most_layers) const override;
   std::vector<std::int64_t> held_by(std::int64_t rank) const override;
@@ -53,7 +52,6 @@ class FlatStepWriter final : public StepWriter {
   void prefetch_flat(Ref full, Ref cast);
   void prefetch_unit_before(std::size_t run);
   void reduce_scatter(Unit& unit);
-  void leave_checkpoint(const Unit& unit);
 
   TensorId adapter_grad_ = kNoTensor;  // the one that was begun last
   std::int64_t adapter_elements_ = 0;

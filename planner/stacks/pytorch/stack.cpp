@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "models/decisions/layer.h"
 #include "models/overheads.h"
 #include "models/stack_versions.h"
 #include "planner/stacks/pytorch/fsdp1.h"
@@ -82,6 +83,10 @@ Rules rules_for(const Question& question, const ModelParts& parts,
   assumptions.push_back({"cuBLAS workspaces in the allocator, bytes",
                          std::to_string(workspaces_in_all(rules.blas, question.strategy).value()),
                          "derived", "torch 2.11, aten/src/ATen/cuda/CublasHandlePool.cpp"});
+  if (question.strategy.attention == models::Attention::flash_1)
+    assumptions.push_back(
+        {"memory of FlashAttention's first generation", "\"as the second's\"", "assumed",
+         "both save their inputs, their output and its row statistics (arXiv 2307.08691, 3.1)"});
   if (question.strategy.attention == models::Attention::flash)
     assumptions.push_back(
         {"kernel behind scaled_dot_product_attention",
@@ -122,6 +127,15 @@ models::Release oldest(const models::ModelSpec& model) {
   return models::kOldestTransformers;
 }
 
+// Its checkpoints around FSDP2's modules: what the hooks of detached inputs gather and hold was not
+// measured.
+void refuse_reentrant(const models::Strategy& s) {
+  const bool fsdp2 = s.data.zero >= 2 && s.data.fsdp_version == 2;
+  check(!fsdp2 || !models::decisions::reentrant_checkpoints(s), ErrorKind::unsupported,
+        "--use-reentrant yes with FSDP2 is not modelled yet (with DDP, on one GPU and with "
+        "--fsdp-version 1 it is)");
+}
+
 void refuse_fsdp1(const models::Strategy& s) {
   const auto refuse_if = [](bool it_is, const char* what) {
     check(!it_is, ErrorKind::unsupported,
@@ -137,6 +151,7 @@ void refuse_fsdp1(const models::Strategy& s) {
 
 void refuse(const models::ModelSpec& model, const models::Strategy& s) {
   if (is_fsdp1(s)) refuse_fsdp1(s);
+  refuse_reentrant(s);
   check(s.transformers >= oldest(model), ErrorKind::unsupported, [&] {
     return "--transformers-version " + models::text_of(s.transformers) + ": the steps of " +
            model.model_type + " are modelled from " + models::text_of(oldest(model)) + " on";

@@ -264,6 +264,7 @@ void StepWriter::micro_batch(std::int64_t index, std::int64_t times) {
   before_layers_backward();
   for (std::size_t r = runs_.size(); r-- > 0;) layers_backward(r);
   embedding_backward();
+  if (reentrant() && !is_fsdp1(strategy_)) leave_checkpoints();
   deferred_post_backward();
   after_backward();
 }
@@ -316,6 +317,30 @@ void StepWriter::recompute() {
   b_.at_layer(static_cast<std::uint16_t>(run.stride() - 1));
 }
 
+bool StepWriter::reentrant() const {
+  return models::decisions::reentrant_checkpoints(strategy_);
+}
+
+// A reentrant checkpoint's frame holds its input, its output and the output's gradient until the
+// backward inside it has returned (torch/utils/checkpoint.py, CheckpointFunction.backward).
+void StepWriter::leave_checkpoint() {
+  const Run& run = *checkpoint_;
+  const Ref input = input_of(static_cast<std::size_t>(checkpoint_ - runs_.data()), 0);
+  b_.op("checkpoint.exit", Phase::backward)
+      .release(run.recomputed.back())
+      .release(run.d_out)
+      .touch(input.tensor, input.delta, input.beyond, models::Access::release);
+}
+
+// What all layers were called with goes when the outermost backward returns.
+void StepWriter::leave_checkpoints() {
+  b_.op("checkpoint.exit", Phase::backward)
+      .release(cos_)
+      .release(sin_)
+      .release(mask_)
+      .release(position_ids_);
+}
+
 void StepWriter::layers_backward(std::size_t r) {
   Run& run = runs_[r];
   if (!run.layers->input_grad && !run.layers->layer.trains()) return;  // no gradient comes here
@@ -363,6 +388,7 @@ void StepWriter::layers_backward(std::size_t r) {
     if (run.layers->input_grad)
       post_backward(run.units[j], unit_tensor(&Unit::reduce_in, r, j, +1));
   }
+  if (reentrant() && !is_fsdp1(strategy_)) leave_checkpoint();
   b_.close();
 }
 

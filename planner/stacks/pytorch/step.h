@@ -64,12 +64,12 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   virtual void before_layers_backward() {}
   virtual void after_backward() {}
   void layers_forward(std::size_t run), layers_backward(std::size_t run);
-  void recompute() override;  // the checkpoint whose backward is being written
+  // The checkpoint whose backward is being written; frames of reentrant ones.
+  void recompute() override, leave_checkpoint(), leave_checkpoints();
   Ref input_of(std::size_t run, std::size_t layer) const;
   Ref input_gradient_of(std::size_t run, std::size_t layer) const;
   bool recomputes() const { return repeats_layers(strategy_.recompute); }
-  virtual bool reentrant() const { return false; }  // torch.utils.checkpoint's older kind
-  bool to_bucket() const, is_last(const ModuleNames&names) const;
+  bool to_bucket() const, reentrant() const, is_last(const ModuleNames&names) const;
   void note_gradient(const ModuleNames& names, TensorId grad);
 
   // The ends of the model (ends.cpp).
