@@ -258,17 +258,7 @@ void write_advice(JsonWriter& json, const Plan& plan) {
   for (const std::string& line : plan.advice) json.value(line);
   json.end_array();
   json.key("remedies");
-  json.begin_array();
-  for (const Remedy& remedy : plan.remedies) {
-    json.begin_object(Layout::line);
-    json.member("option", remedy.option);
-    json.member("saves_bytes", remedy.saves);
-    json.member("device_bytes", remedy.device);
-    json.member("fits", remedy.fits);
-    json.member("concession", text_or_null(remedy.concession));
-    json.end_object();
-  }
-  json.end_array();
+  write_remedies(json, plan.remedies);
   json.key("assumptions");
   json.begin_array();
   for (const Assumption& assumption : plan.assumptions) {
@@ -290,6 +280,20 @@ void write_by_category(JsonWriter& json, const ByCategory& parts) {
     json.member(std::string(models::name_of(static_cast<models::Category>(i))) + "_bytes",
                 parts[i]);
   json.end_object();
+}
+
+void write_remedies(JsonWriter& json, const std::vector<Remedy>& remedies) {
+  json.begin_array();
+  for (const Remedy& remedy : remedies) {
+    json.begin_object(Layout::line);
+    json.member("option", remedy.option);
+    json.member("saves_bytes", remedy.saves);
+    json.member("device_bytes", remedy.device);
+    json.member("fits", remedy.fits);
+    json.member("concession", text_or_null(remedy.concession));
+    json.end_object();
+  }
+  json.end_array();
 }
 
 void write_states(JsonWriter& json, const States& states) {

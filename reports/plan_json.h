@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "reports/json_writer.h"
 #include "reports/record.h"
@@ -20,6 +21,7 @@ void write_plan(JsonWriter& json, const Plan& plan, const Tool& tool);
 void write_by_category(JsonWriter& json, const ByCategory& parts);
 void write_states(JsonWriter& json, const States& states);
 void write_ranks(JsonWriter& json, const Plan& plan);
+void write_remedies(JsonWriter& json, const std::vector<Remedy>& remedies);
 
 // "fits", "borderline", "does not fit"; nothing where only a part of the need is known and fits.
 std::optional<std::string_view> verdict_text(const Plan& plan);

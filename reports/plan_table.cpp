@@ -45,6 +45,8 @@ class Lines {
     put(line);
   }
 
+  void append(std::string_view lines) { text_ += lines; }
+
   const Terminal& terminal() const { return terminal_; }
   std::string take() { return std::move(text_); }
 
@@ -253,23 +255,7 @@ void add_time(Lines& lines, const Plan& plan) {
 }
 
 void add_remedies(Lines& lines, const Plan& plan) {
-  if (plan.remedies.empty()) return;
-  lines.heading("What would help, cheapest first");
-  constexpr std::size_t longest = 32;
-  const Terminal& terminal = lines.terminal();
-  std::size_t columns = 0;
-  for (const Remedy& remedy : plan.remedies)
-    if (width(remedy.option) <= longest) columns = std::max(columns, width(remedy.option));
-  for (const Remedy& remedy : plan.remedies) {
-    // A long one has a line of its own: it must be there whole, to be copied.
-    const bool own_line = width(remedy.option) > columns;
-    if (own_line) lines.add("  " + remedy.option);
-    lines.put("  " + padded(own_line ? "" : remedy.option, columns) +
-              fmt::format("  saves {:>8}, leaves {:>8}", bytes_text(remedy.saves),
-                          bytes_text(remedy.device)) +
-              (remedy.fits ? "  " + coloured("fits", Colour::green, terminal) : ""));
-    if (!remedy.concession.empty()) lines.add("    (" + remedy.concession + ")");
-  }
+  if (!plan.remedies.empty()) lines.append(remedies_table(plan.remedies, lines.terminal()));
 }
 
 // "CUDA context: 690 MiB (assumed)" of {"CUDA context, bytes", "723517440"}.
@@ -309,6 +295,26 @@ void add_notes(Lines& lines, const Plan& plan) {
                           calibrated + assumed, calibrated, assumed));
 }
 }  // namespace
+
+std::string remedies_table(const std::vector<Remedy>& remedies, const Terminal& terminal) {
+  Lines lines(terminal);
+  lines.heading("What would help, cheapest first");
+  constexpr std::size_t longest = 32;
+  std::size_t columns = 0;
+  for (const Remedy& remedy : remedies)
+    if (width(remedy.option) <= longest) columns = std::max(columns, width(remedy.option));
+  for (const Remedy& remedy : remedies) {
+    // A long one has a line of its own: it must be there whole, to be copied.
+    const bool own_line = width(remedy.option) > columns;
+    if (own_line) lines.add("  " + remedy.option);
+    lines.put("  " + padded(own_line ? "" : remedy.option, columns) +
+              fmt::format("  saves {:>8}, leaves {:>8}", bytes_text(remedy.saves),
+                          bytes_text(remedy.device)) +
+              (remedy.fits ? "  " + coloured("fits", Colour::green, terminal) : ""));
+    if (!remedy.concession.empty()) lines.add("    (" + remedy.concession + ")");
+  }
+  return lines.take();
+}
 
 std::string data_parallel_text(const models::Strategy& s) {
   if (s.gpus == 1) return "one rank";
