@@ -102,6 +102,16 @@ class Documents(unittest.TestCase):
         self.assert_valid("models", [json.loads(plimsoll("models", "--json", "-").stdout)])
         self.assert_valid("gpus", [json.loads(plimsoll("gpus", "--json", "-").stdout)])
 
+    def test_out_of_memory_messages(self):
+        golden = json.loads((ROOT / "tests" / "golden" / "oom_messages.json").read_text())
+        texts = [(row["text"], (row["workload"] or "").split()) for row in golden["messages"]]
+        texts += [(text, []) for text in (
+            "CUDA error: out of memory", "Cuda failure 2 'out of memory'", "CUDNN_STATUS_ALLOC_FAILED",
+            "CUDA out of memory. Tried to allocate more than 1EB memory.",
+            "not enough memory: you tried to allocate 8 bytes", "x.OutOfMemoryError: CUDA out of memory.")]
+        answers = [plimsoll("oom", "-", *words, "--json", "-", stdin=text) for text, words in texts]
+        self.assert_valid("oom", [json.loads(answer.stdout) for answer in answers])
+
     def test_errors_of_a_batch(self):
         lines = ['{"id": 7, "gpu": 1}', "{", "[]", '{"zero": 3}', '{"model": "gpt2", "zer0": 1}',
                  '{"model": "gpt2", "tp": 2}', '{"params": 1e30}']

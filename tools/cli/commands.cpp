@@ -128,10 +128,14 @@ constexpr std::array<Command, 12> kCommands{{
      .example = "plimsoll fit gpt2 --gpus 8 --zero 3 --json - | plimsoll export - --to accelerate",
      .own_options = kExportOptions},
     {.name = "oom",
-     .argument = "FILE",
-     .help = "What an out-of-memory error was, and how to avoid it (not in this version)",
-     .example = "plimsoll oom train.log",
-     .unavailable = "this version reads no error messages yet"},
+     .argument = "FILE [MODEL]",
+     .help = "What was this out-of-memory error, and what is the cheapest way round it? FILE is a "
+             "log with PyTorch's message, or one of the driver, NCCL or a library (- for standard "
+             "input). With MODEL and options as for fit the workload is planned: which tensor "
+             "failed, what lived then, and which changes avoid it, on a card of the message's size",
+     .example = "plimsoll oom train.log llama-3.1-8b --gpus 4 --zero 3 --seq-len 4096",
+     .takes_plan_options = true,
+     .takes_more_arguments = true},
     {.name = "trainers",
      .help = "The trainers whose defaults are known (not in this version)",
      .example = "plimsoll trainers",

@@ -19,6 +19,7 @@ int run_model(const CommandLine& line);
 int compare(const CommandLine& line);
 int export_plan(const CommandLine& line);
 int report(const CommandLine& line);
+int oom(const CommandLine& line);
 
 // Whether the answer is wanted as a document (--json), or as a page that is made of it (--html).
 bool wants_document(const Options& options);

@@ -22,6 +22,7 @@ int dispatch(const CommandLine& line) {
   if (name == "compare") return compare(line);
   if (name == "export") return export_plan(line);
   if (name == "report") return report(line);
+  if (name == "oom") return oom(line);
   fail(ErrorKind::internal, fmt::format("no door leads to '{}'", name));
 }
 
