@@ -94,12 +94,13 @@ void add_notes(const Workload& w, Way way, Notes& notes) {
                     w.batch.micro_batch, w.batch.grad_accum, w.batch.grad_accum));
   if (way != Way::deepspeed && s.recompute.kind == RecomputeKind::full &&
       !(way == Way::fsdp && fsdp_checkpoints(s)))
-    notes.push_back("full recompute: call model.gradient_checkpointing_enable()");
+    notes.push_back("full recompute: call " + checkpointing_call(s));
   if (way == Way::fsdp && s.data.fsdp_upcast && !*s.data.fsdp_upcast)
     notes.push_back(
         "--fsdp-upcast no: Accelerate always stores trained parameters in fp32 when "
         "it trains mixed");
   if (way == Way::fsdp) add_fsdp1_notes(s, notes);
+  add_allocator_note(s, notes);
   if (s.lora || !s.freeze.empty())
     notes.push_back(
         "adapters and frozen parameters are made in Python: --to transformers writes "

@@ -162,14 +162,14 @@ Exported export_deepspeed(const Workload& w) {
   const Strategy& s = w.strategy;
   if (const std::string code = needed_code_note(s); !code.empty()) out.notes.push_back(code);
   if (s.recompute.kind == models::RecomputeKind::full)
-    out.notes.push_back(
-        "full recompute: call model.gradient_checkpointing_enable() (DeepSpeed's "
-        "activation_checkpointing section is for models that call its own "
-        "checkpoint function)");
+    out.notes.push_back("full recompute: call " + checkpointing_call(s) +
+                        " (DeepSpeed's activation_checkpointing "
+                        "section is for models that call its own checkpoint function)");
   if (s.lora || !s.freeze.empty())
     out.notes.push_back(
         "adapters and frozen parameters are made in Python before "
         "deepspeed.initialize: --to transformers writes them");
+  add_allocator_note(s, out.notes);
   add_model_notes(w, out.notes);
   return out;
 }

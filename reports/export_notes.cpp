@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "models/decisions/layer.h"
 #include "models/model_catalog.h"
 #include "models/run_names.h"
 #include "reports/text.h"
@@ -65,7 +66,7 @@ std::string_view fsdp1_sharding(const models::Strategy& s) {
 
 bool fsdp_checkpoints(const models::Strategy& s) {
   return s.recompute.kind == models::RecomputeKind::full &&
-         !(is_fsdp1(s) && s.transformers < models::kCheckpointsNotReentrant);
+         !models::decisions::reentrant_checkpoints(s);
 }
 
 void add_fsdp1_notes(const models::Strategy& s, Notes& notes) {
@@ -82,7 +83,37 @@ void add_fsdp1_notes(const models::Strategy& s, Notes& notes) {
                     s.gpus_per_node, s.data.shard_group));
 }
 
+// Quoted: sizes may be given as [64:8,>:2].
+std::string allocator_setting(const models::Strategy& s) {
+  const std::optional<std::string> conf = text_of(s.allocator);
+  return conf ? "PYTORCH_CUDA_ALLOC_CONF='" + *conf + "'" : "";
+}
+
+void add_allocator_note(const models::Strategy& s, Notes& notes) {
+  const std::string setting = allocator_setting(s);
+  if (!setting.empty())
+    notes.push_back("planned with " + setting +
+                    ": put it into the environment of every rank (DeepSpeed's launcher takes "
+                    "~/.deepspeed_env)");
+}
+
+std::string checkpointing_call(const models::Strategy& s) {
+  return models::decisions::reentrant_checkpoints(s)
+             ? "model.gradient_checkpointing_enable({\"use_reentrant\": True})"
+             : "model.gradient_checkpointing_enable()";
+}
+
 void add_model_notes(const Workload& w, Notes& notes) {
+  const models::Strategy& s = w.strategy;
+  if (s.attention == models::Attention::flash_1)
+    notes.push_back(
+        "FlashAttention of the first generation is PyTorch 2.0's and 2.1's; newer ones "
+        "run the second");
+  if (s.recompute.kind != models::RecomputeKind::full &&
+      models::decisions::reentrant_checkpoints(s))
+    notes.push_back(
+        "the plan's checkpoints are reentrant, the code of --to transformers says "
+        "use_reentrant=False");
   notes.push_back(
       fmt::format("sequences of {} tokens are the data's matter (the tokenizer's "
                   "max_length, or packing)",

@@ -24,12 +24,18 @@ std::string hub_id(const models::Workload& workload);
 // Each line of `notes`, wrapped, behind `mark`.
 std::string as_comments(const Notes& notes, std::string_view mark);
 
-// Parts of a plan that are the data's: the sequence length.
+// `PYTORCH_CUDA_ALLOC_CONF=…` of the plan, where it is not torch's default: for a shell, and for
+// files that hold no environment. All releases of torch read that name, PYTORCH_ALLOC_CONF
+// from 2.9.
+std::string allocator_setting(const models::Strategy& strategy);
+void add_allocator_note(const models::Strategy& strategy, Notes& notes);
+// "model.gradient_checkpointing_enable()", with arguments where checkpoints are reentrant.
+std::string checkpointing_call(const models::Strategy& strategy);
+// Parts of a plan that are the data's or the installation's: sequence length, kernels.
 void add_model_notes(const models::Workload& workload, Notes& notes);
 // FSDP1's name for the plan's sharding, and what its keys leave open.
 std::string_view fsdp1_sharding(const models::Strategy& strategy);
-// Whether FSDP's own wrapper checkpoints the layers. What is planned for FSDP1 with Transformers
-// before 5.0 is the model's own, which is reentrant.
+// Whether FSDP's own wrapper checkpoints the layers: it is never reentrant.
 bool fsdp_checkpoints(const models::Strategy& strategy);
 void add_fsdp1_notes(const models::Strategy& strategy, Notes& notes);
 // Throws Error{bad_input} for plans that are not data parallel training of a named model.

@@ -42,6 +42,7 @@ Exported export_slurm(const Workload& w) {
   out.notes.push_back(
       "partition, account, time limit and memory are your cluster's: sbatch takes "
       "them as options, too");
+  const std::string setting = allocator_setting(s);  // srun hands its environment on
   out.text = "#!/bin/bash\n" + as_comments({title(w)}, "#") + as_comments(out.notes, "#");
   out.text += fmt::format(
       "#SBATCH --job-name={}\n"
@@ -50,10 +51,11 @@ Exported export_slurm(const Workload& w) {
       "#SBATCH --gpus-per-node={}\n"
       "#SBATCH --exclusive\n"
       "set -euo pipefail\n"
+      "{}"
       "first=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
       "srun torchrun --nnodes={} --nproc-per-node={} --rdzv-id=\"$SLURM_JOB_ID\" \\\n"
       "  --rdzv-backend=c10d --rdzv-endpoint=\"$first:29500\" train.py \"$@\"\n",
-      job_name(w), nodes, local, nodes, local);
+      job_name(w), nodes, local, setting.empty() ? "" : "export " + setting + "\n", nodes, local);
   return out;
 }
 

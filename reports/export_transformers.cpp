@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "models/decisions/layer.h"
 #include "models/lora.h"
 #include "models/model_reader.h"
 #include "models/run_names.h"
@@ -192,9 +193,10 @@ std::string training_arguments(const Workload& w, Notes& notes) {
   const bool model_checkpoints =
       s.recompute.kind == RecomputeKind::full && !(fsdp && fsdp_checkpoints(s));
   if (model_checkpoints)
-    out +=
+    out += fmt::format(
         "    gradient_checkpointing=True,\n"
-        "    gradient_checkpointing_kwargs={\"use_reentrant\": False},\n";
+        "    gradient_checkpointing_kwargs={{\"use_reentrant\": {}}},\n",
+        models::decisions::reentrant_checkpoints(s) ? "True" : "False");
   out += fmt::format("    optim=\"{}\",\n", optimizer_name(s, notes));
   if (s.optimizer == models::Optimizer::momentum) out += "    optim_args=\"momentum=0.9\",\n";
   if (deepspeed) {
@@ -220,7 +222,7 @@ std::string imports(const Strategy& s, std::vector<std::string> lines) {
                 "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments"});
   if (!s.freeze.empty()) lines.emplace_back("from fnmatch import fnmatch");
   if (s.lora) lines.emplace_back("from peft import LoraConfig, get_peft_model");
-  if (sets_sharding(s)) lines.emplace_back("import os");
+  if (sets_sharding(s) || text_of(s.allocator)) lines.emplace_back("import os");
   if (!uses_deepspeed(s) && s.data.zero >= 2 && !is_fsdp1(s) && in_groups(s))
     lines.emplace_back("from accelerate import ParallelismConfig");
   const auto foreign = [](const std::string& line) {
@@ -268,6 +270,8 @@ Exported export_transformers(const Workload& w) {
   const TrainingCode code = training_code(w);
   std::string& text = out.text;
   text = as_comments({title(w)}, "#") + as_comments(out.notes, "#") + imports(s, code.imports);
+  if (const auto conf = text_of(s.allocator))  // read when the allocator is first used
+    text += fmt::format("\nos.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"{}\"\n", *conf);
   if (!code.before_model.empty()) text += "\n" + code.before_model;
   const bool first = uses_deepspeed(s);  // see the note
   text += first ? arguments + "\n" : "\n";

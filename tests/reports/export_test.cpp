@@ -2,6 +2,7 @@
 // (tools/oracle/check_exports.py makes both files of a case).
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -96,6 +97,49 @@ TEST_CASE("a document that is no plan is refused by the field that is wrong") {
   CHECK(message(changed("\"strategy\"", "\"strategem\"")).find("strategy is missing") !=
         std::string::npos);
   CHECK(message("[]").find("p.json") != std::string::npos);
+}
+
+TEST_CASE("what the allocator was planned with is in every export") {
+  const auto has = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  models::Workload workload = workload_of("ddp");
+  workload.strategy.allocator =
+      models::allocator_conf_from("roundup_power2_divisions:[64:8,>:2]", "");
+  const std::string conf = *text_of(workload.strategy.allocator);
+  CHECK(has(conf, "roundup_power2_divisions:["));
+  const std::string shell = "PYTORCH_CUDA_ALLOC_CONF='" + conf + "'";
+  const std::string script = reports::export_slurm(workload).text;
+  CHECK(script.find("\nexport " + shell + "\n") < script.find("\nsrun "));
+  const std::string python = reports::export_transformers(workload).text;
+  CHECK(has(python, "\nos.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"" + conf + "\"\n"));
+  CHECK(has(python, "import os\n"));
+  CHECK(has(reports::export_accelerate(workload).text, "planned with"));
+  for (const auto& exported :
+       {reports::export_deepspeed(workload), reports::export_accelerate(workload)})
+    CHECK(std::ranges::any_of(exported.notes,
+                              [&](const std::string& note) { return has(note, shell); }));
+}
+
+TEST_CASE("reentrant checkpoints are exported as such") {
+  models::Workload workload = workload_of("ddp");
+  workload.strategy.recompute.kind = models::RecomputeKind::full;
+  const auto says = [&](const char* what) {
+    return reports::export_transformers(workload).text.find(what) != std::string::npos;
+  };
+  CHECK(says("{\"use_reentrant\": False}"));
+  workload.strategy.use_reentrant = true;
+  CHECK(says("{\"use_reentrant\": True}"));
+  const auto named = [](const reports::Exported& exported, const char* what) {
+    return std::ranges::any_of(exported.notes, [&](const std::string& note) {
+      return note.find(what) != std::string::npos;
+    });
+  };
+  CHECK(named(reports::export_accelerate(workload), "\"use_reentrant\": True"));
+  workload.strategy.recompute.kind = models::RecomputeKind::sqrt;
+  CHECK(named(reports::export_transformers(workload), "reentrant"));
+  workload.strategy.attention = models::Attention::flash_1;
+  CHECK(named(reports::export_transformers(workload), "first generation"));
 }
 
 TEST_CASE("what a target cannot say is said in its notes") {
