@@ -24,6 +24,9 @@ namespace {
 constexpr std::size_t kMostCandidates = 6, kMostTensors = 6;
 // The largest error of 30 published peaks is 4.3 % (reports/memory_accuracy.md).
 constexpr double kAgrees = 0.05;
+// Where the plan is of the very workload it is off by 0.5 to 3.7 MiB (tests/golden/oom_runs.json),
+// and two decimals of a GiB by 5.
+constexpr Bytes kSame = 9_MiB;
 
 Bytes distance(Bytes a, Bytes b) {
   return a > b ? a - b : b - a;
@@ -130,12 +133,15 @@ class Search {
       *same = {std::move(candidate), asked, states_};
   }
 
-  // What agrees with the message's bytes first, and of that what the plan itself has no room for.
+  // What has the message's bytes first, then what agrees with them, each with what the plan itself
+  // has no room for before the rest.
   void list_candidates() {
     const auto rank = [&](const Found& found) {
       const FailedCandidate& c = found.candidate;
-      if (request_.allocated && !agrees(c.at.allocated, *request_.allocated)) return 2;
-      return out_.refused && are_same(c, *out_.refused) ? 0 : 1;
+      if (request_.allocated && !agrees(c.at.allocated, *request_.allocated)) return 4;
+      const bool same =
+          request_.allocated && distance(c.at.allocated, *request_.allocated) <= kSame;
+      return (same ? 0 : 2) + (out_.refused && are_same(c, *out_.refused) ? 0 : 1);
     };
     std::ranges::stable_sort(found_, [&](const Found& a, const Found& b) {
       if (rank(a) != rank(b)) return rank(a) < rank(b);

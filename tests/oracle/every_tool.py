@@ -31,6 +31,7 @@ PACKAGES = {
     "export_runs.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
     "kernel_goldens.py": ("torch", "transformers"),
     "numerics_goldens.py": ("torch", "transformers", "peft", "safetensors"),
+    "oom_runs.py": ("torch", "transformers", "peft"),
     "parameter_tables.py": ("torch", "transformers"),
     "plain_torch.py": ("torch",),
     "torch_measure.py": ("torch", "transformers"),
@@ -123,6 +124,12 @@ class EveryTool(unittest.TestCase):
         self.run_tool("export_runs.py", "--plimsoll", PLIMSOLL, "--only", "run-fsdp-every",
                       "--out", out)
         self.assert_made_again(out, GOLDEN / "export_runs.json")
+
+    @needs("oom_runs.py")
+    def test_oom_runs(self):
+        out = self.folder / "runs.json"
+        self.run_tool("oom_runs.py", "--only", "gpt2-mixed", "--out", out)
+        self.assert_made_again(out, GOLDEN / "oom_runs.json")
 
     @needs("dry_runs.py")
     def test_dry_runs_with_settings(self):

@@ -8,6 +8,7 @@ import unittest
 from case import TINY, Case
 from program import PLIMSOLL, ROOT, plimsoll
 
+RUNS = json.loads((ROOT / "tests" / "golden" / "oom_runs.json").read_text())["runs"]
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "oom_messages.json").read_text())["messages"]
 FIGURES = ("tried_bytes", "capacity_bytes", "allocated_bytes", "free_bytes", "reserved_bytes",
            "reserved_unallocated_bytes")
@@ -92,6 +93,28 @@ class Threads(unittest.TestCase):
             for line in first.stdout.splitlines():
                 self.assertLessEqual(len(line), 80, line)
             self.assertEqual(plimsoll("oom", "-", *words, stdin=row["text"]).stdout, first.stdout)
+
+
+class Oracle(unittest.TestCase):
+    """torch 2.11's own messages on the dry CUDA runtime: the line that asked is known."""
+
+    # FSDP2's copies on other streams are held longer than planned: the forward's moment is not met.
+    NOT_FIRST = {"llama-8b-fsdp2"}
+
+    def test_the_tensor_is_the_first_candidate(self):
+        self.assertEqual(len(RUNS), 11)
+        for run in RUNS:
+            with self.subTest(case=run["case"]):
+                document = answer(run["message"], *run["words"].split())
+                first = document["match"]["candidates"][0]
+                self.assertEqual(document["message"]["capacity_bytes"], run["capacity_bytes"])
+                if run["case"] in self.NOT_FIRST:
+                    self.assertNotEqual(first["tensor"], run["tensor"])
+                    continue
+                self.assertEqual(first["tensor"], run["tensor"])
+                self.assertTrue(first["agrees"])
+                self.assertEqual(first["phase"], None if run["phase"] == "build" else run["phase"])
+                self.assertEqual(first["first_step"], run["step"] <= 0)
 
 
 class Logs(Case):
