@@ -127,8 +127,21 @@ void add_log(Table& table, const OomLog& log) {
   if (log.ungrouped > 0) table.line(fmt::format("  {} of other sizes", log.ungrouped));
 }
 
+// Room for one request is not room for the step.
+void add_later_need(Table& table, const OomAnswer& answer) {
+  const bool any = std::ranges::any_of(answer.reading.ways, &OomWay::enough);
+  if (!any || !answer.match || !answer.match->plan.usable || answer.match->plan.fits) return;
+  const Bytes beyond = answer.match->plan.device - *answer.match->plan.usable;
+  if (beyond > 0_B)
+    table.line(
+        fmt::format("  For this request only: by the plan the step needs {} more than there "
+                    "is, sooner or later.",
+                    bytes_text(beyond)));
+}
+
 void add_ways(Table& table, const OomAnswer& answer) {
   const std::vector<OomWay>& ways = answer.reading.ways;
+  if (ways.empty() && answer.match) return;
   table.heading("Try first");
   int number = 0;
   for (const OomWay& way : ways) {
@@ -138,6 +151,7 @@ void add_ways(Table& table, const OomAnswer& answer) {
                           way.enough ? ", enough for this request" : "");
     table.line(text, "     ");
   }
+  add_later_need(table, answer);
   if (!answer.match)
     table.line(fmt::format("  {}. name the model and its options behind the log, as for plimsoll "
                            "fit: which tensor failed, and which change avoids it",

@@ -134,14 +134,14 @@ class Reader {
                                   "matters, this one tensor must become smaller.",
                                   text_of(tried), text_of(most),
                                   m_.allowed ? "the process may use" : "the card has"));
-    if (!m_.free) return conclude(OomCause::unknown, "The message does not say what was free.");
     if (out_.unallocated && *out_.unallocated >= tried)
       return conclude(
           OomCause::fragmentation,
           fmt::format("Fragmentation: PyTorch had {} in its cache, more than the {} that were "
                       "asked for, but in no piece that large.",
                       text_of(*out_.unallocated), text_of(tried)));
-    if (out_.missing && *out_.missing == 0_B) return conclude_room_elsewhere();
+    if (!out_.missing) return conclude_without_free();
+    if (*out_.missing == 0_B) return conclude_room_elsewhere();
     if (out_.others >= *out_.missing)
       return conclude(OomCause::other_processes,
                       fmt::format("Other processes held {} of this card; {} were missing.",
@@ -152,6 +152,17 @@ class Reader {
                          out_.unallocated ? "; the cache held " + text_of(*out_.unallocated) +
                                                 " that no request could use"
                                           : ""));
+  }
+
+  // XPU's wording, and what was cut.
+  void conclude_without_free() {
+    if (!m_.capacity || !out_.reserved)
+      return conclude(OomCause::unknown, "The message does not say what was free.");
+    conclude(
+        OomCause::need,
+        fmt::format("Need: PyTorch held {} of the card's {}; the message does not say what was "
+                    "free.",
+                    text_of(*out_.reserved), text_of(m_.capacity->bytes)));
   }
 
   void conclude_room_elsewhere() {

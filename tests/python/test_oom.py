@@ -74,6 +74,13 @@ class Threads(unittest.TestCase):
         for candidate in candidates:
             self.assertEqual(candidate["bytes"] // 512, 6738415616 // 8 * 4 // 512)
 
+    # expandable_segments would have served the 388 MiB; the plan needs 44 GiB of 32.
+    def test_room_for_one_request_is_not_room_for_the_step(self):
+        row = next(row for row in GOLDEN if row["id"] == "oom-alpaca-223")
+        table = plimsoll("oom", "-", *row["workload"].split(), stdin=row["text"]).stdout
+        self.assertIn("For this request only", table)
+        self.assertNotIn("For this request only", plimsoll("oom", "-", stdin=row["text"]).stdout)
+
     def test_no_candidate_is_said(self):
         document = self.match("oom-s1-106")
         self.assertEqual(document["match"]["candidates"], [])

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <string>
 
 #include "reports/oom/scanner.h"
 
@@ -124,6 +125,23 @@ TEST_CASE("a figure that the card cannot hold is left out, and said") {
   REQUIRE(r.doubts.size() == 1);
   CHECK(r.doubts[0].find("3764 GiB") == std::string::npos);  // as bytes_text writes it
   CHECK(r.doubts[0].find("3.68 TiB") != std::string::npos);
+}
+
+// torch.xpu's wording does not say what was free.
+TEST_CASE("without what was free") {
+  const std::string head =
+      "XPU out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 15.56 GiB. Of "
+      "the allocated memory 15.00 GiB is allocated by PyTorch, and ";
+  const std::string tail = " is reserved by PyTorch but unallocated.";
+  CHECK(reading(head + "10.00 MiB" + tail).cause == OomCause::need);
+  CHECK(reading(head + "30.00 MiB" + tail).cause == OomCause::fragmentation);
+  CHECK(reading(head.substr(0, 70)).cause == OomCause::unknown);
+  // More free than there is: as if it were not said.
+  const OomReading doubtful = reading(
+      "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 8.00 GiB total capacity; 7.00 GiB "
+      "already allocated; 900.00 GiB free; 7.50 GiB reserved in total by PyTorch)");
+  CHECK(doubtful.doubts.size() == 1);
+  CHECK_FALSE(doubtful.missing);
 }
 
 TEST_CASE("kinds without figures have a cause and something to try") {

@@ -77,7 +77,7 @@ void use_card_of(const OomMessage& message, const reports::OomReading& reading,
 
 // What PyTorch could reserve when the request failed.
 std::optional<Bytes> room_of(const OomMessage& message, const reports::OomReading& reading) {
-  if (!reading.reserved || !message.free) return std::nullopt;
+  if (!reading.reserved || !reading.missing) return std::nullopt;  // figures that can be
   const Bytes room = *reading.reserved + message.free->bytes;
   return message.allowed ? std::min(room, message.allowed->bytes) : room;
 }
