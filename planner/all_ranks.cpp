@@ -13,14 +13,6 @@ using reports::RankKind;
 
 namespace {
 
-// Reserved bytes of ranks whose peaks differ by less than a segment of the allocator (kRoundLarge
-// of CUDACachingAllocator.cpp) differ by luck of placement alone, by gigabytes at times: the replay
-// of the first speaks for them.
-constexpr Bytes kSegment = 2_MiB;
-bool are_alike(Bytes peak, Bytes first) {
-  return std::max(peak, first) - std::min(peak, first) < kSegment;
-}
-
 // What every rank is planned with.
 struct World {
   const Question& question;
@@ -125,17 +117,13 @@ AllRanks plan_all_ranks(const Question& question, const ModelParts& parts, const
   const World world{question, parts, capacity, outside};
   AllRanks out;
   bool runs = true;
-  std::optional<Bytes> first_peak;
   const auto take = [&](RankStep&& rank) {
     rank.unroll_step();
     const Fitting fitting = rank.fitting();
     const Reserved allocator = fitting.needed();
-    const bool alike = first_peak && are_alike(rank.peak.bytes, *first_peak);
-    if (!first_peak) first_peak = rank.peak.bytes;
     out.kinds.push_back(figures_of(rank, allocator));
-    const reports::HighEnd high = fitting.at_high_end(allocator.reserved);
-    if (!alike && capacity.usable &&
-        outside.typical.total() + allocator.reserved > *capacity.usable) {
+    const reports::HighEnd high = fitting.at_high_end();
+    if (capacity.usable && outside.typical.total() + allocator.reserved > *capacity.usable) {
       const std::optional<Reserved> flushing = fitting.flushing();
       runs = runs && flushing;
       if (flushing && (!out.flushing || flushing->reserved > out.flushing->reserved))

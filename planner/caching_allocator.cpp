@@ -12,6 +12,15 @@ constexpr std::int64_t kSmallBuffer = 2 << 20;  // its segments
 constexpr std::int64_t kMinLargeAlloc = 10 << 20;
 constexpr std::int64_t kLargeBuffer = 20 << 20;  // segments for requests in between
 constexpr std::int64_t kRoundLarge = 2 << 20;
+constexpr std::uint64_t kMissesOneIn = 4;  // see kUnluckySteps
+
+// The next of a row of numbers (splitmix64, prng.di.unimi.it).
+std::uint64_t next_random(std::uint64_t& state) {
+  std::uint64_t z = state += 0x9e3779b97f4a7c15;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
 
 // To one of so many steps from one power of two to the next (roundup_power2_next_division).
 std::int64_t rounded_to_step(std::int64_t bytes, std::int64_t steps) {
@@ -66,6 +75,10 @@ std::size_t CachingAllocator::place_for(const FreeRow& row, std::int64_t rounded
                           ? size < large
                           : size < checked_add(rounded, conf_.max_non_split_rounding.value());
   return serves ? place : none;
+}
+
+bool CachingAllocator::misses(std::size_t place, const FreeRow& row) {
+  return unlucky_ && place + 1 < row.keys.size() && next_random(luck_) % kMissesOneIn == 0;
 }
 
 std::size_t CachingAllocator::FreeRow::first_from(Key key, std::size_t begin,
@@ -235,10 +248,11 @@ std::optional<CachingAllocator::Handle> CachingAllocator::allocate(Bytes request
   const std::int64_t rounded = rounded_up(requested);
   const std::uint8_t pool = pool_of(rounded, stream);
   FreeRow& row = free_[pool];
-  const std::size_t fit = place_for(row, rounded);
+  std::size_t fit = place_for(row, rounded);
   const bool cached = fit < row.keys.size();
   Handle handle = -1;
   if (cached) {
+    fit += misses(fit, row) ? 1 : 0;
     handle = row.blocks[fit];
   } else {
     const std::optional<Handle> block = from_driver(rounded, pool);

@@ -37,6 +37,8 @@ class CachingAllocator {
   using Handle = std::int32_t;
 
   explicit CachingAllocator(Room room, const models::AllocatorConf& conf = {});
+  // From now on one request in 4 finds the best-fitting block gone and takes the next larger.
+  void be_unlucky() { unlucky_ = true; }
 
   // Nothing when the driver refuses, also after cached segments were released.
   std::optional<Handle> allocate(Bytes requested, models::Stream stream);
@@ -92,6 +94,8 @@ class CachingAllocator {
   std::int64_t rounded_up(Bytes requested) const;
   // Where in the row the block is that serves a request; its end where none does.
   std::size_t place_for(const FreeRow& row, std::int64_t rounded) const;
+  // Whether, by bad luck, the one after it has to serve.
+  bool misses(std::size_t place, const FreeRow& row);
   Handle make_block(const Block& block);
   bool is_room_for(std::int64_t bytes) const;
   // From the driver, at most after segments were given back: a block in no row.
@@ -121,6 +125,8 @@ class CachingAllocator {
   bool rounds_to_steps_;
   bool takes_first_fit_;  // any block that is large enough serves, and the smallest does
   Room room_;
+  bool unlucky_ = false;
+  std::uint64_t luck_ = 0;  // how far the row of random numbers is
   std::vector<Block> blocks_;
   std::vector<Handle> unused_;  // slots of merged or released blocks
   FreeRow free_[kPools];

@@ -8,37 +8,55 @@ namespace plimsoll::planner {
 
 Reserved Fitting::needed() const {
   if (replays.needed) return *replays.needed;
-  replays.needed = step.caching_allocator
-                       ? replay(step.program, timeline, {}, step.start, step.allocator)
-                       : Reserved{.reserved = arena_reserved(step.program, timeline),
-                                  .allocated = peak.bytes,
-                                  .resident = peak.resident};
+  if (step.caching_allocator) {
+    replays.needed =
+        replay_on(step.program, timeline, {}, step.start, step.allocator, replays.unlucky);
+  } else {
+    replays.needed = Reserved{.reserved = arena_reserved(step.program, timeline),
+                              .allocated = peak.bytes,
+                              .resident = peak.resident};
+    replays.unlucky = replays.needed->reserved;
+  }
   return *replays.needed;
 }
 
-// Whether a step runs within a limit is not monotone in it: with more room the allocator gives
-// other segments back, at other moments. So the rooms that are tried lie between the step's peak
-// and what it needs, whatever the card, and the least of them that will do decides.
-// Many: of a step that needs 110 GB a 32nd of that range is 0.9 GB, and one that ran in the last
-// 0.15 GB of its card was called too large (fms-liger-037 of tests/golden/published_memory.json).
+Bytes Fitting::unlucky() const {
+  if (!replays.unlucky) replays.needed.reset();
+  needed();
+  return *replays.unlucky;
+}
+
+// Whether a step runs within a limit is mostly, but not always, monotone in it: with more room the
+// allocator gives other segments back, at other moments. So the rooms that are tried lie between
+// the step's peak and what it needs, whatever the card, and a step that runs in one of them runs in
+// all that are larger. Halving finds one soon, where there is one; else all up to the card's are
+// tried: with 32 of them one that ran in the last 0.15 GB of its card was called too large
+// (fms-liger-037 of tests/golden/published_memory.json; its step needs 110 GB).
 std::optional<Reserved> Fitting::flushing() const {
-  constexpr std::int64_t kRooms = 128;
   if (!step.caching_allocator || !capacity.usable) return std::nullopt;
   const Bytes room = *capacity.usable - outside.typical.total();
-  const Bytes most = needed().reserved;
-  if (room >= most) return std::nullopt;
-  const Bytes part((most - peak.bytes).value() / kRooms);
+  if (room >= needed().reserved || room < peak.bytes) return std::nullopt;
+  constexpr std::int64_t kRooms = 128;
+  const Bytes part((needed().reserved - peak.bytes).value() / kRooms);
+  const auto limited = [&](Bytes limit) {
+    return replay(step.program, timeline, {.limit = limit}, step.start, step.allocator);
+  };
+  const std::int64_t last = part > Bytes(0) ? (room - peak.bytes).value() / part.value() : 0;
   std::optional<Reserved> found;
-  for (std::int64_t i = 0; i < kRooms && !found; ++i) {
-    const Bytes tried = peak.bytes + part * i;
-    if (tried > room) return std::nullopt;
-    const Reserved made =
-        replay(step.program, timeline, {.limit = tried}, step.start, step.allocator);
-    if (made.fits) found = made;
+  const auto runs = [&](std::int64_t i) {
+    const Reserved made = limited(peak.bytes + part * i);
+    if (made.fits && i <= last) found = made;
+    return made.fits;
+  };
+  for (std::int64_t refused = -1, large = kRooms;
+       !found && large - refused > 1 && refused < last;) {
+    const std::int64_t middle = refused + (large - refused) / 2;
+    (runs(middle) ? large : refused) = middle;
   }
+  for (std::int64_t i = 0; i <= last && !found; ++i) runs(i);
   if (!found) return std::nullopt;
   // As it would be on this card, where the allocator gets through with what that has.
-  const Reserved here = replay(step.program, timeline, {.limit = room}, step.start, step.allocator);
+  const Reserved here = limited(room);
   return here.fits ? here : found;
 }
 
@@ -46,8 +64,14 @@ Bytes Fitting::with_more(Bytes reserved) const {
   return reserved + Bytes(checked_multiply(reserved.value() / 1000, outside.reserved_more));
 }
 
-reports::HighEnd Fitting::at_high_end(Bytes needed) const {
-  reports::HighEnd high{with_more(needed), outside.high.total(), outside.reserved_more};
+Bytes Fitting::most_at_high_end() const {
+  const Bytes room = *capacity.usable - outside.high.total();
+  // with_more() counts whole thousands.
+  return Bytes((room.value() / (1000 + outside.reserved_more) + 2) * 1000);
+}
+
+reports::HighEnd Fitting::at_high_end() const {
+  reports::HighEnd high{with_more(unlucky()), outside.high.total(), outside.reserved_more};
   high.fits = capacity.usable && high.device() <= *capacity.usable;
   return high;
 }
@@ -57,24 +81,30 @@ bool Fitting::fits(Bytes reserved, bool high) const {
          (!high || with_more(reserved) + outside.high.total() <= *capacity.usable);
 }
 
+// No longer than until it does not.
+bool Fitting::replay_within(Bytes limit, bool unluckily) const {
+  const Room room{.limit = limit, .may_flush = false};
+  std::optional<Bytes> unlucky;
+  const Reserved made =
+      unluckily ? replay_on(step.program, timeline, room, step.start, step.allocator, unlucky)
+                : replay(step.program, timeline, room, step.start, step.allocator);
+  if (!made.fits || (unluckily && !unlucky)) return false;
+  replays.needed = made;
+  replays.unlucky = unlucky;
+  return true;
+}
+
 bool Fitting::fits(Overheads overheads) const {
   if (!capacity.usable) return true;
   const bool high = overheads == Overheads::high_end && !outside.range;
   if (!fits(peak.bytes, high)) return false;
-  if (step.caching_allocator && !replays.needed) {
-    // The most that may be reserved; what is needed beyond it is refused.
+  if (step.caching_allocator &&
+      !(high ? replays.unlucky.has_value() : replays.needed.has_value())) {
     Bytes limit = *capacity.usable - outside.most();
-    if (high) {
-      const Bytes room = *capacity.usable - outside.high.total();
-      // with_more() counts whole thousands.
-      limit = std::min(limit, Bytes((room.value() / (1000 + outside.reserved_more) + 2) * 1000));
-    }
-    const Reserved made = replay(step.program, timeline, {.limit = limit, .may_flush = false},
-                                 step.start, step.allocator);
-    if (!made.fits) return false;
-    replays.needed = made;
+    if (high) limit = std::min(limit, most_at_high_end());
+    if (!replay_within(limit, high)) return false;
   }
-  return fits(needed().reserved, high);
+  return fits(high ? unlucky() : needed().reserved, high);
 }
 
 }  // namespace plimsoll::planner

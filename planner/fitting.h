@@ -27,14 +27,17 @@ struct Fitting {
   // segments back to the driver, where it runs then. Once it runs with some room it does so with
   // any more.
   std::optional<Reserved> flushing() const;
-  // With every assumed overhead at its high end.
-  reports::HighEnd at_high_end(Bytes needed) const;
+  // With every assumed overhead at its high end, and the allocator after unlucky steps.
+  reports::HighEnd at_high_end() const;
   // Whether what is needed fits (at its high end as well where `overheads` asks for it); no longer
   // replayed than until it does not.
   bool fits(Overheads overheads) const;
 
  private:
+  Bytes unlucky() const;
   Bytes with_more(Bytes reserved) const;
+  Bytes most_at_high_end() const;  // that may be reserved
+  bool replay_within(Bytes limit, bool unluckily) const;
   bool fits(Bytes reserved, bool high) const;
 };
 

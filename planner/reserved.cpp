@@ -1,13 +1,13 @@
 #include "planner/reserved.h"
 
 #include <algorithm>
-#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "planner/caching_allocator.h"
+#include "planner/lifetime_rows.h"
 
 namespace plimsoll::planner {
 
@@ -22,32 +22,6 @@ namespace {
 // The op in which an optimizer makes its states, in every stack; what an engine does with gradients
 // before it finds the cache without them.
 constexpr std::string_view kOptimizerStep = "optimizer.step";
-
-// Lifetimes by the step of their birth, or of their death, or by their tensor: one row after
-// another.
-class Schedule {
- public:
-  Schedule(std::size_t steps, std::size_t lifetimes) : begin_(steps + 1) {
-    all_.reserve(lifetimes);
-  }
-
-  void expect(std::int64_t step) { ++begin_[static_cast<std::size_t>(step) + 1]; }
-  void all_expected() {
-    for (std::size_t s = 1; s < begin_.size(); ++s) begin_[s] += begin_[s - 1];
-    all_.resize(begin_.back());
-    next_ = begin_;
-  }
-  void add(std::int64_t step, std::size_t lifetime) {
-    all_[next_[static_cast<std::size_t>(step)]++] = static_cast<std::int32_t>(lifetime);
-  }
-  std::span<const std::int32_t> at(std::size_t step) const {
-    return {all_.data() + begin_[step], begin_[step + 1] - begin_[step]};
-  }
-
- private:
-  std::vector<std::size_t> begin_, next_;
-  std::vector<std::int32_t> all_;
-};
 
 class Replay {
  public:
@@ -97,6 +71,14 @@ class Replay {
             allocator_.allocated(),
             since(before, allocator_.calls()),
             allocator_.calls().flushes > 0};
+  }
+
+  // After run(). Nothing where the room ends.
+  std::optional<Bytes> run_unluckily() {
+    allocator_.be_unlucky();
+    for (int i = 0; i < kUnluckySteps; ++i)
+      if (!step(false)) return std::nullopt;
+    return allocator_.peak_reserved();
   }
 
  private:
@@ -372,6 +354,16 @@ class Replay {
 Reserved replay(const StepProgram& program, const Timeline& timeline, Room room, const Start& start,
                 const models::AllocatorConf& conf, const AllocationWatch& watch) {
   return Replay(program, timeline, room, start, conf, watch).run();
+}
+
+Reserved replay_on(const StepProgram& program, const Timeline& timeline, Room room,
+                   const Start& start, const models::AllocatorConf& conf,
+                   std::optional<Bytes>& unlucky) {
+  const AllocationWatch nobody;
+  Replay replay(program, timeline, room, start, conf, nobody);
+  const Reserved planned = replay.run();
+  unlucky = planned.fits ? replay.run_unluckily() : std::nullopt;
+  return planned;
 }
 
 Replays& Replays::of_rank(std::int64_t rank) {

@@ -44,9 +44,10 @@ std::vector<DrawnRun> drawn_runs(const std::string& file) {
     try {
       const models::ModelSpec model =
           models::read_model(workload["model"]["config"].dump(), name, name, {});
-      const planner::Reserved planned = plan_dry_run(filled(workload, document["defaults"]), model);
-      drawn.planned_peak = planned.allocated;
-      drawn.planned_reserved = planned.reserved;
+      const DryPlan plan = plan_dry_run(filled(workload, document["defaults"]), model);
+      drawn.planned_peak = plan.planned.allocated;
+      drawn.planned_reserved = plan.planned.reserved;
+      drawn.unlucky = plan.unlucky;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::unsupported) throw;
       drawn.refusal = error.message();

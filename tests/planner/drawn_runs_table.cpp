@@ -20,8 +20,8 @@ int main(int argc, char** argv) {
       fmt::print("{} refused: {}\n", r.name, r.refusal);
       continue;
     }
-    fmt::print("{} peak {:+.3f} % reserved {:+.3f} % of {:.0f} MiB: {}\n", r.name,
-               100 * r.peak_error(), 100 * r.reserved_error(), r.reserved.real() / (1 << 20),
-               r.about);
+    fmt::print("{} peak {:+.3f} % reserved {:+.3f} % (unlucky {:+.3f} %) of {:.0f} MiB: {}\n",
+               r.name, 100 * r.peak_error(), 100 * r.reserved_error(), 100 * r.unlucky_error(),
+               r.reserved.real() / (1 << 20), r.about);
   }
 }

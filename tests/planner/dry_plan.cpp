@@ -8,7 +8,7 @@ namespace plimsoll::tests {
 
 using nlohmann::json;
 
-planner::Reserved plan_dry_run(const json& workload, const models::ModelSpec& model) {
+DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
   const models::Strategy strategy = strategy_of(workload);
   const planner::ModelParts parts = planner::model_parts(model, strategy);
   planner::pytorch::Rules rules;
@@ -25,7 +25,12 @@ planner::Reserved plan_dry_run(const json& workload, const models::ModelSpec& mo
   writer->write();
   planner::Start start;
   writer->add_start(start);
-  return planner::replay(program, planner::unroll(program), {}, start, strategy.allocator);
+  const planner::Timeline timeline = planner::unroll(program);
+  DryPlan out;
+  std::optional<Bytes> unlucky;
+  out.planned = planner::replay_on(program, timeline, {}, start, strategy.allocator, unlucky);
+  out.unlucky = unlucky.value();
+  return out;
 }
 
 }  // namespace plimsoll::tests

@@ -8,7 +8,12 @@
 
 namespace plimsoll::tests {
 
-// Reserved bytes without any limit; Error{unsupported} for what is not planned.
-planner::Reserved plan_dry_run(const nlohmann::json& workload, const models::ModelSpec& model);
+struct DryPlan {
+  planner::Reserved planned;
+  Bytes unlucky;  // what steps after those reserve by bad luck
+};
+
+// Without any limit; Error{unsupported} for what is not planned.
+DryPlan plan_dry_run(const nlohmann::json& workload, const models::ModelSpec& model);
 
 }  // namespace plimsoll::tests

@@ -37,8 +37,10 @@ void check_runs(const std::string& file, const Known& known, std::size_t least) 
     double peak = 1, resident = 1, reserved = 1;
     try {
       const json& workload = run["workload"];
-      const planner::Reserved planned = tests::plan_dry_run(
-          workload, models::catalog_model(workload["model"]["name"].get<std::string>()));
+      const planner::Reserved planned =
+          tests::plan_dry_run(workload,
+                              models::catalog_model(workload["model"]["name"].get<std::string>()))
+              .planned;
       peak = std::abs(error(planned.allocated, run["peak_bytes"]));
       reserved = std::abs(error(planned.reserved, run["reserved_bytes"]));
       resident = std::abs(error(planned.resident, run["resident_bytes"]));

@@ -197,15 +197,16 @@ TEST_CASE("remedies change nothing that a file fixed, and divide a global batch 
 }
 
 // overheads.json, hopper: a context of at most 1,223,688,192 bytes, one communicator of at most
-// 1,557,135,360; pytorch's reserved bytes at most 83 thousandths above the planned.
+// 1,557,135,360; pytorch's reserved bytes at most 50 thousandths above what unlucky steps reserve.
 TEST_CASE("the high end of a plan counts every assumed overhead at the end of its range") {
   Asked asked("gpt2");
   asked.question.strategy.gpus = 8;
   const reports::Plan plan = asked.plan();
   REQUIRE(plan.high_end.has_value());
   CHECK(plan.high_end->outside == Bytes(2'780'823'552));
-  CHECK(plan.high_end->reserved ==
-        Bytes(plan.reserved.value() + plan.reserved.value() / 1000 * 83));
+  const Bytes most(plan.high_end->reserved.value() / 1050 * 1000);
+  CHECK(most + 2_MiB >= plan.reserved);
+  CHECK(most < plan.reserved + Bytes(plan.reserved.value() / 4));
   CHECK(plan.high_end->fits);
   // Room for what is typical and not for more.
   asked.question.cluster.memory = plan.device;
