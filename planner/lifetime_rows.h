@@ -10,9 +10,9 @@ namespace plimsoll::planner {
 
 // Lifetimes by the step of their birth, or of their death, or by their tensor: one row after
 // another.
-class Schedule {
+class LifetimeRows {
  public:
-  Schedule(std::size_t steps, std::size_t lifetimes) : begin_(steps + 1) {
+  LifetimeRows(std::size_t steps, std::size_t lifetimes) : begin_(steps + 1) {
     all_.reserve(lifetimes);
   }
 

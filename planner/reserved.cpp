@@ -99,7 +99,7 @@ class Replay {
     const std::vector<TensorDecl>& tensors = program_.tensors;
     // Lifetimes are numbered tensor by tensor, and each one's instances upwards; where equal
     // micro-batches are written out, several times over.
-    Schedule starts(tensors.size(), tensors.size());
+    LifetimeRows starts(tensors.size(), tensors.size());
     const auto each_start = [&](auto what) {
       for (std::size_t i = 0; i < timeline_.lifetimes.size(); ++i)
         if (timeline_.lifetimes[i].instance == 0) what(timeline_.lifetimes[i].tensor, i);
@@ -339,7 +339,7 @@ class Replay {
   std::int64_t now_ = -1;  // step of the timeline
   bool may_flush_;
   CachingAllocator allocator_;
-  Schedule births_, deaths_;
+  LifetimeRows births_, deaths_;
   std::vector<CachingAllocator::Handle> handles_;
   std::unordered_map<std::size_t, std::vector<CachingAllocator::Handle>> parts_;  // by lifetime
   std::vector<std::size_t> order_;

@@ -27,6 +27,7 @@ PACKAGES = {
     "check_exports.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
     "deepspeed_measure.py": ("torch", "transformers", "peft", "deepspeed"),
     "device_overheads.py": ("torch", "transformers"),
+    "drawn_runs.py": ("torch", "transformers", "accelerate", "peft"),
     "dry_runs.py": ("torch", "transformers", "accelerate", "peft"),
     "export_runs.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
     "kernel_goldens.py": ("torch", "transformers"),
@@ -111,6 +112,12 @@ class EveryTool(unittest.TestCase):
         self.run_tool("device_overheads.py", "--dry-run", "--only", "capacity,gemm", "--out", out)
         document = json.loads(out.read_text())
         self.assertEqual((document["kind"], document["skipped"]), ("dry-run", []))
+
+    @needs("drawn_runs.py")
+    def test_drawn_runs(self):
+        out = self.folder / "runs.json"
+        self.run_tool("drawn_runs.py", "--seed", 2026, "--from", 3, "--count", 1, "--out", out)
+        self.assert_made_again(out, GOLDEN / "drawn_runs.json")
 
     @needs("dry_runs.py")
     def test_dry_runs(self):
