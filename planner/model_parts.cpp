@@ -1,9 +1,8 @@
 #include "planner/model_parts.h"
 
 #include <algorithm>
-#include <array>
-#include <string_view>
 
+#include "models/decisions/layer_modules.h"
 #include "models/lora.h"
 #include "models/trainable.h"
 
@@ -15,48 +14,17 @@ using models::ParameterRow;
 
 namespace {
 
-struct LinearName {
-  std::string_view suffix;
-  LinearPart LayerPart::*part;
-};
-struct NormName {
-  std::string_view suffix;
-  NormPart LayerPart::*part;
-};
+using models::decisions::layer_module;
+using models::decisions::LayerModule;
+using models::decisions::parameter_name;
+using models::decisions::ParameterName;
 
-// Modules of a layer, as Llama-like models and as GPT-2 call them.
-constexpr std::array<LinearName, 11> kLinears{{{"self_attn.q_proj", &LayerPart::q},
-                                               {"self_attn.k_proj", &LayerPart::k},
-                                               {"self_attn.v_proj", &LayerPart::v},
-                                               {"self_attn.o_proj", &LayerPart::o},
-                                               {"mlp.gate_proj", &LayerPart::gate},
-                                               {"mlp.up_proj", &LayerPart::up},
-                                               {"mlp.down_proj", &LayerPart::down},
-                                               {"attn.c_attn", &LayerPart::q},
-                                               {"attn.c_proj", &LayerPart::o},
-                                               {"mlp.c_fc", &LayerPart::up},
-                                               {"mlp.c_proj", &LayerPart::down}}};
-constexpr std::array<NormName, 6> kNorms{{{"input_layernorm", &LayerPart::input_norm},
-                                          {"post_attention_layernorm", &LayerPart::post_norm},
-                                          {"self_attn.q_norm", &LayerPart::q_norm},
-                                          {"self_attn.k_norm", &LayerPart::k_norm},
-                                          {"ln_1", &LayerPart::input_norm},
-                                          {"ln_2", &LayerPart::post_norm}}};
-
-struct SplitName {
-  std::string_view module;  // within the layer, or whole
-  bool bias = false;
-};
-
-SplitName split(std::string_view name, bool in_layer) {
-  if (in_layer) {
-    const std::size_t at = name.find("{}.");
-    if (at != std::string_view::npos) name.remove_prefix(at + 3);
-  }
-  const bool bias = name.ends_with(".bias");
-  const std::size_t dot = name.rfind('.');
-  return {dot == std::string_view::npos ? name : name.substr(0, dot), bias};
-}
+// In the order of LayerModule.
+constexpr LinearPart LayerPart::*kLinears[models::decisions::kLayerLinears] = {
+    &LayerPart::q,    &LayerPart::k,  &LayerPart::v,   &LayerPart::o,
+    &LayerPart::gate, &LayerPart::up, &LayerPart::down};
+constexpr NormPart LayerPart::*kNorms[models::decisions::kLayerNorms] = {
+    &LayerPart::input_norm, &LayerPart::post_norm, &LayerPart::q_norm, &LayerPart::k_norm};
 
 // The layers of a row: its outermost range. The row's name has one "{}" for a dense decoder.
 const IndexRange* layers_of(const ParameterRow& row) {
@@ -71,21 +39,20 @@ void add_weight(LinearPart& part, const ParameterRow& row, bool trainable) {
 }
 
 void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable) {
-  const SplitName name = split(row.name, true);
-  for (const LinearName& linear : kLinears) {
-    if (linear.suffix != name.module) continue;
-    LinearPart& part = layer.*linear.part;
-    if (name.bias) {
+  const ParameterName name = parameter_name(row.name);
+  const LayerModule module = layer_module(name.module);
+  const bool bias = name.leaf == "bias";
+  if (is_linear(module)) {
+    LinearPart& part = layer.*kLinears[place_of(module)];
+    if (bias) {
       part.bias = true;
       part.train_bias = trainable;
     } else {
       add_weight(part, row, trainable);
     }
-  }
-  for (const NormName& norm : kNorms) {
-    if (norm.suffix != name.module) continue;
-    NormPart& part = layer.*norm.part;
-    if (name.bias) {
+  } else {
+    NormPart& part = layer.*kNorms[place_of(module)];
+    if (bias) {
       part.bias = true;
       part.train_bias = trainable;
     } else {
@@ -102,11 +69,12 @@ void add_adapter(std::vector<LayerPart>& layers, const ModelSpec& model,
   const IndexRange* range = layers_of(base);
   check(range != nullptr, ErrorKind::unsupported,
         [&] { return "--lora-targets " + module.name + ": adapters on it are not modelled yet"; });
-  const SplitName name = split(base.name, true);
+  const LayerModule name = layer_module(parameter_name(base.name).module);
+  check(is_linear(name), ErrorKind::unsupported,
+        [&] { return "--lora-targets " + module.name + " is no linear layer"; });
   for (std::int64_t i = 0; i < range->count; ++i) {
     LayerPart& layer = layers[static_cast<std::size_t>(range->first + i * range->step)];
-    for (const LinearName& linear : kLinears)
-      if (linear.suffix == name.module) (layer.*linear.part).lora_rank = module.a.shape.axes[0];
+    (layer.*kLinears[place_of(name)]).lora_rank = module.a.shape.axes[0];
     for (const ParameterRow* row : {&module.a, &module.b})
       layer.parameters.push_back({row->shape.elements().value(), row->shape.axes[0], true, true});
   }
@@ -115,7 +83,8 @@ void add_adapter(std::vector<LayerPart>& layers, const ModelSpec& model,
 // Rows outside layers: embeddings, final norm, head.
 void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
   using models::ModuleKind;
-  const SplitName name = split(row.name, false);
+  const ParameterName name = parameter_name(row.name);
+  const bool bias = name.leaf == "bias";
   const Parameter parameter{row.shape.elements().value(), row.shape.axes[0], trainable, false};
   if (row.module == ModuleKind::head) {
     if (!row.tied) {
@@ -124,14 +93,16 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
     }
   } else if (row.module == ModuleKind::norm) {
     parts.final_norm.width = row.shape.axes[0];
-    (name.bias ? parts.final_norm.train_bias : parts.final_norm.train_weight) = trainable;
-    parts.final_norm.bias = parts.final_norm.bias || name.bias;
+    (bias ? parts.final_norm.train_bias : parts.final_norm.train_weight) = trainable;
+    parts.final_norm.bias = parts.final_norm.bias || bias;
     parts.tail.push_back(parameter);
   } else if (name.module.ends_with("wpe")) {
     parts.position_rows = row.shape.axes[0];
     parts.train_positions = trainable;
     parts.embedding.push_back(parameter);
   } else {
+    check(row.module == ModuleKind::embedding, ErrorKind::unsupported,
+          [&] { return row.name + " is in no modelled step"; });
     parts.train_embedding = trainable;
     // A tied table belongs to the tail, where the head needs it too.
     (parts.decoder.tied_head ? parts.tail : parts.embedding).push_back(parameter);

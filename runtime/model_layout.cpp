@@ -1,9 +1,8 @@
 #include "runtime/model_layout.h"
 
 #include <algorithm>
-#include <array>
-#include <string_view>
 
+#include "models/decisions/layer_modules.h"
 #include "models/trainable.h"
 
 namespace plimsoll::runtime {
@@ -14,33 +13,17 @@ using models::ParameterRow;
 
 namespace {
 
-struct LinearName {
-  std::string_view module;
-  LinearSlots LayerSlots::*slots;
-};
-struct NormName {
-  std::string_view module;
-  NormSlots LayerSlots::*slots;
-};
+using models::decisions::layer_module;
+using models::decisions::LayerModule;
+using models::decisions::parameter_name;
+using models::decisions::ParameterName;
 
-// As the checkpoints of Llama-like models and of GPT-2 call the modules of a layer.
-constexpr std::array<LinearName, 11> kLinears{{{"self_attn.q_proj", &LayerSlots::q},
-                                               {"self_attn.k_proj", &LayerSlots::k},
-                                               {"self_attn.v_proj", &LayerSlots::v},
-                                               {"self_attn.o_proj", &LayerSlots::o},
-                                               {"mlp.gate_proj", &LayerSlots::gate},
-                                               {"mlp.up_proj", &LayerSlots::up},
-                                               {"mlp.down_proj", &LayerSlots::down},
-                                               {"attn.c_attn", &LayerSlots::q},
-                                               {"attn.c_proj", &LayerSlots::o},
-                                               {"mlp.c_fc", &LayerSlots::up},
-                                               {"mlp.c_proj", &LayerSlots::down}}};
-constexpr std::array<NormName, 6> kNorms{{{"input_layernorm", &LayerSlots::input_norm},
-                                          {"post_attention_layernorm", &LayerSlots::post_norm},
-                                          {"ln_1", &LayerSlots::input_norm},
-                                          {"ln_2", &LayerSlots::post_norm},
-                                          {"self_attn.q_norm", &LayerSlots::q_norm},
-                                          {"self_attn.k_norm", &LayerSlots::k_norm}}};
+// In the order of LayerModule.
+constexpr LinearSlots LayerSlots::*kLinears[models::decisions::kLayerLinears] = {
+    &LayerSlots::q,    &LayerSlots::k,  &LayerSlots::v,   &LayerSlots::o,
+    &LayerSlots::gate, &LayerSlots::up, &LayerSlots::down};
+constexpr NormSlots LayerSlots::*kNorms[models::decisions::kLayerNorms] = {
+    &LayerSlots::input_norm, &LayerSlots::post_norm, &LayerSlots::q_norm, &LayerSlots::k_norm};
 
 Extents extents(const models::Shape& shape) {
   Extents lengths;
@@ -49,49 +32,28 @@ Extents extents(const models::Shape& shape) {
   return lengths;
 }
 
-// "model.layers.{}.mlp.up_proj.weight" -> "mlp.up_proj", "weight".
-struct RowName {
-  std::string_view module, leaf;
-};
-RowName row_name(std::string_view name) {
-  if (const auto layer = name.find("{}."); layer != std::string_view::npos)
-    name.remove_prefix(layer + 3);
-  const auto dot = name.rfind('.');
-  if (dot == std::string_view::npos) return {name, ""};
-  return {name.substr(0, dot), name.substr(dot + 1)};
-}
-
 std::size_t append(std::vector<ModelParameter>& list, ModelParameter parameter) {
   list.push_back(std::move(parameter));
   return list.size() - 1;
 }
 
-LinearSlots* linear_of(LayerSlots& slots, std::string_view module) {
-  for (const LinearName& linear : kLinears)
-    if (linear.module == module) return &(slots.*linear.slots);
-  return nullptr;
-}
-
 void add_to_layer(LayerLayout& layer, const ParameterRow& row, ModelParameter parameter) {
-  const RowName name = row_name(row.name);
+  const ParameterName name = parameter_name(row.name);
+  const LayerModule module = layer_module(name.module);
   const std::size_t index = append(layer.parameters, std::move(parameter));
   const bool bias = name.leaf == "bias";
-  if (LinearSlots* linear = linear_of(layer.slots, name.module)) {
-    (bias ? linear->bias : linear->weight) = index;
-    if (!bias) linear->transposed = row.transposed;
-    return;
+  if (is_linear(module)) {
+    LinearSlots& linear = layer.slots.*kLinears[place_of(module)];
+    (bias ? linear.bias : linear.weight) = index;
+    if (!bias) linear.transposed = row.transposed;
+  } else {
+    NormSlots& norm = layer.slots.*kNorms[place_of(module)];
+    (bias ? norm.bias : norm.weight) = index;
   }
-  for (const NormName& norm : kNorms) {
-    if (norm.module != name.module) continue;
-    NormSlots& slots = layer.slots.*norm.slots;
-    (bias ? slots.bias : slots.weight) = index;
-    return;
-  }
-  fail(ErrorKind::unsupported, "no module of our own takes " + row.name);
 }
 
 void add_outside_layers(ModelLayout& layout, const ParameterRow& row, ModelParameter parameter) {
-  const RowName name = row_name(row.name);
+  const ParameterName name = parameter_name(row.name);
   if (row.module == ModuleKind::head) {
     if (!layout.tied) layout.head = append(layout.tail, std::move(parameter));
   } else if (row.module == ModuleKind::norm) {
@@ -116,15 +78,16 @@ void add_adapters(ModelLayout& layout, const ModelSpec& model, const models::Lor
     for (std::int64_t i = 0; i < range.count; ++i) {
       const std::int64_t at = range.first + i * range.step;
       LayerLayout& layer = layout.layers[static_cast<std::size_t>(at)];
-      LinearSlots* linear = linear_of(layer.slots, row_name(base.name).module);
-      check(linear != nullptr, ErrorKind::unsupported,
-            [&] { return "--lora-targets " + module.name + " is no product of a layer"; });
+      const LayerModule name = layer_module(parameter_name(base.name).module);
+      check(is_linear(name), ErrorKind::unsupported,
+            [&] { return "--lora-targets " + module.name + " is no linear layer"; });
+      LinearSlots& linear = layer.slots.*kLinears[place_of(name)];
       const auto add = [&](const ParameterRow& row) {
         return append(layer.parameters,
                       {models::expand(row.name, {at}), extents(row.shape), true, true});
       };
-      linear->lora_a = add(module.a);
-      linear->lora_b = add(module.b);
+      linear.lora_a = add(module.a);
+      linear.lora_b = add(module.b);
     }
   }
 }

@@ -51,6 +51,18 @@ TEST_CASE("every parameter of a layer is some module's, under its name in the ch
   CHECK(old.position_table);
 }
 
+// Else its parameters would be stored, and nothing computed with them.
+TEST_CASE("a module of a layer that has no op is refused") {
+  models::ModelSpec model = llama(false);
+  for (models::ParameterRow row : model.parameters)
+    if (row.name.ends_with("up_proj.weight")) {
+      row.name = "model.layers.{}.mlp.shared_expert_gate.weight";
+      model.parameters.push_back(row);
+      break;
+    }
+  CHECK_THROWS_AS(layout_of(model, {}), Error);
+}
+
 TEST_CASE("adapters freeze the base and stand behind it, two for each module and layer") {
   models::Strategy strategy;
   strategy.lora = models::Lora{.rank = 4, .alpha = 8, .targets = {"v_proj"}};

@@ -194,7 +194,8 @@ std::int64_t StepWriter::HookRun::take_place(std::int64_t of_elements) {
     places.erase(places.begin() + static_cast<std::ptrdiff_t>(i));
     return offset;
   }
-  return 0;
+  fail(ErrorKind::internal, "a gradient of " + std::to_string(of_elements) +
+                                " elements belongs to no parameter of its layer");
 }
 
 // reduce_independent_p_g_buckets_and_remove_grads: where the bucket has no room it is reduced

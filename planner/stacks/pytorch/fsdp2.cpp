@@ -53,7 +53,8 @@ int model_order(const ModuleNames& names) {
   for (std::size_t i = 0; i < kLinears.size(); ++i)
     if (const int at = linear(*kLinears[i], static_cast<int>(i < 6 ? 4 + i * 5 : 10 + i * 5)))
       return at;
-  return 0;
+  fail(ErrorKind::internal,
+       std::string("no place among a unit's parameters is known of ") + names.module);
 }
 }  // namespace
 

@@ -1,0 +1,64 @@
+// A model whose parameters are not all read by a modelled op has no step: it is refused, never
+// planned with the parameters counted and the rest left out.
+#include "planner/model_parts.h"
+
+#include <doctest/doctest.h>
+
+#include "models/model_catalog.h"
+#include "models/run_names.h"
+#include "planner/plan.h"
+
+using namespace plimsoll;
+
+namespace {
+
+// With another parameter like the first of a layer, or like the first outside of layers.
+models::ModelSpec with_one_more(const char* model, const char* name, models::ModuleKind kind) {
+  models::ModelSpec spec = models::catalog_model(model);
+  const bool in_layer = std::string_view(name).find("{}") != std::string_view::npos;
+  for (models::ParameterRow row : spec.parameters) {
+    if (row.ranges.empty() == in_layer || row.tied) continue;
+    row.name = name;
+    row.module = kind;
+    spec.parameters.push_back(row);
+    return spec;
+  }
+  return spec;
+}
+
+void check_refused(const models::ModelSpec& model, const char* named) {
+  for (const models::Stack stack :
+       {models::Stack::pytorch, models::Stack::deepspeed, models::Stack::plimsoll}) {
+    planner::Question question;
+    question.model = &model;
+    question.strategy.stack = stack;
+    question.batch = {.seq_len = 128, .micro_batch = 1};
+    CAPTURE(models::name_of(stack));
+    try {
+      planner::plan(question);
+      FAIL("it was planned");
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::unsupported);
+      CHECK(error.message().find(named) != std::string::npos);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a module that no op reads makes a model unplannable") {
+  using models::ModuleKind;
+  for (const char* model :
+       {"gpt2", "smollm2-135m", "mistral-7b-v0.3", "qwen2.5-0.5b", "qwen3-0.6b"}) {
+    CAPTURE(model);
+    check_refused(
+        with_one_more(model, "model.layers.{}.mlp.shared_expert_gate.weight", ModuleKind::linear),
+        "mlp.shared_expert_gate");
+    // As gemma2 calls a norm that Llama does not have.
+    check_refused(
+        with_one_more(model, "model.layers.{}.pre_feedforward_layernorm.weight", ModuleKind::norm),
+        "pre_feedforward_layernorm");
+    check_refused(with_one_more(model, "model.projector.weight", ModuleKind::other),
+                  "model.projector");
+  }
+}
