@@ -10,6 +10,7 @@
 // stage3_max_reuse_distance elements of the trace is not released: around the loss those are the
 // last max_reuse_distance / 2 elements of the model, passed once in each direction.
 #include <algorithm>
+#include <numeric>
 
 #include "planner/stacks/deepspeed/step.h"
 
@@ -31,14 +32,21 @@ class Greedy {
     for (const std::int64_t elements : parameters) layer += elements;
     if (layer == 0 || full()) return;
     const std::int64_t whole = std::min(count, (limit_ - sum_) / layer);
-    sum_ += whole * layer;
-    for (std::size_t i = 0; whole < count && i < parameters.size() && !full(); ++i)
-      sum_ += parameters[reversed ? parameters.size() - 1 - i : i];
+    for (std::int64_t i = 0; i < whole; ++i)
+      for (std::size_t p = 0; p < parameters.size(); ++p) take(parameters, p, reversed);
+    for (std::size_t p = 0; whole < count && p < parameters.size() && !full(); ++p)
+      take(parameters, p, reversed);
   }
   bool full() const { return sum_ >= limit_; }
   std::int64_t sum() const { return sum_; }
+  const std::vector<std::int64_t>& taken() const { return taken_; }
 
  private:
+  void take(const std::vector<std::int64_t>& parameters, std::size_t i, bool reversed) {
+    taken_.push_back(parameters[reversed ? parameters.size() - 1 - i : i]);
+    sum_ += taken_.back();
+  }
+  std::vector<std::int64_t> taken_;
   std::int64_t limit_, sum_ = 0;
 };
 
@@ -58,18 +66,60 @@ StepWriter::Levels StepWriter::gather_levels() const {
     loss.add(blocks[i].gathered, blocks[i].count, true);
     if (i + 1 < blocks.size()) backward.add(blocks[i].gathered, blocks[i].count, true);
   }
-  return {gradients(forward.sum()), gradients(loss.sum()), gradients(backward.sum())};
+  using Taken = std::vector<std::int64_t>;
+  const auto level = [&](Taken::const_iterator begin, Taken::const_iterator end) {
+    Level out{.bytes = gradients(std::accumulate(begin, end, std::int64_t(0)))};
+    for (; begin != end; ++begin) out.parameters.push_back(gradients(*begin));
+    return out;
+  };
+  const Taken &around_loss = loss.taken(), &after = backward.taken();
+  const std::size_t head =
+      std::min(around_loss.size(), (d_.tied_head ? blocks.front() : blocks.back()).gathered.size());
+  const auto layers = static_cast<std::ptrdiff_t>(around_loss.size() - head);
+  const auto loss_layers = around_loss.begin() + static_cast<std::ptrdiff_t>(head);
+  Levels out{.forward = level(forward.taken().begin(), forward.taken().end()),
+             .head = level(around_loss.begin(), loss_layers),
+             .layers = level(loss_layers, around_loss.end()),
+             .more = {}};
+  out.layers_stay = static_cast<std::ptrdiff_t>(after.size()) >= layers;
+  out.more = level(after.begin() + (out.layers_stay ? layers : 0), after.end());
+  return out;
 }
 
-// From here on `level` bytes are gathered, and not what was before.
-void StepWriter::gather(Bytes level, Phase phase) {
-  if (engine_.stage != 3) return;
+void StepWriter::release_gathered(TensorId& gathered, Phase phase) {
+  if (gathered == kNoTensor) return;
   b_.open(kNoGroup, false, times_);
-  if (gathered_ != kNoTensor) b_.op("zero3.release", phase).release(gathered_);
-  gathered_ = b_.tensor_in(kNoGroup, "zero3.gathered", level, Category::parameters, Residency::step,
-                           models::Stream::gather);
-  if (gathered_ != kNoTensor) b_.op("zero3.gather", phase).write(gathered_);
+  b_.op("zero3.release", phase).release(gathered);
   b_.close();
+  gathered = kNoTensor;
+}
+
+TensorId StepWriter::gather(const Level& level, Phase phase) {
+  b_.open(kNoGroup, false, times_);
+  const TensorId made = b_.tensor_in(kNoGroup, "zero3.gathered", level.bytes, Category::parameters,
+                                     Residency::step, models::Stream::gather);
+  if (made != kNoTensor) b_.op("zero3.gather", phase).write(made);
+  if (b_.keeps_blocks()) b_.parts(made, level.parameters);
+  b_.close();
+  return made;
+}
+
+// Once the embedding is used up its place is taken by layers, the last of which stay until the
+// backward: the head finds no place there.
+void StepWriter::before_loss() {
+  if (engine_.stage != 3) return;
+  release_gathered(gathered_, Phase::forward);
+  TensorId more = gather(levels_.more, Phase::forward);
+  gathered_layers_ = gather(levels_.layers, Phase::forward);
+  release_gathered(more, Phase::forward);
+  gathered_ = gather(levels_.head, Phase::forward);
+}
+
+void StepWriter::before_layers_backward() {
+  if (engine_.stage != 3) return;
+  release_gathered(gathered_, Phase::backward);
+  if (!levels_.layers_stay) release_gathered(gathered_layers_, Phase::backward);
+  gathered_ = gather(levels_.more, Phase::backward);
 }
 
 // A rank's parts: 16-bit parameters, masters, moments, gradients, and the bucket, which stage 3
@@ -127,8 +177,9 @@ void StepWriter::add_stage3_collectives(std::vector<reports::Collective>& out) c
       parameters += block.count;
       elements += one * block.count;
     }
-  const Bytes all =
-      storage(Count(elements), engine_.model) * 2 - std::min(levels_.loss, levels_.backward);
+  const auto& [forward, head, layers, more, stay] = levels_;
+  const Bytes kept = stay ? layers.bytes + std::min(head.bytes, more.bytes) : more.bytes;
+  const Bytes all = storage(Count(elements), engine_.model) * 2 - kept;
   if (parameters > 0)
     out.push_back({"all_gather", 2 * parameters * batch_.grad_accum,
                    Bytes(ceil_divide(all.value(), 2 * parameters)), engine_.ranks});

@@ -27,7 +27,7 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       share_(layout_.share(engine.rank)) {}
 
 bool StepWriter::resize(const models::Batch& batch) {
-  gathered_ = kNoTensor;
+  gathered_ = gathered_layers_ = kNoTensor;
   return pytorch::StepWriter::resize(batch);
 }
 
@@ -113,7 +113,10 @@ void StepWriter::before_micro_batch() {
                  : b_.tensor_in(kNoGroup, "grads_in_partition", gradients(share_.whole),
                                 Category::gradients);
   if (micro_ == 0 || kept_ == kNoTensor) kept_ = owned_;
-  gather(levels_.forward, Phase::forward);
+  if (engine_.stage != 3) return;
+  release_gathered(gathered_, Phase::forward);
+  release_gathered(gathered_layers_, Phase::forward);
+  gathered_ = gather(levels_.forward, Phase::forward);
 }
 
 TensorId StepWriter::begin(const ModuleNames& names, std::int64_t elements, bool adapter) {
@@ -353,7 +356,7 @@ void StepWriter::epilogue() {
   allocate_bucket(op);
   op.update(owned_);
   if (kept_ != owned_) op.update(kept_);
-  op.release(gathered_);
+  op.release(gathered_).release(gathered_layers_);
 }
 
 void StepWriter::after_backward() {

@@ -39,16 +39,24 @@ class StepWriter : public pytorch::StepWriter {
   void optimizer_step() override;
   // Hooks of the last micro-batch alone stand.
   bool resizable() const override { return !moves_any() || micros_ == 1; }
-  void before_loss() override { gather(levels_.loss, Phase::forward); }
-  void before_layers_backward() override { gather(levels_.backward, Phase::backward); }
+  void before_loss() override;
+  void before_layers_backward() override;
 
  private:
-  // Stage 3 (gather.cpp): bytes of parameters that are gathered at a time, beside persistent ones.
+  // Stage 3 (gather.cpp): parameters that are gathered at a time, beside persistent ones.
+  struct Level {
+    Bytes bytes;
+    std::vector<Bytes> parameters;  // each is a block of its own
+  };
+  // `layers` around the loss: those that are there before it, beside the head, and after it; `more`
+  // are the others before and after.
   struct Levels {
-    Bytes forward, loss, backward;
+    Level forward, head, layers, more;
+    bool layers_stay = true;  // behind the loss
   };
   Levels gather_levels() const;
-  void gather(Bytes level, Phase phase);
+  TensorId gather(const Level& level, Phase phase);
+  void release_gathered(TensorId& gathered, Phase phase);
   void declare_shards();
   void sub_group_step();
   void add_stage3_collectives(std::vector<reports::Collective>& out) const;
@@ -126,7 +134,7 @@ class StepWriter : public pytorch::StepWriter {
   TensorId bucket_ = kNoTensor, second_bucket_ = kNoTensor;
   TensorId owned_ = kNoTensor;  // this micro-batch's gradients of the partition
   Levels levels_;
-  TensorId gathered_ = kNoTensor;
+  TensorId gathered_ = kNoTensor, gathered_layers_ = kNoTensor;
   TensorId kept_ = kNoTensor;  // the first one's, which later ones are added to
 };
 
