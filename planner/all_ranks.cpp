@@ -160,7 +160,12 @@ Fit all_ranks_fit(const Question& question, const ModelParts& parts, const Capac
     rank.unroll_step();
     const Fitting fitting = rank.fitting();
     if (!fitting.fits(overheads)) return false;
-    out.peak = std::max(out.peak, fitting.needed().allocated);
+    const Reserved needed = fitting.needed();
+    const bool high = overheads == Overheads::high_end && !outside.range;
+    out.peak = std::max(out.peak, needed.allocated);
+    if (capacity.usable)
+      out.device = std::max(
+          out.device, high ? fitting.at_high_end().device() : needed.reserved + outside.most());
     return true;
   };
   RankStep first(world, -1, replays);

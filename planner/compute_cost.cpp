@@ -126,6 +126,7 @@ Execution execution_of(const models::Strategy& s, const models::Batch& batch) {
   e.own = s.stack == Stack::plimsoll;
   e.compiled = s.compile;
   e.casts = e.autocast && !s.compile;
+  e.promotes = torch && !fsdp && mixed(s.precision) && !s.compile;
   e.attention = s.attention;
   // PEFT casts to the adapters' dtype; autocast, where it is on, then computes in the low one.
   // FSDP's policy leaves no fp32 adapters.
@@ -145,8 +146,9 @@ LayerCost layer_cost(const LayerRun& run, const models::Decoder& d) {
   for (const LinearPart* part :
        {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
     if (part->in == 0) continue;
-    // What o and down read comes out of a product in its dtype already.
-    const bool cast = part != &layer.o && part != &layer.down;
+    // What o and down read comes out of a product in its dtype already, but for a GELU that
+    // autocast promotes.
+    const bool cast = part != &layer.o && (part != &layer.down || d.python_gelu);
     cost.products[cost.count] = {static_cast<double>(part->in), static_cast<double>(part->out),
                                  static_cast<double>(part->lora_rank), part->train_weight, cast};
     cost.last = cost.count++;

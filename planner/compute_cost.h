@@ -38,6 +38,7 @@ struct Execution {
   double reduced = 2;  // width in which gradients travel
   bool autocast = false;  // operands of products are in another dtype
   bool casts = false;  // by a kernel of their own each time
+  bool promotes = false;  // autocast, whatever the parameters are in, runs some operations in fp32
   bool fused = false;  // one kernel for a row-wise operation, where eager has one for each step
   bool own = false;  // the kernels of stack plimsoll
   bool compiled = false;

@@ -39,12 +39,13 @@ reports::Plan plan(const Question& question);
 // Of what no tensor accounts for: the figures of a plan, or the high end of what was seen.
 enum class Overheads { typical, high_end };
 
-// Whether it fits, as plan() says (its `fits`, or its `high_end`), and where it does its peak,
-// without the rest; what no capacity bounds fits. `parts`: model_parts() of the question.
+// Whether it fits, as plan() says (its `fits`, or its `high_end`), and where it does its peak and
+// what the device holds by those overheads, without the rest; what no capacity bounds fits.
+// `parts`: model_parts() of the question.
 struct ModelParts;
 struct Fit {
   bool fits = false;
-  Bytes peak;
+  Bytes peak, device;
 };
 Fit fit(const Question& question, const ModelParts& parts, Overheads overheads, Replays& replays);
 

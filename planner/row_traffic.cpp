@@ -20,7 +20,13 @@ RowTraffic activation_bytes(const LayerCost& layer, const Execution& e) {
   const double c = e.low;
   if (layer.swiglu)  // silu 2c, product 3c; backward: silu 3c, product 5c
     return e.fused ? RowTraffic{3 * c, 5 * c} : RowTraffic{5 * c, 8 * c};
-  if (layer.python_gelu && !e.fused) return {18 * c, 36 * c};  // gelu_new: eight operations
+  if (layer.python_gelu && !e.fused) {
+    // NewGELUActivation: pow 2w, product 2w, sum c + 2w, product, tanh and 1 + 2w each, half of x
+    // 2c, product c + 2w; backward twice that. Autocast runs pow in fp32, and what is computed from
+    // it is promoted (torch, autocast_mode.h, AT_FORALL_FP32).
+    const double w = e.promotes ? 4 : c, cast = e.promotes ? c + 4 : 0;
+    return {14 * w + 4 * c + cast, 2 * (14 * w + 4 * c) + cast};
+  }
   return {2 * c, 3 * c};
 }
 

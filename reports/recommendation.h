@@ -52,7 +52,9 @@ struct Recommendation {
   // `min_headroom` kept free.
   bool high_end = true;
   Bytes min_headroom;
-  double tie_margin = 0;  // plans whose speeds are so near to the fastest's count as equal
+  // Plans whose speeds are so near to each other count as equal: of two kinds (stack, sharding), of
+  // one.
+  double tie_margin = 0, same_kind_margin = 0;
   std::optional<double> fastest;  // tokens/s
   std::optional<double> budget_tokens;  // --tokens
   std::vector<RankedPlan> ranked;

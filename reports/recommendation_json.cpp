@@ -87,6 +87,7 @@ void write_recommendation(JsonWriter& json, const Recommendation& answer, const 
   json.key("ties");
   json.begin_object(Layout::line);
   json.member("margin", answer.tie_margin);
+  json.member("same_kind_margin", answer.same_kind_margin);
   json.member("fastest_tokens_per_second", answer.fastest);
   json.end_object();
   json.member("evaluated", answer.evaluated);

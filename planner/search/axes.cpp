@@ -306,24 +306,22 @@ std::vector<Setting> adapter_choices(const Scope& scope) {
   return out;
 }
 
-std::uint32_t effort(const Setting& setting) {
-  constexpr std::uint32_t kSwitch = 1, kCode = 2;  // what no option of a trainer switches on
+Effort effort(const Setting& setting) {
   const Strategy& s = setting.strategy;
   const bool pytorch = s.stack == Stack::pytorch;
-  std::uint32_t knobs = 0;
-  if (pytorch && s.data.zero == 1) knobs += kCode;  // ZeroRedundancyOptimizer
-  if (pytorch && s.data.zero == 2) knobs += kSwitch;  // FSDP, told not to reshard
-  if (s.data.shard_group > 0) knobs += kSwitch;
-  if (s.recompute.kind == RecomputeKind::full) knobs += kSwitch;
-  if (s.recompute.kind != RecomputeKind::full && s.recompute.kind != RecomputeKind::none)
-    knobs += kCode;
-  if (s.loss != Loss::full) knobs += kCode;
-  if (s.attention == Attention::eager) knobs += kSwitch;
-  if (s.attention == Attention::math) knobs += kCode;
-  if (s.optimizer_impl) knobs += kSwitch;
-  constexpr std::uint32_t kMostKnobs = 32;
+  std::uint32_t switches = 0, code = 0;  // what no option of a trainer switches on is code
+  code += pytorch && s.data.zero == 1 ? 1 : 0;  // ZeroRedundancyOptimizer
+  switches += pytorch && s.data.zero == 2 ? 1 : 0;  // FSDP, told not to reshard
+  switches += s.data.shard_group > 0 ? 1 : 0;
+  const RecomputeKind recompute = s.recompute.kind;
+  switches += recompute == RecomputeKind::full ? 1 : 0;
+  code += recompute != RecomputeKind::full && recompute != RecomputeKind::none ? 1 : 0;
+  code += s.loss != Loss::full ? 1 : 0;
+  switches += s.attention == Attention::eager ? 1 : 0;
+  code += s.attention == Attention::math ? 1 : 0;
+  switches += s.optimizer_impl ? 1 : 0;
   const std::uint32_t stack = pytorch ? 0 : s.stack == Stack::deepspeed ? 1 : 2;
-  return kMostKnobs * (2 * stack + (s.data.zero > 0 ? 1 : 0)) + knobs;
+  return {2 * stack + (s.data.zero > 0 ? 1 : 0), switches + 2 * code, code > 0};
 }
 
 std::string options_of(const Setting& setting) {

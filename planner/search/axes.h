@@ -55,7 +55,12 @@ bool allowed(const Scope& scope, std::string_view axis, const std::string& value
 // What a setting asks of whoever sets it up, less first: DDP before ZeRO before DeepSpeed, then the
 // fewest knobs, of which code counts twice (reports/export_code.h writes it). Plans that the
 // estimate cannot tell apart are in this order.
-std::uint32_t effort(const Setting& setting);
+struct Effort {
+  std::uint32_t kind = 0, knobs = 0;
+  bool code = false;  // some of the knobs are code
+  auto operator<=>(const Effort&) const = default;
+};
+Effort effort(const Setting& setting);
 
 // Every combination of choices but the micro-batch, in the order of the axes.
 std::vector<Setting> families(const Scope& scope, const Stage& stage = {});

@@ -39,13 +39,18 @@ std::optional<Found> least_needy(const Scope& open, const Space& space, KnownSte
 
 }  // namespace
 
-std::optional<Found> closest(const Scope& scope) {
+std::optional<Found> least_needy(const Scope& scope) {
   Scope open = scope;
   open.objective = Objective::memory;
   const Space space(open);
   KnownSteps known;
   std::optional<Found> best = least_needy(open, space, &known);
   if (known.chapters.contradicted()) best = least_needy(open, space, nullptr);
+  return best;
+}
+
+std::optional<Found> closest(const Scope& scope) {
+  std::optional<Found> best = least_needy(scope);
   if (best) best->plan = plan_of(scope, best->setting);
   return best;
 }

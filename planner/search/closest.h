@@ -10,7 +10,10 @@ namespace plimsoll::planner::search {
 // Nothing where nothing fits, or where the model or the stacks do not take what the scope asks.
 std::optional<Found> best_of(const Scope& scope, const Control& control);
 
-// The plan that needs least memory, at the smallest batch. Nothing where none can be planned.
+// What needs least memory, at the smallest batch, by its peak: not planned yet. Nothing where
+// nothing can be.
+std::optional<Found> least_needy(const Scope& scope);
+// The same, planned.
 std::optional<Found> closest(const Scope& scope);
 
 // What must be usable on each GPU for a plan to fit as the scope wants it: no less than either its

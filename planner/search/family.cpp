@@ -23,8 +23,8 @@ std::int64_t level(const Space& space, Bytes counted) {
   return static_cast<std::int64_t>(std::ceil(100 * counted.real() / space.usable()->real()));
 }
 
-bool tight(const Space& space, const Need& need) {
-  return level(space, need.counted()) > 100 - kTight;
+std::int64_t tightness(const Space& space, Bytes counted) {
+  return std::max<std::int64_t>(0, level(space, counted) - (100 - kTight));
 }
 
 bool Family::by_size() const {
@@ -115,10 +115,17 @@ Rank Family::rank(std::size_t index, const Pace& pace, const Need* need) const {
   if (scope_->objective == Objective::batch && by_size())
     r.first = -static_cast<double>(index + 1) * gpus;
   if (ties_ == nullptr) return r;
-  r.steps = ties_->steps_below(pace.tokens_per_second);
-  r.effort = effort(setting_);
-  if (need != nullptr) r.need = level(*space_, need->counted());
-  if (need != nullptr) r.tight = tight(*space_, *need);
+  const Effort asked = effort(setting_);
+  r.steps = ties_->steps_below(Ties::counted(setting_, pace.tokens_per_second));
+  r.same_kind_steps = ties_->steps_in_kind(Ties::counted_in_kind(setting_, pace.tokens_per_second));
+  r.kind = asked.kind;
+  r.knobs = asked.knobs;
+  if (need == nullptr) return r;
+  r.need = level(*space_, need->counted());
+  r.tight = tightness(*space_, need->counted());
+  const auto learnt =
+      std::ranges::find(tight_, index, &std::pair<std::size_t, std::int64_t>::first);
+  if (learnt != tight_.end()) r.tight = std::max(r.tight, learnt->second);
   return r;
 }
 
@@ -128,7 +135,8 @@ Rank Family::optimistic(std::size_t index) const {
   const bool by_memory = scope_->objective == Objective::memory;
   Rank r = rank(index, by_size() || by_memory ? Pace{} : paces_[index], nullptr);
   if (by_memory) r.first = best;
-  if (by_size() || by_memory) r.steps = std::numeric_limits<std::int64_t>::min();
+  if (by_size() || by_memory)
+    r.steps = r.same_kind_steps = std::numeric_limits<std::int64_t>::min();
   if (by_size() || by_memory || ties_ != nullptr) r.speed = best;
   return r;
 }
@@ -223,31 +231,49 @@ void Family::resolve_by_rank(const Rank* threshold, Evaluator& evaluator) {
   exhausted_ = exhausted_ || cursor_ >= count_;
 }
 
-// From the cursor on, of points whose speeds are equal: the best that fits, and its place.
+// From the cursor on, of points that are as many steps below the fastest: the best that fits, and
+// its place.
 std::optional<std::pair<Rank, std::size_t>> Family::best_of_equals(std::size_t end,
                                                                    const Rank* threshold,
                                                                    Evaluator& evaluator) {
-  std::vector<std::uint16_t> sizes(order_.begin() + static_cast<std::ptrdiff_t>(cursor_),
+  std::optional<std::pair<Rank, std::size_t>> best;
+  for (std::size_t begin = cursor_; begin < end && !(best && best->first.tight == 0);) {
+    const std::int64_t steps = optimistic(order_[begin]).same_kind_steps;
+    std::size_t next = begin + 1;
+    while (next < end && optimistic(order_[next]).same_kind_steps == steps) ++next;
+    look_at_equals(begin, next, threshold, evaluator, best);
+    if (exhausted_) return std::nullopt;
+    begin = next;
+  }
+  return best;
+}
+
+// Likewise, of points whose speeds are equal for their kind.
+void Family::look_at_equals(std::size_t begin, std::size_t end, const Rank* threshold,
+                            Evaluator& evaluator,
+                            std::optional<std::pair<Rank, std::size_t>>& best) {
+  std::vector<std::uint16_t> sizes(order_.begin() + static_cast<std::ptrdiff_t>(begin),
                                    order_.begin() + static_cast<std::ptrdiff_t>(end));
   std::ranges::sort(sizes);
-  std::optional<std::pair<Rank, std::size_t>> best;
-  std::array<bool, kClasses> closed{};  // nothing larger of the class leaves as much room
+  std::array<bool, kClasses> closed{};  // nothing larger of the class can be better
   for (const std::size_t i : sizes) {
     const std::size_t c = class_of(i);
     if (closed[c] || i >= cap_[c]) continue;
     const Need* n = need(i, evaluator);
-    if (n == nullptr) return std::nullopt;
+    if (n == nullptr) return;
     if (hopeless(*n)) {
       find_cap(least_eligible(cursor_, i, threshold), i, evaluator);
-      if (exhausted_) return std::nullopt;
+      if (exhausted_) return;
       continue;
     }
-    closed[c] = best && level(*space_, n->monotone()) > best->first.need;
+    Rank least = optimistic(i);
+    least.need = level(*space_, n->monotone());
+    least.tight = tightness(*space_, n->monotone());
+    closed[c] = best && best->first < least;
     if (!fits(*n) || is_rejected(i)) continue;
     const Rank r = rank(i, paces_[i], n);
     if (!best || r < best->first) best = {r, i};
   }
-  return best;
 }
 
 void Family::resolve_by_ties(const Rank* threshold, Evaluator& evaluator) {
@@ -321,6 +347,20 @@ void Family::reject() {
   if (ties_ == nullptr || by_size()) ++cursor_;  // else others are as fast
   exhausted_ = cursor_ >= count_;
   if (!exhausted_) bound_ = optimistic(in_order(cursor_));
+}
+
+bool Family::learn_tightness(std::int64_t tightness) {
+  if (tightness == 0) return false;
+  tight_.emplace_back(found_index_, tightness);
+  if (ties_ == nullptr || scope_->objective == Objective::memory || found_->rank.tight >= tightness)
+    return false;
+  if (by_size()) {  // its rank is its size before all else
+    found_->rank.tight = tightness;
+    return true;
+  }
+  found_.reset();
+  bound_ = optimistic(order_[cursor_]);
+  return true;
 }
 
 // What is known of points stays.

@@ -16,8 +16,8 @@ namespace plimsoll::planner::search {
 // How much of what is usable is needed, in hundredths: less room than that decides nothing. 0 where
 // nothing bounds it.
 std::int64_t level(const Space& space, Bytes counted);
-// Hardly any room is left.
-bool tight(const Space& space, const Need& need);
+// So many hundredths lack to room worth the name; 0: none.
+std::int64_t tightness(const Space& space, Bytes counted);
 
 class Family {
  public:
@@ -42,6 +42,9 @@ class Family {
   // The found point does not fit after all (the allocator's gaps): the next one is looked for.
   void reject();
   bool is_rejected(std::size_t index) const;
+  // With what the allocator reserves the found point is so tight. True: it ranks worse than it did,
+  // and others may come before it.
+  bool learn_tightness(std::int64_t tightness);
   std::size_t found_index() const { return found_index_; }
 
   // All points in ascending order of size, for the front and for exhaustive looks.
@@ -67,6 +70,8 @@ class Family {
   void resolve_by_ties(const Rank* threshold, Evaluator& evaluator);
   std::optional<std::pair<Rank, std::size_t>> best_of_equals(std::size_t end, const Rank* threshold,
                                                              Evaluator& evaluator);
+  void look_at_equals(std::size_t begin, std::size_t end, const Rank* threshold,
+                      Evaluator& evaluator, std::optional<std::pair<Rank, std::size_t>>& best);
   void resolve_by_memory(const Rank* threshold, Evaluator& evaluator);
   bool fits(const Need& need) const;
   bool hopeless(const Need& need) const;  // and so are all larger points of its class
@@ -84,6 +89,7 @@ class Family {
   std::array<std::size_t, kClasses> cap_{};  // first index of a class that cannot fit
   std::vector<std::pair<std::size_t, Need>> needs_;  // what was evaluated
   std::vector<std::size_t> rejected_;
+  std::vector<std::pair<std::size_t, std::int64_t>> tight_;  // points, by what is reserved
   Rank bound_;
   bool exhausted_ = false;
   std::unique_ptr<Found> found_;  // large, and there are many families

@@ -133,8 +133,8 @@ void Look::resolve_all(std::size_t top) {
   }
 }
 
-// Whether `fit` would say that the list fits, gaps of the allocator included. What does not is
-// taken back; false: the list must be looked for again.
+// Whether `fit` would say that the list fits, gaps of the allocator included, and with the room
+// that it is ranked by. What does not is taken back; false: the list must be looked for again.
 bool Look::verify(std::size_t top) {
   std::vector<std::size_t> open;
   for (const std::size_t i : places(top))
@@ -144,16 +144,21 @@ bool Look::verify(std::size_t top) {
   workers_.for_each(open.size(), [&](std::size_t k, std::size_t) {
     fits[k] = search::fit(scope_, space_, families_[open[k]].found()->setting, replays[k]);
   });
+  bool as_ranked = true;
   for (std::size_t k = 0; k < open.size(); ++k) {
     Family& family = families_[open[k]];
-    if (fits[k].fits) {
+    bool stays = fits[k].fits;
+    if (stays) {
       verified_[{open[k], family.found_index()}] = {std::move(replays[k]), fits[k].peak};
-      continue;
+      stays = !family.learn_tightness(tightness(space_, fits[k].device));
+    } else {
+      family.reject();
     }
-    family.reject();
+    if (stays) continue;
+    as_ranked = false;
     push(open[k]);
   }
-  if (std::ranges::find(fits, false, &Fit::fits) == fits.end()) return true;
+  if (as_ranked) return true;
   for (const std::size_t i : beaten_) push(i);
   beaten_.clear();
   return false;

@@ -10,6 +10,7 @@
 #include "planner/search/axes.h"
 #include "planner/search/closest.h"
 #include "planner/search/family.h"
+#include "planner/search/savings.h"
 #include "planner/search/words.h"
 
 namespace plimsoll::planner::search {
@@ -22,11 +23,10 @@ namespace {
 
 class Reasons {
  public:
-  Reasons(const Scope& scope, const std::vector<Found>& ranked, const Control& control, Ties ties)
+  Reasons(const Scope& scope, const std::vector<Found>& ranked, const Control& control)
       : scope_(scope),
         ranked_(ranked),
         control_(control),
-        ties_(ties),
         space_(scope),
         evaluator_(scope, space_) {}
 
@@ -37,7 +37,9 @@ class Reasons {
       limit(ranked_[i]);
       larger_batch(ranked_[i]);
       if (i + 1 < ranked_.size()) against(ranked_[i], ranked_[i + 1], i + 2);
-      if (i == 0) further_steps(ranked_[0]);
+      if (i > 0) continue;
+      const std::string freed = what_frees_memory(ranked_[0], evaluator_);
+      if (!freed.empty()) say("What would free memory, each alone: " + freed + ".");
     }
     return std::move(out_);
   }
@@ -60,6 +62,15 @@ class Reasons {
     return s;
   }
 
+  // What comes closest. Where its peak alone is too much the allocator has no say: such a plan may
+  // have hundreds of kinds of ranks, each with a replay of its own.
+  std::optional<Found> nearest(const Scope& scope) const {
+    std::optional<Found> near = least_needy(scope);
+    if (near && space_.usable() && near->need.least() <= *space_.usable())
+      near->plan = plan_of(scope, near->setting);
+    return near;
+  }
+
   // What the best plan of `scope` lacks.
   bool say_rung(const Found& best, const std::string& name, const Scope& scope) {
     const std::optional<Found> found = best_of(scope, control_);
@@ -68,7 +79,7 @@ class Reasons {
       return true;
     }
     if (stopped()) return false;  // then nothing found says nothing
-    const std::optional<Found> near = closest(scope);
+    const std::optional<Found> near = nearest(scope);
     if (near && space_.usable()) say_lack(name, *near);
     return false;
   }
@@ -80,24 +91,34 @@ class Reasons {
                          gib(other.need.least() - best.need.least()));
     if (sized() && other.rank.first > best.rank.first)
       return fmt::format("{} reaches {}.", name, size_text(other));
-    if (best.pace.known && slower > 0 && !as_fast(best, other))
+    const bool equal = !best.pace.known || as_fast(best, other);
+    if (!equal && slower > 0)
       return fmt::format("{} fits and is {} slower{}.", name, percent(slower), cause(best, other));
-    return fmt::format("{} is as fast within the estimate's error{}, and {}.", name,
-                       in_brackets(slower), demerit(best, other));
+    if (!equal)
+      return fmt::format("{} is {} faster by the estimate{}.", name, percent(-slower),
+                         with(", too little for a plan that ", demerit(best, other)));
+    return fmt::format("{} is as fast within the estimate's error{}{}.", name, in_brackets(slower),
+                       with(", and ", demerit(best, other)));
   }
 
   bool as_fast(const Found& a, const Found& b) const {
-    return ties_.steps_below(a.pace.tokens_per_second) ==
-           ties_.steps_below(b.pace.tokens_per_second);
+    const bool alike = effort(a.setting).kind == effort(b.setting).kind;
+    const double ratio = a.pace.tokens_per_second / b.pace.tokens_per_second;
+    return std::abs(std::log(ratio)) < -std::log1p(-(alike ? kSameKindMargin : kTieMargin));
   }
 
-  // Of a plan that is as fast and comes later.
+  static std::string with(const std::string& before, const std::string& text) {
+    return text.empty() ? "" : before + text;
+  }
+
+  // Of a plan that is as fast and comes later; "" where it has none but its speed.
   std::string demerit(const Found& first, const Found& later) const {
-    const Bytes more = later.need.counted() - first.need.counted();
-    if (tight(space_, later.need) && !tight(space_, first.need)) return "leaves hardly any room";
+    const Bytes held = counted_need(scope_, first), later_held = counted_need(scope_, later);
+    const Bytes more = later_held - held;
+    if (tightness(space_, later_held) > tightness(space_, held)) return "leaves hardly any room";
     if (effort(later.setting) > effort(first.setting)) return "takes more setting up";
     if (more > 0_B) return fmt::format("leaves {} less room", gib(more));
-    return "has no other advantage";
+    return "";
   }
 
   void say_lack(const std::string& name, const Found& near) {
@@ -125,7 +146,8 @@ class Reasons {
     const auto most = std::ranges::max_element(parts);
     std::string text = fmt::format(", because of {}", most->second);
     if (most == parts.begin())
-      text += why_longer(best.setting, other.setting, y->communication > x->communication);
+      text += why_longer(best.setting, other.setting, y->communication > x->communication,
+                         space_.parts(best.setting).decoder.python_gelu);
     return text;
   }
 
@@ -146,11 +168,17 @@ class Reasons {
             " is the least sharding that fits; more would only add communication.");
     }
     groups(best);
-    if (scope_.fixed.contains("recompute")) return;
-    if (s.recompute.kind == RecomputeKind::none)
-      say("No recomputation is needed.");
-    else
-      say_rung(best, "Without recomputation it", rung(best, "recompute", "none"));
+    if (!scope_.fixed.contains("recompute")) {
+      if (s.recompute.kind == RecomputeKind::none)
+        say("No recomputation is needed.");
+      else
+        say_rung(best, "Without recomputation it", rung(best, "recompute", "none"));
+    }
+    // transformers/activations.py: NewGELUActivation and GELUTanh state one formula.
+    if (space_.parts(best.setting).decoder.python_gelu && s.stack != Stack::plimsoll)
+      say("Not searched: activation_function gelu_pytorch_tanh in the model's configuration "
+          "computes "
+          "gelu_new with one kernel instead of eight.");
   }
 
   bool allowed(const std::string& stack) const { return search::allowed(scope_, "stack", stack); }
@@ -163,7 +191,7 @@ class Reasons {
       fewer.gpus = n;
       fewer.fixed.insert("gpus");
       fewer.most_concession = best.setting.concession;
-      const std::optional<Found> near = closest(fewer);
+      const std::optional<Found> near = nearest(fewer);
       if (near && space_.usable())
         say(fmt::format(
             "{} needs at least {}{}; {} is available.",
@@ -182,7 +210,7 @@ class Reasons {
     Scope tried = scope_;
     tried.without["stack"].insert("plimsoll");
     tried.most_concession = best.setting.concession;
-    const std::optional<Found> near = closest(tried);
+    const std::optional<Found> near = nearest(tried);
     if (near && space_.usable())
       say_lack(fmt::format("{} in {} on PyTorch or DeepSpeed",
                            near->setting.strategy.lora ? "LoRA" : "Training",
@@ -196,7 +224,7 @@ class Reasons {
     Scope plain = scope_;
     plain.most_concession = 0;
     plain.top = 1;
-    const std::optional<Found> near = closest(plain);
+    const std::optional<Found> near = nearest(plain);
     if (near && space_.usable())
       say_lack(
           fmt::format("Training the whole model in {}", name_of(near->setting.strategy.precision)),
@@ -270,7 +298,7 @@ class Reasons {
         space_.pace(found.setting, *next).tokens_per_second / found.pace.tokens_per_second - 1;
     if (gain <= 0)
       say(fmt::format("Micro-batch {} is no faster.", next->micro_batch));
-    else if (gain < kTieMargin)
+    else if (gain < kSameKindMargin)
       say(
           fmt::format("Micro-batch {} would leave less room and be as fast within the estimate's "
                       "error.",
@@ -294,13 +322,20 @@ class Reasons {
       return say(fmt::format("Before {}: {} against {}.", place, size_text(a), size_text(b)));
     if (!x || !y) return;
     const double gain = a.pace.tokens_per_second / b.pace.tokens_per_second - 1;
+    if (as_fast(a, b) && gain > 0 && demerit(a, b).empty())
+      return say(fmt::format("{} faster than {}, which leaves {} more room.", percent(gain), place,
+                             gib(counted_need(scope_, a) - counted_need(scope_, b))));
     if (as_fast(a, b))
-      return say(fmt::format("Before {}: as fast within the estimate's error{}, and {} {}.", place,
-                             in_brackets(-gain), place, demerit(a, b)));
+      return say(fmt::format("Before {}: as fast within the estimate's error{}{}.", place,
+                             in_brackets(-gain),
+                             with(fmt::format(", and {} ", place), demerit(a, b))));
     // Per token, so that plans of different batches compare.
     const auto each = [](double s, const Found& f) {
       return 1e6 * s / static_cast<double>(f.setting.tokens_per_step());
     };
+    if (gain < 0)
+      return say(fmt::format("Before {}: {} is {} faster by the estimate{}.", place, place,
+                             percent(-gain), with(", too little for a plan that ", demerit(a, b))));
     std::string text = fmt::format(
         "{} faster than {}. Microseconds a token (those of {} in brackets):", percent(gain), place,
         place);
@@ -325,51 +360,9 @@ class Reasons {
                        found.setting.batch.micro_batch * found.setting.strategy.gpus);
   }
 
-  // Single changes of the winner, and the memory that each frees.
-  void further_steps(const Found& best) {
-    struct Step {
-      std::string option;
-      Setting setting;
-    };
-    std::vector<Step> steps;
-    const auto change = [&](std::string option, auto apply) {
-      Setting s = best.setting;
-      apply(s);
-      steps.push_back({std::move(option), std::move(s)});
-    };
-    const Strategy& s = best.setting.strategy;
-    for (int zero = s.data.zero + 1; s.gpus > 1 && zero <= 3; ++zero)
-      change(fmt::format("--zero {}", zero), [&](Setting& x) {
-        x.strategy.data.zero = zero;
-        x.strategy.data.reshard_after_forward = !(s.stack == Stack::pytorch && zero == 2);
-      });
-    if (s.data.shard_group > 0)
-      change("sharding over all ranks", [](Setting& x) { x.strategy.data.shard_group = 0; });
-    if (s.loss != models::Loss::fused)
-      change("--loss fused", [](Setting& x) { x.strategy.loss = models::Loss::fused; });
-    if (s.recompute.kind == RecomputeKind::none || s.recompute.kind == RecomputeKind::selective)
-      change("--recompute full",
-             [](Setting& x) { x.strategy.recompute.kind = RecomputeKind::full; });
-    if (best.setting.batch.micro_batch > 1)
-      change("--micro-batch 1", [](Setting& x) { x.batch.micro_batch = 1; });
-    std::vector<std::pair<Bytes, std::string>> freed;
-    for (const Step& step : steps) {
-      const std::optional<Need> need = evaluator_.need(step.setting, step.setting.batch);
-      if (need && need->least() < best.need.least())
-        freed.emplace_back(best.need.least() - need->least(), step.option);
-    }
-    std::ranges::sort(freed, [](const auto& a, const auto& b) { return a.first > b.first; });
-    std::string text;
-    for (const auto& [bytes, option] : freed)
-      if (bytes.real() > 0.005 * best.need.least().real())
-        text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", option, gib(bytes));
-    if (!text.empty()) say("What would free memory, each alone: " + text + ".");
-  }
-
   const Scope& scope_;
   const std::vector<Found>& ranked_;
   const Control& control_;
-  const Ties ties_;
   Space space_;
   Evaluator evaluator_;
   std::vector<std::vector<std::string>> out_;
@@ -378,10 +371,9 @@ class Reasons {
 }  // namespace
 
 std::vector<std::vector<std::string>> reasons(const Scope& scope, const std::vector<Found>& ranked,
-                                              const Control& control, double fastest) {
+                                              const Control& control) {
   if (ranked.empty()) return {};
-  const double best = ranked.front().pace.tokens_per_second;
-  return Reasons(scope, ranked, control, {std::max(fastest, best)}).all();
+  return Reasons(scope, ranked, control).all();
 }
 
 }  // namespace plimsoll::planner::search

@@ -10,8 +10,8 @@ namespace plimsoll::planner::search {
 
 // One list of sentences for each of `ranked`. The first plan's says which rungs of the ladder (DDP,
 // ZeRO-1, 2, 3, groups, recomputation, other numerics, adapters) do not fit or are slower, found by
-// searching each of them. `fastest`: Result::fastest, where it is known.
+// searching each of them.
 std::vector<std::vector<std::string>> reasons(const Scope& scope, const std::vector<Found>& ranked,
-                                              const Control& control, double fastest = 0);
+                                              const Control& control);
 
 }  // namespace plimsoll::planner::search

@@ -16,10 +16,35 @@
 
 namespace plimsoll::planner::search {
 
-std::int64_t Ties::steps_below(double tokens_per_second) const {
-  if (tokens_per_second <= 0) return std::numeric_limits<std::int64_t>::max();
-  const double steps = std::log(fastest / tokens_per_second) / -std::log1p(-kTieMargin);
-  return static_cast<std::int64_t>(std::floor(steps));
+double Ties::counted(const Setting& setting, double tokens_per_second) {
+  const models::Strategy& s = setting.strategy;
+  if (s.data.zero > 0) tokens_per_second *= 1 - kTieMargin;
+  if (s.stack == models::Stack::deepspeed) tokens_per_second *= 1 - kTieMargin;
+  return tokens_per_second;
+}
+
+double Ties::counted_in_kind(const Setting& setting, double tokens_per_second) {
+  const double speed = counted(setting, tokens_per_second);
+  return effort(setting).code ? speed * (1 - kSameKindMargin) : speed;
+}
+
+namespace {
+// While the fastest of a kind is looked for; it may be slower than another by as much.
+constexpr double kHardlyEqual = 1e-3;
+
+std::int64_t steps(double from, double to, double margin) {
+  if (to <= 0) return std::numeric_limits<std::int64_t>::max();
+  return static_cast<std::int64_t>(std::floor(std::log(from / to) / -std::log1p(-margin)));
+}
+}  // namespace
+
+std::int64_t Ties::steps_below(double counted) const {
+  return steps(fastest, counted, kTieMargin);
+}
+
+std::int64_t Ties::steps_in_kind(double counted_in_kind) const {
+  return of_kind > 0 ? steps(of_kind, counted_in_kind, kSameKindMargin)
+                     : steps(fastest, counted_in_kind, kHardlyEqual);
 }
 
 namespace {
@@ -172,6 +197,21 @@ class Search {
     return states;
   }
 
+  // First for the fastest of the kind that wins, without regard to its knobs and its room; from it
+  // on down what is as fast goes by these.
+  void rank_by_ties(const Setting& fastest) {
+    Ties ties{Ties::counted(fastest, result_.fastest)};
+    best_->rank_by(ties, fastest.strategy.gpus);
+    best_->find(1);
+    const std::vector<std::size_t> first = best_->verified_places(1);
+    if (stopped() || first.empty()) return;
+    const Found& found = *best_->families()[first.front()].found();
+    ties.of_kind =
+        Ties::counted_in_kind(found.setting, found.pace.tokens_per_second) / (1 - kHardlyEqual);
+    best_->rank_by(ties, fastest.strategy.gpus);
+    best_->find(scope_.top);
+  }
+
   // As `fit` plans them.
   void list() {
     const std::size_t best = best_->verified_places(1).front();
@@ -179,10 +219,7 @@ class Search {
     const Points::mapped_type of_first =
         best_->verified().at({best, best_->families()[best].found_index()});
     result_.fastest = first.pace.tokens_per_second;
-    if (!stopped()) {
-      best_->rank_by({result_.fastest}, first.setting.strategy.gpus);
-      best_->find(scope_.top);
-    }
+    if (!stopped()) rank_by_ties(first.setting);
     const std::vector<std::size_t> places = best_->verified_places(scope_.top);
     result_.ranked.resize(std::max<std::size_t>(1, places.size()));
     if (places.empty()) result_.ranked[0] = first;  // interrupted

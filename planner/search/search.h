@@ -29,18 +29,27 @@ struct Rank {
   int concession = 0;
   double first = 0;  // by the objective
   std::int64_t steps = 0;  // of kTieMargin below the fastest
-  bool tight = false;  // hardly any room is left
-  std::uint32_t effort = 0;  // of the user (axes.h)
+  std::int64_t tight = 0;  // hundredths of the card that lack to room worth the name
+  std::uint32_t kind = 0;  // what it takes of the user to set up (Effort)
+  std::int64_t same_kind_steps = 0;  // of kSameKindMargin
+  std::uint32_t knobs = 0;
   std::int64_t need = 0;  // hundredths of what is usable
   double speed = 0;  // negative
   std::uint32_t family = 0;  // simpler ones first
   auto operator<=>(const Rank&) const = default;
 };
 
-// What the plans of a list are measured against.
+// What the plans of a list are measured against: tokens/s, as they count.
 struct Ties {
-  double fastest = 0;  // tokens/s
-  std::int64_t steps_below(double tokens_per_second) const;
+  double fastest = 0;
+  double of_kind = 0;  // the fastest of the kind that comes first; 0: it is looked for
+  // Less by a margin for sharding and for another framework than PyTorch.
+  static double counted(const Setting& setting, double tokens_per_second);
+  // Less by one more for code.
+  static double counted_in_kind(const Setting& setting, double tokens_per_second);
+  // Negative: faster.
+  std::int64_t steps_below(double counted) const;
+  std::int64_t steps_in_kind(double counted_in_kind) const;
 };
 
 struct Found {

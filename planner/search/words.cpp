@@ -12,6 +12,7 @@ using models::Stack;
 
 std::string gib(Bytes bytes) {
   const double value = bytes.real() / (1 << 30);
+  if (value >= 1024) return fmt::format("{:.3g} TiB", value / 1024);
   if (value < 0.1) return fmt::format("{:.0f} MiB", 1024 * value);
   return value < 10 ? fmt::format("{:.2f} GiB", value) : fmt::format("{:.1f} GiB", value);
 }
@@ -45,12 +46,16 @@ bool autocasts(const models::Strategy& s) {
 }
 }  // namespace
 
-std::string why_longer(const Setting& first, const Setting& other, bool sends_more) {
+std::string why_longer(const Setting& first, const Setting& other, bool sends_more,
+                       bool python_gelu) {
   const models::Strategy &mine = first.strategy, &s = other.strategy;
   if (s.recompute != mine.recompute && s.recompute.kind != models::RecomputeKind::none)
     return fmt::format(" (it must recompute: {})", models::text_of(s.recompute));
+  if (autocasts(s) && !autocasts(mine) && s.lora && s.param_dtype)
+    return " (PEFT keeps adapters in fp32: autocast casts what each of them reads)";
   if (autocasts(s) && !autocasts(mine))
-    return " (autocast casts the weights and keeps the residual stream in fp32)";
+    return python_gelu ? " (autocast computes gelu_new and the residual stream in fp32)"
+                       : " (autocast casts the weights and keeps the residual stream in fp32)";
   const std::int64_t batch = other.batch.micro_batch;
   if (batch < first.batch.micro_batch) return fmt::format(" (its micro-batch is {})", batch);
   return sends_more ? " (collectives beside it take their share of the GPU)" : "";

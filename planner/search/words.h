@@ -16,7 +16,8 @@ std::string rung_name(models::Stack stack, int zero);
 std::string in_brackets(double slower);
 
 // What makes the other one's compute longer, in brackets; or "".
-std::string why_longer(const Setting& mine, const Setting& other, bool sends_more);
+std::string why_longer(const Setting& mine, const Setting& other, bool sends_more,
+                       bool python_gelu);
 
 // bf16 has 8 significant bits, of a weight as of AdamW's moments.
 inline constexpr const char* kPureRisk =

@@ -129,18 +129,29 @@ std::string scaling(const ThroughputRows& all) {
   return text;
 }
 
-std::string comparisons(const ThroughputRows& all) {
-  const std::vector<double> errors = comparison_errors(all);
-  const auto at = [&](std::size_t part) { return 100 * errors[errors.size() * part / 4]; };
+std::string comparison_text(const ThroughputRows& all) {
+  const Comparisons pairs = comparisons(all);
+  const auto at = [](const std::vector<double>& errors, std::size_t quarter) {
+    return 100 * errors[errors.size() * quarter / 4];
+  };
   return fmt::format(
       "## Comparisons\n\nWhich of two strategies is faster is no easier to tell than how fast "
-      "one is. Of {} pairs of published\nruns of one source, model, card and sequence length "
-      "that differ in strategy (GPUs, sharding, recomputation,\nprecision, kind of loss) the "
-      "estimate misses the ratio of speeds by {:.1f} % in the median; by less than {:.1f} % in "
-      "a\nquarter, less than {:.1f} % in three quarters. `plimsoll recommend` treats plans nearer "
-      "to each other than {:.1f} %\n(`kTieMargin` in `planner/search/scope.h`) as equally "
-      "fast.\n\n",
-      errors.size(), at(2), at(1), at(3), 100 * planner::search::kTieMargin);
+      "one is. Of pairs of published runs of one\nsource, model, card and sequence length that "
+      "differ in strategy, the estimate misses the ratio of speeds:\n\n"
+      "| pairs | count | a quarter by less than | median | three quarters by less than |\n"
+      "| --- | --: | --: | --: | --: |\n"
+      "| of one kind: GPUs, recomputation, precision, loss | {} | {:.1f} % | {:.1f} % | {:.1f} % "
+      "|\n"
+      "| of two kinds: another stack or stage of ZeRO as well | {} | {:.1f} % | {:.1f} % | {:.1f} "
+      "% "
+      "|\n\nIt flatters sharding: against {} runs that are not sharded by {:.1f} % in the median. "
+      "`plimsoll recommend` treats plans\nof one kind as equally fast within {:.0f} %, of two "
+      "kinds within {:.0f} %, and what is sharded, or needs another framework\nthan PyTorch, must "
+      "be faster by as much again (`planner/search/scope.h`).\n\n",
+      pairs.one_kind.size(), at(pairs.one_kind, 1), at(pairs.one_kind, 2), at(pairs.one_kind, 3),
+      pairs.two_kinds.size(), at(pairs.two_kinds, 1), at(pairs.two_kinds, 2),
+      at(pairs.two_kinds, 3), pairs.flattery_of_sharding.size(), at(pairs.flattery_of_sharding, 2),
+      100 * planner::search::kSameKindMargin, 100 * planner::search::kTieMargin);
 }
 
 std::string questions(const ThroughputRows& all) {
@@ -225,7 +236,7 @@ constexpr const char* kReading =
 
 std::string accuracy_page(const ThroughputRows& all) {
   std::string page = kHead;
-  page += "## Summary\n\n" + summary(all) + "\n" + comparisons(all) + kReading;
+  page += "## Summary\n\n" + summary(all) + "\n" + comparison_text(all) + kReading;
   page += scaling(all);
   page += "## Sources\n\n";
   for (std::size_t i = 0; i < all.sources.size(); ++i)

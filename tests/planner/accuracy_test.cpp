@@ -35,12 +35,21 @@ TEST_CASE("what is lost on many GPUs is what published runs lost, within 4 point
   CHECK(std::abs(sum / judged) < 0.015);
 }
 
+// To a tenth of the pairs.
 TEST_CASE("what recommend treats as equal is what the estimate cannot tell apart") {
-  const std::vector<double> errors = tests::comparison_errors(tests::throughput_rows());
-  REQUIRE(errors.size() > 100);
-  // The median of the error, to a tenth of the pairs.
-  CHECK(planner::search::kTieMargin >= errors[errors.size() * 4 / 10]);
-  CHECK(planner::search::kTieMargin <= errors[errors.size() * 6 / 10]);
+  using planner::search::kSameKindMargin, planner::search::kTieMargin;
+  const auto at = [](const std::vector<double>& errors, std::size_t twentieths) {
+    return errors[errors.size() * twentieths / 20];
+  };
+  const tests::Comparisons pairs = tests::comparisons(tests::throughput_rows());
+  REQUIRE(pairs.two_kinds.size() > 100);
+  CHECK(kTieMargin >= at(pairs.two_kinds, 8));  // the median
+  CHECK(kTieMargin <= at(pairs.two_kinds, 12));
+  CHECK(kTieMargin >= at(pairs.flattery_of_sharding, 8));
+  CHECK(kTieMargin <= at(pairs.flattery_of_sharding, 12));
+  REQUIRE(pairs.one_kind.size() > 100);
+  CHECK(kSameKindMargin >= at(pairs.one_kind, 13));  // three of four
+  CHECK(kSameKindMargin <= at(pairs.one_kind, 17));
 }
 
 TEST_CASE("reports/accuracy.md is what the accuracy program writes") {

@@ -21,15 +21,23 @@ bool other_strategy(const ThroughputRow& a, const ThroughputRow& b) {
 
 }  // namespace
 
-std::vector<double> comparison_errors(const ThroughputRows& all) {
-  std::vector<double> errors;
+Comparisons comparisons(const ThroughputRows& all) {
+  const auto kind = [](const ThroughputRow& row) {
+    return std::pair(row.strategy.stack, row.strategy.data.zero);
+  };
+  Comparisons out;
   for (auto a = all.rows.begin(); a != all.rows.end(); ++a)
-    for (auto b = std::next(a); b != all.rows.end(); ++b)
-      if (workload(*a) == workload(*b) && other_strategy(*a, *b))
-        errors.push_back(std::abs(std::log(a->estimated / b->estimated) -
-                                  std::log(a->published / b->published)));
-  std::ranges::sort(errors);
-  return errors;
+    for (auto b = std::next(a); b != all.rows.end(); ++b) {
+      if (workload(*a) != workload(*b) || !other_strategy(*a, *b)) continue;
+      const double error =
+          std::log(a->estimated / b->estimated) - std::log(a->published / b->published);
+      (kind(*a) == kind(*b) ? out.one_kind : out.two_kinds).push_back(std::abs(error));
+      const bool shards = a->strategy.data.zero > 0, other = b->strategy.data.zero > 0;
+      if (shards != other) out.flattery_of_sharding.push_back(shards ? error : -error);
+    }
+  for (std::vector<double>* errors : {&out.one_kind, &out.two_kinds, &out.flattery_of_sharding})
+    std::ranges::sort(*errors);
+  return out;
 }
 
 }  // namespace plimsoll::tests

@@ -80,6 +80,25 @@ TEST_CASE("an eager RMSNorm moves 36 bytes an element in bf16, a fused one 4") {
   CHECK(planner::layer_traffic(layer, e).forward == 20);  // 2 x 4 + 2 x 6
 }
 
+// torch's list of operations that autocast runs in fp32 has pow; every other one of
+// NewGELUActivation takes the widest of its operands.
+TEST_CASE("GPT-2's GELU of eight operations moves twice as much under autocast as in bf16") {
+  planner::LayerCost layer;
+  layer.ffn = 1;
+  layer.rope = layer.swiglu = layer.rms_norm = false;
+  layer.python_gelu = true;
+  models::Strategy s;
+  s.data.zero = 3;  // FSDP's policy
+  CHECK(planner::layer_traffic(layer, planner::execution_of(s, {})).forward == 36);
+  s.data.zero = 0;
+  // A copy of x in fp32 6, then 8 + 8 + 10 + 8 + 8 + 8 + 4 + 10.
+  CHECK(planner::layer_traffic(layer, planner::execution_of(s, {})).forward == 70);
+  s.param_dtype = DType::bf16;  // x is in bf16 as before
+  CHECK(planner::layer_traffic(layer, planner::execution_of(s, {})).forward == 70);
+  s.compile = true;
+  CHECK(planner::layer_traffic(layer, planner::execution_of(s, {})).forward < 10);
+}
+
 TEST_CASE("work takes as long as the busier of GPU and host") {
   CHECK(Cost{2, 1, 2.5}.seconds() == 3);
   CHECK(Cost{2, 1, 4}.seconds() == 4);

@@ -48,8 +48,13 @@ ThroughputRows throughput_rows();
 double median_error(const std::vector<const ThroughputRow*>& rows);
 
 // By how much the estimate misses the ratio of two published runs that do the same by different
-// strategies, for all such pairs, least first; logarithms, 0.06 for about 6 %.
-std::vector<double> comparison_errors(const ThroughputRows& rows);
+// strategies, for all such pairs, least first; logarithms, 0.06 for about 6 %. A kind is a stack
+// and a stage of ZeRO.
+struct Comparisons {
+  std::vector<double> one_kind, two_kinds;
+  std::vector<double> flattery_of_sharding;  // signed: of the sharded run against one that is not
+};
+Comparisons comparisons(const ThroughputRows& rows);
 
 // reports/accuracy.md.
 std::string accuracy_page(const ThroughputRows& rows);

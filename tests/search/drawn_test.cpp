@@ -110,8 +110,10 @@ TEST_CASE("drawn spaces: the best of the search is the best of all points") {
     CAPTURE(options_of(best->setting));
     CHECK(f.setting.concession == best->setting.concession);
     CHECK(f.setting.strategy.gpus == best->setting.strategy.gpus);
-    CHECK(brute.tied({f.setting, f.need, f.pace.tokens_per_second}, found.fastest) ==
-          brute.tied(*best, found.fastest));
+    CHECK(found.fastest == brute.fastest());
+    const std::int64_t tight = brute.tightness(f.plan);
+    if (scope.objective != Objective::memory) CHECK(f.rank.tight == tight);
+    CHECK(brute.tied({f.setting, f.need, f.pace.tokens_per_second, tight}) == brute.tied(*best));
     CHECK(std::ranges::is_sorted(found.ranked, {}, [](const Found& x) { return x.rank; }));
   }
   MESSAGE(points << " points");

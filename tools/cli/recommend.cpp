@@ -72,7 +72,7 @@ class Recommender {
     std::signal(SIGINT, ask_to_stop);
     search::Result result = search::search(asked_.scope, control);
     reports::Recommendation out = header(result);
-    const auto why = search::reasons(asked_.scope, result.ranked, control, result.fastest);
+    const auto why = search::reasons(asked_.scope, result.ranked, control);
     for (std::size_t i = 0; i < result.ranked.size(); ++i) {
       out.ranked.push_back(ranked(result.ranked[i]));
       out.ranked.back().why = why[i];
@@ -101,6 +101,7 @@ class Recommender {
     out.points = result.points;
     out.stopped = result.stopped;
     out.tie_margin = search::kTieMargin;
+    out.same_kind_margin = search::kSameKindMargin;
     if (!result.ranked.empty() && result.ranked.front().pace.known) out.fastest = result.fastest;
     out.gpus = asked_.scope.gpus;
     out.gpus_there = line_.options.has("gpus");
