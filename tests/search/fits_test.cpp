@@ -23,7 +23,7 @@ TEST_CASE("around its limit a setting fits where its plan does") {
     scope.base.strategy.gpus = scope.gpus = 2;
     scope.base.batch = {.seq_len = 1024, .micro_batch = 4};
     const std::vector<Setting> all = families(scope);
-    for (std::size_t f = 0; f < all.size(); f += 37) {
+    for (std::size_t f = 0; f < all.size(); f += 53) {
       Setting x = all[f];
       x.batch = scope.base.batch;
       scope.base.cluster.memory.reset();
@@ -33,7 +33,7 @@ TEST_CASE("around its limit a setting fits where its plan does") {
       } catch (const Error&) {
         continue;  // refused by its stack
       }
-      for (std::int64_t permille = 920; permille <= 1080; permille += 20) {
+      for (std::int64_t permille = 920; permille <= 1080; permille += 30) {
         scope.base.cluster.memory = Bytes(wide.device.value() / 1000 * permille);
         for (const Overheads overheads : {Overheads::typical, Overheads::high_end}) {
           scope.overheads = overheads;
