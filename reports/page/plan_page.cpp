@@ -87,7 +87,7 @@ void device(const Json& plan, Html& html) {
       true);
   if (plan.contains("high_end") && !plan.at("high_end").is_null())
     row("high end", bytes(plan.at("high_end"), "device_bytes"),
-        "if everything assumed comes out high");
+        "overheads at their most; 1 unseen run in 100 reserved more");
   row("usable", bytes(plan, "usable_bytes"), "of the card");
   html.raw(table.take());
 }

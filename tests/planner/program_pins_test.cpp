@@ -18,6 +18,6 @@ TEST_CASE("every drawn program is the pinned one") {
     refused += pinned.ends_with("refused") ? 1 : 0;
   }
   CHECK(number == tests::kPinnedPrograms);
-  MESSAGE(number - refused << " programs, " << refused << " refused questions");
+  MESSAGE((number - refused) << " programs, " << refused << " refused questions");
   CHECK(refused * 3 < number);
 }
