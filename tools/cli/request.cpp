@@ -275,9 +275,9 @@ Strategy strategy_from(const Options& options) {
   set_choice(options, "optimizer", s.optimizer);
   set_parsed(options, "optimizer-impl", choice<models::OptimizerImpl>, s.optimizer_impl);
   set_parsed(options, "recompute", recompute_value, s.recompute);
+  set_parsed(options, "use-reentrant", yes_or_no, s.use_reentrant);
   require(options, "use-reentrant", models::decisions::recomputes_layers(s.recompute.kind),
           "is of checkpoints around layers: --recompute full, sqrt or every:K");
-  set_parsed(options, "use-reentrant", yes_or_no, s.use_reentrant);
   set_choice(options, "attention", s.attention);
   set_choice(options, "loss", s.loss);
   set_adapters(options, s);
