@@ -16,6 +16,10 @@ namespace plimsoll::models {
 enum class Stack : std::uint8_t { plimsoll, pytorch, deepspeed, megatron };
 enum class Device : std::uint8_t { cuda, cpu };
 enum class Precision : std::uint8_t { fp32, bf16_mixed, fp16_mixed, bf16, fp16, fp8_mixed };
+// 16-bit arithmetic beside fp32 weights.
+constexpr bool is_mixed(Precision precision) {
+  return precision == Precision::bf16_mixed || precision == Precision::fp16_mixed;
+}
 // flash_1: FlashAttention of the first generation (Triton's included), as PyTorch 2.0 and 2.1 have
 // it.
 enum class Attention : std::uint8_t { flash, eager, math, flash_1 };

@@ -20,13 +20,12 @@ double forward(const ProductWeights& w) {
 
 ProductsOfToken products_of_token(const ModelSpec& model, const Strategy& strategy) {
   ProductsOfToken products;
-  const bool base_frozen = strategy.lora && strategy.train.empty();
-  for (const TrainableRow& entry : trainable_rows(model, strategy.freeze, strategy.train)) {
+  for (const TrainableRow& entry : trainable_rows(model, strategy)) {
     const ParameterRow& row = entry.row;
     const bool head = row.module == ModuleKind::head;
     if ((!head && row.module != ModuleKind::linear) || row.shape.rank != 2) continue;
     ProductWeights& weights = head ? products.head : products.layers;
-    (entry.trainable && !base_frozen ? weights.trained : weights.frozen) +=
+    (entry.trainable ? weights.trained : weights.frozen) +=
         row.shape.elements().real() * static_cast<double>(row.instances());
   }
   if (strategy.lora)

@@ -204,6 +204,13 @@ std::vector<TrainableRow> trainable_rows(const ModelSpec& model,
   return Splitter(model, freeze, train).split();
 }
 
+std::vector<TrainableRow> trainable_rows(const ModelSpec& model, const Strategy& strategy) {
+  std::vector<TrainableRow> rows = trainable_rows(model, strategy.freeze, strategy.train);
+  if (strategy.lora && strategy.train.empty())
+    for (TrainableRow& entry : rows) entry.trainable = false;
+  return rows;
+}
+
 Count trainable_parameter_count(const std::vector<TrainableRow>& rows) {
   Count total;
   for (const TrainableRow& row : rows)

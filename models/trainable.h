@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/model_spec.h"
+#include "models/run_spec.h"
 
 namespace plimsoll::models {
 
@@ -25,6 +26,9 @@ struct TrainableRow {
 std::vector<TrainableRow> trainable_rows(const ModelSpec& model,
                                          const std::vector<std::string>& freeze,
                                          const std::vector<std::string>& train);
+
+// Of a strategy: adapters freeze the base but for what its `train` names.
+std::vector<TrainableRow> trainable_rows(const ModelSpec& model, const Strategy& strategy);
 
 Count trainable_parameter_count(const std::vector<TrainableRow>& rows);
 

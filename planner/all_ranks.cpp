@@ -46,23 +46,42 @@ class RankStep {
   Replays* replays_ = nullptr;
 };
 
-const RanksAlike& kind_of(const StackStep& step) {
-  return *std::ranges::find_if(step.ranks,
-                               [&](const RanksAlike& kind) { return kind.has(step.rank); });
+const RanksAlike& kind_of(const std::vector<RanksAlike>& kinds, std::int64_t rank) {
+  return *std::ranges::find_if(kinds, [&](const RanksAlike& kind) { return kind.has(rank); });
+}
+
+// The kinds that are planned: all, or where a partition cuts the model so that nearly every rank of
+// a large world is a kind of its own, that of `step` (the one that holds most) and others evenly
+// among them; each stands for those that follow it.
+std::vector<RanksAlike> planned_kinds(const StackStep& step) {
+  const std::vector<RanksAlike>& all = step.ranks;
+  if (all.size() <= kMostKinds) return all;
+  std::vector<RanksAlike> kinds;
+  std::size_t even = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const bool chosen = i == even * all.size() / (kMostKinds - 1);
+    if (chosen) ++even;
+    if (chosen || all[i].has(step.rank))
+      kinds.push_back(all[i]);
+    else
+      kinds.back().spans.insert(kinds.back().spans.end(), all[i].spans.begin(), all[i].spans.end());
+  }
+  return kinds;
 }
 
 // One rank of each kind but that of `step`.
-std::vector<std::int64_t> other_kinds(const StackStep& step) {
+std::vector<std::int64_t> others(const std::vector<RanksAlike>& kinds, std::int64_t rank) {
   std::vector<std::int64_t> ranks;
-  for (const RanksAlike& kind : step.ranks)
-    if (!kind.has(step.rank)) ranks.push_back(kind.first());
+  for (const RanksAlike& kind : kinds)
+    if (!kind.has(rank)) ranks.push_back(kind.first());
   return ranks;
 }
 
-RankKind figures_of(const RankStep& rank, const Reserved& allocator) {
+RankKind figures_of(const RankStep& rank, const std::vector<RanksAlike>& kinds,
+                    const Reserved& allocator) {
   RankKind kind;
   kind.rank = rank.step.rank;
-  kind.spans = kind_of(rank.step).spans;
+  kind.spans = kind_of(kinds, rank.step.rank).spans;
   kind.peak = allocator.allocated;
   kind.at_peak = categories_at(rank.step.program, rank.timeline, rank.timeline.peak_step);
   // Blocks that were handed out whole although the request was up to 1 MiB smaller.
@@ -116,12 +135,13 @@ AllRanks plan_all_ranks(const Question& question, const ModelParts& parts, const
                         const Outside& outside, Replays& replays) {
   const World world{question, parts, capacity, outside};
   AllRanks out;
+  std::vector<RanksAlike> kinds;
   bool runs = true;
   const auto take = [&](RankStep&& rank) {
     rank.unroll_step();
     const Fitting fitting = rank.fitting();
     const Reserved allocator = fitting.needed();
-    out.kinds.push_back(figures_of(rank, allocator));
+    out.kinds.push_back(figures_of(rank, kinds, allocator));
     const reports::HighEnd high = fitting.at_high_end();
     if (capacity.usable && outside.typical.total() + allocator.reserved > *capacity.usable) {
       const std::optional<Reserved> flushing = fitting.flushing();
@@ -142,9 +162,11 @@ AllRanks plan_all_ranks(const Question& question, const ModelParts& parts, const
     out.step = std::move(rank.step);
   };
   RankStep first(world, -1, replays);
-  const std::vector<std::int64_t> others = other_kinds(first.step);
+  kinds = planned_kinds(first.step);
+  out.kinds_in_all = first.step.ranks.size();
+  const std::vector<std::int64_t> others_of = others(kinds, first.step.rank);
   take(std::move(first));
-  for (const std::int64_t rank : others) take(RankStep(world, rank, replays));
+  for (const std::int64_t rank : others_of) take(RankStep(world, rank, replays));
   if (!runs) out.flushing.reset();
   order(out.step.rank, out.kinds);
   fold(out.kinds);
@@ -170,7 +192,7 @@ Fit all_ranks_fit(const Question& question, const ModelParts& parts, const Capac
   };
   RankStep first(world, -1, replays);
   if (!take(first)) return {};
-  for (const std::int64_t rank : other_kinds(first.step)) {
+  for (const std::int64_t rank : others(planned_kinds(first.step), first.step.rank)) {
     RankStep other(world, rank, replays);
     if (!take(other)) return {};
   }

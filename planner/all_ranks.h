@@ -12,12 +12,17 @@
 
 namespace plimsoll::planner {
 
+// At most so many kinds are planned: a step of llama-3.1-405b takes 15 ms to replay, and
+// DeepSpeed's ZeRO-2 has 939 kinds of it on 1,024 ranks.
+inline constexpr std::size_t kMostKinds = 24;
+
 struct AllRanks {
   StackStep step;  // of the rank with the highest peak
   Timeline timeline;
   Peak peak;
   Reserved allocator;
   std::vector<reports::RankKind> kinds;  // that one's first
+  std::size_t kinds_in_all = 1;  // more than kMostKinds: each planned one stands for others
   Bytes reserved;  // the most that any rank reserves
   reports::HighEnd high_end;  // of the rank that comes out highest
   // Where a rank needs more than there is room for, and each that does runs all the same with an

@@ -12,10 +12,6 @@ using models::Stack;
 
 namespace {
 
-bool mixed(Precision precision) {
-  return precision == Precision::bf16_mixed || precision == Precision::fp16_mixed;
-}
-
 double width(DType dtype) {
   return static_cast<double>(bits(dtype)) / 8;
 }
@@ -112,11 +108,11 @@ Execution execution_of(const models::Strategy& s, const models::Batch& batch) {
   e.compute = s.precision == Precision::fp32 ? DType::fp32 : fp16 ? DType::fp16 : DType::bf16;
   e.low = width(e.compute);
   // Under autocast (DDP) modules hold --param-dtype; FSDP's policy and the other stacks cast all.
-  const double own = mixed(s.precision) ? width(s.param_dtype.value_or(DType::fp32)) : e.low;
+  const double own = is_mixed(s.precision) ? width(s.param_dtype.value_or(DType::fp32)) : e.low;
   e.residual = torch && !fsdp ? own : e.low;
   e.autocast = e.residual > e.low;
   e.gathered = torch && !fsdp ? own : e.low;
-  e.stored = mixed(s.precision) ? (torch && !fsdp ? own : 4) : e.low;
+  e.stored = is_mixed(s.precision) ? (torch && !fsdp ? own : 4) : e.low;
   e.reduced = e.gathered;
   if (s.grad_dtype) e.reduced = width(*s.grad_dtype);
   if (s.data.reduce_dtype) e.reduced = width(*s.data.reduce_dtype);
@@ -126,13 +122,13 @@ Execution execution_of(const models::Strategy& s, const models::Batch& batch) {
   e.own = s.stack == Stack::plimsoll;
   e.compiled = s.compile;
   e.casts = e.autocast && !s.compile;
-  e.promotes = torch && !fsdp && mixed(s.precision) && !s.compile;
+  e.promotes = torch && !fsdp && is_mixed(s.precision) && !s.compile;
   e.attention = s.attention;
   // PEFT casts to the adapters' dtype; autocast, where it is on, then computes in the low one.
   // FSDP's policy leaves no fp32 adapters.
   e.adapters_cast =
-      s.lora && torch && !(fsdp && mixed(s.precision)) && width(s.lora->dtype) > e.low;
-  e.adapter = e.adapters_cast && !mixed(s.precision) ? DType::fp32 : e.compute;
+      s.lora && torch && !(fsdp && is_mixed(s.precision)) && width(s.lora->dtype) > e.low;
+  e.adapter = e.adapters_cast && !is_mixed(s.precision) ? DType::fp32 : e.compute;
   e.adapter_dropout = s.lora ? s.lora->dropout : 0;
   e.launch = launch_seconds(s).value;
   e.seq_len = static_cast<double>(batch.seq_len);

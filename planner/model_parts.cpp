@@ -156,12 +156,9 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   parts.head = {.in = d.hidden, .out = d.vocab};
   std::vector<LayerPart> layers(static_cast<std::size_t>(d.layers));
   const bool adapters = strategy.lora.has_value();
-  // Adapters freeze the base; --train names what is trained beside them.
-  const bool base_frozen = adapters && strategy.train.empty();
   bool any = adapters;
-  for (const models::TrainableRow& entry :
-       models::trainable_rows(model, strategy.freeze, strategy.train)) {
-    const bool trainable = entry.trainable && !base_frozen;
+  for (const models::TrainableRow& entry : models::trainable_rows(model, strategy)) {
+    const bool trainable = entry.trainable;
     parts.trains_all = parts.trains_all && trainable;
     any = any || trainable;
     if (const IndexRange* range = layers_of(entry.row)) {

@@ -228,6 +228,11 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
   };
   assume(step.assumptions);
   assume(outside.assumptions);
+  if (ranks.kinds_in_all > kMostKinds)
+    plan.assumptions.push_back(
+        {"kinds of ranks that are planned",
+         "\"" + std::to_string(kMostKinds) + " of " + std::to_string(ranks.kinds_in_all) + "\"",
+         "assumed", "the one that holds most, and others evenly among them"});
   add_range(outside, plan);
   if (ranks.flushing) plan.flushing = flushing_of(*ranks.flushing);
   add_time(question, parts, flops, plan);

@@ -36,10 +36,6 @@ void set_zero(Strategy& s, int stage) {
   s.data.reshard_after_forward = !(s.stack == Stack::pytorch && stage == 2);
 }
 
-bool is_mixed(Precision precision) {
-  return precision == Precision::bf16_mixed || precision == Precision::fp16_mixed;
-}
-
 struct Changes {
   const Question& q;
   const Strategy& s = q.strategy;

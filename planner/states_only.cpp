@@ -11,10 +11,6 @@ using models::Strategy;
 
 namespace {
 
-bool is_mixed(const Strategy& s) {
-  return s.precision == Precision::fp16_mixed || s.precision == Precision::bf16_mixed;
-}
-
 std::int64_t ranks_of(const Strategy& s) {
   return s.data.shard_group > 0 ? s.data.shard_group : s.gpus;
 }
@@ -34,10 +30,10 @@ std::int64_t optimizer_copies(models::Optimizer optimizer) {
 
 reports::States zero_paper_states(Count parameters, const Strategy& s) {
   const std::int64_t n = parameters.value(), ranks = ranks_of(s);
-  const Bytes weights = Bytes(is_mixed(s) ? 2 : 4) * n;
+  const Bytes weights = Bytes(is_mixed(s.precision) ? 2 : 4) * n;
   return {.parameters = share(weights, s.data.zero >= 3, ranks),
           .gradients = share(weights, s.data.zero >= 2, ranks),
-          .optimizer = share(Bytes(is_mixed(s) ? 12 : 8) * n, s.data.zero >= 1, ranks)};
+          .optimizer = share(Bytes(is_mixed(s.precision) ? 12 : 8) * n, s.data.zero >= 1, ranks)};
 }
 
 reports::States table_states(Count parameters, Count trainable, Count adapters, const Strategy& s) {
@@ -47,7 +43,7 @@ reports::States table_states(Count parameters, Count trainable, Count adapters, 
   const Count base_trained = trainable - adapters;
   if (s.stack == models::Stack::plimsoll) {
     // Mixed: 16-bit weights and gradients, fp32 master and moments; pure: everything in one dtype.
-    const bool mixed = is_mixed(s);
+    const bool mixed = is_mixed(s.precision);
     const DType weight = s.precision == Precision::fp32 ? DType::fp32 : DType::bf16;
     const Bytes gradients = storage(base_trained, weight) + storage(adapters, adapter);
     const Bytes one = storage(trainable, mixed ? DType::fp32 : weight);
@@ -70,10 +66,7 @@ ParameterCounts count_parameters(const models::ModelSpec& model, const Strategy&
   ParameterCounts counts;
   counts.total = model.parameter_count();
   counts.active = model.active_parameter_count();
-  const bool base_frozen = strategy.lora && strategy.train.empty();
-  if (!base_frozen)
-    counts.trainable = models::trainable_parameter_count(
-        models::trainable_rows(model, strategy.freeze, strategy.train));
+  counts.trainable = models::trainable_parameter_count(models::trainable_rows(model, strategy));
   if (strategy.lora) {
     counts.adapters = models::lora_parameter_count(models::lora_modules(model, *strategy.lora));
     counts.total += counts.adapters;

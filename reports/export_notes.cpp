@@ -13,10 +13,6 @@ using models::Precision;
 using models::Stack;
 using models::Workload;
 
-bool is_mixed(Precision precision) {
-  return precision == Precision::bf16_mixed || precision == Precision::fp16_mixed;
-}
-
 std::string_view compute_dtype(Precision precision) {
   if (precision == Precision::fp32) return "fp32";
   return precision == Precision::bf16_mixed || precision == Precision::bf16 ? "bf16" : "fp16";

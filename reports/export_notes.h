@@ -11,7 +11,6 @@ namespace plimsoll::reports {
 
 using Notes = std::vector<std::string>;
 
-bool is_mixed(models::Precision precision);
 // "bf16", "fp16" or "fp32": in what the model computes.
 std::string_view compute_dtype(models::Precision precision);
 // The dtype that the plan loads the weights in.

@@ -48,13 +48,8 @@ bool under_fsdp(const Strategy& s) {
   return s.stack == models::Stack::pytorch && s.data.zero >= 2;
 }
 
-bool is_mixed(const Strategy& s) {
-  return s.precision == models::Precision::bf16_mixed ||
-         s.precision == models::Precision::fp16_mixed;
-}
-
 std::optional<DType> gradient_dtype(const Strategy& s) {
-  if (s.grad_dtype || !under_fsdp(s) || !is_mixed(s)) return s.grad_dtype;
+  if (s.grad_dtype || !under_fsdp(s) || !is_mixed(s.precision)) return s.grad_dtype;
   if (s.data.reduce_dtype) return s.data.reduce_dtype;
   return s.precision == models::Precision::bf16_mixed ? DType::bf16 : DType::fp16;
 }
@@ -110,7 +105,7 @@ void write_stack(JsonWriter& json, const Strategy& s) {
   }
   json.member("allocator_conf", text_of(s.allocator));
   json.member("compile", s.compile);
-  json.member("fsdp_autocast", is_fsdp1(s) && is_mixed(s));
+  json.member("fsdp_autocast", is_fsdp1(s) && is_mixed(s.precision));
   json.member("fsdp_units", under_fsdp(s) && s.data.fsdp_version == 2 ? "accelerate" : "layers");
   json.member("fsdp_version", s.data.fsdp_version);
   json.member("hold_outputs", s.hold_outputs);

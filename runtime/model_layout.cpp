@@ -114,13 +114,10 @@ ModelLayout layout_of(const ModelSpec& model, const models::Strategy& strategy) 
   ModelLayout layout;
   layout.tied = model.decoder->tied_head;
   layout.layers.resize(static_cast<std::size_t>(model.decoder->layers));
-  // Adapters freeze the base model, but for what --train names.
-  const bool frozen = strategy.lora.has_value() && strategy.train.empty();
   bool any = strategy.lora.has_value();
-  for (const models::TrainableRow& entry :
-       models::trainable_rows(model, strategy.freeze, strategy.train)) {
+  for (const models::TrainableRow& entry : models::trainable_rows(model, strategy)) {
     const ParameterRow& row = entry.row;
-    const bool trained = entry.trainable && !frozen;
+    const bool trained = entry.trainable;
     any = any || trained;
     if (row.ranges.empty()) {
       add_outside_layers(layout, row, {row.name, extents(row.shape), trained, false});

@@ -28,13 +28,9 @@ DType compute_dtype(Precision precision) {
   fail(ErrorKind::unsupported, "--precision fp8-mixed is not modelled for stack plimsoll yet");
 }
 
-bool mixed(Precision precision) {
-  return precision == Precision::bf16_mixed || precision == Precision::fp16_mixed;
-}
-
 TrainedDtypes base_dtypes(const Strategy& s, DType compute) {
   TrainedDtypes base{compute, s.grad_dtype.value_or(compute), false, DType::fp32};
-  base.masters = s.master_weights.value_or(mixed(s.precision));
+  base.masters = s.master_weights.value_or(is_mixed(s.precision));
   if (s.precision == Precision::bf16) base.moments = DType::bf16;
   check(base.gradient == compute || base.gradient == DType::fp32, ErrorKind::bad_input, [&] {
     return "--grad-dtype " + std::string(name_of(base.gradient)) + ": plimsoll takes " +

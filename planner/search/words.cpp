@@ -40,9 +40,7 @@ std::string rung_name(Stack stack, int zero) {
 namespace {
 // FSDP's policy and DeepSpeed cast the modules once.
 bool autocasts(const models::Strategy& s) {
-  return s.stack == Stack::pytorch && s.data.zero < 2 &&
-         (s.precision == models::Precision::bf16_mixed ||
-          s.precision == models::Precision::fp16_mixed);
+  return s.stack == Stack::pytorch && s.data.zero < 2 && is_mixed(s.precision);
 }
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
+#include "planner/all_ranks.h"
 #include "planner/plan.h"
 #include "planner/ranks.h"
 #include "planner/reserved.h"
@@ -214,4 +215,28 @@ TEST_CASE("hybrid groups repeat their ranks") {
   CHECK(ranks[0].spans == std::vector<reports::RankSpan>{{0, 1}, {3, 4}});
   CHECK(ranks[1].spans == std::vector<reports::RankSpan>{{2, 2}, {5, 5}});
   CHECK(ranks[0].count() == 4);
+}
+
+// A partition of 396 million elements cuts 126 layers of 3.2 billion: nearly every rank is a kind.
+TEST_CASE("of many kinds of ranks some are planned, and they still stand for every rank") {
+  const models::ModelSpec model = models::catalog_model("llama-3.1-405b");
+  planner::Question question;
+  question.model = &model;
+  question.strategy.stack = models::Stack::deepspeed;
+  question.strategy.gpus = 1024;
+  question.strategy.data.zero = 2;
+  question.cluster.gpu = models::find_gpu("h100");
+  question.remedies = false;
+  question.detail = planner::Detail::none;
+  const reports::Plan plan = planner::plan(question);
+  CHECK(plan.ranks.size() <= planner::kMostKinds);
+  std::int64_t all = 0;
+  for (const reports::RankKind& kind : plan.ranks) {
+    CHECK(kind.peak <= plan.peak);
+    all += kind.count;
+  }
+  CHECK(all == 1024);
+  CHECK(std::ranges::any_of(plan.assumptions, [](const reports::Assumption& a) {
+    return a.what == "kinds of ranks that are planned";
+  }));
 }

@@ -51,9 +51,7 @@ void FlatStepWriter::end(const ModuleNames&, TensorId written) {
 
 // MixedPrecision's buffer_dtype.
 DType FlatStepWriter::buffer_dtype() const {
-  const bool mixed = strategy_.precision == models::Precision::bf16_mixed ||
-                     strategy_.precision == models::Precision::fp16_mixed;
-  return mixed ? regime_.weight : DType::fp32;
+  return is_mixed(strategy_.precision) ? regime_.weight : DType::fp32;
 }
 
 void FlatStepWriter::declare_unit(Unit& unit, std::int64_t copies) {

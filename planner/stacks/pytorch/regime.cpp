@@ -12,7 +12,7 @@ DType low_dtype(Precision precision) {
 }  // namespace
 
 Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsdp) {
-  const bool mixed = s.precision == Precision::bf16_mixed || s.precision == Precision::fp16_mixed;
+  const bool mixed = is_mixed(s.precision);
   Regime r;
   if (!mixed) {
     const DType own = s.precision == Precision::fp32 ? DType::fp32 : low_dtype(s.precision);
