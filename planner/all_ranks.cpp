@@ -50,18 +50,37 @@ const RanksAlike& kind_of(const std::vector<RanksAlike>& kinds, std::int64_t ran
   return *std::ranges::find_if(kinds, [&](const RanksAlike& kind) { return kind.has(rank); });
 }
 
+// The kind whose step has the highest peak.
+std::size_t highest_kind(const World& world, const std::vector<RanksAlike>& kinds) {
+  PeakFinder finder;
+  std::size_t highest = 0;
+  Bytes peak;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    StackStep step;
+    step.rank = kinds[i].first();
+    step.program_only = true;
+    write_step(world.question, world.parts, step);
+    const Bytes found = finder.find(step.program).bytes;
+    if (found <= peak) continue;
+    peak = found;
+    highest = i;
+  }
+  return highest;
+}
+
 // The kinds that are planned: all, or where a partition cuts the model so that nearly every rank of
-// a large world is a kind of its own, that of `step` (the one that holds most) and others evenly
-// among them; each stands for those that follow it.
-std::vector<RanksAlike> planned_kinds(const StackStep& step) {
+// a large world is a kind of its own, that of `step`, the one with the highest peak, and others
+// evenly among them; each stands for those that follow it.
+std::vector<RanksAlike> planned_kinds(const World& world, const StackStep& step) {
   const std::vector<RanksAlike>& all = step.ranks;
   if (all.size() <= kMostKinds) return all;
+  const std::size_t highest = highest_kind(world, all);
   std::vector<RanksAlike> kinds;
   std::size_t even = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const bool chosen = i == even * all.size() / (kMostKinds - 1);
+    const bool chosen = i == even * all.size() / (kMostKinds - 2);
     if (chosen) ++even;
-    if (chosen || all[i].has(step.rank))
+    if (chosen || i == highest || all[i].has(step.rank))
       kinds.push_back(all[i]);
     else
       kinds.back().spans.insert(kinds.back().spans.end(), all[i].spans.begin(), all[i].spans.end());
@@ -162,7 +181,7 @@ AllRanks plan_all_ranks(const Question& question, const ModelParts& parts, const
     out.step = std::move(rank.step);
   };
   RankStep first(world, -1, replays);
-  kinds = planned_kinds(first.step);
+  kinds = planned_kinds(world, first.step);
   out.kinds_in_all = first.step.ranks.size();
   const std::vector<std::int64_t> others_of = others(kinds, first.step.rank);
   take(std::move(first));
@@ -192,7 +211,7 @@ Fit all_ranks_fit(const Question& question, const ModelParts& parts, const Capac
   };
   RankStep first(world, -1, replays);
   if (!take(first)) return {};
-  for (const std::int64_t rank : others(planned_kinds(first.step), first.step.rank)) {
+  for (const std::int64_t rank : others(planned_kinds(world, first.step), first.step.rank)) {
     RankStep other(world, rank, replays);
     if (!take(other)) return {};
   }

@@ -232,7 +232,7 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
     plan.assumptions.push_back(
         {"kinds of ranks that are planned",
          "\"" + std::to_string(kMostKinds) + " of " + std::to_string(ranks.kinds_in_all) + "\"",
-         "assumed", "the one that holds most, and others evenly among them"});
+         "assumed", "the one with the highest peak, and others evenly among them"});
   add_range(outside, plan);
   if (ranks.flushing) plan.flushing = flushing_of(*ranks.flushing);
   add_time(question, parts, flops, plan);

@@ -12,6 +12,7 @@
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
 #include "planner/all_ranks.h"
+#include "planner/peak.h"
 #include "planner/plan.h"
 #include "planner/ranks.h"
 #include "planner/reserved.h"
@@ -236,6 +237,14 @@ TEST_CASE("of many kinds of ranks some are planned, and they still stand for eve
     all += kind.count;
   }
   CHECK(all == 1024);
+  const planner::ModelParts parts = planner::model_parts(model, question.strategy);
+  for (std::int64_t rank = 5; rank < 1024; rank += 37) {
+    planner::StackStep step;
+    step.rank = rank;
+    step.program_only = true;
+    planner::write_step(question, parts, step);
+    CHECK(planner::PeakFinder().find(step.program).bytes <= plan.peak);
+  }
   CHECK(std::ranges::any_of(plan.assumptions, [](const reports::Assumption& a) {
     return a.what == "kinds of ranks that are planned";
   }));
