@@ -57,6 +57,11 @@ struct Changes {
            !(has(q.given, "bucket-cap-mb") || has(q.given, "gradient-as-bucket-view"));
   }
 
+  // What no option of a trainer switches on (reports/export_code.h); our own runtime has it.
+  std::string needs_code(const std::string& what) const {
+    if (s.stack == Stack::plimsoll) return "";
+    return what + ": no option of a trainer switches it on; export writes the code";
+  }
   void add_free();
   void add_recomputation();
   void add_batches();
@@ -73,7 +78,9 @@ void Changes::add_free() {
     add(Price::nothing, "--optimizer-impl fused",
         [](Question& c) { c.strategy.optimizer_impl = OptimizerImpl::fused; });
   if (s.loss != Loss::fused)
-    add(Price::nothing, "--loss fused", [](Question& c) { c.strategy.loss = Loss::fused; });
+    add(
+        Price::nothing, "--loss fused", [](Question& c) { c.strategy.loss = Loss::fused; },
+        needs_code("fused loss"));
   // Products read a frozen base in 16 bits either way.
   if (s.lora && s.stack == Stack::pytorch && is_mixed(s.precision) &&
       s.param_dtype.value_or(DType::fp32) == DType::fp32)
@@ -89,8 +96,10 @@ void Changes::add_free() {
 void Changes::add_recomputation() {
   const RecomputeKind kind = s.recompute.kind;
   if (kind == RecomputeKind::none && !is_flash(s.attention))
-    add(Price::time, "--recompute selective",
-        [](Question& c) { c.strategy.recompute = {.kind = RecomputeKind::selective}; });
+    add(
+        Price::time, "--recompute selective",
+        [](Question& c) { c.strategy.recompute = {.kind = RecomputeKind::selective}; },
+        needs_code("selective recomputation"));
   if (kind == RecomputeKind::none || kind == RecomputeKind::selective)
     add(Price::time, "--recompute full",
         [](Question& c) { c.strategy.recompute = {.kind = RecomputeKind::full}; });

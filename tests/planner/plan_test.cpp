@@ -160,6 +160,8 @@ TEST_CASE("options are joined where no single one suffices, and adapters fit 8 b
   const std::string lora = "--lora-rank 16 --lora-targets all-linear --param-dtype bf16";
   CHECK_FALSE(called(lora).fits);
   CHECK(called("--loss fused --recompute full " + lora).fits);
+  CHECK(called("--loss fused --recompute full " + lora)
+            .concession.starts_with("fused loss: no option of a trainer switches it on"));
   // 8,030,261,248 weights in bf16, one layer's activations, no logits.
   CHECK(called("--loss fused --recompute full " + lora).device < 20_GiB);
   CHECK(called("--precision bf16").concession ==
