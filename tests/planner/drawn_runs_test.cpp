@@ -22,7 +22,8 @@ TEST_CASE("at most 1 of 100 drawn runs reserves more than the high end; half are
   const double factor = 1 + static_cast<double>(more->range->high) / 1000;
   std::vector<double> errors, peaks, widths;
   std::size_t above = 0, above_constant = 0, refused = 0;
-  for (const char* file : {"/drawn_runs.json", "/drawn_runs_31337.json"}) {
+  for (const char* file :
+       {"/drawn_runs.json", "/drawn_runs_31337.json", "/drawn_runs_90210.json"}) {
     for (const tests::DrawnRun& run : tests::drawn_runs(PLIMSOLL_GOLDEN + std::string(file))) {
       if (!run.refusal.empty()) {
         ++refused;
@@ -47,7 +48,7 @@ TEST_CASE("at most 1 of 100 drawn runs reserves more than the high end; half are
                         << " without unlucky steps), which is " << 100 * at(widths, 50)
                         << " % above the plan in half of them, " << 100 * at(widths, 95)
                         << " % in 95 of 100; " << refused << " are not planned");
-  REQUIRE(errors.size() >= 500);
+  REQUIRE(errors.size() >= 750);
   CHECK(refused * 20 <= errors.size());
   CHECK(above * 100 <= errors.size());
   CHECK(above < above_constant);

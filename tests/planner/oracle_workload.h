@@ -63,7 +63,8 @@ inline models::Strategy strategy_of(const json& workload) {
     out.recompute = {models::RecomputeKind::every, std::stoi(recompute.substr(6))};
   else
     out.recompute.kind = *models::choice_from<models::RecomputeKind>(recompute);
-  if (stack.contains("use_reentrant")) out.use_reentrant = stack["use_reentrant"].get<bool>();
+  if (stack.contains("use_reentrant") && !stack["use_reentrant"].is_null())
+    out.use_reentrant = stack["use_reentrant"].get<bool>();
   out.data.gradient_as_bucket_view = s["ddp"]["bucket_view"];
   out.lora = lora_of(s["lora"]);
   for (const json& part : s["freeze"]) out.freeze.push_back("*" + part.get<std::string>() + "*");
