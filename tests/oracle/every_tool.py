@@ -37,7 +37,7 @@ PACKAGES = {
     "plain_torch.py": ("torch",),
     "torch_measure.py": ("torch", "transformers"),
 }
-PARTS = {"device_rates.py": "device_overheads.py"}
+PARTS = {"apart.py": "dry_runs.py", "device_rates.py": "device_overheads.py"}
 
 
 def missing(program):

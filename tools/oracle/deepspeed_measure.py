@@ -21,6 +21,8 @@ import logging
 import os
 import sys
 
+import apart
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 CATALOG = os.path.join(HERE, "..", "..", "models", "specs", "models")
 CAPACITY = 1 << 42  # 4 TiB: nothing is refused
@@ -232,26 +234,6 @@ def history(case, least, start_only=False):
     print("reserved", torch.cuda.memory_reserved(), json.dumps(steps.phases))
 
 
-def run_apart(case):
-    """In a fork of this process, which has imported everything and made no context."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        try:
-            result = run_here(case)
-        except Exception as error:  # whatever it is belongs into the table
-            result = {"case": case["name"], "error": repr(error)}
-        with os.fdopen(writer, "w") as out:
-            json.dump(result, out)
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        text = answer.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else {"case": case["name"], "error": "died"}
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--out")
@@ -269,9 +251,9 @@ def main():
         return 0
     cases = [c for c in cases if options.only in c["name"]]
     results = []
-    for case in cases:
-        results.append(run_apart(case))
-        print(case["name"], results[-1].get("peak_bytes", results[-1].get("error")),
+    for result in apart.run_apart(run_here, cases):
+        results.append(result)
+        print(result["case"], result.get("peak_bytes", result.get("error")),
               file=sys.stderr)
     good = [r for r in results if "error" not in r]
     versions = good[0]["versions"] if good else {}

@@ -21,6 +21,8 @@ import json
 import os
 import sys
 
+import apart
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 CATALOG = os.path.join(HERE, "..", "..", "models", "specs", "models")
 CAPACITY = 1 << 42  # 4 TiB: nothing is refused
@@ -82,37 +84,6 @@ def optimizer_bytes(optimizer):
     return sum(t.numel() * t.element_size() for t in tensors if torch.is_tensor(t) and t.is_cuda)
 
 
-def start_apart(case):
-    """The case's process and what it will answer."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        try:
-            result = run_here(case)
-        except Exception as error:  # whatever it is belongs into the table
-            result = {"case": case["name"], "error": repr(error)}
-        with os.fdopen(writer, "w") as out:
-            json.dump(result, out)
-        os._exit(0)
-    os.close(writer)
-    return child, os.fdopen(reader)
-
-
-def run_apart(cases, jobs):
-    """What they answer, in their order; at most `jobs` at a time."""
-    running = []
-    for n in range(len(cases) + jobs):
-        if n < len(cases):
-            running.append((cases[n], *start_apart(cases[n])))
-        if running and (n + 1 >= jobs):
-            case, child, answer = running.pop(0)
-            with answer:
-                text = answer.read()
-            os.waitpid(child, 0)
-            yield json.loads(text) if text else {"case": case["name"], "error": "died"}
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--out")
@@ -125,7 +96,7 @@ def main():
                  if any(part in c["name"] for part in options.only.split(","))]
     load()
     results = []
-    for result in run_apart(cases, options.jobs):
+    for result in apart.run_apart(run_here, cases, options.jobs):
         print(result["case"], result.get("rank", ""), result.get("peak_bytes", result.get("error")),
               file=sys.stderr)
         results.append(result)
