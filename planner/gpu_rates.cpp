@@ -139,9 +139,9 @@ Share communication_use() {
           "calculon, arXiv 2310.01966, systems/a100_80g.json: processor_usage of NVLink"};
 }
 
-// Llama-3-8B on two GPUs of 80 GB, which it does not fit: 51.6 GB allocated anew in each step,
+// Llama-3-8B on two GPUs of 80 GB, which it does not fit: 51.4 GB allocated anew in each step,
 // which takes 1.04 s more than the same on one GPU, where it fits, says of the other work. Of the
-// same source, 8 sequences a step: 69.1 GB in 1.24 s.
+// same source, 8 sequences a step: 68.5 GB in 1.24 s.
 Share flush_rate() {
   return {50e9, "calibrated", "reports/accuracy.md, row fms-liger-036"};
 }
