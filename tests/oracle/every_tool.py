@@ -31,6 +31,7 @@ PACKAGES = {
     "dry_runs.py": ("torch", "transformers", "accelerate", "peft"),
     "export_runs.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
     "kernel_goldens.py": ("torch", "transformers"),
+    "messages.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
     "numerics_goldens.py": ("torch", "transformers", "peft", "safetensors"),
     "oom_runs.py": ("torch", "transformers", "peft"),
     "parameter_tables.py": ("torch", "transformers"),
@@ -156,6 +157,12 @@ class EveryTool(unittest.TestCase):
             self.assertEqual(document.keys(), golden.keys())
             if document["torch"] == golden["torch"]:
                 self.assertEqual(document, golden, path.name)
+
+    @needs("messages.py")
+    def test_messages(self):
+        out = self.folder / "messages.json"
+        self.run_tool("messages.py", "--only", "hybrid", "--out", out)
+        self.assert_made_again(out, GOLDEN / "messages.json")
 
     @needs("numerics_goldens.py")
     def test_numerics_goldens(self):

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "models/model_catalog.h"
+#include "models/model_reader.h"
 #include "models/run_names.h"
 #include "models/run_spec.h"
 
@@ -76,6 +78,47 @@ inline models::Batch batch_of(const json& workload) {
   return {.seq_len = workload["batch"]["seq_len"],
           .micro_batch = workload["batch"]["micro_batch"],
           .grad_accum = workload["batch"]["grad_accum"]};
+}
+
+inline models::DeepSpeedOptions deepspeed_options_of(const json& stack) {
+  models::DeepSpeedOptions out;
+  if (!stack.contains("deepspeed")) return out;
+  const json& given = stack["deepspeed"];
+  const auto size = [&](const char* key, std::int64_t& target) {
+    if (given.contains(key)) target = given[key];
+  };
+  size("reduce_bucket_size", out.reduce_bucket_size);
+  size("sub_group_size", out.sub_group_size);
+  size("stage3_prefetch_bucket_size", out.prefetch_bucket_size);
+  size("stage3_param_persistence_threshold", out.param_persistence_threshold);
+  size("stage3_max_live_parameters", out.max_live_parameters);
+  size("stage3_max_reuse_distance", out.max_reuse_distance);
+  if (given.contains("overlap_comm")) out.overlap_comm = given["overlap_comm"].get<bool>();
+  return out;
+}
+
+// As tools/oracle/deepspeed_measure.py takes them: what is absent is DeepSpeed's default.
+inline models::Strategy deepspeed_strategy_of(const json& workload) {
+  const json &s = workload["strategy"], &stack = workload["stack"];
+  models::Strategy out;
+  out.stack = models::Stack::deepspeed;
+  out.gpus = s["world_size"];
+  out.data.zero = s["zero"];
+  out.data.deepspeed = deepspeed_options_of(stack);
+  if (s.contains("precision")) out.precision = choice<models::Precision>(s["precision"]);
+  if (s.contains("grad_dtype")) out.grad_dtype = dtype_from(s["grad_dtype"].get<std::string>());
+  if (s.contains("optimizer")) out.optimizer = choice<models::Optimizer>(s["optimizer"]);
+  if (s.contains("recompute")) out.recompute.kind = models::RecomputeKind::full;
+  if (s.contains("lora")) out.lora = lora_of(s["lora"]);
+  if (stack.contains("optimizer_impl"))
+    out.optimizer_impl = choice<models::OptimizerImpl>(stack["optimizer_impl"]);
+  return out;
+}
+
+// A name of the catalog, or a configuration.
+inline models::ModelSpec oracle_model_of(const json& model) {
+  if (model.is_string()) return models::catalog_model(model.get<std::string>());
+  return models::read_model(model.dump(), "tiny", "tiny", {});
 }
 
 }  // namespace plimsoll::tests

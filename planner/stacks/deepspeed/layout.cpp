@@ -53,10 +53,13 @@ void FlatLayout::add_shard(const Parameter& p, std::int64_t count, Block& block)
   const bool small = p.elements <= options_.param_persistence_threshold &&
                      persistent_ + p.elements * count <= options_.model_persistence_threshold;
   if (small && p.adapter) shards_.persistent_adapters += p.elements * count;
-  if (small)
+  if (small) {
     persistent_ += p.elements * count;
-  else
+    persistent_parameters_ += count;
+    persistent_padded_ += part * ranks_ * count;
+  } else {
     block.gathered.push_back(p.elements);
+  }
 }
 
 FlatLayout::Share FlatLayout::share(std::int64_t rank) const {

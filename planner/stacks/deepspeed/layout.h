@@ -24,8 +24,11 @@ class FlatLayout {
     std::int64_t adapters = 0, persistent_adapters = 0;
   };
   const Shards& shards() const { return shards_; }
-  // Elements of parameters that stay gathered, being small (param_persistence_threshold).
+  // Elements of parameters that stay gathered, being small (param_persistence_threshold); how many
+  // they are, and their elements where each is padded to a multiple of the ranks.
   std::int64_t persistent() const { return persistent_; }
+  std::int64_t persistent_parameters() const { return persistent_parameters_; }
+  std::int64_t persistent_padded() const { return persistent_padded_; }
 
   // Padded to a multiple of 2 x ranks (nccl_start_alignment_factor x world size).
   std::int64_t aligned() const { return aligned_; }
@@ -70,6 +73,7 @@ class FlatLayout {
   Shards shards_;
   bool stage3_;
   std::int64_t ranks_, total_ = 0, aligned_ = 0, largest_ = 0, persistent_ = 0, sub_group_ = 0;
+  std::int64_t persistent_parameters_ = 0, persistent_padded_ = 0;
 };
 
 }  // namespace plimsoll::planner::deepspeed
