@@ -8,6 +8,7 @@
 
 #include "models/base/dtype.h"
 #include "models/base/quantity.h"
+#include "models/block.h"
 #include "models/decoder.h"
 #include "models/numerics.h"
 
@@ -75,6 +76,8 @@ struct ModelSpec {
   // where the whole family has no step program.
   std::optional<Decoder> decoder;
   std::string no_decoder;
+  // What its layers compute: layer i runs blocks[i % blocks.size()]. One at least with a decoder.
+  std::vector<std::shared_ptr<const Block>> blocks;
   // What running that decoder needs besides; absent: it can be planned but not run, and
   // `no_numerics` says why ("rotary scaling of type 'yarn'").
   std::optional<Numerics> numerics;

@@ -136,18 +136,35 @@ Execution execution_of(const models::Strategy& s, const models::Batch& batch) {
   return e;
 }
 
+namespace {
+
+// Whether autocast casts what the product reads. What comes out of another product in its dtype,
+// through attention or elementwise ops, needs none, but for a GELU that autocast promotes.
+bool reads_wide(const models::Block& block, const models::Module& module) {
+  using models::OpKind;
+  const auto by = [&](const models::Node& node) {
+    return node.module >= 0 && &block.modules[static_cast<std::size_t>(node.module)] == &module;
+  };
+  const models::ValueId in = std::ranges::find_if(block.nodes, by)->in[0];
+  for (const models::Node& node : block.nodes)
+    for (const models::ValueId out : node.out)
+      if (out == in)
+        return node.kind == OpKind::norm || node.activation == models::Activation::gelu_python;
+  return true;
+}
+
+}  // namespace
+
 LayerCost layer_cost(const LayerRun& run, const models::Decoder& d) {
   LayerCost cost;
   const LayerPart& layer = run.layer;
-  for (const LinearPart* part :
-       {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
-    if (part->in == 0) continue;
-    // What o and down read comes out of a product in its dtype already, but for a GELU that
-    // autocast promotes.
-    const bool cast = part != &layer.o && (part != &layer.down || d.python_gelu);
-    cost.products[cost.count] = {static_cast<double>(part->in), static_cast<double>(part->out),
-                                 static_cast<double>(part->lora_rank), part->train_weight, cast};
-    cost.last = cost.count++;
+  for (const models::Module& module : layer.block->modules) {
+    if (models::is_norm(module.kind)) continue;
+    const LinearPart& part = layer.linears[module.place];
+    cost.last = cost.products.size();
+    cost.products.push_back({static_cast<double>(part.in), static_cast<double>(part.out),
+                             static_cast<double>(part.lora_rank), part.train_weight,
+                             reads_wide(*layer.block, module)});
   }
   cost.copies = static_cast<double>(run.count);
   cost.hidden = static_cast<double>(d.hidden);
@@ -176,7 +193,7 @@ LayerWork layer_work(const GpuRates& gpu, const LayerCost& layer, const Executio
   LayerWork work;
   const bool backward = layer.input_grad || layer.trains;
   Cost last;
-  for (std::size_t i = 0; i < layer.count; ++i) {
+  for (std::size_t i = 0; i < layer.products.size(); ++i) {
     const ProductWork one = linear_work(gpu, e, layer.products[i], layer.input_grad);
     work.forward += one.forward;
     if (backward) work.backward += one.backward;

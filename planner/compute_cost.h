@@ -2,8 +2,8 @@
 // pass by its roofline (FLOPs against rate, bytes against bandwidth), and the launches of kernels.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <vector>
 
 #include "models/run_spec.h"
 #include "planner/gpu_rates.h"
@@ -71,8 +71,7 @@ ProductWork linear_work(const GpuRates& gpu, const Execution& execution, const P
 
 // One layer, prepared.
 struct LayerCost {
-  std::array<ProductShape, 7> products{};
-  std::size_t count = 0;  // products in use
+  std::vector<ProductShape> products;
   std::size_t last = 0;  // the layer's last product
   double copies = 0;
   double hidden = 0, q_width = 0, kv_width = 0, heads = 0, ffn = 0, window = 0;

@@ -16,12 +16,8 @@ void add(const LinearPart& part, std::int64_t count, models::ProductWeights& wei
 
 models::ProductsOfToken products_of_token(const ModelParts& parts) {
   models::ProductsOfToken products;
-  for (const LayerRun& run : parts.runs) {
-    const LayerPart& layer = run.layer;
-    for (const LinearPart* part :
-         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
-      add(*part, run.count, products.layers);
-  }
+  for (const LayerRun& run : parts.runs)
+    for (const LinearPart& part : run.layer.linears) add(part, run.count, products.layers);
   add(parts.head, 1, products.head);
   return products;
 }

@@ -14,17 +14,8 @@ using models::ParameterRow;
 
 namespace {
 
-using models::decisions::layer_module;
-using models::decisions::LayerModule;
 using models::decisions::parameter_name;
 using models::decisions::ParameterName;
-
-// In the order of LayerModule.
-constexpr LinearPart LayerPart::*kLinears[models::decisions::kLayerLinears] = {
-    &LayerPart::q,    &LayerPart::k,  &LayerPart::v,   &LayerPart::o,
-    &LayerPart::gate, &LayerPart::up, &LayerPart::down};
-constexpr NormPart LayerPart::*kNorms[models::decisions::kLayerNorms] = {
-    &LayerPart::input_norm, &LayerPart::post_norm, &LayerPart::q_norm, &LayerPart::k_norm};
 
 // The layers of a row: its outermost range. The row's name has one "{}" for a dense decoder.
 const IndexRange* layers_of(const ParameterRow& row) {
@@ -38,27 +29,46 @@ void add_weight(LinearPart& part, const ParameterRow& row, bool trainable) {
   part.train_weight = trainable;
 }
 
+LayerPart part_of(const models::Block& block) {
+  LayerPart layer{.block = &block};
+  for (const models::Module& module : block.modules) {
+    if (models::is_norm(module.kind)) {
+      const bool rms = module.kind == models::ModuleClass::rms_norm;
+      layer.norms.push_back(
+          {.width = module.in,
+           .bias = module.bias,
+           .kind = rms ? models::NormKind::rms_norm : models::NormKind::layer_norm});
+    } else {
+      layer.linears.push_back({.in = module.in,
+                               .out = module.out,
+                               .bias = module.bias,
+                               .conv1d = module.kind == models::ModuleClass::conv1d});
+    }
+  }
+  return layer;
+}
+
+// Throws Error{unsupported} naming a module that no op of the layer reads.
+const models::Module& module_of(const LayerPart& layer, std::string_view name) {
+  const models::Module* module = layer.block->find(name);
+  check(module != nullptr, ErrorKind::unsupported, [&] {
+    return "a layer's module '" + std::string(name) +
+           "' is in no modelled step: its parameters would be counted, and nothing that is "
+           "computed with them";
+  });
+  return *module;
+}
+
 void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable) {
   const ParameterName name = parameter_name(row.name);
-  const LayerModule module = layer_module(name.module);
+  const models::Module& module = module_of(layer, name.module);
   const bool bias = name.leaf == "bias";
-  if (is_linear(module)) {
-    LinearPart& part = layer.*kLinears[place_of(module)];
-    if (bias) {
-      part.bias = true;
-      part.train_bias = trainable;
-    } else {
-      add_weight(part, row, trainable);
-    }
+  if (models::is_norm(module.kind)) {
+    NormPart& part = layer.norms[module.place];
+    (bias ? part.train_bias : part.train_weight) = trainable;
   } else {
-    NormPart& part = layer.*kNorms[place_of(module)];
-    if (bias) {
-      part.bias = true;
-      part.train_bias = trainable;
-    } else {
-      part.width = row.shape.axes[0];
-      part.train_weight = trainable;
-    }
+    LinearPart& part = layer.linears[module.place];
+    (bias ? part.train_bias : part.train_weight) = trainable;
   }
   layer.parameters.push_back({row.shape.elements().value(), row.shape.axes[0], trainable, false});
 }
@@ -69,12 +79,12 @@ void add_adapter(std::vector<LayerPart>& layers, const ModelSpec& model,
   const IndexRange* range = layers_of(base);
   check(range != nullptr, ErrorKind::unsupported,
         [&] { return "--lora-targets " + module.name + ": adapters on it are not modelled yet"; });
-  const LayerModule name = layer_module(parameter_name(base.name).module);
-  check(is_linear(name), ErrorKind::unsupported,
+  const models::Module& of = module_of(layers.front(), parameter_name(base.name).module);
+  check(!models::is_norm(of.kind), ErrorKind::unsupported,
         [&] { return "--lora-targets " + module.name + " is no linear layer"; });
   for (std::int64_t i = 0; i < range->count; ++i) {
     LayerPart& layer = layers[static_cast<std::size_t>(range->first + i * range->step)];
-    (layer.*kLinears[place_of(name)]).lora_rank = module.a.shape.axes[0];
+    layer.linears[of.place].lora_rank = module.a.shape.axes[0];
     for (const ParameterRow* row : {&module.a, &module.b})
       layer.parameters.push_back({row->shape.elements().value(), row->shape.axes[0], true, true});
   }
@@ -109,18 +119,12 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
   }
 }
 
-bool equal(const LayerPart& a, const LayerPart& b) {
-  return a.input_norm == b.input_norm && a.post_norm == b.post_norm && a.q_norm == b.q_norm &&
-         a.k_norm == b.k_norm && a.q == b.q && a.k == b.k && a.v == b.v && a.o == b.o &&
-         a.gate == b.gate && a.up == b.up && a.down == b.down && a.parameters == b.parameters;
-}
-
 // Neighbouring layers that are equal, and stand alike to what is trained below them.
 void find_runs(ModelParts& parts, const std::vector<LayerPart>& layers, bool grad) {
   for (std::size_t l = 0; l < layers.size(); ++l) {
     if (!parts.runs.empty()) {
       LayerRun& run = parts.runs.back();
-      if (run.input_grad == grad && equal(run.layer, layers[l])) {
+      if (run.input_grad == grad && run.layer == layers[l]) {
         ++run.count;
         grad = grad || layers[l].trains();
         continue;
@@ -154,7 +158,10 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   parts.decoder = *model.decoder;
   const models::Decoder& d = parts.decoder;
   parts.head = {.in = d.hidden, .out = d.vocab};
-  std::vector<LayerPart> layers(static_cast<std::size_t>(d.layers));
+  parts.final_norm.kind = d.norm;
+  std::vector<LayerPart> layers;
+  for (std::size_t l = 0; std::cmp_less(l, d.layers); ++l)
+    layers.push_back(part_of(*model.blocks[l % model.blocks.size()]));
   const bool adapters = strategy.lora.has_value();
   bool any = adapters;
   for (const models::TrainableRow& entry : models::trainable_rows(model, strategy)) {

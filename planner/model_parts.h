@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "models/block.h"
 #include "models/decoder.h"
 #include "models/model_spec.h"
 #include "models/run_spec.h"
@@ -19,10 +20,11 @@ struct Parameter {
   bool operator==(const Parameter&) const = default;
 };
 
-// A product with a weight. `in` == 0: the model has no such module.
+// A product with a weight.
 struct LinearPart {
   std::int64_t in = 0, out = 0;
   bool bias = false;
+  bool conv1d = false;  // GPT-2's addmm(bias, x, weight) and not F.linear(x, weight, bias)
   bool train_weight = true, train_bias = true;
   std::int64_t lora_rank = 0;
   bool trains() const { return train_weight || (bias && train_bias) || lora_rank > 0; }
@@ -30,19 +32,22 @@ struct LinearPart {
 };
 
 struct NormPart {
-  std::int64_t width = 0;  // normalized axis; 0: the model has no such module
+  std::int64_t width = 0;  // normalized axis
   bool bias = false;
+  models::NormKind kind = models::NormKind::rms_norm;
   bool train_weight = true, train_bias = true;
-  bool trains() const { return width > 0 && (train_weight || (bias && train_bias)); }
+  bool trains() const { return train_weight || (bias && train_bias); }
   bool operator==(const NormPart&) const = default;
 };
 
-// GPT-2's fused c_attn stands in `q`, c_fc in `up`, c_proj in `down`.
+// What a strategy makes of a layer's modules. `block` is the model's and lives as long as that.
 struct LayerPart {
-  NormPart input_norm, post_norm, q_norm, k_norm;
-  LinearPart q, k, v, o, gate, up, down;
+  const models::Block* block = nullptr;
+  std::vector<LinearPart> linears;  // by Module::place
+  std::vector<NormPart> norms;
   std::vector<Parameter> parameters;
   bool trains() const;
+  bool operator==(const LayerPart&) const = default;
 };
 
 // Consecutive equal layers.

@@ -76,7 +76,7 @@ RowTraffic loss_traffic(double vocab, const Execution& e) {
 }
 
 double layer_kernels(const LayerCost& layer, const Execution& e) {
-  const double products = static_cast<double>(layer.count);
+  const double products = static_cast<double>(layer.products.size());
   if (e.fused) return products + 8;
   // Norms of 6 operations or 1, rotation 10, views and layout 8, attention, activation, sums.
   return products * (e.casts ? 2 : 1) + (layer.rms_norm ? 12 : 2) + (layer.rope ? 10 : 0) +

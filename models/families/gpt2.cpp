@@ -1,3 +1,4 @@
+#include "models/table/block_builder.h"
 #include "models/table/numerics.h"
 #include "models/table/table.h"
 
@@ -63,6 +64,39 @@ void set_decoder(ModelSpec& model, const Config& config, const Dimensions& d) {
                           .residual_dropout = config.probability("resid_pdrop", 0.1)};
 }
 
+Activation activation_of(const std::string& name) {
+  if (name == "gelu_new") return Activation::gelu_python;
+  if (name == "relu") return Activation::relu;
+  return name == "gelu" ? Activation::gelu : Activation::gelu_tanh;
+}
+
+// transformers models/gpt2/modeling_gpt2.py, GPT2Block.forward. attn holds what c_attn made until
+// it returns; the block holds each norm's result until its name is bound anew, and what attn
+// returned until it returns itself.
+Block block_of(const ModelSpec& model, const Config& config) {
+  const Decoder& d = *model.decoder;
+  BlockBuilder b(model.parameters, d.hidden);
+  const ValueId x = b.norm("ln_1", kBlockInput);
+  const ValueId qkv = b.linear("attn.c_attn", x);
+  const ValueList parts = b.split("attn", qkv, {d.hidden, d.hidden, d.hidden});
+  const ValueList attention =
+      b.attention("attn", parts[0], parts[1], parts[2], EagerSoftmax::as_computed);
+  const ValueId o = b.linear("attn.c_proj", attention[0]);
+  const ValueId branch = b.dropout("attn.resid_dropout", o, d.residual_dropout);
+  b.leave("attn", {qkv});
+  const ValueId middle = b.add("attn", kBlockInput, branch);
+  b.release({x});
+  const ValueId y = b.norm("ln_2", middle);
+  const ValueId up = b.linear("mlp.c_fc", y);
+  const ValueId activated =
+      b.activation("mlp.act", up, activation_of(config.text("activation_function", "gelu_new")));
+  const ValueId down = b.linear("mlp.c_proj", activated);
+  const ValueId dropped = b.dropout("mlp.dropout", down, d.residual_dropout);
+  b.add("mlp", middle, dropped);
+  b.release({branch, y, attention[1], kBlockInput});
+  return b.take();
+}
+
 void build(const Config& config, Head head, ModelSpec& model) {
   const std::int64_t hidden = config.count({"n_embd", "hidden_size"}, 768);
   const Dimensions d{
@@ -89,7 +123,9 @@ void build(const Config& config, Head head, ModelSpec& model) {
   model.parameters = table.take();
   model.max_positions = d.positions;
   model.no_decoder = difference(config, head, model);
-  if (model.no_decoder.empty()) set_decoder(model, config, d);
+  if (!model.no_decoder.empty()) return;
+  set_decoder(model, config, d);
+  model.blocks = {std::make_shared<const Block>(block_of(model, config))};
 }
 }  // namespace
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/table/block_builder.h"
+
 namespace plimsoll::models::families {
 
 LlamaLike read_llama_like(const Config& config, LlamaLike defaults) {
@@ -79,6 +81,35 @@ void add_llama(ModelSpec& model, const Config& config, Head head, const LlamaLik
   model.max_positions = d.positions;
 }
 
+// transformers models/llama/modeling_llama.py, LlamaDecoderLayer.forward. self_attn holds queries,
+// keys, values and its input until it returns; the layer holds its own input, and what attention
+// returned beside its result.
+Block llama_block(const ModelSpec& model, const LlamaLike& d) {
+  BlockBuilder b(model.parameters, d.hidden);
+  const ValueId x = b.norm("input_layernorm", kBlockInput);
+  ValueId q = b.linear("self_attn.q_proj", x);
+  if (d.qk_norm) q = b.norm("self_attn.q_norm", q);
+  ValueId k = b.linear("self_attn.k_proj", x);
+  if (d.qk_norm) k = b.norm("self_attn.k_norm", k);
+  const ValueId v = b.linear("self_attn.v_proj", x);
+  const ValueList rotated = b.rotary("self_attn", q, k);
+  const ValueList attention =
+      b.attention("self_attn", rotated[0], rotated[1], v, EagerSoftmax::fp32);
+  const ValueId o = b.linear("self_attn.o_proj", attention[0]);
+  b.leave("self_attn", {rotated[0], rotated[1], v, x});
+  const ValueId middle = b.add("self_attn", kBlockInput, o);
+  const ValueId y = b.norm("post_attention_layernorm", middle);
+  const ValueId gate = b.linear("mlp.gate_proj", y);
+  const ValueId activated = b.activation("mlp.act", gate, Activation::silu);
+  const ValueId up = b.linear("mlp.up_proj", y);
+  const ValueId product = b.multiply("mlp.product", activated, up);
+  const ValueId down = b.linear("mlp.down_proj", product);
+  b.leave("mlp", {y, product});
+  b.add("mlp", middle, down);
+  b.release({attention[1], kBlockInput});
+  return b.take();
+}
+
 void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& d) {
   if (head != Head::language_model) {
     model.no_decoder = "architecture " + model.architecture;
@@ -102,6 +133,7 @@ void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& d) {
                           .qk_norm = d.qk_norm,
                           .tied_head = d.tied,
                           .attention_dropout = d.attention_dropout};
+  model.blocks = {std::make_shared<const Block>(llama_block(model, d))};
 }
 
 void set_qwen_decoder(ModelSpec& model, const Config& config, Head head, LlamaLike d) {

@@ -89,7 +89,7 @@ Planned plan_run(const json& run) {
   rules.granularity = 1;  // requested bytes
   const planner::LayerPart& layer = parts.runs.front().layer;
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
-  rules.blas = {32_MiB, 32_MiB, layer.q.bias ? 1_MiB : 0_MiB};
+  rules.blas = {32_MiB, 32_MiB, layer.linears.front().bias ? 1_MiB : 0_MiB};
   planner::StackStep step;
   step.rank = run["rank"];
   planner::deepspeed::write_step(question, parts, rules, step);

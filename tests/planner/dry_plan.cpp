@@ -18,7 +18,7 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
   rules.batch_tensors = 1;
   const planner::LayerPart& layer = parts.runs.front().layer;
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
-  rules.blas = {32_MiB, 32_MiB, layer.q.bias ? 1_MiB : 0_MiB};
+  rules.blas = {32_MiB, 32_MiB, layer.linears.front().bias ? 1_MiB : 0_MiB};
   models::StepProgram program;
   const auto writer =
       planner::pytorch::step_writer(program, parts, strategy, batch_of(workload), rules);

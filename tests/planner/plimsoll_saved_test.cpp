@@ -10,7 +10,6 @@
 using namespace plimsoll;
 using namespace plimsoll::planner::own;
 using models::Attention;
-using planner::LayerPart;
 using planner::LinearPart;
 using planner::NormPart;
 
@@ -34,7 +33,7 @@ class Autograd {
     for (const planner::LayerRun& run : parts_.runs)
       for (std::int64_t i = 0; i < run.count; ++i) {
         saves_.clear();
-        grad = layer(run.layer, grad);
+        grad = layer(slots_of(run.layer), grad);
         for (const auto& [name, bytes] : saves_) layers += bytes;
       }
     saves_.clear();
@@ -85,7 +84,7 @@ class Autograd {
     return true;
   }
 
-  bool layer(const LayerPart& l, bool x) {
+  bool layer(const LayerSlots& l, bool x) {
     // A norm's result is made again from its input, where the norm's own gradient keeps that.
     const bool n1 = norm("first", l.input_norm, "x", x);
     const std::string from_x = selective_ && n1 ? "x" : "";

@@ -121,7 +121,7 @@ void StepWriter::before_micro_batch() {
 
 TensorId StepWriter::begin(const ModuleNames& names, std::int64_t elements, bool adapter) {
   TensorId gradient = kNoTensor;
-  const bool head = names.module == models::module_names<"lm_head">.module;
+  const bool head = names.module == pytorch::end_names().head.base.module;
   if (whole_gradients() || (d_.tied_head && head)) {
     gradient = pytorch::StepWriter::begin(names, elements, adapter);
   } else {
@@ -133,7 +133,7 @@ TensorId StepWriter::begin(const ModuleNames& names, std::int64_t elements, bool
 
 void StepWriter::end(const ModuleNames& names, TensorId written) {
   // The head's share of a tied table waits for the embedding's.
-  if (d_.tied_head && names.module == models::module_names<"lm_head">.module) return;
+  if (d_.tied_head && names.module == pytorch::end_names().head.base.module) return;
   TensorId gradient = written;
   if (whole_gradients()) {
     const std::size_t next = unit_->next;
@@ -209,9 +209,8 @@ void StepWriter::hook(const ModuleNames& names, TensorId gradient, std::int64_t 
       b_.tensor("zero.reduce_copy", Bytes(1), Category::communication,
                 engine_.overlap ? models::Stream::reduce : models::Stream::compute);
   // An RMS norm's weight comes in the middle of its kernels: one of them in fp32 is alive.
-  const bool norm = names.module == models::module_names<"norm">.module ||
-                    names.module == models::module_names<"input_layernorm">.module ||
-                    names.module == models::module_names<"post_attention_layernorm">.module;
+  const bool norm = names.module == pytorch::end_names().norm.module ||
+                    (d_.norm == models::NormKind::rms_norm && layer_.in_stream_norm());
   const Bytes between = norm && engine_.model != DType::fp32
                             ? layer_.fp32(checked_multiply(tokens_.total(), d_.hidden))
                             : Bytes(0);

@@ -20,7 +20,7 @@ TensorId LayerWriter::head_norm(const NormNames& names, const NormPart& part, bo
   return out;
 }
 
-void LayerWriter::qkv(const LayerPart& layer, const Wants& wants, LayerTensors& t) {
+void LayerWriter::qkv(const LayerSlots& layer, const Wants& wants, LayerTensors& t) {
   const TensorId q = product(n_.q, layer.q, t.n1, kNoTensor, t.q_a);
   if (d_.fused_qkv) {
     t.q = q;
@@ -109,7 +109,7 @@ std::array<TensorId, 3> LayerWriter::attention_backward(const LayerTensors& t, T
   return {dq, dk, d_.fused_qkv ? kNoTensor : dv};
 }
 
-void LayerWriter::qkv_backward(const LayerPart& layer, const Wants& wants, Ref input, TensorId d,
+void LayerWriter::qkv_backward(const LayerSlots& layer, const Wants& wants, Ref input, TensorId d,
                                const LayerTensors& t, std::array<TensorId, 3> d_qkv) {
   const auto [dq, dk, dv] = d_qkv;
   const auto wanted = [&](const NormPart& norm, const LinearPart& part) {

@@ -7,7 +7,7 @@ using models::Access;
 using models::MlpKind;
 using models::NormKind;
 
-Wants wants_of(const LayerPart& layer, bool input_grad) {
+Wants wants_of(const LayerSlots& layer, bool input_grad) {
   Wants w;
   w.input = input_grad;
   w.input_norm = w.input || layer.input_norm.trains();
@@ -62,7 +62,7 @@ void LayerWriter::norm_backward(const NormNames& names, const NormPart& part, Re
 // MLP ---------------------------------------------------------------------------------------------
 
 // What is saved takes a new tensor; otherwise the result takes gate's place (GPT-2: c_fc's).
-void LayerWriter::mlp(const LayerPart& layer, const Wants& wants, TensorId output, bool last,
+void LayerWriter::mlp(const LayerSlots& layer, const Wants& wants, TensorId output, bool last,
                       LayerTensors& t) {
   const bool gated = d_.mlp == MlpKind::swiglu;
   if (gated) t.gate = product(n_.gate, layer.gate, t.n2, kNoTensor, t.gate_a);
@@ -93,7 +93,7 @@ TensorId LayerWriter::branch(TensorId d) {
   return masked;
 }
 
-void LayerWriter::mlp_backward(const LayerPart& layer, const Wants& wants, TensorId d,
+void LayerWriter::mlp_backward(const LayerSlots& layer, const Wants& wants, TensorId d,
                                const LayerTensors& t) {
   const TensorId d_out = branch(d);
   const TensorId d_a = adapter_gradient(n_.down, layer.down, d_out, t.down_a);
@@ -129,7 +129,7 @@ void LayerWriter::mlp_backward(const LayerPart& layer, const Wants& wants, Tenso
 
 // Layer -------------------------------------------------------------------------------------------
 
-void LayerWriter::forward(Phase phase, const LayerPart& layer, const Wants& wants, Ref input,
+void LayerWriter::forward(Phase phase, const LayerSlots& layer, const Wants& wants, Ref input,
                           TensorId output, bool last_of_checkpoint, LayerTensors& t) {
   phase_ = phase;
   t = {};
@@ -147,7 +147,7 @@ void LayerWriter::forward(Phase phase, const LayerPart& layer, const Wants& want
   if (!last_of_checkpoint) op(n_.residual).read(t.middle).update(output);
 }
 
-void LayerWriter::backward(const LayerPart& layer, const Wants& wants, Ref input, TensorId d,
+void LayerWriter::backward(const LayerSlots& layer, const Wants& wants, Ref input, TensorId d,
                            TensorId gradients, const LayerTensors& t) {
   phase_ = Phase::backward;
   gradients_ = gradients;

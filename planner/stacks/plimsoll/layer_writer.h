@@ -6,8 +6,8 @@
 #include "models/decisions/layer.h"
 #include "models/decisions/names.h"
 #include "models/decisions/precision.h"
-#include "planner/model_parts.h"
 #include "planner/program_builder.h"
+#include "planner/stacks/plimsoll/layer_slots.h"
 
 namespace plimsoll::planner::own {
 
@@ -50,7 +50,7 @@ struct Wants {
   bool hidden = false;  // of gate and up
   bool any = false;
 };
-Wants wants_of(const LayerPart& layer, bool input_grad);
+Wants wants_of(const LayerSlots& layer, bool input_grad);
 
 // What one layer's forward leaves to its backward.
 struct LayerTensors {
@@ -72,11 +72,11 @@ class LayerWriter {
 
   // One layer: reads `input`, writes `output`. `wants`: what its backward will compute; nothing
   // where that will find nothing saved. `last_of_checkpoint`: what the recomputation may leave out.
-  void forward(Phase phase, const LayerPart& layer, const Wants& wants, Ref input, TensorId output,
+  void forward(Phase phase, const LayerSlots& layer, const Wants& wants, Ref input, TensorId output,
                bool last_of_checkpoint, LayerTensors& t);
   // Turns `d`, the gradient of the stream after the layer, into the one before it, and writes into
   // `gradients`, those of the layer's parameters.
-  void backward(const LayerPart& layer, const Wants& wants, Ref input, TensorId d,
+  void backward(const LayerSlots& layer, const Wants& wants, Ref input, TensorId d,
                 TensorId gradients, const LayerTensors& t);
 
   void set_tokens(Tokens tokens) {
@@ -118,19 +118,20 @@ class LayerWriter {
                       TensorId d_a, TensorId d_in);
 
   // Attention (attention.cpp).
-  void qkv(const LayerPart& layer, const Wants& wants, LayerTensors& t);
+  void qkv(const LayerSlots& layer, const Wants& wants, LayerTensors& t);
   TensorId head_norm(const NormNames& names, const NormPart& part, bool saves, TensorId in,
                      std::int64_t heads, TensorId& statistics);
   void attention(const Wants& wants, LayerTensors& t);
   TensorId attention_matrix(const LayerTensors& t, bool again);
   TensorId drop_matrix(TensorId probabilities);
   std::array<TensorId, 3> attention_backward(const LayerTensors& t, TensorId d_out);
-  void qkv_backward(const LayerPart& layer, const Wants& wants, Ref input, TensorId d,
+  void qkv_backward(const LayerSlots& layer, const Wants& wants, Ref input, TensorId d,
                     const LayerTensors& t, std::array<TensorId, 3> d_qkv);
   Bytes matrix_bytes() const;
 
-  void mlp(const LayerPart& layer, const Wants& wants, TensorId output, bool last, LayerTensors& t);
-  void mlp_backward(const LayerPart& layer, const Wants& wants, TensorId d, const LayerTensors& t);
+  void mlp(const LayerSlots& layer, const Wants& wants, TensorId output, bool last,
+           LayerTensors& t);
+  void mlp_backward(const LayerSlots& layer, const Wants& wants, TensorId d, const LayerTensors& t);
   TensorId branch(TensorId d);
 
   ProgramBuilder& b_;

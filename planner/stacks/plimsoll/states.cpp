@@ -61,14 +61,17 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
 
 void StepWriter::add_runs() {
   runs_.reserve(2 * parts_.runs.size());
-  for (const LayerRun& layers : parts_.runs) {
-    const Wants wants = wants_of(layers.layer, layers.input_grad);
+  for (std::size_t r = 0; r < parts_.runs.size(); ++r) {
+    const LayerRun& layers = parts_.runs[r];
+    const LayerSlots& slots = slots_[r];
+    const Wants wants = wants_of(slots, layers.input_grad);
     const std::int64_t k =
         wants.any ? decisions::layers_per_checkpoint(strategy_.recompute, layers.count) : 1;
     const auto add = [&](std::int64_t first, std::int64_t count, std::int64_t stride) {
       if (count == 0) return;
       Run& run = runs_.emplace_back();
       run.layers = &layers;
+      run.slots = &slots;
       run.wants = wants;
       run.group = b_.group("layers", first, count, stride);
       run.units.resize(static_cast<std::size_t>(stride));

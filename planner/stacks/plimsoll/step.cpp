@@ -20,6 +20,7 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       regime_(decisions::regime_of(strategy)),
       sharding_(decisions::sharding_of(strategy)),
       layer_(b_, d_, regime_, strategy_, tokens_) {
+  for (const LayerRun& run : parts_.runs) slots_.push_back(slots_of(run.layer));
   const auto moment = decisions::reduce_moment(sharding_.stage, rules.deterministic);
   reduces_each_ = sharding_.reduces() && moment == decisions::ReduceMoment::every_micro_batch;
 }
@@ -129,7 +130,7 @@ void StepWriter::layers_forward(std::size_t r) {
     }
     b_.at_layer(static_cast<std::uint16_t>(j));
     gather(run.units[j], Phase::forward, next_forward(r, j));
-    layer_.forward(Phase::forward, run.layers->layer, saved, input_of(r, j),
+    layer_.forward(Phase::forward, *run.slots, saved, input_of(r, j),
                    j + 1 < run.stride() ? run.inner[j] : run.out, false, run.saved[j]);
     free_gathered(run.units[j], Phase::forward, run.units[j].gathered_forward);
   }
@@ -151,8 +152,8 @@ void StepWriter::recompute(std::size_t r) {
     gather(run.units[j], Phase::recompute,
            last ? next_backward(r, j) : Ref{run.units[j + 1].gathered_again});
     if (!last) run.again[j] = layer_.make(layer_.names().out, d_.hidden);
-    layer_.forward(Phase::recompute, run.layers->layer, run.wants, input,
-                   last ? kNoTensor : run.again[j], last, run.saved[j]);
+    layer_.forward(Phase::recompute, *run.slots, run.wants, input, last ? kNoTensor : run.again[j],
+                   last, run.saved[j]);
     if (last) break;
     free_gathered(run.units[j], Phase::recompute, run.units[j].gathered_again);
     input = {run.again[j]};
@@ -175,7 +176,7 @@ void StepWriter::layers_backward(std::size_t r) {
     Unit& unit = run.units[j];
     if (!recomputes() || j + 1 < run.stride()) gather(unit, Phase::backward, next_backward(r, j));
     const Ref input = recomputes() && j > 0 ? Ref{run.again[j - 1]} : input_of(r, j);
-    layer_.backward(run.layers->layer, run.wants, input, stream_grad_, unit.written, run.saved[j]);
+    layer_.backward(*run.slots, run.wants, input, stream_grad_, unit.written, run.saved[j]);
     free_gathered(unit, Phase::backward, unit.gathered_backward);
     reduce(unit, reduced_before(&Unit::written, r, j), reduced_before(&Unit::kept, r, j));
   }

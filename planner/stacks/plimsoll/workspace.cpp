@@ -39,9 +39,9 @@ Bytes norms(std::int64_t chunks, std::int64_t tensors) {
 Bytes StepWriter::workspace() {
   if (!workspace_of_any_batch_) workspace_of_any_batch_ = workspace_of_any_batch();
   Bytes most = *workspace_of_any_batch_;
-  for (const LayerRun& run : parts_.runs)
+  for (std::size_t r = 0; r < parts_.runs.size(); ++r)
     if (strategy_.attention == models::Attention::flash &&
-        wants_of(run.layer, run.input_grad).attention)
+        wants_of(slots_[r], parts_.runs[r].input_grad).attention)
       most = std::max(most, flash_backward(d_, tokens_, regime_.compute, strategy_.device));
   if (parts_.train_embedding) most = std::max(most, layer_.bytes(4, decisions::kTokenIds));
   return most;
@@ -65,7 +65,6 @@ Bytes StepWriter::workspace_of_any_batch() const {
     if (part.trains()) need(fp32(checked_multiply(decisions::kPartialRows * columns, part.width)));
   };
   const auto linear = [&](const LinearPart& part) {
-    if (part.in == 0) return;
     if (part.bias && part.train_bias)
       need(fp32(checked_multiply(decisions::kPartialRows, part.out)));
     if (part.lora_rank > 0 && regime_.adapters.weight != regime_.compute)
@@ -76,10 +75,9 @@ Bytes StepWriter::workspace_of_any_batch() const {
   count(parts_.tail, 1);
   norm(parts_.final_norm);
   for (const LayerRun& run : parts_.runs) {
-    const LayerPart& l = run.layer;
-    count(l.parameters, run.count);
-    for (const NormPart* part : {&l.input_norm, &l.post_norm, &l.q_norm, &l.k_norm}) norm(*part);
-    for (const LinearPart* part : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) linear(*part);
+    count(run.layer.parameters, run.count);
+    for (const NormPart& part : run.layer.norms) norm(part);
+    for (const LinearPart& part : run.layer.linears) linear(part);
   }
   need(norms(chunks, tensors));
   return most;

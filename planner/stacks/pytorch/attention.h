@@ -1,7 +1,6 @@
 // Scaled dot product attention, by whatever runs it.
 #pragma once
 
-#include "planner/stacks/pytorch/attention_names.h"
 #include "planner/stacks/pytorch/modules.h"
 
 namespace plimsoll::planner::pytorch {
@@ -16,6 +15,7 @@ struct AttentionInput {
   TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;
   DType dtype = DType::fp32;  // of q and k; v is a linear's result
   bool q_grad = true, k_grad = true, v_grad = true;
+  models::EagerSoftmax softmax = models::EagerSoftmax::fp32;
   bool grad() const { return q_grad || k_grad || v_grad; }
 };
 
@@ -82,8 +82,8 @@ class AttentionWriter : public ModuleWriter {
   Bytes flash_workspace() const;
   Bytes efficient_workspace(DType dtype) const;
   void eager_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
-  TensorId eager_softmax(const AttentionNames&, DType query, TensorId masked, DType masked_dtype,
-                         AttentionSaved&);
+  TensorId eager_softmax(const AttentionNames&, const AttentionInput&, TensorId masked,
+                         DType masked_dtype, AttentionSaved&);
   Grads eager_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                        TensorId d_out, std::span<const Ref> held);
   void math_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);

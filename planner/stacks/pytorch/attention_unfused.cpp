@@ -29,7 +29,7 @@ void AttentionWriter::eager_forward(const AttentionNames& names, const Attention
   const DType masked_dtype = promoted(dtype, regime_.residual);
   const TensorId masked = temporary(names.masked, this->scores(), masked_dtype);
   op(names.masked).read(scaled).read(model_mask_).write(masked);
-  const TensorId probabilities = eager_softmax(names, in.dtype, masked, masked_dtype, s);
+  const TensorId probabilities = eager_softmax(names, in, masked, masked_dtype, s);
   s.v = lays_out() && !grouped() ? copy(names.v.laid_out, v, n, value, Category::activations) : v;
   if (!stops) {
     const TensorId product = temporary(names.product, n, value);
@@ -41,10 +41,11 @@ void AttentionWriter::eager_forward(const AttentionNames& names, const Attention
 
 // Llama: softmax(…, dtype=fp32).to(query's dtype); GPT-2: softmax, which autocast runs in fp32,
 // then .type(value's dtype). What goes into the second product is in the kernel's dtype.
-TensorId AttentionWriter::eager_softmax(const AttentionNames& names, DType query, TensorId masked,
-                                        DType masked_dtype, AttentionSaved& s) {
+TensorId AttentionWriter::eager_softmax(const AttentionNames& names, const AttentionInput& in,
+                                        TensorId masked, DType masked_dtype, AttentionSaved& s) {
   const std::int64_t n = scores();
-  const bool gpt2 = d_.fused_qkv;
+  const DType query = in.dtype;
+  const bool gpt2 = in.softmax == models::EagerSoftmax::as_computed;
   const DType wide = !gpt2 || regime_.autocast ? DType::fp32 : masked_dtype;
   const DType returned = gpt2 ? regime_.compute : query;
   const TensorId from = cast(names.masked_fp32, masked, n, masked_dtype, wide);
@@ -78,7 +79,8 @@ AttentionWriter::Grads AttentionWriter::eager_backward(const AttentionNames& nam
                                                        std::span<const Ref> held) {
   const DType dtype = kernel(in), value = regime_.compute;
   const std::int64_t n = q_values(), scores = this->scores();
-  const bool gpt2 = d_.fused_qkv, scored = in.q_grad || in.k_grad;
+  const bool gpt2 = in.softmax == models::EagerSoftmax::as_computed;
+  const bool scored = in.q_grad || in.k_grad;
   const DType masked = promoted(dtype, regime_.residual);
   const DType wide = !gpt2 || regime_.autocast ? DType::fp32 : masked;
   const DType returned = gpt2 ? regime_.compute : in.dtype;

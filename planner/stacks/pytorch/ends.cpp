@@ -5,13 +5,12 @@ namespace plimsoll::planner::pytorch {
 
 using models::Access;
 using models::kNoGroup;
-using models::module_names;
 using models::PositionKind;
 
 namespace {
-constexpr const ModuleNames& kEmbedding = module_names<"embed_tokens">;
-constexpr const ModuleNames& kPositions = module_names<"embed_positions">;
-constexpr const ModuleNames& kFinalNorm = module_names<"norm">;
+const ModuleNames& kEmbedding = end_names().tokens;
+const ModuleNames& kPositions = end_names().positions;
+const ModuleNames& kFinalNorm = end_names().norm;
 }  // namespace
 
 void StepWriter::embed() {

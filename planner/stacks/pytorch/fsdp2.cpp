@@ -21,48 +21,6 @@ namespace plimsoll::planner::pytorch {
 
 using models::Access;
 
-namespace {
-// Where a parameter stands in its unit, among those whose gradients are made in another order.
-int model_order(const ModuleNames& names) {
-  const auto linear = [&](const LinearNames& of, int at) {
-    if (names.weight_grad == of.base.weight_grad) return at;
-    if (names.weight_grad == of.bias.weight_grad) return at + 1;
-    if (names.weight_grad == of.a.weight_grad) return at + 2;
-    return names.weight_grad == of.b.weight_grad ? at + 3 : 0;
-  };
-  static constexpr std::array<const LinearNames*, 11> kLinears{
-      &linear_names<"attn.c_attn">,      &linear_names<"attn.c_proj">,
-      &linear_names<"self_attn.q_proj">, &linear_names<"self_attn.k_proj">,
-      &linear_names<"self_attn.v_proj">, &linear_names<"self_attn.o_proj">,
-      &linear_names<"mlp.gate_proj">,    &linear_names<"mlp.up_proj">,
-      &linear_names<"mlp.down_proj">,    &linear_names<"mlp.c_fc">,
-      &linear_names<"mlp.c_proj">};
-  static constexpr std::array<std::pair<const ModuleNames*, int>, 10> kOthers{
-      {{&models::module_names<"embed_tokens">, 1},
-       {&models::module_names<"embed_positions">, 2},
-       {&models::module_names<"ln_1">, 3},
-       {&models::module_names<"self_attn.q_norm">, 34},
-       {&models::module_names<"self_attn.k_norm">, 35},
-       {&models::module_names<"ln_2">, 36},
-       {&models::module_names<"input_layernorm">, 90},
-       {&models::module_names<"post_attention_layernorm">, 91},
-       {&models::module_names<"norm">, 92},
-       {&models::module_names<"lm_head">, 93}}};
-  for (const auto& [module, at] : kOthers)
-    if (names.module == module->module) return at;
-  for (std::size_t i = 0; i < kLinears.size(); ++i)
-    if (const int at = linear(*kLinears[i], static_cast<int>(i < 6 ? 4 + i * 5 : 10 + i * 5)))
-      return at;
-  fail(ErrorKind::internal,
-       std::string("no place among a unit's parameters is known of ") + names.module);
-}
-}  // namespace
-
-void StepWriter::note_gradient(const ModuleNames& names, TensorId grad) {
-  unit_->grads.push_back(grad);
-  unit_->order.push_back(model_order(names));
-}
-
 // The last unit gathered before the layers, and the one that is next after them.
 TensorId StepWriter::before_layers(TensorId Unit::*tensor) const {
   return embedding_.*tensor != kNoTensor ? embedding_.*tensor : root_.*tensor;

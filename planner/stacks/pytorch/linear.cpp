@@ -55,7 +55,7 @@ Product ModuleWriter::base_product(const LinearPart& part) const {
           .trains_weight = part.train_weight,
           .bias = part.bias,
           .trains_bias = part.bias && part.train_bias,
-          .conv1d = d_.fused_qkv};
+          .conv1d = part.conv1d};
 }
 
 // F.linear. Under autocast the fp32 weight is cast once per forward (autocast_mode.cpp caches casts
@@ -139,9 +139,8 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
 }
 
 void ModuleWriter::linear_forward(const LinearNames& names, const LinearPart& part, Ref input,
-                                  DType input_dtype, bool input_grad, Category category,
-                                  LinearSaved& s, bool stops) {
-  (void)input_grad;  // what nobody reads in the backward dies here by itself
+                                  DType input_dtype, Category category, LinearSaved& s,
+                                  bool stops) {
   const bool adapted = part.lora_rank > 0;
   product_forward(names.base, names.bias, base_product(part), input, input_dtype, category,
                   stops && !adapted, s.base);

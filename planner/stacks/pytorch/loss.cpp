@@ -6,11 +6,10 @@ namespace plimsoll::planner::pytorch {
 using models::Access;
 using models::kNoGroup;
 using models::Loss;
-using models::module_names;
 
 namespace {
-constexpr const LinearNames& kHead = linear_names<"lm_head">;
-constexpr const ModuleNames& kFinalNorm = module_names<"norm">;
+const LinearNames& kHead = end_names().head;
+const ModuleNames& kFinalNorm = end_names().norm;
 }  // namespace
 
 // Labels padded by one, then cut: a view of one sequence, a copy of several.
@@ -34,7 +33,7 @@ void StepWriter::loss_targets() {
 void StepWriter::full_loss_forward() {
   const std::int64_t v = checked_multiply(tokens_.total(), d_.vocab);
   layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, layer_.norm_out(regime_.residual),
-                        true, Category::logits, head_);
+                        Category::logits, head_);
   const auto logits = [&](const char* name, DType dtype) {
     return b_.tensor(name, storage(Count(v), dtype), Category::logits);
   };
@@ -97,18 +96,12 @@ void StepWriter::loss_forward() {
 // Autocast's cache holds every cast weight until the context exits, checkpointed or not. Only
 // weights that require gradients are cached.
 void StepWriter::release_casts(OpBuilder exit, const LayerPart& layer, const LayerSaved& s) {
-  const std::array<std::pair<const LinearPart*, const LinearSaved*>, 7> linears{
-      {{&layer.q, &s.q},
-       {&layer.k, &s.k},
-       {&layer.v, &s.v},
-       {&layer.o, &s.o},
-       {&layer.gate, &s.gate},
-       {&layer.up, &s.up},
-       {&layer.down, &s.down}}};
-  for (const auto& [part, saved] : linears) {
-    if (part->train_weight) exit.release(saved->base.weight_cast);
-    if (part->bias && part->train_bias) exit.release(saved->base.bias_cast);
-    exit.release(saved->a.weight_cast).release(saved->b.weight_cast);
+  for (std::size_t i = 0; i < s.linears.size(); ++i) {
+    const LinearPart& part = layer.linears[i];
+    const LinearSaved& saved = s.linears[i];
+    if (part.train_weight) exit.release(saved.base.weight_cast);
+    if (part.bias && part.train_bias) exit.release(saved.base.bias_cast);
+    exit.release(saved.a.weight_cast).release(saved.b.weight_cast);
   }
 }
 

@@ -9,7 +9,7 @@ namespace plimsoll::planner::pytorch {
 using models::kNoGroup;
 
 namespace {
-constexpr const LinearNames& kHead = linear_names<"lm_head">;
+const LinearNames& kHead = end_names().head;
 constexpr std::int64_t kChunks = 8;  // torchtune's CEWithChunkedOutputLoss, num_output_chunks
 }  // namespace
 
@@ -94,7 +94,7 @@ void StepWriter::chunked_loss_forward() {
   const std::int64_t t = tokens_.total(), v = checked_multiply(t, d_.vocab);
   const std::int64_t part = checked_multiply(ceil_divide(t, kChunks), d_.vocab);
   layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, layer_.norm_out(regime_.residual),
-                        true, Category::logits, head_);
+                        Category::logits, head_);
   flat_targets();
   log_probabilities_ =
       b_.tensor("loss.log_softmax", storage(Count(v), DType::fp32), Category::logits);

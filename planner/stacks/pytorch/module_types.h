@@ -39,6 +39,8 @@ class Recomputation {
 struct Sum {
   TensorId tensor = kNoTensor;
   bool view = false;
+  // Strided like a transposed view: what the copy is called that a product needs; else nothing.
+  const char* laid_out = nullptr;
 };
 
 // A product with a weight as autograd sees it.

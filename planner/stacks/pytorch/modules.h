@@ -53,12 +53,11 @@ class ModuleWriter {
                          DType input_dtype, std::int64_t rows, std::int64_t width, bool input_grad,
                          const NormSaved& saved, TensorId d_out, TensorId residual = kNoTensor,
                          Ref into = {}, std::span<const Ref> held = {});
-  DType norm_out(DType input_dtype) const;
+  DType norm_out(DType input_dtype) const;  // of the model's last norm
 
   // `stops`: a recomputation, which ends before the last product.
   void linear_forward(const LinearNames& names, const LinearPart& part, Ref input,
-                      DType input_dtype, bool input_grad, Category category, LinearSaved& saved,
-                      bool stops = false);
+                      DType input_dtype, Category category, LinearSaved& saved, bool stops = false);
   // Adds the gradient of the input, in `input_dtype`, to `sum`.
   Sum linear_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
                       bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum = {});

@@ -1,16 +1,15 @@
 // RMSNorm as Transformers writes it in Python, and torch's LayerNorm.
 #include <algorithm>
 
+#include "planner/stacks/pytorch/block_plan.h"
 #include "planner/stacks/pytorch/modules.h"
 
 namespace plimsoll::planner::pytorch {
 
 using models::NormKind;
 
-// RMSNorm multiplies the weight with x in x's own dtype; autocast runs layer_norm in fp32.
 DType ModuleWriter::norm_out(DType input_dtype) const {
-  if (d_.norm == NormKind::layer_norm && regime_.autocast) return DType::fp32;
-  return promoted(input_dtype, regime_.weight);
+  return norm_dtype(d_.norm, input_dtype, regime_);
 }
 
 // LlamaRMSNorm (transformers models/llama/modeling_llama.py): x.to(fp32), pow(2), mean, + eps,
@@ -24,12 +23,12 @@ void ModuleWriter::norm_forward(const ModuleNames& names, const NormPart& part, 
                                 DType input_dtype, std::int64_t rows, std::int64_t width,
                                 bool input_grad, NormSaved& s) {
   s = {};
-  if (d_.norm == NormKind::layer_norm) {
+  if (part.kind == NormKind::layer_norm) {
     layer_norm_forward(names, part, input, input_dtype, rows, width, input_grad, s);
     return;
   }
   const std::int64_t n = checked_multiply(rows, width);
-  const DType out = norm_out(input_dtype);
+  const DType out = norm_dtype(part.kind, input_dtype, regime_);
   const bool keeps = saves_ && input_grad;
   s.out = make(names.out, n, out);
   s.statistics = make(names.statistics, rows, DType::fp32);
@@ -80,7 +79,7 @@ TensorId ModuleWriter::norm_backward(const ModuleNames& names, const NormPart& p
                                      DType input_dtype, std::int64_t rows, std::int64_t width,
                                      bool input_grad, const NormSaved& s, TensorId d_out,
                                      TensorId residual, Ref into, std::span<const Ref> held) {
-  if (d_.norm == NormKind::layer_norm)
+  if (part.kind == NormKind::layer_norm)
     return layer_norm_backward(names, part, input, input_dtype, rows, width, input_grad, s, d_out,
                                residual, into, held);
   const std::int64_t n = checked_multiply(rows, width);
@@ -91,7 +90,8 @@ TensorId ModuleWriter::norm_backward(const ModuleNames& names, const NormPart& p
   norm.read(d_out).write(weight_grad);
   release(norm, held);
   if (part.train_weight) norm.read(s.normalized);
-  const Bytes f = fp32(n), r = fp32(rows), o = bytes(n, norm_out(input_dtype));
+  const Bytes f = fp32(n), r = fp32(rows),
+              o = bytes(n, norm_dtype(part.kind, input_dtype, regime_));
   const Bytes sums = part.train_weight ? column_sum(rows, width) : Bytes(0);
   if (!input_grad) {
     norm.scratch(o + sums);  // g·normalized only
@@ -185,7 +185,7 @@ void ModuleWriter::layer_norm_forward(const ModuleNames& names, const NormPart& 
                                       bool input_grad, NormSaved& s) {
   const std::int64_t n = checked_multiply(rows, width);
   const bool grad = saves_ && (input_grad || part.trains());
-  s.out = make(names.out, n, norm_out(input_dtype));
+  s.out = make(names.out, n, norm_dtype(part.kind, input_dtype, regime_));
   s.statistics = b_.tensor(names.statistics, fp32(rows) * 2, Category::activations);
   auto norm = op(names.module);
   if (regime_.autocast && regime_.weight != DType::fp32) {

@@ -16,8 +16,8 @@ using reports::Assumption;
 namespace {
 
 bool any_bias(const ModelParts& parts) {
-  const LayerPart& layer = parts.runs.front().layer;
-  return layer.q.bias || layer.o.bias || layer.up.bias || layer.down.bias;
+  return std::ranges::any_of(parts.runs.front().layer.linears,
+                             [](const LinearPart& part) { return part.bias; });
 }
 
 // CUDA C++ Programming Guide, technical specifications per compute capability: 2048 threads in a

@@ -10,8 +10,6 @@ using models::RecomputeKind;
 
 namespace {
 
-constexpr const char* kHeadName = models::module_names<"lm_head">.module;
-
 DataParallelism parallelism_of(const models::Strategy& s) {
   if (s.data.zero >= 2) return DataParallelism::fsdp;
   if (s.gpus == 1) return DataParallelism::single;
@@ -37,61 +35,6 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
     shards_ = strategy.data.shard_group > 0 ? strategy.data.shard_group : strategy.gpus;
 }
 
-// Gradients ---------------------------------------------------------------------------------------
-
-// Plain and DDP: the first micro-batch's gradient stays until zero_grad, later ones are added to
-// it. DDP with bucket views copies each gradient into the bucket and drops it, at the last
-// micro-batch. FSDP2: they belong to the unit until it is reduced.
-TensorId StepWriter::begin(const ModuleNames& names, std::int64_t elements, bool adapter) {
-  const DType dtype = adapter ? regime_.adapter : regime_.weight;
-  const Bytes bytes = storage(Count(elements), dtype);
-  if (d_.tied_head && names.module == kHeadName && !regime_.casts_weights())
-    return tied_grad_ = b_.tensor(names.weight_grad_new, bytes, Category::gradients);
-  const bool converts = regime_.reduce != regime_.weight;
-  if (fsdp() && micros_ > 1 && micro_ == 0 && converts)
-    unit_->kept.push_back(b_.tensor(names.weight_grad_sum, storage(Count(elements), regime_.reduce),
-                                    Category::gradients));
-  TensorId grad = kNoTensor;
-  if (fsdp() && (micros_ == 1 || converts)) {
-    grad = b_.tensor(names.weight_grad, bytes, Category::gradients);
-    if (micros_ > 1)
-      note_gradient(names, grad);
-    else
-      unit_->grads.push_back(grad);
-    if (unit_->last_grad == kNoTensor || is_last(names))
-      unit_->last_grad = micros_ > 1 ? unit_->kept.back() : grad;
-  } else if (micro_ > 0 || to_bucket()) {
-    grad = b_.tensor(names.weight_grad_new, bytes, Category::gradients);
-  } else {
-    grad = b_.tensor(names.weight_grad, bytes, Category::gradients);
-    unit_->kept.push_back(grad);
-  }
-  if (d_.tied_head && names.module == kHeadName) tied_grad_ = grad;
-  return grad;
-}
-
-// Does the parameter come after those of its unit whose gradients were made before its own?
-bool StepWriter::is_last(const ModuleNames& names) const {
-  return names.module == models::module_names<"post_attention_layernorm">.module ||
-         names.weight_grad == linear_names<"mlp.c_proj">.bias.weight_grad ||
-         (d_.tied_head && names.module == models::module_names<"norm">.module) ||
-         (d_.tied_head && norm_unit_ == &embedding_ &&
-          names.module == models::module_names<"embed_tokens">.module);
-}
-
-bool StepWriter::to_bucket() const {
-  return strategy_.data.gradient_as_bucket_view && micros_ == 1 &&
-         parallelism_ != DataParallelism::single;
-}
-
-void StepWriter::end(const ModuleNames& names, TensorId written) {
-  if (fsdp() && (micros_ == 1 || regime_.reduce != regime_.weight)) return;
-  if (d_.tied_head && names.module == kHeadName) return;  // waits for the embedding's
-  if (micro_ == 0) return;
-  const TensorId sum = unit_->kept[unit_->next++];
-  b_.op(names.weight_grad, Phase::backward).read(written).update(sum);
-}
-
 // Structure ---------------------------------------------------------------------------------------
 
 void StepWriter::add_runs() {
@@ -107,6 +50,9 @@ void StepWriter::add_runs() {
       for (Unit& unit : run.units) size_unit(unit, layers.layer.parameters, run.group);
       run.saved.resize(run.stride());
       run.kept.resize(run.stride());
+      run.plan.emplace(layers.layer, regime_, layers.input_grad);
+      // A backward holds places in it while the recomputation fills them.
+      for (LayerSaved& saved : run.saved) saved.begin(*run.plan);
       run.count = count;
       runs_.push_back(std::move(run));
     };
@@ -283,8 +229,7 @@ void StepWriter::layers_forward(std::size_t r) {
     b_.at_layer(static_cast<std::uint16_t>(j));
     gather_forward(run.units[j], unit_tensor(&Unit::gather_forward, r, j, -1));
     const Ref out{j + 1 < run.stride() ? run.inner[j] : run.out};
-    layer_.forward(run.layers->layer, input_of(r, j), out, run.layers->input_grad,
-                   saves ? run.saved[j] : run.kept[j]);
+    layer_.forward(*run.plan, input_of(r, j), out, saves ? run.saved[j] : run.kept[j]);
     if (fsdp() && run.units[j].reshards) reshard_after_forward(run.units[j]);
   }
   b_.close();
@@ -306,7 +251,7 @@ void StepWriter::recompute() {
     const TensorId out = run.recomputed[j];
     const Ref input = j == 0 ? input_of(r, 0) : Ref{run.recomputed[j - 1]};
     layer_.stop_early(!reentrant() && j + 1 == run.stride());
-    layer_.forward(run.layers->layer, input, {out}, run.layers->input_grad, run.saved[j]);
+    layer_.forward(*run.plan, input, {out}, run.saved[j]);
   }
   if (regime_.autocast) {
     auto exit = b_.op("autocast.exit", Phase::recompute);
@@ -379,12 +324,11 @@ void StepWriter::layers_backward(std::size_t r) {
     if (fsdp() && run.stride() > 1 && j == 0) prefetch_before(r);
     unit_ = &run.units[j];
     unit_->next = 0;
-    const Ref d_out{j + 1 < run.stride() ? run.d_inner[j] : run.d_out};
+    const TensorId d_out = j + 1 < run.stride() ? run.d_inner[j] : run.d_out;
     const Ref input = j > 0 && recomputes() ? Ref{run.recomputed[j - 1]} : input_of(r, j);
     layer_.set_checkpoint(recomputes() && j + 1 == run.stride() ? this : nullptr, recomputes());
     layer_.hold({input_of(r, 0), Ref{cos_}, Ref{sin_}, Ref{mask_}, Ref{position_ids_}}, j == 0);
-    layer_.backward(run.layers->layer, input, d_out, input_gradient_of(r, j),
-                    run.layers->input_grad, run.saved[j]);
+    layer_.backward(*run.plan, input, d_out, input_gradient_of(r, j), run.saved[j]);
     if (run.layers->input_grad)
       post_backward(run.units[j], unit_tensor(&Unit::reduce_in, r, j, +1));
   }

@@ -1,13 +1,12 @@
 // The training step of one rank under eager PyTorch: DDP, ZeroRedundancyOptimizer, FSDP.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <vector>
 
 #include "planner/model_parts.h"
 #include "planner/stack_step.h"
-#include "planner/stacks/pytorch/layer_writer.h"
+#include "planner/stacks/pytorch/block_writer.h"
 #include "planner/stacks/pytorch/unit.h"
 #include "reports/record.h"
 
@@ -56,7 +55,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   std::vector<Bytes> ddp_buckets() const;
   void ddp_start(Start& start) const;
 
-  // Forward and backward of one micro-batch (step.cpp).
+  // Forward and backward of one micro-batch (step.cpp, gradients.cpp).
   void micro_batches(), micro_batch(std::int64_t index, std::int64_t times);
   virtual bool resizable() const { return true; }
   virtual void before_micro_batch() {}
@@ -69,7 +68,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   Ref input_of(std::size_t run, std::size_t layer) const;
   Ref input_gradient_of(std::size_t run, std::size_t layer) const;
   bool recomputes() const { return repeats_layers(strategy_.recompute); }
-  bool to_bucket() const, reentrant() const, is_last(const ModuleNames&names) const;
+  bool to_bucket() const, reentrant() const, is_last(const ModuleNames&names);
+  int model_order(const ModuleNames& names) const;
   void note_gradient(const ModuleNames& names, TensorId grad);
 
   // The ends of the model (ends.cpp).
@@ -114,7 +114,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   DataParallelism parallelism_;
   Regime regime_;
   std::int64_t shards_ = 1;  // ranks that a parameter is split over
-  LayerWriter layer_;
+  BlockWriter layer_;
   std::vector<Run> runs_;
   // Parameters outside the layers: gathered at the model's start, at the embedding, and at the
   // final norm or (`tail_is_head_`) the head. Without FSDP2 all of them are in root_.
@@ -125,7 +125,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   bool tail_is_head_ = false, loss_prefetches_ = false;
   Run* checkpoint_ = nullptr;
   Unit* unit_ = nullptr;  // whose gradients are being written
-  std::int64_t micro_ = 0, micros_ = 1;  // which micro-batch is written, of how many distinct ones
+  // Which micro-batch is written, of how many distinct ones; how often it is run.
+  std::int64_t micro_ = 0, micros_ = 1, times_ = 1;
 
   TensorId embedded_ = kNoTensor, positions_embedded_ = kNoTensor, hidden_ = kNoTensor;
   TensorId cos_ = kNoTensor, sin_ = kNoTensor, position_ids_ = kNoTensor, mask_ = kNoTensor;
@@ -136,13 +137,12 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   TensorId fused_input_grad_ = kNoTensor, fused_weight_grad_ = kNoTensor;
   TensorId log_probabilities_ = kNoTensor, targets_ = kNoTensor, padded_labels_ = kNoTensor,
            loss_ = kNoTensor, total_weight_ = kNoTensor, seed_ = kNoTensor;
-  std::int64_t times_ = 1;
   reports::States states_;
   ProgramBuilder::Place inputs_, micros_begin_, micros_end_;
   // ZeroRedundancyOptimizer's parameters: bytes of each rank's; and this rank's, one by one.
   std::vector<Bytes> shares_, partition_;
   TensorId first_bucket_ = kNoTensor, last_bucket_ = kNoTensor;
-  std::array<TensorId, 4> workspaces_{};  // as LayerWriter takes them
+  std::array<TensorId, 4> workspaces_{};  // as ModuleWriter takes them
   ScratchBlocks blocks_;
   TensorId tied_grad_ = kNoTensor;  // the head's share of a tied table's gradient
 };

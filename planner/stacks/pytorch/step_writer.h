@@ -8,11 +8,12 @@
 #pragma once
 
 #include <array>
+#include <vector>
 
 #include "planner/model_parts.h"
 #include "planner/program_builder.h"
 #include "planner/stacks/pytorch/kernels.h"
-#include "planner/stacks/pytorch/linear_names.h"
+#include "planner/stacks/pytorch/names.h"
 #include "planner/stacks/pytorch/regime.h"
 
 namespace plimsoll::planner::pytorch {
@@ -96,15 +97,22 @@ struct AttentionSaved {
   TensorId out = kNoTensor;
   TensorId fused_out = kNoTensor;  // what a fused kernel made; `out`, or what `out` was copied from
 };
+// GELU in Python: half, tanh, 1 + tanh, the fp32 input.
+using ActivationSaved = std::array<TensorId, 4>;
+struct BlockPlan;
+
 // What one layer's forward leaves to its backward.
 struct LayerSaved {
-  NormSaved input_norm, post_norm, q_norm, k_norm;
-  LinearSaved q, k, v, o, gate, up, down;
-  TensorId q_rotated = kNoTensor, k_rotated = kNoTensor;
-  AttentionSaved attention;
-  TensorId middle = kNoTensor, activated = kNoTensor, product = kNoTensor;
-  std::array<TensorId, 4> gelu{kNoTensor, kNoTensor, kNoTensor, kNoTensor};
-  TensorId residual_mask = kNoTensor, mlp_mask = kNoTensor;
+  std::vector<TensorId> values;  // by ValueId; the layer's input is not among them
+  std::vector<NormSaved> norms;  // by Module::place
+  std::vector<LinearSaved> linears;
+  std::vector<AttentionSaved> attentions;  // by NodePlan::place
+  std::vector<ActivationSaved> activations;
+  std::vector<TensorId> masks;  // dropout's
+
+  void begin(const BlockPlan& plan);
+  TensorId& of(models::ValueId id) { return values[static_cast<std::size_t>(id)]; }
+  TensorId of(models::ValueId id) const { return values[static_cast<std::size_t>(id)]; }
 };
 
 }  // namespace plimsoll::planner::pytorch

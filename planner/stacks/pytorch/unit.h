@@ -1,9 +1,11 @@
 // How the ranks of a data-parallel group share the model, and what is handled together.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "planner/model_parts.h"
+#include "planner/stacks/pytorch/block_plan.h"
 #include "planner/stacks/pytorch/step_writer.h"
 
 namespace plimsoll::planner::pytorch {
@@ -33,6 +35,7 @@ struct Unit {
   TensorId flat_grad = kNoTensor, flat_grad_sum = kNoTensor;  // FSDP1: of the unsharded unit
   TensorId shard_grad = kNoTensor;  // lives until zero_grad
   TensorId last_grad = kNoTensor;  // of the unit's last parameter, in the model's order
+  int last_order = -1;  // its place there
   std::vector<TensorId> grads;  // written by this micro-batch, dead after the unit's backward
   std::vector<int> order;  // of `grads` in the model, where they are converted one by one
   std::vector<TensorId> kept;  // live until zero_grad, or until the last micro-batch's reduction
@@ -53,6 +56,7 @@ struct Unit {
     adapter_grads.clear();
     next = 0;
     last_grad = kNoTensor;
+    last_order = -1;
   }
   bool empty() const { return parameters == nullptr || parameters->empty(); }
 };
@@ -60,6 +64,7 @@ struct Unit {
 // A run of equal layers; `stride` of them make one instance of the group.
 struct Run {
   const LayerRun* layers = nullptr;
+  std::optional<BlockPlan> plan;
   models::GroupId group = models::kNoGroup;
   TensorId out = kNoTensor, d_out = kNoTensor;  // residual stream after an instance, its gradient
   std::vector<TensorId> inner, d_inner;  // the same between an instance's layers

@@ -1,0 +1,99 @@
+// One decoder layer's forward pass as data, in the order in which the model's own code runs it.
+//
+// A family writes its block once, beside its parameter table (models/families). A node computes
+// values from values; what it saves for the backward, in which dtype it computes and which memory
+// it takes is a stack's matter (planner/stacks). Eager Python decides when a value dies: a frame
+// holds its local variables until it returns, which `releases` says.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace plimsoll::models {
+
+// `text` kept for as long as the process runs, equal texts at one address.
+const char* interned(std::string_view text);
+
+enum class ModuleClass : std::uint8_t { linear, conv1d, rms_norm, layer_norm };
+constexpr bool is_norm(ModuleClass c) {
+  return c == ModuleClass::rms_norm || c == ModuleClass::layer_norm;
+}
+
+// A module with parameters. `name` is relative to the layer ("self_attn.q_proj"; interned). Widths
+// are elements; a norm's `in` and `out` are the axis that it normalizes.
+struct Module {
+  const char* name = "";
+  ModuleClass kind = ModuleClass::linear;
+  std::int64_t in = 0, out = 0;
+  bool bias = false;
+  std::uint8_t place = 0;  // among the block's linears, or among its norms
+};
+
+using ValueId = std::int16_t;
+inline constexpr ValueId kNoValue = -1;
+inline constexpr ValueId kBlockInput = 0;  // the residual stream before the layer
+
+enum class OpKind : std::uint8_t {
+  norm,  // in: x
+  linear,  // in: x
+  split,  // in: x; out: q, k, v as views of it
+  rotary,  // in: q, k; out: both rotated
+  attention,  // in: q, k, v; out: the result, and what eager attention returns beside it
+  activation,  // in: x
+  multiply,  // in: a, b
+  add,  // in: the stream, a branch
+  dropout,  // in: x; probability 0 returns its input
+  leave,  // a Python frame returns: `releases` go
+};
+
+enum class Activation : std::uint8_t { silu, gelu, gelu_tanh, relu, gelu_python };
+
+// How eager attention makes probabilities of scores: softmax(…, dtype=float32).to(q's dtype), or
+// softmax(…).type(v's dtype).
+enum class EagerSoftmax : std::uint8_t { fp32, as_computed };
+
+// A few ids in place.
+class ValueList {
+ public:
+  ValueList() = default;
+  ValueList(std::initializer_list<ValueId> ids);  // at most 8
+  void push_back(ValueId id);
+  const ValueId* begin() const { return ids_.data(); }
+  const ValueId* end() const { return ids_.data() + size_; }
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  ValueId operator[](std::size_t i) const { return i < size_ ? ids_[i] : kNoValue; }
+
+ private:
+  std::array<ValueId, 8> ids_{};
+  std::uint8_t size_ = 0;
+};
+
+struct Node {
+  OpKind kind = OpKind::leave;
+  // The Python module that computes it ("self_attn", "mlp.act"; interned); a linear's or a norm's
+  // own name.
+  const char* name = "";
+  std::int16_t module = -1;  // of Block::modules
+  ValueList in, out;
+  ValueList releases;  // let go when the node has run
+  Activation activation = Activation::silu;
+  EagerSoftmax softmax = EagerSoftmax::fp32;
+  double probability = 0;  // dropout
+};
+
+struct Block {
+  std::vector<Module> modules;  // in the order of named_parameters()
+  std::vector<Node> nodes;
+  std::vector<std::int64_t> widths;  // of each value, in elements a token
+  std::uint8_t linears = 0, norms = 0;  // how many of `modules` are
+
+  ValueId output() const { return nodes.back().out[0]; }
+  const Module* find(std::string_view name) const;  // nullptr: there is none
+};
+
+}  // namespace plimsoll::models

@@ -1,0 +1,142 @@
+#include "models/table/block_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "models/decisions/layer_modules.h"
+
+namespace plimsoll::models::families {
+
+namespace {
+
+using decisions::parameter_name;
+
+void add_parameter(Block& block, const ParameterRow& row) {
+  const decisions::ParameterName name = parameter_name(row.name);
+  const bool norm = row.module == ModuleKind::norm;
+  if (block.find(name.module) == nullptr) {
+    Module module{.name = interned(name.module)};
+    if (norm) {
+      module.kind = ModuleClass::rms_norm;  // LayerNorm: see its bias below
+      module.in = module.out = row.shape.axes[0];
+      module.place = block.norms++;
+    } else {
+      const std::size_t out = row.transposed ? 1 : 0;
+      module.kind = row.transposed ? ModuleClass::conv1d : ModuleClass::linear;
+      module.out = row.shape.axes[out];
+      module.in = row.shape.axes[1 - out];
+      module.place = block.linears++;
+    }
+    block.modules.push_back(module);
+  }
+  if (name.leaf != "bias") return;
+  Module& module = block.modules.back();
+  module.bias = true;
+  if (norm) module.kind = ModuleClass::layer_norm;
+}
+
+}  // namespace
+
+BlockBuilder::BlockBuilder(const std::vector<ParameterRow>& rows, std::int64_t hidden) {
+  for (const ParameterRow& row : rows)
+    if (!row.ranges.empty()) add_parameter(block_, row);
+  value(hidden);
+}
+
+ValueId BlockBuilder::value(std::int64_t width) {
+  block_.widths.push_back(width);
+  return static_cast<ValueId>(block_.widths.size() - 1);
+}
+
+Node& BlockBuilder::node(OpKind kind, std::string_view name, ValueList in) {
+  return block_.nodes.emplace_back(Node{.kind = kind, .name = interned(name), .in = in});
+}
+
+Node& BlockBuilder::of_module(OpKind kind, std::string_view module, ValueId x) {
+  const Module* found = block_.find(module);
+  check(found != nullptr, ErrorKind::internal,
+        [&] { return "no parameters of '" + std::string(module) + "' are in the table"; });
+  Node& added = node(kind, module, {x});
+  added.module = static_cast<std::int16_t>(found - block_.modules.data());
+  return added;
+}
+
+ValueId BlockBuilder::norm(std::string_view module, ValueId x) {
+  Node& added = of_module(OpKind::norm, module, x);
+  const ValueId out = value(width(x));
+  added.out = {out};
+  return out;
+}
+
+ValueId BlockBuilder::linear(std::string_view module, ValueId x) {
+  Node& added = of_module(OpKind::linear, module, x);
+  const ValueId out = value(block_.modules[static_cast<std::size_t>(added.module)].out);
+  added.out = {out};
+  return out;
+}
+
+ValueId BlockBuilder::activation(std::string_view name, ValueId x, Activation activation) {
+  const ValueId out = value(width(x));
+  Node& added = node(OpKind::activation, name, {x});
+  added.out = {out};
+  added.activation = activation;
+  return out;
+}
+
+ValueId BlockBuilder::multiply(std::string_view name, ValueId a, ValueId b) {
+  const ValueId out = value(width(a));
+  node(OpKind::multiply, name, {a, b}).out = {out};
+  return out;
+}
+
+ValueId BlockBuilder::add(std::string_view name, ValueId stream, ValueId branch) {
+  const ValueId out = value(width(branch));
+  node(OpKind::add, name, {stream, branch}).out = {out};
+  return out;
+}
+
+ValueId BlockBuilder::dropout(std::string_view name, ValueId x, double probability) {
+  const ValueId out = value(width(x));
+  Node& added = node(OpKind::dropout, name, {x});
+  added.out = {out};
+  added.probability = probability;
+  return out;
+}
+
+ValueList BlockBuilder::split(std::string_view name, ValueId x,
+                              std::initializer_list<std::int64_t> widths) {
+  ValueList out;
+  for (const std::int64_t width : widths) out.push_back(value(width));
+  node(OpKind::split, name, {x}).out = out;
+  return out;
+}
+
+ValueList BlockBuilder::rotary(std::string_view name, ValueId q, ValueId k) {
+  const ValueList out{value(width(q)), value(width(k))};
+  node(OpKind::rotary, name, {q, k}).out = out;
+  return out;
+}
+
+ValueList BlockBuilder::attention(std::string_view name, ValueId q, ValueId k, ValueId v,
+                                  EagerSoftmax softmax) {
+  const ValueList out{value(width(q)), value(0)};
+  Node& added = node(OpKind::attention, name, {q, k, v});
+  added.out = out;
+  added.softmax = softmax;
+  return out;
+}
+
+void BlockBuilder::leave(std::string_view name, ValueList values) {
+  node(OpKind::leave, name, {}).releases = values;
+}
+
+Block BlockBuilder::take() {
+  for (std::size_t i = 0; i < block_.modules.size(); ++i)
+    check(std::ranges::any_of(block_.nodes,
+                              [&](const Node& node) { return std::cmp_equal(node.module, i); }),
+          ErrorKind::internal,
+          [&] { return std::string(block_.modules[i].name) + " is in no node of its layer"; });
+  return std::move(block_);
+}
+
+}  // namespace plimsoll::models::families

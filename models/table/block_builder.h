@@ -1,0 +1,48 @@
+// Writes a decoder layer's forward pass (models/block.h), node by node.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "models/block.h"
+#include "models/model_spec.h"
+
+namespace plimsoll::models::families {
+
+class BlockBuilder {
+ public:
+  // The layer's modules are those of the rows whose names hold "{}", in the rows' order. `hidden`:
+  // the width of the residual stream.
+  BlockBuilder(const std::vector<ParameterRow>& rows, std::int64_t hidden);
+
+  // Each adds a node and returns its result. `module`, `name`: relative to the layer.
+  // Error{internal}: the table has no such module.
+  ValueId norm(std::string_view module, ValueId x);
+  ValueId linear(std::string_view module, ValueId x);
+  ValueId activation(std::string_view name, ValueId x, Activation activation);
+  ValueId multiply(std::string_view name, ValueId a, ValueId b);
+  ValueId add(std::string_view name, ValueId stream, ValueId branch);
+  ValueId dropout(std::string_view name, ValueId x, double probability);
+  // Views of x, one after another, of these widths.
+  ValueList split(std::string_view name, ValueId x, std::initializer_list<std::int64_t> widths);
+  ValueList rotary(std::string_view name, ValueId q, ValueId k);
+  // The result, and the probabilities that eager attention returns beside it.
+  ValueList attention(std::string_view name, ValueId q, ValueId k, ValueId v, EagerSoftmax softmax);
+  // A Python frame returns: these values' names go.
+  void leave(std::string_view name, ValueList values);
+  // They go when the node that was added last has run.
+  void release(ValueList values) { block_.nodes.back().releases = values; }
+
+  // Error{internal}: a module of the table is in no node.
+  Block take();
+
+ private:
+  ValueId value(std::int64_t width);
+  Node& node(OpKind kind, std::string_view name, ValueList in);
+  Node& of_module(OpKind kind, std::string_view module, ValueId x);
+  std::int64_t width(ValueId id) const { return block_.widths[static_cast<std::size_t>(id)]; }
+
+  Block block_;
+};
+
+}  // namespace plimsoll::models::families

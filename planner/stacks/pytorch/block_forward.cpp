@@ -1,0 +1,148 @@
+// A layer's forward, node by node.
+#include "planner/stacks/pytorch/block_writer.h"
+
+namespace plimsoll::planner::pytorch {
+
+using models::Access;
+using models::Activation;
+using models::kBlockInput;
+using models::OpKind;
+using models::ValueId;
+
+namespace {
+constexpr Category kKept = Category::activations;
+}  // namespace
+
+void LayerSaved::begin(const BlockPlan& plan) {
+  values.assign(plan.values.size(), kNoTensor);
+  norms.assign(plan.layer->norms.size(), {});
+  linears.assign(plan.layer->linears.size(), {});
+  attentions.assign(plan.attentions, {});
+  activations.assign(plan.activations, {});
+  masks.assign(plan.dropouts, kNoTensor);
+}
+
+Ref BlockWriter::value(const LayerSaved& s, ValueId id) const {
+  return id == kBlockInput ? input_ : Ref{s.of(id)};
+}
+
+// A recomputation runs in the middle of a backward, which goes on where it was.
+void BlockWriter::forward(const BlockPlan& plan, Ref input, Ref output, LayerSaved& s) {
+  const BlockPlan* const plan_before = std::exchange(plan_, &plan);
+  const Ref input_before = std::exchange(input_, input);
+  s.begin(plan);
+  const std::size_t nodes = stops() ? plan.last_save + 1 : plan.nodes.size();
+  for (std::size_t i = 0; i < nodes; ++i) run(plan.nodes[i], output, s);
+  if (stops()) stop_behind(plan.last_save, s);
+  plan_ = plan_before;
+  input_ = input_before;
+}
+
+// What Python's frames hold goes as the exception passes through them.
+void BlockWriter::stop_behind(std::size_t node, const LayerSaved& s) {
+  auto stop = op("checkpoint.stop");
+  for (std::size_t i = node + 1; i < plan_->nodes.size(); ++i) {
+    const models::Node& skipped = *plan_->nodes[i].node;
+    for (const ValueId id : skipped.in) read(stop, value(s, id));
+    release(stop, skipped.releases, s);
+  }
+}
+
+void BlockWriter::release(OpBuilder op, const models::ValueList& values, const LayerSaved& s) {
+  for (const ValueId id : values) {
+    const Ref r = value(s, id);
+    op.touch(r.tensor, r.delta, r.beyond, Access::release);
+  }
+}
+
+void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
+  const models::Node& node = *at.node;
+  const bool last = stops() && &at == &plan_->nodes[plan_->last_save];
+  switch (node.kind) {
+    case OpKind::norm: {
+      const std::int64_t rows = tokens_.total() * (plan_->value(node.in[0]).width / at.norm->width);
+      norm_forward(*at.norm_names, *at.norm, value(s, node.in[0]), dtype_of(node.in[0]), rows,
+                   at.norm->width, grad_of(node.in[0]), s.norms[at.place]);
+      s.of(node.out[0]) = s.norms[at.place].out;
+      break;
+    }
+    case OpKind::linear:
+      linear_forward(*at.linear_names, *at.linear, value(s, node.in[0]), dtype_of(node.in[0]),
+                     kKept, s.linears[at.place], last);
+      s.of(node.out[0]) = s.linears[at.place].out;
+      break;
+    case OpKind::split:
+      return run_split(at, s);
+    case OpKind::rotary:
+      return run_rotary(at, s);
+    case OpKind::attention:
+      return run_attention(at, s);
+    case OpKind::activation:
+      return run_activation(at, s);
+    case OpKind::multiply:
+      return run_multiply(at, s);
+    case OpKind::add:
+      return run_add(at, output, s);
+    case OpKind::dropout:
+      s.of(node.out[0]) =
+          dropout(at.names->name, at.names->mask, node.probability, s.of(node.in[0]),
+                  values_of(node.in[0]), dtype_of(node.in[0]), s.masks[at.place]);
+      break;
+    case OpKind::leave:
+      return release(op(node.name), node.releases, s);
+  }
+}
+
+void BlockWriter::run_split(const NodePlan& at, LayerSaved& s) {
+  for (const ValueId id : at.node->out) s.of(id) = s.of(at.node->in[0]);
+}
+
+// Python drops queries and keys as they were when both are rotated.
+void BlockWriter::run_rotary(const NodePlan& at, LayerSaved& s) {
+  const ValueId q = at.node->in[0], k = at.node->in[1];
+  const DType to = dtype_of(at.node->out[0]);
+  s.of(at.node->out[0]) =
+      rotate(at.attention_names->q, s.of(q), values_of(q), dtype_of(q), to, kNoTensor);
+  s.of(at.node->out[1]) =
+      rotate(at.attention_names->k, s.of(k), values_of(k), dtype_of(k), to, s.of(q));
+}
+
+AttentionInput BlockWriter::attention_input(const NodePlan& at, const LayerSaved& s) const {
+  const ValueId q = at.node->in[0], k = at.node->in[1], v = at.node->in[2];
+  return {s.of(q),    s.of(k),    s.of(v),    dtype_of(q),
+          grad_of(q), grad_of(k), grad_of(v), at.node->softmax};
+}
+
+void BlockWriter::run_attention(const NodePlan& at, LayerSaved& s) {
+  AttentionSaved& saved = s.attentions[at.place];
+  attention_forward(*at.attention_names, attention_input(at, s), saved);
+  s.of(at.node->out[0]) = saved.out;
+  s.of(at.node->out[1]) = saved.weights;
+}
+
+void BlockWriter::run_activation(const NodePlan& at, LayerSaved& s) {
+  const ValueId in = at.node->in[0], out = at.node->out[0];
+  const Elementwise of{at.names->name, values_of(in), dtype_of(in), dtype_of(out)};
+  s.of(out) = at.node->activation == Activation::gelu_python
+                  ? gelu_forward(at, of, s.of(in), saves_ && grad_of(in), s.activations[at.place])
+                  : copy(of.name, s.of(in), of.values, of.out, kKept);
+}
+
+void BlockWriter::run_multiply(const NodePlan& at, LayerSaved& s) {
+  const ValueId a = at.node->in[0], b = at.node->in[1], out = at.node->out[0];
+  s.of(out) = make(at.names->name, values_of(out), dtype_of(out));
+  op(at.names->name).read(s.of(a)).read(s.of(b)).write(s.of(out));
+}
+
+void BlockWriter::run_add(const NodePlan& at, Ref output, LayerSaved& s) {
+  const models::Node& node = *at.node;
+  const bool last = &at == &plan_->nodes.back();
+  TensorId& sum = s.of(node.out[0]);
+  if (!last) sum = make(at.names->residual, values_of(node.out[0]), dtype_of(node.out[0]));
+  auto add = op(at.names->residual);
+  for (const ValueId id : node.in) read(add, value(s, id));
+  write(add, last ? output : Ref{sum});
+  release(add, node.releases, s);
+}
+
+}  // namespace plimsoll::planner::pytorch

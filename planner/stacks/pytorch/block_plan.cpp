@@ -1,0 +1,121 @@
+#include "planner/stacks/pytorch/block_plan.h"
+
+#include <algorithm>
+
+namespace plimsoll::planner::pytorch {
+
+using models::Activation;
+using models::Node;
+using models::OpKind;
+using models::ValueId;
+
+namespace {
+
+// Has its backward anything to read?
+bool saves(const Node& node) {
+  switch (node.kind) {
+    case OpKind::norm:
+    case OpKind::linear:
+    case OpKind::rotary:
+    case OpKind::attention:
+    case OpKind::activation:
+    case OpKind::multiply:
+      return true;
+    case OpKind::dropout:
+      return node.probability > 0;
+    case OpKind::split:
+    case OpKind::add:
+    case OpKind::leave:
+      return false;
+  }
+  return false;
+}
+
+// Of the node's results. The rotary tables have the stream's dtype: under autocast 16-bit queries
+// and keys are promoted. GELU written in Python begins with pow, which autocast runs in fp32.
+DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DType stream) {
+  const Node& node = *at.node;
+  const DType first =
+      node.in.empty() ? stream : plan.values[static_cast<std::size_t>(node.in[0])].dtype;
+  switch (node.kind) {
+    case OpKind::norm:
+      return norm_dtype(at.norm->kind, first, regime);
+    case OpKind::linear:
+    case OpKind::attention:
+      return regime.compute;
+    case OpKind::rotary:
+      return promoted(first, stream);
+    case OpKind::activation:
+      return node.activation == Activation::gelu_python && regime.autocast ? DType::fp32 : first;
+    case OpKind::add:
+      return stream;
+    case OpKind::split:
+    case OpKind::multiply:
+    case OpKind::dropout:
+    case OpKind::leave:
+      return first;
+  }
+  return first;
+}
+
+const char* gradient_name(const NodePlan& at) {
+  if (at.node->kind == OpKind::linear) return node_names(at.node->name).out_grad;
+  return at.names != nullptr ? at.names->grad : "";
+}
+
+}  // namespace
+
+DType norm_dtype(models::NormKind kind, DType input, const Regime& regime) {
+  if (kind == models::NormKind::layer_norm && regime.autocast) return DType::fp32;
+  return promoted(input, regime.weight);
+}
+
+BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_grad) : layer(&part) {
+  const models::Block& block = *part.block;
+  values.resize(block.widths.size());
+  for (std::size_t i = 0; i < values.size(); ++i) values[i].width = block.widths[i];
+  values[models::kBlockInput].dtype = regime.residual;
+  values[models::kBlockInput].grad = input_grad;
+  values[models::kBlockInput].stream = true;
+  first_save = block.nodes.size();
+  for (const Node& node : block.nodes) {
+    NodePlan at{.node = &node};
+    bool trains = false;
+    if (node.kind == OpKind::norm) {
+      at.norm = &part.norms[block.modules[static_cast<std::size_t>(node.module)].place];
+      at.place = static_cast<std::size_t>(at.norm - part.norms.data());
+      at.norm_names = &module_names(node.name);
+      trains = at.norm->trains();
+    } else if (node.kind == OpKind::linear) {
+      at.linear = &part.linears[block.modules[static_cast<std::size_t>(node.module)].place];
+      at.place = static_cast<std::size_t>(at.linear - part.linears.data());
+      at.linear_names = &linear_names(node.name);
+      trains = at.linear->trains();
+    } else {
+      at.names = &node_names(node.name);
+    }
+    if (node.kind == OpKind::attention) at.place = attentions++;
+    if (node.kind == OpKind::activation) at.place = activations++;
+    if (node.kind == OpKind::dropout) at.place = dropouts++;
+    if (node.kind == OpKind::attention || node.kind == OpKind::rotary || node.kind == OpKind::split)
+      at.attention_names = &attention_names(node.name);
+    const DType dtype = result(*this, at, regime, regime.residual);
+    const bool any = std::ranges::any_of(node.in, [&](ValueId id) { return value(id).grad; });
+    at.grad = trains || any;
+    for (std::size_t i = 0; i < node.out.size(); ++i) {
+      ValuePlan& out = values[static_cast<std::size_t>(node.out[i])];
+      out.dtype = dtype;
+      out.stream = node.kind == OpKind::add;
+      // Each of rotary's results is made of one operand.
+      out.grad = node.kind == OpKind::rotary ? value(node.in[i]).grad : at.grad;
+      out.grad_name = gradient_name(at);
+    }
+    if (saves(node)) {
+      last_save = nodes.size();
+      first_save = std::min(first_save, nodes.size());
+    }
+    nodes.push_back(at);
+  }
+}
+
+}  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,53 @@
+// A block (models/block.h) as eager PyTorch runs it for one strategy: what requires a gradient, in
+// which dtype each value is, and what everything is called. Of any batch.
+#pragma once
+
+#include <vector>
+
+#include "planner/model_parts.h"
+#include "planner/stacks/pytorch/names.h"
+#include "planner/stacks/pytorch/regime.h"
+
+namespace plimsoll::planner::pytorch {
+
+struct ValuePlan {
+  std::int64_t width = 0;  // elements a token
+  DType dtype = DType::fp32;
+  bool grad = false;  // requires one
+  bool stream = false;  // the residual stream
+  const char* grad_name = "";
+};
+
+struct NodePlan {
+  const models::Node* node = nullptr;
+  bool grad = false;  // its backward runs
+  std::size_t place = 0;  // among the saved tensors of its kind
+  const LinearPart* linear = nullptr;
+  const NormPart* norm = nullptr;
+  // By kind.
+  const LinearNames* linear_names = nullptr;
+  const ModuleNames* norm_names = nullptr;
+  const AttentionNames* attention_names = nullptr;
+  const NodeNames* names = nullptr;
+};
+
+struct BlockPlan {
+  // `part` stays where it is as long as the plan is used.
+  BlockPlan(const LayerPart& part, const Regime& regime, bool input_grad);
+
+  const LayerPart* layer;
+  std::vector<NodePlan> nodes;
+  std::vector<ValuePlan> values;
+  // Recomputation ends with the last node that saves anything (torch/utils/checkpoint.py,
+  // set_checkpoint_early_stop); the first one's backward is the last to refer to the frame.
+  std::size_t last_save = 0, first_save = 0;
+  std::size_t attentions = 0, activations = 0, dropouts = 0;
+
+  const ValuePlan& value(models::ValueId id) const { return values[static_cast<std::size_t>(id)]; }
+  bool input_grad() const { return values[models::kBlockInput].grad; }
+};
+
+// RMSNorm multiplies the weight with x in x's own dtype; autocast runs layer_norm in fp32.
+DType norm_dtype(models::NormKind kind, DType input, const Regime& regime);
+
+}  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,174 @@
+// A layer's backward, from the last node to the first.
+#include "planner/stacks/pytorch/block_writer.h"
+
+namespace plimsoll::planner::pytorch {
+
+using models::Activation;
+using models::kBlockInput;
+using models::OpKind;
+using models::ValueId;
+
+void BlockWriter::backward(const BlockPlan& plan, Ref input, TensorId d_output, Ref d_input,
+                           const LayerSaved& s) {
+  plan_ = &plan;
+  input_ = input;
+  gradients_.assign(plan.values.size(), {});
+  gradient(plan.layer->block->output()) = {d_output};
+  for (std::size_t i = plan.nodes.size(); i-- > 0;) {
+    if (!plan.nodes[i].grad) continue;
+    node_ = &plan.nodes[i];
+    back(*node_, d_input, s);
+  }
+  node_ = nullptr;
+}
+
+std::optional<int> BlockWriter::order_of(const ModuleNames& names) const {
+  if (node_ == nullptr) return std::nullopt;
+  return node_->node->module * 4 + static_cast<int>(names.leaf);
+}
+
+bool BlockWriter::in_stream_norm() const {
+  return node_ != nullptr && node_->norm != nullptr && plan_->value(node_->node->in[0]).stream;
+}
+
+std::span<const Ref> BlockWriter::frame() const {
+  const bool holds = checkpointed_ && first_ && node_ == &plan_->nodes[plan_->first_save];
+  return holds ? std::span<const Ref>(held_) : std::span<const Ref>();
+}
+
+TensorId BlockWriter::laid_out(ValueId id) {
+  const Sum& sum = gradient(id);
+  if (sum.laid_out == nullptr) return sum.tensor;
+  return copy(sum.laid_out, sum.tensor, values_of(id), dtype_of(id));
+}
+
+void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
+  const models::Node& node = *at.node;
+  const ValueId in = node.in[0];
+  switch (node.kind) {
+    case OpKind::norm:
+      return norm_back(at, d_input, s);
+    case OpKind::linear: {
+      const TensorId d = laid_out(node.out[0]);
+      gradient(in) = linear_backward(*at.linear_names, *at.linear, dtype_of(in), grad_of(in),
+                                     s.linears[at.place], d, gradient(in));
+      return;
+    }
+    case OpKind::split:
+      return split_back(at);
+    case OpKind::rotary:
+      return rotary_back(at);
+    case OpKind::attention:
+      return attention_back(at, s);
+    case OpKind::activation:
+      return activation_back(at, s);
+    case OpKind::multiply:
+      return multiply_back(at, s);
+    case OpKind::add:
+      return add_back(at);
+    case OpKind::dropout:
+      if (node.probability > 0) unpack();
+      gradient(in) = {dropout_backward(at.names->grad, gradient(node.out[0]).tensor,
+                                       s.masks[at.place], values_of(in), dtype_of(in))};
+      return;
+    case OpKind::leave:
+      return;
+  }
+}
+
+// Its gradient is added to what flows past it, and in a layer's first node becomes the gradient of
+// the layer's input.
+void BlockWriter::norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
+  const ValueId in = at.node->in[0], out = at.node->out[0];
+  const bool ends = in == kBlockInput && node_ == plan_->nodes.data();
+  const std::int64_t rows = tokens_.total() * (plan_->value(in).width / at.norm->width);
+  Sum& sum = gradient(in);
+  sum.tensor = norm_backward(*at.norm_names, *at.norm, value(s, in), dtype_of(in), rows,
+                             at.norm->width, grad_of(in), s.norms[at.place], gradient(out).tensor,
+                             sum.tensor, ends ? d_input : Ref{}, frame());
+  sum.laid_out = gradient(out).laid_out;
+}
+
+// Flash and the memory-efficient kernel write gradients that can be joined as they are
+// (SplitBackward concatenates); the products' q and v are laid out anew first.
+void BlockWriter::split_back(const NodePlan& at) {
+  const ValueId in = at.node->in[0];
+  std::array<TensorId, 3> d{};
+  for (std::size_t i = 0; i < d.size(); ++i) d[i] = laid_out(at.node->out[i]);
+  const TensorId joined = temporary(at.attention_names->joined_grad, values_of(in), dtype_of(in));
+  op(at.attention_names->joined_grad).read(d[0]).read(d[1]).read(d[2]).write(joined);
+  gradient(in) = {joined};
+}
+
+// Gradients of transposed views keep the strides of [b, heads, s, d]: a product wants them anew.
+void BlockWriter::rotary_back(const NodePlan& at) {
+  const DType from = dtype_of(at.node->out[0]);
+  const auto one = [&](const OperandNames& names, std::size_t i) {
+    const ValueId in = at.node->in[i];
+    if (!grad_of(in)) return;
+    const TensorId d = gradient(at.node->out[i]).tensor;
+    gradient(in) = {rotate_backward(names, d, values_of(in), dtype_of(in), from), false,
+                    names.grad_laid_out};
+  };
+  one(at.attention_names->k, 1);
+  one(at.attention_names->q, 0);
+}
+
+// Flash and the memory-efficient kernel write v's gradient as a product reads it.
+void BlockWriter::attention_back(const NodePlan& at, const LayerSaved& s) {
+  const AttentionNames& names = *at.attention_names;
+  const AttentionInput in = attention_input(at, s);
+  const std::array<Ref, 5> held{{{in.q}, {in.k}, {in.v}, held_[kHeldMask], held_[kHeldPositions]}};
+  const std::array<TensorId, 3> d =
+      attention_backward(names, in, s.attentions[at.place], gradient(at.node->out[0]).tensor,
+                         selective() ? std::span<const Ref>(held) : std::span<const Ref>());
+  const bool stored = path() == AttentionPath::eager || path() == AttentionPath::math;
+  const bool strided = stored || (windowed() && grouped());
+  gradient(at.node->in[0]) = {d[0], false, stored ? names.q.grad_laid_out : nullptr};
+  gradient(at.node->in[1]) = {d[1], false, nullptr};
+  gradient(at.node->in[2]) = {d[2], false, strided ? names.v.grad_laid_out : nullptr};
+}
+
+void BlockWriter::activation_back(const NodePlan& at, const LayerSaved& s) {
+  const ValueId in = at.node->in[0], out = at.node->out[0];
+  const Elementwise of{at.names->name, values_of(in), dtype_of(in), dtype_of(out)};
+  const TensorId d = gradient(out).tensor;
+  if (at.node->activation == Activation::gelu_python) {
+    gradient(in) = {gelu_backward(at, of, s.of(in), s.activations[at.place], d)};
+    return;
+  }
+  // ReLU keeps its result (derivatives.yaml, threshold_backward), the others their input.
+  const bool relu = at.node->activation == Activation::relu;
+  const bool silu = at.node->activation == Activation::silu;
+  const TensorId d_in =
+      temporary(silu ? plan_->value(in).grad_name : at.names->grad, of.values, of.in);
+  op(of.name).read(d).read(s.of(relu ? out : in)).write(d_in);
+  gradient(in) = {d_in};
+}
+
+void BlockWriter::multiply_back(const NodePlan& at, const LayerSaved& s) {
+  const ValueId a = at.node->in[0], b = at.node->in[1];
+  const auto of = [&](ValueId id) {
+    return grad_of(id) ? temporary(plan_->value(id).grad_name, values_of(id), dtype_of(id))
+                       : kNoTensor;
+  };
+  const TensorId d_a = of(a), d_b = of(b);
+  auto product = op(at.names->name);
+  product.read(gradient(at.node->out[0]).tensor).write(d_a).write(d_b);
+  if (grad_of(a)) product.read(s.of(b));
+  if (grad_of(b)) product.read(s.of(a));
+  gradient(a) = {d_a};
+  gradient(b) = {d_b};
+}
+
+// The stream's gradient flows past; the branch's is a cast of it, made as the two part.
+void BlockWriter::add_back(const NodePlan& at) {
+  const ValueId stream = at.node->in[0], branch = at.node->in[1], out = at.node->out[0];
+  const TensorId d = gradient(out).tensor;
+  if (grad_of(branch))
+    gradient(branch) = {
+        cast(at.names->out_grad, d, values_of(out), dtype_of(out), dtype_of(branch))};
+  if (grad_of(stream)) gradient(stream) = {d};
+}
+
+}  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,116 @@
+// A decoder layer, forward and backward, node by node (models/block.h).
+//
+// Autograd runs a graph's nodes in the opposite order of their making (engine.cpp: the largest
+// sequence number first), so the backward walks the forward's nodes from the last to the first;
+// gradients of a value that several nodes read are added up as they come.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "planner/stacks/pytorch/attention.h"
+#include "planner/stacks/pytorch/block_plan.h"
+
+namespace plimsoll::planner::pytorch {
+
+class BlockWriter : public AttentionWriter {
+ public:
+  using AttentionWriter::AttentionWriter;
+
+  // A layer's arguments. A checkpoint's frame holds them until its first node's backward is done
+  // (that node is the last that refers to the frame).
+  enum Held { kHeldInput, kHeldCos, kHeldSin, kHeldMask, kHeldPositions, kHeldCount };
+  using Arguments = std::array<Ref, kHeldCount>;
+  void hold(const Arguments& arguments, bool first_of_checkpoint) {
+    held_ = arguments;
+    first_ = first_of_checkpoint;
+  }
+  void begin_step(Tokens tokens) {
+    AttentionWriter::begin_step(tokens);
+    hold({}, true);
+    stop_early(false);
+  }
+  // The last layer of a checkpoint: its recomputation ends with the last tensor that autograd
+  // saved (torch/utils/checkpoint.py, set_checkpoint_early_stop).
+  void stop_early(bool stops) { stops_early_ = stops; }
+  // The rotary tables that every layer reads.
+  void set_rotary(TensorId cos, TensorId sin) {
+    cos_ = cos;
+    sin_ = sin;
+  }
+
+  // One layer: reads `input`, writes `output`.
+  void forward(const BlockPlan& plan, Ref input, Ref output, LayerSaved& saved);
+  // Reads d(output), writes d(input) (nothing where the input requires none).
+  void backward(const BlockPlan& plan, Ref input, TensorId d_output, Ref d_input,
+                const LayerSaved& saved);
+  // Whose gradients are being written: a parameter's place in the order of named_parameters();
+  // and whether it is a norm of the residual stream. Nothing outside of layers.
+  std::optional<int> order_of(const ModuleNames& names) const;
+  bool in_stream_norm() const;
+
+ private:
+  bool stops() const { return phase_ == Phase::recompute && stops_early_; }
+  std::int64_t values_of(models::ValueId id) const {
+    return checked_multiply(tokens_.total(), plan_->value(id).width);
+  }
+  DType dtype_of(models::ValueId id) const { return plan_->value(id).dtype; }
+  bool grad_of(models::ValueId id) const { return plan_->value(id).grad; }
+  // The frame's arguments, where this is a checkpoint's first layer and node.
+  std::span<const Ref> frame() const;
+
+  // Forward (block_forward.cpp): what the node at hand makes of `s`.
+  Ref value(const LayerSaved& s, models::ValueId id) const;
+  void run(const NodePlan& at, Ref output, LayerSaved& s);
+  void run_split(const NodePlan& at, LayerSaved& s);
+  void run_rotary(const NodePlan& at, LayerSaved& s);
+  void run_attention(const NodePlan& at, LayerSaved& s);
+  void run_activation(const NodePlan& at, LayerSaved& s);
+  void run_multiply(const NodePlan& at, LayerSaved& s);
+  void run_add(const NodePlan& at, Ref output, LayerSaved& s);
+  void release(OpBuilder op, const models::ValueList& values, const LayerSaved& s);
+  void stop_behind(std::size_t node, const LayerSaved& s);
+  AttentionInput attention_input(const NodePlan& at, const LayerSaved& s) const;
+
+  // Backward: from the gradients of the node's results to those of its operands.
+  void back(const NodePlan& at, Ref d_input, const LayerSaved& s);
+  void norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s);
+  void split_back(const NodePlan& at);
+  void rotary_back(const NodePlan& at);
+  void attention_back(const NodePlan& at, const LayerSaved& s);
+  void activation_back(const NodePlan& at, const LayerSaved& s);
+  void multiply_back(const NodePlan& at, const LayerSaved& s);
+  void add_back(const NodePlan& at);
+  // The gradient of a value, laid out as a product reads it.
+  TensorId laid_out(models::ValueId id);
+  Sum& gradient(models::ValueId id) { return gradients_[static_cast<std::size_t>(id)]; }
+
+  // rotary.cpp
+  TensorId rotate(const OperandNames& names, TensorId from, std::int64_t values, DType dtype,
+                  DType rotated_dtype, TensorId also_read);
+  TensorId rotate_backward(const OperandNames& names, TensorId d_rotated, std::int64_t values,
+                           DType dtype, DType rotated_dtype);
+  static BlockEvents rotate_backward_blocks(TensorId d_rotated, TensorId product, TensorId d,
+                                            Bytes own, Bytes half, Bytes promoted);
+  // activation.cpp
+  struct Elementwise {
+    const char* name;
+    std::int64_t values;
+    DType in, out;
+  };
+  TensorId gelu_forward(const NodePlan& at, const Elementwise& of, TensorId x, bool keeps,
+                        ActivationSaved& s);
+  TensorId gelu_backward(const NodePlan& at, const Elementwise& of, TensorId x,
+                         const ActivationSaved& s, TensorId d);
+
+  const BlockPlan* plan_ = nullptr;
+  const NodePlan* node_ = nullptr;  // whose backward is being written
+  Ref input_;
+  std::vector<Sum> gradients_;  // by value
+  Arguments held_{};
+  bool first_ = true;
+  bool stops_early_ = false;
+  TensorId cos_ = kNoTensor, sin_ = kNoTensor;
+};
+
+}  // namespace plimsoll::planner::pytorch

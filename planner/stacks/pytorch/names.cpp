@@ -1,0 +1,149 @@
+#include "planner/stacks/pytorch/names.h"
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "models/block.h"
+
+namespace plimsoll::planner::pytorch {
+
+namespace {
+
+using models::interned;
+
+ModuleNames make_module(const std::string& m, const std::string& parameter = ".weight",
+                        Leaf leaf = Leaf::weight) {
+  const auto name = [&](const char* suffix) { return interned(m + suffix); };
+  const auto of = [&](const char* suffix) { return interned(m + parameter + suffix); };
+  return {.module = name(""),
+          .leaf = leaf,
+          .out = name(".out"),
+          .weight_cast = of(".cast"),
+          .input_cast = name(".input.cast"),
+          .weight_grad = of(".grad"),
+          .weight_grad_low = of(".grad.low"),
+          .weight_grad_new = of(".grad.new"),
+          .weight_grad_sum = of(".grad.sum"),
+          .input_grad = name(".input.grad"),
+          .input_grad_low = name(".input.grad.low"),
+          .grad_layout = name(".out.grad.contiguous"),
+          .input_fp32 = name(".input.fp32"),
+          .normalized = name(".normalized"),
+          .statistics = name(".statistics"),
+          .lora_mask = name(".lora.dropout.mask")};
+}
+
+LinearNames make_linear(const std::string& m) {
+  const auto name = [&](const char* suffix) { return interned(m + suffix); };
+  return {.base = make_module(m),
+          .bias = make_module(m, ".bias", Leaf::bias),
+          .a = make_module(m + ".lora_A", ".weight", Leaf::lora_a),
+          .b = make_module(m + ".lora_B", ".weight", Leaf::lora_b),
+          .dropped = name(".lora.dropped"),
+          .dropped_grad = name(".lora.dropped.grad"),
+          .scaled = name(".lora.scaled"),
+          .sum = name(".lora.sum"),
+          .sum_grad = name(".lora.sum.grad"),
+          .base_grad = name(".out.grad.base"),
+          .scaled_grad = name(".lora.scaled.grad"),
+          .a_input_grad = name(".lora.input.grad")};
+}
+
+OperandNames make_operand(const std::string& m) {
+  const auto name = [&](const char* suffix) { return interned(m + suffix); };
+  return {name(".rotated"),      name(".cast"),           name(".repeated"),  name(".scaled"),
+          name(".contiguous"),   name(".grad"),           name(".grad.wide"), name(".cast.grad"),
+          name(".rotated.grad"), name(".grad.contiguous")};
+}
+
+AttentionNames make_attention(const std::string& m) {
+  const auto name = [&](const char* suffix) { return interned(m + suffix); };
+  return {.module = name(""),
+          .q = make_operand(m + ".q"),
+          .k = make_operand(m + ".k"),
+          .v = make_operand(m + ".v"),
+          .mask = name(".mask"),
+          .scores = name(".scores"),
+          .scaled = name(".scores.scaled"),
+          .masked = name(".scores.masked"),
+          .masked_fp32 = name(".scores.masked.fp32"),
+          .softmax = name(".softmax"),
+          .probabilities = name(".probabilities"),
+          .dropped = name(".probabilities.dropped"),
+          .dropout_mask = name(".dropout.mask"),
+          .scores_grad = name(".scores.grad"),
+          .softmax_grad = name(".softmax.grad"),
+          .softmax_grad_cast = name(".softmax.grad.cast"),
+          .probabilities_grad = name(".probabilities.grad"),
+          .product = name(".product"),
+          .product_cast = name(".product.cast"),
+          .out = name(".attention"),
+          .logsumexp = name(".logsumexp"),
+          .seed = name(".dropout.seed"),
+          .offset = name(".dropout.offset"),
+          .out_grad = name(".attention.grad.contiguous"),
+          .out_grad_cast = name(".attention.grad.cast"),
+          .joined_grad = name(".qkv.grad")};
+}
+
+NodeNames make_node(const std::string& m) {
+  const auto name = [&](const char* suffix) { return interned(m + suffix); };
+  return {name(""), name(".grad"), name(".out.grad"), name(".residual"), name(".mask")};
+}
+
+GeluNames make_gelu(const std::string& m) {
+  const auto name = [&](const char* suffix) { return interned(m + suffix); };
+  return {.half = name(".half"),
+          .tanh = name(".tanh"),
+          .one_plus_tanh = name(".one_plus_tanh"),
+          .input_fp32 = name(".input.fp32"),
+          .product = name(".product"),
+          .inner = name(".inner"),
+          .half_grad = name(".half.grad"),
+          .tanh_grad = name(".tanh.grad"),
+          .inner_grad = name(".inner.grad"),
+          .input_grad = name(".input.grad")};
+}
+
+// Made once in a process; found again without a lock.
+template <class Names>
+const Names& known(const char* name, Names (*make)(const std::string&)) {
+  thread_local std::unordered_map<const char*, const Names*> seen;
+  const Names*& here = seen[name];
+  if (here != nullptr) return *here;
+  static std::mutex mutex;
+  static std::unordered_map<const char*, std::unique_ptr<Names>> all;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<Names>& names = all[name];
+  if (names == nullptr) names = std::make_unique<Names>(make(name));
+  return *(here = names.get());
+}
+
+}  // namespace
+
+const ModuleNames& module_names(const char* name) {
+  return known<ModuleNames>(name, [](const std::string& m) { return make_module(m); });
+}
+const LinearNames& linear_names(const char* name) {
+  return known(name, make_linear);
+}
+const AttentionNames& attention_names(const char* name) {
+  return known(name, make_attention);
+}
+const NodeNames& node_names(const char* name) {
+  return known(name, make_node);
+}
+const GeluNames& gelu_names(const char* name) {
+  return known(name, make_gelu);
+}
+
+const EndNames& end_names() {
+  static const EndNames names{module_names(interned("embed_tokens")),
+                              module_names(interned("embed_positions")),
+                              module_names(interned("norm")), linear_names(interned("lm_head"))};
+  return names;
+}
+
+}  // namespace plimsoll::planner::pytorch

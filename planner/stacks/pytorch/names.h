@@ -1,0 +1,99 @@
+// Names of the tensors and ops of eager PyTorch's step: "self_attn.q_proj" + ".weight.grad".
+//
+// A prediction and a measurement are joined by them. Inside a layer a name is relative to
+// "layers.<i>."; modules are called as the checkpoint calls them. Each is made once and kept, so
+// that equal names have one address.
+#pragma once
+
+#include <cstdint>
+
+namespace plimsoll::planner::pytorch {
+
+enum class Leaf : std::uint8_t { weight, bias, lora_a, lora_b };
+
+// Everything that a module with a weight may allocate.
+struct ModuleNames {
+  const char* module;
+  Leaf leaf;
+  const char* out;  // its result
+  const char* weight_cast;  // 16-bit copy of an fp32 weight under autocast
+  const char* input_cast;  // 16-bit copy of an fp32 input under autocast
+  const char* weight_grad;  // .grad
+  const char* weight_grad_low;  // 16-bit gradient before it is cast to the weight's dtype
+  const char* weight_grad_new;  // this micro-batch's gradient before it is added to .grad
+  const char* weight_grad_sum;  // accumulated in the dtype of the reduction
+  const char* input_grad;
+  const char* input_grad_low;  // 16-bit gradient before it is cast to the input's dtype
+  const char* grad_layout;  // contiguous copy of the output's gradient
+  // Norms.
+  const char* input_fp32;  // the input upcast; LoRA: in the adapter's dtype
+  const char* normalized;
+  const char* statistics;  // mean and 1/std, or 1/rms
+  const char* lora_mask;  // dropout
+};
+
+// A linear's, with those of its bias and its LoRA adapter.
+struct LinearNames {
+  ModuleNames base;
+  ModuleNames bias;  // its `weight…` fields name the bias
+  ModuleNames a, b;  // LoRA
+  const char* dropped;  // LoRA's input after dropout
+  const char* dropped_grad;
+  const char* scaled;  // B's result times alpha / rank
+  const char* sum;  // base + adapter
+  const char* sum_grad;
+  const char* base_grad;  // the sum's gradient as the base's result had its dtype
+  const char* scaled_grad;
+  const char* a_input_grad;  // in the input's dtype
+};
+
+// One of attention's three operands: as projected, in the kernel's dtype, repeated over the query
+// heads of its group, scaled, laid out anew; and its gradient.
+struct OperandNames {
+  const char *rotated, *cast, *repeated, *scaled, *laid_out;
+  const char *grad, *grad_wide, *grad_cast, *grad_rotated, *grad_laid_out;
+};
+
+// What attention makes between its projections, under the module that does it.
+struct AttentionNames {
+  const char* module;
+  OperandNames q, k, v;
+  const char *mask, *scores, *scaled, *masked, *masked_fp32, *softmax, *probabilities, *dropped,
+      *dropout_mask;
+  const char *scores_grad, *softmax_grad, *softmax_grad_cast, *probabilities_grad;
+  const char *product, *product_cast, *out, *logsumexp, *seed, *offset;
+  const char *out_grad, *out_grad_cast, *joined_grad;
+};
+
+// What elementwise nodes of a layer make.
+struct NodeNames {
+  const char* name;
+  const char* grad;
+  const char* out_grad;  // of a branch, as it parts from the residual stream
+  const char* residual;  // the stream after a branch
+  const char* mask;  // dropout
+};
+
+// GELU written in Python.
+struct GeluNames {
+  const char *half, *tanh, *one_plus_tanh, *input_fp32;
+  const char *product, *inner, *half_grad, *tanh_grad, *inner_grad, *input_grad;
+};
+
+// `name`: interned (models/block.h).
+const ModuleNames& module_names(const char* name);
+const LinearNames& linear_names(const char* name);
+const AttentionNames& attention_names(const char* name);
+const NodeNames& node_names(const char* name);
+const GeluNames& gelu_names(const char* name);
+
+// Modules outside of layers.
+struct EndNames {
+  const ModuleNames& tokens;  // embeddings
+  const ModuleNames& positions;
+  const ModuleNames& norm;  // after the last layer
+  const LinearNames& head;
+};
+const EndNames& end_names();
+
+}  // namespace plimsoll::planner::pytorch
