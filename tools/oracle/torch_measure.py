@@ -43,6 +43,7 @@ import sys
 import tempfile
 import time
 import traceback
+from statistics import median
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TRACE_SCHEMA = "plimsoll.trace/1"
@@ -1158,11 +1159,6 @@ def peak_flops(device_name, precision):
     return next((rates[dtype] for name, rates in PEAKS if name in device_name), None)
 
 
-def median(values):
-    ordered, n = sorted(values), len(values)
-    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-
-
 def smi(fields, lines=1):
     """nvidia-smi's answers as strings, [] where there is no nvidia-smi."""
     command = ["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"]
@@ -1775,12 +1771,7 @@ class Results:
 
 
 def ends_with_newline(path):
-    with open(path, "rb") as f:
-        f.seek(0, os.SEEK_END)
-        if f.tell() == 0:
-            return True
-        f.seek(-1, os.SEEK_END)
-        return f.read(1) == b"\n"
+    return pathlib.Path(path).read_bytes()[-1:] in (b"", b"\n")
 
 
 def pending(points, done, again):
@@ -2068,8 +2059,17 @@ def parser():
     return p
 
 
+def with_one_hash_seed():
+    """Begins again with strings hashed one way: Gemma 3 makes rotary tables in a set's order."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def main(arguments=None):
     options = parser().parse_args(arguments)
+    if options.trace and arguments is None:
+        with_one_hash_seed()
     try:
         if options.list_traces:
             print("\n".join(trace_cases()))
