@@ -146,6 +146,13 @@ class EveryTool(unittest.TestCase):
                       "gpt2-ddp-mixed-expandable", "--out", out)
         self.assert_made_again(out, GOLDEN / "dry_runs_settings.json")
 
+    @needs("dry_runs.py")
+    def test_dry_runs_of_families(self):
+        out = self.folder / "runs.json"
+        self.run_tool("dry_runs.py", "--cases", ORACLE / "dry_runs_families_cases.json", "--only",
+                      "opt-1.3b-bf16-full", "--out", out)
+        self.assert_made_again(out, GOLDEN / "dry_runs_families.json")
+
     @needs("kernel_goldens.py")
     def test_kernel_goldens(self):
         self.run_tool("kernel_goldens.py", self.folder)
