@@ -147,6 +147,9 @@ StrategyTime::StrategyTime(const TimeModel& model, const Strategy& s)
   }
   gather_embedding_ = messages.gather(ends.embedding);
   gather_tail_ = messages.gather(ends.tail);
+  // A tied table is the tail's: plimsoll gathers that for the embedding, and anew for the head;
+  // FSDP keeps what it gathered.
+  if (ends.tied && s.stack == Stack::plimsoll) gather_embedding_ += gather_tail_;
   reduce_embedding_ = messages.reduce(ends.embedding_trainable);
   reduce_tail_ = messages.reduce(ends.tail_trainable);
   update_ = messages.update(trained);

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "tests/kernels/operands.h"
+#include "tests/near.h"
 
 namespace plimsoll::kernels::test {
 
@@ -140,7 +141,7 @@ TEST_CASE("rotation reaches its columns only, and starts anew with each sequence
   for (std::int64_t t = 0; t < 4; ++t) {
     const double turned[2] = {std::cos(t % 2) - std::sin(t % 2), std::cos(t % 2) + std::sin(t % 2)};
     for (std::int64_t i = 0; i < 6; ++i)
-      CHECK(x.at(t * 6 + i) == doctest::Approx(i / 2 == 1 ? turned[i % 2] : 1).epsilon(1e-6));
+      CHECK(tests::near(x.at(t * 6 + i), i / 2 == 1 ? turned[i % 2] : 1, 1e-6));
   }
 }
 

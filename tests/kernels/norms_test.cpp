@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "tests/kernels/operands.h"
+#include "tests/near.h"
 
 namespace plimsoll::kernels::test {
 
@@ -93,11 +94,11 @@ TEST_CASE("a norm's gradient is added to the stream's, and to the parameters' as
   const Run fresh = run(true, x, weight, weight, d_y, 1e-5f, 2);
   const Run added = run(true, x, weight, weight, d_y, 1e-5f, 2, true, 0.5);
   for (std::int64_t i = 0; i < x.elements(); ++i)
-    CHECK(added.d_x.at(i) - fresh.d_x.at(i) == doctest::Approx(0.5).epsilon(1e-6));
+    CHECK(tests::near(added.d_x.at(i) - fresh.d_x.at(i), 0.5, 1e-6));
   Tensor d_weight({9}, DType::fp32, 3), partial({2, 2, 9}, DType::fp32);
   k.layer_norm_backward(x, fresh.statistics, weight, d_y, false, {}, d_weight, {}, partial);
   for (std::int64_t i = 0; i < 9; ++i)
-    CHECK(d_weight.at(i) - fresh.d_weight.at(i) == doctest::Approx(3).epsilon(1e-6));
+    CHECK(tests::near(d_weight.at(i) - fresh.d_weight.at(i), 3, 1e-6));
 }
 
 // fp32 has 24 bits. One sum: 2^24 + 1 = 2^24, - 2^24 = 0, + 1 = 1. Two: rows 0 and 2 give 0, rows 1

@@ -9,6 +9,7 @@
 #include "models/initial_values.h"
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
+#include "tests/near.h"
 
 using namespace plimsoll;
 using models::InitialKind;
@@ -158,7 +159,7 @@ TEST_CASE("adapters begin as PEFT's: A uniform within 1 / sqrt(in), B 0") {
         InitialValues{.kind = InitialKind::normal, .spread = 1});
   // in = 40
   CHECK(models::initial_lora_a(modules[1]).kind == InitialKind::uniform);
-  CHECK(models::initial_lora_a(modules[1]).spread == doctest::Approx(0.15811388));
+  CHECK(tests::near(models::initial_lora_a(modules[1]).spread, 0.15811388, 1e-5));
   CHECK(models::initial_lora_b(modules[1]) == InitialValues{});
 }
 
@@ -172,4 +173,14 @@ TEST_CASE("every model of the catalog that has a step program of ours says how i
   CHECK(models::catalog_model("llama-3.1-8b").numerics->rotary->factor == 8);
   CHECK(models::catalog_model("llama-3.2-3b").numerics->rotary->factor == 32);
   CHECK(models::catalog_model("llama-2-7b").numerics->norm_eps == 1e-5);
+}
+
+TEST_CASE("near is relative whatever the size, and NaN is near nothing") {
+  using tests::near;
+  CHECK(near(1.01e-9, 1e-9, 0.0101));
+  CHECK_FALSE(near(1.02e-9, 1e-9, 0.0101));
+  CHECK_FALSE(near(-1e12, 1e12, 0.5));
+  CHECK(near(0, 0, 0));
+  CHECK_FALSE(near(1e-300, 0, 0.5));
+  CHECK_FALSE(near(std::nan(""), 1, 1e9));
 }

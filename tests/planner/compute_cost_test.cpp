@@ -4,6 +4,7 @@
 
 #include "models/gpu_catalog.h"
 #include "planner/row_traffic.h"
+#include "tests/near.h"
 
 using namespace plimsoll;
 using planner::Cost;
@@ -19,9 +20,9 @@ const planner::GpuRates& a100() {
 
 TEST_CASE("rates are the catalog's peaks times named shares") {
   CHECK(a100().peaks[1] == 312e12);
-  CHECK(a100().products[1] == doctest::Approx(0.869 * 0.86 * 312e12));
-  CHECK(a100().products[0] == doctest::Approx(0.93 * 19.5e12));  // no TF32
-  CHECK(a100().memory == doctest::Approx(0.9 * 2.039e12));
+  CHECK(tests::near(a100().products[1], 0.869 * 0.86 * 312e12, 1e-12));
+  CHECK(tests::near(a100().products[0], 0.93 * 19.5e12, 1e-12));  // no TF32
+  CHECK(tests::near(a100().memory, 0.9 * 2.039e12, 1e-12));
   CHECK(a100().multiprocessors == 108);
 }
 
@@ -31,23 +32,23 @@ TEST_CASE("AdamW moves 28 bytes an fp32 element when fused, 80 in lists") {
   const planner::Execution e = planner::execution_of(s, {});
   CHECK(e.stored == 4);
   // 1e9 elements x 28 B over 1.8351 TB/s; one launch.
-  CHECK(planner::optimizer_cost(a100(), s, e, 1e9, 300).seconds() ==
-        doctest::Approx(28e9 / 1.8351e12).epsilon(1e-4));
+  CHECK(tests::near(planner::optimizer_cost(a100(), s, e, 1e9, 300).seconds(), 28e9 / 1.8351e12,
+                    1e-4));
   s.optimizer_impl = models::OptimizerImpl::foreach;
-  CHECK(planner::optimizer_cost(a100(), s, e, 1e9, 300).seconds() ==
-        doctest::Approx(80e9 / 1.8351e12).epsilon(1e-4));
+  CHECK(tests::near(planner::optimizer_cost(a100(), s, e, 1e9, 300).seconds(), 80e9 / 1.8351e12,
+                    1e-4));
   // A loop over 3000 tensors of 10 elements waits for the host: 8 kernels of 6 us each.
   s.optimizer_impl = models::OptimizerImpl::for_loop;
-  CHECK(planner::optimizer_cost(a100(), s, e, 30000, 3000).seconds() ==
-        doctest::Approx(8 * 3000 * 6e-6));
+  CHECK(tests::near(planner::optimizer_cost(a100(), s, e, 30000, 3000).seconds(), 8 * 3000 * 6e-6,
+                    1e-12));
 }
 
 TEST_CASE("with fp32 masters beside 16-bit weights an element moves 28 bytes too") {
   models::Strategy s;
   s.stack = models::Stack::plimsoll;  // master, m, v read and written, gradient 2, weight 2
   const planner::Execution e = planner::execution_of(s, {});
-  CHECK(planner::optimizer_cost(a100(), s, e, 1e9, 300).seconds() ==
-        doctest::Approx(28e9 / 1.8351e12).epsilon(1e-4));
+  CHECK(tests::near(planner::optimizer_cost(a100(), s, e, 1e9, 300).seconds(), 28e9 / 1.8351e12,
+                    1e-4));
 }
 
 TEST_CASE("what runs in which width follows the stack and its data parallelism") {
@@ -110,8 +111,8 @@ TEST_CASE("work takes as long as the busier of GPU and host") {
 TEST_CASE("the slowest of many lies further below the mean") {
   // Expected largest of n standard normal values: 1.4236 of 8, 2.3437 of 64 (Harter, 1961).
   CHECK(planner::slowest_of(1) == 0);
-  CHECK(planner::slowest_of(8) == doctest::Approx(1.4236).epsilon(0.01));
-  CHECK(planner::slowest_of(64) == doctest::Approx(2.3437).epsilon(0.02));
+  CHECK(tests::near(planner::slowest_of(8), 1.4236, 0.01));
+  CHECK(tests::near(planner::slowest_of(64), 2.3437, 0.02));
   CHECK(planner::slowest_of(512) > planner::slowest_of(64));
 }
 
@@ -132,8 +133,8 @@ TEST_CASE("a chunked head is multiplied again, and each chunk adds into the weig
   CHECK(chunked.backward.products - full.backward.products >
         2.0 * 8192 * 4096 * 128256 / a100().products[1]);
   // 4 chunks of 2048 rows (models/decisions/loss.h): 3 times 2 x 2 bytes of 525,336,576 elements.
-  CHECK(chunked.backward.memory - full.backward.memory ==
-        doctest::Approx(3 * 4 * 525336576.0 / a100().memory));
+  CHECK(tests::near(chunked.backward.memory - full.backward.memory,
+                    3 * 4 * 525336576.0 / a100().memory, 1e-12));
   const planner::EndsWork fused = work(models::Loss::fused);
   CHECK(fused.backward.products == 0);  // all of it in forward
   CHECK(fused.forward.products < chunked.forward.products + chunked.backward.products);

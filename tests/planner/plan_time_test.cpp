@@ -5,6 +5,7 @@
 
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
+#include "tests/near.h"
 
 using namespace plimsoll;
 
@@ -31,14 +32,15 @@ TEST_CASE("throughput and utilization follow from the step's seconds") {
   const reports::Time& time = plan.time;
   const double step = time.step_seconds.value();
   // 1024 x 4 x 2 tokens on each of 16 GPUs.
-  CHECK(time.tokens_per_second.value() == doctest::Approx(131072 / step));
-  CHECK(time.tokens_per_second_per_gpu.value() == doctest::Approx(8192 / step));
+  CHECK(tests::near(time.tokens_per_second.value(), 131072 / step, 1e-12));
+  CHECK(tests::near(time.tokens_per_second_per_gpu.value(), 8192 / step, 1e-12));
   CHECK(time.peak_flops.value() == 312e12);
-  CHECK(time.mfu.value() == doctest::Approx(plan.model_flops_per_step / (step * 16 * 312e12)));
+  CHECK(tests::near(time.mfu.value(), plan.model_flops_per_step / (step * 16 * 312e12), 1e-12));
   // 12 layers x 768 wide, scores of 1024: 6 * 12 * 768 * 1024 = 56,623,104 FLOPs a token.
-  CHECK(time.mfu_full_attention.value() ==
-        doctest::Approx((plan.model_flops_per_step + 56623104.0 * 131072) / (step * 16 * 312e12)));
-  CHECK(time.hfu.value() == doctest::Approx(time.mfu.value()));  // nothing is recomputed
+  CHECK(tests::near(time.mfu_full_attention.value(),
+                    (plan.model_flops_per_step + 56623104.0 * 131072) / (step * 16 * 312e12),
+                    1e-12));
+  CHECK(tests::near(time.hfu.value(), time.mfu.value(), 1e-12));  // nothing is recomputed
   CHECK_FALSE(time.limited_by.empty());
   asked.question.strategy.recompute.kind = models::RecomputeKind::full;
   const reports::Plan again = asked.plan();

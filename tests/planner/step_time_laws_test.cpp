@@ -10,6 +10,7 @@
 #include "models/model_reader.h"
 #include "planner/plan.h"
 #include "planner/step_time.h"
+#include "tests/near.h"
 
 using namespace plimsoll;
 using models::RecomputeKind;
@@ -98,6 +99,14 @@ TEST_CASE("less work never makes a step slower") {
   }));
 }
 
+// How far the time of an estimate's messages may be from that of the plan's. plimsoll: what was
+// stepped is gathered at once, the plan has a gather for each unit (4.4 % of ZeRO-1's with 16
+// GPUs). DeepSpeed: a bucket of 500 million elements takes the gradients of several units, the
+// estimate has a message for each unit (7.0 %).
+double most_off(Stack stack) {
+  return stack == Stack::pytorch ? 0.002 : stack == Stack::plimsoll ? 0.045 : 0.071;
+}
+
 TEST_CASE("the estimate sends what the plan says that the stack sends") {
   for (const Run& run : many_runs()) {
     const bool deepspeed = run.strategy.stack == Stack::deepspeed;
@@ -121,13 +130,14 @@ TEST_CASE("the estimate sends what the plan says that the stack sends") {
     CAPTURE(s.data.zero);
     CAPTURE(s.data.shard_group);
     CAPTURE(static_cast<int>(s.recompute.kind));
-    CHECK(plan.time.communication_seconds.value() == doctest::Approx(seconds).epsilon(0.05));
+    CHECK(tests::near(plan.time.communication_seconds.value(), seconds, most_off(s.stack)));
   }
 }
 
 // Zhao et al., PyTorch FSDP, arXiv 2304.11277, section 5.1 and figure 6 (a): T5 of 611 million,
-// 2.28 and 11.3 billion parameters on A100 80 GB. DDP and FSDP are near each other where DDP fits;
-// at 11.3 billion it runs out of memory. The decoders here have as many parameters.
+// 2.28 and 11.3 billion parameters on A100 80 GB. In fp32 (BF16 is a line of its own there) DDP and
+// FSDP are near each other where DDP fits; at 11.3 billion it runs out of memory. The decoders here
+// have as many parameters.
 TEST_CASE("FSDP is near DDP where DDP fits, and the only one that fits at 11.3 billion") {
   struct Size {
     std::int64_t layers, width, parameters;
@@ -139,15 +149,16 @@ TEST_CASE("FSDP is near DDP where DDP fits, and the only one that fits at 11.3 b
     run.batch = {.seq_len = 512, .micro_batch = 8, .grad_accum = 1};
     run.strategy.gpus = 8;
     run.strategy.recompute.kind = RecomputeKind::full;
+    run.strategy.precision = models::Precision::fp32;
     const reports::Plan ddp = run.plan();
     run.strategy.data.zero = 3;
     const reports::Plan fsdp = run.plan();
-    CHECK(ddp.parameters.real() == doctest::Approx(size.parameters).epsilon(0.01));
+    CHECK(tests::near(ddp.parameters.real(), size.parameters, 0.01));
     CAPTURE(size.parameters);
     CHECK(fsdp.fits);
     CHECK(ddp.fits == (size.parameters < 10'000'000'000));
     if (!ddp.fits) continue;
-    CHECK(*fsdp.time.step_seconds / *ddp.time.step_seconds == doctest::Approx(1).epsilon(0.25));
+    CHECK(tests::near(*fsdp.time.step_seconds, *ddp.time.step_seconds, 0.05));
     run.cluster.gpu = models::find_gpu("a100-sxm-40gb");
     CHECK(run.plan().fits);
     run.strategy.data.zero = 0;
@@ -198,10 +209,9 @@ TEST_CASE("tokens per second and GPU never rise with more GPUs, but for the opti
 TEST_CASE("GPUs wait for the slowest of them, and for slow nodes beside the first") {
   CHECK(planner::waiting(1, 1) == 0);
   // 0.1 * (1 - 0.9902^63) = 0.1 * (1 - exp(-0.620445)) = 0.046230
-  CHECK(planner::waiting(512, 64) - planner::waiting(512, 1) ==
-        doctest::Approx(0.046230).epsilon(1e-4));
+  CHECK(tests::near(planner::waiting(512, 64) - planner::waiting(512, 1), 0.046230, 1e-4));
   // The largest of 8 normal values is expected at 1.42 (Tippett's tables): 0.0175 * 1.42.
-  CHECK(planner::waiting(8, 1) == doctest::Approx(0.0249).epsilon(0.02));
+  CHECK(tests::near(planner::waiting(8, 1), 0.0249, 0.02));
 }
 
 // Zhao et al., section 3.2.2: hybrid sharding keeps gathers inside the node where the network is

@@ -6,6 +6,7 @@
 
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
+#include "tests/near.h"
 
 using namespace plimsoll;
 using planner::StepTime;
@@ -38,8 +39,9 @@ Case on(std::int64_t gpus, int zero) {
 TEST_CASE("the parts of a step's time add up to the step") {
   for (const int zero : {0, 1, 2, 3}) {
     const StepTime time = on(16, zero).time();
-    CHECK(time.step == doctest::Approx(time.compute + time.exposed_communication +
-                                       time.pipeline_bubble + time.optimizer));
+    CHECK(tests::near(
+        time.step,
+        time.compute + time.exposed_communication + time.pipeline_bubble + time.optimizer, 1e-12));
     CHECK(time.communication >= time.exposed_communication);
     CHECK(time.exposed_communication > 0);
     CHECK(time.optimizer > 0);
@@ -78,13 +80,11 @@ TEST_CASE("a gather on 8 H100 takes the ring's steps and bytes") {
   const planner::Group node{8, 8};
   // Simple: 8.4 us + 7 steps of 3.4 us + 7/8 of 1 GiB over 0.817 of 450 GB/s
   // = 32.2 us + 939524096 B / 367.65e9 B/s = 32.2 us + 2555.48 us.
-  CHECK(planner::all_gather_seconds(fabric, node, 1073741824) ==
-        doctest::Approx(2587.7e-6).epsilon(1e-4));
+  CHECK(tests::near(planner::all_gather_seconds(fabric, node, 1073741824), 2587.7e-6, 1e-4));
   // 1 KiB by LL: 6.6 us + 7 steps of 0.6 us + 896 B over a quarter of that: 10.8 us + 0.01 us.
-  CHECK(planner::all_gather_seconds(fabric, node, 1024) == doctest::Approx(10.81e-6).epsilon(1e-3));
+  CHECK(tests::near(planner::all_gather_seconds(fabric, node, 1024), 10.81e-6, 1e-3));
   // All-reduce by NVLS: 70 us + 1 GiB over 0.612 of 450 GB/s = 70 us + 3898.8 us.
-  CHECK(planner::all_reduce_seconds(fabric, node, 1073741824) ==
-        doctest::Approx(3968.8e-6).epsilon(1e-4));
+  CHECK(tests::near(planner::all_reduce_seconds(fabric, node, 1073741824), 3968.8e-6, 1e-4));
 }
 
 TEST_CASE("all-reduce on 8 H200 is near the published sweep") {
@@ -97,7 +97,7 @@ TEST_CASE("all-reduce on 8 H200 is near the published sweep") {
        {std::pair{4.0, 107.16}, {16.0, 219.89}, {64.0, 346.51}, {256.0, 436.15}, {4096.0, 473.1}}) {
     const double bytes = mib * 1048576;
     const double seconds = planner::all_reduce_seconds(fabric, {8, 8}, bytes);
-    CHECK(1.75 * bytes / seconds / 1e9 == doctest::Approx(measured).epsilon(0.12));
+    CHECK(tests::near(1.75 * bytes / seconds / 1e9, measured, 0.12));
   }
 }
 
@@ -109,13 +109,13 @@ TEST_CASE("a group across nodes is as slow as the slower of NVLink and the node'
   CHECK(world.crosses_nodes());
   // 8 adapters of 25 GB/s, 0.9 of it: 180 GB/s, less than 0.783 of 300. 63/64 of 8 GiB:
   // 8455716864 B / 180e9 B/s = 46.98 ms, + 8.4 us + 7 crossings of 14 us + 56 steps of 3.4 us.
-  CHECK(planner::all_gather_seconds(planner::fabric_of(cluster), world, 8589934592) ==
-        doctest::Approx(46.976e-3 + 0.2968e-3).epsilon(1e-3));
+  CHECK(tests::near(planner::all_gather_seconds(planner::fabric_of(cluster), world, 8589934592),
+                    46.976e-3 + 0.2968e-3, 1e-3));
   // One rank of each node: its own adapter only. 7/8 of 1 GiB over 22.5 GB/s = 41.757 ms, + 106 us.
   const planner::Group copies = planner::group_of(8, 8, 8);
   CHECK(copies.in_node == 1);
-  CHECK(planner::all_gather_seconds(planner::fabric_of(cluster), copies, 1073741824) ==
-        doctest::Approx(41.757e-3 + 0.1064e-3).epsilon(1e-3));
+  CHECK(tests::near(planner::all_gather_seconds(planner::fabric_of(cluster), copies, 1073741824),
+                    41.757e-3 + 0.1064e-3, 1e-3));
 }
 
 TEST_CASE("a bridge joins two GPUs, a switch all of them, a mesh has a link for each neighbour") {
@@ -132,12 +132,12 @@ TEST_CASE("a bridge joins two GPUs, a switch all of them, a mesh has a link for 
   CHECK(link("a100-sxm-40gb", 2) == 300e9);
   CHECK(link("a100-sxm-40gb", 8) == 300e9);
   CHECK(link("mi300x", 8) == 448e9);
-  CHECK(link("mi300x", 2) == doctest::Approx(64e9));
+  CHECK(tests::near(link("mi300x", 2), 64e9, 1e-12));
   // stas00/ml-engineering, network: 4 GB on 8 x MI300X: 312.9 GB/s among 8, 47.7 between two.
   models::ClusterSpec cluster;
   cluster.gpu = models::find_gpu("mi300x");
   const double two = planner::all_reduce_seconds(planner::fabric_of(cluster), {2, 2}, 4e9);
-  CHECK(4e9 / two / 1e9 == doctest::Approx(47.7).epsilon(0.1));
+  CHECK(tests::near(4e9 / two / 1e9, 47.7, 0.1));
   cluster.intra_node_bandwidth = 100e9;  // asked for: joins all
   CHECK(planner::inside_link(planner::fabric_of(cluster), {2, 2}).rate == 100e9);
 }

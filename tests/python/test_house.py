@@ -12,6 +12,7 @@ sys.dont_write_bytecode = True
 import check_includes  # noqa: E402
 import check_readme  # noqa: E402
 import check_sizes  # noqa: E402
+import check_tests  # noqa: E402
 import count_tests  # noqa: E402
 
 
@@ -100,6 +101,17 @@ class Sizes(Tree):
 
     def test_this_project_passes(self):
         self.assertEqual(check_sizes.complaints(ROOT), [])
+
+
+class Tolerances(Tree):
+    def test_approx_is_refused_with_its_line(self):
+        self.write("tests/a/x.cpp", "// like doctest's Approx\nCHECK(a == doctest::Approx(1e-6));\n")
+        self.write("tests/b.h", "using doctest::Approx;\nCHECK(a == Approx (b).epsilon(0.1));\n")
+        found = check_tests.complaints(self.root)
+        self.assertEqual([line.split(": ")[0] for line in found], ["tests/a/x.cpp:2", "tests/b.h:2"])
+
+    def test_this_project_passes(self):
+        self.assertEqual(check_tests.complaints(ROOT), [])
 
 
 class Counts(unittest.TestCase):

@@ -9,6 +9,7 @@
 #include "kernels/attention_kernels.h"
 #include "models/lora.h"
 #include "models/model_reader.h"
+#include "tests/near.h"
 
 namespace plimsoll::runtime::test {
 namespace {
@@ -46,7 +47,7 @@ TEST_CASE("a golden loss is the cross-entropy of the golden logits and targets")
     for (const char* precision : {"fp32", "bf16"}) {
       const std::string p = precision;
       const double loss = cross_entropy(golden.values(p + ".logits"), golden.targets(0));
-      CHECK(loss == doctest::Approx(golden.values(p + ".loss")[0]).epsilon(1e-6));
+      CHECK(tests::near(loss, golden.values(p + ".loss")[0], 1e-6));
     }
     CHECK(golden.values("fp32.losses")[0] == golden.values("fp32.loss")[0]);
     CHECK(golden.values("fp32.losses").size() == kGoldenSteps);

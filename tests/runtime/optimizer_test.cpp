@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/near.h"
 #include "tests/runtime/sharded_step.h"
 
 namespace plimsoll::runtime {
@@ -75,23 +76,23 @@ TEST_CASE("AdamW's first steps are those of a calculation by hand") {
   // w = 1 · (1 - 0.1 · 0.01) - 0.1 = 0.899; -2 · 0.999 + 0.1 = -1.898; g = 0: 3 · 0.999 = 2.997
   const OneStep one{{1, -2, 3}, {0.5f, -0.25f, 0}, with(Optimizer::adamw, 0.1f, 0.01f)};
   const AfterStep first = after(one);
-  CHECK(first.weights[0] == doctest::Approx(0.899).epsilon(1e-6));
-  CHECK(first.weights[1] == doctest::Approx(-1.898).epsilon(1e-6));
-  CHECK(first.weights[2] == doctest::Approx(2.997).epsilon(1e-6));
+  CHECK(tests::near(first.weights[0], 0.899, 1e-6));
+  CHECK(tests::near(first.weights[1], -1.898, 1e-6));
+  CHECK(tests::near(first.weights[2], 2.997, 1e-6));
   // Step 2 with the same gradient: m = 0.19 g, 1 - b1² = 0.19; v likewise: again lr · sign(g).
   // 0.899 · 0.999 - 0.1 = 0.798101
   OneStep two = one;
   two.times = 2;
-  CHECK(after(two).weights[0] == doctest::Approx(0.798101).epsilon(1e-6));
+  CHECK(tests::near(after(two).weights[0], 0.798101, 1e-6));
 }
 
 TEST_CASE("momentum and plain SGD are those of a calculation by hand") {
   // g = 2 + 0.5 · 4 = 4 (decay 0.5 of w = 4): w = 4 - 0.1 · 4 = 3.6
-  CHECK(after({{4}, {2}, with(Optimizer::sgd, 0.1f, 0.5f)}).weights[0] == doctest::Approx(3.6));
+  CHECK(tests::near(after({{4}, {2}, with(Optimizer::sgd, 0.1f, 0.5f)}).weights[0], 3.6, 1e-5));
   // m = 2, then 0.9 · 2 + 2 = 3.8: w = 1 - 0.2 - 0.38 = 0.42
   OneStep two{{1}, {2}, with(Optimizer::momentum, 0.1f, 0)};
   two.times = 2;
-  CHECK(after(two).weights[0] == doctest::Approx(0.42));
+  CHECK(tests::near(after(two).weights[0], 0.42, 1e-5));
 }
 
 TEST_CASE("gradients longer than the bound are shortened to it, and the loss scale is taken out") {
@@ -102,9 +103,9 @@ TEST_CASE("gradients longer than the bound are shortened to it, and the loss sca
   one.max_norm = 0.25f;
   const AfterStep clipped = after(one);
   CHECK(clipped.norm == 0.625f);
-  CHECK(clipped.factor == doctest::Approx(0.05).epsilon(1e-5));
-  CHECK(clipped.weights[0] == doctest::Approx(-0.15).epsilon(1e-5));
-  CHECK(clipped.weights[1] == doctest::Approx(-0.2).epsilon(1e-5));
+  CHECK(tests::near(clipped.factor, 0.05, 1e-5));
+  CHECK(tests::near(clipped.weights[0], -0.15, 1e-5));
+  CHECK(tests::near(clipped.weights[1], -0.2, 1e-5));
   one.max_norm = 0;  // 3 / 8
   CHECK(after(one).weights[0] == -0.375f);
 }
@@ -115,7 +116,7 @@ TEST_CASE("16-bit weights are the rounding of masters that keep small updates") 
   one.precision = models::Precision::bf16_mixed;
   const AfterStep once = after(one);
   CHECK(once.weights[0] == 1);
-  CHECK(once.masters[0] == doctest::Approx(0.999));
+  CHECK(tests::near(once.masters[0], 0.999, 1e-5));
   one.times = 10;  // 0.99: between 0.98828125 and 0.9921875
   CHECK(after(one).weights[0] == 0.98828125f);
 }
@@ -129,7 +130,7 @@ TEST_CASE("pure bf16 rounds stochastically: small updates arrive on average") {
   one.times = 10;
   double mean = 0;
   for (const float w : after(one).weights) mean += w / 4096.0;
-  CHECK(mean == doctest::Approx(0.99).epsilon(4e-4));
+  CHECK(tests::near(mean, 0.99, 4e-4));
 }
 
 TEST_CASE("an overflow changes nothing") {

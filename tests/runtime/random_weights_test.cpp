@@ -3,6 +3,7 @@
 #include <numbers>
 
 #include "runtime/io/normal.h"
+#include "tests/near.h"
 #include "tests/runtime/weights.h"
 
 using namespace plimsoll;
@@ -131,8 +132,7 @@ TEST_CASE("new adapters are uniform in A and 0 in B") {
   // The same formulas in Python: block 3 of (a, 7).
   const std::vector<double> expected{-0.46735445875674486, 0.7569173383526504, -0.30460108583793044,
                                      0.7643568241037428};
-  for (std::size_t i = 0; i < 4; ++i)
-    CHECK(values[12 + i] == doctest::Approx(expected[i] / 6).epsilon(1e-6));
+  for (std::size_t i = 0; i < 4; ++i) CHECK(tests::near(values[12 + i], expected[i] / 6, 1e-6));
   const std::string b = "base_model.model.transformer.h.1.attn.c_attn.lora_B.weight";
   CHECK(read(*adapter, b, 0, 300) == std::vector<double>(300, 0));
 }

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/near.h"
 #include "tests/runtime/sharded_step.h"
 
 namespace plimsoll::runtime::shard {
@@ -330,7 +331,7 @@ TEST_CASE("shards inside groups and replicas between them agree with one group w
     for (const StepResult& hybrid : run_step(c)) {
       CHECK(largest(hybrid.gradients, ddp.gradients) < 1e-6);
       CHECK(largest(hybrid.weights, ddp.weights) < 1e-6);
-      CHECK(hybrid.norm == doctest::Approx(ddp.norm).epsilon(1e-6));
+      CHECK(tests::near(hybrid.norm, ddp.norm, 1e-6));
     }
   }
 }
