@@ -27,17 +27,18 @@ void assume(std::vector<reports::Assumption>& out, std::string what, Bytes bytes
                  entry != nullptr ? entry->source : "no figure for this GPU"});
 }
 
-// Per communicator: what was seen, where that is known for the family; else the sum of its parts:
-// channels × connections × buffers, NVLS buffers of the node's ranks, and a base.
-Bytes communicator(const std::vector<Overhead>& overheads, std::int64_t local_ranks, Which which) {
+// Each communicator: what was seen, where that is known for the family; else the sum of its parts:
+// channels × connections × buffers, NVLS buffers of the node's ranks; and NCCL's own once.
+Bytes nccl_buffers(const std::vector<Overhead>& overheads, int communicators,
+                   std::int64_t local_ranks, Which which) {
   if (const Overhead* seen = models::find_overhead(overheads, "nccl_communicator");
       seen != nullptr && seen->range)
-    return Bytes((*seen->range).*which);
+    return Bytes((*seen->range).*which) * communicators;
   const std::int64_t buffers = figure(overheads, "nccl_connection", which) *
                                figure(overheads, "nccl_channels", which) *
                                figure(overheads, "nccl_connections", which);
-  return Bytes(buffers + figure(overheads, "nccl_nvls", which) * local_ranks +
-               figure(overheads, "nccl_base", which));
+  const std::int64_t nvls = figure(overheads, "nccl_nvls", which) * local_ranks;
+  return Bytes(buffers + nvls) * communicators + Bytes(figure(overheads, "nccl_base", which));
 }
 
 std::string listed(const std::vector<std::string>& names) {
@@ -104,7 +105,7 @@ Outside outside_allocator(const models::Strategy& strategy, const models::Cluste
   if (group > 1 && communicators > 0) {
     const std::int64_t local = std::min(group, strategy.gpus_per_node);
     const auto all = [&](Which which) {
-      return communicator(overheads, local, which) * communicators;
+      return nccl_buffers(overheads, communicators, local, which);
     };
     outside.typical.nccl = all(&Overhead::Range::typical);
     low = all(&Overhead::Range::low);

@@ -156,3 +156,48 @@ TEST_CASE("a step that runs only by flushing is borderline, down to what it take
     CHECK(found->calls.malloced == 100_MiB);
   }
 }
+
+// 40 MiB, which no unlucky step makes more; 50 thousandths of its 41943 whole thousands on top; and
+// 3 MiB outside, 5 at their high end.
+TEST_CASE("what fits at its typical overheads and at their high end, each to the byte") {
+  models::StepProgram program;
+  program.tensors = {{.name = "all", .bytes = 40_MiB}};
+  program.operands = {{.tensor = 0, .access = models::Access::write}};
+  program.ops = {{.name = "a", .operand_begin = 0, .operand_count = 1}};
+  program.segments = {{.op_begin = 0, .op_end = 1}};
+  planner::StackStep step;
+  step.program = program;
+  step.caching_allocator = true;
+  const planner::Timeline timeline = planner::unroll(step.program);
+  const planner::Peak peak = planner::PeakFinder().find(step.program);
+  planner::Outside outside;
+  outside.typical.context = 3_MiB;
+  outside.high.context = 5_MiB;
+  outside.reserved_more = 50;
+  const auto with = [&](Bytes usable, auto ask) {
+    planner::Replays replays;
+    const planner::Capacity capacity{usable, usable};
+    return ask(planner::Fitting{step, timeline, peak, capacity, outside, replays});
+  };
+  const auto fits = [&](Bytes usable, planner::Overheads overheads) {
+    return with(usable, [&](const auto& fitting) { return fitting.fits(overheads); });
+  };
+  const Bytes typical(43 << 20), high((45 << 20) + 41943 * 50);
+  for (const Bytes usable : {typical, high}) {
+    const reports::HighEnd end = with(usable, [](const auto& f) { return f.at_high_end(); });
+    CHECK(end.reserved == Bytes(44040190));
+    CHECK(end.outside == 5_MiB);
+    CHECK(end.device() == high);
+    CHECK(end.fits == (usable == high));
+  }
+  CHECK(fits(typical, planner::Overheads::typical));
+  CHECK_FALSE(fits(typical - 1_B, planner::Overheads::typical));
+  CHECK(fits(high, planner::Overheads::high_end));
+  CHECK_FALSE(fits(high - 1_B, planner::Overheads::high_end));
+  // Where a measurement gives a range, that decides, whatever is asked about.
+  outside.range = reports::Range{3_MiB, 4_MiB, "measured"};
+  for (const auto overheads : {planner::Overheads::typical, planner::Overheads::high_end}) {
+    CHECK(fits(44_MiB, overheads));
+    CHECK_FALSE(fits(44_MiB - 1_B, overheads));
+  }
+}

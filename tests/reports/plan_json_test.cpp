@@ -122,3 +122,55 @@ TEST_CASE("an option that spells out its default is the same workload") {
   other.strategy.optimizer_impl = models::OptimizerImpl::foreach;
   CHECK(canonical_workload(other) == canonical_workload(plan));
 }
+
+// Every figure another, so that none stands under another's key.
+TEST_CASE("each figure of a plan stands under its own key") {
+  Plan plan = made_up_plan();
+  plan.capacity = 1001_B;
+  plan.usable = 1002_B;
+  plan.device = 1003_B;
+  plan.headroom = 1004_B;
+  plan.peak = 1005_B;
+  plan.resident = 1006_B;
+  plan.reserved = 1007_B;
+  plan.range = Range{1008_B, 1009_B, "seen"};
+  plan.high_end = HighEnd{.reserved = 1010_B, .outside = 1100_B, .fits = false};  // together 2110
+  plan.flushing = Flushing{.reserved = 1011_B,
+                           .malloced = 1012_B,
+                           .flushes = 13,
+                           .frees = 14,
+                           .mallocs = 15,
+                           .seconds = 0.5};
+  plan.peak_place.rank = 3;
+  plan.states = {.parameters = 1016_B, .gradients = 1017_B, .optimizer = 1018_B};
+  plan.at_peak = {1021_B, 1022_B, 1023_B, 1024_B, 1025_B, 1026_B, 1027_B, 1028_B};
+  plan.outside = {.context = 1031_B, .libraries = 1032_B, .nccl = 1033_B};  // together 3096
+  plan.host_pinned = 1034_B;
+  plan.host_pageable = 1035_B;
+  plan.nvme = 1036_B;
+  plan.bytes_sent_per_gpu_per_step = 1037_B;
+  plan.collectives = {{.kind = "all_gather", .count = 38, .array = 1039_B, .group = 40}};
+  const std::string text = document(plan);
+  for (const char* part :
+       {R"("capacity_bytes":1001,"usable_bytes":1002,"device_bytes":1003,"headroom_bytes":1004,)",
+        R"("peak_bytes":1005,"resident_bytes":1006,"reserved_bytes":1007,)",
+        R"("range":{"low_bytes":1008,"high_bytes":1009,"why":"seen"},)",
+        R"("high_end":{"device_bytes":2110,"reserved_bytes":1010,)",
+        R"("outside_allocator_bytes":1100,"fits":false},)",
+        R"("flushing":{"device_bytes":4107,"reserved_bytes":1011,"flushes_per_step":13,)",
+        R"("segments_freed_per_step":14,"segments_allocated_per_step":15,)",
+        R"("allocated_bytes_per_step":1012,"seconds_per_step":0.5},)",
+        R"("peak":{"rank":3,"phase":"backward","where":"layers.31.mlp"},)",
+        R"({"parameters_bytes":1016,"gradients_bytes":1017,"optimizer_bytes":1018})",
+        R"("at_peak":{"parameters_bytes":1021,"gradients_bytes":1022,"optimizer_bytes":1023,)",
+        R"("activations_bytes":1024,"logits_bytes":1025,"temporaries_bytes":1026,)",
+        R"("communication_bytes":1027,"workspace_bytes":1028})",
+        R"("outside_allocator":{"context_bytes":1031,"libraries_bytes":1032,"nccl_bytes":1033})",
+        R"("host":{"pinned_bytes":1034,"pageable_bytes":1035,"nvme_bytes":1036})",
+        R"("bytes_sent_per_gpu_per_step":1037,)",
+        R"({"kind":"all_gather","count":38,"array_bytes":1039,"group":40})",
+        R"("step_seconds":2.0,"compute_seconds":1.5,"exposed_communication_seconds":0.4,)",
+        R"("pipeline_bubble_seconds":0.0,"optimizer_seconds":0.1,"tokens_per_second":262144.0,)",
+        R"("tokens_per_second_per_gpu":32768.0,"mfu":0.4,"mfu_full_attention":0.45,"hfu":0.5,)"})
+    CHECK_MESSAGE(has(text, part), part);
+}
