@@ -155,9 +155,8 @@ bool reads_wide(const models::Block& block, const models::Module& module) {
 
 }  // namespace
 
-LayerCost layer_cost(const LayerRun& run, const models::Decoder& d) {
+LayerCost layer_cost(const LayerRun& run, const LayerPart& layer, const models::Decoder& d) {
   LayerCost cost;
-  const LayerPart& layer = run.layer;
   for (const models::Module& module : layer.block->modules) {
     if (models::is_norm(module.kind)) continue;
     const LinearPart& part = layer.linears[module.place];
@@ -166,7 +165,7 @@ LayerCost layer_cost(const LayerRun& run, const models::Decoder& d) {
                              static_cast<double>(part.lora_rank), part.train_weight,
                              reads_wide(*layer.block, module)});
   }
-  cost.copies = static_cast<double>(run.count);
+  cost.copies = static_cast<double>(run.repeats());
   cost.hidden = static_cast<double>(d.hidden);
   cost.q_width = static_cast<double>(d.q_width());
   cost.kv_width = static_cast<double>(d.kv_width());

@@ -80,7 +80,8 @@ struct LayerCost {
   double parameters = 0, trainable = 0;  // elements
   double tensors = 0;  // trained ones
 };
-LayerCost layer_cost(const LayerRun& run, const models::Decoder& decoder);
+// Of one layer of the run's pattern, which stands for `run.repeats()` of them.
+LayerCost layer_cost(const LayerRun& run, const LayerPart& layer, const models::Decoder& decoder);
 
 // Embedding, final norm, head and loss.
 struct EndsCost {

@@ -17,7 +17,8 @@ void add(const LinearPart& part, std::int64_t count, models::ProductWeights& wei
 models::ProductsOfToken products_of_token(const ModelParts& parts) {
   models::ProductsOfToken products;
   for (const LayerRun& run : parts.runs)
-    for (const LinearPart& part : run.layer.linears) add(part, run.count, products.layers);
+    for (const LayerPart& layer : run.pattern)
+      for (const LinearPart& part : layer.linears) add(part, run.repeats(), products.layers);
   add(parts.head, 1, products.head);
   return products;
 }

@@ -119,23 +119,40 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
   }
 }
 
-// Neighbouring layers that are equal, and stand alike to what is trained below them.
-void find_runs(ModelParts& parts, const std::vector<LayerPart>& layers, bool grad) {
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    if (!parts.runs.empty()) {
-      LayerRun& run = parts.runs.back();
-      if (run.input_grad == grad && run.layer == layers[l]) {
-        ++run.count;
-        grad = grad || layers[l].trains();
-        continue;
-      }
+// Neighbouring layers that repeat the model's pattern of blocks, and stand alike to what is trained
+// below them. What is left at the end, or is frozen in another way, makes a run of its own.
+void find_runs(ModelParts& parts, const std::vector<LayerPart>& layers, bool grad,
+               std::size_t period) {
+  const auto repeats = [&](std::size_t first, std::size_t n) {
+    std::size_t end = first + n;
+    while (end < layers.size() && layers[end] == layers[end - n]) ++end;
+    return (end - first) / n * n;
+  };
+  for (std::size_t l = 0; l < layers.size();) {
+    const bool trains = layers[l].trains();
+    // A layer that is the first to train has another input than those behind it.
+    const bool alone = !grad && trains;
+    const std::size_t of_one = alone ? 1 : repeats(l, 1);
+    std::size_t n = 1, count = of_one;
+    if (period > 1 && grad && l + period <= layers.size() && repeats(l, period) > of_one) {
+      n = period;
+      count = repeats(l, period);
     }
-    parts.runs.push_back({static_cast<std::int64_t>(l), 1, layers[l], grad});
-    grad = grad || layers[l].trains();
+    const auto begin = layers.begin() + static_cast<std::ptrdiff_t>(l);
+    parts.runs.push_back({static_cast<std::int64_t>(l),
+                          static_cast<std::int64_t>(count),
+                          {begin, begin + static_cast<std::ptrdiff_t>(n)},
+                          grad});
+    for (std::size_t i = 0; i < n; ++i) grad = grad || layers[l + i].trains();
+    l += count;
   }
 }
 
 }  // namespace
+
+bool LayerRun::trains() const {
+  return std::ranges::any_of(pattern, &LayerPart::trains);
+}
 
 bool LayerPart::trains() const {
   return std::any_of(parameters.begin(), parameters.end(),
@@ -181,9 +198,9 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   if (adapters)
     for (const models::LoraModule& module : models::lora_modules(model, *strategy.lora))
       add_adapter(layers, model, module);
-  find_runs(
-      parts, layers,
-      parts.train_embedding || parts.train_positions_any() || forces_input_gradient(strategy));
+  find_runs(parts, layers,
+            parts.train_embedding || parts.train_positions_any() || forces_input_gradient(strategy),
+            model.blocks.size());
   return parts;
 }
 

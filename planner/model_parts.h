@@ -50,11 +50,19 @@ struct LayerPart {
   bool operator==(const LayerPart&) const = default;
 };
 
-// Consecutive equal layers.
+// Consecutive layers that repeat a pattern: of one layer, or of as many as the model's own blocks
+// alternate in.
 struct LayerRun {
-  std::int64_t first = 0, count = 0;
-  LayerPart layer;
+  std::int64_t first = 0, count = 0;  // layers; a multiple of the pattern's
+  std::vector<LayerPart> pattern;
   bool input_grad = true;  // something below is trained, so gradients flow through to the input
+
+  std::int64_t period() const { return static_cast<std::int64_t>(pattern.size()); }
+  std::int64_t repeats() const { return count / period(); }
+  const LayerPart& layer(std::int64_t i) const {
+    return pattern[static_cast<std::size_t>(i % period())];
+  }
+  bool trains() const;  // any of them
 };
 
 struct ModelParts {

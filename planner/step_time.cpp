@@ -83,7 +83,9 @@ std::uint64_t next_id() {
 
 TimeModel::TimeModel(const ModelParts& parts, const models::ClusterSpec& cluster)
     : id_(next_id()), ends_(ends_cost(parts)), fabric_(fabric_of(cluster)) {
-  for (const LayerRun& run : parts.runs) layers_.push_back(layer_cost(run, parts.decoder));
+  for (const LayerRun& run : parts.runs)
+    for (const LayerPart& layer : run.pattern)
+      layers_.push_back(layer_cost(run, layer, parts.decoder));
   if (cluster.gpu) gpu_ = gpu_rates(*cluster.gpu);
 }
 

@@ -16,7 +16,7 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
   rules.fsdp_autocast = workload["stack"]["fsdp_autocast"];
   rules.hold_outputs = strategy.hold_outputs;
   rules.batch_tensors = 1;
-  const planner::LayerPart& layer = parts.runs.front().layer;
+  const planner::LayerPart& layer = parts.runs.front().pattern.front();
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
   rules.blas = {32_MiB, 32_MiB, layer.linears.front().bias ? 1_MiB : 0_MiB};
   models::StepProgram program;

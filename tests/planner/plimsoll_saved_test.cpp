@@ -33,7 +33,7 @@ class Autograd {
     for (const planner::LayerRun& run : parts_.runs)
       for (std::int64_t i = 0; i < run.count; ++i) {
         saves_.clear();
-        grad = layer(slots_of(run.layer), grad);
+        grad = layer(slots_of(run), grad);
         for (const auto& [name, bytes] : saves_) layers += bytes;
       }
     saves_.clear();

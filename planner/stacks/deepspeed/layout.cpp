@@ -14,7 +14,13 @@ FlatLayout::FlatLayout(const ModelParts& parts, const Engine& engine)
   for (const Parameter& p : parts.tail) (p.elements == table ? front : tail).push_back(p);
   front.insert(front.end(), parts.embedding.begin(), parts.embedding.end());
   add(front, 1);
-  for (const LayerRun& run : parts.runs) add(run.layer.parameters, run.count);
+  for (const LayerRun& run : parts.runs) {
+    std::vector<Parameter> once;  // of the pattern
+    for (const LayerPart& layer : run.pattern)
+      once.insert(once.end(), layer.parameters.begin(), layer.parameters.end());
+    add(once, run.repeats());
+    blocks_.back().layers = run.period();
+  }
   add(tail, 1);
   aligned_ = ceil_divide(total_, 2 * ranks_) * 2 * ranks_;
   check(total_ > 0, ErrorKind::bad_input, "nothing is trained: no parameter requires a gradient");

@@ -57,6 +57,7 @@ class FlatLayout {
     std::int64_t begin = 0;  // of the first of them
     std::int64_t elements = 0;  // of one
     std::int64_t count = 1;
+    std::int64_t layers = 1;  // of a run: that one stretch covers
     std::vector<std::int64_t> parameters;
     std::vector<std::int64_t> gathered;  // stage 3: frozen ones too, without persistent ones
     std::int64_t end() const { return begin + elements * count; }

@@ -147,7 +147,7 @@ std::vector<TensorId> StepWriter::fp32_gradients(Category category) {
   };
   all(kNoGroup, parts_.embedding);
   for (const Run& run : runs_)
-    for (std::size_t j = 0; j < run.stride(); ++j) all(run.group, run.layers->layer.parameters);
+    for (std::size_t j = 0; j < run.stride(); ++j) all(run.group, run.layer(j).parameters);
   all(kNoGroup, parts_.tail);
   return out;
 }

@@ -76,7 +76,7 @@ std::vector<std::int64_t> layers_that_reduce(const FlatLayout& layout, const Eng
   int reductions = 0, owned = 0;
   for (std::size_t r = blocks.size(); r-- > 0;) {
     const bool run = r > 0 && r + 1 < blocks.size();
-    for (std::int64_t i = blocks[r].count; i-- > 0; layer += run ? 1 : 0) {
+    for (std::int64_t i = blocks[r].count; i-- > 0; layer += run ? blocks[r].layers : 0) {
       std::int64_t at = blocks[r].begin + (i + 1) * blocks[r].elements;
       for (std::size_t p = blocks[r].parameters.size(); p-- > 0;) {
         const std::int64_t elements = blocks[r].parameters[p];
@@ -100,10 +100,10 @@ std::vector<std::int64_t> layers_that_reduce(const FlatLayout& layout, const Eng
 std::vector<std::int64_t> layer_that_fills(const FlatLayout& layout, const Engine& engine) {
   const std::vector<FlatLayout::Block>& blocks = layout.blocks();
   std::int64_t content = 0, layer = -1, all = 0;
-  for (std::size_t r = 1; r + 1 < blocks.size(); ++r) all += blocks[r].count;
+  for (std::size_t r = 1; r + 1 < blocks.size(); ++r) all += blocks[r].count * blocks[r].layers;
   for (std::size_t r = 0; r + 1 < blocks.size(); ++r)
     for (std::int64_t i = 0; i < blocks[r].count; ++i) {
-      if (r > 0) ++layer;
+      if (r > 0) layer += blocks[r].layers;
       content += blocks[r].elements;
       if (content > engine.options.reduce_bucket_size)
         return r > 0 ? std::vector{all - 1 - layer} : std::vector<std::int64_t>();
@@ -124,8 +124,11 @@ ModelParts split_where_reduced(const ModelParts& parts, const Engine& engine) {
     std::set<std::int64_t> begins{run.first, run.first + run.count};
     for (const std::int64_t from_end : layers) {
       const std::int64_t layer = all - 1 - from_end;
-      for (const std::int64_t begin : {layer, layer + 1})
-        if (begin > run.first && begin < run.first + run.count) begins.insert(begin);
+      if (layer < run.first || layer >= run.first + run.count) continue;
+      // A pattern of layers stays whole.
+      const std::int64_t begin = run.first + (layer - run.first) / run.period() * run.period();
+      for (const std::int64_t at : {begin, begin + run.period()})
+        if (at > run.first && at < run.first + run.count) begins.insert(at);
     }
     for (auto begin = begins.begin(); std::next(begin) != begins.end(); ++begin) {
       LayerRun& piece = split.runs.emplace_back(run);

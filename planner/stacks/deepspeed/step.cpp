@@ -49,7 +49,7 @@ void StepWriter::declare_frozen() {
   for (const Run& run : runs_) {
     for (std::size_t j = 0; j < run.stride(); ++j) {
       b_.at_layer(static_cast<std::uint16_t>(j));
-      frozen(run.layers->layer.parameters, run.group, run.count);
+      frozen(run.layer(j).parameters, run.group, run.count);
     }
     b_.at_layer(0);
   }
@@ -168,10 +168,10 @@ StepWriter::HookRun& StepWriter::hook_run() {
     for (std::size_t r = 0; r < parts_.runs.size(); ++r) {
       const std::int64_t into = group.first - parts_.runs[r].first;
       if (into < 0 || into >= parts_.runs[r].count) continue;
-      run.begin = blocks[r + 1].begin + into * blocks[r + 1].elements;
-      run.elements = blocks[r + 1].elements * group.stride;
       of = &blocks[r + 1];
-      stride = group.stride;
+      stride = group.stride / of->layers;
+      run.begin = of->begin + into / of->layers * of->elements;
+      run.elements = of->elements * stride;
     }
     run.repeats = group.count;
   } else {

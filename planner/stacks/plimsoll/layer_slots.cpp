@@ -51,7 +51,8 @@ char letter(OpKind kind) {
 
 }  // namespace
 
-LayerSlots slots_of(const LayerPart& layer) {
+LayerSlots slots_of(const LayerRun& run) {
+  const LayerPart& layer = run.pattern.front();
   LayerSlots slots;
   for (NormPart LayerSlots::*norm : kNorms) slots.*norm = {.train_weight = false};
   for (const models::Module& module : layer.block->modules) {
@@ -68,7 +69,8 @@ LayerSlots slots_of(const LayerPart& layer) {
                                       layer_module(node.name) == LayerModule::k_norm);
     if (!heads && node.kind != OpKind::leave) nodes.push_back(letter(node.kind));
   }
-  check(nodes == kLlamaNodes || nodes == kGpt2Nodes, ErrorKind::unsupported,
+  const bool known = nodes == kLlamaNodes || nodes == kGpt2Nodes;
+  check(known && run.period() == 1, ErrorKind::unsupported,
         [] { return std::string("our own runtime has the layers of Llama and GPT-2 only"); });
   return slots;
 }

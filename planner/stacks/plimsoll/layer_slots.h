@@ -13,7 +13,7 @@ struct LayerSlots {
   LinearPart q, k, v, o, gate, up, down;
 };
 
-// Error{unsupported}: the layer computes something else, naming the first module or op of it.
-LayerSlots slots_of(const LayerPart& layer);
+// Error{unsupported}: its layers compute something else.
+LayerSlots slots_of(const LayerRun& run);
 
 }  // namespace plimsoll::planner::own

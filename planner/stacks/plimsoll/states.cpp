@@ -75,7 +75,7 @@ void StepWriter::add_runs() {
       run.wants = wants;
       run.group = b_.group("layers", first, count, stride);
       run.units.resize(static_cast<std::size_t>(stride));
-      size_unit(run.units[0], layers.layer.parameters, run.group, decisions::kLayerUnit);
+      size_unit(run.units[0], layers.pattern.front().parameters, run.group, decisions::kLayerUnit);
       for (std::size_t j = 1; j < run.units.size(); ++j) {
         run.units[j] = run.units[0];
         run.units[j].in_checkpoint = j;

@@ -20,7 +20,7 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       regime_(decisions::regime_of(strategy)),
       sharding_(decisions::sharding_of(strategy)),
       layer_(b_, d_, regime_, strategy_, tokens_) {
-  for (const LayerRun& run : parts_.runs) slots_.push_back(slots_of(run.layer));
+  for (const LayerRun& run : parts_.runs) slots_.push_back(slots_of(run));
   const auto moment = decisions::reduce_moment(sharding_.stage, rules.deterministic);
   reduces_each_ = sharding_.reduces() && moment == decisions::ReduceMoment::every_micro_batch;
 }

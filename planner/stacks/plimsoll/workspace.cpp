@@ -75,9 +75,10 @@ Bytes StepWriter::workspace_of_any_batch() const {
   count(parts_.tail, 1);
   norm(parts_.final_norm);
   for (const LayerRun& run : parts_.runs) {
-    count(run.layer.parameters, run.count);
-    for (const NormPart& part : run.layer.norms) norm(part);
-    for (const LinearPart& part : run.layer.linears) linear(part);
+    const LayerPart& layer = run.pattern.front();
+    count(layer.parameters, run.count);
+    for (const NormPart& part : layer.norms) norm(part);
+    for (const LinearPart& part : layer.linears) linear(part);
   }
   need(norms(chunks, tensors));
   return most;

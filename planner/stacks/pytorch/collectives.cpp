@@ -34,7 +34,9 @@ void StepWriter::add_collectives(std::vector<reports::Collective>& out) const {
   };
   unit(embedding_, 1, embedding_.reshards);
   for (const Run& run : runs_)
-    unit(run.units.front(), run.count * static_cast<std::int64_t>(run.stride()), resharded);
+    for (std::size_t j = 0; j < run.plans.size(); ++j)
+      unit(run.units[j], run.count * static_cast<std::int64_t>(run.stride() / run.plans.size()),
+           resharded);
   unit(tail_, 1, false);
   unit(root_, 1, false);
 }

@@ -44,7 +44,7 @@ void StepWriter::in_model_order(const std::function<void(const Parameter&)>& wha
   };
   all(parts_.embedding);
   for (const LayerRun& run : parts_.runs)
-    for (std::int64_t i = 0; i < run.count; ++i) all(run.layer.parameters);
+    for (std::int64_t i = 0; i < run.count; ++i) all(run.layer(i).parameters);
   all(parts_.tail);
 }
 
@@ -59,7 +59,7 @@ std::vector<Bytes> StepWriter::ddp_buckets() const {
   };
   all(parts_.tail);
   for (auto run = parts_.runs.rbegin(); run != parts_.runs.rend(); ++run)
-    for (std::int64_t i = 0; i < run->count; ++i) all(run->layer.parameters);
+    for (std::int64_t i = run->count; i-- > 0;) all(run->layer(i).parameters);
   all(parts_.embedding);
   std::vector<Bytes> out;
   for (const std::int64_t bytes : buckets.take()) out.push_back(b_.rounded(Bytes(bytes)));

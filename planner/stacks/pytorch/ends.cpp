@@ -149,7 +149,7 @@ bool StepWriter::leaf_input() const {
 // The stream after the last layer requires a gradient.
 bool StepWriter::final_grad() const {
   const LayerRun& last = parts_.runs.back();
-  return last.input_grad || last.layer.trains();
+  return last.input_grad || last.trains();
 }
 
 void StepWriter::embedding_backward() {

@@ -138,7 +138,7 @@ bool FlatStepWriter::checkpoints_around() const {
 }
 
 void FlatStepWriter::recompute() {
-  const Unit& unit = checkpoint_->units.back();
+  const Unit& unit = checkpoint_->units[last_of_checkpoint_];
   const bool gathers = checkpoints_around() && unit.reshards;
   if (gathers)
     b_.op("fsdp.all_gather", Phase::recompute)
@@ -167,13 +167,13 @@ void FlatStepWriter::prefetch_last_layer() {
   prefetch_flat({last.full_backward, -1}, {last.cast_backward, -1});
 }
 
-void FlatStepWriter::prefetch_before(std::size_t run) {
-  if (runs_[run].units.front().adapter_count == 0) prefetch_unit_before(run);
+void FlatStepWriter::prefetch_before(std::size_t run, std::size_t layer) {
+  if (runs_[run].units[layer].adapter_count == 0) prefetch_unit_before(run, layer);
 }
 
-void FlatStepWriter::prefetch_unit_before(std::size_t run) {
-  prefetch_flat(unit_tensor(&Unit::full_backward, run, 0, -1),
-                unit_tensor(&Unit::cast_backward, run, 0, -1));
+void FlatStepWriter::prefetch_unit_before(std::size_t run, std::size_t layer) {
+  prefetch_flat(unit_tensor(&Unit::full_backward, run, layer, -1),
+                unit_tensor(&Unit::cast_backward, run, layer, -1));
 }
 
 void FlatStepWriter::post_backward(Unit& unit, Ref) {
@@ -266,7 +266,8 @@ void FlatStepWriter::add_start(Start& start) const {
   };
   const auto each = [&](auto what) {
     for (const Run& run : runs_)
-      for (std::int64_t i = 0; i < run.count; ++i) what(run.units.front(), i);
+      for (std::int64_t i = 0; i < run.count; ++i)
+        for (const Unit& unit : run.units) what(unit, i);
     what(root_, std::int64_t{-1});
   };
   each(wrap);
@@ -295,7 +296,7 @@ void FlatStepWriter::add_collectives(std::vector<reports::Collective>& out) cons
     add("reduce_scatter", count * u.adapter_count, mean, shards_);
   };
   for (const Run& run : runs_)
-    unit(run.units.front(), run.count * static_cast<std::int64_t>(run.stride()));
+    for (const Unit& of_layer : run.units) unit(of_layer, run.count);
   unit(root_, 1);
 }
 

@@ -22,7 +22,7 @@ class FlatStepWriter final : public StepWriter {
   void declare_unit_tensors(Unit& unit) override;
   DType buffer_dtype() const override;
   void prefetch_last_layer() override;
-  void prefetch_before(std::size_t run) override;
+  void prefetch_before(std::size_t run, std::size_t layer) override;
   void gather_forward(Unit& unit, Ref previous) override;
   void copy_out_backward(Unit& unit) override;
   void post_backward(Unit& unit, Ref previous_reduce) override;
@@ -50,7 +50,7 @@ class FlatStepWriter final : public StepWriter {
   void declare_adapter_tensors(Unit& unit);
   void reduce_adapter(TensorId grad), keep_or_reduce_adapter(TensorId grad);
   void prefetch_flat(Ref full, Ref cast);
-  void prefetch_unit_before(std::size_t run);
+  void prefetch_unit_before(std::size_t run, std::size_t layer);
   void reduce_scatter(Unit& unit);
 
   TensorId adapter_grad_ = kNoTensor;  // the one that was begun last

@@ -64,7 +64,7 @@ void FlatStepWriter::reduce_adapter(TensorId grad) {
   keep_or_reduce_adapter(grad);
   // Each unit's backward fetches the one before it, and before the first leaf is the next layer.
   if (++adapters_reduced_ == unit_->adapter_count)
-    prefetch_unit_before(static_cast<std::size_t>(checkpoint_ - runs_.data()));
+    prefetch_unit_before(static_cast<std::size_t>(checkpoint_ - runs_.data()), last_of_checkpoint_);
 }
 
 void FlatStepWriter::keep_or_reduce_adapter(TensorId grad) {
@@ -105,8 +105,9 @@ void FlatStepWriter::deferred_post_backward() {
   for (std::size_t r = runs_.size(); r-- > 0;) {
     b_.open(runs_[r].group, true, times_);
     auto held = b_.op("fsdp.forget_inputs", Phase::backward);
-    for (const Ref ref : {input_of(r, 0), input_gradient_of(r, 0)})
-      held.touch(ref.tensor, ref.delta, ref.beyond, models::Access::release);
+    for (std::size_t j = runs_[r].stride(); j-- > 0;)
+      for (const Ref ref : {input_of(r, j), input_gradient_of(r, j)})
+        held.touch(ref.tensor, ref.delta, ref.beyond, models::Access::release);
     b_.close();
   }
 }

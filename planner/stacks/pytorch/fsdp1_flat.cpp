@@ -64,7 +64,8 @@ std::vector<std::int64_t> FlatStepWriter::held_by(std::int64_t rank) const {
     held.push_back(-1);
   };
   all(root_);
-  for (const Run& run : runs_) all(run.units.front());
+  for (const Run& run : runs_)
+    for (std::size_t j = 0; j < run.plans.size(); ++j) all(run.units[j]);
   return held;
 }
 

@@ -79,9 +79,9 @@ void StepWriter::prefetch_last_layer() {
   prefetch({last.gather_backward, -1}, {last.cast_backward, -1});
 }
 
-void StepWriter::prefetch_before(std::size_t run) {
-  prefetch(unit_tensor(&Unit::gather_backward, run, 0, -1),
-           unit_tensor(&Unit::cast_backward, run, 0, -1));
+void StepWriter::prefetch_before(std::size_t run, std::size_t layer) {
+  prefetch(unit_tensor(&Unit::gather_backward, run, layer, -1),
+           unit_tensor(&Unit::cast_backward, run, layer, -1));
 }
 
 // Without a reduction gradients are kept in its dtype (to_accumulated_grad), one parameter after
@@ -98,7 +98,7 @@ void StepWriter::convert_gradients(Unit& unit) {
 // A first layer whose input takes no gradient is reduced when the backward ends, too.
 void StepWriter::deferred_post_backward() {
   Run& run = runs_.front();
-  if (!fsdp() || run.layers->input_grad || !run.layers->layer.trains()) return;
+  if (!fsdp() || run.layers->input_grad || !run.layers->trains()) return;
   b_.open(run.group, true, times_);
   for (std::size_t j = run.stride(); j-- > 0;) {
     b_.at_layer(static_cast<std::uint16_t>(j));

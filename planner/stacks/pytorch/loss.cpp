@@ -110,8 +110,8 @@ void StepWriter::release_cached_casts() {
   auto exit = b_.op("autocast.exit", Phase::forward);
   if (parts_.head.train_weight) exit.release(head_.base.weight_cast);
   for (const Run& run : runs_)
-    for (const LayerSaved& s : recomputes() ? run.kept : run.saved)
-      release_casts(exit, run.layers->layer, s);
+    for (std::size_t j = 0; j < run.stride(); ++j)
+      release_casts(exit, run.layer(j), recomputes() ? run.kept[j] : run.saved[j]);
 }
 
 // nll_loss_backward and log_softmax_backward each make a full fp32 gradient; .float()'s backward

@@ -55,7 +55,7 @@ std::vector<Bytes> StepWriter::stepped(std::int64_t most_layers) const {
   for (const Parameter& p : parts_.embedding) one(p);
   for (const LayerRun& run : parts_.runs)
     for (std::int64_t i = 0; i < std::min(run.count, most_layers); ++i)
-      for (const Parameter& p : run.layer.parameters) one(p);
+      for (const Parameter& p : run.layer(i).parameters) one(p);
   for (const Parameter& p : parts_.tail)
     if (!is_tied_table(p)) one(p);
   return out;

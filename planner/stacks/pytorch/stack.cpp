@@ -16,7 +16,7 @@ using reports::Assumption;
 namespace {
 
 bool any_bias(const ModelParts& parts) {
-  return std::ranges::any_of(parts.runs.front().layer.linears,
+  return std::ranges::any_of(parts.runs.front().pattern.front().linears,
                              [](const LinearPart& part) { return part.bias; });
 }
 

@@ -77,7 +77,8 @@ std::vector<std::int64_t> StepWriter::held_by(std::int64_t rank) const {
   };
   all(root_);
   all(embedding_);
-  for (const Run& run : runs_) all(run.units.front());
+  for (const Run& run : runs_)
+    for (std::size_t j = 0; j < run.plans.size(); ++j) all(run.units[j]);
   all(tail_);
   return held;
 }
@@ -233,8 +234,11 @@ void StepWriter::choose_partition() {
       for (std::int64_t i = 0; p.trainable && i < copies; ++i)
         parameters.emplace_back(p.elements, b_.rounded(storage(Count(p.elements), stored(p))));
   };
-  for (const Run& run : runs_)
-    add(run.units[0], run.count * static_cast<std::int64_t>(run.stride()));
+  for (const Run& run : runs_) {
+    const std::size_t period = run.plans.size();
+    const std::int64_t copies = run.count * static_cast<std::int64_t>(run.stride() / period);
+    for (std::size_t j = 0; j < period; ++j) add(run.units[j], copies);
+  }
   add(root_, 1);
   const Partition& known = known_partition(parameters, static_cast<std::size_t>(strategy_.gpus));
   shares_ = known.totals;

@@ -39,20 +39,28 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
 
 void StepWriter::add_runs() {
   for (const LayerRun& layers : parts_.runs) {
+    const bool alternates = layers.period() > 1;
     const std::int64_t k =
-        models::decisions::layers_per_checkpoint(strategy_.recompute, layers.count);
+        alternates ? layers.period()
+                   : models::decisions::layers_per_checkpoint(strategy_.recompute, layers.count);
+    check(!alternates || !recomputes() ||
+              models::decisions::layers_per_checkpoint(strategy_.recompute, layers.count) == 1,
+          ErrorKind::unsupported,
+          "--recompute: checkpoints of several layers are not modelled where layers alternate");
     const auto add = [&](std::int64_t first, std::int64_t count, std::int64_t stride) {
       if (count == 0) return;
       Run run;
       run.layers = &layers;
       run.group = b_.group("layers", first, count, stride);
       run.units.resize(static_cast<std::size_t>(stride));
-      for (Unit& unit : run.units) size_unit(unit, layers.layer.parameters, run.group);
+      for (std::size_t j = 0; j < run.stride(); ++j)
+        size_unit(run.units[j], run.layer(j).parameters, run.group);
       run.saved.resize(run.stride());
       run.kept.resize(run.stride());
-      run.plan.emplace(layers.layer, regime_, layers.input_grad);
+      for (const LayerPart& layer : layers.pattern)
+        run.plans.emplace_back(layer, regime_, layers.input_grad);
       // A backward holds places in it while the recomputation fills them.
-      for (LayerSaved& saved : run.saved) saved.begin(*run.plan);
+      for (std::size_t j = 0; j < run.stride(); ++j) run.saved[j].begin(run.plan(j));
       run.count = count;
       runs_.push_back(std::move(run));
     };
@@ -176,7 +184,7 @@ void StepWriter::micro_batch(std::int64_t index, std::int64_t times) {
     ProgramBuilder::Place layer = b_.place();
     for (std::size_t j = 0; j < run.stride(); ++j) {
       b_.at_layer(static_cast<std::uint16_t>(j));
-      if (b_.resizes() && j > 0) {
+      if (b_.resizes() && j > 0 && !run.alternates()) {
         run.units[j].begin_micro_batch();
         layer = b_.repeat_since(layer);
         continue;
@@ -222,44 +230,45 @@ void StepWriter::layers_forward(std::size_t r) {
   layer_.set(Phase::forward, saves);
   ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = 0; j < run.stride(); ++j) {
-    if (b_.resizes() && j > 0) {
+    if (b_.resizes() && j > 0 && !run.alternates()) {
       layer = b_.repeat_since(layer);
       continue;
     }
     b_.at_layer(static_cast<std::uint16_t>(j));
     gather_forward(run.units[j], unit_tensor(&Unit::gather_forward, r, j, -1));
     const Ref out{j + 1 < run.stride() ? run.inner[j] : run.out};
-    layer_.forward(*run.plan, input_of(r, j), out, saves ? run.saved[j] : run.kept[j]);
+    layer_.forward(run.plan(j), input_of(r, j), out, saves ? run.saved[j] : run.kept[j]);
     if (fsdp() && run.units[j].reshards) reshard_after_forward(run.units[j]);
   }
   b_.close();
 }
 
-// Runs the forward of an instance's layers again, inside its backward. The last layer's output is
+// Runs the forward of a checkpoint's layers again, inside its backward. The last layer's output is
 // made anew (and dropped): autograd's own output died when the next instance had used it.
 void StepWriter::recompute() {
   Run& run = *checkpoint_;
   const auto r = static_cast<std::size_t>(checkpoint_ - runs_.data());
+  const std::size_t last = last_of_checkpoint_, first = last + 1 - run.checkpoint();
   layer_.set(Phase::recompute, true);
   ProgramBuilder::Place layer = b_.place();
-  for (std::size_t j = 0; j < run.stride(); ++j) {
-    if (b_.resizes() && j > 0 && j + 1 < run.stride()) {
+  for (std::size_t j = first; j <= last; ++j) {
+    if (b_.resizes() && j > first && j < last) {
       layer = b_.repeat_since(layer);
       continue;
     }
     b_.at_layer(static_cast<std::uint16_t>(j));
     const TensorId out = run.recomputed[j];
-    const Ref input = j == 0 ? input_of(r, 0) : Ref{run.recomputed[j - 1]};
-    layer_.stop_early(!reentrant() && j + 1 == run.stride());
-    layer_.forward(*run.plan, input, {out}, run.saved[j]);
+    const Ref input = j == first ? input_of(r, first) : Ref{run.recomputed[j - 1]};
+    layer_.stop_early(!reentrant() && j == last);
+    layer_.forward(run.plan(j), input, {out}, run.saved[j]);
   }
   if (regime_.autocast) {
     auto exit = b_.op("autocast.exit", Phase::recompute);
-    if (!b_.resizes())
-      for (const LayerSaved& s : run.saved) release_casts(exit, run.layers->layer, s);
+    for (std::size_t j = first; j <= last && !b_.resizes(); ++j)
+      release_casts(exit, run.layer(j), run.saved[j]);
   }
   layer_.set(Phase::backward, true);
-  b_.at_layer(static_cast<std::uint16_t>(run.stride() - 1));
+  b_.at_layer(static_cast<std::uint16_t>(last));
 }
 
 bool StepWriter::reentrant() const {
@@ -270,10 +279,12 @@ bool StepWriter::reentrant() const {
 // backward inside it has returned (torch/utils/checkpoint.py, CheckpointFunction.backward).
 void StepWriter::leave_checkpoint() {
   const Run& run = *checkpoint_;
-  const Ref input = input_of(static_cast<std::size_t>(checkpoint_ - runs_.data()), 0);
+  const std::size_t last = last_of_checkpoint_;
+  const Ref input =
+      input_of(static_cast<std::size_t>(checkpoint_ - runs_.data()), last + 1 - run.checkpoint());
   b_.op("checkpoint.exit", Phase::backward)
-      .release(run.recomputed.back())
-      .release(run.d_out)
+      .release(run.recomputed[last])
+      .release(last + 1 < run.stride() ? run.d_inner[last] : run.d_out)
       .touch(input.tensor, input.delta, input.beyond, models::Access::release);
 }
 
@@ -286,54 +297,79 @@ void StepWriter::leave_checkpoints() {
       .release(position_ids_);
 }
 
-void StepWriter::layers_backward(std::size_t r) {
+// Before the backward of a checkpoint (or of a layer by itself): its units' parameters, and the
+// gathering ahead of the one that ran before it.
+void StepWriter::enter_backward(std::size_t r, std::size_t last) {
   Run& run = runs_[r];
-  if (!run.layers->input_grad && !run.layers->layer.trains()) return;  // no gradient comes here
-  b_.open(run.group, true, times_);
-  for (std::size_t j = run.stride(); fsdp() && j-- > 0;) {
+  const std::size_t first = last + 1 - run.checkpoint();
+  for (std::size_t j = last + 1; fsdp() && j-- > first;) {
     b_.at_layer(static_cast<std::uint16_t>(j));
-    const bool gathers_here = j + 1 < run.stride();  // recomputed without a prefetch
-    if (gathers_here) prefetch({run.units[j].gather_backward}, {run.units[j].cast_backward});
+    // Recomputed without a prefetch.
+    if (j < last) prefetch({run.units[j].gather_backward}, {run.units[j].cast_backward});
     copy_out_backward(run.units[j]);
   }
-  if (fsdp() && run.stride() == 1) prefetch_before(r);
+  last_of_checkpoint_ = last;
+  if (fsdp() && first == last) prefetch_before(r, first);
+}
+
+void StepWriter::layers_backward(std::size_t r) {
+  Run& run = runs_[r];
+  if (!run.layers->input_grad && !run.layers->trains()) return;  // no gradient comes here
+  b_.open(run.group, true, times_);
+  if (!run.alternates()) enter_backward(r, run.stride() - 1);
   checkpoint_ = &run;
-  run.recomputed.resize(run.stride(), kNoTensor);
-  const Bytes stream =
-      storage(Count(checked_multiply(tokens_.total(), d_.hidden)), regime_.residual);
-  ProgramBuilder::Place layer = b_.place();
-  const std::size_t made = run.stride() - (reentrant() ? 0 : 1);  // outputs that are held
-  for (std::size_t j = 0; recomputes() && j < made; ++j) {
-    if (b_.resizes() && j > 0) {
-      layer = b_.repeat_since(layer);
-      continue;
-    }
-    b_.at_layer(static_cast<std::uint16_t>(j));
-    run.recomputed[j] = b_.tensor("out.recomputed", stream, Category::activations);
-  }
+  const std::size_t layers = run.checkpoint();
+  declare_recomputed(run);
   layer_.set(Phase::backward, true);
+  ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = run.stride(); j-- > 0;) {
-    if (b_.resizes() && j + 2 < run.stride() && (j > 0 || !fsdp())) {
+    if (b_.resizes() && !run.alternates() && j + 2 < run.stride() && (j > 0 || !fsdp())) {
       layer = b_.repeat_since(layer);
       continue;
     }
+    if (run.alternates()) enter_backward(r, j);
     layer = b_.place();
     b_.at_layer(static_cast<std::uint16_t>(j));
+    const bool first = j % layers == 0, last = (j + 1) % layers == 0;  // of a checkpoint
     // The hook before a layer's backward prefetches the one that ran before it; recomputing has
     // gathered those of the same checkpoint.
-    if (fsdp() && run.stride() > 1 && j == 0) prefetch_before(r);
+    if (fsdp() && layers > 1 && first) prefetch_before(r, j);
     unit_ = &run.units[j];
     unit_->next = 0;
     const TensorId d_out = j + 1 < run.stride() ? run.d_inner[j] : run.d_out;
-    const Ref input = j > 0 && recomputes() ? Ref{run.recomputed[j - 1]} : input_of(r, j);
-    layer_.set_checkpoint(recomputes() && j + 1 == run.stride() ? this : nullptr, recomputes());
-    layer_.hold({input_of(r, 0), Ref{cos_}, Ref{sin_}, Ref{mask_}, Ref{position_ids_}}, j == 0);
-    layer_.backward(*run.plan, input, d_out, input_gradient_of(r, j), run.saved[j]);
-    if (run.layers->input_grad)
+    const Ref input = !first && recomputes() ? Ref{run.recomputed[j - 1]} : input_of(r, j);
+    layer_.set_checkpoint(recomputes() && last ? this : nullptr, recomputes());
+    layer_.hold(
+        {input_of(r, j / layers * layers), Ref{cos_}, Ref{sin_}, Ref{mask_}, Ref{position_ids_}},
+        first);
+    layer_.backward(run.plan(j), input, d_out, input_gradient_of(r, j), run.saved[j]);
+    if (run.plan(j).input_grad())
       post_backward(run.units[j], unit_tensor(&Unit::reduce_in, r, j, +1));
+    if (first && run.alternates() && reentrant() && !is_fsdp1(strategy_)) leave_checkpoint();
   }
-  if (reentrant() && !is_fsdp1(strategy_)) leave_checkpoint();
+  if (!run.alternates() && reentrant() && !is_fsdp1(strategy_)) leave_checkpoint();
   b_.close();
+}
+
+// The outputs of a checkpoint's layers that its backward holds: all but the last one's, which is
+// made only where the whole layer is run again.
+void StepWriter::declare_recomputed(Run& run) {
+  run.recomputed.resize(run.stride(), kNoTensor);
+  if (!recomputes()) return;
+  const Bytes stream =
+      storage(Count(checked_multiply(tokens_.total(), d_.hidden)), regime_.residual);
+  ProgramBuilder::Place layer = b_.place();
+  bool any = false;
+  for (std::size_t j = 0; j < run.stride(); ++j) {
+    if ((j + 1) % run.checkpoint() == 0 && !reentrant()) continue;
+    if (b_.resizes() && any && !run.alternates()) {
+      layer = b_.repeat_since(layer);
+      continue;
+    }
+    any = true;
+    b_.at_layer(static_cast<std::uint16_t>(j));
+    run.recomputed[j] = b_.tensor("out.recomputed", stream, Category::activations);
+  }
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -50,7 +50,6 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   std::int64_t own_rows(const Parameter& p, std::int64_t rank) const;
   DType stored(const Parameter& p) const;
   std::vector<Bytes> full_parts(const Unit&unit) const, partition_blocks() const;
-  // DDP (ddp.cpp).
   void in_model_order(const std::function<void(const Parameter&)>& what) const;
   std::vector<Bytes> ddp_buckets() const;
   void ddp_start(Start& start) const;
@@ -65,6 +64,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   void layers_forward(std::size_t run), layers_backward(std::size_t run);
   // The checkpoint whose backward is being written; frames of reentrant ones.
   void recompute() override, leave_checkpoint(), leave_checkpoints();
+  void enter_backward(std::size_t run, std::size_t last), declare_recomputed(Run&run);
   Ref input_of(std::size_t run, std::size_t layer) const;
   Ref input_gradient_of(std::size_t run, std::size_t layer) const;
   bool recomputes() const { return repeats_layers(strategy_.recompute); }
@@ -89,19 +89,18 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   // FSDP2 (fsdp2.cpp).
   bool fsdp() const { return parallelism_ == DataParallelism::fsdp; }
   TensorId before_layers(TensorId Unit::*tensor) const, after_layers(TensorId Unit::*tensor) const;
-  virtual void prefetch_last_layer(), prefetch_before(std::size_t run);
+  virtual void prefetch_last_layer(), prefetch_before(std::size_t run, std::size_t layer);
   void convert_gradients(Unit&unit), reshard_after_forward(Unit&unit);
   virtual void deferred_post_backward(), post_backward(Unit&unit, Ref previous_reduce);
   Ref unit_tensor(TensorId Unit::*tensor, std::size_t run, std::size_t layer, int step) const;
   virtual void gather_forward(Unit&unit, Ref previous), copy_out_backward(Unit&unit);
   void prefetch(Ref gathered, Ref cast);
 
-  // optimizer.cpp
   virtual void optimizer_step();
   virtual std::vector<TensorId> square_roots();
   virtual std::vector<Bytes> stepped(std::int64_t most_layers) const;
   void for_loop_step(OpBuilder step);
-  // Ranks of a sharding group with equal answers have equal steps.
+  // Ranks with equal answers have equal steps.
   virtual std::vector<std::int64_t> held_by(std::int64_t rank) const;
 
   ProgramBuilder b_;
@@ -116,14 +115,15 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   std::int64_t shards_ = 1;  // ranks that a parameter is split over
   BlockWriter layer_;
   std::vector<Run> runs_;
-  // Parameters outside the layers: gathered at the model's start, at the embedding, and at the
-  // final norm or (`tail_is_head_`) the head. Without FSDP2 all of them are in root_.
+  // Parameters outside the layers, gathered at the model's start, the embedding, and the final norm
+  // or (`tail_is_head_`) the head; without FSDP2 all are in root_.
   Unit root_, embedding_, tail_;
   Unit *table_unit_ = &root_, *norm_unit_ = &root_, *head_unit_ = &root_;
   std::vector<Parameter> root_parameters_, embedding_parameters_, tail_parameters_;
   // The last layer's parameters are prefetched at the loss, else at the logits.
   bool tail_is_head_ = false, loss_prefetches_ = false;
   Run* checkpoint_ = nullptr;
+  std::size_t last_of_checkpoint_ = 0;
   Unit* unit_ = nullptr;  // whose gradients are being written
   // Which micro-batch is written, of how many distinct ones; how often it is run.
   std::int64_t micro_ = 0, micros_ = 1, times_ = 1;
@@ -136,7 +136,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   TensorId upcast_logits_ = kNoTensor, shifted_logits_ = kNoTensor, returned_logits_ = kNoTensor;
   TensorId fused_input_grad_ = kNoTensor, fused_weight_grad_ = kNoTensor;
   TensorId log_probabilities_ = kNoTensor, targets_ = kNoTensor, padded_labels_ = kNoTensor,
-           loss_ = kNoTensor, total_weight_ = kNoTensor, seed_ = kNoTensor;
+           loss_ = kNoTensor, total_weight_ = kNoTensor, seed_ = kNoTensor,
+           tied_grad_ = kNoTensor;  // the head's share of a tied table's gradient
   reports::States states_;
   ProgramBuilder::Place inputs_, micros_begin_, micros_end_;
   // ZeroRedundancyOptimizer's parameters: bytes of each rank's; and this rank's, one by one.
@@ -144,7 +145,6 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   TensorId first_bucket_ = kNoTensor, last_bucket_ = kNoTensor;
   std::array<TensorId, 4> workspaces_{};  // as ModuleWriter takes them
   ScratchBlocks blocks_;
-  TensorId tied_grad_ = kNoTensor;  // the head's share of a tied table's gradient
 };
 
 }  // namespace plimsoll::planner::pytorch

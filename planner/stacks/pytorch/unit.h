@@ -1,7 +1,6 @@
 // How the ranks of a data-parallel group share the model, and what is handled together.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "planner/model_parts.h"
@@ -61,10 +60,11 @@ struct Unit {
   bool empty() const { return parameters == nullptr || parameters->empty(); }
 };
 
-// A run of equal layers; `stride` of them make one instance of the group.
+// A run of layers; `stride` of them make one instance of the group: a checkpoint of equal layers,
+// or the pattern in which layers alternate, each of them a checkpoint.
 struct Run {
   const LayerRun* layers = nullptr;
-  std::optional<BlockPlan> plan;
+  std::vector<BlockPlan> plans;  // of the pattern
   models::GroupId group = models::kNoGroup;
   TensorId out = kNoTensor, d_out = kNoTensor;  // residual stream after an instance, its gradient
   std::vector<TensorId> inner, d_inner;  // the same between an instance's layers
@@ -73,6 +73,12 @@ struct Run {
   std::vector<Unit> units;
   std::int64_t count = 0;  // instances
   std::size_t stride() const { return units.size(); }
+  bool alternates() const { return plans.size() > 1; }
+  std::size_t checkpoint() const { return alternates() ? 1 : stride(); }  // layers of one
+  const LayerPart& layer(std::size_t j) const {
+    return layers->layer(static_cast<std::int64_t>(j));
+  }
+  const BlockPlan& plan(std::size_t j) const { return plans[j % plans.size()]; }
 };
 
 }  // namespace plimsoll::planner::pytorch
