@@ -1,0 +1,310 @@
+// What the search may choose from, as literal lists: a value that is gone is a plan that nobody is
+// told about.
+#include "planner/search/axes.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "models/gpu_catalog.h"
+#include "models/model_catalog.h"
+
+using namespace plimsoll;
+using namespace plimsoll::planner;
+using namespace plimsoll::planner::search;
+using models::Stack;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+const Axis& axis_named(std::string_view name) {
+  const auto found = std::ranges::find(axes(), name, &Axis::name);
+  REQUIRE(found != axes().end());
+  return *found;
+}
+
+struct Asked {
+  models::ModelSpec model;
+  Scope scope;
+  Setting so_far;
+
+  explicit Asked(std::int64_t gpus = 8, std::int64_t per_node = 8, const char* gpu = "h100",
+                 const char* name = "llama-3.2-1b")
+      : model(models::catalog_model(name)) {
+    scope.base.model = &model;
+    scope.base.cluster.gpu = models::find_gpu(gpu);
+    scope.base.strategy.gpus = scope.gpus = gpus;
+    scope.base.strategy.gpus_per_node = per_node;
+    scope.base.batch.seq_len = 1024;
+    so_far.strategy = scope.base.strategy;
+  }
+  models::Strategy& strategy() { return so_far.strategy; }
+
+  std::vector<Setting> choices(std::string_view axis) {
+    std::vector<Setting> out;
+    axis_named(axis).choices(scope, so_far, out);
+    return out;
+  }
+  Words values(std::string_view axis) {
+    Words out;
+    for (const Setting& s : choices(axis)) out.push_back(axis_named(axis).value(s));
+    return out;
+  }
+  Words options(std::string_view axis) {
+    Words out;
+    for (const Setting& s : choices(axis)) out.push_back(axis_named(axis).option(s));
+    return out;
+  }
+  std::vector<int> concessions(std::string_view axis) {
+    std::vector<int> out;
+    for (const Setting& s : choices(axis)) out.push_back(s.concession);
+    return out;
+  }
+};
+
+Words shard_groups(std::int64_t gpus, std::int64_t per_node, int zero = 3,
+                   Stack stack = Stack::pytorch) {
+  Asked asked(gpus, per_node);
+  asked.strategy().stack = stack;
+  asked.strategy().data.zero = zero;
+  return asked.values("shard-group");
+}
+
+}  // namespace
+
+TEST_CASE("the axes, in the order in which they are chosen") {
+  Words names;
+  for (const Axis& axis : axes()) names.emplace_back(axis.name);
+  CHECK(names == Words{"adapters", "gpus", "stack", "precision", "param-dtype", "optimizer-impl",
+                       "recompute", "loss", "attention", "zero", "shard-group"});
+}
+
+TEST_CASE(
+    "stacks, precisions, losses, attention: each value, its option, what it asks of the user") {
+  Asked asked;
+  CHECK(asked.values("stack") == Words{"pytorch", "deepspeed", "plimsoll"});
+  CHECK(asked.options("stack") == Words{"", "--stack deepspeed", "--stack plimsoll"});
+  CHECK(asked.concessions("stack") == std::vector{0, 0, 4});
+  CHECK(asked.values("precision") == Words{"bf16-mixed", "bf16"});
+  CHECK(asked.options("precision") == Words{"", "--precision bf16"});
+  CHECK(asked.concessions("precision") == std::vector{0, 2});
+  CHECK(asked.values("loss") == Words{"full", "chunked", "fused"});
+  CHECK(asked.options("loss") == Words{"", "--loss chunked", "--loss fused"});
+  CHECK(asked.values("attention") == Words{"flash", "eager", "math"});
+  CHECK(asked.options("attention") == Words{"", "--attention eager", "--attention math"});
+  for (const char* axis : {"loss", "attention"})
+    CHECK(asked.concessions(axis) == std::vector{0, 0, 0});
+}
+
+TEST_CASE("a card without bf16 units trains in fp16-mixed; adapters keep the precision") {
+  Asked t4(1, 8, "t4");
+  CHECK(t4.values("precision") == Words{"fp16-mixed"});
+  CHECK(t4.options("precision") == Words{"--precision fp16-mixed"});
+  Asked adapters;
+  adapters.so_far.parts = 1;
+  CHECK(adapters.values("precision") == Words{"bf16-mixed"});
+}
+
+TEST_CASE("adapters beside the whole model, with their base in 16 bits") {
+  Asked asked;
+  CHECK(asked.values("adapters") == Words{"full", "lora"});
+  CHECK(asked.options("adapters") ==
+        Words{"", "--lora-rank 16 --lora-alpha 32 --lora-targets all-linear"});
+  CHECK(asked.concessions("adapters") == std::vector{0, 1});
+  CHECK(asked.values("param-dtype") == Words{"default"});
+  asked.so_far = asked.choices("adapters").back();
+  CHECK(asked.values("param-dtype") == Words{"bf16"});
+  CHECK(asked.options("param-dtype") == Words{"--param-dtype bf16"});
+  asked.strategy().precision = models::Precision::fp16_mixed;
+  CHECK(asked.values("param-dtype") == Words{"fp16"});
+  asked.strategy().stack = Stack::deepspeed;
+  CHECK(asked.values("param-dtype") == Words{"default"});
+  // Who has said what is trained is not offered something else.
+  Asked frozen;
+  frozen.strategy().freeze = {"*embed*"};
+  CHECK(frozen.values("adapters") == Words{"full"});
+}
+
+TEST_CASE("the optimizer's fused kernels are PyTorch's AdamW's alone") {
+  Asked asked;
+  CHECK(asked.values("optimizer-impl") == Words{"default", "fused"});
+  CHECK(asked.options("optimizer-impl") == Words{"", "--optimizer-impl fused"});
+  asked.strategy().optimizer = models::Optimizer::sgd;
+  CHECK(asked.values("optimizer-impl") == Words{"default"});
+  asked.strategy().optimizer = models::Optimizer::adamw;
+  asked.strategy().stack = Stack::deepspeed;
+  CHECK(asked.values("optimizer-impl") == Words{"default"});
+}
+
+TEST_CASE("checkpoints around 1, 2 … layers, fewer than the root of them") {
+  Asked asked;  // 16 layers: 4 · 4 is no less
+  const Words all = {"none", "selective", "full", "every:2", "every:3", "sqrt"};
+  CHECK(asked.values("recompute") == all);
+  CHECK(asked.options("recompute") == Words{"", "--recompute selective", "--recompute full",
+                                            "--recompute every:2", "--recompute every:3",
+                                            "--recompute sqrt"});
+  asked.model.decoder->layers = 17;
+  CHECK(asked.values("recompute") ==
+        Words{"none", "selective", "full", "every:2", "every:3", "every:4", "sqrt"});
+  asked.model.decoder->layers = 4;
+  CHECK(asked.values("recompute") == Words{"none", "selective", "full", "sqrt"});
+  // A checkpoint around attention alone needs Transformers 4.53, or our own runtime.
+  asked.strategy().transformers = {4, 52, 0};
+  CHECK(asked.values("recompute") == Words{"none", "full", "sqrt"});
+  asked.strategy().stack = Stack::plimsoll;
+  CHECK(asked.values("recompute") == Words{"none", "selective", "full", "sqrt"});
+}
+
+TEST_CASE("every stage of ZeRO where there is somebody to share with") {
+  Asked asked;
+  CHECK(asked.values("zero") == Words{"0", "1", "2", "3"});
+  CHECK(asked.options("zero") == Words{"", "--zero 1", "--zero 2", "--zero 3"});
+  for (const Setting& s : asked.choices("zero"))
+    CHECK(s.strategy.data.reshard_after_forward == (s.strategy.data.zero != 2));
+  asked.strategy().gpus = 1;
+  CHECK(asked.values("zero") == Words{"0"});
+}
+
+TEST_CASE("groups to shard in: all, the node and its parts, whole nodes") {
+  CHECK(shard_groups(8, 8) == Words{"all", "4", "2"});
+  CHECK(shard_groups(16, 8) == Words{"all", "8", "4", "2"});
+  CHECK(shard_groups(32, 8) == Words{"all", "8", "4", "2", "16"});
+  CHECK(shard_groups(48, 8) == Words{"all", "8", "4", "2", "16", "24"});
+  CHECK(shard_groups(64, 8) == Words{"all", "8", "4", "2", "16", "32"});
+  CHECK(shard_groups(12, 6) == Words{"all", "6", "3", "2"});
+  CHECK(shard_groups(24, 8) == Words{"all", "8", "4", "2"});  // 3 nodes: no group of 1 < n < 3
+  CHECK(shard_groups(4, 8) == Words{"all", "2"});  // 3 of them divide no node
+  CHECK(shard_groups(7, 7) == Words{"all"});
+  CHECK(shard_groups(1, 8) == Words{"all"});
+  // FSDP has groups, ZeroRedundancyOptimizer and DeepSpeed have none; plimsoll from stage 1 on.
+  for (const int zero : {0, 1}) CHECK(shard_groups(16, 8, zero) == Words{"all"});
+  CHECK(shard_groups(16, 8, 2) == Words{"all", "8", "4", "2"});
+  CHECK(shard_groups(16, 8, 3, Stack::deepspeed) == Words{"all"});
+  CHECK(shard_groups(16, 8, 1, Stack::plimsoll) == Words{"all", "8", "4", "2"});
+  CHECK(shard_groups(16, 8, 0, Stack::plimsoll) == Words{"all"});
+  Asked asked(16);
+  asked.strategy().data.zero = 3;
+  CHECK(asked.options("shard-group") ==
+        Words{"", "--shard-group 8", "--shard-group 4", "--shard-group 2"});
+}
+
+TEST_CASE("an axis that is fixed keeps what the user gave") {
+  Asked asked(32);
+  asked.strategy().data.zero = 3;
+  for (const Axis& axis : axes()) {
+    CAPTURE(axis.name);
+    asked.scope.fixed = {std::string(axis.name)};
+    asked.so_far.strategy.data.shard_group = 0;
+    CHECK(asked.values(axis.name).size() == 1);
+  }
+}
+
+namespace {
+
+using Counts = std::vector<std::pair<std::int64_t, std::int64_t>>;  // GPUs, of each node
+
+Counts counts(const Scope& scope) {
+  Counts out;
+  for (const GpuCount& c : gpu_counts(scope)) out.emplace_back(c.gpus, c.per_node);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("numbers of GPUs: any in a node, whole nodes beyond, what divides a global batch") {
+  Asked asked(4);
+  CHECK(counts(asked.scope) == Counts{{4, 8}, {3, 8}, {2, 8}, {1, 8}});
+  asked = Asked(32);
+  CHECK(counts(asked.scope) == Counts{{32, 8},
+                                      {24, 8},
+                                      {16, 8},
+                                      {8, 8},
+                                      {7, 8},
+                                      {6, 8},
+                                      {5, 8},
+                                      {4, 8},
+                                      {3, 8},
+                                      {2, 8},
+                                      {1, 8}});
+  // 30 go on 4 nodes of 8 in no equal numbers; 20 are 4 nodes of 5, 15 are 3 of 5, 12 are 2 of 6.
+  asked.scope.global_batch = 60;
+  CHECK(counts(asked.scope) ==
+        Counts{{20, 5}, {15, 5}, {12, 6}, {10, 5}, {6, 8}, {5, 8}, {4, 8}, {3, 8}, {2, 8}, {1, 8}});
+  asked.scope.global_batch.reset();
+  asked.scope.objective = Objective::memory;  // more GPUs leave more room
+  CHECK(counts(asked.scope) == Counts{{32, 8}, {16, 8}, {8, 8}, {4, 8}, {2, 8}, {1, 8}});
+  asked.scope.fixed = {"gpus"};
+  CHECK(counts(asked.scope) == Counts{{32, 8}});
+  CHECK(asked.options("gpus") == Words{"--gpus 32"});
+  // 512 nodes: 1 to 8 GPUs of one; 2 to 128 nodes, 130 … 256 by twos, 260 … 512 by fours.
+  asked = Asked(4096);
+  const Counts many = counts(asked.scope);
+  CHECK(many.size() == 8 + 127 + 64 + 64);
+  CHECK(many[1] == std::pair<std::int64_t, std::int64_t>{8 * 508, 8});
+  asked = Asked(6, 3);
+  asked.scope.fixed = {"gpus"};
+  CHECK(asked.options("gpus") == Words{"--gpus 6 --gpus-per-node 3"});
+}
+
+TEST_CASE("micro-batches: three significant bits, or all ways to divide a global batch") {
+  Asked asked(4);
+  const auto all = [&] {
+    std::vector<std::pair<std::int64_t, std::int64_t>> out;
+    for (const models::Batch& b : batches(asked.scope, asked.so_far))
+      out.emplace_back(b.micro_batch, b.grad_accum);
+    return out;
+  };
+  const auto made = all();
+  std::vector<std::int64_t> first;
+  for (std::size_t i = 0; i < 20; ++i) first.push_back(made[i].first);
+  CHECK(first == std::vector<std::int64_t>{1,  2,  3,  4,  5,  6,  7,  8,  10, 12,
+                                           14, 16, 20, 24, 28, 32, 40, 48, 56, 64});
+  CHECK(made.back() == std::pair<std::int64_t, std::int64_t>{8192, 1});
+  asked.so_far.batch.seq_len = 1 << 20;  // at most 2^26 tokens
+  CHECK(all().back().first == 64);
+  using Pairs = std::vector<std::pair<std::int64_t, std::int64_t>>;
+  asked.scope.global_batch = 48;  // 12 for each of 4 GPUs
+  CHECK(all() == Pairs{{1, 12}, {2, 6}, {3, 4}, {4, 3}, {6, 2}, {12, 1}});
+  asked.scope.fixed = {"micro-batch"};
+  asked.so_far.batch.micro_batch = 3;
+  CHECK(all() == Pairs{{3, 4}});
+  asked.scope.fixed = {"grad-accum"};
+  asked.so_far.batch.grad_accum = 2;
+  CHECK(all() == Pairs{{6, 2}});
+  asked.scope.global_batch = 50;  // no multiple of 4
+  CHECK(all().empty());
+}
+
+// Of 16 GPUs in nodes of 8 every axis has several values.
+TEST_CASE("--only leaves the families of its values, --without all others; of each axis") {
+  Asked asked(16);
+  asked.scope.objective = Objective::memory;  // few numbers of GPUs
+  const std::vector<Setting> all = families(asked.scope);
+  for (const Axis& axis : axes()) {
+    CAPTURE(axis.name);
+    std::map<std::string, std::size_t> count;
+    for (const Setting& s : all) ++count[axis.value(s)];
+    REQUIRE(count.size() > 1);
+    for (const auto& [value, families_of_it] : count) {
+      CAPTURE(value);
+      Scope scope = asked.scope;
+      scope.only[std::string(axis.name)] = {value};
+      const std::vector<Setting> only = families(scope);
+      CHECK(only.size() == families_of_it);
+      CHECK(std::ranges::all_of(only, [&](const Setting& s) { return axis.value(s) == value; }));
+      scope.only.clear();
+      scope.without[std::string(axis.name)] = {value};
+      const std::vector<Setting> without = families(scope);
+      CHECK(without.size() == all.size() - families_of_it);
+      CHECK(
+          std::ranges::none_of(without, [&](const Setting& s) { return axis.value(s) == value; }));
+    }
+  }
+  // "every" means every:2, every:3 …
+  Scope scope = asked.scope;
+  scope.only["recompute"] = {"every"};
+  const std::vector<Setting> every = families(scope);
+  CHECK(every.size() == all.size() / 6 * 2);  // every:2 and every:3 of six, which have equally many
+  for (const Setting& s : every) CHECK(s.strategy.recompute.kind == models::RecomputeKind::every);
+}
