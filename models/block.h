@@ -83,6 +83,8 @@ struct Node {
   ValueList releases;  // let go when the node has run
   Activation activation = Activation::silu;
   EagerSoftmax softmax = EagerSoftmax::fp32;
+  bool sliding = false;  // rotary, attention: of a layer with the decoder's window
+  bool soft_cap = false;  // attention: eager scores go through a scaled tanh
   double probability = 0;  // dropout
 };
 

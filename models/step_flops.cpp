@@ -36,11 +36,13 @@ ProductsOfToken products_of_token(const ModelSpec& model, const Strategy& strate
 
 StepFlops step_flops(const ProductsOfToken& products, const Decoder& decoder,
                      const Strategy& strategy, const Batch& batch) {
-  const std::int64_t seen =
-      decoder.window > 0 ? std::min(batch.seq_len, decoder.window) : batch.seq_len;
+  const std::int64_t full = decoder.window > 0 ? decoder.full_layers : decoder.layers;
+  // Keys that a token sees, of all layers.
+  const double seen = static_cast<double>(full) * static_cast<double>(batch.seq_len) +
+                      static_cast<double>(decoder.layers - full) *
+                          static_cast<double>(std::min(batch.seq_len, decoder.window));
   // One third of the attention term: its forward.
-  const double attention = static_cast<double>(decoder.layers) *
-                           static_cast<double>(decoder.q_width()) * 2 * static_cast<double>(seen);
+  const double attention = static_cast<double>(decoder.q_width()) * 2 * seen;
   const double tokens = static_cast<double>(batch.tokens()) *
                         static_cast<double>(batch.grad_accum) * static_cast<double>(strategy.gpus);
   StepFlops flops;

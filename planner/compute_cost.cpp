@@ -171,7 +171,8 @@ LayerCost layer_cost(const LayerRun& run, const LayerPart& layer, const models::
   cost.kv_width = static_cast<double>(d.kv_width());
   cost.heads = static_cast<double>(d.heads);
   cost.ffn = static_cast<double>(d.ffn);
-  cost.window = static_cast<double>(d.window);
+  const bool slides = std::ranges::any_of(layer.block->nodes, &models::Node::sliding);
+  cost.window = slides ? static_cast<double>(d.window) : 0;
   cost.swiglu = d.mlp == models::MlpKind::swiglu;
   cost.rope = d.position == models::PositionKind::rope;
   cost.rms_norm = d.norm == models::NormKind::rms_norm;

@@ -126,6 +126,14 @@ ValueList BlockBuilder::attention(std::string_view name, ValueId q, ValueId k, V
   return out;
 }
 
+void BlockBuilder::slide() {
+  for (Node& node : block_.nodes) node.sliding = true;
+}
+
+void BlockBuilder::cap_scores() {
+  for (Node& node : block_.nodes) node.soft_cap = node.kind == OpKind::attention;
+}
+
 void BlockBuilder::leave(std::string_view name, ValueList values) {
   node(OpKind::leave, name, {}).releases = values;
 }

@@ -28,6 +28,9 @@ class BlockBuilder {
   ValueList rotary(std::string_view name, ValueId q, ValueId k);
   // The result, and the probabilities that eager attention returns beside it.
   ValueList attention(std::string_view name, ValueId q, ValueId k, ValueId v, EagerSoftmax softmax);
+  // The layer attends to the decoder's window only; its eager scores are capped.
+  void slide();
+  void cap_scores();
   // A Python frame returns: these values' names go.
   void leave(std::string_view name, ValueList values);
   // They go when the node that was added last has run.

@@ -107,6 +107,7 @@ Block llama_block(const ModelSpec& model, const LlamaLike& d) {
   b.leave("mlp", {y, product});
   b.add("mlp", middle, down);
   b.release({attention[1], kBlockInput});
+  if (d.window > 0) b.slide();
   return b.take();
 }
 

@@ -113,7 +113,7 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
   }
   if (masked) {
     s.mask = make(names.mask, checked_multiply(tokens_.total(), up_to(tokens_.length, 8)), dtype);
-    attention.read(model_mask_).write(s.mask);
+    attention.read(model_mask()).write(s.mask);
   }
   if (path() == AttentionPath::efficient) {  // rows of lse are padded to 32
     s.lse = make(names.logsumexp,

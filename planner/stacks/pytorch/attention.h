@@ -16,6 +16,7 @@ struct AttentionInput {
   DType dtype = DType::fp32;  // of q and k; v is a linear's result
   bool q_grad = true, k_grad = true, v_grad = true;
   models::EagerSoftmax softmax = models::EagerSoftmax::fp32;
+  bool soft_cap = false;
   bool grad() const { return q_grad || k_grad || v_grad; }
 };
 
@@ -26,9 +27,11 @@ class AttentionWriter : public ModuleWriter {
   AttentionPath path() const;
   // Transformers builds a mask tensor where the kernel's own causal flag does not do: for eager
   // attention, and for a sliding window that the sequence reaches.
-  bool windowed() const { return d_.window > 0 && tokens_.length >= d_.window; }
+  bool windowed() const { return sliding_ && tokens_.length >= d_.window; }
   bool needs_mask() const { return path() == AttentionPath::eager || windowed(); }
-  void set_mask(TensorId mask) { model_mask_ = mask; }
+  // Of which layers it is asked: those with the decoder's window, or the others.
+  void at_sliding(bool sliding) { sliding_ = sliding; }
+  void set_masks(const ByWindow& masks) { model_masks_ = masks; }
 
  protected:
   // Selective recomputation (Korthikanti et al., arXiv 2205.05198) checkpoints the core attention
@@ -66,7 +69,9 @@ class AttentionWriter : public ModuleWriter {
   }
   std::int64_t q_values() const { return checked_multiply(tokens_.total(), d_.q_width()); }
   std::int64_t kv_values() const { return checked_multiply(tokens_.total(), d_.kv_width()); }
-  TensorId model_mask_ = kNoTensor;
+  TensorId model_mask() const { return model_masks_[sliding_ ? 1 : 0]; }
+  bool sliding_ = false;
+  ByWindow model_masks_{kNoTensor, kNoTensor};
 
  private:
   using Grads = std::array<TensorId, 3>;
@@ -82,6 +87,9 @@ class AttentionWriter : public ModuleWriter {
   Bytes flash_workspace() const;
   Bytes efficient_workspace(DType dtype) const;
   void eager_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
+  TensorId soft_cap(const AttentionNames&, const AttentionInput&, TensorId scores, AttentionSaved&);
+  TensorId soft_cap_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
+                             TensorId d);
   TensorId eager_softmax(const AttentionNames&, const AttentionInput&, TensorId masked,
                          DType masked_dtype, AttentionSaved&);
   Grads eager_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,

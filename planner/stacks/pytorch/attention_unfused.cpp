@@ -28,7 +28,7 @@ void AttentionWriter::eager_forward(const AttentionNames& names, const Attention
   const TensorId scaled = copy(names.scaled, scores, this->scores(), dtype);
   const DType masked_dtype = promoted(dtype, regime_.residual);
   const TensorId masked = temporary(names.masked, this->scores(), masked_dtype);
-  op(names.masked).read(scaled).read(model_mask_).write(masked);
+  op(names.masked).read(soft_cap(names, in, scaled, s)).read(model_mask()).write(masked);
   const TensorId probabilities = eager_softmax(names, in, masked, masked_dtype, s);
   s.v = lays_out() && !grouped() ? copy(names.v.laid_out, v, n, value, Category::activations) : v;
   if (!stops) {
@@ -37,6 +37,28 @@ void AttentionWriter::eager_forward(const AttentionNames& names, const Attention
     s.out = copy(names.out, product, n, value, Category::activations);
   }
   op(names.module).release(k).release(v);
+}
+
+// Gemma 2: scores / cap, tanh, · cap. Saved is tanh's result.
+TensorId AttentionWriter::soft_cap(const AttentionNames& names, const AttentionInput& in,
+                                   TensorId scores, AttentionSaved& s) {
+  if (!in.soft_cap) return scores;
+  const std::int64_t n = this->scores();
+  const DType dtype = kernel(in);
+  const TensorId divided = copy(names.divided, scores, n, dtype);
+  s.tanh = copy(names.tanh, divided, n, dtype, Category::activations);
+  return copy(names.capped, s.tanh, n, dtype);
+}
+
+TensorId AttentionWriter::soft_cap_backward(const AttentionNames& names, const AttentionInput& in,
+                                            const AttentionSaved& s, TensorId d) {
+  if (!in.soft_cap) return d;
+  const std::int64_t n = scores();
+  const DType dtype = kernel(in);
+  d = copy(names.capped, d, n, dtype);
+  const TensorId d_tanh = temporary(names.tanh, n, dtype);
+  op(names.tanh).read(d).read(s.tanh).write(d_tanh);
+  return copy(names.divided, d_tanh, n, dtype);
 }
 
 // Llama: softmax(…, dtype=fp32).to(query's dtype); GPT-2: softmax, which autocast runs in fp32,
@@ -100,6 +122,7 @@ AttentionWriter::Grads AttentionWriter::eager_backward(const AttentionNames& nam
     d = softmax_backward(names, s, d, wide);
     d = cast(names.masked_fp32, d, scores, wide, masked);
     d = cast(names.masked, d, scores, masked, dtype);
+    d = soft_cap_backward(names, in, s, d);
     d = copy(names.scores_grad, d, scores, dtype);
     d_k = in.k_grad ? temporary(names.k.grad_cast, n, dtype) : kNoTensor;
     d_q = in.q_grad ? temporary(names.q.grad_cast, n, dtype) : kNoTensor;

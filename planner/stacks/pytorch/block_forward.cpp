@@ -30,11 +30,13 @@ Ref BlockWriter::value(const LayerSaved& s, ValueId id) const {
 void BlockWriter::forward(const BlockPlan& plan, Ref input, Ref output, LayerSaved& s) {
   const BlockPlan* const plan_before = std::exchange(plan_, &plan);
   const Ref input_before = std::exchange(input_, input);
+  const bool sliding_before = std::exchange(sliding_, plan.sliding);
   s.begin(plan);
   const std::size_t nodes = stops() ? plan.last_save + 1 : plan.nodes.size();
   for (std::size_t i = 0; i < nodes; ++i) run(plan.nodes[i], output, s);
   if (stops()) stop_behind(plan.last_save, s);
   plan_ = plan_before;
+  sliding_ = sliding_before;
   input_ = input_before;
 }
 
@@ -109,8 +111,8 @@ void BlockWriter::run_rotary(const NodePlan& at, LayerSaved& s) {
 
 AttentionInput BlockWriter::attention_input(const NodePlan& at, const LayerSaved& s) const {
   const ValueId q = at.node->in[0], k = at.node->in[1], v = at.node->in[2];
-  return {s.of(q),    s.of(k),    s.of(v),    dtype_of(q),
-          grad_of(q), grad_of(k), grad_of(v), at.node->softmax};
+  return {s.of(q),    s.of(k),    s.of(v),          dtype_of(q),      grad_of(q),
+          grad_of(k), grad_of(v), at.node->softmax, at.node->soft_cap};
 }
 
 void BlockWriter::run_attention(const NodePlan& at, LayerSaved& s) {

@@ -110,6 +110,7 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
       out.grad = node.kind == OpKind::rotary ? value(node.in[i]).grad : at.grad;
       out.grad_name = gradient_name(at);
     }
+    sliding = sliding || node.sliding;
     if (saves(node)) {
       last_save = nodes.size();
       first_save = std::min(first_save, nodes.size());

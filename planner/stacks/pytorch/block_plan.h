@@ -44,6 +44,7 @@ struct BlockPlan {
   std::size_t attentions = 0, activations = 0, dropouts = 0;
 
   const ValuePlan& value(models::ValueId id) const { return values[static_cast<std::size_t>(id)]; }
+  bool sliding = false;
   bool input_grad() const { return values[models::kBlockInput].grad; }
 };
 

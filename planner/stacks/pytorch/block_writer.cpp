@@ -12,6 +12,7 @@ void BlockWriter::backward(const BlockPlan& plan, Ref input, TensorId d_output, 
                            const LayerSaved& s) {
   plan_ = &plan;
   input_ = input;
+  sliding_ = plan.sliding;
   gradients_.assign(plan.values.size(), {});
   gradient(plan.layer->block->output()) = {d_output};
   for (std::size_t i = plan.nodes.size(); i-- > 0;) {

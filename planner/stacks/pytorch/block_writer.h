@@ -34,7 +34,7 @@ class BlockWriter : public AttentionWriter {
   // saved (torch/utils/checkpoint.py, set_checkpoint_early_stop).
   void stop_early(bool stops) { stops_early_ = stops; }
   // The rotary tables that every layer reads.
-  void set_rotary(TensorId cos, TensorId sin) {
+  void set_rotary(const ByWindow& cos, const ByWindow& sin) {
     cos_ = cos;
     sin_ = sin;
   }
@@ -110,7 +110,7 @@ class BlockWriter : public AttentionWriter {
   Arguments held_{};
   bool first_ = true;
   bool stops_early_ = false;
-  TensorId cos_ = kNoTensor, sin_ = kNoTensor;
+  ByWindow cos_{kNoTensor, kNoTensor}, sin_{kNoTensor, kNoTensor};
 };
 
 }  // namespace plimsoll::planner::pytorch

@@ -11,6 +11,7 @@ namespace {
 const ModuleNames& kEmbedding = end_names().tokens;
 const ModuleNames& kPositions = end_names().positions;
 const ModuleNames& kFinalNorm = end_names().norm;
+constexpr const char* kScaled = "embed_tokens.scaled";
 }  // namespace
 
 void StepWriter::embed() {
@@ -25,26 +26,37 @@ void StepWriter::embed() {
   };
   embedded_ = activation(kEmbedding.out, n, stream);
   b_.op(kEmbedding.module, Phase::forward).write(embedded_);
+  if (d_.scaled_embedding) {
+    const TensorId table_rows = std::exchange(embedded_, activation(kScaled, n, stream));
+    b_.op(kScaled, Phase::forward).read(table_rows).write(embedded_);
+  }
   if (embedding_.reshards) reshard_after_forward(embedding_);
   position_ids_ = activation("position_ids", s, DType::int64);
   b_.op("position_ids", Phase::forward).write(position_ids_);
   hidden_ = embedded_;
-  positions_embedded_ = cos_ = sin_ = embedding_mask_ = mask_ = kNoTensor;
+  positions_embedded_ = embedding_mask_ = kNoTensor;
+  cos_ = sin_ = masks_ = {kNoTensor, kNoTensor};
   if (d_.position == PositionKind::learned) {
     // wpe sees positions of one sequence; the sum is a new tensor.
     positions_embedded_ = activation(kPositions.out, checked_multiply(s, d_.hidden), stream);
     b_.op(kPositions.module, Phase::forward).read(position_ids_).write(positions_embedded_);
     hidden_ = activation("embeddings", n, stream);
     b_.op("embeddings", Phase::forward).read(embedded_).read(positions_embedded_).write(hidden_);
-    model_mask();
+    model_masks();
     if (d_.embedding_dropout > 0) hidden_ = dropout_embedding(n, stream);
   } else {
-    model_mask();
+    model_masks();
     rotary_tables();
   }
   layer_.set_rotary(cos_, sin_);
-  layer_.set_mask(mask_);
+  layer_.set_masks(masks_);
   b_.close();
+}
+
+// A model whose layers alternate makes both, whichever its layers are.
+void StepWriter::model_masks() {
+  if (d_.window == 0 || d_.full_layers > 0) masks_[0] = model_mask(false);
+  if (d_.window > 0) masks_[1] = model_mask(true);
 }
 
 // transformers masking_utils.py: sdpa_mask makes booleans [1, 1, s, s] from the indices of batch,
@@ -53,13 +65,14 @@ void StepWriter::embed() {
 // Before that it looks for packed sequences where a batch brings no mask of its own
 // (find_packed_sequence_indices): differences of positions, booleans, their running sum and
 // scratch.
-void StepWriter::model_mask() {
+TensorId StepWriter::model_mask(bool sliding) {
   const std::int64_t t = tokens_.total();
+  layer_.at_sliding(sliding);
   if (rules_.checks_packing)
     b_.op("attention_mask.packing", Phase::forward)
         .scratch(layer_.bytes(tokens_.sequences, DType::int64) + layer_.bytes(t, DType::int64) * 3 +
                  layer_.bytes(t, DType::boolean));
-  if (!layer_.needs_mask()) return;
+  if (!layer_.needs_mask()) return kNoTensor;
   const std::int64_t square = checked_multiply(tokens_.length, tokens_.length);
   const bool eager = layer_.path() == AttentionPath::eager;
   const Bytes booleans = layer_.bytes(square, DType::boolean);
@@ -68,10 +81,11 @@ void StepWriter::model_mask() {
                         layer_.bytes(tokens_.length, DType::int64) * 2;
   const Bytes made = indices + booleans * (layer_.windowed() ? 3 : 1);
   Bytes most = made;
+  TensorId mask = kNoTensor;
   if (eager) {
     const std::int64_t values = checked_multiply(tokens_.sequences, square);
-    mask_ = b_.tensor("attention_mask", storage(Count(values), regime_.residual),
-                      Category::activations);
+    mask = b_.tensor("attention_mask", storage(Count(values), regime_.residual),
+                     Category::activations);
     const Bytes filled = layer_.bytes(values, regime_.residual);
     const Bytes values_filled = layer_.bytes(1, regime_.residual) + layer_.bytes(1, DType::fp16);
     most = std::max(made, booleans + filled + values_filled) - filled;
@@ -79,17 +93,18 @@ void StepWriter::model_mask() {
     // Added to the scores, and one column wider (_update_causal_mask): filled, then multiplied with
     // what is later than a query or too early for it, by the indices of keys and queries.
     const std::int64_t values = square + tokens_.length;
-    mask_ = b_.tensor("attention_mask", storage(Count(values), regime_.residual),
-                      Category::activations);
+    mask = b_.tensor("attention_mask", storage(Count(values), regime_.residual),
+                     Category::activations);
     most = layer_.bytes(values, DType::boolean) * (layer_.windowed() ? 2 : 1) +
            layer_.bytes(tokens_.length + 1, DType::int64) +
            (layer_.windowed() ? layer_.bytes(tokens_.length, DType::int64) : Bytes(0));
   } else {
-    mask_ =
+    mask =
         b_.tensor("attention_mask", storage(Count(square), DType::boolean), Category::activations);
     most -= booleans;
   }
-  b_.op("attention_mask", Phase::forward).write(mask_).scratch(most);
+  b_.op("attention_mask", Phase::forward).write(mask).scratch(most);
+  return mask;
 }
 
 // Tables of one sequence; in fp32: positions, angles [d/2], emb [d], then cos, cos·scale, sin,
@@ -99,8 +114,7 @@ void StepWriter::rotary_tables() {
   const auto table = [&](const char* name) {
     return b_.tensor(name, storage(Count(values), regime_.residual), Category::activations);
   };
-  cos_ = table("rotary.cos");
-  sin_ = table("rotary.sin");
+  const TensorId cos = table("rotary.cos"), sin = table("rotary.sin");
   const Bytes emb = layer_.fp32(values);
   // FSDP1 casts buffers, and inv_freq is needed in fp32.
   const Bytes frequencies = buffer_dtype() == DType::fp32 ? Bytes(0) : layer_.fp32(d_.head_dim / 2);
@@ -111,8 +125,10 @@ void StepWriter::rotary_tables() {
   const bool casts = regime_.residual != DType::fp32;
   const Bytes most = std::max(before + emb * 3, before + emb * 2 + (casts ? cast : Bytes(0)));
   auto rotary = b_.op("rotary", Phase::forward);
-  rotary.write(cos_).write(sin_).scratch(most - cast);
+  rotary.write(cos).write(sin).scratch(most - cast);
   if (!multiplies) layer_.take_workspace(rotary, false);  // a product of one column
+  cos_ = {cos, cos};
+  sin_ = {sin, sin};
 }
 
 TensorId StepWriter::dropout_embedding(std::int64_t values, DType dtype) {
@@ -137,7 +153,8 @@ void StepWriter::finish_forward() {
       .release(leaf_input() ? kNoTensor : embedded_)
       .release(positions_embedded_)
       .release(position_ids_)
-      .release(mask_)
+      .release(masks_[0])
+      .release(masks_[1])
       .touch(last.tensor, last.delta, last.beyond, Access::release);
   b_.close();
 }
@@ -162,6 +179,12 @@ void StepWriter::embedding_backward() {
   if (reached && embedding_mask_ != kNoTensor) {
     d = b_.tensor("embeddings.grad", storage(Count(n), regime_.residual), Category::temporaries);
     b_.op("embeddings.dropout", Phase::backward).read(d_embedded_).read(embedding_mask_).write(d);
+  }
+  if (reached && d_.scaled_embedding && parts_.train_embedding) {
+    const TensorId scaled =
+        std::exchange(d, b_.tensor("embed_tokens.out.grad", storage(Count(n), regime_.residual),
+                                   Category::temporaries));
+    b_.op(kScaled, Phase::backward).read(scaled).write(d);
   }
   if (reached) embedding_gradients(d);
   auto done = b_.op("embeddings", Phase::backward).release(seed_);

@@ -37,6 +37,7 @@ void StepWriter::full_loss_forward() {
   const auto logits = [&](const char* name, DType dtype) {
     return b_.tensor(name, storage(Count(v), dtype), Category::logits);
   };
+  if (d_.soft_capped_logits) head_.out = cap_logits(head_.out);
   TensorId wide = head_.out;
   if (regime_.compute != DType::fp32) {
     wide = logits("loss.logits.fp32", DType::fp32);
@@ -64,6 +65,8 @@ void StepWriter::full_loss_forward() {
 // The labels are padded by one; the head and the loss follow in one of three kinds. Python drops
 // the logits when the step function has returned the loss.
 void StepWriter::loss_forward() {
+  check(!d_.soft_capped_logits || strategy_.loss == Loss::full, ErrorKind::unsupported,
+        "--loss: fused and chunked losses are not modelled where logits are capped");
   b_.open(kNoGroup, false, times_);
   if (tail_is_head_) gather_forward(tail_, {runs_.back().units.back().gather_forward, -1});
   total_weight_ = upcast_logits_ = shifted_logits_ = returned_logits_ = padded_labels_ = kNoTensor;
@@ -133,6 +136,7 @@ TensorId StepWriter::full_loss_backward() {
     b_.op("loss.logits.fp32", Phase::backward).read(d_logits).write(low);
     d_logits = low;
   }
+  if (d_.soft_capped_logits) d_logits = cap_logits_backward(d_logits);
   if (!loss_prefetches_) prefetch_last_layer();
   unit_ = head_unit_;
   return layer_

@@ -61,6 +61,7 @@ struct AttentionNames {
   const char *mask, *scores, *scaled, *masked, *masked_fp32, *softmax, *probabilities, *dropped,
       *dropout_mask;
   const char *scores_grad, *softmax_grad, *softmax_grad_cast, *probabilities_grad;
+  const char *divided, *tanh, *capped;  // soft caps
   const char *product, *product_cast, *out, *logsumexp, *seed, *offset;
   const char *out_grad, *out_grad_cast, *joined_grad;
 };

@@ -14,8 +14,8 @@ TensorId BlockWriter::rotate(const OperandNames& names, TensorId from, std::int6
   op(names.rotated)
       .read(from)
       .read(also_read)
-      .read(cos_)
-      .read(sin_)
+      .read(cos_[sliding_ ? 1 : 0])
+      .read(sin_[sliding_ ? 1 : 0])
       .write(rotated)
       .scratch(std::max(bytes(n, rotated_dtype) * 2, bytes(n, dtype) + bytes(n / 2, dtype)));
   if (b_.keeps_blocks()) {
@@ -41,9 +41,14 @@ TensorId BlockWriter::rotate_backward(const OperandNames& names, TensorId d_rota
   const bool promotes = dtype != rotated_dtype;
   const Bytes c = bytes(n, dtype), r = promotes ? bytes(n, rotated_dtype) : Bytes(0);
   const TensorId product = temporary(names.grad_wide, n, dtype);
-  op(names.rotated).read(d_rotated).read(sin_).write(product).scratch(r);
+  op(names.rotated).read(d_rotated).read(sin_[sliding_ ? 1 : 0]).write(product).scratch(r);
   const TensorId d = temporary(names.grad, n, dtype);
-  op(names.rotated).read(d_rotated).read(product).read(cos_).write(d).scratch(std::max(c, r));
+  op(names.rotated)
+      .read(d_rotated)
+      .read(product)
+      .read(cos_[sliding_ ? 1 : 0])
+      .write(d)
+      .scratch(std::max(c, r));
   if (b_.keeps_blocks())
     b_.blocks(rotate_backward_blocks(d_rotated, product, d, c, bytes(n / 2, dtype), r));
   return d;

@@ -290,11 +290,11 @@ void StepWriter::leave_checkpoint() {
 
 // What all layers were called with goes when the outermost backward returns.
 void StepWriter::leave_checkpoints() {
-  b_.op("checkpoint.exit", Phase::backward)
-      .release(cos_)
-      .release(sin_)
-      .release(mask_)
-      .release(position_ids_);
+  auto exit = b_.op("checkpoint.exit", Phase::backward);
+  for (const ByWindow* tensors : {&cos_, &sin_, &masks_})
+    exit.release(tensors->front())
+        .release(tensors->back() != tensors->front() ? tensors->back() : kNoTensor);
+  exit.release(position_ids_);
 }
 
 // Before the backward of a checkpoint (or of a layer by itself): its units' parameters, and the
@@ -339,9 +339,10 @@ void StepWriter::layers_backward(std::size_t r) {
     const TensorId d_out = j + 1 < run.stride() ? run.d_inner[j] : run.d_out;
     const Ref input = !first && recomputes() ? Ref{run.recomputed[j - 1]} : input_of(r, j);
     layer_.set_checkpoint(recomputes() && last ? this : nullptr, recomputes());
-    layer_.hold(
-        {input_of(r, j / layers * layers), Ref{cos_}, Ref{sin_}, Ref{mask_}, Ref{position_ids_}},
-        first);
+    const std::size_t window = run.plan(j).sliding ? 1 : 0;
+    layer_.hold({input_of(r, j / layers * layers), Ref{cos_[window]}, Ref{sin_[window]},
+                 Ref{masks_[window]}, Ref{position_ids_}},
+                first);
     layer_.backward(run.plan(j), input, d_out, input_gradient_of(r, j), run.saved[j]);
     if (run.plan(j).input_grad())
       post_backward(run.units[j], unit_tensor(&Unit::reduce_in, r, j, +1));

@@ -71,21 +71,21 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   bool to_bucket() const, reentrant() const, is_last(const ModuleNames&names);
   int model_order(const ModuleNames& names) const;
   void note_gradient(const ModuleNames& names, TensorId grad);
-
   // The ends of the model (ends.cpp).
-  void embed(), finish_forward();
-  void loss_forward(), loss_targets(), flat_targets();
+  void embed(), finish_forward(), loss_forward(), loss_targets(), flat_targets();
   bool shifts_logits() const;  // loss_shift.cpp
   std::int64_t scored_tokens() const, fused_rows() const;
-  TensorId shift_logits(TensorId logits), shift_logits_backward(TensorId d_shifted);
+  TensorId shift_logits(TensorId logits), shift_logits_backward(TensorId d_shifted),
+      cap_logits(TensorId logits), cap_logits_backward(TensorId d);
+  TensorId capped(const char* name, Phase phase, TensorId from, TensorId saved);
   void full_loss_forward(), chunked_loss_forward(), fused_loss_forward();
   TensorId full_loss_backward(), chunked_loss_backward(), fused_loss_backward();
   static void release_casts(OpBuilder exit, const LayerPart& layer, const LayerSaved& saved);
-  void release_cached_casts(), loss_backward(), embedding_backward();
+  void release_cached_casts(), loss_backward(), embedding_backward(), rotary_tables(),
+      model_masks();
   void embedding_gradients(TensorId d), tied_gradient(TensorId d);
   bool final_grad() const, leaf_input() const;
-  void rotary_tables(), model_mask();
-  TensorId dropout_embedding(std::int64_t values, DType dtype);
+  TensorId model_mask(bool sliding), dropout_embedding(std::int64_t values, DType dtype);
   // FSDP2 (fsdp2.cpp).
   bool fsdp() const { return parallelism_ == DataParallelism::fsdp; }
   TensorId before_layers(TensorId Unit::*tensor) const, after_layers(TensorId Unit::*tensor) const;
@@ -127,17 +127,17 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   Unit* unit_ = nullptr;  // whose gradients are being written
   // Which micro-batch is written, of how many distinct ones; how often it is run.
   std::int64_t micro_ = 0, micros_ = 1, times_ = 1;
-
   TensorId embedded_ = kNoTensor, positions_embedded_ = kNoTensor, hidden_ = kNoTensor;
-  TensorId cos_ = kNoTensor, sin_ = kNoTensor, position_ids_ = kNoTensor, mask_ = kNoTensor;
-  TensorId embedding_mask_ = kNoTensor, d_embedded_ = kNoTensor;
+  TensorId position_ids_ = kNoTensor, embedding_mask_ = kNoTensor, d_embedded_ = kNoTensor;
+  ByWindow cos_{}, sin_{}, masks_{};
   NormSaved final_norm_;
   LinearSaved head_;
   TensorId upcast_logits_ = kNoTensor, shifted_logits_ = kNoTensor, returned_logits_ = kNoTensor;
   TensorId fused_input_grad_ = kNoTensor, fused_weight_grad_ = kNoTensor;
   TensorId log_probabilities_ = kNoTensor, targets_ = kNoTensor, padded_labels_ = kNoTensor,
            loss_ = kNoTensor, total_weight_ = kNoTensor, seed_ = kNoTensor,
-           tied_grad_ = kNoTensor;  // the head's share of a tied table's gradient
+           tied_grad_ = kNoTensor,  // the head's share of a tied table's gradient
+      logits_tanh_ = kNoTensor;
   reports::States states_;
   ProgramBuilder::Place inputs_, micros_begin_, micros_end_;
   // ZeroRedundancyOptimizer's parameters: bytes of each rank's; and this rank's, one by one.

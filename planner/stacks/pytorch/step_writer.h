@@ -67,6 +67,9 @@ struct Rules {
   BlasWorkspaces blas;
 };
 
+// What the model makes once for layers with full attention, [0], and with a sliding window, [1].
+using ByWindow = std::array<TensorId, 2>;
+
 // A tensor, or the neighbouring layer's.
 struct Ref {
   TensorId tensor = kNoTensor;
@@ -91,6 +94,7 @@ struct LinearSaved {
 struct AttentionSaved {
   TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;  // as the kernels read them
   TensorId mask = kNoTensor;  // additive, in the kernel's dtype
+  TensorId tanh = kNoTensor;  // of a soft cap
   TensorId lse = kNoTensor, seed = kNoTensor, offset = kNoTensor;
   TensorId softmax = kNoTensor, dropout_mask = kNoTensor, probabilities = kNoTensor;
   TensorId weights = kNoTensor;  // what eager attention returns beside its output
