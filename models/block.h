@@ -41,6 +41,8 @@ enum class OpKind : std::uint8_t {
   norm,  // in: x
   linear,  // in: x
   split,  // in: x; out: q, k, v as views of it
+  slice,  // in: x; out: parts of each head's elements, as views of it
+  concatenate,  // in: parts of each head's elements; out: [batch, heads, s, head_dim]
   rotary,  // in: q, k; out: both rotated
   attention,  // in: q, k, v; out: the result, and what eager attention returns beside it
   activation,  // in: x
@@ -86,6 +88,7 @@ struct Node {
   bool sliding = false;  // rotary, attention: of a layer with the decoder's window
   bool soft_cap = false;  // attention: eager scores go through a scaled tanh
   double probability = 0;  // dropout
+  bool by_head = false;  // split: x is [batch, heads, s, 3 head_dim]
 };
 
 struct Block {

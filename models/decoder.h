@@ -16,6 +16,7 @@ struct Decoder {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
+  std::int64_t rotary_dim = 0;  // of a head's elements, how many are rotated; 0: all
   std::int64_t ffn = 0;
   std::int64_t vocab = 0;
   std::int64_t window = 0;  // sliding window of attention in tokens; 0: none
@@ -39,6 +40,7 @@ struct Decoder {
   double residual_dropout = 0;
 
   std::int64_t q_width() const { return heads * head_dim; }
+  std::int64_t rotated() const { return rotary_dim > 0 ? rotary_dim : head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
   bool operator==(const Decoder&) const = default;
 };

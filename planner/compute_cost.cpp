@@ -175,6 +175,7 @@ LayerCost layer_cost(const LayerRun& run, const LayerPart& layer, const models::
   cost.window = slides ? static_cast<double>(d.window) : 0;
   cost.swiglu = d.mlp == models::MlpKind::swiglu;
   cost.rope = d.position == models::PositionKind::rope;
+  cost.rotated = static_cast<double>(d.rotated()) / static_cast<double>(d.head_dim);
   cost.rms_norm = d.norm == models::NormKind::rms_norm;
   cost.qk_norm = d.qk_norm;
   cost.python_gelu = d.python_gelu;

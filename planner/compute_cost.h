@@ -76,6 +76,7 @@ struct LayerCost {
   double copies = 0;
   double hidden = 0, q_width = 0, kv_width = 0, heads = 0, ffn = 0, window = 0;
   bool swiglu = true, rope = true, rms_norm = true, qk_norm = false, python_gelu = false;
+  double rotated = 1;  // share of each head that `rope` turns
   bool input_grad = true, trains = true;
   double parameters = 0, trainable = 0;  // elements
   double tensors = 0;  // trained ones

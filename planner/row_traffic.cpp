@@ -37,8 +37,10 @@ RowTraffic layer_traffic(const LayerCost& layer, const Execution& e) {
   const double norm = norm_bytes(layer, e);
   const double add = 2 * r + c;  // of a block's output to the stream
   const double heads = layer.q_width + layer.kv_width;
-  // apply_rotary_pos_emb: two products 6c, rotate_half 3c with its concatenation, sum 3c.
-  const double rope = layer.rope ? (e.fused ? 2 : 12) * c * heads : 0;
+  // apply_rotary_pos_emb: two products 6c, rotate_half 3c with its concatenation, sum 3c; where it
+  // turns a part of each head, that is joined with the rest, 2c.
+  const double join = layer.rotated < 1 ? 2 : 0;
+  const double rope = layer.rope ? (e.fused ? 2 : 12 * layer.rotated + join) * c * heads : 0;
   const RowTraffic activation = activation_bytes(layer, e);
   RowTraffic bytes;
   bytes.forward = 2 * (norm + add) * layer.hidden + rope + activation.forward * layer.ffn;

@@ -32,15 +32,15 @@ std::string difference(const Config& config, Head head, const ModelSpec& model) 
        {"add_cross_attention", "reorder_and_upcast_attn", "scale_attn_by_inverse_layer_idx"})
     if (config.flag(option, false)) return std::string(option) + " of gpt2";
   const std::string activation = config.text("activation_function", "gelu_new");
-  for (const char* known : {"gelu_new", "gelu_pytorch_tanh", "gelu", "relu"})
-    if (activation == known) return "";
-  return "activation_function '" + activation + "'";
+  return activation_named(activation) ? "" : "activation_function '" + activation + "'";
 }
 
-// transformers/activations.py: "gelu_new" is written in Python, the others are torch functions.
+Activation activation_of(const Config& config) {
+  return *activation_named(config.text("activation_function", "gelu_new"));
+}
+
 void set_decoder(ModelSpec& model, const Config& config, const Dimensions& d) {
-  const std::string activation = config.text("activation_function", "gelu_new");
-  const bool tanh = activation == "gelu_new" || activation == "gelu_pytorch_tanh";
+  const Activation activation = activation_of(config);
   model.decoder = Decoder{.hidden = d.hidden,
                           .layers = d.layers,
                           .heads = d.heads,
@@ -50,24 +50,16 @@ void set_decoder(ModelSpec& model, const Config& config, const Dimensions& d) {
                           .vocab = d.vocab,
                           .norm = NormKind::layer_norm,
                           .position = PositionKind::learned,
-                          .mlp = tanh                   ? MlpKind::gelu_tanh
-                                 : activation == "gelu" ? MlpKind::gelu
-                                                        : MlpKind::relu,
+                          .mlp = mlp_of(activation),
                           .fused_qkv = true,
                           .qkv_bias = true,
                           .out_bias = true,
                           .mlp_bias = true,
                           .tied_head = d.tied,
-                          .python_gelu = activation == "gelu_new",
+                          .python_gelu = activation == Activation::gelu_python,
                           .embedding_dropout = config.probability("embd_pdrop", 0.1),
                           .attention_dropout = config.probability("attn_pdrop", 0.1),
                           .residual_dropout = config.probability("resid_pdrop", 0.1)};
-}
-
-Activation activation_of(const std::string& name) {
-  if (name == "gelu_new") return Activation::gelu_python;
-  if (name == "relu") return Activation::relu;
-  return name == "gelu" ? Activation::gelu : Activation::gelu_tanh;
 }
 
 // transformers models/gpt2/modeling_gpt2.py, GPT2Block.forward. attn holds what c_attn made until
@@ -88,8 +80,7 @@ Block block_of(const ModelSpec& model, const Config& config) {
   b.release({x});
   const ValueId y = b.norm("ln_2", middle);
   const ValueId up = b.linear("mlp.c_fc", y);
-  const ValueId activated =
-      b.activation("mlp.act", up, activation_of(config.text("activation_function", "gelu_new")));
+  const ValueId activated = b.activation("mlp.act", up, activation_of(config));
   const ValueId down = b.linear("mlp.c_proj", activated);
   const ValueId dropped = b.dropout("mlp.dropout", down, d.residual_dropout);
   b.add("mlp", middle, dropped);

@@ -37,6 +37,19 @@ void add_parameter(Block& block, const ParameterRow& row) {
 
 }  // namespace
 
+std::optional<Activation> activation_named(std::string_view name) {
+  if (name == "gelu") return Activation::gelu;
+  if (name == "gelu_new") return Activation::gelu_python;
+  if (name == "gelu_pytorch_tanh") return Activation::gelu_tanh;
+  if (name == "relu") return Activation::relu;
+  return std::nullopt;
+}
+
+MlpKind mlp_of(Activation activation) {
+  if (activation == Activation::relu) return MlpKind::relu;
+  return activation == Activation::gelu ? MlpKind::gelu : MlpKind::gelu_tanh;
+}
+
 BlockBuilder::BlockBuilder(const std::vector<ParameterRow>& rows, std::int64_t hidden) {
   for (const ParameterRow& row : rows)
     if (!row.ranges.empty()) add_parameter(block_, row);
@@ -104,10 +117,24 @@ ValueId BlockBuilder::dropout(std::string_view name, ValueId x, double probabili
 }
 
 ValueList BlockBuilder::split(std::string_view name, ValueId x,
-                              std::initializer_list<std::int64_t> widths) {
+                              std::initializer_list<std::int64_t> widths, bool by_head) {
   ValueList out;
   for (const std::int64_t width : widths) out.push_back(value(width));
-  node(OpKind::split, name, {x}).out = out;
+  Node& added = node(OpKind::split, name, {x});
+  added.out = out;
+  added.by_head = by_head;
+  return out;
+}
+
+ValueList BlockBuilder::slice(std::string_view name, ValueId x, std::int64_t first) {
+  const ValueList out{value(first), value(width(x) - first)};
+  node(OpKind::slice, name, {x}).out = out;
+  return out;
+}
+
+ValueId BlockBuilder::concatenate(std::string_view name, ValueId a, ValueId b) {
+  const ValueId out = value(checked_add(width(a), width(b)));
+  node(OpKind::concatenate, name, {a, b}).out = {out};
   return out;
 }
 

@@ -1,6 +1,7 @@
 // Writes a decoder layer's forward pass (models/block.h), node by node.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -8,6 +9,12 @@
 #include "models/model_spec.h"
 
 namespace plimsoll::models::families {
+
+// Of transformers/activations.py; nothing for those whose steps are not modelled. "gelu_new" is
+// written in Python, the others are torch functions.
+std::optional<Activation> activation_named(std::string_view name);
+// Of an MLP that is not gated.
+MlpKind mlp_of(Activation activation);
 
 class BlockBuilder {
  public:
@@ -24,7 +31,11 @@ class BlockBuilder {
   ValueId add(std::string_view name, ValueId stream, ValueId branch);
   ValueId dropout(std::string_view name, ValueId x, double probability);
   // Views of x, one after another, of these widths.
-  ValueList split(std::string_view name, ValueId x, std::initializer_list<std::int64_t> widths);
+  ValueList split(std::string_view name, ValueId x, std::initializer_list<std::int64_t> widths,
+                  bool by_head = false);
+  // The first `width` values a token, taken from every head alike, and the others.
+  ValueList slice(std::string_view name, ValueId x, std::int64_t width);
+  ValueId concatenate(std::string_view name, ValueId a, ValueId b);
   ValueList rotary(std::string_view name, ValueId q, ValueId k);
   // The result, and the probabilities that eager attention returns beside it.
   ValueList attention(std::string_view name, ValueId q, ValueId k, ValueId v, EagerSoftmax softmax);

@@ -195,6 +195,12 @@ TEST_CASE("what keeps a config from its family's step program is said") {
   CHECK(reason(sized("llama", R"("architectures": ["LlamaModel"])")) == "architecture LlamaModel");
   CHECK(reason(sized("qwen2", R"("use_sliding_window": true)")) ==
         "layers with and without a sliding window");
+  CHECK(reason(sized("gpt_neox")) == "");
+  CHECK(reason(sized("gpt_neox", R"("hidden_act": "gelu_fast")")) == "hidden_act 'gelu_fast'");
+  CHECK(reason(sized("gpt_neox", R"("rotary_pct": 1.0)")) ==
+        "rotation of 128 of a head's 128 elements (rotary_pct)");
+  CHECK(reason(sized("gpt_neox", R"("rotary_pct": 0.0)")) ==
+        "rotation of 0 of a head's 128 elements (rotary_pct)");
   CHECK(!read(sized("granite")).decoder.has_value());
 }
 

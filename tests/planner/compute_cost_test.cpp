@@ -81,6 +81,15 @@ TEST_CASE("an eager RMSNorm moves 36 bytes an element in bf16, a fused one 4") {
   CHECK(planner::layer_traffic(layer, e).forward == 20);  // 2 x 4 + 2 x 6
 }
 
+TEST_CASE("turning a quarter of each head moves a quarter, and joins it with the rest") {
+  planner::LayerCost layer;
+  layer.q_width = 1;
+  const planner::Execution e;
+  CHECK(planner::layer_traffic(layer, e).forward == 24);  // 12 c
+  layer.rotated = 0.25;
+  CHECK(planner::layer_traffic(layer, e).forward == 10);  // 3 c + 2 c
+}
+
 // torch's list of operations that autocast runs in fp32 has pow; every other one of
 // NewGELUActivation takes the widest of its operands.
 TEST_CASE("GPT-2's GELU of eight operations moves twice as much under autocast as in bf16") {

@@ -1,5 +1,7 @@
 #include "tests/planner/dry_plan.h"
 
+#include <algorithm>
+
 #include "planner/stacks/pytorch/stack.h"
 #include "planner/timeline.h"
 #include "tests/planner/oracle_workload.h"
@@ -16,9 +18,10 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
   rules.fsdp_autocast = workload["stack"]["fsdp_autocast"];
   rules.hold_outputs = strategy.hold_outputs;
   rules.batch_tensors = 1;
-  const planner::LayerPart& layer = parts.runs.front().pattern.front();
+  const bool bias =
+      std::ranges::any_of(parts.runs.front().pattern.front().linears, &planner::LinearPart::bias);
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
-  rules.blas = {32_MiB, 32_MiB, layer.linears.front().bias ? 1_MiB : 0_MiB};
+  rules.blas = {32_MiB, 32_MiB, bias ? 1_MiB : 0_MiB};
   models::StepProgram program;
   const auto writer =
       planner::pytorch::step_writer(program, parts, strategy, batch_of(workload), rules);

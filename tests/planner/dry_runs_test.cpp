@@ -8,9 +8,11 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "models/model_catalog.h"
+#include "models/model_reader.h"
 #include "tests/planner/dry_plan.h"
 
 using namespace plimsoll;
@@ -26,21 +28,35 @@ double error(Bytes planned, const json& measured) {
 // test, so that the list only shrinks.
 using Known = std::map<std::string, std::string>;
 
+// Families whose step programs are not written yet: their runs are counted and left out. One that
+// is planned fails the test, so that this list only shrinks too.
+using Unplanned = std::set<std::string>;
+
+models::ModelSpec model_of(const json& model) {
+  const std::string name = model["name"];
+  return model.contains("config") ? models::read_model(model["config"].dump(), name, name, {})
+                                  : models::catalog_model(name);
+}
+
 // Every run of a file: peak within 0.1 %, resident within 0.2 %, reserved within 6 %.
-void check_runs(const std::string& file, const Known& known, std::size_t least) {
+void check_runs(const std::string& file, const Known& known, std::size_t least,
+                const Unplanned& unplanned = {}) {
   const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/" + file));
   double worst_peak = 0, worst_reserved = 0;
-  std::size_t runs = 0;
+  std::size_t runs = 0, others = 0;
   for (const json& run : document["runs"]) {
     const std::string name = run["case"];
     CAPTURE(name);
     double peak = 1, resident = 1, reserved = 1;
+    const json& workload = run["workload"];
+    const models::ModelSpec model = model_of(workload["model"]);
+    if (unplanned.contains(model.model_type)) {
+      CHECK(!model.decoder.has_value());
+      ++others;
+      continue;
+    }
     try {
-      const json& workload = run["workload"];
-      const planner::Reserved planned =
-          tests::plan_dry_run(workload,
-                              models::catalog_model(workload["model"]["name"].get<std::string>()))
-              .planned;
+      const planner::Reserved planned = tests::plan_dry_run(workload, model).planned;
       peak = std::abs(error(planned.allocated, run["peak_bytes"]));
       reserved = std::abs(error(planned.reserved, run["reserved_bytes"]));
       resident = std::abs(error(planned.resident, run["resident_bytes"]));
@@ -57,7 +73,8 @@ void check_runs(const std::string& file, const Known& known, std::size_t least) 
   }
   const std::size_t good = runs - known.size();
   MESSAGE(good << " of " << runs << " full-size runs: largest error of the peak "
-               << 100 * worst_peak << " %, of reserved bytes " << 100 * worst_reserved << " %");
+               << 100 * worst_peak << " %, of reserved bytes " << 100 * worst_reserved << " %; "
+               << others << " of families without a step program");
   CHECK(runs >= least);
 }
 
@@ -70,6 +87,12 @@ TEST_CASE("planned peaks of full-size models are within 0.1 % of torch's, reserv
 TEST_CASE("so are those with settings of the allocator, kept outputs, other checkpoints") {
   // A block of 1.6 GB of logits takes a segment of its own, which was planned in a hole.
   check_runs("dry_runs_settings.json", {{"gpt2-ddp-mixed-full-reentrant", "reserved 17 %"}}, 27);
+}
+
+TEST_CASE("so are those of more families") {
+  check_runs("dry_runs_families.json", {}, 5,
+             {"bert", "bloom", "gemma2", "gemma3_text", "gpt_bigcode", "granite", "mixtral",
+              "olmo2", "opt", "phi3", "qwen3_moe"});
 }
 
 TEST_CASE("so are those of older Transformers, whose loss shifts the logits") {

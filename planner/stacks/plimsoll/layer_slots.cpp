@@ -1,5 +1,6 @@
 #include "planner/stacks/plimsoll/layer_slots.h"
 
+#include <algorithm>
 #include <string>
 
 #include "models/decisions/layer_modules.h"
@@ -31,6 +32,10 @@ char letter(OpKind kind) {
       return 'L';
     case OpKind::split:
       return 'S';
+    case OpKind::slice:
+      return '/';
+    case OpKind::concatenate:
+      return '&';
     case OpKind::rotary:
       return 'R';
     case OpKind::attention:
@@ -49,10 +54,29 @@ char letter(OpKind kind) {
   return '?';
 }
 
+// Llama's layers, and GPT-2's, whose Conv1D tells them from those that only run alike.
+bool runs(const models::Block& block) {
+  std::string nodes;
+  for (const models::Node& node : block.nodes) {
+    const std::string_view name = node.name;
+    const bool heads = name == "self_attn.q_norm" || name == "self_attn.k_norm";
+    if (!heads && node.kind != OpKind::leave) nodes.push_back(letter(node.kind));
+  }
+  const auto is = [&](models::ModuleClass kind) {
+    return std::ranges::all_of(block.modules, [&](const models::Module& module) {
+      return models::is_norm(module.kind) || module.kind == kind;
+    });
+  };
+  return (nodes == kLlamaNodes && is(models::ModuleClass::linear)) ||
+         (nodes == kGpt2Nodes && is(models::ModuleClass::conv1d));
+}
+
 }  // namespace
 
 LayerSlots slots_of(const LayerRun& run) {
   const LayerPart& layer = run.pattern.front();
+  check(run.period() == 1 && runs(*layer.block), ErrorKind::unsupported,
+        [] { return std::string("our own runtime has the layers of Llama and GPT-2 only"); });
   LayerSlots slots;
   for (NormPart LayerSlots::*norm : kNorms) slots.*norm = {.train_weight = false};
   for (const models::Module& module : layer.block->modules) {
@@ -62,16 +86,6 @@ LayerSlots slots_of(const LayerRun& run) {
     else
       slots.*kNorms[place_of(name)] = layer.norms[module.place];
   }
-  std::string nodes;
-  for (const models::Node& node : layer.block->nodes) {
-    const bool heads =
-        node.kind == OpKind::norm && (layer_module(node.name) == LayerModule::q_norm ||
-                                      layer_module(node.name) == LayerModule::k_norm);
-    if (!heads && node.kind != OpKind::leave) nodes.push_back(letter(node.kind));
-  }
-  const bool known = nodes == kLlamaNodes || nodes == kGpt2Nodes;
-  check(known && run.period() == 1, ErrorKind::unsupported,
-        [] { return std::string("our own runtime has the layers of Llama and GPT-2 only"); });
   return slots;
 }
 

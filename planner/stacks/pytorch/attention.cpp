@@ -101,9 +101,10 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
   s.q = in.q;
   s.k = in.k;
   s.v = in.v;
-  const char* const name = copies_out() ? names.product : names.out;
+  const bool copies = copies_out(given);
+  const char* const name = copies ? names.product : names.out;
   s.fused_out = make(name, q_values(), dtype);
-  s.out = copies_out() ? kNoTensor : s.fused_out;
+  s.out = copies ? kNoTensor : s.fused_out;
   auto attention = op(name);
   attention.read(in.q).read(in.k).read(in.v);
   if (dtype != in.dtype) {
@@ -126,7 +127,7 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
     if (d_.attention_dropout > 0) attention.scratch(bytes(2, DType::int64));
   }
   attention.write(s.fused_out).write(s.lse).write(s.seed).write(s.offset);
-  if (copies_out() && !stops)
+  if (copies && !stops)
     s.out = copy(names.out, s.fused_out, q_values(), dtype, Category::activations);
 }
 
@@ -144,14 +145,10 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
   backward.read(d_out).read(s.q).read(s.k).read(s.v).read(s.mask).read(s.fused_out).read(s.lse);
   backward.read(s.seed).read(s.offset).write(d[0]).write(d[1]).write(d[2]);
   release(backward, held);
-  backward.scratch(
-      path() == AttentionPath::efficient ? efficient_workspace(dtype) : flash_workspace(),
-      Category::workspace);
-  if (b_.keeps_blocks() && path() != AttentionPath::efficient) {
-    BlockEvents events;
-    for (const Bytes block : flash_blocks()) events.take(block);
-    b_.blocks(std::move(events));
-  }
+  if (path() == AttentionPath::efficient)
+    backward.scratch(efficient_workspace(dtype), Category::workspace);
+  else
+    flash_workspace(backward, in, d);
   const TensorId d_q = d[0], d_k = d[1], d_v = d[2];
   d[0] = in.q_grad ? cast(names.q.grad_rotated, d_q, q_values(), dtype, in.dtype) : kNoTensor;
   d[1] = in.k_grad ? cast(names.k.grad_wide, d_k, k_values, dtype, in.dtype) : kNoTensor;
@@ -184,10 +181,28 @@ std::array<Bytes, 4> AttentionWriter::flash_blocks() const {
           expanded};
 }
 
-Bytes AttentionWriter::flash_workspace() const {
-  Bytes all;
-  for (const Bytes block : flash_blocks()) all += block;
-  return all;
+// attention_backward.cu, _flash_attention_backward: `out.contiguous()` as [b, s, heads, d], which
+// is a copy where the output was laid out like the queries. cuDNN takes any strides.
+Bytes AttentionWriter::copied_out(const AttentionInput& in) const {
+  return in.heads_first && rules_.sdpa != Rules::Sdpa::cudnn ? bytes(q_values(), regime_.compute)
+                                                             : Bytes(0);
+}
+
+void AttentionWriter::flash_workspace(OpBuilder backward, const AttentionInput& in,
+                                      const Grads& d) {
+  const Bytes copied = copied_out(in);
+  Bytes all = copied;
+  BlockEvents events;
+  if (copied > Bytes(0)) {
+    events.take(copied);
+    for (const TensorId gradient : d) events.birth(gradient);
+  }
+  for (const Bytes block : flash_blocks()) {
+    events.take(block);
+    all += block;
+  }
+  backward.scratch(all, Category::workspace);
+  if (b_.keeps_blocks()) b_.blocks(std::move(events));
 }
 
 // ATen/native/transformers/cuda/mem_eff_attention/kernel_backward.h and attention_backward.cu: the

@@ -15,6 +15,7 @@ struct AttentionInput {
   TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;
   DType dtype = DType::fp32;  // of q and k; v is a linear's result
   bool q_grad = true, k_grad = true, v_grad = true;
+  bool heads_first = false;  // q and k are stored as [batch, heads, s, d], not [batch, s, heads, d]
   models::EagerSoftmax softmax = models::EagerSoftmax::fp32;
   bool soft_cap = false;
   bool grad() const { return q_grad || k_grad || v_grad; }
@@ -51,6 +52,7 @@ class AttentionWriter : public ModuleWriter {
   }
   // Batched products need [batch·heads, s, d] with plain strides; one sequence has them already.
   bool lays_out() const { return tokens_.sequences > 1; }
+  bool lays_out(const AttentionInput& in) const { return lays_out() && !in.heads_first; }
   bool grouped() const { return d_.kv_heads < d_.heads; }
   // Transformers makes queries, keys and values contiguous for SDPA. Flash and cuDNN then lay their
   // output out like the queries, [b, heads, s, d], and the layer reads a copy; the memory-efficient
@@ -59,7 +61,9 @@ class AttentionWriter : public ModuleWriter {
     return strategy_.transformers >= models::kContiguousForSdpa &&
            strategy_.transformers < models::kStridedForSdpa;
   }
-  bool copies_out() const { return contiguous() && path() == AttentionPath::flash; }
+  bool copies_out(const AttentionInput& in) const {
+    return (contiguous() || in.heads_first) && path() == AttentionPath::flash;
+  }
   // It repeats keys and values over the query heads of their group.
   bool repeats() const {
     return grouped() && (windowed() || strategy_.transformers < models::kSdpaTakesGroups);
@@ -84,7 +88,8 @@ class AttentionWriter : public ModuleWriter {
   Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                        TensorId d_out, std::span<const Ref> held);
   std::array<Bytes, 4> flash_blocks() const;
-  Bytes flash_workspace() const;
+  Bytes copied_out(const AttentionInput& in) const;
+  void flash_workspace(OpBuilder backward, const AttentionInput& in, const Grads& d);
   Bytes efficient_workspace(DType dtype) const;
   void eager_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   TensorId soft_cap(const AttentionNames&, const AttentionInput&, TensorId scores, AttentionSaved&);

@@ -21,8 +21,9 @@ void AttentionWriter::eager_forward(const AttentionNames& names, const Attention
   const TensorId k_cast = cast(names.k.cast, k, n, in.dtype, dtype, Category::activations);
   s.k = k_cast;
   const TensorId q = cast(names.q.cast, in.q, n, in.dtype, dtype, Category::activations);
-  s.q = lays_out() ? copy(names.q.laid_out, q, n, dtype, Category::activations) : q;
-  if (lays_out() && !grouped()) s.k = copy(names.k.laid_out, s.k, n, dtype, Category::activations);
+  s.q = lays_out(in) ? copy(names.q.laid_out, q, n, dtype, Category::activations) : q;
+  if (lays_out(in) && !grouped())
+    s.k = copy(names.k.laid_out, s.k, n, dtype, Category::activations);
   const TensorId scores = temporary(names.scores, this->scores(), dtype);
   op(names.scores).read(s.q).read(s.k).read(q).read(k_cast).write(scores);
   const TensorId scaled = copy(names.scaled, scores, this->scores(), dtype);
@@ -166,8 +167,8 @@ void AttentionWriter::math_forward(const AttentionNames& names, const AttentionI
   }
   s.k = copy(names.k.scaled, k_repeated, n, wide, kKept);
   const TensorId k_scaled = s.k;
-  s.q = lays_out() ? copy(names.q.laid_out, q_scaled, n, wide, kKept) : q_scaled;
-  if (lays_out() && !grouped()) s.k = copy(names.k.laid_out, s.k, n, wide, kKept);
+  s.q = lays_out(in) ? copy(names.q.laid_out, q_scaled, n, wide, kKept) : q_scaled;
+  if (lays_out(in) && !grouped()) s.k = copy(names.k.laid_out, s.k, n, wide, kKept);
   const TensorId scores = temporary(names.scores, this->scores(), wide);
   op(names.scores).read(s.q).read(s.k).read(k_scaled).write(scores);
   const TensorId masked = temporary(names.masked, this->scores(), wide);

@@ -74,7 +74,10 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
       s.of(node.out[0]) = s.linears[at.place].out;
       break;
     case OpKind::split:
-      return run_split(at, s);
+    case OpKind::slice:
+      return run_views(at, s);
+    case OpKind::concatenate:
+      return run_concatenate(at, s);
     case OpKind::rotary:
       return run_rotary(at, s);
     case OpKind::attention:
@@ -95,8 +98,16 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
   }
 }
 
-void BlockWriter::run_split(const NodePlan& at, LayerSaved& s) {
+void BlockWriter::run_views(const NodePlan& at, LayerSaved& s) {
   for (const ValueId id : at.node->out) s.of(id) = s.of(at.node->in[0]);
+}
+
+void BlockWriter::run_concatenate(const NodePlan& at, LayerSaved& s) {
+  const ValueId out = at.node->out[0];
+  s.of(out) = make(at.names->name, values_of(out), dtype_of(out));
+  auto joined = op(at.names->name);
+  for (const ValueId id : at.node->in) joined.read(s.of(id));
+  joined.write(s.of(out));
 }
 
 // Python drops queries and keys as they were when both are rotated.
@@ -111,8 +122,9 @@ void BlockWriter::run_rotary(const NodePlan& at, LayerSaved& s) {
 
 AttentionInput BlockWriter::attention_input(const NodePlan& at, const LayerSaved& s) const {
   const ValueId q = at.node->in[0], k = at.node->in[1], v = at.node->in[2];
-  return {s.of(q),    s.of(k),    s.of(v),          dtype_of(q),      grad_of(q),
-          grad_of(k), grad_of(v), at.node->softmax, at.node->soft_cap};
+  return {s.of(q),          s.of(k),          s.of(v),    dtype_of(q),
+          grad_of(q),       grad_of(k),       grad_of(v), plan_->value(q).heads_first,
+          at.node->softmax, at.node->soft_cap};
 }
 
 void BlockWriter::run_attention(const NodePlan& at, LayerSaved& s) {

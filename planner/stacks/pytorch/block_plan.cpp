@@ -24,6 +24,8 @@ bool saves(const Node& node) {
     case OpKind::dropout:
       return node.probability > 0;
     case OpKind::split:
+    case OpKind::slice:
+    case OpKind::concatenate:
     case OpKind::add:
     case OpKind::leave:
       return false;
@@ -48,8 +50,12 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
     case OpKind::activation:
       return node.activation == Activation::gelu_python && regime.autocast ? DType::fp32 : first;
     case OpKind::add:
-      return stream;
+      if (plan.value(node.in[0]).stream) return stream;
+      [[fallthrough]];
+    case OpKind::concatenate:
+      return promoted(first, plan.value(node.in[1]).dtype);
     case OpKind::split:
+    case OpKind::slice:
     case OpKind::multiply:
     case OpKind::dropout:
     case OpKind::leave:
@@ -105,7 +111,8 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
     for (std::size_t i = 0; i < node.out.size(); ++i) {
       ValuePlan& out = values[static_cast<std::size_t>(node.out[i])];
       out.dtype = dtype;
-      out.stream = node.kind == OpKind::add;
+      out.stream = node.kind == OpKind::add && value(node.in[0]).stream;
+      out.heads_first = node.kind == OpKind::concatenate;
       // Each of rotary's results is made of one operand.
       out.grad = node.kind == OpKind::rotary ? value(node.in[i]).grad : at.grad;
       out.grad_name = gradient_name(at);

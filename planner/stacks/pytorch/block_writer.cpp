@@ -1,6 +1,8 @@
 // A layer's backward, from the last node to the first.
 #include "planner/stacks/pytorch/block_writer.h"
 
+#include <algorithm>
+
 namespace plimsoll::planner::pytorch {
 
 using models::Activation;
@@ -19,6 +21,7 @@ void BlockWriter::backward(const BlockPlan& plan, Ref input, TensorId d_output, 
     if (!plan.nodes[i].grad) continue;
     node_ = &plan.nodes[i];
     back(*node_, d_input, s);
+    for (const ValueId id : node_->node->out) gradient(id) = {};
   }
   node_ = nullptr;
 }
@@ -57,6 +60,10 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
     }
     case OpKind::split:
       return split_back(at);
+    case OpKind::slice:
+      return slice_back(at);
+    case OpKind::concatenate:
+      return concatenate_back(at);
     case OpKind::rotary:
       return rotary_back(at);
     case OpKind::attention:
@@ -84,21 +91,65 @@ void BlockWriter::norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s
   const bool ends = in == kBlockInput && node_ == plan_->nodes.data();
   const std::int64_t rows = tokens_.total() * (plan_->value(in).width / at.norm->width);
   Sum& sum = gradient(in);
-  sum.tensor = norm_backward(*at.norm_names, *at.norm, value(s, in), dtype_of(in), rows,
-                             at.norm->width, grad_of(in), s.norms[at.place], gradient(out).tensor,
-                             sum.tensor, ends ? d_input : Ref{}, frame());
-  sum.laid_out = gradient(out).laid_out;
+  // Added in place, but where a branch that runs beside is still to read what flows past.
+  const bool apart = shared(in);
+  const Ref into = ends ? d_input : Ref{};
+  const TensorId d =
+      norm_backward(*at.norm_names, *at.norm, value(s, in), dtype_of(in), rows, at.norm->width,
+                    grad_of(in), s.norms[at.place], gradient(out).tensor,
+                    apart ? kNoTensor : sum.tensor, apart ? Ref{} : into, frame());
+  sum = {apart ? add_apart(at, sum.tensor, d, into) : d, false, gradient(out).laid_out};
+}
+
+TensorId BlockWriter::add_apart(const NodePlan& at, TensorId a, TensorId b, Ref into) {
+  const ValueId in = at.node->in[0];
+  const char* const name = at.norm_names->grad_layout;
+  const TensorId sum = into.none() ? temporary(name, values_of(in), dtype_of(in)) : kNoTensor;
+  auto add = op(name).read(a).read(b).write(sum);
+  write(add, into);
+  return sum;
+}
+
+bool BlockWriter::shared(ValueId id) const {
+  const TensorId tensor = gradients_[static_cast<std::size_t>(id)].tensor;
+  const auto holds = [&](const Sum& sum) { return sum.tensor == tensor; };
+  return tensor != kNoTensor && std::ranges::count_if(gradients_, holds) > 1;
 }
 
 // Flash and the memory-efficient kernel write gradients that can be joined as they are
 // (SplitBackward concatenates); the products' q and v are laid out anew first.
 void BlockWriter::split_back(const NodePlan& at) {
   const ValueId in = at.node->in[0];
+  const AttentionNames& names = *at.attention_names;
+  const bool by_head = at.node->by_head;
   std::array<TensorId, 3> d{};
-  for (std::size_t i = 0; i < d.size(); ++i) d[i] = laid_out(at.node->out[i]);
-  const TensorId joined = temporary(at.attention_names->joined_grad, values_of(in), dtype_of(in));
-  op(at.attention_names->joined_grad).read(d[0]).read(d[1]).read(d[2]).write(joined);
-  gradient(in) = {joined};
+  for (std::size_t i = 0; i < d.size(); ++i)
+    d[i] = by_head ? gradient(at.node->out[i]).tensor : laid_out(at.node->out[i]);
+  const TensorId joined = temporary(names.joined_grad, values_of(in), dtype_of(in));
+  op(names.joined_grad).read(d[0]).read(d[1]).read(d[2]).write(joined);
+  gradient(in) = {joined, false, by_head ? names.joined_grad_laid_out : nullptr};
+}
+
+// Each part's gradient is written into zeros of the whole (slice_backward), the last part's first;
+// they are added in place.
+void BlockWriter::slice_back(const NodePlan& at) {
+  const ValueId in = at.node->in[0];
+  const auto whole = [&](const char* name, ValueId part) {
+    return Sum{copy(name, gradient(part).tensor, values_of(in), dtype_of(in))};
+  };
+  const Sum passed = whole(at.names->grad, at.node->out[1]);
+  const Sum rotated = whole(at.names->out_grad, at.node->out[0]);
+  gradient(in) = add_gradient(at.names->grad, passed, rotated, dtype_of(in), values_of(in));
+}
+
+// The parts' gradients are views of the whole one's, or casts of those.
+void BlockWriter::concatenate_back(const NodePlan& at) {
+  const ValueId out = at.node->out[0];
+  const TensorId d = gradient(out).tensor;
+  for (const ValueId id : at.node->in)
+    if (grad_of(id))
+      gradient(id) = {cast(at.names->out_grad, d, values_of(id), dtype_of(out), dtype_of(id)),
+                      dtype_of(out) == dtype_of(id)};
 }
 
 // Gradients of transposed views keep the strides of [b, heads, s, d]: a product wants them anew.

@@ -62,7 +62,8 @@ class BlockWriter : public AttentionWriter {
   // Forward (block_forward.cpp): what the node at hand makes of `s`.
   Ref value(const LayerSaved& s, models::ValueId id) const;
   void run(const NodePlan& at, Ref output, LayerSaved& s);
-  void run_split(const NodePlan& at, LayerSaved& s);
+  void run_views(const NodePlan& at, LayerSaved& s);
+  void run_concatenate(const NodePlan& at, LayerSaved& s);
   void run_rotary(const NodePlan& at, LayerSaved& s);
   void run_attention(const NodePlan& at, LayerSaved& s);
   void run_activation(const NodePlan& at, LayerSaved& s);
@@ -76,11 +77,16 @@ class BlockWriter : public AttentionWriter {
   void back(const NodePlan& at, Ref d_input, const LayerSaved& s);
   void norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s);
   void split_back(const NodePlan& at);
+  void slice_back(const NodePlan& at);
+  void concatenate_back(const NodePlan& at);
   void rotary_back(const NodePlan& at);
   void attention_back(const NodePlan& at, const LayerSaved& s);
   void activation_back(const NodePlan& at, const LayerSaved& s);
   void multiply_back(const NodePlan& at, const LayerSaved& s);
   void add_back(const NodePlan& at);
+  // Another value's backward is still to read the tensor.
+  bool shared(models::ValueId id) const;
+  TensorId add_apart(const NodePlan& at, TensorId a, TensorId b, Ref into);
   // The gradient of a value, laid out as a product reads it.
   TensorId laid_out(models::ValueId id);
   Sum& gradient(models::ValueId id) { return gradients_[static_cast<std::size_t>(id)]; }

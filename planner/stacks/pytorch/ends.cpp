@@ -42,12 +42,10 @@ void StepWriter::embed() {
     b_.op(kPositions.module, Phase::forward).read(position_ids_).write(positions_embedded_);
     hidden_ = activation("embeddings", n, stream);
     b_.op("embeddings", Phase::forward).read(embedded_).read(positions_embedded_).write(hidden_);
-    model_masks();
-    if (d_.embedding_dropout > 0) hidden_ = dropout_embedding(n, stream);
-  } else {
-    model_masks();
-    rotary_tables();
   }
+  model_masks();
+  if (d_.embedding_dropout > 0) hidden_ = dropout_embedding(n, stream);
+  if (d_.position == PositionKind::rope) rotary_tables();
   layer_.set_rotary(cos_, sin_);
   layer_.set_masks(masks_);
   b_.close();
@@ -110,14 +108,15 @@ TensorId StepWriter::model_mask(bool sliding) {
 // Tables of one sequence; in fp32: positions, angles [d/2], emb [d], then cos, cos·scale, sin,
 // sin·scale with cos and sin freed in turn, then the casts: 4 + 18 d bytes a position before them.
 void StepWriter::rotary_tables() {
-  const std::int64_t s = tokens_.length, values = checked_multiply(s, d_.head_dim);
+  const std::int64_t s = tokens_.length, values = checked_multiply(s, d_.rotated());
   const auto table = [&](const char* name) {
     return b_.tensor(name, storage(Count(values), regime_.residual), Category::activations);
   };
   const TensorId cos = table("rotary.cos"), sin = table("rotary.sin");
   const Bytes emb = layer_.fp32(values);
   // FSDP1 casts buffers, and inv_freq is needed in fp32.
-  const Bytes frequencies = buffer_dtype() == DType::fp32 ? Bytes(0) : layer_.fp32(d_.head_dim / 2);
+  const Bytes frequencies =
+      buffer_dtype() == DType::fp32 ? Bytes(0) : layer_.fp32(d_.rotated() / 2);
   const bool multiplies = strategy_.transformers >= models::kRotaryMultiplies;
   const Bytes positions = multiplies ? Bytes(0) : layer_.fp32(s);
   const Bytes before = frequencies + positions + layer_.fp32(values / 2) + emb;

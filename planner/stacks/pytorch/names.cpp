@@ -88,7 +88,8 @@ AttentionNames make_attention(const std::string& m) {
           .offset = name(".dropout.offset"),
           .out_grad = name(".attention.grad.contiguous"),
           .out_grad_cast = name(".attention.grad.cast"),
-          .joined_grad = name(".qkv.grad")};
+          .joined_grad = name(".qkv.grad"),
+          .joined_grad_laid_out = name(".qkv.grad.contiguous")};
 }
 
 NodeNames make_node(const std::string& m) {

@@ -63,7 +63,7 @@ struct AttentionNames {
   const char *scores_grad, *softmax_grad, *softmax_grad_cast, *probabilities_grad;
   const char *divided, *tanh, *capped;  // soft caps
   const char *product, *product_cast, *out, *logsumexp, *seed, *offset;
-  const char *out_grad, *out_grad_cast, *joined_grad;
+  const char *out_grad, *out_grad_cast, *joined_grad, *joined_grad_laid_out;
 };
 
 // What elementwise nodes of a layer make.

@@ -119,12 +119,14 @@ Rules quick_rules(const Question& question, const ModelParts& parts) {
 
 namespace {
 
-// The oldest release whose code of the family is the planned one.
+// The oldest release whose code of the family is the planned one, as far as it was compared.
 models::Release oldest(const models::ModelSpec& model) {
   if (model.model_type == "gpt2") return models::kOldestGpt2;
   if (model.model_type == "qwen2") return models::kOldestQwen2;
   if (model.model_type == "qwen3") return models::kOldestQwen3;
-  return models::kOldestTransformers;
+  if (model.model_type == "llama" || model.model_type == "mistral")
+    return models::kOldestTransformers;
+  return models::kTransformers;
 }
 
 // Its checkpoints around FSDP2's modules: what the hooks of detached inputs gather and hold was not

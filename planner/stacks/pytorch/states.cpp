@@ -315,7 +315,7 @@ void StepWriter::declare_inputs() {
   // LlamaRotaryEmbedding's buffers inv_freq and original_inv_freq, which were one before 5.0.
   if (d_.position == models::PositionKind::rope)
     b_.tensor_in(models::kNoGroup, "rotary.inv_freq",
-                 layer_.bytes(d_.head_dim / 2, buffer_dtype()) *
+                 layer_.bytes(d_.rotated() / 2, buffer_dtype()) *
                      (strategy_.transformers < models::kRotaryCopiesFrequencies ? 1 : 2),
                  Category::parameters, Residency::persistent);
   // GPT2Attention's causal masks, of booleans, one for each layer.
