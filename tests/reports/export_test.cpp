@@ -142,6 +142,35 @@ TEST_CASE("reentrant checkpoints are exported as such") {
   CHECK(named(reports::export_transformers(workload), "first generation"));
 }
 
+// 24 GPUs in 3 nodes of 8; 2 copies, each sharded over 12; 5 sequences, 7 times.
+TEST_CASE("copies and shards, nodes and their GPUs, sequences and steps are not exchanged") {
+  models::Workload workload = workload_of("fsdp-hybrid");
+  workload.strategy.gpus = 24;
+  workload.strategy.gpus_per_node = 8;
+  workload.strategy.data.shard_group = 12;
+  workload.batch.micro_batch = 5;
+  workload.batch.grad_accum = 7;
+  const auto has = [](const reports::Exported& exported, const std::string& part) {
+    CHECK_MESSAGE(exported.text.find(part) != std::string::npos, part);
+  };
+  const reports::Exported accelerate = reports::export_accelerate(workload);
+  has(accelerate, "parallelism_config_dp_replicate_size: 2\n");
+  has(accelerate, "parallelism_config_dp_shard_size: 12\n");
+  has(accelerate, "num_machines: 3\n");
+  has(accelerate, "num_processes: 24\n");
+  const reports::Exported transformers = reports::export_transformers(workload);
+  has(transformers, "ParallelismConfig(dp_replicate_size=2, dp_shard_size=12)");
+  has(transformers, "per_device_train_batch_size=5,\n");
+  has(transformers, "gradient_accumulation_steps=7,\n");
+  const reports::Exported slurm = reports::export_slurm(workload);
+  has(slurm, "#SBATCH --nodes=3\n");
+  has(slurm, "#SBATCH --gpus-per-node=8\n");
+  has(slurm, "--nnodes=3 --nproc-per-node=8 ");
+  const reports::Exported deepspeed = reports::export_deepspeed(workload);
+  has(deepspeed, "\"train_micro_batch_size_per_gpu\": 5,");
+  has(deepspeed, "\"gradient_accumulation_steps\": 7,");
+}
+
 TEST_CASE("what a target cannot say is said in its notes") {
   models::Workload workload = workload_of("fsdp-hybrid");
   const auto mentions = [](const reports::Exported& exported, std::string_view words) {

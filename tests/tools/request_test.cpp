@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include "planner/plan.h"
+
 using namespace plimsoll;
 using namespace plimsoll::tools;
 
@@ -217,4 +219,104 @@ TEST_CASE("no option is ignored: each one refuses a value that makes no sense") 
     }
     CHECK_MESSAGE(message.find(given[0].second) != std::string::npos, option.name);
   }
+}
+
+// GB and GiB, GB/s, MiB, elements: each option's own, every figure another, so that none lands in
+// another's place.
+TEST_CASE("options that have a unit mean it") {
+  const auto cluster = [](const char* option, const char* value) {
+    return request("gpt2", {{option, value}}).question.cluster;
+  };
+  CHECK(cluster("gpu-memory", "80GB").memory == Bytes(80'000'000'000));
+  CHECK(cluster("gpu-memory", "80GiB").memory == Bytes(85'899'345'920));
+  CHECK(cluster("gpu-memory", "81559MiB").memory == Bytes(85'520'809'984));
+  CHECK(cluster("gpu-memory", "12345678901").memory == Bytes(12'345'678'901));
+  CHECK(cluster("gpu-memory", "80GB").reserve == 0_B);
+  CHECK(cluster("reserve", "1.5GB").reserve == Bytes(1'500'000'000));
+  CHECK(cluster("reserve", "1.5GiB").reserve == Bytes(1'610'612'736));
+  CHECK(!cluster("reserve", "1GB").memory);
+  // GB/s, of 10^9 bytes.
+  CHECK(cluster("intra-node-bandwidth", "450").intra_node_bandwidth == 450e9);
+  CHECK(!cluster("intra-node-bandwidth", "450").inter_node_bandwidth);
+  CHECK(cluster("inter-node-bandwidth", "12.5").inter_node_bandwidth == 12.5e9);
+  CHECK(!cluster("inter-node-bandwidth", "12.5").intra_node_bandwidth);
+  const auto data = [](const Given& given) {
+    return request("gpt2", given).question.strategy.data;
+  };
+  CHECK(data({}).bucket_cap == 25_MiB);
+  CHECK(data({{"bucket-cap-mb", "10"}}).bucket_cap == Bytes(10'485'760));  // torch's MB are MiB
+  CHECK(data({{"stack", "plimsoll"}, {"reduce-bucket", "10MB"}}).bucket_cap == Bytes(10'000'000));
+  CHECK(data({{"stack", "plimsoll"}, {"reduce-bucket", "10MiB"}}).bucket_cap == Bytes(10'485'760));
+}
+
+TEST_CASE("DeepSpeed's sizes are elements, each its own") {
+  const models::DeepSpeedOptions o = request("gpt2", {{"stack", "deepspeed"},
+                                                      {"gpus", "4"},
+                                                      {"zero", "3"},
+                                                      {"reduce-bucket-size", "2e8"},
+                                                      {"sub-group-size", "300M"},
+                                                      {"stage3-prefetch-bucket-size", "4e7"},
+                                                      {"stage3-param-persistence-threshold", "50K"},
+                                                      {"stage3-max-live-parameters", "6e8"},
+                                                      {"stage3-max-reuse-distance", "0.7B"},
+                                                      {"overlap-comm", "no"}})
+                                         .question.strategy.data.deepspeed;
+  models::DeepSpeedOptions expected;
+  expected.reduce_bucket_size = 200'000'000;
+  expected.sub_group_size = 300'000'000;
+  expected.prefetch_bucket_size = 40'000'000;
+  expected.param_persistence_threshold = 50'000;
+  expected.max_live_parameters = 600'000'000;
+  expected.max_reuse_distance = 700'000'000;
+  expected.overlap_comm = false;
+  CHECK(o == expected);
+}
+
+TEST_CASE("--grad-dtype is FSDP's reduce dtype, and the gradients' own elsewhere") {
+  const Given fsdp{{"gpus", "4"}, {"zero", "3"}, {"grad-dtype", "fp32"}};
+  const models::Strategy s = request("gpt2", fsdp).question.strategy;
+  CHECK(s.data.reduce_dtype == DType::fp32);
+  CHECK(!request("gpt2", {{"gpus", "4"}, {"zero", "3"}}).question.strategy.data.reduce_dtype);
+  const Given deepspeed{
+      {"gpus", "4"}, {"zero", "2"}, {"stack", "deepspeed"}, {"grad-dtype", "fp32"}};
+  CHECK(request("gpt2", deepspeed).question.strategy.grad_dtype == DType::fp32);
+  CHECK(!request("gpt2", deepspeed).question.strategy.data.reduce_dtype);
+  // What is reduced is twice as wide in fp32 as in bf16, what is gathered is not.
+  const auto sent = [](Given given, const std::string& kind) {
+    given.emplace_back("seq-len", "64");
+    const Request r = request("gpt2", given);
+    Bytes all;
+    for (const reports::Collective& c : planner::plan(r.question).collectives)
+      if (c.kind == kind) all += c.array * c.count;
+    return all;
+  };
+  const Given low{{"gpus", "4"}, {"zero", "3"}, {"grad-dtype", "bf16"}};
+  // 124439808 parameters; of 50257 rows 4 ranks hold 12565 each: 3 · 768 more. Blocks of 512 B.
+  CHECK(sent(low, "reduce_scatter") >= Bytes(2 * 124'442'112));
+  CHECK(sent(low, "reduce_scatter") <= Bytes(2 * 124'442'112 + 14 * 512));
+  CHECK(sent(fsdp, "reduce_scatter") >= Bytes(4 * 124'442'112));
+  CHECK(sent(fsdp, "reduce_scatter") <= Bytes(4 * 124'442'112 + 14 * 512));
+  CHECK(sent(fsdp, "all_gather") == sent(low, "all_gather"));
+}
+
+TEST_CASE("GPUs, their nodes and their groups are not taken for one another") {
+  const models::Strategy s = request("gpt2", {{"gpus", "24"},
+                                              {"gpus-per-node", "6"},
+                                              {"zero", "3"},
+                                              {"shard-group", "12"},
+                                              {"micro-batch", "5"},
+                                              {"grad-accum", "7"}})
+                                 .question.strategy;
+  CHECK(s.gpus == 24);
+  CHECK(s.gpus_per_node == 6);
+  CHECK(s.data.shard_group == 12);
+  const Request lora = request("gpt2", {{"lora-rank", "4"},
+                                        {"lora-alpha", "24"},
+                                        {"lora-dropout", "0.25"},
+                                        {"micro-batch", "5"},
+                                        {"grad-accum", "7"}});
+  CHECK(lora.question.strategy.lora->rank == 4);
+  CHECK(lora.question.strategy.lora->alpha == 24);
+  CHECK(lora.question.strategy.lora->dropout == 0.25);
+  CHECK(lora.question.batch == models::Batch{.seq_len = 1024, .micro_batch = 5, .grad_accum = 7});
 }
