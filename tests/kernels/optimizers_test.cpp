@@ -282,6 +282,20 @@ TEST_CASE("squares neither overflow nor vanish") {
   CHECK(sums.at(0) == 4 * 0x1p-160);
 }
 
+// As torch's clip_grad_norm_: bound / (norm + 1e-6). A norm of 1e-6 is halved by a bound of 1e-6,
+// and one of 3e-6 is divided by 4; a norm of 0 is left alone, being below its bound.
+TEST_CASE("clipping adds 1e-6 to the norm, which small gradients feel") {
+  const auto factor = [](double squares, float bound) {
+    Tensor norm({1}, DType::fp32), made({1}, DType::fp32), overflow({1}, DType::int32);
+    k.clip(Tensor({1}, DType::fp64, squares), bound, 1, norm, made, overflow);
+    return made.at(0);
+  };
+  CHECK(tests::near(factor(1e-12, 1e-6f), 0.5, 1e-6));
+  CHECK(tests::near(factor(9e-12, 1e-6f), 0.25, 1e-6));
+  CHECK(factor(0, 1e-6f) == 1);
+  CHECK(factor(0, 0.5e-6f) == 0.5);
+}
+
 TEST_CASE("one inf or NaN anywhere is an overflow, and the factor is 0") {
   for (const double bad :
        {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),

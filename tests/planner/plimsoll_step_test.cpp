@@ -278,6 +278,16 @@ TEST_CASE("the workspace is the largest need of an op") {
     return Bytes(0);
   };
   CHECK(workspace(llama(2), kBatch) == Bytes(128 * 64 * 4));
+  // GPT-2's biases: 128 rows of 256 in fp32, more than the two sums of a LayerNorm's 64.
+  CHECK(workspace(small_gpt2(2), kBatch) == Bytes(128 * 256 * 4));
+  // The gradient's norm: 5 million rows of 64, twice: 4883 chunks of 65536 each; 19 small tensors
+  // of one chunk each; and one sum for each of the 21, in fp64.
+  const models::ModelSpec wide = models::read_model(
+      R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+          "vocab_size": 5000000, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "head_dim": 16, "num_hidden_layers": 2, "tie_word_embeddings": false})",
+      "wide", "wide", {});
+  CHECK(workspace(wide, kBatch) == Bytes((2 * 4883 + 19 + 21) * 8));
   s.precision = models::Precision::bf16_mixed;
   CHECK(workspace(llama(2), kBatch) == Bytes(16 << 20));
   // Llama-3.1-8B at 128 Ki tokens: one key head's four query heads need 4·131072·(128 + 1)·4 bytes,

@@ -230,6 +230,22 @@ TEST_CASE("the ledger has every tensor with birth and death, and what each op ha
   CHECK(reports::sum(step.at_peak) == step.peak);
 }
 
+// 100 bytes live in op a and again in op c; op b has 60, op d 90.
+TEST_CASE("the peak is of the first op that reached it") {
+  Worker worker(host_device(), 0, {});
+  Ledger& ledger = worker.memory.ledger();
+  ledger.begin_step();
+  for (const auto& [name, bytes] :
+       {std::pair{"b", std::int64_t{60}}, {"a", 100}, {"c", 100}, {"d", 90}}) {
+    Op op(worker, name);
+    op.consume(op.make("x", Category::temporaries, DType::uint8, {bytes}));
+  }
+  const StepRecord step = ledger.end_step();
+  REQUIRE(step.ops.size() == 4);
+  CHECK(step.peak == 100_B);
+  CHECK(step.peak_op == 1);
+}
+
 TEST_CASE("more workspace than there is, and ops inside ops, are errors") {
   Worker worker(host_device(), 0, {});
   CHECK_THROWS_AS(worker.scratch(DType::fp32, {1}), Error);

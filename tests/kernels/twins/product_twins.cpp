@@ -17,7 +17,9 @@ double limit(const Case& c, DType result) {
   return result == DType::fp32 ? 1e-5 : 1.01 * once(result) + (c.options.accumulate ? 1e-3 : 0);
 }
 
-void check_case(const Case& c) {
+enum class By { kernel, library };
+
+void check_case(const Case& c, By by) {
   CAPTURE(c.tokens);
   CAPTURE(c.in);
   CAPTURE(c.out);
@@ -43,16 +45,13 @@ void check_case(const Case& c) {
     CHECK_NEAR(t.cuda[6], t.host[6], limit(c, DType::fp32));
     CHECK_NEAR(t.cuda[7], t.host[7], limit(c, c.weight));
   };
-  check_twins(twins(operands, op));
-  if (DeviceMemory::library() == nullptr) return;
+  if (by == By::kernel) return check_twins(twins(operands, op));
   // Fast mode tries algorithms on the operands themselves, and must leave no trace of that.
   for (const cuda::Mode mode : {cuda::Mode::deterministic, cuda::Mode::fast, cuda::Mode::fast})
     check_twins(library_twins(operands, op, mode));
 }
 
-}  // namespace
-
-TEST_CASE("linear layers are the host's, forward and backward, of either layout") {
+void check_linear_layers(By by) {
   for (const DType dtype : kStorage)
     for (const auto& [tokens, in, out] :
          {std::array{1, 1, 1}, {5, 16, 24}, {65, 33, 70}, {64, 64, 128}, {3, 130, 1}})
@@ -65,20 +64,31 @@ TEST_CASE("linear layers are the host's, forward and backward, of either layout"
                       dtype,
                       dtype,
                       dtype,
-                      {.transposed = transposed, .accumulate = accumulate, .scale = 0.75f}});
+                      {.transposed = transposed, .accumulate = accumulate, .scale = 0.75f}},
+                     by);
 }
 
-TEST_CASE("the library takes every shape of one dtype") {
-  if (cuda::Products* library = DeviceMemory::library())
-    for (const auto& [why, count] : library->refusals())
-      CHECK_MESSAGE(why.find("no algorithm") == std::string::npos,
-                    why << ", " << count << " times");
+void check_mixed_operands(By by) {
+  check_case({17, 40, 24, DType::bf16, DType::fp32, DType::fp32, DType::bf16, {}}, by);
+  check_case({17, 40, 24, DType::fp32, DType::bf16, DType::bf16, DType::fp32, {}}, by);
+  check_case({17, 40, 24, DType::fp16, DType::bf16, DType::fp32, DType::fp16, {}}, by);
+}
+
+}  // namespace
+
+TEST_CASE("linear layers are the host's, forward and backward, of either layout") {
+  check_linear_layers(By::kernel);
 }
 
 TEST_CASE("operands of mixed dtypes are taken") {
-  check_case({17, 40, 24, DType::bf16, DType::fp32, DType::fp32, DType::bf16, {}});
-  check_case({17, 40, 24, DType::fp32, DType::bf16, DType::bf16, DType::fp32, {}});
-  check_case({17, 40, 24, DType::fp16, DType::bf16, DType::fp32, DType::fp16, {}});
+  check_mixed_operands(By::kernel);
+}
+
+TEST_CASE("cuBLASLt: linear layers and mixed operands; no shape of one dtype is refused") {
+  check_linear_layers(By::library);
+  for (const auto& [why, count] : DeviceMemory::library()->refusals())
+    CHECK_MESSAGE(why.find("no algorithm") == std::string::npos, why << ", " << count << " times");
+  check_mixed_operands(By::library);
 }
 
 // 50 columns in rows of 56, as a vocabulary that is no multiple of 8 has its logits. The guard is

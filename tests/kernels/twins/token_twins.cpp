@@ -138,6 +138,23 @@ TEST_CASE("losses and gradients of logits are the host's; their sum has its bits
     }
 }
 
+TEST_CASE("a loss without a gradient is the same and leaves the logits alone") {
+  for (const DType dtype : kStorage)
+    for (const std::int64_t width : {8, 50, 4099}) {
+      const Tensor logits = drawn({7, width}, dtype, 1);
+      const Twins t = twins({ids(7, width, 3), logits, logits, Tensor({7}, DType::fp32, 9),
+                             Tensor({7}, DType::fp32, 9)},
+                            [&](const KernelTable& k, const Views& v) {
+                              k.cross_entropy(v[0], kIgnoreIndex, false, 1, v[1], v[3], {});
+                              k.cross_entropy(v[0], kIgnoreIndex, true, 1, v[2], v[4], {});
+                            });
+      for (const std::vector<Tensor>* made : {&t.host, &t.cuda}) {
+        CHECK((*made)[1] == logits);
+        CHECK((*made)[3] == (*made)[4]);
+      }
+    }
+}
+
 // 50 logits and 8200 in rows of 56 and 8208: what is behind them is NaN, and stays.
 TEST_CASE("logits may stand in wider rows") {
   for (const DType dtype : kStorage)
