@@ -12,8 +12,6 @@
 #include <string>
 
 #include "models/gpu_catalog.h"
-#include "models/model_catalog.h"
-#include "models/model_reader.h"
 #include "models/overheads.h"
 #include "models/stack_versions.h"
 #include "planner/peak.h"
@@ -28,45 +26,6 @@ using nlohmann::json;
 
 namespace {
 
-models::DeepSpeedOptions options_of(const json& stack) {
-  models::DeepSpeedOptions out;
-  if (!stack.contains("deepspeed")) return out;
-  const json& given = stack["deepspeed"];
-  const auto size = [&](const char* key, std::int64_t& target) {
-    if (given.contains(key)) target = given[key];
-  };
-  size("reduce_bucket_size", out.reduce_bucket_size);
-  size("sub_group_size", out.sub_group_size);
-  size("stage3_prefetch_bucket_size", out.prefetch_bucket_size);
-  size("stage3_param_persistence_threshold", out.param_persistence_threshold);
-  size("stage3_max_live_parameters", out.max_live_parameters);
-  size("stage3_max_reuse_distance", out.max_reuse_distance);
-  if (given.contains("overlap_comm")) out.overlap_comm = given["overlap_comm"].get<bool>();
-  return out;
-}
-
-models::Strategy strategy_of(const json& workload) {
-  const json &s = workload["strategy"], &stack = workload["stack"];
-  models::Strategy out;
-  out.stack = models::Stack::deepspeed;
-  out.gpus = s["world_size"];
-  out.data.zero = s["zero"];
-  out.data.deepspeed = options_of(stack);
-  if (s.contains("precision")) out.precision = tests::choice<models::Precision>(s["precision"]);
-  if (s.contains("grad_dtype")) out.grad_dtype = dtype_from(s["grad_dtype"].get<std::string>());
-  if (s.contains("optimizer")) out.optimizer = tests::choice<models::Optimizer>(s["optimizer"]);
-  if (s.contains("recompute")) out.recompute.kind = models::RecomputeKind::full;
-  if (s.contains("lora")) out.lora = tests::lora_of(s["lora"]);
-  if (stack.contains("optimizer_impl"))
-    out.optimizer_impl = tests::choice<models::OptimizerImpl>(stack["optimizer_impl"]);
-  return out;
-}
-
-models::ModelSpec model_of(const json& model) {
-  if (model.is_string()) return models::catalog_model(model.get<std::string>());
-  return models::read_model(model.dump(), "tiny", "tiny", {});
-}
-
 struct Planned {
   models::StepProgram program;
   planner::Start start;
@@ -76,10 +35,10 @@ struct Planned {
 
 Planned plan_run(const json& run) {
   const json& workload = run["workload"];
-  const models::ModelSpec model = model_of(workload["model"]);
+  const models::ModelSpec model = tests::oracle_model_of(workload["model"]);
   planner::Question question;
   question.model = &model;
-  question.strategy = strategy_of(workload);
+  question.strategy = tests::deepspeed_strategy_of(workload);
   question.batch = tests::batch_of(workload);
   question.detail = planner::Detail::none;
   const planner::ModelParts parts = planner::model_parts(model, question.strategy);
@@ -230,8 +189,8 @@ TEST_CASE("partitions, paddings and sub-groups are those of the engine's own obj
   for (const json& run : document["runs"]) {
     const std::string name = run["case"];
     CAPTURE(name);
-    const models::ModelSpec model = model_of(run["workload"]["model"]);
-    const models::Strategy strategy = strategy_of(run["workload"]);
+    const models::ModelSpec model = tests::oracle_model_of(run["workload"]["model"]);
+    const models::Strategy strategy = tests::deepspeed_strategy_of(run["workload"]);
     const planner::ModelParts parts = planner::model_parts(model, strategy);
     const planner::deepspeed::Engine engine = planner::deepspeed::engine_of(strategy);
     const planner::deepspeed::FlatLayout layout(parts, engine);
