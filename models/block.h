@@ -18,9 +18,12 @@ namespace plimsoll::models {
 // `text` kept for as long as the process runs, equal texts at one address.
 const char* interned(std::string_view text);
 
-enum class ModuleClass : std::uint8_t { linear, conv1d, rms_norm, layer_norm };
+// rms_norm multiplies the weight with the normalized values in the input's dtype (Llama),
+// rms_norm_fp32 in fp32, before the cast back (OLMo 2).
+enum class ModuleClass : std::uint8_t { linear, conv1d, rms_norm, rms_norm_fp32, layer_norm };
 constexpr bool is_norm(ModuleClass c) {
-  return c == ModuleClass::rms_norm || c == ModuleClass::layer_norm;
+  return c == ModuleClass::rms_norm || c == ModuleClass::rms_norm_fp32 ||
+         c == ModuleClass::layer_norm;
 }
 
 // A module with parameters. `name` is relative to the layer ("self_attn.q_proj"; interned). Widths
@@ -43,6 +46,7 @@ enum class OpKind : std::uint8_t {
   split,  // in: x; out: q, k, v as views of it
   slice,  // in: x; out: parts of each head's elements, as views of it
   concatenate,  // in: parts of each head's elements; out: [batch, heads, s, head_dim]
+  heads,  // in: x [b, s, width]; out: a view of it, [b, heads, s, d]
   rotary,  // in: q, k; out: both rotated
   attention,  // in: q, k, v; out: the result, and what eager attention returns beside it
   activation,  // in: x
@@ -89,6 +93,7 @@ struct Node {
   bool soft_cap = false;  // attention: eager scores go through a scaled tanh
   double probability = 0;  // dropout
   bool by_head = false;  // split: x is [batch, heads, s, 3 head_dim]
+  bool casts_back = false;  // rotary: the results have the operands' dtype, whatever the tables'
 };
 
 struct Block {

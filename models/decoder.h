@@ -5,7 +5,10 @@
 
 namespace plimsoll::models {
 
-enum class NormKind : std::uint8_t { layer_norm, rms_norm };
+enum class NormKind : std::uint8_t { layer_norm, rms_norm, rms_norm_fp32 };  // as ModuleClass's
+constexpr bool is_rms(NormKind kind) {
+  return kind != NormKind::layer_norm;
+}
 enum class PositionKind : std::uint8_t { learned, rope };
 enum class MlpKind : std::uint8_t { gelu_tanh, gelu, relu, swiglu };
 
@@ -31,7 +34,8 @@ struct Decoder {
   bool qkv_bias = false;
   bool out_bias = false;  // attention's output projection
   bool mlp_bias = false;
-  bool qk_norm = false;  // RMSNorm over head_dim on q and k (Qwen3)
+  bool qk_norm = false;  // RMSNorm on q and k: a head's (Qwen3), or all at once (OLMo 2)
+  bool fp32_rotary = false;  // cos and sin stay in fp32 whatever the stream's dtype is
   bool tied_head = false;
   // GPT-2's activation written in Python ("gelu_new"): eager PyTorch keeps its intermediate values.
   bool python_gelu = false;

@@ -149,7 +149,8 @@ bool reads_wide(const models::Block& block, const models::Module& module) {
   for (const models::Node& node : block.nodes)
     for (const models::ValueId out : node.out)
       if (out == in)
-        return node.kind == OpKind::norm || node.activation == models::Activation::gelu_python;
+        return node.kind == OpKind::norm || node.kind == OpKind::add ||
+               node.activation == models::Activation::gelu_python;
   return true;
 }
 
@@ -176,7 +177,7 @@ LayerCost layer_cost(const LayerRun& run, const LayerPart& layer, const models::
   cost.swiglu = d.mlp == models::MlpKind::swiglu;
   cost.rope = d.position == models::PositionKind::rope;
   cost.rotated = static_cast<double>(d.rotated()) / static_cast<double>(d.head_dim);
-  cost.rms_norm = d.norm == models::NormKind::rms_norm;
+  cost.rms_norm = is_rms(d.norm);
   cost.qk_norm = d.qk_norm;
   cost.python_gelu = d.python_gelu;
   cost.input_grad = run.input_grad;

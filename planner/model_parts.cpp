@@ -29,15 +29,23 @@ void add_weight(LinearPart& part, const ParameterRow& row, bool trainable) {
   part.train_weight = trainable;
 }
 
+models::NormKind norm_kind(models::ModuleClass module) {
+  switch (module) {
+    case models::ModuleClass::rms_norm:
+      return models::NormKind::rms_norm;
+    case models::ModuleClass::rms_norm_fp32:
+      return models::NormKind::rms_norm_fp32;
+    default:
+      return models::NormKind::layer_norm;
+  }
+}
+
 LayerPart part_of(const models::Block& block) {
   LayerPart layer{.block = &block};
   for (const models::Module& module : block.modules) {
     if (models::is_norm(module.kind)) {
-      const bool rms = module.kind == models::ModuleClass::rms_norm;
       layer.norms.push_back(
-          {.width = module.in,
-           .bias = module.bias,
-           .kind = rms ? models::NormKind::rms_norm : models::NormKind::layer_norm});
+          {.width = module.in, .bias = module.bias, .kind = norm_kind(module.kind)});
     } else {
       layer.linears.push_back({.in = module.in,
                                .out = module.out,

@@ -11,13 +11,13 @@ namespace {
 
 using decisions::parameter_name;
 
-void add_parameter(Block& block, const ParameterRow& row) {
+void add_parameter(Block& block, const ParameterRow& row, ModuleClass rms) {
   const decisions::ParameterName name = parameter_name(row.name);
   const bool norm = row.module == ModuleKind::norm;
   if (block.find(name.module) == nullptr) {
     Module module{.name = interned(name.module)};
     if (norm) {
-      module.kind = ModuleClass::rms_norm;  // LayerNorm: see its bias below
+      module.kind = rms;  // LayerNorm: see its bias below
       module.in = module.out = row.shape.axes[0];
       module.place = block.norms++;
     } else {
@@ -50,9 +50,10 @@ MlpKind mlp_of(Activation activation) {
   return activation == Activation::gelu ? MlpKind::gelu : MlpKind::gelu_tanh;
 }
 
-BlockBuilder::BlockBuilder(const std::vector<ParameterRow>& rows, std::int64_t hidden) {
+BlockBuilder::BlockBuilder(const std::vector<ParameterRow>& rows, std::int64_t hidden,
+                           ModuleClass rms) {
   for (const ParameterRow& row : rows)
-    if (!row.ranges.empty()) add_parameter(block_, row);
+    if (!row.ranges.empty()) add_parameter(block_, row, rms);
   value(hidden);
 }
 
@@ -138,9 +139,17 @@ ValueId BlockBuilder::concatenate(std::string_view name, ValueId a, ValueId b) {
   return out;
 }
 
-ValueList BlockBuilder::rotary(std::string_view name, ValueId q, ValueId k) {
+ValueId BlockBuilder::heads(std::string_view name, ValueId x) {
+  const ValueId out = value(width(x));
+  node(OpKind::heads, name, {x}).out = {out};
+  return out;
+}
+
+ValueList BlockBuilder::rotary(std::string_view name, ValueId q, ValueId k, bool casts_back) {
   const ValueList out{value(width(q)), value(width(k))};
-  node(OpKind::rotary, name, {q, k}).out = out;
+  Node& added = node(OpKind::rotary, name, {q, k});
+  added.out = out;
+  added.casts_back = casts_back;
   return out;
 }
 

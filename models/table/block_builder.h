@@ -19,8 +19,9 @@ MlpKind mlp_of(Activation activation);
 class BlockBuilder {
  public:
   // The layer's modules are those of the rows whose names hold "{}", in the rows' order. `hidden`:
-  // the width of the residual stream.
-  BlockBuilder(const std::vector<ParameterRow>& rows, std::int64_t hidden);
+  // the width of the residual stream; `rms`: what the family's RMSNorm is.
+  BlockBuilder(const std::vector<ParameterRow>& rows, std::int64_t hidden,
+               ModuleClass rms = ModuleClass::rms_norm);
 
   // Each adds a node and returns its result. `module`, `name`: relative to the layer.
   // Error{internal}: the table has no such module.
@@ -36,7 +37,8 @@ class BlockBuilder {
   // The first `width` values a token, taken from every head alike, and the others.
   ValueList slice(std::string_view name, ValueId x, std::int64_t width);
   ValueId concatenate(std::string_view name, ValueId a, ValueId b);
-  ValueList rotary(std::string_view name, ValueId q, ValueId k);
+  ValueId heads(std::string_view name, ValueId x);
+  ValueList rotary(std::string_view name, ValueId q, ValueId k, bool casts_back = false);
   // The result, and the probabilities that eager attention returns beside it.
   ValueList attention(std::string_view name, ValueId q, ValueId k, ValueId v, EagerSoftmax softmax);
   // The layer attends to the decoder's window only; its eager scores are capped.

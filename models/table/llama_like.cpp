@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "models/table/block_builder.h"
-
 namespace plimsoll::models::families {
 
 LlamaLike read_llama_like(const Config& config, LlamaLike defaults) {
@@ -81,6 +79,16 @@ void add_llama(ModelSpec& model, const Config& config, Head head, const LlamaLik
   model.max_positions = d.positions;
 }
 
+ValueId gated_mlp(BlockBuilder& b, ValueId y) {
+  const ValueId gate = b.linear("mlp.gate_proj", y);
+  const ValueId activated = b.activation("mlp.act", gate, Activation::silu);
+  const ValueId up = b.linear("mlp.up_proj", y);
+  const ValueId product = b.multiply("mlp.product", activated, up);
+  const ValueId down = b.linear("mlp.down_proj", product);
+  b.leave("mlp", {y, product});
+  return down;
+}
+
 // transformers models/llama/modeling_llama.py, LlamaDecoderLayer.forward. self_attn holds queries,
 // keys, values and its input until it returns; the layer holds its own input, and what attention
 // returned beside its result.
@@ -99,19 +107,14 @@ Block llama_block(const ModelSpec& model, const LlamaLike& d) {
   b.leave("self_attn", {rotated[0], rotated[1], v, x});
   const ValueId middle = b.add("self_attn", kBlockInput, o);
   const ValueId y = b.norm("post_attention_layernorm", middle);
-  const ValueId gate = b.linear("mlp.gate_proj", y);
-  const ValueId activated = b.activation("mlp.act", gate, Activation::silu);
-  const ValueId up = b.linear("mlp.up_proj", y);
-  const ValueId product = b.multiply("mlp.product", activated, up);
-  const ValueId down = b.linear("mlp.down_proj", product);
-  b.leave("mlp", {y, product});
-  b.add("mlp", middle, down);
+  b.add("mlp", middle, gated_mlp(b, y));
   b.release({attention[1], kBlockInput});
   if (d.window > 0) b.slide();
   return b.take();
 }
 
-void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& d) {
+void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& d,
+                       Block (*block)(const ModelSpec&, const LlamaLike&)) {
   if (head != Head::language_model) {
     model.no_decoder = "architecture " + model.architecture;
     return;
@@ -134,7 +137,7 @@ void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& d) {
                           .qk_norm = d.qk_norm,
                           .tied_head = d.tied,
                           .attention_dropout = d.attention_dropout};
-  model.blocks = {std::make_shared<const Block>(llama_block(model, d))};
+  model.blocks = {std::make_shared<const Block>(block(model, d))};
 }
 
 void set_qwen_decoder(ModelSpec& model, const Config& config, Head head, LlamaLike d) {

@@ -2,6 +2,7 @@
 // MLP. Many families are this block with other defaults.
 #pragma once
 
+#include "models/table/block_builder.h"
 #include "models/table/table.h"
 
 namespace plimsoll::models::families {
@@ -40,8 +41,13 @@ void add_gated_mlp(Table& table, std::int64_t hidden, std::int64_t ffn, bool bia
 // Everything: embed_tokens, layers, norm and the head. Sets parameters and max_positions.
 void add_llama(ModelSpec& model, const Config& config, Head head, const LlamaLike& llama);
 
-// Sets `decoder`, or `no_decoder` where the config leaves what the step program knows.
-void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& llama);
+// A gated MLP of y, from gate_proj to down_proj, until its Python frame returns.
+ValueId gated_mlp(BlockBuilder& b, ValueId y);
+Block llama_block(const ModelSpec& model, const LlamaLike& llama);
+
+// Sets `decoder` and `blocks`, or `no_decoder` where the config leaves what the step program knows.
+void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& llama,
+                       Block (*block)(const ModelSpec&, const LlamaLike&) = llama_block);
 
 // The same after Qwen's "use_sliding_window", "sliding_window", "max_window_layers" and
 // "layer_types": where only some layers slide, the step program has no answer.

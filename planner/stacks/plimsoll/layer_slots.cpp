@@ -36,6 +36,8 @@ char letter(OpKind kind) {
       return '/';
     case OpKind::concatenate:
       return '&';
+    case OpKind::heads:
+      return 'H';
     case OpKind::rotary:
       return 'R';
     case OpKind::attention:
@@ -64,7 +66,8 @@ bool runs(const models::Block& block) {
   }
   const auto is = [&](models::ModuleClass kind) {
     return std::ranges::all_of(block.modules, [&](const models::Module& module) {
-      return models::is_norm(module.kind) || module.kind == kind;
+      return module.kind == kind ||
+             (models::is_norm(module.kind) && module.kind != models::ModuleClass::rms_norm_fp32);
     });
   };
   return (nodes == kLlamaNodes && is(models::ModuleClass::linear)) ||

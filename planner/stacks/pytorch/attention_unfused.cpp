@@ -76,7 +76,7 @@ TensorId AttentionWriter::eager_softmax(const AttentionNames& names, const Atten
   op(names.softmax).read(from).read(gpt2 ? masked : kNoTensor).write(s.softmax);
   s.weights = cast(names.probabilities, s.softmax, n, wide, returned, Category::activations);
   // In Llama's one expression the masked scores keep their name until the probabilities take it.
-  if (!gpt2 && from != masked) op(names.probabilities).release(masked);
+  if (!gpt2 && s.weights != s.softmax) op(names.probabilities).release(masked);
   TensorId probabilities = s.weights;
   if (d_.attention_dropout > 0) {
     probabilities = dropout(names.dropped, names.dropout_mask, d_.attention_dropout, s.weights, n,

@@ -62,9 +62,8 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
   const bool last = stops() && &at == &plan_->nodes[plan_->last_save];
   switch (node.kind) {
     case OpKind::norm: {
-      const std::int64_t rows = tokens_.total() * (plan_->value(node.in[0]).width / at.norm->width);
-      norm_forward(*at.norm_names, *at.norm, value(s, node.in[0]), dtype_of(node.in[0]), rows,
-                   at.norm->width, grad_of(node.in[0]), s.norms[at.place]);
+      norm_forward(*at.norm_names, *at.norm, value(s, node.in[0]), norm_input(at),
+                   s.norms[at.place], last);
       s.of(node.out[0]) = s.norms[at.place].out;
       break;
     }
@@ -75,6 +74,7 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
       break;
     case OpKind::split:
     case OpKind::slice:
+    case OpKind::heads:
       return run_views(at, s);
     case OpKind::concatenate:
       return run_concatenate(at, s);
@@ -98,6 +98,12 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
   }
 }
 
+NormInput BlockWriter::norm_input(const NodePlan& at) const {
+  const ValueId in = at.node->in[0];
+  const std::int64_t rows = plan_->value(in).width / at.norm->width;
+  return {checked_multiply(tokens_.total(), rows), dtype_of(in), grad_of(in)};
+}
+
 void BlockWriter::run_views(const NodePlan& at, LayerSaved& s) {
   for (const ValueId id : at.node->out) s.of(id) = s.of(at.node->in[0]);
 }
@@ -110,14 +116,22 @@ void BlockWriter::run_concatenate(const NodePlan& at, LayerSaved& s) {
   joined.write(s.of(out));
 }
 
-// Python drops queries and keys as they were when both are rotated.
+// Python drops queries and keys as they were when both are rotated; where both are cast back, with
+// that.
 void BlockWriter::run_rotary(const NodePlan& at, LayerSaved& s) {
+  const AttentionNames& names = *at.attention_names;
   const ValueId q = at.node->in[0], k = at.node->in[1];
-  const DType to = dtype_of(at.node->out[0]);
-  s.of(at.node->out[0]) =
-      rotate(at.attention_names->q, s.of(q), values_of(q), dtype_of(q), to, kNoTensor);
-  s.of(at.node->out[1]) =
-      rotate(at.attention_names->k, s.of(k), values_of(k), dtype_of(k), to, s.of(q));
+  const DType own = dtype_of(q), to = promoted(own, rotary_dtype());
+  const bool casts = at.node->casts_back && to != own;
+  const TensorId rotated_q = rotate(names.q, s.of(q), values_of(q), own, to, kNoTensor);
+  const TensorId rotated_k =
+      rotate(names.k, s.of(k), values_of(k), own, to, casts ? kNoTensor : s.of(q));
+  s.of(at.node->out[0]) = cast(names.q.cast, rotated_q, values_of(q), to, dtype_of(at.node->out[0]),
+                               Category::activations);
+  s.of(at.node->out[1]) = cast(names.k.cast, rotated_k, values_of(k), to, dtype_of(at.node->out[1]),
+                               Category::activations);
+  if (!casts) return;
+  op(names.k.cast).release(rotated_q).release(rotated_k).release(s.of(q)).release(s.of(k));
 }
 
 AttentionInput BlockWriter::attention_input(const NodePlan& at, const LayerSaved& s) const {

@@ -26,6 +26,7 @@ bool saves(const Node& node) {
     case OpKind::split:
     case OpKind::slice:
     case OpKind::concatenate:
+    case OpKind::heads:
     case OpKind::add:
     case OpKind::leave:
       return false;
@@ -46,7 +47,7 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
     case OpKind::attention:
       return regime.compute;
     case OpKind::rotary:
-      return promoted(first, stream);
+      return node.casts_back ? first : promoted(first, stream);
     case OpKind::activation:
       return node.activation == Activation::gelu_python && regime.autocast ? DType::fp32 : first;
     case OpKind::add:
@@ -56,6 +57,7 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
       return promoted(first, plan.value(node.in[1]).dtype);
     case OpKind::split:
     case OpKind::slice:
+    case OpKind::heads:
     case OpKind::multiply:
     case OpKind::dropout:
     case OpKind::leave:
@@ -72,6 +74,7 @@ const char* gradient_name(const NodePlan& at) {
 }  // namespace
 
 DType norm_dtype(models::NormKind kind, DType input, const Regime& regime) {
+  if (kind == models::NormKind::rms_norm_fp32) return input;
   if (kind == models::NormKind::layer_norm && regime.autocast) return DType::fp32;
   return promoted(input, regime.weight);
 }

@@ -49,7 +49,8 @@ struct BlockPlan {
   bool input_grad() const { return values[models::kBlockInput].grad; }
 };
 
-// RMSNorm multiplies the weight with x in x's own dtype; autocast runs layer_norm in fp32.
+// Llama's RMSNorm multiplies the weight with x in x's own dtype, OLMo 2's casts back to it;
+// autocast runs layer_norm in fp32.
 DType norm_dtype(models::NormKind kind, DType input, const Regime& regime);
 
 }  // namespace plimsoll::planner::pytorch

@@ -54,8 +54,10 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
       return norm_back(at, d_input, s);
     case OpKind::linear: {
       const TensorId d = laid_out(node.out[0]);
+      Sum sum = gradient(in);
+      sum.view = sum.view || shared(in);
       gradient(in) = linear_backward(*at.linear_names, *at.linear, dtype_of(in), grad_of(in),
-                                     s.linears[at.place], d, gradient(in));
+                                     s.linears[at.place], d, sum, place_of(at, d_input, s));
       return;
     }
     case OpKind::split:
@@ -64,6 +66,9 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
       return slice_back(at);
     case OpKind::concatenate:
       return concatenate_back(at);
+    case OpKind::heads:
+      gradient(in) = {laid_out(node.out[0])};
+      return;
     case OpKind::rotary:
       return rotary_back(at);
     case OpKind::attention:
@@ -84,20 +89,23 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
   }
 }
 
-// Its gradient is added to what flows past it, and in a layer's first node becomes the gradient of
-// the layer's input.
+// In a layer's first node the gradient becomes that of the layer's input.
+Place BlockWriter::place_of(const NodePlan& at, Ref d_input, const LayerSaved& s) const {
+  const ValueId in = at.node->in[0];
+  const bool ends = in == kBlockInput && &at == plan_->nodes.data();
+  return {value(s, in), ends ? d_input : Ref{}, frame()};
+}
+
+// Its gradient is added to what flows past it.
 void BlockWriter::norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
   const ValueId in = at.node->in[0], out = at.node->out[0];
-  const bool ends = in == kBlockInput && node_ == plan_->nodes.data();
-  const std::int64_t rows = tokens_.total() * (plan_->value(in).width / at.norm->width);
   Sum& sum = gradient(in);
   // Added in place, but where a branch that runs beside is still to read what flows past.
   const bool apart = shared(in);
-  const Ref into = ends ? d_input : Ref{};
-  const TensorId d =
-      norm_backward(*at.norm_names, *at.norm, value(s, in), dtype_of(in), rows, at.norm->width,
-                    grad_of(in), s.norms[at.place], gradient(out).tensor,
-                    apart ? kNoTensor : sum.tensor, apart ? Ref{} : into, frame());
+  Place place = place_of(at, d_input, s);
+  const Ref into = apart ? std::exchange(place.into, {}) : Ref{};
+  const TensorId d = norm_backward(*at.norm_names, *at.norm, norm_input(at), s.norms[at.place],
+                                   gradient(out).tensor, apart ? kNoTensor : sum.tensor, place);
   sum = {apart ? add_apart(at, sum.tensor, d, into) : d, false, gradient(out).laid_out};
 }
 
@@ -153,12 +161,19 @@ void BlockWriter::concatenate_back(const NodePlan& at) {
 }
 
 // Gradients of transposed views keep the strides of [b, heads, s, d]: a product wants them anew.
+// Where the results were cast back, both casts come first.
 void BlockWriter::rotary_back(const NodePlan& at) {
-  const DType from = dtype_of(at.node->out[0]);
+  const DType from = promoted(dtype_of(at.node->in[0]), rotary_dtype());
+  const auto widen = [&](const OperandNames& names, std::size_t i) {
+    const ValueId out = at.node->out[i];
+    if (!grad_of(at.node->in[i])) return kNoTensor;
+    return cast(names.grad_cast, gradient(out).tensor, values_of(out), dtype_of(out), from);
+  };
+  const TensorId d_k = widen(at.attention_names->k, 1), d_q = widen(at.attention_names->q, 0);
   const auto one = [&](const OperandNames& names, std::size_t i) {
     const ValueId in = at.node->in[i];
     if (!grad_of(in)) return;
-    const TensorId d = gradient(at.node->out[i]).tensor;
+    const TensorId d = i == 0 ? d_q : d_k;
     gradient(in) = {rotate_backward(names, d, values_of(in), dtype_of(in), from), false,
                     names.grad_laid_out};
   };

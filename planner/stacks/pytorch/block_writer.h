@@ -61,6 +61,7 @@ class BlockWriter : public AttentionWriter {
 
   // Forward (block_forward.cpp): what the node at hand makes of `s`.
   Ref value(const LayerSaved& s, models::ValueId id) const;
+  NormInput norm_input(const NodePlan& at) const;
   void run(const NodePlan& at, Ref output, LayerSaved& s);
   void run_views(const NodePlan& at, LayerSaved& s);
   void run_concatenate(const NodePlan& at, LayerSaved& s);
@@ -75,6 +76,7 @@ class BlockWriter : public AttentionWriter {
 
   // Backward: from the gradients of the node's results to those of its operands.
   void back(const NodePlan& at, Ref d_input, const LayerSaved& s);
+  Place place_of(const NodePlan& at, Ref d_input, const LayerSaved& s) const;
   void norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s);
   void split_back(const NodePlan& at);
   void slice_back(const NodePlan& at);
@@ -92,6 +94,7 @@ class BlockWriter : public AttentionWriter {
   Sum& gradient(models::ValueId id) { return gradients_[static_cast<std::size_t>(id)]; }
 
   // rotary.cpp
+  DType rotary_dtype() const { return d_.fp32_rotary ? DType::fp32 : regime_.residual; }
   TensorId rotate(const OperandNames& names, TensorId from, std::int64_t values, DType dtype,
                   DType rotated_dtype, TensorId also_read);
   TensorId rotate_backward(const OperandNames& names, TensorId d_rotated, std::int64_t values,

@@ -109,8 +109,9 @@ TensorId StepWriter::model_mask(bool sliding) {
 // sin·scale with cos and sin freed in turn, then the casts: 4 + 18 d bytes a position before them.
 void StepWriter::rotary_tables() {
   const std::int64_t s = tokens_.length, values = checked_multiply(s, d_.rotated());
+  const DType dtype = d_.fp32_rotary ? DType::fp32 : regime_.residual;
   const auto table = [&](const char* name) {
-    return b_.tensor(name, storage(Count(values), regime_.residual), Category::activations);
+    return b_.tensor(name, storage(Count(values), dtype), Category::activations);
   };
   const TensorId cos = table("rotary.cos"), sin = table("rotary.sin");
   const Bytes emb = layer_.fp32(values);
@@ -120,8 +121,8 @@ void StepWriter::rotary_tables() {
   const bool multiplies = strategy_.transformers >= models::kRotaryMultiplies;
   const Bytes positions = multiplies ? Bytes(0) : layer_.fp32(s);
   const Bytes before = frequencies + positions + layer_.fp32(values / 2) + emb;
-  const Bytes cast = layer_.bytes(values, regime_.residual) * 2;
-  const bool casts = regime_.residual != DType::fp32;
+  const Bytes cast = layer_.bytes(values, dtype) * 2;
+  const bool casts = dtype != DType::fp32;
   const Bytes most = std::max(before + emb * 3, before + emb * 2 + (casts ? cast : Bytes(0)));
   auto rotary = b_.op("rotary", Phase::forward);
   rotary.write(cos).write(sin).scratch(most - cast);
@@ -143,8 +144,8 @@ void StepWriter::finish_forward() {
   b_.open(kNoGroup, false, times_);
   layer_.set(Phase::forward, true);
   if (!tail_is_head_) gather_forward(tail_, {runs_.back().units.back().gather_forward, -1});
-  layer_.norm_forward(kFinalNorm, parts_.final_norm, last, regime_.residual, tokens_.total(),
-                      d_.hidden, final_grad(), final_norm_);
+  layer_.norm_forward(kFinalNorm, parts_.final_norm, last,
+                      {tokens_.total(), regime_.residual, final_grad()}, final_norm_);
   // Python holds the embeddings, the mask and the position ids until the decoder's forward returns.
   // (a frozen embedding whose output was asked to require a gradient, for checkpoints under PEFT,
   // is a leaf that the graph holds).

@@ -93,7 +93,8 @@ void ModuleWriter::product_forward(const ModuleNames& names, const ModuleNames& 
 // last to be made), then the weight's, then the bias's (GPT-2's Conv1D: the bias's first).
 Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& bias,
                                    const Product& part, DType input_dtype, bool input_grad,
-                                   const ProductSaved& s, TensorId d_out, Sum sum) {
+                                   const ProductSaved& s, TensorId d_out, Sum sum,
+                                   const Place& at) {
   const std::int64_t t = tokens_.total(), weights = part.in * part.out;
   const DType dtype = regime_.product(part.weight);
   const bool casts = dtype != part.weight;
@@ -105,12 +106,16 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
   if (part.trains_bias)
     d_bias = casts ? temporary(bias.weight_grad_low, part.out, dtype)
                    : sink_->begin(bias, part.out, part.adapter);
-  if (input_grad) d_in = temporary(names.input_grad_low, t * part.in, dtype);
+  const bool casts_in = dtype != input_dtype, ends = input_grad && !at.into.none();
+  if (input_grad && (casts_in || !ends)) d_in = temporary(names.input_grad_low, t * part.in, dtype);
   auto product = op(names.module);
   product.read(d_out).write(d_weight).write(d_in);
+  if (ends && !casts_in) write(product, at.into);
   take_workspace(product, false);
-  if (part.trains_weight || rules_.frozen_products_save) product.read(s.input);
+  if (part.trains_weight || rules_.frozen_products_save)
+    read(product, s.input == kNoTensor ? at.input : Ref{s.input});
   if (input_grad) product.read(s.weight_cast);
+  release(product, at.held);
   if (d_bias != kNoTensor) {
     // The last of the three. In a checkpoint what was saved is gone before it is made.
     auto sums = checkpointed_ ? op(bias.module).read(d_out) : product;
@@ -123,10 +128,11 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
     sink_->end(of, grad);
   };
   if (casts && part.conv1d) widen(bias, d_bias, part.out);
-  if (input_grad) {
+  if (ends) {
+    sum = add_into(names, d_in, casts_in, sum, at.into);
+  } else if (input_grad) {
     d_in = cast(names.input_grad, d_in, t * part.in, dtype, input_dtype);
-    sum = add_gradient(names.grad_layout, sum, {d_in, dtype == input_dtype}, input_dtype,
-                       t * part.in);
+    sum = add_gradient(names.grad_layout, sum, {d_in, !casts_in}, input_dtype, t * part.in);
   }
   if (casts) {
     widen(names, d_weight, weights);
@@ -136,6 +142,20 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
     if (d_bias != kNoTensor) sink_->end(bias, d_bias);
   }
   return sum;
+}
+
+// The last to add to the gradient of the layer's input: that is a tensor of the layer's own here,
+// where autograd adds in place to what flowed past. Either way one of the two operands stays.
+Sum ModuleWriter::add_into(const ModuleNames& names, TensorId d_in, bool casts, Sum sum, Ref into) {
+  if (casts) {
+    auto cast = op(names.input_grad).read(d_in);
+    write(cast, into);
+  }
+  if (sum.tensor != kNoTensor)
+    op(names.grad_layout)
+        .read(sum.tensor)
+        .touch(into.tensor, into.delta, into.beyond, models::Access::update);
+  return {};
 }
 
 void ModuleWriter::linear_forward(const LinearNames& names, const LinearPart& part, Ref input,
@@ -150,11 +170,11 @@ void ModuleWriter::linear_forward(const LinearNames& names, const LinearPart& pa
 
 Sum ModuleWriter::linear_backward(const LinearNames& names, const LinearPart& part,
                                   DType input_dtype, bool input_grad, const LinearSaved& s,
-                                  TensorId d_out, Sum sum) {
+                                  TensorId d_out, Sum sum, const Place& at) {
   if (part.lora_rank > 0)
-    return adapter_backward(names, part, input_dtype, input_grad, s, d_out, sum);
+    return adapter_backward(names, part, input_dtype, input_grad, s, d_out, sum, at);
   return product_backward(names.base, names.bias, base_product(part), input_dtype, input_grad,
-                          s.base, d_out, sum);
+                          s.base, d_out, sum, at);
 }
 
 namespace {
@@ -207,7 +227,7 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
 // base's share back), scaling, B, A, dropout, the input's cast, and the base last.
 Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& part,
                                    DType input_dtype, bool input_grad, const LinearSaved& s,
-                                   TensorId d_out, Sum sum) {
+                                   TensorId d_out, Sum sum, const Place& at) {
   const std::int64_t t = tokens_.total(), rank = part.lora_rank;
   const std::int64_t ins = t * part.in, outs = t * part.out;
   const DType own = regime_.adapter, result = regime_.compute, dtype = regime_.product(own);
@@ -217,13 +237,13 @@ Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& p
   const TensorId d_base = base ? cast(names.base_grad, d, outs, sum_dtype, result) : kNoTensor;
   d = copy(names.scaled_grad, cast(names.scaled_grad, d, outs, sum_dtype, dtype), outs, dtype);
   d = product_backward(names.b, names.b, adapter_product(rank, part.out, own), dtype, true, s.b, d,
-                       {})
+                       {}, {})
           .tensor;
   // Through nodes of its own (dropout, the cast) the input's gradient arrives as a fresh tensor.
   const DType asked = regime_.adapter_input;
   const bool own_node = asked != input_dtype || s.mask != kNoTensor;
   const Sum d_x = product_backward(names.a, names.a, adapter_product(part.in, rank, own), asked,
-                                   input_grad, s.a, d, own_node ? Sum{} : sum);
+                                   input_grad, s.a, d, own_node ? Sum{} : sum, {at.input, {}, {}});
   if (input_grad && own_node) {
     d = dropout_backward(names.dropped_grad, d_x.tensor, s.mask, ins, asked);
     d = cast(names.a_input_grad, d, ins, asked, input_dtype);
@@ -233,7 +253,7 @@ Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& p
   }
   if (!base) return sum;
   return product_backward(names.base, names.bias, base_product(part), input_dtype, input_grad,
-                          s.base, d_base, sum);
+                          s.base, d_base, sum, at);
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -146,7 +146,6 @@ TensorId StepWriter::full_loss_backward() {
 }
 
 void StepWriter::loss_backward() {
-  const std::int64_t t = tokens_.total();
   b_.open(kNoGroup, false, times_);
   layer_.set(Phase::backward, true);
   root_.next = embedding_.next = tail_.next = 0;
@@ -164,9 +163,9 @@ void StepWriter::loss_backward() {
   if (tail_is_head_) post_backward(tail_, {});
   if (grad) {
     unit_ = norm_unit_;
-    layer_.norm_backward(kFinalNorm, parts_.final_norm, {runs_.back().out, -1}, regime_.residual, t,
-                         d_.hidden, final_grad(), final_norm_, d_norm, kNoTensor,
-                         {runs_.back().d_out, -1});
+    layer_.norm_backward(kFinalNorm, parts_.final_norm,
+                         {tokens_.total(), regime_.residual, final_grad()}, final_norm_, d_norm,
+                         kNoTensor, {{runs_.back().out, -1}, {runs_.back().d_out, -1}, {}});
   }
   if (!tail_is_head_) post_backward(tail_, {});
   b_.close();

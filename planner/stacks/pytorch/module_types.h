@@ -43,6 +43,28 @@ struct Sum {
   const char* laid_out = nullptr;
 };
 
+// What a norm reads: so many rows of its width, in this dtype, of a tensor that requires a
+// gradient.
+struct NormInput {
+  std::int64_t rows;
+  DType dtype;
+  bool grad;
+};
+
+// Bytes of a norm: of its values in fp32, in the input's dtype, in the gradient's and as they are
+// saved normalized; of one fp32 a row; of the sum over rows, which is the weight's gradient or is
+// cast to it.
+struct NormBytes {
+  Bytes fp32, input, grad, normalized, rows, sum, sum_scratch;
+};
+
+// What a module's backward has to do with its place in the layer.
+struct Place {
+  Ref input;  // as the forward read it
+  Ref into;  // the layer's own d(input), where this module is the last to add to it
+  std::span<const Ref> held;  // let go with the module's own node
+};
+
 // A product with a weight as autograd sees it.
 struct Product {
   std::int64_t in = 0, out = 0;

@@ -44,23 +44,24 @@ class ModuleWriter {
     checkpointed_ = checkpointed;
   }
 
-  // `input_grad`: the input requires a gradient. `rows` × `width` values are normalized.
-  void norm_forward(const ModuleNames& names, const NormPart& part, Ref input, DType input_dtype,
-                    std::int64_t rows, std::int64_t width, bool input_grad, NormSaved& saved);
+  // `stops`: a recomputation, which ends with what this norm saves.
+  void norm_forward(const ModuleNames& names, const NormPart& part, Ref input, const NormInput& x,
+                    NormSaved& saved, bool stops = false);
   // Returns the gradient of the input, added to `residual` (what flows past the norm) where that is
-  // given; writes it to `into` where that is given. `held` is let go with the norm's own node.
-  TensorId norm_backward(const ModuleNames& names, const NormPart& part, Ref input,
-                         DType input_dtype, std::int64_t rows, std::int64_t width, bool input_grad,
-                         const NormSaved& saved, TensorId d_out, TensorId residual = kNoTensor,
-                         Ref into = {}, std::span<const Ref> held = {});
+  // given; writes it to `at.into` where that is given.
+  TensorId norm_backward(const ModuleNames& names, const NormPart& part, const NormInput& x,
+                         const NormSaved& saved, TensorId d_out, TensorId residual,
+                         const Place& at);
   DType norm_out(DType input_dtype) const;  // of the model's last norm
 
   // `stops`: a recomputation, which ends before the last product.
   void linear_forward(const LinearNames& names, const LinearPart& part, Ref input,
                       DType input_dtype, Category category, LinearSaved& saved, bool stops = false);
-  // Adds the gradient of the input, in `input_dtype`, to `sum`.
+  // Adds the gradient of the input, in `input_dtype`, to `sum`; where `at.into` is given, that is
+  // the sum.
   Sum linear_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
-                      bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum = {});
+                      bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum = {},
+                      const Place& at = {});
   DType linear_out() const { return regime_.compute; }
 
   Bytes bytes(std::int64_t values, DType dtype) const {
@@ -117,33 +118,31 @@ class ModuleWriter {
   std::array<TensorId, 4> workspaces_{kNoTensor, kNoTensor, kNoTensor, kNoTensor};
 
  private:
-  struct NormBytes {
-    Bytes out, fp32, rows, input, sums;  // rows: one fp32 for each
-  };
   struct NormGradients {
     TensorId out, weight, residual, input, into, beyond;
   };
-  BlockEvents norm_blocks(const NormSaved& saved, std::int64_t rows, std::int64_t values) const;
+  BlockEvents norm_blocks(const NormPart& part, const NormSaved& saved, const NormInput& x) const;
+  NormBytes norm_bytes(const NormPart& part, const NormInput& x) const;
   BlockEvents norm_backward_blocks(const NormSaved& saved, const NormBytes& bytes,
-                                   const NormGradients& of, bool wide) const;
+                                   const NormGradients& of, bool in_fp32, bool wide) const;
   Product base_product(const LinearPart& part) const;
   void product_forward(const ModuleNames& names, const ModuleNames& bias, const Product& part,
                        Ref input, DType input_dtype, Category category, bool stops,
                        ProductSaved& saved);
   Sum product_backward(const ModuleNames& names, const ModuleNames& bias, const Product& part,
                        DType input_dtype, bool input_grad, const ProductSaved& saved,
-                       TensorId d_out, Sum sum);
+                       TensorId d_out, Sum sum, const Place& at);
+  Sum add_into(const ModuleNames& names, TensorId d_in, bool casts, Sum sum, Ref into);
   void adapter_forward(const LinearNames& names, const LinearPart& part, Ref input,
                        DType input_dtype, Category category, bool stops, LinearSaved& saved);
   Sum adapter_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
-                       bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum);
+                       bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum,
+                       const Place& at);
   void layer_norm_forward(const ModuleNames& names, const NormPart& part, Ref input,
-                          DType input_dtype, std::int64_t rows, std::int64_t width, bool input_grad,
-                          NormSaved& saved);
-  TensorId layer_norm_backward(const ModuleNames& names, const NormPart& part, Ref input,
-                               DType input_dtype, std::int64_t rows, std::int64_t width,
-                               bool input_grad, const NormSaved& saved, TensorId d_out,
-                               TensorId residual, Ref into, std::span<const Ref> held);
+                          const NormInput& x, NormSaved& saved);
+  TensorId layer_norm_backward(const ModuleNames& names, const NormPart& part, const NormInput& x,
+                               const NormSaved& saved, TensorId d_out, TensorId residual,
+                               const Place& at);
 };
 
 }  // namespace plimsoll::planner::pytorch

@@ -31,6 +31,7 @@ ModuleNames make_module(const std::string& m, const std::string& parameter = ".w
           .grad_layout = name(".out.grad.contiguous"),
           .input_fp32 = name(".input.fp32"),
           .normalized = name(".normalized"),
+          .out_grad_fp32 = name(".out.grad.fp32"),
           .statistics = name(".statistics"),
           .lora_mask = name(".lora.dropout.mask")};
 }

@@ -28,6 +28,7 @@ struct ModuleNames {
   // Norms.
   const char* input_fp32;  // the input upcast; LoRA: in the adapter's dtype
   const char* normalized;
+  const char* out_grad_fp32;
   const char* statistics;  // mean and 1/std, or 1/rms
   const char* lora_mask;  // dropout
 };
