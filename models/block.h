@@ -44,13 +44,14 @@ enum class OpKind : std::uint8_t {
   norm,  // in: x
   linear,  // in: x
   split,  // in: x; out: q, k, v as views of it
-  slice,  // in: x; out: parts of each head's elements, as views of it
+  slice,  // in: x; out: parts of it (by_head: of each head's elements), as views of it
   concatenate,  // in: parts of each head's elements; out: [batch, heads, s, head_dim]
   heads,  // in: x [b, s, width]; out: a view of it, [b, heads, s, d]
-  rotary,  // in: q, k; out: both rotated
+  rotary,  // in: q, k, or one of them; out: each rotated
   attention,  // in: q, k, v; out: the result, and what eager attention returns beside it
   activation,  // in: x
   multiply,  // in: a, b
+  scale,  // in: x; out: x times a number
   add,  // in: the stream, a branch
   dropout,  // in: x; probability 0 returns its input
   leave,  // a Python frame returns: `releases` go
@@ -92,7 +93,7 @@ struct Node {
   bool sliding = false;  // rotary, attention: of a layer with the decoder's window
   bool soft_cap = false;  // attention: eager scores go through a scaled tanh
   double probability = 0;  // dropout
-  bool by_head = false;  // split: x is [batch, heads, s, 3 head_dim]
+  bool by_head = false;  // split, slice: x is [batch, heads, s, of each head]
   bool casts_back = false;  // rotary: the results have the operands' dtype, whatever the tables'
 };
 

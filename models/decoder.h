@@ -26,6 +26,7 @@ struct Decoder {
   std::int64_t full_layers = 0;  // with a window: how many layers attend to everything nevertheless
   bool local_rotary = false;  // layers with the window have rotary tables of their own
   bool scaled_embedding = false;  // multiplied by a scalar before the first layer
+  bool scaled_logits = false;  // divided by a scalar
   bool soft_capped_logits = false;  // they go through a scaled tanh
   NormKind norm = NormKind::rms_norm;
   PositionKind position = PositionKind::rope;

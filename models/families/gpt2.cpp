@@ -70,7 +70,7 @@ Block block_of(const ModelSpec& model, const Config& config) {
   BlockBuilder b(model.parameters, d.hidden);
   const ValueId x = b.norm("ln_1", kBlockInput);
   const ValueId qkv = b.linear("attn.c_attn", x);
-  const ValueList parts = b.split("attn", qkv, {d.hidden, d.hidden, d.hidden});
+  const ValueList parts = b.split("attn.qkv", qkv, {d.hidden, d.hidden, d.hidden});
   const ValueList attention =
       b.attention("attn", parts[0], parts[1], parts[2], EagerSoftmax::as_computed);
   const ValueId o = b.linear("attn.c_proj", attention[0]);

@@ -9,15 +9,6 @@ struct Dimensions {
   bool bias, tied, parallel;
 };
 
-// transformers configuration_gpt_neox.py, convert_rope_params_to_dict: what either name of the
-// rotation's parameters says comes before "rotary_pct".
-double rotated_fraction(const Config& config) {
-  for (const char* name : {"rope_scaling", "rope_parameters"})
-    if (const auto rope = config.section(name); rope && rope->has("partial_rotary_factor"))
-      return rope->probability("partial_rotary_factor", 0.25);
-  return config.probability("rotary_pct", 0.25);
-}
-
 // What keeps the step program from describing this config; "" for nothing.
 std::string difference(const Config& config, Head head, const ModelSpec& model,
                        const Dimensions& d) {
@@ -25,8 +16,8 @@ std::string difference(const Config& config, Head head, const ModelSpec& model,
   const std::string activation = config.text("hidden_act", "gelu");
   if (!activation_named(activation)) return "hidden_act '" + activation + "'";
   const std::int64_t head_dim = d.hidden / d.heads;
-  const auto rotated =
-      static_cast<std::int64_t>(static_cast<double>(head_dim) * rotated_fraction(config));
+  const auto rotated = static_cast<std::int64_t>(static_cast<double>(head_dim) *
+                                                 rotated_fraction(config, "rotary_pct", 0.25));
   if (rotated < 2 || rotated % 2 != 0 || rotated == head_dim)
     return "rotation of " + std::to_string(rotated) + " of a head's " + std::to_string(head_dim) +
            " elements (rotary_pct)";
@@ -37,34 +28,35 @@ void set_decoder(ModelSpec& model, const Config& config, const Dimensions& d) {
   const Activation activation = *activation_named(config.text("hidden_act", "gelu"));
   const std::int64_t head_dim = d.hidden / d.heads;
   const double dropout = config.probability("hidden_dropout", 0);
-  model.decoder = Decoder{.hidden = d.hidden,
-                          .layers = d.layers,
-                          .heads = d.heads,
-                          .kv_heads = d.heads,
-                          .head_dim = head_dim,
-                          .rotary_dim = static_cast<std::int64_t>(static_cast<double>(head_dim) *
-                                                                  rotated_fraction(config)),
-                          .ffn = d.ffn,
-                          .vocab = d.vocab,
-                          .norm = NormKind::layer_norm,
-                          .mlp = mlp_of(activation),
-                          .qkv_bias = d.bias,
-                          .out_bias = d.bias,
-                          .mlp_bias = true,
-                          .tied_head = d.tied,
-                          .python_gelu = activation == Activation::gelu_python,
-                          .embedding_dropout = dropout,
-                          .attention_dropout = config.probability("attention_dropout", 0),
-                          .residual_dropout = dropout};
+  model.decoder =
+      Decoder{.hidden = d.hidden,
+              .layers = d.layers,
+              .heads = d.heads,
+              .kv_heads = d.heads,
+              .head_dim = head_dim,
+              .rotary_dim = static_cast<std::int64_t>(static_cast<double>(head_dim) *
+                                                      rotated_fraction(config, "rotary_pct", 0.25)),
+              .ffn = d.ffn,
+              .vocab = d.vocab,
+              .norm = NormKind::layer_norm,
+              .mlp = mlp_of(activation),
+              .qkv_bias = d.bias,
+              .out_bias = d.bias,
+              .mlp_bias = true,
+              .tied_head = d.tied,
+              .python_gelu = activation == Activation::gelu_python,
+              .embedding_dropout = dropout,
+              .attention_dropout = config.probability("attention_dropout", 0),
+              .residual_dropout = dropout};
 }
 
 // attention and mlp hold their input, an expression of the layer's, until they return.
 ValueList attention_of(BlockBuilder& b, const Decoder& d, ValueId x) {
   const std::int64_t rotated = d.heads * d.rotary_dim;
   const ValueId qkv = b.linear("attention.query_key_value", x);
-  const ValueList parts = b.split("attention", qkv, {d.hidden, d.hidden, d.hidden}, true);
-  const ValueList q = b.slice("attention.q", parts[0], rotated);
-  const ValueList k = b.slice("attention.k", parts[1], rotated);
+  const ValueList parts = b.split("attention.qkv", qkv, {d.hidden, d.hidden, d.hidden}, true);
+  const ValueList q = b.slice("attention.q", parts[0], {rotated, d.hidden - rotated}, true);
+  const ValueList k = b.slice("attention.k", parts[1], {rotated, d.hidden - rotated}, true);
   const ValueList both = b.rotary("attention", q[0], k[0]);
   const ValueId query = b.concatenate("attention.q", both[0], q[1]);
   const ValueId key = b.concatenate("attention.k", both[1], k[1]);

@@ -103,6 +103,12 @@ ValueId BlockBuilder::multiply(std::string_view name, ValueId a, ValueId b) {
   return out;
 }
 
+ValueId BlockBuilder::scale(std::string_view name, ValueId x) {
+  const ValueId out = value(width(x));
+  node(OpKind::scale, name, {x}).out = {out};
+  return out;
+}
+
 ValueId BlockBuilder::add(std::string_view name, ValueId stream, ValueId branch) {
   const ValueId out = value(width(branch));
   node(OpKind::add, name, {stream, branch}).out = {out};
@@ -117,20 +123,27 @@ ValueId BlockBuilder::dropout(std::string_view name, ValueId x, double probabili
   return out;
 }
 
-ValueList BlockBuilder::split(std::string_view name, ValueId x,
-                              std::initializer_list<std::int64_t> widths, bool by_head) {
+Node& BlockBuilder::views(OpKind kind, std::string_view name, ValueId x,
+                          std::initializer_list<std::int64_t> widths) {
   ValueList out;
   for (const std::int64_t width : widths) out.push_back(value(width));
-  Node& added = node(OpKind::split, name, {x});
+  Node& added = node(kind, name, {x});
   added.out = out;
-  added.by_head = by_head;
-  return out;
+  return added;
 }
 
-ValueList BlockBuilder::slice(std::string_view name, ValueId x, std::int64_t first) {
-  const ValueList out{value(first), value(width(x) - first)};
-  node(OpKind::slice, name, {x}).out = out;
-  return out;
+ValueList BlockBuilder::split(std::string_view name, ValueId x,
+                              std::initializer_list<std::int64_t> widths, bool by_head) {
+  Node& added = views(OpKind::split, name, x, widths);
+  added.by_head = by_head;
+  return added.out;
+}
+
+ValueList BlockBuilder::slice(std::string_view name, ValueId x,
+                              std::initializer_list<std::int64_t> widths, bool by_head) {
+  Node& added = views(OpKind::slice, name, x, widths);
+  added.by_head = by_head;
+  return added.out;
 }
 
 ValueId BlockBuilder::concatenate(std::string_view name, ValueId a, ValueId b) {
@@ -150,6 +163,12 @@ ValueList BlockBuilder::rotary(std::string_view name, ValueId q, ValueId k, bool
   Node& added = node(OpKind::rotary, name, {q, k});
   added.out = out;
   added.casts_back = casts_back;
+  return out;
+}
+
+ValueId BlockBuilder::rotary(std::string_view name, ValueId x) {
+  const ValueId out = value(width(x));
+  node(OpKind::rotary, name, {x}).out = {out};
   return out;
 }
 

@@ -29,16 +29,19 @@ class BlockBuilder {
   ValueId linear(std::string_view module, ValueId x);
   ValueId activation(std::string_view name, ValueId x, Activation activation);
   ValueId multiply(std::string_view name, ValueId a, ValueId b);
+  ValueId scale(std::string_view name, ValueId x);
   ValueId add(std::string_view name, ValueId stream, ValueId branch);
   ValueId dropout(std::string_view name, ValueId x, double probability);
   // Views of x, one after another, of these widths.
   ValueList split(std::string_view name, ValueId x, std::initializer_list<std::int64_t> widths,
                   bool by_head = false);
-  // The first `width` values a token, taken from every head alike, and the others.
-  ValueList slice(std::string_view name, ValueId x, std::int64_t width);
+  // Slices of x; `by_head`: of every head alike.
+  ValueList slice(std::string_view name, ValueId x, std::initializer_list<std::int64_t> widths,
+                  bool by_head = false);
   ValueId concatenate(std::string_view name, ValueId a, ValueId b);
   ValueId heads(std::string_view name, ValueId x);
   ValueList rotary(std::string_view name, ValueId q, ValueId k, bool casts_back = false);
+  ValueId rotary(std::string_view name, ValueId x);  // `name`: of queries or of keys
   // The result, and the probabilities that eager attention returns beside it.
   ValueList attention(std::string_view name, ValueId q, ValueId k, ValueId v, EagerSoftmax softmax);
   // The layer attends to the decoder's window only; its eager scores are capped.
@@ -54,6 +57,8 @@ class BlockBuilder {
 
  private:
   ValueId value(std::int64_t width);
+  Node& views(OpKind kind, std::string_view name, ValueId x,
+              std::initializer_list<std::int64_t> widths);
   Node& node(OpKind kind, std::string_view name, ValueList in);
   Node& of_module(OpKind kind, std::string_view module, ValueId x);
   std::int64_t width(ValueId id) const { return block_.widths[static_cast<std::size_t>(id)]; }

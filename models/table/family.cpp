@@ -23,4 +23,11 @@ std::vector<Architecture> decoder_classes(const std::string& prefix) {
           {prefix + "ForTokenClassification", Head::token_classification}};
 }
 
+double rotated_fraction(const Config& config, const char* option, double fallback) {
+  for (const char* name : {"rope_scaling", "rope_parameters"})
+    if (const auto rope = config.section(name); rope && rope->has("partial_rotary_factor"))
+      return rope->probability("partial_rotary_factor", fallback);
+  return config.probability(option, fallback);
+}
+
 }  // namespace plimsoll::models::families

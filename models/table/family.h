@@ -55,4 +55,8 @@ std::vector<std::string_view> family_names();
 // "LlamaForSequenceClassification", "LlamaForTokenClassification".
 std::vector<Architecture> decoder_classes(const std::string& prefix);
 
+// The share of a head's elements that are rotated: what either name of the rotation's parameters
+// says comes before the family's own `option` (transformers, convert_rope_params_to_dict).
+double rotated_fraction(const Config& config, const char* option, double fallback);
+
 }  // namespace plimsoll::models::families

@@ -89,12 +89,9 @@ ValueId gated_mlp(BlockBuilder& b, ValueId y) {
   return down;
 }
 
-// transformers models/llama/modeling_llama.py, LlamaDecoderLayer.forward. self_attn holds queries,
-// keys, values and its input until it returns; the layer holds its own input, and what attention
-// returned beside its result.
-Block llama_block(const ModelSpec& model, const LlamaLike& d) {
-  BlockBuilder b(model.parameters, d.hidden);
-  const ValueId x = b.norm("input_layernorm", kBlockInput);
+// transformers models/llama/modeling_llama.py, LlamaAttention.forward holds queries, keys, values
+// and its input until it returns.
+ValueList llama_attention(BlockBuilder& b, const LlamaLike& d, ValueId x) {
   ValueId q = b.linear("self_attn.q_proj", x);
   if (d.qk_norm) q = b.norm("self_attn.q_norm", q);
   ValueId k = b.linear("self_attn.k_proj", x);
@@ -105,7 +102,15 @@ Block llama_block(const ModelSpec& model, const LlamaLike& d) {
       b.attention("self_attn", rotated[0], rotated[1], v, EagerSoftmax::fp32);
   const ValueId o = b.linear("self_attn.o_proj", attention[0]);
   b.leave("self_attn", {rotated[0], rotated[1], v, x});
-  const ValueId middle = b.add("self_attn", kBlockInput, o);
+  return {o, attention[1]};
+}
+
+// LlamaDecoderLayer.forward holds its own input, and what attention returned beside its result.
+Block llama_block(const ModelSpec& model, const LlamaLike& d) {
+  BlockBuilder b(model.parameters, d.hidden);
+  const ValueId x = b.norm("input_layernorm", kBlockInput);
+  const ValueList attention = llama_attention(b, d, x);
+  const ValueId middle = b.add("self_attn", kBlockInput, attention[0]);
   const ValueId y = b.norm("post_attention_layernorm", middle);
   b.add("mlp", middle, gated_mlp(b, y));
   b.release({attention[1], kBlockInput});
@@ -128,6 +133,7 @@ void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& d,
                           .heads = d.heads,
                           .kv_heads = d.kv_heads,
                           .head_dim = d.head_dim,
+                          .rotary_dim = d.rotary_dim,
                           .ffn = d.ffn,
                           .vocab = d.vocab,
                           .window = d.window,
@@ -136,7 +142,8 @@ void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& d,
                           .mlp_bias = d.mlp_bias,
                           .qk_norm = d.qk_norm,
                           .tied_head = d.tied,
-                          .attention_dropout = d.attention_dropout};
+                          .attention_dropout = d.attention_dropout,
+                          .residual_dropout = d.residual_dropout};
   model.blocks = {std::make_shared<const Block>(block(model, d))};
 }
 

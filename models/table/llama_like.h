@@ -18,6 +18,7 @@ struct LlamaLike {
   std::int64_t head_dim = 0;  // 0: hidden / heads
   std::int64_t positions = 2048;
   std::int64_t window = 0;  // of every layer; 0: none
+  std::int64_t rotary_dim = 0;  // of a head's elements, how many are rotated; 0: all
   bool qkv_bias = false;
   bool out_bias = false;
   bool mlp_bias = false;
@@ -25,6 +26,7 @@ struct LlamaLike {
   bool sandwich_norms = false;  // Gemma 2's norms before and after the MLP
   bool tied = false;
   double attention_dropout = 0;
+  double residual_dropout = 0;
   std::string activation = "silu";
 };
 
@@ -41,6 +43,8 @@ void add_gated_mlp(Table& table, std::int64_t hidden, std::int64_t ffn, bool bia
 // Everything: embed_tokens, layers, norm and the head. Sets parameters and max_positions.
 void add_llama(ModelSpec& model, const Config& config, Head head, const LlamaLike& llama);
 
+// Attention of x: its result, and the probabilities that eager attention returns beside it.
+ValueList llama_attention(BlockBuilder& b, const LlamaLike& llama, ValueId x);
 // A gated MLP of y, from gate_proj to down_proj, until its Python frame returns.
 ValueId gated_mlp(BlockBuilder& b, ValueId y);
 Block llama_block(const ModelSpec& model, const LlamaLike& llama);

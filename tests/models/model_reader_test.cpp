@@ -201,7 +201,14 @@ TEST_CASE("what keeps a config from its family's step program is said") {
         "rotation of 128 of a head's 128 elements (rotary_pct)");
   CHECK(reason(sized("gpt_neox", R"("rotary_pct": 0.0)")) ==
         "rotation of 0 of a head's 128 elements (rotary_pct)");
-  CHECK(!read(sized("granite")).decoder.has_value());
+  CHECK(reason(sized("phi3")) == "");
+  CHECK(reason(sized("phi3", R"("partial_rotary_factor": 0.0)")) ==
+        "rotation of 0 of a head's 128 elements (partial_rotary_factor)");
+  CHECK(reason(sized("phi3", R"("rope_scaling": {"partial_rotary_factor": 0.26})")) ==
+        "rotation of 33 of a head's 128 elements (partial_rotary_factor)");
+  CHECK(reason(sized("granite", R"("hidden_act": "gelu")")) == "hidden_act 'gelu' in a gated MLP");
+  CHECK(reason(sized("olmo2", R"("architectures": ["Olmo2Model"])")) == "architecture Olmo2Model");
+  CHECK(!read(sized("olmo")).decoder.has_value());
 }
 
 TEST_CASE("sizes are stated, and no other model's are filled in") {

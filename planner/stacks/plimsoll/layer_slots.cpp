@@ -38,6 +38,8 @@ char letter(OpKind kind) {
       return '&';
     case OpKind::heads:
       return 'H';
+    case OpKind::scale:
+      return 'x';
     case OpKind::rotary:
       return 'R';
     case OpKind::attention:

@@ -78,6 +78,10 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
       return run_views(at, s);
     case OpKind::concatenate:
       return run_concatenate(at, s);
+    case OpKind::scale:
+      s.of(node.out[0]) = copy(at.names->name, s.of(node.in[0]), values_of(node.in[0]),
+                               dtype_of(node.in[0]), kKept);
+      break;
     case OpKind::rotary:
       return run_rotary(at, s);
     case OpKind::attention:
@@ -116,22 +120,29 @@ void BlockWriter::run_concatenate(const NodePlan& at, LayerSaved& s) {
   joined.write(s.of(out));
 }
 
+const OperandNames& BlockWriter::operand(const NodePlan& at, std::size_t i) {
+  if (at.node->in.size() == 1) return *at.operand_names;
+  return i == 0 ? at.attention_names->q : at.attention_names->k;
+}
+
 // Python drops queries and keys as they were when both are rotated; where both are cast back, with
 // that.
 void BlockWriter::run_rotary(const NodePlan& at, LayerSaved& s) {
-  const AttentionNames& names = *at.attention_names;
-  const ValueId q = at.node->in[0], k = at.node->in[1];
-  const DType own = dtype_of(q), to = promoted(own, rotary_dtype());
+  const models::ValueList &in = at.node->in, &out = at.node->out;
+  const DType own = dtype_of(in[0]), to = promoted(own, rotary_dtype());
   const bool casts = at.node->casts_back && to != own;
-  const TensorId rotated_q = rotate(names.q, s.of(q), values_of(q), own, to, kNoTensor);
-  const TensorId rotated_k =
-      rotate(names.k, s.of(k), values_of(k), own, to, casts ? kNoTensor : s.of(q));
-  s.of(at.node->out[0]) = cast(names.q.cast, rotated_q, values_of(q), to, dtype_of(at.node->out[0]),
-                               Category::activations);
-  s.of(at.node->out[1]) = cast(names.k.cast, rotated_k, values_of(k), to, dtype_of(at.node->out[1]),
-                               Category::activations);
+  for (std::size_t i = 0; i < in.size(); ++i)
+    s.of(out[i]) = rotate(operand(at, i), s.of(in[i]), values_of(in[i]), own, to,
+                          casts || i == 0 ? kNoTensor : s.of(in[0]));
   if (!casts) return;
-  op(names.k.cast).release(rotated_q).release(rotated_k).release(s.of(q)).release(s.of(k));
+  std::array<TensorId, 2> rotated{kNoTensor, kNoTensor};
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    rotated[i] = s.of(out[i]);
+    s.of(out[i]) =
+        cast(operand(at, i).cast, rotated[i], values_of(in[i]), to, own, Category::activations);
+  }
+  auto done = op(operand(at, in.size() - 1).cast);
+  for (std::size_t i = 0; i < in.size(); ++i) done.release(rotated[i]).release(s.of(in[i]));
 }
 
 AttentionInput BlockWriter::attention_input(const NodePlan& at, const LayerSaved& s) const {

@@ -27,6 +27,7 @@ bool saves(const Node& node) {
     case OpKind::slice:
     case OpKind::concatenate:
     case OpKind::heads:
+    case OpKind::scale:
     case OpKind::add:
     case OpKind::leave:
       return false;
@@ -58,6 +59,7 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
     case OpKind::split:
     case OpKind::slice:
     case OpKind::heads:
+    case OpKind::scale:
     case OpKind::multiply:
     case OpKind::dropout:
     case OpKind::leave:
@@ -106,8 +108,10 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
     if (node.kind == OpKind::attention) at.place = attentions++;
     if (node.kind == OpKind::activation) at.place = activations++;
     if (node.kind == OpKind::dropout) at.place = dropouts++;
-    if (node.kind == OpKind::attention || node.kind == OpKind::rotary || node.kind == OpKind::split)
+    if (node.kind == OpKind::attention || node.kind == OpKind::rotary)
       at.attention_names = &attention_names(node.name);
+    if (node.kind == OpKind::rotary || node.kind == OpKind::split || node.kind == OpKind::slice)
+      at.operand_names = &operand_names(node.name);
     const DType dtype = result(*this, at, regime, regime.residual);
     const bool any = std::ranges::any_of(node.in, [&](ValueId id) { return value(id).grad; });
     at.grad = trains || any;

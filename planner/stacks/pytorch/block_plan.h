@@ -29,6 +29,7 @@ struct NodePlan {
   const LinearNames* linear_names = nullptr;
   const ModuleNames* norm_names = nullptr;
   const AttentionNames* attention_names = nullptr;
+  const OperandNames* operand_names = nullptr;
   const NodeNames* names = nullptr;
 };
 

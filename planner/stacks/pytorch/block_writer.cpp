@@ -69,6 +69,10 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
     case OpKind::heads:
       gradient(in) = {laid_out(node.out[0])};
       return;
+    case OpKind::scale:
+      gradient(in) = {
+          copy(at.names->grad, gradient(node.out[0]).tensor, values_of(in), dtype_of(in))};
+      return;
     case OpKind::rotary:
       return rotary_back(at);
     case OpKind::attention:
@@ -128,26 +132,31 @@ bool BlockWriter::shared(ValueId id) const {
 // (SplitBackward concatenates); the products' q and v are laid out anew first.
 void BlockWriter::split_back(const NodePlan& at) {
   const ValueId in = at.node->in[0];
-  const AttentionNames& names = *at.attention_names;
+  const OperandNames& names = *at.operand_names;
   const bool by_head = at.node->by_head;
-  std::array<TensorId, 3> d{};
-  for (std::size_t i = 0; i < d.size(); ++i)
+  std::array<TensorId, 3> d{kNoTensor, kNoTensor, kNoTensor};
+  for (std::size_t i = 0; i < at.node->out.size(); ++i)
     d[i] = by_head ? gradient(at.node->out[i]).tensor : laid_out(at.node->out[i]);
-  const TensorId joined = temporary(names.joined_grad, values_of(in), dtype_of(in));
-  op(names.joined_grad).read(d[0]).read(d[1]).read(d[2]).write(joined);
-  gradient(in) = {joined, false, by_head ? names.joined_grad_laid_out : nullptr};
+  const TensorId joined = temporary(names.grad, values_of(in), dtype_of(in));
+  op(names.grad).read(d[0]).read(d[1]).read(d[2]).write(joined);
+  gradient(in) = {joined, false, by_head ? names.grad_laid_out : nullptr};
 }
 
 // Each part's gradient is written into zeros of the whole (slice_backward), the last part's first;
-// they are added in place.
+// they are added in place. A slice that is all of it is x itself.
 void BlockWriter::slice_back(const NodePlan& at) {
   const ValueId in = at.node->in[0];
-  const auto whole = [&](const char* name, ValueId part) {
-    return Sum{copy(name, gradient(part).tensor, values_of(in), dtype_of(in))};
-  };
-  const Sum passed = whole(at.names->grad, at.node->out[1]);
-  const Sum rotated = whole(at.names->out_grad, at.node->out[0]);
-  gradient(in) = add_gradient(at.names->grad, passed, rotated, dtype_of(in), values_of(in));
+  Sum sum;
+  for (std::size_t i = at.node->out.size(); i-- > 0;) {
+    const ValueId part = at.node->out[i];
+    Sum next = gradient(part);
+    if (plan_->value(part).width != plan_->value(in).width)
+      next = {copy(sum.tensor == kNoTensor ? at.names->grad : at.names->out_grad, next.tensor,
+                   values_of(in), dtype_of(in))};
+    sum = add_gradient(at.names->grad, sum, next, dtype_of(in), values_of(in));
+  }
+  gradient(in) = {sum.tensor, sum.view,
+                  at.node->by_head ? at.operand_names->grad_laid_out : nullptr};
 }
 
 // The parts' gradients are views of the whole one's, or casts of those.
@@ -163,22 +172,19 @@ void BlockWriter::concatenate_back(const NodePlan& at) {
 // Gradients of transposed views keep the strides of [b, heads, s, d]: a product wants them anew.
 // Where the results were cast back, both casts come first.
 void BlockWriter::rotary_back(const NodePlan& at) {
-  const DType from = promoted(dtype_of(at.node->in[0]), rotary_dtype());
-  const auto widen = [&](const OperandNames& names, std::size_t i) {
-    const ValueId out = at.node->out[i];
-    if (!grad_of(at.node->in[i])) return kNoTensor;
-    return cast(names.grad_cast, gradient(out).tensor, values_of(out), dtype_of(out), from);
-  };
-  const TensorId d_k = widen(at.attention_names->k, 1), d_q = widen(at.attention_names->q, 0);
-  const auto one = [&](const OperandNames& names, std::size_t i) {
-    const ValueId in = at.node->in[i];
-    if (!grad_of(in)) return;
-    const TensorId d = i == 0 ? d_q : d_k;
-    gradient(in) = {rotate_backward(names, d, values_of(in), dtype_of(in), from), false,
-                    names.grad_laid_out};
-  };
-  one(at.attention_names->k, 1);
-  one(at.attention_names->q, 0);
+  const models::ValueList &in = at.node->in, &out = at.node->out;
+  const DType from = promoted(dtype_of(in[0]), rotary_dtype());
+  std::array<TensorId, 2> d{kNoTensor, kNoTensor};
+  for (std::size_t i = in.size(); i-- > 0;)
+    if (grad_of(in[i]))
+      d[i] = cast(operand(at, i).grad_cast, gradient(out[i]).tensor, values_of(out[i]),
+                  dtype_of(out[i]), from);
+  for (std::size_t i = in.size(); i-- > 0;) {
+    if (!grad_of(in[i])) continue;
+    const OperandNames& names = operand(at, i);
+    gradient(in[i]) = {rotate_backward(names, d[i], values_of(in[i]), dtype_of(in[i]), from), false,
+                       names.grad_laid_out};
+  }
 }
 
 // Flash and the memory-efficient kernel write v's gradient as a product reads it.

@@ -66,6 +66,7 @@ class BlockWriter : public AttentionWriter {
   void run_views(const NodePlan& at, LayerSaved& s);
   void run_concatenate(const NodePlan& at, LayerSaved& s);
   void run_rotary(const NodePlan& at, LayerSaved& s);
+  static const OperandNames& operand(const NodePlan& at, std::size_t i);  // of a rotary node
   void run_attention(const NodePlan& at, LayerSaved& s);
   void run_activation(const NodePlan& at, LayerSaved& s);
   void run_multiply(const NodePlan& at, LayerSaved& s);

@@ -37,6 +37,7 @@ void StepWriter::full_loss_forward() {
   const auto logits = [&](const char* name, DType dtype) {
     return b_.tensor(name, storage(Count(v), dtype), Category::logits);
   };
+  if (d_.scaled_logits) head_.out = scale_logits(head_.out, Phase::forward);
   if (d_.soft_capped_logits) head_.out = cap_logits(head_.out);
   TensorId wide = head_.out;
   if (regime_.compute != DType::fp32) {
@@ -65,8 +66,9 @@ void StepWriter::full_loss_forward() {
 // The labels are padded by one; the head and the loss follow in one of three kinds. Python drops
 // the logits when the step function has returned the loss.
 void StepWriter::loss_forward() {
-  check(!d_.soft_capped_logits || strategy_.loss == Loss::full, ErrorKind::unsupported,
-        "--loss: fused and chunked losses are not modelled where logits are capped");
+  const bool plain = !d_.soft_capped_logits && !d_.scaled_logits;
+  check(plain || strategy_.loss == Loss::full, ErrorKind::unsupported,
+        "--loss: fused and chunked losses are not modelled where logits are scaled or capped");
   b_.open(kNoGroup, false, times_);
   if (tail_is_head_) gather_forward(tail_, {runs_.back().units.back().gather_forward, -1});
   total_weight_ = upcast_logits_ = shifted_logits_ = returned_logits_ = padded_labels_ = kNoTensor;
@@ -137,6 +139,7 @@ TensorId StepWriter::full_loss_backward() {
     d_logits = low;
   }
   if (d_.soft_capped_logits) d_logits = cap_logits_backward(d_logits);
+  if (d_.scaled_logits) d_logits = scale_logits(d_logits, Phase::backward);
   if (!loss_prefetches_) prefetch_last_layer();
   unit_ = head_unit_;
   return layer_

@@ -1,4 +1,5 @@
-// Logits that go through a soft cap: divided by it, tanh, multiplied with it (transformers
+// Logits that are divided by a number (models/granite/modeling_granite.py), of which nothing is
+// saved, or go through a soft cap: divided by it, tanh, multiplied with it (transformers
 // models/gemma2/modeling_gemma2.py). Autograd saves tanh's result alone.
 #include "planner/stacks/pytorch/step.h"
 
@@ -14,6 +15,10 @@ TensorId StepWriter::capped(const char* name, Phase phase, TensorId from, Tensor
   const TensorId to = b_.tensor(name, storage(Count(values), regime_.compute), Category::logits);
   b_.op(name, phase).read(from).read(saved).write(to);
   return to;
+}
+
+TensorId StepWriter::scale_logits(TensorId logits, Phase phase) {
+  return capped(kDivided, phase, logits, kNoTensor);
 }
 
 TensorId StepWriter::cap_logits(TensorId logits) {

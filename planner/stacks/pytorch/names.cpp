@@ -88,9 +88,7 @@ AttentionNames make_attention(const std::string& m) {
           .seed = name(".dropout.seed"),
           .offset = name(".dropout.offset"),
           .out_grad = name(".attention.grad.contiguous"),
-          .out_grad_cast = name(".attention.grad.cast"),
-          .joined_grad = name(".qkv.grad"),
-          .joined_grad_laid_out = name(".qkv.grad.contiguous")};
+          .out_grad_cast = name(".attention.grad.cast")};
 }
 
 NodeNames make_node(const std::string& m) {
@@ -139,6 +137,9 @@ const AttentionNames& attention_names(const char* name) {
 }
 const NodeNames& node_names(const char* name) {
   return known(name, make_node);
+}
+const OperandNames& operand_names(const char* name) {
+  return known(name, make_operand);
 }
 const GeluNames& gelu_names(const char* name) {
   return known(name, make_gelu);

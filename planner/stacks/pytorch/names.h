@@ -64,7 +64,7 @@ struct AttentionNames {
   const char *scores_grad, *softmax_grad, *softmax_grad_cast, *probabilities_grad;
   const char *divided, *tanh, *capped;  // soft caps
   const char *product, *product_cast, *out, *logsumexp, *seed, *offset;
-  const char *out_grad, *out_grad_cast, *joined_grad, *joined_grad_laid_out;
+  const char *out_grad, *out_grad_cast;
 };
 
 // What elementwise nodes of a layer make.
@@ -87,6 +87,7 @@ const ModuleNames& module_names(const char* name);
 const LinearNames& linear_names(const char* name);
 const AttentionNames& attention_names(const char* name);
 const NodeNames& node_names(const char* name);
+const OperandNames& operand_names(const char* name);
 const GeluNames& gelu_names(const char* name);
 
 // Modules outside of layers.

@@ -76,7 +76,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   bool shifts_logits() const;  // loss_shift.cpp
   std::int64_t scored_tokens() const, fused_rows() const;
   TensorId shift_logits(TensorId logits), shift_logits_backward(TensorId d_shifted),
-      cap_logits(TensorId logits), cap_logits_backward(TensorId d);
+      cap_logits(TensorId logits), cap_logits_backward(TensorId d), scale_logits(TensorId, Phase);
   TensorId capped(const char* name, Phase phase, TensorId from, TensorId saved);
   void full_loss_forward(), chunked_loss_forward(), fused_loss_forward();
   TensorId full_loss_backward(), chunked_loss_backward(), fused_loss_backward();
