@@ -9,7 +9,8 @@ enum class NormKind : std::uint8_t { layer_norm, rms_norm, rms_norm_fp32 };  // 
 constexpr bool is_rms(NormKind kind) {
   return kind != NormKind::layer_norm;
 }
-enum class PositionKind : std::uint8_t { learned, rope };
+// counted: learned, of positions counted along each sequence's attention mask (OPT).
+enum class PositionKind : std::uint8_t { learned, counted, rope };
 enum class MlpKind : std::uint8_t { gelu_tanh, gelu, relu, swiglu };
 
 // GPT-2 and Llama-like blocks: norm -> attention -> + -> norm -> MLP -> +. Axes are element counts.
@@ -38,6 +39,8 @@ struct Decoder {
   bool qk_norm = false;  // RMSNorm on q and k: a head's (Qwen3), or all at once (OLMo 2)
   bool fp32_rotary = false;  // cos and sin stay in fp32 whatever the stream's dtype is
   bool tied_head = false;
+  bool masks_first = false;  // attention masks are made before positions are embedded
+  bool causal_table = false;  // GPT-BigCode's buffer of booleans [positions, positions]
   // GPT-2's activation written in Python ("gelu_new"): eager PyTorch keeps its intermediate values.
   bool python_gelu = false;
   double embedding_dropout = 0;

@@ -114,7 +114,7 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
     (bias ? parts.final_norm.train_bias : parts.final_norm.train_weight) = trainable;
     parts.final_norm.bias = parts.final_norm.bias || bias;
     parts.tail.push_back(parameter);
-  } else if (name.module.ends_with("wpe")) {
+  } else if (name.module.ends_with("wpe") || name.module.ends_with("embed_positions")) {
     parts.position_rows = row.shape.axes[0];
     parts.train_positions = trainable;
     parts.embedding.push_back(parameter);

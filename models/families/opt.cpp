@@ -1,11 +1,12 @@
+#include "models/table/block_builder.h"
 #include "models/table/table.h"
 
 namespace plimsoll::models::families {
 
 namespace {
 struct Dimensions {
-  std::int64_t hidden, ffn, embedding;
-  bool bias, affine;  // of linears; norms with parameters
+  std::int64_t hidden, heads, ffn, embedding, vocab, positions, layers;
+  bool bias, affine, tied;  // of linears; norms with parameters
 };
 
 void add_norm(Table& table, const char* name, const Dimensions& d) {
@@ -24,36 +25,104 @@ void add_block(Table& table, const Dimensions& d) {
 }
 
 // OPT-350m: embeddings narrower than the model, norms after each sublayer and none at the end.
-void build(const Config& config, Head head, ModelSpec& model) {
-  Dimensions d{};
-  d.hidden = config.count("hidden_size", 768);
-  d.ffn = config.count("ffn_dim", 3072);
-  d.embedding = config.optional_count("word_embed_proj_dim",
-                                      config.mentions("word_embed_proj_dim") ? d.hidden : 768);
-  d.bias = config.flag("enable_bias", true);
-  d.affine = config.flag("layer_norm_elementwise_affine", true);
-  config.check_divides("num_attention_heads", config.count("num_attention_heads", 12),
-                       "hidden_size", d.hidden);
-  const std::int64_t vocab = config.count("vocab_size", 50272);
-  const std::int64_t positions = config.count("max_position_embeddings", 2048);
+void add_parameters(ModelSpec& model, const Config& config, Head head, const Dimensions& d) {
   const bool final_norm =
       config.flag("do_layer_norm_before", true) && !config.flag("_remove_final_layer_norm", false);
   Table table;
   table.inside(head == Head::base ? "decoder" : "model.decoder", [&] {
-    table.embedding("embed_tokens", vocab, d.embedding);
-    table.embedding("embed_positions", checked_add(positions, 2), d.hidden);  // two for padding
+    table.embedding("embed_tokens", d.vocab, d.embedding);
+    table.embedding("embed_positions", checked_add(d.positions, 2), d.hidden);  // two for padding
     if (d.embedding != d.hidden) {
       table.linear("project_out", d.hidden, d.embedding);
       table.linear("project_in", d.embedding, d.hidden);
     }
     if (final_norm) add_norm(table, "final_layer_norm", d);
-    table.repeat("layers", config.repeats("num_hidden_layers", 12), [&] { add_block(table, d); });
+    table.repeat("layers", d.layers, [&] { add_block(table, d); });
   });
-  if (head == Head::language_model)
-    table.head("lm_head", d.embedding, vocab, config.flag("tie_word_embeddings", true));
+  if (head == Head::language_model) table.head("lm_head", d.embedding, d.vocab, d.tied);
   add_classifier(table, config, head, d.embedding);
   model.parameters = table.take();
-  model.max_positions = positions;
+  model.max_positions = d.positions;
+}
+
+// What keeps the step program from describing this config; "" for nothing.
+std::string difference(const Config& config, Head head, const ModelSpec& model,
+                       const Dimensions& d) {
+  if (head != Head::language_model) return "architecture " + model.architecture;
+  const std::string activation = config.text("activation_function", "relu");
+  if (!activation_named(activation)) return "activation_function '" + activation + "'";
+  if (!config.flag("do_layer_norm_before", true)) return "do_layer_norm_before false of opt";
+  if (config.flag("_remove_final_layer_norm", false)) return "_remove_final_layer_norm of opt";
+  if (!d.affine) return "layer_norm_elementwise_affine false of opt";
+  if (d.embedding != d.hidden) return "word_embed_proj_dim that is not hidden_size";
+  return config.probability("layerdrop", 0) > 0 ? "layerdrop of opt" : "";
+}
+
+void set_decoder(ModelSpec& model, const Config& config, const Dimensions& d) {
+  const Activation activation = *activation_named(config.text("activation_function", "relu"));
+  model.decoder = Decoder{.hidden = d.hidden,
+                          .layers = d.layers,
+                          .heads = d.heads,
+                          .kv_heads = d.heads,
+                          .head_dim = d.hidden / d.heads,
+                          .ffn = d.ffn,
+                          .vocab = d.vocab,
+                          .norm = NormKind::layer_norm,
+                          .position = PositionKind::counted,
+                          .mlp = mlp_of(activation),
+                          .qkv_bias = d.bias,
+                          .out_bias = d.bias,
+                          .mlp_bias = d.bias,
+                          .tied_head = d.tied,
+                          .masks_first = true,
+                          .python_gelu = activation == Activation::gelu_python,
+                          .attention_dropout = config.probability("attention_dropout", 0),
+                          .residual_dropout = config.probability("dropout", 0.1)};
+}
+
+// transformers models/opt/modeling_opt.py, OPTDecoderLayer.forward, which runs the MLP itself: each
+// result goes as its name is bound anew. self_attn holds queries, keys, values and its input.
+Block block_of(const ModelSpec& model, const Config& config) {
+  const Decoder& d = *model.decoder;
+  BlockBuilder b(model.parameters, d.hidden);
+  const ValueId x = b.norm("self_attn_layer_norm", kBlockInput);
+  const ValueId q = b.scale("self_attn.q", b.linear("self_attn.q_proj", x));
+  const ValueId k = b.linear("self_attn.k_proj", x);
+  const ValueId v = b.linear("self_attn.v_proj", x);
+  const ValueList attention = b.attention("self_attn", q, k, v, EagerSoftmax::fp32);
+  const ValueId o = b.linear("self_attn.out_proj", attention[0]);
+  b.leave("self_attn", {q, k, v, x});
+  const ValueId branch = b.dropout("self_attn.dropout", o, d.residual_dropout);
+  const ValueId middle = b.add("self_attn", kBlockInput, branch);
+  const ValueId y = b.norm("final_layer_norm", middle);
+  const ValueId up = b.linear("fc1", y);
+  const ValueId activated = b.activation(
+      "activation_fn", up, *activation_named(config.text("activation_function", "relu")));
+  const ValueId down = b.linear("fc2", activated);
+  b.add("fc2", middle, b.dropout("fc2.dropout", down, d.residual_dropout));
+  b.release({attention[1], kBlockInput});
+  return b.take();
+}
+
+void build(const Config& config, Head head, ModelSpec& model) {
+  const std::int64_t hidden = config.count("hidden_size", 768);
+  const std::int64_t same = config.mentions("word_embed_proj_dim") ? hidden : 768;
+  const Dimensions d{.hidden = hidden,
+                     .heads = config.count("num_attention_heads", 12),
+                     .ffn = config.count("ffn_dim", 3072),
+                     .embedding = config.optional_count("word_embed_proj_dim", same),
+                     .vocab = config.count("vocab_size", 50272),
+                     .positions = config.count("max_position_embeddings", 2048),
+                     .layers = config.repeats("num_hidden_layers", 12),
+                     .bias = config.flag("enable_bias", true),
+                     .affine = config.flag("layer_norm_elementwise_affine", true),
+                     .tied = config.flag("tie_word_embeddings", true)};
+  config.check_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
+  add_parameters(model, config, head, d);
+  model.no_decoder = difference(config, head, model, d);
+  if (!model.no_decoder.empty()) return;
+  set_decoder(model, config, d);
+  model.blocks = {std::make_shared<const Block>(block_of(model, config))};
 }
 }  // namespace
 

@@ -209,6 +209,16 @@ TEST_CASE("what keeps a config from its family's step program is said") {
   CHECK(reason(sized("granite", R"("hidden_act": "gelu")")) == "hidden_act 'gelu' in a gated MLP");
   CHECK(reason(sized("olmo2", R"("architectures": ["Olmo2Model"])")) == "architecture Olmo2Model");
   CHECK(!read(sized("olmo")).decoder.has_value());
+  CHECK(reason(sized("opt", R"("word_embed_proj_dim": 4096)")) == "");
+  CHECK(reason(sized("opt", R"("word_embed_proj_dim": 512)")) ==
+        "word_embed_proj_dim that is not hidden_size");
+  CHECK(reason(sized("opt", R"("do_layer_norm_before": false)")) ==
+        "do_layer_norm_before false of opt");
+  CHECK(reason(sized("opt", R"("word_embed_proj_dim": 4096, "layerdrop": 0.1)")) ==
+        "layerdrop of opt");
+  CHECK(reason(sized("gpt_bigcode")) == "");
+  CHECK(reason(sized("gpt_bigcode", R"("activation_function": "quick_gelu")")) ==
+        "activation_function 'quick_gelu'");
 }
 
 TEST_CASE("sizes are stated, and no other model's are filled in") {

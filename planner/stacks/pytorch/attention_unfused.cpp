@@ -14,7 +14,7 @@ void AttentionWriter::eager_forward(const AttentionNames& names, const Attention
   const DType dtype = kernel(in), value = regime_.compute;
   const std::int64_t n = q_values();
   TensorId k = in.k, v = in.v;
-  if (grouped()) {
+  if (copies_groups(in)) {
     k = copy(names.k.repeated, k, n, in.dtype, Category::activations);
     v = copy(names.v.repeated, v, n, value, Category::activations);
   }
@@ -22,7 +22,7 @@ void AttentionWriter::eager_forward(const AttentionNames& names, const Attention
   s.k = k_cast;
   const TensorId q = cast(names.q.cast, in.q, n, in.dtype, dtype, Category::activations);
   s.q = lays_out(in) ? copy(names.q.laid_out, q, n, dtype, Category::activations) : q;
-  if (lays_out(in) && !grouped())
+  if (lays_out(in) && !copies_groups(in))
     s.k = copy(names.k.laid_out, s.k, n, dtype, Category::activations);
   const TensorId scores = temporary(names.scores, this->scores(), dtype);
   op(names.scores).read(s.q).read(s.k).read(q).read(k_cast).write(scores);
@@ -31,7 +31,9 @@ void AttentionWriter::eager_forward(const AttentionNames& names, const Attention
   const TensorId masked = temporary(names.masked, this->scores(), masked_dtype);
   op(names.masked).read(soft_cap(names, in, scaled, s)).read(model_mask()).write(masked);
   const TensorId probabilities = eager_softmax(names, in, masked, masked_dtype, s);
-  s.v = lays_out() && !grouped() ? copy(names.v.laid_out, v, n, value, Category::activations) : v;
+  s.v = lays_out() && !copies_groups(in)
+            ? copy(names.v.laid_out, v, n, value, Category::activations)
+            : v;
   if (!stops) {
     const TensorId product = temporary(names.product, n, value);
     op(names.product).read(probabilities).read(s.v).write(product);

@@ -119,6 +119,7 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
       ValuePlan& out = values[static_cast<std::size_t>(node.out[i])];
       out.dtype = dtype;
       out.stream = node.kind == OpKind::add && value(node.in[0]).stream;
+      out.split = node.kind == OpKind::split;
       out.heads_first = node.kind == OpKind::concatenate;
       // Each of rotary's results is made of one operand.
       out.grad = node.kind == OpKind::rotary ? value(node.in[i]).grad : at.grad;

@@ -70,8 +70,7 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
       gradient(in) = {laid_out(node.out[0])};
       return;
     case OpKind::scale:
-      gradient(in) = {
-          copy(at.names->grad, gradient(node.out[0]).tensor, values_of(in), dtype_of(in))};
+      gradient(in) = {copy(at.names->grad, laid_out(node.out[0]), values_of(in), dtype_of(in))};
       return;
     case OpKind::rotary:
       return rotary_back(at);
@@ -196,7 +195,8 @@ void BlockWriter::attention_back(const NodePlan& at, const LayerSaved& s) {
       attention_backward(names, in, s.attentions[at.place], gradient(at.node->out[0]).tensor,
                          selective() ? std::span<const Ref>(held) : std::span<const Ref>());
   const bool stored = path() == AttentionPath::eager || path() == AttentionPath::math;
-  const bool strided = stored || (windowed() && grouped());
+  const bool one_head = grouped() && !copies_groups(in);  // has the strides of [b, s, d] either way
+  const bool strided = !one_head && (stored || (windowed() && grouped()));
   gradient(at.node->in[0]) = {d[0], false, stored ? names.q.grad_laid_out : nullptr};
   gradient(at.node->in[1]) = {d[1], false, nullptr};
   gradient(at.node->in[2]) = {d[2], false, strided ? names.v.grad_laid_out : nullptr};

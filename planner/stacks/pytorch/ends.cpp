@@ -31,24 +31,57 @@ void StepWriter::embed() {
     b_.op(kScaled, Phase::forward).read(table_rows).write(embedded_);
   }
   if (embedding_.reshards) reshard_after_forward(embedding_);
-  position_ids_ = activation("position_ids", s, DType::int64);
-  b_.op("position_ids", Phase::forward).write(position_ids_);
   hidden_ = embedded_;
-  positions_embedded_ = embedding_mask_ = kNoTensor;
+  positions_embedded_ = position_rows_ = padding_mask_ = embedding_mask_ = kNoTensor;
   cos_ = sin_ = masks_ = {kNoTensor, kNoTensor};
-  if (d_.position == PositionKind::learned) {
-    // wpe sees positions of one sequence; the sum is a new tensor.
-    positions_embedded_ = activation(kPositions.out, checked_multiply(s, d_.hidden), stream);
-    b_.op(kPositions.module, Phase::forward).read(position_ids_).write(positions_embedded_);
-    hidden_ = activation("embeddings", n, stream);
-    b_.op("embeddings", Phase::forward).read(embedded_).read(positions_embedded_).write(hidden_);
+  if (d_.position == PositionKind::counted) {
+    count_positions();
+  } else {
+    position_ids_ = activation("position_ids", s, DType::int64);
+    b_.op("position_ids", Phase::forward).write(position_ids_);
   }
+  const bool embeds = d_.position != PositionKind::rope;
+  if (embeds && !d_.masks_first) embed_positions();
   model_masks();
+  if (embeds && d_.masks_first) embed_positions();
   if (d_.embedding_dropout > 0) hidden_ = dropout_embedding(n, stream);
   if (d_.position == PositionKind::rope) rotary_tables();
   layer_.set_rotary(cos_, sin_);
   layer_.set_masks(masks_);
   b_.close();
+}
+
+// wpe sees positions of one sequence, OPT's table (whose first two rows are for padding) those of
+// each; the sum with the tokens' is a new tensor.
+void StepWriter::embed_positions() {
+  const bool counted = d_.position == PositionKind::counted;
+  const std::int64_t rows = counted ? tokens_.total() : tokens_.length;
+  const auto activation = [&](const char* name, std::int64_t values, DType dtype) {
+    return b_.tensor(name, storage(Count(values), dtype), Category::activations);
+  };
+  position_rows_ = counted ? activation("position_rows", rows, DType::int64) : position_ids_;
+  if (counted) b_.op("position_rows", Phase::forward).read(position_ids_).write(position_rows_);
+  const DType stream = regime_.residual;
+  positions_embedded_ = activation(kPositions.out, checked_multiply(rows, d_.hidden), stream);
+  b_.op(kPositions.module, Phase::forward).read(position_rows_).write(positions_embedded_);
+  hidden_ = activation("embeddings", checked_multiply(tokens_.total(), d_.hidden), stream);
+  b_.op("embeddings", Phase::forward).read(embedded_).read(positions_embedded_).write(hidden_);
+}
+
+// OPTDecoder.forward: a mask of ones in fp32; cumsum, its product with the mask, - 1 and the cast:
+// at most three in fp32, or two beside the result.
+void StepWriter::count_positions() {
+  const std::int64_t t = tokens_.total();
+  const auto activation = [&](const char* name, DType dtype) {
+    return b_.tensor(name, storage(Count(t), dtype), Category::activations);
+  };
+  padding_mask_ = activation("padding_mask", DType::fp32);
+  b_.op("padding_mask", Phase::forward).write(padding_mask_);
+  position_ids_ = activation("position_ids", DType::int64);
+  b_.op("position_ids", Phase::forward)
+      .read(padding_mask_)
+      .write(position_ids_)
+      .scratch(layer_.fp32(t) * 2);
 }
 
 // A model whose layers alternate makes both, whichever its layers are.
@@ -62,11 +95,19 @@ void StepWriter::model_masks() {
 // [b, 1, s, s] in the stream's dtype from them.
 // Before that it looks for packed sequences where a batch brings no mask of its own
 // (find_packed_sequence_indices): differences of positions, booleans, their running sum and
-// scratch.
+// scratch. Of a mask that the batch brings it makes booleans; SDPA asks whether all are set (a sum
+// in int64). Eager attention joins them to the causal ones: two squares, then a square of each
+// sequence; indexing needs int64 pointers twice.
 TensorId StepWriter::model_mask(bool sliding) {
   const std::int64_t t = tokens_.total();
+  const bool counted = d_.position == PositionKind::counted;
+  const Bytes padding = counted ? layer_.bytes(t, DType::boolean) : Bytes(0);
+  const Bytes ids = layer_.bytes(t, DType::int64);
   layer_.at_sliding(sliding);
-  if (rules_.checks_packing)
+  if (counted && layer_.path() != AttentionPath::eager)
+    b_.op("attention_mask.padding", Phase::forward)
+        .scratch(padding + ids + layer_.bytes(1, DType::int64));
+  if (rules_.checks_packing && !counted)
     b_.op("attention_mask.packing", Phase::forward)
         .scratch(layer_.bytes(tokens_.sequences, DType::int64) + layer_.bytes(t, DType::int64) * 3 +
                  layer_.bytes(t, DType::boolean));
@@ -77,7 +118,12 @@ TensorId StepWriter::model_mask(bool sliding) {
   const Bytes indices = layer_.bytes(tokens_.sequences, DType::int64) +
                         layer_.bytes(1, DType::int64) +
                         layer_.bytes(tokens_.length, DType::int64) * 2;
-  const Bytes made = indices + booleans * (layer_.windowed() ? 3 : 1);
+  const Bytes all = counted ? layer_.bytes(checked_multiply(t, tokens_.length), DType::boolean)
+                            : booleans;  // of each sequence
+  const Bytes made =
+      counted ? padding + indices +
+                    std::max({booleans * 2, booleans + ids * 2 + padding, booleans + padding + all})
+              : indices + booleans * (layer_.windowed() ? 3 : 1);
   Bytes most = made;
   TensorId mask = kNoTensor;
   if (eager) {
@@ -86,7 +132,7 @@ TensorId StepWriter::model_mask(bool sliding) {
                      Category::activations);
     const Bytes filled = layer_.bytes(values, regime_.residual);
     const Bytes values_filled = layer_.bytes(1, regime_.residual) + layer_.bytes(1, DType::fp16);
-    most = std::max(made, booleans + filled + values_filled) - filled;
+    most = std::max(made, padding + all + filled + values_filled) - filled;
   } else if (strategy_.transformers < models::kMasksAreBoolean) {
     // Added to the scores, and one column wider (_update_causal_mask): filled, then multiplied with
     // what is later than a query or too early for it, by the indices of keys and queries.
@@ -153,6 +199,7 @@ void StepWriter::finish_forward() {
       .release(leaf_input() ? kNoTensor : embedded_)
       .release(positions_embedded_)
       .release(position_ids_)
+      .release(padding_mask_)
       .release(masks_[0])
       .release(masks_[1])
       .touch(last.tensor, last.delta, last.beyond, Access::release);
@@ -215,15 +262,17 @@ void StepWriter::embedding_gradients(TensorId d) {
   };
   if (positions_embedded_ != kNoTensor && parts_.train_positions) {
     TensorId summed = d;
-    if (tokens_.sequences > 1) {
+    const bool counted = d_.position == PositionKind::counted;
+    if (tokens_.sequences > 1 && !counted) {
       summed =
           b_.tensor("embed_positions.out.grad",
                     storage(Count(checked_multiply(tokens_.length, d_.hidden)), regime_.residual),
                     Category::temporaries);
       b_.op("embed_positions.out.grad", Phase::backward).read(d).write(summed);
     }
-    dense(kPositions, &root_, parts_.position_rows, summed, tokens_.length);
-    b_.op("position_ids", Phase::backward).release(position_ids_);  // saved for it
+    dense(kPositions, &root_, parts_.position_rows, summed,
+          counted ? tokens_.total() : tokens_.length);
+    b_.op("position_ids", Phase::backward).release(position_rows_);  // saved for it
   }
   if (!parts_.train_embedding) return;
   if (d_.tied_head)

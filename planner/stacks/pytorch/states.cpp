@@ -324,6 +324,10 @@ void StepWriter::declare_inputs() {
         models::kNoGroup, "attention.bias",
         b_.rounded(Bytes(checked_multiply(parts_.position_rows, parts_.position_rows))) * d_.layers,
         Category::parameters, Residency::persistent);
+  if (d_.causal_table)
+    b_.tensor_in(models::kNoGroup, "causal_table",
+                 b_.rounded(Bytes(checked_multiply(parts_.position_rows, parts_.position_rows))),
+                 Category::parameters, Residency::persistent);
   b_.tensor_in(models::kNoGroup, "batch",
                b_.rounded(Bytes(checked_multiply(8, tokens_.total()))) * rules_.batch_tensors,
                Category::activations, Residency::persistent);

@@ -82,7 +82,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   TensorId full_loss_backward(), chunked_loss_backward(), fused_loss_backward();
   static void release_casts(OpBuilder exit, const LayerPart& layer, const LayerSaved& saved);
   void release_cached_casts(), loss_backward(), embedding_backward(), rotary_tables(),
-      model_masks();
+      model_masks(), embed_positions(), count_positions();
   void embedding_gradients(TensorId d), tied_gradient(TensorId d);
   bool final_grad() const, leaf_input() const;
   TensorId model_mask(bool sliding), dropout_embedding(std::int64_t values, DType dtype);
@@ -95,7 +95,6 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   Ref unit_tensor(TensorId Unit::*tensor, std::size_t run, std::size_t layer, int step) const;
   virtual void gather_forward(Unit&unit, Ref previous), copy_out_backward(Unit&unit);
   void prefetch(Ref gathered, Ref cast);
-
   virtual void optimizer_step();
   virtual std::vector<TensorId> square_roots();
   virtual std::vector<Bytes> stepped(std::int64_t most_layers) const;
@@ -128,6 +127,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   // Which micro-batch is written, of how many distinct ones; how often it is run.
   std::int64_t micro_ = 0, micros_ = 1, times_ = 1;
   TensorId embedded_ = kNoTensor, positions_embedded_ = kNoTensor, hidden_ = kNoTensor;
+  TensorId position_rows_ = kNoTensor, padding_mask_ = kNoTensor;  // see count_positions()
   TensorId position_ids_ = kNoTensor, embedding_mask_ = kNoTensor, d_embedded_ = kNoTensor;
   ByWindow cos_{}, sin_{}, masks_{};
   NormSaved final_norm_;
