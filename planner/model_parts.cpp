@@ -105,10 +105,14 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
   const bool bias = name.leaf == "bias";
   const Parameter parameter{row.shape.elements().value(), row.shape.axes[0], trainable, false};
   if (row.module == ModuleKind::head) {
-    if (!row.tied) {
+    if (row.tied) return;
+    if (bias) {
+      parts.head.bias = true;
+      parts.head.train_bias = trainable;
+    } else {
       add_weight(parts.head, row, trainable);
-      parts.tail.push_back(parameter);
     }
+    parts.tail.push_back(parameter);
   } else if (row.module == ModuleKind::norm) {
     parts.final_norm.width = row.shape.axes[0];
     (bias ? parts.final_norm.train_bias : parts.final_norm.train_weight) = trainable;

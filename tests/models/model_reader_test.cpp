@@ -216,6 +216,10 @@ TEST_CASE("what keeps a config from its family's step program is said") {
         "do_layer_norm_before false of opt");
   CHECK(reason(sized("opt", R"("word_embed_proj_dim": 4096, "layerdrop": 0.1)")) ==
         "layerdrop of opt");
+  CHECK(reason(sized("phi")) == "");
+  CHECK(reason(sized("phi", R"("qk_layernorm": true)")) == "qk_layernorm of phi");
+  CHECK(reason(sized("phi", R"("partial_rotary_factor": 1.0)")) ==
+        "rotation of 128 of a head's 128 elements (partial_rotary_factor)");
   CHECK(reason(sized("gpt_bigcode")) == "");
   CHECK(reason(sized("gpt_bigcode", R"("activation_function": "quick_gelu")")) ==
         "activation_function 'quick_gelu'");

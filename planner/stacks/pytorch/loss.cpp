@@ -66,9 +66,10 @@ void StepWriter::full_loss_forward() {
 // The labels are padded by one; the head and the loss follow in one of three kinds. Python drops
 // the logits when the step function has returned the loss.
 void StepWriter::loss_forward() {
-  const bool plain = !d_.soft_capped_logits && !d_.scaled_logits;
+  const bool plain = !d_.soft_capped_logits && !d_.scaled_logits && !parts_.head.bias;
   check(plain || strategy_.loss == Loss::full, ErrorKind::unsupported,
-        "--loss: fused and chunked losses are not modelled where logits are scaled or capped");
+        "--loss: fused and chunked losses are not modelled where logits are scaled or capped, or "
+        "the head has a bias");
   b_.open(kNoGroup, false, times_);
   if (tail_is_head_) gather_forward(tail_, {runs_.back().units.back().gather_forward, -1});
   total_weight_ = upcast_logits_ = shifted_logits_ = returned_logits_ = padded_labels_ = kNoTensor;
@@ -114,6 +115,7 @@ void StepWriter::release_cached_casts() {
   if (!regime_.autocast) return;
   auto exit = b_.op("autocast.exit", Phase::forward);
   if (parts_.head.train_weight) exit.release(head_.base.weight_cast);
+  if (parts_.head.bias && parts_.head.train_bias) exit.release(head_.base.bias_cast);
   for (const Run& run : runs_)
     for (std::size_t j = 0; j < run.stride(); ++j)
       release_casts(exit, run.layer(j), recomputes() ? run.kept[j] : run.saved[j]);
