@@ -20,10 +20,17 @@ const char* interned(std::string_view text);
 
 // rms_norm multiplies the weight with the normalized values in the input's dtype (Llama),
 // rms_norm_fp32 in fp32, before the cast back (OLMo 2).
-enum class ModuleClass : std::uint8_t { linear, conv1d, rms_norm, rms_norm_fp32, layer_norm };
+// rms_norm_one_plus likewise, with 1 + weight (Gemma).
+enum class ModuleClass : std::uint8_t {
+  linear,
+  conv1d,
+  rms_norm,
+  rms_norm_fp32,
+  rms_norm_one_plus,
+  layer_norm
+};
 constexpr bool is_norm(ModuleClass c) {
-  return c == ModuleClass::rms_norm || c == ModuleClass::rms_norm_fp32 ||
-         c == ModuleClass::layer_norm;
+  return c != ModuleClass::linear && c != ModuleClass::conv1d;
 }
 
 // A module with parameters. `name` is relative to the layer ("self_attn.q_proj"; interned). Widths

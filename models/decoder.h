@@ -5,7 +5,15 @@
 
 namespace plimsoll::models {
 
-enum class NormKind : std::uint8_t { layer_norm, rms_norm, rms_norm_fp32 };  // as ModuleClass's
+enum class NormKind : std::uint8_t {  // as ModuleClass's
+  layer_norm,
+  rms_norm,
+  rms_norm_fp32,
+  rms_norm_one_plus
+};
+constexpr bool multiplies_in_fp32(NormKind kind) {
+  return kind == NormKind::rms_norm_fp32 || kind == NormKind::rms_norm_one_plus;
+}
 constexpr bool is_rms(NormKind kind) {
   return kind != NormKind::layer_norm;
 }
@@ -47,6 +55,8 @@ struct Decoder {
   double attention_dropout = 0;
   double residual_dropout = 0;
 
+  // Rotary tables for layers with the window and for the others.
+  bool has_both_rotaries() const { return local_rotary && window > 0 && full_layers > 0; }
   std::int64_t q_width() const { return heads * head_dim; }
   std::int64_t rotated() const { return rotary_dim > 0 ? rotary_dim : head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }

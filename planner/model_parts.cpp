@@ -35,6 +35,8 @@ models::NormKind norm_kind(models::ModuleClass module) {
       return models::NormKind::rms_norm;
     case models::ModuleClass::rms_norm_fp32:
       return models::NormKind::rms_norm_fp32;
+    case models::ModuleClass::rms_norm_one_plus:
+      return models::NormKind::rms_norm_one_plus;
     default:
       return models::NormKind::layer_norm;
   }

@@ -1,4 +1,4 @@
-#include "models/table/llama_like.h"
+#include "models/table/gemma_like.h"
 
 namespace plimsoll::models::families {
 
@@ -15,6 +15,7 @@ void build(const Config& config, Head head, ModelSpec& model) {
                                              .tied = true});
   llama.qkv_bias = llama.out_bias = config.flag("attention_bias", false);
   add_llama(model, config, head, llama);
+  set_gemma_decoder(model, config, head, llama, {}, {});
 }
 }  // namespace
 

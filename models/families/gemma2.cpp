@@ -1,4 +1,4 @@
-#include "models/table/llama_like.h"
+#include "models/table/gemma_like.h"
 
 namespace plimsoll::models::families {
 
@@ -15,7 +15,11 @@ void build(const Config& config, Head head, ModelSpec& model) {
                                              .sandwich_norms = true,
                                              .tied = true});
   llama.qkv_bias = llama.out_bias = config.flag("attention_bias", false);
+  llama.window = config.natural("sliding_window", 4096);
   add_llama(model, config, head, llama);
+  const auto caps = [&](const char* key) { return config.has(key) || !config.mentions(key); };
+  set_gemma_decoder(model, config, head, llama, sliding_layers(config, llama.layers, 2),
+                    {caps("attn_logit_softcapping"), caps("final_logit_softcapping")});
 }
 }  // namespace
 

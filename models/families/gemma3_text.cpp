@@ -1,4 +1,4 @@
-#include "models/table/llama_like.h"
+#include "models/table/gemma_like.h"
 
 namespace plimsoll::models::families {
 
@@ -16,7 +16,13 @@ void build(const Config& config, Head head, ModelSpec& model) {
                                              .sandwich_norms = true,
                                              .tied = true});
   llama.qkv_bias = llama.out_bias = config.flag("attention_bias", false);
+  llama.window = config.natural("sliding_window", 4096);
   add_llama(model, config, head, llama);
+  // modeling_gemma3.py reads attn_logit_softcapping and never uses it.
+  set_gemma_decoder(model, config, head, llama,
+                    sliding_layers(config, llama.layers, config.count("sliding_window_pattern", 6)),
+                    {.logits = config.has("final_logit_softcapping")});
+  if (model.decoder) model.decoder->local_rotary = true;
 }
 }  // namespace
 

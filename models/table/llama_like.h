@@ -46,7 +46,7 @@ void add_llama(ModelSpec& model, const Config& config, Head head, const LlamaLik
 // Attention of x: its result, and the probabilities that eager attention returns beside it.
 ValueList llama_attention(BlockBuilder& b, const LlamaLike& llama, ValueId x);
 // A gated MLP of y, from gate_proj to down_proj, until its Python frame returns.
-ValueId gated_mlp(BlockBuilder& b, ValueId y);
+ValueId gated_mlp(BlockBuilder& b, ValueId y, Activation activation = Activation::silu);
 Block llama_block(const ModelSpec& model, const LlamaLike& llama);
 
 // Sets `decoder` and `blocks`, or `no_decoder` where the config leaves what the step program knows.

@@ -110,7 +110,7 @@ class Plans(Case):
             self.assertEqual((plan["fits"], plan["verdict"]), (None, None))
             self.assertGreater(plan["states"]["parameters_bytes"], 0)
         # That the states alone are too much is an answer.
-        self.plan("gemma-2-27b", "--gpu", "h100", status=1)
+        self.plan("mixtral-8x7b", "--gpu", "h100", status=1)
 
     def test_ranks_on_the_host_are_held_against_the_hosts_memory(self):
         words = ["--stack", "plimsoll", "--device", "cpu"]

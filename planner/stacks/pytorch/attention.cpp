@@ -78,7 +78,7 @@ AttentionInput AttentionWriter::prepare(const AttentionNames& names, AttentionIn
   const auto laid_out = [&](const OperandNames& name, TensorId t, std::int64_t n, DType dtype) {
     return copy(name.laid_out, t, n, dtype, Category::activations);
   };
-  if (repeats()) {
+  if (repeats() && copies_groups()) {
     in.k = copy(names.k.repeated, in.k, q_values(), in.dtype, Category::activations);
     in.v = copy(names.v.repeated, in.v, q_values(), regime_.compute, Category::activations);
   }

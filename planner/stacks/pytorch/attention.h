@@ -15,7 +15,6 @@ struct AttentionInput {
   TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;
   DType dtype = DType::fp32;  // of q and k; v is a linear's result
   bool q_grad = true, k_grad = true, v_grad = true;
-  bool split = false;  // k and v are views of one product
   bool heads_first = false;  // q and k are stored as [batch, heads, s, d], not [batch, s, heads, d]
   models::EagerSoftmax softmax = models::EagerSoftmax::fp32;
   bool soft_cap = false;
@@ -55,11 +54,8 @@ class AttentionWriter : public ModuleWriter {
   bool lays_out() const { return tokens_.sequences > 1; }
   bool lays_out(const AttentionInput& in) const { return lays_out() && !in.heads_first; }
   bool grouped() const { return d_.kv_heads < d_.heads; }
-  // Eager attention's repeat_kv of a single head is a view: its expanded axis has stride 0. That is
-  // planned where keys and values are views of one product, and not yet where keys are rotated.
-  bool copies_groups(const AttentionInput& in) const {
-    return grouped() && !(in.split && d_.kv_heads == 1);
-  }
+  // repeat_kv of a single head is a view: its expanded axis has stride 0.
+  bool copies_groups() const { return grouped() && d_.kv_heads > 1; }
   // Transformers makes queries, keys and values contiguous for SDPA. Flash and cuDNN then lay their
   // output out like the queries, [b, heads, s, d], and the layer reads a copy; the memory-efficient
   // kernel makes [b, s, heads, d] all the same.

@@ -14,7 +14,7 @@ void AttentionWriter::eager_forward(const AttentionNames& names, const Attention
   const DType dtype = kernel(in), value = regime_.compute;
   const std::int64_t n = q_values();
   TensorId k = in.k, v = in.v;
-  if (copies_groups(in)) {
+  if (copies_groups()) {
     k = copy(names.k.repeated, k, n, in.dtype, Category::activations);
     v = copy(names.v.repeated, v, n, value, Category::activations);
   }
@@ -22,18 +22,17 @@ void AttentionWriter::eager_forward(const AttentionNames& names, const Attention
   s.k = k_cast;
   const TensorId q = cast(names.q.cast, in.q, n, in.dtype, dtype, Category::activations);
   s.q = lays_out(in) ? copy(names.q.laid_out, q, n, dtype, Category::activations) : q;
-  if (lays_out(in) && !copies_groups(in))
+  if (lays_out(in) && !copies_groups())
     s.k = copy(names.k.laid_out, s.k, n, dtype, Category::activations);
   const TensorId scores = temporary(names.scores, this->scores(), dtype);
   op(names.scores).read(s.q).read(s.k).read(q).read(k_cast).write(scores);
-  const TensorId scaled = copy(names.scaled, scores, this->scores(), dtype);
+  const TensorId scaled = soft_cap(names, in, copy(names.scaled, scores, this->scores(), dtype), s);
   const DType masked_dtype = promoted(dtype, regime_.residual);
   const TensorId masked = temporary(names.masked, this->scores(), masked_dtype);
-  op(names.masked).read(soft_cap(names, in, scaled, s)).read(model_mask()).write(masked);
+  op(names.masked).read(scaled).read(model_mask()).write(masked);
   const TensorId probabilities = eager_softmax(names, in, masked, masked_dtype, s);
-  s.v = lays_out() && !copies_groups(in)
-            ? copy(names.v.laid_out, v, n, value, Category::activations)
-            : v;
+  s.v = lays_out() && !copies_groups() ? copy(names.v.laid_out, v, n, value, Category::activations)
+                                       : v;
   if (!stops) {
     const TensorId product = temporary(names.product, n, value);
     op(names.product).read(probabilities).read(s.v).write(product);

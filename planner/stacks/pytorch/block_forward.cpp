@@ -147,17 +147,9 @@ void BlockWriter::run_rotary(const NodePlan& at, LayerSaved& s) {
 
 AttentionInput BlockWriter::attention_input(const NodePlan& at, const LayerSaved& s) const {
   const ValueId q = at.node->in[0], k = at.node->in[1], v = at.node->in[2];
-  return {s.of(q),
-          s.of(k),
-          s.of(v),
-          dtype_of(q),
-          grad_of(q),
-          grad_of(k),
-          grad_of(v),
-          plan_->value(k).split,
-          plan_->value(q).heads_first,
-          at.node->softmax,
-          at.node->soft_cap};
+  return {s.of(q),          s.of(k),          s.of(v),    dtype_of(q),
+          grad_of(q),       grad_of(k),       grad_of(v), plan_->value(q).heads_first,
+          at.node->softmax, at.node->soft_cap};
 }
 
 void BlockWriter::run_attention(const NodePlan& at, LayerSaved& s) {

@@ -76,7 +76,7 @@ const char* gradient_name(const NodePlan& at) {
 }  // namespace
 
 DType norm_dtype(models::NormKind kind, DType input, const Regime& regime) {
-  if (kind == models::NormKind::rms_norm_fp32) return input;
+  if (multiplies_in_fp32(kind)) return input;
   if (kind == models::NormKind::layer_norm && regime.autocast) return DType::fp32;
   return promoted(input, regime.weight);
 }
@@ -119,7 +119,6 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
       ValuePlan& out = values[static_cast<std::size_t>(node.out[i])];
       out.dtype = dtype;
       out.stream = node.kind == OpKind::add && value(node.in[0]).stream;
-      out.split = node.kind == OpKind::split;
       out.heads_first = node.kind == OpKind::concatenate;
       // Each of rotary's results is made of one operand.
       out.grad = node.kind == OpKind::rotary ? value(node.in[i]).grad : at.grad;

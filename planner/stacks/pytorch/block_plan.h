@@ -15,7 +15,6 @@ struct ValuePlan {
   DType dtype = DType::fp32;
   bool grad = false;  // requires one
   bool stream = false;  // the residual stream
-  bool split = false;  // a view of one product of queries, keys and values
   bool heads_first = false;  // stored as [batch, heads, s, d]
   const char* grad_name = "";
 };

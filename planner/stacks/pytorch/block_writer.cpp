@@ -40,9 +40,10 @@ std::span<const Ref> BlockWriter::frame() const {
   return holds ? std::span<const Ref>(held_) : std::span<const Ref>();
 }
 
+// A transposed view of one head has the strides of the whole.
 TensorId BlockWriter::laid_out(ValueId id) {
   const Sum& sum = gradient(id);
-  if (sum.laid_out == nullptr) return sum.tensor;
+  if (sum.laid_out == nullptr || plan_->value(id).width == d_.head_dim) return sum.tensor;
   return copy(sum.laid_out, sum.tensor, values_of(id), dtype_of(id));
 }
 
@@ -195,8 +196,7 @@ void BlockWriter::attention_back(const NodePlan& at, const LayerSaved& s) {
       attention_backward(names, in, s.attentions[at.place], gradient(at.node->out[0]).tensor,
                          selective() ? std::span<const Ref>(held) : std::span<const Ref>());
   const bool stored = path() == AttentionPath::eager || path() == AttentionPath::math;
-  const bool one_head = grouped() && !copies_groups(in);  // has the strides of [b, s, d] either way
-  const bool strided = !one_head && (stored || (windowed() && grouped()));
+  const bool strided = stored || (windowed() && grouped());
   gradient(at.node->in[0]) = {d[0], false, stored ? names.q.grad_laid_out : nullptr};
   gradient(at.node->in[1]) = {d[1], false, nullptr};
   gradient(at.node->in[2]) = {d[2], false, strided ? names.v.grad_laid_out : nullptr};
@@ -212,9 +212,7 @@ void BlockWriter::activation_back(const NodePlan& at, const LayerSaved& s) {
   }
   // ReLU keeps its result (derivatives.yaml, threshold_backward), the others their input.
   const bool relu = at.node->activation == Activation::relu;
-  const bool silu = at.node->activation == Activation::silu;
-  const TensorId d_in =
-      temporary(silu ? plan_->value(in).grad_name : at.names->grad, of.values, of.in);
+  const TensorId d_in = temporary(plan_->value(in).grad_name, of.values, of.in);
   op(of.name).read(d).read(s.of(relu ? out : in)).write(d_in);
   gradient(in) = {d_in};
 }

@@ -1,4 +1,6 @@
 // Embedding, masks and tables at the model's start; final norm; and the embedding's gradient.
+#include <tuple>
+
 #include "planner/stacks/pytorch/step.h"
 
 namespace plimsoll::planner::pytorch {
@@ -153,7 +155,17 @@ TensorId StepWriter::model_mask(bool sliding) {
 
 // Tables of one sequence; in fp32: positions, angles [d/2], emb [d], then cos, cos·scale, sin,
 // sin·scale with cos and sin freed in turn, then the casts: 4 + 18 d bytes a position before them.
+// Gemma 3 has tables for each kind of layer that it has.
 void StepWriter::rotary_tables() {
+  const bool both = d_.has_both_rotaries();
+  for (std::size_t kind = 0; kind < (both ? 2 : 1); ++kind)
+    std::tie(cos_[kind], sin_[kind]) = rotary_table();
+  if (both) return;
+  cos_[1] = cos_[0];
+  sin_[1] = sin_[0];
+}
+
+std::pair<TensorId, TensorId> StepWriter::rotary_table() {
   const std::int64_t s = tokens_.length, values = checked_multiply(s, d_.rotated());
   const DType dtype = d_.fp32_rotary ? DType::fp32 : regime_.residual;
   const auto table = [&](const char* name) {
@@ -173,8 +185,7 @@ void StepWriter::rotary_tables() {
   auto rotary = b_.op("rotary", Phase::forward);
   rotary.write(cos).write(sin).scratch(most - cast);
   if (!multiplies) layer_.take_workspace(rotary, false);  // a product of one column
-  cos_ = {cos, cos};
-  sin_ = {sin, sin};
+  return {cos, sin};
 }
 
 TensorId StepWriter::dropout_embedding(std::int64_t values, DType dtype) {

@@ -138,6 +138,8 @@ class ModuleWriter {
   Sum adapter_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
                        bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum,
                        const Place& at);
+  void one_plus_norm_forward(const ModuleNames& names, const NormPart& part, Ref input,
+                             const NormInput& x, NormSaved& saved, bool stops);
   void layer_norm_forward(const ModuleNames& names, const NormPart& part, Ref input,
                           const NormInput& x, NormSaved& saved);
   TensorId layer_norm_backward(const ModuleNames& names, const NormPart& part, const NormInput& x,

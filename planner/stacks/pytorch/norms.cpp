@@ -28,9 +28,11 @@ void ModuleWriter::norm_forward(const ModuleNames& names, const NormPart& part, 
                                 const NormInput& x, NormSaved& s, bool stops) {
   s = {};
   if (part.kind == NormKind::layer_norm) return layer_norm_forward(names, part, input, x, s);
+  if (part.kind == NormKind::rms_norm_one_plus)
+    return one_plus_norm_forward(names, part, input, x, s, stops);
   const std::int64_t n = checked_multiply(x.rows, part.width);
   const DType out = norm_dtype(part.kind, x.dtype, regime_);
-  const bool in_fp32 = part.kind == NormKind::rms_norm_fp32;
+  const bool in_fp32 = multiplies_in_fp32(part.kind);
   const bool keeps = saves_ && x.grad;
   if (!stops) s.out = make(names.out, n, out);
   s.statistics = make(names.statistics, x.rows, DType::fp32);
@@ -55,7 +57,7 @@ void ModuleWriter::norm_forward(const ModuleNames& names, const NormPart& part, 
 // The same, block by block.
 BlockEvents ModuleWriter::norm_blocks(const NormPart& part, const NormSaved& s,
                                       const NormInput& x) const {
-  const bool casts = s.input_fp32 != kNoTensor, in_fp32 = part.kind == NormKind::rms_norm_fp32;
+  const bool casts = s.input_fp32 != kNoTensor, in_fp32 = multiplies_in_fp32(part.kind);
   const std::int64_t values = checked_multiply(x.rows, part.width);
   BlockEvents events;
   events.birth(s.input_fp32);
@@ -78,7 +80,7 @@ BlockEvents ModuleWriter::norm_blocks(const NormPart& part, const NormSaved& s,
 }
 
 NormBytes ModuleWriter::norm_bytes(const NormPart& part, const NormInput& x) const {
-  const bool in_fp32 = part.kind == NormKind::rms_norm_fp32;
+  const bool in_fp32 = multiplies_in_fp32(part.kind);
   const std::int64_t n = checked_multiply(x.rows, part.width);
   const DType grad = in_fp32 ? DType::fp32 : norm_dtype(part.kind, x.dtype, regime_);
   const bool trains = part.train_weight;
@@ -103,7 +105,7 @@ TensorId ModuleWriter::norm_backward(const ModuleNames& names, const NormPart& p
                                      const NormInput& x, const NormSaved& s, TensorId d_out,
                                      TensorId residual, const Place& at) {
   const std::int64_t n = checked_multiply(x.rows, part.width);
-  if (part.kind == NormKind::rms_norm_fp32)
+  if (multiplies_in_fp32(part.kind))
     d_out = cast(names.out_grad_fp32, d_out, n, x.dtype, DType::fp32);
   unpack();
   if (part.kind == NormKind::layer_norm)
@@ -123,16 +125,18 @@ TensorId ModuleWriter::norm_backward(const ModuleNames& names, const NormPart& p
     const bool wide = x.dtype == DType::fp32;
     const Bytes g = part.train_weight ? bytes(part.width, regime_.weight) : none;
     const Bytes past = residual != kNoTensor ? of.input : none;
+    const Bytes one_plus =
+        part.kind == NormKind::rms_norm_one_plus ? fp32(part.width) : none;  // gone before H2
     // In a checkpoint the normalized values are gone before the sum is made.
     const Bytes sum = of.sum + of.sum_scratch - (checkpointed_ ? of.normalized : none);
-    const Bytes h1 =
-        of.grad * (part.train_weight ? 3 : 2) + of.normalized + f + past + r + std::max(none, sum);
+    const Bytes h1 = of.grad * (part.train_weight ? 3 : 2) + of.normalized + f + past + r +
+                     one_plus + std::max(none, sum);
     const Bytes kept = sink_->keeps() ? g : none;
     const Bytes h2 = f * 4 + r * 2 + past + kept;
     const Bytes h3 = f * (wide && past > none ? 5 : 6) + past + kept;
-    const Bytes operands = of.grad + of.normalized + f + r + g + past + of.input;
+    const Bytes operands = of.grad + of.normalized + f + r + g + past + of.input + one_plus;
     norm.scratch(std::max({h1, h2, h3, operands}) - operands);
-    norm.read(s.statistics).read(residual).write(d_in);
+    norm.read(s.statistics).read(s.weight_cast).read(residual).write(d_in);
     write(norm, at.into);
     if (wide)
       read(norm, at.input);
@@ -141,7 +145,7 @@ TensorId ModuleWriter::norm_backward(const ModuleNames& names, const NormPart& p
     if (b_.keeps_blocks())
       b_.blocks(norm_backward_blocks(
           s, of, {d_out, weight_grad, residual, d_in, at.into.tensor, at.into.beyond},
-          part.kind == NormKind::rms_norm_fp32, wide));
+          multiplies_in_fp32(part.kind), wide));
   }
   if (weight_grad != kNoTensor) sink_->end(names, weight_grad);
   return d_in;
@@ -165,6 +169,7 @@ BlockEvents ModuleWriter::norm_backward_blocks(const NormSaved& s, const NormByt
     if (casts) events.drop(sum);
     if (!checkpointed_) events.death(s.normalized);
   }
+  events.death(s.weight_cast);
   events.death(of.out);
   if (!wide && !in_fp32) {
     const auto cast = events.take(bytes.fp32);

@@ -316,7 +316,8 @@ void StepWriter::declare_inputs() {
   if (d_.position == models::PositionKind::rope)
     b_.tensor_in(models::kNoGroup, "rotary.inv_freq",
                  layer_.bytes(d_.rotated() / 2, buffer_dtype()) *
-                     (strategy_.transformers < models::kRotaryCopiesFrequencies ? 1 : 2),
+                     (strategy_.transformers < models::kRotaryCopiesFrequencies ? 1 : 2) *
+                     (d_.has_both_rotaries() ? 2 : 1),
                  Category::parameters, Residency::persistent);
   // GPT2Attention's causal masks, of booleans, one for each layer.
   if (d_.fused_qkv && strategy_.transformers < models::kGpt2WithoutMasks)

@@ -73,7 +73,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   void note_gradient(const ModuleNames& names, TensorId grad);
   // The ends of the model (ends.cpp).
   void embed(), finish_forward(), loss_forward(), loss_targets(), flat_targets();
-  bool shifts_logits() const;  // loss_shift.cpp
+  bool shifts_logits() const, final_grad() const, leaf_input() const;
   std::int64_t scored_tokens() const, fused_rows() const;
   TensorId shift_logits(TensorId logits), shift_logits_backward(TensorId d_shifted),
       cap_logits(TensorId logits), cap_logits_backward(TensorId d), scale_logits(TensorId, Phase);
@@ -84,8 +84,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   void release_cached_casts(), loss_backward(), embedding_backward(), rotary_tables(),
       model_masks(), embed_positions(), count_positions();
   void embedding_gradients(TensorId d), tied_gradient(TensorId d);
-  bool final_grad() const, leaf_input() const;
   TensorId model_mask(bool sliding), dropout_embedding(std::int64_t values, DType dtype);
+  std::pair<TensorId, TensorId> rotary_table();  // cos, sin
   // FSDP2 (fsdp2.cpp).
   bool fsdp() const { return parallelism_ == DataParallelism::fsdp; }
   TensorId before_layers(TensorId Unit::*tensor) const, after_layers(TensorId Unit::*tensor) const;
@@ -136,8 +136,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   TensorId fused_input_grad_ = kNoTensor, fused_weight_grad_ = kNoTensor;
   TensorId log_probabilities_ = kNoTensor, targets_ = kNoTensor, padded_labels_ = kNoTensor,
            loss_ = kNoTensor, total_weight_ = kNoTensor, seed_ = kNoTensor,
-           tied_grad_ = kNoTensor,  // the head's share of a tied table's gradient
-      logits_tanh_ = kNoTensor;
+           logits_tanh_ = kNoTensor;
+  TensorId tied_grad_ = kNoTensor;  // the head's share of a tied table's gradient
   reports::States states_;
   ProgramBuilder::Place inputs_, micros_begin_, micros_end_;
   // ZeroRedundancyOptimizer's parameters: bytes of each rank's; and this rank's, one by one.

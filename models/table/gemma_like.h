@@ -1,0 +1,21 @@
+// The layers of Gemma 1 to 3: norms with 1 + weight, a gated MLP with GELU, scaled embeddings, and
+// layers with a sliding window between those that attend to everything.
+#pragma once
+
+#include "models/table/llama_like.h"
+
+namespace plimsoll::models::families {
+
+struct SoftCaps {
+  bool scores = false, logits = false;
+};
+
+// Sets `decoder` and `blocks`, or `no_decoder` where the config leaves what the step program knows.
+// `sliding`: of each layer, whether it has the window of `llama`; empty: none has.
+void set_gemma_decoder(ModelSpec& model, const Config& config, Head head, const LlamaLike& llama,
+                       const std::vector<bool>& sliding, SoftCaps caps);
+
+// What "layer_types" says, else every `period`-th layer attends to everything.
+std::vector<bool> sliding_layers(const Config& config, std::int64_t layers, std::int64_t period);
+
+}  // namespace plimsoll::models::families

@@ -1,0 +1,50 @@
+// The kernels of one op in the order in which they run: what each takes and gives back. From that
+// follow the op's scratch and, for who replays an allocator, its blocks.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "planner/program_builder.h"
+#include "planner/scratch_blocks.h"
+
+namespace plimsoll::planner {
+
+class KernelsOfOp {
+ public:
+  explicit KernelsOfOp(ProgramBuilder& builder) : b_(builder) {}
+
+  // A block of the op's own; its number.
+  std::int32_t take(Bytes bytes) {
+    rise(bytes);
+    sizes_.push_back(bytes);
+    return events_.take(bytes);
+  }
+  void drop(std::int32_t number) {
+    now_ -= sizes_[static_cast<std::size_t>(number)];
+    events_.drop(number);
+  }
+  // A tensor that the op writes.
+  void birth(models::TensorId tensor, Bytes bytes) {
+    rise(bytes);
+    born_ += bytes;
+    events_.birth(tensor);
+  }
+  // To the op that was written last, whose operands count with all their bytes.
+  void finish(OpBuilder op) {
+    op.scratch(std::max(Bytes(0), highest_ - born_));
+    if (b_.keeps_blocks()) b_.blocks(std::move(events_));
+  }
+
+ private:
+  void rise(Bytes bytes) {
+    now_ += bytes;
+    highest_ = std::max(highest_, now_);
+  }
+  ProgramBuilder& b_;
+  BlockEvents events_;
+  std::vector<Bytes> sizes_;
+  Bytes now_, highest_, born_;
+};
+
+}  // namespace plimsoll::planner
