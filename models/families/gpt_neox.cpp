@@ -85,8 +85,11 @@ Block block_of(const ModelSpec& model, const Config& config, bool parallel) {
   const ValueId y = b.norm("post_attention_layernorm", middle);
   const ValueId down = mlp_of(b, d, activation, y);
   b.add("mlp", middle, parallel ? b.add("branches", down, attention[0]) : down);
-  b.release({down, attention[1], kBlockInput});
-  if (parallel) b.release({down, attention[0], attention[1], kBlockInput});
+  // In the parallel form attention's result keeps its name until the layer returns.
+  if (parallel)
+    b.release({down, attention[0], attention[1], kBlockInput});
+  else
+    b.release({down, attention[1], kBlockInput});
   return b.take();
 }
 

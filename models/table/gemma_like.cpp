@@ -51,6 +51,9 @@ std::vector<bool> sliding_layers(const Config& config, std::int64_t layers, std:
   if (!types.empty() && std::cmp_not_equal(types.size(), layers))
     config.refuse("layer_types", "one for each of the " + std::to_string(layers) + " layers");
   std::vector<bool> sliding;
+  for (const std::string& type : types)
+    if (type != "sliding_attention" && type != "full_attention")
+      config.refuse("layer_types", "sliding_attention or full_attention for each layer");
   for (std::int64_t i = 0; i < layers; ++i)
     sliding.push_back(types.empty() ? (i + 1) % period != 0
                                     : types[static_cast<std::size_t>(i)] == "sliding_attention");
@@ -58,27 +61,22 @@ std::vector<bool> sliding_layers(const Config& config, std::int64_t layers, std:
 }
 
 void set_gemma_decoder(ModelSpec& model, const Config& config, Head head, const LlamaLike& d,
-                       const std::vector<bool>& sliding, SoftCaps caps) {
+                       std::vector<bool> sliding, SoftCaps caps) {
+  if (d.window == 0) sliding.assign(sliding.size(), false);  // "sliding_window": null
+  constexpr std::size_t kLongestPattern = 12;  // twice the longest of a published model
   constexpr const char* kActivation = "gelu_pytorch_tanh";
-  LlamaLike as_llama = d;
-  as_llama.activation = "silu";
-  set_llama_decoder(model, head, as_llama, [](const ModelSpec&, const LlamaLike&) {
-    return Block();  // see below
-  });
-  if (!model.decoder) return;
   const std::string activation = config.text("hidden_activation", kActivation);
   const std::size_t period = period_of(sliding);
-  model.blocks.clear();
-  if (activation != kActivation)
+  if (head != Head::language_model)
+    model.no_decoder = "architecture " + model.architecture;
+  else if (activation != kActivation)
     model.no_decoder = "hidden_activation '" + activation + "'";
   else if (config.flag("use_bidirectional_attention", false))
     model.no_decoder = "use_bidirectional_attention";
-  else if (period > 12)
+  else if (period > kLongestPattern)
     model.no_decoder = "layer_types that repeat no pattern";
-  if (!model.no_decoder.empty()) {
-    model.decoder.reset();
-    return;
-  }
+  if (!model.no_decoder.empty()) return;
+  set_llama_facts(model, d);
   Decoder& decoder = *model.decoder;
   decoder.norm = NormKind::rms_norm_one_plus;
   decoder.scaled_embedding = true;

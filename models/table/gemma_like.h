@@ -13,7 +13,7 @@ struct SoftCaps {
 // Sets `decoder` and `blocks`, or `no_decoder` where the config leaves what the step program knows.
 // `sliding`: of each layer, whether it has the window of `llama`; empty: none has.
 void set_gemma_decoder(ModelSpec& model, const Config& config, Head head, const LlamaLike& llama,
-                       const std::vector<bool>& sliding, SoftCaps caps);
+                       std::vector<bool> sliding, SoftCaps caps);
 
 // What "layer_types" says, else every `period`-th layer attends to everything.
 std::vector<bool> sliding_layers(const Config& config, std::int64_t layers, std::int64_t period);

@@ -118,16 +118,7 @@ Block llama_block(const ModelSpec& model, const LlamaLike& d) {
   return b.take();
 }
 
-void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& d,
-                       Block (*block)(const ModelSpec&, const LlamaLike&)) {
-  if (head != Head::language_model) {
-    model.no_decoder = "architecture " + model.architecture;
-    return;
-  }
-  if (d.activation != "silu" && d.activation != "swish") {
-    model.no_decoder = "hidden_act '" + d.activation + "' in a gated MLP";
-    return;
-  }
+void set_llama_facts(ModelSpec& model, const LlamaLike& d) {
   model.decoder = Decoder{.hidden = d.hidden,
                           .layers = d.layers,
                           .heads = d.heads,
@@ -144,6 +135,19 @@ void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& d,
                           .tied_head = d.tied,
                           .attention_dropout = d.attention_dropout,
                           .residual_dropout = d.residual_dropout};
+}
+
+void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& d,
+                       Block (*block)(const ModelSpec&, const LlamaLike&)) {
+  if (head != Head::language_model) {
+    model.no_decoder = "architecture " + model.architecture;
+    return;
+  }
+  if (d.activation != "silu" && d.activation != "swish") {
+    model.no_decoder = "hidden_act '" + d.activation + "' in a gated MLP";
+    return;
+  }
+  set_llama_facts(model, d);
   model.blocks = {std::make_shared<const Block>(block(model, d))};
 }
 

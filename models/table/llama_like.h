@@ -49,6 +49,9 @@ ValueList llama_attention(BlockBuilder& b, const LlamaLike& llama, ValueId x);
 ValueId gated_mlp(BlockBuilder& b, ValueId y, Activation activation = Activation::silu);
 Block llama_block(const ModelSpec& model, const LlamaLike& llama);
 
+// Sets `decoder` as Llama's layers have it.
+void set_llama_facts(ModelSpec& model, const LlamaLike& llama);
+
 // Sets `decoder` and `blocks`, or `no_decoder` where the config leaves what the step program knows.
 void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& llama,
                        Block (*block)(const ModelSpec&, const LlamaLike&) = llama_block);
