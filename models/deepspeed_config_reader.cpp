@@ -10,6 +10,7 @@
 #include "models/base/nearest.h"
 #include "models/base/quantity.h"
 #include "models/config_reader.h"
+#include "models/optimizers.h"
 
 namespace plimsoll::models {
 
@@ -116,7 +117,7 @@ class Reader {
     return is_auto(from, key) ? fallback : from.flag(key, fallback);
   }
 
-  [[noreturn]] void unsupported(const std::string& key, const char* why) const {
+  [[noreturn]] void unsupported(const std::string& key, std::string_view why) const {
     fail(ErrorKind::unsupported, fmt::format("{}: {}: {}", file_.source(), key, why));
   }
 
@@ -200,20 +201,38 @@ class Reader {
 
   // Names: runtime/config.py, DEEPSPEED_OPTIMIZERS; anything else is torch.optim's.
   void optimizer(const Config& section) {
-    std::string type = section.text("type", "");
-    std::ranges::transform(type, type.begin(), [](unsigned char c) { return std::tolower(c); });
+    const auto lower = [](std::string text) {
+      std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+      return text;
+    };
+    const std::string type = lower(section.text("type", ""));
     const auto params = section.section("params");
-    if (type == "adam" || type == "adamw") {
-      say("optimizer", "adamw", "optimizer.type");
-      if (params && flag(*params, "torch_adam", false))
-        say("optimizer-impl", "foreach", "optimizer.params.torch_adam");
-    } else if (type == "sgd") {
-      const bool momentum = params && params->has("momentum") && !is_auto(*params, "momentum") &&
-                            params->real("momentum", 0) != 0;
-      say("optimizer", momentum ? "momentum" : "sgd", "optimizer.type");
-    } else {
-      unsupported("optimizer.type", "only AdamW, Adam and SGD are modelled");
-    }
+    const auto is = [&](const char* name) { return name != nullptr && lower(name) == type; };
+    const auto given = [&](const char* setting) {
+      return setting != nullptr && params && params->has(setting) && !is_auto(*params, setting) &&
+             params->real(setting, 0) != 0;
+    };
+    // Of two with one type (SGD) the second is what the first is with its setting.
+    const OptimizerRule* found = nullptr;
+    for (const OptimizerRule& rule : kOptimizers)
+      if (is(rule.deepspeed.type) || is(rule.deepspeed.other_type))
+        if (found == nullptr || given(rule.deepspeed.setting)) found = &rule;
+    if (found == nullptr) unsupported("optimizer.type", "only " + types() + " are modelled");
+    say("optimizer", std::string(found->name), "optimizer.type");
+    if (found->deepspeed.steps_flat && params && flag(*params, "torch_adam", false))
+      say("optimizer-impl", "foreach", "optimizer.params.torch_adam");
+  }
+
+  // "AdamW, Adam and SGD".
+  static std::string types() {
+    std::vector<std::string> all;
+    for (const OptimizerRule& rule : kOptimizers)
+      for (const char* type : {rule.deepspeed.type, rule.deepspeed.other_type})
+        if (type != nullptr && std::ranges::find(all, type) == all.end()) all.emplace_back(type);
+    std::string text = all.front();
+    for (std::size_t i = 1; i < all.size(); ++i)
+      text += (i + 1 < all.size() ? ", " : " and ") + all[i];
+    return text;
   }
 
   // accelerator.py, _prepare_deepspeed: "auto" sizes from the model's hidden size.

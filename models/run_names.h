@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "models/optimizers.h"
 #include "models/run_spec.h"
 
 namespace plimsoll::models {
@@ -37,9 +38,11 @@ template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<OptimizerImpl>{"foreach", "fused",
                                                                          "for-loop"};
 template <>
-inline constexpr std::array<std::string_view, 12> kNamesOf<Optimizer>{
-    "adamw", "sgd",  "momentum", "adam8bit",   "paged-adam8bit", "adafactor",
-    "lion",  "muon", "galore",   "galore8bit", "q-galore",       "lomo"};
+inline constexpr std::array<std::string_view, kOptimizers.size()> kNamesOf<Optimizer> = [] {
+  std::array<std::string_view, kOptimizers.size()> names;
+  for (std::size_t i = 0; i < names.size(); ++i) names[i] = kOptimizers[i].name;
+  return names;
+}();
 template <>
 inline constexpr std::array<std::string_view, 5> kNamesOf<RecomputeKind>{"none", "selective",
                                                                          "full", "sqrt", "every"};

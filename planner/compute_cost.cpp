@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/optimizers.h"
 #include "planner/row_traffic.h"
 
 namespace plimsoll::planner {
@@ -216,23 +217,20 @@ LayerWork layer_work(const GpuRates& gpu, const LayerCost& layer, const Executio
   return work;
 }
 
-// Bytes for one element, every value of the width it is stored in. Fused AdamW reads p, g, m, v and
-// writes p, m, v: 7. torch/optim/adam.py otherwise, a pass each: p *= 2, lerp m 3, v *= 2, addcmul
-// 3, sqrt 2, / 2, + 2, addcdiv 4: 20. SGD: 3, with momentum 5. Stacks with fp32 masters beside
+// Bytes for one element, every value of the width it is stored in. Stacks with fp32 masters beside
 // 16-bit weights read the gradient and write the weight in 16 bits.
 Cost optimizer_cost(const GpuRates& gpu, const models::Strategy& s, const Execution& e,
                     double elements, double tensors) {
   const bool torch = s.stack == Stack::pytorch;
   const bool fused = !torch || s.optimizer_impl == OptimizerImpl::fused;
-  const bool adam = s.optimizer == models::Optimizer::adamw;
-  const double passes = adam ? (fused ? 1 : 8) : 1;
-  const double values = adam ? (fused ? 7 : 20) : s.optimizer == models::Optimizer::sgd ? 3 : 5;
-  double bytes = values * e.stored;
+  const models::OptimizerRule& rule = models::rule_of(s.optimizer);
+  const models::StepTraffic& traffic = fused ? rule.fused : rule.unfused;
+  double bytes = traffic.values * e.stored;
   if (!torch && e.stored > e.low) bytes += e.low + e.reduced - e.stored;
   // Lists of tensors go to multi-tensor kernels of up to 320 at a time (ForeachUtils, chunk
   // metadata), a loop launches each tensor's own.
   const bool loop = s.optimizer_impl == OptimizerImpl::for_loop;
-  const double launches = passes * (loop ? tensors : tensors / 320 + 1);
+  const double launches = traffic.passes * (loop ? tensors : tensors / 320 + 1);
   return {0, elements * bytes / gpu.memory, launches * e.launch};
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/optimizers.h"
 #include "planner/all_ranks.h"
 #include "planner/details.h"
 #include "planner/flops.h"
@@ -128,6 +129,7 @@ void validate(const Question& question) {
   const models::Strategy& s = question.strategy;
   const std::int64_t group = s.data.shard_group;
   check(s.gpus >= 1, ErrorKind::bad_input, "--gpus must be at least 1");
+  models::check_optimizer(s);
   check(group == 0 || (group >= 1 && s.gpus % group == 0), ErrorKind::bad_input, [&] {
     return "--shard-group " + std::to_string(group) + " does not divide --gpus " +
            std::to_string(s.gpus);

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <string_view>
 
+#include "models/optimizers.h"
+
 namespace plimsoll::planner {
 
 using models::Attention;
 using models::Loss;
-using models::Optimizer;
 using models::OptimizerImpl;
 using models::Precision;
 using models::RecomputeKind;
@@ -73,7 +74,7 @@ void Changes::add_free() {
   if (!is_flash(s.attention))
     add(Price::nothing, "--attention flash",
         [](Question& c) { c.strategy.attention = Attention::flash; });
-  if (s.optimizer == Optimizer::adamw && s.stack == Stack::pytorch &&
+  if (models::rule_of(s.optimizer).torch.temporary != nullptr && s.stack == Stack::pytorch &&
       s.optimizer_impl.value_or(OptimizerImpl::foreach) != OptimizerImpl::fused)
     add(Price::nothing, "--optimizer-impl fused",
         [](Question& c) { c.strategy.optimizer_impl = OptimizerImpl::fused; });

@@ -1,6 +1,7 @@
 #include "planner/states_only.h"
 
 #include "models/lora.h"
+#include "models/optimizers.h"
 #include "models/trainable.h"
 #include "planner/stacks/pytorch/regime.h"
 
@@ -21,9 +22,7 @@ Bytes share(Bytes bytes, bool sharded, std::int64_t ranks) {
 
 // States of an optimizer, in copies of the parameter.
 std::int64_t optimizer_copies(models::Optimizer optimizer) {
-  return optimizer == models::Optimizer::adamw      ? 2
-         : optimizer == models::Optimizer::momentum ? 1
-                                                    : 0;
+  return static_cast<std::int64_t>(models::rule_of(optimizer).states.size());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // runtime/engine.py (_configure_basic_optimizer).
 #include <fmt/format.h>
 
+#include "models/optimizers.h"
 #include "reports/export.h"
 #include "reports/export_code.h"
 #include "reports/export_notes.h"
@@ -62,29 +63,31 @@ void write_precision(JsonWriter& json, const Workload& w, Notes& notes) {
 
 void write_optimizer(JsonWriter& json, const Workload& w, bool trainer, Notes& notes) {
   const Strategy& s = w.strategy;
-  const bool adam = s.optimizer == models::Optimizer::adamw;
-  const bool sgd =
-      s.optimizer == models::Optimizer::sgd || s.optimizer == models::Optimizer::momentum;
-  check(adam || sgd, ErrorKind::unsupported,
-        "export --to deepspeed: only adamw, sgd and momentum are exported");
+  const models::OptimizerRule& rule = models::rule_of(s.optimizer);
+  const models::DeepSpeedOptimizer& optimizer = rule.deepspeed;
+  check(optimizer.type != nullptr, ErrorKind::unsupported, [] {
+    return fmt::format("export --to deepspeed: only {} are exported",
+                       models::optimizer_names([](const models::OptimizerRule& r) {
+                         return r.deepspeed.type != nullptr;
+                       }));
+  });
   json.key("optimizer");
   json.begin_object();
-  json.member("type", adam ? "AdamW" : "SGD");
+  json.member("type", optimizer.type);
   json.key("params");
   json.begin_object(JsonWriter::Layout::line);
-  if (trainer) {
-    json.member("lr", kAuto);
-    if (adam) json.member("betas", kAuto);
-    if (adam) json.member("eps", kAuto);
-    json.member("weight_decay", kAuto);
-  }
+  if (trainer)
+    for (const char* const setting : optimizer.trainer_settings) json.member(setting, kAuto);
   // Absent, AdamW is DeepSpeed's own fused kernel.
-  if (adam && s.optimizer_impl && *s.optimizer_impl != models::OptimizerImpl::fused)
+  if (optimizer.steps_flat && s.optimizer_impl && *s.optimizer_impl != models::OptimizerImpl::fused)
     json.member("torch_adam", true);
-  if (s.optimizer == models::Optimizer::momentum) json.member("momentum", 0.9);
+  if (optimizer.setting != nullptr) {
+    json.key(optimizer.setting);
+    json.raw(optimizer.setting_value);
+  }
   json.end_object();
   json.end_object();
-  if (sgd && s.data.zero >= 1) json.member("zero_allow_untested_optimizer", true);
+  if (!optimizer.tested && s.data.zero >= 1) json.member("zero_allow_untested_optimizer", true);
   if (!trainer)
     notes.push_back(
         "a plan has no learning rate: set optimizer.params.lr, a scheduler and "

@@ -10,6 +10,7 @@
 #include "models/decisions/layer.h"
 #include "models/lora.h"
 #include "models/model_reader.h"
+#include "models/optimizers.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
 #include "reports/export.h"
@@ -108,18 +109,18 @@ std::string adapters(const Workload& w) {
 
 // Trainer's names (training_args.py, OptimizerNames).
 std::string optimizer_name(const Strategy& s, Notes& notes) {
-  switch (s.optimizer) {
-    case models::Optimizer::adamw:
-      if (s.optimizer_impl == OptimizerImpl::for_loop)
-        notes.push_back("Trainer has no for-loop AdamW; foreach is used");
-      return s.optimizer_impl == OptimizerImpl::fused ? "adamw_torch_fused" : "adamw_torch";
-    case models::Optimizer::sgd:
-    case models::Optimizer::momentum:
-      return "sgd";
-    default:
-      fail(ErrorKind::unsupported,
-           "export --to transformers: only adamw, sgd and momentum are exported");
-  }
+  const models::TrainerOptimizer& optimizer = models::rule_of(s.optimizer).trainer;
+  check(optimizer.name != nullptr, ErrorKind::unsupported, [] {
+    return fmt::format("export --to transformers: only {} are exported",
+                       models::optimizer_names([](const models::OptimizerRule& r) {
+                         return r.trainer.name != nullptr;
+                       }));
+  });
+  if (optimizer.note != nullptr) notes.emplace_back(optimizer.note);
+  if (optimizer.fused == nullptr) return optimizer.name;
+  if (s.optimizer_impl == OptimizerImpl::for_loop)
+    notes.push_back("Trainer has no for-loop AdamW; foreach is used");
+  return s.optimizer_impl == OptimizerImpl::fused ? optimizer.fused : optimizer.name;
 }
 
 std::string fsdp1_arguments(const Strategy& s, Notes& notes) {
@@ -198,7 +199,8 @@ std::string training_arguments(const Workload& w, Notes& notes) {
         "    gradient_checkpointing_kwargs={{\"use_reentrant\": {}}},\n",
         models::decisions::reentrant_checkpoints(s) ? "True" : "False");
   out += fmt::format("    optim=\"{}\",\n", optimizer_name(s, notes));
-  if (s.optimizer == models::Optimizer::momentum) out += "    optim_args=\"momentum=0.9\",\n";
+  if (const char* argument = models::rule_of(s.optimizer).trainer.argument)
+    out += fmt::format("    {},\n", argument);
   if (deepspeed) {
     std::string json = as_python(deepspeed_json(w, true, notes));
     return out + "    deepspeed=" + json + ",\n)\n";

@@ -1,6 +1,9 @@
 #include "runtime/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <string>
 
 namespace plimsoll::runtime {
 
@@ -9,23 +12,49 @@ namespace {
 // Streams of random numbers below are those of dropout, by layer and site.
 constexpr std::uint32_t kRoundingStream = 0xFFFFFFFF;
 
+using Launch = void (*)(const kernels::KernelTable& kernels,
+                        const kernels::OptimizerTensors& tensors, const OptimizerStep& step,
+                        const models::OptimizerRule& rule);
+
+void adamw(const kernels::KernelTable& kernels, const kernels::OptimizerTensors& tensors,
+           const OptimizerStep& step, const models::OptimizerRule& rule) {
+  const OptimizerOptions& o = step.options;
+  kernels.adamw(tensors, {step.learning_rate, o.beta1.value_or(rule.beta1),
+                          o.beta2.value_or(rule.beta2), o.eps, o.weight_decay, step.number});
+}
+
+void sgd(const kernels::KernelTable& kernels, const kernels::OptimizerTensors& tensors,
+         const OptimizerStep& step, const models::OptimizerRule& rule) {
+  const OptimizerOptions& o = step.options;
+  const float momentum = rule.states.empty() ? 0 : o.momentum;
+  kernels.sgd(tensors, {step.learning_rate, momentum, o.weight_decay});
+}
+
+struct Kernel {
+  models::Optimizer kind;
+  Launch launch;
+};
+constexpr Kernel kKernels[] = {{models::Optimizer::adamw, adamw},
+                               {models::Optimizer::sgd, sgd},
+                               {models::Optimizer::momentum, sgd}};
+
+const Kernel* kernel_of(models::Optimizer kind) {
+  const Kernel* found = std::ranges::find(kKernels, kind, &Kernel::kind);
+  return found == std::end(kKernels) ? nullptr : found;
+}
+
 }  // namespace
 
-int moments_of(models::Optimizer kind) {
-  switch (kind) {
-    case models::Optimizer::adamw:
-      return 2;
-    case models::Optimizer::momentum:
-      return 1;
-    case models::Optimizer::sgd:
-      return 0;
-    default:
-      fail(ErrorKind::unsupported, "--optimizer: this runtime has adamw, sgd and momentum");
-  }
+const models::OptimizerRule& runtime_rule(models::Optimizer kind) {
+  const models::OptimizerRule& rule = models::rule_of(kind);
+  check(rule.in_runtime && kernel_of(kind) != nullptr, ErrorKind::unsupported, [&] {
+    return "--optimizer " + std::string(rule.name) + ": this runtime has " +
+           models::optimizer_names([](const models::OptimizerRule& r) { return r.in_runtime; });
+  });
+  return rule;
 }
 
 void take_step(const Worker& worker, const OptimizerStep& step, const OptimizerOperands& operands) {
-  const OptimizerOptions& o = step.options;
   kernels::OptimizerTensors tensors;
   tensors.weight = operands.weight;
   tensors.master = operands.master;
@@ -36,13 +65,8 @@ void take_step(const Worker& worker, const OptimizerStep& step, const OptimizerO
   tensors.overflow = step.overflow;
   tensors.first_element = static_cast<std::uint64_t>(operands.first_element);
   tensors.key = {worker.seed, worker.step, kRoundingStream};
-  if (o.kind == models::Optimizer::adamw) {
-    worker.kernels.adamw(
-        tensors, {step.learning_rate, o.beta1, o.beta2, o.eps, o.weight_decay, step.number});
-    return;
-  }
-  const float momentum = moments_of(o.kind) == 1 ? o.momentum : 0;
-  worker.kernels.sgd(tensors, {step.learning_rate, momentum, o.weight_decay});
+  const models::OptimizerRule& rule = runtime_rule(step.options.kind);
+  kernel_of(rule.kind)->launch(worker.kernels, tensors, step, rule);
 }
 
 LossScaler::LossScaler(bool on, const Options& options)

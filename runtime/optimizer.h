@@ -1,8 +1,10 @@
 // The optimizer's options, the norm of all gradients, and the scale of the loss.
 #pragma once
 
+#include <optional>
 #include <span>
 
+#include "models/optimizers.h"
 #include "models/run_spec.h"
 #include "runtime/scalars.h"
 #include "runtime/worker.h"
@@ -18,16 +20,16 @@ namespace plimsoll::runtime {
 
 // torch's defaults (torch.optim.AdamW, SGD), and the usual clipping.
 struct OptimizerOptions {
-  models::Optimizer kind = models::Optimizer::adamw;  // or sgd, momentum
-  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;  // AdamW
+  models::Optimizer kind = models::Optimizer::adamw;
+  std::optional<float> beta1, beta2;  // of those that have them; the optimizer's own where absent
+  float eps = 1e-8f;  // AdamW
   float momentum = 0.9f;  // momentum
   float weight_decay = 0.01f;
   float max_norm = 1;  // 0: no clipping
 };
 
-// States that an optimizer keeps for each element: AdamW 2, momentum 1, SGD 0.
 // Error{unsupported}: an optimizer that this runtime has not.
-int moments_of(models::Optimizer kind);
+const models::OptimizerRule& runtime_rule(models::Optimizer kind);
 
 // What one step of the optimizer needs beside the tensors.
 struct OptimizerStep {

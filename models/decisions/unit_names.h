@@ -3,12 +3,14 @@
 #pragma once
 
 #include "models/decisions/names.h"
+#include "models/optimizer_rule.h"
 
 namespace plimsoll::models::decisions {
 
 // What a unit allocates and does.
 struct UnitNames {
-  const char *parameters, *masters, *exp_avg, *exp_avg_sq, *momentum;
+  const char *parameters, *masters;
+  std::array<const char*, kOptimizerStates.size()> states;  // of the optimizer, by OptimizerState
   const char* gathered;  // stage 3: the whole parameters
   const char *gather, *free;  // ops; `gather` is named after the unit whose use begins
   const char* gradients;  // whole
@@ -16,16 +18,24 @@ struct UnitNames {
   const char* gradients_shard;  // this rank's piece
   const char *reduce, *reduced;  // ops: begin, and take the result of the unit before
   const char *step, *gather_stepped;  // ops of the optimizer
+
+  const char* state(OptimizerState which) const { return states[static_cast<std::size_t>(which)]; }
 };
 template <Text U>
 inline constexpr UnitNames unit_names{
-    Joined<U, "parameters">::chars,       Joined<U, "masters">::chars,
-    Joined<U, "exp_avg">::chars,          Joined<U, "exp_avg_sq">::chars,
-    Joined<U, "momentum_buffer">::chars,  Joined<U, "parameters.gathered">::chars,
-    Joined<U, "gather">::chars,           Joined<U, "free">::chars,
-    Joined<U, "gradients">::chars,        Joined<U, "gradients.new">::chars,
-    Joined<U, "gradients.shard">::chars,  Joined<U, "reduce">::chars,
-    Joined<U, "reduced">::chars,          Joined<U, "optimizer.step">::chars,
+    Joined<U, "parameters">::chars,
+    Joined<U, "masters">::chars,
+    {Joined<U, "exp_avg">::chars, Joined<U, "exp_avg_sq">::chars,
+     Joined<U, "momentum_buffer">::chars},
+    Joined<U, "parameters.gathered">::chars,
+    Joined<U, "gather">::chars,
+    Joined<U, "free">::chars,
+    Joined<U, "gradients">::chars,
+    Joined<U, "gradients.new">::chars,
+    Joined<U, "gradients.shard">::chars,
+    Joined<U, "reduce">::chars,
+    Joined<U, "reduced">::chars,
+    Joined<U, "optimizer.step">::chars,
     Joined<U, "optimizer.gather">::chars,
 };
 inline constexpr const UnitNames& kEmbeddingUnit = unit_names<"embedding.">;

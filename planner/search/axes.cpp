@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "models/optimizers.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
 
@@ -11,7 +12,6 @@ namespace plimsoll::planner::search {
 
 using models::Attention;
 using models::Loss;
-using models::Optimizer;
 using models::OptimizerImpl;
 using models::Precision;
 using models::RecomputeKind;
@@ -147,7 +147,7 @@ void optimizer_impls(const Scope& scope, const Setting& so_far, std::vector<Sett
   const Strategy& s = so_far.strategy;
   out.push_back(so_far);
   if (fixed(scope, "optimizer-impl") || s.stack != Stack::pytorch ||
-      s.optimizer != Optimizer::adamw)
+      models::rule_of(s.optimizer).torch.temporary == nullptr)
     return;
   add(so_far, out, [](Setting& x) { x.strategy.optimizer_impl = OptimizerImpl::fused; });
 }

@@ -67,13 +67,13 @@ void Unit::allocate() {
   const Holds states = shards_states() ? Holds::piece : Holds::whole;
   parameters_ = make(names_.parameters, Category::parameters, State::weights, weights);
   masters_ = make(names_.masters, Category::optimizer, State::masters, states);
-  const int moments = moments_of(group_.optimizer);
-  if (moments == 2) {
-    first_moment_ = make(names_.exp_avg, Category::optimizer, State::first_moment, states);
-    second_moment_ = make(names_.exp_avg_sq, Category::optimizer, State::second_moment, states);
-  } else if (moments == 1) {
-    first_moment_ = make(names_.momentum, Category::optimizer, State::first_moment, states);
-  }
+  const std::span<const models::OptimizerState> kept = runtime_rule(group_.optimizer).states;
+  const auto moment = [&](std::size_t i, State state) {
+    return i < kept.size() ? make(names_.state(kept[i]), Category::optimizer, state, states)
+                           : FlatTensor();
+  };
+  first_moment_ = moment(0, State::first_moment);
+  second_moment_ = moment(1, State::second_moment);
   // Also the padding, which is summed, stepped and gathered like the rest.
   for (FlatTensor* tensor : {&parameters_, &masters_, &first_moment_, &second_moment_})
     fill_zero(*tensor);

@@ -145,7 +145,7 @@ TEST_CASE("plimsoll refuses by name what it does not execute") {
   CHECK(refusal([](S& s) { s.precision = Precision::fp8_mixed; }) == "--precision");
   CHECK(refusal([](S& s) { s.grad_dtype = DType::fp16; }) == "--grad-dtype");
   CHECK(refusal([](S& s) { s.data.shard_group = 2; }) == "--shard-group");
-  CHECK(refusal([](S& s) { s.optimizer = models::Optimizer::lion; }) == "this");
+  CHECK(refusal([](S& s) { s.optimizer = models::Optimizer::muon; }) == "--optimizer");
   CHECK(refusal([](S& s) { s.optimizer_impl = models::OptimizerImpl::foreach; }) ==
         "--optimizer-impl:");
   CHECK(refusal([](S& s) {

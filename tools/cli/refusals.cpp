@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "models/optimizers.h"
 #include "models/stack_versions.h"
 #include "tools/cli/values.h"
 
@@ -38,11 +39,6 @@ constexpr Choices kChoices[] = {
      {"fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp16", "fp8-mixed"},
      5,
      "fp8 training is not modelled yet"},
-    {"optimizer",
-     {"adamw", "sgd", "momentum", "adam8bit", "paged-adam8bit", "adafactor", "lion", "muon",
-      "galore", "galore8bit", "q-galore", "lomo"},
-     3,
-     "this optimizer is not modelled yet (adamw, sgd and momentum are)"},
     {"mode", {"train", "inference"}, 1, "inference is not modelled yet"},
 };
 
@@ -86,6 +82,15 @@ void refuse_choice(const Choices& choices, const std::string& value) {
     unsupported(choices.option, value, choices.why);
 }
 
+void refuse_optimizer(const std::string& value) {
+  const auto kind = choice<models::Optimizer>("optimizer", value);
+  if (models::rule_of(kind).planned()) return;
+  unsupported("optimizer", value,
+              fmt::format("this optimizer is not modelled yet ({} are)",
+                          models::optimizer_names(
+                              [](const models::OptimizerRule& r) { return r.planned(); })));
+}
+
 void refuse_version(const Options& options, std::string_view option, std::string_view modelled) {
   const std::string* value = options.find(option);
   if (value == nullptr) return;
@@ -98,6 +103,7 @@ void refuse_version(const Options& options, std::string_view option, std::string
 void refuse_unmodelled(const Options& options) {
   for (const Choices& choices : kChoices)
     if (const std::string* value = options.find(choices.option)) refuse_choice(choices, *value);
+  if (const std::string* value = options.find("optimizer")) refuse_optimizer(*value);
   for (const auto& [option, what] : kRanks)
     if (const std::string* value = options.find(option))
       if (whole(option, *value, 1, 1 << 30) != 1)

@@ -1,8 +1,9 @@
 #include "planner/stacks/deepspeed/engine.h"
 
+#include "models/optimizers.h"
+
 namespace plimsoll::planner::deepspeed {
 
-using models::Optimizer;
 using models::OptimizerImpl;
 using models::Precision;
 
@@ -26,6 +27,15 @@ DType model_dtype(Precision precision) {
        "is not modelled yet; fp16-mixed is");
 }
 
+void refuse_optimizer(const models::Strategy& s) {
+  models::check_optimizer(s);
+  const models::OptimizerRule& rule = models::rule_of(s.optimizer);
+  const char* const why = rule.deepspeed.refusal_unsharded;
+  check(s.data.zero > 0 || why == nullptr, ErrorKind::unsupported, [&] {
+    return "--stack deepspeed: --optimizer " + std::string(rule.name) + " with --zero 0 " + why;
+  });
+}
+
 void refuse(const models::Strategy& s) {
   const auto unsupported = [](bool bad, const char* why) {
     check(!bad, ErrorKind::unsupported, std::string("--stack deepspeed: ") + why);
@@ -35,8 +45,7 @@ void refuse(const models::Strategy& s) {
   unsupported(s.data.shard_group > 0 && s.data.shard_group != s.gpus,
               "--shard-group: MiCS was removed from DeepSpeed 0.19, and ZeRO++'s secondary "
               "partition is not modelled yet");
-  unsupported(s.optimizer == Optimizer::momentum && s.data.zero == 0,
-              "--optimizer momentum with --zero 0 is not modelled yet");
+  refuse_optimizer(s);
   unsupported(s.data.zero == 1 && s.grad_dtype && *s.grad_dtype == DType::fp32 &&
                   s.precision != Precision::fp32,
               "--grad-dtype fp32 with --zero 1 runs BF16_Optimizer or per-parameter fp32 "
@@ -56,7 +65,7 @@ Wrapper wrapper_of(const models::Strategy& s, DType model) {
   if (s.data.zero == 3) return Wrapper::stage3;
   if (s.data.zero >= 1) return Wrapper::stage_1_and_2;
   if (model == DType::fp32) return Wrapper::plain;
-  const bool fused = s.optimizer == Optimizer::adamw &&
+  const bool fused = models::rule_of(s.optimizer).deepspeed.steps_flat &&
                      s.optimizer_impl.value_or(OptimizerImpl::fused) == OptimizerImpl::fused;
   return fused ? Wrapper::fused : Wrapper::unfused;
 }

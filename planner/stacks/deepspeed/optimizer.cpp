@@ -1,6 +1,7 @@
 // Reductions after the backward, engine.step(), and the collectives of a step.
 #include <algorithm>
 
+#include "models/optimizers.h"
 #include "planner/stacks/deepspeed/step.h"
 
 namespace plimsoll::planner::deepspeed {
@@ -98,11 +99,10 @@ void StepWriter::reduce_plain() {
 
 // torch.optim.AdamW's foreach copy of one state (FusedAdam, DeepSpeed's own, makes none).
 TensorId StepWriter::square_root(Bytes state) {
-  const bool foreach = strategy_.optimizer == models::Optimizer::adamw &&
-                       strategy_.optimizer_impl &&
+  const char* const list = models::rule_of(strategy_.optimizer).torch.temporary;
+  const bool foreach = list != nullptr && strategy_.optimizer_impl &&
                        *strategy_.optimizer_impl != OptimizerImpl::fused;
-  return foreach ? b_.tensor_in(kNoGroup, "exp_avg_sq.sqrt", state, Category::temporaries)
-                 : kNoTensor;
+  return foreach ? b_.tensor_in(kNoGroup, list, state, Category::temporaries) : kNoTensor;
 }
 
 // DeepSpeedZeroOptimizer.step: the norm reads each gradient of the partition in fp64; the partition

@@ -5,6 +5,7 @@
 // runtime/fp16/fused_optimizer.py, runtime/zero/stage3.py (_create_fp32_partitions,
 // initialize_optimizer_states), each found in the allocator's history
 // (tools/oracle/deepspeed_measure.py --start CASE).
+#include "models/optimizers.h"
 #include "planner/stacks/deepspeed/step.h"
 
 namespace plimsoll::planner::deepspeed {
@@ -51,8 +52,8 @@ void StepWriter::add_start(Start& start) const {
     start.take(masters_);
   }
   const std::int32_t zeros = start.hold(bytes(masters, engine_.state));
-  if (engine_.wrapper == Wrapper::fused && strategy_.optimizer == models::Optimizer::adamw)
-    start.take(masters_ + 1, masters_ + 2);
+  const auto states = static_cast<TensorId>(models::rule_of(strategy_.optimizer).states.size());
+  if (engine_.wrapper == Wrapper::fused && states > 0) start.take(masters_ + 1, masters_ + states);
   start.drop(zeros);
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "models/optimizers.h"
+
 namespace plimsoll::planner::deepspeed {
 
 using models::kNoGroup;
@@ -56,7 +58,7 @@ void StepWriter::declare_frozen() {
   frozen(parts_.tail, kNoGroup, 1);
 }
 
-// Masters, and the moments of AdamW or SGD, of `elements` values.
+// Masters, and the optimizer's states, of `elements` values.
 void StepWriter::declare_optimizer(std::int64_t elements) {
   const Bytes state = bytes(elements, engine_.state);
   const auto persistent = [&](const char* name) {
@@ -64,12 +66,8 @@ void StepWriter::declare_optimizer(std::int64_t elements) {
     return b_.tensor_in(kNoGroup, name, state, Category::optimizer, Residency::persistent);
   };
   if (engine_.wrapper != Wrapper::plain) masters_ = persistent("fp32_partition");
-  if (strategy_.optimizer == models::Optimizer::adamw) {
-    persistent("exp_avg");
-    persistent("exp_avg_sq");
-  } else if (strategy_.optimizer == models::Optimizer::momentum) {
-    persistent("momentum_buffer");
-  }
+  for (const models::OptimizerState kept : models::rule_of(strategy_.optimizer).states)
+    persistent(name_of(kept));
 }
 
 void StepWriter::declare_states() {

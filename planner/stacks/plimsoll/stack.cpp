@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/optimizers.h"
 #include "planner/stacks/plimsoll/step.h"
 
 namespace plimsoll::planner::own {
@@ -34,10 +35,7 @@ void refuse(const Strategy& s) {
         "--use-reentrant: plimsoll does not use torch.utils.checkpoint");
   check(!s.optimizer_impl || *s.optimizer_impl == models::OptimizerImpl::fused,
         ErrorKind::bad_input, "--optimizer-impl: plimsoll's optimizer is always fused");
-  check(s.optimizer == models::Optimizer::adamw || s.optimizer == models::Optimizer::sgd ||
-            s.optimizer == models::Optimizer::momentum,
-        ErrorKind::unsupported,
-        "this --optimizer is not modelled for stack plimsoll yet (adamw, sgd, momentum are)");
+  models::check_optimizer(s);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Units, what lives between steps, and the workspace.
 #include <algorithm>
 
+#include "models/optimizers.h"
+
 #include "planner/stacks/plimsoll/step.h"
 
 namespace plimsoll::planner::own {
@@ -104,14 +106,12 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
       b_.tensor_in(unit.group, sharding_.stage >= 2 ? names.gradients_shard : names.gradients,
                    b_.rounded(unit.gradients), Category::gradients);
   states_.gradients += b_.rounded(unit.gradients) * copies;
-  const bool adam = strategy_.optimizer == models::Optimizer::adamw;
   const auto state = [&](const char* name, Bytes bytes) {
     states_.optimizer += persistent(name, bytes, Category::optimizer);
   };
   state(names.masters, unit.masters);
-  if (adam) state(names.exp_avg, unit.moment);
-  if (adam) state(names.exp_avg_sq, unit.moment);
-  if (strategy_.optimizer == models::Optimizer::momentum) state(names.momentum, unit.moment);
+  for (const models::OptimizerState kept : models::rule_of(strategy_.optimizer).states)
+    state(names.state(kept), unit.moment);
 }
 
 // What the next micro-batch allocates of a unit. A checkpoint's last layer is used twice running

@@ -26,10 +26,11 @@
 
 #include <algorithm>
 
+#include "models/optimizers.h"
+
 namespace plimsoll::planner::pytorch {
 
 using models::kNoGroup;
-using models::OptimizerImpl;
 using models::Residency;
 
 TensorId FlatStepWriter::begin(const ModuleNames& names, std::int64_t elements, bool adapter) {
@@ -56,18 +57,15 @@ DType FlatStepWriter::buffer_dtype() const {
 
 void FlatStepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   if (unit.empty()) return;
-  const bool adam = strategy_.optimizer == models::Optimizer::adamw;
-  const bool momentum = strategy_.optimizer == models::Optimizer::momentum;
-  const bool fused = adam && strategy_.optimizer_impl == OptimizerImpl::fused;
+  const models::OptimizerRule& rule = models::rule_of(strategy_.optimizer);
   const auto persistent = [&](const char* name, Bytes bytes, Category category) {
     return b_.tensor_in(unit.group, name, bytes, category, Residency::persistent);
   };
   const Bytes counter = b_.rounded(Bytes(4));  // fused: on the device
   const auto states = [&](Bytes state, Bytes counters) {
-    if (adam) persistent("exp_avg", state, Category::optimizer);
-    if (adam) persistent("exp_avg_sq", state, Category::optimizer);
-    if (momentum) persistent("momentum_buffer", state, Category::optimizer);
-    if (fused) persistent("step", counters, Category::optimizer);
+    for (const models::OptimizerState kept : rule.states)
+      persistent(name_of(kept), state, Category::optimizer);
+    if (rule.torch.has_counters(strategy_)) persistent("step", counters, Category::optimizer);
   };
   unit.flat_shard = persistent("parameters", unit.shard, Category::parameters);
   if (unit.adapters != Bytes(0)) {
@@ -83,8 +81,8 @@ void FlatStepWriter::declare_unit(Unit& unit, std::int64_t copies) {
     states(unit.state, counters);
   states_.parameters += (unit.shard + unit.adapters) * copies;
   states_.gradients += (unit.trains ? unit.shard : unit.adapters) * copies;
-  states_.optimizer += unit.state * (copies * (adam ? 2 : momentum ? 1 : 0));
-  if (fused) states_.optimizer += counters * copies;
+  states_.optimizer += unit.state * (copies * std::ssize(rule.states));
+  if (rule.torch.has_counters(strategy_)) states_.optimizer += counters * copies;
 }
 
 void FlatStepWriter::declare_unit_tensors(Unit& unit) {
@@ -209,12 +207,11 @@ void FlatStepWriter::reduce_scatter(Unit& unit) {
 
 std::vector<TensorId> FlatStepWriter::square_roots() {
   std::vector<TensorId> roots;
-  if (strategy_.optimizer != models::Optimizer::adamw ||
-      strategy_.optimizer_impl.value_or(OptimizerImpl::foreach) != OptimizerImpl::foreach)
-    return roots;
+  const models::TorchOptimizer& rule = models::rule_of(strategy_.optimizer).torch;
+  if (!rule.makes(models::OptimizerImpl::foreach, strategy_)) return roots;
   const auto all = [&](const Unit& unit) {
     const auto add = [&](Bytes bytes) {
-      roots.push_back(b_.tensor_in(unit.group, "exp_avg_sq.sqrt", bytes, Category::temporaries));
+      roots.push_back(b_.tensor_in(unit.group, rule.temporary, bytes, Category::temporaries));
     };
     if (unit.parts.empty()) return;
     if (!rules_.each_parameter) return add(unit.state);

@@ -1,6 +1,7 @@
 // optimizer.step() and zero_grad(set_to_none=True).
 #include <algorithm>
 
+#include "models/optimizers.h"
 #include "planner/stacks/pytorch/step.h"
 
 namespace plimsoll::planner::pytorch {
@@ -12,13 +13,11 @@ using models::OptimizerImpl;
 // the rank steps; for-loop makes sqrt and its quotient for one parameter at a time; fused makes
 // nothing. SGD updates in place in all three.
 std::vector<TensorId> StepWriter::square_roots() {
-  const bool foreach =
-      strategy_.optimizer == models::Optimizer::adamw &&
-      strategy_.optimizer_impl.value_or(OptimizerImpl::foreach) == OptimizerImpl::foreach;
   std::vector<TensorId> roots;
-  if (!foreach) return roots;
+  const models::TorchOptimizer& rule = models::rule_of(strategy_.optimizer).torch;
+  if (!rule.makes(OptimizerImpl::foreach, strategy_)) return roots;
   const auto add = [&](models::GroupId group, Bytes bytes) {
-    roots.push_back(b_.tensor_in(group, "exp_avg_sq.sqrt", bytes, Category::temporaries));
+    roots.push_back(b_.tensor_in(group, rule.temporary, bytes, Category::temporaries));
   };
   if (parallelism_ == DataParallelism::zero_redundancy) {
     for (const Bytes part : partition_blocks()) add(kNoGroup, part);
@@ -101,8 +100,7 @@ void StepWriter::optimizer_step() {
   const std::vector<TensorId> roots = square_roots();
   auto step = b_.op("optimizer.step", Phase::optimizer);
   for (const TensorId root : roots) step.write(root);
-  if (strategy_.optimizer == models::Optimizer::adamw &&
-      strategy_.optimizer_impl == OptimizerImpl::for_loop)
+  if (models::rule_of(strategy_.optimizer).torch.makes(OptimizerImpl::for_loop, strategy_))
     for_loop_step(step);
   touch_gradients(step, false);
   auto zero_grad = b_.op("zero_grad", Phase::optimizer);

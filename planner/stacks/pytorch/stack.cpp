@@ -5,6 +5,7 @@
 #include <string>
 
 #include "models/decisions/layer.h"
+#include "models/optimizers.h"
 #include "models/overheads.h"
 #include "models/stack_versions.h"
 #include "planner/stacks/pytorch/fsdp1.h"
@@ -152,6 +153,7 @@ void refuse_fsdp1(const models::Strategy& s) {
 }
 
 void refuse(const models::ModelSpec& model, const models::Strategy& s) {
+  models::check_optimizer(s);
   if (is_fsdp1(s)) refuse_fsdp1(s);
   refuse_reentrant(s);
   check(s.transformers >= oldest(model), ErrorKind::unsupported, [&] {

@@ -3,11 +3,11 @@
 #include <numeric>
 #include <queue>
 
+#include "models/optimizers.h"
 #include "planner/stacks/pytorch/step.h"
 
 namespace plimsoll::planner::pytorch {
 
-using models::OptimizerImpl;
 using models::Residency;
 
 DType StepWriter::stored(const Parameter& p) const {
@@ -141,9 +141,7 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   if (unit.empty()) return;
   const bool sharded = fsdp();
   const bool partitioned = parallelism_ == DataParallelism::zero_redundancy;  // see declare_states
-  const bool adam = strategy_.optimizer == models::Optimizer::adamw;
-  const bool momentum = strategy_.optimizer == models::Optimizer::momentum;
-  const bool fused = adam && strategy_.optimizer_impl == OptimizerImpl::fused;
+  const models::OptimizerRule& rule = models::rule_of(strategy_.optimizer);
   Bytes parameters, state, steps, gradients;
   const auto persistent = [&](const char* name, Bytes bytes, Category category) {
     b_.tensor_in(unit.group, name, bytes, category, Residency::persistent);
@@ -151,10 +149,9 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   const auto declare = [&](Bytes weights, Bytes moments, Bytes counters) {
     persistent("parameters", weights, Category::parameters);
     if (partitioned || moments == Bytes(0)) return;
-    if (adam) persistent("exp_avg", moments, Category::optimizer);
-    if (adam) persistent("exp_avg_sq", moments, Category::optimizer);
-    if (momentum) persistent("momentum_buffer", moments, Category::optimizer);
-    if (fused) persistent("step", counters, Category::optimizer);
+    for (const models::OptimizerState kept : rule.states)
+      persistent(name_of(kept), moments, Category::optimizer);
+    if (rule.torch.has_counters(strategy_)) persistent("step", counters, Category::optimizer);
   };
   for (const Parameter& p : *unit.parameters) {
     const Bytes bytes = local(p, stored(p));
@@ -172,8 +169,8 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   states_.parameters += parameters * copies;
   states_.gradients += gradients * copies;
   if (partitioned) return;
-  states_.optimizer += state * (copies * (adam ? 2 : momentum ? 1 : 0));
-  if (fused) states_.optimizer += steps * copies;
+  states_.optimizer += state * (copies * std::ssize(rule.states));
+  if (rule.torch.has_counters(strategy_)) states_.optimizer += steps * copies;
 }
 
 namespace {
@@ -270,14 +267,9 @@ void StepWriter::declare_states() {
       b_.tensor_in(models::kNoGroup, name, bytes, Category::optimizer, Residency::persistent);
       states_.optimizer += bytes;
     };
-    for (const Bytes part : partition_blocks()) {
-      if (strategy_.optimizer == models::Optimizer::adamw) {
-        persistent("exp_avg", part);
-        persistent("exp_avg_sq", part);
-      } else if (strategy_.optimizer == models::Optimizer::momentum) {
-        persistent("momentum_buffer", part);
-      }
-    }
+    for (const Bytes part : partition_blocks())
+      for (const models::OptimizerState kept : models::rule_of(strategy_.optimizer).states)
+        persistent(name_of(kept), part);
   }
   if (parallelism_ == DataParallelism::ddp || parallelism_ == DataParallelism::zero_redundancy)
     declare_buckets();
