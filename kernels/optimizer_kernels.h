@@ -43,6 +43,12 @@ struct Sgd {
   float weight_decay = 0;
 };
 
+struct Lion {
+  float learning_rate = 1e-4f;
+  float beta1 = 0.9f, beta2 = 0.99f;
+  float weight_decay = 0;
+};
+
 // Part of a tensor: those of its elements from `first` on; sums: fp64, all of the tensor's.
 struct SquaredPiece {
   ConstTensorView piece;
@@ -56,6 +62,9 @@ struct OptimizerKernels {
   void (*adamw)(const OptimizerTensors& tensors, const AdamW& options);
   // g += wd · w; m = momentum · m + g (from 0); w -= lr · m, or lr · g without a moment.
   void (*sgd)(const OptimizerTensors& tensors, const Sgd& options);
+  // Chen et al., arXiv 2302.06675, algorithm 2, the decay first: w -= lr · wd · w;
+  // w -= lr · sign(b1 m + (1-b1) g), sign(0) = 0; m = b2 m + (1-b2) g.
+  void (*lion)(const OptimizerTensors& tensors, const Lion& options);
 
   // Squares of elements in fp64, for all of `pieces` one sum for each `chunk` elements of the
   // *whole* tensor. Each sum goes on from the value that it has, in the order of the elements:

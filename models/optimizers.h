@@ -15,6 +15,7 @@ inline constexpr std::array kAdam{exp_avg, exp_avg_sq};
 inline constexpr std::array kMomentum{momentum_buffer};
 inline constexpr std::array<const char*, 4> kAdamSettings{"lr", "betas", "eps", "weight_decay"};
 inline constexpr std::array<const char*, 2> kSgdSettings{"lr", "weight_decay"};
+inline constexpr std::array kLion{exp_avg};
 }  // namespace optimizer_rows
 
 // In the order of the enumerators.
@@ -60,7 +61,24 @@ inline constexpr std::array<OptimizerRule, 12> kOptimizers{{
     {.kind = Optimizer::adam8bit, .name = "adam8bit"},
     {.kind = Optimizer::paged_adam8bit, .name = "paged-adam8bit"},
     {.kind = Optimizer::adafactor, .name = "adafactor"},
-    {.kind = Optimizer::lion, .name = "lion"},
+    // Chen et al. 2023 (arXiv 2302.06675), algorithm 2. DeepSpeed's FusedLion (ops/lion) is no
+    // FusedAdam: stage 0 steps each parameter. Its betas are AdamW's unless the file says
+    // otherwise.
+    {.kind = Optimizer::lion,
+     .name = "lion",
+     .states = optimizer_rows::kLion,
+     .fused = {.values = 5},
+     .in_runtime = true,
+     .beta2 = 0.99f,
+     .torch = {.refusal = "torch.optim has no Lion"},
+     .deepspeed = {.type = "Lion",
+                   .tested = true,
+                   .setting = "betas",
+                   .setting_value = "[0.9, 0.99]",
+                   .trainer_settings = optimizer_rows::kSgdSettings},
+     .trainer = {.name = "lion_32bit",
+                 .argument = "adam_beta2=0.99",
+                 .note = "optim=\"lion_32bit\" is bitsandbytes' Lion, in fp32"}},
     {.kind = Optimizer::muon, .name = "muon"},
     {.kind = Optimizer::galore, .name = "galore"},
     {.kind = Optimizer::galore8bit, .name = "galore8bit"},

@@ -30,13 +30,21 @@ void sgd(const kernels::KernelTable& kernels, const kernels::OptimizerTensors& t
   kernels.sgd(tensors, {step.learning_rate, momentum, o.weight_decay});
 }
 
+void lion(const kernels::KernelTable& kernels, const kernels::OptimizerTensors& tensors,
+          const OptimizerStep& step, const models::OptimizerRule& rule) {
+  const OptimizerOptions& o = step.options;
+  kernels.lion(tensors, {step.learning_rate, o.beta1.value_or(rule.beta1),
+                         o.beta2.value_or(rule.beta2), o.weight_decay});
+}
+
 struct Kernel {
   models::Optimizer kind;
   Launch launch;
 };
 constexpr Kernel kKernels[] = {{models::Optimizer::adamw, adamw},
                                {models::Optimizer::sgd, sgd},
-                               {models::Optimizer::momentum, sgd}};
+                               {models::Optimizer::momentum, sgd},
+                               {models::Optimizer::lion, lion}};
 
 const Kernel* kernel_of(models::Optimizer kind) {
   const Kernel* found = std::ranges::find(kKernels, kind, &Kernel::kind);

@@ -1,4 +1,4 @@
-// AdamW and SGD, with an fp32 master or with stochastic rounding.
+// AdamW, SGD and Lion, with an fp32 master or with stochastic rounding.
 //
 // Thread mapping: a thread takes eight consecutive elements, then those a grid further on.
 // Memory: weight (or master), moments and gradient are read once, weight, master and moments
@@ -40,6 +40,15 @@ struct SgdStep {
     g += decay * w;
     m = momentum * m + g;
     w -= rate * (moment ? m : g);
+  }
+};
+
+struct LionStep {
+  float beta1, beta2, rest1, rest2, rate, decay;
+  __device__ void operator()(float& w, float& m, float&, float g) const {
+    const float c = beta1 * m + rest1 * g;
+    w = w * decay - (c > 0 ? rate : c < 0 ? -rate : 0);
+    m = beta2 * m + rest2 * g;
   }
 };
 
@@ -176,11 +185,24 @@ void sgd(const OptimizerTensors& tensors, const Sgd& o) {
                        static_cast<bool>(tensors.first_moment)});
 }
 
+void lion(const OptimizerTensors& tensors, const Lion& o) {
+  expect_tensors(tensors, "lion");
+  expect(tensors.first_moment && !tensors.second_moment, "lion", "there is one moment");
+  start_update("lion", tensors,
+               LionStep{.beta1 = o.beta1,
+                        .beta2 = o.beta2,
+                        .rest1 = 1 - o.beta1,
+                        .rest2 = 1 - o.beta2,
+                        .rate = o.learning_rate,
+                        .decay = 1 - o.learning_rate * o.weight_decay});
+}
+
 }  // namespace
 
 void add_optimizers(KernelTable& table) {
   table.adamw = adamw;
   table.sgd = sgd;
+  table.lion = lion;
 }
 
 }  // namespace plimsoll::kernels::cuda

@@ -92,11 +92,23 @@ void sgd(const OptimizerTensors& tensors, const Sgd& o) {
   });
 }
 
+void lion(const OptimizerTensors& tensors, const Lion& o) {
+  expect_tensors(tensors, "lion");
+  expect(tensors.first_moment && !tensors.second_moment, "lion", "there is one moment");
+  const float decay = 1 - o.learning_rate * o.weight_decay;
+  update(tensors, [&](float& w, float& m, float&, float g) {
+    const float c = o.beta1 * m + (1 - o.beta1) * g;
+    w = w * decay - (c > 0 ? o.learning_rate : c < 0 ? -o.learning_rate : 0);
+    m = o.beta2 * m + (1 - o.beta2) * g;
+  });
+}
+
 }  // namespace
 
 void add_optimizers(KernelTable& table) {
   table.adamw = adamw;
   table.sgd = sgd;
+  table.lion = lion;
 }
 
 }  // namespace plimsoll::kernels::host

@@ -67,6 +67,29 @@ TEST_CASE("ten steps of AdamW, SGD and momentum are PyTorch's in fp32") {
   }
 }
 
+// lr 0.5, betas 0.75 and 0.5 (exact in binary), no decay.
+//   g = 4:  c = 0.25 · 4 = 1, w = 1 - 0.5 = 0.5;           m = 0.5 · 4 = 2
+//   g = -4: c = 0.75 · 2 - 0.25 · 4 = 0.5 > 0, w = 0: the memory outvotes the gradient; m = 1 - 2 =
+//   -1 g = 3:  c = -0.75 + 0.75 = 0: w stays;                 m = -0.5 + 1.5 = 1 g = -8: c = 0.75 -
+//   2 < 0, w = 0.5;                     m = 0.5 - 4 = -3.5
+TEST_CASE("Lion steps by the sign of an average that is not its moment") {
+  State s{Tensor({1}, DType::fp32, 1), {}, Tensor({1}, DType::fp32), {}};
+  const Lion options{.learning_rate = 0.5f, .beta1 = 0.75f, .beta2 = 0.5f};
+  const double steps[][3] = {{4, 0.5, 2}, {-4, 0, -1}, {3, 0, 1}, {-8, 0.5, -3.5}};
+  for (const auto& [gradient, weight, moment] : steps) {
+    const Tensor g({1}, DType::fp32, gradient);
+    k.lion({.weight = s.weight, .first_moment = s.first, .gradient = g}, options);
+    CHECK(s.weight.at(0) == weight);
+    CHECK(s.first.at(0) == moment);
+  }
+  // The decay is of the weight, not of the gradient: 0.5 · (1 - 0.5 · 0.5) = 0.375; c < 0: + 0.5.
+  const Tensor g({1}, DType::fp32, 0);
+  Lion decayed = options;
+  decayed.weight_decay = 0.5f;
+  k.lion({.weight = s.weight, .first_moment = s.first, .gradient = g}, decayed);
+  CHECK(s.weight.at(0) == 0.875);
+}
+
 TEST_CASE("with a master the weight is its rounding, and the master is as good as fp32") {
   const Json cases = goldens("optimizers");
   const Json& c = of_kind(cases, "adamw");
@@ -318,6 +341,7 @@ TEST_CASE("moments that are missing, and counts that differ, are errors") {
   CHECK_THROWS_AS(k.sgd({.weight = w, .gradient = g}, {}), Error);
   CHECK_THROWS_AS(k.sgd({.weight = w, .gradient = same}, {.momentum = 0.9f}), Error);
   CHECK_THROWS_AS(k.adamw({.weight = w, .gradient = same}, {}), Error);
+  CHECK_THROWS_AS(k.lion({.weight = w, .gradient = same}, {}), Error);
   CHECK_THROWS_AS(add_squares(k, same, 0, 2, Tensor({1}, DType::fp64)), Error);
 }
 

@@ -3,6 +3,7 @@
 // tests/golden/deepspeed_runs.json: deepspeed.initialize() and three steps on a CUDA runtime that
 // computes nothing (tools/oracle/deepspeed_measure.py), so buckets, partitions and hooks are
 // DeepSpeed's and the allocator is PyTorch's. Recorded are requested bytes of the third step.
+// deepspeed_lion.json: the same with FusedLion.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -87,9 +88,12 @@ std::map<std::string, PhaseFigures> phases_of(const json& run, const Planned& pl
 
 TEST_CASE("planned DeepSpeed steps are what the real engine allocates") {
   const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/deepspeed_runs.json"));
+  const json lion = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/deepspeed_lion.json"));
+  json runs = document["runs"];
+  runs.insert(runs.end(), lion["runs"].begin(), lion["runs"].end());
   double worst = 0;
   int exact = 0;
-  for (const json& run : document["runs"]) {
+  for (const json& run : runs) {
     const std::string name = run["case"];
     CAPTURE(name);
     const Planned planned = plan_run(run);
@@ -118,10 +122,10 @@ TEST_CASE("planned DeepSpeed steps are what the real engine allocates") {
     exact += std::abs(planned.peak.bytes.value() - run["peak_bytes"].get<std::int64_t>()) <= 64;
     worst = std::max(worst, std::abs(peak));
   }
-  MESSAGE(exact << " of " << document["runs"].size()
+  MESSAGE(exact << " of " << runs.size()
                 << " runs of the engine planned to 64 bytes; largest error of the peak "
                 << 100 * worst << " %");
-  CHECK(exact >= 42);
+  CHECK(exact >= 55);
   CHECK(document["runs"].size() >= 30);
 }
 

@@ -54,7 +54,7 @@ class Draw {
     s.precision =
         of({Precision::fp32, Precision::bf16_mixed, Precision::fp16_mixed, Precision::bf16});
     if (pick(0, 3) == 0) s.grad_dtype = DType::fp32;
-    s.optimizer = of({Optimizer::adamw, Optimizer::sgd, Optimizer::momentum});
+    s.optimizer = of({Optimizer::adamw, Optimizer::sgd, Optimizer::momentum, Optimizer::lion});
     s.recompute = {of({RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full,
                        RecomputeKind::sqrt, RecomputeKind::every}),
                    pick(1, 5)};

@@ -66,6 +66,8 @@ TEST_CASE(
   s.master_weights.reset();
   s.optimizer = models::Optimizer::momentum;
   CHECK(states(model, s).total() == Bytes(12 * parameters));  // 2 + 2 + 4 + 4
+  s.optimizer = models::Optimizer::lion;
+  CHECK(states(model, s).total() == Bytes(12 * parameters));
   s.optimizer = models::Optimizer::sgd;
   CHECK(states(model, s).total() == Bytes(8 * parameters));
 }

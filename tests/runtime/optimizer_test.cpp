@@ -95,6 +95,19 @@ TEST_CASE("momentum and plain SGD are those of a calculation by hand") {
   CHECK(tests::near(after(two).weights[0], 0.42, 1e-5));
 }
 
+TEST_CASE("Lion's first steps are those of a calculation by hand") {
+  // Step 1: c = 0.1 g: w = 1 · (1 - 0.1 · 0.01) - 0.1 = 0.899; -2 · 0.999 + 0.1 = -1.898; g = 0:
+  // sign(0) = 0 and the decay alone: 2.997.
+  const OneStep one{{1, -2, 3}, {0.5f, -0.25f, 0}, with(Optimizer::lion, 0.1f, 0.01f)};
+  const AfterStep first = after(one);
+  CHECK(tests::near(first.weights[0], 0.899, 1e-6));
+  CHECK(tests::near(first.weights[1], -1.898, 1e-6));
+  CHECK(tests::near(first.weights[2], 2.997, 1e-6));
+  OneStep two = one;
+  two.times = 2;  // 0.899 · 0.999 - 0.1
+  CHECK(tests::near(after(two).weights[0], 0.798101, 1e-6));
+}
+
 TEST_CASE("gradients longer than the bound are shortened to it, and the loss scale is taken out") {
   // |(3, 4)| = 5 with a scale of 8: true norm 0.625. To 0.25: factor 0.4 / 8 = 0.05 (0.25 / 0.625).
   // SGD with rate 1: w = 0 - (3, 4) · 0.05

@@ -97,7 +97,7 @@ TEST_CASE("DDP, ZeRO-1, 2 and 3 of equally many ranks are the same run bit for b
       }
 }
 
-TEST_CASE("the same of a subset of the parameters, chunks of the loss, and SGD") {
+TEST_CASE("the same of a subset of the parameters, chunks of the loss, SGD and Lion") {
   for (const std::int64_t ranks : {2, 3}) {
     Case c = base("qwen3", Precision::bf16_mixed, ranks, 0);
     c.strategy.train = {"*norm*", "*layers.2.mlp*"};
@@ -109,6 +109,8 @@ TEST_CASE("the same of a subset of the parameters, chunks of the loss, and SGD")
     c.strategy.loss = models::Loss::fused;
     c.strategy.optimizer = models::Optimizer::sgd;
     c.strategy.data.shard_group = 0;
+    check_stages(c);
+    c.strategy.optimizer = models::Optimizer::lion;
     check_stages(c);
   }
 }

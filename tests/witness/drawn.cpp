@@ -104,8 +104,9 @@ class Draw {
     if (maybe(3)) s.grad_dtype = DType::fp32;
     if (s.precision == Precision::bf16_mixed && maybe(3)) s.master_weights = false;
     if (s.precision == Precision::bf16 && maybe(3)) s.master_weights = true;
-    s.optimizer = one_of({models::Optimizer::adamw, models::Optimizer::adamw,
-                          models::Optimizer::momentum, models::Optimizer::sgd});
+    s.optimizer =
+        one_of({models::Optimizer::adamw, models::Optimizer::adamw, models::Optimizer::momentum,
+                models::Optimizer::sgd, models::Optimizer::lion});
   }
 
   std::vector<std::string> patterns(std::int64_t most) {

@@ -50,12 +50,16 @@ def load():
     import peft  # noqa: F401  (imported here: each case runs in a fork)
     import transformers  # noqa: F401
     from deepspeed.ops.adam import fused_adam
+    from deepspeed.ops.lion import fused_lion
 
     class NoKernel:
         def multi_tensor_adam(self, *_):
             pass
 
+        multi_tensor_lion = multi_tensor_adam
+
     fused_adam.FusedAdamBuilder.load = lambda self, verbose=False: NoKernel()
+    fused_lion.FusedLionBuilder.load = lambda self, verbose=False: NoKernel()
     # ZeRO-3 asks whether all ranks see the same modules; rank 0, which is not there, has no answer.
     from deepspeed.runtime.zero import partition_parameters, partitioned_param_coordinator, stage3
     for module in (partition_parameters, partitioned_param_coordinator, stage3):
@@ -93,6 +97,8 @@ def ds_config(case):
     torch_adam = workload["stack"].get("optimizer_impl", "fused") != "fused"
     if strategy.get("optimizer", "adamw") == "adamw":
         config["optimizer"] = {"type": "AdamW", "params": {"torch_adam": True} if torch_adam else {}}
+    elif strategy["optimizer"] == "lion":
+        config["optimizer"] = {"type": "Lion", "params": {}}
     else:
         config["optimizer"] = {"type": "SGD", "params": {"lr": 0.1}}
         config["zero_allow_untested_optimizer"] = True

@@ -119,6 +119,31 @@ TEST_CASE("SGD has the host's bits, with and without momentum, and skips an over
       }
 }
 
+TEST_CASE("Lion has the host's bits, with and without a master, and skips an overflow") {
+  for (const DType dtype : kStorage)
+    for (const bool master : {false, true})
+      for (const double overflow : {0.0, 1.0}) {
+        const std::int64_t n = 1001;
+        const std::vector<Tensor> operands = {
+            drawn({n}, dtype, 6), master ? drawn({n}, DType::fp32, 6) : Tensor(),
+            drawn({n}, dtype, 7), drawn({n}, dtype, 9), Tensor({1}, DType::int32, overflow)};
+        const Twins t = twins(operands, [&](const KernelTable& k, const Views& v) {
+          k.lion({.weight = v[0],
+                  .master = v[1],
+                  .first_moment = v[2],
+                  .second_moment = {},
+                  .gradient = v[3],
+                  .factor = {},
+                  .overflow = v[4],
+                  .first_element = 5,
+                  .key = {1, 2, 3}},
+                 {.learning_rate = 0.1f, .weight_decay = 0.01f});
+        });
+        for (std::size_t i = 0; i < 3; ++i) CHECK(t.cuda[i] == t.host[i]);
+        CHECK((t.cuda[0] == operands[0]) == (overflow != 0));
+      }
+}
+
 // 132 · 16 blocks of 256 threads with eight elements each are 4325376: the first threads come round
 // again, and where operands are misaligned all of them do, eight times.
 TEST_CASE("a tensor larger than a grid is gone through to its end") {
