@@ -54,8 +54,11 @@ enum class OpKind : std::uint8_t {
   slice,  // in: x; out: parts of it (by_head: of each head's elements), as views of it
   concatenate,  // in: parts of each head's elements; out: [batch, heads, s, head_dim]
   heads,  // in: x [b, s, width]; out: a view of it, [b, heads, s, d]
+  reshape,  // in: x [b, heads, s, d], a strided view; out: [b·heads, s, d]
   rotary,  // in: q, k, or one of them; out: each rotated
-  attention,  // in: q, k, v; out: the result, and what eager attention returns beside it
+  // in: q, k, v; out: the result, what eager attention returns beside it and, with `alibi`, the
+  // scores before and after the mask, which its frame holds
+  attention,
   activation,  // in: x
   multiply,  // in: a, b
   scale,  // in: x; out: x times a number
@@ -64,7 +67,8 @@ enum class OpKind : std::uint8_t {
   leave,  // a Python frame returns: `releases` go
 };
 
-enum class Activation : std::uint8_t { silu, gelu, gelu_tanh, relu, gelu_python };
+// gelu_python: "gelu_new", of torch functions; gelu_function: BLOOM's autograd.Function.
+enum class Activation : std::uint8_t { silu, gelu, gelu_tanh, relu, gelu_python, gelu_function };
 
 // How eager attention makes probabilities of scores: softmax(…, dtype=float32).to(q's dtype), or
 // softmax(…).type(v's dtype).
@@ -99,6 +103,7 @@ struct Node {
   EagerSoftmax softmax = EagerSoftmax::fp32;
   bool sliding = false;  // rotary, attention: of a layer with the decoder's window
   bool soft_cap = false;  // attention: eager scores go through a scaled tanh
+  bool alibi = false;  // attention: the products are added to a bias of each head (ALiBi)
   double probability = 0;  // dropout
   bool by_head = false;  // split, slice: x is [batch, heads, s, of each head]
   bool casts_back = false;  // rotary: the results have the operands' dtype, whatever the tables'
@@ -108,6 +113,8 @@ struct Block {
   std::vector<Module> modules;  // in the order of named_parameters()
   std::vector<Node> nodes;
   std::vector<std::int64_t> widths;  // of each value, in elements a token
+  // What the layer returns beside its output: the model's loop holds it until the next returned.
+  ValueList returned;
   std::uint8_t linears = 0, norms = 0;  // how many of `modules` are
 
   ValueId output() const { return nodes.back().out[0]; }

@@ -17,8 +17,11 @@ constexpr bool multiplies_in_fp32(NormKind kind) {
 constexpr bool is_rms(NormKind kind) {
   return kind != NormKind::layer_norm;
 }
-// counted: learned, of positions counted along each sequence's attention mask (OPT).
-enum class PositionKind : std::uint8_t { learned, counted, rope };
+// counted: learned, of positions counted along each sequence's attention mask (OPT). alibi: biases
+// of the scores by distance, of positions counted so (BLOOM).
+enum class PositionKind : std::uint8_t { learned, counted, rope, alibi };
+// Who multiplies the embedding with a scalar: its own module (Gemma), or the model (Granite).
+enum class EmbeddingScale : std::uint8_t { none, module, model };
 enum class MlpKind : std::uint8_t { gelu_tanh, gelu, relu, swiglu };
 
 // GPT-2 and Llama-like blocks: norm -> attention -> + -> norm -> MLP -> +. Axes are element counts.
@@ -34,7 +37,8 @@ struct Decoder {
   std::int64_t window = 0;  // sliding window of attention in tokens; 0: none
   std::int64_t full_layers = 0;  // with a window: how many layers attend to everything nevertheless
   bool local_rotary = false;  // layers with the window have rotary tables of their own
-  bool scaled_embedding = false;  // multiplied by a scalar before the first layer
+  bool embedding_norm = false;  // the embedding goes through a norm of its own
+  EmbeddingScale embedding_scale = EmbeddingScale::none;
   bool scaled_logits = false;  // divided by a scalar
   bool soft_capped_logits = false;  // they go through a scaled tanh
   NormKind norm = NormKind::rms_norm;
@@ -47,6 +51,7 @@ struct Decoder {
   bool qk_norm = false;  // RMSNorm on q and k: a head's (Qwen3), or all at once (OLMo 2)
   bool fp32_rotary = false;  // cos and sin stay in fp32 whatever the stream's dtype is
   bool tied_head = false;
+  bool eager_attention = false;  // Transformers has no SDPA for it
   bool masks_first = false;  // attention masks are made before positions are embedded
   bool causal_table = false;  // GPT-BigCode's buffer of booleans [positions, positions]
   // GPT-2's activation written in Python ("gelu_new"): eager PyTorch keeps its intermediate values.
@@ -55,6 +60,14 @@ struct Decoder {
   double attention_dropout = 0;
   double residual_dropout = 0;
 
+  // The model makes a padding mask of ones and counts positions along it.
+  bool counts_positions() const {
+    return position == PositionKind::counted || position == PositionKind::alibi;
+  }
+  // Has it a table of learned positions?
+  bool embeds_positions() const {
+    return position == PositionKind::learned || position == PositionKind::counted;
+  }
   // Rotary tables for layers with the window and for the others.
   bool has_both_rotaries() const { return local_rotary && window > 0 && full_layers > 0; }
   std::int64_t q_width() const { return heads * head_dim; }

@@ -116,10 +116,12 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
     }
     parts.tail.push_back(parameter);
   } else if (row.module == ModuleKind::norm) {
-    parts.final_norm.width = row.shape.axes[0];
-    (bias ? parts.final_norm.train_bias : parts.final_norm.train_weight) = trainable;
-    parts.final_norm.bias = parts.final_norm.bias || bias;
-    parts.tail.push_back(parameter);
+    const bool embedding = name.module.find("embeddings") != std::string::npos;
+    NormPart& norm = embedding ? parts.embedding_norm : parts.final_norm;
+    norm.width = row.shape.axes[0];
+    (bias ? norm.train_bias : norm.train_weight) = trainable;
+    norm.bias = norm.bias || bias;
+    (embedding ? parts.embedding : parts.tail).push_back(parameter);
   } else if (name.module.ends_with("wpe") || name.module.ends_with("embed_positions")) {
     parts.position_rows = row.shape.axes[0];
     parts.train_positions = trainable;
@@ -189,7 +191,7 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   parts.decoder = *model.decoder;
   const models::Decoder& d = parts.decoder;
   parts.head = {.in = d.hidden, .out = d.vocab};
-  parts.final_norm.kind = d.norm;
+  parts.final_norm.kind = parts.embedding_norm.kind = d.norm;
   std::vector<LayerPart> layers;
   for (std::size_t l = 0; std::cmp_less(l, d.layers); ++l)
     layers.push_back(part_of(*model.blocks[l % model.blocks.size()]));
@@ -213,7 +215,8 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
     for (const models::LoraModule& module : models::lora_modules(model, *strategy.lora))
       add_adapter(layers, model, module);
   find_runs(parts, layers,
-            parts.train_embedding || parts.train_positions_any() || forces_input_gradient(strategy),
+            parts.train_embedding || parts.train_positions_any() || parts.trains_embedding_norm() ||
+                forces_input_gradient(strategy),
             model.blocks.size());
   return parts;
 }

@@ -68,12 +68,13 @@ struct LayerRun {
 struct ModelParts {
   models::Decoder decoder;
   LinearPart head;  // tied: train_weight as the embedding's
-  NormPart final_norm;
+  NormPart final_norm, embedding_norm;
   std::int64_t position_rows = 0;  // learned positions
   bool train_embedding = true, train_positions = true;
-  std::vector<Parameter> embedding;  // token and position tables
+  std::vector<Parameter> embedding;  // token and position tables, the embedding's norm
   std::vector<Parameter> tail;  // final norm, and the head where it is not tied
   std::vector<LayerRun> runs;
+  bool trains_embedding_norm() const { return decoder.embedding_norm && embedding_norm.trains(); }
   bool train_positions_any() const { return position_rows > 0 && train_positions; }
   bool trains_all = true;  // nothing is frozen
 };
@@ -82,8 +83,9 @@ struct ModelParts {
 // targets that match nothing.
 ModelParts model_parts(const models::ModelSpec& model, const models::Strategy& strategy);
 
-// Whether a frozen embedding's output is asked for a gradient, so that checkpoints behind it have
-// one. Beside what is trained, this is all of a strategy that the parts depend on.
+// Whether a frozen embedding's output (the token table's, whatever follows) is asked for a
+// gradient, so that checkpoints behind it have one. Beside what is trained, this is all of a
+// strategy that the parts depend on.
 bool forces_input_gradient(const models::Strategy& strategy);
 
 }  // namespace plimsoll::planner

@@ -53,7 +53,7 @@ reports::States table_states(Count parameters, Count trainable, Count adapters, 
                 share(one * (optimizer_copies(s.optimizer) + (mixed ? 1 : 0)), zero >= 1, ranks)};
   }
   const bool sharded = zero >= 2;
-  const DType stored = pytorch::regime_of(s, sharded, false).stored;
+  const DType stored = pytorch::regime_of(s, sharded, false, false).stored;
   const DType frozen = s.param_dtype.value_or(stored);
   const Bytes trained = storage(base_trained, stored) + storage(adapters, adapter);
   return {.parameters = share(trained + storage(parameters - trainable, frozen), sharded, ranks),

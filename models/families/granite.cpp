@@ -26,7 +26,8 @@ void build(const Config& config, Head head, ModelSpec& model) {
   add_llama(model, config, head, llama);
   set_llama_decoder(model, head, llama, block_of);
   if (!model.decoder) return;
-  model.decoder->scaled_embedding = model.decoder->scaled_logits = true;
+  model.decoder->embedding_scale = EmbeddingScale::model;
+  model.decoder->scaled_logits = true;
 }
 }  // namespace
 

@@ -158,6 +158,12 @@ ValueId BlockBuilder::heads(std::string_view name, ValueId x) {
   return out;
 }
 
+ValueId BlockBuilder::reshape(std::string_view name, ValueId x) {
+  const ValueId out = value(width(x));
+  node(OpKind::reshape, name, {x}).out = {out};
+  return out;
+}
+
 ValueList BlockBuilder::rotary(std::string_view name, ValueId q, ValueId k, bool casts_back) {
   const ValueList out{value(width(q)), value(width(k))};
   Node& added = node(OpKind::rotary, name, {q, k});
@@ -178,6 +184,14 @@ ValueList BlockBuilder::attention(std::string_view name, ValueId q, ValueId k, V
   Node& added = node(OpKind::attention, name, {q, k, v});
   added.out = out;
   added.softmax = softmax;
+  return out;
+}
+
+ValueList BlockBuilder::alibi_attention(std::string_view name, ValueId q, ValueId k, ValueId v) {
+  const ValueList out{value(width(q)), value(0), value(0), value(0)};
+  Node& added = node(OpKind::attention, name, {q, k, v});
+  added.out = out;
+  added.alibi = true;
   return out;
 }
 

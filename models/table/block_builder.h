@@ -40,15 +40,20 @@ class BlockBuilder {
                   bool by_head = false);
   ValueId concatenate(std::string_view name, ValueId a, ValueId b);
   ValueId heads(std::string_view name, ValueId x);
+  ValueId reshape(std::string_view name, ValueId x);
   ValueList rotary(std::string_view name, ValueId q, ValueId k, bool casts_back = false);
   ValueId rotary(std::string_view name, ValueId x);  // `name`: of queries or of keys
   // The result, and the probabilities that eager attention returns beside it.
   ValueList attention(std::string_view name, ValueId q, ValueId k, ValueId v, EagerSoftmax softmax);
+  // Of the result, the probabilities, and the scores before and after the mask.
+  ValueList alibi_attention(std::string_view name, ValueId q, ValueId k, ValueId v);
   // The layer attends to the decoder's window only; its eager scores are capped.
   void slide();
   void cap_scores();
   // A Python frame returns: these values' names go.
   void leave(std::string_view name, ValueList values);
+  // The model's loop holds them until the next layer has returned.
+  void returned(ValueList values) { block_.returned = values; }
   // They go when the node that was added last has run.
   void release(ValueList values) { block_.nodes.back().releases = values; }
 

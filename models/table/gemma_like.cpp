@@ -79,7 +79,7 @@ void set_gemma_decoder(ModelSpec& model, const Config& config, Head head, const 
   set_llama_facts(model, d);
   Decoder& decoder = *model.decoder;
   decoder.norm = NormKind::rms_norm_one_plus;
-  decoder.scaled_embedding = true;
+  decoder.embedding_scale = EmbeddingScale::module;
   decoder.soft_capped_logits = caps.logits;
   const auto slide = std::ranges::count(sliding, true);
   if (slide == 0) decoder.window = 0;

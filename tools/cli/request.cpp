@@ -344,6 +344,8 @@ Request request_from(const std::string& model, const Options& options, Sources& 
     const std::string* assume = options.find("assume");
     request.model = sources.models.load(model, assume ? *assume : "");
     question.model = &request.model->spec;
+    if (const auto& decoder = request.model->spec.decoder; decoder && decoder->eager_attention)
+      if (!options.has("attention")) question.strategy.attention = models::Attention::eager;
   }
   question.batch =
       batch_from(options, question.strategy, request.model ? request.model->spec.max_positions : 0);

@@ -818,7 +818,8 @@ class Observer:
 
 def saved_tensors(root, observer):
     """What the autograd graph behind root holds: rows (node, module, field, storage address,
-    storage bytes, dtype, shape). A tensor behind a checkpoint's hook shows as what is packed."""
+    storage bytes, dtype, shape). A tensor behind a checkpoint's hook shows as what is packed; nothing
+    is unpacked (`saved_tensors` of an autograd.Function would run the checkpoint's forward)."""
     import torch
     rows, seen, pending = [], set(), [root.grad_fn]
     while pending:
@@ -841,12 +842,6 @@ def saved_tensors(root, observer):
                     rows.append((node._sequence_nr(), node.name().split("::")[-1], module,
                                  field[len("_raw_saved_"):] + suffix, storage.data_ptr(),
                                  storage.nbytes(), short_dtype(data.dtype), list(data.shape)))
-        for t in getattr(node, "saved_tensors", ()) or ():
-            if isinstance(t, torch.Tensor) and t.is_cuda:
-                storage = t.untyped_storage()
-                rows.append((node._sequence_nr(), node.name().split("::")[-1], module, "saved",
-                             storage.data_ptr(), storage.nbytes(), short_dtype(t.dtype),
-                             list(t.shape)))
         pending.extend(edge[0] for edge in node.next_functions)
     rows.sort(key=lambda r: (r[0], r[1], r[3]))
     return [r[1:] for r in rows]

@@ -38,6 +38,8 @@ char letter(OpKind kind) {
       return '&';
     case OpKind::heads:
       return 'H';
+    case OpKind::reshape:
+      return 'v';
     case OpKind::scale:
       return 'x';
     case OpKind::rotary:

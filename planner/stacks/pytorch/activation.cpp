@@ -1,4 +1,5 @@
 // Activations that are written in Python.
+#include "planner/kernels_of_op.h"
 #include "planner/stacks/pytorch/block_writer.h"
 
 namespace plimsoll::planner::pytorch {
@@ -46,6 +47,62 @@ TensorId BlockWriter::gelu_backward(const NodePlan& at, const Elementwise& of, T
   const TensorId d_x = temporary(names.input_grad, n, low);
   op(names.inner).read(d_inner).read(casts ? s[3] : x).write(d_x).scratch(bytes(n, dtype) * 3);
   op(names.half).read(d_half).read(d_x).write(d_in);
+  return d_in;
+}
+
+// transformers models/bloom/modeling_bloom.py, bloom_gelu_forward, in an autograd.Function that
+// saves x alone: x·0.5 · (1 + tanh(0.79788456·x · (1 + 0.044715·x·x))).
+TensorId BlockWriter::gelu_function_forward(const Elementwise& of, TensorId x) {
+  const TensorId out = make(of.name, of.values, of.out);
+  auto gelu = op(of.name).read(x).write(out);
+  const Bytes n = bytes(of.values, of.out);
+  KernelsOfOp kernels(b_);
+  const auto half = kernels.take(n), scaled = kernels.take(n), cubic = kernels.take(n);
+  const auto square = kernels.take(n);
+  kernels.drop(cubic);
+  const auto one_plus = kernels.take(n);
+  kernels.drop(square);
+  const auto inner = kernels.take(n);
+  kernels.drop(scaled);
+  kernels.drop(one_plus);
+  const auto tanh = kernels.take(n);
+  kernels.drop(inner);
+  const auto one_plus_tanh = kernels.take(n);
+  kernels.drop(tanh);
+  kernels.birth(out, n);
+  kernels.drop(half);
+  kernels.drop(one_plus_tanh);
+  kernels.finish(gelu);
+  return out;
+}
+
+// bloom_gelu_back: tanh anew; then 0.5·x · ((1 - tanh²) · (0.79788456 + 0.1070322243·x·x))
+// + 0.5·(1 + tanh), times the gradient. tanh keeps its name to the end.
+TensorId BlockWriter::gelu_function_backward(const NodePlan& at, const Elementwise& of, TensorId x,
+                                             TensorId d) {
+  unpack();
+  const TensorId d_in = temporary(at.names->grad, of.values, of.in);
+  auto gelu = op(of.name).read(d).read(x).write(d_in);
+  const Bytes n = bytes(of.values, of.in);
+  KernelsOfOp kernels(b_);
+  // A block made of others, which go then.
+  const auto made = [&](std::initializer_list<std::int32_t> of_others) {
+    const std::int32_t block = kernels.take(n);
+    for (const std::int32_t other : of_others) kernels.drop(other);
+    return block;
+  };
+  const auto scaled = made({}), cubic = made({}), square = made({cubic});
+  const auto inner = made({scaled, made({square})});
+  const auto tanh = made({inner}), half = made({});
+  const auto slope = made({made({})});
+  const auto curve = made({made({made({})})});
+  const auto steep = made({half, made({slope, curve})});
+  const auto flat = made({made({})});
+  const auto sum = made({steep, flat});
+  kernels.birth(d_in, n);
+  kernels.drop(tanh);
+  kernels.drop(sum);
+  kernels.finish(gelu);
   return d_in;
 }
 

@@ -15,9 +15,11 @@ struct AttentionInput {
   TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;
   DType dtype = DType::fp32;  // of q and k; v is a linear's result
   bool q_grad = true, k_grad = true, v_grad = true;
-  bool heads_first = false;  // q and k are stored as [batch, heads, s, d], not [batch, s, heads, d]
+  // q and k, or v, are stored as [batch, heads, s, d], not [batch, s, heads, d].
+  bool heads_first = false, v_heads_first = false;
   models::EagerSoftmax softmax = models::EagerSoftmax::fp32;
   bool soft_cap = false;
+  bool alibi = false;
   bool grad() const { return q_grad || k_grad || v_grad; }
 };
 
@@ -30,9 +32,13 @@ class AttentionWriter : public ModuleWriter {
   // attention, and for a sliding window that the sequence reaches.
   bool windowed() const { return sliding_ && tokens_.length >= d_.window; }
   bool needs_mask() const { return path() == AttentionPath::eager || windowed(); }
+  DType mask_dtype() const { return regime_.weight; }  // the embedding's
   // Of which layers it is asked: those with the decoder's window, or the others.
   void at_sliding(bool sliding) { sliding_ = sliding; }
-  void set_masks(const ByWindow& masks) { model_masks_ = masks; }
+  void set_masks(const ByWindow& masks, TensorId alibi) {
+    model_masks_ = masks;
+    alibi_ = alibi;
+  }
 
  protected:
   // Selective recomputation (Korthikanti et al., arXiv 2205.05198) checkpoints the core attention
@@ -78,6 +84,7 @@ class AttentionWriter : public ModuleWriter {
   TensorId model_mask() const { return model_masks_[sliding_ ? 1 : 0]; }
   bool sliding_ = false;
   ByWindow model_masks_{kNoTensor, kNoTensor};
+  TensorId alibi_ = kNoTensor;  // biases [batch·heads, 1, s] in the stream's dtype
 
  private:
   using Grads = std::array<TensorId, 3>;
@@ -95,6 +102,9 @@ class AttentionWriter : public ModuleWriter {
   Bytes efficient_workspace(DType dtype) const;
   void eager_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   TensorId soft_cap(const AttentionNames&, const AttentionInput&, TensorId scores, AttentionSaved&);
+  TensorId biased_scores(const AttentionNames&, const AttentionInput&, AttentionSaved&);
+  Grads biased_scores_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
+                               TensorId d, std::span<const Ref> held);
   TensorId soft_cap_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                              TensorId d);
   TensorId eager_softmax(const AttentionNames&, const AttentionInput&, TensorId masked,

@@ -24,15 +24,22 @@ void AttentionWriter::eager_forward(const AttentionNames& names, const Attention
   s.q = lays_out(in) ? copy(names.q.laid_out, q, n, dtype, Category::activations) : q;
   if (lays_out(in) && !copies_groups())
     s.k = copy(names.k.laid_out, s.k, n, dtype, Category::activations);
-  const TensorId scores = temporary(names.scores, this->scores(), dtype);
-  op(names.scores).read(s.q).read(s.k).read(q).read(k_cast).write(scores);
-  const TensorId scaled = soft_cap(names, in, copy(names.scaled, scores, this->scores(), dtype), s);
-  const DType masked_dtype = promoted(dtype, regime_.residual);
+  TensorId scaled = kNoTensor;
+  if (in.alibi) {
+    scaled = biased_scores(names, in, s);
+  } else {
+    const TensorId scores = temporary(names.scores, this->scores(), dtype);
+    op(names.scores).read(s.q).read(s.k).read(q).read(k_cast).write(scores);
+    scaled = soft_cap(names, in, copy(names.scaled, scores, this->scores(), dtype), s);
+  }
+  const DType masked_dtype = promoted(dtype, mask_dtype());
   const TensorId masked = temporary(names.masked, this->scores(), masked_dtype);
   op(names.masked).read(scaled).read(model_mask()).write(masked);
+  if (in.alibi) s.masked = masked;
   const TensorId probabilities = eager_softmax(names, in, masked, masked_dtype, s);
-  s.v = lays_out() && !copies_groups() ? copy(names.v.laid_out, v, n, value, Category::activations)
-                                       : v;
+  s.v = lays_out() && !copies_groups() && !in.v_heads_first
+            ? copy(names.v.laid_out, v, n, value, Category::activations)
+            : v;
   if (!stops) {
     const TensorId product = temporary(names.product, n, value);
     op(names.product).read(probabilities).read(s.v).write(product);
@@ -50,6 +57,37 @@ TensorId AttentionWriter::soft_cap(const AttentionNames& names, const AttentionI
   const TensorId divided = copy(names.divided, scores, n, dtype);
   s.tanh = copy(names.tanh, divided, n, dtype, Category::activations);
   return copy(names.capped, s.tanh, n, dtype);
+}
+
+// BLOOM: alibi.baddbmm(q, kᵀ, beta=1, alpha=1/√d); autocast casts the biases in every layer.
+TensorId AttentionWriter::biased_scores(const AttentionNames& names, const AttentionInput& in,
+                                        AttentionSaved& s) {
+  const DType dtype = kernel(in);
+  const std::int64_t biases = checked_multiply(tokens_.total(), d_.heads);
+  const TensorId alibi = cast(names.alibi, alibi_, biases, regime_.residual, dtype);
+  s.scores = temporary(names.scores, scores(), dtype);
+  op(names.scores).read(s.q).read(s.k).read(alibi).write(s.scores);
+  return s.scores;
+}
+
+// baddbmm_backward: each product, times alpha.
+AttentionWriter::Grads AttentionWriter::biased_scores_backward(const AttentionNames& names,
+                                                               const AttentionInput& in,
+                                                               const AttentionSaved& s, TensorId d,
+                                                               std::span<const Ref> held) {
+  const DType dtype = kernel(in);
+  const std::int64_t n = q_values();
+  const auto product = [&](const OperandNames& operand, TensorId other) {
+    const TensorId made = temporary(operand.grad_cast, n, dtype);
+    op(names.scores).read(d).read(other).write(made);
+    return copy(operand.scaled, made, n, dtype);
+  };
+  Grads grads{kNoTensor, kNoTensor, kNoTensor};
+  if (in.q_grad) grads[0] = product(names.q, s.k);
+  if (in.k_grad) grads[1] = product(names.k, s.q);
+  auto done = op(names.scores).read(d).read(s.q).read(s.k);
+  release(done, held);
+  return grads;
 }
 
 TensorId AttentionWriter::soft_cap_backward(const AttentionNames& names, const AttentionInput& in,
@@ -105,7 +143,7 @@ AttentionWriter::Grads AttentionWriter::eager_backward(const AttentionNames& nam
   const std::int64_t n = q_values(), scores = this->scores();
   const bool gpt2 = in.softmax == models::EagerSoftmax::as_computed;
   const bool scored = in.q_grad || in.k_grad;
-  const DType masked = promoted(dtype, regime_.residual);
+  const DType masked = promoted(dtype, mask_dtype());
   const DType wide = !gpt2 || regime_.autocast ? DType::fp32 : masked;
   const DType returned = gpt2 ? regime_.compute : in.dtype;
   if (lays_out()) d_out = copy(names.out_grad, d_out, n, value);
@@ -125,6 +163,10 @@ AttentionWriter::Grads AttentionWriter::eager_backward(const AttentionNames& nam
     d = cast(names.masked_fp32, d, scores, wide, masked);
     d = cast(names.masked, d, scores, masked, dtype);
     d = soft_cap_backward(names, in, s, d);
+    if (in.alibi) {
+      const Grads of_scores = biased_scores_backward(names, in, s, d, held);
+      return {of_scores[0], of_scores[1], d_v};
+    }
     d = copy(names.scores_grad, d, scores, dtype);
     d_k = in.k_grad ? temporary(names.k.grad_cast, n, dtype) : kNoTensor;
     d_q = in.q_grad ? temporary(names.q.grad_cast, n, dtype) : kNoTensor;

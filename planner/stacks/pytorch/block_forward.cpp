@@ -78,6 +78,8 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
       return run_views(at, s);
     case OpKind::concatenate:
       return run_concatenate(at, s);
+    case OpKind::reshape:
+      return run_reshape(at, s);
     case OpKind::scale:
       s.of(node.out[0]) = copy(at.names->name, s.of(node.in[0]), values_of(node.in[0]),
                                dtype_of(node.in[0]), kKept);
@@ -120,6 +122,13 @@ void BlockWriter::run_concatenate(const NodePlan& at, LayerSaved& s) {
   joined.write(s.of(out));
 }
 
+// A copy of several sequences; of one the axes of sequences and heads join as they are.
+void BlockWriter::run_reshape(const NodePlan& at, LayerSaved& s) {
+  const ValueId in = at.node->in[0], out = at.node->out[0];
+  s.of(out) =
+      lays_out() ? copy(at.names->name, s.of(in), values_of(in), dtype_of(in), kKept) : s.of(in);
+}
+
 const OperandNames& BlockWriter::operand(const NodePlan& at, std::size_t i) {
   if (at.node->in.size() == 1) return *at.operand_names;
   return i == 0 ? at.attention_names->q : at.attention_names->k;
@@ -147,9 +156,18 @@ void BlockWriter::run_rotary(const NodePlan& at, LayerSaved& s) {
 
 AttentionInput BlockWriter::attention_input(const NodePlan& at, const LayerSaved& s) const {
   const ValueId q = at.node->in[0], k = at.node->in[1], v = at.node->in[2];
-  return {s.of(q),          s.of(k),          s.of(v),    dtype_of(q),
-          grad_of(q),       grad_of(k),       grad_of(v), plan_->value(q).heads_first,
-          at.node->softmax, at.node->soft_cap};
+  return {s.of(q),
+          s.of(k),
+          s.of(v),
+          dtype_of(q),
+          grad_of(q),
+          grad_of(k),
+          grad_of(v),
+          plan_->value(q).heads_first,
+          plan_->value(v).heads_first,
+          at.node->softmax,
+          at.node->soft_cap,
+          at.node->alibi};
 }
 
 void BlockWriter::run_attention(const NodePlan& at, LayerSaved& s) {
@@ -157,14 +175,24 @@ void BlockWriter::run_attention(const NodePlan& at, LayerSaved& s) {
   attention_forward(*at.attention_names, attention_input(at, s), saved);
   s.of(at.node->out[0]) = saved.out;
   s.of(at.node->out[1]) = saved.weights;
+  if (!at.node->alibi) return;
+  s.of(at.node->out[2]) = saved.scores;
+  s.of(at.node->out[3]) = saved.masked;
 }
 
 void BlockWriter::run_activation(const NodePlan& at, LayerSaved& s) {
   const ValueId in = at.node->in[0], out = at.node->out[0];
   const Elementwise of{at.names->name, values_of(in), dtype_of(in), dtype_of(out)};
-  s.of(out) = at.node->activation == Activation::gelu_python
-                  ? gelu_forward(at, of, s.of(in), saves_ && grad_of(in), s.activations[at.place])
-                  : copy(of.name, s.of(in), of.values, of.out, kKept);
+  switch (at.node->activation) {
+    case Activation::gelu_python:
+      s.of(out) = gelu_forward(at, of, s.of(in), saves_ && grad_of(in), s.activations[at.place]);
+      return;
+    case Activation::gelu_function:
+      s.of(out) = gelu_function_forward(of, s.of(in));
+      return;
+    default:
+      s.of(out) = copy(of.name, s.of(in), of.values, of.out, kKept);
+  }
 }
 
 void BlockWriter::run_multiply(const NodePlan& at, LayerSaved& s) {

@@ -27,6 +27,7 @@ bool saves(const Node& node) {
     case OpKind::slice:
     case OpKind::concatenate:
     case OpKind::heads:
+    case OpKind::reshape:
     case OpKind::scale:
     case OpKind::add:
     case OpKind::leave:
@@ -59,6 +60,7 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
     case OpKind::split:
     case OpKind::slice:
     case OpKind::heads:
+    case OpKind::reshape:
     case OpKind::scale:
     case OpKind::multiply:
     case OpKind::dropout:
@@ -119,7 +121,7 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
       ValuePlan& out = values[static_cast<std::size_t>(node.out[i])];
       out.dtype = dtype;
       out.stream = node.kind == OpKind::add && value(node.in[0]).stream;
-      out.heads_first = node.kind == OpKind::concatenate;
+      out.heads_first = node.kind == OpKind::concatenate || node.kind == OpKind::reshape;
       // Each of rotary's results is made of one operand.
       out.grad = node.kind == OpKind::rotary ? value(node.in[i]).grad : at.grad;
       out.grad_name = gradient_name(at);

@@ -70,6 +70,9 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
     case OpKind::heads:
       gradient(in) = {laid_out(node.out[0])};
       return;
+    case OpKind::reshape:
+      gradient(in) = gradient(node.out[0]);
+      return;
     case OpKind::scale:
       gradient(in) = {copy(at.names->grad, laid_out(node.out[0]), values_of(in), dtype_of(in))};
       return;
@@ -191,7 +194,8 @@ void BlockWriter::rotary_back(const NodePlan& at) {
 void BlockWriter::attention_back(const NodePlan& at, const LayerSaved& s) {
   const AttentionNames& names = *at.attention_names;
   const AttentionInput in = attention_input(at, s);
-  const std::array<Ref, 5> held{{{in.q}, {in.k}, {in.v}, held_[kHeldMask], held_[kHeldPositions]}};
+  const std::array<Ref, 6> held{
+      {{in.q}, {in.k}, {in.v}, held_[kHeldMask], held_[kHeldPositions], held_[kHeldAlibi]}};
   const std::array<TensorId, 3> d =
       attention_backward(names, in, s.attentions[at.place], gradient(at.node->out[0]).tensor,
                          selective() ? std::span<const Ref>(held) : std::span<const Ref>());
@@ -208,6 +212,10 @@ void BlockWriter::activation_back(const NodePlan& at, const LayerSaved& s) {
   const TensorId d = gradient(out).tensor;
   if (at.node->activation == Activation::gelu_python) {
     gradient(in) = {gelu_backward(at, of, s.of(in), s.activations[at.place], d)};
+    return;
+  }
+  if (at.node->activation == Activation::gelu_function) {
+    gradient(in) = {gelu_function_backward(at, of, s.of(in), d)};
     return;
   }
   // ReLU keeps its result (derivatives.yaml, threshold_backward), the others their input.

@@ -19,7 +19,7 @@ class BlockWriter : public AttentionWriter {
 
   // A layer's arguments. A checkpoint's frame holds them until its first node's backward is done
   // (that node is the last that refers to the frame).
-  enum Held { kHeldInput, kHeldCos, kHeldSin, kHeldMask, kHeldPositions, kHeldCount };
+  enum Held { kHeldInput, kHeldCos, kHeldSin, kHeldMask, kHeldPositions, kHeldAlibi, kHeldCount };
   using Arguments = std::array<Ref, kHeldCount>;
   void hold(const Arguments& arguments, bool first_of_checkpoint) {
     held_ = arguments;
@@ -65,6 +65,7 @@ class BlockWriter : public AttentionWriter {
   void run(const NodePlan& at, Ref output, LayerSaved& s);
   void run_views(const NodePlan& at, LayerSaved& s);
   void run_concatenate(const NodePlan& at, LayerSaved& s);
+  void run_reshape(const NodePlan& at, LayerSaved& s);
   void run_rotary(const NodePlan& at, LayerSaved& s);
   static const OperandNames& operand(const NodePlan& at, std::size_t i);  // of a rotary node
   void run_attention(const NodePlan& at, LayerSaved& s);
@@ -112,6 +113,9 @@ class BlockWriter : public AttentionWriter {
                         ActivationSaved& s);
   TensorId gelu_backward(const NodePlan& at, const Elementwise& of, TensorId x,
                          const ActivationSaved& s, TensorId d);
+  TensorId gelu_function_forward(const Elementwise& of, TensorId x);
+  TensorId gelu_function_backward(const NodePlan& at, const Elementwise& of, TensorId x,
+                                  TensorId d);
 
   const BlockPlan* plan_ = nullptr;
   const NodePlan* node_ = nullptr;  // whose backward is being written

@@ -6,12 +6,14 @@
 namespace plimsoll::planner::pytorch {
 
 using models::Access;
+using models::EmbeddingScale;
 using models::kNoGroup;
 using models::PositionKind;
 
 namespace {
 const ModuleNames& kEmbedding = end_names().tokens;
 const ModuleNames& kPositions = end_names().positions;
+const ModuleNames& kEmbeddingNorm = end_names().embedding_norm;
 const ModuleNames& kFinalNorm = end_names().norm;
 constexpr const char* kScaled = "embed_tokens.scaled";
 }  // namespace
@@ -26,30 +28,31 @@ void StepWriter::embed() {
   const auto activation = [&](const char* name, std::int64_t values, DType dtype) {
     return b_.tensor(name, storage(Count(values), dtype), Category::activations);
   };
-  embedded_ = activation(kEmbedding.out, n, stream);
-  b_.op(kEmbedding.module, Phase::forward).write(embedded_);
-  if (d_.scaled_embedding) {
-    const TensorId table_rows = std::exchange(embedded_, activation(kScaled, n, stream));
-    b_.op(kScaled, Phase::forward).read(table_rows).write(embedded_);
+  front_ = {};
+  front_.looked_up = front_.embedded = activation(kEmbedding.out, n, regime_.weight);
+  b_.op(kEmbedding.module, Phase::forward).write(front_.embedded);
+  if (d_.embedding_scale != EmbeddingScale::none) {
+    const TensorId rows = std::exchange(front_.embedded, activation(kScaled, n, regime_.weight));
+    b_.op(kScaled, Phase::forward).read(rows).write(front_.embedded);
+    if (d_.embedding_scale == EmbeddingScale::module) front_.looked_up = front_.embedded;
   }
   if (embedding_.reshards) reshard_after_forward(embedding_);
-  hidden_ = embedded_;
-  positions_embedded_ = position_rows_ = padding_mask_ = embedding_mask_ = kNoTensor;
+  hidden_ = front_.embedded;
   cos_ = sin_ = masks_ = {kNoTensor, kNoTensor};
-  if (d_.position == PositionKind::counted) {
-    count_positions();
-  } else {
-    position_ids_ = activation("position_ids", s, DType::int64);
-    b_.op("position_ids", Phase::forward).write(position_ids_);
+  if (!d_.counts_positions()) {
+    front_.position_ids = activation("position_ids", s, DType::int64);
+    b_.op("position_ids", Phase::forward).write(front_.position_ids);
   }
-  const bool embeds = d_.position != PositionKind::rope;
+  const bool embeds = d_.embeds_positions();
   if (embeds && !d_.masks_first) embed_positions();
+  if (d_.embedding_norm) normalize_embedding();
+  if (d_.counts_positions()) count_positions();
   model_masks();
   if (embeds && d_.masks_first) embed_positions();
   if (d_.embedding_dropout > 0) hidden_ = dropout_embedding(n, stream);
   if (d_.position == PositionKind::rope) rotary_tables();
   layer_.set_rotary(cos_, sin_);
-  layer_.set_masks(masks_);
+  layer_.set_masks(masks_, front_.alibi);
   b_.close();
 }
 
@@ -61,28 +64,42 @@ void StepWriter::embed_positions() {
   const auto activation = [&](const char* name, std::int64_t values, DType dtype) {
     return b_.tensor(name, storage(Count(values), dtype), Category::activations);
   };
-  position_rows_ = counted ? activation("position_rows", rows, DType::int64) : position_ids_;
-  if (counted) b_.op("position_rows", Phase::forward).read(position_ids_).write(position_rows_);
+  front_.position_rows =
+      counted ? activation("position_rows", rows, DType::int64) : front_.position_ids;
+  if (counted)
+    b_.op("position_rows", Phase::forward).read(front_.position_ids).write(front_.position_rows);
   const DType stream = regime_.residual;
-  positions_embedded_ = activation(kPositions.out, checked_multiply(rows, d_.hidden), stream);
-  b_.op(kPositions.module, Phase::forward).read(position_rows_).write(positions_embedded_);
+  front_.positions = activation(kPositions.out, checked_multiply(rows, d_.hidden), stream);
+  b_.op(kPositions.module, Phase::forward).read(front_.position_rows).write(front_.positions);
   hidden_ = activation("embeddings", checked_multiply(tokens_.total(), d_.hidden), stream);
-  b_.op("embeddings", Phase::forward).read(embedded_).read(positions_embedded_).write(hidden_);
+  b_.op("embeddings", Phase::forward).read(front_.embedded).read(front_.positions).write(hidden_);
+}
+
+void StepWriter::normalize_embedding() {
+  layer_.norm_forward(kEmbeddingNorm, parts_.embedding_norm, {hidden_},
+                      {tokens_.total(), regime_.weight, embedding_grad()}, front_.norm);
+  hidden_ = front_.norm.out;
+}
+
+// Does the sum of the embeddings require a gradient?
+bool StepWriter::embedding_grad() const {
+  return parts_.train_embedding || parts_.train_positions_any() || leaf_input();
 }
 
 // OPTDecoder.forward: a mask of ones in fp32; cumsum, its product with the mask, - 1 and the cast:
-// at most three in fp32, or two beside the result.
+// at most three in fp32, or two beside the result. BLOOM makes its biases of the mask.
 void StepWriter::count_positions() {
   const std::int64_t t = tokens_.total();
   const auto activation = [&](const char* name, DType dtype) {
     return b_.tensor(name, storage(Count(t), dtype), Category::activations);
   };
-  padding_mask_ = activation("padding_mask", DType::fp32);
-  b_.op("padding_mask", Phase::forward).write(padding_mask_);
-  position_ids_ = activation("position_ids", DType::int64);
+  front_.padding_mask = activation("padding_mask", DType::fp32);
+  b_.op("padding_mask", Phase::forward).write(front_.padding_mask);
+  if (d_.position == PositionKind::alibi) return alibi_biases();
+  front_.position_ids = activation("position_ids", DType::int64);
   b_.op("position_ids", Phase::forward)
-      .read(padding_mask_)
-      .write(position_ids_)
+      .read(front_.padding_mask)
+      .write(front_.position_ids)
       .scratch(layer_.fp32(t) * 2);
 }
 
@@ -102,7 +119,7 @@ void StepWriter::model_masks() {
 // sequence; indexing needs int64 pointers twice.
 TensorId StepWriter::model_mask(bool sliding) {
   const std::int64_t t = tokens_.total();
-  const bool counted = d_.position == PositionKind::counted;
+  const bool counted = d_.counts_positions();
   const Bytes padding = counted ? layer_.bytes(t, DType::boolean) : Bytes(0);
   const Bytes ids = layer_.bytes(t, DType::int64);
   layer_.at_sliding(sliding);
@@ -130,16 +147,16 @@ TensorId StepWriter::model_mask(bool sliding) {
   TensorId mask = kNoTensor;
   if (eager) {
     const std::int64_t values = checked_multiply(tokens_.sequences, square);
-    mask = b_.tensor("attention_mask", storage(Count(values), regime_.residual),
+    mask = b_.tensor("attention_mask", storage(Count(values), layer_.mask_dtype()),
                      Category::activations);
-    const Bytes filled = layer_.bytes(values, regime_.residual);
-    const Bytes values_filled = layer_.bytes(1, regime_.residual) + layer_.bytes(1, DType::fp16);
+    const Bytes filled = layer_.bytes(values, layer_.mask_dtype());
+    const Bytes values_filled = layer_.bytes(1, layer_.mask_dtype()) + layer_.bytes(1, DType::fp16);
     most = std::max(made, padding + all + filled + values_filled) - filled;
   } else if (strategy_.transformers < models::kMasksAreBoolean) {
     // Added to the scores, and one column wider (_update_causal_mask): filled, then multiplied with
     // what is later than a query or too early for it, by the indices of keys and queries.
     const std::int64_t values = square + tokens_.length;
-    mask = b_.tensor("attention_mask", storage(Count(values), regime_.residual),
+    mask = b_.tensor("attention_mask", storage(Count(values), layer_.mask_dtype()),
                      Category::activations);
     most = layer_.bytes(values, DType::boolean) * (layer_.windowed() ? 2 : 1) +
            layer_.bytes(tokens_.length + 1, DType::int64) +
@@ -189,10 +206,13 @@ std::pair<TensorId, TensorId> StepWriter::rotary_table() {
 }
 
 TensorId StepWriter::dropout_embedding(std::int64_t values, DType dtype) {
-  embedding_mask_ = b_.tensor("embeddings.dropout.mask", Bytes(values), Category::activations);
+  front_.dropout_mask = b_.tensor("embeddings.dropout.mask", Bytes(values), Category::activations);
   const TensorId dropped =
       b_.tensor("embeddings.dropout", storage(Count(values), dtype), Category::activations);
-  b_.op("embeddings.dropout", Phase::forward).read(hidden_).write(embedding_mask_).write(dropped);
+  b_.op("embeddings.dropout", Phase::forward)
+      .read(hidden_)
+      .write(front_.dropout_mask)
+      .write(dropped);
   return dropped;
 }
 
@@ -206,11 +226,13 @@ void StepWriter::finish_forward() {
   // Python holds the embeddings, the mask and the position ids until the decoder's forward returns.
   // (a frozen embedding whose output was asked to require a gradient, for checkpoints under PEFT,
   // is a leaf that the graph holds).
-  b_.op("model", Phase::forward)
-      .release(leaf_input() ? kNoTensor : embedded_)
-      .release(positions_embedded_)
-      .release(position_ids_)
-      .release(padding_mask_)
+  auto model = b_.op("model", Phase::forward);
+  drop_returned(model, runs_.size() - 1, -1);
+  model.release(leaf_input() && front_.embedded == front_.looked_up ? kNoTensor : front_.embedded)
+      .release(front_.positions)
+      .release(front_.position_ids)
+      .release(front_.padding_mask)
+      .release(front_.alibi)
       .release(masks_[0])
       .release(masks_[1])
       .touch(last.tensor, last.delta, last.beyond, Access::release);
@@ -218,7 +240,8 @@ void StepWriter::finish_forward() {
 }
 
 bool StepWriter::leaf_input() const {
-  return parts_.runs.front().input_grad && !parts_.train_embedding && !parts_.train_positions_any();
+  return forces_input_gradient(strategy_) && !parts_.train_embedding &&
+         !parts_.train_positions_any();
 }
 
 // The stream after the last layer requires a gradient.
@@ -234,11 +257,22 @@ void StepWriter::embedding_backward() {
   const bool reached = d_embedded_ != kNoTensor;
   if (reached) copy_out_backward(embedding_);
   TensorId d = d_embedded_;
-  if (reached && embedding_mask_ != kNoTensor) {
+  if (reached && front_.dropout_mask != kNoTensor) {
     d = b_.tensor("embeddings.grad", storage(Count(n), regime_.residual), Category::temporaries);
-    b_.op("embeddings.dropout", Phase::backward).read(d_embedded_).read(embedding_mask_).write(d);
+    b_.op("embeddings.dropout", Phase::backward)
+        .read(d_embedded_)
+        .read(front_.dropout_mask)
+        .write(d);
   }
-  if (reached && d_.scaled_embedding && parts_.train_embedding) {
+  if (reached && d_.embedding_norm) {
+    unit_ = &root_;
+    d = layer_.norm_backward(kEmbeddingNorm, parts_.embedding_norm,
+                             {tokens_.total(), regime_.weight, embedding_grad()}, front_.norm, d,
+                             kNoTensor, {{front_.embedded}, {}, {}});
+  }
+  const bool reaches_scale = d_.embedding_scale == EmbeddingScale::model && leaf_input();
+  if (reached && d_.embedding_scale != EmbeddingScale::none &&
+      (parts_.train_embedding || reaches_scale)) {
     const TensorId scaled =
         std::exchange(d, b_.tensor("embed_tokens.out.grad", storage(Count(n), regime_.residual),
                                    Category::temporaries));
@@ -246,7 +280,7 @@ void StepWriter::embedding_backward() {
   }
   if (reached) embedding_gradients(d);
   auto done = b_.op("embeddings", Phase::backward).release(seed_);
-  if (leaf_input()) done.release(embedded_).release(d);
+  if (leaf_input()) done.release(front_.looked_up).release(d);
   // Their inputs are token ids: no gradient's arrival reduces these units, but the end does.
   const TensorId first = runs_.front().units.front().reduce_in;
   const auto post = [&](Unit& unit, Ref previous) {
@@ -271,7 +305,7 @@ void StepWriter::embedding_gradients(TensorId d) {
         .scratch(embedding_scratch(b_, ids, rows, d_.hidden));
     end(names, grad);
   };
-  if (positions_embedded_ != kNoTensor && parts_.train_positions) {
+  if (front_.positions != kNoTensor && parts_.train_positions) {
     TensorId summed = d;
     const bool counted = d_.position == PositionKind::counted;
     if (tokens_.sequences > 1 && !counted) {
@@ -283,7 +317,7 @@ void StepWriter::embedding_gradients(TensorId d) {
     }
     dense(kPositions, &root_, parts_.position_rows, summed,
           counted ? tokens_.total() : tokens_.length);
-    b_.op("position_ids", Phase::backward).release(position_rows_);  // saved for it
+    b_.op("position_ids", Phase::backward).release(front_.position_rows);  // saved for it
   }
   if (!parts_.train_embedding) return;
   if (d_.tied_head)

@@ -50,6 +50,7 @@ bool StepWriter::is_last(const ModuleNames& names) {
     return last;
   }
   const EndNames& ends = end_names();
+  if (names.module == ends.embedding_norm.module) return norm_unit_ != &root_;
   return d_.tied_head && (names.module == ends.norm.module ||
                           (norm_unit_ == &embedding_ && names.module == ends.tokens.module));
 }
@@ -71,8 +72,9 @@ void StepWriter::end(const ModuleNames& names, TensorId written) {
 int StepWriter::model_order(const ModuleNames& names) const {
   if (const std::optional<int> in_layer = layer_.order_of(names)) return *in_layer;
   const EndNames& ends = end_names();
-  const std::array<const char*, 4> order{ends.tokens.module, ends.positions.module,
-                                         ends.norm.module, ends.head.base.module};
+  const std::array<const char*, 5> order{ends.tokens.module, ends.positions.module,
+                                         ends.embedding_norm.module, ends.norm.module,
+                                         ends.head.base.module};
   const auto at = std::find(order.begin(), order.end(), names.module);
   check(at != order.end(), ErrorKind::internal, [&] {
     return std::string("no place among a unit's parameters is known of ") + names.module;

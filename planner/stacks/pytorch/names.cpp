@@ -81,6 +81,7 @@ AttentionNames make_attention(const std::string& m) {
           .divided = name(".scores.divided"),
           .tanh = name(".scores.tanh"),
           .capped = name(".scores.capped"),
+          .alibi = name(".alibi"),
           .product = name(".product"),
           .product_cast = name(".product.cast"),
           .out = name(".attention"),
@@ -148,7 +149,8 @@ const GeluNames& gelu_names(const char* name) {
 const EndNames& end_names() {
   static const EndNames names{module_names(interned("embed_tokens")),
                               module_names(interned("embed_positions")),
-                              module_names(interned("norm")), linear_names(interned("lm_head"))};
+                              module_names(interned("embed_norm")), module_names(interned("norm")),
+                              linear_names(interned("lm_head"))};
   return names;
 }
 

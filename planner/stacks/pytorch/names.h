@@ -63,6 +63,7 @@ struct AttentionNames {
       *dropout_mask;
   const char *scores_grad, *softmax_grad, *softmax_grad_cast, *probabilities_grad;
   const char *divided, *tanh, *capped;  // soft caps
+  const char* alibi;  // in the kernel's dtype
   const char *product, *product_cast, *out, *logsumexp, *seed, *offset;
   const char *out_grad, *out_grad_cast;
 };
@@ -94,6 +95,7 @@ const GeluNames& gelu_names(const char* name);
 struct EndNames {
   const ModuleNames& tokens;  // embeddings
   const ModuleNames& positions;
+  const ModuleNames& embedding_norm;
   const ModuleNames& norm;  // after the last layer
   const LinearNames& head;
 };

@@ -11,7 +11,8 @@ DType low_dtype(Precision precision) {
 }
 }  // namespace
 
-Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsdp) {
+Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsdp,
+                 bool embedding_norm) {
   const bool mixed = is_mixed(s.precision);
   Regime r;
   if (!mixed) {
@@ -27,6 +28,7 @@ Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsd
     r.compute = low_dtype(s.precision);
     r.autocast = true;
   }
+  if (embedding_norm && r.autocast) r.residual = DType::fp32;
   r.reduce = s.data.reduce_dtype.value_or(s.grad_dtype.value_or(r.weight));
   if (!s.lora) return r;
   r.adapter = sharded && mixed ? r.weight : s.lora->dtype;

@@ -30,6 +30,8 @@ constexpr DType promoted(DType a, DType b) {
 // _fsdp_api.py, MixedPrecisionPolicy); Accelerate stores trainable parameters in fp32 under FSDP
 // with mixed precision (accelerate 1.15, utils/fsdp_utils.py, fsdp2_prepare_model) and reduces in
 // the low dtype (utils/dataclasses.py, set_mixed_precision).
-Regime regime_of(const models::Strategy& strategy, bool sharded, bool autocast_with_fsdp);
+// `embedding_norm`: the stream begins as a norm's result, which autocast computes in fp32.
+Regime regime_of(const models::Strategy& strategy, bool sharded, bool autocast_with_fsdp,
+                 bool embedding_norm);
 
 }  // namespace plimsoll::planner::pytorch

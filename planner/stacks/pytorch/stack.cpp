@@ -7,6 +7,7 @@
 #include "models/decisions/layer.h"
 #include "models/optimizers.h"
 #include "models/overheads.h"
+#include "models/run_names.h"
 #include "models/stack_versions.h"
 #include "planner/stacks/pytorch/fsdp1.h"
 
@@ -218,7 +219,22 @@ std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const Mode
   return std::make_unique<StepWriter>(program, parts, strategy, batch, rules);
 }
 
+void refuse_attention(const Question& question) {
+  const models::Attention kind = question.strategy.attention;
+  const bool own = question.model->decoder->eager_attention;
+  check(!own || question.strategy.recompute.kind != models::RecomputeKind::selective,
+        ErrorKind::bad_input, [&] {
+          return "--recompute selective goes around Transformers' attention interface, which " +
+                 question.model->model_type + " does not use";
+        });
+  check(!own || kind == models::Attention::eager, ErrorKind::bad_input, [&] {
+    return "--attention " + std::string(models::name_of(kind)) + ": Transformers runs " +
+           question.model->model_type + " with eager attention alone";
+  });
+}
+
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
+  refuse_attention(question);
   refuse(*question.model, question.strategy);
   if (step.program_only) {
     Rules rules = quick_rules(question, parts);

@@ -29,7 +29,8 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       rules_(rules),
       tokens_{batch.micro_batch, batch.seq_len},
       parallelism_(parallelism_of(strategy)),
-      regime_(regime_of(strategy, parallelism_ == DataParallelism::fsdp, rules.fsdp_autocast)),
+      regime_(regime_of(strategy, parallelism_ == DataParallelism::fsdp, rules.fsdp_autocast,
+                        parts.decoder.embedding_norm)),
       layer_(b_, d_, regime_, rules_, strategy_, tokens_) {
   if (parallelism_ == DataParallelism::fsdp)
     shards_ = strategy.data.shard_group > 0 ? strategy.data.shard_group : strategy.gpus;
@@ -240,7 +241,22 @@ void StepWriter::layers_forward(std::size_t r) {
     layer_.forward(run.plan(j), input_of(r, j), out, saves ? run.saved[j] : run.kept[j]);
     if (fsdp() && run.units[j].reshards) reshard_after_forward(run.units[j]);
   }
+  if (!run.layer(0).block->returned.empty()) {
+    auto next = b_.op("model.layers", Phase::forward);
+    drop_returned(next, r, -1);
+  }
   b_.close();
+}
+
+// The model's loop holds what a layer returned beside the stream until the next one has returned; a
+// checkpoint of several layers runs them in a loop of its own, which does not.
+void StepWriter::drop_returned(OpBuilder& op, std::size_t r, int delta) const {
+  const auto returned = [&](std::size_t run, models::ValueId id) {
+    return (recomputes() ? runs_[run].kept : runs_[run].saved).back().of(id);
+  };
+  if (runs_[r].stride() > 1) return;
+  for (const models::ValueId id : runs_[r].layer(0).block->returned)
+    op.touch(returned(r, id), delta, r == 0 ? kNoTensor : returned(r - 1, id), Access::release);
 }
 
 // Runs the forward of a checkpoint's layers again, inside its backward. The last layer's output is
@@ -294,7 +310,7 @@ void StepWriter::leave_checkpoints() {
   for (const ByWindow* tensors : {&cos_, &sin_, &masks_})
     exit.release(tensors->front())
         .release(tensors->back() != tensors->front() ? tensors->back() : kNoTensor);
-  exit.release(position_ids_);
+  exit.release(front_.position_ids).release(front_.alibi);
 }
 
 // Before the backward of a checkpoint (or of a layer by itself): its units' parameters, and the
@@ -341,7 +357,7 @@ void StepWriter::layers_backward(std::size_t r) {
     layer_.set_checkpoint(recomputes() && last ? this : nullptr, recomputes());
     const std::size_t window = run.plan(j).sliding ? 1 : 0;
     layer_.hold({input_of(r, j / layers * layers), Ref{cos_[window]}, Ref{sin_[window]},
-                 Ref{masks_[window]}, Ref{position_ids_}},
+                 Ref{masks_[window]}, Ref{front_.position_ids}, Ref{front_.alibi}},
                 first);
     layer_.backward(run.plan(j), input, d_out, input_gradient_of(r, j), run.saved[j]);
     if (run.plan(j).input_grad())

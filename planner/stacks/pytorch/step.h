@@ -61,6 +61,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   virtual void before_loss() {}
   virtual void before_layers_backward() {}
   virtual void after_backward() {}
+  void drop_returned(OpBuilder& op, std::size_t run, int delta) const;
   void layers_forward(std::size_t run), layers_backward(std::size_t run);
   // The checkpoint whose backward is being written; frames of reentrant ones.
   void recompute() override, leave_checkpoint(), leave_checkpoints();
@@ -73,7 +74,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   void note_gradient(const ModuleNames& names, TensorId grad);
   // The ends of the model (ends.cpp).
   void embed(), finish_forward(), loss_forward(), loss_targets(), flat_targets();
-  bool shifts_logits() const, final_grad() const, leaf_input() const;
+  bool shifts_logits() const, final_grad() const, leaf_input() const, embedding_grad() const;
   std::int64_t scored_tokens() const, fused_rows() const;
   TensorId shift_logits(TensorId logits), shift_logits_backward(TensorId d_shifted),
       cap_logits(TensorId logits), cap_logits_backward(TensorId d), scale_logits(TensorId, Phase);
@@ -82,7 +83,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   TensorId full_loss_backward(), chunked_loss_backward(), fused_loss_backward();
   static void release_casts(OpBuilder exit, const LayerPart& layer, const LayerSaved& saved);
   void release_cached_casts(), loss_backward(), embedding_backward(), rotary_tables(),
-      model_masks(), embed_positions(), count_positions();
+      model_masks(), embed_positions(), count_positions(), normalize_embedding(), alibi_biases();
   void embedding_gradients(TensorId d), tied_gradient(TensorId d);
   TensorId model_mask(bool sliding), dropout_embedding(std::int64_t values, DType dtype);
   std::pair<TensorId, TensorId> rotary_table();  // cos, sin
@@ -126,9 +127,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   Unit* unit_ = nullptr;  // whose gradients are being written
   // Which micro-batch is written, of how many distinct ones; how often it is run.
   std::int64_t micro_ = 0, micros_ = 1, times_ = 1;
-  TensorId embedded_ = kNoTensor, positions_embedded_ = kNoTensor, hidden_ = kNoTensor;
-  TensorId position_rows_ = kNoTensor, padding_mask_ = kNoTensor;  // see count_positions()
-  TensorId position_ids_ = kNoTensor, embedding_mask_ = kNoTensor, d_embedded_ = kNoTensor;
+  FrontSaved front_;
+  TensorId hidden_ = kNoTensor, d_embedded_ = kNoTensor;
   ByWindow cos_{}, sin_{}, masks_{};
   NormSaved final_norm_;
   LinearSaved head_;

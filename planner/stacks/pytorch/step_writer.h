@@ -82,6 +82,16 @@ struct NormSaved {
   TensorId input_fp32 = kNoTensor, normalized = kNoTensor, statistics = kNoTensor, out = kNoTensor;
   TensorId weight_cast = kNoTensor;  // LayerNorm under autocast: weight and bias in fp32
 };
+// What the model makes before its layers. `looked_up`: what the embedding's module returned, of
+// which the model makes `embedded`.
+struct FrontSaved {
+  TensorId looked_up = kNoTensor, embedded = kNoTensor;
+  TensorId position_ids = kNoTensor, position_rows = kNoTensor, positions = kNoTensor;
+  TensorId padding_mask = kNoTensor;  // see count_positions()
+  TensorId alibi = kNoTensor;
+  TensorId dropout_mask = kNoTensor;
+  NormSaved norm;
+};
 // A product with a weight: what it read (the cast copy, or the input itself) and made.
 struct ProductSaved {
   TensorId input = kNoTensor, weight_cast = kNoTensor, bias_cast = kNoTensor, out = kNoTensor;
@@ -95,6 +105,7 @@ struct AttentionSaved {
   TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;  // as the kernels read them
   TensorId mask = kNoTensor;  // additive, in the kernel's dtype
   TensorId tanh = kNoTensor;  // of a soft cap
+  TensorId scores = kNoTensor, masked = kNoTensor;  // with ALiBi, whose frame holds them
   TensorId lse = kNoTensor, seed = kNoTensor, offset = kNoTensor;
   TensorId softmax = kNoTensor, dropout_mask = kNoTensor, probabilities = kNoTensor;
   TensorId weights = kNoTensor;  // what eager attention returns beside its output
