@@ -4,6 +4,7 @@
 
 #include "models/config_reader.h"
 #include "models/run_names.h"
+#include "models/zero_stage.h"
 
 namespace plimsoll::models {
 
@@ -65,14 +66,13 @@ Lora lora(const Config& from) {
 
 void read_data_parallel(const Config& strategy, const Config& stack, Strategy& s) {
   DataParallel& data = s.data;
-  data.zero = static_cast<int>(strategy.natural("zero", 0));
+  set_zero(s, static_cast<int>(strategy.natural("zero", 0)));
   if (data.zero > 3) strategy.refuse("zero", "0, 1, 2 or 3");
   data.shard_group = strategy.natural("shard_group", 0);
   data.fsdp_version = static_cast<int>(stack.count("fsdp_version", 2));
   // Other stacks have no such knob; what stands there is the word for "as always".
   if (s.stack == Stack::pytorch && strategy.has("fsdp_upcast"))
     data.fsdp_upcast = strategy.flag("fsdp_upcast", true);
-  data.reshard_after_forward = !(s.stack == Stack::pytorch && data.zero == 2);
   if (s.stack == Stack::pytorch) data.reduce_dtype = s.grad_dtype;
   const std::optional<Config> ddp = strategy.section("ddp");
   if (!ddp) return;

@@ -4,12 +4,12 @@
 
 #include "models/optimizers.h"
 #include "planner/row_traffic.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner {
 
 using models::OptimizerImpl;
 using models::Precision;
-using models::Stack;
 
 namespace {
 
@@ -97,14 +97,15 @@ ProductWork attention(const GpuRates& gpu, const LayerCost& layer, const Executi
 }  // namespace
 
 Share launch_seconds(const models::Strategy& s) {
-  if (s.stack == Stack::plimsoll || s.compile)
+  if (stack_info(s.stack).own_kernels || s.compile)
     return {3e-6, "assumed", "a launch from C++ or compiled code; the host's speed decides"};
   return {6e-6, "assumed", "eager PyTorch's Python and dispatcher; the host's speed decides"};
 }
 
 Execution execution_of(const models::Strategy& s, const models::Batch& batch) {
   Execution e;
-  const bool torch = s.stack == Stack::pytorch, fsdp = torch && s.data.zero >= 2;
+  const StackInfo& stack = stack_info(s.stack);
+  const bool torch = stack.mixed_is_autocast, fsdp = torch && s.data.zero >= 2;
   const bool fp16 = s.precision == Precision::fp16_mixed || s.precision == Precision::fp16;
   e.compute = s.precision == Precision::fp32 ? DType::fp32 : fp16 ? DType::fp16 : DType::bf16;
   e.low = width(e.compute);
@@ -117,10 +118,9 @@ Execution execution_of(const models::Strategy& s, const models::Batch& batch) {
   e.reduced = e.gathered;
   if (s.grad_dtype) e.reduced = width(*s.grad_dtype);
   if (s.data.reduce_dtype) e.reduced = width(*s.data.reduce_dtype);
-  e.fused = !torch || s.compile || s.kernels != models::Kernels::eager;
-  if (s.stack == Stack::deepspeed) e.fused = s.kernels != models::Kernels::eager;
+  e.fused = stack.own_kernels || s.compile || s.kernels != models::Kernels::eager;
   e.loss = s.loss;
-  e.own = s.stack == Stack::plimsoll;
+  e.own = stack.own_kernels;
   e.compiled = s.compile;
   e.casts = e.autocast && !s.compile;
   e.promotes = torch && !fsdp && is_mixed(s.precision) && !s.compile;
@@ -221,12 +221,12 @@ LayerWork layer_work(const GpuRates& gpu, const LayerCost& layer, const Executio
 // 16-bit weights read the gradient and write the weight in 16 bits.
 Cost optimizer_cost(const GpuRates& gpu, const models::Strategy& s, const Execution& e,
                     double elements, double tensors) {
-  const bool torch = s.stack == Stack::pytorch;
-  const bool fused = !torch || s.optimizer_impl == OptimizerImpl::fused;
+  const StackInfo& stack = stack_info(s.stack);
+  const bool fused = !stack.foreach_by_default || s.optimizer_impl == OptimizerImpl::fused;
   const models::OptimizerRule& rule = models::rule_of(s.optimizer);
   const models::StepTraffic& traffic = fused ? rule.fused : rule.unfused;
   double bytes = traffic.values * e.stored;
-  if (!torch && e.stored > e.low) bytes += e.low + e.reduced - e.stored;
+  if (!stack.mixed_is_autocast && e.stored > e.low) bytes += e.low + e.reduced - e.stored;
   // Lists of tensors go to multi-tensor kernels of up to 320 at a time (ForeachUtils, chunk
   // metadata), a loop launches each tensor's own.
   const bool loop = s.optimizer_impl == OptimizerImpl::for_loop;

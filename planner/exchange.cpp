@@ -3,54 +3,9 @@
 #include <algorithm>
 
 #include "models/decisions/sharding.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner {
-
-using models::Stack;
-
-namespace {
-
-// DDP: buckets beside backward. ZeroRedundancyOptimizer is DDP, and owners broadcast what they
-// stepped. FSDP2: units; the last micro-batch reduces.
-void as_pytorch(const models::Strategy& s, int stage, Exchange& x) {
-  x.bucket = s.data.bucket_cap.real();
-  if (stage == 1) {  // always over all ranks
-    x.update = Exchange::Update::broadcast;
-    x.shards = group_of(s.gpus, 1, s.gpus_per_node);
-    x.replicas = {};
-  }
-  if (s.data.zero < 2) return;
-  x.bucket = 0;
-  x.reduction = Exchange::Reduction::scatter;
-  x.gathers = true;
-  x.regathers = stage == 3;
-  x.copies = s.data.fsdp_version == 2;
-}
-
-void as_plimsoll(const models::Strategy& s, int stage, Exchange& x) {
-  x.bucket = s.data.bucket_cap.real();
-  if (stage == 0) return;
-  x.reduction = Exchange::Reduction::scatter;
-  x.gathers = x.regathers = stage == 3;
-  x.reduces_each = stage >= 2;
-  if (stage < 3) x.update = Exchange::Update::gather;
-}
-
-// Without overlap_comm stages 1 and 2 wait for each bucket; stage 0 reduces when backward is done
-// (engine.py, buffered_allreduce_fallback).
-void as_deepspeed(const models::Strategy& s, int stage, const Execution& e, Exchange& x) {
-  x.bucket = static_cast<double>(s.data.deepspeed.reduce_bucket_size) * e.reduced;
-  x.overlaps = stage > 0 && s.data.deepspeed.overlap_comm.value_or(stage == 3);
-  x.reduces_each = stage >= 2;
-  if (stage == 3) {
-    x.reduction = Exchange::Reduction::scatter;
-    x.gathers = x.regathers = x.copies = true;
-  } else if (stage > 0) {
-    x.update = Exchange::Update::gather;
-  }
-}
-
-}  // namespace
 
 Exchange exchange_of(const models::Strategy& s, const Execution& e) {
   const models::decisions::Sharding sharding = models::decisions::sharding_of(s);
@@ -58,12 +13,7 @@ Exchange exchange_of(const models::Strategy& s, const Execution& e) {
   x.shards = group_of(sharding.shards, 1, s.gpus_per_node);
   x.replicas = group_of(sharding.replicas, sharding.shards, s.gpus_per_node);
   x.steps_shard = sharding.stage > 0;
-  if (s.stack == Stack::plimsoll)
-    as_plimsoll(s, sharding.stage, x);
-  else if (s.stack == Stack::deepspeed)
-    as_deepspeed(s, sharding.stage, e, x);
-  else
-    as_pytorch(s, sharding.stage, x);
+  stack_info(s.stack).add_exchange(s, sharding.stage, e, x);
   return x;
 }
 

@@ -5,6 +5,7 @@
 #include "models/decisions/layer_modules.h"
 #include "models/lora.h"
 #include "models/trainable.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner {
 
@@ -179,7 +180,7 @@ bool LayerPart::trains() const {
 // enable_input_require_grads); our own runtime needs none.
 bool forces_input_gradient(const models::Strategy& strategy) {
   return strategy.recompute.kind != models::RecomputeKind::none &&
-         strategy.stack != models::Stack::plimsoll;
+         stack_info(strategy.stack).runs_transformers;
 }
 
 ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy) {

@@ -6,6 +6,7 @@
 
 #include "models/run_names.h"
 #include "models/stack_versions.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner {
 
@@ -90,9 +91,8 @@ Outside outside_allocator(const models::Strategy& strategy, const models::Cluste
                           int communicators, std::int64_t group) {
   Outside outside;
   if (!cluster.gpu || strategy.device == models::Device::cpu) return outside;
-  // DeepSpeed's ranks are PyTorch processes.
-  const models::Stack stack =
-      strategy.stack == models::Stack::deepspeed ? models::Stack::pytorch : strategy.stack;
+  const StackInfo& info = stack_info(strategy.stack);
+  const models::Stack stack = info.processes;
   const auto overheads =
       models::overheads_of(models::name_of(stack), *cluster.gpu, models::kTorchVersion);
   if (const auto* seen = models::find_calibration(cluster.calibrations, models::name_of(stack)))
@@ -115,8 +115,7 @@ Outside outside_allocator(const models::Strategy& strategy, const models::Cluste
            seen != nullptr ? seen : models::find_overhead(overheads, "nccl_connection"));
   }
   // What other stacks reserve is an estimate.
-  if (outside.calibration && strategy.stack == models::Stack::plimsoll)
-    add_range(low, outside.high.nccl, outside);
+  if (outside.calibration && info.reserves_exactly) add_range(low, outside.high.nccl, outside);
   return outside;
 }
 

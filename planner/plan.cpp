@@ -11,31 +11,17 @@
 #include "planner/plan_time.h"
 #include "planner/remedies.h"
 #include "planner/stack_step.h"
-#include "planner/stacks/deepspeed/stack.h"
-#include "planner/stacks/plimsoll/stack.h"
-#include "planner/stacks/pytorch/stack.h"
+#include "planner/stacks/stack_info.h"
 #include "planner/states_only.h"
 
 namespace plimsoll::planner {
 
 using models::Category;
-using models::Stack;
 using reports::Plan;
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   step.allocator = question.strategy.allocator;
-  switch (question.strategy.stack) {
-    case Stack::pytorch:
-      return pytorch::write_step(question, parts, step);
-    case Stack::plimsoll:
-      return own::write_step(question, parts, step);
-    case Stack::deepspeed:
-      return deepspeed::write_step(question, parts, step);
-    case Stack::megatron:
-      break;
-  }
-  fail(ErrorKind::unsupported,
-       "this --stack is not modelled yet (pytorch, deepspeed and plimsoll are)");
+  stack_info(question.strategy.stack).write_step(question, parts, step);
 }
 
 // On the host device no card bounds the ranks; --gpu-memory does.
@@ -276,7 +262,7 @@ Plan plan(const Question& question, Replays& replays) {
     add_step(question, replays, plan);
     return plan;
   }
-  plan.states = table_states(counts.total, counts.trainable, counts.adapters, question.strategy);
+  plan.states = table_states(counts, question.strategy);
   plan.advice.push_back(
       "Model states only: the training step of model_type '" + question.model->model_type +
       "' is not modelled yet" +

@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "models/run_names.h"
+#include "planner/stacks/stack_info.h"
 #include "planner/step_time.h"
 
 namespace plimsoll::planner {
@@ -42,10 +44,10 @@ void add_assumptions(const Question& question, reports::Plan& plan) {
   const Share launch = launch_seconds(s);
   assume(plan, "time: host's microseconds to issue a kernel", launch.value * 1e6, launch.basis,
          launch.source);
-  if (s.stack == models::Stack::plimsoll)
-    plan.assumptions.push_back({"time: products and attention of stack plimsoll",
-                                "\"as fast as PyTorch's\"", "assumed",
-                                "no run of it on a GPU has been timed"});
+  if (stack_info(s.stack).untried_on_gpus)
+    plan.assumptions.push_back(
+        {"time: products and attention of stack " + std::string(name_of(s.stack)),
+         "\"as fast as PyTorch's\"", "assumed", "no run of it on a GPU has been timed"});
   if (s.gpus == 1) return;
   assume(plan, "time: share of the GPU that a collective takes", communication_use());
   assume(plan, "time: spread of the GPUs' speed, standard deviation", speed_spread());

@@ -4,6 +4,8 @@
 #include <string_view>
 
 #include "models/optimizers.h"
+#include "models/zero_stage.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner {
 
@@ -12,7 +14,6 @@ using models::Loss;
 using models::OptimizerImpl;
 using models::Precision;
 using models::RecomputeKind;
-using models::Stack;
 using models::Strategy;
 
 namespace {
@@ -32,14 +33,10 @@ std::vector<std::string> names_in(const std::string& option) {
   return names;
 }
 
-void set_zero(Strategy& s, int stage) {
-  s.data.zero = stage;
-  s.data.reshard_after_forward = !(s.stack == Stack::pytorch && stage == 2);
-}
-
 struct Changes {
   const Question& q;
   const Strategy& s = q.strategy;
+  const StackInfo& stack = stack_info(s.stack);
   std::vector<Change> out = {};
 
   void add(Price price, std::string option, std::function<void(Question&)> apply,
@@ -54,13 +51,13 @@ struct Changes {
   }
   // DDP's own options are refused where FSDP takes over.
   bool may_shard(int stage) const {
-    return s.stack != Stack::pytorch || stage < 2 ||
+    return !stack.has_fsdp || stage < 2 ||
            !(has(q.given, "bucket-cap-mb") || has(q.given, "gradient-as-bucket-view"));
   }
 
   // What no option of a trainer switches on (reports/export_code.h); our own runtime has it.
   std::string needs_code(const std::string& what) const {
-    if (s.stack == Stack::plimsoll) return "";
+    if (!stack.runs_transformers) return "";
     return what + ": no option of a trainer switches it on; export writes the code";
   }
   void add_free();
@@ -74,7 +71,7 @@ void Changes::add_free() {
   if (!is_flash(s.attention))
     add(Price::nothing, "--attention flash",
         [](Question& c) { c.strategy.attention = Attention::flash; });
-  if (models::rule_of(s.optimizer).torch.temporary != nullptr && s.stack == Stack::pytorch &&
+  if (models::rule_of(s.optimizer).torch.temporary != nullptr && stack.foreach_by_default &&
       s.optimizer_impl.value_or(OptimizerImpl::foreach) != OptimizerImpl::fused)
     add(Price::nothing, "--optimizer-impl fused",
         [](Question& c) { c.strategy.optimizer_impl = OptimizerImpl::fused; });
@@ -83,7 +80,7 @@ void Changes::add_free() {
         Price::nothing, "--loss fused", [](Question& c) { c.strategy.loss = Loss::fused; },
         needs_code("fused loss"));
   // Products read a frozen base in 16 bits either way.
-  if (s.lora && s.stack == Stack::pytorch && is_mixed(s.precision) &&
+  if (s.lora && stack.mixed_is_autocast && is_mixed(s.precision) &&
       s.param_dtype.value_or(DType::fp32) == DType::fp32)
     add(Price::nothing, "--param-dtype bf16",
         [](Question& c) { c.strategy.param_dtype = DType::bf16; });
@@ -144,9 +141,8 @@ void Changes::add_concessions() {
     add(Price::task, "--seq-len " + std::to_string(tokens),
         [tokens](Question& c) { c.batch.seq_len = tokens; });
   }
-  const bool torch = s.stack == Stack::pytorch;
   if (!s.lora && s.freeze.empty() && s.train.empty()) {
-    const bool store = torch && is_mixed(s.precision);
+    const bool store = stack.mixed_is_autocast && is_mixed(s.precision);
     add(
         Price::adapters,
         std::string("--lora-rank 16 --lora-targets all-linear") +

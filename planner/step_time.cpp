@@ -7,12 +7,12 @@
 #include <cmath>
 
 #include "models/decisions/layer.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner {
 
 using models::Batch;
 using models::RecomputeKind;
-using models::Stack;
 using models::Strategy;
 
 const char* name_of(Limit limit) {
@@ -58,7 +58,8 @@ Cost sum(Cost a, const Cost& b) {
 // layer once more to compute it again (models/decisions/sharding.h); FSDP keeps what its hook
 // before backward gathered.
 double regathers(const Strategy& s, double layers) {
-  if (s.stack != Stack::plimsoll || !models::decisions::recomputes_layers(s.recompute.kind))
+  if (!stack_info(s.stack).regathers_recomputed ||
+      !models::decisions::recomputes_layers(s.recompute.kind))
     return 1;
   const double k = static_cast<double>(
       models::decisions::layers_per_checkpoint(s.recompute, static_cast<std::int64_t>(layers)));
@@ -151,7 +152,7 @@ StrategyTime::StrategyTime(const TimeModel& model, const Strategy& s)
   gather_tail_ = messages.gather(ends.tail);
   // A tied table is the tail's: plimsoll gathers that for the embedding, and anew for the head;
   // FSDP keeps what it gathered.
-  if (ends.tied && s.stack == Stack::plimsoll) gather_embedding_ += gather_tail_;
+  if (ends.tied && stack_info(s.stack).gathers_tied_twice) gather_embedding_ += gather_tail_;
   reduce_embedding_ = messages.reduce(ends.embedding_trainable);
   reduce_tail_ = messages.reduce(ends.tail_trainable);
   update_ = messages.update(trained);

@@ -7,6 +7,8 @@
 #include "models/optimizers.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
+#include "models/zero_stage.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::search {
 
@@ -15,7 +17,6 @@ using models::Loss;
 using models::OptimizerImpl;
 using models::Precision;
 using models::RecomputeKind;
-using models::Stack;
 using models::Strategy;
 
 namespace {
@@ -89,8 +90,8 @@ std::string precision_option(const Setting& x) {
 void param_dtypes(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
   const Strategy& s = so_far.strategy;
   const bool fp16 = s.precision == Precision::fp16_mixed;
-  if (fixed(scope, "param-dtype") || !s.lora || s.stack != Stack::pytorch || s.param_dtype ||
-      (s.precision != Precision::bf16_mixed && !fp16))
+  if (fixed(scope, "param-dtype") || !s.lora || !stack_info(s.stack).mixed_is_autocast ||
+      s.param_dtype || (s.precision != Precision::bf16_mixed && !fp16))
     return out.push_back(so_far);
   add(so_far, out, [&](Setting& x) { x.strategy.param_dtype = fp16 ? DType::fp16 : DType::bf16; });
 }
@@ -100,7 +101,7 @@ std::string param_dtype_value(const Setting& x) {
 }
 
 std::string param_dtype_option(const Setting& x) {
-  const bool of_base = x.strategy.lora && x.strategy.stack == Stack::pytorch;
+  const bool of_base = x.strategy.lora && stack_info(x.strategy.stack).mixed_is_autocast;
   return of_base && x.strategy.param_dtype ? "--param-dtype " + param_dtype_value(x) : "";
 }
 
@@ -128,10 +129,10 @@ std::string gpus_option(const Setting& x) {
 
 void stacks(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
   if (fixed(scope, "stack")) return out.push_back(so_far);
-  for (const Stack stack : {Stack::pytorch, Stack::deepspeed, Stack::plimsoll})
+  for (const StackInfo* stack : planner::stacks())
     add(so_far, out, [&](Setting& x) {
-      x.strategy.stack = stack;
-      if (stack == Stack::plimsoll) x.concession += kUntriedStack;
+      x.strategy.stack = stack->kind;
+      if (stack->untried_on_gpus) x.concession += kUntriedStack;
     });
 }
 
@@ -140,13 +141,13 @@ std::string stack_value(const Setting& x) {
 }
 
 std::string stack_option(const Setting& x) {
-  return x.strategy.stack == Stack::pytorch ? "" : "--stack " + stack_value(x);
+  return x.strategy.stack == Strategy{}.stack ? "" : "--stack " + stack_value(x);
 }
 
 void optimizer_impls(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
   const Strategy& s = so_far.strategy;
   out.push_back(so_far);
-  if (fixed(scope, "optimizer-impl") || s.stack != Stack::pytorch ||
+  if (fixed(scope, "optimizer-impl") || !stack_info(s.stack).foreach_by_default ||
       models::rule_of(s.optimizer).torch.temporary == nullptr)
     return;
   add(so_far, out, [](Setting& x) { x.strategy.optimizer_impl = OptimizerImpl::fused; });
@@ -172,7 +173,7 @@ void recomputes(const Scope& scope, const Setting& so_far, std::vector<Setting>&
   with(RecomputeKind::none, 1);
   // A checkpoint around the core attention is code of the user's, which no Transformers before 4.53
   // lets be written outside the model (reports/export_code.h).
-  if (so_far.strategy.stack == Stack::plimsoll ||
+  if (!stack_info(so_far.strategy.stack).runs_transformers ||
       so_far.strategy.transformers >= models::kMasksAreBoolean)
     with(RecomputeKind::selective, 1);
   with(RecomputeKind::full, 1);
@@ -223,10 +224,7 @@ std::string attention_option(const Setting& x) {
 void zeros(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
   const Strategy& s = so_far.strategy;
   const auto with = [&](int stage) {
-    add(so_far, out, [&](Setting& x) {
-      x.strategy.data.zero = stage;
-      x.strategy.data.reshard_after_forward = !(s.stack == Stack::pytorch && stage == 2);
-    });
+    add(so_far, out, [&](Setting& x) { set_zero(x.strategy, stage); });
   };
   if (fixed(scope, "zero")) return with(s.data.zero);
   for (int stage = 0; stage <= (s.gpus == 1 ? 0 : 3); ++stage) with(stage);
@@ -246,7 +244,7 @@ void shard_groups(const Scope& scope, const Setting& so_far, std::vector<Setting
   const Strategy& s = so_far.strategy;
   const std::int64_t node = s.gpus_per_node, n = s.gpus;
   if (fixed(scope, "shard-group")) return;
-  if (s.stack == Stack::deepspeed || s.data.zero < (s.stack == Stack::pytorch ? 2 : 1)) return;
+  if (s.data.zero < stack_info(s.stack).hybrid_from_stage) return;
   const auto with = [&](std::int64_t group) {
     if (n % group == 0)
       add(so_far, out, [group](Setting& x) { x.strategy.data.shard_group = group; });
@@ -308,10 +306,10 @@ std::vector<Setting> adapter_choices(const Scope& scope) {
 
 Effort effort(const Setting& setting) {
   const Strategy& s = setting.strategy;
-  const bool pytorch = s.stack == Stack::pytorch;
+  const bool fsdp = stack_info(s.stack).has_fsdp;
   std::uint32_t switches = 0, code = 0;  // what no option of a trainer switches on is code
-  code += pytorch && s.data.zero == 1 ? 1 : 0;  // ZeroRedundancyOptimizer
-  switches += pytorch && s.data.zero == 2 ? 1 : 0;  // FSDP, told not to reshard
+  code += fsdp && s.data.zero == 1 ? 1 : 0;  // ZeroRedundancyOptimizer
+  switches += fsdp && s.data.zero == 2 ? 1 : 0;  // FSDP, told not to reshard
   switches += s.data.shard_group > 0 ? 1 : 0;
   const RecomputeKind recompute = s.recompute.kind;
   switches += recompute == RecomputeKind::full ? 1 : 0;
@@ -320,7 +318,9 @@ Effort effort(const Setting& setting) {
   switches += s.attention == Attention::eager ? 1 : 0;
   code += s.attention == Attention::math ? 1 : 0;
   switches += s.optimizer_impl ? 1 : 0;
-  const std::uint32_t stack = pytorch ? 0 : s.stack == Stack::deepspeed ? 1 : 2;
+  const auto all = planner::stacks();
+  const auto stack =
+      static_cast<std::uint32_t>(std::ranges::find(all, s.stack, &StackInfo::kind) - all.begin());
   return {2 * stack + (s.data.zero > 0 ? 1 : 0), switches + 2 * code, code > 0};
 }
 

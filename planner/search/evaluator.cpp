@@ -6,14 +6,23 @@
 #include "models/decisions/layer.h"
 #include "planner/flops.h"
 #include "planner/search/axes.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::search {
+
+namespace {
+// A stack whose adapters force a gradient of the input (model_parts.h).
+models::Stack of_transformers() {
+  return (*std::ranges::find_if(stacks(), [](const StackInfo* s) { return s->runs_transformers; }))
+      ->kind;
+}
+}  // namespace
 
 Space::Space(const Scope& scope) : scope_(scope) {
   for (const Setting& setting : adapter_choices(scope)) {
     for (const bool forced : {false, true}) {
       models::Strategy strategy = setting.strategy;
-      if (forced) strategy.stack = models::Stack::pytorch;
+      if (forced) strategy.stack = of_transformers();
       strategy.recompute.kind = forced ? models::RecomputeKind::full : models::RecomputeKind::none;
       ModelParts parts = model_parts(*scope.base.model, strategy);
       std::int64_t kept = 0;

@@ -12,11 +12,11 @@
 #include "planner/search/family.h"
 #include "planner/search/savings.h"
 #include "planner/search/words.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::search {
 
 using models::RecomputeKind;
-using models::Stack;
 using models::Strategy;
 
 namespace {
@@ -155,8 +155,7 @@ class Reasons {
     const Strategy& s = best.setting.strategy;
     concessions(best);
     fewer_gpus(best);
-    if (s.stack == Stack::deepspeed && !scope_.fixed.contains("stack") && allowed("pytorch"))
-      say_rung(best, "PyTorch without DeepSpeed", rung(best, "stack", "pytorch"));
+    if (!scope_.fixed.contains("stack")) without_wrapper(best);
     if (s.gpus > 1 && !scope_.fixed.contains("zero")) {
       bool simpler = false;
       for (int zero = 0; zero < s.data.zero; ++zero)
@@ -175,13 +174,27 @@ class Reasons {
         say_rung(best, "Without recomputation it", rung(best, "recompute", "none"));
     }
     // transformers/activations.py: NewGELUActivation and GELUTanh state one formula.
-    if (space_.parts(best.setting).decoder.python_gelu && s.stack != Stack::plimsoll)
+    if (space_.parts(best.setting).decoder.python_gelu && stack_info(s.stack).runs_transformers)
       say("Not searched: activation_function gelu_pytorch_tanh in the model's configuration "
-          "computes "
-          "gelu_new with one kernel instead of eight.");
+          "computes gelu_new with one kernel instead of eight.");
   }
 
-  bool allowed(const std::string& stack) const { return search::allowed(scope_, "stack", stack); }
+  bool allowed(models::Stack stack) const {
+    return search::allowed(scope_, "stack", std::string(name_of(stack)));
+  }
+
+  void without_wrapper(const Found& best) {
+    const StackInfo& stack = stack_info(best.setting.strategy.stack);
+    const StackInfo& inner = stack_info(stack.processes);
+    if (!stack.wraps_another() || !allowed(inner.kind)) return;
+    say_rung(best, fmt::format("{} without {}", inner.title, stack.title),
+             rung(best, "stack", std::string(name_of(inner.kind))));
+  }
+
+  static void leave_out_untried(Scope& scope) {
+    for (const StackInfo* stack : stacks())
+      if (stack->untried_on_gpus) scope.without["stack"].insert(std::string(name_of(stack->kind)));
+  }
 
   void fewer_gpus(const Found& best) {
     if (scope_.objective != Objective::gpus) return;
@@ -205,16 +218,23 @@ class Reasons {
 
   // Our own runtime stands first only where the stacks that GPUs have seen do not do it.
   void untried_stack(const Found& best) {
-    if (best.setting.strategy.stack != Stack::plimsoll || scope_.fixed.contains("stack")) return;
-    if (!allowed("pytorch") && !allowed("deepspeed")) return;
+    if (!stack_info(best.setting.strategy.stack).untried_on_gpus || scope_.fixed.contains("stack"))
+      return;
+    std::string titles;
+    bool any = false;
+    for (const StackInfo* stack : stacks()) {
+      if (stack->untried_on_gpus) continue;
+      titles += (titles.empty() ? "" : " or ") + std::string(stack->title);
+      any = any || allowed(stack->kind);
+    }
+    if (!any) return;
     Scope tried = scope_;
-    tried.without["stack"].insert("plimsoll");
+    leave_out_untried(tried);
     tried.most_concession = best.setting.concession;
     const std::optional<Found> near = nearest(tried);
     if (near && space_.usable())
-      say_lack(fmt::format("{} in {} on PyTorch or DeepSpeed",
-                           near->setting.strategy.lora ? "LoRA" : "Training",
-                           name_of(near->setting.strategy.precision)),
+      say_lack(fmt::format("{} in {} on {}", near->setting.strategy.lora ? "LoRA" : "Training",
+                           name_of(near->setting.strategy.precision), titles),
                *near);
   }
 
@@ -239,7 +259,7 @@ class Reasons {
   void pure_bf16() {
     Scope pure = scope_;
     pure.without["adapters"].insert("lora");
-    pure.without["stack"].insert("plimsoll");
+    leave_out_untried(pure);
     pure.top = 1;
     const std::optional<Found> found = best_of(pure, control_);
     if (!found || found->setting.strategy.precision != models::Precision::bf16) return;
@@ -253,7 +273,8 @@ class Reasons {
 
   void groups(const Found& best) {
     const Strategy& s = best.setting.strategy;
-    if (scope_.fixed.contains("shard-group") || s.data.zero < 2 || s.stack == Stack::deepspeed)
+    if (scope_.fixed.contains("shard-group") || s.data.zero < 2 ||
+        s.data.zero < stack_info(s.stack).hybrid_from_stage)
       return;
     if (s.data.shard_group > 0)
       say_rung(best, "Sharding over all ranks", rung(best, "shard-group", "all"));

@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "models/zero_stage.h"
 #include "planner/search/words.h"
 
 namespace plimsoll::planner::search {
 
 using models::RecomputeKind;
-using models::Stack;
 using models::Strategy;
 
 std::string what_frees_memory(const Found& best, Evaluator& evaluator) {
@@ -27,10 +27,7 @@ std::string what_frees_memory(const Found& best, Evaluator& evaluator) {
   };
   const Strategy& s = best.setting.strategy;
   for (int zero = s.data.zero + 1; s.gpus > 1 && zero <= 3; ++zero)
-    change(fmt::format("--zero {}", zero), [&](Setting& x) {
-      x.strategy.data.zero = zero;
-      x.strategy.data.reshard_after_forward = !(s.stack == Stack::pytorch && zero == 2);
-    });
+    change(fmt::format("--zero {}", zero), [&](Setting& x) { set_zero(x.strategy, zero); });
   if (s.data.shard_group > 0)
     change("sharding over all ranks", [](Setting& x) { x.strategy.data.shard_group = 0; });
   if (s.loss != models::Loss::fused)

@@ -13,13 +13,14 @@
 #include "planner/search/front.h"
 #include "planner/search/look.h"
 #include "planner/search/speed_limit.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::search {
 
 double Ties::counted(const Setting& setting, double tokens_per_second) {
   const models::Strategy& s = setting.strategy;
   if (s.data.zero > 0) tokens_per_second *= 1 - kTieMargin;
-  if (s.stack == models::Stack::deepspeed) tokens_per_second *= 1 - kTieMargin;
+  if (stack_info(s.stack).wraps_another()) tokens_per_second *= 1 - kTieMargin;
   return tokens_per_second;
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "models/run_names.h"
 #include "planner/search/closest.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::search {
 
@@ -86,8 +88,8 @@ class Changes {
     if (found->setting.parts != 0) change += " with LoRA";
     if (s.precision == models::Precision::bf16 && s.precision != scope_.base.strategy.precision)
       change += " in pure bf16";
-    if (s.stack == models::Stack::plimsoll && !scope_.fixed.contains("stack"))
-      change += " on stack plimsoll";
+    if (stack_info(s.stack).untried_on_gpus && !scope_.fixed.contains("stack"))
+      change += " on stack " + std::string(name_of(s.stack));
     out_.push_back({std::move(change), "", std::move(*found)});
     return true;
   }

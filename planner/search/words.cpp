@@ -5,10 +5,9 @@
 #include <cmath>
 
 #include "models/run_names.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::search {
-
-using models::Stack;
 
 std::string gib(Bytes bytes) {
   const double value = bytes.real() / (1 << 30);
@@ -26,21 +25,14 @@ std::string percent(double share) {
   return p < 0.95 ? fmt::format("{:.2f} %", p) : fmt::format("{:.1f} %", p);
 }
 
-std::string rung_name(Stack stack, int zero) {
-  if (zero == 0) return stack == Stack::plimsoll ? "DDP" : "Plain DDP";
-  std::string text = fmt::format("ZeRO-{}", zero);
-  if (stack == Stack::pytorch) {
-    if (zero == 1) text += " (ZeroRedundancyOptimizer)";
-    if (zero == 2) text += " (FSDP without resharding)";
-    if (zero == 3) text += " (FSDP full shard)";
-  }
-  return text;
+std::string rung_name(models::Stack stack, int zero) {
+  return stack_info(stack).rungs[static_cast<std::size_t>(zero)];
 }
 
 namespace {
 // FSDP's policy and DeepSpeed cast the modules once.
 bool autocasts(const models::Strategy& s) {
-  return s.stack == Stack::pytorch && s.data.zero < 2 && is_mixed(s.precision);
+  return stack_info(s.stack).mixed_is_autocast && s.data.zero < 2 && is_mixed(s.precision);
 }
 }  // namespace
 

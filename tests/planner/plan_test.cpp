@@ -10,6 +10,7 @@
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
 #include "planner/flops.h"
+#include "planner/stacks/stack_info.h"
 #include "tests/near.h"
 
 using namespace plimsoll;
@@ -324,6 +325,19 @@ TEST_CASE("ReLU keeps nothing of its own") {
     asked.question.batch.micro_batch = 4;
     CHECK(tests::near(asked.plan().peak.real(), static_cast<double>(c.peak), 0.0015));
   }
+}
+
+TEST_CASE("each stack is registered once, and one that is not is refused by name") {
+  CHECK(planner::stacks().size() == 3);
+  for (const planner::StackInfo* info : planner::stacks()) {
+    CAPTURE(info->title);
+    CHECK(&planner::stack_info(info->kind) == info);
+    CHECK(&planner::stack_info(info->processes) != nullptr);
+    for (const char* rung : info->rungs) CHECK(rung != nullptr);
+  }
+  CHECK_THROWS_WITH_AS(planner::stack_info(models::Stack::megatron),
+                       "this --stack is not modelled yet (pytorch, deepspeed and plimsoll are)",
+                       Error);
 }
 
 TEST_CASE("a shard group that does not divide the ranks is bad input") {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The checks of the house find what they are there to find."""
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -28,6 +29,19 @@ class Tree(unittest.TestCase):
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+
+
+class Stacks(unittest.TestCase):
+    """Outside planner/stacks the planner asks for facts (planner/stacks/stack_info.h)."""
+
+    def test_nothing_else_in_the_planner_asks_which_stack_it_is(self):
+        asks = re.compile(r"\bStack::\w|\"(pytorch|deepspeed|plimsoll)\"")
+        found = [f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+                 for path in sorted((ROOT / "planner").rglob("*.*"))
+                 if path.suffix in {".h", ".cpp"} and "stacks" not in path.parts
+                 for number, line in enumerate(path.read_text().splitlines(), 1)
+                 if asks.search(line.split("//")[0])]
+        self.assertEqual(found, [])
 
 
 class Includes(Tree):

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "models/decisions/layer.h"
+#include "models/zero_stage.h"
 #include "reports/export_code.h"
 #include "reports/fingerprint.h"
 #include "reports/text.h"
@@ -170,10 +171,9 @@ void set_data_parallel(const Options& options, Strategy& s) {
   models::DataParallel& data = s.data;
   std::int64_t zero = 0;
   set_whole(options, "zero", 0, 3, zero);
-  data.zero = static_cast<int>(zero);
+  set_zero(s, static_cast<int>(zero));
   const bool pytorch = s.stack == Stack::pytorch;
   const bool fsdp = pytorch && zero >= 2;
-  data.reshard_after_forward = !(pytorch && zero == 2);
   set_shard_group(options, s);
   require(options, "fsdp-version", fsdp, "FSDP is --stack pytorch with --zero 2 or 3");
   std::int64_t version = data.fsdp_version;

@@ -3,8 +3,11 @@
 
 #include "planner/stack_step.h"
 #include "planner/stacks/pytorch/step_writer.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::deepspeed {
+
+extern const StackInfo kStack;
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step);
 

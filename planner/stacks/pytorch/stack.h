@@ -7,8 +7,11 @@
 #include "planner/stack_step.h"
 #include "planner/stacks/pytorch/step.h"
 #include "planner/stacks/pytorch/step_writer.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::pytorch {
+
+extern const StackInfo kStack;
 
 // What the strategy does not say, for the question's GPU; adds what was assumed.
 Rules rules_for(const Question& question, const ModelParts& parts,
@@ -26,5 +29,8 @@ std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const Mode
                                         const models::Batch& batch, const Rules& rules);
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step);
+
+// From counts alone; DeepSpeed's are taken to be the same.
+TableStates table_states(const ParameterCounts& counts, const models::Strategy& strategy);
 
 }  // namespace plimsoll::planner::pytorch

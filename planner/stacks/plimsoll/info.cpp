@@ -1,0 +1,52 @@
+// What the rest of the planner is told of stack plimsoll.
+#include "models/optimizers.h"
+#include "planner/stacks/plimsoll/stack.h"
+
+namespace plimsoll::planner::own {
+
+namespace {
+
+// Mixed: 16-bit weights and gradients, fp32 master and moments; pure: everything in one dtype.
+TableStates table_states(const ParameterCounts& counts, const models::Strategy& s) {
+  const bool mixed = is_mixed(s.precision);
+  const DType adapter = s.lora ? s.lora->dtype : DType::fp32;
+  const DType weight = s.precision == models::Precision::fp32 ? DType::fp32 : DType::bf16;
+  const Bytes one = storage(counts.trainable, mixed ? DType::fp32 : weight);
+  const std::int64_t copies = std::ssize(models::rule_of(s.optimizer).states) + (mixed ? 1 : 0);
+  const Bytes adapters = storage(counts.adapters, adapter);
+  return {{.parameters = storage(counts.total - counts.adapters, weight) + adapters,
+           .gradients = storage(counts.trainable - counts.adapters, weight) + adapters,
+           .optimizer = one * copies},
+          3,
+          2,
+          1};
+}
+
+void add_exchange(const models::Strategy& s, int stage, const Execution&, Exchange& x) {
+  x.bucket = s.data.bucket_cap.real();
+  if (stage == 0) return;
+  x.reduction = Exchange::Reduction::scatter;
+  x.gathers = x.regathers = stage == 3;
+  x.reduces_each = stage >= 2;
+  if (stage < 3) x.update = Exchange::Update::gather;
+}
+
+}  // namespace
+
+constinit const StackInfo kStack{
+    .kind = models::Stack::plimsoll,
+    .title = "plimsoll",
+    .rungs = {"DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3"},
+    .write_step = write_step,
+    .table_states = table_states,
+    .add_exchange = add_exchange,
+    .processes = models::Stack::plimsoll,
+    .own_kernels = true,
+    .regathers_recomputed = true,
+    .gathers_tied_twice = true,
+    .reserves_exactly = true,
+    .untried_on_gpus = true,
+    .hybrid_from_stage = 1,
+};
+
+}  // namespace plimsoll::planner::own

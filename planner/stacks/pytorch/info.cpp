@@ -1,0 +1,58 @@
+// What the rest of the planner is told of stack pytorch.
+#include "models/optimizers.h"
+#include "planner/stacks/pytorch/stack.h"
+
+namespace plimsoll::planner::pytorch {
+
+TableStates table_states(const ParameterCounts& counts, const models::Strategy& s) {
+  const DType adapter = s.lora ? s.lora->dtype : DType::fp32;
+  const DType stored = regime_of(s, s.data.zero >= 2, false, false).stored;
+  const DType frozen = s.param_dtype.value_or(stored);
+  const Bytes trained =
+      storage(counts.trainable - counts.adapters, stored) + storage(counts.adapters, adapter);
+  return {{.parameters = trained + storage(counts.total - counts.trainable, frozen),
+           .gradients = trained,
+           .optimizer = trained * std::ssize(models::rule_of(s.optimizer).states)},
+          2,
+          2,
+          1};
+}
+
+namespace {
+
+// DDP: buckets beside backward. ZeroRedundancyOptimizer is DDP, and owners broadcast what they
+// stepped. FSDP2: units; the last micro-batch reduces.
+void add_exchange(const models::Strategy& s, int stage, const Execution&, Exchange& x) {
+  x.bucket = s.data.bucket_cap.real();
+  if (stage == 1) {  // always over all ranks
+    x.update = Exchange::Update::broadcast;
+    x.shards = group_of(s.gpus, 1, s.gpus_per_node);
+    x.replicas = {};
+  }
+  if (s.data.zero < 2) return;
+  x.bucket = 0;
+  x.reduction = Exchange::Reduction::scatter;
+  x.gathers = true;
+  x.regathers = stage == 3;
+  x.copies = s.data.fsdp_version == 2;
+}
+
+}  // namespace
+
+constinit const StackInfo kStack{
+    .kind = models::Stack::pytorch,
+    .title = "PyTorch",
+    .rungs = {"Plain DDP", "ZeRO-1 (ZeroRedundancyOptimizer)", "ZeRO-2 (FSDP without resharding)",
+              "ZeRO-3 (FSDP full shard)"},
+    .write_step = write_step,
+    .table_states = table_states,
+    .add_exchange = add_exchange,
+    .processes = models::Stack::pytorch,
+    .runs_transformers = true,
+    .has_fsdp = true,
+    .mixed_is_autocast = true,
+    .foreach_by_default = true,
+    .hybrid_from_stage = 2,
+};
+
+}  // namespace plimsoll::planner::pytorch

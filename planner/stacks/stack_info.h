@@ -1,0 +1,53 @@
+// What the rest of the planner asks about a stack: functions, and facts that have a name. Each
+// folder of stacks/ defines its own, and registry.cpp names it in one line.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "planner/exchange.h"
+#include "planner/states_only.h"
+
+namespace plimsoll::planner {
+
+struct StackStep;
+
+// Plain data: a search reads it for every strategy.
+struct StackInfo {
+  models::Stack kind;
+  const char* title;  // in sentences
+  // As a step towards more sharding, by stage of --zero.
+  std::array<const char*, 4> rungs;
+
+  void (*write_step)(const Question& question, const ModelParts& parts, StackStep& step);
+  TableStates (*table_states)(const ParameterCounts& counts, const models::Strategy& strategy);
+  // Into an Exchange whose groups stand; `stage`: what is sharded, of which groups have one rank 0.
+  void (*add_exchange)(const models::Strategy& strategy, int stage, const Execution& execution,
+                       Exchange& exchange);
+
+  // Whose processes the ranks are: context, NCCL, allocator. Another's where it is built around it.
+  models::Stack processes;
+  bool wraps_another() const { return processes != kind; }
+
+  bool runs_transformers = false;  // its modules, with PEFT's adapters and the Trainer's options
+  bool own_kernels = false;  // ours (kernels/), launched from C++
+  // --zero 1 is ZeroRedundancyOptimizer, 2 and 3 are FSDP; 0 is DDP.
+  bool has_fsdp = false;
+  // Mixed precision is autocast, or FSDP's policy, over weights in --param-dtype. Elsewhere it is
+  // 16-bit weights beside fp32 masters.
+  bool mixed_is_autocast = false;
+  bool foreach_by_default = false;  // the optimizer's form
+  bool regathers_recomputed = false;  // what is computed again is gathered again for it
+  bool gathers_tied_twice = false;  // for the embedding, and anew for the head
+  bool reserves_exactly = false;  // what others reserve is an estimate
+  bool untried_on_gpus = false;  // nobody has timed a run of it there
+  int hybrid_from_stage = 4;  // --shard-group; 4: at none
+};
+
+// Error{unsupported}: one that is not modelled.
+const StackInfo& stack_info(models::Stack stack);
+
+// All, the most usual first: in that order a search looks at them.
+std::span<const StackInfo* const> stacks();
+
+}  // namespace plimsoll::planner
