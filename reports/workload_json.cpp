@@ -1,7 +1,12 @@
 #include "reports/workload_json.h"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "models/decisions/exchange.h"
 #include "models/decisions/layer.h"
+#include "models/options.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
 #include "reports/fingerprint.h"
@@ -120,7 +125,13 @@ void write_stack(JsonWriter& json, const Strategy& s) {
   json.end_object();
 }
 
-void write_lora(JsonWriter& json, const models::Lora& lora) {
+std::optional<std::int64_t> shard_group(const Strategy& s) {
+  return s.data.shard_group > 0 ? std::optional(s.data.shard_group) : std::nullopt;
+}
+
+void write_lora(JsonWriter& json, const std::optional<models::Lora>& adapters) {
+  if (!adapters) return json.value(nullptr);
+  const models::Lora& lora = *adapters;
   json.begin_object(JsonWriter::Layout::line);
   json.member("adapter_dtype", name_of(lora.dtype));
   json.member("alpha", lora.alpha);
@@ -134,7 +145,6 @@ void write_lora(JsonWriter& json, const models::Lora& lora) {
 
 void write_bucket(JsonWriter& json, const models::DataParallel& data) {
   constexpr std::int64_t mib = 1 << 20;
-  json.key("ddp");
   json.begin_object(JsonWriter::Layout::line);
   if (data.bucket_cap.value() % mib == 0)
     json.member("bucket_cap_mb", data.bucket_cap.value() / mib);
@@ -143,6 +153,57 @@ void write_bucket(JsonWriter& json, const models::DataParallel& data) {
   json.member("bucket_view", data.gradient_as_bucket_view);
   json.member("wrap", nullptr);
   json.end_object();
+}
+
+using Write = void (*)(JsonWriter& json, const Strategy& s);
+
+struct Member {
+  std::string_view key;
+  Write write;
+  bool (*stands)(const Strategy& s) = nullptr;  // always, where absent
+};
+
+// What is modelled of "strategy", in the order of the document; fingerprints are over all of it.
+constexpr Member kStrategy[] = {
+    {"attention", [](JsonWriter& json, const Strategy& s) { json.value(name_of(s.attention)); }},
+    {"cp", [](JsonWriter& json, const Strategy& s) { json.value(s.cp); }},
+    {"ddp", [](JsonWriter& json, const Strategy& s) { write_bucket(json, s.data); }},
+    {"deterministic", [](JsonWriter& json, const Strategy& s) { json.value(s.deterministic); },
+     [](const Strategy& s) { return s.deterministic; }},
+    {"ep", [](JsonWriter& json, const Strategy& s) { json.value(s.ep); }},
+    {"freeze", [](JsonWriter& json, const Strategy& s) { write_names(json, s.freeze); }},
+    {"fsdp_upcast",
+     [](JsonWriter& json, const Strategy& s) { json.value(s.data.fsdp_upcast.value_or(true)); }},
+    {"grad_dtype",
+     [](JsonWriter& json, const Strategy& s) { json.value(name_if(gradient_dtype(s))); }},
+    {"lora", [](JsonWriter& json, const Strategy& s) { write_lora(json, s.lora); }},
+    {"loss", [](JsonWriter& json, const Strategy& s) { json.value(name_of(s.loss)); }},
+    {"master_weights", [](JsonWriter& json, const Strategy& s) { json.value(s.master_weights); }},
+    {"optimizer", [](JsonWriter& json, const Strategy& s) { json.value(name_of(s.optimizer)); }},
+    {"param_dtype",
+     [](JsonWriter& json, const Strategy& s) { json.value(name_of(param_dtype(s))); }},
+    {"pp", [](JsonWriter& json, const Strategy& s) { json.value(s.pp); }},
+    {"precision", [](JsonWriter& json, const Strategy& s) { json.value(name_of(s.precision)); }},
+    {"recompute",
+     [](JsonWriter& json, const Strategy& s) { json.value(models::text_of(s.recompute)); }},
+    {"shard_group", [](JsonWriter& json, const Strategy& s) { json.value(shard_group(s)); }},
+    {"tp", [](JsonWriter& json, const Strategy& s) { json.value(s.tp); }},
+    {"train", [](JsonWriter& json, const Strategy& s) { write_names(json, s.train); }},
+    {"world_size", [](JsonWriter& json, const Strategy& s) { json.value(s.gpus); }},
+    {"zero", [](JsonWriter& json, const Strategy& s) { json.value(s.data.zero); }},
+};
+static_assert(std::ranges::is_sorted(kStrategy, {}, &Member::key));
+
+std::vector<std::pair<std::string, std::string_view>> unmodelled_members() {
+  std::vector<std::pair<std::string, std::string_view>> members;
+  for (const models::Option& option : models::plan_options()) {
+    if (option.document.empty()) continue;
+    std::string key(option.name);
+    std::ranges::replace(key, '-', '_');
+    members.emplace_back(std::move(key), option.document);
+  }
+  std::ranges::sort(members);
+  return members;
 }
 
 }  // namespace
@@ -156,47 +217,23 @@ void write_batch(JsonWriter& json, const models::Batch& batch) {
 }
 
 void write_strategy(JsonWriter& json, const Strategy& s) {
+  // Options that are not modelled have a member too: both lists are in the order of their keys.
+  static const std::vector<std::pair<std::string, std::string_view>> others = unmodelled_members();
+  auto other = others.begin();
+  const auto write_others = [&](std::string_view before) {
+    for (; other != others.end() && (before.empty() || other->first < before); ++other) {
+      json.key(other->first);
+      json.raw(other->second);
+    }
+  };
   json.begin_object();
-  json.member("attention", name_of(s.attention));
-  json.member("cp", s.cp);
-  write_bucket(json, s.data);
-  if (s.deterministic) json.member("deterministic", true);
-  json.member("ep", s.ep);
-  json.key("freeze");
-  write_names(json, s.freeze);
-  json.member("fsdp_upcast", s.data.fsdp_upcast.value_or(true));
-  json.member("galore_rank", nullptr);
-  json.member("grad_dtype", name_if(gradient_dtype(s)));
-  json.member("kbit_prep", nullptr);
-  json.key("lora");
-  if (s.lora)
-    write_lora(json, *s.lora);
-  else
-    json.value(nullptr);
-  json.member("loss", name_of(s.loss));
-  json.member("master_weights", s.master_weights);
-  json.key("offload");
-  write_names(json, {});
-  json.member("offload_to", "cpu");
-  json.member("optimizer", name_of(s.optimizer));
-  json.member("optimizer_in_backward", false);
-  json.member("param_dtype", name_of(param_dtype(s)));
-  json.member("pp", s.pp);
-  json.member("pp_schedule", nullptr);
-  json.member("precision", name_of(s.precision));
-  json.member("quant_storage", nullptr);
-  json.member("quantize", nullptr);
-  json.member("recompute", models::text_of(s.recompute));
-  json.member("sequence_parallel", false);
-  json.member("shard_group", s.data.shard_group > 0
-                                 ? std::optional<std::int64_t>(s.data.shard_group)
-                                 : std::nullopt);
-  json.member("tp", s.tp);
-  json.key("train");
-  write_names(json, s.train);
-  json.member("virtual_stages", 1);
-  json.member("world_size", s.gpus);
-  json.member("zero", s.data.zero);
+  for (const Member& member : kStrategy) {
+    write_others(member.key);
+    if (member.stands != nullptr && !member.stands(s)) continue;
+    json.key(member.key);
+    member.write(json, s);
+  }
+  write_others({});
   json.end_object();
 }
 

@@ -79,6 +79,19 @@ TEST_CASE("the deterministic mode is another workload, and the word is absent wi
   CHECK(has(canonical_workload(plan), R"("wrap":null},"deterministic":true,"ep":1,)"));
 }
 
+// As documents have always had them: with another member every fingerprint would be another.
+TEST_CASE("options that are not modelled stand in the workload, in the order of their keys") {
+  const std::string text = canonical_workload(made_up_plan());
+  CHECK(has(text, R"("fsdp_upcast":true,"galore_rank":null,"grad_dtype":)"));
+  CHECK(has(text, R"("kbit_prep":null,"lora":)"));
+  CHECK(has(text, R"("offload":[],"offload_to":"cpu","optimizer":"adamw",)"
+                  R"("optimizer_in_backward":false,"param_dtype":)"));
+  CHECK(has(text, R"("pp":1,"pp_schedule":null,"precision":)"));
+  CHECK(has(text, R"("quant_storage":null,"quantize":null,"recompute":)"));
+  CHECK(has(text, R"("sequence_parallel":false,"shard_group":)"));
+  CHECK(has(text, R"("virtual_stages":1,"world_size":)"));
+}
+
 TEST_CASE("how ranks exchange data is part of the workload where it is not the device's own way") {
   Plan plan = made_up_plan();
   plan.strategy.stack = models::Stack::plimsoll;

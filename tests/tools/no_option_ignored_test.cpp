@@ -144,7 +144,7 @@ bool is_heeded(const Option& option, const Given& base) {
 TEST_CASE("every option of fit has a trial here, or a reason to have none") {
   for (const Option& option : plan_options())
     CHECK_MESSAGE(kTrials.contains(option.name) + kElsewhere.contains(option.name) +
-                          is_never_modelled(option.name) ==
+                          option.is_never_modelled() ==
                       1,
                   option.name);
 }

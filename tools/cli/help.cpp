@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "reports/text.h"
-#include "tools/cli/refusals.h"
 
 namespace plimsoll::tools {
 
@@ -38,7 +37,7 @@ void add_options(std::string& out, std::span<const Option> options) {
     const std::string left = "--" + std::string(option.name) + (option.value.empty() ? "" : " ") +
                              std::string(option.value);
     add_entry(out, left,
-              std::string(option.help) + (is_never_modelled(option.name) ? " [not yet]" : ""));
+              std::string(option.help) + (option.is_never_modelled() ? " [not yet]" : ""));
   }
 }
 

@@ -1,5 +1,5 @@
-// The options as data: one table for the command line, for batch queries and for --help, and what a
-// user gave, as text under those names.
+// The options of the commands (those of a question: models/options.h), and what a user gave, as
+// text under those names.
 #pragma once
 
 #include <span>
@@ -8,17 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "models/options.h"
+
 namespace plimsoll::tools {
 
-struct Option {
-  std::string_view name;  // without the dashes
-  std::string_view value;  // what stands for its value in --help; "": a flag
-  std::string_view group;
-  std::string_view help;
-  bool repeatable = false;
-};
+using models::find_plan_option;
+using models::Option;
+using models::plan_options;
 
-std::span<const Option> plan_options();  // of fit, and the keys of a batch query
 std::span<const Option> output_options();  // of every command
 
 const Option* find_option(std::string_view name);  // of all; nullptr: there is none

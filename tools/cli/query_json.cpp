@@ -53,8 +53,8 @@ void add_member(Query& query, const std::string& key, const Json& value) {
   }
   std::string name = key;
   std::ranges::replace(name, '_', '-');
-  const auto known = std::ranges::find(plan_options(), std::string_view(name), &Option::name);
-  if (known == plan_options().end()) {
+  const Option* known = find_plan_option(name);
+  if (known == nullptr) {
     const std::string near = nearest_option(name);
     refuse(fmt::format("unknown key \"{}\"{}", key.substr(0, 60),
                        near.empty() ? " (keys are \"model\" and the options of fit)"

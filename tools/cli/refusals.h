@@ -12,7 +12,4 @@ void refuse_unmodelled(const Options& options);
 // The same for `--params`: options that a bare count says nothing about.
 void refuse_with_params(const Options& options);
 
-// Whether no value of this option is predicted yet.
-bool is_never_modelled(std::string_view option);
-
 }  // namespace plimsoll::tools

@@ -43,8 +43,7 @@ bool is_plan(const std::string& argument, std::string& document) {
 // Options that a plan has already answered; these may be given beside one.
 void refuse_beside_plan(const Options& options) {
   for (const auto& [name, value] : options.given()) {
-    const bool answered = std::ranges::find(plan_options(), std::string_view(name),
-                                            &Option::name) != plan_options().end();
+    const bool answered = find_plan_option(name) != nullptr;
     if (answered && name != "device" && name != "gpu-memory" && name != "detail")
       fail(ErrorKind::bad_input,
            fmt::format("--{}: the plan has answered it; plan again, or give a MODEL", name));
@@ -106,9 +105,7 @@ Request from_model(const std::string& model, const Options& given, const Launch&
   const std::string* gpus = given.find("gpus");
   const std::string* ranks = given.find("ranks");
   for (const auto& [name, value] : given.given()) {
-    const bool planned = std::ranges::find(plan_options(), std::string_view(name), &Option::name) !=
-                         plan_options().end();
-    if (planned) options.add(name, value);
+    if (find_plan_option(name) != nullptr) options.add(name, value);
   }
   check(gpus == nullptr || ranks == nullptr || *gpus == *ranks, ErrorKind::bad_input,
         "--ranks and --gpus are the same: give one of them");

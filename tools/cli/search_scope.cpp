@@ -17,61 +17,6 @@ namespace search = planner::search;
 
 namespace {
 
-// An option that was given keeps its axis as it is.
-struct Fixes {
-  std::string_view option, axis;
-};
-constexpr Fixes kFixes[] = {{"stack", "stack"},
-                            {"device", "stack"},
-                            {"reduce-bucket", "stack"},
-                            {"bucket-cap-mb", "stack"},
-                            {"gradient-as-bucket-view", "stack"},
-                            {"fsdp-version", "stack"},
-                            {"kernels", "stack"},
-                            {"allocator-conf", "stack"},
-                            {"hold-outputs", "stack"},
-                            {"bucket-cap-mb", "zero"},
-                            {"gradient-as-bucket-view", "zero"},
-                            {"fsdp-version", "zero"},
-                            {"fsdp-upcast", "zero"},
-                            {"fsdp-upcast", "stack"},
-                            {"grad-dtype", "zero"},
-                            {"grad-dtype", "stack"},
-                            {"reduce-bucket-size", "stack"},
-                            {"overlap-comm", "stack"},
-                            {"zero", "zero"},
-                            {"shard-group", "shard-group"},
-                            {"precision", "precision"},
-                            {"param-dtype", "precision"},
-                            {"param-dtype", "param-dtype"},
-                            {"param-dtype", "stack"},
-                            {"grad-dtype", "precision"},
-                            {"master-weights", "precision"},
-                            {"fsdp-upcast", "precision"},
-                            {"optimizer-impl", "optimizer-impl"},
-                            {"recompute", "recompute"},
-                            {"attention", "attention"},
-                            {"loss", "loss"},
-                            {"lora-rank", "adapters"},
-                            {"freeze", "adapters"},
-                            {"train", "adapters"},
-                            {"micro-batch", "micro-batch"}};
-
-// Written anew for each plan (or of no concern to `fit`).
-constexpr std::string_view kWritten[] = {"attention",    "global-batch",
-                                         "gpus",         "gpus-per-node",
-                                         "grad-accum",   "html",
-                                         "json",         "keep",
-                                         "loss",         "micro-batch",
-                                         "min-headroom", "objective",
-                                         "only",         "optimizer-impl",
-                                         "precision",    "quiet",
-                                         "recompute",    "reserve",
-                                         "seq-len",      "shard-group",
-                                         "stack",        "threads",
-                                         "tokens",       "top",
-                                         "without",      "zero"};
-
 constexpr std::array<std::string_view, 5> kObjectives{"throughput", "gpus", "context", "batch",
                                                       "memory"};
 // The most GPUs that are looked at where the fewest are asked for and none are named.
@@ -83,8 +28,11 @@ bool is_axis(std::string_view name) {
 }
 
 void set_kept(const Options& options, search::Scope& scope) {
-  for (const Fixes& fixes : kFixes)
-    if (options.has(fixes.option)) scope.fixed.emplace(fixes.axis);
+  // An option that was given keeps its axes as they are.
+  for (const Option& option : plan_options())
+    if (options.has(option.name))
+      for (const std::string_view axis : option.axes)
+        if (!axis.empty()) scope.fixed.emplace(axis);
   const std::string* keep = options.find("keep");
   if (keep == nullptr) return;
   for (const std::string& name : comma_list("keep", *keep)) {
@@ -202,8 +150,10 @@ SearchRequest search_request(const std::string& model, const Options& given, Sou
   if (any_fsdp) base.add("zero", "3");
   for (const auto& [name, value] : options.given())
     if (name != "global-batch") base.add(name, value);
-  for (const auto& [name, value] : given.given())
-    if (std::ranges::find(kWritten, name) == std::end(kWritten)) out.kept.add(name, value);
+  for (const auto& [name, value] : given.given()) {
+    const Option* option = find_plan_option(name);
+    if (option != nullptr && !option->is_written_anew) out.kept.add(name, value);
+  }
   out.request = request_from(model, base, sources);
   out.request.notes = file.notes;
   planner::Question& question = out.request.question;

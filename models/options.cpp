@@ -1,0 +1,210 @@
+#include "models/options.h"
+
+#include <algorithm>
+
+namespace plimsoll::models {
+
+namespace {
+// The names that a message lists; the first of them are modelled.
+constexpr std::string_view kStacks[] = {"pytorch", "plimsoll", "deepspeed", "megatron"};
+constexpr std::string_view kKernels[] = {"eager", "liger", "unsloth", "fused"};
+constexpr std::string_view kPrecisions[] = {"fp32", "bf16-mixed", "fp16-mixed",
+                                            "bf16", "fp16",       "fp8-mixed"};
+constexpr std::string_view kModes[] = {"train", "inference"};
+
+constexpr Option kPlanOptions[] = {
+    {"params", "N", "Model", "a bare parameter count (7.5e9, 7B) for MODEL: model states only"},
+    Option{"assume", "TYPE", "Model",
+           "read the config as this model_type, whatever it says (llama)"}
+        .of_a_step(),
+
+    {"gpu", "NAME", "Cluster", "see `plimsoll gpus` (the local GPU, else h100-sxm-80gb)"},
+    Option{"gpus", "N", "Cluster", "world size (1)"}.written_anew(),
+    Option{"gpus-per-node", "N", "Cluster", "(8)"}.written_anew(),
+    {"gpu-memory", "SIZE", "Cluster", "80GB, 79.6GiB, bytes: what CUDA reports as total"},
+    {"intra-node-bandwidth", "GB/S", "Cluster", "per GPU, one direction (the catalog's)"},
+    {"inter-node-bandwidth", "GB/S", "Cluster", "per GPU, one direction (the vendor's servers')"},
+    Option{"reserve", "SIZE", "Cluster", "kept free (0)"}.written_anew(),
+    {"calibration", "FILE", "Cluster", "overheads as tools/evidence fit measured them (built in)"},
+
+    Option{"stack", "NAME", "Stack", "plimsoll, pytorch, deepspeed, megatron (pytorch)"}
+        .one_of(kStacks, 3, "this stack is not modelled yet (pytorch, deepspeed and plimsoll are)")
+        .fixing("stack")
+        .written_anew()
+        .of_a_step(),
+    Option{"device", "NAME", "Stack", "cuda, cpu (cuda; cpu only with plimsoll)"}
+        .fixing("stack")
+        .of_a_step(),
+    Option{"compile", "", "Stack", "torch.compile"}.never("torch.compile is not modelled yet"),
+    Option{"kernels", "NAME", "Stack", "eager, liger, unsloth, fused (eager)"}
+        .one_of(kKernels, 1, "these kernels are not modelled yet (eager is)")
+        .fixing("stack"),
+    {"torch-version", "V", "Stack", "(the newest modelled)"},
+    Option{"allocator-conf", "TEXT", "Stack", "PYTORCH_CUDA_ALLOC_CONF, in PyTorch's own syntax"}
+        .fixing("stack")
+        .of_a_step(),
+    Option{"hold-outputs", "", "Stack", "the loop keeps the model's outputs until after backward"}
+        .fixing("stack")
+        .of_a_step(),
+    {"transformers-version", "V", "Stack", "4.45 to 5.23 (5.17)"},
+
+    Option{"zero", "STAGE", "Data parallel", "0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP"}
+        .fixing("zero")
+        .written_anew(),
+    Option{"fsdp-version", "V", "Data parallel", "1, 2 (2)"}.fixing("stack", "zero").of_a_step(),
+    Option{"shard-group", "N", "Data parallel", "hybrid sharding inside groups of N (all ranks)"}
+        .fixing("shard-group")
+        .written_anew(),
+    Option{"reduce-bucket", "SIZE", "Data parallel",
+           "plimsoll: bytes of one gradient bucket (25MiB)"}
+        .fixing("stack")
+        .of_a_step(),
+    Option{"bucket-cap-mb", "MIB", "Data parallel", "DDP's bucket_cap_mb (25)"}
+        .fixing("stack", "zero")
+        .of_a_step(),
+    Option{"gradient-as-bucket-view", "YES|NO", "Data parallel", "DDP's own knob (no)"}
+        .fixing("stack", "zero")
+        .of_a_step(),
+    Option{"reduce-bucket-size", "N", "Data parallel", "deepspeed: elements of a bucket (5e8)"}
+        .fixing("stack"),
+    Option{"overlap-comm", "YES|NO", "Data parallel", "deepspeed: two buckets (yes with --zero 3)"}
+        .fixing("stack"),
+    {"sub-group-size", "N", "Data parallel", "deepspeed --zero 3: elements of one step (1e9)"},
+    {"stage3-prefetch-bucket-size", "N", "Data parallel", "deepspeed (5e7)"},
+    {"stage3-param-persistence-threshold", "N", "Data parallel", "deepspeed (1e5)"},
+    {"stage3-max-live-parameters", "N", "Data parallel", "deepspeed (1e9)"},
+    {"stage3-max-reuse-distance", "N", "Data parallel", "deepspeed (1e9)"},
+    Option{"prefetch", "N", "Data parallel", "units gathered ahead"}.never(
+        "prefetch depths other than the stack's own are not modelled yet"),
+    {"deterministic", "", "Data parallel", "plimsoll: all stages reduce at the same moments"},
+    {"exchange", "NAME", "Data parallel", "plimsoll: nccl (GPUs), mpi or threads (the host)"},
+
+    Option{"tp", "N", "Model parallel", "tensor parallel ranks (1)"}.only_one("tensor parallelism"),
+    Option{"sequence-parallel", "", "Model parallel", "shard what tensor parallelism replicates"}
+        .never("tensor parallelism is not modelled yet")
+        .in_document("false"),
+    Option{"pp", "N", "Model parallel", "pipeline stages (1)"}.only_one("pipeline parallelism"),
+    Option{"pp-schedule", "NAME", "Model parallel", "gpipe, 1f1b, interleaved, zero-bubble"}
+        .never("pipeline parallelism is not modelled yet")
+        .in_document("null"),
+    Option{"virtual-stages", "N", "Model parallel", "stages per pipeline rank (1)"}
+        .only_one("pipeline parallelism")
+        .in_document("1"),
+    Option{"cp", "N", "Model parallel", "context parallel ranks (1)"}.only_one(
+        "context parallelism"),
+    Option{"ep", "N", "Model parallel", "expert parallel ranks (1)"}.only_one("expert parallelism"),
+
+    Option{"precision", "KIND", "Precision",
+           "fp32, bf16-mixed, fp16-mixed, bf16, fp16, fp8-mixed (bf16-mixed)"}
+        .one_of(kPrecisions, 5, "fp8 training is not modelled yet")
+        .fixing("precision")
+        .written_anew(),
+    Option{"param-dtype", "DTYPE", "Precision", "dtype the weights are loaded in (fp32 for mixed)"}
+        .fixing("precision", "param-dtype", "stack")
+        .of_a_step(),
+    Option{"grad-dtype", "DTYPE", "Precision", "of reduced gradients (the stack's)"}
+        .fixing("zero", "stack", "precision")
+        .of_a_step(),
+    Option{"master-weights", "YES|NO", "Precision", "fp32 masters beside 16-bit weights"}
+        .fixing("precision")
+        .of_a_step(),
+    Option{"fsdp-upcast", "YES|NO", "Precision", "Accelerate's fp32 storage under FSDP (yes)"}
+        .fixing("zero", "stack", "precision")
+        .of_a_step(),
+
+    Option{"optimizer", "NAME", "Optimizer",
+           "adamw, adam8bit, paged-adam8bit, sgd, momentum, adafactor, lion, muon, galore, "
+           "galore8bit, "
+           "q-galore, lomo (adamw)"}
+        .of_a_step(),
+    Option{"optimizer-impl", "KIND", "Optimizer", "foreach, fused, for-loop (the stack's)"}
+        .fixing("optimizer-impl")
+        .written_anew()
+        .of_a_step(),
+    Option{"galore-rank", "N", "Optimizer", "rank of the projection"}
+        .never("GaLore is not modelled yet")
+        .in_document("null"),
+    Option{"optimizer-in-backward", "", "Optimizer", "step each parameter as its gradient comes"}
+        .never("stepping inside the backward pass is not modelled yet")
+        .in_document("false"),
+
+    Option{"seq-len", "N", "Batch", "tokens (4096, at most what the model takes)"}.written_anew(),
+    Option{"micro-batch", "N", "Batch", "sequences per GPU and micro-step (1)"}
+        .fixing("micro-batch")
+        .written_anew(),
+    Option{"grad-accum", "N", "Batch", "micro-steps per step (1)"}.written_anew(),
+    Option{"global-batch", "N", "Batch", "sequences per step of all GPUs, instead of --grad-accum"}
+        .written_anew(),
+
+    Option{"recompute", "KIND", "Activations", "none, selective, full, sqrt, every:K (none)"}
+        .fixing("recompute")
+        .written_anew(),
+    {"use-reentrant", "YES|NO", "Activations", "of checkpoints (no; FSDP1's old releases: yes)"},
+    Option{"attention", "KIND", "Activations", "flash, flash-1 (its first generation), eager, math"}
+        .fixing("attention")
+        .written_anew(),
+    Option{"loss", "KIND", "Activations", "full, chunked, fused (full)"}
+        .fixing("loss")
+        .written_anew(),
+
+    Option{"lora-rank", "R", "Adapters", "train adapters of this rank, freeze the rest"}
+        .fixing("adapters")
+        .of_a_step(),
+    Option{"lora-alpha", "A", "Adapters", "(16)"}.of_a_step(),
+    Option{"lora-targets", "LIST", "Adapters",
+           "all-linear, attention, q_proj,v_proj,… (all-linear)"}
+        .of_a_step(),
+    Option{"lora-dropout", "P", "Adapters", "(0)"}.of_a_step(),
+    Option{"adapter-dtype", "DTYPE", "Adapters", "fp32, bf16 (fp32)"}.of_a_step(),
+    Option{"quantize", "KIND", "Adapters", "int8, nf4, nf4-dq, fp4, gptq, awq: the frozen base"}
+        .never("quantized bases are not modelled yet")
+        .in_document("null"),
+    Option{"quant-storage", "DTYPE", "Adapters", "dtype that holds the packed base"}
+        .never("quantized bases are not modelled yet")
+        .in_document("null"),
+    Option{"kbit-prep", "YES|NO", "Adapters", "PEFT's prepare_model_for_kbit_training"}
+        .never("quantized bases are not modelled yet")
+        .in_document("null"),
+    Option{"freeze", "PATTERN", "Adapters", "parameters that are not trained (repeatable)", true}
+        .fixing("adapters")
+        .of_a_step(),
+    Option{"train", "PATTERN", "Adapters", "exceptions from --freeze (repeatable)", true}
+        .fixing("adapters")
+        .of_a_step(),
+
+    Option{"offload", "LIST", "Offload", "optimizer, params, activations"}
+        .never("offloading is not modelled yet")
+        .in_document("[]"),
+    Option{"offload-to", "NAME", "Offload", "cpu, nvme (cpu)"}
+        .never("offloading is not modelled yet")
+        .in_document("\"cpu\""),
+
+    Option{"mode", "NAME", "What", "train, inference (train)"}.one_of(
+        kModes, 1, "inference is not modelled yet"),
+    Option{"batch", "N", "What", "inference: sequences"}.never(
+        "belongs to --mode inference, which is not modelled yet"),
+    Option{"context", "N", "What", "inference: tokens"}.never(
+        "belongs to --mode inference, which is not modelled yet"),
+    Option{"kv-dtype", "DTYPE", "What", "inference: of the key-value cache"}.never(
+        "belongs to --mode inference, which is not modelled yet"),
+
+    {"deepspeed", "FILE", "Files", "the user's own ds_config.json"},
+    Option{"peft", "FILE", "Files", "the user's own adapter_config.json"}.never(
+        "this version reads no PEFT files; give --lora-rank and its kin"),
+    Option{"accelerate", "FILE", "Files", "the user's own config.yaml"}.never(
+        "this version reads no Accelerate files; give the options themselves"),
+
+    {"detail", "", "Output", "the whole timeline and every tensor in the JSON document"},
+};
+}  // namespace
+
+std::span<const Option> plan_options() {
+  return kPlanOptions;
+}
+
+const Option* find_plan_option(std::string_view name) {
+  const auto* found = std::ranges::find(kPlanOptions, name, &Option::name);
+  return found == std::end(kPlanOptions) ? nullptr : found;
+}
+
+}  // namespace plimsoll::models

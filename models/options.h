@@ -1,0 +1,79 @@
+// Every option of a question, a row each: its name, what it takes, what is not modelled of it,
+// which axes of a search it holds, where it stands in a document.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+namespace plimsoll::models {
+
+// All of an option, but for what its value does (tools/cli/request.cpp).
+struct Option {
+  std::string_view name;  // without the dashes
+  std::string_view value;  // what stands for its value in --help; "": a flag
+  std::string_view group;
+  std::string_view help;
+  bool repeatable = false;
+
+  // What is not modelled: any value of it; another count of ranks than 1 (what they would be); all
+  // names after the first `modelled` ones.
+  std::string_view unmodelled = {}, only_one_of = {};
+  std::span<const std::string_view> names = {};
+  std::size_t modelled = 0;
+  std::string_view unmodelled_name = {};
+  // Axes of the search that stay as they are where it is given ("": none).
+  std::array<std::string_view, 3> axes = {};
+  bool is_written_anew = false;  // for each plan that a search finds
+  // Of one that is not modelled: its member of a document's "strategy", which fingerprints have.
+  std::string_view document = {};
+  bool says_of_step = false;  // nothing of a bare parameter count
+
+  constexpr Option never(std::string_view why) const {
+    Option out = *this;
+    out.unmodelled = why;
+    return out;
+  }
+  constexpr Option in_document(std::string_view json) const {
+    Option out = *this;
+    out.document = json;
+    return out;
+  }
+  constexpr Option only_one(std::string_view what) const {
+    Option out = *this;
+    out.only_one_of = what;
+    return out;
+  }
+  constexpr Option one_of(std::span<const std::string_view> all, std::size_t first,
+                          std::string_view why) const {
+    Option out = *this;
+    out.names = all;
+    out.modelled = first;
+    out.unmodelled_name = why;
+    return out;
+  }
+  constexpr Option fixing(std::string_view a, std::string_view b = {},
+                          std::string_view c = {}) const {
+    Option out = *this;
+    out.axes = {a, b, c};
+    return out;
+  }
+  constexpr Option written_anew() const {
+    Option out = *this;
+    out.is_written_anew = true;
+    return out;
+  }
+  constexpr Option of_a_step() const {
+    Option out = *this;
+    out.says_of_step = true;
+    return out;
+  }
+  // Whether no value of it is predicted yet.
+  constexpr bool is_never_modelled() const { return !unmodelled.empty() || !only_one_of.empty(); }
+};
+
+std::span<const Option> plan_options();  // of fit, and the keys of a batch query
+const Option* find_plan_option(std::string_view name);  // nullptr: there is none
+
+}  // namespace plimsoll::models
