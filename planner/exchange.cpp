@@ -10,8 +10,12 @@ namespace plimsoll::planner {
 Exchange exchange_of(const models::Strategy& s, const Execution& e) {
   const models::decisions::Sharding sharding = models::decisions::sharding_of(s);
   Exchange x;
-  x.shards = group_of(sharding.shards, 1, s.gpus_per_node);
-  x.replicas = group_of(sharding.replicas, sharding.shards, s.gpus_per_node);
+  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
+  const auto group = [&](models::decisions::Axis axis) {
+    return group_of(mesh[axis].ranks, mesh[axis].stride, s.gpus_per_node);
+  };
+  x.shards = group(models::decisions::Axis::shard);
+  x.replicas = group(models::decisions::Axis::replicate);
   x.steps_shard = sharding.stage > 0;
   stack_info(s.stack).add_exchange(s, sharding.stage, e, x);
   return x;

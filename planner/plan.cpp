@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/decisions/mesh.h"
 #include "models/optimizers.h"
 #include "planner/all_ranks.h"
 #include "planner/details.h"
@@ -39,7 +40,7 @@ Capacity capacity_of(const Question& question) {
 // The communicators that a strategy makes, and the ranks of the largest.
 Outside outside_of(const Question& question) {
   const models::Strategy& s = question.strategy;
-  const bool hybrid = s.data.zero >= 2 && s.data.shard_group > 0 && s.data.shard_group < s.gpus;
+  const bool hybrid = s.data.zero >= 2 && models::decisions::mesh_of(s).replicates();
   return outside_allocator(s, question.cluster, s.gpus > 1 ? (hybrid ? 2 : 1) : 0, s.gpus);
 }
 

@@ -1,5 +1,6 @@
 #include "planner/states_only.h"
 
+#include "models/decisions/mesh.h"
 #include "models/lora.h"
 #include "models/trainable.h"
 #include "planner/stacks/stack_info.h"
@@ -11,7 +12,7 @@ using models::Strategy;
 namespace {
 
 std::int64_t ranks_of(const Strategy& s) {
-  return s.data.shard_group > 0 ? s.data.shard_group : s.gpus;
+  return models::decisions::mesh_of(s)[models::decisions::Axis::shard].ranks;
 }
 
 Bytes share(Bytes bytes, bool sharded, std::int64_t ranks) {

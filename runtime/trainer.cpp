@@ -35,9 +35,12 @@ Trainer::Trainer(const models::ModelSpec& model, const models::Numerics& numeric
     return "the plan is for " + std::to_string(strategy.gpus) + " ranks, and there are " +
            std::to_string(world.size());
   });
-  const auto shards = static_cast<int>(decisions::sharding_of(strategy).shards);
-  shards_ = world.split(world.rank() / shards);
-  replicas_ = world.split(world.rank() % shards);
+  const decisions::Mesh mesh = decisions::mesh_of(strategy);
+  const auto split = [&](decisions::Axis axis) {
+    return world.split(static_cast<int>(mesh[axis].index_of(world.rank())));
+  };
+  shards_ = split(decisions::Axis::shard);
+  replicas_ = split(decisions::Axis::replicate);
   worker_ = std::make_unique<Worker>(device, world.rank(), options.memory);
   Worker& worker = *worker_;
   worker.regime = decisions::regime_of(strategy);

@@ -33,6 +33,7 @@
 // a staging block of their own.
 #pragma once
 
+#include "models/decisions/mesh.h"
 #include "models/run_spec.h"
 
 namespace plimsoll::models::decisions {
@@ -59,9 +60,9 @@ struct Sharding {
 };
 // One rank shards nothing: any stage of one shard is stage 0.
 constexpr Sharding sharding_of(const Strategy& s) {
-  const std::int64_t group = s.data.shard_group > 0 ? s.data.shard_group : s.gpus;
-  if (s.data.zero == 0 || group == 1) return {0, 1, s.gpus};
-  return {s.data.zero, group, s.gpus / group};
+  const Mesh mesh = mesh_of(s);
+  const std::int64_t shards = mesh[Axis::shard].ranks;
+  return {shards == 1 ? 0 : s.data.zero, shards, mesh[Axis::replicate].ranks};
 }
 
 // When the gradients of accumulated micro-batches are reduced. Stages 2 and 3 hold no whole

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "models/decisions/layer.h"
+#include "models/decisions/mesh.h"
 #include "planner/flops.h"
 #include "planner/search/axes.h"
 #include "planner/stacks/stack_info.h"
@@ -112,7 +113,7 @@ Evaluator::Evaluator(const Scope& scope, const Space& space, KnownSteps* known)
 
 // The same for all settings with the same communicators.
 const Outside& Evaluator::outside(const models::Strategy& s) {
-  const bool hybrid = s.data.shard_group > 0 && s.data.shard_group < s.gpus && s.data.zero >= 2;
+  const bool hybrid = s.data.zero >= 2 && models::decisions::mesh_of(s).replicates();
   const auto [entry, is_new] = outside_.try_emplace({s.stack, s.gpus, hybrid});
   if (is_new) {
     Question question = question_;

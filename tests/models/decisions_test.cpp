@@ -6,6 +6,7 @@
 #include "models/decisions/exchange.h"
 #include "models/decisions/layer.h"
 #include "models/decisions/loss.h"
+#include "models/decisions/mesh.h"
 #include "models/decisions/precision.h"
 #include "models/decisions/sharding.h"
 #include "models/decisions/unit_names.h"
@@ -55,6 +56,29 @@ TEST_CASE("one shard is stage 0; hybrid groups are copies of one another") {
   CHECK(decisions::sharding_of(s).reduces());
   s.gpus = 1;
   CHECK_FALSE(decisions::sharding_of(s).reduces());
+}
+
+TEST_CASE("neighbours share shards, and their groups are replicas of each other") {
+  models::Strategy s;
+  s.gpus = 8;
+  s.data.zero = 3;
+  s.data.shard_group = 4;
+  const decisions::Mesh mesh = decisions::mesh_of(s);
+  using decisions::Axis;
+  CHECK(mesh[Axis::shard] == decisions::AxisGroup{4, 1});
+  CHECK(mesh[Axis::replicate] == decisions::AxisGroup{2, 4});
+  CHECK(mesh[Axis::tensor] == decisions::AxisGroup{1, 1});
+  // Ranks 4 to 7 share shards; 1 and 5 hold the same.
+  CHECK(mesh[Axis::shard].index_of(5) == 1);
+  CHECK(mesh[Axis::replicate].index_of(5) == 1);
+  CHECK(mesh[Axis::replicate].index_of(1) == 1);
+  CHECK(mesh.replicates());
+  s.data.shard_group = 0;
+  CHECK_FALSE(decisions::mesh_of(s).replicates());
+  s.data.zero = 0;  // DDP: eight replicas, each a group of its own that shards nothing
+  CHECK(decisions::mesh_of(s)[Axis::replicate] == decisions::AxisGroup{8, 1});
+  CHECK(decisions::mesh_of(s)[Axis::shard].index_of(5) == 5);
+  CHECK(decisions::mesh_of(s)[Axis::replicate].index_of(5) == 0);
 }
 
 TEST_CASE("in the deterministic mode all stages reduce at the same moments") {

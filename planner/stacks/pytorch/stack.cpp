@@ -5,6 +5,7 @@
 #include <string>
 
 #include "models/decisions/layer.h"
+#include "models/decisions/mesh.h"
 #include "models/optimizers.h"
 #include "models/overheads.h"
 #include "models/run_names.h"
@@ -145,8 +146,8 @@ void refuse_fsdp1(const models::Strategy& s) {
     check(!it_is, ErrorKind::unsupported,
           [&] { return "--fsdp-version 1 " + std::string(what) + " is not modelled yet (2 is)"; });
   };
-  const std::int64_t ranks = s.data.shard_group > 0 ? s.data.shard_group : s.gpus;
-  refuse_if(ranks == 1, "of one rank (NO_SHARD)");
+  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
+  refuse_if(mesh[models::decisions::Axis::shard].ranks == 1, "of one rank (NO_SHARD)");
   refuse_if(!s.freeze.empty() || !s.train.empty(), "with --freeze or --train");
   refuse_if(s.recompute.kind == models::RecomputeKind::every ||
                 s.recompute.kind == models::RecomputeKind::sqrt,

@@ -1,6 +1,7 @@
 #include "planner/stacks/pytorch/step.h"
 
 #include "models/decisions/layer.h"
+#include "models/decisions/mesh.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -33,7 +34,7 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
                         parts.decoder.embedding_norm)),
       layer_(b_, d_, regime_, rules_, strategy_, tokens_) {
   if (parallelism_ == DataParallelism::fsdp)
-    shards_ = strategy.data.shard_group > 0 ? strategy.data.shard_group : strategy.gpus;
+    shards_ = models::decisions::mesh_of(strategy)[models::decisions::Axis::shard].ranks;
 }
 
 // Structure ---------------------------------------------------------------------------------------
