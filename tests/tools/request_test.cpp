@@ -2,7 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
+#include "models/run_names.h"
 #include "planner/plan.h"
+#include "planner/stacks/stack_info.h"
 
 using namespace plimsoll;
 using namespace plimsoll::tools;
@@ -197,6 +201,14 @@ TEST_CASE("unknown models and GPUs are refused with the nearest name") {
   options.add("gpu", "h1000");
   Sources sources;
   CHECK_THROWS_AS(request_from("gpt2", options, sources), Error);
+}
+
+TEST_CASE("the stacks that --stack takes are those that the planner has") {
+  const Option& option = *find_plan_option("stack");
+  const auto taken = option.names.first(option.modelled);
+  CHECK(taken.size() == planner::stacks().size());
+  for (const planner::StackInfo* stack : planner::stacks())
+    CHECK_MESSAGE(std::ranges::count(taken, name_of(stack->kind)) == 1, stack->title);
 }
 
 TEST_CASE("no option is ignored: each one refuses a value that makes no sense") {
