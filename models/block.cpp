@@ -24,6 +24,12 @@ void ValueList::push_back(ValueId id) {
   ids_[size_++] = id;
 }
 
+ValueId Block::output() const {
+  for (std::size_t i = nodes.size(); i-- > 0;)
+    if (!nodes[i].out.empty()) return nodes[i].out[0];
+  return kNoValue;
+}
+
 const Module* Block::find(std::string_view name) const {
   for (const Module& module : modules)
     if (name == module.name) return &module;

@@ -71,8 +71,8 @@ enum class OpKind : std::uint8_t {
 enum class Activation : std::uint8_t { silu, gelu, gelu_tanh, relu, gelu_python, gelu_function };
 
 // How eager attention makes probabilities of scores: softmax(…, dtype=float32).to(q's dtype), or
-// softmax(…).type(v's dtype).
-enum class EagerSoftmax : std::uint8_t { fp32, as_computed };
+// softmax(…).type(v's dtype), or softmax(…) as it comes, which the product casts under autocast.
+enum class EagerSoftmax : std::uint8_t { fp32, as_computed, uncast };
 
 // A few ids in place.
 class ValueList {
@@ -117,7 +117,7 @@ struct Block {
   ValueList returned;
   std::uint8_t linears = 0, norms = 0;  // how many of `modules` are
 
-  ValueId output() const { return nodes.back().out[0]; }
+  ValueId output() const;  // of the last node that computes anything
   const Module* find(std::string_view name) const;  // nullptr: there is none
 };
 

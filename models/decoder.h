@@ -38,6 +38,11 @@ struct Decoder {
   std::int64_t full_layers = 0;  // with a window: how many layers attend to everything nevertheless
   bool local_rotary = false;  // layers with the window have rotary tables of their own
   bool embedding_norm = false;  // the embedding goes through a norm of its own
+  // Rows of BERT's table of token types, whose ids and the positions are buffers; 0: there is none.
+  std::int64_t token_types = 0;
+  bool bidirectional = false;  // attention sees what comes later, too: no mask without padding
+  bool head_transform = false;  // a product, GELU and the last norm stand before the head's product
+  bool masked_loss = false;  // cross entropy of the logits as they are, with labels as they are
   EmbeddingScale embedding_scale = EmbeddingScale::none;
   bool scaled_logits = false;  // divided by a scalar
   bool soft_capped_logits = false;  // they go through a scaled tanh

@@ -77,7 +77,8 @@ ProductWork attention(const GpuRates& gpu, const LayerCost& layer, const Executi
   if (is_flash(e.attention)) {
     const AttentionRates& rates = e.attention == models::Attention::flash ? gpu.flash : gpu.flash_1;
     // Two products of the causal half; backward has five (FlashAttention-2, algorithm 2).
-    const double flops = 2 * e.tokens * layer.q_width * (seen + kAttentionTile);
+    const double keys = layer.bidirectional ? 2 * seen : seen + kAttentionTile;
+    const double flops = 2 * e.tokens * layer.q_width * keys;
     work.forward.products = flops / rates.forward[i];
     work.backward.products = 2.5 * flops / rates.backward[i];
     return work;
@@ -175,6 +176,7 @@ LayerCost layer_cost(const LayerRun& run, const LayerPart& layer, const models::
   cost.ffn = static_cast<double>(d.ffn);
   const bool slides = std::ranges::any_of(layer.block->nodes, &models::Node::sliding);
   cost.window = slides ? static_cast<double>(d.window) : 0;
+  cost.bidirectional = d.bidirectional;
   cost.swiglu = d.mlp == models::MlpKind::swiglu;
   cost.rope = d.position == models::PositionKind::rope;
   cost.rotated = static_cast<double>(d.rotated()) / static_cast<double>(d.head_dim);

@@ -75,6 +75,7 @@ struct LayerCost {
   std::size_t last = 0;  // the layer's last product
   double copies = 0;
   double hidden = 0, q_width = 0, kv_width = 0, heads = 0, ffn = 0, window = 0;
+  bool bidirectional = false;
   bool swiglu = true, rope = true, rms_norm = true, qk_norm = false, python_gelu = false;
   double rotated = 1;  // share of each head that `rope` turns
   bool input_grad = true, trains = true;

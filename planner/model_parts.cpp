@@ -123,10 +123,23 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
     (bias ? norm.train_bias : norm.train_weight) = trainable;
     norm.bias = norm.bias || bias;
     (embedding ? parts.embedding : parts.tail).push_back(parameter);
-  } else if (name.module.ends_with("wpe") || name.module.ends_with("embed_positions")) {
+  } else if (name.module.ends_with("wpe") || name.module.ends_with("embed_positions") ||
+             name.module.ends_with("position_embeddings")) {
     parts.position_rows = row.shape.axes[0];
     parts.train_positions = trainable;
     parts.embedding.push_back(parameter);
+  } else if (name.module.ends_with("token_type_embeddings")) {
+    parts.train_token_types = trainable;
+    parts.embedding.push_back(parameter);
+  } else if (name.module.ends_with("transform.dense")) {
+    LinearPart& transform = parts.head_transform;
+    if (bias) {
+      transform.bias = true;
+      transform.train_bias = trainable;
+    } else {
+      add_weight(transform, row, trainable);
+    }
+    parts.tail.push_back(parameter);
   } else {
     check(row.module == ModuleKind::embedding, ErrorKind::unsupported,
           [&] { return row.name + " is in no modelled step"; });
@@ -215,9 +228,7 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   if (adapters)
     for (const models::LoraModule& module : models::lora_modules(model, *strategy.lora))
       add_adapter(layers, model, module);
-  find_runs(parts, layers,
-            parts.train_embedding || parts.train_positions_any() || parts.trains_embedding_norm() ||
-                forces_input_gradient(strategy),
+  find_runs(parts, layers, parts.trains_front() || forces_input_gradient(strategy),
             model.blocks.size());
   return parts;
 }

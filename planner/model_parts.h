@@ -69,13 +69,19 @@ struct ModelParts {
   models::Decoder decoder;
   LinearPart head;  // tied: train_weight as the embedding's
   NormPart final_norm, embedding_norm;
+  LinearPart head_transform;  // before the last norm; width 0: there is none
   std::int64_t position_rows = 0;  // learned positions
-  bool train_embedding = true, train_positions = true;
+  bool train_embedding = true, train_positions = true, train_token_types = true;
   std::vector<Parameter> embedding;  // token and position tables, the embedding's norm
   std::vector<Parameter> tail;  // final norm, and the head where it is not tied
   std::vector<LayerRun> runs;
-  bool trains_embedding_norm() const { return decoder.embedding_norm && embedding_norm.trains(); }
   bool train_positions_any() const { return position_rows > 0 && train_positions; }
+  bool trains_types() const { return decoder.token_types > 0 && train_token_types; }
+  // Anything before the layers?
+  bool trains_front() const {
+    return train_embedding || train_positions_any() || trains_types() ||
+           (decoder.embedding_norm && embedding_norm.trains());
+  }
   bool trains_all = true;  // nothing is frozen
 };
 

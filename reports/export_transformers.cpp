@@ -67,13 +67,21 @@ std::string target_modules(const Workload& w) {
   return "[" + out + "]";
 }
 
+// The class that Transformers picks the model's own by.
+std::string auto_class(const Workload& w) {
+  const models::ModelSpec model =
+      models::read_model(w.model_config, w.model_name, w.model_name, {});
+  return model.architecture.ends_with("ForMaskedLM") ? "AutoModelForMaskedLM"
+                                                     : "AutoModelForCausalLM";
+}
+
 std::string load_model(const Workload& w) {
   const Strategy& s = w.strategy;
   return fmt::format(
-      "model = AutoModelForCausalLM.from_pretrained(\n"
+      "model = {}.from_pretrained(\n"
       "    {}, dtype=torch.{}, attn_implementation={})\n"
       "model.config.use_cache = False\n",
-      reports::quoted(hub_id(w)), torch_name(loaded_dtype(s)),
+      auto_class(w), reports::quoted(hub_id(w)), torch_name(loaded_dtype(s)),
       s.attention == models::Attention::eager ? "\"eager\"" : "\"sdpa\"");
 }
 
@@ -218,10 +226,10 @@ std::string training_arguments(const Workload& w, Notes& notes) {
 }
 
 // Those of the standard library first.
-std::string imports(const Strategy& s, std::vector<std::string> lines) {
-  lines.insert(lines.end(),
-               {"import torch",
-                "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments"});
+std::string imports(const Workload& w, std::vector<std::string> lines) {
+  const Strategy& s = w.strategy;
+  lines.insert(lines.end(), {"import torch", "from transformers import " + auto_class(w) +
+                                                 ", Trainer, TrainingArguments"});
   if (!s.freeze.empty()) lines.emplace_back("from fnmatch import fnmatch");
   if (s.lora) lines.emplace_back("from peft import LoraConfig, get_peft_model");
   if (sets_sharding(s) || text_of(s.allocator)) lines.emplace_back("import os");
@@ -271,7 +279,7 @@ Exported export_transformers(const Workload& w) {
   add_model_notes(w, out.notes);
   const TrainingCode code = training_code(w);
   std::string& text = out.text;
-  text = as_comments({title(w)}, "#") + as_comments(out.notes, "#") + imports(s, code.imports);
+  text = as_comments({title(w)}, "#") + as_comments(out.notes, "#") + imports(w, code.imports);
   if (const auto conf = text_of(s.allocator))  // read when the allocator is first used
     text += fmt::format("\nos.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"{}\"\n", *conf);
   if (!code.before_model.empty()) text += "\n" + code.before_model;

@@ -98,7 +98,7 @@ class Plans(Case):
                 self.assertNotIn("\x1b", text)
 
     def test_what_is_not_modelled_is_no_yes(self):
-        for model, part in (("bert-base-uncased", "model_type 'bert' is not modelled"),
+        for model, part in (("roberta-base", "model_type 'roberta' is not modelled"),
                             (self.write("c.json", json.dumps({**TINY, "activation_function": "mish"})),
                              "activation_function 'mish'")):
             result = plimsoll("fit", model, "--gpu", "h100")

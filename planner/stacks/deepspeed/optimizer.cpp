@@ -204,7 +204,7 @@ void StepWriter::optimizer_step() {
       sub_group_step();
       break;
   }
-  b_.op("zero_grad", Phase::optimizer).release(loss_);
+  b_.op("zero_grad", Phase::optimizer).release(end_.loss);
   b_.close();
 }
 

@@ -165,7 +165,7 @@ class SplitStep : public StepSizer {
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   engine_of(question.strategy);  // refuses before anything is said
-  pytorch::refuse_attention(question);
+  pytorch::refuse_of_model(question);
   if (step.program_only)
     write_step(question, parts, pytorch::quick_rules(question, parts), step);
   else

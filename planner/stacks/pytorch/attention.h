@@ -31,7 +31,14 @@ class AttentionWriter : public ModuleWriter {
   // Transformers builds a mask tensor where the kernel's own causal flag does not do: for eager
   // attention, and for a sliding window that the sequence reaches.
   bool windowed() const { return sliding_ && tokens_.length >= d_.window; }
-  bool needs_mask() const { return path() == AttentionPath::eager || windowed(); }
+  bool needs_mask() const {
+    return !d_.bidirectional && (path() == AttentionPath::eager || windowed());
+  }
+  // Of the eager scores as softmax reads them, of what it makes, and of what is returned.
+  struct SoftmaxDtypes {
+    DType masked, wide, returned;
+  };
+  SoftmaxDtypes softmax_dtypes(const AttentionInput& in) const;
   DType mask_dtype() const { return regime_.weight; }  // the embedding's
   // Of which layers it is asked: those with the decoder's window, or the others.
   void at_sliding(bool sliding) { sliding_ = sliding; }

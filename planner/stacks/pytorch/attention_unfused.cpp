@@ -32,9 +32,12 @@ void AttentionWriter::eager_forward(const AttentionNames& names, const Attention
     op(names.scores).read(s.q).read(s.k).read(q).read(k_cast).write(scores);
     scaled = soft_cap(names, in, copy(names.scaled, scores, this->scores(), dtype), s);
   }
-  const DType masked_dtype = promoted(dtype, mask_dtype());
-  const TensorId masked = temporary(names.masked, this->scores(), masked_dtype);
-  op(names.masked).read(scaled).read(model_mask()).write(masked);
+  const DType masked_dtype = softmax_dtypes(in).masked;
+  TensorId masked = scaled;
+  if (needs_mask()) {
+    masked = temporary(names.masked, this->scores(), masked_dtype);
+    op(names.masked).read(scaled).read(model_mask()).write(masked);
+  }
   if (in.alibi) s.masked = masked;
   const TensorId probabilities = eager_softmax(names, in, masked, masked_dtype, s);
   s.v = lays_out() && !copies_groups() && !in.v_heads_first
@@ -102,20 +105,27 @@ TensorId AttentionWriter::soft_cap_backward(const AttentionNames& names, const A
 }
 
 // Llama: softmax(…, dtype=fp32).to(query's dtype); GPT-2: softmax, which autocast runs in fp32,
-// then .type(value's dtype). What goes into the second product is in the kernel's dtype.
+// then .type(value's dtype); BERT: without that. A mask in fp32 has promoted the scores.
+AttentionWriter::SoftmaxDtypes AttentionWriter::softmax_dtypes(const AttentionInput& in) const {
+  const DType masked = needs_mask() ? promoted(kernel(in), mask_dtype()) : kernel(in);
+  const bool fp32 = in.softmax == models::EagerSoftmax::fp32;
+  const DType wide = fp32 || regime_.autocast ? DType::fp32 : masked;
+  if (fp32) return {masked, wide, in.dtype};
+  return {masked, wide, in.softmax == models::EagerSoftmax::as_computed ? regime_.compute : wide};
+}
+
+// What goes into the second product is in the kernel's dtype.
 TensorId AttentionWriter::eager_softmax(const AttentionNames& names, const AttentionInput& in,
                                         TensorId masked, DType masked_dtype, AttentionSaved& s) {
   const std::int64_t n = scores();
-  const DType query = in.dtype;
-  const bool gpt2 = in.softmax == models::EagerSoftmax::as_computed;
-  const DType wide = !gpt2 || regime_.autocast ? DType::fp32 : masked_dtype;
-  const DType returned = gpt2 ? regime_.compute : query;
+  const DType wide = softmax_dtypes(in).wide, returned = softmax_dtypes(in).returned;
+  const bool at_once = in.softmax == models::EagerSoftmax::fp32;
   const TensorId from = cast(names.masked_fp32, masked, n, masked_dtype, wide);
   s.softmax = make(names.softmax, n, wide);
-  op(names.softmax).read(from).read(gpt2 ? masked : kNoTensor).write(s.softmax);
+  op(names.softmax).read(from).read(at_once ? kNoTensor : masked).write(s.softmax);
   s.weights = cast(names.probabilities, s.softmax, n, wide, returned, Category::activations);
   // In Llama's one expression the masked scores keep their name until the probabilities take it.
-  if (!gpt2 && s.weights != s.softmax) op(names.probabilities).release(masked);
+  if (at_once && s.weights != s.softmax) op(names.probabilities).release(masked);
   TensorId probabilities = s.weights;
   if (d_.attention_dropout > 0) {
     probabilities = dropout(names.dropped, names.dropout_mask, d_.attention_dropout, s.weights, n,
@@ -141,11 +151,8 @@ AttentionWriter::Grads AttentionWriter::eager_backward(const AttentionNames& nam
                                                        std::span<const Ref> held) {
   const DType dtype = kernel(in), value = regime_.compute;
   const std::int64_t n = q_values(), scores = this->scores();
-  const bool gpt2 = in.softmax == models::EagerSoftmax::as_computed;
   const bool scored = in.q_grad || in.k_grad;
-  const DType masked = promoted(dtype, mask_dtype());
-  const DType wide = !gpt2 || regime_.autocast ? DType::fp32 : masked;
-  const DType returned = gpt2 ? regime_.compute : in.dtype;
+  const auto [masked, wide, returned] = softmax_dtypes(in);
   if (lays_out()) d_out = copy(names.out_grad, d_out, n, value);
   const AttentionSaved& s = recall(names, in, saved);
   TensorId d_v = in.v_grad ? temporary(names.v.grad_wide, n, value) : kNoTensor;
@@ -200,8 +207,11 @@ void AttentionWriter::math_forward(const AttentionNames& names, const AttentionI
   const TensorId k = cast(names.k.grad_cast, k_low, kv, dtype, wide);
   TensorId v = cast(names.v.cast, in.v, kv, value, wide, kKept);
   const TensorId q_scaled = copy(names.q.scaled, q, n, wide, kKept);
-  const TensorId mask = temporary(names.mask, square, wide);
-  op(names.mask).write(mask).scratch(bytes(square, DType::boolean) + fp32(1) * 2);
+  TensorId mask = kNoTensor;
+  if (!d_.bidirectional) {
+    mask = temporary(names.mask, square, wide);
+    op(names.mask).write(mask).scratch(bytes(square, DType::boolean) + fp32(1) * 2);
+  }
   TensorId k_repeated = k;
   const TensorId v_plain = v;
   if (grouped()) {
@@ -214,8 +224,11 @@ void AttentionWriter::math_forward(const AttentionNames& names, const AttentionI
   if (lays_out(in) && !grouped()) s.k = copy(names.k.laid_out, s.k, n, wide, kKept);
   const TensorId scores = temporary(names.scores, this->scores(), wide);
   op(names.scores).read(s.q).read(s.k).read(k_scaled).write(scores);
-  const TensorId masked = temporary(names.masked, this->scores(), wide);
-  op(names.masked).read(scores).read(mask).write(masked);
+  TensorId masked = scores;
+  if (!d_.bidirectional) {
+    masked = temporary(names.masked, this->scores(), wide);
+    op(names.masked).read(scores).read(mask).write(masked);
+  }
   s.softmax = make(names.softmax, this->scores(), wide, kKept);
   op(names.softmax)
       .read(masked)

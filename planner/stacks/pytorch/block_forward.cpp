@@ -63,7 +63,7 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
   switch (node.kind) {
     case OpKind::norm: {
       norm_forward(*at.norm_names, *at.norm, value(s, node.in[0]), norm_input(at),
-                   s.norms[at.place], last);
+                   s.norms[at.place], last, ends(node) ? output : Ref{});
       s.of(node.out[0]) = s.norms[at.place].out;
       break;
     }
@@ -203,7 +203,7 @@ void BlockWriter::run_multiply(const NodePlan& at, LayerSaved& s) {
 
 void BlockWriter::run_add(const NodePlan& at, Ref output, LayerSaved& s) {
   const models::Node& node = *at.node;
-  const bool last = &at == &plan_->nodes.back();
+  const bool last = ends(node);
   TensorId& sum = s.of(node.out[0]);
   if (!last) sum = make(at.names->residual, values_of(node.out[0]), dtype_of(node.out[0]));
   auto add = op(at.names->residual);

@@ -105,6 +105,8 @@ Place BlockWriter::place_of(const NodePlan& at, Ref d_input, const LayerSaved& s
 
 // Its gradient is added to what flows past it.
 void BlockWriter::norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
+  // Its input is a recomputed one; where the weight is multiplied in fp32, a cast comes first.
+  if (!multiplies_in_fp32(at.norm->kind)) unpack();
   const ValueId in = at.node->in[0], out = at.node->out[0];
   Sum& sum = gradient(in);
   // Added in place, but where a branch that runs beside is still to read what flows past.

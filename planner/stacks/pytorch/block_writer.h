@@ -55,6 +55,9 @@ class BlockWriter : public AttentionWriter {
     return checked_multiply(tokens_.total(), plan_->value(id).width);
   }
   DType dtype_of(models::ValueId id) const { return plan_->value(id).dtype; }
+  bool ends(const models::Node& node) const {  // Is its result the layer's?
+    return node.out[0] == plan_->layer->block->output();
+  }
   bool grad_of(models::ValueId id) const { return plan_->value(id).grad; }
   // The frame's arguments, where this is a checkpoint's first layer and node.
   std::span<const Ref> frame() const;

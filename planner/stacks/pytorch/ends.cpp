@@ -13,6 +13,7 @@ using models::PositionKind;
 namespace {
 const ModuleNames& kEmbedding = end_names().tokens;
 const ModuleNames& kPositions = end_names().positions;
+const ModuleNames& kTypes = end_names().token_types;
 const ModuleNames& kEmbeddingNorm = end_names().embedding_norm;
 const ModuleNames& kFinalNorm = end_names().norm;
 constexpr const char* kScaled = "embed_tokens.scaled";
@@ -29,6 +30,7 @@ void StepWriter::embed() {
     return b_.tensor(name, storage(Count(values), dtype), Category::activations);
   };
   front_ = {};
+  if (d_.token_types > 0) gather_token_types();
   front_.looked_up = front_.embedded = activation(kEmbedding.out, n, regime_.weight);
   b_.op(kEmbedding.module, Phase::forward).write(front_.embedded);
   if (d_.embedding_scale != EmbeddingScale::none) {
@@ -39,7 +41,9 @@ void StepWriter::embed() {
   if (embedding_.reshards) reshard_after_forward(embedding_);
   hidden_ = front_.embedded;
   cos_ = sin_ = masks_ = {kNoTensor, kNoTensor};
-  if (!d_.counts_positions()) {
+  if (d_.token_types > 0) {
+    embed_token_types();
+  } else if (!d_.counts_positions()) {
     front_.position_ids = activation("position_ids", s, DType::int64);
     b_.op("position_ids", Phase::forward).write(front_.position_ids);
   }
@@ -50,6 +54,7 @@ void StepWriter::embed() {
   model_masks();
   if (embeds && d_.masks_first) embed_positions();
   if (d_.embedding_dropout > 0) hidden_ = dropout_embedding(n, stream);
+  if (d_.token_types > 0) leave_embeddings();
   if (d_.position == PositionKind::rope) rotary_tables();
   layer_.set_rotary(cos_, sin_);
   layer_.set_masks(masks_, front_.alibi);
@@ -68,14 +73,16 @@ void StepWriter::embed_positions() {
       counted ? activation("position_rows", rows, DType::int64) : front_.position_ids;
   if (counted)
     b_.op("position_rows", Phase::forward).read(front_.position_ids).write(front_.position_rows);
-  const DType stream = regime_.residual;
-  front_.positions = activation(kPositions.out, checked_multiply(rows, d_.hidden), stream);
+  front_.positions = activation(kPositions.out, checked_multiply(rows, d_.hidden), regime_.weight);
   b_.op(kPositions.module, Phase::forward).read(front_.position_rows).write(front_.positions);
-  hidden_ = activation("embeddings", checked_multiply(tokens_.total(), d_.hidden), stream);
-  b_.op("embeddings", Phase::forward).read(front_.embedded).read(front_.positions).write(hidden_);
+  const TensorId before = std::exchange(
+      hidden_,
+      activation("embeddings", checked_multiply(tokens_.total(), d_.hidden), regime_.weight));
+  b_.op("embeddings", Phase::forward).read(before).read(front_.positions).write(hidden_);
 }
 
 void StepWriter::normalize_embedding() {
+  front_.sum = hidden_;
   layer_.norm_forward(kEmbeddingNorm, parts_.embedding_norm, {hidden_},
                       {tokens_.total(), regime_.weight, embedding_grad()}, front_.norm);
   hidden_ = front_.norm.out;
@@ -83,7 +90,8 @@ void StepWriter::normalize_embedding() {
 
 // Does the sum of the embeddings require a gradient?
 bool StepWriter::embedding_grad() const {
-  return parts_.train_embedding || parts_.train_positions_any() || leaf_input();
+  return parts_.train_embedding || parts_.train_positions_any() || parts_.trains_types() ||
+         leaf_input();
 }
 
 // OPTDecoder.forward: a mask of ones in fp32; cumsum, its product with the mask, - 1 and the cast:
@@ -126,7 +134,7 @@ TensorId StepWriter::model_mask(bool sliding) {
   if (counted && layer_.path() != AttentionPath::eager)
     b_.op("attention_mask.padding", Phase::forward)
         .scratch(padding + ids + layer_.bytes(1, DType::int64));
-  if (rules_.checks_packing && !counted)
+  if (rules_.checks_packing && !counted && !d_.bidirectional)
     b_.op("attention_mask.packing", Phase::forward)
         .scratch(layer_.bytes(tokens_.sequences, DType::int64) + layer_.bytes(t, DType::int64) * 3 +
                  layer_.bytes(t, DType::boolean));
@@ -221,11 +229,24 @@ void StepWriter::finish_forward() {
   b_.open(kNoGroup, false, times_);
   layer_.set(Phase::forward, true);
   if (!tail_is_head_) gather_forward(tail_, {runs_.back().units.back().gather_forward, -1});
-  layer_.norm_forward(kFinalNorm, parts_.final_norm, last,
-                      {tokens_.total(), regime_.residual, final_grad()}, final_norm_);
-  // Python holds the embeddings, the mask and the position ids until the decoder's forward returns.
-  // (a frozen embedding whose output was asked to require a gradient, for checkpoints under PEFT,
-  // is a leaf that the graph holds).
+  if (d_.head_transform) leave_model();
+  const Ref transformed{d_.head_transform ? transform_head() : kNoTensor};
+  layer_.norm_forward(kFinalNorm, parts_.final_norm, d_.head_transform ? transformed : last,
+                      final_norm_input(), final_norm_);
+  if (!d_.head_transform) leave_model();
+  b_.close();
+}
+
+NormInput StepWriter::final_norm_input() const {
+  if (!d_.head_transform) return {tokens_.total(), regime_.residual, final_grad()};
+  return {tokens_.total(), regime_.compute, final_grad() || parts_.head_transform.trains()};
+}
+
+// Python holds the embeddings, the mask and the position ids until the decoder's forward returns
+// (a frozen embedding whose output was asked to require a gradient, for checkpoints under PEFT,
+// is a leaf that the graph holds). BERT's holds what its embeddings returned, too, and the result.
+void StepWriter::leave_model() {
+  const Ref last{runs_.back().out, -1};
   auto model = b_.op("model", Phase::forward);
   drop_returned(model, runs_.size() - 1, -1);
   model.release(leaf_input() && front_.embedded == front_.looked_up ? kNoTensor : front_.embedded)
@@ -234,9 +255,11 @@ void StepWriter::finish_forward() {
       .release(front_.padding_mask)
       .release(front_.alibi)
       .release(masks_[0])
-      .release(masks_[1])
-      .touch(last.tensor, last.delta, last.beyond, Access::release);
-  b_.close();
+      .release(masks_[1]);
+  if (d_.head_transform)
+    model.release(hidden_);
+  else
+    model.touch(last.tensor, last.delta, last.beyond, Access::release);
 }
 
 bool StepWriter::leaf_input() const {
@@ -268,7 +291,7 @@ void StepWriter::embedding_backward() {
     unit_ = &root_;
     d = layer_.norm_backward(kEmbeddingNorm, parts_.embedding_norm,
                              {tokens_.total(), regime_.weight, embedding_grad()}, front_.norm, d,
-                             kNoTensor, {{front_.embedded}, {}, {}});
+                             kNoTensor, {{front_.sum}, {}, {}});
   }
   const bool reaches_scale = d_.embedding_scale == EmbeddingScale::model && leaf_input();
   if (reached && d_.embedding_scale != EmbeddingScale::none &&
@@ -279,7 +302,7 @@ void StepWriter::embedding_backward() {
     b_.op(kScaled, Phase::backward).read(scaled).write(d);
   }
   if (reached) embedding_gradients(d);
-  auto done = b_.op("embeddings", Phase::backward).release(seed_);
+  auto done = b_.op("embeddings", Phase::backward).release(end_.seed);
   if (leaf_input()) done.release(front_.looked_up).release(d);
   // Their inputs are token ids: no gradient's arrival reduces these units, but the end does.
   const TensorId first = runs_.front().units.front().reduce_in;
@@ -289,35 +312,39 @@ void StepWriter::embedding_backward() {
   };
   const Ref after_root = post(root_, {first, +1});
   post(embedding_, after_root);
-  if (rules_.hold_outputs) b_.op("model.outputs", Phase::backward).release(returned_logits_);
+  if (rules_.hold_outputs) b_.op("model.outputs", Phase::backward).release(end_.returned_logits);
   b_.close();
 }
 
 // Dense gradients of whole tables, the positions' first (the sum over the batch is what it reads).
 void StepWriter::embedding_gradients(TensorId d) {
   const auto dense = [&](const ModuleNames& names, Unit* unit, std::int64_t rows, TensorId from,
-                         std::int64_t ids) {
+                         std::int64_t ids, Bytes copied = {}) {
     unit_ = unit;
     const TensorId grad = begin(names, checked_multiply(rows, d_.hidden), false);
     b_.op(names.module, Phase::backward)
         .read(from)
         .write(grad)
-        .scratch(embedding_scratch(b_, ids, rows, d_.hidden));
+        .scratch(copied + embedding_scratch(b_, ids, rows, d_.hidden));
     end(names, grad);
   };
-  if (front_.positions != kNoTensor && parts_.train_positions) {
+  if (d_.embeds_positions() && parts_.train_positions) {
     TensorId summed = d;
     const bool counted = d_.position == PositionKind::counted;
     if (tokens_.sequences > 1 && !counted) {
       summed =
           b_.tensor("embed_positions.out.grad",
-                    storage(Count(checked_multiply(tokens_.length, d_.hidden)), regime_.residual),
+                    storage(Count(checked_multiply(tokens_.length, d_.hidden)), regime_.weight),
                     Category::temporaries);
       b_.op("embed_positions.out.grad", Phase::backward).read(d).write(summed);
     }
     dense(kPositions, &root_, parts_.position_rows, summed,
           counted ? tokens_.total() : tokens_.length);
     b_.op("position_ids", Phase::backward).release(front_.position_rows);  // saved for it
+  }
+  if (parts_.trains_types()) {
+    dense(kTypes, &root_, d_.token_types, d, tokens_.total(), copied_type_ids());
+    b_.op("token_type_ids", Phase::backward).release(front_.type_ids);  // saved for it
   }
   if (!parts_.train_embedding) return;
   if (d_.tied_head)

@@ -6,8 +6,9 @@
 namespace plimsoll::planner::pytorch {
 
 namespace {
+// The head's weight, which an embedding may share.
 bool is_head(const ModuleNames& names) {
-  return names.module == end_names().head.base.module;
+  return names.module == end_names().head.base.module && names.leaf == Leaf::weight;
 }
 }  // namespace
 
@@ -72,9 +73,10 @@ void StepWriter::end(const ModuleNames& names, TensorId written) {
 int StepWriter::model_order(const ModuleNames& names) const {
   if (const std::optional<int> in_layer = layer_.order_of(names)) return *in_layer;
   const EndNames& ends = end_names();
-  const std::array<const char*, 5> order{ends.tokens.module, ends.positions.module,
-                                         ends.embedding_norm.module, ends.norm.module,
-                                         ends.head.base.module};
+  const std::array<const char*, 7> order{
+      ends.tokens.module,         ends.positions.module,           ends.token_types.module,
+      ends.embedding_norm.module, ends.head_transform.base.module, ends.norm.module,
+      ends.head.base.module};
   const auto at = std::find(order.begin(), order.end(), names.module);
   check(at != order.end(), ErrorKind::internal, [&] {
     return std::string("no place among a unit's parameters is known of ") + names.module;

@@ -115,11 +115,13 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
   if (part.trains_weight || rules_.frozen_products_save)
     read(product, s.input == kNoTensor ? at.input : Ref{s.input});
   if (input_grad) product.read(s.weight_cast);
-  release(product, at.held);
   if (d_bias != kNoTensor) {
     // The last of the three. In a checkpoint what was saved is gone before it is made.
     auto sums = checkpointed_ ? op(bias.module).read(d_out) : product;
     sums.write(d_bias).scratch(column_sum(t, part.out));
+    release(sums, at.held);
+  } else {
+    release(product, at.held);
   }
   const auto widen = [&](const ModuleNames& of, TensorId low, std::int64_t elements) {
     if (low == kNoTensor) return;

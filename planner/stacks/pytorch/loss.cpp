@@ -15,15 +15,15 @@ const ModuleNames& kFinalNorm = end_names().norm;
 // Labels padded by one, then cut: a view of one sequence, a copy of several.
 void StepWriter::loss_targets() {
   const std::int64_t batch = tokens_.sequences;
-  padded_labels_ =
+  end_.padded_labels =
       b_.tensor("loss.labels.padded", Bytes(checked_multiply(8, batch * (tokens_.length + 1))),
                 Category::activations);
-  b_.op("loss.labels", Phase::forward).write(padded_labels_);
-  targets_ = padded_labels_;
+  b_.op("loss.labels", Phase::forward).write(end_.padded_labels);
+  end_.targets = end_.padded_labels;
   if (batch > 1) {
-    targets_ = b_.tensor("loss.labels.shifted", Bytes(checked_multiply(8, tokens_.total())),
-                         Category::activations);
-    b_.op("loss.labels", Phase::forward).read(padded_labels_).write(targets_);
+    end_.targets = b_.tensor("loss.labels.shifted", Bytes(checked_multiply(8, tokens_.total())),
+                             Category::activations);
+    b_.op("loss.labels", Phase::forward).read(end_.padded_labels).write(end_.targets);
   }
 }
 
@@ -44,42 +44,44 @@ void StepWriter::full_loss_forward() {
     wide = logits("loss.logits.fp32", DType::fp32);
     b_.op("loss.logits.fp32", Phase::forward).read(head_.out).write(wide);
   }
-  upcast_logits_ = wide;
-  returned_logits_ = strategy_.transformers < models::kLossUpcasts ? wide : head_.out;
+  end_.upcast_logits = wide;
+  end_.returned_logits = strategy_.transformers < models::kLossUpcasts ? wide : head_.out;
   if (shifts_logits())
     wide = shift_logits(wide);
   else
     loss_targets();
-  log_probabilities_ = b_.tensor(
+  end_.log_probabilities = b_.tensor(
       "loss.log_softmax", storage(Count(checked_multiply(scored_tokens(), d_.vocab)), DType::fp32),
       Category::logits);
-  b_.op("loss.log_softmax", Phase::forward).read(wide).write(log_probabilities_);
-  loss_ = b_.tensor("loss", Bytes(4), Category::activations);
-  total_weight_ = b_.tensor("loss.total_weight", Bytes(4), Category::activations);
+  b_.op("loss.log_softmax", Phase::forward).read(wide).write(end_.log_probabilities);
+  end_.loss = b_.tensor("loss", Bytes(4), Category::activations);
+  end_.total_weight = b_.tensor("loss.total_weight", Bytes(4), Category::activations);
   b_.op("loss.nll", Phase::forward)
-      .read(log_probabilities_)
-      .read(targets_)
-      .write(loss_)
-      .write(total_weight_);
+      .read(end_.log_probabilities)
+      .read(end_.targets)
+      .write(end_.loss)
+      .write(end_.total_weight);
 }
 
 // The labels are padded by one; the head and the loss follow in one of three kinds. Python drops
 // the logits when the step function has returned the loss.
 void StepWriter::loss_forward() {
-  const bool plain = !d_.soft_capped_logits && !d_.scaled_logits && !parts_.head.bias;
+  const bool plain =
+      !d_.soft_capped_logits && !d_.scaled_logits && !parts_.head.bias && !d_.masked_loss;
   check(plain || strategy_.loss == Loss::full, ErrorKind::unsupported,
         "--loss: fused and chunked losses are not modelled where logits are scaled or capped, or "
         "the head has a bias");
   b_.open(kNoGroup, false, times_);
   if (tail_is_head_) gather_forward(tail_, {runs_.back().units.back().gather_forward, -1});
-  total_weight_ = upcast_logits_ = shifted_logits_ = returned_logits_ = padded_labels_ = kNoTensor;
+  end_.total_weight = end_.upcast_logits = end_.shifted_logits = end_.returned_logits =
+      end_.padded_labels = kNoTensor;
   switch (strategy_.loss) {
     case Loss::full:
-      full_loss_forward();
+      d_.masked_loss ? masked_loss_forward() : full_loss_forward();
       break;
     case Loss::chunked:
       chunked_loss_forward();
-      returned_logits_ = head_.out;
+      end_.returned_logits = head_.out;
       break;
     case Loss::fused:
       fused_loss_forward();
@@ -93,9 +95,13 @@ void StepWriter::loss_forward() {
   release_cached_casts();
   // `outputs` and the decoder's result go with the frames that hold them.
   auto returned = b_.op("model.outputs", Phase::forward);
-  if (upcast_logits_ != returned_logits_) returned.release(upcast_logits_);
-  returned.release(shifted_logits_).release(final_norm_.out).release(padded_labels_);
-  if (!rules_.hold_outputs) returned.release(returned_logits_);
+  if (end_.upcast_logits != end_.returned_logits) returned.release(end_.upcast_logits);
+  returned.release(end_.shifted_logits).release(end_.padded_labels);
+  if (d_.head_transform)
+    returned.touch(runs_.back().out, -1, kNoTensor, Access::release);
+  else
+    returned.release(final_norm_.out);
+  if (!rules_.hold_outputs) returned.release(end_.returned_logits);
   b_.close();
 }
 
@@ -114,8 +120,12 @@ void StepWriter::release_casts(OpBuilder exit, const LayerPart& layer, const Lay
 void StepWriter::release_cached_casts() {
   if (!regime_.autocast) return;
   auto exit = b_.op("autocast.exit", Phase::forward);
-  if (parts_.head.train_weight) exit.release(head_.base.weight_cast);
-  if (parts_.head.bias && parts_.head.train_bias) exit.release(head_.base.bias_cast);
+  const auto end = [&](const LinearPart& part, const LinearSaved& saved) {
+    if (part.train_weight) exit.release(saved.base.weight_cast);
+    if (part.bias && part.train_bias) exit.release(saved.base.bias_cast);
+  };
+  end(parts_.head, head_);
+  end(parts_.head_transform, head_transform_);
   for (const Run& run : runs_)
     for (std::size_t j = 0; j < run.stride(); ++j)
       release_casts(exit, run.layer(j), recomputes() ? run.kept[j] : run.saved[j]);
@@ -130,10 +140,17 @@ TensorId StepWriter::full_loss_backward() {
   };
   const std::int64_t t = tokens_.total(), scored = scored_tokens();
   const TensorId d_log = logits("loss.log_softmax.grad", scored, DType::fp32);
-  b_.op("loss.nll", Phase::backward).read(seed_).read(targets_).read(total_weight_).write(d_log);
+  b_.op("loss.nll", Phase::backward)
+      .read(end_.seed)
+      .read(end_.targets)
+      .read(end_.total_weight)
+      .write(d_log);
   TensorId d_logits = logits(shifts_logits() ? "loss.logits.shifted.grad" : "loss.logits.grad.fp32",
                              scored, DType::fp32);
-  b_.op("loss.log_softmax", Phase::backward).read(d_log).read(log_probabilities_).write(d_logits);
+  b_.op("loss.log_softmax", Phase::backward)
+      .read(d_log)
+      .read(end_.log_probabilities)
+      .write(d_logits);
   if (shifts_logits()) d_logits = shift_logits_backward(d_logits);
   if (regime_.compute != DType::fp32) {
     const TensorId low = logits("loss.logits.grad", t, regime_.compute);
@@ -154,23 +171,26 @@ void StepWriter::loss_backward() {
   b_.open(kNoGroup, false, times_);
   layer_.set(Phase::backward, true);
   root_.next = embedding_.next = tail_.next = 0;
-  seed_ = b_.tensor("loss.grad", Bytes(4), Category::temporaries);
-  b_.op("loss", Phase::backward).write(seed_);
+  end_.seed = b_.tensor("loss.grad", storage(Count(1), loss_dtype()), Category::temporaries);
+  b_.op("loss", Phase::backward).write(end_.seed);
   if (loss_prefetches_) prefetch_last_layer();
   TensorId d_norm = kNoTensor;
   if (strategy_.loss == Loss::full)
-    d_norm = full_loss_backward();
+    d_norm = d_.masked_loss ? masked_loss_backward() : full_loss_backward();
   else if (strategy_.loss == Loss::chunked)
     d_norm = chunked_loss_backward();
   else
     d_norm = fused_loss_backward();
-  const bool grad = final_grad() || parts_.final_norm.trains();
+  const bool grad = final_norm_input().grad || parts_.final_norm.trains();
   if (tail_is_head_) post_backward(tail_, {});
   if (grad) {
     unit_ = norm_unit_;
-    layer_.norm_backward(kFinalNorm, parts_.final_norm,
-                         {tokens_.total(), regime_.residual, final_grad()}, final_norm_, d_norm,
-                         kNoTensor, {{runs_.back().out, -1}, {runs_.back().d_out, -1}, {}});
+    const Ref last{runs_.back().out, -1}, d_last{runs_.back().d_out, -1};
+    const Place place =
+        d_.head_transform ? Place{{end_.activated}, {}, {}} : Place{last, d_last, {}};
+    const TensorId d = layer_.norm_backward(kFinalNorm, parts_.final_norm, final_norm_input(),
+                                            final_norm_, d_norm, kNoTensor, place);
+    if (d_.head_transform && final_norm_input().grad) transform_back(d);
   }
   if (!tail_is_head_) post_backward(tail_, {});
   b_.close();

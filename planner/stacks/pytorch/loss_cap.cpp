@@ -23,13 +23,13 @@ TensorId StepWriter::scale_logits(TensorId logits, Phase phase) {
 
 TensorId StepWriter::cap_logits(TensorId logits) {
   const TensorId divided = capped(kDivided, Phase::forward, logits, kNoTensor);
-  logits_tanh_ = capped(kTanh, Phase::forward, divided, kNoTensor);
-  return capped(kCapped, Phase::forward, logits_tanh_, kNoTensor);
+  end_.logits_tanh = capped(kTanh, Phase::forward, divided, kNoTensor);
+  return capped(kCapped, Phase::forward, end_.logits_tanh, kNoTensor);
 }
 
 TensorId StepWriter::cap_logits_backward(TensorId d) {
   d = capped(kCapped, Phase::backward, d, kNoTensor);
-  d = capped(kTanh, Phase::backward, d, logits_tanh_);
+  d = capped(kTanh, Phase::backward, d, end_.logits_tanh);
   return capped(kDivided, Phase::backward, d, kNoTensor);
 }
 

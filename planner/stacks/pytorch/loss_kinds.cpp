@@ -24,7 +24,7 @@ std::int64_t StepWriter::fused_rows() const {
 // Nobody keeps the padded labels of several sequences once they are copied.
 void StepWriter::flat_targets() {
   loss_targets();
-  if (tokens_.sequences > 1) padded_labels_ = kNoTensor;
+  if (tokens_.sequences > 1) end_.padded_labels = kNoTensor;
 }
 
 // Liger computes both gradients in forward: grad_input [T, h] in the hidden states' dtype,
@@ -48,11 +48,11 @@ void StepWriter::fused_loss_forward() {
         tensor(kHead.base.weight_cast, weights, regime_.compute, Category::temporaries);
     b_.op(kHead.base.weight_cast, Phase::forward).write(head_.base.weight_cast);
   }
-  fused_input_grad_ =
+  end_.fused_input_grad =
       tensor("loss.hidden.grad", checked_multiply(t, d_.hidden), normed, Category::temporaries);
-  fused_weight_grad_ = kNoTensor;
+  end_.fused_weight_grad = kNoTensor;
   unit_ = head_unit_;
-  if (parts_.head.train_weight) fused_weight_grad_ = begin(kHead.base, weights, false);
+  if (parts_.head.train_weight) end_.fused_weight_grad = begin(kHead.base, weights, false);
   const TensorId losses = tensor("loss.by_token", t, DType::fp32, Category::activations);
   const TensorId chunk = tensor("loss.logits.chunk", checked_multiply(rows, d_.vocab),
                                 regime_.compute, Category::logits);
@@ -65,25 +65,28 @@ void StepWriter::fused_loss_forward() {
   b_.op("loss.fused", Phase::forward)
       .read(final_norm_.out)
       .read(head_.base.weight_cast)
-      .read(targets_)
-      .write(fused_input_grad_)
-      .write(fused_weight_grad_)
+      .read(end_.targets)
+      .write(end_.fused_input_grad)
+      .write(end_.fused_weight_grad)
       .write(losses)
       .write(mask)
       .write(chunk)
       .scratch(casts);
-  loss_ = b_.tensor("loss", Bytes(4), Category::activations);
-  b_.op("loss", Phase::forward).read(losses).write(loss_);
+  end_.loss = b_.tensor("loss", Bytes(4), Category::activations);
+  b_.op("loss", Phase::forward).read(losses).write(end_.loss);
 }
 
 // The gradients exist; backward scales them in place.
 TensorId StepWriter::fused_loss_backward() {
   auto scale = b_.op("loss.fused", Phase::backward);
-  scale.read(seed_).read(targets_).update(fused_input_grad_).update(fused_weight_grad_);
+  scale.read(end_.seed)
+      .read(end_.targets)
+      .update(end_.fused_input_grad)
+      .update(end_.fused_weight_grad);
   if (!loss_prefetches_) prefetch_last_layer();
   unit_ = head_unit_;
-  if (fused_weight_grad_ != kNoTensor) end(kHead.base, fused_weight_grad_);
-  return fused_input_grad_;
+  if (end_.fused_weight_grad != kNoTensor) end(kHead.base, end_.fused_weight_grad);
+  return end_.fused_input_grad;
 }
 
 // torchtune's chunked output: the head runs on 8 parts of the tokens; Python keeps all parts'
@@ -96,14 +99,14 @@ void StepWriter::chunked_loss_forward() {
   layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, layer_.norm_out(regime_.residual),
                         Category::logits, head_);
   flat_targets();
-  log_probabilities_ =
+  end_.log_probabilities =
       b_.tensor("loss.log_softmax", storage(Count(v), DType::fp32), Category::logits);
-  loss_ = b_.tensor("loss", Bytes(4), Category::activations);
+  end_.loss = b_.tensor("loss", Bytes(4), Category::activations);
   b_.op("loss.chunks", Phase::forward)
       .read(head_.out)
-      .read(targets_)
-      .write(log_probabilities_)
-      .write(loss_)
+      .read(end_.targets)
+      .write(end_.log_probabilities)
+      .write(end_.loss)
       .scratch(regime_.compute == DType::fp32 ? Bytes(0) : layer_.fp32(part), Category::logits);
 }
 
@@ -121,9 +124,9 @@ TensorId StepWriter::chunked_loss_backward() {
   const TensorId d_part =
       b_.tensor("loss.logits.grad.part", storage(Count(part), regime_.compute), Category::logits);
   b_.op("loss.chunks", Phase::backward)
-      .read(seed_)
-      .read(targets_)
-      .read(log_probabilities_)
+      .read(end_.seed)
+      .read(end_.targets)
+      .read(end_.log_probabilities)
       .write(d_part)
       .scratch(std::max(Bytes(0), most - low), Category::logits);
   if (!loss_prefetches_) prefetch_last_layer();

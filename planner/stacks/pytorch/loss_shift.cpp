@@ -16,17 +16,17 @@ std::int64_t StepWriter::scored_tokens() const {
 // logits[..., :-1, :].contiguous(), labels[..., 1:].contiguous(): copies of several sequences,
 // views of one. Python holds them until the loss is returned.
 TensorId StepWriter::shift_logits(TensorId logits) {
-  targets_ = kNoTensor;
+  end_.targets = kNoTensor;
   if (tokens_.sequences == 1) return logits;
   const std::int64_t scored = scored_tokens();
-  shifted_logits_ =
+  end_.shifted_logits =
       b_.tensor("loss.logits.shifted",
                 storage(Count(checked_multiply(scored, d_.vocab)), DType::fp32), Category::logits);
-  b_.op("loss.logits.shifted", Phase::forward).read(logits).write(shifted_logits_);
-  targets_ =
+  b_.op("loss.logits.shifted", Phase::forward).read(logits).write(end_.shifted_logits);
+  end_.targets =
       b_.tensor("loss.labels.shifted", Bytes(checked_multiply(8, scored)), Category::activations);
-  b_.op("loss.labels", Phase::forward).write(targets_);
-  return shifted_logits_;
+  b_.op("loss.labels", Phase::forward).write(end_.targets);
+  return end_.shifted_logits;
 }
 
 // slice_backward: zeros for all tokens, and the gradient copied into them.

@@ -44,9 +44,9 @@ class ModuleWriter {
     checkpointed_ = checkpointed;
   }
 
-  // `stops`: a recomputation, which ends with what this norm saves.
+  // `stops`: a recomputation, which ends with what this norm saves. `into`: what takes the result.
   void norm_forward(const ModuleNames& names, const NormPart& part, Ref input, const NormInput& x,
-                    NormSaved& saved, bool stops = false);
+                    NormSaved& saved, bool stops = false, Ref into = {});
   // Returns the gradient of the input, added to `residual` (what flows past the norm) where that is
   // given; writes it to `at.into` where that is given.
   TensorId norm_backward(const ModuleNames& names, const NormPart& part, const NormInput& x,
@@ -141,7 +141,7 @@ class ModuleWriter {
   void one_plus_norm_forward(const ModuleNames& names, const NormPart& part, Ref input,
                              const NormInput& x, NormSaved& saved, bool stops);
   void layer_norm_forward(const ModuleNames& names, const NormPart& part, Ref input,
-                          const NormInput& x, NormSaved& saved);
+                          const NormInput& x, NormSaved& saved, Ref into);
   TensorId layer_norm_backward(const ModuleNames& names, const NormPart& part, const NormInput& x,
                                const NormSaved& saved, TensorId d_out, TensorId residual,
                                const Place& at);

@@ -149,7 +149,10 @@ const GeluNames& gelu_names(const char* name) {
 const EndNames& end_names() {
   static const EndNames names{module_names(interned("embed_tokens")),
                               module_names(interned("embed_positions")),
-                              module_names(interned("embed_norm")), module_names(interned("norm")),
+                              module_names(interned("embed_token_types")),
+                              module_names(interned("embed_norm")),
+                              module_names(interned("norm")),
+                              linear_names(interned("head_transform")),
                               linear_names(interned("lm_head"))};
   return names;
 }

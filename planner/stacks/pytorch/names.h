@@ -95,8 +95,10 @@ const GeluNames& gelu_names(const char* name);
 struct EndNames {
   const ModuleNames& tokens;  // embeddings
   const ModuleNames& positions;
+  const ModuleNames& token_types;
   const ModuleNames& embedding_norm;
   const ModuleNames& norm;  // after the last layer
+  const LinearNames& head_transform;
   const LinearNames& head;
 };
 const EndNames& end_names();

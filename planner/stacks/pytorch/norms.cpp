@@ -25,9 +25,10 @@ DType ModuleWriter::norm_out(DType input_dtype) const {
 //   the 2 F + 2 R at x·r, and no more than the four tensors. fp32 input: as above. A recomputation
 //   that stops here ends before the product: at x·r, 2 F + 2 R (fp32 input: F + 2 R).
 void ModuleWriter::norm_forward(const ModuleNames& names, const NormPart& part, Ref input,
-                                const NormInput& x, NormSaved& s, bool stops) {
+                                const NormInput& x, NormSaved& s, bool stops, Ref into) {
   s = {};
-  if (part.kind == NormKind::layer_norm) return layer_norm_forward(names, part, input, x, s);
+  if (part.kind == NormKind::layer_norm) return layer_norm_forward(names, part, input, x, s, into);
+  check(into.none(), ErrorKind::internal, "a layer ends with an RMS norm");
   if (part.kind == NormKind::rms_norm_one_plus)
     return one_plus_norm_forward(names, part, input, x, s, stops);
   const std::int64_t n = checked_multiply(x.rows, part.width);
@@ -213,10 +214,10 @@ BlockEvents ModuleWriter::norm_backward_blocks(const NormSaved& s, const NormByt
 // torch.nn.LayerNorm saves its input, mean and 1/std. Under autocast it runs in fp32: casts of
 // 16-bit weight, bias and input are saved instead.
 void ModuleWriter::layer_norm_forward(const ModuleNames& names, const NormPart& part, Ref input,
-                                      const NormInput& x, NormSaved& s) {
+                                      const NormInput& x, NormSaved& s, Ref into) {
   const std::int64_t n = checked_multiply(x.rows, part.width);
   const bool grad = saves_ && (x.grad || part.trains());
-  s.out = make(names.out, n, norm_dtype(part.kind, x.dtype, regime_));
+  if (into.none()) s.out = make(names.out, n, norm_dtype(part.kind, x.dtype, regime_));
   s.statistics = b_.tensor(names.statistics, fp32(x.rows) * 2, Category::activations);
   auto norm = op(names.module);
   if (regime_.autocast && regime_.weight != DType::fp32) {
@@ -229,7 +230,7 @@ void ModuleWriter::layer_norm_forward(const ModuleNames& names, const NormPart& 
                         grad ? Category::activations : Category::temporaries);
     norm.write(s.input_fp32);
   }
-  read(norm, input).write(s.out).write(s.statistics);
+  write(read(norm, input), into).write(s.out).write(s.statistics);
 }
 
 // Its gradient is added in place to what flows past, once it has the input's dtype.

@@ -104,7 +104,7 @@ void StepWriter::optimizer_step() {
     for_loop_step(step);
   touch_gradients(step, false);
   auto zero_grad = b_.op("zero_grad", Phase::optimizer);
-  zero_grad.release(loss_);
+  zero_grad.release(end_.loss);
   touch_gradients(zero_grad, true);
   b_.close();
 }

@@ -220,9 +220,16 @@ std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const Mode
   return std::make_unique<StepWriter>(program, parts, strategy, batch, rules);
 }
 
-void refuse_attention(const Question& question) {
+void refuse_of_model(const Question& question) {
   const models::Attention kind = question.strategy.attention;
   const bool own = question.model->decoder->eager_attention;
+  const bool sharded = question.strategy.stack == models::Stack::deepspeed
+                           ? question.strategy.data.zero == 3
+                           : question.strategy.data.zero >= 2;
+  check(!sharded || !question.model->decoder->head_transform, ErrorKind::unsupported, [&] {
+    return "--zero " + std::to_string(question.strategy.data.zero) + ": sharded parameters of " +
+           question.model->model_type + " are not modelled yet (its head has two products)";
+  });
   check(!own || question.strategy.recompute.kind != models::RecomputeKind::selective,
         ErrorKind::bad_input, [&] {
           return "--recompute selective goes around Transformers' attention interface, which " +
@@ -235,7 +242,7 @@ void refuse_attention(const Question& question) {
 }
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
-  refuse_attention(question);
+  refuse_of_model(question);
   refuse(*question.model, question.strategy);
   if (step.program_only) {
     Rules rules = quick_rules(question, parts);

@@ -18,8 +18,8 @@ Rules rules_for(const Question& question, const ModelParts& parts,
                 std::vector<reports::Assumption>& assumptions);
 // The same without what was assumed, for who asks a million times about one GPU and one model.
 Rules quick_rules(const Question& question, const ModelParts& parts);
-// Throws Error{bad_input} for a kernel that the model's code does not call.
-void refuse_attention(const Question& question);
+// Throws Error for what the model's code does not do, or was not modelled with it.
+void refuse_of_model(const Question& question);
 // What one GPU sends in one step of ring algorithms.
 Bytes bytes_sent(const std::vector<reports::Collective>& collectives);
 

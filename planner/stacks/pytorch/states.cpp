@@ -321,6 +321,10 @@ void StepWriter::declare_inputs() {
     b_.tensor_in(models::kNoGroup, "causal_table",
                  b_.rounded(Bytes(checked_multiply(parts_.position_rows, parts_.position_rows))),
                  Category::parameters, Residency::persistent);
+  // BertEmbeddings' position_ids and token_type_ids.
+  if (d_.token_types > 0)
+    b_.tensor_in(models::kNoGroup, "embeddings.ids", id_buffers(), Category::parameters,
+                 Residency::persistent);
   b_.tensor_in(models::kNoGroup, "batch",
                b_.rounded(Bytes(checked_multiply(8, tokens_.total()))) * rules_.batch_tensors,
                Category::activations, Residency::persistent);

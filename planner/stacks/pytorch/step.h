@@ -48,7 +48,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   virtual DType buffer_dtype() const { return DType::fp32; }
   Bytes local(const Parameter&p, DType dtype) const, own_part(const Parameter&p) const;
   std::int64_t own_rows(const Parameter& p, std::int64_t rank) const;
-  DType stored(const Parameter& p) const;
+  DType stored(const Parameter& p) const, loss_dtype() const;
   std::vector<Bytes> full_parts(const Unit&unit) const, partition_blocks() const;
   void in_model_order(const std::function<void(const Parameter&)>& what) const;
   std::vector<Bytes> ddp_buckets() const;
@@ -73,14 +73,18 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   int model_order(const ModuleNames& names) const;
   void note_gradient(const ModuleNames& names, TensorId grad);
   // The ends of the model (ends.cpp).
-  void embed(), finish_forward(), loss_forward(), loss_targets(), flat_targets();
+  void embed(), finish_forward(), leave_model(), loss_forward(), loss_targets(), flat_targets();
   bool shifts_logits() const, final_grad() const, leaf_input() const, embedding_grad() const;
   std::int64_t scored_tokens() const, fused_rows() const;
   TensorId shift_logits(TensorId logits), shift_logits_backward(TensorId d_shifted),
       cap_logits(TensorId logits), cap_logits_backward(TensorId d), scale_logits(TensorId, Phase);
   TensorId capped(const char* name, Phase phase, TensorId from, TensorId saved);
-  void full_loss_forward(), chunked_loss_forward(), fused_loss_forward();
-  TensorId full_loss_backward(), chunked_loss_backward(), fused_loss_backward();
+  void full_loss_forward(), chunked_loss_forward(), fused_loss_forward(), masked_loss_forward();
+  TensorId full_loss_backward(), chunked_loss_backward(), fused_loss_backward(),
+      masked_loss_backward(), logits_tensor(const char*, DType), transform_head();
+  void gather_token_types(), embed_token_types(), leave_embeddings(), transform_back(TensorId d);
+  Bytes copied_type_ids() const, id_buffers() const;
+  NormInput final_norm_input() const;
   static void release_casts(OpBuilder exit, const LayerPart& layer, const LayerSaved& saved);
   void release_cached_casts(), loss_backward(), embedding_backward(), rotary_tables(),
       model_masks(), embed_positions(), count_positions(), normalize_embedding(), alibi_biases();
@@ -131,12 +135,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   TensorId hidden_ = kNoTensor, d_embedded_ = kNoTensor;
   ByWindow cos_{}, sin_{}, masks_{};
   NormSaved final_norm_;
-  LinearSaved head_;
-  TensorId upcast_logits_ = kNoTensor, shifted_logits_ = kNoTensor, returned_logits_ = kNoTensor;
-  TensorId fused_input_grad_ = kNoTensor, fused_weight_grad_ = kNoTensor;
-  TensorId log_probabilities_ = kNoTensor, targets_ = kNoTensor, padded_labels_ = kNoTensor,
-           loss_ = kNoTensor, total_weight_ = kNoTensor, seed_ = kNoTensor,
-           logits_tanh_ = kNoTensor;
+  LinearSaved head_, head_transform_;
+  EndSaved end_;
   TensorId tied_grad_ = kNoTensor;  // the head's share of a tied table's gradient
   reports::States states_;
   ProgramBuilder::Place inputs_, micros_begin_, micros_end_;

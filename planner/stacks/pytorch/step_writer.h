@@ -89,6 +89,8 @@ struct FrontSaved {
   TensorId position_ids = kNoTensor, position_rows = kNoTensor, positions = kNoTensor;
   TensorId padding_mask = kNoTensor;  // see count_positions()
   TensorId alibi = kNoTensor;
+  TensorId type_ids = kNoTensor, types = kNoTensor;  // of tokens
+  TensorId sum = kNoTensor;  // what the embedding's norm reads
   TensorId dropout_mask = kNoTensor;
   NormSaved norm;
 };
@@ -115,6 +117,17 @@ struct AttentionSaved {
 // GELU in Python: half, tanh, 1 + tanh, the fp32 input.
 using ActivationSaved = std::array<TensorId, 4>;
 struct BlockPlan;
+
+// What the head's product reads and the loss makes.
+struct EndSaved {
+  TensorId activated = kNoTensor;  // of the product before the head's
+  TensorId upcast_logits = kNoTensor, shifted_logits = kNoTensor, returned_logits = kNoTensor;
+  TensorId logits_tanh = kNoTensor;
+  TensorId log_probabilities = kNoTensor, wide_log_probabilities = kNoTensor;
+  TensorId targets = kNoTensor, padded_labels = kNoTensor;
+  TensorId loss = kNoTensor, total_weight = kNoTensor, seed = kNoTensor;
+  TensorId fused_input_grad = kNoTensor, fused_weight_grad = kNoTensor;
+};
 
 // What one layer's forward leaves to its backward.
 struct LayerSaved {
