@@ -59,6 +59,11 @@ LayerPart part_of(const models::Block& block) {
   return layer;
 }
 
+// BertPredictionHeadTransform's product.
+bool is_head_transform(std::string_view module) {
+  return module.ends_with("predictions.transform.dense");
+}
+
 // Throws Error{unsupported} naming a module that no op of the layer reads.
 const models::Module& module_of(const LayerPart& layer, std::string_view name) {
   const models::Module* module = layer.block->find(name);
@@ -84,10 +89,18 @@ void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable) {
   layer.parameters.push_back({row.shape.elements().value(), row.shape.axes[0], trainable, false});
 }
 
-void add_adapter(std::vector<LayerPart>& layers, const ModelSpec& model,
+void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelSpec& model,
                  const models::LoraModule& module) {
   const ParameterRow& base = model.parameters[module.base];
   const IndexRange* range = layers_of(base);
+  const auto add = [&](std::vector<Parameter>& parameters) {
+    for (const ParameterRow* row : {&module.a, &module.b})
+      parameters.push_back({row->shape.elements().value(), row->shape.axes[0], true, true});
+  };
+  if (is_head_transform(parameter_name(base.name).module)) {
+    parts.head_transform.lora_rank = module.a.shape.axes[0];
+    return add(parts.tail);
+  }
   check(range != nullptr, ErrorKind::unsupported,
         [&] { return "--lora-targets " + module.name + ": adapters on it are not modelled yet"; });
   const models::Module& of = module_of(layers.front(), parameter_name(base.name).module);
@@ -96,8 +109,7 @@ void add_adapter(std::vector<LayerPart>& layers, const ModelSpec& model,
   for (std::int64_t i = 0; i < range->count; ++i) {
     LayerPart& layer = layers[static_cast<std::size_t>(range->first + i * range->step)];
     layer.linears[of.place].lora_rank = module.a.shape.axes[0];
-    for (const ParameterRow* row : {&module.a, &module.b})
-      layer.parameters.push_back({row->shape.elements().value(), row->shape.axes[0], true, true});
+    add(layer.parameters);
   }
 }
 
@@ -131,7 +143,7 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
   } else if (name.module.ends_with("token_type_embeddings")) {
     parts.train_token_types = trainable;
     parts.embedding.push_back(parameter);
-  } else if (name.module.ends_with("transform.dense")) {
+  } else if (is_head_transform(name.module)) {
     LinearPart& transform = parts.head_transform;
     if (bias) {
       transform.bias = true;
@@ -227,7 +239,7 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   if (d.tied_head) parts.head.train_weight = parts.train_embedding;
   if (adapters)
     for (const models::LoraModule& module : models::lora_modules(model, *strategy.lora))
-      add_adapter(layers, model, module);
+      add_adapter(parts, layers, model, module);
   find_runs(parts, layers, parts.trains_front() || forces_input_gradient(strategy),
             model.blocks.size());
   return parts;

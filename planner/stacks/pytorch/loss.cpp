@@ -123,6 +123,7 @@ void StepWriter::release_cached_casts() {
   const auto end = [&](const LinearPart& part, const LinearSaved& saved) {
     if (part.train_weight) exit.release(saved.base.weight_cast);
     if (part.bias && part.train_bias) exit.release(saved.base.bias_cast);
+    exit.release(saved.a.weight_cast).release(saved.b.weight_cast);
   };
   end(parts_.head, head_);
   end(parts_.head_transform, head_transform_);
