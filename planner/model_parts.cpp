@@ -176,7 +176,8 @@ void find_runs(ModelParts& parts, const std::vector<LayerPart>& layers, bool gra
     const bool alone = !grad && trains;
     const std::size_t of_one = alone ? 1 : repeats(l, 1);
     std::size_t n = 1, count = of_one;
-    if (period > 1 && grad && l + period <= layers.size() && repeats(l, period) > of_one) {
+    // What comes but once is no pattern: Qwen2's layers with and without a window.
+    if (period > 1 && grad && l + 2 * period <= layers.size() && repeats(l, period) > of_one) {
       n = period;
       count = repeats(l, period);
     }

@@ -18,8 +18,11 @@ void build(const Config& config, Head head, ModelSpec& model) {
   llama.window = config.natural("sliding_window", 4096);
   add_llama(model, config, head, llama);
   const auto caps = [&](const char* key) { return config.has(key) || !config.mentions(key); };
-  set_gemma_decoder(model, config, head, llama, sliding_layers(config, llama.layers, 2),
-                    {caps("attn_logit_softcapping"), caps("final_logit_softcapping")});
+  set_gemma_decoder(
+      model, config, head, llama,
+      sliding_layers(config, llama.layers,
+                     [period = std::int64_t{2}](std::int64_t i) { return (i + 1) % period != 0; }),
+      {caps("attn_logit_softcapping"), caps("final_logit_softcapping")});
 }
 }  // namespace
 

@@ -19,9 +19,12 @@ void build(const Config& config, Head head, ModelSpec& model) {
   llama.window = config.natural("sliding_window", 4096);
   add_llama(model, config, head, llama);
   // modeling_gemma3.py reads attn_logit_softcapping and never uses it.
-  set_gemma_decoder(model, config, head, llama,
-                    sliding_layers(config, llama.layers, config.count("sliding_window_pattern", 6)),
-                    {.logits = config.has("final_logit_softcapping")});
+  set_gemma_decoder(
+      model, config, head, llama,
+      sliding_layers(config, llama.layers,
+                     [period = std::int64_t{config.count("sliding_window_pattern", 6)}](
+                         std::int64_t i) { return (i + 1) % period != 0; }),
+      {.logits = config.has("final_logit_softcapping")});
   if (model.decoder) model.decoder->local_rotary = true;
 }
 }  // namespace

@@ -46,20 +46,6 @@ std::size_t period_of(const std::vector<bool>& sliding) {
 
 }  // namespace
 
-std::vector<bool> sliding_layers(const Config& config, std::int64_t layers, std::int64_t period) {
-  const std::vector<std::string> types = config.texts("layer_types", kMostRepeats);
-  if (!types.empty() && std::cmp_not_equal(types.size(), layers))
-    config.refuse("layer_types", "one for each of the " + std::to_string(layers) + " layers");
-  std::vector<bool> sliding;
-  for (const std::string& type : types)
-    if (type != "sliding_attention" && type != "full_attention")
-      config.refuse("layer_types", "sliding_attention or full_attention for each layer");
-  for (std::int64_t i = 0; i < layers; ++i)
-    sliding.push_back(types.empty() ? (i + 1) % period != 0
-                                    : types[static_cast<std::size_t>(i)] == "sliding_attention");
-  return sliding;
-}
-
 void set_gemma_decoder(ModelSpec& model, const Config& config, Head head, const LlamaLike& d,
                        std::vector<bool> sliding, SoftCaps caps) {
   if (d.window == 0) sliding.assign(sliding.size(), false);  // "sliding_window": null

@@ -15,7 +15,4 @@ struct SoftCaps {
 void set_gemma_decoder(ModelSpec& model, const Config& config, Head head, const LlamaLike& llama,
                        std::vector<bool> sliding, SoftCaps caps);
 
-// What "layer_types" says, else every `period`-th layer attends to everything.
-std::vector<bool> sliding_layers(const Config& config, std::int64_t layers, std::int64_t period);
-
 }  // namespace plimsoll::models::families

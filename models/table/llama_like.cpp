@@ -151,21 +151,38 @@ void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& d,
   model.blocks = {std::make_shared<const Block>(block(model, d))};
 }
 
+std::vector<bool> sliding_layers(const Config& config, std::int64_t layers,
+                                 const std::function<bool(std::int64_t)>& otherwise) {
+  const std::vector<std::string> types = config.texts("layer_types", kMostRepeats);
+  if (!types.empty() && std::cmp_not_equal(types.size(), layers))
+    config.refuse("layer_types", "one for each of the " + std::to_string(layers) + " layers");
+  std::vector<bool> sliding;
+  for (const std::string& type : types)
+    if (type != "sliding_attention" && type != "full_attention")
+      config.refuse("layer_types", "sliding_attention or full_attention for each layer");
+  for (std::int64_t i = 0; i < layers; ++i)
+    sliding.push_back(types.empty() ? otherwise(i)
+                                    : types[static_cast<std::size_t>(i)] == "sliding_attention");
+  return sliding;
+}
+
 void set_qwen_decoder(ModelSpec& model, const Config& config, Head head, LlamaLike d) {
   const bool used = config.flag("use_sliding_window", false);
   const std::int64_t window = used ? config.natural("sliding_window", 4096) : 0;
-  const std::int64_t full_layers = config.natural("max_window_layers", 28);
-  const std::vector<std::string> types = config.texts("layer_types", kMostRepeats);
-  std::int64_t sliding = std::max<std::int64_t>(0, d.layers - full_layers);
-  if (!types.empty() && std::cmp_not_equal(types.size(), d.layers))
-    config.refuse("layer_types", "one for each of the " + std::to_string(d.layers) + " layers");
-  if (!types.empty()) sliding = std::ranges::count(types, "sliding_attention");
-  if (window > 0 && sliding > 0 && sliding < d.layers) {
-    model.no_decoder = "layers with and without a sliding window";
-    return;
-  }
-  d.window = sliding > 0 ? window : 0;
+  const std::int64_t first = config.natural("max_window_layers", 28);
+  const std::vector<bool> sliding =
+      sliding_layers(config, d.layers, [&](std::int64_t i) { return i >= first; });
+  const auto slide = static_cast<std::int64_t>(std::ranges::count(sliding, true));
+  LlamaLike full = d;
+  full.window = 0;
+  d.window = slide > 0 ? window : 0;
   set_llama_decoder(model, head, d);
+  if (!model.decoder || d.window == 0 || slide == d.layers) return;
+  model.decoder->full_layers = d.layers - slide;
+  const auto with = model.blocks.front();
+  const auto without = std::make_shared<const Block>(llama_block(model, full));
+  model.blocks.clear();
+  for (const bool slides : sliding) model.blocks.push_back(slides ? with : without);
 }
 
 }  // namespace plimsoll::models::families

@@ -2,6 +2,8 @@
 // MLP. Many families are this block with other defaults.
 #pragma once
 
+#include <functional>
+
 #include "models/table/block_builder.h"
 #include "models/table/table.h"
 
@@ -56,8 +58,12 @@ void set_llama_facts(ModelSpec& model, const LlamaLike& llama);
 void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& llama,
                        Block (*block)(const ModelSpec&, const LlamaLike&) = llama_block);
 
-// The same after Qwen's "use_sliding_window", "sliding_window", "max_window_layers" and
-// "layer_types": where only some layers slide, the step program has no answer.
+// Which layers have the window: what "layer_types" says, else `otherwise` of the layer's index.
+std::vector<bool> sliding_layers(const Config& config, std::int64_t layers,
+                                 const std::function<bool(std::int64_t)>& otherwise);
+
+// The same after Qwen's "use_sliding_window", "sliding_window", "max_window_layers" (so many layers
+// attend to everything, those behind them to the window) and "layer_types".
 void set_qwen_decoder(ModelSpec& model, const Config& config, Head head, LlamaLike llama);
 
 }  // namespace plimsoll::models::families

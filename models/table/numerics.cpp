@@ -64,6 +64,8 @@ Numerics llama_numerics(const Config& config, const ModelSpec& model) {
   check(decoder.head_dim % 2 == 0, ErrorKind::unsupported, [&] {
     return config.source() + ": rotation of heads of odd width " + std::to_string(decoder.head_dim);
   });
+  check(model.blocks.size() == 1, ErrorKind::unsupported,
+        [&] { return config.source() + ": layers with and without a sliding window"; });
   Numerics numerics{.norm_eps = epsilon(config, "rms_norm_eps", 1e-6),
                     .rotary = read_rotary(config, model),
                     .attention_scale = 1 / std::sqrt(static_cast<double>(decoder.head_dim))};

@@ -185,6 +185,27 @@ TEST_CASE("a path that is no config is refused: no file, no config in it, not a 
   CHECK(message("/dev/zero") == "/dev/zero: not a regular file");
 }
 
+TEST_CASE(
+    "Qwen2: the first max_window_layers attend to everything, those behind them to the window") {
+  const auto windows = [](const std::string& options) {
+    const models::ModelSpec model = read(sized("qwen2", options));
+    std::string out;
+    for (const auto& block : model.blocks) out += block->nodes.front().sliding ? 's' : 'f';
+    return out + " " + std::to_string(model.decoder->window) + " " +
+           std::to_string(model.decoder->full_layers);
+  };
+  const std::string used = R"("use_sliding_window": true, "num_hidden_layers": 3, )";
+  CHECK(windows(used + R"("max_window_layers": 2)") == "ffs 4096 2");
+  CHECK(windows(used + R"("max_window_layers": 0)") == "s 4096 0");
+  CHECK(windows(used + R"("max_window_layers": 3)") == "f 0 0");
+  CHECK(windows(used + R"("max_window_layers": 1, "sliding_window": null)") == "f 0 0");
+  CHECK(windows(used + R"("layer_types": ["sliding_attention", "full_attention",
+                          "full_attention"])") == "sff 4096 2");
+  CHECK(windows(R"("num_hidden_layers": 3, "max_window_layers": 1)") == "f 0 0");
+  CHECK(read(sized("qwen2", used + R"("max_window_layers": 2)")).no_numerics.find("sliding") !=
+        std::string::npos);
+}
+
 TEST_CASE("what keeps a config from its family's step program is said") {
   const auto reason = [](const std::string& text) { return read(text).no_decoder; };
   CHECK(reason(sized("llama")) == "");
@@ -193,8 +214,7 @@ TEST_CASE("what keeps a config from its family's step program is said") {
         "activation_function 'gelu_fast'");
   CHECK(reason(sized("gpt2", R"("add_cross_attention": true)")) == "add_cross_attention of gpt2");
   CHECK(reason(sized("llama", R"("architectures": ["LlamaModel"])")) == "architecture LlamaModel");
-  CHECK(reason(sized("qwen2", R"("use_sliding_window": true)")) ==
-        "layers with and without a sliding window");
+  CHECK(reason(sized("qwen2", R"("use_sliding_window": true)")) == "");
   CHECK(reason(sized("gpt_neox")) == "");
   CHECK(reason(sized("gpt_neox", R"("hidden_act": "gelu_fast")")) == "hidden_act 'gelu_fast'");
   CHECK(reason(sized("gpt_neox", R"("rotary_pct": 1.0)")) ==
