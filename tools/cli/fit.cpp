@@ -1,7 +1,12 @@
+#include <fmt/format.h>
+
+#include <array>
+
 #include "reports/json_writer.h"
 #include "reports/page/timeline_svg.h"
 #include "reports/plan_table.h"
 #include "reports/plot.h"
+#include "reports/traces/chrome_trace.h"
 #include "tools/cli/doors.h"
 #include "tools/cli/host_memory.h"
 #include "tools/cli/output.h"
@@ -26,6 +31,39 @@ int exit_status(const Request& request, const reports::Plan& plan) {
   say("whether it fits is not known: " + reason(request, plan));
   return 2;
 }
+// Files that show the step, beside the answer.
+constexpr std::array kStepFiles{"svg", "trace"};
+
+void check_step_files(const Options& options, const reports::Plan& plan) {
+  for (const char* name : kStepFiles) {
+    const std::string* path = options.find(name);
+    if (path == nullptr) continue;
+    check(*path != "-", ErrorKind::bad_input,
+          [&] { return fmt::format("--{} -: needs the name of a file", name); });
+    check(!plan.timeline.empty(), ErrorKind::bad_input,
+          [&] { return fmt::format("--{}: model states alone have no timeline", name); });
+  }
+}
+
+void write_file(const Options& options, const char* name, const std::string& text) {
+  AtomicFile file(*options.find(name), std::string("--") + name);
+  file.write(text);
+  file.commit();
+}
+
+// The table and the document of the same command stay as short as they were asked to be.
+reports::StepHistory whole_step(Request request) {
+  request.question.detail = planner::Detail::full;
+  request.question.remedies = false;
+  return reports::history_of(answer(request));
+}
+
+void write_step_files(const Options& options, const Request& request, const reports::Plan& plan) {
+  if (options.has("svg"))
+    write_file(options, "svg", reports::timeline_svg(reports::timeline_of(plan)));
+  if (options.has("trace"))
+    write_file(options, "trace", reports::chrome_trace(whole_step(request), this_tool()));
+}
 }  // namespace
 
 int fit(const CommandLine& line) {
@@ -41,18 +79,13 @@ int fit(const CommandLine& line) {
     reports::write_plan(json, plan, this_tool());
     document += '\n';
   }
-  check(!line.options.has("svg") || !plan.timeline.empty(), ErrorKind::bad_input,
-        "--svg: model states alone have no timeline");
+  check_step_files(line.options, plan);
   const reports::Terminal terminal = standard_output_terminal();
   std::string table = reports::plan_table(plan, terminal);
   if (line.options.has("plot"))
     table += reports::timeline_plot(reports::timeline_of(plan), terminal);
   deliver(line.options, document, table);
-  if (const std::string* path = line.options.find("svg")) {
-    AtomicFile file(*path, "--svg");
-    file.write(reports::timeline_svg(reports::timeline_of(plan)));
-    file.commit();
-  }
+  write_step_files(line.options, request, plan);
   return exit_status(request, plan);
 }
 

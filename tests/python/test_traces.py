@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""What `fit --trace` writes: the plan's own figures, in a form that Perfetto takes."""
+import json
+import pathlib
+import tempfile
+import unittest
+
+from program import plimsoll
+
+BASE = ("fit", "gpt2", "--gpu", "h100", "--gpus", 8, "--seq-len", 256, "--grad-accum", 2)
+WORKLOADS = [("--stack", stack, "--zero", zero, "--recompute", recompute)
+             for stack in ("pytorch", "deepspeed", "plimsoll") for zero in (0, 1, 2, 3)
+             for recompute in ("none", "full")]
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = pathlib.Path(holder.name)
+
+    def refused(self, option, *words):
+        result = plimsoll(*words)
+        self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
+        self.assertIn(option, result.stderr)
+        return result.stderr
+
+
+class Trace(Case):
+    def trace(self, *words):
+        path = self.folder / "trace.json"
+        result = plimsoll(*words, "--trace", path)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return json.loads(path.read_text()), result.stdout
+
+    def test_its_counters_are_the_plans_timeline(self):
+        for words in WORKLOADS:
+            with self.subTest(words):
+                plan = json.loads(plimsoll(*BASE, *words, "--detail", "--json", "-").stdout)
+                trace, _ = self.trace(*BASE, *words)
+                counters = [e for e in trace["traceEvents"] if e["ph"] == "C"]
+                self.assertEqual([e["args"] for e in counters],
+                                 [{name.removesuffix("_bytes"): value
+                                   for name, value in op["by_category"].items()}
+                                  for op in plan["timeline"]])
+                self.assertEqual(max(sum(e["args"].values()) for e in counters),
+                                 plan["peak_bytes"])
+                tracks = {e["tid"]: e["args"]["name"] for e in trace["traceEvents"]
+                          if e["name"] == "thread_name"}
+                ops = [e for e in trace["traceEvents"]
+                       if e["ph"] == "X" and tracks[e["tid"]] != "phases"]
+                self.assertEqual([(e["name"], e["cat"], e["ts"], e["dur"]) for e in ops],
+                                 [(op["op"], op["phase"], i, 1)
+                                  for i, op in enumerate(plan["timeline"])])
+                phases = [e for e in trace["traceEvents"]
+                          if e["ph"] == "X" and tracks[e["tid"]] == "phases"]
+                self.assertEqual(sum(e["dur"] for e in phases), len(ops))
+                collectives = [e["args"] for e in trace["traceEvents"] if e["ph"] == "i"]
+                self.assertEqual([(c["count"], c["array_bytes"], c["group"]) for c in collectives],
+                                 [(c["count"], c["array_bytes"], c["group"])
+                                  for c in plan["communication"]["collectives"]])
+
+    def test_gathers_of_our_runtime_are_as_many_as_its_collectives(self):
+        words = (*BASE, "--stack", "plimsoll", "--zero", 3)
+        plan = json.loads(plimsoll(*words, "--json", "-").stdout)
+        trace, _ = self.trace(*words)
+        gathers = [e for e in trace["traceEvents"]
+                   if e["ph"] == "X" and e["name"].split(".")[-1] == "gather"]
+        tracks = {e["args"]["name"]: e["tid"] for e in trace["traceEvents"]
+                  if e["name"] == "thread_name"}
+        self.assertEqual({e["tid"] for e in gathers}, {tracks["communication"]})
+        self.assertEqual(len(gathers), sum(c["count"] for c in plan["communication"]["collectives"]
+                                           if c["kind"] == "all_gather"))
+
+    def test_it_says_that_a_microsecond_is_no_time(self):
+        trace, _ = self.trace(*BASE)
+        self.assertIn("order, not seconds", trace["otherData"]["time"])
+
+    def test_the_answer_beside_it_is_the_same(self):
+        with_trace = self.trace(*BASE, "--json", "-")[1]
+        self.assertEqual(with_trace, plimsoll(*BASE, "--json", "-").stdout)
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["trace.json"])
+
+    def test_a_step_that_does_not_fit_has_its_trace_too(self):
+        path = self.folder / "t.json"
+        result = plimsoll("fit", "llama-3.1-8b", "--gpu", "rtx-4090", "--trace", path)
+        self.assertEqual(result.returncode, 1)
+        self.assertGreater(len(json.loads(path.read_text())["traceEvents"]), 100)
+
+    def test_what_cannot_be_is_refused(self):
+        path = self.folder / "t.json"
+        for option in ("--trace", "--svg"):
+            self.refused(option, *BASE, option, "-")
+            self.refused(option, "fit", "--params", "7e9", "--gpu", "h100", option, path)
+        self.refused("--trace", *BASE, "--trace", path, "--json", path)
+        self.assertEqual(list(self.folder.iterdir()), [])
+        result = plimsoll(*BASE, "--trace", self.folder / "none" / "t.json")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--trace", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
