@@ -260,19 +260,23 @@ class Replay {
     }
     for (std::size_t s = 0; s < timeline_.steps.size(); ++s) {
       now_ = static_cast<std::int64_t>(s);
-      const models::Op& op = program_.ops[timeline_.steps[s].at.op];
+      const std::size_t number = timeline_.steps[s].at.op;
+      const models::Op& op = program_.ops[number];
       if (!states && op.phase == Phase::optimizer && op.name == kOptimizerStep) {
         if (!persistent(true)) return false;
         states = true;
       }
-      const std::size_t number = timeline_.steps[s].at.op;
-      if (const std::vector<BlockEvent>* blocks = start_.scratch().find(number)) {
+      if (const auto* blocks = start_.scratch().find(number)) {
         if (!run_blocks(s, number, *blocks)) return false;
         continue;
       }
-      for (const std::int32_t i : births_.at(s))
+      // A product's result is there before its workspace, a second product's result after it.
+      bool waits = first;
+      for (const std::int32_t i : births_.at(s)) {
         if (!take(static_cast<std::size_t>(i))) return false;
-      if (first && !take_at_first_use(number)) return false;
+        if (std::exchange(waits, false) && !take_at_first_use(number)) return false;
+      }
+      if (waits && !take_at_first_use(number)) return false;
       if (op.scratch > Bytes(0) && !ask_and_free(op.scratch)) return false;
       for (const std::int32_t i : deaths_.at(s)) drop(static_cast<std::size_t>(i));
     }
@@ -287,15 +291,20 @@ class Replay {
       const models::TensorId tensor =
           timeline_.lifetimes[static_cast<std::size_t>(lifetime)].tensor;
       return std::ranges::any_of(blocks, [&](const BlockEvent& event) {
-        return event.kind == kind && event.tensor == tensor;
+        const bool adopts = event.kind == Kind::adopt;
+        return (event.kind == kind || (adopts && kind == Kind::birth)) && event.tensor == tensor;
       });
     };
     for (const std::int32_t i : births_.at(s))
       if (!among(i, Kind::birth) && !take(static_cast<std::size_t>(i))) return false;
-    if (!take_at_first_use(op)) return false;
     taken_.clear();
-    for (const BlockEvent& event : blocks)
+    bool waits = true;
+    for (const BlockEvent& event : blocks) {
       if (!happens(event, s)) return false;
+      if (event.kind == Kind::birth && std::exchange(waits, false) && !take_at_first_use(op))
+        return false;
+    }
+    if (waits && !take_at_first_use(op)) return false;
     for (const CachingAllocator::Handle handle : taken_)
       if (handle >= 0) allocator_.free(handle);
     for (const std::int32_t i : deaths_.at(s))
@@ -321,6 +330,7 @@ class Replay {
       if (taken >= 0) allocator_.free(std::exchange(taken, -1));
       return true;
     }
+    if (event.kind == BlockEvent::Kind::adopt) return adopt(event, s);
     const bool birth = event.kind == BlockEvent::Kind::birth;
     for (const std::int32_t i : birth ? births_.at(s) : deaths_.at(s)) {
       if (!is_tensor(i)) continue;
@@ -329,6 +339,21 @@ class Replay {
       return true;
     }
     return true;  // lives on, or was there before
+  }
+
+  bool adopt(const BlockEvent& event, std::size_t s) {
+    const auto find = [&](auto among, models::TensorId tensor) {
+      for (const std::int32_t i : among)
+        if (timeline_.lifetimes[static_cast<std::size_t>(i)].tensor == tensor) return i;
+      return -1;
+    };
+    const std::int32_t sum = find(births_.at(s), event.tensor);
+    if (sum < 0) return true;
+    const auto to = static_cast<std::size_t>(sum);
+    const std::int32_t from = find(deaths_.at(s), event.from);
+    if (from < 0 || handles_[static_cast<std::size_t>(from)] < 0) return take(to);
+    std::swap(handles_[to], handles_[static_cast<std::size_t>(from)]);
+    return true;
   }
 
   const StepProgram& program_;

@@ -17,11 +17,13 @@ struct BlockEvent {
     drop,  // the `number`-th block that was taken, from 0
     birth,  // of `tensor`, which the op writes
     death,  // of `tensor`, where nobody needs it after the op
+    adopt,  // `tensor` is born in the block of `from`, which dies: a sum made in place
   };
   Kind kind = Kind::take;
   Bytes bytes;
   std::int32_t number = 0;
   models::TensorId tensor = models::kNoTensor;
+  models::TensorId from = models::kNoTensor;
 };
 
 // Written in the order in which they happen.
@@ -29,14 +31,15 @@ class BlockEvents {
  public:
   // Its number.
   std::int32_t take(Bytes bytes) {
-    all_.push_back({BlockEvent::Kind::take, bytes, 0, models::kNoTensor});
+    all_.push_back({BlockEvent::Kind::take, bytes});
     return taken_++;
   }
-  void drop(std::int32_t number) {
-    all_.push_back({BlockEvent::Kind::drop, {}, number, models::kNoTensor});
-  }
+  void drop(std::int32_t number) { all_.push_back({BlockEvent::Kind::drop, {}, number}); }
   void birth(models::TensorId tensor) { touch(BlockEvent::Kind::birth, tensor); }
   void death(models::TensorId tensor) { touch(BlockEvent::Kind::death, tensor); }
+  void adopt(models::TensorId tensor, models::TensorId from) {
+    if (tensor != models::kNoTensor) all_.push_back({BlockEvent::Kind::adopt, {}, 0, tensor, from});
+  }
   const std::vector<BlockEvent>& all() const { return all_; }
 
  private:

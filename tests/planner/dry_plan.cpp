@@ -10,6 +10,21 @@ namespace plimsoll::tests {
 
 using nlohmann::json;
 
+namespace {
+// torch_measure.py makes an unsharded model on the device itself, where a tied head has a table of
+// its own until it is tied.
+void make_model_on_device(const models::Strategy& strategy, const planner::ModelParts& parts,
+                          planner::Start& start) {
+  if (strategy.data.zero >= 2 || !parts.decoder.tied_head) return;
+  const DType stored =
+      strategy.param_dtype.value_or(strategy.precision == models::Precision::bf16   ? DType::bf16
+                                    : strategy.precision == models::Precision::fp16 ? DType::fp16
+                                                                                    : DType::fp32);
+  start.take_model();
+  start.drop(start.hold(storage(Count(parts.decoder.vocab * parts.decoder.hidden), stored)));
+}
+}  // namespace
+
 DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
   const models::Strategy strategy = strategy_of(workload);
   const planner::ModelParts parts = planner::model_parts(model, strategy);
@@ -27,6 +42,7 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
       planner::pytorch::step_writer(program, parts, strategy, batch_of(workload), rules);
   writer->write();
   planner::Start start;
+  make_model_on_device(strategy, parts, start);
   writer->add_start(start);
   const planner::Timeline timeline = planner::unroll(program);
   DryPlan out;

@@ -1,5 +1,6 @@
 // A layer's forward, node by node.
 #include "planner/stacks/pytorch/block_writer.h"
+#include "planner/stacks/pytorch/functions.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -140,9 +141,13 @@ void BlockWriter::run_rotary(const NodePlan& at, LayerSaved& s) {
   const models::ValueList &in = at.node->in, &out = at.node->out;
   const DType own = dtype_of(in[0]), to = promoted(own, rotary_dtype());
   const bool casts = at.node->casts_back && to != own;
-  for (std::size_t i = 0; i < in.size(); ++i)
-    s.of(out[i]) = rotate(operand(at, i), s.of(in[i]), values_of(in[i]), own, to,
-                          casts || i == 0 ? kNoTensor : s.of(in[0]));
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    TapeSaved rotated;
+    const Ref first{casts || i == 0 ? kNoTensor : s.of(in[0])};
+    tape_forward(rotary_tape(operand(at, i).name, own, rotary_dtype(), grad_of(in[i])),
+                 rotary_counts(in[i]), rotary_operands(s.of(in[i])), rotated, false, {&first, 1});
+    s.of(out[i]) = rotated.out;
+  }
   if (!casts) return;
   std::array<TensorId, 2> rotated{kNoTensor, kNoTensor};
   for (std::size_t i = 0; i < in.size(); ++i) {
@@ -182,17 +187,23 @@ void BlockWriter::run_attention(const NodePlan& at, LayerSaved& s) {
 
 void BlockWriter::run_activation(const NodePlan& at, LayerSaved& s) {
   const ValueId in = at.node->in[0], out = at.node->out[0];
-  const Elementwise of{at.names->name, values_of(in), dtype_of(in), dtype_of(out)};
+  const char* const name = at.names->name;
   switch (at.node->activation) {
     case Activation::gelu_python:
-      s.of(out) = gelu_forward(at, of, s.of(in), saves_ && grad_of(in), s.activations[at.place]);
-      return;
+      return run_function(gelu_tape(name, dtype_of(in), dtype_of(out), grad_of(in)), at,
+                          s.activations[at.place], s);
     case Activation::gelu_function:
-      s.of(out) = gelu_function_forward(of, s.of(in));
-      return;
+      return run_function(bloom_gelu_tape(name, dtype_of(in)), at, s.activations[at.place], s);
     default:
-      s.of(out) = copy(of.name, s.of(in), of.values, of.out, kKept);
+      s.of(out) = copy(name, s.of(in), values_of(in), dtype_of(out), kKept);
   }
+}
+
+void BlockWriter::run_function(const TapePart& part, const NodePlan& at, TapeSaved& saved,
+                               LayerSaved& s) {
+  const ValueId in = at.node->in[0];
+  tape_forward(part, {values_of(in)}, std::array{Ref{s.of(in)}}, saved);
+  s.of(at.node->out[0]) = saved.out;
 }
 
 void BlockWriter::run_multiply(const NodePlan& at, LayerSaved& s) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "planner/stacks/pytorch/functions.h"
+
 namespace plimsoll::planner::pytorch {
 
 using models::Activation;
@@ -187,8 +189,10 @@ void BlockWriter::rotary_back(const NodePlan& at) {
   for (std::size_t i = in.size(); i-- > 0;) {
     if (!grad_of(in[i])) continue;
     const OperandNames& names = operand(at, i);
-    gradient(in[i]) = {rotate_backward(names, d[i], values_of(in[i]), dtype_of(in[i]), from), false,
-                       names.grad_laid_out};
+    const TapePart rotary = rotary_tape(names.name, dtype_of(in[i]), rotary_dtype(), true);
+    gradient(in[i]) = {tape_backward(rotary, rotary_counts(in[i]), rotary_operands(kNoTensor), {},
+                                     {.result = d[i]}),
+                       false, names.grad_laid_out};
   }
 }
 
@@ -210,20 +214,25 @@ void BlockWriter::attention_back(const NodePlan& at, const LayerSaved& s) {
 
 void BlockWriter::activation_back(const NodePlan& at, const LayerSaved& s) {
   const ValueId in = at.node->in[0], out = at.node->out[0];
-  const Elementwise of{at.names->name, values_of(in), dtype_of(in), dtype_of(out)};
   const TensorId d = gradient(out).tensor;
   if (at.node->activation == Activation::gelu_python) {
-    gradient(in) = {gelu_backward(at, of, s.of(in), s.activations[at.place], d)};
+    const TapePart gelu = gelu_tape(at.names->name, dtype_of(in), dtype_of(out), true);
+    gradient(in) = {tape_backward(gelu, {values_of(in)}, std::array{Ref{s.of(in)}},
+                                  s.activations[at.place], {.result = d})};
     return;
   }
   if (at.node->activation == Activation::gelu_function) {
-    gradient(in) = {gelu_function_backward(at, of, s.of(in), d)};
+    unpack();
+    TapeSaved made;
+    tape_forward(bloom_gelu_back_tape(at.names->name, dtype_of(in), dtype_of(out)), {values_of(in)},
+                 std::array{Ref{s.of(in)}, Ref{d}}, made);
+    gradient(in) = {made.out};
     return;
   }
   // ReLU keeps its result (derivatives.yaml, threshold_backward), the others their input.
   const bool relu = at.node->activation == Activation::relu;
-  const TensorId d_in = temporary(plan_->value(in).grad_name, of.values, of.in);
-  op(of.name).read(d).read(s.of(relu ? out : in)).write(d_in);
+  const TensorId d_in = temporary(plan_->value(in).grad_name, values_of(in), dtype_of(in));
+  op(at.names->name).read(d).read(s.of(relu ? out : in)).write(d_in);
   gradient(in) = {d_in};
 }
 

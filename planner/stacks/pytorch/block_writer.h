@@ -73,6 +73,7 @@ class BlockWriter : public AttentionWriter {
   static const OperandNames& operand(const NodePlan& at, std::size_t i);  // of a rotary node
   void run_attention(const NodePlan& at, LayerSaved& s);
   void run_activation(const NodePlan& at, LayerSaved& s);
+  void run_function(const TapePart& part, const NodePlan& at, TapeSaved& saved, LayerSaved& s);
   void run_multiply(const NodePlan& at, LayerSaved& s);
   void run_add(const NodePlan& at, Ref output, LayerSaved& s);
   void release(OpBuilder op, const models::ValueList& values, const LayerSaved& s);
@@ -98,27 +99,12 @@ class BlockWriter : public AttentionWriter {
   TensorId laid_out(models::ValueId id);
   Sum& gradient(models::ValueId id) { return gradients_[static_cast<std::size_t>(id)]; }
 
-  // rotary.cpp
+  // What the tables give to the rotary function of `x`.
+  std::array<Ref, 3> rotary_operands(TensorId x) const {
+    return {{{x}, {cos_[sliding_ ? 1 : 0]}, {sin_[sliding_ ? 1 : 0]}}};
+  }
+  TapeCounts rotary_counts(models::ValueId id) const { return {values_of(id), values_of(id) / 2}; }
   DType rotary_dtype() const { return d_.fp32_rotary ? DType::fp32 : regime_.residual; }
-  TensorId rotate(const OperandNames& names, TensorId from, std::int64_t values, DType dtype,
-                  DType rotated_dtype, TensorId also_read);
-  TensorId rotate_backward(const OperandNames& names, TensorId d_rotated, std::int64_t values,
-                           DType dtype, DType rotated_dtype);
-  static BlockEvents rotate_backward_blocks(TensorId d_rotated, TensorId product, TensorId d,
-                                            Bytes own, Bytes half, Bytes promoted);
-  // activation.cpp
-  struct Elementwise {
-    const char* name;
-    std::int64_t values;
-    DType in, out;
-  };
-  TensorId gelu_forward(const NodePlan& at, const Elementwise& of, TensorId x, bool keeps,
-                        ActivationSaved& s);
-  TensorId gelu_backward(const NodePlan& at, const Elementwise& of, TensorId x,
-                         const ActivationSaved& s, TensorId d);
-  TensorId gelu_function_forward(const Elementwise& of, TensorId x);
-  TensorId gelu_function_backward(const NodePlan& at, const Elementwise& of, TensorId x,
-                                  TensorId d);
 
   const BlockPlan* plan_ = nullptr;
   const NodePlan* node_ = nullptr;  // whose backward is being written

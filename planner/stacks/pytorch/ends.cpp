@@ -322,10 +322,8 @@ void StepWriter::embedding_gradients(TensorId d) {
                          std::int64_t ids, Bytes copied = {}) {
     unit_ = unit;
     const TensorId grad = begin(names, checked_multiply(rows, d_.hidden), false);
-    b_.op(names.module, Phase::backward)
-        .read(from)
-        .write(grad)
-        .scratch(copied + embedding_scratch(b_, ids, rows, d_.hidden));
+    auto backward = b_.op(names.module, Phase::backward).read(from).write(grad);
+    take_blocks(b_, backward, embedding_scratch(b_, ids, rows, d_.hidden), copied);
     end(names, grad);
   };
   if (d_.embeds_positions() && parts_.train_positions) {
@@ -359,10 +357,8 @@ void StepWriter::tied_gradient(TensorId d) {
   const std::int64_t elements = checked_multiply(d_.vocab, d_.hidden);
   const TensorId dense = b_.tensor(kEmbedding.weight_grad_new,
                                    storage(Count(elements), regime_.weight), Category::gradients);
-  b_.op(kEmbedding.module, Phase::backward)
-      .read(d)
-      .write(dense)
-      .scratch(embedding_scratch(b_, tokens_.total(), d_.vocab, d_.hidden));
+  auto backward = b_.op(kEmbedding.module, Phase::backward).read(d).write(dense);
+  take_blocks(b_, backward, embedding_scratch(b_, tokens_.total(), d_.vocab, d_.hidden));
   unit_ = table_unit_;
   TensorId sum = tied_grad_;
   if (regime_.casts_weights()) {

@@ -5,8 +5,6 @@
 
 #include "models/base/dtype.h"
 
-#include "models/base/dtype.h"
-
 namespace plimsoll::planner::pytorch {
 
 namespace {
@@ -24,8 +22,8 @@ std::int64_t power_of_two_up_to(std::int64_t n, std::int64_t most) {
 // the blocks do not fill the GPU, blocks share a column: enough of them to fill it, but 16 values
 // a thread at least. Then every thread leaves a partial sum for each of its columns, and every
 // column of blocks has a counter.
-Bytes column_sum_scratch(const ProgramBuilder& allocator, const Processors& gpu, std::int64_t rows,
-                         std::int64_t columns) {
+ColumnSumScratch column_sum_scratch(const ProgramBuilder& allocator, const Processors& gpu,
+                                    std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t kFewest = 16, kMost = 256;
   const std::int64_t together = columns % 4 == 0 ? 4 : columns % 2 == 0 ? 2 : 1;
   const std::int64_t threads = kBlockThreads / together;
@@ -37,29 +35,51 @@ Bytes column_sum_scratch(const ProgramBuilder& allocator, const Processors& gpu,
   const std::int64_t fills = gpu.count * (gpu.threads / (width * height));
   const std::int64_t added = ceil_divide(rows, height);
   const bool across_warps = rows >= std::min(height * kFewest, kMost);
-  if (!across_warps || added < kMost || grid > fills) return Bytes(0);
+  if (!across_warps || added < kMost || grid > fills) return {};
   const std::int64_t sharing = std::max(
       std::min(ceil_divide(fills, grid), ceil_divide(added, kFewest)), ceil_divide(added, kMost));
-  if (sharing <= 1) return Bytes(0);
+  if (sharing <= 1) return {};
   const std::int64_t partial = checked_multiply(columns * sharing, width * together);
-  return allocator.rounded(storage(Count(partial), DType::fp32)) +
-         allocator.rounded(storage(Count(grid), DType::fp32));
+  return {allocator.rounded(storage(Count(partial), DType::fp32)),
+          allocator.rounded(storage(Count(grid), DType::fp32))};
 }
 
 // ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu: up to 3072 ids one kernel does it.
 // Beyond, ids are sorted beside their places; every id met is a segment, cut into parts of 10
 // rows, and each part is summed in fp32. Standing together at the highest moment: three arrays of
 // the ids, two of the segments, one of the parts, two counters, and the parts' sums.
-Bytes embedding_scratch(const ProgramBuilder& allocator, std::int64_t ids, std::int64_t table_rows,
-                        std::int64_t width) {
+EmbeddingScratch embedding_scratch(const ProgramBuilder& allocator, std::int64_t ids,
+                                   std::int64_t table_rows, std::int64_t width) {
   constexpr std::int64_t kOneKernel = 3072, kPartRows = 10;
-  if (ids <= kOneKernel) return Bytes(0);
+  if (ids <= kOneKernel) return {};
   const std::int64_t segments = std::min(ids, table_rows), parts = ids / kPartRows + segments;
   const auto of = [&](std::int64_t values, DType dtype) {
     return allocator.rounded(storage(Count(values), dtype));
   };
-  return of(checked_multiply(parts, width), DType::fp32) + of(parts, DType::int64) +
-         of(ids, DType::int64) * 3 + of(segments, DType::int64) * 2 + of(1, DType::int64) * 2;
+  const Bytes places = of(ids, DType::int64), starts = of(segments, DType::int64);
+  const Bytes counter = of(1, DType::int64);
+  return {places,
+          places,
+          places,
+          counter,
+          starts,
+          starts,
+          counter,
+          of(parts, DType::int64),
+          of(checked_multiply(parts, width), DType::fp32)};
+}
+
+void take_blocks(ProgramBuilder& builder, OpBuilder op, std::span<const Bytes> blocks,
+                 Bytes before) {
+  Bytes all = before;
+  BlockEvents events;
+  if (before > Bytes(0)) events.take(before);
+  for (const Bytes block : blocks) {
+    all += block;
+    events.take(block);
+  }
+  op.scratch(all);
+  if (all > Bytes(0) && builder.keeps_blocks()) builder.blocks(std::move(events));
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -1,6 +1,9 @@
 // What single CUDA kernels of PyTorch allocate for themselves, by the sizes they run on.
 #pragma once
 
+#include <array>
+#include <span>
+
 #include "models/base/quantity.h"
 #include "planner/program_builder.h"
 
@@ -11,12 +14,22 @@ struct Processors {
   std::int64_t threads = 2048;  // that one of them holds at a time
 };
 
-// A sum over the rows of `rows` × `columns` values, into fp32 and then into the result.
-Bytes column_sum_scratch(const ProgramBuilder& allocator, const Processors& gpu, std::int64_t rows,
-                         std::int64_t columns);
+// What a sum over the rows of `rows` × `columns` values takes, in this order, beside its result.
+struct ColumnSumScratch {
+  Bytes partial;  // fp32
+  Bytes counters;
+  Bytes total() const { return partial + counters; }
+};
+ColumnSumScratch column_sum_scratch(const ProgramBuilder& allocator, const Processors& gpu,
+                                    std::int64_t rows, std::int64_t columns);
 
-// The gradient of a table of `table_rows` × `width` from `ids` looked-up rows.
-Bytes embedding_scratch(const ProgramBuilder& allocator, std::int64_t ids, std::int64_t table_rows,
-                        std::int64_t width);
+// The gradient of a table of `table_rows` × `width` from `ids` looked-up rows: blocks that stand
+// together at the highest moment.
+using EmbeddingScratch = std::array<Bytes, 9>;
+EmbeddingScratch embedding_scratch(const ProgramBuilder& allocator, std::int64_t ids,
+                                   std::int64_t table_rows, std::int64_t width);
+// As the op's scratch, in their order, with another one `before` them.
+void take_blocks(ProgramBuilder& builder, OpBuilder op, std::span<const Bytes> blocks,
+                 Bytes before = {});
 
 }  // namespace plimsoll::planner::pytorch

@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 #include "planner/stacks/pytorch/step_writer.h"
+#include "planner/stacks/pytorch/tape_names.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -51,18 +52,23 @@ struct NormInput {
   bool grad;
 };
 
-// Bytes of a norm: of its values in fp32, in the input's dtype, in the gradient's and as they are
-// saved normalized; of one fp32 a row; of the sum over rows, which is the weight's gradient or is
-// cast to it.
-struct NormBytes {
-  Bytes fp32, input, grad, normalized, rows, sum, sum_scratch;
-};
-
 // What a module's backward has to do with its place in the layer.
 struct Place {
   Ref input;  // as the forward read it
   Ref into;  // the layer's own d(input), where this module is the last to add to it
   std::span<const Ref> held;  // let go with the module's own node
+};
+
+// Elements of a function's extents (tape/function.h).
+using TapeCounts = std::array<std::int64_t, 8>;
+
+// What a function's backward is given.
+struct TapeGradients {
+  TensorId result = kNoTensor;
+  TensorId flowing = kNoTensor;  // of the first value, so far; the sum takes its place
+  const ModuleNames* parameters = nullptr;  // whose gradients it makes
+  Ref into;  // the first value's gradient, where that is the layer's own
+  std::span<const Ref> held;  // let go at the end
 };
 
 // A product with a weight as autograd sees it.

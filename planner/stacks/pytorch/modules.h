@@ -46,11 +46,11 @@ class ModuleWriter {
 
   // `stops`: a recomputation, which ends with what this norm saves. `into`: what takes the result.
   void norm_forward(const ModuleNames& names, const NormPart& part, Ref input, const NormInput& x,
-                    NormSaved& saved, bool stops = false, Ref into = {});
+                    TapeSaved& saved, bool stops = false, Ref into = {});
   // Returns the gradient of the input, added to `residual` (what flows past the norm) where that is
   // given; writes it to `at.into` where that is given.
   TensorId norm_backward(const ModuleNames& names, const NormPart& part, const NormInput& x,
-                         const NormSaved& saved, TensorId d_out, TensorId residual,
+                         const TapeSaved& saved, TensorId d_out, TensorId residual,
                          const Place& at);
   DType norm_out(DType input_dtype) const;  // of the model's last norm
 
@@ -68,7 +68,7 @@ class ModuleWriter {
     return b_.rounded(storage(Count(values), dtype));
   }
   Bytes fp32(std::int64_t values) const { return bytes(values, DType::fp32); }
-  Bytes column_sum(std::int64_t rows, std::int64_t columns) const {
+  ColumnSumScratch column_sum(std::int64_t rows, std::int64_t columns) const {
     return column_sum_scratch(b_, rules_.gpu, rows, columns);
   }
 
@@ -99,6 +99,13 @@ class ModuleWriter {
   TensorId copy(const char* name, TensorId from, std::int64_t values, DType dtype,
                 Category category = Category::temporaries);
   Sum add_gradient(const char* name, Sum sum, Sum next, DType dtype, std::int64_t values);
+  // A function (tape/rule.h) of the caller's values `given`, which the forward reads in one op with
+  // those `also` let go there; returns the first value's gradient, unless that has a place already.
+  void tape_forward(const TapePart& part, const TapeCounts& counts, std::span<const Ref> given,
+                    TapeSaved& saved, bool stops = false, std::span<const Ref> also = {},
+                    Ref into = {});
+  TensorId tape_backward(const TapePart& part, const TapeCounts& counts, std::span<const Ref> given,
+                         const TapeSaved& saved, const TapeGradients& d);
   TensorId dropout(const char* name, const char* mask_name, double p, TensorId from,
                    std::int64_t values, DType dtype, TensorId& mask);
   TensorId dropout_backward(const char* name, TensorId d, TensorId mask, std::int64_t values,
@@ -118,13 +125,6 @@ class ModuleWriter {
   std::array<TensorId, 4> workspaces_{kNoTensor, kNoTensor, kNoTensor, kNoTensor};
 
  private:
-  struct NormGradients {
-    TensorId out, weight, residual, input, into, beyond;
-  };
-  BlockEvents norm_blocks(const NormPart& part, const NormSaved& saved, const NormInput& x) const;
-  NormBytes norm_bytes(const NormPart& part, const NormInput& x) const;
-  BlockEvents norm_backward_blocks(const NormSaved& saved, const NormBytes& bytes,
-                                   const NormGradients& of, bool in_fp32, bool wide) const;
   Product base_product(const LinearPart& part) const;
   void product_forward(const ModuleNames& names, const ModuleNames& bias, const Product& part,
                        Ref input, DType input_dtype, Category category, bool stops,
@@ -138,13 +138,11 @@ class ModuleWriter {
   Sum adapter_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
                        bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum,
                        const Place& at);
-  void one_plus_norm_forward(const ModuleNames& names, const NormPart& part, Ref input,
-                             const NormInput& x, NormSaved& saved, bool stops);
-  void layer_norm_forward(const ModuleNames& names, const NormPart& part, Ref input,
-                          const NormInput& x, NormSaved& saved, Ref into);
-  TensorId layer_norm_backward(const ModuleNames& names, const NormPart& part, const NormInput& x,
-                               const NormSaved& saved, TensorId d_out, TensorId residual,
-                               const Place& at);
+  TapeCounts norm_counts(const NormPart& part, const NormInput& x) const;
+  OpBuilder write_tape(const TapePart& part, const tape::Lowered& of, std::size_t i,
+                       const TapeCounts& counts, std::span<const Ref> slots);
+  static BlockEvents tape_blocks(const tape::OpOf& op, std::span<const Bytes> bytes,
+                                 std::span<const Ref> slots);
 };
 
 }  // namespace plimsoll::planner::pytorch

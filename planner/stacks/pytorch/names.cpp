@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "models/block.h"
+#include "planner/stacks/pytorch/tape_names.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -30,9 +31,6 @@ ModuleNames make_module(const std::string& m, const std::string& parameter = ".w
           .input_grad_low = name(".input.grad.low"),
           .grad_layout = name(".out.grad.contiguous"),
           .input_fp32 = name(".input.fp32"),
-          .normalized = name(".normalized"),
-          .out_grad_fp32 = name(".out.grad.fp32"),
-          .statistics = name(".statistics"),
           .lora_mask = name(".lora.dropout.mask")};
 }
 
@@ -54,9 +52,9 @@ LinearNames make_linear(const std::string& m) {
 
 OperandNames make_operand(const std::string& m) {
   const auto name = [&](const char* suffix) { return interned(m + suffix); };
-  return {name(".rotated"),      name(".cast"),           name(".repeated"),  name(".scaled"),
-          name(".contiguous"),   name(".grad"),           name(".grad.wide"), name(".cast.grad"),
-          name(".rotated.grad"), name(".grad.contiguous")};
+  return {name(""),           name(".rotated"),      name(".cast"),           name(".repeated"),
+          name(".scaled"),    name(".contiguous"),   name(".grad"),           name(".grad.wide"),
+          name(".cast.grad"), name(".rotated.grad"), name(".grad.contiguous")};
 }
 
 AttentionNames make_attention(const std::string& m) {
@@ -97,20 +95,6 @@ NodeNames make_node(const std::string& m) {
   return {name(""), name(".grad"), name(".out.grad"), name(".residual"), name(".mask")};
 }
 
-GeluNames make_gelu(const std::string& m) {
-  const auto name = [&](const char* suffix) { return interned(m + suffix); };
-  return {.half = name(".half"),
-          .tanh = name(".tanh"),
-          .one_plus_tanh = name(".one_plus_tanh"),
-          .input_fp32 = name(".input.fp32"),
-          .product = name(".product"),
-          .inner = name(".inner"),
-          .half_grad = name(".half.grad"),
-          .tanh_grad = name(".tanh.grad"),
-          .inner_grad = name(".inner.grad"),
-          .input_grad = name(".input.grad")};
-}
-
 // Made once in a process; found again without a lock.
 template <class Names>
 const Names& known(const char* name, Names (*make)(const std::string&)) {
@@ -142,8 +126,23 @@ const NodeNames& node_names(const char* name) {
 const OperandNames& operand_names(const char* name) {
   return known(name, make_operand);
 }
-const GeluNames& gelu_names(const char* name) {
-  return known(name, make_gelu);
+
+const TapeNames& tape_names(const char* module, const tape::Rule& rule) {
+  using Key = std::pair<const char*, const tape::Rule*>;
+  struct Hash {
+    std::size_t operator()(const Key& k) const {
+      return std::hash<const void*>()(k.first) * 31 + std::hash<const void*>()(k.second);
+    }
+  };
+  thread_local std::unordered_map<Key, std::unique_ptr<const TapeNames>, Hash> known;
+  auto& names = known[{module, &rule}];
+  if (names != nullptr) return *names;
+  TapeNames made{module, {}, {}};
+  for (const tape::Value& value : rule.function().values()) {
+    made.values.push_back(interned(std::string(module) + value.suffix));
+    made.gradients.push_back(interned(std::string(module) + value.suffix + ".grad"));
+  }
+  return *(names = std::make_unique<const TapeNames>(std::move(made)));
 }
 
 const EndNames& end_names() {

@@ -27,9 +27,6 @@ struct ModuleNames {
   const char* grad_layout;  // contiguous copy of the output's gradient
   // Norms.
   const char* input_fp32;  // the input upcast; LoRA: in the adapter's dtype
-  const char* normalized;
-  const char* out_grad_fp32;
-  const char* statistics;  // mean and 1/std, or 1/rms
   const char* lora_mask;  // dropout
 };
 
@@ -51,6 +48,7 @@ struct LinearNames {
 // One of attention's three operands: as projected, in the kernel's dtype, repeated over the query
 // heads of its group, scaled, laid out anew; and its gradient.
 struct OperandNames {
+  const char* name;
   const char *rotated, *cast, *repeated, *scaled, *laid_out;
   const char *grad, *grad_wide, *grad_cast, *grad_rotated, *grad_laid_out;
 };
@@ -77,19 +75,12 @@ struct NodeNames {
   const char* mask;  // dropout
 };
 
-// GELU written in Python.
-struct GeluNames {
-  const char *half, *tanh, *one_plus_tanh, *input_fp32;
-  const char *product, *inner, *half_grad, *tanh_grad, *inner_grad, *input_grad;
-};
-
 // `name`: interned (models/block.h).
 const ModuleNames& module_names(const char* name);
 const LinearNames& linear_names(const char* name);
 const AttentionNames& attention_names(const char* name);
 const NodeNames& node_names(const char* name);
 const OperandNames& operand_names(const char* name);
-const GeluNames& gelu_names(const char* name);
 
 // Modules outside of layers.
 struct EndNames {

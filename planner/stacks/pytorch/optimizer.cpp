@@ -9,6 +9,23 @@ namespace plimsoll::planner::pytorch {
 using models::kNoGroup;
 using models::OptimizerImpl;
 
+namespace {
+// The trained parameters outside of layers that the optimizer steps before the layers', a tied
+// table among them, or behind them.
+std::vector<Parameter> ends_stepped(const ModelParts& parts, bool before) {
+  const std::int64_t table = checked_multiply(parts.decoder.vocab, parts.decoder.hidden);
+  std::vector<Parameter> out;
+  const auto one = [&](const Parameter& p) {
+    if (p.trainable) out.push_back(p);
+  };
+  for (const Parameter& p : parts.tail)
+    if ((parts.decoder.tied_head && p.elements == table) == before) one(p);
+  if (before)
+    for (const Parameter& p : parts.embedding) one(p);
+  return out;
+}
+}  // namespace
+
 // torch/optim/adamw.py (2.11): foreach makes one list sqrt(exp_avg_sq), a copy of every state that
 // the rank steps; for-loop makes sqrt and its quotient for one parameter at a time; fused makes
 // nothing. SGD updates in place in all three.
@@ -29,11 +46,20 @@ std::vector<TensorId> StepWriter::square_roots() {
     for (const Parameter& p : *unit.parameters)
       if (p.trainable) add(group, own_part(p));
   };
-  add_unit(kNoGroup, embedding_);
-  for (const Run& run : runs_)
-    for (const Unit& unit : run.units) add_unit(run.group, unit);
-  add_unit(kNoGroup, tail_);
-  add_unit(kNoGroup, root_);
+  const auto add_layers = [&] {
+    for (const Run& run : runs_)
+      for (const Unit& unit : run.units) add_unit(run.group, unit);
+  };
+  if (!embedding_.empty() || !rules_.each_parameter) {
+    add_unit(kNoGroup, embedding_);
+    add_layers();
+    add_unit(kNoGroup, tail_);
+    add_unit(kNoGroup, root_);
+    return roots;
+  }
+  for (const Parameter& p : ends_stepped(parts_, true)) add(kNoGroup, own_part(p));
+  add_layers();
+  for (const Parameter& p : ends_stepped(parts_, false)) add(kNoGroup, own_part(p));
   return roots;
 }
 
@@ -41,22 +67,16 @@ std::vector<TensorId> StepWriter::square_roots() {
 // layers, final norm, head). Of equal layers in a row at most so many.
 std::vector<Bytes> StepWriter::stepped(std::int64_t most_layers) const {
   if (parallelism_ == DataParallelism::zero_redundancy) return partition_;
-  const std::int64_t table = checked_multiply(d_.vocab, d_.hidden);
   std::vector<Bytes> out;
-  const auto one = [&](const Parameter& p) {
-    if (p.trainable) out.push_back(own_part(p));
+  const auto all = [&](const std::vector<Parameter>& parameters) {
+    for (const Parameter& p : parameters)
+      if (p.trainable) out.push_back(own_part(p));
   };
-  const auto is_tied_table = [&](const Parameter& p) {
-    return d_.tied_head && p.elements == table;
-  };
-  for (const Parameter& p : parts_.tail)
-    if (is_tied_table(p)) one(p);
-  for (const Parameter& p : parts_.embedding) one(p);
+  all(ends_stepped(parts_, true));
   for (const LayerRun& run : parts_.runs)
     for (std::int64_t i = 0; i < std::min(run.count, most_layers); ++i)
-      for (const Parameter& p : run.layer(i).parameters) one(p);
-  for (const Parameter& p : parts_.tail)
-    if (!is_tied_table(p)) one(p);
+      all(run.layer(i).parameters);
+  all(ends_stepped(parts_, false));
   return out;
 }
 

@@ -134,7 +134,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   FrontSaved front_;
   TensorId hidden_ = kNoTensor, d_embedded_ = kNoTensor;
   ByWindow cos_{}, sin_{}, masks_{};
-  NormSaved final_norm_;
+  TapeSaved final_norm_;
   LinearSaved head_, head_transform_;
   EndSaved end_;
   TensorId tied_grad_ = kNoTensor;  // the head's share of a tied table's gradient

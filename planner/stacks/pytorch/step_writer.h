@@ -78,9 +78,10 @@ struct Ref {
   bool none() const { return tensor == kNoTensor && beyond == kNoTensor; }
 };
 
-struct NormSaved {
-  TensorId input_fp32 = kNoTensor, normalized = kNoTensor, statistics = kNoTensor, out = kNoTensor;
-  TensorId weight_cast = kNoTensor;  // LayerNorm under autocast: weight and bias in fp32
+// What a function's forward (tape/rule.h) leaves: what autograd keeps, by Rule::kept; its result.
+struct TapeSaved {
+  std::array<TensorId, 6> kept{kNoTensor, kNoTensor, kNoTensor, kNoTensor, kNoTensor, kNoTensor};
+  TensorId out = kNoTensor;
 };
 // What the model makes before its layers. `looked_up`: what the embedding's module returned, of
 // which the model makes `embedded`.
@@ -92,7 +93,7 @@ struct FrontSaved {
   TensorId type_ids = kNoTensor, types = kNoTensor;  // of tokens
   TensorId sum = kNoTensor;  // what the embedding's norm reads
   TensorId dropout_mask = kNoTensor;
-  NormSaved norm;
+  TapeSaved norm;
 };
 // A product with a weight: what it read (the cast copy, or the input itself) and made.
 struct ProductSaved {
@@ -114,8 +115,6 @@ struct AttentionSaved {
   TensorId out = kNoTensor;
   TensorId fused_out = kNoTensor;  // what a fused kernel made; `out`, or what `out` was copied from
 };
-// GELU in Python: half, tanh, 1 + tanh, the fp32 input.
-using ActivationSaved = std::array<TensorId, 4>;
 struct BlockPlan;
 
 // What the head's product reads and the loss makes.
@@ -132,10 +131,10 @@ struct EndSaved {
 // What one layer's forward leaves to its backward.
 struct LayerSaved {
   std::vector<TensorId> values;  // by ValueId; the layer's input is not among them
-  std::vector<NormSaved> norms;  // by Module::place
+  std::vector<TapeSaved> norms;  // by Module::place
   std::vector<LinearSaved> linears;
   std::vector<AttentionSaved> attentions;  // by NodePlan::place
-  std::vector<ActivationSaved> activations;
+  std::vector<TapeSaved> activations;
   std::vector<TensorId> masks;  // dropout's
 
   void begin(const BlockPlan& plan);

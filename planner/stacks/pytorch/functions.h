@@ -1,0 +1,26 @@
+// What Transformers writes in Python, as functions of elementary operations (tape/rule.h): norms,
+// rotary embedding, GELU.
+#pragma once
+
+#include "planner/stacks/pytorch/module_types.h"
+
+namespace plimsoll::planner::pytorch {
+
+// norms.cpp; torch's LayerNorm too.
+TapePart norm_tape(const ModuleNames& names, const NormPart& part, const NormInput& x,
+                   const Regime& regime);
+
+// Of x in the dtype `own`, the tables of cos and sin in theirs (rotary.cpp). The counts: all of x's
+// elements, and kHalf of them, one of the parts that change places.
+TapePart rotary_tape(const char* operand, DType own, DType tables, bool grad);
+inline constexpr tape::Extent kHalf = 1;
+
+// `power`: the dtype in which the cube is made (activation.cpp).
+TapePart gelu_tape(const char* name, DType own, DType power, bool grad);
+
+// BLOOM's, in an autograd.Function: autograd keeps x alone, and the second makes x's gradient of x
+// and the result's.
+TapePart bloom_gelu_tape(const char* name, DType dtype);
+TapePart bloom_gelu_back_tape(const char* name, DType dtype, DType d_dtype);
+
+}  // namespace plimsoll::planner::pytorch

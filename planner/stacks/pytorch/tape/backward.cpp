@@ -1,0 +1,238 @@
+// Autograd's engine (torch/csrc/autograd/engine.cpp): operations from the last to the first. Of
+// each: its formula makes the gradients of its operands, the second one's first; each is summed
+// down to the operand's extent and cast to its dtype (validate_outputs); what the operation kept
+// and the gradient that came in go; then each gradient is added to what has arrived before.
+#include <algorithm>
+#include <utility>
+
+#include "planner/stacks/pytorch/tape/script.h"
+
+namespace plimsoll::planner::tape {
+
+namespace {
+
+using BlockId = std::int16_t;
+constexpr BlockId kNoBlock = -1;
+
+class Backward {
+ public:
+  Backward(const Function& function, const Surroundings& surroundings)
+      : f_(function), around_(surroundings) {
+    const std::size_t n = f_.values().size();
+    gradient_.assign(n, kNoBlock);
+    kept_.assign(n, kNoBlock);
+    view_.assign(n, false);
+    readers_.assign(n, 0);
+    for (const Operation& operation : f_.operations()) {
+      if (!f_.value(operation.out).grad) continue;
+      for_each_kept(operation, [&](ValueId id) { ++readers_[storage(id)]; });
+    }
+    if (around_.flows) gradient_[0] = begin({f_.value(0).size, Role::flowing, 0});
+    gradient_[at(f_.result())] = begin({f_.value(f_.result()).size, Role::d_result, f_.result()});
+  }
+
+  Script run() {
+    for (std::size_t i = f_.operations().size(); i-- > 0;) {
+      const Operation& operation = f_.operations()[i];
+      if (gradient_[at(operation.out)] != kNoBlock) run(operation);
+    }
+    return std::move(script_);
+  }
+
+ private:
+  static std::size_t at(ValueId id) { return static_cast<std::size_t>(id); }
+  std::size_t storage(ValueId id) const { return at(f_.value(id).storage); }
+  bool wants(ValueId id) const { return id != kNone && f_.value(id).grad; }
+
+  template <class Do>
+  void for_each_kept(const Operation& operation, Do&& once) {
+    const Function::Keeps keeps = f_.kept_by(operation);
+    for (const ValueId id : keeps.in)
+      if (id != kNone) once(id);
+    if (keeps.out) once(operation.out);
+    if (keeps.beside) once(operation.beside);
+  }
+
+  // What was there before.
+  BlockId begin(Block block) {
+    script_.blocks.push_back(block);
+    uses_.push_back(1);
+    return static_cast<BlockId>(script_.blocks.size() - 1);
+  }
+  // `towards`: whose gradient it is on the way to.
+  BlockId take(Size size, ValueId towards = kNone) {
+    const BlockId block = begin({size, Role::scratch, towards});
+    step(Step::What::take, block);
+    return block;
+  }
+  void let_go(BlockId block) {
+    if (--uses_[static_cast<std::size_t>(block)] == 0) step(Step::What::drop, block);
+  }
+  void step(Step::What what, BlockId block) { script_.steps.push_back({what, block}); }
+
+  // A gradient on its way to an operand.
+  struct Next {
+    ValueId to = kNone;
+    BlockId block = kNoBlock;
+    bool view = false;  // of a wider gradient
+  };
+
+  void run(const Operation& operation) {
+    const BlockId d = gradient_[at(operation.out)];
+    unpack(operation);
+    step(Step::What::read, d);
+    std::array<Next, 3> next;
+    for (std::size_t k = 0; k < next.size(); ++k) {
+      const std::size_t i = operation.kind == Kind::layer_norm ? k : next.size() - 1 - k;
+      if (wants(operation.in[i]))
+        next[i] = {operation.in[i], formula(operation, i, d), operation.kind == Kind::concatenate};
+    }
+    if (around_.checkpointed) release(operation, true);
+    for (Next& of : next)
+      if (of.to != kNone) of.block = fit(of);
+    if (!around_.checkpointed) release(operation, true);
+    release(operation, false);
+    let_go(d);
+    for (const Next& of : next)
+      if (of.to != kNone) arrive(of);
+  }
+
+  void unpack(const Operation& operation) {
+    if (f_.kept_by(operation).none()) return;
+    if (!std::exchange(unpacked_, true)) step(Step::What::unpack, kNoBlock);
+    for_each_kept(operation, [&](ValueId id) {
+      BlockId& block = kept_[storage(id)];
+      const Value& owner = f_.values()[storage(id)];
+      if (owner.parameter) return;
+      const Role role = owner.made ? Role::kept : Role::given;
+      if (block == kNoBlock) block = begin({owner.size, role, f_.value(id).storage});
+      step(Step::What::read, block);
+    });
+  }
+
+  // What was made here; the caller's own values have other owners.
+  void release(const Operation& operation, bool made) {
+    for_each_kept(operation, [&](ValueId id) {
+      if (f_.values()[storage(id)].made != made || kept_[storage(id)] == kNoBlock) return;
+      if (--readers_[storage(id)] == 0) let_go(kept_[storage(id)]);
+    });
+  }
+
+  // The gradient of one operand, before it is fitted.
+  BlockId formula(const Operation& of, std::size_t i, BlockId d) {
+    const Size out = f_.value(of.out).size, in = f_.value(of.in[i]).size;
+    switch (of.kind) {
+      case Kind::add_number:
+      case Kind::add:
+      case Kind::concatenate:  // a view of d
+        ++uses_[static_cast<std::size_t>(d)];
+        return d;
+      case Kind::power: {  // d · (exponent · x^(exponent - 1))
+        const BlockId power = take(out), scaled = take(out);
+        const BlockId product = take(out, of.in[i]);
+        let_go(power);
+        let_go(scaled);
+        return product;
+      }
+      case Kind::rsqrt: {  // -1/2 · d · result³
+        const BlockId cube = take(out), scaled = take(out);
+        const BlockId product = take(out, of.in[i]);
+        let_go(cube);
+        let_go(scaled);
+        return product;
+      }
+      case Kind::cast:
+      case Kind::mean:
+      case Kind::layer_norm:
+      case Kind::slice:  // written into zeros of the whole
+        return take(in, of.in[i]);
+      case Kind::scale:
+      case Kind::tanh:
+      case Kind::negate:
+      case Kind::multiply:
+        return take(out, of.in[i]);
+    }
+    return kNoBlock;
+  }
+
+  // A sum down to the operand's extent, in the gradient's dtype, and a cast.
+  BlockId fit(const Next& of) {
+    const Size want = f_.value(of.to).size;
+    BlockId block = of.block;
+    const Size have = script_.blocks[static_cast<std::size_t>(block)].size;
+    if (of.view) return block;
+    if (have.extent != want.extent) {
+      const Size sum{want.extent, have.dtype};
+      const BlockId summed = take(sum, of.to);
+      if (const auto* scratch = f_.sum_scratch(want.extent)) {
+        const BlockId first = take({(*scratch)[0], DType::boolean});
+        let_go(take({(*scratch)[1], DType::boolean}));
+        let_go(first);
+      }
+      let_go(block);
+      block = summed;
+    }
+    if (have.dtype != want.dtype) {
+      const BlockId low = take(want, of.to);
+      let_go(block);
+      block = low;
+    }
+    return block;
+  }
+  // A gradient ends up in the first block that arrives, since later ones are added to it in place.
+  void claim(BlockId id, ValueId to) {
+    Block& block = script_.blocks[static_cast<std::size_t>(id)];
+    const Value& value = f_.value(to);
+    if (value.made || block.role != Role::scratch) return;
+    block.role = value.parameter ? Role::d_parameter : Role::d_given;
+    block.value = to;
+  }
+  bool flows(ValueId id) const {
+    const BlockId block = gradient_[at(id)];
+    return block != kNoBlock &&
+           script_.blocks[static_cast<std::size_t>(block)].role == Role::flowing;
+  }
+
+  // input_buffer.cpp: in place unless the sum so far is a view or has another owner
+  // (can_accumulate_inplace).
+  void arrive(const Next& of) {
+    BlockId& sum = gradient_[at(of.to)];
+    if (sum == kNoBlock) {
+      sum = of.block;
+      view_[at(of.to)] = of.view;
+      if (!of.view) claim(sum, of.to);
+    } else if (flows(of.to)) {
+      const BlockId both = begin({f_.value(of.to).size, Role::d_given, of.to});
+      script_.steps.push_back({Step::What::adopt, both, sum});
+      sum = both;
+      let_go(of.block);
+    } else if (uses_[static_cast<std::size_t>(sum)] == 1 && !view_[at(of.to)]) {
+      let_go(of.block);
+    } else {
+      step(Step::What::read, sum);
+      const BlockId both = take(f_.value(of.to).size, of.to);
+      let_go(std::exchange(sum, both));
+      let_go(of.block);
+      view_[at(of.to)] = false;
+      claim(sum, of.to);
+    }
+    if (f_.value(of.to).parameter && !around_.keeps_gradients) let_go(sum);
+  }
+
+  const Function& f_;
+  const Surroundings& around_;
+  Script script_;
+  std::vector<int> uses_;  // of each block
+  std::vector<BlockId> gradient_, kept_;  // by value
+  std::vector<bool> view_;  // by value: whether its gradient so far is one
+  std::vector<int> readers_;  // operations that kept it
+  bool unpacked_ = false;
+};
+
+}  // namespace
+
+Script backward(const Function& function, const Surroundings& surroundings) {
+  return Backward(function, surroundings).run();
+}
+
+}  // namespace plimsoll::planner::tape

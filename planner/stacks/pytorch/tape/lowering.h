@@ -1,0 +1,46 @@
+// Ops of a step's program from a script: runs of kernels become one op with scratch.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "planner/stacks/pytorch/tape/script.h"
+
+namespace plimsoll::planner::tape {
+
+// A tensor of the program that the ops touch.
+struct Slot {
+  Role role = Role::given;
+  ValueId value = kNone;
+  Size size;
+};
+
+// How often each of `Lowered::sizes` is there at one moment beyond the op's operands.
+using Moment = std::vector<std::int8_t>;
+
+struct Event {
+  enum class What : std::uint8_t { take, drop, birth, death, adopt };
+  What what = What::take;
+  std::uint8_t at = 0;  // taken: a size; dropped: a number of taking; else a slot
+  std::uint8_t from = 0;  // adopted: a slot
+};
+
+struct OpOf {
+  bool unpacks = false;  // it is the first that reads what autograd kept
+  std::vector<std::uint8_t> reads, writes;  // slots
+  std::vector<Moment> highest;  // the op's scratch is the highest of them, or nothing
+  std::vector<Event> events;  // the same, block by block
+};
+
+struct Lowered {
+  std::vector<Size> sizes;
+  std::vector<Slot> slots;
+  std::vector<OpOf> ops;
+};
+
+// Cut where what autograd kept is first read, since a checkpoint makes it again there, and where a
+// value of the caller's is let go.
+Lowered lower(const Script& script);
+
+}  // namespace plimsoll::planner::tape

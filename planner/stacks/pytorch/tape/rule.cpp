@@ -1,0 +1,36 @@
+#include "planner/stacks/pytorch/tape/rule.h"
+
+#include <algorithm>
+
+namespace plimsoll::planner::tape {
+
+Rule::~Rule() {
+  for (Known& at : forward_) delete at.load();
+  for (Known& at : backward_) delete at.load();
+}
+
+std::size_t Rule::kept_at(ValueId value) const {
+  return static_cast<std::size_t>(std::ranges::find(kept_, value) - kept_.begin());
+}
+
+template <class Make>
+const Lowered& Rule::known(Known& at, Make&& make) const {
+  if (const Lowered* lowered = at.load(std::memory_order_acquire)) return *lowered;
+  auto made = std::make_unique<const Lowered>(lower(make()));
+  const Lowered* none = nullptr;
+  if (at.compare_exchange_strong(none, made.get(), std::memory_order_acq_rel))
+    return *made.release();
+  return *none;
+}
+
+const Lowered& Rule::forward(bool saves, bool stops) const {
+  return known(forward_[saves * 2u + stops],
+               [&] { return tape::forward(function_, saves, stops); });
+}
+
+const Lowered& Rule::backward(const Surroundings& of) const {
+  return known(backward_[of.flows * 4u + of.checkpointed * 2u + of.keeps_gradients],
+               [&] { return tape::backward(function_, of); });
+}
+
+}  // namespace plimsoll::planner::tape

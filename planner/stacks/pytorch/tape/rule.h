@@ -1,0 +1,62 @@
+// A function with everything that follows from it, derived when it is first asked for and kept.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+
+#include "planner/stacks/pytorch/tape/lowering.h"
+
+namespace plimsoll::planner::tape {
+
+class Rule {
+ public:
+  explicit Rule(Function function) : function_(std::move(function)), kept_(function_.kept()) {}
+  ~Rule();
+  Rule(const Rule&) = delete;
+  Rule& operator=(const Rule&) = delete;
+
+  const Function& function() const { return function_; }
+  const std::vector<ValueId>& kept() const { return kept_; }
+  std::size_t kept_at(ValueId value) const;  // its place there
+  const Lowered& forward(bool saves, bool stops) const;
+  const Lowered& backward(const Surroundings& surroundings) const;
+
+ private:
+  using Known = std::atomic<const Lowered*>;
+  template <class Make>
+  const Lowered& known(Known& at, Make&& make) const;
+  Function function_;
+  std::vector<ValueId> kept_;
+  mutable std::array<Known, 4> forward_{};
+  mutable std::array<Known, 8> backward_{};
+};
+
+// Two bits for the dtypes that activations have.
+constexpr std::size_t dtype_bits(DType dtype) {
+  return dtype == DType::fp32 ? 0 : dtype == DType::bf16 ? 1 : dtype == DType::fp16 ? 2 : 3;
+}
+
+// Rules by a small number; made by whoever asks first.
+template <std::size_t Count>
+class Rules {
+ public:
+  template <class Make>
+  const Rule& find(std::size_t key, Make&& make) {
+    std::atomic<const Rule*>& at = all_[key];
+    if (const Rule* rule = at.load(std::memory_order_acquire)) return *rule;
+    auto made = std::make_unique<Rule>(make());
+    const Rule* none = nullptr;
+    if (at.compare_exchange_strong(none, made.get(), std::memory_order_acq_rel))
+      return *made.release();
+    return *none;
+  }
+  ~Rules() {
+    for (auto& rule : all_) delete rule.load();
+  }
+
+ private:
+  std::array<std::atomic<const Rule*>, Count> all_{};
+};
+
+}  // namespace plimsoll::planner::tape

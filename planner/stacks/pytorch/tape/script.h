@@ -1,0 +1,59 @@
+// What a function's forward or backward does to memory, step by step.
+#pragma once
+
+#include <vector>
+
+#include "planner/stacks/pytorch/tape/function.h"
+
+namespace plimsoll::planner::tape {
+
+// What a block of memory is to the caller.
+enum class Role : std::uint8_t {
+  scratch,  // nothing
+  given,  // a value or parameter of the caller's
+  kept,  // what autograd keeps of the forward
+  result,
+  d_result,
+  flowing,  // what has arrived of a given value's gradient so far
+  d_given,  // its gradient
+  d_parameter,
+  crossing,  // made by one op of the program and read by a later one (lowering.cpp)
+};
+
+struct Block {
+  Size size;
+  Role role = Role::scratch;
+  ValueId value = kNone;
+};
+
+struct Step {
+  enum class What : std::uint8_t {
+    take,
+    drop,
+    read,
+    unpack,  // from here on what autograd kept is read
+    adopt,  // `block` is `from` from here on: a sum made in place
+  };
+  What what = What::take;
+  std::int16_t block = -1, from = -1;
+};
+
+struct Script {
+  std::vector<Block> blocks;
+  std::vector<Step> steps;
+};
+
+// `saves`: autograd records. `stops`: a recomputation, which ends with the last tensor that is
+// kept (torch/utils/checkpoint.py, set_checkpoint_early_stop).
+Script forward(const Function& function, bool saves, bool stops);
+
+struct Surroundings {
+  bool flows = false;  // the first given value's gradient has begun to arrive
+  bool checkpointed =
+      false;  // what is kept comes through hooks, and dies before gradients are summed
+  bool keeps_gradients =
+      true;  // parameters' gradients stay; else each is added to another and dies
+};
+Script backward(const Function& function, const Surroundings& surroundings);
+
+}  // namespace plimsoll::planner::tape

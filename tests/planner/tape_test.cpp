@@ -1,0 +1,160 @@
+// What follows from a function of elementary operations: moments, what is kept, the backward.
+// Expected blocks are derived by hand from torch's formulas (derivatives.yaml) and were seen in the
+// history of torch's allocator (2.11).
+#include "planner/stacks/pytorch/tape/rule.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+
+using namespace plimsoll;
+using namespace plimsoll::planner::tape;
+
+namespace {
+
+constexpr Extent kRows = 1, kWidth = 2;
+
+// "+0 +1 -0": blocks as they are taken and dropped, numbered as they are met; "u": unpack.
+std::string told(const Script& script) {
+  std::string out;
+  for (const Step& step : script.steps) {
+    const bool drops = step.what == Step::What::drop;
+    if (step.what == Step::What::unpack) out += "u ";
+    if (step.what == Step::What::adopt) out += "=" + std::to_string(step.block) + " ";
+    if (step.what == Step::What::take || drops)
+      out += (drops ? "-" : "+") + std::to_string(step.block) + " ";
+  }
+  if (!out.empty()) out.pop_back();
+  return out;
+}
+
+// Bytes with x of 4096 elements, 4 rows, 16 columns.
+Bytes bytes_of(const Lowered& lowered, const Moment& moment) {
+  constexpr std::array<std::int64_t, 3> counts{4096, 4, 16};
+  Bytes all;
+  for (std::size_t i = 0; i < moment.size(); ++i)
+    all += storage(Count(counts[lowered.sizes[i].extent]), lowered.sizes[i].dtype) * moment[i];
+  return all;
+}
+Bytes scratch_of(const Lowered& lowered, std::size_t op) {
+  Bytes most(0);
+  for (const Moment& moment : lowered.ops[op].highest)
+    most = std::max(most, bytes_of(lowered, moment));
+  return most;
+}
+
+std::size_t slots_with(const Lowered& lowered, Role role) {
+  return static_cast<std::size_t>(std::ranges::count(lowered.slots, role, &Slot::role));
+}
+
+// x²·x in fp32, of a 16-bit x; one product is named.
+Function cube(bool grad) {
+  Function f;
+  const ValueId x = f.given({kAll, DType::bf16}, grad);
+  const ValueId wide = f.cast(x, DType::fp32);
+  const ValueId square = f.apply(Kind::multiply, wide, wide);
+  f.hold(square);
+  f.result(f.apply(Kind::multiply, square, wide));
+  return f;
+}
+
+}  // namespace
+
+TEST_CASE("a forward drops what nobody keeps or names, at its last use") {
+  // x; wide, square (held), the result: wide goes with the last product, square at the return.
+  CHECK(told(forward(cube(false), true, false)) == "+1 +2 +3 -1 -2");
+  // Autograd keeps both factors of the last product.
+  CHECK(told(forward(cube(true), true, false)) == "+1 +2 +3");
+  // In a checkpoint's first forward it keeps nothing.
+  CHECK(told(forward(cube(true), false, false)) == "+1 +2 +3 -1 -2");
+  // Recomputation ends where the last product's factors are packed, before it runs.
+  CHECK(told(forward(cube(true), true, true)) == "+1 +2");
+}
+
+TEST_CASE("a backward frees what was kept with the last operation that reads it") {
+  // 0: d, 1: the square, 2: wide. The product's gradients of wide (3) and the square (4); the
+  // square and d go. Then the square's two of wide, which goes: both are added to 3 in place. At
+  // last x's.
+  const Script script = backward(cube(true), {});
+  CHECK(told(script) == "u +3 +4 -1 -0 +5 +6 -2 -4 -6 -5 +7 -3");
+  const auto last = std::ranges::find(script.blocks, Role::d_given, &Block::role);
+  REQUIRE(last != script.blocks.end());
+  CHECK(last - script.blocks.begin() == 7);
+  CHECK(last->size == Size{kAll, DType::bf16});
+}
+
+TEST_CASE("a sum down to a parameter's extent is the parameter's gradient, and stays or dies") {
+  Function f;
+  const ValueId x = f.given({kAll, DType::fp32}, false);
+  const ValueId weight = f.parameter({kWidth, DType::fp32}, true);
+  f.result(f.apply(Kind::multiply, weight, x));
+  // d · x, its sum; the product goes, then d.
+  CHECK(told(backward(f, {})) == "u +2 +3 -2 -1 -0");
+  Surroundings added;
+  added.keeps_gradients = false;
+  CHECK(told(backward(f, added)) == "u +2 +3 -2 -1 -0 -3");
+  const Lowered lowered = lower(backward(f, {}));
+  REQUIRE(lowered.ops.size() == 1);
+  CHECK(lowered.ops[0].unpacks);
+  CHECK(slots_with(lowered, Role::d_parameter) == 1);
+  CHECK(scratch_of(lowered, 0) == 16384_B);  // the product, beside d, x and the sum
+}
+
+TEST_CASE("what flows past is the sum's block: the new gradient is added to it in place") {
+  Function f;
+  const ValueId x = f.given({kAll, DType::fp32}, true);
+  f.result(f.apply(Kind::tanh, x));
+  Surroundings flows;
+  flows.flows = true;
+  // 0: what flows past, 1: d; tanh's own gradient; d and the kept result go; the sum is block 0.
+  CHECK(told(backward(f, flows)) == "u +3 -2 -1 =4 -3");
+}
+
+TEST_CASE("an op ends where a caller's value is read for the last time") {
+  Function f;  // x·cos + (-x)·sin
+  const ValueId x = f.given({kAll, DType::fp32}, true);
+  const ValueId cos = f.given({kAll, DType::fp32}, false);
+  const ValueId sin = f.given({kAll, DType::fp32}, false);
+  const ValueId first = f.apply(Kind::multiply, x, cos);
+  f.result(f.apply(Kind::add, first, f.apply(Kind::multiply, f.apply(Kind::negate, x), sin)));
+  const Lowered lowered = lower(backward(f, {}));
+  // d·sin; then its negative and d·cos.
+  REQUIRE(lowered.ops.size() == 2);
+  CHECK(slots_with(lowered, Role::crossing) == 1);
+  CHECK(slots_with(lowered, Role::given) == 2);
+  CHECK(scratch_of(lowered, 0) == 0_B);
+}
+
+TEST_CASE("a cast whose backward comes before what was kept is an op of its own") {
+  Function f;
+  const ValueId x = f.given({kAll, DType::bf16}, true);
+  f.result(f.cast(f.apply(Kind::tanh, f.cast(x, DType::fp32)), DType::bf16));
+  const Lowered lowered = lower(backward(f, {}));
+  REQUIRE(lowered.ops.size() == 2);
+  CHECK_FALSE(lowered.ops[0].unpacks);  // a checkpoint is not run again for it
+  CHECK(lowered.ops[1].unpacks);
+}
+
+TEST_CASE("Llama's norm: the highest moments of torch's own operations") {
+  Function f;
+  const ValueId x = f.given({kAll, DType::bf16}, true);
+  const ValueId weight = f.parameter({kWidth, DType::bf16}, true);
+  const ValueId wide = f.cast(x, DType::fp32);
+  const ValueId mean = f.mean(f.apply(Kind::power, wide), kRows);
+  const ValueId root = f.apply(Kind::rsqrt, f.apply(Kind::add_number, mean));
+  const ValueId normalized = f.apply(Kind::multiply, wide, root);
+  f.hold(mean);
+  f.hold(normalized);
+  f.result(f.apply(Kind::multiply, weight, f.cast(normalized, DType::bf16)));
+  CHECK(f.kept().size() == 3);  // x in fp32, 1/rms, the normalized values in 16 bits
+  // F = 16384, R = 16, S = 8192. Saving: at the result, x·r and the mean are above the operands.
+  CHECK(scratch_of(lower(forward(f, true, false)), 0) == 16400_B);
+  // Not saving: x32 goes at x·r, where F + F + 2 R stand; the result needs no more.
+  CHECK(scratch_of(lower(forward(f, false, false)), 0) == 24608_B);
+  // Backward, above d, x32, r, the normalized values, weight.grad and x's gradient: at the mean's
+  // gradient four F beside x32 and the first product; d, the normalized values and r are gone.
+  const Lowered backward_of = lower(backward(f, {}));
+  REQUIRE(backward_of.ops.size() == 1);
+  CHECK(scratch_of(backward_of, 0) == 16384_B * 5 - 8192_B * 3 - 16_B);
+}
