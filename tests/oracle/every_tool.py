@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -195,6 +196,30 @@ class EveryTool(unittest.TestCase):
                       "--steps", "3")
         measured = json.loads(out.read_text())
         self.assertEqual((measured["outcome"], len(measured["steps"])), ("completed", 3))
+
+    @needs("plain_torch.py")
+    def test_pytorchs_memory_visualizer_reads_a_plan(self):
+        from torch.cuda import _memory_viz
+        out, document = self.folder / "snapshot.pickle", self.folder / "plan.json"
+        for words in (("--stack", "pytorch", "--zero", "3", "--recompute", "full"),
+                      ("--stack", "deepspeed", "--zero", "1"), ("--stack", "plimsoll")):
+            subprocess.run([PLIMSOLL, "fit", "gpt2", "--gpu", "h100", "--gpus", "8", "--quiet", *words,
+                            "--json", document, "--memory-viz", out], check=True)
+            snapshot, plan = pickle.loads(out.read_bytes()), json.loads(document.read_text())
+            self.assertEqual(self.highest_of(snapshot), plan["peak_bytes"])
+            for plot in (_memory_viz.trace_plot, _memory_viz.segment_plot):
+                self.assertIn("snapshot.pickle", plot(snapshot))
+            self.assertTrue(_memory_viz.trace(snapshot))
+            self.assertIn("segments: 1", _memory_viz.segsum(snapshot))  # its blocks add up
+            self.assertIn("active_allocated;parameters:0:",
+                          _memory_viz.memory(snapshot, format_flamegraph=str))
+
+    def highest_of(self, snapshot):
+        live, highest = 0, 0
+        for event in snapshot["device_traces"][0]:
+            live += {"alloc": 1, "free_completed": -1}.get(event["action"], 0) * event["size"]
+            highest = max(highest, live)
+        return highest
 
     @needs("torch_measure.py")
     def test_torch_measure(self):

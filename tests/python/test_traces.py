@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""What `fit --trace` writes: the plan's own figures, in a form that Perfetto takes."""
+"""What `fit --trace` and `--memory-viz` write: the plan's own figures, as their viewers take them."""
 import json
 import pathlib
+import pickle
+import pickletools
 import tempfile
 import unittest
 
@@ -89,7 +91,7 @@ class Trace(Case):
 
     def test_what_cannot_be_is_refused(self):
         path = self.folder / "t.json"
-        for option in ("--trace", "--svg"):
+        for option in ("--trace", "--svg", "--memory-viz"):
             self.refused(option, *BASE, option, "-")
             self.refused(option, "fit", "--params", "7e9", "--gpu", "h100", option, path)
         self.refused("--trace", *BASE, "--trace", path, "--json", path)
@@ -97,6 +99,71 @@ class Trace(Case):
         result = plimsoll(*BASE, "--trace", self.folder / "none" / "t.json")
         self.assertEqual(result.returncode, 2)
         self.assertIn("--trace", result.stderr)
+
+
+# Of torch/utils/viz/MemoryViz.js, `unpickle`: those that it has been tested with.
+OPCODES = {"PROTO", "EMPTY_DICT", "EMPTY_LIST", "MARK", "SETITEMS", "APPENDS", "BINUNICODE", "BINPUT",
+           "BINGET", "BININT", "LONG1", "NEWTRUE", "NEWFALSE", "NONE", "STOP"}
+
+
+class MemoryViz(Case):
+    def snapshot(self, *words):
+        path = self.folder / "snapshot.pickle"
+        result = plimsoll(*words, "--memory-viz", path)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return path.read_bytes()
+
+    def test_its_allocations_are_the_plans_tensors(self):
+        for words in WORKLOADS:
+            with self.subTest(words):
+                plan = json.loads(plimsoll(*BASE, *words, "--detail", "--json", "-").stdout)
+                snapshot = pickle.loads(self.snapshot(*BASE, *words))
+                self.check_events(snapshot, plan)
+
+    def check_events(self, snapshot, plan):
+        (segment,), (events,) = snapshot["segments"], snapshot["device_traces"]
+        first, end = segment["address"], segment["address"] + segment["total_size"]
+        live, frees, peak, names = {}, set(), 0, set()
+        for event in events:
+            address, size = event["addr"], event["size"]
+            if event["action"] == "alloc":
+                self.assertTrue(first <= address and address + size <= end)
+                live[address] = size
+                names.add((event["frames"][0]["name"], size, event["category"]))
+            elif event["action"] == "free_requested":
+                frees.add(address)
+            elif event["action"] == "free_completed":
+                frees.remove(address)
+                self.assertEqual(live.pop(address), size)
+            else:
+                self.assertEqual((event["action"], address, address + size),
+                                 ("segment_alloc", first, end))
+            peak = max(peak, sum(live.values()))
+        self.assertEqual((peak, frees), (plan["peak_bytes"], set()))
+        self.assertLessEqual({(t["name"], t["bytes"], t["category"]) for t in plan["tensors"]}, names)
+        at_end, address = {}, first
+        for block in segment["blocks"]:
+            self.assertEqual(block["address"], address)
+            if block["state"] == "active_allocated":
+                at_end[address] = block["requested_size"]
+            address += block["size"]
+        self.assertEqual((at_end, address), (live, end))
+        self.assertEqual(sum(live.values()), plan["timeline"][-1]["allocated_bytes"])
+
+    def test_no_two_blocks_overlap(self):
+        snapshot = pickle.loads(self.snapshot(*BASE, "--recompute", "full"))
+        live = {}
+        for event in snapshot["device_traces"][0]:
+            begin, size = event["addr"], event["size"]
+            if event["action"] == "alloc":
+                self.assertFalse([b for b, s in live.items() if b < begin + size and begin < b + s])
+                live[begin] = size
+            elif event["action"] == "free_completed":
+                del live[begin]
+
+    def test_nothing_in_it_runs(self):
+        data = self.snapshot(*BASE)
+        self.assertLessEqual({opcode.name for opcode, _, _ in pickletools.genops(data)}, OPCODES)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ constexpr Option kHtml{"html", "FILE", "Output",
 
 constexpr std::array<Option, 1> kReportOptions{{kHtml}};
 
-constexpr std::array<Option, 4> kFitOptions{{
+constexpr std::array<Option, 5> kFitOptions{{
     kHtml,
     {"plot", "", "Output", "draw memory over the step below the table"},
     {"svg", "FILE", "Output", "memory over the step as a picture"},
     {"trace", "FILE", "Output", "memory by category and ops, for ui.perfetto.dev"},
+    {"memory-viz", "FILE", "Output", "a snapshot for pytorch.org/memory_viz"},
 }};
 
 constexpr std::array<Option, 1> kExportOptions{{

@@ -7,6 +7,7 @@
 #include "reports/plan_table.h"
 #include "reports/plot.h"
 #include "reports/traces/chrome_trace.h"
+#include "reports/traces/memory_viz.h"
 #include "tools/cli/doors.h"
 #include "tools/cli/host_memory.h"
 #include "tools/cli/output.h"
@@ -32,7 +33,7 @@ int exit_status(const Request& request, const reports::Plan& plan) {
   return 2;
 }
 // Files that show the step, beside the answer.
-constexpr std::array kStepFiles{"svg", "trace"};
+constexpr std::array kStepFiles{"svg", "trace", "memory-viz"};
 
 void check_step_files(const Options& options, const reports::Plan& plan) {
   for (const char* name : kStepFiles) {
@@ -61,8 +62,10 @@ reports::StepHistory whole_step(Request request) {
 void write_step_files(const Options& options, const Request& request, const reports::Plan& plan) {
   if (options.has("svg"))
     write_file(options, "svg", reports::timeline_svg(reports::timeline_of(plan)));
-  if (options.has("trace"))
-    write_file(options, "trace", reports::chrome_trace(whole_step(request), this_tool()));
+  if (!options.has("trace") && !options.has("memory-viz")) return;
+  const reports::StepHistory step = whole_step(request);
+  if (options.has("trace")) write_file(options, "trace", reports::chrome_trace(step, this_tool()));
+  if (options.has("memory-viz")) write_file(options, "memory-viz", reports::memory_snapshot(step));
 }
 }  // namespace
 
