@@ -13,7 +13,7 @@ namespace {
 using Layout = JsonWriter::Layout;
 
 constexpr std::string_view kNotToScale =
-    "one op is one microsecond: order, not seconds (a plan has no time of a single op)";
+    "one op is one microsecond: order, not seconds (no op's own time is known)";
 
 enum Track : int { phases = 1, ops = 2, communication = 3 };
 
@@ -53,6 +53,7 @@ class Trace {
     json_.member("model", step_.model);
     json_.member("fingerprint", step_.fingerprint);
     json_.member("rank", step_.rank);
+    json_.member("origin", step_.origin);
     json_.member("time", kNotToScale);
     json_.member("step_seconds", step_.step_seconds);
     json_.member("peak_bytes", step_.peak);
@@ -79,7 +80,7 @@ class Trace {
   void names() {
     name("process_name", 0,
          (step_.model.empty() ? "a model" : step_.model) + ", rank " + std::to_string(step_.rank) +
-             ", planned; one op is 1 us, not to scale");
+             ", " + step_.origin + "; one op is 1 us, not to scale");
     name("thread_name", Track::phases, "phases");
     name("thread_name", Track::ops, "ops");
     name("thread_name", Track::communication, "communication");

@@ -10,7 +10,7 @@
 
 namespace plimsoll::reports {
 
-// Memory by category as a counter, phases, ops and communication as tracks. A plan has no time of
+// Memory by category as a counter, phases, ops and communication as tracks. There is no time of
 // a single op: each takes one microsecond, and the trace says so.
 std::string chrome_trace(const StepHistory& step, const Tool& tool);
 

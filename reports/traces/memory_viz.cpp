@@ -176,7 +176,7 @@ class Snapshot {
   void note(PickleWriter& pickle) const {
     pickle.key("frames");
     pickle.begin_list();
-    frame(pickle, "plimsoll", 0, "planned; addresses are not the allocator's");
+    frame(pickle, "plimsoll", 0, step_.origin + "; addresses are not the allocator's");
     pickle.end_list();
   }
 
@@ -271,6 +271,9 @@ class Snapshot {
 }  // namespace
 
 std::string memory_snapshot(const StepHistory& step) {
+  // Far above any device, and far below where addresses would leave JavaScript's exact numbers.
+  check(step.peak <= 1'048'576_GiB, ErrorKind::bad_input,
+        "--memory-viz: a step that holds more than 1024 TiB");
   return Snapshot(step).write();
 }
 

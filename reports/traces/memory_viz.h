@@ -9,7 +9,7 @@
 namespace plimsoll::reports {
 
 // A pickle: each tensor's allocation and release in the order of the step, its name as the stack
-// frame, its category as the colour. Bytes are the plan's; addresses are laid out here, for a plan
+// frame, its category as the colour. Bytes are the step's; addresses are laid out here, for it
 // has none: where a block would lie in the allocator's segments is not said.
 std::string memory_snapshot(const StepHistory& step);
 

@@ -6,12 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "reports/measurement.h"
 #include "reports/record.h"
 #include "reports/step_ledger.h"
 
 namespace plimsoll::reports {
 
 struct StepHistory {
+  std::string origin = "planned";  // or "measured"
   std::string model, fingerprint;
   std::int64_t rank = 0;
   Bytes peak;
@@ -23,5 +25,9 @@ struct StepHistory {
 
 // Of a plan with full detail. Error{internal}: of any other plan.
 StepHistory history_of(const Plan& plan);
+
+// The last step that the rank's ledgers hold. Error{bad_input} naming the document: no such rank,
+// no ledger of it, or ops of which the tensors are not all.
+StepHistory history_of(const Measurement& measurement, std::int64_t rank);
 
 }  // namespace plimsoll::reports

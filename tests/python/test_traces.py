@@ -166,5 +166,59 @@ class MemoryViz(Case):
         self.assertLessEqual({opcode.name for opcode, _, _ in pickletools.genops(data)}, OPCODES)
 
 
+class Measured(Case):
+    """What our own runtime did, in the same forms: equal to what was planned."""
+
+    @classmethod
+    def setUpClass(cls):
+        holder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(holder.cleanup)
+        cls.document = pathlib.Path(holder.name) / "run.json"
+        cls.tiny = pathlib.Path(holder.name) / "config.json"
+        cls.tiny.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 4,
+                                        "n_positions": 32, "vocab_size": 64}))
+        cls.words = (cls.tiny, "--device", "cpu", "--gpus", 2, "--zero", 3, "--seq-len", 16)
+        done = plimsoll("run", *cls.words, "--steps", 2, "--quiet", "--json", cls.document)
+        assert done.returncode == 0, done.stderr
+
+    def files(self, *words):
+        trace, snapshot = self.folder / "t.json", self.folder / "s.pickle"
+        result = plimsoll(*words, "--trace", trace, "--memory-viz", snapshot)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        events = json.loads(trace.read_text())["traceEvents"]
+        return ([e for e in events if e["ph"] in "CX"],
+                [(e["action"], e["addr"], e["size"])
+                 for e in pickle.loads(snapshot.read_bytes())["device_traces"][0]], events[0])
+
+    def test_a_run_is_traced_as_it_was_planned(self):
+        planned = self.files("fit", *self.words, "--stack", "plimsoll", "--gpu-memory", "1GiB")
+        measured = self.files("report", self.document)
+        self.assertIn("planned", planned[2]["args"]["name"])
+        self.assertIn("measured", measured[2]["args"]["name"])
+        self.assertGreater(len(measured[0]), 100)
+        self.assertEqual([e.get("args") for e in measured[0]], [e.get("args") for e in planned[0]])
+        self.assertEqual(sorted(e[2] for e in measured[1]), sorted(e[2] for e in planned[1]))
+        ranks = json.loads(self.document.read_text())["ranks"]
+        counters = [sum(e["args"].values()) for e in measured[0] if e["ph"] == "C"]
+        self.assertEqual(max(counters), ranks[0]["peak_bytes"])
+
+    def test_any_rank_can_be_asked_for(self):
+        first, other = (self.files("report", self.document, "--rank", rank) for rank in (0, 1))
+        self.assertIn("rank 1", other[2]["args"]["name"])
+        self.assertEqual([e["name"] for e in first[0]], [e["name"] for e in other[0]])
+        path = self.folder / "x.json"
+        self.assertIn("no rank 2", self.refused("run.json", "report", self.document, "--rank", 2,
+                                                "--trace", path))
+        self.refused("--rank", "report", self.document, "--rank", 1, "--html", path)
+        self.refused("--rank", "report", self.document, "--rank", "-1", "--trace", path)
+        self.assertFalse(path.exists())
+
+    def test_a_document_of_another_kind_is_refused(self):
+        plan = plimsoll(*BASE, "--json", "-").stdout
+        result = plimsoll("report", "-", "--trace", self.folder / "t.json", stdin=plan)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("plimsoll.measurement/1", result.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -78,3 +78,56 @@ TEST_CASE("tensors that are not the memory of their ops make no snapshot") {
   step.tensors[0].bytes = 101_B;
   CHECK_THROWS_AS(memory_snapshot(step), Error);
 }
+
+TEST_CASE("a snapshot is of a device's memory") {
+  StepHistory step = two_ops();
+  step.peak = 1'048'577_GiB;
+  CHECK_THROWS_AS(memory_snapshot(step), Error);
+}
+
+namespace {
+Measurement measured_step() {
+  Measurement measurement;
+  measurement.source = "m.json";
+  StepLedger ledger;
+  ledger.ops = {{"f", "forward", 100_B, 220_B}, {"b", "backward", 100_B, 100_B}};
+  ledger.tensors = {{"w", "parameters", 100_B, -1, 2}, {"x", "activations", 120_B, 0, 0}};
+  measurement.ranks = {{.rank = 3, .ledgers = {{.steps = {1}, .ledger = ledger}}}};
+  return measurement;
+}
+
+std::string refusal(const Measurement& measurement, std::int64_t rank) {
+  try {
+    history_of(measurement, rank);
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::bad_input);
+    return error.message();
+  }
+  return "";
+}
+}  // namespace
+
+TEST_CASE("a measured step is what its last ledger holds") {
+  Measurement measurement = measured_step();
+  CHECK(history_of(measurement, 3).peak == 220_B);
+  CHECK(history_of(measurement, 3).ops[0].by_category[3] == 120_B);
+  RankLedger later = measurement.ranks[0].ledgers[0];
+  later.steps = {2, 3};
+  later.ledger.tensors[1].bytes = 150_B;
+  later.ledger.ops[0].high_water = 250_B;
+  measurement.ranks[0].ledgers.push_back(later);
+  CHECK(history_of(measurement, 3).peak == 250_B);
+}
+
+TEST_CASE("a measurement without the step that is asked for says what it lacks") {
+  CHECK(refusal(measured_step(), 0) == "m.json: holds no rank 0");
+  Measurement measurement = measured_step();
+  measurement.ranks[0].ledgers[0].ledger.tensors[1].category = "cake";
+  CHECK(refusal(measurement, 3) == "m.json: 'cake' is no category of memory");
+  measurement = measured_step();
+  measurement.ranks[0].ledgers[0].ledger.ops[0].high_water = 221_B;
+  CHECK(refusal(measurement, 3) ==
+        "m.json: the tensors that live during op 0, f, are not its high-water mark");
+  measurement.ranks[0].ledgers.clear();
+  CHECK(refusal(measurement, 3) == "m.json: holds no ledger of rank 3's tensors");
+}

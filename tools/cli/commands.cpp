@@ -10,14 +10,24 @@ namespace {
 constexpr Option kHtml{"html", "FILE", "Output",
                        "write a page with pictures; - for standard output"};
 
-constexpr std::array<Option, 1> kReportOptions{{kHtml}};
+constexpr Option kTrace{"trace", "FILE", "Output",
+                        "memory by category and ops, for ui.perfetto.dev"};
+constexpr Option kMemoryViz{"memory-viz", "FILE", "Output",
+                            "a snapshot for pytorch.org/memory_viz"};
+
+constexpr std::array<Option, 4> kReportOptions{{
+    kHtml,
+    kTrace,
+    kMemoryViz,
+    {"rank", "N", "Output", "whose step --trace and --memory-viz show (the first in the file)"},
+}};
 
 constexpr std::array<Option, 5> kFitOptions{{
     kHtml,
     {"plot", "", "Output", "draw memory over the step below the table"},
     {"svg", "FILE", "Output", "memory over the step as a picture"},
-    {"trace", "FILE", "Output", "memory by category and ops, for ui.perfetto.dev"},
-    {"memory-viz", "FILE", "Output", "a snapshot for pytorch.org/memory_viz"},
+    kTrace,
+    kMemoryViz,
 }};
 
 constexpr std::array<Option, 1> kExportOptions{{
@@ -118,7 +128,8 @@ constexpr std::array<Command, 12> kCommands{{
     {.name = "report",
      .argument = "FILE.json",
      .help = "A plan, recommendation, measurement or comparison as a page with pictures: one HTML "
-             "file that needs no network",
+             "file that needs no network. A measurement's step as viewers of real ones read it: "
+             "--trace, --memory-viz",
      .example = "plimsoll fit gpt2 --json - | plimsoll report - --html plan.html",
      .own_options = kReportOptions},
     {.name = "export",

@@ -1,17 +1,14 @@
 #include <fmt/format.h>
 
-#include <array>
-
 #include "reports/json_writer.h"
 #include "reports/page/timeline_svg.h"
 #include "reports/plan_table.h"
 #include "reports/plot.h"
-#include "reports/traces/chrome_trace.h"
-#include "reports/traces/memory_viz.h"
 #include "tools/cli/doors.h"
 #include "tools/cli/host_memory.h"
 #include "tools/cli/output.h"
 #include "tools/cli/request.h"
+#include "tools/cli/step_files.h"
 
 namespace plimsoll::tools {
 
@@ -32,24 +29,11 @@ int exit_status(const Request& request, const reports::Plan& plan) {
   say("whether it fits is not known: " + reason(request, plan));
   return 2;
 }
-// Files that show the step, beside the answer.
-constexpr std::array kStepFiles{"svg", "trace", "memory-viz"};
 
-void check_step_files(const Options& options, const reports::Plan& plan) {
-  for (const char* name : kStepFiles) {
-    const std::string* path = options.find(name);
-    if (path == nullptr) continue;
-    check(*path != "-", ErrorKind::bad_input,
-          [&] { return fmt::format("--{} -: needs the name of a file", name); });
-    check(!plan.timeline.empty(), ErrorKind::bad_input,
+void check_has_step(const Options& options, const reports::Plan& plan) {
+  for (const char* name : {"svg", "trace", "memory-viz"})
+    check(!options.has(name) || !plan.timeline.empty(), ErrorKind::bad_input,
           [&] { return fmt::format("--{}: model states alone have no timeline", name); });
-  }
-}
-
-void write_file(const Options& options, const char* name, const std::string& text) {
-  AtomicFile file(*options.find(name), std::string("--") + name);
-  file.write(text);
-  file.commit();
 }
 
 // The table and the document of the same command stay as short as they were asked to be.
@@ -62,14 +46,12 @@ reports::StepHistory whole_step(Request request) {
 void write_step_files(const Options& options, const Request& request, const reports::Plan& plan) {
   if (options.has("svg"))
     write_file(options, "svg", reports::timeline_svg(reports::timeline_of(plan)));
-  if (!options.has("trace") && !options.has("memory-viz")) return;
-  const reports::StepHistory step = whole_step(request);
-  if (options.has("trace")) write_file(options, "trace", reports::chrome_trace(step, this_tool()));
-  if (options.has("memory-viz")) write_file(options, "memory-viz", reports::memory_snapshot(step));
+  if (wants_step(options)) write_step(options, whole_step(request));
 }
 }  // namespace
 
 int fit(const CommandLine& line) {
+  check_step_files(line.options);
   Sources sources;
   Request request = request_from(line.argument, line.options, sources);
   use_host_memory(request.question);
@@ -82,7 +64,7 @@ int fit(const CommandLine& line) {
     reports::write_plan(json, plan, this_tool());
     document += '\n';
   }
-  check_step_files(line.options, plan);
+  check_has_step(line.options, plan);
   const reports::Terminal terminal = standard_output_terminal();
   std::string table = reports::plan_table(plan, terminal);
   if (line.options.has("plot"))
