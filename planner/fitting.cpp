@@ -30,13 +30,13 @@ Bytes Fitting::unlucky() const {
 // allocator gives other segments back, at other moments. So the rooms that are tried lie between
 // the step's peak and what it needs, whatever the card, and a step that runs in one of them runs in
 // all that are larger. Halving finds one soon, where there is one; else all up to the card's are
-// tried: with 32 of them one that ran in the last 0.15 GB of its card was called too large
+// tried: with 128 of them one that ran in the last 0.15 GB of its card was called too large
 // (fms-liger-037 of tests/golden/published_memory.json; its step needs 110 GB).
 std::optional<Reserved> Fitting::flushing() const {
   if (!step.caching_allocator || !capacity.usable) return std::nullopt;
   const Bytes room = *capacity.usable - outside.typical.total();
   if (room >= needed().reserved || room < peak.bytes) return std::nullopt;
-  constexpr std::int64_t kRooms = 128;
+  constexpr std::int64_t kRooms = 256;
   const Bytes part((needed().reserved - peak.bytes).value() / kRooms);
   const auto limited = [&](Bytes limit) {
     return replay(step.program, timeline, {.limit = limit}, step.start, step.allocator);

@@ -1,6 +1,9 @@
 // What eager Transformers keeps of one layer from forward to backward, in closed form.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "models/model_catalog.h"
 #include "planner/stacks/pytorch/step.h"
 #include "planner/timeline.h"
@@ -58,4 +61,23 @@ TEST_CASE("a Llama layer in bf16 saves 20 h + 4 kv + 8 f + 4 a + 8 bytes for eac
 TEST_CASE("a recomputed layer saves its output, the next one's input, and nothing else") {
   // The stream after the layer: 2 h.
   CHECK(saved_by_layer("llama-3.1-8b", models::RecomputeKind::full) == Bytes(2 * 4096 * kLength));
+}
+
+// ATen/native/SoftMax.cpp, half_to_float: the CUDA kernel reads fp16 itself, of bf16 a copy is
+// made.
+TEST_CASE("eager attention copies bf16 scores to fp32 for the softmax, fp16 ones it reads") {
+  const auto copies = [](models::Precision precision) {
+    const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+    models::Strategy strategy;
+    strategy.precision = precision;
+    strategy.attention = models::Attention::eager;
+    const planner::ModelParts parts = planner::model_parts(model, strategy);
+    models::StepProgram program;
+    planner::pytorch::StepWriter(program, parts, strategy, {.seq_len = kLength}, {}).write();
+    return std::ranges::count_if(program.tensors, [](const models::TensorDecl& tensor) {
+      return std::string_view(tensor.name).ends_with(".scores.masked.fp32");
+    });
+  };
+  CHECK(copies(models::Precision::bf16) == 2);  // forward, and the gradient's cast back
+  CHECK(copies(models::Precision::fp16) == 0);
 }

@@ -92,8 +92,10 @@ class Documents(unittest.TestCase):
 
     def test_every_model_of_the_catalog(self):
         names = [m["name"] for m in json.loads(plimsoll("models", "--json", "-").stdout)["models"]]
-        queries = "\n".join(json.dumps({"model": name, "gpu": "h100", "detail": True, "zero": 3,
-                                        "gpus": 8}) for name in names)
+        # BERT's encoder has no ZeRO-3 step.
+        queries = "\n".join(json.dumps({"model": name, "gpu": "h100", "detail": True, "gpus": 8,
+                                        "zero": 1 if name.startswith("bert-") else 3})
+                            for name in names)
         answers = plimsoll("batch", "-", stdin=queries).stdout.splitlines()
         self.assertEqual(len(answers), len(names))
         self.assert_valid("plan", [json.loads(answer) for answer in answers])

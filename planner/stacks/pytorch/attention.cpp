@@ -103,8 +103,6 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
   s.v = in.v;
   const bool copies = copies_out(given);
   const char* const name = copies ? names.product : names.out;
-  s.fused_out = make(name, q_values(), dtype);
-  s.out = copies ? kNoTensor : s.fused_out;
   auto attention = op(name);
   attention.read(in.q).read(in.k).read(in.v);
   if (dtype != in.dtype) {
@@ -116,6 +114,8 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
     s.mask = make(names.mask, checked_multiply(tokens_.total(), up_to(tokens_.length, 8)), dtype);
     attention.read(model_mask()).write(s.mask);
   }
+  s.fused_out = make(name, q_values(), dtype);
+  s.out = copies ? kNoTensor : s.fused_out;
   if (path() == AttentionPath::efficient) {  // rows of lse are padded to 32
     s.lse = make(names.logsumexp,
                  checked_multiply(tokens_.sequences * d_.heads, up_to(tokens_.length, 32)),
@@ -146,7 +146,7 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
   backward.read(s.seed).read(s.offset).write(d[0]).write(d[1]).write(d[2]);
   release(backward, held);
   if (path() == AttentionPath::efficient)
-    backward.scratch(efficient_workspace(dtype), Category::workspace);
+    efficient_workspace(backward, dtype);
   else
     flash_workspace(backward, in, d);
   const TensorId d_q = d[0], d_k = d[1], d_v = d[2];
@@ -210,7 +210,7 @@ void AttentionWriter::flash_workspace(OpBuilder backward, const AttentionInput& 
 // behind 16 bytes of locks (workspace_elements_gq). Tiles are 64 × 64 for heads of at most 64, else
 // 128 × 128, in fp32 64 × 128 (more does not fit in shared memory). In fp32 delta is made by torch
 // operators: a product as large as q, its sums, and their copy.
-Bytes AttentionWriter::efficient_workspace(DType dtype) const {
+void AttentionWriter::efficient_workspace(OpBuilder backward, DType dtype) {
   const bool wide = d_.head_dim > 64;
   const std::int64_t rows = wide && dtype != DType::fp32 ? 128 : 64, columns = wide ? 128 : 64;
   const std::int64_t tiles =
@@ -218,8 +218,21 @@ Bytes AttentionWriter::efficient_workspace(DType dtype) const {
   const Bytes delta = fp32(checked_multiply(tokens_.total(), d_.heads));
   const Bytes sums = b_.rounded(Bytes(checked_multiply(
       checked_multiply(tokens_.sequences * d_.heads, tiles), 16 + 4 * rows * columns)));
-  if (dtype != DType::fp32) return delta + sums;
-  return std::max(fp32(q_values()) + delta * 2, delta + sums);
+  Bytes highest = delta + sums;
+  BlockEvents events;
+  if (dtype == DType::fp32) {
+    const Bytes product = fp32(q_values());
+    highest = std::max(highest, product + delta * 2);
+    const auto first = events.take(product), sum = events.take(delta);
+    events.take(delta);
+    events.drop(first);
+    events.drop(sum);
+  } else {
+    events.take(delta);
+  }
+  events.take(sums);
+  backward.scratch(highest, Category::workspace);
+  if (b_.keeps_blocks()) b_.blocks(std::move(events));
 }
 
 }  // namespace plimsoll::planner::pytorch

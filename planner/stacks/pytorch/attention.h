@@ -106,7 +106,7 @@ class AttentionWriter : public ModuleWriter {
   std::array<Bytes, 4> flash_blocks() const;
   Bytes copied_out(const AttentionInput& in) const;
   void flash_workspace(OpBuilder backward, const AttentionInput& in, const Grads& d);
-  Bytes efficient_workspace(DType dtype) const;
+  void efficient_workspace(OpBuilder backward, DType dtype);
   void eager_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   TensorId soft_cap(const AttentionNames&, const AttentionInput&, TensorId scores, AttentionSaved&);
   TensorId biased_scores(const AttentionNames&, const AttentionInput&, AttentionSaved&);
@@ -121,7 +121,9 @@ class AttentionWriter : public ModuleWriter {
   void math_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   Grads math_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                       TensorId d_out, std::span<const Ref> held);
-  TensorId softmax_backward(const AttentionNames&, const AttentionSaved&, TensorId d, DType dtype);
+  static bool softmax_reads_half(DType masked, DType softmax);
+  TensorId softmax_backward(const AttentionNames&, const AttentionSaved&, TensorId d, DType dtype,
+                            DType result);
   TensorId sum_groups(const OperandNames&, TensorId d, DType dtype);
 
   AttentionSaved again_;

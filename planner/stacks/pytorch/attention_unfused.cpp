@@ -104,6 +104,12 @@ TensorId AttentionWriter::soft_cap_backward(const AttentionNames& names, const A
   return copy(names.divided, d_tanh, n, dtype);
 }
 
+// softmax of fp16 into fp32 reads the fp16 scores themselves (ATen/native/SoftMax.cpp,
+// half_to_float: fp16 alone, not bf16).
+bool AttentionWriter::softmax_reads_half(DType masked, DType softmax) {
+  return masked == DType::fp16 && softmax == DType::fp32;
+}
+
 // Llama: softmax(…, dtype=fp32).to(query's dtype); GPT-2: softmax, which autocast runs in fp32,
 // then .type(value's dtype); BERT: without that. A mask in fp32 has promoted the scores.
 AttentionWriter::SoftmaxDtypes AttentionWriter::softmax_dtypes(const AttentionInput& in) const {
@@ -120,7 +126,9 @@ TensorId AttentionWriter::eager_softmax(const AttentionNames& names, const Atten
   const std::int64_t n = scores();
   const DType wide = softmax_dtypes(in).wide, returned = softmax_dtypes(in).returned;
   const bool at_once = in.softmax == models::EagerSoftmax::fp32;
-  const TensorId from = cast(names.masked_fp32, masked, n, masked_dtype, wide);
+  const bool reads_half = softmax_reads_half(masked_dtype, wide);
+  const TensorId from =
+      reads_half ? masked : cast(names.masked_fp32, masked, n, masked_dtype, wide);
   s.softmax = make(names.softmax, n, wide);
   op(names.softmax).read(from).read(at_once ? kNoTensor : masked).write(s.softmax);
   s.weights = cast(names.probabilities, s.softmax, n, wide, returned, Category::activations);
@@ -137,10 +145,10 @@ TensorId AttentionWriter::eager_softmax(const AttentionNames& names, const Atten
   return s.probabilities;
 }
 
-// _softmax_backward_data makes its result and, inside the kernel's wrapper, gradient · output.
+// _softmax_backward_data makes, inside the kernel's wrapper, gradient · output and its result.
 TensorId AttentionWriter::softmax_backward(const AttentionNames& names, const AttentionSaved& s,
-                                           TensorId d, DType dtype) {
-  const TensorId d_in = temporary(names.softmax_grad, scores(), dtype);
+                                           TensorId d, DType dtype, DType result) {
+  const TensorId d_in = temporary(names.softmax_grad, scores(), result);
   op(names.softmax).read(d).read(s.softmax).write(d_in).scratch(bytes(scores(), dtype));
   return d_in;
 }
@@ -166,8 +174,9 @@ AttentionWriter::Grads AttentionWriter::eager_backward(const AttentionNames& nam
     d = cast(names.probabilities_grad, d, scores, value, returned);
     d = dropout_backward(names.dropped, d, s.dropout_mask, scores, returned);
     d = cast(names.softmax_grad_cast, d, scores, returned, wide);
-    d = softmax_backward(names, s, d, wide);
-    d = cast(names.masked_fp32, d, scores, wide, masked);
+    const bool to_half = softmax_reads_half(masked, wide);
+    d = softmax_backward(names, s, d, wide, to_half ? masked : wide);
+    if (!to_half) d = cast(names.masked_fp32, d, scores, wide, masked);
     d = cast(names.masked, d, scores, masked, dtype);
     d = soft_cap_backward(names, in, s, d);
     if (in.alibi) {
@@ -265,7 +274,7 @@ AttentionWriter::Grads AttentionWriter::math_backward(const AttentionNames& name
   TensorId d = temporary(names.probabilities_grad, scores, wide);
   op(names.product).read(d_out).read(s.v).read(s.probabilities).write(d_v).write(d);
   d = dropout_backward(names.dropped, d, s.dropout_mask, scores, wide);
-  d = softmax_backward(names, s, d, wide);
+  d = softmax_backward(names, s, d, wide, wide);
   TensorId d_k = temporary(names.k.grad_cast, n, wide);
   TensorId d_q = temporary(names.q.grad_cast, n, wide);
   auto first = op(names.scores);

@@ -1,6 +1,7 @@
 // Embedding, masks and tables at the model's start; final norm; and the embedding's gradient.
 #include <tuple>
 
+#include "planner/kernels_of_op.h"
 #include "planner/stacks/pytorch/step.h"
 
 namespace plimsoll::planner::pytorch {
@@ -11,6 +12,24 @@ using models::kNoGroup;
 using models::PositionKind;
 
 namespace {
+
+// find_packed_sequence_indices (transformers masking_utils.py): each sequence's first position - 1,
+// in front of the positions; their differences; where those are not 1, and its running sum.
+void check_packing(ProgramBuilder& builder, const ModuleWriter& of, Tokens tokens) {
+  const std::int64_t b = tokens.sequences, t = tokens.total();
+  auto op = builder.op("attention_mask.packing", Phase::forward);
+  KernelsOfOp kernels(builder);
+  kernels.take(of.bytes(b, DType::int64));
+  const auto joined = kernels.take(of.bytes(t + b, DType::int64));
+  kernels.take(of.bytes(t, DType::int64));
+  kernels.drop(joined);
+  const auto changes = kernels.take(of.bytes(t, DType::boolean));
+  kernels.take(of.bytes(t, DType::int64));
+  const auto partial = kernels.take(of.bytes(t, DType::int64));
+  kernels.drop(partial);
+  kernels.drop(changes);
+  kernels.finish(op);
+}
 const ModuleNames& kEmbedding = end_names().tokens;
 const ModuleNames& kPositions = end_names().positions;
 const ModuleNames& kTypes = end_names().token_types;
@@ -134,10 +153,7 @@ TensorId StepWriter::model_mask(bool sliding) {
   if (counted && layer_.path() != AttentionPath::eager)
     b_.op("attention_mask.padding", Phase::forward)
         .scratch(padding + ids + layer_.bytes(1, DType::int64));
-  if (rules_.checks_packing && !counted && !d_.bidirectional)
-    b_.op("attention_mask.packing", Phase::forward)
-        .scratch(layer_.bytes(tokens_.sequences, DType::int64) + layer_.bytes(t, DType::int64) * 3 +
-                 layer_.bytes(t, DType::boolean));
+  if (rules_.checks_packing && !counted && !d_.bidirectional) check_packing(b_, layer_, tokens_);
   if (!layer_.needs_mask()) return kNoTensor;
   const std::int64_t square = checked_multiply(tokens_.length, tokens_.length);
   const bool eager = layer_.path() == AttentionPath::eager;
