@@ -42,6 +42,9 @@ struct Decoder {
   std::int64_t token_types = 0;
   bool bidirectional = false;  // attention sees what comes later, too: no mask without padding
   bool head_transform = false;  // a product, GELU and the last norm stand before the head's product
+  // Of the token table, where it is not `hidden`: a projection stands behind it, another one in the
+  // last norm's place (OPT-350m). 0: `hidden`.
+  std::int64_t embedding_width = 0;
   bool masked_loss = false;  // cross entropy of the logits as they are, with labels as they are
   EmbeddingScale embedding_scale = EmbeddingScale::none;
   bool scaled_logits = false;  // divided by a scalar
@@ -69,6 +72,7 @@ struct Decoder {
   bool counts_positions() const {
     return position == PositionKind::counted || position == PositionKind::alibi;
   }
+  std::int64_t table_width() const { return embedding_width > 0 ? embedding_width : hidden; }
   // Has it a table of learned positions?
   bool embeds_positions() const {
     return position == PositionKind::learned || position == PositionKind::counted;

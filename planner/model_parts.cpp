@@ -59,9 +59,17 @@ LayerPart part_of(const models::Block& block) {
   return layer;
 }
 
-// BertPredictionHeadTransform's product.
-bool is_head_transform(std::string_view module) {
-  return module.ends_with("predictions.transform.dense");
+// Products outside of the layers and the head: BertPredictionHeadTransform's, OPT-350m's two.
+LinearPart* product_of_ends(ModelParts& parts, std::string_view module) {
+  if (module.ends_with("project_in")) return &parts.project_in;
+  const bool head =
+      module.ends_with("predictions.transform.dense") || module.ends_with("project_out");
+  return head ? &parts.head_transform : nullptr;
+}
+
+// Where its backward is.
+std::vector<Parameter>& product_parameters(ModelParts& parts, const LinearPart& product) {
+  return &product == &parts.project_in ? parts.embedding : parts.tail;
 }
 
 // Throws Error{unsupported} naming a module that no op of the layer reads.
@@ -97,9 +105,9 @@ void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelS
     for (const ParameterRow* row : {&module.a, &module.b})
       parameters.push_back({row->shape.elements().value(), row->shape.axes[0], true, true});
   };
-  if (is_head_transform(parameter_name(base.name).module)) {
-    parts.head_transform.lora_rank = module.a.shape.axes[0];
-    return add(parts.tail);
+  if (LinearPart* const product = product_of_ends(parts, parameter_name(base.name).module)) {
+    product->lora_rank = module.a.shape.axes[0];
+    return add(product_parameters(parts, *product));
   }
   check(range != nullptr, ErrorKind::unsupported,
         [&] { return "--lora-targets " + module.name + ": adapters on it are not modelled yet"; });
@@ -143,15 +151,14 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
   } else if (name.module.ends_with("token_type_embeddings")) {
     parts.train_token_types = trainable;
     parts.embedding.push_back(parameter);
-  } else if (is_head_transform(name.module)) {
-    LinearPart& transform = parts.head_transform;
+  } else if (LinearPart* const product = product_of_ends(parts, name.module)) {
     if (bias) {
-      transform.bias = true;
-      transform.train_bias = trainable;
+      product->bias = true;
+      product->train_bias = trainable;
     } else {
-      add_weight(transform, row, trainable);
+      add_weight(*product, row, trainable);
     }
-    parts.tail.push_back(parameter);
+    product_parameters(parts, *product).push_back(parameter);
   } else {
     check(row.module == ModuleKind::embedding, ErrorKind::unsupported,
           [&] { return row.name + " is in no modelled step"; });
@@ -217,7 +224,7 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   ModelParts parts;
   parts.decoder = *model.decoder;
   const models::Decoder& d = parts.decoder;
-  parts.head = {.in = d.hidden, .out = d.vocab};
+  parts.head = {.in = d.table_width(), .out = d.vocab};
   parts.final_norm.kind = parts.embedding_norm.kind = d.norm;
   std::vector<LayerPart> layers;
   for (std::size_t l = 0; std::cmp_less(l, d.layers); ++l)

@@ -69,7 +69,7 @@ struct ModelParts {
   models::Decoder decoder;
   LinearPart head;  // tied: train_weight as the embedding's
   NormPart final_norm, embedding_norm;
-  LinearPart head_transform;  // before the last norm; width 0: there is none
+  LinearPart project_in, head_transform;  // behind the embedding, before the head; width 0: none
   std::int64_t position_rows = 0;  // learned positions
   bool train_embedding = true, train_positions = true, train_token_types = true;
   std::vector<Parameter> embedding;  // token and position tables, the embedding's norm
@@ -80,6 +80,7 @@ struct ModelParts {
   // Anything before the layers?
   bool trains_front() const {
     return train_embedding || train_positions_any() || trains_types() ||
+           (decoder.embedding_width > 0 && project_in.trains()) ||
            (decoder.embedding_norm && embedding_norm.trains());
   }
   bool trains_all = true;  // nothing is frozen

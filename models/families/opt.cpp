@@ -51,10 +51,13 @@ std::string difference(const Config& config, Head head, const ModelSpec& model,
   if (head != Head::language_model) return "architecture " + model.architecture;
   const std::string activation = config.text("activation_function", "relu");
   if (!activation_named(activation)) return "activation_function '" + activation + "'";
-  if (!config.flag("do_layer_norm_before", true)) return "do_layer_norm_before false of opt";
+  // OPT-350m has both, the other models none.
+  const bool before = config.flag("do_layer_norm_before", true);
+  if (before != (d.embedding == d.hidden))
+    return before ? "word_embed_proj_dim that is not hidden_size"
+                  : "do_layer_norm_before false of opt";
   if (config.flag("_remove_final_layer_norm", false)) return "_remove_final_layer_norm of opt";
   if (!d.affine) return "layer_norm_elementwise_affine false of opt";
-  if (d.embedding != d.hidden) return "word_embed_proj_dim that is not hidden_size";
   return config.probability("layerdrop", 0) > 0 ? "layerdrop of opt" : "";
 }
 
@@ -67,6 +70,7 @@ void set_decoder(ModelSpec& model, const Config& config, const Dimensions& d) {
                           .head_dim = d.hidden / d.heads,
                           .ffn = d.ffn,
                           .vocab = d.vocab,
+                          .embedding_width = d.embedding != d.hidden ? d.embedding : 0,
                           .norm = NormKind::layer_norm,
                           .position = PositionKind::counted,
                           .mlp = mlp_of(activation),
@@ -85,22 +89,29 @@ void set_decoder(ModelSpec& model, const Config& config, const Dimensions& d) {
 Block block_of(const ModelSpec& model, const Config& config) {
   const Decoder& d = *model.decoder;
   BlockBuilder b(model.parameters, d.hidden);
-  const ValueId x = b.norm("self_attn_layer_norm", kBlockInput);
+  const bool before = d.embedding_width == 0;  // norms stand before what they feed
+  const ValueId x = before ? b.norm("self_attn_layer_norm", kBlockInput) : kBlockInput;
   const ValueId q = b.scale("self_attn.q", b.linear("self_attn.q_proj", x));
   const ValueId k = b.linear("self_attn.k_proj", x);
   const ValueId v = b.linear("self_attn.v_proj", x);
   const ValueList attention = b.attention("self_attn", q, k, v, EagerSoftmax::fp32);
   const ValueId o = b.linear("self_attn.out_proj", attention[0]);
-  b.leave("self_attn", {q, k, v, x});
+  b.leave("self_attn", before ? ValueList{q, k, v, x} : ValueList{q, k, v});
   const ValueId branch = b.dropout("self_attn.dropout", o, d.residual_dropout);
-  const ValueId middle = b.add("self_attn", kBlockInput, branch);
-  const ValueId y = b.norm("final_layer_norm", middle);
+  ValueId middle = b.add("self_attn", kBlockInput, branch);
+  if (!before) middle = b.norm("self_attn_layer_norm", middle);
+  const ValueId y = before ? b.norm("final_layer_norm", middle) : middle;
   const ValueId up = b.linear("fc1", y);
   const ValueId activated = b.activation(
       "activation_fn", up, *activation_named(config.text("activation_function", "relu")));
   const ValueId down = b.linear("fc2", activated);
-  b.add("fc2", middle, b.dropout("fc2.dropout", down, d.residual_dropout));
-  b.release({attention[1], kBlockInput});
+  const ValueId sum = b.add("fc2", middle, b.dropout("fc2.dropout", down, d.residual_dropout));
+  if (before) {
+    b.release({attention[1], kBlockInput});
+  } else {
+    b.norm("final_layer_norm", sum);
+    b.leave("layer", {attention[1], middle, kBlockInput});
+  }
   return b.take();
 }
 

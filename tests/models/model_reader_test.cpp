@@ -230,9 +230,11 @@ TEST_CASE("what keeps a config from its family's step program is said") {
   CHECK(reason(sized("olmo2", R"("architectures": ["Olmo2Model"])")) == "architecture Olmo2Model");
   CHECK(!read(sized("olmo")).decoder.has_value());
   CHECK(reason(sized("opt", R"("word_embed_proj_dim": 4096)")) == "");
+  // OPT-350m has both, the other models none.
+  CHECK(reason(sized("opt", R"("word_embed_proj_dim": 512, "do_layer_norm_before": false)")) == "");
   CHECK(reason(sized("opt", R"("word_embed_proj_dim": 512)")) ==
         "word_embed_proj_dim that is not hidden_size");
-  CHECK(reason(sized("opt", R"("do_layer_norm_before": false)")) ==
+  CHECK(reason(sized("opt", R"("word_embed_proj_dim": 4096, "do_layer_norm_before": false)")) ==
         "do_layer_norm_before false of opt");
   CHECK(reason(sized("opt", R"("word_embed_proj_dim": 4096, "layerdrop": 0.1)")) ==
         "layerdrop of opt");

@@ -9,7 +9,8 @@ FlatLayout::FlatLayout(const ModelParts& parts, const Engine& engine)
   blocks_.reserve(parts.runs.size() + 2);
   // A table that is tied to the head is registered as the embedding's.
   const std::int64_t table =
-      parts.decoder.tied_head ? checked_multiply(parts.decoder.vocab, parts.decoder.hidden) : 0;
+      parts.decoder.tied_head ? checked_multiply(parts.decoder.vocab, parts.decoder.table_width())
+                              : 0;
   std::vector<Parameter> front, tail;
   for (const Parameter& p : parts.tail) (p.elements == table ? front : tail).push_back(p);
   front.insert(front.end(), parts.embedding.begin(), parts.embedding.end());

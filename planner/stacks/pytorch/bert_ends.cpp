@@ -69,9 +69,12 @@ TensorId StepWriter::transform_head() {
 
 void StepWriter::transform_back(TensorId d) {
   const std::int64_t n = checked_multiply(tokens_.total(), d_.hidden);
-  const TensorId d_product = b_.tensor("head_transform.out.grad",
-                                       storage(Count(n), regime_.compute), Category::temporaries);
-  b_.op(kActivated, Phase::backward).read(d).read(head_transform_.out).write(d_product);
+  TensorId d_product = d;
+  if (d_.head_transform) {
+    d_product = b_.tensor("head_transform.out.grad", storage(Count(n), regime_.compute),
+                          Category::temporaries);
+    b_.op(kActivated, Phase::backward).read(d).read(head_transform_.out).write(d_product);
+  }
   unit_ = norm_unit_;
   layer_.linear_backward(kTransform, parts_.head_transform, regime_.residual, final_grad(),
                          head_transform_, d_product, {},
@@ -90,8 +93,8 @@ TensorId StepWriter::logits_tensor(const char* name, DType dtype) {
 }
 
 void StepWriter::masked_loss_forward() {
-  layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, layer_.norm_out(regime_.residual),
-                        Category::logits, head_);
+  layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, head_input(), Category::logits,
+                        head_);
   end_.returned_logits = head_.out;
   end_.log_probabilities = logits_tensor("loss.log_softmax", regime_.compute);
   b_.op("loss.log_softmax", Phase::forward).read(head_.out).write(end_.log_probabilities);
@@ -128,9 +131,7 @@ TensorId StepWriter::masked_loss_backward() {
   b_.op("loss.log_softmax", Phase::backward).read(d).read(end_.log_probabilities).write(d_logits);
   if (!loss_prefetches_) prefetch_last_layer();
   unit_ = head_unit_;
-  return layer_
-      .linear_backward(kHead, parts_.head, layer_.norm_out(regime_.residual), true, head_, d_logits)
-      .tensor;
+  return layer_.linear_backward(kHead, parts_.head, head_input(), true, head_, d_logits).tensor;
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -50,7 +50,8 @@ void StepWriter::embed() {
   };
   front_ = {};
   if (d_.token_types > 0) gather_token_types();
-  front_.looked_up = front_.embedded = activation(kEmbedding.out, n, regime_.weight);
+  front_.looked_up = front_.embedded = activation(
+      kEmbedding.out, checked_multiply(tokens_.total(), d_.table_width()), regime_.weight);
   b_.op(kEmbedding.module, Phase::forward).write(front_.embedded);
   if (d_.embedding_scale != EmbeddingScale::none) {
     const TensorId rows = std::exchange(front_.embedded, activation(kScaled, n, regime_.weight));
@@ -94,6 +95,7 @@ void StepWriter::embed_positions() {
     b_.op("position_rows", Phase::forward).read(front_.position_ids).write(front_.position_rows);
   front_.positions = activation(kPositions.out, checked_multiply(rows, d_.hidden), regime_.weight);
   b_.op(kPositions.module, Phase::forward).read(front_.position_rows).write(front_.positions);
+  if (d_.embedding_width > 0) project_in();
   const TensorId before = std::exchange(
       hidden_,
       activation("embeddings", checked_multiply(tokens_.total(), d_.hidden), regime_.weight));
@@ -245,6 +247,11 @@ void StepWriter::finish_forward() {
   b_.open(kNoGroup, false, times_);
   layer_.set(Phase::forward, true);
   if (!tail_is_head_) gather_forward(tail_, {runs_.back().units.back().gather_forward, -1});
+  if (d_.embedding_width > 0) {
+    project_out();
+    leave_model();
+    return b_.close();
+  }
   if (d_.head_transform) leave_model();
   const Ref transformed{d_.head_transform ? transform_head() : kNoTensor};
   layer_.norm_forward(kFinalNorm, parts_.final_norm, d_.head_transform ? transformed : last,
@@ -317,7 +324,7 @@ void StepWriter::embedding_backward() {
                                    Category::temporaries));
     b_.op(kScaled, Phase::backward).read(scaled).write(d);
   }
-  if (reached) embedding_gradients(d);
+  if (reached) d = embedding_gradients(d);
   auto done = b_.op("embeddings", Phase::backward).release(end_.seed);
   if (leaf_input()) done.release(front_.looked_up).release(d);
   // Their inputs are token ids: no gradient's arrival reduces these units, but the end does.
@@ -333,13 +340,16 @@ void StepWriter::embedding_backward() {
 }
 
 // Dense gradients of whole tables, the positions' first (the sum over the batch is what it reads).
-void StepWriter::embedding_gradients(TensorId d) {
+// Returns the gradient of the table's rows.
+TensorId StepWriter::embedding_gradients(TensorId d) {
+  const TensorId d_rows = d_.embedding_width > 0 ? project_in_back(d) : d;
   const auto dense = [&](const ModuleNames& names, Unit* unit, std::int64_t rows, TensorId from,
                          std::int64_t ids, Bytes copied = {}) {
     unit_ = unit;
-    const TensorId grad = begin(names, checked_multiply(rows, d_.hidden), false);
+    const std::int64_t width = &names == &kEmbedding ? d_.table_width() : d_.hidden;
+    const TensorId grad = begin(names, checked_multiply(rows, width), false);
     auto backward = b_.op(names.module, Phase::backward).read(from).write(grad);
-    take_blocks(b_, backward, embedding_scratch(b_, ids, rows, d_.hidden), copied);
+    take_blocks(b_, backward, embedding_scratch(b_, ids, rows, width), copied);
     end(names, grad);
   };
   if (d_.embeds_positions() && parts_.train_positions) {
@@ -360,28 +370,29 @@ void StepWriter::embedding_gradients(TensorId d) {
     dense(kTypes, &root_, d_.token_types, d, tokens_.total(), copied_type_ids());
     b_.op("token_type_ids", Phase::backward).release(front_.type_ids);  // saved for it
   }
-  if (!parts_.train_embedding) return;
+  if (!parts_.train_embedding) return d_rows;
   if (d_.tied_head)
-    tied_gradient(d);
+    tied_gradient(d_rows);
   else
-    dense(kEmbedding, table_unit_, d_.vocab, d, tokens_.total());
+    dense(kEmbedding, table_unit_, d_.vocab, d_rows, tokens_.total());
+  return d_rows;
 }
 
 // The head's gradient has waited in the accumulation buffer. A cast one (autocast) takes the
 // embedding's in place; a product's is a view, and the sum is a third table.
 void StepWriter::tied_gradient(TensorId d) {
-  const std::int64_t elements = checked_multiply(d_.vocab, d_.hidden);
+  const std::int64_t elements = checked_multiply(d_.vocab, d_.table_width());
   const TensorId dense = b_.tensor(kEmbedding.weight_grad_new,
                                    storage(Count(elements), regime_.weight), Category::gradients);
   auto backward = b_.op(kEmbedding.module, Phase::backward).read(d).write(dense);
-  take_blocks(b_, backward, embedding_scratch(b_, tokens_.total(), d_.vocab, d_.hidden));
+  take_blocks(b_, backward, embedding_scratch(b_, tokens_.total(), d_.vocab, d_.table_width()));
   unit_ = table_unit_;
-  TensorId sum = tied_grad_;
+  TensorId sum = end_.tied_grad;
   if (regime_.casts_weights()) {
     b_.op(kEmbedding.weight_grad, Phase::backward).read(dense).update(sum);
   } else {
     sum = begin(kEmbedding, elements, false);
-    b_.op(kEmbedding.weight_grad, Phase::backward).read(dense).read(tied_grad_).write(sum);
+    b_.op(kEmbedding.weight_grad, Phase::backward).read(dense).read(end_.tied_grad).write(sum);
   }
   end(kEmbedding, sum);
 }

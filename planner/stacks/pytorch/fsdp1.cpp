@@ -41,7 +41,7 @@ TensorId FlatStepWriter::begin(const ModuleNames& names, std::int64_t elements, 
   }
   const Bytes bytes = storage(Count(elements), regime_.weight);
   if (d_.tied_head && names.module == end_names().head.base.module)
-    return tied_grad_ = b_.tensor(names.weight_grad_new, bytes, Category::gradients);
+    return end_.tied_grad = b_.tensor(names.weight_grad_new, bytes, Category::gradients);
   return unit_->grads.emplace_back(b_.tensor(names.weight_grad, bytes, Category::gradients));
 }
 

@@ -19,7 +19,7 @@ TensorId StepWriter::begin(const ModuleNames& names, std::int64_t elements, bool
   const DType dtype = adapter ? regime_.adapter : regime_.weight;
   const Bytes bytes = storage(Count(elements), dtype);
   if (d_.tied_head && is_head(names) && !regime_.casts_weights())
-    return tied_grad_ = b_.tensor(names.weight_grad_new, bytes, Category::gradients);
+    return end_.tied_grad = b_.tensor(names.weight_grad_new, bytes, Category::gradients);
   const bool converts = regime_.reduce != regime_.weight;
   if (fsdp() && micros_ > 1 && micro_ == 0 && converts)
     unit_->kept.push_back(b_.tensor(names.weight_grad_sum, storage(Count(elements), regime_.reduce),
@@ -39,7 +39,7 @@ TensorId StepWriter::begin(const ModuleNames& names, std::int64_t elements, bool
     grad = b_.tensor(names.weight_grad, bytes, Category::gradients);
     unit_->kept.push_back(grad);
   }
-  if (d_.tied_head && is_head(names)) tied_grad_ = grad;
+  if (d_.tied_head && is_head(names)) end_.tied_grad = grad;
   return grad;
 }
 
@@ -73,10 +73,10 @@ void StepWriter::end(const ModuleNames& names, TensorId written) {
 int StepWriter::model_order(const ModuleNames& names) const {
   if (const std::optional<int> in_layer = layer_.order_of(names)) return *in_layer;
   const EndNames& ends = end_names();
-  const std::array<const char*, 7> order{
-      ends.tokens.module,         ends.positions.module,           ends.token_types.module,
-      ends.embedding_norm.module, ends.head_transform.base.module, ends.norm.module,
-      ends.head.base.module};
+  const std::array<const char*, 8> order{
+      ends.tokens.module,         ends.positions.module,       ends.token_types.module,
+      ends.embedding_norm.module, ends.project_in.base.module, ends.head_transform.base.module,
+      ends.norm.module,           ends.head.base.module};
   const auto at = std::find(order.begin(), order.end(), names.module);
   check(at != order.end(), ErrorKind::internal, [&] {
     return std::string("no place among a unit's parameters is known of ") + names.module;

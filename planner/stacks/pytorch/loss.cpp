@@ -32,8 +32,8 @@ void StepWriter::loss_targets() {
 // the low logits at once.
 void StepWriter::full_loss_forward() {
   const std::int64_t v = checked_multiply(tokens_.total(), d_.vocab);
-  layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, layer_.norm_out(regime_.residual),
-                        Category::logits, head_);
+  layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, head_input(), Category::logits,
+                        head_);
   const auto logits = [&](const char* name, DType dtype) {
     return b_.tensor(name, storage(Count(v), dtype), Category::logits);
   };
@@ -66,11 +66,11 @@ void StepWriter::full_loss_forward() {
 // The labels are padded by one; the head and the loss follow in one of three kinds. Python drops
 // the logits when the step function has returned the loss.
 void StepWriter::loss_forward() {
-  const bool plain =
-      !d_.soft_capped_logits && !d_.scaled_logits && !parts_.head.bias && !d_.masked_loss;
+  const bool plain = !d_.soft_capped_logits && !d_.scaled_logits && !parts_.head.bias &&
+                     !d_.masked_loss && d_.embedding_width == 0;
   check(plain || strategy_.loss == Loss::full, ErrorKind::unsupported,
         "--loss: fused and chunked losses are not modelled where logits are scaled or capped, or "
-        "the head has a bias");
+        "the head has a bias, or reads a projection");
   b_.open(kNoGroup, false, times_);
   if (tail_is_head_) gather_forward(tail_, {runs_.back().units.back().gather_forward, -1});
   end_.total_weight = end_.upcast_logits = end_.shifted_logits = end_.returned_logits =
@@ -127,6 +127,7 @@ void StepWriter::release_cached_casts() {
   };
   end(parts_.head, head_);
   end(parts_.head_transform, head_transform_);
+  end(parts_.project_in, project_in_);
   for (const Run& run : runs_)
     for (std::size_t j = 0; j < run.stride(); ++j)
       release_casts(exit, run.layer(j), recomputes() ? run.kept[j] : run.saved[j]);
@@ -163,8 +164,8 @@ TensorId StepWriter::full_loss_backward() {
   if (!loss_prefetches_) prefetch_last_layer();
   unit_ = head_unit_;
   return layer_
-      .linear_backward(kHead, parts_.head, layer_.norm_out(regime_.residual),
-                       final_grad() || parts_.final_norm.trains(), head_, d_logits)
+      .linear_backward(kHead, parts_.head, head_input(), final_grad() || parts_.final_norm.trains(),
+                       head_, d_logits)
       .tensor;
 }
 
@@ -182,7 +183,9 @@ void StepWriter::loss_backward() {
     d_norm = chunked_loss_backward();
   else
     d_norm = fused_loss_backward();
-  const bool grad = final_norm_input().grad || parts_.final_norm.trains();
+  const bool narrow = d_.embedding_width > 0;
+  if (narrow && (final_grad() || parts_.head_transform.trains())) transform_back(d_norm);
+  const bool grad = !narrow && (final_norm_input().grad || parts_.final_norm.trains());
   if (tail_is_head_) post_backward(tail_, {});
   if (grad) {
     unit_ = norm_unit_;

@@ -151,6 +151,7 @@ const EndNames& end_names() {
                               module_names(interned("embed_token_types")),
                               module_names(interned("embed_norm")),
                               module_names(interned("norm")),
+                              linear_names(interned("project_in")),
                               linear_names(interned("head_transform")),
                               linear_names(interned("lm_head"))};
   return names;

@@ -89,6 +89,7 @@ struct EndNames {
   const ModuleNames& token_types;
   const ModuleNames& embedding_norm;
   const ModuleNames& norm;  // after the last layer
+  const LinearNames& project_in;
   const LinearNames& head_transform;
   const LinearNames& head;
 };

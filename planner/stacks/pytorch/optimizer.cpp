@@ -13,7 +13,7 @@ namespace {
 // The trained parameters outside of layers that the optimizer steps before the layers', a tied
 // table among them, or behind them.
 std::vector<Parameter> ends_stepped(const ModelParts& parts, bool before) {
-  const std::int64_t table = checked_multiply(parts.decoder.vocab, parts.decoder.hidden);
+  const std::int64_t table = checked_multiply(parts.decoder.vocab, parts.decoder.table_width());
   std::vector<Parameter> out;
   const auto one = [&](const Parameter& p) {
     if (p.trainable) out.push_back(p);

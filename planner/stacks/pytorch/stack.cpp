@@ -226,9 +226,11 @@ void refuse_of_model(const Question& question) {
   const bool sharded = question.strategy.stack == models::Stack::deepspeed
                            ? question.strategy.data.zero == 3
                            : question.strategy.data.zero >= 2;
-  check(!sharded || !question.model->decoder->head_transform, ErrorKind::unsupported, [&] {
+  const models::Decoder& d = *question.model->decoder;
+  check(!sharded || (!d.head_transform && d.embedding_width == 0), ErrorKind::unsupported, [&] {
     return "--zero " + std::to_string(question.strategy.data.zero) + ": sharded parameters of " +
-           question.model->model_type + " are not modelled yet (its head has two products)";
+           question.model->model_type +
+           " are not modelled yet (the head's is not its last product alone)";
   });
   check(!own || question.strategy.recompute.kind != models::RecomputeKind::selective,
         ErrorKind::bad_input, [&] {

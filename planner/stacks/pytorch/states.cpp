@@ -20,7 +20,7 @@ DType StepWriter::stored(const Parameter& p) const {
 // Which of FSDP2's units the parameters outside the layers belong to (FsdpUnits). Without FSDP2 the
 // unit is only a place to keep gradients in: root_.
 void StepWriter::plan_end_units() {
-  const std::int64_t table = checked_multiply(d_.vocab, d_.hidden);
+  const std::int64_t table = checked_multiply(d_.vocab, d_.table_width());
   const bool tied = d_.tied_head, accelerate = rules_.fsdp_units == FsdpUnits::accelerate;
   const bool ends = rules_.fsdp_units == FsdpUnits::ends;
   table_unit_ = fsdp() && (accelerate || ends) ? &embedding_ : &root_;

@@ -48,7 +48,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   virtual DType buffer_dtype() const { return DType::fp32; }
   Bytes local(const Parameter&p, DType dtype) const, own_part(const Parameter&p) const;
   std::int64_t own_rows(const Parameter& p, std::int64_t rank) const;
-  DType stored(const Parameter&p) const, loss_dtype() const;
+  DType stored(const Parameter&p) const, loss_dtype() const, head_input() const;
   std::vector<Bytes> full_parts(const Unit&unit) const, partition_blocks() const;
   void in_model_order(const std::function<void(const Parameter&)>& what) const;
   std::vector<Bytes> ddp_buckets() const;
@@ -88,8 +88,9 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   static void release_casts(OpBuilder exit, const LayerPart& layer, const LayerSaved& saved);
   void release_cached_casts(), loss_backward(), embedding_backward(), rotary_tables(),
       model_masks(), embed_positions(), count_positions(), normalize_embedding(), alibi_biases();
-  void embedding_gradients(TensorId d), tied_gradient(TensorId d);
-  TensorId model_mask(bool sliding), dropout_embedding(std::int64_t values, DType dtype);
+  void tied_gradient(TensorId d), project_in(), project_out();
+  TensorId model_mask(bool sliding), dropout_embedding(std::int64_t, DType),
+      project_in_back(TensorId), embedding_gradients(TensorId d);
   std::pair<TensorId, TensorId> rotary_table();  // cos, sin
   // FSDP2 (fsdp2.cpp).
   bool fsdp() const { return parallelism_ == DataParallelism::fsdp; }
@@ -135,9 +136,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   TensorId hidden_ = kNoTensor, d_embedded_ = kNoTensor;
   ByWindow cos_{}, sin_{}, masks_{};
   TapeSaved final_norm_;
-  LinearSaved head_, head_transform_;
+  LinearSaved head_, head_transform_, project_in_;
   EndSaved end_;
-  TensorId tied_grad_ = kNoTensor;  // the head's share of a tied table's gradient
   reports::States states_;
   ProgramBuilder::Place inputs_, micros_begin_, micros_end_;
   // ZeroRedundancyOptimizer's parameters: bytes of each rank's; and this rank's, one by one.

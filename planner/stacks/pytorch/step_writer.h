@@ -122,6 +122,7 @@ struct EndSaved {
   TensorId activated = kNoTensor;  // of the product before the head's
   TensorId upcast_logits = kNoTensor, shifted_logits = kNoTensor, returned_logits = kNoTensor;
   TensorId logits_tanh = kNoTensor;
+  TensorId tied_grad = kNoTensor;  // the head's share of a tied table's gradient
   TensorId log_probabilities = kNoTensor, wide_log_probabilities = kNoTensor;
   TensorId targets = kNoTensor, padded_labels = kNoTensor;
   TensorId loss = kNoTensor, total_weight = kNoTensor, seed = kNoTensor;
