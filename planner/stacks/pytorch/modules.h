@@ -99,8 +99,9 @@ class ModuleWriter {
   TensorId copy(const char* name, TensorId from, std::int64_t values, DType dtype,
                 Category category = Category::temporaries);
   Sum add_gradient(const char* name, Sum sum, Sum next, DType dtype, std::int64_t values);
-  // A function (tape/rule.h) of the caller's values `given`, which the forward reads in one op with
-  // those `also` let go there; returns the first value's gradient, unless that has a place already.
+  // A function (tape/rule.h) of the values `given`. The forward is one op, which reads `also` too
+  // and writes `into` where that is given. The backward returns the first value's gradient, unless
+  // `d.into` takes it.
   void tape_forward(const TapePart& part, const TapeCounts& counts, std::span<const Ref> given,
                     TapeSaved& saved, bool stops = false, std::span<const Ref> also = {},
                     Ref into = {});
