@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <string>
 
+#include "models/base/error.h"
+
 using namespace plimsoll;
 using namespace plimsoll::planner::tape;
 
@@ -157,4 +159,13 @@ TEST_CASE("Llama's norm: the highest moments of torch's own operations") {
   const Lowered backward_of = lower(backward(f, {}));
   REQUIRE(backward_of.ops.size() == 1);
   CHECK(scratch_of(backward_of, 0) == 16384_B * 5 - 8192_B * 3 - 16_B);
+}
+
+TEST_CASE(
+    "a function that keeps more than its writer has room for is an error, not a lost tensor") {
+  Function f;
+  ValueId x = f.given({kAll, DType::fp32}, true);
+  for (std::size_t i = 0; i <= kMostKept; ++i) x = f.apply(Kind::tanh, x);
+  f.result(x);
+  CHECK_THROWS_AS(Rule{f}, Error);
 }

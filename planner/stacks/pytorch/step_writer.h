@@ -15,6 +15,7 @@
 #include "planner/stacks/pytorch/kernels.h"
 #include "planner/stacks/pytorch/names.h"
 #include "planner/stacks/pytorch/regime.h"
+#include "planner/stacks/pytorch/tape/rule.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -80,7 +81,8 @@ struct Ref {
 
 // What a function's forward (tape/rule.h) leaves: what autograd keeps, by Rule::kept; its result.
 struct TapeSaved {
-  std::array<TensorId, 6> kept{kNoTensor, kNoTensor, kNoTensor, kNoTensor, kNoTensor, kNoTensor};
+  std::array<TensorId, tape::kMostKept> kept{kNoTensor, kNoTensor, kNoTensor,
+                                             kNoTensor, kNoTensor, kNoTensor};
   TensorId out = kNoTensor;
 };
 // What the model makes before its layers. `looked_up`: what the embedding's module returned, of

@@ -9,16 +9,14 @@ using tape::Event;
 using tape::Role;
 
 namespace {
-constexpr std::size_t kMost = 40;
-
 // Bytes of each of the sizes.
 void evaluate(const ProgramBuilder& b, const tape::Lowered& of, const TapeCounts& counts,
-              std::array<Bytes, kMost>& bytes) {
+              std::array<Bytes, tape::kMostSlots>& bytes) {
   for (std::size_t i = 0; i < of.sizes.size(); ++i)
     bytes[i] = b.rounded(storage(Count(counts[of.sizes[i].extent]), of.sizes[i].dtype));
 }
 
-Bytes highest(const tape::OpOf& op, const std::array<Bytes, kMost>& bytes) {
+Bytes highest(const tape::OpOf& op, const std::array<Bytes, tape::kMostSlots>& bytes) {
   Bytes most(0);
   for (const tape::Moment& moment : op.highest) {
     Bytes sum(0);
@@ -60,7 +58,7 @@ BlockEvents ModuleWriter::tape_blocks(const tape::OpOf& op, std::span<const Byte
 
 OpBuilder ModuleWriter::write_tape(const TapePart& part, const tape::Lowered& of, std::size_t i,
                                    const TapeCounts& counts, std::span<const Ref> slots) {
-  std::array<Bytes, kMost> bytes;
+  std::array<Bytes, tape::kMostSlots> bytes;
   evaluate(b_, of, counts, bytes);
   const tape::OpOf& kernels = of.ops[i];
   auto op = this->op(part.names->op);
@@ -76,7 +74,7 @@ void ModuleWriter::tape_forward(const TapePart& part, const TapeCounts& counts,
                                 std::span<const Ref> also, Ref into) {
   s = {};
   const tape::Lowered& of = part.rule->forward(saves_, stops);
-  std::array<Ref, kMost> slots;
+  std::array<Ref, tape::kMostSlots> slots;
   for (std::size_t i = 0; i < of.slots.size(); ++i) {
     const tape::Slot& slot = of.slots[i];
     const auto value = static_cast<std::size_t>(slot.value);
@@ -106,7 +104,7 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
   const bool sinks = d.parameters != nullptr;
   const tape::Lowered& of =
       part.rule->backward({d.flowing != kNoTensor, checkpointed_, !sinks || sink_->keeps()});
-  std::array<Ref, kMost> slots;
+  std::array<Ref, tape::kMostSlots> slots;
   TensorId d_in = kNoTensor;
   for (std::size_t i = 0; i < of.ops.size(); ++i) {
     if (of.ops[i].unpacks) unpack();

@@ -2,7 +2,13 @@
 
 #include <algorithm>
 
+#include "models/base/error.h"
+
 namespace plimsoll::planner::tape {
+
+Rule::Rule(Function function) : function_(std::move(function)), kept_(function_.kept()) {
+  check(kept_.size() <= kMostKept, ErrorKind::internal, "a function keeps too many values");
+}
 
 Rule::~Rule() {
   for (Known& at : forward_) delete at.load();
@@ -17,6 +23,8 @@ template <class Make>
 const Lowered& Rule::known(Known& at, Make&& make) const {
   if (const Lowered* lowered = at.load(std::memory_order_acquire)) return *lowered;
   auto made = std::make_unique<const Lowered>(lower(make()));
+  check(made->slots.size() <= kMostSlots && made->sizes.size() <= kMostSlots, ErrorKind::internal,
+        "a function has too many tensors");
   const Lowered* none = nullptr;
   if (at.compare_exchange_strong(none, made.get(), std::memory_order_acq_rel))
     return *made.release();

@@ -9,9 +9,12 @@
 
 namespace plimsoll::planner::tape {
 
+// What those who write a rule's ops have room for; a rule that needs more is an internal error.
+inline constexpr std::size_t kMostKept = 6, kMostSlots = 40;
+
 class Rule {
  public:
-  explicit Rule(Function function) : function_(std::move(function)), kept_(function_.kept()) {}
+  explicit Rule(Function function);
   ~Rule();
   Rule(const Rule&) = delete;
   Rule& operator=(const Rule&) = delete;
