@@ -62,7 +62,7 @@ TEST_CASE("at most 1 of 100 drawn runs reserves more than the high end; half are
 
 // Half of them reserve exactly what is planned.
 TEST_CASE(
-    "runs drawn after the last change of the replay: half within 0.05 %, none above the high end") {
+    "runs drawn after the last change of the replay: half within 0.01 %, none above the high end") {
   std::vector<double> errors, peaks;
   std::size_t above = 0;
   for (const tests::DrawnRun& run : tests::drawn_runs(PLIMSOLL_GOLDEN "/drawn_runs_271828.json")) {
@@ -76,7 +76,7 @@ TEST_CASE(
   std::ranges::sort(peaks);
   REQUIRE(errors.size() == 147);
   CHECK(above == 0);
-  CHECK(errors[errors.size() / 2] <= 0.0005);
+  CHECK(errors[errors.size() / 2] <= 0.0001);
   CHECK(errors[errors.size() * 95 / 100] <= 0.03);
   CHECK(peaks[peaks.size() * 95 / 100] <= 0.003);
 }

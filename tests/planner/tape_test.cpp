@@ -9,6 +9,9 @@
 #include <string>
 
 #include "models/base/error.h"
+#include "planner/program_builder.h"
+#include "planner/reserved.h"
+#include "planner/timeline.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner::tape;
@@ -168,4 +171,28 @@ TEST_CASE(
   for (std::size_t i = 0; i <= kMostKept; ++i) x = f.apply(Kind::tanh, x);
   f.result(x);
   CHECK_THROWS_AS(Rule{f}, Error);
+}
+
+TEST_CASE("a sum made in place takes over the block of what had arrived, where that dies") {
+  const auto reserved = [](bool dies) {
+    models::StepProgram program;
+    planner::ProgramBuilder b(program, 512);
+    planner::ScratchBlocks blocks;
+    b.keep_blocks(&blocks);
+    b.open(models::kNoGroup);
+    const auto flowing = b.tensor("flowing", 20_MiB, models::Category::temporaries);
+    const auto sum = b.tensor("sum", 20_MiB, models::Category::temporaries);
+    b.op("first", models::Phase::backward).write(flowing);
+    b.op("add", models::Phase::backward).read(flowing).write(sum);
+    planner::BlockEvents events;
+    events.adopt(sum, flowing);
+    b.blocks(std::move(events));
+    b.op("last", models::Phase::backward).read(sum).read(dies ? models::kNoTensor : flowing);
+    b.close();
+    planner::Start start;
+    start.set_scratch(std::move(blocks));
+    return planner::replay(program, planner::unroll(program), {}, start, {}).reserved;
+  };
+  CHECK(reserved(true) == 20_MiB);
+  CHECK(reserved(false) == 40_MiB);
 }
