@@ -1,7 +1,7 @@
 // One training step of one rank as flat data: tensors, ops with operands, repeated segments.
 //
 // Byte counts per category, births and deaths are *not* stored: they follow from the operands
-// (planner/lifetimes.h). A tensor is born at its first touch and dead after its last one.
+// (planner/program/lifetimes.h). A tensor is born at its first touch and dead after its last one.
 // What ownership really does beyond that is declared: `Residency::persistent`, an alias
 // (operands name the owner of the storage), a `release` touch (the op where an owner lets go).
 //

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
-#include "planner/fitting.h"
-#include "planner/peak.h"
+#include "planner/memory/fitting.h"
+#include "planner/program/peak.h"
 
 namespace plimsoll::planner {
 
@@ -18,7 +18,7 @@ struct World {
   const Question& question;
   const ModelParts& parts;
   const Capacity& capacity;
-  const Outside& outside;
+  const FrameworkOverhead& overhead;
 };
 
 // One rank's step. Not to be copied: `fitting` refers to its parts.
@@ -34,7 +34,7 @@ class RankStep {
 
   void unroll_step() { timeline = unroll(step.program); }
   Fitting fitting() const {
-    return {step, timeline, peak, world_.capacity, world_.outside, *replays_};
+    return {step, timeline, peak, world_.capacity, world_.overhead, *replays_};
   }
 
   StackStep step;
@@ -151,8 +151,8 @@ void order(std::int64_t shown, std::vector<RankKind>& kinds) {
 }  // namespace
 
 AllRanks plan_all_ranks(const Question& question, const ModelParts& parts, const Capacity& capacity,
-                        const Outside& outside, Replays& replays) {
-  const World world{question, parts, capacity, outside};
+                        const FrameworkOverhead& overhead, Replays& replays) {
+  const World world{question, parts, capacity, overhead};
   AllRanks out;
   std::vector<RanksAlike> kinds;
   bool runs = true;
@@ -162,7 +162,7 @@ AllRanks plan_all_ranks(const Question& question, const ModelParts& parts, const
     const Reserved allocator = fitting.needed();
     out.kinds.push_back(figures_of(rank, kinds, allocator));
     const reports::HighEnd high = fitting.at_high_end();
-    if (capacity.usable && outside.typical.total() + allocator.reserved > *capacity.usable) {
+    if (capacity.usable && overhead.typical.total() + allocator.reserved > *capacity.usable) {
       const std::optional<Reserved> flushing = fitting.flushing();
       runs = runs && flushing;
       if (flushing && (!out.flushing || flushing->reserved > out.flushing->reserved))
@@ -193,20 +193,20 @@ AllRanks plan_all_ranks(const Question& question, const ModelParts& parts, const
 }
 
 Fit all_ranks_fit(const Question& question, const ModelParts& parts, const Capacity& capacity,
-                  const Outside& outside, Overheads overheads, Replays& replays) {
-  const World world{question, parts, capacity, outside};
+                  const FrameworkOverhead& overhead, Overheads overheads, Replays& replays) {
+  const World world{question, parts, capacity, overhead};
   Fit out{.fits = true};
   const auto take = [&](RankStep& rank) {
-    if (capacity.usable && rank.peak.bytes + outside.most() > *capacity.usable) return false;
+    if (capacity.usable && rank.peak.bytes + overhead.most() > *capacity.usable) return false;
     rank.unroll_step();
     const Fitting fitting = rank.fitting();
     if (!fitting.fits(overheads)) return false;
     const Reserved needed = fitting.needed();
-    const bool high = overheads == Overheads::high_end && !outside.range;
+    const bool high = overheads == Overheads::high_end && !overhead.range;
     out.peak = std::max(out.peak, needed.allocated);
     if (capacity.usable)
       out.device = std::max(
-          out.device, high ? fitting.at_high_end().device() : needed.reserved + outside.most());
+          out.device, high ? fitting.at_high_end().device() : needed.reserved + overhead.most());
     return true;
   };
   RankStep first(world, -1, replays);

@@ -4,11 +4,11 @@
 #include <optional>
 #include <vector>
 
-#include "planner/outside.h"
+#include "planner/memory/framework_overhead.h"
+#include "planner/memory/reserved.h"
 #include "planner/plan.h"
-#include "planner/reserved.h"
+#include "planner/program/timeline.h"
 #include "planner/stack_step.h"
-#include "planner/timeline.h"
 
 namespace plimsoll::planner {
 
@@ -30,12 +30,12 @@ struct AllRanks {
   std::optional<Reserved> flushing;
 };
 
-// `capacity`, `outside` and `replays`: of the question.
+// `capacity`, `overhead` and `replays`: of the question.
 AllRanks plan_all_ranks(const Question& question, const ModelParts& parts, const Capacity& capacity,
-                        const Outside& outside, Replays& replays);
+                        const FrameworkOverhead& overhead, Replays& replays);
 
 // Whether each of them fits, without the rest; where one does not, that ends it.
 Fit all_ranks_fit(const Question& question, const ModelParts& parts, const Capacity& capacity,
-                  const Outside& outside, Overheads overheads, Replays& replays);
+                  const FrameworkOverhead& overhead, Overheads overheads, Replays& replays);
 
 }  // namespace plimsoll::planner

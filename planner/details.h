@@ -2,7 +2,7 @@
 #pragma once
 
 #include "planner/plan.h"
-#include "planner/timeline.h"
+#include "planner/program/timeline.h"
 #include "reports/record.h"
 
 namespace plimsoll::planner {

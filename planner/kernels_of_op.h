@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "planner/program_builder.h"
-#include "planner/scratch_blocks.h"
+#include "planner/memory/scratch_blocks.h"
+#include "planner/program/program_builder.h"
 
 namespace plimsoll::planner {
 

@@ -6,14 +6,14 @@
 #include "models/optimizers.h"
 #include "planner/all_ranks.h"
 #include "planner/details.h"
-#include "planner/flops.h"
-#include "planner/outside.h"
-#include "planner/peak.h"
-#include "planner/plan_time.h"
+#include "planner/memory/framework_overhead.h"
+#include "planner/program/peak.h"
 #include "planner/remedies.h"
 #include "planner/stack_step.h"
 #include "planner/stacks/stack_info.h"
 #include "planner/states_only.h"
+#include "planner/time/flops.h"
+#include "planner/time/plan_time.h"
 
 namespace plimsoll::planner {
 
@@ -38,7 +38,7 @@ Capacity capacity_of(const Question& question) {
 }
 
 // The communicators that a strategy makes, and the ranks of the largest.
-Outside outside_of(const Question& question) {
+FrameworkOverhead framework_overhead_of(const Question& question) {
   const models::Strategy& s = question.strategy;
   const bool hybrid = s.data.zero >= 2 && models::decisions::mesh_of(s).replicates();
   return outside_allocator(s, question.cluster, s.gpus > 1 ? (hybrid ? 2 : 1) : 0, s.gpus);
@@ -49,7 +49,7 @@ namespace {
 void judge(const Capacity& capacity, Plan& plan) {
   plan.capacity = capacity.total;
   plan.usable = capacity.usable;
-  plan.device = plan.reserved + plan.outside.total();
+  plan.device = plan.reserved + plan.overhead.total();
   if (!capacity.usable) return;
   plan.headroom = *capacity.usable - plan.device;
   plan.fits = (plan.range ? plan.range->high : plan.device) <= *capacity.usable;
@@ -137,7 +137,8 @@ bool could_fit(const Question& question) {
   PeakFinder finder;
   const Capacity capacity = capacity_of(question);
   return !capacity.usable ||
-         finder.find(step.program).bytes + outside_of(question).most() <= *capacity.usable;
+         finder.find(step.program).bytes + framework_overhead_of(question).most() <=
+             *capacity.usable;
 }
 
 // Blocks that are larger than what they serve (handed out whole although the request was up to 1
@@ -173,18 +174,18 @@ Timeline every_op(const models::StepProgram& program) {
   return unroll(program, Repeats::all);
 }
 
-void add_range(const Outside& outside, Plan& plan) {
-  plan.calibration = outside.calibration;
-  if (outside.range) {
-    plan.range = {plan.reserved + outside.range->low, plan.reserved + outside.range->high,
-                  outside.range->why};
+void add_range(const FrameworkOverhead& overhead, Plan& plan) {
+  plan.calibration = overhead.calibration;
+  if (overhead.range) {
+    plan.range = {plan.reserved + overhead.range->low, plan.reserved + overhead.range->high,
+                  overhead.range->why};
     return;
   }
   plan.assumptions.push_back(
       {"range of device bytes", "null", "assumed",
-       outside.calibration ? "nothing says by how much the measured overheads or this stack's "
-                             "reserved bytes may be wrong"
-                           : "no measurement on a GPU stands behind this plan yet"});
+       overhead.calibration ? "nothing says by how much the measured overheads or this stack's "
+                              "reserved bytes may be wrong"
+                            : "no measurement on a GPU stands behind this plan yet"});
 }
 
 reports::Flushing flushing_of(const Reserved& reserved) {
@@ -194,9 +195,9 @@ reports::Flushing flushing_of(const Reserved& reserved) {
 
 void add_step(const Question& question, Replays& replays, Plan& plan) {
   const ModelParts parts = model_parts(*question.model, question.strategy);
-  const Outside outside = outside_of(question);
+  const FrameworkOverhead overhead = framework_overhead_of(question);
   const Capacity capacity = capacity_of(question);
-  AllRanks ranks = plan_all_ranks(question, parts, capacity, outside, replays);
+  AllRanks ranks = plan_all_ranks(question, parts, capacity, overhead, replays);
   const StackStep& step = ranks.step;
   const reports::RankKind& shown = ranks.kinds.front();
   plan.peak = shown.peak;
@@ -206,7 +207,7 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
   plan.peak_place = place_of(step.program, ranks.timeline.steps[ranks.timeline.peak_step].at);
   plan.peak_place.rank = shown.rank;
   plan.states = step.states;
-  plan.outside = outside.typical;
+  plan.overhead = overhead.typical;
   plan.collectives = step.collectives;
   plan.bytes_sent_per_gpu_per_step = step.sent;
   const models::StepFlops flops = step_flops(parts, question.strategy, question.batch);
@@ -216,13 +217,13 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
     plan.assumptions.insert(plan.assumptions.end(), more.begin(), more.end());
   };
   assume(step.assumptions);
-  assume(outside.assumptions);
+  assume(overhead.assumptions);
   if (ranks.kinds_in_all > kMostKinds)
     plan.assumptions.push_back(
         {"kinds of ranks that are planned",
          "\"" + std::to_string(kMostKinds) + " of " + std::to_string(ranks.kinds_in_all) + "\"",
          "assumed", "the one with the highest peak, and others evenly among them"});
-  add_range(outside, plan);
+  add_range(overhead, plan);
   if (ranks.flushing) plan.flushing = flushing_of(*ranks.flushing);
   add_time(question, parts, flops, plan);
   judge(capacity, plan);
@@ -246,7 +247,8 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
 Fit fit(const Question& question, const ModelParts& parts, Overheads overheads, Replays& replays) {
   const Capacity capacity = capacity_of(question);
   validate(question);
-  return all_ranks_fit(question, parts, capacity, outside_of(question), overheads, replays);
+  return all_ranks_fit(question, parts, capacity, framework_overhead_of(question), overheads,
+                       replays);
 }
 
 Plan plan(const Question& question) {

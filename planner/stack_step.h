@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "models/step_program.h"
-#include "planner/alike.h"
+#include "planner/memory/start.h"
 #include "planner/model_parts.h"
 #include "planner/plan.h"
+#include "planner/program/alike.h"
 #include "planner/ranks.h"
-#include "planner/start.h"
 #include "reports/record.h"
 
 namespace plimsoll::planner {

@@ -123,8 +123,8 @@ class Comparer {
     out.resident = {"between steps", first ? p_.resident : std::nullopt, rank.resident};
     out.reserved = {"reserved", first ? p_.reserved : std::nullopt, rank.reserved};
     out.device = {"device", first ? p_.device : std::nullopt, rank.device};
-    if (rank.device && rank.reserved && p_.outside)
-      out.unaccounted = *rank.device - *rank.reserved - *p_.outside;
+    if (rank.device && rank.reserved && p_.overhead)
+      out.unaccounted = *rank.device - *rank.reserved - *p_.overhead;
     if (!p_.exact()) return;
     if (first && p_.step) tensor_by_tensor(rank);
     for (const Row& row : out.categories) figure(rank.rank, row);

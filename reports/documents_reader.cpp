@@ -139,8 +139,8 @@ Prediction read_prediction(std::string_view text, const std::string& source) {
   out.reserved = bytes(document, "reserved_bytes");
   out.device = bytes(document, "device_bytes");
   if (const std::optional<Config> outside = document.section("outside_allocator"))
-    out.outside = needed_bytes(*outside, "context_bytes") +
-                  needed_bytes(*outside, "libraries_bytes") + needed_bytes(*outside, "nccl_bytes");
+    out.overhead = needed_bytes(*outside, "context_bytes") +
+                   needed_bytes(*outside, "libraries_bytes") + needed_bytes(*outside, "nccl_bytes");
   if (const std::optional<Config> seen = document.section("calibration"))
     out.calibration = models::read_calibration(*seen);
   if (const std::optional<Config> range = document.section("range")) {

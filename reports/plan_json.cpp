@@ -56,7 +56,7 @@ void write_high_end(JsonWriter& json, const Plan& plan) {
   json.begin_object(Layout::line);
   json.member("device_bytes", plan.high_end->device());
   json.member("reserved_bytes", plan.high_end->reserved);
-  json.member("outside_allocator_bytes", plan.high_end->outside);
+  json.member("outside_allocator_bytes", plan.high_end->overhead);
   json.member("fits", plan.usable ? std::optional<bool>(plan.high_end->fits) : std::nullopt);
   json.end_object();
 }
@@ -66,7 +66,7 @@ void write_flushing(JsonWriter& json, const Plan& plan) {
   if (!plan.flushing) return json.value(nullptr);
   const Flushing& flushing = *plan.flushing;
   json.begin_object(Layout::line);
-  json.member("device_bytes", flushing.reserved + plan.outside.total());
+  json.member("device_bytes", flushing.reserved + plan.overhead.total());
   json.member("reserved_bytes", flushing.reserved);
   json.member("flushes_per_step", flushing.flushes);
   json.member("segments_freed_per_step", flushing.frees);
@@ -150,9 +150,9 @@ void write_peak(JsonWriter& json, const Plan& plan) {
     json.value(nullptr);
   } else {
     json.begin_object(Layout::line);
-    json.member("context_bytes", plan.outside.context);
-    json.member("libraries_bytes", plan.outside.libraries);
-    json.member("nccl_bytes", plan.outside.nccl);
+    json.member("context_bytes", plan.overhead.context);
+    json.member("libraries_bytes", plan.overhead.libraries);
+    json.member("nccl_bytes", plan.overhead.nccl);
     json.end_object();
   }
   write_calibration(json, plan.calibration);

@@ -196,9 +196,9 @@ void add_device(Lines& lines, const Plan& plan) {
   const auto outside = [&](const char* name, Bytes bytes, const char* what) {
     if (bytes > 0_B) lines.row(name, kNameColumns, bytes, what);
   };
-  outside("context", plan.outside.context, "of the driver and loaded kernels");
-  outside("libraries", plan.outside.libraries, "outside the allocator");
-  outside("NCCL", plan.outside.nccl, "buffers of the communicators");
+  outside("context", plan.overhead.context, "of the driver and loaded kernels");
+  outside("libraries", plan.overhead.libraries, "outside the allocator");
+  outside("NCCL", plan.overhead.nccl, "buffers of the communicators");
   lines.row(host ? "together" : "device", kNameColumns, plan.device,
             host ? "of the host's memory" : "as nvidia-smi counts");
   if (plan.high_end)

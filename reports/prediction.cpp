@@ -27,7 +27,7 @@ Prediction prediction_of(const Plan& plan) {
   out.resident = plan.resident;
   out.reserved = plan.reserved;
   out.device = plan.device;
-  out.outside = plan.outside.total();
+  out.overhead = plan.overhead.total();
   out.calibration = plan.calibration;
   if (plan.range) {
     out.range_low = plan.range->low;

@@ -18,7 +18,7 @@ struct Prediction {
   std::string stack;
   std::int64_t ranks = 1;  // the world's
   std::optional<bool> fits;
-  std::optional<Bytes> resident, reserved, device, outside;
+  std::optional<Bytes> resident, reserved, device, overhead;
   std::optional<Bytes> range_low, range_high;  // of device bytes
   std::optional<models::Calibration> calibration;  // where `outside` was measured
   std::optional<double> step_seconds;

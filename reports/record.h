@@ -21,7 +21,7 @@ struct Place {
   std::string where;
 };
 
-struct OutsideAllocator {
+struct FrameworkOverheadBytes {
   Bytes context, libraries, nccl;
   Bytes total() const { return context + libraries + nccl; }
 };
@@ -93,7 +93,7 @@ struct Plan {
   Place peak_place;
   States states;
   ByCategory at_peak{};
-  OutsideAllocator outside;
+  FrameworkOverheadBytes overhead;
   std::optional<models::Calibration> calibration;  // where `outside` was measured
   Bytes host_pinned, host_pageable, nvme;
   std::vector<RankKind> ranks;

@@ -19,10 +19,10 @@ struct Range {
 // What the device would have to hold if all that is assumed came out at its high end. It stands in
 // where no measurement gives a range yet.
 struct HighEnd {
-  Bytes reserved, outside;
+  Bytes reserved, overhead;
   std::int64_t reserved_more = 0;  // thousandths of the planned reserved bytes that it adds
   bool fits = false;
-  Bytes device() const { return reserved + outside; }
+  Bytes device() const { return reserved + overhead; }
 };
 
 // In less room than is needed: the allocator gives cached segments back and asks for others.

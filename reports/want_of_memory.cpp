@@ -44,7 +44,7 @@ std::string want_of_memory(const Plan& plan, const Terminal& terminal) {
       Colour::red, terminal);
   text += '\n';
   if (plan.timeline.empty()) return text;
-  const Shortage shortage = find_shortage(plan, usable - plan.outside.total());
+  const Shortage shortage = find_shortage(plan, usable - plan.overhead.total());
   const bool before = shortage.at < 0;
   std::string place = "before the step";
   if (!before) {

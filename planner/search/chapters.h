@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "models/run_spec.h"
-#include "planner/peak.h"
+#include "planner/program/peak.h"
 
 namespace plimsoll::planner::search {
 

@@ -32,7 +32,7 @@ std::optional<Found> least_needy(const Scope& open, const Space& space, KnownSte
     const Rank rank{
         .concession = settings[i].concession, .first = need->counted().real(), .family = i};
     if (best && best->need.counted() <= need->counted()) continue;
-    best = Found{family.point(0), rank, *need, space.pace(settings[i], family.batch(0)), {}};
+    best = Found{family.point(0), rank, *need, space.throughput(settings[i], family.batch(0)), {}};
   }
   return best;
 }

@@ -5,9 +5,9 @@
 
 #include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
-#include "planner/flops.h"
 #include "planner/search/axes.h"
 #include "planner/stacks/stack_info.h"
+#include "planner/time/flops.h"
 
 namespace plimsoll::planner::search {
 
@@ -36,8 +36,8 @@ Space::Space(const Scope& scope) : scope_(scope) {
   usable_ = capacity_of(scope.base).usable;
 }
 
-Pace Space::pace(const Setting& family, const models::Batch& batch) const {
-  return paces(family, {&batch, 1}).front();
+Throughput Space::throughput(const Setting& family, const models::Batch& batch) const {
+  return throughputs(family, {&batch, 1}).front();
 }
 
 std::span<const models::Batch> Space::batches(const Setting& family) const {
@@ -50,11 +50,11 @@ std::span<const models::Batch> Space::batches(const Setting& family) const {
 }
 
 // Where the card's rates are not known: its arithmetic alone.
-std::vector<Pace> Space::paces(const Setting& family,
-                               std::span<const models::Batch> batches) const {
+std::vector<Throughput> Space::throughputs(const Setting& family,
+                                           std::span<const models::Batch> batches) const {
   const models::Strategy& s = family.strategy;
   const TimeModel& model = *times_[place_of(family)];
-  std::vector<Pace> out;
+  std::vector<Throughput> out;
   out.reserve(batches.size());
   const auto tokens = [&](const models::Batch& batch) {
     return static_cast<double>(batch.tokens()) * static_cast<double>(batch.grad_accum) *
@@ -112,13 +112,13 @@ Evaluator::Evaluator(const Scope& scope, const Space& space, KnownSteps* known)
 }
 
 // The same for all settings with the same communicators.
-const Outside& Evaluator::outside(const models::Strategy& s) {
+const FrameworkOverhead& Evaluator::overhead(const models::Strategy& s) {
   const bool hybrid = s.data.zero >= 2 && models::decisions::mesh_of(s).replicates();
-  const auto [entry, is_new] = outside_.try_emplace({s.stack, s.gpus, hybrid});
+  const auto [entry, is_new] = overhead_.try_emplace({s.stack, s.gpus, hybrid});
   if (is_new) {
     Question question = question_;
     question.strategy = s;
-    entry->second = outside_of(question);
+    entry->second = framework_overhead_of(question);
   }
   return entry->second;
 }
@@ -146,32 +146,32 @@ std::size_t likeness(const Setting& x, const models::Batch& batch) {
 }
 }  // namespace
 
-std::unique_ptr<Standing> Evaluator::written(const Setting& setting, const models::Batch& batch,
-                                             Peak& peak) {
-  auto standing = std::make_unique<Standing>();
-  standing->strategy = question_.strategy = setting.strategy;
-  standing->ids = ids_;
-  standing->step.program_only = true;
-  standing->step.program.reserve(lengths_);
+std::unique_ptr<CachedProgram> Evaluator::written(const Setting& setting,
+                                                  const models::Batch& batch, Peak& peak) {
+  auto cached = std::make_unique<CachedProgram>();
+  cached->strategy = question_.strategy = setting.strategy;
+  cached->ids = ids_;
+  cached->step.program_only = true;
+  cached->step.program.reserve(lengths_);
   question_.batch = batch;
-  write_step(question_, space_.parts(setting), standing->step);
-  lengths_ = standing->step.program.lengths();
-  peak = finder_.find(standing->step.program, likeness(setting, batch), standing->known);
-  return standing;
+  write_step(question_, space_.parts(setting), cached->step);
+  lengths_ = cached->step.program.lengths();
+  peak = finder_.find(cached->step.program, likeness(setting, batch), cached->known);
+  return cached;
 }
 
 // Batches of one family differ in sizes: the program stands, and so do its lifetimes. False: this
 // batch has another structure.
-bool Evaluator::resized(Standing& standing, const models::Batch& batch, Peak& peak) {
-  StepSizer* sizer = standing.step.sizer.get();
+bool Evaluator::resized(CachedProgram& cached, const models::Batch& batch, Peak& peak) {
+  StepSizer* sizer = cached.step.sizer.get();
   if (sizer == nullptr || !sizer->resize(batch)) return false;
-  peak = finder_.find_resized(standing.step.program, sizer->alike(), standing.known);
+  peak = finder_.find_resized(cached.step.program, sizer->alike(), cached.known);
   return true;
 }
 
 Peak Evaluator::peak_of_own(const Setting& setting, const models::Batch& batch) {
   Peak peak;
-  std::unique_ptr<Standing> last = std::move(own_);
+  std::unique_ptr<CachedProgram> last = std::move(own_);
   if (last && last->strategy == setting.strategy && resized(*last, batch, peak)) {
     own_ = std::move(last);
     return peak;
@@ -193,7 +193,7 @@ Peak Evaluator::peak_of(const Setting& setting, const models::Batch& batch) {
   Peak peak;
   for (int look = 0; look < kChapters; ++look) {
     if (const auto known = known_->chapters.find(ids_, batch)) return *known;
-    std::unique_ptr<Standing> other =
+    std::unique_ptr<CachedProgram> other =
         known_->programs.take(ids_, known_->chapters.missing(ids_, batch));
     if (!other || !resized(*other, batch, peak)) break;
     known_->chapters.add(other->ids, batch, peak, finder_.stretches());
@@ -202,7 +202,7 @@ Peak Evaluator::peak_of(const Setting& setting, const models::Batch& batch) {
     if (is_own) return peak;
   }
   if (const auto known = known_->chapters.find(ids_, batch)) return *known;
-  std::unique_ptr<Standing> own = written(setting, batch, peak);
+  std::unique_ptr<CachedProgram> own = written(setting, batch, peak);
   known_->chapters.add(ids_, batch, peak, finder_.stretches());
   known_->programs.put(std::move(own));
   return peak;
@@ -217,10 +217,10 @@ std::optional<Need> Evaluator::need(const Setting& setting, const models::Batch&
     refusal_ = error.message();
     return std::nullopt;
   }
-  const Outside& more = outside(setting.strategy);
+  const FrameworkOverhead& more = overhead(setting.strategy);
   Need need{peak.bytes, more.most(), peak.scratch, peak.states, more.most(), 0};
   if (overheads_ == Overheads::high_end && !more.range) {
-    need.outside_counted = more.high.total();
+    need.overhead_counted = more.high.total();
     need.reserved_more = more.reserved_more;
   }
   return need;

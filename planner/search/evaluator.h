@@ -1,4 +1,5 @@
-// One point of the space, evaluated: its memory by the step's program, its pace by the time model.
+// One point of the space, evaluated: its memory by the step's program, its throughput by the time
+// model.
 #pragma once
 
 #include <array>
@@ -10,35 +11,35 @@
 #include <tuple>
 #include <vector>
 
-#include "planner/outside.h"
-#include "planner/peak.h"
+#include "planner/memory/framework_overhead.h"
+#include "planner/program/peak.h"
+#include "planner/search/cached_programs.h"
 #include "planner/search/scope.h"
 #include "planner/search/setting.h"
-#include "planner/search/standing.h"
-#include "planner/step_time.h"
+#include "planner/time/step_time.h"
 
 namespace plimsoll::planner::search {
 
 struct Need {
   Bytes peak;  // allocated at once, over the whole step
-  Bytes outside;  // context, communicators
+  Bytes overhead;  // context, communicators
   // The largest allocation inside one op. Less this, the need is monotone in micro-batch and
   // sequence while the program's structure stays: every tensor is. (Inside an op PyTorch's column
   // sums may take less for more rows.)
   Bytes scratch;
   Bytes states;  // parameters and optimizer states: whatever the batch and the activations are
-  Bytes outside_counted;  // `outside`, or its high end where the scope asks for that
+  Bytes overhead_counted;  // `overhead`, or its high end where the scope asks for that
   std::int64_t reserved_more = 0;  // thousandths, likewise
-  Bytes least() const { return peak + outside; }  // of device memory; reserved is no less
+  Bytes least() const { return peak + overhead; }  // of device memory; reserved is no less
   // What must be usable for `allocated` bytes to fit as the scope wants it.
   Bytes counted(Bytes allocated) const {
-    return allocated + Bytes(allocated.value() / 1000 * reserved_more) + outside_counted;
+    return allocated + Bytes(allocated.value() / 1000 * reserved_more) + overhead_counted;
   }
   Bytes counted() const { return counted(peak); }
   Bytes monotone() const { return counted(peak - scratch); }
 };
 
-struct Pace {
+struct Throughput {
   double tokens_per_second = 0;  // of all GPUs
   bool known = false;  // otherwise the figure only orders settings: tokens per operation and GPU
 };
@@ -49,8 +50,9 @@ class Space {
  public:
   explicit Space(const Scope& scope);
   const ModelParts& parts(const Setting& setting) const { return *parts_[place_of(setting)]; }
-  Pace pace(const Setting& family, const models::Batch& batch) const;
-  std::vector<Pace> paces(const Setting& family, std::span<const models::Batch> batches) const;
+  Throughput throughput(const Setting& family, const models::Batch& batch) const;
+  std::vector<Throughput> throughputs(const Setting& family,
+                                      std::span<const models::Batch> batches) const;
   std::optional<StepTime> time(const Setting& setting) const;
   // Tokens per second of one GPU that only computes: of the setting, with each of the batches.
   std::vector<double> compute_speeds(const Setting& setting,
@@ -89,9 +91,10 @@ class Evaluator {
   const std::string& refusal() const { return refusal_; }
 
  private:
-  const Outside& outside(const models::Strategy& strategy);
-  std::unique_ptr<Standing> written(const Setting& setting, const models::Batch& batch, Peak& peak);
-  bool resized(Standing& standing, const models::Batch& batch, Peak& peak);
+  const FrameworkOverhead& overhead(const models::Strategy& strategy);
+  std::unique_ptr<CachedProgram> written(const Setting& setting, const models::Batch& batch,
+                                         Peak& peak);
+  bool resized(CachedProgram& cached, const models::Batch& batch, Peak& peak);
   Peak peak_of_own(const Setting& setting, const models::Batch& batch);
   Peak peak_of(const Setting& setting, const models::Batch& batch);
 
@@ -100,11 +103,11 @@ class Evaluator {
   models::Strategy strategy_;  // the one that was asked for last
   Chapters::Ids ids_;  // its
   bool has_ids_ = false;
-  std::unique_ptr<Standing> own_;  // where nothing is shared
+  std::unique_ptr<CachedProgram> own_;  // where nothing is shared
   models::StepProgram::Lengths lengths_;  // of the program that was written last
   Question question_;
   PeakFinder finder_;
-  std::map<std::tuple<models::Stack, std::int64_t, bool>, Outside> outside_;
+  std::map<std::tuple<models::Stack, std::int64_t, bool>, FrameworkOverhead> overhead_;
   Overheads overheads_;
   std::string refusal_;
 };

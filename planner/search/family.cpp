@@ -68,12 +68,12 @@ Family::Family(const Scope& scope, const Space& space, Setting setting, std::uin
 }
 
 void Family::rank_by_speed() {
-  paces_ = space_->paces(setting_, batches_);
+  throughputs_ = space_->throughputs(setting_, batches_);
   order_.resize(count_);
   std::iota(order_.begin(), order_.end(), std::uint16_t{0});
   if (scope_->objective == Objective::memory) return;
   std::stable_sort(order_.begin(), order_.end(), [&](std::uint16_t a, std::uint16_t b) {
-    return paces_[a].tokens_per_second > paces_[b].tokens_per_second;
+    return throughputs_[a].tokens_per_second > throughputs_[b].tokens_per_second;
   });
 }
 
@@ -96,8 +96,8 @@ Setting Family::point(std::size_t index) const {
   return s;
 }
 
-Pace Family::pace(std::size_t index) const {
-  return by_size() ? space_->pace(setting_, batch(index)) : paces_[index];
+Throughput Family::throughput(std::size_t index) const {
+  return by_size() ? space_->throughput(setting_, batch(index)) : throughputs_[index];
 }
 
 // Points of one class have one structure of program: memory is monotone among them.
@@ -107,8 +107,9 @@ std::size_t Family::class_of(std::size_t index) const {
 }
 
 // `need`: where it is known; else the best that it can be.
-Rank Family::rank(std::size_t index, const Pace& pace, const Need* need) const {
-  Rank r{.concession = setting_.concession, .speed = -pace.tokens_per_second, .family = index_};
+Rank Family::rank(std::size_t index, const Throughput& throughput, const Need* need) const {
+  Rank r{
+      .concession = setting_.concession, .speed = -throughput.tokens_per_second, .family = index_};
   const auto gpus = static_cast<double>(setting_.strategy.gpus);
   if (scope_->objective == Objective::gpus) r.first = gpus;
   if (scope_->objective == Objective::context) r.first = -static_cast<double>(index + 1);
@@ -116,8 +117,9 @@ Rank Family::rank(std::size_t index, const Pace& pace, const Need* need) const {
     r.first = -static_cast<double>(index + 1) * gpus;
   if (ties_ == nullptr) return r;
   const Effort asked = effort(setting_);
-  r.steps = ties_->steps_below(Ties::counted(setting_, pace.tokens_per_second));
-  r.same_kind_steps = ties_->steps_in_kind(Ties::counted_in_kind(setting_, pace.tokens_per_second));
+  r.steps = ties_->steps_below(Ties::counted(setting_, throughput.tokens_per_second));
+  r.same_kind_steps =
+      ties_->steps_in_kind(Ties::counted_in_kind(setting_, throughput.tokens_per_second));
   r.kind = asked.kind;
   r.knobs = asked.knobs;
   if (need == nullptr) return r;
@@ -133,7 +135,7 @@ Rank Family::rank(std::size_t index, const Pace& pace, const Need* need) const {
 Rank Family::optimistic(std::size_t index) const {
   constexpr double best = -std::numeric_limits<double>::infinity();
   const bool by_memory = scope_->objective == Objective::memory;
-  Rank r = rank(index, by_size() || by_memory ? Pace{} : paces_[index], nullptr);
+  Rank r = rank(index, by_size() || by_memory ? Throughput{} : throughputs_[index], nullptr);
   if (by_memory) r.first = best;
   if (by_size() || by_memory)
     r.steps = r.same_kind_steps = std::numeric_limits<std::int64_t>::min();
@@ -217,7 +219,7 @@ void Family::resolve_by_rank(const Rank* threshold, Evaluator& evaluator) {
     if (n == nullptr) return;
     if (fits(*n)) {
       const Need found = *n;
-      const Pace speed = pace(index);
+      const Throughput speed = throughput(index);
       const Rank r = rank(index, speed, &found);
       bound_ = r;
       if (threshold != nullptr && !(r < *threshold)) return;
@@ -271,7 +273,7 @@ void Family::look_at_equals(std::size_t begin, std::size_t end, const Rank* thre
     least.tight = tightness(*space_, n->monotone());
     closed[c] = best && best->first < least;
     if (!fits(*n) || is_rejected(i)) continue;
-    const Rank r = rank(i, paces_[i], n);
+    const Rank r = rank(i, throughputs_[i], n);
     if (!best || r < best->first) best = {r, i};
   }
 }
@@ -291,7 +293,7 @@ void Family::resolve_by_ties(const Rank* threshold, Evaluator& evaluator) {
       found_ = std::make_unique<Found>(Found{.setting = point(found_index_),
                                              .rank = bound_,
                                              .need = *need(found_index_, evaluator),
-                                             .pace = paces_[found_index_]});
+                                             .throughput = throughputs_[found_index_]});
       return;
     }
     cursor_ = end;
@@ -311,10 +313,10 @@ void Family::resolve_by_memory(const Rank* threshold, Evaluator& evaluator) {
     if (!fits(*n) || is_rejected(i)) continue;
     const Rank r{.concession = setting_.concession,
                  .first = n->least().real(),
-                 .speed = -paces_[i].tokens_per_second,
+                 .speed = -throughputs_[i].tokens_per_second,
                  .family = index_};
     if (best && !(r < best->rank)) continue;
-    best = Found{point(i), r, *n, pace(i), {}};
+    best = Found{point(i), r, *n, throughput(i), {}};
     found_index_ = i;
   }
   if (!best) {

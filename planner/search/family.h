@@ -51,7 +51,7 @@ class Family {
   Setting point(std::size_t index) const;
   models::Batch batch(std::size_t index) const;
   const Need* need(std::size_t index, Evaluator& evaluator);  // nullptr: refused
-  Pace pace(std::size_t index) const;
+  Throughput throughput(std::size_t index) const;
   std::int64_t evaluated() const { return evaluated_; }
   const std::string& refusal() const { return refusal_; }
 
@@ -62,7 +62,7 @@ class Family {
   bool by_size() const;
   std::size_t in_order(std::size_t at) const;
   std::size_t class_of(std::size_t index) const;
-  Rank rank(std::size_t index, const Pace& pace, const Need* need) const;
+  Rank rank(std::size_t index, const Throughput& throughput, const Need* need) const;
   Rank optimistic(std::size_t index) const;
   void find_cap(std::size_t low, std::size_t high, Evaluator& evaluator);
   std::size_t least_eligible(std::size_t from, std::size_t index, const Rank* threshold) const;
@@ -83,7 +83,7 @@ class Family {
   const Ties* ties_ = nullptr;
   std::size_t all_ = 0, count_ = 0;
   std::span<const models::Batch> batches_;  // empty where points are sizes 1 … count_
-  std::vector<Pace> paces_;  // of each
+  std::vector<Throughput> throughputs_;  // of each
   std::vector<std::uint16_t> order_;  // fastest first
   std::size_t cursor_ = 0;  // into the order
   std::array<std::size_t, kClasses> cap_{};  // first index of a class that cannot fit

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "planner/reserved.h"
+#include "planner/memory/reserved.h"
 
 namespace plimsoll::planner::search {
 
@@ -14,7 +14,7 @@ constexpr std::size_t kRound = 128;
 struct Candidate {
   std::size_t family, index;
   Need need;
-  Pace pace;
+  Throughput throughput;
 };
 
 // What the allocator takes from the card, in its smallest segments: less than one is no saving.
@@ -28,8 +28,9 @@ std::int64_t segments(const Candidate& c) {
 bool beats(const Candidate& a, const Candidate& b) {
   const auto key = [](const Candidate& c) { return std::pair(c.family, c.index); };
   const std::int64_t x = segments(a), y = segments(b);
-  if (x > y || a.pace.tokens_per_second < b.pace.tokens_per_second) return false;
-  return x < y || a.pace.tokens_per_second > b.pace.tokens_per_second || key(a) < key(b);
+  if (x > y || a.throughput.tokens_per_second < b.throughput.tokens_per_second) return false;
+  return x < y || a.throughput.tokens_per_second > b.throughput.tokens_per_second ||
+         key(a) < key(b);
 }
 
 class FrontFinder {
@@ -59,7 +60,7 @@ class FrontFinder {
     for (const Candidate& c : front_) {
       const Bytes peak = sure_.at(place_of(c));
       if (points.empty() || peak < points.back().peak)
-        points.push_back({families_[c.family]->point(c.index), c.need, c.pace, peak});
+        points.push_back({families_[c.family]->point(c.index), c.need, c.throughput, peak});
     }
     std::ranges::reverse(points);
     return points;
@@ -71,7 +72,7 @@ class FrontFinder {
     for (std::size_t f = 0; f < families_.size(); ++f) {
       double fastest = 0;
       for (std::size_t i = 0; i < families_[f]->points(); ++i)
-        fastest = std::max(fastest, families_[f]->pace(i).tokens_per_second);
+        fastest = std::max(fastest, families_[f]->throughput(i).tokens_per_second);
       if (families_[f]->points() > 0) order.emplace_back(-fastest, f);
     }
     std::ranges::sort(order);
@@ -105,19 +106,19 @@ class FrontFinder {
     Family& family = *families_[f];
     std::optional<Need> floor;
     for (std::size_t i = 0; i < family.points(); ++i) {
-      const Pace pace = family.pace(i);
+      const Throughput throughput = family.throughput(i);
       if (i > 0 && family.batch(i).grad_accum != family.batch(i - 1).grad_accum) floor.reset();
       if (floor && !scope_.exhaustive) {
         Need least = *floor;
         least.peak -= least.scratch;
         if (space_.usable() && least.counted() > *space_.usable()) continue;
-        if (beaten({f, i, least, pace})) continue;
+        if (beaten({f, i, least, throughput})) continue;
       }
       const Need* n = family.need(i, evaluator);
       if (n == nullptr) return;
       floor = *n;
       if (space_.usable() && n->counted() > *space_.usable()) continue;
-      const Candidate c{f, i, *n, pace};
+      const Candidate c{f, i, *n, throughput};
       if (!family.is_rejected(i) && !is_in(unfit_, c)) out.push_back(c);
     }
   }

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "planner/reserved.h"
+#include "planner/memory/reserved.h"
 #include "planner/search/axes.h"
 #include "planner/search/family.h"
 #include "planner/search/workers.h"

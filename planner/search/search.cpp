@@ -8,7 +8,7 @@
 #include <optional>
 #include <tuple>
 
-#include "planner/reserved.h"
+#include "planner/memory/reserved.h"
 #include "planner/search/axes.h"
 #include "planner/search/front.h"
 #include "planner/search/look.h"
@@ -128,7 +128,7 @@ class Search {
   static const Found& best_of(const Look& look) {
     return *look.families()[look.verified_places(1).front()].found();
   }
-  static double speed_of(const Look& look) { return best_of(look).pace.tokens_per_second; }
+  static double speed_of(const Look& look) { return best_of(look).throughput.tokens_per_second; }
   static std::int64_t gpus_of(const Look& look) { return best_of(look).setting.strategy.gpus; }
 
   void keep(std::unique_ptr<Look> look) {
@@ -207,8 +207,8 @@ class Search {
     const std::vector<std::size_t> first = best_->verified_places(1);
     if (stopped() || first.empty()) return;
     const Found& found = *best_->families()[first.front()].found();
-    ties.of_kind =
-        Ties::counted_in_kind(found.setting, found.pace.tokens_per_second) / (1 - kHardlyEqual);
+    ties.of_kind = Ties::counted_in_kind(found.setting, found.throughput.tokens_per_second) /
+                   (1 - kHardlyEqual);
     best_->rank_by(ties, fastest.strategy.gpus);
     best_->find(scope_.top);
   }
@@ -219,7 +219,7 @@ class Search {
     const Found first = *best_->families()[best].found();
     const Points::mapped_type of_first =
         best_->verified().at({best, best_->families()[best].found_index()});
-    result_.fastest = first.pace.tokens_per_second;
+    result_.fastest = first.throughput.tokens_per_second;
     if (!stopped()) rank_by_ties(first.setting);
     const std::vector<std::size_t> places = best_->verified_places(scope_.top);
     result_.ranked.resize(std::max<std::size_t>(1, places.size()));

@@ -56,14 +56,14 @@ struct Found {
   Setting setting;
   Rank rank;
   Need need;
-  Pace pace;
+  Throughput throughput;
   reports::Plan plan;  // as `fit` plans it
 };
 
 struct ParetoPoint {
   Setting setting;
   Need need;
-  Pace pace;
+  Throughput throughput;
   Bytes peak;  // as `fit` plans it: blocks that the allocator hands out whole included
 };
 

@@ -5,8 +5,8 @@
 #include <array>
 #include <span>
 
-#include "planner/exchange.h"
 #include "planner/states_only.h"
+#include "planner/time/exchange.h"
 
 namespace plimsoll::planner {
 

@@ -226,7 +226,7 @@ const char* colour_of(models::Category category) {
 
 Timeline timeline_of(const Plan& plan) {
   Timeline out{plan.model_name, plan.timeline, plan.peak_place, plan.peak, plan.at_peak, {}};
-  if (plan.usable) out.room = *plan.usable - plan.outside.total();
+  if (plan.usable) out.room = *plan.usable - plan.overhead.total();
   return out;
 }
 

@@ -2,7 +2,7 @@
 #include <benchmark/benchmark.h>
 
 #include "models/model_catalog.h"
-#include "planner/peak.h"
+#include "planner/program/peak.h"
 #include "planner/stacks/deepspeed/stack.h"
 
 using namespace plimsoll;

@@ -2,9 +2,9 @@
 #include <benchmark/benchmark.h>
 
 #include "models/model_catalog.h"
-#include "planner/peak.h"
+#include "planner/program/peak.h"
+#include "planner/program/timeline.h"
 #include "planner/stacks/pytorch/step.h"
-#include "planner/timeline.h"
 
 using namespace plimsoll;
 

@@ -3,7 +3,7 @@
 
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
-#include "planner/step_time.h"
+#include "planner/time/step_time.h"
 
 using namespace plimsoll;
 

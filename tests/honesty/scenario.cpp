@@ -2,9 +2,9 @@
 
 #include <doctest/doctest.h>
 
-#include "planner/arena_replay.h"
 #include "planner/details.h"
-#include "planner/peak.h"
+#include "planner/memory/arena_replay.h"
+#include "planner/program/peak.h"
 #include "tools/run/recorder.h"
 
 namespace plimsoll::honesty {

@@ -179,7 +179,8 @@ constexpr const char* kHead =
     "# How near the estimate of time comes\n\n"
     "Written by `build/tests/planner/accuracy`; a test compares this page with what that program "
     "writes.\nPublished tokens per second and GPU of data-parallel training against "
-    "`planner/step_time.h`, with no option\nbut what the source states: GPU, ranks, ZeRO stage, "
+    "`planner/time/step_time.h`, with no option\nbut what the source states: GPU, ranks, ZeRO "
+    "stage, "
     "precision, batch, recomputation. Error is estimated /\npublished − 1. Nothing here was "
     "measured by this project.\n\n";
 

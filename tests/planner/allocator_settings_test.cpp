@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/caching_allocator.h"
+#include "planner/memory/caching_allocator.h"
 
 using namespace plimsoll;
 using models::Stream;

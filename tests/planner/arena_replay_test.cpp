@@ -1,6 +1,6 @@
 // Our own runtime's arena as the planner replays it, and the step with every micro-batch written
 // out.
-#include "planner/arena_replay.h"
+#include "planner/memory/arena_replay.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // torch's caching allocator, against the constants of CUDACachingAllocator.cpp worked out by hand.
-#include "planner/caching_allocator.h"
+#include "planner/memory/caching_allocator.h"
 
 #include <doctest/doctest.h>
 
@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "planner/reserved.h"
-#include "planner/timeline.h"
+#include "planner/memory/reserved.h"
+#include "planner/program/timeline.h"
 
 using namespace plimsoll;
 using models::Stream;

@@ -1,9 +1,9 @@
-#include "planner/compute_cost.h"
+#include "planner/time/compute_cost.h"
 
 #include <doctest/doctest.h>
 
 #include "models/gpu_catalog.h"
-#include "planner/row_traffic.h"
+#include "planner/time/row_traffic.h"
 #include "tests/near.h"
 
 using namespace plimsoll;

@@ -15,11 +15,11 @@
 #include "models/gpu_catalog.h"
 #include "models/overheads.h"
 #include "models/stack_versions.h"
-#include "planner/peak.h"
-#include "planner/reserved.h"
+#include "planner/memory/reserved.h"
+#include "planner/program/peak.h"
+#include "planner/program/timeline.h"
 #include "planner/stacks/deepspeed/layout.h"
 #include "planner/stacks/deepspeed/stack.h"
-#include "planner/timeline.h"
 #include "tests/planner/oracle_workload.h"
 
 using namespace plimsoll;

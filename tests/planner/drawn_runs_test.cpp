@@ -13,9 +13,9 @@
 
 using namespace plimsoll;
 
-// The high end: what unlucky steps reserve (planner/reserved.h), with what the stack's row in
-// overheads.json adds. Where the allocator puts a block that lives long is decided by all that was
-// freed before it; one difference there, and another segment of the largest blocks is needed.
+// The high end: what unlucky steps reserve (planner/memory/reserved.h), with what the stack's row
+// in overheads.json adds. Where the allocator puts a block that lives long is decided by all that
+// was freed before it; one difference there, and another segment of the largest blocks is needed.
 TEST_CASE("at most 1 of 100 drawn runs reserves more than the high end; half are within 0.5 %") {
   const models::Gpu h100 = models::find_gpu("h100");
   const auto overheads = models::overheads_of("pytorch", h100, models::kTorchVersion);

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "planner/program/timeline.h"
 #include "planner/stacks/pytorch/stack.h"
-#include "planner/timeline.h"
 #include "tests/planner/oracle_workload.h"
 
 namespace plimsoll::tests {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/model_spec.h"
-#include "planner/reserved.h"
+#include "planner/memory/reserved.h"
 
 namespace plimsoll::tests {
 

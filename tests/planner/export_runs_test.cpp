@@ -14,8 +14,8 @@
 #include "models/gpu_catalog.h"
 #include "models/model_reader.h"
 #include "models/workload_reader.h"
-#include "planner/peak.h"
 #include "planner/plan.h"
+#include "planner/program/peak.h"
 #include "planner/stacks/deepspeed/stack.h"
 #include "planner/stacks/pytorch/stack.h"
 

@@ -1,6 +1,6 @@
 // gpt2: 50,257 logits of each token. 8 x 1024 tokens in fp32 are 1,646,821,376 bytes, 1570.53 MiB,
 // which the allocator asks the driver for as 1572.
-#include "planner/failed_allocation.h"
+#include "planner/memory/failed_allocation.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // Room that is real: what a step needs is the same on every card, and a plan that fits only because
 // its allocator gives cached memory back is borderline.
-#include "planner/fitting.h"
+#include "planner/memory/fitting.h"
 
 #include <doctest/doctest.h>
 
@@ -77,7 +77,7 @@ TEST_CASE("with more memory a verdict never gets worse, and what is needed stays
         if (question.strategy.stack != Stack::plimsoll)
           REQUIRE(plan.flushing.has_value() == (plan.verdict == Verdict::borderline));
         if (plan.flushing) {
-          REQUIRE(plan.flushing->reserved + plan.outside.total() <= *plan.usable);
+          REQUIRE(plan.flushing->reserved + plan.overhead.total() <= *plan.usable);
           REQUIRE(plan.flushing->reserved >= plan.peak);
           REQUIRE(*plan.time.step_seconds >= *wide.time.step_seconds);
           if (plan.flushing->flushes > 0)
@@ -137,8 +137,8 @@ TEST_CASE("a step that runs only by flushing is borderline, down to what it take
   const auto flushing = [&](Bytes usable) {
     planner::Replays replays;
     const planner::Capacity capacity{usable, usable};
-    const planner::Outside outside;
-    const planner::Fitting fitting{step, timeline, peak, capacity, outside, replays};
+    const planner::FrameworkOverhead overhead;
+    const planner::Fitting fitting{step, timeline, peak, capacity, overhead, replays};
     CHECK(fitting.needed().reserved == 100_MiB);
     CHECK(fitting.fits(planner::Overheads::typical) == (usable >= 100_MiB));
     return fitting.flushing();
@@ -170,14 +170,14 @@ TEST_CASE("what fits at its typical overheads and at their high end, each to the
   step.caching_allocator = true;
   const planner::Timeline timeline = planner::unroll(step.program);
   const planner::Peak peak = planner::PeakFinder().find(step.program);
-  planner::Outside outside;
-  outside.typical.context = 3_MiB;
-  outside.high.context = 5_MiB;
-  outside.reserved_more = 50;
+  planner::FrameworkOverhead overhead;
+  overhead.typical.context = 3_MiB;
+  overhead.high.context = 5_MiB;
+  overhead.reserved_more = 50;
   const auto with = [&](Bytes usable, auto ask) {
     planner::Replays replays;
     const planner::Capacity capacity{usable, usable};
-    return ask(planner::Fitting{step, timeline, peak, capacity, outside, replays});
+    return ask(planner::Fitting{step, timeline, peak, capacity, overhead, replays});
   };
   const auto fits = [&](Bytes usable, planner::Overheads overheads) {
     return with(usable, [&](const auto& fitting) { return fitting.fits(overheads); });
@@ -186,7 +186,7 @@ TEST_CASE("what fits at its typical overheads and at their high end, each to the
   for (const Bytes usable : {typical, high}) {
     const reports::HighEnd end = with(usable, [](const auto& f) { return f.at_high_end(); });
     CHECK(end.reserved == Bytes(44040190));
-    CHECK(end.outside == 5_MiB);
+    CHECK(end.overhead == 5_MiB);
     CHECK(end.device() == high);
     CHECK(end.fits == (usable == high));
   }
@@ -195,7 +195,7 @@ TEST_CASE("what fits at its typical overheads and at their high end, each to the
   CHECK(fits(high, planner::Overheads::high_end));
   CHECK_FALSE(fits(high - 1_B, planner::Overheads::high_end));
   // Where a measurement gives a range, that decides, whatever is asked about.
-  outside.range = reports::Range{3_MiB, 4_MiB, "measured"};
+  overhead.range = reports::Range{3_MiB, 4_MiB, "measured"};
   for (const auto overheads : {planner::Overheads::typical, planner::Overheads::high_end}) {
     CHECK(fits(44_MiB, overheads));
     CHECK_FALSE(fits(44_MiB - 1_B, overheads));

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "models/model_catalog.h"
+#include "planner/program/timeline.h"
 #include "planner/stacks/pytorch/step.h"
-#include "planner/timeline.h"
 
 using namespace plimsoll;
 

@@ -1,11 +1,11 @@
 // The collapsed peak against the unrolled timeline, on programs made at random.
-#include "planner/peak.h"
+#include "planner/program/peak.h"
 
 #include <doctest/doctest.h>
 
 #include <random>
 
-#include "planner/timeline.h"
+#include "planner/program/timeline.h"
 
 using namespace plimsoll;
 using namespace plimsoll::models;
@@ -58,7 +58,7 @@ class RandomProgram {
       o.tensor = pick(0, static_cast<int>(program_.tensors.size()) - 1);
       if (pick(0, 1) == 1) {
         o.delta = static_cast<std::int8_t>(pick(-2, 2));
-        if (pick(0, 1) == 1) o.beyond = outside(group);
+        if (pick(0, 1) == 1) o.beyond = overhead(group);
       }
       program_.operands.push_back(o);
     }
@@ -67,7 +67,7 @@ class RandomProgram {
   }
 
   // A tensor that is not of `group`.
-  TensorId outside(GroupId group) {
+  TensorId overhead(GroupId group) {
     for (int tries = 0; tries < 8; ++tries) {
       const int i = pick(0, static_cast<int>(program_.tensors.size()) - 1);
       const GroupId of_tensor = program_.tensors[static_cast<std::size_t>(i)].group;

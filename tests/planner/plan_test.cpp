@@ -9,8 +9,8 @@
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
-#include "planner/flops.h"
 #include "planner/stacks/stack_info.h"
+#include "planner/time/flops.h"
 #include "tests/near.h"
 
 using namespace plimsoll;
@@ -208,7 +208,7 @@ TEST_CASE("the high end of a plan counts every assumed overhead at the end of it
   asked.question.strategy.gpus = 8;
   const reports::Plan plan = asked.plan();
   REQUIRE(plan.high_end.has_value());
-  CHECK(plan.high_end->outside == Bytes(2'780'823'552));
+  CHECK(plan.high_end->overhead == Bytes(2'780'823'552));
   const Bytes most(plan.high_end->reserved.value() / 1050 * 1000);
   CHECK(most + 2_MiB >= plan.reserved);
   CHECK(most < plan.reserved + Bytes(plan.reserved.value() / 4));
@@ -224,7 +224,7 @@ TEST_CASE("the high end of a plan counts every assumed overhead at the end of it
   asked.question.strategy.stack = models::Stack::plimsoll;
   const reports::Plan own = asked.plan();
   CHECK(own.high_end->reserved == own.reserved);
-  CHECK(own.high_end->outside > own.outside.total());
+  CHECK(own.high_end->overhead > own.overhead.total());
   // Nothing is assumed about a device that nobody named.
   asked.question.cluster.gpu.reset();
   CHECK_FALSE(asked.plan().high_end.has_value());

@@ -1,5 +1,5 @@
 // The time of a plan: contract of `time` in plimsoll.plan/1.
-#include "planner/plan_time.h"
+#include "planner/time/plan_time.h"
 
 #include <doctest/doctest.h>
 

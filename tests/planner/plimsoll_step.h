@@ -4,9 +4,9 @@
 #include <string>
 
 #include "models/model_reader.h"
-#include "planner/peak.h"
+#include "planner/program/peak.h"
+#include "planner/program/timeline.h"
 #include "planner/stacks/plimsoll/step.h"
-#include "planner/timeline.h"
 
 namespace plimsoll::planner::own {
 

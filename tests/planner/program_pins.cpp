@@ -8,8 +8,8 @@
 #include "models/model_reader.h"
 #include "models/run_names.h"
 #include "planner/plan.h"
+#include "planner/program/timeline.h"
 #include "planner/stack_step.h"
-#include "planner/timeline.h"
 
 namespace plimsoll::tests {
 

@@ -50,7 +50,7 @@ std::optional<double> MemoryRow::peak_error() const {
 }
 
 Bytes MemoryRow::planned_device() const {
-  return plan.flushing ? plan.flushing->reserved + plan.outside.total() : plan.device;
+  return plan.flushing ? plan.flushing->reserved + plan.overhead.total() : plan.device;
 }
 
 std::optional<double> MemoryRow::device_error() const {

@@ -15,9 +15,9 @@
 #include <string>
 
 #include "models/model_reader.h"
-#include "planner/peak.h"
+#include "planner/program/peak.h"
+#include "planner/program/timeline.h"
 #include "planner/stacks/pytorch/stack.h"
-#include "planner/timeline.h"
 #include "tests/planner/oracle_workload.h"
 
 using namespace plimsoll;

@@ -12,12 +12,12 @@
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
 #include "planner/all_ranks.h"
-#include "planner/peak.h"
+#include "planner/memory/reserved.h"
 #include "planner/plan.h"
+#include "planner/program/peak.h"
+#include "planner/program/timeline.h"
 #include "planner/ranks.h"
-#include "planner/reserved.h"
 #include "planner/stacks/pytorch/stack.h"
-#include "planner/timeline.h"
 #include "tests/planner/oracle_workload.h"
 
 using namespace plimsoll;

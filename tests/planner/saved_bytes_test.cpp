@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "models/model_catalog.h"
+#include "planner/program/timeline.h"
 #include "planner/stacks/pytorch/step.h"
-#include "planner/timeline.h"
 
 using namespace plimsoll;
 

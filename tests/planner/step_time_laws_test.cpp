@@ -9,7 +9,7 @@
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
 #include "planner/plan.h"
-#include "planner/step_time.h"
+#include "planner/time/step_time.h"
 #include "tests/near.h"
 
 using namespace plimsoll;

@@ -1,4 +1,4 @@
-#include "planner/step_time.h"
+#include "planner/time/step_time.h"
 
 #include <doctest/doctest.h>
 

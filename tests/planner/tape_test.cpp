@@ -9,9 +9,9 @@
 #include <string>
 
 #include "models/base/error.h"
-#include "planner/program_builder.h"
-#include "planner/reserved.h"
-#include "planner/timeline.h"
+#include "planner/memory/reserved.h"
+#include "planner/program/program_builder.h"
+#include "planner/program/timeline.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner::tape;

@@ -8,7 +8,7 @@
 
 #include "models/model_spec.h"
 #include "models/run_spec.h"
-#include "planner/step_time.h"
+#include "planner/time/step_time.h"
 
 namespace plimsoll::tests {
 

@@ -80,7 +80,7 @@ TEST_CASE("a prediction read from its document is the one made from the plan") {
   CHECK(read.resident == 16_GiB);
   CHECK(read.reserved == 42_GiB);
   CHECK(read.device == made.device);
-  CHECK(read.outside == 1_GiB);  // 512 + 256 + 256 MiB
+  CHECK(read.overhead == 1_GiB);  // 512 + 256 + 256 MiB
   REQUIRE(read.kinds.size() == 1);
   CHECK(read.kinds[0].count == 8);
   CHECK(read.kinds[0].peak == 40_GiB);

@@ -34,7 +34,7 @@ inline Prediction prediction(const char* stack = "plimsoll") {
   p.resident = 1000_B;
   p.reserved = 1536_B;
   p.device = 1636_B;
-  p.outside = 100_B;
+  p.overhead = 100_B;
   p.kinds = {{.rank = 0, .count = 2, .peak = 1130_B, .at_peak = kAtPeak, .states = kStates}};
   p.step = ledger();
   return p;

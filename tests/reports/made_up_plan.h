@@ -38,7 +38,7 @@ inline Plan made_up_plan() {
   plan.peak_place = {.rank = 0, .phase = "backward", .where = "layers.31.mlp"};
   plan.states = {.parameters = 4_GiB, .gradients = 4_GiB, .optimizer = 8_GiB};
   plan.at_peak = {4_GiB, 4_GiB, 8_GiB, 20_GiB, 2_GiB, 1_GiB, 1_GiB, 0_B};  // sums to 40 GiB
-  plan.outside = {.context = 512_MiB, .libraries = 256_MiB, .nccl = 256_MiB};
+  plan.overhead = {.context = 512_MiB, .libraries = 256_MiB, .nccl = 256_MiB};
   plan.ranks = {{.rank = 0,
                  .count = 8,
                  .peak = 40_GiB,

@@ -147,7 +147,7 @@ TEST_CASE("each figure of a plan stands under its own key") {
   plan.resident = 1006_B;
   plan.reserved = 1007_B;
   plan.range = Range{1008_B, 1009_B, "seen"};
-  plan.high_end = HighEnd{.reserved = 1010_B, .outside = 1100_B, .fits = false};  // together 2110
+  plan.high_end = HighEnd{.reserved = 1010_B, .overhead = 1100_B, .fits = false};  // together 2110
   plan.flushing = Flushing{.reserved = 1011_B,
                            .malloced = 1012_B,
                            .flushes = 13,
@@ -157,7 +157,7 @@ TEST_CASE("each figure of a plan stands under its own key") {
   plan.peak_place.rank = 3;
   plan.states = {.parameters = 1016_B, .gradients = 1017_B, .optimizer = 1018_B};
   plan.at_peak = {1021_B, 1022_B, 1023_B, 1024_B, 1025_B, 1026_B, 1027_B, 1028_B};
-  plan.outside = {.context = 1031_B, .libraries = 1032_B, .nccl = 1033_B};  // together 3096
+  plan.overhead = {.context = 1031_B, .libraries = 1032_B, .nccl = 1033_B};  // together 3096
   plan.host_pinned = 1034_B;
   plan.host_pageable = 1035_B;
   plan.nvme = 1036_B;

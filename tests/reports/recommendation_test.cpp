@@ -77,7 +77,7 @@ TEST_CASE("what nobody has is not idle, and a runtime that no GPU has run is cal
 
 TEST_CASE("the table says what the first leaves free at the high end") {
   Recommendation answer = made_up();  // 78 GiB usable
-  answer.ranked[0].plan.high_end = HighEnd{.reserved = 74_GiB, .outside = 3_GiB, .fits = true};
+  answer.ranked[0].plan.high_end = HighEnd{.reserved = 74_GiB, .overhead = 3_GiB, .fits = true};
   CHECK(has(recommendation_table(answer, {}), "1 then leaves 1.00 GiB"));
   answer.high_end = false;
   answer.min_headroom = 2_GiB;

@@ -99,7 +99,7 @@ TEST_CASE("drawn spaces: the best of the search is the best of all points") {
         if (!need || need->least() > *space.usable()) continue;
         Setting x = family;
         x.batch = batch;
-        all.push_back({x, *need, space.pace(family, batch).tokens_per_second});
+        all.push_back({x, *need, space.throughput(family, batch).tokens_per_second});
       }
     tests::BruteForce brute(scope, std::move(all));
     const std::optional<tests::Point> best = brute.best();
@@ -113,7 +113,8 @@ TEST_CASE("drawn spaces: the best of the search is the best of all points") {
     CHECK(found.fastest == brute.fastest());
     const std::int64_t tight = brute.tightness(f.plan);
     if (scope.objective != Objective::memory) CHECK(f.rank.tight == tight);
-    CHECK(brute.tied({f.setting, f.need, f.pace.tokens_per_second, tight}) == brute.tied(*best));
+    CHECK(brute.tied({f.setting, f.need, f.throughput.tokens_per_second, tight}) ==
+          brute.tied(*best));
     CHECK(std::ranges::is_sorted(found.ranked, {}, [](const Found& x) { return x.rank; }));
   }
   MESSAGE(points << " points");

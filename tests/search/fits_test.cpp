@@ -3,7 +3,7 @@
 
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
-#include "planner/reserved.h"
+#include "planner/memory/reserved.h"
 #include "planner/search/axes.h"
 #include "planner/search/search.h"
 

@@ -6,7 +6,7 @@
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "models/run_names.h"
-#include "planner/peak.h"
+#include "planner/program/peak.h"
 #include "planner/search/axes.h"
 #include "planner/search/evaluator.h"
 #include "planner/stack_step.h"

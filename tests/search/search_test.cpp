@@ -56,7 +56,7 @@ std::optional<tests::Point> best_by_looking_at_all(const Scope& given) {
       const auto need = evaluator.need(x, x.batch);
       if (!need || need->least() > *space.usable()) continue;
       CHECK(x.batch.tokens() <= space.most_tokens(x));  // what fits is never cut off unseen
-      points.push_back({x, *need, space.pace(x, x.batch).tokens_per_second});
+      points.push_back({x, *need, space.throughput(x, x.batch).tokens_per_second});
     }
   tests::BruteForce brute(scope, std::move(points));
   return brute.best();
@@ -87,7 +87,7 @@ TEST_CASE("the pruned search finds what looking at every point finds") {
     REQUIRE(found.ranked.empty() == !best.has_value());
     if (!best) continue;
     CHECK(options_of(found.ranked.front().setting) == options_of(best->setting));
-    CHECK(found.ranked.front().pace.tokens_per_second == best->speed);
+    CHECK(found.ranked.front().throughput.tokens_per_second == best->speed);
   }
 }
 
@@ -118,7 +118,7 @@ TEST_CASE("the search's peak is the one that fit plans") {
     for (const reports::TensorLine& line : f.plan.tensors)
       if (line.name == "allocator.unsplit_blocks") unsplit = line.bytes;
     CHECK(f.plan.peak - unsplit == f.need.peak);
-    CHECK(f.plan.outside.total() == f.need.outside);
+    CHECK(f.plan.overhead.total() == f.need.overhead);
     CHECK(f.plan.fits);
   }
 }
@@ -144,7 +144,8 @@ TEST_CASE("no point of the front is beaten, and the best is on it") {
   REQUIRE(found.front.size() > 2);
   for (std::size_t i = 1; i < found.front.size(); ++i) {
     CHECK(found.front[i - 1].need.least() < found.front[i].need.least());
-    CHECK(found.front[i - 1].pace.tokens_per_second < found.front[i].pace.tokens_per_second);
+    CHECK(found.front[i - 1].throughput.tokens_per_second <
+          found.front[i].throughput.tokens_per_second);
   }
-  CHECK(found.front.back().pace.tokens_per_second == found.fastest);
+  CHECK(found.front.back().throughput.tokens_per_second == found.fastest);
 }

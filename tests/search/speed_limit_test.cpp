@@ -54,7 +54,7 @@ TEST_CASE("fewer GPUs stay below the limit, and what it drops fits on none") {
             families(scope, {.concession = concession, .gpus = count.gpus});
         for (std::size_t f = 0; f < all.size(); f += 5) {
           for (const models::Batch& batch : batches(scope, all[f])) {
-            if (space.pace(all[f], batch).tokens_per_second <= most * (1 + 1e-9)) continue;
+            if (space.throughput(all[f], batch).tokens_per_second <= most * (1 + 1e-9)) continue;
             // Faster: then it must not fit.
             CAPTURE(c.model);
             CAPTURE(options_of(all[f]));

@@ -8,7 +8,7 @@
 #include "kernels/philox.h"
 #include "models/model_reader.h"
 #include "models/run_names.h"
-#include "planner/arena_replay.h"
+#include "planner/memory/arena_replay.h"
 #include "planner/model_parts.h"
 #include "planner/stacks/plimsoll/step.h"
 #include "runtime/comm/threads.h"

@@ -7,7 +7,7 @@
 
 #include "models/model_spec.h"
 #include "models/run_spec.h"
-#include "planner/timeline.h"
+#include "planner/program/timeline.h"
 #include "runtime/trainer.h"
 
 namespace plimsoll::witness {

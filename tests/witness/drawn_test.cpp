@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "planner/arena_replay.h"
+#include "planner/memory/arena_replay.h"
 #include "tests/witness/drawn.h"
 
 namespace plimsoll::witness {

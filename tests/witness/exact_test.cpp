@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "models/decisions/workspace.h"
-#include "planner/arena_replay.h"
+#include "planner/memory/arena_replay.h"
 #include "tests/witness/covering.h"
 
 namespace plimsoll::witness {

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "models/base/error.h"
-#include "planner/failed_allocation.h"
+#include "planner/memory/failed_allocation.h"
 #include "reports/oom/answer.h"
 #include "reports/oom/scanner.h"
 #include "tools/cli/doors.h"

@@ -78,8 +78,8 @@ class Recommender {
       out.ranked.back().why = why[i];
     }
     for (const search::ParetoPoint& point : result.front)
-      out.front.push_back({point.peak, point.peak + point.need.outside,
-                           tokens_per_second(point.pace), point.setting.strategy,
+      out.front.push_back({point.peak, point.peak + point.need.overhead,
+                           tokens_per_second(point.throughput), point.setting.strategy,
                            point.setting.batch, search::options_of(point.setting)});
     if (result.ranked.empty() && !result.stopped) out.nothing_fits = nothing(control);
     out.elapsed_seconds = seconds_since(start);
@@ -88,8 +88,8 @@ class Recommender {
   }
 
  private:
-  static std::optional<double> tokens_per_second(const search::Pace& pace) {
-    return pace.known ? std::optional(pace.tokens_per_second) : std::nullopt;
+  static std::optional<double> tokens_per_second(const search::Throughput& throughput) {
+    return throughput.known ? std::optional(throughput.tokens_per_second) : std::nullopt;
   }
 
   reports::Recommendation header(const search::Result& result) const {
@@ -102,7 +102,8 @@ class Recommender {
     out.stopped = result.stopped;
     out.tie_margin = search::kTieMargin;
     out.same_kind_margin = search::kSameKindMargin;
-    if (!result.ranked.empty() && result.ranked.front().pace.known) out.fastest = result.fastest;
+    if (!result.ranked.empty() && result.ranked.front().throughput.known)
+      out.fastest = result.fastest;
     out.gpus = asked_.scope.gpus;
     out.gpus_there = line_.options.has("gpus");
     out.high_end = asked_.scope.overheads == planner::Overheads::high_end;
@@ -127,9 +128,9 @@ class Recommender {
     out.plan = completed(request, std::move(found.plan));
     out.command = command_text(line_.argument, options);
     out.score = score(found);
-    out.tokens_per_second = tokens_per_second(found.pace);
-    if (const std::string* tokens = line_.options.find("tokens"); tokens && found.pace.known)
-      out.gpu_days = count_value("tokens", *tokens).real() / found.pace.tokens_per_second *
+    out.tokens_per_second = tokens_per_second(found.throughput);
+    if (const std::string* tokens = line_.options.find("tokens"); tokens && found.throughput.known)
+      out.gpu_days = count_value("tokens", *tokens).real() / found.throughput.tokens_per_second *
                      static_cast<double>(found.setting.strategy.gpus) / 86400;
     return out;
   }
@@ -147,7 +148,7 @@ class Recommender {
       case search::Objective::throughput:
         break;
     }
-    return tokens_per_second(found.pace);
+    return tokens_per_second(found.throughput);
   }
 
   reports::NothingFits nothing(const search::Control& control) {

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "planner/memory/start.h"
 #include "planner/stacks/deepspeed/layout.h"
 #include "planner/stacks/pytorch/step.h"
-#include "planner/start.h"
 
 namespace plimsoll::planner::deepspeed {
 

@@ -6,7 +6,7 @@
 #include "models/decisions/layer.h"
 #include "models/decisions/names.h"
 #include "models/decisions/precision.h"
-#include "planner/program_builder.h"
+#include "planner/program/program_builder.h"
 #include "planner/stacks/plimsoll/layer_slots.h"
 
 namespace plimsoll::planner::own {

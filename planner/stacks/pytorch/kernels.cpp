@@ -46,8 +46,8 @@ ColumnSumScratch column_sum_scratch(const ProgramBuilder& allocator, const Proce
 
 // ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu: up to 3072 ids one kernel does it.
 // Beyond, ids are sorted beside their places; every id met is a segment, cut into parts of 10
-// rows, and each part is summed in fp32. Standing together at the highest moment: three arrays of
-// the ids, two of the segments, one of the parts, two counters, and the parts' sums.
+// rows, and each part is summed in fp32. Standing together at the highest moment: three arrays
+// of the ids, two of the segments, one of the parts, two counters, and the parts' sums.
 EmbeddingScratch embedding_scratch(const ProgramBuilder& allocator, std::int64_t ids,
                                    std::int64_t table_rows, std::int64_t width) {
   constexpr std::int64_t kOneKernel = 3072, kPartRows = 10;

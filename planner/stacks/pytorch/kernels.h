@@ -5,7 +5,7 @@
 #include <span>
 
 #include "models/base/quantity.h"
-#include "planner/program_builder.h"
+#include "planner/program/program_builder.h"
 
 namespace plimsoll::planner::pytorch {
 

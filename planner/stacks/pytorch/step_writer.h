@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "planner/model_parts.h"
-#include "planner/program_builder.h"
+#include "planner/program/program_builder.h"
 #include "planner/stacks/pytorch/kernels.h"
 #include "planner/stacks/pytorch/names.h"
 #include "planner/stacks/pytorch/regime.h"

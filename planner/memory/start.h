@@ -1,0 +1,73 @@
+// What the allocator sees that a step's program does not say: what a stack allocates while it
+// starts, what comes later in the first step or with the second, and single blocks of scratch.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "models/step_program.h"
+#include "planner/memory/scratch_blocks.h"
+
+namespace plimsoll::planner {
+
+struct StartEvent {
+  enum class Kind : std::uint8_t {
+    take,  // persistent tensors `first` to `last` of the program, which stay
+    hold,  // `bytes` that will go again
+    drop,  // what was held, `first` to `last` in the order of holding
+    model,  // persistent tensors but the optimizer's
+  };
+  Kind kind = Kind::take;
+  std::int32_t first = 0, last = 0;
+  Bytes bytes;
+  std::int64_t instance = -1;  // taken: of tensors of a group; -1: all
+};
+
+class Start {
+ public:
+  void take(models::TensorId tensor) { take(tensor, tensor); }
+  void take(models::TensorId first, models::TensorId last) {
+    add({StartEvent::Kind::take, first, last, {}});
+  }
+  void take_instance(models::TensorId tensor, std::int64_t instance) {
+    add({StartEvent::Kind::take, tensor, tensor, {}, instance});
+  }
+  void take_model() { add({StartEvent::Kind::model, 0, 0, {}}); }
+  // Its number, for drop().
+  std::int32_t hold(Bytes bytes) {
+    add({StartEvent::Kind::hold, 0, 0, bytes});
+    return held_++;
+  }
+  void drop(std::int32_t first, std::int32_t last) {
+    add({StartEvent::Kind::drop, first, last, {}});
+  }
+  void drop(std::int32_t held) { drop(held, held); }
+  std::int32_t held() const { return held_; }
+  const std::vector<StartEvent>& events() const { return events_; }
+
+  // What is added from now on happens between the first step and the second. Persistent tensors
+  // that are taken there are not allocated before.
+  void before_second_step() { later_ = true; }
+  const std::vector<StartEvent>& later_events() const { return later_events_; }
+
+  // A persistent tensor that is allocated by the first op that reads it, not before the step.
+  void take_at_first_use(models::TensorId tensor) {
+    if (tensor != models::kNoTensor) at_first_use_.push_back(tensor);
+  }
+  const std::vector<models::TensorId>& at_first_use() const { return at_first_use_; }
+
+  void set_scratch(ScratchBlocks scratch) { scratch_ = std::move(scratch); }
+  const ScratchBlocks& scratch() const { return scratch_; }
+
+ private:
+  void add(const StartEvent& event) { (later_ ? later_events_ : events_).push_back(event); }
+
+  std::vector<StartEvent> events_, later_events_;
+  std::vector<models::TensorId> at_first_use_;
+  ScratchBlocks scratch_;
+  std::int32_t held_ = 0;
+  bool later_ = false;
+};
+
+}  // namespace plimsoll::planner

@@ -1,0 +1,31 @@
+#include "planner/time/flops.h"
+
+namespace plimsoll::planner {
+
+namespace {
+
+void add(const LinearPart& part, std::int64_t count, models::ProductWeights& weights) {
+  const double times = static_cast<double>(count);
+  (part.train_weight ? weights.trained : weights.frozen) +=
+      static_cast<double>(part.in) * static_cast<double>(part.out) * times;
+  weights.adapters +=
+      static_cast<double>(part.lora_rank) * static_cast<double>(part.in + part.out) * times;
+}
+
+}  // namespace
+
+models::ProductsOfToken products_of_token(const ModelParts& parts) {
+  models::ProductsOfToken products;
+  for (const LayerRun& run : parts.runs)
+    for (const LayerPart& layer : run.pattern)
+      for (const LinearPart& part : layer.linears) add(part, run.repeats(), products.layers);
+  add(parts.head, 1, products.head);
+  return products;
+}
+
+models::StepFlops step_flops(const ModelParts& parts, const models::Strategy& strategy,
+                             const models::Batch& batch) {
+  return models::step_flops(products_of_token(parts), parts.decoder, strategy, batch);
+}
+
+}  // namespace plimsoll::planner

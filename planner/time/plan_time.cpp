@@ -1,0 +1,117 @@
+#include "planner/time/plan_time.h"
+
+#include <string>
+#include <string_view>
+
+#include "models/run_names.h"
+#include "planner/stacks/stack_info.h"
+#include "planner/time/step_time.h"
+
+namespace plimsoll::planner {
+
+namespace {
+
+void assume(reports::Plan& plan, const char* what, double value, const char* basis,
+            const std::string& source) {
+  std::string text = std::to_string(value);
+  while (text.ends_with('0')) text.pop_back();
+  if (text.ends_with('.')) text.pop_back();
+  // A published figure stands for the machine at hand as much as a fitted one.
+  const bool published = std::string_view(basis) == "published";
+  plan.assumptions.push_back({what, text, published ? "calibrated" : basis, source});
+}
+
+void assume(reports::Plan& plan, const char* what, const Share& share) {
+  assume(plan, what, share.value, share.basis, share.source);
+}
+
+void add_assumptions(const Question& question, reports::Plan& plan) {
+  const models::Gpu& gpu = *question.cluster.gpu;
+  const FamilyShares shares = family_shares(gpu, question.strategy.attention);
+  if (question.strategy.precision == models::Precision::fp32) {
+    assume(plan, "time: products, share of the peak", shares.fp32);
+  } else {
+    assume(plan, "time: best product, share of the peak", shares.products);
+    assume(plan, "time: of that, kept within a step", shares.kept);
+  }
+  assume(plan, "time: fused attention forward, share of the peak", shares.attention_forward);
+  assume(plan, "time: fused attention backward, share of the peak", shares.attention_backward);
+  assume(plan, "time: memory bandwidth, share of the peak", memory_share());
+  if (plan.flushing && plan.flushing->malloced > Bytes(0))
+    assume(plan, "time: memory allocated anew near the capacity, GB/s", flush_rate().value / 1e9,
+           flush_rate().basis, flush_rate().source);
+  const models::Strategy& s = question.strategy;
+  const Share launch = launch_seconds(s);
+  assume(plan, "time: host's microseconds to issue a kernel", launch.value * 1e6, launch.basis,
+         launch.source);
+  if (stack_info(s.stack).untried_on_gpus)
+    plan.assumptions.push_back(
+        {"time: products and attention of stack " + std::string(name_of(s.stack)),
+         "\"as fast as PyTorch's\"", "assumed", "no run of it on a GPU has been timed"});
+  if (s.gpus == 1) return;
+  assume(plan, "time: share of the GPU that a collective takes", communication_use());
+  assume(plan, "time: spread of the GPUs' speed, standard deviation", speed_spread());
+  const Fabric fabric = fabric_of(question.cluster);
+  const Link link = inside_link(fabric, group_of(s.gpus, 1, s.gpus_per_node));
+  assume(
+      plan, "time: links inside a node, GB/s per GPU", link.rate / 1e9, "derived",
+      question.cluster.intra_node_bandwidth ? "--intra-node-bandwidth" : "models/specs/gpus.json");
+  assume(plan, "time: of that, reached by large messages", link.share);
+  if (s.gpus <= s.gpus_per_node) return;
+  assume(plan, "time: share of the nodes that are slow", slow_nodes());
+  assume(plan, "time: what a slow node needs more", slowdown_of_slow_node());
+  // Fernandez et al. lost 37 % for each GPU from 128 to 2048 with FSDP, most of it in messages.
+  if (s.gpus > 512)
+    plan.assumptions.push_back({"time: more GPUs than in any run it was compared with",
+                                std::to_string(s.gpus), "assumed",
+                                "reports/accuracy.md: up to 512; published losses beyond differ "
+                                "widely (arXiv 2411.13055: 37 % from 128 to 2048 with FSDP)"});
+  assume(
+      plan, "time: links between nodes, GB/s per GPU", fabric.inter_node / 1e9,
+      question.cluster.inter_node_bandwidth ? "derived" : "assumed",
+      question.cluster.inter_node_bandwidth ? "--inter-node-bandwidth" : fabric.inter_node_source);
+  assume(plan, "time: of that, reached by large messages between nodes", fabric.inter_share);
+}
+
+// Of a step that runs only by giving cached segments back; 0 elsewhere.
+double add_flushing(reports::Plan& plan) {
+  if (!plan.flushing) return 0;
+  plan.flushing->seconds = plan.flushing->malloced.real() / flush_rate().value;
+  return *plan.flushing->seconds;
+}
+
+}  // namespace
+
+void add_time(const Question& question, const ModelParts& parts, const models::StepFlops& flops,
+              reports::Plan& plan) {
+  const models::Strategy& s = question.strategy;
+  plan.time = {};
+  if (s.device != models::Device::cuda || !question.cluster.gpu) return;
+  const TimeModel model(parts, question.cluster);
+  if (!model.knows(s.precision)) return;
+  const StepTime step = model(s, question.batch);
+  const double flushing = add_flushing(plan);
+  const double seconds = step.step + flushing;
+  const double gpus = static_cast<double>(s.gpus);
+  const double peak = model.peak_flops(s.precision);
+  const double tokens = static_cast<double>(question.batch.tokens()) *
+                        static_cast<double>(question.batch.grad_accum) * gpus;
+  reports::Time& time = plan.time;
+  time.step_seconds = seconds;
+  time.compute_seconds = step.compute;
+  time.exposed_communication_seconds = step.exposed_communication;
+  time.pipeline_bubble_seconds = step.pipeline_bubble;
+  time.optimizer_seconds = step.optimizer;
+  time.tokens_per_second = tokens / seconds;
+  time.tokens_per_second_per_gpu = tokens / seconds / gpus;
+  const double available = seconds * gpus * peak;
+  time.mfu = flops.model / available;
+  time.mfu_full_attention = flops.model_full_attention() / available;
+  time.hfu = flops.hardware / available;
+  time.peak_flops = peak;
+  time.communication_seconds = step.communication;
+  time.limited_by = name_of(step.limit);
+  add_assumptions(question, plan);
+}
+
+}  // namespace plimsoll::planner
