@@ -85,7 +85,7 @@ class Reasons {
   }
 
   std::string compared(const Found& best, const Found& other, const std::string& name) const {
-    const double slower = 1 - speed_of(other) / speed_of(best);
+    const double slower = 1 - other.speed() / best.speed();
     if (scope_.objective == Objective::memory)
       return fmt::format("{} fits and needs {} more.", name,
                          gib(other.need.least() - best.need.least()));
@@ -101,11 +101,10 @@ class Reasons {
                        with(", and ", demerit(best, other)));
   }
 
-  static double speed_of(const Found& found) { return found.throughput.tokens_per_second; }
   bool as_fast(const Found& a, const Found& b) const {
     const bool alike = effort(a.setting).kind == effort(b.setting).kind;
-    return std::abs(std::log(speed_of(a) / speed_of(b))) <
-           -std::log1p(-(alike ? kSameKindMargin : kTieMargin));
+    const double margin = -std::log1p(-(alike ? kSameKindMargin : kTieMargin));
+    return std::abs(std::log(a.speed() / b.speed())) < margin;
   }
 
   static std::string with(const std::string& before, const std::string& text) {
@@ -265,11 +264,11 @@ class Reasons {
     const std::optional<Found> found = best_of(pure, control_);
     if (!found || found->setting.strategy.precision != models::Precision::bf16) return;
     const std::string speed =
-        found->throughput.known ? fmt::format(" at {:.0f} tokens/s", speed_of(*found)) : "";
-    say(
-        fmt::format("As a concession the whole model could be trained in pure bf16{} (--without "
-                    "adapters=lora): {}.",
-                    speed, kPureRisk));
+        found->throughput.known ? fmt::format(" at {:.0f} tokens/s", found->speed()) : "";
+    constexpr const char* kPure =
+        "As a concession the whole model could be trained in pure bf16{} (--without "
+        "adapters=lora): {}.";
+    say(fmt::format(kPure, speed, kPureRisk));
   }
 
   void groups(const Found& best) {
@@ -317,7 +316,7 @@ class Reasons {
                              high ? " with the assumed overheads at their high end" : "",
                              gib(*space_.usable())));
     const double gain =
-        space_.throughput(found.setting, *next).tokens_per_second / speed_of(found) - 1;
+        space_.throughput(found.setting, *next).tokens_per_second / found.speed() - 1;
     if (gain <= 0)
       say(fmt::format("Micro-batch {} is no faster.", next->micro_batch));
     else if (gain < kSameKindMargin)
@@ -343,7 +342,7 @@ class Reasons {
     if (a.rank.first != b.rank.first && sized())
       return say(fmt::format("Before {}: {} against {}.", place, size_text(a), size_text(b)));
     if (!x || !y) return;
-    const double gain = speed_of(a) / speed_of(b) - 1;
+    const double gain = a.speed() / b.speed() - 1;
     if (as_fast(a, b) && gain > 0 && demerit(a, b).empty())
       return say(fmt::format("{} faster than {}, which leaves {} more room.", percent(gain), place,
                              gib(counted_need(scope_, a) - counted_need(scope_, b))));

@@ -57,6 +57,7 @@ struct Found {
   Rank rank;
   Need need;
   Throughput throughput;
+  double speed() const { return throughput.tokens_per_second; }
   reports::Plan plan;  // as `fit` plans it
 };
 
