@@ -99,7 +99,7 @@ def constants(text):
 def is_block(text, at):
     """Whether the brace at `at` opens a block of statements, and not a list of values."""
     before = text[:at].rstrip()
-    return before.endswith((")", ";", "{", "}", "else", "do", "const", "noexcept", "mutable", "override")) or (
+    return before.endswith((")", "]", ";", "{", "}", "else", "do", "const", "noexcept", "mutable", "override")) or (
         re.search(r"(?:namespace|struct|class)\b[^;{}()]*$", before) is not None or
         re.search(r"->\s*[\w:<>,&* ]+$", before) is not None or before.endswith(":"))
 

@@ -1,58 +1,18 @@
 // One question has one answer, whichever door it comes through.
 #include <doctest/doctest.h>
 
-#include <random>
-
 #include "planner/plan.h"
 #include "planner/search/search.h"
 #include "reports/plan_json.h"
+#include "tests/tools/drawn_question.h"
 #include "tools/cli/plan_source.h"
 
 using namespace plimsoll;
 using namespace plimsoll::tools;
+using tests::Given;
+using tests::text_of;
 
 namespace {
-
-using Given = std::vector<std::pair<std::string, std::string>>;
-
-class Draw {
- public:
-  explicit Draw(unsigned seed) : random_(seed) {}
-
-  const char* of(std::initializer_list<const char*> values) {
-    return values.begin()[random_() % values.size()];
-  }
-
-  // Some combinations are refused, by every door alike.
-  Given question() {
-    Given out{{"gpu", of({"h100", "a100-40gb", "rtx-4090", "v100-16gb"})}};
-    const std::string stack = of({"pytorch", "pytorch", "deepspeed", "plimsoll"});
-    out.emplace_back("stack", stack);
-    const std::string gpus = of({"1", "2", "4", "8", "64"});
-    out.emplace_back("gpus", gpus);
-    if (gpus != "1") out.emplace_back("zero", of({"0", "1", "2", "3"}));
-    out.emplace_back("precision", of({"bf16-mixed", "bf16", "fp16-mixed", "fp32"}));
-    out.emplace_back("optimizer", of({"adamw", "adamw", "sgd", "momentum"}));
-    if (stack == "pytorch")
-      out.emplace_back("optimizer-impl", of({"foreach", "fused", "for-loop"}));
-    out.emplace_back("recompute", of({"none", "full", "selective", "sqrt", "every:3"}));
-    out.emplace_back("loss", of({"full", "chunked", "fused"}));
-    out.emplace_back("seq-len", of({"128", "512", "777", "1024"}));
-    out.emplace_back("micro-batch", of({"1", "2", "5", "16"}));
-    out.emplace_back("grad-accum", of({"1", "2", "4"}));
-    if (random_() % 4 == 0) out.emplace_back("lora-rank", of({"8", "64"}));
-    return out;
-  }
-
- private:
-  std::mt19937 random_;
-};
-
-std::string text_of(const Given& given) {
-  std::string text;
-  for (const auto& [name, value] : given) text += " --" + name + " " + value;
-  return text;
-}
 
 // All that an answer says about memory.
 std::string figures(const reports::Plan& plan) {
@@ -124,7 +84,7 @@ bool check_doors(Sources& sources, const std::string& model, const Given& given)
 
 TEST_CASE("one question has one answer through every door") {
   Sources sources;
-  Draw draw(7);
+  tests::QuestionDraw draw(7);
   int answers = 0;
   for (int i = 0; i < 150; ++i)
     answers +=
