@@ -117,11 +117,10 @@ Block block_of(const ModelSpec& model, const Config& config) {
 
 void build(const Config& config, Head head, ModelSpec& model) {
   const std::int64_t hidden = config.count("hidden_size", 768);
-  const std::int64_t same = config.mentions("word_embed_proj_dim") ? hidden : 768;
   const Dimensions d{.hidden = hidden,
                      .heads = config.count("num_attention_heads", 12),
                      .ffn = config.count("ffn_dim", 3072),
-                     .embedding = config.optional_count("word_embed_proj_dim", same),
+                     .embedding = config.optional_count("word_embed_proj_dim", hidden),
                      .vocab = config.count("vocab_size", 50272),
                      .positions = config.count("max_position_embeddings", 2048),
                      .layers = config.repeats("num_hidden_layers", 12),

@@ -148,6 +148,17 @@ TEST_CASE("small configs of every family with every option have Transformers' te
   }
 }
 
+TEST_CASE("what a config leaves out is what Transformers fills in, its sizes aside") {
+  const json defaults = read_json(golden() / "default_fields.json");
+  CHECK(defaults.size() == 33);
+  for (const json& entry : defaults) {
+    const std::string config = entry["config"].dump();
+    CAPTURE(config);
+    CHECK(models::read_model(config, "sizes alone", "config.json").parameter_count() ==
+          Count(entry["parameters"].get<std::int64_t>()));
+  }
+}
+
 TEST_CASE("published parameter counts are met exactly") {
   const json published = read_json(golden() / "published_counts.json");
   CHECK(published.size() == 81);

@@ -8,6 +8,7 @@ names of the checkpoints (5 fuses and renames experts while loading):
     python tools/oracle/parameter_tables.py catalog            # models/specs/models/*.json
     python tools/oracle/parameter_tables.py small              # tools/oracle/small_configs.json
     python tools/oracle/parameter_tables.py counts             # under Transformers 5: counts agree?
+    python tools/oracle/parameter_tables.py defaults           # under Transformers 5: configs of sizes alone
 
 A row is [name, shape, ranges, flags]; a range is [first, count, step]. Flags: "linear" is a
 torch.nn.Linear or Conv1D that PEFT's "all-linear" adapts, "conv1d" a weight stored [in, out],
@@ -34,6 +35,12 @@ from transformers.pytorch_utils import Conv1D
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "parameters"
 NOT_IN_TRANSFORMERS = {"internlm2"}
+# Names of a config's sizes, as the families call them, and small values. All else is the class's default.
+SIZES = {("hidden_size", "n_embd", "n_embed", "d_model"): 384,
+         ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers"): 3,
+         ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"): 32,
+         ("vocab_size",): 51001, ("intermediate_size",): 344,
+         ("num_local_experts", "num_experts", "n_routed_experts"): 16, ("moe_intermediate_size",): 72}
 
 
 def build(config: dict):
@@ -188,13 +195,47 @@ def check_counts(names: list) -> None:
     print(f"{differ} differ")
 
 
+def sizes_of(model_type: str) -> dict:
+    """The sizes that a class's config has, under the names in which it is written."""
+    fields = transformers.AutoConfig.for_model(model_type).to_dict()
+    config = {"model_type": model_type}
+    for names, value in SIZES.items():
+        name = next((n for n in reversed(names) if n in fields), None)
+        if name is not None:
+            config[name] = value
+    if model_type == "gpt_neo":  # a list of as many entries as layers: [[["global", "local"], 12]]
+        config["num_layers"] = 24
+    return config
+
+
+def write_defaults(names: list) -> None:
+    families = sorted(p.stem for p in (ROOT / "models" / "families").glob("*.cpp"))
+    rows = []
+    for model_type in families:
+        if model_type in NOT_IN_TRANSFORMERS or (names and model_type not in names):
+            continue
+        config = sizes_of(model_type)
+        parsed = transformers.AutoConfig.for_model(**config)
+        auto = transformers.models.auto.modeling_auto
+        kinds = (auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+                 auto.MODEL_FOR_CAUSAL_LM_MAPPING, auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING)
+        if model_type in ("bert", "roberta"):
+            kinds = (auto.MODEL_FOR_MASKED_LM_MAPPING,)
+        cls = next(mapping[type(parsed)] for mapping in kinds if type(parsed) in mapping)
+        config["architectures"] = [cls.__name__]
+        rows.append(json.dumps({"config": config, "parameters": count_of(tensors_of(build(config)))}))
+        print(rows[-1], flush=True)
+    (ROOT / "tests" / "golden" / "default_fields.json").write_text("[\n" + ",\n".join(rows) + "\n]\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["catalog", "small", "counts"])
+    parser.add_argument("what", choices=["catalog", "small", "counts", "defaults"])
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
-    {"catalog": write_catalog, "small": write_small, "counts": check_counts}[arguments.what](
+    {"catalog": write_catalog, "small": write_small, "counts": check_counts,
+     "defaults": write_defaults}[arguments.what](
         arguments.names)
 
 
