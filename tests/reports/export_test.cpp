@@ -190,3 +190,27 @@ TEST_CASE("what a target cannot say is said in its notes") {
   workload.model_config.clear();
   CHECK_THROWS_AS(reports::export_transformers(workload), Error);
 }
+
+// Accelerate and Trainer cast what is loaded: mixed precision loads fp32 masters, pure 16 bits the
+// weights themselves.
+TEST_CASE("weights are loaded in the precision's own dtype, or in the one that was asked for") {
+  models::Workload workload = workload_of("ddp");
+  const auto loads = [&](const char* dtype) {
+    return reports::export_transformers(workload).text.find(std::string("torch.") + dtype) !=
+           std::string::npos;
+  };
+  using models::Precision;
+  workload.strategy.param_dtype.reset();
+  for (const auto& [precision, dtype] : {std::pair{Precision::fp32, "float32"},
+                                         {Precision::bf16_mixed, "float32"},
+                                         {Precision::fp16_mixed, "float32"},
+                                         {Precision::bf16, "bfloat16"},
+                                         {Precision::fp16, "float16"}}) {
+    CAPTURE(dtype);
+    workload.strategy.precision = precision;
+    CHECK(loads(dtype));
+  }
+  workload.strategy.param_dtype = DType::bf16;
+  CHECK(loads("bfloat16"));
+  CHECK_FALSE(loads("float16"));
+}

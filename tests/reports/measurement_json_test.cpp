@@ -141,3 +141,17 @@ TEST_CASE("the comparison stands in the measurement") {
   CHECK(has(document(m, &comparison), R"("comparison":{"agrees":true,)"));
   CHECK(has(document(m), R"("comparison":null})"));
 }
+
+TEST_CASE("clocks that were read stand in the document, and null where none were") {
+  Measurement m = written();
+  CHECK(has(document(m), R"("clocks":null)"));
+  m.clocks = Clocks{.samples = 7,
+                    .sm_mhz = 1980,
+                    .memory_mhz = 2619,
+                    .power_watts = 650.5,
+                    .temperature_celsius = 61};
+  CHECK(has(
+      document(m),
+      R"("clocks":{"samples":7,"sm_clock_mhz":1980.0,"memory_clock_mhz":2619.0,"power_watts":650.5,)"
+      R"("temperature_c":61.0})"));
+}

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "reports/plan_json.h"
+#include "tools/cli/plan_source.h"
 #include "tools/cli/refusals.h"
 #include "tools/cli/request.h"
 
@@ -90,6 +91,21 @@ struct Outcome {
   std::string refusal, document, figures;
 };
 
+std::string document_of(const reports::Plan& plan) {
+  std::string text;
+  reports::JsonWriter json(text, reports::JsonWriter::Style::compact);
+  reports::write_plan(json, plan, {});
+  return text;
+}
+
+// The workload that stands in an answer is the whole question: asked again, it has the same answer.
+void check_comes_back(const Request& request, const std::string& document) {
+  Request again = request_from_plan(document, "plan.json");
+  again.question.detail = request.question.detail;
+  again.question.remedies = false;
+  CHECK(document_of(answer(again)) == document);
+}
+
 Outcome outcome(const Given& given) {
   Outcome out;
   Options options;
@@ -102,8 +118,8 @@ Outcome outcome(const Given& given) {
     models::ClusterSpec& cluster = request.question.cluster;
     if (!cluster.gpu && !cluster.memory) cluster.memory = 64_GiB;
     const reports::Plan plan = answer(request);
-    reports::JsonWriter json(out.document, reports::JsonWriter::Style::compact);
-    reports::write_plan(json, plan, {});
+    out.document = document_of(plan);
+    check_comes_back(request, out.document);
     out.figures = fmt::format("{} {} {} {} {} {} {} {} {}", plan.peak.value(),
                               plan.resident.value(), plan.reserved.value(), plan.device.value(),
                               plan.usable.value_or(Bytes(0)).value(), plan.states.total().value(),

@@ -1,0 +1,371 @@
+// Whole texts of made-up answers: every heading, row and figure of them stands here to be read.
+#include <doctest/doctest.h>
+
+#include "reports/ledger_join.h"
+#include "reports/oom/answer.h"
+#include "reports/oom/reading.h"
+#include "reports/oom/scanner.h"
+#include "reports/page/sections.h"
+#include "reports/plan_table.h"
+#include "reports/recommendation.h"
+#include "reports/schema_check.h"
+#include "reports/want_of_memory.h"
+#include "tests/reports/made_up_plan.h"
+
+using namespace plimsoll;
+using namespace plimsoll::reports;
+
+namespace {
+
+models::Strategy strategy(models::Stack stack, std::int64_t gpus, int zero,
+                          std::int64_t group = 0) {
+  models::Strategy s;
+  s.stack = stack;
+  s.gpus = gpus;
+  s.data.zero = zero;
+  s.data.shard_group = group;
+  return s;
+}
+
+Recommendation recommendation() {
+  using models::Stack;
+  Recommendation answer;
+  answer.model_name = "tiny-llama";
+  answer.objective = "throughput";
+  answer.evaluated = 12;
+  answer.points = 34567;
+  answer.elapsed_seconds = 0.25;
+  answer.gpus = 16;
+  answer.fastest = 1500;
+  answer.tie_margin = 0.08;
+  answer.same_kind_margin = 0.04;
+  answer.budget_tokens = 1e9;
+  RankedPlan first{.plan = made_up_plan(),
+                   .score = 1234.5,
+                   .why = {"One reason."},
+                   .command = "plimsoll fit tiny-llama --gpus 8 --zero 3",
+                   .tokens_per_second = 1234.5,
+                   .gpu_days = 75.0};
+  answer.ranked.push_back(first);
+  for (const models::Strategy& s :
+       {strategy(Stack::pytorch, 1, 0), strategy(Stack::pytorch, 2, 0),
+        strategy(Stack::pytorch, 2, 1), strategy(Stack::pytorch, 16, 2),
+        strategy(Stack::deepspeed, 8, 0), strategy(Stack::deepspeed, 8, 2, 4)}) {
+    RankedPlan other = first;
+    other.why.clear();
+    other.plan.strategy = s;
+    other.gpu_days.reset();
+    answer.ranked.push_back(other);
+  }
+  answer.ranked[4].plan.strategy.data.fsdp_version = 1;
+  for (int i = 0; i < 23; ++i)
+    answer.front.push_back({Bytes((10 + i) * (1LL << 30)),
+                            Bytes((11 + i) * (1LL << 30)),
+                            1000.0 + i,
+                            strategy(Stack::pytorch, 8, 3),
+                            {},
+                            "--zero 3"});
+  answer.not_considered = {"offload", "tensor parallelism"};
+  return answer;
+}
+
+OomAnswer oom() {
+  OomScanner scanner;
+  scanner.feed(
+      "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 238.00 MiB. GPU 0 "
+      "has "
+      "a total capacity of 22.05 GiB of which 10.81 MiB is free. Process 43872 has 4.97 GiB memory "
+      "in use. Including non-PyTorch memory, this process has 17.05 GiB memory in use. Of the "
+      "allocated memory 15.43 GiB is allocated by PyTorch, and 1.07 GiB is reserved by PyTorch but "
+      "unallocated. If reserved but unallocated memory is large try setting "
+      "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.\n"
+      "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 238.00 MiB. GPU 1 "
+      "has "
+      "a total capacity of 22.05 GiB of which 10.81 MiB is free.\n");
+  scanner.finish();
+  OomAnswer answer{.log = scanner.log()};
+  answer.reading = read_cause(*answer.log.first);
+  return answer;
+}
+
+}  // namespace
+
+// MFU of the second line: 1e15 FLOP x 1234.5 tokens/s / (8192 x 2 x 4 tokens x 989.4e12 FLOP/s)
+// = 1.9 %. Of 23 points of the front 12 are shown, the ends among them: every second. 75 GPU-days
+// are 9.38 days on 8 GPUs.
+TEST_CASE("a recommendation, from the first line to the last") {
+  CHECK(recommendation_table(recommendation(), {}) ==
+        R"(USE pytorch, FSDP2 full shard, bf16-mixed, recompute none, full loss,
+  micro-batch 2, accumulation 4
+tiny-llama: 8 x NVIDIA H100 SXM 80GB, 8 left idle, sequence 8192
+
+The same as
+  plimsoll fit tiny-llama --gpus 8 --zero 3
+
+    strategy                    GPUs recompute batch     device  tokens/s   MFU
+ 1  pytorch FSDP2                  8 none      2x4     43.0 GiB     1,235   0.0
+ 2  pytorch one GPU                1 none      2x4     43.0 GiB     1,235   1.9
+ 3  pytorch DDP                    2 none      2x4     43.0 GiB     1,235   0.5
+ 4  pytorch DDP+ZeRO-1             2 none      2x4     43.0 GiB     1,235   0.5
+ 5  pytorch FSDP1 no reshard      16 none      2x4     43.0 GiB     1,235   0.0
+ 6  deepspeed DDP                  8 none      2x4     43.0 GiB     1,235   0.0
+ 7  deepspeed ZeRO-2 /4            8 none      2x4     43.0 GiB     1,235   0.0
+The fastest that fits: 1,500 tokens/s. Plans of one kind (stack, sharding)
+  within 4 % count as equally fast, of different kinds within 8 %, and sharding
+  or DeepSpeed must be faster by as much again: the estimate is no better than
+  that (reports/accuracy.md). Among equals the simplest comes first, then the
+  one with the most room.
+
+Why plan 1
+  One reason.
+
+A budget of 1e+09 tokens
+  6 N D = 6e+15 FLOP
+   1  75 GPU-days, 9.38 days on 8 GPUs
+
+Memory against speed: no plan needs less and is faster
+       peak  tokens/s  strategy
+   10.0 GiB     1,000  pytorch FSDP2, none, full loss, batch 1x1
+   12.0 GiB     1,002  pytorch FSDP2, none, full loss, batch 1x1
+   14.0 GiB     1,004  pytorch FSDP2, none, full loss, batch 1x1
+   16.0 GiB     1,006  pytorch FSDP2, none, full loss, batch 1x1
+   18.0 GiB     1,008  pytorch FSDP2, none, full loss, batch 1x1
+   20.0 GiB     1,010  pytorch FSDP2, none, full loss, batch 1x1
+   22.0 GiB     1,012  pytorch FSDP2, none, full loss, batch 1x1
+   24.0 GiB     1,014  pytorch FSDP2, none, full loss, batch 1x1
+   26.0 GiB     1,016  pytorch FSDP2, none, full loss, batch 1x1
+   28.0 GiB     1,018  pytorch FSDP2, none, full loss, batch 1x1
+   30.0 GiB     1,020  pytorch FSDP2, none, full loss, batch 1x1
+   32.0 GiB     1,022  pytorch FSDP2, none, full loss, batch 1x1
+  (12 of 23 points; --json has all)
+
+34,567 strategies compared by evaluating 12 in 0.25 s. Not considered: offload,
+  tensor parallelism
+)");
+}
+
+// Beside PyTorch: 17.05 - 15.43 - 1.07 GiB = 563 MiB. Elsewhere: 22.05 GiB - 10.81 MiB - 17.05
+// - 4.97 GiB = 19.9 MiB.
+TEST_CASE("an answer about a message, from the first line to the last") {
+  CHECK(oom_table(oom(), {}) == R"(OUT OF MEMORY: no room for 238 MiB on GPU 0 of rank 0 (line 1)
+Fragmentation: PyTorch had 1.07 GiB in its cache, more than the 238 MiB that
+  were asked for, but in no piece that large.
+
+What the message says
+  asked for           238 MiB  after the allocator's rounding
+  free               10.8 MiB  by the driver
+  allocated          15.4 GiB  to tensors, by PyTorch
+  cache              1.07 GiB  reserved by PyTorch, and not allocated
+  this process       17.0 GiB  PyTorch and all else
+    beside PyTorch    563 MiB  context, NCCL, libraries
+  other processes    4.97 GiB  as they are listed
+  elsewhere          19.9 MiB  processes that are not listed, the driver
+  card               22.0 GiB  as CUDA counts it
+
+All 2 messages of the log
+  2 x 238 MiB (ranks 0, 1) (GPUs 0, 1)
+
+Try first
+  1. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: the cache holds the
+     memory, in pieces (1.07 GiB at most, enough for this request)
+  2. end the other processes on this card: 43872 (4.97 GiB): they hold memory of
+     it (4.97 GiB at most, enough for this request)
+  3. name the model and its options behind the log, as for plimsoll fit: which
+     tensor failed, and which change avoids it
+)");
+}
+
+// Shares of 40 GiB and of 2 s; 43 = 42 + 0.5 + 0.25 + 0.25 GiB, of 78.
+TEST_CASE("a plan, from the first line to the last") {
+  CHECK(plan_table(made_up_plan(), {}) ==
+        R"(FITS: 43.0 GiB needed on each GPU, 78.0 GiB usable: 35.0 GiB to spare
+tiny-llama: LlamaForCausalLM, 1,000,000 parameters
+8 x NVIDIA H100 SXM 80GB, pytorch, FSDP2 full shard, bf16-mixed, adamw
+sequence 8192, micro-batch 2, accumulation 4, recompute none, flash attention,
+  full loss
+
+At the peak (backward, layers.31.mlp, rank 0)
+  parameters        4.00 GiB   10.0 % ████▎
+  gradients         4.00 GiB   10.0 % ████▎
+  optimizer         8.00 GiB   20.0 % ████████▍
+  activations       20.0 GiB   50.0 % █████████████████████
+  logits            2.00 GiB    5.0 % ██▏
+  temporaries       1.00 GiB    2.5 % █
+  communication     1.00 GiB    2.5 % █
+  peak              40.0 GiB  allocated at once
+  between steps     16.0 GiB  stays allocated
+
+On the device
+  reserved          42.0 GiB  by the allocator, with its rounding and gaps
+  context            512 MiB  of the driver and loaded kernels
+  libraries          256 MiB  outside the allocator
+  NCCL               256 MiB  buffers of the communicators
+  device            43.0 GiB  as nvidia-smi counts
+  usable            78.0 GiB  of a capacity of 79.0 GiB
+
+Step: 2 s, 262,144 tokens/s, MFU 40.0 % (45.0 % with full attention)
+  compute 75.0 %, exposed communication 20.0 %, optimizer 5.0 %, limited by
+  links between nodes
+
+Nothing to add.
+
+Assumed or calibrated (1; --json has their sources)
+  CUDA context: 536870912 (assumed)
+)");
+}
+
+TEST_CASE("a front of one point is shown whole") {
+  using models::Stack;
+  Recommendation answer = recommendation();
+  answer.front = {{10_GiB, 11_GiB, 1000.0, strategy(Stack::pytorch, 8, 3, 4), {}, ""}};
+  const std::string table = recommendation_table(answer, {});
+  CHECK(table.find("pytorch FSDP2 /4, none") != std::string::npos);
+  CHECK(table.find("points; --json has all") == std::string::npos);
+}
+
+namespace {
+
+// Three ops in 5 GiB beside an overhead of 1 GiB: the second needs 6 GiB, the third 7.
+Plan short_of_memory() {
+  Plan plan;
+  plan.usable = 6_GiB;
+  plan.device = 8_GiB;
+  plan.overhead.context = 1_GiB;
+  const auto point = [](const char* op, Bytes high) {
+    return TimelinePoint{.op = op, .phase = "forward", .allocated = high, .high_water = high};
+  };
+  plan.timeline = {point("embed", 4_GiB), point("mlp", 6_GiB), point("loss", 7_GiB)};
+  const auto line = [](const char* name, Bytes bytes, std::int64_t born, std::int64_t dies) {
+    TensorLine out{.name = name, .category = "activations", .bytes = bytes};
+    out.born_op = born;
+    out.dies_op = dies;
+    return out;
+  };
+  plan.tensors = {line("w", 3_GiB, -1, 3), line("x", 1_GiB, 0, 0), line("small", 1_MiB, 1, 2),
+                  line("y", 3_GiB, 1, 2), line("z", 1_GiB, 2, 2)};
+  return plan;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "want of memory names the first op without room, its largest new tensor, and what lives "
+    "there") {
+  CHECK(want_of_memory(short_of_memory(), {}) ==
+        "DOES NOT FIT: 8.00 GiB needed on each rank, 6.00 GiB usable: 2.00 GiB too much\n"
+        "No room for y (3.00 GiB) at op 1, forward mlp: 6.00 GiB would live there at\n  once.\n"
+        "\nLiving there\n"
+        "  w                                                  3.00 GiB  activations\n"
+        "  y                                                  3.00 GiB  activations\n"
+        "  small                                              1.00 MiB  activations\n");
+}
+
+TEST_CASE("what is too large before the step is named there") {
+  Plan plan = short_of_memory();
+  plan.usable = 3_GiB;
+  CHECK(want_of_memory(plan, {}).find(
+            "No room for w (3.00 GiB) before the step: 3.00 GiB would live there") !=
+        std::string::npos);
+}
+
+// Where only the allocator's rounding is too much, every op has room: the highest is named.
+TEST_CASE("without an op that has no room the peak is named") {
+  Plan plan = short_of_memory();
+  plan.usable = 8_GiB;
+  CHECK(want_of_memory(plan, {}).find("No room for z (1.00 GiB) at op 2, forward loss: 7.00 GiB") !=
+        std::string::npos);
+}
+
+TEST_CASE(
+    "a tensor that one side alone has counts with its bytes on that side, and with none on the "
+    "other") {
+  StepLedger predicted{.ops = {{"mlp", "forward", 5_B, 5_B}},
+                       .tensors = {{"x", "activations", 5_B, 0, 0}}};
+  StepLedger measured{.ops = predicted.ops, .tensors = {}};
+  const auto one = join(0, predicted, measured);
+  REQUIRE(one.size() == 1);
+  CHECK(one[0].kind == Difference::Kind::only_predicted);
+  CHECK(one[0].predicted_bytes == 5_B);
+  CHECK(one[0].measured_bytes == 0_B);
+  const auto other = join(0, measured, predicted);
+  REQUIRE(other.size() == 1);
+  CHECK(other[0].kind == Difference::Kind::only_measured);
+  CHECK(other[0].predicted_bytes == 0_B);
+  CHECK(other[0].measured_bytes == 5_B);
+}
+
+TEST_CASE("what a schema forbids is named with its place, what it is and what is needed") {
+  const auto said = [](const char* schema, const char* value) {
+    return complaint(nlohmann::json::parse(schema), nlohmann::json::parse(value));
+  };
+  CHECK(said(R"({"type": "object"})", "[1, 2]") ==
+        "the document is a list of 2, but an object is needed");
+  CHECK(said(R"({"type": ["integer", "null"]})", "1.5") ==
+        "the document is 1.5, but a whole number below 2^63 or null is needed");
+  CHECK(said(R"({"type": "integer"})", "9223372036854775807") == "");
+  CHECK(said(R"({"type": "integer"})", "9223372036854775808") != "");
+  CHECK(said(R"({"items": {"type": "string"}})", R"(["a", 1])") ==
+        "[1] is 1, but a string is needed");
+  CHECK(said(R"({"items": {"type": "string"}})", "3") == "");
+  CHECK(said(R"({"minItems": 2})", "[1]") ==
+        "the document is a list of 1, but a list of at least 2 is needed");
+  CHECK(said(R"({"minItems": 2})", "[1, 2]") == "");
+  CHECK(said(R"({"maxItems": 1})", "[1]") == "");
+  CHECK(said(R"({"maxItems": 1})", "[1, 2]") ==
+        "the document is a list of 2, but a list of at most 1 is needed");
+  CHECK(said(R"({"minimum": 0})", "0") == "");
+  CHECK(said(R"({"minimum": 0})", "-1") == "the document is -1, but a number from 0 is needed");
+  CHECK(said(R"({"maximum": 4})", "4") == "");
+  CHECK(said(R"({"maximum": 4})", "5") == "the document is 5, but a number up to 4 is needed");
+  CHECK(said(R"({"const": "a"})", R"("a")") == "");
+  CHECK(said(R"({"const": "a"})", R"("b")") == "the document is \"b\", but \"a\" is needed");
+  CHECK(said(R"({"enum": [1, 2]})", "2") == "");
+  CHECK(said(R"({"enum": [1, 2]})", "3") == "the document is 3, but one of 1, 2 is needed");
+  CHECK(said(R"({"pattern": "^a+$"})", R"("aa")") == "");
+  CHECK(said(R"({"pattern": "^a+$"})", R"("ab")") ==
+        "the document is \"ab\", but a text like ^a+$ is needed");
+  CHECK(said(R"({"required": ["a"]})", R"({"b": 1})") == "a is missing");
+  CHECK(said(R"({"properties": {"a": {"type": "boolean"}}})", R"({"a": 1})") ==
+        "a is 1, but true or false is needed");
+  CHECK(said(R"({"properties": {"a": {"items": {"type": "number"}}}})", R"({"a": [true]})") ==
+        "a[0] is true, but a number is needed");
+  CHECK(said(R"({"properties": {"a": {"properties": {"b": {"type": "array"}}}}})",
+             R"({"a": {"b": 1}})") == "a.b is 1, but a list is needed");
+  CHECK(said(R"({"additionalProperties": false})", R"({"a": 1})") == "a is not known here");
+  CHECK(said(R"({"additionalProperties": true})", R"({"a": 1})") == "");
+  CHECK(said(R"({"definitions": {"n": {"type": "number"}}, "$ref": "#/definitions/n"})", "1") ==
+        "");
+  CHECK(said(R"({"definitions": {"n": {"type": "number"}}, "$ref": "#/definitions/n"})",
+             R"("x")") == "the document is \"x\", but a number is needed");
+}
+
+// 58 characters and two quotes are 60: shown whole. One more, and 57 are shown with dots behind.
+TEST_CASE("a long value is shown by its first 57 characters") {
+  const auto said = [](std::size_t length) {
+    return complaint(nlohmann::json::parse(R"({"type": "object"})"), std::string(length, 'x'));
+  };
+  CHECK(said(58) == "the document is \"" + std::string(58, 'x') + "\", but an object is needed");
+  CHECK(said(59) == "the document is \"" + std::string(56, 'x') + "..., but an object is needed");
+}
+
+TEST_CASE("of several ways the one counts that the value was meant to be") {
+  const auto schema = nlohmann::json::parse(R"({"anyOf": [
+      {"type": "object", "properties": {"kind": {"const": "a"}, "n": {"type": "integer"}}},
+      {"type": "object", "properties": {"kind": {"const": "b"}, "n": {"type": "string"}}},
+      {"type": "null"}]})");
+  const auto said = [&](const char* value) {
+    return complaint(schema, nlohmann::json::parse(value));
+  };
+  CHECK(said("null") == "");
+  CHECK(said(R"({"kind": "a", "n": 1})") == "");
+  CHECK(said(R"({"kind": "b", "n": 1})") == "n is 1, but a string is needed");
+  CHECK(said(R"({"kind": "a", "n": "x"})") ==
+        "n is \"x\", but a whole number below 2^63 is needed");
+}
+
+TEST_CASE("figures of a page: whole numbers in groups, shares with one digit") {
+  CHECK(whole_number(1234567.4) == "1,234,567");
+  CHECK(whole_number(0.5) == "1");
+  CHECK(whole_number(1e19) == "1e+19");
+  CHECK(percent(0.1234) == "12.3 %");
+}

@@ -1,0 +1,145 @@
+// Figures, names and ranks of the search, by hand.
+#include "planner/search/words.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "planner/search/axes.h"
+#include "planner/search/search.h"
+
+using namespace plimsoll;
+using namespace plimsoll::planner::search;
+using models::Precision;
+using models::RecomputeKind;
+using models::Stack;
+
+namespace {
+
+Setting setting(Stack stack, int zero) {
+  Setting x;
+  x.strategy.stack = stack;
+  x.strategy.gpus = 8;
+  x.strategy.data.zero = zero;
+  return x;
+}
+
+template <class Change>
+Setting changed(Setting x, Change change) {
+  change(x.strategy);
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("sizes have three figures or one digit behind the point, and their unit") {
+  CHECK(gib(Bytes(102 << 20)) == "102 MiB");  // 0.0996 GiB
+  CHECK(gib(Bytes(103 << 20)) == "0.10 GiB");
+  CHECK(gib(Bytes(10LL << 30) - Bytes(1)) == "10.00 GiB");
+  CHECK(gib(10_GiB) == "10.0 GiB");
+  CHECK(gib(1023_GiB) == "1023.0 GiB");
+  CHECK(gib(1024_GiB) == "1 TiB");
+  CHECK(gib(1536_GiB) == "1.5 TiB");
+}
+
+TEST_CASE("times below a second are milliseconds, shares below one per cent have two digits") {
+  CHECK(seconds(0.0114) == "11 ms");
+  CHECK(seconds(0.9994) == "999 ms");
+  CHECK(seconds(1) == "1.00 s");
+  CHECK(percent(0.0094) == "0.94 %");
+  CHECK(percent(0.0095) == "0.9 %");  // 0.95 is 0.9499... in binary
+  CHECK(percent(0.152) == "15.2 %");
+  CHECK(in_brackets(0.152) == " (15.2 % slower)");
+  CHECK(in_brackets(-0.004) == " (0.40 % faster)");
+  CHECK(in_brackets(0.000499) == "");
+  CHECK(in_brackets(0.0005) == " (0.05 % slower)");
+}
+
+TEST_CASE("what makes another plan's compute longer: the first that applies") {
+  const Setting first = setting(Stack::pytorch, 3);
+  const auto why = [&](const Setting& other, bool sends_more = false, bool python_gelu = false) {
+    return why_longer(first, other, sends_more, python_gelu);
+  };
+  CHECK(why(first) == "");
+  CHECK(why(first, true) == " (collectives beside it take their share of the GPU)");
+  CHECK(why(changed(first, [](auto& s) { s.recompute.kind = RecomputeKind::full; }), true) ==
+        " (it must recompute: full)");
+  // DDP and ZeRO-1 run the forward under autocast, FSDP casts each unit's weights once.
+  for (const int zero : {0, 1}) {
+    const Setting autocast = setting(Stack::pytorch, zero);
+    CHECK(why(autocast) == " (autocast casts the weights and keeps the residual stream in fp32)");
+    CHECK(why(autocast, true, true) ==
+          " (autocast computes gelu_new and the residual stream in fp32)");
+    CHECK(why(changed(autocast, [](auto& s) { s.precision = Precision::bf16; })) == "");
+    const Setting adapters = changed(autocast, [](auto& s) {
+      s.lora = models::Lora{};
+      s.param_dtype = DType::bf16;
+    });
+    CHECK(why(adapters) ==
+          " (PEFT keeps adapters in fp32: autocast casts what each of them reads)");
+  }
+  CHECK(why(setting(Stack::pytorch, 2)) == "");
+  CHECK(why(setting(Stack::deepspeed, 0)) == "");
+  Setting smaller = first;
+  Setting larger = first;
+  larger.batch.micro_batch = 4;
+  smaller.batch.micro_batch = 3;
+  CHECK(why_longer(larger, smaller, true, false) == " (its micro-batch is 3)");
+  CHECK(why_longer(smaller, larger, false, false) == "");
+}
+
+// Knobs: a switch of a trainer counts one, what has to be written as code two.
+TEST_CASE("what a setting asks of whoever sets it up") {
+  const Setting ddp = setting(Stack::pytorch, 0), fsdp = setting(Stack::pytorch, 3);
+  const auto knobs = [&](auto change) { return effort(changed(fsdp, change)).knobs; };
+  CHECK(effort(ddp).knobs == 0);
+  CHECK(effort(fsdp).knobs == 0);
+  CHECK_FALSE(effort(fsdp).code);
+  CHECK(effort(ddp).kind + 1 == effort(fsdp).kind);
+  CHECK(effort(fsdp).kind < effort(setting(Stack::deepspeed, 0)).kind);
+  CHECK(knobs([](auto& s) { s.data.zero = 2; }) == 1);  // reshard_after_forward: false
+  CHECK(knobs([](auto& s) { s.data.zero = 1; }) ==
+        2);  // ZeroRedundancyOptimizer is constructed by hand
+  CHECK(effort(setting(Stack::deepspeed, 1)).knobs == 0);
+  CHECK(effort(setting(Stack::deepspeed, 2)).knobs == 0);
+  CHECK(knobs([](auto& s) { s.data.shard_group = 4; }) == 1);
+  CHECK(knobs([](auto& s) { s.recompute.kind = RecomputeKind::full; }) == 1);
+  CHECK(knobs([](auto& s) { s.recompute.kind = RecomputeKind::sqrt; }) == 2);
+  CHECK(knobs([](auto& s) { s.loss = models::Loss::fused; }) == 2);
+  CHECK(knobs([](auto& s) { s.attention = models::Attention::eager; }) == 1);
+  CHECK(knobs([](auto& s) { s.attention = models::Attention::math; }) == 2);
+  CHECK(knobs([](auto& s) { s.optimizer_impl = models::OptimizerImpl::fused; }) == 1);
+  CHECK(effort(changed(fsdp, [](auto& s) { s.loss = models::Loss::fused; })).code);
+  CHECK_FALSE(effort(changed(fsdp, [](auto& s) { s.recompute.kind = RecomputeKind::full; })).code);
+}
+
+// Margins: 8 % for sharding, 8 % more for a framework around PyTorch, 4 % for code.
+TEST_CASE("speeds count less by a margin for what they ask") {
+  const auto near = [](double a, double b) { return std::abs(a - b) < 1e-9; };
+  CHECK(near(Ties::counted(setting(Stack::pytorch, 0), 100), 100));
+  CHECK(near(Ties::counted(setting(Stack::pytorch, 3), 100), 92));
+  CHECK(near(Ties::counted(setting(Stack::deepspeed, 0), 100), 92));
+  CHECK(near(Ties::counted(setting(Stack::deepspeed, 2), 100), 84.64));
+  CHECK(near(Ties::counted_in_kind(setting(Stack::pytorch, 0), 100), 100));
+  const Setting code =
+      changed(setting(Stack::pytorch, 0), [](auto& s) { s.loss = models::Loss::fused; });
+  CHECK(near(Ties::counted_in_kind(code, 100), 96));
+}
+
+// A step down is a factor of 0.92 between kinds, 0.96 within one: 0.92^2 = 0.8464, 0.96^2 = 0.9216.
+TEST_CASE("steps below the fastest") {
+  Ties ties{.fastest = 100, .of_kind = 50};
+  CHECK(ties.steps_below(100) == 0);
+  CHECK(ties.steps_below(92.1) == 0);
+  CHECK(ties.steps_below(91.9) == 1);
+  CHECK(ties.steps_below(84.7) == 1);
+  CHECK(ties.steps_below(84.6) == 2);
+  CHECK(ties.steps_below(109) == -2);  // faster than the fastest that fits
+  CHECK(ties.steps_below(0) == std::numeric_limits<std::int64_t>::max());
+  CHECK(ties.steps_in_kind(48.1) == 0);
+  CHECK(ties.steps_in_kind(47.9) == 1);
+  CHECK(ties.steps_in_kind(46.0) == 2);
+  ties.of_kind = 0;  // one in a thousand, while it is looked for
+  CHECK(ties.steps_in_kind(99.91) == 0);
+  CHECK(ties.steps_in_kind(99.89) == 1);
+}
