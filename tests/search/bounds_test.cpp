@@ -125,6 +125,16 @@ TEST_CASE("what the search leaves out by its bounds does not fit") {
   }
 }
 
+// 100 layers are 10 checkpoints of 10: 100 / (10 + 1) - 1 = 8 inputs at least, of 128 bytes a
+// token.
+TEST_CASE("checkpoints by the square root are counted with the one that may share its place") {
+  const models::ModelSpec model = deep(100);
+  const Scope scope = scope_of(model, 1, 128, 1_GiB);
+  Setting x{.strategy = scope.base.strategy, .batch = scope.base.batch};
+  x.strategy.recompute.kind = models::RecomputeKind::sqrt;
+  CHECK(Space(scope).most_tokens(x, 0_B) == (std::int64_t{1} << 30) / (128 * 8));
+}
+
 // Of 128 layers. Every checkpoint's input is 64 values of 2 bytes for each token, the last one's
 // left out: 127 with one of them for each layer, 128 / 4 - 1 = 31 for each four, of sqrt 128 / (12
 // + 1) - 1 = 8 (12 · 12 is the least square from 128 on). 10 MB beside.

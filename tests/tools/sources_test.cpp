@@ -141,3 +141,24 @@ TEST_CASE("a full disk and a folder that is not there are errors with the file's
   CHECK(message("/nonexistent/x.json").starts_with("--json /nonexistent/x.json: cannot be"));
   CHECK(message("/dev/null") == "");
 }
+
+// Letters, digits, '-', '_' and '.', one slash inside, no dot in front of either part
+// (huggingface_hub, validate_repo_id).
+TEST_CASE("what the hub does not allow in an id is not looked for in its cache") {
+  ModelSource source;
+  const auto said = [&](const std::string& name) -> std::string {
+    try {
+      (void)source.load(name, "");
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "";
+  };
+  const auto is_looked_for = [&](const std::string& name) {
+    return said(name).find("Hugging Face cache") != std::string::npos;
+  };
+  for (const char* id : {"org/name", "a-b_c.d/E9.z", "0/1"}) CHECK_MESSAGE(is_looked_for(id), id);
+  for (const char* id : {"o$g/name", "org/na me", "org/{", "org/`x", "org/[a]", "org/@a", "o/r/g",
+                         "/name", "org/", ".org/name", "org/.name", "name"})
+    CHECK_MESSAGE(!is_looked_for(id), id);
+}

@@ -99,3 +99,11 @@ TEST_CASE("a hostile value does not fill the screen") {
   const std::string text(100'000, 'x');
   CHECK(refusal([&] { return whole("gpus", text, 0, 1); }).size() < 200);
 }
+
+TEST_CASE("yes and no have two names each, and nothing else is either") {
+  for (const char* word : {"yes", "true", "YES", "True"}) CHECK(yes_or_no("overlap-comm", word));
+  for (const char* word : {"no", "false", "No", "FALSE"})
+    CHECK_FALSE(yes_or_no("overlap-comm", word));
+  for (const char* word : {"", "y", "1", "0", "on", "yes "})
+    CHECK_THROWS_AS(yes_or_no("overlap-comm", word), Error);
+}
