@@ -51,13 +51,18 @@ TensorId ProgramBuilder::tensor_in(GroupId group, const char* name, Bytes alloca
 }
 
 OpBuilder ProgramBuilder::op(const char* name, models::Phase phase) {
-  if (resizes_) return {program_, resized_op(name), true};
+  if (resizes_) {
+    const std::size_t at = resized_op(name);
+    if (fuses_) work().compiled(0);
+    return {program_, at, true};
+  }
   models::Op op;
   op.name = name;
   op.operand_begin = static_cast<std::uint32_t>(program_.operands.size());
   op.phase = phase;
   op.layer = layer_;
   program_.ops.push_back(op);
+  if (fuses_) work().compiled(0);
   return {program_, program_.ops.size() - 1, false};
 }
 

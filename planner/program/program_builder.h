@@ -8,6 +8,7 @@
 #include "models/step_program.h"
 #include "planner/memory/scratch_blocks.h"
 #include "planner/program/alike.h"
+#include "planner/program/work.h"
 
 namespace plimsoll::planner {
 
@@ -115,6 +116,11 @@ class ProgramBuilder {
     if (tensor != models::kNoTensor) blocks_->add_parts(tensor, std::move(parts));
   }
   void keep_blocks(ScratchBlocks* blocks) { blocks_ = blocks; }
+  void keep_work(Works* works) { works_ = works; }
+  // Of the op that was written last.
+  WorkOfOp work() const { return {works_, place().op - 1}; }
+  // Compiled code does the ops that follow beside their neighbours.
+  void fuses(bool fuses) { fuses_ = fuses; }
 
  private:
   std::size_t resized_op(const char* name);
@@ -127,6 +133,8 @@ class ProgramBuilder {
   models::Chapter chapter_ = models::Chapter::layers;
   bool resizes_ = false, same_ = true;
   ScratchBlocks* blocks_ = nullptr;
+  Works* works_ = nullptr;
+  bool fuses_ = false;
   Place next_;
   Alike alike_;
   bool knows_alike_ = false;

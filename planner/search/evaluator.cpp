@@ -49,6 +49,26 @@ std::span<const models::Batch> Space::batches(const Setting& family) const {
   return entry->second;
 }
 
+namespace {
+
+// False: the stack refuses the strategy, as who asks for its memory will be told.
+bool add_throughputs(const TimeModel& model, const models::Strategy& s,
+                     std::span<const models::Batch> batches, std::vector<Throughput>& out) {
+  try {
+    const StrategyTime time(model, s);
+    for (const models::Batch& batch : batches)
+      out.push_back({static_cast<double>(checked_multiply(batch.tokens(), batch.grad_accum)) *
+                         static_cast<double>(s.gpus) / time(batch).step,
+                     true});
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::unsupported && error.kind() != ErrorKind::bad_input) throw;
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 // Where the card's rates are not known: its arithmetic alone.
 std::vector<Throughput> Space::throughputs(const Setting& family,
                                            std::span<const models::Batch> batches) const {
@@ -60,12 +80,8 @@ std::vector<Throughput> Space::throughputs(const Setting& family,
     return static_cast<double>(batch.tokens()) * static_cast<double>(batch.grad_accum) *
            static_cast<double>(s.gpus);
   };
-  if (model.knows(s.precision)) {
-    const StrategyTime time(model, s);
-    for (const models::Batch& batch : batches)
-      out.push_back({tokens(batch) / time(batch).step, true});
-    return out;
-  }
+  if (model.knows(s.precision) && add_throughputs(model, s, batches, out)) return out;
+  out.clear();
   for (const models::Batch& batch : batches) {
     const models::StepFlops flops = step_flops(parts(family), s, batch);
     out.push_back({tokens(batch) * static_cast<double>(s.gpus) / flops.hardware, false});
@@ -84,10 +100,15 @@ std::vector<double> Space::compute_speeds(const Setting& setting,
   const TimeModel& model = *times_[place_of(setting)];
   if (!model.knows(setting.strategy.precision))
     return std::vector<double>(batches.size(), std::numeric_limits<double>::infinity());
-  const StrategyTime time(model, setting.strategy);
   std::vector<double> speeds;
-  for (const models::Batch& batch : batches)
-    speeds.push_back(static_cast<double>(batch.tokens()) / time(batch).compute);
+  try {
+    const StrategyTime time(model, setting.strategy);
+    for (const models::Batch& batch : batches)
+      speeds.push_back(static_cast<double>(batch.tokens()) / time(batch).compute);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::unsupported && error.kind() != ErrorKind::bad_input) throw;
+    return {};  // refused
+  }
   return speeds;
 }
 

@@ -54,7 +54,8 @@ class Space {
   std::vector<Throughput> throughputs(const Setting& family,
                                       std::span<const models::Batch> batches) const;
   std::optional<StepTime> time(const Setting& setting) const;
-  // Tokens per second of one GPU that only computes: of the setting, with each of the batches.
+  // Tokens per second of one GPU that only computes, with each of the batches; nothing where the
+  // stack refuses the setting.
   std::vector<double> compute_speeds(const Setting& setting,
                                      std::span<const models::Batch> batches) const;
   // A micro-batch of more tokens than this cannot fit, whatever is chosen beside the family.

@@ -62,6 +62,7 @@ SpeedLimit::SpeedLimit(const Scope& scope, const Space& space, Evaluator& evalua
     for (const models::Batch& batch : sizes)
       if (some.empty() || batch.tokens() <= most_tokens) some.push_back(batch);
     const std::vector<double> speeds = space.compute_speeds(alone(family), some);
+    if (speeds.empty()) continue;
     for (std::size_t i = 0; i < speeds.size(); ++i) kind.speeds.emplace_back(some[i], speeds[i]);
     kind.find_fastest();
     alone_ = std::max(alone_, kind.fastest);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <span>
 
 #include "planner/states_only.h"
@@ -11,6 +12,7 @@
 namespace plimsoll::planner {
 
 struct StackStep;
+class StepSizer;
 
 // Plain data: a search reads it for every strategy.
 struct StackInfo {
@@ -20,6 +22,11 @@ struct StackInfo {
   std::array<const char*, 4> rungs;
 
   void (*write_step)(const Question& question, const ModelParts& parts, StackStep& step);
+  // The strategy whose program says what the GPU computes, without what is sent; and that program
+  // with its work, whether or not `fit` takes the strategy. Resizing notes the work anew.
+  models::Strategy (*compute_as)(const models::Strategy& strategy);
+  std::unique_ptr<StepSizer> (*write_compute)(const Question& question, const ModelParts& parts,
+                                              models::StepProgram& program, Works& works);
   TableStates (*table_states)(const ParameterCounts& counts, const models::Strategy& strategy);
   // Into an Exchange whose groups stand; `stage`: what is sharded, of which groups have one rank 0.
   void (*add_exchange)(const models::Strategy& strategy, int stage, const Execution& execution,

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <bit>
 #include <cmath>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
 
 #include "models/decisions/layer.h"
 #include "planner/stacks/stack_info.h"
@@ -50,10 +51,6 @@ struct Overlap {
   void expose(double message) { hide(1, message, 0); }
 };
 
-Cost sum(Cost a, const Cost& b) {
-  return a += b;
-}
-
 // How often a layer is gathered for one backward. plimsoll gathers all but a checkpoint's last
 // layer once more to compute it again (models/decisions/sharding.h); FSDP keeps what its hook
 // before backward gathered.
@@ -67,7 +64,7 @@ double regathers(const Strategy& s, double layers) {
 }
 
 Limit limit_of(const Overlap& step, double optimizer, bool crosses) {
-  const std::array<double, 4> parts{step.work.products, step.work.memory + optimizer,
+  const std::array<double, 4> parts{step.work.gemm, step.work.memory + optimizer,
                                     step.work.launches > step.work.busy() ? step.work.launches : 0,
                                     step.exposed};
   const auto most = std::max_element(parts.begin(), parts.end()) - parts.begin();
@@ -75,55 +72,83 @@ Limit limit_of(const Overlap& step, double optimizer, bool crosses) {
   return crosses ? Limit::inter_node : Limit::intra_node;
 }
 
-std::uint64_t next_id() {
-  static std::atomic<std::uint64_t> last{0};
-  return ++last;
-}
+struct StrategyHash {
+  std::size_t operator()(const Strategy& s) const {
+    std::size_t h = 0;
+    const auto mix = [&](auto value) {
+      h = (h ^ static_cast<std::size_t>(value)) * 0x9E3779B97F4A7C15;
+      h ^= h >> 32;
+    };
+    mix(s.stack);
+    mix(s.data.zero);
+    mix(s.precision);
+    mix(s.recompute.kind);
+    mix(s.attention);
+    mix(s.loss);
+    mix(s.kernels);
+    mix(s.lora.has_value());
+    return h;
+  }
+};
 
 }  // namespace
 
-TimeModel::TimeModel(const ModelParts& parts, const models::ClusterSpec& cluster)
-    : id_(next_id()), ends_(ends_cost(parts)), fabric_(fabric_of(cluster)) {
+struct TimeModel::Computes {
+  ModelParts parts;
+  models::ClusterSpec cluster;
+  GpuRates gpu;
+  std::mutex mutex;
+  std::unordered_map<Strategy, std::unique_ptr<ComputeTime>, StrategyHash> all;
+};
+
+TimeModel::TimeModel(ModelParts parts, const models::ClusterSpec& cluster)
+    : fabric_(fabric_of(cluster)), computes_(std::make_shared<Computes>()) {
   for (const LayerRun& run : parts.runs)
-    for (const LayerPart& layer : run.pattern)
-      layers_.push_back(layer_cost(run, layer, parts.decoder));
-  if (cluster.gpu) gpu_ = gpu_rates(*cluster.gpu);
+    for (const LayerPart& part : run.pattern) {
+      Layer& layer = layers_.emplace_back();
+      layer.copies = static_cast<double>(run.repeats());
+      for (const Parameter& p : part.parameters) {
+        layer.parameters += static_cast<double>(p.elements);
+        if (!p.trainable) continue;
+        layer.trainable += static_cast<double>(p.elements);
+        layer.tensors += 1;
+      }
+    }
+  ends_.tied = parts.decoder.tied_head;
+  add_ends(parts.embedding, ends_.embedding, ends_.embedding_trainable);
+  add_ends(parts.tail, ends_.tail, ends_.tail_trainable);
+  computes_->parts = std::move(parts);
+  computes_->cluster = cluster;
+  if (cluster.gpu) computes_->gpu = gpu_rates(*cluster.gpu);
+}
+
+void TimeModel::add_ends(const std::vector<Parameter>& parameters, double& all, double& trained) {
+  for (const Parameter& p : parameters) {
+    all += static_cast<double>(p.elements);
+    if (!p.trainable) continue;
+    trained += static_cast<double>(p.elements);
+    ends_.tensors += 1;
+  }
 }
 
 double TimeModel::peak_flops(models::Precision precision) const {
   if (precision == models::Precision::fp8_mixed) return 0;
   Strategy s;
   s.precision = precision;
-  return gpu_.peaks[rate_index(execution_of(s, {}).compute)];
+  return computes_->gpu.peaks[rate_index(execution_of(s).compute)];
 }
 
 bool TimeModel::knows(models::Precision precision) const {
-  return gpu_.memory > 0 && peak_flops(precision) > 0;
+  return computes_->gpu.memory > 0 && peak_flops(precision) > 0;
 }
 
-// Strategies that compute alike do the same work: in a search most differ in how they share memory.
-const TimeModel::Work& TimeModel::work(const Execution& e) const {
-  struct Known {
-    std::uint64_t model = 0;
-    Execution execution;
-    Work work;
-  };
-  thread_local std::array<Known, 2048> all;
-  std::uint64_t h =
-      static_cast<std::uint64_t>(e.attention) + 4 * static_cast<std::uint64_t>(e.loss);
-  for (const double part : {e.tokens, e.seq_len, e.residual, e.stored, e.launch, e.low}) {
-    h = (h ^ std::bit_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15;
-    h ^= h >> 32;
-  }
-  Known& known = all[h % all.size()];
-  if (known.model == id_ && known.execution == e) return known.work;
-  known.model = 0;  // until it is whole
-  known.execution = e;
-  known.work.layers.clear();
-  for (const LayerCost& layer : layers_) known.work.layers.push_back(layer_work(gpu_, layer, e));
-  known.work.ends = ends_work(gpu_, ends_, e);
-  known.model = id_;
-  return known.work;
+const ComputeTime& TimeModel::computes(const Strategy& s) const {
+  const Strategy part = computing_part(s);
+  Computes& known = *computes_;
+  const std::lock_guard lock(known.mutex);
+  std::unique_ptr<ComputeTime>& of = known.all[part];
+  if (!of) of = std::make_unique<ComputeTime>(known.parts, known.cluster, known.gpu, part);
+  return *of;
 }
 
 StepTime TimeModel::operator()(const Strategy& s, const Batch& batch) const {
@@ -132,16 +157,15 @@ StepTime TimeModel::operator()(const Strategy& s, const Batch& batch) const {
 
 StrategyTime::StrategyTime(const TimeModel& model, const Strategy& s)
     : model_(model),
-      selective_(s.recompute.kind == RecomputeKind::selective),
-      recomputes_(models::decisions::recomputes_layers(s.recompute.kind)),
-      reentrant_(models::decisions::reentrant_checkpoints(s)),
-      execution_(execution_of(s, {})),
+      computes_(model.computes(s)),
+      execution_(execution_of(s)),
       exchange_(exchange_of(s, execution_)) {
   const Exchange& x = exchange_;
-  const EndsCost& ends = model.ends_;
-  const Messages messages(model.fabric_, x, execution_, model.gpu_.memory);
+  const TimeModel::Ends& ends = model.ends_;
+  const GpuRates& gpu = model.computes_->gpu;
+  const Messages messages(model.fabric_, x, execution_, gpu.memory);
   double trained = ends.embedding_trainable + ends.tail_trainable, tensors = ends.tensors;
-  for (const LayerCost& layer : model.layers_) {
+  for (const TimeModel::Layer& layer : model.layers_) {
     layers_.push_back({messages.gather(layer.parameters), messages.reduce(layer.trainable),
                        regathers(s, layer.copies), messages.copy_out(layer.parameters),
                        messages.copy_in(layer.trainable)});
@@ -157,17 +181,16 @@ StrategyTime::StrategyTime(const TimeModel& model, const Strategy& s)
   reduce_tail_ = messages.reduce(ends.tail_trainable);
   update_ = messages.update(trained);
   const double own = x.steps_shard ? trained / static_cast<double>(x.shards.ranks) : trained;
-  optimizer_ = optimizer_cost(model.gpu_, s, execution_, own, tensors).seconds();
+  optimizer_ = optimizer_cost(gpu, s, execution_, own, tensors).seconds();
   wait_ = waiting(static_cast<double>(s.gpus),
                   std::ceil(static_cast<double>(s.gpus) / static_cast<double>(s.gpus_per_node)));
 }
 
 StepTime StrategyTime::operator()(const Batch& batch) const {
   const Exchange& x = exchange_;
-  Execution e = execution_;
-  e.seq_len = static_cast<double>(batch.seq_len);
-  e.tokens = static_cast<double>(batch.tokens());
-  const TimeModel::Work& all = model_.work(e);
+  const ComputeCost& all = computes_.of(batch);
+  check(all.layers.size() == layers_.size(), ErrorKind::internal,
+        "the program of one GPU has other layers than the model");
   const double micros = static_cast<double>(batch.grad_accum);
   const double reductions = x.reduces_each ? micros : 1;
   Overlap step;
@@ -175,17 +198,15 @@ StepTime StrategyTime::operator()(const Batch& batch) const {
   // nothing runs beside the first layer's.
   double alone = 1, forward_seconds = 0;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    const LayerWork& work = all.layers[i];
+    const PartCost& work = all.layers[i];
     const LayerExchange& m = layers_[i];
     const double copies = model_.layers_[i].copies;
-    const Cost forward = sum(work.forward, m.copy_out);
+    const Cost forward = work.forward + m.copy_out;
     forward_seconds = forward.seconds();
     step.run(copies * micros, forward);
     step.hide((copies - alone) * micros, m.gather, forward_seconds);
     step.expose(alone * micros * m.gather);
     Cost backward = work.backward;
-    if (selective_) backward += work.attention;
-    if (recomputes_) backward += reentrant_ ? work.forward : work.again;
     double again = 0;
     if (x.regathers && work.backward.busy() > 0) {
       again = m.regathers * m.gather;

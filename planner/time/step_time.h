@@ -5,13 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "models/cluster_spec.h"
 #include "models/run_spec.h"
 #include "planner/model_parts.h"
 #include "planner/time/collective_cost.h"
-#include "planner/time/compute_cost.h"
+#include "planner/time/compute_time.h"
 #include "planner/time/exchange.h"
 
 namespace plimsoll::planner {
@@ -35,8 +36,9 @@ struct StepTime {
 class TimeModel {
  public:
   // `parts` as model_parts(model, strategy) makes them: one TimeModel serves all strategies that
-  // train the same parameters. Strategies are those that the stacks accept (tp = pp = cp = ep = 1).
-  TimeModel(const ModelParts& parts, const models::ClusterSpec& cluster);
+  // train the same parameters; the model stays. Strategies are those that the stacks accept
+  // (tp = pp = cp = ep = 1).
+  TimeModel(ModelParts parts, const models::ClusterSpec& cluster);
 
   // Whether the GPU is known and has a rate for products of this precision. Where not, no time is
   // predicted: the operator must not be asked.
@@ -44,21 +46,30 @@ class TimeModel {
 
   double peak_flops(models::Precision precision) const;  // of one GPU, dense
 
+  // Error{unsupported}, {bad_input}: the strategy's stack cannot write it.
   StepTime operator()(const models::Strategy& strategy, const models::Batch& batch) const;
 
  private:
   friend class StrategyTime;
-  struct Work {
-    std::vector<LayerWork> layers;
-    EndsWork ends;
+  // One layer of a run's pattern.
+  struct Layer {
+    double copies = 0;
+    double parameters = 0, trainable = 0;  // elements
+    double tensors = 0;  // trained ones
   };
-  const Work& work(const Execution& execution) const;
+  // The ends of the model, in elements and tensors.
+  struct Ends {
+    double embedding = 0, embedding_trainable = 0, tail = 0, tail_trainable = 0, tensors = 0;
+    bool tied = false;
+  };
+  struct Computes;
+  void add_ends(const std::vector<Parameter>& parameters, double& all, double& trained);
+  const ComputeTime& computes(const models::Strategy& strategy) const;
 
-  std::uint64_t id_;  // no other TimeModel's, unless it is a copy
-  std::vector<LayerCost> layers_;  // one for each run of equal layers
-  EndsCost ends_;
-  GpuRates gpu_;
+  std::vector<Layer> layers_;
+  Ends ends_;
   Fabric fabric_;
+  std::shared_ptr<Computes> computes_;  // of each way to compute; by all copies of the model
 };
 
 // What a strategy's batches have in common, computed once: who computes, what is exchanged and how
@@ -76,7 +87,7 @@ class StrategyTime {
     Cost copy_out, copy_in;
   };
   const TimeModel& model_;
-  bool selective_ = false, recomputes_ = false, reentrant_ = false;
+  const ComputeTime& computes_;
   Execution execution_;
   Exchange exchange_;
   std::vector<LayerExchange> layers_;

@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include "models/gpu_catalog.h"
-#include "planner/time/row_traffic.h"
 #include "tests/near.h"
 
 using namespace plimsoll;
@@ -29,7 +28,7 @@ TEST_CASE("rates are the catalog's peaks times named shares") {
 TEST_CASE("AdamW moves 28 bytes an fp32 element when fused, 80 in lists") {
   models::Strategy s;
   s.optimizer_impl = models::OptimizerImpl::fused;
-  const planner::Execution e = planner::execution_of(s, {});
+  const planner::Execution e = planner::execution_of(s);
   CHECK(e.stored == 4);
   // 1e9 elements x 28 B over 1.8351 TB/s; one launch.
   CHECK(tests::near(planner::optimizer_cost(a100(), s, e, 1e9, 300).seconds(), 28e9 / 1.8351e12,
@@ -46,74 +45,31 @@ TEST_CASE("AdamW moves 28 bytes an fp32 element when fused, 80 in lists") {
 TEST_CASE("with fp32 masters beside 16-bit weights an element moves 28 bytes too") {
   models::Strategy s;
   s.stack = models::Stack::plimsoll;  // master, m, v read and written, gradient 2, weight 2
-  const planner::Execution e = planner::execution_of(s, {});
+  const planner::Execution e = planner::execution_of(s);
   CHECK(tests::near(planner::optimizer_cost(a100(), s, e, 1e9, 300).seconds(), 28e9 / 1.8351e12,
                     1e-4));
 }
 
 TEST_CASE("what runs in which width follows the stack and its data parallelism") {
   models::Strategy s;  // DDP under autocast: fp32 weights and stream
-  planner::Execution e = planner::execution_of(s, {});
-  CHECK(e.autocast);
-  CHECK(e.residual == 4);
+  planner::Execution e = planner::execution_of(s);
   CHECK(e.reduced == 4);
   s.data.zero = 3;  // FSDP's policy
-  e = planner::execution_of(s, {});
-  CHECK_FALSE(e.autocast);
-  CHECK(e.residual == 2);
+  e = planner::execution_of(s);
   CHECK(e.gathered == 2);
   CHECK(e.stored == 4);
   s.data.reduce_dtype = DType::fp32;
-  CHECK(planner::execution_of(s, {}).reduced == 4);
+  CHECK(planner::execution_of(s).reduced == 4);
   s = {};
   s.precision = models::Precision::bf16;
-  CHECK(planner::execution_of(s, {}).stored == 2);
-}
-
-TEST_CASE("an eager RMSNorm moves 36 bytes an element in bf16, a fused one 4") {
-  planner::LayerCost layer;
-  layer.hidden = 1;  // every other width is 0
-  layer.rope = false;
-  planner::Execution e;
-  // Two norms, two sums of 2 r + c = 6 bytes: 2 x 36 + 2 x 6.
-  CHECK(planner::layer_traffic(layer, e).forward == 84);
-  e.fused = true;
-  CHECK(planner::layer_traffic(layer, e).forward == 20);  // 2 x 4 + 2 x 6
-}
-
-TEST_CASE("turning a quarter of each head moves a quarter, and joins it with the rest") {
-  planner::LayerCost layer;
-  layer.q_width = 1;
-  const planner::Execution e;
-  CHECK(planner::layer_traffic(layer, e).forward == 24);  // 12 c
-  layer.rotated = 0.25;
-  CHECK(planner::layer_traffic(layer, e).forward == 10);  // 3 c + 2 c
-}
-
-// torch's list of operations that autocast runs in fp32 has pow; every other one of
-// NewGELUActivation takes the widest of its operands.
-TEST_CASE("GPT-2's GELU of eight operations moves twice as much under autocast as in bf16") {
-  planner::LayerCost layer;
-  layer.ffn = 1;
-  layer.rope = layer.swiglu = layer.rms_norm = false;
-  layer.python_gelu = true;
-  models::Strategy s;
-  s.data.zero = 3;  // FSDP's policy
-  CHECK(planner::layer_traffic(layer, planner::execution_of(s, {})).forward == 36);
-  s.data.zero = 0;
-  // A copy of x in fp32 6, then 8 + 8 + 10 + 8 + 8 + 8 + 4 + 10.
-  CHECK(planner::layer_traffic(layer, planner::execution_of(s, {})).forward == 70);
-  s.param_dtype = DType::bf16;  // x is in bf16 as before
-  CHECK(planner::layer_traffic(layer, planner::execution_of(s, {})).forward == 70);
-  s.compile = true;
-  CHECK(planner::layer_traffic(layer, planner::execution_of(s, {})).forward < 10);
+  CHECK(planner::execution_of(s).stored == 2);
 }
 
 TEST_CASE("work takes as long as the busier of GPU and host") {
   CHECK(Cost{2, 1, 2.5}.seconds() == 3);
   CHECK(Cost{2, 1, 4}.seconds() == 4);
   const Cost twice = 2 * Cost{2, 1, 4};
-  CHECK(twice.products == 4);
+  CHECK(twice.gemm == 4);
   CHECK(twice.launches == 8);
 }
 
@@ -125,26 +81,31 @@ TEST_CASE("the slowest of many lies further below the mean") {
   CHECK(planner::slowest_of(512) > planner::slowest_of(64));
 }
 
-TEST_CASE("a chunked head is multiplied again, and each chunk adds into the weight's gradient") {
-  planner::EndsCost ends;
-  ends.hidden = 4096;
-  ends.vocab = 128256;
-  ends.head = {.in = 4096, .out = 128256};
-  models::Strategy s;
-  s.stack = models::Stack::plimsoll;
-  const auto work = [&](models::Loss loss) {
-    s.loss = loss;
-    const planner::Execution e = planner::execution_of(s, {.seq_len = 8192});
-    return planner::ends_work(a100(), ends, e);
-  };
-  const planner::EndsWork full = work(models::Loss::full), chunked = work(models::Loss::chunked);
-  // The logits once more: at least 2 x 8192 x 4096 x 128256 FLOPs.
-  CHECK(chunked.backward.products - full.backward.products >
-        2.0 * 8192 * 4096 * 128256 / a100().products[1]);
-  // 4 chunks of 2048 rows (models/decisions/loss.h): 3 times 2 x 2 bytes of 525,336,576 elements.
-  CHECK(tests::near(chunked.backward.memory - full.backward.memory,
-                    3 * 4 * 525336576.0 / a100().memory, 1e-12));
-  const planner::EndsWork fused = work(models::Loss::fused);
-  CHECK(fused.backward.products == 0);  // all of it in forward
-  CHECK(fused.forward.products < chunked.forward.products + chunked.backward.products);
+TEST_CASE("a product cut into pieces adds each but the first into its result") {
+  // The gradient of a head of 4096 x 128256 over 8192 tokens, 2048 at a time: 4 pieces, so 3 more
+  // reads and writes of 525,336,576 elements of 2 bytes.
+  const planner::Gemm whole{DType::bf16, 4096, 128256, 8192};
+  planner::Gemm cut = whole;
+  cut.cut = planner::Gemm::Cut::rows;
+  cut.rows = 2048;
+  cut.tokens_summed = true;
+  const Cost one = planner::cost_of(a100(), whole), four = planner::cost_of(a100(), cut);
+  CHECK(one.memory == 0);
+  CHECK(tests::near(four.memory, 3 * 4 * 525336576.0 / a100().memory, 1e-12));
+  CHECK(tests::near(four.gemm, one.gemm, 1e-12));
+  // Liger: 8192 tokens over ceil(128256 / 4096) = 32 are 256 rows: 32 pieces.
+  cut.cut = planner::Gemm::Cut::liger;
+  cut.rows = 32;
+  CHECK(tests::near(planner::cost_of(a100(), cut).memory, 31 * 4 * 525336576.0 / a100().memory,
+                    1e-12));
+}
+
+TEST_CASE("many small products in one launch wait for one last wave") {
+  // 512 of 1024 x 1024 x 64: 2 (512 x 2^20 + 256 x 128 x 108 / 2) x 64 FLOPs.
+  const planner::Gemm gemm{DType::bf16, 1024, 1024, 64, 512};
+  const double flops = 2 * (512.0 * 1048576 + 256 * 128 * 54) * 64;
+  const double bytes = 2 * 512.0 * (2 * 1024 * 64 + 1048576);  // more than the FLOPs take
+  CHECK(planner::cost_of(a100(), gemm).gemm == 0);
+  CHECK(tests::near(planner::cost_of(a100(), gemm).memory, bytes / a100().memory, 1e-12));
+  CHECK(bytes / a100().memory > flops / a100().products[1]);
 }

@@ -1,10 +1,21 @@
 // What the rest of the planner is told of stack deepspeed.
+#include "planner/stacks/deepspeed/engine.h"
 #include "planner/stacks/deepspeed/stack.h"
 #include "planner/stacks/pytorch/stack.h"
 
 namespace plimsoll::planner::deepspeed {
 
 namespace {
+
+// Its modules are Transformers'.
+models::Strategy compute_as(const models::Strategy& s) {
+  models::Strategy whole = s;
+  whole.data.shard_group = 0;
+  models::Strategy out = module_strategy(whole, engine_of(whole));
+  out.stack = models::Stack::pytorch;
+  out.gpus_per_node = 1;
+  return out;
+}
 
 // Without overlap_comm stages 1 and 2 wait for each bucket; stage 0 reduces when backward is done
 // (engine.py, buffered_allreduce_fallback).
@@ -28,6 +39,8 @@ constinit const StackInfo kStack{
     .title = "DeepSpeed",
     .rungs = {"Plain DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3"},
     .write_step = write_step,
+    .compute_as = compute_as,
+    .write_compute = pytorch::write_compute,
     .table_states = pytorch::table_states,
     .add_exchange = add_exchange,
     .processes = models::Stack::pytorch,

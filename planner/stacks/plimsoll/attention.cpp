@@ -51,6 +51,7 @@ TensorId LayerWriter::attention_matrix(const LayerTensors& t, bool again) {
   const TensorId p = b_.tensor(n_.probabilities, matrix_bytes(),
                                again ? Category::temporaries : Category::activations);
   b_.op(n_.scores, phase).read(t.q).read(t.k).write(p);
+  b_.work().gemm(of_scores());
   b_.op(n_.softmax, phase).update(p);
   return p;
 }
@@ -68,12 +69,32 @@ void LayerWriter::attention(const Wants& wants, LayerTensors& t) {
     t.attention = make(n_.attention_out, d_.q_width());
     if (wants.attention) t.logsumexp = make_statistics(n_.logsumexp, d_.heads);
     op(n_.attention).read(t.q).read(t.k).read(t.v).write(t.attention).write(t.logsumexp);
+    b_.work().attends({false, regime_.compute, fused_flops()});
     return;
   }
   t.probabilities = attention_matrix(t, false);
   const TensorId dropped = drop_matrix(t.probabilities);
   t.attention = make(n_.attention_out, d_.q_width());
   op(n_.attention).read(dropped).read(d_.fused_qkv ? t.q : t.v).write(t.attention);
+  b_.work().gemm(of_rows());
+}
+
+double LayerWriter::fused_flops() const {
+  return fused_attention_flops({.tokens = total_,
+                                .length = tokens_.length,
+                                .width = d_.q_width(),
+                                .window = d_.window,
+                                .causal = !d_.bidirectional});
+}
+Gemm LayerWriter::of_scores() const {
+  const double s = static_cast<double>(tokens_.length);
+  return {regime_.compute, s, s, static_cast<double>(d_.head_dim),
+          static_cast<double>(tokens_.sequences * d_.heads)};
+}
+Gemm LayerWriter::of_rows() const {
+  const double s = static_cast<double>(tokens_.length);
+  return {regime_.compute, s, static_cast<double>(d_.head_dim), s,
+          static_cast<double>(tokens_.sequences * d_.heads)};
 }
 
 // dq, dk, dv; GPT-2's are one tensor.
@@ -93,6 +114,7 @@ std::array<TensorId, 3> LayerWriter::attention_backward(const LayerTensors& t, T
         .write(dq)
         .write(dk)
         .write(dv);
+    b_.work().attends({true, regime_.compute, 2.5 * fused_flops()});
     return {dq, dk, dv};
   }
   const TensorId p = keeps_.probabilities ? t.probabilities : attention_matrix(t, true);
@@ -101,11 +123,14 @@ std::array<TensorId, 3> LayerWriter::attention_backward(const LayerTensors& t, T
   const TensorId dq = temporary(n_.q_grad, q_width);
   const TensorId dv = d_.fused_qkv ? dq : temporary(n_.v_grad, d_.kv_width());
   op(n_.attention).read(dropped).read(d_out).write(dv);
+  b_.work().gemm(of_rows());
   const TensorId dp = b_.tensor(n_.probabilities_grad, matrix_bytes(), Category::temporaries);
   op(n_.probabilities_grad).read(d_out).read(v).write(dp);
+  b_.work().gemm(of_scores());
   op(n_.softmax).read(p).update(dp);
   const TensorId dk = d_.fused_qkv ? kNoTensor : temporary(n_.k_grad, d_.kv_width());
   op(n_.scores).read(dp).read(t.q).read(t.k).write(dq).write(dk);
+  b_.work().gemm(of_rows()).gemm(of_rows());
   return {dq, dk, d_.fused_qkv ? kNoTensor : dv};
 }
 
@@ -125,6 +150,8 @@ void LayerWriter::qkv_backward(const LayerSlots& layer, const Wants& wants, Ref 
     auto norm = op(names.norm);
     norm.read(in).read(statistics).update(dx);
     if (part.trains()) norm.update(gradients_);
+    const std::int64_t width = &part == &layer.q_norm ? d_.q_width() : d_.kv_width();
+    b_.work().moves((part.trains() ? 5 : 3) * bytes(width, regime_.compute).real());
   };
   through_norm(n_.k_norm, layer.k_norm, layer.k, t.k_in, t.k_statistics, dk);
   through_norm(n_.q_norm, layer.q_norm, layer.q, t.q_in, t.q_statistics, dq);

@@ -28,6 +28,8 @@ void StepWriter::embed() {
   }
   embedded_ = layer_.make(decisions::kEmbeddingOut, d_.hidden);
   op(decisions::kEmbedding, Phase::forward).write(embedded_);
+  const double stream = layer_.bytes(d_.hidden, regime_.compute).real();
+  b_.work().moves(2 * stream);
   if (gathers())
     op(embedding_.names->free, Phase::forward).release(embedding_.gathered_forward).release(table);
   b_.close();
@@ -40,6 +42,7 @@ void StepWriter::embedding_backward() {
     auto embedding = op(decisions::kEmbedding, Phase::backward);
     embedding.update(stream_grad_).update(embedding_.written);
     if (d_.tied_head && parts_.train_embedding) embedding.update(tail_.written);
+    b_.work().moves(3 * layer_.bytes(d_.hidden, regime_.compute).real());
   }
   Ref written = reduced_last(&Unit::written), kept = reduced_last(&Unit::kept);
   const auto next = [&](const Unit& unit) {
@@ -94,24 +97,50 @@ void StepWriter::full_loss() {
   const TensorId all = logits(tokens_.total());
   const TensorId rows = loss_rows(decisions::kLossRows, Category::temporaries);
   op(kHead.product, Phase::forward).read(normalized_).write(all);
+  b_.work().gemm(of_head(Head::logits));
   op(decisions::kLoss, Phase::forward).update(all).write(rows);
   op(decisions::kLossSum, Phase::forward).read(rows);
   gather_last_layer();
   if (parts_.head.train_weight)
     op(kHead.weight_grad, Phase::backward).read(normalized_).read(all).update(tail_.written);
+  if (parts_.head.train_weight) b_.work().gemm(of_head(Head::weight));
   stream_grad_ = kNoTensor;
   if (wants_normalized_) {
     stream_grad_ = layer_.temporary(kHead.input_grad, d_.hidden);
     op(kHead.input_grad, Phase::backward).read(all).write(stream_grad_);
+    b_.work().gemm(of_head(Head::input));
   }
   b_.close();
 }
 
 // The gradients of a chunk; the input's takes the input's place.
 void StepWriter::chunk_gradients(TensorId chunk) {
-  if (parts_.head.train_weight)
+  if (parts_.head.train_weight) {
     op(kHead.weight_grad, Phase::backward).read(normalized_).read(chunk).update(tail_.written);
-  if (wants_normalized_) op(kHead.input_grad, Phase::backward).read(chunk).update(normalized_);
+    b_.work().gemm(of_head(Head::weight));
+  }
+  if (!wants_normalized_) return;
+  op(kHead.input_grad, Phase::backward).read(chunk).update(normalized_);
+  b_.work().gemm(of_head(Head::input));
+}
+
+// Over all tokens, in chunks where the loss has them.
+Gemm StepWriter::of_head(Head which) const {
+  const double t = static_cast<double>(tokens_.total()), v = static_cast<double>(d_.vocab),
+               h = static_cast<double>(d_.hidden);
+  const double rows = static_cast<double>(decisions::loss_chunk_rows(d_.vocab, regime_.compute));
+  const bool cut = strategy_.loss != Loss::full;
+  Gemm gemm{regime_.compute, t, v, h, 1, cut ? Gemm::Cut::rows : Gemm::Cut::none, rows};
+  if (which == Head::input) std::swap(gemm.n, gemm.k);
+  if (which == Head::weight) std::swap(gemm.m, gemm.k);
+  gemm.tokens_summed = which == Head::weight;
+  return gemm;
+}
+
+// The kernel of one chunk reads the logits and writes their gradient in place.
+void StepWriter::loss_work() const {
+  const Bytes all = storage(Count(checked_multiply(tokens_.total(), d_.vocab)), regime_.compute);
+  b_.work().moves(2 * all.real() / static_cast<double>(loss_chunks()));
 }
 
 void StepWriter::chunked_loss() {
@@ -124,7 +153,9 @@ void StepWriter::chunked_loss() {
   TensorId chunk = logits(rows);
   b_.open(chunks_, false, times_);
   op(kHead.product, Phase::forward).read(normalized_).write(chunk);
+  b_.work().gemm(of_head(Head::logits));
   op(decisions::kLoss, Phase::forward).update(chunk).write(losses).write(sums);
+  loss_work();
   if (fused) chunk_gradients(chunk);
   b_.close();
   b_.open(kNoGroup, false, times_);
@@ -135,7 +166,9 @@ void StepWriter::chunked_loss() {
     chunk = logits(rows);
     b_.open(chunks_, false, times_);
     op(kHead.product, Phase::recompute).read(normalized_).write(chunk);
+    b_.work().gemm(of_head(Head::logits));
     op(decisions::kLoss, Phase::backward).update(chunk).read(sums);
+    loss_work();
     chunk_gradients(chunk);
     b_.close();
   }
@@ -149,6 +182,8 @@ void StepWriter::final_norm_backward() {
     auto norm = op(decisions::kFinalNorm.norm, Phase::backward);
     norm.touch(in.tensor, in.delta, in.beyond).read(statistics_).update(stream_grad_);
     if (parts_.final_norm.trains()) norm.update(tail_.written);
+    b_.work().moves((parts_.final_norm.trains() ? 5 : 3) *
+                    layer_.bytes(d_.hidden, regime_.compute).real());
   }
   free_gathered(tail_, Phase::backward, tail_.gathered_forward);
   if (!d_.tied_head) reduce(tail_, {}, {});

@@ -1,6 +1,7 @@
 // What the rest of the planner is told of stack plimsoll.
 #include "models/optimizers.h"
 #include "planner/stacks/plimsoll/stack.h"
+#include "planner/stacks/plimsoll/step.h"
 
 namespace plimsoll::planner::own {
 
@@ -22,6 +23,22 @@ TableStates table_states(const ParameterCounts& counts, const models::Strategy& 
           1};
 }
 
+models::Strategy compute_as(const models::Strategy& s) {
+  models::Strategy out = s;
+  out.data = {};
+  out.gpus = out.gpus_per_node = 1;
+  return out;
+}
+
+std::unique_ptr<StepSizer> write_compute(const Question& question, const ModelParts& parts,
+                                         models::StepProgram& program, Works& works) {
+  const Rules rules{.deterministic = question.strategy.deterministic, .works = &works};
+  auto writer =
+      std::make_unique<StepWriter>(program, parts, question.strategy, question.batch, rules);
+  writer->write();
+  return writer;
+}
+
 void add_exchange(const models::Strategy& s, int stage, const Execution&, Exchange& x) {
   x.bucket = s.data.bucket_cap.real();
   if (stage == 0) return;
@@ -38,6 +55,8 @@ constinit const StackInfo kStack{
     .title = "plimsoll",
     .rungs = {"DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3"},
     .write_step = write_step,
+    .compute_as = compute_as,
+    .write_compute = write_compute,
     .table_states = table_states,
     .add_exchange = add_exchange,
     .processes = models::Stack::plimsoll,

@@ -57,6 +57,8 @@ void LayerWriter::norm_backward(const NormNames& names, const NormPart& part, Re
   auto norm = op(names.norm);
   norm.touch(input.tensor, input.delta, input.beyond).read(statistics).read(d_out).update(d);
   if (part.trains()) norm.update(gradients_);
+  // Sums by columns read the gradient and the input once more.
+  b_.work().moves((part.trains() ? 6 : 4) * bytes(part.width, regime_.compute).real());
 }
 
 // MLP ---------------------------------------------------------------------------------------------

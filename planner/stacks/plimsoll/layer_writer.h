@@ -79,10 +79,7 @@ class LayerWriter {
   void backward(const LayerSlots& layer, const Wants& wants, Ref input, TensorId d,
                 TensorId gradients, const LayerTensors& t);
 
-  void set_tokens(Tokens tokens) {
-    tokens_ = tokens;
-    total_ = tokens.total();
-  }
+  void set_tokens(Tokens tokens) { total_ = (tokens_ = tokens).total(); }
   const LayerNames& names() const { return n_; }
   // Of all tokens of the micro-batch.
   Bytes bytes(std::int64_t width, DType dtype) const {
@@ -106,6 +103,7 @@ class LayerWriter {
                      TensorId d_out, TensorId d);
 
   // Products (linear.cpp).
+  void gemm(std::int64_t m, std::int64_t n, std::int64_t k);
   TensorId product(const LinearNames& names, const LinearPart& part, TensorId in, TensorId out,
                    TensorId& a_out);
   TensorId adapter_a(const LinearNames& names, const LinearPart& part, TensorId in);
@@ -128,6 +126,8 @@ class LayerWriter {
   void qkv_backward(const LayerSlots& layer, const Wants& wants, Ref input, TensorId d,
                     const LayerTensors& t, std::array<TensorId, 3> d_qkv);
   Bytes matrix_bytes() const;
+  Gemm of_scores() const, of_rows() const;
+  double fused_flops() const;
 
   void mlp(const LayerSlots& layer, const Wants& wants, TensorId output, bool last,
            LayerTensors& t);

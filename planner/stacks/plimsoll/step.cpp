@@ -20,6 +20,7 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       regime_(decisions::regime_of(strategy)),
       sharding_(decisions::sharding_of(strategy)),
       layer_(b_, d_, regime_, strategy_, tokens_) {
+  b_.keep_work(rules.works);
   for (const LayerRun& run : parts_.runs) slots_.push_back(slots_of(run));
   check(d_.full_layers == 0, ErrorKind::unsupported,
         "our own runtime has no layers with and without a sliding window in one model");

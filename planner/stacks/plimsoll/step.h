@@ -21,6 +21,7 @@ namespace plimsoll::planner::own {
 struct Rules {
   std::int64_t granularity = 1;  // requested bytes; kBlock: the blocks that the arena hands out
   bool deterministic = false;  // every stage reduces after every micro-batch
+  Works* works = nullptr;  // what the ops ask of the GPU, for who asks
 };
 
 class StepWriter : public StepSizer {
@@ -102,8 +103,10 @@ class StepWriter : public StepSizer {
   void gather_last_layer();
   void full_loss();
   void chunk_gradients(TensorId chunk);
-  void chunked_loss();
+  void chunked_loss(), loss_work() const;
   void final_norm_backward();
+  enum class Head : std::uint8_t { logits, input, weight };
+  Gemm of_head(Head which) const;
 
   // Moving parameters and gradients (shard.cpp).
   bool gathers() const { return sharding_.stage == 3; }

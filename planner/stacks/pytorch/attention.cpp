@@ -105,7 +105,11 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
   const char* const name = copies ? names.product : names.out;
   auto attention = op(name);
   attention.read(in.q).read(in.k).read(in.v);
+  const WorkOfOp work = b_.work();
+  work.attends({false, dtype, fused_flops()});
   if (dtype != in.dtype) {
+    work.casts(
+        (bytes(k_values + q_values(), in.dtype) + bytes(k_values + q_values(), dtype)).real());
     s.k = make(names.k.cast, k_values, dtype);
     s.q = make(names.q.cast, q_values(), dtype);
     attention.write(s.k).write(s.q);
@@ -113,6 +117,7 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
   if (masked) {
     s.mask = make(names.mask, checked_multiply(tokens_.total(), up_to(tokens_.length, 8)), dtype);
     attention.read(model_mask()).write(s.mask);
+    work.moves(2 * bytes(checked_multiply(tokens_.total(), tokens_.length), dtype).real());
   }
   s.fused_out = make(name, q_values(), dtype);
   s.out = copies ? kNoTensor : s.fused_out;
@@ -131,6 +136,14 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
     s.out = copy(names.out, s.fused_out, q_values(), dtype, Category::activations);
 }
 
+double AttentionWriter::fused_flops() const {
+  return fused_attention_flops({.tokens = tokens_.total(),
+                                .length = tokens_.length,
+                                .width = d_.q_width(),
+                                .window = windowed() ? d_.window : 0,
+                                .causal = !d_.bidirectional});
+}
+
 AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& names,
                                                        const AttentionInput& in,
                                                        const AttentionSaved& saved, TensorId d_out,
@@ -144,6 +157,8 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
   auto backward = op(names.out);
   backward.read(d_out).read(s.q).read(s.k).read(s.v).read(s.mask).read(s.fused_out).read(s.lse);
   backward.read(s.seed).read(s.offset).write(d[0]).write(d[1]).write(d[2]);
+  // Five products where the forward has two (FlashAttention-2, arXiv 2307.08691, algorithm 2).
+  b_.work().attends({true, dtype, 2.5 * fused_flops()});
   release(backward, held);
   if (path() == AttentionPath::efficient)
     efficient_workspace(backward, dtype);

@@ -108,6 +108,9 @@ class AttentionWriter : public ModuleWriter {
   void flash_workspace(OpBuilder backward, const AttentionInput& in, const Grads& d);
   void efficient_workspace(OpBuilder backward, DType dtype);
   void eager_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
+  Gemm of_scores(DType dtype) const;
+  Gemm of_rows(DType dtype) const;
+  double fused_flops() const;
   TensorId soft_cap(const AttentionNames&, const AttentionInput&, TensorId scores, AttentionSaved&);
   TensorId biased_scores(const AttentionNames&, const AttentionInput&, AttentionSaved&);
   Grads biased_scores_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,

@@ -30,6 +30,8 @@ void AttentionWriter::eager_forward(const AttentionNames& names, const Attention
   } else {
     const TensorId scores = temporary(names.scores, this->scores(), dtype);
     op(names.scores).read(s.q).read(s.k).read(q).read(k_cast).write(scores);
+    b_.work().gemm(of_scores(dtype));
+    b_.fuses(true);
     scaled = soft_cap(names, in, copy(names.scaled, scores, this->scores(), dtype), s);
   }
   const DType masked_dtype = softmax_dtypes(in).masked;
@@ -40,15 +42,29 @@ void AttentionWriter::eager_forward(const AttentionNames& names, const Attention
   }
   if (in.alibi) s.masked = masked;
   const TensorId probabilities = eager_softmax(names, in, masked, masked_dtype, s);
+  b_.fuses(false);
   s.v = lays_out() && !copies_groups() && !in.v_heads_first
             ? copy(names.v.laid_out, v, n, value, Category::activations)
             : v;
   if (!stops) {
     const TensorId product = temporary(names.product, n, value);
     op(names.product).read(probabilities).read(s.v).write(product);
+    b_.work().gemm(of_rows(value));
     s.out = copy(names.out, product, n, value, Category::activations);
   }
   op(names.module).release(k).release(v);
+}
+
+// q · kᵀ of every head; and of the scores' rows with one of the operands.
+Gemm AttentionWriter::of_scores(DType dtype) const {
+  const double s = static_cast<double>(tokens_.length);
+  return {dtype, s, s, static_cast<double>(d_.head_dim),
+          static_cast<double>(tokens_.sequences * d_.heads)};
+}
+Gemm AttentionWriter::of_rows(DType dtype) const {
+  const double s = static_cast<double>(tokens_.length);
+  return {dtype, s, static_cast<double>(d_.head_dim), s,
+          static_cast<double>(tokens_.sequences * d_.heads)};
 }
 
 // Gemma 2: scores / cap, tanh, · cap. Saved is tanh's result.
@@ -70,6 +86,8 @@ TensorId AttentionWriter::biased_scores(const AttentionNames& names, const Atten
   const TensorId alibi = cast(names.alibi, alibi_, biases, regime_.residual, dtype);
   s.scores = temporary(names.scores, scores(), dtype);
   op(names.scores).read(s.q).read(s.k).read(alibi).write(s.scores);
+  b_.work().gemm(of_scores(dtype));
+  b_.fuses(true);
   return s.scores;
 }
 
@@ -83,12 +101,14 @@ AttentionWriter::Grads AttentionWriter::biased_scores_backward(const AttentionNa
   const auto product = [&](const OperandNames& operand, TensorId other) {
     const TensorId made = temporary(operand.grad_cast, n, dtype);
     op(names.scores).read(d).read(other).write(made);
+    b_.work().gemm(of_rows(dtype));
     return copy(operand.scaled, made, n, dtype);
   };
   Grads grads{kNoTensor, kNoTensor, kNoTensor};
   if (in.q_grad) grads[0] = product(names.q, s.k);
   if (in.k_grad) grads[1] = product(names.k, s.q);
   auto done = op(names.scores).read(d).read(s.q).read(s.k);
+  b_.work().moves(0, 0);
   release(done, held);
   return grads;
 }
@@ -130,7 +150,10 @@ TensorId AttentionWriter::eager_softmax(const AttentionNames& names, const Atten
   const TensorId from =
       reads_half ? masked : cast(names.masked_fp32, masked, n, masked_dtype, wide);
   s.softmax = make(names.softmax, n, wide);
+  b_.fuses(false);
   op(names.softmax).read(from).read(at_once ? kNoTensor : masked).write(s.softmax);
+  b_.work().moves(2 * bytes(n, wide).real());
+  b_.fuses(true);
   s.weights = cast(names.probabilities, s.softmax, n, wide, returned, Category::activations);
   // In Llama's one expression the masked scores keep their name until the probabilities take it.
   if (at_once && s.weights != s.softmax) op(names.probabilities).release(masked);
@@ -149,7 +172,11 @@ TensorId AttentionWriter::eager_softmax(const AttentionNames& names, const Atten
 TensorId AttentionWriter::softmax_backward(const AttentionNames& names, const AttentionSaved& s,
                                            TensorId d, DType dtype, DType result) {
   const TensorId d_in = temporary(names.softmax_grad, scores(), result);
+  b_.fuses(false);
   op(names.softmax).read(d).read(s.softmax).write(d_in).scratch(bytes(scores(), dtype));
+  // gradient · output, made and read again, beside the operands.
+  b_.work().moves((bytes(scores(), dtype) * 4 + bytes(scores(), result)).real(), 2);
+  b_.fuses(true);
   return d_in;
 }
 
@@ -169,6 +196,9 @@ AttentionWriter::Grads AttentionWriter::eager_backward(const AttentionNames& nam
   second.read(d_out).write(d_v).write(d);
   if (in.v_grad) second.read(s.probabilities);
   if (scored) second.read(s.v);
+  if (in.v_grad) b_.work().gemm(of_rows(value));
+  if (scored) b_.work().gemm(of_scores(value));
+  b_.fuses(true);
   TensorId d_q = kNoTensor, d_k = kNoTensor;
   if (scored) {
     d = cast(names.probabilities_grad, d, scores, value, returned);
@@ -179,6 +209,7 @@ AttentionWriter::Grads AttentionWriter::eager_backward(const AttentionNames& nam
     if (!to_half) d = cast(names.masked_fp32, d, scores, wide, masked);
     d = cast(names.masked, d, scores, masked, dtype);
     d = soft_cap_backward(names, in, s, d);
+    b_.fuses(false);
     if (in.alibi) {
       const Grads of_scores = biased_scores_backward(names, in, s, d, held);
       return {of_scores[0], of_scores[1], d_v};
@@ -191,9 +222,12 @@ AttentionWriter::Grads AttentionWriter::eager_backward(const AttentionNames& nam
     if (in.k_grad) first.read(s.q);
     if (in.q_grad) first.read(s.k);
     release(first, held);
+    if (in.q_grad) b_.work().gemm(of_rows(dtype));
+    if (in.k_grad) b_.work().gemm(of_rows(dtype));
     d_q = cast(names.q.grad_rotated, d_q, n, dtype, in.dtype);
     d_k = cast(names.k.grad_wide, d_k, n, dtype, in.dtype);
   }
+  b_.fuses(false);
   if (!grouped()) return {d_q, d_k, d_v};
   if (d_v != kNoTensor) d_v = sum_groups(names.v, d_v, value);
   if (d_k != kNoTensor) d_k = sum_groups(names.k, d_k, in.dtype);
@@ -233,6 +267,7 @@ void AttentionWriter::math_forward(const AttentionNames& names, const AttentionI
   if (lays_out(in) && !grouped()) s.k = copy(names.k.laid_out, s.k, n, wide, kKept);
   const TensorId scores = temporary(names.scores, this->scores(), wide);
   op(names.scores).read(s.q).read(s.k).read(k_scaled).write(scores);
+  b_.work().gemm(of_scores(wide));
   TensorId masked = scores;
   if (!d_.bidirectional) {
     masked = temporary(names.masked, this->scores(), wide);
@@ -244,6 +279,9 @@ void AttentionWriter::math_forward(const AttentionNames& names, const AttentionI
       .write(s.softmax)
       .scratch(bytes(this->scores(), DType::boolean) +
                bytes(checked_multiply(tokens_.total(), d_.heads), DType::boolean) + fp32(1));
+  // Booleans of what is masked, written and read, beside the softmax.
+  b_.work().moves(
+      (bytes(this->scores(), wide) * 3 + bytes(this->scores(), DType::boolean) * 2).real(), 3);
   s.probabilities = dropout(names.dropped, names.dropout_mask, d_.attention_dropout, s.softmax,
                             this->scores(), wide, s.dropout_mask);
   const TensorId narrow = cast(names.probabilities, s.probabilities, this->scores(), wide, dtype);
@@ -256,6 +294,7 @@ void AttentionWriter::math_forward(const AttentionNames& names, const AttentionI
   if (stops) return held(op(names.product));
   const TensorId product = temporary(names.product, n, wide);
   op(names.product).read(s.probabilities).read(s.v).write(product);
+  b_.work().gemm(of_rows(wide));
   const TensorId low = cast(names.product_cast, product, n, wide, value);
   held(op(names.product_cast).release(product));
   s.out = copy(names.out, low, n, value, kKept);
@@ -273,6 +312,7 @@ AttentionWriter::Grads AttentionWriter::math_backward(const AttentionNames& name
   TensorId d_v = temporary(names.v.grad_wide, n, wide);
   TensorId d = temporary(names.probabilities_grad, scores, wide);
   op(names.product).read(d_out).read(s.v).read(s.probabilities).write(d_v).write(d);
+  b_.work().gemm(of_rows(wide)).gemm(of_scores(wide));
   d = dropout_backward(names.dropped, d, s.dropout_mask, scores, wide);
   d = softmax_backward(names, s, d, wide, wide);
   TensorId d_k = temporary(names.k.grad_cast, n, wide);
@@ -280,6 +320,7 @@ AttentionWriter::Grads AttentionWriter::math_backward(const AttentionNames& name
   auto first = op(names.scores);
   first.read(d).read(s.q).read(s.k).write(d_k).write(d_q);
   release(first, held);
+  b_.work().gemm(of_rows(wide)).gemm(of_rows(wide));
   d_k = copy(names.k.grad_wide, d_k, n, wide);
   if (grouped()) {
     d_v = sum_groups(names.v, d_v, wide);

@@ -113,6 +113,7 @@ void StepWriter::masked_loss_forward() {
       .read(end_.wide_log_probabilities)
       .write(end_.loss)
       .write(end_.total_weight);
+  b_.work().moves(0);  // one value of each row
 }
 
 TensorId StepWriter::masked_loss_backward() {
@@ -122,6 +123,7 @@ TensorId StepWriter::masked_loss_backward() {
       .read(end_.total_weight)
       .read(end_.wide_log_probabilities)
       .write(d);
+  b_.work().moves(layer_.bytes(checked_multiply(tokens_.total(), d_.vocab), loss_dtype()).real());
   if (loss_dtype() != regime_.compute) {
     const TensorId wide =
         std::exchange(d, logits_tensor("loss.log_softmax.grad.low", regime_.compute));

@@ -49,6 +49,7 @@ void BlockWriter::stop_behind(std::size_t node, const LayerSaved& s) {
     for (const ValueId id : skipped.in) read(stop, value(s, id));
     release(stop, skipped.releases, s);
   }
+  b_.work().moves(0, 0);
 }
 
 void BlockWriter::release(OpBuilder op, const models::ValueList& values, const LayerSaved& s) {

@@ -53,6 +53,8 @@ void StepWriter::embed() {
   front_.looked_up = front_.embedded = activation(
       kEmbedding.out, checked_multiply(tokens_.total(), d_.table_width()), regime_.weight);
   b_.op(kEmbedding.module, Phase::forward).write(front_.embedded);
+  const std::int64_t looked_up = checked_multiply(tokens_.total(), d_.table_width());
+  b_.work().moves(2 * layer_.bytes(looked_up, regime_.weight).real());
   if (d_.embedding_scale != EmbeddingScale::none) {
     const TensorId rows = std::exchange(front_.embedded, activation(kScaled, n, regime_.weight));
     b_.op(kScaled, Phase::forward).read(rows).write(front_.embedded);
@@ -113,23 +115,6 @@ void StepWriter::normalize_embedding() {
 bool StepWriter::embedding_grad() const {
   return parts_.train_embedding || parts_.train_positions_any() || parts_.trains_types() ||
          leaf_input();
-}
-
-// OPTDecoder.forward: a mask of ones in fp32; cumsum, its product with the mask, - 1 and the cast:
-// at most three in fp32, or two beside the result. BLOOM makes its biases of the mask.
-void StepWriter::count_positions() {
-  const std::int64_t t = tokens_.total();
-  const auto activation = [&](const char* name, DType dtype) {
-    return b_.tensor(name, storage(Count(t), dtype), Category::activations);
-  };
-  front_.padding_mask = activation("padding_mask", DType::fp32);
-  b_.op("padding_mask", Phase::forward).write(front_.padding_mask);
-  if (d_.position == PositionKind::alibi) return alibi_biases();
-  front_.position_ids = activation("position_ids", DType::int64);
-  b_.op("position_ids", Phase::forward)
-      .read(front_.padding_mask)
-      .write(front_.position_ids)
-      .scratch(layer_.fp32(t) * 2);
 }
 
 // A model whose layers alternate makes both, whichever its layers are.

@@ -20,6 +20,17 @@ TableStates table_states(const ParameterCounts& counts, const models::Strategy& 
 
 namespace {
 
+// FSDP's policy casts other things than autocast; how many share the parameters changes nothing.
+models::Strategy compute_as(const models::Strategy& s) {
+  models::Strategy out = s;
+  const bool fsdp = s.data.zero >= 2;
+  out.data = {};
+  out.data.fsdp_version = s.data.fsdp_version;
+  out.data.zero = fsdp ? 3 : 0;
+  out.gpus = out.gpus_per_node = fsdp ? 2 : 1;
+  return out;
+}
+
 // DDP: buckets beside backward. ZeroRedundancyOptimizer is DDP, and owners broadcast what they
 // stepped. FSDP2: units; the last micro-batch reduces.
 void add_exchange(const models::Strategy& s, int stage, const Execution&, Exchange& x) {
@@ -45,6 +56,8 @@ constinit const StackInfo kStack{
     .rungs = {"Plain DDP", "ZeRO-1 (ZeroRedundancyOptimizer)", "ZeRO-2 (FSDP without resharding)",
               "ZeRO-3 (FSDP full shard)"},
     .write_step = write_step,
+    .compute_as = compute_as,
+    .write_compute = write_compute,
     .table_states = table_states,
     .add_exchange = add_exchange,
     .processes = models::Stack::pytorch,

@@ -12,7 +12,10 @@ TensorId ModuleWriter::copy(const char* name, TensorId from, std::int64_t values
 
 TensorId ModuleWriter::cast(const char* name, TensorId from, std::int64_t values, DType have,
                             DType want, Category category) {
-  return have == want || from == kNoTensor ? from : copy(name, from, values, want, category);
+  if (have == want || from == kNoTensor) return from;
+  const TensorId to = copy(name, from, values, want, category);
+  b_.work().compiled(0);
+  return to;
 }
 
 Sum ModuleWriter::add_gradient(const char* name, Sum sum, Sum next, DType dtype,
@@ -48,6 +51,15 @@ TensorId ModuleWriter::dropout_backward(const char* name, TensorId d, TensorId m
   return d_in;
 }
 
+namespace {
+Gemm gemm_of(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k) {
+  return {dtype, static_cast<double>(m), static_cast<double>(n), static_cast<double>(k)};
+}
+double cast_bytes(std::int64_t values, DType from, DType to) {
+  return (storage(Count(values), from) + storage(Count(values), to)).real();
+}
+}  // namespace
+
 Product ModuleWriter::base_product(const LinearPart& part) const {
   return {.in = part.in,
           .out = part.out,
@@ -75,14 +87,18 @@ void ModuleWriter::product_forward(const ModuleNames& names, const ModuleNames& 
     product.write(s.weight_cast).write(s.bias_cast);
   }
   read(product, input);
+  const WorkOfOp work = b_.work();
+  if (dtype != part.weight) work.casts(cast_bytes(part.in * part.out, part.weight, dtype));
   if (dtype != input_dtype) {
+    work.casts(cast_bytes(t * part.in, input_dtype, dtype));
     s.input = make(names.input_cast, t * part.in, dtype,
                    part.trains_weight ? Category::activations : Category::temporaries);
     product.write(s.input);
   } else if (input.delta == 0) {
     s.input = input.tensor;
   }
-  if (stops) return;
+  if (stops) return void(work.moves(0, 0));
+  work.gemm(gemm_of(dtype, t, part.out, part.in));
   s.out = make(names.out, t * part.out, dtype, category);
   product.write(s.out);
   take_workspace(product, part.bias);
@@ -110,6 +126,9 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
   if (input_grad && (casts_in || !ends)) d_in = temporary(names.input_grad_low, t * part.in, dtype);
   auto product = op(names.module);
   product.read(d_out).write(d_weight).write(d_in);
+  const WorkOfOp work = b_.work();
+  if (input_grad) work.gemm(gemm_of(dtype, t, part.in, part.out));
+  if (part.trains_weight) work.gemm(gemm_of(dtype, part.in, part.out, t));
   if (ends && !casts_in) write(product, at.into);
   take_workspace(product, false);
   if (part.trains_weight || rules_.frozen_products_save)
@@ -122,6 +141,7 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
     events.birth(matrix);
   if (d_bias != kNoTensor) {
     if (checkpointed_ && b_.keeps_blocks()) b_.blocks(std::exchange(events, {}));
+    if (!checkpointed_) work.moves(bytes(t * part.out, dtype).real());
     auto sums = checkpointed_ ? op(bias.module).read(d_out) : product;
     const ColumnSumScratch scratch = column_sum(t, part.out);
     sums.write(d_bias).scratch(scratch.total());
@@ -224,6 +244,7 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
                   Category::temporaries, stops, s.b);
   const auto hold_until = [&](OpBuilder last) {
     read(last, x).touch(input.tensor, input.delta, input.beyond);
+    b_.work().moves(0, 0);
   };
   if (stops) return hold_until(op(names.b.module).release(s.base.out));
   const TensorId scaled = copy(names.scaled, s.b.out, outs, dtype);

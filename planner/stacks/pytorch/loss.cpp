@@ -43,6 +43,7 @@ void StepWriter::full_loss_forward() {
   if (regime_.compute != DType::fp32) {
     wide = logits("loss.logits.fp32", DType::fp32);
     b_.op("loss.logits.fp32", Phase::forward).read(head_.out).write(wide);
+    b_.work().compiled(0);
   }
   end_.upcast_logits = wide;
   end_.returned_logits = strategy_.transformers < models::kLossUpcasts ? wide : head_.out;
@@ -54,6 +55,9 @@ void StepWriter::full_loss_forward() {
       "loss.log_softmax", storage(Count(checked_multiply(scored_tokens(), d_.vocab)), DType::fp32),
       Category::logits);
   b_.op("loss.log_softmax", Phase::forward).read(wide).write(end_.log_probabilities);
+  // Compiled: the logits as they are, read for the sum of exponentials and again.
+  const double logits_bytes = layer_.bytes(v, regime_.compute).real();
+  b_.work().compiled(2 * logits_bytes);
   end_.loss = b_.tensor("loss", Bytes(4), Category::activations);
   end_.total_weight = b_.tensor("loss.total_weight", Bytes(4), Category::activations);
   b_.op("loss.nll", Phase::forward)
@@ -61,6 +65,7 @@ void StepWriter::full_loss_forward() {
       .read(end_.targets)
       .write(end_.loss)
       .write(end_.total_weight);
+  b_.work().moves(0);  // one value of each row
 }
 
 // The labels are padded by one; the head and the loss follow in one of three kinds. Python drops
@@ -147,16 +152,19 @@ TensorId StepWriter::full_loss_backward() {
       .read(end_.targets)
       .read(end_.total_weight)
       .write(d_log);
+  b_.work().compiled(0);
   TensorId d_logits = logits(shifts_logits() ? "loss.logits.shifted.grad" : "loss.logits.grad.fp32",
                              scored, DType::fp32);
   b_.op("loss.log_softmax", Phase::backward)
       .read(d_log)
       .read(end_.log_probabilities)
       .write(d_logits);
+  b_.work().compiled(2 * layer_.bytes(checked_multiply(t, d_.vocab), regime_.compute).real());
   if (shifts_logits()) d_logits = shift_logits_backward(d_logits);
   if (regime_.compute != DType::fp32) {
     const TensorId low = logits("loss.logits.grad", t, regime_.compute);
     b_.op("loss.logits.fp32", Phase::backward).read(d_logits).write(low);
+    b_.work().compiled(0);
     d_logits = low;
   }
   if (d_.soft_capped_logits) d_logits = cap_logits_backward(d_logits);

@@ -47,6 +47,8 @@ void StepWriter::fused_loss_forward() {
     head_.base.weight_cast =
         tensor(kHead.base.weight_cast, weights, regime_.compute, Category::temporaries);
     b_.op(kHead.base.weight_cast, Phase::forward).write(head_.base.weight_cast);
+    b_.work().casts(
+        (layer_.bytes(weights, regime_.weight) + layer_.bytes(weights, regime_.compute)).real());
   }
   end_.fused_input_grad =
       tensor("loss.hidden.grad", checked_multiply(t, d_.hidden), normed, Category::temporaries);
@@ -72,8 +74,24 @@ void StepWriter::fused_loss_forward() {
       .write(mask)
       .write(chunk)
       .scratch(casts);
+  fused_work();
   end_.loss = b_.tensor("loss", Bytes(4), Category::activations);
   b_.op("loss", Phase::forward).read(losses).write(end_.loss);
+}
+
+// Three products of each chunk; the kernel reads the logits twice and overwrites them.
+void StepWriter::fused_work() {
+  const double t = static_cast<double>(tokens_.total()), v = static_cast<double>(d_.vocab);
+  const double h = static_cast<double>(d_.hidden);
+  const auto cut = [&](double m, double n, double k, bool summed) {
+    const double wide = static_cast<double>(ceil_divide(d_.vocab, d_.hidden));
+    b_.work().gemm({regime_.compute, m, n, k, 1, Gemm::Cut::liger, wide, summed});
+  };
+  cut(t, v, h, false);
+  cut(t, h, v, false);
+  if (parts_.head.train_weight) cut(h, v, t, true);
+  b_.work().moves(
+      3 * layer_.bytes(checked_multiply(tokens_.total(), d_.vocab), regime_.compute).real());
 }
 
 // The gradients exist; backward scales them in place.
@@ -83,6 +101,7 @@ TensorId StepWriter::fused_loss_backward() {
       .read(end_.targets)
       .update(end_.fused_input_grad)
       .update(end_.fused_weight_grad);
+  b_.work().moves(0, 1);  // torch.equal(grad_output, 1): left as they are
   if (!loss_prefetches_) prefetch_last_layer();
   unit_ = head_unit_;
   if (end_.fused_weight_grad != kNoTensor) end(kHead.base, end_.fused_weight_grad);
@@ -108,6 +127,8 @@ void StepWriter::chunked_loss_forward() {
       .write(end_.log_probabilities)
       .write(end_.loss)
       .scratch(regime_.compute == DType::fp32 ? Bytes(0) : layer_.fp32(part), Category::logits);
+  const Bytes low = layer_.bytes(v, regime_.compute), wide = layer_.fp32(v);
+  b_.work().moves((regime_.compute == DType::fp32 ? wide * 2 : low + wide * 3).real(), 3 * kChunks);
 }
 
 // Part by part from the last: two fp32 gradients of one part (p bytes each), cast down; the head's
@@ -129,6 +150,9 @@ TensorId StepWriter::chunked_loss_backward() {
       .read(end_.log_probabilities)
       .write(d_part)
       .scratch(std::max(Bytes(0), most - low), Category::logits);
+  const Bytes all = layer_.fp32(checked_multiply(tokens_.total(), d_.vocab));
+  const Bytes cast = regime_.compute == DType::fp32 ? Bytes(0) : all + low * kChunks;
+  b_.work().moves((all * 4 + cast).real(), 3 * kChunks);
   if (!loss_prefetches_) prefetch_last_layer();
   unit_ = head_unit_;
   return layer_

@@ -1,8 +1,10 @@
-// OPT-350m's projections behind the embedding and before the head (transformers
-// models/opt/modeling_opt.py, OPTDecoder.forward).
+// OPT's counted positions, and OPT-350m's projections behind the embedding and before the head
+// (transformers models/opt/modeling_opt.py, OPTDecoder.forward).
 #include "planner/stacks/pytorch/step.h"
 
 namespace plimsoll::planner::pytorch {
+
+using models::PositionKind;
 
 namespace {
 const LinearNames& kProjectIn = end_names().project_in;
@@ -38,6 +40,23 @@ void StepWriter::project_out() {
                         regime_.residual, Category::activations, head_transform_);
   final_norm_ = {};
   final_norm_.out = head_transform_.out;
+}
+
+// OPTDecoder.forward: a mask of ones in fp32; cumsum, its product with the mask, - 1 and the cast:
+// at most three in fp32, or two beside the result. BLOOM makes its biases of the mask.
+void StepWriter::count_positions() {
+  const std::int64_t t = tokens_.total();
+  const auto activation = [&](const char* name, DType dtype) {
+    return b_.tensor(name, storage(Count(t), dtype), Category::activations);
+  };
+  front_.padding_mask = activation("padding_mask", DType::fp32);
+  b_.op("padding_mask", Phase::forward).write(front_.padding_mask);
+  if (d_.position == PositionKind::alibi) return alibi_biases();
+  front_.position_ids = activation("position_ids", DType::int64);
+  b_.op("position_ids", Phase::forward)
+      .read(front_.padding_mask)
+      .write(front_.position_ids)
+      .scratch(layer_.fp32(t) * 2);
 }
 
 // The dtype of what the head reads.

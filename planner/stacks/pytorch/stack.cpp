@@ -243,6 +243,15 @@ void refuse_of_model(const Question& question) {
   });
 }
 
+std::unique_ptr<StepSizer> write_compute(const Question& question, const ModelParts& parts,
+                                         models::StepProgram& program, Works& works) {
+  Rules rules = quick_rules(question, parts);
+  rules.works = &works;
+  auto writer = step_writer(program, parts, question.strategy, question.batch, rules);
+  writer->write();
+  return writer;
+}
+
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse_of_model(question);
   refuse(*question.model, question.strategy);

@@ -29,6 +29,8 @@ std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const Mode
                                         const models::Batch& batch, const Rules& rules);
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step);
+std::unique_ptr<StepSizer> write_compute(const Question& question, const ModelParts& parts,
+                                         models::StepProgram& program, Works& works);
 
 // From counts alone; DeepSpeed's are taken to be the same.
 TableStates table_states(const ParameterCounts& counts, const models::Strategy& strategy);

@@ -118,6 +118,7 @@ void StepWriter::add_start(Start& start) const {
 
 void StepWriter::write() {
   if (rules_.each_parameter) b_.keep_blocks(&blocks_);
+  b_.keep_work(rules_.works);
   plan_end_units();
   add_runs();
   declare_states();

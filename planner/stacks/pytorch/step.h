@@ -26,8 +26,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
 
   DataParallelism parallelism() const { return parallelism_; }
   const Regime& regime() const { return regime_; }
-  // Model states of this rank at the end of backward.
-  const reports::States& states() const { return states_; }
+  const reports::States& states() const { return states_; }  // this rank's, after backward
   virtual void add_collectives(std::vector<reports::Collective>& out) const;
   virtual void add_start(Start& start) const;  // after write()
   // Both after write(). All ranks, by what they hold; and the one whose step was written.
@@ -79,7 +78,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   TensorId shift_logits(TensorId logits), shift_logits_backward(TensorId d_shifted),
       cap_logits(TensorId logits), cap_logits_backward(TensorId d), scale_logits(TensorId, Phase);
   TensorId capped(const char* name, Phase phase, TensorId from, TensorId saved);
-  void full_loss_forward(), chunked_loss_forward(), fused_loss_forward(), masked_loss_forward();
+  void full_loss_forward(), chunked_loss_forward(), fused_loss_forward(), masked_loss_forward(),
+      fused_work();
   TensorId full_loss_backward(), chunked_loss_backward(), fused_loss_backward(),
       masked_loss_backward(), logits_tensor(const char*, DType), transform_head();
   void gather_token_types(), embed_token_types(), leave_embeddings(), transform_back(TensorId d);

@@ -66,6 +66,7 @@ struct Rules {
   // weight is frozen.
   bool frozen_products_save = false;
   BlasWorkspaces blas;
+  Works* works = nullptr;  // what the ops ask of the GPU, for who asks
 };
 
 // What the model makes once for layers with full attention, [0], and with a sliding window, [1].

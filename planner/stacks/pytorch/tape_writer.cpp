@@ -65,6 +65,11 @@ OpBuilder ModuleWriter::write_tape(const TapePart& part, const tape::Lowered& of
   for (const std::uint8_t slot : kernels.reads) read(op, slots[slot]);
   for (const std::uint8_t slot : kernels.writes) write(op, slots[slot]);
   op.scratch(highest(kernels, bytes));
+  if (const WorkOfOp work = b_.work(); work.asked()) {
+    double moved = 0;
+    for (std::size_t k = 0; k < of.sizes.size(); ++k) moved += kernels.moved[k] * bytes[k].real();
+    work.moves(moved, kernels.kernels);
+  }
   if (b_.keeps_blocks()) b_.blocks(tape_blocks(kernels, {bytes.data(), of.sizes.size()}, slots));
   return op;
 }

@@ -3,6 +3,7 @@
 // down to the operand's extent and cast to its dtype (validate_outputs); what the operation kept
 // and the gradient that came in go; then each gradient is added to what has arrived before.
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 #include "planner/stacks/pytorch/tape/script.h"
@@ -69,6 +70,11 @@ class Backward {
     if (--uses_[static_cast<std::size_t>(block)] == 0) step(Step::What::drop, block);
   }
   void step(Step::What what, BlockId block) { script_.steps.push_back({what, block}); }
+  // One kernel.
+  void moves(Size out, std::initializer_list<Size> in) {
+    script_.moved.push_back({script_.steps.size(), out, true});
+    for (const Size size : in) script_.moved.push_back({script_.steps.size(), size, false});
+  }
 
   // A gradient on its way to an operand.
   struct Next {
@@ -130,6 +136,7 @@ class Backward {
       case Kind::power: {  // d · (exponent · x^(exponent - 1))
         const BlockId power = take(out), scaled = take(out);
         const BlockId product = take(out, of.in[i]);
+        three_kernels(out);
         let_go(power);
         let_go(scaled);
         return product;
@@ -137,22 +144,44 @@ class Backward {
       case Kind::rsqrt: {  // -1/2 · d · result³
         const BlockId cube = take(out), scaled = take(out);
         const BlockId product = take(out, of.in[i]);
+        three_kernels(out);
         let_go(cube);
         let_go(scaled);
         return product;
       }
+      case Kind::slice: {  // written into zeros of the whole
+        const BlockId whole = take(in, of.in[i]);
+        moves(in, {});
+        moves(out, {out});
+        return whole;
+      }
       case Kind::cast:
       case Kind::mean:
-      case Kind::layer_norm:
-      case Kind::slice:  // written into zeros of the whole
-        return take(in, of.in[i]);
+        return made(in, of.in[i], {out});
+      case Kind::layer_norm:  // the input's by rows, both parameters' by columns at once
+        if (i == 2 && wants(of.in[1])) return take(in, of.in[i]);
+        return made(in, of.in[i], {out, f_.value(of.in[0]).size});
       case Kind::scale:
-      case Kind::tanh:
       case Kind::negate:
+        return made(out, of.in[i], {out});
+      case Kind::tanh:
+        return made(out, of.in[i], {out, out});
       case Kind::multiply:
-        return take(out, of.in[i]);
+        return made(out, of.in[i], {out, f_.value(of.in[1 - i]).size});
     }
     return kNoBlock;
+  }
+  // By one kernel.
+  BlockId made(Size size, ValueId towards, std::initializer_list<Size> from) {
+    const BlockId block = take(size, towards);
+    moves(size, from);
+    return block;
+  }
+  // A power, times a number, times the gradient.
+  void three_kernels(Size size) {
+    moves(size, {size});
+    moves(size, {size});
+    moves(size, {size, size});
   }
 
   // A sum down to the operand's extent, in the gradient's dtype, and a cast.
@@ -163,7 +192,7 @@ class Backward {
     if (of.view) return block;
     if (have.extent != want.extent) {
       const Size sum{want.extent, have.dtype};
-      const BlockId summed = take(sum, of.to);
+      const BlockId summed = made(sum, of.to, {have});
       if (const auto* scratch = f_.sum_scratch(want.extent)) {
         const BlockId first = take({(*scratch)[0], DType::boolean});
         let_go(take({(*scratch)[1], DType::boolean}));
@@ -173,7 +202,7 @@ class Backward {
       block = summed;
     }
     if (have.dtype != want.dtype) {
-      const BlockId low = take(want, of.to);
+      const BlockId low = made(want, of.to, {{want.extent, have.dtype}});
       let_go(block);
       block = low;
     }
@@ -197,6 +226,8 @@ class Backward {
   // (can_accumulate_inplace).
   void arrive(const Next& of) {
     BlockId& sum = gradient_[at(of.to)];
+    const Size size = f_.value(of.to).size;
+    if (sum != kNoBlock) moves(size, {size, size});
     if (sum == kNoBlock) {
       sum = of.block;
       view_[at(of.to)] = of.view;

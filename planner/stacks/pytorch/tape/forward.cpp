@@ -43,7 +43,12 @@ class Forward {
   void run(const Operation& operation, int at) {
     for (const ValueId id : operation.in)
       if (id != kNone) read(storage(id));
-    if (operation.kind != Kind::slice) take(operation.out);
+    if (operation.kind != Kind::slice) {
+      take(operation.out);
+      moves(f_.value(operation.out).size, true);
+      for (const ValueId id : operation.in)
+        if (id != kNone) moves(f_.value(id).size, false);
+    }
     if (operation.beside != kNone) take(operation.beside);
     for (const ValueId id : operation.in) end(id, at);
     end(operation.out, at);
@@ -79,6 +84,9 @@ class Forward {
   }
   void step(Step::What what, std::size_t storage) {
     script_.steps.push_back({what, block_[storage]});
+  }
+  void moves(Size size, bool launches) {
+    script_.moved.push_back({script_.steps.size(), size, launches});
   }
 
   const Function& f_;

@@ -45,6 +45,9 @@ class Lowering {
     for (const Block& block : script_.blocks)
       if (std::ranges::find(out_.sizes, block.size) == out_.sizes.end())
         out_.sizes.push_back(block.size);
+    for (const Moved& moved : script_.moved)
+      if (std::ranges::find(out_.sizes, moved.size) == out_.sizes.end())
+        out_.sizes.push_back(moved.size);
     mark_crossing();
     for (std::size_t i = 0; i < script_.blocks.size(); ++i)
       if (role(i) != Role::scratch) {
@@ -93,6 +96,7 @@ class Lowering {
   void write(std::size_t begin, std::size_t end) {
     OpOf op;
     op.unpacks = unpacks(begin, end);
+    count_moved(op, begin, end);
     Moment now(out_.sizes.size(), 0);
     find_operands(op, begin, end);
     for (const std::uint8_t slot : op.reads) ++now[size_of(out_.slots[slot].size)];
@@ -148,6 +152,16 @@ class Lowering {
         ended = true;
     }
     return 0;
+  }
+
+  // A kernel is noted behind the steps that make room for its result.
+  void count_moved(OpOf& op, std::size_t begin, std::size_t end) const {
+    op.moved.assign(out_.sizes.size(), 0);
+    for (const Moved& moved : script_.moved) {
+      if (moved.at <= begin || moved.at > end) continue;
+      ++op.moved[size_of(moved.size)];
+      if (moved.launches) ++op.kernels;
+    }
   }
 
   bool unpacks(std::size_t begin, std::size_t end) const {

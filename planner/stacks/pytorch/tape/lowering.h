@@ -31,6 +31,8 @@ struct OpOf {
   std::vector<std::uint8_t> reads, writes;  // slots
   std::vector<Moment> highest;  // the op's scratch is the highest of them, or nothing
   std::vector<Event> events;  // the same, block by block
+  std::vector<std::int8_t> moved;  // how often each size is read or written
+  int kernels = 0;
 };
 
 struct Lowered {

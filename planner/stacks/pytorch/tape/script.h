@@ -38,9 +38,17 @@ struct Step {
   std::int16_t block = -1, from = -1;
 };
 
+// What one kernel reads or writes, in front of step `at`.
+struct Moved {
+  std::size_t at = 0;
+  Size size;
+  bool launches = false;  // one kernel's first
+};
+
 struct Script {
   std::vector<Block> blocks;
   std::vector<Step> steps;
+  std::vector<Moved> moved;
 };
 
 // `saves`: autograd records. `stops`: a recomputation, which ends with the last tensor that is
