@@ -161,7 +161,7 @@ const ComputeCost& ComputeTime::of(const Batch& batch) const {
     std::int64_t length = 0, sequences = 0;
     ComputeCost cost;
   };
-  thread_local std::vector<Last> all(std::size_t{1} << 13);
+  thread_local std::vector<Last> all(std::size_t{1} << 11);
   std::uint64_t h = id_ * 0x9E3779B97F4A7C15;
   for (const std::int64_t part : {batch.seq_len, batch.micro_batch}) {
     h = (h ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15;
