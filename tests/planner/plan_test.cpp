@@ -365,30 +365,6 @@ TEST_CASE("remedies cannot be found where the capacity is not known") {
   CHECK(plan.remedies.empty());
 }
 
-// deepspeed 0.19.8, runtime/zero/stage_1_and_2.py and stage3.py, model_to_params and
-// estimate_zero{2,3}_…: without offload 2 N + 18 N / ranks bytes at stage 2, 4 x the largest layer
-// + 18 N / ranks at stage 3; below it has no estimator.
-TEST_CASE("DeepSpeed's own estimate of the model states stands beside the plan's") {
-  Asked asked("gpt2");
-  asked.question.strategy.stack = models::Stack::deepspeed;
-  asked.question.strategy.gpus = 8;
-  asked.question.remedies = false;
-  const auto estimate = [&](int zero) -> std::pair<std::string, std::string> {
-    asked.question.strategy.data.zero = zero;
-    for (const reports::Assumption& a : asked.plan().assumptions)
-      if (a.what == "model states by DeepSpeed's own estimator, bytes") return {a.value, a.source};
-    return {};
-  };
-  constexpr std::int64_t kCount = 124'439'808, kTable = 50257 * 768;
-  CHECK(estimate(1).first == "");
-  CHECK(estimate(2) ==
-        std::pair{std::to_string(2 * kCount + 18 * kCount / 8),
-                  std::string("deepspeed 0.19.8, estimate_zero2_model_states_mem_needs")});
-  CHECK(estimate(3) ==
-        std::pair{std::to_string(4 * kTable + 18 * kCount / 8),
-                  std::string("deepspeed 0.19.8, estimate_zero3_model_states_mem_needs")});
-}
-
 // 8 GPUs take 16 sequences at once: 32 are divided anew, 24 cannot be.
 TEST_CASE("a global batch stays what it is when a remedy changes the number of GPUs") {
   Asked asked("llama-3.1-8b");

@@ -49,18 +49,28 @@ void StepWriter::in_model_order(const std::function<void(const Parameter&)>& wha
 }
 
 // After the first step gradients are bucketed in the order in which they became ready: from the
-// back of the model to its front.
+// back of the model to its front. That of a table which the head shares is whole after the
+// embedding's backward: it comes last.
 std::vector<Bytes> StepWriter::ddp_buckets() const {
   const std::int64_t cap = strategy_.data.bucket_cap.value();
   Buckets buckets(cap == kDefaultBucket ? kFirstBucket : cap, cap);
-  const auto all = [&](const std::vector<Parameter>& parameters) {
-    for (auto p = parameters.rbegin(); p != parameters.rend(); ++p)
-      if (p->trainable) buckets.add(storage(Count(p->elements), stored(*p)));
+  const std::int64_t table = d_.tied_head ? checked_multiply(d_.vocab, d_.table_width()) : 0;
+  const Parameter* shared = nullptr;
+  const auto add = [&](const Parameter& p) {
+    if (p.trainable) buckets.add(storage(Count(p.elements), stored(p)));
   };
-  all(parts_.tail);
+  const auto all = [&](const std::vector<Parameter>& parameters) {
+    for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) add(*p);
+  };
+  for (auto p = parts_.tail.rbegin(); p != parts_.tail.rend(); ++p)
+    if (p->elements == table && shared == nullptr)
+      shared = &*p;
+    else
+      add(*p);
   for (auto run = parts_.runs.rbegin(); run != parts_.runs.rend(); ++run)
     for (std::int64_t i = run->count; i-- > 0;) all(run->layer(i).parameters);
   all(parts_.embedding);
+  if (shared != nullptr) add(*shared);
   std::vector<Bytes> out;
   for (const std::int64_t bytes : buckets.take()) out.push_back(b_.rounded(Bytes(bytes)));
   return out;
