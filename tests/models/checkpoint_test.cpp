@@ -308,3 +308,22 @@ TEST_CASE("an index without files is compared by name") {
   CHECK(of_kind(check, DifferenceKind::missing)->tensors == 1);
   CHECK(of_kind(check, DifferenceKind::tied_copy)->elements == Count(0));  // not known
 }
+
+// safetensors/src/tensor.rs: MAX_HEADER_SIZE is 100,000,000, and a header of exactly that is read.
+TEST_CASE("a header of 100,000,000 bytes is no more than may be, one byte more is") {
+  check_refused(with_length("{}", 100'000'000),
+                "truncated: a header of 100000000 bytes in a file of 10");
+  check_refused(with_length("{}", 100'000'001), "not safetensors: a header of 100000001 bytes");
+  check_refused(with_length("{} ", 4), "truncated: a header of 4 bytes in a file of 11");
+}
+
+// git-lfs, docs/spec.md: pointer files are smaller than 1024 bytes.
+TEST_CASE("a file of 1,023 bytes may be a pointer of Git LFS, one of 1,024 is none") {
+  const Folder folder;
+  std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 9\n";
+  pointer.resize(1023, ' ');
+  folder.write("model.safetensors", pointer);
+  CHECK(models::lfs_pointer_in(folder.path()) == "model.safetensors");
+  folder.write("model.safetensors", pointer + " ");
+  CHECK(models::lfs_pointer_in(folder.path()) == std::nullopt);
+}

@@ -2,6 +2,7 @@
 // from Transformers on the meta device.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include "models/lora.h"
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
+#include "models/table/table.h"
 
 using namespace plimsoll;
 using models::ModelSpec;
@@ -168,6 +170,22 @@ TEST_CASE("published parameter counts are met exactly") {
     CHECK(models::read_model(model["config"].dump(), id, id).parameter_count() ==
           Count(model["parameters"].get<std::int64_t>()));
   }
+}
+
+TEST_CASE("indices are folded into progressions of one step each") {
+  using models::IndexRange;
+  const auto folded = [](std::vector<std::int64_t> indices) {
+    std::vector<std::array<std::int64_t, 3>> out;
+    for (const IndexRange& range : models::families::ranges_of(indices))
+      out.push_back({range.first, range.count, range.step});
+    return out;
+  };
+  using Ranges = std::vector<std::array<std::int64_t, 3>>;
+  CHECK(folded({}) == Ranges{});
+  CHECK(folded({5}) == Ranges{{5, 1, 1}});
+  CHECK(folded({0, 1, 2, 3}) == Ranges{{0, 4, 1}});
+  CHECK(folded({1, 4, 7, 10}) == Ranges{{1, 4, 3}});
+  CHECK(folded({0, 2, 4, 5, 6}) == Ranges{{0, 3, 2}, {5, 2, 1}});
 }
 
 TEST_CASE("active parameters are those that one token passes through") {

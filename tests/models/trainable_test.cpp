@@ -44,6 +44,19 @@ TEST_CASE("wildcards match as the shell's do, over the whole name") {
   CHECK(!wildcard_match("Bias", "bias"));
 }
 
+// Python's fnmatch.fnmatchcase says the same of each.
+TEST_CASE("both ends of a range belong to it") {
+  for (const char* name : {"h.3", "h.4", "h.7"})
+    CHECK_MESSAGE(wildcard_match("h.[3-7]", name), name);
+  for (const char* name : {"h.2", "h.8", "h.-", "h.", "h.33"})
+    CHECK_MESSAGE(!wildcard_match("h.[3-7]", name), name);
+  for (const char* name : {"h.3", "h.7"}) CHECK_MESSAGE(!wildcard_match("h.[!3-7]", name), name);
+  for (const char* name : {"h.2", "h.8"}) CHECK_MESSAGE(wildcard_match("h.[!3-7]", name), name);
+  CHECK(wildcard_match("h.[13-]", "h.-"));
+  CHECK(!wildcard_match("h.[13-]", "h.2"));
+  CHECK(wildcard_match("h.[1a-c]", "h.b"));
+}
+
 TEST_CASE("many stars take no time") {
   std::string pattern, name(5000, 'a');
   for (int i = 0; i < 500; ++i) pattern += "a*";

@@ -142,10 +142,18 @@ void check_sums(const reports::Plan& plan) {
 
 // The states of the rank that holds most: the planned rank is that of the highest peak, which may
 // hold less.
-Bytes most_states(const reports::Plan& plan) {
+Bytes most_states(const reports::Plan& plan, bool gradients = true) {
   Bytes most;
-  for (const reports::RankKind& kind : plan.ranks) most = std::max(most, kind.states.total());
+  for (const reports::RankKind& kind : plan.ranks)
+    most = std::max(
+        most, gradients ? kind.states.total() : kind.states.parameters + kind.states.optimizer);
   return most;
+}
+
+// Of DeepSpeed's gradients a rank keeps those whole that its partition cuts (stage_1_and_2.py,
+// grads_in_partition): with more ranks the cuts fall elsewhere, on larger ones too.
+bool keeps_cut_gradients(const reports::Plan& plan) {
+  return plan.strategy.stack == models::Stack::deepspeed && plan.strategy.data.zero < 3;
 }
 
 // What a change of one option does, where the changed question is answered too.
@@ -182,8 +190,9 @@ TEST_CASE("more ranks never hold more states each") {
   for_drawn(300, [](const Asked& question) {
     const std::int64_t ranks = 2 * question.plan.strategy.gpus;
     changed(question, "gpus", std::to_string(ranks), [&](const Asked& more) {
-      CHECK(most_states(more.plan).value() <=
-            (most_states(question.plan) + padding(question.plan, ranks)).value());
+      const bool all = !keeps_cut_gradients(question.plan);
+      CHECK(most_states(more.plan, all).value() <=
+            (most_states(question.plan, all) + padding(question.plan, ranks)).value());
     });
   });
 }
