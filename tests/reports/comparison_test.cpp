@@ -242,6 +242,20 @@ TEST_CASE("documents without detail are compared per category, and it is said") 
   CHECK(c.first_difference() == "rank 1, parameters: 1,000 B predicted, 1,001 B measured");
 }
 
+TEST_CASE("each document that has no detail is named, and none beside it") {
+  Prediction p = prediction();
+  Measurement m = measurement();
+  p.step.reset();
+  CHECK(compare(p, m).notes.at(0) ==
+        "not compared tensor by tensor: prediction.json has no detail (fit --detail)");
+  for (MeasuredRank& rank : m.ranks) rank.ledgers.clear();
+  CHECK(compare(p, m).notes.at(0) ==
+        "not compared tensor by tensor: prediction.json has no detail (fit --detail), "
+        "measurement.json has no tensors");
+  CHECK(compare(prediction(), m).notes.at(0) ==
+        "not compared tensor by tensor: measurement.json has no tensors");
+}
+
 TEST_CASE("a stack that is estimated is held to a tolerance, on the ranks that were measured") {
   const Prediction p = prediction("pytorch");
   Measurement m = measurement();

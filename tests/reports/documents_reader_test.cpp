@@ -171,3 +171,15 @@ TEST_CASE("documents that are cut short, of another kind or with impossible valu
             "each rank once"));
   CHECK(has(refusal(read_measurement, measured(empty_rank("2"))), "less than world_size"));
 }
+
+TEST_CASE("a rank of a plan says which it is, and its stage") {
+  const std::string plan = document(detailed_plan());
+  const auto without = [&](const std::string& part) {
+    std::string text = plan;
+    const std::size_t at = text.find(part, text.find("\"ranks\":"));
+    REQUIRE(at != std::string::npos);
+    return refusal(read_prediction, text.erase(at, part.size()));
+  };
+  CHECK(has(without("\"pipeline_stage\":0,"), "ranks[0].pipeline_stage is missing"));
+  CHECK(has(without("\"rank\":0,"), "ranks[0].rank is missing"));
+}

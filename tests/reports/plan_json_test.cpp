@@ -187,3 +187,23 @@ TEST_CASE("each figure of a plan stands under its own key") {
         R"("tokens_per_second_per_gpu":32768.0,"mfu":0.4,"mfu_full_attention":0.45,"hfu":0.5,)"})
     CHECK_MESSAGE(has(text, part), part);
 }
+
+TEST_CASE(
+    "a verdict is told of a whole plan with a known card; of states alone only that they are too "
+    "much") {
+  Plan plan = made_up_plan();
+  const auto said = [&](Verdict verdict, bool states_only) {
+    plan.verdict = verdict;
+    plan.states_only = states_only;
+    return verdict_text(plan).value_or("null");
+  };
+  CHECK(said(Verdict::fits, false) == "fits");
+  CHECK(said(Verdict::borderline, false) == "borderline");
+  CHECK(said(Verdict::does_not_fit, false) == "does not fit");
+  CHECK(said(Verdict::fits, true) == "null");
+  CHECK(said(Verdict::borderline, true) == "null");
+  CHECK(said(Verdict::does_not_fit, true) == "does not fit");
+  plan.usable.reset();
+  CHECK(said(Verdict::fits, false) == "null");
+  CHECK(said(Verdict::does_not_fit, false) == "null");
+}

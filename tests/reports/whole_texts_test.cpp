@@ -5,7 +5,9 @@
 #include "reports/oom/answer.h"
 #include "reports/oom/reading.h"
 #include "reports/oom/scanner.h"
+#include "reports/page/page.h"
 #include "reports/page/sections.h"
+#include "reports/plan_json.h"
 #include "reports/plan_table.h"
 #include "reports/recommendation.h"
 #include "reports/schema_check.h"
@@ -368,4 +370,23 @@ TEST_CASE("figures of a page: whole numbers in groups, shares with one digit") {
   CHECK(whole_number(0.5) == "1");
   CHECK(whole_number(1e19) == "1e+19");
   CHECK(percent(0.1234) == "12.3 %");
+}
+
+TEST_CASE("messages of sizes that no group is kept for are counted in the table, and only those") {
+  OomAnswer answer = oom();
+  CHECK(oom_table(answer, {}).find("of other sizes") == std::string::npos);
+  answer.log.ungrouped = 3;
+  CHECK(oom_table(answer, {}).find("\n  3 of other sizes\n") != std::string::npos);
+}
+
+TEST_CASE("a page has the largest tensors of the peak, and the figures of its plan") {
+  std::string document;
+  JsonWriter json(document, JsonWriter::Style::compact);
+  Plan plan = made_up_plan();
+  plan.fingerprint.clear();
+  write_plan(json, plan, {.version = "1", .commit = "1"});
+  const std::string html = page(document, "plan.json");
+  for (const char* part :
+       {"The largest tensors at the peak", "layers.*.attn.q", "1.00 MiB", "43.0 GiB", "H100"})
+    CHECK_MESSAGE(html.find(part) != std::string::npos, part);
 }
