@@ -1,6 +1,8 @@
 // Whole texts of made-up answers: every heading, row and figure of them stands here to be read.
 #include <doctest/doctest.h>
 
+#include <functional>
+
 #include "reports/ledger_join.h"
 #include "reports/oom/answer.h"
 #include "reports/oom/reading.h"
@@ -10,7 +12,6 @@
 #include "reports/plan_json.h"
 #include "reports/plan_table.h"
 #include "reports/recommendation.h"
-#include "reports/schema_check.h"
 #include "reports/want_of_memory.h"
 #include "tests/reports/made_up_plan.h"
 
@@ -296,75 +297,6 @@ TEST_CASE(
   CHECK(other[0].measured_bytes == 5_B);
 }
 
-TEST_CASE("what a schema forbids is named with its place, what it is and what is needed") {
-  const auto said = [](const char* schema, const char* value) {
-    return complaint(nlohmann::json::parse(schema), nlohmann::json::parse(value));
-  };
-  CHECK(said(R"({"type": "object"})", "[1, 2]") ==
-        "the document is a list of 2, but an object is needed");
-  CHECK(said(R"({"type": ["integer", "null"]})", "1.5") ==
-        "the document is 1.5, but a whole number below 2^63 or null is needed");
-  CHECK(said(R"({"type": "integer"})", "9223372036854775807") == "");
-  CHECK(said(R"({"type": "integer"})", "9223372036854775808") != "");
-  CHECK(said(R"({"items": {"type": "string"}})", R"(["a", 1])") ==
-        "[1] is 1, but a string is needed");
-  CHECK(said(R"({"items": {"type": "string"}})", "3") == "");
-  CHECK(said(R"({"minItems": 2})", "[1]") ==
-        "the document is a list of 1, but a list of at least 2 is needed");
-  CHECK(said(R"({"minItems": 2})", "[1, 2]") == "");
-  CHECK(said(R"({"maxItems": 1})", "[1]") == "");
-  CHECK(said(R"({"maxItems": 1})", "[1, 2]") ==
-        "the document is a list of 2, but a list of at most 1 is needed");
-  CHECK(said(R"({"minimum": 0})", "0") == "");
-  CHECK(said(R"({"minimum": 0})", "-1") == "the document is -1, but a number from 0 is needed");
-  CHECK(said(R"({"maximum": 4})", "4") == "");
-  CHECK(said(R"({"maximum": 4})", "5") == "the document is 5, but a number up to 4 is needed");
-  CHECK(said(R"({"const": "a"})", R"("a")") == "");
-  CHECK(said(R"({"const": "a"})", R"("b")") == "the document is \"b\", but \"a\" is needed");
-  CHECK(said(R"({"enum": [1, 2]})", "2") == "");
-  CHECK(said(R"({"enum": [1, 2]})", "3") == "the document is 3, but one of 1, 2 is needed");
-  CHECK(said(R"({"pattern": "^a+$"})", R"("aa")") == "");
-  CHECK(said(R"({"pattern": "^a+$"})", R"("ab")") ==
-        "the document is \"ab\", but a text like ^a+$ is needed");
-  CHECK(said(R"({"required": ["a"]})", R"({"b": 1})") == "a is missing");
-  CHECK(said(R"({"properties": {"a": {"type": "boolean"}}})", R"({"a": 1})") ==
-        "a is 1, but true or false is needed");
-  CHECK(said(R"({"properties": {"a": {"items": {"type": "number"}}}})", R"({"a": [true]})") ==
-        "a[0] is true, but a number is needed");
-  CHECK(said(R"({"properties": {"a": {"properties": {"b": {"type": "array"}}}}})",
-             R"({"a": {"b": 1}})") == "a.b is 1, but a list is needed");
-  CHECK(said(R"({"additionalProperties": false})", R"({"a": 1})") == "a is not known here");
-  CHECK(said(R"({"additionalProperties": true})", R"({"a": 1})") == "");
-  CHECK(said(R"({"definitions": {"n": {"type": "number"}}, "$ref": "#/definitions/n"})", "1") ==
-        "");
-  CHECK(said(R"({"definitions": {"n": {"type": "number"}}, "$ref": "#/definitions/n"})",
-             R"("x")") == "the document is \"x\", but a number is needed");
-}
-
-// 58 characters and two quotes are 60: shown whole. One more, and 57 are shown with dots behind.
-TEST_CASE("a long value is shown by its first 57 characters") {
-  const auto said = [](std::size_t length) {
-    return complaint(nlohmann::json::parse(R"({"type": "object"})"), std::string(length, 'x'));
-  };
-  CHECK(said(58) == "the document is \"" + std::string(58, 'x') + "\", but an object is needed");
-  CHECK(said(59) == "the document is \"" + std::string(56, 'x') + "..., but an object is needed");
-}
-
-TEST_CASE("of several ways the one counts that the value was meant to be") {
-  const auto schema = nlohmann::json::parse(R"({"anyOf": [
-      {"type": "object", "properties": {"kind": {"const": "a"}, "n": {"type": "integer"}}},
-      {"type": "object", "properties": {"kind": {"const": "b"}, "n": {"type": "string"}}},
-      {"type": "null"}]})");
-  const auto said = [&](const char* value) {
-    return complaint(schema, nlohmann::json::parse(value));
-  };
-  CHECK(said("null") == "");
-  CHECK(said(R"({"kind": "a", "n": 1})") == "");
-  CHECK(said(R"({"kind": "b", "n": 1})") == "n is 1, but a string is needed");
-  CHECK(said(R"({"kind": "a", "n": "x"})") ==
-        "n is \"x\", but a whole number below 2^63 is needed");
-}
-
 TEST_CASE("figures of a page: whole numbers in groups, shares with one digit") {
   CHECK(whole_number(1234567.4) == "1,234,567");
   CHECK(whole_number(0.5) == "1");
@@ -389,4 +321,69 @@ TEST_CASE("a page has the largest tensors of the peak, and the figures of its pl
   for (const char* part :
        {"The largest tensors at the peak", "layers.*.attn.q", "1.00 MiB", "43.0 GiB", "H100"})
     CHECK_MESSAGE(html.find(part) != std::string::npos, part);
+}
+
+TEST_CASE("without a budget nothing is said of one") {
+  Recommendation answer = recommendation();
+  answer.budget_tokens.reset();
+  CHECK(recommendation_table(answer, {}).find("budget") == std::string::npos);
+  answer = recommendation();
+  answer.ranked.clear();
+  CHECK(recommendation_table(answer, {}).find("A budget of") == std::string::npos);
+}
+
+// Ten stand by name; of 1, 2 … 12 GiB the smallest two are 3 GiB together.
+TEST_CASE("what lives beside the ten largest is one line") {
+  Plan plan = short_of_memory();
+  plan.tensors.clear();
+  plan.usable = 4_GiB;
+  for (int i = 1; i <= 12; ++i) {
+    TensorLine line{.name = "t" + std::to_string(i),
+                    .category = "activations",
+                    .bytes = Bytes(i * (1LL << 30))};
+    line.born_op = 0;
+    line.dies_op = 2;
+    plan.tensors.push_back(line);
+  }
+  const std::string text = want_of_memory(plan, {});
+  CHECK(text.find("  t12                                                12.0 GiB  activations\n") !=
+        std::string::npos);
+  CHECK(text.find("  t3 ") != std::string::npos);
+  CHECK(text.find("  t2 ") == std::string::npos);
+  CHECK(text.ends_with("  2 more                                             3.00 GiB\n"));
+}
+
+TEST_CASE("the document of an answer about a message has its groups and counts") {
+  std::string text;
+  JsonWriter json(text, JsonWriter::Style::compact);
+  write_oom(json, oom(), {.version = "1", .commit = "1"});
+  const auto document = nlohmann::json::parse(text);
+  CHECK(document["schema"] == "plimsoll.oom/1");
+  std::function<const nlohmann::json*(const nlohmann::json&)> groups =
+      [&](const nlohmann::json& in) -> const nlohmann::json* {
+    if (in.is_object() && in.contains("groups")) return &in;
+    if (in.is_structured())
+      for (const auto& member : in)
+        if (const nlohmann::json* found = groups(member)) return found;
+    return nullptr;
+  };
+  const nlohmann::json* log = groups(document);
+  REQUIRE(log != nullptr);
+  CHECK((*log)["messages"] == 2);
+  CHECK((*log)["ungrouped"] == 0);
+  REQUIRE((*log)["groups"].size() == 1);
+  const nlohmann::json& group = (*log)["groups"][0];
+  CHECK(group["tried_bytes"] == 238 << 20);
+  CHECK(group["count"] == 2);
+  CHECK(group["ranks"] == nlohmann::json({0, 1}));
+  CHECK(group["gpus"] == nlohmann::json({0, 1}));
+}
+
+TEST_CASE("a bar has its parts in hundredths of the whole, and a mark where the limit is inside") {
+  CHECK(bar_html({{25, "red", "a"}, {150, "blue", "b"}}, 100, 80) ==
+        "<span class=\"bar\"><i style=\"width:25.00%;background:red\" title=\"a\"></i>"
+        "<i style=\"width:100.00%;background:blue\" title=\"b\"></i><b "
+        "style=\"left:80.00%\"></b></span>");
+  CHECK(bar_html({}, 100, 100) == "<span class=\"bar\"></span>");
+  CHECK(bar_html({}, 100, 0) == "<span class=\"bar\"></span>");
 }
