@@ -116,6 +116,29 @@ TEST_CASE("of a small model that needs no sharding the reasons say what plain DD
   CHECK(!has(why, "least sharding that does it"));
 }
 
+// A step's parts are those of the step itself, and its limit is named. Where little memory is the
+// aim, no larger batch is spoken of.
+TEST_CASE(
+    "the reasons say what a step takes and what limits it, and of a larger batch where speed is "
+    "the aim") {
+  const models::ModelSpec model = models::catalog_model("gpt2");
+  Scope scope = scope_of(model, "rtx-4090", 1, 1024);
+  scope.only = {{"stack", {"pytorch"}}, {"adapters", {"full"}}, {"loss", {"full"}}};
+  const auto why = [&] {
+    const Result result = search::search(scope);
+    REQUIRE(!result.ranked.empty());
+    return reasons(scope, result.ranked, {}).front();
+  };
+  const std::vector<std::string> fast = why();
+  CHECK(has(fast, "A step takes "));
+  CHECK(has(fast, " of compute, "));
+  CHECK(has(fast, " for the optimizer. The limit is "));
+  CHECK(has(fast, "Micro-batch "));
+  CHECK(!has(fast, "of communication"));
+  scope.objective = Objective::memory;
+  CHECK(!has(why(), "Micro-batch "));
+}
+
 // One card: DeepSpeed computes in bf16 where autocast casts; that must not pass without a word.
 TEST_CASE("where DeepSpeed stands first the reasons say what PyTorch alone would do") {
   const models::ModelSpec model = models::catalog_model("gpt2-large");

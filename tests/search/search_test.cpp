@@ -120,6 +120,9 @@ TEST_CASE("the search's peak is the one that fit plans") {
     CHECK(f.plan.peak - unsplit == f.need.peak);
     CHECK(f.plan.overhead.total() == f.need.overhead);
     CHECK(f.plan.fits);
+    CHECK(f.rank.kind == effort(f.setting).kind);
+    CHECK(f.rank.knobs == effort(f.setting).knobs);
+    CHECK(f.rank.speed == -f.throughput.tokens_per_second);
   }
 }
 
