@@ -113,32 +113,36 @@ TEST_CASE("what a setting asks of whoever sets it up") {
   CHECK_FALSE(effort(changed(fsdp, [](auto& s) { s.recompute.kind = RecomputeKind::full; })).code);
 }
 
-// Margins: 8 % for sharding, 8 % more for a framework around PyTorch, 4 % for code.
+// One margin for sharding, one more for a framework around PyTorch, and one for code.
 TEST_CASE("speeds count less by a margin for what they ask") {
   const auto near = [](double a, double b) { return std::abs(a - b) < 1e-9; };
+  constexpr double kLess = 1 - kTieMargin;
   CHECK(near(Ties::counted(setting(Stack::pytorch, 0), 100), 100));
-  CHECK(near(Ties::counted(setting(Stack::pytorch, 3), 100), 92));
-  CHECK(near(Ties::counted(setting(Stack::deepspeed, 0), 100), 92));
-  CHECK(near(Ties::counted(setting(Stack::deepspeed, 2), 100), 84.64));
+  CHECK(near(Ties::counted(setting(Stack::pytorch, 3), 100), 100 * kLess));
+  CHECK(near(Ties::counted(setting(Stack::deepspeed, 0), 100), 100 * kLess));
+  CHECK(near(Ties::counted(setting(Stack::deepspeed, 2), 100), 100 * kLess * kLess));
   CHECK(near(Ties::counted_in_kind(setting(Stack::pytorch, 0), 100), 100));
   const Setting code =
       changed(setting(Stack::pytorch, 0), [](auto& s) { s.loss = models::Loss::fused; });
-  CHECK(near(Ties::counted_in_kind(code, 100), 96));
+  CHECK(near(Ties::counted_in_kind(code, 100), 100 * (1 - kSameKindMargin)));
 }
 
-// A step down is a factor of 0.92 between kinds, 0.96 within one: 0.92^2 = 0.8464, 0.96^2 = 0.9216.
+// A step down begins where a speed is a whole power of 1 - margin; on either side of each a
+// thousandth is enough.
 TEST_CASE("steps below the fastest") {
   Ties ties{.fastest = 100, .of_kind = 50};
+  constexpr double kStep = 1 - kTieMargin, kKindStep = 1 - kSameKindMargin;
   CHECK(ties.steps_below(100) == 0);
-  CHECK(ties.steps_below(92.1) == 0);
-  CHECK(ties.steps_below(91.9) == 1);
-  CHECK(ties.steps_below(84.7) == 1);
-  CHECK(ties.steps_below(84.6) == 2);
-  CHECK(ties.steps_below(109) == -2);  // faster than the fastest that fits
+  CHECK(ties.steps_below(100.1 * kStep) == 0);
+  CHECK(ties.steps_below(99.9 * kStep) == 1);
+  CHECK(ties.steps_below(100.1 * kStep * kStep) == 1);
+  CHECK(ties.steps_below(99.9 * kStep * kStep) == 2);
+  CHECK(ties.steps_below(99.9 / kStep) == -1);  // faster than the fastest that fits
+  CHECK(ties.steps_below(100.1 / kStep) == -2);
   CHECK(ties.steps_below(0) == std::numeric_limits<std::int64_t>::max());
-  CHECK(ties.steps_in_kind(48.1) == 0);
-  CHECK(ties.steps_in_kind(47.9) == 1);
-  CHECK(ties.steps_in_kind(46.0) == 2);
+  CHECK(ties.steps_in_kind(50.05 * kKindStep) == 0);
+  CHECK(ties.steps_in_kind(49.95 * kKindStep) == 1);
+  CHECK(ties.steps_in_kind(49.95 * kKindStep * kKindStep) == 2);
   ties.of_kind = 0;  // one in a thousand, while it is looked for
   CHECK(ties.steps_in_kind(99.91) == 0);
   CHECK(ties.steps_in_kind(99.89) == 1);
