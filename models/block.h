@@ -27,10 +27,11 @@ enum class ModuleClass : std::uint8_t {
   rms_norm,
   rms_norm_fp32,
   rms_norm_one_plus,
-  layer_norm
+  layer_norm,
+  experts,  // gated MLPs stacked: gate_up_proj [experts, 2·out, in], down_proj [experts, in, out]
 };
 constexpr bool is_norm(ModuleClass c) {
-  return c != ModuleClass::linear && c != ModuleClass::conv1d;
+  return c != ModuleClass::linear && c != ModuleClass::conv1d && c != ModuleClass::experts;
 }
 
 // A module with parameters. `name` is relative to the layer ("self_attn.q_proj"; interned). Widths
@@ -40,7 +41,8 @@ struct Module {
   ModuleClass kind = ModuleClass::linear;
   std::int64_t in = 0, out = 0;
   bool bias = false;
-  std::uint8_t place = 0;  // among the block's linears, or among its norms
+  std::int64_t experts = 0, active = 0;  // how many, and how many a token visits
+  std::uint8_t place = 0;  // among the block's linears, norms or experts
 };
 
 using ValueId = std::int16_t;
@@ -64,6 +66,8 @@ enum class OpKind : std::uint8_t {
   scale,  // in: x; out: x times a number
   add,  // in: the stream, a branch
   dropout,  // in: x; probability 0 returns its input
+  // in: the router's logits, x; routes each token to its experts and sums their results
+  experts,
   leave,  // a Python frame returns: `releases` go
 };
 
@@ -107,6 +111,9 @@ struct Node {
   double probability = 0;  // dropout
   bool by_head = false;  // split, slice: x is [batch, heads, s, of each head]
   bool casts_back = false;  // rotary: the results have the operands' dtype, whatever the tables'
+  bool of_view = false;  // linear: x is reshaped for it, in a node of its own
+  bool normalizes = false;  // experts: the chosen ones' probabilities are divided by their sum
+  bool wide_scores = false;  // experts: those stay in fp32, whatever the logits are in
 };
 
 struct Block {
@@ -115,7 +122,7 @@ struct Block {
   std::vector<std::int64_t> widths;  // of each value, in elements a token
   // What the layer returns beside its output: the model's loop holds it until the next returned.
   ValueList returned;
-  std::uint8_t linears = 0, norms = 0;  // how many of `modules` are
+  std::uint8_t linears = 0, norms = 0, experts = 0;  // how many of `modules` are
 
   ValueId output() const;  // of the last node that computes anything
   const Module* find(std::string_view name) const;  // nullptr: there is none

@@ -45,7 +45,9 @@ bool adaptable(const ParameterRow& row) {
   }
 }
 
+// To PEFT: a torch.nn.Linear or a Conv1D.
 bool is_linear(const ParameterRow& row) {
+  if (row.bare || !row.stacked.empty()) return false;
   return row.module == ModuleKind::linear || row.module == ModuleKind::expert;
 }
 

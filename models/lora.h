@@ -19,7 +19,8 @@ struct LoraModule {
 };
 
 // The modules that `lora.targets` name, in the order of the parameter table:
-// - "all-linear": every linear module except the output head (peft/tuners/tuners_utils.py);
+// - "all-linear": every linear module except the output head (peft/tuners/tuners_utils.py); of a
+//   mixture whose routers and experts Transformers 5 keeps in bare parameters, none of those;
 // - "attention": the linear modules inside attention blocks;
 // - else a module's whole name or its last parts ("q_proj", "mlp.c_proj", "layers.3.mlp.up_proj");
 // - no targets: PEFT's default for the model_type (peft/utils/constants.py).

@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/base/dtype.h"
@@ -40,6 +41,9 @@ struct IndexRange {
   bool operator==(const IndexRange&) const = default;
 };
 
+// The parameters in which Transformers (5.x) stacks the matrices of gated experts.
+inline constexpr std::string_view kGateUp = "gate_up_proj", kDown = "down_proj";
+
 // One line of the parameter table: a checkpoint tensor, or a family of equal ones whose name holds
 // one "{}" for each range ("model.layers.{}.mlp.experts.{}.up_proj.weight").
 struct ParameterRow {
@@ -56,6 +60,9 @@ struct ParameterRow {
   // visits; 0: all of it.
   std::int64_t active = 0;
   bool fused_experts = false;  // all experts in one tensor, one after another on the first axis
+  // One of those two: all experts' matrices of all rows that name it are one parameter; else empty.
+  std::string_view stacked;
+  bool bare = false;  // a mixture's router: in Transformers 5 a parameter, not a linear module
   // Where the checkpoint keeps this row in another dtype than the rest of the model.
   std::optional<DType> dtype;
 

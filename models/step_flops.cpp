@@ -22,11 +22,13 @@ ProductsOfToken products_of_token(const ModelSpec& model, const Strategy& strate
   ProductsOfToken products;
   for (const TrainableRow& entry : trainable_rows(model, strategy)) {
     const ParameterRow& row = entry.row;
-    const bool head = row.module == ModuleKind::head;
-    if ((!head && row.module != ModuleKind::linear) || row.shape.rank != 2) continue;
+    const bool head = row.module == ModuleKind::head, expert = !row.stacked.empty();
+    if ((!head && !expert && row.module != ModuleKind::linear) || row.shape.rank != 2) continue;
     ProductWeights& weights = head ? products.head : products.layers;
+    const std::int64_t visited =
+        expert ? row.instances() / row.ranges.back().count * row.active : row.instances();
     (entry.trainable ? weights.trained : weights.frozen) +=
-        row.shape.elements().real() * static_cast<double>(row.instances());
+        row.shape.elements().real() * static_cast<double>(visited);
   }
   if (strategy.lora)
     for (const LoraModule& module : lora_modules(model, *strategy.lora))

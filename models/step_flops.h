@@ -2,9 +2,10 @@
 // measured utilization are both defined.
 //
 // Per token: 6 for every weight in a matrix product (2 forward, 2 for the input's gradient, 2 for
-// its own; the input embedding does not count, the head does, also when tied), 4 where it is
-// frozen, plus attention 3·L·a·(d_qk + d_v)·s_eff, the causal half counted once (s_eff = s, or the
-// window). Chowdhery et al., PaLM, arXiv 2204.02311, appendix B, with causality.
+// its own; the input embedding does not count, the head does, also when tied; of routed experts
+// those that a token visits), 4 where it is frozen, plus attention 3·L·a·(d_qk + d_v)·s_eff, the
+// causal half counted once (s_eff = s, or the window). Chowdhery et al., PaLM, arXiv 2204.02311,
+// appendix B, with causality.
 #pragma once
 
 #include "models/model_spec.h"

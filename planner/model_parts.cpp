@@ -1,6 +1,7 @@
 #include "planner/model_parts.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "models/decisions/layer_modules.h"
 #include "models/lora.h"
@@ -49,6 +50,8 @@ LayerPart part_of(const models::Block& block) {
     if (models::is_norm(module.kind)) {
       layer.norms.push_back(
           {.width = module.in, .bias = module.bias, .kind = norm_kind(module.kind)});
+    } else if (module.kind == models::ModuleClass::experts) {
+      layer.experts.push_back({module.experts, module.active, module.in, module.out});
     } else {
       layer.linears.push_back({.in = module.in,
                                .out = module.out,
@@ -83,7 +86,26 @@ const models::Module& module_of(const LayerPart& layer, std::string_view name) {
   return *module;
 }
 
+// Rows of single experts, which are parts of two parameters.
+void add_to_experts(LayerPart& layer, const ParameterRow& row, bool trainable) {
+  ExpertsPart& part =
+      layer.experts[module_of(layer, models::decisions::stack_name(row.name)).place];
+  const bool down = row.stacked == models::kDown;
+  bool& trains = down ? part.train_down : part.train_gate_up;
+  const bool known = std::exchange(down ? part.has_down : part.has_gate_up, true);
+  const bool whole = row.ranges.back().count == part.experts;
+  check(whole && (!known || trains == trainable), ErrorKind::unsupported, [&] {
+    return "--freeze, --train: " + row.name + " is a part of " + std::string(row.stacked) +
+           ", one parameter of all experts: it is trained as a whole or not at all";
+  });
+  trains = trainable;
+  if (!known)
+    layer.parameters.push_back(
+        {down ? part.down() : part.gate_up(), part.experts, trainable, false});
+}
+
 void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable) {
+  if (!row.stacked.empty()) return add_to_experts(layer, row, trainable);
   const ParameterName name = parameter_name(row.name);
   const models::Module& module = module_of(layer, name.module);
   const bool bias = name.leaf == "bias";
@@ -111,7 +133,14 @@ void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelS
   }
   check(range != nullptr, ErrorKind::unsupported,
         [&] { return "--lora-targets " + module.name + ": adapters on it are not modelled yet"; });
-  const models::Module& of = module_of(layers.front(), parameter_name(base.name).module);
+  const LayerPart& first = layers[static_cast<std::size_t>(range->first)];
+  check(base.stacked.empty() && !base.bare, ErrorKind::unsupported, [&] {
+    return "--lora-targets " + module.name + ": Transformers 5 keeps the routers and experts of " +
+           model.name +
+           " in no linear module; adapters on their parameters (PEFT's target_parameters) "
+           "are not modelled yet: name linear modules (attention, or q_proj, v_proj, ...)";
+  });
+  const models::Module& of = module_of(first, parameter_name(base.name).module);
   check(!models::is_norm(of.kind), ErrorKind::unsupported,
         [&] { return "--lora-targets " + module.name + " is no linear layer"; });
   for (std::int64_t i = 0; i < range->count; ++i) {

@@ -40,11 +40,26 @@ struct NormPart {
   bool operator==(const NormPart&) const = default;
 };
 
+// Experts of one MLP each, stacked: gate_up_proj [experts, 2·ffn, hidden], down_proj.
+struct ExpertsPart {
+  std::int64_t experts = 0, active = 0;  // `active`: how many a token visits
+  std::int64_t hidden = 0, ffn = 0;
+  bool has_gate_up = false, has_down = false;  // among the layer's parameters
+  bool train_gate_up = true, train_down = true;
+  std::int64_t gate_up() const {
+    return checked_multiply(experts, checked_multiply(2 * ffn, hidden));
+  }
+  std::int64_t down() const { return checked_multiply(experts, checked_multiply(hidden, ffn)); }
+  bool trains() const { return train_gate_up || train_down; }
+  bool operator==(const ExpertsPart&) const = default;
+};
+
 // What a strategy makes of a layer's modules. `block` is the model's and lives as long as that.
 struct LayerPart {
   const models::Block* block = nullptr;
   std::vector<LinearPart> linears;  // by Module::place
   std::vector<NormPart> norms;
+  std::vector<ExpertsPart> experts;
   std::vector<Parameter> parameters;
   bool trains() const;
   bool operator==(const LayerPart&) const = default;

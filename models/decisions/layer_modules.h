@@ -50,6 +50,12 @@ constexpr ParameterName parameter_name(std::string_view name) {
   return {name.substr(0, dot), name.substr(dot + 1)};
 }
 
+// "model.layers.{}.mlp.experts.{}.up_proj.weight" -> "mlp.experts": whose matrices are stacked.
+constexpr std::string_view stack_name(std::string_view name) {
+  name = parameter_name(name).module;
+  return name.substr(0, name.find(".{}"));
+}
+
 // As the checkpoints of Llama-like models and of GPT-2 call them.
 struct LayerModuleName {
   std::string_view name;

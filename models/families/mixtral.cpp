@@ -1,11 +1,11 @@
-#include "models/table/llama_like.h"
+#include "models/table/mixture.h"
 
 namespace plimsoll::models::families {
 
 namespace {
 void build(const Config& config, Head head, ModelSpec& model) {
-  const LlamaLike d =
-      read_llama_like(config, {.ffn = 14336, .kv_heads = 8, .positions = 4096 * 32});
+  LlamaLike d = read_llama_like(config, {.ffn = 14336, .kv_heads = 8, .positions = 4096 * 32});
+  d.window = config.natural("sliding_window", 0);
   const std::int64_t experts = config.repeats("num_local_experts", 8);
   const std::int64_t active = active_experts(config, "num_experts_per_tok", 2, experts);
   Table table;
@@ -13,11 +13,11 @@ void build(const Config& config, Head head, ModelSpec& model) {
     table.embedding("embed_tokens", d.vocab, d.hidden);
     table.repeat("layers", d.layers, [&] {
       add_llama_attention(table, d);
-      table.linear("block_sparse_moe.gate", d.hidden, experts);
+      table.router("block_sparse_moe.gate", d.hidden, experts);
       table.experts("block_sparse_moe.experts", experts, active, [&] {
-        table.linear("w1", d.hidden, d.ffn, false, ModuleKind::expert);
-        table.linear("w2", d.ffn, d.hidden, false, ModuleKind::expert);
-        table.linear("w3", d.hidden, d.ffn, false, ModuleKind::expert);
+        table.expert("w1", d.hidden, d.ffn, kGateUp);
+        table.expert("w2", d.ffn, d.hidden, kDown);
+        table.expert("w3", d.hidden, d.ffn, kGateUp);
       });
       table.rms_norm("input_layernorm", d.hidden);
       table.rms_norm("post_attention_layernorm", d.hidden);
@@ -28,6 +28,12 @@ void build(const Config& config, Head head, ModelSpec& model) {
   add_classifier(table, config, head, d.hidden, "score");
   model.parameters = table.take();
   model.max_positions = d.positions;
+  set_mixture_decoder(model, config, head, d,
+                      {.router = "block_sparse_moe.gate",
+                       .experts = "block_sparse_moe.experts",
+                       .normalizes = true,
+                       .wide_scores = true},
+                      std::vector<bool>(static_cast<std::size_t>(d.layers), true));
 }
 }  // namespace
 

@@ -11,7 +11,21 @@ namespace {
 
 using decisions::parameter_name;
 
+// Rows of one gated MLP: what goes into its first matrix, and how wide that is.
+void add_experts(Block& block, const ParameterRow& row) {
+  const std::string_view name = decisions::stack_name(row.name);
+  if (block.find(name) != nullptr) return;
+  block.modules.push_back({.name = interned(name),
+                           .kind = ModuleClass::experts,
+                           .in = row.shape.axes[1],
+                           .out = row.shape.axes[0],
+                           .experts = row.ranges.back().count,
+                           .active = row.active,
+                           .place = block.experts++});
+}
+
 void add_parameter(Block& block, const ParameterRow& row, ModuleClass rms) {
+  if (!row.stacked.empty()) return add_experts(block, row);
   const decisions::ParameterName name = parameter_name(row.name);
   const bool norm = row.module == ModuleKind::norm;
   if (block.find(name.module) == nullptr) {
@@ -51,9 +65,14 @@ MlpKind mlp_of(Activation activation) {
 }
 
 BlockBuilder::BlockBuilder(const std::vector<ParameterRow>& rows, std::int64_t hidden,
-                           ModuleClass rms) {
+                           ModuleClass rms, std::int64_t layer) {
+  const auto has = [&](const IndexRange& range) {
+    const std::int64_t behind = layer - range.first;
+    return behind >= 0 && behind % range.step == 0 && behind / range.step < range.count;
+  };
   for (const ParameterRow& row : rows)
-    if (!row.ranges.empty()) add_parameter(block_, row, rms);
+    if (!row.ranges.empty() && (layer < 0 || has(row.ranges.front())))
+      add_parameter(block_, row, rms);
   value(hidden);
 }
 
@@ -121,6 +140,13 @@ ValueId BlockBuilder::dropout(std::string_view name, ValueId x, double probabili
   added.out = {out};
   added.probability = probability;
   return out;
+}
+
+Node& BlockBuilder::experts(std::string_view module, ValueId logits, ValueId x) {
+  Node& added = of_module(OpKind::experts, module, logits);
+  added.in.push_back(x);
+  added.out = {value(width(x))};
+  return added;
 }
 
 Node& BlockBuilder::views(OpKind kind, std::string_view name, ValueId x,

@@ -18,10 +18,11 @@ MlpKind mlp_of(Activation activation);
 
 class BlockBuilder {
  public:
-  // The layer's modules are those of the rows whose names hold "{}", in the rows' order. `hidden`:
-  // the width of the residual stream; `rms`: what the family's RMSNorm is.
+  // The layer's modules are those of the rows whose names hold "{}", in the rows' order; of `layer`
+  // alone, where layers have different ones. `hidden`: the width of the residual stream; `rms`:
+  // what the family's RMSNorm is.
   BlockBuilder(const std::vector<ParameterRow>& rows, std::int64_t hidden,
-               ModuleClass rms = ModuleClass::rms_norm);
+               ModuleClass rms = ModuleClass::rms_norm, std::int64_t layer = -1);
 
   // Each adds a node and returns its result. `module`, `name`: relative to the layer.
   // Error{internal}: the table has no such module.
@@ -32,6 +33,7 @@ class BlockBuilder {
   ValueId scale(std::string_view name, ValueId x);
   ValueId add(std::string_view name, ValueId stream, ValueId branch);
   ValueId dropout(std::string_view name, ValueId x, double probability);
+  Node& experts(std::string_view module, ValueId logits, ValueId x);
   // Views of x, one after another, of these widths.
   ValueList split(std::string_view name, ValueId x, std::initializer_list<std::int64_t> widths,
                   bool by_head = false);
@@ -54,6 +56,8 @@ class BlockBuilder {
   void leave(std::string_view name, ValueList values);
   // The model's loop holds them until the next layer has returned.
   void returned(ValueList values) { block_.returned = values; }
+  // The linear that was added last reads a view that is made for it.
+  void reshape_input() { block_.nodes.back().of_view = true; }
   // They go when the node that was added last has run.
   void release(ValueList values) { block_.nodes.back().releases = values; }
 

@@ -106,16 +106,21 @@ ValueList llama_attention(BlockBuilder& b, const LlamaLike& d, ValueId x) {
 }
 
 // LlamaDecoderLayer.forward holds its own input, and what attention returned beside its result.
-Block llama_block(const ModelSpec& model, const LlamaLike& d) {
-  BlockBuilder b(model.parameters, d.hidden);
+Block llama_block(BlockBuilder b, const LlamaLike& d,
+                  const std::function<ValueId(BlockBuilder&, ValueId)>& mlp) {
   const ValueId x = b.norm("input_layernorm", kBlockInput);
   const ValueList attention = llama_attention(b, d, x);
   const ValueId middle = b.add("self_attn", kBlockInput, attention[0]);
   const ValueId y = b.norm("post_attention_layernorm", middle);
-  b.add("mlp", middle, gated_mlp(b, y));
+  b.add("mlp", middle, mlp(b, y));
   b.release({attention[1], kBlockInput});
   if (d.window > 0) b.slide();
   return b.take();
+}
+
+Block llama_block(const ModelSpec& model, const LlamaLike& d) {
+  return llama_block(BlockBuilder(model.parameters, d.hidden), d,
+                     [](BlockBuilder& b, ValueId y) { return gated_mlp(b, y); });
 }
 
 void set_llama_facts(ModelSpec& model, const LlamaLike& d) {

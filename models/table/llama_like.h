@@ -50,6 +50,9 @@ ValueList llama_attention(BlockBuilder& b, const LlamaLike& llama, ValueId x);
 // A gated MLP of y, from gate_proj to down_proj, until its Python frame returns.
 ValueId gated_mlp(BlockBuilder& b, ValueId y, Activation activation = Activation::silu);
 Block llama_block(const ModelSpec& model, const LlamaLike& llama);
+// The same with another MLP: of the second norm's result.
+Block llama_block(BlockBuilder b, const LlamaLike& llama,
+                  const std::function<ValueId(BlockBuilder&, ValueId)>& mlp);
 
 // Sets `decoder` as Llama's layers have it.
 void set_llama_facts(ModelSpec& model, const LlamaLike& llama);

@@ -22,6 +22,16 @@ void Table::linear(std::string_view module, std::int64_t in, std::int64_t out, b
   if (bias) parameter(std::string(module) + ".bias", {out}, kind);
 }
 
+void Table::router(std::string_view module, std::int64_t in, std::int64_t out) {
+  linear(module, in, out);
+  rows_.back().bare = true;
+}
+
+void Table::expert(std::string_view module, std::int64_t in, std::int64_t out,
+                   std::string_view stacked) {
+  parameter(std::string(module) + ".weight", {out, in}, ModuleKind::expert).stacked = stacked;
+}
+
 void Table::conv1d(std::string_view module, std::int64_t in, std::int64_t out) {
   parameter(std::string(module) + ".weight", {in, out}, ModuleKind::linear).transposed = true;
   parameter(std::string(module) + ".bias", {out}, ModuleKind::linear);

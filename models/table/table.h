@@ -46,6 +46,10 @@ class Table {
   void embedding(std::string_view module, std::int64_t rows, std::int64_t width);
   void linear(std::string_view module, std::int64_t in, std::int64_t out, bool bias = false,
               ModuleKind kind = ModuleKind::linear);
+  // A mixture's router, in a module of its own (ParameterRow::bare).
+  void router(std::string_view module, std::int64_t in, std::int64_t out);
+  // A matrix of one expert, in the parameter `stacked` of all (ParameterRow).
+  void expert(std::string_view module, std::int64_t in, std::int64_t out, std::string_view stacked);
   void conv1d(std::string_view module, std::int64_t in, std::int64_t out);  // GPT-2's, with bias
   void norm(std::string_view module, std::int64_t width, bool bias);
   void rms_norm(std::string_view module, std::int64_t width) { norm(module, width, false); }

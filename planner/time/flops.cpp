@@ -12,13 +12,23 @@ void add(const LinearPart& part, std::int64_t count, models::ProductWeights& wei
       static_cast<double>(part.lora_rank) * static_cast<double>(part.in + part.out) * times;
 }
 
+// Those that a token visits.
+void add(const ExpertsPart& part, std::int64_t count, models::ProductWeights& weights) {
+  const double matrix = static_cast<double>(part.hidden) * static_cast<double>(part.ffn) *
+                        static_cast<double>(part.active) * static_cast<double>(count);
+  (part.train_gate_up ? weights.trained : weights.frozen) += 2 * matrix;
+  (part.train_down ? weights.trained : weights.frozen) += matrix;
+}
+
 }  // namespace
 
 models::ProductsOfToken products_of_token(const ModelParts& parts) {
   models::ProductsOfToken products;
   for (const LayerRun& run : parts.runs)
-    for (const LayerPart& layer : run.pattern)
+    for (const LayerPart& layer : run.pattern) {
       for (const LinearPart& part : layer.linears) add(part, run.repeats(), products.layers);
+      for (const ExpertsPart& part : layer.experts) add(part, run.repeats(), products.layers);
+    }
   add(parts.head, 1, products.head);
   return products;
 }

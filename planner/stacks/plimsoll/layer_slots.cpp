@@ -54,6 +54,8 @@ char letter(OpKind kind) {
       return '+';
     case OpKind::dropout:
       return 'D';
+    case OpKind::experts:
+      return 'E';
     case OpKind::leave:
       return ' ';
   }

@@ -19,6 +19,7 @@ void LayerSaved::begin(const BlockPlan& plan) {
   norms.assign(plan.layer->norms.size(), {});
   linears.assign(plan.layer->linears.size(), {});
   attentions.assign(plan.attentions, {});
+  experts.assign(plan.layer->experts.size(), {});
   activations.assign(plan.activations, {});
   masks.assign(plan.dropouts, kNoTensor);
 }
@@ -94,6 +95,8 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
       return run_activation(at, s);
     case OpKind::multiply:
       return run_multiply(at, s);
+    case OpKind::experts:
+      return run_experts(at, last, s);
     case OpKind::add:
       return run_add(at, output, s);
     case OpKind::dropout:

@@ -20,6 +20,7 @@ bool saves(const Node& node) {
     case OpKind::attention:
     case OpKind::activation:
     case OpKind::multiply:
+    case OpKind::experts:
       return true;
     case OpKind::dropout:
       return node.probability > 0;
@@ -50,6 +51,8 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
       return regime.compute;
     case OpKind::rotary:
       return node.casts_back ? first : promoted(first, stream);
+    case OpKind::experts:
+      return plan.value(node.in[1]).dtype;
     case OpKind::activation:
       return node.activation == Activation::gelu_python && regime.autocast ? DType::fp32 : first;
     case OpKind::add:
@@ -104,6 +107,11 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
       at.place = static_cast<std::size_t>(at.linear - part.linears.data());
       at.linear_names = &linear_names(node.name);
       trains = at.linear->trains();
+    } else if (node.kind == OpKind::experts) {
+      at.experts = &part.experts[block.modules[static_cast<std::size_t>(node.module)].place];
+      at.place = static_cast<std::size_t>(at.experts - part.experts.data());
+      at.experts_names = &experts_names(node.name);
+      trains = at.experts->trains();
     } else {
       at.names = &node_names(node.name);
     }

@@ -25,11 +25,13 @@ struct NodePlan {
   std::size_t place = 0;  // among the saved tensors of its kind
   const LinearPart* linear = nullptr;
   const NormPart* norm = nullptr;
+  const ExpertsPart* experts = nullptr;
   // By kind.
   const LinearNames* linear_names = nullptr;
   const ModuleNames* norm_names = nullptr;
   const AttentionNames* attention_names = nullptr;
   const OperandNames* operand_names = nullptr;
+  const ExpertsNames* experts_names = nullptr;
   const NodeNames* names = nullptr;
 };
 

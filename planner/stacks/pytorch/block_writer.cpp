@@ -86,6 +86,8 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
       return activation_back(at, s);
     case OpKind::multiply:
       return multiply_back(at, s);
+    case OpKind::experts:
+      return experts_back(at, s);
     case OpKind::add:
       return add_back(at);
     case OpKind::dropout:
@@ -102,7 +104,7 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
 Place BlockWriter::place_of(const NodePlan& at, Ref d_input, const LayerSaved& s) const {
   const ValueId in = at.node->in[0];
   const bool ends = in == kBlockInput && &at == plan_->nodes.data();
-  return {value(s, in), ends ? d_input : Ref{}, frame()};
+  return {value(s, in), ends ? d_input : Ref{}, frame(), at.node->of_view};
 }
 
 // Its gradient is added to what flows past it.

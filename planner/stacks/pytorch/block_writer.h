@@ -75,6 +75,7 @@ class BlockWriter : public AttentionWriter {
   void run_activation(const NodePlan& at, LayerSaved& s);
   void run_function(const TapePart& part, const NodePlan& at, TapeSaved& saved, LayerSaved& s);
   void run_multiply(const NodePlan& at, LayerSaved& s);
+  void run_experts(const NodePlan& at, bool stops, LayerSaved& s);  // experts.cpp
   void run_add(const NodePlan& at, Ref output, LayerSaved& s);
   void release(OpBuilder op, const models::ValueList& values, const LayerSaved& s);
   void stop_behind(std::size_t node, const LayerSaved& s);
@@ -91,6 +92,7 @@ class BlockWriter : public AttentionWriter {
   void attention_back(const NodePlan& at, const LayerSaved& s);
   void activation_back(const NodePlan& at, const LayerSaved& s);
   void multiply_back(const NodePlan& at, const LayerSaved& s);
+  void experts_back(const NodePlan& at, const LayerSaved& s);
   void add_back(const NodePlan& at);
   // Another value's backward is still to read the tensor.
   bool shared(models::ValueId id) const;
@@ -104,6 +106,9 @@ class BlockWriter : public AttentionWriter {
     return {{{x}, {cos_[sliding_ ? 1 : 0]}, {sin_[sliding_ ? 1 : 0]}}};
   }
   TapeCounts rotary_counts(models::ValueId id) const { return {values_of(id), values_of(id) / 2}; }
+  void experts_work(const NodePlan& at, bool summed);
+  TapePart experts_part(const NodePlan& at) const;
+  TapeCounts experts_counts(const NodePlan& at) const;
   DType rotary_dtype() const { return d_.fp32_rotary ? DType::fp32 : regime_.residual; }
 
   const BlockPlan* plan_ = nullptr;

@@ -15,6 +15,15 @@ TapePart norm_tape(const ModuleNames& names, const NormPart& part, const NormInp
 TapePart rotary_tape(const char* operand, DType own, DType tables, bool grad);
 inline constexpr tape::Extent kHalf = 1;
 
+// A mixture's routing and experts (experts.cpp). The values: the router's logits, what it read.
+struct ExpertsDtypes {
+  DType logits, x, weight;
+  bool autocast = false;
+  bool grad_logits = false, grad_x = false;
+};
+TapePart experts_tape(const char* name, const models::Node& node, const ExpertsPart& part,
+                      const ExpertsDtypes& of);
+
 // `power`: the dtype in which the cube is made (activation.cpp).
 TapePart gelu_tape(const char* name, DType own, DType power, bool grad);
 

@@ -69,6 +69,28 @@ EmbeddingScratch embedding_scratch(const ProgramBuilder& allocator, std::int64_t
           of(checked_multiply(parts, width), DType::fp32)};
 }
 
+// cub/device/dispatch/dispatch_radix_sort.cuh, InvokeOnesweep: 8 bits a pass; digit counts of each
+// pass (8 bytes), of each block of pairs (4 bytes), counters of blocks, and where there is more
+// than one pass other arrays for keys and values; each part begins at a multiple of 256 bytes, and
+// so may the first. What fits a block takes nothing: one byte.
+std::int64_t pair_sort_bytes(std::int64_t pairs, std::int64_t bits) {
+  constexpr std::int64_t kOneBlock = 2304, kBlockPairs = 4608, kDigits = 256, kPassBits = 8,
+                         kAlignment = 256;
+  if (pairs <= kOneBlock) return 1;
+  const auto part = [&](std::int64_t bytes) {
+    return checked_multiply(ceil_divide(bytes, kAlignment), kAlignment);
+  };
+  const std::int64_t passes = ceil_divide(bits, kPassBits);
+  const std::int64_t array = passes > 1 ? part(checked_multiply(8, pairs)) : 0;
+  const std::int64_t blocks = ceil_divide(pairs, kBlockPairs);
+  return kAlignment - 1 + part(8 * kDigits * passes) + part(4 * kDigits * blocks) + 2 * array +
+         part(4 * passes);
+}
+
+std::int64_t bits_of(std::int64_t most) {
+  return std::max<std::int64_t>(1, std::bit_width(static_cast<std::uint64_t>(most)));
+}
+
 void take_blocks(ProgramBuilder& builder, OpBuilder op, std::span<const Bytes> blocks,
                  Bytes before) {
   Bytes all = before;

@@ -12,6 +12,8 @@ namespace plimsoll::planner::pytorch {
 struct Processors {
   std::int64_t count = 132;  // streaming multiprocessors
   std::int64_t threads = 2048;  // that one of them holds at a time
+  // Bytes of each for a grouped product in bf16; 0: that is a loop of products.
+  std::int64_t grouped = 512;
 };
 
 // What a sum over the rows of `rows` × `columns` values takes, in this order, beside its result.
@@ -28,6 +30,11 @@ ColumnSumScratch column_sum_scratch(const ProgramBuilder& allocator, const Proce
 using EmbeddingScratch = std::array<Bytes, 9>;
 EmbeddingScratch embedding_scratch(const ProgramBuilder& allocator, std::int64_t ids,
                                    std::int64_t table_rows, std::int64_t width);
+// cub's temporary storage for sorting pairs of int64 by the lowest `bits` of the first.
+std::int64_t pair_sort_bytes(std::int64_t pairs, std::int64_t bits);
+// Where values up to `most` are sorted, how many bits they have.
+std::int64_t bits_of(std::int64_t most);
+
 // As the op's scratch, in their order, with another one `before` them.
 void take_blocks(ProgramBuilder& builder, OpBuilder op, std::span<const Bytes> blocks,
                  Bytes before = {});

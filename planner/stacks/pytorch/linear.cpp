@@ -164,7 +164,8 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
     sum = add_into(names, d_in, casts_in, sum, at.into);
   } else if (input_grad) {
     d_in = cast(names.input_grad, d_in, t * part.in, dtype, input_dtype);
-    sum = add_gradient(names.grad_layout, sum, {d_in, !casts_in}, input_dtype, t * part.in);
+    if (!at.of_view)
+      sum = add_gradient(names.grad_layout, sum, {d_in, !casts_in}, input_dtype, t * part.in);
   }
   if (casts) {
     widen(names, d_weight, weights);
@@ -173,6 +174,8 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
     if (d_weight != kNoTensor) sink_->end(names, d_weight);
     if (d_bias != kNoTensor) sink_->end(bias, d_bias);
   }
+  if (at.of_view && input_grad)
+    sum = add_gradient(names.grad_layout, sum, {d_in, !casts_in}, input_dtype, t * part.in);
   return sum;
 }
 

@@ -57,18 +57,22 @@ struct Place {
   Ref input;  // as the forward read it
   Ref into;  // the layer's own d(input), where this module is the last to add to it
   std::span<const Ref> held;  // let go with the module's own node
+  // The input is a view made for the module: its gradient is added where that node runs, behind
+  // everything of the module.
+  bool of_view = false;
 };
 
 // Elements of a function's extents (tape/function.h).
-using TapeCounts = std::array<std::int64_t, 8>;
+using TapeCounts = std::array<std::int64_t, 20>;
 
 // What a function's backward is given.
 struct TapeGradients {
   TensorId result = kNoTensor;
   TensorId flowing = kNoTensor;  // of the first value, so far; the sum takes its place
-  const ModuleNames* parameters = nullptr;  // whose gradients it makes
+  std::array<const ModuleNames*, 2> parameters{};  // whose gradients it makes, in their order
   Ref into;  // the first value's gradient, where that is the layer's own
   std::span<const Ref> held;  // let go at the end
+  TensorId* second = nullptr;  // takes the second value's
 };
 
 // A product with a weight as autograd sees it.

@@ -127,6 +127,12 @@ const OperandNames& operand_names(const char* name) {
   return known(name, make_operand);
 }
 
+const ExpertsNames& experts_names(const char* name) {
+  return known<ExpertsNames>(name, [](const std::string& m) {
+    return ExpertsNames{make_module(m, ".gate_up_proj"), make_module(m, ".down_proj", Leaf::bias)};
+  });
+}
+
 const TapeNames& tape_names(const char* module, const tape::Rule& rule) {
   using Key = std::pair<const char*, const tape::Rule*>;
   struct Hash {

@@ -66,6 +66,11 @@ struct AttentionNames {
   const char *out_grad, *out_grad_cast;
 };
 
+// A mixture's stacked parameters: gate_up_proj, down_proj.
+struct ExpertsNames {
+  ModuleNames gate_up, down;
+};
+
 // What elementwise nodes of a layer make.
 struct NodeNames {
   const char* name;
@@ -81,6 +86,7 @@ const LinearNames& linear_names(const char* name);
 const AttentionNames& attention_names(const char* name);
 const NodeNames& node_names(const char* name);
 const OperandNames& operand_names(const char* name);
+const ExpertsNames& experts_names(const char* name);
 
 // Modules outside of layers.
 struct EndNames {

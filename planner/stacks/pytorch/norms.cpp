@@ -128,7 +128,7 @@ TensorId ModuleWriter::norm_backward(const ModuleNames& names, const NormPart& p
     counts[kCounters] = sum.counters.value();
   }
   return tape_backward(norm_tape(names, part, x, regime_), counts, std::array{at.input}, s,
-                       {d_out, x.grad ? residual : kNoTensor, &names, at.into, at.held});
+                       {d_out, x.grad ? residual : kNoTensor, {&names, &names}, at.into, at.held});
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -82,8 +82,8 @@ struct Ref {
 
 // What a function's forward (tape/rule.h) leaves: what autograd keeps, by Rule::kept; its result.
 struct TapeSaved {
-  std::array<TensorId, tape::kMostKept> kept{kNoTensor, kNoTensor, kNoTensor,
-                                             kNoTensor, kNoTensor, kNoTensor};
+  TapeSaved() { kept.fill(kNoTensor); }
+  std::array<TensorId, tape::kMostKept> kept;
   TensorId out = kNoTensor;
 };
 // What the model makes before its layers. `looked_up`: what the embedding's module returned, of
@@ -138,6 +138,7 @@ struct LayerSaved {
   std::vector<TapeSaved> norms;  // by Module::place
   std::vector<LinearSaved> linears;
   std::vector<AttentionSaved> attentions;  // by NodePlan::place
+  std::vector<TapeSaved> experts;
   std::vector<TapeSaved> activations;
   std::vector<TensorId> masks;  // dropout's
 

@@ -106,26 +106,34 @@ void ModuleWriter::tape_forward(const TapePart& part, const TapeCounts& counts,
 TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& counts,
                                      std::span<const Ref> given, const TapeSaved& s,
                                      const TapeGradients& d) {
-  const bool sinks = d.parameters != nullptr;
+  const bool sinks = d.parameters[0] != nullptr;
   const tape::Lowered& of =
       part.rule->backward({d.flowing != kNoTensor, checkpointed_, !sinks || sink_->keeps()});
   std::array<Ref, tape::kMostSlots> slots;
   TensorId d_in = kNoTensor;
   for (std::size_t i = 0; i < of.ops.size(); ++i) {
     if (of.ops[i].unpacks) unpack();
-    std::array<TensorId, 2> parameters{kNoTensor, kNoTensor};
+    std::array<std::pair<const ModuleNames*, TensorId>, 2> parameters{};
     std::size_t made = 0;
     for (const std::uint8_t at : of.ops[i].writes) {
       const tape::Slot& slot = of.slots[at];
       const auto value = static_cast<std::size_t>(slot.value);
-      if (slot.role == Role::d_parameter)
-        slots[at] = {parameters[made++] = sink_->begin(*d.parameters, counts[slot.size.extent])};
-      else if (slot.role == Role::d_given && !d.into.none())
+      const bool second = slot.role == Role::d_given && value == 1;
+      if (slot.role == Role::d_parameter) {
+        const ModuleNames& names = *d.parameters[part.rule->parameter_at(slot.value)];
+        const TensorId gradient = sink_->begin(names, counts[slot.size.extent]);
+        parameters[made++] = {&names, gradient};
+        slots[at] = {gradient};
+      } else if (slot.role == Role::d_given && !second && !d.into.none()) {
         slots[at] = d.into;
-      else
+      } else {
         slots[at] = {
             temporary(part.names->gradients[value], counts[slot.size.extent], slot.size.dtype)};
-      if (slot.role == Role::d_given && d.into.none()) d_in = slots[at].tensor;
+      }
+      if (second)
+        *d.second = slots[at].tensor;
+      else if (slot.role == Role::d_given && d.into.none())
+        d_in = slots[at].tensor;
     }
     for (const std::uint8_t at : of.ops[i].reads) {
       const tape::Slot& slot = of.slots[at];
@@ -141,7 +149,7 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
     }
     auto op = write_tape(part, of, i, counts, slots);
     if (i + 1 == of.ops.size()) release(op, d.held);
-    for (std::size_t k = 0; k < made; ++k) sink_->end(*d.parameters, parameters[k]);
+    for (std::size_t k = 0; k < made; ++k) sink_->end(*parameters[k].first, parameters[k].second);
   }
   return d_in;
 }

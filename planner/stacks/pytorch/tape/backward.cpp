@@ -25,7 +25,7 @@ class Backward {
     view_.assign(n, false);
     readers_.assign(n, 0);
     for (const Operation& operation : f_.operations()) {
-      if (!f_.value(operation.out).grad) continue;
+      if (operation.out == kNone || !f_.value(operation.out).grad) continue;
       for_each_kept(operation, [&](ValueId id) { ++readers_[storage(id)]; });
     }
     if (around_.flows) gradient_[0] = begin({f_.value(0).size, Role::flowing, 0});
@@ -35,7 +35,9 @@ class Backward {
   Script run() {
     for (std::size_t i = f_.operations().size(); i-- > 0;) {
       const Operation& operation = f_.operations()[i];
-      if (gradient_[at(operation.out)] != kNoBlock) run(operation);
+      if (operation.out == kNone || gradient_[at(operation.out)] == kNoBlock) continue;
+      if (f_.parts_nodes()) step(Step::What::node, kNoBlock);
+      run(operation);
     }
     return std::move(script_);
   }
@@ -91,8 +93,10 @@ class Backward {
     for (std::size_t k = 0; k < next.size(); ++k) {
       const std::size_t i = operation.kind == Kind::layer_norm ? k : next.size() - 1 - k;
       if (wants(operation.in[i]))
-        next[i] = {operation.in[i], formula(operation, i, d), operation.kind == Kind::concatenate};
+        next[i] = {operation.in[i], formula(operation, i, d),
+                   operation.kind == Kind::concatenate || operation.kind == Kind::sum};
     }
+    if (operation.kind == Kind::chunk) let_go(gradient_[at(operation.beside)]);
     if (around_.checkpointed) release(operation, true);
     for (Next& of : next)
       if (of.to != kNone) of.block = fit(of);
@@ -157,10 +161,32 @@ class Backward {
       }
       case Kind::cast:
       case Kind::mean:
+      case Kind::chunk:  // SplitBackward concatenates
+      case Kind::sum_groups:  // expanded, and then viewed in another shape, which copies it
         return made(in, of.in[i], {out});
       case Kind::layer_norm:  // the input's by rows, both parameters' by columns at once
         if (i == 2 && wants(of.in[1])) return take(in, of.in[i]);
         return made(in, of.in[i], {out, f_.value(of.in[0]).size});
+      case Kind::softmax: {  // takes as much beside it
+        const BlockId gradient = made(in, of.in[i], {out, out});
+        let_go(take(out));
+        return gradient;
+      }
+      case Kind::top: {  // scattered into zeros
+        const BlockId zeros = take(in);
+        const BlockId gradient = made(in, of.in[i], {in, out});
+        let_go(zeros);
+        return gradient;
+      }
+      case Kind::divide_in_place:
+        return i == 0 ? made(out, of.in[i], {out}) : divisor(of, out);
+      case Kind::index:
+        return accumulated(of, in, out);
+      case Kind::grouped_product:
+        return of_groups(of, i, in);
+      case Kind::sum:  // expanded: a view of d
+        ++uses_[static_cast<std::size_t>(d)];
+        return d;
       case Kind::scale:
       case Kind::negate:
         return made(out, of.in[i], {out});
@@ -168,6 +194,15 @@ class Backward {
         return made(out, of.in[i], {out, out});
       case Kind::multiply:
         return made(out, of.in[i], {out, f_.value(of.in[1 - i]).size});
+      case Kind::silu:
+        return made(out, of.in[i], {out, out});
+      case Kind::fill:
+      case Kind::fill_in_place:
+        return made(out, of.in[i], {out});
+      case Kind::integers:
+      case Kind::write_in_place:
+      case Kind::leave:
+        break;
     }
     return kNoBlock;
   }
@@ -182,6 +217,50 @@ class Backward {
     moves(size, {size});
     moves(size, {size});
     moves(size, {size, size});
+  }
+
+  // Its work is its writer's to say.
+  BlockId of_groups(const Operation& of, std::size_t i, Size in) {
+    const BlockId gradient = take(in, of.in[i]);
+    std::array<BlockId, 2> scratch{kNoBlock, kNoBlock};
+    for (std::size_t k = 0; k < scratch.size(); ++k)
+      if (of.scratch[k] != kAll) scratch[k] = take({of.scratch[k], DType::boolean});
+    for (const BlockId block : scratch)
+      if (block != kNoBlock) let_go(block);
+    return gradient;
+  }
+
+  // -d · ((a / b) / b)
+  BlockId divisor(const Operation& of, Size out) {
+    const BlockId once = take(out), twice = take(out), negated = take(out);
+    const BlockId product = made(out, of.in[1], {out, out});
+    three_kernels(out);
+    for (const BlockId block : {once, twice, negated}) let_go(block);
+    return product;
+  }
+
+  // index_put with accumulate (ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel) into zeros
+  // of x: places are checked against both ends, each by one value and one boolean; laid out as
+  // offsets, scaled, and sorted beside their order, each an array of them.
+  BlockId accumulated(const Operation& of, Size in, Size out) {
+    const Size places = f_.value(of.in[1]).size;
+    const BlockId zeros = take(in), gradient = take(in, of.in[0]);
+    moves(in, {});
+    moves(in, {in});
+    moves(out, {out});
+    for (int end = 0; end < 2; ++end) {
+      const BlockId value = take({of.scratch[0], DType::int64});
+      let_go(take({of.scratch[0], DType::boolean}));
+      let_go(value);
+    }
+    const BlockId offsets = take(places);
+    std::array<BlockId, 5> sorted{take(places), kNoBlock, kNoBlock, kNoBlock, kNoBlock};
+    let_go(offsets);
+    for (std::size_t k = 1; k < 4; ++k) sorted[k] = take(places);
+    sorted[4] = take({of.scratch[1], DType::boolean});
+    for (const BlockId block : sorted) let_go(block);
+    let_go(zeros);
+    return gradient;
   }
 
   // A sum down to the operand's extent, in the gradient's dtype, and a cast.

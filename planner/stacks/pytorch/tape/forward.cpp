@@ -43,16 +43,26 @@ class Forward {
   void run(const Operation& operation, int at) {
     for (const ValueId id : operation.in)
       if (id != kNone) read(storage(id));
-    if (operation.kind != Kind::slice) {
-      take(operation.out);
-      moves(f_.value(operation.out).size, true);
-      for (const ValueId id : operation.in)
-        if (id != kNone) moves(f_.value(id).size, false);
-    }
-    if (operation.beside != kNone) take(operation.beside);
+    // A division in place copies what it divides before it runs.
+    if (operation.out != kNone && !in_place(operation.kind)) take(operation.out);
+    if (operation.beside != kNone && operation.kind != Kind::chunk) take(operation.beside);
+    if (operation.kind == Kind::grouped_product || operation.kind == Kind::integers)
+      scratch(operation.scratch);
+    note_moved(operation);
     for (const ValueId id : operation.in) end(id, at);
     end(operation.out, at);
     end(operation.beside, at);
+  }
+  void scratch(const std::array<Extent, 2>& extents) {
+    std::array<std::int16_t, 2> taken{-1, -1};
+    for (std::size_t i = 0; i < extents.size(); ++i) {
+      if (extents[i] == kAll) continue;
+      taken[i] = static_cast<std::int16_t>(script_.blocks.size());
+      script_.blocks.push_back({{extents[i], DType::boolean}});
+      script_.steps.push_back({Step::What::take, taken[i]});
+    }
+    for (const std::int16_t block : taken)
+      if (block >= 0) script_.steps.push_back({Step::What::drop, block});
   }
   void end(ValueId id, int at) {
     if (id != kNone && last_use_[storage(id)] == at && !is_result(id)) drop(storage(id));
@@ -84,6 +94,18 @@ class Forward {
   }
   void step(Step::What what, std::size_t storage) {
     script_.steps.push_back({what, block_[storage]});
+  }
+  // A grouped product's work is its writer's to say; a gather reads the rows that it writes.
+  void note_moved(const Operation& of) {
+    const Kind kind = of.kind;
+    if (kind == Kind::slice || kind == Kind::chunk || kind == Kind::leave ||
+        kind == Kind::grouped_product)
+      return;
+    const Size out = f_.value(of.out).size;
+    moves(out, true);
+    if (kind == Kind::index) return moves(out, false);
+    for (const ValueId id : of.in)
+      if (id != kNone) moves(f_.value(id).size, false);
   }
   void moves(Size size, bool launches) {
     script_.moved.push_back({script_.steps.size(), size, launches});

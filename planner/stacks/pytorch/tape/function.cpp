@@ -19,7 +19,7 @@ ValueId Function::add(Value value) {
 
 ValueId Function::make(Kind kind, Operands in, Size size) {
   const auto wants = [&](ValueId id) { return id != kNone && value(id).grad; };
-  const ValueId of = kind == Kind::slice ? value(in[0]).storage : kNone;
+  const ValueId of = in_place(kind) ? value(in[0]).storage : kNone;
   const ValueId out =
       add({.size = size, .grad = std::ranges::any_of(in, wants), .made = true, .storage = of});
   operations_.push_back({kind, in, out, kNone});
@@ -68,6 +68,64 @@ ValueId Function::layer_norm(Operands of, Size statistics, const char* suffix) {
   return out;
 }
 
+ValueId Function::softmax(ValueId x, DType to) {
+  return make(Kind::softmax, {x, kNone, kNone}, {value(x).size.extent, to});
+}
+
+Function::Pair Function::chunk(ValueId x, Extent half) {
+  const ValueId first = make(Kind::chunk, {x, kNone, kNone}, {half, value(x).size.dtype});
+  Value other = value(first);
+  return {first, operations_.back().beside = add(other)};
+}
+
+Function::Pair Function::top(ValueId x, Extent of, const char* suffix) {
+  const ValueId largest = make(Kind::top, {x, kNone, kNone}, {of, value(x).size.dtype});
+  const Value places{.size = {of, DType::int64}, .made = true, .suffix = suffix};
+  return {largest, operations_.back().beside = add(places)};
+}
+
+ValueId Function::divide_in_place(ValueId a, ValueId b, const char* suffix) {
+  const ValueId out = make(Kind::divide_in_place, {a, b, kNone}, value(a).size);
+  if (value(out).grad)
+    operations_.back().beside = add({.size = value(a).size, .made = true, .suffix = suffix});
+  return out;
+}
+
+ValueId Function::index(ValueId x, ValueId places, Extent to, std::array<Extent, 2> scratch) {
+  const ValueId out = make(Kind::index, {x, places, kNone}, {to, value(x).size.dtype});
+  operations_.back().scratch = scratch;
+  return out;
+}
+
+ValueId Function::fill(Kind kind, ValueId x, ValueId mask) {
+  return make(kind, {x, mask, kNone}, value(x).size);
+}
+
+ValueId Function::grouped_product(Operands of, Extent to, std::array<Extent, 2> scratch) {
+  const ValueId out = make(Kind::grouped_product, of, {to, value(of[0]).size.dtype});
+  operations_.back().scratch = scratch;
+  return out;
+}
+
+ValueId Function::integers(ValueId of, Size size, std::array<Extent, 2> scratch) {
+  const ValueId out = make(Kind::integers, {of, kNone, kNone}, size);
+  operations_.back().scratch = scratch;
+  return out;
+}
+
+Function::Pair Function::sort(ValueId of, std::array<Extent, 2> scratch) {
+  const ValueId sorted = integers(of, value(of).size, scratch);
+  return {sorted, operations_.back().beside = add({.size = value(of).size, .made = true})};
+}
+
+ValueId Function::write_in_place(Operands of) {
+  return make(Kind::write_in_place, of, value(of[0]).size);
+}
+
+void Function::leave(ValueId value) {
+  operations_.push_back({Kind::leave, {value, kNone, kNone}});
+}
+
 ValueId Function::named(ValueId id, const char* suffix) {
   values_[static_cast<std::size_t>(id)].suffix = suffix;
   return id;
@@ -84,17 +142,39 @@ const std::array<Extent, 2>* Function::sum_scratch(Extent to) const {
 }
 
 // derivatives.yaml (torch 2.11): pow reads its base; rsqrt and tanh their result; a product each
-// factor where the other one requires a gradient; layer_norm its operands, mean and 1/std.
+// factor where the other one requires a gradient; layer_norm its operands, mean and 1/std; softmax
+// its result; a division made in place its divisor and a copy of what was divided.
 Function::Keeps Function::kept_by(const Operation& of) const {
   Keeps keeps;
-  if (!value(of.out).grad) return keeps;
+  if (of.out == kNone || !value(of.out).grad) return keeps;
   switch (of.kind) {
     case Kind::power:
       keeps.in[0] = of.in[0];
       break;
     case Kind::rsqrt:
     case Kind::tanh:
+    case Kind::softmax:
       keeps.out = true;
+      break;
+    case Kind::silu:
+      keeps.in[0] = of.in[0];
+      break;
+    case Kind::top:
+      keeps.beside = true;
+      break;
+    case Kind::divide_in_place:
+      keeps.in[1] = of.in[1];
+      keeps.beside = true;
+      break;
+    case Kind::index:
+    case Kind::fill:
+    case Kind::fill_in_place:
+      keeps.in[1] = of.in[1];
+      break;
+    case Kind::grouped_product:
+      if (value(of.in[1]).grad) keeps.in[0] = of.in[0];
+      if (value(of.in[0]).grad) keeps.in[1] = of.in[1];
+      keeps.in[2] = of.in[2];
       break;
     case Kind::multiply:
       if (value(of.in[1]).grad) keeps.in[0] = of.in[0];
@@ -111,7 +191,13 @@ Function::Keeps Function::kept_by(const Operation& of) const {
     case Kind::negate:
     case Kind::slice:
     case Kind::concatenate:
+    case Kind::chunk:
     case Kind::add:
+    case Kind::sum:
+    case Kind::sum_groups:
+    case Kind::integers:
+    case Kind::write_in_place:
+    case Kind::leave:
       break;
   }
   return keeps;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/base/dtype.h"
+#include "planner/stacks/pytorch/tape/kind.h"
 
 namespace plimsoll::planner::tape {
 
@@ -26,22 +27,6 @@ struct Size {
   Extent extent = kAll;
   DType dtype = DType::fp32;
   bool operator==(const Size&) const = default;
-};
-
-enum class Kind : std::uint8_t {
-  cast,
-  power,  // to a number other than 1
-  mean,  // over the last axis
-  add_number,
-  scale,  // times a number
-  rsqrt,
-  tanh,
-  negate,
-  slice,  // a part, as a view
-  concatenate,
-  multiply,
-  add,
-  layer_norm,  // in: x, weight, maybe bias; makes statistics beside the result
 };
 
 struct Value {
@@ -61,6 +46,8 @@ struct Operation {
   Operands in = kNoOperands;
   ValueId out = kNone;
   ValueId beside = kNone;  // made with the result and kept wherever the operation keeps anything
+  // Bytes that its kernel takes beside the result, forward, and for each gradient; kAll: none.
+  std::array<Extent, 2> scratch{};
 };
 
 class Function {
@@ -74,10 +61,30 @@ class Function {
   ValueId slice(ValueId x, Extent part);
   ValueId concatenate(ValueId a, ValueId b, Extent whole);
   ValueId layer_norm(Operands of, Size statistics, const char* suffix);
+  // One of several results, and the other one.
+  struct Pair {
+    ValueId first, second;
+  };
+  Pair chunk(ValueId x, Extent half);
+  Pair top(ValueId x, Extent of, const char* suffix);
+  ValueId sum(Kind kind, ValueId x, Size to) { return make(kind, {x, kNone, kNone}, to); }
+  ValueId softmax(ValueId x, DType to);
+  ValueId divide_in_place(ValueId a, ValueId b, const char* suffix);
+  // `scratch`: of the gradient: one, and the temporary storage of a sort of the places.
+  ValueId index(ValueId x, ValueId places, Extent to, std::array<Extent, 2> scratch);
+  ValueId fill(Kind kind, ValueId x, ValueId mask);
+  ValueId grouped_product(Operands of, Extent to, std::array<Extent, 2> scratch);
+  ValueId integers(ValueId of, Size size, std::array<Extent, 2> scratch = {kAll, kAll});
+  Pair sort(ValueId of, std::array<Extent, 2> scratch);
+  ValueId write_in_place(Operands of);
+  void leave(ValueId value);
   ValueId named(ValueId value, const char* suffix);
   // A local variable holds it until the function returns.
   void hold(ValueId value) { held_.push_back(value); }
   void result(ValueId value) { result_ = value; }
+  // Each node of the backward is an op: what hangs on a parameter's gradient runs behind its own.
+  void part_nodes() { parts_nodes_ = true; }
+  bool parts_nodes() const { return parts_nodes_; }
   // What a sum down to `to` takes beside its result.
   void sums_with(Extent to, std::array<Extent, 2> scratch) { sums_.push_back({to, scratch}); }
 
@@ -92,7 +99,7 @@ class Function {
   struct Keeps {
     Operands in = kNoOperands;
     bool out = false, beside = false;
-    bool none() const { return in == kNoOperands && !out; }
+    bool none() const { return in == kNoOperands && !out && !beside; }
   };
   Keeps kept_by(const Operation& operation) const;
   // Everything that is kept and made here, by storage, in the order of making.
@@ -110,6 +117,7 @@ class Function {
   };
   std::vector<Sum> sums_;
   ValueId result_ = kNone;
+  bool parts_nodes_ = false;
 };
 
 }  // namespace plimsoll::planner::tape

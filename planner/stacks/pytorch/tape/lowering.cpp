@@ -142,7 +142,7 @@ class Lowering {
     bool ended = false;
     for (std::size_t i = begin; i < end; ++i) {
       const Step& step = script_.steps[i];
-      if (step.what == Step::What::unpack) continue;
+      if (step.block < 0) continue;
       const auto block = static_cast<std::size_t>(step.block);
       if (step.what == Step::What::take) {
         if (ended) return i;
@@ -173,7 +173,7 @@ class Lowering {
   void find_operands(OpOf& op, std::size_t begin, std::size_t end) const {
     for (std::size_t i = begin; i < end; ++i) {
       const Step& step = script_.steps[i];
-      if (step.what == Step::What::unpack || slot_of(step) < 0) continue;
+      if (step.block < 0 || slot_of(step) < 0) continue;
       const std::uint8_t slot = narrow(static_cast<std::size_t>(slot_of(step)));
       if (step.what == Step::What::adopt) put(op.reads, slot_at(step.from));
       if (step.what == Step::What::take || step.what == Step::What::adopt)
@@ -210,18 +210,22 @@ class Lowering {
   std::uint8_t taken_ = 0;
 };
 
-// Where the ops begin: where what autograd kept is first read, and behind the end of a caller's
-// value, which may die there, as only the program knows.
+// Where the ops begin: where what autograd kept is first read, behind the end of a caller's value,
+// which may die there, as only the program knows, and with a node that is to be an op of its own.
 std::vector<std::size_t> cuts_of(const Script& script) {
   std::vector<std::size_t> cuts;
   bool takes = false, ended = false;
+  std::size_t node = 0;  // where the last one begins; 0: in the op at hand
   for (std::size_t i = 0; i < script.steps.size(); ++i) {
     const Step& step = script.steps[i];
     const bool take = step.what == Step::What::take;
-    if ((take && ended) || (takes && step.what == Step::What::unpack)) {
-      cuts.push_back(i);
+    if (step.what == Step::What::node) node = i;
+    if ((take && (ended || (takes && node > 0))) || (takes && step.what == Step::What::unpack)) {
+      cuts.push_back(take && node > 0 ? node : i);
       takes = ended = false;
+      node = 0;
     }
+    if (take) node = 0;
     takes = takes || take;
     if (step.what == Step::What::drop)
       ended = ended || script.blocks[static_cast<std::size_t>(step.block)].role == Role::given;

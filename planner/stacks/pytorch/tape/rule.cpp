@@ -1,6 +1,7 @@
 #include "planner/stacks/pytorch/tape/rule.h"
 
 #include <algorithm>
+#include <span>
 
 #include "models/base/error.h"
 
@@ -17,6 +18,11 @@ Rule::~Rule() {
 
 std::size_t Rule::kept_at(ValueId value) const {
   return static_cast<std::size_t>(std::ranges::find(kept_, value) - kept_.begin());
+}
+
+std::size_t Rule::parameter_at(ValueId value) const {
+  const auto before = std::span(function_.values()).first(static_cast<std::size_t>(value));
+  return static_cast<std::size_t>(std::ranges::count_if(before, &Value::parameter));
 }
 
 template <class Make>

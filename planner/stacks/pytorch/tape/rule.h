@@ -10,7 +10,7 @@
 namespace plimsoll::planner::tape {
 
 // What those who write a rule's ops have room for; a rule that needs more is an internal error.
-inline constexpr std::size_t kMostKept = 6, kMostSlots = 40;
+inline constexpr std::size_t kMostKept = 16, kMostSlots = 64;
 
 class Rule {
  public:
@@ -22,6 +22,7 @@ class Rule {
   const Function& function() const { return function_; }
   const std::vector<ValueId>& kept() const { return kept_; }
   std::size_t kept_at(ValueId value) const;  // its place there
+  std::size_t parameter_at(ValueId value) const;  // among the parameters
   const Lowered& forward(bool saves, bool stops) const;
   const Lowered& backward(const Surroundings& surroundings) const;
 

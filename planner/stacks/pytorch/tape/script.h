@@ -32,6 +32,7 @@ struct Step {
     drop,
     read,
     unpack,  // from here on what autograd kept is read
+    node,  // another op begins with what is taken next
     adopt,  // `block` is `from` from here on: a sum made in place
   };
   What what = What::take;

@@ -1,0 +1,22 @@
+// Decoders whose layers, or some of them, route each token to a few of many gated MLPs.
+#pragma once
+
+#include <vector>
+
+#include "models/table/llama_like.h"
+
+namespace plimsoll::models::families {
+
+// Where a mixture's linear router and its experts are in a layer. `normalizes`, `wide_scores`: as
+// models/block.h's Node has them.
+struct Mixture {
+  std::string_view router, experts;
+  bool normalizes = false, wide_scores = false;
+};
+
+// Sets `decoder` and `blocks`, or `no_decoder` where the config leaves what the step program knows.
+// `sparse`: which layers have the mixture, one each; the others have Llama's MLP.
+void set_mixture_decoder(ModelSpec& model, const Config& config, Head head, const LlamaLike& llama,
+                         const Mixture& mixture, const std::vector<bool>& sparse);
+
+}  // namespace plimsoll::models::families

@@ -1,0 +1,200 @@
+// A mixture's layer between its router's product and the sum with the stream: Transformers 5 with
+// torch's grouped product. Nothing depends on where tokens go: every count is of visits, tokens
+// times the experts that each of them visits.
+#include "planner/stacks/pytorch/block_writer.h"
+#include "planner/stacks/pytorch/functions.h"
+
+namespace plimsoll::planner::pytorch {
+
+using tape::Function;
+using tape::Kind;
+using tape::ValueId;
+
+namespace {
+
+// kAll: rows of x, one a visit.
+enum : tape::Extent {
+  kStream = 1,  // x
+  kBoth,  // gate and up of each visit
+  kGated,
+  kVisits,
+  kTokens,
+  kLogits,
+  kExperts,
+  kGateUp,
+  kDown,
+  kOne,
+  // Bytes:
+  kVisitIds,  // as int64
+  kIdSort,  // cub's for sorting the visits by their experts
+  kTokenSort,  // … by their tokens
+  kVisitSort,  // … by their places
+  kRunningSum,
+  kTables,  // of a grouped product's arguments
+  kWorkspace,
+};
+constexpr std::array<tape::Extent, 2> kGrouped{kTables, kWorkspace};
+
+// transformers models/mixtral/modeling_mixtral.py, MixtralTopKRouter.forward, and Qwen3-MoE's: the
+// probabilities of the experts in fp32, the largest of them, and where they are.
+Function::Pair route(Function& f, ValueId logits, const models::Node& node) {
+  const DType own = f.value(logits).size.dtype;
+  // softmax(…, dtype=float32) reads fp16 as it is (SoftMax.cpp, half_to_float).
+  const bool reads_half = own == DType::fp16 && !node.wide_scores;
+  const ValueId wide = reads_half ? logits : f.cast(logits, DType::fp32);
+  const ValueId all = f.named(f.softmax(wide, DType::fp32), ".probabilities");
+  const Function::Pair top = f.top(all, kVisits, ".chosen");
+  ValueId scores = top.first;
+  if (node.normalizes) {
+    const ValueId sum = f.sum(Kind::sum, scores, {kTokens, DType::fp32});
+    scores = f.divide_in_place(scores, f.named(sum, ".scores.sum"), ".scores.copy");
+  }
+  if (!node.wide_scores) scores = f.cast(scores, own);
+  f.leave(all);
+  return {scores, top.second};
+}
+
+// transformers integrations/moe.py, grouped_mm_experts_forward.
+Function experts_function(const models::Node& node, const ExpertsPart& part,
+                          const ExpertsDtypes& of) {
+  Function f;
+  f.part_nodes();
+  const ValueId logits = f.given({kLogits, of.logits}, of.grad_logits, ".logits");
+  const ValueId x = f.given({kStream, of.x}, of.grad_x, ".input");
+  const ValueId gate_up = f.parameter({kGateUp, of.weight}, part.train_gate_up);
+  const ValueId down = f.parameter({kDown, of.weight}, part.train_down);
+  const auto local = [&](ValueId value, const char* suffix) {
+    f.hold(value);
+    return f.named(value, suffix);
+  };
+  const Function::Pair routed = route(f, logits, node);
+  const ValueId scores = local(routed.first, ".scores"), chosen = local(routed.second, ".chosen");
+
+  const Function::Pair sorted = f.sort(chosen, {kVisitIds, kIdSort});
+  const ValueId ids = local(sorted.first, ".ids"), order = local(sorted.second, ".order");
+  const ValueId tokens = f.named(f.integers(order, {kVisits, DType::int64}), ".tokens");
+  const ValueId rows = local(f.index(x, tokens, tape::kAll, {kOne, kTokenSort}), ".rows");
+  const ValueId weights = local(f.index(scores, order, kVisits, {kOne, kVisitSort}), ".weights");
+  const ValueId narrow = local(f.integers(ids, {kVisits, DType::int32}), ".ids.int32");
+  const ValueId counts = local(f.integers(narrow, {kExperts, DType::int32}), ".counts");
+  const ValueId offsets =
+      local(f.integers(counts, {kExperts, DType::int32}, {kRunningSum, tape::kAll}), ".offsets");
+  const ValueId mask = local(f.integers(ids, {kVisits, DType::boolean}), ".mask");
+  const ValueId filled = f.fill(Kind::fill_in_place, rows, mask);
+
+  const auto product = [&](ValueId in, ValueId weight, tape::Extent to, const char* suffix) {
+    const ValueId made = f.grouped_product({f.cast(in, of.weight), weight, offsets}, to, kGrouped);
+    return f.named(f.fill(Kind::fill, made, mask), suffix);
+  };
+  const Function::Pair halves = f.chunk(product(filled, gate_up, kBoth, ".gate_up"), kGated);
+  const ValueId silu = f.named(f.apply(Kind::silu, halves.first), ".activated");
+  const ValueId gated = f.named(f.apply(Kind::multiply, silu, halves.second), ".product");
+  const ValueId out = product(gated, down, tape::kAll, ".down");
+  f.hold(out);
+  const ValueId weighted = f.apply(Kind::multiply, out, weights);
+
+  const ValueId empty = local(f.integers(order, {kVisits, DType::int64}), ".back");
+  const ValueId range = f.integers(order, {kVisits, DType::int64});
+  const ValueId back = f.write_in_place({empty, order, range});
+  const ValueId by_token = f.index(weighted, back, tape::kAll, {kOne, kVisitSort});
+  f.hold(by_token);
+  // Autocast runs sums in fp32.
+  const DType summed = of.autocast ? DType::fp32 : f.value(by_token).size.dtype;
+  const ValueId sum = f.sum(Kind::sum_groups, by_token, {kStream, summed});
+  f.hold(sum);
+  f.result(f.cast(sum, of.x));
+  f.named(f.result(), ".out");
+  return f;
+}
+
+}  // namespace
+
+TapePart experts_tape(const char* name, const models::Node& node, const ExpertsPart& part,
+                      const ExpertsDtypes& of) {
+  static tape::Rules<1u << 13> rules;
+  std::size_t key = tape::dtype_bits(of.logits);
+  key = key << 2 | tape::dtype_bits(of.x);
+  key = key << 2 | tape::dtype_bits(of.weight);
+  for (const bool bit : {of.autocast, of.grad_logits, of.grad_x, part.train_gate_up,
+                         part.train_down, node.normalizes, node.wide_scores})
+    key = key << 1 | bit;
+  return tape_part(name, rules.find(key, [&] { return experts_function(node, part, of); }));
+}
+
+TapePart BlockWriter::experts_part(const NodePlan& at) const {
+  const models::ValueId logits = at.node->in[0], x = at.node->in[1];
+  return experts_tape(at.node->name, *at.node, *at.experts,
+                      {dtype_of(logits), dtype_of(x), regime_.weight, regime_.autocast,
+                       grad_of(logits), grad_of(x)});
+}
+
+// torch.sort of more than 4096 values sorts pairs by all bits (ATen/native/cuda/Sort.cpp,
+// should_use_small_sort). A grouped product of any other dtype is a loop.
+TapeCounts BlockWriter::experts_counts(const NodePlan& at) const {
+  constexpr std::int64_t kSmallSort = 4096, kIdBits = 64, kTableBytes = 60;
+  const ExpertsPart& part = *at.experts;
+  const std::int64_t tokens = tokens_.total();
+  const std::int64_t visits = checked_multiply(tokens, part.active);
+  const bool grouped = regime_.weight == DType::bf16 && rules_.gpu.grouped > 0;
+  TapeCounts counts{};
+  counts[tape::kAll] = checked_multiply(visits, part.hidden);
+  counts[kStream] = checked_multiply(tokens, part.hidden);
+  counts[kBoth] = checked_multiply(visits, 2 * part.ffn);
+  counts[kGated] = checked_multiply(visits, part.ffn);
+  counts[kVisits] = visits;
+  counts[kTokens] = tokens;
+  counts[kLogits] = checked_multiply(tokens, part.experts);
+  counts[kExperts] = part.experts;
+  counts[kGateUp] = part.gate_up();
+  counts[kDown] = part.down();
+  counts[kOne] = 1;
+  counts[kVisitIds] = checked_multiply(8, visits);
+  counts[kIdSort] = visits > kSmallSort ? pair_sort_bytes(visits, kIdBits) : 0;
+  counts[kTokenSort] = pair_sort_bytes(visits, bits_of(tokens - 1));
+  counts[kVisitSort] = pair_sort_bytes(visits, bits_of(visits - 1));
+  counts[kRunningSum] = 1023;  // cub's for a sum of fewer values than a block has
+  counts[kTables] = grouped ? kTableBytes * part.experts : 0;
+  counts[kWorkspace] = grouped ? rules_.gpu.grouped * rules_.gpu.count : 0;
+  return counts;
+}
+
+// As many visits of each expert; `summed`: the weight's gradient, over them.
+void BlockWriter::experts_work(const NodePlan& at, bool summed) {
+  const ExpertsPart& part = *at.experts;
+  const auto experts = static_cast<double>(part.experts);
+  const double visits = static_cast<double>(tokens_.total()) * static_cast<double>(part.active);
+  const auto hidden = static_cast<double>(part.hidden), ffn = static_cast<double>(part.ffn);
+  const auto product = [&](double out, double in) {
+    Gemm gemm{regime_.weight, visits / experts, out, in, experts};
+    if (summed) gemm = {regime_.weight, out, in, visits / experts, experts};
+    b_.work().gemm(gemm);
+  };
+  if (!summed || part.train_gate_up) product(2 * ffn, hidden);
+  if (!summed || part.train_down) product(hidden, ffn);
+}
+
+void BlockWriter::run_experts(const NodePlan& at, bool stops, LayerSaved& s) {
+  const std::array<Ref, 2> given{{{s.of(at.node->in[0])}, {s.of(at.node->in[1])}}};
+  tape_forward(experts_part(at), experts_counts(at), given, s.experts[at.place], stops);
+  experts_work(at, false);
+  s.of(at.node->out[0]) = s.experts[at.place].out;
+}
+
+void BlockWriter::experts_back(const NodePlan& at, const LayerSaved& s) {
+  const models::ValueId logits = at.node->in[0], x = at.node->in[1];
+  const std::array<Ref, 2> given{{{s.of(logits)}, {s.of(x)}}};
+  TensorId d_x = kNoTensor;
+  const TensorId d_logits =
+      tape_backward(experts_part(at), experts_counts(at), given, s.experts[at.place],
+                    {.result = gradient(at.node->out[0]).tensor,
+                     .flowing = gradient(logits).tensor,
+                     .parameters = {&at.experts_names->gate_up, &at.experts_names->down},
+                     .held = frame(),
+                     .second = &d_x});
+  experts_work(at, true);
+  if (grad_of(x) || grad_of(logits)) experts_work(at, false);  // of what went in
+  gradient(logits) = {d_logits};
+  gradient(x) = {d_x};
+}
+
+}  // namespace plimsoll::planner::pytorch

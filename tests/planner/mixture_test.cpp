@@ -1,0 +1,128 @@
+// Mixtures of experts (mixtral, qwen3_moe): what is refused, what is counted, cub's scratch. Their
+// steps op by op: pytorch_traces_test.cpp; full-size ones: dry_runs_test.cpp.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "models/lora.h"
+#include "models/model_catalog.h"
+#include "models/model_reader.h"
+#include "planner/plan.h"
+#include "planner/stacks/pytorch/kernels.h"
+#include "planner/time/flops.h"
+
+using namespace plimsoll;
+
+namespace {
+
+std::string config(const std::string& more) {
+  return R"({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 64,
+    "intermediate_size": 96, "moe_intermediate_size": 32, "num_hidden_layers": 6,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100,
+    "num_experts": 8, "num_experts_per_tok": 2)" +
+         more + "}";
+}
+models::ModelSpec model_with(const std::string& more) {
+  return models::read_model(config(more), "tiny", "tiny", {});
+}
+
+planner::Question question_of(const models::ModelSpec& model) {
+  planner::Question question;
+  question.model = &model;
+  question.batch = {.seq_len = 128, .micro_batch = 1};
+  return question;
+}
+
+std::string refusal(const planner::Question& question) {
+  try {
+    planner::plan(question);
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::unsupported);
+    return error.message();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("cub's temporary storage is what torch's sorts asked for") {
+  // torch.sort and index_put with accumulate on the dry runtime, torch 2.11.
+  using planner::pytorch::bits_of;
+  using planner::pytorch::pair_sort_bytes;
+  CHECK(pair_sort_bytes(4097, 64) == 83'967);
+  CHECK(pair_sort_bytes(131'072, 64) == 2'143'743);
+  CHECK(pair_sort_bytes(2304, bits_of(2303)) == 1);
+  CHECK(pair_sort_bytes(2305, bits_of(2304)) == 43'007);
+  CHECK(pair_sort_bytes(4096, bits_of(4095)) == 71'167);
+  CHECK(pair_sort_bytes(32'768, bits_of(32'767)) == 537'087);
+  CHECK(pair_sort_bytes(131'072, bits_of(131'071)) == 2'133'503);
+  CHECK(pair_sort_bytes(131'072, bits_of(16'383)) == 2'131'455);
+  CHECK(pair_sort_bytes(2'097'152, bits_of(2'097'151)) == 34'028'031);
+  CHECK(pair_sort_bytes(9217, bits_of(199)) == 5631);  // one pass
+  CHECK(bits_of(0) == 1);
+}
+
+TEST_CASE("experts are trained as a whole: they are one parameter") {
+  const models::ModelSpec model = models::catalog_model("qwen3-30b-a3b");
+  planner::Question question = question_of(model);
+  question.strategy.freeze = {"*.experts.7.*"};
+  CHECK(refusal(question).find("gate_up_proj") != std::string::npos);
+  question.strategy.freeze = {"*.experts.*.up_proj.weight"};
+  CHECK(refusal(question).find("gate_up_proj") != std::string::npos);
+  question.strategy.freeze = {"*.experts.*.down_proj.weight"};
+  CHECK(refusal(question) == "");
+  question.strategy.freeze = {"*.layers.3.mlp.experts.*"};
+  CHECK(refusal(question) == "");
+}
+
+TEST_CASE("adapters on experts are refused, on attention they are planned") {
+  const models::ModelSpec model = models::catalog_model("mixtral-8x7b");
+  planner::Question question = question_of(model);
+  question.strategy.lora = models::Lora{};
+  for (const char* target : {"gate", "w2", "block_sparse_moe.experts.3.w1"}) {
+    question.strategy.lora->targets = {target};
+    CHECK(refusal(question).find("no linear module") != std::string::npos);
+  }
+  question.strategy.lora->targets = {"attention"};
+  CHECK(refusal(question) == "");
+  // To PEFT only attention's four are linear modules.
+  const auto adapters = [&](const char* target) {
+    return models::lora_parameter_count(
+        models::lora_modules(model, {.rank = 8, .targets = {target}}));
+  };
+  CHECK(adapters("all-linear") == adapters("attention"));
+}
+
+TEST_CASE("what a mixture's config changes is planned or named") {
+  for (const char* in_the_way : {R"("router_jitter_noise": 0.1)", R"("hidden_act": "gelu")"}) {
+    CAPTURE(in_the_way);
+    const models::ModelSpec model = model_with(std::string(", ") + in_the_way);
+    CHECK_FALSE(model.decoder.has_value());
+    CHECK(!model.no_decoder.empty());
+  }
+  CHECK_FALSE(models::read_model(config(", \"num_experts\": 512"), "tiny", "tiny", {}).decoder);
+  for (const char* planned :
+       {R"("norm_topk_prob": true)", R"("mlp_only_layers": [0, 4])", R"("decoder_sparse_step": 2)",
+        R"("use_sliding_window": true, "sliding_window": 32)", R"("num_experts_per_tok": 1)"}) {
+    CAPTURE(planned);
+    const models::ModelSpec model = model_with(std::string(", ") + planned);
+    REQUIRE(model.decoder.has_value());
+    const reports::Plan plan = planner::plan(question_of(model));
+    CHECK(plan.parameters == model.parameter_count());
+  }
+}
+
+TEST_CASE("a token is multiplied with the experts that it visits") {
+  for (const char* name : {"mixtral-8x7b", "qwen3-235b-a22b"}) {
+    const models::ModelSpec model = models::catalog_model(name);
+    models::Strategy strategy;
+    const planner::ModelParts parts = planner::model_parts(model, strategy);
+    CHECK(planner::products_of_token(parts) == models::products_of_token(model, strategy));
+    const models::ProductsOfToken products = planner::products_of_token(parts);
+    // All active parameters but the embedding and the norms.
+    const double active = model.active_parameter_count().real();
+    CHECK(products.layers.trained + products.head.trained < active);
+    CHECK(products.layers.trained + 2 * products.head.trained > 0.999 * active);
+  }
+}
