@@ -147,18 +147,14 @@ void add_headroom(Page& page, const Recommendation& answer) {
 
 void add_ties(Page& page, const Recommendation& answer) {
   if (!answer.fastest || answer.objective == "memory") return;
-  const double same = 100 * answer.same_kind_margin, other = 100 * answer.tie_margin;
-  const std::string margins =
-      same == other ? fmt::format("Plans within {:.3g} % count as equally fast", same)
-                    : fmt::format(
-                          "Plans of one kind (stack, sharding) within {:.3g} % count as "
-                          "equally fast, of different kinds within {:.3g} %",
-                          same, other);
   page.paragraph(fmt::format(
-      "The fastest that fits: {} tokens/s. {}, and sharding or DeepSpeed must be faster "
-      "by as much again: the estimate is no better than that (reports/accuracy.md). "
-      "Among equals the simplest comes first, then the one with the most room.",
-      rate(answer.fastest), margins));
+      "The fastest that fits: {} tokens/s. Plans of one kind (stack, sharding) within {:.3g} % "
+      "count "
+      "as equally fast, of different kinds within {:.3g} %, and sharding or DeepSpeed must be "
+      "faster "
+      "by as much again: the estimate is no better than that (reports/accuracy.md). Among equals "
+      "the simplest comes first, then the one with the most room.",
+      rate(answer.fastest), 100 * answer.same_kind_margin, 100 * answer.tie_margin));
 }
 
 void add_reasons(Page& page, const Recommendation& answer) {

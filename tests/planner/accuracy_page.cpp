@@ -145,8 +145,8 @@ std::string comparison_text(const ThroughputRows& all) {
       "| of two kinds: another stack or stage of ZeRO as well | {} | {:.1f} % | {:.1f} % | {:.1f} "
       "% "
       "|\n\nIt flatters sharding: against {} runs that are not sharded by {:.1f} % in the median. "
-      "`plimsoll recommend` treats plans\nof one kind as equally fast within {:.1f} %, of two "
-      "kinds within {:.1f} %, and what is sharded, or needs another framework\nthan PyTorch, must "
+      "`plimsoll recommend` treats plans\nof one kind as equally fast within {:.0f} %, of two "
+      "kinds within {:.0f} %, and what is sharded, or needs another framework\nthan PyTorch, must "
       "be faster by as much again (`planner/search/scope.h`).\n\n",
       pairs.one_kind.size(), at(pairs.one_kind, 1), at(pairs.one_kind, 2), at(pairs.one_kind, 3),
       pairs.two_kinds.size(), at(pairs.two_kinds, 1), at(pairs.two_kinds, 2),

@@ -35,7 +35,6 @@ TEST_CASE("what is lost on many GPUs is what published runs lost, within 4 point
   CHECK(std::abs(sum / judged) < 0.015);
 }
 
-// To a tenth of the pairs.
 TEST_CASE("what recommend treats as equal is what the estimate cannot tell apart") {
   using planner::search::kSameKindMargin, planner::search::kTieMargin;
   const auto at = [](const std::vector<double>& errors, std::size_t twentieths) {
@@ -43,13 +42,13 @@ TEST_CASE("what recommend treats as equal is what the estimate cannot tell apart
   };
   const tests::Comparisons pairs = tests::comparisons(tests::throughput_rows());
   REQUIRE(pairs.two_kinds.size() > 100);
-  CHECK(kTieMargin >= at(pairs.two_kinds, 8));  // the median
-  CHECK(kTieMargin <= at(pairs.two_kinds, 12));
-  CHECK(kTieMargin >= at(pairs.flattery_of_sharding, 8));
-  CHECK(kTieMargin <= at(pairs.flattery_of_sharding, 12));
+  CHECK(kTieMargin >= at(pairs.two_kinds, 15));  // five of six
+  CHECK(kTieMargin <= at(pairs.two_kinds, 18));
+  CHECK(kTieMargin >= at(pairs.flattery_of_sharding, 15));
+  CHECK(kTieMargin <= at(pairs.flattery_of_sharding, 18));
   REQUIRE(pairs.one_kind.size() > 100);
-  CHECK(kSameKindMargin >= at(pairs.one_kind, 13));  // three of four
-  CHECK(kSameKindMargin <= at(pairs.one_kind, 17));
+  CHECK(kSameKindMargin >= at(pairs.one_kind, 12));  // two of three
+  CHECK(kSameKindMargin <= at(pairs.one_kind, 15));
 }
 
 TEST_CASE("reports/accuracy.md is what the accuracy program writes") {
