@@ -124,8 +124,7 @@ class Recommend(unittest.TestCase):
             {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 12, "n_embd": 768,
              "n_head": 12, "n_positions": 1024, "vocab_size": 50257,
              "activation_function": "gelu_pytorch_tanh"}))
-        for model, gpu in ((config, "a100-80gb"), (config, "h100"), ("smollm2-135m", "h100"),
-                           ("qwen2-0.5b", "a100-80gb")):
+        for model, gpu in ((config, "a100-80gb"), (config, "h100"), ("qwen2-0.5b", "a100-80gb")):
             _, document = recommendation(model, "--gpu", gpu, "--gpus", "8", "--seq-len", "1024")
             first = document["ranked"][0]
             self.assertEqual(first["plan"]["workload"]["strategy"]["zero"], 0)
@@ -137,6 +136,11 @@ class Recommend(unittest.TestCase):
         why = document["ranked"][0]["why"]
         self.assertTrue(any("Plain DDP fits" in line and "gelu_new" in line for line in why), why)
         self.assertTrue(any("gelu_pytorch_tanh" in line for line in why), why)
+        # Norms and rotation move little else in a model this narrow: in fp32 they cost a seventh.
+        _, document = recommendation("smollm2-135m", "--gpu", "h100", "--gpus", "8", "--seq-len", "1024")
+        why = document["ranked"][0]["why"]
+        self.assertTrue(any("Plain DDP fits" in line and "residual stream in fp32" in line
+                            for line in why), why)
 
     # On one card it shards nothing, and the estimate flatters what it computes in.
     def test_deepspeed_on_one_card_only_where_it_is_much_faster(self):
