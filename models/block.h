@@ -15,6 +15,10 @@
 
 namespace plimsoll::models {
 
+namespace decisions {
+struct LayerOps;
+}
+
 // `text` kept for as long as the process runs, equal texts at one address.
 const char* interned(std::string_view text);
 
@@ -123,6 +127,8 @@ struct Block {
   // What the layer returns beside its output: the model's loop holds it until the next returned.
   ValueList returned;
   std::uint8_t linears = 0, norms = 0, experts = 0;  // how many of `modules` are
+  // The same nodes as our own runtime runs them (models/decisions/layer_ops.h).
+  std::shared_ptr<const decisions::LayerOps> own;
 
   ValueId output() const;  // of the last node that computes anything
   const Module* find(std::string_view name) const;  // nullptr: there is none

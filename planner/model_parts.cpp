@@ -16,6 +16,7 @@ using models::ParameterRow;
 
 namespace {
 
+using models::decisions::layer_module;
 using models::decisions::parameter_name;
 using models::decisions::ParameterName;
 
@@ -75,21 +76,10 @@ std::vector<Parameter>& product_parameters(ModelParts& parts, const LinearPart& 
   return &product == &parts.project_in ? parts.embedding : parts.tail;
 }
 
-// Throws Error{unsupported} naming a module that no op of the layer reads.
-const models::Module& module_of(const LayerPart& layer, std::string_view name) {
-  const models::Module* module = layer.block->find(name);
-  check(module != nullptr, ErrorKind::unsupported, [&] {
-    return "a layer's module '" + std::string(name) +
-           "' is in no modelled step: its parameters would be counted, and nothing that is "
-           "computed with them";
-  });
-  return *module;
-}
-
 // Rows of single experts, which are parts of two parameters.
 void add_to_experts(LayerPart& layer, const ParameterRow& row, bool trainable) {
   ExpertsPart& part =
-      layer.experts[module_of(layer, models::decisions::stack_name(row.name)).place];
+      layer.experts[layer_module(*layer.block, models::decisions::stack_name(row.name)).place];
   const bool down = row.stacked == models::kDown;
   bool& trains = down ? part.train_down : part.train_gate_up;
   const bool known = std::exchange(down ? part.has_down : part.has_gate_up, true);
@@ -107,7 +97,7 @@ void add_to_experts(LayerPart& layer, const ParameterRow& row, bool trainable) {
 void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable) {
   if (!row.stacked.empty()) return add_to_experts(layer, row, trainable);
   const ParameterName name = parameter_name(row.name);
-  const models::Module& module = module_of(layer, name.module);
+  const models::Module& module = layer_module(*layer.block, name.module);
   const bool bias = name.leaf == "bias";
   if (models::is_norm(module.kind)) {
     NormPart& part = layer.norms[module.place];
@@ -140,7 +130,7 @@ void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelS
            " in no linear module; adapters on their parameters (PEFT's target_parameters) "
            "are not modelled yet: name linear modules (attention, or q_proj, v_proj, ...)";
   });
-  const models::Module& of = module_of(first, parameter_name(base.name).module);
+  const models::Module& of = layer_module(*first.block, parameter_name(base.name).module);
   check(!models::is_norm(of.kind), ErrorKind::unsupported,
         [&] { return "--lora-targets " + module.name + " is no linear layer"; });
   for (std::int64_t i = 0; i < range->count; ++i) {

@@ -66,8 +66,7 @@ Adapters::Adapters(Trainer& trainer) : trainer_(trainer) {
   alpha_ = lora->alpha;
   const auto layers = trainer.model().layers();
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const LayerSlots& s = layers[i].slots;
-    for (const LinearSlots& linear : {s.q, s.k, s.v, s.o, s.gate, s.up, s.down})
+    for (const ModuleSlots& linear : layers[i].modules)
       if (linear.lora_a)
         sites_.push_back({i, *linear.weight, *linear.lora_a, *linear.lora_b, linear.transposed});
   }

@@ -20,7 +20,6 @@ ModelSettings settings_of(const models::Decoder& decoder, const models::Numerics
     settings.rotary = {numerics.rotary->theta, numerics.rotary->factor, numerics.rotary->low_factor,
                        numerics.rotary->high_factor, numerics.rotary->original_positions};
   settings.attention_scale = static_cast<float>(numerics.attention_scale);
-  settings.activation = activation_of(decoder.mlp);
   settings.keeps = decisions::keeps_of(strategy.recompute.kind);
   settings.attention = strategy.attention;
   settings.loss = strategy.loss;
@@ -70,13 +69,8 @@ Model::Model(Worker& worker, const models::ModelSpec& model, const models::Numer
                                : attach(*embedding_unit_, layout_.embedding, layout_.token_table);
   tables.positions = attach(*embedding_unit_, layout_.embedding, layout_.position_table);
   embedding_ = std::make_unique<Embedding>(worker_, settings_, tables);
-  find_wants();
-  layers_.reserve(layer_units_.size());
-  for (std::size_t i = 0; i < layer_units_.size(); ++i)
-    layers_.emplace_back(worker_, settings_,
-                         attach(*layer_units_[i], layout_.layers[i], strategy.lora),
-                         static_cast<std::int64_t>(i), std::as_const(rotary_table_).view());
-  const bool below = layers_.empty() ? layout_.trains_embedding() : wants_.back().any();
+  add_layers();
+  const bool below = layers_.empty() ? layout_.trains_embedding() : layers_.back().requires_grad();
   head_ = std::make_unique<Head>(worker_, settings_,
                                  HeadParameters{attach(tail, layout_.tail, layout_.final_norm),
                                                 attach(tail, layout_.tail, layout_.head)},
@@ -85,7 +79,6 @@ Model::Model(Worker& worker, const models::ModelSpec& model, const models::Numer
   list_uses();
   if (!trained_.empty()) last_reduced_ = trained_.front();
   if (layout_.tied && tail.trains()) last_reduced_ = &tail;
-  inputs_.resize(layers_.size());
   saved_.resize(layers_.size());
 }
 
@@ -98,12 +91,16 @@ void Model::allocate_rotary_table() {
   worker_.kernels.rotary_table(settings_.rotary, rotary_table_.view());
 }
 
-void Model::find_wants() {
+void Model::add_layers() {
   bool below = layout_.trains_embedding();
+  layers_.reserve(layer_units_.size());
   for (std::size_t i = 0; i < layout_.layers.size(); ++i) {
+    const LayerLayout& layer = layout_.layers[i];
     below_.push_back(below);
-    wants_.push_back(wants_of(attach(*layer_units_[i], layout_.layers[i], strategy_.lora), below));
-    below = below || layout_.layers[i].trains();
+    layers_.emplace_back(worker_, settings_, decisions::own_ops(*layer.block),
+                         attach(*layer_units_[i], layer, strategy_.lora),
+                         static_cast<std::int64_t>(i), std::as_const(rotary_table_).view(), below);
+    below = below || layer.trains();
   }
 }
 
@@ -135,7 +132,7 @@ void Model::list_uses() {
   for (const auto& unit : layer_units_) uses_.push_back(unit.get());
   uses_.push_back(tail_unit_.get());
   for (auto at = checkpoints_.rbegin(); at != checkpoints_.rend(); ++at) {
-    if (!wants_[at->first].any()) break;
+    if (!layers_[at->first].requires_grad()) break;
     const auto use = [&](std::size_t layer) {
       if (uses_.back() != layer_units_[layer].get()) uses_.push_back(layer_units_[layer].get());
     };
@@ -173,8 +170,7 @@ std::vector<Model::Values> Model::whole(shard::State state) {
 
 Bytes Model::workspace() const {
   Bytes most = std::max(embedding_->workspace(), head_->workspace());
-  for (std::size_t i = 0; i < layers_.size(); ++i)
-    most = std::max(most, layers_[i].workspace(wants_[i]));
+  for (const Layer& layer : layers_) most = std::max(most, layer.workspace());
   return std::max(most, gradient_norm_workspace(trained_));
 }
 
@@ -237,17 +233,15 @@ void Model::end_reductions() {
 // A micro-batch -----------------------------------------------------------------------------------
 
 Tensor Model::forward_layers(Tensor x) {
-  const Wants nothing;
   for (const Checkpoint& checkpoint : checkpoints_) {
     for (std::size_t i = checkpoint.first; i < checkpoint.first + checkpoint.count; ++i) {
       Unit& unit = *layer_units_[i];
       begin_use(unit, Phase::forward);
-      const bool keeps =
-          recomputes_ ? i == checkpoint.first && wants_[i].saves() : wants_[i].reads_input();
-      Tensor out =
-          layers_[i].forward(x, !keeps, recomputes_ ? nothing : wants_[i], false, saved_[i]);
-      if (keeps) inputs_[i] = std::move(x);
-      x = std::move(out);
+      Layer::Forward how = Layer::Forward::all;
+      if (recomputes_)
+        how = i == checkpoint.first && layers_[i].saves() ? Layer::Forward::keeps_input
+                                                          : Layer::Forward::keeps_nothing;
+      x = layers_[i].forward(std::move(x), how, saved_[i]);
       end_use(unit, Phase::forward);
     }
   }
@@ -257,14 +251,13 @@ Tensor Model::forward_layers(Tensor x) {
 // A checkpoint's layers from its input, up to the last value that backward reads.
 void Model::recompute(const Checkpoint& checkpoint) {
   const std::size_t end = checkpoint.first + checkpoint.count;
+  Tensor x = std::move(input_of(saved_[checkpoint.first]));
   for (std::size_t i = checkpoint.first; i < end; ++i) {
     const bool last = i + 1 == end;
     begin_use(*layer_units_[i], Phase::recompute);
-    Tensor out =
-        layers_[i].forward(inputs_[i], !wants_[i].reads_input(), wants_[i], last, saved_[i]);
-    if (last) break;
-    end_use(*layer_units_[i], Phase::recompute);
-    inputs_[i + 1] = std::move(out);
+    x = layers_[i].forward(std::move(x), last ? Layer::Forward::to_last_saved : Layer::Forward::all,
+                           saved_[i]);
+    if (!last) end_use(*layer_units_[i], Phase::recompute);
   }
 }
 
@@ -272,14 +265,14 @@ void Model::backward_layer(std::size_t layer, Tensor& d) {
   Unit& unit = *layer_units_[layer];
   worker_.prefix = unit.prefix();
   worker_.phase = Phase::backward;
-  layers_[layer].backward(std::move(inputs_[layer]), d, std::move(saved_[layer]), wants_[layer]);
+  layers_[layer].backward(d, std::move(saved_[layer]));
   end_use(unit, Phase::backward);
   reduce(unit);
 }
 
 void Model::backward_layers(Tensor& d) {
   for (auto at = checkpoints_.rbegin(); at != checkpoints_.rend(); ++at) {
-    if (!wants_[at->first].any()) return;  // nothing trained from here on down
+    if (!layers_[at->first].requires_grad()) return;  // nothing trained from here on down
     if (recomputes_) recompute(*at);
     for (std::size_t i = at->count; i-- > 0;) {
       if (!recomputes_ || i + 1 < at->count)
@@ -340,7 +333,6 @@ void Model::while_gathered(std::initializer_list<Unit*> units, Use use) {
 }
 
 Tensor Model::logits(ConstTensorView ids) {
-  const Wants nothing;
   Tensor x, logits;
   const auto embed = [&] { x = embedding_->forward(ids); };
   if (layout_.tied)
@@ -350,7 +342,7 @@ Tensor Model::logits(ConstTensorView ids) {
   for (std::size_t i = 0; i < layers_.size(); ++i)
     while_gathered({layer_units_[i].get()}, [&] {
       LayerSaved saved;
-      x = layers_[i].forward(x, true, nothing, false, saved);
+      x = layers_[i].forward(std::move(x), Layer::Forward::keeps_nothing, saved);
     });
   while_gathered({tail_unit_.get()}, [&] { logits = head_->logits(x); });
   return logits;

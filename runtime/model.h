@@ -66,7 +66,7 @@ class Model {
     std::size_t first = 0, count = 1;
   };
   void allocate_rotary_table();
-  void find_wants();
+  void add_layers();
   void find_checkpoints(const models::Recompute& recompute);
   void list_uses();
 
@@ -96,7 +96,6 @@ class Model {
   Tensor rotary_table_;
   std::unique_ptr<Embedding> embedding_;
   std::vector<Layer> layers_;
-  std::vector<Wants> wants_;
   std::vector<char> below_;  // something below the layer is trained
   std::unique_ptr<Head> head_;
   std::vector<Checkpoint> checkpoints_;
@@ -108,7 +107,6 @@ class Model {
   shard::Unit* reducing_ = nullptr;  // whose gradients are held while they are reduced
   std::vector<shard::Unit*> in_place_;  // reductions to wait for
   const shard::Unit* last_reduced_ = nullptr;  // the last unit whose backward is done
-  std::vector<Tensor> inputs_;  // of layers, where backward or recomputation reads them
   std::vector<LayerSaved> saved_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/decisions/layer_modules.h"
+#include "models/decisions/layer_ops.h"
 #include "models/trainable.h"
 
 namespace plimsoll::runtime {
@@ -14,16 +15,12 @@ using models::ParameterRow;
 namespace {
 
 using models::decisions::layer_module;
-using models::decisions::LayerModule;
 using models::decisions::parameter_name;
 using models::decisions::ParameterName;
 
-// In the order of LayerModule.
-constexpr LinearSlots LayerSlots::*kLinears[models::decisions::kLayerLinears] = {
-    &LayerSlots::q,    &LayerSlots::k,  &LayerSlots::v,   &LayerSlots::o,
-    &LayerSlots::gate, &LayerSlots::up, &LayerSlots::down};
-constexpr NormSlots LayerSlots::*kNorms[models::decisions::kLayerNorms] = {
-    &LayerSlots::input_norm, &LayerSlots::post_norm, &LayerSlots::q_norm, &LayerSlots::k_norm};
+std::size_t index_in(const models::Block& block, const models::Module& module) {
+  return static_cast<std::size_t>(&module - block.modules.data());
+}
 
 Extents extents(const models::Shape& shape) {
   Extents lengths;
@@ -39,17 +36,11 @@ std::size_t append(std::vector<ModelParameter>& list, ModelParameter parameter) 
 
 void add_to_layer(LayerLayout& layer, const ParameterRow& row, ModelParameter parameter) {
   const ParameterName name = parameter_name(row.name);
-  const LayerModule module = layer_module(name.module);
+  ModuleSlots& slots =
+      layer.modules[index_in(*layer.block, layer_module(*layer.block, name.module))];
   const std::size_t index = append(layer.parameters, std::move(parameter));
-  const bool bias = name.leaf == "bias";
-  if (is_linear(module)) {
-    LinearSlots& linear = layer.slots.*kLinears[place_of(module)];
-    (bias ? linear.bias : linear.weight) = index;
-    if (!bias) linear.transposed = row.transposed;
-  } else {
-    NormSlots& norm = layer.slots.*kNorms[place_of(module)];
-    (bias ? norm.bias : norm.weight) = index;
-  }
+  (name.leaf == "bias" ? slots.bias : slots.weight) = index;
+  if (name.leaf != "bias") slots.transposed = row.transposed;
 }
 
 void add_outside_layers(ModelLayout& layout, const ParameterRow& row, ModelParameter parameter) {
@@ -78,16 +69,17 @@ void add_adapters(ModelLayout& layout, const ModelSpec& model, const models::Lor
     for (std::int64_t i = 0; i < range.count; ++i) {
       const std::int64_t at = range.first + i * range.step;
       LayerLayout& layer = layout.layers[static_cast<std::size_t>(at)];
-      const LayerModule name = layer_module(parameter_name(base.name).module);
-      check(is_linear(name), ErrorKind::unsupported,
+      const models::Module& base_module =
+          layer_module(*layer.block, parameter_name(base.name).module);
+      check(!models::is_norm(base_module.kind), ErrorKind::unsupported,
             [&] { return "--lora-targets " + module.name + " is no linear layer"; });
-      LinearSlots& linear = layer.slots.*kLinears[place_of(name)];
+      ModuleSlots& slots = layer.modules[index_in(*layer.block, base_module)];
       const auto add = [&](const ParameterRow& row) {
         return append(layer.parameters,
                       {models::expand(row.name, {at}), extents(row.shape), true, true});
       };
-      linear.lora_a = add(module.a);
-      linear.lora_b = add(module.b);
+      slots.lora_a = add(module.a);
+      slots.lora_b = add(module.b);
     }
   }
 }
@@ -102,6 +94,10 @@ bool LayerLayout::trains() const {
   return any_trains(parameters);
 }
 
+const ModuleSlots& LayerLayout::module(std::string_view name) const {
+  return modules[index_in(*block, layer_module(*block, name))];
+}
+
 bool ModelLayout::trains_embedding() const {
   return any_trains(embedding) || (tied && token_table && tail[*token_table].trained);
 }
@@ -113,7 +109,11 @@ ModelLayout layout_of(const ModelSpec& model, const models::Strategy& strategy) 
   });
   ModelLayout layout;
   layout.tied = model.decoder->tied_head;
-  layout.layers.resize(static_cast<std::size_t>(model.decoder->layers));
+  for (std::size_t l = 0; std::cmp_less(l, model.decoder->layers); ++l) {
+    const auto& block = model.blocks[l % model.blocks.size()];
+    models::decisions::own_ops(*block);
+    layout.layers.push_back({block, {}, std::vector<ModuleSlots>(block->modules.size())});
+  }
   bool any = strategy.lora.has_value();
   for (const models::TrainableRow& entry : models::trainable_rows(model, strategy)) {
     const ParameterRow& row = entry.row;
@@ -140,7 +140,7 @@ Parameter attach(ParameterStore& store, const std::vector<ModelParameter>& list,
 }
 
 NormParameters attach(ParameterStore& store, const std::vector<ModelParameter>& list,
-                      const NormSlots& slots) {
+                      const ModuleSlots& slots) {
   NormParameters norm{attach(store, list, slots.weight), attach(store, list, slots.bias), 0};
   if (slots.weight) norm.width = list[*slots.weight].shape[0];
   return norm;
@@ -149,7 +149,7 @@ NormParameters attach(ParameterStore& store, const std::vector<ModelParameter>& 
 namespace {
 
 LinearParameters attach_linear(ParameterStore& store, const std::vector<ModelParameter>& list,
-                               const LinearSlots& slots, const std::optional<models::Lora>& lora) {
+                               const ModuleSlots& slots, const std::optional<models::Lora>& lora) {
   LinearParameters linear;
   if (!slots.weight) return linear;
   linear.weight = attach(store, list, slots.weight);
@@ -172,22 +172,13 @@ LinearParameters attach_linear(ParameterStore& store, const std::vector<ModelPar
 LayerParameters attach(ParameterStore& store, const LayerLayout& layer,
                        const std::optional<models::Lora>& lora) {
   LayerParameters bound;
-  const auto norm = [&](const NormSlots& slots) { return attach(store, layer.parameters, slots); };
-  const auto linear = [&](const LinearSlots& slots) {
-    return attach_linear(store, layer.parameters, slots, lora);
-  };
-  const LayerSlots& s = layer.slots;
-  bound.input_norm = norm(s.input_norm);
-  bound.post_norm = norm(s.post_norm);
-  bound.q_norm = norm(s.q_norm);
-  bound.k_norm = norm(s.k_norm);
-  bound.q = linear(s.q);
-  bound.k = linear(s.k);
-  bound.v = linear(s.v);
-  bound.o = linear(s.o);
-  bound.gate = linear(s.gate);
-  bound.up = linear(s.up);
-  bound.down = linear(s.down);
+  for (std::size_t i = 0; i < layer.modules.size(); ++i) {
+    const ModuleSlots& slots = layer.modules[i];
+    if (models::is_norm(layer.block->modules[i].kind))
+      bound.norms.push_back(attach(store, layer.parameters, slots));
+    else
+      bound.linears.push_back(attach_linear(store, layer.parameters, slots, lora));
+  }
   return bound;
 }
 

@@ -1,8 +1,10 @@
 // Which parameters a rank's model has, unit by unit, and what each is to its module.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/lora.h"
@@ -22,23 +24,17 @@ struct ModelParameter {
 // Index into its unit's list; nothing where the model has no such parameter.
 using Slot = std::optional<std::size_t>;
 
-struct LinearSlots {
+struct ModuleSlots {
   Slot weight, bias, lora_a, lora_b;
   bool transposed = false;
 };
-struct NormSlots {
-  Slot weight, bias;
-};
-// GPT-2: c_attn is q, c_fc is up, c_proj is down.
-struct LayerSlots {
-  NormSlots input_norm, post_norm, q_norm, k_norm;
-  LinearSlots q, k, v, o, gate, up, down;
-};
 
 struct LayerLayout {
+  std::shared_ptr<const models::Block> block;
   std::vector<ModelParameter> parameters;
-  LayerSlots slots;
+  std::vector<ModuleSlots> modules;  // the block's
   bool trains() const;
+  const ModuleSlots& module(std::string_view name) const;  // Error{unsupported}: there is none
 };
 
 // Units as models/decisions/sharding.h has them: a table that is tied to the head is the tail's.
@@ -46,7 +42,7 @@ struct ModelLayout {
   std::vector<ModelParameter> embedding, tail;
   Slot token_table, position_table;  // in `embedding`; a tied token table: in `tail`
   bool tied = false;
-  NormSlots final_norm;  // in `tail`
+  ModuleSlots final_norm;  // in `tail`
   Slot head;  // in `tail`; tied: the table
   std::vector<LayerLayout> layers;
   bool trains_embedding() const;  // of either table
@@ -58,7 +54,7 @@ ModelLayout layout_of(const models::ModelSpec& model, const models::Strategy& st
 // The parameters of a module, out of the store of its unit.
 Parameter attach(ParameterStore& store, const std::vector<ModelParameter>& list, Slot slot);
 NormParameters attach(ParameterStore& store, const std::vector<ModelParameter>& list,
-                      const NormSlots& slots);
+                      const ModuleSlots& slots);
 LayerParameters attach(ParameterStore& store, const LayerLayout& layer,
                        const std::optional<models::Lora>& lora);
 // The head as a product.

@@ -1,6 +1,8 @@
 // A parameter as a module sees it. Who stores, gathers and reduces it is not the module's business.
 #pragma once
 
+#include <vector>
+
 #include "runtime/tensor.h"
 
 namespace plimsoll::runtime {
@@ -42,18 +44,18 @@ struct LinearParameters {
   Parameter lora_a, lora_b;
   float lora_scale = 1;
   float lora_dropout = 0;
-  std::int64_t in = 0, out = 0, lora_rank = 0;  // in == 0: the model has no such module
+  std::int64_t in = 0, out = 0, lora_rank = 0;
 };
 
 struct NormParameters {
   Parameter weight, bias;
-  std::int64_t width = 0;  // 0: the model has no such module
+  std::int64_t width = 0;
 };
 
-// GPT-2: c_attn is q, c_fc is up, c_proj is down.
+// A layer's, by the place of a module among its block's linears or norms.
 struct LayerParameters {
-  NormParameters input_norm, post_norm, q_norm, k_norm;
-  LinearParameters q, k, v, o, gate, up, down;
+  std::vector<LinearParameters> linears;
+  std::vector<NormParameters> norms;
 };
 
 }  // namespace plimsoll::runtime

@@ -8,6 +8,8 @@
 // what backward makes again for itself; gathered parameters are `parameters`.
 #pragma once
 
+#include <string_view>
+
 #include "models/names.h"
 
 namespace plimsoll::models::decisions {
@@ -54,62 +56,24 @@ inline constexpr NormNames norm_names{
     Joined<M, ".out.grad">::chars,
 };
 
-// A layer's modules, as the checkpoints call them, and what stands between them.
-struct LayerNames {
-  NormNames input_norm, post_norm, q_norm, k_norm;
-  LinearNames q, k, v, o, gate, up, down;  // GPT-2: c_attn is q, c_fc is up, c_proj is down
-  const char* rotary;  // op, both ways
-  const char *attention, *attention_out, *attention_out_grad, *logsumexp;
-  const char *scores, *softmax, *attention_dropout;  // ops of the paths that store the matrix
+// Of the modules of a layer, whose names are its block's (models/decisions/layer_ops.h). Interned.
+LinearNames linear_names_of(std::string_view module);
+NormNames norm_names_of(std::string_view module);
+
+// Attention's, behind the name of its module ("self_attn").
+struct AttentionNames {
+  const char *attention, *out, *out_grad, *logsumexp;
+  const char *scores, *softmax, *dropout;  // ops of the paths that store the matrix
   const char *probabilities, *probabilities_grad, *probabilities_dropped;
   const char *q_grad, *k_grad, *v_grad;
-  const char* attention_residual;  // op, and the stream between attention and MLP
-  const char* residual_dropout;  // op of the backward: a masked copy of the stream's gradient
-  const char* residual_dropout_out;
-  const char *activation, *product;
-  const char* residual;  // op: the layer's last sum
-  const char* out;  // the stream after the layer
 };
+AttentionNames attention_names_of(std::string_view module);
 
-template <Text A, Text M, Text InputNorm, Text PostNorm, Text Q, Text O, Text Up, Text Down>
-inline constexpr LayerNames layer_names{
-    norm_names<InputNorm>,
-    norm_names<PostNorm>,
-    norm_names<Joined<A, ".q_norm">::text>,
-    norm_names<Joined<A, ".k_norm">::text>,
-    linear_names<Joined<A, Q>::text>,
-    linear_names<Joined<A, ".k_proj">::text>,
-    linear_names<Joined<A, ".v_proj">::text>,
-    linear_names<Joined<A, O>::text>,
-    linear_names<Joined<M, ".gate_proj">::text>,
-    linear_names<Joined<M, Up>::text>,
-    linear_names<Joined<M, Down>::text>,
-    Joined<A, ".rotary">::chars,
-    Joined<A, ".attention">::chars,
-    Joined<A, ".attention.out">::chars,
-    Joined<A, ".attention.out.grad">::chars,
-    Joined<A, ".attention.logsumexp">::chars,
-    Joined<A, ".attention.scores">::chars,
-    Joined<A, ".attention.softmax">::chars,
-    Joined<A, ".attention.dropout">::chars,
-    Joined<A, ".attention.probabilities">::chars,
-    Joined<A, ".attention.probabilities.grad">::chars,
-    Joined<A, ".attention.probabilities.dropped">::chars,
-    Joined<A, ".q.grad">::chars,
-    Joined<A, ".k.grad">::chars,
-    Joined<A, ".v.grad">::chars,
-    Joined<A, ".residual">::chars,
-    "residual.dropout",
-    "residual.dropout.out",
-    Joined<M, ".act">::chars,
-    Joined<M, ".product">::chars,
-    "residual",
-    "out",
-};
-inline constexpr const LayerNames& kLlamaNames =
-    layer_names<"self_attn", "mlp", "input_layernorm", "post_attention_layernorm", ".q_proj",
-                ".o_proj", ".up_proj", ".down_proj">;
-inline constexpr const LayerNames& kGpt2Names =
-    layer_names<"attn", "mlp", "ln_1", "ln_2", ".c_attn", ".c_proj", ".c_fc", ".c_proj">;
+// Of the backward of a sum with dropout: a masked copy of the stream's gradient.
+inline constexpr const char* kResidualDropout = "residual.dropout";  // op
+inline constexpr const char* kResidualDropoutOut = "residual.dropout.out";
+// A layer's last sum, and the stream after the layer.
+inline constexpr const char* kLayerSum = "residual";  // op
+inline constexpr const char* kLayerOut = "out";
 
 }  // namespace plimsoll::models::decisions

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "models/decisions/layer_modules.h"
+#include "models/decisions/layer_ops.h"
 
 namespace plimsoll::models::families {
 
@@ -239,6 +240,7 @@ Block BlockBuilder::take() {
                               [&](const Node& node) { return std::cmp_equal(node.module, i); }),
           ErrorKind::internal,
           [&] { return std::string(block_.modules[i].name) + " is in no node of its layer"; });
+  block_.own = std::make_shared<const decisions::LayerOps>(decisions::layer_ops(block_));
   return std::move(block_);
 }
 

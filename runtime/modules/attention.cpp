@@ -1,334 +1,257 @@
-#include "runtime/modules/attention.h"
-
+// Attention: flash, or with the matrix stored (eager, math).
 #include <algorithm>
 
 #include "models/decisions/workspace.h"
+#include "runtime/modules/layer_module.h"
 #include "runtime/modules/sites.h"
 
 namespace plimsoll::runtime {
 
-Attention::Attention(Worker& worker, const ModelSettings& settings,
-                     const models::decisions::LayerNames& names, const LayerParameters& parameters,
-                     std::int64_t index, ConstTensorView rotary_table)
-    : worker_(worker),
-      settings_(settings),
-      names_(names),
-      index_(index),
-      rotary_table_(rotary_table),
-      q_norm_(worker, names.q_norm, parameters.q_norm, models::NormKind::rms_norm,
-              settings.norm_eps),
-      k_norm_(worker, names.k_norm, parameters.k_norm, models::NormKind::rms_norm,
-              settings.norm_eps),
-      q_(worker, names.q, parameters.q, stream_of(index, Site::q)),
-      k_(worker, names.k, parameters.k, stream_of(index, Site::k)),
-      v_(worker, names.v, parameters.v, stream_of(index, Site::v)),
-      o_(worker, names.o, parameters.o, stream_of(index, Site::o)) {
-  check(!fused() || (!k_ && !v_ && !q_norm_ && !k_norm_), ErrorKind::internal,
-        "q, k and v in one product have no norms of their own");
-}
+namespace {
 
-kernels::AttentionShape Attention::shape() const {
-  const models::Decoder& d = settings_.decoder;
-  return {.sequences = worker_.sequences,
-          .length = worker_.length,
+class AttentionModule final : public LayerModule {
+ public:
+  AttentionModule(LayerContext& context, std::size_t at)
+      : LayerModule(context, at), names_(op().attention) {}
+
+  void forward(ForwardPass& pass) override {
+    if (flash())
+      attend_flash(pass);
+    else
+      attend_stored(pass);
+  }
+  void backward(BackwardPass& pass) override {
+    if (!wants(op().out)) return;
+    if (flash())
+      backward_flash(pass);
+    else
+      backward_stored(pass);
+  }
+  Bytes workspace() const override {
+    return flash() && wants(op().out) ? flash_scratch() : Bytes(0);
+  }
+
+ private:
+  const ValuePart& q() const { return op().in[0]; }
+  const ValuePart& k() const { return op().in[1]; }
+  const ValuePart& v() const { return op().in[2]; }
+  // q, k and v side by side in one tensor.
+  bool fused() const { return q().value == v().value; }
+  bool flash() const { return settings().attention == models::Attention::flash; }
+  kernels::AttentionShape shape() const;
+  kernels::Dropout dropout() const;
+  bool drops() const { return settings().decoder.attention_dropout > 0; }
+
+  void attend_flash(ForwardPass& pass);
+  void attend_stored(ForwardPass& pass);
+  // The matrix.
+  Tensor scores(LayerSaved& saved, Phase phase, const ForwardPass* pass);
+  Tensor dropped(Operand probabilities, Phase phase);
+  void consume(Op& running, LayerSaved& saved, const ValuePart& part) {
+    running.consume(std::move(saved.values[static_cast<std::size_t>(part.value)]));
+  }
+  static kernels::Columns in(LayerSaved& saved, const ValuePart& part) {
+    return columns(saved.values[static_cast<std::size_t>(part.value)].view(), part);
+  }
+
+  void backward_flash(BackwardPass& pass);
+  void backward_stored(BackwardPass& pass);
+  // The gradients of the matrix, which it returns, and of v.
+  Tensor backward_values(BackwardPass& pass, Tensor d_out);
+  kernels::Columns gradient(Op& running, BackwardPass& pass, const ValuePart& part);
+  void consume_unread(Op& running, BackwardPass& pass, const ValuePart& part);
+
+  // Whether the scratch is laid out for cuDNN too (decisions::kAttentionWorkspace).
+  bool flash_for_library() const {
+    return worker().device.kind() == models::Device::cuda && worker().regime.compute != DType::fp32;
+  }
+  Bytes flash_group_scratch() const;
+  Bytes flash_scratch() const;
+
+  const models::decisions::AttentionNames& names_;
+};
+
+kernels::AttentionShape AttentionModule::shape() const {
+  const models::Decoder& d = settings().decoder;
+  return {.sequences = worker().sequences,
+          .length = worker().length,
           .heads = d.heads,
           .kv_heads = d.kv_heads,
           .head_dim = d.head_dim,
-          .window = d.window,
-          .scale = settings_.attention_scale};
+          .window = op().sliding ? d.window : 0,
+          .scale = settings().attention_scale};
 }
-kernels::Dropout Attention::dropout() const {
-  const std::int64_t row = checked_multiply(settings_.decoder.heads, worker_.length);
-  return dropout_at(worker_, settings_.decoder.attention_dropout,
-                    stream_of(index_, Site::attention), checked_multiply(row, worker_.length));
-}
-
-kernels::Columns Attention::columns(Heads& heads, Part part) const {
-  if (!fused()) return (part == kQ ? heads.q : part == kK ? heads.k : heads.v).view();
-  const std::int64_t q = settings_.decoder.q_width(), kv = settings_.decoder.kv_width();
-  const std::int64_t first = part == kQ ? 0 : part == kK ? q : q + kv;
-  return {heads.q.view(), first, part == kQ ? q : kv};
+kernels::Dropout AttentionModule::dropout() const {
+  const std::int64_t row = checked_multiply(settings().decoder.heads, worker().length);
+  return dropout_at(worker(), settings().decoder.attention_dropout,
+                    stream_of(context_.index, op().site), checked_multiply(row, worker().length));
 }
 
 // Forward -----------------------------------------------------------------------------------------
 
-Tensor Attention::forward(Operand normalized, const Wants& wants, AttentionSaved& saved) {
-  Heads heads = project(normalized, wants, saved);
-  if (q_norm_) normalize(q_norm_, heads.q, wants.q_norm, saved.q_input, saved.q_statistics);
-  if (k_norm_) normalize(k_norm_, heads.k, wants.k_norm, saved.k_input, saved.k_statistics);
-  if (settings_.rotates()) {
-    Op op(worker_, names_.rotary);
-    rotate(heads, false);
-  }
-  Tensor out = flash() ? attend_flash(std::move(heads), wants, saved)
-                       : attend_stored(std::move(heads), wants, saved);
-  const bool keeps = (flash() && wants.attention) || wants.o.reads_input();
-  // The sum of the branch and the stream takes over the result: it has the stream's name.
-  Tensor y = o_.forward(reading(out, !keeps), names_.attention_residual, wants.o, saved.o_adapter);
-  saved.out = std::move(out);
-  return y;
-}
-
-Heads Attention::project(Operand normalized, const Wants& wants, AttentionSaved& saved) {
-  const Operand first = fused() ? normalized : Operand{normalized.view};
-  Heads heads;
-  heads.q = q_.forward(first, names_.q.out, wants.q, saved.q_adapter);
-  if (fused()) return heads;
-  heads.k = k_.forward(first, names_.k.out, wants.k, saved.k_adapter);
-  heads.v = v_.forward(normalized, names_.v.out, wants.v, saved.v_adapter);
-  return heads;
-}
-
-void Attention::normalize(Norm& norm, Tensor& x, const NormWants& wants, Tensor& input,
-                          Tensor& statistics) {
-  if (!wants.any()) return norm.forward_in_place(x);
-  Tensor y = norm.forward(reading(x), &statistics);
-  input = std::exchange(x, std::move(y));
-}
-
-void Attention::rotate(Heads& heads, bool backward) {
-  for (const Part part : {kQ, kK})
-    if (fused() || (part == kQ ? heads.q : heads.k))
-      worker_.kernels.rotary(rotary_table_, backward, columns(heads, part));
-}
-
-Tensor Attention::attend_flash(Heads heads, const Wants& wants, AttentionSaved& saved) {
-  Op op(worker_, names_.attention);
+void AttentionModule::attend_flash(ForwardPass& pass) {
+  Op running(worker(), names_.attention);
   const kernels::AttentionShape s = shape();
-  Tensor out = op.make(names_.attention_out, Category::activations,
-                       {worker_.tokens(), settings_.decoder.q_width()});
-  if (wants.attention)
-    saved.logsumexp = op.make(names_.logsumexp, Category::activations,
-                              models::decisions::kStatistics, {worker_.tokens(), s.heads});
-  worker_.kernels.flash_forward(s, dropout(), columns(heads, kQ), columns(heads, kK),
-                                columns(heads, kV), out.view(), saved.logsumexp.view());
-  if (wants.attention) {
-    saved.heads = std::move(heads);
-  } else {
-    op.consume(std::move(heads.q));
-    op.consume(std::move(heads.k));
-    op.consume(std::move(heads.v));
-  }
-  return out;
+  Tensor out = running.make(names_.out, Category::activations,
+                            {worker().tokens(), settings().decoder.q_width()});
+  Tensor& logsumexp = pass.saved.beside[at_];
+  if (pass.saves && wants(op().out))
+    logsumexp = running.make(names_.logsumexp, Category::activations,
+                             models::decisions::kStatistics, {worker().tokens(), s.heads});
+  worker().kernels.flash_forward(s, dropout(), in(pass.saved, q()), in(pass.saved, k()),
+                                 in(pass.saved, v()), out.view(), logsumexp.view());
+  for (const ValuePart& part : op().in)
+    if (!pass.keeps(part.value)) consume(running, pass.saved, part);
+  pass.value(op().out) = std::move(out);
 }
 
-Tensor Attention::attend_stored(Heads heads, const Wants& wants, AttentionSaved& saved) {
-  Tensor p = probabilities(heads, !wants.attention, worker_.phase);
-  const bool keeps = wants.attention && settings_.keeps.probabilities;
+void AttentionModule::attend_stored(ForwardPass& pass) {
+  Tensor p = scores(pass.saved, worker().phase, &pass);
+  const bool keeps = pass.saves && context_.requires_grad.beside[at_];
   Tensor masked;
-  if (settings_.decoder.attention_dropout > 0) masked = dropped(reading(p, !keeps), worker_.phase);
-  Tensor out;
+  if (drops()) masked = dropped(reading(p, !keeps), worker().phase);
   {
-    Op op(worker_, names_.attention);
-    out = op.make(names_.attention_out, Category::activations,
-                  {worker_.tokens(), settings_.decoder.q_width()});
+    Op running(worker(), names_.attention);
+    Tensor& out = pass.value(op().out);
+    out = running.make(names_.out, Category::activations,
+                       {worker().tokens(), settings().decoder.q_width()});
     const Operand read = masked ? reading_last(masked) : reading(p, !keeps);
-    worker_.kernels.attention_values(shape(), read.view, columns(heads, kV), out.view());
-    read.read_by(op);
-    if (!wants.attention) op.consume(std::move(fused() ? heads.q : heads.v));
+    worker().kernels.attention_values(shape(), read.view, in(pass.saved, v()), out.view());
+    read.read_by(running);
+    if (!pass.keeps(v().value)) consume(running, pass.saved, v());
   }
-  saved.probabilities = std::move(p);
-  saved.heads = std::move(heads);
-  return out;
+  pass.saved.beside[at_] = std::move(p);
 }
 
-Tensor Attention::probabilities(Heads& heads, bool dies, Phase phase) {
+// In forward q and k may die with it.
+Tensor AttentionModule::scores(LayerSaved& saved, Phase phase, const ForwardPass* pass) {
   const kernels::AttentionShape s = shape();
   Tensor p;
   {
-    Op op(worker_, names_.scores, phase);
-    p = op.make(names_.probabilities,
-                phase == worker_.phase ? Category::activations : Category::temporaries,
-                models::decisions::probabilities_dtype(settings_.attention, worker_.regime.compute),
-                {s.sequences, s.heads, s.length, s.length});
-    worker_.kernels.attention_scores(s, columns(heads, kQ), columns(heads, kK), p.view());
-    if (dies && !fused()) {
-      op.consume(std::move(heads.q));
-      op.consume(std::move(heads.k));
-    }
+    Op running(worker(), names_.scores, phase);
+    p = running.make(
+        names_.probabilities, pass != nullptr ? Category::activations : Category::temporaries,
+        models::decisions::probabilities_dtype(settings().attention, worker().regime.compute),
+        {s.sequences, s.heads, s.length, s.length});
+    worker().kernels.attention_scores(s, in(saved, q()), in(saved, k()), p.view());
+    for (const ValuePart& part : {q(), k()})
+      if (pass != nullptr && !fused() && !pass->keeps(part.value)) consume(running, saved, part);
   }
-  Op op(worker_, names_.softmax, phase);
-  worker_.kernels.softmax_forward(p.view());
+  Op running(worker(), names_.softmax, phase);
+  worker().kernels.softmax_forward(p.view());
   return p;
 }
 
-Tensor Attention::dropped(Operand p, Phase phase) {
-  Op op(worker_, names_.attention_dropout, phase);
+Tensor AttentionModule::dropped(Operand p, Phase phase) {
+  Op running(worker(), names_.dropout, phase);
   Tensor masked =
-      op.make(names_.probabilities_dropped, Category::temporaries, p.view.dtype, p.view.shape);
-  worker_.kernels.dropout(p.view, dropout(), false, masked.view());
-  p.read_by(op);
+      running.make(names_.probabilities_dropped, Category::temporaries, p.view.dtype, p.view.shape);
+  worker().kernels.dropout(p.view, dropout(), false, masked.view());
+  p.read_by(running);
   return masked;
 }
 
 // Backward ----------------------------------------------------------------------------------------
 
-Heads Attention::backward(Gradient d_y, AttentionSaved& saved, const Wants& wants) {
-  const bool attention_reads = flash() && wants.attention;
-  Tensor d_a = o_.backward_parameters(d_y, reading(saved.out, !attention_reads),
-                                      std::move(saved.o_adapter), wants.o);
-  if (!wants.attention) return {};
-  Tensor d_out;
-  o_.backward_input(d_y.read(true), reading_last(d_a), names_.attention_out_grad, d_out);
-  Heads d = flash() ? backward_flash(std::move(d_out), saved, wants)
-                    : backward_stored(std::move(d_out), saved, wants);
-  backward_heads(d, saved, wants);
-  return d;
-}
-
-void Attention::make_gradients(Op& op, Heads& d, bool q_and_k, bool v) {
-  const std::int64_t tokens = worker_.tokens(), q = settings_.decoder.q_width(),
-                     kv = settings_.decoder.kv_width();
-  const auto make = [&](const char* name, std::int64_t width) {
-    return op.make(name, Category::temporaries, {tokens, width});
-  };
-  if (fused()) {
-    if (!d.q) d.q = make(names_.q_grad, q + 2 * kv);
-    return;
-  }
-  if (q_and_k) d.q = make(names_.q_grad, q), d.k = make(names_.k_grad, kv);
-  if (v) d.v = make(names_.v_grad, kv);
+// Of q, k or v, in a tensor as wide as theirs; made by the first who writes it.
+kernels::Columns AttentionModule::gradient(Op& running, BackwardPass& pass, const ValuePart& part) {
+  Gradient& d = pass.gradient(part.value);
+  const auto& value = context_.layer.values[static_cast<std::size_t>(part.value)];
+  if (!d.own)
+    d = Gradient::of(
+        running.make(value.gradient, Category::temporaries, {worker().tokens(), value.width}));
+  return columns(d.own.view(), part);
 }
 
 // What attention makes along with the others dies where it is made.
-void Attention::consume_unread(Op& op, Heads& d, const Wants& wants) {
-  if (fused()) return;
-  if (!wants.q.any() && !wants.q_norm.any()) op.consume(std::move(d.q));
-  if (!wants.k.any() && !wants.k_norm.any()) op.consume(std::move(d.k));
-  if (!wants.v.any()) op.consume(std::move(d.v));
+void AttentionModule::consume_unread(Op& running, BackwardPass& pass, const ValuePart& part) {
+  if (!wants(part.value)) running.consume(std::move(pass.gradient(part.value).own));
 }
 
-Heads Attention::backward_flash(Tensor d_out, AttentionSaved& saved, const Wants& wants) {
-  Op op(worker_, names_.attention, Phase::backward);
-  Heads d;
-  make_gradients(op, d, true, true);
-  worker_.kernels.flash_backward(
-      shape(), dropout(), d_out.view(), columns(saved.heads, kQ), columns(saved.heads, kK),
-      columns(saved.heads, kV), saved.out.view(), saved.logsumexp.view(), columns(d, kQ),
-      columns(d, kK), columns(d, kV), worker_.scratch(DType::fp32, {flash_scratch().value() / 4}));
-  op.consume(std::move(d_out));
-  for (Tensor* read :
-       {&saved.heads.q, &saved.heads.k, &saved.heads.v, &saved.out, &saved.logsumexp})
-    op.consume(std::move(*read));
-  consume_unread(op, d, wants);
-  return d;
+void AttentionModule::backward_flash(BackwardPass& pass) {
+  Op running(worker(), names_.attention, Phase::backward);
+  const Tensor& out = pass.value(op().out);
+  Tensor& d_out = pass.gradient(op().out).own;
+  const kernels::Columns d_q = gradient(running, pass, q()), d_k = gradient(running, pass, k()),
+                         d_v = gradient(running, pass, v());
+  Tensor& logsumexp = pass.saved.beside[at_];
+  worker().kernels.flash_backward(shape(), dropout(), std::as_const(d_out).view(),
+                                  in(pass.saved, q()), in(pass.saved, k()), in(pass.saved, v()),
+                                  out.view(), std::as_const(logsumexp).view(), d_q, d_k, d_v,
+                                  worker().scratch(DType::fp32, {flash_scratch().value() / 4}));
+  running.consume(std::move(d_out));
+  for (const ValuePart& part : op().in) consume(running, pass.saved, part);
+  running.consume(std::move(pass.value(op().out)));
+  running.consume(std::move(logsumexp));
+  for (const ValuePart& part : op().in) consume_unread(running, pass, part);
 }
 
-Heads Attention::backward_stored(Tensor d_out, AttentionSaved& saved, const Wants& wants) {
-  if (!saved.probabilities)
-    saved.probabilities = probabilities(saved.heads, false, Phase::recompute);
-  Heads d;
-  Tensor d_p = backward_values(std::move(d_out), saved, d, wants);
+void AttentionModule::backward_stored(BackwardPass& pass) {
+  Tensor& p = pass.saved.beside[at_];
+  if (!p) p = scores(pass.saved, Phase::recompute, nullptr);
+  Tensor d_p = backward_values(pass, std::move(pass.gradient(op().out).own));
   {
-    Op op(worker_, names_.softmax, Phase::backward);
-    worker_.kernels.softmax_backward(saved.probabilities.view(), dropout(), d_p.view());
-    op.consume(std::move(saved.probabilities));
+    Op running(worker(), names_.softmax, Phase::backward);
+    worker().kernels.softmax_backward(std::as_const(p).view(), dropout(), d_p.view());
+    running.consume(std::move(p));
   }
-  Op op(worker_, names_.scores, Phase::backward);
-  make_gradients(op, d, true, false);
-  worker_.kernels.attention_scores_backward(shape(), d_p.view(), columns(saved.heads, kQ),
-                                            columns(saved.heads, kK), columns(d, kQ),
-                                            columns(d, kK));
-  op.consume(std::move(d_p));
-  op.consume(std::move(saved.heads.q));
-  op.consume(std::move(saved.heads.k));
-  consume_unread(op, d, wants);
-  return d;
+  Op running(worker(), names_.scores, Phase::backward);
+  const kernels::Columns d_q = gradient(running, pass, q()), d_k = gradient(running, pass, k());
+  worker().kernels.attention_scores_backward(shape(), std::as_const(d_p).view(),
+                                             in(pass.saved, q()), in(pass.saved, k()), d_q, d_k);
+  running.consume(std::move(d_p));
+  consume(running, pass.saved, q());
+  consume(running, pass.saved, k());
+  consume_unread(running, pass, q());
+  consume_unread(running, pass, k());
 }
 
-// The gradients of the matrix, which it returns, and of v.
-Tensor Attention::backward_values(Tensor d_out, AttentionSaved& saved, Heads& d,
-                                  const Wants& wants) {
-  const ConstTensorView probabilities = std::as_const(saved.probabilities).view();
+Tensor AttentionModule::backward_values(BackwardPass& pass, Tensor d_out) {
+  const ConstTensorView probabilities = std::as_const(pass.saved.beside[at_]).view();
   Tensor masked;
-  if (settings_.decoder.attention_dropout > 0)
-    masked = dropped(reading(std::as_const(saved.probabilities)), Phase::backward);
+  if (drops()) masked = dropped(Operand{probabilities}, Phase::backward);
   {
     const Operand p = masked ? reading_last(masked) : Operand{probabilities};
-    Op op(worker_, names_.attention, Phase::backward);
-    make_gradients(op, d, false, true);
-    worker_.kernels.attention_values_backward(shape(), p.view, d_out.view(), columns(d, kV));
-    p.read_by(op);
-    if (!fused() && !wants.v.any()) op.consume(std::move(d.v));
+    Op running(worker(), names_.attention, Phase::backward);
+    worker().kernels.attention_values_backward(shape(), p.view, std::as_const(d_out).view(),
+                                               gradient(running, pass, v()));
+    p.read_by(running);
+    if (!fused()) consume_unread(running, pass, v());
   }
-  Op op(worker_, names_.probabilities_grad, Phase::backward);
-  Tensor d_p = op.make(names_.probabilities_grad, Category::temporaries, probabilities.dtype,
-                       probabilities.shape);
-  worker_.kernels.attention_probabilities_backward(shape(), d_out.view(), columns(saved.heads, kV),
-                                                   d_p.view());
-  op.consume(std::move(d_out));
-  op.consume(std::move(saved.heads.v));
+  Op running(worker(), names_.probabilities_grad, Phase::backward);
+  Tensor d_p = running.make(names_.probabilities_grad, Category::temporaries, probabilities.dtype,
+                            probabilities.shape);
+  worker().kernels.attention_probabilities_backward(shape(), std::as_const(d_out).view(),
+                                                    in(pass.saved, v()), d_p.view());
+  running.consume(std::move(d_out));
+  if (!fused()) consume(running, pass.saved, v());
   return d_p;
 }
 
-void Attention::backward_heads(Heads& d, AttentionSaved& saved, const Wants& wants) {
-  if (settings_.rotates() && (d.q || d.k)) {
-    Op op(worker_, names_.rotary, Phase::backward);
-    rotate(d, true);
-  }
-  if (wants.k_norm.any())
-    k_norm_.backward_in_place(reading_last(saved.k_input), std::move(saved.k_statistics), d.k,
-                              wants.k_norm);
-  if (wants.q_norm.any())
-    q_norm_.backward_in_place(reading_last(saved.q_input), std::move(saved.q_statistics), d.q,
-                              wants.q_norm);
-}
+// Scratch -----------------------------------------------------------------------------------------
 
-Tensor Attention::backward_products(Heads heads, Operand normalized, AttentionSaved& saved,
-                                    const Wants& wants) {
-  struct Product {
-    Linear& linear;
-    const LinearWants& wants;
-    Gradient d_y;
-    Tensor a, d_a;
-  };
-  Product products[] = {
-      {q_, wants.q, Gradient::of(std::move(heads.q)), std::move(saved.q_adapter), {}},
-      {k_, wants.k, Gradient::of(std::move(heads.k)), std::move(saved.k_adapter), {}},
-      {v_, wants.v, Gradient::of(std::move(heads.v)), std::move(saved.v_adapter), {}}};
-  const Product* last = nullptr;
-  for (const Product& p : products)
-    if (p.wants.reads_input()) last = &p;
-  for (Product& p : products)
-    if (p.wants.any())
-      p.d_a = p.linear.backward_parameters(
-          p.d_y, &p == last ? normalized : Operand{normalized.view}, std::move(p.a), p.wants);
-  Tensor d_normalized;
-  for (Product& p : products)
-    if (p.wants.input)
-      p.linear.backward_input(p.d_y.read(true), reading_last(p.d_a), names_.input_norm.out_grad,
-                              d_normalized);
-  return d_normalized;
-}
-
-// Whether the scratch is laid out for cuDNN too (decisions::kAttentionWorkspace).
-bool Attention::flash_for_library() const {
-  return worker_.device.kind() == models::Device::cuda && worker_.regime.compute != DType::fp32;
-}
 // Of one (sequence, key head), in fp32 for each query; and of as many groups as go together.
-Bytes Attention::flash_group_scratch() const {
-  const models::Decoder& d = settings_.decoder;
+Bytes AttentionModule::flash_group_scratch() const {
+  const models::Decoder& d = settings().decoder;
   std::int64_t columns = 1;  // row sums
-  if (worker_.regime.compute != DType::fp32) columns += d.head_dim;
+  if (worker().regime.compute != DType::fp32) columns += d.head_dim;
   // Two columns of 16 bits, of dK and dV, are one of fp32.
   if (flash_for_library()) columns += d.heads == d.kv_heads ? 1 : 1 + d.head_dim;
-  const std::int64_t queries = checked_multiply(d.heads / d.kv_heads, worker_.length);
+  const std::int64_t queries = checked_multiply(d.heads / d.kv_heads, worker().length);
   return storage(Count(checked_multiply(queries, columns)), DType::fp32);
 }
-Bytes Attention::flash_scratch() const {
-  const std::int64_t all = checked_multiply(worker_.sequences, settings_.decoder.kv_heads);
+Bytes AttentionModule::flash_scratch() const {
+  const std::int64_t all = checked_multiply(worker().sequences, settings().decoder.kv_heads);
   const Bytes group = flash_group_scratch();
   const std::int64_t fit = models::decisions::kAttentionWorkspace.value() / group.value();
   const Bytes groups = group * std::clamp<std::int64_t>(fit, 1, all);
   return flash_for_library() ? groups + models::decisions::kAttentionPadding : groups;
 }
 
-Bytes Attention::workspace(const Wants& wants) const {
-  Bytes most = std::max({q_.workspace(wants.q), k_.workspace(wants.k), v_.workspace(wants.v),
-                         o_.workspace(wants.o), q_norm_.workspace(wants.q_norm),
-                         k_norm_.workspace(wants.k_norm)});
-  if (flash() && wants.attention) most = std::max(most, flash_scratch());
-  return most;
+}  // namespace
+
+std::unique_ptr<LayerModule> attention_module(LayerContext& context, std::size_t at) {
+  return std::make_unique<AttentionModule>(context, at);
 }
 
 }  // namespace plimsoll::runtime

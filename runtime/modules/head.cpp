@@ -15,7 +15,7 @@ Head::Head(Worker& worker, const ModelSettings& settings, const HeadParameters& 
       settings_(settings),
       norm_(worker, names::kFinalNorm, p.norm, settings.decoder.norm, settings.norm_eps),
       head_(p.head),
-      norm_wants_{p.norm.weight.trains(), p.norm.bias.trains(), below},
+      below_(below),
       trains_(p.head.trains()) {}
 
 template <class Visit>
@@ -40,7 +40,7 @@ kernels::Columns Head::logits_of(std::int64_t rows) {
 void Head::forward(Tensor x, ConstTensorView targets, const LossFactors& factors,
                    TensorView loss_sum) {
   factors_ = factors;
-  const bool saves = norm_wants_.any();
+  const bool saves = norm_wanted();
   normalized_ = norm_.forward(reading(x, !saves), saves ? &statistics_ : nullptr);
   x_ = std::move(x);
   const bool keeps_normalized = full() ? trains_ : wanted();
@@ -101,8 +101,7 @@ Tensor Head::backward(ConstTensorView targets) {
       loss_again(targets, first, rows);
       backward_product(first, rows);
     });
-  if (norm_wants_.any())
-    norm_.backward_in_place(reading_last(x_), std::move(statistics_), d_, norm_wants_);
+  if (norm_wanted()) norm_.backward_in_place(reading_last(x_), std::move(statistics_), d_, below_);
   return std::move(d_);
 }
 
@@ -115,7 +114,7 @@ void Head::loss_again(ConstTensorView targets, std::int64_t first, std::int64_t 
 }
 
 void Head::backward_product(std::int64_t first, std::int64_t rows) {
-  const bool input = norm_wants_.any();
+  const bool input = norm_wanted();
   const auto logits = [&](bool last_reader) {
     return Operand{logits_.view().rows(0, rows),
                    last_reader && last(first, rows) ? &logits_ : nullptr};
@@ -131,7 +130,7 @@ void Head::weight_gradient(Operand logits, std::int64_t first) {
                                          {.accumulate = true}, head_.gradient(),
                                          product_panels(worker_));
   logits.read_by(op);
-  if (last(first, rows) && (full() || !norm_wants_.any())) op.consume(std::move(normalized_));
+  if (last(first, rows) && (full() || !norm_wanted())) op.consume(std::move(normalized_));
 }
 
 void Head::input_gradient(Operand logits, std::int64_t first) {
@@ -147,7 +146,7 @@ void Head::input_gradient(Operand logits, std::int64_t first) {
 }
 
 Bytes Head::workspace() const {
-  return std::max(product_scratch(worker_), norm_.workspace(norm_wants_));
+  return std::max(product_scratch(worker_), norm_.workspace());
 }
 
 }  // namespace plimsoll::runtime

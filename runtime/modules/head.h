@@ -38,7 +38,8 @@ class Head {
  private:
   bool full() const { return settings_.loss == models::Loss::full; }
   bool chunked() const { return settings_.loss == models::Loss::chunked; }
-  bool wanted() const { return trains_ || norm_wants_.any(); }
+  bool norm_wanted() const { return below_ || norm_.trains(); }
+  bool wanted() const { return trains_ || norm_wanted(); }
   bool last(std::int64_t first, std::int64_t rows) const {
     return first + rows == worker_.tokens();
   }
@@ -59,7 +60,7 @@ class Head {
   const ModelSettings& settings_;
   Norm norm_;
   Parameter head_;
-  NormWants norm_wants_;
+  bool below_;  // the gradient of the stream is wanted
   bool trains_;  // the head
   // From forward to backward.
   LossFactors factors_;

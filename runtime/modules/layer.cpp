@@ -4,113 +4,138 @@
 
 namespace plimsoll::runtime {
 
+using models::decisions::LayerOpKind;
+using models::decisions::RequiresGrad;
+using models::decisions::Trained;
+
 namespace {
 
-const models::decisions::LayerNames& names_of(const models::Decoder& decoder) {
-  return decoder.fused_qkv ? models::decisions::kGpt2Names : models::decisions::kLlamaNames;
+std::vector<Trained> trained_of(const LayerOps& layer, const LayerParameters& parameters) {
+  std::vector<Trained> trained;
+  for (const models::Module& module : layer.modules) {
+    if (models::is_norm(module.kind)) {
+      const NormParameters& norm = parameters.norms[module.place];
+      trained.push_back({norm.weight.trains(), norm.bias.trains(), false});
+    } else {
+      const LinearParameters& linear = parameters.linears[module.place];
+      trained.push_back({linear.weight.trains(), linear.bias.trains(), linear.lora_a.trains()});
+    }
+  }
+  return trained;
+}
+
+// Whether the op's backward reads it; an attention's own result too.
+bool reads_in_backward(const LayerOp& op, ValueId id, const RequiresGrad& gradients,
+                       std::span<const Trained> trained, bool flash) {
+  const bool in =
+      std::ranges::any_of(op.in, [&](const ValuePart& part) { return part.value == id; });
+  switch (op.kind) {
+    case LayerOpKind::norm:
+    case LayerOpKind::activation:
+      return in && gradients.value(op.out);
+    case LayerOpKind::attention:
+      return gradients.value(op.out) && (in || (flash && op.out == id));
+    case LayerOpKind::products:
+      return in && std::ranges::any_of(op.products, [&](const auto& product) {
+               return trained[static_cast<std::size_t>(product.module)].reads_input();
+             });
+    default:
+      return false;
+  }
+}
+
+LastReads last_reads(const LayerOps& layer, const RequiresGrad& gradients,
+                     std::span<const Trained> trained, bool flash) {
+  const std::size_t none = layer.ops.size();
+  LastReads reads;
+  for (auto* list : {&reads.forward, &reads.backward, &reads.again})
+    list->assign(layer.values.size(), none);
+  for (std::size_t i = 0; i < layer.ops.size(); ++i) {
+    const LayerOp& op = layer.ops[i];
+    for (const ValuePart& part : op.in) {
+      if (!part || op.kind == LayerOpKind::rotary) continue;
+      reads.forward[static_cast<std::size_t>(part.value)] = i;
+      if (std::cmp_less_equal(i, gradients.last))
+        reads.again[static_cast<std::size_t>(part.value)] = i;
+    }
+  }
+  for (std::size_t v = 0; v < layer.values.size(); ++v)
+    for (std::size_t i = layer.ops.size(); i-- > 0;)
+      if (reads_in_backward(layer.ops[i], static_cast<ValueId>(v), gradients, trained, flash))
+        reads.backward[v] = i;
+  return reads;
+}
+
+std::unique_ptr<LayerModule> module_of(LayerContext& context, std::size_t at) {
+  switch (context.layer.ops[at].kind) {
+    case LayerOpKind::norm:
+      return norm_module(context, at);
+    case LayerOpKind::products:
+      return products_module(context, at);
+    case LayerOpKind::rotary:
+      return rotary_module(context, at);
+    case LayerOpKind::attention:
+      return attention_module(context, at);
+    case LayerOpKind::activation:
+      return activation_module(context, at);
+    case LayerOpKind::residual:
+      return residual_module(context, at);
+  }
+  fail(ErrorKind::internal, "an op of no kind");
 }
 
 }  // namespace
 
-Layer::Layer(Worker& worker, const ModelSettings& settings, const LayerParameters& parameters,
-             std::int64_t index, ConstTensorView rotary_table)
-    : worker_(worker),
-      settings_(settings),
-      index_(index),
-      names_(names_of(settings.decoder)),
-      input_norm_(worker, names_.input_norm, parameters.input_norm, settings.decoder.norm,
-                  settings.norm_eps),
-      post_norm_(worker, names_.post_norm, parameters.post_norm, settings.decoder.norm,
-                 settings.norm_eps),
-      attention_(worker, settings, names_, parameters, index, rotary_table),
-      mlp_(worker, settings, names_, parameters, index) {}
-
-kernels::Dropout Layer::dropout(Site site) const {
-  return dropout_at(worker_, settings_.decoder.residual_dropout, stream_of(index_, site),
-                    checked_multiply(worker_.length, settings_.decoder.hidden));
+Layer::Layer(Worker& worker, const ModelSettings& settings, const LayerOps& ops,
+             LayerParameters parameters, std::int64_t index, ConstTensorView rotary_table,
+             bool below)
+    : context_(std::make_unique<LayerContext>(LayerContext{
+          worker, settings, ops, std::move(parameters), index, rotary_table, {}, {}})) {
+  const std::vector<Trained> trained = trained_of(ops, context_->parameters);
+  context_->requires_grad =
+      models::decisions::requires_grad(ops, trained, below, settings.keeps, settings.attention);
+  context_->reads = last_reads(ops, context_->requires_grad, trained,
+                               settings.attention == models::Attention::flash);
+  for (std::size_t i = 0; i < ops.ops.size(); ++i) modules_.push_back(module_of(*context_, i));
 }
 
-// Forward -----------------------------------------------------------------------------------------
+Tensor Layer::forward(Tensor x, Forward how, LayerSaved& saved) {
+  const bool to_last = how == Forward::to_last_saved;
+  ForwardPass pass{.layer = *context_,
+                   .saved = saved,
+                   .saves = how == Forward::all || to_last,
+                   .keeps_input = how == Forward::keeps_input,
+                   .to_last = to_last};
+  saved.values.resize(context_->layer.values.size());
+  saved.beside.resize(modules_.size());
+  saved.adapters.resize(context_->parameters.linears.size());
+  input_of(saved) = std::move(x);
+  const std::size_t end =
+      to_last ? static_cast<std::size_t>(context_->requires_grad.last + 1) : modules_.size();
+  for (std::size_t i = 0; i < end; ++i) modules_[i]->forward(pass);
+  return to_last ? Tensor() : std::move(pass.value(context_->layer.output));
+}
 
-Tensor Layer::forward(Tensor& x, bool consume_x, const Wants& wants, bool last_of_checkpoint,
-                      LayerSaved& saved) {
-  if (last_of_checkpoint && !wants.saves()) return {};
-  // A norm's output goes away only where its input is there for the norm's own backward.
-  const auto keeps = [&](bool read, const NormWants& norm) {
-    return read && (settings_.keeps.norm_outputs || !norm.any());
-  };
-  Tensor n = input_norm_.forward(reading(std::as_const(x)),
-                                 wants.input_norm.any() ? &saved.input_statistics : nullptr);
-  const bool keeps_n = keeps(wants.reads_normalized(), wants.input_norm);
-  Tensor m = attention_.forward(reading(n, !keeps_n), wants, saved.attention);
-  saved.normalized = std::move(n);
-  {
-    Op op(worker_, names_.attention_residual);
-    worker_.kernels.residual_add(x.view(), dropout(Site::between), m.view());
-    if (consume_x) op.consume(std::move(x));
+void Layer::backward(Tensor& d, LayerSaved saved) {
+  if (!requires_grad()) return;
+  saved.values.resize(context_->layer.values.size());
+  saved.beside.resize(modules_.size());
+  saved.adapters.resize(context_->parameters.linears.size());
+  BackwardPass pass{.layer = *context_, .saved = saved, .modules = modules_, .gradients = {}};
+  pass.gradients.resize(context_->layer.values.size());
+  pass.gradient(context_->layer.output) = Gradient::of(std::move(d));
+  for (std::size_t i = modules_.size(); i-- > 0;) {
+    LayerModule* const waits = std::exchange(pass.waits, nullptr);
+    modules_[i]->backward(pass);
+    if (waits != nullptr) waits->backward_late(pass);
   }
-
-  const bool keeps_m = wants.post_norm.any();
-  Tensor n2 = post_norm_.forward(reading(m, last_of_checkpoint && !keeps_m),
-                                 keeps_m ? &saved.post_statistics : nullptr);
-  const bool keeps_n2 = keeps(wants.reads_post_normalized(), wants.post_norm);
-  Tensor y = mlp_.forward(reading(n2, !keeps_n2), wants, last_of_checkpoint, saved.mlp);
-  saved.post_normalized = std::move(n2);
-  if (!last_of_checkpoint) {
-    Op op(worker_, names_.residual);
-    worker_.kernels.residual_add(m.view(), dropout(Site::residual), y.view());
-    if (!keeps_m) op.consume(std::move(m));
-  }
-  saved.between = std::move(m);
-  return y;
+  d = std::move(pass.gradient(models::kBlockInput).own);
 }
 
-// Backward ----------------------------------------------------------------------------------------
-
-void Layer::backward(Tensor x, Tensor& d, LayerSaved saved, const Wants& wants) {
-  if (!wants.any()) return;
-  backward_mlp(d, saved, wants);
-  if (wants.between) backward_attention(x, d, saved, wants);
-}
-
-Gradient Layer::branch(Tensor& d, bool keeps_d, Site site) {
-  if (settings_.decoder.residual_dropout > 0) {
-    Op op(worker_, names_.residual_dropout, Phase::backward);
-    Tensor masked = op.make(names_.residual_dropout_out, Category::temporaries, d.view().shape);
-    worker_.kernels.dropout(d.view(), dropout(site), false, masked.view());
-    if (!keeps_d) op.consume(std::move(d));
-    return Gradient::of(std::move(masked));
-  }
-  if (!keeps_d) return Gradient::of(std::move(d));
-  return {{}, d.view()};
-}
-
-void Layer::backward_mlp(Tensor& d, LayerSaved& saved, const Wants& wants) {
-  mlp_.backward(branch(d, wants.between, Site::residual), saved.mlp, wants);
-  if (!wants.activation) return;
-  if (wants.reads_post_normalized() && !saved.post_normalized)
-    saved.post_normalized = post_norm_.again(saved.between.view(), saved.post_statistics.view());
-  Tensor d_n = mlp_.backward_products(reading_last(saved.post_normalized), saved.mlp, wants);
-  if (wants.post_norm.any())
-    post_norm_.backward(reading_last(saved.between), std::move(saved.post_statistics),
-                        std::move(d_n), d.view(), wants.post_norm);
-}
-
-void Layer::backward_attention(Tensor& x, Tensor& d, LayerSaved& saved, const Wants& wants) {
-  Heads heads = attention_.backward(branch(d, wants.below, Site::between), saved.attention, wants);
-  if (!wants.attention) return;
-  if (wants.reads_normalized() && !saved.normalized)
-    saved.normalized = input_norm_.again(x.view(), saved.input_statistics.view());
-  Tensor d_n = attention_.backward_products(std::move(heads), reading_last(saved.normalized),
-                                            saved.attention, wants);
-  if (wants.input_norm.any())
-    input_norm_.backward(reading_last(x), std::move(saved.input_statistics), std::move(d_n),
-                         d.view(), wants.input_norm);
-}
-
-Bytes Layer::workspace(const Wants& wants) const {
-  return std::max({input_norm_.workspace(wants.input_norm), post_norm_.workspace(wants.post_norm),
-                   attention_.workspace(wants), mlp_.workspace(wants)});
+Bytes Layer::workspace() const {
+  Bytes most;
+  for (const auto& module : modules_) most = std::max(most, module->workspace());
+  return most;
 }
 
 }  // namespace plimsoll::runtime

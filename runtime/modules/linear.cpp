@@ -46,7 +46,7 @@ Tensor Linear::dropped(Operand x, Phase phase) {
 
 // Forward -----------------------------------------------------------------------------------------
 
-Tensor Linear::forward(Operand x, const char* out, const LinearWants& wants, Tensor& saved) {
+Tensor Linear::forward(Operand x, const char* out, bool leaves, Tensor& saved) {
   Tensor y;
   {
     Op op(worker_, names_.product);
@@ -62,7 +62,7 @@ Tensor Linear::forward(Operand x, const char* out, const LinearWants& wants, Ten
   worker_.kernels.linear_forward(a.view(), cast(parameters_.lora_b), {},
                                  {.accumulate = true, .scale = parameters_.lora_scale}, y.view(),
                                  product_panels(worker_));
-  if (wants.lora_b)
+  if (leaves)
     saved = std::move(a);
   else
     op.consume(std::move(a));
@@ -86,42 +86,37 @@ Tensor Linear::adapter(Operand x) {
 
 // Backward ----------------------------------------------------------------------------------------
 
-Tensor Linear::backward_adapter(Operand d_y, Tensor a, const LinearWants& wants) {
-  const bool needs_a = wants.lora_a || wants.input;
-  if (!adapted() || !(wants.lora_b || needs_a)) return {};
+Tensor Linear::backward_adapter(Operand d_y, Tensor a) {
+  if (!adapted()) return {};
   Op op(worker_, names_.adapter_b, Phase::backward);
-  Tensor d_a;
-  if (needs_a) {
-    d_a = op.make(names_.adapter_a_out_grad, Category::temporaries,
-                  {d_y.view.shape[0], parameters_.lora_rank});
-    worker_.kernels.linear_backward_input(d_y.view, cast(parameters_.lora_b),
-                                          {.scale = parameters_.lora_scale}, d_a.view(),
-                                          product_panels(worker_));
-  }
-  if (wants.lora_b)
-    worker_.kernels.linear_backward_weight(d_y.view, a.view(),
-                                           {.accumulate = true, .scale = parameters_.lora_scale},
-                                           parameters_.lora_b.gradient(), product_panels(worker_));
+  Tensor d_a = op.make(names_.adapter_a_out_grad, Category::temporaries,
+                       {d_y.view.shape[0], parameters_.lora_rank});
+  worker_.kernels.linear_backward_input(d_y.view, cast(parameters_.lora_b),
+                                        {.scale = parameters_.lora_scale}, d_a.view(),
+                                        product_panels(worker_));
+  worker_.kernels.linear_backward_weight(d_y.view, a.view(),
+                                         {.accumulate = true, .scale = parameters_.lora_scale},
+                                         parameters_.lora_b.gradient(), product_panels(worker_));
   d_y.read_by(op);
   op.consume(std::move(a));
   return d_a;
 }
 
-void Linear::backward_weight(Operand d_y, Operand x, Operand d_a, const LinearWants& wants) {
-  if (wants.weight || wants.bias) {
+void Linear::backward_weight(Operand d_y, Operand x, Operand d_a) {
+  if (trains_own()) {
     Op op(worker_, names_.weight_grad, Phase::backward);
-    if (wants.weight)
+    if (parameters_.weight.trains())
       worker_.kernels.linear_backward_weight(
           d_y.view, x.view, {.transposed = parameters_.transposed, .accumulate = true},
           parameters_.weight.gradient(), product_panels(worker_));
-    if (wants.bias)
+    if (parameters_.bias.trains())
       worker_.kernels.bias_backward(
           d_y.view, parameters_.bias.gradient(),
           worker_.scratch(DType::fp32, {models::decisions::kPartialRows, parameters_.out}));
     d_y.read_by(op);
-    if (wants.weight && !wants.lora_a) x.read_by(op);
+    if (parameters_.weight.trains() && !adapted()) x.read_by(op);
   }
-  if (wants.lora_a) backward_a(x, d_a);
+  if (adapted()) backward_a(x, d_a);
 }
 
 void Linear::backward_a(Operand x, Operand d_a) {
@@ -137,10 +132,9 @@ void Linear::backward_a(Operand x, Operand d_a) {
   d_a.read_by(op);
 }
 
-Tensor Linear::backward_parameters(Gradient& d_y, Operand x, Tensor a, const LinearWants& wants) {
-  Tensor d_a =
-      backward_adapter(d_y.read(!wants.weight && !wants.bias && !wants.input), std::move(a), wants);
-  backward_weight(d_y.read(!wants.input), x, reading(d_a, !wants.input), wants);
+Tensor Linear::backward_parameters(Gradient& d_y, Operand x, Tensor a, bool input) {
+  Tensor d_a = backward_adapter(d_y.read(!trains_own() && !input), std::move(a));
+  backward_weight(d_y.read(!input), x, reading(d_a, !input));
   return d_a;
 }
 
@@ -171,14 +165,13 @@ void Linear::backward_input(Operand d_y, Operand d_a, const char* name, Tensor& 
   d_a.read_by(op);
 }
 
-Bytes Linear::workspace(const LinearWants& wants) const {
-  if (!*this) return {};
+Bytes Linear::workspace() const {
   Bytes most = product_scratch(worker_);
   if (adapted() && worker_.regime.adapters.weight != worker_.regime.compute)
     most += storage(
         Count(checked_multiply(parameters_.lora_rank, std::max(parameters_.in, parameters_.out))),
         worker_.regime.compute);
-  return wants.bias ? std::max(most, partial_sums(parameters_.out)) : most;
+  return parameters_.bias.trains() ? std::max(most, partial_sums(parameters_.out)) : most;
 }
 
 }  // namespace plimsoll::runtime

@@ -3,7 +3,7 @@
 
 #include "models/decisions/names.h"
 #include "runtime/modules/operand.h"
-#include "runtime/modules/wants.h"
+#include "runtime/parameter.h"
 
 namespace plimsoll::runtime {
 
@@ -19,27 +19,28 @@ class Linear {
          const LinearParameters& parameters, std::uint32_t stream)
       : worker_(worker), names_(names), parameters_(parameters), stream_(stream) {}
 
-  explicit operator bool() const { return parameters_.in > 0; }
   bool adapted() const { return static_cast<bool>(parameters_.lora_a); }
-  std::int64_t in() const { return parameters_.in; }
-  std::int64_t out() const { return parameters_.out; }
+  // Its weight or its bias.
+  bool trains_own() const { return parameters_.weight.trains() || parameters_.bias.trains(); }
+  // For the gradient of its weight, or of the adapter's.
+  bool reads_input() const { return parameters_.weight.trains() || adapted(); }
 
-  // y, under the name `out`; a stays in `saved` where it is wanted.
-  Tensor forward(Operand x, const char* out, const LinearWants& wants, Tensor& saved);
+  // y, under the name `out`; a stays in `saved` where it `leaves` one.
+  Tensor forward(Operand x, const char* out, bool leaves, Tensor& saved);
   // a alone: what backward reads of a product whose result nobody needs.
   Tensor adapter(Operand x);
 
   // The adapter's part, first: adds to B's gradient and returns a's, or none.
-  Tensor backward_adapter(Operand d_y, Tensor a, const LinearWants& wants);
+  Tensor backward_adapter(Operand d_y, Tensor a);
   // Adds to the gradients of weight and bias, then of A. `d_a` of backward_adapter.
-  void backward_weight(Operand d_y, Operand x, Operand d_a, const LinearWants& wants);
-  // Both of the above; `d_y` dies where no input's gradient is wanted. Returns a's, which then is
+  void backward_weight(Operand d_y, Operand x, Operand d_a);
+  // Both of the above; `d_y` dies where no `input` gradient is wanted. Returns a's, which then is
   // dead too.
-  Tensor backward_parameters(Gradient& d_y, Operand x, Tensor a, const LinearWants& wants);
+  Tensor backward_parameters(Gradient& d_y, Operand x, Tensor a, bool input);
   // Of x: made under `name` where `d_x` is none, else added to it.
   void backward_input(Operand d_y, Operand d_a, const char* name, Tensor& d_x);
 
-  Bytes workspace(const LinearWants& wants) const;
+  Bytes workspace() const;
 
  private:
   kernels::Dropout dropout() const;

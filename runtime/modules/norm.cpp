@@ -47,44 +47,45 @@ Tensor Norm::again(ConstTensorView x, ConstTensorView statistics) {
 
 // Backward ----------------------------------------------------------------------------------------
 
-TensorView Norm::partial(const NormWants& wants) {
-  if (!wants.parameters()) return {};
+TensorView Norm::partial() {
+  if (!trains()) return {};
   if (kind_ == NormKind::layer_norm)
     return worker_.scratch(DType::fp32, {2, models::decisions::kPartialRows, parameters_.width});
   return worker_.scratch(DType::fp32, {models::decisions::kPartialRows, parameters_.width});
 }
 
 void Norm::backward(ConstTensorView x, ConstTensorView statistics, ConstTensorView d_y,
-                    bool accumulate, TensorView d_x, const NormWants& wants) {
-  const TensorView target = wants.input ? d_x : TensorView{};
+                    bool accumulate, TensorView d_x) {
   if (kind_ == NormKind::layer_norm)
     worker_.kernels.layer_norm_backward(x, statistics, parameters_.weight.value(), d_y, accumulate,
-                                        target, parameters_.weight.gradient(),
-                                        parameters_.bias.gradient(), partial(wants));
+                                        d_x, parameters_.weight.gradient(),
+                                        parameters_.bias.gradient(), partial());
   else
     worker_.kernels.rms_norm_backward(x, statistics, parameters_.weight.value(), d_y, accumulate,
-                                      target, parameters_.weight.gradient(), partial(wants));
+                                      d_x, parameters_.weight.gradient(), partial());
 }
 
-void Norm::backward(Operand x, Tensor statistics, Tensor d_y, TensorView d_x,
-                    const NormWants& wants) {
+void Norm::backward(Operand x, Tensor statistics, Operand d_y, Tensor& d_x, bool input,
+                    const char* name) {
   Op op(worker_, names_.norm, Phase::backward);
-  backward(x.view, statistics.view(), d_y.view(), true, d_x, wants);
+  const bool accumulate = static_cast<bool>(d_x);
+  if (input && !accumulate) d_x = op.make(name, Category::temporaries, x.view.shape);
+  backward(x.view, statistics.view(), d_y.view, accumulate, input ? d_x.view() : TensorView{});
   x.read_by(op);
   op.consume(std::move(statistics));
-  op.consume(std::move(d_y));
+  d_y.read_by(op);
 }
 
-void Norm::backward_in_place(Operand x, Tensor statistics, Tensor& d, const NormWants& wants) {
+void Norm::backward_in_place(Operand x, Tensor statistics, Tensor& d, bool input) {
   Op op(worker_, names_.norm, Phase::backward);
-  backward(x.view, statistics.view(), d.view(), false, d.view(), wants);
+  backward(x.view, statistics.view(), d.view(), false, input ? d.view() : TensorView{});
   x.read_by(op);
   op.consume(std::move(statistics));
-  if (!wants.input) op.consume(std::move(d));
+  if (!input) op.consume(std::move(d));
 }
 
-Bytes Norm::workspace(const NormWants& wants) const {
-  if (!*this || !wants.parameters()) return {};
+Bytes Norm::workspace() const {
+  if (!trains()) return {};
   const std::int64_t sums = kind_ == NormKind::layer_norm ? 2 : 1;  // of weight and bias
   return storage(Count(checked_multiply(sums * models::decisions::kPartialRows, parameters_.width)),
                  DType::fp32);

@@ -4,7 +4,7 @@
 #include "models/decisions/names.h"
 #include "models/decoder.h"
 #include "runtime/modules/operand.h"
-#include "runtime/modules/wants.h"
+#include "runtime/parameter.h"
 
 namespace plimsoll::runtime {
 
@@ -15,26 +15,27 @@ class Norm {
        models::NormKind kind, float eps)
       : worker_(worker), names_(names), parameters_(parameters), kind_(kind), eps_(eps) {}
 
-  explicit operator bool() const { return parameters_.width > 0; }
-
   // A new tensor; `statistics`, where given, is made too.
   Tensor forward(Operand x, Tensor* statistics);
   void forward_in_place(Tensor& x);
   // The same bits again, from what was saved.
   Tensor again(ConstTensorView x, ConstTensorView statistics);
 
-  // Adds to the parameters' gradients and, where the input's is wanted, dx to `d_x`. `d_y` dies.
-  void backward(Operand x, Tensor statistics, Tensor d_y, TensorView d_x, const NormWants& wants);
-  // The same, but `d` becomes dx; where it is not wanted it dies.
-  void backward_in_place(Operand x, Tensor statistics, Tensor& d, const NormWants& wants);
+  // Adds to the parameters' gradients and, where `input`, dx to `d_x`, which is made under `name`
+  // where it is none.
+  void backward(Operand x, Tensor statistics, Operand d_y, Tensor& d_x, bool input,
+                const char* name);
+  // The same, but `d` becomes dx; where that is not wanted it dies.
+  void backward_in_place(Operand x, Tensor statistics, Tensor& d, bool input);
 
-  Bytes workspace(const NormWants& wants) const;
+  bool trains() const { return parameters_.weight.trains() || parameters_.bias.trains(); }
+  Bytes workspace() const;
 
  private:
   void forward(ConstTensorView x, TensorView y, TensorView statistics);
   void backward(ConstTensorView x, ConstTensorView statistics, ConstTensorView d_y, bool accumulate,
-                TensorView d_x, const NormWants& wants);
-  TensorView partial(const NormWants& wants);
+                TensorView d_x);
+  TensorView partial();
 
   Worker& worker_;
   const models::decisions::NormNames& names_;

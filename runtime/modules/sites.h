@@ -2,18 +2,18 @@
 // tokens of the whole job's step.
 #pragma once
 
+#include "models/decisions/layer_ops.h"
 #include "runtime/worker.h"
 
 namespace plimsoll::runtime {
 
-enum class Site : std::uint8_t { attention, between, residual, q, k, v, o, gate, up, down };
-inline constexpr std::uint32_t kSites = 16;  // of a layer
 inline constexpr std::uint32_t kEmbeddingStream = 0;
 // Streams from here on belong to the optimizer.
 inline constexpr std::uint32_t kFirstOptimizerStream = std::uint32_t{1} << 31;
 
-constexpr std::uint32_t stream_of(std::int64_t layer, Site site) {
-  return static_cast<std::uint32_t>(layer + 1) * kSites + static_cast<std::uint32_t>(site);
+// `site`: of the layer's (models/decisions/layer_ops.h).
+constexpr std::uint32_t stream_of(std::int64_t layer, std::uint8_t site) {
+  return static_cast<std::uint32_t>(layer + 1) * models::decisions::kLayerSites + site;
 }
 
 // Of a tensor with `elements` for each sequence, of which the worker's micro-batch is a part.

@@ -122,10 +122,11 @@ TEST_CASE("dtypes by precision") {
 }
 
 TEST_CASE("tensors and ops are called after the checkpoint's modules") {
-  CHECK(std::string(decisions::kLlamaNames.down.weight_grad) == "mlp.down_proj.weight.grad");
-  CHECK(std::string(decisions::kLlamaNames.q_norm.statistics) == "self_attn.q_norm.statistics");
-  CHECK(std::string(decisions::kGpt2Names.o.product) == "attn.c_proj");
-  CHECK(std::string(decisions::kGpt2Names.attention_residual) == "attn.residual");
+  CHECK(std::string(decisions::linear_names_of("mlp.down_proj").weight_grad) ==
+        "mlp.down_proj.weight.grad");
+  CHECK(std::string(decisions::norm_names_of("self_attn.q_norm").statistics) ==
+        "self_attn.q_norm.statistics");
+  CHECK(std::string(decisions::attention_names_of("attn").q_grad) == "attn.q.grad");
   CHECK(std::string(decisions::kTailUnit.gradients_shard) == "tail.gradients.shard");
   CHECK(std::string(decisions::kHead.adapter_a_out) == "lm_head.lora_A.out");
 }

@@ -4,6 +4,9 @@
 #include <doctest/doctest.h>
 
 #include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/planner/plimsoll_draw.h"
 
@@ -33,80 +36,117 @@ class Autograd {
     for (const planner::LayerRun& run : parts_.runs)
       for (std::int64_t i = 0; i < run.count; ++i) {
         saves_.clear();
-        grad = layer(slots_of(run), grad);
-        for (const auto& [name, bytes] : saves_) layers += bytes;
+        grad = layer(run.layer(i), grad);
+        for (const auto& [what, bytes] : saves_) layers += bytes;
       }
-    saves_.clear();
-    norm("final", parts_.final_norm, "x", grad);
-    if (parts_.head.train_weight) save("head input", t_ * d_.hidden * e_);
-    for (const auto& [name, bytes] : saves_) layers += bytes;
+    if (grad || parts_.final_norm.trains())
+      layers += t_ * (d_.hidden * e_ + 4 * (d_.norm == models::NormKind::layer_norm ? 2 : 1));
+    if (parts_.head.train_weight) layers += t_ * d_.hidden * e_;
     return layers + 2 * 4 * t_;  // ids and targets
   }
 
  private:
-  void save(const std::string& name, std::int64_t bytes) { saves_[name] = bytes; }
-  void save_values(const std::string& name, std::int64_t width) { save(name, t_ * width * e_); }
-  static bool trained(const LinearPart& p) {
-    return p.in > 0 && (p.train_weight || (p.bias && p.train_bias) || p.lora_rank > 0);
+  struct Value {
+    bool grad = false;
+    int place = -1;  // the value in whose memory it lies
+    // The values that its producer's backward keeps and makes it again from: it need not be kept.
+    std::vector<int> remade_from;
+    int normalized_from = -1;  // what a product, whose input this is, may keep instead
+  };
+  using What = std::pair<std::string, int>;
+
+  void save(const char* what, int place, std::int64_t bytes) { saves_[{what, place}] = bytes; }
+  void keep(const Value& value) {
+    if (value.remade_from.empty())
+      save("value", value.place, t_ * width(value.place) * e_);
+    else
+      for (const int id : value.remade_from) save("value", id, t_ * width(id) * e_);
+  }
+  std::int64_t width(int value) const { return block_->widths[static_cast<std::size_t>(value)]; }
+  Value& at(models::ValueId id) { return values_[static_cast<std::size_t>(id)]; }
+
+  // Each module's parameters and what it reads, as autograd would have it, forward.
+  bool layer(const planner::LayerPart& layer, bool x) {
+    block_ = layer.block;
+    values_.assign(block_->widths.size(), {});
+    for (std::size_t v = 0; v < values_.size(); ++v) values_[v].place = static_cast<int>(v);
+    at(models::kBlockInput).grad = x;
+    for (const models::Node& node : block_->nodes) run(layer, node);
+    return at(block_->output()).grad;
   }
 
-  bool norm(const std::string& name, const NormPart& part, const std::string& in, bool grad,
-            std::int64_t rows = 1) {
-    const bool out = grad || part.train_weight || (part.bias && part.train_bias);
-    if (!out) return false;
-    save_values(in, part.width * rows);
-    save(name + " statistics", t_ * 4 * rows * (d_.norm == models::NormKind::layer_norm ? 2 : 1));
+  void run(const planner::LayerPart& layer, const models::Node& node) {
+    using models::OpKind;
+    bool grad = false;
+    for (const models::ValueId in : node.in) grad = grad || at(in).grad;
+    switch (node.kind) {
+      case OpKind::norm:
+        grad = norm(layer.norms[module(node).place], node, grad);
+        break;
+      case OpKind::linear:
+        grad = linear(layer.linears[module(node).place], node, grad);
+        break;
+      case OpKind::attention:
+        if (grad) attention(node);
+        break;
+      case OpKind::activation:
+        if (grad) keep(at(node.in[0]));
+        if (grad) at(node.out[0]).remade_from = {at(node.in[0]).place};
+        break;
+      case OpKind::multiply:
+        for (const models::ValueId in : node.in)
+          if (grad) keep(at(in));
+        if (grad) at(node.out[0]).remade_from = {at(node.in[0]).place};
+        if (grad && !at(node.in[0]).remade_from.empty())
+          at(node.out[0]).remade_from = {at(node.in[1]).place};
+        break;
+      case OpKind::split:  // in place, or views
+      case OpKind::heads:
+      case OpKind::rotary:
+      case OpKind::dropout:
+        for (std::size_t i = 0; i < node.out.size(); ++i)
+          at(node.out[i]).place = at(node.in[i < node.in.size() ? i : 0]).place;
+        break;
+      default:
+        break;
+    }
+    for (std::size_t i = 0; i < node.out.size(); ++i)
+      at(node.out[i]).grad = node.kind == OpKind::rotary ? at(node.in[i]).grad : grad;
+  }
+
+  const models::Module& module(const models::Node& node) const {
+    return block_->modules[static_cast<std::size_t>(node.module)];
+  }
+
+  // Its result is made again from its input for a product, where its own gradient keeps that.
+  bool norm(const NormPart& part, const models::Node& node, bool grad) {
+    if (!grad && !part.trains()) return false;
+    const Value& x = at(node.in[0]);
+    keep(x);
+    const std::int64_t rows = width(node.in[0]) / part.width;
+    save("statistics", node.out[0],
+         t_ * 4 * rows * (part.kind == models::NormKind::layer_norm ? 2 : 1));
+    if (selective_) at(node.out[0]).normalized_from = x.place;
     return true;
   }
 
-  // `remade_from`: what its input is made again from, where it is not kept.
-  bool linear(const std::string& name, const LinearPart& part, const std::string& in, bool grad,
-              const std::string& remade_from = "") {
-    if (part.in == 0) return false;
+  bool linear(const LinearPart& part, const models::Node& node, bool grad) {
+    const Value& x = at(node.in[0]);
     if (part.train_weight || part.lora_rank > 0)
-      save_values(remade_from.empty() ? in : remade_from, part.in);
-    if (part.lora_rank > 0) save_values(name + " adapter", part.lora_rank);
-    return grad || trained(part);
+      x.normalized_from < 0 ? keep(x) : keep(values_[static_cast<std::size_t>(x.normalized_from)]);
+    if (part.lora_rank > 0) save("adapter", node.out[0], t_ * part.lora_rank * e_);
+    return grad || part.trains();
   }
 
-  bool attention(bool grad) {
-    if (!grad) return false;
-    const std::int64_t heads = d_.heads;
-    save_values("q", d_.fused_qkv ? 3 * d_.q_width() : d_.q_width());
-    if (!d_.fused_qkv) save_values("k", d_.kv_width());
-    if (!d_.fused_qkv) save_values("v", d_.kv_width());
+  void attention(const models::Node& node) {
+    for (const models::ValueId in : node.in) keep(at(in));
     if (attention_ == Attention::flash) {
-      save_values("attention", d_.q_width());
-      save("log-sum-exp", t_ * heads * 4);
+      keep(at(node.out[0]));
+      save("log-sum-exp", node.out[0], t_ * d_.heads * 4);
     } else if (!selective_) {
-      save("probabilities", t_ * heads * length_ * (attention_ == Attention::math ? 4 : e_));
+      save("probabilities", node.out[0],
+           t_ * d_.heads * length_ * (attention_ == Attention::math ? 4 : e_));
     }
-    return true;
-  }
-
-  bool layer(const LayerSlots& l, bool x) {
-    // A norm's result is made again from its input, where the norm's own gradient keeps that.
-    const bool n1 = norm("first", l.input_norm, "x", x);
-    const std::string from_x = selective_ && n1 ? "x" : "";
-    bool q = linear("q", l.q, "n1", n1, from_x), k = linear("k", l.k, "n1", n1, from_x);
-    const bool v = linear("v", l.v, "n1", n1, from_x);
-    if (l.q_norm.width > 0) q = norm("q", l.q_norm, "q_in", q, d_.heads);
-    if (l.k_norm.width > 0) k = norm("k", l.k_norm, "k_in", k, d_.kv_heads);
-    const bool o = linear("o", l.o, "attention", attention(q || k || v));
-    const bool m = x || o;
-    const bool n2 = norm("second", l.post_norm, "m", m);
-    const std::string from_m = selective_ && n2 ? "m" : "";
-    const bool gate = linear("gate", l.gate, "n2", n2, from_m);
-    const bool up = linear("up", l.up, "n2", n2, from_m);
-    const bool product = gate || up;
-    if (product) {
-      if (l.gate.in > 0) save_values("gate", d_.ffn);
-      save_values("up", d_.ffn);
-    } else if (l.down.train_weight || l.down.lora_rank > 0) {
-      save_values("product", d_.ffn);
-    }
-    if (l.down.lora_rank > 0) save_values("down adapter", l.down.lora_rank);
-    return m || product || trained(l.down);
   }
 
   const planner::ModelParts& parts_;
@@ -115,7 +155,9 @@ class Autograd {
   bool selective_;
   Attention attention_;
   std::int64_t e_;
-  std::map<std::string, std::int64_t> saves_;
+  const models::Block* block_ = nullptr;
+  std::vector<Value> values_;
+  std::map<What, std::int64_t> saves_;
 };
 
 }  // namespace

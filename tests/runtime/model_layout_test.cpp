@@ -39,15 +39,16 @@ TEST_CASE("every parameter of a layer is some module's, under its name in the ch
   REQUIRE(layout.layers.size() == 3);
   const LayerLayout& layer = layout.layers[2];
   CHECK(layer.parameters.size() == 9);  // 7 products, 2 norms
-  CHECK(layer.parameters[*layer.slots.k.weight].name == "model.layers.2.self_attn.k_proj.weight");
-  CHECK(layer.parameters[*layer.slots.k.weight].shape == Extents{32, 64});
-  CHECK_FALSE(layer.slots.k.bias);
-  CHECK_FALSE(layer.slots.q_norm.weight);
+  const ModuleSlots& k = layer.module("self_attn.k_proj");
+  CHECK(layer.parameters[*k.weight].name == "model.layers.2.self_attn.k_proj.weight");
+  CHECK(layer.parameters[*k.weight].shape == Extents{32, 64});
+  CHECK_FALSE(k.bias);
+  CHECK_THROWS_AS(layer.module("self_attn.q_norm"), Error);
   const ModelLayout old = layout_of(gpt2(), {});
   CHECK(old.layers[1].parameters.size() == 12);
-  CHECK(old.layers[1].slots.q.transposed);
-  CHECK(old.layers[1].parameters[*old.layers[1].slots.down.weight].shape == Extents{256, 64});
-  CHECK_FALSE(old.layers[1].slots.gate.weight);
+  CHECK(old.layers[1].module("attn.c_attn").transposed);
+  CHECK(old.layers[1].parameters[*old.layers[1].module("mlp.c_proj").weight].shape ==
+        Extents{256, 64});
   CHECK(old.position_table);
 }
 
@@ -69,7 +70,7 @@ TEST_CASE("adapters freeze the base and stand behind it, two for each module and
   const ModelLayout layout = layout_of(llama(false), strategy);
   const LayerLayout& layer = layout.layers[1];
   REQUIRE(layer.parameters.size() == 11);
-  CHECK(layer.slots.v.lora_a == 9);
+  CHECK(layer.module("self_attn.v_proj").lora_a == 9);
   CHECK(layer.parameters[9].shape == Extents{4, 64});
   CHECK(layer.parameters[10].shape == Extents{32, 4});
   CHECK(layer.parameters[10].adapter);

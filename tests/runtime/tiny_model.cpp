@@ -81,7 +81,6 @@ ModelSettings settings_of(const models::ModelSpec& spec, const models::Strategy&
   if (const auto& r = spec.numerics->rotary)
     s.rotary = {r->theta, r->factor, r->low_factor, r->high_factor, r->original_positions};
   s.attention_scale = static_cast<float>(spec.numerics->attention_scale);
-  s.activation = activation_of(spec.decoder->mlp);
   s.keeps = decisions::keeps_of(strategy.recompute.kind);
   s.attention = strategy.attention;
   s.loss = strategy.loss;
@@ -120,7 +119,7 @@ TinyModel::TinyModel(models::ModelSpec spec, const models::Strategy& strategy, B
   head_.emplace(worker_, settings_,
                 HeadParameters{attach(tail, layout_.tail, layout_.final_norm),
                                attach(tail, layout_.tail, layout_.head)},
-                wants_.back().any());
+                layers_.back().requires_grad());
   ids_ = int32_tensor(worker_, decisions::kIds, batch_.ids);
   targets_ = int32_tensor(worker_, decisions::kTargets, batch_.targets);
   loss_ = worker_.memory.allocate("loss", Category::activations, DType::fp64, {1});
@@ -138,20 +137,17 @@ void TinyModel::add_layers(const std::optional<models::Lora>& lora) {
   bool below = embedding_->trains();
   for (std::size_t i = 0; i < layout_.layers.size(); ++i) {
     PlainStore& store = add_store(layout_.layers[i].parameters);
-    const LayerParameters parameters = attach(store, layout_.layers[i], lora);
-    wants_.push_back(wants_of(parameters, below));
-    below = wants_.back().any();
-    layers_.emplace_back(worker_, settings_, parameters, static_cast<std::int64_t>(i),
-                         std::as_const(rotary_).view());
+    layers_.emplace_back(worker_, settings_, decisions::own_ops(*layout_.layers[i].block),
+                         attach(store, layout_.layers[i], lora), static_cast<std::int64_t>(i),
+                         std::as_const(rotary_).view(), below);
+    below = layers_.back().requires_grad();
   }
-  inputs_.resize(layers_.size());
   saved_.resize(layers_.size());
 }
 
 void TinyModel::allocate_workspace() {
   Bytes most = std::max(embedding_->workspace(), head_->workspace());
-  for (std::size_t i = 0; i < layers_.size(); ++i)
-    most = std::max(most, layers_[i].workspace(wants_[i]));
+  for (const Layer& layer : layers_) most = std::max(most, layer.workspace());
   worker_.workspace = worker_.memory.allocate(decisions::kWorkspace, Category::workspace,
                                               DType::uint8, {most.value()});
 }
@@ -204,7 +200,9 @@ std::vector<TinyModel::Group> TinyModel::groups() const {
   const bool again = decisions::recomputes_layers(strategy_.recompute.kind);
   std::vector<Group> groups;
   for (std::size_t first = 0, end = 0; first < layers_.size();) {
-    for (end = first + 1; end < layers_.size() && wants_[end] == wants_[first];) ++end;
+    for (end = first + 1;
+         end < layers_.size() && layers_[end].gradients() == layers_[first].gradients();)
+      ++end;
     const auto k = static_cast<std::size_t>(
         again ? decisions::layers_per_checkpoint(strategy_.recompute,
                                                  static_cast<std::int64_t>(end - first))
@@ -223,12 +221,11 @@ Tensor TinyModel::forward(bool saves) {
   for (const auto& [first, end] : groups())
     for (std::size_t i = first; i < end; ++i) {
       worker_.prefix = prefix_of(i);
-      const bool keeps =
-          saves && (again ? i == first && wants_[i].saves() : wants_[i].reads_input());
-      Tensor y =
-          layers_[i].forward(x, !keeps, saves && !again ? wants_[i] : Wants{}, false, saved_[i]);
-      if (keeps) inputs_[i] = std::move(x);
-      x = std::move(y);
+      Layer::Forward how = saves ? Layer::Forward::all : Layer::Forward::keeps_nothing;
+      if (again)
+        how = saves && i == first && layers_[i].saves() ? Layer::Forward::keeps_input
+                                                        : Layer::Forward::keeps_nothing;
+      x = layers_[i].forward(std::move(x), how, saved_[i]);
     }
   worker_.prefix.clear();
   return x;
@@ -236,23 +233,24 @@ Tensor TinyModel::forward(bool saves) {
 
 void TinyModel::forward_again(const Group& group) {
   worker_.phase = Phase::recompute;
+  Tensor x = std::move(input_of(saved_[group.first]));
   for (std::size_t i = group.first; i < group.second; ++i) {
     worker_.prefix = prefix_of(i);
-    const bool last = i + 1 == group.second;
-    Tensor y = layers_[i].forward(inputs_[i], !wants_[i].reads_input(), wants_[i], last, saved_[i]);
-    if (!last) inputs_[i + 1] = std::move(y);
+    x = layers_[i].forward(
+        std::move(x), i + 1 == group.second ? Layer::Forward::to_last_saved : Layer::Forward::all,
+        saved_[i]);
   }
 }
 
 void TinyModel::backward(Tensor d) {
   const std::vector<Group> all = groups();
   for (auto group = all.rbegin(); group != all.rend(); ++group) {
-    if (!wants_[group->first].any()) return;
+    if (!layers_[group->first].requires_grad()) return;
     if (decisions::recomputes_layers(strategy_.recompute.kind)) forward_again(*group);
     worker_.phase = Phase::backward;
     for (std::size_t i = group->second; i-- > group->first;) {
       worker_.prefix = prefix_of(i);
-      layers_[i].backward(std::move(inputs_[i]), d, std::move(saved_[i]), wants_[i]);
+      layers_[i].backward(d, std::move(saved_[i]));
     }
   }
   worker_.prefix.clear();

@@ -93,8 +93,6 @@ class TinyModel {
   std::optional<Embedding> embedding_;
   std::optional<Head> head_;
   std::deque<Layer> layers_;
-  std::vector<Wants> wants_;
-  std::vector<Tensor> inputs_;
   std::vector<LayerSaved> saved_;
   StepRecord record_;
 };

@@ -1,44 +1,31 @@
-// Attention: projections, head norms, rotation, and the kernel or the stored matrix.
+// Rotation of queries and keys, and attention: the kernel, or the stored matrix.
 #include "planner/stacks/plimsoll/layer_writer.h"
 
 namespace plimsoll::planner::own {
 
 using models::Attention;
-using models::PositionKind;
+using models::decisions::ValuePart;
 
-// In place where its input need not be saved.
-TensorId LayerWriter::head_norm(const NormNames& names, const NormPart& part, bool saves,
-                                TensorId in, std::int64_t heads, TensorId& statistics) {
-  if (part.width == 0) return in;
-  if (!saves) {
-    op(names.norm).update(in);
-    return in;
-  }
-  statistics = make_statistics(names.statistics, heads);
-  const TensorId out = make(names.out, checked_multiply(heads, d_.head_dim));
-  op(names.norm).read(in).write(out).write(statistics);
-  return out;
+// Rotation, in place both ways --------------------------------------------------------------------
+
+void LayerWriter::rotary(const LayerOp& at) {
+  OpBuilder rotates = op(at.name);
+  TensorId before = kNoTensor;
+  for (const ValuePart& part : at.in)
+    if (part && value(part.value) != before) rotates.update(before = value(part.value));
 }
 
-void LayerWriter::qkv(const LayerSlots& layer, const Wants& wants, LayerTensors& t) {
-  const TensorId q = product(n_.q, layer.q, t.n1, kNoTensor, t.q_a);
-  if (d_.fused_qkv) {
-    t.q = q;
-    return;
-  }
-  const TensorId k = product(n_.k, layer.k, t.n1, kNoTensor, t.k_a);
-  t.v = product(n_.v, layer.v, t.n1, kNoTensor, t.v_a);
-  const auto wanted = [&](const NormPart& norm, const LinearPart& part) {
-    return wants.input_norm || (wants.any && (norm.trains() || trains(part)));
-  };
-  t.q_in = q;
-  t.q = head_norm(n_.q_norm, layer.q_norm, wanted(layer.q_norm, layer.q), q, d_.heads,
-                  t.q_statistics);
-  t.k_in = k;
-  t.k = head_norm(n_.k_norm, layer.k_norm, wanted(layer.k_norm, layer.k), k, d_.kv_heads,
-                  t.k_statistics);
-  if (d_.position == PositionKind::rope) op(n_.rotary).update(t.q).update(t.k);
+void LayerWriter::rotary_backward(const LayerOp& at) {
+  bool any = false;
+  for (const ValuePart& part : at.in) any = any || wants(part.value);
+  if (!any) return;
+  OpBuilder rotates = op(at.name);
+  TensorId before = kNoTensor;
+  for (const ValuePart& part : at.in)
+    if (wants(part.value) && d(part.value) != before) rotates.update(before = d(part.value));
 }
+
+// Attention ---------------------------------------------------------------------------------------
 
 // [sequences, heads, length, length]
 Bytes LayerWriter::matrix_bytes() const {
@@ -46,44 +33,56 @@ Bytes LayerWriter::matrix_bytes() const {
   return bytes(row, models::decisions::probabilities_dtype(attention_kind_, regime_.compute));
 }
 
-TensorId LayerWriter::attention_matrix(const LayerTensors& t, bool again) {
+// Each tensor once: GPT-2's q, k and v are one.
+template <class Visit>
+void LayerWriter::each_operand(const LayerOp& at, std::size_t operands, Visit visit) {
+  for (std::size_t i = 0; i < operands; ++i)
+    if (i == 0 || at.in[i].value != at.in[i - 1].value) visit(at.in[i].value);
+}
+
+TensorId LayerWriter::attention_matrix(const LayerOp& at, bool again) {
   const Phase phase = again ? Phase::recompute : phase_;
-  const TensorId p = b_.tensor(n_.probabilities, matrix_bytes(),
+  const TensorId p = b_.tensor(at.attention.probabilities, matrix_bytes(),
                                again ? Category::temporaries : Category::activations);
-  b_.op(n_.scores, phase).read(t.q).read(t.k).write(p);
+  OpBuilder scores = b_.op(at.attention.scores, phase);
+  each_operand(at, 2, [&](ValueId id) { scores.read(value(id)); });
+  scores.write(p);
   b_.work().gemm(of_scores());
-  b_.op(n_.softmax, phase).update(p);
+  b_.op(at.attention.softmax, phase).update(p);
   return p;
 }
 
-TensorId LayerWriter::drop_matrix(TensorId probabilities) {
+TensorId LayerWriter::drop_matrix(const LayerOp& at, TensorId probabilities) {
   if (d_.attention_dropout == 0) return probabilities;
   const TensorId dropped =
-      b_.tensor(n_.probabilities_dropped, matrix_bytes(), Category::temporaries);
-  op(n_.attention_dropout).read(probabilities).write(dropped);
+      b_.tensor(at.attention.probabilities_dropped, matrix_bytes(), Category::temporaries);
+  op(at.attention.dropout).read(probabilities).write(dropped);
   return dropped;
 }
 
-void LayerWriter::attention(const Wants& wants, LayerTensors& t) {
+void LayerWriter::attention(const LayerOp& at, std::size_t place) {
+  const TensorId& out = value(at.out);
   if (attention_kind_ == Attention::flash) {
-    t.attention = make(n_.attention_out, d_.q_width());
-    if (wants.attention) t.logsumexp = make_statistics(n_.logsumexp, d_.heads);
-    op(n_.attention).read(t.q).read(t.k).read(t.v).write(t.attention).write(t.logsumexp);
-    b_.work().attends({false, regime_.compute, fused_flops()});
+    value(at.out) = make_value(at.out);
+    if (wants(at.out)) t_->beside[place] = make_statistics(at.attention.logsumexp, d_.heads);
+    OpBuilder flash = op(at.name);
+    each_operand(at, 3, [&](ValueId id) { flash.read(value(id)); });
+    flash.write(out).write(t_->beside[place]);
+    b_.work().attends({false, regime_.compute, fused_flops(at)});
     return;
   }
-  t.probabilities = attention_matrix(t, false);
-  const TensorId dropped = drop_matrix(t.probabilities);
-  t.attention = make(n_.attention_out, d_.q_width());
-  op(n_.attention).read(dropped).read(d_.fused_qkv ? t.q : t.v).write(t.attention);
+  t_->beside[place] = attention_matrix(at, false);
+  const TensorId dropped = drop_matrix(at, t_->beside[place]);
+  value(at.out) = make_value(at.out);
+  op(at.name).read(dropped).read(value(at.in[2].value)).write(out);
   b_.work().gemm(of_rows());
 }
 
-double LayerWriter::fused_flops() const {
+double LayerWriter::fused_flops(const LayerOp& at) const {
   return fused_attention_flops({.tokens = total_,
                                 .length = tokens_.length,
                                 .width = d_.q_width(),
-                                .window = d_.window,
+                                .window = at.sliding ? d_.window : 0,
                                 .causal = !d_.bidirectional});
 }
 Gemm LayerWriter::of_scores() const {
@@ -98,86 +97,41 @@ Gemm LayerWriter::of_rows() const {
 }
 
 // dq, dk, dv; GPT-2's are one tensor.
-std::array<TensorId, 3> LayerWriter::attention_backward(const LayerTensors& t, TensorId d_out) {
-  const std::int64_t q_width = d_.fused_qkv ? 3 * d_.q_width() : d_.q_width();
-  if (attention_kind_ == Attention::flash) {
-    const TensorId dq = temporary(n_.q_grad, q_width);
-    const TensorId dk = d_.fused_qkv ? kNoTensor : temporary(n_.k_grad, d_.kv_width());
-    const TensorId dv = d_.fused_qkv ? kNoTensor : temporary(n_.v_grad, d_.kv_width());
-    op(n_.attention)
-        .read(d_out)
-        .read(t.q)
-        .read(t.k)
-        .read(t.v)
-        .read(t.attention)
-        .read(t.logsumexp)
-        .write(dq)
-        .write(dk)
-        .write(dv);
-    b_.work().attends({true, regime_.compute, 2.5 * fused_flops()});
-    return {dq, dk, dv};
-  }
-  const TensorId p = keeps_.probabilities ? t.probabilities : attention_matrix(t, true);
-  const TensorId v = d_.fused_qkv ? t.q : t.v;
-  const TensorId dropped = drop_matrix(p);
-  const TensorId dq = temporary(n_.q_grad, q_width);
-  const TensorId dv = d_.fused_qkv ? dq : temporary(n_.v_grad, d_.kv_width());
-  op(n_.attention).read(dropped).read(d_out).write(dv);
-  b_.work().gemm(of_rows());
-  const TensorId dp = b_.tensor(n_.probabilities_grad, matrix_bytes(), Category::temporaries);
-  op(n_.probabilities_grad).read(d_out).read(v).write(dp);
-  b_.work().gemm(of_scores());
-  op(n_.softmax).read(p).update(dp);
-  const TensorId dk = d_.fused_qkv ? kNoTensor : temporary(n_.k_grad, d_.kv_width());
-  op(n_.scores).read(dp).read(t.q).read(t.k).write(dq).write(dk);
-  b_.work().gemm(of_rows()).gemm(of_rows());
-  return {dq, dk, d_.fused_qkv ? kNoTensor : dv};
+void LayerWriter::attention_backward(const LayerOp& at, std::size_t place) {
+  if (!wants(at.out)) return;
+  if (attention_kind_ != Attention::flash) return stored_attention_backward(at, place);
+  const auto gradient = [&](ValueId id) { d(id) = temporary(about(id).gradient, about(id).width); };
+  each_operand(at, 3, gradient);
+  OpBuilder flash = op(at.name);
+  flash.read(d(at.out));
+  each_operand(at, 3, [&](ValueId id) { flash.read(value(id)); });
+  flash.read(value(at.out)).read(t_->beside[place]);
+  each_operand(at, 3, [&](ValueId id) { flash.write(d(id)); });
+  b_.work().attends({true, regime_.compute, 2.5 * fused_flops(at)});
 }
 
-void LayerWriter::qkv_backward(const LayerSlots& layer, const Wants& wants, Ref input, TensorId d,
-                               const LayerTensors& t, std::array<TensorId, 3> d_qkv) {
-  const auto [dq, dk, dv] = d_qkv;
-  const auto wanted = [&](const NormPart& norm, const LinearPart& part) {
-    return wants.input_norm || norm.trains() || trains(part);
+void LayerWriter::stored_attention_backward(const LayerOp& at, std::size_t place) {
+  const ValueId q = at.in[0].value, k = at.in[1].value, v = at.in[2].value;
+  const auto gradient = [&](ValueId id) {
+    if (d(id) == kNoTensor) d(id) = temporary(about(id).gradient, about(id).width);
   };
-  const bool wants_q = wanted(layer.q_norm, layer.q), wants_k = wanted(layer.k_norm, layer.k);
-  if (d_.position == PositionKind::rope && (wants_q || wants_k))
-    op(n_.rotary).update(wants_q ? dq : kNoTensor).update(wants_k ? dk : kNoTensor);
-  const auto through_norm = [&](const NormNames& names, const NormPart& part,
-                                const LinearPart& linear, TensorId in, TensorId statistics,
-                                TensorId dx) {
-    if (part.width == 0 || !(wants.input_norm || part.trains() || trains(linear))) return;
-    auto norm = op(names.norm);
-    norm.read(in).read(statistics).update(dx);
-    if (part.trains()) norm.update(gradients_);
-    const std::int64_t width = &part == &layer.q_norm ? d_.q_width() : d_.kv_width();
-    b_.work().moves((part.trains() ? 5 : 3) * bytes(width, regime_.compute).real());
-  };
-  through_norm(n_.k_norm, layer.k_norm, layer.k, t.k_in, t.k_statistics, dk);
-  through_norm(n_.q_norm, layer.q_norm, layer.q, t.q_in, t.q_statistics, dq);
-  TensorId n1 = t.n1;
-  if (!keeps_.norm_outputs && wants.input_norm &&
-      (reads_input(layer.q) || reads_input(layer.k) || reads_input(layer.v)))
-    n1 = norm_again(n_.input_norm, input, t.statistics1);
-  struct Projection {
-    const LinearNames& names;
-    const LinearPart& part;
-    TensorId d, a_out, d_a;
-  };
-  std::array<Projection, 3> projections{{{n_.q, layer.q, dq, t.q_a, kNoTensor},
-                                         {n_.k, layer.k, dk, t.k_a, kNoTensor},
-                                         {n_.v, layer.v, dv, t.v_a, kNoTensor}}};
-  for (Projection& p : projections) {
-    if (p.part.in == 0) continue;
-    p.d_a = adapter_gradient(p.names, p.part, p.d, p.a_out);
-    weight_gradient(p.names, p.part, n1, p.d, p.d_a);
-  }
-  if (!wants.input_norm) return;
-  const TensorId d_n1 = temporary(n_.input_norm.out_grad, d_.hidden);
-  for (const Projection& p : projections)
-    if (p.part.in > 0) input_gradient(p.names, p.part, p.d, p.d_a, d_n1);
-  norm_backward(n_.input_norm, layer.input_norm, input, t.statistics1, d_n1,
-                wants.input ? d : kNoTensor);
+  const TensorId p = keeps_.probabilities ? t_->beside[place] : attention_matrix(at, true);
+  const TensorId dropped = drop_matrix(at, p);
+  gradient(q);
+  gradient(v);
+  op(at.name).read(dropped).read(d(at.out)).write(d(v));
+  b_.work().gemm(of_rows());
+  const TensorId dp =
+      b_.tensor(at.attention.probabilities_grad, matrix_bytes(), Category::temporaries);
+  op(at.attention.probabilities_grad).read(d(at.out)).read(value(v)).write(dp);
+  b_.work().gemm(of_scores());
+  op(at.attention.softmax).read(p).update(dp);
+  gradient(k);
+  OpBuilder scores = op(at.attention.scores);
+  scores.read(dp);
+  each_operand(at, 2, [&](ValueId id) { scores.read(value(id)); });
+  each_operand(at, 2, [&](ValueId id) { scores.write(d(id)); });
+  b_.work().gemm(of_rows()).gemm(of_rows());
 }
 
 }  // namespace plimsoll::planner::own

@@ -1,167 +1,206 @@
-// A layer's norms, MLP, and the order of it all.
+// A layer's norms, activation and sums, and the order of it all.
+#include <utility>
+
 #include "planner/stacks/plimsoll/layer_writer.h"
 
 namespace plimsoll::planner::own {
 
-using models::Access;
-using models::MlpKind;
 using models::NormKind;
-
-Wants wants_of(const LayerSlots& layer, bool input_grad) {
-  Wants w;
-  w.input = input_grad;
-  w.input_norm = w.input || layer.input_norm.trains();
-  w.attention = w.input_norm || trains(layer.q) || trains(layer.k) || trains(layer.v) ||
-                layer.q_norm.trains() || layer.k_norm.trains();
-  w.middle = w.attention || trains(layer.o);
-  w.post_norm = w.middle || layer.post_norm.trains();
-  w.hidden = w.post_norm || trains(layer.gate) || trains(layer.up);
-  w.any = w.hidden || trains(layer.down);
-  return w;
-}
+using models::decisions::LayerOpKind;
 
 LayerWriter::LayerWriter(ProgramBuilder& builder, const models::Decoder& decoder,
                          const Regime& regime, const models::Strategy& strategy, Tokens tokens)
     : b_(builder),
       d_(decoder),
       regime_(regime),
-      n_(decoder.fused_qkv ? models::decisions::kGpt2Names : models::decisions::kLlamaNames),
       keeps_(models::decisions::keeps_of(strategy.recompute.kind)),
       attention_kind_(strategy.attention),
       adapter_dropout_(strategy.lora ? strategy.lora->dropout : 0),
       tokens_(tokens),
       total_(tokens.total()) {}
 
+void LayerWriter::read(OpBuilder& op, ValueId id) {
+  if (id == models::kBlockInput)
+    op.touch(input_.tensor, input_.delta, input_.beyond);
+  else if (id != models::kNoValue)
+    op.read(value(id));
+}
+
+TensorId LayerWriter::make_value(ValueId id) {
+  if (id == layer_->ops->last_branch && output_ != kNoTensor) return output_;
+  return make(about(id).name, about(id).width);
+}
+
 // Norms -------------------------------------------------------------------------------------------
 
-TensorId LayerWriter::norm(const NormNames& names, Ref input, std::int64_t width,
-                           TensorId statistics) {
-  const TensorId out = make(names.out, width);
-  op(names.norm).touch(input.tensor, input.delta, input.beyond).write(out).write(statistics);
-  return out;
-}
-
-// A norm's result that selective recomputation dropped.
-TensorId LayerWriter::norm_again(const NormNames& names, Ref input, TensorId statistics) {
-  const TensorId out = temporary(names.out, d_.hidden);
-  b_.op(names.norm, Phase::recompute)
-      .touch(input.tensor, input.delta, input.beyond)
-      .read(statistics)
-      .write(out);
-  return out;
-}
-
-// Adds into `d` (nothing where that gradient is not wanted).
-void LayerWriter::norm_backward(const NormNames& names, const NormPart& part, Ref input,
-                                TensorId statistics, TensorId d_out, TensorId d) {
-  auto norm = op(names.norm);
-  norm.touch(input.tensor, input.delta, input.beyond).read(statistics).read(d_out).update(d);
-  if (part.trains()) norm.update(gradients_);
-  // Sums by columns read the gradient and the input once more.
-  b_.work().moves((part.trains() ? 6 : 4) * bytes(part.width, regime_.compute).real());
-}
-
-// MLP ---------------------------------------------------------------------------------------------
-
-// What is saved takes a new tensor; otherwise the result takes gate's place (GPT-2: c_fc's).
-void LayerWriter::mlp(const LayerSlots& layer, const Wants& wants, TensorId output, bool last,
-                      LayerTensors& t) {
-  const bool gated = d_.mlp == MlpKind::swiglu;
-  if (gated) t.gate = product(n_.gate, layer.gate, t.n2, kNoTensor, t.gate_a);
-  t.up = product(n_.up, layer.up, t.n2, kNoTensor, t.up_a);
-  // Without gradients of gate and up, down_proj's weight gradient needs p alone.
-  const bool saves_product = wants.any && !wants.hidden && reads_input(layer.down);
-  if (last && layer.down.lora_rank == 0 && !saves_product) return;
-  TensorId p = gated ? t.gate : t.up;
-  if (wants.hidden) {
-    p = make(n_.product, d_.ffn);
-    op(n_.activation).read(t.gate).read(t.up).write(p);
-  } else {
-    op(n_.activation).update(p).read(gated ? t.up : kNoTensor);
-  }
-  if (saves_product) t.product = p;
-  if (last) {
-    t.down_a = adapter_a(n_.down, layer.down, p);
+// In place where its input need not be saved, and nobody else reads it.
+void LayerWriter::norm(const LayerOp& at, std::size_t place) {
+  const ValueId x = at.in[0].value;
+  const bool leaves = wants(at.out);
+  if (at.may_replace && !leaves) {
+    op(at.norm.norm).update(value(x));
+    value(at.out) = value(x);
     return;
   }
-  product(n_.down, layer.down, p, output, t.down_a);
+  const NormPart& part = layer_->norm(at.module);
+  const std::int64_t rows = about(x).width / part.width;
+  if (leaves)
+    t_->beside[place] = make_statistics(
+        at.norm.statistics, part.kind == NormKind::layer_norm ? checked_multiply(2, rows) : rows);
+  value(at.out) = make_value(at.out);
+  OpBuilder norm = op(at.norm.norm);
+  read(norm, x);
+  norm.write(value(at.out)).write(t_->beside[place]);
 }
 
-// The stream's gradient as a branch sees it: behind dropout a masked copy.
-TensorId LayerWriter::branch(TensorId d) {
-  if (d_.residual_dropout == 0) return d;
-  const TensorId masked = temporary(n_.residual_dropout_out, d_.hidden);
-  op(n_.residual_dropout).read(d).write(masked);
-  return masked;
+// A result that selective recomputation dropped.
+void LayerWriter::norm_again(const LayerOp& at, std::size_t place) {
+  value(at.out) = temporary(at.norm.out, about(at.out).width);
+  OpBuilder norm = b_.op(at.norm.norm, Phase::recompute);
+  read(norm, at.in[0].value);
+  norm.read(t_->beside[place]).write(value(at.out));
 }
 
-void LayerWriter::mlp_backward(const LayerSlots& layer, const Wants& wants, TensorId d,
-                               const LayerTensors& t) {
-  const TensorId d_out = branch(d);
-  const TensorId d_a = adapter_gradient(n_.down, layer.down, d_out, t.down_a);
-  TensorId p = kNoTensor;
-  if (wants.hidden) {
-    p = temporary(n_.down.input_grad, d_.ffn);
-    input_gradient(n_.down, layer.down, d_out, d_a, p);
-    op(n_.activation).update(p).update(t.gate).update(t.up);
-  } else if (reads_input(layer.down)) {
-    p = t.product;
+// Adds to the gradient that its input has; else the result's gradient becomes it, unless that is
+// the stream's, too.
+void LayerWriter::norm_backward(const LayerOp& at, std::size_t place) {
+  if (!wants(at.out)) return;
+  const ValueId x = at.in[0].value;
+  const bool shared = shared_[static_cast<std::size_t>(at.out)], adds = d(x) != kNoTensor;
+  if (!adds && shared && wants(x)) d(x) = temporary(about(x).gradient, about(x).width);
+  OpBuilder norm = op(at.norm.norm);
+  read(norm, x);
+  norm.read(t_->beside[place]);
+  if (adds || shared || !wants(x))
+    norm.read(d(at.out)).update(d(x));
+  else
+    norm.update(d(x) = d(at.out));
+  const bool trains = layer_->norm(at.module).trains();
+  if (trains) norm.update(gradients_);
+  // Sums by columns read the gradient and the input once more.
+  const int passes = (at.may_replace ? 3 : 4) + (trains ? 2 : 0);
+  b_.work().moves(passes * bytes(about(x).width, regime_.compute).real());
+}
+
+// Activation and sums -----------------------------------------------------------------------------
+
+// What is saved takes a new tensor; otherwise the result takes its input's place.
+void LayerWriter::activation(const LayerOp& at) {
+  const ValueId x = at.in[0].value, factor = at.in[1].value;
+  const TensorId other = factor == models::kNoValue ? kNoTensor : value(factor);
+  if (wants(at.out)) {
+    value(at.out) = make(about(at.out).name, about(at.out).width);
+    op(at.name).read(value(x)).read(other).write(value(at.out));
+  } else {
+    value(at.out) = value(x);
+    op(at.name).update(value(x)).read(other);
   }
-  weight_gradient(n_.down, layer.down, p, d_out, d_a);
-  if (!wants.hidden) return;
-  const bool reads_norm = reads_input(layer.gate) || reads_input(layer.up);
-  TensorId n2 = t.n2;
-  if (reads_norm && !keeps_.norm_outputs && wants.post_norm)
-    n2 = norm_again(n_.post_norm, {t.middle}, t.statistics2);
-  const bool gated = d_.mlp == MlpKind::swiglu;
-  TensorId gate_d_a = kNoTensor;
-  if (gated) {
-    gate_d_a = adapter_gradient(n_.gate, layer.gate, t.gate, t.gate_a);
-    weight_gradient(n_.gate, layer.gate, n2, t.gate, gate_d_a);
-  }
-  const TensorId up_d_a = adapter_gradient(n_.up, layer.up, t.up, t.up_a);
-  weight_gradient(n_.up, layer.up, n2, t.up, up_d_a);
-  if (!wants.post_norm) return;
-  const TensorId d_n2 = temporary(n_.post_norm.out_grad, d_.hidden);
-  if (gated) input_gradient(n_.gate, layer.gate, t.gate, gate_d_a, d_n2);
-  input_gradient(n_.up, layer.up, t.up, up_d_a, d_n2);
-  norm_backward(n_.post_norm, layer.post_norm, {t.middle}, t.statistics2, d_n2,
-                wants.middle ? d : kNoTensor);
+}
+
+// What it read becomes its gradients, and the result's gradient the result.
+void LayerWriter::activation_backward(const LayerOp& at) {
+  if (!wants(at.out)) return;
+  OpBuilder activation = op(at.name);
+  activation.update(d(at.out));
+  for (const ValueId id : {at.in[0].value, at.in[1].value})
+    if (id != models::kNoValue) activation.update(d(id) = value(id));
+  value(at.out) = d(at.out);
+}
+
+// The branch's tensor becomes the sum.
+void LayerWriter::residual(const LayerOp& at) {
+  const TensorId branch = value(at.in[1].value);
+  OpBuilder sum = op(at.name);
+  read(sum, at.in[0].value);
+  sum.update(branch);
+  value(at.out) = branch;
+}
+
+// The stream's gradient is the sum's, and the branch's too; behind dropout that is a masked copy.
+void LayerWriter::residual_backward(const LayerOp& at) {
+  const ValueId stream = at.in[0].value, branch = at.in[1].value;
+  if (wants(stream)) d(stream) = d(at.out);
+  if (!wants(branch)) return;
+  d(branch) = d(at.out);
+  shared_[static_cast<std::size_t>(branch)] = wants(stream) && at.dropout == 0;
+  if (at.dropout == 0) return;
+  d(branch) = temporary(models::decisions::kResidualDropoutOut, about(branch).width);
+  op(models::decisions::kResidualDropout).read(d(at.out)).write(d(branch));
 }
 
 // Layer -------------------------------------------------------------------------------------------
 
-void LayerWriter::forward(Phase phase, const LayerSlots& layer, const Wants& wants, Ref input,
-                          TensorId output, bool last_of_checkpoint, LayerTensors& t) {
+void LayerWriter::forward(Phase phase, const OwnLayer& layer, const RequiresGrad& gradients,
+                          Ref input, TensorId output, bool to_last, LayerTensors& t) {
   phase_ = phase;
+  layer_ = &layer;
+  gradients_of_ = &gradients;
   t = {};
-  if (last_of_checkpoint && !wants.hidden && !reads_input(layer.down)) return;
-  const std::int64_t columns = d_.norm == NormKind::layer_norm ? 2 : 1;
-  if (wants.input_norm) t.statistics1 = make_statistics(n_.input_norm.statistics, columns);
-  t.n1 = norm(n_.input_norm, input, d_.hidden, t.statistics1);
-  qkv(layer, wants, t);
-  attention(wants, t);
-  t.middle = product(n_.o, layer.o, t.attention, make(n_.attention_residual, d_.hidden), t.o_a);
-  op(n_.attention_residual).touch(input.tensor, input.delta, input.beyond).update(t.middle);
-  if (wants.post_norm) t.statistics2 = make_statistics(n_.post_norm.statistics, columns);
-  t.n2 = norm(n_.post_norm, {t.middle}, d_.hidden, t.statistics2);
-  mlp(layer, wants, output, last_of_checkpoint, t);
-  if (!last_of_checkpoint) op(n_.residual).read(t.middle).update(output);
+  t_ = &t;
+  input_ = input;
+  output_ = output;
+  const auto end = to_last ? static_cast<std::size_t>(gradients.last + 1) : layer.ops->ops.size();
+  for (std::size_t i = 0; i < end; ++i) {
+    const LayerOp& at = layer.ops->ops[i];
+    switch (at.kind) {
+      case LayerOpKind::norm:
+        norm(at, i);
+        break;
+      case LayerOpKind::products:
+        products(at, !to_last || i + 1 < end);
+        break;
+      case LayerOpKind::rotary:
+        rotary(at);
+        break;
+      case LayerOpKind::attention:
+        attention(at, i);
+        break;
+      case LayerOpKind::activation:
+        activation(at);
+        break;
+      case LayerOpKind::residual:
+        residual(at);
+        break;
+    }
+  }
 }
 
-void LayerWriter::backward(const LayerSlots& layer, const Wants& wants, Ref input, TensorId d,
-                           TensorId gradients, const LayerTensors& t) {
+void LayerWriter::backward(const OwnLayer& layer, Ref input, TensorId d_output, TensorId gradients,
+                           LayerTensors& t) {
   phase_ = Phase::backward;
   gradients_ = gradients;
-  mlp_backward(layer, wants, d, t);
-  if (!wants.middle) return;
-  const TensorId d_out = branch(d);
-  const TensorId d_a = adapter_gradient(n_.o, layer.o, d_out, t.o_a);
-  weight_gradient(n_.o, layer.o, t.attention, d_out, d_a);
-  if (!wants.attention) return;
-  const TensorId d_attention = temporary(n_.attention_out_grad, d_.q_width());
-  input_gradient(n_.o, layer.o, d_out, d_a, d_attention);
-  qkv_backward(layer, wants, input, d, t, attention_backward(t, d_attention));
+  layer_ = &layer;
+  gradients_of_ = &layer.gradients;
+  t_ = &t;
+  input_ = input;
+  d_of_.fill(kNoTensor);
+  shared_.reset();
+  d(layer.ops->output) = d_output;
+  for (std::size_t i = layer.ops->ops.size(); i-- > 0;) {
+    const LayerOp& at = layer.ops->ops[i];
+    const Waiting waiting = std::exchange(waiting_, {});
+    switch (at.kind) {
+      case LayerOpKind::norm:
+        norm_backward(at, i);
+        break;
+      case LayerOpKind::products:
+        products_backward(at);
+        break;
+      case LayerOpKind::rotary:
+        rotary_backward(at);
+        break;
+      case LayerOpKind::attention:
+        attention_backward(at, i);
+        break;
+      case LayerOpKind::activation:
+        activation_backward(at);
+        break;
+      case LayerOpKind::residual:
+        residual_backward(at);
+        break;
+    }
+    if (waiting.product != nullptr) weight_gradient(*waiting.product, waiting.x, waiting.d_a);
+  }
 }
 
 }  // namespace plimsoll::planner::own

@@ -1,86 +1,32 @@
-// Writes the layers of our own runtime's step, op by op, as models/decisions/layer.h decides.
+// Writes the layers of our own runtime's step, op by op: the block's ops (models/decisions/
+// layer_ops.h) forward, and from the end backward as models/decisions/layer.h decides.
 #pragma once
 
-#include <array>
-
-#include "models/decisions/layer.h"
-#include "models/decisions/names.h"
 #include "models/decisions/precision.h"
 #include "planner/program/program_builder.h"
-#include "planner/stacks/plimsoll/layer_slots.h"
+#include "planner/stacks/plimsoll/own_layer.h"
 
 namespace plimsoll::planner::own {
 
-using models::Category;
-using models::kNoTensor;
-using models::Phase;
-using models::TensorId;
-using models::decisions::LayerNames;
-using models::decisions::LinearNames;
-using models::decisions::NormNames;
 using models::decisions::Regime;
-
-// A tensor, or the neighbouring layer's.
-struct Ref {
-  TensorId tensor = kNoTensor;
-  int delta = 0;
-  TensorId beyond = kNoTensor;
-};
-
-// Sizes of one micro-batch.
-struct Tokens {
-  std::int64_t sequences = 1, length = 1;
-  std::int64_t total() const { return checked_multiply(sequences, length); }
-};
-
-inline bool trains(const LinearPart& part) {
-  return part.in > 0 && part.trains();
-}
-inline bool reads_input(const LinearPart& part) {  // for its own or its adapter's gradient
-  return part.in > 0 && (part.train_weight || part.lora_rank > 0);
-}
-
-// The gradients that a layer's backward computes; each implies those after it.
-struct Wants {
-  bool input = false;  // of the layer's input
-  bool input_norm = false;  // of the first norm's result
-  bool attention = false;  // of q, k and v
-  bool middle = false;  // of the stream between attention and MLP
-  bool post_norm = false;  // of the second norm's result
-  bool hidden = false;  // of gate and up
-  bool any = false;
-};
-Wants wants_of(const LayerSlots& layer, bool input_grad);
-
-// What one layer's forward leaves to its backward.
-struct LayerTensors {
-  TensorId n1 = kNoTensor, statistics1 = kNoTensor, n2 = kNoTensor, statistics2 = kNoTensor;
-  TensorId q_in = kNoTensor, k_in = kNoTensor;  // before their norms
-  TensorId q_statistics = kNoTensor, k_statistics = kNoTensor;
-  TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;  // GPT-2: q holds all three
-  TensorId attention = kNoTensor, logsumexp = kNoTensor, probabilities = kNoTensor;
-  TensorId middle = kNoTensor, gate = kNoTensor, up = kNoTensor, product = kNoTensor;
-  // x · A of each adapter.
-  TensorId q_a = kNoTensor, k_a = kNoTensor, v_a = kNoTensor, o_a = kNoTensor, gate_a = kNoTensor,
-           up_a = kNoTensor, down_a = kNoTensor;
-};
 
 class LayerWriter {
  public:
   LayerWriter(ProgramBuilder& builder, const models::Decoder& decoder, const Regime& regime,
               const models::Strategy& strategy, Tokens tokens);
 
-  // One layer: reads `input`, writes `output`. `wants`: what its backward will compute; nothing
-  // where that will find nothing saved. `last_of_checkpoint`: what the recomputation may leave out.
-  void forward(Phase phase, const LayerSlots& layer, const Wants& wants, Ref input, TensorId output,
-               bool last_of_checkpoint, LayerTensors& t);
+  // One layer: reads `input`, writes `output`. `gradients`: what its backward will compute; nothing
+  // where that will find nothing saved. `to_last`: up to the last op that leaves something.
+  void forward(Phase phase, const OwnLayer& layer, const RequiresGrad& gradients, Ref input,
+               TensorId output, bool to_last, LayerTensors& t);
   // Turns `d`, the gradient of the stream after the layer, into the one before it, and writes into
   // `gradients`, those of the layer's parameters.
-  void backward(const LayerSlots& layer, const Wants& wants, Ref input, TensorId d,
-                TensorId gradients, const LayerTensors& t);
+  void backward(const OwnLayer& layer, Ref input, TensorId d, TensorId gradients, LayerTensors& t);
 
-  void set_tokens(Tokens tokens) { total_ = (tokens_ = tokens).total(); }
-  const LayerNames& names() const { return n_; }
+  void set_tokens(Tokens tokens) {
+    tokens_ = tokens;
+    total_ = tokens.total();
+  }
   // Of all tokens of the micro-batch.
   Bytes bytes(std::int64_t width, DType dtype) const {
     return storage(Count(checked_multiply(total_, width)), dtype);
@@ -96,48 +42,57 @@ class LayerWriter {
   }
 
  private:
+  using Gradients = std::array<TensorId, models::decisions::kMostValues>;
+
   OpBuilder op(const char* name) { return b_.op(name, phase_); }
-  TensorId norm(const NormNames& names, Ref input, std::int64_t width, TensorId statistics);
-  TensorId norm_again(const NormNames& names, Ref input, TensorId statistics);
-  void norm_backward(const NormNames& names, const NormPart& part, Ref input, TensorId statistics,
-                     TensorId d_out, TensorId d);
+  // The layer that is being written.
+  TensorId& value(ValueId id) { return t_->values[static_cast<std::size_t>(id)]; }
+  TensorId& d(ValueId id) { return d_of_[static_cast<std::size_t>(id)]; }
+  const models::decisions::LayerValue& about(ValueId id) const {
+    return layer_->ops->values[static_cast<std::size_t>(id)];
+  }
+  bool wants(ValueId id) const { return gradients_of_->value(id); }
+  // A new tensor for a value; the stream's after the layer is the caller's.
+  TensorId make_value(ValueId id);
+  // Reads a value, which may be the layer's input.
+  void read(OpBuilder& op, ValueId id);
+
+  void norm(const LayerOp& op, std::size_t at);
+  void norm_again(const LayerOp& op, std::size_t at);
+  void norm_backward(const LayerOp& op, std::size_t at);
+  void activation(const LayerOp& op);
+  void activation_backward(const LayerOp& op);
+  void residual(const LayerOp& op);
+  void residual_backward(const LayerOp& op);
 
   // Products (linear.cpp).
+  void products(const LayerOp& op, bool results);
+  void products_backward(const LayerOp& op);
+  TensorId drop_input(const ProductOp& product, ValueId x);
+  OpBuilder adapter_op(const ProductOp& product, ValueId x, TensorId dropped);
+  TensorId adapter_a(const ProductOp& product, ValueId x);
   void gemm(std::int64_t m, std::int64_t n, std::int64_t k);
-  TensorId product(const LinearNames& names, const LinearPart& part, TensorId in, TensorId out,
-                   TensorId& a_out);
-  TensorId adapter_a(const LinearNames& names, const LinearPart& part, TensorId in);
-  TensorId drop_input(const LinearNames& names, const LinearPart& part, TensorId in);
-  TensorId adapter_gradient(const LinearNames& names, const LinearPart& part, TensorId d_out,
-                            TensorId a_out);
-  void weight_gradient(const LinearNames& names, const LinearPart& part, TensorId in,
-                       TensorId d_out, TensorId d_a);
-  void input_gradient(const LinearNames& names, const LinearPart& part, TensorId d_out,
-                      TensorId d_a, TensorId d_in);
+  TensorId adapter_gradient(const ProductOp& product);
+  void weight_gradient(const ProductOp& product, ValueId x, TensorId d_a);
+  void input_gradient(const ProductOp& product, ValueId x, TensorId d_a);
 
-  // Attention (attention.cpp).
-  void qkv(const LayerSlots& layer, const Wants& wants, LayerTensors& t);
-  TensorId head_norm(const NormNames& names, const NormPart& part, bool saves, TensorId in,
-                     std::int64_t heads, TensorId& statistics);
-  void attention(const Wants& wants, LayerTensors& t);
-  TensorId attention_matrix(const LayerTensors& t, bool again);
-  TensorId drop_matrix(TensorId probabilities);
-  std::array<TensorId, 3> attention_backward(const LayerTensors& t, TensorId d_out);
-  void qkv_backward(const LayerSlots& layer, const Wants& wants, Ref input, TensorId d,
-                    const LayerTensors& t, std::array<TensorId, 3> d_qkv);
+  // Rotation and attention (attention.cpp).
+  template <class Visit>
+  void each_operand(const LayerOp& op, std::size_t operands, Visit visit);
+  void rotary(const LayerOp& op);
+  void rotary_backward(const LayerOp& op);
+  void attention(const LayerOp& op, std::size_t at);
+  TensorId attention_matrix(const LayerOp& op, bool again);
+  TensorId drop_matrix(const LayerOp& op, TensorId probabilities);
+  void attention_backward(const LayerOp& op, std::size_t at);
+  void stored_attention_backward(const LayerOp& op, std::size_t at);
   Bytes matrix_bytes() const;
   Gemm of_scores() const, of_rows() const;
-  double fused_flops() const;
-
-  void mlp(const LayerSlots& layer, const Wants& wants, TensorId output, bool last,
-           LayerTensors& t);
-  void mlp_backward(const LayerSlots& layer, const Wants& wants, TensorId d, const LayerTensors& t);
-  TensorId branch(TensorId d);
+  double fused_flops(const LayerOp& op) const;
 
   ProgramBuilder& b_;
   const models::Decoder& d_;
   const Regime& regime_;
-  const LayerNames& n_;
   models::decisions::Keeps keeps_;
   models::Attention attention_kind_;
   double adapter_dropout_;
@@ -145,6 +100,19 @@ class LayerWriter {
   std::int64_t total_;
   Phase phase_ = Phase::forward;
   TensorId gradients_ = kNoTensor;
+  const OwnLayer* layer_ = nullptr;
+  const RequiresGrad* gradients_of_ = nullptr;
+  LayerTensors* t_ = nullptr;
+  Ref input_;
+  TensorId output_ = kNoTensor;
+  Gradients d_of_{};
+  models::decisions::ValueSet shared_;  // whose gradient is the stream's, too
+  // A product whose weight's gradient waits for its input, which the next op makes again.
+  struct Waiting {
+    const ProductOp* product = nullptr;
+    ValueId x = models::kNoValue;
+    TensorId d_a = kNoTensor;
+  } waiting_;
 };
 
 }  // namespace plimsoll::planner::own

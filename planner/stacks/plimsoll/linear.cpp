@@ -9,75 +9,140 @@ void LayerWriter::gemm(std::int64_t m, std::int64_t n, std::int64_t k) {
       {regime_.compute, static_cast<double>(m), static_cast<double>(n), static_cast<double>(k)});
 }
 
-// With dropout the adapter reads a masked copy of the input.
-TensorId LayerWriter::drop_input(const LinearNames& names, const LinearPart& part, TensorId in) {
-  if (adapter_dropout_ == 0) return in;
-  const TensorId dropped = temporary(names.adapter_input, part.in);
-  op(names.adapter_dropout).read(in).write(dropped);
+// What the adapter reads of a product's input: with dropout a masked copy, else nothing but that.
+TensorId LayerWriter::drop_input(const ProductOp& product, ValueId x) {
+  if (adapter_dropout_ == 0) return kNoTensor;
+  const TensorId dropped = temporary(product.names.adapter_input, about(x).width);
+  OpBuilder mask = op(product.names.adapter_dropout);
+  read(mask, x);
+  mask.write(dropped);
   return dropped;
 }
 
+OpBuilder LayerWriter::adapter_op(const ProductOp& product, ValueId x, TensorId dropped) {
+  OpBuilder a = op(product.names.adapter_a);
+  if (dropped == kNoTensor)
+    read(a, x);
+  else
+    a.read(dropped);
+  return a;
+}
+
 // x · A. Nothing without an adapter.
-TensorId LayerWriter::adapter_a(const LinearNames& names, const LinearPart& part, TensorId in) {
+TensorId LayerWriter::adapter_a(const ProductOp& product, ValueId x) {
+  const LinearPart& part = layer_->linear(product.module);
   if (part.lora_rank == 0) return kNoTensor;
-  const TensorId dropped = drop_input(names, part, in);
-  const TensorId a_out = make(names.adapter_a_out, part.lora_rank);
-  op(names.adapter_a).read(dropped).write(a_out);
+  const TensorId dropped = drop_input(product, x);
+  const TensorId a_out = make(product.names.adapter_a_out, part.lora_rank);
+  adapter_op(product, x, dropped).write(a_out);
   gemm(total_, part.lora_rank, part.in);
   return a_out;
 }
 
-// Writes `out`, or a new tensor; the adapter's part is added to it.
-TensorId LayerWriter::product(const LinearNames& names, const LinearPart& part, TensorId in,
-                              TensorId out, TensorId& a_out) {
-  if (out == kNoTensor) out = make(names.out, part.out);
-  op(names.product).read(in).write(out);
-  gemm(total_, part.out, part.in);
-  a_out = adapter_a(names, part, in);
-  if (a_out == kNoTensor) return out;
-  op(names.adapter_b).read(a_out).update(out);
-  gemm(total_, part.out, part.lora_rank);
-  return out;
+// Forward -----------------------------------------------------------------------------------------
+
+// Each writes a tensor, to which the adapter's part is added. Without `results` nobody reads what
+// the last op of a recomputation makes, but for what backward has asked for.
+void LayerWriter::products(const LayerOp& at, bool results) {
+  const ValueId x = at.in[0].value;
+  for (const ProductOp& product : at.products)
+    results = results || gradients_of_->saves(product.out);
+  for (const ProductOp& product : at.products) {
+    TensorId& a_out = t_->adapters[static_cast<std::size_t>(product.module)];
+    if (!results) {
+      a_out = adapter_a(product, x);
+      continue;
+    }
+    const TensorId out = value(product.out) = make_value(product.out);
+    OpBuilder made = op(product.names.product);
+    read(made, x);
+    made.write(out);
+    const LinearPart& part = layer_->linear(product.module);
+    gemm(total_, part.out, part.in);
+    a_out = adapter_a(product, x);
+    if (a_out == kNoTensor) continue;
+    op(product.names.adapter_b).read(a_out).update(out);
+    gemm(total_, part.out, part.lora_rank);
+  }
 }
 
+// Backward ----------------------------------------------------------------------------------------
+
 // d(x · A), and the gradient of B. Nothing without an adapter.
-TensorId LayerWriter::adapter_gradient(const LinearNames& names, const LinearPart& part,
-                                       TensorId d_out, TensorId a_out) {
+TensorId LayerWriter::adapter_gradient(const ProductOp& product) {
+  const LinearPart& part = layer_->linear(product.module);
   if (part.lora_rank == 0) return kNoTensor;
-  const TensorId d_a = temporary(names.adapter_a_out_grad, part.lora_rank);
-  op(names.adapter_b).read(d_out).read(a_out).write(d_a).update(gradients_);
+  const TensorId d_a = temporary(product.names.adapter_a_out_grad, part.lora_rank);
+  op(product.names.adapter_b)
+      .read(d(product.out))
+      .read(t_->adapters[static_cast<std::size_t>(product.module)])
+      .write(d_a)
+      .update(gradients_);
   gemm(total_, part.lora_rank, part.out);
   gemm(part.lora_rank, part.out, total_);
   return d_a;
 }
 
-void LayerWriter::weight_gradient(const LinearNames& names, const LinearPart& part, TensorId in,
-                                  TensorId d_out, TensorId d_a) {
-  if (part.train_weight || (part.bias && part.train_bias))
-    op(names.weight_grad).read(part.train_weight ? in : kNoTensor).read(d_out).update(gradients_);
-  if (part.train_weight) gemm(part.in, part.out, total_);
-  if (part.bias && part.train_bias) b_.work().moves(bytes(part.out, regime_.compute).real());
+void LayerWriter::weight_gradient(const ProductOp& product, ValueId x, TensorId d_a) {
+  const LinearPart& part = layer_->linear(product.module);
+  if (part.train_weight || (part.bias && part.train_bias)) {
+    OpBuilder weight = op(product.names.weight_grad);
+    if (part.train_weight) read(weight, x);
+    weight.read(d(product.out)).update(gradients_);
+    if (part.train_weight) gemm(part.in, part.out, total_);
+    if (part.bias && part.train_bias) b_.work().moves(bytes(part.out, regime_.compute).real());
+  }
   if (d_a == kNoTensor) return;
-  const TensorId dropped = drop_input(names, part, in);
-  op(names.adapter_a).read(dropped).read(d_a).update(gradients_);
+  const TensorId dropped = drop_input(product, x);
+  adapter_op(product, x, dropped).read(d_a).update(gradients_);
   gemm(part.in, part.lora_rank, total_);
 }
 
-// Writes `d_in`, or adds to it where another product of the same input came before.
-void LayerWriter::input_gradient(const LinearNames& names, const LinearPart& part, TensorId d_out,
-                                 TensorId d_a, TensorId d_in) {
-  op(names.input_grad).read(d_out).update(d_in);
+// Makes x's gradient, or adds to it where another reader of x came before.
+void LayerWriter::input_gradient(const ProductOp& product, ValueId x, TensorId d_a) {
+  const LinearPart& part = layer_->linear(product.module);
+  if (d(x) == kNoTensor) d(x) = temporary(about(x).gradient, about(x).width);
+  op(product.names.input_grad).read(d(product.out)).update(d(x));
   gemm(total_, part.in, part.out);
   if (d_a == kNoTensor) return;
   if (adapter_dropout_ == 0) {
-    op(names.adapter_input_grad).read(d_a).update(d_in);
+    op(product.names.adapter_input_grad).read(d_a).update(d(x));
     gemm(total_, part.in, part.lora_rank);
     return;
   }
-  const TensorId whole = temporary(names.adapter_input_grad, part.in);  // masked while it is added
-  op(names.adapter_input_grad).read(d_a).write(whole).update(d_in);
+  // Masked while it is added.
+  const TensorId whole = temporary(product.names.adapter_input_grad, about(x).width);
+  op(product.names.adapter_input_grad).read(d_a).write(whole).update(d(x));
   gemm(total_, part.in, part.lora_rank);
   b_.work().moves(3 * bytes(part.in, regime_.compute).real());
+}
+
+void LayerWriter::products_backward(const LayerOp& at) {
+  using models::decisions::LayerOpKind;
+  const ValueId x = at.in[0].value;
+  const auto producer = static_cast<std::size_t>(about(x).producer);
+  const bool again = gradients_of_->makes_again(x);
+  const LayerOpKind made_by =
+      x == models::kBlockInput ? LayerOpKind::residual : layer_->ops->ops[producer].kind;
+  if (made_by == LayerOpKind::activation && wants(x)) {
+    // Its input comes again with the activation's backward, and the weight's gradient behind that.
+    const ProductOp& only = at.products.front();
+    const TensorId d_a = adapter_gradient(only);
+    input_gradient(only, x, d_a);
+    waiting_ = {&only, x, d_a};
+    return;
+  }
+  if (again) norm_again(layer_->ops->ops[producer], producer);
+  std::array<TensorId, models::decisions::kMostModules> d_a;
+  for (const ProductOp& product : at.products) {
+    if (!wants(product.out)) continue;
+    TensorId& of_adapter = d_a[static_cast<std::size_t>(product.module)];
+    of_adapter = adapter_gradient(product);
+    weight_gradient(product, x, of_adapter);
+  }
+  if (!wants(x)) return;
+  for (const ProductOp& product : at.products)
+    input_gradient(product, x, d_a[static_cast<std::size_t>(product.module)]);
 }
 
 }  // namespace plimsoll::planner::own

@@ -28,7 +28,7 @@ Ref StepWriter::next_forward(std::size_t r, std::size_t layer) const {
 // The unit that the backward of a run's instance uses first.
 TensorId StepWriter::first_backward(std::size_t r) const {
   const Run& run = runs_[r];
-  if (!run.wants.any) return kNoTensor;
+  if (!run.own->any()) return kNoTensor;
   return recomputes() ? run.units.front().gathered_again : run.units.back().gathered_backward;
 }
 
@@ -104,7 +104,7 @@ void StepWriter::add_collectives(std::vector<reports::Collective>& out) const {
   unit(embedding_, 1, 1);
   for (const Run& run : runs_) {
     const auto stride = static_cast<std::int64_t>(run.stride());
-    const std::int64_t backward = run.wants.any ? 1 : 0;
+    const std::int64_t backward = run.own->any() ? 1 : 0;
     // Made again: all but a checkpoint's last layer are gathered a third time.
     unit(run.units.front(), run.count, 1 + backward);
     unit(run.units.front(), run.count * (stride - 1), 1 + backward + (recomputes() ? 1 : 0));

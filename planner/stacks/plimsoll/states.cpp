@@ -65,16 +65,14 @@ void StepWriter::add_runs() {
   runs_.reserve(2 * parts_.runs.size());
   for (std::size_t r = 0; r < parts_.runs.size(); ++r) {
     const LayerRun& layers = parts_.runs[r];
-    const LayerSlots& slots = slots_[r];
-    const Wants wants = wants_of(slots, layers.input_grad);
+    const OwnLayer& own = own_layers_[r];
     const std::int64_t k =
-        wants.any ? decisions::layers_per_checkpoint(strategy_.recompute, layers.count) : 1;
+        own.any() ? decisions::layers_per_checkpoint(strategy_.recompute, layers.count) : 1;
     const auto add = [&](std::int64_t first, std::int64_t count, std::int64_t stride) {
       if (count == 0) return;
       Run& run = runs_.emplace_back();
       run.layers = &layers;
-      run.slots = &slots;
-      run.wants = wants;
+      run.own = &own;
       run.group = b_.group("layers", first, count, stride);
       run.units.resize(static_cast<std::size_t>(stride));
       size_unit(run.units[0], layers.pattern.front().parameters, run.group, decisions::kLayerUnit);

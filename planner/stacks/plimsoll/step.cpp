@@ -21,7 +21,7 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       sharding_(decisions::sharding_of(strategy)),
       layer_(b_, d_, regime_, strategy_, tokens_) {
   b_.keep_work(rules.works);
-  for (const LayerRun& run : parts_.runs) slots_.push_back(slots_of(run));
+  for (const LayerRun& run : parts_.runs) own_layers_.push_back(own_layer(run, strategy_));
   check(d_.full_layers == 0, ErrorKind::unsupported,
         "our own runtime has no layers with and without a sliding window in one model");
   const auto moment = decisions::reduce_moment(sharding_.stage, rules.deterministic);
@@ -82,7 +82,7 @@ void StepWriter::micro_batch() {
       const bool last = j + 1 == run.stride();
       begin_unit(run.units[j], last);
       (last ? run.out : run.inner[j]) =
-          b_.tensor_in(run.group, layer_.names().out,
+          b_.tensor_in(run.group, decisions::kLayerOut,
                        b_.rounded(layer_.bytes(d_.hidden, regime_.compute)), Category::activations);
     }
     b_.at_layer(0);
@@ -118,12 +118,12 @@ Ref StepWriter::stream_end() const {
 
 bool StepWriter::below_head_trains() const {
   return runs_.empty() ? parts_.train_embedding || parts_.train_positions_any()
-                       : runs_.back().wants.any;
+                       : runs_.back().own->any();
 }
 
 void StepWriter::layers_forward(std::size_t r) {
   Run& run = runs_[r];
-  const Wants saved = recomputes() ? Wants{} : run.wants;
+  const RequiresGrad saved = recomputes() ? RequiresGrad{} : run.own->gradients;
   b_.open(run.group, false, times_);
   ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = 0; j < run.stride(); ++j) {
@@ -133,7 +133,7 @@ void StepWriter::layers_forward(std::size_t r) {
     }
     b_.at_layer(static_cast<std::uint16_t>(j));
     gather(run.units[j], Phase::forward, next_forward(r, j));
-    layer_.forward(Phase::forward, *run.slots, saved, input_of(r, j),
+    layer_.forward(Phase::forward, *run.own, saved, input_of(r, j),
                    j + 1 < run.stride() ? run.inner[j] : run.out, false, run.saved[j]);
     free_gathered(run.units[j], Phase::forward, run.units[j].gathered_forward);
   }
@@ -154,9 +154,9 @@ void StepWriter::recompute(std::size_t r) {
     const bool last = j + 1 == run.stride();
     gather(run.units[j], Phase::recompute,
            last ? next_backward(r, j) : Ref{run.units[j + 1].gathered_again});
-    if (!last) run.again[j] = layer_.make(layer_.names().out, d_.hidden);
-    layer_.forward(Phase::recompute, *run.slots, run.wants, input, last ? kNoTensor : run.again[j],
-                   last, run.saved[j]);
+    if (!last) run.again[j] = layer_.make(decisions::kLayerOut, d_.hidden);
+    layer_.forward(Phase::recompute, *run.own, run.own->gradients, input,
+                   last ? kNoTensor : run.again[j], last, run.saved[j]);
     if (last) break;
     free_gathered(run.units[j], Phase::recompute, run.units[j].gathered_again);
     input = {run.again[j]};
@@ -165,7 +165,7 @@ void StepWriter::recompute(std::size_t r) {
 
 void StepWriter::layers_backward(std::size_t r) {
   Run& run = runs_[r];
-  if (!run.wants.any) return;  // no gradient comes here
+  if (!run.own->any()) return;  // no gradient comes here
   b_.open(run.group, true, times_);
   if (recomputes()) recompute(r);
   ProgramBuilder::Place layer = b_.place();
@@ -179,7 +179,7 @@ void StepWriter::layers_backward(std::size_t r) {
     Unit& unit = run.units[j];
     if (!recomputes() || j + 1 < run.stride()) gather(unit, Phase::backward, next_backward(r, j));
     const Ref input = recomputes() && j > 0 ? Ref{run.again[j - 1]} : input_of(r, j);
-    layer_.backward(*run.slots, run.wants, input, stream_grad_, unit.written, run.saved[j]);
+    layer_.backward(*run.own, input, stream_grad_, unit.written, run.saved[j]);
     free_gathered(unit, Phase::backward, unit.gathered_backward);
     reduce(unit, reduced_before(&Unit::written, r, j), reduced_before(&Unit::kept, r, j));
   }

@@ -45,8 +45,7 @@ class StepWriter : public StepSizer {
   // A run of equal layers; `stride` of them make one instance of the group (a checkpoint).
   struct Run {
     const LayerRun* layers = nullptr;
-    const LayerSlots* slots = nullptr;
-    Wants wants;
+    const OwnLayer* own = nullptr;
     models::GroupId group = models::kNoGroup;
     std::int64_t count = 0;  // instances
     TensorId out = kNoTensor;  // the stream after an instance
@@ -131,7 +130,7 @@ class StepWriter : public StepSizer {
   models::decisions::Sharding sharding_;
   bool reduces_each_ = false;
   LayerWriter layer_;
-  std::vector<LayerSlots> slots_;  // of parts_.runs
+  std::vector<OwnLayer> own_layers_;  // of parts_.runs
   std::vector<Run> runs_;
   Unit embedding_, tail_;
   models::GroupId chunks_ = models::kNoGroup;

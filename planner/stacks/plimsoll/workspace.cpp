@@ -39,9 +39,8 @@ Bytes norms(std::int64_t chunks, std::int64_t tensors) {
 Bytes StepWriter::workspace() {
   if (!workspace_of_any_batch_) workspace_of_any_batch_ = workspace_of_any_batch();
   Bytes most = *workspace_of_any_batch_;
-  for (std::size_t r = 0; r < parts_.runs.size(); ++r)
-    if (strategy_.attention == models::Attention::flash &&
-        wants_of(slots_[r], parts_.runs[r].input_grad).attention)
+  for (const OwnLayer& layer : own_layers_)
+    if (strategy_.attention == models::Attention::flash && layer.attends_backward())
       most = std::max(most, flash_backward(d_, tokens_, regime_.compute, strategy_.device));
   if (parts_.train_embedding) most = std::max(most, layer_.bytes(4, decisions::kTokenIds));
   return most;

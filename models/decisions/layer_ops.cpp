@@ -1,0 +1,289 @@
+#include "models/decisions/layer_ops.h"
+
+#include <algorithm>
+
+#include "models/base/error.h"
+
+namespace plimsoll::models::decisions {
+
+namespace {
+
+// "mlp.act" -> "mlp.", "act" -> "".
+std::string_view parent(std::string_view name) {
+  const auto dot = name.rfind('.');
+  return dot == std::string_view::npos ? "" : name.substr(0, dot + 1);
+}
+
+class Scheduling {
+ public:
+  explicit Scheduling(const Block& block) : block_(block) {
+    layer_.modules = block.modules;
+    parts_.resize(block.widths.size());
+    dropouts_.resize(block.widths.size());
+    for (const std::int64_t width : block.widths) layer_.values.push_back({.width = width});
+    for (std::size_t v = 0; v < parts_.size(); ++v)
+      parts_[v] = {static_cast<ValueId>(v), 0, block.widths[v]};
+  }
+
+  LayerOps run() {
+    if (block_.widths.size() > kMostValues || block_.modules.size() > kMostModules)
+      refuse("layers of so many values");
+    for (const Node& node : block_.nodes) add(node);
+    if (layer_.ops.size() > kMostLayerOps) refuse("layers of so many ops");
+    if (!layer_.refusal.empty()) return std::move(layer_);
+    finish();
+    return std::move(layer_);
+  }
+
+ private:
+  void refuse(std::string what) {
+    if (layer_.refusal.empty()) layer_.refusal = std::move(what);
+  }
+  LayerValue& value(ValueId id) { return layer_.values[static_cast<std::size_t>(id)]; }
+  // Where a value of the block lies; dropout that its reader has to apply.
+  ValuePart& part(ValueId id) { return parts_[static_cast<std::size_t>(id)]; }
+  double& dropout(ValueId id) { return dropouts_[static_cast<std::size_t>(id)]; }
+  ValuePart whole(ValueId id) {
+    const ValuePart p = part(id);
+    if (p.first != 0 || p.width != value(p.value).width) refuse("an op of some columns of a value");
+    if (dropout(id) > 0) refuse("dropout before anything but a sum");
+    return p;
+  }
+
+  LayerOp& op(LayerOpKind kind, const char* name) {
+    return layer_.ops.emplace_back(LayerOp{.kind = kind, .name = name});
+  }
+  void makes(ValueId id, const char* name) {
+    value(id).name = name;
+    value(id).producer = static_cast<std::int8_t>(layer_.ops.size() - 1);
+  }
+  void view(ValueId of, ValueId out) {
+    part(out) = part(of);
+    dropout(out) = dropout(of);
+  }
+
+  void add(const Node& node) {
+    switch (node.kind) {
+      case OpKind::norm:
+        return norm(node);
+      case OpKind::linear:
+        return linear(node);
+      case OpKind::split:
+      case OpKind::slice:
+        return columns(node);
+      case OpKind::heads:
+        return view(node.in[0], node.out[0]);
+      case OpKind::rotary:
+        return rotary(node);
+      case OpKind::attention:
+        return attention(node);
+      case OpKind::activation:
+        return activation(node);
+      case OpKind::multiply:
+        return multiply(node);
+      case OpKind::add:
+        return residual(node);
+      case OpKind::dropout:
+        view(node.in[0], node.out[0]);
+        dropout(node.out[0]) = std::max(dropout(node.in[0]), node.probability);
+        return;
+      case OpKind::leave:
+        return;
+      case OpKind::reshape:
+        return refuse("copies of queries and keys by head");
+      case OpKind::concatenate:
+        return refuse("rotation of a part of each head");
+      case OpKind::scale:
+        return refuse("values times a number");
+      default:
+        return refuse("an op that it does not know");
+    }
+  }
+
+  void norm(const Node& node) {
+    const Module& module = block_.modules[static_cast<std::size_t>(node.module)];
+    if (module.kind == ModuleClass::rms_norm_fp32) refuse("norms that multiply in fp32");
+    if (module.kind == ModuleClass::rms_norm_one_plus) refuse("norms with 1 + weight");
+    const ValuePart x = whole(node.in[0]);
+    LayerOp& added = op(LayerOpKind::norm, node.name);
+    added.in[0] = x;
+    added.out = node.out[0];
+    added.module = node.module;
+    added.norm = norm_names_of(node.name);
+    makes(added.out, added.norm.out);
+    value(added.out).gradient = added.norm.out_grad;
+  }
+
+  // Behind the other products of x, if only norms of their results have come since.
+  LayerOp& products_of(ValuePart x, const char* name) {
+    for (std::size_t i = layer_.ops.size(); i-- > 0;) {
+      LayerOp& before = layer_.ops[i];
+      if (before.kind == LayerOpKind::products && before.in[0].value == x.value) return before;
+      if (before.kind != LayerOpKind::norm) break;
+    }
+    LayerOp& added = op(LayerOpKind::products, name);
+    added.in[0] = x;
+    return added;
+  }
+  void linear(const Node& node) {
+    LayerOp& products = products_of(whole(node.in[0]), node.name);
+    const ProductOp product{.module = node.module,
+                            .out = node.out[0],
+                            .site = static_cast<std::uint8_t>(kFirstProductSite + products_++),
+                            .names = linear_names_of(node.name)};
+    products.products.push_back(product);
+    if (product.site >= kLayerSites) refuse("layers of so many products");
+    value(product.out) = {.name = product.names.out,
+                          .gradient = interned(std::string(product.names.out) + ".grad"),
+                          .width = value(product.out).width,
+                          .producer = static_cast<std::int8_t>(&products - layer_.ops.data())};
+  }
+
+  void columns(const Node& node) {
+    if (node.by_head) return refuse("products whose columns alternate by head");
+    const ValuePart x = part(node.in[0]);
+    std::int64_t first = x.first;
+    for (const ValueId out : node.out) {
+      const std::int64_t width = value(out).width;
+      part(out) = {x.value, first, width};
+      first += width;
+    }
+  }
+
+  void rotary(const Node& node) {
+    LayerOp& added = op(LayerOpKind::rotary, interned(std::string(node.name) + ".rotary"));
+    for (std::size_t i = 0; i < node.in.size(); ++i) {
+      added.in[i] = part(node.in[i]);
+      view(node.in[i], node.out[i]);
+    }
+  }
+
+  void attention(const Node& node) {
+    if (node.alibi) refuse("biases of the scores (ALiBi)");
+    if (node.soft_cap) refuse("a soft cap of the scores");
+    LayerOp& added = op(LayerOpKind::attention, "");
+    added.attention = attention_names_of(node.name);
+    added.name = added.attention.attention;
+    for (std::size_t i = 0; i < 3; ++i) added.in[i] = part(node.in[i]);
+    added.out = node.out[0];
+    added.sliding = node.sliding;
+    added.site = kAttentionSite;
+    makes(added.out, added.attention.out);
+    value(added.out).gradient = added.attention.out_grad;
+    value(added.in[2].value).gradient = added.attention.v_grad;
+    value(added.in[1].value).gradient = added.attention.k_grad;
+    value(added.in[0].value).gradient = added.attention.q_grad;
+  }
+
+  void activation(const Node& node) {
+    const ValuePart x = whole(node.in[0]);
+    const auto readers = std::ranges::count_if(block_.nodes, [&](const Node& other) {
+      return other.kind == OpKind::multiply &&
+             (other.in[0] == node.out[0] || other.in[1] == node.out[0]);
+    });
+    if (readers > 0) {  // one op with the product of both
+      gates_.push_back({node.out[0], x, node.name, node.activation});
+      return;
+    }
+    activate(node.name, x, {}, node.activation, node.out[0]);
+  }
+  void multiply(const Node& node) {
+    for (const Gate& gate : gates_)
+      for (std::size_t i = 0; i < 2; ++i)
+        if (gate.out == node.in[i])
+          return activate(gate.name, gate.x, whole(node.in[1 - i]), gate.activation, node.out[0]);
+    refuse("a product of two values that is no gate");
+  }
+  void activate(const char* name, ValuePart x, ValuePart factor, Activation kind, ValueId out) {
+    const bool gated = static_cast<bool>(factor);
+    if (gated != (kind == Activation::silu))
+      refuse(gated ? "a gate that is not SiLU" : "SiLU without a gate");
+    if (kind == Activation::gelu_function) refuse("BLOOM's GELU");
+    LayerOp& added = op(LayerOpKind::activation, name);
+    added.in = {x, factor, {}};
+    added.out = out;
+    added.activation = kind;
+    added.may_replace = true;
+    makes(out, interned(std::string(parent(name)) + "product"));
+  }
+
+  void residual(const Node& node) {
+    const double rate = dropout(node.in[1]);
+    dropout(node.in[1]) = 0;
+    const ValuePart stream = whole(node.in[0]), branch = whole(node.in[1]);
+    LayerOp& added = op(LayerOpKind::residual, interned(std::string(node.name) + ".residual"));
+    added.in = {stream, branch, {}};
+    added.out = node.out[0];
+    added.dropout = rate;
+    added.site = static_cast<std::uint8_t>(kFirstSumSite + sums_++);
+    if (added.site >= kFirstProductSite) refuse("layers of more than two sums");
+    makes(added.out, added.name);
+  }
+
+  // What can be said when all ops are known.
+  void finish() {
+    LayerOp& last = layer_.ops.back();
+    layer_.output = last.out;
+    layer_.last_branch = last.in[1].value;
+    if (last.kind != LayerOpKind::residual) return refuse("layers that end in no sum");
+    last.name = kLayerSum;
+    value(last.out).name = kLayerOut;
+    for (std::size_t i = 0; i < layer_.ops.size(); ++i) finish(layer_.ops[i], i);
+  }
+  void finish(LayerOp& op, std::size_t at) {
+    if (op.kind == LayerOpKind::residual) {
+      // The sum takes over its branch, which has the stream's name from the beginning.
+      if (readers(op.in[1].value) != 1) refuse("a branch that is read twice");
+      value(op.in[1].value).name = value(op.out).name;
+    } else if (op.kind == LayerOpKind::norm) {
+      const auto sum = std::ranges::find_if(layer_.ops, [&](const LayerOp& other) {
+        return other.kind == LayerOpKind::residual && other.in[1].value == op.out;
+      });
+      op.may_replace = sum == layer_.ops.end() && readers(op.in[0].value) == 1 &&
+                       value(op.in[0].value).producer >= 0;
+    } else if (op.kind == LayerOpKind::activation) {
+      // Backward makes its result again where the product's weight needs it.
+      const bool next = at + 1 < layer_.ops.size() &&
+                        layer_.ops[at + 1].kind == LayerOpKind::products &&
+                        layer_.ops[at + 1].in[0].value == op.out;
+      if (!next || readers(op.out) != 1 || layer_.ops[at + 1].products.size() != 1)
+        return refuse("an activation that no product follows");
+      value(op.out).gradient = layer_.ops[at + 1].products[0].names.input_grad;
+    }
+  }
+  std::int64_t readers(ValueId id) const {
+    std::int64_t count = 0;
+    for (const LayerOp& op : layer_.ops)
+      if (op.kind != LayerOpKind::rotary)
+        count += std::ranges::any_of(op.in, [&](ValuePart p) { return p.value == id; }) ? 1 : 0;
+    return count;
+  }
+
+  struct Gate {
+    ValueId out;
+    ValuePart x;
+    const char* name;
+    Activation activation;
+  };
+  const Block& block_;
+  LayerOps layer_;
+  std::vector<ValuePart> parts_;
+  std::vector<double> dropouts_;
+  std::vector<Gate> gates_;
+  std::uint8_t products_ = 0, sums_ = 0;
+};
+
+}  // namespace
+
+LayerOps layer_ops(const Block& block) {
+  return Scheduling(block).run();
+}
+
+const LayerOps& own_ops(const Block& block) {
+  check(block.own != nullptr, ErrorKind::internal, "a block that was not finished");
+  check(block.own->refusal.empty(), ErrorKind::unsupported,
+        [&] { return "our own runtime does not have " + block.own->refusal; });
+  return *block.own;
+}
+
+}  // namespace plimsoll::models::decisions

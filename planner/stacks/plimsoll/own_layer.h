@@ -1,0 +1,71 @@
+// A layer of our own runtime as the planner knows it: its ops, what of it is trained, and what its
+// forward leaves.
+#pragma once
+
+#include <array>
+
+#include "models/decisions/requires_grad.h"
+#include "models/run_spec.h"
+#include "models/step_program.h"
+#include "planner/model_parts.h"
+
+namespace plimsoll::planner::own {
+
+using models::Category;
+using models::kNoTensor;
+using models::Phase;
+using models::TensorId;
+using models::ValueId;
+using models::decisions::LayerOp;
+using models::decisions::LayerOps;
+using models::decisions::LinearNames;
+using models::decisions::NormNames;
+using models::decisions::ProductOp;
+using models::decisions::RequiresGrad;
+
+// A tensor, or the neighbouring layer's.
+struct Ref {
+  TensorId tensor = kNoTensor;
+  int delta = 0;
+  TensorId beyond = kNoTensor;
+};
+
+// Sizes of one micro-batch.
+struct Tokens {
+  std::int64_t sequences = 1, length = 1;
+  std::int64_t total() const { return checked_multiply(sequences, length); }
+};
+
+// A run's layers: its ops, what of it is trained, and the gradients that follow.
+struct OwnLayer {
+  const LayerPart* part = nullptr;
+  const LayerOps* ops = nullptr;
+  RequiresGrad gradients;
+
+  const LinearPart& linear(std::int16_t module) const {
+    return part->linears[ops->modules[static_cast<std::size_t>(module)].place];
+  }
+  const NormPart& norm(std::int16_t module) const {
+    return part->norms[ops->modules[static_cast<std::size_t>(module)].place];
+  }
+  bool any() const { return gradients.any(*ops); }
+  bool attends_backward() const;
+};
+// Error{unsupported}: its layers compute something that our own runtime does not have.
+OwnLayer own_layer(const LayerRun& run, const models::Strategy& strategy);
+
+// What one layer's forward leaves to its backward.
+struct LayerTensors {
+  std::array<TensorId, models::decisions::kMostValues> values;
+  // A norm's statistics, attention's log-sum-exp or probabilities.
+  std::array<TensorId, models::decisions::kMostLayerOps> beside;
+  std::array<TensorId, models::decisions::kMostModules> adapters;  // x · A, by module
+
+  LayerTensors() {
+    values.fill(kNoTensor);
+    beside.fill(kNoTensor);
+    adapters.fill(kNoTensor);
+  }
+};
+
+}  // namespace plimsoll::planner::own

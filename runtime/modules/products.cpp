@@ -1,0 +1,125 @@
+// Products of one input.
+#include <algorithm>
+
+#include "runtime/modules/layer_module.h"
+#include "runtime/modules/linear.h"
+#include "runtime/modules/sites.h"
+
+namespace plimsoll::runtime {
+
+namespace {
+
+using models::decisions::ProductOp;
+
+class Products final : public LayerModule {
+ public:
+  Products(LayerContext& context, std::size_t at) : LayerModule(context, at), x_(op().in[0].value) {
+    for (const ProductOp& product : op().products) {
+      const models::Module& module =
+          context.layer.modules[static_cast<std::size_t>(product.module)];
+      parts_.push_back(
+          {Linear(context.worker, product.names, context.parameters.linears[module.place],
+                  stream_of(context.index, product.site)),
+           product.out, module.place});
+    }
+  }
+
+  void forward(ForwardPass& pass) override {
+    const bool results = !pass.ends_with(at_) || results_stay(pass);
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      Product& p = parts_[i];
+      const bool leaves = pass.saves && p.linear.adapted();
+      if (!results && !leaves) continue;
+      const bool last =
+          std::none_of(parts_.begin() + static_cast<std::ptrdiff_t>(i) + 1, parts_.end(),
+                       [&](const Product& later) { return results || later.linear.adapted(); });
+      const Operand x = last ? pass.read(x_, at_) : reading(std::as_const(pass.value(x_)));
+      Tensor a;
+      if (results)
+        pass.value(p.out) = p.linear.forward(x, name_of(p), leaves, a);
+      else
+        a = p.linear.adapter(x);
+      pass.saved.adapters[p.place] = std::move(a);
+    }
+  }
+
+  // Weights before the input, which may die with them; where the op before makes the input again,
+  // the other way round.
+  void backward(BackwardPass& pass) override {
+    const models::decisions::RequiresGrad& r = context_.requires_grad;
+    if (r.makes_again(x_) && !pass.value(x_)) pass.modules[producer()]->again(pass);
+    if (waits_for_input()) return backward_input_first(pass);
+    const Product* reader = nullptr;
+    for (const Product& p : parts_)
+      if (p.linear.reads_input()) reader = &p;
+    for (Product& p : parts_) {
+      if (!wants(p.out)) continue;
+      p.d_a = p.linear.backward_parameters(
+          pass.gradient(p.out),
+          &p == reader ? pass.read(x_, at_) : reading(std::as_const(pass.value(x_))),
+          std::move(pass.saved.adapters[p.place]), wants(x_));
+    }
+    if (!wants(x_)) return;
+    for (Product& p : parts_) input_gradient(pass, p, true);
+  }
+
+  void backward_late(BackwardPass& pass) override {
+    Product& p = parts_.front();
+    p.linear.backward_weight(pass.gradient(p.out).read(true), reading_last(pass.value(x_)),
+                             reading_last(p.d_a));
+  }
+
+  Bytes workspace() const override {
+    Bytes most;
+    for (const Product& p : parts_) most = std::max(most, p.linear.workspace());
+    return most;
+  }
+
+ private:
+  struct Product {
+    Linear linear;
+    ValueId out;
+    std::size_t place;
+    Tensor d_a;  // of x · A, until x's gradient has it
+  };
+
+  const models::decisions::LayerValue& value(ValueId id) const {
+    return context_.layer.values[static_cast<std::size_t>(id)];
+  }
+  const char* name_of(const Product& p) const { return value(p.out).name; }
+  std::size_t producer() const { return static_cast<std::size_t>(value(x_).producer); }
+  bool results_stay(const ForwardPass& pass) const {
+    return std::ranges::any_of(parts_, [&](const Product& p) { return pass.keeps(p.out); });
+  }
+  bool waits_for_input() const {
+    return value(x_).producer >= 0 && wants(x_) &&
+           context_.layer.ops[producer()].kind == models::decisions::LayerOpKind::activation;
+  }
+
+  void backward_input_first(BackwardPass& pass) {
+    Product& p = parts_.front();
+    p.d_a = p.linear.backward_adapter(pass.gradient(p.out).read(false),
+                                      std::move(pass.saved.adapters[p.place]));
+    input_gradient(pass, p, !p.linear.trains_own());
+    pass.waits = this;
+  }
+
+  void input_gradient(BackwardPass& pass, Product& p, bool last_of_d) {
+    Gradient& d_x = pass.gradient(x_);
+    p.linear.backward_input(pass.gradient(p.out).read(last_of_d),
+                            reading(p.d_a, !waits_for_input() || !p.linear.adapted()),
+                            value(x_).gradient, d_x.own);
+    d_x.view = std::as_const(d_x.own).view();
+  }
+
+  ValueId x_;
+  std::vector<Product> parts_;
+};
+
+}  // namespace
+
+std::unique_ptr<LayerModule> products_module(LayerContext& context, std::size_t at) {
+  return std::make_unique<Products>(context, at);
+}
+
+}  // namespace plimsoll::runtime
