@@ -15,7 +15,7 @@ struct Dropout {
   std::uint64_t first_element = 0;
 };
 
-enum class Activation : std::uint8_t { gelu_tanh, gelu_erf, relu };
+enum class Activation : std::uint8_t { gelu_tanh, gelu_erf, relu, silu };
 
 struct LinearOptions {
   bool transposed = false;  // weight stored [in, out] (GPT-2's Conv1D), not [out, in]
@@ -62,15 +62,16 @@ struct LayerKernels {
                               ConstTensorView d_y, bool accumulate, TensorView d_x,
                               TensorView d_weight, TensorView d_bias, TensorView partial);
 
-  // y = x / sqrt(mean(x^2) + eps) · weight; statistics fp32 [R]: 1 / sqrt(...). Otherwise as above.
-  // The norms of q and k (Qwen3) are this one with x as [T · heads, head_dim].
-  void (*rms_norm_forward)(ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
-                           TensorView statistics);
+  // y = x / sqrt(mean(x^2) + eps) · (offset + weight); statistics fp32 [R]: 1 / sqrt(...).
+  // Otherwise as above. offset: 0, or 1 (Gemma). The norms of q and k (Qwen3) are this one with x
+  // as [T · heads, head_dim].
+  void (*rms_norm_forward)(ConstTensorView x, ConstTensorView weight, float offset, float eps,
+                           TensorView y, TensorView statistics);
   void (*rms_norm_again)(ConstTensorView x, ConstTensorView statistics, ConstTensorView weight,
-                         TensorView y);
+                         float offset, TensorView y);
   // dx = (g - n · mean(g · n)) / rms; partial fp32 [P, w].
   void (*rms_norm_backward)(ConstTensorView x, ConstTensorView statistics, ConstTensorView weight,
-                            ConstTensorView d_y, bool accumulate, TensorView d_x,
+                            float offset, ConstTensorView d_y, bool accumulate, TensorView d_x,
                             TensorView d_weight, TensorView partial);
 
   // y = scale · x · weightᵀ + bias. x [T, in]; weight [out, in]; bias [out] or none; y [T, out].
@@ -96,14 +97,15 @@ struct LayerKernels {
   // position t mod length and frequency i. `backward` turns back, which is the gradient.
   void (*rotary)(ConstTensorView table, bool backward, Columns x);
 
-  // p = act(x), elementwise; p may be x. tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+  // p = act(x), elementwise; p may be x. tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)));
+  // silu: x / (1 + exp(-x)).
   void (*activation_forward)(Activation kind, ConstTensorView x, TensorView p);
   // In place: x becomes the gradient d_p · act'(x), and d_p becomes p = act(x).
   void (*activation_backward)(Activation kind, TensorView x, TensorView d_p);
-  // p = silu(gate) · up, p may be gate; silu(g) = g / (1 + exp(-g)).
-  void (*swiglu_forward)(ConstTensorView gate, ConstTensorView up, TensorView p);
+  // p = act(gate) · up, p may be gate.
+  void (*gated_forward)(Activation kind, ConstTensorView gate, ConstTensorView up, TensorView p);
   // In place: gate and up become their gradients, and d_p becomes p.
-  void (*swiglu_backward)(TensorView gate, TensorView up, TensorView d_p);
+  void (*gated_backward)(Activation kind, TensorView gate, TensorView up, TensorView d_p);
 
   // y = drop(y) + x, in place: the sum into the residual stream.
   void (*residual_add)(ConstTensorView x, const Dropout& dropout, TensorView y);

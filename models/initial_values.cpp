@@ -16,7 +16,7 @@ InitialValues initial_values(const ModelSpec& model, const ParameterRow& row) {
   const Initialization& rule = model.numerics->initialization;
   const bool weight = row.name.ends_with("weight");
   if (row.module == ModuleKind::norm)
-    return {.kind = weight ? InitialKind::ones : InitialKind::zeros};
+    return {.kind = weight && rule.norm_weight == 1 ? InitialKind::ones : InitialKind::zeros};
   if (!weight) return {.kind = InitialKind::zeros};
   // Only a family that divides has a divisor, and these are its names.
   const bool residual = row.name.ends_with(".c_proj.weight");

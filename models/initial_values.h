@@ -15,8 +15,8 @@ struct InitialValues {
   bool operator==(const InitialValues&) const = default;
 };
 
-// Transformers' _init_weights: matrices and tables normal, norms 1, biases 0; GPT-2's two c_proj
-// narrower (modeling_gpt2.py). Error{unsupported}: model.numerics is absent.
+// Transformers' _init_weights: matrices and tables normal, norms 1 (Gemma 0), biases 0; GPT-2's two
+// c_proj narrower (modeling_gpt2.py). Error{unsupported}: model.numerics is absent.
 InitialValues initial_values(const ModelSpec& model, const ParameterRow& row);
 
 // PEFT's reset_lora_parameters (peft/tuners/lora/layer.py): A by kaiming_uniform_(a = sqrt(5)),

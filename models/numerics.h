@@ -25,6 +25,7 @@ struct Initialization {
   // What the deviation of the products into the residual stream is divided by: GPT-2's
   // sqrt(2 · layers); else 1.
   double residual_divisor = 1;
+  double norm_weight = 1;  // 0 where it is added to 1 (Gemma)
   // Row of the embedding that is 0: torch.nn.Embedding's padding_idx.
   std::optional<std::int64_t> padding_row;
   bool operator==(const Initialization&) const = default;
@@ -34,6 +35,10 @@ struct Numerics {
   double norm_eps = 1e-5;  // of all norms
   std::optional<Rotary> rotary;  // where Decoder::position is rope
   double attention_scale = 1;  // of q · k
+  // What the embeddings, the branches before they are added to the stream, and the logits are
+  // multiplied with. The first is rounded to the stream's dtype where Decoder::embedding_scale says
+  // so (Gemma).
+  double embedding_scale = 1, residual_scale = 1, logits_scale = 1;
   Initialization initialization;
   bool operator==(const Numerics&) const = default;
 };

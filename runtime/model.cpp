@@ -20,6 +20,9 @@ ModelSettings settings_of(const models::Decoder& decoder, const models::Numerics
     settings.rotary = {numerics.rotary->theta, numerics.rotary->factor, numerics.rotary->low_factor,
                        numerics.rotary->high_factor, numerics.rotary->original_positions};
   settings.attention_scale = static_cast<float>(numerics.attention_scale);
+  settings.embedding_scale = static_cast<float>(numerics.embedding_scale);
+  settings.residual_scale = static_cast<float>(numerics.residual_scale);
+  settings.logits_scale = static_cast<float>(numerics.logits_scale);
   settings.keeps = decisions::keeps_of(strategy.recompute.kind);
   settings.attention = strategy.attention;
   settings.loss = strategy.loss;

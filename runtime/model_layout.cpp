@@ -109,6 +109,7 @@ ModelLayout layout_of(const ModelSpec& model, const models::Strategy& strategy) 
   });
   ModelLayout layout;
   layout.tied = model.decoder->tied_head;
+  models::decisions::check_ends(*model.decoder);
   for (std::size_t l = 0; std::cmp_less(l, model.decoder->layers); ++l) {
     const auto& block = model.blocks[l % model.blocks.size()];
     models::decisions::own_ops(*block);

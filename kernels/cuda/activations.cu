@@ -48,6 +48,7 @@ struct Act {
   __device__ ValueAndSlope at(float x) const {
     if (kind == Activation::gelu_tanh) return gelu_tanh(x);
     if (kind == Activation::gelu_erf) return gelu_erf(x);
+    if (kind == Activation::silu) return silu(x);
     return relu(x);
   }
 };
@@ -63,16 +64,14 @@ struct Backward : Act {
     out[1] = f.value;
   }
 };
-struct SwigluForward {
-  using State = Nothing;
+struct GatedForward : Act {
   __device__ void operator()(State&, std::int64_t, const float* in, float* out) const {
-    out[0] = in[1] * silu(in[0]).value;
+    out[0] = in[1] * at(in[0]).value;
   }
 };
-struct SwigluBackward {
-  using State = Nothing;
+struct GatedBackward : Act {
   __device__ void operator()(State&, std::int64_t, const float* in, float* out) const {
-    const ValueAndSlope f = silu(in[0]);
+    const ValueAndSlope f = at(in[0]);
     const float up = in[1], d = in[2];
     out[0] = d * up * f.slope;
     out[1] = d * f.value;
@@ -111,16 +110,16 @@ void activation_backward(Activation kind, TensorView x, TensorView d_p) {
   start_elementwise("activation_backward", Backward{{kind}}, x.elements(), {x, d_p}, {x, d_p});
 }
 
-void swiglu_forward(ConstTensorView gate, ConstTensorView up, TensorView p) {
-  expect(gate.elements() == up.elements() && p.elements() == up.elements(), "swiglu_forward",
+void gated_forward(Activation kind, ConstTensorView gate, ConstTensorView up, TensorView p) {
+  expect(gate.elements() == up.elements() && p.elements() == up.elements(), "gated_forward",
          "gate, up and p are equally large");
-  start_elementwise("swiglu_forward", SwigluForward{}, up.elements(), {gate, up}, {p});
+  start_elementwise("gated_forward", GatedForward{{kind}}, up.elements(), {gate, up}, {p});
 }
 
-void swiglu_backward(TensorView gate, TensorView up, TensorView d_p) {
-  expect(gate.elements() == up.elements() && d_p.elements() == up.elements(), "swiglu_backward",
+void gated_backward(Activation kind, TensorView gate, TensorView up, TensorView d_p) {
+  expect(gate.elements() == up.elements() && d_p.elements() == up.elements(), "gated_backward",
          "gate, up and d_p are equally large");
-  start_elementwise("swiglu_backward", SwigluBackward{}, up.elements(), {gate, up, d_p},
+  start_elementwise("gated_backward", GatedBackward{{kind}}, up.elements(), {gate, up, d_p},
                     {gate, up, d_p});
 }
 
@@ -142,8 +141,8 @@ void dropout_op(ConstTensorView x, const Dropout& dropout, bool accumulate, Tens
 void add_activations(KernelTable& table) {
   table.activation_forward = activation_forward;
   table.activation_backward = activation_backward;
-  table.swiglu_forward = swiglu_forward;
-  table.swiglu_backward = swiglu_backward;
+  table.gated_forward = gated_forward;
+  table.gated_backward = gated_backward;
   table.residual_add = residual_add;
   table.dropout = dropout_op;
 }

@@ -23,6 +23,7 @@ struct Norm {
   float* statistics;
   std::int64_t rows, width;
   bool centred;  // LayerNorm
+  float offset;  // added to the weight
   bool vectors;
 };
 
@@ -74,7 +75,7 @@ __device__ void normalize(const Norm& n, std::int64_t row, const Statistics& s, 
     device::load_some(n.x, row * n.width + c, some, n.vectors, v);
     device::load_some(n.weight, c, some, n.vectors, w);
     if (n.bias.data) device::load_some(n.bias, c, some, n.vectors, b);
-    for (int e = 0; e < kVector; ++e) v[e] = (v[e] - s.mean) * s.inverse * w[e] + b[e];
+    for (int e = 0; e < kVector; ++e) v[e] = (v[e] - s.mean) * s.inverse * (n.offset + w[e]) + b[e];
     device::store_some(y, row * n.width + c, some, n.vectors, v);
   });
 }
@@ -112,7 +113,7 @@ __device__ __forceinline__ Slopes slopes(const Norm& n, const Span& d_y, std::in
   Slopes result;
   for (int e = 0; e < kVector; ++e) {
     result.n[e] = (x[e] - s.mean) * s.inverse;
-    result.g[e] = d[e] * w[e];
+    result.g[e] = d[e] * (n.offset + w[e]);
   }
   return result;
 }
@@ -158,7 +159,7 @@ Grid row_grid(std::int64_t rows, std::int64_t width) {
 }
 
 Norm norm_of(const char* op, bool centred, const ConstTensorView& x, const ConstTensorView& weight,
-             const ConstTensorView& bias, const ConstTensorView& statistics) {
+             float offset, const ConstTensorView& bias, const ConstTensorView& statistics) {
   const std::int64_t width = weight.elements();
   expect(width > 0 && x.elements() % width == 0, op, "x has rows as wide as the weight");
   expect(!bias || bias.elements() == width, op, "the bias is as wide as the weight");
@@ -172,32 +173,33 @@ Norm norm_of(const char* op, bool centred, const ConstTensorView& x, const Const
           .rows = rows,
           .width = width,
           .centred = centred,
+          .offset = offset,
           .vectors = aligned_rows({x, weight, bias}, width)};
 }
 
 void forward(const char* op, bool centred, const ConstTensorView& x, const ConstTensorView& weight,
-             const ConstTensorView& bias, float eps, const TensorView& y,
+             float offset, const ConstTensorView& bias, float eps, const TensorView& y,
              const TensorView& statistics) {
-  Norm n = norm_of(op, centred, x, weight, bias, statistics);
+  Norm n = norm_of(op, centred, x, weight, offset, bias, statistics);
   expect(y.elements() == x.elements(), op, "y is as large as x");
   n.vectors = n.vectors && aligned({y});
   start(op, norm_forward, row_grid(n.rows, n.width), n, eps, span_of(y));
 }
 
 void again(const char* op, bool centred, const ConstTensorView& x,
-           const ConstTensorView& statistics, const ConstTensorView& weight,
+           const ConstTensorView& statistics, const ConstTensorView& weight, float offset,
            const ConstTensorView& bias, const TensorView& y) {
-  Norm n = norm_of(op, centred, x, weight, bias, statistics);
+  Norm n = norm_of(op, centred, x, weight, offset, bias, statistics);
   expect((statistics || n.rows == 0) && y.elements() == x.elements(), op, "y is as large as x");
   n.vectors = n.vectors && aligned({y});
   start(op, norm_again, row_grid(n.rows, n.width), n, span_of(y));
 }
 
 void backward(const char* op, bool centred, const ConstTensorView& x,
-              const ConstTensorView& statistics, const ConstTensorView& weight,
+              const ConstTensorView& statistics, const ConstTensorView& weight, float offset,
               const ConstTensorView& d_y, bool accumulate, const TensorView& d_x,
               const TensorView& d_weight, const TensorView& d_bias, const TensorView& partial) {
-  Norm n = norm_of(op, centred, x, weight, d_bias, statistics);
+  Norm n = norm_of(op, centred, x, weight, offset, d_bias, statistics);
   n.bias = {};
   expect((statistics || n.rows == 0) && d_y.elements() == x.elements() &&
              (!d_x || d_x.elements() == x.elements()) &&
@@ -213,31 +215,31 @@ void backward(const char* op, bool centred, const ConstTensorView& x,
 
 void layer_norm_forward(ConstTensorView x, ConstTensorView weight, ConstTensorView bias, float eps,
                         TensorView y, TensorView statistics) {
-  forward("layer_norm_forward", true, x, weight, bias, eps, y, statistics);
+  forward("layer_norm_forward", true, x, weight, 0, bias, eps, y, statistics);
 }
 void layer_norm_again(ConstTensorView x, ConstTensorView statistics, ConstTensorView weight,
                       ConstTensorView bias, TensorView y) {
-  again("layer_norm_again", true, x, statistics, weight, bias, y);
+  again("layer_norm_again", true, x, statistics, weight, 0, bias, y);
 }
 void layer_norm_backward(ConstTensorView x, ConstTensorView statistics, ConstTensorView weight,
                          ConstTensorView d_y, bool accumulate, TensorView d_x, TensorView d_weight,
                          TensorView d_bias, TensorView partial) {
-  backward("layer_norm_backward", true, x, statistics, weight, d_y, accumulate, d_x, d_weight,
+  backward("layer_norm_backward", true, x, statistics, weight, 0, d_y, accumulate, d_x, d_weight,
            d_bias, partial);
 }
-void rms_norm_forward(ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
-                      TensorView statistics) {
-  forward("rms_norm_forward", false, x, weight, {}, eps, y, statistics);
+void rms_norm_forward(ConstTensorView x, ConstTensorView weight, float offset, float eps,
+                      TensorView y, TensorView statistics) {
+  forward("rms_norm_forward", false, x, weight, offset, {}, eps, y, statistics);
 }
 void rms_norm_again(ConstTensorView x, ConstTensorView statistics, ConstTensorView weight,
-                    TensorView y) {
-  again("rms_norm_again", false, x, statistics, weight, {}, y);
+                    float offset, TensorView y) {
+  again("rms_norm_again", false, x, statistics, weight, offset, {}, y);
 }
 void rms_norm_backward(ConstTensorView x, ConstTensorView statistics, ConstTensorView weight,
-                       ConstTensorView d_y, bool accumulate, TensorView d_x, TensorView d_weight,
-                       TensorView partial) {
-  backward("rms_norm_backward", false, x, statistics, weight, d_y, accumulate, d_x, d_weight, {},
-           partial);
+                       float offset, ConstTensorView d_y, bool accumulate, TensorView d_x,
+                       TensorView d_weight, TensorView partial) {
+  backward("rms_norm_backward", false, x, statistics, weight, offset, d_y, accumulate, d_x,
+           d_weight, {}, partial);
 }
 
 }  // namespace

@@ -38,6 +38,8 @@ ValueAndSlope activation(Activation kind, float x) {
       return gelu_erf(x);
     case Activation::relu:
       return relu(x);
+    case Activation::silu:
+      return silu(x);
   }
   return {x, 1};
 }
@@ -68,20 +70,20 @@ void activation_backward(Activation kind, TensorView x, TensorView d_p) {
   });
 }
 
-void swiglu_forward(ConstTensorView gate, ConstTensorView up, TensorView p) {
-  expect(gate.elements() == up.elements() && p.elements() == up.elements(), "swiglu_forward",
+void gated_forward(Activation kind, ConstTensorView gate, ConstTensorView up, TensorView p) {
+  expect(gate.elements() == up.elements() && p.elements() == up.elements(), "gated_forward",
          "gate, up and p are equally large");
   in_blocks(up.elements(), [&](std::int64_t first, std::int64_t n) {
     float g[kBlock], u[kBlock];
     read(gate, first, n, g);
     read(up, first, n, u);
-    for (std::int64_t i = 0; i < n; ++i) u[i] *= silu(g[i]).value;
+    for (std::int64_t i = 0; i < n; ++i) u[i] *= activation(kind, g[i]).value;
     write(u, first, n, p);
   });
 }
 
-void swiglu_backward(TensorView gate, TensorView up, TensorView d_p) {
-  expect(gate.elements() == up.elements() && d_p.elements() == up.elements(), "swiglu_backward",
+void gated_backward(Activation kind, TensorView gate, TensorView up, TensorView d_p) {
+  expect(gate.elements() == up.elements() && d_p.elements() == up.elements(), "gated_backward",
          "gate, up and d_p are equally large");
   in_blocks(up.elements(), [&](std::int64_t first, std::int64_t n) {
     float g[kBlock], u[kBlock], d[kBlock];
@@ -89,7 +91,7 @@ void swiglu_backward(TensorView gate, TensorView up, TensorView d_p) {
     read(up, first, n, u);
     read(d_p, first, n, d);
     for (std::int64_t i = 0; i < n; ++i) {
-      const ValueAndSlope f = silu(g[i]);
+      const ValueAndSlope f = activation(kind, g[i]);
       g[i] = d[i] * u[i] * f.slope;
       const float product = u[i] * f.value;
       u[i] = d[i] * f.value;
@@ -132,8 +134,8 @@ void dropout_op(ConstTensorView x, const Dropout& dropout, bool accumulate, Tens
 void add_activations(KernelTable& table) {
   table.activation_forward = activation_forward;
   table.activation_backward = activation_backward;
-  table.swiglu_forward = swiglu_forward;
-  table.swiglu_backward = swiglu_backward;
+  table.gated_forward = gated_forward;
+  table.gated_backward = gated_backward;
   table.residual_add = residual_add;
   table.dropout = dropout_op;
 }

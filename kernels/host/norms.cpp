@@ -13,6 +13,7 @@ struct Statistics {
 struct Norm {
   const char* op;
   bool centred;  // LayerNorm
+  float offset = 0;  // added to the weight
 
   std::int64_t columns() const { return centred ? 2 : 1; }
   Statistics saved(const float* statistics, std::int64_t row) const {
@@ -25,7 +26,9 @@ struct Norm {
   }
 };
 constexpr Norm kLayerNorm{"layer_norm", true};
-constexpr Norm kRmsNorm{"rms_norm", false};
+constexpr Norm rms_norm(float offset) {
+  return {"rms_norm", false, offset};
+}
 
 // A visit of `row` in blocks widened to fp32: visit(first column, count, values).
 template <class Visit>
@@ -61,14 +64,16 @@ Statistics statistics_of(const Norm& norm, const ConstTensorView& x, std::int64_
   return s;
 }
 
-void normalize(const Statistics& s, const ConstTensorView& x, const ConstTensorView& weight,
-               const ConstTensorView& bias, std::int64_t row, const TensorView& y) {
+void normalize(const Norm& norm, const Statistics& s, const ConstTensorView& x,
+               const ConstTensorView& weight, const ConstTensorView& bias, std::int64_t row,
+               const TensorView& y) {
   const std::int64_t width = weight.elements();
   in_row(x, row, width, [&](std::int64_t first, std::int64_t n, float* v) {
     float w[kBlock], b[kBlock] = {};
     read(weight, first, n, w);
     if (bias) read(bias, first, n, b);
-    for (std::int64_t i = 0; i < n; ++i) v[i] = (v[i] - s.mean) * s.inverse * w[i] + b[i];
+    for (std::int64_t i = 0; i < n; ++i)
+      v[i] = (v[i] - s.mean) * s.inverse * (norm.offset + w[i]) + b[i];
     write(v, row * width + first, n, y);
   });
 }
@@ -92,7 +97,7 @@ void forward(const Norm& norm, const ConstTensorView& x, const ConstTensorView& 
   for (std::int64_t r = 0; r < rows; ++r) {
     const Statistics s = statistics_of(norm, x, r, weight.elements(), eps);
     if (statistics) norm.save(s, r, fp32_of(statistics));
-    normalize(s, x, weight, bias, r, y);
+    normalize(norm, s, x, weight, bias, r, y);
   }
 }
 
@@ -101,7 +106,7 @@ void again(const Norm& norm, const ConstTensorView& x, const ConstTensorView& st
   const std::int64_t rows = rows_of(norm, x, weight, bias, statistics);
   expect((statistics || rows == 0) && y.elements() == x.elements(), norm.op, "y is as large as x");
   for (std::int64_t r = 0; r < rows; ++r)
-    normalize(norm.saved(fp32_of(statistics), r), x, weight, bias, r, y);
+    normalize(norm, norm.saved(fp32_of(statistics), r), x, weight, bias, r, y);
 }
 
 // Sums of rows
@@ -138,7 +143,7 @@ Partials cleared_partials(const Norm& norm, const TensorView& partial, std::int6
 }
 
 struct Backward {
-  const Norm& norm;
+  Norm norm;
   ConstTensorView x, weight, d_y;
   bool accumulate;
   TensorView d_x;
@@ -156,7 +161,7 @@ void backward_row(const Backward& b, const Statistics& s, std::int64_t row) {
     read(b.d_y, row * width + first, count, d);
     for (std::int64_t i = 0; i < count; ++i) {
       n[i] = (x[i] - s.mean) * s.inverse;
-      g[i] = d[i] * w[i];
+      g[i] = d[i] * (b.norm.offset + w[i]);
     }
   };
   in_row(b.x, row, width, [&](std::int64_t first, std::int64_t count, float* x) {
@@ -216,18 +221,18 @@ void layer_norm_backward(ConstTensorView x, ConstTensorView statistics, ConstTen
                          TensorView d_bias, TensorView partial) {
   backward(kLayerNorm, x, statistics, weight, d_y, accumulate, d_x, d_weight, d_bias, partial);
 }
-void rms_norm_forward(ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
-                      TensorView statistics) {
-  forward(kRmsNorm, x, weight, {}, eps, y, statistics);
+void rms_norm_forward(ConstTensorView x, ConstTensorView weight, float offset, float eps,
+                      TensorView y, TensorView statistics) {
+  forward(rms_norm(offset), x, weight, {}, eps, y, statistics);
 }
 void rms_norm_again(ConstTensorView x, ConstTensorView statistics, ConstTensorView weight,
-                    TensorView y) {
-  again(kRmsNorm, x, statistics, weight, {}, y);
+                    float offset, TensorView y) {
+  again(rms_norm(offset), x, statistics, weight, {}, y);
 }
 void rms_norm_backward(ConstTensorView x, ConstTensorView statistics, ConstTensorView weight,
-                       ConstTensorView d_y, bool accumulate, TensorView d_x, TensorView d_weight,
-                       TensorView partial) {
-  backward(kRmsNorm, x, statistics, weight, d_y, accumulate, d_x, d_weight, {}, partial);
+                       float offset, ConstTensorView d_y, bool accumulate, TensorView d_x,
+                       TensorView d_weight, TensorView partial) {
+  backward(rms_norm(offset), x, statistics, weight, d_y, accumulate, d_x, d_weight, {}, partial);
 }
 
 void bias_add(ConstTensorView bias, TensorView y) {

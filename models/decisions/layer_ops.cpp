@@ -20,6 +20,7 @@ class Scheduling {
     layer_.modules = block.modules;
     parts_.resize(block.widths.size());
     dropouts_.resize(block.widths.size());
+    scaled_.resize(block.widths.size());
     for (const std::int64_t width : block.widths) layer_.values.push_back({.width = width});
     for (std::size_t v = 0; v < parts_.size(); ++v)
       parts_[v] = {static_cast<ValueId>(v), 0, block.widths[v]};
@@ -47,6 +48,7 @@ class Scheduling {
     const ValuePart p = part(id);
     if (p.first != 0 || p.width != value(p.value).width) refuse("an op of some columns of a value");
     if (dropout(id) > 0) refuse("dropout before anything but a sum");
+    if (scaled_[static_cast<std::size_t>(id)]) refuse("values times a number");
     return p;
   }
 
@@ -94,16 +96,16 @@ class Scheduling {
       case OpKind::concatenate:
         return refuse("rotation of a part of each head");
       case OpKind::scale:
-        return refuse("values times a number");
-      default:
-        return refuse("an op that it does not know");
+        if (dropout(node.in[0]) > 0) refuse("dropout and a scale of one value");
+        view(node.in[0], node.out[0]);
+        scaled_[static_cast<std::size_t>(node.out[0])] = true;
+        return;
+      case OpKind::experts:
+        return refuse("mixtures of experts");
     }
   }
 
   void norm(const Node& node) {
-    const Module& module = block_.modules[static_cast<std::size_t>(node.module)];
-    if (module.kind == ModuleClass::rms_norm_fp32) refuse("norms that multiply in fp32");
-    if (module.kind == ModuleClass::rms_norm_one_plus) refuse("norms with 1 + weight");
     const ValuePart x = whole(node.in[0]);
     LayerOp& added = op(LayerOpKind::norm, node.name);
     added.in[0] = x;
@@ -164,7 +166,10 @@ class Scheduling {
     LayerOp& added = op(LayerOpKind::attention, "");
     added.attention = attention_names_of(node.name);
     added.name = added.attention.attention;
-    for (std::size_t i = 0; i < 3; ++i) added.in[i] = part(node.in[i]);
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (scaled_[static_cast<std::size_t>(node.in[i])]) refuse("queries times a number");
+      added.in[i] = part(node.in[i]);
+    }
     added.out = node.out[0];
     added.sliding = node.sliding;
     added.site = kAttentionSite;
@@ -195,9 +200,6 @@ class Scheduling {
     refuse("a product of two values that is no gate");
   }
   void activate(const char* name, ValuePart x, ValuePart factor, Activation kind, ValueId out) {
-    const bool gated = static_cast<bool>(factor);
-    if (gated != (kind == Activation::silu))
-      refuse(gated ? "a gate that is not SiLU" : "SiLU without a gate");
     if (kind == Activation::gelu_function) refuse("BLOOM's GELU");
     LayerOp& added = op(LayerOpKind::activation, name);
     added.in = {x, factor, {}};
@@ -210,11 +212,14 @@ class Scheduling {
   void residual(const Node& node) {
     const double rate = dropout(node.in[1]);
     dropout(node.in[1]) = 0;
+    const bool scaled = scaled_[static_cast<std::size_t>(node.in[1])];
+    scaled_[static_cast<std::size_t>(node.in[1])] = false;
     const ValuePart stream = whole(node.in[0]), branch = whole(node.in[1]);
     LayerOp& added = op(LayerOpKind::residual, interned(std::string(node.name) + ".residual"));
     added.in = {stream, branch, {}};
     added.out = node.out[0];
     added.dropout = rate;
+    added.scaled = scaled;
     added.site = static_cast<std::uint8_t>(kFirstSumSite + sums_++);
     if (added.site >= kFirstProductSite) refuse("layers of more than two sums");
     makes(added.out, added.name);
@@ -269,6 +274,7 @@ class Scheduling {
   LayerOps layer_;
   std::vector<ValuePart> parts_;
   std::vector<double> dropouts_;
+  std::vector<bool> scaled_;
   std::vector<Gate> gates_;
   std::uint8_t products_ = 0, sums_ = 0;
 };
@@ -277,6 +283,21 @@ class Scheduling {
 
 LayerOps layer_ops(const Block& block) {
   return Scheduling(block).run();
+}
+
+void check_ends(const Decoder& d) {
+  const auto refuse = [](bool has, const char* what) {
+    check(!has, ErrorKind::unsupported,
+          [&] { return std::string("our own runtime does not have ") + what; });
+  };
+  refuse(d.full_layers > 0, "layers with and without a sliding window in one model");
+  refuse(d.position == PositionKind::counted, "positions that are counted along a mask");
+  refuse(d.position == PositionKind::alibi, "biases of the scores (ALiBi)");
+  refuse(d.rotated() != d.head_dim, "rotation of a part of each head");
+  refuse(d.embedding_norm, "a norm behind the embedding");
+  refuse(d.embedding_width > 0, "an embedding narrower than the model");
+  refuse(d.token_types > 0 || d.bidirectional || d.masked_loss, "masked language models");
+  refuse(d.soft_capped_logits, "a soft cap of the logits");
 }
 
 const LayerOps& own_ops(const Block& block) {

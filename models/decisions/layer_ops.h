@@ -14,6 +14,7 @@
 
 #include "models/block.h"
 #include "models/decisions/names.h"
+#include "models/decoder.h"
 
 namespace plimsoll::models::decisions {
 
@@ -63,6 +64,7 @@ struct LayerOp {
   bool sliding = false;  // attention: to the decoder's window
   Activation activation = Activation::silu;
   double dropout = 0;  // of a sum's branch
+  bool scaled = false;  // a sum's branch: by models::Numerics::residual_scale
   std::uint8_t site = 0;
 };
 
@@ -84,6 +86,9 @@ struct LayerOps {
 };
 
 LayerOps layer_ops(const Block& block);
+
+// Error{unsupported}: our own runtime does not have what comes before or after the layers.
+void check_ends(const Decoder& decoder);
 
 // The ops of a block. Error{unsupported}: our own runtime does not have its layer.
 const LayerOps& own_ops(const Block& block);

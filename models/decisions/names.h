@@ -72,6 +72,9 @@ AttentionNames attention_names_of(std::string_view module);
 // Of the backward of a sum with dropout: a masked copy of the stream's gradient.
 inline constexpr const char* kResidualDropout = "residual.dropout";  // op
 inline constexpr const char* kResidualDropoutOut = "residual.dropout.out";
+// Where the branch is scaled, a copy that is scaled too.
+inline constexpr const char* kResidualScale = "residual.scale";  // op
+inline constexpr const char* kResidualScaleOut = "residual.scale.out";
 // A layer's last sum, and the stream after the layer.
 inline constexpr const char* kLayerSum = "residual";  // op
 inline constexpr const char* kLayerOut = "out";

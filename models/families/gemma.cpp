@@ -1,4 +1,5 @@
 #include "models/table/gemma_like.h"
+#include "models/table/numerics.h"
 
 namespace plimsoll::models::families {
 
@@ -23,7 +24,8 @@ Family gemma() {
   return {.model_type = "gemma",
           .architectures = decoder_classes("Gemma"),
           .lora_targets = {"q_proj", "v_proj"},
-          .build = build};
+          .build = build,
+          .numerics = gemma_numerics};
 }
 
 }  // namespace plimsoll::models::families

@@ -1,4 +1,5 @@
 #include "models/table/block_builder.h"
+#include "models/table/numerics.h"
 #include "models/table/table.h"
 
 namespace plimsoll::models::families {
@@ -117,7 +118,8 @@ Family gpt_bigcode() {
   return {.model_type = "gpt_bigcode",
           .architectures = decoder_classes("GPTBigCode"),
           .lora_targets = {"c_attn"},
-          .build = build};
+          .build = build,
+          .numerics = gpt2_numerics};
 }
 
 }  // namespace plimsoll::models::families

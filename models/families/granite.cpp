@@ -1,4 +1,5 @@
 #include "models/table/llama_like.h"
+#include "models/table/numerics.h"
 
 namespace plimsoll::models::families {
 
@@ -35,7 +36,8 @@ Family granite() {
   return {.model_type = "granite",
           .architectures = decoder_classes("Granite"),
           .lora_targets = {},
-          .build = build};
+          .build = build,
+          .numerics = granite_numerics};
 }
 
 }  // namespace plimsoll::models::families

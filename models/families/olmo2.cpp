@@ -1,4 +1,5 @@
 #include "models/table/llama_like.h"
+#include "models/table/numerics.h"
 
 namespace plimsoll::models::families {
 
@@ -58,7 +59,8 @@ Family olmo2() {
   return {.model_type = "olmo2",
           .architectures = {{"Olmo2ForCausalLM", Head::language_model}, {"Olmo2Model", Head::base}},
           .lora_targets = {},
-          .build = build};
+          .build = build,
+          .numerics = olmo2_numerics};
 }
 
 }  // namespace plimsoll::models::families

@@ -77,6 +77,32 @@ Numerics llama_numerics(const Config& config, const ModelSpec& model) {
   return numerics;
 }
 
+Numerics granite_numerics(const Config& config, const ModelSpec& model) {
+  Numerics numerics = llama_numerics(config, model);
+  numerics.attention_scale = positive(config, "attention_multiplier", 1);
+  numerics.embedding_scale = positive(config, "embedding_multiplier", 1);
+  numerics.residual_scale = positive(config, "residual_multiplier", 1);
+  numerics.logits_scale = 1 / positive(config, "logits_scaling", 1);
+  return numerics;
+}
+
+// configuration_olmo2.py has a padding token.
+Numerics olmo2_numerics(const Config& config, const ModelSpec& model) {
+  Numerics numerics = llama_numerics(config, model);
+  if (!config.mentions("pad_token_id")) numerics.initialization.padding_row = 1;
+  return numerics;
+}
+
+// transformers models/gemma/modeling_gemma.py: GemmaTextScaledWordEmbedding, GemmaRMSNorm;
+// configuration_gemma.py has a padding token of its own.
+Numerics gemma_numerics(const Config& config, const ModelSpec& model) {
+  Numerics numerics = llama_numerics(config, model);
+  numerics.embedding_scale = std::sqrt(static_cast<double>(model.decoder->hidden));
+  numerics.initialization.norm_weight = 0;
+  if (!config.mentions("pad_token_id")) numerics.initialization.padding_row = 0;
+  return numerics;
+}
+
 // scale_attn_by_inverse_layer_idx and reorder_and_upcast_attn have no step program at all
 // (families/gpt2.cpp). pad_token_id is not given to GPT-2's embedding.
 Numerics gpt2_numerics(const Config& config, const ModelSpec& model) {

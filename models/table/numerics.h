@@ -7,11 +7,18 @@
 
 namespace plimsoll::models::families {
 
-// Llama, Mistral, Qwen2, Qwen3: "rms_norm_eps", "rope_theta" with "rope_scaling" (as on the hub) or
-// "rope_parameters" (as Transformers 5 writes), "initializer_range", "pad_token_id".
+// Llama, Mistral, Qwen2, Qwen3: "rms_norm_eps", "rope_theta" with "rope_scaling" (as on the
+// hub) or "rope_parameters" (as Transformers 5 writes), "initializer_range", "pad_token_id".
 Numerics llama_numerics(const Config& config, const ModelSpec& model);
 
-// GPT-2: "layer_norm_epsilon", "scale_attn_weights", "initializer_range".
+Numerics olmo2_numerics(const Config& config, const ModelSpec& model);
+// The same and "attention_multiplier", "embedding_multiplier", "residual_multiplier",
+// "logits_scaling".
+Numerics granite_numerics(const Config& config, const ModelSpec& model);
+// The same; embeddings times the root of their width, norms that begin at 0.
+Numerics gemma_numerics(const Config& config, const ModelSpec& model);
+
+// GPT-2, GPT-BigCode: "layer_norm_epsilon", "scale_attn_weights", "initializer_range".
 Numerics gpt2_numerics(const Config& config, const ModelSpec& model);
 
 }  // namespace plimsoll::models::families

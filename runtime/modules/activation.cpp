@@ -6,6 +6,7 @@ namespace plimsoll::runtime {
 namespace {
 
 kernels::Activation kernel_of(models::Activation activation) {
+  if (activation == models::Activation::silu) return kernels::Activation::silu;
   if (activation == models::Activation::gelu) return kernels::Activation::gelu_erf;
   if (activation == models::Activation::relu) return kernels::Activation::relu;
   return kernels::Activation::gelu_tanh;
@@ -23,7 +24,8 @@ class ActivationModule final : public LayerModule {
     Tensor p = keeps ? running.make(name(), Category::activations, x.view().shape) : std::move(x);
     const ConstTensorView in = keeps ? x.view() : p.view();
     if (gated())
-      worker().kernels.swiglu_forward(in, pass.value(factor_).view(), p.view());
+      worker().kernels.gated_forward(kernel_of(op().activation), in, pass.value(factor_).view(),
+                                     p.view());
     else
       worker().kernels.activation_forward(kernel_of(op().activation), in, p.view());
     if (!keeps && gated()) running.consume(std::move(pass.value(factor_)));
@@ -36,8 +38,8 @@ class ActivationModule final : public LayerModule {
     Op running(worker(), op().name, Phase::backward);
     Tensor d_p = std::move(pass.gradient(op().out).own);
     if (gated())
-      worker().kernels.swiglu_backward(pass.value(x_).view(), pass.value(factor_).view(),
-                                       d_p.view());
+      worker().kernels.gated_backward(kernel_of(op().activation), pass.value(x_).view(),
+                                      pass.value(factor_).view(), d_p.view());
     else
       worker().kernels.activation_backward(kernel_of(op().activation), pass.value(x_).view(),
                                            d_p.view());

@@ -1,5 +1,6 @@
 #include "runtime/modules/embedding.h"
 
+#include "kernels/number.h"
 #include "models/decisions/unit_names.h"
 #include "runtime/modules/sites.h"
 
@@ -16,17 +17,29 @@ kernels::Dropout Embedding::dropout() const {
                     checked_multiply(worker_.length, settings_.decoder.hidden));
 }
 
+// Gemma's is rounded as the stream is.
+float Embedding::scale() const {
+  const float scale = settings_.embedding_scale;
+  if (settings_.decoder.embedding_scale != models::EmbeddingScale::module) return scale;
+  const DType dtype = worker_.regime.compute;
+  if (dtype == DType::bf16) return widened(kernels::narrowed<kernels::Bf16>(scale));
+  if (dtype == DType::fp16) return widened(kernels::narrowed<kernels::Fp16>(scale));
+  return scale;
+}
+
 Tensor Embedding::forward(ConstTensorView ids) {
   Op op(worker_, names::kEmbedding);
   Tensor out = op.make(names::kEmbeddingOut, Category::activations,
                        {ids.elements(), settings_.decoder.hidden});
   worker_.kernels.embedding_forward(ids, parameters_.tokens.value(), parameters_.positions.value(),
                                     worker_.length, dropout(), out.view());
+  if (scale() != 1) worker_.kernels.scale(scale(), out.view());
   return out;
 }
 
 void Embedding::backward(ConstTensorView ids, Tensor d) {
   Op op(worker_, names::kEmbedding, Phase::backward);
+  if (scale() != 1) worker_.kernels.scale(scale(), d.view());
   const TensorView tokens = parameters_.tokens.gradient();
   worker_.kernels.embedding_backward(
       ids, worker_.length, dropout(), d.view(), tokens, parameters_.positions.gradient(),

@@ -27,6 +27,7 @@ class Embedding {
 
  private:
   kernels::Dropout dropout() const;
+  float scale() const;
 
   Worker& worker_;
   const ModelSettings& settings_;

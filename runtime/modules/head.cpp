@@ -41,7 +41,8 @@ void Head::forward(Tensor x, ConstTensorView targets, const LossFactors& factors
                    TensorView loss_sum) {
   factors_ = factors;
   const bool saves = norm_wanted();
-  normalized_ = norm_.forward(reading(x, !saves), saves ? &statistics_ : nullptr);
+  normalized_ =
+      norm_.forward(reading(x, !saves), names::kFinalNorm.out, saves ? &statistics_ : nullptr);
   x_ = std::move(x);
   const bool keeps_normalized = full() ? trains_ : wanted();
   in_chunks([&](std::int64_t first, std::int64_t rows) {
@@ -56,7 +57,7 @@ void Head::forward(Tensor x, ConstTensorView targets, const LossFactors& factors
 }
 
 Tensor Head::logits(const Tensor& x) {
-  Tensor normalized = norm_.forward(reading(x), nullptr);
+  Tensor normalized = norm_.forward(reading(x), names::kFinalNorm.out, nullptr);
   product(reading_last(normalized), worker_.phase);
   return std::move(logits_);
 }
@@ -68,7 +69,8 @@ void Head::product(Operand normalized, Phase phase) {
     logits_ = worker_.memory.allocate(
         names::kHead.out, Category::logits, worker_.regime.compute,
         {rows, models::decisions::logits_stride(settings_.decoder.vocab, worker_.regime.compute)});
-  worker_.kernels.linear_forward(normalized.view, head_.value(), {}, {}, logits_of(rows),
+  worker_.kernels.linear_forward(normalized.view, head_.value(), {},
+                                 {.scale = settings_.logits_scale}, logits_of(rows),
                                  product_panels(worker_));
   normalized.read_by(op);
 }
@@ -127,8 +129,8 @@ void Head::weight_gradient(Operand logits, std::int64_t first) {
   Op op(worker_, names::kHead.weight_grad, Phase::backward);
   const std::int64_t rows = logits.view.shape[0];
   worker_.kernels.linear_backward_weight(logits_of(rows), normalized_.view().rows(first, rows),
-                                         {.accumulate = true}, head_.gradient(),
-                                         product_panels(worker_));
+                                         {.accumulate = true, .scale = settings_.logits_scale},
+                                         head_.gradient(), product_panels(worker_));
   logits.read_by(op);
   if (last(first, rows) && (full() || !norm_wanted())) op.consume(std::move(normalized_));
 }
@@ -139,7 +141,8 @@ void Head::input_gradient(Operand logits, std::int64_t first) {
   Tensor& d = full() ? d_ : normalized_;
   if (full())
     d = op.make(names::kHead.input_grad, Category::temporaries, {rows, settings_.decoder.hidden});
-  worker_.kernels.linear_backward_input(logits_of(rows), head_.value(), {},
+  worker_.kernels.linear_backward_input(logits_of(rows), head_.value(),
+                                        {.scale = settings_.logits_scale},
                                         d.view().rows(first, rows), product_panels(worker_));
   logits.read_by(op);
   if (!full() && last(first, rows)) d_ = std::move(normalized_);

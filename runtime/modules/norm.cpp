@@ -13,12 +13,12 @@ void Norm::forward(ConstTensorView x, TensorView y, TensorView statistics) {
     worker_.kernels.layer_norm_forward(x, parameters_.weight.value(), parameters_.bias.value(),
                                        eps_, y, statistics);
   else
-    worker_.kernels.rms_norm_forward(x, parameters_.weight.value(), eps_, y, statistics);
+    worker_.kernels.rms_norm_forward(x, parameters_.weight.value(), offset(), eps_, y, statistics);
 }
 
-Tensor Norm::forward(Operand x, Tensor* statistics) {
+Tensor Norm::forward(Operand x, const char* out, Tensor* statistics, bool keeps) {
   Op op(worker_, names_.norm);
-  Tensor y = op.make(names_.out, Category::activations, x.view.shape);
+  Tensor y = op.make(out, Category::activations, x.view.shape);
   const std::int64_t rows = x.view.elements() / parameters_.width;
   const std::int64_t columns = kind_ == NormKind::layer_norm ? 2 : 1;  // mean and 1 / std
   if (statistics != nullptr)
@@ -26,6 +26,7 @@ Tensor Norm::forward(Operand x, Tensor* statistics) {
                           {rows, columns});
   forward(x.view, y.view(), statistics != nullptr ? statistics->view() : TensorView{});
   x.read_by(op);
+  if (!keeps) op.consume(std::move(y));
   return y;
 }
 
@@ -41,7 +42,7 @@ Tensor Norm::again(ConstTensorView x, ConstTensorView statistics) {
     worker_.kernels.layer_norm_again(x, statistics, parameters_.weight.value(),
                                      parameters_.bias.value(), y.view());
   else
-    worker_.kernels.rms_norm_again(x, statistics, parameters_.weight.value(), y.view());
+    worker_.kernels.rms_norm_again(x, statistics, parameters_.weight.value(), offset(), y.view());
   return y;
 }
 
@@ -61,8 +62,8 @@ void Norm::backward(ConstTensorView x, ConstTensorView statistics, ConstTensorVi
                                         d_x, parameters_.weight.gradient(),
                                         parameters_.bias.gradient(), partial());
   else
-    worker_.kernels.rms_norm_backward(x, statistics, parameters_.weight.value(), d_y, accumulate,
-                                      d_x, parameters_.weight.gradient(), partial());
+    worker_.kernels.rms_norm_backward(x, statistics, parameters_.weight.value(), offset(), d_y,
+                                      accumulate, d_x, parameters_.weight.gradient(), partial());
 }
 
 void Norm::backward(Operand x, Tensor statistics, Operand d_y, Tensor& d_x, bool input,

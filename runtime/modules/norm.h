@@ -15,8 +15,9 @@ class Norm {
        models::NormKind kind, float eps)
       : worker_(worker), names_(names), parameters_(parameters), kind_(kind), eps_(eps) {}
 
-  // A new tensor; `statistics`, where given, is made too.
-  Tensor forward(Operand x, Tensor* statistics);
+  // A new tensor under the name `out`; `statistics`, where given, is made too. Without `keeps` the
+  // result dies with the op.
+  Tensor forward(Operand x, const char* out, Tensor* statistics, bool keeps = true);
   void forward_in_place(Tensor& x);
   // The same bits again, from what was saved.
   Tensor again(ConstTensorView x, ConstTensorView statistics);
@@ -36,6 +37,7 @@ class Norm {
   void backward(ConstTensorView x, ConstTensorView statistics, ConstTensorView d_y, bool accumulate,
                 TensorView d_x);
   TensorView partial();
+  float offset() const { return kind_ == models::NormKind::rms_norm_one_plus ? 1.0f : 0.0f; }
 
   Worker& worker_;
   const models::decisions::NormNames& names_;

@@ -7,8 +7,14 @@ namespace plimsoll::runtime {
 namespace {
 
 models::NormKind kind_of(models::ModuleClass module) {
-  return module == models::ModuleClass::layer_norm ? models::NormKind::layer_norm
-                                                   : models::NormKind::rms_norm;
+  switch (module) {
+    case models::ModuleClass::layer_norm:
+      return models::NormKind::layer_norm;
+    case models::ModuleClass::rms_norm_one_plus:
+      return models::NormKind::rms_norm_one_plus;
+    default:
+      return models::NormKind::rms_norm;
+  }
 }
 
 class NormModule final : public LayerModule {
@@ -27,8 +33,10 @@ class NormModule final : public LayerModule {
       pass.value(op().out) = std::move(pass.value(x_));
       return;
     }
+    // At a checkpoint's end nobody needs the result.
     pass.value(op().out) =
-        norm_.forward(pass.read(x_, at_), leaves ? &pass.saved.beside[at_] : nullptr);
+        norm_.forward(pass.read(x_, at_), value(op().out).name,
+                      leaves ? &pass.saved.beside[at_] : nullptr, !pass.ends_with(at_));
   }
 
   void again(BackwardPass& pass) override {
@@ -45,7 +53,7 @@ class NormModule final : public LayerModule {
     Tensor statistics = std::move(pass.saved.beside[at_]);
     if (d_x.own || !d_y.own) {
       norm_.backward(x, std::move(statistics), d_y.read(true), d_x.own, wants(x_),
-                     context_.layer.values[static_cast<std::size_t>(x_)].gradient);
+                     value(x_).gradient);
       d_x.view = std::as_const(d_x.own).view();
       return;
     }
@@ -56,6 +64,9 @@ class NormModule final : public LayerModule {
   Bytes workspace() const override { return wants(op().out) ? norm_.workspace() : Bytes(0); }
 
  private:
+  const models::decisions::LayerValue& value(ValueId id) const {
+    return context_.layer.values[static_cast<std::size_t>(id)];
+  }
   const models::Module& module_;
   Norm norm_;
   ValueId x_;

@@ -16,20 +16,21 @@ class Residual final : public LayerModule {
     Op running(worker(), op().name);
     const Operand stream = pass.read(stream_, at_);
     Tensor sum = std::move(pass.value(branch_));
+    if (op().scaled) worker().kernels.scale(settings().residual_scale, sum.view());
     worker().kernels.residual_add(stream.view, dropout(), sum.view());
     stream.read_by(running);
     pass.value(op().out) = std::move(sum);
   }
 
   // The stream's gradient is the sum's. The branch's is too, while it is not changed; behind
-  // dropout it is a masked copy.
+  // dropout or a scale it is a copy.
   void backward(BackwardPass& pass) override {
     Gradient d = std::move(pass.gradient(op().out));
     const bool stream = wants(stream_);
     if (wants(branch_)) {
       Gradient& branch = pass.gradient(branch_);
-      if (op().dropout > 0)
-        branch = masked(d, !stream);
+      if (op().dropout > 0 || op().scaled)
+        branch = copied(d, !stream);
       else if (stream)
         branch = {{}, d.view};
       else
@@ -43,11 +44,14 @@ class Residual final : public LayerModule {
     return dropout_at(worker(), op().dropout, stream_of(context_.index, op().site),
                       checked_multiply(worker().length, settings().decoder.hidden));
   }
-  Gradient masked(Gradient& d, bool last) {
-    Op running(worker(), models::decisions::kResidualDropout, Phase::backward);
-    Tensor copy =
-        running.make(models::decisions::kResidualDropoutOut, Category::temporaries, d.view.shape);
+  Gradient copied(Gradient& d, bool last) {
+    namespace names = models::decisions;
+    const bool scaled = op().scaled;
+    Op running(worker(), scaled ? names::kResidualScale : names::kResidualDropout, Phase::backward);
+    Tensor copy = running.make(scaled ? names::kResidualScaleOut : names::kResidualDropoutOut,
+                               Category::temporaries, d.view.shape);
     worker().kernels.dropout(d.view, dropout(), false, copy.view());
+    if (scaled) worker().kernels.scale(settings().residual_scale, copy.view());
     d.read(last).read_by(running);
     return Gradient::of(std::move(copy));
   }

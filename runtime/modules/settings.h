@@ -13,6 +13,7 @@ struct ModelSettings {
   float norm_eps = 1e-5f;
   kernels::RotaryFrequencies rotary;
   float attention_scale = 1;  // of q · k
+  float embedding_scale = 1, residual_scale = 1, logits_scale = 1;
   models::decisions::Keeps keeps;
   models::Attention attention = models::Attention::flash;
   models::Loss loss = models::Loss::full;

@@ -24,12 +24,12 @@ TEST_CASE("activations are PyTorch's; backward leaves the gradients and the prod
     if (c["arguments"]["kind"] == "swiglu") {
       Tensor gate = input(c, "gate", dtype), up = input(c, "up", dtype),
              d_p = input(c, "d_p", dtype), p(gate.shape, dtype);
-      k.swiglu_forward(gate, up, p);
+      k.gated_forward(Activation::silu, gate, up, p);
       CHECK_NEAR(p, c["out"]["p"], once(dtype));
       Tensor in_place = gate;
-      k.swiglu_forward(in_place, up, in_place);
+      k.gated_forward(Activation::silu, in_place, up, in_place);
       CHECK(in_place == p);
-      k.swiglu_backward(gate, up, d_p);
+      k.gated_backward(Activation::silu, gate, up, d_p);
       CHECK_NEAR(gate, c["out"]["d_gate"], once(dtype));
       CHECK_NEAR(up, c["out"]["d_up"], once(dtype));
       CHECK(d_p == p);
@@ -48,6 +48,18 @@ TEST_CASE("activations are PyTorch's; backward leaves the gradients and the prod
   });
 }
 
+TEST_CASE("a gate of 1s is the activation alone") {
+  for (const DType dtype : kStorage) {
+    const Tensor x = drawn({300}, dtype, 1), ones({300}, dtype, 1);
+    for (const Activation kind : {Activation::gelu_tanh, Activation::relu, Activation::silu}) {
+      Tensor gated(x.shape, dtype), alone(x.shape, dtype);
+      k.gated_forward(kind, x, ones, gated);
+      k.activation_forward(kind, x, alone);
+      CHECK(gated == alone);
+    }
+  }
+}
+
 TEST_CASE("gradients of activations are the slopes of their forwards") {
   const Tensor x({9}, DType::fp32, {-3, -1.5, -0.7, -0.1, 0.2, 0.5, 1, 2, 3.5}),
       up = drawn({9}, DType::fp32, 1), d = drawn({9}, DType::fp32, 2);
@@ -61,17 +73,19 @@ TEST_CASE("gradients of activations are the slopes of their forwards") {
     };
     CHECK(deviation(d_x.values(), slopes(x, d, forward)) < 1e-3);
   }
-  Tensor d_gate = x, d_up = up, d_p = d;
-  k.swiglu_backward(d_gate, d_up, d_p);
-  const auto forward = [&](const Tensor& gate, const Tensor& u) {
-    Tensor p(gate.shape, DType::fp32);
-    k.swiglu_forward(gate, u, p);
-    return p;
-  };
-  CHECK(deviation(d_gate.values(),
-                  slopes(x, d, [&](const Tensor& at) { return forward(at, up); })) < 1e-3);
-  CHECK(deviation(d_up.values(), slopes(up, d, [&](const Tensor& at) { return forward(x, at); })) <
-        1e-3);
+  for (const Activation kind : {Activation::silu, Activation::gelu_tanh}) {
+    Tensor d_gate = x, d_up = up, d_p = d;
+    k.gated_backward(kind, d_gate, d_up, d_p);
+    const auto forward = [&](const Tensor& gate, const Tensor& u) {
+      Tensor p(gate.shape, DType::fp32);
+      k.gated_forward(kind, gate, u, p);
+      return p;
+    };
+    CHECK(deviation(d_gate.values(),
+                    slopes(x, d, [&](const Tensor& at) { return forward(at, up); })) < 1e-3);
+    CHECK(deviation(d_up.values(),
+                    slopes(up, d, [&](const Tensor& at) { return forward(x, at); })) < 1e-3);
+  }
 }
 
 // Far from 0 the derivatives are exactly 0 or 1: no inf · 0.
@@ -87,7 +101,7 @@ TEST_CASE("activations saturate, and let NaN through") {
     CHECK(std::isnan(d_p.at(2)));
   }
   Tensor gate({2}, DType::fp32, {-big, big}), up({2}, DType::fp32, 1), d_p({2}, DType::fp32, 1);
-  k.swiglu_backward(gate, up, d_p);
+  k.gated_backward(Activation::silu, gate, up, d_p);
   CHECK(gate.values() == std::vector<double>{0, 1});
   CHECK(up.values() == std::vector<double>{0, big});
 }

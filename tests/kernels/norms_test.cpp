@@ -29,8 +29,8 @@ Run run(bool layer_norm, const Tensor& x, const Tensor& weight, const Tensor& bi
                           partial);
   } else {
     Tensor partial({partials, width}, DType::fp32, 9);
-    k.rms_norm_forward(x, weight, eps, r.y, r.statistics);
-    k.rms_norm_backward(x, r.statistics, weight, d_y, accumulate, r.d_x, r.d_weight, partial);
+    k.rms_norm_forward(x, weight, 0, eps, r.y, r.statistics);
+    k.rms_norm_backward(x, r.statistics, weight, 0, d_y, accumulate, r.d_x, r.d_weight, partial);
   }
   return r;
 }
@@ -65,10 +65,34 @@ TEST_CASE("a norm is made again from its statistics bit for bit") {
     k.layer_norm_forward(x, weight, bias, 1e-5f, y, both);
     k.layer_norm_again(x, both, weight, bias, again);
     CHECK(y == again);
-    k.rms_norm_forward(x, weight, 1e-6f, y, one);
-    k.rms_norm_again(x, one, weight, again);
+    k.rms_norm_forward(x, weight, 0, 1e-6f, y, one);
+    k.rms_norm_again(x, one, weight, 0, again);
     CHECK(y == again);
   }
+}
+
+TEST_CASE("an offset is added to the weight, and is no part of its gradient") {
+  const Tensor x = drawn({5, 300}, DType::fp32, 1), weight = drawn({300}, DType::fp32, 2),
+               d_y = drawn({5, 300}, DType::fp32, 3);
+  Tensor more = weight;
+  for (std::int64_t i = 0; i < 300; ++i)
+    static_cast<float*>(TensorView(more).data)[i] = 1 + static_cast<float>(weight.at(i));
+  struct Results {
+    Tensor y{{5, 300}, DType::fp32}, again = y, d_x = y, statistics{{5}, DType::fp32},
+                                     d_weight{{300}, DType::fp32}, partial{{4, 300}, DType::fp32};
+  };
+  const auto run = [&](const Tensor& of, float offset) {
+    Results r;
+    k.rms_norm_forward(x, of, offset, 1e-6f, r.y, r.statistics);
+    k.rms_norm_again(x, r.statistics, of, offset, r.again);
+    k.rms_norm_backward(x, r.statistics, of, offset, d_y, false, r.d_x, r.d_weight, r.partial);
+    return r;
+  };
+  const Results a = run(weight, 1), b = run(more, 0);
+  CHECK(a.y == b.y);
+  CHECK(a.again == a.y);
+  CHECK(a.d_x == b.d_x);
+  CHECK(a.d_weight == b.d_weight);
 }
 
 TEST_CASE("a norm may take its input's place, and its gradient d_y's") {
@@ -77,12 +101,12 @@ TEST_CASE("a norm may take its input's place, and its gradient d_y's") {
                  d_y = drawn({6, 600}, dtype, 3);
     Tensor y(x.shape, dtype), statistics({6}, DType::fp32), d_x(x.shape, dtype);
     Tensor in_place = x, none_saved(x.shape, dtype);
-    k.rms_norm_forward(x, weight, 1e-6f, y, statistics);
-    k.rms_norm_forward(in_place, weight, 1e-6f, in_place, {});
+    k.rms_norm_forward(x, weight, 0, 1e-6f, y, statistics);
+    k.rms_norm_forward(in_place, weight, 0, 1e-6f, in_place, {});
     CHECK(y == in_place);
-    k.rms_norm_backward(x, statistics, weight, d_y, false, d_x, {}, {});
+    k.rms_norm_backward(x, statistics, weight, 0, d_y, false, d_x, {}, {});
     Tensor d = d_y;
-    k.rms_norm_backward(x, statistics, weight, d, false, d, {}, {});
+    k.rms_norm_backward(x, statistics, weight, 0, d, false, d, {}, {});
     CHECK(d_x == d);
   }
 }
@@ -157,8 +181,8 @@ TEST_CASE("no rows leave the parameters' gradients as they are") {
   const Tensor x({0, 4}, DType::bf16), weight({4}, DType::bf16, 1);
   Tensor y({0, 4}, DType::bf16), statistics({0}, DType::fp32), d_weight({4}, DType::bf16, 5),
       partial({3, 4}, DType::fp32);
-  k.rms_norm_forward(x, weight, 1e-6f, y, statistics);
-  k.rms_norm_backward(x, statistics, weight, x, true, y, d_weight, partial);
+  k.rms_norm_forward(x, weight, 0, 1e-6f, y, statistics);
+  k.rms_norm_backward(x, statistics, weight, 0, x, true, y, d_weight, partial);
   CHECK(d_weight == Tensor({4}, DType::bf16, 5));
 }
 
@@ -167,13 +191,13 @@ TEST_CASE("NaN stays in its row") {
   x.set(5, std::numeric_limits<double>::quiet_NaN());
   const Tensor weight({4}, DType::fp32, 1);
   Tensor y(x.shape, DType::fp32);
-  k.rms_norm_forward(x, weight, 1e-6f, y, {});
+  k.rms_norm_forward(x, weight, 0, 1e-6f, y, {});
   for (std::int64_t i = 0; i < 12; ++i) CHECK(std::isnan(y.at(i)) == (i / 4 == 1));
 }
 
 TEST_CASE("a norm of the wrong width is an error") {
   Tensor x({2, 5}, DType::fp32), weight({4}, DType::fp32), y({2, 5}, DType::fp32);
-  CHECK_THROWS_AS(k.rms_norm_forward(x, weight, 1e-6f, y, {}), Error);
+  CHECK_THROWS_AS(k.rms_norm_forward(x, weight, 0, 1e-6f, y, {}), Error);
 }
 
 }  // namespace plimsoll::kernels::test

@@ -14,7 +14,8 @@
 namespace plimsoll::runtime::test {
 namespace {
 
-constexpr const char* kModels[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
+constexpr const char* kModels[] = {"gpt2",    "gemma", "gpt_bigcode", "granite", "llama",
+                                   "mistral", "olmo2", "qwen2",       "qwen3"};
 constexpr const char* kAdapters[] = {"gpt2-lora", "llama-lora"};
 
 double cross_entropy(const std::vector<double>& logits, const std::vector<std::int32_t>& targets) {

@@ -92,7 +92,8 @@ void run(const Way& way) {
   for (const std::string& name : trained) check_value("grad." + name, model.gradient(name));
 }
 
-constexpr const char* kModels[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
+constexpr const char* kModels[] = {"gpt2",    "gemma", "gpt_bigcode", "granite", "llama",
+                                   "mistral", "olmo2", "qwen2",       "qwen3"};
 
 TEST_CASE("logits, loss and every gradient are Transformers' in fp32") {
   for (const char* model : kModels) run({.model = model});
@@ -120,7 +121,8 @@ TEST_CASE("every kind of attention, loss and recomputation computes the same ste
     for (const char* model : {"gpt2", "llama"}) run({.model = model, .loss = loss});
   for (const RecomputeKind kind :
        {RecomputeKind::selective, RecomputeKind::full, RecomputeKind::sqrt})
-    for (const char* model : {"gpt2", "qwen3"}) run({.model = model, .recompute = kind});
+    for (const char* model : {"gpt2", "granite", "olmo2", "qwen3"})
+      run({.model = model, .recompute = kind});
 }
 
 }  // namespace

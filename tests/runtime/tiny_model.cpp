@@ -81,6 +81,9 @@ ModelSettings settings_of(const models::ModelSpec& spec, const models::Strategy&
   if (const auto& r = spec.numerics->rotary)
     s.rotary = {r->theta, r->factor, r->low_factor, r->high_factor, r->original_positions};
   s.attention_scale = static_cast<float>(spec.numerics->attention_scale);
+  s.embedding_scale = static_cast<float>(spec.numerics->embedding_scale);
+  s.residual_scale = static_cast<float>(spec.numerics->residual_scale);
+  s.logits_scale = static_cast<float>(spec.numerics->logits_scale);
   s.keeps = decisions::keeps_of(strategy.recompute.kind);
   s.attention = strategy.attention;
   s.loss = strategy.loss;

@@ -16,7 +16,8 @@ using runtime::test::read;
 using runtime::test::ScratchFolder;
 
 namespace {
-constexpr const char* kModels[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
+constexpr const char* kModels[] = {"gpt2",    "gemma", "gpt_bigcode", "granite", "llama",
+                                   "mistral", "olmo2", "qwen2",       "qwen3"};
 
 // A copy of a golden model's folder that a test may spoil.
 struct Copy {

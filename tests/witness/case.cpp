@@ -44,6 +44,22 @@ const std::map<std::string, std::string> kConfigs{
      R"({"model_type": "llama", "hidden_size": 24, "num_attention_heads": 6,
          "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 40, "vocab_size": 67,
          "num_hidden_layers": 3, "max_position_embeddings": 64})"},
+    {"gemma",
+     R"({"model_type": "gemma", "hidden_size": 24, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 40, "vocab_size": 67,
+         "num_hidden_layers": 3, "max_position_embeddings": 64})"},
+    {"gpt_bigcode",
+     R"({"model_type": "gpt_bigcode", "n_embd": 24, "n_head": 3, "n_layer": 3, "vocab_size": 61,
+         "n_positions": 32, "resid_pdrop": 0.1, "embd_pdrop": 0, "attn_pdrop": 0})"},
+    {"granite",
+     R"({"model_type": "granite", "hidden_size": 24, "num_attention_heads": 6,
+         "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 40, "vocab_size": 67,
+         "num_hidden_layers": 3, "max_position_embeddings": 64, "residual_multiplier": 0.25,
+         "embedding_multiplier": 8, "logits_scaling": 4, "attention_bias": true})"},
+    {"olmo2",
+     R"({"model_type": "olmo2", "hidden_size": 24, "num_attention_heads": 3,
+         "num_key_value_heads": 1, "intermediate_size": 40, "vocab_size": 67,
+         "num_hidden_layers": 3, "max_position_embeddings": 64})"},
     {"qwen3",
      R"({"model_type": "qwen3", "hidden_size": 24, "num_attention_heads": 4,
          "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 40, "vocab_size": 67,
@@ -82,6 +98,7 @@ struct AtEnd {
 };
 
 models::Numerics numerics_of(const models::ModelSpec& model) {
+  if (model.numerics) return *model.numerics;
   models::Numerics numerics;
   if (model.decoder->position == models::PositionKind::rope) numerics.rotary = models::Rotary{};
   numerics.attention_scale = 1 / std::sqrt(static_cast<double>(model.decoder->head_dim));

@@ -30,7 +30,8 @@ struct Sharding {
   std::int64_t group;  // 0: all ranks
 };
 
-constexpr std::array kModels{"gpt2", "gpt2-dropout", "llama", "qwen3"};
+constexpr std::array kModels{"gpt2",    "gpt2-dropout", "llama", "qwen3",
+                             "granite", "olmo2",        "gemma", "gpt_bigcode"};
 constexpr std::array kRanks{1, 2, 3, 4, 8};
 constexpr std::array kShardings{Sharding{0, 0}, Sharding{1, 0}, Sharding{2, 0}, Sharding{3, 0},
                                 Sharding{1, 2}, Sharding{2, 2}, Sharding{3, 2}};
@@ -53,7 +54,7 @@ constexpr std::array<std::size_t, 10> kSizes{
 using Choice = std::array<std::size_t, kSizes.size()>;
 
 void train(models::Strategy& s, Trains trains, const std::string& model) {
-  const bool gpt2 = model.starts_with("gpt2");
+  const bool gpt2 = model.starts_with("gpt");
   if (trains == Trains::lora || trains == Trains::lora_dropout)
     s.lora = models::Lora{.rank = 3,
                           .alpha = 6,

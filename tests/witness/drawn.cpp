@@ -55,7 +55,8 @@ class Draw {
   }
 
   void model() {
-    c_.model = one_of({"gpt2", "llama", "mistral", "qwen2", "qwen3"});
+    c_.model = one_of(
+        {"gemma", "gpt2", "gpt_bigcode", "granite", "llama", "mistral", "olmo2", "qwen2", "qwen3"});
     layers_ = between(1, 6);
     const std::int64_t kv = between(1, 3), heads = kv * between(1, 3), d = one_of({2, 4, 6, 8, 16});
     std::string json = "{\"model_type\": \"" + c_.model + "\"";
@@ -77,6 +78,8 @@ class Draw {
               field("vocab_size", between(2, 99)) + field("num_hidden_layers", layers_) +
               field("max_position_embeddings", 64L) + field("tie_word_embeddings", maybe(2));
       if (c_.model != "qwen2") json += field("head_dim", d);
+      if (c_.model == "granite")
+        json += field("residual_multiplier", 2L) + field("embedding_multiplier", 3L);
       if (c_.model == "mistral") json += field("sliding_window", between(1, 12));
       if (c_.model == "llama" && maybe(3)) json += field("attention_bias", true);
       if (c_.model == "llama" && maybe(3)) json += field("mlp_bias", true);
@@ -149,7 +152,7 @@ class Draw {
     if (maybe(3)) s.train = patterns(3);
   }
 
-  bool gpt2() const { return c_.model == "gpt2"; }
+  bool gpt2() const { return c_.model.starts_with("gpt"); }
 
   std::mt19937_64 random_;
   std::int64_t layers_ = 1;

@@ -29,6 +29,7 @@ EMBEDDINGS = ["model.embed_tokens.weight", "transformer.wte.weight", "transforme
 LLAMA_LIKE = {"hidden_size": 32, "intermediate_size": 56, "num_hidden_layers": 2,
               "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
               "hidden_act": "silu"}
+# Without a padding token: torch gives its row of the embedding no gradient.
 # Older files of the hub say rope_theta and rope_scaling, those that Transformers 5 writes say
 # rope_parameters; both forms are here. The fields are those of a config.json, no more.
 MODELS = {
@@ -66,6 +67,34 @@ MODELS = {
                    "attention_bias": False,
                    "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
                    "tie_word_embeddings": True, "initializer_range": 0.02, "dtype": "bfloat16"},
+        "stored": torch.bfloat16},
+    "olmo2": {
+        "config": {"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"], **LLAMA_LIKE,
+                   "vocab_size": 258, "rms_norm_eps": 1e-6, "rope_theta": 500000.0,
+                   "attention_bias": False, "tie_word_embeddings": False,
+                   "initializer_range": 0.02, "pad_token_id": None},
+        "stored": torch.float32},
+    "granite": {
+        "config": {"model_type": "granite", "architectures": ["GraniteForCausalLM"], **LLAMA_LIKE,
+                   "vocab_size": 260, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+                   "attention_multiplier": 0.25, "embedding_multiplier": 6.0,
+                   "residual_multiplier": 0.375, "logits_scaling": 4.0, "attention_bias": False,
+                   "mlp_bias": False, "tie_word_embeddings": True, "initializer_range": 0.02},
+        "stored": torch.bfloat16},
+    "gpt_bigcode": {
+        "config": {"model_type": "gpt_bigcode", "architectures": ["GPTBigCodeForCausalLM"],
+                   "vocab_size": 257, "n_embd": 36, "n_layer": 2, "n_head": 3, "n_positions": 40,
+                   "multi_query": True, "activation_function": "gelu_pytorch_tanh",
+                   "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "attn_pdrop": 0.0,
+                   "embd_pdrop": 0.0, "resid_pdrop": 0.0, "bos_token_id": 256,
+                   "eos_token_id": 256},
+        "stored": torch.float32},
+    "gemma": {
+        "config": {"model_type": "gemma", "architectures": ["GemmaForCausalLM"], **LLAMA_LIKE,
+                   "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh",
+                   "head_dim": 12, "vocab_size": 264, "rms_norm_eps": 1e-6,
+                   "rope_theta": 10000.0, "attention_bias": False, "tie_word_embeddings": True,
+                   "initializer_range": 0.02, "pad_token_id": None},
         "stored": torch.bfloat16},
 }
 ADAPTERS = {

@@ -116,16 +116,22 @@ void LayerWriter::residual(const LayerOp& at) {
   value(at.out) = branch;
 }
 
-// The stream's gradient is the sum's, and the branch's too; behind dropout that is a masked copy.
+// The stream's gradient is the sum's, and the branch's too; behind dropout or a scale that is a
+// copy.
 void LayerWriter::residual_backward(const LayerOp& at) {
   const ValueId stream = at.in[0].value, branch = at.in[1].value;
   if (wants(stream)) d(stream) = d(at.out);
   if (!wants(branch)) return;
   d(branch) = d(at.out);
-  shared_[static_cast<std::size_t>(branch)] = wants(stream) && at.dropout == 0;
-  if (at.dropout == 0) return;
-  d(branch) = temporary(models::decisions::kResidualDropoutOut, about(branch).width);
-  op(models::decisions::kResidualDropout).read(d(at.out)).write(d(branch));
+  const bool copies = at.dropout > 0 || at.scaled;
+  shared_[static_cast<std::size_t>(branch)] = wants(stream) && !copies;
+  if (!copies) return;
+  d(branch) = temporary(
+      at.scaled ? models::decisions::kResidualScaleOut : models::decisions::kResidualDropoutOut,
+      about(branch).width);
+  op(at.scaled ? models::decisions::kResidualScale : models::decisions::kResidualDropout)
+      .read(d(at.out))
+      .write(d(branch));
 }
 
 // Layer -------------------------------------------------------------------------------------------

@@ -21,9 +21,8 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       sharding_(decisions::sharding_of(strategy)),
       layer_(b_, d_, regime_, strategy_, tokens_) {
   b_.keep_work(rules.works);
+  decisions::check_ends(d_);
   for (const LayerRun& run : parts_.runs) own_layers_.push_back(own_layer(run, strategy_));
-  check(d_.full_layers == 0, ErrorKind::unsupported,
-        "our own runtime has no layers with and without a sliding window in one model");
   const auto moment = decisions::reduce_moment(sharding_.stage, rules.deterministic);
   reduces_each_ = sharding_.reduces() && moment == decisions::ReduceMoment::every_micro_batch;
 }

@@ -47,9 +47,9 @@ TEST_CASE("norms forward are the host's, in place too, and made again they have 
         k.layer_norm_again(v[0], v[5], v[1], v[2], v[4]);
         k.layer_norm_forward(v[0], v[1], v[2], 1e-5f, v[0], {});
       } else {
-        k.rms_norm_forward(v[0], v[1], 1e-5f, v[3], v[5]);
-        k.rms_norm_again(v[0], v[5], v[1], v[4]);
-        k.rms_norm_forward(v[0], v[1], 1e-5f, v[0], {});
+        k.rms_norm_forward(v[0], v[1], 1, 1e-5f, v[3], v[5]);
+        k.rms_norm_again(v[0], v[5], v[1], 1, v[4]);
+        k.rms_norm_forward(v[0], v[1], 0, 1e-5f, v[0], {});
       }
     });
     CHECK(t.cuda[4] == t.cuda[3]);
@@ -79,7 +79,7 @@ TEST_CASE("norms backward are the host's; their weights' gradients have its bits
         if (c.centred)
           k.layer_norm_backward(v[0], v[1], v[2], v[3], accumulate, d_x, v[5], v[6], v[7]);
         else
-          k.rms_norm_backward(v[0], v[1], v[2], v[3], accumulate, d_x, v[5], v[7]);
+          k.rms_norm_backward(v[0], v[1], v[2], 1, v[3], accumulate, d_x, v[5], v[7]);
       });
     };
     const Twins plain = run(false, false), in_place = run(false, true), added = run(true, false);
@@ -101,11 +101,11 @@ TEST_CASE("a frozen norm has no weight gradient, a first one no gradient of its 
       Tensor({rows * width}, DType::bf16),   drawn({width}, DType::fp32, 5),
       Tensor({2 * width}, DType::fp32)};
   const Twins frozen = twins(operands, [](const KernelTable& k, const Views& v) {
-    k.rms_norm_backward(v[0], v[1], v[2], v[3], false, v[4], {}, {});
+    k.rms_norm_backward(v[0], v[1], v[2], 0, v[3], false, v[4], {}, {});
   });
   CHECK_NEAR(frozen.cuda[4], frozen.host[4], once(DType::bf16));
   const Twins first = twins(operands, [](const KernelTable& k, const Views& v) {
-    k.rms_norm_backward(v[0], v[1], v[2], v[3], false, {}, v[5], v[6]);
+    k.rms_norm_backward(v[0], v[1], v[2], 0, v[3], false, {}, v[5], v[6]);
   });
   CHECK(first.cuda[5] == first.host[5]);
   CHECK(first.cuda[5].bytes != operands[5].bytes);
@@ -128,13 +128,13 @@ TEST_CASE("biases and their gradients have the host's bits") {
 }
 
 // CUDA's tanhf, erff and expf differ from the host's by 2 ulp at most.
-TEST_CASE("activations and SwiGLU are the host's, forward and backward") {
+TEST_CASE("activations and gates are the host's, forward and backward") {
   for (const DType dtype : kStorage)
     for (const std::int64_t n : kCounts) {
       CAPTURE(n);
       const double limit = dtype == DType::fp32 ? 1e-6 : once(dtype);
       for (const Activation kind :
-           {Activation::gelu_tanh, Activation::gelu_erf, Activation::relu}) {
+           {Activation::gelu_tanh, Activation::gelu_erf, Activation::relu, Activation::silu}) {
         const Twins t = twins({drawn({n}, dtype, 1), drawn({n}, dtype, 2), Tensor({n}, dtype)},
                               [&](const KernelTable& k, const Views& v) {
                                 k.activation_forward(kind, v[0], v[2]);
@@ -142,13 +142,15 @@ TEST_CASE("activations and SwiGLU are the host's, forward and backward") {
                               });
         for (const std::size_t i : {0u, 1u, 2u}) CHECK_NEAR(t.cuda[i], t.host[i], limit);
       }
-      const Twins t = twins(
-          {drawn({n}, dtype, 1), drawn({n}, dtype, 2), drawn({n}, dtype, 3), Tensor({n}, dtype)},
-          [](const KernelTable& k, const Views& v) {
-            k.swiglu_forward(v[0], v[1], v[3]);
-            k.swiglu_backward(v[0], v[1], v[2]);
-          });
-      for (const std::size_t i : {0u, 1u, 2u, 3u}) CHECK_NEAR(t.cuda[i], t.host[i], limit);
+      for (const Activation kind : {Activation::silu, Activation::gelu_tanh}) {
+        const Twins t = twins(
+            {drawn({n}, dtype, 1), drawn({n}, dtype, 2), drawn({n}, dtype, 3), Tensor({n}, dtype)},
+            [&](const KernelTable& k, const Views& v) {
+              k.gated_forward(kind, v[0], v[1], v[3]);
+              k.gated_backward(kind, v[0], v[1], v[2]);
+            });
+        for (const std::size_t i : {0u, 1u, 2u, 3u}) CHECK_NEAR(t.cuda[i], t.host[i], limit);
+      }
     }
 }
 

@@ -1,0 +1,122 @@
+// A block as our own runtime runs it: the order of its ops, and what it refuses.
+#include "models/decisions/layer_ops.h"
+
+#include <doctest/doctest.h>
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "models/base/error.h"
+#include "models/decisions/requires_grad.h"
+#include "models/model_reader.h"
+
+using namespace plimsoll;
+using namespace plimsoll::models;
+using decisions::LayerOp;
+using decisions::LayerOpKind;
+
+namespace {
+
+ModelSpec model(const std::string& type, const std::string& more = "") {
+  return read_model(fmt::format(R"({{"model_type": "{}", "hidden_size": 32, "n_embd": 32,
+      "num_attention_heads": 4, "n_head": 4, "num_key_value_heads": 2, "intermediate_size": 48,
+      "vocab_size": 64, "num_hidden_layers": 2, "n_layer": 2{}}})",
+                                type, more),
+                    type, "", {});
+}
+
+std::string ops_of(const std::string& type) {
+  const ModelSpec of = model(type);
+  std::string ops;
+  for (const LayerOp& op : decisions::own_ops(*of.blocks.front()).ops) {
+    ops += ops.empty() ? "" : " ";
+    if (op.kind == LayerOpKind::products) {
+      for (const auto& product : op.products) {
+        ops += &product == op.products.data() ? "" : "+";
+        ops += std::string(product.names.product)
+                   .substr(std::string(product.names.product).rfind('.') + 1);
+      }
+    } else {
+      ops += op.name;
+    }
+  }
+  return ops;
+}
+
+std::string refusal(const ModelSpec& model) {
+  try {
+    decisions::check_ends(*model.decoder);
+    for (const auto& block : model.blocks) decisions::own_ops(*block);
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::unsupported);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("products of one input stand together, and a gate is one op with its activation") {
+  CHECK(ops_of("llama") ==
+        "input_layernorm q_proj+k_proj+v_proj self_attn.rotary self_attn.attention o_proj "
+        "self_attn.residual post_attention_layernorm gate_proj+up_proj mlp.act down_proj residual");
+  CHECK(ops_of("qwen3") ==
+        "input_layernorm q_proj+k_proj+v_proj self_attn.q_norm self_attn.k_norm self_attn.rotary "
+        "self_attn.attention o_proj self_attn.residual post_attention_layernorm gate_proj+up_proj "
+        "mlp.act down_proj residual");
+  CHECK(ops_of("olmo2") ==
+        "q_proj+k_proj+v_proj self_attn.q_norm self_attn.k_norm self_attn.rotary "
+        "self_attn.attention o_proj post_attention_layernorm self_attn.residual gate_proj+up_proj "
+        "mlp.act down_proj post_feedforward_layernorm residual");
+  CHECK(ops_of("gpt2") ==
+        "ln_1 c_attn attn.attention c_proj attn.residual ln_2 c_fc mlp.act c_proj residual");
+}
+
+TEST_CASE("what our own runtime has no op for is refused by name") {
+  const auto refuses = [](const std::string& type, const char* what, const std::string& more = "") {
+    const std::string said = refusal(model(type, more));
+    CHECK_MESSAGE(said.find(what) != std::string::npos, type << ": " << said);
+  };
+  for (const char* type : {"gemma", "gpt2", "gpt_bigcode", "granite", "llama", "olmo2", "qwen3"})
+    CHECK_MESSAGE(refusal(model(type)).empty(), type);
+  refuses("phi", "rotation of a part of each head");
+  refuses("gpt_neox", "rotation of a part of each head");
+  refuses("mixtral", "mixtures of experts",
+          R"(, "num_local_experts": 4, "num_experts_per_tok": 2)");
+  refuses("bloom", "(ALiBi)");
+  refuses("opt", "positions that are counted");
+  refuses("gemma2", "sliding window");
+  refuses("gemma2", "soft cap", R"(, "sliding_window": null)");
+  refuses("qwen2", "sliding window",
+          R"(, "use_sliding_window": true, "max_window_layers": 1, "sliding_window": 4)");
+}
+
+TEST_CASE("a gradient is required above what is trained, and what its backward reads is saved") {
+  const ModelSpec llama = model("llama");
+  const decisions::LayerOps& layer = decisions::own_ops(*llama.blocks.front());
+  std::vector<decisions::Trained> trained(layer.modules.size());
+  const auto of = [&](bool input) {
+    return decisions::requires_grad(layer, trained, input, {}, Attention::flash);
+  };
+  CHECK(of(false).values.none());
+  CHECK(of(false).last == -1);
+  const decisions::RequiresGrad all = of(true);
+  for (const LayerOp& op : layer.ops)
+    if (op.out != kNoValue) CHECK(all.value(op.out));
+  // Nothing reads a product's input where only what lies below is trained.
+  CHECK_FALSE(all.saves(layer.ops[0].out));
+  // The value projection alone: no gradient reaches the first norm, but attention's backward needs
+  // its operands.
+  trained[2].weight = true;
+  const decisions::RequiresGrad some = of(false);
+  CHECK_FALSE(some.value(layer.ops[0].out));
+  CHECK(some.saves(layer.ops[0].out));
+  CHECK_FALSE(some.value(layer.ops[1].products[0].out));
+  CHECK(some.saves(layer.ops[1].products[0].out));
+  CHECK(some.value(layer.ops[1].products[2].out));
+  CHECK(some.any(layer));
+  // The last op that leaves anything: gate and up, which their activation's backward reads.
+  CHECK(layer.ops[static_cast<std::size_t>(some.last)].kind == LayerOpKind::products);
+  CHECK(layer.ops[static_cast<std::size_t>(some.last)].products.size() == 2);
+}
