@@ -136,19 +136,22 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
   if (input_grad) product.read(s.weight_cast);
   // addmm's backward makes the gradients of the matrices and then the sum; in a checkpoint what was
   // saved is gone before that.
-  BlockEvents events;
-  for (const TensorId matrix : {d_in, at.into.tensor, at.into.beyond, d_weight})
-    events.birth(matrix);
   if (d_bias != kNoTensor) {
+    BlockEvents events;
+    if (b_.keeps_blocks())
+      for (const TensorId matrix : {d_in, at.into.tensor, at.into.beyond, d_weight})
+        events.birth(matrix);
     if (checkpointed_ && b_.keeps_blocks()) b_.blocks(std::exchange(events, {}));
     if (!checkpointed_) work.moves(bytes(t * part.out, dtype).real());
     auto sums = checkpointed_ ? op(bias.module).read(d_out) : product;
     const ColumnSumScratch scratch = column_sum(t, part.out);
     sums.write(d_bias).scratch(scratch.total());
-    events.birth(d_bias);
-    for (const Bytes block : {scratch.partial, scratch.counters})
-      if (block > Bytes(0)) events.take(block);
-    if (b_.keeps_blocks()) b_.blocks(std::move(events));
+    if (b_.keeps_blocks()) {
+      events.birth(d_bias);
+      for (const Bytes block : {scratch.partial, scratch.counters})
+        if (block > Bytes(0)) events.take(block);
+      b_.blocks(std::move(events));
+    }
     release(sums, at.held);
   } else {
     release(product, at.held);

@@ -65,6 +65,12 @@ struct Place {
 // Elements of a function's extents (tape/function.h).
 using TapeCounts = std::array<std::int64_t, 20>;
 
+// Bytes by `Lowered::sizes`, tensors by `Lowered::slots`: of the function that is being written.
+struct TapeRoom {
+  std::array<Bytes, tape::kMostSlots> bytes;
+  std::array<Ref, tape::kMostSlots> slots;
+};
+
 // What a function's backward is given.
 struct TapeGradients {
   TensorId result = kNoTensor;

@@ -63,7 +63,6 @@ class ModuleWriter {
                       bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum = {},
                       const Place& at = {});
   DType linear_out() const { return regime_.compute; }
-
   Bytes bytes(std::int64_t values, DType dtype) const {
     return b_.rounded(storage(Count(values), dtype));
   }
@@ -140,10 +139,12 @@ class ModuleWriter {
                        bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum,
                        const Place& at);
   TapeCounts norm_counts(const NormPart& part, const NormInput& x) const;
+  void evaluate(const tape::Lowered& of, const TapeCounts& counts, TapeRoom& room);
   OpBuilder write_tape(const TapePart& part, const tape::Lowered& of, std::size_t i,
-                       const TapeCounts& counts, std::span<const Ref> slots);
+                       const TapeRoom& room);
   static BlockEvents tape_blocks(const tape::OpOf& op, std::span<const Bytes> bytes,
                                  std::span<const Ref> slots);
+  std::array<TapeRoom, 2> rooms_;  // forward's, backward's
 };
 
 }  // namespace plimsoll::planner::pytorch

@@ -9,14 +9,7 @@ using tape::Event;
 using tape::Role;
 
 namespace {
-// Bytes of each of the sizes.
-void evaluate(const ProgramBuilder& b, const tape::Lowered& of, const TapeCounts& counts,
-              std::array<Bytes, tape::kMostSlots>& bytes) {
-  for (std::size_t i = 0; i < of.sizes.size(); ++i)
-    bytes[i] = b.rounded(storage(Count(counts[of.sizes[i].extent]), of.sizes[i].dtype));
-}
-
-Bytes highest(const tape::OpOf& op, const std::array<Bytes, tape::kMostSlots>& bytes) {
+Bytes highest(const tape::OpOf& op, std::span<const Bytes> bytes) {
   Bytes most(0);
   for (const tape::Moment& moment : op.highest) {
     Bytes sum(0);
@@ -56,10 +49,16 @@ BlockEvents ModuleWriter::tape_blocks(const tape::OpOf& op, std::span<const Byte
   return events;
 }
 
+// The bytes of each of the sizes.
+void ModuleWriter::evaluate(const tape::Lowered& of, const TapeCounts& counts, TapeRoom& room) {
+  for (std::size_t i = 0; i < of.sizes.size(); ++i)
+    room.bytes[i] = bytes(counts[of.sizes[i].extent], of.sizes[i].dtype);
+}
+
 OpBuilder ModuleWriter::write_tape(const TapePart& part, const tape::Lowered& of, std::size_t i,
-                                   const TapeCounts& counts, std::span<const Ref> slots) {
-  std::array<Bytes, tape::kMostSlots> bytes;
-  evaluate(b_, of, counts, bytes);
+                                   const TapeRoom& room) {
+  const std::span<const Bytes> bytes(room.bytes.data(), of.sizes.size());
+  const std::span<const Ref> slots = room.slots;
   const tape::OpOf& kernels = of.ops[i];
   auto op = this->op(part.names->op);
   for (const std::uint8_t slot : kernels.reads) read(op, slots[slot]);
@@ -67,10 +66,10 @@ OpBuilder ModuleWriter::write_tape(const TapePart& part, const tape::Lowered& of
   op.scratch(highest(kernels, bytes));
   if (const WorkOfOp work = b_.work(); work.asked()) {
     double moved = 0;
-    for (std::size_t k = 0; k < of.sizes.size(); ++k) moved += kernels.moved[k] * bytes[k].real();
+    for (std::size_t k = 0; k < bytes.size(); ++k) moved += kernels.moved[k] * bytes[k].real();
     work.moves(moved, kernels.kernels);
   }
-  if (b_.keeps_blocks()) b_.blocks(tape_blocks(kernels, {bytes.data(), of.sizes.size()}, slots));
+  if (b_.keeps_blocks()) b_.blocks(tape_blocks(kernels, bytes, slots));
   return op;
 }
 
@@ -79,7 +78,9 @@ void ModuleWriter::tape_forward(const TapePart& part, const TapeCounts& counts,
                                 std::span<const Ref> also, Ref into) {
   s = {};
   const tape::Lowered& of = part.rule->forward(saves_, stops);
-  std::array<Ref, tape::kMostSlots> slots;
+  TapeRoom& room = rooms_[0];
+  auto& slots = room.slots;
+  evaluate(of, counts, room);
   for (std::size_t i = 0; i < of.slots.size(); ++i) {
     const tape::Slot& slot = of.slots[i];
     const auto value = static_cast<std::size_t>(slot.value);
@@ -98,7 +99,7 @@ void ModuleWriter::tape_forward(const TapePart& part, const TapeCounts& counts,
     const std::size_t kept = part.rule->kept_at(slot.value);
     if (kept < part.rule->kept().size()) s.kept[kept] = made;
   }
-  auto op = write_tape(part, of, 0, counts, slots);
+  auto op = write_tape(part, of, 0, room);
   for (const Ref r : also) read(op, r);
 }
 
@@ -109,7 +110,9 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
   const bool sinks = d.parameters[0] != nullptr;
   const tape::Lowered& of =
       part.rule->backward({d.flowing != kNoTensor, checkpointed_, !sinks || sink_->keeps()});
-  std::array<Ref, tape::kMostSlots> slots;
+  TapeRoom& room = rooms_[1];  // a recomputation in the middle is a forward
+  auto& slots = room.slots;
+  evaluate(of, counts, room);
   TensorId d_in = kNoTensor;
   for (std::size_t i = 0; i < of.ops.size(); ++i) {
     if (of.ops[i].unpacks) unpack();
@@ -147,7 +150,7 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
       else if (slot.role == Role::flowing)
         slots[at] = {d.flowing};
     }
-    auto op = write_tape(part, of, i, counts, slots);
+    auto op = write_tape(part, of, i, room);
     if (i + 1 == of.ops.size()) release(op, d.held);
     for (std::size_t k = 0; k < made; ++k) sink_->end(*parameters[k].first, parameters[k].second);
   }
