@@ -12,7 +12,7 @@ namespace plimsoll::models {
 namespace {
 using nlohmann::json;
 
-std::string shown(const json& value) {
+std::string text_of(const json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return fmt::format("a list of {}", value.size());
   std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -20,7 +20,7 @@ std::string shown(const json& value) {
   return text;
 }
 
-std::string shown(const Key& key) {
+std::string name_of(const Key& key) {
   return std::string(key.names().front());
 }
 
@@ -36,7 +36,7 @@ Config::Config(std::shared_ptr<const Json> root, const Json* node, std::string s
 Config Config::parse(std::string_view text, std::string source) {
   json value = parse_json(text, source);
   check(value.is_object(), ErrorKind::bad_input, [&] {
-    return fmt::format("{}: {} where a JSON object ({{...}}) is needed", source, shown(value));
+    return fmt::format("{}: {} where a JSON object ({{...}}) is needed", source, text_of(value));
   });
   auto root = std::make_shared<const json>(std::move(value));
   const json* node = root.get();
@@ -77,6 +77,35 @@ bool Config::is_text(const Key& key, std::string_view text) const {
   return node != nullptr && node->is_string() && node->get_ref<const std::string&>() == text;
 }
 
+bool Config::is_set(const Key& key) const {
+  const Json* node = find(key);
+  if (node == nullptr || node->is_null()) return false;
+  if (node->is_boolean()) return node->get<bool>();
+  if (node->is_number()) return node->get<double>() != 0;
+  if (node->is_string()) return !node->get_ref<const std::string&>().empty();
+  return !node->empty();
+}
+
+bool Config::is_string(const Key& key) const {
+  const Json* node = find(key);
+  return node != nullptr && node->is_string();
+}
+
+bool Config::is_object(const Key& key) const {
+  const Json* node = find(key);
+  return node != nullptr && node->is_object();
+}
+
+bool Config::is_flag(const Key& key) const {
+  const Json* node = find(key);
+  return node != nullptr && node->is_boolean();
+}
+
+std::string Config::shown(const Key& key) const {
+  const Json* node = find(key);
+  return node == nullptr ? "missing" : text_of(*node);
+}
+
 bool Config::was_read(std::string_view name) const {
   return read_->contains(name);
 }
@@ -94,7 +123,7 @@ void Config::refuse(const Key& key, std::string_view needed) const {
     break;
   }
   fail(ErrorKind::bad_input, fmt::format("{}: {} is {}, but {} is needed", source_, name,
-                                         node == nullptr ? "missing" : shown(*node), needed));
+                                         node == nullptr ? "missing" : text_of(*node), needed));
 }
 
 std::int64_t Config::whole(const Key& key, const Json& value, std::int64_t least) const {
@@ -193,7 +222,7 @@ std::optional<Config> Config::section(const Key& key) const {
   const Json* node = find_value(key);
   if (node == nullptr) return std::nullopt;
   if (!node->is_object()) refuse(key, "an object");
-  return Config(root_, node, fmt::format("{}: {}", source_, shown(key)));
+  return Config(root_, node, fmt::format("{}: {}", source_, name_of(key)));
 }
 
 std::vector<Config> Config::sections(const Key& key) const {
@@ -203,7 +232,7 @@ std::vector<Config> Config::sections(const Key& key) const {
   if (!node->is_array()) refuse(key, "a list of objects");
   for (const json& item : *node) {
     if (!item.is_object()) refuse(key, "a list of objects");
-    out.push_back(Config(root_, &item, fmt::format("{}: {}", source_, shown(key))));
+    out.push_back(Config(root_, &item, fmt::format("{}: {}", source_, name_of(key))));
   }
   return out;
 }
@@ -228,8 +257,8 @@ std::string Config::dump() const {
 void Config::check_divides(const Key& part_key, std::int64_t part, const Key& whole_key,
                            std::int64_t whole) const {
   check(part > 0 && whole % part == 0, ErrorKind::bad_input, [&] {
-    return fmt::format("{}: {} {} is not a multiple of {} {}", source_, shown(whole_key), whole,
-                       shown(part_key), part);
+    return fmt::format("{}: {} {} is not a multiple of {} {}", source_, name_of(whole_key), whole,
+                       name_of(part_key), part);
   });
 }
 

@@ -27,6 +27,7 @@ class Key {
  public:
   Key(const char* name) : names_{name} {}  // NOLINT: a plain name is a key
   Key(std::string_view name) : names_{name} {}  // NOLINT
+  Key(const std::string& name) : names_{name} {}  // NOLINT
   Key(std::initializer_list<std::string_view> names) : names_(names) {}
   const std::vector<std::string_view>& names() const { return names_; }
 
@@ -45,6 +46,11 @@ class Config {
   bool mentions(const Key& key) const;  // there, be it null
   bool is_list(const Key& key) const;
   bool is_text(const Key& key, std::string_view text) const;  // exactly this string
+  bool is_set(const Key& key) const;  // there, and not null, false, 0, "" or empty
+  bool is_string(const Key& key) const;
+  bool is_object(const Key& key) const;
+  bool is_flag(const Key& key) const;  // true or false
+  std::string shown(const Key& key) const;  // its value, for a message; "an object"
   bool was_read(std::string_view name) const;  // by any of the calls of this class, of this object
   bool was_missed(std::string_view name) const;  // asked for by count() or repeats(), not there
 

@@ -97,7 +97,7 @@ class Reader {
  public:
   Reader(const Config& file, std::optional<std::int64_t> hidden) : file_(file), hidden_(hidden) {}
 
-  DeepSpeedConfig read() {
+  FileSettings read() {
     check_sections();
     say("stack", "deepspeed", "the file");
     batch();
@@ -317,13 +317,13 @@ class Reader {
 
   const Config& file_;
   std::optional<std::int64_t> hidden_;
-  DeepSpeedConfig out_;
+  FileSettings out_;
 };
 
 }  // namespace
 
-DeepSpeedConfig read_deepspeed_config(std::string_view text, const std::string& source,
-                                      std::optional<std::int64_t> hidden) {
+FileSettings read_deepspeed_config(std::string_view text, const std::string& source,
+                                   std::optional<std::int64_t> hidden) {
   const Config file = Config::parse(text, source);
   return Reader(file, hidden).read();
 }

@@ -5,25 +5,15 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "models/file_settings.h"
 
 namespace plimsoll::models {
-
-// One thing that the file says, under the name of the option that says the same.
-struct DeepSpeedSetting {
-  std::string option, value;  // "zero", "3"
-  std::string key;  // "zero_optimization.stage"
-};
-
-struct DeepSpeedConfig {
-  std::vector<DeepSpeedSetting> settings;
-  std::vector<std::string> notes;  // what is ignored, and what "auto" became
-};
 
 // `hidden`: the model's hidden_size, which "auto" sizes come from. Sections and keys that no
 // DeepSpeed knows are Error{bad_input} with the nearest name where DeepSpeed refuses them or where
 // they look like a slip, else a note; features whose memory is not planned are Error{unsupported}.
-DeepSpeedConfig read_deepspeed_config(std::string_view text, const std::string& source,
-                                      std::optional<std::int64_t> hidden);
+FileSettings read_deepspeed_config(std::string_view text, const std::string& source,
+                                   std::optional<std::int64_t> hidden);
 
 }  // namespace plimsoll::models

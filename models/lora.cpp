@@ -132,20 +132,6 @@ LoraModule adapt(const ModelSpec& model, std::size_t base, std::vector<IndexRang
                    near.empty() ? "" : fmt::format("; did you mean '{}'?", near), known));
 }
 
-std::vector<std::string> default_targets(const ModelSpec& model) {
-  const families::FamilyEntry* entry = families::find_family(model.model_type);
-  std::vector<std::string> targets;
-  if (entry != nullptr)
-    for (const std::string_view target : entry->make().lora_targets) targets.emplace_back(target);
-  check(!targets.empty(), ErrorKind::bad_input, [&] {
-    return fmt::format(
-        "PEFT has no default LoRA targets for model_type '{}': name them (all-linear, attention, "
-        "or module names)",
-        model.model_type);
-  });
-  return targets;
-}
-
 // The instances of a row that the target adapts, if any.
 std::optional<std::vector<IndexRange>> targeted(const ParameterRow& row,
                                                 const std::string& target) {
@@ -162,11 +148,33 @@ std::optional<std::vector<IndexRange>> targeted(const ParameterRow& row,
 }
 }  // namespace
 
+std::vector<std::string> default_lora_targets(const ModelSpec& model) {
+  const families::FamilyEntry* entry = families::find_family(model.model_type);
+  std::vector<std::string> targets;
+  if (entry != nullptr)
+    for (const std::string_view target : entry->make().lora_targets) targets.emplace_back(target);
+  check(!targets.empty(), ErrorKind::bad_input, [&] {
+    return fmt::format(
+        "PEFT has no default LoRA targets for model_type '{}': name them (all-linear, attention, "
+        "or module names)",
+        model.model_type);
+  });
+  return targets;
+}
+
+std::vector<LoraCandidate> lora_candidates(const ModelSpec& model) {
+  std::vector<LoraCandidate> out;
+  for (const ParameterRow& row : model.parameters)
+    if (const auto module = module_of(row); module && !row.bare && row.stacked.empty())
+      out.push_back({std::string(*module), row.ranges, adaptable(row), is_linear(row)});
+  return out;
+}
+
 std::vector<LoraModule> lora_modules(const ModelSpec& model, const Lora& lora) {
   check(lora.rank >= 1, ErrorKind::bad_input,
         [&] { return fmt::format("LoRA rank {}: at least 1 is needed", lora.rank); });
   const std::vector<std::string> targets =
-      lora.targets.empty() ? default_targets(model) : lora.targets;
+      lora.targets.empty() ? default_lora_targets(model) : lora.targets;
   std::vector<bool> found(targets.size(), false);
   std::vector<LoraModule> modules;
   for (std::size_t base = 0; base < model.parameters.size(); ++base) {

@@ -18,6 +18,19 @@ struct LoraModule {
   ParameterRow b;  // linear: [out, rank]; embedding: [width, rank]; convolution: [out, rank, 1…]
 };
 
+// A row of the parameter table as PEFT sees it.
+struct LoraCandidate {
+  std::string module;  // "model.layers.{}.mlp.up_proj"
+  std::vector<IndexRange> ranges;
+  bool adaptable = false;  // a linear, an embedding, a convolution; norms are none
+  bool linear = false;  // one of "all-linear"
+};
+// Every module with a weight, in the order of the table.
+std::vector<LoraCandidate> lora_candidates(const ModelSpec& model);
+
+// PEFT's own targets for the model_type (peft/utils/constants.py). Error{bad_input}: it has none.
+std::vector<std::string> default_lora_targets(const ModelSpec& model);
+
 // The modules that `lora.targets` name, in the order of the parameter table:
 // - "all-linear": every linear module except the output head (peft/tuners/tuners_utils.py); of a
 //   mixture whose routers and experts Transformers 5 keeps in bare parameters, none of those;

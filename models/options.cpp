@@ -189,10 +189,9 @@ constexpr Option kPlanOptions[] = {
         "belongs to --mode inference, which is not modelled yet"),
 
     {"deepspeed", "FILE", "Files", "the user's own ds_config.json"},
-    Option{"peft", "FILE", "Files", "the user's own adapter_config.json"}.never(
-        "this version reads no PEFT files; give --lora-rank and its kin"),
-    Option{"accelerate", "FILE", "Files", "the user's own config.yaml"}.never(
-        "this version reads no Accelerate files; give the options themselves"),
+    {"peft", "FILE", "Files", "the user's own adapter_config.json"},
+    {"accelerate", "FILE", "Files", "the user's own config.yaml of accelerate launch"},
+    {"training-args", "FILE", "Files", "TrainingArguments as JSON or YAML, MODEL in it or not"},
 
     {"detail", "", "Output", "the whole timeline and every tensor in the JSON document"},
 };

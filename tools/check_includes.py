@@ -23,6 +23,7 @@ RULES = {
 # Files that may include more than their folder may.
 ALSO = [
     (r"models/.*(reader|catalog|config)\w*\.(h|cpp)", ["json"]),
+    (r"models/yaml_reader\.cpp", ["yaml"]),
     (r"runtime/io/.*\.cpp", ["json"]),
     (r"runtime/.*_cuda\.cpp", ["cuda"]),
     (r"runtime/comm/nccl_\w+\.(h|cpp)", ["cuda", "nccl"]),

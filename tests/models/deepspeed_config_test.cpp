@@ -13,7 +13,7 @@ namespace {
 std::map<std::string, std::string> settings(std::string_view text,
                                             std::optional<std::int64_t> hidden = 4096) {
   std::map<std::string, std::string> out;
-  for (const models::DeepSpeedSetting& s :
+  for (const models::FileSetting& s :
        models::read_deepspeed_config(text, "ds.json", hidden).settings)
     out[s.option] = s.value;
   return out;

@@ -76,8 +76,9 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"detail", {{""}}}};
 
 // Read elsewhere: a MODEL of its own, files; or of one value only in this version.
-const std::set<std::string_view> kElsewhere{"params",        "assume", "calibration", "deepspeed",
-                                            "torch-version", "mode",   "kernels"};
+const std::set<std::string_view> kElsewhere{
+    "params", "assume",        "calibration",   "deepspeed", "accelerate",
+    "peft",   "training-args", "torch-version", "mode",      "kernels"};
 
 // What changes the workload, and none of its bytes or seconds.
 const std::set<std::string_view> kNoFigure{

@@ -148,8 +148,6 @@ TEST_CASE("what this version does not model is refused by name") {
       {"batch", "4"},
       {"context", "8192"},
       {"kv-dtype", "bf16"},
-      {"peft", "adapter_config.json"},
-      {"accelerate", "config.yaml"},
       {"torch-version", "2.4"},
       {"transformers-version", "4.40"},
       {"prefetch", "2"},

@@ -31,10 +31,9 @@ std::optional<double> number(std::string_view text) {
   return value;
 }
 
-// "5e8" and "500000000" are the same answer.
-bool same(const std::string& a, const std::string& b) {
-  const auto first = number(a), second = number(b);
-  return a == b || (first && second && *first == *second);
+// An object instead of a file is not shown whole.
+std::string shown(const std::string& path) {
+  return path.starts_with('{') ? "--deepspeed" : path;
 }
 
 // DeepSpeed derives what is missing of three sizes; the micro-batch is what our options lack.
@@ -52,27 +51,38 @@ void derive_micro_batch(FileOptions& out, const std::string& path) {
     return fmt::format(
         "{}: train_batch_size {} is no multiple of {} (--gpus x "
         "gradient_accumulation_steps)",
-        path, all, once);
+        shown(path), all, once);
   });
   options.add("micro-batch", std::to_string(all / once));
 }
 
 }  // namespace
 
+bool is_same_value(const std::string& a, const std::string& b) {
+  const auto first = number(a), second = number(b);
+  return a == b || (first && second && *first == *second);
+}
+
+models::FileSettings read_deepspeed_option(const std::string& value, const LoadedModel* model) {
+  if (value.starts_with('{'))
+    return models::read_deepspeed_config(value, "--deepspeed", hidden_size(model));
+  return models::read_deepspeed_config(models::read_text_file(value, kMostBytes), value,
+                                       hidden_size(model));
+}
+
 FileOptions with_open_deepspeed_file(const Options& given, const LoadedModel* model) {
   const std::string path = *given.find("deepspeed");
-  const models::DeepSpeedConfig file = models::read_deepspeed_config(
-      models::read_text_file(path, kMostBytes), path, hidden_size(model));
-  FileOptions out{{}, {}, file.notes};
+  const models::FileSettings file = read_deepspeed_option(path, model);
+  FileOptions out{{}, {}, file.notes, {}};
   for (const auto& [name, value] : given.given())
-    if (name != "deepspeed") out.options.add(name, value);
+    if (name != "deepspeed") out.options.add(name, value, given.origin(name));
   std::string stage = given.has("zero") ? *given.find("zero") : "0";
-  for (const models::DeepSpeedSetting& setting : file.settings) {
+  for (const models::FileSetting& setting : file.settings) {
     const std::string* mine = given.find(setting.option);
-    if (mine != nullptr && !same(*mine, setting.value))
+    if (mine != nullptr && !is_same_value(*mine, setting.value))
       fail(ErrorKind::bad_input,
-           fmt::format("--{} {}, but {} says {} ({}): give one of the two", setting.option,
-                       mine->substr(0, 60), path, setting.value, setting.key));
+           fmt::format("{}, but {} says {} ({}): give one of the two", given.said(setting.option),
+                       shown(path), setting.value, setting.key));
     if (setting.option == "zero") stage = setting.value;
     // A file whose stage is "auto" has sizes for a stage that was not chosen.
     const bool stage3_only =

@@ -44,4 +44,17 @@ std::vector<std::string> Options::all(std::string_view name) const {
   return values;
 }
 
+std::string Options::origin(std::string_view name) const {
+  const auto found = origins_.find(name);
+  return found == origins_.end() ? "" : found->second;
+}
+
+std::string Options::said(std::string_view name) const {
+  const std::string* value = find(name);
+  std::string text = "--" + std::string(name);
+  if (value != nullptr && !value->empty()) text += " " + value->substr(0, 60);
+  const std::string from = origin(name);
+  return from.empty() ? text : from + " (" + text + ")";
+}
+
 }  // namespace plimsoll::tools

@@ -2,6 +2,7 @@
 // text under those names.
 #pragma once
 
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,15 +26,23 @@ std::string nearest_option(std::string_view name);
 
 class Options {
  public:
-  void add(std::string_view name, std::string value) { given_.emplace_back(name, value); }
+  // `origin`: what of which file says so; "": the user.
+  void add(std::string_view name, std::string value, const std::string& origin = "") {
+    given_.emplace_back(name, value);
+    if (!origin.empty()) origins_[given_.back().first] = origin;
+  }
 
   bool has(std::string_view name) const { return find(name) != nullptr; }
   const std::string* find(std::string_view name) const;  // nullptr: not given
   std::vector<std::string> all(std::string_view name) const;
   std::span<const std::pair<std::string, std::string>> given() const { return given_; }
+  std::string origin(std::string_view name) const;
+  // "--zero 3", or "c.yaml: fsdp_config.fsdp_version says --fsdp-version 2".
+  std::string said(std::string_view name) const;
 
  private:
   std::vector<std::pair<std::string, std::string>> given_;
+  std::map<std::string, std::string, std::less<>> origins_;
 };
 
 }  // namespace plimsoll::tools

@@ -121,12 +121,12 @@ class Recommender {
   reports::RankedPlan ranked(search::Found& found) {
     reports::RankedPlan out;
     const Options options = fit_options(asked_, found.setting);
-    const Request request = request_from(line_.argument, options, sources_);
+    const Request request = request_from(asked_.model, options, sources_);
     check(request.question.strategy == found.setting.strategy &&
               request.question.batch == found.setting.batch,
           ErrorKind::internal, "recommend: the options of a plan do not give it back");
     out.plan = completed(request, std::move(found.plan));
-    out.command = command_text(line_.argument, options);
+    out.command = command_text(asked_.model, options);
     out.score = score(found);
     out.tokens_per_second = tokens_per_second(found.throughput);
     if (const std::string* tokens = line_.options.find("tokens"); tokens && found.throughput.known)
@@ -169,7 +169,7 @@ class Recommender {
         options.add(name, other_card && name == "gpu" ? change.gpu : value);
       }
       out.would_fit.push_back(
-          {change.change, command_text(line_.argument, options), change.plan.plan.device});
+          {change.change, command_text(asked_.model, options), change.plan.plan.device});
     }
     return out;
   }

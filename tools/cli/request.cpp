@@ -7,13 +7,10 @@
 
 #include "models/decisions/layer.h"
 #include "models/zero_stage.h"
-#include "reports/export_code.h"
-#include "reports/fingerprint.h"
-#include "reports/text.h"
-#include "reports/workload_json.h"
 #include "tools/cli/deepspeed_file.h"
 #include "tools/cli/plan_document_json.h"
 #include "tools/cli/refusals.h"
+#include "tools/cli/user_files.h"
 #include "tools/cli/values.h"
 
 namespace plimsoll::tools {
@@ -313,7 +310,22 @@ models::Batch batch_from(const Options& options, const Strategy& strategy,
 }
 }  // namespace
 
+namespace {
+Request request_with_files(const std::string& model, const Options& options, Sources& sources) {
+  const FileOptions file = with_user_files(model, options, FileDefaults::filled, sources.models);
+  try {
+    Request request = request_from(file.model, file.options, sources);
+    request.notes.insert(request.notes.begin(), file.notes.begin(), file.notes.end());
+    request.question.fixed.insert(request.question.fixed.end(), file.set.begin(), file.set.end());
+    return request;
+  } catch (const Error& error) {
+    fail_with_origin(error, file.options);
+  }
+}
+}  // namespace
+
 Request request_from(const std::string& model, const Options& options, Sources& sources) {
+  if (has_user_files(options)) return request_with_files(model, options, sources);
   if (options.has("deepspeed")) {
     const std::string* assume = options.find("assume");
     const auto loaded = model.empty() ? nullptr : sources.models.load(model, assume ? *assume : "");
@@ -356,45 +368,6 @@ Request request_from(const std::string& model, const Options& options, Sources& 
     request.notes.push_back(
         "--adapter-dtype: DeepSpeed casts adapters to the dtype of the model below --zero 3.");
   return request;
-}
-
-reports::Plan answer(const Request& request) {
-  return completed(request, request.parameters
-                                ? planner::plan_states(*request.parameters, request.question)
-                                : planner::plan(request.question));
-}
-
-namespace {
-// What users of DeepSpeed know: its own estimator, beside what is planned.
-void add_estimate(reports::Plan& plan) {
-  for (const reports::Assumption& assumption : plan.assumptions)
-    if (assumption.what == "model states by DeepSpeed's own estimator, bytes")
-      plan.advice.push_back(fmt::format(
-          "DeepSpeed's own estimator says {} of model states on each GPU (it counts the fp32 copy "
-          "of the gradients, and no bucket, gather or activation); planned: {}.",
-          reports::bytes_text(Bytes(std::stoll(assumption.value))),
-          reports::bytes_text(plan.states.total())));
-}
-}  // namespace
-
-reports::Plan completed(const Request& request, reports::Plan plan) {
-  plan.cluster = request.question.cluster;
-  if (request.model) {
-    plan.config_json = request.model->config;
-    plan.model_name = request.model->spec.name;
-    if (plan.strategy.stack == Stack::pytorch && plan.strategy.data.zero == 2)
-      plan.advice.push_back(
-          "--zero 2 on pytorch is FSDP with reshard_after_forward=False: parameters are sharded "
-          "between steps, unlike ZeRO-2.");
-    if (const std::string code = reports::needed_code_note(plan.strategy);
-        !code.empty() && plan.strategy.stack != Stack::plimsoll)
-      plan.advice.push_back(code);
-    for (const std::string& note : request.model->spec.notes) plan.advice.push_back(note);
-  }
-  for (const std::string& note : request.notes) plan.advice.push_back(note);
-  add_estimate(plan);
-  plan.fingerprint = reports::fingerprint(reports::canonical_workload(plan));
-  return plan;
 }
 
 }  // namespace plimsoll::tools

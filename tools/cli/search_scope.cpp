@@ -9,6 +9,7 @@
 
 #include "planner/search/axes.h"
 #include "tools/cli/deepspeed_file.h"
+#include "tools/cli/user_files.h"
 #include "tools/cli/values.h"
 
 namespace plimsoll::tools {
@@ -102,7 +103,7 @@ namespace {
 
 // What a file settles is held as if it had been given; what it leaves "auto" is searched.
 FileOptions with_files(const std::string& model, const Options& given, Sources& sources) {
-  if (!given.has("deepspeed")) return {given, {}};
+  if (!given.has("deepspeed")) return {given, {}, {}, {}};
   const std::string* assume = given.find("assume");
   const auto loaded = model.empty() ? nullptr : sources.models.load(model, assume ? *assume : "");
   return with_open_deepspeed_file(given, loaded.get());
@@ -137,6 +138,16 @@ void check_sizes(const Options& options, const Options& given) {
 }  // namespace
 
 SearchRequest search_request(const std::string& model, const Options& given, Sources& sources) {
+  if (has_user_files(given)) {
+    FileOptions file = with_user_files(model, given, FileDefaults::left_open, sources.models);
+    try {
+      SearchRequest out = search_request(file.model, file.options, sources);
+      out.request.notes.insert(out.request.notes.begin(), file.notes.begin(), file.notes.end());
+      return out;
+    } catch (const Error& error) {
+      fail_with_origin(error, file.options);
+    }
+  }
   check(!given.has("params"), ErrorKind::unsupported,
         "--params: a bare count has no step to search; `plimsoll fit --params` gives its states");
   const FileOptions file = with_files(model, given, sources);
@@ -144,6 +155,7 @@ SearchRequest search_request(const std::string& model, const Options& given, Sou
   check_sizes(options, given);
   Options base;
   SearchRequest out;
+  out.model = model;
   // FSDP's options without a stage leave open which of its two it is.
   const bool any_fsdp =
       !options.has("zero") && (options.has("fsdp-version") || options.has("fsdp-upcast"));

@@ -13,6 +13,7 @@ namespace plimsoll::tools {
 struct SearchRequest {
   Request request;  // the base: options as given, the searched ones at their defaults
   planner::search::Scope scope;
+  std::string model;  // MODEL, or what a file names
   Options kept;  // given options that every plan has, whatever was found
 };
 

@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 
 namespace {
 constexpr std::array kTargets{"json", "html", "svg", "trace", "memory-viz", "prediction"};
-constexpr std::array kSources{"data", "weights", "adapter", "deepspeed", "against"};
+constexpr std::array kSources{"data",       "weights", "adapter",       "deepspeed",
+                              "accelerate", "peft",    "training-args", "against"};
 
 struct Identity {
   dev_t device;

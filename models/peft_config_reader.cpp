@@ -1,0 +1,105 @@
+#include "models/peft_config_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "models/file_keys.h"
+#include "models/lora.h"
+#include "models/peft_targets.h"
+
+namespace plimsoll::models {
+
+namespace {
+
+constexpr auto kRead = std::to_array<std::string_view>(
+    {"peft_type", "r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "bias",
+     "layers_to_transform", "layers_pattern", "task_type", "init_lora_weights", "use_dora",
+     "modules_to_save"});
+constexpr auto kUnmodelled = std::to_array<std::string_view>(
+    {"rank_pattern", "megatron_config", "trainable_token_indices", "loftq_config", "velora_config",
+     "alora_invocation_tokens", "use_qalora", "monteclora_config", "layer_replication", "lora_bias",
+     "target_parameters", "use_bdlora", "arrow_config", "kasa_config", "use_dora",
+     "modules_to_save", "ensure_weight_tying"});
+// Factors, initial values, names, and what is of inference.
+constexpr auto kNoMemory = std::to_array<std::string_view>(
+    {"auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
+     "fan_in_fan_out", "use_rslora", "alpha_pattern", "megatron_core", "eva_config", "corda_config",
+     "lora_ga_config", "qalora_group_size", "runtime_config"});
+constexpr KeyTable kTable{kRead, kUnmodelled, kNoMemory};
+
+// A list of names that --lora-targets takes as PEFT does.
+bool is_plain_list(const Config& file) {
+  if (!file.is_list("target_modules") || file.is_set("exclude_modules") ||
+      file.has("layers_to_transform"))
+    return false;
+  const std::vector<std::string> names = file.texts("target_modules", 1000);
+  return !names.empty() && std::ranges::find(names, "attention") == names.end();
+}
+
+std::string joined(const Config& file, const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names) {
+    if (name.empty() || name.find(',') != std::string::npos)
+      file.refuse("target_modules", "names of modules, none of them empty or with a comma,");
+    out += (out.empty() ? "" : ",") + name;
+  }
+  return out;
+}
+
+std::string targets(const Config& file, const ModelSpec* model) {
+  if (is_plain_list(file)) return joined(file, file.texts("target_modules", 1000));
+  if (file.is_text("target_modules", "all-linear") && !file.is_set("exclude_modules"))
+    return "all-linear";
+  if (file.has("target_modules") && !file.is_list("target_modules") &&
+      !file.is_string("target_modules"))
+    file.refuse("target_modules", "a list of names, a regular expression or \"all-linear\"");
+  check(model != nullptr, ErrorKind::bad_input,
+        [&] { return file.source() + ": its target_modules cannot be found without a MODEL"; });
+  return joined(file, peft_targets(file, *model));
+}
+
+void check_kind(const Config& file) {
+  const std::string type = file.text("peft_type", "LORA");
+  if (type != "LORA") refuse_key(file, "peft_type", "only LORA is modelled");
+  if (file.text("bias", "none") != "none")
+    refuse_key(file, "bias", "trained biases beside adapters are not modelled yet");
+  const std::string task = file.text("task_type", "CAUSAL_LM");
+  if (task != "CAUSAL_LM")
+    refuse_key(file, "task_type", "only CAUSAL_LM is modelled (others train a head of their own)");
+  if (file.is_text("init_lora_weights", "loftq"))
+    refuse_key(file, "init_lora_weights", "a quantized base is not modelled from this file");
+  refuse_unmodelled_keys(file, kTable);
+}
+
+}  // namespace
+
+FileSettings read_peft_config(std::string_view text, const std::string& source,
+                              const ModelSpec* model) {
+  const Config file = Config::parse(text, source);
+  FileSettings out;
+  std::vector<std::string> unknown;
+  for (const std::string& key : unknown_keys(file, kTable)) {
+    if (!nearest_key(key, kTable).empty()) refuse_unknown_key(file, key, kTable);
+    unknown.push_back(key);
+  }
+  check_kind(file);
+  const auto say = [&](const char* option, std::string value, const char* key) {
+    out.settings.push_back({option, std::move(value), key, !file.has(key)});
+  };
+  say("lora-rank", std::to_string(file.count("r", 8)), "r");
+  const double alpha = file.real("lora_alpha", 8);
+  if (alpha < 0) file.refuse("lora_alpha", "a number from 0 up");
+  say("lora-alpha", fmt::format("{}", alpha), "lora_alpha");
+  say("lora-dropout", fmt::format("{}", file.probability("lora_dropout", 0)), "lora_dropout");
+  say("lora-targets", targets(file, model), "target_modules");
+  if (!unknown.empty())
+    out.notes.push_back(
+        fmt::format("{}: PEFT knows no {} and ignores it", source, listed(unknown)));
+  if (const auto idle = present(file, kNoMemory); !idle.empty())
+    out.notes.push_back(fmt::format("{}: of no bearing on memory: {}", source, listed(idle)));
+  return out;
+}
+
+}  // namespace plimsoll::models

@@ -1,0 +1,159 @@
+#include "models/yaml_reader.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "models/base/error.h"
+
+namespace plimsoll::models {
+
+namespace {
+using Json = nlohmann::json;
+
+constexpr int kDeepest = 64;
+constexpr std::int64_t kMostValues = 100'000;
+
+bool is_one_of(std::string_view text, std::initializer_list<std::string_view> words) {
+  for (const std::string_view word : words)
+    if (text == word) return true;
+  return false;
+}
+
+template <class Number>
+bool whole_text(std::string_view text, Number& number) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// Underscores inside numbers are YAML 1.1's.
+std::string without_underscores(std::string_view text) {
+  std::string out;
+  for (const char c : text)
+    if (c != '_') out += c;
+  return out;
+}
+
+Json plain_scalar(const std::string& text) {
+  if (is_one_of(text, {"", "~", "null", "Null", "NULL"})) return nullptr;
+  if (is_one_of(text, {"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})) return true;
+  if (is_one_of(text, {"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"}))
+    return false;
+  // A number begins with a digit, a sign or a point.
+  const bool number_like =
+      std::string_view("0123456789+-.").find(text[0]) != std::string_view::npos;
+  if (number_like) {
+    const std::string digits = without_underscores(text);
+    std::int64_t whole = 0;
+    if (whole_text(digits, whole)) return whole;
+    double real = 0;
+    if (whole_text(digits, real) && std::isfinite(real)) return real;
+  }
+  return text;
+}
+
+class Converter {
+ public:
+  explicit Converter(const std::string& source) : source_(source) {}
+
+  Json converted(const YAML::Node& node, int depth) {
+    if (depth > kDeepest) refuse(node, fmt::format("nested deeper than {} levels", kDeepest));
+    if (++values_ > kMostValues)
+      refuse(node, fmt::format("more than {} values, its aliases written out", kMostValues));
+    switch (node.Type()) {
+      case YAML::NodeType::Scalar:
+        // "!": quoted; "?": plain.
+        return node.Tag() == "!" || node.Tag() == "tag:yaml.org,2002:str"
+                   ? Json(node.Scalar())
+                   : plain_scalar(node.Scalar());
+      case YAML::NodeType::Sequence: {
+        Json list = Json::array();
+        for (const YAML::Node& item : node) list.push_back(converted(item, depth + 1));
+        return list;
+      }
+      case YAML::NodeType::Map:
+        return object(node, depth);
+      case YAML::NodeType::Null:
+      case YAML::NodeType::Undefined:
+        break;
+    }
+    return nullptr;
+  }
+
+ private:
+  [[noreturn]] void refuse(const YAML::Node& node, const std::string& why) const {
+    const YAML::Mark mark = node.Mark();
+    fail(ErrorKind::bad_input,
+         fmt::format("{}: {}{}", source_, why,
+                     mark.is_null() ? "" : fmt::format(" (line {})", mark.line + 1)));
+  }
+
+  Json object(const YAML::Node& node, int depth) {
+    Json out = Json::object(), merged = Json::object();
+    for (const auto& entry : node) {
+      const YAML::Node &key = entry.first, &value = entry.second;
+      if (!key.IsScalar()) refuse(key, "a key that is no word");
+      if (key.Scalar() == "<<" && key.Tag() != "!") {
+        merge(value, depth, merged);
+        continue;
+      }
+      if (out.contains(key.Scalar()))
+        refuse(key, fmt::format("{} is there twice", key.Scalar().substr(0, 60)));
+      out[key.Scalar()] = converted(value, depth + 1);
+    }
+    for (auto& [key, value] : merged.items())
+      if (!out.contains(key)) out[key] = std::move(value);
+    return out;
+  }
+
+  // yaml.org/type/merge: a mapping or a list of them; of the same key the first counts.
+  void merge(const YAML::Node& value, int depth, Json& merged) {
+    const auto add = [&](const YAML::Node& from) {
+      if (!from.IsMap()) refuse(from, "<< takes a mapping, or a list of them");
+      const Json object = converted(from, depth + 1);
+      for (const auto& [key, item] : object.items())
+        if (!merged.contains(key)) merged[key] = item;
+    };
+    if (!value.IsSequence()) return add(value);
+    for (const YAML::Node& from : value) add(from);
+  }
+
+  const std::string& source_;
+  std::int64_t values_ = 0;
+};
+
+}  // namespace
+
+std::string json_from_yaml(std::string_view text, const std::string& source) {
+  const std::size_t nul = text.find('\0');
+  check(nul == std::string_view::npos, ErrorKind::bad_input,
+        [&] { return fmt::format("{}: not YAML: a NUL byte at offset {}", source, nul); });
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+    check(!documents.empty() && !documents.front().IsNull(), ErrorKind::bad_input,
+          [&] { return source + ": is empty"; });
+    check(documents.size() == 1, ErrorKind::bad_input, [&] {
+      return fmt::format("{}: {} YAML documents where one is read", source, documents.size());
+    });
+    const Json json = Converter(source).converted(documents.front(), 0);
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  } catch (const YAML::Exception& error) {
+    std::string why = error.msg.substr(0, 200);
+    if (!error.mark.is_null()) why += fmt::format(" (line {})", error.mark.line + 1);
+    fail(ErrorKind::bad_input, fmt::format("{}: not YAML: {}", source, why));
+  }
+}
+
+std::string json_from_json_or_yaml(std::string text, const std::string& source) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  check(first != std::string::npos, ErrorKind::bad_input, [&] { return source + ": is empty"; });
+  // A flow mapping of YAML begins like an object.
+  const bool json = text[first] == '{' && (source.ends_with(".json") || Json::accept(text));
+  return json ? std::move(text) : json_from_yaml(text, source);
+}
+
+}  // namespace plimsoll::models

@@ -1,0 +1,340 @@
+// Files of PEFT, Accelerate and Transformers, as options.
+#include <doctest/doctest.h>
+
+#include <map>
+#include <string>
+
+#include "models/accelerate_config_reader.h"
+#include "models/base/error.h"
+#include "models/model_reader.h"
+#include "models/peft_config_reader.h"
+#include "models/training_arguments_reader.h"
+#include "models/yaml_reader.h"
+
+using namespace plimsoll;
+
+namespace {
+using Said = std::map<std::string, std::string>;
+
+// Defaults stand in brackets.
+Said said(const models::FileSettings& file) {
+  Said out;
+  for (const models::FileSetting& s : file.settings)
+    out[s.option] = s.is_default ? "(" + s.value + ")" : s.value;
+  return out;
+}
+std::string notes(const models::FileSettings& file) {
+  std::string out;
+  for (const std::string& note : file.notes) out += note + "\n";
+  return out;
+}
+bool says(const std::string& message, std::string_view part) {
+  return message.find(part) != std::string::npos;
+}
+
+template <class Read>
+std::string refusal(Read read, ErrorKind kind = ErrorKind::bad_input) {
+  try {
+    read();
+  } catch (const Error& error) {
+    CHECK_MESSAGE(error.kind() == kind, error.message());
+    return error.message();
+  }
+  return "accepted";
+}
+
+// hidden 64, 4 layers, key-value width 32, MLP 128.
+const models::ModelSpec& tiny() {
+  static const models::ModelSpec model = models::read_model(
+      R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64,
+          "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 64})",
+      "tiny", "tiny", {});
+  return model;
+}
+models::FileSettings peft(std::string_view text) {
+  return models::read_peft_config(text, "a.json", &tiny());
+}
+std::string targets(std::string_view members) {
+  return said(peft("{" + std::string(members) + "}")).at("lora-targets");
+}
+models::FileSettings accelerate(std::string_view text) {
+  return models::read_accelerate_config(text, "c.yaml");
+}
+models::FileSettings arguments(std::string_view text) {
+  return models::read_training_arguments(text, "t.json");
+}
+std::string no_peft(std::string_view text, ErrorKind kind = ErrorKind::bad_input) {
+  return refusal([&] { peft(text); }, kind);
+}
+std::string no_accelerate(std::string_view text, ErrorKind kind = ErrorKind::bad_input) {
+  return refusal([&] { accelerate(text); }, kind);
+}
+std::string no_arguments(std::string_view text, ErrorKind kind = ErrorKind::bad_input) {
+  return refusal([&] { arguments(text); }, kind);
+}
+std::string yaml(std::string_view text) {
+  return models::json_from_yaml(text, "c.yaml");
+}
+}  // namespace
+
+TEST_CASE("YAML's scalars are what PyYAML makes of them") {
+  CHECK(yaml("{a: no, b: 'no', c: ~, d: 8, e: '8', f: 1.5, g: word, h: }") ==
+        R"({"a":false,"b":"no","c":null,"d":8,"e":"8","f":1.5,"g":"word","h":null})");
+  CHECK(yaml("a: 1_000\nb: 1e-5\nc: 2.11.0\nd: -x\nf: [x, {y: 1}]") ==
+        R"({"a":1000,"b":1e-05,"c":"2.11.0","d":"-x","f":["x",{"y":1}]})");
+}
+
+TEST_CASE("anchors and merge keys are followed; a key of the mapping itself goes before") {
+  CHECK(yaml("base: &b {x: 1, y: 2}\nmine:\n  <<: *b\n  y: 3\nsame: *b") ==
+        R"({"base":{"x":1,"y":2},"mine":{"x":1,"y":3},"same":{"x":1,"y":2}})");
+}
+
+TEST_CASE("YAML that is none, is too much or says a thing twice is an error with its line") {
+  const auto no = [](std::string_view text) { return refusal([&] { yaml(text); }); };
+  CHECK(says(no("a:\n\tb: 1"), "c.yaml: not YAML: "));
+  CHECK(says(no("a:\n\tb: 1"), "(line 2)"));
+  CHECK(says(no("a: 1\na: 2"), "c.yaml: a is there twice (line 2)"));
+  CHECK(no("") == "c.yaml: is empty");
+  CHECK(no("# nothing\n") == "c.yaml: is empty");
+  CHECK(says(no("a: 1\n---\nb: 2"), "2 YAML documents"));
+  CHECK(says(no(std::string_view("a: \0", 4)), "a NUL byte at offset 3"));
+  CHECK(says(no("[1]: 2"), "a key that is no word"));
+  CHECK(says(no("a: &x [*x]"), "c.yaml: "));
+  CHECK(says(no("a: *nowhere"), "c.yaml: not YAML"));
+  // 10^6 values written out, from seven lines.
+  std::string laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 6; ++i) {
+    const std::string before = "*a" + std::to_string(i - 1);
+    laughs += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + before;
+    for (int k = 1; k < 10; ++k) laughs += ", " + before;
+    laughs += "]\n";
+  }
+  CHECK(says(no(laughs), "more than 100000 values"));
+  CHECK(says(no(std::string(100, '[') + std::string(100, ']')), "nested deeper than 64"));
+}
+
+TEST_CASE("a LoraConfig becomes the options of adapters, with PEFT's defaults marked") {
+  const auto file = peft(R"({"peft_type": "LORA", "r": 16, "lora_alpha": 32, "lora_dropout": 0.05,
+      "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", "inference_mode": true})");
+  CHECK(said(file) == Said{{"lora-rank", "16"},
+                           {"lora-alpha", "32"},
+                           {"lora-dropout", "0.05"},
+                           {"lora-targets", "q_proj,v_proj"}});
+  CHECK(says(notes(file), "of no bearing on memory: inference_mode"));
+  // LoraConfig(): r 8, alpha 8 (not 16), no dropout, for llama q_proj and v_proj.
+  CHECK(said(peft("{}")) == Said{{"lora-rank", "(8)"},
+                                 {"lora-alpha", "(8)"},
+                                 {"lora-dropout", "(0)"},
+                                 {"lora-targets", "(q_proj,v_proj)"}});
+}
+
+// Each with the number of parameters that peft 0.21.2 gives the same model at r = 4.
+TEST_CASE("patterns, exclusions and chosen layers name the modules that PEFT adapts") {
+  CHECK(targets(R"("target_modules": "ALL-linear")") ==
+        "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj");  // 16,384
+  CHECK(targets(R"("target_modules": "all-linear")") == "all-linear");
+  CHECK(targets(R"("target_modules": ".*\\.(q|v)_proj")") == "q_proj,v_proj");  // 3,584
+  CHECK(targets(R"("target_modules": "all-linear", "exclude_modules": ["down_proj"])") ==
+        "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj");  // 13,312
+  // 4 (64 + 64) + 4 (64 + 128), twice: 2,560
+  CHECK(targets(R"("target_modules": ["q_proj", "up_proj"], "layers_to_transform": [0, 2])") ==
+        "model.layers.0.self_attn.q_proj,model.layers.2.self_attn.q_proj,"
+        "model.layers.0.mlp.up_proj,model.layers.2.mlp.up_proj");
+  CHECK(targets(R"("target_modules": ["q_proj"], "layers_to_transform": 1,
+                   "layers_pattern": "layers")") == "model.layers.1.self_attn.q_proj");  // 512
+  CHECK(targets(R"("target_modules": "model\\.layers\\.[13]\\.mlp\\.down_proj")") ==
+        "model.layers.1.mlp.down_proj,model.layers.3.mlp.down_proj");
+}
+
+TEST_CASE("what PEFT cannot adapt or find is an error, and so is a pattern without end") {
+  CHECK(says(no_peft(R"({"target_modules": ".*"})"), "fits model too, which PEFT adapts not"));
+  CHECK(says(no_peft(R"({"target_modules": ".*mlp.*"})"), "fits model.layers.0.mlp too"));
+  CHECK(says(no_peft(R"({"target_modules": "q_proj"})"), "fits no module of tiny"));
+  CHECK(says(no_peft(R"({"target_modules": ["attention"]})"), "fits no module"));
+  CHECK(says(no_peft(R"({"target_modules": ["q_proj"], "layers_to_transform": [1],
+                         "layers_pattern": "blocks"})"),
+             "fits no module"));
+  CHECK(says(no_peft(R"({"target_modules": "(.*)*(.*)*(.*)*(.*)*x"})"), "fits no module"));
+  CHECK(says(no_peft(R"({"target_modules": "(a|b"})"), "a regular expression"));
+  CHECK(says(no_peft("{\"target_modules\": \"" + std::string(2000, 'a') + "\"}"), "at most 1000"));
+  CHECK(says(no_peft(R"({"target_modules": 3})"), "target_modules is 3"));
+  CHECK(says(no_peft(R"({"target_modules": ["a,b"]})"), "with a comma"));
+  CHECK(says(no_peft(R"({"r": "8"})"), "a.json: r is \"8\", but a positive whole number"));
+  CHECK(says(no_peft(R"({"lora_dropuot": 0.1})"), "did you mean 'lora_dropout'?"));
+  CHECK(says(no_peft("[]"), "a.json: a list of 0 where a JSON object"));
+  CHECK(says(notes(peft(R"({"a_later_release": 1})")), "PEFT knows no a_later_release"));
+}
+
+TEST_CASE("adapters whose memory is not planned are refused by their key") {
+  const auto no = [](std::string_view text) { return no_peft(text, ErrorKind::unsupported); };
+  CHECK(says(no(R"({"use_dora": true})"), "a.json: use_dora is true: is not modelled yet"));
+  CHECK(says(no(R"({"modules_to_save": ["lm_head"]})"), "modules_to_save is a list of 1"));
+  CHECK(says(no(R"({"rank_pattern": {"q_proj": 4}})"), "rank_pattern"));
+  CHECK(says(no(R"({"bias": "all"})"), "bias"));
+  CHECK(says(no(R"({"peft_type": "IA3"})"), "only LORA"));
+  CHECK(says(no(R"({"task_type": "SEQ_CLS"})"), "task_type"));
+  CHECK(no_peft(R"({"use_dora": false, "modules_to_save": null, "rank_pattern": {}})") ==
+        "accepted");
+}
+
+TEST_CASE("a config.yaml of FSDP becomes stage, release, checkpoints, ranks and precision") {
+  const auto file = accelerate(R"(
+distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+  fsdp_reshard_after_forward: false
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_activation_checkpointing: true
+mixed_precision: bf16
+num_machines: 2
+num_processes: 8
+machine_rank: 0
+)");
+  CHECK(said(file) == Said{{"gpus", "8"},
+                           {"gpus-per-node", "4"},
+                           {"stack", "pytorch"},
+                           {"fsdp-version", "2"},
+                           {"zero", "2"},
+                           {"recompute", "full"},
+                           {"precision", "bf16-mixed"}});
+  CHECK(says(notes(file), "of no bearing on memory: machine_rank"));
+}
+
+TEST_CASE("FSDP1's strategies are stages, the hybrid ones over a machine's GPUs") {
+  const auto first = [](const std::string& strategy) {
+    Said out =
+        said(accelerate("distributed_type: FSDP\nnum_machines: 2\nnum_processes: 16\n"
+                        "fsdp_config: {fsdp_sharding_strategy: " +
+                        strategy +
+                        ", fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, "
+                        "fsdp_backward_prefetch: BACKWARD_PRE}"));
+    return out.at("zero") + " " + out["shard-group"] + " " + out.at("fsdp-version");
+  };
+  CHECK(first("FULL_SHARD") == "3  (1)");  // the launcher's own version
+  CHECK(first("2") == "2  (1)");
+  CHECK(first("HYBRID_SHARD") == "3 8 (1)");
+  CHECK(first("5") == "2 8 (1)");
+}
+
+TEST_CASE("DeepSpeed through Accelerate: its own keys, or the file that they name") {
+  CHECK(said(accelerate("distributed_type: DEEPSPEED\nnum_processes: 4\nmixed_precision: fp16\n"
+                        "deepspeed_config: {gradient_accumulation_steps: 2}")) ==
+        Said{{"gpus", "4"},
+             {"stack", "deepspeed"},
+             {"zero", "(2)"},  // DeepSpeedPlugin
+             {"grad-accum", "2"},
+             {"precision", "fp16-mixed"}});
+  CHECK(said(accelerate("distributed_type: DEEPSPEED\nnum_processes: 4\n"
+                        "deepspeed_config: {deepspeed_config_file: ds.json}")) ==
+        Said{{"gpus", "4"}, {"deepspeed", "ds.json"}});
+  CHECK(says(no_accelerate("distributed_type: DEEPSPEED\n"
+                           "deepspeed_config: {deepspeed_config_file: ds.json, zero_stage: 3}"),
+             "zero_stage is 3, but to stand in the deepspeed_config_file"));
+}
+
+TEST_CASE("a bare NO is a word of Accelerate, whatever YAML makes of it") {
+  CHECK(said(accelerate("distributed_type: NO\nmixed_precision: no")) ==
+        Said{{"gpus", "(1)"}, {"precision", "fp32"}});
+  CHECK(said(accelerate("distributed_type: MULTI_GPU\nnum_processes: 2")) ==
+        Said{{"gpus", "2"}, {"stack", "pytorch"}, {"zero", "0"}, {"precision", "(fp32)"}});
+}
+
+TEST_CASE("what Accelerate refuses and what is not planned is refused with its key") {
+  CHECK(says(no_accelerate("num_processes: 2"), "distributed_type is missing"));
+  CHECK(says(no_accelerate("distributed_type: MULTI_GPU\nnum_procesess: 2"),
+             "did you mean 'num_processes'?"));
+  CHECK(says(no_accelerate("distributed_type: MULTI_GPU\nnum_processes: '2'"),
+             "num_processes is \"2\""));
+  CHECK(says(no_accelerate("distributed_type: FSDP\nnum_processes: 3\nnum_machines: 2"),
+             "a multiple of num_machines 2"));
+  CHECK(says(no_accelerate("distributed_type: FSPD"), "NO, MULTI_GPU, FSDP or DEEPSPEED"));
+  CHECK(says(no_accelerate("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_stratgy: 1}"),
+             "did you mean 'fsdp_sharding_strategy'?"));
+  const auto no = [](const std::string& text) {
+    return no_accelerate(text, ErrorKind::unsupported);
+  };
+  CHECK(says(no("distributed_type: MEGATRON_LM"), "is not modelled yet"));
+  CHECK(says(no("distributed_type: MULTI_GPU\nuse_cpu: true"), "use_cpu"));
+  CHECK(
+      says(no("distributed_type: NO\ndynamo_config: {dynamo_backend: INDUCTOR}"), "torch.compile"));
+  const std::string fsdp = "distributed_type: FSDP\nfsdp_config: {";
+  CHECK(says(no(fsdp + "fsdp_version: 2}"), "fsdp_config: auto_wrap_policy is missing"));
+  CHECK(says(no(fsdp + "fsdp_version: 2, fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, "
+                       "fsdp_offload_params: true}"),
+             "fsdp_offload_params is true: offloading"));
+  CHECK(says(no(fsdp + "fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP}"),
+             "modelled with BACKWARD_PRE"));
+}
+
+TEST_CASE("TrainingArguments: what the file says, and Transformers' own where it is silent") {
+  CHECK(said(arguments(R"({"output_dir": "out"})")) == Said{{"micro-batch", "(8)"},
+                                                            {"grad-accum", "(1)"},
+                                                            {"precision", "(fp32)"},
+                                                            {"recompute", "(none)"},
+                                                            {"optimizer", "(adamw)"},
+                                                            {"optimizer-impl", "(fused)"}});
+  const auto file = arguments(R"({"per_device_train_batch_size": 2, "bf16": true,
+      "gradient_accumulation_steps": 4, "gradient_checkpointing": true,
+      "gradient_checkpointing_kwargs": {"use_reentrant": true}, "optim": "adamw_torch",
+      "max_length": 2048, "model_name_or_path": "gpt2", "dtype": "bfloat16",
+      "dataset_name": "x", "learning_rate": 1e-5, "eval_strategy": "steps"})");
+  CHECK(file.model == "gpt2");
+  CHECK(said(file) == Said{{"micro-batch", "2"},
+                           {"grad-accum", "4"},
+                           {"seq-len", "2048"},
+                           {"precision", "bf16-mixed"},
+                           {"param-dtype", "bf16"},
+                           {"recompute", "full"},
+                           {"use-reentrant", "yes"},
+                           {"optimizer", "adamw"},
+                           {"optimizer-impl", "foreach"}});
+  for (const char* part : {"not looked at: dataset_name", "no bearing on memory: learning_rate",
+                           "evaluation is not planned", "max_length is of TRL"})
+    CHECK(says(notes(file), part));
+}
+
+TEST_CASE("a recipe's FSDP, adapters and quantized base become options too") {
+  const auto file = arguments(
+      "fsdp: full_shard auto_wrap\nfsdp_config: {fsdp_activation_checkpointing: true}\n"
+      "use_peft: true\nlora_r: 64\nlora_target_modules: [q_proj, v_proj]\nload_in_4bit: true\n"
+      "optim: sgd\noptim_args: momentum=0.9\nddp_bucket_cap_mb: 50\n");
+  const Said options = said(file);
+  CHECK(options.at("stack") == "pytorch");
+  CHECK(options.at("zero") == "3");
+  CHECK(options.at("fsdp-version") == "(2)");
+  CHECK(options.at("lora-rank") == "64");
+  CHECK(options.at("lora-alpha") == "(32)");  // trl/trainer/model_config.py
+  CHECK(options.at("lora-targets") == "q_proj,v_proj");
+  CHECK(options.at("quantize") == "nf4");
+  CHECK(options.at("optimizer") == "momentum");
+  CHECK(options.count("optimizer-impl") == 0);
+  CHECK(options.at("bucket-cap-mb") == "50");
+  CHECK(said(arguments("fsdp: shard_grad_op")).at("zero") == "2");
+  CHECK(said(arguments("fsdp: true")).at("zero") == "(3)");
+}
+
+TEST_CASE("an object of DeepSpeed in the arguments is the object itself") {
+  CHECK(said(arguments(R"({"deepspeed": {"zero_optimization": {"stage": 2}}})")).at("deepspeed") ==
+        R"({"zero_optimization":{"stage":2}})");
+  CHECK(said(arguments(R"({"deepspeed": "ds.json"})")).at("deepspeed") == "ds.json");
+}
+
+TEST_CASE("arguments that contradict themselves, are of a wrong type or not planned are refused") {
+  CHECK(says(no_arguments(R"({"bf16": true, "fp16": true})"), "only one of bf16 and fp16"));
+  CHECK(says(no_arguments(R"({"per_device_train_batch_size": 0})"), "a positive whole number"));
+  CHECK(says(no_arguments(R"({"bf16": "maybe"})"), "bf16 is \"maybe\", but true or false"));
+  CHECK(says(no_arguments(R"({"gradient_checkpoining": true})"),
+             "did you mean 'gradient_checkpointing'?"));
+  CHECK(says(no_arguments(R"({"peft_type": 1, "target_parameters_of_it": 1})"),
+             "no field of TrainingArguments"));
+  CHECK(
+      says(no_arguments(R"({"fsdp": true, "deepspeed": "x"})"), "only one of fsdp and deepspeed"));
+  CHECK(says(no_arguments(R"({"fsdp": "ful_shard"})"), "full_shard or shard_grad_op"));
+  CHECK(says(no_arguments("bf16: true\n\tfp16: no"), "not YAML"));
+  const auto no = [](std::string_view text) { return no_arguments(text, ErrorKind::unsupported); };
+  CHECK(says(no(R"({"optim": "ademamix"})"), "is no optimizer that is modelled"));
+  CHECK(says(no(R"({"neftune_noise_alpha": 5})"), "neftune_noise_alpha is 5"));
+  CHECK(says(no(R"({"attn_implementation": "flash_attention_2"})"), "only sdpa and eager"));
+  CHECK(says(no(R"({"fsdp": "full_shard offload"})"), "offloading"));
+}

@@ -1,0 +1,53 @@
+// What only the door knows of an answer.
+#include <fmt/format.h>
+
+#include "reports/export_code.h"
+#include "reports/fingerprint.h"
+#include "reports/text.h"
+#include "reports/workload_json.h"
+#include "tools/cli/request.h"
+
+namespace plimsoll::tools {
+
+using models::Stack;
+
+namespace {
+// What users of DeepSpeed know: its own estimator, beside what is planned.
+void add_estimate(reports::Plan& plan) {
+  for (const reports::Assumption& assumption : plan.assumptions)
+    if (assumption.what == "model states by DeepSpeed's own estimator, bytes")
+      plan.advice.push_back(fmt::format(
+          "DeepSpeed's own estimator says {} of model states on each GPU (it counts the fp32 copy "
+          "of the gradients, and no bucket, gather or activation); planned: {}.",
+          reports::bytes_text(Bytes(std::stoll(assumption.value))),
+          reports::bytes_text(plan.states.total())));
+}
+}  // namespace
+
+reports::Plan answer(const Request& request) {
+  return completed(request, request.parameters
+                                ? planner::plan_states(*request.parameters, request.question)
+                                : planner::plan(request.question));
+}
+
+reports::Plan completed(const Request& request, reports::Plan plan) {
+  plan.cluster = request.question.cluster;
+  if (request.model) {
+    plan.config_json = request.model->config;
+    plan.model_name = request.model->spec.name;
+    if (plan.strategy.stack == Stack::pytorch && plan.strategy.data.zero == 2)
+      plan.advice.push_back(
+          "--zero 2 on pytorch is FSDP with reshard_after_forward=False: parameters are sharded "
+          "between steps, unlike ZeRO-2.");
+    if (const std::string code = reports::needed_code_note(plan.strategy);
+        !code.empty() && plan.strategy.stack != Stack::plimsoll)
+      plan.advice.push_back(code);
+    for (const std::string& note : request.model->spec.notes) plan.advice.push_back(note);
+  }
+  for (const std::string& note : request.notes) plan.advice.push_back(note);
+  add_estimate(plan);
+  plan.fingerprint = reports::fingerprint(reports::canonical_workload(plan));
+  return plan;
+}
+
+}  // namespace plimsoll::tools

@@ -1,0 +1,210 @@
+#include "tools/cli/user_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "models/accelerate_config_reader.h"
+#include "models/base/error.h"
+#include "models/json_reader.h"
+#include "models/peft_config_reader.h"
+#include "models/training_arguments_reader.h"
+
+namespace plimsoll::tools {
+
+namespace {
+using models::FileSetting;
+using models::FileSettings;
+
+constexpr std::int64_t kMostBytes = 1 << 20;
+
+struct FileKind {
+  const char* option;
+  const char* reader;  // whose defaults fill in what the file does not say
+};
+// In the order in which they are held against each other.
+constexpr std::array<FileKind, 3> kKinds{{{"training-args", "Transformers 5.17"},
+                                          {"accelerate", "Accelerate 1.15"},
+                                          {"peft", "PEFT 0.21"}}};
+
+// Training without autocast is what all three dtypes are.
+bool agree(const FileSetting& setting, const std::string& mine) {
+  if (is_same_value(mine, setting.value)) return true;
+  if (setting.option == "lora-targets")  // a set
+    return mine.size() == setting.value.size() && std::ranges::is_permutation(mine, setting.value);
+  return setting.option == "precision" && setting.value == "fp32" &&
+         (mine == "bf16" || mine == "fp16");
+}
+
+std::string short_value(const std::string& value) {
+  return value.empty() ? "" : " " + value.substr(0, 60);
+}
+
+class Merger {
+ public:
+  Merger(const std::string& model, const Options& given, FileDefaults defaults, ModelSource& models)
+      : given_(given), defaults_(defaults), models_(models) {
+    out_.model = model;
+    for (const auto& [name, value] : given.given())
+      if (std::ranges::none_of(kKinds, [&](const FileKind& k) { return name == k.option; }))
+        out_.options.add(name, value);
+  }
+
+  FileOptions merged() {
+    for (const FileKind& kind : kKinds)
+      if (const std::string* path = given_.find(kind.option)) add(kind, *path);
+    settle_optimizer();
+    for (const Held& held : held_) {
+      if (held.setting.is_default && defaults_ == FileDefaults::left_open) continue;
+      out_.options.add(held.setting.option, held.setting.value, origin(held));
+      if (!held.setting.is_default) out_.set.push_back(held.setting.option);
+    }
+    for (const FileKind& kind : kKinds) tell(kind);
+    out_.notes.insert(out_.notes.end(), notes_.begin(), notes_.end());
+    return std::move(out_);
+  }
+
+ private:
+  struct Held {
+    FileSetting setting;
+    std::string path;
+    const FileKind* kind;
+  };
+
+  static std::string origin(const Held& held) { return held.path + ": " + held.setting.key; }
+
+  const LoadedModel* loaded() {
+    if (out_.model.empty()) return nullptr;
+    const std::string* assume = given_.find("assume");
+    model_ = models_.load(out_.model, assume ? *assume : "");
+    return model_.get();
+  }
+
+  FileSettings read(const FileKind& kind, const std::string& path) {
+    const std::string name = kind.option;
+    // A launch line's arguments come as the object that they are.
+    const bool text = path.starts_with('{');
+    const std::string source = text ? "--" + name : path;
+    const std::string content = text ? path : models::read_text_file(path, kMostBytes);
+    if (name == "training-args") return models::read_training_arguments(content, source);
+    if (name == "accelerate") return models::read_accelerate_config(content, source);
+    const LoadedModel* model = loaded();
+    return models::read_peft_config(content, source, model ? &model->spec : nullptr);
+  }
+
+  void add(const FileKind& kind, const std::string& path) {
+    const FileSettings file = read(kind, path);
+    const std::string source = path.starts_with('{') ? std::string("--") + kind.option : path;
+    if (!file.model.empty() && out_.model.empty() && !given_.has("params")) out_.model = file.model;
+    for (const FileSetting& setting : file.settings) add(Held{setting, source, &kind});
+    notes_.insert(notes_.end(), file.notes.begin(), file.notes.end());
+  }
+
+  void add(Held held) {
+    beside_its_file(held);
+    const FileSetting& setting = held.setting;
+    if (const std::string* mine = given_.find(setting.option)) {
+      if (!setting.is_default && !agree(setting, *mine))
+        fail(ErrorKind::bad_input, fmt::format("--{} {}, but {} says {} ({}): give one of the two",
+                                               setting.option, mine->substr(0, 60), held.path,
+                                               short_value(setting.value).substr(1), setting.key));
+      return;
+    }
+    const auto other =
+        std::ranges::find(held_, setting.option, [](const Held& h) { return h.setting.option; });
+    if (other == held_.end()) {
+      held_.push_back(std::move(held));
+      return;
+    }
+    if (setting.is_default || agree(setting, other->setting.value)) return;
+    if (other->setting.is_default || other->setting.yields) {
+      *other = std::move(held);
+    } else if (setting.option == "precision" && other->kind == kKinds.data()) {
+      // training_args.py, __post_init__: bf16 and fp16 go before ACCELERATE_MIXED_PRECISION.
+      notes_.push_back(fmt::format("{}: {} goes before {} of {}", other->path, other->setting.key,
+                                   setting.key, held.path));
+    } else {
+      fail(ErrorKind::bad_input,
+           fmt::format("{} says {} ({}), but {} says {} ({}): give one of the two", other->path,
+                       other->setting.value.substr(0, 60), other->setting.key, held.path,
+                       setting.value.substr(0, 60), setting.key));
+    }
+  }
+
+  // Accelerate opens it from where it is started; configurations also travel together.
+  static void beside_its_file(Held& held) {
+    namespace fs = std::filesystem;
+    std::string& value = held.setting.value;
+    if (held.setting.option != "deepspeed" || value.starts_with('{')) return;
+    std::error_code error;
+    const fs::path beside = fs::path(held.path).parent_path() / value;
+    if (!fs::exists(value, error) && fs::exists(beside, error)) value = beside.string();
+  }
+
+  // transformers/integrations/deepspeed.py, deepspeed_optim_sched: an optimizer of ds_config.json
+  // is the one that steps, whatever `optim` says.
+  void settle_optimizer() {
+    const auto named = std::ranges::find(
+        held_, "deepspeed", [](const Held& held) { return std::string_view(held.setting.option); });
+    const std::string* path = given_.find("deepspeed");
+    if (path == nullptr && named == held_.end()) return;
+    const FileSettings file =
+        read_deepspeed_option(path != nullptr ? *path : named->setting.value, loaded());
+    const auto is_optimizer = [](const FileSetting& s) { return s.option == "optimizer"; };
+    if (std::ranges::none_of(file.settings, is_optimizer)) return;
+    std::erase_if(held_, [](const Held& held) {
+      return held.setting.option == "optimizer" || held.setting.option == "optimizer-impl";
+    });
+  }
+
+  // What was read of one file, and what its reader adds.
+  void tell(const FileKind& kind) {
+    std::string said, added;
+    std::string path;
+    for (const Held& held : held_) {
+      if (held.kind != &kind) continue;
+      path = held.path;
+      const FileSetting& s = held.setting;
+      std::string& list = s.is_default ? added : said;
+      list += fmt::format("{}--{}{} ({})", list.empty() ? "" : ", ", s.option, short_value(s.value),
+                          s.key);
+    }
+    if (!said.empty()) out_.notes.push_back(fmt::format("{}: {}", path, said));
+    if (!added.empty() && defaults_ == FileDefaults::filled)
+      out_.notes.push_back(
+          fmt::format("{} does not say, so {}'s defaults hold: {}", path, kind.reader, added));
+  }
+
+  const Options& given_;
+  FileDefaults defaults_;
+  ModelSource& models_;
+  std::shared_ptr<const LoadedModel> model_;
+  std::vector<Held> held_;
+  std::vector<std::string> notes_;
+  FileOptions out_;
+};
+
+}  // namespace
+
+bool has_user_files(const Options& given) {
+  return std::ranges::any_of(kKinds, [&](const FileKind& kind) { return given.has(kind.option); });
+}
+
+FileOptions with_user_files(const std::string& model, const Options& given, FileDefaults defaults,
+                            ModelSource& models) {
+  return Merger(model, given, defaults, models).merged();
+}
+
+void fail_with_origin(const Error& error, const Options& options) {
+  const std::string& message = error.message();
+  if (message.starts_with("--")) {
+    const std::string name = message.substr(2, message.find_first_of(" :", 2) - 2);
+    const std::string origin = options.origin(name);
+    if (!origin.empty()) throw Error(error.kind(), origin + ": " + message, error.where());
+  }
+  throw error;
+}
+
+}  // namespace plimsoll::tools
