@@ -86,7 +86,7 @@ TEST_CASE("planned peaks of full-size models are within 0.1 % of torch's, reserv
 
 TEST_CASE("so are those with settings of the allocator, kept outputs, other checkpoints") {
   // A block of 1.6 GB of logits takes a segment of its own, which was planned in a hole.
-  check_runs("dry_runs_settings.json", {{"gpt2-ddp-mixed-full-reentrant", "reserved 17 %"}}, 27);
+  check_runs("dry_runs_settings.json", {{"gpt2-ddp-mixed-full-reentrant", "reserved 17 %"}}, 31);
 }
 
 TEST_CASE("so are those of more families") {

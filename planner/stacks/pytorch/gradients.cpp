@@ -56,9 +56,11 @@ bool StepWriter::is_last(const ModuleNames& names) {
                           (norm_unit_ == &embedding_ && names.module == ends.tokens.module));
 }
 
+bool StepWriter::holds_in_buckets() const {
+  return strategy_.data.gradient_as_bucket_view && parallelism_ != DataParallelism::single;
+}
 bool StepWriter::to_bucket() const {
-  return strategy_.data.gradient_as_bucket_view && micros_ == 1 &&
-         parallelism_ != DataParallelism::single;
+  return holds_in_buckets() && micros_ == 1;
 }
 
 void StepWriter::end(const ModuleNames& names, TensorId written) {

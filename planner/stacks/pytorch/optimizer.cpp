@@ -108,7 +108,8 @@ void StepWriter::optimizer_step() {
       const auto one = [&](TensorId t) { release ? op.release(t) : op.read(t); };
       one(unit.shard_grad);
       for (const TensorId grad : unit.adapter_grads) one(grad);
-      if (!fsdp())
+      // DDP's views: each was copied into its bucket as it became ready, and went.
+      if (!fsdp() && !holds_in_buckets())
         for (const TensorId grad : unit.kept) one(grad);
     };
     touch(root_);

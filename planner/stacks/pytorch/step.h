@@ -68,7 +68,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   Ref input_of(std::size_t run, std::size_t layer) const;
   Ref input_gradient_of(std::size_t run, std::size_t layer) const;
   bool recomputes() const { return repeats_layers(strategy_.recompute); }
-  bool to_bucket() const, reentrant() const, is_last(const ModuleNames&names);
+  bool to_bucket() const, holds_in_buckets() const, reentrant() const, is_last(const ModuleNames&);
   int model_order(const ModuleNames& names) const;
   void note_gradient(const ModuleNames& names, TensorId grad);
   // The ends of the model (ends.cpp).
