@@ -157,6 +157,12 @@ CommandLine parse_arguments(const Command& command, std::vector<std::string> wor
   CommandLine line;
   line.command = &command;
   Parser parser(command);
+  const auto dashes = std::ranges::find(words, "--");
+  if (command.takes_plan_options && dashes != words.end()) {
+    line.launch.assign(dashes + 1, words.end());
+    line.has_launch = true;
+    words.erase(dashes, words.end());
+  }
   const bool help = std::ranges::any_of(
       words, [](const std::string& word) { return word == "--help" || word == "-h"; });
   if (help) {

@@ -29,6 +29,8 @@ struct CommandLine {
   std::string argument;  // "": not given
   std::vector<std::string> arguments;  // all of them
   Options options;
+  std::vector<std::string> launch;  // what stands behind "--"
+  bool has_launch = false;
   std::string text;  // not empty: --help or --version was asked for; print it, done
 };
 

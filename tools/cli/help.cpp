@@ -72,13 +72,20 @@ std::string overview(std::string_view version) {
 std::string help_text(const Command& command) {
   std::string out;
   add_paragraph(out, command.help);
-  out += fmt::format("\nUsage: {}{}{}{} [OPTIONS]\n", command.is_program ? "" : "plimsoll ",
-                     command.name, command.argument.empty() ? "" : " ", command.argument);
+  out += fmt::format("\nUsage: {}{}{}{} [OPTIONS]{}\n", command.is_program ? "" : "plimsoll ",
+                     command.name, command.argument.empty() ? "" : " ", command.argument,
+                     command.takes_plan_options ? " [-- LAUNCH LINE]" : "");
   if (command.argument == "MODEL")
     add_paragraph(out,
                   "MODEL is a name of `plimsoll models`, a Hugging Face config.json or a folder "
                   "with one, or a hub id (org/name) in the local Hugging Face cache.");
-  if (command.takes_plan_options) add_options(out, plan_options());
+  if (command.takes_plan_options) {
+    add_paragraph(out,
+                  "LAUNCH LINE is what starts the training: accelerate launch, torchrun, deepspeed "
+                  "or python, with the script's arguments. What it says becomes options; what is "
+                  "not understood is listed in the answer.");
+    add_options(out, plan_options());
+  }
   add_options(out, command.own_options);
   add_options(out, output_options());
   if (command.takes_plan_options)

@@ -4,6 +4,7 @@
 
 #include "models/base/error.h"
 #include "tools/cli/doors.h"
+#include "tools/cli/launch_line.h"
 #include "tools/cli/output.h"
 #include "tools/cli/process.h"
 #include "tools/cli/targets.h"
@@ -34,12 +35,13 @@ int exit_status(ErrorKind kind) {
 int run(std::vector<std::string> words) {
   try {
     const reports::Tool tool = this_tool();
-    const CommandLine line =
+    CommandLine line =
         parse_command_line(std::move(words), fmt::format("{} ({})", tool.version, tool.commit));
     if (!line.text.empty()) {
       print(line.text);
       return 0;
     }
+    if (line.has_launch) add_launch_line(line.launch, line.options);
     check_targets(line);
     return dispatch(line);
   } catch (const Error& error) {

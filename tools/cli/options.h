@@ -36,6 +36,9 @@ class Options {
   const std::string* find(std::string_view name) const;  // nullptr: not given
   std::vector<std::string> all(std::string_view name) const;
   std::span<const std::pair<std::string, std::string>> given() const { return given_; }
+  // For the answer: what of the user's words was not looked at.
+  void add_note(std::string note) { notes_.push_back(std::move(note)); }
+  std::span<const std::string> notes() const { return notes_; }
   std::string origin(std::string_view name) const;
   // "--zero 3", or "c.yaml: fsdp_config.fsdp_version says --fsdp-version 2".
   std::string said(std::string_view name) const;
@@ -43,6 +46,7 @@ class Options {
  private:
   std::vector<std::pair<std::string, std::string>> given_;
   std::map<std::string, std::string, std::less<>> origins_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace plimsoll::tools

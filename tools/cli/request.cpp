@@ -316,6 +316,7 @@ Request request_with_files(const std::string& model, const Options& options, Sou
   try {
     Request request = request_from(file.model, file.options, sources);
     request.notes.insert(request.notes.begin(), file.notes.begin(), file.notes.end());
+    request.notes.insert(request.notes.end(), options.notes().begin(), options.notes().end());
     request.question.fixed.insert(request.question.fixed.end(), file.set.begin(), file.set.end());
     return request;
   } catch (const Error& error) {
@@ -332,6 +333,7 @@ Request request_from(const std::string& model, const Options& options, Sources& 
     const FileOptions file = with_deepspeed_file(options, loaded.get());
     Request request = request_from(model, file.options, sources);
     request.notes = file.notes;
+    request.notes.insert(request.notes.end(), options.notes().begin(), options.notes().end());
     request.question.fixed = file.set;
     return request;
   }
@@ -363,6 +365,7 @@ Request request_from(const std::string& model, const Options& options, Sources& 
       batch_from(options, question.strategy, request.model ? request.model->spec.max_positions : 0);
   if (options.has("detail")) question.detail = planner::Detail::full;
   for (const auto& [name, value] : options.given()) question.given.push_back(name);
+  for (const std::string& note : options.notes()) request.notes.push_back(note);
   const Strategy& s = question.strategy;
   if (options.has("adapter-dtype") && s.stack == Stack::deepspeed && s.data.zero < 3)
     request.notes.push_back(

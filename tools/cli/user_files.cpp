@@ -49,7 +49,7 @@ class Merger {
     out_.model = model;
     for (const auto& [name, value] : given.given())
       if (std::ranges::none_of(kKinds, [&](const FileKind& k) { return name == k.option; }))
-        out_.options.add(name, value);
+        out_.options.add(name, value, given.origin(name));
   }
 
   FileOptions merged() {
@@ -82,12 +82,18 @@ class Merger {
     return model_.get();
   }
 
+  // A launch line's arguments come as the object that they are.
+  std::string source_of(const FileKind& kind, const std::string& path) const {
+    if (!path.starts_with('{')) return path;
+    const std::string origin = given_.origin(kind.option);
+    return origin.empty() ? std::string("--") + kind.option : origin;
+  }
+
   FileSettings read(const FileKind& kind, const std::string& path) {
     const std::string name = kind.option;
-    // A launch line's arguments come as the object that they are.
-    const bool text = path.starts_with('{');
-    const std::string source = text ? "--" + name : path;
-    const std::string content = text ? path : models::read_text_file(path, kMostBytes);
+    const std::string source = source_of(kind, path);
+    const std::string content =
+        path.starts_with('{') ? path : models::read_text_file(path, kMostBytes);
     if (name == "training-args") return models::read_training_arguments(content, source);
     if (name == "accelerate") return models::read_accelerate_config(content, source);
     const LoadedModel* model = loaded();
@@ -96,7 +102,7 @@ class Merger {
 
   void add(const FileKind& kind, const std::string& path) {
     const FileSettings file = read(kind, path);
-    const std::string source = path.starts_with('{') ? std::string("--") + kind.option : path;
+    const std::string source = source_of(kind, path);
     if (!file.model.empty() && out_.model.empty() && !given_.has("params")) out_.model = file.model;
     for (const FileSetting& setting : file.settings) add(Held{setting, source, &kind});
     notes_.insert(notes_.end(), file.notes.begin(), file.notes.end());
@@ -107,9 +113,9 @@ class Merger {
     const FileSetting& setting = held.setting;
     if (const std::string* mine = given_.find(setting.option)) {
       if (!setting.is_default && !agree(setting, *mine))
-        fail(ErrorKind::bad_input, fmt::format("--{} {}, but {} says {} ({}): give one of the two",
-                                               setting.option, mine->substr(0, 60), held.path,
-                                               short_value(setting.value).substr(1), setting.key));
+        fail(ErrorKind::bad_input, fmt::format("{}, but {} says {} ({}): give one of the two",
+                                               given_.said(setting.option), held.path,
+                                               setting.value.substr(0, 60), setting.key));
       return;
     }
     const auto other =

@@ -1,0 +1,139 @@
+// A training run's own command line, as options.
+#include "tools/cli/launch_line.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "models/run_names.h"
+#include "tools/cli/command_line.h"
+#include "tools/cli/request.h"
+
+using namespace plimsoll;
+using namespace plimsoll::tools;
+
+namespace {
+using Given = std::vector<std::pair<std::string, std::string>>;
+
+Options options(const std::string& line, const Given& given = {}) {
+  Options out;
+  out.add("gpu", "h100");
+  for (const auto& [name, value] : given) out.add(name, value);
+  std::istringstream in(line);
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  add_launch_line(words, out);
+  return out;
+}
+Request request(const std::string& line, const Given& given = {}) {
+  Sources sources;
+  return request_from("gpt2", options(line, given), sources);
+}
+std::string refusal(const std::string& line, const Given& given = {}) {
+  try {
+    (void)request(line, given);
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "accepted";
+}
+std::string notes(const std::string& line) {
+  std::string out;
+  for (const std::string& note : request(line).notes) out += note + "\n";
+  return out;
+}
+bool says(const std::string& message, std::string_view part) {
+  return message.find(part) != std::string::npos;
+}
+}  // namespace
+
+TEST_CASE("torchrun's ranks and the script's TrainingArguments are options") {
+  const models::Strategy s =
+      request(
+          "OMP_NUM_THREADS=8 torchrun --nnodes=2 --nproc-per-node 4 --rdzv_backend c10d "
+          "train.py --per_device_train_batch_size 2 --bf16 --gradient-checkpointing True "
+          "--block_size=512 --fsdp full_shard")
+          .question.strategy;
+  CHECK(s.gpus == 8);
+  CHECK(s.gpus_per_node == 4);
+  CHECK(s.precision == models::Precision::bf16_mixed);
+  CHECK(s.recompute.kind == models::RecomputeKind::full);
+  CHECK(s.data.zero == 3);
+  CHECK(request("torchrun --nproc_per_node 8 train.py --block_size 512").question.batch.seq_len ==
+        512);
+}
+
+TEST_CASE("accelerate launch: its arguments go before its file") {
+  const auto folder = std::filesystem::temp_directory_path() /
+                      ("plimsoll-launch-" + std::to_string(::getpid()) + ".yaml");
+  std::ofstream(folder) << "distributed_type: MULTI_GPU\nnum_processes: 2\nmixed_precision: fp16\n";
+  const models::Strategy s = request("accelerate launch --config_file " + folder.string() +
+                                     " --num_processes 4 -m my.train --seed 1")
+                                 .question.strategy;
+  std::filesystem::remove(folder);
+  CHECK(s.gpus == 4);
+  CHECK(s.precision == models::Precision::fp16_mixed);
+  const models::Strategy deepspeed =
+      request("accelerate launch --use_deepspeed --zero_stage 3 --num_processes 4 t.py --bf16")
+          .question.strategy;
+  CHECK(deepspeed.stack == models::Stack::deepspeed);
+  CHECK(deepspeed.data.zero == 3);
+}
+
+TEST_CASE("deepspeed's and python's own ways to say how many ranks there are") {
+  CHECK(request("deepspeed --num_gpus 4 t.py --seed 1").question.strategy.gpus == 4);
+  CHECK(request("deepspeed --include localhost:0,1,3 t.py").question.strategy.gpus == 3);
+  CHECK(request("python3.11 -u t.py --seed 1").question.strategy.gpus == 1);
+  CHECK(request("python -m torch.distributed.run --nproc_per_node=2 t.py").question.strategy.gpus ==
+        2);
+  CHECK(request("python -m pkg.train --fp16").question.strategy.precision ==
+        models::Precision::fp16_mixed);
+}
+
+TEST_CASE("what the line says that nobody understands is listed, and a foreign script's all") {
+  const std::string said =
+      notes("CUDA_HOME=/x torchrun --nproc_per_node 2 t.py data --bf16 --dataset_name wiki");
+  CHECK(says(said, "variables that are not looked at: CUDA_HOME"));
+  CHECK(says(said, "words for t.py that are not looked at: data"));
+  CHECK(says(said, "not looked at: dataset_name"));
+  // nanoGPT: no HF defaults hold where no HF argument stands.
+  const Request foreign = request("torchrun --nproc_per_node=8 train.py --batch_size=12");
+  CHECK(foreign.question.batch.micro_batch == 1);
+  CHECK(says(notes("torchrun --nproc_per_node=8 train.py --batch_size=12"),
+             "for none is of TrainingArguments: batch_size"));
+}
+
+TEST_CASE("the allocator's variable before the command is --allocator-conf") {
+  CHECK(request("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python t.py")
+            .question.strategy.allocator.expandable_segments);
+}
+
+TEST_CASE("a line that contradicts an option, is cut short or unknown is refused") {
+  CHECK(says(refusal("torchrun --nproc_per_node 8 t.py", {{"gpus", "4"}}),
+             "the launch line: --nproc_per_node says --gpus 8, but --gpus 4 is given"));
+  CHECK(says(refusal("torchrun --nproc_per_node 8 t.py --fp16", {{"precision", "bf16-mixed"}}),
+             "--precision bf16-mixed, but the launch line says fp16-mixed (fp16)"));
+  CHECK(says(refusal("torchrun --nproc_per_nod 8 t.py"), "did you mean --nproc_per_node?"));
+  CHECK(says(refusal("torchrun --nproc_per_node gpu t.py"), "a positive whole number"));
+  CHECK(says(refusal("torchrun --nproc_per_node 8"), "names no script"));
+  CHECK(says(refusal("torchrun --nproc_per_node"), "needs a value"));
+  CHECK(says(refusal("bash train.sh"), "is no launcher that is known"));
+  CHECK(says(refusal("deepspeed t.py"), "--num_gpus or --gpus says how many"));
+  CHECK(says(refusal("accelerate launch t.py"), "--num_processes or --gpus says how many"));
+  CHECK(says(refusal("torchrun --nnodes 1:4 t.py"), "a fixed number is needed"));
+  CHECK(says(refusal("python t.py --bf16 --fp16"), "only one of bf16 and fp16"));
+  CHECK(says(refusal(""), "a command is missing behind --"));
+  CHECK(says(refusal("python t.py --torch_compile"),
+             "the launch line: torch_compile: --compile: torch.compile is not modelled yet"));
+}
+
+TEST_CASE("what stands behind -- is the launch line, whatever it looks like") {
+  const CommandLine line = parse_arguments(
+      commands()[0], {"gpt2", "--gpus", "2", "--", "torchrun", "--nproc_per_node", "2", "--help"});
+  CHECK(line.argument == "gpt2");
+  CHECK(line.text.empty());
+  CHECK(line.launch == std::vector<std::string>{"torchrun", "--nproc_per_node", "2", "--help"});
+}
