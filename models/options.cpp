@@ -156,15 +156,15 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
     Option{"lora-dropout", "P", "Adapters", "(0)"}.of_a_step(),
     Option{"adapter-dtype", "DTYPE", "Adapters", "fp32, bf16 (fp32)"}.of_a_step(),
-    Option{"quantize", "KIND", "Adapters", "int8, nf4, nf4-dq, fp4, gptq, awq: the frozen base"}
-        .never("quantized bases are not modelled yet")
-        .in_document("null"),
-    Option{"quant-storage", "DTYPE", "Adapters", "dtype that holds the packed base"}
-        .never("quantized bases are not modelled yet")
-        .in_document("null"),
-    Option{"kbit-prep", "YES|NO", "Adapters", "PEFT's prepare_model_for_kbit_training"}
-        .never("quantized bases are not modelled yet")
-        .in_document("null"),
+    Option{"quantize", "KIND", "Adapters", "nf4, nf4-dq, fp4 (bitsandbytes): pack the frozen base"}
+        .fixing("adapters")
+        .of_a_step(),
+    Option{"quant-storage", "DTYPE", "Adapters",
+           "uint8, bf16, fp16, fp32: holds packed values (uint8)"}
+        .of_a_step(),
+    Option{"kbit-prep", "YES|NO", "Adapters",
+           "PEFT's prepare_model_for_kbit_training (yes with autocast, unless sharded)"}
+        .of_a_step(),
     Option{"freeze", "PATTERN", "Adapters", "parameters that are not trained (repeatable)", true}
         .fixing("adapters")
         .of_a_step(),

@@ -63,6 +63,15 @@ struct Lora {
   bool operator==(const Lora&) const = default;
 };
 
+// The frozen base packed (models/storages.h).
+struct PackedStorage;
+struct Quantization {
+  const PackedStorage* storage = nullptr;  // a row
+  DType held_in = DType::uint8;  // bitsandbytes' bnb_4bit_quant_storage
+  std::optional<bool> kbit_prep;  // see kbit_prepared
+  bool operator==(const Quantization&) const = default;
+};
+
 // The knobs of one stack's data parallelism, under the stack's own names; defaults are the stack's.
 struct DataParallel {
   int zero = 0;  // contract: 0 DDP … 3 full shard
@@ -102,6 +111,7 @@ struct Strategy {
   bool deterministic = false;  // plimsoll: every stage reduces after every micro-batch
   std::optional<Exchange> exchange;  // plimsoll; absent: the device's (decisions/exchange.h)
   std::optional<Lora> lora;
+  std::optional<Quantization> quantize;
   std::vector<std::string> freeze;  // patterns of checkpoint names (shell wildcards)
   std::vector<std::string> train;  // overrides freeze
   bool operator==(const Strategy&) const = default;

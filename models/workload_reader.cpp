@@ -4,6 +4,7 @@
 
 #include "models/config_reader.h"
 #include "models/run_names.h"
+#include "models/storages.h"
 #include "models/zero_stage.h"
 
 namespace plimsoll::models {
@@ -61,6 +62,16 @@ Lora lora(const Config& from) {
     targets.erase(0, comma + 1);
   }
   out.targets.push_back(targets);
+  return out;
+}
+
+Quantization quantization(const Config& strategy) {
+  Quantization out;
+  out.storage = find_packed_storage(strategy.text("quantize", ""));
+  if (out.storage == nullptr || !out.storage->refusal.empty())
+    strategy.refuse("quantize", packed_storage_names());
+  out.held_in = dtype(strategy, "quant_storage").value_or(out.held_in);
+  if (strategy.has("kbit_prep")) out.kbit_prep = strategy.flag("kbit_prep", false);
   return out;
 }
 
@@ -135,6 +146,7 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
   s.cp = strategy.count("cp", 1);
   s.ep = strategy.count("ep", 1);
   if (const std::optional<Config> adapters = strategy.section("lora")) s.lora = lora(*adapters);
+  if (strategy.has("quantize")) s.quantize = quantization(strategy);
   s.deterministic = strategy.flag("deterministic", false);
   s.freeze = strategy.texts("freeze", 4096);
   s.train = strategy.texts("train", 4096);

@@ -94,19 +94,43 @@ void add_to_experts(LayerPart& layer, const ParameterRow& row, bool trainable) {
         {down ? part.down() : part.gate_up(), part.experts, trainable, false});
 }
 
-void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable) {
+// What --quantize makes of a linear's weight. Packed GPT-2's Conv1D is a linear module.
+Parameter pack(LinearPart& part, Parameter weight, const ParameterRow& row,
+               const models::Quantization& how) {
+  check(!weight.trainable, ErrorKind::bad_input,
+        [&] { return "--quantize: " + row.name + " is packed, and cannot be trained (--train)"; });
+  part.packed = how.storage;
+  part.conv1d = false;
+  weight.packed = how.storage;
+  weight.values = weight.elements;
+  weight.elements = weight.rows =
+      models::packed_tensors(*how.storage, Count(weight.values), how.held_in)
+          .front()
+          .elements.value();
+  return weight;
+}
+
+void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable,
+                  const std::optional<models::Quantization>& quantize) {
   if (!row.stacked.empty()) return add_to_experts(layer, row, trainable);
   const ParameterName name = parameter_name(row.name);
   const models::Module& module = layer_module(*layer.block, name.module);
   const bool bias = name.leaf == "bias";
+  Parameter parameter{row.shape.elements().value(), row.shape.axes[0], trainable, false};
   if (models::is_norm(module.kind)) {
     NormPart& part = layer.norms[module.place];
     (bias ? part.train_bias : part.train_weight) = trainable;
   } else {
     LinearPart& part = layer.linears[module.place];
     (bias ? part.train_bias : part.train_weight) = trainable;
+    if (quantize && row.module == models::ModuleKind::linear) {
+      if (bias)
+        parameter.bias_of_packed = true;
+      else
+        parameter = pack(part, parameter, row, *quantize);
+    }
   }
-  layer.parameters.push_back({row.shape.elements().value(), row.shape.axes[0], trainable, false});
+  layer.parameters.push_back(parameter);
 }
 
 void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelSpec& model,
@@ -257,7 +281,7 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
     if (const IndexRange* range = layers_of(entry.row)) {
       for (std::int64_t i = 0; i < range->count; ++i)
         add_to_layer(layers[static_cast<std::size_t>(range->first + i * range->step)], entry.row,
-                     trainable);
+                     trainable, strategy.quantize);
     } else {
       add_to_ends(parts, entry.row, trainable);
     }

@@ -8,6 +8,7 @@
 #include "models/decoder.h"
 #include "models/model_spec.h"
 #include "models/run_spec.h"
+#include "models/storages.h"
 
 namespace plimsoll::planner {
 
@@ -17,6 +18,11 @@ struct Parameter {
   std::int64_t rows = 1;  // length of axis 0: what FSDP2 shards
   bool trainable = true;
   bool adapter = false;  // LoRA's A and B: stored in the adapter's dtype
+  // A packed weight: how; `elements` of the dtype that holds it, for so many values. Its bias is no
+  // such weight, but bitsandbytes stores it in the dtype it computes in.
+  const models::PackedStorage* packed = nullptr;
+  std::int64_t values = 0;
+  bool bias_of_packed = false;
   bool operator==(const Parameter&) const = default;
 };
 
@@ -27,6 +33,7 @@ struct LinearPart {
   bool conv1d = false;  // GPT-2's addmm(bias, x, weight) and not F.linear(x, weight, bias)
   bool train_weight = true, train_bias = true;
   std::int64_t lora_rank = 0;
+  const models::PackedStorage* packed = nullptr;  // the frozen weight's
   bool trains() const { return train_weight || (bias && train_bias) || lora_rank > 0; }
   bool operator==(const LinearPart&) const = default;
 };

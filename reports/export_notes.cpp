@@ -128,6 +128,15 @@ void check_exportable(const Workload& w, std::string_view target) {
         "pp {}, cp {}, ep {})",
         target, s.tp, s.pp, s.cp, s.ep);
   });
+  check(
+      !s.quantize || ((target == "transformers" || target == "slurm") && s.data.zero < 2),
+      ErrorKind::unsupported, [&] {
+        return fmt::format(
+            "export --to {}: a packed base (--quantize) is exported --to transformers, without "
+            "FSDP: "
+            "how each rank comes by packed weights before they are sharded is the script's matter",
+            target);
+      });
 }
 
 }  // namespace plimsoll::reports

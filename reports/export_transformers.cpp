@@ -13,6 +13,7 @@
 #include "models/optimizers.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
+#include "models/storages.h"
 #include "reports/export.h"
 #include "reports/export_code.h"
 #include "reports/export_notes.h"
@@ -75,14 +76,41 @@ std::string auto_class(const Workload& w) {
                                                      : "AutoModelForCausalLM";
 }
 
+// Arguments: transformers 5.17, utils/quantization_config.py. Each rank loads to its own GPU, which
+// is not current yet.
+std::string packed_base(const Strategy& s) {
+  if (!s.quantize) return "";
+  const models::PackedStorage& storage = *s.quantize->storage;
+  return fmt::format(
+      "\n    quantization_config=BitsAndBytesConfig(\n"
+      "        load_in_4bit=True, bnb_4bit_quant_type=\"{}\", bnb_4bit_use_double_quant={},\n"
+      "        bnb_4bit_compute_dtype=torch.{}, bnb_4bit_quant_storage=torch.{}){}",
+      storage.type, truth(storage.doubly_quantized()),
+      torch_name(*dtype_from(compute_dtype(s.precision))),
+      s.quantize->held_in == DType::uint8 ? "uint8" : torch_name(s.quantize->held_in),
+      s.gpus > 1 ? ",\n    device_map={\"\": int(os.environ[\"LOCAL_RANK\"])}" : "");
+}
+
+// peft 0.21, utils/other.py; the Trainer's arguments say the same of checkpoints.
+std::string kbit_preparation(const Strategy& s) {
+  if (!models::kbit_prepared(s)) return "";
+  return fmt::format(
+      "model = prepare_model_for_kbit_training(\n"
+      "    model, use_gradient_checkpointing={},\n"
+      "    gradient_checkpointing_kwargs={{\"use_reentrant\": {}}})\n",
+      truth(s.recompute.kind == RecomputeKind::full),
+      truth(models::decisions::reentrant_checkpoints(s)));
+}
+
 std::string load_model(const Workload& w) {
   const Strategy& s = w.strategy;
   return fmt::format(
       "model = {}.from_pretrained(\n"
-      "    {}, dtype=torch.{}, attn_implementation={})\n"
-      "model.config.use_cache = False\n",
+      "    {}, dtype=torch.{}, attn_implementation={}{})\n"
+      "model.config.use_cache = False\n{}",
       auto_class(w), reports::quoted(hub_id(w)), torch_name(loaded_dtype(s)),
-      s.attention == models::Attention::eager ? "\"eager\"" : "\"sdpa\"");
+      s.attention == models::Attention::eager ? "\"eager\"" : "\"sdpa\"",
+      s.quantize ? "," + packed_base(s) : "", kbit_preparation(s));
 }
 
 std::string freeze(const Strategy& s) {
@@ -229,10 +257,15 @@ std::string training_arguments(const Workload& w, Notes& notes) {
 std::string imports(const Workload& w, std::vector<std::string> lines) {
   const Strategy& s = w.strategy;
   lines.insert(lines.end(), {"import torch", "from transformers import " + auto_class(w) +
+                                                 (s.quantize ? ", BitsAndBytesConfig" : "") +
                                                  ", Trainer, TrainingArguments"});
   if (!s.freeze.empty()) lines.emplace_back("from fnmatch import fnmatch");
-  if (s.lora) lines.emplace_back("from peft import LoraConfig, get_peft_model");
-  if (sets_sharding(s) || text_of(s.allocator)) lines.emplace_back("import os");
+  if (s.lora)
+    lines.emplace_back(
+        fmt::format("from peft import LoraConfig, get_peft_model{}",
+                    models::kbit_prepared(s) ? ", prepare_model_for_kbit_training" : ""));
+  if (sets_sharding(s) || text_of(s.allocator) || (s.quantize && s.gpus > 1))
+    lines.emplace_back("import os");
   if (!uses_deepspeed(s) && s.data.zero >= 2 && !is_fsdp1(s) && in_groups(s))
     lines.emplace_back("from accelerate import ParallelismConfig");
   const auto foreign = [](const std::string& line) {

@@ -8,11 +8,18 @@
 
 #include "models/decisions/layer.h"
 #include "models/run_names.h"
+#include "models/storages.h"
 #include "reports/recommendation.h"
 
 namespace plimsoll::reports {
 
 namespace {
+
+std::string packed_base_text(const models::Strategy& s) {
+  if (!s.quantize) return "";
+  return fmt::format(", base packed in {}{}", s.quantize->storage->name,
+                     models::kbit_prepared(s) ? ", the rest in fp32 (kbit-prep)" : "");
+}
 
 // tests/planner/drawn_runs_test.cpp; our own runtime reserves what is planned.
 const char* high_end_meaning(const Plan& plan) {
@@ -143,7 +150,8 @@ void add_subject(Lines& lines, const Plan& plan) {
   if (models::decisions::reentrant_checkpoints(s)) lines.add("checkpoints are reentrant");
   if (s.hold_outputs) lines.add("the model's outputs are kept until after backward");
   if (s.lora)
-    lines.add(fmt::format("LoRA rank {}, adapters in {}", s.lora->rank, name_of(s.lora->dtype)));
+    lines.add(fmt::format("LoRA rank {}, adapters in {}{}", s.lora->rank, name_of(s.lora->dtype),
+                          packed_base_text(s)));
 }
 
 // Where the ranks' peaks differ by something that shows.

@@ -9,6 +9,7 @@
 #include "models/options.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
+#include "models/storages.h"
 #include "reports/fingerprint.h"
 
 namespace plimsoll::reports {
@@ -173,9 +174,15 @@ constexpr Member kStrategy[] = {
     {"ep", [](JsonWriter& json, const Strategy& s) { json.value(s.ep); }},
     {"freeze", [](JsonWriter& json, const Strategy& s) { write_names(json, s.freeze); }},
     {"fsdp_upcast",
-     [](JsonWriter& json, const Strategy& s) { json.value(s.data.fsdp_upcast.value_or(true)); }},
+     [](JsonWriter& json, const Strategy& s) {
+       json.value(s.data.fsdp_upcast.value_or(!s.quantize));
+     }},
     {"grad_dtype",
      [](JsonWriter& json, const Strategy& s) { json.value(name_if(gradient_dtype(s))); }},
+    {"kbit_prep",
+     [](JsonWriter& json, const Strategy& s) {
+       json.value(s.quantize ? std::optional(models::kbit_prepared(s)) : std::nullopt);
+     }},
     {"lora", [](JsonWriter& json, const Strategy& s) { write_lora(json, s.lora); }},
     {"loss", [](JsonWriter& json, const Strategy& s) { json.value(name_of(s.loss)); }},
     {"master_weights", [](JsonWriter& json, const Strategy& s) { json.value(s.master_weights); }},
@@ -184,6 +191,14 @@ constexpr Member kStrategy[] = {
      [](JsonWriter& json, const Strategy& s) { json.value(name_of(param_dtype(s))); }},
     {"pp", [](JsonWriter& json, const Strategy& s) { json.value(s.pp); }},
     {"precision", [](JsonWriter& json, const Strategy& s) { json.value(name_of(s.precision)); }},
+    {"quant_storage",
+     [](JsonWriter& json, const Strategy& s) {
+       json.value(s.quantize ? std::optional(name_of(s.quantize->held_in)) : std::nullopt);
+     }},
+    {"quantize",
+     [](JsonWriter& json, const Strategy& s) {
+       json.value(s.quantize ? std::optional(s.quantize->storage->name) : std::nullopt);
+     }},
     {"recompute",
      [](JsonWriter& json, const Strategy& s) { json.value(models::text_of(s.recompute)); }},
     {"shard_group", [](JsonWriter& json, const Strategy& s) { json.value(shard_group(s)); }},

@@ -9,6 +9,7 @@
 #include "models/model_reader.h"
 #include "models/run_names.h"
 #include "models/run_spec.h"
+#include "models/storages.h"
 
 namespace plimsoll::tests {
 
@@ -32,6 +33,16 @@ inline std::optional<models::Lora> lora_of(const json& lora) {
     targets.erase(0, comma + 1);
   }
   out.targets.push_back(targets);
+  return out;
+}
+
+inline std::optional<models::Quantization> quantization_of(const json& strategy) {
+  if (!strategy.contains("quantize") || strategy["quantize"].is_null()) return std::nullopt;
+  models::Quantization out;
+  out.storage = models::find_packed_storage(strategy["quantize"].get<std::string>());
+  if (strategy["quant_storage"].is_string())
+    out.held_in = *dtype_from(strategy["quant_storage"].get<std::string>());
+  out.kbit_prep = strategy["kbit_prep"].is_boolean() && strategy["kbit_prep"].get<bool>();
   return out;
 }
 
@@ -69,6 +80,8 @@ inline models::Strategy strategy_of(const json& workload) {
     out.use_reentrant = stack["use_reentrant"].get<bool>();
   out.data.gradient_as_bucket_view = s["ddp"]["bucket_view"];
   out.lora = lora_of(s["lora"]);
+  out.quantize = quantization_of(s);
+  if (s.contains("fsdp_upcast") && !s["fsdp_upcast"].get<bool>()) out.data.fsdp_upcast = false;
   for (const json& part : s["freeze"]) out.freeze.push_back("*" + part.get<std::string>() + "*");
   for (const json& part : s["train"]) out.train.push_back("*" + part.get<std::string>() + "*");
   return out;

@@ -71,6 +71,12 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"lora-targets", {{"attention"}, {"attention", {{"lora-rank", "8"}}}}},
     {"lora-dropout", {{"0.1"}, {"0.1", {{"lora-rank", "8"}}}}},
     {"adapter-dtype", {{"bf16"}, {"bf16", {{"lora-rank", "8"}}}}},
+    {"quantize", {{"nf4-dq", {{"lora-rank", "8"}}}, {"nf4-dq"}}},
+    {"quant-storage", {{"bf16", {{"lora-rank", "8"}, {"quantize", "nf4"}}}, {"bf16"}}},
+    {"kbit-prep",
+     {{"no", {{"lora-rank", "8"}, {"quantize", "nf4"}}},
+      {"yes", {{"lora-rank", "8"}, {"quantize", "nf4"}, {"quant-storage", "bf16"}}},
+      {"yes"}}},
     {"freeze", {{"*wte*"}}},
     {"train", {{"*wte*"}, {"*wte*", {{"freeze", "*"}}}}},
     {"detail", {{""}}}};
@@ -85,6 +91,7 @@ const std::set<std::string_view> kNoFigure{
     "lora-alpha",  // a factor
     "exchange",  // threads of one process and NCCL hold the same
     "detail",  // of the document
+    "quant-storage",  // as many bytes, whatever they are called (FSDP shards floats alone)
     "deterministic",  // stages 2 and 3 reduce after every micro-batch anyway
     "adapter-dtype"};  // DeepSpeed casts adapters, and says so
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "models/run_names.h"
+#include "models/storages.h"
 #include "planner/plan.h"
 #include "planner/stacks/stack_info.h"
 
@@ -139,9 +140,9 @@ TEST_CASE("what this version does not model is refused by name") {
       {"optimizer", "muon"},
       {"galore-rank", "128"},
       {"optimizer-in-backward", ""},
-      {"quantize", "nf4"},
-      {"quant-storage", "bf16"},
-      {"kbit-prep", "yes"},
+      {"quantize", "int8"},
+      {"quantize", "gptq"},
+      {"quantize", "awq"},
       {"offload", "optimizer"},
       {"offload-to", "cpu"},
       {"mode", "inference"},
@@ -156,6 +157,21 @@ TEST_CASE("what this version does not model is refused by name") {
     CHECK_MESSAGE(refusal("gpt2", {{option, value}}, ErrorKind::unsupported)
                       .starts_with(std::string("--") + option),
                   option);
+}
+
+TEST_CASE("a packed base is named, frozen and adapted") {
+  CHECK(refusal("gpt2", {{"quantize", "nf3"}, {"lora-rank", "8"}}, ErrorKind::bad_input) ==
+        "--quantize nf3: must be nf4, nf4-dq, fp4");
+  CHECK(refusal("gpt2", {{"quantize", "nf4"}}, ErrorKind::bad_input)
+            .starts_with("--quantize nf4: a packed base is frozen"));
+  CHECK(refusal("gpt2", {{"quant-storage", "bf16"}}, ErrorKind::bad_input) ==
+        "--quant-storage bf16: needs --quantize");
+  CHECK(refusal("gpt2", {{"kbit-prep", "yes"}}, ErrorKind::bad_input) ==
+        "--kbit-prep yes: needs --quantize");
+  const Given given{{"quantize", "nf4-dq"}, {"lora-rank", "8"}};
+  const models::Strategy s = request("gpt2", given).question.strategy;
+  CHECK(s.quantize->storage->name == "nf4-dq");
+  CHECK(s.param_dtype == DType::bf16);  // as checkpoints are
 }
 
 TEST_CASE("FSDP's version is 1 or 2, and belongs to sharded parameters") {

@@ -7,6 +7,7 @@
 
 #include "models/decisions/layer.h"
 #include "models/zero_stage.h"
+#include "tools/cli/adapters.h"
 #include "tools/cli/deepspeed_file.h"
 #include "tools/cli/plan_document_json.h"
 #include "tools/cli/refusals.h"
@@ -239,25 +240,6 @@ void set_precision(const Options& options, Strategy& s) {
   same(models::Precision::bf16, DType::bf16);
   same(models::Precision::fp16, DType::fp16);
   if (!pytorch) set_mixed_precision(options, s);
-}
-
-void set_adapters(const Options& options, Strategy& s) {
-  s.freeze = options.all("freeze");
-  s.train = options.all("train");
-  require(options, "train", !s.freeze.empty(), "makes exceptions from --freeze, which is missing");
-  for (const char* option : {"lora-alpha", "lora-targets", "lora-dropout", "adapter-dtype"})
-    require(options, option, options.has("lora-rank"), "needs --lora-rank");
-  if (!options.has("lora-rank")) return;
-  models::Lora& lora = s.lora.emplace();
-  set_whole(options, "lora-rank", 1, 1 << 20, lora.rank);
-  if (const std::string* text = options.find("lora-alpha"))
-    lora.alpha = real_value("lora-alpha", *text, 0, 1e9);
-  if (const std::string* text = options.find("lora-dropout"))
-    lora.dropout = real_value("lora-dropout", *text, 0, 0.999);
-  lora.targets = {"all-linear"};
-  set_parsed(options, "lora-targets", comma_list, lora.targets);
-  set_parsed(options, "adapter-dtype", float_dtype, lora.dtype);
-  require(options, "adapter-dtype", lora.dtype != DType::fp16, "must be fp32 or bf16");
 }
 
 Strategy strategy_from(const Options& options) {

@@ -7,6 +7,7 @@ FILE, of this folder:
   dry_runs_cases.json            tests/golden/dry_runs.json
   dry_runs_settings_cases.json   tests/golden/dry_runs_settings.json: settings of the allocator, held outputs
   dry_runs_families_cases.json   tests/golden/dry_runs_families.json: decoders that are not Llama's or GPT-2's, BERT
+  dry_runs_packed_cases.json     tests/golden/dry_runs_packed.json: packed bases (bitsandbytes)
   rank_cases.json                tests/golden/rank_runs.json: several ranks of uneven worlds
 
 Each workload, on each of its "ranks" (rank 0), runs three steps on the dry CUDA runtime of torch_measure.py:
@@ -73,7 +74,7 @@ def run_here(case):
             "peak_bytes": torch.cuda.max_memory_allocated(),
             "reserved_bytes": torch.cuda.max_memory_reserved(),
             "resident_bytes": torch.cuda.memory_allocated(),
-            "versions": torch_measure.versions()}
+            "versions": torch_measure.versions(workload)}
 
 
 def optimizer_bytes(optimizer):

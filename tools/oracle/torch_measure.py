@@ -44,6 +44,7 @@ import tempfile
 import time
 import traceback
 from statistics import median
+import packed_base
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TRACE_SCHEMA = "plimsoll.trace/1"
@@ -124,14 +125,14 @@ ACCEPTED = {
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
     "sdpa_backend": ["auto", "flash", "efficient", "cudnn", "math"],
     "adapter_dtype": ["fp32", "bf16"],
+    **packed_base.ACCEPTED,
 }
 # Options of the contract that this program does not measure: other parallelisms and offload have no
-# single way in plain PyTorch; Liger, chunked losses and quantized bases need packages and kernels
-# that no test here can reach.
+# single way in plain PyTorch; no test here reaches the kernels of Liger and chunked losses.
 ONLY_DEFAULT = {
     "strategy": ["tp", "sequence_parallel", "pp", "pp_schedule", "virtual_stages", "cp", "ep",
-                 "optimizer_in_backward", "galore_rank", "offload", "offload_to", "quantize",
-                 "quant_storage", "kbit_prep", "loss", "master_weights"],
+                 "optimizer_in_backward", "galore_rank", "offload", "offload_to", "loss",
+                 "master_weights"],
     "stack": ["name", "kernels"],
 }
 
@@ -186,6 +187,7 @@ def normalised(workload):
     if strategy["param_dtype"] is None:
         strategy["param_dtype"] = {"bf16": "bf16", "fp16": "fp16"}.get(strategy["precision"],
                                                                        "fp32")
+    packed_base.check(strategy, BadInput)
     for key, value in ACCEPTED.items():
         for where, part in (("strategy", strategy), ("stack", stack)):
             if key in part:
@@ -446,14 +448,16 @@ def build_model(workload, device):
         model = auto_class(config.model_type).from_config(
             config, attn_implementation=implementation,
             **{dtype_argument(): torch_dtype(strategy["param_dtype"])})
+    model = packed_base.with_packed_base(model, strategy, torch_dtype)
     model.train()
     for patterns, trainable in ((strategy["freeze"], False), (strategy["train"], True)):
         for name, p in model.named_parameters():
             if any(pattern in name for pattern in patterns):
                 p.requires_grad_(trainable)
     usual = sharded(strategy) and stack["fsdp_version"] == 1 and "use_reentrant" not in stack
-    select_recompute(model, strategy["recompute"], None if usual else {
-        "use_reentrant": stack.get("use_reentrant", False)})
+    options = None if usual else {"use_reentrant": stack.get("use_reentrant", False)}
+    model = packed_base.kbit_prepared(model, strategy, options)
+    select_recompute(model, strategy["recompute"], options)
     if strategy["lora"]:
         model = with_lora(model, strategy["lora"])
     return model
@@ -1097,18 +1101,19 @@ def trace_document(name, recorder, entries):
         state = owner.get("label", "") if owner and where is None else ""
         saved.append([nodes(node), modules(module), field, where, state, bytes_, dtypes(dtype),
                       shape])
-    return {"schema": TRACE_SCHEMA, "name": name, "versions": versions(),
+    return {"schema": TRACE_SCHEMA, "name": name, "versions": versions(recorder.workload),
             "workload": recorder.workload, "phases": phases, "initial": initial, "ops": ops,
             "allocations": rows, "saved": saved,
             "names": {"modules": modules.list(), "operators": operators.list(),
                       "nodes": nodes.list(), "dtypes": dtypes.list()}}
 
 
-def versions():
+def versions(workload=None):
     import importlib.metadata as metadata
     import torch
     found = {"torch": torch.__version__, "cuda": torch.version.cuda}
-    for package in ("transformers", "accelerate", "peft", "bitsandbytes"):
+    packs = ("bitsandbytes",) * packed_base.needs_bitsandbytes(workload)
+    for package in ("transformers", "accelerate", "peft") + packs:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found

@@ -50,6 +50,7 @@ void refuse(const models::Strategy& s) {
   unsupported(s.data.shard_group > 0 && s.data.shard_group != s.gpus,
               "--shard-group: MiCS was removed from DeepSpeed 0.19, and ZeRO++'s secondary "
               "partition is not modelled yet");
+  unsupported(s.quantize.has_value(), "--quantize is not modelled yet");
   refuse_optimizer(s);
   unsupported(s.data.zero == 1 && s.grad_dtype && *s.grad_dtype == DType::fp32 &&
                   s.precision != Precision::fp32,

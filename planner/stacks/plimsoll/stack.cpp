@@ -31,6 +31,8 @@ void refuse(const Strategy& s) {
         ErrorKind::bad_input, "--kernels: plimsoll has its own (fused)");
   check(s.attention != models::Attention::flash_1, ErrorKind::bad_input,
         "--attention flash-1: plimsoll's attention is its own (flash, eager, math)");
+  check(!s.quantize, ErrorKind::unsupported,
+        "--quantize: plimsoll has no kernels for packed weights yet (stack pytorch is planned)");
   check(!s.use_reentrant, ErrorKind::bad_input,
         "--use-reentrant: plimsoll does not use torch.utils.checkpoint");
   check(!s.optimizer_impl || *s.optimizer_impl == models::OptimizerImpl::fused,

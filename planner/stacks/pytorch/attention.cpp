@@ -80,13 +80,13 @@ AttentionInput AttentionWriter::prepare(const AttentionNames& names, AttentionIn
   };
   if (repeats() && copies_groups()) {
     in.k = copy(names.k.repeated, in.k, q_values(), in.dtype, Category::activations);
-    in.v = copy(names.v.repeated, in.v, q_values(), regime_.compute, Category::activations);
+    in.v = copy(names.v.repeated, in.v, q_values(), in.v_dtype, Category::activations);
   }
   if (!contiguous()) return in;
   in.q = laid_out(names.q, in.q, q_values(), in.dtype);
   if (repeats()) return in;
   in.k = laid_out(names.k, in.k, kv_values(), in.dtype);
-  in.v = laid_out(names.v, in.v, kv_values(), regime_.compute);
+  in.v = laid_out(names.v, in.v, kv_values(), in.v_dtype);
   return in;
 }
 
@@ -107,6 +107,11 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
   attention.read(in.q).read(in.k).read(in.v);
   const WorkOfOp work = b_.work();
   work.attends({false, dtype, fused_flops()});
+  if (dtype != in.v_dtype) {
+    work.casts((bytes(k_values, in.v_dtype) + bytes(k_values, dtype)).real());
+    s.v = make(names.v.cast, k_values, dtype);
+    attention.write(s.v);
+  }
   if (dtype != in.dtype) {
     work.casts(
         (bytes(k_values + q_values(), in.dtype) + bytes(k_values + q_values(), dtype)).real());
@@ -167,9 +172,9 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
   const TensorId d_q = d[0], d_k = d[1], d_v = d[2];
   d[0] = in.q_grad ? cast(names.q.grad_rotated, d_q, q_values(), dtype, in.dtype) : kNoTensor;
   d[1] = in.k_grad ? cast(names.k.grad_wide, d_k, k_values, dtype, in.dtype) : kNoTensor;
-  d[2] = in.v_grad ? d_v : kNoTensor;
+  d[2] = in.v_grad ? cast(names.v.grad_wide, d_v, k_values, dtype, in.v_dtype) : kNoTensor;
   if (!repeats()) return d;
-  d[2] = in.v_grad ? sum_groups(names.v, d[2], regime_.compute) : kNoTensor;
+  d[2] = in.v_grad ? sum_groups(names.v, d[2], in.v_dtype) : kNoTensor;
   d[1] = in.k_grad ? sum_groups(names.k, d[1], in.dtype) : kNoTensor;
   return d;
 }

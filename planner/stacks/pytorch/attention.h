@@ -13,7 +13,7 @@ enum class AttentionPath : std::uint8_t { flash, efficient, math, eager };
 // Queries, keys and values as a layer hands them over.
 struct AttentionInput {
   TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;
-  DType dtype = DType::fp32;  // of q and k; v is a linear's result
+  DType dtype = DType::fp32, v_dtype = DType::fp32;  // of q and k; of v, a linear's result
   bool q_grad = true, k_grad = true, v_grad = true;
   // q and k, or v, are stored as [batch, heads, s, d], not [batch, s, heads, d].
   bool heads_first = false, v_heads_first = false;

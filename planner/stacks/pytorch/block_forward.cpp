@@ -169,6 +169,7 @@ AttentionInput BlockWriter::attention_input(const NodePlan& at, const LayerSaved
           s.of(k),
           s.of(v),
           dtype_of(q),
+          dtype_of(v),
           grad_of(q),
           grad_of(k),
           grad_of(v),

@@ -12,10 +12,12 @@ using models::ValueId;
 namespace {
 
 // Has its backward anything to read?
-bool saves(const Node& node) {
+bool saves(const NodePlan& at) {
+  const Node& node = *at.node;
   switch (node.kind) {
+    case OpKind::linear:  // MatMul4Bit keeps only the packed weight, beside saved tensors
+      return at.linear->packed == nullptr || at.linear->lora_rank > 0;
     case OpKind::norm:
-    case OpKind::linear:
     case OpKind::rotary:
     case OpKind::attention:
     case OpKind::activation:
@@ -47,6 +49,8 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
     case OpKind::norm:
       return norm_dtype(at.norm->kind, first, regime);
     case OpKind::linear:
+      if (at.linear->packed != nullptr) return first;  // Linear4bit returns what it was given
+      [[fallthrough]];
     case OpKind::attention:
       return regime.compute;
     case OpKind::rotary:
@@ -135,7 +139,7 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
       out.grad_name = gradient_name(at);
     }
     sliding = sliding || node.sliding;
-    if (saves(node)) {
+    if (saves(at)) {
       last_save = nodes.size();
       first_save = std::min(first_save, nodes.size());
     }

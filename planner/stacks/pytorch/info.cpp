@@ -7,6 +7,8 @@ namespace plimsoll::planner::pytorch {
 TableStates table_states(const ParameterCounts& counts, const models::Strategy& s) {
   const DType adapter = s.lora ? s.lora->dtype : DType::fp32;
   const DType stored = regime_of(s, s.data.zero >= 2, false, false).stored;
+  check(!s.quantize, ErrorKind::unsupported,
+        "--quantize needs a model whose training step is planned");
   const DType frozen = s.param_dtype.value_or(stored);
   const Bytes trained =
       storage(counts.trainable - counts.adapters, stored) + storage(counts.adapters, adapter);

@@ -60,15 +60,25 @@ double cast_bytes(std::int64_t values, DType from, DType to) {
 }
 }  // namespace
 
-Product ModuleWriter::base_product(const LinearPart& part) const {
+namespace {
+Product base_product(const LinearPart& part, const Regime& regime) {
   return {.in = part.in,
           .out = part.out,
-          .weight = regime_.weight,
+          .weight = regime.weight,
           .trains_weight = part.train_weight,
           .bias = part.bias,
           .trains_bias = part.bias && part.train_bias,
           .conv1d = part.conv1d};
 }
+
+// Of an adapted linear's result, and of what its adapter reads.
+DType result_dtype(const LinearPart& part, const Regime& regime, DType input) {
+  return part.packed != nullptr ? input : regime.compute;
+}
+DType adapter_input(const LinearPart& part, const Regime& regime, DType input) {
+  return part.packed != nullptr && regime.autocast ? input : regime.adapter_input;
+}
+}  // namespace
 
 // F.linear. Under autocast the fp32 weight is cast once per forward (autocast_mode.cpp caches casts
 // of leaves that require gradients, until the outermost context exits) and the input anew by every
@@ -200,8 +210,11 @@ void ModuleWriter::linear_forward(const LinearNames& names, const LinearPart& pa
                                   DType input_dtype, Category category, LinearSaved& s,
                                   bool stops) {
   const bool adapted = part.lora_rank > 0;
-  product_forward(names.base, names.bias, base_product(part), input, input_dtype, category,
-                  stops && !adapted, s.base);
+  if (part.packed != nullptr)
+    packed_forward(names, part, input, input_dtype, category, s.base);
+  else
+    product_forward(names.base, names.bias, base_product(part, regime_), input, input_dtype,
+                    category, stops && !adapted, s.base);
   s.out = s.base.out;
   if (adapted) adapter_forward(names, part, input, input_dtype, category, stops, s);
 }
@@ -211,8 +224,16 @@ Sum ModuleWriter::linear_backward(const LinearNames& names, const LinearPart& pa
                                   TensorId d_out, Sum sum, const Place& at) {
   if (part.lora_rank > 0)
     return adapter_backward(names, part, input_dtype, input_grad, s, d_out, sum, at);
-  return product_backward(names.base, names.bias, base_product(part), input_dtype, input_grad,
-                          s.base, d_out, sum, at);
+  return base_backward(names, part, input_dtype, input_grad, s.base, d_out, sum, at);
+}
+
+Sum ModuleWriter::base_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
+                                bool input_grad, const ProductSaved& s, TensorId d_out, Sum sum,
+                                const Place& at) {
+  if (part.packed != nullptr)
+    return packed_backward(names, part, input_dtype, input_grad, d_out, sum, at);
+  return product_backward(names.base, names.bias, base_product(part, regime_), input_dtype,
+                          input_grad, s, d_out, sum, at);
 }
 
 namespace {
@@ -223,13 +244,17 @@ Product adapter_product(std::int64_t in, std::int64_t out, DType dtype) {
 
 // peft tuners/lora/layer.py (0.21), Linear.forward: result = base(x); x = x.to(lora_A.dtype);
 // result = result + lora_B(lora_A(dropout(x))) * scaling; result.to(the base's dtype). Python holds
-// x, cast or not, until it returns.
+// x, cast or not, until it returns. Around a packed base (tuners/lora/bnb.py, Linear4bit) the
+// result is cloned; x is cast only without autocast, and so is what B made, before the sum.
 void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& part, Ref input,
                                    DType input_dtype, Category category, bool stops,
                                    LinearSaved& s) {
   const std::int64_t t = tokens_.total(), rank = part.lora_rank, outs = t * part.out;
-  const DType own = regime_.adapter, result = regime_.compute, dtype = regime_.product(own);
-  const DType asked = regime_.adapter_input;
+  const DType own = regime_.adapter, dtype = regime_.product(own);
+  const DType result = result_dtype(part, regime_, input_dtype),
+              asked = adapter_input(part, regime_, input_dtype);
+  const bool packed = part.packed != nullptr;
+  if (packed) s.out = s.base.out = copy(names.cloned, s.base.out, outs, result, category);
   Ref x = input;
   if (asked != input_dtype) {
     x = {make(names.a.input_fp32, t * part.in, asked)};
@@ -253,8 +278,9 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
     b_.work().moves(0, 0);
   };
   if (stops) return hold_until(op(names.b.module).release(s.base.out));
-  const TensorId scaled = copy(names.scaled, s.b.out, outs, dtype);
-  const DType sum_dtype = promoted(result, dtype);
+  TensorId scaled = copy(names.scaled, s.b.out, outs, dtype);
+  if (packed && !regime_.autocast) scaled = cast(names.scaled_cast, scaled, outs, dtype, result);
+  const DType sum_dtype = packed ? result : promoted(result, dtype);
   const bool narrows = sum_dtype != result;
   TensorId sum = make(names.sum, outs, sum_dtype, narrows ? Category::temporaries : category);
   op(names.sum).read(s.base.out).read(scaled).write(sum);
@@ -269,8 +295,9 @@ Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& p
                                    TensorId d_out, Sum sum, const Place& at) {
   const std::int64_t t = tokens_.total(), rank = part.lora_rank;
   const std::int64_t ins = t * part.in, outs = t * part.out;
-  const DType own = regime_.adapter, result = regime_.compute, dtype = regime_.product(own);
-  const DType sum_dtype = promoted(result, dtype);
+  const DType own = regime_.adapter, dtype = regime_.product(own);
+  const DType result = result_dtype(part, regime_, input_dtype);
+  const DType sum_dtype = part.packed != nullptr ? result : promoted(result, dtype);
   const bool base = input_grad || part.train_weight || (part.bias && part.train_bias);
   TensorId d = cast(names.sum_grad, d_out, outs, result, sum_dtype);
   const TensorId d_base = base ? cast(names.base_grad, d, outs, sum_dtype, result) : kNoTensor;
@@ -279,7 +306,7 @@ Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& p
                        {}, {})
           .tensor;
   // Through nodes of its own (dropout, the cast) the input's gradient arrives as a fresh tensor.
-  const DType asked = regime_.adapter_input;
+  const DType asked = adapter_input(part, regime_, input_dtype);
   const bool own_node = asked != input_dtype || s.mask != kNoTensor;
   const Sum d_x = product_backward(names.a, names.a, adapter_product(part.in, rank, own), asked,
                                    input_grad, s.a, d, own_node ? Sum{} : sum, {at.input, {}, {}});
@@ -291,8 +318,7 @@ Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& p
     sum = d_x;
   }
   if (!base) return sum;
-  return product_backward(names.base, names.bias, base_product(part), input_dtype, input_grad,
-                          s.base, d_base, sum, at);
+  return base_backward(names, part, input_dtype, input_grad, s.base, d_base, sum, at);
 }
 
 }  // namespace plimsoll::planner::pytorch

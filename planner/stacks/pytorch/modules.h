@@ -49,9 +49,8 @@ class ModuleWriter {
                     TapeSaved& saved, bool stops = false, Ref into = {});
   // Returns the gradient of the input, added to `residual` (what flows past the norm) where that is
   // given; writes it to `at.into` where that is given.
-  TensorId norm_backward(const ModuleNames& names, const NormPart& part, const NormInput& x,
-                         const TapeSaved& saved, TensorId d_out, TensorId residual,
-                         const Place& at);
+  TensorId norm_backward(const ModuleNames&, const NormPart&, const NormInput&, const TapeSaved&,
+                         TensorId d_out, TensorId residual, const Place& at);
   DType norm_out(DType input_dtype) const;  // of the model's last norm
 
   // `stops`: a recomputation, which ends before the last product.
@@ -62,7 +61,6 @@ class ModuleWriter {
   Sum linear_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
                       bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum = {},
                       const Place& at = {});
-  DType linear_out() const { return regime_.compute; }
   Bytes bytes(std::int64_t values, DType dtype) const {
     return b_.rounded(storage(Count(values), dtype));
   }
@@ -125,19 +123,21 @@ class ModuleWriter {
   std::array<TensorId, 4> workspaces_{kNoTensor, kNoTensor, kNoTensor, kNoTensor};
 
  private:
-  Product base_product(const LinearPart& part) const;
-  void product_forward(const ModuleNames& names, const ModuleNames& bias, const Product& part,
-                       Ref input, DType input_dtype, Category category, bool stops,
-                       ProductSaved& saved);
-  Sum product_backward(const ModuleNames& names, const ModuleNames& bias, const Product& part,
-                       DType input_dtype, bool input_grad, const ProductSaved& saved,
-                       TensorId d_out, Sum sum, const Place& at);
+  void product_forward(const ModuleNames&, const ModuleNames& bias, const Product&, Ref input,
+                       DType input_dtype, Category, bool stops, ProductSaved&);
+  Sum product_backward(const ModuleNames&, const ModuleNames& bias, const Product&, DType input,
+                       bool input_grad, const ProductSaved&, TensorId d_out, Sum, const Place&);
+  void packed_forward(const LinearNames&, const LinearPart&, Ref input, DType input_dtype, Category,
+                      ProductSaved&);
+  Sum packed_backward(const LinearNames&, const LinearPart&, DType input, bool input_grad,
+                      TensorId d_out, Sum, const Place&);
+  Sum base_backward(const LinearNames&, const LinearPart&, DType input, bool input_grad,
+                    const ProductSaved&, TensorId d_out, Sum, const Place&);
   Sum add_into(const ModuleNames& names, TensorId d_in, bool casts, Sum sum, Ref into);
-  void adapter_forward(const LinearNames& names, const LinearPart& part, Ref input,
-                       DType input_dtype, Category category, bool stops, LinearSaved& saved);
-  Sum adapter_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
-                       bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum,
-                       const Place& at);
+  void adapter_forward(const LinearNames&, const LinearPart&, Ref input, DType input_dtype,
+                       Category, bool stops, LinearSaved&);
+  Sum adapter_backward(const LinearNames&, const LinearPart&, DType input, bool input_grad,
+                       const LinearSaved&, TensorId d_out, Sum, const Place&);
   TapeCounts norm_counts(const NormPart& part, const NormInput& x) const;
   void evaluate(const tape::Lowered& of, const TapeCounts& counts, TapeRoom& room);
   OpBuilder write_tape(const TapePart& part, const tape::Lowered& of, std::size_t i,

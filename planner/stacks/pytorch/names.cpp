@@ -47,7 +47,14 @@ LinearNames make_linear(const std::string& m) {
           .sum_grad = name(".lora.sum.grad"),
           .base_grad = name(".out.grad.base"),
           .scaled_grad = name(".lora.scaled.grad"),
-          .a_input_grad = name(".lora.input.grad")};
+          .a_input_grad = name(".lora.input.grad"),
+          .low = name(".out.low"),
+          .low_grad = name(".out.grad.low"),
+          .cloned = name(".out.clone"),
+          .scaled_cast = name(".lora.scaled.cast"),
+          .scales = name(".weight.absmax"),
+          .shifted_scales = name(".weight.absmax.shifted"),
+          .unpacked = name(".weight.unpacked")};
 }
 
 OperandNames make_operand(const std::string& m) {

@@ -43,6 +43,10 @@ struct LinearNames {
   const char* base_grad;  // the sum's gradient as the base's result had its dtype
   const char* scaled_grad;
   const char* a_input_grad;  // in the input's dtype
+  // A packed base: its result and that one's gradient in the dtype it computes in, the result's
+  // copy; the scales of a weight whose scales are packed, without and with their offset, and the
+  // weight, as it was loaded.
+  const char *low, *low_grad, *cloned, *scaled_cast, *scales, *shifted_scales, *unpacked;
 };
 
 // One of attention's three operands: as projected, in the kernel's dtype, repeated over the query

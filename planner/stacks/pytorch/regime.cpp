@@ -1,15 +1,15 @@
 #include "planner/stacks/pytorch/regime.h"
 
+#include "models/storages.h"
+
 namespace plimsoll::planner::pytorch {
 
 using models::Precision;
 
-namespace {
 DType low_dtype(Precision precision) {
   return precision == Precision::bf16_mixed || precision == Precision::bf16 ? DType::bf16
                                                                             : DType::fp16;
 }
-}  // namespace
 
 Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsdp,
                  bool embedding_norm) {
@@ -19,15 +19,17 @@ Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsd
     const DType own = s.precision == Precision::fp32 ? DType::fp32 : low_dtype(s.precision);
     r.stored = r.weight = r.compute = r.residual = s.param_dtype.value_or(own);
   } else if (sharded) {
-    const bool upcast = s.data.fsdp_upcast.value_or(true);
+    const bool upcast = s.data.fsdp_upcast.value_or(!s.quantize);
     r.stored = upcast ? DType::fp32 : s.param_dtype.value_or(DType::fp32);
     r.weight = r.compute = r.residual = low_dtype(s.precision);
     r.autocast = autocast_with_fsdp;
   } else {
-    r.stored = r.weight = r.residual = s.param_dtype.value_or(DType::fp32);
+    const DType loaded = s.param_dtype.value_or(DType::fp32);
+    r.stored = r.weight = r.residual = models::kbit_prepared(s) ? DType::fp32 : loaded;
     r.compute = low_dtype(s.precision);
     r.autocast = true;
   }
+  r.unpacked = s.param_dtype.value_or(r.stored);
   if (embedding_norm && r.autocast) r.residual = DType::fp32;
   r.reduce = s.data.reduce_dtype.value_or(s.grad_dtype.value_or(r.weight));
   if (!s.lora) return r;

@@ -13,12 +13,16 @@ struct Regime {
   DType reduce = DType::fp32;  // dtype of FSDP's reduce-scatter
   DType adapter = DType::fp32;  // LoRA's A and B as modules see them
   DType adapter_input = DType::fp32;  // what their input is cast to
+  DType unpacked = DType::fp32;  // what backwards make of a packed weight: as it was loaded
   bool autocast = false;  // torch.autocast is on, whether or not it finds anything to cast
 
   bool casts_weights() const { return weight != compute; }
   // The dtype in which a product with a weight of dtype `of` runs.
   DType product(DType of) const { return autocast ? compute : of; }
 };
+
+// What a mixed or 16-bit precision computes in.
+DType low_dtype(models::Precision precision);
 
 // Type promotion among the floating dtypes that meet here.
 constexpr DType promoted(DType a, DType b) {
@@ -30,6 +34,7 @@ constexpr DType promoted(DType a, DType b) {
 // _fsdp_api.py, MixedPrecisionPolicy); Accelerate stores trainable parameters in fp32 under FSDP
 // with mixed precision (accelerate 1.15, utils/fsdp_utils.py, fsdp2_prepare_model) and reduces in
 // the low dtype (utils/dataclasses.py, set_mixed_precision).
+// Accelerate leaves it at that where parameters are packed (model_has_params4bit).
 // `embedding_norm`: the stream begins as a norm's result, which autocast computes in fp32.
 Regime regime_of(const models::Strategy& strategy, bool sharded, bool autocast_with_fsdp,
                  bool embedding_norm);

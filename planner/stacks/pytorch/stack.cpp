@@ -162,8 +162,40 @@ void refuse_fsdp1(const models::Strategy& s) {
             "with checkpoints of several layers");
 }
 
+// FSDP shards parameters of one floating dtype, and its policy casts them: packed values have to
+// look like the rest.
+void refuse_packed(const models::Strategy& s) {
+  if (!s.quantize) return;
+  const models::Quantization& q = *s.quantize;
+  const bool sharded = s.data.zero >= 2, mixed = is_mixed(s.precision);
+  const bool kbit = models::kbit_prepared(s);
+  check(!is_fsdp1(s), ErrorKind::unsupported,
+        "--quantize with --fsdp-version 1 is not modelled yet (2 is)");
+  check(
+      !sharded || q.held_in != DType::uint8, ErrorKind::unsupported,
+      "--quantize with FSDP: packed values in uint8 are not sharded (Accelerate leaves them out of "
+      "FSDP2), which is not modelled yet; --quant-storage bf16 shards them");
+  const DType low = low_dtype(s.precision);
+  check(!sharded || !mixed || q.held_in == low, ErrorKind::bad_input, [&] {
+    return "--quant-storage " + std::string(name_of(q.held_in)) +
+           ": FSDP's policy would cast packed values to " + std::string(name_of(low)) +
+           "; they have to be held in that";
+  });
+  check(!sharded || !s.data.fsdp_upcast.value_or(false), ErrorKind::bad_input,
+        "--fsdp-upcast yes: Accelerate upcasts nothing where the base is packed");
+  check(!kbit || !sharded, ErrorKind::unsupported,
+        "--kbit-prep yes with FSDP is not modelled yet (TRL does not call it there)");
+  check(!kbit || mixed, ErrorKind::unsupported,
+        "--kbit-prep yes without autocast computes norms, attention and head in fp32, which is not "
+        "modelled yet: --precision bf16-mixed or fp16-mixed");
+  check(is_flash(s.attention) && s.recompute.kind != models::RecomputeKind::selective,
+        ErrorKind::unsupported,
+        "--quantize with --attention eager or math, or --recompute selective, is not modelled yet");
+}
+
 void refuse(const models::ModelSpec& model, const models::Strategy& s) {
   models::check_optimizer(s);
+  refuse_packed(s);
   if (is_fsdp1(s)) refuse_fsdp1(s);
   refuse_reentrant(s);
   check(s.transformers >= oldest(model), ErrorKind::unsupported, [&] {
@@ -190,6 +222,13 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
   const std::string versions = "torch 2.11.0, transformers " + models::text_of(s.transformers);
   say("versions modelled", versions.c_str(),
       "allocator traces and dry runs of real steps, tests/golden");
+  if (s.quantize) {
+    say("packed base", "quantized as it is loaded; products in the dtype of the precision",
+        "bitsandbytes 0.50.2; transformers 5.17, integrations/bitsandbytes.py");
+    say("products of 5 to 1,536 tokens with packed weights",
+        "the weight is unpacked for a moment, in every forward too",
+        "bitsandbytes' fused kernels, which some GPUs take for some shapes, need less");
+  }
   if (is_fsdp1(s)) {
     say("FSDP units", "each layer, and the root with all the rest; use_orig_params, BACKWARD_PRE",
         "accelerate 1.15.0, accelerator.py, prepare_model; torch/distributed/fsdp/_flat_param.py");
@@ -245,6 +284,10 @@ void refuse_of_model(const Question& question) {
           return "--recompute selective goes around Transformers' attention interface, which " +
                  question.model->model_type + " does not use";
         });
+  const bool decoder_alone = !d.bidirectional && !d.head_transform && d.embedding_width == 0;
+  check(!question.strategy.quantize || (decoder_alone && !own), ErrorKind::unsupported, [&] {
+    return "--quantize: packed products of " + question.model->model_type + " are not modelled yet";
+  });
   check(!own || kind == models::Attention::eager, ErrorKind::bad_input, [&] {
     return "--attention " + std::string(models::name_of(kind)) + ": Transformers runs " +
            question.model->model_type + " with eager attention alone";

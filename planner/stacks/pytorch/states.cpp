@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <numeric>
 #include <queue>
+#include <span>
 
 #include "models/optimizers.h"
+#include "models/storages.h"
 #include "planner/stacks/pytorch/step.h"
 
 namespace plimsoll::planner::pytorch {
@@ -11,10 +13,20 @@ namespace plimsoll::planner::pytorch {
 using models::Residency;
 
 DType StepWriter::stored(const Parameter& p) const {
+  if (p.packed != nullptr) return strategy_.quantize->held_in;
+  if (p.bias_of_packed) return regime_.compute;
+  if (p.adapter && strategy_.quantize) return strategy_.lora->dtype;  // no upcast (regime.h)
   if (p.adapter) return regime_.adapter == strategy_.lora->dtype ? regime_.adapter : regime_.stored;
   // Accelerate upcasts trainable parameters only.
-  if (!p.trainable && strategy_.param_dtype) return *strategy_.param_dtype;
+  if (!p.trainable && !models::kbit_prepared(strategy_) && strategy_.param_dtype)
+    return *strategy_.param_dtype;
   return regime_.stored;
+}
+
+DType StepWriter::seen(const Parameter& p) const {
+  if (p.packed != nullptr) return strategy_.quantize->held_in;
+  if (p.bias_of_packed) return regime_.compute;
+  return p.adapter ? regime_.adapter : regime_.weight;
 }
 
 // Which of FSDP2's units the parameters outside the layers belong to (FsdpUnits). Without FSDP2 the
@@ -105,11 +117,11 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
   std::int64_t blocks = 0, trained = 0;
   for (const Parameter& p : parameters) {
     const std::int64_t shard = checked_multiply(ceil_divide(p.rows, shards_), p.elements / p.rows);
-    const DType seen = p.adapter ? regime_.adapter : regime_.weight;
-    const DType reduce = strategy_.data.reduce_dtype.value_or(p.adapter ? seen : regime_.reduce);
-    unit.full += b_.rounded(storage(Count(checked_multiply(shard, shards_)), seen));
-    gathered += storage(Count(shard), seen);
-    if (stored(p) != seen) cast += storage(Count(shard), seen);
+    const DType dtype = seen(p);
+    const DType reduce = strategy_.data.reduce_dtype.value_or(p.adapter ? dtype : regime_.reduce);
+    unit.full += b_.rounded(storage(Count(checked_multiply(shard, shards_)), dtype));
+    gathered += storage(Count(shard), dtype);
+    if (stored(p) != dtype) cast += storage(Count(shard), dtype);
     if (!p.trainable) continue;
     reduced += storage(Count(shard), reduce);
     blocks += ceil_divide(storage(Count(shard), reduce).value(), kChunkCatBlock);
@@ -131,7 +143,7 @@ std::vector<Bytes> StepWriter::full_parts(const Unit& unit) const {
   for (const Parameter& p : *unit.parameters) {
     const std::int64_t rows = checked_multiply(ceil_divide(p.rows, shards_), shards_);
     const Count elements(checked_multiply(rows, p.elements / p.rows));
-    parts.push_back(b_.rounded(storage(elements, p.adapter ? regime_.adapter : regime_.weight)));
+    parts.push_back(b_.rounded(storage(elements, seen(p))));
   }
   return parts;
 }
@@ -163,6 +175,14 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
     if (p.trainable)
       gradients += sharded ? bytes : b_.rounded(storage(Count(p.elements), stored(p)));
     if (rules_.each_parameter) declare(bytes, trained, counter);
+    if (p.packed == nullptr) continue;
+    // A packed weight's scales and tables are nobody's parameters: whole on every rank.
+    const auto tensors = packed_tensors(*p.packed, Count(p.values), strategy_.quantize->held_in);
+    for (const models::PackedTensor& tensor : std::span(tensors).subspan(1)) {
+      const Bytes beside = b_.rounded(tensor.bytes());
+      parameters += beside;
+      if (rules_.each_parameter) declare(beside, Bytes(0), Bytes(0));
+    }
   }
   if (!rules_.each_parameter) declare(parameters, state, steps);
   unit.state = state;
@@ -261,6 +281,13 @@ void StepWriter::declare_states() {
     b_.at_layer(0);
   }
   declare_unit(tail_, 1);
+  // The values that packed scales stand for, which functional.py keeps beside each weight's own.
+  if (strategy_.quantize && strategy_.quantize->storage->doubly_quantized()) {
+    const Bytes table =
+        b_.rounded(storage(Count(strategy_.quantize->storage->scale_table), DType::fp32));
+    b_.tensor_in(models::kNoGroup, "name2qmap", table, Category::parameters, Residency::persistent);
+    states_.parameters += table;
+  }
   if (parallelism_ == DataParallelism::zero_redundancy) {
     choose_partition();
     const auto persistent = [&](const char* name, Bytes bytes) {

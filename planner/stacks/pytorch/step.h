@@ -47,10 +47,10 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   virtual DType buffer_dtype() const { return DType::fp32; }
   Bytes local(const Parameter&p, DType dtype) const, own_part(const Parameter&p) const;
   std::int64_t own_rows(const Parameter& p, std::int64_t rank) const;
-  DType stored(const Parameter&p) const, loss_dtype() const, head_input() const;
-  std::vector<Bytes> full_parts(const Unit&unit) const, partition_blocks() const;
+  DType stored(const Parameter&p) const, seen(const Parameter&p) const, loss_dtype() const,
+      head_input() const;
+  std::vector<Bytes> full_parts(const Unit&) const, partition_blocks() const, ddp_buckets() const;
   void in_model_order(const std::function<void(const Parameter&)>& what) const;
-  std::vector<Bytes> ddp_buckets() const;
   void ddp_start(Start& start) const;
 
   // Forward and backward of one micro-batch (step.cpp, gradients.cpp).

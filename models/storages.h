@@ -1,0 +1,81 @@
+// How a frozen linear's weight is stored packed (--quantize): one row for each way. A new one is
+// its row; a product of another kind also needs its rule in a stack.
+//
+// Sources: bitsandbytes 0.50.2, functional.py (quantize_4bit, QuantState) and nn/modules.py
+// (Params4bit, Linear4bit); transformers 5.17, integrations/bitsandbytes.py
+// (replace_with_bnb_linear) and quantizers/base.py (get_keys_to_not_convert). Packed are linear
+// modules and GPT-2's Conv1D. The head, embeddings, norms, biases, routers and the experts of a
+// mixture (which Transformers 5 stacks in parameters of three axes) stay as they are.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/run_spec.h"
+
+namespace plimsoll::models {
+
+// What a product with the packed weight does.
+enum class PackedProduct : std::uint8_t {
+  dequantizes,  // makes the weight anew, for a moment, in the dtype it computes in
+  int8,  // multiplies 8-bit integers with a quantized input
+};
+
+struct PackedStorage {
+  std::string_view name;  // --quantize
+  std::int64_t bits = 4;  // of a value
+  PackedProduct product = PackedProduct::dequantizes;
+  std::int64_t block = 64;  // values that share a scale
+  DType scale = DType::fp32;
+  std::int64_t table = 16;  // fp32 values that the packed ones stand for; each weight has its own
+  // Double quantization: scales that share an fp32 scale, the values that packed scales stand for,
+  // and fp32 values added to all.
+  std::int64_t scale_block = 0, scale_table = 0, offsets = 0;
+  std::string_view type;  // transformers' BitsAndBytesConfig: bnb_4bit_quant_type
+  std::string_view refusal = {};  // why it is not planned; none: it is
+
+  bool doubly_quantized() const { return scale_block > 0; }
+};
+
+inline constexpr std::array<PackedStorage, 6> kPackedStorages{{
+    {.name = "nf4", .type = "nf4"},
+    {.name = "nf4-dq",
+     .scale = DType::uint8,
+     .scale_block = 256,
+     .scale_table = 256,
+     .offsets = 1,
+     .type = "nf4"},
+    {.name = "fp4", .type = "fp4"},
+    {.name = "int8",
+     .bits = 8,
+     .product = PackedProduct::int8,
+     .table = 0,
+     .refusal = "LLM.int8() keeps every packed linear's input until the graph is let go, through "
+                "checkpoints too (bitsandbytes, MatMul8bitLt), which is not modelled yet"},
+    {.name = "gptq", .refusal = "is not modelled yet"},
+    {.name = "awq", .refusal = "is not modelled yet"},
+}};
+
+// nullptr: there is none of that name.
+const PackedStorage* find_packed_storage(std::string_view name);
+// "nf4, nf4-dq, fp4": those that are planned.
+std::string packed_storage_names();
+
+// A weight of `values` elements: the packed values, held in elements of `held_in`, then what
+// belongs to them.
+struct PackedTensor {
+  std::string_view name;  // behind the weight's, in a checkpoint
+  Count elements;
+  DType dtype;
+  Bytes bytes() const { return storage(elements, dtype); }
+};
+std::vector<PackedTensor> packed_tensors(const PackedStorage& storage, Count values, DType held_in);
+
+// PEFT's prepare_model_for_kbit_training: all that is not packed is fp32. Its users call it before
+// they add adapters; TRL does so where nothing is sharded (trl, trainer/utils.py,
+// prepare_peft_model). Without autocast the model would compute in fp32.
+bool kbit_prepared(const Strategy& strategy);
+
+}  // namespace plimsoll::models

@@ -1,0 +1,103 @@
+// bitsandbytes' product with a packed weight (0.50.2): Linear4bit.forward (nn/modules.py),
+// MatMul4Bit (autograd/_functions.py), gemm_4bit (backends/cuda/ops.py).
+#include "planner/stacks/pytorch/modules.h"
+
+namespace plimsoll::planner::pytorch {
+
+namespace {
+
+// Kernels that read the packed weight itself take up to so many rows on any GPU
+// (_GEMM_4BIT_CUSTOM_FLOOR_M). Between this and 1,536 a table of GPUs and shapes decides
+// (_gemm_4bit_use_custom_cuda): planned as if the weight were unpacked, as it is above.
+constexpr std::int64_t kRowsOfFusedKernel = 4;
+
+double unpacked_bytes(const LinearPart& part, DType dtype) {
+  const Count values(checked_multiply(part.in, part.out));
+  return (storage(values, dtype) + Bytes(ceil_divide(values.value() * part.packed->bits, 8)))
+      .real();
+}
+
+}  // namespace
+
+// x is cast to the dtype it computes in, and the result to x's; Python holds the cast until that is
+// done. Autograd keeps nothing: the weight's gradient is never asked for.
+void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& part, Ref input,
+                                  DType input_dtype, Category category, ProductSaved& s) {
+  const std::int64_t t = tokens_.total();
+  const DType dtype = regime_.compute;
+  const bool casts = dtype != input_dtype;
+  s = {};
+  Ref x = input;
+  if (casts) {
+    x = {temporary(names.base.input_cast, t * part.in, dtype)};
+    auto cast = op(names.base.input_cast);
+    read(cast, input).write(x.tensor);
+    b_.work().compiled(0);
+  }
+  std::array<TensorId, 2> scales{kNoTensor, kNoTensor};
+  TensorId weight = kNoTensor;
+  if (t > kRowsOfFusedKernel) {
+    if (part.packed->doubly_quantized()) {
+      const std::int64_t n = ceil_divide(checked_multiply(part.in, part.out), part.packed->block);
+      scales = {temporary(names.scales, n, DType::fp32),
+                temporary(names.shifted_scales, n, DType::fp32)};
+      op(names.scales).write(scales[0]);
+      op(names.shifted_scales).read(scales[0]).write(scales[1]);
+    }
+    weight = temporary(names.unpacked, checked_multiply(part.in, part.out), dtype);
+    op(names.unpacked).read(scales[1]).write(weight);
+    b_.work().moves(unpacked_bytes(part, dtype));
+  }
+  const TensorId out = make(casts ? names.low : names.base.out, t * part.out, dtype,
+                            casts ? Category::temporaries : category);
+  auto product = op(names.base.module);
+  read(product, x).read(scales[0]).read(scales[1]).read(weight).write(out);
+  b_.work().gemm(
+      {dtype, static_cast<double>(t), static_cast<double>(part.out), static_cast<double>(part.in)});
+  take_workspace(product, part.bias);
+  s.out = out;
+  if (!casts) return;
+  s.out = make(names.base.out, t * part.out, input_dtype, category);
+  auto widen = op(names.base.out).read(out).write(s.out);
+  read(widen, x);
+}
+
+// dequantize_4bit adds the offset in place and makes the weight in the dtype it was loaded in.
+Sum ModuleWriter::packed_backward(const LinearNames& names, const LinearPart& part,
+                                  DType input_dtype, bool input_grad, TensorId d_out, Sum sum,
+                                  const Place& at) {
+  if (!input_grad) {
+    if (!at.held.empty()) {
+      auto done = op(names.base.module);
+      release(done, at.held);
+      b_.work().moves(0, 0);
+    }
+    return sum;
+  }
+  const std::int64_t t = tokens_.total(), weights = checked_multiply(part.in, part.out);
+  const DType dtype = regime_.compute;
+  const bool casts = dtype != input_dtype, ends = !at.into.none();
+  const TensorId d = cast(names.low_grad, d_out, t * part.out, input_dtype, dtype);
+  TensorId scales = kNoTensor;
+  if (part.packed->doubly_quantized()) {
+    scales = temporary(names.scales, ceil_divide(weights, part.packed->block), DType::fp32);
+    op(names.scales).write(scales);
+  }
+  TensorId weight = temporary(names.unpacked, weights, regime_.unpacked);
+  op(names.unpacked).read(scales).write(weight);
+  b_.work().moves(unpacked_bytes(part, regime_.unpacked));
+  weight = cast(names.base.weight_cast, weight, weights, regime_.unpacked, dtype);
+  const TensorId d_in =
+      casts || !ends ? temporary(names.base.input_grad_low, t * part.in, dtype) : kNoTensor;
+  auto product = op(names.base.module).read(d).read(weight).write(d_in);
+  b_.work().gemm(
+      {dtype, static_cast<double>(t), static_cast<double>(part.in), static_cast<double>(part.out)});
+  if (ends && !casts) write(product, at.into);
+  take_workspace(product, false);
+  release(product, at.held);
+  if (ends) return add_into(names.base, d_in, casts, sum, at.into);
+  const TensorId d_x = cast(names.base.input_grad, d_in, t * part.in, dtype, input_dtype);
+  return add_gradient(names.base.grad_layout, sum, {d_x, !casts}, input_dtype, t * part.in);
+}
+
+}  // namespace plimsoll::planner::pytorch
