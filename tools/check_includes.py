@@ -32,6 +32,7 @@ ALSO = [
     (r"reports/\w*check\w*\.(h|cpp)", ["json"]),  # documents against their schemas
     (r"tools/.*_json\.cpp", ["json"]),
     (r"tests/.*(_cuda|cudnn_test|cublaslt_loading_test)\.cpp", ["cuda"]),
+    (r"tools/python/module\.cpp", ["nanobind"]),
     (r"tools/cli/command_line\.cpp", ["cli11"]),
 ]
 
@@ -51,6 +52,7 @@ OUTSIDE = [
     ("nccl", r"nccl"),
     ("mpi", r"mpi\.h"),
     ("yaml", r"yaml-cpp/"),
+    ("nanobind", r"nanobind/"),
     ("curl", r"curl/"),
 ]
 

@@ -83,6 +83,14 @@ void begin_document(JsonWriter& json, std::string_view schema) {
   json.end_object();
 }
 
+std::vector<models::Gpu> found_gpus(const std::string* text) {
+  std::vector<models::Gpu> gpus = models::all_gpus();
+  std::erase_if(gpus, [&](const models::Gpu& gpu) {
+    return !is_found(text, gpu.name, gpu.aliases) && !is_found(text, gpu.title, {});
+  });
+  return gpus;
+}
+
 std::string models_document(const std::vector<ListedModel>& list) {
   std::string text;
   JsonWriter json(text, JsonWriter::Style::pretty);
@@ -171,6 +179,14 @@ std::string gpus_table(const std::vector<models::Gpu>& gpus, bool aliases,
 }
 }  // namespace
 
+std::string models_document(const Options& options) {
+  return models_document(found_models(options.find("search")));
+}
+
+std::string gpus_document(const Options& options) {
+  return gpus_document(found_gpus(options.find("search")));
+}
+
 int list_models(const CommandLine& line) {
   const std::string* text = line.options.find("search");
   const std::vector<ListedModel> list = found_models(text);
@@ -181,10 +197,7 @@ int list_models(const CommandLine& line) {
 
 int list_gpus(const CommandLine& line) {
   const std::string* text = line.options.find("search");
-  std::vector<models::Gpu> gpus = models::all_gpus();
-  std::erase_if(gpus, [&](const models::Gpu& gpu) {
-    return !is_found(text, gpu.name, gpu.aliases) && !is_found(text, gpu.title, {});
-  });
+  const std::vector<models::Gpu> gpus = found_gpus(text);
   deliver(line.options, line.options.has("json") ? gpus_document(gpus) : "",
           gpus_table(gpus, text != nullptr, standard_output_terminal()));
   return gpus.empty() ? nothing_found(*text, "") : 0;

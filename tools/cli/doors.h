@@ -21,6 +21,14 @@ int export_plan(const CommandLine& line);
 int report(const CommandLine& line);
 int oom(const CommandLine& line);
 
+// The documents of the same commands, for other faces than the terminal: nothing is printed.
+std::string fit_document(const CommandLine& line);
+std::string recommend_document(const CommandLine& line);
+std::string compare_document(const std::string& prediction,
+                             const std::vector<std::string>& measurements, double percent);
+std::string models_document(const Options& options);
+std::string gpus_document(const Options& options);
+
 // Whether the answer is wanted as a document (--json), or as a page that is made of it (--html).
 bool wants_document(const Options& options);
 

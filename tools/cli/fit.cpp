@@ -30,6 +30,19 @@ int exit_status(const Request& request, const reports::Plan& plan) {
   return 2;
 }
 
+std::string document_of(const reports::Plan& plan) {
+  std::string document;
+  reports::JsonWriter json(document, reports::JsonWriter::Style::pretty);
+  reports::write_plan(json, plan, this_tool());
+  return document + '\n';
+}
+
+Request asked_for(const CommandLine& line, Sources& sources) {
+  Request request = request_from(line.argument, line.options, sources);
+  use_host_memory(request.question);
+  return request;
+}
+
 void check_has_step(const Options& options, const reports::Plan& plan) {
   for (const char* name : {"svg", "trace", "memory-viz"})
     check(!options.has(name) || !plan.timeline.empty(), ErrorKind::bad_input,
@@ -50,20 +63,19 @@ void write_step_files(const Options& options, const Request& request, const repo
 }
 }  // namespace
 
+std::string fit_document(const CommandLine& line) {
+  Sources sources;
+  return document_of(answer(asked_for(line, sources)));
+}
+
 int fit(const CommandLine& line) {
   check_step_files(line.options);
   Sources sources;
-  Request request = request_from(line.argument, line.options, sources);
-  use_host_memory(request.question);
+  const Request request = asked_for(line, sources);
   if (request.model && !request.model->note.empty() && !line.options.has("quiet"))
     say(request.model->note);
   const reports::Plan plan = answer(request);
-  std::string document;
-  if (wants_document(line.options)) {
-    reports::JsonWriter json(document, reports::JsonWriter::Style::pretty);
-    reports::write_plan(json, plan, this_tool());
-    document += '\n';
-  }
+  const std::string document = wants_document(line.options) ? document_of(plan) : "";
   check_has_step(line.options, plan);
   const reports::Terminal terminal = standard_output_terminal();
   std::string table = reports::plan_table(plan, terminal);

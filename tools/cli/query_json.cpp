@@ -44,7 +44,8 @@ void add_list(Options& options, const Option& option, const Json& list) {
   if (!option.repeatable) options.add(option.name, joined);
 }
 
-void add_member(Query& query, const std::string& key, const Json& value) {
+void add_member(Query& query, const std::string& key, const Json& value,
+                std::span<const Option> own) {
   if (value.is_null()) return;
   if (key == "model") {
     if (!value.is_string()) refuse("\"model\": must be a string");
@@ -54,6 +55,8 @@ void add_member(Query& query, const std::string& key, const Json& value) {
   std::string name = key;
   std::ranges::replace(name, '_', '-');
   const Option* known = find_plan_option(name);
+  const auto of_command = std::ranges::find(own, name, &Option::name);
+  if (known == nullptr && of_command != own.end()) known = &*of_command;
   if (known == nullptr) {
     const std::string near = nearest_option(name);
     refuse(fmt::format("unknown key \"{}\"{}", key.substr(0, 60),
@@ -91,7 +94,7 @@ void check_once(std::vector<std::string> keys) {
 }
 }  // namespace
 
-Query query_from(std::string_view line, std::string& id) {
+Query query_from(std::string_view line, std::string& id, std::span<const Option> own) {
   std::vector<std::string> keys;
   const Json json = parsed(line, keys);
   if (const auto member = json.find("id"); member != json.end() && !member->is_null()) {
@@ -102,7 +105,7 @@ Query query_from(std::string_view line, std::string& id) {
   check_once(std::move(keys));
   Query query;
   for (const auto& [key, value] : json.items())
-    if (key != "id") add_member(query, key, value);
+    if (key != "id") add_member(query, key, value, own);
   return query;
 }
 

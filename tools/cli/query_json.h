@@ -18,6 +18,7 @@ struct Query {
 // `id`: what "id" holds, a string or a number, as JSON text; set before anything else is refused.
 // Error{bad_input}: no object, an unknown key (the nearest is named), a key that is there twice, a
 // value of another kind.
-Query query_from(std::string_view line, std::string& id);
+// `own`: options of a command beside those of a question.
+Query query_from(std::string_view line, std::string& id, std::span<const Option> own = {});
 
 }  // namespace plimsoll::tools

@@ -69,7 +69,7 @@ class Recommender {
     ProgressLine progress(!line_.options.has("quiet"), start);
     const search::Control control{&stop_asked,
                                   [&](const search::Progress& p) { progress.show(p); }};
-    std::signal(SIGINT, ask_to_stop);
+    const auto before = std::signal(SIGINT, ask_to_stop);
     search::Result result = search::search(asked_.scope, control);
     reports::Recommendation out = header(result);
     const auto why = search::reasons(asked_.scope, result.ranked, control);
@@ -83,7 +83,7 @@ class Recommender {
                            point.setting.batch, search::options_of(point.setting)});
     if (result.ranked.empty() && !result.stopped) out.nothing_fits = nothing(control);
     out.elapsed_seconds = seconds_since(start);
-    std::signal(SIGINT, SIG_DFL);
+    std::signal(SIGINT, before);
     return out;
   }
 
@@ -179,19 +179,28 @@ class Recommender {
   SearchRequest asked_;
 };
 
+std::string document_of(const reports::Recommendation& answer) {
+  std::string document;
+  reports::JsonWriter json(document, reports::JsonWriter::Style::pretty);
+  reports::write_recommendation(json, answer, this_tool());
+  return document + '\n';
+}
+
 }  // namespace
+
+std::string recommend_document(const CommandLine& line) {
+  CommandLine quiet = line;
+  quiet.options.add("quiet", "");
+  Sources sources;
+  return document_of(Recommender(quiet, sources).answer());
+}
 
 int recommend(const CommandLine& line) {
   Sources sources;
   Recommender recommender(line, sources);
   if (!recommender.note().empty() && !line.options.has("quiet")) say(recommender.note());
   const reports::Recommendation answer = recommender.answer();
-  std::string document;
-  if (wants_document(line.options)) {
-    reports::JsonWriter json(document, reports::JsonWriter::Style::pretty);
-    reports::write_recommendation(json, answer, this_tool());
-    document += '\n';
-  }
+  const std::string document = wants_document(line.options) ? document_of(answer) : "";
   deliver(line.options, document,
           reports::recommendation_table(answer, standard_output_terminal()));
   return answer.ranked.empty() ? 1 : 0;

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""test_package.py MODULE: the built extension under the package's sources, against the program."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PLIMSOLL = os.environ.get("PLIMSOLL", str(ROOT / "build" / "tools" / "plimsoll"))
+
+
+def load(module):
+    """`import plimsoll`, of a folder as an installation lays it out."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    package = folder / "plimsoll"
+    shutil.copytree(ROOT / "tools" / "python" / "plimsoll", package,
+                    ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(module, package)
+    sys.path.insert(0, str(folder))
+    import plimsoll as made
+    shutil.rmtree(folder)
+    return made
+
+
+def program(*words):
+    result = subprocess.run([PLIMSOLL, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True, timeout=60)
+    return result
+
+
+class Package(unittest.TestCase):
+    def test_an_answer_is_the_document_of_the_command(self):
+        plan = plimsoll.fit("gpt2", gpu="h100", gpus=8, zero=3, seq_len=512, lora_rank=8,
+                            lora_targets=["c_attn", "c_proj"], hold_outputs=True)
+        text = program("fit", "gpt2", "--gpu", "h100", "--gpus", "8", "--zero", "3", "--seq-len",
+                       "512", "--lora-rank", "8", "--lora-targets", "c_attn,c_proj",
+                       "--hold-outputs", "--json", "-").stdout
+        self.assertEqual(plan, json.loads(text))
+
+    def test_members_are_attributes_at_every_depth(self):
+        plan = plimsoll.fit("gpt2", gpu="h100", seq_len=128)
+        self.assertEqual(plan.peak_bytes, plan["peak_bytes"])
+        self.assertEqual(plan.at_peak.logits_bytes, plan["at_peak"]["logits_bytes"])
+        self.assertEqual(plan.assumptions[0].basis, plan["assumptions"][0]["basis"])
+        with self.assertRaisesRegex(AttributeError, "has no 'peek_bytes'; it has schema"):
+            plan.peek_bytes
+        # The eight categories sum to the peak.
+        self.assertEqual(sum(plan.at_peak.values()), plan.peak_bytes)
+
+    def test_errors_are_exceptions_with_the_programs_text(self):
+        for error, options, words in (
+                (plimsoll.BadInput, {"zero": 5}, ("--zero", "5")),
+                (plimsoll.Unsupported, {"tp": 2}, ("--tp", "2"))):
+            with self.assertRaises(error) as caught:
+                plimsoll.fit("gpt2", gpu="h100", **options)
+            said = program("fit", "gpt2", "--gpu", "h100", *words).stderr
+            self.assertEqual("plimsoll: " + str(caught.exception) + "\n", said)
+        self.assertTrue(issubclass(plimsoll.BadInput, ValueError))
+        with self.assertRaisesRegex(plimsoll.BadInput, 'did you mean "micro_batch"|micro-batch'):
+            plimsoll.fit("gpt2", micro_bach=1)
+        with self.assertRaisesRegex(plimsoll.BadInput, "MODEL is missing"):
+            plimsoll.fit()
+        with self.assertRaises(TypeError):
+            plimsoll.fit("gpt2", seq_len=object())
+
+    def test_what_does_not_fit_is_an_answer(self):
+        plan = plimsoll.fit("llama-3.1-70b", gpu="h100")
+        self.assertIs(plan.fits, False)
+        self.assertTrue(plan.remedies)
+
+    def test_a_launch_line_and_a_path_are_questions_too(self):
+        plan = plimsoll.fit(gpu="h100", launch=["torchrun", "--nproc_per_node", 4, "t.py",
+                                                "--model_name_or_path", "gpt2", "--bf16"])
+        self.assertEqual(plan.ranks[0]["count"], 4)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "config.json"
+            path.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2, "n_embd": 16,
+                                        "n_head": 4, "n_positions": 64, "vocab_size": 32}))
+            self.assertEqual(plimsoll.fit(path, gpu="h100").model.parameters,
+                             plimsoll.fit(str(path), gpu="h100").model.parameters)
+
+    def test_recommend_searches_and_keeps_python_alive(self):
+        import signal
+        before = signal.getsignal(signal.SIGINT)
+        answer = plimsoll.recommend("gpt2", gpu="4090", seq_len=512, objective="memory", top=2)
+        self.assertLessEqual(len(answer.ranked), 2)
+        self.assertEqual(answer.schema, "plimsoll.recommendation/1")
+        self.assertIs(signal.getsignal(signal.SIGINT), before)
+
+    def test_compare_takes_documents_and_paths(self):
+        plan = plimsoll.fit("gpt2", gpu="h100", seq_len=128)
+        with self.assertRaisesRegex(plimsoll.BadInput, "measurement 1"):
+            plimsoll.compare(plan, {"schema": "nonsense"})
+        with self.assertRaisesRegex(plimsoll.BadInput, "at least one measurement"):
+            plimsoll.compare(plan)
+        with self.assertRaises(FileNotFoundError):
+            plimsoll.compare(plan, "/nowhere.json")
+
+    def test_catalogs_are_lists(self):
+        self.assertIn("llama-3.1-8b", [model.name for model in plimsoll.models("llama-3.1")])
+        self.assertIn("h100-sxm-80gb", [gpu.name for gpu in plimsoll.gpus()])
+        self.assertEqual(plimsoll.gpus("no such card"), [])
+
+    def test_the_stub_names_every_option_and_is_python(self):
+        stub = (pathlib.Path(sys.argv_module).parent / "__init__.pyi").read_text()
+        compile(stub, "__init__.pyi", "exec")
+        options = re.findall(r"^  --([a-z0-9-]+)", program("fit", "--help").stdout, re.M)
+        for option in set(options) - {"json", "quiet", "html", "svg", "trace", "memory-viz", "plot",
+                                      "explain"}:
+            self.assertTrue(f" {option.replace('-', '_')}: " in stub, option)
+        # null in an answer of model states alone
+        self.assertTrue("    peak_bytes: int | None\n" in stub)
+
+
+if __name__ == "__main__":
+    sys.argv_module = sys.argv.pop(1)
+    plimsoll = load(sys.argv_module)
+    unittest.main()

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""stub.py PLIMSOLL SCHEMA OUTPUT: types of the package, from the options that --help lists and the
+members that the plan's schema has."""
+import json
+import re
+import subprocess
+import sys
+
+HEAD = '''\
+from os import PathLike
+from typing import Any, Sequence
+
+__version__: str
+
+class Error(Exception):
+    kind: str
+
+class BadInput(Error, ValueError): ...
+class Unsupported(Error, NotImplementedError): ...
+
+class Document(dict[str, Any]):
+    def __getattr__(self, name: str) -> Any: ...
+
+_Path = str | PathLike[str]
+_Value = str | int | float
+'''
+
+TAIL = '''
+def compare(prediction: dict[str, Any] | _Path, *measurements: dict[str, Any] | _Path,
+            tolerance: float = ...) -> Document: ...
+def models(search: str | None = ...) -> list[Document]: ...
+def gpus(search: str | None = ...) -> list[Document]: ...
+'''
+
+JSON_TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool",
+              "object": "Document", "array": "list[Any]", "null": "None"}
+OUTPUT = {"json", "quiet", "html", "svg", "trace", "memory-viz", "plot", "explain"}
+
+
+def type_of(schema):
+    if "const" in schema or "enum" in schema:
+        values = schema.get("enum", [schema.get("const")])
+        names = sorted({"None" if v is None else type(v).__name__ for v in values})
+        return " | ".join(names)
+    kinds = schema.get("type", [])
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    names = [JSON_TYPES[kind] for kind in kinds]
+    for part in schema.get("anyOf", []) + schema.get("oneOf", []):
+        names.append("None" if part.get("type") == "null" else "Document")
+    return " | ".join(dict.fromkeys(names)) or "Document"
+
+
+def argument(name, value, repeatable):
+    kind = {"": "bool", "YES|NO": "bool | str", "FILE": "_Path"}.get(value, "_Value")
+    if value in ("LIST", "PATTERN") or repeatable:
+        kind = "str | Sequence[str]"
+    return f"{name.replace('-', '_')}: {kind} | None = ..."
+
+
+def function(plimsoll, command, returns):
+    text = subprocess.run([plimsoll, command, "--help"], check=True, stdout=subprocess.PIPE,
+                          text=True).stdout
+    options = re.findall(r"^  --([a-z0-9-]+)(?: ([^ \n]+))?", text, re.M)
+    lines = [argument(name, value, False) for name, value in options if name not in OUTPUT]
+    return (f"\ndef {command}(model: _Path | None = ..., *, launch: Sequence[str] = ...,\n        "
+            + ",\n        ".join(lines) + f") -> {returns}: ...\n")
+
+
+def main(plimsoll, schema, output):
+    with open(schema, encoding="utf-8") as file:
+        plan = json.load(file)
+    members = plan["properties"]
+    text = HEAD + "\nclass Plan(Document):\n"
+    text += "".join(f"    {name}: {type_of(member)}\n" for name, member in members.items())
+    text += function(plimsoll, "fit", "Plan") + function(plimsoll, "recommend", "Document") + TAIL
+    with open(output, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
