@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "models/storages.h"
 #include "models/workload_reader.h"
 #include "reports/export.h"
 #include "reports/fingerprint.h"
@@ -213,4 +214,27 @@ TEST_CASE("weights are loaded in the precision's own dtype, or in the one that w
   workload.strategy.param_dtype = DType::bf16;
   CHECK(loads("bfloat16"));
   CHECK_FALSE(loads("float16"));
+}
+
+TEST_CASE("a packed base is exported as Transformers and PEFT take it, or refused") {
+  models::Workload workload = workload_of("ddp");
+  models::Strategy& s = workload.strategy;
+  s.lora = models::Lora{.targets = {"all-linear"}};
+  s.quantize = models::Quantization{.storage = models::find_packed_storage("nf4-dq")};
+  s.precision = models::Precision::bf16_mixed;
+  s.param_dtype = DType::bf16;
+  const auto has = [&](const char* what) {
+    return reports::export_transformers(workload).text.find(what) != std::string::npos;
+  };
+  CHECK(has("bnb_4bit_quant_type=\"nf4\", bnb_4bit_use_double_quant=True"));
+  CHECK(has("bnb_4bit_compute_dtype=torch.bfloat16, bnb_4bit_quant_storage=torch.uint8)"));
+  CHECK(has("device_map={\"\": int(os.environ[\"LOCAL_RANK\"])}"));
+  CHECK(has("import LoraConfig, get_peft_model, prepare_model_for_kbit_training\n"));
+  CHECK(has("model = prepare_model_for_kbit_training("));
+  s.quantize->kbit_prep = false;
+  CHECK_FALSE(has("prepare_model_for_kbit_training"));
+  s.data.zero = 3;
+  CHECK_THROWS_AS(reports::export_transformers(workload), Error);
+  s.data.zero = 0;
+  CHECK_THROWS_AS(reports::export_accelerate(workload), Error);
 }

@@ -17,17 +17,34 @@ def needs_bitsandbytes(workload):
     return bool(strategy.get("quantize") or strategy.get("optimizer", "").endswith("8bit"))
 
 
-def with_packed_base(model, strategy, torch_dtype):
+def packed(module, weight, on_meta):
+    """The replaced module's weight, of a weight that is loaded to the GPU for that."""
+    import torch
+    from transformers.pytorch_utils import Conv1D
+    if issubclass(module.source_cls, Conv1D):
+        weight = weight.T
+    parts = {k: v for k, v in module.weight.__dict__.items() if k not in ("CB", "SCB")}
+    loaded = torch.empty_like(weight, device="cuda")
+    of = type(module.weight)
+    if of.__name__ == "Int8Params":
+        loaded = loaded.cpu()
+    made = of(loaded, **{**parts, "requires_grad": False}).to("cuda")
+    if on_meta:
+        made = of(made.data.to("meta"), **{**made.__dict__, "requires_grad": False})
+    return made
+
+
+def with_packed_base(model, strategy, device):
     """What Transformers makes of BitsAndBytesConfig while it loads (integrations/bitsandbytes.py):
-    the modules it replaces, weight by weight. A model on meta keeps packed weights there, but for
-    their scales and tables, which FSDP does not shard; each weight is quantized alone."""
+    the modules it replaces, weight by weight; the model comes on meta. What FSDP shards
+    stays there (device meta), and not a packed weight's scales and tables."""
     if not strategy["quantize"]:
         return model
     import bitsandbytes
     import torch
     import transformers
+    from torch_measure import initialised_module, torch_dtype
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
-    from transformers.pytorch_utils import Conv1D
     from transformers.quantizers.base import get_keys_to_not_convert
     kind = strategy["quantize"]
     storage = strategy["quant_storage"] or "uint8"
@@ -40,24 +57,21 @@ def with_packed_base(model, strategy, torch_dtype):
             bnb_4bit_quant_storage=torch.uint8 if storage == "uint8" else torch_dtype(storage))
     linears = dict(model.named_modules())
     replace_with_bnb_linear(model, get_keys_to_not_convert(model), config)
+    made = {}  # tied parameters are one
     for name, module in model.named_modules():
-        if not isinstance(module, (bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)):
+        if isinstance(module, (bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)):
+            module.weight = packed(module, linears[name].weight, device == "meta")
+            module.bias = linears[name].bias
+        if device == "meta":
             continue
-        weight, module.bias = linears[name].weight.data, linears[name].bias
-        linears[name].weight = None
-        if issubclass(module.source_cls, Conv1D):
-            weight = weight.T
-        parts = {k: v for k, v in module.weight.__dict__.items() if k not in ("CB", "SCB")}
-        there = torch.empty_like(weight, device="cuda") if weight.is_meta else weight
-        made = type(module.weight)
-        packed = made(there.cpu() if kind == "int8" else there,
-                      **{**parts, "requires_grad": False}).to("cuda")
-        if weight.is_meta:
-            packed = made(packed.data.to("meta"), **{**packed.__dict__, "requires_grad": False})
-        module.weight = packed
-        if module.bias is not None:
-            module.bias.requires_grad_(False)
-    linears.clear()
+        for key, p in list(module.named_parameters(recurse=False)):
+            if p.is_meta:
+                new = torch.nn.Parameter(torch.empty_like(p, device="cuda"))
+                setattr(module, key, made.setdefault(id(p), new))
+        for key, buffer in module.named_buffers(recurse=False):
+            setattr(module, key, torch.empty_like(buffer, device="cuda"))
+        if name not in linears or linears[name] is module:
+            initialised_module(module)
     if kind == "int8":
         model.is_loaded_in_8bit = True
     else:

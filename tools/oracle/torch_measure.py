@@ -444,11 +444,11 @@ def build_model(workload, device):
     stack, strategy = workload["stack"], workload["strategy"]
     config = hf_config(workload["model"], stack)
     implementation = "eager" if strategy["attention"] == "eager" else "sdpa"
-    with torch.device(device):
+    with torch.device("meta" if strategy["quantize"] else device):
         model = auto_class(config.model_type).from_config(
             config, attn_implementation=implementation,
             **{dtype_argument(): torch_dtype(strategy["param_dtype"])})
-    model = packed_base.with_packed_base(model, strategy, torch_dtype)
+    model = packed_base.with_packed_base(model, strategy, device)
     model.train()
     for patterns, trainable in ((strategy["freeze"], False), (strategy["train"], True)):
         for name, p in model.named_parameters():

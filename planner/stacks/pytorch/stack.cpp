@@ -228,6 +228,9 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
     say("products of 5 to 1,536 tokens with packed weights",
         "the weight is unpacked for a moment, in every forward too",
         "bitsandbytes' fused kernels, which some GPUs take for some shapes, need less");
+    if (s.data.zero >= 2)
+      say("start of the run", "not planned: packed weights may lie whole on each GPU until sharded",
+          "accelerate 1.15.0, utils/fsdp_utils.py, fsdp2_prepare_model (model_has_params4bit)");
   }
   if (is_fsdp1(s)) {
     say("FSDP units", "each layer, and the root with all the rest; use_orig_params, BACKWARD_PRE",
