@@ -37,8 +37,9 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
     Option{"compile", "", "Stack", "torch.compile"}.never("torch.compile is not modelled yet"),
     Option{"kernels", "NAME", "Stack", "eager, liger, unsloth, fused (eager)"}
-        .one_of(kKernels, 1, "these kernels are not modelled yet (eager is)")
-        .fixing("stack"),
+        .one_of(kKernels, 2, "these kernels are not modelled yet (eager and liger are)")
+        .fixing("stack")
+        .of_a_step(),
     {"torch-version", "V", "Stack", "(the newest modelled)"},
     Option{"allocator-conf", "TEXT", "Stack", "PYTORCH_CUDA_ALLOC_CONF, in PyTorch's own syntax"}
         .fixing("stack")
@@ -143,7 +144,7 @@ constexpr Option kPlanOptions[] = {
     Option{"attention", "KIND", "Activations", "flash, flash-1 (its first generation), eager, math"}
         .fixing("attention")
         .written_anew(),
-    Option{"loss", "KIND", "Activations", "full, chunked, fused (full)"}
+    Option{"loss", "KIND", "Activations", "full, chunked, fused (full; fused with liger)"}
         .fixing("loss")
         .written_anew(),
 

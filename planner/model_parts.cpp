@@ -266,6 +266,7 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   });
   ModelParts parts;
   parts.decoder = *model.decoder;
+  parts.model_type = model.model_type;
   const models::Decoder& d = parts.decoder;
   parts.head = {.in = d.table_width(), .out = d.vocab};
   parts.final_norm.kind = parts.embedding_norm.kind = d.norm;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "models/block.h"
@@ -89,6 +90,7 @@ struct LayerRun {
 
 struct ModelParts {
   models::Decoder decoder;
+  std::string model_type;
   LinearPart head;  // tied: train_weight as the embedding's
   NormPart final_norm, embedding_norm;
   LinearPart project_in, head_transform;  // behind the embedding, before the head; width 0: none

@@ -51,7 +51,7 @@ constexpr const char* kChunked =
         return sum(losses) / count
 )";
 
-// liger_kernel 0.8.5, ops/fused_linear_cross_entropy.py. Its other kernels are not planned.
+// liger_kernel 0.8.5, ops/fused_linear_cross_entropy.py.
 constexpr const char* kFused = R"(        total, *_ = LigerFusedLinearCrossEntropyFunction.apply(
             hidden, head.weight, targets, head.bias, None, -100, 0.0, 0.0, "sum")
         return total / count
@@ -151,8 +151,14 @@ void refuse_adapted_head(const models::Workload& w) {
     });
 }
 
-void add_loss(Loss loss, TrainingCode& out) {
-  if (loss == Loss::full) return;
+// Liger's patch has a loss of its own, which the Trainer switches on with it.
+bool comes_with_kernels(const Strategy& s) {
+  return s.kernels == models::Kernels::liger && s.loss == Loss::fused;
+}
+
+void add_loss(const Strategy& s, TrainingCode& out) {
+  const Loss loss = s.loss;
+  if (loss == Loss::full || comes_with_kernels(s)) return;
   const bool chunked = loss == Loss::chunked;
   const char* name = chunked ? "chunked_loss" : "fused_loss";
   out.imports.insert(out.imports.end(),
@@ -202,7 +208,8 @@ void add_checkpoints(const models::Workload& w, TrainingCode& out) {
 std::vector<std::string> needed_code(const Strategy& s) {
   std::vector<std::string> out;
   if (s.loss == Loss::chunked) out.emplace_back("chunked loss");
-  if (s.loss == Loss::fused) out.emplace_back("fused loss (Liger's function)");
+  if (s.loss == Loss::fused && !comes_with_kernels(s))
+    out.emplace_back("fused loss (Liger's function)");
   if (s.recompute.kind == RecomputeKind::selective)
     out.emplace_back("a checkpoint around the core attention");
   if (s.recompute.kind == RecomputeKind::sqrt)
@@ -240,7 +247,7 @@ TrainingCode training_code(const models::Workload& w) {
         models::text_of(w.strategy.transformers));
   });
   refuse_adapted_head(w);
-  add_loss(w.strategy.loss, out);
+  add_loss(w.strategy, out);
   add_checkpoints(w, out);
   if (w.strategy.attention == models::Attention::math) out.on_model += kMath;
   if (views_buckets(w.strategy))

@@ -159,6 +159,18 @@ std::string optimizer_name(const Strategy& s, Notes& notes) {
   return s.optimizer_impl == OptimizerImpl::fused ? optimizer.fused : optimizer.name;
 }
 
+// integrations/liger.py; Granite has no fused loss to switch off.
+std::string kernel_arguments(const Workload& w) {
+  if (w.strategy.kernels != models::Kernels::liger) return "";
+  const models::ModelSpec model =
+      models::read_model(w.model_config, w.model_name, w.model_name, {});
+  const bool fuses = !model.decoder || !model.decoder->scaled_logits;
+  std::string out = "    use_liger_kernel=True,\n";
+  if (fuses && w.strategy.loss != models::Loss::fused)
+    out += "    liger_kernel_config={\"fused_linear_cross_entropy\": False},\n";
+  return out;
+}
+
 std::string fsdp1_arguments(const Strategy& s, Notes& notes) {
   add_fsdp1_notes(s, notes);
   return fmt::format(
@@ -237,6 +249,7 @@ std::string training_arguments(const Workload& w, Notes& notes) {
   out += fmt::format("    optim=\"{}\",\n", optimizer_name(s, notes));
   if (const char* argument = models::rule_of(s.optimizer).trainer.argument)
     out += fmt::format("    {},\n", argument);
+  out += kernel_arguments(w);
   if (deepspeed) {
     std::string json = as_python(deepspeed_json(w, true, notes));
     return out + "    deepspeed=" + json + ",\n)\n";

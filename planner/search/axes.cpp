@@ -13,6 +13,7 @@
 namespace plimsoll::planner::search {
 
 using models::Attention;
+using models::Kernels;
 using models::Loss;
 using models::OptimizerImpl;
 using models::Precision;
@@ -202,7 +203,8 @@ std::string loss_value(const Setting& x) {
 }
 
 std::string loss_option(const Setting& x) {
-  return x.strategy.loss == Loss::full ? "" : "--loss " + loss_value(x);
+  const bool usual = x.strategy.loss == Loss::full && x.strategy.kernels != Kernels::liger;
+  return usual ? "" : "--loss " + loss_value(x);
 }
 
 void attentions(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
@@ -314,7 +316,8 @@ Effort effort(const Setting& setting) {
   const RecomputeKind recompute = s.recompute.kind;
   switches += recompute == RecomputeKind::full ? 1 : 0;
   code += recompute != RecomputeKind::full && recompute != RecomputeKind::none ? 1 : 0;
-  code += s.loss != Loss::full ? 1 : 0;
+  const bool brought = s.loss == Loss::fused && s.kernels == Kernels::liger;
+  code += s.loss != Loss::full && !brought ? 1 : 0;
   switches += s.attention == Attention::eager ? 1 : 0;
   code += s.attention == Attention::math ? 1 : 0;
   switches += s.optimizer_impl ? 1 : 0;

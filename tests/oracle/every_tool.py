@@ -39,7 +39,8 @@ PACKAGES = {
     "plain_torch.py": ("torch",),
     "torch_measure.py": ("torch", "transformers"),
 }
-PARTS = {"apart.py": "dry_runs.py", "device_rates.py": "device_overheads.py"}
+PARTS = {"apart.py": "dry_runs.py", "device_rates.py": "device_overheads.py",
+         "liger.py": "dry_runs.py"}
 
 
 def missing(program):
@@ -153,6 +154,14 @@ class EveryTool(unittest.TestCase):
         self.run_tool("dry_runs.py", "--cases", ORACLE / "dry_runs_families_cases.json", "--only",
                       "opt-1.3b-bf16-full", "--out", out)
         self.assert_made_again(out, GOLDEN / "dry_runs_families.json")
+
+    @unittest.skipUnless(importlib.util.find_spec("liger_kernel"), "no liger_kernel here")
+    @needs("dry_runs.py")
+    def test_dry_runs_with_liger(self):
+        out = self.folder / "runs.json"
+        self.run_tool("dry_runs.py", "--cases", ORACLE / "dry_runs_liger_cases.json", "--only",
+                      "qwen3-0.6b-bf16", "--out", out)
+        self.assert_made_again(out, GOLDEN / "dry_runs_liger.json")
 
     @needs("kernel_goldens.py")
     def test_kernel_goldens(self):

@@ -106,6 +106,10 @@ TEST_CASE("so are those of packed bases: one GPU, DDP, FSDP2 with floats that ho
              13);
 }
 
+TEST_CASE("so are those with Liger's kernels") {
+  check_runs("dry_runs_liger.json", {}, 21);
+}
+
 TEST_CASE("so are those of older Transformers, whose loss shifts the logits") {
   // Resident: what blocks that were not split keep, visible where a rank holds little. Reserved: of
   // six blocks of 4.2 GB of logits one takes a segment of its own, which was planned in a hole.

@@ -69,6 +69,7 @@ inline models::Strategy strategy_of(const json& workload) {
   if (stack["allocator_conf"].is_string())
     out.allocator = models::allocator_conf_from(stack["allocator_conf"].get<std::string>(), "");
   out.hold_outputs = stack["hold_outputs"];
+  if (stack.contains("kernels")) out.kernels = choice<models::Kernels>(stack["kernels"]);
   out.attention = choice<models::Attention>(s["attention"]);
   out.loss = choice<models::Loss>(s["loss"]);
   const std::string recompute = s["recompute"];

@@ -33,6 +33,7 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"reserve", {{"1GiB", {{"gpu-memory", "50GB"}}}}},
     {"stack", {{"plimsoll"}, {"pytorch"}}},
     {"device", {{"cpu"}, {"cuda"}}},
+    {"kernels", {{"liger"}}},  // none for gpt2
     {"transformers-version", {{"4.48"}}},
     {"allocator-conf", {{"expandable_segments:True"}}},
     {"hold-outputs", {{""}}},
@@ -82,9 +83,9 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"detail", {{""}}}};
 
 // Read elsewhere: a MODEL of its own, files; or of one value only in this version.
-const std::set<std::string_view> kElsewhere{
-    "params", "assume",        "calibration",   "deepspeed", "accelerate",
-    "peft",   "training-args", "torch-version", "mode",      "kernels"};
+const std::set<std::string_view> kElsewhere{"params",        "assume",        "calibration",
+                                            "deepspeed",     "accelerate",    "peft",
+                                            "training-args", "torch-version", "mode"};
 
 // What changes the workload, and none of its bytes or seconds.
 const std::set<std::string_view> kNoFigure{

@@ -133,7 +133,7 @@ TEST_CASE("what this version does not model is refused by name") {
       {"pp-schedule", "1f1b"},
       {"virtual-stages", "2"},
       {"compile", ""},
-      {"kernels", "liger"},
+      {"kernels", "unsloth"},
       {"stack", "megatron"},
       {"precision", "fp8-mixed"},
       {"optimizer", "adam8bit"},
@@ -172,6 +172,21 @@ TEST_CASE("a packed base is named, frozen and adapted") {
   const models::Strategy s = request("gpt2", given).question.strategy;
   CHECK(s.quantize->storage->name == "nf4-dq");
   CHECK(s.param_dtype == DType::bf16);  // as checkpoints are
+}
+
+TEST_CASE("Liger brings its fused loss, unless --loss says otherwise or there is none") {
+  const auto loss = [](const char* model, std::vector<std::pair<const char*, const char*>> given) {
+    Options options;
+    for (const auto& [name, value] : given) options.add(name, value);
+    Sources sources;
+    return request_from(model, options, sources).question.strategy.loss;
+  };
+  CHECK(loss("llama-3-8b", {}) == models::Loss::full);
+  CHECK(loss("llama-3-8b", {{"kernels", "liger"}}) == models::Loss::fused);
+  CHECK(loss("llama-3-8b", {{"kernels", "liger"}, {"loss", "full"}}) == models::Loss::full);
+  CHECK(loss("granite-3.1-2b", {{"kernels", "liger"}}) == models::Loss::full);
+  CHECK(refusal("llama-3-8b", {{"kernels", "liger"}, {"stack", "plimsoll"}}, ErrorKind::bad_input)
+            .starts_with("--kernels liger: "));
 }
 
 TEST_CASE("FSDP's version is 1 or 2, and belongs to sharded parameters") {

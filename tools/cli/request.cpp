@@ -9,6 +9,7 @@
 #include "models/zero_stage.h"
 #include "tools/cli/adapters.h"
 #include "tools/cli/deepspeed_file.h"
+#include "tools/cli/kernels.h"
 #include "tools/cli/plan_document_json.h"
 #include "tools/cli/refusals.h"
 #include "tools/cli/user_files.h"
@@ -342,6 +343,7 @@ Request request_from(const std::string& model, const Options& options, Sources& 
     question.model = &request.model->spec;
     if (const auto& decoder = request.model->spec.decoder; decoder && decoder->eager_attention)
       if (!options.has("attention")) question.strategy.attention = models::Attention::eager;
+    set_kernels(options, request.model->spec, question.strategy);
   }
   question.batch =
       batch_from(options, question.strategy, request.model ? request.model->spec.max_positions : 0);

@@ -44,6 +44,7 @@ import tempfile
 import time
 import traceback
 from statistics import median
+import liger
 import packed_base
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -115,25 +116,21 @@ BATCH_DEFAULTS = {"seq_len": 4096, "micro_batch": 1, "grad_accum": 1}
 
 ACCEPTED = {
     "precision": ["fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp16"],
-    "param_dtype": ["fp32", "bf16", "fp16"],
-    "grad_dtype": [None, "fp32", "bf16", "fp16"],
-    "zero": [0, 1, 2, 3],
+    "param_dtype": ["fp32", "bf16", "fp16"], "grad_dtype": [None, "fp32", "bf16", "fp16"],
+    "zero": [0, 1, 2, 3], "fsdp_version": [1, 2],
     "optimizer": ["adamw", "sgd", "momentum", "adafactor", "muon", "adam8bit", "paged-adam8bit"],
-    "attention": ["flash", "eager", "math"],
+    "attention": ["flash", "eager", "math"], "adapter_dtype": ["fp32", "bf16"],
     "optimizer_impl": ["foreach", "fused", "for-loop"],
-    "fsdp_version": [1, 2],
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
     "sdpa_backend": ["auto", "flash", "efficient", "cudnn", "math"],
-    "adapter_dtype": ["fp32", "bf16"],
+    "kernels": ["eager", "liger"], "loss": ["full", "fused"],
     **packed_base.ACCEPTED,
 }
-# Options of the contract that this program does not measure: other parallelisms and offload have no
-# single way in plain PyTorch; no test here reaches the kernels of Liger and chunked losses.
+# Not measured: other parallelisms and offload have no single way in plain PyTorch.
 ONLY_DEFAULT = {
     "strategy": ["tp", "sequence_parallel", "pp", "pp_schedule", "virtual_stages", "cp", "ep",
-                 "optimizer_in_backward", "galore_rank", "offload", "offload_to", "loss",
-                 "master_weights"],
-    "stack": ["name", "kernels"],
+                 "optimizer_in_backward", "galore_rank", "offload", "offload_to", "master_weights"],
+    "stack": ["name"],
 }
 
 
@@ -197,6 +194,7 @@ def normalised(workload):
         for key in ONLY_DEFAULT[where]:
             if part[key] != defaults[key]:
                 raise BadInput(f"{where}.{key}: {part[key]!r} is not measured by this program")
+    liger.check(stack["kernels"], strategy["loss"], BadInput)
     positive(strategy["world_size"], "strategy.world_size")
     for key in BATCH_DEFAULTS:
         positive(batch[key], f"batch.{key}", 2 if key == "seq_len" else 1)
@@ -259,6 +257,7 @@ def start_dry_cuda(capacity_bytes=150109880320, capability=(9, 0), multiprocesso
     # A dry plan for cuDNN attention cannot be built (see the top of this file).
     torch.backends.cuda.enable_cudnn_sdp(False)
     answer_for_the_data()
+    liger.launch_no_triton()
 
 
 def answer_for_the_data():
@@ -460,6 +459,7 @@ def build_model(workload, device):
     select_recompute(model, strategy["recompute"], options)
     if strategy["lora"]:
         model = with_lora(model, strategy["lora"])
+    liger.apply(model, stack["kernels"], strategy["loss"])
     return model
 
 

@@ -112,7 +112,9 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
 NormInput BlockWriter::norm_input(const NodePlan& at) const {
   const ValueId in = at.node->in[0];
   const std::int64_t rows = plan_->value(in).width / at.norm->width;
-  return {checked_multiply(tokens_.total(), rows), dtype_of(in), grad_of(in)};
+  const bool heads = at.kernel != NormKernel::eager && regime_.liger.heads_first &&
+                     at.norm->width == d_.head_dim && rows > 1;
+  return {checked_multiply(tokens_.total(), rows), dtype_of(in), grad_of(in), at.kernel, heads};
 }
 
 void BlockWriter::run_views(const NodePlan& at, LayerSaved& s) {
@@ -142,6 +144,7 @@ const OperandNames& BlockWriter::operand(const NodePlan& at, std::size_t i) {
 // Python drops queries and keys as they were when both are rotated; where both are cast back, with
 // that.
 void BlockWriter::run_rotary(const NodePlan& at, LayerSaved& s) {
+  if (regime_.liger.rotary) return liger_rotary(at, s);
   const models::ValueList &in = at.node->in, &out = at.node->out;
   const DType own = dtype_of(in[0]), to = promoted(own, rotary_dtype());
   const bool casts = at.node->casts_back && to != own;
@@ -212,7 +215,9 @@ void BlockWriter::run_function(const TapePart& part, const NodePlan& at, TapeSav
 }
 
 void BlockWriter::run_multiply(const NodePlan& at, LayerSaved& s) {
-  const ValueId a = at.node->in[0], b = at.node->in[1], out = at.node->out[0];
+  const bool gated = at.gate != models::kNoValue;
+  const ValueId a = gated ? at.gate : at.node->in[0], b = gated ? at.up : at.node->in[1];
+  const ValueId out = at.node->out[0];
   s.of(out) = make(at.names->name, values_of(out), dtype_of(out));
   op(at.names->name).read(s.of(a)).read(s.of(b)).write(s.of(out));
 }

@@ -1,6 +1,7 @@
 #include "planner/stacks/pytorch/block_plan.h"
 
 #include <algorithm>
+#include <string_view>
 
 namespace plimsoll::planner::pytorch {
 
@@ -47,14 +48,14 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
       node.in.empty() ? stream : plan.values[static_cast<std::size_t>(node.in[0])].dtype;
   switch (node.kind) {
     case OpKind::norm:
-      return norm_dtype(at.norm->kind, first, regime);
+      return at.kernel != NormKernel::eager ? first : norm_dtype(at.norm->kind, first, regime);
     case OpKind::linear:
       if (at.linear->packed != nullptr) return first;  // Linear4bit returns what it was given
       [[fallthrough]];
     case OpKind::attention:
       return regime.compute;
     case OpKind::rotary:
-      return node.casts_back ? first : promoted(first, stream);
+      return node.casts_back || regime.liger.rotary ? first : promoted(first, stream);
     case OpKind::experts:
       return plan.value(node.in[1]).dtype;
     case OpKind::activation:
@@ -82,7 +83,36 @@ const char* gradient_name(const NodePlan& at) {
   return at.names != nullptr ? at.names->grad : "";
 }
 
+NormKernel norm_kernel(const Node& node, const LigerPatch& liger) {
+  return std::string_view(node.name).starts_with("self_attn.") ? liger.heads : liger.norms;
+}
+
 }  // namespace
+
+bool BlockPlan::ends_in_place(const NodePlan& at) const {
+  const Node& first = *nodes.front().node;
+  return nodes.front().kernel == NormKernel::liger_in_place && first.in[0] == models::kBlockInput &&
+         &at == &nodes[1] && at.node->in[0] == first.out[0];
+}
+
+// An activation is left to the product that reads its result.
+bool BlockPlan::joins(NodePlan& at) {
+  const Node& node = *at.node;
+  gates_.resize(values.size(), models::kNoValue);
+  const auto gate = [&](ValueId id) { return gates_[static_cast<std::size_t>(id)]; };
+  if (node.kind == OpKind::activation) {
+    ValuePlan& out = values[static_cast<std::size_t>(node.out[0])];
+    out.dtype = value(node.in[0]).dtype;
+    out.grad = value(node.in[0]).grad;
+    gates_[static_cast<std::size_t>(node.out[0])] = node.in[0];
+    return true;
+  }
+  if (node.kind != OpKind::multiply) return false;
+  const bool first = gate(node.in[0]) != models::kNoValue;
+  at.gate = gate(node.in[first ? 0 : 1]);
+  at.up = node.in[first ? 1 : 0];
+  return false;
+}
 
 DType norm_dtype(models::NormKind kind, DType input, const Regime& regime) {
   if (multiplies_in_fp32(kind)) return input;
@@ -101,7 +131,9 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
   for (const Node& node : block.nodes) {
     NodePlan at{.node = &node};
     bool trains = false;
+    if (regime.liger.gated && joins(at)) continue;
     if (node.kind == OpKind::norm) {
+      at.kernel = norm_kernel(node, regime.liger);
       at.norm = &part.norms[block.modules[static_cast<std::size_t>(node.module)].place];
       at.place = static_cast<std::size_t>(at.norm - part.norms.data());
       at.norm_names = &module_names(node.name);

@@ -23,6 +23,9 @@ struct NodePlan {
   const models::Node* node = nullptr;
   bool grad = false;  // its backward runs
   std::size_t place = 0;  // among the saved tensors of its kind
+  NormKernel kernel = NormKernel::eager;  // of a norm
+  // Of a product whose first factor is activated in the same kernel: what goes in.
+  models::ValueId gate = models::kNoValue, up = models::kNoValue;
   const LinearPart* linear = nullptr;
   const NormPart* norm = nullptr;
   const ExpertsPart* experts = nullptr;
@@ -50,6 +53,13 @@ struct BlockPlan {
   const ValuePlan& value(models::ValueId id) const { return values[static_cast<std::size_t>(id)]; }
   bool sliding = false;
   bool input_grad() const { return values[models::kBlockInput].grad; }
+  // The first node is a norm that turns its result's gradient into the layer's input's, and this
+  // one is the last to add to it.
+  bool ends_in_place(const NodePlan& at) const;
+
+ private:
+  bool joins(NodePlan& at);
+  std::vector<models::ValueId> gates_;  // by what their activation would make
 };
 
 // Llama's RMSNorm multiplies the weight with x in x's own dtype, OLMo 2's casts back to it;

@@ -103,12 +103,13 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
 // In a layer's first node the gradient becomes that of the layer's input.
 Place BlockWriter::place_of(const NodePlan& at, Ref d_input, const LayerSaved& s) const {
   const ValueId in = at.node->in[0];
-  const bool ends = in == kBlockInput && &at == plan_->nodes.data();
+  const bool ends = (in == kBlockInput && &at == plan_->nodes.data()) || plan_->ends_in_place(at);
   return {value(s, in), ends ? d_input : Ref{}, frame(), at.node->of_view};
 }
 
 // Its gradient is added to what flows past it.
 void BlockWriter::norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
+  if (at.kernel != NormKernel::eager) return liger_norm_back(at, d_input, s);
   // Its input is a recomputed one; where the weight is multiplied in fp32, a cast comes first.
   if (!multiplies_in_fp32(at.norm->kind)) unpack();
   const ValueId in = at.node->in[0], out = at.node->out[0];
@@ -181,6 +182,7 @@ void BlockWriter::concatenate_back(const NodePlan& at) {
 // Gradients of transposed views keep the strides of [b, heads, s, d]: a product wants them anew.
 // Where the results were cast back, both casts come first.
 void BlockWriter::rotary_back(const NodePlan& at) {
+  if (regime_.liger.rotary) return liger_rotary_back(at);
   const models::ValueList &in = at.node->in, &out = at.node->out;
   const DType from = promoted(dtype_of(in[0]), rotary_dtype());
   std::array<TensorId, 2> d{kNoTensor, kNoTensor};
@@ -239,6 +241,7 @@ void BlockWriter::activation_back(const NodePlan& at, const LayerSaved& s) {
 }
 
 void BlockWriter::multiply_back(const NodePlan& at, const LayerSaved& s) {
+  if (at.gate != models::kNoValue) return liger_gate_back(at, s);
   const ValueId a = at.node->in[0], b = at.node->in[1];
   const auto of = [&](ValueId id) {
     return grad_of(id) ? temporary(plan_->value(id).grad_name, values_of(id), dtype_of(id))

@@ -39,6 +39,13 @@ class BlockWriter : public AttentionWriter {
     sin_ = sin;
   }
 
+  // As ModuleWriter's, by Liger where that is x's kernel (liger.cpp).
+  void norm_forward(const ModuleNames& names, const NormPart& part, Ref input, const NormInput& x,
+                    TapeSaved& saved, bool stops = false, Ref into = {});
+  // Returns the input's gradient: where the result's was, `at.into`, or another tensor.
+  Ref liger_norm_backward(const ModuleNames& names, const NormPart& part, const NormInput& x,
+                          const TapeSaved& saved, Ref d_out, TensorId residual, const Place& at);
+
   // One layer: reads `input`, writes `output`.
   void forward(const BlockPlan& plan, Ref input, Ref output, LayerSaved& saved);
   // Reads d(output), writes d(input) (nothing where the input requires none).
@@ -75,6 +82,7 @@ class BlockWriter : public AttentionWriter {
   void run_activation(const NodePlan& at, LayerSaved& s);
   void run_function(const TapePart& part, const NodePlan& at, TapeSaved& saved, LayerSaved& s);
   void run_multiply(const NodePlan& at, LayerSaved& s);
+  void liger_rotary(const NodePlan& at, LayerSaved& s);  // liger.cpp
   void run_experts(const NodePlan& at, bool stops, LayerSaved& s);  // experts.cpp
   void run_add(const NodePlan& at, Ref output, LayerSaved& s);
   void release(OpBuilder op, const models::ValueList& values, const LayerSaved& s);
@@ -92,6 +100,8 @@ class BlockWriter : public AttentionWriter {
   void attention_back(const NodePlan& at, const LayerSaved& s);
   void activation_back(const NodePlan& at, const LayerSaved& s);
   void multiply_back(const NodePlan& at, const LayerSaved& s);
+  void liger_norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s);
+  void liger_rotary_back(const NodePlan&at), liger_gate_back(const NodePlan&at, const LayerSaved&s);
   void experts_back(const NodePlan& at, const LayerSaved& s);
   void add_back(const NodePlan& at);
   // Another value's backward is still to read the tensor.

@@ -246,7 +246,8 @@ void StepWriter::finish_forward() {
 }
 
 NormInput StepWriter::final_norm_input() const {
-  if (!d_.head_transform) return {tokens_.total(), regime_.residual, final_grad()};
+  if (!d_.head_transform)
+    return {tokens_.total(), regime_.residual, final_grad(), regime_.liger.last};
   return {tokens_.total(), regime_.compute, final_grad() || parts_.head_transform.trains()};
 }
 
@@ -363,8 +364,13 @@ TensorId StepWriter::embedding_gradients(TensorId d) {
   return d_rows;
 }
 
-// The head's gradient has waited in the accumulation buffer. A cast one (autocast) takes the
-// embedding's in place; a product's is a view, and the sum is a third table.
+// Of a product, not a cast of one (autocast), nor what a loss made.
+bool StepWriter::head_grad_is_view() const {
+  return !regime_.casts_weights() && strategy_.loss != models::Loss::fused;
+}
+
+// The head's gradient has waited in the accumulation buffer. One of its own takes the embedding's
+// in place; a view does not, and the sum is a third table.
 void StepWriter::tied_gradient(TensorId d) {
   const std::int64_t elements = checked_multiply(d_.vocab, d_.table_width());
   const TensorId dense = b_.tensor(kEmbedding.weight_grad_new,
@@ -373,7 +379,7 @@ void StepWriter::tied_gradient(TensorId d) {
   take_blocks(b_, backward, embedding_scratch(b_, tokens_.total(), d_.vocab, d_.table_width()));
   unit_ = table_unit_;
   TensorId sum = end_.tied_grad;
-  if (regime_.casts_weights()) {
+  if (!head_grad_is_view()) {
     b_.op(kEmbedding.weight_grad, Phase::backward).read(dense).update(sum);
   } else {
     sum = begin(kEmbedding, elements, false);

@@ -18,7 +18,7 @@ bool is_head(const ModuleNames& names) {
 TensorId StepWriter::begin(const ModuleNames& names, std::int64_t elements, bool adapter) {
   const DType dtype = adapter ? regime_.adapter : regime_.weight;
   const Bytes bytes = storage(Count(elements), dtype);
-  if (d_.tied_head && is_head(names) && !regime_.casts_weights())
+  if (d_.tied_head && is_head(names) && head_grad_is_view())
     return end_.tied_grad = b_.tensor(names.weight_grad_new, bytes, Category::gradients);
   const bool converts = regime_.reduce != regime_.weight;
   if (fsdp() && micros_ > 1 && micro_ == 0 && converts)

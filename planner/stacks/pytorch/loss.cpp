@@ -51,6 +51,7 @@ void StepWriter::full_loss_forward() {
     wide = shift_logits(wide);
   else
     loss_targets();
+  if (regime_.liger.cross_entropy) return liger_cross_entropy(wide);
   end_.log_probabilities = b_.tensor(
       "loss.log_softmax", storage(Count(checked_multiply(scored_tokens(), d_.vocab)), DType::fp32),
       Category::logits);
@@ -71,8 +72,10 @@ void StepWriter::full_loss_forward() {
 // The labels are padded by one; the head and the loss follow in one of three kinds. Python drops
 // the logits when the step function has returned the loss.
 void StepWriter::loss_forward() {
-  const bool plain = !d_.soft_capped_logits && !d_.scaled_logits && !parts_.head.bias &&
-                     !d_.masked_loss && d_.embedding_width == 0;
+  const bool liger = strategy_.kernels == models::Kernels::liger;
+  const bool caps = d_.soft_capped_logits && !(liger && strategy_.loss == Loss::fused);
+  const bool plain =
+      !caps && !d_.scaled_logits && !parts_.head.bias && !d_.masked_loss && d_.embedding_width == 0;
   check(plain || strategy_.loss == Loss::full, ErrorKind::unsupported,
         "--loss: fused and chunked losses are not modelled where logits are scaled or capped, or "
         "the head has a bias, or reads a projection");
@@ -138,9 +141,8 @@ void StepWriter::release_cached_casts() {
       release_casts(exit, run.layer(j), recomputes() ? run.kept[j] : run.saved[j]);
 }
 
-// nll_loss_backward and log_softmax_backward each make a full fp32 gradient; .float()'s backward
-// casts it down.
-TensorId StepWriter::full_loss_backward() {
+// nll_loss_backward and log_softmax_backward each make a full fp32 gradient.
+TensorId StepWriter::cross_entropy_backward() {
   const auto logits = [&](const char* name, std::int64_t tokens, DType dtype) {
     return b_.tensor(name, storage(Count(checked_multiply(tokens, d_.vocab)), dtype),
                      Category::logits);
@@ -160,9 +162,42 @@ TensorId StepWriter::full_loss_backward() {
       .read(end_.log_probabilities)
       .write(d_logits);
   b_.work().compiled(2 * layer_.bytes(checked_multiply(t, d_.vocab), regime_.compute).real());
-  if (shifts_logits()) d_logits = shift_logits_backward(d_logits);
+  return shifts_logits() ? shift_logits_backward(d_logits) : d_logits;
+}
+
+// ops/cross_entropy.py of liger_kernel 0.8.5: the kernel writes the gradient over the logits. It
+// asks the labels first which of them count, and whether they are in the vocabulary.
+void StepWriter::liger_cross_entropy(TensorId logits) {
+  const std::int64_t t = tokens_.total();
+  const TensorId losses = b_.tensor("loss.by_token", layer_.fp32(t), Category::activations);
+  const TensorId mask =
+      b_.tensor("loss.mask", storage(Count(t), DType::boolean), Category::activations);
+  b_.op("loss.cross_entropy", Phase::forward)
+      .read(end_.targets)
+      .write(losses)
+      .write(mask)
+      .update(logits)
+      .scratch(layer_.bytes(t, DType::int64) + layer_.bytes(1, DType::int64));
+  b_.work().moves(3 * layer_.fp32(checked_multiply(t, d_.vocab)).real());
+  end_.loss = b_.tensor("loss", Bytes(4), Category::activations);
+  b_.op("loss", Phase::forward).read(losses).read(mask).read(end_.targets).write(end_.loss);
+}
+
+TensorId StepWriter::liger_cross_entropy_backward() {
+  b_.op("loss.cross_entropy", Phase::backward).read(end_.seed).update(end_.upcast_logits);
+  b_.work().moves(0, 1);  // torch.equal(grad_output, 1): left as they are
+  return end_.upcast_logits;
+}
+
+// .float()'s backward casts it down.
+TensorId StepWriter::full_loss_backward() {
+  const std::int64_t t = tokens_.total();
+  TensorId d_logits =
+      regime_.liger.cross_entropy ? liger_cross_entropy_backward() : cross_entropy_backward();
   if (regime_.compute != DType::fp32) {
-    const TensorId low = logits("loss.logits.grad", t, regime_.compute);
+    const TensorId low =
+        b_.tensor("loss.logits.grad",
+                  storage(Count(checked_multiply(t, d_.vocab)), regime_.compute), Category::logits);
     b_.op("loss.logits.fp32", Phase::backward).read(d_logits).write(low);
     b_.work().compiled(0);
     d_logits = low;
@@ -173,8 +208,15 @@ TensorId StepWriter::full_loss_backward() {
   unit_ = head_unit_;
   return layer_
       .linear_backward(kHead, parts_.head, head_input(), final_grad() || parts_.final_norm.trains(),
-                       head_, d_logits)
+                       head_, d_logits, {}, {{final_norm_.out}, head_into(), {}})
       .tensor;
+}
+
+// Where the last norm makes its input's gradient in its result's, that is the layers' from the
+// start.
+Ref StepWriter::head_into() const {
+  const bool in_place = regime_.liger.last == NormKernel::liger_in_place;
+  return in_place && final_norm_input().grad ? Ref{runs_.back().d_out, -1} : Ref{};
 }
 
 void StepWriter::loss_backward() {
@@ -200,9 +242,15 @@ void StepWriter::loss_backward() {
     const Ref last{runs_.back().out, -1}, d_last{runs_.back().d_out, -1};
     const Place place =
         d_.head_transform ? Place{{end_.activated}, {}, {}} : Place{last, d_last, {}};
-    const TensorId d = layer_.norm_backward(kFinalNorm, parts_.final_norm, final_norm_input(),
-                                            final_norm_, d_norm, kNoTensor, place);
-    if (d_.head_transform && final_norm_input().grad) transform_back(d);
+    if (regime_.liger.last != NormKernel::eager) {
+      const Ref d_out = d_norm == kNoTensor ? d_last : Ref{d_norm};
+      layer_.liger_norm_backward(kFinalNorm, parts_.final_norm, final_norm_input(), final_norm_,
+                                 d_out, kNoTensor, place);
+    } else {
+      const TensorId d = layer_.norm_backward(kFinalNorm, parts_.final_norm, final_norm_input(),
+                                              final_norm_, d_norm, kNoTensor, place);
+      if (d_.head_transform && final_norm_input().grad) transform_back(d);
+    }
   }
   if (!tail_is_head_) post_backward(tail_, {});
   b_.close();

@@ -21,9 +21,11 @@ std::int64_t StepWriter::fused_rows() const {
   return std::min<std::int64_t>(t, static_cast<std::int64_t>(std::bit_ceil(rows)));
 }
 
-// Nobody keeps the padded labels of several sequences once they are copied.
+// Nobody keeps the padded labels of several sequences once they are copied, but a name in the loss
+// that Liger's patch calls (liger_kernel 0.8.5, transformers/model/loss_utils.py).
 void StepWriter::flat_targets() {
   loss_targets();
+  if (strategy_.kernels == models::Kernels::liger && strategy_.loss == models::Loss::fused) return;
   if (tokens_.sequences > 1) end_.padded_labels = kNoTensor;
 }
 
@@ -33,7 +35,8 @@ void StepWriter::flat_targets() {
 // the two products add into the gradients. Under autocast a chunk of the input, and of its
 // gradient, is cast beside the logits; the product with the weight leaves the weight's cast in
 // autocast's cache, that with its transpose, a view, casts it again, so that from the second chunk
-// on both casts live at once. Without a cast the products write where their results belong.
+// on both casts live at once. Without a cast the products write where their results belong, but
+// the weight's gradient of a chunk in fp32, which is added.
 void StepWriter::fused_loss_forward() {
   const std::int64_t t = tokens_.total(), rows = fused_rows();
   const DType normed = layer_.norm_out(regime_.residual);
@@ -43,40 +46,53 @@ void StepWriter::fused_loss_forward() {
   };
   flat_targets();
   head_ = {};
-  if (regime_.casts_weights()) {
-    head_.base.weight_cast =
-        tensor(kHead.base.weight_cast, weights, regime_.compute, Category::temporaries);
-    b_.op(kHead.base.weight_cast, Phase::forward).write(head_.base.weight_cast);
-    b_.work().casts(
-        (layer_.bytes(weights, regime_.weight) + layer_.bytes(weights, regime_.compute)).real());
-  }
-  end_.fused_input_grad =
-      tensor("loss.hidden.grad", checked_multiply(t, d_.hidden), normed, Category::temporaries);
+  end_.fused_input_grad = head_into();
+  if (end_.fused_input_grad.none())
+    end_.fused_input_grad = {
+        tensor("loss.hidden.grad", checked_multiply(t, d_.hidden), normed, Category::temporaries)};
   end_.fused_weight_grad = kNoTensor;
   unit_ = head_unit_;
   if (parts_.head.train_weight) end_.fused_weight_grad = begin(kHead.base, weights, false);
   const TensorId losses = tensor("loss.by_token", t, DType::fp32, Category::activations);
-  const TensorId chunk = tensor("loss.logits.chunk", checked_multiply(rows, d_.vocab),
-                                regime_.compute, Category::logits);
   const TensorId mask = tensor("loss.mask", t, DType::boolean, Category::activations);
-  Bytes casts;
-  if (regime_.casts_weights() || normed != regime_.compute)
-    casts = layer_.bytes(checked_multiply(rows, d_.hidden), regime_.compute);
-  if (regime_.casts_weights() && parts_.head.train_weight && rows < t)
-    casts += layer_.bytes(weights, regime_.compute);
+  const Ref d_hidden = end_.fused_input_grad;
   b_.op("loss.fused", Phase::forward)
-      .read(final_norm_.out)
-      .read(head_.base.weight_cast)
       .read(end_.targets)
-      .write(end_.fused_input_grad)
+      .touch(d_hidden.tensor, d_hidden.delta, d_hidden.beyond, models::Access::write)
       .write(end_.fused_weight_grad)
       .write(losses)
-      .write(mask)
-      .write(chunk)
-      .scratch(casts);
-  fused_work();
+      .write(mask);
+  fused_chunks(rows, normed);
   end_.loss = b_.tensor("loss", Bytes(4), Category::activations);
-  b_.op("loss", Phase::forward).read(losses).write(end_.loss);
+  b_.op("loss", Phase::forward).read(losses).read(mask).read(end_.targets).write(end_.loss);
+}
+
+void StepWriter::fused_chunks(std::int64_t rows, DType normed) {
+  const std::int64_t weights = checked_multiply(d_.vocab, d_.hidden);
+  const bool trains = parts_.head.train_weight, casts = regime_.casts_weights();
+  const bool several = rows < tokens_.total();
+  const TensorId chunk = b_.tensor(
+      "loss.logits.chunk", storage(Count(checked_multiply(rows, d_.vocab)), regime_.compute),
+      Category::logits);
+  if (casts)
+    head_.base.weight_cast = b_.tensor(
+        kHead.base.weight_cast, storage(Count(weights), regime_.compute), Category::temporaries);
+  Bytes most;
+  if (casts || normed != regime_.compute)
+    most = layer_.bytes(checked_multiply(rows, d_.hidden), regime_.compute);
+  if (trains && (regime_.compute == DType::fp32 || (casts && several)))
+    most += layer_.bytes(weights, regime_.compute);
+  b_.op("loss.fused", Phase::forward)
+      .read(final_norm_.out)
+      .read(end_.targets)
+      .read(end_.fused_weight_grad)
+      .write(head_.base.weight_cast)
+      .write(chunk)
+      .scratch(most);
+  fused_work();
+  if (casts)
+    b_.work().casts(
+        (layer_.bytes(weights, regime_.weight) + layer_.bytes(weights, regime_.compute)).real());
 }
 
 // Three products of each chunk; the kernel reads the logits twice and overwrites them.
@@ -96,16 +112,17 @@ void StepWriter::fused_work() {
 
 // The gradients exist; backward scales them in place.
 TensorId StepWriter::fused_loss_backward() {
+  const Ref d_hidden = end_.fused_input_grad;
   auto scale = b_.op("loss.fused", Phase::backward);
   scale.read(end_.seed)
-      .read(end_.targets)
-      .update(end_.fused_input_grad)
+      .read(strategy_.kernels == models::Kernels::liger ? kNoTensor : end_.targets)
+      .touch(d_hidden.tensor, d_hidden.delta, d_hidden.beyond, models::Access::update)
       .update(end_.fused_weight_grad);
   b_.work().moves(0, 1);  // torch.equal(grad_output, 1): left as they are
   if (!loss_prefetches_) prefetch_last_layer();
   unit_ = head_unit_;
   if (end_.fused_weight_grad != kNoTensor) end(kHead.base, end_.fused_weight_grad);
-  return end_.fused_input_grad;
+  return d_hidden.delta == 0 ? d_hidden.tensor : kNoTensor;
 }
 
 // torchtune's chunked output: the head runs on 8 parts of the tokens; Python keeps all parts'
@@ -156,7 +173,8 @@ TensorId StepWriter::chunked_loss_backward() {
   if (!loss_prefetches_) prefetch_last_layer();
   unit_ = head_unit_;
   return layer_
-      .linear_backward(kHead, parts_.head, layer_.norm_out(regime_.residual), true, head_, d_part)
+      .linear_backward(kHead, parts_.head, layer_.norm_out(regime_.residual), true, head_, d_part,
+                       {}, {{final_norm_.out}, head_into(), {}})
       .tensor;
 }
 

@@ -50,6 +50,8 @@ struct NormInput {
   std::int64_t rows;
   DType dtype;
   bool grad;
+  NormKernel kernel = NormKernel::eager;
+  bool copies = false;  // Liger's wants it contiguous, and its result's gradient
 };
 
 // What a module's backward has to do with its place in the layer.

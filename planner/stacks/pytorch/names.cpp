@@ -31,7 +31,9 @@ ModuleNames make_module(const std::string& m, const std::string& parameter = ".w
           .input_grad_low = name(".input.grad.low"),
           .grad_layout = name(".out.grad.contiguous"),
           .input_fp32 = name(".input.fp32"),
-          .lora_mask = name(".lora.dropout.mask")};
+          .lora_mask = name(".lora.dropout.mask"),
+          .statistics = name(".statistics"),
+          .input_layout = name(".input.contiguous")};
 }
 
 LinearNames make_linear(const std::string& m) {

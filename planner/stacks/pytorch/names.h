@@ -28,6 +28,8 @@ struct ModuleNames {
   // Norms.
   const char* input_fp32;  // the input upcast; LoRA: in the adapter's dtype
   const char* lora_mask;  // dropout
+  const char* statistics;  // norms: of each row
+  const char* input_layout;  // contiguous copy of the input
 };
 
 // A linear's, with those of its bias and its LoRA adapter.

@@ -1,7 +1,9 @@
-// Which dtype everything has when PyTorch trains, by precision and data parallelism.
+// Which dtype everything has when PyTorch trains, by precision and data parallelism; and whose
+// kernels run.
 #pragma once
 
 #include "models/run_spec.h"
+#include "planner/stacks/pytorch/liger_patch.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -15,6 +17,7 @@ struct Regime {
   DType adapter_input = DType::fp32;  // what their input is cast to
   DType unpacked = DType::fp32;  // what backwards make of a packed weight: as it was loaded
   bool autocast = false;  // torch.autocast is on, whether or not it finds anything to cast
+  LigerPatch liger;
 
   bool casts_weights() const { return weight != compute; }
   // The dtype in which a product with a weight of dtype `of` runs.

@@ -156,6 +156,7 @@ void refuse_fsdp1(const models::Strategy& s) {
   };
   const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
   refuse_if(mesh[models::decisions::Axis::shard].ranks == 1, "of one rank (NO_SHARD)");
+  refuse_if(s.kernels == models::Kernels::liger, "with --kernels liger");
   refuse_if(!s.freeze.empty() || !s.train.empty(), "with --freeze or --train");
   refuse_if(s.recompute.kind == models::RecomputeKind::every ||
                 s.recompute.kind == models::RecomputeKind::sqrt,
@@ -207,6 +208,11 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s) {
           return "--transformers-version " + models::text_of(s.transformers) +
                  " is modelled with --loss full only; chunked and fused losses from " +
                  models::text_of(models::kLossPadsLabels) + " on";
+        });
+  check(s.kernels != models::Kernels::liger || s.transformers >= models::Release{5, 0, 0},
+        ErrorKind::unsupported, [&] {
+          return "--transformers-version " + models::text_of(s.transformers) +
+                 ": Liger's kernels are modelled with 5.0 and later";
         });
   check(s.device == models::Device::cuda, ErrorKind::bad_input,
         "--device cpu is for --stack plimsoll");

@@ -65,46 +65,46 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   // The checkpoint whose backward is being written; frames of reentrant ones.
   void recompute() override, leave_checkpoint(), leave_checkpoints();
   void enter_backward(std::size_t run, std::size_t last), declare_recomputed(Run&run);
+  NormInput final_norm_input() const;
   Ref input_of(std::size_t run, std::size_t layer) const;
-  Ref input_gradient_of(std::size_t run, std::size_t layer) const;
+  Ref input_gradient_of(std::size_t run, std::size_t layer) const, head_into() const;
   bool recomputes() const { return repeats_layers(strategy_.recompute); }
   bool to_bucket() const, holds_in_buckets() const, reentrant() const, is_last(const ModuleNames&);
   int model_order(const ModuleNames& names) const;
-  void note_gradient(const ModuleNames& names, TensorId grad);
+  void note_gradient(const ModuleNames&, TensorId grad), tied_gradient(TensorId d), alibi_biases();
   // The ends of the model (ends.cpp).
-  void embed(), finish_forward(), leave_model(), loss_forward(), loss_targets(), flat_targets();
-  bool shifts_logits() const, final_grad() const, leaf_input() const, embedding_grad() const;
+  void embed(), finish_forward(), leave_model(), loss_forward(), loss_targets(), flat_targets(),
+      fused_work(), fused_chunks(std::int64_t rows, DType), liger_cross_entropy(TensorId logits);
+  bool shifts_logits() const, final_grad() const, leaf_input() const, embedding_grad() const,
+      head_grad_is_view() const;
   std::int64_t scored_tokens() const, fused_rows() const;
-  TensorId shift_logits(TensorId logits), shift_logits_backward(TensorId d_shifted),
-      cap_logits(TensorId logits), cap_logits_backward(TensorId d), scale_logits(TensorId, Phase);
-  TensorId capped(const char* name, Phase phase, TensorId from, TensorId saved);
-  void full_loss_forward(), chunked_loss_forward(), fused_loss_forward(), masked_loss_forward(),
-      fused_work();
-  TensorId full_loss_backward(), chunked_loss_backward(), fused_loss_backward(),
-      masked_loss_backward(), logits_tensor(const char*, DType), transform_head();
-  void gather_token_types(), embed_token_types(), leave_embeddings(), transform_back(TensorId d);
   Bytes copied_type_ids() const, id_buffers() const;
-  NormInput final_norm_input() const;
+  TensorId shift_logits(TensorId logits), shift_logits_backward(TensorId d_shifted),
+      cap_logits(TensorId logits), cap_logits_backward(TensorId d), scale_logits(TensorId, Phase),
+      capped(const char*name, Phase phase, TensorId from, TensorId saved);
+  void full_loss_forward(), chunked_loss_forward(), fused_loss_forward(), masked_loss_forward();
+  TensorId cross_entropy_backward(), liger_cross_entropy_backward(), full_loss_backward(),
+      chunked_loss_backward(), fused_loss_backward(), masked_loss_backward(),
+      logits_tensor(const char*, DType), transform_head();
+  void gather_token_types(), embed_token_types(), leave_embeddings(), transform_back(TensorId d);
   static void release_casts(OpBuilder exit, const LayerPart& layer, const LayerSaved& saved);
-  void release_cached_casts(), loss_backward(), embedding_backward(), rotary_tables(),
-      model_masks(), embed_positions(), count_positions(), normalize_embedding(), alibi_biases();
-  void tied_gradient(TensorId d), project_in(), project_out();
+  void release_cached_casts(), loss_backward(), embedding_backward(), rotary_tables(), project_in(),
+      project_out(), model_masks(), embed_positions(), count_positions(), normalize_embedding();
   TensorId model_mask(bool sliding), dropout_embedding(std::int64_t, DType),
       project_in_back(TensorId), embedding_gradients(TensorId d);
   std::pair<TensorId, TensorId> rotary_table();  // cos, sin
   // FSDP2 (fsdp2.cpp).
   bool fsdp() const { return parallelism_ == DataParallelism::fsdp; }
   TensorId before_layers(TensorId Unit::*tensor) const, after_layers(TensorId Unit::*tensor) const;
-  virtual void prefetch_last_layer(), prefetch_before(std::size_t run, std::size_t layer);
-  void convert_gradients(Unit&unit), reshard_after_forward(Unit&unit);
+  virtual void prefetch_last_layer(), prefetch_before(std::size_t run, std::size_t layer),
+      optimizer_step();
+  void convert_gradients(Unit&unit), reshard_after_forward(Unit&unit), for_loop_step(OpBuilder),
+      prefetch(Ref gathered, Ref cast);
   virtual void deferred_post_backward(), post_backward(Unit&unit, Ref previous_reduce);
   Ref unit_tensor(TensorId Unit::*tensor, std::size_t run, std::size_t layer, int step) const;
   virtual void gather_forward(Unit&unit, Ref previous), copy_out_backward(Unit&unit);
-  void prefetch(Ref gathered, Ref cast);
-  virtual void optimizer_step();
   virtual std::vector<TensorId> square_roots();
   virtual std::vector<Bytes> stepped(std::int64_t most_layers) const;
-  void for_loop_step(OpBuilder step);
   // Ranks with equal answers have equal steps.
   virtual std::vector<std::int64_t> held_by(std::int64_t rank) const;
 

@@ -127,9 +127,9 @@ struct EndSaved {
   TensorId logits_tanh = kNoTensor;
   TensorId tied_grad = kNoTensor;  // the head's share of a tied table's gradient
   TensorId log_probabilities = kNoTensor, wide_log_probabilities = kNoTensor;
-  TensorId targets = kNoTensor, padded_labels = kNoTensor;
+  TensorId targets = kNoTensor, padded_labels = kNoTensor, fused_weight_grad = kNoTensor;
   TensorId loss = kNoTensor, total_weight = kNoTensor, seed = kNoTensor;
-  TensorId fused_input_grad = kNoTensor, fused_weight_grad = kNoTensor;
+  Ref fused_input_grad;
 };
 
 // What one layer's forward leaves to its backward.

@@ -1,0 +1,53 @@
+#include "planner/stacks/pytorch/liger_patch.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "models/base/error.h"
+
+namespace plimsoll::planner::pytorch {
+
+namespace {
+
+struct Row {
+  std::string_view model_type;
+  LigerPatch patch;
+};
+
+constexpr auto kEager = NormKernel::eager;
+constexpr auto kBeside = NormKernel::liger, kInPlace = NormKernel::liger_in_place;
+constexpr LigerPatch kLlama{kInPlace, kEager, kInPlace, true, true};
+
+// Llama, Mistral and Qwen2 have no norms of queries and keys; OLMo 2's keep theirs, and its last
+// norm is patched with the default, in place. Granite's logits are scaled, which the fused loss
+// cannot: its cross entropy is patched instead.
+constexpr std::array kPatched{
+    Row{"llama", kLlama},
+    Row{"mistral", kLlama},
+    Row{"qwen2", kLlama},
+    Row{"qwen3", {kInPlace, kInPlace, kInPlace, true, true}},
+    Row{"gemma", kLlama},
+    Row{"gemma2", {kBeside, kEager, kBeside, true, true}},
+    Row{"gemma3_text", {kBeside, kBeside, kBeside, true, true, false, true}},
+    Row{"olmo2", {kBeside, kEager, kInPlace, true, true}},
+    Row{"granite", {kInPlace, kEager, kInPlace, true, true, true}},
+};
+
+// Those of MODEL_TYPE_TO_APPLY_LIGER_FN that replace other things, too.
+constexpr std::array<std::string_view, 6> kNotModelled{"deepseek_v2", "deepseek_v3", "gpt_oss",
+                                                       "mixtral",     "phi3",        "qwen3_moe"};
+
+}  // namespace
+
+LigerPatch liger_patch(std::string_view model_type, const models::Strategy& strategy) {
+  if (strategy.kernels != models::Kernels::liger) return {};
+  const auto found = std::ranges::find(kPatched, model_type, &Row::model_type);
+  if (found != kPatched.end()) return found->patch;
+  const bool known = std::ranges::find(kNotModelled, model_type) != kNotModelled.end();
+  fail(ErrorKind::unsupported,
+       "--kernels liger: Liger " + std::string(known ? "has kernels for " : "has no kernels for ") +
+           std::string(model_type) + (known ? " that are not modelled yet" : ""));
+}
+
+}  // namespace plimsoll::planner::pytorch
