@@ -156,7 +156,6 @@ void refuse_fsdp1(const models::Strategy& s) {
   };
   const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
   refuse_if(mesh[models::decisions::Axis::shard].ranks == 1, "of one rank (NO_SHARD)");
-  refuse_if(s.kernels == models::Kernels::liger, "with --kernels liger");
   refuse_if(!s.freeze.empty() || !s.train.empty(), "with --freeze or --train");
   refuse_if(s.recompute.kind == models::RecomputeKind::every ||
                 s.recompute.kind == models::RecomputeKind::sqrt,
