@@ -106,6 +106,17 @@ class Package(unittest.TestCase):
         self.assertIn("h100-sxm-80gb", [gpu.name for gpu in plimsoll.gpus()])
         self.assertEqual(plimsoll.gpus("no such card"), [])
 
+    def test_a_wheel_takes_every_part(self):
+        # pyproject.toml installs what has this tag; Meson's own for a module is another one.
+        build = pathlib.Path(sys.argv_module).parents[2]
+        plan = json.loads(subprocess.run(["meson", "introspect", str(build), "--install-plan"],
+                                         check=True, stdout=subprocess.PIPE, text=True).stdout)
+        tags = {pathlib.Path(entry["destination"]).name.split(".")[0]: entry["tag"]
+                for entries in plan.values() for entry in entries.values()
+                if "py_platlib" in entry["destination"] or "site-packages" in entry["destination"]}
+        self.assertEqual(set(tags), {"__init__", "_plimsoll", "py"})
+        self.assertEqual(set(tags.values()), {"python-runtime"})
+
     def test_the_stub_names_every_option_and_is_python(self):
         stub = (pathlib.Path(sys.argv_module).parent / "__init__.pyi").read_text()
         compile(stub, "__init__.pyi", "exec")
