@@ -56,6 +56,27 @@ void Works::casts(std::size_t op, double bytes, double kernels) {
 
 namespace {
 
+bool touches_message(const models::StepProgram& program, const models::Op& op) {
+  for (const models::Operand& operand : program.operands_of(op)) {
+    const models::TensorId id = operand.tensor != kNoTensor ? operand.tensor : operand.beyond;
+    if (operand.access != Access::release &&
+        program.tensors[static_cast<std::size_t>(id)].category == Category::communication)
+      return true;
+  }
+  return false;
+}
+
+double bytes_of(const models::StepProgram& program, const models::Op& op) {
+  double all = 0;
+  for (const models::Operand& operand : program.operands_of(op)) {
+    if (operand.access == Access::release) continue;
+    const models::TensorId id = operand.tensor != kNoTensor ? operand.tensor : operand.beyond;
+    const double bytes = program.tensors[static_cast<std::size_t>(id)].bytes.real();
+    all += operand.access == Access::update ? 2 * bytes : bytes;
+  }
+  return all;
+}
+
 class Reader {
  public:
   Reader(const models::StepProgram& program, const Works& works) : p_(program), w_(works) {}
@@ -93,7 +114,7 @@ class Reader {
 
   void add(const models::Segment& segment, std::uint32_t i) {
     const models::Op& op = p_.ops[i];
-    if (op.phase == Phase::optimizer || touches_message(op)) return;
+    if (!is_computed(p_, op)) return;
     const bool grouped = segment.group != kNoGroup;
     const bool layer = grouped && is_layers(static_cast<std::size_t>(segment.group));
     WorkOfPart& part =
@@ -102,43 +123,14 @@ class Reader {
     of_op_[i] = &sum;
     // Chunks of the loss run one after another.
     const double times = layer ? 1 : static_cast<double>(p_.repeats(segment));
-    OpWork work = w_.of(i);
-    const double operands = bytes_of(op);
-    if (!work.given && operands > 0) {
-      work.moved = operands;
-      work.kernels = 1;
-    }
-    sum.moved += times * work.moved;
-    sum.casts += times * work.casts;
-    sum.kernels += times * work.kernels;
-    // Kernels that are one in fused code move what comes in and goes out.
-    const double fused = work.kernels > 1 ? std::min(work.moved, operands) : work.moved;
-    const double launches = times * std::min(work.kernels, 1.0);
-    sum.fused += times * fused;
-    sum.fused_kernels += launches;
-    sum.compiled += times * (work.compiled < 0 ? fused : work.compiled);
-    sum.compiled_kernels += work.compiled == 0 ? 0 : launches;
-  }
-
-  bool touches_message(const models::Op& op) const {
-    for (const models::Operand& operand : p_.operands_of(op)) {
-      const models::TensorId id = operand.tensor != kNoTensor ? operand.tensor : operand.beyond;
-      if (operand.access != Access::release &&
-          p_.tensors[static_cast<std::size_t>(id)].category == Category::communication)
-        return true;
-    }
-    return false;
-  }
-
-  double bytes_of(const models::Op& op) const {
-    double all = 0;
-    for (const models::Operand& operand : p_.operands_of(op)) {
-      if (operand.access == Access::release) continue;
-      const models::TensorId id = operand.tensor != kNoTensor ? operand.tensor : operand.beyond;
-      const double bytes = p_.tensors[static_cast<std::size_t>(id)].bytes.real();
-      all += operand.access == Access::update ? 2 * bytes : bytes;
-    }
-    return all;
+    const WorkSum one = rest_of_op(p_, w_, i);
+    sum.moved += times * one.moved;
+    sum.casts += times * one.casts;
+    sum.kernels += times * one.kernels;
+    sum.fused += times * one.fused;
+    sum.fused_kernels += times * one.fused_kernels;
+    sum.compiled += times * one.compiled;
+    sum.compiled_kernels += times * one.compiled_kernels;
   }
 
   const models::StepProgram& p_;
@@ -149,6 +141,29 @@ class Reader {
 };
 
 }  // namespace
+
+bool is_computed(const models::StepProgram& program, const models::Op& op) {
+  return op.phase != Phase::optimizer && !touches_message(program, op);
+}
+
+WorkSum rest_of_op(const models::StepProgram& program, const Works& works, std::size_t op) {
+  OpWork work = works.of(op);
+  const double operands = bytes_of(program, program.ops[op]);
+  if (!work.given && operands > 0) {
+    work.moved = operands;
+    work.kernels = 1;
+  }
+  WorkSum sum;
+  sum.moved = work.moved;
+  sum.casts = work.casts;
+  sum.kernels = work.kernels;
+  // Kernels that are one in fused code move what comes in and goes out.
+  sum.fused = work.kernels > 1 ? std::min(work.moved, operands) : work.moved;
+  sum.fused_kernels = std::min(work.kernels, 1.0);
+  sum.compiled = work.compiled < 0 ? sum.fused : work.compiled;
+  sum.compiled_kernels = work.compiled == 0 ? 0 : sum.fused_kernels;
+  return sum;
+}
 
 StepWork work_of_step(const models::StepProgram& program, const Works& works) {
   return Reader(program, works).run();

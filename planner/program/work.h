@@ -131,6 +131,10 @@ struct StepWork {
   std::vector<WorkOfPart> layers;
   WorkOfPart ends;
 };
+// Whether the op's time is counted there; what one run of it asks for beside products.
+bool is_computed(const models::StepProgram& program, const models::Op& op);
+WorkSum rest_of_op(const models::StepProgram& program, const Works& works, std::size_t op);
+
 StepWork work_of_step(const models::StepProgram& program, const Works& works);
 
 }  // namespace plimsoll::planner

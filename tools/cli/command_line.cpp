@@ -45,6 +45,7 @@ std::vector<Option> options_of(const Command& command) {
 std::vector<std::string> joined(std::vector<std::string> words,
                                 const std::vector<Option>& options) {
   std::vector<std::string> out;
+  int arguments = 0;
   for (std::size_t i = 0; i < words.size(); ++i) {
     std::string& word = words[i];
     const std::size_t equals = word.find('=');
@@ -59,7 +60,14 @@ std::vector<std::string> joined(std::vector<std::string> words,
         refuse(fmt::format("{} needs a value: {}", word, option->help));
     }
     if (option == options.end() || complete || option->value.empty()) {
+      arguments += !word.starts_with("-");
       out.push_back(std::move(word));
+      continue;
+    }
+    // "[TENSOR]": a word for the command itself comes first.
+    const bool alone = i + 1 == words.size() || words[i + 1].starts_with("-") || arguments == 0;
+    if (option->value.starts_with('[') && alone) {
+      out.push_back(word + "=all");
       continue;
     }
     if (i + 1 == words.size() || words[i + 1].empty())

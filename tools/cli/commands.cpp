@@ -22,8 +22,10 @@ constexpr std::array<Option, 4> kReportOptions{{
     {"rank", "N", "Output", "whose step --trace and --memory-viz show (the first in the file)"},
 }};
 
-constexpr std::array<Option, 5> kFitOptions{{
+constexpr std::array<Option, 6> kFitOptions{{
     kHtml,
+    {"explain", "[TENSOR]", "Output",
+     "how the figures come about: of the plan (all), of the time (time), of a tensor"},
     {"plot", "", "Output", "draw memory over the step below the table"},
     {"svg", "FILE", "Output", "memory over the step as a picture"},
     kTrace,

@@ -5,6 +5,7 @@
 #include "reports/plan_table.h"
 #include "reports/plot.h"
 #include "tools/cli/doors.h"
+#include "tools/cli/explain.h"
 #include "tools/cli/host_memory.h"
 #include "tools/cli/output.h"
 #include "tools/cli/request.h"
@@ -78,7 +79,10 @@ int fit(const CommandLine& line) {
   const std::string document = wants_document(line.options) ? document_of(plan) : "";
   check_has_step(line.options, plan);
   const reports::Terminal terminal = standard_output_terminal();
-  std::string table = reports::plan_table(plan, terminal);
+  const std::string* about = line.options.find("explain");
+  std::string table = about != nullptr
+                          ? explained(line.argument, line.options, request, *about, terminal)
+                          : reports::plan_table(plan, terminal);
   if (line.options.has("plot"))
     table += reports::timeline_plot(reports::timeline_of(plan), terminal);
   deliver(line.options, document, table);
