@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "models/run_names.h"
+#include "models/storages.h"
 #include "reports/export_code.h"
 #include "reports/recommendation.h"
 
@@ -87,7 +88,10 @@ void add_winner(Page& page, const Recommendation& answer) {
   if (best.plan.batch.grad_accum > 1)
     text += fmt::format(", accumulation {}", best.plan.batch.grad_accum);
   if (s.lora) text += fmt::format(", LoRA rank {}", s.lora->rank);
-  if (s.lora && s.param_dtype) text += fmt::format(" on a base in {}", name_of(*s.param_dtype));
+  if (s.quantize)
+    text += fmt::format(" on a base packed in {}", s.quantize->storage->name);
+  else if (s.lora && s.param_dtype)
+    text += fmt::format(" on a base in {}", name_of(*s.param_dtype));
   if (answer.stopped) text += " (interrupted: the best so far)";
   page.paragraph(text, "  ", Colour::green);
   std::string machine = fmt::format("{}: {} x {}", answer.model_name, s.gpus,
