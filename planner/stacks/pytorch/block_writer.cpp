@@ -263,7 +263,8 @@ void BlockWriter::add_back(const NodePlan& at) {
   if (grad_of(branch))
     gradient(branch) = {
         cast(at.names->out_grad, d, values_of(out), dtype_of(out), dtype_of(branch))};
-  if (grad_of(stream)) gradient(stream) = {d};
+  if (grad_of(stream))  // Phi adds two branches first, of which a packed base makes two dtypes
+    gradient(stream) = {cast(at.names->grad, d, values_of(out), dtype_of(out), dtype_of(stream))};
 }
 
 }  // namespace plimsoll::planner::pytorch
