@@ -7,7 +7,7 @@ namespace plimsoll::models {
 namespace {
 // The names that a message lists; the first of them are modelled.
 constexpr std::string_view kStacks[] = {"pytorch", "plimsoll", "deepspeed", "megatron"};
-constexpr std::string_view kKernels[] = {"eager", "liger", "unsloth", "fused"};
+constexpr std::string_view kKernels[] = {"eager", "liger", "fused", "unsloth"};
 constexpr std::string_view kPrecisions[] = {"fp32", "bf16-mixed", "fp16-mixed",
                                             "bf16", "fp16",       "fp8-mixed"};
 constexpr std::string_view kModes[] = {"train", "inference"};
@@ -37,7 +37,7 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
     Option{"compile", "", "Stack", "torch.compile"}.never("torch.compile is not modelled yet"),
     Option{"kernels", "NAME", "Stack", "eager, liger, unsloth, fused (eager)"}
-        .one_of(kKernels, 2, "these kernels are not modelled yet (eager and liger are)")
+        .one_of(kKernels, 3, "these kernels are not modelled yet (eager, liger and fused are)")
         .fixing("stack")
         .of_a_step(),
     {"torch-version", "V", "Stack", "(the newest modelled)"},

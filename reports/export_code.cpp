@@ -151,9 +151,10 @@ void refuse_adapted_head(const models::Workload& w) {
     });
 }
 
-// Liger's patch has a loss of its own, which the Trainer switches on with it.
+// Liger's patch has a loss of its own, which the Trainer switches on with it, and so has
+// fms-acceleration's plugin.
 bool comes_with_kernels(const Strategy& s) {
-  return s.kernels == models::Kernels::liger && s.loss == Loss::fused;
+  return s.kernels != models::Kernels::eager && s.stack != Stack::plimsoll && s.loss == Loss::fused;
 }
 
 void add_loss(const Strategy& s, TrainingCode& out) {

@@ -322,6 +322,10 @@ Exported export_transformers(const Workload& w) {
     out.notes.push_back(
         fmt::format("written for Transformers {}; in the plan's {} some arguments have other names",
                     models::text_of(models::kTransformers), models::text_of(s.transformers)));
+  if (s.kernels == models::Kernels::fused && s.stack == Stack::pytorch)
+    out.notes.push_back(
+        "the kernels are fms-acceleration's, whose framework switches them on "
+        "(training.fused_ops_and_kernels); this snippet runs eager ones");
   add_model_notes(w, out.notes);
   const TrainingCode code = training_code(w);
   std::string& text = out.text;

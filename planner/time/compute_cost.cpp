@@ -90,9 +90,7 @@ Execution execution_of(const models::Strategy& s) {
   e.reduced = e.gathered;
   if (s.grad_dtype) e.reduced = width(*s.grad_dtype);
   if (s.data.reduce_dtype) e.reduced = width(*s.data.reduce_dtype);
-  // The ops of stack pytorch say themselves what is one kernel of Liger's.
-  e.fused = stack.own_kernels || s.compile || s.kernels == models::Kernels::fused ||
-            s.kernels == models::Kernels::unsloth;
+  e.fused = stack.own_kernels || s.compile;  // other stacks' ops say what is one kernel
   e.compiled = s.compile;
   e.first_attention = s.attention == models::Attention::flash_1;
   e.launch = launch_seconds(s).value;

@@ -101,7 +101,7 @@ Strategy drawn_strategy(Draw& draw) {
     s.data.fsdp_version = draw.once_in(3) ? 1 : 2;
     s.data.gradient_as_bucket_view = s.data.zero == 0 && draw.once_in(3);
     s.hold_outputs = draw.once_in(6);
-    s.kernels = draw.once_in(8) ? Kernels::fused : Kernels::eager;
+    s.kernels = draw.once_in(16) ? Kernels::liger : Kernels::eager;
     if (draw.once_in(5))
       s.transformers = draw.one_of<Release>({{4, 45, 2}, {4, 48, 1}, {4, 57, 0}});
   }

@@ -59,8 +59,9 @@ models::Strategy published_strategy(const json& row) {
   s.loss = choice(row, "loss", s.loss);
   s.kernels = choice(row, "kernels", s.kernels);
   s.compile = row.value("compile", false);
-  // Liger brings its own loss, whatever Transformers it is used with.
-  if (row.contains("transformers") && s.loss == models::Loss::full)
+  // Liger brings its own loss, whatever Transformers it is used with; so does fms-acceleration.
+  if (row.contains("transformers") &&
+      (s.loss == models::Loss::full || s.kernels == models::Kernels::fused))
     s.transformers = models::release_from(row["transformers"].get<std::string>()).value();
   s.recompute.kind = choice(row, "recompute", s.recompute.kind);
   if (row.contains("lora_rank")) s.lora = published_lora(row);
@@ -96,11 +97,13 @@ std::string published_command(const json& row) {
   if (row.value("reentrant", false)) text += " --use-reentrant yes";
   add("attention", "attention", "flash");
   add("loss", "loss", "full");
+  add("kernels", "kernels", "eager");
   add("lora_rank", "lora-rank");
   if (row.contains("lora_rank"))
     text += " --lora-dropout 0.1 --lora-targets " + comma_separated(published_lora(row).targets);
   add("adapter_dtype", "adapter-dtype", "fp32");
-  if (row.value("loss", "full") == "full") add("transformers", "transformers-version");
+  if (row.value("loss", "full") == "full" || row.value("kernels", "eager") == "fused")
+    add("transformers", "transformers-version");
   add("seq_len", "seq-len", 4096);
   add("micro_batch", "micro-batch", 1);
   add("grad_accum", "grad-accum", 1);

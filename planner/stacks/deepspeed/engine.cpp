@@ -52,7 +52,8 @@ void refuse(const models::Strategy& s) {
               "partition is not modelled yet");
   unsupported(s.quantize.has_value(), "--quantize is not modelled yet");
   refuse_optimizer(s);
-  unsupported(s.kernels == models::Kernels::liger, "--kernels liger is not modelled yet");
+  unsupported(s.kernels != models::Kernels::eager,
+              "--kernels other than eager are not modelled yet");
   unsupported(s.data.zero == 1 && s.grad_dtype && *s.grad_dtype == DType::fp32 &&
                   s.precision != Precision::fp32,
               "--grad-dtype fp32 with --zero 1 runs BF16_Optimizer or per-parameter fp32 "

@@ -112,7 +112,7 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
 NormInput BlockWriter::norm_input(const NodePlan& at) const {
   const ValueId in = at.node->in[0];
   const std::int64_t rows = plan_->value(in).width / at.norm->width;
-  const bool heads = at.kernel != NormKernel::eager && regime_.liger.heads_first &&
+  const bool heads = at.kernel != NormKernel::eager && regime_.patch.heads_first &&
                      at.norm->width == d_.head_dim && rows > 1;
   return {checked_multiply(tokens_.total(), rows), dtype_of(in), grad_of(in), at.kernel, heads};
 }
@@ -144,7 +144,7 @@ const OperandNames& BlockWriter::operand(const NodePlan& at, std::size_t i) {
 // Python drops queries and keys as they were when both are rotated; where both are cast back, with
 // that.
 void BlockWriter::run_rotary(const NodePlan& at, LayerSaved& s) {
-  if (regime_.liger.rotary) return liger_rotary(at, s);
+  if (regime_.patch.rotary) return liger_rotary(at, s);
   const models::ValueList &in = at.node->in, &out = at.node->out;
   const DType own = dtype_of(in[0]), to = promoted(own, rotary_dtype());
   const bool casts = at.node->casts_back && to != own;

@@ -55,7 +55,7 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
     case OpKind::attention:
       return regime.compute;
     case OpKind::rotary:
-      return node.casts_back || regime.liger.rotary ? first : promoted(first, stream);
+      return node.casts_back || regime.patch.rotary ? first : promoted(first, stream);
     case OpKind::experts:
       return plan.value(node.in[1]).dtype;
     case OpKind::activation:
@@ -83,7 +83,7 @@ const char* gradient_name(const NodePlan& at) {
   return at.names != nullptr ? at.names->grad : "";
 }
 
-NormKernel norm_kernel(const Node& node, const LigerPatch& liger) {
+NormKernel norm_kernel(const Node& node, const KernelPatch& liger) {
   return std::string_view(node.name).starts_with("self_attn.") ? liger.heads : liger.norms;
 }
 
@@ -131,9 +131,9 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
   for (const Node& node : block.nodes) {
     NodePlan at{.node = &node};
     bool trains = false;
-    if (regime.liger.gated && joins(at)) continue;
+    if (regime.patch.gated && joins(at)) continue;
     if (node.kind == OpKind::norm) {
-      at.kernel = norm_kernel(node, regime.liger);
+      at.kernel = norm_kernel(node, regime.patch);
       at.norm = &part.norms[block.modules[static_cast<std::size_t>(node.module)].place];
       at.place = static_cast<std::size_t>(at.norm - part.norms.data());
       at.norm_names = &module_names(node.name);

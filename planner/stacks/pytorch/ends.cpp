@@ -247,7 +247,7 @@ void StepWriter::finish_forward() {
 
 NormInput StepWriter::final_norm_input() const {
   if (!d_.head_transform)
-    return {tokens_.total(), regime_.residual, final_grad(), regime_.liger.last};
+    return {tokens_.total(), regime_.residual, final_grad(), regime_.patch.last};
   return {tokens_.total(), regime_.compute, final_grad() || parts_.head_transform.trains()};
 }
 

@@ -1,5 +1,5 @@
-// Liger's kernels in a layer (liger_kernel 0.8.5, ops/): each is one node of autograd, whose
-// allocations are Python's.
+// Kernels written in Triton in a layer: Liger's (liger_kernel 0.8.5, ops/) and fms-acceleration's
+// (kernels/unsloth/). Each is one node of autograd, whose allocations are Python's.
 #include "planner/kernels_of_op.h"
 #include "planner/stacks/pytorch/block_writer.h"
 
@@ -41,7 +41,8 @@ Ref BlockWriter::liger_norm_backward(const ModuleNames& names, const NormPart& p
   const Ref d_in = in_place         ? d_out
                    : at.into.none() ? Ref{temporary(names.input_grad, values, x.dtype)}
                                     : at.into;
-  const TensorId d_weight = part.train_weight ? sink_->begin(names, part.width) : kNoTensor;
+  const bool trains = part.train_weight && regime_.patch.norm_gradients;
+  const TensorId d_weight = trains ? sink_->begin(names, part.width) : kNoTensor;
   auto norm = op(names.module);
   if (!in_place) read(norm, d_out);
   norm.touch(d_in.tensor, d_in.delta, d_in.beyond, in_place ? Access::update : Access::write);
@@ -49,11 +50,11 @@ Ref BlockWriter::liger_norm_backward(const ModuleNames& names, const NormPart& p
   KernelsOfOp kernels(b_);
   const auto copied = x.copies ? kernels.take(bytes(values, x.dtype)) : -1;
   const auto partial =
-      part.train_weight ? kernels.take(fp32(checked_multiply(rules_.gpu.count, part.width))) : -1;
+      trains ? kernels.take(fp32(checked_multiply(rules_.gpu.count, part.width))) : -1;
   if (!in_place) {
     kernels.birth(d_in.tensor != kNoTensor ? d_in.tensor : d_in.beyond, bytes(values, x.dtype));
   }
-  if (part.train_weight) {
+  if (trains) {
     const bool casts = regime_.weight != DType::fp32;
     const auto sum = casts ? kernels.take(fp32(part.width)) : -1;
     kernels.birth(d_weight, bytes(part.width, regime_.weight));
@@ -86,7 +87,7 @@ void BlockWriter::liger_norm_back(const NodePlan& at, Ref d_input, const LayerSa
 void BlockWriter::liger_rotary(const NodePlan& at, LayerSaved& s) {
   const models::ValueList &in = at.node->in, &out = at.node->out;
   const auto copies = [&](ValueId id) {
-    return regime_.liger.heads_first && plan_->value(id).width != d_.head_dim;
+    return regime_.patch.heads_first && plan_->value(id).width != d_.head_dim;
   };
   for (std::size_t i = 0; i < in.size(); ++i)
     s.of(out[i]) = copies(in[i]) ? make(operand(at, i).laid_out, values_of(in[i]), dtype_of(in[i]))

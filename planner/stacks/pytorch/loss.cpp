@@ -51,7 +51,7 @@ void StepWriter::full_loss_forward() {
     wide = shift_logits(wide);
   else
     loss_targets();
-  if (regime_.liger.cross_entropy) return liger_cross_entropy(wide);
+  if (overwrites_logits()) return overwriting_cross_entropy(wide);
   end_.log_probabilities = b_.tensor(
       "loss.log_softmax", storage(Count(checked_multiply(scored_tokens(), d_.vocab)), DType::fp32),
       Category::logits);
@@ -165,35 +165,11 @@ TensorId StepWriter::cross_entropy_backward() {
   return shifts_logits() ? shift_logits_backward(d_logits) : d_logits;
 }
 
-// ops/cross_entropy.py of liger_kernel 0.8.5: the kernel writes the gradient over the logits. It
-// asks the labels first which of them count, and whether they are in the vocabulary.
-void StepWriter::liger_cross_entropy(TensorId logits) {
-  const std::int64_t t = tokens_.total();
-  const TensorId losses = b_.tensor("loss.by_token", layer_.fp32(t), Category::activations);
-  const TensorId mask =
-      b_.tensor("loss.mask", storage(Count(t), DType::boolean), Category::activations);
-  b_.op("loss.cross_entropy", Phase::forward)
-      .read(end_.targets)
-      .write(losses)
-      .write(mask)
-      .update(logits)
-      .scratch(layer_.bytes(t, DType::int64) + layer_.bytes(1, DType::int64));
-  b_.work().moves(3 * layer_.fp32(checked_multiply(t, d_.vocab)).real());
-  end_.loss = b_.tensor("loss", Bytes(4), Category::activations);
-  b_.op("loss", Phase::forward).read(losses).read(mask).read(end_.targets).write(end_.loss);
-}
-
-TensorId StepWriter::liger_cross_entropy_backward() {
-  b_.op("loss.cross_entropy", Phase::backward).read(end_.seed).update(end_.upcast_logits);
-  b_.work().moves(0, 1);  // torch.equal(grad_output, 1): left as they are
-  return end_.upcast_logits;
-}
-
 // .float()'s backward casts it down.
 TensorId StepWriter::full_loss_backward() {
   const std::int64_t t = tokens_.total();
   TensorId d_logits =
-      regime_.liger.cross_entropy ? liger_cross_entropy_backward() : cross_entropy_backward();
+      overwrites_logits() ? overwriting_cross_entropy_backward() : cross_entropy_backward();
   if (regime_.compute != DType::fp32) {
     const TensorId low =
         b_.tensor("loss.logits.grad",
@@ -215,7 +191,7 @@ TensorId StepWriter::full_loss_backward() {
 // Where the last norm makes its input's gradient in its result's, that is the layers' from the
 // start.
 Ref StepWriter::head_into() const {
-  const bool in_place = regime_.liger.last == NormKernel::liger_in_place;
+  const bool in_place = regime_.patch.last == NormKernel::liger_in_place;
   return in_place && final_norm_input().grad ? Ref{runs_.back().d_out, -1} : Ref{};
 }
 
@@ -242,7 +218,7 @@ void StepWriter::loss_backward() {
     const Ref last{runs_.back().out, -1}, d_last{runs_.back().d_out, -1};
     const Place place =
         d_.head_transform ? Place{{end_.activated}, {}, {}} : Place{last, d_last, {}};
-    if (regime_.liger.last != NormKernel::eager) {
+    if (regime_.patch.last != NormKernel::eager) {
       const Ref d_out = d_norm == kNoTensor ? d_last : Ref{d_norm};
       layer_.liger_norm_backward(kFinalNorm, parts_.final_norm, final_norm_input(), final_norm_,
                                  d_out, kNoTensor, place);

@@ -4,7 +4,9 @@
 namespace plimsoll::planner::pytorch {
 
 bool StepWriter::shifts_logits() const {
-  return strategy_.loss == models::Loss::full && strategy_.transformers < models::kLossPadsLabels;
+  const bool fms = regime_.patch.cross_entropy == KernelPatch::CrossEntropy::fms;  // its own loss
+  return strategy_.loss == models::Loss::full &&
+         (fms || strategy_.transformers < models::kLossPadsLabels);
 }
 
 // Every sequence's last token has nothing to predict.

@@ -100,7 +100,7 @@ TapePart norm_tape(const ModuleNames& names, const NormPart& part, const NormInp
 }
 
 DType ModuleWriter::norm_out(DType input_dtype) const {
-  if (regime_.liger.last != NormKernel::eager) return input_dtype;
+  if (regime_.patch.last != NormKernel::eager) return input_dtype;
   return norm_dtype(d_.norm, input_dtype, regime_);
 }
 

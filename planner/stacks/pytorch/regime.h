@@ -3,7 +3,7 @@
 #pragma once
 
 #include "models/run_spec.h"
-#include "planner/stacks/pytorch/liger_patch.h"
+#include "planner/stacks/pytorch/kernel_patch.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -17,7 +17,7 @@ struct Regime {
   DType adapter_input = DType::fp32;  // what their input is cast to
   DType unpacked = DType::fp32;  // what backwards make of a packed weight: as it was loaded
   bool autocast = false;  // torch.autocast is on, whether or not it finds anything to cast
-  LigerPatch liger;
+  KernelPatch patch;
 
   bool casts_weights() const { return weight != compute; }
   // The dtype in which a product with a weight of dtype `of` runs.

@@ -202,7 +202,11 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s) {
     return "--transformers-version " + models::text_of(s.transformers) + ": the steps of " +
            model.model_type + " are modelled from " + models::text_of(oldest(model)) + " on";
   });
-  check(s.loss == models::Loss::full || s.transformers >= models::kLossPadsLabels,
+  const bool own_loss =
+      s.kernels == models::Kernels::fused;  // of fms-acceleration, with any release
+  check(s.loss != models::Loss::chunked || !own_loss, ErrorKind::unsupported,
+        "--kernels fused: fms-acceleration has a full and a fused loss");
+  check(s.loss == models::Loss::full || own_loss || s.transformers >= models::kLossPadsLabels,
         ErrorKind::unsupported, [&] {
           return "--transformers-version " + models::text_of(s.transformers) +
                  " is modelled with --loss full only; chunked and fused losses from " +

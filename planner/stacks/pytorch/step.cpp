@@ -33,7 +33,7 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       regime_(regime_of(strategy, parallelism_ == DataParallelism::fsdp, rules.fsdp_autocast,
                         parts.decoder.embedding_norm)),
       layer_(b_, d_, regime_, rules_, strategy_, tokens_) {
-  regime_.liger = liger_patch(parts.model_type, strategy);
+  regime_.patch = kernel_patch(parts.model_type, strategy);
   if (parallelism_ == DataParallelism::fsdp)
     shards_ = models::decisions::mesh_of(strategy)[models::decisions::Axis::shard].ranks;
 }

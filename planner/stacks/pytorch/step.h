@@ -74,16 +74,16 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   void note_gradient(const ModuleNames&, TensorId grad), tied_gradient(TensorId d), alibi_biases();
   // The ends of the model (ends.cpp).
   void embed(), finish_forward(), leave_model(), loss_forward(), loss_targets(), flat_targets(),
-      fused_work(), fused_chunks(std::int64_t rows, DType), liger_cross_entropy(TensorId logits);
+      fused_work(), fused_chunks(std::int64_t rows, DType), overwriting_cross_entropy(TensorId);
   bool shifts_logits() const, final_grad() const, leaf_input() const, embedding_grad() const,
-      head_grad_is_view() const;
+      head_grad_is_view() const, overwrites_logits() const;
   std::int64_t scored_tokens() const, fused_rows() const;
   Bytes copied_type_ids() const, id_buffers() const;
   TensorId shift_logits(TensorId logits), shift_logits_backward(TensorId d_shifted),
       cap_logits(TensorId logits), cap_logits_backward(TensorId d), scale_logits(TensorId, Phase),
       capped(const char*name, Phase phase, TensorId from, TensorId saved);
   void full_loss_forward(), chunked_loss_forward(), fused_loss_forward(), masked_loss_forward();
-  TensorId cross_entropy_backward(), liger_cross_entropy_backward(), full_loss_backward(),
+  TensorId cross_entropy_backward(), overwriting_cross_entropy_backward(), full_loss_backward(),
       chunked_loss_backward(), fused_loss_backward(), masked_loss_backward(),
       logits_tensor(const char*, DType), transform_head();
   void gather_token_types(), embed_token_types(), leave_embeddings(), transform_back(TensorId d);

@@ -1,4 +1,4 @@
-#include "planner/stacks/pytorch/liger_patch.h"
+#include "planner/stacks/pytorch/kernel_patch.h"
 
 #include <algorithm>
 #include <array>
@@ -12,12 +12,17 @@ namespace {
 
 struct Row {
   std::string_view model_type;
-  LigerPatch patch;
+  KernelPatch patch;
 };
 
 constexpr auto kEager = NormKernel::eager;
 constexpr auto kBeside = NormKernel::liger, kInPlace = NormKernel::liger_in_place;
-constexpr LigerPatch kLlama{kInPlace, kEager, kInPlace, true, true};
+constexpr KernelPatch kLlama{kInPlace, kEager, kInPlace, true, true};
+constexpr KernelPatch kFms{.norms = kInPlace,
+                           .last = kInPlace,
+                           .rotary = true,
+                           .cross_entropy = KernelPatch::CrossEntropy::fms,
+                           .norm_gradients = false};
 
 // Llama, Mistral and Qwen2 have no norms of queries and keys; OLMo 2's keep theirs, and its last
 // norm is patched with the default, in place. Granite's logits are scaled, which the fused loss
@@ -29,9 +34,9 @@ constexpr std::array kPatched{
     Row{"qwen3", {kInPlace, kInPlace, kInPlace, true, true}},
     Row{"gemma", kLlama},
     Row{"gemma2", {kBeside, kEager, kBeside, true, true}},
-    Row{"gemma3_text", {kBeside, kBeside, kBeside, true, true, false, true}},
+    Row{"gemma3_text", {kBeside, kBeside, kBeside, true, true, {}, true}},
     Row{"olmo2", {kBeside, kEager, kInPlace, true, true}},
-    Row{"granite", {kInPlace, kEager, kInPlace, true, true, true}},
+    Row{"granite", {kInPlace, kEager, kInPlace, true, true, KernelPatch::CrossEntropy::liger}},
 };
 
 // Those of MODEL_TYPE_TO_APPLY_LIGER_FN that replace other things, too.
@@ -40,7 +45,16 @@ constexpr std::array<std::string_view, 6> kNotModelled{"deepseek_v2", "deepseek_
 
 }  // namespace
 
-LigerPatch liger_patch(std::string_view model_type, const models::Strategy& strategy) {
+KernelPatch kernel_patch(std::string_view model_type, const models::Strategy& strategy) {
+  if (strategy.kernels == models::Kernels::fused) {
+    check(model_type == "llama" || model_type == "mistral" || model_type == "granite",
+          ErrorKind::unsupported, [&] {
+            return "--kernels fused: fms-acceleration's kernels are modelled for llama, mistral "
+                   "and granite, not for " +
+                   std::string(model_type);
+          });
+    return kFms;
+  }
   if (strategy.kernels != models::Kernels::liger) return {};
   const auto found = std::ranges::find(kPatched, model_type, &Row::model_type);
   if (found != kPatched.end()) return found->patch;
