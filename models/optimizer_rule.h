@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -10,30 +11,84 @@
 
 namespace plimsoll::models {
 
-// What lives between steps, beside masters: as many elements as the parameter, in the dtype that
-// the stack keeps states in. Called as torch.optim calls them; names are of tensors.
-enum class OptimizerState : std::uint8_t { exp_avg, exp_avg_sq, momentum_buffer };
-inline constexpr std::array<const char*, 3> kOptimizerStates{"exp_avg", "exp_avg_sq",
-                                                             "momentum_buffer"};
+// What lives between steps, beside masters. Called as torch.optim calls them; names are of tensors.
+enum class OptimizerState : std::uint8_t {
+  exp_avg,
+  exp_avg_sq,
+  momentum_buffer,
+  exp_avg_sq_row,
+  exp_avg_sq_col,
+};
+inline constexpr std::array<const char*, 5> kOptimizerStates{
+    "exp_avg", "exp_avg_sq", "momentum_buffer", "exp_avg_sq_row", "exp_avg_sq_col"};
 constexpr const char* name_of(OptimizerState state) {
   return kOptimizerStates[static_cast<std::size_t>(state)];
 }
 
-// What a step moves: values read and written for one element, in passes over all tensors.
-struct StepTraffic {
-  double values = 0, passes = 1;
+// How many values of a parameter [..., m, n]: one for each element, each row, each column; m by m
+// where m is the less of both. Of a vector, which has no rows and columns: nothing but `elements`.
+enum class Extent : std::uint8_t { elements, rows, columns, square };
+// Which parameters: not all are matrices (or stacks of them), or in fp32.
+enum class Of : std::uint8_t { all, matrices, vectors, in_16_bits, in_fp32 };
+
+struct StateTensor {
+  OptimizerState name;
+  std::int64_t times = 1;
+  Extent extent = Extent::elements;
+  Of of = Of::all;
 };
 
-// torch.optim's (2.11): foreach by default, fused, for-loop.
+// States in 8 bits: one scale in fp32 for each block. In fp32 where the parameter has less elements
+// than `least`, and where it is an embedding's.
+struct BlockStates {
+  std::int64_t block = 0;  // 0: not in blocks
+  std::int64_t least = 0;
+  std::int64_t tables = 0;  // bytes of what the 8 bits mean, of all parameters together
+};
+
+// What a step that takes one parameter after another allocates, in its order. A slot is a variable
+// of Python's loop: what it names stays until it names another, in the next parameter's turn too.
+struct Moment {
+  enum class Does : std::uint8_t { make, let_go, pass_on };  // pass_on: to `slot`, from `from`
+  Does does = Does::make;
+  std::uint8_t slot = 0, from = 0;
+  std::optional<DType> dtype = {};  // none: the parameter's
+  Extent extent = Extent::elements;
+  Of of = Of::all;
+};
+inline constexpr std::size_t kMomentSlots = 6;
+
+// What a step moves: values read and written for one element, and bytes of those that are not of
+// the parameter's width, in passes over all tensors. `iterations` (Newton and Schulz's) multiply
+// each matrix X in bf16: X Xᵀ, the square of that, and both with X.
+struct StepTraffic {
+  double values = 0, passes = 1, bytes = 0, iterations = 0;
+};
+
+// Stack pytorch's: torch.optim's (2.11: foreach by default, fused, for-loop), or a package's.
 struct TorchOptimizer {
   const char* refusal = nullptr;  // why stack pytorch does not plan it; none: it does
+  const char* refusal_zero1 = nullptr;  // of ZeroRedundancyOptimizer, FSDP1, FSDP2
+  const char* refusal_fsdp1 = nullptr;
+  const char* refusal_fsdp2 = nullptr;
+  // Who else has it: it has one form, and steps one parameter after another.
+  const char* package = nullptr;
   // What a step makes that is not fused: foreach a list of it, a copy of every state of this kind;
-  // for-loop the same of one parameter at a time, and a quotient of it. None: in place.
+  // for-loop (and a package) what `moments` say. None: in place.
   const char* temporary = nullptr;
+  std::span<const Moment> moments = {};
   bool counts_on_device = false;  // fused: the number of steps, fp32, of each parameter
+  std::optional<DType> state_dtype = {};  // none: the parameter's
+  BlockStates blocks = {};
+  // States of at least so many elements in managed memory, beside torch's allocator; 0: none.
+  std::int64_t paged_from = 0;
+  const char *assumption = nullptr, *source = nullptr;  // what else an answer stands on
 
   bool makes(OptimizerImpl impl, const Strategy& s) const {
     return temporary != nullptr && s.optimizer_impl.value_or(OptimizerImpl::foreach) == impl;
+  }
+  bool one_by_one(const Strategy& s) const {
+    return package != nullptr || s.optimizer_impl == OptimizerImpl::for_loop;
   }
   bool has_counters(const Strategy& s) const {
     return counts_on_device && s.optimizer_impl == OptimizerImpl::fused;
@@ -66,10 +121,13 @@ struct TrainerOptimizer {
 struct OptimizerRule {
   Optimizer kind;
   std::string_view name;  // on the command line and in JSON
-  std::span<const OptimizerState> states = {};
+  std::span<const StateTensor> states = {};
   StepTraffic fused, unfused;
   bool in_runtime = false;  // stack plimsoll has it
   float beta1 = 0.9f, beta2 = 0.999f;  // of our own runtime
+  // What steps the parameters that are no matrices of a layer; none: this one.
+  std::optional<Optimizer> rest = {};
+  std::optional<Optimizer> in_8_bits = {};  // the same with states in 8 bits
   TorchOptimizer torch = {.refusal = "is not modelled yet"};
   DeepSpeedOptimizer deepspeed = {.refusal = "is not modelled yet"};
   TrainerOptimizer trainer = {};

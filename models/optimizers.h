@@ -5,86 +5,111 @@
 #include <array>
 #include <string>
 
+#include "models/optimizer_packages.h"
 #include "models/optimizer_rule.h"
 
 namespace plimsoll::models {
-
-namespace optimizer_rows {
-using enum OptimizerState;
-inline constexpr std::array kAdam{exp_avg, exp_avg_sq};
-inline constexpr std::array kMomentum{momentum_buffer};
-inline constexpr std::array<const char*, 4> kAdamSettings{"lr", "betas", "eps", "weight_decay"};
-inline constexpr std::array<const char*, 2> kSgdSettings{"lr", "weight_decay"};
-inline constexpr std::array kLion{exp_avg};
-}  // namespace optimizer_rows
 
 // In the order of the enumerators.
 //
 // Traffic. Fused AdamW reads p, g, m, v and writes p, m, v: 7. torch/optim/adam.py otherwise, a
 // pass each: p *= 2, lerp m 3, v *= 2, addcmul 3, sqrt 2, / 2, + 2, addcdiv 4: 20. SGD: 3, with
-// momentum 5.
-inline constexpr std::array<OptimizerRule, 12> kOptimizers{{
-    {.kind = Optimizer::adamw,
-     .name = "adamw",
-     .states = optimizer_rows::kAdam,
-     .fused = {.values = 7},
-     .unfused = {.values = 20, .passes = 8},
-     .in_runtime = true,
-     .torch = {.temporary = "exp_avg_sq.sqrt", .counts_on_device = true},
-     .deepspeed = {.type = "AdamW",
-                   .other_type = "Adam",
-                   .steps_flat = true,
-                   .tested = true,
-                   .trainer_settings = optimizer_rows::kAdamSettings},
-     .trainer = {.name = "adamw_torch", .fused = "adamw_torch_fused"}},
-    {.kind = Optimizer::sgd,
-     .name = "sgd",
-     .fused = {.values = 3},
-     .unfused = {.values = 3},
-     .in_runtime = true,
-     .torch = {},
-     .deepspeed = {.type = "SGD", .trainer_settings = optimizer_rows::kSgdSettings},
-     .trainer = {.name = "sgd"}},
-    {.kind = Optimizer::momentum,
-     .name = "momentum",
-     .states = optimizer_rows::kMomentum,
-     .fused = {.values = 5},
-     .unfused = {.values = 5},
-     .in_runtime = true,
-     .torch = {},
-     .deepspeed = {.refusal_unsharded = "is not modelled yet",
-                   .type = "SGD",
-                   .setting = "momentum",
-                   .setting_value = "0.9",
-                   .trainer_settings = optimizer_rows::kSgdSettings},
-     .trainer = {.name = "sgd", .argument = "optim_args=\"momentum=0.9\""}},
-    {.kind = Optimizer::adam8bit, .name = "adam8bit"},
-    {.kind = Optimizer::paged_adam8bit, .name = "paged-adam8bit"},
-    {.kind = Optimizer::adafactor, .name = "adafactor"},
+// momentum 5. Adafactor (transformers, optimization.py): g ** 2 2, + eps 2, two means 2, outer
+// product 1, * g 3, its norm 1, two scalings 4, -update 2, p += 3, p's norm 1: 21 in 11 passes.
+inline constexpr std::array kOptimizers{
+    OptimizerRule{.kind = Optimizer::adamw,
+                  .name = "adamw",
+                  .states = optimizer_rows::kAdam,
+                  .fused = {.values = 7},
+                  .unfused = {.values = 20, .passes = 8},
+                  .in_runtime = true,
+                  .in_8_bits = Optimizer::adam8bit,
+                  .torch = {.temporary = "exp_avg_sq.sqrt",
+                            .moments = optimizer_rows::kAdamMoments,
+                            .counts_on_device = true},
+                  .deepspeed = {.type = "AdamW",
+                                .other_type = "Adam",
+                                .steps_flat = true,
+                                .tested = true,
+                                .trainer_settings = optimizer_rows::kAdamSettings},
+                  .trainer = {.name = "adamw_torch", .fused = "adamw_torch_fused"}},
+    OptimizerRule{.kind = Optimizer::sgd,
+                  .name = "sgd",
+                  .fused = {.values = 3},
+                  .unfused = {.values = 3},
+                  .in_runtime = true,
+                  .torch = {},
+                  .deepspeed = {.type = "SGD", .trainer_settings = optimizer_rows::kSgdSettings},
+                  .trainer = {.name = "sgd"}},
+    OptimizerRule{.kind = Optimizer::momentum,
+                  .name = "momentum",
+                  .states = optimizer_rows::kMomentum,
+                  .fused = {.values = 5},
+                  .unfused = {.values = 5},
+                  .in_runtime = true,
+                  .torch = {},
+                  .deepspeed = {.refusal_unsharded = "is not modelled yet",
+                                .type = "SGD",
+                                .setting = "momentum",
+                                .setting_value = "0.9",
+                                .trainer_settings = optimizer_rows::kSgdSettings},
+                  .trainer = {.name = "sgd", .argument = "optim_args=\"momentum=0.9\""}},
+    optimizer_rows::bitsandbytes(Optimizer::adam8bit, "adam8bit", optimizer_rows::kAdam, 8, false,
+                                 {.name = "adamw_bnb_8bit"}),
+    optimizer_rows::bitsandbytes(Optimizer::paged_adam8bit, "paged-adam8bit", optimizer_rows::kAdam,
+                                 8, true, {.name = "paged_adamw_8bit"}),
+    optimizer_rows::bitsandbytes(Optimizer::paged_adamw, "paged-adamw", optimizer_rows::kAdam, 32,
+                                 true, {.name = "paged_adamw_32bit"}),
+    OptimizerRule{.kind = Optimizer::adafactor,
+                  .name = "adafactor",
+                  .states = optimizer_rows::kFactored,
+                  .unfused = {.values = 21, .passes = 11},
+                  .torch = optimizer_rows::kAdafactor,
+                  .trainer = {.name = "adafactor"}},
     // Chen et al. 2023 (arXiv 2302.06675), algorithm 2. DeepSpeed's FusedLion (ops/lion) is no
     // FusedAdam: stage 0 steps each parameter. Its betas are AdamW's unless the file says
-    // otherwise.
-    {.kind = Optimizer::lion,
-     .name = "lion",
-     .states = optimizer_rows::kLion,
-     .fused = {.values = 5},
-     .in_runtime = true,
-     .beta2 = 0.99f,
-     .torch = {.refusal = "torch.optim has no Lion"},
-     .deepspeed = {.type = "Lion",
-                   .tested = true,
-                   .setting = "betas",
-                   .setting_value = "[0.9, 0.99]",
-                   .trainer_settings = optimizer_rows::kSgdSettings},
-     .trainer = {.name = "lion_32bit",
-                 .argument = "adam_beta2=0.99",
-                 .note = "optim=\"lion_32bit\" is bitsandbytes' Lion, in fp32"}},
-    {.kind = Optimizer::muon, .name = "muon"},
-    {.kind = Optimizer::galore, .name = "galore"},
-    {.kind = Optimizer::galore8bit, .name = "galore8bit"},
-    {.kind = Optimizer::q_galore, .name = "q-galore"},
-    {.kind = Optimizer::lomo, .name = "lomo"},
-}};
+    // otherwise. torch.optim has none: Trainer's is bitsandbytes'.
+    [] {
+      OptimizerRule lion = optimizer_rows::bitsandbytes(
+          Optimizer::lion, "lion", optimizer_rows::kLion, 32, false,
+          {.name = "lion_32bit",
+           .argument = optimizer_rows::kLionBeta,
+           .note = "optim=\"lion_32bit\" is bitsandbytes' Lion, in fp32"});
+      lion.fused = {.values = 5};
+      lion.in_runtime = true;
+      lion.beta2 = 0.99f;
+      lion.deepspeed = {.type = "Lion",
+                        .tested = true,
+                        .setting = "betas",
+                        .setting_value = "[0.9, 0.99]",
+                        .trainer_settings = optimizer_rows::kSgdSettings};
+      return lion;
+    }(),
+    optimizer_rows::bitsandbytes(
+        Optimizer::paged_lion, "paged-lion", optimizer_rows::kLion, 32, true,
+        {.name = "paged_lion_32bit", .argument = optimizer_rows::kLionBeta}),
+    optimizer_rows::bitsandbytes(Optimizer::ademamix, "ademamix", optimizer_rows::kAdEMAMix, 32,
+                                 false, {.name = "ademamix"}),
+    optimizer_rows::bitsandbytes(Optimizer::ademamix8bit, "ademamix8bit", optimizer_rows::kAdEMAMix,
+                                 8, false, {.name = "ademamix_8bit"}),
+    optimizer_rows::bitsandbytes(Optimizer::paged_ademamix, "paged-ademamix",
+                                 optimizer_rows::kAdEMAMix, 32, true,
+                                 {.name = "paged_ademamix_32bit"}),
+    optimizer_rows::bitsandbytes(Optimizer::paged_ademamix8bit, "paged-ademamix8bit",
+                                 optimizer_rows::kAdEMAMix, 8, true,
+                                 {.name = "paged_ademamix_8bit"}),
+    // lerp_ 3, lerp 3, the cast 1.5, its norm 0.5, / 1, p * 2, p + 2.5; 15 products and 8 kernels.
+    OptimizerRule{.kind = Optimizer::muon,
+                  .name = "muon",
+                  .states = optimizer_rows::kMomentum,
+                  .unfused = {.values = 13.5, .passes = 23, .iterations = 5},
+                  .rest = Optimizer::adamw,
+                  .torch = optimizer_rows::kMuon},
+    OptimizerRule{.kind = Optimizer::galore, .name = "galore"},
+    OptimizerRule{.kind = Optimizer::galore8bit, .name = "galore8bit"},
+    OptimizerRule{.kind = Optimizer::q_galore, .name = "q-galore"},
+    OptimizerRule{.kind = Optimizer::lomo, .name = "lomo"},
+};
 
 constexpr const OptimizerRule& rule_of(Optimizer kind) {
   return kOptimizers[static_cast<std::size_t>(kind)];

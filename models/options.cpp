@@ -114,9 +114,9 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
 
     Option{"optimizer", "NAME", "Optimizer",
-           "adamw, adam8bit, paged-adam8bit, sgd, momentum, adafactor, lion, muon, galore, "
-           "galore8bit, "
-           "q-galore, lomo (adamw)"}
+           "adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, "
+           "ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, "
+           "lomo (adamw)"}
         .of_a_step(),
     Option{"optimizer-impl", "KIND", "Optimizer", "foreach, fused, for-loop (the stack's)"}
         .fixing("optimizer-impl")

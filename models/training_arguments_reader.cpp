@@ -17,11 +17,8 @@ namespace {
 constexpr std::int64_t kMostBytes = 1 << 20;
 
 // Names of OptimizerNames whose rows say none (models/optimizers.h, `trainer`).
-constexpr std::array<std::pair<std::string_view, const char*>, 8> kOtherOptimizers{
+constexpr std::array<std::pair<std::string_view, const char*>, 5> kOtherOptimizers{
     {{"adamw_8bit", "adam8bit"},
-     {"adamw_bnb_8bit", "adam8bit"},
-     {"paged_adamw_8bit", "paged-adam8bit"},
-     {"adafactor", "adafactor"},
      {"galore_adamw", "galore"},
      {"galore_adamw_8bit", "galore8bit"},
      {"lomo", "lomo"},

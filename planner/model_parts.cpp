@@ -76,6 +76,14 @@ std::vector<Parameter>& product_parameters(ModelParts& parts, const LinearPart& 
   return &product == &parts.project_in ? parts.embedding : parts.tail;
 }
 
+Parameter parameter_of(const models::Shape& shape, bool trainable) {
+  const auto last = static_cast<std::size_t>(std::max(1, shape.rank) - 1);
+  return {.elements = shape.elements().value(),
+          .rows = shape.axes[0],
+          .trainable = trainable,
+          .columns = last > 0 ? shape.axes[last] : 0};
+}
+
 // Rows of single experts, which are parts of two parameters.
 void add_to_experts(LayerPart& layer, const ParameterRow& row, bool trainable) {
   ExpertsPart& part =
@@ -90,8 +98,10 @@ void add_to_experts(LayerPart& layer, const ParameterRow& row, bool trainable) {
   });
   trains = trainable;
   if (!known)
-    layer.parameters.push_back(
-        {down ? part.down() : part.gate_up(), part.experts, trainable, false});
+    layer.parameters.push_back({.elements = down ? part.down() : part.gate_up(),
+                                .rows = part.experts,
+                                .trainable = trainable,
+                                .columns = down ? part.ffn : part.hidden});
 }
 
 // What --quantize makes of a linear's weight. Packed GPT-2's Conv1D is a linear module.
@@ -116,7 +126,7 @@ void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable,
   const ParameterName name = parameter_name(row.name);
   const models::Module& module = layer_module(*layer.block, name.module);
   const bool bias = name.leaf == "bias";
-  Parameter parameter{row.shape.elements().value(), row.shape.axes[0], trainable, false};
+  Parameter parameter = parameter_of(row.shape, trainable);
   if (models::is_norm(module.kind)) {
     NormPart& part = layer.norms[module.place];
     (bias ? part.train_bias : part.train_weight) = trainable;
@@ -138,8 +148,10 @@ void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelS
   const ParameterRow& base = model.parameters[module.base];
   const IndexRange* range = layers_of(base);
   const auto add = [&](std::vector<Parameter>& parameters) {
-    for (const ParameterRow* row : {&module.a, &module.b})
-      parameters.push_back({row->shape.elements().value(), row->shape.axes[0], true, true});
+    for (const ParameterRow* row : {&module.a, &module.b}) {
+      parameters.push_back(parameter_of(row->shape, true));
+      parameters.back().adapter = true;
+    }
   };
   if (LinearPart* const product = product_of_ends(parts, parameter_name(base.name).module)) {
     product->lora_rank = module.a.shape.axes[0];
@@ -169,7 +181,13 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
   using models::ModuleKind;
   const ParameterName name = parameter_name(row.name);
   const bool bias = name.leaf == "bias";
-  const Parameter parameter{row.shape.elements().value(), row.shape.axes[0], trainable, false};
+  Parameter parameter = parameter_of(row.shape, trainable);
+  // A tied table belongs to the tail, where the head needs it too.
+  const auto embed = [&](bool tied = false) {
+    parameter.embedding = true;
+    parameter.hidden = false;
+    (tied ? parts.tail : parts.embedding).push_back(parameter);
+  };
   if (row.module == ModuleKind::head) {
     if (row.tied) return;
     if (bias) {
@@ -178,6 +196,7 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
     } else {
       add_weight(parts.head, row, trainable);
     }
+    parameter.hidden = false;
     parts.tail.push_back(parameter);
   } else if (row.module == ModuleKind::norm) {
     const bool embedding = name.module.find("embeddings") != std::string::npos;
@@ -190,10 +209,10 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
              name.module.ends_with("position_embeddings")) {
     parts.position_rows = row.shape.axes[0];
     parts.train_positions = trainable;
-    parts.embedding.push_back(parameter);
+    embed();
   } else if (name.module.ends_with("token_type_embeddings")) {
     parts.train_token_types = trainable;
-    parts.embedding.push_back(parameter);
+    embed();
   } else if (LinearPart* const product = product_of_ends(parts, name.module)) {
     if (bias) {
       product->bias = true;
@@ -206,8 +225,7 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
     check(row.module == ModuleKind::embedding, ErrorKind::unsupported,
           [&] { return row.name + " is in no modelled step"; });
     parts.train_embedding = trainable;
-    // A tied table belongs to the tail, where the head needs it too.
-    (parts.decoder.tied_head ? parts.tail : parts.embedding).push_back(parameter);
+    embed(parts.decoder.tied_head);
   }
 }
 

@@ -24,6 +24,9 @@ struct Parameter {
   const models::PackedStorage* packed = nullptr;
   std::int64_t values = 0;
   bool bias_of_packed = false;
+  std::int64_t columns = 0;  // length of the last axis; 0: there is one axis
+  bool embedding = false;  // of an nn.Embedding
+  bool hidden = true;  // neither an embedding nor the head
   bool operator==(const Parameter&) const = default;
 };
 

@@ -207,6 +207,7 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
   plan.peak_place = place_of(step.program, ranks.timeline.steps[ranks.timeline.peak_step].at);
   plan.peak_place.rank = shown.rank;
   plan.states = step.states;
+  plan.host_pageable = step.managed;
   plan.overhead = overhead.typical;
   plan.collectives = step.collectives;
   plan.bytes_sent_per_gpu_per_step = step.sent;

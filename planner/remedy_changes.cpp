@@ -153,6 +153,11 @@ void Changes::add_concessions() {
         },
         "adapters are trained, and none of the model's own weights");
   }
+  if (const auto smaller = models::rule_of(s.optimizer).in_8_bits)
+    add(
+        Price::numerics, "--optimizer " + std::string(models::rule_of(*smaller).name),
+        [smaller](Question& c) { c.strategy.optimizer = *smaller; },
+        "optimizer states in 8 bits, by blocks of 256");
   // bf16 has 8 significant bits: half a unit in the last place is a 256th of a power of two.
   if (s.precision == Precision::bf16_mixed || s.precision == Precision::fp32)
     add(

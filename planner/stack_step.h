@@ -45,6 +45,7 @@ struct StackStep {
   std::int64_t rank = -1;
   models::StepProgram program;
   reports::States states;
+  Bytes managed;  // optimizer states in managed memory, which are not among them
   std::vector<reports::Collective> collectives;
   Bytes sent;  // by one GPU in one step
   std::vector<reports::Assumption> assumptions;

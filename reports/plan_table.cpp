@@ -218,6 +218,9 @@ void add_device(Lines& lines, const Plan& plan) {
   if (plan.range)
     lines.row("at most", kNameColumns, plan.range->high,
               fmt::format("at least {}; {}", bytes_text(plan.range->low), plan.range->why));
+  if (plan.host_pageable > Bytes(0))
+    lines.row("paged", kNameColumns, plan.host_pageable,
+              "in managed memory, on the host if need be");
   if (plan.usable)
     lines.row("usable", kNameColumns, *plan.usable,
               plan.capacity && *plan.capacity != *plan.usable

@@ -100,18 +100,22 @@ Execution execution_of(const models::Strategy& s) {
 // Bytes for one element, every value of the width it is stored in. Stacks with fp32 masters beside
 // 16-bit weights read the gradient and write the weight in 16 bits.
 Cost optimizer_cost(const GpuRates& gpu, const models::Strategy& s, const Execution& e,
-                    double elements, double tensors) {
+                    double elements, double tensors, double iteration) {
   const StackInfo& stack = stack_info(s.stack);
   const bool fused = !stack.foreach_by_default || s.optimizer_impl == OptimizerImpl::fused;
   const models::OptimizerRule& rule = models::rule_of(s.optimizer);
   const models::StepTraffic& traffic = fused ? rule.fused : rule.unfused;
-  double bytes = traffic.values * e.stored;
+  double bytes = traffic.values * e.stored + traffic.bytes;
   if (!stack.mixed_is_autocast && e.stored > e.low) bytes += e.low + e.reduced - e.stored;
   // Lists of tensors go to multi-tensor kernels of up to 320 at a time (ForeachUtils, chunk
   // metadata), a loop launches each tensor's own.
-  const bool loop = s.optimizer_impl == OptimizerImpl::for_loop;
+  const bool loop = s.optimizer_impl == OptimizerImpl::for_loop ||
+                    (stack.foreach_by_default && rule.torch.package != nullptr);
   const double launches = traffic.passes * (loop ? tensors : tensors / 320 + 1);
-  return {0, elements * bytes / gpu.memory, launches * e.launch};
+  const double bf16 = gpu.products[rate_index(DType::bf16)];
+  const double rate = bf16 > 0 ? bf16 : gpu.products[rate_index(DType::fp32)];
+  return {traffic.iterations * iteration / rate, elements * bytes / gpu.memory,
+          launches * e.launch};
 }
 
 }  // namespace plimsoll::planner

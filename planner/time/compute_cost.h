@@ -52,7 +52,9 @@ Cost cost_of(const GpuRates& gpu, const Execution& execution, const FusedAttenti
 Cost cost_of_rest(const GpuRates& gpu, const Execution& execution, const WorkSum& sum);
 
 // The optimizer's step over `elements` trained parameters of this rank in `tensors` tensors.
+// `iteration`: FLOPs of one of its iterations over all matrices (StepTraffic), where it has any.
 Cost optimizer_cost(const GpuRates& gpu, const models::Strategy& strategy,
-                    const Execution& execution, double elements, double tensors);
+                    const Execution& execution, double elements, double tensors,
+                    double iteration = 0);
 
 }  // namespace plimsoll::planner

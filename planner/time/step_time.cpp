@@ -72,6 +72,14 @@ Limit limit_of(const Overlap& step, double optimizer, bool crosses) {
   return crosses ? Limit::inter_node : Limit::intra_node;
 }
 
+// X Xᵀ of a matrix with s rows and l >= s columns, its square, and its product with X.
+double iteration_flops(const Parameter& p) {
+  if (p.columns == 0 || p.rows * p.columns != p.elements) return 0;
+  const auto s = static_cast<double>(std::min(p.rows, p.columns));
+  const auto l = static_cast<double>(std::max(p.rows, p.columns));
+  return 2 * s * s * (2 * l + s);
+}
+
 struct StrategyHash {
   std::size_t operator()(const Strategy& s) const {
     std::size_t h = 0;
@@ -112,6 +120,7 @@ TimeModel::TimeModel(ModelParts parts, const models::ClusterSpec& cluster)
         if (!p.trainable) continue;
         layer.trainable += static_cast<double>(p.elements);
         layer.tensors += 1;
+        layer.iteration += iteration_flops(p);
       }
     }
   ends_.tied = parts.decoder.tied_head;
@@ -165,12 +174,14 @@ StrategyTime::StrategyTime(const TimeModel& model, const Strategy& s)
   const GpuRates& gpu = model.computes_->gpu;
   const Messages messages(model.fabric_, x, execution_, gpu.memory);
   double trained = ends.embedding_trainable + ends.tail_trainable, tensors = ends.tensors;
+  double iteration = 0;
   for (const TimeModel::Layer& layer : model.layers_) {
     layers_.push_back({messages.gather(layer.parameters), messages.reduce(layer.trainable),
                        regathers(s, layer.copies), messages.copy_out(layer.parameters),
                        messages.copy_in(layer.trainable)});
     trained += layer.copies * layer.trainable;
     tensors += layer.copies * layer.tensors;
+    iteration += layer.copies * layer.iteration;
   }
   gather_embedding_ = messages.gather(ends.embedding);
   gather_tail_ = messages.gather(ends.tail);
@@ -181,7 +192,7 @@ StrategyTime::StrategyTime(const TimeModel& model, const Strategy& s)
   reduce_tail_ = messages.reduce(ends.tail_trainable);
   update_ = messages.update(trained);
   const double own = x.steps_shard ? trained / static_cast<double>(x.shards.ranks) : trained;
-  optimizer_ = optimizer_cost(gpu, s, execution_, own, tensors).seconds();
+  optimizer_ = optimizer_cost(gpu, s, execution_, own, tensors, iteration).seconds();
   wait_ = waiting(static_cast<double>(s.gpus),
                   std::ceil(static_cast<double>(s.gpus) / static_cast<double>(s.gpus_per_node)));
 }

@@ -56,6 +56,7 @@ class TimeModel {
     double copies = 0;
     double parameters = 0, trainable = 0;  // elements
     double tensors = 0;  // trained ones
+    double iteration = 0;  // FLOPs of one over their matrices (models::StepTraffic)
   };
   // The ends of the model, in elements and tensors.
   struct Ends {

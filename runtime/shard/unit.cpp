@@ -67,9 +67,9 @@ void Unit::allocate() {
   const Holds states = shards_states() ? Holds::piece : Holds::whole;
   parameters_ = make(names_.parameters, Category::parameters, State::weights, weights);
   masters_ = make(names_.masters, Category::optimizer, State::masters, states);
-  const std::span<const models::OptimizerState> kept = runtime_rule(group_.optimizer).states;
+  const std::span<const models::StateTensor> kept = runtime_rule(group_.optimizer).states;
   const auto moment = [&](std::size_t i, State state) {
-    return i < kept.size() ? make(names_.state(kept[i]), Category::optimizer, state, states)
+    return i < kept.size() ? make(names_.state(kept[i].name), Category::optimizer, state, states)
                            : FlatTensor();
   };
   first_moment_ = moment(0, State::first_moment);

@@ -333,7 +333,7 @@ TEST_CASE("arguments that contradict themselves, are of a wrong type or not plan
   CHECK(says(no_arguments(R"({"fsdp": "ful_shard"})"), "full_shard or shard_grad_op"));
   CHECK(says(no_arguments("bf16: true\n\tfp16: no"), "not YAML"));
   const auto no = [](std::string_view text) { return no_arguments(text, ErrorKind::unsupported); };
-  CHECK(says(no(R"({"optim": "ademamix"})"), "is no optimizer that is modelled"));
+  CHECK(says(no(R"({"optim": "rmsprop_bnb"})"), "is no optimizer that is modelled"));
   CHECK(says(no(R"({"neftune_noise_alpha": 5})"), "neftune_noise_alpha is 5"));
   CHECK(says(no(R"({"attn_implementation": "flash_attention_2"})"), "only sdpa and eager"));
   CHECK(says(no(R"({"fsdp": "full_shard offload"})"), "offloading"));

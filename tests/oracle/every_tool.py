@@ -40,7 +40,8 @@ PACKAGES = {
     "torch_measure.py": ("torch", "transformers"),
 }
 PARTS = {"apart.py": "dry_runs.py", "device_rates.py": "device_overheads.py",
-         "liger.py": "dry_runs.py", "packed_base.py": "torch_measure.py"}
+         "liger.py": "dry_runs.py", "packed_base.py": "torch_measure.py",
+         "optimizers.py": "torch_measure.py"}
 
 
 def missing(program):

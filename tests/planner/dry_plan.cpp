@@ -49,6 +49,7 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
   std::optional<Bytes> unlucky;
   out.planned = planner::replay_on(program, timeline, {}, start, strategy.allocator, unlucky);
   out.unlucky = unlucky.value();
+  out.managed = writer->managed();
   return out;
 }
 

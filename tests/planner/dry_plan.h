@@ -11,6 +11,7 @@ namespace plimsoll::tests {
 struct DryPlan {
   planner::Reserved planned;
   Bytes unlucky;  // what steps after those reserve by bad luck
+  Bytes managed;  // optimizer states beside the allocator
 };
 
 // Without any limit; Error{unsupported} for what is not planned.

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -145,6 +146,25 @@ EXPORT int cudaMemGetInfo(size_t* free_bytes, size_t* total) {
   *free_bytes = gpu.capacity - gpu.used;
   *total = gpu.capacity;
   return kOk;
+}
+
+/* Managed memory (bitsandbytes' paged optimizers): addresses of the host that nobody touches, since
+ * no kernel runs. Counted apart: it is neither the allocator's nor of the device's capacity. */
+static uint64_t managed;
+EXPORT int cudaMallocManaged(void** out, size_t bytes, unsigned flags) {
+  (void)flags;
+  const size_t size = (bytes + kPage - 1) / kPage * kPage;
+  void* p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                 -1, 0);
+  if (p == MAP_FAILED) return kOutOfMemory;
+  lock();
+  managed += bytes;
+  unlock();
+  *out = p;
+  return kOk;
+}
+EXPORT uint64_t plimsoll_dry_managed(void) {
+  return managed;
 }
 
 EXPORT int cudaHostAlloc(void** out, size_t bytes, unsigned flags) {
@@ -440,6 +460,7 @@ COVERED(cudaHostUnregister)
 COVERED(cudaLaunchKernel)
 COVERED(cudaLaunchKernelExC)
 COVERED(cudaLaunchCooperativeKernel)
+COVERED(cudaMemPrefetchAsync)
 COVERED(cudaMemcpyToSymbol)
 COVERED(cudaProfilerStart)
 COVERED(cudaProfilerStop)

@@ -6,6 +6,7 @@
 FILE, of this folder:
   dry_runs_cases.json            tests/golden/dry_runs.json
   dry_runs_settings_cases.json   tests/golden/dry_runs_settings.json: settings of the allocator, held outputs
+  dry_runs_optimizers_cases.json tests/golden/dry_runs_optimizers.json: steps that are not torch.optim's
   dry_runs_families_cases.json   tests/golden/dry_runs_families.json: decoders that are not Llama's or GPT-2's, BERT
   dry_runs_packed_cases.json     tests/golden/dry_runs_packed.json: packed bases (bitsandbytes)
   dry_runs_liger_cases.json      tests/golden/dry_runs_liger.json: with Liger's kernels
@@ -71,11 +72,13 @@ def run_here(case):
     for _ in range(3):
         torch.cuda.reset_peak_memory_stats()
         training.step()
+    managed = torch_measure.managed_bytes()
     own = {"rank": case["rank"], "optimizer_bytes": optimizer_bytes(training.optimizer)}
     return {"case": case["name"], **(own if "ranks" in case else {}), "workload": workload,
             "peak_bytes": torch.cuda.max_memory_allocated(),
             "reserved_bytes": torch.cuda.max_memory_reserved(),
             "resident_bytes": torch.cuda.memory_allocated(),
+            **({"managed_bytes": managed} if managed else {}),
             "versions": torch_measure.versions(workload)}
 
 

@@ -45,6 +45,7 @@ import time
 import traceback
 from statistics import median
 import liger
+import optimizers
 import packed_base
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -118,7 +119,7 @@ ACCEPTED = {
     "precision": ["fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp16"],
     "param_dtype": ["fp32", "bf16", "fp16"], "grad_dtype": [None, "fp32", "bf16", "fp16"],
     "zero": [0, 1, 2, 3], "fsdp_version": [1, 2],
-    "optimizer": ["adamw", "sgd", "momentum", "adafactor", "muon", "adam8bit", "paged-adam8bit"],
+    "optimizer": ["adamw", "sgd", "momentum", "adafactor", "muon", *optimizers.BITSANDBYTES],
     "attention": ["flash", "eager", "math"], "adapter_dtype": ["fp32", "bf16"],
     "optimizer_impl": ["foreach", "fused", "for-loop"],
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
@@ -258,6 +259,13 @@ def start_dry_cuda(capacity_bytes=150109880320, capability=(9, 0), multiprocesso
     torch.backends.cuda.enable_cudnn_sdp(False)
     answer_for_the_data()
     liger.launch_no_triton()
+
+
+def managed_bytes():
+    """What was asked of cudaMallocManaged so far: outside torch's allocator."""
+    answer = ctypes.CDLL(None).plimsoll_dry_managed
+    answer.restype = ctypes.c_uint64
+    return answer()
 
 
 def answer_for_the_data():
@@ -617,33 +625,6 @@ def unanswered_all_reduce(_, bucket):
     return future
 
 
-def build_optimizer(model, workload):
-    import torch
-    stack, strategy = workload["stack"], workload["strategy"]
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    how = {"foreach": stack["optimizer_impl"] == "foreach"}
-    if stack["optimizer_impl"] == "fused":
-        how = {"fused": True}
-    kind = strategy["optimizer"]
-    classes = {"adamw": (torch.optim.AdamW, {"lr": 1e-4, **how}),
-               "sgd": (torch.optim.SGD, {"lr": 1e-4, **how}),
-               "momentum": (torch.optim.SGD, {"lr": 1e-4, "momentum": 0.9, **how}),
-               "adafactor": (torch.optim.Adafactor,
-                             {"lr": 1e-4, "foreach": how.get("foreach", False)}),
-               "muon": (torch.optim.Muon, {"lr": 1e-4})}
-    if kind.endswith("adam8bit"):
-        import bitsandbytes
-        name = "PagedAdamW8bit" if kind.startswith("paged") else "AdamW8bit"
-        return getattr(bitsandbytes.optim, name)(parameters, lr=1e-4)
-    if kind == "muon" and any(p.dim() != 2 for p in parameters):
-        raise BadInput("strategy.optimizer: torch.optim.Muon takes matrices only; freeze the rest")
-    cls, options = classes[kind]
-    if strategy["zero"] == 1:
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-        return ZeroRedundancyOptimizer(parameters, optimizer_class=cls, **options)
-    return cls(parameters, **options)
-
-
 class Training:
     """One rank's model, optimizer and batch; step() calls mark(phase) at each boundary."""
 
@@ -661,7 +642,7 @@ class Training:
         if workload["stack"]["compile"]:
             self.model = torch.compile(self.model)
         self.names = {id(m): clean(path) for path, m in self.model.named_modules()}
-        self.optimizer = build_optimizer(self.model, workload)
+        self.optimizer = optimizers.build(self.model, workload)
         mixed = strategy["precision"].endswith("-mixed")
         uses_autocast = mixed and (not sharded(strategy) or workload["stack"]["fsdp_autocast"])
         self.autocast_dtype = torch_dtype(strategy["precision"].split("-")[0]) if uses_autocast \

@@ -30,10 +30,11 @@ DType model_dtype(Precision precision) {
 void refuse_optimizer(const models::Strategy& s) {
   models::check_optimizer(s);
   const models::OptimizerRule& rule = models::rule_of(s.optimizer);
-  const char* const torch = rule.torch.refusal;
+  const char* const torch = rule.torch.package;
   check(torch == nullptr || s.optimizer_impl.value_or(OptimizerImpl::fused) == OptimizerImpl::fused,
         ErrorKind::bad_input, [&] {
-          return "--optimizer-impl: " + std::string(torch) + "; DeepSpeed's own kernel is fused";
+          return "--optimizer-impl: torch.optim has no " + std::string(rule.name) +
+                 "; DeepSpeed's own kernel is fused";
         });
   const char* const why = rule.deepspeed.refusal_unsharded;
   check(s.data.zero > 0 || why == nullptr, ErrorKind::unsupported, [&] {

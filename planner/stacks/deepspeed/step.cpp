@@ -66,8 +66,8 @@ void StepWriter::declare_optimizer(std::int64_t elements) {
     return b_.tensor_in(kNoGroup, name, state, Category::optimizer, Residency::persistent);
   };
   if (engine_.wrapper != Wrapper::plain) masters_ = persistent("fp32_partition");
-  for (const models::OptimizerState kept : models::rule_of(strategy_.optimizer).states)
-    persistent(name_of(kept));
+  for (const models::StateTensor& kept : models::rule_of(strategy_.optimizer).states)
+    persistent(name_of(kept.name));
 }
 
 void StepWriter::declare_states() {

@@ -108,8 +108,8 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
     states_.optimizer += persistent(name, bytes, Category::optimizer);
   };
   state(names.masters, unit.masters);
-  for (const models::OptimizerState kept : models::rule_of(strategy_.optimizer).states)
-    state(names.state(kept), unit.moment);
+  for (const models::StateTensor& kept : models::rule_of(strategy_.optimizer).states)
+    state(names.state(kept.name), unit.moment);
 }
 
 // What the next micro-batch allocates of a unit. A checkpoint's last layer is used twice running

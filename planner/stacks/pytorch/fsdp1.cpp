@@ -57,32 +57,28 @@ DType FlatStepWriter::buffer_dtype() const {
 
 void FlatStepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   if (unit.empty()) return;
-  const models::OptimizerRule& rule = models::rule_of(strategy_.optimizer);
   const auto persistent = [&](const char* name, Bytes bytes, Category category) {
     return b_.tensor_in(unit.group, name, bytes, category, Residency::persistent);
-  };
-  const Bytes counter = b_.rounded(Bytes(4));  // fused: on the device
-  const auto states = [&](Bytes state, Bytes counters) {
-    for (const models::OptimizerState kept : rule.states)
-      persistent(name_of(kept), state, Category::optimizer);
-    if (rule.torch.has_counters(strategy_)) persistent("step", counters, Category::optimizer);
   };
   unit.flat_shard = persistent("parameters", unit.shard, Category::parameters);
   if (unit.adapters != Bytes(0)) {
     if (rules_.each_parameter)
-      for (const Bytes part : unit.parts) persistent("adapter", part, Category::parameters);
+      for (const models::SteppedTensor& part : unit.parts)
+        persistent("adapter", optimizer_.size_of(part), Category::parameters);
     else
       persistent("adapter", unit.adapters, Category::parameters);
   }
-  const Bytes counters = counter * static_cast<std::int64_t>(unit.parts.size());
-  if (rules_.each_parameter)
-    for (const Bytes part : unit.parts) states(part, counter);
-  else if (unit.state != Bytes(0))
-    states(unit.state, counters);
+  models::KeptStates states;
+  for (const models::SteppedTensor& part : unit.parts) {
+    const models::KeptStates kept = optimizer_.kept_of(part);
+    if (rules_.each_parameter) optimizer_.declare(unit.group, kept);
+    for (const models::KeptState& state : kept) states.merge(state);
+    if (optimizer_.lists(part)) unit.listed += optimizer_.size_of(part);
+  }
+  if (!rules_.each_parameter) optimizer_.declare(unit.group, states);
+  optimizer_.count(states, copies);
   states_.parameters += (unit.shard + unit.adapters) * copies;
   states_.gradients += (unit.trains ? unit.shard : unit.adapters) * copies;
-  states_.optimizer += unit.state * (copies * std::ssize(rule.states));
-  if (rule.torch.has_counters(strategy_)) states_.optimizer += counters * copies;
 }
 
 void FlatStepWriter::declare_unit_tensors(Unit& unit) {
@@ -174,6 +170,13 @@ void FlatStepWriter::prefetch_unit_before(std::size_t run, std::size_t layer) {
                 unit_tensor(&Unit::cast_backward, run, layer, -1));
 }
 
+Bytes FlatStepWriter::largest_part(const Unit& unit) const {
+  Bytes most;
+  for (const models::SteppedTensor& part : unit.parts)
+    most = std::max(most, optimizer_.size_of(part));
+  return most;
+}
+
 void FlatStepWriter::post_backward(Unit& unit, Ref) {
   if (unit.empty()) return;
   const bool last = micro_ + 1 == micros_, first = micro_ == 0;
@@ -191,7 +194,7 @@ void FlatStepWriter::post_backward(Unit& unit, Ref) {
   if (unit.trains && first && !last && !unit.parts.empty())
     b_.op("fsdp.keep_grad", Phase::backward)
         .read(made)
-        .scratch(*std::max_element(unit.parts.begin(), unit.parts.end()), Category::communication);
+        .scratch(largest_part(unit), Category::communication);
   if (unit.trains && !first)
     b_.op("fsdp.accumulate_grad", Phase::backward).read(made).update(unit.flat_grad_sum);
   if (unit.trains && last) reduce_scatter(unit);
@@ -205,27 +208,27 @@ void FlatStepWriter::reduce_scatter(Unit& unit) {
   if (unit.shard_grad_cast != Bytes(0)) reduce.scratch(unit.reduce_output, Category::communication);
 }
 
-std::vector<TensorId> FlatStepWriter::square_roots() {
-  std::vector<TensorId> roots;
-  const models::TorchOptimizer& rule = models::rule_of(strategy_.optimizer).torch;
-  if (!rule.makes(models::OptimizerImpl::foreach, strategy_)) return roots;
+std::vector<TensorId> FlatStepWriter::lists() {
+  std::vector<TensorId> lists;
+  const char* const name = models::rule_of(strategy_.optimizer).torch.temporary;
   const auto all = [&](const Unit& unit) {
     const auto add = [&](Bytes bytes) {
-      roots.push_back(b_.tensor_in(unit.group, rule.temporary, bytes, Category::temporaries));
+      lists.push_back(b_.tensor_in(unit.group, name, bytes, Category::temporaries));
     };
-    if (unit.parts.empty()) return;
-    if (!rules_.each_parameter) return add(unit.state);
-    for (const Bytes part : unit.parts) add(part);
+    if (unit.listed == Bytes(0)) return;
+    if (!rules_.each_parameter) return add(unit.listed);
+    for (const models::SteppedTensor& part : unit.parts)
+      if (optimizer_.lists(part)) add(optimizer_.size_of(part));
   };
   all(root_);
   for (const Run& run : runs_)
     for (const Unit& unit : run.units) all(unit);
-  return roots;
+  return lists;
 }
 
 // As without sharding, of the parts: the root's first, which are the embedding's on rank 0.
-std::vector<Bytes> FlatStepWriter::stepped(std::int64_t most_layers) const {
-  std::vector<Bytes> out;
+std::vector<models::SteppedTensor> FlatStepWriter::stepped(std::int64_t most_layers) const {
+  std::vector<models::SteppedTensor> out;
   const auto all = [&](const Unit& unit) {
     out.insert(out.end(), unit.parts.begin(), unit.parts.end());
   };

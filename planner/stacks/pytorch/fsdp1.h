@@ -27,8 +27,8 @@ class FlatStepWriter final : public StepWriter {
   void copy_out_backward(Unit& unit) override;
   void post_backward(Unit& unit, Ref previous_reduce) override;
   void recompute() override;
-  std::vector<TensorId> square_roots() override;
-  std::vector<Bytes> stepped(std::int64_t most_layers) const override;
+  std::vector<TensorId> lists() override;
+  std::vector<models::SteppedTensor> stepped(std::int64_t most_layers) const override;
   std::vector<std::int64_t> held_by(std::int64_t rank) const override;
 
  private:
@@ -42,9 +42,14 @@ class FlatStepWriter final : public StepWriter {
   };
   Flat flat_of(std::int64_t elements, DType seen, DType stored, DType reduce) const;
   Flat adapter_of(std::int64_t elements) const;
-  using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;  // elements: begin, end
+  struct Range {
+    std::int64_t begin = 0, end = 0;  // elements
+    bool embedding = false;
+  };
+  using Ranges = std::vector<Range>;
   Ranges ranges_of(const std::vector<Parameter>& parameters, models::GroupId group) const;
-  std::vector<std::int64_t> parts_of(const Ranges& ranges, std::int64_t rank) const;
+  std::vector<models::SteppedTensor> parts_of(const Ranges& ranges, std::int64_t rank) const;
+  Bytes largest_part(const Unit& unit) const;
   DType adapter_stored() const;
   void size_adapters(Unit& unit);
   void declare_adapter_tensors(Unit& unit);

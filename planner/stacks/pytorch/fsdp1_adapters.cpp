@@ -36,7 +36,7 @@ void FlatStepWriter::size_adapters(Unit& unit) {
   for (const Parameter& p : *unit.parameters) {
     if (!p.adapter) continue;
     const Flat flat = adapter_of(p.elements);
-    unit.parts.push_back(flat.shard);
+    unit.parts.push_back({.elements = ceil_divide(p.elements, shards_), .dtype = adapter_stored()});
     unit.adapters += flat.shard;
     unit.adapter_gathered = std::max(unit.adapter_gathered, flat.full);
     ++unit.adapter_count;

@@ -1,6 +1,7 @@
 // FSDP1: a unit's flat parameter, and what each rank has of it.
 #include <algorithm>
 
+#include "models/optimizers.h"
 #include "planner/stacks/pytorch/fsdp1.h"
 
 namespace plimsoll::planner::pytorch {
@@ -36,31 +37,36 @@ FlatStepWriter::Ranges FlatStepWriter::ranges_of(const std::vector<Parameter>& p
     for (const Parameter& p : parameters) {
       if (p.adapter || comes_first(p) != first) continue;
       elements = checked_multiply(ceil_divide(elements, aligned), aligned);
-      ranges.emplace_back(elements, elements + p.elements);
+      ranges.push_back({elements, elements + p.elements, p.embedding});
       elements += p.elements;
     }
   return ranges;
 }
 
-// Elements of each parameter that lie in a rank's shard. What is padding belongs to none.
-std::vector<std::int64_t> FlatStepWriter::parts_of(const Ranges& ranges, std::int64_t rank) const {
-  std::vector<std::int64_t> parts;
+// What of each parameter lies in a rank's shard. What is padding belongs to none.
+std::vector<models::SteppedTensor> FlatStepWriter::parts_of(const Ranges& ranges,
+                                                            std::int64_t rank) const {
+  std::vector<models::SteppedTensor> parts;
   if (ranges.empty()) return parts;
-  const std::int64_t shard = ceil_divide(ranges.back().second, shards_);
+  const std::int64_t shard = ceil_divide(ranges.back().end, shards_);
   const std::int64_t from = rank % shards_ * shard;
-  for (const auto& [begin, end] : ranges) {
-    const std::int64_t inside = std::min(end, from + shard) - std::max(begin, from);
-    if (inside > 0) parts.push_back(inside);
+  for (const Range& range : ranges) {
+    const std::int64_t inside = std::min(range.end, from + shard) - std::max(range.begin, from);
+    if (inside > 0) parts.push_back({.elements = inside, .embedding = range.embedding});
   }
   return parts;
 }
 
 std::vector<std::int64_t> FlatStepWriter::held_by(std::int64_t rank) const {
+  const bool blocks = models::rule_of(strategy_.optimizer).torch.blocks.block > 0;
   std::vector<std::int64_t> held;
   const auto all = [&](const Unit& unit) {
     if (unit.empty() || !unit.trains) return;
-    const auto parts = parts_of(ranges_of(*unit.parameters, unit.group), rank);
-    held.insert(held.end(), parts.begin(), parts.end());
+    for (const models::SteppedTensor& part :
+         parts_of(ranges_of(*unit.parameters, unit.group), rank)) {
+      held.push_back(part.elements);
+      if (blocks && part.embedding) held.push_back(-2);  // whose states are others
+    }
     held.push_back(-1);
   };
   all(root_);
@@ -77,7 +83,7 @@ void FlatStepWriter::size_unit(Unit& unit, const std::vector<Parameter>& paramet
   unit.reshards = reshards() && group != kNoGroup;
   if (parameters.empty()) return;
   const Ranges ranges = ranges_of(parameters, group);
-  const std::int64_t elements = ranges.empty() ? 0 : ranges.back().second;
+  const std::int64_t elements = ranges.empty() ? 0 : ranges.back().end;
   DType stored_as = regime_.stored;
   for (const Parameter& p : parameters) {
     if (p.adapter) continue;
@@ -89,16 +95,14 @@ void FlatStepWriter::size_unit(Unit& unit, const std::vector<Parameter>& paramet
   unit.full = unit.gathered = flat.full;
   unit.cast = flat.cast;
   unit.shard = flat.shard;
-  if (unit.trains)
-    for (const std::int64_t part : parts_of(ranges, rank()))
-      unit.parts.push_back(b_.rounded(storage(Count(part), stored_as)));
+  if (unit.trains) unit.parts = parts_of(ranges, rank());
+  for (models::SteppedTensor& part : unit.parts) part.dtype = stored_as;
   if (unit.trains) {
     unit.reduce_input = flat.reduce_input;
     unit.reduce_output = flat.reduce_output;
     unit.shard_grad_cast = flat.shard_grad_cast;
   }
   size_adapters(unit);
-  for (const Bytes part : unit.parts) unit.state += part;
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -5,6 +5,12 @@
 namespace plimsoll::planner::pytorch {
 
 TableStates table_states(const ParameterCounts& counts, const models::Strategy& s) {
+  const models::OptimizerRule& rule = models::rule_of(s.optimizer);
+  check(!rule.torch.package, ErrorKind::unsupported, [&] {
+    return "--optimizer " + std::string(rule.name) +
+           " is planned where the model's step is: its states are not as many values as there are "
+           "parameters";
+  });
   const DType adapter = s.lora ? s.lora->dtype : DType::fp32;
   const DType stored = regime_of(s, s.data.zero >= 2, false, false).stored;
   check(!s.quantize, ErrorKind::unsupported,
@@ -14,7 +20,7 @@ TableStates table_states(const ParameterCounts& counts, const models::Strategy& 
       storage(counts.trainable - counts.adapters, stored) + storage(counts.adapters, adapter);
   return {{.parameters = trained + storage(counts.total - counts.trainable, frozen),
            .gradients = trained,
-           .optimizer = trained * std::ssize(models::rule_of(s.optimizer).states)},
+           .optimizer = trained * std::ssize(rule.states)},
           2,
           2,
           1};

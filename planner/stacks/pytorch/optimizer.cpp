@@ -7,7 +7,6 @@
 namespace plimsoll::planner::pytorch {
 
 using models::kNoGroup;
-using models::OptimizerImpl;
 
 namespace {
 // The trained parameters outside of layers that the optimizer steps before the layers', a tied
@@ -27,24 +26,30 @@ std::vector<Parameter> ends_stepped(const ModelParts& parts, bool before) {
 }  // namespace
 
 // torch/optim/adamw.py (2.11): foreach makes one list sqrt(exp_avg_sq), a copy of every state that
-// the rank steps; for-loop makes sqrt and its quotient for one parameter at a time; fused makes
-// nothing. SGD updates in place in all three.
-std::vector<TensorId> StepWriter::square_roots() {
-  std::vector<TensorId> roots;
-  const models::TorchOptimizer& rule = models::rule_of(strategy_.optimizer).torch;
-  if (!rule.makes(OptimizerImpl::foreach, strategy_)) return roots;
+// the rank steps; for-loop steps one parameter after another; fused makes nothing. SGD updates in
+// place in all three.
+std::vector<TensorId> StepWriter::lists() {
+  std::vector<TensorId> lists;
+  const models::OptimizerRule& rule = models::rule_of(strategy_.optimizer);
+  const char* const name = models::rule_of(rule.rest.value_or(rule.kind)).torch.temporary;
   const auto add = [&](models::GroupId group, Bytes bytes) {
-    roots.push_back(b_.tensor_in(group, rule.temporary, bytes, Category::temporaries));
+    lists.push_back(b_.tensor_in(group, name, bytes, Category::temporaries));
+  };
+  const auto add_one = [&](models::GroupId group, const Parameter& p) {
+    const models::SteppedTensor own = own_part(p);
+    if (p.trainable && optimizer_.lists(own)) add(group, optimizer_.size_of(own));
   };
   if (parallelism_ == DataParallelism::zero_redundancy) {
-    for (const Bytes part : partition_blocks()) add(kNoGroup, part);
-    return roots;
+    if (optimizer_.lists({}))
+      for (const Bytes part : partition_blocks()) add(kNoGroup, part);
+    return lists;
   }
   const auto add_unit = [&](models::GroupId group, const Unit& unit) {
     if (unit.empty()) return;
-    if (!rules_.each_parameter) return add(group, unit.state);
-    for (const Parameter& p : *unit.parameters)
-      if (p.trainable) add(group, own_part(p));
+    if (rules_.each_parameter)
+      for (const Parameter& p : *unit.parameters) add_one(group, p);
+    else if (unit.listed > Bytes(0))
+      add(group, unit.listed);
   };
   const auto add_layers = [&] {
     for (const Run& run : runs_)
@@ -55,19 +60,23 @@ std::vector<TensorId> StepWriter::square_roots() {
     add_layers();
     add_unit(kNoGroup, tail_);
     add_unit(kNoGroup, root_);
-    return roots;
+    return lists;
   }
-  for (const Parameter& p : ends_stepped(parts_, true)) add(kNoGroup, own_part(p));
+  for (const Parameter& p : ends_stepped(parts_, true)) add_one(kNoGroup, p);
   add_layers();
-  for (const Parameter& p : ends_stepped(parts_, false)) add(kNoGroup, own_part(p));
-  return roots;
+  for (const Parameter& p : ends_stepped(parts_, false)) add_one(kNoGroup, p);
+  return lists;
 }
 
-// The trained parameters' sizes on this rank, in the optimizer's order: the model's (tables,
-// layers, final norm, head). Of equal layers in a row at most so many.
-std::vector<Bytes> StepWriter::stepped(std::int64_t most_layers) const {
-  if (parallelism_ == DataParallelism::zero_redundancy) return partition_;
-  std::vector<Bytes> out;
+// The trained parameters on this rank, in the optimizer's order: the model's (tables, layers, final
+// norm, head). Of equal layers in a row at most so many.
+std::vector<models::SteppedTensor> StepWriter::stepped(std::int64_t most_layers) const {
+  std::vector<models::SteppedTensor> out;
+  if (parallelism_ == DataParallelism::zero_redundancy) {
+    for (const Bytes part : partition_)
+      out.push_back({.elements = part.value() / storage(Count(1), DType::fp32).value()});
+    return out;
+  }
   const auto all = [&](const std::vector<Parameter>& parameters) {
     for (const Parameter& p : parameters)
       if (p.trainable) out.push_back(own_part(p));
@@ -78,27 +87,6 @@ std::vector<Bytes> StepWriter::stepped(std::int64_t most_layers) const {
       all(run.layer(i).parameters);
   all(ends_stepped(parts_, false));
   return out;
-}
-
-// _single_tensor_adam: denom = (exp_avg_sq.sqrt() / …).add_(eps). The square root and the quotient
-// of one parameter live beside the previous parameter's `denom`, which keeps its name until then.
-void StepWriter::for_loop_step(OpBuilder step) {
-  Bytes most, previous;
-  for (const Bytes own : stepped(2)) {
-    most = std::max(most, previous + own * 2);
-    previous = own;
-  }
-  step.scratch(most);
-  if (!b_.keeps_blocks()) return;
-  BlockEvents events;
-  std::int32_t last = -1;
-  for (const Bytes own : stepped(d_.layers)) {
-    const auto root = events.take(own), denominator = events.take(own);
-    events.drop(root);
-    if (last >= 0) events.drop(last);
-    last = denominator;
-  }
-  b_.blocks(std::move(events));
 }
 
 void StepWriter::optimizer_step() {
@@ -118,11 +106,21 @@ void StepWriter::optimizer_step() {
       for (const Unit& unit : run.units) touch(unit);
     touch(tail_);
   };
-  const std::vector<TensorId> roots = square_roots();
-  auto step = b_.op("optimizer.step", Phase::optimizer);
-  for (const TensorId root : roots) step.write(root);
-  if (models::rule_of(strategy_.optimizer).torch.makes(OptimizerImpl::for_loop, strategy_))
-    for_loop_step(step);
+  const models::OptimizerRule& rule = models::rule_of(strategy_.optimizer);
+  const std::vector<TensorId> made = lists();
+  const auto one_by_one = [&](OpBuilder step) {
+    if (!rule.torch.one_by_one(strategy_)) return;
+    // Equal layers: what one leaves to the next is the same from the second on.
+    step.scratch(optimizer_.step_one_by_one(stepped(2), nullptr));
+    if (!b_.keeps_blocks()) return;
+    BlockEvents events;
+    optimizer_.step_one_by_one(stepped(d_.layers), &events);
+    b_.blocks(std::move(events));
+  };
+  if (rule.rest) one_by_one(b_.op("optimizer.step", Phase::optimizer));
+  auto step = b_.op(rule.rest ? "optimizer.step.rest" : "optimizer.step", Phase::optimizer);
+  if (!rule.rest) one_by_one(step);
+  for (const TensorId one : made) step.write(one);
   touch_gradients(step, false);
   auto zero_grad = b_.op("zero_grad", Phase::optimizer);
   zero_grad.release(end_.loss);

@@ -193,8 +193,26 @@ void refuse_packed(const models::Strategy& s) {
         "--quantize with --attention eager or math, or --recompute selective, is not modelled yet");
 }
 
-void refuse(const models::ModelSpec& model, const models::Strategy& s) {
+void refuse_optimizer(const models::Strategy& s) {
   models::check_optimizer(s);
+  const models::OptimizerRule& rule = models::rule_of(s.optimizer);
+  check(!s.optimizer_impl || rule.torch.package == nullptr, ErrorKind::bad_input, [&] {
+    return "--optimizer-impl " + std::string(models::name_of(*s.optimizer_impl)) + ": " +
+           rule.torch.package + " steps --optimizer " + std::string(rule.name) +
+           ", which has one form";
+  });
+  const char* const why = s.data.zero == 1  ? rule.torch.refusal_zero1
+                          : s.data.zero < 2 ? nullptr
+                          : is_fsdp1(s)     ? rule.torch.refusal_fsdp1
+                                            : rule.torch.refusal_fsdp2;
+  check(why == nullptr, ErrorKind::unsupported, [&] {
+    return "--optimizer " + std::string(rule.name) + " with --zero " + std::to_string(s.data.zero) +
+           ": " + why;
+  });
+}
+
+void refuse(const models::ModelSpec& model, const models::Strategy& s) {
+  refuse_optimizer(s);
   refuse_packed(s);
   if (is_fsdp1(s)) refuse_fsdp1(s);
   refuse_reentrant(s);
@@ -241,6 +259,9 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
       say("start of the run", "not planned: packed weights may lie whole on each GPU until sharded",
           "accelerate 1.15.0, utils/fsdp_utils.py, fsdp2_prepare_model (model_has_params4bit)");
   }
+  const models::TorchOptimizer& optimizer = models::rule_of(s.optimizer).torch;
+  if (optimizer.assumption != nullptr)
+    say("optimizer states", optimizer.assumption, optimizer.source);
   if (is_fsdp1(s)) {
     say("FSDP units", "each layer, and the root with all the rest; use_orig_params, BACKWARD_PRE",
         "accelerate 1.15.0, accelerator.py, prepare_model; torch/distributed/fsdp/_flat_param.py");
@@ -254,6 +275,15 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
   if (s.data.zero >= 2)
     say("FSDP units", "each layer, the embedding, final norm with head",
         "accelerate 1.15.0, utils/fsdp_utils.py, fsdp2_prepare_model");
+}
+
+void assume_managed(Bytes managed, std::vector<Assumption>& out) {
+  if (managed == Bytes(0)) return;
+  out.push_back({"paged optimizer states beside the device's figures, bytes",
+                 std::to_string(managed.value()), "derived",
+                 "bitsandbytes 0.50.2, get_state_buffer: managed memory, which the driver keeps on "
+                 "the GPU while there is room and else moves from the host in every step (the time "
+                 "is as though there were)"});
 }
 
 }  // namespace
@@ -336,6 +366,8 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   step.rank = writer->rank();
   step.ranks = writer->ranks();
   step.states = writer->states();
+  step.managed = writer->managed();
+  assume_managed(step.managed, step.assumptions);
   writer->add_start(step.start);
   step.caching_allocator = true;
   writer->add_collectives(step.collectives);

@@ -72,9 +72,16 @@ std::int64_t StepWriter::own_rows(const Parameter& p, std::int64_t rank) const {
 
 // What the optimizer has of the rank's part: states are made like the sharded parameter without
 // its padding (DTensor's local tensor).
-Bytes StepWriter::own_part(const Parameter& p) const {
-  return b_.rounded(
-      storage(Count(checked_multiply(own_rows(p, rank()), p.elements / p.rows)), stored(p)));
+models::SteppedTensor StepWriter::own_part(const Parameter& p) const {
+  const std::int64_t row = p.elements / p.rows;
+  return {.elements = checked_multiply(own_rows(p, rank()), row),
+          .dtype = stored(p),
+          .rows = row == p.columns ? p.rows
+                  : p.columns > 0  ? row / p.columns
+                                   : 0,
+          .columns = p.columns,
+          .embedding = p.embedding,
+          .hidden = p.hidden};
 }
 
 std::vector<std::int64_t> StepWriter::held_by(std::int64_t rank) const {
@@ -153,44 +160,37 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   if (unit.empty()) return;
   const bool sharded = fsdp();
   const bool partitioned = parallelism_ == DataParallelism::zero_redundancy;  // see declare_states
-  const models::OptimizerRule& rule = models::rule_of(strategy_.optimizer);
-  Bytes parameters, state, steps, gradients;
-  const auto persistent = [&](const char* name, Bytes bytes, Category category) {
-    b_.tensor_in(unit.group, name, bytes, category, Residency::persistent);
-  };
-  const auto declare = [&](Bytes weights, Bytes moments, Bytes counters) {
-    persistent("parameters", weights, Category::parameters);
-    if (partitioned || moments == Bytes(0)) return;
-    for (const models::OptimizerState kept : rule.states)
-      persistent(name_of(kept), moments, Category::optimizer);
-    if (rule.torch.has_counters(strategy_)) persistent("step", counters, Category::optimizer);
+  Bytes parameters, gradients;
+  models::KeptStates states;
+  const auto declare = [&](Bytes weights, const models::KeptStates& kept) {
+    b_.tensor_in(unit.group, "parameters", weights, Category::parameters, Residency::persistent);
+    optimizer_.declare(unit.group, kept);
   };
   for (const Parameter& p : *unit.parameters) {
     const Bytes bytes = local(p, stored(p));
-    const Bytes trained = p.trainable ? own_part(p) : Bytes(0);
-    const Bytes counter = p.trainable ? b_.rounded(Bytes(4)) : Bytes(0);  // fused: on the device
-    parameters += bytes;
-    state += trained;
-    steps += counter;
-    if (p.trainable)
+    models::KeptStates kept;
+    if (p.trainable) {
+      const models::SteppedTensor own = own_part(p);
+      if (!partitioned) kept = optimizer_.kept_of(own);
+      if (optimizer_.lists(own)) unit.listed += optimizer_.size_of(own);
       gradients += sharded ? bytes : b_.rounded(storage(Count(p.elements), stored(p)));
-    if (rules_.each_parameter) declare(bytes, trained, counter);
+    }
+    parameters += bytes;
+    if (rules_.each_parameter) declare(bytes, kept);
+    for (const models::KeptState& state : kept) states.merge(state);
     if (p.packed == nullptr) continue;
     // A packed weight's scales and tables are nobody's parameters: whole on every rank.
     const auto tensors = packed_tensors(*p.packed, Count(p.values), strategy_.quantize->held_in);
     for (const models::PackedTensor& tensor : std::span(tensors).subspan(1)) {
       const Bytes beside = b_.rounded(tensor.bytes());
       parameters += beside;
-      if (rules_.each_parameter) declare(beside, Bytes(0), Bytes(0));
+      if (rules_.each_parameter) declare(beside, {});
     }
   }
-  if (!rules_.each_parameter) declare(parameters, state, steps);
-  unit.state = state;
+  if (!rules_.each_parameter) declare(parameters, states);
+  optimizer_.count(states, copies);
   states_.parameters += parameters * copies;
   states_.gradients += gradients * copies;
-  if (partitioned) return;
-  states_.optimizer += state * (copies * std::ssize(rule.states));
-  if (rule.torch.has_counters(strategy_)) states_.optimizer += steps * copies;
 }
 
 namespace {
@@ -271,6 +271,7 @@ std::vector<Bytes> StepWriter::partition_blocks() const {
 
 void StepWriter::declare_states() {
   states_ = {};
+  optimizer_.clear();
   declare_unit(root_, 1);
   declare_unit(embedding_, 1);
   for (Run& run : runs_) {
@@ -288,15 +289,16 @@ void StepWriter::declare_states() {
     b_.tensor_in(models::kNoGroup, "name2qmap", table, Category::parameters, Residency::persistent);
     states_.parameters += table;
   }
+  optimizer_.declare_tables();
+  states_.optimizer = optimizer_.in_allocator();
   if (parallelism_ == DataParallelism::zero_redundancy) {
     choose_partition();
-    const auto persistent = [&](const char* name, Bytes bytes) {
-      b_.tensor_in(models::kNoGroup, name, bytes, Category::optimizer, Residency::persistent);
-      states_.optimizer += bytes;
-    };
     for (const Bytes part : partition_blocks())
-      for (const models::OptimizerState kept : models::rule_of(strategy_.optimizer).states)
-        persistent(name_of(kept), part);
+      for (const models::StateTensor& kept : models::rule_of(strategy_.optimizer).states) {
+        b_.tensor_in(models::kNoGroup, name_of(kept.name), part, Category::optimizer,
+                     Residency::persistent);
+        states_.optimizer += part;
+      }
   }
   if (parallelism_ == DataParallelism::ddp || parallelism_ == DataParallelism::zero_redundancy)
     declare_buckets();

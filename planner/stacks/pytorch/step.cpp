@@ -32,6 +32,7 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       parallelism_(parallelism_of(strategy)),
       regime_(regime_of(strategy, parallelism_ == DataParallelism::fsdp, rules.fsdp_autocast,
                         parts.decoder.embedding_norm)),
+      optimizer_(b_, strategy_),
       layer_(b_, d_, regime_, rules_, strategy_, tokens_) {
   regime_.patch = kernel_patch(parts.model_type, strategy);
   if (parallelism_ == DataParallelism::fsdp)

@@ -7,6 +7,7 @@
 #include "planner/model_parts.h"
 #include "planner/stack_step.h"
 #include "planner/stacks/pytorch/block_writer.h"
+#include "planner/stacks/pytorch/optimizer_states.h"
 #include "planner/stacks/pytorch/unit.h"
 #include "reports/record.h"
 
@@ -32,6 +33,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   // Both after write(). All ranks, by what they hold; and the one whose step was written.
   std::vector<RanksAlike> ranks() const;
   std::int64_t rank() const { return std::max<std::int64_t>(0, rules_.rank); }
+  Bytes managed() const { return optimizer_.managed(); }  // states beside the allocator
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
   bool keeps() const override { return fsdp() || (micro_ == 0 && !to_bucket()); }
   void end(const ModuleNames& names, TensorId written) override;
@@ -45,7 +47,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   void declare_inputs(), declare_buckets(), declare_workspaces(), choose_partition();
   virtual void declare_unit_tensors(Unit&unit), declare_unit(Unit&unit, std::int64_t copies);
   virtual DType buffer_dtype() const { return DType::fp32; }
-  Bytes local(const Parameter&p, DType dtype) const, own_part(const Parameter&p) const;
+  Bytes local(const Parameter&p, DType dtype) const, id_buffers() const, copied_type_ids() const;
+  models::SteppedTensor own_part(const Parameter& p) const;
   std::int64_t own_rows(const Parameter& p, std::int64_t rank) const;
   DType stored(const Parameter&p) const, seen(const Parameter&p) const, loss_dtype() const,
       head_input() const;
@@ -78,7 +81,6 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   bool shifts_logits() const, final_grad() const, leaf_input() const, embedding_grad() const,
       head_grad_is_view() const, overwrites_logits() const;
   std::int64_t scored_tokens() const, fused_rows() const;
-  Bytes copied_type_ids() const, id_buffers() const;
   TensorId shift_logits(TensorId logits), shift_logits_backward(TensorId d_shifted),
       cap_logits(TensorId logits), cap_logits_backward(TensorId d), scale_logits(TensorId, Phase),
       capped(const char*name, Phase phase, TensorId from, TensorId saved);
@@ -96,17 +98,14 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   // FSDP2 (fsdp2.cpp).
   bool fsdp() const { return parallelism_ == DataParallelism::fsdp; }
   TensorId before_layers(TensorId Unit::*tensor) const, after_layers(TensorId Unit::*tensor) const;
-  virtual void prefetch_last_layer(), prefetch_before(std::size_t run, std::size_t layer),
-      optimizer_step();
-  void convert_gradients(Unit&unit), reshard_after_forward(Unit&unit), for_loop_step(OpBuilder),
-      prefetch(Ref gathered, Ref cast);
+  virtual void prefetch_last_layer(), prefetch_before(std::size_t, std::size_t), optimizer_step();
+  void convert_gradients(Unit&unit), reshard_after_forward(Unit&unit), prefetch(Ref, Ref cast);
   virtual void deferred_post_backward(), post_backward(Unit&unit, Ref previous_reduce);
   Ref unit_tensor(TensorId Unit::*tensor, std::size_t run, std::size_t layer, int step) const;
   virtual void gather_forward(Unit&unit, Ref previous), copy_out_backward(Unit&unit);
-  virtual std::vector<TensorId> square_roots();
-  virtual std::vector<Bytes> stepped(std::int64_t most_layers) const;
-  // Ranks with equal answers have equal steps.
-  virtual std::vector<std::int64_t> held_by(std::int64_t rank) const;
+  virtual std::vector<TensorId> lists();  // foreach's
+  virtual std::vector<models::SteppedTensor> stepped(std::int64_t most_layers) const;
+  virtual std::vector<std::int64_t> held_by(std::int64_t rank) const;  // equal: with equal steps
 
   ProgramBuilder b_;
   const ModelParts& parts_;
@@ -118,6 +117,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   DataParallelism parallelism_;
   Regime regime_;
   std::int64_t shards_ = 1;  // ranks that a parameter is split over
+  OptimizerStates optimizer_;
   BlockWriter layer_;
   std::vector<Run> runs_;
   // Parameters outside the layers, gathered at the model's start, the embedding, and the final norm

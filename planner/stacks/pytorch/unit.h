@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "models/optimizer_states.h"
 #include "planner/model_parts.h"
 #include "planner/stacks/pytorch/block_plan.h"
 #include "planner/stacks/pytorch/step_writer.h"
@@ -22,7 +23,7 @@ struct Unit {
   Bytes reduce_input;  // reduce-scatter input, padded
   Bytes reduce_output;
   Bytes copy_table;  // what the copy into the reduce-scatter's input reads beside the gradients
-  Bytes state;  // one optimizer state of its trained parameters, as this rank steps them
+  Bytes listed;  // what foreach makes a list of, of its trained parameters as this rank steps them
   Bytes shard_grad_cast;  // the shard's gradient in the stored dtype, where that differs
   TensorId gather_forward = kNoTensor, gather_backward = kNoTensor;
   TensorId cast_backward = kNoTensor;  // `cast`, for the backward's all-gather
@@ -41,7 +42,7 @@ struct Unit {
   // FSDP1 (fsdp1.h):
   bool trains = true;  // else nothing of the flat parameter does: adapters may, on their own
   Bytes shard;  // the rank's part of it
-  std::vector<Bytes> parts;  // of the trained parameters, what this rank's shards have of each
+  std::vector<models::SteppedTensor> parts;  // of the trained parameters, what the rank has of each
   Bytes adapters;  // the rank's parts of them
   Bytes adapter_gathered;  // the largest of them, whole
   std::int64_t adapter_count = 0;

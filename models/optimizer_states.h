@@ -1,0 +1,56 @@
+// What an optimizer keeps of a parameter between steps, as rows of models/optimizers.h say.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "models/base/dtype.h"
+#include "models/optimizers.h"
+
+namespace plimsoll::models {
+
+// What a rank steps of a parameter [..., m, n].
+struct SteppedTensor {
+  std::int64_t elements = 0;
+  DType dtype = DType::fp32;
+  std::int64_t rows = 0, columns = 0;  // m, n; 0: a vector
+  bool embedding = false;  // of an nn.Embedding
+  bool hidden = true;  // neither an embedding nor the head
+  bool is_matrix() const { return columns > 0; }
+};
+
+// The row that steps it: another than the optimizer's own where that takes matrices of layers only.
+const OptimizerRule& rule_for(Optimizer kind, const SteppedTensor& tensor);
+
+// Elements of that extent; 0: the tensor is none of those.
+Count count_of(Extent extent, Of of, const SteppedTensor& tensor);
+
+// Whether its states are in blocks of 8 bits.
+bool in_blocks(const BlockStates& blocks, const SteppedTensor& tensor);
+
+struct KeptState {
+  const char* name = nullptr;
+  Bytes bytes;
+  bool managed = false;  // in managed memory, beside the allocator
+};
+
+// In the order in which they are made.
+class KeptStates {
+ public:
+  void add(const KeptState& state) { all_[count_++] = state; }
+  // To the one of that name and place.
+  void merge(const KeptState& state);
+  const KeptState* begin() const { return all_.data(); }
+  const KeptState* end() const { return all_.data() + count_; }
+  KeptState* begin() { return all_.data(); }
+  KeptState* end() { return all_.data() + count_; }
+
+ private:
+  std::array<KeptState, 8> all_{};
+  std::size_t count_ = 0;
+};
+
+// Under stack pytorch; counters of fused steps are not among them.
+KeptStates kept_states(Optimizer kind, const SteppedTensor& tensor);
+
+}  // namespace plimsoll::models

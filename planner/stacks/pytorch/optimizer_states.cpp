@@ -1,0 +1,110 @@
+#include "planner/stacks/pytorch/optimizer_states.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace plimsoll::planner::pytorch {
+
+using models::Category;
+using models::Moment;
+using models::Residency;
+using models::SteppedTensor;
+
+bool OptimizerStates::lists(const SteppedTensor& tensor) const {
+  return models::rule_for(strategy_.optimizer, tensor)
+      .torch.makes(models::OptimizerImpl::foreach, strategy_);
+}
+
+models::KeptStates OptimizerStates::kept_of(const SteppedTensor& tensor) {
+  models::KeptStates kept = models::kept_states(strategy_.optimizer, tensor);
+  for (models::KeptState& state : kept)
+    if (!state.managed) state.bytes = b_.rounded(state.bytes);
+  const models::TorchOptimizer& rule = models::rule_for(strategy_.optimizer, tensor).torch;
+  in_blocks_ = in_blocks_ || models::in_blocks(rule.blocks, tensor);
+  if (rule.has_counters(strategy_)) kept.add({"step", b_.rounded(Bytes(4))});
+  return kept;
+}
+
+void OptimizerStates::declare(models::GroupId group, const models::KeptStates& kept) {
+  for (const models::KeptState& state : kept)
+    if (!state.managed)
+      b_.tensor_in(group, state.name, state.bytes, Category::optimizer, Residency::persistent);
+}
+
+void OptimizerStates::count(const models::KeptStates& kept, std::int64_t copies) {
+  for (const models::KeptState& state : kept)
+    (state.managed ? managed_ : in_allocator_) += state.bytes * copies;
+}
+
+void OptimizerStates::declare_tables() {
+  if (!in_blocks_) return;
+  const Bytes tables(models::rule_of(strategy_.optimizer).torch.blocks.tables);
+  b_.tensor_in(models::kNoGroup, "state_maps", tables, Category::optimizer, Residency::persistent);
+  in_allocator_ += tables;
+}
+
+namespace {
+
+// Slots of one loop over parameters.
+struct Slots {
+  std::array<Bytes, models::kMomentSlots> held{};
+  std::array<std::int32_t, models::kMomentSlots> block{};
+  Bytes now, most;
+  BlockEvents* events = nullptr;
+
+  void let_go(std::size_t slot) {
+    if (held[slot] == Bytes(0)) return;
+    if (events != nullptr) events->drop(block[slot]);
+    now -= held[slot];
+    held[slot] = Bytes(0);
+  }
+  // What the slot named goes when the new value is there.
+  void put(std::size_t slot, Bytes bytes, std::int32_t number) {
+    let_go(slot);
+    held[slot] = bytes;
+    block[slot] = number;
+  }
+  void make(std::size_t slot, Bytes bytes) {
+    if (bytes == Bytes(0)) return;
+    const std::int32_t number = events != nullptr ? events->take(bytes) : 0;
+    now += bytes;
+    most = std::max(most, now);
+    put(slot, bytes, number);
+  }
+  void pass_on(std::size_t from, std::size_t slot) {
+    if (held[from] == Bytes(0)) return;
+    put(slot, std::exchange(held[from], Bytes(0)), block[from]);
+  }
+};
+
+}  // namespace
+
+Bytes OptimizerStates::step_one_by_one(const std::vector<SteppedTensor>& tensors,
+                                       BlockEvents* events) const {
+  Slots slots;
+  slots.events = events;
+  for (const SteppedTensor& tensor : tensors) {
+    const models::TorchOptimizer& rule = models::rule_for(strategy_.optimizer, tensor).torch;
+    if (!rule.one_by_one(strategy_)) continue;
+    for (const Moment& moment : rule.moments) {
+      const Count count = models::count_of(moment.extent, moment.of, tensor);
+      if (count == Count(0)) continue;
+      const Bytes bytes = b_.rounded(storage(count, moment.dtype.value_or(tensor.dtype)));
+      switch (moment.does) {
+        case Moment::Does::make:
+          slots.make(moment.slot, bytes);
+          break;
+        case Moment::Does::let_go:
+          slots.let_go(moment.slot);
+          break;
+        case Moment::Does::pass_on:
+          slots.pass_on(moment.from, moment.slot);
+          break;
+      }
+    }
+  }
+  return slots.most;
+}
+
+}  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,43 @@
+// What the optimizer keeps and makes of each parameter, as torch's allocator has it.
+#pragma once
+
+#include <vector>
+
+#include "models/optimizer_states.h"
+#include "planner/program/program_builder.h"
+#include "reports/record.h"
+
+namespace plimsoll::planner::pytorch {
+
+class OptimizerStates {
+ public:
+  OptimizerStates(ProgramBuilder& builder, const models::Strategy& strategy)
+      : b_(builder), strategy_(strategy) {}
+
+  Bytes size_of(const models::SteppedTensor& tensor) const {
+    return b_.rounded(storage(Count(tensor.elements), tensor.dtype));
+  }
+  // Whether foreach makes a list of temporaries, of which this tensor has one.
+  bool lists(const models::SteppedTensor& tensor) const;
+  // Between steps, rounded; counters of fused steps among them.
+  models::KeptStates kept_of(const models::SteppedTensor& tensor);
+  void declare(models::GroupId group, const models::KeptStates& kept);
+  void count(const models::KeptStates& kept, std::int64_t copies);
+  // What there is once for all states in blocks.
+  void declare_tables();
+  Bytes in_allocator() const { return in_allocator_; }
+  Bytes managed() const { return managed_; }
+  void clear() { in_allocator_ = managed_ = Bytes(0), in_blocks_ = false; }
+
+  // What a step of one tensor after another allocates at its highest moment; and its blocks.
+  Bytes step_one_by_one(const std::vector<models::SteppedTensor>& tensors,
+                        BlockEvents* events) const;
+
+ private:
+  ProgramBuilder& b_;
+  const models::Strategy& strategy_;
+  Bytes in_allocator_, managed_;
+  bool in_blocks_ = false;  // a tensor's states are
+};
+
+}  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,131 @@
+// What optimizers keep of a parameter, by hand; whole steps are held against the real packages in
+// dry_runs_test.cpp.
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "models/model_catalog.h"
+#include "models/optimizer_states.h"
+#include "planner/plan.h"
+
+using namespace plimsoll;
+using models::Optimizer;
+using models::SteppedTensor;
+
+namespace {
+
+std::string kept(Optimizer kind, const SteppedTensor& tensor) {
+  std::string out;
+  for (const models::KeptState& state : models::kept_states(kind, tensor))
+    out += std::string(state.name) + (state.managed ? " managed " : " ") +
+           std::to_string(state.bytes.value()) + "; ";
+  return out;
+}
+
+planner::Question question(const char* model, models::Strategy strategy) {
+  static std::vector<models::ModelSpec> kept;
+  kept.reserve(8);
+  planner::Question q;
+  q.model = &kept.emplace_back(models::catalog_model(model));
+  q.strategy = strategy;
+  q.batch = {.seq_len = 128};
+  return q;
+}
+
+std::string refusal(const char* model, Optimizer optimizer,
+                    const std::function<void(models::Strategy&)>& with) {
+  models::Strategy s;
+  s.optimizer = optimizer;
+  with(s);
+  try {
+    planner::plan(question(model, s));
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("states in 8 bits are a byte a value and four for each block of 256, begun ones too") {
+  // 4097 values: 17 blocks.
+  CHECK(kept(Optimizer::adam8bit, {.elements = 4097}) ==
+        "exp_avg 4097; exp_avg_sq 4097; exp_avg.absmax 68; exp_avg_sq.absmax 68; ");
+  // bf16 parameters have them in 8 bits, or fp32, all the same.
+  CHECK(kept(Optimizer::adam8bit, {.elements = 4096, .dtype = DType::bf16}) ==
+        "exp_avg 4096; exp_avg_sq 4096; exp_avg.absmax 64; exp_avg_sq.absmax 64; ");
+  CHECK(kept(Optimizer::adam8bit, {.elements = 4095, .dtype = DType::bf16}) ==
+        "exp_avg 16380; exp_avg_sq 16380; ");
+  CHECK(kept(Optimizer::adam8bit, {.elements = 0}) == "");
+}
+
+TEST_CASE("an embedding's states are in fp32, as the Trainer asks") {
+  CHECK(kept(Optimizer::adam8bit, {.elements = 8192, .embedding = true}) ==
+        "exp_avg 32768; exp_avg_sq 32768; ");
+}
+
+TEST_CASE("paged states are in managed memory from 100,000 elements on, their scales never") {
+  // 100,000 / 256 = 390.6: 391 blocks.
+  CHECK(kept(Optimizer::paged_adam8bit, {.elements = 100'000}) ==
+        "exp_avg managed 100000; exp_avg_sq managed 100000; exp_avg.absmax 1564; "
+        "exp_avg_sq.absmax 1564; ");
+  CHECK(kept(Optimizer::paged_adamw, {.elements = 99'999}) ==
+        "exp_avg 399996; exp_avg_sq 399996; ");
+}
+
+TEST_CASE("AdEMAMix keeps two averages in one tensor") {
+  CHECK(kept(Optimizer::ademamix8bit, {.elements = 4096}) ==
+        "exp_avg 8192; exp_avg_sq 4096; exp_avg.absmax 128; exp_avg_sq.absmax 64; ");
+}
+
+TEST_CASE("Adafactor keeps rows and columns of matrices, stacked ones too, and whole vectors") {
+  const SteppedTensor matrix{.elements = 15, .dtype = DType::bf16, .rows = 3, .columns = 5};
+  CHECK(kept(Optimizer::adafactor, matrix) == "exp_avg_sq_row 12; exp_avg_sq_col 20; ");
+  const SteppedTensor stack{.elements = 30, .rows = 3, .columns = 5};
+  CHECK(kept(Optimizer::adafactor, stack) == "exp_avg_sq_row 24; exp_avg_sq_col 40; ");
+  CHECK(kept(Optimizer::adafactor, {.elements = 7, .dtype = DType::bf16}) == "exp_avg_sq 28; ");
+}
+
+TEST_CASE("Muon steps the matrices of layers in their dtype, AdamW what is none of those") {
+  SteppedTensor tensor{.elements = 15, .dtype = DType::bf16, .rows = 3, .columns = 5};
+  CHECK(kept(Optimizer::muon, tensor) == "momentum_buffer 30; ");
+  tensor.hidden = false;
+  CHECK(kept(Optimizer::muon, tensor) == "exp_avg 30; exp_avg_sq 30; ");
+  CHECK(kept(Optimizer::muon, {.elements = 30, .rows = 3, .columns = 5}) ==
+        "exp_avg 120; exp_avg_sq 120; ");  // three axes
+  CHECK(kept(Optimizer::muon, {.elements = 5}) == "exp_avg 20; exp_avg_sq 20; ");
+}
+
+TEST_CASE("what a package does not step is refused with its reason") {
+  const auto fsdp2 = [](models::Strategy& s) { s.gpus = 8, s.data.zero = 3; };
+  CHECK(refusal("gpt2", Optimizer::adam8bit, fsdp2).find("steps no DTensor") != std::string::npos);
+  CHECK(refusal("gpt2", Optimizer::adafactor, fsdp2).find("mixed torch.Tensor and DTensor") !=
+        std::string::npos);
+  CHECK(refusal("gpt2", Optimizer::adam8bit, [](models::Strategy& s) {
+          s.gpus = 8, s.data.zero = 1;
+        }).starts_with("--optimizer adam8bit with --zero 1: ZeroRedundancyOptimizer"));
+  CHECK(refusal("gpt2", Optimizer::adam8bit,
+                [](models::Strategy& s) { s.optimizer_impl = models::OptimizerImpl::fused; }) ==
+        "--optimizer-impl fused: bitsandbytes steps --optimizer adam8bit, which has one form");
+  CHECK(refusal("gpt2", Optimizer::adam8bit,
+                [](models::Strategy& s) { s.stack = models::Stack::deepspeed; }) ==
+        "--optimizer adam8bit with --stack deepspeed: is not modelled yet; it is modelled with "
+        "--stack pytorch");
+  CHECK(refusal("gpt2", Optimizer::adam8bit, [](models::Strategy& s) {
+          s.gpus = 8, s.data.zero = 3, s.data.fsdp_version = 1;
+        }) == "");
+  // Only counts are known of a family without a step program.
+  CHECK(refusal("t5-small", Optimizer::adafactor, [](models::Strategy&) {
+        }).starts_with("--optimizer adafactor is planned where the model's step is"));
+}
+
+TEST_CASE("managed memory stands in the plan, beside the device's bytes") {
+  models::Strategy s;
+  s.optimizer = Optimizer::paged_adamw;
+  const reports::Plan paged = planner::plan(question("gpt2", s));
+  CHECK(paged.host_pageable > 850_MiB);  // 8 bytes of nearly all of 124.4 million parameters
+  CHECK(paged.host_pageable + paged.states.optimizer >= Bytes(8 * 124'439'808));
+  CHECK(paged.states.optimizer < 10_MiB);
+}

@@ -1,0 +1,93 @@
+"""The optimizers of torch_measure.py's workloads, as people make them."""
+
+# bitsandbytes' class, bits of its states, whether they are in managed memory.
+BITSANDBYTES = {f"{paged}{name}": (kind, bits, paged != "")
+                for paged in ("", "paged-")
+                for name, kind, bits in (("adam8bit", "AdamW", 8), ("adamw", "AdamW", 32),
+                                         ("lion", "Lion", 32), ("lion8bit", "Lion", 8),
+                                         ("ademamix", "AdEMAMix", 32),
+                                         ("ademamix8bit", "AdEMAMix", 8))
+                if paged + name != "adamw"}
+
+
+def build(model, workload):
+    import torch
+    stack, strategy = workload["stack"], workload["strategy"]
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    how = {"foreach": stack["optimizer_impl"] == "foreach"}
+    if stack["optimizer_impl"] == "fused":
+        how = {"fused": True}
+    kind = strategy["optimizer"]
+    classes = {"adamw": (torch.optim.AdamW, {"lr": 1e-4, **how}),
+               "sgd": (torch.optim.SGD, {"lr": 1e-4, **how}),
+               "momentum": (torch.optim.SGD, {"lr": 1e-4, "momentum": 0.9, **how})}
+    if strategy["zero"] == 1 and kind not in classes:
+        raise NotImplementedError(f"{kind} with ZeroRedundancyOptimizer")
+    if kind in BITSANDBYTES:
+        return bitsandbytes_optimizer(model, parameters, BITSANDBYTES[kind])
+    if kind == "adafactor":
+        return transformers_adafactor(parameters)
+    if kind == "muon":
+        return muon_and_adamw(model, how)
+    cls, options = classes[kind]
+    if strategy["zero"] == 1:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        return ZeroRedundancyOptimizer(parameters, optimizer_class=cls, **options)
+    return cls(parameters, **options)
+
+
+def bitsandbytes_optimizer(model, parameters, which):
+    """With what Trainer tells it: states of embeddings in fp32 (trainer.py, create_optimizer)."""
+    import bitsandbytes
+    import torch
+    name, bits, paged = which
+    built = getattr(bitsandbytes.optim, name)(parameters, lr=1e-4, optim_bits=bits, is_paged=paged)
+    if bits == 8:
+        manager = bitsandbytes.optim.GlobalOptimManager.get_instance()
+        for module in model.modules():
+            if isinstance(module, torch.nn.Embedding):
+                manager.register_module_override(module, "weight", {"optim_bits": 32})
+    return built
+
+
+class Both:
+    """Two optimizers, one after the other."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+        self.param_groups = [group for part in parts for group in part.param_groups]
+
+    @property
+    def state(self):
+        return {p: state for part in self.parts for p, state in part.state.items()}
+
+    def step(self):
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self, set_to_none=True):
+        for part in self.parts:
+            part.zero_grad(set_to_none)
+
+
+def muon_and_adamw(model, how):
+    """As torch.optim.Muon's documentation says: Muon for the hidden layers' matrices, AdamW for
+    embeddings, head and vectors."""
+    import torch
+    ends = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    inner = getattr(model, "module", model)
+    head = inner.get_output_embeddings()
+    ends |= {id(p) for p in head.parameters()} if head is not None else set()
+    hidden, rest = [], []
+    for p in model.parameters():
+        if p.requires_grad:
+            (hidden if p.dim() == 2 and id(p) not in ends else rest).append(p)
+    parts = [torch.optim.Muon(hidden, lr=1e-4)] if hidden else []
+    return Both(*parts, *([torch.optim.AdamW(rest, lr=1e-4, **how)] if rest else []))
+
+
+def transformers_adafactor(parameters):
+    """As Trainer makes it (trainer_optimizer.py)."""
+    import transformers
+    return transformers.optimization.Adafactor(parameters, lr=1e-4, scale_parameter=False,
+                                               relative_step=False)
