@@ -85,6 +85,11 @@ inline constexpr std::array kOptimizers{
                         .trainer_settings = optimizer_rows::kSgdSettings};
       return lion;
     }(),
+    optimizer_rows::bitsandbytes(Optimizer::lion8bit, "lion8bit", optimizer_rows::kLion, 8, false,
+                                 {.name = "lion_8bit", .argument = optimizer_rows::kLionBeta}),
+    optimizer_rows::bitsandbytes(
+        Optimizer::paged_lion8bit, "paged-lion8bit", optimizer_rows::kLion, 8, true,
+        {.name = "paged_lion_8bit", .argument = optimizer_rows::kLionBeta}),
     optimizer_rows::bitsandbytes(
         Optimizer::paged_lion, "paged-lion", optimizer_rows::kLion, 32, true,
         {.name = "paged_lion_32bit", .argument = optimizer_rows::kLionBeta}),

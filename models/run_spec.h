@@ -41,6 +41,8 @@ enum class Optimizer : std::uint8_t {
   paged_adamw,
   adafactor,
   lion,
+  lion8bit,
+  paged_lion8bit,
   paged_lion,
   ademamix,
   ademamix8bit,

@@ -139,7 +139,7 @@ TEST_CASE(
 
 TEST_CASE("so are those of bitsandbytes' optimizers, Adafactor, Muon, managed memory to the byte") {
   // Resident: blocks that were not split.
-  check_runs("dry_runs_optimizers.json", {{"gpt2-ddp8-muon", "resident 0.205 %"}}, 30);
+  check_runs("dry_runs_optimizers.json", {{"gpt2-ddp8-muon", "resident 0.205 %"}}, 33);
 }
 
 TEST_CASE("so are those of older Transformers, whose loss shifts the logits") {
