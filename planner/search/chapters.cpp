@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "planner/stack_step.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::search {
 
@@ -81,9 +82,21 @@ Strategy Chapters::alike_in_loss(Strategy loss) {
   return loss;
 }
 
-Chapters::Ids Chapters::ids_of(const Strategy& strategy) {
+// A fused loss makes the head's gradient itself, and a tied table's two gradients are added in
+// place then. Elsewhere that gradient is a product's: a view, unless autocast's cast makes a tensor
+// of it.
+bool Chapters::reaches_layers(const Strategy& s) {
+  const StackInfo& stack = stack_info(s.stack);
+  if (s.loss != models::Loss::fused || !stack.runs_transformers) return false;
+  const bool sharded = stack.has_fsdp && s.data.zero >= 2;
+  const bool casts = stack.mixed_is_autocast && is_mixed(s.precision) && !sharded &&
+                     s.param_dtype.value_or(DType::fp32) == DType::fp32;
+  return !casts;
+}
+
+Chapters::Ids Chapters::ids_of(const Strategy& strategy, bool tied_head) {
   Strategy layers = strategy;
-  layers.loss = models::Loss::full;
+  if (!tied_head || !reaches_layers(strategy)) layers.loss = models::Loss::full;
   layers.optimizer_impl.reset();
   const Strategy loss = alike_in_loss(strategy);
   // Workspaces that stay are the attention's too, and those of products that run a second time.

@@ -33,7 +33,9 @@ class Chapters {
   struct Ids {
     std::uint32_t strategy = 0, layers = 0, loss = 0, optimizer = 0;
   };
-  Ids ids_of(const models::Strategy& strategy);
+  // `tied_head`: the head's gradient is the embedding's, too, and the loss decides whether the two
+  // are added in place.
+  Ids ids_of(const models::Strategy& strategy, bool tied_head);
 
   // The first that is not known.
   enum class Missing : std::uint8_t { nothing, layers, loss, optimizer };
@@ -78,6 +80,7 @@ class Chapters {
   };
   using Numbers = std::unordered_map<models::Strategy, std::uint32_t, StrategyHash>;
 
+  static bool reaches_layers(const models::Strategy& strategy);
   static models::Strategy alike_in_loss(models::Strategy strategy);
   static std::uint32_t number(Numbers& numbers, const models::Strategy& strategy);
   template <class Chapter>

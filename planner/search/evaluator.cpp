@@ -207,7 +207,7 @@ Peak Evaluator::peak_of(const Setting& setting, const models::Batch& batch) {
   if (known_ == nullptr) return peak_of_own(setting, batch);
   if (!has_ids_ || strategy_ != setting.strategy) {
     strategy_ = setting.strategy;
-    ids_ = known_->chapters.ids_of(strategy_);
+    ids_ = known_->chapters.ids_of(strategy_, space_.parts(setting).decoder.tied_head);
     has_ids_ = true;
   }
   constexpr int kChapters = 3;

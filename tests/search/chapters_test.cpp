@@ -52,16 +52,16 @@ TEST_CASE("chapters of two steps make a third one") {
   const models::Batch batch;
   Chapters chapters;
   // a: layers 107 and 120, the loss 100 + 300, the optimizer 90.
-  chapters.add(chapters.ids_of(a), batch, peak_of(400_B, 5_B), step(100_B, 300_B));
-  CHECK(chapters.find(chapters.ids_of(a), batch)->bytes == 1400_B);
-  CHECK_FALSE(chapters.find(chapters.ids_of(b), batch));
-  CHECK_FALSE(chapters.find(chapters.ids_of(c), batch));
+  chapters.add(chapters.ids_of(a, false), batch, peak_of(400_B, 5_B), step(100_B, 300_B));
+  CHECK(chapters.find(chapters.ids_of(a, false), batch)->bytes == 1400_B);
+  CHECK_FALSE(chapters.find(chapters.ids_of(b, false), batch));
+  CHECK_FALSE(chapters.find(chapters.ids_of(c, false), batch));
   // b: the same layers with another loss, 100 + 40.
-  chapters.add(chapters.ids_of(b), batch, peak_of(140_B, 5_B), step(100_B, 40_B));
+  chapters.add(chapters.ids_of(b, false), batch, peak_of(140_B, 5_B), step(100_B, 40_B));
   // c: other layers with a's loss, 50 + 300.
-  chapters.add(chapters.ids_of(c), batch, peak_of(350_B, 5_B), step(50_B, 300_B));
+  chapters.add(chapters.ids_of(c, false), batch, peak_of(350_B, 5_B), step(50_B, 300_B));
   // d: c's layers 57 and 70, b's loss 50 + 40; the optimizer's 30 + 60 is as high.
-  const auto found = chapters.find(chapters.ids_of(d), batch);
+  const auto found = chapters.find(chapters.ids_of(d, false), batch);
   REQUIRE(found);
   CHECK(found->bytes == 1090_B);
   CHECK(found->resident == 1000_B);
@@ -70,7 +70,7 @@ TEST_CASE("chapters of two steps make a third one") {
   CHECK_FALSE(chapters.contradicted());
   models::Batch other = batch;
   other.micro_batch = 2;
-  CHECK_FALSE(chapters.find(chapters.ids_of(d), other));
+  CHECK_FALSE(chapters.find(chapters.ids_of(d, false), other));
 }
 
 TEST_CASE("what is not equal although it should be is noticed, and nothing is found any more") {
@@ -80,14 +80,28 @@ TEST_CASE("what is not equal although it should be is noticed, and nothing is fo
     const Strategy a = with(models::Loss::full, models::RecomputeKind::full),
                    b = with(models::Loss::fused, models::RecomputeKind::full),
                    c = with(models::Loss::full, models::RecomputeKind::sqrt);
-    chapters.add(chapters.ids_of(a), batch, peak_of(400_B, 5_B), step(100_B, 300_B));
+    chapters.add(chapters.ids_of(a, false), batch, peak_of(400_B, 5_B), step(100_B, 300_B));
     if (loss_differs)  // other layers, but a's loss rises by one byte less
-      chapters.add(chapters.ids_of(c), batch, peak_of(349_B, 5_B), step(50_B, 299_B));
+      chapters.add(chapters.ids_of(c, false), batch, peak_of(349_B, 5_B), step(50_B, 299_B));
     else  // another loss, but a's layers begin it one byte later
-      chapters.add(chapters.ids_of(b), batch, peak_of(141_B, 5_B), step(101_B, 40_B));
+      chapters.add(chapters.ids_of(b, false), batch, peak_of(141_B, 5_B), step(101_B, 40_B));
     CHECK(chapters.contradicted());
-    CHECK_FALSE(chapters.find(chapters.ids_of(a), batch));
+    CHECK_FALSE(chapters.find(chapters.ids_of(a, false), batch));
   }
+}
+
+// Autocast's cast makes a tensor of the head's gradient with any loss; elsewhere a fused one does.
+TEST_CASE("without autocast a fused loss has layers of its own where the head is the embedding") {
+  Strategy full = with(models::Loss::full, models::RecomputeKind::full),
+           fused = with(models::Loss::fused, models::RecomputeKind::full),
+           chunked = with(models::Loss::chunked, models::RecomputeKind::full);
+  Chapters chapters;
+  const auto layers = [&](const Strategy& s, bool tied) { return chapters.ids_of(s, tied).layers; };
+  CHECK(layers(full, true) == layers(fused, true));
+  for (Strategy* s : {&full, &fused, &chunked}) s->precision = models::Precision::bf16;
+  CHECK(layers(full, true) != layers(fused, true));
+  CHECK(layers(full, true) == layers(chunked, true));
+  CHECK(layers(full, false) == layers(fused, false));
 }
 
 namespace {
@@ -103,6 +117,7 @@ Counted check_space(const Scope& scope, std::size_t step) {
   KnownSteps known;
   Chapters& chapters = known.chapters;
   Evaluator whole(scope, space), shared(scope, space, &known);
+  const bool tied = scope.base.model->decoder->tied_head;
   Counted count;
   for (const Setting& family : families(scope)) {
     const std::vector<models::Batch> sizes = batches(scope, family);
@@ -113,7 +128,7 @@ Counted check_space(const Scope& scope, std::size_t step) {
       CAPTURE(batch.micro_batch);
       CAPTURE(batch.grad_accum);
       ++count.points;
-      count.put_together += chapters.find(chapters.ids_of(family.strategy), batch) ? 1 : 0;
+      count.put_together += chapters.find(chapters.ids_of(family.strategy, tied), batch) ? 1 : 0;
       const std::optional<Need> a = whole.need(family, batch), b = shared.need(family, batch);
       REQUIRE(a.has_value() == b.has_value());
       if (!a) {
