@@ -58,6 +58,20 @@ TEST_CASE("fms-acceleration's kernels are those of three families") {
   CHECK(plan("llama-3.2-1b", models::Loss::fused).peak > Bytes(0));
 }
 
+// Its norms return no gradient of their weights; DistributedDataParallel's reducer waits for each.
+TEST_CASE("fms-acceleration's norms train under FSDP or beside adapters, and not under DDP") {
+  const auto plans = [](int zero, bool lora) {
+    models::Strategy s;
+    s.gpus = 2;
+    s.data.zero = zero;
+    if (lora) s.lora.emplace();
+    return plan_of("llama-3.2-1b", models::Kernels::fused, models::Loss::full, s).peak > Bytes(0);
+  };
+  CHECK_THROWS_AS((void)plans(0, false), Error);
+  CHECK(plans(3, false));
+  CHECK(plans(0, true));
+}
+
 TEST_CASE("Granite's logits are scaled, so that Liger has no fused loss for it") {
   CHECK(refusal("granite-3.1-2b").starts_with("--loss: fused"));
   CHECK(refusal("granite-3.1-2b", models::Loss::full) == "");

@@ -224,6 +224,9 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s) {
       s.kernels == models::Kernels::fused;  // of fms-acceleration, with any release
   check(s.loss != models::Loss::chunked || !own_loss, ErrorKind::unsupported,
         "--kernels fused: fms-acceleration has a full and a fused loss");
+  check(!own_loss || s.lora || s.gpus == 1 || s.data.zero >= 2, ErrorKind::bad_input,
+        "--kernels fused: these norms make no gradients of their weights, and DDP waits for them; "
+        "with --lora-rank or --zero 2 or 3 nothing does");
   check(s.loss == models::Loss::full || own_loss || s.transformers >= models::kLossPadsLabels,
         ErrorKind::unsupported, [&] {
           return "--transformers-version " + models::text_of(s.transformers) +
