@@ -1,6 +1,7 @@
 // What only the door knows of an answer.
 #include <fmt/format.h>
 
+#include "models/storages.h"
 #include "reports/export_code.h"
 #include "reports/fingerprint.h"
 #include "reports/text.h"
@@ -22,6 +23,24 @@ void add_estimate(reports::Plan& plan) {
           reports::bytes_text(Bytes(std::stoll(assumption.value))),
           reports::bytes_text(plan.states.total())));
 }
+// What a user of QLoRA does not expect of a mixture.
+void add_unpacked_experts(const models::ModelSpec& model, reports::Plan& plan) {
+  if (!plan.strategy.quantize) return;
+  Count experts;
+  for (const models::ParameterRow& row : model.parameters)
+    if (!row.stacked.empty()) experts += row.elements();
+  if (experts == Count(0)) return;
+  const bool widened = models::kbit_prepared(plan.strategy);
+  plan.advice.push_back(fmt::format(
+      "--quantize {}: Transformers 5 keeps a layer's experts in one tensor, which bitsandbytes "
+      "does "
+      "not pack: {} of {} parameters stay as they are loaded{}.",
+      plan.strategy.quantize->storage->name, reports::short_count(experts),
+      reports::short_count(model.parameter_count()),
+      widened ? fmt::format(", and --kbit-prep makes {} of fp32 of them; --kbit-prep no does not",
+                            reports::bytes_text(storage(experts, DType::fp32)))
+              : ""));
+}
 }  // namespace
 
 reports::Plan answer(const Request& request) {
@@ -42,6 +61,7 @@ reports::Plan completed(const Request& request, reports::Plan plan) {
     if (const std::string code = reports::needed_code_note(plan.strategy);
         !code.empty() && plan.strategy.stack != Stack::plimsoll)
       plan.advice.push_back(code);
+    add_unpacked_experts(request.model->spec, plan);
     for (const std::string& note : request.model->spec.notes) plan.advice.push_back(note);
   }
   for (const std::string& note : request.notes) plan.advice.push_back(note);
