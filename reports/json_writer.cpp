@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "models/base/utf8.h"
 #include "reports/text.h"
 
 namespace plimsoll::reports {

@@ -30,9 +30,6 @@ std::string grouped(Count count);
 // "8.03 B", "124 M"; for narrow columns.
 std::string short_count(Count count);
 
-// Length of the valid UTF-8 sequence at the front of `text` (not empty); 0 where there is none.
-std::size_t utf8_sequence(std::string_view text);
-
 // `text` with "?" for control characters and for bytes that are no UTF-8: names come from files,
 // and a terminal obeys escape sequences.
 std::string printable(std::string_view text);

@@ -97,8 +97,13 @@ TEST_CASE("YAML that is none, is too much or says a thing twice is an error with
   CHECK(says(no("a: 1\na: 2"), "c.yaml: a is there twice (line 2)"));
   CHECK(no("") == "c.yaml: is empty");
   CHECK(no("# nothing\n") == "c.yaml: is empty");
-  CHECK(says(no("a: 1\n---\nb: 2"), "2 YAML documents"));
+  CHECK(says(no("a: 1\n---\nb: 2"), "several YAML documents"));
   CHECK(says(no(std::string_view("a: \0", 4)), "a NUL byte at offset 3"));
+  CHECK(says(no("ab: \x9f"), "no UTF-8 at offset 4"));
+  for (const char* endless : {",b", "[a], b", "'a',b", "{a: b},c"})  // yaml-cpp 0.7's LoadAll
+    CHECK(says(no(endless), "several YAML documents"));
+  CHECK(says(no("a: \x07"), "a control character at offset 3"));
+  CHECK(says(no("a: \xC2\x80"), "a control character at offset 3"));
   CHECK(says(no("[1]: 2"), "a key that is no word"));
   CHECK(says(no("a: &x [*x]"), "c.yaml: "));
   CHECK(says(no("a: *nowhere"), "c.yaml: not YAML"));
