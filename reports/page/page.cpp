@@ -39,24 +39,25 @@ std::string page(std::string_view document, const std::string& source) {
   const Json json = Json::parse(document);
   const Kind& kind = kind_of(json, source);
   Html body;
+  std::string title = "plimsoll", version, commit;
   try {
     kind.write(json, body);
+    if (const auto model = json.find("model"); model != json.end())
+      title += ": " + (model->is_string() ? model->get<std::string>() : text(*model, "name"));
+    version = text(json.at("tool"), "version");
+    commit = text(json.at("tool"), "commit");
   } catch (const Json::exception& error) {
     fail(ErrorKind::bad_input,
          fmt::format("{}: not as {} says: {}", source, kind.schema, error.what()));
   }
-  std::string title = "plimsoll";
-  if (const auto model = json.find("model"); model != json.end())
-    title += ": " + (model->is_string() ? model->get<std::string>() : text(*model, "name"));
-  const Json& tool = json.at("tool");
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
       "<meta name=\"color-scheme\" content=\"light dark\">\n"
       "<title>{}</title>\n<style>\n{}</style></head><body>\n<main>\n{}</main>\n"
       "<footer>{} · plimsoll {} ({})</footer>\n<script>\n{}</script></body></html>\n",
-      xml_escaped(title), page_style(), body.take(), kind.schema,
-      xml_escaped(text(tool, "version")), xml_escaped(text(tool, "commit")), page_script());
+      xml_escaped(title), page_style(), body.take(), kind.schema, xml_escaped(version),
+      xml_escaped(commit), page_script());
 }
 
 }  // namespace plimsoll::reports
