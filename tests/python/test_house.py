@@ -31,6 +31,18 @@ class Tree(unittest.TestCase):
         file.write_text(text)
 
 
+class Documents(unittest.TestCase):
+    """What is committed was made on some machine, and names none of its folders."""
+
+    def test_no_committed_document_names_an_absolute_path(self):
+        absolute = re.compile(r'"(?:name|source|path|file)": ?"/')
+        found = [str(path.relative_to(ROOT))
+                 for folder in ("tests", "reports", "models")
+                 for path in sorted((ROOT / folder).rglob("*.json"))
+                 if absolute.search(path.read_text(encoding="utf-8", errors="replace"))]
+        self.assertEqual(found, [])
+
+
 class Stacks(unittest.TestCase):
     """Outside planner/stacks the planner asks for facts (planner/stacks/stack_info.h)."""
 
