@@ -31,6 +31,7 @@ Config::Config(std::shared_ptr<const Json> root, const Json* node, std::string s
       node_(node),
       read_(std::make_shared<std::set<std::string, std::less<>>>()),
       missed_(std::make_shared<std::set<std::string, std::less<>>>()),
+      probabilities_(std::make_shared<std::set<std::string, std::less<>>>()),
       source_(std::move(source)) {}
 
 Config Config::parse(std::string_view text, std::string source) {
@@ -114,15 +115,15 @@ bool Config::was_missed(std::string_view name) const {
   return missed_->contains(name);
 }
 
+std::string_view Config::named(const Key& key) const {
+  for (const std::string_view name : key.names())
+    if (node_->contains(std::string(name))) return name;
+  return key.names().front();
+}
+
 void Config::refuse(const Key& key, std::string_view needed) const {
   const Json* node = find(key);
-  std::string_view name = key.names().front();
-  for (const std::string_view other : key.names()) {
-    if (!node_->contains(std::string(other))) continue;
-    name = other;
-    break;
-  }
-  fail(ErrorKind::bad_input, fmt::format("{}: {} is {}, but {} is needed", source_, name,
+  fail(ErrorKind::bad_input, fmt::format("{}: {} is {}, but {} is needed", source_, named(key),
                                          node == nullptr ? "missing" : text_of(*node), needed));
 }
 
@@ -172,6 +173,7 @@ double Config::real(const Key& key, double fallback) const {
 
 double Config::probability(const Key& key, double fallback) const {
   const Json* node = find(key);
+  probabilities_->emplace(named(key));
   if (node == nullptr) return fallback;
   const json& value = *node;
   if (value.is_null()) return 0;

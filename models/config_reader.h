@@ -53,6 +53,8 @@ class Config {
   std::string shown(const Key& key) const;  // its value, for a message; "an object"
   bool was_read(std::string_view name) const;  // by any of the calls of this class, of this object
   bool was_missed(std::string_view name) const;  // asked for by count() or repeats(), not there
+  // What probability() was asked for: a model's are the rates of its dropouts.
+  const std::set<std::string, std::less<>>& probabilities() const { return *probabilities_; }
 
   // A whole number in 1 … 2^63 - 1. Absent: `fallback`; null: an error, as in Transformers.
   std::int64_t count(const Key& key, std::int64_t fallback) const;
@@ -86,11 +88,13 @@ class Config {
   Config(std::shared_ptr<const Json> root, const Json* node, std::string source);
   const Json* find(const Key& key) const;  // nullptr: absent
   const Json* find_value(const Key& key) const;  // nullptr: absent or null
+  std::string_view named(const Key& key) const;  // the name that is there, or the first
   std::int64_t whole(const Key& key, const Json& value, std::int64_t least) const;
 
   std::shared_ptr<const Json> root_;
   const Json* node_;  // inside *root_
-  std::shared_ptr<std::set<std::string, std::less<>>> read_, missed_;  // shared by copies
+  std::shared_ptr<std::set<std::string, std::less<>>> read_, missed_,
+      probabilities_;  // shared by copies
   std::string source_;
 };
 

@@ -272,6 +272,16 @@ ModelSpec read_model(std::string_view config_text, std::string name, std::string
   return model;
 }
 
+DropoutKeys dropout_keys(std::string_view config_text, std::string source,
+                         const ReadOptions& options) {
+  const Config config = Config::parse(config_text, std::move(source));
+  const std::optional<Config> text = text_part(config, options);
+  const Config& read = text ? *text : config;
+  (void)build(read, options, text.has_value());
+  return {.part = text ? "text_config" : "",
+          .names = {read.probabilities().begin(), read.probabilities().end()}};
+}
+
 ModelSpec model_from_path(const std::filesystem::path& path, const ReadOptions& options) {
   namespace fs = std::filesystem;
   std::error_code error;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "models/model_spec.h"
 
@@ -22,6 +23,15 @@ struct ReadOptions {
 // Error{unsupported}: a model_type or architecture that is not known (with the nearest one).
 ModelSpec read_model(std::string_view config_text, std::string name, std::string source,
                      const ReadOptions& options = {});
+
+// Where a config says the rates of its model's dropouts: every one that the family reads, there or
+// not. `part`: the section that they stand in, or "".
+struct DropoutKeys {
+  std::string part;
+  std::vector<std::string> names;
+};
+DropoutKeys dropout_keys(std::string_view config_text, std::string source,
+                         const ReadOptions& options = {});
 
 // A config.json, or a folder that has one. Where safetensors files or their index lie beside it,
 // their headers are compared with the parameter table (models/checkpoint_check.h) and each

@@ -17,6 +17,8 @@ constexpr Option kPlanOptions[] = {
     Option{"assume", "TYPE", "Model",
            "read the config as this model_type, whatever it says (llama)"}
         .of_a_step(),
+    Option{"dropout", "P", "Model", "of every dropout of the model: a rate, or config (config)"}
+        .of_a_step(),
 
     {"gpu", "NAME", "Cluster", "see `plimsoll gpus` (the local GPU, else h100-sxm-80gb)"},
     Option{"gpus", "N", "Cluster", "world size (1)"}.written_anew(),

@@ -9,6 +9,7 @@
 // they are multiplied. The order of all sums is fixed: deterministic, no atomics. mma.sync and not
 // Hopper's wgmma: the same kernel serves sm_80, sm_89 and sm_90.
 #include "kernels/cuda/flash.h"
+#include "kernels/cuda/flash_dropout.cuh"
 #include "kernels/device/mma_tile.cuh"
 #include "kernels/device/reduce.cuh"
 
@@ -29,12 +30,6 @@ struct Lane {
   int row = static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
   int column = static_cast<int>(threadIdx.x) % 4 * 2;
 };
-
-__device__ float dropped(const Flash& f, std::int64_t sequence, std::int64_t head, std::int64_t i,
-                         std::int64_t j) {
-  device::Dropper::State state;
-  return f.drop(state, matrix_row(f.s, sequence, head, i) + j, 1.0f);
-}
 
 // Whether each of `rows` queries from i on sees each of `columns` keys from j on.
 __device__ bool all_seen(const AttentionShape& s, std::int64_t i, std::int64_t rows, std::int64_t j,
@@ -102,13 +97,15 @@ __device__ __forceinline__ void exponentials(float factor, float (&scores)[kTile
 }
 
 template <int kTiles>
-__device__ __forceinline__ void drop_some(const Flash& f, std::int64_t sequence, std::int64_t head,
-                                          std::int64_t i, std::int64_t j, float (&p)[kTiles][4]) {
+__device__ __forceinline__ void drop_some(const Kept& drop, std::int64_t i, std::int64_t j,
+                                          float (&p)[kTiles][4]) {
 #pragma unroll
-  for (int n = 0; n < kTiles; ++n)
+  for (int n = 0; n < kTiles; ++n) {
+    float kept[4];
+    drop.of_queries(i, j + n * 8, kept);
 #pragma unroll
-    for (int e = 0; e < 4; ++e)
-      p[n][e] *= dropped(f, sequence, head, i + e / 2 * 8, j + n * 8 + e % 2);
+    for (int e = 0; e < 4; ++e) p[n][e] *= kept[e];
+  }
 }
 
 template <class T, int kD>
@@ -143,7 +140,7 @@ __global__ void __launch_bounds__(kBlock) mma_forward(Flash f, bool vectors) {
       Tile::template load<kRows>(k, f.k, at_k, j0 + kRows, s.length, d, vectors);
     if (!all_seen(s, i0, kRows, j0, kRows)) hide(s, i, j0 + lane.column, scores);
     exponentials(s.scale * kLog2e, scores, running, sum);
-    if (f.drop.active) drop_some(f, sequence, head, i, j0 + lane.column, scores);
+    if (f.drop.active) drop_some(Kept(f, sequence, head), i, j0 + lane.column, scores);
     Tile::add_product(scores, v, sum);
   }
 #pragma unroll
@@ -162,23 +159,26 @@ __global__ void __launch_bounds__(kBlock) mma_forward(Flash f, bool vectors) {
 // Backward ---------------------------------------------------------------------------------------
 
 // p and d_score of a tile of products, which they replace: scores = q · k, d_p = d_out · v.
-// Element e of tile n belongs to query i(n, e) and key j(n, e).
-template <int kTiles, class Query, class Key>
-__device__ __forceinline__ void slopes(const Flash& f, std::int64_t sequence, std::int64_t head,
-                                       Query query, Key key, const float (&logsumexp)[kTiles][4],
+// Element e of tile n belongs to query i(n, e) and key j(n, e); `drop` fills in the factors of a
+// tile.
+template <int kTiles, class Query, class Key, class Drop>
+__device__ __forceinline__ void slopes(const Flash& f, Query query, Key key, Drop drop,
+                                       const float (&logsumexp)[kTiles][4],
                                        const float (&row_sum)[kTiles][4],
                                        float (&scores)[kTiles][4], float (&d_p)[kTiles][4]) {
 #pragma unroll
-  for (int n = 0; n < kTiles; ++n)
+  for (int n = 0; n < kTiles; ++n) {
+    float kept[4] = {1, 1, 1, 1};
+    if (f.drop.active) drop(n, kept);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const std::int64_t i = query(n, e), j = key(n, e);
       const bool seen = i < f.s.length && j < f.s.length && sees(f.s, i, j);
       const float p = seen ? exp2f(fmaf(scores[n][e], f.s.scale, -logsumexp[n][e]) * kLog2e) : 0.0f;
-      const float kept = f.drop.active && seen ? dropped(f, sequence, head, i, j) : 1.0f;
-      d_p[n][e] = p * (d_p[n][e] * kept - row_sum[n][e]) * f.s.scale;
-      scores[n][e] = p * kept;
+      d_p[n][e] = p * (d_p[n][e] * kept[e] - row_sum[n][e]) * f.s.scale;
+      scores[n][e] = p * kept[e];
     }
+  }
 }
 
 // The group at hand, from a block's place in the grid.
@@ -240,9 +240,12 @@ __global__ void __launch_bounds__(kBlock) mma_d_q(Flash f, bool vectors) {
     Tile::multiply_rows(q + Tile::own_rows(), k, scores);
     Tile::multiply_rows(d_out + Tile::own_rows(), k + kStep * Tile::kPitch, d_p);
     slopes(
-        f, place.sequence, head, [&](int, int e) { return i + e / 2 * 8; },
-        [&](int n, int e) { return j0 + n * 8 + lane.column + e % 2; }, logsumexp, row_sum, scores,
-        d_p);
+        f, [&](int, int e) { return i + e / 2 * 8; },
+        [&](int n, int e) { return j0 + n * 8 + lane.column + e % 2; },
+        [&](int n, float(&kept)[4]) {
+          Kept(f, place.sequence, head).of_queries(i, j0 + n * 8 + lane.column, kept);
+        },
+        logsumexp, row_sum, scores, d_p);
     Tile::add_product(d_p, k, sum);
   }
 #pragma unroll
@@ -315,8 +318,12 @@ __global__ void __launch_bounds__(kBlock) mma_d_k_d_v(Flash f, bool vectors) {
     const std::int64_t head = place.key_head * f.group() + step / walk.tiles;
     const std::int64_t i0 = walk.query(step);
     slopes(
-        f, place.sequence, head, [&](int n, int e) { return i0 + n * 8 + lane.column + e % 2; },
-        [&](int, int e) { return j0 + lane.row + e / 2 * 8; }, logsumexp, row_sum, scores, d_p);
+        f, [&](int n, int e) { return i0 + n * 8 + lane.column + e % 2; },
+        [&](int, int e) { return j0 + lane.row + e / 2 * 8; },
+        [&](int n, float(&kept)[4]) {
+          Kept(f, place.sequence, head).of_keys(i0 + n * 8 + lane.column, j0 + lane.row, kept);
+        },
+        logsumexp, row_sum, scores, d_p);
     Tile::add_product(scores, d_out, d_v);
     Tile::add_product(d_p, q, d_k);
   }

@@ -88,21 +88,15 @@ const std::int32_t* int32_of(ConstTensorView view) {
   return typed<const std::int32_t>(view, DType::int32);
 }
 
+// Rate 1 drops everything: 2^32 is above every number, and the factor is never used.
+Dropper::Dropper(const Dropout& dropout)
+    : dropout_(dropout),
+      bound_(static_cast<std::uint64_t>(std::ldexp(static_cast<double>(dropout.rate), 32))),
+      factor_(dropout.rate < 1 ? 1 / (1 - dropout.rate) : 0) {}
+
 void drop(const Dropout& dropout, std::int64_t first, std::int64_t n, float* values) {
-  if (dropout.rate <= 0) return;
-  // Rate 1 drops everything: 2^32 is above every number, and the factor is never used.
-  const auto bound = static_cast<std::uint64_t>(std::ldexp(static_cast<double>(dropout.rate), 32));
-  const float factor = dropout.rate < 1 ? 1 / (1 - dropout.rate) : 0;
-  Philox random{};
-  std::uint64_t drawn = ~std::uint64_t{0};
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::uint64_t at = dropout.first_element + static_cast<std::uint64_t>(first + i);
-    if (at / 4 != drawn) {
-      drawn = at / 4;
-      random = random_block(dropout.key, drawn);
-    }
-    values[i] = random[at % 4] < bound ? 0.0f : values[i] * factor;
-  }
+  Dropper dropper(dropout);
+  for (std::int64_t i = 0; i < n; ++i) values[i] = dropper(first + i, values[i]);
 }
 
 }  // namespace plimsoll::kernels::host

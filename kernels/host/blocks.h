@@ -68,6 +68,28 @@ inline void add_scaled(float a, const float* x, std::int64_t n, float* y) {
 // 1 / (1 - rate).
 void drop(const Dropout& dropout, std::int64_t first, std::int64_t n, float* values);
 
+// The same, one at a time: neighbours share the block that was drawn last.
+class Dropper {
+ public:
+  explicit Dropper(const Dropout& dropout);
+  float operator()(std::int64_t i, float v) {
+    if (dropout_.rate <= 0) return v;
+    const std::uint64_t at = dropout_.first_element + static_cast<std::uint64_t>(i);
+    if (at / 4 != drawn_) {
+      drawn_ = at / 4;
+      random_ = random_block(dropout_.key, drawn_);
+    }
+    return random_[at % 4] < bound_ ? 0.0f : v * factor_;
+  }
+
+ private:
+  Dropout dropout_;
+  std::uint64_t bound_;
+  float factor_;
+  std::uint64_t drawn_ = ~std::uint64_t{0};
+  Philox random_{};
+};
+
 // Each part of the table stands beside its kernels.
 void add_embedding(KernelTable& table);
 void add_norms(KernelTable& table);

@@ -1,6 +1,7 @@
 // Attention that never stores its matrix: forward keeps one log-sum-exp per query and head, and
 // backward makes the probabilities again from it.
 #include <limits>
+#include <vector>
 
 #include "kernels/host/attention.h"
 
@@ -10,13 +11,6 @@ namespace {
 
 constexpr std::int64_t kTile = 16;  // queries (backward: keys) that share one pass
 using Tile = float[kTile][kBlock];
-
-// 0 or 1 / (1 - rate).
-float drop_factor(const Dropout& dropout, std::int64_t element) {
-  float factor = 1;
-  drop(dropout, element, 1, &factor);
-  return factor;
-}
 
 // Forward -----------------------------------------------------------------------------------------
 
@@ -34,6 +28,7 @@ void forward_tile(const Forward& f, std::int64_t sequence, std::int64_t head, st
   const std::int64_t d = s.head_dim, key_head = head / (s.heads / s.kv_heads);
   Tile q, sum;
   float most[kTile], total[kTile], k[kBlock], v[kBlock];
+  std::vector<Dropper> kept(static_cast<std::size_t>(n), Dropper(f.dropout));  // one for each row
   for (std::int64_t r = 0; r < n; ++r) {
     read_head(s, f.q, sequence, head, i0 + r, q[r]);
     std::fill(sum[r], sum[r] + d, 0.0f);
@@ -54,8 +49,8 @@ void forward_tile(const Forward& f, std::int64_t sequence, std::int64_t head, st
       }
       const float p = std::exp(score - most[r]);
       total[r] += p;
-      add_scaled(p * drop_factor(f.dropout, matrix_row(s, sequence, head, i0 + r) + j), v, d,
-                 sum[r]);
+      const std::int64_t element = matrix_row(s, sequence, head, i0 + r) + j;
+      add_scaled(p * kept[static_cast<std::size_t>(r)](element, 1), v, d, sum[r]);
     }
   }
   for (std::int64_t r = 0; r < n; ++r) {
@@ -132,11 +127,12 @@ void add_query(const Backward& b, KeyTile& t, std::int64_t head, std::int64_t i)
   const float logsumexp = b.logsumexp[(t.sequence * s.length + i) * s.heads + head];
   const float row_sum = b.row_sums[head % b.group() * s.length + i];
   float* d_q = b.d_q_row(t.sequence, head, i);
+  Dropper dropper(b.dropout);
   for (std::int64_t r = 0; r < t.count; ++r) {
     const std::int64_t j = t.first + r;
     if (!sees(s, i, j)) continue;
     const float p = std::exp(s.scale * dot(q, t.k[r], d) - logsumexp);
-    const float kept = drop_factor(b.dropout, matrix_row(s, t.sequence, head, i) + j);
+    const float kept = dropper(matrix_row(s, t.sequence, head, i) + j, 1);
     add_scaled(p * kept, d_out, d, t.d_v[r]);
     const float d_score = p * (dot(d_out, t.v[r], d) * kept - row_sum) * s.scale;
     add_scaled(d_score, q, d, t.d_k[r]);

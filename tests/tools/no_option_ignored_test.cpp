@@ -24,6 +24,7 @@ struct Trial {
 
 // A value that is no default for each option that is modelled; several where stacks differ.
 const std::map<std::string_view, std::vector<Trial>> kTrials{
+    {"dropout", {{"0"}}},
     {"gpu", {{"a100-80gb"}}},
     {"gpus", {{"16"}}},
     {"gpus-per-node", {{"2"}, {"2", {{"exchange", "mpi"}}}}},
@@ -89,6 +90,7 @@ const std::set<std::string_view> kElsewhere{"params",        "assume",        "c
 
 // What changes the workload, and none of its bytes or seconds.
 const std::set<std::string_view> kNoFigure{
+    "dropout",  // plimsoll's masks come from a counter: copies of a moment, where no peak stands
     "lora-alpha",  // a factor
     "exchange",  // threads of one process and NCCL hold the same
     "detail",  // of the document

@@ -3,7 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+
 #include "models/model_catalog.h"
+#include "models/model_reader.h"
 #include "reports/plan_json.h"
 
 using namespace plimsoll;
@@ -135,6 +138,57 @@ TEST_CASE("a model with fewer layers is the beginning of the whole one") {
     CHECK_THROWS_AS(with_layers(*model, 0), Error);
     CHECK_THROWS_AS(with_layers(*model, model->spec.decoder->layers + 1), Error);
   }
+}
+
+// The rates stand in the configuration, so that what runs the plan reads them there.
+TEST_CASE("--dropout sets every dropout of a model, in its configuration too") {
+  Sources sources;
+  for (const std::string_view name : models::catalog_names()) {
+    CAPTURE(name);
+    const auto model = sources.models.load(std::string(name), "");
+    const auto quiet = with_dropout(*model, "", 0);
+    if (!model->spec.decoder || !quiet->spec.decoder) continue;
+    const auto rates = [](const LoadedModel& of) {
+      const models::Decoder& d = *of.spec.decoder;
+      return std::array{d.embedding_dropout, d.attention_dropout, d.residual_dropout};
+    };
+    CHECK(rates(*quiet) == std::array{0.0, 0.0, 0.0});
+    CHECK(quiet->spec.parameter_count() == model->spec.parameter_count());
+    CHECK(rates(*with_dropout(*quiet, "", 0)) == rates(*quiet));
+  }
+  const auto gpt2 = sources.models.load("gpt2", "");
+  const Request asked = request(sources, "gpt2", {{"dropout", "0.25"}});
+  CHECK(asked.model->spec.decoder->embedding_dropout == 0.25);
+  CHECK(asked.model->spec.decoder->attention_dropout == 0.25);
+  CHECK(asked.model->spec.decoder->residual_dropout == 0.25);
+  CHECK(request(sources, "gpt2", {{"dropout", "config"}}).model->config == gpt2->config);
+  check_round_trip(sources, "gpt2", {{"dropout", "0"}});
+  check_round_trip(sources, "llama-3.2-1b", {{"dropout", "0.1"}});
+}
+
+TEST_CASE("--dropout of a model without any is refused, but for 0; so is what is no rate") {
+  Sources sources;
+  const auto refused = [&](const char* model, const char* rate) -> std::string {
+    try {
+      (void)request(sources, model, {{"dropout", rate}});
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return {};
+  };
+  CHECK(refused("gpt2", "1.5").find("--dropout 1.5") != std::string::npos);
+  CHECK(refused("gpt2", "-0.1").find("--dropout -0.1") != std::string::npos);
+  CHECK(refused("gpt2", "nan").find("--dropout nan") != std::string::npos);
+  CHECK(refused("gpt2", "off").find("--dropout off") != std::string::npos);
+  const LoadedModel none{.spec = models::read_model(
+                             R"({"model_type":"mpt","d_model":64,"n_heads":4,"n_layers":2,
+                                 "vocab_size":100})",
+                             "mpt", "mpt"),
+                         .config = R"({"model_type":"mpt","d_model":64,"n_heads":4,"n_layers":2,
+                                 "vocab_size":100})"};
+  CHECK_THROWS_WITH_AS(with_dropout(none, "", 0.1),
+                       "--dropout 0.1: mpt (mpt) has no dropout in Transformers", Error);
+  CHECK(with_dropout(none, "", 0)->spec.parameter_count() == none.spec.parameter_count());
 }
 
 TEST_CASE("lists with an entry for each layer are cut with the model") {

@@ -20,4 +20,12 @@ std::string config_with_layers(const std::string& config, std::int64_t layers) {
   return json.dump();
 }
 
+std::string config_with_dropout(const std::string& config, const models::DropoutKeys& keys,
+                                double rate) {
+  nlohmann::json json = models::parse_json(config, "configuration");
+  nlohmann::json& part = keys.part.empty() ? json : json[keys.part];
+  for (const std::string& name : keys.names) part[name] = rate;
+  return json.dump();
+}
+
 }  // namespace plimsoll::tools

@@ -7,6 +7,7 @@
 #include "models/config_reader.h"
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
+#include "tools/cli/layers_json.h"
 
 namespace plimsoll::tools {
 
@@ -119,6 +120,21 @@ std::shared_ptr<const LoadedModel> ModelSource::load(const std::string& name,
   }
   slot = std::make_shared<const LoadedModel>(std::move(model));
   return slot;
+}
+
+std::shared_ptr<const LoadedModel> with_dropout(const LoadedModel& model, const std::string& assume,
+                                                double rate) {
+  const models::ReadOptions options{.assume = assume};
+  const models::DropoutKeys keys = models::dropout_keys(model.config, model.spec.name, options);
+  check(rate == 0 || !keys.names.empty(), ErrorKind::bad_input, [&] {
+    return fmt::format("--dropout {}: {} ({}) has no dropout in Transformers", rate,
+                       model.spec.name, model.spec.model_type);
+  });
+  LoadedModel out = model;
+  out.config = config_with_dropout(model.config, keys, rate);
+  out.spec = models::read_model(out.config, model.spec.name, model.spec.name, options);
+  out.spec.notes = model.spec.notes;  // of the checkpoint beside it too
+  return std::make_shared<const LoadedModel>(std::move(out));
 }
 
 }  // namespace plimsoll::tools

@@ -26,6 +26,11 @@ class ModelSource {
   std::map<std::pair<std::string, std::string>, std::shared_ptr<const LoadedModel>> loaded_;
 };
 
+// The model with every dropout at `rate`, in its configuration too. Error{bad_input}: its code has
+// none.
+std::shared_ptr<const LoadedModel> with_dropout(const LoadedModel& model, const std::string& assume,
+                                                double rate);
+
 // Where huggingface_hub keeps what it has downloaded: HF_HUB_CACHE, HF_HOME/hub,
 // XDG_CACHE_HOME/huggingface/hub, ~/.cache/huggingface/hub.
 std::filesystem::path hub_cache();

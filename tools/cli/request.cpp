@@ -340,6 +340,9 @@ Request request_from(const std::string& model, const Options& options, Sources& 
   if (!request.parameters) {
     const std::string* assume = options.find("assume");
     request.model = sources.models.load(model, assume ? *assume : "");
+    if (const std::string* rate = options.find("dropout"); rate != nullptr && *rate != "config")
+      request.model = with_dropout(*request.model, assume ? *assume : "",
+                                   real_value("dropout", *rate, 0, 0.999));
     question.model = &request.model->spec;
     if (const auto& decoder = request.model->spec.decoder; decoder && decoder->eager_attention)
       if (!options.has("attention")) question.strategy.attention = models::Attention::eager;

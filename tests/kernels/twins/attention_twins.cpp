@@ -130,10 +130,19 @@ TEST_CASE("streaming attention is the host's, forward and backward") {
 }
 
 TEST_CASE("streaming attention drops what the host drops") {
-  const Dropout dropout{.rate = 0.3f, .key = {1, 2, 3}, .first_element = (1ull << 33) + 1};
-  for (const DType dtype : kStorage)
-    check_flash(kShapes[2], operands_of(kShapes[2], dtype), dropout, 1,
-                dtype == DType::fp32 ? 1e-5 : 2 * once(dtype));
+  // Tensor cores draw one block for four scores where rows begin with a block: lengths and first
+  // elements that are multiples of 4, and ones that are not.
+  for (const AttentionShape& s : {kShapes[2], shape_of(2, 132, 3, 1, 64, 0),
+                                  shape_of(1, 68, 2, 1, 128, 9), shape_of(1, 8, 1, 1, 16, 0)})
+    for (const std::uint64_t first : {(1ull << 33) + 1, (1ull << 34) + 4})
+      for (const DType dtype : kStorage) {
+        CAPTURE(s.length);
+        CAPTURE(first);
+        CAPTURE(name_of(dtype));
+        check_flash(s, operands_of(s, dtype),
+                    {.rate = 0.3f, .key = {1, 2, 3}, .first_element = first}, 1,
+                    dtype == DType::fp32 ? 1e-5 : 2 * once(dtype));
+      }
 }
 
 TEST_CASE("backward takes as many groups at once as its scratch holds, with the same bits") {
