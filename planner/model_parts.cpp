@@ -261,6 +261,15 @@ void find_runs(ModelParts& parts, const std::vector<LayerPart>& layers, bool gra
 
 }  // namespace
 
+std::vector<models::PackedTensor> beside_packed(const Parameter& parameter,
+                                                const models::Strategy& strategy) {
+  if (parameter.packed == nullptr) return {};
+  auto tensors = models::packed_tensors(*parameter.packed, Count(parameter.values),
+                                        strategy.quantize->held_in);
+  tensors.erase(tensors.begin());  // the values themselves
+  return tensors;
+}
+
 bool LayerRun::trains() const {
   return std::ranges::any_of(pattern, &LayerPart::trains);
 }

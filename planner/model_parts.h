@@ -30,6 +30,10 @@ struct Parameter {
   bool operator==(const Parameter&) const = default;
 };
 
+// A packed weight's scales and tables: nobody's parameters, and whole on every rank. None: none.
+std::vector<models::PackedTensor> beside_packed(const Parameter& parameter,
+                                                const models::Strategy& strategy);
+
 // A product with a weight.
 struct LinearPart {
   std::int64_t in = 0, out = 0;

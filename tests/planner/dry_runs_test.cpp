@@ -97,17 +97,18 @@ TEST_CASE("so are those of more families") {
   check_runs("dry_runs_families.json", {}, 51);
 }
 
-TEST_CASE("so are those of packed bases: one GPU, DDP, FSDP2 with floats that hold them") {
+TEST_CASE("so are those of packed bases: one GPU, DDP, FSDP with floats that hold them") {
   // Weights are packed one by one as they are loaded, and later ones lie in blocks that earlier
   // ones left, which are larger: torch counts whole blocks. What was requested of llama-2-7b is
   // within 0.04 % at the peak (8,991,367,560 bytes).
   check_runs("dry_runs_packed.json",
              {{"llama-2-7b-nf4-dq-kbit-full", "peak 0.30 %, resident 0.56 %"},
               {"llama-2-7b-nf4-dq-kbit-full-2x2048-accum4", "peak 0.23 %, resident 0.37 %"},
+              {"llama-2-7b-nf4-dq-kbit-full-qv", "peak 0.22 %, resident 0.61 %"},
               {"qwen2.5-7b-nf4-dq-kbit-full-ddp8", "peak 0.16 %, resident 0.36 %"},
               {"llama-3.1-70b-nf4-dq-kbit-full", "peak 0.16 %"},
               {"llama-3.1-70b-fsdp2-nf4-bf16-full-512", "peak 0.16 %, resident 0.22 %"}},
-             13);
+             20);
 }
 
 TEST_CASE("so are those with Liger's kernels") {

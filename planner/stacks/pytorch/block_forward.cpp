@@ -92,9 +92,9 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
     case OpKind::attention:
       return run_attention(at, s);
     case OpKind::activation:
-      return run_activation(at, s);
+      return run_activation(at, last, s);
     case OpKind::multiply:
-      return run_multiply(at, s);
+      return run_multiply(at, last, s);
     case OpKind::experts:
       return run_experts(at, last, s);
     case OpKind::add:
@@ -193,29 +193,40 @@ void BlockWriter::run_attention(const NodePlan& at, LayerSaved& s) {
   s.of(at.node->out[3]) = saved.masked;
 }
 
-void BlockWriter::run_activation(const NodePlan& at, LayerSaved& s) {
+// Autograd saves an operand before the kernel runs: a recomputation that stops there makes no
+// result.
+void BlockWriter::stop_at(const NodePlan& at, const LayerSaved& s) {
+  auto stop = op(at.names->name);
+  for (const ValueId id : at.node->in) read(stop, value(s, id));
+  b_.work().moves(0, 0);
+}
+
+void BlockWriter::run_activation(const NodePlan& at, bool stops, LayerSaved& s) {
   const ValueId in = at.node->in[0], out = at.node->out[0];
   const char* const name = at.names->name;
   switch (at.node->activation) {
     case Activation::gelu_python:
       return run_function(gelu_tape(name, dtype_of(in), dtype_of(out), grad_of(in)), at,
-                          s.activations[at.place], s);
-    case Activation::gelu_function:
-      return run_function(bloom_gelu_tape(name, dtype_of(in)), at, s.activations[at.place], s);
+                          s.activations[at.place], stops, s);
+    case Activation::gelu_function:  // its result is there when it saves
+      return run_function(bloom_gelu_tape(name, dtype_of(in)), at, s.activations[at.place], false,
+                          s);
     default:
+      if (stops && at.node->activation != Activation::relu) return stop_at(at, s);
       s.of(out) = copy(name, s.of(in), values_of(in), dtype_of(out), kKept);
   }
 }
 
 void BlockWriter::run_function(const TapePart& part, const NodePlan& at, TapeSaved& saved,
-                               LayerSaved& s) {
+                               bool stops, LayerSaved& s) {
   const ValueId in = at.node->in[0];
-  tape_forward(part, {values_of(in)}, std::array{Ref{s.of(in)}}, saved);
+  tape_forward(part, {values_of(in)}, std::array{Ref{s.of(in)}}, saved, stops);
   s.of(at.node->out[0]) = saved.out;
 }
 
-void BlockWriter::run_multiply(const NodePlan& at, LayerSaved& s) {
+void BlockWriter::run_multiply(const NodePlan& at, bool stops, LayerSaved& s) {
   const bool gated = at.gate != models::kNoValue;
+  if (stops && !gated) return stop_at(at, s);
   const ValueId a = gated ? at.gate : at.node->in[0], b = gated ? at.up : at.node->in[1];
   const ValueId out = at.node->out[0];
   s.of(out) = make(at.names->name, values_of(out), dtype_of(out));

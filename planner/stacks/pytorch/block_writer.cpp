@@ -219,6 +219,7 @@ void BlockWriter::attention_back(const NodePlan& at, const LayerSaved& s) {
 void BlockWriter::activation_back(const NodePlan& at, const LayerSaved& s) {
   const ValueId in = at.node->in[0], out = at.node->out[0];
   const TensorId d = gradient(out).tensor;
+  unpack();  // a packed product after it kept nothing
   if (at.node->activation == Activation::gelu_python) {
     const TapePart gelu = gelu_tape(at.names->name, dtype_of(in), dtype_of(out), true);
     gradient(in) = {tape_backward(gelu, {values_of(in)}, std::array{Ref{s.of(in)}},
@@ -226,7 +227,6 @@ void BlockWriter::activation_back(const NodePlan& at, const LayerSaved& s) {
     return;
   }
   if (at.node->activation == Activation::gelu_function) {
-    unpack();
     TapeSaved made;
     tape_forward(bloom_gelu_back_tape(at.names->name, dtype_of(in), dtype_of(out)), {values_of(in)},
                  std::array{Ref{s.of(in)}, Ref{d}}, made);
@@ -242,6 +242,7 @@ void BlockWriter::activation_back(const NodePlan& at, const LayerSaved& s) {
 
 void BlockWriter::multiply_back(const NodePlan& at, const LayerSaved& s) {
   if (at.gate != models::kNoValue) return liger_gate_back(at, s);
+  unpack();
   const ValueId a = at.node->in[0], b = at.node->in[1];
   const auto of = [&](ValueId id) {
     return grad_of(id) ? temporary(plan_->value(id).grad_name, values_of(id), dtype_of(id))

@@ -79,9 +79,11 @@ class BlockWriter : public AttentionWriter {
   void run_rotary(const NodePlan& at, LayerSaved& s);
   static const OperandNames& operand(const NodePlan& at, std::size_t i);  // of a rotary node
   void run_attention(const NodePlan& at, LayerSaved& s);
-  void run_activation(const NodePlan& at, LayerSaved& s);
-  void run_function(const TapePart& part, const NodePlan& at, TapeSaved& saved, LayerSaved& s);
-  void run_multiply(const NodePlan& at, LayerSaved& s);
+  void stop_at(const NodePlan& at, const LayerSaved& s);
+  void run_activation(const NodePlan& at, bool stops, LayerSaved& s);
+  void run_function(const TapePart& part, const NodePlan& at, TapeSaved& saved, bool stops,
+                    LayerSaved& s);
+  void run_multiply(const NodePlan& at, bool stops, LayerSaved& s);
   void liger_rotary(const NodePlan& at, LayerSaved& s);  // liger.cpp
   void run_experts(const NodePlan& at, bool stops, LayerSaved& s);  // experts.cpp
   void run_add(const NodePlan& at, Ref output, LayerSaved& s);

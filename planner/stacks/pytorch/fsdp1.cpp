@@ -77,7 +77,16 @@ void FlatStepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   }
   if (!rules_.each_parameter) optimizer_.declare(unit.group, states);
   optimizer_.count(states, copies);
-  states_.parameters += (unit.shard + unit.adapters) * copies;
+  Bytes scales;
+  for (const Parameter& p : *unit.parameters)
+    for (const models::PackedTensor& tensor : beside_packed(p, strategy_)) {
+      const Bytes beside = b_.rounded(tensor.bytes());
+      scales += beside;
+      if (rules_.each_parameter) persistent("parameters", beside, Category::parameters);
+    }
+  if (!rules_.each_parameter && scales != Bytes(0))
+    persistent("parameters", scales, Category::parameters);
+  states_.parameters += (unit.shard + unit.adapters + scales) * copies;
   states_.gradients += (unit.trains ? unit.shard : unit.adapters) * copies;
 }
 

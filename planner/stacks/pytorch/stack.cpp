@@ -169,8 +169,15 @@ void refuse_packed(const models::Strategy& s) {
   const models::Quantization& q = *s.quantize;
   const bool sharded = s.data.zero >= 2, mixed = is_mixed(s.precision);
   const bool kbit = models::kbit_prepared(s);
-  check(!is_fsdp1(s), ErrorKind::unsupported,
-        "--quantize with --fsdp-version 1 is not modelled yet (2 is)");
+  // bitsandbytes puts a new parameter into the module in its first forward
+  // (fix_4bit_weight_quant_state_from_module), which _flat_param.py refuses where it does not
+  // reshard.
+  check(!is_fsdp1(s) || s.data.zero == 3, ErrorKind::bad_input,
+        "--quantize with --fsdp-version 1 --zero 2: PyTorch stops with \"FSDP does not support "
+        "changing the parameters between forward and backward\"; --zero 3 runs");
+  check(!is_fsdp1(s) || q.held_in != DType::uint8, ErrorKind::bad_input,
+        "--quantize with --fsdp-version 1: PyTorch stops with \"Cannot flatten integer dtype "
+        "tensors\" for packed values in uint8; --quant-storage bf16 shards them");
   check(
       !sharded || q.held_in != DType::uint8, ErrorKind::unsupported,
       "--quantize with FSDP: packed values in uint8 are not sharded (Accelerate leaves them out of "

@@ -178,10 +178,7 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
     parameters += bytes;
     if (rules_.each_parameter) declare(bytes, kept);
     for (const models::KeptState& state : kept) states.merge(state);
-    if (p.packed == nullptr) continue;
-    // A packed weight's scales and tables are nobody's parameters: whole on every rank.
-    const auto tensors = packed_tensors(*p.packed, Count(p.values), strategy_.quantize->held_in);
-    for (const models::PackedTensor& tensor : std::span(tensors).subspan(1)) {
+    for (const models::PackedTensor& tensor : beside_packed(p, strategy_)) {
       const Bytes beside = b_.rounded(tensor.bytes());
       parameters += beside;
       if (rules_.each_parameter) declare(beside, {});
