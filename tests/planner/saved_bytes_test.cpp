@@ -78,6 +78,6 @@ TEST_CASE("eager attention copies bf16 scores to fp32 for the softmax, fp16 ones
       return std::string_view(tensor.name).ends_with(".scores.masked.fp32");
     });
   };
-  CHECK(copies(models::Precision::bf16) == 2);  // forward, and the gradient's cast back
+  CHECK(copies(models::Precision::bf16) == 1);
   CHECK(copies(models::Precision::fp16) == 0);
 }

@@ -196,3 +196,37 @@ TEST_CASE("a sum made in place takes over the block of what had arrived, where t
   CHECK(reserved(true) == 20_MiB);
   CHECK(reserved(false) == 40_MiB);
 }
+
+TEST_CASE(
+    "where each operation is an op, products say their shapes and a frame's return is another") {
+  Function f;
+  f.part_operations(true);
+  const ValueId a = f.given({kAll, DType::bf16}, true), b = f.given({kRows, DType::bf16}, false);
+  const ValueId product = f.product(Kind::product, {a, b, kNone}, kWidth, {kAll, kRows, kWidth, 0});
+  const ValueId dropped = f.dropout(f.apply(Kind::scale, product), ".mask");
+  f.leave(b);
+  f.leave(product);
+  f.result(f.copy(dropped));
+  // Product, its scale, the dropout, the return that ends the product, the copy.
+  const Rule rule(std::move(f));
+  const Lowered& forward = rule.forward(true, false);
+  CHECK(forward.ops.size() == 5);
+  CHECK(forward.ops[0].multiplied.size() == 1);
+  CHECK(forward.ops[0].part.value == product);
+  CHECK(forward.ops[1].part.fused);
+  CHECK(forward.ops[3].writes.empty());
+  CHECK(forward.ops[3].kernels == 0);
+  // What keeps its mask alone ends there; the frames return all the same.
+  CHECK(rule.forward(true, true).ops.size() == 4);
+  // Unkept, the mask is gone before its op ends.
+  CHECK(slots_with(rule.forward(true, false), Role::kept) == 1);
+  CHECK(slots_with(rule.forward(false, false), Role::kept) == 0);
+  // The copy passes its gradient on; b, which is kept, gets none.
+  const Lowered& backward = rule.backward({});
+  REQUIRE(backward.ops.size() == 3);
+  CHECK(backward.ops[0].part.value == dropped);
+  REQUIRE(backward.ops[2].multiplied.size() == 1);
+  CHECK(backward.ops[2].multiplied[0].shape == std::array<Extent, 4>{kAll, kWidth, kRows, 0});
+  CHECK(backward.oldest == 2);
+  CHECK(slots_with(backward, Role::d_given) == 1);
+}

@@ -33,15 +33,6 @@ void AttentionWriter::attention_forward(const AttentionNames& names, const Atten
   saves_ = saves;
 }
 
-const AttentionSaved& AttentionWriter::recall(const AttentionNames& names, const AttentionInput& in,
-                                              const AttentionSaved& s) {
-  if (!selective()) return s;
-  phase_ = Phase::recompute;
-  run(names, in, true, again_);
-  phase_ = Phase::backward;
-  return again_;
-}
-
 void AttentionWriter::run(const AttentionNames& names, const AttentionInput& in, bool stops,
                           AttentionSaved& s) {
   s = {};
@@ -50,24 +41,43 @@ void AttentionWriter::run(const AttentionNames& names, const AttentionInput& in,
     case AttentionPath::efficient:
       return fused_forward(names, in, stops, s);
     case AttentionPath::math:
-      return math_forward(names, in, stops, s);
     case AttentionPath::eager:
-      return eager_forward(names, in, stops, s);
+      return stored_forward(names, in, stops, s);
   }
 }
 
+// Runs the forward again when a node first asks for what it saved.
+class AttentionWriter::Again : public Recomputation {
+ public:
+  Again(AttentionWriter& writer, const AttentionNames& names, const AttentionInput& in)
+      : writer_(writer), names_(names), in_(in) {}
+  void recompute() override {
+    writer_.phase_ = Phase::recompute;
+    writer_.run(names_, in_, true, writer_.again_);
+    writer_.phase_ = Phase::backward;
+  }
+
+ private:
+  AttentionWriter& writer_;
+  const AttentionNames& names_;
+  const AttentionInput& in_;
+};
+
 AttentionWriter::Grads AttentionWriter::attention_backward(const AttentionNames& names,
                                                            const AttentionInput& in,
-                                                           const AttentionSaved& s, TensorId d_out,
+                                                           const AttentionSaved& saved,
+                                                           TensorId d_out,
                                                            std::span<const Ref> held) {
+  Again again(*this, names, in);
+  if (selective()) recomputation_ = &again;
+  const AttentionSaved& s = selective() ? again_ : saved;
   switch (path()) {
     case AttentionPath::flash:
     case AttentionPath::efficient:
       return fused_backward(names, in, s, d_out, held);
     case AttentionPath::math:
-      return math_backward(names, in, s, d_out, held);
     case AttentionPath::eager:
-      return eager_backward(names, in, s, d_out, held);
+      return stored_backward(names, in, s, d_out, held);
   }
   return {};
 }
@@ -151,9 +161,9 @@ double AttentionWriter::fused_flops() const {
 
 AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& names,
                                                        const AttentionInput& in,
-                                                       const AttentionSaved& saved, TensorId d_out,
+                                                       const AttentionSaved& s, TensorId d_out,
                                                        std::span<const Ref> held) {
-  const AttentionSaved& s = recall(names, in, saved);
+  unpack();
   const DType dtype = kernel(in);
   const std::int64_t k_values = repeats() ? q_values() : kv_values();
   Grads d{temporary(names.q.grad_cast, q_values(), dtype),

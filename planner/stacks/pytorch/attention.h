@@ -34,11 +34,6 @@ class AttentionWriter : public ModuleWriter {
   bool needs_mask() const {
     return !d_.bidirectional && (path() == AttentionPath::eager || windowed());
   }
-  // Of the eager scores as softmax reads them, of what it makes, and of what is returned.
-  struct SoftmaxDtypes {
-    DType masked, wide, returned;
-  };
-  SoftmaxDtypes softmax_dtypes(const AttentionInput& in) const;
   DType mask_dtype() const { return regime_.weight; }  // the embedding's
   // Of which layers it is asked: those with the decoder's window, or the others.
   void at_sliding(bool sliding) { sliding_ = sliding; }
@@ -83,9 +78,6 @@ class AttentionWriter : public ModuleWriter {
   bool repeats() const {
     return grouped() && (windowed() || strategy_.transformers < models::kSdpaTakesGroups);
   }
-  std::int64_t scores() const {
-    return checked_multiply(checked_multiply(tokens_.total(), tokens_.length), d_.heads);
-  }
   std::int64_t q_values() const { return checked_multiply(tokens_.total(), d_.q_width()); }
   std::int64_t kv_values() const { return checked_multiply(tokens_.total(), d_.kv_width()); }
   TensorId model_mask() const { return model_masks_[sliding_ ? 1 : 0]; }
@@ -95,10 +87,9 @@ class AttentionWriter : public ModuleWriter {
 
  private:
   using Grads = std::array<TensorId, 3>;
+  class Again;
   // `stops`: a recomputation, which ends with the last tensor that autograd saved.
   void run(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
-  // What the forward saved, recomputed where it was not.
-  const AttentionSaved& recall(const AttentionNames&, const AttentionInput&, const AttentionSaved&);
   AttentionInput prepare(const AttentionNames&, AttentionInput);
   void fused_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
@@ -107,29 +98,16 @@ class AttentionWriter : public ModuleWriter {
   Bytes copied_out(const AttentionInput& in) const;
   void flash_workspace(OpBuilder backward, const AttentionInput& in, const Grads& d);
   void efficient_workspace(OpBuilder backward, DType dtype);
-  void eager_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
-  Gemm of_scores(DType dtype) const;
-  Gemm of_rows(DType dtype) const;
   double fused_flops() const;
-  TensorId soft_cap(const AttentionNames&, const AttentionInput&, TensorId scores, AttentionSaved&);
-  TensorId biased_scores(const AttentionNames&, const AttentionInput&, AttentionSaved&);
-  Grads biased_scores_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
-                               TensorId d, std::span<const Ref> held);
-  TensorId soft_cap_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
-                             TensorId d);
-  TensorId eager_softmax(const AttentionNames&, const AttentionInput&, TensorId masked,
-                         DType masked_dtype, AttentionSaved&);
-  Grads eager_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
-                       TensorId d_out, std::span<const Ref> held);
-  void math_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
-  Grads math_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
-                      TensorId d_out, std::span<const Ref> held);
-  static bool softmax_reads_half(DType masked, DType softmax);
-  TensorId softmax_backward(const AttentionNames&, const AttentionSaved&, TensorId d, DType dtype,
-                            DType result);
+  // Attention that stores its scores (attention_stored.cpp).
+  TapePart stored(const AttentionNames&, const AttentionInput&) const;
+  TapeCounts stored_counts() const;
+  void stored_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
+  Grads stored_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
+                        TensorId d_out, std::span<const Ref> held);
   TensorId sum_groups(const OperandNames&, TensorId d, DType dtype);
 
-  AttentionSaved again_;
+  AttentionSaved again_;  // what selective recomputation made
 };
 
 }  // namespace plimsoll::planner::pytorch

@@ -187,10 +187,8 @@ void BlockWriter::run_attention(const NodePlan& at, LayerSaved& s) {
   AttentionSaved& saved = s.attentions[at.place];
   attention_forward(*at.attention_names, attention_input(at, s), saved);
   s.of(at.node->out[0]) = saved.out;
-  s.of(at.node->out[1]) = saved.weights;
-  if (!at.node->alibi) return;
-  s.of(at.node->out[2]) = saved.scores;
-  s.of(at.node->out[3]) = saved.masked;
+  for (std::size_t i = 1; i < at.node->out.size(); ++i)
+    s.of(at.node->out[i]) = saved.scored.also[i - 1];
 }
 
 // Autograd saves an operand before the kernel runs: a recomputation that stops there makes no

@@ -190,7 +190,7 @@ void BlockWriter::experts_back(const NodePlan& at, const LayerSaved& s) {
                      .flowing = gradient(logits).tensor,
                      .parameters = {&at.experts_names->gate_up, &at.experts_names->down},
                      .held = frame(),
-                     .second = &d_x});
+                     .others = {&d_x, 1}});
   experts_work(at, true);
   if (grad_of(x) || grad_of(logits)) experts_work(at, false);  // of what went in
   gradient(logits) = {d_logits};

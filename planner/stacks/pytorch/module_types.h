@@ -79,8 +79,8 @@ struct TapeGradients {
   TensorId flowing = kNoTensor;  // of the first value, so far; the sum takes its place
   std::array<const ModuleNames*, 2> parameters{};  // whose gradients it makes, in their order
   Ref into;  // the first value's gradient, where that is the layer's own
-  std::span<const Ref> held;  // let go at the end
-  TensorId* second = nullptr;  // takes the second value's
+  std::span<const Ref> held;  // let go with the oldest node that reads what the forward left
+  std::span<TensorId> others{};  // take the further values'
 };
 
 // A product with a weight as autograd sees it.

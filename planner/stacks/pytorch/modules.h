@@ -96,8 +96,8 @@ class ModuleWriter {
   TensorId copy(const char* name, TensorId from, std::int64_t values, DType dtype,
                 Category category = Category::temporaries);
   Sum add_gradient(const char* name, Sum sum, Sum next, DType dtype, std::int64_t values);
-  // A function (tape/rule.h) of the values `given`. The forward is one op, which reads `also` too
-  // and writes `into` where that is given. The backward returns the first value's gradient, unless
+  // A function (tape/rule.h) of the values `given`. The forward's first op reads `also` too; `into`
+  // takes the result where it is given. The backward returns the first value's gradient, unless
   // `d.into` takes it.
   void tape_forward(const TapePart& part, const TapeCounts& counts, std::span<const Ref> given,
                     TapeSaved& saved, bool stops = false, std::span<const Ref> also = {},
@@ -141,7 +141,7 @@ class ModuleWriter {
   TapeCounts norm_counts(const NormPart& part, const NormInput& x) const;
   void evaluate(const tape::Lowered& of, const TapeCounts& counts, TapeRoom& room);
   OpBuilder write_tape(const TapePart& part, const tape::Lowered& of, std::size_t i,
-                       const TapeRoom& room);
+                       const TapeCounts& counts, const TapeRoom& room);
   static BlockEvents tape_blocks(const tape::OpOf& op, std::span<const Bytes> bytes,
                                  std::span<const Ref> slots);
   std::array<TapeRoom, 2> rooms_;  // forward's, backward's

@@ -61,9 +61,15 @@ LinearNames make_linear(const std::string& m) {
 
 OperandNames make_operand(const std::string& m) {
   const auto name = [&](const char* suffix) { return interned(m + suffix); };
-  return {name(""),           name(".rotated"),      name(".cast"),           name(".repeated"),
-          name(".scaled"),    name(".contiguous"),   name(".grad"),           name(".grad.wide"),
-          name(".cast.grad"), name(".rotated.grad"), name(".grad.contiguous")};
+  return {name(""),
+          name(".cast"),
+          name(".repeated"),
+          name(".contiguous"),
+          name(".grad"),
+          name(".grad.wide"),
+          name(".cast.grad"),
+          name(".rotated.grad"),
+          name(".grad.contiguous")};
 }
 
 AttentionNames make_attention(const std::string& m) {
@@ -73,30 +79,11 @@ AttentionNames make_attention(const std::string& m) {
           .k = make_operand(m + ".k"),
           .v = make_operand(m + ".v"),
           .mask = name(".mask"),
-          .scores = name(".scores"),
-          .scaled = name(".scores.scaled"),
-          .masked = name(".scores.masked"),
-          .masked_fp32 = name(".scores.masked.fp32"),
-          .softmax = name(".softmax"),
-          .probabilities = name(".probabilities"),
-          .dropped = name(".probabilities.dropped"),
-          .dropout_mask = name(".dropout.mask"),
-          .scores_grad = name(".scores.grad"),
-          .softmax_grad = name(".softmax.grad"),
-          .softmax_grad_cast = name(".softmax.grad.cast"),
-          .probabilities_grad = name(".probabilities.grad"),
-          .divided = name(".scores.divided"),
-          .tanh = name(".scores.tanh"),
-          .capped = name(".scores.capped"),
-          .alibi = name(".alibi"),
           .product = name(".product"),
-          .product_cast = name(".product.cast"),
           .out = name(".attention"),
           .logsumexp = name(".logsumexp"),
           .seed = name(".dropout.seed"),
-          .offset = name(".dropout.offset"),
-          .out_grad = name(".attention.grad.contiguous"),
-          .out_grad_cast = name(".attention.grad.cast")};
+          .offset = name(".dropout.offset")};
 }
 
 NodeNames make_node(const std::string& m) {

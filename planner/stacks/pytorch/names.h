@@ -52,10 +52,10 @@ struct LinearNames {
 };
 
 // One of attention's three operands: as projected, in the kernel's dtype, repeated over the query
-// heads of its group, scaled, laid out anew; and its gradient.
+// heads of its group, laid out anew; and its gradient.
 struct OperandNames {
   const char* name;
-  const char *rotated, *cast, *repeated, *scaled, *laid_out;
+  const char *cast, *repeated, *laid_out;
   const char *grad, *grad_wide, *grad_cast, *grad_rotated, *grad_laid_out;
 };
 
@@ -63,13 +63,7 @@ struct OperandNames {
 struct AttentionNames {
   const char* module;
   OperandNames q, k, v;
-  const char *mask, *scores, *scaled, *masked, *masked_fp32, *softmax, *probabilities, *dropped,
-      *dropout_mask;
-  const char *scores_grad, *softmax_grad, *softmax_grad_cast, *probabilities_grad;
-  const char *divided, *tanh, *capped;  // soft caps
-  const char* alibi;  // in the kernel's dtype
-  const char *product, *product_cast, *out, *logsumexp, *seed, *offset;
-  const char *out_grad, *out_grad_cast;
+  const char *mask, *product, *out, *logsumexp, *seed, *offset;
 };
 
 // A mixture's stacked parameters: gate_up_proj, down_proj.

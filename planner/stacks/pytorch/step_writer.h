@@ -85,6 +85,7 @@ struct TapeSaved {
   TapeSaved() { kept.fill(kNoTensor); }
   std::array<TensorId, tape::kMostKept> kept;
   TensorId out = kNoTensor;
+  std::array<TensorId, 3> also{kNoTensor, kNoTensor, kNoTensor};  // by Function::also_results
 };
 // What the model makes before its layers. `looked_up`: what the embedding's module returned, of
 // which the model makes `embedded`.
@@ -108,13 +109,10 @@ struct LinearSaved {
   TensorId out = kNoTensor;
 };
 struct AttentionSaved {
-  TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;  // as the kernels read them
+  TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;  // as a fused kernel read them
   TensorId mask = kNoTensor;  // additive, in the kernel's dtype
-  TensorId tanh = kNoTensor;  // of a soft cap
-  TensorId scores = kNoTensor, masked = kNoTensor;  // with ALiBi, whose frame holds them
   TensorId lse = kNoTensor, seed = kNoTensor, offset = kNoTensor;
-  TensorId softmax = kNoTensor, dropout_mask = kNoTensor, probabilities = kNoTensor;
-  TensorId weights = kNoTensor;  // what eager attention returns beside its output
+  TapeSaved scored;  // of attention that stores its scores
   TensorId out = kNoTensor;
   TensorId fused_out = kNoTensor;  // what a fused kernel made; `out`, or what `out` was copied from
 };

@@ -56,11 +56,13 @@ void ModuleWriter::evaluate(const tape::Lowered& of, const TapeCounts& counts, T
 }
 
 OpBuilder ModuleWriter::write_tape(const TapePart& part, const tape::Lowered& of, std::size_t i,
-                                   const TapeRoom& room) {
+                                   const TapeCounts& counts, const TapeRoom& room) {
   const std::span<const Bytes> bytes(room.bytes.data(), of.sizes.size());
-  const std::span<const Ref> slots = room.slots;
+  const std::span<const Ref> slots(room.slots.data(), of.slots.size());
   const tape::OpOf& kernels = of.ops[i];
-  auto op = this->op(part.names->op);
+  const bool named = kernels.part.value != tape::kNone;
+  auto op = ModuleWriter::op(
+      named ? part.names->values[static_cast<std::size_t>(kernels.part.value)] : part.names->op);
   for (const std::uint8_t slot : kernels.reads) read(op, slots[slot]);
   for (const std::uint8_t slot : kernels.writes) write(op, slots[slot]);
   op.scratch(highest(kernels, bytes));
@@ -68,42 +70,54 @@ OpBuilder ModuleWriter::write_tape(const TapePart& part, const tape::Lowered& of
     double moved = 0;
     for (std::size_t k = 0; k < bytes.size(); ++k) moved += kernels.moved[k] * bytes[k].real();
     work.moves(moved, kernels.kernels);
+    const auto dimension = [&](tape::Extent extent) { return static_cast<double>(counts[extent]); };
+    for (const auto& [at, dtype, shape] : kernels.multiplied)
+      work.gemm({dtype, dimension(shape[0]), dimension(shape[1]), dimension(shape[2]),
+                 dimension(shape[3])});
+    if (named && kernels.part.fused) work.compiled(0);
   }
   if (b_.keeps_blocks()) b_.blocks(tape_blocks(kernels, bytes, slots));
   return op;
 }
 
+// Tensors are made right before the op that writes them, in the order of its kernels. What autograd
+// would keep, and what is returned, counts as an activation.
 void ModuleWriter::tape_forward(const TapePart& part, const TapeCounts& counts,
                                 std::span<const Ref> given, TapeSaved& s, bool stops,
                                 std::span<const Ref> also, Ref into) {
   s = {};
   const tape::Lowered& of = part.rule->forward(saves_, stops);
   TapeRoom& room = rooms_[0];
-  auto& slots = room.slots;
   evaluate(of, counts, room);
-  for (std::size_t i = 0; i < of.slots.size(); ++i) {
-    const tape::Slot& slot = of.slots[i];
-    const auto value = static_cast<std::size_t>(slot.value);
-    if (slot.role == Role::given) {
-      slots[i] = given[value];
-      continue;
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < of.ops.size(); ++i) {
+    for (; at < of.ops[i].slots_end; ++at) {
+      const tape::Slot& slot = of.slots[at];
+      const auto value = static_cast<std::size_t>(slot.value);
+      if (slot.role == Role::given) {
+        room.slots[at] = given[value];
+        continue;
+      }
+      if (slot.role == Role::result && !into.none()) {
+        room.slots[at] = into;
+        continue;
+      }
+      const bool passes = slot.kept < 0 && slot.role == Role::crossing;
+      const TensorId made =
+          make(part.names->values[value], counts[slot.size.extent], slot.size.dtype,
+               passes ? Category::temporaries : Category::activations);
+      room.slots[at] = {made};
+      if (slot.kept >= 0) s.kept[static_cast<std::size_t>(slot.kept)] = made;
+      if (slot.role != Role::result) continue;
+      if (slot.also >= 0) s.also[static_cast<std::size_t>(slot.also)] = made;
+      if (slot.value == part.rule->function().result()) s.out = made;
     }
-    if (slot.role == Role::result && !into.none()) {
-      slots[i] = into;
-      continue;
-    }
-    const TensorId made =
-        make(part.names->values[value], counts[slot.size.extent], slot.size.dtype);
-    slots[i] = {made};
-    if (slot.role == Role::result) s.out = made;
-    const std::size_t kept = part.rule->kept_at(slot.value);
-    if (kept < part.rule->kept().size()) s.kept[kept] = made;
+    auto op = write_tape(part, of, i, counts, room);
+    if (i == 0)
+      for (const Ref r : also) read(op, r);
   }
-  auto op = write_tape(part, of, 0, room);
-  for (const Ref r : also) read(op, r);
 }
 
-// Tensors are made right before the op that writes them, in the order of its kernels.
 TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& counts,
                                      std::span<const Ref> given, const TapeSaved& s,
                                      const TapeGradients& d) {
@@ -114,44 +128,48 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
   auto& slots = room.slots;
   evaluate(of, counts, room);
   TensorId d_in = kNoTensor;
+  std::size_t at = 0;
   for (std::size_t i = 0; i < of.ops.size(); ++i) {
     if (of.ops[i].unpacks) unpack();
     std::array<std::pair<const ModuleNames*, TensorId>, 2> parameters{};
     std::size_t made = 0;
-    for (const std::uint8_t at : of.ops[i].writes) {
+    for (; at < of.ops[i].slots_end; ++at) {
       const tape::Slot& slot = of.slots[at];
       const auto value = static_cast<std::size_t>(slot.value);
-      const bool second = slot.role == Role::d_given && value == 1;
-      if (slot.role == Role::d_parameter) {
-        const ModuleNames& names = *d.parameters[part.rule->parameter_at(slot.value)];
-        const TensorId gradient = sink_->begin(names, counts[slot.size.extent]);
-        parameters[made++] = {&names, gradient};
-        slots[at] = {gradient};
-      } else if (slot.role == Role::d_given && !second && !d.into.none()) {
-        slots[at] = d.into;
-      } else {
-        slots[at] = {
-            temporary(part.names->gradients[value], counts[slot.size.extent], slot.size.dtype)};
+      switch (slot.role) {
+        case Role::given:
+          slots[at] = given[value];
+          break;
+        case Role::kept:
+          slots[at] = {s.kept[static_cast<std::size_t>(slot.kept)]};
+          break;
+        case Role::d_result:
+          slots[at] = {d.result};
+          break;
+        case Role::flowing:
+          slots[at] = {d.flowing};
+          break;
+        case Role::d_parameter: {
+          const ModuleNames& names = *d.parameters[part.rule->parameter_at(slot.value)];
+          parameters[made] = {&names, sink_->begin(names, counts[slot.size.extent])};
+          slots[at] = {parameters[made++].second};
+          break;
+        }
+        default: {
+          const bool ends = slot.role == Role::d_given;
+          if (ends && value == 0 && !d.into.none()) {
+            slots[at] = d.into;
+            break;
+          }
+          const TensorId gradient =
+              temporary(part.names->gradients[value], counts[slot.size.extent], slot.size.dtype);
+          slots[at] = {gradient};
+          if (ends) (value == 0 ? d_in : d.others[value - 1]) = gradient;
+        }
       }
-      if (second)
-        *d.second = slots[at].tensor;
-      else if (slot.role == Role::d_given && d.into.none())
-        d_in = slots[at].tensor;
     }
-    for (const std::uint8_t at : of.ops[i].reads) {
-      const tape::Slot& slot = of.slots[at];
-      const auto value = static_cast<std::size_t>(slot.value);
-      if (slot.role == Role::given)
-        slots[at] = given[value];
-      else if (slot.role == Role::kept)
-        slots[at] = {s.kept[part.rule->kept_at(slot.value)]};
-      else if (slot.role == Role::d_result)
-        slots[at] = {d.result};
-      else if (slot.role == Role::flowing)
-        slots[at] = {d.flowing};
-    }
-    auto op = write_tape(part, of, i, room);
-    if (i + 1 == of.ops.size()) release(op, d.held);
+    auto op = write_tape(part, of, i, counts, room);
+    if (i == of.oldest) release(op, d.held);
     for (std::size_t k = 0; k < made; ++k) sink_->end(*parameters[k].first, parameters[k].second);
   }
   return d_in;

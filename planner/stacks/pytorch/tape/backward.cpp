@@ -36,7 +36,7 @@ class Backward {
     for (std::size_t i = f_.operations().size(); i-- > 0;) {
       const Operation& operation = f_.operations()[i];
       if (operation.out == kNone || gradient_[at(operation.out)] == kNoBlock) continue;
-      if (f_.parts_nodes()) step(Step::What::node, kNoBlock);
+      if (f_.parts_nodes()) script_.part(f_, operation);
       run(operation);
     }
     return std::move(script_);
@@ -91,7 +91,7 @@ class Backward {
     step(Step::What::read, d);
     std::array<Next, 3> next;
     for (std::size_t k = 0; k < next.size(); ++k) {
-      const std::size_t i = operation.kind == Kind::layer_norm ? k : next.size() - 1 - k;
+      const std::size_t i = in_order(operation.kind) ? k : next.size() - 1 - k;
       if (wants(operation.in[i]))
         next[i] = {operation.in[i], formula(operation, i, d),
                    operation.kind == Kind::concatenate || operation.kind == Kind::sum};
@@ -105,6 +105,11 @@ class Backward {
     let_go(d);
     for (const Next& of : next)
       if (of.to != kNone) arrive(of);
+  }
+
+  // The gradients of its operands are made from the first one on.
+  static bool in_order(Kind kind) {
+    return kind == Kind::layer_norm || kind == Kind::biased_product;
   }
 
   void unpack(const Operation& operation) {
@@ -134,25 +139,14 @@ class Backward {
     switch (of.kind) {
       case Kind::add_number:
       case Kind::add:
+      case Kind::copy:
       case Kind::concatenate:  // a view of d
+      case Kind::sum:  // expanded: another
         ++uses_[static_cast<std::size_t>(d)];
         return d;
-      case Kind::power: {  // d · (exponent · x^(exponent - 1))
-        const BlockId power = take(out), scaled = take(out);
-        const BlockId product = take(out, of.in[i]);
-        three_kernels(out);
-        let_go(power);
-        let_go(scaled);
-        return product;
-      }
-      case Kind::rsqrt: {  // -1/2 · d · result³
-        const BlockId cube = take(out), scaled = take(out);
-        const BlockId product = take(out, of.in[i]);
-        three_kernels(out);
-        let_go(cube);
-        let_go(scaled);
-        return product;
-      }
+      case Kind::power:  // d · (exponent · x^(exponent - 1))
+      case Kind::rsqrt:  // -1/2 · d · result³
+        return power(of.in[i], out);
       case Kind::slice: {  // written into zeros of the whole
         const BlockId whole = take(in, of.in[i]);
         moves(in, {});
@@ -163,15 +157,33 @@ class Backward {
       case Kind::mean:
       case Kind::chunk:  // SplitBackward concatenates
       case Kind::sum_groups:  // expanded, and then viewed in another shape, which copies it
+      case Kind::laid_out:
+      case Kind::repeat:  // summed over each group
+      case Kind::expand:
+      case Kind::scale:
+      case Kind::negate:
+      case Kind::fill:
+      case Kind::fill_in_place:
         return made(in, of.in[i], {out});
+      case Kind::tanh:
+      case Kind::silu:
+        return made(in, of.in[i], {out, out});
       case Kind::layer_norm:  // the input's by rows, both parameters' by columns at once
         if (i == 2 && wants(of.in[1])) return take(in, of.in[i]);
         return made(in, of.in[i], {out, f_.value(of.in[0]).size});
-      case Kind::softmax: {  // takes as much beside it
+      case Kind::softmax:
+      case Kind::safe_softmax: {  // d · result is made and read again
         const BlockId gradient = made(in, of.in[i], {out, out});
-        let_go(take(out));
+        let_go(made(out, kNone, {out}));
         return gradient;
       }
+      case Kind::product:
+      case Kind::transposed_product:
+        return product(of, i, in);
+      case Kind::biased_product:
+        return scaled_product(of, i, in);
+      case Kind::dropout:
+        return made(in, of.in[i], {out, f_.value(of.beside).size});
       case Kind::top: {  // scattered into zeros
         const BlockId zeros = take(in);
         const BlockId gradient = made(in, of.in[i], {in, out});
@@ -184,27 +196,32 @@ class Backward {
         return accumulated(of, in, out);
       case Kind::grouped_product:
         return of_groups(of, i, in);
-      case Kind::sum:  // expanded: a view of d
-        ++uses_[static_cast<std::size_t>(d)];
-        return d;
-      case Kind::scale:
-      case Kind::negate:
-        return made(out, of.in[i], {out});
-      case Kind::tanh:
-        return made(out, of.in[i], {out, out});
       case Kind::multiply:
         return made(out, of.in[i], {out, f_.value(of.in[1 - i]).size});
-      case Kind::silu:
-        return made(out, of.in[i], {out, out});
-      case Kind::fill:
-      case Kind::fill_in_place:
-        return made(out, of.in[i], {out});
       case Kind::integers:
       case Kind::write_in_place:
       case Kind::leave:
         break;
     }
     return kNoBlock;
+  }
+  // d · bᵀ and aᵀ · d; of a · bᵀ, d · b and dᵀ · a.
+  BlockId product(const Operation& of, std::size_t i, Size in) {
+    const BlockId gradient = take(in, of.in[i]);
+    const auto [m, n, k, count] = of.shape;
+    const std::array first{m, k, n, count}, plain{k, n, m, count}, transposed{n, k, m, count};
+    const auto& second = of.kind == Kind::product ? plain : transposed;
+    script_.multiplied.push_back({script_.steps.size(), in.dtype, i == 0 ? first : second});
+    return gradient;
+  }
+  // Times the number, by another op.
+  BlockId scaled_product(const Operation& of, std::size_t i, Size in) {
+    const BlockId plain = product(of, i, in);
+    script_.part(f_, of);
+    const BlockId scaled = made(in, of.in[i], {in});
+    let_go(plain);
+    script_.part(f_, of);
+    return scaled;
   }
   // By one kernel.
   BlockId made(Size size, ValueId towards, std::initializer_list<Size> from) {
@@ -213,6 +230,14 @@ class Backward {
     return block;
   }
   // A power, times a number, times the gradient.
+  BlockId power(ValueId towards, Size size) {
+    const BlockId power = take(size), scaled = take(size);
+    const BlockId product = take(size, towards);
+    three_kernels(size);
+    let_go(power);
+    let_go(scaled);
+    return product;
+  }
   void three_kernels(Size size) {
     moves(size, {size});
     moves(size, {size});

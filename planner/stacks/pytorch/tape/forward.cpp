@@ -19,6 +19,7 @@ class Forward {
     int at = 0;
     for (const Operation& operation : f_.operations()) {
       for (const ValueId id : operation.in) use(id, at);
+      for (const ValueId id : operation.through) use(id, at);
       use(operation.out, at);
       use(operation.beside, at++);
     }
@@ -27,10 +28,11 @@ class Forward {
   }
 
   Script run(std::size_t operations, bool returns) {
-    for (std::size_t i = 0; i < operations; ++i) run(f_.operations()[i], static_cast<int>(i));
-    const ValueId result = returns ? f_.value(f_.result()).storage : kNone;
+    for (std::size_t i = 0; i < f_.operations().size(); ++i)
+      if (const Operation& of = f_.operations()[i]; i < operations || of.kind == Kind::leave)
+        run(of, static_cast<int>(i));
     for (std::size_t i = 0; i < block_.size(); ++i)
-      if (static_cast<ValueId>(i) != result) drop(i);
+      if (!returns || !is_result(static_cast<ValueId>(i))) drop(i);
     return std::move(script_);
   }
 
@@ -41,17 +43,34 @@ class Forward {
   }
 
   void run(const Operation& operation, int at) {
-    for (const ValueId id : operation.in)
-      if (id != kNone) read(storage(id));
-    // A division in place copies what it divides before it runs.
+    begin_part(operation, at);
+    for (const Operands& of : {operation.in, operation.through})
+      for (const ValueId id : of)
+        if (id != kNone) read(storage(id));
+    // A division in place copies what it divides before it runs; a dropout's mask comes first.
+    if (operation.kind == Kind::dropout) take(operation.beside);
     if (operation.out != kNone && !in_place(operation.kind)) take(operation.out);
-    if (operation.beside != kNone && operation.kind != Kind::chunk) take(operation.beside);
-    if (operation.kind == Kind::grouped_product || operation.kind == Kind::integers)
+    if (operation.beside != kNone && operation.kind != Kind::chunk &&
+        operation.kind != Kind::dropout)
+      take(operation.beside);
+    if (operation.kind == Kind::grouped_product || operation.kind == Kind::integers ||
+        operation.kind == Kind::safe_softmax)
       scratch(operation.scratch);
     note_moved(operation);
     for (const ValueId id : operation.in) end(id, at);
+    for (const ValueId id : operation.through) end(id, at);
     end(operation.out, at);
     end(operation.beside, at);
+  }
+  // What a frame holds goes at once.
+  void begin_part(const Operation& operation, int at) {
+    if (!f_.parts_operations()) return;
+    if (operation.kind == Kind::leave) {
+      if (left_ != at - 1) script_.steps.push_back({Step::What::leave});
+      left_ = at;
+    } else if (!in_place(operation.kind)) {
+      script_.part(f_, operation);
+    }
   }
   void scratch(const std::array<Extent, 2>& extents) {
     std::array<std::int16_t, 2> taken{-1, -1};
@@ -68,7 +87,7 @@ class Forward {
     if (id != kNone && last_use_[storage(id)] == at && !is_result(id)) drop(storage(id));
   }
 
-  bool is_result(ValueId id) const { return storage(id) == storage(f_.result()); }
+  bool is_result(ValueId id) const { return f_.is_result(id); }
 
   void read(std::size_t storage) {
     const Value& value = f_.values()[storage];
@@ -95,17 +114,33 @@ class Forward {
   void step(Step::What what, std::size_t storage) {
     script_.steps.push_back({what, block_[storage]});
   }
-  // A grouped product's work is its writer's to say; a gather reads the rows that it writes.
+  // A grouped product's work is its writer's to say; a gather reads the rows that it writes. A safe
+  // softmax writes booleans of what is masked, and reads them.
   void note_moved(const Operation& of) {
     const Kind kind = of.kind;
     if (kind == Kind::slice || kind == Kind::chunk || kind == Kind::leave ||
-        kind == Kind::grouped_product)
+        kind == Kind::laid_out || kind == Kind::expand || kind == Kind::grouped_product)
       return;
     const Size out = f_.value(of.out).size;
+    if (is_product(kind))
+      return script_.multiplied.push_back({script_.steps.size(), out.dtype, of.shape});
     moves(out, true);
     if (kind == Kind::index) return moves(out, false);
+    if (kind == Kind::dropout) moves(f_.value(of.beside).size, false);
     for (const ValueId id : of.in)
-      if (id != kNone) moves(f_.value(id).size, false);
+      if (id != kNone) moves(read_of(id), false);
+    if (kind != Kind::safe_softmax) return;
+    const Size booleans{out.extent, DType::boolean};
+    moves(booleans, true);
+    moves(out, false);
+    moves(booleans, true);
+  }
+  // Of an expanded view its one copy.
+  Size read_of(ValueId id) const {
+    const auto expands = [&](const Operation& of) {
+      return of.out == id && of.kind == Kind::expand;
+    };
+    return f_.value(std::ranges::any_of(f_.operations(), expands) ? f_.value(id).storage : id).size;
   }
   void moves(Size size, bool launches) {
     script_.moved.push_back({script_.steps.size(), size, launches});
@@ -116,11 +151,18 @@ class Forward {
   std::vector<std::int16_t> block_;  // by storage, while it is there
   std::vector<int> last_use_;
   std::vector<bool> stays_;
+  int left_ = -2;  // the last operation that was a frame's return
 };
 
 }  // namespace
 
-// Operands are packed before an operation runs, results after.
+void Script::part(const Function& function, const Operation& operation) {
+  steps.push_back({Step::What::node, -1, static_cast<std::int16_t>(parts.size())});
+  parts.push_back(
+      {function.parts_operations() ? operation.out : kNone, function.is_fused(operation.kind)});
+}
+
+// Operands are packed before an operation runs, results after. Where it stops, frames return too.
 Script forward(const Function& function, bool saves, bool stops) {
   const auto& operations = function.operations();
   std::size_t count = operations.size();

@@ -122,6 +122,29 @@ ValueId Function::write_in_place(Operands of) {
   return make(Kind::write_in_place, of, value(of[0]).size);
 }
 
+ValueId Function::resize(Kind kind, ValueId x, Extent to) {
+  return make(kind, {x, kNone, kNone}, {to, value(x).size.dtype});
+}
+
+ValueId Function::product(Kind kind, Operands of, Extent to, std::array<Extent, 4> shape) {
+  const ValueId out = make(kind, of, {to, value(of[0]).size.dtype});
+  operations_.back().shape = shape;
+  return out;
+}
+
+ValueId Function::safe_softmax(ValueId x, std::array<Extent, 2> scratch) {
+  const ValueId out = apply(Kind::safe_softmax, x);
+  operations_.back().scratch = scratch;
+  return out;
+}
+
+ValueId Function::dropout(ValueId x, const char* mask_suffix) {
+  const ValueId out = apply(Kind::dropout, x);
+  const Size mask{value(x).size.extent, DType::boolean};
+  operations_.back().beside = add({.size = mask, .made = true, .suffix = mask_suffix});
+  return out;
+}
+
 void Function::leave(ValueId value) {
   operations_.push_back({Kind::leave, {value, kNone, kNone}});
 }
@@ -136,14 +159,20 @@ bool Function::held(ValueId id) const {
                              [&](ValueId h) { return value(h).storage == value(id).storage; });
 }
 
+bool Function::is_result(ValueId id) const {
+  const auto is = [&](ValueId r) { return value(r).storage == value(id).storage; };
+  return is(result_) || std::ranges::any_of(also_results_, is);
+}
+
 const std::array<Extent, 2>* Function::sum_scratch(Extent to) const {
   const auto found = std::ranges::find(sums_, to, &Sum::to);
   return found == sums_.end() ? nullptr : &found->scratch;
 }
 
 // derivatives.yaml (torch 2.11): pow reads its base; rsqrt and tanh their result; a product each
-// factor where the other one requires a gradient; layer_norm its operands, mean and 1/std; softmax
-// its result; a division made in place its divisor and a copy of what was divided.
+// factor where the other one requires a gradient; a dropout its mask; layer_norm its operands, mean
+// and 1/std; softmax its result; a division made in place its divisor and a copy of what was
+// divided.
 Function::Keeps Function::kept_by(const Operation& of) const {
   Keeps keeps;
   if (of.out == kNone || !value(of.out).grad) return keeps;
@@ -154,12 +183,14 @@ Function::Keeps Function::kept_by(const Operation& of) const {
     case Kind::rsqrt:
     case Kind::tanh:
     case Kind::softmax:
+    case Kind::safe_softmax:
       keeps.out = true;
       break;
     case Kind::silu:
       keeps.in[0] = of.in[0];
       break;
     case Kind::top:
+    case Kind::dropout:
       keeps.beside = true;
       break;
     case Kind::divide_in_place:
@@ -177,6 +208,9 @@ Function::Keeps Function::kept_by(const Operation& of) const {
       keeps.in[2] = of.in[2];
       break;
     case Kind::multiply:
+    case Kind::product:
+    case Kind::transposed_product:
+    case Kind::biased_product:
       if (value(of.in[1]).grad) keeps.in[0] = of.in[0];
       if (value(of.in[0]).grad) keeps.in[1] = of.in[1];
       break;
@@ -197,6 +231,10 @@ Function::Keeps Function::kept_by(const Operation& of) const {
     case Kind::sum_groups:
     case Kind::integers:
     case Kind::write_in_place:
+    case Kind::copy:
+    case Kind::laid_out:
+    case Kind::repeat:
+    case Kind::expand:
     case Kind::leave:
       break;
   }

@@ -48,6 +48,8 @@ struct Operation {
   ValueId beside = kNone;  // made with the result and kept wherever the operation keeps anything
   // Bytes that its kernel takes beside the result, forward, and for each gradient; kAll: none.
   std::array<Extent, 2> scratch{};
+  Operands through = kNoOperands;  // what its caller holds until it is done
+  std::array<Extent, 4> shape{};  // of a product: m, n, k, and how many
 };
 
 class Function {
@@ -77,14 +79,31 @@ class Function {
   ValueId integers(ValueId of, Size size, std::array<Extent, 2> scratch = {kAll, kAll});
   Pair sort(ValueId of, std::array<Extent, 2> scratch);
   ValueId write_in_place(Operands of);
+  ValueId copy(ValueId x) { return apply(Kind::copy, x); }
+  ValueId resize(Kind kind, ValueId x, Extent to);
+  ValueId product(Kind kind, Operands of, Extent to, std::array<Extent, 4> shape);
+  ValueId safe_softmax(ValueId x, std::array<Extent, 2> scratch);
+  ValueId dropout(ValueId x, const char* mask_suffix);
   void leave(ValueId value);
+  // The caller of the last operation holds these until it is done.
+  void hold_through(Operands values) { operations_.back().through = values; }
   ValueId named(ValueId value, const char* suffix);
   // A local variable holds it until the function returns.
   void hold(ValueId value) { held_.push_back(value); }
   void result(ValueId value) { result_ = value; }
+  // Returned beside the result.
+  void also_result(ValueId value) { also_results_.push_back(value); }
+  const std::vector<ValueId>& also_results() const { return also_results_; }
   // Each node of the backward is an op: what hangs on a parameter's gradient runs behind its own.
   void part_nodes() { parts_nodes_ = true; }
   bool parts_nodes() const { return parts_nodes_; }
+  // So is each operation of the forward. `fuses`: compiled code joins them with their neighbours.
+  void part_operations(bool fuses) {
+    parts_nodes_ = parts_operations_ = true;
+    fuses_ = fuses;
+  }
+  bool parts_operations() const { return parts_operations_; }
+  bool is_fused(Kind kind) const { return kind == Kind::cast || (fuses_ && elementwise(kind)); }
   // What a sum down to `to` takes beside its result.
   void sums_with(Extent to, std::array<Extent, 2> scratch) { sums_.push_back({to, scratch}); }
 
@@ -93,6 +112,7 @@ class Function {
   const std::vector<Operation>& operations() const { return operations_; }
   bool held(ValueId value) const;
   ValueId result() const { return result_; }
+  bool is_result(ValueId value) const;  // or stands in the same memory
   // The scratch of a sum down to this extent, if any.
   const std::array<Extent, 2>* sum_scratch(Extent to) const;
   // What autograd keeps of an operation: its operands, and whether its result.
@@ -110,14 +130,14 @@ class Function {
   ValueId make(Kind kind, Operands in, Size size);
   std::vector<Value> values_;
   std::vector<Operation> operations_;
-  std::vector<ValueId> held_;
+  std::vector<ValueId> held_, also_results_;
   struct Sum {
     Extent to;
     std::array<Extent, 2> scratch;
   };
   std::vector<Sum> sums_;
   ValueId result_ = kNone;
-  bool parts_nodes_ = false;
+  bool parts_nodes_ = false, parts_operations_ = false, fuses_ = false;
 };
 
 }  // namespace plimsoll::planner::tape

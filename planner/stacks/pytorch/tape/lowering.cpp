@@ -63,6 +63,12 @@ class Lowering {
       begin = cut;
     }
     write(begin, script_.steps.size());
+    const auto left = [&](std::uint8_t slot) {
+      return out_.slots[slot].role == Role::kept || out_.slots[slot].role == Role::given;
+    };
+    out_.oldest = out_.ops.size() - 1;
+    for (std::size_t i = 0; i < out_.ops.size(); ++i)
+      if (std::ranges::any_of(out_.ops[i].reads, left)) out_.oldest = i;
     return std::move(out_);
   }
   // Where to cut an op whose operands are never all there at once; 0: there is none.
@@ -96,9 +102,14 @@ class Lowering {
   void write(std::size_t begin, std::size_t end) {
     OpOf op;
     op.unpacks = unpacks(begin, end);
+    op.part = part_of(begin, end);
     count_moved(op, begin, end);
     Moment now(out_.sizes.size(), 0);
     find_operands(op, begin, end);
+    for (const auto* const slots : {&op.reads, &op.writes})
+      for (const std::uint8_t slot : *slots)
+        slots_end_ = std::max<std::size_t>(slots_end_, slot + 1u);
+    op.slots_end = slots_end_;
     for (const std::uint8_t slot : op.reads) ++now[size_of(out_.slots[slot].size)];
     Moment operands = now;
     for (const std::uint8_t slot : op.writes) ++operands[size_of(out_.slots[slot].size)];
@@ -162,6 +173,19 @@ class Lowering {
       ++op.moved[size_of(moved.size)];
       if (moved.launches) ++op.kernels;
     }
+    for (const Multiplied& multiplied : script_.multiplied)
+      if (multiplied.at > begin && multiplied.at <= end) op.multiplied.push_back(multiplied);
+  }
+
+  // Of the node that takes first.
+  Part part_of(std::size_t begin, std::size_t end) const {
+    Part part;
+    for (std::size_t i = begin; i < end && script_.steps[i].what != Step::What::take; ++i)
+      if (script_.steps[i].what == Step::What::node)
+        part = script_.parts[static_cast<std::size_t>(script_.steps[i].from)];
+      else if (script_.steps[i].what == Step::What::leave)
+        return {};
+    return part;
   }
 
   bool unpacks(std::size_t begin, std::size_t end) const {
@@ -205,13 +229,14 @@ class Lowering {
   std::vector<int> slot_;  // by block; -1: scratch
   std::vector<bool> crosses_;
   const std::vector<std::size_t>& cuts_;
-  std::size_t over_counted_ = 0;
+  std::size_t over_counted_ = 0, slots_end_ = 0;
   std::vector<std::uint8_t> numbers_;  // by block: which of the op's takings it was
   std::uint8_t taken_ = 0;
 };
 
 // Where the ops begin: where what autograd kept is first read, behind the end of a caller's value,
-// which may die there, as only the program knows, and with a node that is to be an op of its own.
+// which may die there, as only the program knows, with a node that is to be an op of its own, and
+// where frames return.
 std::vector<std::size_t> cuts_of(const Script& script) {
   std::vector<std::size_t> cuts;
   bool takes = false, ended = false;
@@ -220,8 +245,14 @@ std::vector<std::size_t> cuts_of(const Script& script) {
     const Step& step = script.steps[i];
     const bool take = step.what == Step::What::take;
     if (step.what == Step::What::node) node = i;
+    if (step.what == Step::What::leave) {
+      cuts.push_back(i);
+      takes = true;
+      ended = false;
+      node = 0;
+    }
     if ((take && (ended || (takes && node > 0))) || (takes && step.what == Step::What::unpack)) {
-      cuts.push_back(take && node > 0 ? node : i);
+      cuts.push_back(node > 0 ? node : i);
       takes = ended = false;
       node = 0;
     }

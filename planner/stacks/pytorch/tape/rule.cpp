@@ -16,10 +16,6 @@ Rule::~Rule() {
   for (Known& at : backward_) delete at.load();
 }
 
-std::size_t Rule::kept_at(ValueId value) const {
-  return static_cast<std::size_t>(std::ranges::find(kept_, value) - kept_.begin());
-}
-
 std::size_t Rule::parameter_at(ValueId value) const {
   const auto before = std::span(function_.values()).first(static_cast<std::size_t>(value));
   return static_cast<std::size_t>(std::ranges::count_if(before, &Value::parameter));
@@ -28,7 +24,15 @@ std::size_t Rule::parameter_at(ValueId value) const {
 template <class Make>
 const Lowered& Rule::known(Known& at, Make&& make) const {
   if (const Lowered* lowered = at.load(std::memory_order_acquire)) return *lowered;
-  auto made = std::make_unique<const Lowered>(lower(make()));
+  auto made = std::make_unique<Lowered>(lower(make()));
+  const auto place = [](const std::vector<ValueId>& all, ValueId value) {
+    const auto found = std::ranges::find(all, value);
+    return static_cast<std::int8_t>(found == all.end() ? -1 : found - all.begin());
+  };
+  for (Slot& slot : made->slots) {
+    slot.kept = place(kept_, slot.value);
+    slot.also = place(function_.also_results(), slot.value);
+  }
   check(made->slots.size() <= kMostSlots && made->sizes.size() <= kMostSlots, ErrorKind::internal,
         "a function has too many tensors");
   const Lowered* none = nullptr;

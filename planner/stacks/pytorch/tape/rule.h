@@ -4,6 +4,8 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <unordered_map>
 
 #include "planner/stacks/pytorch/tape/lowering.h"
 
@@ -21,7 +23,6 @@ class Rule {
 
   const Function& function() const { return function_; }
   const std::vector<ValueId>& kept() const { return kept_; }
-  std::size_t kept_at(ValueId value) const;  // its place there
   std::size_t parameter_at(ValueId value) const;  // among the parameters
   const Lowered& forward(bool saves, bool stops) const;
   const Lowered& backward(const Surroundings& surroundings) const;
@@ -62,5 +63,19 @@ class Rules {
  private:
   std::array<std::atomic<const Rule*>, Count> all_{};
 };
+
+// By any number, for each place that asks; found again without a lock.
+template <class Make>
+const Rule& known_rule(std::uint64_t key, Make&& make) {
+  thread_local std::unordered_map<std::uint64_t, const Rule*> seen;
+  const Rule*& here = seen[key];
+  if (here != nullptr) return *here;
+  static std::mutex mutex;
+  static std::unordered_map<std::uint64_t, std::unique_ptr<const Rule>> all;
+  const std::lock_guard lock(mutex);
+  auto& rule = all[key];
+  if (rule == nullptr) rule = std::make_unique<const Rule>(make());
+  return *(here = rule.get());
+}
 
 }  // namespace plimsoll::planner::tape

@@ -32,7 +32,8 @@ struct Step {
     drop,
     read,
     unpack,  // from here on what autograd kept is read
-    node,  // another op begins with what is taken next
+    node,  // another op begins with what is taken next; `from`: which of the script's parts
+    leave,  // another op begins here
     adopt,  // `block` is `from` from here on: a sum made in place
   };
   What what = What::take;
@@ -46,10 +47,26 @@ struct Moved {
   bool launches = false;  // one kernel's first
 };
 
+// A product in front of step `at`.
+struct Multiplied {
+  std::size_t at = 0;
+  DType dtype = DType::fp32;
+  std::array<Extent, 4> shape{};  // m, n, k, and how many
+};
+
+// What is to be an op of its own.
+struct Part {
+  ValueId value = kNone;  // what the operation makes
+  bool fused = false;
+};
+
 struct Script {
   std::vector<Block> blocks;
   std::vector<Step> steps;
   std::vector<Moved> moved;
+  std::vector<Multiplied> multiplied;
+  std::vector<Part> parts;
+  void part(const Function& function, const Operation& operation);
 };
 
 // `saves`: autograd records. `stops`: a recomputation, which ends with the last tensor that is

@@ -1,0 +1,281 @@
+// Attention that stores its scores: Transformers' eager code and SDPA's math backend.
+#include "planner/stacks/pytorch/attention.h"
+#include "planner/stacks/pytorch/functions.h"
+
+namespace plimsoll::planner::pytorch {
+
+using models::EagerSoftmax;
+using tape::Extent;
+using tape::Function;
+using tape::Kind;
+using tape::kNone;
+using tape::ValueId;
+
+namespace {
+
+// What the function depends on beside sizes.
+struct StoredAttention {
+  enum class Groups : std::uint8_t { none, copied, viewed } groups = Groups::none;
+  EagerSoftmax softmax = EagerSoftmax::fp32;
+  DType q, v, kernel, compute, mask, biases;  // q: and k
+  bool math, masks, soft_cap, alibi, dropout, autocast;
+  bool lays_out, lays_out_q, lays_out_v;  // q: and k
+  bool q_grad, k_grad, v_grad;
+};
+
+// kAll: scores.
+enum : Extent {
+  kQueries = 1,
+  kKeys,
+  kMask,
+  kBiases,
+  kSquare,
+  // Of the products:
+  kLength,
+  kHeadDim,
+  kHeads,  // of all sequences
+  // Bytes:
+  kScoreBooleans,
+  kRowBooleans,  // and one value
+  kSquareBooleans,
+  kTwoValues,
+};
+constexpr std::array<Extent, 4> kOfScores{kLength, kLength, kHeadDim, kHeads},
+    kOfRows{kLength, kHeadDim, kLength, kHeads};
+
+struct Given {
+  ValueId q, k, v, mask, biases;
+};
+Given given(Function& f, const StoredAttention& of) {
+  return {f.given({kQueries, of.q}, of.q_grad, ".q"), f.given({kKeys, of.q}, of.k_grad, ".k"),
+          f.given({kKeys, of.v}, of.v_grad, ".v"), f.given({kMask, of.mask}, false),
+          f.given({kBiases, of.biases}, false)};
+}
+
+// A batched product reads [batch·heads, s, d] with plain strides.
+ValueId laid_out(Function& f, ValueId x, bool copies, const char* suffix) {
+  return copies ? f.named(f.copy(x), suffix) : x;
+}
+ValueId cast(Function& f, ValueId x, DType to, const char* suffix) {
+  const ValueId made = f.cast(x, to);
+  return made == x ? x : f.named(made, suffix);
+}
+
+// The rows of each head: their gradient comes with the heads side by side.
+ValueId by_head(Function& f, ValueId product, bool several) {
+  f.named(product, ".product");
+  return several ? f.named(f.apply(Kind::laid_out, product), ".product") : product;
+}
+
+// Gemma 2: scores / cap, tanh, · cap.
+ValueId soft_cap(Function& f, ValueId scores) {
+  const ValueId divided = f.named(f.apply(Kind::scale, scores), ".scores.divided");
+  const ValueId tanh = f.named(f.apply(Kind::tanh, divided), ".scores.tanh");
+  return f.named(f.apply(Kind::scale, tanh), ".scores.capped");
+}
+
+// matmul(q, kᵀ), whose arguments C++ holds, · scaling. BLOOM: alibi.baddbmm(q, kᵀ, beta=1,
+// alpha=1/√d); autocast casts the biases in every layer.
+ValueId eager_scores(Function& f, const StoredAttention& of, ValueId q_given, ValueId k_given,
+                     ValueId biases) {
+  const ValueId k_cast = cast(f, k_given, of.kernel, ".k.cast");
+  const ValueId q_cast = cast(f, q_given, of.kernel, ".q.cast");
+  const ValueId q = laid_out(f, q_cast, of.lays_out_q, ".q.contiguous");
+  const bool repeated = of.groups == StoredAttention::Groups::copied;
+  const ValueId k = laid_out(f, k_cast, of.lays_out_q && !repeated, ".k.contiguous");
+  if (of.alibi) {
+    const ValueId alibi = cast(f, biases, of.kernel, ".alibi");
+    const ValueId scores = f.product(Kind::biased_product, {q, k, alibi}, tape::kAll, kOfScores);
+    return f.named(scores, ".scores");
+  }
+  const ValueId scores = f.product(Kind::transposed_product, {q, k, kNone}, tape::kAll, kOfScores);
+  f.hold_through({q_cast, k_cast, kNone});
+  const ValueId scaled =
+      f.named(f.apply(Kind::scale, f.named(scores, ".scores")), ".scores.scaled");
+  return of.soft_cap ? soft_cap(f, scaled) : scaled;
+}
+
+// Llama: softmax(…, dtype=fp32).to(query's dtype), in one expression, until whose end the masked
+// scores keep their name; GPT-2: softmax, which autocast runs in fp32, then .type(value's dtype);
+// BERT: without that. A mask in fp32 has promoted the scores. Softmax of fp16 into fp32 reads the
+// fp16 scores themselves (ATen/native/SoftMax.cpp, half_to_float: fp16 alone, not bf16).
+ValueId eager_softmax(Function& f, const StoredAttention& of, ValueId masked) {
+  const DType narrow = f.value(masked).size.dtype;
+  const bool at_once = of.softmax == EagerSoftmax::fp32;
+  const DType wide = at_once || of.autocast ? DType::fp32 : narrow;
+  const DType returned = at_once                                   ? of.q
+                         : of.softmax == EagerSoftmax::as_computed ? of.compute
+                                                                   : wide;
+  const bool reads_half = narrow == DType::fp16 && wide == DType::fp32;
+  const ValueId from = reads_half ? masked : cast(f, masked, wide, ".scores.masked.fp32");
+  const ValueId softmax = f.named(f.softmax(from, wide), ".softmax");
+  if (!at_once) f.hold_through({masked, kNone, kNone});
+  const ValueId weights = cast(f, softmax, returned, ".probabilities");
+  if (at_once && weights != softmax) f.leave(masked);
+  return of.dropout ? f.named(f.dropout(weights, ".dropout.mask"), ".probabilities.dropped")
+                    : weights;
+}
+
+// transformers eager_attention_forward (models/llama, models/gpt2): repeat keys and values over the
+// query heads of their group; scores; + mask (in the stream's dtype, so autocast's scores are
+// promoted); softmax; dropout; matmul with v; transposed and laid out anew. Python holds the
+// repeated keys and values until it returns.
+Function eager_function(const StoredAttention& of) {
+  using Groups = StoredAttention::Groups;
+  Function f;
+  f.part_operations(true);
+  const Given in = given(f, of);
+  const auto repeated = [&](ValueId x, const char* suffix) {
+    if (of.groups == Groups::none) return x;
+    const bool copies = of.groups == Groups::copied;
+    return f.named(f.resize(copies ? Kind::repeat : Kind::expand, x, kQueries), suffix);
+  };
+  const ValueId k = repeated(in.k, ".k.repeated"), v = repeated(in.v, ".v.repeated");
+  const ValueId scores = eager_scores(f, of, in.q, k, in.biases);
+  const ValueId masked =
+      of.masks ? f.named(f.apply(Kind::add, scores, in.mask), ".scores.masked") : scores;
+  const ValueId weights = eager_softmax(f, of, masked);
+  f.also_result(weights);
+  if (of.alibi) {
+    f.also_result(scores);
+    f.also_result(masked);
+  }
+  const ValueId probabilities = cast(f, weights, of.compute, ".probabilities");
+  const ValueId rows =
+      laid_out(f, v, of.lays_out_v && of.groups != Groups::copied, ".v.contiguous");
+  const ValueId product = f.product(Kind::product, {probabilities, rows, kNone}, kQueries, kOfRows);
+  f.result(f.named(f.copy(by_head(f, product, of.lays_out)), ".attention"));
+  f.leave(k);
+  f.leave(v);
+  return f;
+}
+
+// _scaled_dot_product_attention_math (ATen/native/transformers/attention.cpp): 16-bit operands are
+// computed in fp32; q and k are scaled by the root of the scale; a causal mask [s, s] is made from
+// booleans; keys and values are repeated for grouped queries; _safe_softmax; 16-bit probabilities
+// are made and dropped. C++ holds the rest until it returns.
+Function math_function(const StoredAttention& of) {
+  constexpr DType wide = DType::fp32;
+  Function f;
+  f.part_operations(false);
+  const Given in = given(f, of);
+  const ValueId k_low = cast(f, in.k, of.kernel, ".k.cast");
+  const ValueId q_low = cast(f, in.q, of.kernel, ".q.cast");
+  const ValueId q = cast(f, q_low, wide, ".q.cast.fp32"), k = cast(f, k_low, wide, ".k.cast.fp32");
+  const ValueId v = cast(f, in.v, wide, ".v.cast");
+  const ValueId q_scaled = f.named(f.apply(Kind::scale, q), ".q.scaled");
+  ValueId mask = kNone;
+  if (of.masks)
+    mask = f.named(f.integers(kNone, {kSquare, wide}, {kSquareBooleans, kTwoValues}), ".mask");
+  const auto repeated = [&](ValueId x, const char* suffix) {
+    return of.groups == StoredAttention::Groups::none
+               ? x
+               : f.named(f.resize(Kind::repeat, x, kQueries), suffix);
+  };
+  const ValueId k_repeated = repeated(k, ".k.repeated"), v_repeated = repeated(v, ".v.repeated");
+  const ValueId k_scaled = f.named(f.apply(Kind::scale, k_repeated), ".k.scaled");
+  const bool copies = of.groups == StoredAttention::Groups::none;
+  const ValueId q_rows = laid_out(f, q_scaled, of.lays_out_q, ".q.contiguous");
+  const ValueId k_rows = laid_out(f, k_scaled, of.lays_out_q && copies, ".k.contiguous");
+  const ValueId scores =
+      f.product(Kind::transposed_product, {q_rows, k_rows, kNone}, tape::kAll, kOfScores);
+  f.hold_through({k_scaled, kNone, kNone});
+  f.named(scores, ".scores");
+  const ValueId masked =
+      of.masks ? f.named(f.apply(Kind::add, scores, mask), ".scores.masked") : scores;
+  const ValueId softmax =
+      f.named(f.safe_softmax(masked, {kScoreBooleans, kRowBooleans}), ".softmax");
+  const ValueId probabilities =
+      of.dropout ? f.named(f.dropout(softmax, ".dropout.mask"), ".probabilities.dropped") : softmax;
+  const ValueId narrow = cast(f, probabilities, of.kernel, ".probabilities");
+  const ValueId rows = laid_out(f, v_repeated, of.lays_out && copies, ".v.contiguous");
+  const ValueId product = f.product(Kind::product, {probabilities, rows, kNone}, kQueries, kOfRows);
+  const ValueId low = cast(f, by_head(f, product, of.lays_out), of.compute, ".product.cast");
+  for (const ValueId held : {q_low, k_low, q, k, v, q_scaled, mask, k_repeated, product})
+    if (held != kNone) f.leave(held);
+  if (narrow != probabilities) f.leave(narrow);
+  f.result(f.named(f.copy(low), ".attention"));
+  return f;
+}
+
+TapePart stored_attention_tape(const char* module, const StoredAttention& of) {
+  std::uint64_t key =
+      static_cast<std::uint64_t>(of.groups) << 2 | static_cast<std::uint64_t>(of.softmax);
+  for (const DType dtype : {of.q, of.v, of.kernel, of.compute, of.mask, of.biases})
+    key = key << 2 | tape::dtype_bits(dtype);
+  for (const bool bit :
+       {of.math, of.masks, of.soft_cap, of.alibi, of.dropout, of.autocast, of.lays_out,
+        of.lays_out_q, of.lays_out_v, of.q_grad, of.k_grad, of.v_grad})
+    key = key << 1 | bit;
+  const tape::Rule& rule =
+      tape::known_rule(key, [&] { return of.math ? math_function(of) : eager_function(of); });
+  return tape_part(module, rule);
+}
+
+}  // namespace
+
+TapePart AttentionWriter::stored(const AttentionNames& names, const AttentionInput& in) const {
+  using Groups = StoredAttention::Groups;
+  const bool math = path() == AttentionPath::math;
+  const Groups groups = !grouped()                ? Groups::none
+                        : math || copies_groups() ? Groups::copied
+                                                  : Groups::viewed;
+  return stored_attention_tape(names.module, {groups,
+                                              in.softmax,
+                                              in.dtype,
+                                              regime_.compute,
+                                              kernel(in),
+                                              regime_.compute,
+                                              regime_.weight,
+                                              regime_.residual,
+                                              math,
+                                              math ? !d_.bidirectional : needs_mask(),
+                                              in.soft_cap,
+                                              in.alibi,
+                                              d_.attention_dropout > 0,
+                                              regime_.autocast,
+                                              lays_out(),
+                                              lays_out(in),
+                                              lays_out() && !in.v_heads_first,
+                                              in.q_grad,
+                                              in.k_grad,
+                                              in.v_grad});
+}
+
+TapeCounts AttentionWriter::stored_counts() const {
+  const std::int64_t t = tokens_.total(), s = tokens_.length;
+  const std::int64_t scores = checked_multiply(checked_multiply(t, s), d_.heads);
+  TapeCounts counts{};
+  counts[tape::kAll] = counts[kScoreBooleans] = scores;
+  counts[kQueries] = q_values();
+  counts[kKeys] = kv_values();
+  counts[kMask] = checked_multiply(t, s);
+  counts[kBiases] = checked_multiply(t, d_.heads);
+  counts[kSquare] = counts[kSquareBooleans] = checked_multiply(s, s);
+  counts[kLength] = s;
+  counts[kHeadDim] = d_.head_dim;
+  counts[kHeads] = checked_multiply(tokens_.sequences, d_.heads);
+  counts[kRowBooleans] = (bytes(counts[kBiases], DType::boolean) + fp32(1)).value();
+  counts[kTwoValues] = (fp32(1) * 2).value();
+  return counts;
+}
+
+void AttentionWriter::stored_forward(const AttentionNames& names, const AttentionInput& in,
+                                     bool stops, AttentionSaved& s) {
+  const std::array<Ref, 5> given{{{in.q}, {in.k}, {in.v}, {model_mask()}, {alibi_}}};
+  tape_forward(stored(names, in), stored_counts(), given, s.scored, stops);
+  s.out = s.scored.out;
+}
+
+AttentionWriter::Grads AttentionWriter::stored_backward(const AttentionNames& names,
+                                                        const AttentionInput& in,
+                                                        const AttentionSaved& s, TensorId d_out,
+                                                        std::span<const Ref> held) {
+  const std::array<Ref, 5> given{{{in.q}, {in.k}, {in.v}, {model_mask()}, {alibi_}}};
+  std::array<TensorId, 2> others{kNoTensor, kNoTensor};
+  const TensorId d_q = tape_backward(stored(names, in), stored_counts(), given, s.scored,
+                                     {.result = d_out, .held = held, .others = others});
+  return {d_q, others[0], others[1]};
+}
+
+}  // namespace plimsoll::planner::pytorch
