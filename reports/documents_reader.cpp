@@ -71,6 +71,8 @@ StepLedger ledger(const Config& from) {
                        needed_bytes(op, "high_water_bytes")});
   const auto ops = static_cast<std::int64_t>(out.ops.size());
   for (const Config& tensor : from.sections("tensors")) {
+    // What an allocator holds beyond its tensors lives at no op (as in prediction.cpp).
+    if (!tensor.has("born_op") && !tensor.has("dies_op")) continue;
     out.tensors.push_back({tensor.text("name", ""), tensor.text("category", ""),
                            needed_bytes(tensor, "bytes"), index(tensor, "born_op"),
                            index(tensor, "dies_op")});

@@ -26,6 +26,8 @@
 #include "reports/page/page.h"
 #include "reports/plan_json.h"
 #include "reports/prediction.h"
+#include "reports/snapshot/allocation_history.h"
+#include "reports/snapshot/step_window.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/doors.h"
 #include "tools/cli/plan_source.h"
@@ -214,6 +216,18 @@ void oom_log(std::string_view input) {
   if (whole.first) reports::read_cause(*whole.first);
 }
 
+// A pickle of torch.cuda.memory._dump_snapshot(), up to where the plan comes in.
+void snapshot(std::string_view input) {
+  refused_or_read([&] {
+    const reports::AllocationHistory history =
+        reports::history_of(reports::read_snapshot(input, "snapshot.pickle"));
+    std::vector<std::int64_t> sizes;
+    for (const reports::SnapshotAllocation& one : history.allocations)
+      sizes.push_back(reports::size_class(one.requested));
+    reports::step_window(history, sizes);
+  });
+}
+
 constexpr std::array kTargets{FuzzTarget{"model_config", model_config},
                               FuzzTarget{"model_plan", model_plan},
                               FuzzTarget{"safetensors", safetensors},
@@ -227,7 +241,8 @@ constexpr std::array kTargets{FuzzTarget{"model_config", model_config},
                               FuzzTarget{"measurement", measurement},
                               FuzzTarget{"question", question},
                               FuzzTarget{"command_line", command_line},
-                              FuzzTarget{"oom_log", oom_log}};
+                              FuzzTarget{"oom_log", oom_log},
+                              FuzzTarget{"snapshot", snapshot}};
 
 }  // namespace
 

@@ -5,6 +5,7 @@ cannot be made again is none. Exit status 77 where no program's packages are her
 Run by `meson test oracle_tools`, or with a Python that has torch:  PYTHON tests/oracle/every_tool.py
 """
 import functools
+import gzip
 import importlib.util
 import json
 import os
@@ -37,6 +38,7 @@ PACKAGES = {
     "oom_runs.py": ("torch", "transformers", "peft"),
     "parameter_tables.py": ("torch", "transformers"),
     "plain_torch.py": ("torch",),
+    "snapshots.py": ("torch", "transformers", "peft"),
     "torch_measure.py": ("torch", "transformers"),
 }
 PARTS = {"apart.py": "dry_runs.py", "device_rates.py": "device_overheads.py",
@@ -230,6 +232,16 @@ class EveryTool(unittest.TestCase):
             live += {"alloc": 1, "free_completed": -1}.get(event["action"], 0) * event["size"]
             highest = max(highest, live)
         return highest
+
+    @needs("snapshots.py")
+    def test_snapshots(self):
+        self.run_tool("snapshots.py", "--plimsoll", PLIMSOLL, "--only", "llama-kept-tensor", "--out",
+                      self.folder)
+        golden = GOLDEN / "snapshots"
+        self.assert_made_again(self.folder / "runs.json", golden / "runs.json")
+        made, committed = (gzip.decompress((folder / "llama-kept-tensor.pickle.gz").read_bytes())
+                           for folder in (self.folder, golden))
+        self.assertEqual(made, committed)
 
     @needs("torch_measure.py")
     def test_torch_measure(self):

@@ -123,7 +123,9 @@ constexpr std::array<Command, 12> kCommands{{
     {.name = "compare",
      .argument = "PREDICTION.json MEASUREMENT.json…",
      .help = "Do measurements agree with their prediction, tensor by tensor (where it was made "
-             "with --detail) and category by category?",
+             "with --detail) and category by category? In place of measurements also snapshots "
+             "of torch.cuda.memory._dump_snapshot(): which of the plan's tensors are there, and "
+             "what else is",
      .example = "plimsoll compare prediction.json measurement.json",
      .takes_more_arguments = true,
      .own_options = kCompareOptions},

@@ -1,10 +1,14 @@
 #include "reports/comparison.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include "models/base/error.h"
+#include "models/json_reader.h"
 #include "reports/comparison_json.h"
 #include "reports/comparison_table.h"
+#include "reports/snapshot/pickle_reader.h"
+#include "reports/snapshot/snapshot_report.h"
 #include "tools/cli/doors.h"
 #include "tools/cli/output.h"
 #include "tools/cli/plan_document_json.h"
@@ -39,6 +43,54 @@ std::string document_of(const std::vector<reports::Comparison>& comparisons) {
   reports::write_comparisons(json, comparisons, this_tool());
   return document + '\n';
 }
+
+std::string document_of(const std::vector<reports::SnapshotComparison>& comparisons) {
+  std::string document;
+  reports::JsonWriter json(document, reports::JsonWriter::Style::pretty);
+  reports::write_snapshot_comparisons(json, comparisons, this_tool());
+  return document + '\n';
+}
+
+// Of several, each table has its file above it. 0: all agree.
+template <class Comparison, class Table>
+int deliver_all(const Options& options, const std::vector<Comparison>& comparisons,
+                std::string Comparison::*file, Table&& table_of) {
+  const std::string document = wants_document(options) ? document_of(comparisons) : "";
+  std::string table;
+  for (const Comparison& comparison : comparisons) {
+    if (comparisons.size() > 1)
+      table += (table.empty() ? "" : "\n") + reports::printable(comparison.*file) + "\n";
+    table += table_of(comparison, standard_output_terminal());
+  }
+  deliver(options, document, table);
+  return std::ranges::all_of(comparisons, &Comparison::agrees) ? 0 : 1;
+}
+
+// Larger than any document: a long history has a hundred bytes and more an event.
+constexpr std::int64_t kMostSnapshotBytes = std::int64_t{1} << 30;
+
+bool is_snapshot_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  char head[3];
+  return path != "-" && in.read(head, sizeof head) && reports::is_pickle({head, sizeof head});
+}
+
+// Snapshots of torch.cuda.memory, which are pickles.
+int compare_snapshots(const Options& options, const std::string& plan,
+                      const std::vector<std::string>& files, double tolerance) {
+  check(!options.has("html"), ErrorKind::bad_input,
+        "--html: there is no page of a comparison with a snapshot; --json has all of it");
+  const reports::Prediction prediction = reports::read_prediction(
+      first_plan(read_document(plan), name_of_source(plan)), name_of_source(plan));
+  std::vector<reports::SnapshotComparison> out;
+  for (const std::string& file : files) {
+    const std::string content = models::read_text_file(file, kMostSnapshotBytes);
+    check(reports::is_pickle(content), ErrorKind::bad_input,
+          file + ": no pickle; measurements and snapshots are compared one kind at a time");
+    out.push_back(reports::compare(prediction, reports::read_snapshot(content, file), tolerance));
+  }
+  return deliver_all(options, out, &reports::SnapshotComparison::snapshot, reports::snapshot_table);
+}
 }  // namespace
 
 std::string compare_document(const std::string& prediction,
@@ -55,28 +107,22 @@ std::string compare_document(const std::string& prediction,
 int compare(const CommandLine& line) {
   const std::vector<std::string>& files = line.arguments;
   check(files.size() >= 2, ErrorKind::bad_input,
-        "compare needs PREDICTION.json and at least one MEASUREMENT.json");
+        "compare needs PREDICTION.json and at least one MEASUREMENT.json or snapshot");
   check(std::ranges::count(files, "-") <= 1, ErrorKind::bad_input,
         "-: standard input can be read once");
   double tolerance = reports::kTolerance;
   if (const std::string* text = line.options.find("tolerance"))
     tolerance = real_value("tolerance", *text, 0, 1000) / 100;
 
+  if (is_snapshot_file(files[1]))
+    return compare_snapshots(line.options, files[0], {files.begin() + 1, files.end()}, tolerance);
   std::vector<Named> documents;
   for (const std::string& file : files)
     documents.push_back({read_document(file), name_of_source(file)});
-  const std::vector<reports::Comparison> comparisons =
-      comparisons_of(documents[0], {documents.begin() + 1, documents.end()}, tolerance);
-
-  const std::string document = wants_document(line.options) ? document_of(comparisons) : "";
-  std::string table;
-  for (const reports::Comparison& comparison : comparisons) {
-    if (comparisons.size() > 1)
-      table += (table.empty() ? "" : "\n") + reports::printable(comparison.measurement) + "\n";
-    table += reports::comparison_table(comparison, standard_output_terminal());
-  }
-  deliver(line.options, document, table);
-  return std::ranges::all_of(comparisons, &reports::Comparison::agrees) ? 0 : 1;
+  return deliver_all(
+      line.options,
+      comparisons_of(documents[0], {documents.begin() + 1, documents.end()}, tolerance),
+      &reports::Comparison::measurement, reports::comparison_table);
 }
 
 }  // namespace plimsoll::tools
