@@ -114,7 +114,7 @@ class Package(unittest.TestCase):
         tags = {pathlib.Path(entry["destination"]).name.split(".")[0]: entry["tag"]
                 for entries in plan.values() for entry in entries.values()
                 if "py_platlib" in entry["destination"] or "site-packages" in entry["destination"]}
-        self.assertEqual(set(tags), {"__init__", "_plimsoll", "py"})
+        self.assertEqual(set(tags), {"__init__", "_plimsoll", "_question", "py", "watch"})
         self.assertEqual(set(tags.values()), {"python-runtime"})
 
     def test_the_stub_names_every_option_and_is_python(self):

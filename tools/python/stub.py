@@ -7,7 +7,9 @@ import subprocess
 import sys
 
 HEAD = '''\
+from contextlib import AbstractContextManager
 from os import PathLike
+from types import TracebackType
 from typing import Any, Sequence
 
 __version__: str
@@ -30,6 +32,19 @@ def compare(prediction: dict[str, Any] | _Path, *measurements: dict[str, Any] | 
             tolerance: float = ...) -> Document: ...
 def models(search: str | None = ...) -> list[Document]: ...
 def gpus(search: str | None = ...) -> list[Document]: ...
+
+class WillNotFit(UserWarning): ...
+
+class Watch:
+    plan: Plan | None
+    measurement: Document | None
+    comparison: Document | None
+    def __init__(self, what: Any, optimizer: Any = ..., *, out: _Path = ..., steps: int = ...,
+                 kind: str = ..., quiet: bool = ..., **options: Any) -> None: ...
+    def __enter__(self) -> Watch: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> bool: ...
+    def step(self, batch: Any) -> AbstractContextManager[None]: ...
 '''
 
 JSON_TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool",

@@ -10,10 +10,11 @@ of `--json`: dictionaries whose members are attributes too.
 import json as _json
 
 from . import _plimsoll
+from .watch import Watch, WillNotFit
 
 __version__ = _plimsoll.version()
 __all__ = ["BadInput", "Document", "Error", "Unsupported", "compare", "fit", "gpus", "models",
-           "recommend"]
+           "recommend", "Watch", "WillNotFit"]
 
 
 class Error(Exception):
