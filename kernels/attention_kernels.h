@@ -17,8 +17,8 @@ struct AttentionShape {
 struct AttentionKernels {
   // Streaming: the matrix is never stored (Dao et al., arXiv 2205.14135).
   // out = drop(softmax(scale · q kᵀ)) v. q, out [T, heads · d]; k, v [T, kv_heads · d];
-  // logsumexp fp32 [T, heads] or none. Dropout counts elements of [sequences, heads, length,
-  // length].
+  // logsumexp fp32 [sequences, heads, length], as cuDNN has it, or none. Dropout counts elements of
+  // [sequences, heads, length, length].
   void (*flash_forward)(const AttentionShape& shape, const Dropout& dropout, ConstColumns q,
                         ConstColumns k, ConstColumns v, TensorView out, TensorView logsumexp);
   // Writes d_q, d_k, d_v. scratch: fp32 [groups, (heads / kv_heads) · length · c], at least one

@@ -18,10 +18,15 @@ constexpr bool sees(const AttentionShape& s, std::int64_t i, std::int64_t j) {
 constexpr std::int64_t end_query(const AttentionShape& s, std::int64_t j) {
   return s.window > 0 && j + s.window < s.length ? j + s.window : s.length;
 }
+// Of log-sum-exp.
+constexpr std::int64_t row_at(const AttentionShape& s, std::int64_t sequence, std::int64_t head,
+                              std::int64_t i) {
+  return (sequence * s.heads + head) * s.length + i;
+}
 // Of the dropout's counter and of the stored matrix.
 constexpr std::int64_t matrix_row(const AttentionShape& s, std::int64_t sequence, std::int64_t head,
                                   std::int64_t i) {
-  return ((sequence * s.heads + head) * s.length + i) * s.length;
+  return row_at(s, sequence, head, i) * s.length;
 }
 
 }  // namespace plimsoll::kernels

@@ -60,6 +60,42 @@ struct Clocks {
   std::optional<double> sm_mhz, memory_mhz, power_watts, temperature_celsius;
 };
 
+// One step after the others, kernel by kernel: calls of one kernel in one op, in all layers.
+struct ProfileRow {
+  std::string op, phase, kernel;  // layers.*.mlp.up_proj
+  std::int64_t calls = 0;
+  double seconds = 0;  // of all calls
+  double bytes = 0, flops = 0;  // what they have to move and to compute
+  // The share of `seconds` that bytes and FLOPs take at the GPU's rates; nothing where they are
+  // unknown.
+  std::optional<double> roofline;
+};
+struct Profile {
+  double step_seconds = 0;  // of the step that was profiled
+  std::optional<double> peak_flops, bytes_per_second;  // of the roofline
+  std::vector<ProfileRow> rows;  // most seconds first
+};
+
+// What libraries chose, and what they would not do and how often.
+struct LibraryNotes {
+  struct Refusal {
+    std::string library, why;
+    std::int64_t times = 0;
+  };
+  struct Choice {
+    std::string library, what, algorithm;
+    std::optional<double> seconds;
+  };
+  std::vector<Refusal> refusals;
+  std::vector<Choice> choices;
+};
+
+// The steps behind the first by the clock on the wall: with data, ledgers and logging.
+struct Loop {
+  std::int64_t steps = 0;
+  double seconds = 0;
+};
+
 struct Failure {
   std::string kind, message;
   std::optional<std::int64_t> step;
@@ -83,7 +119,10 @@ struct Measurement {
   std::optional<double> tokens_per_step;  // of all ranks
   std::optional<models::StepFlops> flops;  // of all ranks
   std::optional<double> peak_flops;  // of one device
+  std::optional<Loop> loop;
   std::optional<Clocks> clocks;
+  std::optional<LibraryNotes> libraries;  // of rank 0
+  std::optional<Profile> profile;  // of rank 0
 
   bool trained() const { return outcome == "completed"; }
   // All steps were executed, and their memory measured. `diverged`: a loss or a gradient norm was

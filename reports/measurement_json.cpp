@@ -60,6 +60,59 @@ void write_clocks(JsonWriter& json, const std::optional<Clocks>& clocks) {
   json.end_object();
 }
 
+void write_libraries(JsonWriter& json, const std::optional<LibraryNotes>& notes) {
+  json.key("libraries");
+  if (!notes) return json.value(nullptr);
+  json.begin_object();
+  json.key("refusals");
+  json.begin_array();
+  for (const LibraryNotes::Refusal& refusal : notes->refusals) {
+    json.begin_object(Layout::line);
+    json.member("library", refusal.library);
+    json.member("why", refusal.why);
+    json.member("times", refusal.times);
+    json.end_object();
+  }
+  json.end_array();
+  json.key("choices");
+  json.begin_array();
+  for (const LibraryNotes::Choice& choice : notes->choices) {
+    json.begin_object(Layout::line);
+    json.member("library", choice.library);
+    json.member("what", choice.what);
+    json.member("algorithm", choice.algorithm);
+    json.member("seconds", choice.seconds);
+    json.end_object();
+  }
+  json.end_array();
+  json.end_object();
+}
+
+void write_profile(JsonWriter& json, const std::optional<Profile>& profile) {
+  json.key("profile");
+  if (!profile) return json.value(nullptr);
+  json.begin_object();
+  json.member("step_seconds", profile->step_seconds);
+  json.member("peak_flops", profile->peak_flops);
+  json.member("bytes_per_second", profile->bytes_per_second);
+  json.key("rows");
+  json.begin_array();
+  for (const ProfileRow& row : profile->rows) {
+    json.begin_object(Layout::line);
+    json.member("op", row.op);
+    json.member("phase", row.phase);
+    json.member("kernel", row.kernel);
+    json.member("calls", row.calls);
+    json.member("seconds", row.seconds);
+    json.member("bytes", row.bytes);
+    json.member("flops", row.flops);
+    json.member("roofline", row.roofline);
+    json.end_object();
+  }
+  json.end_array();
+  json.end_object();
+}
+
 void write_ledger(JsonWriter& json, const RankLedger& seen) {
   json.begin_object();
   json.key("steps");
@@ -125,6 +178,20 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
+// What a rate that is published must be taken from.
+void write_loop(JsonWriter& json, const Measurement& m, const std::optional<double>& flops) {
+  json.key("loop");
+  if (!m.loop || m.loop->steps < 1 || m.loop->seconds <= 0) return json.value(nullptr);
+  const double step = m.loop->seconds / static_cast<double>(m.loop->steps);
+  json.begin_object(Layout::line);
+  json.member("steps", m.loop->steps);
+  json.member("seconds", m.loop->seconds);
+  json.member("tokens_per_second",
+              m.tokens_per_step ? std::optional(*m.tokens_per_step / step) : std::nullopt);
+  json.member("mfu", utilization(m, flops, step));
+  json.end_object();
+}
+
 void write_time(JsonWriter& json, const Measurement& m) {
   const std::vector<double> seconds = timed(m.steps);
   json.key("time");
@@ -154,6 +221,7 @@ void write_time(JsonWriter& json, const Measurement& m) {
   json.member("mfu", utilization(m, model, middle));
   json.member("mfu_full_attention", utilization(m, full, middle));
   json.member("hfu", utilization(m, hardware, middle));
+  write_loop(json, m, model);
   json.end_object();
 }
 }  // namespace
@@ -233,6 +301,8 @@ void write_measurement(JsonWriter& json, const Measurement& m, const Tool& tool,
   write_steps(json, m.steps);
   write_time(json, m);
   write_clocks(json, m.clocks);
+  write_libraries(json, m.libraries);
+  write_profile(json, m.profile);
   json.key("comparison");
   if (comparison == nullptr) {
     json.value(nullptr);

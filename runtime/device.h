@@ -3,8 +3,11 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kernels/kernel_table.h"
+#include "kernels/library_choice.h"
 #include "models/base/quantity.h"
 #include "models/run_spec.h"
 
@@ -17,6 +20,26 @@ class Region {
   virtual std::byte* base() const = 0;
   // Memory stands behind the first `bytes`, at least. Error{out_of_memory}: the device has no more.
   virtual void grow(Bytes bytes) = 0;
+};
+
+// Times on the device, in the order of the calling rank's ops.
+class Stopwatch {
+ public:
+  virtual ~Stopwatch() = default;
+  virtual void mark() = 0;
+  // Seconds from each mark to the next. Waits for the last.
+  virtual std::vector<double> laps() = 0;
+};
+
+// What the calling rank's libraries are, what they chose, and what they would not do.
+struct LibraryUse {
+  std::vector<std::pair<std::string, std::string>> versions;
+  struct Refusal {
+    std::string library, why;
+    std::int64_t times = 0;
+  };
+  std::vector<Refusal> refusals;
+  std::vector<kernels::LibraryChoice> choices;
 };
 
 class Device {
@@ -33,6 +56,9 @@ class Device {
   virtual void copy_out(void* host, const void* from, Bytes bytes) = 0;  // waits
   virtual void fill_bytes(void* to, unsigned char value, Bytes bytes) = 0;
   virtual void synchronize() = 0;
+
+  virtual std::unique_ptr<Stopwatch> stopwatch() = 0;  // of the calling rank
+  virtual LibraryUse libraries() { return {}; }
 };
 
 Device& host_device();

@@ -34,15 +34,23 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// All memory at once, where the driver cannot map it piece by piece.
+// All memory at once, where the driver cannot map it piece by piece: what is free, but for what the
+// libraries load later, and one share of it where ranks share the GPU.
 class WholeRegion final : public Region {
  public:
-  explicit WholeRegion(Bytes most) {
+  WholeRegion(Bytes most, int ranks) {
+    constexpr std::size_t kLeft = std::size_t{1} << 30;
     std::size_t free = 0, total = 0;
     expect(cudaMemGetInfo(&free, &total), "the GPU's memory");
-    bytes_ = std::min(size(most), total);
-    const cudaError_t status = cudaMalloc(&base_, bytes_);
-    if (status == cudaErrorMemoryAllocation) cudaGetLastError();  // not the next call's error
+    const std::size_t share =
+        (free - std::min(free, kLeft)) / static_cast<std::size_t>(std::max(1, ranks));
+    cudaError_t status = cudaErrorMemoryAllocation;
+    // What is free may lie in pieces: sixteenths less, down to half.
+    for (std::size_t parts = 16; parts >= 8 && status == cudaErrorMemoryAllocation; --parts) {
+      bytes_ = std::min(size(most), share / 16 * parts);
+      status = cudaMalloc(&base_, std::max<std::size_t>(1, bytes_));
+      if (status == cudaErrorMemoryAllocation) cudaGetLastError();  // not the next call's error
+    }
     check(status != cudaErrorMemoryAllocation, ErrorKind::out_of_memory, [&] {
       return "the GPU maps no memory piece by piece, and has no " + std::to_string(bytes_) +
              " B at once (" + std::to_string(free) + " are free): give a limit with --gpu-memory";
@@ -60,6 +68,30 @@ class WholeRegion final : public Region {
  private:
   void* base_ = nullptr;
   std::size_t bytes_ = 0;
+};
+
+class CudaStopwatch final : public Stopwatch {
+ public:
+  explicit CudaStopwatch(CUstream_st* stream) : stream_(stream) {}
+  void mark() override {
+    marks_.emplace_back(Event::Kind::timed);
+    marks_.back().record(stream_);
+  }
+  std::vector<double> laps() override {
+    std::vector<double> seconds;
+    if (marks_.empty()) return seconds;
+    marks_.back().wait();
+    for (std::size_t i = 1; i < marks_.size(); ++i) {
+      float milliseconds = 0;
+      expect(cudaEventElapsedTime(&milliseconds, marks_[i - 1].get(), marks_[i].get()), "an event");
+      seconds.push_back(milliseconds * 1e-3);
+    }
+    return seconds;
+  }
+
+ private:
+  CUstream_st* stream_;
+  std::vector<Event> marks_;
 };
 
 // Pinned memory through which small operands (token ids) go, so that the copy needs no waiting for
@@ -124,6 +156,12 @@ class ThreadState {
   int device() const { return device_; }
   CUstream_st* stream() const { return stream_.get(); }
   Staging& staging() { return staging_; }
+  LibraryUse libraries() const {
+    LibraryUse use;
+    if (products_) add(*products_, "cublaslt", use);
+    if (attention_) add(*attention_, "cudnn", use);
+    return use;
+  }
 
   void synchronize() {
     Faults faults{};
@@ -137,6 +175,12 @@ class ThreadState {
 
  private:
   using Faults = std::array<std::int32_t, 2>;
+  template <class Library>
+  static void add(const Library& library, const char* name, LibraryUse& use) {
+    use.versions.emplace_back(name, library.version());
+    for (const auto& [why, times] : library.refusals()) use.refusals.push_back({name, why, times});
+    for (const auto& choice : library.choices()) use.choices.push_back(choice);
+  }
   // The fault word, and behind it what a library's forward attention may use (256 B with 9.19).
   static constexpr std::int64_t kBlock = 64 << 10, kForAttention = 256;
 
@@ -181,7 +225,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<Region> reserve(Bytes most) override {
     state();
     if (auto memory = cuda_virtual_memory(index_)) return growing_region(std::move(memory), most);
-    return std::make_unique<WholeRegion>(most);
+    return std::make_unique<WholeRegion>(most, options().ranks);
   }
   void copy(void* to, const void* from, Bytes bytes) override {
     expect(cudaMemcpyAsync(to, from, size(bytes), cudaMemcpyDeviceToDevice, state().stream()),
@@ -204,8 +248,16 @@ class CudaDevice final : public Device {
     expect(cudaMemsetAsync(to, value, size(bytes), state().stream()), "a fill");
   }
   void synchronize() override { state().synchronize(); }
+  std::unique_ptr<Stopwatch> stopwatch() override {
+    return std::make_unique<CudaStopwatch>(state().stream());
+  }
+  LibraryUse libraries() override { return state().libraries(); }
 
  private:
+  CudaOptions options() const {
+    const std::lock_guard lock(mutex_);
+    return options_;
+  }
   ThreadState& state() const {
     if (this_thread == nullptr) {
       expect(cudaSetDevice(index_), "the GPU");

@@ -14,6 +14,7 @@ struct CudaOptions {
   bool tf32 = false;  // fp32 products in TF32
   std::string autotune_cache;  // a file; "": what fast mode finds is forgotten
   bool libraries = true;  // cuBLASLt; else only kernels of our own
+  int ranks = 1;  // of this process, as threads: they share the GPU's memory
 };
 
 // GPU `index` of those that this process sees. Each thread that uses it (a rank is a thread) gets a

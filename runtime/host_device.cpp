@@ -1,6 +1,7 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "runtime/device.h"
@@ -39,6 +40,21 @@ std::size_t size(Bytes bytes) {
   return static_cast<std::size_t>(bytes.value());
 }
 
+class HostStopwatch final : public Stopwatch {
+ public:
+  void mark() override { marks_.push_back(Clock::now()); }
+  std::vector<double> laps() override {
+    std::vector<double> seconds;
+    for (std::size_t i = 1; i < marks_.size(); ++i)
+      seconds.push_back(std::chrono::duration<double>(marks_[i] - marks_[i - 1]).count());
+    return seconds;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::vector<Clock::time_point> marks_;
+};
+
 class HostDevice final : public Device {
  public:
   models::Device kind() const override { return models::Device::cpu; }
@@ -60,6 +76,7 @@ class HostDevice final : public Device {
     std::memset(to, value, size(bytes));
   }
   void synchronize() override {}
+  std::unique_ptr<Stopwatch> stopwatch() override { return std::make_unique<HostStopwatch>(); }
 };
 
 }  // namespace

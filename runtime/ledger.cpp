@@ -62,6 +62,7 @@ void Ledger::begin_op(std::string name, models::Phase phase) {
   check(!in_op_, ErrorKind::internal, [&] { return "op " + name + " inside op " + op_name_; });
   in_op_ = true;
   op_name_ = std::move(name);
+  op_phase_ = phase;
   op_high_ = live_;
   if (in_step_) step_.ops.push_back({op_name_, phase, Bytes(0), Bytes(0)});
 }

@@ -56,6 +56,7 @@ class Ledger {
   StepRecord end_step();
   bool in_op() const { return in_op_; }
   const std::string& op_name() const { return op_name_; }  // of the op that runs, or ran last
+  models::Phase op_phase() const { return op_phase_; }
 
   Bytes live() const { return live_; }
   Bytes peak() const { return peak_; }  // since the beginning
@@ -82,6 +83,7 @@ class Ledger {
   StepRecord step_;
   bool in_step_ = false, in_op_ = false;
   std::string op_name_;
+  models::Phase op_phase_ = models::Phase::forward;
   Bytes live_, peak_, op_high_;
   reports::ByCategory by_category_{};
 };

@@ -12,7 +12,8 @@ namespace plimsoll::runtime {
 // Owns an event: a place in the order of a stream. Error{device} from all but the destructor.
 class Event {
  public:
-  Event();
+  enum class Kind { order, timed };
+  explicit Event(Kind kind = Kind::order);
   ~Event();
   Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
   Event& operator=(Event&& other) noexcept {

@@ -16,8 +16,10 @@ void expect(cudaError_t status, const char* what) {
 
 }  // namespace
 
-Event::Event() {
-  expect(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "an event");
+Event::Event(Kind kind) {
+  expect(cudaEventCreateWithFlags(&event_,
+                                  kind == Kind::timed ? cudaEventDefault : cudaEventDisableTiming),
+         "an event");
 }
 Event::~Event() {
   if (event_ != nullptr) cudaEventDestroy(event_);

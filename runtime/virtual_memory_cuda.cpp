@@ -98,6 +98,22 @@ class CudaVirtualMemory final : public VirtualMemory {
     return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<std::int64_t>(free) : 0;
   }
 
+  // Whether a granule can be had: some hosts of virtual machines say that they map memory, and then
+  // do not.
+  bool works() {
+    CUdeviceptr base = 0;
+    if (driver().reserve(&base, granularity_, 0, 0, 0) != CUDA_SUCCESS) return false;
+    bool mapped = false;
+    try {
+      mapped = map(reinterpret_cast<std::byte*>(base), granularity());
+    } catch (const Error&) {
+    }
+    for (const Part& part : parts_) driver().unmap(part.at, part.bytes);
+    parts_.clear();
+    driver().free(base, granularity_);
+    return mapped;
+  }
+
   void release(std::byte* base, std::int64_t reserved) noexcept override {
     cudaDeviceSynchronize();  // other ranks' kernels may be reading what is here
     for (const Part& part : parts_) driver().unmap(part.at, part.bytes);
@@ -130,7 +146,9 @@ std::unique_ptr<VirtualMemory> cuda_virtual_memory(int device) {
   if (driver().granularity(&granularity, &kind, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS ||
       cudaMemGetInfo(&free, &total) != cudaSuccess)
     return nullptr;
-  return std::make_unique<CudaVirtualMemory>(kind, granularity, total);
+  auto memory = std::make_unique<CudaVirtualMemory>(kind, granularity, total);
+  static const bool works = memory->works();  // of one driver
+  return works ? std::move(memory) : nullptr;
 }
 
 }  // namespace plimsoll::runtime

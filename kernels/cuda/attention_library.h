@@ -4,15 +4,17 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/library_choice.h"
 
 namespace plimsoll::kernels::cuda {
 
 struct AttentionOperands {
   ConstColumns q, k, v;
   ConstTensorView out;
-  ConstTensorView logsumexp;  // [T, heads], or none
+  ConstTensorView logsumexp;  // [sequences, heads, length], or none
   ConstTensorView d_out;  // from here on: backward
   Columns d_q, d_k, d_v;
   TensorView scratch;
@@ -31,6 +33,8 @@ class AttentionLibrary {
                         const AttentionOperands& operands) = 0;
   // Why, and how often.
   virtual std::map<std::string, std::int64_t> refusals() const = 0;
+  virtual std::string version() const = 0;  // of the library that was loaded
+  virtual std::vector<LibraryChoice> choices() const = 0;
 };
 
 // cuDNN's, for the current device. Belongs to one thread. Error{device}: there is no device;

@@ -1,8 +1,10 @@
 // Streaming attention by cuDNN's fused engines, for fast mode: causal, 16 bits, no dropout.
 //
-// Backward needs, besides what the graph's plan asks for: d_q in fp32, the row sums of d_out · out,
-// and log-sum-exp packed by head, because cuDNN takes it in no other order before 9.26. Where the
-// scratch does not hold that for all sequences, a call has some of them, or some key heads of one.
+// Backward needs, besides what the graph's plan asks for, d_q in fp32 and the row sums of
+// d_out · out. Where the scratch does not hold that for all sequences, a call has some of them, or
+// some key heads of one.
+//
+// Of the heuristic's first plans the fastest by the clock is taken, at the shape's first call.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 
 #include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/cudnn_sdpa.h"
-#include "kernels/cuda/logsumexp_rows.h"
 
 namespace plimsoll::kernels::cuda {
 
@@ -21,6 +22,8 @@ void require(cudaError_t status, const char* what) {
   check(status == cudaSuccess, ErrorKind::device,
         [&] { return std::string(what) + ": " + cudaGetErrorString(status); });
 }
+
+constexpr std::size_t kCandidates = 3;  // that are timed
 
 bool aligned(const ConstColumns& x) {
   return reinterpret_cast<std::uintptr_t>(x.tensor.data) % 16 == 0 && x.stride() % 8 == 0 &&
@@ -59,9 +62,47 @@ SdpaShape shape_of(const AttentionShape& s, const AttentionOperands& x) {
           .d_v = x.d_v.tensor ? x.d_v.stride() : 0};
 }
 
+std::string text_of(const SdpaShape& s) {
+  return std::string(s.d_out > 0 ? "backward" : "forward") +
+         (s.dtype == CUDNN_DATA_BFLOAT16 ? " bf16 " : " fp16 ") + std::to_string(s.sequences) +
+         " x " + std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " x " +
+         std::to_string(s.length) + " x " + std::to_string(s.head_dim);
+}
+
+// Of what is queued on a stream from now on.
+class Timer {
+ public:
+  explicit Timer(cudaStream_t stream) : stream_(stream) {
+    require(cudaEventCreate(&begin_), "cudaEventCreate");
+    require(cudaEventCreate(&end_), "cudaEventCreate");
+    require(cudaEventRecord(begin_, stream_), "cudaEventRecord");
+  }
+  ~Timer() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+  double seconds() {
+    float milliseconds = 0;
+    require(cudaEventRecord(end_, stream_), "cudaEventRecord");
+    require(cudaEventSynchronize(end_), "cudaEventSynchronize");
+    require(cudaEventElapsedTime(&milliseconds, begin_, end_), "cudaEventElapsedTime");
+    return milliseconds * 1e-3;
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
 class CudnnAttention : public AttentionLibrary {
  public:
   CudnnAttention() : device_(device_properties(current_device())) {
+    // The loaded library may be another than the one of the build; 9.8 has the description of a
+    // device that plans are made for.
+    check(cudnnGetVersion() >= 90800, ErrorKind::unsupported,
+          [] { return "cuDNN " + std::to_string(cudnnGetVersion()) + ": 9.8 or later is needed"; });
     kernels::cuda::require(cudnnCreate(&handle_), "cannot start on this device");
   }
   ~CudnnAttention() override { cudnnDestroy(handle_); }
@@ -73,17 +114,18 @@ class CudnnAttention : public AttentionLibrary {
       return refuse("forward: " + why);
     if (!x.logsumexp) return refuse("forward: no log-sum-exp is wanted");
     const SdpaShape shape = shape_of(s, x);
-    const GraphPlan& plan = plan_of(shape);
+    Planned& planned = planned_for(shape);
+    const GraphPlan& plan = *planned.plan;
     if (!plan.refusal().empty()) return refuse("forward: " + plan.refusal());
     const TensorView& workspace = current_launch().workspace;
     const std::int64_t bytes = bytes_of(workspace);
     if (bytes < plan.workspace_bytes())
       return refuse("forward: needs a workspace of " + std::to_string(plan.workspace_bytes()) +
                     " bytes, the launch has " + std::to_string(bytes));
-    return run("forward: ", plan, {kQ, kK, kV, kOut, kLogsumexp, kScale, kHidden},
+    return run("forward: ", planned, {kQ, kK, kV, kOut, kLogsumexp, kScale, kHidden},
                {begin(x.q), begin(x.k), begin(x.v), begin(ConstColumns(x.out)),
                 const_cast<void*>(x.logsumexp.data), scale(s), hidden()},
-               workspace.data);
+               workspace.data, [] {});
   }
 
   bool backward(const AttentionShape& s, const Dropout& dropout,
@@ -96,7 +138,7 @@ class CudnnAttention : public AttentionLibrary {
       return refuse("backward: a scratch that does not begin at a multiple of 16 bytes");
     const std::optional<SdpaShape> fits =
         fitting_part(shape_of(s, x), bytes_of(x.scratch), [&](const SdpaShape& shape) {
-          const GraphPlan& plan = plan_of(shape);
+          const GraphPlan& plan = *planned_for(shape).plan;
           return plan.refusal().empty() ? std::optional(plan.workspace_bytes()) : std::nullopt;
         });
     if (!fits)
@@ -110,7 +152,8 @@ class CudnnAttention : public AttentionLibrary {
       SdpaShape rest = part;
       (heads == s.kv_heads ? rest.sequences : rest.kv_heads) = last;
       rest.heads = rest.kv_heads * (s.heads / s.kv_heads);
-      if (!plan_of(rest).refusal().empty()) return refuse("backward: " + plan_of(rest).refusal());
+      const std::string& none = planned_for(rest).plan->refusal();
+      if (!none.empty()) return refuse("backward: " + none);
     }
     for (std::int64_t first = 0; first < s.sequences; first += part.sequences)
       for (std::int64_t head = 0; head < s.kv_heads; head += heads) {
@@ -125,6 +168,19 @@ class CudnnAttention : public AttentionLibrary {
   }
 
   std::map<std::string, std::int64_t> refusals() const override { return refusals_; }
+  std::string version() const override { return std::to_string(cudnnGetVersion()); }
+  std::vector<LibraryChoice> choices() const override {
+    std::vector<LibraryChoice> found;
+    for (const auto& [shape, planned] : plans_) {
+      if (!planned.fastest) continue;
+      found.push_back({"cudnn", text_of(shape),
+                       "engine " + std::to_string(planned.plan->engine(*planned.fastest)) + " (" +
+                           std::to_string(*planned.fastest + 1) + " of " +
+                           std::to_string(planned.plan->candidates()) + ")",
+                       planned.seconds});
+    }
+    return found;
+  }
 
  private:
   static int current_device() {
@@ -150,18 +206,25 @@ class CudnnAttention : public AttentionLibrary {
     return false;
   }
 
-  const GraphPlan& plan_of(const SdpaShape& shape) {
+  // A graph, its plans, and which of them it is, once that is known.
+  struct Planned {
+    Graph graph;
+    std::optional<GraphPlan> plan;
+    std::optional<std::size_t> fastest;
+    std::optional<double> seconds;
+  };
+  Planned& planned_for(const SdpaShape& shape) {
     const auto found = plans_.find(shape);
     if (found != plans_.end()) return found->second;
-    return plans_
-        .try_emplace(shape, shape.d_out > 0 ? sdpa_backward(shape) : sdpa_forward(shape), device_)
-        .first->second;
+    Planned planned{shape.d_out > 0 ? sdpa_backward(shape) : sdpa_forward(shape), {}, {}, {}};
+    planned.plan.emplace(planned.graph, device_, kCandidates);
+    return plans_.try_emplace(shape, std::move(planned)).first->second;
   }
 
   bool backward_part(const AttentionShape& s, const AttentionOperands& x, const SdpaShape& part,
                      std::int64_t first, std::int64_t key_head) {
-    const GraphPlan& plan = plan_of(part);
-    const SdpaScratch at = scratch_of(part, plan.workspace_bytes());
+    Planned& planned = planned_for(part);
+    const SdpaScratch at = scratch_of(part, planned.plan->workspace_bytes());
     auto* scratch = static_cast<std::byte*>(x.scratch.data);
     const std::int64_t head = key_head * (s.heads / s.kv_heads);
     const auto queries = [&](const ConstColumns& c) {
@@ -170,34 +233,70 @@ class CudnnAttention : public AttentionLibrary {
     const auto keys = [&](const ConstColumns& c) {
       return begin(c, first * s.length * c.stride() + key_head * s.head_dim);
     };
-    auto* logsumexp = reinterpret_cast<float*>(scratch + at.logsumexp);
-    start_packing(static_cast<const float*>(x.logsumexp.data) + first * s.length * s.heads + head,
-                  s.heads, part.sequences, part.heads, s.length, logsumexp);
-    require(cudaMemsetAsync(scratch + at.d_q_sum, 0,
-                            static_cast<std::size_t>(at.workspace - at.d_q_sum),
-                            current_launch().stream),
-            "cudaMemsetAsync");
-    return run("backward: ", plan,
+    // The sequences' from `first` on, or some heads of one.
+    auto* logsumexp = const_cast<float*>(static_cast<const float*>(x.logsumexp.data)) +
+                      (first * s.heads + head) * s.length;
+    return run("backward: ", planned,
                {kQ, kK, kV, kOut, kDOut, kDQ, kDK, kDV, kLogsumexp, kScale, kHidden, kKept,
                 kRowSums, kDQSum},
                {queries(x.q), keys(x.k), keys(x.v), queries(ConstColumns(x.out)),
                 queries(ConstColumns(x.d_out)), queries(x.d_q), keys(x.d_k), keys(x.d_v), logsumexp,
                 scale(s), hidden(), &kept_, scratch + at.row_sums, scratch + at.d_q_sum},
-               scratch + at.workspace);
+               scratch + at.workspace, [&] {
+                 require(cudaMemsetAsync(scratch + at.d_q_sum, 0,
+                                         static_cast<std::size_t>(at.workspace - at.d_q_sum),
+                                         current_launch().stream),
+                         "cudaMemsetAsync");
+               });
   }
 
-  bool run(const char* which, const GraphPlan& plan, const std::vector<std::int64_t>& uids,
-           const std::vector<void*>& addresses, void* workspace) {
+  // `clear`: queues what must be there before each run.
+  template <class Clear>
+  bool run(const char* which, Planned& planned, const std::vector<std::int64_t>& uids,
+           const std::vector<void*>& addresses, void* workspace, Clear clear) {
     kernels::cuda::require(cudnnSetStream(handle_, current_launch().stream), "the stream");
-    const cudnnStatus_t status = plan.execute(handle_, uids, addresses, workspace);
+    const auto execute = [&](std::size_t candidate) {
+      clear();
+      return planned.plan->execute(candidate, handle_, uids, addresses, workspace);
+    };
+    if (!planned.fastest) tune(planned, execute);
+    if (!planned.fastest) {
+      // A plan for the device as it describes itself that does not run: once more, for the handle.
+      GraphPlan again(planned.graph, device_, kCandidates, handle_);
+      if (again.refusal().empty() && again.workspace_bytes() <= planned.plan->workspace_bytes()) {
+        planned.plan.emplace(std::move(again));
+        tune(planned, execute);
+      }
+    }
+    const cudnnStatus_t status = execute(planned.fastest.value_or(0));
     if (status == CUDNN_STATUS_SUCCESS) return true;
     return refuse(which + std::string("cuDNN does not run its plan: ") +
                   cudnnGetErrorString(status));
   }
 
+  // The fastest of the candidates that run, by the best of a few runs in turn.
+  template <class Execute>
+  void tune(Planned& planned, Execute execute) {
+    constexpr int kRounds = 4;  // the first of each loads it
+    constexpr double none = std::numeric_limits<double>::infinity();
+    std::vector<double> least(planned.plan->candidates(), none);
+    std::vector<bool> runs(least.size(), true);
+    for (int round = 0; round < kRounds; ++round)
+      for (std::size_t i = 0; i < least.size(); ++i) {
+        if (!runs[i]) continue;
+        Timer timer(current_launch().stream);
+        runs[i] = execute(i) == CUDNN_STATUS_SUCCESS;
+        if (runs[i] && round > 0) least[i] = std::min(least[i], timer.seconds());
+      }
+    const auto best = std::ranges::min_element(least);
+    if (best == least.end() || *best == none) return;
+    planned.fastest = static_cast<std::size_t>(best - least.begin());
+    planned.seconds = *best;
+  }
+
   Descriptor device_;
   cudnnHandle_t handle_ = nullptr;
-  std::map<SdpaShape, GraphPlan> plans_;
+  std::map<SdpaShape, Planned> plans_;
   std::map<std::string, std::int64_t> refusals_;
   // Read by cuDNN from here.
   float scale_ = 1, hidden_ = -std::numeric_limits<float>::infinity(), kept_ = 1;

@@ -131,28 +131,49 @@ void Graph::reshape(int x, int y) {
 
 // Plan -------------------------------------------------------------------------------------------
 
-GraphPlan::GraphPlan(const Graph& graph, const Descriptor& device) {
+namespace {
+
+std::int64_t engine_of(const Descriptor& configuration) {
+  const Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t to = engine.get();
+  std::int64_t count = 0, number = -1;
+  if (cudnnBackendGetAttribute(configuration.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
+                               &to) != CUDNN_STATUS_SUCCESS)
+    return -1;
+  cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1,
+                           &count, &number);
+  return number;
+}
+
+}  // namespace
+
+GraphPlan::GraphPlan(const Graph& graph, const Descriptor& device, std::size_t most,
+                     cudnnHandle_t handle)
+    : most_(most) {
   std::vector<cudnnBackendDescriptor_t> all;
   for (const Descriptor& operation : graph.operations_) all.push_back(operation.get());
   Descriptor operations(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   operations.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                  static_cast<std::int64_t>(all.size()), all.data());
+  if (handle != nullptr)
+    operations.set_one(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle);
   if (const cudnnStatus_t status = operations.try_finalize(); status != CUDNN_STATUS_SUCCESS) {
     refusal_ = std::string("cuDNN takes no such graph: ") + cudnnGetErrorString(status);
     return;
   }
-  if (!choose(operations, CUDNN_HEUR_MODE_A, device) &&
-      !choose(operations, CUDNN_HEUR_MODE_FALLBACK, device))
-    refusal_ = "cuDNN has no plan for the graph";
+  choose(operations, CUDNN_HEUR_MODE_A, device, handle);
+  if (plans_.empty()) choose(operations, CUDNN_HEUR_MODE_FALLBACK, device, handle);
+  if (plans_.empty()) refusal_ = "cuDNN has no plan for the graph";
 }
 
-bool GraphPlan::choose(const Descriptor& operations, cudnnBackendHeurMode_t mode,
-                       const Descriptor& device) {
+void GraphPlan::choose(const Descriptor& operations, cudnnBackendHeurMode_t mode,
+                       const Descriptor& device, cudnnHandle_t handle) {
   Descriptor heuristic(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristic.set_one(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations);
   heuristic.set_one(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
-  heuristic.set_one(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device);
-  if (heuristic.try_finalize() != CUDNN_STATUS_SUCCESS) return false;
+  if (handle == nullptr) heuristic.set_one(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device);
+  if (heuristic.try_finalize() != CUDNN_STATUS_SUCCESS) return;
   std::vector<Descriptor> configurations;
   std::vector<cudnnBackendDescriptor_t> found;
   for (int i = 0; i < 8; ++i) {
@@ -163,22 +184,28 @@ bool GraphPlan::choose(const Descriptor& operations, cudnnBackendHeurMode_t mode
   if (cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                CUDNN_TYPE_BACKEND_DESCRIPTOR, 8, &count,
                                found.data()) != CUDNN_STATUS_SUCCESS)
-    return false;
+    return;
   for (std::size_t i = 0; i < static_cast<std::size_t>(count) && i < found.size(); ++i) {
+    if (plans_.size() == most_) return;
     Descriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     plan.set_one(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configurations[i]);
-    plan.set_one(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device);
+    if (handle == nullptr)
+      plan.set_one(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device);
+    else
+      plan.set_one(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle);
     if (plan.try_finalize() != CUDNN_STATUS_SUCCESS) continue;
+    std::int64_t ones = 0, bytes = 0;
     require(cudnnBackendGetAttribute(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                     CUDNN_TYPE_INT64, 1, &count, &workspace_bytes_),
+                                     CUDNN_TYPE_INT64, 1, &ones, &bytes),
             "the workspace of a plan");
-    plan_.push_back(std::move(plan));
-    return true;
+    if (plans_.empty()) workspace_bytes_ = bytes;
+    if (bytes <= workspace_bytes_)
+      plans_.push_back({std::move(plan), engine_of(configurations[i])});
   }
-  return false;
 }
 
-cudnnStatus_t GraphPlan::execute(cudnnHandle_t handle, const std::vector<std::int64_t>& uids,
+cudnnStatus_t GraphPlan::execute(std::size_t candidate, cudnnHandle_t handle,
+                                 const std::vector<std::int64_t>& uids,
                                  const std::vector<void*>& addresses, void* workspace) const {
   const auto count = static_cast<std::int64_t>(uids.size());
   Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
@@ -186,7 +213,7 @@ cudnnStatus_t GraphPlan::execute(cudnnHandle_t handle, const std::vector<std::in
   pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, addresses.data());
   pack.set_one(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace);
   pack.finalize("the addresses of a graph");
-  return cudnnBackendExecute(handle, plan_.front().get(), pack.get());
+  return cudnnBackendExecute(handle, plans_[candidate].plan.get(), pack.get());
 }
 
 }  // namespace plimsoll::kernels::cuda

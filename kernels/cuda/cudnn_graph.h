@@ -69,22 +69,34 @@ class Graph {
   std::vector<Descriptor> tensors_, kept_, operations_;
 };
 
-// The first plan of cuDNN's heuristic that can be made.
+// The first plans of cuDNN's heuristic that can be made, best first, at most `most`, none of which
+// needs more workspace than the first. Each takes a second to make.
 class GraphPlan {
  public:
-  GraphPlan(const Graph& graph, const Descriptor& device);
+  // With a handle plans are made for it, and else for the device, which may be a described one.
+  GraphPlan(const Graph& graph, const Descriptor& device, std::size_t most = 1,
+            cudnnHandle_t handle = nullptr);
 
   // Empty: there is one.
   const std::string& refusal() const { return refusal_; }
   std::int64_t workspace_bytes() const { return workspace_bytes_; }
+  std::size_t candidates() const { return plans_.size(); }
+  std::int64_t engine(std::size_t candidate) const { return plans_[candidate].engine; }
   // Queues the graph on the handle's stream, unless it says otherwise.
-  cudnnStatus_t execute(cudnnHandle_t handle, const std::vector<std::int64_t>& uids,
-                        const std::vector<void*>& addresses, void* workspace) const;
+  cudnnStatus_t execute(std::size_t candidate, cudnnHandle_t handle,
+                        const std::vector<std::int64_t>& uids, const std::vector<void*>& addresses,
+                        void* workspace) const;
 
  private:
-  bool choose(const Descriptor& operations, cudnnBackendHeurMode_t mode, const Descriptor& device);
+  void choose(const Descriptor& operations, cudnnBackendHeurMode_t mode, const Descriptor& device,
+              cudnnHandle_t handle);
 
-  std::vector<Descriptor> plan_;  // none or one
+  struct Candidate {
+    Descriptor plan;
+    std::int64_t engine;  // cuDNN's number of it
+  };
+  std::size_t most_;
+  std::vector<Candidate> plans_;
   std::int64_t workspace_bytes_ = 0;
   std::string refusal_;
 };

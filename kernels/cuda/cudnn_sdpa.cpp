@@ -78,8 +78,7 @@ Graph sdpa_forward(const SdpaShape& s) {
   graph.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, most);
   const int exponentials = t.then(CUDNN_POINTWISE_EXP, t.then(CUDNN_POINTWISE_SUB, scores, most));
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, exponentials, total);
-  const int logsumexp = graph.tensor(kLogsumexp, kFloat, {s.sequences, s.heads, s.length, 1},
-                                     {s.heads * s.length, 1, s.heads, 1}, Graph::Kind::operand);
+  const int logsumexp = t.rows(kLogsumexp, Graph::Kind::operand);
   graph.pointwise(CUDNN_POINTWISE_LOG, total, -1, logarithm);
   graph.pointwise(CUDNN_POINTWISE_ADD, most, logarithm, logsumexp);
   const int p = t.matrix(s.dtype);
@@ -145,7 +144,7 @@ SdpaScratch scratch_of(const SdpaShape& s, std::int64_t workspace_bytes) {
   const auto rounded = [](std::int64_t bytes) { return ceil_divide(bytes, 256) * 256; };
   const std::int64_t rows = rounded(4 * s.sequences * s.heads * s.length);
   const std::int64_t sums = rounded(4 * s.sequences * s.heads * s.length * s.head_dim);
-  return {0, rows, 2 * rows, 2 * rows + sums, 2 * rows + sums + workspace_bytes};
+  return {0, rows, rows + sums, rows + sums + workspace_bytes};
 }
 
 std::optional<SdpaShape> fitting_part(const SdpaShape& whole, std::int64_t bytes,

@@ -33,7 +33,7 @@ enum SdpaUid : std::int64_t {
   kK,
   kV,
   kOut,
-  kLogsumexp,  // forward [T, heads]; backward packed [sequences, heads, length]
+  kLogsumexp,  // [sequences, heads, length]
   kDOut,
   kDQ,
   kDK,
@@ -53,7 +53,7 @@ Graph sdpa_backward(const SdpaShape& shape);
 // What backward takes of its scratch, besides the plan's workspace: where each part begins, at
 // multiples of 256, and all bytes.
 struct SdpaScratch {
-  std::int64_t row_sums, logsumexp, d_q_sum, workspace, bytes;
+  std::int64_t row_sums, d_q_sum, workspace, bytes;
 };
 SdpaScratch scratch_of(const SdpaShape& shape, std::int64_t workspace_bytes);
 

@@ -25,7 +25,7 @@ struct Flash {
   AttentionShape s;
   device::Dropper drop;
   Heads q, k, v, out, d_out, d_q, d_k, d_v;  // the last four: backward
-  float* logsumexp = nullptr;  // [T, heads], or null
+  float* logsumexp = nullptr;  // [sequences, heads, length], or null
   float* row_sums = nullptr;  // [groups, heads of the group, length]: d_out · out
   std::int64_t first_group = 0;  // of (sequence, key head), that row_sums begins with
   std::int64_t groups = 0;

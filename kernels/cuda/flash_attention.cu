@@ -10,7 +10,6 @@
 // holds.
 #include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/flash.h"
-#include "kernels/cuda/logsumexp_rows.h"
 #include "kernels/device/reduce.cuh"
 #include "kernels/host/attention.h"
 
@@ -49,15 +48,6 @@ __global__ void __launch_bounds__(kThreads, 4) sum_rows(Flash f, bool vectors) {
   if (there && threadIdx.x % kLanes == 0) f.row_sums[at] = sum;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    pack_rows(const float* logsumexp, std::int64_t stride, std::int64_t heads, std::int64_t length,
-              std::int64_t rows, float* packed) {
-  const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (at >= rows) return;
-  const std::int64_t i = at % length, h = at / length % heads, b = at / length / heads;
-  packed[at] = logsumexp[(b * length + i) * stride + h];
-}
-
 // Where fast mode has a library; it may refuse.
 AttentionLibrary* library() {
   const Launch& launch = current_launch();
@@ -73,7 +63,7 @@ void flash_forward(const AttentionShape& s, const Dropout& dropout, ConstColumns
   host::expect_heads(s, v, s.kv_heads, op);
   host::expect_heads(s, out, s.heads, op);
   expect(!logsumexp || logsumexp.elements() == s.sequences * s.length * s.heads, op,
-         "logsumexp is [T, heads]");
+         "logsumexp is [sequences, heads, length]");
   if (s.sequences * s.length == 0) return;
   if (AttentionLibrary* const other = library())
     if (other->forward(s, dropout, {.q = q, .k = k, .v = v, .out = out, .logsumexp = logsumexp}))
@@ -98,7 +88,8 @@ void flash_backward(const AttentionShape& s, const Dropout& dropout, ConstTensor
     host::expect_heads(s, x, s.heads, op);
   for (const ConstColumns& x : {k, v, ConstColumns(d_k), ConstColumns(d_v)})
     host::expect_heads(s, x, s.kv_heads, op);
-  expect(logsumexp.elements() == s.sequences * s.length * s.heads, op, "logsumexp is [T, heads]");
+  expect(logsumexp.elements() == s.sequences * s.length * s.heads, op,
+         "logsumexp is [sequences, heads, length]");
   const std::int64_t queries = s.heads / s.kv_heads * s.length;
   expect(scratch.elements() >= queries, op, "scratch holds at least one group");
   if (s.sequences * s.length == 0) return;
@@ -140,13 +131,6 @@ void start_row_sums(const Flash& f) {
   start("flash_backward", sum_rows,
         block_each(ceil_divide(f.groups * f.group() * f.s.length, kRowsOfBlock), kThreads), f,
         takes_vectors(f, {f.d_out, f.out}));
-}
-
-void start_packing(const float* logsumexp, std::int64_t stride, std::int64_t sequences,
-                   std::int64_t heads, std::int64_t length, float* packed) {
-  const std::int64_t rows = sequences * heads * length;
-  start("flash_backward", pack_rows, block_each(ceil_divide(rows, kThreads), kThreads), logsumexp,
-        stride, heads, length, rows, packed);
 }
 
 void add_flash_attention(KernelTable& table) {

@@ -151,8 +151,7 @@ __global__ void __launch_bounds__(kBlock) mma_forward(Flash f, bool vectors) {
     Tile::store_row(f.out, f.out.at(s, sequence, head) + row * f.out.stride, lane.column, d,
                     1 / total, half, vectors, sum);
     if (f.logsumexp && lane.column == 0)
-      f.logsumexp[(sequence * s.length + row) * s.heads + head] =
-          running.most[half] * s.scale + logf(total);
+      f.logsumexp[row_at(s, sequence, head, row)] = running.most[half] * s.scale + logf(total);
   }
 }
 
@@ -222,7 +221,7 @@ __global__ void __launch_bounds__(kBlock) mma_d_q(Flash f, bool vectors) {
   for (int e = 0; e < 4; ++e) {
     const std::int64_t row = i + e / 2 * 8;
     const bool there = row < s.length;
-    const float l = there ? f.logsumexp[(place.sequence * s.length + row) * s.heads + head] : 0.0f;
+    const float l = there ? f.logsumexp[row_at(s, place.sequence, head, row)] : 0.0f;
     const float sums = there ? f.row_sums[row_sums_at(f, place.group, head) + row] : 0.0f;
 #pragma unroll
     for (int n = 0; n < kStep / 8; ++n) logsumexp[n][e] = l, row_sum[n][e] = sums;
@@ -285,8 +284,7 @@ __global__ void __launch_bounds__(kBlock) mma_d_k_d_v(Flash f, bool vectors) {
     if (row >= kStep) return;
     const bool there = i + row < s.length;
     float* to_rows = of_rows + which * 2 * kStep;
-    to_rows[row] =
-        there ? f.logsumexp[(place.sequence * s.length + i + row) * s.heads + head] : 0.0f;
+    to_rows[row] = there ? f.logsumexp[row_at(s, place.sequence, head, i + row)] : 0.0f;
     to_rows[kStep + row] = there ? f.row_sums[row_sums_at(f, place.group, head) + i + row] : 0.0f;
   };
   const std::int64_t at_k = f.k.at(s, place.sequence, place.key_head);

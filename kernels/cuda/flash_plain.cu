@@ -135,8 +135,7 @@ __global__ void __launch_bounds__(kRows* kWarp, kBlocksAtOnce) plain_forward(Fla
 #pragma unroll
   for (int m = 0; m < kMostColumns; ++m) sum[m] /= total;
   store_row(f.out, f.out.at(s, sequence, head), i, shared.d, sum);
-  if (f.logsumexp && lane == 0)
-    f.logsumexp[(sequence * s.length + i) * s.heads + head] = most + logf(total);
+  if (f.logsumexp && lane == 0) f.logsumexp[row_at(s, sequence, head, i)] = most + logf(total);
 }
 
 // What the gradient of a score is made of.
@@ -145,7 +144,7 @@ struct Pair {
 };
 __device__ Pair probability(const Flash& f, std::int64_t sequence, std::int64_t head,
                             std::int64_t i, std::int64_t j, float product) {
-  const float logsumexp = f.logsumexp[(sequence * f.s.length + i) * f.s.heads + head];
+  const float logsumexp = f.logsumexp[row_at(f.s, sequence, head, i)];
   const float p = expf(f.s.scale * product - logsumexp);
   return {p, dropped(f, sequence, head, i, j), 0};
 }

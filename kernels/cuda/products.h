@@ -4,8 +4,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/library_choice.h"
 
 namespace plimsoll::kernels::cuda {
 
@@ -32,6 +34,8 @@ class Products {
   virtual bool multiply(const Product& product, Columns c, TensorView workspace) = 0;
   // Why, and how often.
   virtual std::map<std::string, std::int64_t> refusals() const = 0;
+  virtual std::string version() const = 0;  // of the library that was loaded
+  virtual std::vector<LibraryChoice> choices() const = 0;
 };
 
 struct ProductsOptions {

@@ -1,12 +1,18 @@
 // Products by cuBLASLt. Deterministic mode takes the heuristic's first algorithm; fast mode times
 // the first few on the operands at hand, once for each shape, and remembers on disk which was best.
+//
+// A GPU that has been idle runs at low clocks, and its clocks wander: what is timed first would
+// lose. So the first tuning begins with work that counts for nothing, candidates take turns, and
+// the fastest of each one's runs counts.
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/algorithm_cache.h"
@@ -30,6 +36,8 @@ const Loaded<decltype(cublasLtGetVersion)> get_version(library, "cublasLtGetVers
 const Loaded<decltype(cublasLtMatmul)> matmul(library, "cublasLtMatmul");
 const Loaded<decltype(cublasLtMatmulAlgoCheck)> matmul_algo_check(library,
                                                                   "cublasLtMatmulAlgoCheck");
+const Loaded<decltype(cublasLtMatmulAlgoConfigGetAttribute)> matmul_algo_config_get_attribute(
+    library, "cublasLtMatmulAlgoConfigGetAttribute");
 const Loaded<decltype(cublasLtMatmulAlgoGetHeuristic)> matmul_algo_get_heuristic(
     library, "cublasLtMatmulAlgoGetHeuristic");
 const Loaded<decltype(cublasLtMatmulDescCreate)> matmul_desc_create(library,
@@ -50,7 +58,11 @@ const Loaded<decltype(cublasLtMatrixLayoutDestroy)> matrix_layout_destroy(
     library, "cublasLtMatrixLayoutDestroy");
 }  // namespace lt
 
-constexpr int kCandidates = 12, kRepeats = 4;
+constexpr int kCandidates = 12, kRounds = 5, kAtOnce = 2;
+// After kTrials rounds only those stay that are at most so much slower than the fastest.
+constexpr int kTrials = 2;
+constexpr float kInReach = 1.15f;
+constexpr double kWarmSeconds = 0.2;
 
 void require(cublasStatus_t status, const char* what) {
   check(status == CUBLAS_STATUS_SUCCESS, ErrorKind::device,
@@ -139,6 +151,7 @@ struct Plan {
   Layout a, b, d;
   std::vector<cublasLtMatmulAlgo_t> algorithms;  // the heuristic's, best first; none: refused
   std::optional<std::size_t> fastest;  // of `algorithms`, once that is known
+  std::optional<double> seconds;  // of the fastest, where it was timed
 
   explicit Plan(const LibraryCall& c)
       : call(c),
@@ -163,6 +176,22 @@ cublasStatus_t queue(cublasLtHandle_t library, const Plan& p, const Addresses& a
   return lt::matmul(library, p.operation.get(), &at.scale, at.a, p.a.get(), at.b, p.b.get(), &beta,
                     at.d, p.d.get(), at.d, p.d.get(), &algorithm, at.workspace,
                     static_cast<std::size_t>(p.call.workspace_bytes), at.stream);
+}
+
+std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string text;
+  const auto add = [&](const char* name, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+    std::int32_t value = 0;  // all of these are four bytes
+    std::size_t written = 0;
+    if (lt::matmul_algo_config_get_attribute(&algorithm, attribute, &value, sizeof(value),
+                                             &written) == CUBLAS_STATUS_SUCCESS)
+      text += (text.empty() ? "" : " ") + std::string(name) + "=" + std::to_string(value);
+  };
+  add("id", CUBLASLT_ALGO_CONFIG_ID);
+  add("tile", CUBLASLT_ALGO_CONFIG_TILE_ID);
+  add("stages", CUBLASLT_ALGO_CONFIG_STAGES_ID);
+  add("splitk", CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+  return text;
 }
 
 Event event() {
@@ -201,6 +230,18 @@ class CublasLt : public Products {
   }
 
   std::map<std::string, std::int64_t> refusals() const override { return refusals_; }
+  std::string version() const override { return std::to_string(lt::get_version()); }
+  std::vector<LibraryChoice> choices() const override {
+    std::vector<LibraryChoice> found;
+    for (const auto& [call, plan] : plans_)
+      if (!plan.algorithms.empty())
+        found.push_back({"cublaslt", call.key(),
+                         text_of(plan.algorithms[plan.fastest.value_or(0)]) + " (" +
+                             std::to_string(plan.fastest.value_or(0) + 1) + " of " +
+                             std::to_string(plan.algorithms.size()) + ")",
+                         plan.seconds});
+    return found;
+  }
 
  private:
   bool refuse(const std::string& why) {
@@ -257,7 +298,7 @@ class CublasLt : public Products {
 
   // The index of the fastest algorithm. The result's memory is written over; what was added to is
   // kept on the host meanwhile, so that no device memory is taken.
-  std::size_t measured(const Plan& plan, const Addresses& at) {
+  std::size_t measured(Plan& plan, const Addresses& at) {
     std::vector<std::byte> old;
     if (plan.call.accumulate) {
       const LibraryMatrix& d = plan.call.d;
@@ -266,13 +307,7 @@ class CublasLt : public Products {
       require(cudaStreamSynchronize(at.stream), "cudaStreamSynchronize");
       require(cudaMemcpy(old.data(), at.d, old.size(), cudaMemcpyDeviceToHost), "cudaMemcpy");
     }
-    std::size_t best = 0;
-    float least = std::numeric_limits<float>::infinity();
-    for (std::size_t i = 0; i < plan.algorithms.size(); ++i)
-      if (const float took = milliseconds(plan, at, plan.algorithms[i]); took < least) {
-        least = took;
-        best = i;
-      }
+    const std::size_t best = fastest(plan, at);
     if (!old.empty()) {
       // On the stream: cudaMemcpy may return before the last of pageable memory has arrived (CUDA
       // runtime API, "API synchronization behavior"), and nothing orders it with this stream.
@@ -283,24 +318,45 @@ class CublasLt : public Products {
     return best;
   }
 
-  // Of one product; inf where the algorithm refuses.
+  std::size_t fastest(Plan& plan, const Addresses& at) {
+    constexpr float none = std::numeric_limits<float>::infinity();
+    if (!std::exchange(warm_, true)) warm(plan, at);
+    std::vector<float> least(plan.algorithms.size(), none);
+    const auto best = [&] { return std::ranges::min_element(least); };
+    for (int round = 0; round < kRounds; ++round)
+      for (std::size_t i = 0; i < least.size(); ++i)
+        if (round < kTrials || least[i] <= kInReach * *best())
+          least[i] = std::min(least[i], milliseconds(plan, at, plan.algorithms[i]));
+    if (*best() < none) plan.seconds = *best() * 1e-3;
+    return static_cast<std::size_t>(best() - least.begin());
+  }
+
+  void warm(const Plan& plan, const Addresses& at) {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point began = Clock::now();
+    while (std::chrono::duration<double>(Clock::now() - began).count() < kWarmSeconds)
+      (void)milliseconds(plan, at, plan.algorithms.front());
+  }
+
+  // Of one product, so many at once that the host is ahead of the GPU; inf where the algorithm
+  // refuses.
   float milliseconds(const Plan& plan, const Addresses& at, const cublasLtMatmulAlgo_t& algorithm) {
     constexpr float none = std::numeric_limits<float>::infinity();
     const Event begin = event(), end = event();
-    if (queue(library_.get(), plan, at, algorithm) != CUBLAS_STATUS_SUCCESS) return none;
     require(cudaEventRecord(begin.get(), at.stream), "cudaEventRecord");
-    for (int i = 0; i < kRepeats; ++i)
+    for (int i = 0; i < kAtOnce; ++i)
       if (queue(library_.get(), plan, at, algorithm) != CUBLAS_STATUS_SUCCESS) return none;
     require(cudaEventRecord(end.get(), at.stream), "cudaEventRecord");
     require(cudaEventSynchronize(end.get()), "cudaEventSynchronize");
     float took = none;
     require(cudaEventElapsedTime(&took, begin.get(), end.get()), "cudaEventElapsedTime");
-    return took / kRepeats;
+    return took / kAtOnce;
   }
 
   Library library_;
   AlgorithmCache cache_;
   std::string where_;  // versions and GPU, of keys on disk
+  bool warm_ = false;  // the GPU's clocks
   std::map<LibraryCall, Plan> plans_;
   std::map<std::string, std::int64_t> refusals_;
 };

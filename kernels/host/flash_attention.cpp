@@ -57,8 +57,7 @@ void forward_tile(const Forward& f, std::int64_t sequence, std::int64_t head, st
     for (std::int64_t c = 0; c < d; ++c) sum[r][c] /= total[r];
     write_head(s, sum[r], sequence, head, i0 + r, f.out);
     if (f.logsumexp)
-      fp32_of(f.logsumexp)[(sequence * s.length + i0 + r) * s.heads + head] =
-          most[r] + std::log(total[r]);
+      fp32_of(f.logsumexp)[row_at(s, sequence, head, i0 + r)] = most[r] + std::log(total[r]);
   }
 }
 
@@ -71,7 +70,7 @@ void flash_forward(const AttentionShape& s, const Dropout& dropout, ConstColumns
   expect_heads(s, v, s.kv_heads, op);
   expect_heads(s, out, s.heads, op);
   expect(!logsumexp || logsumexp.elements() == s.sequences * s.length * s.heads, op,
-         "logsumexp is [T, heads]");
+         "logsumexp is [sequences, heads, length]");
   const Forward f{s, dropout, q, k, v, out, logsumexp};
   for (std::int64_t sequence = 0; sequence < s.sequences; ++sequence)
     for (std::int64_t head = 0; head < s.heads; ++head)
@@ -124,7 +123,7 @@ void add_query(const Backward& b, KeyTile& t, std::int64_t head, std::int64_t i)
   float q[kBlock], d_out[kBlock];
   read_head(s, b.q, t.sequence, head, i, q);
   read_head(s, b.d_out, t.sequence, head, i, d_out);
-  const float logsumexp = b.logsumexp[(t.sequence * s.length + i) * s.heads + head];
+  const float logsumexp = b.logsumexp[row_at(s, t.sequence, head, i)];
   const float row_sum = b.row_sums[head % b.group() * s.length + i];
   float* d_q = b.d_q_row(t.sequence, head, i);
   Dropper dropper(b.dropout);
@@ -183,7 +182,8 @@ void flash_backward(const AttentionShape& s, const Dropout& dropout, ConstTensor
     expect_heads(s, x, s.heads, op);
   for (const ConstColumns& x : {k, v, ConstColumns(d_k), ConstColumns(d_v)})
     expect_heads(s, x, s.kv_heads, op);
-  expect(logsumexp.elements() == s.sequences * s.length * s.heads, op, "logsumexp is [T, heads]");
+  expect(logsumexp.elements() == s.sequences * s.length * s.heads, op,
+         "logsumexp is [sequences, heads, length]");
   const std::int64_t queries = s.heads / s.kv_heads * s.length;
   const bool direct = d_q.tensor.dtype == DType::fp32;
   expect(scratch.elements() >= queries * (direct ? 1 : 1 + s.head_dim), op,

@@ -39,12 +39,13 @@ constexpr Bytes product_workspace(Device device, DType compute) {
 // Flash attention's backward goes through the (sequence, key head) groups, as many at a time as fit
 // here, at least one. A group needs, for each query of each query head of the key head, the row sum
 // of dO·O in fp32 and, where activations have 16 bits, dQ in fp32. On a GPU cuDNN takes 16 bits,
-// and needs log-sum-exp in fp32 too, packed by head, and where several query heads share a key head
-// dK and dV of each of them in the activations' dtype; besides, once for all groups,
-// kAttentionPadding: 256 bytes of its plan, and three parts that begin at multiples of kBlock.
+// and where several query heads share a key head needs dK and dV of each of them in the
+// activations' dtype; besides, once for all groups, kAttentionPadding: 256 bytes of its plan, and
+// two parts that begin at multiples of kBlock. Its forward always writes log-sum-exp: where the
+// pass keeps none, into the workspace, if it holds that.
 // Measured: tests/golden/kernels/cudnn_workspaces.json.
 inline constexpr Bytes kAttentionWorkspace(256 << 20);
-inline constexpr Bytes kAttentionPadding(4 * kBlock);
+inline constexpr Bytes kAttentionPadding(3 * kBlock);
 
 inline constexpr std::int64_t kPartialRows = 128;
 // Independent of the sharding, so that every stage adds in the same order.

@@ -24,7 +24,9 @@ void run_mpi(const Launch& launch, const JobOptions& options, const NcclOptions&
 
 void run_threads(const JobOptions& options, const Function& function) {
   const bool on_gpu = options.device == models::Device::cuda;
-  Device& device = on_gpu ? cuda_device(options.gpu, options.cuda) : host_device();
+  CudaOptions cuda = options.cuda;
+  cuda.ranks = options.ranks;
+  Device& device = on_gpu ? cuda_device(options.gpu, cuda) : host_device();
   run_ranks(options.ranks, [&](Communicator& world) { function(world, device); },
             {options.timeout_seconds, on_gpu ? &cuda_buffers() : &host_buffers()});
 }

@@ -39,6 +39,8 @@ class AttentionModule final : public LayerModule {
   bool fused() const { return q().value == v().value; }
   bool flash() const { return settings().attention == models::Attention::flash; }
   kernels::AttentionShape shape() const;
+  Extents logsumexp_shape() const;
+  TensorView unkept_logsumexp();
   kernels::Dropout dropout() const;
   bool drops() const { return settings().decoder.attention_dropout > 0; }
 
@@ -87,6 +89,19 @@ kernels::Dropout AttentionModule::dropout() const {
                     stream_of(context_.index, op().site), checked_multiply(row, worker().length));
 }
 
+Extents AttentionModule::logsumexp_shape() const {
+  return {worker().sequences, settings().decoder.heads, worker().length};
+}
+// cuDNN has no forward without: a pass that keeps none would take another kernel, with other bits,
+// than the one that makes it again.
+TensorView AttentionModule::unkept_logsumexp() {
+  const Extents shape = logsumexp_shape();
+  const bool fits = storage(Count(shape.elements()), models::decisions::kStatistics) <=
+                    worker().workspace.bytes();
+  if (!flash_for_library() || !fits) return {};
+  return worker().scratch(models::decisions::kStatistics, shape);
+}
+
 // Forward -----------------------------------------------------------------------------------------
 
 void AttentionModule::attend_flash(ForwardPass& pass) {
@@ -97,9 +112,10 @@ void AttentionModule::attend_flash(ForwardPass& pass) {
   Tensor& logsumexp = pass.saved.beside[at_];
   if (pass.saves && wants(op().out))
     logsumexp = running.make(names_.logsumexp, Category::activations,
-                             models::decisions::kStatistics, {worker().tokens(), s.heads});
+                             models::decisions::kStatistics, logsumexp_shape());
   worker().kernels.flash_forward(s, dropout(), in(pass.saved, q()), in(pass.saved, k()),
-                                 in(pass.saved, v()), out.view(), logsumexp.view());
+                                 in(pass.saved, v()), out.view(),
+                                 logsumexp ? logsumexp.view() : unkept_logsumexp());
   for (const ValuePart& part : op().in)
     if (!pass.keeps(part.value)) consume(running, pass.saved, part);
   pass.value(op().out) = std::move(out);
@@ -236,7 +252,7 @@ Bytes AttentionModule::flash_group_scratch() const {
   std::int64_t columns = 1;  // row sums
   if (worker().regime.compute != DType::fp32) columns += d.head_dim;
   // Two columns of 16 bits, of dK and dV, are one of fp32.
-  if (flash_for_library()) columns += d.heads == d.kv_heads ? 1 : 1 + d.head_dim;
+  if (flash_for_library() && d.heads != d.kv_heads) columns += d.head_dim;
   const std::int64_t queries = checked_multiply(d.heads / d.kv_heads, worker().length);
   return storage(Count(checked_multiply(queries, columns)), DType::fp32);
 }

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/number.h"
+#include "runtime/parallel.h"
 
 namespace plimsoll::runtime::shard {
 
@@ -10,6 +11,8 @@ namespace {
 
 using kernels::Bf16;
 using kernels::Fp16;
+
+constexpr std::int64_t kLeast = 1 << 18;  // values that are worth a thread
 
 void expect_as_many(std::int64_t elements, std::size_t values) {
   check(elements == static_cast<std::int64_t>(values), ErrorKind::internal,
@@ -19,7 +22,10 @@ void expect_as_many(std::int64_t elements, std::size_t values) {
 template <class T>
 void write_as(Device& device, std::span<const float> values, kernels::TensorView to) {
   std::vector<T> narrow(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) narrow[i] = kernels::narrowed<T>(values[i]);
+  in_parts(std::ssize(values), kLeast, [&](std::int64_t first, std::int64_t count) {
+    for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(first + count); ++i)
+      narrow[i] = kernels::narrowed<T>(values[i]);
+  });
   device.copy_in(to.data, narrow.data(), storage(Count(to.elements()), to.dtype));
 }
 

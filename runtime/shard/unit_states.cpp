@@ -1,6 +1,7 @@
 // A unit's states: in from a source, out to a file, and through the optimizer.
 #include <algorithm>
 
+#include "runtime/parallel.h"
 #include "runtime/shard/host_copy.h"
 #include "runtime/shard/unit.h"
 
@@ -10,7 +11,8 @@ using comm::slice;
 
 namespace {
 
-constexpr std::int64_t kHostBlock = 1 << 16;  // elements that stand on the host at a time
+// Elements that stand on the host at a time, and of those that a core makes at least.
+constexpr std::int64_t kLoadBlock = 1 << 24, kOfACore = 1 << 16;
 
 }  // namespace
 
@@ -87,9 +89,13 @@ void Unit::load(const Reader& read, State state, std::optional<Part> part) {
     Overlap here{0, layout_.places[i].shape.elements(), 0};
     if (is_piece(state)) here = layout_.in_piece(i, shard());
     const std::int64_t end = here.first + here.count;
-    for (std::int64_t first = here.first; first < end; first += kHostBlock) {
-      values.resize(static_cast<std::size_t>(std::min(kHostBlock, end - first)));
-      read(i, first, values);
+    for (std::int64_t first = here.first; first < end; first += kLoadBlock) {
+      values.resize(static_cast<std::size_t>(std::min(kLoadBlock, end - first)));
+      in_parts(std::ssize(values), kOfACore, [&](std::int64_t at, std::int64_t count) {
+        read(i, first + at,
+             std::span(values).subspan(static_cast<std::size_t>(at),
+                                       static_cast<std::size_t>(count)));
+      });
       store(state, i, first, values);
       if (state == State::weights) store(State::masters, i, first, values);
     }

@@ -151,6 +151,36 @@ class Run(unittest.TestCase):
         result = plimsoll("run", self.tiny, *WORDS, "--quiet")
         self.assertEqual((result.stdout, result.stderr), ("", ""))
 
+    def test_a_profile_has_every_product_and_goes_on_behind_the_steps(self):
+        document = self.document(self.tiny, *WORDS, "--profile")
+        self.assertEqual(len(document["steps"]), 2)
+        rows = document["profile"]["rows"]
+        products = sum(r["flops"] for r in rows if r["kernel"].startswith("linear"))
+        # Forward and both gradients: 6 FLOPs a weight and token. q, o: 32 x 32; k, v: 32 x 16.
+        layer = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48
+        self.assertEqual(products, 6 * 16 * (3 * layer + 300 * 32))
+        # 4 and 10 FLOPs a pair and column; token i sees i + 1.
+        attention = sum(r["flops"] for r in rows if r["kernel"].startswith("flash"))
+        self.assertEqual(attention, 14 * 3 * 4 * 8 * (16 * 17 / 2))
+        up = [r for r in rows if r["op"] == "layers.*.mlp.up_proj" and r["phase"] == "forward"]
+        self.assertEqual([(r["calls"], r["kernel"]) for r in up], [(3, "linear_forward")])
+        self.assertEqual(up[0]["bytes"], 3 * 2 * (16 * 32 + 32 * 48 + 16 * 48))
+        self.assertEqual(rows, sorted(rows, key=lambda r: -r["seconds"]))
+        self.assertLess(sum(r["seconds"] for r in rows), document["profile"]["step_seconds"])
+        self.assertIsNone(document["libraries"])  # the host has none
+        result = plimsoll("run", self.tiny, *WORDS, "--profile")
+        self.assertRegex(result.stdout, r"Time of a step of [0-9.]+ ms, by kernel")
+        self.assertRegex(result.stdout, r"\n  between kernels ")
+
+    def test_a_run_may_go_on_for_a_while(self):
+        document = self.document(self.tiny, *WORDS, "--seconds", "0.3")
+        loop = document["time"]["loop"]
+        self.assertEqual(loop["steps"], len(document["steps"]) - 1)
+        self.assertGreaterEqual(loop["seconds"], 0.3)
+        self.assertGreater(len(document["steps"]), 2)
+        # With data and logging: no faster than the steps alone.
+        self.assertLess(sum(s["seconds"] for s in document["steps"][1:]), loop["seconds"])
+
     def test_plans_are_run_as_they_are_and_may_come_from_a_pipe(self):
         fit = plimsoll("fit", self.tiny, "--stack", "plimsoll", "--device", "cpu", "--seq-len", "16",
                        "--gpus", "2", "--zero", "2", "--json", "-")
@@ -314,6 +344,7 @@ class Run(unittest.TestCase):
         path = self.folder / "invalid.json"
         plimsoll("run", self.tiny, *SHORT, "--json", path)
         documents = [self.document(self.tiny, *WORDS, "--ranks", "2", "--zero", "1"),
+                     self.document(self.tiny, *WORDS, "--profile"),
                      json.loads(path.read_text())]
         self.assertEqual(complaint("measurement", documents), "")
 

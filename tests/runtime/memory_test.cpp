@@ -105,6 +105,7 @@ class FewAddresses : public Device {
     host_device().fill_bytes(to, value, bytes);
   }
   void synchronize() override {}
+  std::unique_ptr<Stopwatch> stopwatch() override { return host_device().stopwatch(); }
 
  private:
   std::int64_t most_;

@@ -8,6 +8,7 @@
 #include "reports/comparison_table.h"
 #include "reports/measurement_json.h"
 #include "reports/prediction.h"
+#include "reports/profile_table.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/doors.h"
 #include "tools/cli/output.h"
@@ -37,6 +38,9 @@ void write(const reports::Measurement& measurement, const reports::Comparison* c
   }
   if (comparison != nullptr)
     table = reports::comparison_table(*comparison, standard_output_terminal());
+  constexpr std::size_t kRows = 24;
+  if (measurement.profile)
+    table += reports::profile_table(*measurement.profile, kRows, standard_output_terminal());
   deliver(line.options, document, table);
 }
 

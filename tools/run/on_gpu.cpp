@@ -53,6 +53,11 @@ std::optional<double> peak_flops_of(const std::string& driver_name, models::Prec
   }
 }
 
+std::optional<double> bytes_per_second_of(const std::string& driver_name) {
+  const std::optional<models::Gpu> gpu = gpu_by_driver_name(driver_name);
+  return gpu ? std::optional(gpu->memory_bandwidth) : std::nullopt;
+}
+
 void describe_gpu(reports::Environment& environment) {
   const int gpu = runtime::this_gpu();
   const runtime::GpuFacts facts = runtime::gpu_facts(gpu);

@@ -20,6 +20,9 @@ runtime::comm::JobOptions job_options(const models::Strategy& strategy, double t
 // the catalog does not know the GPU, or the GPU has no such units: then there is no MFU.
 std::optional<double> peak_flops_of(const std::string& driver_name, models::Precision precision);
 
+// Of its memory, by the catalog.
+std::optional<double> bytes_per_second_of(const std::string& driver_name);
+
 // Versions of driver, CUDA and NCCL; the GPU's name and memory. Of the calling thread's GPU.
 void describe_gpu(reports::Environment& environment);
 

@@ -40,4 +40,12 @@ void Progress::step(std::int64_t number, const runtime::StepResult& result, Byte
   std::fflush(stderr);
 }
 
+double LoopClock::seconds() const {
+  return steps_ < 0 ? 0 : std::chrono::duration<double>(Clock::now() - began_).count();
+}
+
+void LoopClock::stepped() {
+  if (++steps_ == 0) began_ = Clock::now();
+}
+
 }  // namespace plimsoll::tools

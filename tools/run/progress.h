@@ -1,6 +1,9 @@
 // Steps as they go by, on standard error.
 #pragma once
 
+#include <chrono>
+
+#include "reports/measurement.h"
 #include "runtime/trainer.h"
 
 namespace plimsoll::tools {
@@ -22,6 +25,21 @@ class Progress {
   bool quiet_, terminal_;
   bool open_ = false;  // a line that has not ended
   std::int64_t steps_;
+};
+
+// Of the whole loop behind its first step (which loads and tunes): data, ledgers and logging too.
+class LoopClock {
+ public:
+  double seconds() const;  // until now
+  void stepped();
+  void end() { seconds_ = seconds(); }
+  reports::Loop seen() const { return {steps_, seconds_}; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::int64_t steps_ = -1;  // the first does not count
+  Clock::time_point began_;
+  double seconds_ = 0;
 };
 
 }  // namespace plimsoll::tools

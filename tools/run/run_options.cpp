@@ -26,6 +26,8 @@ RunOptions run_options_from(const Options& given) {
     if (const std::string* value = given.find(option))
       target = real_value(option, *value, 0, kMost);
   };
+  real("seconds", run.seconds);
+  run.profile = given.has("profile");
   real("lr", run.learning_rate);
   real("max-norm", run.max_norm);
   real("weight-decay", run.weight_decay);

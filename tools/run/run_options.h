@@ -12,8 +12,10 @@
 namespace plimsoll::tools {
 
 // The options that `plimsoll run` hands on.
-inline constexpr std::array<Option, 12> kTrainingOptions{{
+inline constexpr std::array<Option, 14> kTrainingOptions{{
     {"steps", "N", "Run", "optimizer steps (3)"},
+    {"seconds", "S", "Run", "and more steps, until they have taken so long (0)"},
+    {"profile", "", "Run", "one step more, timed kernel by kernel"},
     {"seed", "N", "Run", "of weights, dropout and rounding (42)"},
     {"lr", "X", "Run", "learning rate (1e-4)"},
     {"warmup", "N", "Run", "steps over which the learning rate grows from 0 (100)"},
@@ -29,6 +31,8 @@ inline constexpr std::array<Option, 12> kTrainingOptions{{
 
 struct RunOptions {
   std::int64_t steps = 3;
+  double seconds = 0;  // of the loop, at least
+  bool profile = false;
   std::uint64_t seed = 42;
   double learning_rate = 1e-4;
   std::int64_t warmup = 100;  // steps over which the rate grows from nothing

@@ -18,6 +18,7 @@
 #include "tools/run/ended_from_outside.h"
 #include "tools/run/environment.h"
 #include "tools/run/on_gpu.h"
+#include "tools/run/profile_rows.h"
 #include "tools/run/recorder.h"
 #include "tools/run/saved_weights.h"
 
@@ -82,7 +83,9 @@ class Training {
     if (own) readings.push_back({"libraries", used_of_this_gpu(), Bytes(0)});
     if (world.rank() == 0)
       progress_.note(fmt::format("weights: {}; data: {}", weights_.origin(), tokens_->origin()));
-    runtime::Trainer trainer(job_.model, *job_.model.numerics, trainer_options(), device, world);
+    runtime::Profile profile(device);
+    runtime::Trainer trainer(job_.model, *job_.model.numerics, trainer_options(),
+                             options_.profile ? profile.device() : device, world);
     const bool tells = device.kind() == models::Device::cuda && world.rank() == 0;
     if (tells) describe_gpu(environment_);
     trainer.load([&](const runtime::ModelParameter& parameter, std::int64_t first,
@@ -95,11 +98,13 @@ class Training {
                                        std::span<std::int32_t> targets) {
       batches_.fill(step, micro, world.rank(), ids, targets);
     };
-    for (std::int64_t step = 1; step <= options_.steps; ++step) {
+    std::int64_t step = 1;
+    for (; step <= options_.steps || goes_on(world); ++step) {
       const runtime::StepResult result = trainer.step(tokens, rate(step));
       if (own && step == 1) readings.push_back({"step 1", used_of_this_gpu(), reserved()});
       recorder.add(step, result);
       if (world.rank() != 0) continue;
+      loop_.stepped();
       progress_.step(step, result, trainer.worker().memory.ledger().live());
       {
         const std::lock_guard lock(mutex_);
@@ -107,6 +112,7 @@ class Training {
         if (tells) clocks_.read();
       }
     }
+    if (world.rank() == 0) loop_.end();
     reports::MeasuredRank rank = recorder.rank(reserved());
     if (own) {
       rank.device = used_of_this_gpu();
@@ -114,9 +120,16 @@ class Training {
       rank.driver = std::move(readings);
     }
     collect(world, rank);
+    if (world.rank() == 0 && tells) libraries_ = device.libraries();
     if (!options_.save_weights.empty())
       save_weights(options_.save_weights, job_.workload.model_config, trainer.model(),
                    trainer.worker().regime.compute, world.rank() == 0);
+    if (!options_.profile) return;
+    if (world.rank() == 0) profile.begin(trainer.worker().memory.ledger());
+    const runtime::StepResult result = trainer.step(tokens, rate(step));
+    if (world.rank() != 0) return;
+    costs_ = profile.end();
+    profiled_seconds_ = result.seconds;
   }
 
   std::mutex
@@ -125,10 +138,19 @@ class Training {
   std::vector<reports::MeasuredRank> ranks_;  // there alone
   reports::Environment environment_;  // the GPU's part of it
   ClockSamples clocks_;
+  LoopClock loop_;  // of rank 0
+  std::optional<runtime::LibraryUse> libraries_;  // of rank 0
+  std::vector<runtime::KernelCost> costs_;  // of the step that was profiled there
+  double profiled_seconds_ = 0;
   bool has_a_gpu_ = true;  // of its own, each rank
   std::optional<Bytes> context_;  // used on the GPU before anything but the context is there
 
  private:
+  // By rank 0's clock.
+  bool goes_on(Communicator& world) const {
+    if (options_.seconds <= 0) return false;
+    return world.gather(world.rank() == 0 ? loop_.seconds() : 0)[0] < options_.seconds;
+  }
   // The arena only grows, so that its most is there in the end.
   static Bytes used_of_this_gpu() {
     const runtime::GpuReading now = runtime::read_gpu(runtime::this_gpu());
@@ -285,7 +307,17 @@ void add_what_was_measured(Training& training, reports::Measurement& out) {
     std::ranges::sort(out.environment.versions);
     out.peak_flops = peak_flops_of(gpu.device, training.job().workload.strategy.precision);
     out.clocks = training.clocks_.medians();
+    if (training.libraries_) {
+      for (const auto& version : training.libraries_->versions)
+        out.environment.versions.push_back(version);
+      std::ranges::sort(out.environment.versions);
+      out.libraries = notes_of(*training.libraries_);
+    }
   }
+  out.loop = training.loop_.seen();
+  if (!training.costs_.empty())
+    out.profile = profile_of(training.costs_, training.profiled_seconds_, out.peak_flops,
+                             bytes_per_second_of(out.environment.device));
   {
     const std::lock_guard lock(training.mutex_);
     out.steps = training.steps_;

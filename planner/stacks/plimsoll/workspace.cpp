@@ -21,7 +21,6 @@ Bytes flash_backward(const models::Decoder& d, Tokens tokens, DType compute,
   const bool library = narrow && device == models::Device::cuda;
   Bytes group = fp32(queries);  // row sums
   if (narrow) group += fp32(values);  // dQ
-  if (library) group += fp32(queries);  // log-sum-exp
   if (library && d.heads != d.kv_heads) group += 2 * storage(Count(values), compute);  // dK, dV
   const std::int64_t groups = checked_multiply(tokens.sequences, d.kv_heads);
   const std::int64_t fit = std::max<std::int64_t>(
