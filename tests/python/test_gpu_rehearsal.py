@@ -66,9 +66,10 @@ sys.exit(3 if full else 0)
 FEWER = {"MEMORY": [("gpt2", 1, 64, [], 60, "fit"), ("gpt2-medium", 1, 64, [], 90, "fit"),
                     ("qwen2.5-0.5b", 1, 64, [], 60, "judge"),
                     ("llama-3.2-1b", 1, 64, [], 120, "judge")],
-         "FULL": [("gpt2", 1, 64, [], 60), ("llama-3.2-3b", 1, 64, [], 60)],
-         "LORA": [("gpt2", 1, 64, ["--lora-rank", "16"], 60)],
-         "FIT": [("gpt2", 1024, [], 420)]}
+         "SPEED": [("gpt2", 64, [], 60), ("llama-3.2-3b", 64, [], 60),
+                   ("gpt2", 64, ["--lora-rank", "16"], 60)],
+         "TORCH": [("gpt2", 64, 60)],
+         "FIT": [("gpt2", 1024, [], 150)]}
 
 
 class Rehearsal(Folder):
@@ -94,7 +95,7 @@ class Rehearsal(Folder):
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(messages), \
                 mock.patch.object(check, "driver_gpu_name", lambda: "NVIDIA H200"), \
                 mock.patch.object(check.signal, "signal"), \
-                mock.patch.object(check, "torch", lambda *_: (check.SKIPPED, {"why": "no torch"})):
+                mock.patch.object(check, "oracle", lambda *_, **__: None):
             status = check.main([*map(str, words), "--build", str(self.build), "--out",
                                  str(self.results)])
         return status, said.getvalue(), messages.getvalue()
@@ -107,7 +108,7 @@ class Rehearsal(Folder):
         status, said, messages = self.call("--all", "--collect", collected)
         self.assertEqual(status, 1, said)  # of one kernel
         self.assertEqual(len(list(self.results.glob("*.json"))), len(check.items()))
-        self.assertIn("exact-covering … (about 300 s", messages)
+        self.assertIn("exact-covering … (about ", messages)
         twins = self.document("kernels-twins")
         self.assertEqual((twins["outcome"], twins["failed"]), ("failed", 2))
         self.assertEqual([(r["case"], r["outcome"]) for r in twins["alone"]],
@@ -115,8 +116,15 @@ class Rehearsal(Folder):
                           ("third", "passed")])
         memory = self.document("memory-gpt2")
         self.assertEqual((memory["role"], memory["gpu"]), ("fit", "NVIDIA H200"))
-        self.assertEqual(self.document("mfu-gpt2")["outcome"], "passed")
-        self.assertEqual(self.document("mfu-llama-3.2-3b")["outcome"], "out_of_memory")
+        speed = self.document("speed-gpt2")
+        self.assertEqual(speed["outcome"], "passed")
+        # As many tokens a micro-batch as fit, and 16 of them a step.
+        batch = speed["measurement"]["workload"]["batch"]
+        self.assertEqual((batch["micro_batch"] * batch["seq_len"], batch["grad_accum"]),
+                         (check.TOKENS, check.ACCUMULATED))
+        self.assertEqual(speed["measurement"]["workload"]["model"]["config"]["attn_pdrop"], 0.0)
+        self.assertEqual(self.document("speed-llama-3.2-3b")["outcome"], "out_of_memory")
+        self.assertEqual(self.document("torch-gpt2-compiled")["outcome"], "skipped")
         fit = self.document("fit-gpt2")
         self.assertLess(fit["measured"], fit["predicted"])
         self.assertEqual({r["outcome"] for r in fit["runs"]}, {"completed", "out_of_memory"})
@@ -145,16 +153,47 @@ class Rehearsal(Folder):
         (package / "torch.py").write_text("")
         machine = check.Machine(self.build, self.out)
         machine.gpu_name = "NVIDIA H200"
+        machine.tokens = 128
         with mock.patch.object(check, "HERE", package), \
                 mock.patch.dict("os.environ", {"PYTHONPATH": str(package)}):
-            outcome, compiled = check.torch(machine, "gpt2", 4, 64, True)
-            self.assertEqual((outcome, compiled["measurement"]["words"]), ("passed", ["--compile"]))
-            self.assertEqual(compiled["measurement"]["workload"]["stack"]["name"], "pytorch")
-            outcome, eager = check.torch(machine, "gpt2", 8, 64, False)
-            self.assertEqual((outcome, eager["measurement"]["words"]), ("out_of_memory", []))
-        with mock.patch.object(check, "HERE", package), \
-                mock.patch.object(check.sys, "executable", "/bin/false"):
-            self.assertEqual(check.torch(machine, "gpt2", 4, 64, True)[0], "skipped")
+            outcome, compiled = check.torch(machine, "gpt2", 64, True)
+            self.assertEqual(outcome, "passed")
+            self.assertEqual(compiled["measurement"]["words"],
+                             ["--steps", "3", "--seconds", "10", "--compile"])
+            workload = compiled["measurement"]["workload"]
+            self.assertEqual(workload["stack"]["name"], "pytorch")
+            self.assertEqual((workload["batch"]["micro_batch"], workload["batch"]["grad_accum"]),
+                             (2, check.ACCUMULATED))
+            machine.tokens = 512
+            outcome, eager = check.torch(machine, "gpt2", 64, False)
+            self.assertEqual((outcome, "--compile" in eager["measurement"]["words"]),
+                             ("out_of_memory", False))
+        machine.python = "/bin/false"
+        with mock.patch.object(check, "HERE", package):
+            self.assertEqual(check.torch(machine, "gpt2", 64, True)[0], "skipped")
+
+    def test_a_fresh_machine_goes_on_from_what_was_collected(self):
+        collected = self.out / "collected"
+        self.call("--part", "rates", "--collect", collected)
+        (self.results / "autotune.txt").write_text("key\tvalue\n")
+        check.collect(self.results, collected)
+        again = self.out / "again"
+        with mock.patch.object(self, "results", again):
+            _, said, _ = self.call("--part", "rates", "--resume", collected)
+        self.assertIn("1 results are there already", said)
+        self.assertNotIn("rates-ceilings:", said)  # it is not run again
+        self.assertEqual((again / "autotune.txt").read_text(), "key\tvalue\n")
+        # A line that was cut off is as if it were not there.
+        (collected / "results-1.jsonl").write_text('{"part": "rates", "it')
+        self.assertEqual(check.restore(collected, self.out / "third"), 0)
+
+    def test_a_program_that_is_missing_does_not_end_the_rest(self):
+        (self.build / check.PROGRAMS["gpu_rates"]).unlink()
+        status, said, messages = self.call("--part", "rates", "--part", "exact")
+        self.assertEqual(status, 0)
+        self.assertEqual(self.document("rates-ceilings")["outcome"], "skipped")
+        self.assertEqual(self.document("exact-covering")["outcome"], "passed")
+        self.assertIn("gpu_rates is not in", messages)
 
     def test_what_a_budget_cut_short_is_run_again(self):
         slow = self.build / check.PROGRAMS["cuda_exact_test"]

@@ -1,6 +1,9 @@
 #include "reports/measurement_json.h"
+#include "reports/profile_table.h"
 
 #include <doctest/doctest.h>
+
+#include <string>
 
 #include "reports/fingerprint.h"
 #include "tests/reports/made_up_comparison.h"
@@ -88,11 +91,11 @@ TEST_CASE("steps, and the time of all but the first") {
   // With full attention (6e9 + 2e9) / 2 / 1e10 / 2 = 0.2; recomputation makes 8e9, the same here.
   CHECK(has(text, R"("tokens_per_second":50.0,"model_flops_per_step":6000000000.0,)"
                   R"("hardware_flops_per_step":8000000000.0,"mfu":0.15,)"
-                  R"("mfu_full_attention":0.2,"hfu":0.2})"));
+                  R"("mfu_full_attention":0.2,"hfu":0.2,"loop":null})"));
   m.flops->hardware = 7e9;  // 0.175
-  CHECK(has(document(m), R"("mfu_full_attention":0.2,"hfu":0.175})"));
+  CHECK(has(document(m), R"("mfu_full_attention":0.2,"hfu":0.175,"loop":null})"));
   m.peak_flops.reset();  // an unknown GPU, or the host
-  CHECK(has(document(m), R"("mfu":null,"mfu_full_attention":null,"hfu":null})"));
+  CHECK(has(document(m), R"("mfu":null,"mfu_full_attention":null,"hfu":null,"loop":null})"));
   CHECK(has(document(measurement()), R"("time":null)"));
 }
 
@@ -140,6 +143,34 @@ TEST_CASE("the comparison stands in the measurement") {
   const Comparison comparison = compare(prediction(), m);
   CHECK(has(document(m, &comparison), R"("comparison":{"agrees":true,)"));
   CHECK(has(document(m), R"("comparison":null})"));
+}
+
+TEST_CASE(
+    "where the time went, what libraries did, and the loop by the clock stand in the document") {
+  Measurement m = measurement();
+  CHECK(has(document(m), R"("libraries":null,"profile":null)"));
+  m.steps = {{.step = 1, .seconds = 2.0}};
+  m.loop = Loop{.steps = 4, .seconds = 10};
+  m.tokens_per_step = 100;
+  m.libraries = LibraryNotes{
+      .refusals = {{"cudnn", "forward: dropout", 12}},
+      .choices = {{"cublaslt", "a=bf16", "id=66, 2 of 8", 0.25}, {"cudnn", "x", "y", {}}}};
+  m.profile = Profile{.step_seconds = 0.5,
+                      .peak_flops = 1e15,
+                      .rows = {{"layers.*.mlp", "forward", "linear_forward", 3, 0.25, 8, 16, 0.5}}};
+  const std::string text = document(m);
+  CHECK(has(text, R"("loop":{"steps":4,"seconds":10.0,"tokens_per_second":40.0,"mfu":)"));
+  CHECK(has(text, R"("refusals":[{"library":"cudnn","why":"forward: dropout","times":12}])"));
+  CHECK(has(text, R"("algorithm":"id=66, 2 of 8","seconds":0.25},)"
+                  R"({"library":"cudnn","what":"x","algorithm":"y","seconds":null})"));
+  CHECK(has(text, R"("profile":{"step_seconds":0.5,"peak_flops":1000000000000000.0,)"
+                  R"("bytes_per_second":null,"rows":[{"op":"layers.*.mlp","phase":"forward",)"
+                  R"("kernel":"linear_forward","calls":3,"seconds":0.25,"bytes":8.0,"flops":16.0,)"
+                  R"("roofline":0.5}]})"));
+  const std::string table = profile_table(*m.profile, 1, {});
+  CHECK(has(table, "Time of a step of 500.000 ms"));
+  CHECK(has(table, "layers.*.mlp (forward)                3   250.000   50.0"));
+  CHECK(has(table, "between kernels" + std::string(27, ' ') + "250.000   50.0"));
 }
 
 TEST_CASE("clocks that were read stand in the document, and null where none were") {

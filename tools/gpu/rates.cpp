@@ -1,10 +1,14 @@
-// gpu_rates: what this GPU reaches in products and copies, through the runtime's own kernels, and
-// what its driver says of it. One JSON document on standard output; 3 without a GPU.
+// gpu_rates [LARGEST]: what this GPU reaches in products, copies, attention, norms and AdamW,
+// through the runtime's own kernels, and what its driver says of it. One JSON document on standard
+// output; 3 without a GPU. LARGEST: no axis is longer (for a device that is slow).
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <utility>
 #include <vector>
 
+#include "models/decisions/workspace.h"
 #include "reports/json_writer.h"
 #include "runtime/comm/nccl_ranks.h"
 #include "runtime/device_cuda.h"
@@ -31,6 +35,11 @@ constexpr Product kProducts[] = {{4096, 4096, 4096},    {8192, 8192, 8192},  {81
                                  {16384, 128256, 4096}, {16384, 2304, 768},  {16384, 3072, 768},
                                  {16384, 50304, 768},   {32768, 8192, 2048}};
 
+std::int64_t largest = std::int64_t{1} << 40;
+std::int64_t at_most(std::int64_t length) {
+  return std::min(length, largest);
+}
+
 // Median and deviation of the seconds of `work`, each repetition waited for.
 struct Timed {
   double median = 0, deviation = 0;
@@ -39,20 +48,21 @@ struct Timed {
 template <class Work>
 Timed timed(runtime::Device& device, Work work) {
   using Clock = std::chrono::steady_clock;
-  for (int i = 0; i < 3; ++i) work();
+  const bool slow = largest < 1024;  // what it says there is no rate
+  for (int i = 0; i < (slow ? 0 : 3); ++i) work();
   device.synchronize();
   std::vector<double> found;
   const Clock::time_point began = Clock::now();
   const auto since = [](Clock::time_point then) {
     return std::chrono::duration<double>(Clock::now() - then).count();
   };
-  while (static_cast<int>(found.size()) < kLeast ||
-         (static_cast<int>(found.size()) < kMost && since(began) < kEnoughSeconds)) {
+  while (static_cast<int>(found.size()) < (slow ? 1 : kLeast) ||
+         (static_cast<int>(found.size()) < kMost && since(began) < (slow ? 0 : kEnoughSeconds))) {
     const Clock::time_point start = Clock::now();
-    constexpr int kAtOnce = 4;  // so that waiting counts little
-    for (int i = 0; i < kAtOnce; ++i) work();
+    const int at_once = slow ? 1 : 4;  // so that waiting counts little
+    for (int i = 0; i < at_once; ++i) work();
     device.synchronize();
-    found.push_back(since(start) / kAtOnce);
+    found.push_back(since(start) / at_once);
   }
   const auto middle = [](std::vector<double>& values) {
     std::nth_element(values.begin(),
@@ -112,8 +122,9 @@ void write_products(JsonWriter& json, runtime::Device& device, runtime::Memory& 
   const auto matrix = [&](std::int64_t rows, std::int64_t columns) {
     return memory.allocate("matrix", Category::activations, DType::bf16, {rows, columns});
   };
-  Tensor panels = memory.allocate("panels", Category::workspace, DType::fp32, {8 << 20});
-  for (const Product& p : kProducts) {
+  Tensor panels = memory.allocate("panels", Category::workspace, DType::fp32, {at_most(8 << 20)});
+  for (Product p : kProducts) {
+    p = {at_most(p.m), at_most(p.n), at_most(p.k)};
     Tensor x = matrix(p.m, p.k), weight = matrix(p.n, p.k), y = matrix(p.m, p.n);
     fill(device, x);
     fill(device, weight);
@@ -137,11 +148,137 @@ void write_products(JsonWriter& json, runtime::Device& device, runtime::Memory& 
   json.end_array();
 }
 
+// What moves `bytes` and computes `flops`, under a name.
+template <class Work>
+void write_kernel(JsonWriter& json, runtime::Device& device, const std::string& name, double bytes,
+                  double flops, Work work) {
+  const Timed time = timed(device, work);
+  json.begin_object(JsonWriter::Layout::line);
+  json.member("kernel", name);
+  json.member("seconds", time.median);
+  json.member("deviation_seconds", time.deviation);
+  json.member("bytes_per_second", bytes / time.median);
+  json.member("flops_per_second", flops / time.median);
+  json.end_object();
+}
+
+// Causal, of GPT-2's and Llama-3.1-8B's heads; 4 and 10 FLOPs a pair and column.
+void write_attention(JsonWriter& json, runtime::Device& device, runtime::Memory& memory) {
+  const kernels::AttentionShape shapes[] = {{8, at_most(2048), 12, 12, 64, 0, 0.125f},
+                                            {2, at_most(4096), 32, 8, 128, 0, 0.0884f}};
+  for (kernels::AttentionShape s : shapes) {
+    s.sequences = at_most(s.sequences);
+    const std::int64_t tokens = s.sequences * s.length, queries = s.heads * s.head_dim,
+                       keys = s.kv_heads * s.head_dim;
+    const auto made = [&](std::int64_t width) {
+      Tensor x = memory.allocate("x", Category::activations, DType::bf16, {tokens, width});
+      fill(device, x);
+      return x;
+    };
+    Tensor q = made(queries), k = made(keys), v = made(keys), out = made(queries);
+    Tensor d_out = made(queries), d_q = made(queries), d_k = made(keys), d_v = made(keys);
+    Tensor rows = memory.allocate("rows", Category::activations, DType::fp32,
+                                  {s.sequences, s.heads, s.length});
+    Tensor scratch = memory.allocate("scratch", Category::workspace, DType::fp32,
+                                     {tokens * s.heads * (2 * s.head_dim + 1) + 4096});
+    const double pairs = 0.5 * static_cast<double>(tokens * s.heads * (s.length + 1));
+    const double each = pairs * static_cast<double>(s.head_dim);
+    const double bytes = q.bytes().real() + k.bytes().real() + v.bytes().real();
+    const std::string name = std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " x " +
+                             std::to_string(s.length) + " x " + std::to_string(s.head_dim);
+    write_kernel(json, device, "attention forward " + name, bytes + out.bytes().real(), 4 * each,
+                 [&] {
+                   device.kernels().flash_forward(s, {}, q.view(), k.view(), v.view(), out.view(),
+                                                  rows.view());
+                 });
+    write_kernel(json, device, "attention backward " + name, 2 * (bytes + out.bytes().real()),
+                 10 * each, [&] {
+                   device.kernels().flash_backward(s, {}, std::as_const(d_out).view(), q.view(),
+                                                   k.view(), v.view(), std::as_const(out).view(),
+                                                   std::as_const(rows).view(), d_q.view(),
+                                                   d_k.view(), d_v.view(), scratch.view());
+                 });
+  }
+}
+
+void write_norms(JsonWriter& json, runtime::Device& device, runtime::Memory& memory) {
+  for (const std::int64_t width : {768, 4096}) {
+    const std::int64_t rows = at_most(16384);
+    const auto made = [&](DType dtype, std::int64_t r, std::int64_t w) {
+      return memory.allocate("x", Category::activations, dtype, {r, w});
+    };
+    Tensor x = made(DType::bf16, rows, width), y = made(DType::bf16, rows, width);
+    Tensor weight = made(DType::bf16, 1, width), d_weight = made(DType::bf16, 1, width);
+    Tensor statistics = made(DType::fp32, rows, 1);
+    Tensor partial = made(DType::fp32, models::decisions::kPartialRows, width);
+    fill(device, x);
+    fill(device, y);
+    fill(device, weight);
+    const auto row = [&](Tensor& of) { return of.view().as({width}); };
+    const double bytes = 2 * x.bytes().real();
+    write_kernel(json, device, "RMSNorm forward " + std::to_string(width), bytes, 0, [&] {
+      device.kernels().rms_norm_forward(std::as_const(x).view(), row(weight), 0, 1e-5f, y.view(),
+                                        statistics.view().as({rows}));
+    });
+    write_kernel(json, device, "RMSNorm backward " + std::to_string(width), 2 * bytes, 0, [&] {
+      device.kernels().rms_norm_backward(std::as_const(x).view(), statistics.view().as({rows}),
+                                         row(weight), 0, std::as_const(y).view(), true, y.view(),
+                                         row(d_weight), partial.view());
+    });
+  }
+}
+
+void write_optimizer(JsonWriter& json, runtime::Device& device, runtime::Memory& memory) {
+  const std::int64_t n = at_most(std::int64_t{1} << 28);
+  for (const bool master : {true, false}) {
+    const DType moment = master ? DType::fp32 : DType::bf16;
+    const auto made = [&](DType dtype) {
+      return memory.allocate("x", Category::optimizer, dtype, {n});
+    };
+    Tensor weight = made(DType::bf16), gradient = made(DType::bf16);
+    Tensor first = made(moment), second = made(moment), masters;
+    if (master) masters = made(DType::fp32);
+    kernels::OptimizerTensors tensors;
+    tensors.weight = weight.view();
+    if (master) tensors.master = masters.view();
+    tensors.first_moment = first.view();
+    tensors.second_moment = second.view();
+    tensors.gradient = std::as_const(gradient).view();
+    for (Tensor* of : {&weight, &gradient, &first, &second, &masters})
+      if (*of) device.fill_bytes(of->view().data, 0, of->bytes());
+    write_kernel(json, device, master ? "AdamW, fp32 master" : "AdamW, all 16 bits",
+                 (master ? 28.0 : 14.0) * static_cast<double>(n), 0,
+                 [&] { device.kernels().adamw(tensors, {}); });
+  }
+}
+
+void write_kernels(JsonWriter& json, runtime::Device& device, runtime::Memory& memory) {
+  json.key("kernels");
+  json.begin_array();
+  write_attention(json, device, memory);
+  write_norms(json, device, memory);
+  write_optimizer(json, device, memory);
+  json.end_array();
+}
+
+void write_libraries(JsonWriter& json, runtime::Device& device) {
+  const runtime::LibraryUse use = device.libraries();
+  json.key("libraries");
+  json.begin_object();
+  for (const auto& [name, version] : use.versions) json.member(name, version);
+  json.end_object();
+  json.key("refusals");
+  json.begin_array();
+  for (const auto& [library, why, times] : use.refusals)
+    json.value(library + ": " + why + " (" + std::to_string(times) + " times)");
+  json.end_array();
+}
+
 void write_copies(JsonWriter& json, runtime::Device& device, runtime::Memory& memory) {
   json.key("copies");
   json.begin_array();
   for (const std::int64_t mib : {1, 16, 256, 2048}) {
-    const std::int64_t bytes = mib << 20;
+    const std::int64_t bytes = at_most(mib << 20);
     Tensor from = memory.allocate("from", Category::activations, DType::uint8, {bytes});
     Tensor to = memory.allocate("to", Category::activations, DType::uint8, {bytes});
     const Timed time =
@@ -172,14 +309,17 @@ std::string rates() {
   runtime::Memory memory(device, 0, {});
   write_products(json, device, memory);
   write_copies(json, device, memory);
+  write_kernels(json, device, memory);
+  write_libraries(json, device);
   json.end_object();
   return text;
 }
 
 }  // namespace plimsoll::tools
 
-int main() {
+int main(int count, char** words) {
   try {
+    if (count > 1) plimsoll::tools::largest = std::max(1L, std::strtol(words[1], nullptr, 10));
     std::printf("%s\n", plimsoll::tools::rates().c_str());
     return 0;
   } catch (const plimsoll::Error& error) {

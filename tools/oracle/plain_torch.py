@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """A plan's workload in plain PyTorch, for machines that have torch and no Transformers.
 
-  plain_torch.py --workload PLAN.json --out MEASUREMENT.json [--compile] [--steps 12] [--device cuda]
+  plain_torch.py --workload PLAN.json --out MEASUREMENT.json [--compile] [--steps 12]
+                 [--seconds 10] [--loss full] [--device cuda]
 
 GPT-2 and Llama-like decoders with the modules, shapes and dtypes of Transformers' eager classes:
-weights in fp32 under bf16 autocast (or all in bf16), scaled_dot_product_attention, the loss over all
-logits, gradients clipped to 1, fused AdamW. The number of parameters must be the plan's. Rank 0 of
+weights in fp32 under bf16 autocast (or all in bf16), scaled_dot_product_attention, no dropout, the
+loss over all logits (or, fused, over some rows at a time), gradients clipped to 1, fused AdamW. The number of parameters must be the plan's. Rank 0 of
 one GPU. Writes plimsoll.measurement/1: tokens/s, MFU by the plan's FLOPs, and torch's own statistics
 of memory.
 """
@@ -21,6 +22,9 @@ import time
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+LOSS_PARTS = 8  # of a micro-batch's rows, under --loss fused
 
 
 class RMSNorm(nn.Module):
@@ -84,8 +88,9 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    def __init__(self, c, length):
+    def __init__(self, c, length, fused_loss):
         super().__init__()
+        self.fused_loss = fused_loss
         self.tokens = nn.Embedding(c["vocab"], c["hidden"])
         self.positions = nn.Embedding(c["positions"], c["hidden"]) if c["gpt2"] else None
         self.layers = nn.ModuleList(Layer(c) for _ in range(c["layers"]))
@@ -111,8 +116,15 @@ class Decoder(nn.Module):
             x = x + self.positions(torch.arange(ids.shape[1], device=ids.device))
         for layer in self.layers:
             x = layer(x, rotary)
-        return F.cross_entropy(self.head(self.norm(x)).float().view(-1, self.head.out_features),
-                               targets.view(-1))
+        x = self.norm(x).view(-1, x.shape[-1])
+        if not self.fused_loss:
+            return F.cross_entropy(self.head(x).float(), targets.view(-1))
+        parts = [checkpoint(self.loss_of_rows, *rows, use_reentrant=False)
+                 for rows in zip(x.chunk(LOSS_PARTS), targets.view(-1).chunk(LOSS_PARTS))]
+        return sum(parts) / x.shape[0]
+
+    def loss_of_rows(self, x, targets):
+        return F.cross_entropy(self.head(x).float(), targets, reduction="sum")
 
 
 def sizes(config):
@@ -138,25 +150,27 @@ def sizes(config):
             "theta": rope.get("rope_theta") or config.get("rope_theta") or 10000.0}
 
 
-def train(plan, device, compiled, steps, measurement):
+def train(plan, device, options, measurement):
     workload = plan["workload"]
     batch, precision = workload["batch"], workload["strategy"]["precision"]
     torch.manual_seed(42)
-    model = Decoder(sizes(workload["model"]["config"]), batch["seq_len"])
+    model = Decoder(sizes(workload["model"]["config"]), batch["seq_len"], options.loss == "fused")
     count = sum(p.numel() for p in model.parameters())
     if count != plan["model"]["parameters"]:
         raise ValueError(f"{count} parameters, the plan has {plan['model']['parameters']}")
     model.to(device, torch.bfloat16 if precision == "bf16" else torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    run = torch.compile(model) if compiled else model
+    run = torch.compile(model) if options.compile else model
     shape = (batch["micro_batch"], batch["seq_len"] + 1)
-    ids = torch.randint(model.head.out_features, shape, device=device)
     on_gpu = device == "cuda"
     wait = torch.cuda.synchronize if on_gpu else lambda: None
-    for step in range(1, steps + 1):
+    loop, step = None, 0
+    while step < options.steps or time.perf_counter() - loop < options.seconds:
+        step += 1
         wait()
         began = time.perf_counter()
         for _ in range(batch["grad_accum"]):
+            ids = torch.randint(model.head.out_features, shape, device=device)
             with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16-mixed"):
                 loss = run(ids[:, :-1], ids[:, 1:].contiguous())
             (loss / batch["grad_accum"]).backward()
@@ -169,8 +183,11 @@ def train(plan, device, compiled, steps, measurement):
             raise ValueError(f"step {step}: the loss is {value}")
         measurement["steps"].append({"step": step, "seconds": time.perf_counter() - began,
                                      "loss": value, "grad_norm": norm.item()})
+        if step == 1:  # it compiles
+            loop = time.perf_counter()
         if step == 2 and on_gpu:  # compiling and autotuning take memory of their own
             torch.cuda.reset_peak_memory_stats()
+    measurement["loop"] = {"steps": step - 1, "seconds": time.perf_counter() - loop}
     if on_gpu:
         free, total = torch.cuda.mem_get_info()
         measurement["ranks"][0].update(
@@ -186,9 +203,9 @@ def environment(device):
             "versions": {"torch": torch.__version__, "cuda": torch.version.cuda}, "variables": {}}
 
 
-def times(plan, steps):
-    """The first third is not timed: it compiles and warms up."""
-    timed = [s["seconds"] for s in steps[max(1, len(steps) // 3):]]
+def times(plan, steps, loop):
+    """The first step is not timed: it compiles and warms up. `loop`: all others by the clock."""
+    timed = [s["seconds"] for s in steps[1:]]
     if not timed:
         return None
     middle, batch = statistics.median(timed), plan["workload"]["batch"]
@@ -198,7 +215,12 @@ def times(plan, steps):
             "timed_steps": len(timed), "peak_flops": peak, "communication": "none",
             "tokens_per_second": batch["seq_len"] * batch["micro_batch"] * batch["grad_accum"] / middle,
             "model_flops_per_step": flops, "mfu": flops / middle / peak if flops and peak else None,
-            "mfu_full_attention": None}
+            "mfu_full_attention": None,
+            "loop": loop and {**loop, "tokens_per_second":
+                              batch["seq_len"] * batch["micro_batch"] * batch["grad_accum"]
+                              * loop["steps"] / loop["seconds"],
+                              "mfu": flops * loop["steps"] / loop["seconds"] / peak
+                              if flops and peak else None}}
 
 
 def main():
@@ -207,6 +229,8 @@ def main():
     p.add_argument("--out", required=True)
     p.add_argument("--compile", action="store_true")
     p.add_argument("--steps", type=int, default=12)
+    p.add_argument("--seconds", type=float, default=0, help="and more steps, for so long")
+    p.add_argument("--loss", choices=["full", "fused"], default="full")
     p.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     options = p.parse_args()
     with open(options.workload, encoding="utf-8") as file:
@@ -222,14 +246,14 @@ def main():
                 "workload": plan["workload"], "environment": environment(options.device),
                 "outcome": "completed", "error": None, "ranks": [{"rank": 0, **none}], "steps": []}
     try:
-        train(plan, options.device, options.compile, options.steps, document)
+        train(plan, options.device, options, document)
     except (RuntimeError, ValueError) as e:
         full = isinstance(e, torch.OutOfMemoryError)
         document["outcome"] = "out_of_memory" if full else "failed"
         document["error"] = {"kind": document["outcome"], "message": str(e)[:4000],
                              "step": len(document["steps"]) + 1, "phase": None,
                              "tried_bytes": None, "live": None}
-    document["time"] = times(plan, document["steps"])
+    document["time"] = times(plan, document["steps"], document.pop("loop", None))
     with open(options.out + ".part", "w", encoding="utf-8") as file:
         json.dump(document, file, indent=1)
     os.replace(options.out + ".part", options.out)

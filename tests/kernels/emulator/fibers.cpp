@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <vector>
 
@@ -196,6 +197,9 @@ std::uint64_t block_at(std::uint64_t i, std::uint64_t grid) {
 
 void run(const char* op, dim3 blocks, dim3 threads, std::size_t bytes,
          const std::function<void()>& kernel) {
+  // Ranks that are threads have one GPU.
+  static std::mutex gpu;
+  const std::lock_guard alone(gpu);
   if (bytes > kMostShared) give_up(op, "more shared memory than sm_89 has");
   const unsigned all = threads.x * threads.y * threads.z;
   if (all == 0 || all > 1024) give_up(op, "a block has 1 to 1024 threads");
@@ -204,7 +208,8 @@ void run(const char* op, dim3 blocks, dim3 threads, std::size_t bytes,
   body = &kernel;
   shared_bytes = bytes;
   drawn = order;
-  ++now.launch;
+  static std::uint32_t launches = 0;  // of all threads
+  now.launch = ++launches;
   gridDim = blocks;
   blockDim = threads;
   const std::uint64_t grid = std::uint64_t{blocks.x} * blocks.y * blocks.z;

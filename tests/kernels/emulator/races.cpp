@@ -8,7 +8,7 @@
 
 namespace plimsoll::emulator {
 
-Running now;
+thread_local Running now;
 
 namespace {
 

@@ -24,7 +24,7 @@ struct Running {
   const std::byte* stack = nullptr;  // its own; of no interest
   std::size_t stack_bytes = 0;
 };
-extern Running now;
+extern thread_local Running now;  // ranks that are threads have one each
 
 enum class Access : std::uint8_t { read, write, atomic };
 
