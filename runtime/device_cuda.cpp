@@ -131,7 +131,7 @@ class ThreadState {
  public:
   ThreadState(int device, const CudaOptions& options) : device_(device) {
     if (options.libraries) products_ = cuda::cublaslt_products({options.autotune_cache});
-    if (options.libraries && options.mode == cuda::Mode::fast) attention_ = attention();
+    if (options.libraries && options.mode == cuda::Mode::fast) start_attention();
     expect(cudaMalloc(&block_, kBlock), "memory of the GPU");
     // On the stream: the default one is not waited for, and the first kernels may note faults here.
     expect(cudaMemsetAsync(block_, 0, kBlock, stream()), "memory of the GPU");
@@ -160,6 +160,7 @@ class ThreadState {
     LibraryUse use;
     if (products_) add(*products_, "cublaslt", use);
     if (attention_) add(*attention_, "cudnn", use);
+    if (!without_attention_.empty()) use.refusals.push_back({"cudnn", without_attention_, 1});
     return use;
   }
 
@@ -184,13 +185,12 @@ class ThreadState {
   // The fault word, and behind it what a library's forward attention may use (256 B with 9.19).
   static constexpr std::int64_t kBlock = 64 << 10, kForAttention = 256;
 
-  // None in a build without cuDNN: then the kernels of our own.
-  static std::unique_ptr<cuda::AttentionLibrary> attention() {
+  // Without cuDNN, in the build or here, the kernels of our own attend: slower, and said so.
+  void start_attention() {
     try {
-      return cuda::cudnn_attention();
+      attention_ = cuda::cudnn_attention();
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::unsupported) throw;
-      return nullptr;
+      without_attention_ = error.message();
     }
   }
   int device_;
@@ -199,6 +199,7 @@ class ThreadState {
   void* block_ = nullptr;
   std::unique_ptr<cuda::Products> products_;
   std::unique_ptr<cuda::AttentionLibrary> attention_;
+  std::string without_attention_;  // why
   std::optional<cuda::Launching> launching_;
 };
 

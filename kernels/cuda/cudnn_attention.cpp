@@ -116,7 +116,7 @@ class CudnnAttention : public AttentionLibrary {
     const SdpaShape shape = shape_of(s, x);
     Planned& planned = planned_for(shape);
     const GraphPlan& plan = *planned.plan;
-    if (!plan.refusal().empty()) return refuse("forward: " + plan.refusal());
+    if (!planned.refusal.empty()) return refuse("forward: " + planned.refusal);
     const TensorView& workspace = current_launch().workspace;
     const std::int64_t bytes = bytes_of(workspace);
     if (bytes < plan.workspace_bytes())
@@ -138,8 +138,9 @@ class CudnnAttention : public AttentionLibrary {
       return refuse("backward: a scratch that does not begin at a multiple of 16 bytes");
     const std::optional<SdpaShape> fits =
         fitting_part(shape_of(s, x), bytes_of(x.scratch), [&](const SdpaShape& shape) {
-          const GraphPlan& plan = *planned_for(shape).plan;
-          return plan.refusal().empty() ? std::optional(plan.workspace_bytes()) : std::nullopt;
+          const Planned& planned = planned_for(shape);
+          return planned.refusal.empty() ? std::optional(planned.plan->workspace_bytes())
+                                         : std::nullopt;
         });
     if (!fits)
       return refuse("backward: no plan, or none for a scratch of " +
@@ -152,7 +153,7 @@ class CudnnAttention : public AttentionLibrary {
       SdpaShape rest = part;
       (heads == s.kv_heads ? rest.sequences : rest.kv_heads) = last;
       rest.heads = rest.kv_heads * (s.heads / s.kv_heads);
-      const std::string& none = planned_for(rest).plan->refusal();
+      const std::string& none = planned_for(rest).refusal;
       if (!none.empty()) return refuse("backward: " + none);
     }
     for (std::int64_t first = 0; first < s.sequences; first += part.sequences)
@@ -212,12 +213,14 @@ class CudnnAttention : public AttentionLibrary {
     std::optional<GraphPlan> plan;
     std::optional<std::size_t> fastest;
     std::optional<double> seconds;
+    std::string refusal;  // why it is not asked (again), or nothing
   };
   Planned& planned_for(const SdpaShape& shape) {
     const auto found = plans_.find(shape);
     if (found != plans_.end()) return found->second;
-    Planned planned{shape.d_out > 0 ? sdpa_backward(shape) : sdpa_forward(shape), {}, {}, {}};
+    Planned planned{shape.d_out > 0 ? sdpa_backward(shape) : sdpa_forward(shape), {}, {}, {}, {}};
     planned.plan.emplace(planned.graph, device_, kCandidates);
+    planned.refusal = planned.plan->refusal();
     return plans_.try_emplace(shape, std::move(planned)).first->second;
   }
 
@@ -270,8 +273,9 @@ class CudnnAttention : public AttentionLibrary {
     }
     const cudnnStatus_t status = execute(planned.fastest.value_or(0));
     if (status == CUDNN_STATUS_SUCCESS) return true;
-    return refuse(which + std::string("cuDNN does not run its plan: ") +
-                  cudnnGetErrorString(status));
+    // Not tried again: our own kernel has these from now on.
+    planned.refusal = std::string("cuDNN does not run its plan: ") + cudnnGetErrorString(status);
+    return refuse(which + planned.refusal);
   }
 
   // The fastest of the candidates that run, by the best of a few runs in turn.
