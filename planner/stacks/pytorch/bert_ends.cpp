@@ -81,59 +81,8 @@ void StepWriter::transform_back(TensorId d) {
                          {{runs_.back().out, -1}, {runs_.back().d_out, -1}, {}});
 }
 
-// CrossEntropyLoss of the logits as they are, labels not shifted; autocast runs nll_loss alone in
-// fp32.
 DType StepWriter::loss_dtype() const {
   return d_.masked_loss && !regime_.autocast ? regime_.compute : DType::fp32;
-}
-
-TensorId StepWriter::logits_tensor(const char* name, DType dtype) {
-  const std::int64_t values = checked_multiply(tokens_.total(), d_.vocab);
-  return b_.tensor(name, storage(Count(values), dtype), Category::logits);
-}
-
-void StepWriter::masked_loss_forward() {
-  layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, head_input(), Category::logits,
-                        head_);
-  end_.returned_logits = head_.out;
-  end_.log_probabilities = logits_tensor("loss.log_softmax", regime_.compute);
-  b_.op("loss.log_softmax", Phase::forward).read(head_.out).write(end_.log_probabilities);
-  end_.wide_log_probabilities = end_.log_probabilities;
-  if (loss_dtype() != regime_.compute) {
-    end_.wide_log_probabilities = logits_tensor("loss.log_softmax.fp32", DType::fp32);
-    b_.op("loss.log_softmax.fp32", Phase::forward)
-        .read(end_.log_probabilities)
-        .write(end_.wide_log_probabilities);
-  }
-  end_.targets = kNoTensor;
-  end_.loss = b_.tensor("loss", storage(Count(1), loss_dtype()), Category::activations);
-  end_.total_weight =
-      b_.tensor("loss.total_weight", storage(Count(1), loss_dtype()), Category::activations);
-  b_.op("loss.nll", Phase::forward)
-      .read(end_.wide_log_probabilities)
-      .write(end_.loss)
-      .write(end_.total_weight);
-  b_.work().moves(0);  // one value of each row
-}
-
-TensorId StepWriter::masked_loss_backward() {
-  TensorId d = logits_tensor("loss.log_softmax.grad", loss_dtype());
-  b_.op("loss.nll", Phase::backward)
-      .read(end_.seed)
-      .read(end_.total_weight)
-      .read(end_.wide_log_probabilities)
-      .write(d);
-  b_.work().moves(layer_.bytes(checked_multiply(tokens_.total(), d_.vocab), loss_dtype()).real());
-  if (loss_dtype() != regime_.compute) {
-    const TensorId wide =
-        std::exchange(d, logits_tensor("loss.log_softmax.grad.low", regime_.compute));
-    b_.op("loss.log_softmax.fp32", Phase::backward).read(wide).write(d);
-  }
-  const TensorId d_logits = logits_tensor("loss.logits.grad", regime_.compute);
-  b_.op("loss.log_softmax", Phase::backward).read(d).read(end_.log_probabilities).write(d_logits);
-  if (!loss_prefetches_) prefetch_last_layer();
-  unit_ = head_unit_;
-  return layer_.linear_backward(kHead, parts_.head, head_input(), true, head_, d_logits).tensor;
 }
 
 }  // namespace plimsoll::planner::pytorch

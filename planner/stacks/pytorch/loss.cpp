@@ -27,48 +27,6 @@ void StepWriter::loss_targets() {
   }
 }
 
-// nn.Linear, then ForCausalLMLoss (transformers loss/loss_utils.py): logits.float(), cross_entropy
-// = log_softmax + nll_loss. Older ones upcast in the model (logits = logits.float()), which drops
-// the low logits at once.
-void StepWriter::full_loss_forward() {
-  const std::int64_t v = checked_multiply(tokens_.total(), d_.vocab);
-  layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, head_input(), Category::logits,
-                        head_);
-  const auto logits = [&](const char* name, DType dtype) {
-    return b_.tensor(name, storage(Count(v), dtype), Category::logits);
-  };
-  if (d_.scaled_logits) head_.out = scale_logits(head_.out, Phase::forward);
-  if (d_.soft_capped_logits) head_.out = cap_logits(head_.out);
-  TensorId wide = head_.out;
-  if (regime_.compute != DType::fp32) {
-    wide = logits("loss.logits.fp32", DType::fp32);
-    b_.op("loss.logits.fp32", Phase::forward).read(head_.out).write(wide);
-    b_.work().compiled(0);
-  }
-  end_.upcast_logits = wide;
-  end_.returned_logits = strategy_.transformers < models::kLossUpcasts ? wide : head_.out;
-  if (shifts_logits())
-    wide = shift_logits(wide);
-  else
-    loss_targets();
-  if (overwrites_logits()) return overwriting_cross_entropy(wide);
-  end_.log_probabilities = b_.tensor(
-      "loss.log_softmax", storage(Count(checked_multiply(scored_tokens(), d_.vocab)), DType::fp32),
-      Category::logits);
-  b_.op("loss.log_softmax", Phase::forward).read(wide).write(end_.log_probabilities);
-  // Compiled: the logits as they are, read for the sum of exponentials and again.
-  const double logits_bytes = layer_.bytes(v, regime_.compute).real();
-  b_.work().compiled(2 * logits_bytes);
-  end_.loss = b_.tensor("loss", Bytes(4), Category::activations);
-  end_.total_weight = b_.tensor("loss.total_weight", Bytes(4), Category::activations);
-  b_.op("loss.nll", Phase::forward)
-      .read(end_.log_probabilities)
-      .read(end_.targets)
-      .write(end_.loss)
-      .write(end_.total_weight);
-  b_.work().moves(0);  // one value of each row
-}
-
 // The labels are padded by one; the head and the loss follow in one of three kinds. Python drops
 // the logits when the step function has returned the loss.
 void StepWriter::loss_forward() {
@@ -81,11 +39,10 @@ void StepWriter::loss_forward() {
         "the head has a bias, or reads a projection");
   b_.open(kNoGroup, false, times_);
   if (tail_is_head_) gather_forward(tail_, {runs_.back().units.back().gather_forward, -1});
-  end_.total_weight = end_.upcast_logits = end_.shifted_logits = end_.returned_logits =
-      end_.padded_labels = kNoTensor;
+  end_.upcast_logits = end_.shifted_logits = end_.returned_logits = end_.padded_labels = kNoTensor;
   switch (strategy_.loss) {
     case Loss::full:
-      d_.masked_loss ? masked_loss_forward() : full_loss_forward();
+      full_loss_forward();
       break;
     case Loss::chunked:
       chunked_loss_forward();
@@ -141,53 +98,6 @@ void StepWriter::release_cached_casts() {
       release_casts(exit, run.layer(j), recomputes() ? run.kept[j] : run.saved[j]);
 }
 
-// nll_loss_backward and log_softmax_backward each make a full fp32 gradient.
-TensorId StepWriter::cross_entropy_backward() {
-  const auto logits = [&](const char* name, std::int64_t tokens, DType dtype) {
-    return b_.tensor(name, storage(Count(checked_multiply(tokens, d_.vocab)), dtype),
-                     Category::logits);
-  };
-  const std::int64_t t = tokens_.total(), scored = scored_tokens();
-  const TensorId d_log = logits("loss.log_softmax.grad", scored, DType::fp32);
-  b_.op("loss.nll", Phase::backward)
-      .read(end_.seed)
-      .read(end_.targets)
-      .read(end_.total_weight)
-      .write(d_log);
-  b_.work().compiled(0);
-  TensorId d_logits = logits(shifts_logits() ? "loss.logits.shifted.grad" : "loss.logits.grad.fp32",
-                             scored, DType::fp32);
-  b_.op("loss.log_softmax", Phase::backward)
-      .read(d_log)
-      .read(end_.log_probabilities)
-      .write(d_logits);
-  b_.work().compiled(2 * layer_.bytes(checked_multiply(t, d_.vocab), regime_.compute).real());
-  return shifts_logits() ? shift_logits_backward(d_logits) : d_logits;
-}
-
-// .float()'s backward casts it down.
-TensorId StepWriter::full_loss_backward() {
-  const std::int64_t t = tokens_.total();
-  TensorId d_logits =
-      overwrites_logits() ? overwriting_cross_entropy_backward() : cross_entropy_backward();
-  if (regime_.compute != DType::fp32) {
-    const TensorId low =
-        b_.tensor("loss.logits.grad",
-                  storage(Count(checked_multiply(t, d_.vocab)), regime_.compute), Category::logits);
-    b_.op("loss.logits.fp32", Phase::backward).read(d_logits).write(low);
-    b_.work().compiled(0);
-    d_logits = low;
-  }
-  if (d_.soft_capped_logits) d_logits = cap_logits_backward(d_logits);
-  if (d_.scaled_logits) d_logits = scale_logits(d_logits, Phase::backward);
-  if (!loss_prefetches_) prefetch_last_layer();
-  unit_ = head_unit_;
-  return layer_
-      .linear_backward(kHead, parts_.head, head_input(), final_grad() || parts_.final_norm.trains(),
-                       head_, d_logits, {}, {{final_norm_.out}, head_into(), {}})
-      .tensor;
-}
-
 // Where the last norm makes its input's gradient in its result's, that is the layers' from the
 // start.
 Ref StepWriter::head_into() const {
@@ -204,7 +114,7 @@ void StepWriter::loss_backward() {
   if (loss_prefetches_) prefetch_last_layer();
   TensorId d_norm = kNoTensor;
   if (strategy_.loss == Loss::full)
-    d_norm = d_.masked_loss ? masked_loss_backward() : full_loss_backward();
+    d_norm = full_loss_backward();
   else if (strategy_.loss == Loss::chunked)
     d_norm = chunked_loss_backward();
   else

@@ -45,11 +45,9 @@ TensorId StepWriter::overwriting_cross_entropy_backward() {
       .read(end_.seed)
       .read(end_.log_probabilities)
       .update(kept);
-  if (regime_.patch.cross_entropy == CrossEntropy::liger) {
+  if (regime_.patch.cross_entropy == CrossEntropy::liger)
     b_.work().moves(0, 1);  // torch.equal(grad_output, 1): left as they are
-    return kept;
-  }
-  return shifts_logits() ? shift_logits_backward(kept) : kept;
+  return kept;
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -65,7 +65,9 @@ struct Place {
 };
 
 // Elements of a function's extents (tape/function.h).
-using TapeCounts = std::array<std::int64_t, 20>;
+struct TapeCounts : std::array<std::int64_t, 20> {
+  tape::Extent logits = 0;  // values of so many of the first extents are logits
+};
 
 // Bytes by `Lowered::sizes`, tensors by `Lowered::slots`: of the function that is being written.
 struct TapeRoom {

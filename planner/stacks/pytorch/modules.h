@@ -61,6 +61,14 @@ class ModuleWriter {
   Sum linear_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
                       bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum = {},
                       const Place& at = {});
+  // A function (tape/rule.h) of the values `given`. The forward's first op reads `also` too; `into`
+  // takes the result where it is given. The backward returns the first value's gradient, unless
+  // `d.into` takes it.
+  void tape_forward(const TapePart& part, const TapeCounts& counts, std::span<const Ref> given,
+                    TapeSaved& saved, bool stops = false, std::span<const Ref> also = {},
+                    Ref into = {});
+  TensorId tape_backward(const TapePart& part, const TapeCounts& counts, std::span<const Ref> given,
+                         const TapeSaved& saved, const TapeGradients& d);
   Bytes bytes(std::int64_t values, DType dtype) const {
     return b_.rounded(storage(Count(values), dtype));
   }
@@ -96,14 +104,6 @@ class ModuleWriter {
   TensorId copy(const char* name, TensorId from, std::int64_t values, DType dtype,
                 Category category = Category::temporaries);
   Sum add_gradient(const char* name, Sum sum, Sum next, DType dtype, std::int64_t values);
-  // A function (tape/rule.h) of the values `given`. The forward's first op reads `also` too; `into`
-  // takes the result where it is given. The backward returns the first value's gradient, unless
-  // `d.into` takes it.
-  void tape_forward(const TapePart& part, const TapeCounts& counts, std::span<const Ref> given,
-                    TapeSaved& saved, bool stops = false, std::span<const Ref> also = {},
-                    Ref into = {});
-  TensorId tape_backward(const TapePart& part, const TapeCounts& counts, std::span<const Ref> given,
-                         const TapeSaved& saved, const TapeGradients& d);
   TensorId dropout(const char* name, const char* mask_name, double p, TensorId from,
                    std::int64_t values, DType dtype, TensorId& mask);
   TensorId dropout_backward(const char* name, TensorId d, TensorId mask, std::int64_t values,

@@ -81,13 +81,11 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   bool shifts_logits() const, final_grad() const, leaf_input() const, embedding_grad() const,
       head_grad_is_view() const, overwrites_logits() const;
   std::int64_t scored_tokens() const, fused_rows() const;
-  TensorId shift_logits(TensorId logits), shift_logits_backward(TensorId d_shifted),
-      cap_logits(TensorId logits), cap_logits_backward(TensorId d), scale_logits(TensorId, Phase),
-      capped(const char*name, Phase phase, TensorId from, TensorId saved);
-  void full_loss_forward(), chunked_loss_forward(), fused_loss_forward(), masked_loss_forward();
-  TensorId cross_entropy_backward(), overwriting_cross_entropy_backward(), full_loss_backward(),
-      chunked_loss_backward(), fused_loss_backward(), masked_loss_backward(),
-      logits_tensor(const char*, DType), transform_head();
+  TapePart logits_part() const, entropy_part() const;
+  TapeCounts logits_counts() const, entropy_counts() const;
+  void full_loss_forward(), chunked_loss_forward(), fused_loss_forward();
+  TensorId overwriting_cross_entropy_backward(), full_loss_backward(), chunked_loss_backward(),
+      fused_loss_backward(), transform_head();
   void gather_token_types(), embed_token_types(), leave_embeddings(), transform_back(TensorId d);
   static void release_casts(OpBuilder exit, const LayerPart& layer, const LayerSaved& saved);
   void release_cached_casts(), loss_backward(), embedding_backward(), rotary_tables(), project_in(),

@@ -122,11 +122,11 @@ struct BlockPlan;
 struct EndSaved {
   TensorId activated = kNoTensor;  // of the product before the head's
   TensorId upcast_logits = kNoTensor, shifted_logits = kNoTensor, returned_logits = kNoTensor;
-  TensorId logits_tanh = kNoTensor;
+  TapeSaved logits, entropy;  // loss_functions.cpp
   TensorId tied_grad = kNoTensor;  // the head's share of a tied table's gradient
-  TensorId log_probabilities = kNoTensor, wide_log_probabilities = kNoTensor;
+  TensorId log_probabilities = kNoTensor;
   TensorId targets = kNoTensor, padded_labels = kNoTensor, fused_weight_grad = kNoTensor;
-  TensorId loss = kNoTensor, total_weight = kNoTensor, seed = kNoTensor;
+  TensorId loss = kNoTensor, seed = kNoTensor;
   Ref fused_input_grad;
 };
 

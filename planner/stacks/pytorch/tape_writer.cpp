@@ -75,6 +75,7 @@ OpBuilder ModuleWriter::write_tape(const TapePart& part, const tape::Lowered& of
       work.gemm({dtype, dimension(shape[0]), dimension(shape[1]), dimension(shape[2]),
                  dimension(shape[3])});
     if (named && kernels.part.fused) work.compiled(0);
+    if (kernels.part.compiled != tape::kAll) work.compiled(dimension(kernels.part.compiled));
   }
   if (b_.keeps_blocks()) b_.blocks(tape_blocks(kernels, bytes, slots));
   return op;
@@ -105,7 +106,9 @@ void ModuleWriter::tape_forward(const TapePart& part, const TapeCounts& counts,
       const bool passes = slot.kept < 0 && slot.role == Role::crossing;
       const TensorId made =
           make(part.names->values[value], counts[slot.size.extent], slot.size.dtype,
-               passes ? Category::temporaries : Category::activations);
+               slot.size.extent < counts.logits ? Category::logits
+               : passes                         ? Category::temporaries
+                                                : Category::activations);
       room.slots[at] = {made};
       if (slot.kept >= 0) s.kept[static_cast<std::size_t>(slot.kept)] = made;
       if (slot.role != Role::result) continue;
@@ -162,7 +165,8 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
             break;
           }
           const TensorId gradient =
-              temporary(part.names->gradients[value], counts[slot.size.extent], slot.size.dtype);
+              make(part.names->gradients[value], counts[slot.size.extent], slot.size.dtype,
+                   slot.size.extent < counts.logits ? Category::logits : Category::temporaries);
           slots[at] = {gradient};
           if (ends) (value == 0 ? d_in : d.others[value - 1]) = gradient;
         }

@@ -165,6 +165,9 @@ class Backward {
       case Kind::fill:
       case Kind::fill_in_place:
         return made(in, of.in[i], {out});
+      case Kind::nll:
+        return made(in, of.in[i], {f_.value(of.in[1]).size, out, out});
+      case Kind::log_softmax:
       case Kind::tanh:
       case Kind::silu:
         return made(in, of.in[i], {out, out});

@@ -126,6 +126,7 @@ class Forward {
       return script_.multiplied.push_back({script_.steps.size(), out.dtype, of.shape});
     moves(out, true);
     if (kind == Kind::index) return moves(out, false);
+    if (kind == Kind::nll) return;  // one value of each row
     if (kind == Kind::dropout) moves(f_.value(of.beside).size, false);
     for (const ValueId id : of.in)
       if (id != kNone) moves(read_of(id), false);
@@ -158,8 +159,8 @@ class Forward {
 
 void Script::part(const Function& function, const Operation& operation) {
   steps.push_back({Step::What::node, -1, static_cast<std::int16_t>(parts.size())});
-  parts.push_back(
-      {function.parts_operations() ? operation.out : kNone, function.is_fused(operation.kind)});
+  parts.push_back({function.parts_operations() ? operation.out : kNone,
+                   function.is_fused(operation.kind), operation.compiled});
 }
 
 // Operands are packed before an operation runs, results after. Where it stops, frames return too.

@@ -145,6 +145,12 @@ ValueId Function::dropout(ValueId x, const char* mask_suffix) {
   return out;
 }
 
+ValueId Function::nll(Operands of, Size to, const char* suffix) {
+  const ValueId out = make(Kind::nll, of, to);
+  operations_.back().beside = add({.size = to, .made = true, .suffix = suffix});
+  return out;
+}
+
 void Function::leave(ValueId value) {
   operations_.push_back({Kind::leave, {value, kNone, kNone}});
 }
@@ -184,10 +190,15 @@ Function::Keeps Function::kept_by(const Operation& of) const {
     case Kind::tanh:
     case Kind::softmax:
     case Kind::safe_softmax:
+    case Kind::log_softmax:
       keeps.out = true;
       break;
     case Kind::silu:
       keeps.in[0] = of.in[0];
+      break;
+    case Kind::nll:
+      keeps.in = of.in;
+      keeps.beside = true;
       break;
     case Kind::top:
     case Kind::dropout:

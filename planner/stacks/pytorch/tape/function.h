@@ -50,6 +50,7 @@ struct Operation {
   std::array<Extent, 2> scratch{};
   Operands through = kNoOperands;  // what its caller holds until it is done
   std::array<Extent, 4> shape{};  // of a product: m, n, k, and how many
+  Extent compiled = kAll;  // bytes that compiled code moves for it; kAll: not said
 };
 
 class Function {
@@ -84,6 +85,7 @@ class Function {
   ValueId product(Kind kind, Operands of, Extent to, std::array<Extent, 4> shape);
   ValueId safe_softmax(ValueId x, std::array<Extent, 2> scratch);
   ValueId dropout(ValueId x, const char* mask_suffix);
+  ValueId nll(Operands of, Size to, const char* suffix);
   void leave(ValueId value);
   // The caller of the last operation holds these until it is done.
   void hold_through(Operands values) { operations_.back().through = values; }
@@ -91,6 +93,8 @@ class Function {
   // A local variable holds it until the function returns.
   void hold(ValueId value) { held_.push_back(value); }
   void result(ValueId value) { result_ = value; }
+  // Of the last operation, and of its backward.
+  void compiled_moves(Extent bytes) { operations_.back().compiled = bytes; }
   // Returned beside the result.
   void also_result(ValueId value) { also_results_.push_back(value); }
   const std::vector<ValueId>& also_results() const { return also_results_; }
@@ -103,7 +107,9 @@ class Function {
     fuses_ = fuses;
   }
   bool parts_operations() const { return parts_operations_; }
-  bool is_fused(Kind kind) const { return kind == Kind::cast || (fuses_ && elementwise(kind)); }
+  bool is_fused(Kind kind) const {
+    return kind == Kind::cast || kind == Kind::nll || (fuses_ && elementwise(kind));
+  }
   // What a sum down to `to` takes beside its result.
   void sums_with(Extent to, std::array<Extent, 2> scratch) { sums_.push_back({to, scratch}); }
 

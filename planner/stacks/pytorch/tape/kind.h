@@ -21,6 +21,9 @@ enum class Kind : std::uint8_t {
   add,
   layer_norm,  // in: x, weight, maybe bias; makes statistics beside the result
   softmax,
+  log_softmax,
+  nll,  // negative log-likelihoods, averaged; in: of each class, targets; makes the weight beside
+        // it
   silu,
   top,  // the largest of each row; their places beside them
   sum,  // over the last axis, which stays

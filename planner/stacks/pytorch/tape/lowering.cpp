@@ -66,7 +66,8 @@ class Lowering {
     const auto left = [&](std::uint8_t slot) {
       return out_.slots[slot].role == Role::kept || out_.slots[slot].role == Role::given;
     };
-    out_.oldest = out_.ops.size() - 1;
+    if (script_.steps.empty()) out_.ops.clear();
+    out_.oldest = out_.ops.empty() ? 0 : out_.ops.size() - 1;
     for (std::size_t i = 0; i < out_.ops.size(); ++i)
       if (std::ranges::any_of(out_.ops[i].reads, left)) out_.oldest = i;
     return std::move(out_);

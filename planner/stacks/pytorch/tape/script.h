@@ -58,6 +58,7 @@ struct Multiplied {
 struct Part {
   ValueId value = kNone;  // what the operation makes
   bool fused = false;
+  Extent compiled = kAll;  // as the operation's
 };
 
 struct Script {
