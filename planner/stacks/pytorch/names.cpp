@@ -1,5 +1,6 @@
 #include "planner/stacks/pytorch/names.h"
 
+#include <array>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -136,15 +137,21 @@ const TapeNames& tape_names(const char* module, const tape::Rule& rule) {
       return std::hash<const void*>()(k.first) * 31 + std::hash<const void*>()(k.second);
     }
   };
+  // Those asked for last, at a place of their own, since each program asks for the same.
+  thread_local std::array<std::pair<Key, const TapeNames*>, 256> recent{};
+  auto& [key, found] = recent[(Hash()({module, &rule}) >> 4) % recent.size()];
+  if (found != nullptr && key == Key{module, &rule}) return *found;
+  key = {module, &rule};
   thread_local std::unordered_map<Key, std::unique_ptr<const TapeNames>, Hash> known;
-  auto& names = known[{module, &rule}];
-  if (names != nullptr) return *names;
+  auto& names = known[key];
+  if (names != nullptr) return *(found = names.get());
   TapeNames made{module, {}, {}};
   for (const tape::Value& value : rule.function().values()) {
     made.values.push_back(interned(std::string(module) + value.suffix));
     made.gradients.push_back(interned(std::string(module) + value.suffix + ".grad"));
   }
-  return *(names = std::make_unique<const TapeNames>(std::move(made)));
+  names = std::make_unique<const TapeNames>(std::move(made));
+  return *(found = names.get());
 }
 
 const EndNames& end_names() {

@@ -63,8 +63,10 @@ OpBuilder ModuleWriter::write_tape(const TapePart& part, const tape::Lowered& of
   const bool named = kernels.part.value != tape::kNone;
   auto op = ModuleWriter::op(
       named ? part.names->values[static_cast<std::size_t>(kernels.part.value)] : part.names->op);
-  for (const std::uint8_t slot : kernels.reads) read(op, slots[slot]);
-  for (const std::uint8_t slot : kernels.writes) write(op, slots[slot]);
+  if (!b_.resizes()) {
+    for (const std::uint8_t slot : kernels.reads) read(op, slots[slot]);
+    for (const std::uint8_t slot : kernels.writes) write(op, slots[slot]);
+  }
   op.scratch(highest(kernels, bytes));
   if (const WorkOfOp work = b_.work(); work.asked()) {
     double moved = 0;
