@@ -19,6 +19,7 @@
 #include "models/workload_reader.h"
 #include "planner/plan.h"
 #include "reports/document_check.h"
+#include "reports/growth.h"
 #include "reports/json_writer.h"
 #include "reports/measurement.h"
 #include "reports/oom/reading.h"
@@ -161,6 +162,7 @@ void plan_document(std::string_view input) {
   refused_or_read([&] { reports::check_plan(text, "plan"); });
   refused_or_read([&] { tools::request_from_plan(text, "plan"); });
   refused_or_read([&] { reports::page(text, "plan"); });
+  refused_or_read([&] { reports::read_baseline(text, "plan"); });
 }
 
 void measurement(std::string_view input) {

@@ -74,10 +74,8 @@ TEST_CASE("a command that takes several files gets them all") {
 }
 
 TEST_CASE("commands of later versions are refused by name") {
-  for (const char* name : {"trainers", "check"}) {
-    CHECK(refusal({name, "x"}).starts_with(std::string(name) + ": this version"));
-    CHECK(parse({name, "--help"}).text.find("not in this version") != std::string::npos);
-  }
+  CHECK(refusal({"trainers", "x"}).starts_with("trainers: this version"));
+  CHECK(parse({"trainers", "--help"}).text.find("not in this version") != std::string::npos);
 }
 
 TEST_CASE("each command's help holds every option and an example at 80 columns") {

@@ -52,6 +52,13 @@ constexpr std::array<Option, 2> kCompareOptions{{
     {"tolerance", "PERCENT", "Compare", "of stacks that are estimated; plimsoll is exact (5)"},
 }};
 
+constexpr std::array<Option, 4> kCheckOptions{{
+    {"against", "BASELINE.json", "Check", "what the plans were (without it nothing is compared)"},
+    {"max-growth", "PERCENT", "Check", "of each figure, as in 2% (0)"},
+    {"junit", "FILE", "Check", "a test report, a case for each plan"},
+    {"github", "", "Check", "annotations of GitHub Actions (where it runs them, by itself)"},
+}};
+
 constexpr std::array<Option, 9> kSearchOptions{{
     kHtml,
     {"objective", "NAME", "Search",
@@ -158,10 +165,14 @@ constexpr std::array<Command, 12> kCommands{{
      .example = "plimsoll trainers",
      .unavailable = "this version knows no trainer's defaults yet"},
     {.name = "check",
-     .argument = "PLANS.json",
-     .help = "Did a change cost memory? (not in this version)",
+     .argument = "PLAN.json…",
+     .help =
+         "Did a change cost memory? Peak, reserved and device bytes of plans against those of a "
+         "baseline: what this command wrote with --json before the change, or a plan. Plans are "
+         "the same where their files have the same name. For pull requests",
      .example = "plimsoll check plans/*.json --against baseline.json --max-growth 2%",
-     .unavailable = "this version checks no plans against others yet"},
+     .takes_more_arguments = true,
+     .own_options = kCheckOptions},
 }};
 }  // namespace
 

@@ -20,6 +20,7 @@ int compare(const CommandLine& line);
 int export_plan(const CommandLine& line);
 int report(const CommandLine& line);
 int oom(const CommandLine& line);
+int check_plans(const CommandLine& line);
 
 // The documents of the same commands, for other faces than the terminal: nothing is printed.
 std::string fit_document(const CommandLine& line);

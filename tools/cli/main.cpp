@@ -24,6 +24,7 @@ int dispatch(const CommandLine& line) {
   if (name == "export") return export_plan(line);
   if (name == "report") return report(line);
   if (name == "oom") return oom(line);
+  if (name == "check") return check_plans(line);
   fail(ErrorKind::internal, fmt::format("no door leads to '{}'", name));
 }
 

@@ -17,7 +17,7 @@ namespace plimsoll::tools {
 namespace fs = std::filesystem;
 
 namespace {
-constexpr std::array kTargets{"json", "html", "svg", "trace", "memory-viz", "prediction"};
+constexpr std::array kTargets{"json", "html", "svg", "trace", "memory-viz", "prediction", "junit"};
 constexpr std::array kSources{"data",       "weights", "adapter",       "deepspeed",
                               "accelerate", "peft",    "training-args", "against"};
 
