@@ -143,7 +143,7 @@ constexpr Option kPlanOptions[] = {
         .fixing("recompute")
         .written_anew(),
     {"use-reentrant", "YES|NO", "Activations", "of checkpoints (no; FSDP1's old releases: yes)"},
-    Option{"attention", "KIND", "Activations", "flash, flash-1 (its first generation), eager, math"}
+    Option{"attention", "KIND", "Activations", "flash, flash-1, flash-2 (the package), eager, math"}
         .fixing("attention")
         .written_anew(),
     Option{"loss", "KIND", "Activations", "full, chunked, fused (full; fused with liger)"}

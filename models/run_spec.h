@@ -20,11 +20,12 @@ enum class Precision : std::uint8_t { fp32, bf16_mixed, fp16_mixed, bf16, fp16, 
 constexpr bool is_mixed(Precision precision) {
   return precision == Precision::bf16_mixed || precision == Precision::fp16_mixed;
 }
-// flash_1: FlashAttention of the first generation (Triton's included), as PyTorch 2.0 and 2.1 have
-// it.
-enum class Attention : std::uint8_t { flash, eager, math, flash_1 };
+// flash: PyTorch's scaled_dot_product_attention; flash_1: the same with FlashAttention of the first
+// generation (Triton's included), as PyTorch 2.0 and 2.1 have it; flash_2: the flash_attn package,
+// which Transformers calls itself.
+enum class Attention : std::uint8_t { flash, eager, math, flash_1, flash_2 };
 constexpr bool is_flash(Attention attention) {
-  return attention == Attention::flash || attention == Attention::flash_1;
+  return attention != Attention::eager && attention != Attention::math;
 }
 enum class Loss : std::uint8_t { full, chunked, fused };
 enum class Kernels : std::uint8_t { eager, liger, unsloth, fused };

@@ -198,10 +198,15 @@ class Reader {
     if (flag("use_liger_kernel", false) && file_.is_set("liger_kernel_config"))
       refuse_key(file_, "liger_kernel_config", "a choice of kernels is not modelled yet");
     const std::string attention = file_.text("attn_implementation", "");
-    if (attention == "eager" || attention == "sdpa")
-      say("attention", attention == "eager" ? "eager" : "flash", "attn_implementation");
+    if (attention == "eager" || attention == "sdpa" || attention == "flash_attention_2")
+      say("attention",
+          attention == "eager"  ? "eager"
+          : attention == "sdpa" ? "flash"
+                                : "flash-2",
+          "attn_implementation");
     else if (!attention.empty())
-      refuse_key(file_, "attn_implementation", "only sdpa and eager are modelled");
+      refuse_key(file_, "attn_implementation",
+                 "only sdpa, eager and flash_attention_2 are modelled");
   }
   bool flag_is_there(const char* key) const { return file_.is_set(key); }
 

@@ -102,6 +102,11 @@ std::string kbit_preparation(const Strategy& s) {
       truth(models::decisions::reentrant_checkpoints(s)));
 }
 
+const char* attention_name(models::Attention attention) {
+  if (attention == models::Attention::eager) return "\"eager\"";
+  return attention == models::Attention::flash_2 ? "\"flash_attention_2\"" : "\"sdpa\"";
+}
+
 std::string load_model(const Workload& w) {
   const Strategy& s = w.strategy;
   return fmt::format(
@@ -109,8 +114,7 @@ std::string load_model(const Workload& w) {
       "    {}, dtype=torch.{}, attn_implementation={}{})\n"
       "model.config.use_cache = False\n{}",
       auto_class(w), reports::quoted(hub_id(w)), torch_name(loaded_dtype(s)),
-      s.attention == models::Attention::eager ? "\"eager\"" : "\"sdpa\"",
-      s.quantize ? "," + packed_base(s) : "", kbit_preparation(s));
+      attention_name(s.attention), s.quantize ? "," + packed_base(s) : "", kbit_preparation(s));
 }
 
 std::string freeze(const Strategy& s) {

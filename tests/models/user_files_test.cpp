@@ -340,6 +340,6 @@ TEST_CASE("arguments that contradict themselves, are of a wrong type or not plan
   const auto no = [](std::string_view text) { return no_arguments(text, ErrorKind::unsupported); };
   CHECK(says(no(R"({"optim": "rmsprop_bnb"})"), "is no optimizer that is modelled"));
   CHECK(says(no(R"({"neftune_noise_alpha": 5})"), "neftune_noise_alpha is 5"));
-  CHECK(says(no(R"({"attn_implementation": "flash_attention_2"})"), "only sdpa and eager"));
+  CHECK(says(no(R"({"attn_implementation": "flash_attention_3"})"), "only sdpa, eager and"));
   CHECK(says(no(R"({"fsdp": "full_shard offload"})"), "offloading"));
 }

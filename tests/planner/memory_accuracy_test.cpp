@@ -19,23 +19,32 @@ using namespace plimsoll;
 namespace {
 
 // Rows whose peak misses 0.1 %, and by how much at most; reports/memory_accuracy.md says why.
-// The list can only shrink as long as the plan stays the run's: two rows inside a layer were nearer
-// (1.7 %) when FSDP1 was planned as version 2, whose other errors went the other way.
 const std::map<std::string, double> kMissed{
-    {"fms-liger-069", 0.0092},  // the peak in a layer: three bytes a hidden value
-    {"fms-liger-070", 0.0134},        {"fms-liger-044", 0.0087},
-    {"fms-liger-045", 0.0112},        {"fms-liger-046", 0.0132},
-    {"fms-liger-076", 0.0105},        {"fms-liger-077", 0.0126},
-    {"fms-liger-078", 0.0141},        {"fms-liger-012", 0.0027},  // one byte
-    {"fms-liger-013", 0.0040},        {"fms-liger-014", 0.0053},
-    {"fms-granite-012", 0.0047},  // Granite's scaled embedding
-    {"fms-granite-014", 0.0058},      {"fms-granite-015", 0.0027},
-    {"fms-granite-008", 0.0039},      {"fms-granite-010", 0.0047},
-    {"fms-granite-001", 0.0016},  // blocks that are not worth splitting
-    {"fms-granite-005", 0.0021},      {"fms-granite-007", 0.0018},
-    {"fms-granite-003", 0.0011},      {"fms-granite-011", 0.0025},
-    {"fms-mistral-lora-1x4", 0.0013},  // SDPA's mask and repeated keys
-    {"fms-mistral-lora-2x2", 0.0134}, {"fms-mistral-lora-2x4", 0.0169},
+    {"fms-granite-001", 0.0017},  // FSDP1: blocks that are not worth splitting
+    {"fms-granite-003", 0.0011},
+    {"fms-granite-005", 0.0021},
+    {"fms-granite-007", 0.0018},
+    {"fms-granite-009", 0.0039},
+    {"fms-granite-011", 0.0021},
+    {"fms-granite-013", 0.0046},
+    {"fms-granite-015", 0.0030},
+    {"fms-granite-024", 0.0019},  // FOAK's fused adapters of a packed
+                                  // base
+    {"fms-granite-025", 0.0040},
+    {"fms-granite-027", 0.0023},
+    {"fms-liger-020", 0.0096},
+    {"fms-liger-021", 0.0120},
+    {"fms-liger-022", 0.0137},
+    {"fms-liger-023", 0.0148},
+    {"fms-liger-048", 0.0011},
+    {"fms-liger-052", 0.0047},
+    {"fms-liger-053", 0.0073},
+    {"fms-liger-054", 0.0089},
+    {"fms-liger-080", 0.0028},
+    {"fms-liger-081", 0.0015},
+    {"fms-liger-084", 0.0018},
+    {"fms-liger-085", 0.0058},
+    {"fms-liger-086", 0.0082},
 };
 
 }  // namespace
@@ -52,14 +61,14 @@ TEST_CASE("published peaks are planned within 0.1 %, less those listed with thei
     ++judged;
     missed += listed == kMissed.end() ? 0 : 1;
   }
-  CHECK(judged == 50);
+  CHECK(judged == 76);
   CHECK(missed == kMissed.size());
 }
 
 TEST_CASE(
     "planned as the newest Transformers, Mistral's LoRA rows would be 4.4 and 6.1 % too low") {
   const models::ModelSpec model = models::catalog_model("mistral-7b-v0.1");
-  const std::map<std::string, double> expected{{"fms-mistral-lora-1x4", -0.0437},
+  const std::map<std::string, double> expected{{"fms-mistral-lora-1x4", -0.0443},
                                                {"fms-mistral-lora-1x8", -0.0606}};
   std::size_t judged = 0;
   for (const tests::MemoryRow& row : tests::memory_rows().rows) {
@@ -87,15 +96,17 @@ TEST_CASE(
     CHECK((row.plan.verdict == reports::Verdict::does_not_fit) == row.out_of_memory);
     ++(row.out_of_memory ? failed : ran);
   }
-  CHECK(ran == 17);
+  CHECK(ran == 23);
   CHECK(failed == 8);
 }
 
 // Adapters with FOAK's cross-entropy: few large blocks, whose gaps make the figure in runs and
 // plans alike.
 TEST_CASE("nvidia-smi's published figure is met within 12 %, but where a few blocks' gaps are it") {
-  const std::set<std::string> gaps{"fms-liger-008", "fms-liger-009", "fms-liger-040",
-                                   "fms-liger-072", "fms-liger-073"};
+  const std::set<std::string> gaps{"fms-liger-008", "fms-liger-009", "fms-liger-016",
+                                   "fms-liger-017", "fms-liger-040", "fms-liger-048",
+                                   "fms-liger-049", "fms-liger-072", "fms-liger-073",
+                                   "fms-liger-080", "fms-liger-081", "fms-liger-084"};
   for (const tests::MemoryRow& row : tests::memory_rows().rows) {
     if (!row.device) continue;
     CAPTURE(row.id);

@@ -5,6 +5,7 @@
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
 #include "models/run_names.h"
+#include "models/storages.h"
 
 namespace plimsoll::tests {
 
@@ -26,6 +27,14 @@ models::Lora published_lora(const json& row) {
   if (row.contains("adapter_dtype"))
     lora.dtype = dtype_from(row["adapter_dtype"].get<std::string>()).value();
   return lora;
+}
+
+models::Quantization published_base(const json& row) {
+  models::Quantization base{models::find_packed_storage(row["quantize"].get<std::string>())};
+  if (row.contains("quant_storage"))
+    base.held_in = dtype_from(row["quant_storage"].get<std::string>()).value();
+  if (row.contains("kbit_prep")) base.kbit_prep = row["kbit_prep"].get<bool>();
+  return base;
 }
 
 std::string comma_separated(const std::vector<std::string>& words) {
@@ -65,6 +74,7 @@ models::Strategy published_strategy(const json& row) {
     s.transformers = models::release_from(row["transformers"].get<std::string>()).value();
   s.recompute.kind = choice(row, "recompute", s.recompute.kind);
   if (row.contains("lora_rank")) s.lora = published_lora(row);
+  if (row.contains("quantize")) s.quantize = published_base(row);
   if (row.contains("reduce_dtype"))
     s.data.reduce_dtype = dtype_from(row["reduce_dtype"].get<std::string>());
   return s;
@@ -102,6 +112,10 @@ std::string published_command(const json& row) {
   if (row.contains("lora_rank"))
     text += " --lora-dropout 0.1 --lora-targets " + comma_separated(published_lora(row).targets);
   add("adapter_dtype", "adapter-dtype", "fp32");
+  add("quantize", "quantize");
+  add("quant_storage", "quant-storage");
+  if (row.contains("kbit_prep"))
+    text += row["kbit_prep"].get<bool>() ? " --kbit-prep yes" : " --kbit-prep no";
   if (row.value("loss", "full") == "full" || row.value("kernels", "eager") == "fused")
     add("transformers", "transformers-version");
   add("seq_len", "seq-len", 4096);

@@ -29,8 +29,8 @@ void refuse(const Strategy& s) {
   check(!s.compile, ErrorKind::bad_input, "--compile is for --stack pytorch");
   check(s.kernels == models::Kernels::eager || s.kernels == models::Kernels::fused,
         ErrorKind::bad_input, "--kernels: plimsoll has its own (fused)");
-  check(s.attention != models::Attention::flash_1, ErrorKind::bad_input,
-        "--attention flash-1: plimsoll's attention is its own (flash, eager, math)");
+  check(!is_flash(s.attention) || s.attention == models::Attention::flash, ErrorKind::bad_input,
+        "--attention flash-1, flash-2: plimsoll's attention is its own (flash, eager, math)");
   check(!s.quantize, ErrorKind::unsupported,
         "--quantize: plimsoll has no kernels for packed weights yet (stack pytorch is planned)");
   check(!s.use_reentrant, ErrorKind::bad_input,

@@ -19,6 +19,7 @@ std::int64_t up_to(std::int64_t value, std::int64_t step) {
 AttentionPath AttentionWriter::path() const {
   if (strategy_.attention == Attention::eager) return AttentionPath::eager;
   if (strategy_.attention == Attention::math) return AttentionPath::math;
+  if (packaged()) return AttentionPath::flash;
   const bool no_flash = rules_.sdpa == Rules::Sdpa::efficient;
   if (no_flash && regime_.compute == DType::bf16) return AttentionPath::math;
   if (windowed()) return AttentionPath::efficient;
@@ -142,9 +143,9 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
                  DType::fp32);
   } else {
     s.lse = make(names.logsumexp, checked_multiply(tokens_.total(), d_.heads), DType::fp32);
-    s.seed = make(names.seed, 2, DType::int64);
-    s.offset = make(names.offset, 1, DType::int64);
-    if (d_.attention_dropout > 0) attention.scratch(bytes(2, DType::int64));
+    s.seed = make(names.seed, 2, DType::int64);  // flash_attn's rng_state has both
+    if (!packaged()) s.offset = make(names.offset, 1, DType::int64);
+    if (d_.attention_dropout > 0 && !packaged()) attention.scratch(bytes(2, DType::int64));
   }
   attention.write(s.fused_out).write(s.lse).write(s.seed).write(s.offset);
   if (copies && !stops)
@@ -155,7 +156,7 @@ double AttentionWriter::fused_flops() const {
   return fused_attention_flops({.tokens = tokens_.total(),
                                 .length = tokens_.length,
                                 .width = d_.q_width(),
-                                .window = windowed() ? d_.window : 0,
+                                .window = slides() ? d_.window : 0,
                                 .causal = !d_.bidirectional});
 }
 
@@ -195,7 +196,8 @@ TensorId AttentionWriter::sum_groups(const OperandNames& names, TensorId d, DTyp
 }
 
 // Backward workspace in 16 bits, in one call.
-//   flash (flash-attention 2, csrc/flash_attn/flash_api.cpp, mha_bwd): the row sums of dO·O in fp32
+//   flash (flash-attention 2, csrc/flash_attn/flash_api.cpp, mha_bwd; PyTorch's copy of it and the
+//   package's are alike): the row sums of dO·O in fp32
 //   [b, heads, s rounded to 128], dQ accumulated in fp32 [b, s rounded, heads, d rounded to 32],
 //   and with fewer key heads than query heads dK and dV of all query heads in the low dtype.
 //   cuDNN (composite backward graph): dQ accumulated in fp32, the row sums in fp32, and with
@@ -203,7 +205,7 @@ TensorId AttentionWriter::sum_groups(const OperandNames& names, TensorId d, DTyp
 std::array<Bytes, 4> AttentionWriter::flash_blocks() const {
   const std::int64_t b = tokens_.sequences, rounded = up_to(tokens_.length, 128);
   const Bytes expanded = grouped() && !repeats() ? bytes(q_values(), regime_.compute) : Bytes(0);
-  if (rules_.sdpa == Rules::Sdpa::cudnn && strategy_.attention != Attention::flash_1)
+  if (rules_.sdpa == Rules::Sdpa::cudnn && strategy_.attention == Attention::flash)
     return {fp32(q_values()), fp32(checked_multiply(tokens_.total(), d_.heads)), expanded,
             expanded};
   return {fp32(checked_multiply(b * d_.heads, rounded)),
@@ -212,10 +214,11 @@ std::array<Bytes, 4> AttentionWriter::flash_blocks() const {
 }
 
 // attention_backward.cu, _flash_attention_backward: `out.contiguous()` as [b, s, heads, d], which
-// is a copy where the output was laid out like the queries. cuDNN takes any strides.
+// is a copy where the output was laid out like the queries. cuDNN and the flash_attn package take
+// any strides of the first axes (flash_attn_interface.py, maybe_contiguous).
 Bytes AttentionWriter::copied_out(const AttentionInput& in) const {
-  return in.heads_first && rules_.sdpa != Rules::Sdpa::cudnn ? bytes(q_values(), regime_.compute)
-                                                             : Bytes(0);
+  const bool copies = in.heads_first && rules_.sdpa != Rules::Sdpa::cudnn && !packaged();
+  return copies ? bytes(q_values(), regime_.compute) : Bytes(0);
 }
 
 void AttentionWriter::flash_workspace(OpBuilder backward, const AttentionInput& in,

@@ -29,8 +29,9 @@ class AttentionWriter : public ModuleWriter {
 
   AttentionPath path() const;
   // Transformers builds a mask tensor where the kernel's own causal flag does not do: for eager
-  // attention, and for a sliding window that the sequence reaches.
-  bool windowed() const { return sliding_ && tokens_.length >= d_.window; }
+  // attention, and for a sliding window that the sequence reaches. The flash_attn package knows
+  // windows.
+  bool windowed() const { return slides() && !packaged(); }
   bool needs_mask() const {
     return !d_.bidirectional && (path() == AttentionPath::eager || windowed());
   }
@@ -62,6 +63,10 @@ class AttentionWriter : public ModuleWriter {
   bool lays_out() const { return tokens_.sequences > 1; }
   bool lays_out(const AttentionInput& in) const { return lays_out() && !in.heads_first; }
   bool grouped() const { return d_.kv_heads < d_.heads; }
+  bool slides() const { return sliding_ && tokens_.length >= d_.window; }
+  // Transformers calls the flash_attn package (integrations/flash_attention.py) with views of
+  // queries, keys and values, grouped as they are.
+  bool packaged() const { return strategy_.attention == models::Attention::flash_2; }
   // repeat_kv of a single head is a view: its expanded axis has stride 0.
   bool copies_groups() const { return grouped() && d_.kv_heads > 1; }
   // Transformers makes queries, keys and values contiguous for SDPA. Flash and cuDNN then lay their
@@ -69,14 +74,15 @@ class AttentionWriter : public ModuleWriter {
   // kernel makes [b, s, heads, d] all the same.
   bool contiguous() const {
     return strategy_.transformers >= models::kContiguousForSdpa &&
-           strategy_.transformers < models::kStridedForSdpa;
+           strategy_.transformers < models::kStridedForSdpa && !packaged();
   }
   bool copies_out(const AttentionInput& in) const {
     return (contiguous() || in.heads_first) && path() == AttentionPath::flash;
   }
   // It repeats keys and values over the query heads of their group.
   bool repeats() const {
-    return grouped() && (windowed() || strategy_.transformers < models::kSdpaTakesGroups);
+    return grouped() && !packaged() &&
+           (windowed() || strategy_.transformers < models::kSdpaTakesGroups);
   }
   std::int64_t q_values() const { return checked_multiply(tokens_.total(), d_.q_width()); }
   std::int64_t kv_values() const { return checked_multiply(tokens_.total(), d_.kv_width()); }

@@ -98,6 +98,12 @@ Rules rules_for(const Question& question, const ModelParts& parts,
     assumptions.push_back(
         {"memory of FlashAttention's first generation", "\"as the second's\"", "assumed",
          "both save their inputs, their output and its row statistics (arXiv 2307.08691, 3.1)"});
+  if (question.strategy.attention == models::Attention::flash_2) {
+    check(rules.sdpa != Rules::Sdpa::efficient, ErrorKind::bad_input,
+          [&] { return "--attention flash-2: flash_attn does not run on " + gpu.name; });
+    assumptions.push_back({"kernel of attention", "\"flash_attn 2\"", "derived",
+                           "csrc/flash_attn/flash_api.cpp: grouped keys and values, no mask"});
+  }
   if (question.strategy.attention == models::Attention::flash)
     assumptions.push_back(
         {"kernel behind scaled_dot_product_attention",
@@ -135,7 +141,7 @@ models::Release oldest(const models::ModelSpec& model) {
   if (model.model_type == "gpt2") return models::kOldestGpt2;
   if (model.model_type == "qwen2") return models::kOldestQwen2;
   if (model.model_type == "qwen3") return models::kOldestQwen3;
-  if (model.model_type == "llama" || model.model_type == "mistral")
+  if (model.model_type == "llama" || model.model_type == "mistral" || model.model_type == "granite")
     return models::kOldestTransformers;
   return models::kTransformers;
 }
@@ -265,6 +271,8 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
     say("products of 5 to 1,536 tokens with packed weights",
         "the weight is unpacked for a moment, in every forward too",
         "bitsandbytes' fused kernels, which some GPUs take for some shapes, need less");
+    if (s.kernels == models::Kernels::fused)
+      say("fused adapters", "planned as PEFT's own", "fms_acceleration_foak, unsloth_lora/bnb");
     if (s.data.zero >= 2)
       say("start of the run", "not planned: packed weights may lie whole on each GPU until sharded",
           "accelerate 1.15.0, utils/fsdp_utils.py, fsdp2_prepare_model (model_has_params4bit)");
@@ -344,6 +352,10 @@ void refuse_of_model(const Question& question) {
     return "--attention " + std::string(models::name_of(kind)) + ": Transformers runs " +
            question.model->model_type + " with eager attention alone";
   });
+  check(
+      kind != models::Attention::flash_2 || question.strategy.precision != models::Precision::fp32,
+      ErrorKind::bad_input,
+      "--attention flash-2: flash_attn computes in fp16 and bf16 only, not in --precision fp32");
 }
 
 std::unique_ptr<StepSizer> write_compute(const Question& question, const ModelParts& parts,

@@ -1,0 +1,69 @@
+// --attention flash-2: what Transformers spares when it calls the flash_attn package itself. The
+// bytes of whole runs are held against published ones (memory_accuracy_test.cpp).
+#include <doctest/doctest.h>
+
+#include "models/gpu_catalog.h"
+#include "models/model_catalog.h"
+#include "planner/plan.h"
+
+using namespace plimsoll;
+using models::Attention;
+
+namespace {
+
+// Adapters alone are trained, and nothing is recomputed: the loss is the peak, with all layers'
+// saved tensors beside it.
+Bytes peak(const char* name, Attention attention, std::int64_t tokens,
+           models::Release release = models::kTransformers,
+           models::Precision precision = models::Precision::bf16) {
+  const models::ModelSpec model = models::catalog_model(name);
+  planner::Question question;
+  question.model = &model;
+  question.strategy.attention = attention;
+  question.strategy.transformers = release;
+  question.strategy.precision = precision;
+  question.strategy.lora = models::Lora{.rank = 8};
+  question.batch = {.seq_len = tokens};
+  question.cluster.gpu = models::find_gpu("a100-80gb");
+  question.remedies = false;
+  return planner::plan(question).peak;
+}
+
+Bytes spared(const char* name, std::int64_t tokens,
+             models::Release release = models::kTransformers) {
+  return peak(name, Attention::flash, tokens, release) -
+         peak(name, Attention::flash_2, tokens, release);
+}
+
+constexpr std::int64_t kLayers = 32;
+constexpr std::int64_t kBlock = 512;  // what the allocator gives for a few bytes
+
+}  // namespace
+
+TEST_CASE("grouped keys and values are kept as they are") {
+  // Until 4.48 SDPA gets keys and values of all 32 heads, each 128 wide in 16 bits, where
+  // flash_attn reads those of 8; the package's one tensor of random state is two in PyTorch.
+  const std::int64_t repeated = 2 * (32 - 8) * 128 * 2 * 1024;
+  CHECK(spared("llama-3-8b", 1024, {4, 45, 2}) == Bytes(kLayers * (repeated + kBlock)));
+}
+
+TEST_CASE("where nothing is grouped and nothing slides, the kernels keep the same") {
+  CHECK(spared("llama-2-7b", 1024) == Bytes(kLayers * kBlock));
+}
+
+TEST_CASE("a sliding window needs no mask") {
+  // SDPA's memory-efficient kernel gets repeated keys and values and keeps a mask of 16 bits a
+  // score, and no random state.
+  const std::int64_t repeated = 2 * (32 - 8) * 128 * 2 * 4096, mask = 4096 * 4096 * 2;
+  CHECK(spared("mistral-7b-v0.1", 4096) == Bytes(kLayers * (repeated + mask - kBlock)));
+}
+
+TEST_CASE("it is refused where flash_attn does not run") {
+  using models::Precision;
+  CHECK_THROWS_WITH_AS(
+      (void)peak("llama-2-7b", Attention::flash_2, 64, models::kTransformers, Precision::fp32),
+      "--attention flash-2: flash_attn computes in fp16 and bf16 only, not in "
+      "--precision fp32",
+      Error);
+  CHECK_THROWS_AS((void)peak("bloom-560m", Attention::flash_2, 64), Error);
+}
