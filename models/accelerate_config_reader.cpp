@@ -157,9 +157,16 @@ class Reader {
     say("zero", std::to_string(stage), "deepspeed_config.zero_stage",
         !(section && section->has("zero_stage")));
     if (!section) return;
-    for (const char* key : {"offload_optimizer_device", "offload_param_device"})
-      if (const std::string device = section->text(key, "none"); device != "none")
-        refuse_key(*section, key, "offloading is not modelled yet");
+    std::string offloaded;
+    for (const auto& [key, part] : {std::pair{"offload_optimizer_device", "optimizer"},
+                                    std::pair{"offload_param_device", "params"}}) {
+      const std::string device = section->text(key, "none");
+      if (device == "none") continue;
+      if (device == "nvme") refuse_key(*section, key, "nvme is not modelled yet (cpu is)");
+      if (device != "cpu") section->refuse(key, "none, cpu or nvme");
+      offloaded += (offloaded.empty() ? "" : ",") + std::string(part);
+    }
+    if (!offloaded.empty()) say("offload", offloaded, "deepspeed_config.offload_optimizer_device");
     if (section->has("gradient_accumulation_steps") &&
         !section->is_text("gradient_accumulation_steps", "auto"))
       say("grad-accum", std::to_string(section->count("gradient_accumulation_steps", 1)),

@@ -42,6 +42,7 @@ struct ClusterSpec {
   std::optional<Gpu> gpu;
   std::optional<Bytes> memory;  // --gpu-memory: replaces the card's CUDA total
   Bytes reserve;  // kept free
+  std::optional<Bytes> host_memory;  // of a node, for what its ranks keep there
   std::optional<double> intra_node_bandwidth;  // bytes/s per GPU, one direction
   std::optional<double> inter_node_bandwidth;
   std::vector<Calibration> calibrations;  // of this GPU, one for each stack that was measured

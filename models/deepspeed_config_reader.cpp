@@ -270,17 +270,39 @@ class Reader {
     if (zero.has("overlap_comm") && !is_auto(zero, "overlap_comm"))
       say("overlap-comm", zero.flag("overlap_comm", false) ? "yes" : "no",
           "zero_optimization.overlap_comm");
+    offload(zero);
     refuse_zero(zero);
   }
 
-  void refuse_zero(const Config& zero) const {
-    const auto offloads = [&](const char* key) {
+  // runtime/zero/offload_config.py. What is left of the ZeRO-Infinity settings is for nvme alone.
+  void offload(const Config& zero) {
+    std::string parts;
+    std::optional<bool> pinned;
+    for (const auto& [key, part] :
+         {std::pair{"offload_optimizer", "optimizer"}, std::pair{"offload_param", "params"}}) {
+      const std::string name = std::string("zero_optimization.") + key;
       const auto section = zero.section(key);
-      return section && section->text("device", "none") != "none" && !is_auto(*section, "device");
-    };
-    for (const char* key : {"offload_optimizer", "offload_param"})
-      if (offloads(key))
-        unsupported(std::string("zero_optimization.") + key, "offloading is not modelled yet");
+      if (!section || is_auto(*section, "device")) continue;
+      const std::string device = section->text("device", "none");
+      if (device == "none") continue;
+      if (device == "nvme") unsupported(name + ".device", "nvme is not modelled yet (cpu is)");
+      if (device != "cpu") section->refuse("device", "none, cpu or nvme");
+      if (section->has("ratio") && section->real("ratio", 1) != 1)
+        unsupported(name + ".ratio", "another one than 1 is not modelled yet");
+      if (flag(*section, "super_offload", false))
+        unsupported(name + ".super_offload", "is not modelled yet");
+      const bool pin = flag(*section, "pin_memory", true);
+      if (pinned.value_or(pin) != pin)
+        unsupported(name + ".pin_memory", "must be the other section's; both are planned alike");
+      pinned = pin;
+      parts += (parts.empty() ? "" : ",") + std::string(part);
+    }
+    if (parts.empty()) return;
+    say("offload", parts, "zero_optimization.offload_optimizer");
+    if (!*pinned) say("offload-pin", "no", "zero_optimization.offload_optimizer.pin_memory");
+  }
+
+  void refuse_zero(const Config& zero) const {
     const auto refuse = [&](const char* key, bool modelled) {
       if (zero.has(key) && flag(zero, key, modelled) != modelled)
         unsupported(std::string("zero_optimization.") + key,

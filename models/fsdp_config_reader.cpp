@@ -51,6 +51,7 @@ class Reader {
       first(gpus_per_node, out);
     else
       second(out);
+    offload(out);
     wrapping();
     refuse_unmodelled();
     if (flag("activation_checkpointing", false))
@@ -141,6 +142,11 @@ class Reader {
     say(out, "zero", reshards ? "3" : "2", "reshard_after_forward");
   }
 
+  void offload(FileSettings& out) const {
+    for (const char* bare : {"offload_params", "cpu_offload"})
+      if (flag(bare, false)) return say(out, "offload", "params", bare);
+  }
+
   void wrapping() const {
     const std::string policy =
         word("auto_wrap_policy", defaults_.trainer ? "TRANSFORMER_BASED_WRAP" : "NO_WRAP");
@@ -162,8 +168,8 @@ class Reader {
     for (const auto& [bare, name] : names_)
       if (std::ranges::find(kUnmodelled, bare) != std::end(kUnmodelled) && file_.is_set(name))
         refuse_key(file_, name, "is not modelled yet");
-    for (const char* bare : {"offload_params", "cpu_offload", "activation_checkpointing_offload"})
-      if (flag(bare, false)) unsupported(bare, "offloading is not modelled yet");
+    if (flag("activation_checkpointing_offload", false))
+      unsupported("activation_checkpointing_offload", "is not modelled yet");
     if (whole("version", defaults_.version) == 2) return;  // it has none of what follows
     if (word("backward_prefetch", "NO_PREFETCH") != "BACKWARD_PRE" &&
         word("backward_prefetch", "") != "1")

@@ -10,6 +10,7 @@ constexpr std::string_view kStacks[] = {"pytorch", "plimsoll", "deepspeed", "meg
 constexpr std::string_view kKernels[] = {"eager", "liger", "fused", "unsloth"};
 constexpr std::string_view kPrecisions[] = {"fp32", "bf16-mixed", "fp16-mixed",
                                             "bf16", "fp16",       "fp8-mixed"};
+constexpr std::string_view kOffloadTo[] = {"cpu", "nvme", "managed"};
 constexpr std::string_view kModes[] = {"train", "inference"};
 
 constexpr Option kPlanOptions[] = {
@@ -27,6 +28,7 @@ constexpr Option kPlanOptions[] = {
     {"intra-node-bandwidth", "GB/S", "Cluster", "per GPU, one direction (the catalog's)"},
     {"inter-node-bandwidth", "GB/S", "Cluster", "per GPU, one direction (the vendor's servers')"},
     Option{"reserve", "SIZE", "Cluster", "kept free (0)"}.written_anew(),
+    {"host-memory", "SIZE", "Cluster", "of a node, for what is offloaded: 256GiB (not judged)"},
     {"calibration", "FILE", "Cluster", "overheads as tools/evidence fit measured them (built in)"},
 
     Option{"stack", "NAME", "Stack", "plimsoll, pytorch, deepspeed, megatron (pytorch)"}
@@ -175,12 +177,12 @@ constexpr Option kPlanOptions[] = {
         .fixing("adapters")
         .of_a_step(),
 
-    Option{"offload", "LIST", "Offload", "optimizer, params, activations"}
-        .never("offloading is not modelled yet")
-        .in_document("[]"),
-    Option{"offload-to", "NAME", "Offload", "cpu, nvme (cpu)"}
-        .never("offloading is not modelled yet")
-        .in_document("\"cpu\""),
+    Option{"offload", "LIST", "Offload", "optimizer, params, activations: to the host"}.of_a_step(),
+    Option{"offload-to", "NAME", "Offload", "cpu, nvme, managed (cpu)"}
+        .one_of(kOffloadTo, 1, "offloading is modelled to the host's memory alone (cpu)")
+        .of_a_step(),
+    Option{"offload-pin", "YES|NO", "Offload", "pin_memory of what is on the host (yes)"}
+        .of_a_step(),
 
     Option{"mode", "NAME", "What", "train, inference (train)"}.one_of(
         kModes, 1, "inference is not modelled yet"),

@@ -9,6 +9,7 @@
 #include "models/base/dtype.h"
 #include "models/base/quantity.h"
 #include "models/deepspeed_options.h"
+#include "models/offload.h"
 #include "models/stack_versions.h"
 
 namespace plimsoll::models {
@@ -121,6 +122,7 @@ struct Strategy {
   std::optional<Exchange> exchange;  // plimsoll; absent: the device's (decisions/exchange.h)
   std::optional<Lora> lora;
   std::optional<Quantization> quantize;
+  Offload offload;
   std::vector<std::string> freeze;  // patterns of checkpoint names (shell wildcards)
   std::vector<std::string> train;  // overrides freeze
   bool operator==(const Strategy&) const = default;

@@ -245,9 +245,10 @@ class Reader {
     for (FileSetting& setting : read.settings)
       if (setting.option == "zero" && !words.empty() && setting.is_default)
         setting = from_words(words, setting);
-    for (const std::string& item : {std::string("offload")})
-      if (words.find(item) != std::string::npos)
-        refuse_key(file_, "fsdp", "offloading is not modelled yet");
+    const bool offloads = std::ranges::any_of(
+        read.settings, [](const FileSetting& setting) { return setting.option == "offload"; });
+    if (words.find("offload") != std::string::npos && !offloads)
+      read.settings.push_back({"offload", "params", "fsdp", false});
     out_.settings.push_back({"stack", "pytorch", "fsdp", false});
     out_.settings.insert(out_.settings.end(), read.settings.begin(), read.settings.end());
     out_.notes.insert(out_.notes.end(), read.notes.begin(), read.notes.end());

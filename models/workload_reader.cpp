@@ -75,6 +75,16 @@ Quantization quantization(const Config& strategy) {
   return out;
 }
 
+Offload offload(const Config& strategy) {
+  Offload out;
+  for (const std::string& part : strategy.texts("offload", 3))
+    if (!set_offload(out, part)) strategy.refuse("offload", "optimizer, params or activations");
+  if (out.any() && strategy.text("offload_to", "cpu") != "cpu")
+    strategy.refuse("offload_to", "cpu");
+  out.pinned = strategy.flag("offload_pin", true);
+  return out;
+}
+
 void read_data_parallel(const Config& strategy, const Config& stack, Strategy& s) {
   DataParallel& data = s.data;
   set_zero(s, static_cast<int>(strategy.natural("zero", 0)));
@@ -147,6 +157,7 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
   s.ep = strategy.count("ep", 1);
   if (const std::optional<Config> adapters = strategy.section("lora")) s.lora = lora(*adapters);
   if (strategy.has("quantize")) s.quantize = quantization(strategy);
+  s.offload = offload(strategy);
   s.deterministic = strategy.flag("deterministic", false);
   s.freeze = strategy.texts("freeze", 4096);
   s.train = strategy.texts("train", 4096);

@@ -50,7 +50,11 @@ void judge(const Capacity& capacity, Plan& plan) {
   plan.capacity = capacity.total;
   plan.usable = capacity.usable;
   plan.device = plan.reserved + plan.overhead.total();
-  if (!capacity.usable) return;
+  const auto judge_host = [&] {
+    plan.fits = plan.fits && plan.host_fits;
+    if (!plan.host_fits) plan.verdict = reports::Verdict::does_not_fit;
+  };
+  if (!capacity.usable) return judge_host();
   plan.headroom = *capacity.usable - plan.device;
   plan.fits = (plan.range ? plan.range->high : plan.device) <= *capacity.usable;
   const bool may_fit =
@@ -58,6 +62,7 @@ void judge(const Capacity& capacity, Plan& plan) {
   plan.verdict = plan.fits ? reports::Verdict::fits
                  : may_fit ? reports::Verdict::borderline
                            : reports::Verdict::does_not_fit;
+  judge_host();
 }
 
 // torch/cuda/__init__.py, is_bf16_supported: below compute capability 8 bf16 is emulated.
@@ -193,6 +198,16 @@ reports::Flushing flushing_of(const Reserved& reserved) {
   return {reserved.reserved, calls.malloced, calls.flushes, calls.frees, calls.mallocs, {}};
 }
 
+// What the ranks of a node keep in its memory.
+void add_host(const Question& question, const StackStep& step, Plan& plan) {
+  const models::Strategy& s = question.strategy;
+  plan.host_pinned = step.host.pinned;
+  plan.host_pageable = step.host.pageable + step.managed;
+  plan.host_node = step.host.total() * std::min(s.gpus, s.gpus_per_node);
+  plan.host_memory = question.cluster.host_memory;
+  plan.host_fits = !plan.host_memory || plan.host_node <= *plan.host_memory;
+}
+
 void add_step(const Question& question, Replays& replays, Plan& plan) {
   const ModelParts parts = model_parts(*question.model, question.strategy);
   const FrameworkOverhead overhead = framework_overhead_of(question);
@@ -207,7 +222,7 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
   plan.peak_place = place_of(step.program, ranks.timeline.steps[ranks.timeline.peak_step].at);
   plan.peak_place.rank = shown.rank;
   plan.states = step.states;
-  plan.host_pageable = step.managed;
+  add_host(question, step, plan);
   plan.overhead = overhead.typical;
   plan.collectives = step.collectives;
   plan.bytes_sent_per_gpu_per_step = step.sent;
@@ -238,7 +253,7 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
     add_details(step.program, ranks.timeline, question.detail, plan);
   add_slack(ranks.allocator.allocated - ranks.peak.bytes, plan);
   plan.ranks = std::move(ranks.kinds);
-  if (!plan.fits && capacity.usable && question.remedies)
+  if (!plan.fits && plan.host_fits && capacity.usable && question.remedies)
     plan.remedies = find_remedies(question, plan,
                                   {could_fit, [](const Question& q) { return planner::plan(q); }});
 }

@@ -63,6 +63,7 @@ struct Changes {
   void add_free();
   void add_recomputation();
   void add_batches();
+  void add_offload();
   void add_gpus();
   void add_concessions();
 };
@@ -114,6 +115,35 @@ void Changes::add_batches() {
         c.batch.micro_batch = 1;
         c.batch.grad_accum = steps;
       });
+}
+
+// Where the stack's trainers have a switch for it, and the step is planned.
+void Changes::add_offload() {
+  const bool adamw = s.optimizer == models::Optimizer::adamw &&
+                     s.optimizer_impl.value_or(OptimizerImpl::fused) == OptimizerImpl::fused;
+  const bool widened = s.grad_dtype == DType::fp32 && s.precision != Precision::fp32;
+  if (s.stack == models::Stack::pytorch && !s.offload.params && s.data.zero >= 2 && s.gpus > 1 &&
+      s.data.shard_group != 1 && s.optimizer == models::Optimizer::adamw && !s.quantize &&
+      s.precision != Precision::fp16_mixed && !(is_fsdp1(s) && s.lora))
+    add(
+        Price::time, "--offload params", [](Question& c) { c.strategy.offload.params = true; },
+        "the host keeps parameters, gradients and states and steps them, how fast is not "
+        "predicted");
+  if (s.stack != models::Stack::deepspeed || s.data.zero == 0 || !adamw || widened ||
+      s.precision == Precision::bf16)
+    return;
+  const auto offer = [&](const char* parts, bool params) {
+    if (s.offload.optimizer && (s.offload.params || !params)) return;
+    add(
+        Price::time, std::string("--offload ") + parts,
+        [params](Question& c) {
+          c.strategy.offload.optimizer = true;
+          c.strategy.offload.params = params;
+        },
+        "the host keeps and steps them, how fast is not predicted");
+  };
+  offer("optimizer", false);
+  if (s.data.zero == 3) offer("optimizer,params", true);
 }
 
 void Changes::add_gpus() {
@@ -177,6 +207,7 @@ std::vector<Change> changes_for(const Question& question) {
   changes.add_free();
   changes.add_recomputation();
   changes.add_batches();
+  changes.add_offload();
   changes.add_gpus();
   changes.add_concessions();
   std::ranges::stable_sort(changes.out, {}, &Change::price);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/step_program.h"
+#include "planner/host_memory.h"
 #include "planner/memory/start.h"
 #include "planner/model_parts.h"
 #include "planner/plan.h"
@@ -46,6 +47,7 @@ struct StackStep {
   models::StepProgram program;
   reports::States states;
   Bytes managed;  // optimizer states in managed memory, which are not among them
+  HostMemory host;  // of one rank
   std::vector<reports::Collective> collectives;
   Bytes sent;  // by one GPU in one step
   std::vector<reports::Assumption> assumptions;

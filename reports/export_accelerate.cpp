@@ -49,11 +49,11 @@ std::string fsdp1_section(const Strategy& s) {
       "  fsdp_forward_prefetch: false\n"
       "  fsdp_use_orig_params: true\n"
       "  fsdp_activation_checkpointing: {}\n"
-      "  fsdp_offload_params: false\n"
+      "  fsdp_offload_params: {}\n"
       "  fsdp_cpu_ram_efficient_loading: true\n"
       "  fsdp_sync_module_states: true\n"
       "  fsdp_state_dict_type: SHARDED_STATE_DICT\n",
-      fsdp1_sharding(s), fsdp_checkpoints(s));
+      fsdp1_sharding(s), fsdp_checkpoints(s), s.offload.params);
 }
 
 std::string fsdp_section(const Strategy& s) {
@@ -65,10 +65,10 @@ std::string fsdp_section(const Strategy& s) {
       "  fsdp_reshard_after_forward: {}\n"
       "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
       "  fsdp_activation_checkpointing: {}\n"
-      "  fsdp_offload_params: false\n"
+      "  fsdp_offload_params: {}\n"
       "  fsdp_cpu_ram_efficient_loading: true\n"
       "  fsdp_state_dict_type: SHARDED_STATE_DICT\n",
-      reshards, fsdp_checkpoints(s));
+      reshards, fsdp_checkpoints(s), s.offload.params);
   if (s.data.shard_group > 0 && s.data.shard_group < s.gpus)
     out += fmt::format(
         "parallelism_config:\n"

@@ -104,6 +104,16 @@ void write_zero(JsonWriter& json, const Strategy& s) {
     json.end_object();
     return;
   }
+  const auto offload = [&](const char* section, bool it_is) {
+    if (!it_is) return;
+    json.key(section);
+    json.begin_object(JsonWriter::Layout::line);
+    json.member("device", "cpu");
+    json.member("pin_memory", s.offload.pinned);
+    json.end_object();
+  };
+  offload("offload_optimizer", s.offload.optimizer);
+  offload("offload_param", s.offload.params);
   json.member("overlap_comm", o.overlap_comm.value_or(stage == 3));
   json.member("contiguous_gradients", o.contiguous_gradients);
   json.member("reduce_scatter", o.reduce_scatter);

@@ -128,6 +128,14 @@ void check_exportable(const Workload& w, std::string_view target) {
         "pp {}, cp {}, ep {})",
         target, s.tp, s.pp, s.cp, s.ep);
   });
+  const bool fsdp = s.stack == models::Stack::pytorch && target == "accelerate" && s.offload.pinned;
+  check(!s.offload.any() || s.stack == models::Stack::deepspeed || fsdp, ErrorKind::unsupported,
+        [&] {
+          return fmt::format(
+              "export --to {}: of a plan of FSDP with --offload, pinned, only an Accelerate "
+              "configuration is exported (--to accelerate)",
+              target);
+        });
   check(
       !s.quantize || ((target == "transformers" || target == "slurm") && s.data.zero < 2),
       ErrorKind::unsupported, [&] {

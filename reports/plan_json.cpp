@@ -167,6 +167,11 @@ void write_host(JsonWriter& json, const Plan& plan) {
     json.member("pinned_bytes", plan.host_pinned);
     json.member("pageable_bytes", plan.host_pageable);
     json.member("nvme_bytes", plan.nvme);
+    if (plan.strategy.offload.any() || plan.host_memory) {
+      json.member("node_bytes", plan.host_node);
+      json.member("memory_bytes", plan.host_memory);
+      json.member("fits", plan.host_memory ? std::optional(plan.host_fits) : std::nullopt);
+    }
     json.end_object();
   }
 }

@@ -100,7 +100,13 @@ void add_verdict(Lines& lines, const Plan& plan) {
     return;
   }
   const std::string need = bytes_text(plan.device);
-  if (!plan.usable) {
+  if (!plan.host_fits) {
+    lines.add(fmt::format("DOES NOT FIT: {} needed in the memory of each node, {} there: {} too "
+                          "much ({} needed {})",
+                          bytes_text(plan.host_node), bytes_text(*plan.host_memory),
+                          bytes_text(plan.host_node - *plan.host_memory), need, where),
+              Colour::red);
+  } else if (!plan.usable) {
     lines.add(fmt::format("NEEDS {} {}", need, where), Colour::yellow);
   } else if (plan.verdict == Verdict::does_not_fit) {
     lines.add(fmt::format("DOES NOT FIT: {} needed {}, {} usable: {} too much", need, where, usable,
@@ -150,6 +156,9 @@ void add_subject(Lines& lines, const Plan& plan) {
   if (const auto conf = text_of(s.allocator)) lines.add("allocator " + *conf);
   if (models::decisions::reentrant_checkpoints(s)) lines.add("checkpoints are reentrant");
   if (s.hold_outputs) lines.add("the model's outputs are kept until after backward");
+  if (s.offload.any())
+    lines.add(fmt::format("offloaded to the host: {}{}", models::text_of(s.offload),
+                          s.offload.pinned ? "" : ", not pinned"));
   if (s.lora)
     lines.add(fmt::format("LoRA rank {}, adapters in {}{}", s.lora->rank, name_of(s.lora->dtype),
                           packed_base_text(s)));
@@ -218,7 +227,7 @@ void add_device(Lines& lines, const Plan& plan) {
   if (plan.range)
     lines.row("at most", kNameColumns, plan.range->high,
               fmt::format("at least {}; {}", bytes_text(plan.range->low), plan.range->why));
-  if (plan.host_pageable > Bytes(0))
+  if (plan.host_pageable > Bytes(0) && !plan.strategy.offload.any())
     lines.row("paged", kNameColumns, plan.host_pageable,
               "in managed memory, on the host if need be");
   if (plan.usable)
@@ -226,6 +235,21 @@ void add_device(Lines& lines, const Plan& plan) {
               plan.capacity && *plan.capacity != *plan.usable
                   ? fmt::format("of a capacity of {}", bytes_text(*plan.capacity))
                   : usable_text(plan));
+}
+
+// What is offloaded.
+void add_host(Lines& lines, const Plan& plan) {
+  if (!plan.strategy.offload.any()) return;
+  lines.heading("In the host's memory");
+  if (plan.host_pinned > Bytes(0))
+    lines.row("pinned", kNameColumns, plan.host_pinned, "each rank, page-locked in powers of two");
+  if (plan.host_pageable > Bytes(0))
+    lines.row("pageable", kNameColumns, plan.host_pageable, "each rank");
+  lines.row("node", kNameColumns, plan.host_node,
+            !plan.host_memory
+                ? std::string("all its ranks; --host-memory judges it")
+                : fmt::format("all its ranks, {} {}", plan.host_fits ? "of" : "more than",
+                              bytes_text(*plan.host_memory)));
 }
 
 void add_states(Lines& lines, const Plan& plan) {
@@ -360,6 +384,7 @@ std::string plan_table(const Plan& plan, const Terminal& terminal) {
   } else {
     add_categories(lines, plan);
     add_device(lines, plan);
+    add_host(lines, plan);
     add_time(lines, plan);
   }
   add_remedies(lines, plan);

@@ -95,7 +95,10 @@ struct Plan {
   ByCategory at_peak{};
   FrameworkOverheadBytes overhead;
   std::optional<models::Calibration> calibration;  // where `outside` was measured
-  Bytes host_pinned, host_pageable, nvme;
+  Bytes host_pinned, host_pageable, nvme;  // of one rank
+  Bytes host_node;  // of all ranks of a node
+  std::optional<Bytes> host_memory;  // what a node has, where that was said
+  bool host_fits = true;
   std::vector<RankKind> ranks;
   double model_flops_per_step = 0, hardware_flops_per_step = 0;
   Bytes bytes_sent_per_gpu_per_step;

@@ -186,6 +186,18 @@ constexpr Member kStrategy[] = {
     {"lora", [](JsonWriter& json, const Strategy& s) { write_lora(json, s.lora); }},
     {"loss", [](JsonWriter& json, const Strategy& s) { json.value(name_of(s.loss)); }},
     {"master_weights", [](JsonWriter& json, const Strategy& s) { json.value(s.master_weights); }},
+    {"offload",
+     [](JsonWriter& json, const Strategy& s) {
+       json.begin_array(JsonWriter::Layout::line);
+       const models::Offload& o = s.offload;
+       if (o.optimizer) json.value("optimizer");
+       if (o.params) json.value("params");
+       if (o.activations) json.value("activations");
+       json.end_array();
+     }},
+    {"offload_pin", [](JsonWriter& json, const Strategy& s) { json.value(s.offload.pinned); },
+     [](const Strategy& s) { return s.offload.any() && !s.offload.pinned; }},
+    {"offload_to", [](JsonWriter& json, const Strategy&) { json.value("cpu"); }},
     {"optimizer", [](JsonWriter& json, const Strategy& s) { json.value(name_of(s.optimizer)); }},
     {"param_dtype",
      [](JsonWriter& json, const Strategy& s) { json.value(name_of(param_dtype(s))); }},

@@ -89,6 +89,13 @@ void add_time(const Question& question, const ModelParts& parts, const models::S
   if (s.device != models::Device::cuda || !question.cluster.gpu) return;
   const TimeModel model(parts, question.cluster);
   if (!model.knows(s.precision)) return;
+  if (s.offload.any()) {
+    plan.assumptions.push_back(
+        {"time", "null", "assumed",
+         "not predicted: nothing measured says how fast the host steps the optimizer, and how much "
+         "of the copies over PCIe runs beside the GPU's work"});
+    return;
+  }
   const StepTime step = model(s, question.batch);
   const double flushing = add_flushing(plan);
   const double seconds = step.step + flushing;

@@ -101,7 +101,11 @@ TEST_CASE("an unknown key is named with the nearest one") {
 
 TEST_CASE("features whose memory is not planned are refused by name") {
   for (const char* text :
-       {R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})",
+       {R"({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}})",
+        R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": 0.5}}})",
+        R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "super_offload": true}}})",
+        R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"},
+            "offload_param": {"device": "cpu", "pin_memory": false}}})",
         R"({"zero_optimization": {"offload_param": {"device": "nvme"}}})",
         R"({"zero_optimization": {"zero_hpz_partition_size": 8}})",
         R"({"zero_optimization": {"zero_quantized_gradients": true}})",
@@ -112,6 +116,20 @@ TEST_CASE("features whose memory is not planned are refused by name") {
     CHECK(refusal(text, ErrorKind::unsupported) != "accepted");
   CHECK(refusal(R"({"zero_optimization": {"offload_param": {"device": "none"}}})",
                 ErrorKind::unsupported) == "accepted");
+}
+
+TEST_CASE("ZeRO-Offload of a file is --offload") {
+  const auto read = models::read_deepspeed_config(
+      R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu",
+          "pin_memory": false}, "offload_param": {"device": "cpu", "pin_memory": false}}})",
+      "ds.json", 64);
+  const auto value = [&](std::string_view option) -> std::string {
+    for (const auto& setting : read.settings)
+      if (setting.option == option) return setting.value;
+    return "";
+  };
+  CHECK(value("offload") == "optimizer,params");
+  CHECK(value("offload-pin") == "no");
 }
 
 TEST_CASE("values of the wrong kind are refused with the key") {

@@ -266,8 +266,8 @@ TEST_CASE("what Accelerate refuses and what is not planned is refused with its k
   const std::string fsdp = "distributed_type: FSDP\nfsdp_config: {";
   CHECK(says(no(fsdp + "fsdp_version: 2}"), "fsdp_config: auto_wrap_policy is missing"));
   CHECK(says(no(fsdp + "fsdp_version: 2, fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, "
-                       "fsdp_offload_params: true}"),
-             "fsdp_offload_params is true: offloading"));
+                       "fsdp_activation_checkpointing_offload: true}"),
+             "is not modelled yet"));
   CHECK(says(no(fsdp + "fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP}"),
              "modelled with BACKWARD_PRE"));
 }
@@ -341,5 +341,4 @@ TEST_CASE("arguments that contradict themselves, are of a wrong type or not plan
   CHECK(says(no(R"({"optim": "rmsprop_bnb"})"), "is no optimizer that is modelled"));
   CHECK(says(no(R"({"neftune_noise_alpha": 5})"), "neftune_noise_alpha is 5"));
   CHECK(says(no(R"({"attn_implementation": "flash_attention_3"})"), "only sdpa, eager and"));
-  CHECK(says(no(R"({"fsdp": "full_shard offload"})"), "offloading"));
 }

@@ -42,6 +42,7 @@ PACKAGES = {
     "torch_measure.py": ("torch", "transformers"),
 }
 PARTS = {"apart.py": "dry_runs.py", "device_rates.py": "device_overheads.py",
+         "dry_host.py": "dry_runs.py",
          "liger.py": "dry_runs.py", "packed_base.py": "torch_measure.py",
          "optimizers.py": "torch_measure.py"}
 
@@ -157,6 +158,13 @@ class EveryTool(unittest.TestCase):
         self.run_tool("dry_runs.py", "--cases", ORACLE / "dry_runs_families_cases.json", "--only",
                       "opt-1.3b-bf16-full", "--out", out)
         self.assert_made_again(out, GOLDEN / "dry_runs_families.json")
+
+    @needs("dry_runs.py")
+    def test_dry_runs_with_parameters_on_the_host(self):
+        out = self.folder / "runs.json"
+        self.run_tool("dry_runs.py", "--cases", ORACLE / "dry_runs_offload_cases.json", "--only",
+                      "tiny-fsdp2-accum", "--out", out)
+        self.assert_made_again(out, GOLDEN / "dry_runs_offload.json")
 
     @unittest.skipUnless(importlib.util.find_spec("liger_kernel"), "no liger_kernel here")
     @needs("dry_runs.py")

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/model_spec.h"
+#include "planner/host_memory.h"
 #include "planner/memory/reserved.h"
 
 namespace plimsoll::tests {
@@ -12,6 +13,7 @@ struct DryPlan {
   planner::Reserved planned;
   Bytes unlucky;  // what steps after those reserve by bad luck
   Bytes managed;  // optimizer states beside the allocator
+  planner::HostMemory host;  // what is offloaded
 };
 
 // Without any limit; Error{unsupported} for what is not planned.

@@ -111,6 +111,31 @@ TEST_CASE("so are those of packed bases: one GPU, DDP, FSDP with floats that hol
              20);
 }
 
+// Pinned to the byte but for numbers that PyTorch pins for a moment; of pageable storages those
+// below a KiB are not counted (dry_host.py).
+TEST_CASE("so are those of FSDP with parameters on the host, and what is there") {
+  // FSDP1: a segment of 20 MiB of 196 to 246 is missed; the peaks are exact.
+  check_runs("dry_runs_offload.json",
+             {{"tiny-fsdp1", "reserved 8 %"},
+              {"tiny-fsdp1-accum", "reserved 8 %"},
+              {"tiny-fsdp1-full", "reserved 10 %"},
+              {"tiny-fsdp1-zero2", "reserved 8 %"}},
+             10);
+  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/dry_runs_offload.json"));
+  for (const json& run : document["runs"]) {
+    const std::string name = run["case"];
+    CAPTURE(name);
+    const planner::HostMemory host =
+        tests::plan_dry_run(run["workload"], model_of(run["workload"]["model"])).host;
+    const std::int64_t pinned = run["host"]["pinned_bytes"],
+                       pageable = run["host"]["pageable_bytes"];
+    CHECK(pinned - host.pinned.value() >= 0);
+    CHECK(pinned - host.pinned.value() <= 16 * 1024);
+    CHECK(host.pageable.value() >= pageable);
+    CHECK(host.pageable.value() - pageable <= 2 * 1024 * 200);
+  }
+}
+
 TEST_CASE("so are those with Liger's kernels") {
   check_runs("dry_runs_liger.json", {}, 24);
 }

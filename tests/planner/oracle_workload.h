@@ -82,6 +82,8 @@ inline models::Strategy strategy_of(const json& workload) {
   out.data.gradient_as_bucket_view = s["ddp"]["bucket_view"];
   out.lora = lora_of(s["lora"]);
   out.quantize = quantization_of(s);
+  if (s.contains("offload"))
+    for (const json& part : s["offload"]) set_offload(out.offload, part.get<std::string>());
   if (s.contains("fsdp_upcast") && !s["fsdp_upcast"].get<bool>()) out.data.fsdp_upcast = false;
   for (const json& part : s["freeze"]) out.freeze.push_back("*" + part.get<std::string>() + "*");
   for (const json& part : s["train"]) out.train.push_back("*" + part.get<std::string>() + "*");
@@ -126,6 +128,12 @@ inline models::Strategy deepspeed_strategy_of(const json& workload) {
   if (s.contains("lora")) out.lora = lora_of(s["lora"]);
   if (stack.contains("optimizer_impl"))
     out.optimizer_impl = choice<models::OptimizerImpl>(stack["optimizer_impl"]);
+  if (!stack.contains("deepspeed")) return out;
+  const json& knobs = stack["deepspeed"];
+  out.offload.optimizer = knobs.contains("offload_optimizer");
+  out.offload.params = knobs.contains("offload_param");
+  for (const char* part : {"offload_optimizer", "offload_param"})
+    if (knobs.contains(part)) out.offload.pinned = knobs[part].value("pin_memory", true);
   return out;
 }
 

@@ -79,6 +79,10 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
      {{"no", {{"lora-rank", "8"}, {"quantize", "nf4"}}},
       {"yes", {{"lora-rank", "8"}, {"quantize", "nf4"}, {"quant-storage", "bf16"}}},
       {"yes"}}},
+    {"offload", {{"optimizer"}}},
+    {"offload-to", {{"cpu"}}},
+    {"offload-pin", {{"no", {{"offload", "optimizer"}}}, {"no"}}},
+    {"host-memory", {{"1MiB", {{"offload", "optimizer"}}}, {"1MiB"}}},
     {"freeze", {{"*wte*"}}},
     {"train", {{"*wte*"}, {"*wte*", {{"freeze", "*"}}}}},
     {"detail", {{""}}}};
@@ -131,11 +135,12 @@ Outcome outcome(const Given& given) {
     const reports::Plan plan = answer(request);
     out.document = document_of(plan);
     check_comes_back(request, out.document);
-    out.figures = fmt::format("{} {} {} {} {} {} {} {} {}", plan.peak.value(),
-                              plan.resident.value(), plan.reserved.value(), plan.device.value(),
-                              plan.usable.value_or(Bytes(0)).value(), plan.states.total().value(),
-                              plan.bytes_sent_per_gpu_per_step.value(),
-                              plan.time.step_seconds.value_or(0), plan.hardware_flops_per_step);
+    out.figures =
+        fmt::format("{} {} {} {} {} {} {} {} {} {} {}", plan.peak.value(), plan.resident.value(),
+                    plan.reserved.value(), plan.device.value(),
+                    plan.usable.value_or(Bytes(0)).value(), plan.states.total().value(),
+                    plan.bytes_sent_per_gpu_per_step.value(), plan.time.step_seconds.value_or(0),
+                    plan.hardware_flops_per_step, plan.host_pinned.value(), plan.host_fits);
   } catch (const Error& error) {
     CHECK((error.kind() == ErrorKind::bad_input || error.kind() == ErrorKind::unsupported));
     out.refusal = error.message();

@@ -27,6 +27,9 @@ models::ClusterSpec cluster_of(const Config& document) {
   if (!environment) return cluster;
   if (const std::optional<Config> gpu = environment->section("gpu"))
     cluster.gpu = GpuSource().named(gpu->text("name", ""));
+  if (const std::optional<Config> host = document.section("host");
+      host && host->has("memory_bytes"))
+    cluster.host_memory = Bytes(host->natural("memory_bytes", 0));
   if (const std::optional<Config> seen = document.section("calibration"))
     cluster.calibrations = {models::read_calibration(*seen)};
   const std::optional<Config> machine = environment->section("cluster");

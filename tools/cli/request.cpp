@@ -10,6 +10,7 @@
 #include "tools/cli/adapters.h"
 #include "tools/cli/deepspeed_file.h"
 #include "tools/cli/kernels.h"
+#include "tools/cli/offload.h"
 #include "tools/cli/plan_document_json.h"
 #include "tools/cli/refusals.h"
 #include "tools/cli/user_files.h"
@@ -65,7 +66,8 @@ std::vector<models::Calibration> calibrations_from(const Options& options, const
 models::ClusterSpec cluster_from(const Options& options, bool host, Sources& sources) {
   constexpr double kMostGigabytes = 1e6;
   models::ClusterSpec cluster;
-  for (const char* option : {"gpu", "intra-node-bandwidth", "inter-node-bandwidth", "calibration"})
+  for (const char* option :
+       {"gpu", "intra-node-bandwidth", "inter-node-bandwidth", "calibration", "host-memory"})
     require(options, option, !host, "--device cpu uses no GPU");
   const std::string* name = options.find("gpu");
   if (!host) cluster.gpu = name ? sources.gpus.named(*name) : sources.gpus.standard();
@@ -73,6 +75,7 @@ models::ClusterSpec cluster_from(const Options& options, bool host, Sources& sou
   if (cluster.memory && *cluster.memory < 1_MiB)
     refuse_value("gpu-memory", *options.find("gpu-memory"),
                  "less than a MiB; a size has a unit, as in 80GB or 79.6GiB");
+  set_parsed(options, "host-memory", size_value, cluster.host_memory);
   set_parsed(options, "reserve", size_value, cluster.reserve);
   std::optional<Bytes> capacity = cluster.memory;
   if (!capacity && cluster.gpu) capacity = cluster.gpu->cuda_total.bytes;
@@ -261,6 +264,7 @@ Strategy strategy_from(const Options& options) {
   set_choice(options, "attention", s.attention);
   set_choice(options, "loss", s.loss);
   set_adapters(options, s);
+  set_offload(options, s);
   return s;
 }
 

@@ -175,6 +175,9 @@ SearchRequest search_request(const std::string& model, const Options& given, Sou
   });
   keep_free(options, out);
   if (!options.has("gpu") && question.cluster.gpu) out.kept.add("gpu", question.cluster.gpu->name);
+  check(!question.strategy.offload.any(), ErrorKind::unsupported,
+        "--offload: a search ranks by speed, and how fast an offloaded step is, is not predicted; "
+        "fit plans it");
   out.scope.base = question;
   set_kept(options, out.scope);
   // Sizes of stage 3 stand in the file beside its stage; without one it is DeepSpeed's own, 0.

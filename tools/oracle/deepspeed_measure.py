@@ -22,10 +22,12 @@ import os
 import sys
 
 import apart
+import dry_host
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CATALOG = os.path.join(HERE, "..", "..", "models", "specs", "models")
 CAPACITY = 1 << 42  # 4 TiB: nothing is refused
+KEPT = []
 
 
 def read_cases(name):
@@ -46,9 +48,10 @@ def load():
     sys.path.insert(0, HERE)
     import torch_measure
     torch_measure.start_dry_cuda(capacity_bytes=CAPACITY)
+    if dry_host.has_dry_host():
+        KEPT.append(dry_host.skip_host_arithmetic())
     logging.disable(logging.INFO)
-    import peft  # noqa: F401  (imported here: each case runs in a fork)
-    import transformers  # noqa: F401
+    import transformers  # noqa: F401  (each case runs in a fork; peft makes a context)
     from deepspeed.ops.adam import fused_adam
     from deepspeed.ops.lion import fused_lion
 
@@ -58,6 +61,14 @@ def load():
 
         multi_tensor_lion = multi_tensor_adam
 
+    class NoHostKernel:
+        def create_adam(self, *_):
+            pass
+
+        destroy_adam = adam_update = create_adam
+
+    from deepspeed.ops.adam import cpu_adam
+    cpu_adam.CPUAdamBuilder.load = lambda self, verbose=True: NoHostKernel()
     fused_adam.FusedAdamBuilder.load = lambda self, verbose=False: NoKernel()
     fused_lion.FusedLionBuilder.load = lambda self, verbose=False: NoKernel()
     # ZeRO-3 asks whether all ranks see the same modules; rank 0, which is not there, has no answer.
@@ -77,6 +88,10 @@ def start(world, rank):
     torch.cuda.set_device(0)
 
 
+def offloads(case):
+    return any(key.startswith("offload") for key in case["workload"]["stack"].get("deepspeed", {}))
+
+
 def ds_config(case):
     workload = case["workload"]
     strategy, batch = workload["strategy"], workload["batch"]
@@ -84,6 +99,9 @@ def ds_config(case):
     config = {"train_micro_batch_size_per_gpu": batch["micro_batch"],
               "gradient_accumulation_steps": batch["grad_accum"], "zero_optimization": zero,
               "gradient_clipping": 1.0}
+    for part in ("optimizer", "param"):
+        if "offload_" + part in zero:
+            zero["offload_" + part] = {"device": "cpu", **zero["offload_" + part]}
     kind = strategy.get("precision", "bf16-mixed")
     if kind == "bf16-mixed":
         config["bf16"] = {"enabled": True}
@@ -199,7 +217,7 @@ def run_here(case):
             "peak_bytes": max(p["peak_bytes"] for p in steps.phases),
             "allocated_bytes": steps.allocated,
             "reserved_bytes": torch.cuda.max_memory_reserved(),
-            "engine": facts(steps.engine.optimizer),
+            "host": dry_host.host_bytes(), "engine": facts(steps.engine.optimizer),
             "versions": {"deepspeed": deepspeed.__version__, "torch": torch.__version__,
                          "transformers": transformers.__version__}}
 
@@ -249,8 +267,10 @@ def main():
     parser.add_argument("--start")
     parser.add_argument("--least", type=int, default=1 << 20)
     options = parser.parse_args()
-    load()
     cases = read_cases(options.cases)
+    if any(offloads(case) for case in cases):
+        dry_host.with_dry_host()
+    load()
     if options.history or options.start:
         name = options.history or options.start
         history(next(c for c in cases if c["name"] == name), options.least, bool(options.start))
@@ -259,19 +279,20 @@ def main():
     results = []
     for result in apart.run_apart(run_here, cases):
         results.append(result)
-        print(result["case"], result.get("peak_bytes", result.get("error")),
-              file=sys.stderr)
-    good = [r for r in results if "error" not in r]
-    versions = good[0]["versions"] if good else {}
-    for result in good:
-        del result["versions"]
+        print(result["case"], result.get("peak_bytes", result.get("error")), file=sys.stderr)
+        if options.out:
+            write([r for r in results if "error" not in r], options.out)
+    return 1 if any("error" in r for r in results) else 0
+
+
+def write(results, name):
+    versions = results[0]["versions"] if results else {}
     text = json.dumps({"schema": "plimsoll.deepspeed_runs/1", "versions": versions}, indent=1)[:-2]
-    text += ',\n "runs": [\n  ' + ",\n  ".join(json.dumps(r) for r in good) + "\n ]\n}\n"
-    if options.out:
-        with open(options.out + ".part", "w", encoding="utf-8") as f:
-            f.write(text)
-        os.replace(options.out + ".part", options.out)
-    return 0 if len(good) == len(results) else 1
+    runs = ({key: value for key, value in r.items() if key != "versions"} for r in results)
+    text += ',\n "runs": [\n  ' + ",\n  ".join(json.dumps(r) for r in runs) + "\n ]\n}\n"
+    with open(name + ".part", "w", encoding="utf-8") as f:
+        f.write(text)
+    os.replace(name + ".part", name)
 
 
 if __name__ == "__main__":

@@ -154,8 +154,8 @@ static uint64_t managed;
 EXPORT int cudaMallocManaged(void** out, size_t bytes, unsigned flags) {
   (void)flags;
   const size_t size = (bytes + kPage - 1) / kPage * kPage;
-  void* p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                 -1, 0);
+  void* p =
+      mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) return kOutOfMemory;
   lock();
   managed += bytes;
@@ -167,11 +167,39 @@ EXPORT uint64_t plimsoll_dry_managed(void) {
   return managed;
 }
 
+/* Pinned memory, which cudaPointerGetAttributes knows as such. */
+enum { kPinned = 4096 };
+static struct {
+  uintptr_t begin;
+  size_t bytes;
+} pinned[kPinned];
+static int is_pinned(const void* p) {
+  for (int i = 0; i < kPinned; ++i)
+    if ((uintptr_t)p >= pinned[i].begin && (uintptr_t)p < pinned[i].begin + pinned[i].bytes)
+      return 1;
+  return 0;
+}
+
 EXPORT int cudaHostAlloc(void** out, size_t bytes, unsigned flags) {
   (void)flags;
-  return posix_memalign(out, 4096, bytes ? bytes : 1) ? kOutOfMemory : kOk;
+  if (posix_memalign(out, 4096, bytes ? bytes : 1)) return kOutOfMemory;
+  lock();
+  int slot = 0;
+  while (slot < kPinned && pinned[slot].begin) ++slot;
+  if (slot < kPinned) {
+    pinned[slot].begin = (uintptr_t)*out;
+    pinned[slot].bytes = bytes ? bytes : 1;
+  }
+  unlock();
+  if (slot < kPinned) return kOk;
+  free(*out);
+  return kOutOfMemory;
 }
 EXPORT int cudaFreeHost(void* p) {
+  lock();
+  for (int i = 0; i < kPinned; ++i)
+    if (pinned[i].begin == (uintptr_t)p) pinned[i].begin = pinned[i].bytes = 0;
+  unlock();
   free(p);
   return kOk;
 }
@@ -197,6 +225,7 @@ static void remember(const void* to, const void* from, size_t bytes) {
 }
 
 static void recall(void* to, const void* from, size_t bytes) {
+  if (bytes > (64u << 20)) return; /* nobody reads so much */
   memset(to, 0, bytes);
   for (unsigned i = 0; i < 16; ++i)
     if (written[i].address == (uint64_t)from && written[i].bytes == bytes)
@@ -232,15 +261,18 @@ EXPORT int cudaMemsetAsync(void* p, int value, size_t bytes, void* stream) {
   return cudaMemset(p, value, bytes);
 }
 
-/* cudaPointerAttributes: type at 0 (0 unregistered, 2 device), device at 4, devicePointer at 8,
- * hostPointer at 16, 88 bytes. */
+/* cudaPointerAttributes: type at 0 (0 unregistered, 1 host, 2 device), device at 4, devicePointer
+ * at 8, hostPointer at 16, 88 bytes. */
 EXPORT int cudaPointerGetAttributes(void* out, const void* p) {
   memset(out, 0, 88);
   if (is_device(p)) {
     *(int*)out = 2;
     memcpy((char*)out + 8, &p, sizeof p);
   } else {
-    *(int*)((char*)out + 4) = -1;
+    const int host = is_pinned(p);
+    *(int*)out = host;
+    *(int*)((char*)out + 4) = host ? 0 : -1;
+    if (host) memcpy((char*)out + 8, &p, sizeof p);
     memcpy((char*)out + 16, &p, sizeof p);
   }
   return kOk;

@@ -9,6 +9,7 @@ FILE, of this folder:
   dry_runs_optimizers_cases.json tests/golden/dry_runs_optimizers.json: steps that are not torch.optim's
   dry_runs_families_cases.json   tests/golden/dry_runs_families.json: decoders that are not Llama's or GPT-2's, BERT
   dry_runs_packed_cases.json     tests/golden/dry_runs_packed.json: packed bases (bitsandbytes)
+  dry_runs_offload_cases.json    tests/golden/dry_runs_offload.json: FSDP's parameters on the host
   dry_runs_liger_cases.json      tests/golden/dry_runs_liger.json: with Liger's kernels
   dry_runs_liger_draw.json       tests/golden/dry_runs_liger_draw.json: with them, drawn
   rank_cases.json                tests/golden/rank_runs.json: several ranks of uneven worlds
@@ -27,10 +28,12 @@ import os
 import sys
 
 import apart
+import dry_host
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CATALOG = os.path.join(HERE, "..", "..", "models", "specs", "models")
 CAPACITY = 1 << 42  # 4 TiB: nothing is refused
+KEPT = []
 
 
 def model_config(name):
@@ -53,6 +56,8 @@ def load():
     sys.path.insert(0, HERE)
     import torch_measure
     torch_measure.start_dry_cuda(capacity_bytes=CAPACITY)
+    if dry_host.has_dry_host():
+        KEPT.append(dry_host.skip_host_arithmetic())
     import torch  # noqa: F401
     import transformers  # noqa: F401
 
@@ -79,6 +84,7 @@ def run_here(case):
             "reserved_bytes": torch.cuda.max_memory_reserved(),
             "resident_bytes": torch.cuda.memory_allocated(),
             **({"managed_bytes": managed} if managed else {}),
+            **({"host": dry_host.host_bytes()} if workload["strategy"]["offload"] else {}),
             "versions": torch_measure.versions(workload)}
 
 
@@ -101,6 +107,8 @@ def main():
     with open(os.path.join(HERE, options.cases), encoding="utf-8") as f:
         cases = [{**c, "rank": rank} for c in json.load(f) for rank in c.get("ranks", [0])
                  if any(part in c["name"] for part in options.only.split(","))]
+    if any(c.get("strategy", {}).get("offload") for c in cases):
+        dry_host.with_dry_host()
     load()
     results = []
     for result in apart.run_apart(run_here, cases, options.jobs):

@@ -44,6 +44,7 @@ import tempfile
 import time
 import traceback
 from statistics import median
+import dry_host
 import liger
 import optimizers
 import packed_base
@@ -125,12 +126,13 @@ ACCEPTED = {
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
     "sdpa_backend": ["auto", "flash", "efficient", "cudnn", "math"],
     "kernels": ["eager", "liger"], "loss": ["full", "fused"],
+    "offload": [[], ["params"]],  # CPUOffloadPolicy, CPUOffload
     **packed_base.ACCEPTED,
 }
-# Not measured: other parallelisms and offload have no single way in plain PyTorch.
+# Not measured: other parallelisms have no single way in plain PyTorch.
 ONLY_DEFAULT = {
     "strategy": ["tp", "sequence_parallel", "pp", "pp_schedule", "virtual_stages", "cp", "ep",
-                 "optimizer_in_backward", "galore_rank", "offload", "offload_to", "master_weights"],
+                 "optimizer_in_backward", "galore_rank", "offload_to", "master_weights"],
     "stack": ["name"],
 }
 
@@ -231,23 +233,10 @@ def start_dry_cuda(capacity_bytes=150109880320, capability=(9, 0), multiprocesso
     """Loads dry_cuda.c before torch is imported. Default: a Hopper of H200's size."""
     if "torch" in sys.modules:
         raise RuntimeError("the dry CUDA runtime must be loaded before torch")
-    source = os.path.join(HERE, "dry_cuda.c")
-    with open(source, "rb") as f:
-        digest = hashlib.sha256(f.read()).hexdigest()[:12]
-    folder = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")),
-                          "plimsoll")
-    os.makedirs(folder, exist_ok=True)
-    library = os.path.join(folder, f"dry_cuda_{digest}.so")
-    if not os.path.exists(library):
-        with tempfile.TemporaryDirectory(dir=folder) as tmp:
-            built = os.path.join(tmp, "dry_cuda.so")
-            command = [os.environ.get("CC", "cc"), "-O1", "-shared", "-fPIC",
-                       "-Wl,-soname,libcuda.so.1", source, "-o", built]
-            try:
-                subprocess.run(command, check=True)
-            except (OSError, subprocess.CalledProcessError) as e:
-                raise NoDevice(f"the dry CUDA runtime needs a C compiler: {e}") from e
-            os.replace(built, library)
+    try:
+        library = dry_host.compiled("dry_cuda.c", "-Wl,-soname,libcuda.so.1")
+    except (OSError, subprocess.CalledProcessError) as e:
+        raise NoDevice(f"the dry CUDA runtime needs a C compiler: {e}") from e
     dry = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
     dry.plimsoll_dry_gpu(b"dry sm_%d%d" % capability, ctypes.c_uint64(capacity_bytes),
                          *capability, multiprocessors)
@@ -486,7 +475,7 @@ def start_process_group(world_size, rank=0):
 def shard_fsdp2(model, strategy, stack):
     import torch
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
     world, group = strategy["world_size"], strategy["shard_group"] or strategy["world_size"]
     mesh = init_device_mesh("cuda", (world,)) if group == world else init_device_mesh(
         "cuda", (world // group, group), mesh_dim_names=("replicate", "shard"))
@@ -496,6 +485,9 @@ def shard_fsdp2(model, strategy, stack):
             param_dtype=torch_dtype(strategy["precision"].split("-")[0]),
             reduce_dtype=torch_dtype(strategy["grad_dtype"] or "fp32"))
     options = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": strategy["zero"] == 3}
+    home = "cuda"
+    if strategy["offload"]:
+        home, options["offload_policy"] = "cpu", CPUOffloadPolicy()
     for _, layers in layer_lists(model):
         for layer in layers:
             fully_shard(layer, **options)
@@ -509,8 +501,11 @@ def shard_fsdp2(model, strategy, stack):
     # None: the root stays unsharded between forward and backward, torch's own default.
     fully_shard(model, **{**options,
                           "reshard_after_forward": None if strategy["zero"] == 3 else False})
-    model.to_empty(device="cuda")
+    model.to_empty(device=home)
     model.apply(initialised_module)
+    for module in model.modules():  # as Accelerate registers them anew
+        for name, buffer in module.named_buffers(recurse=False):
+            module.register_buffer(name, buffer.to("cuda"), persistent=False)
     return model
 
 
@@ -568,8 +563,8 @@ def shard_fsdp1(model, strategy):
     fsdp_auto_wrap_policy, which the Trainer puts in the place of its own)."""
     import torch
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import (BackwardPrefetch, FullyShardedDataParallel, MixedPrecision,
-                                        ShardingStrategy)
+    from torch.distributed.fsdp import (BackwardPrefetch, CPUOffload, FullyShardedDataParallel,
+                                        MixedPrecision, ShardingStrategy)
     classes = tuple({type(layer) for _, layers in layer_lists(model) for layer in layers})
 
     def wraps(module, recurse, **_):
@@ -593,6 +588,7 @@ def shard_fsdp1(model, strategy):
         use_orig_params=True, auto_wrap_policy=wraps, device_mesh=mesh,
         backward_prefetch=BackwardPrefetch.BACKWARD_PRE, limit_all_gathers=True,
         device_id=torch.cuda.current_device(),
+        cpu_offload=CPUOffload(offload_params=True) if strategy["offload"] else None,
         param_init_fn=initialised_and_tied(model))
 
 

@@ -70,6 +70,31 @@ void refuse(const models::Strategy& s) {
         "(bf16_master_weights_and_grads, bf16_optimizer_states)");
 }
 
+// What ZeRO-Offload takes, by the engine's own checks (engine.py, _configure_zero_optimizer and
+// _configure_basic_optimizer; zero/config.py).
+void refuse_offload(const models::Strategy& s) {
+  const models::Offload& offload = s.offload;
+  const auto refuse = [](bool bad, ErrorKind kind, const std::string& why) {
+    check(!bad, kind, "--stack deepspeed: --offload " + why);
+  };
+  refuse(offload.activations, ErrorKind::unsupported, "activations is not modelled yet");
+  refuse(offload.optimizer && s.data.zero == 0, ErrorKind::bad_input,
+         "optimizer needs --zero 1, 2 or 3 (offload_optimizer)");
+  refuse(offload.params && s.data.zero != 3, ErrorKind::bad_input,
+         "params needs --zero 3 (offload_param)");
+  if (!offload.any()) return;
+  refuse(s.grad_dtype && *s.grad_dtype == DType::fp32 && s.precision != Precision::fp32,
+         ErrorKind::unsupported, "with --grad-dtype fp32 is not modelled yet");
+  refuse(s.precision == Precision::bf16, ErrorKind::unsupported,
+         "with --precision bf16 (no fp32 masters) is not modelled yet");
+  if (!offload.optimizer) return;
+  refuse(s.optimizer != models::Optimizer::adamw, ErrorKind::unsupported,
+         "optimizer with another optimizer than adamw (DeepSpeedCPUAdam) is not modelled yet");
+  refuse(s.optimizer_impl && *s.optimizer_impl != OptimizerImpl::fused, ErrorKind::bad_input,
+         "optimizer steps with DeepSpeedCPUAdam (zero_force_ds_cpu_optimizer): "
+         "--optimizer-impl must be fused, or left out");
+}
+
 Wrapper wrapper_of(const models::Strategy& s, DType model) {
   if (s.data.zero == 3) return Wrapper::stage3;
   if (s.data.zero >= 1) return Wrapper::stage_1_and_2;
@@ -83,6 +108,7 @@ Wrapper wrapper_of(const models::Strategy& s, DType model) {
 
 Engine engine_of(const models::Strategy& s) {
   refuse(s);
+  refuse_offload(s);
   Engine e;
   e.stage = s.data.zero;
   e.ranks = s.gpus;
@@ -95,6 +121,7 @@ Engine engine_of(const models::Strategy& s) {
   // in the same dtype all the same.
   e.state = s.precision == Precision::bf16 ? DType::bf16 : DType::fp32;
   e.options = s.data.deepspeed;
+  e.offload = s.offload;
   e.overlap = e.options.overlap_comm.value_or(e.stage == 3);
   // Backward reaches the end of the flat buffer first: the last rank keeps its gradients longest.
   // Stage 1 reduces from the front, when all gradients are there.
@@ -111,6 +138,7 @@ models::Strategy module_strategy(const models::Strategy& s, const Engine& e) {
   out.grad_dtype.reset();
   out.gpus = 1;
   out.data = {};
+  out.offload = {};
   // engine.py casts the whole module, but not one whose parameters are sharded already.
   if (out.lora && e.stage < 3) out.lora->dtype = e.model;
   return out;

@@ -29,6 +29,7 @@ struct Engine {
   bool masters = true;  // fp32 master weights beside 16-bit parameters
   DType state = DType::fp32;  // of masters, step gradients and moments
   bool overlap = false;  // overlap_comm
+  models::Offload offload;
   models::DeepSpeedOptions options;
 
   bool has_fp32_partition_grads() const { return stage == 2 && accumulation != model; }

@@ -53,7 +53,7 @@ class Greedy {
 }  // namespace
 
 StepWriter::Levels StepWriter::gather_levels() const {
-  if (engine_.stage != 3 || engine_.ranks == 1) return {};
+  if (engine_.stage != 3 || (engine_.ranks == 1 && !engine_.offload.params)) return {};
   const std::int64_t live = engine_.options.max_live_parameters;
   const std::int64_t around = std::max(live, engine_.options.max_reuse_distance / 2);
   const std::vector<FlatLayout::Block>& blocks = layout_.blocks();
@@ -127,9 +127,9 @@ void StepWriter::before_layers_backward() {
 void StepWriter::declare_shards() {
   levels_ = gather_levels();
   const FlatLayout::Shards& shards = layout_.shards();
+  TensorId made = kNoTensor;
   const auto persistent = [&](const char* name, Bytes size, Category category) {
-    const TensorId made = b_.tensor_in(kNoGroup, name, size, category, Residency::persistent);
-    if (flat_ == kNoTensor) flat_ = made;
+    made = b_.tensor_in(kNoGroup, name, size, category, Residency::persistent);
     return size;
   };
   const auto stored = [&](std::int64_t all, std::int64_t adapters) {
@@ -137,15 +137,20 @@ void StepWriter::declare_shards() {
     return b_.rounded(storage(Count(all - adapters), engine_.model) +
                       storage(Count(adapters), own));
   };
-  states_.parameters =
-      persistent("lp_param_buffer", stored(shards.all, shards.adapters), Category::parameters);
-  if (engine_.ranks > 1)
+  if (!engine_.offload.params) {
+    states_.parameters =
+        persistent("lp_param_buffer", stored(shards.all, shards.adapters), Category::parameters);
+    flat_ = made;
+  }
+  if (engine_.ranks > 1 || engine_.offload.params)
     states_.parameters +=
         persistent("persistent_parameters",
                    stored(layout_.persistent(), shards.persistent_adapters), Category::parameters);
   declare_optimizer(shards.trained);
-  states_.gradients = persistent("grad_partitions_flat_buffer",
-                                 bytes(shards.trained, engine_.accumulation), Category::gradients);
+  if (!engine_.offload.optimizer)
+    states_.gradients =
+        persistent("grad_partitions_flat_buffer", bytes(shards.trained, engine_.accumulation),
+                   Category::gradients);
   bucket_ = b_.tensor_in(kNoGroup, "ipg_bucket", gradients(engine_.options.reduce_bucket_size),
                          Category::communication, Residency::persistent);
   declare_inputs();
@@ -153,6 +158,7 @@ void StepWriter::declare_shards() {
 
 // One sub-group after another: flat 16-bit gradients, their fp32 copy, the optimizer's step.
 void StepWriter::sub_group_step() {
+  if (engine_.offload.optimizer) return;
   const FlatLayout::Shards& shards = layout_.shards();
   b_.op("zero.grad_norm", Phase::optimizer).scratch(bytes(shards.largest, DType::fp64));
   const TensorId flat = b_.tensor("zero.flat_grad", bytes(shards.sub_group, engine_.accumulation),
@@ -166,6 +172,10 @@ void StepWriter::sub_group_step() {
   }
   const TensorId root = square_root(state);
   b_.op("optimizer.step", Phase::optimizer).read(single).write(root);
+  if (engine_.offload.params)  // cast on the device, then copied
+    b_.op("zero3.copy_back", Phase::optimizer)
+        .read(single)
+        .scratch(bytes(shards.sub_group, engine_.model));
 }
 
 // Every micro-batch gathers each parameter for each use in the forward and in the backward (a tied

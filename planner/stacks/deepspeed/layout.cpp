@@ -41,7 +41,10 @@ void FlatLayout::add(const std::vector<Parameter>& parameters, std::int64_t coun
     for (const std::int64_t elements : block.parameters) {
       sub_group_ += ceil_divide(elements, ranks_);
       shards_.sub_group = std::max(shards_.sub_group, sub_group_);
-      if (sub_group_ >= options_.sub_group_size) sub_group_ = 0;
+      if (shards_.sub_groups.empty() || starts_sub_group_) shards_.sub_groups.push_back(0);
+      shards_.sub_groups.back() = sub_group_;
+      starts_sub_group_ = sub_group_ >= options_.sub_group_size;
+      if (starts_sub_group_) sub_group_ = 0;
     }
   total_ += checked_multiply(block.elements, count);
   blocks_.push_back(std::move(block));
@@ -52,6 +55,7 @@ void FlatLayout::add(const std::vector<Parameter>& parameters, std::int64_t coun
 void FlatLayout::add_shard(const Parameter& p, std::int64_t count, Block& block) {
   const std::int64_t part = ceil_divide(p.elements, ranks_);
   shards_.all += checked_multiply(part, count);
+  shards_.parts.push_back({part, count, p.adapter});
   if (p.adapter) shards_.adapters += part * count;
   if (p.trainable) {
     shards_.trained += part * count;
@@ -69,17 +73,13 @@ void FlatLayout::add_shard(const Parameter& p, std::int64_t count, Block& block)
   }
 }
 
-FlatLayout::Share FlatLayout::share(std::int64_t rank) const {
+template <typename Visit>
+void FlatLayout::visit_share(std::int64_t rank, Visit visit) const {
   const std::int64_t begin = partition() * rank, end = begin + partition();
-  Share out;
   std::int64_t before = 0;  // parameters of earlier blocks
   const auto parameter = [&](std::int64_t at, std::int64_t elements, std::int64_t index) {
     const std::int64_t inside = std::min(end, at + elements) - std::max(begin, at);
-    if (inside <= 0) return;
-    out.whole += elements;
-    out.largest = std::max(out.largest, inside);
-    ++out.pieces;
-    out.last = index;
+    if (inside > 0) visit(elements, inside, index);
   };
   for (const Block& block : blocks_) {
     const auto each = static_cast<std::int64_t>(block.parameters.size());
@@ -97,7 +97,24 @@ FlatLayout::Share FlatLayout::share(std::int64_t rank) const {
       }
     }
   }
-  if (end > total_) ++out.pieces;
+}
+
+FlatLayout::Share FlatLayout::share(std::int64_t rank) const {
+  Share out;
+  visit_share(rank, [&](std::int64_t elements, std::int64_t inside, std::int64_t index) {
+    out.whole += elements;
+    out.largest = std::max(out.largest, inside);
+    ++out.pieces;
+    out.last = index;
+  });
+  if (partition() * (rank + 1) > total_) ++out.pieces;
+  return out;
+}
+
+std::vector<std::int64_t> FlatLayout::parameters_of(std::int64_t rank) const {
+  std::vector<std::int64_t> out;
+  visit_share(rank,
+              [&](std::int64_t elements, std::int64_t, std::int64_t) { out.push_back(elements); });
   return out;
 }
 

@@ -1,6 +1,7 @@
 // Where the trained parameters lie in ZeRO-1's and ZeRO-2's flat buffer, and which rank owns what.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "planner/model_parts.h"
@@ -18,10 +19,16 @@ class FlatLayout {
   std::int64_t total() const { return total_; }
   // Stage 3: each parameter is padded to a multiple of the ranks; a rank's part of all of them, of
   // the trained ones, of the largest sub-group of the step, and of the largest trained one.
+  struct Part {  // of one parameter, on `count` layers
+    std::int64_t elements = 0, count = 1;
+    bool adapter = false;
+  };
   struct Shards {
     std::int64_t all = 0, trained = 0, sub_group = 0, largest = 0;
     // Of `all` and of persistent(): LoRA's, which keep the dtype that PEFT gave them.
     std::int64_t adapters = 0, persistent_adapters = 0;
+    std::vector<std::int64_t> sub_groups;  // of the step
+    std::vector<Part> parts;
   };
   const Shards& shards() const { return shards_; }
   // Elements of parameters that stay gathered, being small (param_persistence_threshold); how many
@@ -43,6 +50,8 @@ class FlatLayout {
     std::int64_t last = -1;  // the last of them, counted from the front of the model
   };
   Share share(std::int64_t rank) const;
+  // Elements of the parameters that lie in it.
+  std::vector<std::int64_t> parameters_of(std::int64_t rank) const;
   // All ranks, by what their steps depend on: their share, and when its gradients come. Stage 3 and
   // stage 0 leave the same to all.
   std::vector<RanksAlike> ranks(int stage) const;
@@ -65,6 +74,8 @@ class FlatLayout {
   const std::vector<Block>& blocks() const { return blocks_; }
 
  private:
+  template <typename Visit>  // visit(elements, of them inside, number from the front of the model)
+  void visit_share(std::int64_t rank, Visit visit) const;
   void add(const std::vector<Parameter>& parameters, std::int64_t count);
 
   std::vector<Block> blocks_;  // embedding, runs in order, tail
@@ -72,7 +83,7 @@ class FlatLayout {
 
   models::DeepSpeedOptions options_;
   Shards shards_;
-  bool stage3_;
+  bool stage3_, starts_sub_group_ = false;
   std::int64_t ranks_, total_ = 0, aligned_ = 0, largest_ = 0, persistent_ = 0, sub_group_ = 0;
   std::int64_t persistent_parameters_ = 0, persistent_padded_ = 0;
 };

@@ -24,18 +24,20 @@ void StepWriter::release_gradients(OpBuilder op) {
 void StepWriter::reduce_whole() {
   const std::int64_t size = engine_.options.reduce_bucket_size;
   const std::int64_t begin = layout_.partition() * engine_.rank, end = begin + layout_.partition();
-  std::int64_t content = 0, from = 0, at = 0;
+  std::int64_t content = 0, from = 0, at = 0, part = 0;
   std::int64_t most = 0, gone = 0, stuck = 0;  // elements: beyond all gradients; given back; not
   std::int64_t first = 0, first_end = 0, copy = 0, kept = 0;  // of the first reduction; the last
   const auto reduce = [&](bool last) {
     const std::int64_t moved = content <= size ? content : 0;
     copy = content == 0 || layout_.one_owner(from, at) ? 0 : content;
+    copy = beside_bucket(copy, part);
+    part = 0;
     if (from == 0) first = copy;
     if (from == 0) first_end = at;
     most = std::max(most, copy + kept - gone - moved);
     if (last) return;
     const bool owned = from < end && at > begin;
-    if (owned) kept = share_.whole;
+    if (owned && !engine_.offload.optimizer) kept = share_.whole;
     most = std::max(most, kept - gone - moved);
     gone += owned ? content : moved;
     stuck += owned || moved > 0 ? 0 : content;
@@ -46,6 +48,7 @@ void StepWriter::reduce_whole() {
     for (std::int64_t i = 0; i < block.count; ++i)
       for (const std::int64_t elements : block.parameters) {
         if (content > 0 && content + elements > size) reduce(false);
+        part = std::max(part, std::min(end, at + elements) - std::max(begin, at));
         content += elements;
         at += elements;
       }
@@ -109,6 +112,7 @@ TensorId StepWriter::square_root(Bytes state) {
 // is flattened (a copy where it is more than one piece), then cast to the masters' dtype; the
 // 16-bit gradients go, the optimizer steps, the fp32 ones go.
 void StepWriter::partition_step() {
+  if (engine_.offload.optimizer) return;
   const bool flat_already = engine_.has_fp32_partition_grads();
   b_.op("zero.grad_norm", Phase::optimizer)
       .read(kept_)

@@ -39,6 +39,14 @@ void add_assumptions(const Engine& engine, std::vector<reports::Assumption>& out
         "deepspeed 0.19.8, runtime/zero/partitioned_param_coordinator.py");
   say("optimizer wrapper", name_of(engine.wrapper),
       "deepspeed 0.19.8, runtime/engine.py, _do_optimizer_sanity_check");
+  if (engine.offload.optimizer)
+    say("optimizer on the host",
+        "masters, gradients and states; DeepSpeedCPUAdam; its temporaries are not counted",
+        "deepspeed 0.19.8, offload_optimizer; tests/golden/deepspeed_offload.json");
+  if (engine.offload.params)
+    say("parameters on the host",
+        "a rank's parts, twice: as they were built, and in one flat buffer",
+        "deepspeed 0.19.8, offload_param; tests/golden/deepspeed_offload.json");
   if (engine.stage >= 1)
     say("gradient buckets",
         std::to_string(engine.options.reduce_bucket_size) + " elements" +
@@ -51,7 +59,7 @@ void add_assumptions(const Engine& engine, std::vector<reports::Assumption>& out
 // copy of the gradients, which is there in the step only.
 void add_estimate(const Engine& engine, const ModelParts& parts, const reports::States& states,
                   std::vector<reports::Assumption>& out) {
-  if (engine.stage < 2 || !parts.trains_all) return;
+  if (engine.stage < 2 || !parts.trains_all || engine.offload.any()) return;
   const FlatLayout layout(parts, engine);
   const std::int64_t shard = checked_multiply(18, layout.total()) / engine.ranks;
   const std::int64_t rest =
@@ -195,6 +203,7 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
     step.states = writer.states();
     writer.add_collectives(step.collectives);
     writer.add_start(step.start);
+    step.host = writer.host();
   };
   if (splits)
     write(split_where_reduced(parts, engine));

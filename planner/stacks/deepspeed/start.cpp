@@ -35,14 +35,21 @@ void StepWriter::add_start(Start& start) const {
   if (engine_.wrapper == Wrapper::plain || engine_.wrapper == Wrapper::unfused) return;
   const bool partitioned = engine_.wrapper == Wrapper::stage_1_and_2;
   const bool sharded = engine_.wrapper == Wrapper::stage3;
+  const auto take = [&](TensorId tensor) {  // that is not on the host
+    if (tensor != kNoTensor) start.take(tensor);
+  };
   if (sharded)
-    start.take(flat_);
+    take(flat_);
   else
     flattened_start(start);
   const std::int64_t masters = partitioned ? layout_.partition()
                                : sharded   ? layout_.shards().sub_group
                                            : layout_.total();
   const bool cast = engine_.state != engine_.model;
+  if (engine_.offload.optimizer) {  // a clone goes to the host; stage 3 copies the shards there
+    if (!sharded) start.drop(start.hold(gradients(masters)));
+    return;
+  }
   if (cast || sharded) {
     const std::int32_t copy =
         start.hold(sharded ? bytes(masters, engine_.state) : gradients(masters));

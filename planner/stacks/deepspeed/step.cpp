@@ -58,8 +58,9 @@ void StepWriter::declare_frozen() {
   frozen(parts_.tail, kNoGroup, 1);
 }
 
-// Masters, and the optimizer's states, of `elements` values.
+// Masters, and the optimizer's states, of `elements` values; on the host in host.cpp.
 void StepWriter::declare_optimizer(std::int64_t elements) {
+  if (engine_.offload.optimizer) return;
   const Bytes state = bytes(elements, engine_.state);
   const auto persistent = [&](const char* name) {
     states_.optimizer += state;
@@ -80,7 +81,9 @@ void StepWriter::declare_states() {
   states_.parameters += flat;
   declare_frozen();
   declare_optimizer(partitioned ? layout_.partition() : layout_.total());
+  if (engine_.offload.optimizer) declare_transfer();
   states_.gradients = whole_gradients()                    ? gradients(layout_.total())
+                      : engine_.offload.optimizer          ? Bytes(0)
                       : engine_.has_fp32_partition_grads() ? bytes(layout_.partition(), DType::fp32)
                                                            : gradients(share_.whole);
   declare_inputs();
@@ -103,7 +106,7 @@ void StepWriter::before_micro_batch() {
     bucket_ = make("ipg_bucket");
     second_bucket_ = engine_.overlap ? make("ipg_bucket.second") : kNoTensor;
   }
-  if (zero && (engine_.stage == 2 || last_micro()) &&
+  if (zero && !engine_.offload.optimizer && (engine_.stage == 2 || last_micro()) &&
       !(engine_.has_fp32_partition_grads() && micro_ > 0))
     owned_ = engine_.has_fp32_partition_grads()
                  ? b_.tensor_in(kNoGroup, "grad_partition", bytes(layout_.partition(), DType::fp32),
@@ -221,7 +224,11 @@ void StepWriter::hook(const ModuleNames& names, TensorId gradient, std::int64_t 
   allocate_bucket(reduce);
   auto arrival = b_.op("zero.hook", Phase::backward);
   hook.arrival = next();
-  arrival.write(gradient).read(gradient).read(gradient).scratch(between);
+  // With offloading one that waits is cloned, and the clone waits.
+  const bool cloned = engine_.offload.optimizer && engine_.stage < 3 &&
+                      elements > engine_.options.reduce_bucket_size;
+  arrival.write(gradient).read(gradient).read(gradient);
+  arrival.scratch(cloned ? between + gradients(elements) : between);
   allocate_bucket(arrival);
   if (b_.resizes()) return;
   HookRun& run = hook_run();
@@ -237,7 +244,7 @@ void StepWriter::fill_buckets() {
   std::pair<std::int64_t, std::int64_t> span{layout_.aligned(), 0};
   bool owned = false;  // a parameter of this rank's partition has been reduced
   // Stage 3 copies whatever is not one parameter that divides evenly (reduce_scatter_coalesced).
-  std::int64_t held = 0;
+  std::int64_t held = 0, part = 0;  // parameters; the largest of which this rank owns so many
   const auto copies = [&] {
     if (engine_.stage == 3) return held > 1 || content % engine_.ranks != 0;
     return !layout_.one_owner(span.first, span.second);
@@ -248,13 +255,13 @@ void StepWriter::fill_buckets() {
       const std::int64_t at = run.begin + (run.repeats - 1 - i) * run.elements;
       for (Hook& hook : run.hooks) {
         if (content + hook.elements > size && content > 0) {
-          if (copies()) {
+          if (const std::int64_t copy = beside_bucket(copies() ? content : 0, part); copy > 0) {
             if (hook.first < 0) hook.first = i;
             placements_.push_back({static_cast<std::size_t>(&run - hook_runs_.data()),
-                                   static_cast<std::size_t>(&hook - run.hooks.data()), i, content});
+                                   static_cast<std::size_t>(&hook - run.hooks.data()), i, copy});
           }
           owned = owned || (span.first < end && span.second > begin);
-          content = held = 0;
+          content = held = part = 0;
           span = {layout_.aligned(), 0};
         }
         if (i == 0) hook.owned = owned;
@@ -262,13 +269,16 @@ void StepWriter::fill_buckets() {
         ++held;
         const std::int64_t begins = at + hook.offset;
         span = {std::min(span.first, begins), std::max(span.second, begins + hook.elements)};
+        const std::int64_t inside =
+            engine_.stage == 3 ? ceil_divide(hook.elements, engine_.ranks)
+                               : std::min(end, begins + hook.elements) - std::max(begin, begins);
+        part = std::max(part, inside);
       }
       // Allocated in the middle of a run: from its first layer on.
       if (owned && i > 0 && !run.hooks.front().owned)
         for (Hook& hook : run.hooks) hook.owned = true;
     }
-  left_in_bucket_ = content;
-  left_copies_ = content > 0 && copies();
+  left_in_bucket_ = beside_bucket(content > 0 && copies() ? content : 0, part);
 }
 
 // Of a bucket that several ranks own; where the partition's gradients are fp32 sums, its parts are
@@ -345,7 +355,7 @@ void StepWriter::epilogue() {
   auto reduce = b_.op("zero.reduce", Phase::backward);
   allocate_bucket(reduce);
   if (fp32) reduce.update(owned_);
-  if (left_copies_) reduce.scratch(reduce_copy(left_in_bucket_), Category::communication);
+  if (left_in_bucket_ > 0) reduce.scratch(reduce_copy(left_in_bucket_), Category::communication);
   auto op = b_.op("zero.epilogue", Phase::backward);
   if (!hook_runs_.empty() && !hook_runs_.back().hooks.empty() &&
       hook_runs_.back().hooks.back().elements > engine_.options.reduce_bucket_size)

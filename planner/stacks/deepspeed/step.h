@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "planner/host_memory.h"
 #include "planner/memory/start.h"
 #include "planner/stacks/deepspeed/layout.h"
 #include "planner/stacks/pytorch/step.h"
@@ -31,6 +32,7 @@ class StepWriter : public pytorch::StepWriter {
   void add_collectives(std::vector<reports::Collective>& out) const override;
   // deepspeed.initialize(), after write() (start.cpp).
   void add_start(Start& start) const override;
+  HostMemory host() const;  // host.cpp
 
  protected:
   void declare_states() override;
@@ -98,10 +100,12 @@ class StepWriter : public pytorch::StepWriter {
   void flattened_start(Start& start) const;
   void declare_frozen();
   void declare_optimizer(std::int64_t elements);
+  void declare_transfer();
   void allocate_bucket(OpBuilder op) { op.write(bucket_).write(second_bucket_); }
   void hook(const ModuleNames& names, TensorId gradient, std::int64_t elements);
   HookRun& hook_run();
   void fill_buckets();
+  std::int64_t beside_bucket(std::int64_t copy, std::int64_t part) const;
   Bytes reduce_copy(std::int64_t content) const;
   void size_copies();
   void patch(models::Operand& operand, TensorId tensor, int delta = 0, TensorId beyond = kNoTensor);
@@ -129,8 +133,7 @@ class StepWriter : public pytorch::StepWriter {
   };
   std::vector<Placement> placements_;
   bool bucket_set_up_ = false;
-  std::int64_t left_in_bucket_ = 0;
-  bool left_copies_ = false;
+  std::int64_t left_in_bucket_ = 0;  // elements of its copy, and of what else is made then
   TensorId bucket_ = kNoTensor, second_bucket_ = kNoTensor;
   TensorId owned_ = kNoTensor;  // this micro-batch's gradients of the partition
   Levels levels_;

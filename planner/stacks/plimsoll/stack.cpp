@@ -33,6 +33,9 @@ void refuse(const Strategy& s) {
         "--attention flash-1, flash-2: plimsoll's attention is its own (flash, eager, math)");
   check(!s.quantize, ErrorKind::unsupported,
         "--quantize: plimsoll has no kernels for packed weights yet (stack pytorch is planned)");
+  check(!s.offload.any(), ErrorKind::unsupported,
+        "--offload: plimsoll's runtime keeps all on the device yet (stacks pytorch and deepspeed "
+        "are planned)");
   check(!s.use_reentrant, ErrorKind::bad_input,
         "--use-reentrant: plimsoll does not use torch.utils.checkpoint");
   check(!s.optimizer_impl || *s.optimizer_impl == models::OptimizerImpl::fused,

@@ -55,8 +55,21 @@ DType FlatStepWriter::buffer_dtype() const {
   return is_mixed(strategy_.precision) ? regime_.weight : DType::fp32;
 }
 
+// CPUOffload: the rank's shard, pinned, and as much for its gradient (_cpu_grad); states are made
+// like the parts of it, pageable.
+void FlatStepWriter::declare_on_host(const Unit& unit, std::int64_t copies) {
+  for (std::int64_t i = 0; i < copies; ++i) {
+    host_.pin(unit.shard);
+    if (unit.trains) host_.pin(unit.shard);
+    for (const models::SteppedTensor& part : unit.parts)
+      for (const models::KeptState& state : models::kept_states(strategy_.optimizer, part))
+        host_.page(state.bytes);
+  }
+}
+
 void FlatStepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   if (unit.empty()) return;
+  if (strategy_.offload.params) return declare_on_host(unit, copies);
   const auto persistent = [&](const char* name, Bytes bytes, Category category) {
     return b_.tensor_in(unit.group, name, bytes, category, Residency::persistent);
   };
@@ -129,6 +142,7 @@ void FlatStepWriter::declare_unit_tensors(Unit& unit) {
   if (unit.reduce_input != unit.full)
     unit.reduce_in =
         tensor("fsdp.flat_grad.cast", unit.reduce_input, Category::communication, Stream::reduce);
+  if (strategy_.offload.params) return;  // it goes to the host when it is made
   // zero_grad takes it from the parameters; the flat parameter holds it until the next forward.
   unit.shard_grad =
       tensor("fsdp.sharded_grad",
@@ -155,6 +169,11 @@ void FlatStepWriter::recompute() {
 
 void FlatStepWriter::gather_forward(Unit& unit, Ref) {
   if (unit.empty() || (!reshards() && micro_ > 0)) return;
+  // From the host the shard comes as it is stored, and goes when it is cast.
+  if (strategy_.offload.params)
+    b_.op("fsdp.copy_from_host", Phase::forward)
+        .write(unit.cast_forward)
+        .scratch(unit.shard, Category::communication);
   b_.op("fsdp.all_gather", Phase::forward).write(unit.cast_forward).write(unit.full_forward);
 }
 
@@ -162,7 +181,9 @@ void FlatStepWriter::prefetch_flat(Ref full, Ref cast) {
   if (full.none() || checkpoints_around()) return;
   b_.op("fsdp.prefetch", Phase::backward)
       .touch(full.tensor, full.delta, full.beyond, models::Access::write)
-      .touch(cast.tensor, cast.delta, cast.beyond, models::Access::write);
+      .touch(cast.tensor, cast.delta, cast.beyond, models::Access::write)
+      .scratch(strategy_.offload.params ? runs_.front().units.front().shard : Bytes(0),
+               Category::communication);
 }
 
 void FlatStepWriter::prefetch_last_layer() {
@@ -213,12 +234,19 @@ void FlatStepWriter::post_backward(Unit& unit, Ref) {
 void FlatStepWriter::reduce_scatter(Unit& unit) {
   auto reduce = b_.op("fsdp.reduce_scatter", Phase::backward);
   reduce.read(unit.flat_grad).read(micro_ == 0 ? kNoTensor : unit.flat_grad_sum);
-  reduce.write(unit.reduce_in).write(unit.shard_grad);
+  TensorId made = unit.shard_grad;
+  if (made == kNoTensor)
+    made =
+        b_.tensor_in(unit.group, "fsdp.sharded_grad",
+                     unit.shard_grad_cast == Bytes(0) ? unit.reduce_output : unit.shard_grad_cast,
+                     Category::gradients, Residency::step, models::Stream::reduce);
+  reduce.write(unit.reduce_in).write(made);
   if (unit.shard_grad_cast != Bytes(0)) reduce.scratch(unit.reduce_output, Category::communication);
 }
 
 std::vector<TensorId> FlatStepWriter::lists() {
   std::vector<TensorId> lists;
+  if (strategy_.offload.params) return lists;  // steps on the host
   const char* const name = models::rule_of(strategy_.optimizer).torch.temporary;
   const auto all = [&](const Unit& unit) {
     const auto add = [&](Bytes bytes) {
@@ -253,6 +281,7 @@ std::vector<models::SteppedTensor> FlatStepWriter::stepped(std::int64_t most_lay
 // What was loaded in 16 bits is cast when all is wrapped (Accelerate's upcast).
 void FlatStepWriter::add_start(Start& start) const {
   StepWriter::add_start(start);
+  if (strategy_.offload.params) return;
   const DType loaded = strategy_.param_dtype.value_or(regime_.stored);
   std::vector<std::int32_t> low;
   const auto wrap = [&](const Unit& unit, std::int64_t instance) {

@@ -20,6 +20,7 @@ class FlatStepWriter final : public StepWriter {
                  models::GroupId group) override;
   void declare_unit(Unit& unit, std::int64_t copies) override;
   void declare_unit_tensors(Unit& unit) override;
+  void declare_on_host(const Unit& unit, std::int64_t copies) override;
   DType buffer_dtype() const override;
   void prefetch_last_layer() override;
   void prefetch_before(std::size_t run, std::size_t layer) override;

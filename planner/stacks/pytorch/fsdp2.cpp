@@ -130,8 +130,14 @@ void StepWriter::post_backward(Unit& unit, Ref previous_reduce) {
       apart ? b_.tensor_in(unit.group, "fsdp.reduce_scatter_output", output,
                            Category::communication, models::Residency::step, models::Stream::reduce)
             : kNoTensor;
+  TensorId made = unit.shard_grad;
+  if (made == kNoTensor)
+    made =
+        b_.tensor_in(unit.group, "fsdp.sharded_grad",
+                     unit.shard_grad_cast == Bytes(0) ? unit.reduce_output : unit.shard_grad_cast,
+                     Category::gradients, models::Residency::step, models::Stream::reduce);
   auto reduce = b_.op("fsdp.reduce_scatter", Phase::backward);
-  reduce.read(unit.reduce_in).read(unit.last_grad).write(low).write(unit.shard_grad);
+  reduce.read(unit.reduce_in).read(unit.last_grad).write(low).write(made);
   if (!apart) reduce.scratch(output, Category::communication);
 }
 

@@ -30,6 +30,7 @@ std::vector<Parameter> ends_stepped(const ModelParts& parts, bool before) {
 // place in all three.
 std::vector<TensorId> StepWriter::lists() {
   std::vector<TensorId> lists;
+  if (strategy_.offload.params) return lists;  // steps on the host
   const models::OptimizerRule& rule = models::rule_of(strategy_.optimizer);
   const char* const name = models::rule_of(rule.rest.value_or(rule.kind)).torch.temporary;
   const auto add = [&](models::GroupId group, Bytes bytes) {
@@ -109,7 +110,7 @@ void StepWriter::optimizer_step() {
   const models::OptimizerRule& rule = models::rule_of(strategy_.optimizer);
   const std::vector<TensorId> made = lists();
   const auto one_by_one = [&](OpBuilder step) {
-    if (!rule.torch.one_by_one(strategy_)) return;
+    if (!rule.torch.one_by_one(strategy_) || strategy_.offload.params) return;
     // Equal layers: what one leaves to the next is the same from the second on.
     step.scratch(optimizer_.step_one_by_one(stepped(2), nullptr));
     if (!b_.keeps_blocks()) return;

@@ -226,6 +226,7 @@ void refuse_optimizer(const models::Strategy& s) {
 
 void refuse(const models::ModelSpec& model, const models::Strategy& s) {
   refuse_optimizer(s);
+  refuse_offload(s);
   refuse_packed(s);
   if (is_fsdp1(s)) refuse_fsdp1(s);
   refuse_reentrant(s);
@@ -389,6 +390,14 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   step.ranks = writer->ranks();
   step.states = writer->states();
   step.managed = writer->managed();
+  step.host = writer->on_host();
+  if (question.strategy.offload.params)
+    step.assumptions.push_back(
+        {"parameters, gradients and optimizer states", "\"on the host, where the optimizer steps\"",
+         "derived",
+         is_fsdp1(question.strategy)
+             ? "torch 2.11, CPUOffload(offload_params=True); tests/golden/dry_runs_offload.json"
+             : "torch 2.11, CPUOffloadPolicy; tests/golden/dry_runs_offload.json"});
   assume_managed(step.managed, step.assumptions);
   writer->add_start(step.start);
   step.caching_allocator = true;

@@ -20,6 +20,7 @@ Rules rules_for(const Question& question, const ModelParts& parts,
 Rules quick_rules(const Question& question, const ModelParts& parts);
 // Throws Error for what the model's code does not do, or was not modelled with it.
 void refuse_of_model(const Question& question);
+void refuse_offload(const models::Strategy& strategy);
 // What one GPU sends in one step of ring algorithms.
 Bytes bytes_sent(const std::vector<reports::Collective>& collectives);
 

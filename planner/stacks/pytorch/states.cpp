@@ -128,7 +128,11 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
     const DType reduce = strategy_.data.reduce_dtype.value_or(p.adapter ? dtype : regime_.reduce);
     unit.full += b_.rounded(storage(Count(checked_multiply(shard, shards_)), dtype));
     gathered += storage(Count(shard), dtype);
-    if (stored(p) != dtype) cast += storage(Count(shard), dtype);
+    // From the host each shard comes in a block of its own, and is cast there.
+    if (strategy_.offload.params)
+      cast += b_.rounded(storage(Count(shard), dtype));
+    else if (stored(p) != dtype)
+      cast += storage(Count(shard), dtype);
     if (!p.trainable) continue;
     reduced += storage(Count(shard), reduce);
     blocks += ceil_divide(storage(Count(shard), reduce).value(), kChunkCatBlock);
@@ -162,6 +166,7 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   const bool partitioned = parallelism_ == DataParallelism::zero_redundancy;  // see declare_states
   Bytes parameters, gradients;
   models::KeptStates states;
+  if (strategy_.offload.params) return declare_on_host(unit, copies);
   const auto declare = [&](Bytes weights, const models::KeptStates& kept) {
     b_.tensor_in(unit.group, "parameters", weights, Category::parameters, Residency::persistent);
     optimizer_.declare(unit.group, kept);
@@ -268,6 +273,7 @@ std::vector<Bytes> StepWriter::partition_blocks() const {
 
 void StepWriter::declare_states() {
   states_ = {};
+  host_ = {};
   optimizer_.clear();
   declare_unit(root_, 1);
   declare_unit(embedding_, 1);

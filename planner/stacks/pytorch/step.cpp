@@ -106,6 +106,7 @@ void StepWriter::declare_unit_tensors(Unit& unit) {
   if (micro_ + 1 < micros_) return;
   unit.reduce_in = tensor("fsdp.reduce_scatter_input", unit.reduce_input, Category::communication,
                           Stream::compute);
+  if (strategy_.offload.params) return;  // it goes to the host when it is made
   unit.shard_grad =
       tensor("fsdp.sharded_grad",
              unit.shard_grad_cast == Bytes(0) ? unit.reduce_output : unit.shard_grad_cast,

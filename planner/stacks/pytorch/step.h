@@ -19,10 +19,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   StepWriter(models::StepProgram& program, const ModelParts& parts,
              const models::Strategy& strategy, const models::Batch& batch, const Rules& rules);
 
-  // The steady-state step (optimizer states exist). Throws Error{unsupported}.
-  void write();
-  // Sizes of another batch in the program that stands (StepSizer).
-  bool resize(const models::Batch& batch) override;
+  void write();  // the steady-state step (optimizer states exist). Throws Error{unsupported}
+  bool resize(const models::Batch& batch) override;  // in the program that stands (StepSizer)
   const Alike& alike() const override { return b_.alike(); }
 
   DataParallelism parallelism() const { return parallelism_; }
@@ -33,6 +31,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   // Both after write(). All ranks, by what they hold; and the one whose step was written.
   std::vector<RanksAlike> ranks() const;
   std::int64_t rank() const { return std::max<std::int64_t>(0, rules_.rank); }
+  const HostMemory& on_host() const { return host_; }  // of what is offloaded
   Bytes managed() const { return optimizer_.managed(); }  // states beside the allocator
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
   bool keeps() const override { return fsdp() || (micro_ == 0 && !to_bucket()); }
@@ -46,6 +45,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   virtual void declare_states();
   void declare_inputs(), declare_buckets(), declare_workspaces(), choose_partition();
   virtual void declare_unit_tensors(Unit&unit), declare_unit(Unit&unit, std::int64_t copies);
+  virtual void declare_on_host(const Unit& unit, std::int64_t copies);
   virtual DType buffer_dtype() const { return DType::fp32; }
   Bytes local(const Parameter&p, DType dtype) const, id_buffers() const, copied_type_ids() const;
   models::SteppedTensor own_part(const Parameter& p) const;
@@ -123,8 +123,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   Unit root_, embedding_, tail_;
   Unit *table_unit_ = &root_, *norm_unit_ = &root_, *head_unit_ = &root_;
   std::vector<Parameter> root_parameters_, embedding_parameters_, tail_parameters_;
-  // The last layer's parameters are prefetched at the loss, else at the logits.
-  bool tail_is_head_ = false, loss_prefetches_ = false;
+  bool tail_is_head_ = false, loss_prefetches_ = false;  // the last layer's; else at the logits
   Run* checkpoint_ = nullptr;
   std::size_t last_of_checkpoint_ = 0;
   Unit* unit_ = nullptr;  // whose gradients are being written
@@ -137,6 +136,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   LinearSaved head_, head_transform_, project_in_;
   EndSaved end_;
   reports::States states_;
+  HostMemory host_;
   ProgramBuilder::Place inputs_, micros_begin_, micros_end_;
   // ZeroRedundancyOptimizer's parameters: bytes of each rank's; and this rank's, one by one.
   std::vector<Bytes> shares_, partition_;

@@ -1,0 +1,24 @@
+// What leaves the GPU for the host between its uses.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace plimsoll::models {
+
+struct Offload {
+  bool optimizer = false;  // states and masters; the optimizer steps on the CPU
+  bool params = false;
+  bool activations = false;
+  bool pinned = true;  // page-locked, where the stack asks
+  bool any() const { return optimizer || params || activations; }
+  bool operator==(const Offload&) const = default;
+};
+
+// "optimizer,params", in the order of the option's help; "" for none.
+std::string text_of(const Offload& offload);
+
+// Sets the part of that name. False: there is none.
+bool set_offload(Offload& offload, std::string_view part);
+
+}  // namespace plimsoll::models

@@ -1,0 +1,75 @@
+// A run of tools/oracle/deepspeed_measure.py, planned.
+#pragma once
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "planner/program/peak.h"
+#include "planner/program/timeline.h"
+#include "planner/stacks/deepspeed/stack.h"
+#include "tests/planner/oracle_workload.h"
+
+namespace plimsoll::tests {
+
+struct Planned {
+  models::StepProgram program;
+  planner::Start start;
+  planner::HostMemory host;
+  planner::Timeline timeline;
+  planner::Peak peak;
+};
+
+inline Planned plan_run(const json& run) {
+  const json& workload = run["workload"];
+  const models::ModelSpec model = oracle_model_of(workload["model"]);
+  planner::Question question;
+  question.model = &model;
+  question.strategy = deepspeed_strategy_of(workload);
+  question.batch = batch_of(workload);
+  question.detail = planner::Detail::none;
+  const planner::ModelParts parts = planner::model_parts(model, question.strategy);
+  planner::pytorch::Rules rules;
+  rules.sdpa = planner::pytorch::Rules::Sdpa::flash;  // what a dry run can run
+  rules.batch_tensors = 1;
+  rules.granularity = 1;  // requested bytes
+  const planner::LayerPart& layer = parts.runs.front().pattern.front();
+  // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
+  rules.blas = {32_MiB, 32_MiB, layer.linears.front().bias ? 1_MiB : 0_MiB};
+  planner::StackStep step;
+  step.rank = run["rank"];
+  planner::deepspeed::write_step(question, parts, rules, step);
+  Planned out{std::move(step.program), std::move(step.start), step.host, {}, {}};
+  out.timeline = planner::unroll(out.program);
+  out.peak = planner::PeakFinder().find(out.program);
+  return out;
+}
+
+struct PhaseFigures {
+  double planned_peak = 0, planned_end = 0, peak = 0, end = 0;
+};
+
+// Forward, backward and step of the last micro-batch.
+inline std::map<std::string, PhaseFigures> phases_of(const json& run, const Planned& planned) {
+  std::map<std::string, PhaseFigures> out;
+  for (const json& phase : run["phases"]) {
+    std::string name = phase["phase"];
+    while (std::isdigit(static_cast<unsigned char>(name.back()))) name.pop_back();
+    PhaseFigures& figures = out[name];
+    figures.peak = std::max(figures.peak, phase["peak_bytes"].get<double>());
+    figures.end = phase["end_bytes"];
+  }
+  for (const planner::Moment& moment : planned.timeline.steps) {
+    const models::Phase phase = planned.program.ops[moment.at.op].phase;
+    PhaseFigures& figures = out[phase == models::Phase::forward     ? "forward"
+                                : phase == models::Phase::optimizer ? "step"
+                                                                    : "backward"];
+    figures.planned_peak = std::max(figures.planned_peak, moment.high_water.real());
+    figures.planned_end = moment.after.real();
+  }
+  return out;
+}
+
+}  // namespace plimsoll::tests
