@@ -84,10 +84,17 @@ Parameter parameter_of(const models::Shape& shape, bool trainable) {
           .columns = last > 0 ? shape.axes[last] : 0};
 }
 
+int node_of(const models::Block& block, const models::Module& module) {
+  const auto place = &module - block.modules.data();
+  const auto node = std::ranges::find(block.nodes, place, &models::Node::module);
+  return static_cast<int>(node - block.nodes.begin());
+}
+
 // Rows of single experts, which are parts of two parameters.
 void add_to_experts(LayerPart& layer, const ParameterRow& row, bool trainable) {
-  ExpertsPart& part =
-      layer.experts[layer_module(*layer.block, models::decisions::stack_name(row.name)).place];
+  const models::Module& module =
+      layer_module(*layer.block, models::decisions::stack_name(row.name));
+  ExpertsPart& part = layer.experts[module.place];
   const bool down = row.stacked == models::kDown;
   bool& trains = down ? part.train_down : part.train_gate_up;
   const bool known = std::exchange(down ? part.has_down : part.has_gate_up, true);
@@ -101,7 +108,8 @@ void add_to_experts(LayerPart& layer, const ParameterRow& row, bool trainable) {
     layer.parameters.push_back({.elements = down ? part.down() : part.gate_up(),
                                 .rows = part.experts,
                                 .trainable = trainable,
-                                .columns = down ? part.ffn : part.hidden});
+                                .columns = down ? part.ffn : part.hidden,
+                                .node = node_of(*layer.block, module)});
 }
 
 // What --quantize makes of a linear's weight. Packed GPT-2's Conv1D is a linear module.
@@ -127,6 +135,7 @@ void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable,
   const models::Module& module = layer_module(*layer.block, name.module);
   const bool bias = name.leaf == "bias";
   Parameter parameter = parameter_of(row.shape, trainable);
+  parameter.node = node_of(*layer.block, module);
   if (models::is_norm(module.kind)) {
     NormPart& part = layer.norms[module.place];
     (bias ? part.train_bias : part.train_weight) = trainable;
@@ -147,15 +156,16 @@ void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelS
                  const models::LoraModule& module) {
   const ParameterRow& base = model.parameters[module.base];
   const IndexRange* range = layers_of(base);
-  const auto add = [&](std::vector<Parameter>& parameters) {
+  const auto add = [&](std::vector<Parameter>& parameters, int node) {
     for (const ParameterRow* row : {&module.a, &module.b}) {
       parameters.push_back(parameter_of(row->shape, true));
       parameters.back().adapter = true;
+      parameters.back().node = node;
     }
   };
   if (LinearPart* const product = product_of_ends(parts, parameter_name(base.name).module)) {
     product->lora_rank = module.a.shape.axes[0];
-    return add(product_parameters(parts, *product));
+    return add(product_parameters(parts, *product), -1);
   }
   check(range != nullptr, ErrorKind::unsupported,
         [&] { return "--lora-targets " + module.name + ": adapters on it are not modelled yet"; });
@@ -172,7 +182,7 @@ void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelS
   for (std::int64_t i = 0; i < range->count; ++i) {
     LayerPart& layer = layers[static_cast<std::size_t>(range->first + i * range->step)];
     layer.linears[of.place].lora_rank = module.a.shape.axes[0];
-    add(layer.parameters);
+    add(layer.parameters, node_of(*layer.block, of));
   }
 }
 
@@ -277,6 +287,12 @@ bool LayerRun::trains() const {
 bool LayerPart::trains() const {
   return std::any_of(parameters.begin(), parameters.end(),
                      [](const Parameter& p) { return p.trainable; });
+}
+
+std::vector<Parameter> in_backward_order(const std::vector<Parameter>& parameters) {
+  std::vector<Parameter> order(parameters.rbegin(), parameters.rend());
+  std::ranges::stable_sort(order, std::ranges::greater{}, &Parameter::node);
+  return order;
 }
 
 // PEFT asks the frozen embedding's output for a gradient (peft 0.21, utils/other.py,

@@ -27,6 +27,7 @@ struct Parameter {
   std::int64_t columns = 0;  // length of the last axis; 0: there is one axis
   bool embedding = false;  // of an nn.Embedding
   bool hidden = true;  // neither an embedding nor the head
+  int node = -1;  // of a layer's block: which one uses it
   bool operator==(const Parameter&) const = default;
 };
 
@@ -79,6 +80,9 @@ struct LayerPart {
   bool trains() const;
   bool operator==(const LayerPart&) const = default;
 };
+
+// As a backward makes their gradients: those of the node that ran last come first.
+std::vector<Parameter> in_backward_order(const std::vector<Parameter>& parameters);
 
 // Consecutive layers that repeat a pattern: of one layer, or of as many as the model's own blocks
 // alternate in.

@@ -22,7 +22,9 @@ using reports::Plan;
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   step.allocator = question.strategy.allocator;
-  stack_info(question.strategy.stack).write_step(question, parts, step);
+  const StackInfo& stack = stack_info(question.strategy.stack);
+  stack.write_step(question, parts, step);
+  if (!step.program_only) stack.write_messages(parts, question.strategy, step.messages);
 }
 
 // On the host device no card bounds the ranks; --gpu-memory does.
@@ -224,8 +226,8 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
   plan.states = step.states;
   add_host(question, step, plan);
   plan.overhead = overhead.typical;
-  plan.collectives = step.collectives;
-  plan.bytes_sent_per_gpu_per_step = step.sent;
+  plan.collectives = collectives_of(step.messages, question.batch.grad_accum);
+  plan.bytes_sent_per_gpu_per_step = bytes_sent(plan.collectives);
   const models::StepFlops flops = step_flops(parts, question.strategy, question.batch);
   plan.model_flops_per_step = flops.model;
   plan.hardware_flops_per_step = flops.hardware;

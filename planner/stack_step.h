@@ -11,6 +11,7 @@
 #include "planner/model_parts.h"
 #include "planner/plan.h"
 #include "planner/program/alike.h"
+#include "planner/program/messages.h"
 #include "planner/ranks.h"
 #include "reports/record.h"
 
@@ -48,8 +49,7 @@ struct StackStep {
   reports::States states;
   Bytes managed;  // optimizer states in managed memory, which are not among them
   HostMemory host;  // of one rank
-  std::vector<reports::Collective> collectives;
-  Bytes sent;  // by one GPU in one step
+  Messages messages;  // where more than the program was asked for
   std::vector<reports::Assumption> assumptions;
   Start start;  // under a caching allocator: what comes before the first step
   // Reserved bytes by torch's caching allocator; otherwise by our own runtime's arena.

@@ -126,7 +126,7 @@ struct WorkOfPart {
 
 // Of one micro-batch: each layer of each group of layers, by place in its pattern; and what runs
 // once. Ops of messages (those that touch Category::communication) and of the optimizer are not
-// counted: their time is the messages' (time/exchange.h) and the optimizer's.
+// counted: their time is the messages' (messages.h) and the optimizer's.
 struct StepWork {
   std::vector<WorkOfPart> layers;
   WorkOfPart ends;

@@ -6,8 +6,9 @@
 #include <memory>
 #include <span>
 
+#include "planner/program/messages.h"
+#include "planner/program/work.h"
 #include "planner/states_only.h"
-#include "planner/time/exchange.h"
 
 namespace plimsoll::planner {
 
@@ -27,11 +28,9 @@ struct StackInfo {
   models::Strategy (*compute_as)(const models::Strategy& strategy);
   std::unique_ptr<StepSizer> (*write_compute)(const Question& question, const ModelParts& parts,
                                               models::StepProgram& program, Works& works);
+  // What a step of the strategy sends, of any batch.
+  void (*write_messages)(const ModelParts& parts, const models::Strategy& strategy, Messages& out);
   TableStates (*table_states)(const ParameterCounts& counts, const models::Strategy& strategy);
-  // Into an Exchange whose groups stand; `stage`: what is sharded, of which groups have one rank 0.
-  void (*add_exchange)(const models::Strategy& strategy, int stage, const Execution& execution,
-                       Exchange& exchange);
-
   // Whose processes the ranks are: context, NCCL, allocator. Another's where it is built around it.
   models::Stack processes;
   bool wraps_another() const { return processes != kind; }
@@ -44,8 +43,6 @@ struct StackInfo {
   // 16-bit weights beside fp32 masters.
   bool mixed_is_autocast = false;
   bool foreach_by_default = false;  // the optimizer's form
-  bool regathers_recomputed = false;  // what is computed again is gathered again for it
-  bool gathers_tied_twice = false;  // for the embedding, and anew for the head
   bool reserves_exactly = false;  // what others reserve is an estimate
   bool untried_on_gpus = false;  // nobody has timed a run of it there
   int hybrid_from_stage = 4;  // --shard-group; 4: at none

@@ -85,9 +85,8 @@ Execution execution_of(const models::Strategy& s) {
   e.low = width(e.compute);
   // Under autocast (DDP) modules hold --param-dtype; FSDP's policy and the other stacks cast all.
   const double own = is_mixed(s.precision) ? width(s.param_dtype.value_or(DType::fp32)) : e.low;
-  e.gathered = torch && !fsdp ? own : e.low;
   e.stored = is_mixed(s.precision) ? (torch && !fsdp ? own : 4) : e.low;
-  e.reduced = e.gathered;
+  e.reduced = torch && !fsdp ? own : e.low;
   if (s.grad_dtype) e.reduced = width(*s.grad_dtype);
   if (s.data.reduce_dtype) e.reduced = width(*s.data.reduce_dtype);
   e.fused = stack.own_kernels || s.compile;  // other stacks' ops say what is one kernel

@@ -34,7 +34,6 @@ struct Execution {
   DType compute = DType::bf16;  // of products
   double low = 2;  // width of `compute`
   double stored = 4;  // width of a parameter as the optimizer steps it
-  double gathered = 2;  // width in which parameters travel
   double reduced = 2;  // width in which gradients travel
   bool fused = false;  // one kernel for a row-wise operation, where eager has one for each step
   bool compiled = false;  // casts are no kernels of their own

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "models/decisions/layer.h"
+#include "models/decisions/mesh.h"
 #include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner {
@@ -29,7 +30,6 @@ const Share kCommunicationUse = communication_use();
 // Work on the GPU, and messages beside it.
 struct Overlap {
   double compute = 0, communication = 0, exposed = 0;
-  double spare = 0;  // compute of backward that hides nothing yet
   Cost work;
 
   void run(double times, const Cost& cost) {
@@ -43,24 +43,66 @@ struct Overlap {
     communication += times * message;
     exposed += times * (message - hidden);
   }
-  // Beside whatever of backward hides nothing yet.
-  void hide_late(double message) {
-    hide(1, message, spare);
-    spare -= std::min(message, spare);
-  }
   void expose(double message) { hide(1, message, 0); }
 };
 
-// How often a layer is gathered for one backward. plimsoll gathers all but a checkpoint's last
-// layer once more to compute it again (models/decisions/sharding.h); FSDP keeps what its hook
-// before backward gathered.
-double regathers(const Strategy& s, double layers) {
-  if (!stack_info(s.stack).regathers_recomputed ||
-      !models::decisions::recomputes_layers(s.recompute.kind))
-    return 1;
-  const double k = static_cast<double>(
-      models::decisions::layers_per_checkpoint(s.recompute, static_cast<std::int64_t>(layers)));
-  return 1 + (k - 1) / k;
+// One micro-batch, so many times. A unit is gathered beside the unit before it, and reduced beside
+// the backward of that one: nothing runs beside the first layer's.
+void add_micro_batches(const ComputeCost& work, const std::vector<double>& layers,
+                       const MicroBatchMessages& messages, double times, Overlap& step) {
+  double alone = 1, forward_seconds = 0, spare = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const LayerMessages& m = messages.layers[i];
+    const double copies = layers[i], beside = copies - alone;
+    const Cost forward = work.layers[i].forward + m.forward.copies;
+    forward_seconds = forward.seconds();
+    step.run(copies * times, forward);
+    step.hide(beside * times, m.forward.beside, forward_seconds);
+    step.expose(alone * times * m.forward.beside);
+    const Cost backward = work.layers[i].backward + m.backward.copies;
+    const double seconds = backward.seconds(), reduced = m.reduction.beside;
+    step.run(copies * times, backward);
+    step.run(copies * times, m.reduction.copies);
+    step.hide(beside * times, m.backward.beside + reduced, seconds);
+    step.hide(alone * times, m.backward.beside, seconds);
+    step.expose(alone * times * reduced);
+    step.expose(copies * times * (m.forward.alone + m.backward.alone + m.reduction.alone));
+    spare += beside * std::max(0.0, seconds - m.backward.beside - reduced);
+    alone = 0;
+  }
+  step.run(times, work.ends.forward);
+  step.run(times, work.ends.backward);
+  step.run(times, messages.copies);
+  step.hide(times, messages.tail, forward_seconds);
+  step.hide(times, messages.late, spare);
+  step.expose(times * messages.alone);
+}
+
+// What of a strategy decides its messages, roughly. Nothing is gathered again below ZeRO-3, and
+// where layers gather for themselves, a checkpoint of several does as those of one.
+Strategy sending_part(const Strategy& s) {
+  Strategy out = s;
+  out.allocator = {};
+  out.hold_outputs = out.compile = false;
+  out.kernels = models::Kernels::eager;
+  out.optimizer = models::Optimizer::adamw;
+  out.optimizer_impl.reset();
+  out.attention = models::Attention::flash;
+  out.loss = models::Loss::full;
+  const bool layers = models::decisions::recomputes_layers(s.recompute.kind);
+  if (s.data.zero < 3 || !layers)
+    out.recompute = {};
+  else if (stack_info(s.stack).runs_transformers)
+    out.recompute = {models::RecomputeKind::full, 1};
+  return out;
+}
+
+// The ranks that share the optimizer's step.
+double steppers(const Strategy& s) {
+  if (s.data.zero == 0) return 1;
+  const bool grouped = s.data.zero >= stack_info(s.stack).hybrid_from_stage;
+  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
+  return static_cast<double>(grouped ? mesh[models::decisions::Axis::shard].ranks : s.gpus);
 }
 
 Limit limit_of(const Overlap& step, double optimizer, bool crosses) {
@@ -88,9 +130,12 @@ struct StrategyHash {
       h ^= h >> 32;
     };
     mix(s.stack);
+    mix(s.gpus);
     mix(s.data.zero);
+    mix(s.data.shard_group);
     mix(s.precision);
     mix(s.recompute.kind);
+    mix(s.recompute.every);
     mix(s.attention);
     mix(s.loss);
     mix(s.kernels);
@@ -101,42 +146,35 @@ struct StrategyHash {
 
 }  // namespace
 
-struct TimeModel::Computes {
+struct TimeModel::Kept {
   ModelParts parts;
   models::ClusterSpec cluster;
   GpuRates gpu;
   std::mutex mutex;
-  std::unordered_map<Strategy, std::unique_ptr<ComputeTime>, StrategyHash> all;
+  std::unordered_map<Strategy, std::unique_ptr<ComputeTime>, StrategyHash> computes;
+  std::unordered_map<Strategy, MessageTimes, StrategyHash> messages;
 };
 
 TimeModel::TimeModel(ModelParts parts, const models::ClusterSpec& cluster)
-    : fabric_(fabric_of(cluster)), computes_(std::make_shared<Computes>()) {
+    : fabric_(fabric_of(cluster)), kept_(std::make_shared<Kept>()) {
+  count(parts.embedding, 1);
   for (const LayerRun& run : parts.runs)
     for (const LayerPart& part : run.pattern) {
-      Layer& layer = layers_.emplace_back();
-      layer.copies = static_cast<double>(run.repeats());
-      for (const Parameter& p : part.parameters) {
-        layer.parameters += static_cast<double>(p.elements);
-        if (!p.trainable) continue;
-        layer.trainable += static_cast<double>(p.elements);
-        layer.tensors += 1;
-        layer.iteration += iteration_flops(p);
-      }
+      copies_.push_back(static_cast<double>(run.repeats()));
+      count(part.parameters, copies_.back());
     }
-  ends_.tied = parts.decoder.tied_head;
-  add_ends(parts.embedding, ends_.embedding, ends_.embedding_trainable);
-  add_ends(parts.tail, ends_.tail, ends_.tail_trainable);
-  computes_->parts = std::move(parts);
-  computes_->cluster = cluster;
-  if (cluster.gpu) computes_->gpu = gpu_rates(*cluster.gpu);
+  count(parts.tail, 1);
+  kept_->parts = std::move(parts);
+  kept_->cluster = cluster;
+  if (cluster.gpu) kept_->gpu = gpu_rates(*cluster.gpu);
 }
 
-void TimeModel::add_ends(const std::vector<Parameter>& parameters, double& all, double& trained) {
+void TimeModel::count(const std::vector<Parameter>& parameters, double copies) {
   for (const Parameter& p : parameters) {
-    all += static_cast<double>(p.elements);
     if (!p.trainable) continue;
-    trained += static_cast<double>(p.elements);
-    ends_.tensors += 1;
+    trained_ += copies * static_cast<double>(p.elements);
+    tensors_ += copies;
+    if (p.node >= 0) iteration_ += copies * iteration_flops(p);  // of a layer
   }
 }
 
@@ -144,20 +182,33 @@ double TimeModel::peak_flops(models::Precision precision) const {
   if (precision == models::Precision::fp8_mixed) return 0;
   Strategy s;
   s.precision = precision;
-  return computes_->gpu.peaks[rate_index(execution_of(s).compute)];
+  return kept_->gpu.peaks[rate_index(execution_of(s).compute)];
 }
 
 bool TimeModel::knows(models::Precision precision) const {
-  return computes_->gpu.memory > 0 && peak_flops(precision) > 0;
+  return kept_->gpu.memory > 0 && peak_flops(precision) > 0;
 }
 
 const ComputeTime& TimeModel::computes(const Strategy& s) const {
   const Strategy part = computing_part(s);
-  Computes& known = *computes_;
+  Kept& known = *kept_;
   const std::lock_guard lock(known.mutex);
-  std::unique_ptr<ComputeTime>& of = known.all[part];
+  std::unique_ptr<ComputeTime>& of = known.computes[part];
   if (!of) of = std::make_unique<ComputeTime>(known.parts, known.cluster, known.gpu, part);
   return *of;
+}
+
+const MessageTimes& TimeModel::messages(const Strategy& s) const {
+  const Strategy part = sending_part(s);
+  Kept& known = *kept_;
+  const std::lock_guard lock(known.mutex);
+  const auto found = known.messages.find(part);
+  if (found != known.messages.end()) return found->second;
+  Messages messages;
+  stack_info(s.stack).write_messages(known.parts, part, messages);
+  return known.messages
+      .emplace(part, times_of(messages, copies_, fabric_, s.gpus_per_node, known.gpu.memory))
+      .first->second;
 }
 
 StepTime TimeModel::operator()(const Strategy& s, const Batch& batch) const {
@@ -165,95 +216,31 @@ StepTime TimeModel::operator()(const Strategy& s, const Batch& batch) const {
 }
 
 StrategyTime::StrategyTime(const TimeModel& model, const Strategy& s)
-    : model_(model),
-      computes_(model.computes(s)),
-      execution_(execution_of(s)),
-      exchange_(exchange_of(s, execution_)) {
-  const Exchange& x = exchange_;
-  const TimeModel::Ends& ends = model.ends_;
-  const GpuRates& gpu = model.computes_->gpu;
-  const Messages messages(model.fabric_, x, execution_, gpu.memory);
-  double trained = ends.embedding_trainable + ends.tail_trainable, tensors = ends.tensors;
-  double iteration = 0;
-  for (const TimeModel::Layer& layer : model.layers_) {
-    layers_.push_back({messages.gather(layer.parameters), messages.reduce(layer.trainable),
-                       regathers(s, layer.copies), messages.copy_out(layer.parameters),
-                       messages.copy_in(layer.trainable)});
-    trained += layer.copies * layer.trainable;
-    tensors += layer.copies * layer.tensors;
-    iteration += layer.copies * layer.iteration;
-  }
-  gather_embedding_ = messages.gather(ends.embedding);
-  gather_tail_ = messages.gather(ends.tail);
-  // A tied table is the tail's: plimsoll gathers that for the embedding, and anew for the head;
-  // FSDP keeps what it gathered.
-  if (ends.tied && stack_info(s.stack).gathers_tied_twice) gather_embedding_ += gather_tail_;
-  reduce_embedding_ = messages.reduce(ends.embedding_trainable);
-  reduce_tail_ = messages.reduce(ends.tail_trainable);
-  update_ = messages.update(trained);
-  const double own = x.steps_shard ? trained / static_cast<double>(x.shards.ranks) : trained;
-  optimizer_ = optimizer_cost(gpu, s, execution_, own, tensors, iteration).seconds();
+    : model_(model), computes_(model.computes(s)), messages_(model.messages(s)) {
+  optimizer_ = optimizer_cost(model.kept_->gpu, s, execution_of(s), model.trained_ / steppers(s),
+                              model.tensors_, model.iteration_)
+                   .seconds();
   wait_ = waiting(static_cast<double>(s.gpus),
                   std::ceil(static_cast<double>(s.gpus) / static_cast<double>(s.gpus_per_node)));
 }
 
 StepTime StrategyTime::operator()(const Batch& batch) const {
-  const Exchange& x = exchange_;
-  const ComputeCost& all = computes_.of(batch);
-  check(all.layers.size() == layers_.size(), ErrorKind::internal,
+  const ComputeCost& work = computes_.of(batch);
+  check(work.layers.size() == model_.copies_.size(), ErrorKind::internal,
         "the program of one GPU has other layers than the model");
-  const double micros = static_cast<double>(batch.grad_accum);
-  const double reductions = x.reduces_each ? micros : 1;
   Overlap step;
-  // A unit is gathered beside the unit before it, and reduced beside the backward of that one:
-  // nothing runs beside the first layer's.
-  double alone = 1, forward_seconds = 0;
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    const PartCost& work = all.layers[i];
-    const LayerExchange& m = layers_[i];
-    const double copies = model_.layers_[i].copies;
-    const Cost forward = work.forward + m.copy_out;
-    forward_seconds = forward.seconds();
-    step.run(copies * micros, forward);
-    step.hide((copies - alone) * micros, m.gather, forward_seconds);
-    step.expose(alone * micros * m.gather);
-    Cost backward = work.backward;
-    double again = 0;
-    if (x.regathers && work.backward.busy() > 0) {
-      again = m.regathers * m.gather;
-      backward += m.regathers * m.copy_out;
-    }
-    const double seconds = backward.seconds();
-    step.run(copies * micros, backward);
-    step.run(copies * reductions, m.copy_in);
-    step.hide(copies * (micros - reductions), again, seconds);
-    const double beside = (copies - alone) * reductions;
-    step.hide(beside, again + m.reduce, x.overlaps ? seconds : 0);
-    step.hide(alone * reductions, again, seconds);
-    step.expose(alone * reductions * m.reduce);
-    step.spare += beside * std::max(0.0, seconds - again - m.reduce);
-    alone = 0;
-  }
-  step.run(micros, all.ends.forward);
-  step.run(micros, all.ends.backward);
-  step.hide(micros, gather_tail_, forward_seconds);
-  step.expose(micros * gather_embedding_);
-  // The head's gradient is there first, a tied table's last.
-  const double tail = reductions * reduce_tail_;
-  if (model_.ends_.tied || !x.overlaps)
-    step.expose(tail);
-  else
-    step.hide_late(tail);
-  step.expose(reductions * reduce_embedding_);
-  step.expose(update_);
+  if (batch.grad_accum > 1)
+    add_micro_batches(work, model_.copies_, messages_.each,
+                      static_cast<double>(batch.grad_accum - 1), step);
+  add_micro_batches(work, model_.copies_, messages_.once, 1, step);
+  step.expose(messages_.step);
   StepTime time;
   time.optimizer = optimizer_;
   time.compute = step.compute * (1 + wait_);
   time.communication = step.communication;
   time.exposed_communication = step.exposed;
   time.step = time.compute + time.exposed_communication + time.optimizer;
-  time.limit =
-      limit_of(step, time.optimizer, x.shards.crosses_nodes() || x.replicas.crosses_nodes());
+  time.limit = limit_of(step, time.optimizer, messages_.crosses_nodes);
   return time;
 }
 

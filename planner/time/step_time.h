@@ -13,7 +13,7 @@
 #include "planner/model_parts.h"
 #include "planner/time/collective_cost.h"
 #include "planner/time/compute_time.h"
-#include "planner/time/exchange.h"
+#include "planner/time/message_times.h"
 
 namespace plimsoll::planner {
 
@@ -51,49 +51,31 @@ class TimeModel {
 
  private:
   friend class StrategyTime;
-  // One layer of a run's pattern.
-  struct Layer {
-    double copies = 0;
-    double parameters = 0, trainable = 0;  // elements
-    double tensors = 0;  // trained ones
-    double iteration = 0;  // FLOPs of one over their matrices (models::StepTraffic)
-  };
-  // The ends of the model, in elements and tensors.
-  struct Ends {
-    double embedding = 0, embedding_trainable = 0, tail = 0, tail_trainable = 0, tensors = 0;
-    bool tied = false;
-  };
-  struct Computes;
-  void add_ends(const std::vector<Parameter>& parameters, double& all, double& trained);
+  struct Kept;
+  void count(const std::vector<Parameter>& parameters, double copies);
   const ComputeTime& computes(const models::Strategy& strategy) const;
+  const MessageTimes& messages(const models::Strategy& strategy) const;
 
-  std::vector<Layer> layers_;
-  Ends ends_;
+  std::vector<double> copies_;  // of each layer of each run's pattern
+  // What is trained: elements, tensors, FLOPs of one iteration over matrices (models::StepTraffic).
+  double trained_ = 0, tensors_ = 0, iteration_ = 0;
   Fabric fabric_;
-  std::shared_ptr<Computes> computes_;  // of each way to compute; by all copies of the model
+  // What was found out about ways to compute and to share; by all copies of the model.
+  std::shared_ptr<Kept> kept_;
 };
 
-// What a strategy's batches have in common, computed once: who computes, what is exchanged and how
-// long the messages take, the optimizer. Refers to the model.
+// What a strategy's batches have in common, computed once: who computes, what is sent and how long
+// that takes, the optimizer. Refers to the model.
 class StrategyTime {
  public:
   StrategyTime(const TimeModel& model, const models::Strategy& strategy);
   StepTime operator()(const models::Batch& batch) const;
 
  private:
-  // Messages of one layer, and copies beside them.
-  struct LayerExchange {
-    double gather = 0, reduce = 0;
-    double regathers = 0;  // for one backward
-    Cost copy_out, copy_in;
-  };
   const TimeModel& model_;
   const ComputeTime& computes_;
-  Execution execution_;
-  Exchange exchange_;
-  std::vector<LayerExchange> layers_;
-  double gather_embedding_ = 0, gather_tail_ = 0, reduce_embedding_ = 0, reduce_tail_ = 0;
-  double update_ = 0, optimizer_ = 0, wait_ = 0;
+  const MessageTimes& messages_;
+  double optimizer_ = 0, wait_ = 0;
 };
 
 }  // namespace plimsoll::planner

@@ -6,12 +6,13 @@
 // divide by 3, so that padding shows), hybrid groups beside 2 replicas.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <fstream>
-#include <set>
+#include <map>
+#include <string_view>
 
-#include "models/model_reader.h"
-#include "planner/plan.h"
+#include "planner/program/timeline.h"
+#include "planner/stack_step.h"
+#include "tests/planner/message_table.h"
 #include "tests/planner/oracle_workload.h"
 
 using namespace plimsoll;
@@ -19,104 +20,15 @@ using models::Precision;
 using models::Stack;
 using models::Strategy;
 using nlohmann::json;
+using namespace plimsoll::tests;
 
 namespace {
-
-struct Message {
-  std::string kind;
-  std::int64_t count, array, group;
-  auto operator<=>(const Message&) const = default;
-};
-using Table = std::vector<Message>;
-
-// In one order, equal messages in one line.
-Table table(Table messages) {
-  std::sort(messages.begin(), messages.end(), [](const Message& a, const Message& b) {
-    return std::tie(a.kind, a.group, a.array) < std::tie(b.kind, b.group, b.array);
-  });
-  Table out;
-  for (const Message& m : messages) {
-    const bool more = !out.empty() && out.back().kind == m.kind && out.back().group == m.group &&
-                      out.back().array == m.array;
-    if (more)
-      out.back().count += m.count;
-    else
-      out.push_back(m);
-  }
-  return out;
-}
-
-Table table(const reports::Plan& plan) {
-  Table out;
-  for (const reports::Collective& c : plan.collectives)
-    out.push_back({c.kind, c.count, c.array.value(), c.group});
-  return table(out);
-}
-
-std::string text(const Table& messages) {
-  std::string out;
-  for (const Message& m : messages)
-    out += "\n  " + std::to_string(m.count) + " x " + m.kind + " of " + std::to_string(m.array) +
-           " B over " + std::to_string(m.group);
-  return out;
-}
-
-// What FSDP gathers and reduces is planned as the block that torch's allocator makes of it.
-constexpr std::int64_t kBlock = 512;
-
-// The same messages. A plan's array may be larger by less than a block.
-bool same(const Table& planned, const Table& sent) {
-  return std::equal(planned.begin(), planned.end(), sent.begin(), sent.end(),
-                    [](const Message& a, const Message& b) {
-                      return a.kind == b.kind && a.count == b.count && a.group == b.group &&
-                             a.array >= b.array && a.array < b.array + kBlock;
-                    });
-}
-
-reports::Plan plan_of(const models::ModelSpec& model, const Strategy& strategy,
-                      const models::Batch& batch) {
-  planner::Question question;
-  question.model = &model;
-  question.strategy = strategy;
-  question.batch = batch;
-  question.detail = planner::Detail::none;
-  question.remedies = false;
-  return planner::plan(question);
-}
-
-// Hidden 128, 4 heads of 32 with 2 key heads, inner width 192, vocabulary 199. Elements:
-//   layer      q, o 128·128 = 16384 each; k, v 64·128 = 8192 each; gate, up 192·128 = 24576 each;
-//              down 128·192 = 24576; two norms of 128                             sum 123136
-//   embedding  199·128                                                                 25472
-//   tail       norm 128, head 199·128                                                  25600
-// With 1 layer 174208, with 2 layers 297344.
-models::ModelSpec small(std::int64_t layers) {
-  return models::read_model(
-      R"({"model_type": "llama", "hidden_size": 128, "intermediate_size": 192, "vocab_size": 199,
-          "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": false,
-          "max_position_embeddings": 2048, "num_hidden_layers": )" +
-          std::to_string(layers) + "}",
-      "small", "small", {});
-}
-
-Strategy strategy(Stack stack, int zero, std::int64_t gpus = 3) {
-  Strategy s;
-  s.stack = stack;
-  s.data.zero = zero;
-  s.gpus = gpus;
-  if (stack == Stack::pytorch && zero >= 2) s.data.reduce_dtype = DType::fp32;  // Accelerate's
-  return s;
-}
-
-reports::Plan plan_of(const Strategy& s, std::int64_t layers = 2) {
-  return plan_of(small(layers), s, {.seq_len = 64, .micro_batch = 1, .grad_accum = 3});
-}
 
 void check_table(const Strategy& s, Table expected, std::int64_t layers = 2) {
   const Table planned = table(plan_of(s, layers));
   expected = table(expected);
   INFO("planned:", text(planned), "\nby hand:", text(expected));
-  CHECK(same(planned, expected));
+  CHECK(planned == expected);
 }
 
 }  // namespace
@@ -130,21 +42,36 @@ TEST_CASE("DDP all-reduces its gradients once a step") {
   CHECK(plan_of(strategy(Stack::pytorch, 0, 1), 1).collectives.empty());
 }
 
-// The sizes of several buckets differ, and a plan gives their mean, rounded up.
-TEST_CASE("DDP's buckets together are the gradients") {
-  const Table planned = table(plan_of(strategy(Stack::pytorch, 0)));
-  REQUIRE(planned.size() == 1);
-  // 297344 · 4 = 1189376 B: at least 1 MiB for the first, and a second one with the rest.
-  CHECK(planned[0].count == 2);
-  CHECK(planned[0].count * planned[0].array == 1189376);
+// From the back of the model, in fp32, each closed by the gradient that fills it: the tail's
+// 102400 B, the second layer's 492544, and of the first one all but its first norm, 492032, are
+// more than 1 MiB with the last of them, q_proj's. 297344 · 4 = 1189376 B in all.
+TEST_CASE("DDP's buckets are the gradients as they come, the first of 1 MiB") {
+  check_table(strategy(Stack::pytorch, 0),
+              {{"all_reduce", 1, 1086976, 3}, {"all_reduce", 1, 1189376 - 1086976, 3}});
+  Strategy s = strategy(Stack::pytorch, 0);
+  // Each of as much: the head; the norm and down; up; gate; a norm, o and v; k and q. Of the first
+  // layer likewise, whose first bucket has the second layer's first norm, the embedding its own.
+  s.data.bucket_cap = Bytes(98304);
+  check_table(s, {{"all_reduce", 1, 101888, 3},
+                  {"all_reduce", 4, 512 + 98304, 3},
+                  {"all_reduce", 6, 98304, 3},
+                  {"all_reduce", 1, 512 + 101888, 3}});
 }
 
 TEST_CASE("ZeroRedundancyOptimizer all-reduces as DDP, and owners broadcast what they stepped") {
-  // One broadcast for each parameter; a plan gives them as one.
+  // One broadcast for each parameter: norms; k, v; q, o; gate, up, down; the tables.
   check_table(strategy(Stack::pytorch, 1),
-              {{"all_reduce", 1, 696832, 3}, {"broadcast", 1, 696832, 3}}, 1);
-  // 929112 as DDP, and a broadcast of 232278 B in 2 rounds.
-  CHECK(plan_of(strategy(Stack::pytorch, 1), 1).bytes_sent_per_gpu_per_step == Bytes(1393668));
+              {{"all_reduce", 1, 696832, 3},
+               {"broadcast", 3, 512, 3},
+               {"broadcast", 2, 32768, 3},
+               {"broadcast", 2, 65536, 3},
+               {"broadcast", 3, 98304, 3},
+               {"broadcast", 2, 101888, 3}},
+              1);
+  // 929112 as DDP, and of each broadcast a third, rounded up, in 2 rounds: 2 · (3 · 171 + 2 · 10923
+  // + 2 · 21846 + 3 · 32768 + 2 · 33963) = 464562.
+  CHECK(plan_of(strategy(Stack::pytorch, 1), 1).bytes_sent_per_gpu_per_step ==
+        Bytes(929112 + 464562));
 }
 
 // Rows of a rank, of 3: q, o ceil(128 / 3) = 43 of 128; k, v 22 of 128; gate, up 64 of 128; down 43
@@ -232,26 +159,32 @@ TEST_CASE("DeepSpeed all-reduces whole buckets, from stage 2 on with every micro
 }
 
 // Each parameter padded to a multiple of 3. Gathered when it is used, with more than 20000
-// elements: gate, up and down 24576 each, tables 25473; with nothing kept between uses, 6 + 2 of
-// them twice, 2 · 2 · (6 · 24576 + 2 · 25473) = 793608 B in 16 messages of 49601 in the mean, each
-// micro-batch. Gathered anew after the step: q, o 16386 each, k, v 8193 each, norms 129: 2 · 49416
-// + 129 = 98961 in 13 messages of 15225 B. Reduced: 198402 + 98961 = 297363.
+// elements: gate, up and down 24576 each, tables 25473; with nothing kept between uses and nothing
+// read ahead, 6 + 2 of them twice each micro-batch. Gathered anew after the step, one by one: q, o
+// 16386 each, k, v 8193 each, norms 129. Reduced: 2 · 25473 + 6 · 24576 and 4 · 16386 + 4 · 8193 +
+// 5 · 129, 297363.
 TEST_CASE("DeepSpeed's stage 3 gathers for each use, and reduces with every micro-batch") {
   Strategy s = strategy(Stack::deepspeed, 3);
-  s.data.deepspeed.param_persistence_threshold = 20000;
-  s.data.deepspeed.max_live_parameters = s.data.deepspeed.max_reuse_distance = 0;
-  check_table(s, {{"all_gather", 3 * 16, 49601, 3},
-                  {"all_gather", 13, 15225, 3},
-                  {"reduce_scatter", 3, 2 * 297363, 3}});
-  // All 297344 may be live, persistent ones among them: what a micro-batch has gathered stays. Of 6
-  // layers, 789888 elements, the engine itself gathered 518787 with 788000 live, and 493314, each
-  // once, with 850000.
-  s.data.deepspeed.max_live_parameters = 297344;
-  check_table(s, {{"all_gather", 3 * 8, 49601, 3},
-                  {"all_gather", 13, 15225, 3},
-                  {"reduce_scatter", 3, 2 * 297363, 3}});
-  s.data.deepspeed.max_live_parameters = 297343;
-  CHECK(table(plan_of(s)).at(1).count == 3 * 16);
+  models::DeepSpeedOptions& o = s.data.deepspeed;
+  o.param_persistence_threshold = 20000;
+  o.max_live_parameters = o.max_reuse_distance = o.prefetch_bucket_size = 0;
+  const auto with = [](Table gathers) {
+    const Table rest = {{"all_gather", 4, 2 * 16386, 3},
+                        {"all_gather", 4, 2 * 8193, 3},
+                        {"all_gather", 5, 2 * 129, 3},
+                        {"reduce_scatter", 3, 2 * 297363, 3}};
+    gathers.insert(gathers.end(), rest.begin(), rest.end());
+    return gathers;
+  };
+  check_table(s, with({{"all_gather", 36, 2 * 24576, 3}, {"all_gather", 12, 2 * 25473, 3}}));
+  // As much as a micro-batch has may be live, and is gathered ahead as one message by the model's
+  // own hook; what is there stays, since the trace has been read to its end.
+  o.max_live_parameters = 1'000'000'000;
+  o.prefetch_bucket_size = 50'000'000;
+  check_table(s, with({{"all_gather", 3, 2 * (6 * 24576 + 2 * 25473), 3}}));
+  // Of the 198400 elements all but the last, the head, are enough: it is read ahead in time.
+  o.prefetch_bucket_size = 198400;
+  check_table(s, with({{"all_gather", 3, 2 * (6 * 24576 + 2 * 25473), 3}}));
 }
 
 // plimsoll: a unit is padded to 3 · 16 B, 24 elements of bf16: a layer to 123144, the embedding to
@@ -294,57 +227,96 @@ TEST_CASE("plimsoll's stage 3 gathers layers for each pass, the ends once a micr
 TEST_CASE("plimsoll's messages are at most --bucket-size, of a unit each") {
   Strategy s = strategy(Stack::plimsoll, 0);
   s.data.bucket_cap = Bytes(100'000);
-  // A layer's 246272 B in 3 messages, of 82091 B in the mean; the ends in one.
-  check_table(s, {{"all_reduce", 6, 82091, 3},
+  // A layer's 246272 B in 3 messages; the ends in one.
+  check_table(s, {{"all_reduce", 4, 100'000, 3},
+                  {"all_reduce", 2, 46'272, 3},
                   {"all_reduce", 1, 2 * 25472, 3},
                   {"all_reduce", 1, 2 * 25600, 3}});
 }
 
 namespace {
 
-// As many bytes of each kind and group, but for `slack` and what rounds means up.
-bool same_sums(const Table& planned, const Table& sent, std::int64_t slack) {
-  struct Sum {
-    std::int64_t planned = 0, sent = 0, count = 0;
-  };
-  std::map<std::pair<std::string, std::int64_t>, Sum> sums;
-  for (const Message& m : sent) sums[{m.kind, m.group}].sent += m.count * m.array;
-  for (const Message& m : planned) {
-    sums[{m.kind, m.group}].planned += m.count * m.array;
-    sums[{m.kind, m.group}].count += m.count;
+// Blocks that a step's program makes of tensors whose names begin so, by size: how many.
+std::map<std::int64_t, std::int64_t> made(const models::ModelSpec& model, const Strategy& s,
+                                          const models::Batch& batch, std::string_view name) {
+  planner::StackStep step;
+  planner::write_step({.model = &model, .strategy = s, .batch = batch},
+                      planner::model_parts(model, s), step);
+  std::map<std::int64_t, std::int64_t> sizes;
+  for (const planner::Lifetime& life :
+       planner::unroll(step.program, planner::Repeats::all).lifetimes) {
+    const models::TensorDecl& tensor = step.program.tensors[static_cast<std::size_t>(life.tensor)];
+    const std::string_view of = tensor.name;
+    const bool is_there = life.birth >= 0 || tensor.residency == models::Residency::persistent;
+    if (of.starts_with(name) && tensor.bytes > Bytes(0) && is_there) ++sizes[tensor.bytes.value()];
   }
-  return std::all_of(sums.begin(), sums.end(), [&](const auto& entry) {
-    const auto& [of_plan, of_stack, count] = entry.second;
-    return of_plan >= of_stack - slack && of_plan <= of_stack + slack + count;
-  });
+  return sizes;
 }
 
-// A plan gives these as messages of their mean size, in the sum as many bytes: DDP's buckets,
-// ZeroRedundancyOptimizer's broadcasts, DeepSpeed's buckets and ZeRO-3's gathers. Beside them, what
-// the sums may be off by: gradients are planned as blocks, and so is what stays around the loss.
-const std::map<std::string, std::int64_t> kMeans = {
-    {"ddp-buckets", 0},
-    {"zero1", 0},
-    {"ddp-bf16", 21 * kBlock},  // 21 parameters
-    {"deepspeed1-buckets", 0},
-    {"deepspeed2-buckets", 0},
-    {"deepspeed3", 0},
-    {"deepspeed3-gathers", 0},
-    {"deepspeed3-live", 0},
-    {"deepspeed3-tied", 0},
-    {"deepspeed3-tied-live", 0},
-    {"deepspeed3-lora", 4 * 2 * 2},
-    {"deepspeed3-reuse", 3 * 2 * kBlock},
-    {"fsdp2-lora", 21 * kBlock},  // 21 gathers; the norm's is one of its own
-};
+std::string text(const std::map<std::int64_t, std::int64_t>& blocks) {
+  std::string out;
+  for (const auto& [size, count] : blocks)
+    out += "\n  " + std::to_string(count) + " of " + std::to_string(size) + " B";
+  return out;
+}
+
+std::map<std::int64_t, std::int64_t> sent(const models::ModelSpec& model, const Strategy& s,
+                                          const models::Batch& batch, std::string_view kind) {
+  std::map<std::int64_t, std::int64_t> sizes;
+  for (const Message& m : table(plan_of(model, s, batch)))
+    if (m.kind == kind) sizes[(m.array + 511) / 512 * 512] += m.count;
+  return sizes;
+}
+
+}  // namespace
+
+// Messages are written beside the program, and the program has a tensor for each: blocks of 512 B
+// here. Of the frozen layers below the first that trains only the last is fetched ahead.
+TEST_CASE("the program of FSDP gathers as often as its messages, and as much") {
+  const models::ModelSpec model = small(5);
+  for (const int version : {1, 2})
+    for (const int zero : {2, 3})
+      for (const bool frozen : {false, version == 2})  // FSDP1 takes no --freeze
+        for (const models::RecomputeKind recompute :
+             {models::RecomputeKind::none, models::RecomputeKind::full})
+          for (const models::Release release : {models::kTransformers, models::Release{4, 48, 1}}) {
+            Strategy s = strategy(Stack::pytorch, zero);
+            s.data.fsdp_version = version;
+            s.recompute.kind = recompute;
+            s.transformers = release;
+            if (frozen) s.freeze = {"model.embed_tokens*", "model.layers.0.*", "model.layers.1.*"};
+            CAPTURE(version);
+            CAPTURE(zero);
+            CAPTURE(frozen);
+            CAPTURE(static_cast<int>(recompute));
+            CAPTURE(release == models::kTransformers);
+            const models::Batch batch{.seq_len = 64, .micro_batch = 1, .grad_accum = 4};
+            const auto blocks = made(
+                model, s, batch, version == 1 ? "fsdp.flat_parameter" : "fsdp.all_gather_output");
+            INFO("blocks:", text(blocks), "\nsent:", text(sent(model, s, batch, "all_gather")));
+            CHECK(blocks == sent(model, s, batch, "all_gather"));
+          }
+}
+
+TEST_CASE("DDP's buckets in memory are its messages") {
+  for (const std::int64_t cap : {100'000, 1 << 20, 25 << 20}) {
+    Strategy s = strategy(Stack::pytorch, 0);
+    s.data.bucket_cap = Bytes(cap);
+    const models::Batch batch{.seq_len = 64, .micro_batch = 1, .grad_accum = 2};
+    CHECK(made(small(9), s, batch, "ddp.buckets") == sent(small(9), s, batch, "all_reduce"));
+  }
+}
+
+namespace {
 
 // What plans leave out or get wrong, and is known: DDP's broadcast of the model's buffers (32
-// rotary frequencies), and FSDP1's adapters, each a flat parameter of its own, which are planned in
-// the dtype that they are stored in and in blocks (1026 and 2052 B here, planned as 3072 B).
+// rotary frequencies); and the final norm, which under PEFT is a unit of its own and not the
+// head's.
 Table without_known_gaps(const std::string& name, Table messages) {
-  std::erase_if(messages, [&](const Message& m) {
-    return (m.kind == "broadcast" && m.array == 128) || (name == "fsdp1-lora" && m.array <= 3072);
-  });
+  std::erase_if(messages, [](const Message& m) { return m.kind == "broadcast" && m.array == 128; });
+  if (name == "fsdp2-lora")
+    std::erase_if(messages,
+                  [](const Message& m) { return m.kind == "all_gather" && m.array < 52000; });
   return messages;
 }
 
@@ -369,8 +341,7 @@ TEST_CASE("plans send what PyTorch and DeepSpeed hand to a process group") {
     const Table planned =
         without_known_gaps(name, table(plan_of(model, s, tests::batch_of(workload))));
     INFO("planned:", text(planned), "\nsent:", text(sent));
-    const auto means = kMeans.find(name);
-    CHECK((means == kMeans.end() ? same(planned, sent) : same_sums(planned, sent, means->second)));
+    CHECK(planned == sent);
     ++compared;
   }
   CHECK(compared >= 33);

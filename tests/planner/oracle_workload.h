@@ -80,6 +80,7 @@ inline models::Strategy strategy_of(const json& workload) {
   if (stack.contains("use_reentrant") && !stack["use_reentrant"].is_null())
     out.use_reentrant = stack["use_reentrant"].get<bool>();
   out.data.gradient_as_bucket_view = s["ddp"]["bucket_view"];
+  out.data.bucket_cap = Bytes(s["ddp"]["bucket_cap_mb"].get<std::int64_t>() << 20);
   out.lora = lora_of(s["lora"]);
   out.quantize = quantization_of(s);
   if (s.contains("offload"))

@@ -5,6 +5,7 @@
 
 #include "models/model_catalog.h"
 #include "planner/plan.h"
+#include "planner/stacks/plimsoll/stack.h"
 #include "tests/planner/plimsoll_step.h"
 
 using namespace plimsoll;
@@ -16,14 +17,10 @@ namespace {
 std::map<std::string, std::int64_t> arrays(const models::ModelSpec& model,
                                            const models::Strategy& strategy,
                                            const models::Batch& batch = {.seq_len = 8}) {
-  models::StepProgram program;
-  const planner::ModelParts parts = planner::model_parts(model, strategy);
-  StepWriter writer(program, parts, strategy, batch, {.granularity = 1});
-  writer.write();
-  std::vector<reports::Collective> collectives;
-  writer.add_collectives(collectives);
+  planner::Messages messages;
+  write_messages(planner::model_parts(model, strategy), strategy, messages);
   std::map<std::string, std::int64_t> sums;
-  for (const reports::Collective& c : collectives)
+  for (const reports::Collective& c : planner::collectives_of(messages, batch.grad_accum))
     sums[c.kind + "/" + std::to_string(c.group)] += c.count * c.array.value();
   return sums;
 }

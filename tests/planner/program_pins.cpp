@@ -149,11 +149,11 @@ std::uint64_t hash_of_lifetimes(const StepProgram& program, const planner::Timel
   return sum;
 }
 
-std::uint64_t hash_of_messages(const planner::StackStep& step) {
+std::uint64_t hash_of_messages(const reports::Plan& plan) {
   Hash hash;
-  for (const reports::Collective& message : step.collectives)
+  for (const reports::Collective& message : plan.collectives)
     hash.add(message.kind).add(message.count).add(message.array).add(message.group);
-  return hash.add(step.sent).value();
+  return hash.add(plan.bytes_sent_per_gpu_per_step).value();
 }
 
 }  // namespace
@@ -178,7 +178,7 @@ std::string program_pin(std::uint64_t number) {
     const reports::Plan plan = planner::plan(question);
     return fmt::format("{} {} {} {} {} {} {} {:.6g} {:.6g}", head,
                        hex(hash_of_ops(step.program, timeline)),
-                       hex(hash_of_lifetimes(step.program, timeline)), hex(hash_of_messages(step)),
+                       hex(hash_of_lifetimes(step.program, timeline)), hex(hash_of_messages(plan)),
                        plan.peak.value(), plan.resident.value(), plan.reserved.value(),
                        plan.time.step_seconds.value_or(0), plan.hardware_flops_per_step);
   } catch (const Error& error) {

@@ -10,6 +10,7 @@
 #include "models/run_names.h"
 #include "planner/memory/arena_replay.h"
 #include "planner/model_parts.h"
+#include "planner/stacks/plimsoll/stack.h"
 #include "planner/stacks/plimsoll/step.h"
 #include "runtime/comm/threads.h"
 
@@ -212,7 +213,10 @@ Predicted predicted(const Case& c, std::int64_t granularity) {
                                   {.granularity = granularity, .deterministic = c.deterministic});
   writer.write();
   out.states = writer.states();
-  writer.add_collectives(out.collectives);
+  planner::Messages messages;
+  strategy.deterministic = c.deterministic;
+  planner::own::write_messages(parts, strategy, messages);
+  out.collectives = planner::collectives_of(messages, c.batch.grad_accum);
   out.timeline = planner::unroll(out.program, planner::Repeats::all);
   return out;
 }

@@ -154,7 +154,7 @@ void set_deepspeed(const Options& options, Strategy& s) {
     if (const std::string* text = options.find(option))
       target = *text == "0" ? 0 : count_value(option, *text).value();
   };
-  elements("reduce-bucket-size", 0, o.reduce_bucket_size);
+  elements("reduce-bucket-size", 1, o.reduce_bucket_size);
   if (o.reduce_bucket_size < 1) refuse_value("reduce-bucket-size", "0", "must be at least 1");
   elements("sub-group-size", 3, o.sub_group_size);
   elements("stage3-prefetch-bucket-size", 3, o.prefetch_bucket_size);

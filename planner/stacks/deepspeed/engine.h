@@ -35,6 +35,10 @@ struct Engine {
   bool has_fp32_partition_grads() const { return stage == 2 && accumulation != model; }
 };
 
+// engine.py, MEMORY_OPT_ALLREDUCE_SIZE: elements of one reduction of stage 0, whatever
+// reduce_bucket_size is.
+inline constexpr std::int64_t kPlainBucket = 500'000'000;
+
 // Throws Error{unsupported} or {bad_input} naming the option.
 Engine engine_of(const models::Strategy& strategy);
 

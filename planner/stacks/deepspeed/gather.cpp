@@ -178,43 +178,4 @@ void StepWriter::sub_group_step() {
         .scratch(bytes(shards.sub_group, engine_.model));
 }
 
-// Every micro-batch gathers each parameter for each use in the forward and in the backward (a tied
-// table has two in each; a frozen embedding has no backward), less what stays around the loss;
-// where all parameters may be live at a time, what a prefetch has passed stays, and each is
-// gathered once. Every micro-batch reduces. When the step has been taken, the small parameters,
-// which stay gathered, are gathered anew (stage3.py, _post_step). Each parameter is padded to a
-// multiple of the ranks. Sizes differ, and a prefetch is one message; the mean of single parameters
-// is given.
-void StepWriter::add_stage3_collectives(std::vector<reports::Collective>& out) const {
-  const std::int64_t ranks = engine_.ranks, micros = batch_.grad_accum;
-  const auto add = [&](const char* kind, std::int64_t count, Bytes all, std::int64_t times) {
-    if (count > 0)
-      out.push_back({kind, count * times, Bytes(ceil_divide(all.value(), count)), ranks});
-  };
-  std::int64_t elements = 0, parameters = 0, padded = 0, uses = 0, used = 0;
-  for (const FlatLayout::Block& block : layout_.blocks())
-    for (const std::int64_t one : block.gathered) {
-      const bool front = &block == &layout_.blocks().front();
-      const std::int64_t times =
-          (front && block.parameters.empty() ? 1 : 2) + (front && d_.tied_head ? 2 : 0);
-      const std::int64_t whole = ceil_divide(one, ranks) * ranks;
-      elements += block.count * one;
-      parameters += block.count;
-      padded += block.count * whole;
-      uses += times * block.count;
-      used += times * block.count * whole;
-    }
-  const auto bytes = [&](std::int64_t all) { return storage(Count(all), engine_.model); };
-  if (elements + layout_.persistent() <= engine_.options.max_live_parameters)
-    add("all_gather", parameters, bytes(padded), micros);
-  else
-    add("all_gather", uses, bytes(used) - levels_.head.bytes - levels_.layers.bytes, micros);
-  const std::int64_t adapters = layout_.shards().persistent_adapters;
-  const DType own = strategy_.lora ? strategy_.lora->dtype : engine_.model;
-  add("all_gather", layout_.persistent_parameters(),
-      bytes(layout_.persistent_padded() - adapters) + storage(Count(adapters), own), 1);
-  add("reduce_scatter", ceil_divide(layout_.total(), engine_.options.reduce_bucket_size),
-      bytes(layout_.shards().trained * ranks), micros);
-}
-
 }  // namespace plimsoll::planner::deepspeed

@@ -17,20 +17,6 @@ models::Strategy compute_as(const models::Strategy& s) {
   return out;
 }
 
-// Without overlap_comm stages 1 and 2 wait for each bucket; stage 0 reduces when backward is done
-// (engine.py, buffered_allreduce_fallback).
-void add_exchange(const models::Strategy& s, int stage, const Execution& e, Exchange& x) {
-  x.bucket = static_cast<double>(s.data.deepspeed.reduce_bucket_size) * e.reduced;
-  x.overlaps = stage > 0 && s.data.deepspeed.overlap_comm.value_or(stage == 3);
-  x.reduces_each = stage >= 2;
-  if (stage == 3) {
-    x.reduction = Exchange::Reduction::scatter;
-    x.gathers = x.regathers = x.copies = true;
-  } else if (stage > 0) {
-    x.update = Exchange::Update::gather;
-  }
-}
-
 }  // namespace
 
 // MiCS was removed from DeepSpeed 0.19: no --shard-group.
@@ -41,8 +27,8 @@ constinit const StackInfo kStack{
     .write_step = write_step,
     .compute_as = compute_as,
     .write_compute = pytorch::write_compute,
+    .write_messages = write_messages,
     .table_states = pytorch::table_states,
-    .add_exchange = add_exchange,
     .processes = models::Stack::pytorch,
     .runs_transformers = true,
 };

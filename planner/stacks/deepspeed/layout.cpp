@@ -63,11 +63,11 @@ void FlatLayout::add_shard(const Parameter& p, std::int64_t count, Block& block)
   }
   const bool small = p.elements <= options_.param_persistence_threshold &&
                      persistent_ + p.elements * count <= options_.model_persistence_threshold;
+  block.all.push_back(p);
+  block.persistent.push_back(small);
   if (small && p.adapter) shards_.persistent_adapters += p.elements * count;
   if (small) {
     persistent_ += p.elements * count;
-    persistent_parameters_ += count;
-    persistent_padded_ += part * ranks_ * count;
   } else {
     block.gathered.push_back(p.elements);
   }

@@ -31,11 +31,8 @@ class FlatLayout {
     std::vector<Part> parts;
   };
   const Shards& shards() const { return shards_; }
-  // Elements of parameters that stay gathered, being small (param_persistence_threshold); how many
-  // they are, and their elements where each is padded to a multiple of the ranks.
+  // Elements of parameters that stay gathered, being small (param_persistence_threshold).
   std::int64_t persistent() const { return persistent_; }
-  std::int64_t persistent_parameters() const { return persistent_parameters_; }
-  std::int64_t persistent_padded() const { return persistent_padded_; }
 
   // Padded to a multiple of 2 x ranks (nccl_start_alignment_factor x world size).
   std::int64_t aligned() const { return aligned_; }
@@ -68,7 +65,10 @@ class FlatLayout {
     std::int64_t count = 1;
     std::int64_t layers = 1;  // of a run: that one stretch covers
     std::vector<std::int64_t> parameters;
-    std::vector<std::int64_t> gathered;  // stage 3: frozen ones too, without persistent ones
+    // Stage 3: frozen ones too; and which of them stay gathered, and are not in `gathered`.
+    std::vector<Parameter> all;
+    std::vector<bool> persistent;
+    std::vector<std::int64_t> gathered;
     std::int64_t end() const { return begin + elements * count; }
   };
   const std::vector<Block>& blocks() const { return blocks_; }
@@ -85,7 +85,6 @@ class FlatLayout {
   Shards shards_;
   bool stage3_, starts_sub_group_ = false;
   std::int64_t ranks_, total_ = 0, aligned_ = 0, largest_ = 0, persistent_ = 0, sub_group_ = 0;
-  std::int64_t persistent_parameters_ = 0, persistent_padded_ = 0;
 };
 
 }  // namespace plimsoll::planner::deepspeed

@@ -1,4 +1,4 @@
-// Reductions after the backward, engine.step(), and the collectives of a step.
+// Reductions after the backward, and engine.step().
 #include <algorithm>
 
 #include "models/optimizers.h"
@@ -85,7 +85,7 @@ void StepWriter::reduce_whole() {
 }
 
 // Stage 0: engine.py, allreduce_no_retain: a flat copy of gradients until they are more than
-// reduce_bucket_size, from the front of the model.
+// kPlainBucket, from the front of the model.
 void StepWriter::reduce_plain() {
   std::int64_t most = 0, content = 0;
   for (const FlatLayout::Block& block : layout_.blocks())
@@ -93,7 +93,7 @@ void StepWriter::reduce_plain() {
       for (const std::int64_t elements : block.parameters) {
         content += elements;
         most = std::max(most, content);
-        if (content > engine_.options.reduce_bucket_size) content = 0;
+        if (content > kPlainBucket) content = 0;
       }
   auto reduce = b_.op("engine.allreduce", Phase::backward);
   reduce.scratch(gradients(most), Category::communication);
@@ -210,20 +210,6 @@ void StepWriter::optimizer_step() {
   }
   b_.op("zero_grad", Phase::optimizer).release(end_.loss);
   b_.close();
-}
-
-// Stages 1 and 2 all-reduce whole buckets (use_multi_rank_bucket_allreduce), stage 2 with every
-// micro-batch; then each rank's parameters are gathered, once.
-void StepWriter::add_collectives(std::vector<reports::Collective>& out) const {
-  const std::int64_t ranks = engine_.ranks;
-  if (ranks == 1) return;
-  if (engine_.stage == 3) return add_stage3_collectives(out);
-  const std::int64_t buckets = ceil_divide(layout_.total(), engine_.options.reduce_bucket_size);
-  const std::int64_t times = engine_.stage == 2 ? batch_.grad_accum : 1;
-  const Bytes all = storage(Count(layout_.total()), engine_.model);
-  out.push_back({"all_reduce", buckets * times, Bytes(ceil_divide(all.value(), buckets)), ranks});
-  if (engine_.stage > 0)
-    out.push_back({"all_gather", 1, storage(Count(layout_.aligned()), engine_.model), ranks});
 }
 
 }  // namespace plimsoll::planner::deepspeed

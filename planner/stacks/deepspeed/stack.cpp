@@ -201,7 +201,6 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
     StepWriter writer(step.program, used, s, question.batch, rules, engine);
     writer.write();
     step.states = writer.states();
-    writer.add_collectives(step.collectives);
     writer.add_start(step.start);
     step.host = writer.host();
   };
@@ -211,7 +210,6 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
     write(parts);
   step.ranks = FlatLayout(parts, engine).ranks(engine.stage);
   add_estimate(engine, parts, step.states, step.assumptions);
-  step.sent = pytorch::bytes_sent(step.collectives);
 }
 
 }  // namespace plimsoll::planner::deepspeed

@@ -1,4 +1,4 @@
-// Stack deepspeed behind the planner's door: what is refused, the step, its collectives.
+// Stack deepspeed behind the planner's door: what is refused, the step, its messages.
 #pragma once
 
 #include "planner/stack_step.h"
@@ -10,6 +10,7 @@ namespace plimsoll::planner::deepspeed {
 extern const StackInfo kStack;
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step);
+void write_messages(const ModelParts& parts, const models::Strategy& strategy, Messages& out);
 
 // The same for given rules (the measured training loop's).
 void write_step(const Question& question, const ModelParts& parts, const pytorch::Rules& rules,

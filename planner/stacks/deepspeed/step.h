@@ -29,7 +29,6 @@ class StepWriter : public pytorch::StepWriter {
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
   bool keeps() const override { return whole_gradients() && micro_ == 0; }
   void end(const ModuleNames& names, TensorId written) override;
-  void add_collectives(std::vector<reports::Collective>& out) const override;
   // deepspeed.initialize(), after write() (start.cpp).
   void add_start(Start& start) const override;
   HostMemory host() const;  // host.cpp
@@ -61,7 +60,6 @@ class StepWriter : public pytorch::StepWriter {
   void release_gathered(TensorId& gathered, Phase phase);
   void declare_shards();
   void sub_group_step();
-  void add_stage3_collectives(std::vector<reports::Collective>& out) const;
 
   // A gradient's arrival (grad_handling_hook), as it stands in the program: places that are filled
   // in when the whole backward is known.

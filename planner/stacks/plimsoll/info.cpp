@@ -39,15 +39,6 @@ std::unique_ptr<StepSizer> write_compute(const Question& question, const ModelPa
   return writer;
 }
 
-void add_exchange(const models::Strategy& s, int stage, const Execution&, Exchange& x) {
-  x.bucket = s.data.bucket_cap.real();
-  if (stage == 0) return;
-  x.reduction = Exchange::Reduction::scatter;
-  x.gathers = x.regathers = stage == 3;
-  x.reduces_each = stage >= 2;
-  if (stage < 3) x.update = Exchange::Update::gather;
-}
-
 }  // namespace
 
 constinit const StackInfo kStack{
@@ -57,12 +48,10 @@ constinit const StackInfo kStack{
     .write_step = write_step,
     .compute_as = compute_as,
     .write_compute = write_compute,
+    .write_messages = write_messages,
     .table_states = table_states,
-    .add_exchange = add_exchange,
     .processes = models::Stack::plimsoll,
     .own_kernels = true,
-    .regathers_recomputed = true,
-    .gathers_tied_twice = true,
     .reserves_exactly = true,
     .untried_on_gpus = true,
     .hybrid_from_stage = 1,

@@ -1,4 +1,6 @@
 // Moving parameters and gradients between ranks (models/decisions/sharding.h).
+#include <algorithm>
+
 #include "planner/stacks/plimsoll/step.h"
 
 namespace plimsoll::planner::own {
@@ -74,42 +76,100 @@ void StepWriter::take_reduced(const char* name, Ref written, Ref kept) {
       .touch(kept.tensor, kept.delta, kept.beyond, Access::update);
 }
 
-// Collectives -------------------------------------------------------------------------------------
+// Messages ----------------------------------------------------------------------------------------
 
-void StepWriter::add_collectives(std::vector<reports::Collective>& out) const {
-  const std::int64_t shards = sharding_.shards, replicas = sharding_.replicas;
-  const std::int64_t reductions = reduces_each_ ? batch_.grad_accum : 1;
-  const auto add = [&](const char* kind, std::int64_t count, Bytes array, std::int64_t group) {
-    if (count > 0 && array > Bytes(0) && group > 1) out.push_back({kind, count, array, group});
+namespace {
+
+// `pieces` equal pieces of `elements` each, in messages of at most the bucket's size.
+void add_buckets(Messages& out, Message message, std::int64_t elements, std::int64_t pieces,
+                 DType dtype, Bytes cap) {
+  const std::int64_t most = decisions::message_elements(cap, dtype, pieces);
+  const auto send = [&](std::int64_t of_piece, std::int64_t times) {
+    Message one = message;
+    one.array = storage(Count(of_piece * pieces), dtype);
+    one.count = message.count * times;
+    add(out, one);
   };
-  // `gathers`: how often a micro-batch gathers the unit in stage 3.
-  const auto unit = [&](const Unit& u, std::int64_t copies, std::int64_t uses) {
-    if (sharding_.stage == 3)
-      add("all_gather", checked_multiply(copies, uses * batch_.grad_accum), u.whole, shards);
-    if (!u.trains()) return;
-    const Bytes whole = u.whole_gradients, piece(whole.value() / shards);
-    const auto reduce = [&](const char* kind, Bytes array, std::int64_t group) {
-      const std::int64_t cap = std::max<std::int64_t>(1, strategy_.data.bucket_cap.value());
-      const std::int64_t buckets = ceil_divide(array.value(), cap);
-      add(kind, checked_multiply(copies * reductions, buckets),
-          Bytes(ceil_divide(array.value(), buckets)), group);
-    };
-    if (sharding_.stage > 0) reduce("reduce_scatter", whole, shards);
-    reduce("all_reduce", sharding_.stage > 0 ? piece : whole, replicas);
-    // What the optimizer has stepped; frozen parameters are where they were.
-    const Bytes stepped = storage(Count(u.trained), regime_.base.weight) +
-                          storage(Count(u.adapters), regime_.adapters.weight);
-    if (sharding_.stage == 1 || sharding_.stage == 2) add("all_gather", copies, stepped, shards);
-  };
-  unit(embedding_, 1, 1);
-  for (const Run& run : runs_) {
-    const auto stride = static_cast<std::int64_t>(run.stride());
-    const std::int64_t backward = run.own->any() ? 1 : 0;
-    // Made again: all but a checkpoint's last layer are gathered a third time.
-    unit(run.units.front(), run.count, 1 + backward);
-    unit(run.units.front(), run.count * (stride - 1), 1 + backward + (recomputes() ? 1 : 0));
+  send(std::min(most, elements), elements / most);
+  send(elements % most, 1);
+}
+
+}  // namespace
+
+// Each flat part of a unit is sent on its own.
+void StepWriter::add_gathers(const Unit& unit, Message at, Messages& out) const {
+  at.group = decisions::mesh_of(strategy_)[decisions::Axis::shard];
+  const Bytes trained = storage(Count(unit.trained), regime_.base.weight);
+  const Bytes adapters = storage(Count(unit.adapters), regime_.adapters.weight);
+  const Bytes frozen = unit.whole - trained - adapters;
+  for (const Bytes part : {at.when == Message::When::step ? Bytes(0) : frozen, trained, adapters}) {
+    at.array = part;
+    add(out, at);
   }
-  unit(tail_, 1, d_.tied_head ? 2 : 1);
+}
+
+// Taken when the backward of the next unit is done.
+void StepWriter::add_reductions(const Unit& unit, Message at, Messages& out) const {
+  at.when = Message::When::reduction;
+  at.micros = reduces_each_ ? Message::Micros::each : Message::Micros::last;
+  at.beside = at.part == Message::Part::layer                   ? Message::Beside::neighbour
+              : at.part == Message::Part::front || d_.tied_head ? Message::Beside::nothing
+                                                                : Message::Beside::backward;
+  const decisions::Mesh mesh = decisions::mesh_of(strategy_);
+  const std::int64_t shards = sharding_.shards;
+  const auto part = [&](std::int64_t elements, DType dtype) {
+    at.kind = Message::Kind::reduce_scatter;
+    at.group = mesh[decisions::Axis::shard];
+    add_buckets(out, at, elements / shards, shards, dtype, strategy_.data.bucket_cap);
+    at.kind = Message::Kind::all_reduce;
+    at.group = mesh[decisions::Axis::replicate];
+    add_buckets(out, at, elements / shards, 1, dtype, strategy_.data.bucket_cap);
+  };
+  part(unit.trained, regime_.base.gradient);
+  part(unit.adapters, regime_.adapters.gradient);
+}
+
+// What is gathered for a use is asked for when the use of the unit before begins. `again`: for the
+// backward, and for what it makes again.
+void StepWriter::add_messages(const Unit& unit, Message at, std::int64_t again,
+                              Messages& out) const {
+  if (gathers()) {
+    add_gathers(unit, at, out);
+    Message more = at;
+    more.when = Message::When::backward;
+    more.count = again;
+    add_gathers(unit, more, out);
+  }
+  add_reductions(unit, at, out);
+  at.when = Message::When::step;
+  at.beside = Message::Beside::nothing;
+  if (sharding_.stage == 1 || sharding_.stage == 2) add_gathers(unit, at, out);
+}
+
+// Stage 3: a tied table belongs to the tail, and is gathered for the embedding, and anew for the
+// head. Made again: all but a checkpoint's last layer are gathered a third time.
+void StepWriter::write_messages(Messages& out) {
+  using Part = Message::Part;
+  size_units();
+  if (!sharding_.reduces()) return;
+  const auto place = [](Part part, std::size_t layer, std::int64_t copies) {
+    return Message{
+        .count = copies,
+        .part = part,
+        .layer = layer,
+        .beside = part == Part::front ? Message::Beside::nothing : Message::Beside::neighbour};
+  };
+  add_messages(embedding_, place(Part::front, 0, 1), 0, out);
+  if (gathers() && d_.tied_head) add_gathers(tail_, place(Part::front, 0, 1), out);
+  for (const Run& run : runs_) {
+    std::size_t layer = 0;
+    while (parts_.runs.data() + layer != run.layers) ++layer;
+    const auto stride = static_cast<std::int64_t>(run.stride());
+    const std::int64_t again = recomputes() ? 2 * stride - 1 : stride;
+    add_messages(run.units.front(), place(Part::layer, layer, run.count * stride),
+                 run.own->any() ? run.count * again : 0, out);
+  }
+  add_messages(tail_, place(Part::tail, 0, 1), 0, out);
 }
 
 }  // namespace plimsoll::planner::own

@@ -45,6 +45,12 @@ void refuse(const Strategy& s) {
 
 }  // namespace
 
+void write_messages(const ModelParts& parts, const Strategy& strategy, Messages& out) {
+  models::StepProgram program;
+  StepWriter(program, parts, strategy, {}, {.deterministic = strategy.deterministic})
+      .write_messages(out);
+}
+
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse(question.strategy);
   const Rules rules{.deterministic = question.strategy.deterministic};
@@ -62,13 +68,6 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   step.ranks = ranks_alike(question.strategy.gpus, 1,
                            [](std::int64_t) { return std::vector<std::int64_t>(); });
   step.states = writer.states();
-  writer.add_collectives(step.collectives);
-  for (const reports::Collective& c : step.collectives) {
-    // Ring algorithms: an all-reduce sends the array twice, less one part; the others once.
-    const std::int64_t parts_sent = c.kind == "all_reduce" ? 2 * (c.group - 1) : c.group - 1;
-    step.sent +=
-        Bytes(checked_multiply(ceil_divide(c.array.value(), c.group), parts_sent)) * c.count;
-  }
   const auto say = [&](const char* what, Bytes bytes, const char* source) {
     step.assumptions.push_back({what, std::to_string(bytes.value()), "derived", source});
   };

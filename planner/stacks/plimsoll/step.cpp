@@ -27,10 +27,14 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
   reduces_each_ = sharding_.reduces() && moment == decisions::ReduceMoment::every_micro_batch;
 }
 
-void StepWriter::write() {
+void StepWriter::size_units() {
   size_unit(embedding_, parts_.embedding, kNoGroup, decisions::kEmbeddingUnit);
   add_runs();
   size_unit(tail_, parts_.tail, kNoGroup, decisions::kTailUnit);
+}
+
+void StepWriter::write() {
+  size_units();
   if (strategy_.loss != models::Loss::full)
     chunks_ = b_.group(decisions::kLossChunks, 0, loss_chunks());
   declare_states();

@@ -39,7 +39,7 @@ class StepWriter : public StepSizer {
   const reports::States& states() const { return states_; }
   const models::decisions::Sharding& sharding() const { return sharding_; }
   const Regime& regime() const { return regime_; }
-  void add_collectives(std::vector<reports::Collective>& out) const;
+  void write_messages(Messages& out);  // in the place of write()
 
  private:
   // A run of equal layers; `stride` of them make one instance of the group (a checkpoint).
@@ -59,9 +59,7 @@ class StepWriter : public StepSizer {
   // Units and what lives between steps (states.cpp, workspace.cpp).
   void size_unit(Unit& unit, const std::vector<Parameter>& parameters, models::GroupId group,
                  const models::decisions::UnitNames& names);
-  void add_runs();
-  void declare_states();
-  void declare_fixed();
+  void size_units(), add_runs(), declare_states(), declare_fixed();
   std::int64_t loss_chunks() const;
   void declare_unit(Unit& unit, std::int64_t copies);
   void begin_unit(Unit& unit, bool last_of_checkpoint);
@@ -118,6 +116,9 @@ class StepWriter : public StepSizer {
   Ref reduced_last(TensorId Unit::*tensor) const;
   void reduce(const Unit& unit, Ref written_before, Ref kept_before);
   void take_reduced(const char* name, Ref written, Ref kept);
+  void add_gathers(const Unit& unit, Message at, Messages& out) const;
+  void add_reductions(const Unit& unit, Message at, Messages& out) const;
+  void add_messages(const Unit& unit, Message at, std::int64_t again, Messages& out) const;
 
   ProgramBuilder b_;
   const ModelParts& parts_;

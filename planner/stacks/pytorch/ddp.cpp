@@ -18,9 +18,12 @@ constexpr std::int64_t kBroadcast = 250 << 20;  // broadcast_bucket_size
 class Buckets {
  public:
   Buckets(std::int64_t first_limit, std::int64_t limit) : now_(first_limit), limit_(limit) {}
-  void add(Bytes parameter) {
+  // Whether that closes one.
+  bool add(Bytes parameter) {
     content_ += parameter.value();
-    if (content_ >= now_) close();
+    if (content_ < now_) return false;
+    close();
+    return true;
   }
   std::vector<std::int64_t> take() {
     if (content_ > 0) close();
@@ -51,33 +54,40 @@ void StepWriter::in_model_order(const std::function<void(const Parameter&)>& wha
 // After the first step gradients are bucketed in the order in which they became ready: from the
 // back of the model to its front. That of a table which the head shares is whole after the
 // embedding's backward: it comes last.
-std::vector<Bytes> StepWriter::ddp_buckets() const {
+std::vector<Bucket> StepWriter::ddp_buckets() const {
   const std::int64_t cap = strategy_.data.bucket_cap.value();
   Buckets buckets(cap == kDefaultBucket ? kFirstBucket : cap, cap);
+  std::vector<Bucket> out;
+  Bucket at{.part = Message::Part::tail};
+  const auto add = [&](const Parameter& p) {
+    if (p.trainable && buckets.add(storage(Count(p.elements), stored(p)))) out.push_back(at);
+  };
   const std::int64_t table = d_.tied_head ? checked_multiply(d_.vocab, d_.table_width()) : 0;
   const Parameter* shared = nullptr;
-  const auto add = [&](const Parameter& p) {
-    if (p.trainable) buckets.add(storage(Count(p.elements), stored(p)));
-  };
-  const auto all = [&](const std::vector<Parameter>& parameters) {
-    for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) add(*p);
-  };
   for (auto p = parts_.tail.rbegin(); p != parts_.tail.rend(); ++p)
     if (p->elements == table && shared == nullptr)
       shared = &*p;
     else
       add(*p);
-  for (auto run = parts_.runs.rbegin(); run != parts_.runs.rend(); ++run)
-    for (std::int64_t i = run->count; i-- > 0;) all(run->layer(i).parameters);
-  all(parts_.embedding);
+  at.part = Message::Part::layer;
+  for (auto run = parts_.runs.rbegin(); run != parts_.runs.rend(); ++run) {
+    std::vector<std::vector<Parameter>> layers;
+    for (const LayerPart& layer : run->pattern)
+      layers.push_back(in_backward_order(layer.parameters));
+    for (auto i = static_cast<std::size_t>(run->count); i-- > 0;)
+      for (const Parameter& p : layers[i % layers.size()]) add(p);
+  }
+  at = {};
+  for (const Parameter& p : in_backward_order(parts_.embedding)) add(p);
   if (shared != nullptr) add(*shared);
-  std::vector<Bytes> out;
-  for (const std::int64_t bytes : buckets.take()) out.push_back(b_.rounded(Bytes(bytes)));
+  const std::vector<std::int64_t> sizes = buckets.take();
+  out.resize(sizes.size(), at);
+  for (std::size_t i = 0; i < sizes.size(); ++i) out[i].bytes = b_.rounded(Bytes(sizes[i]));
   return out;
 }
 
 void StepWriter::declare_buckets() {
-  const std::vector<Bytes> buckets = ddp_buckets();
+  const std::vector<Bucket> buckets = ddp_buckets();
   const auto bucket = [&](Bytes bytes) {
     const TensorId tensor = b_.tensor_in(models::kNoGroup, "ddp.buckets", bytes,
                                          Category::communication, Residency::persistent);
@@ -86,11 +96,11 @@ void StepWriter::declare_buckets() {
   };
   first_bucket_ = last_bucket_ = kNoTensor;
   if (rules_.each_parameter) {
-    for (const Bytes bytes : buckets) bucket(bytes);
+    for (const Bucket& one : buckets) bucket(one.bytes);
     return;
   }
   Bytes all;
-  for (const Bytes bytes : buckets) all += bytes;
+  for (const Bucket& one : buckets) all += one.bytes;
   bucket(all);
 }
 

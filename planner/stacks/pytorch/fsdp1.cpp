@@ -318,24 +318,29 @@ void FlatStepWriter::add_start(Start& start) const {
   });
 }
 
-// SHARD_GRAD_OP gathers once a step, and no_sync reduces at the last micro-batch alone.
-void FlatStepWriter::add_collectives(std::vector<reports::Collective>& out) const {
-  const auto add = [&](const char* kind, std::int64_t count, Bytes array, std::int64_t group) {
-    if (count > 0 && array > Bytes(0) && group > 1) out.push_back({kind, count, array, group});
+// SHARD_GRAD_OP gathers once a step, and no_sync reduces at the last micro-batch alone. A
+// checkpoint around the unit gathers for its own forward too.
+void FlatStepWriter::add_messages(const Unit& unit, Messages& out) const {
+  using Kind = Message::Kind;
+  using When = Message::When;
+  const bool twice = checkpoints_around();
+  const auto flat = [&](const Flat& sizes, bool trains) {
+    Message gather = message(unit, Kind::all_gather, When::forward, sizes.full);
+    if (!reshards()) gather.micros = Message::Micros::first;
+    add(out, gather);
+    Message again = message(unit, Kind::all_gather, When::backward, sizes.full);
+    again.count = !twice ? unit.regathered : unit.regathered == unit.copies ? 2 * unit.copies : 0;
+    add(out, again);
+    if (!trains) return;
+    add(out, message(unit, Kind::reduce_scatter, When::reduction, sizes.reduce_input));
+    add(out, message(unit, Kind::all_reduce, When::reduction, sizes.reduce_output));
   };
-  const auto unit = [&](const Unit& u, std::int64_t count) {
-    const std::int64_t gathers = !reshards() ? 1 : batch_.grad_accum * (u.reshards ? 2 : 1);
-    add("all_gather", count * gathers, u.gathered, shards_);
-    add("reduce_scatter", count, u.reduce_input, shards_);
-    add("all_reduce", count, u.reduce_output, strategy_.gpus / shards_);
-    if (u.adapter_count == 0) return;  // each on its own: of their mean size
-    const Bytes mean(u.adapters.value() / u.adapter_count * shards_);
-    add("all_gather", count * gathers * u.adapter_count, mean, shards_);
-    add("reduce_scatter", count * u.adapter_count, mean, shards_);
-  };
-  for (const Run& run : runs_)
-    for (const Unit& of_layer : run.units) unit(of_layer, run.count);
-  unit(root_, 1);
+  flat({.full = unit.gathered,
+        .reduce_input = unit.reduce_input,
+        .reduce_output = unit.reduce_output},
+       unit.trains);
+  for (const Parameter& p : *unit.parameters)
+    if (p.adapter) flat(adapter_of(p.elements), true);
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -12,7 +12,6 @@ class FlatStepWriter final : public StepWriter {
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
   bool keeps() const override { return true; }
   void end(const ModuleNames& names, TensorId written) override;
-  void add_collectives(std::vector<reports::Collective>& out) const override;
   void add_start(Start& start) const override;
 
  protected:
@@ -31,6 +30,7 @@ class FlatStepWriter final : public StepWriter {
   std::vector<TensorId> lists() override;
   std::vector<models::SteppedTensor> stepped(std::int64_t most_layers) const override;
   std::vector<std::int64_t> held_by(std::int64_t rank) const override;
+  void add_messages(const Unit& unit, Messages& out) const override;
 
  private:
   bool checkpoints_around() const;

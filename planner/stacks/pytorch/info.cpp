@@ -39,23 +39,6 @@ models::Strategy compute_as(const models::Strategy& s) {
   return out;
 }
 
-// DDP: buckets beside backward. ZeroRedundancyOptimizer is DDP, and owners broadcast what they
-// stepped. FSDP2: units; the last micro-batch reduces.
-void add_exchange(const models::Strategy& s, int stage, const Execution&, Exchange& x) {
-  x.bucket = s.data.bucket_cap.real();
-  if (stage == 1) {  // always over all ranks
-    x.update = Exchange::Update::broadcast;
-    x.shards = group_of(s.gpus, 1, s.gpus_per_node);
-    x.replicas = {};
-  }
-  if (s.data.zero < 2) return;
-  x.bucket = 0;
-  x.reduction = Exchange::Reduction::scatter;
-  x.gathers = true;
-  x.regathers = stage == 3;
-  x.copies = s.data.fsdp_version == 2;
-}
-
 }  // namespace
 
 constinit const StackInfo kStack{
@@ -66,8 +49,8 @@ constinit const StackInfo kStack{
     .write_step = write_step,
     .compute_as = compute_as,
     .write_compute = write_compute,
+    .write_messages = write_messages,
     .table_states = table_states,
-    .add_exchange = add_exchange,
     .processes = models::Stack::pytorch,
     .runs_transformers = true,
     .has_fsdp = true,

@@ -307,16 +307,6 @@ void assume_managed(Bytes managed, std::vector<Assumption>& out) {
 
 }  // namespace
 
-// Ring algorithms: an all-reduce sends the array twice, less one part; the others once.
-Bytes bytes_sent(const std::vector<reports::Collective>& collectives) {
-  Bytes sent;
-  for (const reports::Collective& c : collectives) {
-    const std::int64_t parts = c.kind == "all_reduce" ? 2 * (c.group - 1) : c.group - 1;
-    sent += Bytes(checked_multiply(ceil_divide(c.array.value(), c.group), parts)) * c.count;
-  }
-  return sent;
-}
-
 std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const ModelParts& parts,
                                         const models::Strategy& strategy,
                                         const models::Batch& batch, const Rules& rules) {
@@ -401,8 +391,6 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   assume_managed(step.managed, step.assumptions);
   writer->add_start(step.start);
   step.caching_allocator = true;
-  writer->add_collectives(step.collectives);
-  step.sent = bytes_sent(step.collectives);
 }
 
 }  // namespace plimsoll::planner::pytorch

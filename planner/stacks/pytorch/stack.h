@@ -1,4 +1,4 @@
-// Stack pytorch behind the planner's door: what is refused, the step, its collectives.
+// Stack pytorch behind the planner's door: what is refused, the step, its messages.
 #pragma once
 
 #include <memory>
@@ -21,8 +21,6 @@ Rules quick_rules(const Question& question, const ModelParts& parts);
 // Throws Error for what the model's code does not do, or was not modelled with it.
 void refuse_of_model(const Question& question);
 void refuse_offload(const models::Strategy& strategy);
-// What one GPU sends in one step of ring algorithms.
-Bytes bytes_sent(const std::vector<reports::Collective>& collectives);
 
 // Of the strategy's data parallelism.
 std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const ModelParts& parts,
@@ -30,6 +28,7 @@ std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const Mode
                                         const models::Batch& batch, const Rules& rules);
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step);
+void write_messages(const ModelParts& parts, const models::Strategy& strategy, Messages& out);
 std::unique_ptr<StepSizer> write_compute(const Question& question, const ModelParts& parts,
                                          models::StepProgram& program, Works& works);
 

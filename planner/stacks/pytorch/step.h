@@ -4,12 +4,10 @@
 #include <functional>
 #include <vector>
 
-#include "planner/model_parts.h"
 #include "planner/stack_step.h"
 #include "planner/stacks/pytorch/block_writer.h"
 #include "planner/stacks/pytorch/optimizer_states.h"
 #include "planner/stacks/pytorch/unit.h"
-#include "reports/record.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -26,7 +24,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   DataParallelism parallelism() const { return parallelism_; }
   const Regime& regime() const { return regime_; }
   const reports::States& states() const { return states_; }  // this rank's, after backward
-  virtual void add_collectives(std::vector<reports::Collective>& out) const;
+  void write_messages(Messages& out);  // in the place of write()
   virtual void add_start(Start& start) const;  // after write()
   // Both after write(). All ranks, by what they hold; and the one whose step was written.
   std::vector<RanksAlike> ranks() const;
@@ -39,11 +37,10 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
 
  protected:
   // States and units (states.cpp).
-  void plan_end_units(), add_runs();
   virtual void size_unit(Unit& unit, const std::vector<Parameter>& parameters,
                          models::GroupId group);
   virtual void declare_states();
-  void declare_inputs(), declare_buckets(), declare_workspaces(), choose_partition();
+  void add_runs(), declare_inputs(), declare_buckets(), declare_workspaces(), choose_partition();
   virtual void declare_unit_tensors(Unit&unit), declare_unit(Unit&unit, std::int64_t copies);
   virtual void declare_on_host(const Unit& unit, std::int64_t copies);
   virtual DType buffer_dtype() const { return DType::fp32; }
@@ -52,12 +49,15 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   std::int64_t own_rows(const Parameter& p, std::int64_t rank) const;
   DType stored(const Parameter&p) const, seen(const Parameter&p) const, loss_dtype() const,
       head_input() const;
-  std::vector<Bytes> full_parts(const Unit&) const, partition_blocks() const, ddp_buckets() const;
+  std::vector<Bytes> full_parts(const Unit&) const, partition_blocks() const;
+  std::vector<Bucket> ddp_buckets() const;
+  virtual void add_messages(const Unit& unit, Messages& out) const;
+  Message message(const Unit&, Message::Kind, Message::When, Bytes array) const;
   void in_model_order(const std::function<void(const Parameter&)>& what) const;
-  void ddp_start(Start& start) const;
+  void ddp_start(Start&start) const, add_bucket_messages(Messages&out) const;
 
   // Forward and backward of one micro-batch (step.cpp, gradients.cpp).
-  void micro_batches(), micro_batch(std::int64_t index, std::int64_t times);
+  void plan_end_units(), micro_batches(), micro_batch(std::int64_t index, std::int64_t times);
   virtual bool resizable() const { return true; }
   virtual void before_micro_batch() {}
   virtual void before_loss() {}

@@ -5,6 +5,7 @@
 
 #include "models/optimizer_states.h"
 #include "planner/model_parts.h"
+#include "planner/program/messages.h"
 #include "planner/stacks/pytorch/block_plan.h"
 #include "planner/stacks/pytorch/step_writer.h"
 
@@ -50,6 +51,11 @@ struct Unit {
   std::vector<TensorId> adapter_grads;  // sharded ones, until zero_grad
   std::size_t next = 0;  // the kept gradient that the next one is added to
   bool reshards = false;  // between forward and backward
+  // Of its messages: where it stands in the model, how many are alike, how many of those are
+  // gathered for the backward.
+  Message::Part part = Message::Part::front;
+  std::size_t layer = 0;
+  std::int64_t copies = 1, regathered = 0;
   void begin_micro_batch() {
     grads.clear();
     order.clear();
@@ -59,6 +65,12 @@ struct Unit {
     last_order = -1;
   }
   bool empty() const { return parameters == nullptr || parameters->empty(); }
+};
+
+// DDP's, of gradients. Where the parameter stands that fills it.
+struct Bucket {
+  Bytes bytes;
+  Message::Part part = Message::Part::front;
 };
 
 // A run of layers; `stride` of them make one instance of the group: a checkpoint of equal layers,

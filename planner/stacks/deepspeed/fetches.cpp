@@ -1,0 +1,178 @@
+// Source: deepspeed 0.19.8, runtime/zero/partitioned_param_coordinator.py (fetch_sub_module,
+// release_sub_module) and parameter_offload.py (the hooks).
+//
+// Before each module the parameters that it has itself and that are not there are gathered as one
+// message; then the recorded trace is read ahead, and what is not there is gathered as another one,
+// up to stage3_prefetch_bucket_size elements or as many as stage3_max_live_parameters leaves. When
+// the module has run, its parameters go, unless the reading ahead has passed their next use, or
+// that is nearer than stage3_max_reuse_distance elements of the trace. Modules without parameters
+// read ahead too. A trace has a use for each module's forward, for its backward where its output
+// takes a gradient, and for what a checkpoint runs again. It begins anew with each micro-batch.
+#include "planner/stacks/deepspeed/fetches.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "planner/stacks/deepspeed/trace.h"
+
+namespace plimsoll::planner::deepspeed {
+
+namespace {
+
+using Part = Message::Part;
+using When = Message::When;
+using Beside = Message::Beside;
+using Step = TraceStep;
+
+class Coordinator {
+ public:
+  Coordinator(Trace trace, const Engine& engine)
+      : t_(std::move(trace)), engine_(engine), next_(t_.uses.size(), kNever) {
+    goes_.assign(t_.uses.size(), false);
+    std::vector<std::size_t> later(t_.parameters.size(), kNever);
+    for (std::size_t use = t_.uses.size(); use-- > 0;)
+      next_[use] = std::exchange(later[t_.uses[use]], use);
+  }
+
+  // What a module lets go is decided once, in the first pass that knows the trace, and remembered
+  // (functools.lru_cache on __params_to_release). The pass that recorded it let go of all: where
+  // micro-batches accumulate, the small parameters, which stay from now on, are gathered in it too.
+  void run(Messages& out) {
+    for (Held& held : t_.parameters) held.there = false;
+    pass();
+    for (Held& held : t_.parameters)
+      held = {held.elements, held.padded, held.wide, held.persistent, held.persistent};
+    read_ = 0;
+    live_ = 0;
+    out_ = &out;
+    pass();
+  }
+
+ private:
+  static constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
+
+  void pass() {
+    for (std::size_t s = 0; s < t_.steps.size(); ++s) {
+      const Step& step = t_.steps[s];
+      fetch(step, static_cast<std::int64_t>(s));
+      read_ahead();
+      open_.push_back(&step);
+      for (; !open_.empty() && open_.back()->last == s; open_.pop_back())
+        release(*open_.back(), static_cast<std::int64_t>(s) + 1);
+    }
+  }
+
+  void fetch(const Step& step, std::int64_t now) {
+    std::size_t not_read = 0;
+    for (std::size_t use = step.begin; use < step.end; ++use) {
+      Held& held = t_.parameters[t_.uses[use]];
+      if (held.read_to < now) ++not_read;
+      if (!held.there) batch_.push_back(use);
+      ++held.active;
+    }
+    gather(step, false);
+    for (; not_read > 0 && read_ < t_.uses.size(); --not_read, ++read_)
+      t_.parameters[t_.uses[read_]].read_to = t_.step_of[read_];
+  }
+
+  void read_ahead() {
+    const models::DeepSpeedOptions& o = engine_.options;
+    const std::int64_t most = std::min(o.max_live_parameters - live_, o.prefetch_bucket_size);
+    if (o.prefetch_bucket_size <= 0) return;
+    for (std::int64_t elements = 0; read_ < t_.uses.size() && elements < most; ++read_) {
+      Held& held = t_.parameters[t_.uses[read_]];
+      held.read_to = std::max(held.read_to, t_.step_of[read_]);
+      if (held.there) continue;
+      held.there = true;
+      batch_.push_back(read_);
+      elements += held.elements;
+    }
+    if (!batch_.empty())
+      gather(t_.steps[static_cast<std::size_t>(t_.step_of[batch_.front()])], true);
+  }
+
+  // What stands in batch_: a message for each dtype. Several are concatenated, and copied apart.
+  void gather(const Step& of, bool ahead) {
+    for (const bool wide : {false, true}) {
+      Message m{.group = {.ranks = engine_.ranks}, .part = of.part, .layer = of.layer};
+      m.when = of.when;
+      std::int64_t several = 0;
+      for (const std::size_t use : batch_) {
+        Held& held = t_.parameters[t_.uses[use]];
+        if (held.wide != wide) continue;
+        held.there = true;
+        live_ += held.elements;
+        m.array += held.padded;
+        ++several;
+      }
+      if (several > 1) m.copied = 2 * m.array.real();
+      if (ahead && (m.part == Part::layer || (m.part == Part::tail && m.when == When::forward)))
+        m.beside = Beside::neighbour;
+      else if (ahead && m.when == When::backward)
+        m.beside = Beside::backward;
+      if (several > 0 && out_ != nullptr) send(m);
+    }
+    batch_.clear();
+  }
+
+  void send(const Message& m) {
+    // One like it was sent not long ago.
+    const auto known = std::find_if(out_->rbegin(), out_->rend(), [&](const Message& o) {
+      return o.array == m.array && o.part == m.part && o.layer == m.layer && o.when == m.when &&
+             o.beside == m.beside && o.copied == m.copied;
+    });
+    if (known != out_->rend())
+      known->count += m.count;
+    else
+      add(*out_, m);
+  }
+
+  // Elements that are used before this use's step.
+  std::int64_t before(std::size_t use) const {
+    return t_.steps[static_cast<std::size_t>(t_.step_of[use])].before;
+  }
+
+  void release(const Step& step, std::int64_t now) {
+    if (out_ == nullptr) decide(step, now);
+    for (std::size_t use = step.begin; use < step.end; ++use) {
+      Held& held = t_.parameters[t_.uses[use]];
+      if (--held.active > 0 || !goes_[use] || !held.there) continue;
+      held.there = false;
+      live_ -= held.elements;
+    }
+  }
+
+  void decide(const Step& step, std::int64_t now) {
+    const std::int64_t used =
+        now < std::ssize(t_.steps) ? t_.steps[static_cast<std::size_t>(now)].before : 0;
+    for (std::size_t use = step.begin; use < step.end; ++use) {
+      const Held& held = t_.parameters[t_.uses[use]];
+      std::size_t next = next_[use];
+      while (next != kNever && t_.step_of[next] < now) next = next_[next];
+      const bool near = next != kNever && before(next) - used < engine_.options.max_reuse_distance;
+      goes_[use] = !held.persistent && held.read_to <= now && !near;
+    }
+  }
+
+  Trace t_;
+  const Engine& engine_;
+  Messages* out_ = nullptr;
+  std::vector<bool> goes_;  // by use: the parameter, when that is over
+  std::vector<std::size_t> next_;  // of a use: the parameter's next one
+  std::vector<const Step*> open_;  // that have not ended
+  std::vector<std::size_t> batch_;  // uses whose parameters are gathered together
+  std::size_t read_ = 0;  // uses that have left the queue
+  std::int64_t live_ = 0;  // elements that were gathered and are there
+};
+
+}  // namespace
+
+void add_fetches(const ModelParts& parts, const FlatLayout& layout, const Engine& engine,
+                 const models::Strategy& strategy, Messages& out) {
+  Messages fetches;
+  Coordinator(trace_of(parts, layout, engine, strategy), engine).run(fetches);
+  out.insert(out.end(), fetches.begin(), fetches.end());
+}
+
+}  // namespace plimsoll::planner::deepspeed

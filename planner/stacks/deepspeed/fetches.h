@@ -1,0 +1,12 @@
+// ZeRO-3's all-gathers of parameters in one micro-batch, by the coordinator's own rules.
+#pragma once
+
+#include "planner/program/messages.h"
+#include "planner/stacks/deepspeed/layout.h"
+
+namespace plimsoll::planner::deepspeed {
+
+void add_fetches(const ModelParts& parts, const FlatLayout& layout, const Engine& engine,
+                 const models::Strategy& strategy, Messages& out);
+
+}  // namespace plimsoll::planner::deepspeed

@@ -1,0 +1,62 @@
+// The trace of modules that ZeRO-3's coordinator records in one micro-batch: whose parameters are
+// used when.
+#pragma once
+
+#include <vector>
+
+#include "planner/program/messages.h"
+#include "planner/stacks/deepspeed/layout.h"
+
+namespace plimsoll::planner::deepspeed {
+
+// A module's hook before its forward or backward.
+struct TraceStep {
+  std::size_t begin = 0, end = 0;  // of the trace's uses
+  std::int64_t before = 0;  // elements that earlier steps use
+  std::size_t last = 0;  // of the steps of what the module contains; its own where that is nothing
+  Message::Part part = Message::Part::front;
+  std::size_t layer = 0;
+  Message::When when = Message::When::forward;
+};
+
+// A parameter, and how it is while the trace is run.
+struct Held {
+  std::int64_t elements = 0;
+  Bytes padded;  // all ranks' parts, as they are stored
+  bool wide = false;  // in another dtype than the model's
+  bool persistent = false, there = false;
+  std::int64_t read_to = -1;  // the step of the last use that the queue has passed
+  int active = 0;  // modules that have begun and not ended
+};
+
+struct Trace {
+  std::vector<Held> parameters;
+  std::vector<std::size_t> uses;  // parameters
+  std::vector<std::int64_t> step_of;  // of each use
+  std::vector<TraceStep> steps;
+
+  // `of`: parameters, counted from `first`. `inside`: modules that this one contains.
+  void add(TraceStep at, const std::vector<std::size_t>& of, std::size_t inside = 0,
+           std::size_t first = 0) {
+    at.begin = uses.size();
+    at.before = elements;
+    for (const std::size_t p : of) {
+      uses.push_back(first + p);
+      step_of.push_back(std::ssize(steps));
+      elements += parameters[first + p].elements;
+    }
+    at.end = uses.size();
+    at.last = steps.size() + inside;
+    steps.push_back(at);
+  }
+
+ private:
+  std::int64_t elements = 0;
+};
+
+// A use for each module's forward, for its backward where its output takes a gradient, and for what
+// a checkpoint runs again. Source: deepspeed 0.19.8, runtime/zero/parameter_offload.py.
+Trace trace_of(const ModelParts& parts, const FlatLayout& layout, const Engine& engine,
+               const models::Strategy& strategy);
+
+}  // namespace plimsoll::planner::deepspeed
