@@ -122,14 +122,14 @@ void Changes::add_offload() {
   const bool adamw = s.optimizer == models::Optimizer::adamw &&
                      s.optimizer_impl.value_or(OptimizerImpl::fused) == OptimizerImpl::fused;
   const bool widened = s.grad_dtype == DType::fp32 && s.precision != Precision::fp32;
-  if (s.stack == models::Stack::pytorch && !s.offload.params && s.data.zero >= 2 && s.gpus > 1 &&
+  if (stack.has_fsdp && !s.offload.params && s.data.zero >= 2 && s.gpus > 1 &&
       s.data.shard_group != 1 && s.optimizer == models::Optimizer::adamw && !s.quantize &&
       s.precision != Precision::fp16_mixed && !(is_fsdp1(s) && s.lora))
     add(
         Price::time, "--offload params", [](Question& c) { c.strategy.offload.params = true; },
         "the host keeps parameters, gradients and states and steps them, how fast is not "
         "predicted");
-  if (s.stack != models::Stack::deepspeed || s.data.zero == 0 || !adamw || widened ||
+  if (!stack.offloads_optimizer || s.data.zero == 0 || !adamw || widened ||
       s.precision == Precision::bf16)
     return;
   const auto offer = [&](const char* parts, bool params) {

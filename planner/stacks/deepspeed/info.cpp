@@ -31,6 +31,7 @@ constinit const StackInfo kStack{
     .table_states = pytorch::table_states,
     .processes = models::Stack::pytorch,
     .runs_transformers = true,
+    .offloads_optimizer = true,
 };
 
 }  // namespace plimsoll::planner::deepspeed
