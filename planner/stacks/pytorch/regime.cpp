@@ -39,4 +39,10 @@ Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsd
   return r;
 }
 
+bool stream_widens(const models::Strategy& s, models::NormKind norm) {
+  if (!s.quantize || models::is_rms(norm) || !is_mixed(s.precision) || models::kbit_prepared(s))
+    return false;
+  return s.data.zero >= 2 ? is_fsdp1(s) : s.param_dtype.value_or(DType::fp32) != DType::fp32;
+}
+
 }  // namespace plimsoll::planner::pytorch

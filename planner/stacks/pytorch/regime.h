@@ -2,6 +2,7 @@
 // kernels run.
 #pragma once
 
+#include "models/decoder.h"
 #include "models/run_spec.h"
 #include "planner/stacks/pytorch/kernel_patch.h"
 
@@ -41,5 +42,9 @@ constexpr DType promoted(DType a, DType b) {
 // `embedding_norm`: the stream begins as a norm's result, which autocast computes in fp32.
 Regime regime_of(const models::Strategy& strategy, bool sharded, bool autocast_with_fsdp,
                  bool embedding_norm);
+
+// Whether the residual stream begins in 16 bits and is fp32 behind the first layer: autocast runs
+// LayerNorm in fp32, and a packed linear returns the dtype that it was given (Linear4bit.forward).
+bool stream_widens(const models::Strategy& strategy, models::NormKind norm);
 
 }  // namespace plimsoll::planner::pytorch

@@ -339,6 +339,9 @@ void refuse_of_model(const Question& question) {
   check(!question.strategy.quantize || (decoder_alone && !own), ErrorKind::unsupported, [&] {
     return "--quantize: packed products of " + question.model->model_type + " are not modelled yet";
   });
+  check(!stream_widens(question.strategy, d.norm), ErrorKind::unsupported,
+        "--quantize without --kbit-prep yes: under autocast the residual stream of a model with "
+        "LayerNorm is fp32 from its first packed MLP on, which is not modelled yet");
   check(!own || kind == models::Attention::eager, ErrorKind::bad_input, [&] {
     return "--attention " + std::string(models::name_of(kind)) + ": Transformers runs " +
            question.model->model_type + " with eager attention alone";
