@@ -200,8 +200,9 @@ class Comparer {
       if (equal && !any && !out_.detailed) return;
       out_.memory.verdict = equal ? Verdict::exact : Verdict::differs;
       if (!equal) {
-        out_.memory.text = fmt::format(
-            "{} differences", grouped(Count(static_cast<std::int64_t>(out_.differences.size()))));
+        const auto found = static_cast<std::int64_t>(out_.differences.size());
+        out_.memory.text =
+            fmt::format("{} difference{}", grouped(Count(found)), found == 1 ? "" : "s");
       } else if (out_.detailed) {
         out_.memory.text =
             fmt::format("{} tensors, {} ops on {}",

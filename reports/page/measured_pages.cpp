@@ -107,8 +107,9 @@ void measurement_page(const Json& measurement, Html& html) {
   const std::string outcome = text(measurement, "outcome");
   html.paragraph("Outcome: " + outcome, outcome == "completed" ? "verdict" : "verdict not");
   if (const std::string error = text(measurement, "error"); !error.empty()) html.code(error);
-  html.paragraph(text(measurement, "measured_at") + ", " +
-                 text(measurement.at("environment").at("device"), "name"));
+  const Json& environment = measurement.at("environment");  // null: not noted
+  html.paragraph(text(measurement, "measured_at") +
+                 (environment.is_null() ? "" : ", " + text(environment.at("device"), "name")));
   Table table("Ranks", {text_cell("rank"), number_cell("peak"), number_cell("between steps"),
                         number_cell("reserved"), number_cell("device")});
   for (const Json& rank : measurement.at("ranks"))

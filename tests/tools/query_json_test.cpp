@@ -50,3 +50,13 @@ TEST_CASE("what is no object, or has an id of another kind, is refused") {
   CHECK(refusal("{\"gpus\": 1") == "not JSON");
   CHECK(refusal(R"({"id": [1]})") == "\"id\": must be a string or a number");
 }
+
+// What a command writes is no key of a question: it is not offered either.
+TEST_CASE("an unknown key is refused with the nearest of those that there are") {
+  CHECK(refusal(R"({"seqlen": 1})") == "unknown key \"seqlen\"; did you mean \"seq-len\"?");
+  CHECK(refusal(R"({"modle": "a"})") == "unknown key \"modle\"; did you mean \"model\"?");
+  CHECK(refusal(R"({"json": "a"})") ==
+        "unknown key \"json\" (keys are \"model\" and the options of fit)");
+  CHECK(refusal(R"({"zzzzzzzzzz": 1})") ==
+        "unknown key \"zzzzzzzzzz\" (keys are \"model\" and the options of fit)");
+}

@@ -2,8 +2,6 @@
 
 #include <array>
 
-#include "models/base/nearest.h"
-
 namespace plimsoll::tools {
 
 namespace {
@@ -22,13 +20,6 @@ const Option* find_option(std::string_view name) {
     for (const Option& option : options)
       if (option.name == name) return &option;
   return nullptr;
-}
-
-std::string nearest_option(std::string_view name) {
-  std::vector<std::string_view> names{"help"};
-  for (const auto& options : {plan_options(), output_options()})
-    for (const Option& option : options) names.push_back(option.name);
-  return nearest(name, names);
 }
 
 const std::string* Options::find(std::string_view name) const {

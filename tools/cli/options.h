@@ -21,9 +21,6 @@ std::span<const Option> output_options();  // of every command
 
 const Option* find_option(std::string_view name);  // of all; nullptr: there is none
 
-// The option of all that `name` was probably meant to be, "" where none is near.
-std::string nearest_option(std::string_view name);
-
 class Options {
  public:
   // `origin`: what of which file says so; "": the user.

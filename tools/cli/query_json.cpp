@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/base/error.h"
+#include "models/base/nearest.h"
 #include "reports/json_writer.h"
 
 namespace plimsoll::tools {
@@ -58,7 +59,10 @@ void add_member(Query& query, const std::string& key, const Json& value,
   const auto of_command = std::ranges::find(own, name, &Option::name);
   if (known == nullptr && of_command != own.end()) known = &*of_command;
   if (known == nullptr) {
-    const std::string near = nearest_option(name);
+    std::vector<std::string_view> names{"model"};
+    for (const auto& options : {plan_options(), own})
+      for (const Option& option : options) names.push_back(option.name);
+    const std::string near = nearest(name, names);
     refuse(fmt::format("unknown key \"{}\"{}", key.substr(0, 60),
                        near.empty() ? " (keys are \"model\" and the options of fit)"
                                     : fmt::format("; did you mean \"{}\"?", near)));
