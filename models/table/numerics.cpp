@@ -86,9 +86,10 @@ Numerics granite_numerics(const Config& config, const ModelSpec& model) {
   return numerics;
 }
 
-// configuration_olmo2.py has a padding token.
+// configuration_olmo2.py has a padding token, and norms less fine than Llama's.
 Numerics olmo2_numerics(const Config& config, const ModelSpec& model) {
   Numerics numerics = llama_numerics(config, model);
+  if (!config.mentions("rms_norm_eps")) numerics.norm_eps = 1e-5;
   if (!config.mentions("pad_token_id")) numerics.initialization.padding_row = 1;
   return numerics;
 }

@@ -156,8 +156,18 @@ TEST_CASE("what a config leaves out is what Transformers fills in, its sizes asi
   for (const json& entry : defaults) {
     const std::string config = entry["config"].dump();
     CAPTURE(config);
-    CHECK(models::read_model(config, "sizes alone", "config.json").parameter_count() ==
-          Count(entry["parameters"].get<std::int64_t>()));
+    const ModelSpec model = models::read_model(config, "sizes alone", "config.json");
+    CHECK(model.parameter_count() == Count(entry["parameters"].get<std::int64_t>()));
+    // RoBERTa's table has two rows before the first position's (modeling_roberta.py, padding_idx).
+    const std::int64_t before = model.model_type == "roberta" ? 2 : 0;
+    if (!entry["positions"].is_null())
+      CHECK(model.max_positions == entry["positions"].get<std::int64_t>() - before);
+    if (!model.numerics) continue;
+    if (!entry["norm_eps"].is_null()) CHECK(model.numerics->norm_eps == entry["norm_eps"]);
+    if (!entry["theta"].is_null() && model.numerics->rotary)
+      CHECK(model.numerics->rotary->theta == entry["theta"]);
+    if (!entry["deviation"].is_null())
+      CHECK(model.numerics->initialization.deviation == entry["deviation"]);
   }
 }
 

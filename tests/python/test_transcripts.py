@@ -52,6 +52,7 @@ class Session:
         if done.returncode:
             out.append(f"[{done.returncode}]")
         text = "".join(("\\" if line.startswith(("$ ", "#: ")) else "") + line + "\n" for line in out)
+        text = text.replace(str(self.folder.resolve()), "FOLDER")
         for pattern, put in CHANGING:
             text = re.sub(pattern, put, text)
         # Where the lines of this paragraph are broken depends on how long its seconds are.

@@ -208,6 +208,19 @@ def sizes_of(model_type: str) -> dict:
     return config
 
 
+def facts_of(config) -> dict:
+    """What a config says of its numbers, under one name in all families; null: it has no such field."""
+    fields = config.to_dict()
+
+    def first(*names):
+        return next((fields[name] for name in names if name in fields), None)
+
+    rope = fields.get("rope_parameters") or {}
+    return {"positions": first("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions"),
+            "norm_eps": first("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"),
+            "theta": rope.get("rope_theta"), "deviation": first("initializer_range")}
+
+
 def write_defaults(names: list) -> None:
     families = sorted(p.stem for p in (ROOT / "models" / "families").glob("*.cpp"))
     rows = []
@@ -223,7 +236,8 @@ def write_defaults(names: list) -> None:
             kinds = (auto.MODEL_FOR_MASKED_LM_MAPPING,)
         cls = next(mapping[type(parsed)] for mapping in kinds if type(parsed) in mapping)
         config["architectures"] = [cls.__name__]
-        rows.append(json.dumps({"config": config, "parameters": count_of(tensors_of(build(config)))}))
+        rows.append(json.dumps({"config": config, "parameters": count_of(tensors_of(build(config))),
+                                **facts_of(parsed)}))
         print(rows[-1], flush=True)
     (ROOT / "tests" / "golden" / "default_fields.json").write_text("[\n" + ",\n".join(rows) + "\n]\n")
 
