@@ -1,5 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <fstream>
+#include <map>
 #include <thread>
 
 #include "runtime/io/weight_file.h"
@@ -211,6 +214,47 @@ TEST_CASE("a checkpoint that does not hold the model is refused with what differ
   std::filesystem::remove(copy.folder / "model-1.safetensors");
   std::filesystem::remove(copy.folder / "model-2.safetensors");
   refused("no safetensors files");
+}
+
+// Whatever one damaged byte makes of the header: an error that names the file, or what was there
+// before (a blank, a letter of what nobody reads). Never other values.
+TEST_CASE("a header with one damaged byte is refused, or gives the same weights") {
+  const GoldenModel golden("llama");
+  const Copy copy{golden};
+  const std::filesystem::path path = copy.folder / "model.safetensors";
+  const std::string good = runtime::test::bytes_of(path);
+  std::uint64_t length = 0;
+  std::memcpy(&length, good.data(), sizeof length);
+  std::map<std::string, std::vector<double>> expected;
+  for (const std::string& name : golden.weights().names())
+    expected[name] = golden.weights().values(name);
+  std::size_t refused = 0, same = 0;
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  const auto put = [&](std::size_t at, char byte) {
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(byte).flush();
+  };
+  for (std::size_t at = 0; at < sizeof length + length; ++at)
+    for (const char byte : {static_cast<char>(good[at] ^ 1), static_cast<char>(good[at] ^ 0x80),
+                            '0', '"', ' ', '\0'}) {
+      if (byte == good[at]) continue;
+      put(at, byte);
+      CAPTURE(at);
+      CAPTURE(byte);
+      try {
+        const auto weights = runtime::io::stored_weights(copy.model, copy.folder.path());
+        for (const auto& [name, values] : expected)
+          CHECK(read(*weights, name, 0, std::ssize(values)) == values);
+        ++same;
+      } catch (const Error& error) {
+        CHECK((error.kind() == ErrorKind::bad_input || error.kind() == ErrorKind::unsupported));
+        CHECK(error.message().find("model.safetensors") != std::string::npos);
+        ++refused;
+      }
+      put(at, good[at]);
+    }
+  CHECK(refused > 5 * length);
+  MESSAGE(refused, " damaged headers refused, ", same, " gave the same weights");
 }
 
 TEST_CASE("types that hold no plain weights are refused by name") {
