@@ -17,7 +17,7 @@ constexpr std::array kParts{Part{"optimizer", &Offload::optimizer},
 std::string text_of(const Offload& offload) {
   std::string text;
   for (const Part& part : kParts)
-    if (offload.*part.member) text += (text.empty() ? "" : ",") + std::string(part.name);
+    if (offload.*part.member) text += (text.empty() ? "" : ", ") + std::string(part.name);
   return text;
 }
 

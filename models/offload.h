@@ -15,7 +15,7 @@ struct Offload {
   bool operator==(const Offload&) const = default;
 };
 
-// "optimizer,params", in the order of the option's help; "" for none.
+// "optimizer, params", in the order of the option's help; "" for none.
 std::string text_of(const Offload& offload);
 
 // Sets the part of that name. False: there is none.

@@ -123,8 +123,8 @@ void Changes::add_offload() {
                      s.optimizer_impl.value_or(OptimizerImpl::fused) == OptimizerImpl::fused;
   const bool widened = s.grad_dtype == DType::fp32 && s.precision != Precision::fp32;
   if (stack.has_fsdp && !s.offload.params && s.data.zero >= 2 && s.gpus > 1 &&
-      s.data.shard_group != 1 && s.optimizer == models::Optimizer::adamw && !s.quantize &&
-      s.precision != Precision::fp16_mixed && !(is_fsdp1(s) && s.lora))
+      s.data.shard_group != 1 && s.optimizer == models::Optimizer::adamw &&
+      s.precision != Precision::fp16_mixed)
     add(
         Price::time, "--offload params", [](Question& c) { c.strategy.offload.params = true; },
         "the host keeps parameters, gradients and states and steps them, how fast is not "

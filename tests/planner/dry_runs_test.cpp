@@ -113,16 +113,20 @@ TEST_CASE("so are those of packed bases: one GPU, DDP, FSDP with floats that hol
              20);
 }
 
-// Pinned to the byte but for numbers that PyTorch pins for a moment; of pageable storages those
-// below a KiB are not counted (dry_host.py).
+// Pinned to the byte but for what PyTorch pins for a moment (numbers; the table of addresses that
+// FSDP2's copy into a reduce-scatter reads, 8 bytes for each 2 KiB of a unit's gradients); of
+// pageable storages those below a KiB are not counted (dry_host.py).
 TEST_CASE("so are those of FSDP with parameters on the host, and what is there") {
-  // FSDP1: a segment of 20 MiB of 196 to 246 is missed; the peaks are exact.
+  // Tiny FSDP1: a segment of 20 MiB of 196 to 246 is missed; the peaks are exact.
   check_runs("dry_runs_offload.json",
              {{"tiny-fsdp1", "reserved 8 %"},
               {"tiny-fsdp1-accum", "reserved 8 %"},
               {"tiny-fsdp1-full", "reserved 10 %"},
-              {"tiny-fsdp1-zero2", "reserved 8 %"}},
-             10);
+              {"tiny-fsdp1-zero2", "reserved 8 %"},
+              {"llama-3.1-8b-fsdp1-full", "peak 2.6 %, reserved 16 %"},
+              {"llama-3.1-70b-fsdp1-nf4-dq-w2-512", "reserved 9 %"},
+              {"mistral-7b-v0.3-fsdp2-fp4-w4", "peak 0.11 %"}},
+             29);
   const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/dry_runs_offload.json"));
   for (const json& run : document["runs"]) {
     const std::string name = run["case"];
@@ -132,7 +136,7 @@ TEST_CASE("so are those of FSDP with parameters on the host, and what is there")
     const std::int64_t pinned = run["host"]["pinned_bytes"],
                        pageable = run["host"]["pageable_bytes"];
     CHECK(pinned - host.pinned.value() >= 0);
-    CHECK(pinned - host.pinned.value() <= 16 * 1024);
+    CHECK(pinned - host.pinned.value() <= std::max<std::int64_t>(16 * 1024, pinned / 1024));
     CHECK(host.pageable.value() >= pageable);
     CHECK(host.pageable.value() - pageable <= 2 * 1024 * 200);
   }

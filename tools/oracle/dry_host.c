@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { kWindow = 64 << 20, kBlocks = 4096 };
+enum { kWindow = 8 << 20, kBlocks = 8192 };
 
 static struct {
   uintptr_t begin;

@@ -44,7 +44,7 @@ def has_dry_host():
     return "dry_host" in os.environ.get("LD_PRELOAD", "")
 
 
-LARGE = 64 << 20  # dry_host.c maps what is larger again and again: it holds no data
+LARGE = 8 << 20  # dry_host.c maps what is larger again and again: it holds no data
 
 
 def skip_host_arithmetic():

@@ -55,12 +55,16 @@ DType FlatStepWriter::buffer_dtype() const {
   return is_mixed(strategy_.precision) ? regime_.weight : DType::fp32;
 }
 
-// CPUOffload: the rank's shard, pinned, and as much for its gradient (_cpu_grad); states are made
-// like the parts of it, pageable.
+// CPUOffload: the rank's shard, pinned, and as much for its gradient (_cpu_grad), of what is frozen
+// too; states are made like the parts of it, pageable.
 void FlatStepWriter::declare_on_host(const Unit& unit, std::int64_t copies) {
   for (std::int64_t i = 0; i < copies; ++i) {
-    host_.pin(unit.shard);
-    if (unit.trains) host_.pin(unit.shard);
+    for (int part = 0; part < 2; ++part) {
+      host_.pin(unit.shard);
+      for (const Parameter& p : *unit.parameters)
+        if (p.adapter)
+          host_.pin(storage(Count(ceil_divide(p.elements, shards_)), adapter_stored()));
+    }
     for (const models::SteppedTensor& part : unit.parts)
       for (const models::KeptState& state : models::kept_states(strategy_.optimizer, part))
         host_.page(state.bytes);
@@ -69,7 +73,10 @@ void FlatStepWriter::declare_on_host(const Unit& unit, std::int64_t copies) {
 
 void FlatStepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   if (unit.empty()) return;
-  if (strategy_.offload.params) return declare_on_host(unit, copies);
+  if (strategy_.offload.params) {
+    declare_on_host(unit, copies);
+    return declare_scales(unit, copies);
+  }
   const auto persistent = [&](const char* name, Bytes bytes, Category category) {
     return b_.tensor_in(unit.group, name, bytes, category, Residency::persistent);
   };
@@ -90,16 +97,8 @@ void FlatStepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   }
   if (!rules_.each_parameter) optimizer_.declare(unit.group, states);
   optimizer_.count(states, copies);
-  Bytes scales;
-  for (const Parameter& p : *unit.parameters)
-    for (const models::PackedTensor& tensor : beside_packed(p, strategy_)) {
-      const Bytes beside = b_.rounded(tensor.bytes());
-      scales += beside;
-      if (rules_.each_parameter) persistent("parameters", beside, Category::parameters);
-    }
-  if (!rules_.each_parameter && scales != Bytes(0))
-    persistent("parameters", scales, Category::parameters);
-  states_.parameters += (unit.shard + unit.adapters + scales) * copies;
+  declare_scales(unit, copies);
+  states_.parameters += (unit.shard + unit.adapters) * copies;
   states_.gradients += (unit.trains ? unit.shard : unit.adapters) * copies;
 }
 
@@ -163,7 +162,9 @@ void FlatStepWriter::recompute() {
         .write(unit.full_recompute);
   StepWriter::recompute();
   if (!gathers) return;
-  b_.op("fsdp.reshard", Phase::recompute).release(unit.full_recompute);
+  b_.op("fsdp.reshard", Phase::recompute)
+      .release(unit.full_recompute)
+      .release(unit.holds_shard ? unit.cast_recompute : kNoTensor);
   b_.op("fsdp.all_gather", Phase::backward).write(unit.cast_backward).write(unit.full_backward);
 }
 
@@ -173,7 +174,7 @@ void FlatStepWriter::gather_forward(Unit& unit, Ref) {
   if (strategy_.offload.params)
     b_.op("fsdp.copy_from_host", Phase::forward)
         .write(unit.cast_forward)
-        .scratch(unit.shard, Category::communication);
+        .scratch(unit.from_host, Category::communication);
   b_.op("fsdp.all_gather", Phase::forward).write(unit.cast_forward).write(unit.full_forward);
 }
 
@@ -182,8 +183,7 @@ void FlatStepWriter::prefetch_flat(Ref full, Ref cast) {
   b_.op("fsdp.prefetch", Phase::backward)
       .touch(full.tensor, full.delta, full.beyond, models::Access::write)
       .touch(cast.tensor, cast.delta, cast.beyond, models::Access::write)
-      .scratch(strategy_.offload.params ? runs_.front().units.front().shard : Bytes(0),
-               Category::communication);
+      .scratch(runs_.front().units.front().from_host, Category::communication);
 }
 
 void FlatStepWriter::prefetch_last_layer() {
@@ -219,6 +219,9 @@ void FlatStepWriter::post_backward(Unit& unit, Ref) {
   if (reshards() || last)
     b_.op("fsdp.reshard", Phase::backward)
         .release(unit.full_backward != kNoTensor ? unit.full_backward : unit.full_forward)
+        .release(!unit.holds_shard                 ? kNoTensor
+                 : unit.cast_backward != kNoTensor ? unit.cast_backward
+                                                   : unit.cast_forward)
         .release(unit.adapter_backward);
   // For a moment each part of the shard has a gradient of its own (_use_unsharded_grad_views).
   if (unit.trains && first && !last && !unit.parts.empty())
@@ -281,7 +284,7 @@ std::vector<models::SteppedTensor> FlatStepWriter::stepped(std::int64_t most_lay
 // What was loaded in 16 bits is cast when all is wrapped (Accelerate's upcast).
 void FlatStepWriter::add_start(Start& start) const {
   StepWriter::add_start(start);
-  if (strategy_.offload.params) return;
+  const bool to_host = strategy_.offload.params;  // each shard goes there when it is cloned
   const DType loaded = strategy_.param_dtype.value_or(regime_.stored);
   std::vector<std::int32_t> low;
   const auto wrap = [&](const Unit& unit, std::int64_t instance) {
@@ -296,11 +299,13 @@ void FlatStepWriter::add_start(Start& start) const {
     const std::int64_t width = storage(Count(1), regime_.weight).value();
     const std::int64_t elements = unit.full.value() / width;
     const std::int32_t flat = start.hold(b_.rounded(storage(Count(elements), loaded)));
-    if (loaded == regime_.stored || !unit.trains)
+    const bool kept = loaded == regime_.stored || !unit.trains;
+    if (kept && !to_host)
       start.take_instance(unit.flat_shard, instance);
     else
       low.push_back(start.hold(b_.rounded(storage(Count(elements / shards_), loaded))));
     start.drop(first, flat);  // what has gone already goes no second time
+    if (to_host) start.drop(low.back()), low.clear();
   };
   const auto each = [&](auto what) {
     for (const Run& run : runs_)

@@ -38,7 +38,9 @@ void FlatStepWriter::size_adapters(Unit& unit) {
     const Flat flat = adapter_of(p.elements);
     unit.parts.push_back({.elements = ceil_divide(p.elements, shards_), .dtype = adapter_stored()});
     unit.adapters += flat.shard;
-    unit.adapter_gathered = std::max(unit.adapter_gathered, flat.full);
+    const bool holds_shard = strategy_.offload.params && flat.cast == Bytes(0);
+    unit.adapter_gathered =
+        std::max(unit.adapter_gathered, flat.full + (holds_shard ? flat.shard : Bytes(0)));
     ++unit.adapter_count;
   }
 }
@@ -88,8 +90,8 @@ void FlatStepWriter::keep_or_reduce_adapter(TensorId grad) {
   const TensorId shard =
       tensor("fsdp.adapter.sharded_grad",
              flat.shard_grad_cast == Bytes(0) ? flat.reduce_output : flat.shard_grad_cast,
-             Stream::reduce, Residency::carried);
-  unit_->adapter_grads.push_back(shard);
+             Stream::reduce, strategy_.offload.params ? Residency::step : Residency::carried);
+  if (!strategy_.offload.params) unit_->adapter_grads.push_back(shard);
   const Bytes low = flat.reduce_input == flat.full ? Bytes(0) : flat.reduce_input;
   const Bytes output = flat.shard_grad_cast == Bytes(0) ? Bytes(0) : flat.reduce_output;
   b_.op("fsdp.reduce_scatter", Phase::backward)

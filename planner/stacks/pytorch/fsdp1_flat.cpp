@@ -95,6 +95,14 @@ void FlatStepWriter::size_unit(Unit& unit, const std::vector<Parameter>& paramet
   unit.full = unit.gathered = flat.full;
   unit.cast = flat.cast;
   unit.shard = flat.shard;
+  // What is not cast is gathered from as it comes from the host, and use_orig_params' parameters
+  // are views of that until the unit is resharded (_flat_param.py, flat_param_to,
+  // _use_sharded_views).
+  unit.holds_shard = strategy_.offload.params && unit.cast == Bytes(0);
+  if (unit.holds_shard)
+    unit.cast = unit.shard;
+  else if (strategy_.offload.params)
+    unit.from_host = unit.shard;
   if (unit.trains) unit.parts = parts_of(ranges, rank());
   for (models::SteppedTensor& part : unit.parts) part.dtype = stored_as;
   if (unit.trains) {

@@ -57,7 +57,9 @@ void StepWriter::gather_forward(Unit& unit, Ref previous) {
 }
 
 void StepWriter::reshard_after_forward(Unit& unit) {
-  b_.op("fsdp.reshard", Phase::forward).release(unit.full_forward);
+  b_.op("fsdp.reshard", Phase::forward)
+      .release(unit.full_forward)
+      .release(unit.holds_shard ? unit.cast_forward : kNoTensor);
 }
 
 // With reshard_after_forward=False the parameters of the forward serve the backward.

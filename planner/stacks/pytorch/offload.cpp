@@ -22,16 +22,14 @@ void refuse_offload(const models::Strategy& s) {
   const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
   refuse(mesh[models::decisions::Axis::shard].ranks == 1, ErrorKind::unsupported,
          "params on one rank is not modelled yet");
-  refuse(s.quantize.has_value(), ErrorKind::unsupported,
-         "params with --quantize is not modelled yet");
   refuse(s.precision == models::Precision::fp16_mixed, ErrorKind::unsupported,
          "params with --precision fp16-mixed (a scaler that reads gradients on the host) is not "
          "modelled yet");
   refuse(s.optimizer != models::Optimizer::adamw && s.optimizer != models::Optimizer::sgd &&
              s.optimizer != models::Optimizer::momentum,
          ErrorKind::unsupported, "params is modelled with adamw, sgd and momentum");
-  refuse(is_fsdp1(s) && (s.lora || !offload.pinned), ErrorKind::unsupported,
-         "params with --fsdp-version 1 and adapters, or not pinned, is not modelled yet");
+  refuse(is_fsdp1(s) && !offload.pinned, ErrorKind::unsupported,
+         "params with --fsdp-version 1, not pinned, is not modelled yet");
 }
 
 // CPUOffloadPolicy: each shard pinned as it is padded, its gradient as DTensor's local part (what a

@@ -159,6 +159,26 @@ std::vector<Bytes> StepWriter::full_parts(const Unit& unit) const {
   return parts;
 }
 
+// What belongs to a packed weight is no parameter: no wrapper shards or offloads it.
+Bytes StepWriter::declare_scales(const Unit& unit, const Parameter& p) {
+  Bytes all;
+  for (const models::PackedTensor& tensor : beside_packed(p, strategy_)) {
+    const Bytes bytes = b_.rounded(tensor.bytes());
+    all += bytes;
+    if (rules_.each_parameter)
+      b_.tensor_in(unit.group, "parameters", bytes, Category::parameters, Residency::persistent);
+  }
+  return all;
+}
+
+void StepWriter::declare_scales(const Unit& unit, std::int64_t copies) {
+  Bytes all;
+  for (const Parameter& p : *unit.parameters) all += declare_scales(unit, p);
+  if (!rules_.each_parameter && all != Bytes(0))
+    b_.tensor_in(unit.group, "parameters", all, Category::parameters, Residency::persistent);
+  states_.parameters += all * copies;
+}
+
 // Persistent tensors of one unit; `copies` of them.
 void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   if (unit.empty()) return;
@@ -166,7 +186,10 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   const bool partitioned = parallelism_ == DataParallelism::zero_redundancy;  // see declare_states
   Bytes parameters, gradients;
   models::KeptStates states;
-  if (strategy_.offload.params) return declare_on_host(unit, copies);
+  if (strategy_.offload.params) {
+    declare_on_host(unit, copies);
+    return declare_scales(unit, copies);
+  }
   const auto declare = [&](Bytes weights, const models::KeptStates& kept) {
     b_.tensor_in(unit.group, "parameters", weights, Category::parameters, Residency::persistent);
     optimizer_.declare(unit.group, kept);
@@ -183,11 +206,7 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
     parameters += bytes;
     if (rules_.each_parameter) declare(bytes, kept);
     for (const models::KeptState& state : kept) states.merge(state);
-    for (const models::PackedTensor& tensor : beside_packed(p, strategy_)) {
-      const Bytes beside = b_.rounded(tensor.bytes());
-      parameters += beside;
-      if (rules_.each_parameter) declare(beside, {});
-    }
+    parameters += declare_scales(unit, p);
   }
   if (!rules_.each_parameter) declare(parameters, states);
   optimizer_.count(states, copies);

@@ -43,6 +43,8 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   void add_runs(), declare_inputs(), declare_buckets(), declare_workspaces(), choose_partition();
   virtual void declare_unit_tensors(Unit&unit), declare_unit(Unit&unit, std::int64_t copies);
   virtual void declare_on_host(const Unit& unit, std::int64_t copies);
+  Bytes declare_scales(const Unit& unit, const Parameter& p);
+  void declare_scales(const Unit& unit, std::int64_t copies);
   virtual DType buffer_dtype() const { return DType::fp32; }
   Bytes local(const Parameter&p, DType dtype) const, id_buffers() const, copied_type_ids() const;
   models::SteppedTensor own_part(const Parameter& p) const;

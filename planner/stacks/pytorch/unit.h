@@ -43,6 +43,8 @@ struct Unit {
   // FSDP1 (fsdp1.h):
   bool trains = true;  // else nothing of the flat parameter does: adapters may, on their own
   Bytes shard;  // the rank's part of it
+  Bytes from_host;  // that part as it comes from the host, until it is cast
+  bool holds_shard = false;  // it is not cast, and the original parameters refer to it
   std::vector<models::SteppedTensor> parts;  // of the trained parameters, what the rank has of each
   Bytes adapters;  // the rank's parts of them
   Bytes adapter_gathered;  // the largest of them, whole
