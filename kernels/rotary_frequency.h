@@ -10,7 +10,7 @@
 namespace plimsoll::kernels {
 
 // Of pair `index` of `half`. In fp32 throughout, as Transformers (modeling_rope_utils.py: default,
-// llama3).
+// linear, llama3).
 inline float rotary_frequency(const RotaryFrequencies& f, std::int64_t index, std::int64_t half) {
   const float power = static_cast<float>(2 * index) / static_cast<float>(2 * half);
   const float plain = 1 / std::pow(static_cast<float>(f.theta), power);

@@ -73,6 +73,8 @@ struct Decoder {
     return position == PositionKind::counted || position == PositionKind::alibi;
   }
   std::int64_t table_width() const { return embedding_width > 0 ? embedding_width : hidden; }
+  // Rows of that table before position 0's: modeling_opt.py, OPTLearnedPositionalEmbedding.offset.
+  std::int64_t first_position() const { return position == PositionKind::counted ? 2 : 0; }
   // Has it a table of learned positions?
   bool embeds_positions() const {
     return position == PositionKind::learned || position == PositionKind::counted;

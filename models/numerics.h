@@ -10,7 +10,8 @@ namespace plimsoll::models {
 // Rotation of q and k: frequency i of d / 2 is theta^(-2i / d), then Llama 3's scaling
 // (transformers/modeling_rope_utils.py, _compute_llama3_parameters): wave lengths above
 // original_positions / low_factor are stretched by `factor`, those below original_positions /
-// high_factor stay, between them the two are blended. Factor 1: no scaling.
+// high_factor stay, between them the two are blended. Factor 1: no scaling; original_positions 0:
+// all are stretched ("linear").
 struct Rotary {
   double theta = 10000;
   double factor = 1;
@@ -34,6 +35,7 @@ struct Initialization {
 struct Numerics {
   double norm_eps = 1e-5;  // of all norms
   std::optional<Rotary> rotary;  // where Decoder::position is rope
+  std::optional<Rotary> local_rotary;  // of layers with the window (Decoder::local_rotary)
   double attention_scale = 1;  // of q · k
   // What the embeddings, the branches before they are added to the stream, and the logits are
   // multiplied with. The first is rounded to the stream's dtype where Decoder::embedding_scale says

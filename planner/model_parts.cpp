@@ -215,8 +215,7 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
     (bias ? norm.train_bias : norm.train_weight) = trainable;
     norm.bias = norm.bias || bias;
     (embedding ? parts.embedding : parts.tail).push_back(parameter);
-  } else if (name.module.ends_with("wpe") || name.module.ends_with("embed_positions") ||
-             name.module.ends_with("position_embeddings")) {
+  } else if (models::decisions::is_position_table(name.module)) {
     parts.position_rows = row.shape.axes[0];
     parts.train_positions = trainable;
     embed();

@@ -11,24 +11,6 @@ using shard::Unit;
 
 namespace {
 
-ModelSettings settings_of(const models::Decoder& decoder, const models::Numerics& numerics,
-                          const models::Strategy& strategy) {
-  ModelSettings settings;
-  settings.decoder = decoder;
-  settings.norm_eps = static_cast<float>(numerics.norm_eps);
-  if (numerics.rotary)
-    settings.rotary = {numerics.rotary->theta, numerics.rotary->factor, numerics.rotary->low_factor,
-                       numerics.rotary->high_factor, numerics.rotary->original_positions};
-  settings.attention_scale = static_cast<float>(numerics.attention_scale);
-  settings.embedding_scale = static_cast<float>(numerics.embedding_scale);
-  settings.residual_scale = static_cast<float>(numerics.residual_scale);
-  settings.logits_scale = static_cast<float>(numerics.logits_scale);
-  settings.keeps = decisions::keeps_of(strategy.recompute.kind);
-  settings.attention = strategy.attention;
-  settings.loss = strategy.loss;
-  return settings;
-}
-
 std::vector<shard::UnitParameter> unit_parameters(const std::vector<ModelParameter>& parameters) {
   std::vector<shard::UnitParameter> list;
   for (const ModelParameter& p : parameters)
@@ -65,7 +47,7 @@ Model::Model(Worker& worker, const models::ModelSpec& model, const models::Numer
     layer_units_.push_back(
         make(decisions::kLayerUnit, layer_prefix(i), layout_.layers[i].parameters));
   tail_unit_ = make(decisions::kTailUnit, "", layout_.tail);
-  allocate_rotary_table();
+  rotary_tables_ = RotaryTables(worker_, settings_);
   Unit& tail = *tail_unit_;
   EmbeddingParameters tables;
   tables.tokens = layout_.tied ? attach(tail, layout_.tail, layout_.token_table)
@@ -85,24 +67,15 @@ Model::Model(Worker& worker, const models::ModelSpec& model, const models::Numer
   saved_.resize(layers_.size());
 }
 
-void Model::allocate_rotary_table() {
-  if (!settings_.rotates()) return;
-  worker_.prefix.clear();
-  rotary_table_ =
-      worker_.memory.allocate(decisions::kRotaryTable, Category::workspace, decisions::kStatistics,
-                              {2, worker_.length, settings_.decoder.head_dim / 2});
-  worker_.kernels.rotary_table(settings_.rotary, rotary_table_.view());
-}
-
 void Model::add_layers() {
   bool below = layout_.trains_embedding();
   layers_.reserve(layer_units_.size());
   for (std::size_t i = 0; i < layout_.layers.size(); ++i) {
     const LayerLayout& layer = layout_.layers[i];
     below_.push_back(below);
-    layers_.emplace_back(worker_, settings_, decisions::own_ops(*layer.block),
-                         attach(*layer_units_[i], layer, strategy_.lora),
-                         static_cast<std::int64_t>(i), std::as_const(rotary_table_).view(), below);
+    const LayerOps& ops = decisions::own_ops(*layer.block);
+    layers_.emplace_back(worker_, settings_, ops, attach(*layer_units_[i], layer, strategy_.lora),
+                         static_cast<std::int64_t>(i), rotary_tables_.of(ops), below);
     below = below || layer.trains();
   }
 }

@@ -14,6 +14,7 @@
 #include "runtime/modules/embedding.h"
 #include "runtime/modules/head.h"
 #include "runtime/modules/layer.h"
+#include "runtime/modules/rotary_tables.h"
 #include "runtime/shard/unit.h"
 
 namespace plimsoll::runtime {
@@ -65,7 +66,6 @@ class Model {
   struct Checkpoint {
     std::size_t first = 0, count = 1;
   };
-  void allocate_rotary_table();
   void add_layers();
   void find_checkpoints(const models::Recompute& recompute);
   void list_uses();
@@ -93,7 +93,7 @@ class Model {
   std::unique_ptr<shard::Unit> embedding_unit_, tail_unit_;
   std::vector<std::unique_ptr<shard::Unit>> layer_units_;
   std::vector<shard::Unit*> trained_;
-  Tensor rotary_table_;
+  RotaryTables rotary_tables_;
   std::unique_ptr<Embedding> embedding_;
   std::vector<Layer> layers_;
   std::vector<char> below_;  // something below the layer is trained

@@ -50,7 +50,7 @@ void add_outside_layers(ModelLayout& layout, const ParameterRow& row, ModelParam
   } else if (row.module == ModuleKind::norm) {
     (name.leaf == "bias" ? layout.final_norm.bias : layout.final_norm.weight) =
         append(layout.tail, std::move(parameter));
-  } else if (name.module.ends_with("wpe")) {
+  } else if (models::decisions::is_position_table(name.module)) {
     layout.position_table = append(layout.embedding, std::move(parameter));
   } else if (layout.tied) {
     layout.token_table = layout.head = append(layout.tail, std::move(parameter));
@@ -109,7 +109,7 @@ ModelLayout layout_of(const ModelSpec& model, const models::Strategy& strategy) 
   });
   ModelLayout layout;
   layout.tied = model.decoder->tied_head;
-  models::decisions::check_ends(*model.decoder);
+  models::decisions::check_decoder(*model.decoder, strategy.recompute);
   for (std::size_t l = 0; std::cmp_less(l, model.decoder->layers); ++l) {
     const auto& block = model.blocks[l % model.blocks.size()];
     models::decisions::own_ops(*block);

@@ -23,6 +23,12 @@ constexpr ParameterName parameter_name(std::string_view name) {
   return {name.substr(0, dot), name.substr(dot + 1)};
 }
 
+// Outside of layers: the table of learned positions (GPT-2; OPT; BERT).
+constexpr bool is_position_table(std::string_view module) {
+  return module.ends_with("wpe") || module.ends_with("embed_positions") ||
+         module.ends_with("position_embeddings");
+}
+
 // "model.layers.{}.mlp.experts.{}.up_proj.weight" -> "mlp.experts": whose matrices are stacked.
 constexpr std::string_view stack_name(std::string_view name) {
   name = parameter_name(name).module;

@@ -167,7 +167,9 @@ class Scheduling {
     added.attention = attention_names_of(node.name);
     added.name = added.attention.attention;
     for (std::size_t i = 0; i < 3; ++i) {
-      if (scaled_[static_cast<std::size_t>(node.in[i])]) refuse("queries times a number");
+      // Queries times a number: of OPT the scale of the scores, which Numerics::attention_scale is.
+      if (i > 0 && scaled_[static_cast<std::size_t>(node.in[i])])
+        refuse("keys or values times a number");
       added.in[i] = part(node.in[i]);
     }
     added.out = node.out[0];
@@ -285,13 +287,16 @@ LayerOps layer_ops(const Block& block) {
   return Scheduling(block).run();
 }
 
-void check_ends(const Decoder& d) {
+void check_decoder(const Decoder& d, const Recompute& recompute) {
   const auto refuse = [](bool has, const char* what) {
     check(!has, ErrorKind::unsupported,
           [&] { return std::string("our own runtime does not have ") + what; });
   };
-  refuse(d.full_layers > 0, "layers with and without a sliding window in one model");
-  refuse(d.position == PositionKind::counted, "positions that are counted along a mask");
+  const bool alternates = d.window > 0 && d.full_layers > 0;
+  refuse(alternates &&
+             (recompute.kind == RecomputeKind::every || recompute.kind == RecomputeKind::sqrt),
+         "checkpoints of several layers where some have a sliding window and others none "
+         "(--recompute full makes them again one by one)");
   refuse(d.position == PositionKind::alibi, "biases of the scores (ALiBi)");
   refuse(d.rotated() != d.head_dim, "rotation of a part of each head");
   refuse(d.embedding_norm, "a norm behind the embedding");

@@ -15,6 +15,7 @@
 #include "models/block.h"
 #include "models/decisions/names.h"
 #include "models/decoder.h"
+#include "models/run_spec.h"
 
 namespace plimsoll::models::decisions {
 
@@ -87,8 +88,9 @@ struct LayerOps {
 
 LayerOps layer_ops(const Block& block);
 
-// Error{unsupported}: our own runtime does not have what comes before or after the layers.
-void check_ends(const Decoder& decoder);
+// Error{unsupported}: our own runtime does not have what comes before or after the layers, or does
+// not make such layers again in this way.
+void check_decoder(const Decoder& decoder, const Recompute& recompute);
 
 // The ops of a block. Error{unsupported}: our own runtime does not have its layer.
 const LayerOps& own_ops(const Block& block);

@@ -55,7 +55,9 @@ inline constexpr const char* kLossLogsumexp = "loss.logsumexp";
 inline constexpr const char* kLossChunks = "loss.chunks";  // what the loop's ops stand behind
 inline constexpr const char* kGradientNorm = "optimizer.grad_norm";  // op
 inline constexpr const char *kIds = "batch.ids", *kTargets = "batch.targets";
-inline constexpr const char* kRotaryTable = "rotary.table";  // cos and sin of [length, d / 2]
+// cos and sin of [length, rotated / 2]; of layers with the window, where these have their own
+inline constexpr const char *kRotaryTable = "rotary.table",
+                            *kLocalRotaryTable = "rotary.local_table";
 inline constexpr const char* kWorkspace = "workspace";
 inline constexpr const char* kScalarBlock = "scalars";
 inline constexpr const char* kStaging = "communicator.staging";

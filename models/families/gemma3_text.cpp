@@ -1,4 +1,5 @@
 #include "models/table/gemma_like.h"
+#include "models/table/numerics.h"
 
 namespace plimsoll::models::families {
 
@@ -34,7 +35,8 @@ Family gemma3_text() {
           .architectures = {{"Gemma3ForCausalLM", Head::language_model},
                             {"Gemma3TextModel", Head::base}},
           .lora_targets = {"q_proj", "v_proj"},
-          .build = build};
+          .build = build,
+          .numerics = gemma3_numerics};
 }
 
 }  // namespace plimsoll::models::families

@@ -1,4 +1,5 @@
 #include "models/table/block_builder.h"
+#include "models/table/numerics.h"
 #include "models/table/table.h"
 
 namespace plimsoll::models::families {
@@ -142,7 +143,8 @@ Family opt() {
                             {"OPTModel", Head::base},
                             {"OPTForSequenceClassification", Head::sequence_classification}},
           .lora_targets = {"q_proj", "v_proj"},
-          .build = build};
+          .build = build,
+          .numerics = opt_numerics};
 }
 
 }  // namespace plimsoll::models::families

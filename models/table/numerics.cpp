@@ -11,8 +11,8 @@ double positive(const Config& config, const char* key, double fallback) {
   return value;
 }
 
-double needed(const Config& config, const char* key) {
-  if (!config.has(key)) config.refuse(key, "a number (rope_type llama3)");
+double needed(const Config& config, const char* key, const std::string& rope_type) {
+  if (!config.has(key)) config.refuse(key, "a number (rope_type " + rope_type + ")");
   return positive(config, key, 1);
 }
 
@@ -32,48 +32,66 @@ std::optional<std::int64_t> padding_row(const Config& config, std::int64_t vocab
   return static_cast<std::int64_t>(id < 0 ? id + rows : id);
 }
 
-Rotary read_rotary(const Config& config, const ModelSpec& model) {
-  // An empty object is no object to Transformers, and rope_scaling comes first.
-  std::optional<Config> rope = config.section("rope_scaling");
-  if (!rope || rope->keys().empty()) rope = config.section("rope_parameters");
-  Rotary rotary{.theta = positive(config, "rope_theta", 10000)};
-  if (config.real("partial_rotary_factor", 1) != 1)
-    config.refuse("partial_rotary_factor", "1 (rotation of the whole head)");
-  if (!rope) return rotary;
-  rotary.theta = positive(*rope, "rope_theta", rotary.theta);
-  if (rope->real("partial_rotary_factor", 1) != 1)
-    rope->refuse("partial_rotary_factor", "1 (rotation of the whole head)");
-  const std::string type = rope->text({"rope_type", "type"}, "default");
+// `section` is where the rotation's own fields stand, `config` where older files have some of them.
+Rotary read_rotary(const Config& config, const std::optional<Config>& section,
+                   const ModelSpec& model, double theta) {
+  Rotary rotary{.theta = theta};
+  if (!section) return rotary;
+  rotary.theta = positive(*section, "rope_theta", rotary.theta);
+  if (section->real("partial_rotary_factor", 1) != 1)
+    section->refuse("partial_rotary_factor", "1 (rotation of the whole head)");
+  const std::string type = section->text({"rope_type", "type"}, "default");
   if (type == "default") return rotary;
-  check(type == "llama3", ErrorKind::unsupported,
+  check(type == "llama3" || type == "linear", ErrorKind::unsupported,
         [&] { return config.source() + ": rotary scaling of type '" + type.substr(0, 40) + "'"; });
-  rotary.factor = needed(*rope, "factor");
-  rotary.low_factor = needed(*rope, "low_freq_factor");
-  rotary.high_factor = needed(*rope, "high_freq_factor");
+  rotary.factor = needed(*section, "factor", type);
+  if (type == "linear") {
+    rotary.original_positions = 0;
+    return rotary;
+  }
+  rotary.low_factor = needed(*section, "low_freq_factor", type);
+  rotary.high_factor = needed(*section, "high_freq_factor", type);
   if (rotary.high_factor <= rotary.low_factor)
-    rope->refuse("high_freq_factor", "more than low_freq_factor");
+    section->refuse("high_freq_factor", "more than low_freq_factor");
   rotary.original_positions =
       config.count("original_max_position_embeddings",
-                   rope->count("original_max_position_embeddings", model.max_positions));
+                   section->count("original_max_position_embeddings", model.max_positions));
   return rotary;
 }
-}  // namespace
 
-Numerics llama_numerics(const Config& config, const ModelSpec& model) {
+// An empty object is no object to Transformers, and rope_scaling comes first.
+std::optional<Config> rotary_section(const Config& config) {
+  std::optional<Config> rope = config.section("rope_scaling");
+  if (!rope || rope->keys().empty()) rope = config.section("rope_parameters");
+  return rope;
+}
+
+Rotary read_rotary(const Config& config, const ModelSpec& model) {
+  if (config.real("partial_rotary_factor", 1) != 1)
+    config.refuse("partial_rotary_factor", "1 (rotation of the whole head)");
+  return read_rotary(config, rotary_section(config), model, positive(config, "rope_theta", 10000));
+}
+
+// What Llama-like models have in common but for their rotation.
+Numerics read_llama_like(const Config& config, const ModelSpec& model) {
   const Decoder& decoder = *model.decoder;
-  check(decoder.head_dim % 2 == 0, ErrorKind::unsupported, [&] {
+  check(decoder.rotated() % 2 == 0, ErrorKind::unsupported, [&] {
     return config.source() + ": rotation of heads of odd width " + std::to_string(decoder.head_dim);
   });
-  check(model.blocks.size() == 1, ErrorKind::unsupported,
-        [&] { return config.source() + ": layers with and without a sliding window"; });
   Numerics numerics{.norm_eps = epsilon(config, "rms_norm_eps", 1e-6),
-                    .rotary = read_rotary(config, model),
                     .attention_scale = 1 / std::sqrt(static_cast<double>(decoder.head_dim))};
   const double deviation = config.real("initializer_range", 0.02);
   if (deviation < 0) config.refuse("initializer_range", "a number of at least 0");
   // modeling_utils.py: `config.initializer_range or 0.02`.
   numerics.initialization.deviation = deviation == 0 ? 0.02 : deviation;
   numerics.initialization.padding_row = padding_row(config, decoder.vocab);
+  return numerics;
+}
+}  // namespace
+
+Numerics llama_numerics(const Config& config, const ModelSpec& model) {
+  Numerics numerics = read_llama_like(config, model);
+  numerics.rotary = read_rotary(config, model);
   return numerics;
 }
 
@@ -96,11 +114,41 @@ Numerics olmo2_numerics(const Config& config, const ModelSpec& model) {
 
 // transformers models/gemma/modeling_gemma.py: GemmaTextScaledWordEmbedding, GemmaRMSNorm;
 // configuration_gemma.py has a padding token of its own.
-Numerics gemma_numerics(const Config& config, const ModelSpec& model) {
-  Numerics numerics = llama_numerics(config, model);
+void set_gemma_numerics(const Config& config, const ModelSpec& model, Numerics& numerics) {
   numerics.embedding_scale = std::sqrt(static_cast<double>(model.decoder->hidden));
   numerics.initialization.norm_weight = 0;
   if (!config.mentions("pad_token_id")) numerics.initialization.padding_row = 0;
+}
+
+Numerics gemma_numerics(const Config& config, const ModelSpec& model) {
+  Numerics numerics = llama_numerics(config, model);
+  set_gemma_numerics(config, model, numerics);
+  return numerics;
+}
+
+// transformers models/gemma3/configuration_gemma3.py, convert_rope_params_to_dict: the hub's files
+// have "rope_scaling" for the layers without a window and a theta for each kind.
+Numerics gemma3_numerics(const Config& config, const ModelSpec& model) {
+  Numerics numerics = read_llama_like(config, model);
+  set_gemma_numerics(config, model, numerics);
+  numerics.attention_scale = 1 / std::sqrt(positive(config, "query_pre_attn_scalar", 256));
+  const std::optional<Config> both = config.section("rope_parameters");
+  const auto of = [&](const char* kind, std::optional<Config> older, const char* key,
+                      double theta) {
+    const std::optional<Config> section = both ? both->section(kind) : std::move(older);
+    return read_rotary(config, section, model, positive(config, key, theta));
+  };
+  numerics.rotary = of("full_attention", config.section("rope_scaling"), "rope_theta", 1'000'000);
+  numerics.local_rotary = of("sliding_attention", std::nullopt, "rope_local_base_freq", 10'000);
+  return numerics;
+}
+
+// configuration_opt.py has a padding token.
+Numerics opt_numerics(const Config& config, const ModelSpec& model) {
+  Numerics numerics{.attention_scale = 1 / std::sqrt(static_cast<double>(model.decoder->head_dim))};
+  numerics.initialization.deviation = positive(config, "init_std", 0.02);
+  numerics.initialization.padding_row =
+      config.mentions("pad_token_id") ? padding_row(config, model.decoder->vocab) : 1;
   return numerics;
 }
 

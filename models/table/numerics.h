@@ -17,6 +17,11 @@ Numerics olmo2_numerics(const Config& config, const ModelSpec& model);
 Numerics granite_numerics(const Config& config, const ModelSpec& model);
 // The same; embeddings times the root of their width, norms that begin at 0.
 Numerics gemma_numerics(const Config& config, const ModelSpec& model);
+// Of its own rotations, and "query_pre_attn_scalar".
+Numerics gemma3_numerics(const Config& config, const ModelSpec& model);
+
+// OPT: "init_std", "pad_token_id"; norms as torch.nn.LayerNorm has them.
+Numerics opt_numerics(const Config& config, const ModelSpec& model);
 
 // GPT-2, GPT-BigCode: "layer_norm_epsilon", "scale_attn_weights", "initializer_range".
 Numerics gpt2_numerics(const Config& config, const ModelSpec& model);

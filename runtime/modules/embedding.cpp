@@ -27,11 +27,19 @@ float Embedding::scale() const {
   return scale;
 }
 
+// The rows of a table of positions, or of its gradient, that tokens read.
+template <class View>
+View Embedding::from_first_position(View table) const {
+  const std::int64_t first = settings_.decoder.first_position();
+  return table ? table.rows(first, table.shape[0] - first) : table;
+}
+
 Tensor Embedding::forward(ConstTensorView ids) {
   Op op(worker_, names::kEmbedding);
   Tensor out = op.make(names::kEmbeddingOut, Category::activations,
                        {ids.elements(), settings_.decoder.hidden});
-  worker_.kernels.embedding_forward(ids, parameters_.tokens.value(), parameters_.positions.value(),
+  worker_.kernels.embedding_forward(ids, parameters_.tokens.value(),
+                                    from_first_position(parameters_.positions.value()),
                                     worker_.length, dropout(), out.view());
   if (scale() != 1) worker_.kernels.scale(scale(), out.view());
   return out;
@@ -42,7 +50,8 @@ void Embedding::backward(ConstTensorView ids, Tensor d) {
   if (scale() != 1) worker_.kernels.scale(scale(), d.view());
   const TensorView tokens = parameters_.tokens.gradient();
   worker_.kernels.embedding_backward(
-      ids, worker_.length, dropout(), d.view(), tokens, parameters_.positions.gradient(),
+      ids, worker_.length, dropout(), d.view(), tokens,
+      from_first_position(parameters_.positions.gradient()),
       tokens ? worker_.scratch(DType::int32, {4, ids.elements()}) : TensorView{});
   op.consume(std::move(d));
 }

@@ -28,6 +28,8 @@ class Embedding {
  private:
   kernels::Dropout dropout() const;
   float scale() const;
+  template <class View>
+  View from_first_position(View table) const;
 
   Worker& worker_;
   const ModelSettings& settings_;

@@ -44,9 +44,9 @@ std::string ops_of(const std::string& type) {
   return ops;
 }
 
-std::string refusal(const ModelSpec& model) {
+std::string refusal(const ModelSpec& model, const Recompute& recompute = {}) {
   try {
-    decisions::check_ends(*model.decoder);
+    decisions::check_decoder(*model.decoder, recompute);
     for (const auto& block : model.blocks) decisions::own_ops(*block);
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::unsupported);
@@ -78,18 +78,23 @@ TEST_CASE("what our own runtime has no op for is refused by name") {
     const std::string said = refusal(model(type, more));
     CHECK_MESSAGE(said.find(what) != std::string::npos, type << ": " << said);
   };
-  for (const char* type : {"gemma", "gpt2", "gpt_bigcode", "granite", "llama", "olmo2", "qwen3"})
+  for (const char* type :
+       {"gemma", "gemma3_text", "gpt2", "gpt_bigcode", "granite", "llama", "olmo2", "opt", "qwen3"})
     CHECK_MESSAGE(refusal(model(type)).empty(), type);
   refuses("phi", "rotation of a part of each head");
   refuses("gpt_neox", "rotation of a part of each head");
   refuses("mixtral", "mixtures of experts",
           R"(, "num_local_experts": 4, "num_experts_per_tok": 2)");
   refuses("bloom", "(ALiBi)");
-  refuses("opt", "positions that are counted");
-  refuses("gemma2", "sliding window");
-  refuses("gemma2", "soft cap", R"(, "sliding_window": null)");
-  refuses("qwen2", "sliding window",
-          R"(, "use_sliding_window": true, "max_window_layers": 1, "sliding_window": 4)");
+  refuses("gemma2", "soft cap");
+  const ModelSpec windows = model(
+      "qwen2", R"(, "use_sliding_window": true, "max_window_layers": 1, "sliding_window": 4)");
+  CHECK(windows.decoder->full_layers == 1);
+  for (const RecomputeKind kind :
+       {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full})
+    CHECK(refusal(windows, {kind}).empty());
+  for (const RecomputeKind kind : {RecomputeKind::every, RecomputeKind::sqrt})
+    CHECK(refusal(windows, {kind, 2}).find("makes them again one by one") != std::string::npos);
 }
 
 TEST_CASE("a gradient is required above what is trained, and what its backward reads is saved") {

@@ -101,13 +101,25 @@ std::vector<std::int32_t> GoldenModel::batch(const char* which, int step) const 
   return {all.begin() + step * tokens, all.begin() + (step + 1) * tokens};
 }
 
-double deviation(const std::vector<double>& actual, const std::vector<double>& expected) {
+double GoldenModel::own_deviation(const std::string& name) const {
+  return counted_in(name) == name ? results_.values("deviation." + name)[0] : 0;
+}
+
+std::string counted_in(const std::string& result) {
+  constexpr std::string_view keys = ".k_proj.bias";
+  const bool nothing =
+      result.find("grad.model.decoder.layers.") != std::string::npos && result.ends_with(keys);
+  return nothing ? result.substr(0, result.size() - keys.size()) + ".v_proj.bias" : result;
+}
+
+double deviation(const std::vector<double>& actual, const std::vector<double>& expected,
+                 const std::vector<double>& scale) {
   if (actual.size() != expected.size()) return std::numeric_limits<double>::infinity();
   double difference = 0, norm = 0;
   for (std::size_t i = 0; i < actual.size(); ++i) {
     difference += (actual[i] - expected[i]) * (actual[i] - expected[i]);
-    norm += expected[i] * expected[i];
   }
+  for (const double value : scale) norm += value * value;
   if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();
   return difference == 0 ? 0 : std::sqrt(difference / norm);
 }

@@ -74,22 +74,6 @@ Tensor int32_tensor(Worker& worker, const char* name, const std::vector<std::int
   return tensor;
 }
 
-ModelSettings settings_of(const models::ModelSpec& spec, const models::Strategy& strategy) {
-  ModelSettings s;
-  s.decoder = *spec.decoder;
-  s.norm_eps = static_cast<float>(spec.numerics->norm_eps);
-  if (const auto& r = spec.numerics->rotary)
-    s.rotary = {r->theta, r->factor, r->low_factor, r->high_factor, r->original_positions};
-  s.attention_scale = static_cast<float>(spec.numerics->attention_scale);
-  s.embedding_scale = static_cast<float>(spec.numerics->embedding_scale);
-  s.residual_scale = static_cast<float>(spec.numerics->residual_scale);
-  s.logits_scale = static_cast<float>(spec.numerics->logits_scale);
-  s.keeps = decisions::keeps_of(strategy.recompute.kind);
-  s.attention = strategy.attention;
-  s.loss = strategy.loss;
-  return s;
-}
-
 std::string prefix_of(std::size_t layer) {
   return "layers." + std::to_string(layer) + ".";
 }
@@ -102,17 +86,13 @@ TinyModel::TinyModel(models::ModelSpec spec, const models::Strategy& strategy, B
       batch_(std::move(batch)),
       worker_(host_device(), 0, {.poison = true}),
       layout_(layout_of(spec_, strategy)),
-      settings_(settings_of(spec_, strategy)) {
+      settings_(settings_of(*spec_.decoder, *spec_.numerics, strategy)) {
   worker_.regime = decisions::regime_of(strategy);
   worker_.sequences = batch_.sequences;
   worker_.length = batch_.length;
   PlainStore& embedding = add_store(layout_.embedding);
   PlainStore& tail = add_store(layout_.tail);
-  if (settings_.rotates()) {
-    rotary_ = worker_.memory.allocate(decisions::kRotaryTable, Category::activations, DType::fp32,
-                                      {2, batch_.length, settings_.decoder.head_dim / 2});
-    worker_.kernels.rotary_table(settings_.rotary, rotary_.view());
-  }
+  rotary_ = RotaryTables(worker_, settings_);
   embedding_.emplace(
       worker_, settings_,
       EmbeddingParameters{layout_.tied ? attach(tail, layout_.tail, layout_.token_table)
@@ -140,9 +120,9 @@ void TinyModel::add_layers(const std::optional<models::Lora>& lora) {
   bool below = embedding_->trains();
   for (std::size_t i = 0; i < layout_.layers.size(); ++i) {
     PlainStore& store = add_store(layout_.layers[i].parameters);
-    layers_.emplace_back(worker_, settings_, decisions::own_ops(*layout_.layers[i].block),
-                         attach(store, layout_.layers[i], lora), static_cast<std::int64_t>(i),
-                         std::as_const(rotary_).view(), below);
+    const LayerOps& ops = decisions::own_ops(*layout_.layers[i].block);
+    layers_.emplace_back(worker_, settings_, ops, attach(store, layout_.layers[i], lora),
+                         static_cast<std::int64_t>(i), rotary_.of(ops), below);
     below = layers_.back().requires_grad();
   }
   saved_.resize(layers_.size());

@@ -14,6 +14,7 @@
 #include "runtime/modules/embedding.h"
 #include "runtime/modules/head.h"
 #include "runtime/modules/layer.h"
+#include "runtime/modules/rotary_tables.h"
 
 namespace plimsoll::runtime::test {
 
@@ -89,7 +90,8 @@ class TinyModel {
   ModelSettings settings_;
   std::deque<PlainStore> stores_;
   std::map<std::string, Place> places_;
-  Tensor ids_, targets_, rotary_, loss_;
+  RotaryTables rotary_;
+  Tensor ids_, targets_, loss_;
   std::optional<Embedding> embedding_;
   std::optional<Head> head_;
   std::deque<Layer> layers_;

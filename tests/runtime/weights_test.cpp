@@ -19,8 +19,6 @@ using runtime::test::read;
 using runtime::test::ScratchFolder;
 
 namespace {
-constexpr const char* kModels[] = {"gpt2",    "gemma", "gpt_bigcode", "granite", "llama",
-                                   "mistral", "olmo2", "qwen2",       "qwen3"};
 
 // A copy of a golden model's folder that a test may spoil.
 struct Copy {
@@ -44,7 +42,7 @@ struct Copy {
 }  // namespace
 
 TEST_CASE("weights are read as stored, from one file or several, in every dtype and piece") {
-  for (const char* name : kModels) {
+  for (const char* name : runtime::test::kGoldenModels) {
     CAPTURE(name);
     const GoldenModel golden(name);
     const auto weights = runtime::io::stored_weights(golden_spec(golden), golden.folder());

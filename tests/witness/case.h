@@ -25,6 +25,9 @@ struct Case {
 std::string text(const Case& c);  // one line, to say which case failed
 
 std::string tiny_config(const std::string& model);
+// Layers of two kinds are no checkpoint together: --recompute full in the place of every:K and
+// sqrt.
+void make_again_one_by_one(const std::string& model, models::Recompute& recompute);
 
 // Where workloads are planned for and run: the host, or `device`, which must outlive all of them.
 void run_on(runtime::Device& device);

@@ -30,8 +30,8 @@ struct Sharding {
   std::int64_t group;  // 0: all ranks
 };
 
-constexpr std::array kModels{"gpt2",    "gpt2-dropout", "llama", "qwen3",
-                             "granite", "olmo2",        "gemma", "gpt_bigcode"};
+constexpr std::array kModels{"gpt2",  "gpt2-dropout", "llama",       "qwen3", "granite",
+                             "olmo2", "gemma",        "gpt_bigcode", "opt",   "gemma3_text"};
 constexpr std::array kRanks{1, 2, 3, 4, 8};
 constexpr std::array kShardings{Sharding{0, 0}, Sharding{1, 0}, Sharding{2, 0}, Sharding{3, 0},
                                 Sharding{1, 2}, Sharding{2, 2}, Sharding{3, 2}};
@@ -54,24 +54,27 @@ constexpr std::array<std::size_t, 10> kSizes{
 using Choice = std::array<std::size_t, kSizes.size()>;
 
 void train(models::Strategy& s, Trains trains, const std::string& model) {
-  const bool gpt2 = model.starts_with("gpt");
+  const bool gpt2 = model.starts_with("gpt"), opt = model == "opt";
   if (trains == Trains::lora || trains == Trains::lora_dropout)
     s.lora = models::Lora{.rank = 3,
                           .alpha = 6,
                           .dropout = trains == Trains::lora_dropout ? 0.25 : 0,
                           .targets = {"all-linear"}};
   if (trains == Trains::upper_layers)
-    s.freeze = gpt2 ? std::vector<std::string>{"transformer.w*", "transformer.h.0.*"}
-                    : std::vector<std::string>{"model.embed_tokens.*", "model.layers.0.*"};
-  const auto only = [&](const char* of_gpt2, const char* of_llama) {
-    s.train = {gpt2 ? of_gpt2 : of_llama};
+    s.freeze = gpt2  ? std::vector<std::string>{"transformer.w*", "transformer.h.0.*"}
+               : opt ? std::vector<std::string>{"model.decoder.embed*", "model.decoder.layers.0.*"}
+                     : std::vector<std::string>{"model.embed_tokens.*", "model.layers.0.*"};
+  const auto only = [&](const char* of_gpt2, const char* of_opt, const char* of_llama) {
+    s.train = {gpt2 ? of_gpt2 : opt ? of_opt : of_llama};
   };
-  if (trains == Trains::norms) only("*ln_*", "*norm*");
-  if (trains == Trains::down) only("*mlp.c_proj.weight", "*down_proj*");
-  if (trains == Trains::output) only("*attn.c_proj.weight", "*.1.self_attn.o_proj*");
-  if (trains == Trains::queries) only("*h.1.attn.c_attn.weight", "*q_proj*");
-  if (trains == Trains::biases) only("*.bias", "*v_proj*");
-  if (trains == Trains::last_bias) only("*mlp.c_proj.bias", "*post_attention_layernorm*");
+  if (trains == Trains::norms) only("*ln_*", "*norm*", "*norm*");
+  if (trains == Trains::down) only("*mlp.c_proj.weight", "*fc2.weight", "*down_proj*");
+  if (trains == Trains::output)
+    only("*attn.c_proj.weight", "*.1.self_attn.out_proj*", "*.1.self_attn.o_proj*");
+  if (trains == Trains::queries) only("*h.1.attn.c_attn.weight", "*q_proj*", "*q_proj*");
+  if (trains == Trains::biases) only("*.bias", "*.bias", "*v_proj*");
+  if (trains == Trains::last_bias)
+    only("*mlp.c_proj.bias", "*fc2.bias", "*post_attention_layernorm*");
 }
 
 Case case_of(const Choice& choice) {
@@ -86,6 +89,7 @@ Case case_of(const Choice& choice) {
   // A group of two where it divides the ranks.
   if (s.gpus % 2 == 0) s.data.shard_group = sharding.group;
   s.recompute = {kRecompute[choice[3]], 2};
+  make_again_one_by_one(c.model, s.recompute);
   s.precision = kPrecisions[choice[4]];
   train(s, kTrains[choice[5]], c.model);
   s.attention = kAttention[choice[6]];

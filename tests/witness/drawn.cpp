@@ -31,6 +31,7 @@ class Draw {
     s.recompute = {one_of({RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full,
                            RecomputeKind::sqrt, RecomputeKind::every}),
                    between(1, 4)};
+    make_again_one_by_one(c_.model, s.recompute);
     s.attention =
         one_of({models::Attention::flash, models::Attention::eager, models::Attention::math});
     s.loss = one_of({models::Loss::full, models::Loss::chunked, models::Loss::fused});
@@ -55,8 +56,8 @@ class Draw {
   }
 
   void model() {
-    c_.model = one_of(
-        {"gemma", "gpt2", "gpt_bigcode", "granite", "llama", "mistral", "olmo2", "qwen2", "qwen3"});
+    c_.model = one_of({"gemma", "gemma3_text", "gpt2", "gpt_bigcode", "granite", "llama", "mistral",
+                       "olmo2", "opt", "qwen2", "qwen3"});
     layers_ = between(1, 6);
     const std::int64_t kv = between(1, 3), heads = kv * between(1, 3), d = one_of({2, 4, 6, 8, 16});
     std::string json = "{\"model_type\": \"" + c_.model + "\"";
@@ -68,6 +69,13 @@ class Draw {
         json += ", \"" + std::string(where) + "\": " + dropout();
       if (maybe(3)) json += field("tie_word_embeddings", false);
       if (maybe(3)) json += field("n_inner", between(1, 70));
+    } else if (opt()) {
+      json += field("hidden_size", heads * d) + field("word_embed_proj_dim", heads * d) +
+              field("num_attention_heads", heads) + field("num_hidden_layers", layers_) +
+              field("ffn_dim", between(1, 50)) + field("vocab_size", between(2, 99)) +
+              field("max_position_embeddings", between(20, 40)) +
+              field("tie_word_embeddings", maybe(2)) + field("enable_bias", !maybe(4)) +
+              ", \"dropout\": " + one_of<std::string>({"0", "0.1"});
     } else {
       // The heads of Qwen2 and Llama divide the hidden width; the others may have any head
       // dimension.
@@ -80,6 +88,9 @@ class Draw {
       if (c_.model != "qwen2") json += field("head_dim", d);
       if (c_.model == "granite")
         json += field("residual_multiplier", 2L) + field("embedding_multiplier", 3L);
+      if (c_.model == "gemma3_text")
+        json += field("sliding_window", between(1, 12)) +
+                field("sliding_window_pattern", between(2, 4));
       if (c_.model == "mistral") json += field("sliding_window", between(1, 12));
       if (c_.model == "llama" && maybe(3)) json += field("attention_bias", true);
       if (c_.model == "llama" && maybe(3)) json += field("mlp_bias", true);
@@ -117,11 +128,16 @@ class Draw {
     std::vector<std::string> list;
     for (std::int64_t n = between(1, most); n > 0; --n)
       list.push_back(
-          gpt2()
-              ? one_of<std::string>({"transformer.wte.*", "transformer.wpe.*", "*ln_1*",
-                                     "*ln_2.weight", "*ln_f*", "*.bias", "*c_attn*", "*c_proj*",
-                                     "*c_fc.weight", "transformer.h." + layer + ".*",
-                                     "transformer.h." + layer + ".mlp.*", "lm_head*"})
+          gpt2() ? one_of<std::string>({"transformer.wte.*", "transformer.wpe.*", "*ln_1*",
+                                        "*ln_2.weight", "*ln_f*", "*.bias", "*c_attn*", "*c_proj*",
+                                        "*c_fc.weight", "transformer.h." + layer + ".*",
+                                        "transformer.h." + layer + ".mlp.*", "lm_head*"})
+          : opt()
+              ? one_of<std::string>({"model.decoder.embed_tokens.*",
+                                     "model.decoder.embed_positions.*", "*self_attn_layer_norm*",
+                                     "model.decoder.final_layer_norm*", "*.bias", "*q_proj*",
+                                     "*v_proj*", "*out_proj*", "*fc1*", "*fc2*", "lm_head*",
+                                     "model.decoder.layers." + layer + ".*"})
               : one_of<std::string>(
                     {"model.embed_tokens.*", "*input_layernorm*", "*post_attention_layernorm*",
                      "model.norm*", "*.bias", "*q_proj*", "*k_proj*", "*v_proj*", "*o_proj*",
@@ -138,10 +154,12 @@ class Draw {
                             .dropout = maybe(2) ? 0.25 : 0,
                             .targets = {one_of<std::string>({"all-linear", "attention"})}};
       if (maybe(3))
-        s.lora->targets = gpt2() ? std::vector<std::string>{one_of<std::string>(
-                                       {"c_fc", "c_attn", "c_proj", "mlp.c_proj"})}
-                                 : std::vector<std::string>{one_of<std::string>(
-                                       {"down_proj", "k_proj", "o_proj", "gate_proj", "up_proj"})};
+        s.lora->targets =
+            opt()    ? std::vector<std::string>{one_of<std::string>({"q_proj", "fc1", "fc2"})}
+            : gpt2() ? std::vector<std::string>{one_of<std::string>(
+                           {"c_fc", "c_attn", "c_proj", "mlp.c_proj"})}
+                     : std::vector<std::string>{one_of<std::string>(
+                           {"down_proj", "k_proj", "o_proj", "gate_proj", "up_proj"})};
       if (s.precision != Precision::fp32 && maybe(2))
         s.lora->dtype = s.precision == Precision::fp16_mixed ? DType::fp16 : DType::bf16;
       if (maybe(4)) s.train = patterns(2);
@@ -152,6 +170,7 @@ class Draw {
     if (maybe(3)) s.train = patterns(3);
   }
 
+  bool opt() const { return c_.model == "opt"; }
   bool gpt2() const { return c_.model.starts_with("gpt"); }
 
   std::mt19937_64 random_;

@@ -24,7 +24,8 @@ STEPS, SEQUENCES, LENGTH = 10, 2, 24
 IGNORED = -100
 ADAMW = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-5, "weight_decay": 0.1}
 
-EMBEDDINGS = ["model.embed_tokens.weight", "transformer.wte.weight", "transformer.wpe.weight"]
+EMBEDDINGS = ["model.embed_tokens.weight", "model.decoder.embed_tokens.weight",
+              "model.decoder.embed_positions.weight", "transformer.wte.weight", "transformer.wpe.weight"]
 
 LLAMA_LIKE = {"hidden_size": 32, "intermediate_size": 56, "num_hidden_layers": 2,
               "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
@@ -97,6 +98,23 @@ MODELS = {
                    "initializer_range": 0.02, "pad_token_id": None},
         "stored": torch.bfloat16},
 }
+# A layer with a window and a rotation of its own, and one without, in the hub's fields.
+MODELS["gemma3"] = {
+    "config": {**MODELS["gemma"]["config"], "model_type": "gemma3_text",
+               "architectures": ["Gemma3ForCausalLM"],
+               "rope_theta": 1000000.0, "rope_local_base_freq": 100.0,
+               "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+               "sliding_window": 5, "sliding_window_pattern": 2, "query_pre_attn_scalar": 20},
+    "stored": torch.bfloat16}
+# Galactica's activation: ReLU's gradient jumps, and roundings to bf16 go across.
+MODELS["opt"] = {
+    "config": {"model_type": "opt", "architectures": ["OPTForCausalLM"], "vocab_size": 257,
+               "hidden_size": 36, "ffn_dim": 52, "num_hidden_layers": 2, "num_attention_heads": 3,
+               "max_position_embeddings": 40, "word_embed_proj_dim": 36,
+               "activation_function": "gelu", "dropout": 0.0, "attention_dropout": 0.0,
+               "do_layer_norm_before": True, "init_std": 0.02, "pad_token_id": None,
+               "bos_token_id": 256, "eos_token_id": 256},
+    "stored": torch.float16}
 ADAPTERS = {
     "llama-lora": {"base": "llama", "r": 4, "lora_alpha": 6, "target_modules": "all-linear"},
     "gpt2-lora": {"base": "gpt2", "r": 3, "lora_alpha": 8, "fan_in_fan_out": True,
@@ -111,11 +129,13 @@ def make_model(config):
     model = transformers.AutoModelForCausalLM.from_config(known, dtype=torch.float32)
     # Wider than the usual 0.02, or attention would be uniform and its gradients rounding errors;
     # not much wider, or bf16's roundings would grow from layer to layer.
+    # Gemma 3's norms add 1 of their own, and those of queries and keys multiply.
+    middle = 0 if config["model_type"] == "gemma3_text" else 1
     with torch.no_grad():
         for name, p in model.named_parameters():
             near_one = p.dim() == 1 and name.endswith("weight")
             wide = 0.05 if p.dim() == 1 else 0.3 if name in EMBEDDINGS else 0.11
-            p.copy_(torch.randn(p.shape) * wide + (1 if near_one else 0))
+            p.copy_(torch.randn(p.shape) * wide + (middle if near_one else 0))
             p.copy_(p.bfloat16().half().bfloat16())  # below fp16's smallest: gone
             assert torch.equal(p, p.half().float()) and torch.equal(p, p.bfloat16().float())
     return model.train()

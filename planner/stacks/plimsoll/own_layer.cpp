@@ -5,10 +5,9 @@ namespace plimsoll::planner::own {
 using models::decisions::LayerOpKind;
 using models::decisions::Trained;
 
-OwnLayer own_layer(const LayerRun& run, const models::Strategy& strategy) {
-  check(run.period() == 1, ErrorKind::unsupported,
-        "our own runtime has no layers that alternate in what they compute");
-  const LayerPart& part = run.pattern.front();
+namespace {
+
+OwnLayer own_layer(const LayerPart& part, bool input_grad, const models::Strategy& strategy) {
   OwnLayer layer{.part = &part, .ops = &models::decisions::own_ops(*part.block), .gradients = {}};
   std::array<Trained, models::decisions::kMostModules> trained;
   for (std::size_t i = 0; i < layer.ops->modules.size(); ++i) {
@@ -22,9 +21,18 @@ OwnLayer own_layer(const LayerRun& run, const models::Strategy& strategy) {
     }
   }
   layer.gradients = models::decisions::requires_grad(
-      *layer.ops, trained, run.input_grad, models::decisions::keeps_of(strategy.recompute.kind),
+      *layer.ops, trained, input_grad, models::decisions::keeps_of(strategy.recompute.kind),
       strategy.attention);
   return layer;
+}
+
+}  // namespace
+
+std::vector<OwnLayer> own_layers(const LayerRun& run, const models::Strategy& strategy) {
+  std::vector<OwnLayer> layers;
+  for (const LayerPart& part : run.pattern)
+    layers.push_back(own_layer(part, run.input_grad, strategy));
+  return layers;
 }
 
 bool OwnLayer::attends_backward() const {

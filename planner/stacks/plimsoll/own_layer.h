@@ -36,7 +36,7 @@ struct Tokens {
   std::int64_t total() const { return checked_multiply(sequences, length); }
 };
 
-// A run's layers: its ops, what of it is trained, and the gradients that follow.
+// A layer of a run's pattern: its ops, what of it is trained, and the gradients that follow.
 struct OwnLayer {
   const LayerPart* part = nullptr;
   const LayerOps* ops = nullptr;
@@ -51,8 +51,9 @@ struct OwnLayer {
   bool any() const { return gradients.any(*ops); }
   bool attends_backward() const;
 };
-// Error{unsupported}: its layers compute something that our own runtime does not have.
-OwnLayer own_layer(const LayerRun& run, const models::Strategy& strategy);
+// Those of a run's pattern. Error{unsupported}: they compute something that our own runtime does
+// not have.
+std::vector<OwnLayer> own_layers(const LayerRun& run, const models::Strategy& strategy);
 
 // What one layer's forward leaves to its backward.
 struct LayerTensors {

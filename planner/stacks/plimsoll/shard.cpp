@@ -30,8 +30,10 @@ Ref StepWriter::next_forward(std::size_t r, std::size_t layer) const {
 // The unit that the backward of a run's instance uses first.
 TensorId StepWriter::first_backward(std::size_t r) const {
   const Run& run = runs_[r];
-  if (!run.own->any()) return kNoTensor;
-  return recomputes() ? run.units.front().gathered_again : run.units.back().gathered_backward;
+  if (!run.any()) return kNoTensor;
+  const std::size_t end = run.stride() - 1;
+  return recomputes() ? run.units[run.first_made_again(end)].gathered_again
+                      : run.units[end].gathered_backward;
 }
 
 Ref StepWriter::next_backward(std::size_t r, std::size_t layer) const {
@@ -44,17 +46,19 @@ Ref StepWriter::next_backward(std::size_t r, std::size_t layer) const {
 // A tensor of the unit whose reduction began before that of layer `layer` of run `run`.
 Ref StepWriter::reduced_before(TensorId Unit::*tensor, std::size_t r, std::size_t layer) const {
   const Run& run = runs_[r];
-  if (layer + 1 < run.stride()) return {run.units[layer + 1].*tensor};
+  for (std::size_t above = layer + 1; above < run.stride(); ++above)
+    if (run.units[above].trains()) return {run.units[above].*tensor};
   TensorId beyond = d_.tied_head ? kNoTensor : tail_.*tensor;
   for (std::size_t above = runs_.size(); above-- > r + 1;)
-    if (runs_[above].trains()) beyond = runs_[above].units[0].*tensor;
-  return {run.units[0].*tensor, +1, beyond};
+    if (const Unit* first = runs_[above].first_trained()) beyond = first->*tensor;
+  const Unit* first = run.first_trained();
+  return {first != nullptr ? first->*tensor : kNoTensor, +1, beyond};
 }
 
 // The same, when the layers are done.
 Ref StepWriter::reduced_last(TensorId Unit::*tensor) const {
   for (const Run& run : runs_)
-    if (run.trains()) return {run.units[0].*tensor, +1};
+    if (const Unit* first = run.first_trained()) return {first->*tensor, +1};
   return {d_.tied_head ? kNoTensor : tail_.*tensor};
 }
 
@@ -162,12 +166,15 @@ void StepWriter::write_messages(Messages& out) {
   add_messages(embedding_, place(Part::front, 0, 1), 0, out);
   if (gathers() && d_.tied_head) add_gathers(tail_, place(Part::front, 0, 1), out);
   for (const Run& run : runs_) {
-    std::size_t layer = 0;
-    while (parts_.runs.data() + layer != run.layers) ++layer;
-    const auto stride = static_cast<std::int64_t>(run.stride());
-    const std::int64_t again = recomputes() ? 2 * stride - 1 : stride;
-    add_messages(run.units.front(), place(Part::layer, layer, run.count * stride),
-                 run.own->any() ? run.count * again : 0, out);
+    std::size_t first = 0;  // place among the layers of every run's pattern
+    for (const LayerRun* before = parts_.runs.data(); before != run.layers; ++before)
+      first += before->pattern.size();
+    const std::size_t layers = run.pattern->size();
+    const auto of_each = static_cast<std::int64_t>(run.stride() / layers);
+    const std::int64_t again = recomputes() ? 2 * of_each - 1 : of_each;
+    for (std::size_t j = 0; j < layers; ++j)
+      add_messages(run.units[j], place(Part::layer, first + j, run.count * of_each),
+                   run.any() ? run.count * again : 0, out);
   }
   add_messages(tail_, place(Part::tail, 0, 1), 0, out);
 }

@@ -65,20 +65,24 @@ void StepWriter::add_runs() {
   runs_.reserve(2 * parts_.runs.size());
   for (std::size_t r = 0; r < parts_.runs.size(); ++r) {
     const LayerRun& layers = parts_.runs[r];
-    const OwnLayer& own = own_layers_[r];
-    const std::int64_t k =
-        own.any() ? decisions::layers_per_checkpoint(strategy_.recompute, layers.count) : 1;
+    const std::vector<OwnLayer>& own = own_layers_[r];
+    const std::int64_t k = layers.period() > 1 ? layers.period()
+                           : own.front().any()
+                               ? decisions::layers_per_checkpoint(strategy_.recompute, layers.count)
+                               : 1;
     const auto add = [&](std::int64_t first, std::int64_t count, std::int64_t stride) {
       if (count == 0) return;
       Run& run = runs_.emplace_back();
       run.layers = &layers;
-      run.own = &own;
+      run.pattern = &own;
       run.group = b_.group("layers", first, count, stride);
       run.units.resize(static_cast<std::size_t>(stride));
-      size_unit(run.units[0], layers.pattern.front().parameters, run.group, decisions::kLayerUnit);
-      for (std::size_t j = 1; j < run.units.size(); ++j) {
-        run.units[j] = run.units[0];
-        run.units[j].in_checkpoint = j;
+      for (std::size_t j = 0; j < run.units.size(); ++j) {
+        if (j < layers.pattern.size())
+          size_unit(run.units[j], layers.pattern[j].parameters, run.group, decisions::kLayerUnit);
+        else
+          run.units[j] = run.units[0];
+        run.units[j].repeats_unit = j >= layers.pattern.size();
       }
       run.saved.resize(run.stride());
       run.inner.resize(run.stride() - 1);
@@ -139,8 +143,8 @@ void StepWriter::declare_states() {
   each_unit([&](Unit& unit, std::int64_t copies) {
     const ProgramBuilder::Place begin = b_.place();
     declare_unit(unit, copies);
-    // The layers of a checkpoint: a run's units are equal.
-    if (unit.in_checkpoint > 0) b_.note_alike(before, begin);
+    // The layers of a checkpoint: they are equal.
+    if (unit.repeats_unit) b_.note_alike(before, begin);
     before = begin;
   });
   fixed_ = b_.place();
@@ -155,10 +159,11 @@ void StepWriter::declare_fixed() {
   const Bytes ids = layer_.bytes(1, decisions::kTokenIds);
   fixed(decisions::kIds, ids, Category::activations);
   fixed(decisions::kTargets, ids, Category::activations);
+  const Bytes table =
+      flat(checked_multiply(tokens_.length, d_.rotated() / 2) * 2, decisions::kStatistics);
   if (d_.position == models::PositionKind::rope)
-    fixed(decisions::kRotaryTable,
-          flat(checked_multiply(tokens_.length, d_.head_dim / 2) * 2, decisions::kStatistics),
-          Category::workspace);
+    fixed(decisions::kRotaryTable, table, Category::workspace);
+  if (d_.has_both_rotaries()) fixed(decisions::kLocalRotaryTable, table, Category::workspace);
   fixed(decisions::kWorkspace, workspace(), Category::workspace);
   fixed(decisions::kScalarBlock, decisions::kScalars, Category::workspace);
   if (stages_sums_ && sharding_.reduces())

@@ -21,8 +21,8 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       sharding_(decisions::sharding_of(strategy)),
       layer_(b_, d_, regime_, strategy_, tokens_) {
   b_.keep_work(rules.works);
-  decisions::check_ends(d_);
-  for (const LayerRun& run : parts_.runs) own_layers_.push_back(own_layer(run, strategy_));
+  decisions::check_decoder(d_, strategy_.recompute);
+  for (const LayerRun& run : parts_.runs) own_layers_.push_back(own_layers(run, strategy_));
   const auto moment = decisions::reduce_moment(sharding_.stage, rules.deterministic);
   reduces_each_ = sharding_.reduces() && moment == decisions::ReduceMoment::every_micro_batch;
 }
@@ -77,13 +77,13 @@ void StepWriter::micro_batch() {
   for (Run& run : runs_) {
     ProgramBuilder::Place layer = b_.place();
     for (std::size_t j = 0; j < run.stride(); ++j) {
-      if (b_.resizes() && j > 0 && j + 1 < run.stride()) {
+      if (b_.resizes() && !run.alternates() && j > 0 && j + 1 < run.stride()) {
         layer = b_.repeat_since(layer);
         continue;
       }
       b_.at_layer(static_cast<std::uint16_t>(j));
       const bool last = j + 1 == run.stride();
-      begin_unit(run.units[j], last);
+      begin_unit(run.units[j], run.ends_checkpoint(j));
       (last ? run.out : run.inner[j]) =
           b_.tensor_in(run.group, decisions::kLayerOut,
                        b_.rounded(layer_.bytes(d_.hidden, regime_.compute)), Category::activations);
@@ -121,44 +121,46 @@ Ref StepWriter::stream_end() const {
 
 bool StepWriter::below_head_trains() const {
   return runs_.empty() ? parts_.train_embedding || parts_.train_positions_any()
-                       : runs_.back().own->any();
+                       : runs_.back().any();
 }
 
 void StepWriter::layers_forward(std::size_t r) {
   Run& run = runs_[r];
-  const RequiresGrad saved = recomputes() ? RequiresGrad{} : run.own->gradients;
   b_.open(run.group, false, times_);
   ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = 0; j < run.stride(); ++j) {
-    if (b_.resizes() && j > 0) {
+    if (b_.resizes() && !run.alternates() && j > 0) {
       layer = b_.repeat_since(layer);
       continue;
     }
     b_.at_layer(static_cast<std::uint16_t>(j));
     gather(run.units[j], Phase::forward, next_forward(r, j));
-    layer_.forward(Phase::forward, *run.own, saved, input_of(r, j),
-                   j + 1 < run.stride() ? run.inner[j] : run.out, false, run.saved[j]);
+    layer_.forward(Phase::forward, run.own(j), recomputes() ? RequiresGrad{} : run.own(j).gradients,
+                   input_of(r, j), j + 1 < run.stride() ? run.inner[j] : run.out, false,
+                   run.saved[j]);
     free_gathered(run.units[j], Phase::forward, run.units[j].gathered_forward);
   }
   b_.close();
 }
 
-// An instance's layers from its input, up to the last value that backward reads.
-void StepWriter::recompute(std::size_t r) {
+// The layers of the checkpoint that ends with layer `end` of an instance, from its input, up to the
+// last value that backward reads.
+void StepWriter::recompute(std::size_t r, std::size_t end) {
   Run& run = runs_[r];
-  Ref input = input_of(r, 0);
+  const std::size_t first = run.first_made_again(end);
+  Ref input = input_of(r, first);
   ProgramBuilder::Place layer = b_.place();
-  for (std::size_t j = 0; j < run.stride(); ++j) {
-    if (b_.resizes() && j > 0 && j + 1 < run.stride()) {
+  for (std::size_t j = first; j <= end; ++j) {
+    if (b_.resizes() && j > first && j < end) {
       layer = b_.repeat_since(layer);
       continue;
     }
     b_.at_layer(static_cast<std::uint16_t>(j));
-    const bool last = j + 1 == run.stride();
+    const bool last = j == end;
     gather(run.units[j], Phase::recompute,
            last ? next_backward(r, j) : Ref{run.units[j + 1].gathered_again});
     if (!last) run.again[j] = layer_.make(decisions::kLayerOut, d_.hidden);
-    layer_.forward(Phase::recompute, *run.own, run.own->gradients, input,
+    layer_.forward(Phase::recompute, run.own(j), run.own(j).gradients, input,
                    last ? kNoTensor : run.again[j], last, run.saved[j]);
     if (last) break;
     free_gathered(run.units[j], Phase::recompute, run.units[j].gathered_again);
@@ -168,21 +170,23 @@ void StepWriter::recompute(std::size_t r) {
 
 void StepWriter::layers_backward(std::size_t r) {
   Run& run = runs_[r];
-  if (!run.own->any()) return;  // no gradient comes here
+  if (!run.any()) return;  // no gradient comes here
   b_.open(run.group, true, times_);
-  if (recomputes()) recompute(r);
   ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = run.stride(); j-- > 0;) {
-    if (b_.resizes() && j + 2 < run.stride()) {
+    if (b_.resizes() && !run.alternates() && j + 2 < run.stride()) {
       layer = b_.repeat_since(layer);
       continue;
     }
+    if (recomputes() && run.ends_checkpoint(j)) recompute(r, j);
     layer = b_.place();
     b_.at_layer(static_cast<std::uint16_t>(j));
     Unit& unit = run.units[j];
-    if (!recomputes() || j + 1 < run.stride()) gather(unit, Phase::backward, next_backward(r, j));
-    const Ref input = recomputes() && j > 0 ? Ref{run.again[j - 1]} : input_of(r, j);
-    layer_.backward(*run.own, input, stream_grad_, unit.written, run.saved[j]);
+    if (!recomputes() || !run.ends_checkpoint(j))
+      gather(unit, Phase::backward, next_backward(r, j));
+    const bool made_again = recomputes() && j > run.first_made_again(j);
+    const Ref input = made_again ? Ref{run.again[j - 1]} : input_of(r, j);
+    layer_.backward(run.own(j), input, stream_grad_, unit.written, run.saved[j]);
     free_gathered(unit, Phase::backward, unit.gathered_backward);
     reduce(unit, reduced_before(&Unit::written, r, j), reduced_before(&Unit::kept, r, j));
   }

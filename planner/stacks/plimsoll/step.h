@@ -4,6 +4,7 @@
 // models/decisions/; here follow the bytes and lifetimes. All ranks of a step are alike.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -42,10 +43,11 @@ class StepWriter : public StepSizer {
   void write_messages(Messages& out);  // in the place of write()
 
  private:
-  // A run of equal layers; `stride` of them make one instance of the group (a checkpoint).
+  // A run of equal layers, or of equal patterns of layers; `stride` of them make one instance of
+  // the group: a checkpoint, or a pattern, whose layers are made again one by one.
   struct Run {
     const LayerRun* layers = nullptr;
-    const OwnLayer* own = nullptr;
+    const std::vector<OwnLayer>* pattern = nullptr;
     models::GroupId group = models::kNoGroup;
     std::int64_t count = 0;  // instances
     TensorId out = kNoTensor;  // the stream after an instance
@@ -53,7 +55,18 @@ class StepWriter : public StepSizer {
     std::vector<LayerTensors> saved;
     std::vector<Unit> units;
     std::size_t stride() const { return units.size(); }
-    bool trains() const { return units.front().trains(); }
+    // nullptr: nothing in it is trained.
+    const Unit* first_trained() const {
+      const auto first = std::ranges::find_if(units, &Unit::trains);
+      return first == units.end() ? nullptr : &*first;
+    }
+    bool trains() const { return first_trained() != nullptr; }
+    bool alternates() const { return pattern->size() > 1; }
+    const OwnLayer& own(std::size_t layer) const { return (*pattern)[layer % pattern->size()]; }
+    bool any() const { return std::ranges::any_of(*pattern, &OwnLayer::any); }
+    // Of the checkpoint that holds the layer.
+    std::size_t first_made_again(std::size_t layer) const { return alternates() ? layer : 0; }
+    bool ends_checkpoint(std::size_t layer) const { return alternates() || layer + 1 == stride(); }
   };
 
   // Units and what lives between steps (states.cpp, workspace.cpp).
@@ -83,7 +96,7 @@ class StepWriter : public StepSizer {
   void micro_batch();
   void layers_forward(std::size_t run);
   void layers_backward(std::size_t run);
-  void recompute(std::size_t run);
+  void recompute(std::size_t run, std::size_t last);
   Ref input_of(std::size_t run, std::size_t layer) const;
   Ref stream_end() const;
   bool below_head_trains() const;
@@ -131,7 +144,7 @@ class StepWriter : public StepSizer {
   models::decisions::Sharding sharding_;
   bool reduces_each_ = false;
   LayerWriter layer_;
-  std::vector<OwnLayer> own_layers_;  // of parts_.runs
+  std::vector<std::vector<OwnLayer>> own_layers_;  // of parts_.runs
   std::vector<Run> runs_;
   Unit embedding_, tail_;
   models::GroupId chunks_ = models::kNoGroup;

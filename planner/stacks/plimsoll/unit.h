@@ -15,7 +15,7 @@ struct Unit {
   const std::vector<Parameter>* parameters = nullptr;
   const models::decisions::UnitNames* names = nullptr;
   models::GroupId group = models::kNoGroup;
-  std::size_t in_checkpoint = 0;  // which layer of it
+  bool repeats_unit = false;  // equal to the one before it in its checkpoint
   std::int64_t trained = 0, adapters = 0;  // elements of the trained parts, padded
   Bytes whole, whole_gradients;
   Bytes stored, gradients, masters, moment;  // what this rank keeps

@@ -38,8 +38,9 @@ Bytes norms(std::int64_t chunks, std::int64_t tensors) {
 Bytes StepWriter::workspace() {
   if (!workspace_of_any_batch_) workspace_of_any_batch_ = workspace_of_any_batch();
   Bytes most = *workspace_of_any_batch_;
-  for (const OwnLayer& layer : own_layers_)
-    if (strategy_.attention == models::Attention::flash && layer.attends_backward())
+  for (const std::vector<OwnLayer>& pattern : own_layers_)
+    if (strategy_.attention == models::Attention::flash &&
+        std::ranges::any_of(pattern, &OwnLayer::attends_backward))
       most = std::max(most, flash_backward(d_, tokens_, regime_.compute, strategy_.device));
   if (parts_.train_embedding) most = std::max(most, layer_.bytes(4, decisions::kTokenIds));
   return most;
@@ -73,10 +74,11 @@ Bytes StepWriter::workspace_of_any_batch() const {
   count(parts_.tail, 1);
   norm(parts_.final_norm);
   for (const LayerRun& run : parts_.runs) {
-    const LayerPart& layer = run.pattern.front();
-    count(layer.parameters, run.count);
-    for (const NormPart& part : layer.norms) norm(part);
-    for (const LinearPart& part : layer.linears) linear(part);
+    for (const LayerPart& layer : run.pattern) {
+      count(layer.parameters, run.repeats());
+      for (const NormPart& part : layer.norms) norm(part);
+      for (const LinearPart& part : layer.linears) linear(part);
+    }
   }
   need(norms(chunks, tensors));
   return most;
