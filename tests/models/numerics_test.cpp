@@ -86,8 +86,34 @@ TEST_CASE("Llama 3's scaling is read from the hub's form and from Transformers 5
   CHECK(small("llama", R"(, "rope_scaling": null)").numerics->rotary == models::Rotary{});
 }
 
+TEST_CASE("linear scaling stretches every wave") {
+  const models::Rotary rotary =
+      *small("llama", R"(, "rope_scaling": {"factor": 8.0, "type": "linear"})").numerics->rotary;
+  CHECK(rotary == models::Rotary{.factor = 8, .original_positions = 0});
+}
+
+TEST_CASE("Gemma 3 rotates layers with and without a window by other tables") {
+  const models::Rotary stretched{.theta = 1'000'000, .factor = 8, .original_positions = 0};
+  const auto hub = small("gemma3_text", R"(, "rope_theta": 1000000, "rope_local_base_freq": 5000,
+      "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "query_pre_attn_scalar": 64)");
+  REQUIRE(hub.numerics.has_value());
+  CHECK(hub.numerics->rotary == stretched);
+  CHECK(hub.numerics->local_rotary == models::Rotary{.theta = 5000});
+  CHECK(hub.numerics->attention_scale == 0.125);  // 64^-1/2
+  const auto of_5 = small("gemma3_text", R"(, "rope_parameters": {
+      "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000},
+      "sliding_attention": {"rope_type": "default", "rope_theta": 5000}})");
+  CHECK(of_5.numerics->rotary == stretched);
+  CHECK(of_5.numerics->local_rotary == models::Rotary{.theta = 5000});
+  const auto silent = small("gemma3_text", "");
+  CHECK(silent.numerics->rotary == models::Rotary{.theta = 1'000'000});
+  CHECK(silent.numerics->local_rotary == models::Rotary{.theta = 10'000});
+  CHECK(silent.numerics->attention_scale == 0.0625);  // 256^-1/2
+  CHECK(silent.numerics->initialization.norm_weight == 0);
+}
+
 TEST_CASE("what cannot be run can be planned, and says why not") {
-  for (const char* type : {"yarn", "linear", "dynamic", "longrope", "mrope"})
+  for (const char* type : {"yarn", "dynamic", "longrope", "mrope"})
     check_absent(small("llama", R"(, "rope_scaling": {"factor": 2.0, "type": ")" +
                                     std::string(type) + "\"}"),
                  "rotary scaling of type '" + std::string(type) + "'");
