@@ -29,6 +29,7 @@ missing_packages() {
     pkg-config --exists benchmark || echo libbenchmark-dev
     pkg-config --exists openblas || echo libopenblas-dev  # without it the host's products are slow
   fi
+  command -v cbc >/dev/null || echo coinor-cbc  # its library is loaded by batch --fleet
   # Header-only and without a pkg-config file.
   [ -e /usr/include/doctest/doctest.h ] || echo doctest-dev
   # The schema test takes either; python3-jsonschema is the small one.

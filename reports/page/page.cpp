@@ -18,15 +18,17 @@ struct Kind {
 constexpr Kind kKinds[] = {{"plimsoll.plan/1", plan_page},
                            {"plimsoll.recommendation/1", recommendation_page},
                            {"plimsoll.measurement/1", measurement_page},
-                           {"plimsoll.comparison/1", comparison_page}};
+                           {"plimsoll.comparison/1", comparison_page},
+                           {"plimsoll.snapshot_comparison/1", snapshot_page},
+                           {"plimsoll.fleet/1", fleet_page}};
 
 const Kind& kind_of(const Json& json, const std::string& source) {
   const std::string schema = json.is_object() ? text(json, "schema") : "";
   for (const Kind& kind : kKinds)
     if (kind.schema == schema) return kind;
   fail(ErrorKind::bad_input,
-       fmt::format("{}: {}; a page is made of a plan, a recommendation, a measurement or a "
-                   "comparison (plimsoll.plan/1, …)",
+       fmt::format("{}: {}; a page is made of a plan, a recommendation, a measurement, a "
+                   "comparison or a fleet (plimsoll.plan/1, …)",
                    source,
                    schema.empty() ? "a document without a schema"
                                   : "a document of schema " + schema.substr(0, 60)));
@@ -50,14 +52,22 @@ std::string page(std::string_view document, const std::string& source) {
     fail(ErrorKind::bad_input,
          fmt::format("{}: not as {} says: {}", source, kind.schema, error.what()));
   }
+  return page_head(title) + body.take() + page_foot(kind.schema, {version, commit});
+}
+
+std::string page_head(std::string_view title) {
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
       "<meta name=\"color-scheme\" content=\"light dark\">\n"
-      "<title>{}</title>\n<style>\n{}</style></head><body>\n<main>\n{}</main>\n"
-      "<footer>{} · plimsoll {} ({})</footer>\n<script>\n{}</script></body></html>\n",
-      xml_escaped(title), page_style(), body.take(), kind.schema, xml_escaped(version),
-      xml_escaped(commit), page_script());
+      "<title>{}</title>\n<style>\n{}</style></head><body>\n<main>\n",
+      xml_escaped(title), page_style());
+}
+
+std::string page_foot(std::string_view what, const Tool& tool) {
+  return fmt::format(
+      "</main>\n<footer>{} · plimsoll {} ({})</footer>\n<script>\n{}</script></body></html>\n",
+      xml_escaped(what), xml_escaped(tool.version), xml_escaped(tool.commit), page_script());
 }
 
 }  // namespace plimsoll::reports

@@ -15,6 +15,8 @@ void plan_page(const Json& plan, Html& html);
 void recommendation_page(const Json& recommendation, Html& html);
 void measurement_page(const Json& measurement, Html& html);
 void comparison_page(const Json& comparison, Html& html);
+void snapshot_page(const Json& comparison, Html& html);
+void fleet_page(const Json& fleet, Html& html);
 
 // The sections of a plan below its title: `level` of their headings.
 void plan_sections(const Json& plan, int level, Html& html);

@@ -121,6 +121,54 @@ class Batch(Case):
         self.assertEqual(usual[0][:4], ["line", "id", "verdict", "peak_bytes"])
         self.assert_refused(plimsoll("batch", "-", "--csv", "--json", "x"), "--csv with --json")
 
+    def test_a_table_of_questions_is_answered_as_its_lines_are(self):
+        table = ('\ufeffid,model,gpu,micro_batch,compile,lora_targets,lora_rank\r\n'
+                 'a,gpt2,4090,8,no,,\r\n'
+                 '"b ""1"", x",gpt2,h100,,,"c_attn,c_proj",8\r\n'
+                 'c,gpt2,h100\r\n"d\r\ne,gpt2,"h100"x,,,,\r\nf,gpt2,h100,8,perhaps,,\r\n')
+        result, answers = self.answers(table, "--fields", "peak_bytes")
+        lines = [{"id": "a", "model": "gpt2", "gpu": "4090", "micro_batch": 8},
+                 {"id": 'b "1", x', "model": "gpt2", "gpu": "h100", "lora_rank": 8,
+                  "lora_targets": ["c_attn", "c_proj"]}]
+        self.assertEqual(answers[:2],
+                         self.answers("\n".join(map(json.dumps, lines)), "--fields", "peak_bytes")[1])
+        self.assertEqual([(a["line"], a["error"]["kind"]) for a in answers[2:]],
+                         [(line, "bad_input") for line in (4, 5, 6, 7)])
+        self.assertIn("3 cells, and the first row has 7", answers[2]["error"]["message"])
+        # A first line that is no such row is a question like any other.
+        for first in ("model", "model,gpux", "gpu,zero", "nonsense"):
+            self.assertEqual(len(self.answers(first + "\n")[1]), 0 if first == "model" else 1, first)
+
+    def test_answers_are_the_same_on_any_number_of_threads(self):
+        path = self.write("config.json", json.dumps(TINY))
+        lines = [json.dumps({"id": i, "model": str(path), "gpu": "h100", "micro_batch": 1 + i % 7})
+                 if i % 11 else "nonsense" for i in range(700)]
+        texts = [plimsoll("batch", "-", "--threads", n, stdin="\n".join(lines)).stdout
+                 for n in (1, 2, 5)]
+        self.assertEqual(texts[0], texts[1])
+        self.assertEqual(texts[0], texts[2])
+        self.assertEqual([json.loads(line).get("id", "x") for line in texts[0].splitlines()][:13],
+                         ["x", *range(1, 11), "x", 12])
+
+    def test_markdown_and_html_have_the_same_cells(self):
+        path = self.write("a|b`<i>/config.json", json.dumps(TINY))
+        lines = json.dumps({"model": str(path), "gpu": "h100", "id": "<b>"}) + "\nnonsense\n"
+        fields = ("--fields", "model.name,peak_bytes,fits")
+        peak = self.answers(lines, *fields)[1][0]["peak_bytes"]
+        rows = plimsoll("batch", "-", "--markdown", *fields, stdin=lines).stdout.splitlines()
+        self.assertEqual(rows[0], "| line | id | model.name | peak_bytes | fits | error |")
+        self.assertIn(f"| {peak} | true |  |", rows[2])
+        self.assertIn("a\\|b\\`\\<i>", rows[2])
+        self.assertEqual(rows[3], "| 2 |  |  |  |  | not JSON |")
+        target = self.folder / "page.html"
+        self.assertEqual(plimsoll("batch", "-", "--html", target, *fields, stdin=lines).stdout, "")
+        page = target.read_text()
+        self.assertIn(f'<data value="{peak}"', page)
+        self.assertNotIn("<i>", page)
+        self.assertNotIn("<b>", page)
+        for two in (("--csv", "--markdown"), ("--html", "x", "--csv"), ("--json", "x", "--html", "y")):
+            self.assert_refused(plimsoll("batch", "-", *two, stdin=lines), "give one")
+
     def test_an_answer_comes_before_the_next_question(self):
         with subprocess.Popen([PLIMSOLL, "batch", "-"], stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, text=True) as process:

@@ -52,6 +52,18 @@ class Snapshots(Case):
                     (found["peak"]["measured_bytes"], found["reserved"]["measured_bytes"]),
                     (run["allocated_bytes"], run["reserved_bytes"]))
 
+    def test_a_page_shows_what_the_document_says(self):
+        plan, snapshot = self.plan("gpt2"), self.write("<b>.pickle", dumped("gpt2"))
+        document = json.loads(plimsoll("compare", plan, snapshot, "--json", "-").stdout)
+        one = plimsoll("compare", plan, snapshot, "--html", "-").stdout
+        for figure in (document["peak"]["measured_bytes"], document["reserved"]["predicted_bytes"],
+                       document["only_measured"][0]["total_bytes"]):
+            self.assertIn(f'<data value="{figure}"', one)
+        self.assertIn("agree", one)
+        two = plimsoll("compare", plan, snapshot, snapshot, "--html", "-").stdout
+        self.assertEqual(two.count("In one step"), 2)
+        self.assertNotIn("<b>.pickle", two)
+
     def test_the_plans_tensors_are_found(self):
         for name in RUNS:
             with self.subTest(name):

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """test_package.py MODULE: the built extension under the package's sources, against the program."""
+import gzip
 import json
 import os
 import pathlib
+import pickle
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -91,6 +94,26 @@ class Package(unittest.TestCase):
         self.assertLessEqual(len(answer.ranked), 2)
         self.assertEqual(answer.schema, "plimsoll.recommendation/1")
         self.assertIs(signal.getsignal(signal.SIGINT), before)
+
+    def test_compare_takes_snapshots_of_torchs_allocator(self):
+        golden = ROOT / "tests" / "golden" / "snapshots"
+        run = json.loads((golden / "runs.json").read_text())["runs"][0]
+        pickled = gzip.decompress((golden / f"{run['case']}.pickle.gz").read_bytes())
+        with tempfile.TemporaryDirectory() as folder:
+            config, path = pathlib.Path(folder) / "config.json", pathlib.Path(folder) / "s.pickle"
+            config.write_text(json.dumps(run["model"]))
+            path.write_bytes(pickled)
+            plan = json.loads(program("fit", str(config), "--gpu", "h200", "--quiet", "--detail",
+                                      "--json", "-", *shlex.split(run["words"])).stdout)
+            # As bytes, and as torch.cuda.memory._snapshot() returns it.
+            for snapshot in (pickled, pickle.loads(pickled), path):
+                found = plimsoll.compare(plan, snapshot)
+                self.assertEqual(found.schema, "plimsoll.snapshot_comparison/1")
+                self.assertEqual(found.peak.measured_bytes, run["allocated_bytes"])
+        with self.assertRaisesRegex(plimsoll.BadInput, "snapshot 1"):
+            plimsoll.compare(plan, b"\x80\x04nonsense")
+        with self.assertRaisesRegex(plimsoll.BadInput, "one kind at a time"):
+            plimsoll.compare(plan, pickled, plan)
 
     def test_compare_takes_documents_and_paths(self):
         plan = plimsoll.fit("gpt2", gpu="h100", seq_len=128)

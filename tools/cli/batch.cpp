@@ -1,24 +1,26 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
 #include <optional>
+#include <thread>
+#include <unordered_map>
 
 #include "reports/json_writer.h"
+#include "tools/cli/batch_answers.h"
 #include "tools/cli/doors.h"
-#include "tools/cli/fields_json.h"
 #include "tools/cli/host_memory.h"
 #include "tools/cli/line_reader.h"
 #include "tools/cli/output.h"
+#include "tools/cli/progress_line.h"
+#include "tools/cli/query_csv.h"
 #include "tools/cli/query_json.h"
 #include "tools/cli/request.h"
+#include "tools/cli/values.h"
 
 namespace plimsoll::tools {
 
 namespace {
-// What --csv has where --fields does not say.
-constexpr std::string_view kUsualFields =
-    "verdict,peak_bytes,reserved_bytes,device_bytes,usable_bytes,headroom_bytes,"
-    "time.step_seconds,time.tokens_per_second";
-
 std::string compact_plan(const reports::Plan& plan) {
   std::string text;
   reports::JsonWriter json(text, reports::JsonWriter::Style::compact);
@@ -26,145 +28,192 @@ std::string compact_plan(const reports::Plan& plan) {
   return text;
 }
 
-// One line of the input, and what became of it.
-struct Line {
-  std::int64_t number = 0;
-  std::string id;  // as JSON text; "": none given
-  std::string plan;  // as JSON text; "": an error
-  std::string kind, message;
-};
-
-// How answers look: whole documents, a few of their fields, or a table.
-class Answers {
+// Answers to questions that were asked before, the same but for their id. Of two generations the
+// older is forgotten when the younger is full: memory stays bounded however long the input.
+class Remembered {
  public:
-  explicit Answers(const Options& options) : csv_(options.has("csv")) {
-    const std::string* list = options.find("fields");
-    if (list != nullptr || csv_) fields_.emplace(list != nullptr ? *list : kUsualFields);
-    check(!csv_ || !options.has("json"), ErrorKind::bad_input,
-          "--csv with --json: give one of the two (--csv writes to standard output)");
+  const std::string* find(const std::string& question) {
+    if (const auto at = young_.find(question); at != young_.end()) return &at->second;
+    const auto at = old_.find(question);
+    if (at == old_.end()) return nullptr;
+    std::string answer = std::move(at->second);
+    old_.erase(at);
+    return add(question, std::move(answer));
   }
 
-  std::string header() const {
-    if (!csv_) return "";
-    std::vector<std::string> cells{"line", "id"};
-    cells.insert(cells.end(), fields_->paths().begin(), fields_->paths().end());
-    cells.push_back("error");
-    return csv_line(cells);
-  }
-
-  std::string text_of(const Line& line) const {
-    if (csv_) return csv(line);
-    if (line.plan.empty()) return error(line);
-    const std::string plan = fields_ ? selected(line.plan) : line.plan;
-    if (line.id.empty()) return plan + "\n";
-    return "{\"id\":" + line.id + (plan == "{}" ? "" : ",") + plan.substr(1) + "\n";
+  const std::string* add(const std::string& question, std::string answer) {
+    constexpr std::size_t kMostBytes = 32 << 20;
+    bytes_ += question.size() + answer.size();
+    if (bytes_ > kMostBytes) {
+      old_ = std::move(young_);
+      young_.clear();
+      bytes_ = question.size() + answer.size();
+    }
+    return &(young_[question] = std::move(answer));
   }
 
  private:
-  std::string csv(const Line& line) const {
-    std::vector<std::string> cells{std::to_string(line.number),
-                                   line.id.empty() ? "" : csv_cell(line.id)};
-    if (line.plan.empty()) {
-      cells.resize(cells.size() + fields_->paths().size());
-    } else {
-      for (const std::string& value : fields_->values(line.plan)) cells.push_back(csv_cell(value));
-    }
-    cells.push_back(line.message);
-    return csv_line(cells);
-  }
-
-  static std::string error(const Line& line) {
-    std::string out;
-    reports::JsonWriter json(out, reports::JsonWriter::Style::compact);
-    json.begin_object();
-    if (!line.id.empty()) {
-      json.key("id");
-      json.raw(line.id);
-    }
-    json.member("line", line.number);
-    json.key("error");
-    json.begin_object();
-    json.member("kind", line.kind);
-    json.member("message", line.message);
-    json.end_object();
-    json.end_object();
-    return out + '\n';
-  }
-
-  std::string selected(const std::string& plan) const {
-    std::string out;
-    reports::JsonWriter json(out, reports::JsonWriter::Style::compact);
-    json.begin_object();
-    const std::vector<std::string> values = fields_->values(plan);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      json.key(fields_->paths()[i]);
-      json.raw(values[i]);
-    }
-    json.end_object();
-    return out;
-  }
-
-  bool csv_;
-  std::optional<Fields> fields_;
+  std::unordered_map<std::string, std::string> young_, old_;
+  std::size_t bytes_ = 0;
 };
 
-Line answered(std::string_view text, std::int64_t number, Sources& sources) {
-  Line line{.number = number};
-  try {
-    const Query query = query_from(text, line.id);
-    Request request = request_from(query.model, query.options, sources);
+std::string question_of(const Query& query) {
+  std::vector<std::string> words;
+  for (const auto& [name, value] : query.options.given()) words.push_back(name + '=' + value);
+  std::ranges::sort(words);
+  std::string out = query.model;
+  for (const std::string& word : words) out += '\0' + word;
+  return out;
+}
+
+// One thread's: sources remember what they have read.
+class Answerer {
+ public:
+  explicit Answerer(const BatchAnswers& answers) : answers_(answers) {}
+
+  // `keys`: of a table; empty: the text is a JSON object.
+  BatchLine answered(const std::string& text, std::int64_t number,
+                     const std::vector<std::string>& keys) {
+    BatchLine line{.number = number};
+    try {
+      const Query query = query_from(keys.empty() ? text : csv_query(keys, text), line.id);
+      const std::string question = question_of(query);
+      const std::string* body = remembered_.find(question);
+      line.body = body ? *body : *remembered_.add(question, planned(query));
+      line.answered = true;
+    } catch (const Error& error) {
+      line.kind = name_of(error.kind());
+      line.message = error.message();
+    } catch (const std::exception& error) {
+      line.kind = name_of(ErrorKind::internal);
+      line.message = error.what();
+    }
+    return line;
+  }
+
+ private:
+  std::string planned(const Query& query) {
+    Request request = request_from(query.model, query.options, sources_);
     use_host_memory(request.question);
     if (!query.options.has("detail")) {
       request.question.detail = planner::Detail::none;
       request.question.remedies = false;
     }
-    line.plan = compact_plan(answer(request));
-  } catch (const Error& error) {
-    line.kind = name_of(error.kind());
-    line.message = error.message();
-  } catch (const std::exception& error) {
-    line.kind = name_of(ErrorKind::internal);
-    line.message = error.what();
+    return answers_.body(compact_plan(answer(request)));
   }
-  return line;
+
+  const BatchAnswers& answers_;
+  Sources sources_;
+  Remembered remembered_;
+};
+
+struct Asked {
+  std::string text;
+  std::int64_t number;
+};
+
+class Batch {
+ public:
+  Batch(const BatchAnswers& answers, std::size_t threads) {
+    for (std::size_t i = 0; i < threads; ++i) answerers_.emplace_back(answers);
+  }
+
+  // Lines that are there already, as many as keep all threads busy for a while.
+  std::vector<Asked> take(LineReader& reader) {
+    constexpr std::size_t kMostLines = 256;
+    std::vector<Asked> asked;
+    do {
+      const std::optional<std::string_view> text = reader.next();
+      if (!text) {
+        ended_ = true;
+        break;
+      }
+      ++lines_;
+      if (text->find_first_not_of(" \t\v\f\r") == std::string_view::npos) continue;
+      if (!begun_) {
+        begun_ = true;
+        if (const auto keys = csv_keys(*text)) {
+          keys_ = *keys;
+          continue;
+        }
+      }
+      asked.push_back({std::string(*text), lines_});
+    } while (reader.ready() && asked.size() < kMostLines);
+    return asked;
+  }
+
+  std::vector<BatchLine> answered(const std::vector<Asked>& asked) {
+    std::vector<BatchLine> out(asked.size());
+    std::atomic<std::size_t> next = 0;
+    const auto work = [&](Answerer& answerer) {
+      for (std::size_t i; (i = next++) < asked.size();)
+        out[i] = answerer.answered(asked[i].text, asked[i].number, keys_);
+    };
+    std::vector<std::jthread> others;
+    for (std::size_t i = 1; i < std::min(answerers_.size(), asked.size()); ++i)
+      others.emplace_back(work, std::ref(answerers_[i]));
+    work(answerers_[0]);
+    others.clear();
+    return out;
+  }
+
+  bool ended() const { return ended_; }
+  std::int64_t lines() const { return lines_; }
+
+ private:
+  std::vector<Answerer> answerers_;
+  std::vector<std::string> keys_;
+  std::int64_t lines_ = 0;
+  bool begun_ = false, ended_ = false;
+};
+
+std::size_t threads_of(const Options& options) {
+  if (const std::string* text = options.find("threads"))
+    return static_cast<std::size_t>(whole("threads", *text, 1, 1024));
+  return std::max(1U, std::thread::hardware_concurrency());
 }
 
-bool is_blank(std::string_view text) {
-  return text.find_first_not_of(" \t\v\f\r") == std::string_view::npos;
+// "json" and "html" name files; what has none goes to standard output.
+std::optional<AtomicFile> target_of(const Options& options) {
+  for (const char* name : {"json", "html"})
+    if (const std::string* target = options.find(name); target != nullptr && *target != "-")
+      return std::optional<AtomicFile>(std::in_place, *target, std::string("--") + name);
+  return std::nullopt;
 }
 }  // namespace
 
 int batch(const CommandLine& line) {
+  if (line.options.has("fleet")) return plan_fleet(line);
+  check(!line.options.has("solver-seconds"), ErrorKind::bad_input,
+        "--solver-seconds: is for --fleet");
   check(!line.argument.empty(), ErrorKind::bad_input,
         "QUERIES.jsonl is missing: a file, or - for standard input");
-  const Answers answers(line.options);
+  const BatchAnswers answers(line.options);
   LineReader reader(line.argument);
-  const std::string* target = line.options.find("json");
-  std::optional<AtomicFile> file;
-  if (target != nullptr && *target != "-") file.emplace(*target);
-  Sources sources;
-  std::string out = answers.header();
-  std::int64_t lines = 0, asked = 0, refused = 0;
+  std::optional<AtomicFile> file = target_of(line.options);
+  ProgressLine progress("queries", 0, line.options.has("quiet") || !file);
+  Batch work(answers, threads_of(line.options));
+  std::int64_t asked = 0, refused = 0;
   bool listening = true;
-  while (listening) {
-    const std::optional<std::string_view> text = reader.next();
-    if (text) ++lines;
-    if (text && !is_blank(*text)) {
-      const Line answer = answered(*text, lines, sources);
+  const auto write = [&](const std::string& text) {
+    if (file)
+      file->write(text);
+    else
+      listening = print(text);
+  };
+  std::string out = answers.head();
+  // Whoever waits for an answer has it before we wait for a question.
+  while (listening && !work.ended()) {
+    for (const BatchLine& answer : work.answered(work.take(reader))) {
       ++asked;
-      if (answer.plan.empty()) ++refused;
-      out += answers.text_of(answer);
+      if (!answer.answered) ++refused;
+      out += answers.row(answer);
+      progress.advance();
     }
-    // Whoever waits for an answer has it before we wait for a question.
-    if (!text || !reader.ready() || out.size() > (1 << 20)) {
-      if (file)
-        file->write(out);
-      else
-        listening = print(out);
-      out.clear();
-    }
-    if (!text) break;
+    write(out);
+    out.clear();
   }
+  if (listening) write(answers.foot({.number = work.lines()}));
   if (file) file->commit();
   if (refused > 0 && !line.options.has("quiet"))
     say(fmt::format("{} of {} lines got an error", refused, asked));

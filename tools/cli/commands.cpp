@@ -41,10 +41,17 @@ constexpr std::array<Option, 1> kCatalogOptions{{
     {"search", "TEXT", "Catalog", "only those with TEXT in a name or an alias"},
 }};
 
-constexpr std::array<Option, 2> kBatchOptions{{
+constexpr std::array<Option, 7> kBatchOptions{{
+    kHtml,
     {"fields", "LIST", "Batch",
      "only these of each plan, as in peak_bytes,verdict,time.step_seconds"},
     {"csv", "", "Batch", "a table with a header (of --fields, or of the usual ones)"},
+    {"markdown", "", "Batch", "the same for GitHub and wikis (--html: as a page)"},
+    {"threads", "N", "Batch", "(all cores)"},
+    {"fleet", "FILE", "Batch",
+     "pools of GPUs with counts and prices, and jobs (those of QUERIES.jsonl too): which job fits "
+     "where, who goes where, what to buy"},
+    {"solver-seconds", "N", "Batch", "for each assignment of --fleet (10)"},
 }};
 
 constexpr std::array<Option, 2> kCompareOptions{{
@@ -98,8 +105,8 @@ constexpr std::array<Command, 12> kCommands{{
      .argument = "QUERIES.jsonl",
      .help =
          "Many fit queries (- for standard input): one JSON object a line, its keys the options "
-         "of fit, and \"id\", which comes back; one answer a line, in order, without timeline "
-         "unless \"detail\": true",
+         "of fit, and \"id\", which comes back; or a CSV table whose first row has those keys. One "
+         "answer a line, in order, without timeline unless \"detail\": true",
      .example = "echo '{\"model\": \"gpt2\", \"gpu\": \"4090\", \"micro_batch\": 8}' | "
                 "plimsoll batch -",
      .own_options = kBatchOptions},

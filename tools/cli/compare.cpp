@@ -1,5 +1,7 @@
 #include "reports/comparison.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 
@@ -75,21 +77,30 @@ bool is_snapshot_file(const std::string& path) {
   return path != "-" && in.read(head, sizeof head) && reports::is_pickle({head, sizeof head});
 }
 
-// Snapshots of torch.cuda.memory, which are pickles.
+// Of snapshots of torch.cuda.memory, which are pickles.
+std::vector<reports::SnapshotComparison> snapshot_comparisons(const Named& plan,
+                                                              const std::vector<Named>& snapshots,
+                                                              double tolerance) {
+  const reports::Prediction prediction =
+      reports::read_prediction(first_plan(plan.content, plan.name), plan.name);
+  std::vector<reports::SnapshotComparison> out;
+  for (const auto& [content, name] : snapshots) {
+    check(reports::is_pickle(content), ErrorKind::bad_input,
+          name + ": no pickle; measurements and snapshots are compared one kind at a time");
+    out.push_back(reports::compare(prediction, reports::read_snapshot(content, name), tolerance));
+  }
+  return out;
+}
+
 int compare_snapshots(const Options& options, const std::string& plan,
                       const std::vector<std::string>& files, double tolerance) {
-  check(!options.has("html"), ErrorKind::bad_input,
-        "--html: there is no page of a comparison with a snapshot; --json has all of it");
-  const reports::Prediction prediction = reports::read_prediction(
-      first_plan(read_document(plan), name_of_source(plan)), name_of_source(plan));
-  std::vector<reports::SnapshotComparison> out;
-  for (const std::string& file : files) {
-    const std::string content = models::read_text_file(file, kMostSnapshotBytes);
-    check(reports::is_pickle(content), ErrorKind::bad_input,
-          file + ": no pickle; measurements and snapshots are compared one kind at a time");
-    out.push_back(reports::compare(prediction, reports::read_snapshot(content, file), tolerance));
-  }
-  return deliver_all(options, out, &reports::SnapshotComparison::snapshot, reports::snapshot_table);
+  std::vector<Named> snapshots;
+  for (const std::string& file : files)
+    snapshots.push_back({models::read_text_file(file, kMostSnapshotBytes), file});
+  return deliver_all(
+      options,
+      snapshot_comparisons({read_document(plan), name_of_source(plan)}, snapshots, tolerance),
+      &reports::SnapshotComparison::snapshot, reports::snapshot_table);
 }
 }  // namespace
 
@@ -97,11 +108,15 @@ std::string compare_document(const std::string& prediction,
                              const std::vector<std::string>& measurements, double percent) {
   check(percent >= 0 && percent <= 1000, ErrorKind::bad_input,
         "tolerance: must be a percentage from 0 to 1000");
+  check(!measurements.empty(), ErrorKind::bad_input, "compare needs at least one measurement");
+  const bool snapshots = reports::is_pickle(measurements[0]);
   std::vector<Named> measured;
   for (const std::string& one : measurements)
-    measured.push_back({one, "measurement " + std::to_string(measured.size() + 1)});
-  check(!measured.empty(), ErrorKind::bad_input, "compare needs at least one measurement");
-  return document_of(comparisons_of({prediction, "the prediction"}, measured, percent / 100));
+    measured.push_back(
+        {one, fmt::format("{} {}", snapshots ? "snapshot" : "measurement", measured.size() + 1)});
+  const Named plan{prediction, "the prediction"};
+  if (snapshots) return document_of(snapshot_comparisons(plan, measured, percent / 100));
+  return document_of(comparisons_of(plan, measured, percent / 100));
 }
 
 int compare(const CommandLine& line) {

@@ -13,6 +13,7 @@ reports::Tool this_tool();  // version and commit of this build
 int fit(const CommandLine& line);
 int recommend(const CommandLine& line);
 int batch(const CommandLine& line);
+int plan_fleet(const CommandLine& line);  // batch --fleet
 int list_models(const CommandLine& line);
 int list_gpus(const CommandLine& line);
 int run_model(const CommandLine& line);
@@ -25,6 +26,7 @@ int check_plans(const CommandLine& line);
 // The documents of the same commands, for other faces than the terminal: nothing is printed.
 std::string fit_document(const CommandLine& line);
 std::string recommend_document(const CommandLine& line);
+// `measurements`: documents, or snapshots (pickles).
 std::string compare_document(const std::string& prediction,
                              const std::vector<std::string>& measurements, double percent);
 std::string models_document(const Options& options);

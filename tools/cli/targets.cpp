@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 
 namespace {
 constexpr std::array kTargets{"json", "html", "svg", "trace", "memory-viz", "prediction", "junit"};
-constexpr std::array kSources{"data",       "weights", "adapter",       "deepspeed",
-                              "accelerate", "peft",    "training-args", "against"};
+constexpr std::array kSources{"data", "weights",       "adapter", "deepspeed", "accelerate",
+                              "peft", "training-args", "against", "fleet"};
 
 struct Identity {
   dev_t device;

@@ -69,6 +69,12 @@ NB_MODULE(_plimsoll, m) {
   m.def("compare", [](const std::string& prediction, const Words& measurements, double tolerance) {
     return answered([&] { return compare_document(prediction, measurements, tolerance); });
   });
+  m.def("compare_snapshots", [](const std::string& prediction,
+                                const std::vector<nb::bytes>& snapshots, double tolerance) {
+    Words contents;
+    for (const nb::bytes& one : snapshots) contents.emplace_back(one.c_str(), one.size());
+    return answered([&] { return compare_document(prediction, contents, tolerance); });
+  });
   m.def(
       "models",
       [](const std::optional<std::string>& text) {

@@ -8,6 +8,7 @@ Options are those of the commands (`plimsoll fit --help`), with _ for -. Answers
 of `--json`: dictionaries whose members are attributes too.
 """
 import json as _json
+import pickle as _pickle
 
 from . import _plimsoll
 from .watch import Watch, WillNotFit
@@ -77,14 +78,23 @@ def recommend(model=None, *, launch=(), **options):
 
 def compare(prediction, *measurements, tolerance=5.0):
     """Do measurements agree with their prediction? Each is a document, or the path of one;
-    `tolerance` in percent."""
-    def text(document):
-        if isinstance(document, dict):
-            return _json.dumps(document)
-        with open(document, encoding="utf-8") as file:
+    `tolerance` in percent. In place of measurements also snapshots of torch's allocator: what
+    torch.cuda.memory._snapshot() returns, its pickle as bytes, or the path of one; `prediction`
+    must then have full detail (`fit(..., detail=True)`)."""
+    def content(what):
+        if isinstance(what, (bytes, bytearray)):
+            return bytes(what)
+        if isinstance(what, dict):
+            if "device_traces" in what and "segments" in what:
+                return _pickle.dumps(what, protocol=4)
+            return _json.dumps(what).encode()
+        with open(what, "rb") as file:
             return file.read()
-    return _document(_plimsoll.compare(text(prediction), [text(m) for m in measurements],
-                                       float(tolerance)))
+    plan, contents = content(prediction).decode(), [content(m) for m in measurements]
+    # A pickle of protocol 2 and later begins with its number.
+    if contents and contents[0][:1] == b"\x80":
+        return _document(_plimsoll.compare_snapshots(plan, contents, float(tolerance)))
+    return _document(_plimsoll.compare(plan, [c.decode() for c in contents], float(tolerance)))
 
 
 def models(search=None):
