@@ -20,7 +20,9 @@ constexpr Kind kKinds[] = {{"plimsoll.plan/1", plan_page},
                            {"plimsoll.measurement/1", measurement_page},
                            {"plimsoll.comparison/1", comparison_page},
                            {"plimsoll.snapshot_comparison/1", snapshot_page},
-                           {"plimsoll.fleet/1", fleet_page}};
+                           {"plimsoll.fleet/1", fleet_page},
+                           {"plimsoll.models/1", models_page},
+                           {"plimsoll.gpus/1", gpus_page}};
 
 const Kind& kind_of(const Json& json, const std::string& source) {
   const std::string schema = json.is_object() ? text(json, "schema") : "";
@@ -28,7 +30,7 @@ const Kind& kind_of(const Json& json, const std::string& source) {
     if (kind.schema == schema) return kind;
   fail(ErrorKind::bad_input,
        fmt::format("{}: {}; a page is made of a plan, a recommendation, a measurement, a "
-                   "comparison or a fleet (plimsoll.plan/1, …)",
+                   "comparison, a fleet or a catalog (plimsoll.plan/1, …)",
                    source,
                    schema.empty() ? "a document without a schema"
                                   : "a document of schema " + schema.substr(0, 60)));

@@ -239,6 +239,10 @@ void plan_sections(const Json& plan, int level, Html& html) {
   if (!plan.at("timeline").empty()) {
     html.heading(level, "Memory over one step");
     timeline_figure(timeline_of(plan), html);
+    if (const std::size_t all = plan.at("timeline").size(); all > kMostPoints)
+      html.paragraph(fmt::format("{} operations; of neighbours the highest is shown.",
+                                 whole_number(static_cast<double>(all))),
+                     "faint");
   }
   html.heading(level, "Where it goes");
   at_peak(plan, html);

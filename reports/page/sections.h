@@ -17,6 +17,8 @@ void measurement_page(const Json& measurement, Html& html);
 void comparison_page(const Json& comparison, Html& html);
 void snapshot_page(const Json& comparison, Html& html);
 void fleet_page(const Json& fleet, Html& html);
+void models_page(const Json& document, Html& html);
+void gpus_page(const Json& document, Html& html);
 
 // The sections of a plan below its title: `level` of their headings.
 void plan_sections(const Json& plan, int level, Html& html);
@@ -36,6 +38,7 @@ std::string whole_number(double value);
 ByCategory by_category(const Json& object);
 // A timeline as a picture, with what the page's script reads out.
 void timeline_figure(const Timeline& timeline, Html& html);
+inline constexpr std::size_t kMostPoints = 4000;
 std::vector<TimelinePoint> timeline_points(const Json& timeline);
 
 }  // namespace plimsoll::reports

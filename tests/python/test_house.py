@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """The checks of the house find what they are there to find."""
+import contextlib
+import io
 import pathlib
 import re
 import sys
@@ -167,6 +169,31 @@ class Readme(unittest.TestCase):
         text = "```sh\n$ not this\n```\n```console\n$ one\nout\n$ two\n```\n"
         self.assertEqual([(s[0], s[1]) for s in check_readme.steps(text)],
                          [("one", ["out"]), ("two", [])])
+
+    def test_a_command_of_several_lines_is_one(self):
+        (command, output, first, last), = check_readme.steps("```console\n$ cat <<E\n> a\n> E\na\n> b\n```\n")
+        self.assertEqual((command, output), ("cat <<E\na\nE", ["a", "> b"]))
+        self.assertEqual((first, last), (4, 6))
+
+    def test_every_page_of_the_guide_is_checked_and_linked(self):
+        guide = ROOT / "reports" / "guide"
+        index = (guide / "README.md").read_text()
+        for page in guide.glob("*.md"):
+            self.assertIn(page, check_readme.PAGES)
+            if page.name != "README.md":
+                self.assertIn(f"({page.name})", index)
+                self.assertTrue(check_readme.steps(page.read_text()), page)
+
+    def test_a_page_that_says_something_else_is_found_and_mended(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = pathlib.Path(folder) / "page.md"
+            page.write_text("```console\n$ echo one > file\n$ cat file\ntwo\n$ echo a; echo b\n…\nb\n```\n")
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                self.assertEqual(check_readme.main([str(page)]), 1)
+            self.assertIn("-two\n+one", said.getvalue())
+            check_readme.main(["--update", str(page)])
+            self.assertEqual(check_readme.main([str(page)]), 0)
+            self.assertIn("$ cat file\none\n$ echo a", page.read_text())
 
     def test_dots_stand_for_any_lines_and_nothing_else_does(self):
         self.assertTrue(check_readme.matches(["a", "…", "d"], ["a", "b", "c", "d"]))

@@ -145,7 +145,6 @@ class Snapshots(Case):
         self.assertEqual(table.count("AGREES"), 2)
         self.assertLessEqual(max(map(len, table.splitlines())), 80)
         self.assert_refused(plimsoll("compare", plan, paths[0], plan), "one kind at a time")
-        self.assert_refused(plimsoll("compare", plan, paths[0], "--html", "x.html"), "--html")
 
     def test_a_plan_without_detail_is_refused(self):
         run = RUNS["gpt2"]

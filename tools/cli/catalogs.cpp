@@ -10,6 +10,7 @@
 #include "reports/gpu_json.h"
 #include "reports/json_writer.h"
 #include "reports/text.h"
+#include "tools/cli/catalog_fits.h"
 #include "tools/cli/doors.h"
 #include "tools/cli/output.h"
 
@@ -91,10 +92,73 @@ std::vector<models::Gpu> found_gpus(const std::string* text) {
   return gpus;
 }
 
-std::string models_document(const std::vector<ListedModel>& list) {
+// For a page: who trains on what (fits[model][way][gpu]).
+struct Trains {
+  std::vector<std::string> models;  // whose step is modelled
+  std::vector<models::Gpu> gpus;  // the smallest first
+  CatalogFits fits;
+};
+
+void write_ways(JsonWriter& json) {
+  json.key("ways");
+  json.begin_array();
+  for (const WayToTrain& way : ways_to_train()) {
+    json.begin_object(JsonWriter::Layout::line);
+    json.member("name", way.name);
+    json.member("options", options_text(way));
+    json.end_object();
+  }
+  json.end_array();
+}
+
+// A list of names for each way.
+template <class Fits>
+void write_trains(JsonWriter& json, std::size_t count, Fits fits) {
+  json.key("trains");
+  json.begin_array();
+  for (std::size_t way = 0; way < ways_to_train().size(); ++way) {
+    json.begin_array(JsonWriter::Layout::line);
+    for (std::size_t i = 0; i < count; ++i)
+      if (const std::string* name = fits(way, i)) json.value(*name);
+    json.end_array();
+  }
+  json.end_array();
+}
+
+// Of each GPU, the smallest first, the models that train on it, the smallest first.
+void write_trains_on_gpus(JsonWriter& json, const Trains& trains) {
+  json.key("models_of_gpus");
+  json.begin_array();
+  for (std::size_t gpu = 0; gpu < trains.gpus.size(); ++gpu) {
+    json.begin_object();
+    json.member("gpu", trains.gpus[gpu].name);
+    write_trains(json, trains.models.size(), [&](std::size_t way, std::size_t model) {
+      return trains.fits[model][way][gpu] ? &trains.models[model] : nullptr;
+    });
+    json.end_object();
+  }
+  json.end_array();
+}
+
+Trains trains_of(const std::vector<ListedModel>& list, std::vector<models::Gpu> gpus, bool quiet) {
+  Trains out{.gpus = std::move(gpus)};
+  std::ranges::stable_sort(out.gpus, {},
+                           [](const models::Gpu& gpu) { return gpu.cuda_total.bytes; });
+  std::vector<const ListedModel*> planned;
+  for (const ListedModel& one : list)
+    if (one.spec.decoder) planned.push_back(&one);
+  std::ranges::stable_sort(planned, {},
+                           [](const ListedModel* m) { return m->spec.parameter_count(); });
+  for (const ListedModel* one : planned) out.models.push_back(one->entry.name);
+  out.fits = catalog_fits(out.models, out.gpus, quiet);
+  return out;
+}
+
+std::string models_document(const std::vector<ListedModel>& list, const Trains* trains = nullptr) {
   std::string text;
   JsonWriter json(text, JsonWriter::Style::pretty);
   begin_document(json, "plimsoll.models/1");
+  if (trains) write_ways(json);
   json.key("models");
   json.begin_array();
   for (const auto& [entry, spec] : list) {
@@ -113,6 +177,13 @@ std::string models_document(const std::vector<ListedModel>& list) {
                                      : std::nullopt);
     json.member("step_program", spec.decoder.has_value());
     json.member("source", entry.source);
+    if (trains && spec.decoder) {
+      const auto model = static_cast<std::size_t>(std::ranges::find(trains->models, entry.name) -
+                                                  trains->models.begin());
+      write_trains(json, trains->gpus.size(), [&](std::size_t way, std::size_t gpu) {
+        return trains->fits[model][way][gpu] ? &trains->gpus[gpu].name : nullptr;
+      });
+    }
     json.end_object();
   }
   json.end_array();
@@ -143,14 +214,16 @@ std::string models_table(const std::vector<ListedModel>& list, bool aliases,
   return text;
 }
 
-std::string gpus_document(const std::vector<models::Gpu>& gpus) {
+std::string gpus_document(const std::vector<models::Gpu>& gpus, const Trains* trains = nullptr) {
   std::string text;
   JsonWriter json(text, JsonWriter::Style::pretty);
   begin_document(json, "plimsoll.gpus/1");
+  if (trains) write_ways(json);
   json.key("gpus");
   json.begin_array();
   for (const models::Gpu& gpu : gpus) reports::write_gpu(json, gpu);
   json.end_array();
+  if (trains) write_trains_on_gpus(json, *trains);
   json.end_object();
   return text + "\n";
 }
@@ -190,7 +263,11 @@ std::string gpus_document(const Options& options) {
 int list_models(const CommandLine& line) {
   const std::string* text = line.options.find("search");
   const std::vector<ListedModel> list = found_models(text);
-  deliver(line.options, line.options.has("json") ? models_document(list) : "",
+  std::optional<Trains> trains;
+  if (line.options.has("html"))
+    trains = trains_of(list, models::all_gpus(), line.options.has("quiet"));
+  deliver(line.options,
+          wants_document(line.options) ? models_document(list, trains ? &*trains : nullptr) : "",
           models_table(list, text != nullptr, standard_output_terminal()));
   return list.empty() ? nothing_found(*text, models::nearest_model(*text)) : 0;
 }
@@ -198,7 +275,11 @@ int list_models(const CommandLine& line) {
 int list_gpus(const CommandLine& line) {
   const std::string* text = line.options.find("search");
   const std::vector<models::Gpu> gpus = found_gpus(text);
-  deliver(line.options, line.options.has("json") ? gpus_document(gpus) : "",
+  std::optional<Trains> trains;
+  if (line.options.has("html"))
+    trains = trains_of(found_models(nullptr), gpus, line.options.has("quiet"));
+  deliver(line.options,
+          wants_document(line.options) ? gpus_document(gpus, trains ? &*trains : nullptr) : "",
           gpus_table(gpus, text != nullptr, standard_output_terminal()));
   return gpus.empty() ? nothing_found(*text, "") : 0;
 }

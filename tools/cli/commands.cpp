@@ -37,7 +37,9 @@ constexpr std::array<Option, 1> kExportOptions{{
      "deepspeed, accelerate, transformers, slurm, plimsoll (the plan itself)"},
 }};
 
-constexpr std::array<Option, 1> kCatalogOptions{{
+constexpr std::array<Option, 2> kCatalogOptions{{
+    {"html", "FILE", "Output",
+     "a page with what trains on what, and how; - for standard output (a minute)"},
     {"search", "TEXT", "Catalog", "only those with TEXT in a name or an alias"},
 }};
 

@@ -6,6 +6,7 @@
 #   WORKLOAD   a model and options of `plimsoll run`             (llama-3.2-1b --zero 3 --seq-len 2048)
 #   OUT        the folder for the measurement                    (.)
 #   STEPS      optimizer steps                                   (6)
+#   DEVICE     cuda, or cpu: ranks of MPI without GPUs           (cuda)
 set -eu
 plimsoll=${PLIMSOLL:-plimsoll}
 workload=${WORKLOAD:-llama-3.2-1b --zero 3 --seq-len 2048}
@@ -19,5 +20,5 @@ mkdir -p "$out"
 echo "verify.sh: $(hostname) rank ${RANK:-${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-0}}}" >&2
 # Split into words: a model and its options.
 # shellcheck disable=SC2086
-exec "$plimsoll" run $workload --device cuda --steps "${STEPS:-6}" --data synthetic --quiet \
+exec "$plimsoll" run $workload --device "${DEVICE:-cuda}" --steps "${STEPS:-6}" --data synthetic --quiet \
   --json "$out/measurement-${SLURM_JOB_ID:-${JOB_NAME:-plimsoll}}.json"
