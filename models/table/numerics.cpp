@@ -145,6 +145,9 @@ Numerics gemma3_numerics(const Config& config, const ModelSpec& model) {
 
 // configuration_opt.py has a padding token.
 Numerics opt_numerics(const Config& config, const ModelSpec& model) {
+  check(model.decoder->embedding_width == 0, ErrorKind::unsupported, [&] {
+    return config.source() + ": our own runtime has no embedding narrower than the model";
+  });
   Numerics numerics{.attention_scale = 1 / std::sqrt(static_cast<double>(model.decoder->head_dim))};
   numerics.initialization.deviation = positive(config, "init_std", 0.02);
   numerics.initialization.padding_row =

@@ -88,10 +88,16 @@ _plimsoll() {
     fit:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     fit:--memory-viz) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     fit:--json) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    batch:--html) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     batch:--fields) return ;;
+    batch:--threads) return ;;
+    batch:--fleet) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    batch:--solver-seconds) return ;;
     batch:--json) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    models:--html) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     models:--search) return ;;
     models:--json) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    gpus:--html) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     gpus:--search) return ;;
     gpus:--json) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     recommend:--params) return ;;
@@ -366,9 +372,9 @@ _plimsoll() {
   esac
   case $command in
     fit) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --detail --html --explain --plot --svg --trace --memory-viz --json --quiet' ;;
-    batch) options='--help --fields --csv --json --quiet' ;;
-    models) options='--help --search --json --quiet' ;;
-    gpus) options='--help --search --json --quiet' ;;
+    batch) options='--help --html --fields --csv --markdown --threads --fleet --solver-seconds --json --quiet' ;;
+    models) options='--help --html --search --json --quiet' ;;
+    gpus) options='--help --html --search --json --quiet' ;;
     recommend) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --detail --html --objective --keep --only --without --min-headroom --tokens --top --threads --json --quiet' ;;
     run) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --detail --ranks --reduce-layers --prediction --anyway --steps --seconds --profile --seed --lr --warmup --max-norm --weight-decay --weights --adapter --data --save-weights --poison --timeout --json --quiet' ;;
     compare) options='--help --html --tolerance --json --quiet' ;;

@@ -95,15 +95,22 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l json -d 'write the 
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l quiet -d 'no table, no notes'
 complete -c plimsoll -n __fish_use_subcommand -a batch -d 'Many fit queries (- for standard input)'
 complete -c plimsoll -n '__fish_seen_subcommand_from batch' -F
+complete -c plimsoll -n '__fish_seen_subcommand_from batch' -l html -d 'write a page with pictures; - for standard output' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from batch' -l fields -d 'only these of each plan, as in peak_bytes,verdict,time.step_seconds' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from batch' -l csv -d 'a table with a header (of --fields, or of the usual ones)'
+complete -c plimsoll -n '__fish_seen_subcommand_from batch' -l markdown -d 'the same for GitHub and wikis (--html: as a page)'
+complete -c plimsoll -n '__fish_seen_subcommand_from batch' -l threads -d '(all cores)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from batch' -l fleet -d 'pools of GPUs with counts and prices, and jobs (those of QUERIES.jsonl too): which job fits where, who goes where, what to buy' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from batch' -l solver-seconds -d 'for each assignment of --fleet (10)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from batch' -l json -d 'write the JSON document; - for standard output' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from batch' -l quiet -d 'no table, no notes'
 complete -c plimsoll -n __fish_use_subcommand -a models -d 'The models that are known by name'
+complete -c plimsoll -n '__fish_seen_subcommand_from models' -l html -d 'a page with what trains on what, and how; - for standard output (a minute)' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from models' -l search -d 'only those with TEXT in a name or an alias' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from models' -l json -d 'write the JSON document; - for standard output' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from models' -l quiet -d 'no table, no notes'
 complete -c plimsoll -n __fish_use_subcommand -a gpus -d 'The GPUs that are known by name'
+complete -c plimsoll -n '__fish_seen_subcommand_from gpus' -l html -d 'a page with what trains on what, and how; - for standard output (a minute)' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from gpus' -l search -d 'only those with TEXT in a name or an alias' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from gpus' -l json -d 'write the JSON document; - for standard output' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from gpus' -l quiet -d 'no table, no notes'

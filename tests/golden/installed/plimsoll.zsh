@@ -120,14 +120,20 @@ _plimsoll() {
     batch)
       _arguments \
         '--help[the options of this command]' \
+        '--html=[write a page with pictures; - for standard output]:FILE:_files' \
         '--fields=[only these of each plan, as in peak_bytes,verdict,time.step_seconds]:LIST:' \
         '--csv[a table with a header (of --fields, or of the usual ones)]' \
+        '--markdown[the same for GitHub and wikis (--html\: as a page)]' \
+        '--threads=[(all cores)]:N:' \
+        '--fleet=[pools of GPUs with counts and prices, and jobs (those of QUERIES.jsonl too)\: which job fits where, who goes where, what to buy]:FILE:_files' \
+        '--solver-seconds=[for each assignment of --fleet (10)]:N:' \
         '--json=[write the JSON document; - for standard output]:FILE:_files' \
         '--quiet[no table, no notes]' \
         '*:file:_files' ;;
     models)
       _arguments \
         '--help[the options of this command]' \
+        '--html=[a page with what trains on what, and how; - for standard output (a minute)]:FILE:_files' \
         '--search=[only those with TEXT in a name or an alias]:TEXT:' \
         '--json=[write the JSON document; - for standard output]:FILE:_files' \
         '--quiet[no table, no notes]' \
@@ -135,6 +141,7 @@ _plimsoll() {
     gpus)
       _arguments \
         '--help[the options of this command]' \
+        '--html=[a page with what trains on what, and how; - for standard output (a minute)]:FILE:_files' \
         '--search=[only those with TEXT in a name or an alias]:TEXT:' \
         '--json=[write the JSON document; - for standard output]:FILE:_files' \
         '--quiet[no table, no notes]' \
