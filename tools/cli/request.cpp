@@ -23,7 +23,8 @@ using models::Stack;
 using models::Strategy;
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kMostRanks = 1 << 24;
+// Ranks are looked at one by one for those that hold less: the largest clusters take a second.
+constexpr std::int64_t kMostRanks = 1 << 18;
 
 void set_whole(const Options& options, std::string_view option, std::int64_t least,
                std::int64_t most, std::int64_t& target) {
