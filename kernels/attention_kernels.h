@@ -12,6 +12,7 @@ struct AttentionShape {
   std::int64_t heads = 1, kv_heads = 1, head_dim = 1;  // head_dim <= 512
   std::int64_t window = 0;  // 0: none
   float scale = 1;  // of q · k, usually 1 / sqrt(head_dim)
+  float cap = 0;  // scores become cap · tanh(score / cap) (Gemma 2); 0: they stay
 };
 
 struct AttentionKernels {
@@ -29,7 +30,7 @@ struct AttentionKernels {
                          TensorView scratch);
 
   // Materialised: p is [sequences, heads, length, length], of a dtype of its own.
-  // p = scale · q kᵀ; what the mask hides becomes -inf.
+  // p = scale · q kᵀ, capped; what the mask hides becomes -inf.
   void (*attention_scores)(const AttentionShape& shape, ConstColumns q, ConstColumns k,
                            TensorView p);
   // Rows of p become their softmax, in place. (Dropout: `dropout` of p into another tensor.)
@@ -45,9 +46,10 @@ struct AttentionKernels {
                                            ConstColumns v, TensorView d_p);
   // d_p becomes p · (drop(d_p) - sum(p · drop(d_p))), in place; p before its dropout.
   void (*softmax_backward)(ConstTensorView p, const Dropout& dropout, TensorView d_p);
-  // d_q = scale · d_p k; d_k = scale · d_pᵀ q, summed over the query heads of a key head.
-  void (*attention_scores_backward)(const AttentionShape& shape, ConstTensorView d_p,
-                                    ConstColumns q, ConstColumns k, Columns d_q, Columns d_k);
+  // d_q = scale · d_p k; d_k = scale · d_pᵀ q, summed over the query heads of a key head. With a
+  // cap d_p is first multiplied with its slopes, in place, for which the scores are made again.
+  void (*attention_scores_backward)(const AttentionShape& shape, TensorView d_p, ConstColumns q,
+                                    ConstColumns k, Columns d_q, Columns d_k);
 };
 
 // A token counts unless its target is this (Transformers' default).
@@ -57,13 +59,17 @@ struct LossKernels {
   // losses[r] = logsumexp(logits[r, :]) - logits[r, target]; 0 for an ignored row.
   // logits [R, V], what lies behind them in a row is left; targets int32 [R]; losses fp32 [R];
   // logsumexp fp32 [R], or none. With `gradient` the logits become (softmax - onehot(target)) ·
-  // factor, in place; an ignored row becomes 0. Error{bad_input}: a target that is neither ignored
-  // nor in [0, V).
+  // factor, in place; an ignored row becomes 0. With a cap, logits are cap · tanh(logit / cap)
+  // wherever they are read here; 0: there is none. Error{bad_input}: a target that is neither
+  // ignored nor in [0, V).
   void (*cross_entropy)(ConstTensorView targets, std::int32_t ignore_index, bool gradient,
-                        float factor, Columns logits, TensorView losses, TensorView logsumexp);
+                        float factor, float cap, Columns logits, TensorView losses,
+                        TensorView logsumexp);
   // The gradient alone, from logits that were made again: the second half of the chunked loss.
   void (*cross_entropy_backward)(ConstTensorView targets, std::int32_t ignore_index, float factor,
-                                 ConstTensorView logsumexp, Columns logits);
+                                 float cap, ConstTensorView logsumexp, Columns logits);
+  // x becomes cap · tanh(x / cap), in place.
+  void (*soft_cap)(float cap, TensorView x);
   // sum fp64 [1] += factor · (losses[0] + losses[1] + ...), added in order in fp64.
   void (*loss_sum)(ConstTensorView losses, double factor, TensorView sum);
 };

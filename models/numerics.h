@@ -41,6 +41,8 @@ struct Numerics {
   // multiplied with. The first is rounded to the stream's dtype where Decoder::embedding_scale says
   // so (Gemma).
   double embedding_scale = 1, residual_scale = 1, logits_scale = 1;
+  // Scores (Node::soft_cap) and logits become cap · tanh(x / cap) (Gemma 2); 0: they stay.
+  double attention_cap = 0, logits_cap = 0;
   Initialization initialization;
   bool operator==(const Numerics&) const = default;
 };

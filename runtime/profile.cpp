@@ -197,8 +197,9 @@ const KernelTable& noted_kernels() {
     set<&K::attention_probabilities_backward, "attention_probabilities_backward", "-rrw">(t);
     set<&K::softmax_backward, "softmax_backward", "r-u">(t);
     set<&K::attention_scores_backward, "attention_scores_backward", "-rrrww">(t);
-    set<&K::cross_entropy, "cross_entropy", "r---aww">(t);
-    set<&K::cross_entropy_backward, "cross_entropy_backward", "r--ru">(t);
+    set<&K::cross_entropy, "cross_entropy", "r----aww">(t);
+    set<&K::cross_entropy_backward, "cross_entropy_backward", "r---ru">(t);
+    set<&K::soft_cap, "soft_cap", "-u">(t);
     set<&K::loss_sum, "loss_sum", "r-u">(t);
     set<&K::adamw, "adamw", "r-">(t);
     set<&K::sgd, "sgd", "r-">(t);

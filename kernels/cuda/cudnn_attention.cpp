@@ -37,6 +37,7 @@ std::string refusal(const AttentionShape& s, const Dropout& dropout,
   if (dtype != DType::bf16 && dtype != DType::fp16) return "storage " + std::string(name_of(dtype));
   if (dropout.rate > 0) return "dropout";
   if (s.window > 0) return "a sliding window";
+  if (s.cap > 0) return "a soft cap of the scores";
   if (s.head_dim % 8 != 0) return "a head_dim that is no multiple of 8";
   for (const ConstColumns& x : operands) {
     if (x.tensor.dtype != dtype) return "operands of two dtypes";

@@ -9,6 +9,7 @@
 // tree over the threads.
 #include "kernels/cuda/flash.h"
 #include "kernels/device/reduce.cuh"
+#include "kernels/device/soft_cap.cuh"
 #include "kernels/device/tile_product.cuh"
 #include "kernels/host/attention.h"
 
@@ -19,14 +20,27 @@ namespace {
 using device::kTile;
 using device::kVector;
 
+// What becomes of a product of two rows.
+enum class Product : std::uint8_t { score, plain, slope };
+
 struct OfHeads {
   AttentionShape s;
   float factor, hidden;
   Span p;
   Heads x, y;
+  Product what = Product::plain;
 };
 
-// p[i, j] = factor · x[i] · y[j], or `hidden`: x of a head, y of its key head.
+// slope: what is there is multiplied with that of the score's cap.
+__device__ float made_of(const OfHeads& t, float product, std::int64_t at) {
+  const float score = t.factor * product;
+  if (t.what == Product::plain || t.s.cap == 0) return score;
+  const float capped = device::soft_capped(score, t.s.cap);
+  if (t.what == Product::score) return capped;
+  return device::load_one(t.p, at) * device::soft_cap_slope(capped, t.s.cap);
+}
+
+// p[i, j] = factor · x[i] · y[j] as `what` says, or `hidden`: x of a head, y of its key head.
 __global__ void __launch_bounds__(device::kTileThreads) products_of_rows(OfHeads t) {
   __shared__ device::TileShared shared;
   const AttentionShape& s = t.s;
@@ -52,8 +66,8 @@ __global__ void __launch_bounds__(device::kTileThreads) products_of_rows(OfHeads
         0, s.head_dim, true, true, shared, sum);
   device::for_tile(row, s.length, column, s.length, sum,
                    [&](std::int64_t i, std::int64_t j, float value) {
-                     device::store_one(t.p, matrix_row(s, sequence, head, i) + j,
-                                       sees(s, i, j) ? t.factor * value : t.hidden);
+                     const std::int64_t at = matrix_row(s, sequence, head, i) + j;
+                     device::store_one(t.p, at, sees(s, i, j) ? made_of(t, value, at) : t.hidden);
                    });
 }
 
@@ -199,15 +213,15 @@ void expect_operands(const AttentionShape& s, const ConstTensorView& p, const Co
 
 void start_products(const char* op, void (*kernel)(OfHeads), const Grid& grid,
                     const AttentionShape& s, float factor, float hidden, const ConstTensorView& p,
-                    const ConstColumns& x, const ConstColumns& y) {
-  start(op, kernel, grid, OfHeads{s, factor, hidden, span_of(p), heads_of(x), heads_of(y)});
+                    const ConstColumns& x, const ConstColumns& y, Product what = Product::plain) {
+  start(op, kernel, grid, OfHeads{s, factor, hidden, span_of(p), heads_of(x), heads_of(y), what});
 }
 
 void attention_scores(const AttentionShape& s, ConstColumns q, ConstColumns k, TensorView p) {
   constexpr const char* op = "attention_scores";
   expect_operands(s, p, q, k, op);
   start_products(op, products_of_rows, tile_grid(s, s.length, s.heads), s, s.scale,
-                 device::kMinusInfinity, p, q, k);
+                 device::kMinusInfinity, p, q, k, Product::score);
 }
 
 void softmax_forward(TensorView p) {
@@ -248,11 +262,14 @@ void softmax_backward(ConstTensorView p, const Dropout& dropout, TensorView d_p)
       Softmax{span_of(p), span_of(d_p), width, dropper_of(dropout), aligned_rows({p, d_p}, width)});
 }
 
-void attention_scores_backward(const AttentionShape& s, ConstTensorView d_p, ConstColumns q,
+void attention_scores_backward(const AttentionShape& s, TensorView d_p, ConstColumns q,
                                ConstColumns k, Columns d_q, Columns d_k) {
   constexpr const char* op = "attention_scores_backward";
   expect_operands(s, d_p, q, k, op);
   expect_operands(s, d_p, d_q, d_k, op);
+  if (s.cap > 0)
+    start_products(op, products_of_rows, tile_grid(s, s.length, s.heads), s, s.scale, 0, d_p, q, k,
+                   Product::slope);
   start_products(op, sum_over_keys, tile_grid(s, s.head_dim, s.heads), s, s.scale, 0, d_p, k, d_q);
   start_products(op, sum_over_queries, tile_grid(s, s.head_dim, s.kv_heads), s, s.scale, 0, d_p, q,
                  d_k);

@@ -12,6 +12,7 @@
 #include "kernels/cuda/flash_dropout.cuh"
 #include "kernels/device/mma_tile.cuh"
 #include "kernels/device/reduce.cuh"
+#include "kernels/device/soft_cap.cuh"
 
 namespace plimsoll::kernels::cuda {
 
@@ -51,9 +52,18 @@ __device__ float quad_most(float v) {
 
 // Of the lane's two rows.
 struct Running {
-  float most[2] = {kMinusInfinity, kMinusInfinity};  // of q · k, not scaled
+  float most[2] = {kMinusInfinity, kMinusInfinity};  // of q · k, not scaled; of capped scores
   float total[2] = {0, 0};  // of the lane's columns
 };
+
+// Products become capped scores.
+template <int kTiles>
+__device__ __forceinline__ void cap_scores(const AttentionShape& s, float (&scores)[kTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) scores[n][e] = device::soft_capped(scores[n][e] * s.scale, s.cap);
+}
 
 // Hides what the mask hides in a tile of scores.
 template <int kTiles>
@@ -128,6 +138,7 @@ __global__ void __launch_bounds__(kBlock) mma_forward(Flash f, bool vectors) {
   Tile::template load<kRows>(k, f.k, at_k, j0, s.length, d, vectors);
   Running running;
   float sum[kD / 8][4] = {};
+  const float scale = s.cap > 0 ? 1.0f : s.scale;  // of what `scores` holds
   for (; j0 < end; j0 += kRows) {
     device::wait_for_copies();
     __syncthreads();  // the keys are there, and nobody reads the last values any more
@@ -138,8 +149,9 @@ __global__ void __launch_bounds__(kBlock) mma_forward(Flash f, bool vectors) {
     __syncthreads();  // the values are there, and nobody reads the keys any more
     if (j0 + kRows < end)
       Tile::template load<kRows>(k, f.k, at_k, j0 + kRows, s.length, d, vectors);
+    if (s.cap > 0) cap_scores(s, scores);
     if (!all_seen(s, i0, kRows, j0, kRows)) hide(s, i, j0 + lane.column, scores);
-    exponentials(s.scale * kLog2e, scores, running, sum);
+    exponentials(scale * kLog2e, scores, running, sum);
     if (f.drop.active) drop_some(Kept(f, sequence, head), i, j0 + lane.column, scores);
     Tile::add_product(scores, v, sum);
   }
@@ -151,7 +163,7 @@ __global__ void __launch_bounds__(kBlock) mma_forward(Flash f, bool vectors) {
     Tile::store_row(f.out, f.out.at(s, sequence, head) + row * f.out.stride, lane.column, d,
                     1 / total, half, vectors, sum);
     if (f.logsumexp && lane.column == 0)
-      f.logsumexp[row_at(s, sequence, head, row)] = running.most[half] * s.scale + logf(total);
+      f.logsumexp[row_at(s, sequence, head, row)] = running.most[half] * scale + logf(total);
   }
 }
 
@@ -173,8 +185,16 @@ __device__ __forceinline__ void slopes(const Flash& f, Query query, Key key, Dro
     for (int e = 0; e < 4; ++e) {
       const std::int64_t i = query(n, e), j = key(n, e);
       const bool seen = i < f.s.length && j < f.s.length && sees(f.s, i, j);
-      const float p = seen ? exp2f(fmaf(scores[n][e], f.s.scale, -logsumexp[n][e]) * kLog2e) : 0.0f;
-      d_p[n][e] = p * (d_p[n][e] * kept[e] - row_sum[n][e]) * f.s.scale;
+      float score = scores[n][e], slope = f.s.scale;
+      if (f.s.cap > 0) {
+        const float capped = device::soft_capped(score * f.s.scale, f.s.cap);
+        slope *= device::soft_cap_slope(capped, f.s.cap);
+        score = capped - logsumexp[n][e];
+      } else {
+        score = fmaf(score, f.s.scale, -logsumexp[n][e]);
+      }
+      const float p = seen ? exp2f(score * kLog2e) : 0.0f;
+      d_p[n][e] = p * (d_p[n][e] * kept[e] - row_sum[n][e]) * slope;
       scores[n][e] = p * kept[e];
     }
   }

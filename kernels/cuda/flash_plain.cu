@@ -9,6 +9,7 @@
 // has summed when a larger score appears.
 #include "kernels/cuda/flash.h"
 #include "kernels/device/reduce.cuh"
+#include "kernels/device/soft_cap.cuh"
 
 namespace plimsoll::kernels::cuda {
 
@@ -99,6 +100,11 @@ __device__ void store_row(const Heads& x, std::int64_t at, std::int64_t row, int
   }
 }
 
+__device__ float score_of(const AttentionShape& s, float product) {
+  const float score = s.scale * product;
+  return s.cap > 0 ? device::soft_capped(score, s.cap) : score;
+}
+
 __device__ float dropped(const Flash& f, std::int64_t sequence, std::int64_t head, std::int64_t i,
                          std::int64_t j) {
   device::Dropper::State state;
@@ -120,7 +126,7 @@ __global__ void __launch_bounds__(kRows* kWarp, kBlocksAtOnce) plain_forward(Fla
     const std::int64_t j = j0 + lane;
     load_tile(shared, f.k, k, j0, s.length);
     const bool seen = i < s.length && sees(s, i, j);
-    const float score = seen ? s.scale * dot(shared, shared.rows[0]) : device::kMinusInfinity;
+    const float score = seen ? score_of(s, dot(shared, shared.rows[0])) : device::kMinusInfinity;
     const float larger = fmaxf(most, warp_most(score));
     const float shrink = most == device::kMinusInfinity ? 0.0f : expf(most - larger);
     const float p = seen ? expf(score - larger) : 0.0f;
@@ -140,18 +146,19 @@ __global__ void __launch_bounds__(kRows* kWarp, kBlocksAtOnce) plain_forward(Fla
 
 // What the gradient of a score is made of.
 struct Pair {
-  float p = 0, kept = 0, d_score = 0;
+  float p = 0, kept = 0, slope = 0;  // the last: of the score by the product
 };
 __device__ Pair probability(const Flash& f, std::int64_t sequence, std::int64_t head,
                             std::int64_t i, std::int64_t j, float product) {
   const float logsumexp = f.logsumexp[row_at(f.s, sequence, head, i)];
-  const float p = expf(f.s.scale * product - logsumexp);
-  return {p, dropped(f, sequence, head, i, j), 0};
+  const float score = score_of(f.s, product), p = expf(score - logsumexp);
+  const float slope = f.s.cap > 0 ? device::soft_cap_slope(score, f.s.cap) : 1.0f;
+  return {p, dropped(f, sequence, head, i, j), slope * f.s.scale};
 }
 __device__ float slope(const Flash& f, std::int64_t group, std::int64_t head, std::int64_t i,
                        const Pair& pair, float d_p) {
   const std::int64_t row = ((group - f.first_group) * f.group() + head % f.group()) * f.s.length;
-  return pair.p * (d_p * pair.kept - f.row_sums[row + i]) * f.s.scale;
+  return pair.p * (d_p * pair.kept - f.row_sums[row + i]) * pair.slope;
 }
 
 __global__ void __launch_bounds__(kRows* kWarp, kBlocksAtOnce) plain_d_q(Flash f) {

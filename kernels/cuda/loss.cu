@@ -7,10 +7,12 @@
 // Numerics: fp32; the sum of a row is a tree over the threads, within a few ulp of the host's. The
 // loss is summed in fp64 in the order of the rows: the host's bits. A target outside of the row is
 // noted (kernels/cuda/launch.h) and its row ignored.
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/device/elementwise.cuh"
 #include "kernels/device/fault.cuh"
 #include "kernels/device/reduce.cuh"
+#include "kernels/device/soft_cap.cuh"
 
 namespace plimsoll::kernels::cuda {
 
@@ -26,7 +28,7 @@ struct Rows {
   std::int32_t ignore_index;
   Span logits;
   std::int64_t first, stride, width;  // a row begins at first + row · stride
-  float factor;
+  float factor, cap;
   bool vectors;
   std::int32_t* faults;
   __device__ std::int64_t at(std::int64_t row) const { return first + row * stride; }
@@ -38,6 +40,13 @@ __device__ __forceinline__ void in_row(std::int64_t width, Visit visit) {
   for (std::int64_t c = std::int64_t{threadIdx.x} * kVector; c < width;
        c += std::int64_t{kRowThreads} * kVector)
     visit(c, width - c < kVector ? static_cast<int>(width - c) : kVector);
+}
+
+__device__ __forceinline__ void load_logits(const Rows& r, std::int64_t at, int some,
+                                            float (&v)[kVector]) {
+  device::load_some(r.logits, at, some, r.vectors, v);
+  if (r.cap == 0) return;
+  for (int e = 0; e < kVector; ++e) v[e] = device::soft_capped(v[e], r.cap);
 }
 
 // Whether the row counts.
@@ -52,7 +61,7 @@ __device__ float logsumexp_of(const Rows& r, std::int64_t row, float* shared) {
   MaxSum mine;
   in_row(r.width, [&](std::int64_t c, int some) {
     float v[kVector];
-    device::load_some(r.logits, r.at(row) + c, some, r.vectors, v);
+    load_logits(r, r.at(row) + c, some, v);
     float most = mine.most;
     for (int e = 0; e < kVector; ++e)
       if (e < some && most < v[e]) most = v[e];
@@ -71,9 +80,11 @@ __device__ void become_gradient(const Rows& r, std::int64_t row, std::int32_t ta
                                 float logsumexp) {
   in_row(r.width, [&](std::int64_t c, int some) {
     float v[kVector];
-    device::load_some(r.logits, r.at(row) + c, some, r.vectors, v);
-    for (int e = 0; e < kVector; ++e)
-      v[e] = (expf(v[e] - logsumexp) - (c + e == target ? 1.0f : 0.0f)) * r.factor;
+    load_logits(r, r.at(row) + c, some, v);
+    for (int e = 0; e < kVector; ++e) {
+      const float slope = r.cap > 0 ? device::soft_cap_slope(v[e], r.cap) * r.factor : r.factor;
+      v[e] = (expf(v[e] - logsumexp) - (c + e == target ? 1.0f : 0.0f)) * slope;
+    }
     device::store_some(r.logits, r.at(row) + c, some, r.vectors, v);
   });
 }
@@ -91,8 +102,9 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   const std::int32_t target = r.targets[row];
   const bool counted = counts(r, target);
   // Before the barriers of the sum, behind which others overwrite it.
-  const float of_target =
+  float of_target =
       counted && threadIdx.x == 0 ? device::load_one(r.logits, r.at(row) + target) : 0;
+  if (r.cap > 0) of_target = device::soft_capped(of_target, r.cap);
   const float sum = counted || logsumexp ? logsumexp_of(r, row, shared) : 0;
   if (threadIdx.x == 0) {
     if (logsumexp) logsumexp[row] = sum;
@@ -130,7 +142,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *sum += factor * all;
 }
 
-Rows rows_of(const ConstTensorView& targets, std::int32_t ignore_index, float factor,
+Rows rows_of(const ConstTensorView& targets, std::int32_t ignore_index, float factor, float cap,
              const Columns& logits) {
   const TensorView& faults = current_launch().faults;
   return {.targets = int32_of(targets),
@@ -140,28 +152,42 @@ Rows rows_of(const ConstTensorView& targets, std::int32_t ignore_index, float fa
           .stride = logits.stride(),
           .width = logits.width,
           .factor = factor,
+          .cap = cap,
           .vectors = aligned_columns(logits),
           .faults = faults ? int32_of(faults) : nullptr};
 }
 
 void cross_entropy(ConstTensorView targets, std::int32_t ignore_index, bool gradient, float factor,
-                   Columns logits, TensorView losses, TensorView logsumexp) {
+                   float cap, Columns logits, TensorView losses, TensorView logsumexp) {
   const std::int64_t rows = targets.elements();
   expect(logits.rows() == rows && losses.elements() == rows &&
              (!logsumexp || logsumexp.elements() == rows),
          "cross_entropy", "logits, targets, losses have the same rows");
   start("cross_entropy", loss_of_rows, block_each(rows, kRowThreads),
-        rows_of(targets, ignore_index, factor, logits), gradient, fp32_of(losses),
+        rows_of(targets, ignore_index, factor, cap, logits), gradient, fp32_of(losses),
         logsumexp ? fp32_of(logsumexp) : nullptr);
 }
 
 void cross_entropy_backward(ConstTensorView targets, std::int32_t ignore_index, float factor,
-                            ConstTensorView logsumexp, Columns logits) {
+                            float cap, ConstTensorView logsumexp, Columns logits) {
   const std::int64_t rows = targets.elements();
   expect(logits.rows() == rows && logsumexp.elements() == rows, "cross_entropy_backward",
          "logits, targets, logsumexp have the same rows");
   start("cross_entropy_backward", gradient_of_rows, block_each(rows, kRowThreads),
-        rows_of(targets, ignore_index, factor, logits), fp32_of(logsumexp));
+        rows_of(targets, ignore_index, factor, cap, logits), fp32_of(logsumexp));
+}
+
+struct Nothing {};
+struct SoftCap {
+  using State = Nothing;
+  float cap;
+  __device__ void operator()(State&, std::int64_t, const float* in, float* out) const {
+    out[0] = device::soft_capped(in[0], cap);
+  }
+};
+
+void soft_cap(float cap, TensorView x) {
+  start_elementwise("soft_cap", SoftCap{cap}, x.elements(), {x}, {x});
 }
 
 void loss_sum(ConstTensorView losses, double factor, TensorView sum) {
@@ -174,6 +200,7 @@ void loss_sum(ConstTensorView losses, double factor, TensorView sum) {
 void add_loss(KernelTable& table) {
   table.cross_entropy = cross_entropy;
   table.cross_entropy_backward = cross_entropy_backward;
+  table.soft_cap = soft_cap;
   table.loss_sum = loss_sum;
 }
 

@@ -3,6 +3,7 @@
 
 #include "kernels/attention_mask.h"
 #include "kernels/host/blocks.h"
+#include "kernels/host/soft_cap.h"
 
 namespace plimsoll::kernels::host {
 
@@ -19,10 +20,20 @@ inline void write_head(const AttentionShape& s, const float* from, std::int64_t 
   write(from, head_at(s, x, sequence, head, i), s.head_dim, x.tensor);
 }
 
+// A score from its product of query and key; what its gradient is multiplied with.
+inline float score_of(const AttentionShape& s, float product) {
+  const float score = s.scale * product;
+  return s.cap > 0 ? soft_capped(score, s.cap) : score;
+}
+inline float slope_of(const AttentionShape& s, float score) {
+  return s.cap > 0 ? soft_cap_slope(score, s.cap) : 1;
+}
+
 // Throws Error{internal} where the shape is none, or a view does not have it.
 inline void expect_shape(const AttentionShape& s, const char* op) {
   expect(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0 && s.head_dim > 0 &&
-             s.head_dim <= kBlock && s.sequences >= 0 && s.length >= 0 && s.window >= 0,
+             s.head_dim <= kBlock && s.sequences >= 0 && s.length >= 0 && s.window >= 0 &&
+             s.cap >= 0,
          op, "heads are a multiple of key heads, head_dim is at most 512");
 }
 inline void expect_heads(const AttentionShape& s, const ConstColumns& x, std::int64_t heads,

@@ -17,8 +17,10 @@ void for_queries(const AttentionShape& s, Visit visit) {
       for (std::int64_t i = 0; i < s.length; ++i) visit(sequence, head, i);
 }
 
-// A row of the matrix: the products of `x` with the heads of `keys`, `hidden` where the mask hides.
-void write_products(const AttentionShape& s, float factor, float hidden, const float* x,
+// A row of the matrix: the products of `x` with the heads of `keys` as `of` makes them, `hidden`
+// where the mask hides.
+template <class Of>
+void write_products(const AttentionShape& s, Of of, float hidden, const float* x,
                     const ConstColumns& keys, std::int64_t sequence, std::int64_t head,
                     std::int64_t i, const TensorView& p) {
   const std::int64_t key_head = head / (s.heads / s.kv_heads);
@@ -28,7 +30,7 @@ void write_products(const AttentionShape& s, float factor, float hidden, const f
       values[j] = hidden;
       if (!sees(s, i, first + j)) continue;
       read_head(s, keys, sequence, key_head, first + j, key);
-      values[j] = factor * dot(x, key, s.head_dim);
+      values[j] = of(dot(x, key, s.head_dim));
     }
     write(values, matrix_row(s, sequence, head, i) + first, n, p);
   });
@@ -88,8 +90,9 @@ void attention_scores(const AttentionShape& s, ConstColumns q, ConstColumns k, T
   for_queries(s, [&](std::int64_t sequence, std::int64_t head, std::int64_t i) {
     float query[kBlock];
     read_head(s, q, sequence, head, i, query);
-    write_products(s, s.scale, -std::numeric_limits<float>::infinity(), query, k, sequence, head, i,
-                   p);
+    write_products(
+        s, [&](float product) { return score_of(s, product); },
+        -std::numeric_limits<float>::infinity(), query, k, sequence, head, i, p);
   });
 }
 
@@ -131,7 +134,8 @@ void attention_probabilities_backward(const AttentionShape& s, ConstTensorView d
   for_queries(s, [&](std::int64_t sequence, std::int64_t head, std::int64_t i) {
     float d[kBlock];
     read_head(s, d_out, sequence, head, i, d);
-    write_products(s, 1, 0, d, v, sequence, head, i, d_p);
+    write_products(
+        s, [](float product) { return product; }, 0, d, v, sequence, head, i, d_p);
   });
 }
 
@@ -159,10 +163,29 @@ void softmax_backward(ConstTensorView p, const Dropout& dropout, TensorView d_p)
   }
 }
 
-void attention_scores_backward(const AttentionShape& s, ConstTensorView d_p, ConstColumns q,
+// d_p becomes the gradient of the scores before their cap.
+void through_cap(const AttentionShape& s, const ConstColumns& q, const ConstColumns& k,
+                 const TensorView& d_p) {
+  for_queries(s, [&](std::int64_t sequence, std::int64_t head, std::int64_t i) {
+    float query[kBlock], key[kBlock], values[kBlock];
+    read_head(s, q, sequence, head, i, query);
+    in_blocks(i + 1, [&](std::int64_t first, std::int64_t n) {
+      read(d_p, matrix_row(s, sequence, head, i) + first, n, values);
+      for (std::int64_t j = 0; j < n; ++j) {
+        if (!sees(s, i, first + j)) continue;
+        read_head(s, k, sequence, head / (s.heads / s.kv_heads), first + j, key);
+        values[j] *= slope_of(s, score_of(s, dot(query, key, s.head_dim)));
+      }
+      write(values, matrix_row(s, sequence, head, i) + first, n, d_p);
+    });
+  });
+}
+
+void attention_scores_backward(const AttentionShape& s, TensorView d_p, ConstColumns q,
                                ConstColumns k, Columns d_q, Columns d_k) {
   expect_operands(s, d_p, q, k, "attention_scores_backward");
   expect_operands(s, d_p, d_q, d_k, "attention_scores_backward");
+  if (s.cap > 0) through_cap(s, q, k, d_p);
   sum_over_keys(s, s.scale, d_p, k, d_q);
   sum_over_queries(s, s.scale, d_p, q, d_k);
 }

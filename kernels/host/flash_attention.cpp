@@ -40,7 +40,7 @@ void forward_tile(const Forward& f, std::int64_t sequence, std::int64_t head, st
     read_head(s, f.v, sequence, key_head, j, v);
     for (std::int64_t r = 0; r < n; ++r) {
       if (!sees(s, i0 + r, j)) continue;
-      const float score = s.scale * dot(q[r], k, d);
+      const float score = score_of(s, dot(q[r], k, d));
       if (score > most[r]) {
         const float shrink = std::exp(most[r] - score);
         total[r] *= shrink;
@@ -130,10 +130,11 @@ void add_query(const Backward& b, KeyTile& t, std::int64_t head, std::int64_t i)
   for (std::int64_t r = 0; r < t.count; ++r) {
     const std::int64_t j = t.first + r;
     if (!sees(s, i, j)) continue;
-    const float p = std::exp(s.scale * dot(q, t.k[r], d) - logsumexp);
+    const float score = score_of(s, dot(q, t.k[r], d)), p = std::exp(score - logsumexp);
     const float kept = dropper(matrix_row(s, t.sequence, head, i) + j, 1);
     add_scaled(p * kept, d_out, d, t.d_v[r]);
-    const float d_score = p * (dot(d_out, t.v[r], d) * kept - row_sum) * s.scale;
+    const float d_score =
+        p * (dot(d_out, t.v[r], d) * kept - row_sum) * slope_of(s, score) * s.scale;
     add_scaled(d_score, q, d, t.d_k[r]);
     add_scaled(d_score, t.k[r], d, d_q);
   }

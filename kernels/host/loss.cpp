@@ -1,6 +1,7 @@
 #include <limits>
 
 #include "kernels/host/blocks.h"
+#include "kernels/host/soft_cap.h"
 
 namespace plimsoll::kernels::host {
 
@@ -11,15 +12,23 @@ std::int64_t start_of(const ConstColumns& logits, std::int64_t row) {
   return row * logits.stride() + logits.first;
 }
 
-float logsumexp_of(const ConstColumns& logits, std::int64_t row) {
+// `n` of them from column `first` on.
+void read_logits(const ConstColumns& logits, std::int64_t row, float cap, std::int64_t first,
+                 std::int64_t n, float* v) {
+  read(logits.tensor, start_of(logits, row) + first, n, v);
+  if (cap == 0) return;
+  for (std::int64_t i = 0; i < n; ++i) v[i] = soft_capped(v[i], cap);
+}
+
+float logsumexp_of(const ConstColumns& logits, std::int64_t row, float cap) {
   float v[kBlock];
   float most = -std::numeric_limits<float>::infinity(), sum = 0;
   in_blocks(logits.width, [&](std::int64_t first, std::int64_t n) {
-    read(logits.tensor, start_of(logits, row) + first, n, v);
+    read_logits(logits, row, cap, first, n, v);
     for (std::int64_t i = 0; i < n; ++i) most = std::max(most, v[i]);
   });
   in_blocks(logits.width, [&](std::int64_t first, std::int64_t n) {
-    read(logits.tensor, start_of(logits, row) + first, n, v);
+    read_logits(logits, row, cap, first, n, v);
     float block = 0;
     for (std::int64_t i = 0; i < n; ++i) block += std::exp(v[i] - most);
     sum += block;
@@ -28,12 +37,14 @@ float logsumexp_of(const ConstColumns& logits, std::int64_t row) {
 }
 
 void become_gradient(const Columns& logits, std::int64_t row, std::int32_t target, float factor,
-                     float logsumexp) {
+                     float cap, float logsumexp) {
   in_blocks(logits.width, [&](std::int64_t first, std::int64_t n) {
     float v[kBlock];
-    read(logits.tensor, start_of(logits, row) + first, n, v);
-    for (std::int64_t i = 0; i < n; ++i)
-      v[i] = (std::exp(v[i] - logsumexp) - (first + i == target ? 1.0f : 0.0f)) * factor;
+    read_logits(logits, row, cap, first, n, v);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const float slope = cap > 0 ? soft_cap_slope(v[i], cap) * factor : factor;
+      v[i] = (std::exp(v[i] - logsumexp) - (first + i == target ? 1.0f : 0.0f)) * slope;
+    }
     write(v, start_of(logits, row) + first, n, logits.tensor);
   });
 }
@@ -52,7 +63,7 @@ void check_target(std::int32_t target, std::int64_t width) {
 }
 
 void cross_entropy(ConstTensorView targets, std::int32_t ignore_index, bool gradient, float factor,
-                   Columns logits, TensorView losses, TensorView logsumexp) {
+                   float cap, Columns logits, TensorView losses, TensorView logsumexp) {
   const std::int64_t rows = targets.elements(), width = logits.width;
   expect(logits.rows() == rows && losses.elements() == rows &&
              (!logsumexp || logsumexp.elements() == rows),
@@ -62,19 +73,21 @@ void cross_entropy(ConstTensorView targets, std::int32_t ignore_index, bool grad
   for (std::int64_t r = 0; r < rows; ++r) {
     const bool ignored = target[r] == ignore_index;
     if (!ignored) check_target(target[r], width);
-    const float sum = ignored && !logsumexp ? 0 : logsumexp_of(logits, r);
+    const float sum = ignored && !logsumexp ? 0 : logsumexp_of(logits, r, cap);
     if (logsumexp) fp32_of(logsumexp)[r] = sum;
-    loss[r] = ignored ? 0 : sum - read_one(logits.tensor, start_of(logits, r) + target[r]);
+    float of_target = sum;
+    if (!ignored) read_logits(logits, r, cap, target[r], 1, &of_target);
+    loss[r] = ignored ? 0 : sum - of_target;
     if (!gradient) continue;
     if (ignored)
       become_zero(logits, r);
     else
-      become_gradient(logits, r, target[r], factor, sum);
+      become_gradient(logits, r, target[r], factor, cap, sum);
   }
 }
 
 void cross_entropy_backward(ConstTensorView targets, std::int32_t ignore_index, float factor,
-                            ConstTensorView logsumexp, Columns logits) {
+                            float cap, ConstTensorView logsumexp, Columns logits) {
   const std::int64_t rows = targets.elements(), width = logits.width;
   expect(logits.rows() == rows && logsumexp.elements() == rows, "cross_entropy_backward",
          "logits, targets, logsumexp have the same rows");
@@ -85,8 +98,17 @@ void cross_entropy_backward(ConstTensorView targets, std::int32_t ignore_index, 
       continue;
     }
     check_target(target[r], width);
-    become_gradient(logits, r, target[r], factor, fp32_of(logsumexp)[r]);
+    become_gradient(logits, r, target[r], factor, cap, fp32_of(logsumexp)[r]);
   }
+}
+
+void soft_cap(float cap, TensorView x) {
+  in_blocks(x.elements(), [&](std::int64_t first, std::int64_t n) {
+    float v[kBlock];
+    read(x, first, n, v);
+    for (std::int64_t i = 0; i < n; ++i) v[i] = soft_capped(v[i], cap);
+    write(v, first, n, x);
+  });
 }
 
 void loss_sum(ConstTensorView losses, double factor, TensorView sum) {
@@ -101,6 +123,7 @@ void loss_sum(ConstTensorView losses, double factor, TensorView sum) {
 void add_loss(KernelTable& table) {
   table.cross_entropy = cross_entropy;
   table.cross_entropy_backward = cross_entropy_backward;
+  table.soft_cap = soft_cap;
   table.loss_sum = loss_sum;
 }
 

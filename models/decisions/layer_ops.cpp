@@ -162,7 +162,6 @@ class Scheduling {
 
   void attention(const Node& node) {
     if (node.alibi) refuse("biases of the scores (ALiBi)");
-    if (node.soft_cap) refuse("a soft cap of the scores");
     LayerOp& added = op(LayerOpKind::attention, "");
     added.attention = attention_names_of(node.name);
     added.name = added.attention.attention;
@@ -174,6 +173,7 @@ class Scheduling {
     }
     added.out = node.out[0];
     added.sliding = node.sliding;
+    added.soft_cap = node.soft_cap;
     added.site = kAttentionSite;
     makes(added.out, added.attention.out);
     value(added.out).gradient = added.attention.out_grad;
@@ -302,7 +302,6 @@ void check_decoder(const Decoder& d, const Recompute& recompute) {
   refuse(d.embedding_norm, "a norm behind the embedding");
   refuse(d.embedding_width > 0, "an embedding narrower than the model");
   refuse(d.token_types > 0 || d.bidirectional || d.masked_loss, "masked language models");
-  refuse(d.soft_capped_logits, "a soft cap of the logits");
 }
 
 const LayerOps& own_ops(const Block& block) {

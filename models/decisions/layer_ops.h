@@ -63,6 +63,7 @@ struct LayerOp {
   bool may_replace = false;
   AttentionNames attention{};
   bool sliding = false;  // attention: to the decoder's window
+  bool soft_cap = false;  // of attention's scores
   Activation activation = Activation::silu;
   double dropout = 0;  // of a sum's branch
   bool scaled = false;  // a sum's branch: by models::Numerics::residual_scale

@@ -1,4 +1,5 @@
 #include "models/table/gemma_like.h"
+#include "models/table/numerics.h"
 
 namespace plimsoll::models::families {
 
@@ -30,7 +31,8 @@ Family gemma2() {
   return {.model_type = "gemma2",
           .architectures = decoder_classes("Gemma2"),
           .lora_targets = {"q_proj", "v_proj"},
-          .build = build};
+          .build = build,
+          .numerics = gemma2_numerics};
 }
 
 }  // namespace plimsoll::models::families

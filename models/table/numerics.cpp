@@ -126,6 +126,18 @@ Numerics gemma_numerics(const Config& config, const ModelSpec& model) {
   return numerics;
 }
 
+// transformers models/gemma2/configuration_gemma2.py. "final_logit_softcapping": null caps nothing.
+Numerics gemma2_numerics(const Config& config, const ModelSpec& model) {
+  Numerics numerics = gemma_numerics(config, model);
+  numerics.attention_scale = 1 / std::sqrt(positive(config, "query_pre_attn_scalar", 256));
+  const auto cap = [&](const char* key, double fallback) {
+    return config.has(key) || !config.mentions(key) ? positive(config, key, fallback) : 0;
+  };
+  numerics.attention_cap = cap("attn_logit_softcapping", 50);
+  numerics.logits_cap = cap("final_logit_softcapping", 30);
+  return numerics;
+}
+
 // transformers models/gemma3/configuration_gemma3.py, convert_rope_params_to_dict: the hub's files
 // have "rope_scaling" for the layers without a window and a theta for each kind.
 Numerics gemma3_numerics(const Config& config, const ModelSpec& model) {
@@ -138,6 +150,8 @@ Numerics gemma3_numerics(const Config& config, const ModelSpec& model) {
     const std::optional<Config> section = both ? both->section(kind) : std::move(older);
     return read_rotary(config, section, model, positive(config, key, theta));
   };
+  if (model.decoder->soft_capped_logits)
+    numerics.logits_cap = positive(config, "final_logit_softcapping", 0);
   numerics.rotary = of("full_attention", config.section("rope_scaling"), "rope_theta", 1'000'000);
   numerics.local_rotary = of("sliding_attention", std::nullopt, "rope_local_base_freq", 10'000);
   return numerics;

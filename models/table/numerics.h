@@ -17,6 +17,8 @@ Numerics olmo2_numerics(const Config& config, const ModelSpec& model);
 Numerics granite_numerics(const Config& config, const ModelSpec& model);
 // The same; embeddings times the root of their width, norms that begin at 0.
 Numerics gemma_numerics(const Config& config, const ModelSpec& model);
+// Soft caps of scores and logits, and "query_pre_attn_scalar".
+Numerics gemma2_numerics(const Config& config, const ModelSpec& model);
 // Of its own rotations, and "query_pre_attn_scalar".
 Numerics gemma3_numerics(const Config& config, const ModelSpec& model);
 

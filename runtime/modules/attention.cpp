@@ -81,7 +81,8 @@ kernels::AttentionShape AttentionModule::shape() const {
           .kv_heads = d.kv_heads,
           .head_dim = d.head_dim,
           .window = op().sliding ? d.window : 0,
-          .scale = settings().attention_scale};
+          .scale = settings().attention_scale,
+          .cap = op().soft_cap ? settings().attention_cap : 0};
 }
 kernels::Dropout AttentionModule::dropout() const {
   const std::int64_t row = checked_multiply(settings().decoder.heads, worker().length);
@@ -213,8 +214,8 @@ void AttentionModule::backward_stored(BackwardPass& pass) {
   }
   Op running(worker(), names_.scores, Phase::backward);
   const kernels::Columns d_q = gradient(running, pass, q()), d_k = gradient(running, pass, k());
-  worker().kernels.attention_scores_backward(shape(), std::as_const(d_p).view(),
-                                             in(pass.saved, q()), in(pass.saved, k()), d_q, d_k);
+  worker().kernels.attention_scores_backward(shape(), d_p.view(), in(pass.saved, q()),
+                                             in(pass.saved, k()), d_q, d_k);
   running.consume(std::move(d_p));
   consume(running, pass.saved, q());
   consume(running, pass.saved, k());

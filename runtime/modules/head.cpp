@@ -59,6 +59,7 @@ void Head::forward(Tensor x, ConstTensorView targets, const LossFactors& factors
 Tensor Head::logits(const Tensor& x) {
   Tensor normalized = norm_.forward(reading(x), names::kFinalNorm.out, nullptr);
   product(reading_last(normalized), worker_.phase);
+  if (settings_.logits_cap > 0) worker_.kernels.soft_cap(settings_.logits_cap, logits_.view());
   return std::move(logits_);
 }
 
@@ -86,10 +87,10 @@ void Head::loss(ConstTensorView targets, std::int64_t first, std::int64_t rows) 
   if (chunked() && wanted() && !logsumexp_)
     logsumexp_ = all(names::kLossLogsumexp, Category::activations);
   const bool gradient = wanted() && !chunked();
-  worker_.kernels.cross_entropy(targets.as({worker_.tokens()}).rows(first, rows),
-                                kernels::kIgnoreIndex, gradient, factors_.gradient, logits_of(rows),
-                                rows_.view().rows(first, rows),
-                                logsumexp_ ? logsumexp_.view().rows(first, rows) : TensorView{});
+  worker_.kernels.cross_entropy(
+      targets.as({worker_.tokens()}).rows(first, rows), kernels::kIgnoreIndex, gradient,
+      factors_.gradient, settings_.logits_cap, logits_of(rows), rows_.view().rows(first, rows),
+      logsumexp_ ? logsumexp_.view().rows(first, rows) : TensorView{});
   if (!gradient && last(first, rows)) op.consume(std::move(logits_));
 }
 
@@ -109,9 +110,9 @@ Tensor Head::backward(ConstTensorView targets) {
 
 void Head::loss_again(ConstTensorView targets, std::int64_t first, std::int64_t rows) {
   Op op(worker_, names::kLoss, Phase::backward);
-  worker_.kernels.cross_entropy_backward(targets.as({worker_.tokens()}).rows(first, rows),
-                                         kernels::kIgnoreIndex, factors_.gradient,
-                                         logsumexp_.view().rows(first, rows), logits_of(rows));
+  worker_.kernels.cross_entropy_backward(
+      targets.as({worker_.tokens()}).rows(first, rows), kernels::kIgnoreIndex, factors_.gradient,
+      settings_.logits_cap, logsumexp_.view().rows(first, rows), logits_of(rows));
   if (last(first, rows)) op.consume(std::move(logsumexp_));
 }
 

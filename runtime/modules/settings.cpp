@@ -20,6 +20,8 @@ ModelSettings settings_of(const models::Decoder& decoder, const models::Numerics
   settings.embedding_scale = static_cast<float>(numerics.embedding_scale);
   settings.residual_scale = static_cast<float>(numerics.residual_scale);
   settings.logits_scale = static_cast<float>(numerics.logits_scale);
+  settings.attention_cap = static_cast<float>(numerics.attention_cap);
+  settings.logits_cap = static_cast<float>(numerics.logits_cap);
   settings.keeps = models::decisions::keeps_of(strategy.recompute.kind);
   settings.attention = strategy.attention;
   settings.loss = strategy.loss;

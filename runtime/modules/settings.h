@@ -16,6 +16,7 @@ struct ModelSettings {
   kernels::RotaryFrequencies rotary, local_rotary;
   float attention_scale = 1;  // of q · k
   float embedding_scale = 1, residual_scale = 1, logits_scale = 1;
+  float attention_cap = 0, logits_cap = 0;  // 0: none
   models::decisions::Keeps keeps;
   models::Attention attention = models::Attention::flash;
   models::Loss loss = models::Loss::full;

@@ -18,16 +18,16 @@ TEST_CASE("losses and their gradients are PyTorch's; the second half of a chunk 
     Tensor losses({rows}, DType::fp32, 7), sums({rows}, DType::fp32, 7),
         once_more({rows}, DType::fp32);
     Tensor forward = logits;
-    k.cross_entropy(targets, kIgnoreIndex, false, factor, forward, losses, sums);
+    k.cross_entropy(targets, kIgnoreIndex, false, factor, 0, forward, losses, sums);
     CHECK(forward == logits);
     CHECK_NEAR(losses, c["out"]["losses"], 1e-6);
     CHECK_NEAR(sums, c["out"]["logsumexp"], 1e-6);
     Tensor full = logits;
-    k.cross_entropy(targets, kIgnoreIndex, true, factor, full, once_more, {});
+    k.cross_entropy(targets, kIgnoreIndex, true, factor, 0, full, once_more, {});
     CHECK(once_more == losses);
     CHECK_NEAR(full, c["out"]["d_logits"], once(dtype));
     Tensor chunk = logits;
-    k.cross_entropy_backward(targets, kIgnoreIndex, factor, sums, chunk);
+    k.cross_entropy_backward(targets, kIgnoreIndex, factor, 0, sums, chunk);
     CHECK(chunk == full);
   });
 }
@@ -37,9 +37,9 @@ TEST_CASE("chunks of the rows give the bits of all rows at once") {
     const Tensor logits = drawn({7, 600}, dtype, 1),
                  targets({7}, DType::int32, {0, 599, 3, -100, 512, 511, 1});
     Tensor all = logits, chunked = logits, losses({7}, DType::fp32), parts({7}, DType::fp32);
-    k.cross_entropy(targets, kIgnoreIndex, true, 0.5f, all, losses, {});
+    k.cross_entropy(targets, kIgnoreIndex, true, 0.5f, 0, all, losses, {});
     for (const auto& [first, count] : {std::pair{0, 3}, {3, 3}, {6, 1}})
-      k.cross_entropy(ConstTensorView(targets).rows(first, count), kIgnoreIndex, true, 0.5f,
+      k.cross_entropy(ConstTensorView(targets).rows(first, count), kIgnoreIndex, true, 0.5f, 0,
                       TensorView(chunked).rows(first, count), TensorView(parts).rows(first, count),
                       {});
     CHECK(all == chunked);
@@ -52,7 +52,7 @@ TEST_CASE("where every target is ignored the loss and the gradient are zero, eve
     Tensor logits({3, 4}, dtype, std::numeric_limits<double>::quiet_NaN()),
         losses({3}, DType::fp32, 7);
     const Tensor targets({3}, DType::int32, -100);
-    k.cross_entropy(targets, kIgnoreIndex, true, 1, logits, losses, {});
+    k.cross_entropy(targets, kIgnoreIndex, true, 1, 0, logits, losses, {});
     CHECK(losses == Tensor({3}, DType::fp32, 0.0));
     CHECK(logits == Tensor({3, 4}, dtype, 0.0));
   }
@@ -61,10 +61,10 @@ TEST_CASE("where every target is ignored the loss and the gradient are zero, eve
 TEST_CASE("gradients of the loss are the slopes of its sum") {
   const Tensor logits = drawn({2, 5}, DType::fp32, 3), targets({2}, DType::int32, {4, 0});
   Tensor d = logits, losses({2}, DType::fp32);
-  k.cross_entropy(targets, kIgnoreIndex, true, 1, d, losses, {});
+  k.cross_entropy(targets, kIgnoreIndex, true, 1, 0, d, losses, {});
   const auto forward = [&](const Tensor& at) {
     Tensor copy = at, l({2}, DType::fp32);
-    k.cross_entropy(targets, kIgnoreIndex, false, 1, copy, l, {});
+    k.cross_entropy(targets, kIgnoreIndex, false, 1, 0, copy, l, {});
     return l;
   };
   CHECK(deviation(d.values(), slopes(logits, Tensor({2}, DType::fp32, 1), forward)) < 1e-3);
@@ -78,7 +78,7 @@ TEST_CASE("large logits do not overflow, and what is not finite stays in its row
       {1000, 0, 1000, 0, -kInfinity, 3, kInfinity, 0, std::numeric_limits<double>::quiet_NaN(), 0});
   const Tensor targets({5}, DType::int32, {0, 1, 1, 0, 0});
   Tensor losses({5}, DType::fp32);
-  k.cross_entropy(targets, kIgnoreIndex, true, 1, logits, losses, {});
+  k.cross_entropy(targets, kIgnoreIndex, true, 1, 0, logits, losses, {});
   CHECK(losses.at(0) == 0);
   CHECK(losses.at(1) == 1000);
   CHECK(losses.at(2) == 0);
@@ -95,9 +95,9 @@ TEST_CASE("a target outside of the vocabulary is bad input and is named") {
     const Tensor targets({1}, DType::int32, target);
     const std::string message =
         "target " + std::to_string(target) + " is neither ignored nor below the 2 logits of a row";
-    CHECK_THROWS_WITH_AS(k.cross_entropy(targets, kIgnoreIndex, true, 1, logits, losses, {}),
+    CHECK_THROWS_WITH_AS(k.cross_entropy(targets, kIgnoreIndex, true, 1, 0, logits, losses, {}),
                          message.c_str(), Error);
-    CHECK_THROWS_AS(k.cross_entropy_backward(targets, kIgnoreIndex, 1, sums, logits), Error);
+    CHECK_THROWS_AS(k.cross_entropy_backward(targets, kIgnoreIndex, 1, 0, sums, logits), Error);
   }
 }
 

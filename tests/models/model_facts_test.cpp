@@ -75,6 +75,8 @@ std::string numerics_line(const models::Numerics& n) {
   if (n.rotary)
     facts("theta", n.rotary->theta)("factor", n.rotary->factor)("low", n.rotary->low_factor)(
         "high", n.rotary->high_factor)("original", n.rotary->original_positions);
+  if (n.local_rotary) facts("local_theta", n.local_rotary->theta);
+  facts("attention_cap", n.attention_cap)("logits_cap", n.logits_cap);
   const models::Initialization& i = n.initialization;
   facts("deviation", i.deviation)("residual_divisor", i.residual_divisor);
   facts("norm_weight", i.norm_weight);

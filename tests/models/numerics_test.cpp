@@ -112,6 +112,22 @@ TEST_CASE("Gemma 3 rotates layers with and without a window by other tables") {
   CHECK(silent.numerics->initialization.norm_weight == 0);
 }
 
+TEST_CASE("Gemma 2 caps scores and logits, unless its config says null") {
+  const auto silent = *small("gemma2", "").numerics;
+  CHECK(silent.attention_cap == 50);
+  CHECK(silent.logits_cap == 30);
+  CHECK(silent.attention_scale == 0.0625);  // 256^-1/2
+  const auto other = *small("gemma2", R"(, "attn_logit_softcapping": 1.5,
+      "final_logit_softcapping": null, "query_pre_attn_scalar": 144)")
+                          .numerics;
+  CHECK(other.attention_cap == 1.5);
+  CHECK(other.logits_cap == 0);
+  CHECK(other.attention_scale == 1 / 12.0);
+  check_absent(small("gemma2", R"(, "final_logit_softcapping": -1)"), "final_logit_softcapping");
+  CHECK(small("gemma3_text", R"(, "final_logit_softcapping": 20)").numerics->logits_cap == 20);
+  CHECK(small("gemma3_text", "").numerics->logits_cap == 0);
+}
+
 TEST_CASE("what cannot be run can be planned, and says why not") {
   for (const char* type : {"yarn", "dynamic", "longrope", "mrope"})
     check_absent(small("llama", R"(, "rope_scaling": {"factor": 2.0, "type": ")" +

@@ -49,6 +49,11 @@ const std::map<std::string, std::string> kConfigs{
      R"({"model_type": "gemma", "hidden_size": 24, "num_attention_heads": 4,
          "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 40, "vocab_size": 67,
          "num_hidden_layers": 3, "max_position_embeddings": 64})"},
+    {"gemma2",
+     R"({"model_type": "gemma2", "hidden_size": 24, "num_attention_heads": 6,
+         "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 40, "vocab_size": 67,
+         "num_hidden_layers": 4, "max_position_embeddings": 64, "sliding_window": 4,
+         "attn_logit_softcapping": 0.5, "final_logit_softcapping": 1})"},
     {"gemma3_text",
      R"({"model_type": "gemma3_text", "hidden_size": 24, "num_attention_heads": 4,
          "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 40, "vocab_size": 67,
@@ -129,7 +134,8 @@ void make_again_one_by_one(const std::string& model, models::Recompute& recomput
   using models::RecomputeKind;
   const bool together =
       recompute.kind == RecomputeKind::every || recompute.kind == RecomputeKind::sqrt;
-  if (model == "gemma3_text" && together) recompute = {.kind = RecomputeKind::full};
+  if ((model == "gemma2" || model == "gemma3_text") && together)
+    recompute = {.kind = RecomputeKind::full};
 }
 
 namespace {

@@ -30,8 +30,8 @@ struct Sharding {
   std::int64_t group;  // 0: all ranks
 };
 
-constexpr std::array kModels{"gpt2",  "gpt2-dropout", "llama",       "qwen3", "granite",
-                             "olmo2", "gemma",        "gpt_bigcode", "opt",   "gemma3_text"};
+constexpr std::array kModels{"gpt2",  "gpt2-dropout", "llama", "qwen3",       "granite", "olmo2",
+                             "gemma", "gpt_bigcode",  "opt",   "gemma3_text", "gemma2"};
 constexpr std::array kRanks{1, 2, 3, 4, 8};
 constexpr std::array kShardings{Sharding{0, 0}, Sharding{1, 0}, Sharding{2, 0}, Sharding{3, 0},
                                 Sharding{1, 2}, Sharding{2, 2}, Sharding{3, 2}};

@@ -56,8 +56,8 @@ class Draw {
   }
 
   void model() {
-    c_.model = one_of({"gemma", "gemma3_text", "gpt2", "gpt_bigcode", "granite", "llama", "mistral",
-                       "olmo2", "opt", "qwen2", "qwen3"});
+    c_.model = one_of({"gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "granite", "llama",
+                       "mistral", "olmo2", "opt", "qwen2", "qwen3"});
     layers_ = between(1, 6);
     const std::int64_t kv = between(1, 3), heads = kv * between(1, 3), d = one_of({2, 4, 6, 8, 16});
     std::string json = "{\"model_type\": \"" + c_.model + "\"";
@@ -88,6 +88,7 @@ class Draw {
       if (c_.model != "qwen2") json += field("head_dim", d);
       if (c_.model == "granite")
         json += field("residual_multiplier", 2L) + field("embedding_multiplier", 3L);
+      if (c_.model == "gemma2") json += field("sliding_window", between(1, 12));
       if (c_.model == "gemma3_text")
         json += field("sliding_window", between(1, 12)) +
                 field("sliding_window_pattern", between(2, 4));

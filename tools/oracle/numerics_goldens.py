@@ -106,6 +106,13 @@ MODELS["gemma3"] = {
                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
                "sliding_window": 5, "sliding_window_pattern": 2, "query_pre_attn_scalar": 20},
     "stored": torch.bfloat16}
+# Caps that bite at these sizes; a layer with a window and one without.
+MODELS["gemma2"] = {
+    "config": {**MODELS["gemma"]["config"], "model_type": "gemma2",
+               "architectures": ["Gemma2ForCausalLM"], "sliding_window": 5,
+               "query_pre_attn_scalar": 20, "attn_logit_softcapping": 0.5,
+               "final_logit_softcapping": 1.0},
+    "stored": torch.bfloat16}
 # Galactica's activation: ReLU's gradient jumps, and roundings to bf16 go across.
 MODELS["opt"] = {
     "config": {"model_type": "opt", "architectures": ["OPTForCausalLM"], "vocab_size": 257,
@@ -125,12 +132,13 @@ ADAPTERS = {
 def make_model(config):
     torch.manual_seed(sum(map(ord, config["model_type"])))
     known = transformers.AutoConfig.for_model(**config)
-    known._attn_implementation = "sdpa"
+    # SDPA has no caps.
+    known._attn_implementation = "eager" if "attn_logit_softcapping" in config else "sdpa"
     model = transformers.AutoModelForCausalLM.from_config(known, dtype=torch.float32)
     # Wider than the usual 0.02, or attention would be uniform and its gradients rounding errors;
     # not much wider, or bf16's roundings would grow from layer to layer.
-    # Gemma 3's norms add 1 of their own, and those of queries and keys multiply.
-    middle = 0 if config["model_type"] == "gemma3_text" else 1
+    # Gemma's norms add 1 of their own; what is twice as wide makes sharper scores than bf16 can follow.
+    middle = 0 if config["model_type"] in ("gemma2", "gemma3_text") else 1
     with torch.no_grad():
         for name, p in model.named_parameters():
             near_one = p.dim() == 1 and name.endswith("weight")

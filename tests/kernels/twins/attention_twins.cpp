@@ -6,21 +6,26 @@ namespace plimsoll::kernels::test {
 namespace {
 
 AttentionShape shape_of(std::int64_t sequences, std::int64_t length, std::int64_t heads,
-                        std::int64_t kv_heads, std::int64_t head_dim, std::int64_t window) {
+                        std::int64_t kv_heads, std::int64_t head_dim, std::int64_t window,
+                        float cap = 0) {
   return {sequences,
           length,
           heads,
           kv_heads,
           head_dim,
           window,
-          static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)))};
+          static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim))),
+          cap};
 }
 
-// Lengths and head sizes around tiles of 64 and 16; groups of 1, 2 and 3; windows.
-const AttentionShape kShapes[] = {shape_of(1, 1, 1, 1, 1, 0),    shape_of(2, 5, 4, 2, 8, 0),
-                                  shape_of(1, 70, 3, 1, 64, 0),  shape_of(1, 130, 2, 2, 36, 0),
-                                  shape_of(2, 67, 2, 1, 128, 9), shape_of(1, 150, 1, 1, 16, 70),
-                                  shape_of(1, 20, 2, 1, 200, 0), shape_of(1, 64, 1, 1, 64, 1)};
+// Lengths and head sizes around tiles of 64 and 16; groups of 1, 2 and 3; windows; caps that bite.
+const AttentionShape kShapes[] = {
+    shape_of(1, 1, 1, 1, 1, 0),         shape_of(2, 5, 4, 2, 8, 0),
+    shape_of(1, 70, 3, 1, 64, 0),       shape_of(1, 130, 2, 2, 36, 0),
+    shape_of(2, 67, 2, 1, 128, 9),      shape_of(1, 150, 1, 1, 16, 70),
+    shape_of(1, 20, 2, 1, 200, 0),      shape_of(1, 64, 1, 1, 64, 1),
+    shape_of(1, 70, 4, 2, 64, 0, 0.5f), shape_of(2, 67, 2, 1, 128, 9, 0.25f),
+    shape_of(1, 33, 2, 1, 36, 0, 0.5f)};
 
 struct Operands {
   Tensor q, k, v, d_out;

@@ -105,6 +105,15 @@ TEST_CASE("the rotation's table is the host's, and the rotation has its bits") {
     }
 }
 
+TEST_CASE("capped logits are the host's") {
+  for (const DType dtype : kStorage)
+    for (const std::int64_t width : {1, 50, 511}) {
+      const Twins t = twins({drawn({3, width}, dtype, 1)},
+                            [&](const KernelTable& k, const Views& v) { k.soft_cap(0.5f, v[0]); });
+      CHECK_NEAR(t.cuda[0], t.host[0], dtype == DType::fp32 ? 2e-6 : once(dtype));
+    }
+}
+
 TEST_CASE("losses and gradients of logits are the host's; their sum has its bits") {
   for (const DType dtype : kStorage)
     for (const std::int64_t width : {1, 8, 50, 511, 4099, 8200}) {
@@ -113,7 +122,7 @@ TEST_CASE("losses and gradients of logits are the host's; their sum has its bits
       const std::int64_t rows = 7;
       Tensor targets = ids(rows, width, 3);
       targets.set(2, kIgnoreIndex);
-      for (const bool keep : {false, true}) {
+      for (const auto& [keep, cap] : {std::pair{false, 0.0f}, {true, 0.0f}, {true, 0.5f}}) {
         const std::vector<Tensor> operands = {targets,
                                               drawn({rows, width}, dtype, 1),
                                               drawn({rows, width}, dtype, 1),
@@ -121,9 +130,9 @@ TEST_CASE("losses and gradients of logits are the host's; their sum has its bits
                                               keep ? Tensor({rows}, DType::fp32) : Tensor(),
                                               Tensor({1}, DType::fp64, 0.25)};
         const Twins t = twins(operands, [&](const KernelTable& k, const Views& v) {
-          k.cross_entropy(v[0], kIgnoreIndex, true, 0.125f, v[1], v[3], v[4]);
+          k.cross_entropy(v[0], kIgnoreIndex, true, 0.125f, cap, v[1], v[3], v[4]);
           k.loss_sum(v[3], 0.5, v[5]);
-          if (keep) k.cross_entropy_backward(v[0], kIgnoreIndex, 0.125f, v[4], v[2]);
+          if (keep) k.cross_entropy_backward(v[0], kIgnoreIndex, 0.125f, cap, v[4], v[2]);
         });
         const double limit = dtype == DType::fp32 ? 2e-6 : once(dtype);
         CHECK_NEAR(t.cuda[1], t.host[1], limit);
@@ -145,8 +154,8 @@ TEST_CASE("a loss without a gradient is the same and leaves the logits alone") {
       const Twins t = twins({ids(7, width, 3), logits, logits, Tensor({7}, DType::fp32, 9),
                              Tensor({7}, DType::fp32, 9)},
                             [&](const KernelTable& k, const Views& v) {
-                              k.cross_entropy(v[0], kIgnoreIndex, false, 1, v[1], v[3], {});
-                              k.cross_entropy(v[0], kIgnoreIndex, true, 1, v[2], v[4], {});
+                              k.cross_entropy(v[0], kIgnoreIndex, false, 1, 0, v[1], v[3], {});
+                              k.cross_entropy(v[0], kIgnoreIndex, true, 1, 0, v[2], v[4], {});
                             });
       for (const std::vector<Tensor>* made : {&t.host, &t.cuda}) {
         CHECK((*made)[1] == logits);
@@ -172,9 +181,9 @@ TEST_CASE("logits may stand in wider rows") {
                              Tensor({rows}, DType::fp32), logits},
                             [&](const KernelTable& k, const Views& v) {
                               const Columns wide(v[1], 0, width), again(v[5], 0, width);
-                              k.cross_entropy(v[0], kIgnoreIndex, true, 0.5f, wide, v[3], v[4]);
-                              k.cross_entropy_backward(v[0], kIgnoreIndex, 0.5f, v[4], again);
-                              k.cross_entropy(v[0], kIgnoreIndex, true, 0.5f, v[2], v[3], {});
+                              k.cross_entropy(v[0], kIgnoreIndex, true, 0.5f, 0, wide, v[3], v[4]);
+                              k.cross_entropy_backward(v[0], kIgnoreIndex, 0.5f, 0, v[4], again);
+                              k.cross_entropy(v[0], kIgnoreIndex, true, 0.5f, 0, v[2], v[3], {});
                             });
       for (const std::vector<Tensor>* made : {&t.host, &t.cuda})
         for (std::int64_t i = 0; i < rows * stride; ++i)
@@ -199,7 +208,7 @@ TEST_CASE("logits of minus infinity and far-off maxima do not spoil a row") {
   targets.set(0, 599);
   const Twins t =
       twins({targets, logits, Tensor({2}, DType::fp32)}, [](const KernelTable& k, const Views& v) {
-        k.cross_entropy(v[0], kIgnoreIndex, true, 1, v[1], v[2], {});
+        k.cross_entropy(v[0], kIgnoreIndex, true, 1, 0, v[1], v[2], {});
       });
   CHECK_NEAR(t.cuda[1], t.host[1], 2e-6);
   CHECK_NEAR(t.cuda[2], t.host[2], 2e-6);
@@ -214,7 +223,7 @@ TEST_CASE("a target outside of the logits is noted and found at the end") {
   CHECK_THROWS_WITH_AS(on_device(
                            operands,
                            [](const KernelTable& k, const Views& v) {
-                             k.cross_entropy(v[0], kIgnoreIndex, true, 1, v[1], v[2], {});
+                             k.cross_entropy(v[0], kIgnoreIndex, true, 1, 0, v[1], v[2], {});
                            },
                            cuda::Mode::deterministic, false),
                        doctest::Contains("target 50"), Error);
