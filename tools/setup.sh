@@ -84,12 +84,36 @@ require_packages() {
 quietly() {
   what=$1
   shift
-  if ! "$@" >"$build/last.log" 2>&1 </dev/null; then
-    say "$what failed (the whole log: $build/last.log):"
-    grep -E -A 3 '(error|ERROR|FAILED)' "$build/last.log" | head -n 30 >&2
-    rm -f "$build/.building.$$"
-    exit 3
-  fi
+  "$@" >"$build/last.log" 2>&1 </dev/null || give_up "$what"
+}
+
+give_up() {
+  say "$1 failed (the whole log: $build/last.log):"
+  grep -E -A 3 '(error|ERROR|FAILED)' "$build/last.log" | head -n 30 >&2
+  rm -f "$build/.building.$$" "$build/.failed.$$"
+  exit 3
+}
+
+# Ninja's lines, "12 326 Compiling …", into the log; how far it is, on standard error: on a terminal in
+# one line, else by quarters.
+watched() {
+  quarter=0
+  while IFS= read -r line; do
+    printf '%s\n' "$line"
+    case $line in [0-9]*' '[0-9]*' '*) ;; *) continue ;; esac
+    built=${line%% *} all=${line#* } all=${all%% *}
+    if [ -t 2 ]; then
+      printf '\rplimsoll: building: %s of %s' "$built" "$all" >&2
+      [ "$built" != "$all" ] || printf '\r\033[K' >&2
+    elif [ "$all" -ge 40 ] && [ $((built * 4 / all)) -gt $quarter ]; then
+      quarter=$((built * 4 / all))
+      [ $quarter -ge 4 ] || say "building: $((quarter * 25)) %"
+    fi
+  done
+}
+
+run_ninja() {
+  NINJA_STATUS='%f %t ' ninja -C "$build" "$@" 2>&1 || touch "$build/.failed.$$"
 }
 
 # build TARGET…: configures where needed, then builds; several at once wait for each other. The stamp
@@ -101,7 +125,9 @@ build() {
   if command -v flock >/dev/null; then flock 9; fi
   touch "$build/.building.$$"
   [ -f "$build/build.ninja" ] || quietly "meson setup" meson setup "$build" "$root"
-  quietly "the build" ninja -C "$build" "$@"
+  rm -f "$build/.failed.$$"
+  run_ninja "$@" </dev/null | watched >"$build/last.log"
+  [ ! -e "$build/.failed.$$" ] || give_up "the build"
   mv -f "$build/.building.$$" "$build/.built"
   exec 9>&-
 }
