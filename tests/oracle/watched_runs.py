@@ -52,8 +52,9 @@ def loop(watch, model, optimizer, batches, autocast=True, accumulation=1):
     with watch:
         for batch in batches:
             for micro in range(accumulation):
-                with watch.step(batch), torch.autocast("cuda", torch.bfloat16, enabled=autocast):
-                    loss = model(input_ids=batch, labels=batch).loss / accumulation
+                with watch.step(batch):
+                    with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+                        loss = model(input_ids=batch, labels=batch).loss / accumulation
                     loss.backward()
                     del loss
             optimizer.step()

@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 from program import ROOT, plimsoll
+from test_schema import SCHEMA_CHECK, complaint, jsonschema
 
 FIT = ("fit", "llama-3.1-8b", "--gpu", "a100-40gb", "--gpus", 8, "--zero", 3)
 VOID = {"meta", "link", "br"}
@@ -98,6 +99,31 @@ class Page(unittest.TestCase):
         self.assertIn("Nothing fits", text)
         for command in nothing["commands"]:
             self.assertIn(command, text)
+
+    def test_what_trains_on_what_is_what_fit_says(self):
+        with tempfile.TemporaryDirectory() as folder:
+            target = pathlib.Path(folder) / "models.json"
+            page_ = plimsoll("models", "--search", "llama-2-7b", "--json", target, "--html", "-").stdout
+            document = json.loads(target.read_text())
+            self.assertEqual(plimsoll("report", target, "--html", "-").stdout, page_)
+        if SCHEMA_CHECK or jsonschema:
+            self.assertEqual(complaint("models", [document]), "")
+        model = next(m for m in document["models"] if m["step_program"])
+        gpus = json.loads(plimsoll("gpus", "--json", "-").stdout)["gpus"]
+        self.assertEqual(len(model["trains"]), len(document["ways"]))
+        lines, expected = [], []
+        for way, fitting in zip(document["ways"], model["trains"]):
+            words = way["options"].split()
+            options = {key.removeprefix("--"): value for key, value in zip(words[::2], words[1::2])}
+            self.assertIn(way["options"].replace("<", "&lt;"), page_)
+            for gpu in gpus:
+                lines.append(json.dumps({"model": model["name"], "gpu": gpu["name"], **options}))
+                expected.append(gpu["name"] in fitting)
+        answers = plimsoll("batch", "-", "--fields", "fits", stdin="\n".join(lines)).stdout.splitlines()
+        found = [json.loads(answer).get("fits", False) for answer in answers]
+        self.assertEqual([line for line, a, b in zip(lines, found, expected) if a != b], [])
+        self.assertIn(True, expected)
+        self.assertIn(False, expected)
 
     def test_what_is_no_document_of_ours_is_refused(self):
         for text, said in (("{}", "without a schema"), ('{"schema": "other/1"}', "other/1"),
