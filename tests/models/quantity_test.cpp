@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "models/base/dtype.h"
 #include "models/base/nearest.h"
@@ -38,4 +40,28 @@ TEST_CASE("a slip of the finger is named, nonsense is not") {
   CHECK(nearest("LLAMA", names) == "llama");
   CHECK(nearest("qwne2", names) == "qwen2");
   CHECK(nearest("zzzzzzzz", names) == "");
+}
+
+// Edits: a letter put in, left out, exchanged, or two neighbours swapped count 1 each; named is
+// what is at most 2 away, or a third of the longer name. The first of equals.
+TEST_CASE("how near a name must be") {
+  const auto of = [](std::string_view name, std::vector<std::string_view> names) {
+    return nearest(name, names);
+  };
+  CHECK(of("abcd", {"abdc", "abce"}) == "abdc");  // one swap, one exchange
+  CHECK(of("abcd", {"abce", "abdc"}) == "abce");
+  CHECK(of("abcd", {"abxy", "abdc"}) == "abdc");  // 2, 1
+  CHECK(of("ab", {"ba"}) == "ba");
+  CHECK(of("abcdefgh", {"badcfegh"}) == "");  // 3 swaps of 8 letters
+  CHECK(of("abcdefghi", {"badcfeghi"}) == "badcfeghi");  // 3 of 9
+  CHECK(of("abcdefghi", {"badcfehgi"}) == "");  // 4 of 9
+  CHECK(of("abcdefghi", {"xyzdefghi"}) == "xyzdefghi");
+  CHECK(of("abcdefghi", {"wxyzefghi"}) == "");
+  CHECK(of("abcdef", {"abcdefghi"}) == "abcdefghi");  // 3 put in, of 9
+  CHECK(of("abcdefghi", {"abcdef"}) == "abcdef");
+  CHECK(of("abcde", {"abcdefgh"}) == "");  // 3 of 8
+  CHECK(of("a", {"bc"}) == "");  // nothing is left of it
+  CHECK(of("", {"abc"}) == "");
+  CHECK(of("abc", {}) == "");
+  CHECK(of(std::string(300, 'a'), {std::string_view("b")}) == "");
 }

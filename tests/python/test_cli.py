@@ -262,6 +262,17 @@ class Program(Case):
         found = json.loads(plimsoll("models", "--search", "phi3", "--json", "-").stdout)
         self.assertIn("microsoft/Phi-3-mini-4k-instruct", found["models"][0]["aliases"])
 
+    @unittest.skipUnless(shutil.which("readelf"), "no readelf here")
+    def test_the_program_is_hard_to_take_over(self):
+        def said(*words):
+            return subprocess.run(["readelf", "-W", *words, PLIMSOLL], stdout=subprocess.PIPE, text=True,
+                                  check=True).stdout
+
+        self.assertIn("Type:                              DYN", said("-h"))  # anywhere in memory
+        self.assertIn("GNU_RELRO", said("-l"))
+        self.assertRegex(said("-d"), "BIND_NOW|NOW")
+        self.assertRegex(said("-l"), r"GNU_STACK.* RW +0x")
+
     @unittest.skipUnless(shutil.which("ldd"), "no ldd here")
     def test_no_library_of_the_runtime_is_linked(self):
         libraries = subprocess.run(["ldd", PLIMSOLL], stdout=subprocess.PIPE, text=True,
