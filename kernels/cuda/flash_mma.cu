@@ -10,21 +10,17 @@
 // Hopper's wgmma: the same kernel serves sm_80, sm_89 and sm_90.
 #include "kernels/cuda/flash.h"
 #include "kernels/cuda/flash_dropout.cuh"
+#include "kernels/cuda/flash_scores.cuh"
 #include "kernels/device/mma_tile.cuh"
-#include "kernels/device/reduce.cuh"
-#include "kernels/device/soft_cap.cuh"
 
 namespace plimsoll::kernels::cuda {
 
 namespace {
 
-using device::kAllLanes;
-using device::kMinusInfinity;
 using device::MmaTile;
 
 constexpr int kRows = 64, kStep = 32;  // of a block; of a backward tile of the other side
 constexpr int kBlock = 128;  // threads
-constexpr float kLog2e = 1.4426950408889634f;
 
 // Where the lane's part of a 16 × 8 result lies.
 struct Lane {
@@ -38,73 +34,7 @@ __device__ bool all_seen(const AttentionShape& s, std::int64_t i, std::int64_t r
   return j + columns - 1 <= i && j >= first_key(s, i + rows - 1);
 }
 
-// Over the four lanes that share a row.
-__device__ float quad_sum(float v) {
-  v += __shfl_xor_sync(kAllLanes, v, 1);
-  return v + __shfl_xor_sync(kAllLanes, v, 2);
-}
-__device__ float quad_most(float v) {
-  v = fmaxf(v, __shfl_xor_sync(kAllLanes, v, 1));
-  return fmaxf(v, __shfl_xor_sync(kAllLanes, v, 2));
-}
-
 // Forward ----------------------------------------------------------------------------------------
-
-// Of the lane's two rows.
-struct Running {
-  float most[2] = {kMinusInfinity, kMinusInfinity};  // of q · k, not scaled; of capped scores
-  float total[2] = {0, 0};  // of the lane's columns
-};
-
-// Products become capped scores.
-template <int kTiles>
-__device__ __forceinline__ void cap_scores(const AttentionShape& s, float (&scores)[kTiles][4]) {
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) scores[n][e] = device::soft_capped(scores[n][e] * s.scale, s.cap);
-}
-
-// Hides what the mask hides in a tile of scores.
-template <int kTiles>
-__device__ __forceinline__ void hide(const AttentionShape& s, std::int64_t i, std::int64_t j,
-                                     float (&scores)[kTiles][4]) {
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if (!sees(s, i + e / 2 * 8, j + n * 8 + e % 2)) scores[n][e] = kMinusInfinity;
-}
-
-// Scores become exp(scale · (score - maximum)); what was summed before shrinks to the new maximum.
-template <int kTiles, int kColumns>
-__device__ __forceinline__ void exponentials(float factor, float (&scores)[kTiles][4], Running& r,
-                                             float (&sum)[kColumns][4]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float most = r.most[half];
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n)
-      most = fmaxf(most, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
-    most = quad_most(most);
-    const float base = most == kMinusInfinity ? 0.0f : most;  // nothing seen yet
-    const float shrink = exp2f((r.most[half] - base) * factor);
-    r.most[half] = most;
-    r.total[half] *= shrink;
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n)
-#pragma unroll
-      for (int e = 2 * half; e < 2 * half + 2; ++e) {
-        scores[n][e] = exp2f((scores[n][e] - base) * factor);
-        r.total[half] += scores[n][e];
-      }
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n) {
-      sum[n][2 * half] *= shrink;
-      sum[n][2 * half + 1] *= shrink;
-    }
-  }
-}
 
 template <int kTiles>
 __device__ __forceinline__ void drop_some(const Kept& drop, std::int64_t i, std::int64_t j,
