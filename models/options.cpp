@@ -121,6 +121,7 @@ constexpr Option kPlanOptions[] = {
            "adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, "
            "ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, "
            "lomo (adamw)"}
+        .fixing("optimizer")
         .of_a_step(),
     Option{"optimizer-impl", "KIND", "Optimizer", "foreach, fused, for-loop (the stack's)"}
         .fixing("optimizer-impl")
@@ -162,7 +163,7 @@ constexpr Option kPlanOptions[] = {
     Option{"lora-dropout", "P", "Adapters", "(0)"}.of_a_step(),
     Option{"adapter-dtype", "DTYPE", "Adapters", "fp32, bf16 (fp32)"}.of_a_step(),
     Option{"quantize", "KIND", "Adapters", "nf4, nf4-dq, fp4 (bitsandbytes): pack the frozen base"}
-        .fixing("adapters")
+        .fixing("adapters", "quantize")
         .of_a_step(),
     Option{"quant-storage", "DTYPE", "Adapters",
            "uint8, bf16, fp16, fp32: holds packed values (uint8)"}
@@ -177,7 +178,9 @@ constexpr Option kPlanOptions[] = {
         .fixing("adapters")
         .of_a_step(),
 
-    Option{"offload", "LIST", "Offload", "optimizer, params, activations: to the host"}.of_a_step(),
+    Option{"offload", "LIST", "Offload", "optimizer, params, activations: to the host"}
+        .fixing("offload")
+        .of_a_step(),
     Option{"offload-to", "NAME", "Offload", "cpu, nvme, managed (cpu)"}
         .one_of(kOffloadTo, 1, "offloading is modelled to the host's memory alone (cpu)")
         .of_a_step(),

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "models/optimizers.h"
 #include "models/run_names.h"
 #include "models/storages.h"
 #include "reports/export_code.h"
@@ -92,6 +93,9 @@ void add_winner(Page& page, const Recommendation& answer) {
     text += fmt::format(" on a base packed in {}", s.quantize->storage->name);
   else if (s.lora && s.param_dtype)
     text += fmt::format(" on a base in {}", name_of(*s.param_dtype));
+  if (s.optimizer != models::Optimizer::adamw)
+    text += fmt::format(", {}", models::rule_of(s.optimizer).name);
+  if (s.offload.any()) text += fmt::format(", {} on the host", models::text_of(s.offload));
   if (answer.stopped) text += " (interrupted: the best so far)";
   page.paragraph(text, "  ", Colour::green);
   std::string machine = fmt::format("{}: {} x {}", answer.model_name, s.gpus,

@@ -7,7 +7,9 @@
 #include "models/optimizers.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
+#include "models/storages.h"
 #include "models/zero_stage.h"
+#include "planner/search/concessions.h"
 #include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::search {
@@ -22,12 +24,6 @@ using models::Strategy;
 
 namespace {
 
-// Powers of two, so that sums keep the order: adapters in the place of the model; training that
-// keeps 16-bit weights alone, whose small updates are lost; and last of all a runtime that nobody
-// has run on a GPU yet.
-constexpr std::uint8_t kAdapters = 1, kOtherNumerics = 2, kUntriedStack = 4;
-constexpr std::int64_t kLoraRank = 16;
-
 bool fixed(const Scope& scope, std::string_view axis) {
   return scope.fixed.contains(axis);
 }
@@ -40,27 +36,20 @@ void add(const Setting& so_far, std::vector<Setting>& out, Change change) {
 
 // Adapters, precision -----------------------------------------------------------------------------
 
-void adapters(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
-  out.push_back(so_far);
-  const Strategy& s = so_far.strategy;
-  if (fixed(scope, "adapters") || s.lora || !s.freeze.empty() || !s.train.empty()) return;
-  add(so_far, out, [](Setting& x) {
-    x.strategy.lora =
-        models::Lora{.rank = kLoraRank, .alpha = 2 * kLoraRank, .targets = {"all-linear"}};
-    x.concession += kAdapters;
-    x.parts = 1;
-  });
-}
-
 std::string adapters_value(const Setting& x) {
   return x.strategy.lora ? "lora" : "full";
 }
 
-std::string adapters_option(const Setting& x) {
-  if (x.parts == 0) return "";
-  const auto alpha = static_cast<std::int64_t>(x.strategy.lora->alpha);  // this axis' own: whole
-  return "--lora-rank " + std::to_string(x.strategy.lora->rank) + " --lora-alpha " +
-         std::to_string(alpha) + " --lora-targets all-linear";
+std::string quantize_value(const Setting& x) {
+  return x.strategy.quantize ? std::string(x.strategy.quantize->storage->name) : "none";
+}
+
+std::string optimizer_value(const Setting& x) {
+  return std::string(models::rule_of(x.strategy.optimizer).name);
+}
+
+std::string offload_value(const Setting& x) {
+  return x.strategy.offload.any() ? models::text_of(x.strategy.offload) : "none";
 }
 
 void precisions(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
@@ -148,6 +137,7 @@ std::string stack_option(const Setting& x) {
 void optimizer_impls(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
   const Strategy& s = so_far.strategy;
   out.push_back(so_far);
+  if (s.offload.params) return;  // it steps on the host
   if (fixed(scope, "optimizer-impl") || !stack_info(s.stack).foreach_by_default ||
       models::rule_of(s.optimizer).torch.temporary == nullptr)
     return;
@@ -174,9 +164,9 @@ void recomputes(const Scope& scope, const Setting& so_far, std::vector<Setting>&
   with(RecomputeKind::none, 1);
   // A checkpoint around the core attention is code of the user's, which no Transformers before 4.53
   // lets be written outside the model (reports/export_code.h).
-  if (!stack_info(so_far.strategy.stack).runs_transformers ||
-      so_far.strategy.transformers >= models::kMasksAreBoolean)
-    with(RecomputeKind::selective, 1);
+  const bool writes_it = !stack_info(so_far.strategy.stack).runs_transformers ||
+                         so_far.strategy.transformers >= models::kMasksAreBoolean;
+  if (writes_it && !concedes(so_far, kPackedBase)) with(RecomputeKind::selective, 1);
   with(RecomputeKind::full, 1);
   const std::int64_t layers = scope.base.model->decoder ? scope.base.model->decoder->layers : 1;
   for (std::int64_t k = 2; k * k < layers; ++k) with(RecomputeKind::every, k);
@@ -208,7 +198,7 @@ std::string loss_option(const Setting& x) {
 }
 
 void attentions(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
-  if (fixed(scope, "attention")) return out.push_back(so_far);
+  if (fixed(scope, "attention") || concedes(so_far, kPackedBase)) return out.push_back(so_far);
   for (const Attention kind : {Attention::flash, Attention::eager, Attention::math})
     add(so_far, out, [kind](Setting& x) { x.strategy.attention = kind; });
 }
@@ -226,7 +216,11 @@ std::string attention_option(const Setting& x) {
 void zeros(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
   const Strategy& s = so_far.strategy;
   const auto with = [&](int stage) {
-    add(so_far, out, [&](Setting& x) { set_zero(x.strategy, stage); });
+    if (!takes_stage(so_far, stage)) return;
+    add(so_far, out, [&](Setting& x) {
+      set_zero(x.strategy, stage);
+      hold_packed(x);
+    });
   };
   if (fixed(scope, "zero")) return with(s.data.zero);
   for (int stage = 0; stage <= (s.gpus == 1 ? 0 : 3); ++stage) with(stage);
@@ -266,12 +260,15 @@ std::string shard_group_option(const Setting& x) {
   return x.strategy.data.shard_group == 0 ? "" : "--shard-group " + shard_group_value(x);
 }
 
-constexpr std::array<Axis, 11> kAxes{{
+constexpr std::array<Axis, 14> kAxes{{
     {"adapters", adapters, adapters_value, adapters_option},
     {"gpus", gpus, gpus_value, gpus_option},
     {"stack", stacks, stack_value, stack_option},
+    {"quantize", quantizations, quantize_value, quantize_option},
+    {"optimizer", optimizers, optimizer_value, optimizer_option},
     {"precision", precisions, precision_value, precision_option},
     {"param-dtype", param_dtypes, param_dtype_value, param_dtype_option},
+    {"offload", offloads, offload_value, offload_option},
     {"optimizer-impl", optimizer_impls, optimizer_impl_value, optimizer_impl_option},
     {"recompute", recomputes, recompute_value, recompute_option},
     {"loss", losses, loss_value, loss_option},
@@ -280,9 +277,8 @@ constexpr std::array<Axis, 11> kAxes{{
     {"shard-group", shard_groups, shard_group_value, shard_group_option},
 }};
 
-constexpr std::array<std::string_view, 9> kNotConsidered{"quantized bases (QLoRA)",
-                                                         "memory-saving optimizers",
-                                                         "offload",
+constexpr std::array<std::string_view, 8> kNotConsidered{"bases packed by others than bitsandbytes",
+                                                         "offload of activations",
                                                          "tensor parallelism",
                                                          "pipeline parallelism",
                                                          "context parallelism",
@@ -298,12 +294,6 @@ std::span<const Axis> axes() {
 
 std::span<const std::string_view> not_considered() {
   return kNotConsidered;
-}
-
-std::vector<Setting> adapter_choices(const Scope& scope) {
-  std::vector<Setting> out;
-  adapters(scope, {.strategy = scope.base.strategy, .batch = scope.base.batch}, out);
-  return out;
 }
 
 Effort effort(const Setting& setting) {

@@ -25,9 +25,6 @@ struct Axis {
 
 std::span<const Axis> axes();
 
-// The adapters axis alone: one setting for each value of Setting::parts, in order.
-std::vector<Setting> adapter_choices(const Scope& scope);
-
 // A part of the space.
 struct Stage {
   int concession = -1;  // only families of this one; negative: all

@@ -59,6 +59,9 @@ std::size_t Chapters::StrategyHash::operator()(const Strategy& s) const {
       .mix(s.precision)
       .mix(s.optimizer_impl.has_value())
       .mix(s.lora.has_value())
+      .mix(s.quantize.has_value())
+      .mix(s.optimizer)
+      .mix(s.offload.any())
       .hash();
 }
 

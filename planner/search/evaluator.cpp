@@ -6,6 +6,7 @@
 #include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
 #include "planner/search/axes.h"
+#include "planner/search/concessions.h"
 #include "planner/stacks/stack_info.h"
 #include "planner/time/flops.h"
 
@@ -19,21 +20,20 @@ models::Stack of_transformers() {
 }
 }  // namespace
 
-Space::Space(const Scope& scope) : scope_(scope) {
-  for (const Setting& setting : adapter_choices(scope)) {
-    for (const bool forced : {false, true}) {
-      models::Strategy strategy = setting.strategy;
-      if (forced) strategy.stack = of_transformers();
-      strategy.recompute.kind = forced ? models::RecomputeKind::full : models::RecomputeKind::none;
-      ModelParts parts = model_parts(*scope.base.model, strategy);
-      std::int64_t kept = 0;
-      for (const LayerRun& run : parts.runs) kept += run.input_grad ? run.count : 0;
-      kept_layers_.push_back(kept);
-      parts_.emplace_back(std::move(parts));
-      times_.emplace_back(std::in_place, *parts_.back(), scope.base.cluster);
-    }
-  }
-  usable_ = capacity_of(scope.base).usable;
+Space::Space(const Scope& scope) : scope_(scope), usable_(capacity_of(scope.base).usable) {}
+
+const Space::Prepared& Space::prepared(const Setting& setting) const {
+  const bool forced = forces_input_gradient(setting.strategy);
+  Prepared& out = prepared_[2 * std::size_t{setting.parts} + (forced ? 1 : 0)];
+  std::call_once(out.once, [&] {
+    models::Strategy strategy = with_parts(scope_.base.strategy, setting.parts);
+    if (forced) strategy.stack = of_transformers();
+    strategy.recompute.kind = forced ? models::RecomputeKind::full : models::RecomputeKind::none;
+    out.parts = model_parts(*scope_.base.model, strategy);
+    for (const LayerRun& run : out.parts->runs) out.kept_layers += run.input_grad ? run.count : 0;
+    out.time.emplace(*out.parts, scope_.base.cluster);
+  });
+  return out;
 }
 
 Throughput Space::throughput(const Setting& family, const models::Batch& batch) const {
@@ -50,6 +50,11 @@ std::span<const models::Batch> Space::batches(const Setting& family) const {
 }
 
 namespace {
+
+// What a step takes that waits for the host is not predicted.
+bool predicts(const TimeModel& model, const models::Strategy& s) {
+  return model.knows(s.precision) && !s.offload.any();
+}
 
 // False: the stack refuses the strategy, as who asks for its memory will be told.
 bool add_throughputs(const TimeModel& model, const models::Strategy& s,
@@ -69,18 +74,18 @@ bool add_throughputs(const TimeModel& model, const models::Strategy& s,
 
 }  // namespace
 
-// Where the card's rates are not known: its arithmetic alone.
+// Where the card's rates are not known, or the host's: its arithmetic alone.
 std::vector<Throughput> Space::throughputs(const Setting& family,
                                            std::span<const models::Batch> batches) const {
   const models::Strategy& s = family.strategy;
-  const TimeModel& model = *times_[place_of(family)];
+  const TimeModel& model = *prepared(family).time;
   std::vector<Throughput> out;
   out.reserve(batches.size());
   const auto tokens = [&](const models::Batch& batch) {
     return static_cast<double>(batch.tokens()) * static_cast<double>(batch.grad_accum) *
            static_cast<double>(s.gpus);
   };
-  if (model.knows(s.precision) && add_throughputs(model, s, batches, out)) return out;
+  if (predicts(model, s) && add_throughputs(model, s, batches, out)) return out;
   out.clear();
   for (const models::Batch& batch : batches) {
     const models::StepFlops flops = step_flops(parts(family), s, batch);
@@ -90,15 +95,15 @@ std::vector<Throughput> Space::throughputs(const Setting& family,
 }
 
 std::optional<StepTime> Space::time(const Setting& setting) const {
-  const TimeModel& time = *times_[place_of(setting)];
-  if (!time.knows(setting.strategy.precision)) return std::nullopt;
+  const TimeModel& time = *prepared(setting).time;
+  if (!predicts(time, setting.strategy)) return std::nullopt;
   return time(setting.strategy, setting.batch);
 }
 
 std::vector<double> Space::compute_speeds(const Setting& setting,
                                           std::span<const models::Batch> batches) const {
-  const TimeModel& model = *times_[place_of(setting)];
-  if (!model.knows(setting.strategy.precision))
+  const TimeModel& model = *prepared(setting).time;
+  if (!predicts(model, setting.strategy))
     return std::vector<double>(batches.size(), std::numeric_limits<double>::infinity());
   std::vector<double> speeds;
   try {
@@ -117,7 +122,7 @@ std::vector<double> Space::compute_speeds(const Setting& setting,
 std::int64_t Space::most_tokens(const Setting& family, Bytes states) const {
   if (!usable_) return std::numeric_limits<std::int64_t>::max();
   const models::Recompute& r = family.strategy.recompute;
-  const std::int64_t layers = kept_layers_[place_of(family)];
+  const std::int64_t layers = prepared(family).kept_layers;
   std::int64_t stride = 1;
   if (r.kind == models::RecomputeKind::every) stride = std::max<std::int64_t>(1, r.every);
   if (r.kind == models::RecomputeKind::sqrt)
@@ -163,6 +168,8 @@ std::size_t likeness(const Setting& x, const models::Batch& batch) {
   mix(x.parts);
   mix(s.data.shard_group > 0);
   mix(s.precision);
+  mix(s.optimizer);
+  mix(s.offload.any());
   return h >> 40;
 }
 }  // namespace

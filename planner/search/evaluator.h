@@ -14,6 +14,7 @@
 #include "planner/memory/framework_overhead.h"
 #include "planner/program/peak.h"
 #include "planner/search/cached_programs.h"
+#include "planner/search/concessions.h"
 #include "planner/search/scope.h"
 #include "planner/search/setting.h"
 #include "planner/time/step_time.h"
@@ -45,11 +46,11 @@ struct Throughput {
 };
 
 // The model's parts and the clock for each value of Setting::parts, with and without a gradient
-// that checkpoints force, prepared once and read by all threads.
+// that checkpoints force, prepared once, when they are first asked for, and read by all threads.
 class Space {
  public:
   explicit Space(const Scope& scope);
-  const ModelParts& parts(const Setting& setting) const { return *parts_[place_of(setting)]; }
+  const ModelParts& parts(const Setting& setting) const { return *prepared(setting).parts; }
   Throughput throughput(const Setting& family, const models::Batch& batch) const;
   std::vector<Throughput> throughputs(const Setting& family,
                                       std::span<const models::Batch> batches) const;
@@ -67,17 +68,19 @@ class Space {
   std::optional<Bytes> usable() const { return usable_; }
 
  private:
-  static std::size_t place_of(const Setting& setting) {
-    return 2 * std::size_t{setting.parts} + (forces_input_gradient(setting.strategy) ? 1 : 0);
-  }
+  struct Prepared {
+    std::once_flag once;
+    std::optional<ModelParts> parts;
+    std::optional<TimeModel> time;
+    std::int64_t kept_layers = 0;  // whose input waits for the backward pass
+  };
+  const Prepared& prepared(const Setting& setting) const;
 
   const Scope& scope_;
   mutable std::mutex mutex_;  // of the lists
   // By what they follow from: the family's batch, its GPUs.
   mutable std::map<std::array<std::int64_t, 4>, std::vector<models::Batch>> batches_;
-  std::vector<std::optional<ModelParts>> parts_;
-  std::vector<std::optional<TimeModel>> times_;
-  std::vector<std::int64_t> kept_layers_;  // whose input waits for the backward pass
+  mutable std::array<Prepared, 2 * kParts> prepared_;
   std::optional<Bytes> usable_;
 };
 

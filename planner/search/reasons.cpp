@@ -9,6 +9,7 @@
 #include "models/run_names.h"
 #include "planner/search/axes.h"
 #include "planner/search/closest.h"
+#include "planner/search/concessions.h"
 #include "planner/search/family.h"
 #include "planner/search/savings.h"
 #include "planner/search/words.h"
@@ -20,6 +21,9 @@ using models::RecomputeKind;
 using models::Strategy;
 
 namespace {
+std::string with(const std::string& before, const std::string& text) {
+  return text.empty() ? "" : before + text;
+}
 
 class Reasons {
  public:
@@ -105,10 +109,6 @@ class Reasons {
     const bool alike = effort(a.setting).kind == effort(b.setting).kind;
     const double margin = -std::log1p(-(alike ? kSameKindMargin : kTieMargin));
     return std::abs(std::log(a.speed() / b.speed())) < margin;
-  }
-
-  static std::string with(const std::string& before, const std::string& text) {
-    return text.empty() ? "" : before + text;
   }
 
   // Of a plan that is as fast and comes later; "" where it has none but its speed.
@@ -238,21 +238,29 @@ class Reasons {
                *near);
   }
 
-  void concessions(const Found& best) {
-    if (best.setting.concession == 0) return;
-    untried_stack(best);
+  void say_lack_within(int most_concession, const char* packed = "") {
     Scope plain = scope_;
-    plain.most_concession = 0;
-    plain.top = 1;
+    plain.most_concession = most_concession;
     const std::optional<Found> near = nearest(plain);
-    if (near && space_.usable())
-      say_lack(
-          fmt::format("Training the whole model in {}", name_of(near->setting.strategy.precision)),
-          *near);
-    if (best.setting.strategy.precision == models::Precision::bf16)
-      say(fmt::format("Pure bf16 is a concession: {}.", kPureRisk));
-    else if (best.setting.parts != 0)
-      pure_bf16();
+    if (!near || !space_.usable()) return;
+    const bool lora =
+        near->setting.strategy.lora && !(scope_.base.strategy.lora && !most_concession);
+    const char* const what = lora ? "LoRA" : "Training the whole model";
+    say_lack(fmt::format("{} in {}{}", what, name_of(near->setting.strategy.precision), packed),
+             *near);
+  }
+
+  // What does not fit without each of them, and what it costs.
+  void concessions(const Found& best) {
+    const Setting& x = best.setting;
+    if (x.concession == 0) return;
+    untried_stack(best);
+    say_lack_within(0);
+    if (x.concession > kMostWithoutPacking) say_lack_within(kMostWithoutPacking);
+    if (concedes(x, kPackedBase) && concedes(x, kOffloadsPacked))
+      say_lack_within(kOffloadsPacked - 1, " on a packed base that stays on the GPUs");
+    for (std::string& cost : costs_of_concessions(x, best.plan)) say(std::move(cost));
+    if (x.strategy.precision != models::Precision::bf16 && x.parts != 0) pure_bf16();
   }
 
   // Between adapters and more GPUs some would rather train the whole model with less precision.
@@ -260,6 +268,7 @@ class Reasons {
     Scope pure = scope_;
     pure.without["adapters"].insert("lora");
     leave_out_untried(pure);
+    pure.most_concession = kMostWithoutPacking;
     pure.top = 1;
     const std::optional<Found> found = best_of(pure, control_);
     if (!found || found->setting.strategy.precision != models::Precision::bf16) return;
@@ -284,15 +293,7 @@ class Reasons {
   }
 
   void limit(const Found& found) {
-    const std::optional<StepTime> time = space_.time(found.setting);
-    if (!time) return;
-    std::string text =
-        fmt::format("A step takes {}: {} of compute", seconds(time->step), seconds(time->compute));
-    if (time->communication > 0)
-      text += fmt::format(", {} of communication that is not hidden (of {})",
-                          seconds(time->exposed_communication), seconds(time->communication));
-    say(text + fmt::format(", {} for the optimizer. The limit is {}.", seconds(time->optimizer),
-                           name_of(time->limit)));
+    if (const std::optional<StepTime> time = space_.time(found.setting)) say(parts_of_step(*time));
   }
 
   void larger_batch(const Found& found) {
@@ -317,6 +318,7 @@ class Reasons {
                              gib(*space_.usable())));
     const double gain =
         space_.throughput(found.setting, *next).tokens_per_second / found.speed() - 1;
+    if (!found.throughput.known) return;
     if (gain <= 0)
       say(fmt::format("Micro-batch {} is no faster.", next->micro_batch));
     else if (gain < kSameKindMargin)
@@ -373,12 +375,10 @@ class Reasons {
   bool sized() const {
     return scope_.objective == Objective::context || scope_.objective == Objective::batch;
   }
-
   std::string size_text(const Found& found) const {
-    if (scope_.objective == Objective::context)
-      return fmt::format("{} tokens", found.setting.batch.seq_len);
-    return fmt::format("{} sequences",
-                       found.setting.batch.micro_batch * found.setting.strategy.gpus);
+    const models::Batch& batch = found.setting.batch;
+    if (scope_.objective == Objective::context) return fmt::format("{} tokens", batch.seq_len);
+    return fmt::format("{} sequences", batch.micro_batch * found.setting.strategy.gpus);
   }
 
   const Scope& scope_;

@@ -10,6 +10,7 @@
 
 #include "planner/memory/reserved.h"
 #include "planner/search/axes.h"
+#include "planner/search/concessions.h"
 #include "planner/search/front.h"
 #include "planner/search/look.h"
 #include "planner/search/speed_limit.h"
@@ -50,8 +51,6 @@ std::int64_t Ties::steps_in_kind(double counted_in_kind) const {
 
 namespace {
 
-constexpr int kMostConcession = 7;  // the sum of all
-
 class Search {
  public:
   Search(const Scope& scope, const Control& control, bool shares)
@@ -66,9 +65,8 @@ class Search {
 
   // What asks for less of the user goes first.
   Result run() {
-    const int most = std::min(scope_.most_concession, kMostConcession);
-    for (int concession = 0; concession <= most && !best_ && !stopped(); ++concession)
-      find_best(concession);
+    for (const int concession : concession_sums())
+      if (concession <= scope_.most_concession && !best_ && !stopped()) find_best(concession);
     if (best_) list();
     result_.stopped = stopped();
     if (!result_.ranked.empty() && !stopped()) add_front();

@@ -10,11 +10,10 @@ namespace plimsoll::planner::search {
 struct Setting {
   models::Strategy strategy;
   models::Batch batch;
-  // What it asks of the user beyond memory and time, summed over its axes (axes.cpp): other
-  // numerics, adapters in the place of the model, an untried stack. A plan that asks for less goes
-  // before every plan that asks for more.
+  // What it asks of the user beyond memory and time, summed over its axes (concessions.h). A plan
+  // that asks for less goes before every plan that asks for more.
   std::uint8_t concession = 0;
-  std::uint8_t parts = 0;  // which choice of adapters (Space::parts)
+  std::uint8_t parts = 0;  // which choice of adapters and base (Space::parts)
 
   std::int64_t tokens_per_step() const {
     return checked_multiply(checked_multiply(batch.tokens(), batch.grad_accum), strategy.gpus);

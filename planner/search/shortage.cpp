@@ -4,6 +4,7 @@
 
 #include "models/run_names.h"
 #include "planner/search/closest.h"
+#include "planner/search/concessions.h"
 #include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::search {
@@ -16,6 +17,8 @@ class Changes {
  public:
   Changes(const Scope& scope, const Control& control) : scope_(scope), control_(control) {
     scope_.top = 1;
+    all_ = scope_.most_concession;
+    scope_.most_concession = std::min(all_, kMostWithoutPacking);
   }
 
   std::vector<WouldFit> take() { return std::move(out_); }
@@ -30,6 +33,7 @@ class Changes {
 
   void fewer_tokens() {
     Scope changed = scope_;
+    changed.most_concession = all_;
     changed.objective = Objective::context;
     attempt(changed,
             [](const Found& f) { return "--seq-len " + std::to_string(f.setting.batch.seq_len); });
@@ -85,7 +89,10 @@ class Changes {
     if (!found) return false;
     std::string change = name(*found);
     const models::Strategy& s = found->setting.strategy;
-    if (found->setting.parts != 0) change += " with LoRA";
+    if (found->setting.parts & kOwnAdapters) change += " with LoRA";
+    if (concedes(found->setting, kPackedBase)) change += " on a packed base";
+    if (s.optimizer != scope_.base.strategy.optimizer) change += " and 8-bit states";
+    if (s.offload != scope_.base.strategy.offload) change += ", offloaded";
     if (s.precision == models::Precision::bf16 && s.precision != scope_.base.strategy.precision)
       change += " in pure bf16";
     if (stack_info(s.stack).untried_on_gpus && !scope_.fixed.contains("stack"))
@@ -96,6 +103,7 @@ class Changes {
 
   Scope scope_;
   const Control& control_;
+  int all_ = 0;  // concessions that the scope allows; more GPUs are looked at with fewer
   std::vector<WouldFit> out_;
 };
 

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/run_names.h"
+#include "models/storages.h"
+#include "planner/search/concessions.h"
 #include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::search {
@@ -49,6 +52,40 @@ std::string why_longer(const Setting& first, const Setting& other, bool sends_mo
   const std::int64_t batch = other.batch.micro_batch;
   if (batch < first.batch.micro_batch) return fmt::format(" (its micro-batch is {})", batch);
   return sends_more ? " (collectives beside it take their share of the GPU)" : "";
+}
+
+std::string parts_of_step(const StepTime& time) {
+  std::string text =
+      fmt::format("A step takes {}: {} of compute", seconds(time.step), seconds(time.compute));
+  if (time.communication > 0)
+    text += fmt::format(", {} of communication that is not hidden (of {})",
+                        seconds(time.exposed_communication), seconds(time.communication));
+  return text + fmt::format(", {} for the optimizer. The limit is {}.", seconds(time.optimizer),
+                            name_of(time.limit));
+}
+
+std::vector<std::string> costs_of_concessions(const Setting& x, const reports::Plan& plan) {
+  std::vector<std::string> out;
+  const models::Strategy& s = x.strategy;
+  if (concedes(x, kStatesIn8Bits))
+    out.push_back("Optimizer states in 8 bits are a concession: 256 values share a scale.");
+  if (concedes(x, kPackedBase))
+    out.push_back(
+        fmt::format("A packed base is a concession: its frozen weights are rounded to 4 bits ({}), "
+                    "and every product makes them anew in 16.",
+                    s.quantize->storage->name));
+  if (concedes(x, kOffloads) || concedes(x, kOffloadsPacked))
+    out.push_back(fmt::format(
+        "Offloading is a concession: {} of each node's memory hold {}, and what a layer needs "
+        "comes "
+        "from there in every step. How long that takes is not predicted: plans stand in the order "
+        "of what they compute.",
+        gib((plan.host_pinned + plan.host_pageable) * std::min(s.gpus, s.gpus_per_node)),
+        s.offload.params ? "parameters, gradients and optimizer states"
+                         : "the optimizer's states"));
+  if (s.precision == models::Precision::bf16)
+    out.push_back(fmt::format("Pure bf16 is a concession: {}.", kPureRisk));
+  return out;
 }
 
 std::string in_brackets(double slower) {

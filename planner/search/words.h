@@ -2,8 +2,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "planner/search/setting.h"
+#include "planner/time/step_time.h"
+#include "reports/record.h"
 
 namespace plimsoll::planner::search {
 
@@ -14,6 +17,11 @@ std::string percent(double share);
 std::string rung_name(models::Stack stack, int zero);
 // " (0.4 % slower)", or "" where that is nothing.
 std::string in_brackets(double slower);
+
+// Of compute, communication and the optimizer.
+std::string parts_of_step(const StepTime& time);
+// A sentence for each thing that the setting gives up and the plan pays for.
+std::vector<std::string> costs_of_concessions(const Setting& setting, const reports::Plan& plan);
 
 // What makes the other one's compute longer, in brackets; or "".
 std::string why_longer(const Setting& mine, const Setting& other, bool sends_more,

@@ -43,6 +43,7 @@ struct StackInfo {
   // 16-bit weights beside fp32 masters.
   bool mixed_is_autocast = false;
   bool foreach_by_default = false;  // the optimizer's form
+  bool packs_bases = false;  // bitsandbytes' packed bases and 8-bit optimizers run under it
   bool offloads_optimizer = false;  // its states, without the parameters
   bool reserves_exactly = false;  // what others reserve is an estimate
   bool untried_on_gpus = false;  // nobody has timed a run of it there

@@ -93,7 +93,8 @@ class Page(unittest.TestCase):
             self.assertNotIn("--html", ranked["command"])
 
     def test_nothing_fits_says_what_would(self):
-        words = ("recommend", "llama-3.1-70b", "--gpu", "rtx-4090", "--gpus", 2)
+        words = ("recommend", "llama-3.1-70b", "--gpu", "rtx-4090", "--gpus", 2,
+                 "--keep", "quantize,offload")
         text = Reader(page(*words)).text()
         nothing = json.loads(plimsoll(*words, "--json", "-").stdout)["nothing_fits"]
         self.assertIn("Nothing fits", text)

@@ -8,6 +8,7 @@
 
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
+#include "planner/search/concessions.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner;
@@ -76,8 +77,9 @@ Words shard_groups(std::int64_t gpus, std::int64_t per_node, int zero = 3,
 TEST_CASE("the axes, in the order in which they are chosen") {
   Words names;
   for (const Axis& axis : axes()) names.emplace_back(axis.name);
-  CHECK(names == Words{"adapters", "gpus", "stack", "precision", "param-dtype", "optimizer-impl",
-                       "recompute", "loss", "attention", "zero", "shard-group"});
+  CHECK(names == Words{"adapters", "gpus", "stack", "quantize", "optimizer", "precision",
+                       "param-dtype", "offload", "optimizer-impl", "recompute", "loss", "attention",
+                       "zero", "shard-group"});
 }
 
 TEST_CASE(
@@ -124,6 +126,66 @@ TEST_CASE("adapters beside the whole model, with their base in 16 bits") {
   Asked frozen;
   frozen.strategy().freeze = {"*embed*"};
   CHECK(frozen.values("adapters") == Words{"full"});
+}
+
+TEST_CASE("a base packed in 4 bits, for adapters on the stack that has it; sharded it is floats") {
+  Asked asked;
+  CHECK(asked.values("quantize") == Words{"none"});
+  asked.so_far = asked.choices("adapters").back();
+  CHECK(asked.values("quantize") == Words{"none", "nf4-dq"});
+  CHECK(asked.options("quantize") == Words{"", "--quantize nf4-dq"});
+  CHECK(asked.concessions("quantize") == std::vector{1, 17});
+  asked.so_far = asked.choices("quantize").back();
+  CHECK(asked.values("attention") == Words{"flash"});
+  Words words;
+  for (const Setting& s : asked.choices("zero")) words.push_back(axis_named("quantize").option(s));
+  CHECK(words == Words{"--quantize nf4-dq", "--quantize nf4-dq",
+                       "--quantize nf4-dq --quant-storage bf16",
+                       "--quantize nf4-dq --quant-storage bf16"});
+  asked.strategy().quantize.reset();
+  asked.strategy().stack = Stack::deepspeed;
+  CHECK(asked.values("quantize") == Words{"none"});
+}
+
+TEST_CASE("states in 8 bits, of the whole model, where bitsandbytes steps what ranks hold") {
+  Asked asked;
+  CHECK(asked.options("optimizer") == Words{"", "--optimizer adam8bit"});
+  CHECK(asked.concessions("optimizer") == std::vector{0, 8});
+  asked.so_far = asked.choices("optimizer").back();
+  CHECK(asked.values("zero") == Words{"0"});
+  CHECK(asked.values("optimizer-impl") == Words{"default"});
+  Asked adapters;
+  adapters.so_far = adapters.choices("adapters").back();
+  CHECK(adapters.values("optimizer") == Words{"adamw"});
+}
+
+TEST_CASE("offloading: FSDP's parameters, DeepSpeed's states, where there is something to share") {
+  Asked asked;
+  CHECK(asked.options("offload") == Words{"", "--offload params"});
+  CHECK(asked.concessions("offload") == std::vector{0, 64});
+  asked.so_far = asked.choices("offload").back();
+  CHECK(asked.values("zero") == Words{"2", "3"});
+  Asked packed;
+  for (const char* axis : {"adapters", "quantize"}) packed.so_far = packed.choices(axis).back();
+  CHECK(packed.concessions("offload") == std::vector{17, 49});
+  Asked states;
+  states.strategy().stack = Stack::deepspeed;
+  CHECK(states.options("offload") == Words{"", "--offload optimizer"});
+  states.so_far = states.choices("offload").back();
+  CHECK(states.values("zero") == Words{"1", "2", "3"});
+  Asked alone(1);
+  CHECK(alone.values("offload") == Words{"none"});
+}
+
+TEST_CASE("every sum of concessions that a setting has is looked at, the least first") {
+  const std::span<const int> sums = concession_sums();
+  CHECK(std::ranges::is_sorted(sums));
+  for (const bool own_lora : {false, true}) {
+    Asked asked(2, 2);
+    if (own_lora) asked.scope.base.strategy.lora = models::Lora{};
+    for (const Setting& s : families(asked.scope))
+      CHECK(std::ranges::find(sums, s.concession) != sums.end());
+  }
 }
 
 TEST_CASE("the optimizer's fused kernels are PyTorch's AdamW's alone") {
@@ -305,6 +367,10 @@ TEST_CASE("--only leaves the families of its values, --without all others; of ea
   Scope scope = asked.scope;
   scope.only["recompute"] = {"every"};
   const std::vector<Setting> every = families(scope);
-  CHECK(every.size() == all.size() / 6 * 2);  // every:2 and every:3 of six, which have equally many
+  // every:2 and every:3 of six, which have equally many; of five with a packed base (not
+  // selective).
+  const auto packed = static_cast<std::size_t>(
+      std::ranges::count_if(all, [](const Setting& s) { return concedes(s, kPackedBase); }));
+  CHECK(every.size() == (all.size() - packed) / 6 * 2 + packed / 5 * 2);
   for (const Setting& s : every) CHECK(s.strategy.recompute.kind == models::RecomputeKind::every);
 }

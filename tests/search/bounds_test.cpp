@@ -9,6 +9,7 @@
 #include "models/model_reader.h"
 #include "planner/search/axes.h"
 #include "planner/search/closest.h"
+#include "planner/search/concessions.h"
 #include "planner/search/family.h"
 #include "planner/search/search.h"
 
@@ -46,6 +47,7 @@ Scope scope_of(const models::ModelSpec& model, std::int64_t gpus, std::int64_t s
   scope.base.strategy.gpus = scope.gpus = gpus;
   scope.base.batch.seq_len = seq_len;
   scope.fixed = {"gpus", "optimizer-impl"};
+  scope.most_concession = kMostWithoutPacking;
   return scope;
 }
 

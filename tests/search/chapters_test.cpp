@@ -8,6 +8,7 @@
 #include "models/model_catalog.h"
 #include "planner/search/axes.h"
 #include "planner/search/chapters.h"
+#include "planner/search/concessions.h"
 #include "planner/search/evaluator.h"
 
 using namespace plimsoll;
@@ -152,6 +153,7 @@ Scope scope_of(const models::ModelSpec& model, const char* gpu, std::int64_t gpu
   scope.base.cluster.gpu = models::find_gpu(gpu);
   scope.base.strategy.gpus = scope.gpus = gpus;
   scope.base.batch.seq_len = seq_len;
+  if (gpus > 2) scope.most_concession = kMostWithoutPacking;  // the larger spaces without the rest
   return scope;
 }
 

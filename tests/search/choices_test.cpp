@@ -9,6 +9,7 @@
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "planner/search/axes.h"
+#include "planner/search/concessions.h"
 #include "planner/search/reasons.h"
 #include "planner/search/search.h"
 #include "planner/search/shortage.h"
@@ -86,6 +87,57 @@ TEST_CASE("7B on one card of 24 GB is a matter of adapters, and the reasons say 
   REQUIRE(!result.ranked.empty());
   CHECK(result.ranked.front().setting.strategy.lora.has_value());
   CHECK(has(reasons(scope, result.ranked, {}).front(), "Training the whole model"));
+}
+
+// Answer.AI's FSDP-QLoRA (github.com/AnswerDotAI/fsdp_qlora): 70B on two cards of 24 GB.
+TEST_CASE("70B on two cards of 24 GB: a packed base that FSDP keeps on the host, and why") {
+  const models::ModelSpec model = models::catalog_model("llama-3.1-70b");
+  Scope scope = scope_of(model, "4090", 2, 512);
+  const Result result = search::search(scope);
+  REQUIRE(!result.ranked.empty());
+  const Found& best = result.ranked.front();
+  CHECK(options_of(best.setting) ==
+        "--lora-rank 16 --lora-alpha 32 --lora-targets all-linear --gpus 2 --quantize nf4-dq "
+        "--quant-storage bf16 --param-dtype bf16 --offload params --recompute full --zero 3 "
+        "--seq-len 512 --micro-batch 1");
+  CHECK(!best.throughput.known);
+  CHECK(!best.plan.time.step_seconds);
+  const std::vector<std::string> why = reasons(scope, result.ranked, {}).front();
+  CHECK(has(why, "LoRA in bf16-mixed does not fit"));
+  CHECK(has(why, "on a packed base that stays on the GPUs does not fit"));
+  CHECK(has(why, "A packed base is a concession"));
+  CHECK(has(why, "Offloading is a concession"));
+  scope.most_concession = kMostWithoutPacking;
+  CHECK(search::search(scope).ranked.empty());
+}
+
+TEST_CASE("13B on one card of 24 GB packs its base and stays on the GPU; 8B does neither") {
+  const models::ModelSpec large = models::catalog_model("llama-2-13b");
+  const Result packed = search::search(scope_of(large, "4090", 1, 2048));
+  REQUIRE(!packed.ranked.empty());
+  const Setting& best = packed.ranked.front().setting;
+  CHECK(best.concession == (kAdapters | kPackedBase));
+  CHECK(best.strategy.quantize->held_in == DType::uint8);
+  CHECK(packed.ranked.front().throughput.known);
+  const models::ModelSpec small = models::catalog_model("llama-3.1-8b");
+  for (const Found& found : search::search(scope_of(small, "4090", 1, 1024)).ranked) {
+    CHECK(!found.setting.strategy.quantize);
+    CHECK(!found.setting.strategy.offload.any());
+  }
+}
+
+// bf16 weights, gradients and 8-bit states: 6 bytes a parameter, 40 GB of 7B; AdamW's are 54 GB.
+TEST_CASE("who keeps adapters out is offered 8-bit states before offloading") {
+  const models::ModelSpec model = models::catalog_model("llama-2-7b");
+  Scope scope = scope_of(model, "a100-pcie-80gb", 1, 1024);
+  scope.base.cluster.memory = Bytes(std::int64_t{52} << 30);
+  scope.without["adapters"] = {"lora"};
+  scope.without["stack"] = {"plimsoll"};
+  const Result result = search::search(scope);
+  REQUIRE(!result.ranked.empty());
+  CHECK(result.ranked.front().setting.concession == (kStatesIn8Bits | kOtherNumerics));
+  CHECK(result.ranked.front().setting.strategy.optimizer == models::Optimizer::adam8bit);
+  CHECK(has(reasons(scope, result.ranked, {}).front(), "Optimizer states in 8 bits"));
 }
 
 TEST_CASE("Llama 2 70B is trained in full on 64 A100 of 80 GB, recomputing") {

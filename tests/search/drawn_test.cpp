@@ -10,6 +10,7 @@
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "planner/search/axes.h"
+#include "planner/search/concessions.h"
 #include "planner/search/search.h"
 #include "tests/search/brute_force.h"
 
@@ -55,6 +56,7 @@ class Draw {
     if (s.objective == Objective::batch) s.only["shard-group"] = {"all"};
     if (s.objective == Objective::batch) s.without["adapters"] = {"lora"};
     if (random_() % 3 == 0) s.without["adapters"] = {"lora"};
+    s.most_concession = kMostWithoutPacking;  // what is beyond is all looked at in search_test.cpp
     return s;
   }
 

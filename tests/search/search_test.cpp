@@ -9,6 +9,7 @@
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "planner/search/axes.h"
+#include "planner/search/concessions.h"
 #include "tests/search/brute_force.h"
 
 using namespace plimsoll;
@@ -26,6 +27,7 @@ struct Case {
   Objective objective = Objective::throughput;
   std::optional<std::int64_t> global_batch = std::nullopt;
   std::int64_t node = 8;
+  int most_concession = kMostWithoutPacking;
 };
 
 Scope scope_of(const models::ModelSpec& model, const Case& c) {
@@ -38,6 +40,7 @@ Scope scope_of(const models::ModelSpec& model, const Case& c) {
   scope.objective = c.objective;
   scope.global_batch = c.global_batch;
   scope.without["recompute"] = {"every"};  // a hundred thousand points are enough
+  scope.most_concession = c.most_concession;
   return scope;
 }
 
@@ -73,6 +76,16 @@ constexpr Case kCases[] = {
     {"least memory", "qwen3-0.6b", "4090", 2, 2048, Objective::memory},
     {"only adapters fit", "llama-3.2-3b", "4090", 1, 2048},
     {"nothing fits", "llama-3.1-70b", "4090", 1, 2048},
+    {"only a packed base fits", "llama-2-13b", "4090", 1, 2048, Objective::throughput, {}, 8, 255},
+    {"nothing fits, packed or not",
+     "llama-3.1-70b",
+     "4090",
+     1,
+     512,
+     Objective::throughput,
+     {},
+     8,
+     255},
 };
 
 }  // namespace

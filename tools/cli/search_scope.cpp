@@ -37,9 +37,8 @@ void set_kept(const Options& options, search::Scope& scope) {
   const std::string* keep = options.find("keep");
   if (keep == nullptr) return;
   for (const std::string& name : comma_list("keep", *keep)) {
-    if (name == "optimizer") continue;  // never changed
     if (!is_axis(name) && name != "micro-batch") {
-      std::string names = "optimizer, micro-batch";
+      std::string names = "micro-batch";
       for (const search::Axis& axis : search::axes()) names += ", " + std::string(axis.name);
       refuse_value("keep", name, "must be of " + names);
     }
@@ -175,9 +174,6 @@ SearchRequest search_request(const std::string& model, const Options& given, Sou
   });
   keep_free(options, out);
   if (!options.has("gpu") && question.cluster.gpu) out.kept.add("gpu", question.cluster.gpu->name);
-  check(!question.strategy.offload.any(), ErrorKind::unsupported,
-        "--offload: a search ranks by speed, and how fast an offloaded step is, is not predicted; "
-        "fit plans it");
   out.scope.base = question;
   set_kept(options, out.scope);
   // Sizes of stage 3 stand in the file beside its stage; without one it is DeepSpeed's own, 0.

@@ -56,6 +56,7 @@ constinit const StackInfo kStack{
     .has_fsdp = true,
     .mixed_is_autocast = true,
     .foreach_by_default = true,
+    .packs_bases = true,
     .hybrid_from_stage = 2,
 };
 
