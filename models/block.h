@@ -24,13 +24,16 @@ const char* interned(std::string_view text);
 
 // rms_norm multiplies the weight with the normalized values in the input's dtype (Llama),
 // rms_norm_fp32 in fp32, before the cast back (OLMo 2).
-// rms_norm_one_plus likewise, with 1 + weight (Gemma).
+// rms_norm_one_plus likewise, with 1 + weight (Gemma). rms_norm_inline is Llama's in one
+// expression, whose values no name holds; rms_norm_fused is torch.nn.RMSNorm, a kernel.
 enum class ModuleClass : std::uint8_t {
   linear,
   conv1d,
   rms_norm,
   rms_norm_fp32,
   rms_norm_one_plus,
+  rms_norm_inline,
+  rms_norm_fused,
   layer_norm,
   experts,  // gated MLPs stacked: gate_up_proj [experts, 2·out, in], down_proj [experts, in, out]
 };
@@ -115,6 +118,7 @@ struct Node {
   double probability = 0;  // dropout
   bool by_head = false;  // split, slice: x is [batch, heads, s, of each head]
   bool casts_back = false;  // rotary: the results have the operands' dtype, whatever the tables'
+  bool complex = false;  // rotary: pairs of elements times complex numbers
   bool of_view = false;  // linear: x is reshaped for it, in a node of its own
   bool normalizes = false;  // experts: the chosen ones' probabilities are divided by their sum
   bool wide_scores = false;  // experts: those stay in fp32, whatever the logits are in

@@ -9,7 +9,9 @@ enum class NormKind : std::uint8_t {  // as ModuleClass's
   layer_norm,
   rms_norm,
   rms_norm_fp32,
-  rms_norm_one_plus
+  rms_norm_one_plus,
+  rms_norm_inline,
+  rms_norm_fused
 };
 constexpr bool multiplies_in_fp32(NormKind kind) {
   return kind == NormKind::rms_norm_fp32 || kind == NormKind::rms_norm_one_plus;
@@ -45,7 +47,16 @@ struct Decoder {
   // Of the token table, where it is not `hidden`: a projection stands behind it, another one in the
   // last norm's place (OPT-350m). 0: `hidden`.
   std::int64_t embedding_width = 0;
+  // The model makes no positions, tables or padded labels, SDPA reads what the layer's nodes made,
+  // and the loop over the layers holds the stream alone; rotation multiplies with a buffer of
+  // complex numbers; the loss is made when the model has returned.
+  bool bare = false;
+  bool repeats_groups = false;  // keys and values, for SDPA: whatever the release says
   bool masked_loss = false;  // cross entropy of the logits as they are, with labels as they are
+  // GPT-BigCode before kLossPadsLabels: cross entropy of the logits as they are; and what a layer
+  // returns to the cache, in elements a token, whether it trains or not.
+  bool low_loss_once = false;
+  std::int64_t cached_once = 0;
   EmbeddingScale embedding_scale = EmbeddingScale::none;
   bool scaled_logits = false;  // divided by a scalar
   bool soft_capped_logits = false;  // they go through a scaled tanh

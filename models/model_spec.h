@@ -11,6 +11,7 @@
 #include "models/base/quantity.h"
 #include "models/block.h"
 #include "models/decoder.h"
+#include "models/model_code.h"
 #include "models/numerics.h"
 
 namespace plimsoll::models {
@@ -71,6 +72,13 @@ struct ParameterRow {
   bool operator==(const ParameterRow&) const = default;
 };
 
+// The same model's forward in another program's code.
+struct OtherForward {
+  ModelCode code;
+  Decoder decoder;
+  std::vector<std::shared_ptr<const Block>> blocks;
+};
+
 struct ModelSpec {
   std::string name;  // catalog name, hub id or path, as the user gave it
   std::string architecture;  // "LlamaForCausalLM"
@@ -85,6 +93,7 @@ struct ModelSpec {
   std::string no_decoder;
   // What its layers compute: layer i runs blocks[i % blocks.size()]. One at least with a decoder.
   std::vector<std::shared_ptr<const Block>> blocks;
+  std::vector<OtherForward> other_forwards;  // decoder and blocks are those of Transformers
   // What running that decoder needs besides; absent: it can be planned but not run, and
   // `no_numerics` says why ("rotary scaling of type 'yarn'").
   std::optional<Numerics> numerics;

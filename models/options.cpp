@@ -52,6 +52,10 @@ constexpr Option kPlanOptions[] = {
         .fixing("stack")
         .of_a_step(),
     {"transformers-version", "V", "Stack", "4.45 to 5.23 (5.17)"},
+    Option{"model-code", "NAME", "Stack",
+           "transformers, torchtitan@2024-12, torchtitan@0.2.2: whose forward (transformers)"}
+        .fixing("stack", "zero", "recompute")
+        .of_a_step(),
 
     Option{"zero", "STAGE", "Data parallel", "0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP"}
         .fixing("zero")
@@ -142,7 +146,8 @@ constexpr Option kPlanOptions[] = {
     Option{"global-batch", "N", "Batch", "sequences per step of all GPUs, instead of --grad-accum"}
         .written_anew(),
 
-    Option{"recompute", "KIND", "Activations", "none, selective, full, sqrt, every:K (none)"}
+    Option{"recompute", "KIND", "Activations",
+           "none, selective, full, sqrt, every:K, ops:torchtitan (none)"}
         .fixing("recompute")
         .written_anew(),
     {"use-reentrant", "YES|NO", "Activations", "of checkpoints (no; FSDP1's old releases: yes)"},
@@ -200,6 +205,7 @@ constexpr Option kPlanOptions[] = {
     {"peft", "FILE", "Files", "the user's own adapter_config.json"},
     {"accelerate", "FILE", "Files", "the user's own config.yaml of accelerate launch"},
     {"training-args", "FILE", "Files", "TrainingArguments as JSON or YAML, MODEL in it or not"},
+    {"trainer", "NAME[@VERSION]", "Files", "another program's defaults: see `plimsoll trainers`"},
 
     {"detail", "", "Output", "the whole timeline and every tensor in the JSON document"},
 };

@@ -30,6 +30,9 @@ template <>
 inline constexpr std::array<std::string_view, 5> kNamesOf<Attention>{"flash", "eager", "math",
                                                                      "flash-1", "flash-2"};
 template <>
+inline constexpr std::array<std::string_view, 3> kNamesOf<ModelCode>{
+    "transformers", "torchtitan@2024-12", "torchtitan@0.2.2"};
+template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<Loss>{"full", "chunked", "fused"};
 template <>
 inline constexpr std::array<std::string_view, 4> kNamesOf<Kernels>{"eager", "liger", "unsloth",
@@ -44,8 +47,8 @@ inline constexpr std::array<std::string_view, kOptimizers.size()> kNamesOf<Optim
   return names;
 }();
 template <>
-inline constexpr std::array<std::string_view, 5> kNamesOf<RecomputeKind>{"none", "selective",
-                                                                         "full", "sqrt", "every"};
+inline constexpr std::array<std::string_view, 6> kNamesOf<RecomputeKind>{
+    "none", "selective", "full", "sqrt", "every", "ops"};
 
 template <class Choice>
 concept Named = kNamesOf<Choice>
@@ -63,10 +66,11 @@ constexpr std::optional<Choice> choice_from(std::string_view name) {
   return std::nullopt;
 }
 
-// "none", "full", "every:4".
+// "none", "full", "every:4", "ops:torchtitan".
 inline std::string text_of(const Recompute& recompute) {
   std::string text(name_of(recompute.kind));
   if (recompute.kind == RecomputeKind::every) text += ":" + std::to_string(recompute.every);
+  if (recompute.kind == RecomputeKind::ops) text += ":torchtitan";
   return text;
 }
 

@@ -9,6 +9,7 @@
 #include "models/base/dtype.h"
 #include "models/base/quantity.h"
 #include "models/deepspeed_options.h"
+#include "models/model_code.h"
 #include "models/offload.h"
 #include "models/stack_versions.h"
 
@@ -57,7 +58,8 @@ enum class Optimizer : std::uint8_t {
   lomo,
 };
 
-enum class RecomputeKind : std::uint8_t { none, selective, full, sqrt, every };
+// ops: a checkpoint around each layer that keeps what torchtitan's list of operators makes.
+enum class RecomputeKind : std::uint8_t { none, selective, full, sqrt, every, ops };
 struct Recompute {
   RecomputeKind kind = RecomputeKind::none;
   std::int64_t every = 1;  // layers per checkpoint, for RecomputeKind::every
@@ -103,7 +105,8 @@ struct Strategy {
   AllocatorConf allocator;  // PYTORCH_CUDA_ALLOC_CONF; stacks pytorch and deepspeed
   bool hold_outputs = false;  // pytorch: the loop keeps the model's outputs until after backward
   Kernels kernels = Kernels::eager;
-  Release transformers = kTransformers;  // whose model code runs; stacks pytorch and deepspeed
+  ModelCode code = ModelCode::transformers;  // whose model code runs; others' with pytorch alone
+  Release transformers = kTransformers;  // which release of it; stacks pytorch and deepspeed
   std::int64_t gpus = 1;  // world size
   std::int64_t gpus_per_node = 8;
   DataParallel data;

@@ -36,17 +36,18 @@ Release transformers(const Config& from) {
   return *release;
 }
 
-// "none", "full", "every:4".
+// "none", "full", "every:4", "ops:torchtitan".
 Recompute recompute(const Config& from) {
   const std::string text = from.text("recompute", "none");
+  if (text == text_of(Recompute{RecomputeKind::ops})) return {RecomputeKind::ops};
   const std::size_t colon = text.find(':');
   const auto kind = choice_from<RecomputeKind>(std::string_view(text).substr(0, colon));
   const bool counted = kind == RecomputeKind::every;
   const auto digit = [](char c) { return c >= '0' && c <= '9'; };
   const std::string count = colon == std::string::npos ? "" : text.substr(colon + 1);
-  if (!kind || counted == count.empty() || count.size() > 6 ||
+  if (!kind || kind == RecomputeKind::ops || counted == count.empty() || count.size() > 6 ||
       !std::all_of(count.begin(), count.end(), digit))
-    from.refuse("recompute", "none, selective, full, sqrt or every:K");
+    from.refuse("recompute", "none, selective, full, sqrt, every:K or ops:torchtitan");
   return {*kind, counted ? std::max<std::int64_t>(1, std::stoll(count)) : 1};
 }
 
@@ -134,6 +135,7 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
     s.allocator = allocator_conf_from(stack.text("allocator_conf", ""), "stack.allocator_conf");
   s.hold_outputs = stack.flag("hold_outputs", false);
   if (stack.has("kernels")) s.kernels = choice<Kernels>(stack, "kernels");
+  if (stack.has("model_code")) s.code = choice<ModelCode>(stack, "model_code");
   if (stack.has("optimizer_impl"))
     s.optimizer_impl = choice<OptimizerImpl>(stack, "optimizer_impl");
   if (stack.has("transformers_version")) s.transformers = transformers(stack);

@@ -5,6 +5,7 @@
 
 #include "models/decisions/layer_modules.h"
 #include "models/lora.h"
+#include "models/run_names.h"
 #include "models/trainable.h"
 #include "planner/stacks/stack_info.h"
 
@@ -40,6 +41,10 @@ models::NormKind norm_kind(models::ModuleClass module) {
       return models::NormKind::rms_norm_fp32;
     case models::ModuleClass::rms_norm_one_plus:
       return models::NormKind::rms_norm_one_plus;
+    case models::ModuleClass::rms_norm_inline:
+      return models::NormKind::rms_norm_inline;
+    case models::ModuleClass::rms_norm_fused:
+      return models::NormKind::rms_norm_fused;
     default:
       return models::NormKind::layer_norm;
   }
@@ -301,20 +306,38 @@ bool forces_input_gradient(const models::Strategy& strategy) {
          stack_info(strategy.stack).runs_transformers;
 }
 
+namespace {
+struct Forward {
+  const models::Decoder& decoder;
+  const std::vector<std::shared_ptr<const models::Block>>& blocks;
+};
+
+Forward forward_of(const ModelSpec& model, models::ModelCode code) {
+  if (code == models::ModelCode::transformers) return {*model.decoder, model.blocks};
+  const auto found = std::ranges::find(model.other_forwards, code, &models::OtherForward::code);
+  check(found != model.other_forwards.end(), ErrorKind::unsupported, [&] {
+    return "--model-code " + std::string(models::name_of(code)) + ": its " + model.model_type +
+           " is not modelled (llama is, without biases or a tied head)";
+  });
+  return {found->decoder, found->blocks};
+}
+}  // namespace
+
 ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy) {
   check(model.decoder.has_value(), ErrorKind::unsupported, [&] {
     return model.name + ": the training step of model_type '" + model.model_type +
            "' is not modelled yet" + (model.no_decoder.empty() ? "" : ": " + model.no_decoder);
   });
   ModelParts parts;
-  parts.decoder = *model.decoder;
+  const Forward forward = forward_of(model, strategy.code);
+  parts.decoder = forward.decoder;
   parts.model_type = model.model_type;
   const models::Decoder& d = parts.decoder;
   parts.head = {.in = d.table_width(), .out = d.vocab};
   parts.final_norm.kind = parts.embedding_norm.kind = d.norm;
   std::vector<LayerPart> layers;
   for (std::size_t l = 0; std::cmp_less(l, d.layers); ++l)
-    layers.push_back(part_of(*model.blocks[l % model.blocks.size()]));
+    layers.push_back(part_of(*forward.blocks[l % forward.blocks.size()]));
   const bool adapters = strategy.lora.has_value();
   bool any = adapters;
   for (const models::TrainableRow& entry : models::trainable_rows(model, strategy)) {
@@ -335,7 +358,7 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
     for (const models::LoraModule& module : models::lora_modules(model, *strategy.lora))
       add_adapter(parts, layers, model, module);
   find_runs(parts, layers, parts.trains_front() || forces_input_gradient(strategy),
-            model.blocks.size());
+            forward.blocks.size());
   return parts;
 }
 

@@ -128,6 +128,10 @@ void check_exportable(const Workload& w, std::string_view target) {
         "pp {}, cp {}, ep {})",
         target, s.tp, s.pp, s.cp, s.ep);
   });
+  check(!models::is_torchtitan(s.code), ErrorKind::unsupported, [&] {
+    return fmt::format("export --to {}: the plan is of {}, whose own configuration is not written",
+                       target, name_of(s.code));
+  });
   const bool fsdp = s.stack == models::Stack::pytorch && target == "accelerate" && s.offload.pinned;
   check(!s.offload.any() || s.stack == models::Stack::deepspeed || fsdp, ErrorKind::unsupported,
         [&] {

@@ -152,6 +152,7 @@ void add_subject(Lines& lines, const Plan& plan) {
                   "{} loss",
                   plan.batch.seq_len, plan.batch.micro_batch, plan.batch.grad_accum,
                   models::text_of(s.recompute), name_of(s.attention), name_of(s.loss)));
+  if (models::is_torchtitan(s.code)) lines.add(fmt::format("the model of {}", name_of(s.code)));
   if (s.kernels != models::Kernels::eager) lines.add(fmt::format("{} kernels", name_of(s.kernels)));
   if (const auto conf = text_of(s.allocator)) lines.add("allocator " + *conf);
   if (models::decisions::reentrant_checkpoints(s)) lines.add("checkpoints are reentrant");

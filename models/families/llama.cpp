@@ -4,6 +4,49 @@
 namespace plimsoll::models::families {
 
 namespace {
+// torchtitan models/llama/model.py (2024-12) and models/llama3/model/model.py (0.2.2):
+// TransformerBlock.forward. Attention.forward holds what it read and made, under the names that
+// rotation, and repetition where it copies, take over.
+Block torchtitan_block(const ModelSpec& model, const LlamaLike& d, const Decoder& of) {
+  const bool fused = of.norm == NormKind::rms_norm_fused;
+  BlockBuilder b(model.parameters, d.hidden,
+                 fused ? ModuleClass::rms_norm_fused : ModuleClass::rms_norm_inline);
+  const ValueId x = b.norm("input_layernorm", kBlockInput);
+  const ValueId q = b.linear("self_attn.q_proj", x);
+  const ValueId k = b.linear("self_attn.k_proj", x);
+  const ValueId v = b.linear("self_attn.v_proj", x);
+  const ValueList rotated = b.complex_rotary("self_attn", q, k);
+  const ValueList attention =
+      b.attention("self_attn", rotated[0], rotated[1], v, EagerSoftmax::fp32);
+  const ValueId o = b.linear("self_attn.o_proj", attention[0]);
+  const bool copies = of.repeats_groups && d.kv_heads > 1 && d.kv_heads < d.heads;
+  b.leave("self_attn", copies ? ValueList{rotated[0], attention[0], x}
+                              : ValueList{rotated[0], rotated[1], v, attention[0], x});
+  const ValueId middle = b.add("self_attn", kBlockInput, o);
+  const ValueId y = b.norm("post_attention_layernorm", middle);
+  b.add("mlp", middle, gated_mlp(b, y));
+  b.release({kBlockInput});
+  return b.take();
+}
+
+// Its classes have neither biases nor a tied head, and heads as wide as they divide the stream.
+void add_torchtitan(ModelSpec& model, const LlamaLike& d) {
+  const bool has =
+      !d.qkv_bias && !d.mlp_bias && !d.tied && checked_multiply(d.heads, d.head_dim) == d.hidden;
+  if (!model.decoder || !has) return;
+  const auto add = [&](ModelCode code, NormKind norm, bool repeats) {
+    Decoder decoder = *model.decoder;
+    decoder.bare = true;
+    decoder.repeats_groups = repeats;
+    decoder.norm = norm;
+    decoder.attention_dropout = 0;
+    auto block = std::make_shared<const Block>(torchtitan_block(model, d, decoder));
+    model.other_forwards.push_back({code, decoder, {std::move(block)}});
+  };
+  add(ModelCode::torchtitan_2024_12, NormKind::rms_norm_inline, true);
+  add(ModelCode::torchtitan_0_2_2, NormKind::rms_norm_fused, false);
+}
+
 void build(const Config& config, Head head, ModelSpec& model) {
   LlamaLike llama = read_llama_like(config, {.tied = false});
   // LlamaConfig.validate_architecture asks for it also where head_dim is given.
@@ -12,6 +55,7 @@ void build(const Config& config, Head head, ModelSpec& model) {
   llama.mlp_bias = config.flag("mlp_bias", false);
   add_llama(model, config, head, llama);
   set_llama_decoder(model, head, llama);
+  add_torchtitan(model, llama);
 }
 }  // namespace
 

@@ -199,6 +199,12 @@ ValueList BlockBuilder::rotary(std::string_view name, ValueId q, ValueId k, bool
   return out;
 }
 
+ValueList BlockBuilder::complex_rotary(std::string_view name, ValueId q, ValueId k) {
+  const ValueList out = rotary(name, q, k, true);
+  block_.nodes.back().complex = true;
+  return out;
+}
+
 ValueId BlockBuilder::rotary(std::string_view name, ValueId x) {
   const ValueId out = value(width(x));
   node(OpKind::rotary, name, {x}).out = {out};

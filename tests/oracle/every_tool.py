@@ -44,7 +44,7 @@ PACKAGES = {
 PARTS = {"apart.py": "dry_runs.py", "device_rates.py": "device_overheads.py",
          "dry_host.py": "dry_runs.py",
          "liger.py": "dry_runs.py", "packed_base.py": "torch_measure.py",
-         "optimizers.py": "torch_measure.py"}
+         "optimizers.py": "torch_measure.py", "torchtitan_code.py": "torch_measure.py"}
 
 
 def missing(program):
@@ -260,6 +260,21 @@ class EveryTool(unittest.TestCase):
         if versions[0] != versions[1]:
             self.skipTest(f"made with {versions[1]}, here are {versions[0]}")
         self.assertEqual(out.read_bytes(), golden.read_bytes())
+
+    @needs("torch_measure.py")
+    def test_torchtitans_own_code(self):
+        """Of release 0.2.2, where that is importable."""
+        package = importlib.util.find_spec("torchtitan")
+        roots = list(package.submodule_search_locations or []) if package else []
+        if not any((pathlib.Path(root) / "models" / "llama3" / "infra").is_dir() for root in roots):
+            self.skipTest("no torchtitan 0.2.2 here")
+        golden = GOLDEN / "pytorch_steps" / "llama-b-titan022-ops.json"
+        out = self.folder / golden.name
+        self.run_tool("torch_measure.py", "--trace", golden, "--out", out)
+        made, committed = (json.loads(path.read_text()) for path in (out, golden))
+        if made["versions"] != committed["versions"]:
+            self.skipTest(f"made with {committed['versions']}, here are {made['versions']}")
+        self.assertEqual(made, committed)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,10 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
   rules.fsdp_autocast = workload["stack"]["fsdp_autocast"];
   rules.hold_outputs = strategy.hold_outputs;
   rules.batch_tensors = 1;
+  if (workload["stack"]["fsdp_units"] == "layers")
+    rules.fsdp_units = strategy.code == models::ModelCode::torchtitan_2024_12
+                           ? planner::pytorch::FsdpUnits::root
+                           : rules.fsdp_units;
   const bool bias =
       std::ranges::any_of(parts.runs.front().pattern.front().linears, &planner::LinearPart::bias);
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.

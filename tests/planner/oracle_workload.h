@@ -70,10 +70,13 @@ inline models::Strategy strategy_of(const json& workload) {
     out.allocator = models::allocator_conf_from(stack["allocator_conf"].get<std::string>(), "");
   out.hold_outputs = stack["hold_outputs"];
   if (stack.contains("kernels")) out.kernels = choice<models::Kernels>(stack["kernels"]);
+  if (stack.contains("model_code")) out.code = choice<models::ModelCode>(stack["model_code"]);
   out.attention = choice<models::Attention>(s["attention"]);
   out.loss = choice<models::Loss>(s["loss"]);
   const std::string recompute = s["recompute"];
-  if (recompute.starts_with("every:"))
+  if (recompute == "ops:torchtitan")
+    out.recompute = {models::RecomputeKind::ops};
+  else if (recompute.starts_with("every:"))
     out.recompute = {models::RecomputeKind::every, std::stoi(recompute.substr(6))};
   else
     out.recompute.kind = *models::choice_from<models::RecomputeKind>(recompute);

@@ -30,8 +30,10 @@ planner::pytorch::Rules rules_of(const json& trace) {
   planner::pytorch::Rules rules;
   rules.granularity = 1;  // requested bytes
   rules.batch_tensors = 1;  // the traced loop passes one tensor as input_ids and labels
-  rules.fsdp_units = stack["fsdp_units"] == "layers" ? planner::pytorch::FsdpUnits::root
-                                                     : planner::pytorch::FsdpUnits::ends;
+  using planner::pytorch::FsdpUnits;
+  rules.fsdp_units = stack["fsdp_units"] == "layers"       ? FsdpUnits::root
+                     : stack["fsdp_units"] == "accelerate" ? FsdpUnits::accelerate
+                                                           : FsdpUnits::ends;
   rules.fsdp_autocast = stack["fsdp_autocast"];
   rules.hold_outputs = stack["hold_outputs"];
   rules.rank = 0;

@@ -73,11 +73,6 @@ TEST_CASE("a command that takes several files gets them all") {
   CHECK(refusal({"export", "a", "b"}).find("unexpected argument 'b'") != std::string::npos);
 }
 
-TEST_CASE("commands of later versions are refused by name") {
-  CHECK(refusal({"trainers", "x"}).starts_with("trainers: this version"));
-  CHECK(parse({"trainers", "--help"}).text.find("not in this version") != std::string::npos);
-}
-
 TEST_CASE("each command's help holds every option and an example at 80 columns") {
   for (const Command& command : commands()) {
     const std::string text = parse({std::string(command.name), "--help"}).text;

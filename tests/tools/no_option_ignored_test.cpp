@@ -36,6 +36,7 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"device", {{"cpu"}, {"cuda"}}},
     {"kernels", {{"liger"}}},  // none for gpt2
     {"transformers-version", {{"4.48"}}},
+    {"model-code", {{"torchtitan@0.2.2"}}},  // none of gpt2
     {"allocator-conf", {{"expandable_segments:True"}}},
     {"hold-outputs", {{""}}},
     {"zero", {{"0"}, {"1"}}},
@@ -89,9 +90,9 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"detail", {{""}}}};
 
 // Read elsewhere: a MODEL of its own, files; or of one value only in this version.
-const std::set<std::string_view> kElsewhere{"params",        "assume",        "calibration",
-                                            "deepspeed",     "accelerate",    "peft",
-                                            "training-args", "torch-version", "mode"};
+const std::set<std::string_view> kElsewhere{"params",        "assume", "calibration",   "deepspeed",
+                                            "accelerate",    "peft",   "training-args", "trainer",
+                                            "torch-version", "mode"};
 
 // What changes the workload, and none of its bytes or seconds.
 const std::set<std::string_view> kNoFigure{

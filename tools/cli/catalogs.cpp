@@ -7,6 +7,7 @@
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
+#include "models/trainers.h"
 #include "reports/gpu_json.h"
 #include "reports/json_writer.h"
 #include "reports/text.h"
@@ -250,6 +251,67 @@ std::string gpus_table(const std::vector<models::Gpu>& gpus, bool aliases,
   if (assumed) text += "* assumed: no figure from such a card was found\n";
   return text + "Peaks are dense; links count one direction of one GPU.\n";
 }
+std::string named(const models::Trainer& trainer) {
+  return fmt::format("{}@{}", trainer.name, trainer.version);
+}
+
+std::vector<models::Trainer> found_trainers(const std::string* text) {
+  std::vector<models::Trainer> found;
+  for (const models::Trainer& trainer : models::trainers())
+    if (is_found(text, named(trainer), {})) found.push_back(trainer);
+  return found;
+}
+
+std::string trainers_document(const std::vector<models::Trainer>& list) {
+  std::string text;
+  JsonWriter json(text, JsonWriter::Style::pretty);
+  begin_document(json, "plimsoll.trainers/1");
+  json.key("trainers");
+  json.begin_array();
+  for (const models::Trainer& trainer : list) {
+    json.begin_object();
+    json.member("name", trainer.name);
+    json.member("version", trainer.version);
+    json.member("title", trainer.title);
+    json.member("source", trainer.source);
+    json.member("beside", trainer.beside);
+    json.key("defaults");
+    json.begin_array();
+    for (const models::TrainerDefault& one : trainer.defaults) {
+      json.begin_object(JsonWriter::Layout::line);
+      json.member("option", one.option);
+      json.member("value", one.value);
+      json.member("source", one.source);
+      json.end_object();
+    }
+    json.end_array();
+    json.end_object();
+  }
+  json.end_array();
+  json.end_object();
+  return text + "\n";
+}
+
+std::string trainers_table(const std::vector<models::Trainer>& list,
+                           const reports::Terminal& terminal) {
+  std::string text;
+  for (const models::Trainer& trainer : list) {
+    text += fmt::format("{}{}: {}\n", text.empty() ? "" : "\n", named(trainer), trainer.title);
+    const std::string from = fmt::format("  from {}", trainer.source);
+    for (const std::string& line : reports::wrapped(from, terminal.columns, "    "))
+      text += line + "\n";
+    for (const models::TrainerDefault& one : trainer.defaults) {
+      const std::string set = fmt::format("  --{} {}", one.option, one.value);
+      for (const std::string& line : reports::wrapped(
+               fmt::format("{}  ({})", padded(set, 34), one.source), terminal.columns, "      "))
+        text += line + "\n";
+    }
+    for (const std::string& line :
+         reports::wrapped(fmt::format("  {}", trainer.beside), terminal.columns, "    "))
+      text += line + "\n";
+  }
+  return text;
+}
 }  // namespace
 
 std::string models_document(const Options& options) {
@@ -282,6 +344,14 @@ int list_gpus(const CommandLine& line) {
           wants_document(line.options) ? gpus_document(gpus, trains ? &*trains : nullptr) : "",
           gpus_table(gpus, text != nullptr, standard_output_terminal()));
   return gpus.empty() ? nothing_found(*text, "") : 0;
+}
+
+int list_trainers(const CommandLine& line) {
+  const std::string* text = line.options.find("search");
+  const std::vector<models::Trainer> list = found_trainers(text);
+  deliver(line.options, line.options.has("json") ? trainers_document(list) : "",
+          trainers_table(list, standard_output_terminal()));
+  return list.empty() ? nothing_found(*text, "") : 0;
 }
 
 }  // namespace plimsoll::tools

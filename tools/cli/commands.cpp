@@ -120,6 +120,10 @@ constexpr std::array<Command, 12> kCommands{{
      .help = "The GPUs that are known by name",
      .example = "plimsoll gpus --search h200",
      .own_options = kCatalogOptions},
+    {.name = "trainers",
+     .help = "Training programs whose defaults --trainer takes",
+     .example = "plimsoll trainers --search torchtitan",
+     .own_options = kCatalogOptions},
     {.name = "recommend",
      .argument = "MODEL",
      .help = "How should it run on these GPUs? Options of fit that are given stay as they are, the "
@@ -169,10 +173,6 @@ constexpr std::array<Command, 12> kCommands{{
      .example = "plimsoll oom train.log llama-3.1-8b --gpus 4 --zero 3 --seq-len 4096",
      .takes_plan_options = true,
      .takes_more_arguments = true},
-    {.name = "trainers",
-     .help = "The trainers whose defaults are known (not in this version)",
-     .example = "plimsoll trainers",
-     .unavailable = "this version knows no trainer's defaults yet"},
     {.name = "check",
      .argument = "PLAN.json…",
      .help =

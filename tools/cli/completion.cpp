@@ -28,7 +28,7 @@ std::string joined(const std::vector<std::string>& words, std::string_view separ
 
 bool is_name(std::string_view word) {
   return !word.empty() && std::ranges::all_of(word, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '@';
   });
 }
 

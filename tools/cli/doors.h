@@ -16,6 +16,7 @@ int batch(const CommandLine& line);
 int plan_fleet(const CommandLine& line);  // batch --fleet
 int list_models(const CommandLine& line);
 int list_gpus(const CommandLine& line);
+int list_trainers(const CommandLine& line);
 int run_model(const CommandLine& line);
 int compare(const CommandLine& line);
 int export_plan(const CommandLine& line);

@@ -19,6 +19,7 @@ int dispatch(const CommandLine& line) {
   if (name == "batch") return batch(line);
   if (name == "models") return list_models(line);
   if (name == "gpus") return list_gpus(line);
+  if (name == "trainers") return list_trainers(line);
   if (name == "run") return run_model(line);
   if (name == "compare") return compare(line);
   if (name == "export") return export_plan(line);

@@ -109,6 +109,14 @@ void set_transformers(const Options& options, Strategy& s) {
               " are modelled with --stack pytorch");
 }
 
+void set_model_code(const Options& options, Strategy& s) {
+  set_choice(options, "model-code", s.code);
+  require(options, "model-code", s.stack == Stack::pytorch || !models::is_torchtitan(s.code),
+          "belongs to --stack pytorch");
+  require(options, "transformers-version", !models::is_torchtitan(s.code),
+          fmt::format("--model-code {} runs none of it", name_of(s.code)));
+}
+
 void set_training_loop(const Options& options, Strategy& s) {
   require(options, "allocator-conf", s.stack != Stack::plimsoll,
           "is of PyTorch's allocator, which --stack plimsoll does not use");
@@ -124,6 +132,7 @@ void set_training_loop(const Options& options, Strategy& s) {
 void set_stack(const Options& options, Strategy& s) {
   set_choice(options, "stack", s.stack);
   set_transformers(options, s);
+  set_model_code(options, s);
   set_training_loop(options, s);
   set_choice(options, "device", s.device);
   require(options, "device", s.device == models::Device::cuda || s.stack == Stack::plimsoll,
@@ -259,6 +268,9 @@ Strategy strategy_from(const Options& options) {
   set_choice(options, "optimizer", s.optimizer);
   set_parsed(options, "optimizer-impl", choice<models::OptimizerImpl>, s.optimizer_impl);
   set_parsed(options, "recompute", recompute_value, s.recompute);
+  require(options, "recompute",
+          s.recompute.kind != models::RecomputeKind::ops || s.stack == Stack::pytorch,
+          "operators are chosen on --stack pytorch");
   set_parsed(options, "use-reentrant", yes_or_no, s.use_reentrant);
   require(options, "use-reentrant", models::decisions::recomputes_layers(s.recompute.kind),
           "is of checkpoints around layers: --recompute full, sqrt or every:K");

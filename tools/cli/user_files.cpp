@@ -10,6 +10,7 @@
 #include "models/base/error.h"
 #include "models/json_reader.h"
 #include "models/peft_config_reader.h"
+#include "models/trainers.h"
 #include "models/training_arguments_reader.h"
 
 namespace plimsoll::tools {
@@ -24,6 +25,7 @@ struct FileKind {
   const char* option;
   const char* reader;  // whose defaults fill in what the file does not say
 };
+constexpr std::string_view kTrainer = "trainer";
 // In the order in which they are held against each other.
 constexpr std::array<FileKind, 3> kKinds{{{"training-args", "Transformers 5.17"},
                                           {"accelerate", "Accelerate 1.15"},
@@ -48,7 +50,8 @@ class Merger {
       : given_(given), defaults_(defaults), models_(models) {
     out_.model = model;
     for (const auto& [name, value] : given.given())
-      if (std::ranges::none_of(kKinds, [&](const FileKind& k) { return name == k.option; }))
+      if (name != kTrainer &&
+          std::ranges::none_of(kKinds, [&](const FileKind& k) { return name == k.option; }))
         out_.options.add(name, value, given.origin(name));
   }
 
@@ -61,6 +64,7 @@ class Merger {
       out_.options.add(held.setting.option, held.setting.value, origin(held));
       if (!held.setting.is_default) out_.set.push_back(held.setting.option);
     }
+    if (const std::string* name = given_.find(kTrainer)) add_trainer(*name);
     for (const FileKind& kind : kKinds) tell(kind);
     out_.notes.insert(out_.notes.end(), notes_.begin(), notes_.end());
     return std::move(out_);
@@ -139,6 +143,32 @@ class Merger {
     }
   }
 
+  // A trainer's defaults, where neither an option nor a file says something.
+  void add_trainer(const std::string& name) {
+    const models::Trainer* trainer = models::find_trainer(name);
+    if (trainer == nullptr) {
+      std::string known;
+      for (const models::Trainer& one : models::trainers())
+        known += fmt::format("{}{}@{}", known.empty() ? "" : ", ", one.name, one.version);
+      fail(ErrorKind::bad_input,
+           fmt::format("--trainer {}: not known; known are {}", name.substr(0, 60), known));
+    }
+    const std::string called = fmt::format("{}@{}", trainer->name, trainer->version);
+    std::string taken, left;
+    for (const models::TrainerDefault& one : trainer->defaults) {
+      const bool said = out_.options.has(one.option);
+      std::string& list = said ? left : taken;
+      list += fmt::format("{}--{} {}", list.empty() ? "" : ", ", one.option, one.value);
+      if (said) continue;
+      out_.options.add(one.option, std::string(one.value), called + ": " + std::string(one.source));
+      out_.set.emplace_back(one.option);
+    }
+    out_.notes.push_back(fmt::format("{} ({}): {}", called, trainer->source, taken));
+    if (!left.empty())
+      out_.notes.push_back(fmt::format("{}: you say otherwise than {}", called, left));
+    out_.notes.push_back(fmt::format("{}: {}", called, trainer->beside));
+  }
+
   // Accelerate opens it from where it is started; configurations also travel together.
   static void beside_its_file(Held& held) {
     namespace fs = std::filesystem;
@@ -195,7 +225,8 @@ class Merger {
 }  // namespace
 
 bool has_user_files(const Options& given) {
-  return std::ranges::any_of(kKinds, [&](const FileKind& kind) { return given.has(kind.option); });
+  return given.has(kTrainer) ||
+         std::ranges::any_of(kKinds, [&](const FileKind& kind) { return given.has(kind.option); });
 }
 
 FileOptions with_user_files(const std::string& model, const Options& given, FileDefaults defaults,

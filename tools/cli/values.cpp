@@ -180,7 +180,8 @@ models::Recompute recompute_value(std::string_view option, std::string_view text
       refuse_value(option, text, "must be every:K with a whole number K of layers, at least 1");
     return {.kind = models::RecomputeKind::every, .every = k};
   }
-  constexpr std::array<std::string_view, 5> names{"none", "selective", "full", "sqrt", "every:K"};
+  constexpr std::array<std::string_view, 6> names{"none", "selective", "full",
+                                                  "sqrt", "every:K",   "ops:torchtitan"};
   const std::size_t index = name_index(option, text, names);
   if (index == 4) refuse_value(option, text, "K is a number of layers, as in every:2");
   return {.kind = static_cast<models::RecomputeKind>(index)};

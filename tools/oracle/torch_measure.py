@@ -48,6 +48,7 @@ import dry_host
 import liger
 import optimizers
 import packed_base
+import torchtitan_code
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TRACE_SCHEMA = "plimsoll.trace/1"
@@ -77,7 +78,7 @@ STACK_DEFAULTS = {
     "fsdp_autocast": False,
     "optimizer_impl": "foreach",
     "sdpa_backend": "auto",
-    "use_cache": False, "hold_outputs": False, "use_reentrant": None,
+    "use_cache": False, "hold_outputs": False, "use_reentrant": None, "model_code": None,
     "allocator_conf": None,
 }
 STRATEGY_DEFAULTS = {
@@ -202,14 +203,16 @@ def normalised(workload):
     for key in BATCH_DEFAULTS:
         positive(batch[key], f"batch.{key}", 2 if key == "seq_len" else 1)
     recompute_interval(strategy["recompute"])
-    stack = {k: v for k, v in stack.items() if (k, v) != ("use_reentrant", None)}  # as always
+    torchtitan_code.check({"model": model, "stack": stack, "strategy": strategy}, BadInput)
+    stack = {k: v for k, v in stack.items()
+             if v is not None or k not in ("use_reentrant", "model_code")}  # as always
     return {"fingerprint": workload.get("fingerprint"), "model": model, "stack": stack,
             "strategy": strategy, "batch": batch}
 
 
 def recompute_interval(kind):
     """0 for none and selective, k where each checkpoint covers k layers; sqrt depends on L."""
-    if kind in ("none", "selective", "full", "sqrt"):
+    if kind in ("none", "selective", "full", "sqrt", *torchtitan_code.CHECKPOINTS):
         return {"full": 1, "sqrt": None}.get(kind, 0)
     if isinstance(kind, str) and kind.startswith("every:") and kind[6:].isdigit() and int(kind[6:]):
         return int(kind[6:])
@@ -631,10 +634,16 @@ class Training:
         build_on = "meta" if sharded(strategy) else device
         if not torch.cuda.is_available():
             raise NoDevice("torch sees no CUDA device")
-        inner = build_model(workload, build_on)
-        self.flops = flop_counts(inner, workload)
-        self.vocabulary = inner.get_input_embeddings().weight.shape[0]
-        self.model = distributed(inner, workload)
+        self.own_loss = None
+        if "model_code" in workload["stack"]:
+            start_process_group(strategy["world_size"])
+            self.model, self.own_loss = torchtitan_code.build(workload)
+            self.flops, self.vocabulary = None, workload["model"]["config"]["vocab_size"]
+        else:
+            inner = build_model(workload, build_on)
+            self.flops = flop_counts(inner, workload)
+            self.vocabulary = inner.get_input_embeddings().weight.shape[0]
+            self.model = distributed(inner, workload)
         if workload["stack"]["compile"]:
             self.model = torch.compile(self.model)
         self.names = {id(m): clean(path) for path, m in self.model.named_modules()}
@@ -650,6 +659,9 @@ class Training:
 
     def forward(self):
         import torch
+        if self.own_loss:
+            with self.attention_backend():
+                return self.own_loss(self.ids, self.ids)
         context = torch.autocast(self.device, self.autocast_dtype) if self.autocast_dtype else \
             contextlib.nullcontext()
         with context, self.attention_backend():
@@ -706,7 +718,7 @@ class Training:
 
 
 def clean(path):
-    for wrapper in ("_fsdp_wrapped_module.", "_orig_mod."):
+    for wrapper in ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module."):
         path = path.replace(wrapper, "")
     return path[len("module."):] if path.startswith("module.") else path
 

@@ -34,6 +34,15 @@ void AttentionWriter::attention_forward(const AttentionNames& names, const Atten
   saves_ = saves;
 }
 
+void AttentionWriter::attention_stored(const AttentionNames& names, const AttentionInput& given,
+                                       const AttentionSaved& kept, AttentionSaved& s) {
+  s = kept;
+  const AttentionInput in = prepare(names, given);
+  s.q = in.q;
+  s.k = in.k;
+  s.v = in.v;
+}
+
 void AttentionWriter::run(const AttentionNames& names, const AttentionInput& in, bool stops,
                           AttentionSaved& s) {
   s = {};
@@ -90,8 +99,13 @@ AttentionInput AttentionWriter::prepare(const AttentionNames& names, AttentionIn
     return copy(name.laid_out, t, n, dtype, Category::activations);
   };
   if (repeats() && copies_groups()) {
-    in.k = copy(names.k.repeated, in.k, q_values(), in.dtype, Category::activations);
-    in.v = copy(names.v.repeated, in.v, q_values(), in.v_dtype, Category::activations);
+    const TensorId k = in.k, v = in.v;
+    in.k = copy(names.k.repeated, k, q_values(), in.dtype, Category::activations);
+    in.v = copy(names.v.repeated, v, q_values(), in.v_dtype, Category::activations);
+    if (d_.bare) {  // the copies take their names
+      op(names.v.repeated).release(k).release(v);
+      b_.work().moves(0, 0);
+    }
   }
   if (!contiguous()) return in;
   in.q = laid_out(names.q, in.q, q_values(), in.dtype);

@@ -49,6 +49,9 @@ class AttentionWriter : public ModuleWriter {
   bool selective() const { return strategy_.recompute.kind == models::RecomputeKind::selective; }
   void attention_forward(const AttentionNames& names, const AttentionInput& in,
                          AttentionSaved& saved);
+  // The same where `kept` of another forward is its result.
+  void attention_stored(const AttentionNames& names, const AttentionInput& in,
+                        const AttentionSaved& kept, AttentionSaved& saved);
   // Gradients of q, k and v; kNoTensor where none is needed. `held`: the arguments of a selective
   // checkpoint, let go with its oldest node.
   std::array<TensorId, 3> attention_backward(const AttentionNames& names, const AttentionInput& in,
@@ -73,7 +76,7 @@ class AttentionWriter : public ModuleWriter {
   // output out like the queries, [b, heads, s, d], and the layer reads a copy; the memory-efficient
   // kernel makes [b, s, heads, d] all the same.
   bool contiguous() const {
-    return strategy_.transformers >= models::kContiguousForSdpa &&
+    return !d_.bare && strategy_.transformers >= models::kContiguousForSdpa &&
            strategy_.transformers < models::kStridedForSdpa && !packaged();
   }
   bool copies_out(const AttentionInput& in) const {
@@ -81,8 +84,8 @@ class AttentionWriter : public ModuleWriter {
   }
   // It repeats keys and values over the query heads of their group.
   bool repeats() const {
-    return grouped() && !packaged() &&
-           (windowed() || strategy_.transformers < models::kSdpaTakesGroups);
+    const bool asked = windowed() || strategy_.transformers < models::kSdpaTakesGroups;
+    return grouped() && !packaged() && (d_.bare ? d_.repeats_groups : asked);
   }
   std::int64_t q_values() const { return checked_multiply(tokens_.total(), d_.q_width()); }
   std::int64_t kv_values() const { return checked_multiply(tokens_.total(), d_.kv_width()); }

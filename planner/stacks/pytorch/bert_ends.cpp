@@ -82,7 +82,7 @@ void StepWriter::transform_back(TensorId d) {
 }
 
 DType StepWriter::loss_dtype() const {
-  return d_.masked_loss && !regime_.autocast ? regime_.compute : DType::fp32;
+  return widens_logits() || regime_.autocast ? DType::fp32 : regime_.compute;
 }
 
 }  // namespace plimsoll::planner::pytorch

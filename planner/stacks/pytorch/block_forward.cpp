@@ -1,4 +1,6 @@
 // A layer's forward, node by node.
+#include <algorithm>
+
 #include "planner/stacks/pytorch/block_writer.h"
 #include "planner/stacks/pytorch/functions.h"
 
@@ -12,6 +14,13 @@ using models::ValueId;
 
 namespace {
 constexpr Category kKept = Category::activations;
+
+// Is it the frame in which the layer's attention runs?
+bool holds_attention(const BlockPlan& plan, const models::Node& frame) {
+  return std::ranges::any_of(plan.nodes, [&](const NodePlan& at) {
+    return at.node->kind == OpKind::attention && at.node->name == frame.name;
+  });
+}
 }  // namespace
 
 void LayerSaved::begin(const BlockPlan& plan) {
@@ -63,6 +72,8 @@ void BlockWriter::release(OpBuilder op, const models::ValueList& values, const L
 void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
   const models::Node& node = *at.node;
   const bool last = stops() && &at == &plan_->nodes[plan_->last_save];
+  if (at.stored && !last && stored_ != nullptr && phase_ == Phase::recompute)
+    return take_stored(at, s);
   switch (node.kind) {
     case OpKind::norm: {
       norm_forward(*at.norm_names, *at.norm, value(s, node.in[0]), norm_input(at),
@@ -104,8 +115,13 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
           dropout(at.names->name, at.names->mask, node.probability, s.of(node.in[0]),
                   values_of(node.in[0]), dtype_of(node.in[0]), s.masks[at.place]);
       break;
-    case OpKind::leave:
-      return release(op(node.name), node.releases, s);
+    case OpKind::leave: {
+      auto frame = op(node.name);
+      // Keys and values that it repeated for attention itself are the frame's, too.
+      if (d_.repeats_groups && copies_groups() && holds_attention(*plan_, node))
+        for (const AttentionSaved& saved : s.attentions) frame.release(saved.k).release(saved.v);
+      return release(frame, node.releases, s);
+    }
   }
 }
 
@@ -145,6 +161,7 @@ const OperandNames& BlockWriter::operand(const NodePlan& at, std::size_t i) {
 // that.
 void BlockWriter::run_rotary(const NodePlan& at, LayerSaved& s) {
   if (regime_.patch.rotary) return liger_rotary(at, s);
+  if (at.node->complex) return complex_rotary(at, s);
   const models::ValueList &in = at.node->in, &out = at.node->out;
   const DType own = dtype_of(in[0]), to = promoted(own, rotary_dtype());
   const bool casts = at.node->casts_back && to != own;
@@ -189,6 +206,21 @@ void BlockWriter::run_attention(const NodePlan& at, LayerSaved& s) {
   s.of(at.node->out[0]) = saved.out;
   for (std::size_t i = 1; i < at.node->out.size(); ++i)
     s.of(at.node->out[i]) = saved.scored.also[i - 1];
+}
+
+// torch/utils/checkpoint.py, _CachedTorchDispatchMode: the operator does not run, what it made in
+// the forward is its result, and goes with its last reader.
+void BlockWriter::take_stored(const NodePlan& at, LayerSaved& s) {
+  const ValueId in = at.node->in[0], out = at.node->out[0];
+  s.of(out) = stored_->of(out);
+  if (at.node->kind == OpKind::attention)
+    return attention_stored(*at.attention_names, attention_input(at, s),
+                            stored_->attentions[at.place], s.attentions[at.place]);
+  LinearSaved& linear = s.linears[at.place];
+  linear = {};
+  const Ref input = value(s, in);
+  if (input.delta == 0) linear.base.input = input.tensor;
+  linear.out = linear.base.out = s.of(out);
 }
 
 // Autograd saves an operand before the kernel runs: a recomputation that stops there makes no

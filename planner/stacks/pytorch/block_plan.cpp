@@ -95,6 +95,14 @@ bool BlockPlan::ends_in_place(const NodePlan& at) const {
          &at == &nodes[1] && at.node->in[0] == first.out[0];
 }
 
+void BlockPlan::store_by_op() {
+  int products = 0;
+  for (NodePlan& at : nodes) {
+    if (at.node->kind == OpKind::linear) at.stored = ++products % 2 == 1;
+    if (at.node->kind == OpKind::attention) at.stored = true;
+  }
+}
+
 // An activation is left to the product that reads its result.
 bool BlockPlan::joins(NodePlan& at) {
   const Node& node = *at.node;

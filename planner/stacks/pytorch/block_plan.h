@@ -22,6 +22,7 @@ struct ValuePlan {
 struct NodePlan {
   const models::Node* node = nullptr;
   bool grad = false;  // its backward runs
+  bool stored = false;  // a recomputation by op takes what the forward made
   std::size_t place = 0;  // among the saved tensors of its kind
   NormKernel kernel = NormKernel::eager;  // of a norm
   // Of a product whose first factor is activated in the same kernel: what goes in.
@@ -56,6 +57,9 @@ struct BlockPlan {
   // The first node is a norm that turns its result's gradient into the layer's input's, and this
   // one is the last to add to it.
   bool ends_in_place(const NodePlan& at) const;
+  // torchtitan's policy (activation_checkpoint.py, _custom_policy): what attention makes is kept,
+  // and every second product's result, the first one's first.
+  void store_by_op();
 
  private:
   bool joins(NodePlan& at);

@@ -183,6 +183,7 @@ void BlockWriter::concatenate_back(const NodePlan& at) {
 // Where the results were cast back, both casts come first.
 void BlockWriter::rotary_back(const NodePlan& at) {
   if (regime_.patch.rotary) return liger_rotary_back(at);
+  if (at.node->complex) return complex_rotary_back(at);
   const models::ValueList &in = at.node->in, &out = at.node->out;
   const DType from = promoted(dtype_of(in[0]), rotary_dtype());
   std::array<TensorId, 2> d{kNoTensor, kNoTensor};

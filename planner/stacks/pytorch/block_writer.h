@@ -19,8 +19,10 @@ class BlockWriter : public AttentionWriter {
 
   // A layer's arguments. A checkpoint's frame holds them until its first node's backward is done
   // (that node is the last that refers to the frame).
-  enum Held { kHeldInput, kHeldCos, kHeldSin, kHeldMask, kHeldPositions, kHeldAlibi, kHeldCount };
-  using Arguments = std::array<Ref, kHeldCount>;
+  // Its input, cos, sin, mask, positions, ALiBi's, and what a policy keeps behind the end of the
+  // recomputation.
+  enum Held { kHeldMask = 3, kHeldPositions, kHeldAlibi };
+  using Arguments = std::array<Ref, 7>;
   void hold(const Arguments& arguments, bool first_of_checkpoint) {
     held_ = arguments;
     first_ = first_of_checkpoint;
@@ -33,6 +35,8 @@ class BlockWriter : public AttentionWriter {
   // The last layer of a checkpoint: its recomputation ends with the last tensor that autograd
   // saved (torch/utils/checkpoint.py, set_checkpoint_early_stop).
   void stop_early(bool stops) { stops_early_ = stops; }
+  // What the forward of the layer that is recomputed next left; null: nothing is stored by op.
+  void take_from(const LayerSaved* stored) { stored_ = stored; }
   // The rotary tables that every layer reads.
   void set_rotary(const ByWindow& cos, const ByWindow& sin) {
     cos_ = cos;
@@ -79,12 +83,15 @@ class BlockWriter : public AttentionWriter {
   void run_rotary(const NodePlan& at, LayerSaved& s);
   static const OperandNames& operand(const NodePlan& at, std::size_t i);  // of a rotary node
   void run_attention(const NodePlan& at, LayerSaved& s);
+  void take_stored(const NodePlan& at, LayerSaved& s);
   void stop_at(const NodePlan& at, const LayerSaved& s);
   void run_activation(const NodePlan& at, bool stops, LayerSaved& s);
   void run_function(const TapePart& part, const NodePlan& at, TapeSaved& saved, bool stops,
                     LayerSaved& s);
   void run_multiply(const NodePlan& at, bool stops, LayerSaved& s);
   void liger_rotary(const NodePlan& at, LayerSaved& s);  // liger.cpp
+  // rotary_complex.cpp
+  void complex_rotary(const NodePlan&at, LayerSaved&s), complex_rotary_back(const NodePlan&at);
   void run_experts(const NodePlan& at, bool stops, LayerSaved& s);  // experts.cpp
   void run_add(const NodePlan& at, Ref output, LayerSaved& s);
   void release(OpBuilder op, const models::ValueList& values, const LayerSaved& s);
@@ -130,6 +137,7 @@ class BlockWriter : public AttentionWriter {
   Arguments held_{};
   bool first_ = true;
   bool stops_early_ = false;
+  const LayerSaved* stored_ = nullptr;
   ByWindow cos_{kNoTensor, kNoTensor}, sin_{kNoTensor, kNoTensor};
 };
 

@@ -65,7 +65,7 @@ void StepWriter::embed() {
   cos_ = sin_ = masks_ = {kNoTensor, kNoTensor};
   if (d_.token_types > 0) {
     embed_token_types();
-  } else if (!d_.counts_positions()) {
+  } else if (!d_.counts_positions() && !d_.bare) {
     front_.position_ids = activation("position_ids", s, DType::int64);
     b_.op("position_ids", Phase::forward).write(front_.position_ids);
   }
@@ -77,7 +77,7 @@ void StepWriter::embed() {
   if (embeds && d_.masks_first) embed_positions();
   if (d_.embedding_dropout > 0) hidden_ = dropout_embedding(n, stream);
   if (d_.token_types > 0) leave_embeddings();
-  if (d_.position == PositionKind::rope) rotary_tables();
+  if (d_.position == PositionKind::rope && !d_.bare) rotary_tables();
   layer_.set_rotary(cos_, sin_);
   layer_.set_masks(masks_, front_.alibi);
   b_.close();
@@ -140,7 +140,8 @@ TensorId StepWriter::model_mask(bool sliding) {
   if (counted && layer_.path() != AttentionPath::eager)
     b_.op("attention_mask.padding", Phase::forward)
         .scratch(padding + ids + layer_.bytes(1, DType::int64));
-  if (rules_.checks_packing && !counted && !d_.bidirectional) check_packing(b_, layer_, tokens_);
+  if (rules_.checks_packing && !counted && !d_.bidirectional && !d_.bare)
+    check_packing(b_, layer_, tokens_);
   if (!layer_.needs_mask()) return kNoTensor;
   const std::int64_t square = checked_multiply(tokens_.length, tokens_.length);
   const bool eager = layer_.path() == AttentionPath::eager;
@@ -231,6 +232,7 @@ void StepWriter::finish_forward() {
   const Ref last{runs_.back().out, -1};
   b_.open(kNoGroup, false, times_);
   layer_.set(Phase::forward, true);
+  cache_projections();
   if (!tail_is_head_) gather_forward(tail_, {runs_.back().units.back().gather_forward, -1});
   if (d_.embedding_width > 0) {
     project_out();
@@ -255,6 +257,7 @@ NormInput StepWriter::final_norm_input() const {
 // (a frozen embedding whose output was asked to require a gradient, for checkpoints under PEFT,
 // is a leaf that the graph holds). BERT's holds what its embeddings returned, too, and the result.
 void StepWriter::leave_model() {
+  if (d_.bare) return;
   const Ref last{runs_.back().out, -1};
   auto model = b_.op("model", Phase::forward);
   drop_returned(model, runs_.size() - 1, -1);

@@ -21,6 +21,13 @@ namespace plimsoll::planner::pytorch {
 
 using models::Access;
 
+// torchtitan's apply_fsdp of 2024 left the last layer as it was gathered (parallelize_llama.py);
+// that of 0.2.2 leaves the final norm and the head, as Accelerate does.
+bool StepWriter::keeps_last_layer() const {
+  const bool times = rules_.works != nullptr;  // one of the layers for all
+  return fsdp() && !times && strategy_.code == models::ModelCode::torchtitan_2024_12;
+}
+
 // The last unit gathered before the layers, and the one that is next after them.
 TensorId StepWriter::before_layers(TensorId Unit::*tensor) const {
   return embedding_.*tensor != kNoTensor ? embedding_.*tensor : root_.*tensor;

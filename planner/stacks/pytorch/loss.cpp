@@ -27,6 +27,20 @@ void StepWriter::loss_targets() {
   }
 }
 
+// GPTBigCodeModel.forward of older releases returns keys and values although it trains: views of
+// each layer's whole projection, which recomputation would have let go. Here all at once, behind
+// the last layer.
+void StepWriter::cache_projections() {
+  end_.cache = kNoTensor;
+  if (d_.cached_once == 0 || strategy_.transformers >= models::kLossPadsLabels || !recomputes())
+    return;
+  const Bytes layer =
+      layer_.bytes(checked_multiply(tokens_.total(), d_.cached_once), regime_.compute);
+  end_.cache = b_.tensor("past_key_values", layer * d_.layers, Category::activations);
+  b_.op("past_key_values", Phase::forward).write(end_.cache);
+  b_.work().moves(0, 0);
+}
+
 // The labels are padded by one; the head and the loss follow in one of three kinds. Python drops
 // the logits when the step function has returned the loss.
 void StepWriter::loss_forward() {
@@ -52,22 +66,26 @@ void StepWriter::loss_forward() {
       fused_loss_forward();
       break;
   }
-  // The last unit that was gathered keeps its all-gather output until the root's forward returns.
-  if (fsdp())
-    b_.op("fsdp.free_all_gather", Phase::forward)
-        .touch(tail_.empty() ? runs_.back().units.back().gather_forward : tail_.gather_forward,
-               tail_.empty() ? -1 : 0, kNoTensor, Access::release);
+  if (!d_.bare) leave_root();
   release_cached_casts();
   // `outputs` and the decoder's result go with the frames that hold them.
   auto returned = b_.op("model.outputs", Phase::forward);
   if (end_.upcast_logits != end_.returned_logits) returned.release(end_.upcast_logits);
-  returned.release(end_.shifted_logits).release(end_.padded_labels);
+  returned.release(end_.shifted_logits).release(end_.padded_labels).release(end_.cache);
   if (d_.head_transform)
     returned.touch(runs_.back().out, -1, kNoTensor, Access::release);
   else
     returned.release(final_norm_.out);
   if (!rules_.hold_outputs) returned.release(end_.returned_logits);
   b_.close();
+}
+
+// The last unit that was gathered keeps its all-gather output until the root's forward returns.
+void StepWriter::leave_root() {
+  if (!fsdp()) return;
+  b_.op("fsdp.free_all_gather", Phase::forward)
+      .touch(tail_.empty() ? runs_.back().units.back().gather_forward : tail_.gather_forward,
+             tail_.empty() ? -1 : 0, kNoTensor, Access::release);
 }
 
 // Autocast's cache holds every cast weight until the context exits, checkpointed or not. Only

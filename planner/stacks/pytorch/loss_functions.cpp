@@ -69,7 +69,7 @@ constexpr const char* kLoss = "loss";
 
 bool StepWriter::shifts_logits() const {
   const bool fms = regime_.patch.cross_entropy == KernelPatch::CrossEntropy::fms;  // its own loss
-  return strategy_.loss == models::Loss::full && !d_.masked_loss &&
+  return strategy_.loss == models::Loss::full && !d_.masked_loss && !d_.bare &&
          (fms || strategy_.transformers < models::kLossPadsLabels);
 }
 
@@ -79,7 +79,12 @@ std::int64_t StepWriter::scored_tokens() const {
                          : tokens_.total();
 }
 
-// BERT's loss reads the logits as they are.
+// BERT's loss reads the logits as they are; so did GPT-BigCode's own, until ForCausalLMLoss took
+// its place.
+bool StepWriter::widens_logits() const {
+  return !d_.masked_loss && !(d_.low_loss_once && strategy_.transformers < models::kLossPadsLabels);
+}
+
 TapePart StepWriter::logits_part() const {
   const Shift shift = !shifts_logits()         ? Shift::none
                       : tokens_.sequences == 1 ? Shift::view
@@ -87,7 +92,7 @@ TapePart StepWriter::logits_part() const {
   const Logits of{regime_.compute,
                   d_.scaled_logits,
                   d_.soft_capped_logits,
-                  !d_.masked_loss,
+                  widens_logits(),
                   strategy_.transformers < models::kLossUpcasts,
                   shift};
   static tape::Rules<1u << 8> rules;
@@ -97,7 +102,7 @@ TapePart StepWriter::logits_part() const {
 }
 
 TapePart StepWriter::entropy_part() const {
-  const DType dtype = d_.masked_loss ? regime_.compute : DType::fp32;
+  const DType dtype = widens_logits() ? DType::fp32 : regime_.compute;
   static tape::Rules<1u << 4> rules;
   const std::size_t key = tape::dtype_bits(dtype) << 2 | tape::dtype_bits(loss_dtype());
   return tape_part(kLoss, rules.find(key, [&] { return entropy_function(dtype, loss_dtype()); }));
@@ -125,6 +130,7 @@ TapeCounts StepWriter::entropy_counts() const {
 void StepWriter::full_loss_forward() {
   layer_.linear_forward(kHead, parts_.head, {final_norm_.out}, head_input(), Category::logits,
                         head_);
+  if (d_.bare) leave_root();
   layer_.tape_forward(logits_part(), logits_counts(), std::array{Ref{head_.out}}, end_.logits);
   const auto made = [](TensorId here, TensorId otherwise) {
     return here == kNoTensor ? otherwise : here;
@@ -136,7 +142,7 @@ void StepWriter::full_loss_forward() {
   if (scored != wide) end_.shifted_logits = scored;
   end_.targets = kNoTensor;
   if (!shifts_logits()) {
-    if (!d_.masked_loss) loss_targets();
+    if (!d_.masked_loss && !d_.bare) loss_targets();
   } else if (tokens_.sequences > 1) {
     end_.targets = b_.tensor("loss.labels.shifted", Bytes(checked_multiply(8, scored_tokens())),
                              Category::activations);

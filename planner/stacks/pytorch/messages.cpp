@@ -126,7 +126,7 @@ void write_messages(const ModelParts& parts, const models::Strategy& strategy, M
   models::StepProgram program;
   Rules rules;
   rules.granularity = 1;  // what is sent is not rounded to blocks
-  rules.fsdp_autocast = is_fsdp1(strategy);
+  set_loop(rules, strategy);
   models::Strategy s = strategy;
   // Checkpoints of several layers gather as those of one.
   if (repeats_layers(s.recompute)) s.recompute = {models::RecomputeKind::full, 1};

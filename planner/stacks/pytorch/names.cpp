@@ -70,7 +70,11 @@ OperandNames make_operand(const std::string& m) {
           name(".grad.wide"),
           name(".cast.grad"),
           name(".rotated.grad"),
-          name(".grad.contiguous")};
+          name(".grad.contiguous"),
+          name(".wide"),
+          name(".turned"),
+          name(".rotated"),
+          name(".turned.grad")};
 }
 
 AttentionNames make_attention(const std::string& m) {

@@ -57,6 +57,7 @@ struct OperandNames {
   const char* name;
   const char *cast, *repeated, *laid_out;
   const char *grad, *grad_wide, *grad_cast, *grad_rotated, *grad_laid_out;
+  const char *wide, *turned, *rotated, *grad_turned;  // rotated as complex numbers
 };
 
 // What attention makes between its projections, under the module that does it.

@@ -51,6 +51,18 @@ void rms_norm_one_plus(Function& f, const NormOperands& of, DType own, DType) {
   f.result(f.cast(product, own));
 }
 
+// RMSNorm of torchtitan in 2024 (models/norms.py): (x.float() · …).type_as(x) · weight.
+void rms_norm_inline(Function& f, const NormOperands& of, DType own, DType) {
+  const ValueId normalized = normalize(f, f.named(f.cast(of.x, DType::fp32), ".input.fp32"), false);
+  f.result(f.apply(Kind::multiply, f.named(f.cast(normalized, own), ".normalized"), of.weight));
+}
+
+// torch.nn.RMSNorm (_fused_rms_norm): as LayerNorm's kernel, without a mean.
+void rms_norm_fused(Function& f, const NormOperands& of, DType, DType) {
+  f.result(
+      f.layer_norm({of.x, of.weight, tape::kNone}, {kStatistics, DType::boolean}, ".statistics"));
+}
+
 // torch.nn.LayerNorm, which autocast runs in fp32; its arguments are evaluated from the last to the
 // first (as GCC does), and so the casts' gradients are made in the arguments' order.
 void layer_norm(Function& f, const NormOperands& of, DType, DType wide) {
@@ -78,6 +90,12 @@ Function norm_function(const NormPart& part, const NormInput& x, const Regime& r
     case NormKind::rms_norm_one_plus:
       rms_norm_one_plus(f, of, x.dtype, wide);
       break;
+    case NormKind::rms_norm_inline:
+      rms_norm_inline(f, of, x.dtype, wide);
+      break;
+    case NormKind::rms_norm_fused:
+      rms_norm_fused(f, of, x.dtype, wide);
+      break;
     case NormKind::layer_norm:
       layer_norm(f, of, x.dtype, wide);
       break;
@@ -90,7 +108,7 @@ Function norm_function(const NormPart& part, const NormInput& x, const Regime& r
 
 TapePart norm_tape(const ModuleNames& names, const NormPart& part, const NormInput& x,
                    const Regime& regime) {
-  static tape::Rules<1u << 11> rules;
+  static tape::Rules<1u << 12> rules;
   std::size_t key = static_cast<std::size_t>(part.kind);
   key = key << 2 | tape::dtype_bits(x.dtype);
   key = key << 2 | tape::dtype_bits(regime.weight);
@@ -110,6 +128,7 @@ TapeCounts ModuleWriter::norm_counts(const NormPart& part, const NormInput& x) c
   counts[kRows] = x.rows;
   counts[kWidth] = part.width;
   if (part.kind == NormKind::layer_norm) counts[kStatistics] = (fp32(x.rows) * 2).value();
+  if (part.kind == NormKind::rms_norm_fused) counts[kStatistics] = fp32(x.rows).value();
   return counts;
 }
 
@@ -123,7 +142,8 @@ TensorId ModuleWriter::norm_backward(const ModuleNames& names, const NormPart& p
                                      const NormInput& x, const TapeSaved& s, TensorId d_out,
                                      TensorId residual, const Place& at) {
   TapeCounts counts = norm_counts(part, x);
-  if (part.train_weight && part.kind != NormKind::layer_norm) {
+  const bool by_kernel = part.kind == NormKind::layer_norm || part.kind == NormKind::rms_norm_fused;
+  if (part.train_weight && !by_kernel) {
     const ColumnSumScratch sum = column_sum(x.rows, part.width);
     counts[kPartialSums] = sum.partial.value();
     counts[kCounters] = sum.counters.value();

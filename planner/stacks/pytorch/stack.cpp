@@ -72,13 +72,22 @@ const char* kernel_name(Rules::Sdpa sdpa, models::Precision precision) {
 
 }  // namespace
 
+// torchtitan's batch is of inputs and labels; its units are Accelerate's since the embedding has
+// one of its own.
+void set_loop(Rules& rules, const models::Strategy& s) {
+  rules.fsdp_autocast = is_fsdp1(s);
+  rules.hold_outputs = s.hold_outputs;
+  rules.batch_tensors = models::is_torchtitan(s.code) ? 2 : 3;
+  rules.fsdp_units =
+      s.code == models::ModelCode::torchtitan_2024_12 ? FsdpUnits::root : FsdpUnits::accelerate;
+}
+
 // torch keeps one cuBLAS workspace per thread that multiplies, the forward's and autograd's, and a
 // cuBLASLt one where a product adds a bias (addmm); both inside its allocator.
 Rules rules_for(const Question& question, const ModelParts& parts,
                 std::vector<Assumption>& assumptions) {
   Rules rules;
-  rules.fsdp_autocast = is_fsdp1(question.strategy);
-  rules.hold_outputs = question.strategy.hold_outputs;
+  set_loop(rules, question.strategy);
   if (!question.cluster.gpu) return rules;
   const models::Gpu& gpu = *question.cluster.gpu;
   rules.gpu = processors_of(gpu);
@@ -129,141 +138,20 @@ Rules quick_rules(const Question& question, const ModelParts& parts) {
     known = Known{gpu, bias, rules_for(question, parts, unread)};
     known->rules.each_parameter = false;
   }
-  known->rules.fsdp_autocast = is_fsdp1(question.strategy);
-  known->rules.hold_outputs = question.strategy.hold_outputs;
+  set_loop(known->rules, question.strategy);
   return known->rules;
 }
 
 namespace {
 
-// The oldest release whose code of the family is the planned one, as far as it was compared.
-models::Release oldest(const models::ModelSpec& model) {
-  if (model.model_type == "gpt2") return models::kOldestGpt2;
-  if (model.model_type == "qwen2") return models::kOldestQwen2;
-  if (model.model_type == "qwen3") return models::kOldestQwen3;
-  if (model.model_type == "llama" || model.model_type == "mistral" || model.model_type == "granite")
-    return models::kOldestTransformers;
-  return models::kTransformers;
-}
-
-// Its checkpoints around FSDP2's modules: what the hooks of detached inputs gather and hold was not
-// measured.
-void refuse_reentrant(const models::Strategy& s) {
-  const bool fsdp2 = s.data.zero >= 2 && s.data.fsdp_version == 2;
-  check(!fsdp2 || !models::decisions::reentrant_checkpoints(s), ErrorKind::unsupported,
-        "--use-reentrant yes with FSDP2 is not modelled yet (with DDP, on one GPU and with "
-        "--fsdp-version 1 it is)");
-}
-
-void refuse_fsdp1(const models::Strategy& s) {
-  const auto refuse_if = [](bool it_is, const char* what) {
-    check(!it_is, ErrorKind::unsupported,
-          [&] { return "--fsdp-version 1 " + std::string(what) + " is not modelled yet (2 is)"; });
-  };
-  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
-  refuse_if(mesh[models::decisions::Axis::shard].ranks == 1, "of one rank (NO_SHARD)");
-  refuse_if(!s.freeze.empty() || !s.train.empty(), "with --freeze or --train");
-  refuse_if(s.recompute.kind == models::RecomputeKind::every ||
-                s.recompute.kind == models::RecomputeKind::sqrt,
-            "with checkpoints of several layers");
-}
-
-// FSDP shards parameters of one floating dtype, and its policy casts them: packed values have to
-// look like the rest.
-void refuse_packed(const models::Strategy& s) {
-  if (!s.quantize) return;
-  const models::Quantization& q = *s.quantize;
-  const bool sharded = s.data.zero >= 2, mixed = is_mixed(s.precision);
-  const bool kbit = models::kbit_prepared(s);
-  // bitsandbytes puts a new parameter into the module in its first forward
-  // (fix_4bit_weight_quant_state_from_module), which _flat_param.py refuses where it does not
-  // reshard.
-  check(!is_fsdp1(s) || s.data.zero == 3, ErrorKind::bad_input,
-        "--quantize with --fsdp-version 1 --zero 2: PyTorch stops with \"FSDP does not support "
-        "changing the parameters between forward and backward\"; --zero 3 runs");
-  check(!is_fsdp1(s) || q.held_in != DType::uint8, ErrorKind::bad_input,
-        "--quantize with --fsdp-version 1: PyTorch stops with \"Cannot flatten integer dtype "
-        "tensors\" for packed values in uint8; --quant-storage bf16 shards them");
-  check(
-      !sharded || q.held_in != DType::uint8, ErrorKind::unsupported,
-      "--quantize with FSDP: packed values in uint8 are not sharded (Accelerate leaves them out of "
-      "FSDP2), which is not modelled yet; --quant-storage bf16 shards them");
-  const DType low = low_dtype(s.precision);
-  check(!sharded || !mixed || q.held_in == low, ErrorKind::bad_input, [&] {
-    return "--quant-storage " + std::string(name_of(q.held_in)) +
-           ": FSDP's policy would cast packed values to " + std::string(name_of(low)) +
-           "; they have to be held in that";
-  });
-  check(!sharded || !s.data.fsdp_upcast.value_or(false), ErrorKind::bad_input,
-        "--fsdp-upcast yes: Accelerate upcasts nothing where the base is packed");
-  check(!kbit || !sharded, ErrorKind::unsupported,
-        "--kbit-prep yes with FSDP is not modelled yet (TRL does not call it there)");
-  check(!kbit || mixed, ErrorKind::unsupported,
-        "--kbit-prep yes without autocast computes norms, attention and head in fp32, which is not "
-        "modelled yet: --precision bf16-mixed or fp16-mixed");
-  check(is_flash(s.attention) && s.recompute.kind != models::RecomputeKind::selective,
-        ErrorKind::unsupported,
-        "--quantize with --attention eager or math, or --recompute selective, is not modelled yet");
-}
-
-void refuse_optimizer(const models::Strategy& s) {
-  models::check_optimizer(s);
-  const models::OptimizerRule& rule = models::rule_of(s.optimizer);
-  check(!s.optimizer_impl || rule.torch.package == nullptr, ErrorKind::bad_input, [&] {
-    return "--optimizer-impl " + std::string(models::name_of(*s.optimizer_impl)) + ": " +
-           rule.torch.package + " steps --optimizer " + std::string(rule.name) +
-           ", which has one form";
-  });
-  const char* const why = s.data.zero == 1  ? rule.torch.refusal_zero1
-                          : s.data.zero < 2 ? nullptr
-                          : is_fsdp1(s)     ? rule.torch.refusal_fsdp1
-                                            : rule.torch.refusal_fsdp2;
-  check(why == nullptr, ErrorKind::unsupported, [&] {
-    return "--optimizer " + std::string(rule.name) + " with --zero " + std::to_string(s.data.zero) +
-           ": " + why;
-  });
-}
-
-void refuse(const models::ModelSpec& model, const models::Strategy& s) {
-  refuse_optimizer(s);
-  refuse_offload(s);
-  refuse_packed(s);
-  if (is_fsdp1(s)) refuse_fsdp1(s);
-  refuse_reentrant(s);
-  check(s.transformers >= oldest(model), ErrorKind::unsupported, [&] {
-    return "--transformers-version " + models::text_of(s.transformers) + ": the steps of " +
-           model.model_type + " are modelled from " + models::text_of(oldest(model)) + " on";
-  });
-  const bool own_loss =
-      s.kernels == models::Kernels::fused;  // of fms-acceleration, with any release
-  check(s.loss != models::Loss::chunked || !own_loss, ErrorKind::unsupported,
-        "--kernels fused: fms-acceleration has a full and a fused loss");
-  check(!own_loss || s.lora || s.gpus == 1 || s.data.zero >= 2, ErrorKind::bad_input,
-        "--kernels fused: these norms make no gradients of their weights, and DDP waits for them; "
-        "with --lora-rank or --zero 2 or 3 nothing does");
-  check(s.loss == models::Loss::full || own_loss || s.transformers >= models::kLossPadsLabels,
-        ErrorKind::unsupported, [&] {
-          return "--transformers-version " + models::text_of(s.transformers) +
-                 " is modelled with --loss full only; chunked and fused losses from " +
-                 models::text_of(models::kLossPadsLabels) + " on";
-        });
-  check(s.kernels != models::Kernels::liger || s.transformers >= models::Release{5, 0, 0},
-        ErrorKind::unsupported, [&] {
-          return "--transformers-version " + models::text_of(s.transformers) +
-                 ": Liger's kernels are modelled with 5.0 and later";
-        });
-  check(s.device == models::Device::cuda, ErrorKind::bad_input,
-        "--device cpu is for --stack plimsoll");
-  check(!s.master_weights.value_or(false), ErrorKind::bad_input,
-        "--master-weights yes: PyTorch's optimizers keep no separate masters; train mixed on fp32 "
-        "weights (--param-dtype fp32)");
-}
-
 void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
   const auto say = [&](const char* what, const char* value, const char* source) {
     out.push_back({what, std::string("\"") + value + "\"", "derived", source});
   };
-  const std::string versions = "torch 2.11.0, transformers " + models::text_of(s.transformers);
+  const std::string versions =
+      "torch 2.11.0, " + (models::is_torchtitan(s.code)
+                              ? std::string(models::name_of(s.code))
+                              : "transformers " + models::text_of(s.transformers));
   say("versions modelled", versions.c_str(),
       "allocator traces and dry runs of real steps, tests/golden");
   if (s.quantize) {
@@ -291,6 +179,10 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
   if (s.data.zero == 2)
     say("--zero 2", "FSDP2 with reshard_after_forward=False: parameters are sharded between steps",
         "torch/distributed/fsdp/_fully_shard");
+  if (s.code == models::ModelCode::torchtitan_2024_12)
+    return say("FSDP units",
+               "each layer, the last one not resharded, and the root with all the rest",
+               "torchtitan at 3f20451bc, parallelisms/parallelize_llama.py, apply_fsdp");
   if (s.data.zero >= 2)
     say("FSDP units", "each layer, the embedding, final norm with head",
         "accelerate 1.15.0, utils/fsdp_utils.py, fsdp2_prepare_model");
@@ -363,7 +255,7 @@ std::unique_ptr<StepSizer> write_compute(const Question& question, const ModelPa
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse_of_model(question);
-  refuse(*question.model, question.strategy);
+  refuse(*question.model, question.strategy, question.batch);
   if (step.program_only) {
     Rules rules = quick_rules(question, parts);
     rules.rank = step.rank;

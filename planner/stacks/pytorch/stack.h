@@ -16,10 +16,14 @@ extern const StackInfo kStack;
 // What the strategy does not say, for the question's GPU; adds what was assumed.
 Rules rules_for(const Question& question, const ModelParts& parts,
                 std::vector<reports::Assumption>& assumptions);
+// Of those what the training loop and its wrappers decide.
+void set_loop(Rules& rules, const models::Strategy& strategy);
 // The same without what was assumed, for who asks a million times about one GPU and one model.
 Rules quick_rules(const Question& question, const ModelParts& parts);
 // Throws Error for what the model's code does not do, or was not modelled with it.
 void refuse_of_model(const Question& question);
+void refuse(const models::ModelSpec& model, const models::Strategy& strategy,
+            const models::Batch& batch);
 void refuse_offload(const models::Strategy& strategy);
 
 // Of the strategy's data parallelism.

@@ -355,8 +355,12 @@ void StepWriter::declare_workspaces() {
 void StepWriter::declare_inputs() {
   if (!b_.resizes()) inputs_ = b_.place();
   declare_workspaces();
+  if (d_.bare)  // torchtitan's freqs_cis: as many rows as a sequence has tokens
+    b_.tensor_in(models::kNoGroup, "rotary.freqs_cis",
+                 layer_.fp32(checked_multiply(tokens_.length, d_.head_dim)), Category::parameters,
+                 Residency::persistent);
   // LlamaRotaryEmbedding's buffers inv_freq and original_inv_freq, which were one before 5.0.
-  if (d_.position == models::PositionKind::rope)
+  if (d_.position == models::PositionKind::rope && !d_.bare)
     b_.tensor_in(models::kNoGroup, "rotary.inv_freq",
                  layer_.bytes(d_.rotated() / 2, buffer_dtype()) *
                      (strategy_.transformers < models::kRotaryCopiesFrequencies ? 1 : 2) *

@@ -63,11 +63,19 @@ void StepWriter::add_runs() {
       run.kept.resize(run.stride());
       for (const LayerPart& layer : layers.pattern)
         run.plans.emplace_back(layer, regime_, layers.input_grad);
+      if (strategy_.recompute.kind == RecomputeKind::ops)
+        for (BlockPlan& plan : run.plans) plan.store_by_op();
       // A backward holds places in it while the recomputation fills them.
       for (std::size_t j = 0; j < run.stride(); ++j) run.saved[j].begin(run.plan(j));
       run.count = count;
       runs_.push_back(std::move(run));
     };
+    if (keeps_last_layer() && &layers == &parts_.runs.back()) {
+      add(layers.first, layers.count - 1, 1);
+      add(layers.first + layers.count - 1, 1, 1);
+      runs_.back().units.front().reshards = false;
+      continue;
+    }
     add(layers.first, layers.count / k, k);
     add(layers.first + layers.count / k * k, layers.count % k == 0 ? 0 : 1, layers.count % k);
   }
@@ -264,60 +272,6 @@ void StepWriter::drop_returned(OpBuilder& op, std::size_t r, int delta) const {
     op.touch(returned(r, id), delta, r == 0 ? kNoTensor : returned(r - 1, id), Access::release);
 }
 
-// Runs the forward of a checkpoint's layers again, inside its backward. The last layer's output is
-// made anew (and dropped): autograd's own output died when the next instance had used it.
-void StepWriter::recompute() {
-  Run& run = *checkpoint_;
-  const auto r = static_cast<std::size_t>(checkpoint_ - runs_.data());
-  const std::size_t last = last_of_checkpoint_, first = last + 1 - run.checkpoint();
-  layer_.set(Phase::recompute, true);
-  ProgramBuilder::Place layer = b_.place();
-  for (std::size_t j = first; j <= last; ++j) {
-    if (b_.resizes() && j > first && j < last) {
-      layer = b_.repeat_since(layer);
-      continue;
-    }
-    b_.at_layer(static_cast<std::uint16_t>(j));
-    const TensorId out = run.recomputed[j];
-    const Ref input = j == first ? input_of(r, first) : Ref{run.recomputed[j - 1]};
-    layer_.stop_early(!reentrant() && j == last);
-    layer_.forward(run.plan(j), input, {out}, run.saved[j]);
-  }
-  if (regime_.autocast) {
-    auto exit = b_.op("autocast.exit", Phase::recompute);
-    for (std::size_t j = first; j <= last && !b_.resizes(); ++j)
-      release_casts(exit, run.layer(j), run.saved[j]);
-  }
-  layer_.set(Phase::backward, true);
-  b_.at_layer(static_cast<std::uint16_t>(last));
-}
-
-bool StepWriter::reentrant() const {
-  return models::decisions::reentrant_checkpoints(strategy_);
-}
-
-// A reentrant checkpoint's frame holds its input, its output and the output's gradient until the
-// backward inside it has returned (torch/utils/checkpoint.py, CheckpointFunction.backward).
-void StepWriter::leave_checkpoint() {
-  const Run& run = *checkpoint_;
-  const std::size_t last = last_of_checkpoint_;
-  const Ref input =
-      input_of(static_cast<std::size_t>(checkpoint_ - runs_.data()), last + 1 - run.checkpoint());
-  b_.op("checkpoint.exit", Phase::backward)
-      .release(run.recomputed[last])
-      .release(last + 1 < run.stride() ? run.d_inner[last] : run.d_out)
-      .touch(input.tensor, input.delta, input.beyond, models::Access::release);
-}
-
-// What all layers were called with goes when the outermost backward returns.
-void StepWriter::leave_checkpoints() {
-  auto exit = b_.op("checkpoint.exit", Phase::backward);
-  for (const ByWindow* tensors : {&cos_, &sin_, &masks_})
-    exit.release(tensors->front())
-        .release(tensors->back() != tensors->front() ? tensors->back() : kNoTensor);
-  exit.release(front_.position_ids).release(front_.alibi);
-}
-
 // Before the backward of a checkpoint (or of a layer by itself): its units' parameters, and the
 // gathering ahead of the one that ran before it.
 void StepWriter::enter_backward(std::size_t r, std::size_t last) {
@@ -362,7 +316,8 @@ void StepWriter::layers_backward(std::size_t r) {
     layer_.set_checkpoint(recomputes() && last ? this : nullptr, recomputes());
     const std::size_t window = run.plan(j).sliding ? 1 : 0;
     layer_.hold({input_of(r, j / layers * layers), Ref{cos_[window]}, Ref{sin_[window]},
-                 Ref{masks_[window]}, Ref{front_.position_ids}, Ref{front_.alibi}},
+                 Ref{masks_[window]}, Ref{front_.position_ids}, Ref{front_.alibi},
+                 Ref{never_taken(run, j)}},
                 first);
     layer_.backward(run.plan(j), input, d_out, input_gradient_of(r, j), run.saved[j]);
     if (run.plan(j).input_grad())
@@ -371,27 +326,6 @@ void StepWriter::layers_backward(std::size_t r) {
   }
   if (!run.alternates() && reentrant() && !is_fsdp1(strategy_)) leave_checkpoint();
   b_.close();
-}
-
-// The outputs of a checkpoint's layers that its backward holds: all but the last one's, which is
-// made only where the whole layer is run again.
-void StepWriter::declare_recomputed(Run& run) {
-  run.recomputed.resize(run.stride(), kNoTensor);
-  if (!recomputes()) return;
-  const Bytes stream =
-      storage(Count(checked_multiply(tokens_.total(), d_.hidden)), regime_.residual);
-  ProgramBuilder::Place layer = b_.place();
-  bool any = false;
-  for (std::size_t j = 0; j < run.stride(); ++j) {
-    if ((j + 1) % run.checkpoint() == 0 && !reentrant()) continue;
-    if (b_.resizes() && any && !run.alternates()) {
-      layer = b_.repeat_since(layer);
-      continue;
-    }
-    any = true;
-    b_.at_layer(static_cast<std::uint16_t>(j));
-    run.recomputed[j] = b_.tensor("out.recomputed", stream, Category::activations);
-  }
 }
 
 }  // namespace plimsoll::planner::pytorch

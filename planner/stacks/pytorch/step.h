@@ -74,20 +74,22 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   Ref input_of(std::size_t run, std::size_t layer) const;
   Ref input_gradient_of(std::size_t run, std::size_t layer) const, head_into() const;
   bool recomputes() const { return repeats_layers(strategy_.recompute); }
-  bool to_bucket() const, holds_in_buckets() const, reentrant() const, is_last(const ModuleNames&);
-  int model_order(const ModuleNames& names) const;
+  bool to_bucket() const, holds_in_buckets() const, reentrant() const, is_last(const ModuleNames&),
+      keeps_last_layer() const, repeats_to_the_end() const;
+  int model_order(const ModuleNames&) const;
   void note_gradient(const ModuleNames&, TensorId grad), tied_gradient(TensorId d), alibi_biases();
   // The ends of the model (ends.cpp).
-  void embed(), finish_forward(), leave_model(), loss_forward(), loss_targets(), flat_targets(),
-      fused_work(), fused_chunks(std::int64_t rows, DType), overwriting_cross_entropy(TensorId);
-  bool shifts_logits() const, final_grad() const, leaf_input() const, embedding_grad() const,
-      head_grad_is_view() const, overwrites_logits() const;
+  void leave_root(), embed(), finish_forward(), cache_projections(), leave_model(), loss_forward(),
+      loss_targets(), flat_targets(), fused_work(), fused_chunks(std::int64_t rows, DType),
+      overwriting_cross_entropy(TensorId);
+  bool shifts_logits() const, widens_logits() const, final_grad() const, leaf_input() const,
+      embedding_grad() const, head_grad_is_view() const, overwrites_logits() const;
   std::int64_t scored_tokens() const, fused_rows() const;
   TapePart logits_part() const, entropy_part() const;
   TapeCounts logits_counts() const, entropy_counts() const;
   void full_loss_forward(), chunked_loss_forward(), fused_loss_forward();
   TensorId overwriting_cross_entropy_backward(), full_loss_backward(), chunked_loss_backward(),
-      fused_loss_backward(), transform_head();
+      fused_loss_backward(), transform_head(), never_taken(const Run&, std::size_t) const;
   void gather_token_types(), embed_token_types(), leave_embeddings(), transform_back(TensorId d);
   static void release_casts(OpBuilder exit, const LayerPart& layer, const LayerSaved& saved);
   void release_cached_casts(), loss_backward(), embedding_backward(), rotary_tables(), project_in(),

@@ -123,6 +123,7 @@ struct EndSaved {
   TensorId activated = kNoTensor;  // of the product before the head's
   TensorId upcast_logits = kNoTensor, shifted_logits = kNoTensor, returned_logits = kNoTensor;
   TapeSaved logits, entropy;  // loss_functions.cpp
+  TensorId cache = kNoTensor;  // past keys and values that the model returns
   TensorId tied_grad = kNoTensor;  // the head's share of a tied table's gradient
   TensorId log_probabilities = kNoTensor;
   TensorId targets = kNoTensor, padded_labels = kNoTensor, fused_weight_grad = kNoTensor;

@@ -1,0 +1,15 @@
+// Whose code a model's forward is.
+#pragma once
+
+#include <cstdint>
+
+namespace plimsoll::models {
+
+// torchtitan's own models, as they were at commit 3f20451bc (26 December 2024) and in release
+// 0.2.2. Parameters have other names there; plans call them as the checkpoint does.
+enum class ModelCode : std::uint8_t { transformers, torchtitan_2024_12, torchtitan_0_2_2 };
+constexpr bool is_torchtitan(ModelCode code) {
+  return code != ModelCode::transformers;
+}
+
+}  // namespace plimsoll::models

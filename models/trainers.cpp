@@ -1,0 +1,67 @@
+#include "models/trainers.h"
+
+#include <algorithm>
+#include <array>
+
+namespace plimsoll::models {
+
+namespace {
+
+// What all of torchtitan's configurations of Llama 3 train with.
+constexpr TrainerDefault kTitan202412[] = {
+    {"model-code", "torchtitan@2024-12", "torchtitan/models/llama/model.py"},
+    {"zero", "3", "train_configs/llama3_8b.toml, training.data_parallel_shard_degree"},
+    {"precision", "bf16-mixed", "torchtitan/config_manager.py, training.mixed_precision_param"},
+    {"grad-dtype", "fp32", "torchtitan/config_manager.py, training.mixed_precision_reduce"},
+    {"optimizer", "adamw", "torchtitan/config_manager.py, optimizer.name"},
+    {"optimizer-impl", "foreach", "torchtitan/config_manager.py, optimizer.fused"},
+    {"recompute", "ops:torchtitan", "train_configs/llama3_8b.toml, activation_checkpoint"}};
+
+constexpr TrainerDefault kTitan022[] = {
+    {"model-code", "torchtitan@0.2.2", "torchtitan/models/llama3/model/model.py"},
+    {"zero", "3", "torchtitan/config/job_config.py, parallelism.data_parallel_shard_degree"},
+    {"precision", "bf16-mixed", "torchtitan/config/job_config.py, training.mixed_precision_param"},
+    {"grad-dtype", "fp32", "torchtitan/config/job_config.py, training.mixed_precision_reduce"},
+    {"optimizer", "adamw", "torchtitan/config/job_config.py, optimizer.name"},
+    {"optimizer-impl", "fused", "torchtitan/config/job_config.py, optimizer.implementation"},
+    {"recompute", "ops:torchtitan",
+     "torchtitan/models/llama3/train_configs/llama3_8b.toml, activation_checkpoint"}};
+
+constexpr TrainerDefault kTransformers517[] = {
+    {"transformers-version", "5.17", "setup.py"},
+    {"precision", "fp32", "src/transformers/training_args.py, bf16 and fp16"},
+    {"optimizer", "adamw", "src/transformers/training_args.py, optim"},
+    {"optimizer-impl", "fused", "src/transformers/training_args.py, optim"},
+    {"micro-batch", "8", "src/transformers/training_args.py, per_device_train_batch_size"},
+    {"recompute", "none", "src/transformers/training_args.py, gradient_checkpointing"}};
+
+constexpr std::string_view kTitanBeside =
+    "Not planned: clipping's norms (a few bytes a parameter tensor). Batch and sequence length are "
+    "the configuration's.";
+
+constexpr std::array kTrainers{
+    Trainer{"torchtitan", "0.2.2", "torchtitan's Llama 3 under FSDP2",
+            "pytorch/torchtitan, release 0.2.2", kTitan022, kTitanBeside},
+    Trainer{"torchtitan", "2024-12", "torchtitan's Llama 3 under FSDP2",
+            "pytorch/torchtitan at commit 3f20451bc (26 December 2024)", kTitan202412,
+            kTitanBeside},
+    Trainer{"transformers", "5.17", "Trainer with its own TrainingArguments",
+            "huggingface/transformers, release 5.17.0", kTransformers517,
+            "What a script says stands in TrainingArguments: --training-args FILE."}};
+
+}  // namespace
+
+std::span<const Trainer> trainers() {
+  return kTrainers;
+}
+
+const Trainer* find_trainer(std::string_view name) {
+  const std::size_t at = name.find('@');
+  const std::string_view version = at == name.npos ? "" : name.substr(at + 1);
+  const auto* found = std::ranges::find_if(kTrainers, [&](const Trainer& trainer) {
+    return trainer.name == name.substr(0, at) && (at == name.npos || trainer.version == version);
+  });
+  return found == kTrainers.end() ? nullptr : found;
+}
+
+}  // namespace plimsoll::models

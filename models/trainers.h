@@ -1,0 +1,27 @@
+// Other people's training programs: defaults of this one's options, each with where it was read.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace plimsoll::models {
+
+struct TrainerDefault {
+  std::string_view option, value;  // "zero", "3"
+  std::string_view source;  // file and key in the trainer's own repository
+};
+
+struct Trainer {
+  std::string_view name, version, title;
+  std::string_view source;  // repository and revision
+  std::span<const TrainerDefault> defaults;
+  std::string_view beside;  // what it does and no option says
+};
+
+// Of each name the newest first.
+std::span<const Trainer> trainers();
+
+// "torchtitan@2024-12", or "torchtitan": its newest. nullptr: not known.
+const Trainer* find_trainer(std::string_view name);
+
+}  // namespace plimsoll::models

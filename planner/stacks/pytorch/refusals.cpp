@@ -1,0 +1,181 @@
+// What stack pytorch does not plan, by the option that asks for it.
+#include <string>
+
+#include "models/decisions/layer.h"
+#include "models/decisions/mesh.h"
+#include "models/optimizers.h"
+#include "models/run_names.h"
+#include "models/stack_versions.h"
+#include "planner/stacks/pytorch/stack.h"
+
+namespace plimsoll::planner::pytorch {
+
+namespace {
+
+// The oldest release whose code of the family is the planned one, as far as it was compared.
+models::Release oldest(const models::ModelSpec& model, const models::Strategy& s) {
+  if (model.model_type == "gpt2") return models::kOldestGpt2;
+  if (model.model_type == "qwen2") return models::kOldestQwen2;
+  if (model.model_type == "qwen3") return models::kOldestQwen3;
+  if (model.model_type == "llama" || model.model_type == "mistral" || model.model_type == "granite")
+    return models::kOldestTransformers;
+  // Its SDPA read a mask of floats in older releases; those between were not compared.
+  if (model.model_type == "gpt_bigcode" && s.attention == models::Attention::flash_2 &&
+      s.transformers < models::kLossPadsLabels)
+    return models::kOldestTransformers;
+  return models::kTransformers;
+}
+
+// Its checkpoints around FSDP2's modules: what the hooks of detached inputs gather and hold was not
+// measured.
+void refuse_reentrant(const models::Strategy& s) {
+  const bool fsdp2 = s.data.zero >= 2 && s.data.fsdp_version == 2;
+  check(!fsdp2 || !models::decisions::reentrant_checkpoints(s), ErrorKind::unsupported,
+        "--use-reentrant yes with FSDP2 is not modelled yet (with DDP, on one GPU and with "
+        "--fsdp-version 1 it is)");
+}
+
+void refuse_fsdp1(const models::Strategy& s) {
+  const auto refuse_if = [](bool it_is, const char* what) {
+    check(!it_is, ErrorKind::unsupported,
+          [&] { return "--fsdp-version 1 " + std::string(what) + " is not modelled yet (2 is)"; });
+  };
+  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
+  refuse_if(mesh[models::decisions::Axis::shard].ranks == 1, "of one rank (NO_SHARD)");
+  refuse_if(!s.freeze.empty() || !s.train.empty(), "with --freeze or --train");
+  refuse_if(s.recompute.kind == models::RecomputeKind::every ||
+                s.recompute.kind == models::RecomputeKind::sqrt,
+            "with checkpoints of several layers");
+}
+
+// FSDP shards parameters of one floating dtype, and its policy casts them: packed values have to
+// look like the rest.
+void refuse_packed(const models::Strategy& s) {
+  if (!s.quantize) return;
+  const models::Quantization& q = *s.quantize;
+  const bool sharded = s.data.zero >= 2, mixed = is_mixed(s.precision);
+  const bool kbit = models::kbit_prepared(s);
+  // bitsandbytes puts a new parameter into the module in its first forward
+  // (fix_4bit_weight_quant_state_from_module), which _flat_param.py refuses where it does not
+  // reshard.
+  check(!is_fsdp1(s) || s.data.zero == 3, ErrorKind::bad_input,
+        "--quantize with --fsdp-version 1 --zero 2: PyTorch stops with \"FSDP does not support "
+        "changing the parameters between forward and backward\"; --zero 3 runs");
+  check(!is_fsdp1(s) || q.held_in != DType::uint8, ErrorKind::bad_input,
+        "--quantize with --fsdp-version 1: PyTorch stops with \"Cannot flatten integer dtype "
+        "tensors\" for packed values in uint8; --quant-storage bf16 shards them");
+  check(
+      !sharded || q.held_in != DType::uint8, ErrorKind::unsupported,
+      "--quantize with FSDP: packed values in uint8 are not sharded (Accelerate leaves them out of "
+      "FSDP2), which is not modelled yet; --quant-storage bf16 shards them");
+  const DType low = low_dtype(s.precision);
+  check(!sharded || !mixed || q.held_in == low, ErrorKind::bad_input, [&] {
+    return "--quant-storage " + std::string(name_of(q.held_in)) +
+           ": FSDP's policy would cast packed values to " + std::string(name_of(low)) +
+           "; they have to be held in that";
+  });
+  check(!sharded || !s.data.fsdp_upcast.value_or(false), ErrorKind::bad_input,
+        "--fsdp-upcast yes: Accelerate upcasts nothing where the base is packed");
+  check(!kbit || !sharded, ErrorKind::unsupported,
+        "--kbit-prep yes with FSDP is not modelled yet (TRL does not call it there)");
+  check(!kbit || mixed, ErrorKind::unsupported,
+        "--kbit-prep yes without autocast computes norms, attention and head in fp32, which is not "
+        "modelled yet: --precision bf16-mixed or fp16-mixed");
+  check(is_flash(s.attention) && s.recompute.kind != models::RecomputeKind::selective,
+        ErrorKind::unsupported,
+        "--quantize with --attention eager or math, or --recompute selective, is not modelled yet");
+}
+
+// torchtitan's own code: as its parallelize_llama.py and train.py run it.
+void refuse_code(const models::Strategy& s, const models::Batch& batch) {
+  check(models::is_torchtitan(s.code) || s.recompute.kind != models::RecomputeKind::ops,
+        ErrorKind::unsupported,
+        "--recompute ops:torchtitan is modelled with torchtitan's own model alone: --model-code "
+        "torchtitan@0.2.2, or --trainer torchtitan");
+  if (!models::is_torchtitan(s.code)) return;
+  const auto refuse_if = [&](bool it_is, const char* what) {
+    check(!it_is, ErrorKind::unsupported,
+          [&] { return "--model-code " + std::string(models::name_of(s.code)) + " " + what; });
+  };
+  using models::RecomputeKind;
+  refuse_if(s.data.zero != 3 || s.data.fsdp_version != 2 || s.gpus == 1,
+            "is modelled with FSDP2's full shard alone (--gpus N --zero 3)");
+  refuse_if(s.precision != models::Precision::bf16_mixed ||
+                s.param_dtype.value_or(DType::fp32) != DType::fp32,
+            "is modelled with --precision bf16-mixed on fp32 weights alone");
+  refuse_if(s.kernels != models::Kernels::eager || s.loss != models::Loss::full ||
+                s.attention != models::Attention::flash,
+            "runs its own kernels: --kernels eager, --loss full, --attention flash");
+  refuse_if(s.lora || s.quantize || !s.freeze.empty() || !s.train.empty(),
+            "trains all parameters: neither adapters nor --freeze");
+  refuse_if(s.offload.any(), "with --offload is not modelled yet");
+  refuse_if(s.use_reentrant.value_or(false), "has no reentrant checkpoints");
+  refuse_if(batch.grad_accum > 1,
+            "with --grad-accum is not modelled yet: it reduces every micro-step");
+  refuse_if(s.recompute.kind != RecomputeKind::none && s.recompute.kind != RecomputeKind::full &&
+                s.recompute.kind != RecomputeKind::ops,
+            "is modelled with --recompute none, full or ops:torchtitan");
+}
+
+void refuse_optimizer(const models::Strategy& s) {
+  models::check_optimizer(s);
+  const models::OptimizerRule& rule = models::rule_of(s.optimizer);
+  check(!s.optimizer_impl || rule.torch.package == nullptr, ErrorKind::bad_input, [&] {
+    return "--optimizer-impl " + std::string(models::name_of(*s.optimizer_impl)) + ": " +
+           rule.torch.package + " steps --optimizer " + std::string(rule.name) +
+           ", which has one form";
+  });
+  const char* const why = s.data.zero == 1  ? rule.torch.refusal_zero1
+                          : s.data.zero < 2 ? nullptr
+                          : is_fsdp1(s)     ? rule.torch.refusal_fsdp1
+                                            : rule.torch.refusal_fsdp2;
+  check(why == nullptr, ErrorKind::unsupported, [&] {
+    return "--optimizer " + std::string(rule.name) + " with --zero " + std::to_string(s.data.zero) +
+           ": " + why;
+  });
+}
+
+}  // namespace
+
+void refuse(const models::ModelSpec& model, const models::Strategy& s, const models::Batch& batch) {
+  refuse_code(s, batch);
+  refuse_optimizer(s);
+  refuse_offload(s);
+  refuse_packed(s);
+  if (is_fsdp1(s)) refuse_fsdp1(s);
+  refuse_reentrant(s);
+  check(s.transformers >= oldest(model, s), ErrorKind::unsupported, [&] {
+    return "--transformers-version " + models::text_of(s.transformers) + ": the steps of " +
+           model.model_type + " are modelled from " + models::text_of(oldest(model, s)) + " on";
+  });
+  const bool own_loss =
+      s.kernels == models::Kernels::fused;  // of fms-acceleration, with any release
+  check(s.loss != models::Loss::chunked || !own_loss, ErrorKind::unsupported,
+        "--kernels fused: fms-acceleration has a full and a fused loss");
+  const bool loss_alone = model.model_type == "gpt_bigcode";
+  check(!own_loss || !loss_alone || s.transformers < models::kLossPadsLabels,
+        ErrorKind::unsupported,
+        "--kernels fused: fms-acceleration replaces the loss in GPT-BigCode's own code, which has "
+        "none from Transformers 4.49 on");
+  check(!own_loss || loss_alone || s.lora || s.gpus == 1 || s.data.zero >= 2, ErrorKind::bad_input,
+        "--kernels fused: these norms make no gradients of their weights, and DDP waits for them; "
+        "with --lora-rank or --zero 2 or 3 nothing does");
+  check(s.loss == models::Loss::full || own_loss || s.transformers >= models::kLossPadsLabels,
+        ErrorKind::unsupported, [&] {
+          return "--transformers-version " + models::text_of(s.transformers) +
+                 " is modelled with --loss full only; chunked and fused losses from " +
+                 models::text_of(models::kLossPadsLabels) + " on";
+        });
+  check(s.kernels != models::Kernels::liger || s.transformers >= models::Release{5, 0, 0},
+        ErrorKind::unsupported, [&] {
+          return "--transformers-version " + models::text_of(s.transformers) +
+                 ": Liger's kernels are modelled with 5.0 and later";
+        });
+  check(s.device == models::Device::cuda, ErrorKind::bad_input,
+        "--device cpu is for --stack plimsoll");
+  check(!s.master_weights.value_or(false), ErrorKind::bad_input,
+        "--master-weights yes: PyTorch's optimizers keep no separate masters; train mixed on fp32 "
+        "weights (--param-dtype fp32)");
+}
+
+}  // namespace plimsoll::planner::pytorch

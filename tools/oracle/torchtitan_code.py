@@ -1,0 +1,139 @@
+"""torchtitan's own Llama 3 inside its own wrappers, for torch_measure.py (stack.model_code).
+
+Names: torchtitan@2024-12 is pytorch/torchtitan at commit 3f20451bc (26 December 2024), torchtitan@0.2.2
+the package of that version; either has to be on PYTHONPATH, with the packages that it imports beside torch
+and that no step needs (torchdata, tensorboard, torchao: absent ones are stood in for). The model, activation
+checkpointing, FSDP2 and the initial values are torchtitan's; the loop is torch_measure.py's, without clipping.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+
+CODES = {"torchtitan@2024-12": "torchtitan.models.llama.model",
+         "torchtitan@0.2.2": "torchtitan.models.llama3.model.model"}
+UNUSED = ("blobfile", "datasets", "tensorboard", "tiktoken", "tomli", "torchao", "torchdata", "wandb")
+
+
+# strategy.recompute that torchtitan alone has: by op, every second layer.
+CHECKPOINTS = ("ops:torchtitan", "layers:2")
+
+
+class Absent(types.ModuleType):
+    """A module whose every name is an empty class."""
+    __path__ = []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = type(name, (), {})
+        setattr(self, name, made)
+        return made
+
+
+class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path, target=None):
+        if name.split(".", maxsplit=1)[0] in UNUSED:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        return Absent(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+def check(workload, error):
+    """What torchtitan's trainer has no way of its own for is refused by name."""
+    code, strategy = workload["stack"].get("model_code"), workload["strategy"]
+    if code is None:
+        if strategy["recompute"] in CHECKPOINTS:
+            raise error(f"strategy.recompute: {strategy['recompute']!r} is of stack.model_code")
+        return
+    if strategy["recompute"] not in ("none", "full", *CHECKPOINTS):
+        raise error(f"strategy.recompute: torchtitan has no {strategy['recompute']!r}")
+    if code not in CODES:
+        raise error(f"stack.model_code: {code!r} is not one of {', '.join(CODES)}")
+    if workload["model"]["config"]["model_type"] != "llama":
+        raise error("stack.model_code: torchtitan's Llama 3 alone is measured")
+    for key, kept in (("zero", [3]), ("precision", ["bf16-mixed"]), ("lora", [None]), ("offload", [[]]),
+                      ("attention", ["flash"]), ("loss", ["full"]), ("quantize", [None])):
+        if strategy[key] not in kept:
+            raise error(f"strategy.{key}: {strategy[key]!r} is not measured with torchtitan's code")
+
+
+def arguments(cls, config, seq_len):
+    """ModelArgs that make the config's widths: its feed-forward is rounded from a share of dim."""
+    hidden, ffn = config["hidden_size"], config["intermediate_size"]
+    thirds = int(2 * 4 * hidden / 3)
+    args = cls(dim=hidden, n_layers=config["num_hidden_layers"], n_heads=config["num_attention_heads"],
+               n_kv_heads=config.get("num_key_value_heads"), vocab_size=config["vocab_size"],
+               multiple_of=1, ffn_dim_multiplier=(ffn + 0.5) / thirds)
+    args.max_seq_len = seq_len
+    return args
+
+
+def checkpointing(kind):
+    """activation_checkpoint of a job's config, the rest at its defaults in 0.2.2."""
+    options = {"none": ("none", ""), "full": ("full", ""), "ops:torchtitan": ("selective", "op")}
+    mode, option = options[kind] if kind in options else ("selective", kind.split(":")[1])
+    return types.SimpleNamespace(
+        mode=mode, selective_ac_option=option, per_op_sac_force_recompute_mm_shapes_by_fqns=[],
+        early_stop=False, preserve_rng_state=True, determinism_check="default", debug=False)
+
+
+def build(workload):
+    """The sharded model, and how a batch's loss is made of it."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    sys.meta_path.append(StandIns())
+    strategy, config = workload["strategy"], workload["model"]["config"]
+    old = workload["stack"]["model_code"] == "torchtitan@2024-12"
+    if old:
+        from torchtitan.models.llama.model import ModelArgs as Args, Transformer
+        parallelize = importlib.import_module("torchtitan.parallelisms.parallelize_llama")
+    else:
+        from torch.nn.attention import SDPBackend
+        from torchtitan.models.attention import ScaledDotProductAttentionWrapper
+        from torchtitan.models.llama3.infra import parallelize
+        from torchtitan.models.llama3.model.args import TransformerModelArgs as Args
+        from torchtitan.models.llama3.model.model import Transformer
+        # Without cuDNN, which it asks first and a dry device has not.
+        ScaledDotProductAttentionWrapper.sdpa_backends = [SDPBackend.FLASH_ATTENTION]
+    with torch.device("meta"):
+        model = Transformer(arguments(Args, config, workload["batch"]["seq_len"]))
+    if strategy["recompute"] != "none":
+        options = {} if old else {"op_sac_save_list": parallelize._op_sac_save_list}
+        parallelize.apply_ac(model, checkpointing(strategy["recompute"]), **options)
+    shard = parallelize.fully_shard
+    if old:  # the root of torch 2.6 is never resharded, whatever it is told
+        parallelize.fully_shard = lambda module, **given: shard(
+            module, **{**given, **({"reshard_after_forward": None} if module is model else {})})
+    world, group = strategy["world_size"], strategy["shard_group"] or strategy["world_size"]
+    mesh = init_device_mesh("cuda", (world,)) if group == world else init_device_mesh(
+        "cuda", (world // group, group), mesh_dim_names=("replicate", "shard"))
+    parallelize.apply_fsdp(model, mesh, param_dtype=torch.bfloat16,
+                           reduce_dtype={"bf16": torch.bfloat16}.get(strategy["grad_dtype"],
+                                                                     torch.float32),
+                           pp_enabled=False)
+    parallelize.fully_shard = shard
+    model.to_empty(device="cuda")
+    torch.Tensor.erfinv_ = lambda tensor: tensor  # in place, and compiled while it runs: not when dry
+    with torch.no_grad():
+        model.init_weights(buffer_device=None)
+    model.train()
+
+    def loss_of(tokens, labels):
+        """train.py: `pred` goes before the backward."""
+        pred = model(tokens)
+        flat = pred.flatten(0, 1).float()
+        if old:
+            return torch.nn.functional.cross_entropy(flat, labels.flatten(0, 1))
+        loss = torch.nn.functional.cross_entropy(flat, labels.flatten(0, 1), reduction="sum",
+                                                 ignore_index=-100)
+        return loss / labels.numel()
+
+    return model, loss_of
