@@ -52,7 +52,7 @@ TEST_CASE("fms-acceleration's kernels are those of three families") {
   };
   CHECK_THROWS_WITH_AS((void)plan("qwen2.5-7b", models::Loss::full),
                        "--kernels fused: fms-acceleration's kernels are modelled for llama, "
-                       "mistral and granite, not for qwen2",
+                       "mistral, granite and gpt_bigcode, not for qwen2",
                        Error);
   CHECK_THROWS_AS((void)plan("llama-3.2-1b", models::Loss::chunked), Error);
   CHECK(plan("llama-3.2-1b", models::Loss::fused).peak > Bytes(0));

@@ -20,6 +20,8 @@ namespace {
 
 // Rows whose peak misses 0.1 %, and by how much at most; reports/memory_accuracy.md says why.
 const std::map<std::string, double> kMissed{
+    {"fms-base-003", 0.0011},  // FSDP1, as below
+    {"fms-base-005", 0.0014},
     {"fms-granite-001", 0.0017},  // FSDP1: blocks that are not worth splitting
     {"fms-granite-003", 0.0011},
     {"fms-granite-005", 0.0021},
@@ -61,7 +63,7 @@ TEST_CASE("published peaks are planned within 0.1 %, less those listed with thei
     ++judged;
     missed += listed == kMissed.end() ? 0 : 1;
   }
-  CHECK(judged == 76);
+  CHECK(judged == 84);
   CHECK(missed == kMissed.size());
 }
 
@@ -96,17 +98,19 @@ TEST_CASE(
     CHECK((row.plan.verdict == reports::Verdict::does_not_fit) == row.out_of_memory);
     ++(row.out_of_memory ? failed : ran);
   }
-  CHECK(ran == 23);
+  CHECK(ran == 27);
   CHECK(failed == 8);
 }
 
 // Adapters with FOAK's cross-entropy: few large blocks, whose gaps make the figure in runs and
-// plans alike.
+// plans alike. GPT-BigCode under FSDP1: its cache is planned as one block behind the last layer,
+// where the run holds one of each layer among what comes and goes.
 TEST_CASE("nvidia-smi's published figure is met within 12 %, but where a few blocks' gaps are it") {
-  const std::set<std::string> gaps{"fms-liger-008", "fms-liger-009", "fms-liger-016",
-                                   "fms-liger-017", "fms-liger-040", "fms-liger-048",
-                                   "fms-liger-049", "fms-liger-072", "fms-liger-073",
-                                   "fms-liger-080", "fms-liger-081", "fms-liger-084"};
+  const std::set<std::string> gaps{
+      "fms-base-001",  "fms-base-003",  "fms-base-005",  "fms-base-007",
+      "fms-liger-008", "fms-liger-009", "fms-liger-016", "fms-liger-017",
+      "fms-liger-040", "fms-liger-048", "fms-liger-049", "fms-liger-072",
+      "fms-liger-073", "fms-liger-080", "fms-liger-081", "fms-liger-084"};
   for (const tests::MemoryRow& row : tests::memory_rows().rows) {
     if (!row.device) continue;
     CAPTURE(row.id);

@@ -23,6 +23,8 @@ constexpr KernelPatch kFms{.norms = kInPlace,
                            .rotary = true,
                            .cross_entropy = KernelPatch::CrossEntropy::fms,
                            .norm_gradients = false};
+// models/gpt_bigcode.py of the plugin: of a model with LayerNorms the loss alone.
+constexpr KernelPatch kFmsLoss{.cross_entropy = KernelPatch::CrossEntropy::fms};
 
 // Llama, Mistral and Qwen2 have no norms of queries and keys; OLMo 2's keep theirs, and its last
 // norm is patched with the default, in place. Granite's logits are scaled, which the fused loss
@@ -47,10 +49,11 @@ constexpr std::array<std::string_view, 6> kNotModelled{"deepseek_v2", "deepseek_
 
 KernelPatch kernel_patch(std::string_view model_type, const models::Strategy& strategy) {
   if (strategy.kernels == models::Kernels::fused) {
+    if (model_type == "gpt_bigcode") return kFmsLoss;
     check(model_type == "llama" || model_type == "mistral" || model_type == "granite",
           ErrorKind::unsupported, [&] {
-            return "--kernels fused: fms-acceleration's kernels are modelled for llama, mistral "
-                   "and granite, not for " +
+            return "--kernels fused: fms-acceleration's kernels are modelled for llama, mistral, "
+                   "granite and gpt_bigcode, not for " +
                    std::string(model_type);
           });
     return kFms;
