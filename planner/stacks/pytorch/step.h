@@ -26,7 +26,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   const reports::States& states() const { return states_; }  // this rank's, after backward
   void write_messages(Messages& out);  // in the place of write()
   virtual void add_start(Start& start) const;  // after write()
-  // Both after write(). All ranks, by what they hold; and the one whose step was written.
+  // After write(): all ranks, by what they hold; and the one whose step was written.
   std::vector<RanksAlike> ranks() const;
   std::int64_t rank() const { return std::max<std::int64_t>(0, rules_.rank); }
   const HostMemory& on_host() const { return host_; }  // of what is offloaded
@@ -37,8 +37,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
 
  protected:
   // States and units (states.cpp).
-  virtual void size_unit(Unit& unit, const std::vector<Parameter>& parameters,
-                         models::GroupId group);
+  virtual void size_unit(Unit& unit, const std::vector<Parameter>&, models::GroupId group);
   virtual void declare_states();
   void add_runs(), declare_inputs(), declare_buckets(), declare_workspaces(), choose_partition();
   virtual void declare_unit_tensors(Unit&unit), declare_unit(Unit&unit, std::int64_t copies);
@@ -49,14 +48,14 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   Bytes local(const Parameter&p, DType dtype) const, id_buffers() const, copied_type_ids() const;
   models::SteppedTensor own_part(const Parameter& p) const;
   std::int64_t own_rows(const Parameter& p, std::int64_t rank) const;
-  DType stored(const Parameter&p) const, seen(const Parameter&p) const, loss_dtype() const,
+  DType stored(const Parameter&) const, seen(const Parameter&) const, loss_dtype() const,
       head_input() const;
   std::vector<Bytes> full_parts(const Unit&) const, partition_blocks() const;
   std::vector<Bucket> ddp_buckets() const;
   virtual void add_messages(const Unit& unit, Messages& out) const;
   Message message(const Unit&, Message::Kind, Message::When, Bytes array) const;
-  void in_model_order(const std::function<void(const Parameter&)>& what) const;
-  void ddp_start(Start&start) const, add_bucket_messages(Messages&out) const;
+  void ddp_start(Start&start) const, add_bucket_messages(Messages&out) const,
+      in_model_order(const std::function<void(const Parameter&)>&what) const;
 
   // Forward and backward of one micro-batch (step.cpp, gradients.cpp).
   void plan_end_units(), micro_batches(), micro_batch(std::int64_t index, std::int64_t times);
@@ -65,14 +64,14 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   virtual void before_loss() {}
   virtual void before_layers_backward() {}
   virtual void after_backward() {}
-  void drop_returned(OpBuilder& op, std::size_t run, int delta) const;
-  void layers_forward(std::size_t run), layers_backward(std::size_t run);
+  void layers_forward(std::size_t run), layers_backward(std::size_t run),
+      drop_returned(OpBuilder&op, std::size_t run, int delta) const;
   // The checkpoint whose backward is being written; frames of reentrant ones.
   void recompute() override, leave_checkpoint(), leave_checkpoints();
   void enter_backward(std::size_t run, std::size_t last), declare_recomputed(Run&run);
   NormInput final_norm_input() const;
-  Ref input_of(std::size_t run, std::size_t layer) const;
-  Ref input_gradient_of(std::size_t run, std::size_t layer) const, head_into() const;
+  Ref input_of(std::size_t run, std::size_t layer) const, head_into() const,
+      input_gradient_of(std::size_t run, std::size_t layer) const;
   bool recomputes() const { return repeats_layers(strategy_.recompute); }
   bool to_bucket() const, holds_in_buckets() const, reentrant() const, is_last(const ModuleNames&),
       keeps_last_layer() const, repeats_to_the_end() const;
@@ -81,13 +80,13 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   // The ends of the model (ends.cpp).
   void leave_root(), embed(), finish_forward(), cache_projections(), leave_model(), loss_forward(),
       loss_targets(), flat_targets(), fused_work(), fused_chunks(std::int64_t rows, DType),
-      overwriting_cross_entropy(TensorId);
+      overwriting_cross_entropy(TensorId), full_loss_forward(), chunked_loss_forward(),
+      fused_loss_forward();
   bool shifts_logits() const, widens_logits() const, final_grad() const, leaf_input() const,
       embedding_grad() const, head_grad_is_view() const, overwrites_logits() const;
   std::int64_t scored_tokens() const, fused_rows() const;
   TapePart logits_part() const, entropy_part() const;
   TapeCounts logits_counts() const, entropy_counts() const;
-  void full_loss_forward(), chunked_loss_forward(), fused_loss_forward();
   TensorId overwriting_cross_entropy_backward(), full_loss_backward(), chunked_loss_backward(),
       fused_loss_backward(), transform_head(), never_taken(const Run&, std::size_t) const;
   void gather_token_types(), embed_token_types(), leave_embeddings(), transform_back(TensorId d);
@@ -97,8 +96,7 @@ class StepWriter : public StepSizer, public GradientSink, private Recomputation 
   TensorId model_mask(bool sliding), dropout_embedding(std::int64_t, DType),
       project_in_back(TensorId), embedding_gradients(TensorId d);
   std::pair<TensorId, TensorId> rotary_table();  // cos, sin
-  // FSDP2 (fsdp2.cpp).
-  bool fsdp() const { return parallelism_ == DataParallelism::fsdp; }
+  bool fsdp() const { return parallelism_ == DataParallelism::fsdp; }  // FSDP2 (fsdp2.cpp):
   TensorId before_layers(TensorId Unit::*tensor) const, after_layers(TensorId Unit::*tensor) const;
   virtual void prefetch_last_layer(), prefetch_before(std::size_t, std::size_t), optimizer_step();
   void convert_gradients(Unit&unit), reshard_after_forward(Unit&unit), prefetch(Ref, Ref cast);

@@ -3,7 +3,7 @@ _plimsoll() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]} options=
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W 'fit batch models gpus recommend run compare report export oom check --help --version' -- "$cur"))
+    COMPREPLY=($(compgen -W 'fit batch models gpus trainers recommend run compare report export oom check --help --version' -- "$cur"))
     return
   fi
   case $command:$prev in
@@ -25,6 +25,7 @@ _plimsoll() {
     fit:--torch-version) return ;;
     fit:--allocator-conf) return ;;
     fit:--transformers-version) return ;;
+    fit:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12' -- "$cur")); return ;;
     fit:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
     fit:--fsdp-version) COMPREPLY=($(compgen -W '1 2' -- "$cur")); return ;;
     fit:--shard-group) return ;;
@@ -83,6 +84,7 @@ _plimsoll() {
     fit:--peft) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     fit:--accelerate) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     fit:--training-args) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    fit:--trainer) return ;;
     fit:--html) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     fit:--svg) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     fit:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -100,6 +102,9 @@ _plimsoll() {
     gpus:--html) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     gpus:--search) return ;;
     gpus:--json) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    trainers:--html) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    trainers:--search) return ;;
+    trainers:--json) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     recommend:--params) return ;;
     recommend:--assume) return ;;
     recommend:--dropout) return ;;
@@ -118,6 +123,7 @@ _plimsoll() {
     recommend:--torch-version) return ;;
     recommend:--allocator-conf) return ;;
     recommend:--transformers-version) return ;;
+    recommend:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12' -- "$cur")); return ;;
     recommend:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
     recommend:--fsdp-version) COMPREPLY=($(compgen -W '1 2' -- "$cur")); return ;;
     recommend:--shard-group) return ;;
@@ -176,6 +182,7 @@ _plimsoll() {
     recommend:--peft) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     recommend:--accelerate) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     recommend:--training-args) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    recommend:--trainer) return ;;
     recommend:--html) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     recommend:--objective) COMPREPLY=($(compgen -W 'throughput gpus' -- "$cur")); return ;;
     recommend:--keep) return ;;
@@ -204,6 +211,7 @@ _plimsoll() {
     run:--torch-version) return ;;
     run:--allocator-conf) return ;;
     run:--transformers-version) return ;;
+    run:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12' -- "$cur")); return ;;
     run:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
     run:--fsdp-version) COMPREPLY=($(compgen -W '1 2' -- "$cur")); return ;;
     run:--shard-group) return ;;
@@ -262,6 +270,7 @@ _plimsoll() {
     run:--peft) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     run:--accelerate) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     run:--training-args) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    run:--trainer) return ;;
     run:--ranks) return ;;
     run:--reduce-layers) return ;;
     run:--prediction) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -306,6 +315,7 @@ _plimsoll() {
     oom:--torch-version) return ;;
     oom:--allocator-conf) return ;;
     oom:--transformers-version) return ;;
+    oom:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12' -- "$cur")); return ;;
     oom:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
     oom:--fsdp-version) COMPREPLY=($(compgen -W '1 2' -- "$cur")); return ;;
     oom:--shard-group) return ;;
@@ -364,6 +374,7 @@ _plimsoll() {
     oom:--peft) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     oom:--accelerate) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     oom:--training-args) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    oom:--trainer) return ;;
     oom:--json) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:--against) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:--max-growth) return ;;
@@ -371,16 +382,17 @@ _plimsoll() {
     check:--json) COMPREPLY=($(compgen -f -- "$cur")); return ;;
   esac
   case $command in
-    fit) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --detail --html --explain --plot --svg --trace --memory-viz --json --quiet' ;;
+    fit) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --trainer --detail --html --explain --plot --svg --trace --memory-viz --json --quiet' ;;
     batch) options='--help --html --fields --csv --markdown --threads --fleet --solver-seconds --json --quiet' ;;
     models) options='--help --html --search --json --quiet' ;;
     gpus) options='--help --html --search --json --quiet' ;;
-    recommend) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --detail --html --objective --keep --only --without --min-headroom --tokens --top --threads --json --quiet' ;;
-    run) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --detail --ranks --reduce-layers --prediction --anyway --steps --seconds --profile --seed --lr --warmup --max-norm --weight-decay --weights --adapter --data --save-weights --poison --timeout --json --quiet' ;;
+    trainers) options='--help --html --search --json --quiet' ;;
+    recommend) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --trainer --detail --html --objective --keep --only --without --min-headroom --tokens --top --threads --json --quiet' ;;
+    run) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --trainer --detail --ranks --reduce-layers --prediction --anyway --steps --seconds --profile --seed --lr --warmup --max-norm --weight-decay --weights --adapter --data --save-weights --poison --timeout --json --quiet' ;;
     compare) options='--help --html --tolerance --json --quiet' ;;
     report) options='--help --html --trace --memory-viz --rank --json --quiet' ;;
     export) options='--help --to --json --quiet' ;;
-    oom) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --detail --json --quiet' ;;
+    oom) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --trainer --detail --json --quiet' ;;
     check) options='--help --against --max-growth --junit --github --json --quiet' ;;
   esac
   case $cur in

@@ -23,6 +23,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l torch-version -d '(
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
@@ -59,7 +60,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l seq-len -d 'tokens 
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l recompute -d 'none, selective, full, sqrt, every:K (none)' -x -a 'none selective full sqrt'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l recompute -d 'none, selective, full, sqrt, every:K, ops:torchtitan (none)' -x -a 'none selective full sqrt'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
@@ -84,6 +85,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l deepspeed -d 'the u
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l peft -d 'the user'\''s own adapter_config.json' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l accelerate -d 'the user'\''s own config.yaml of accelerate launch' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l training-args -d 'TrainingArguments as JSON or YAML, MODEL in it or not' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l trainer -d 'another program'\''s defaults: see `plimsoll trainers`' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l detail -d 'the whole timeline and every tensor in the JSON document'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l html -d 'write a page with pictures; - for standard output' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l explain -d 'how the figures come about: of the plan (all), of the time (time), of a tensor'
@@ -114,6 +116,11 @@ complete -c plimsoll -n '__fish_seen_subcommand_from gpus' -l html -d 'a page wi
 complete -c plimsoll -n '__fish_seen_subcommand_from gpus' -l search -d 'only those with TEXT in a name or an alias' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from gpus' -l json -d 'write the JSON document; - for standard output' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from gpus' -l quiet -d 'no table, no notes'
+complete -c plimsoll -n __fish_use_subcommand -a trainers -d 'Training programs whose defaults --trainer takes'
+complete -c plimsoll -n '__fish_seen_subcommand_from trainers' -l html -d 'a page with what trains on what, and how; - for standard output (a minute)' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from trainers' -l search -d 'only those with TEXT in a name or an alias' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from trainers' -l json -d 'write the JSON document; - for standard output' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from trainers' -l quiet -d 'no table, no notes'
 complete -c plimsoll -n __fish_use_subcommand -a recommend -d 'How should it run on these GPUs'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -F
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -a 'gpt2 llama-3.1-8b'
@@ -137,6 +144,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l torch-version
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
@@ -173,7 +181,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l seq-len -d 't
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l recompute -d 'none, selective, full, sqrt, every:K (none)' -x -a 'none selective full sqrt'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l recompute -d 'none, selective, full, sqrt, every:K, ops:torchtitan (none)' -x -a 'none selective full sqrt'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
@@ -198,6 +206,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l deepspeed -d 
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l peft -d 'the user'\''s own adapter_config.json' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l accelerate -d 'the user'\''s own config.yaml of accelerate launch' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l training-args -d 'TrainingArguments as JSON or YAML, MODEL in it or not' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l trainer -d 'another program'\''s defaults: see `plimsoll trainers`' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l detail -d 'the whole timeline and every tensor in the JSON document'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l html -d 'write a page with pictures; - for standard output' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l objective -d 'throughput, gpus (fewest), context (longest), batch (largest), memory (least) (throughput)' -x -a 'throughput gpus'
@@ -233,6 +242,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l torch-version -d '(
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
@@ -269,7 +279,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l seq-len -d 'tokens 
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l recompute -d 'none, selective, full, sqrt, every:K (none)' -x -a 'none selective full sqrt'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l recompute -d 'none, selective, full, sqrt, every:K, ops:torchtitan (none)' -x -a 'none selective full sqrt'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
@@ -294,6 +304,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l deepspeed -d 'the u
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l peft -d 'the user'\''s own adapter_config.json' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l accelerate -d 'the user'\''s own config.yaml of accelerate launch' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l training-args -d 'TrainingArguments as JSON or YAML, MODEL in it or not' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l trainer -d 'another program'\''s defaults: see `plimsoll trainers`' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l detail -d 'the whole timeline and every tensor in the JSON document'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l ranks -d 'as threads of this machine; the same as --gpus' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l reduce-layers -d 'only the model'\''s first layers, planned anew' -x
@@ -356,6 +367,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l torch-version -d '(
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
@@ -392,7 +404,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l seq-len -d 'tokens 
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l recompute -d 'none, selective, full, sqrt, every:K (none)' -x -a 'none selective full sqrt'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l recompute -d 'none, selective, full, sqrt, every:K, ops:torchtitan (none)' -x -a 'none selective full sqrt'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
@@ -417,6 +429,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l deepspeed -d 'the u
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l peft -d 'the user'\''s own adapter_config.json' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l accelerate -d 'the user'\''s own config.yaml of accelerate launch' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l training-args -d 'TrainingArguments as JSON or YAML, MODEL in it or not' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l trainer -d 'another program'\''s defaults: see `plimsoll trainers`' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l detail -d 'the whole timeline and every tensor in the JSON document'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l json -d 'write the JSON document; - for standard output' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l quiet -d 'no table, no notes'

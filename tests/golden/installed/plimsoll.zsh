@@ -7,6 +7,7 @@ _plimsoll() {
     'batch:Many fit queries (- for standard input)'
     'models:The models that are known by name'
     'gpus:The GPUs that are known by name'
+    'trainers:Training programs whose defaults --trainer takes'
     'recommend:How should it run on these GPUs'
     'run:Executes training steps for real on our own runtime'
     'compare:Do measurements agree with their prediction, tensor by tensor (where it was made with --detail) and category by category'
@@ -46,6 +47,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
+        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
@@ -82,7 +84,7 @@ _plimsoll() {
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
-        '--recompute=[none, selective, full, sqrt, every\:K (none)]:KIND:(none selective full sqrt)' \
+        '--recompute=[none, selective, full, sqrt, every\:K, ops\:torchtitan (none)]:KIND:(none selective full sqrt)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
@@ -107,6 +109,7 @@ _plimsoll() {
         '--peft=[the user'\''s own adapter_config.json]:FILE:_files' \
         '--accelerate=[the user'\''s own config.yaml of accelerate launch]:FILE:_files' \
         '--training-args=[TrainingArguments as JSON or YAML, MODEL in it or not]:FILE:_files' \
+        '--trainer=[another program'\''s defaults\: see `plimsoll trainers`]:NAME\[@VERSION\]:' \
         '--detail[the whole timeline and every tensor in the JSON document]' \
         '--html=[write a page with pictures; - for standard output]:FILE:_files' \
         '--explain[how the figures come about\: of the plan (all), of the time (time), of a tensor]:\[TENSOR\]:' \
@@ -146,6 +149,14 @@ _plimsoll() {
         '--json=[write the JSON document; - for standard output]:FILE:_files' \
         '--quiet[no table, no notes]' \
         '*:file:_files' ;;
+    trainers)
+      _arguments \
+        '--help[the options of this command]' \
+        '--html=[a page with what trains on what, and how; - for standard output (a minute)]:FILE:_files' \
+        '--search=[only those with TEXT in a name or an alias]:TEXT:' \
+        '--json=[write the JSON document; - for standard output]:FILE:_files' \
+        '--quiet[no table, no notes]' \
+        '*:file:_files' ;;
     recommend)
       _arguments \
         '--help[the options of this command]' \
@@ -169,6 +180,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
+        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
@@ -205,7 +217,7 @@ _plimsoll() {
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
-        '--recompute=[none, selective, full, sqrt, every\:K (none)]:KIND:(none selective full sqrt)' \
+        '--recompute=[none, selective, full, sqrt, every\:K, ops\:torchtitan (none)]:KIND:(none selective full sqrt)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
@@ -230,6 +242,7 @@ _plimsoll() {
         '--peft=[the user'\''s own adapter_config.json]:FILE:_files' \
         '--accelerate=[the user'\''s own config.yaml of accelerate launch]:FILE:_files' \
         '--training-args=[TrainingArguments as JSON or YAML, MODEL in it or not]:FILE:_files' \
+        '--trainer=[another program'\''s defaults\: see `plimsoll trainers`]:NAME\[@VERSION\]:' \
         '--detail[the whole timeline and every tensor in the JSON document]' \
         '--html=[write a page with pictures; - for standard output]:FILE:_files' \
         '--objective=[throughput, gpus (fewest), context (longest), batch (largest), memory (least) (throughput)]:NAME:(throughput gpus)' \
@@ -266,6 +279,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
+        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
@@ -302,7 +316,7 @@ _plimsoll() {
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
-        '--recompute=[none, selective, full, sqrt, every\:K (none)]:KIND:(none selective full sqrt)' \
+        '--recompute=[none, selective, full, sqrt, every\:K, ops\:torchtitan (none)]:KIND:(none selective full sqrt)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
@@ -327,6 +341,7 @@ _plimsoll() {
         '--peft=[the user'\''s own adapter_config.json]:FILE:_files' \
         '--accelerate=[the user'\''s own config.yaml of accelerate launch]:FILE:_files' \
         '--training-args=[TrainingArguments as JSON or YAML, MODEL in it or not]:FILE:_files' \
+        '--trainer=[another program'\''s defaults\: see `plimsoll trainers`]:NAME\[@VERSION\]:' \
         '--detail[the whole timeline and every tensor in the JSON document]' \
         '--ranks=[as threads of this machine; the same as --gpus]:N:' \
         '--reduce-layers=[only the model'\''s first layers, planned anew]:N:' \
@@ -397,6 +412,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
+        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
@@ -433,7 +449,7 @@ _plimsoll() {
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
-        '--recompute=[none, selective, full, sqrt, every\:K (none)]:KIND:(none selective full sqrt)' \
+        '--recompute=[none, selective, full, sqrt, every\:K, ops\:torchtitan (none)]:KIND:(none selective full sqrt)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
@@ -458,6 +474,7 @@ _plimsoll() {
         '--peft=[the user'\''s own adapter_config.json]:FILE:_files' \
         '--accelerate=[the user'\''s own config.yaml of accelerate launch]:FILE:_files' \
         '--training-args=[TrainingArguments as JSON or YAML, MODEL in it or not]:FILE:_files' \
+        '--trainer=[another program'\''s defaults\: see `plimsoll trainers`]:NAME\[@VERSION\]:' \
         '--detail[the whole timeline and every tensor in the JSON document]' \
         '--json=[write the JSON document; - for standard output]:FILE:_files' \
         '--quiet[no table, no notes]' \
