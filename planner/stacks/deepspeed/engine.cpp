@@ -23,8 +23,8 @@ DType model_dtype(Precision precision) {
       break;
   }
   fail(ErrorKind::unsupported,
-       "--stack deepspeed: --precision fp16 (16-bit masters) is only there with offloading, which "
-       "is not modelled yet; fp16-mixed is");
+       "--stack deepspeed: --precision fp16 is not modelled (DeepSpeed has 16-bit masters with its "
+       "offloaded optimizer alone); fp16-mixed is");
 }
 
 void refuse_optimizer(const models::Strategy& s) {
