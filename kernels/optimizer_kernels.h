@@ -4,6 +4,7 @@
 
 #include <span>
 
+#include "kernels/dynamic_map.h"
 #include "kernels/philox.h"
 #include "kernels/tensor_view.h"
 
@@ -16,11 +17,18 @@ namespace plimsoll::kernels {
 // one a 16-bit weight is rounded stochastically, and so are 16-bit moments, or a second moment that
 // decays by less than half its spacing would never decay. Words 0, 1, 2 of
 // random_block(key, global index) round weight, first and second moment.
+//
+// Moments in 8 bits (uint8; all of an op's or none) are codes of kernels/dynamic_map.h, with a sign
+// the first, without the second. Their blocks begin at the first of the n elements; what the step
+// makes of a moment goes into the weight before it is coded. Bytes and scales that are all 0 are
+// moments of 0.
 struct OptimizerTensors {
   TensorView weight;
   TensorView master;  // fp32, or none
   TensorView first_moment;  // or none: plain SGD
   TensorView second_moment;  // AdamW only
+  // Of moments in 8 bits: fp32 [ceil(n / kStateBlock)]; none of others.
+  TensorView first_scales = {}, second_scales = {};
   ConstTensorView gradient;
   ConstTensorView
       factor;  // fp32 [1]: the gradient counts times this (clip, 1 / loss scale); none: 1

@@ -17,12 +17,13 @@ constexpr auto kRead = std::to_array<std::string_view>(
     {"version", "sharding_strategy", "reshard_after_forward", "auto_wrap_policy",
      "transformer_layer_cls_to_wrap", "min_num_params", "backward_prefetch", "forward_prefetch",
      "use_orig_params", "activation_checkpointing", "offload_params", "cpu_offload",
-     "limit_all_gathers", "activation_checkpointing_offload"});
+     "limit_all_gathers", "activation_checkpointing_offload", "cpu_offload_pin_memory"});
 constexpr auto kUnmodelled =
     std::to_array<std::string_view>({"ignored_modules", "xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt",
                                      "xla_fsdp_settings", "mixed_precision_policy"});
 constexpr auto kNoMemory = std::to_array<std::string_view>(
-    {"cpu_ram_efficient_loading", "sync_module_states", "state_dict_type", "save_only_model"});
+    {"cpu_ram_efficient_loading", "sync_module_states", "state_dict_type", "save_only_model",
+     "final_state_dict_type"});
 constexpr KeyTable kTable{kRead, kUnmodelled, kNoMemory};
 
 std::string upper(std::string text) {
@@ -144,7 +145,13 @@ class Reader {
 
   void offload(FileSettings& out) const {
     for (const char* bare : {"offload_params", "cpu_offload"})
-      if (flag(bare, false)) return say(out, "offload", "params", bare);
+      if (flag(bare, false)) {
+        say(out, "offload", "params", bare);
+        if (has("cpu_offload_pin_memory"))
+          say(out, "offload-pin", flag("cpu_offload_pin_memory", true) ? "yes" : "no",
+              "cpu_offload_pin_memory");
+        return;
+      }
   }
 
   void wrapping() const {

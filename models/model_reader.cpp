@@ -220,33 +220,36 @@ ModelSpec build(const Config& config, const ReadOptions& options, bool part) {
   return model;
 }
 
-// The sum first, then what explains it; a checkpoint that is just the model needs no words.
 void add_checkpoint_notes(ModelSpec& model, const std::filesystem::path& folder) {
-  constexpr std::size_t kMostNotes = 16;
   if (const std::optional<std::string> pointer = lfs_pointer_in(folder)) {
     model.notes.push_back(*pointer +
                           " is a Git LFS pointer (git lfs pull brings the weights): not compared");
     return;
   }
-  const std::optional<Checkpoint> checkpoint = find_checkpoint(folder);
-  if (!checkpoint) return;
-  const CheckpointCheck result = check_checkpoint(model, *checkpoint);
+  if (const std::optional<Checkpoint> checkpoint = find_checkpoint(folder))
+    compare_with_checkpoint(model, *checkpoint);
+}
+}  // namespace
+
+// The sum first, then what explains it; a checkpoint that is just the model needs no words.
+void compare_with_checkpoint(ModelSpec& model, const Checkpoint& checkpoint) {
+  constexpr std::size_t kMostNotes = 16;
+  const CheckpointCheck result = check_checkpoint(model, checkpoint);
   if (result.differences.empty()) return;
   const std::string what = result.agrees() ? "holds this model" : "does not hold this model";
-  if (checkpoint->has_shapes)
-    model.notes.push_back(fmt::format("{} {}: {} elements stored, {} parameters",
-                                      checkpoint->source, what, result.stored_elements.value(),
+  if (checkpoint.has_shapes)
+    model.notes.push_back(fmt::format("{} {}: {} elements stored, {} parameters", checkpoint.source,
+                                      what, result.stored_elements.value(),
                                       result.model_parameters.value()));
   else
     model.notes.push_back(
-        fmt::format("{} {} (compared by name: its files are not there)", checkpoint->source, what));
+        fmt::format("{} {} (compared by name: its files are not there)", checkpoint.source, what));
   for (std::size_t i = 0; i < std::min(kMostNotes, result.differences.size()); ++i)
     model.notes.push_back(result.differences[i].text);
   if (result.differences.size() > kMostNotes)
     model.notes.push_back(
         fmt::format("and {} more differences", result.differences.size() - kMostNotes));
 }
-}  // namespace
 
 ModelSpec read_model(std::string_view config_text, std::string name, std::string source,
                      const ReadOptions& options) {

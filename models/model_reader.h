@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/model_spec.h"
+#include "models/safetensors_reader.h"
 
 namespace plimsoll::models {
 
@@ -37,5 +38,8 @@ DropoutKeys dropout_keys(std::string_view config_text, std::string source,
 // their headers are compared with the parameter table (models/checkpoint_check.h) and each
 // difference becomes a note; a header that cannot be read is Error{bad_input}.
 ModelSpec model_from_path(const std::filesystem::path& path, const ReadOptions& options = {});
+
+// The same notes, of a checkpoint that is not beside its config.json.
+void compare_with_checkpoint(ModelSpec& model, const Checkpoint& checkpoint);
 
 }  // namespace plimsoll::models

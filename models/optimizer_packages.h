@@ -117,4 +117,12 @@ constexpr OptimizerRule bitsandbytes(Optimizer kind, std::string_view name,
   return out;
 }
 
+// Our own runtime has it too: one kernel, which moves what bitsandbytes' moves.
+constexpr OptimizerRule in_runtime(OptimizerRule rule, float beta2 = 0.999f) {
+  rule.in_runtime = true;
+  rule.fused = rule.unfused;
+  rule.beta2 = beta2;
+  return rule;
+}
+
 }  // namespace plimsoll::models::optimizer_rows

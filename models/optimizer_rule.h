@@ -132,6 +132,8 @@ struct OptimizerRule {
   DeepSpeedOptimizer deepspeed = {.refusal = "is not modelled yet"};
   TrainerOptimizer trainer = {};
 
+  // States in 8 bits, on every stack that has them.
+  constexpr const BlockStates& blocks() const { return torch.blocks; }
   bool planned() const { return in_runtime || !torch.refusal || !deepspeed.refusal; }
 };
 

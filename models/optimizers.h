@@ -54,8 +54,9 @@ inline constexpr std::array kOptimizers{
                                 .setting_value = "0.9",
                                 .trainer_settings = optimizer_rows::kSgdSettings},
                   .trainer = {.name = "sgd", .argument = "optim_args=\"momentum=0.9\""}},
-    optimizer_rows::bitsandbytes(Optimizer::adam8bit, "adam8bit", optimizer_rows::kAdam, 8, false,
-                                 {.name = "adamw_bnb_8bit"}),
+    optimizer_rows::in_runtime(optimizer_rows::bitsandbytes(Optimizer::adam8bit, "adam8bit",
+                                                            optimizer_rows::kAdam, 8, false,
+                                                            {.name = "adamw_bnb_8bit"})),
     optimizer_rows::bitsandbytes(Optimizer::paged_adam8bit, "paged-adam8bit", optimizer_rows::kAdam,
                                  8, true, {.name = "paged_adamw_8bit"}),
     optimizer_rows::bitsandbytes(Optimizer::paged_adamw, "paged-adamw", optimizer_rows::kAdam, 32,
@@ -70,14 +71,14 @@ inline constexpr std::array kOptimizers{
     // FusedAdam: stage 0 steps each parameter. Its betas are AdamW's unless the file says
     // otherwise. torch.optim has none: Trainer's is bitsandbytes'.
     [] {
-      OptimizerRule lion = optimizer_rows::bitsandbytes(
-          Optimizer::lion, "lion", optimizer_rows::kLion, 32, false,
-          {.name = "lion_32bit",
-           .argument = optimizer_rows::kLionBeta,
-           .note = "optim=\"lion_32bit\" is bitsandbytes' Lion, in fp32"});
+      OptimizerRule lion = optimizer_rows::in_runtime(
+          optimizer_rows::bitsandbytes(
+              Optimizer::lion, "lion", optimizer_rows::kLion, 32, false,
+              {.name = "lion_32bit",
+               .argument = optimizer_rows::kLionBeta,
+               .note = "optim=\"lion_32bit\" is bitsandbytes' Lion, in fp32"}),
+          0.99f);
       lion.fused = {.values = 5};
-      lion.in_runtime = true;
-      lion.beta2 = 0.99f;
       lion.deepspeed = {.type = "Lion",
                         .tested = true,
                         .setting = "betas",
@@ -85,8 +86,10 @@ inline constexpr std::array kOptimizers{
                         .trainer_settings = optimizer_rows::kSgdSettings};
       return lion;
     }(),
-    optimizer_rows::bitsandbytes(Optimizer::lion8bit, "lion8bit", optimizer_rows::kLion, 8, false,
-                                 {.name = "lion_8bit", .argument = optimizer_rows::kLionBeta}),
+    optimizer_rows::in_runtime(optimizer_rows::bitsandbytes(
+                                   Optimizer::lion8bit, "lion8bit", optimizer_rows::kLion, 8, false,
+                                   {.name = "lion_8bit", .argument = optimizer_rows::kLionBeta}),
+                               0.99f),
     optimizer_rows::bitsandbytes(
         Optimizer::paged_lion8bit, "paged-lion8bit", optimizer_rows::kLion, 8, true,
         {.name = "paged_lion_8bit", .argument = optimizer_rows::kLionBeta}),

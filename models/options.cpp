@@ -23,13 +23,20 @@ constexpr Option kPlanOptions[] = {
 
     {"gpu", "NAME", "Cluster", "see `plimsoll gpus` (the local GPU, else h100-sxm-80gb)"},
     Option{"gpus", "N", "Cluster", "world size (1)"}.written_anew(),
-    Option{"gpus-per-node", "N", "Cluster", "(8)"}.written_anew(),
+    Option{"gpus-per-node", "N", "Cluster", "(8)"}.written_anew().of_a_step(),
     {"gpu-memory", "SIZE", "Cluster", "80GB, 79.6GiB, bytes: what CUDA reports as total"},
-    {"intra-node-bandwidth", "GB/S", "Cluster", "per GPU, one direction (the catalog's)"},
-    {"inter-node-bandwidth", "GB/S", "Cluster", "per GPU, one direction (the vendor's servers')"},
+    Option{"intra-node-bandwidth", "GB/S", "Cluster", "per GPU, one direction (the catalog's)"}
+        .of_a_step(),
+    Option{"inter-node-bandwidth", "GB/S", "Cluster",
+           "per GPU, one direction (the vendor's servers')"}
+        .of_a_step(),
     Option{"reserve", "SIZE", "Cluster", "kept free (0)"}.written_anew(),
-    {"host-memory", "SIZE", "Cluster", "of a node, for what is offloaded: 256GiB (not judged)"},
-    {"calibration", "FILE", "Cluster", "overheads as tools/evidence fit measured them (built in)"},
+    Option{"host-memory", "SIZE", "Cluster",
+           "of a node, for what is offloaded: 256GiB (not judged)"}
+        .of_a_step(),
+    Option{"calibration", "FILE", "Cluster",
+           "overheads as tools/evidence fit measured them (built in)"}
+        .of_a_step(),
 
     Option{"stack", "NAME", "Stack", "plimsoll, pytorch, deepspeed, megatron (pytorch)"}
         .one_of(kStacks, 3, "this stack is not modelled yet (pytorch, deepspeed and plimsoll are)")
@@ -44,14 +51,14 @@ constexpr Option kPlanOptions[] = {
         .one_of(kKernels, 3, "these kernels are not modelled yet (eager, liger and fused are)")
         .fixing("stack")
         .of_a_step(),
-    {"torch-version", "V", "Stack", "(the newest modelled)"},
+    Option{"torch-version", "V", "Stack", "(the newest modelled)"}.of_a_step(),
     Option{"allocator-conf", "TEXT", "Stack", "PYTORCH_CUDA_ALLOC_CONF, in PyTorch's own syntax"}
         .fixing("stack")
         .of_a_step(),
     Option{"hold-outputs", "", "Stack", "the loop keeps the model's outputs until after backward"}
         .fixing("stack")
         .of_a_step(),
-    {"transformers-version", "V", "Stack", "4.45 to 5.23 (5.17)"},
+    Option{"transformers-version", "V", "Stack", "4.45 to 5.23 (5.17)"}.of_a_step(),
     Option{"model-code", "NAME", "Stack",
            "transformers, torchtitan@2024-12, torchtitan@0.2.2: whose forward (transformers)"}
         .fixing("stack", "zero", "recompute")
@@ -75,18 +82,24 @@ constexpr Option kPlanOptions[] = {
         .fixing("stack", "zero")
         .of_a_step(),
     Option{"reduce-bucket-size", "N", "Data parallel", "deepspeed: elements of a bucket (5e8)"}
-        .fixing("stack"),
+        .fixing("stack")
+        .of_a_step(),
     Option{"overlap-comm", "YES|NO", "Data parallel", "deepspeed: two buckets (yes with --zero 3)"}
-        .fixing("stack"),
-    {"sub-group-size", "N", "Data parallel", "deepspeed --zero 3: elements of one step (1e9)"},
-    {"stage3-prefetch-bucket-size", "N", "Data parallel", "deepspeed (5e7)"},
-    {"stage3-param-persistence-threshold", "N", "Data parallel", "deepspeed (1e5)"},
-    {"stage3-max-live-parameters", "N", "Data parallel", "deepspeed (1e9)"},
-    {"stage3-max-reuse-distance", "N", "Data parallel", "deepspeed (1e9)"},
+        .fixing("stack")
+        .of_a_step(),
+    Option{"sub-group-size", "N", "Data parallel", "deepspeed --zero 3: elements of one step (1e9)"}
+        .of_a_step(),
+    Option{"stage3-prefetch-bucket-size", "N", "Data parallel", "deepspeed (5e7)"}.of_a_step(),
+    Option{"stage3-param-persistence-threshold", "N", "Data parallel", "deepspeed (1e5)"}
+        .of_a_step(),
+    Option{"stage3-max-live-parameters", "N", "Data parallel", "deepspeed (1e9)"}.of_a_step(),
+    Option{"stage3-max-reuse-distance", "N", "Data parallel", "deepspeed (1e9)"}.of_a_step(),
     Option{"prefetch", "N", "Data parallel", "units gathered ahead"}.never(
         "prefetch depths other than the stack's own are not modelled yet"),
-    {"deterministic", "", "Data parallel", "plimsoll: all stages reduce at the same moments"},
-    {"exchange", "NAME", "Data parallel", "plimsoll: nccl (GPUs), mpi or threads (the host)"},
+    Option{"deterministic", "", "Data parallel", "plimsoll: all stages reduce at the same moments"}
+        .of_a_step(),
+    Option{"exchange", "NAME", "Data parallel", "plimsoll: nccl (GPUs), mpi or threads (the host)"}
+        .of_a_step(),
 
     Option{"tp", "N", "Model parallel", "tensor parallel ranks (1)"}.only_one("tensor parallelism"),
     Option{"sequence-parallel", "", "Model parallel", "shard what tensor parallelism replicates"}
@@ -135,28 +148,36 @@ constexpr Option kPlanOptions[] = {
         .never("GaLore is not modelled yet")
         .in_document("null"),
     Option{"optimizer-in-backward", "", "Optimizer", "step each parameter as its gradient comes"}
-        .never("stepping inside the backward pass is not modelled yet")
-        .in_document("false"),
+        .of_a_step(),
 
-    Option{"seq-len", "N", "Batch", "tokens (4096, at most what the model takes)"}.written_anew(),
+    Option{"seq-len", "N", "Batch", "tokens (4096, at most what the model takes)"}
+        .written_anew()
+        .of_a_step(),
     Option{"micro-batch", "N", "Batch", "sequences per GPU and micro-step (1)"}
         .fixing("micro-batch")
-        .written_anew(),
-    Option{"grad-accum", "N", "Batch", "micro-steps per step (1)"}.written_anew(),
+        .written_anew()
+        .of_a_step(),
+    Option{"grad-accum", "N", "Batch", "micro-steps per step (1)"}.written_anew().of_a_step(),
     Option{"global-batch", "N", "Batch", "sequences per step of all GPUs, instead of --grad-accum"}
-        .written_anew(),
+        .written_anew()
+        .of_a_step(),
 
     Option{"recompute", "KIND", "Activations",
-           "none, selective, full, sqrt, every:K, ops:torchtitan (none)"}
+           "none, selective, full, sqrt, every:K, ops:NAME+NAME, fit, budget:SIZE (none)"}
         .fixing("recompute")
-        .written_anew(),
-    {"use-reentrant", "YES|NO", "Activations", "of checkpoints (no; FSDP1's old releases: yes)"},
+        .written_anew()
+        .of_a_step(),
+    Option{"use-reentrant", "YES|NO", "Activations",
+           "of checkpoints (no; FSDP1's old releases: yes)"}
+        .of_a_step(),
     Option{"attention", "KIND", "Activations", "flash, flash-1, flash-2 (the package), eager, math"}
         .fixing("attention")
-        .written_anew(),
+        .written_anew()
+        .of_a_step(),
     Option{"loss", "KIND", "Activations", "full, chunked, fused (full; fused with liger)"}
         .fixing("loss")
-        .written_anew(),
+        .written_anew()
+        .of_a_step(),
 
     Option{"lora-rank", "R", "Adapters", "train adapters of this rank, freeze the rest"}
         .fixing("adapters")
@@ -205,9 +226,14 @@ constexpr Option kPlanOptions[] = {
     {"peft", "FILE", "Files", "the user's own adapter_config.json"},
     {"accelerate", "FILE", "Files", "the user's own config.yaml of accelerate launch"},
     {"training-args", "FILE", "Files", "TrainingArguments as JSON or YAML, MODEL in it or not"},
+    {"axolotl", "FILE", "Files", "the user's own YAML of axolotl train"},
+    {"llamafactory", "FILE", "Files", "the user's own YAML of llamafactory-cli train"},
+    {"swift", "FILE", "Files", "the arguments of swift sft (ms-swift) as YAML or JSON"},
+    {"torchtitan", "FILE", "Files", "the user's own TOML of torchtitan 0.2"},
     {"trainer", "NAME[@VERSION]", "Files", "another program's defaults: see `plimsoll trainers`"},
 
-    {"detail", "", "Output", "the whole timeline and every tensor in the JSON document"},
+    Option{"detail", "", "Output", "the whole timeline and every tensor in the JSON document"}
+        .of_a_step(),
 };
 }  // namespace
 

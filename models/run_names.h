@@ -66,12 +66,4 @@ constexpr std::optional<Choice> choice_from(std::string_view name) {
   return std::nullopt;
 }
 
-// "none", "full", "every:4", "ops:torchtitan".
-inline std::string text_of(const Recompute& recompute) {
-  std::string text(name_of(recompute.kind));
-  if (recompute.kind == RecomputeKind::every) text += ":" + std::to_string(recompute.every);
-  if (recompute.kind == RecomputeKind::ops) text += ":torchtitan";
-  return text;
-}
-
 }  // namespace plimsoll::models

@@ -11,6 +11,7 @@
 #include "models/deepspeed_options.h"
 #include "models/model_code.h"
 #include "models/offload.h"
+#include "models/recompute_kind.h"
 #include "models/stack_versions.h"
 
 namespace plimsoll::models {
@@ -56,14 +57,6 @@ enum class Optimizer : std::uint8_t {
   galore8bit,
   q_galore,
   lomo,
-};
-
-// ops: a checkpoint around each layer that keeps what torchtitan's list of operators makes.
-enum class RecomputeKind : std::uint8_t { none, selective, full, sqrt, every, ops };
-struct Recompute {
-  RecomputeKind kind = RecomputeKind::none;
-  std::int64_t every = 1;  // layers per checkpoint, for RecomputeKind::every
-  bool operator==(const Recompute&) const = default;
 };
 
 struct Lora {
@@ -117,6 +110,9 @@ struct Strategy {
   std::optional<bool> master_weights;
   Optimizer optimizer = Optimizer::adamw;
   std::optional<OptimizerImpl> optimizer_impl;  // the stack's default where absent
+  // pytorch: each parameter has an optimizer of its own, which steps it when its gradient is there
+  // (register_post_accumulate_grad_hook), and lets the gradient go.
+  bool optimizer_in_backward = false;
   Recompute recompute;
   std::optional<bool> use_reentrant;  // torch.utils.checkpoint's; the stack's where absent
   Attention attention = Attention::flash;

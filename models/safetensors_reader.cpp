@@ -20,6 +20,7 @@ using nlohmann::json;
 // The format's own limit (safetensors/src/tensor.rs, MAX_HEADER_SIZE).
 constexpr std::uint64_t kMostHeaderBytes = 100'000'000;
 constexpr std::int64_t kMostIndexBytes = 256 << 20;
+constexpr const char* kNoPrefix = "truncated: a safetensors file begins with 8 bytes of length";
 
 // Bits of one element; nothing for a dtype that we have not heard of.
 std::optional<std::int64_t> bits_of(std::string_view dtype) {
@@ -88,32 +89,20 @@ void check_extents(const std::string& file, std::vector<Extent>& extents) {
                                cut(extents[i].name)));
 }
 
-std::string header_text(const std::string& file, std::int64_t& data_begin,
-                        std::int64_t& data_bytes) {
+std::string header_text(const std::string& file, std::uint64_t& size) {
   std::error_code error;
   const fs::file_status status = fs::status(file, error);
   if (!fs::exists(status)) refuse(file, "no such file");
   if (!fs::is_regular_file(status)) refuse(file, "not a regular file");
-  const std::uint64_t size = fs::file_size(file, error);
+  size = fs::file_size(file, error);
   std::ifstream in(file, std::ios::binary);
-  std::array<unsigned char, 8> prefix{};
-  if (error || size < prefix.size() ||
-      !in.read(reinterpret_cast<char*>(prefix.data()), std::ssize(prefix)))
-    refuse(file, "truncated: a safetensors file begins with 8 bytes of length");
-  std::uint64_t length = 0;
-  for (std::size_t i = prefix.size(); i-- > 0;) length = length << 8 | prefix[i];
-  if (is_lfs_pointer({reinterpret_cast<const char*>(prefix.data()), prefix.size()}))
-    refuse(file, "is a Git LFS pointer, not the weights: run git lfs pull");
-  if (length > kMostHeaderBytes)
-    refuse(file, fmt::format("not safetensors: a header of {} bytes (at most {})", length,
-                             kMostHeaderBytes));
-  if (length > size - prefix.size())
-    refuse(file, fmt::format("truncated: a header of {} bytes in a file of {}", length, size));
-  std::string text(length, '\0');
+  std::string text(kSafetensorsPrefix, '\0');
+  if (error || size < text.size() || !in.read(text.data(), std::ssize(text)))
+    refuse(file, kNoPrefix);
+  const std::uint64_t length = safetensors_header_bytes(file, text, size);
+  text.resize(length);
   if (!in.read(text.data(), static_cast<std::streamsize>(length)))
     refuse(file, "its header cannot be read");
-  data_begin = static_cast<std::int64_t>(prefix.size() + length);
-  data_bytes = static_cast<std::int64_t>(size) - data_begin;
   return text;
 }
 
@@ -127,29 +116,42 @@ void check_file_name(const std::string& index, const std::string& file) {
     refuse(index, "weight_map names '" + cut(file) + "', which is no file of this folder");
 }
 
-Checkpoint read_index(const fs::path& path) {
-  const std::string source = path.string();
-  const json index = parse_json(read_text_file(source, kMostIndexBytes), source);
+}  // namespace
+
+SafetensorsIndex parse_safetensors_index(const std::string& source, const std::string& text) {
+  const json index = parse_json(text, source);
+  SafetensorsIndex out;
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
     refuse(source, "an object with a weight_map is needed");
-  Checkpoint checkpoint{.source = source, .tensors = {}, .has_shapes = true, .total_bytes = {}};
   if (index.contains("metadata") && index["metadata"].is_object())
     if (const auto total = natural(index["metadata"].value("total_size", json())))
-      checkpoint.total_bytes = Bytes(*total);
-  std::set<std::string> names, files;
+      out.total_bytes = Bytes(*total);
   for (const auto& [name, file] : index["weight_map"].items()) {
     if (!file.is_string()) refuse(source, "weight_map: '" + cut(name) + "' has no file name");
     check_file_name(source, file);
-    names.insert(name);
-    files.insert(file);
+    out.tensors.insert(name);
+    out.files.insert(file);
   }
-  for (const std::string& file : files)
-    checkpoint.has_shapes &= fs::exists(path.parent_path() / file);
-  if (!checkpoint.has_shapes) {
-    for (const std::string& name : names) checkpoint.tensors.push_back({.name = name});
-    return checkpoint;
-  }
-  for (const std::string& file : files)
+  return out;
+}
+
+Checkpoint names_of_index(const std::string& source, const SafetensorsIndex& index) {
+  Checkpoint checkpoint{
+      .source = source, .tensors = {}, .has_shapes = false, .total_bytes = index.total_bytes};
+  for (const std::string& name : index.tensors) checkpoint.tensors.push_back({.name = name});
+  return checkpoint;
+}
+
+namespace {
+Checkpoint read_index(const fs::path& path) {
+  const std::string source = path.string();
+  const SafetensorsIndex index =
+      parse_safetensors_index(source, read_text_file(source, kMostIndexBytes));
+  Checkpoint checkpoint{
+      .source = source, .tensors = {}, .has_shapes = true, .total_bytes = index.total_bytes};
+  for (const std::string& file : index.files)
+    if (!fs::exists(path.parent_path() / file)) return names_of_index(source, index);
+  for (const std::string& file : index.files)
     for (StoredTensor& tensor : read_safetensors_header(path.parent_path() / file).tensors)
       checkpoint.tensors.push_back(std::move(tensor));
   sort_by_name(checkpoint);
@@ -183,10 +185,33 @@ Count Checkpoint::elements() const {
   return total;
 }
 
+std::uint64_t safetensors_header_bytes(const std::string& file, std::string_view first,
+                                       std::uint64_t size) {
+  if (first.size() < kSafetensorsPrefix) refuse(file, kNoPrefix);
+  std::uint64_t length = 0;
+  for (std::size_t i = kSafetensorsPrefix; i-- > 0;)
+    length = length << 8 | static_cast<unsigned char>(first[i]);
+  if (is_lfs_pointer(first.substr(0, kSafetensorsPrefix)))
+    refuse(file, "is a Git LFS pointer, not the weights: run git lfs pull");
+  if (length > kMostHeaderBytes)
+    refuse(file, fmt::format("not safetensors: a header of {} bytes (at most {})", length,
+                             kMostHeaderBytes));
+  if (size < kSafetensorsPrefix || length > size - kSafetensorsPrefix)
+    refuse(file, fmt::format("truncated: a header of {} bytes in a file of {}", length, size));
+  return length;
+}
+
 Checkpoint read_safetensors_header(const fs::path& path) {
-  const std::string file = path.string();
-  std::int64_t data_begin = 0, data_bytes = 0;
-  const json header = parse_json(header_text(file, data_begin, data_bytes), file + ": header");
+  std::uint64_t size = 0;
+  const std::string text = header_text(path.string(), size);
+  return parse_safetensors_header(path.string(), text, size);
+}
+
+Checkpoint parse_safetensors_header(const std::string& file, std::string_view text,
+                                    std::uint64_t size) {
+  const auto data_begin = static_cast<std::int64_t>(kSafetensorsPrefix + text.size());
+  const std::int64_t data_bytes = static_cast<std::int64_t>(size) - data_begin;
+  const json header = parse_json(text, file + ": header");
   if (!header.is_object()) refuse(file, "its header is not a JSON object");
   Checkpoint checkpoint{.source = file, .tensors = {}, .has_shapes = true, .total_bytes = {}};
   std::vector<Extent> extents;

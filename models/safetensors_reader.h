@@ -7,7 +7,9 @@
 
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/base/dtype.h"
@@ -38,6 +40,24 @@ struct Checkpoint {
 // One *.safetensors file. Error{bad_input}: truncated, a header that does not fit into the file or
 // is no JSON of that form, offsets that leave the file, overlap, or do not match dtype and shape.
 Checkpoint read_safetensors_header(const std::filesystem::path& file);
+
+// The same of a file that is elsewhere. `file`: its name in messages; `size`: of all of it;
+// `first`: its first 8 bytes or more. The length N of its header, at most 100 MB.
+inline constexpr std::size_t kSafetensorsPrefix = 8;
+std::uint64_t safetensors_header_bytes(const std::string& file, std::string_view first,
+                                       std::uint64_t size);
+// `text`: its header, the N bytes behind the first 8.
+Checkpoint parse_safetensors_header(const std::string& file, std::string_view text,
+                                    std::uint64_t size);
+
+// model.safetensors.index.json: which files there are, and all tensors by name. Error{bad_input}:
+// not of that form, or a file outside of its folder.
+struct SafetensorsIndex {
+  std::set<std::string> files, tensors;
+  std::optional<Bytes> total_bytes;
+};
+SafetensorsIndex parse_safetensors_index(const std::string& source, const std::string& text);
+Checkpoint names_of_index(const std::string& source, const SafetensorsIndex& index);
 
 // The name of a weight file of the folder that is a Git LFS pointer; nothing where none is.
 std::optional<std::string> lfs_pointer_in(const std::filesystem::path& folder);

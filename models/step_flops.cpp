@@ -53,11 +53,9 @@ StepFlops step_flops(const ProductsOfToken& products, const Decoder& decoder,
   double again = 0;
   if (strategy.recompute.kind == RecomputeKind::selective)
     again = attention;
-  else if (strategy.recompute.kind == RecomputeKind::ops)  // k, o and up; the others are kept
-    again = 2.0 * static_cast<double>(decoder.layers * decoder.hidden) *
-            static_cast<double>(decoder.kv_width() + decoder.q_width() + decoder.ffn);
   else if (strategy.recompute.kind != RecomputeKind::none)
-    again = forward(products.layers) + attention;
+    again = forward(products.layers) - forward(products.kept) +
+            (products.keeps_attention ? 0 : attention);
   flops.hardware = flops.model + again * tokens;
   return flops;
 }

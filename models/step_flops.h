@@ -20,6 +20,10 @@ struct ProductWeights {
 };
 struct ProductsOfToken {
   ProductWeights layers, head;
+  // Of the layers', what a recomputation by operator takes from the forward; and whether it takes
+  // what attention made.
+  ProductWeights kept;
+  bool keeps_attention = false;
   bool operator==(const ProductsOfToken&) const = default;
 };
 

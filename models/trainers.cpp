@@ -35,11 +35,49 @@ constexpr TrainerDefault kTransformers517[] = {
     {"micro-batch", "8", "src/transformers/training_args.py, per_device_train_batch_size"},
     {"recompute", "none", "src/transformers/training_args.py, gradient_checkpointing"}};
 
+constexpr TrainerDefault kAxolotl019[] = {
+    {"precision", "bf16-mixed", "src/axolotl/utils/schemas/config.py, bf16"},
+    {"param-dtype", "bf16", "src/axolotl/utils/config/__init__.py, resolve_dtype"},
+    {"optimizer", "adamw", "src/axolotl/utils/schemas/training.py, optimizer"},
+    {"optimizer-impl", "fused", "src/axolotl/utils/schemas/training.py, optimizer"},
+    {"micro-batch", "1", "src/axolotl/utils/schemas/training.py, micro_batch_size"},
+    {"grad-accum", "1", "src/axolotl/utils/schemas/training.py, gradient_accumulation_steps"},
+    {"seq-len", "512", "src/axolotl/utils/schemas/config.py, sequence_len"},
+    {"recompute", "none", "src/axolotl/utils/schemas/config.py, gradient_checkpointing"}};
+
+constexpr TrainerDefault kLlamaFactory095[] = {
+    {"optimizer", "adamw", "transformers, training_args.py, optim"},
+    {"optimizer-impl", "fused", "transformers, training_args.py, optim"},
+    {"micro-batch", "8", "transformers, training_args.py, per_device_train_batch_size"},
+    {"seq-len", "2048", "src/llamafactory/hparams/data_args.py, cutoff_len"},
+    {"recompute", "full", "src/llamafactory/hparams/model_args.py, disable_gradient_checkpointing"},
+    {"use-reentrant", "yes", "src/llamafactory/hparams/model_args.py, use_reentrant_gc"}};
+
+constexpr TrainerDefault kSwift46[] = {
+    {"precision", "bf16-mixed", "swift/arguments/base_args/model_args.py, torch_dtype"},
+    {"param-dtype", "bf16", "swift/arguments/base_args/model_args.py, torch_dtype"},
+    {"optimizer", "adamw", "transformers, training_args.py, optim"},
+    {"optimizer-impl", "fused", "transformers, training_args.py, optim"},
+    {"micro-batch", "1", "swift/trainers/arguments.py, per_device_train_batch_size"},
+    {"recompute", "full", "swift/trainers/arguments.py, gradient_checkpointing"}};
+
 constexpr std::string_view kTitanBeside =
     "Not planned: clipping's norms (a few bytes a parameter tensor). Batch and sequence length are "
     "the configuration's.";
 
 constexpr std::array kTrainers{
+    Trainer{"axolotl", "0.19", "Axolotl's trainer, of a 16-bit checkpoint",
+            "axolotl-ai-cloud/axolotl, release 0.19.0", kAxolotl019,
+            "Planned is Trainer's step. Not planned: Axolotl's own kernels for adapters "
+            "(lora_mlp_kernel and its kin). What a run says stands in its YAML: --axolotl FILE."},
+    Trainer{"llamafactory", "0.9.5", "LLaMA-Factory's stages pt and sft",
+            "hiyouga/LLaMA-Factory, release 0.9.5", kLlamaFactory095,
+            "Planned is Trainer's step. It trains adapters of rank 8 unless finetuning_type says "
+            "otherwise, and casts what it trains to fp32: --llamafactory FILE reads both."},
+    Trainer{"ms-swift", "4.6", "ms-swift's pt and sft, of a bfloat16 checkpoint",
+            "modelscope/ms-swift, release 4.6.0", kSwift46,
+            "Planned is Trainer's step. It trains adapters of rank 8 unless tuner_type says "
+            "otherwise, and accumulates to 16 sequences a step: --swift FILE reads both."},
     Trainer{"torchtitan", "0.2.2", "torchtitan's Llama 3 under FSDP2",
             "pytorch/torchtitan, release 0.2.2", kTitan022, kTitanBeside},
     Trainer{"torchtitan", "2024-12", "torchtitan's Llama 3 under FSDP2",

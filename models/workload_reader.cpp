@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/config_reader.h"
+#include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/storages.h"
 #include "models/zero_stage.h"
@@ -36,19 +37,10 @@ Release transformers(const Config& from) {
   return *release;
 }
 
-// "none", "full", "every:4", "ops:torchtitan".
 Recompute recompute(const Config& from) {
-  const std::string text = from.text("recompute", "none");
-  if (text == text_of(Recompute{RecomputeKind::ops})) return {RecomputeKind::ops};
-  const std::size_t colon = text.find(':');
-  const auto kind = choice_from<RecomputeKind>(std::string_view(text).substr(0, colon));
-  const bool counted = kind == RecomputeKind::every;
-  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
-  const std::string count = colon == std::string::npos ? "" : text.substr(colon + 1);
-  if (!kind || kind == RecomputeKind::ops || counted == count.empty() || count.size() > 6 ||
-      !std::all_of(count.begin(), count.end(), digit))
-    from.refuse("recompute", "none, selective, full, sqrt, every:K or ops:torchtitan");
-  return {*kind, counted ? std::max<std::int64_t>(1, std::stoll(count)) : 1};
+  const std::optional<Recompute> chosen = recompute_from(from.text("recompute", "none"));
+  if (!chosen) from.refuse("recompute", kRecomputeForms);
+  return *chosen;
 }
 
 Lora lora(const Config& from) {
@@ -148,6 +140,7 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
   if (const std::optional<Config> knobs = stack.section("deepspeed"))
     s.data.deepspeed = deepspeed_options(*knobs);
   s.optimizer = choice<Optimizer>(strategy, "optimizer");
+  s.optimizer_in_backward = strategy.flag("optimizer_in_backward", false);
   s.recompute = recompute(strategy);
   if (stack.has("use_reentrant")) s.use_reentrant = stack.flag("use_reentrant", false);
   s.attention = choice<Attention>(strategy, "attention");

@@ -5,6 +5,7 @@
 #include "models/base/error.h"
 #include "models/decisions/layer.h"
 #include "models/lora.h"
+#include "models/model_code.h"
 #include "models/model_reader.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
@@ -111,6 +112,31 @@ def checkpoint_attention(model):
 
 )";
 
+// Which module a product belongs to is known by hooks around its forward, in the recomputation too.
+constexpr const char* kKeptOps = R"(
+def checkpoint_layers_but(model, *kept):
+    """A checkpoint around each layer, which keeps what these modules' products and attention make."""
+    aten = torch.ops.aten
+    products = {aten.mm.default, aten.addmm.default}
+    attentions = {aten._scaled_dot_product_flash_attention.default,
+                  aten._scaled_dot_product_efficient_attention.default,
+                  aten._scaled_dot_product_cudnn_attention.default}
+    running = []
+    for path, module in model.named_modules():
+        if any(f".{path}".endswith(f".{name}") for name in kept if name != "attention"):
+            module.register_forward_pre_hook(lambda *_: running.append(True))
+            module.register_forward_hook(lambda *_: running.pop() and None, always_call=True)
+
+    def policy(context, op, *args, **kwargs):
+        keeps = (op in products and running) or (op in attentions and "attention" in kept)
+        return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+
+    model.gradient_checkpointing_enable({
+        "use_reentrant": False,
+        "context_fn": functools.partial(create_selective_checkpoint_contexts, policy)})
+
+)";
+
 constexpr const char* kZeroOne = R"(
 class ZeroTrainer(Trainer):
     """Each rank keeps the optimizer's states of its part of the parameters."""
@@ -187,6 +213,18 @@ std::int64_t layers_per_checkpoint(const models::Workload& w) {
 void add_checkpoints(const models::Workload& w, TrainingCode& out) {
   const RecomputeKind kind = w.strategy.recompute.kind;
   if (kind == RecomputeKind::none || kind == RecomputeKind::full) return;
+  if (kind == RecomputeKind::ops) {
+    out.imports.insert(
+        out.imports.end(),
+        {"import functools",
+         "from torch.utils.checkpoint import (CheckpointPolicy,\n"
+         "                                    create_selective_checkpoint_contexts)"});
+    out.before_model += kKeptOps;
+    std::string names;
+    for (const std::string& kept : w.strategy.recompute.kept) names += ", \"" + kept + '"';
+    out.on_model += "checkpoint_layers_but(model" + names + ")\n";
+    return;
+  }
   out.imports.emplace_back("from torch.utils.checkpoint import checkpoint");
   if (kind == RecomputeKind::selective) {
     out.imports.insert(out.imports.end(),
@@ -213,6 +251,8 @@ std::vector<std::string> needed_code(const Strategy& s) {
     out.emplace_back("fused loss (Liger's function)");
   if (s.recompute.kind == RecomputeKind::selective)
     out.emplace_back("a checkpoint around the core attention");
+  if (s.recompute.kind == RecomputeKind::ops && !models::is_torchtitan(s.code))
+    out.emplace_back("checkpoints that keep what named operators make");
   if (s.recompute.kind == RecomputeKind::sqrt)
     out.emplace_back("a checkpoint around every sqrt(layers) layers");
   if (s.recompute.kind == RecomputeKind::every)
@@ -247,6 +287,9 @@ TrainingCode training_code(const models::Workload& w) {
         "the plan is of {}",
         models::text_of(w.strategy.transformers));
   });
+  check(!w.strategy.optimizer_in_backward, ErrorKind::unsupported,
+        "export --to transformers: --optimizer-in-backward is for a loop of one's own "
+        "(Tensor.register_post_accumulate_grad_hook): the Trainer steps when the backward is over");
   refuse_adapted_head(w);
   add_loss(w.strategy, out);
   add_checkpoints(w, out);

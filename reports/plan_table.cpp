@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "models/decisions/layer.h"
+#include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/storages.h"
 #include "reports/recommendation.h"

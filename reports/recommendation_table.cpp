@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "models/optimizers.h"
+#include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/storages.h"
 #include "reports/export_code.h"

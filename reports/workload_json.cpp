@@ -7,6 +7,7 @@
 #include "models/decisions/exchange.h"
 #include "models/decisions/layer.h"
 #include "models/options.h"
+#include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
 #include "models/storages.h"
@@ -202,6 +203,8 @@ constexpr Member kStrategy[] = {
      [](const Strategy& s) { return s.offload.any() && !s.offload.pinned; }},
     {"offload_to", [](JsonWriter& json, const Strategy&) { json.value("cpu"); }},
     {"optimizer", [](JsonWriter& json, const Strategy& s) { json.value(name_of(s.optimizer)); }},
+    {"optimizer_in_backward",
+     [](JsonWriter& json, const Strategy& s) { json.value(s.optimizer_in_backward); }},
     {"param_dtype",
      [](JsonWriter& json, const Strategy& s) { json.value(name_of(param_dtype(s))); }},
     {"pp", [](JsonWriter& json, const Strategy& s) { json.value(s.pp); }},

@@ -17,8 +17,11 @@ using shard::Unit;
 // multiplies in the same shapes as one with all of it, and a library's sums have the same order.
 constexpr std::int64_t kMergeRows = 64;
 
-constexpr State kStates[] = {State::weights, State::masters, State::first_moment,
-                             State::second_moment};
+constexpr State kStates[] = {State::weights,       State::masters,      State::first_moment,
+                             State::second_moment, State::first_scales, State::second_scales};
+
+constexpr State kMoments[] = {State::first_moment, State::second_moment, State::first_scales,
+                              State::second_scales};
 
 Bytes bytes_of(ConstTensorView view) {
   return storage(Count(view.elements()), view.dtype);
@@ -206,7 +209,7 @@ void Adapters::load(const ReadParameter& read) {
     unit.load([&](std::size_t index, std::int64_t first,
                   std::span<float> to) { read(parameters[index], first, to); },
               State::weights, Part::adapters);
-    for (const State state : {State::first_moment, State::second_moment})
+    for (const State state : kMoments)
       if (const TensorView moments = unit.stored_part(state, Part::adapters))
         model.worker().device.fill_bytes(moments.data, 0, bytes_of(moments));
   }

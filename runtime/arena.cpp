@@ -46,19 +46,20 @@ std::byte* Arena::place(Bytes bytes) {
   const std::int64_t length = round_up(bytes, models::decisions::kBlock).value();
   auto hole = std::find_if(holes_.begin(), holes_.end(),
                            [&](const auto& free) { return free.second >= length; });
-  std::int64_t offset = end_;
-  if (hole != holes_.end()) {
-    offset = hole->first;
-    const std::int64_t left = hole->second - length;
-    holes_.erase(hole);
-    if (left > 0) holes_.emplace(offset + length, left);
-  } else {
+  const std::int64_t offset = hole != holes_.end() ? hole->first : end_;
+  if (hole == holes_.end()) {
     if (length > limit_ - end_) return nullptr;
     if (end_ + length > reserved_) region_->grow(Bytes(end_ + length));
+  }
+  blocks_.emplace(offset, length);  // may find no memory; then nothing has changed
+  if (hole == holes_.end()) {
     end_ += length;
     reserved_ = std::max(reserved_, end_);
+  } else if (auto rest = holes_.extract(hole); rest.mapped() > length) {
+    rest.key() += length;
+    rest.mapped() -= length;
+    holes_.insert(std::move(rest));
   }
-  blocks_.emplace(offset, length);
   in_use_ += length;
   return region_->base() + offset;
 }
@@ -66,8 +67,8 @@ std::byte* Arena::place(Bytes bytes) {
 void Arena::release(std::byte* block) {
   const auto found = blocks_.find(block - region_->base());
   check(found != blocks_.end(), ErrorKind::internal, "a block is given back once");
-  std::int64_t offset = found->first, length = found->second;
-  blocks_.erase(found);
+  auto node = blocks_.extract(found);
+  std::int64_t offset = node.key(), length = node.mapped();
   in_use_ -= length;
   const auto above = holes_.find(offset + length);
   if (above != holes_.end()) {
@@ -83,10 +84,13 @@ void Arena::release(std::byte* block) {
       holes_.erase(below);
     }
   }
-  if (offset + length == end_)
+  if (offset + length == end_) {
     end_ = offset;
-  else
-    holes_.emplace(offset, length);
+    return;
+  }
+  node.key() = offset;
+  node.mapped() = length;
+  holes_.insert(std::move(node));
 }
 
 }  // namespace plimsoll::runtime

@@ -19,7 +19,7 @@ class Arena {
 
   // A block of `bytes` (> 0) rounded up to decisions::kBlock. Null where it does not fit.
   std::byte* place(Bytes bytes);
-  void release(std::byte* block);
+  void release(std::byte* block);  // needs no memory itself: the block's node becomes the hole's
 
   Bytes reserved() const { return Bytes(reserved_); }  // end of the highest block there ever was
   Bytes in_use() const { return Bytes(in_use_); }  // rounded blocks

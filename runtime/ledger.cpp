@@ -4,6 +4,16 @@
 
 namespace plimsoll::runtime {
 
+namespace {
+
+// Room for `n` elements, so that the next ones need no memory; by doubling, as vectors grow.
+template <class T>
+void make_room(std::vector<T>& elements, std::size_t n) {
+  if (elements.capacity() < n) elements.reserve(std::max(n, 2 * elements.capacity()));
+}
+
+}  // namespace
+
 void Ledger::count(models::Category category, Bytes bytes) {
   live_ += bytes;
   by_category_[static_cast<std::size_t>(category)] += bytes;
@@ -15,26 +25,31 @@ void Ledger::count(models::Category category, Bytes bytes) {
   step_.at_peak = by_category_;
 }
 
-Ledger::Entry Ledger::allocated(std::string name, std::string shape, models::Category category,
+// What may find no memory comes first; behind it, and in `released`, nothing can.
+Ledger::Entry Ledger::allocated(std::string&& name, std::string&& shape, models::Category category,
                                 Bytes bytes) {
-  Live tensor{std::move(name), std::move(shape), category, bytes, -1, false};
+  if (free_.empty()) {
+    make_room(live_tensors_, live_tensors_.size() + 1);
+    make_room(free_, live_tensors_.size() + 1);
+  }
+  std::int64_t tensor = -1;
   if (in_step_) {
-    tensor.tensor = static_cast<std::int64_t>(step_.tensors.size());
-    step_.tensors.push_back({tensor.name, category, bytes, here(), kOutlivesStep});
+    tensor = static_cast<std::int64_t>(step_.tensors.size());
+    step_.tensors.push_back({name, category, bytes, here(), kOutlivesStep});
   }
   Entry entry = live_tensors_.size();
   if (free_.empty()) {
-    live_tensors_.push_back(std::move(tensor));
+    live_tensors_.emplace_back();
   } else {
     entry = free_.back();
     free_.pop_back();
-    live_tensors_[entry] = std::move(tensor);
   }
+  live_tensors_[entry] = {std::move(name), std::move(shape), category, bytes, tensor, false};
   count(category, bytes);
   return entry;
 }
 
-void Ledger::released(Entry entry) {
+void Ledger::released(Entry entry) noexcept {
   Live& tensor = live_tensors_[entry];
   if (in_step_ && tensor.tensor >= 0)
     step_.tensors[static_cast<std::size_t>(tensor.tensor)].died = here();
@@ -46,7 +61,6 @@ void Ledger::released(Entry entry) {
 
 void Ledger::begin_step() {
   check(!in_step_, ErrorKind::internal, "steps do not overlap");
-  in_step_ = true;
   step_ = {};
   step_.resident = step_.peak = live_;
   step_.at_peak = by_category_;
@@ -56,15 +70,16 @@ void Ledger::begin_step() {
     tensor.tensor = static_cast<std::int64_t>(step_.tensors.size());
     step_.tensors.push_back({tensor.name, tensor.category, tensor.bytes});
   }
+  in_step_ = true;
 }
 
 void Ledger::begin_op(std::string name, models::Phase phase) {
   check(!in_op_, ErrorKind::internal, [&] { return "op " + name + " inside op " + op_name_; });
+  if (in_step_) step_.ops.push_back({name, phase, Bytes(0), Bytes(0)});
   in_op_ = true;
   op_name_ = std::move(name);
   op_phase_ = phase;
   op_high_ = live_;
-  if (in_step_) step_.ops.push_back({op_name_, phase, Bytes(0), Bytes(0)});
 }
 
 void Ledger::end_op() {

@@ -47,8 +47,9 @@ class Ledger {
  public:
   using Entry = std::size_t;
 
-  Entry allocated(std::string name, std::string shape, models::Category category, Bytes bytes);
-  void released(Entry entry);
+  // Throws std::bad_alloc with nothing changed, the texts included.
+  Entry allocated(std::string&& name, std::string&& shape, models::Category category, Bytes bytes);
+  void released(Entry entry) noexcept;
 
   void begin_step();
   void begin_op(std::string name, models::Phase phase);
@@ -67,7 +68,7 @@ class Ledger {
  private:
   struct Live {
     std::string name, shape;
-    models::Category category;
+    models::Category category = models::Category::temporaries;
     Bytes bytes;
     std::int64_t tensor = -1;  // in step_.tensors
     bool free = false;

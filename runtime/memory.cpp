@@ -1,5 +1,7 @@
 #include "runtime/memory.h"
 
+#include <new>
+
 namespace plimsoll::runtime {
 
 namespace {
@@ -19,31 +21,53 @@ std::string text(const Extents& shape) {
 Memory::Memory(Device& device, int rank, const MemoryOptions& options)
     : device_(device), rank_(rank), options_(options), arena_(device, options.limit) {}
 
+std::string Memory::what_lives(const std::string& why) const {
+  return "; " + std::to_string(arena_.in_use().value()) + " of " +
+         std::to_string(arena_.limit().value()) + " B are in use" + why + ":\n" +
+         ledger_.live_table(kTableLines);
+}
+
+void Memory::fail_without_host_memory() const {
+  const std::string& op = ledger_.op_name();
+  fail(ErrorKind::out_of_memory,
+       "rank " + std::to_string(rank_) +
+           ": the host has no memory left for what a step needs beside its tensors" +
+           (op.empty() ? "" : (ledger_.in_op() ? ", in op " : ", after op ") + op) +
+           what_lives(""));
+}
+
 Tensor Memory::allocate(std::string name, models::Category category, DType dtype, Extents shape) {
   const Bytes bytes = storage(Count(shape.elements()), dtype);
   if (bytes == Bytes(0)) return {};
-  const std::string form = text(shape) + " " + std::string(name_of(dtype));
+  std::string form = text(shape) + " " + std::string(name_of(dtype));
+  const auto refuse = [&](const char* what, const std::string& why) {
+    fail(ErrorKind::out_of_memory,
+         "rank " + std::to_string(rank_) + ": " + what + " " + name + " " + form + ", " +
+             std::to_string(bytes.value()) + " B" +
+             (ledger_.op_name().empty() ? "" : ", in op " + ledger_.op_name()) + what_lives(why));
+  };
+  constexpr const char* kNoRoom = "no room for";
+  constexpr const char* kNoHostMemory = "the host has no memory left to note down";
   std::byte* block = nullptr;
-  std::string refusal;  // by the device, below our own limit
   try {
     block = arena_.place(bytes);
-  } catch (const Error& error) {
+  } catch (const std::bad_alloc&) {
+    refuse(kNoHostMemory, "");
+  } catch (const Error& error) {  // the device's, below our own limit
     if (error.kind() != ErrorKind::out_of_memory) throw;
-    refusal = " (" + error.message() + ")";
+    refuse(kNoRoom, " (" + error.message() + ")");
   }
-  check(block != nullptr, ErrorKind::out_of_memory, [&] {
-    return "rank " + std::to_string(rank_) + ": no room for " + name + " " + form + ", " +
-           std::to_string(bytes.value()) + " B" +
-           (ledger_.op_name().empty() ? "" : ", in op " + ledger_.op_name()) + "; " +
-           std::to_string(arena_.in_use().value()) + " of " +
-           std::to_string(arena_.limit().value()) + " B are in use" + refusal + ":\n" +
-           ledger_.live_table(kTableLines);
-  });
-  if (options_.poison) device_.fill_bytes(block, kPoison, bytes);
+  if (block == nullptr) refuse(kNoRoom, "");
   Tensor tensor;
+  try {
+    tensor.entry_ = ledger_.allocated(std::move(name), std::move(form), category, bytes);
+  } catch (const std::bad_alloc&) {
+    arena_.release(block);
+    refuse(kNoHostMemory, "");
+  }
+  if (options_.poison) device_.fill_bytes(block, kPoison, bytes);
   tensor.memory_ = this;
   tensor.view_ = {block, dtype, shape};
-  tensor.entry_ = ledger_.allocated(std::move(name), form, category, bytes);
   return tensor;
 }
 

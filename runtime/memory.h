@@ -23,8 +23,12 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 
   // A tensor without elements is none. Error{out_of_memory} names the tensor, its shape, the op,
-  // and what lives.
+  // and what lives; also where the host has no memory to note the tensor down.
   Tensor allocate(std::string name, models::Category category, DType dtype, Extents shape);
+
+  // Error{out_of_memory}, for a std::bad_alloc that comes from elsewhere in a step: the host's
+  // memory beside the tensors. It says neither for what nor how much; the op and what lives do.
+  [[noreturn]] void fail_without_host_memory() const;
 
   Ledger& ledger() { return ledger_; }
   const Ledger& ledger() const { return ledger_; }
@@ -34,6 +38,8 @@ class Memory {
  private:
   friend class Tensor;
   void release(const Tensor& tensor) noexcept;
+  // "; 96 of 4096 B are in use<why>:" and the largest of them.
+  std::string what_lives(const std::string& why) const;
 
   Device& device_;
   int rank_;

@@ -41,10 +41,10 @@ struct Kernel {
   models::Optimizer kind;
   Launch launch;
 };
-constexpr Kernel kKernels[] = {{models::Optimizer::adamw, adamw},
-                               {models::Optimizer::sgd, sgd},
-                               {models::Optimizer::momentum, sgd},
-                               {models::Optimizer::lion, lion}};
+constexpr Kernel kKernels[] = {
+    {models::Optimizer::adamw, adamw},  {models::Optimizer::sgd, sgd},
+    {models::Optimizer::momentum, sgd}, {models::Optimizer::adam8bit, adamw},
+    {models::Optimizer::lion, lion},    {models::Optimizer::lion8bit, lion}};
 
 const Kernel* kernel_of(models::Optimizer kind) {
   const Kernel* found = std::ranges::find(kKernels, kind, &Kernel::kind);
@@ -68,6 +68,8 @@ void take_step(const Worker& worker, const OptimizerStep& step, const OptimizerO
   tensors.master = operands.master;
   tensors.first_moment = operands.first_moment;
   tensors.second_moment = operands.second_moment;
+  tensors.first_scales = operands.first_scales;
+  tensors.second_scales = operands.second_scales;
   tensors.gradient = operands.gradient;
   tensors.factor = step.factor;
   tensors.overflow = step.overflow;

@@ -43,6 +43,7 @@ struct OptimizerStep {
 // first, for stochastic rounding, which is keyed by (worker.seed, worker.step, index).
 struct OptimizerOperands {
   TensorView weight, master, first_moment, second_moment;
+  TensorView first_scales, second_scales;  // of moments in 8 bits
   ConstTensorView gradient;
   std::int64_t first_element = 0;
 };

@@ -53,7 +53,7 @@ double bytes_of(const kernels::BasicColumns<Data>& columns) {
 }
 double bytes_of(const kernels::OptimizerTensors& t) {
   return 2 * (bytes_of(t.weight) + bytes_of(t.master) + bytes_of(t.first_moment) +
-              bytes_of(t.second_moment)) +
+              bytes_of(t.second_moment) + bytes_of(t.first_scales) + bytes_of(t.second_scales)) +
          bytes_of(t.gradient);
 }
 double bytes_of(std::span<const kernels::SquaredPiece> pieces) {

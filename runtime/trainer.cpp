@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 
 #include "models/decisions/sharding.h"
 #include "models/decisions/step.h"
@@ -25,11 +26,29 @@ shard::Group group_of(const TrainerOptions& options, comm::Communicator& shards,
   return group;
 }
 
+// The host's own memory may end anywhere in a step; only here it is known whose, and what lives.
+template <class Act>
+decltype(auto) naming_what_lives(const std::unique_ptr<Worker>& worker, Act act) {
+  try {
+    return act();
+  } catch (const std::bad_alloc&) {
+    if (worker) worker->memory.fail_without_host_memory();
+    throw;
+  }
+}
+
 }  // namespace
 
 Trainer::Trainer(const models::ModelSpec& model, const models::Numerics& numerics,
                  const TrainerOptions& options, Device& device, comm::Communicator& world)
     : options_(options), world_(world) {
+  naming_what_lives(worker_, [&] { build(model, numerics, device); });
+}
+
+void Trainer::build(const models::ModelSpec& model, const models::Numerics& numerics,
+                    Device& device) {
+  const TrainerOptions& options = options_;
+  comm::Communicator& world = world_;
   const models::Strategy& strategy = options.strategy;
   check(world.size() == strategy.gpus, ErrorKind::bad_input, [&] {
     return "the plan is for " + std::to_string(strategy.gpus) + " ranks, and there are " +
@@ -178,12 +197,16 @@ StepResult Trainer::run(const Tokens& tokens, float learning_rate, bool optimize
   return result;
 }
 
+void Trainer::load(const ReadParameter& read) {
+  naming_what_lives(worker_, [&] { model_->load(read); });
+}
+
 StepResult Trainer::step(const Tokens& tokens, float learning_rate) {
-  return run(tokens, learning_rate, true);
+  return naming_what_lives(worker_, [&] { return run(tokens, learning_rate, true); });
 }
 
 StepResult Trainer::gradients_only(const Tokens& tokens) {
-  return run(tokens, 0, false);
+  return naming_what_lives(worker_, [&] { return run(tokens, 0, false); });
 }
 
 void Trainer::drop_gradients() {

@@ -47,8 +47,9 @@ class Trainer {
           const TrainerOptions& options, Device& device, comm::Communicator& world);
   ~Trainer();
 
-  void load(const ReadParameter& read) { model_->load(read); }
-  // One optimizer step; `learning_rate` is this step's.
+  void load(const ReadParameter& read);
+  // One optimizer step; `learning_rate` is this step's. Error{out_of_memory}, here and above, also
+  // where the host lacks memory beside the tensors: a step that failed is not to be repeated.
   StepResult step(const Tokens& tokens, float learning_rate);
 
   // As a step, but before the optimizer: gradients stay for `model().whole(State::gradients)`, the
@@ -69,6 +70,7 @@ class Trainer {
   struct HostBatch {
     std::vector<std::int32_t> ids, targets;
   };
+  void build(const models::ModelSpec& model, const models::Numerics& numerics, Device& device);
   void allocate_staging();
   std::int64_t read_batches(const Tokens& tokens);
   void place(const HostBatch& batch);

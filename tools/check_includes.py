@@ -24,6 +24,7 @@ RULES = {
 ALSO = [
     (r"models/.*(reader|catalog|config)\w*\.(h|cpp)", ["json"]),
     (r"models/yaml_reader\.cpp", ["yaml"]),
+    (r"models/toml_reader\.cpp", ["json", "toml"]),
     (r"runtime/io/.*\.cpp", ["json"]),
     (r"runtime/.*_cuda\.cpp", ["cuda"]),
     (r"runtime/comm/nccl_\w+\.(h|cpp)", ["cuda", "nccl"]),
@@ -52,6 +53,7 @@ OUTSIDE = [
     ("nccl", r"nccl"),
     ("mpi", r"mpi\.h"),
     ("yaml", r"yaml-cpp/"),
+    ("toml", r"toml\+\+/"),
     ("nanobind", r"nanobind/"),
     ("curl", r"curl/"),
 ]

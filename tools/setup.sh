@@ -20,11 +20,12 @@ missing_packages() {
   command -v meson >/dev/null || echo meson
   command -v ninja >/dev/null || echo ninja-build
   if ! command -v pkg-config >/dev/null; then
-    echo pkg-config libfmt-dev nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libbenchmark-dev libopenblas-dev
+    echo pkg-config libfmt-dev nlohmann-json3-dev libyaml-cpp-dev libtomlplusplus-dev libcli11-dev libbenchmark-dev libopenblas-dev
   else
     pkg-config --exists fmt || echo libfmt-dev
     pkg-config --exists nlohmann_json || echo nlohmann-json3-dev
     pkg-config --exists yaml-cpp || echo libyaml-cpp-dev
+    pkg-config --exists tomlplusplus || echo libtomlplusplus-dev
     pkg-config --exists CLI11 || echo libcli11-dev
     pkg-config --exists benchmark || echo libbenchmark-dev
     pkg-config --exists openblas || echo libopenblas-dev  # without it the host's products are slow

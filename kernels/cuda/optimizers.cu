@@ -1,11 +1,14 @@
 // AdamW, SGD and Lion, with an fp32 master or with stochastic rounding.
 //
-// Thread mapping: a thread takes eight consecutive elements, then those a grid further on.
+// Thread mapping: a thread takes eight consecutive elements, then those a grid further on; so a
+// warp has a block of moments in 8 bits, whose maps stand in shared memory.
 // Memory: weight (or master), moments and gradient are read once, weight, master and moments
-// written once: 28 bytes an element for AdamW with a master and 16-bit weight and gradient, 14
-// bytes with everything in 16 bits. Numerics: fp32, multiplications and additions rounded one by
-// one (compiled without contraction), IEEE division and square root, the host's words of Philox:
-// the host's bits.
+// written once: 28 bytes an element for AdamW with a master and 16-bit weight and gradient, 16.06
+// where the moments have 8 bits, 14 bytes with everything in 16 bits. Numerics: fp32,
+// multiplications and additions rounded one by one (compiled without contraction), IEEE division
+// and square root, the host's words of Philox: the host's bits.
+#include <algorithm>
+
 #include "kernels/cuda/elementwise.h"
 
 namespace plimsoll::kernels::cuda {
@@ -13,6 +16,7 @@ namespace plimsoll::kernels::cuda {
 namespace {
 
 using device::kVector;
+using device::kWarp;
 using device::Storage;
 
 struct States {
@@ -91,6 +95,91 @@ __device__ __forceinline__ void load_states(const States& s, std::int64_t i, int
     device::load_some(operands[k], i, operands[k].data ? n : 0, false, to[k]);
 }
 
+__device__ __forceinline__ void draw(const States& s, std::int64_t i, Philox* random) {
+  if (!s.draws) return;
+#pragma unroll
+  for (int e = 0; e < kVector; ++e)
+    random[e] = random_block(s.key, s.first_element + static_cast<std::uint64_t>(i + e));
+}
+
+__device__ __forceinline__ void store_weight(const States& s, std::int64_t i, int n,
+                                             const Loaded& x, const Philox* random) {
+  if (s.master.data) {
+    device::store_some(s.master, i, n, s.vectors, x.w);
+    device::store_some(s.weight, i, n, s.vectors, x.w);
+  } else {
+    store_rounded<0>(s.weight, i, n, s.vectors, x.w, random);
+  }
+}
+
+// Moments in 8 bits.
+struct Codes {
+  std::uint8_t* codes;  // null: there is no such moment
+  float* scales;
+};
+struct Coded {
+  Codes first, second;
+  float first_map[256], second_map[256];  // kernels/dynamic_map.h
+};
+struct Tables {
+  float value[256], middle[256];
+};
+
+__device__ __forceinline__ void load_codes(const Codes& c, const Tables& map, std::int64_t i, int n,
+                                           bool vectors, float* to) {
+  std::uint32_t words[2] = {};
+  if (n > 0 && c.codes != nullptr) {
+    if (vectors && n == kVector) {
+      const auto all = *reinterpret_cast<const std::uint64_t*>(c.codes + i);
+      words[0] = static_cast<std::uint32_t>(all);
+      words[1] = static_cast<std::uint32_t>(all >> 32);
+    } else {
+#pragma unroll
+      for (int e = 0; e < kVector; ++e)
+        if (e < n) words[e / 4] |= static_cast<std::uint32_t>(c.codes[i + e]) << (e % 4 * 8);
+    }
+  }
+  const float scale = n > 0 && c.codes != nullptr ? c.scales[i / kStateBlock] : 0.0f;
+#pragma unroll
+  for (int e = 0; e < kVector; ++e) to[e] = map.value[words[e / 4] >> (e % 4 * 8) & 0xffu] * scale;
+}
+
+// All lanes of a warp, which have a block together.
+__device__ __forceinline__ void store_codes(const Codes& c, const Tables& map, std::int64_t i,
+                                            int n, bool vectors, const float* v) {
+  if (c.codes == nullptr) return;
+  float most = 0;
+#pragma unroll
+  for (int e = 0; e < kVector; ++e)
+    if (e < n && most < fabsf(v[e])) most = fabsf(v[e]);
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    const float other = __shfl_xor_sync(device::kAllLanes, most, step);
+    most = most < other ? other : most;
+  }
+  if (threadIdx.x % kWarp == 0) c.scales[i / kStateBlock] = most;
+  const float inverse = inverse_scale(most);
+  std::uint32_t words[2] = {};
+#pragma unroll
+  for (int e = 0; e < kVector; ++e)
+    words[e / 4] |= static_cast<std::uint32_t>(nearest_code(map.middle, v[e], inverse))
+                    << (e % 4 * 8);
+  if (vectors && n == kVector) {
+    *reinterpret_cast<std::uint64_t*>(c.codes + i) = words[0] | static_cast<std::uint64_t>(words[1])
+                                                                    << 32;
+  } else {
+#pragma unroll
+    for (int e = 0; e < kVector; ++e)
+      if (e < n) c.codes[i + e] = static_cast<std::uint8_t>(words[e / 4] >> (e % 4 * 8));
+  }
+}
+
+__device__ __forceinline__ void load_map(const float (&from)[256], Tables& to) {
+  for (int i = static_cast<int>(threadIdx.x); i < 256; i += static_cast<int>(blockDim.x)) {
+    to.value[i] = from[i];
+    to.middle[i] = i < 255 ? (from[i] + from[i + 1]) / 2 : 0.0f;
+  }
+}
+
 template <class Step>
 __device__ void update_some(const States& s, const Step& step, std::int64_t i, int n,
                             float factor) {
@@ -99,17 +188,8 @@ __device__ void update_some(const States& s, const Step& step, std::int64_t i, i
 #pragma unroll
   for (int e = 0; e < kVector; ++e) step(x.w[e], x.m[e], x.v[e], x.g[e] * factor);
   Philox random[kVector] = {};
-  if (s.draws) {
-#pragma unroll
-    for (int e = 0; e < kVector; ++e)
-      random[e] = random_block(s.key, s.first_element + static_cast<std::uint64_t>(i + e));
-  }
-  if (s.master.data) {
-    device::store_some(s.master, i, n, s.vectors, x.w);
-    device::store_some(s.weight, i, n, s.vectors, x.w);
-  } else {
-    store_rounded<0>(s.weight, i, n, s.vectors, x.w, random);
-  }
+  draw(s, i, random);
+  store_weight(s, i, n, x, random);
   store_rounded<1>(s.first, i, n, s.vectors, x.m, random);
   store_rounded<2>(s.second, i, n, s.vectors, x.v, random);
 }
@@ -125,28 +205,57 @@ __global__ void __launch_bounds__(kThreads) update(States s, Step step) {
   }
 }
 
+// A warp takes a block of 256, which share a scale, then those a grid further on.
+template <class Step>
+__global__ void __launch_bounds__(kThreads) update_coded(States s, Coded c, Step step) {
+  static_assert(kStateBlock == kWarp * kVector);
+  // Not static: the emulator sees no shared array of a template.
+  Tables* const maps = device::dynamic_shared<Tables>();
+  Tables &first_map = maps[0], &second_map = maps[1];
+  if (s.overflow && *s.overflow != 0) return;
+  load_map(c.first_map, first_map);
+  load_map(c.second_map, second_map);
+  __syncthreads();
+  const float factor = s.factor ? *s.factor : 1;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (std::int64_t begin = device::grid_thread() / kWarp * kStateBlock; begin < s.elements;
+       begin += device::grid_threads() * kVector) {
+    const std::int64_t i = begin + lane * kVector, left = s.elements - i;
+    const int n = left <= 0 ? 0 : left < kVector ? static_cast<int>(left) : kVector;
+    Loaded x;
+    load_states(s, i, n, x);
+    load_codes(c.first, first_map, i, n, s.vectors, x.m);
+    load_codes(c.second, second_map, i, n, s.vectors, x.v);
+    __syncwarp();  // the scales are written below
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) step(x.w[e], x.m[e], x.v[e], x.g[e] * factor);
+    Philox random[kVector] = {};
+    draw(s, i, random);
+    store_weight(s, i, n, x, random);
+    store_codes(c.first, first_map, i, n, s.vectors, x.m);
+    store_codes(c.second, second_map, i, n, s.vectors, x.v);
+  }
+}
+
 bool has_16_bits(const ConstTensorView& view) {
   return view && bits(view.dtype) == 16;
 }
 
-void expect_tensors(const OptimizerTensors& t, const char* op) {
-  const std::int64_t n = t.weight.elements();
-  const auto fits = [n](const ConstTensorView& view) { return !view || view.elements() == n; };
-  expect(
-      t.gradient.elements() == n && fits(t.master) && fits(t.first_moment) && fits(t.second_moment),
-      op, "weights, gradients and states are equally many");
-  expect(!t.master || t.master.dtype == DType::fp32, op, "masters are fp32");
+Codes codes_of(const TensorView& moment, const TensorView& scales) {
+  if (!scales) return {};
+  return {static_cast<std::uint8_t*>(moment.data), fp32_of(scales)};
 }
 
 template <class Step>
 void start_update(const char* op, const OptimizerTensors& t, const Step& step) {
+  const bool coded = static_cast<bool>(t.first_scales);
   const bool draws = (!t.master && has_16_bits(t.weight)) || has_16_bits(t.first_moment) ||
                      has_16_bits(t.second_moment);
   const States s{
       .weight = span_of(t.weight),
       .master = span_of(t.master),
-      .first = span_of(t.first_moment),
-      .second = span_of(t.second_moment),
+      .first = coded ? Span{} : span_of(t.first_moment),
+      .second = coded ? Span{} : span_of(t.second_moment),
       .gradient = span_of(t.gradient),
       .factor = t.factor ? fp32_of(t.factor) : nullptr,
       .overflow = t.overflow ? int32_of(t.overflow) : nullptr,
@@ -155,11 +264,18 @@ void start_update(const char* op, const OptimizerTensors& t, const Step& step) {
       .key = t.key,
       .draws = draws,
       .vectors = aligned({t.weight, t.master, t.first_moment, t.second_moment, t.gradient})};
-  start(op, update<Step>, strided_grid(ceil_divide(s.elements, kVector)), s, step);
+  Grid grid = strided_grid(ceil_divide(s.elements, kVector));
+  if (!coded) return start(op, update<Step>, grid, s, step);
+  Coded c{.first = codes_of(t.first_moment, t.first_scales),
+          .second = codes_of(t.second_moment, t.second_scales)};
+  std::ranges::copy(kSignedMap.value, c.first_map);
+  std::ranges::copy(kUnsignedMap.value, c.second_map);
+  grid.shared_bytes = 2 * sizeof(Tables);
+  start(op, update_coded<Step>, grid, s, c, step);
 }
 
 void adamw(const OptimizerTensors& tensors, const AdamW& o) {
-  expect_tensors(tensors, "adamw");
+  host::expect_tensors(tensors, "adamw");
   expect(tensors.first_moment && tensors.second_moment && o.step >= 1, "adamw",
          "there are two moments, and steps count from 1");
   const auto correction = [&](float beta) {
@@ -177,7 +293,7 @@ void adamw(const OptimizerTensors& tensors, const AdamW& o) {
 }
 
 void sgd(const OptimizerTensors& tensors, const Sgd& o) {
-  expect_tensors(tensors, "sgd");
+  host::expect_tensors(tensors, "sgd");
   expect(!tensors.second_moment && (o.momentum == 0 || tensors.first_moment), "sgd",
          "momentum has one moment");
   start_update("sgd", tensors,
@@ -186,7 +302,7 @@ void sgd(const OptimizerTensors& tensors, const Sgd& o) {
 }
 
 void lion(const OptimizerTensors& tensors, const Lion& o) {
-  expect_tensors(tensors, "lion");
+  host::expect_tensors(tensors, "lion");
   expect(tensors.first_moment && !tensors.second_moment, "lion", "there is one moment");
   start_update("lion", tensors,
                LionStep{.beta1 = o.beta1,

@@ -41,6 +41,9 @@ inline std::int64_t width_of(const ConstTensorView& view) {
   return view.shape[0] == 0 ? 0 : view.elements() / view.shape[0];
 }
 
+// Error{internal}: lengths or dtypes that no optimizer takes (kernels/optimizer_kernels.h).
+void expect_tensors(const OptimizerTensors& tensors, const char* op);
+
 // Whether a matrix, or its transpose, has `rows` rows and `columns` columns; no rows have no width.
 inline bool fits(const ConstColumns& x, bool transposed, std::int64_t rows, std::int64_t columns) {
   if (transposed) std::swap(rows, columns);

@@ -25,13 +25,47 @@ void store(const float* from, std::int64_t first, std::int64_t n, const Philox* 
     write(from, first, n, to);
 }
 
-void expect_tensors(const OptimizerTensors& t, const char* op) {
-  const std::int64_t n = t.weight.elements();
-  const auto fits = [n](const ConstTensorView& view) { return !view || view.elements() == n; };
-  expect(
-      t.gradient.elements() == n && fits(t.master) && fits(t.first_moment) && fits(t.second_moment),
-      op, "weights, gradients and states are equally many");
-  expect(!t.master || t.master.dtype == DType::fp32, op, "masters are fp32");
+// n <= kBlock values of a moment from `first` on, a multiple of kStateBlock.
+void read_state(const TensorView& state, const TensorView& scales, const DynamicMap& map,
+                std::int64_t first, std::int64_t n, float* to) {
+  if (!state) return;
+  if (!scales) return read(state, first, n, to);
+  const auto* codes = static_cast<const std::uint8_t*>(state.data) + first;
+  const float* scale = fp32_of(scales) + first / kStateBlock;
+  for (std::int64_t i = 0; i < n; ++i) to[i] = map.value[codes[i]] * scale[i / kStateBlock];
+}
+void store_codes(const float* from, std::int64_t first, std::int64_t n, const DynamicMap& map,
+                 const TensorView& state, const TensorView& scales) {
+  auto* codes = static_cast<std::uint8_t*>(state.data) + first;
+  float* scale = fp32_of(scales) + first / kStateBlock;
+  for (std::int64_t begin = 0; begin < n; begin += kStateBlock, ++scale) {
+    const std::int64_t end = std::min(n, begin + kStateBlock);
+    float most = 0;
+    for (std::int64_t i = begin; i < end; ++i)
+      if (most < std::fabs(from[i])) most = std::fabs(from[i]);
+    *scale = most;
+    const float inverse = inverse_scale(most);
+    for (std::int64_t i = begin; i < end; ++i)
+      codes[i] = nearest_code(map.middle, from[i], inverse);
+  }
+}
+void store_state(const float* from, std::int64_t first, std::int64_t n, const Philox* random,
+                 std::size_t word, const DynamicMap& map, const TensorView& state,
+                 const TensorView& scales) {
+  if (!state) return;
+  if (scales)
+    store_codes(from, first, n, map, state, scales);
+  else
+    store(from, first, n, random, word, state);
+}
+static_assert(kBlock % kStateBlock == 0, "a block of work begins where a block of states does");
+
+void expect_scales(const TensorView& state, const TensorView& scales, bool codes, const char* op) {
+  expect(!state || (state.dtype == DType::uint8) == codes, op,
+         "all moments are in 8 bits, or none");
+  const std::int64_t blocks = codes && state ? ceil_divide(state.elements(), kStateBlock) : 0;
+  expect(scales.elements() == blocks && (!scales || scales.dtype == DType::fp32), op,
+         "a moment in 8 bits has an fp32 scale for each block");
 }
 
 // A block of everything in fp32; step(w, m, v, g) changes the first three.
@@ -44,8 +78,8 @@ void update(const OptimizerTensors& t, Step step) {
   in_blocks(t.weight.elements(), [&](std::int64_t first, std::int64_t n) {
     float w[kBlock], m[kBlock] = {}, v[kBlock] = {}, g[kBlock];
     read(t.master ? t.master : t.weight, first, n, w);
-    if (t.first_moment) read(t.first_moment, first, n, m);
-    if (t.second_moment) read(t.second_moment, first, n, v);
+    read_state(t.first_moment, t.first_scales, kSignedMap, first, n, m);
+    read_state(t.second_moment, t.second_scales, kUnsignedMap, first, n, v);
     read(t.gradient, first, n, g);
     for (std::int64_t i = 0; i < n; ++i) step(w[i], m[i], v[i], g[i] * factor);
     Philox random[kBlock];
@@ -58,8 +92,8 @@ void update(const OptimizerTensors& t, Step step) {
     } else {
       store(w, first, n, random, 0, t.weight);
     }
-    if (t.first_moment) store(m, first, n, random, 1, t.first_moment);
-    if (t.second_moment) store(v, first, n, random, 2, t.second_moment);
+    store_state(m, first, n, random, 1, kSignedMap, t.first_moment, t.first_scales);
+    store_state(v, first, n, random, 2, kUnsignedMap, t.second_moment, t.second_scales);
   });
 }
 
@@ -104,6 +138,18 @@ void lion(const OptimizerTensors& tensors, const Lion& o) {
 }
 
 }  // namespace
+
+void expect_tensors(const OptimizerTensors& t, const char* op) {
+  const std::int64_t n = t.weight.elements();
+  const auto fits = [n](const ConstTensorView& view) { return !view || view.elements() == n; };
+  expect(
+      t.gradient.elements() == n && fits(t.master) && fits(t.first_moment) && fits(t.second_moment),
+      op, "weights, gradients and states are equally many");
+  expect(!t.master || t.master.dtype == DType::fp32, op, "masters are fp32");
+  const bool codes = t.first_moment && t.first_moment.dtype == DType::uint8;
+  expect_scales(t.first_moment, t.first_scales, codes, op);
+  expect_scales(t.second_moment, t.second_scales, codes, op);
+}
 
 void add_optimizers(KernelTable& table) {
   table.adamw = adamw;

@@ -11,6 +11,8 @@ namespace plimsoll::models::decisions {
 struct UnitNames {
   const char *parameters, *masters;
   std::array<const char*, kOptimizerStates.size()> states;  // of the optimizer, by OptimizerState
+  // The scales of states in 8 bits, by OptimizerState; named as bitsandbytes names them.
+  std::array<const char*, kOptimizerStates.size()> state_scales;
   const char* gathered;  // stage 3: the whole parameters
   const char *gather, *free;  // ops; `gather` is named after the unit whose use begins
   const char* gradients;  // whole
@@ -20,6 +22,9 @@ struct UnitNames {
   const char *step, *gather_stepped;  // ops of the optimizer
 
   const char* state(OptimizerState which) const { return states[static_cast<std::size_t>(which)]; }
+  const char* scales(OptimizerState which) const {
+    return state_scales[static_cast<std::size_t>(which)];
+  }
 };
 template <Text U>
 inline constexpr UnitNames unit_names{
@@ -27,6 +32,8 @@ inline constexpr UnitNames unit_names{
     Joined<U, "masters">::chars,
     {Joined<U, "exp_avg">::chars, Joined<U, "exp_avg_sq">::chars,
      Joined<U, "momentum_buffer">::chars},
+    {Joined<U, "exp_avg.absmax">::chars, Joined<U, "exp_avg_sq.absmax">::chars,
+     Joined<U, "momentum_buffer.absmax">::chars},
     Joined<U, "parameters.gathered">::chars,
     Joined<U, "gather">::chars,
     Joined<U, "free">::chars,

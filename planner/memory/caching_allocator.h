@@ -16,6 +16,7 @@
 #include "models/allocator_conf.h"
 #include "models/base/quantity.h"
 #include "models/step_program.h"
+#include "planner/memory/free_blocks.h"
 
 namespace plimsoll::planner {
 
@@ -34,7 +35,7 @@ struct DriverCalls {
 
 class CachingAllocator {
  public:
-  using Handle = std::int32_t;
+  using Handle = Block::Handle;
 
   explicit CachingAllocator(Room room, const models::AllocatorConf& conf = {});
   // From now on one request in 4 finds the best-fitting block gone and takes the next larger.
@@ -59,60 +60,45 @@ class CachingAllocator {
   const DriverCalls& calls() const { return calls_; }
 
  private:
-  struct Block {
-    std::int64_t size = 0, address = 0;
-    Handle previous = -1, next = -1;  // neighbours within the segment
-    std::uint8_t pool = 0;
-    bool used = false;
-    bool mapped = true;  // else addresses of an expandable segment, without memory behind them
-  };
-  // Size and address as one number, so that looking for it takes no branch.
-  __extension__ using Key = unsigned __int128;
-  static Key key_of(std::int64_t size, std::int64_t address) {
-    return Key{static_cast<std::uint64_t>(size)} << 64 | static_cast<std::uint64_t>(address);
+  Block& at(Handle block) { return blocks_[block]; }
+  const Block& at(Handle block) const { return blocks_[block]; }
+  std::int64_t rounded_up(Bytes requested) const {
+    if (rounds_to_steps_) return rounded_to_steps(requested);
+    return std::max(kMinBlock, checked_add(requested.value(), kMinBlock - 1) & -kMinBlock);
   }
-  // Few and short-lived: a sorted row is faster than a tree.
-  struct FreeRow {
-    std::vector<Key> keys;  // ascending
-    std::vector<Handle> blocks;  // of each
-    std::size_t place_of(const Block& block) const {
-      return first_from(key_of(block.size, block.address));
-    }
-    std::size_t first_from(Key key) const { return first_from(key, 0, keys.size()); }
-    std::size_t first_from(Key key, std::size_t begin, std::size_t end) const;
-    bool has(std::int64_t size) const { return !keys.empty() && keys.back() >= key_of(size, 0); }
-    void insert(const Block& block, Handle handle);
-    void erase(std::size_t place);
-    // Another block in the place of one, where all between them move by one.
-    void replace_by_smaller(std::size_t place, const Block& block, Handle handle);
-    void replace_by_larger(std::size_t place, const Block& block, Handle handle);
-  };
-
-  Block& at(Handle block) { return blocks_[static_cast<std::size_t>(block)]; }
-  const Block& at(Handle block) const { return blocks_[static_cast<std::size_t>(block)]; }
-  bool is_free(Handle block) const { return block >= 0 && !at(block).used && at(block).mapped; }
-  std::int64_t rounded_up(Bytes requested) const;
-  // Where in the row the block is that serves a request; its end where none does.
-  std::size_t place_for(const FreeRow& row, std::int64_t rounded) const;
-  // Whether, by bad luck, the one after it has to serve.
-  bool misses(std::size_t place, const FreeRow& row);
-  Handle make_block(const Block& block);
+  std::int64_t rounded_to_steps(Bytes requested) const;
+  // Of a stream: for small requests and for large ones.
+  static std::uint8_t pool_of(std::int64_t rounded, models::Stream stream);
+  static std::int64_t segment_size(std::int64_t rounded);
+  Handle first_from(const FreeBlocks& pool, std::int64_t size) const {
+    return pool.first_from(blocks_, size);
+  }
+  void insert(Handle block) { free_[at(block).pool].insert(blocks_, block); }
+  void erase(Handle block) { free_[at(block).pool].erase(blocks_, block); }
+  // The free block that serves a request; -1: none does.
+  Handle cached_for(const FreeBlocks& pool, std::int64_t rounded);
+  // By bad luck the one after it has to serve.
+  Handle by_luck(const FreeBlocks& pool, Handle block);
   bool is_room_for(std::int64_t bytes) const;
-  // From the driver, at most after segments were given back: a block in no row.
+  // From the driver, at most after segments were given back: a block in no list.
   std::optional<Handle> from_driver(std::int64_t rounded, std::uint8_t pool);
   std::optional<Handle> new_segment(std::int64_t rounded, std::uint8_t pool);
   void count_malloc(std::int64_t bytes);
   void count_free(std::int64_t bytes);
   bool release_available_segments(std::int64_t rounded, std::uint8_t pool);
   void release_cached_segments();
+  void give_back(Handle segment);  // that is one free block
+  // Free blocks of at least so many bytes, in their order.
+  std::vector<Handle> all_from(const FreeBlocks& pool, std::int64_t size) const;
   // Whether what is left of a block is too little to split it off.
-  bool stays_whole(std::int64_t rounded, std::int64_t rest) const;
-  Handle split(Handle block, std::int64_t size);
-  Handle merge(Handle left, Handle right);
+  bool stays_whole(std::int64_t rounded, std::int64_t rest) const {
+    if (rounded <= kSmallSize || conf_.expandable_segments) return rest < kMinBlock;
+    return rest <= kSmallSize || rounded >= least_unsplit_;
+  }
 
   // Expandable segments (expandable_segments.cpp).
   std::int64_t expandable_size(Handle block) const;
-  std::size_t expandable_place(const FreeRow& row, std::size_t place) const;
+  Handle expandable_fit(const FreeBlocks& pool, Handle block) const;
   std::optional<Handle> expand(std::int64_t rounded, std::uint8_t pool);
   Handle expandable_block(std::int64_t rounded, std::uint8_t pool);
   std::optional<Handle> map(Handle block, std::int64_t bytes);
@@ -121,15 +107,18 @@ class CachingAllocator {
   void drop_unmapped(Handle block);
   static constexpr std::size_t kPools = 8;  // four streams, small and large
 
+  static constexpr std::int64_t kMinBlock = 512;
+  static constexpr std::int64_t kSmallSize = 1 << 20;  // up to here: small pool
+
   models::AllocatorConf conf_;
+  std::int64_t least_unsplit_;  // a request that its block is not split for
   bool rounds_to_steps_;
   bool takes_first_fit_;  // any block that is large enough serves, and the smallest does
   Room room_;
   bool unlucky_ = false;
   std::uint64_t luck_ = 0;  // how far the row of random numbers is
-  std::vector<Block> blocks_;
-  std::vector<Handle> unused_;  // slots of merged or released blocks
-  FreeRow free_[kPools];
+  Blocks blocks_;
+  FreeBlocks free_[kPools];
   std::vector<Handle> unmapped_[kPools];  // of expandable segments, by address
   std::int64_t next_address_ = 0;
   DriverCalls calls_;

@@ -22,11 +22,11 @@ std::int64_t CachingAllocator::expandable_size(Handle block) const {
 
 // A block that can grow counts with what it can grow to, so that others are taken before it
 // (get_free_block).
-std::size_t CachingAllocator::expandable_place(const FreeRow& row, std::size_t place) const {
-  while (place + 1 < row.blocks.size() &&
-         expandable_size(row.blocks[place + 1]) < expandable_size(row.blocks[place]))
-    ++place;
-  return place;
+CachingAllocator::Handle CachingAllocator::expandable_fit(const FreeBlocks& pool,
+                                                          Handle block) const {
+  for (Handle next = block; (next = pool.after(blocks_, block)) >= 0; block = next)
+    if (expandable_size(next) >= expandable_size(block)) break;
+  return block;
 }
 
 void CachingAllocator::add_unmapped(Handle block) {
@@ -44,14 +44,14 @@ CachingAllocator::Handle CachingAllocator::expandable_block(std::int64_t rounded
                                                             std::uint8_t pool) {
   for (const Handle gap : unmapped_[pool]) {
     const Handle before = at(gap).previous;
-    const Handle first = is_free(before) ? before : gap;
+    const Handle first = blocks_.is_free(before) ? before : gap;
     std::int64_t bytes = 0;
     for (Handle block = first; bytes < rounded && block >= 0 && !at(block).used;
          block = at(block).next)
       bytes += at(block).size;
     if (bytes >= rounded) return first;
   }
-  const Handle segment = make_block({.size = kAddresses, .pool = pool, .mapped = false});
+  const Handle segment = blocks_.make({.size = kAddresses, .pool = pool, .mapped = false});
   add_unmapped(segment);
   return segment;
 }
@@ -68,7 +68,7 @@ std::optional<CachingAllocator::Handle> CachingAllocator::expand(std::int64_t ro
   if (!at(block).mapped && !map_more(block, rounded)) return std::nullopt;
   while (at(block).size < rounded)
     if (!map_more(at(block).next, rounded - at(block).size)) return std::nullopt;
-  free_[pool].erase(free_[pool].place_of(at(block)));
+  erase(block);
   return block;
 }
 
@@ -81,20 +81,19 @@ std::optional<CachingAllocator::Handle> CachingAllocator::map(Handle block, std:
   drop_unmapped(block);
   at(block).mapped = true;
   if (size < at(block).size) {
-    const Handle rest = split(block, size);
+    const Handle rest = blocks_.split(block, size);
     at(rest).mapped = false;
     add_unmapped(rest);
   }
-  FreeRow& row = free_[pool];
-  if (const Handle left = at(block).previous; is_free(left)) {
-    row.erase(row.place_of(at(left)));
-    block = merge(left, block);
+  if (const Handle left = at(block).previous; blocks_.is_free(left)) {
+    erase(left);
+    block = blocks_.merge(left, block);
   }
-  if (const Handle right = at(block).next; is_free(right)) {
-    row.erase(row.place_of(at(right)));
-    block = merge(block, right);
+  if (const Handle right = at(block).next; blocks_.is_free(right)) {
+    erase(right);
+    block = blocks_.merge(block, right);
   }
-  row.insert(at(block), block);
+  insert(block);
   return block;
 }
 
@@ -105,26 +104,22 @@ void CachingAllocator::unmap(Handle block) {
   const std::int64_t first = checked_multiply(ceil_divide(whole.address, page), page);
   const std::int64_t last = end / page * page;
   if (first >= last) return;
-  FreeRow& row = free_[whole.pool];
-  row.erase(row.place_of(whole));
+  erase(block);
   if (first > whole.address) {
-    const Handle middle = split(block, first - whole.address);
-    row.insert(at(block), block);
+    const Handle middle = blocks_.split(block, first - whole.address);
+    insert(block);
     block = middle;
   }
-  if (last < end) {
-    const Handle rest = split(block, last - first);
-    row.insert(at(rest), rest);
-  }
+  if (last < end) insert(blocks_.split(block, last - first));
   count_free(last - first);
   at(block).mapped = false;
   if (const Handle left = at(block).previous; left >= 0 && !at(left).mapped) {
     drop_unmapped(left);
-    block = merge(left, block);
+    block = blocks_.merge(left, block);
   }
   if (const Handle right = at(block).next; right >= 0 && !at(right).mapped) {
     drop_unmapped(right);
-    block = merge(block, right);
+    block = blocks_.merge(block, right);
   }
   add_unmapped(block);
 }

@@ -64,6 +64,7 @@ class ScratchBlocks {
   void add_parts(models::TensorId tensor, std::vector<Bytes> parts) {
     parts_[tensor] = std::move(parts);
   }
+  bool has_parts() const { return !parts_.empty(); }
   const std::vector<Bytes>* parts_of(models::TensorId tensor) const {
     const auto found = parts_.find(tensor);
     return found == parts_.end() ? nullptr : &found->second;

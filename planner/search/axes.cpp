@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "models/optimizers.h"
+#include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
 #include "models/storages.h"

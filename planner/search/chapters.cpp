@@ -75,7 +75,7 @@ std::uint32_t Chapters::number(Numbers& numbers, const Strategy& strategy) {
 // what the loss and the optimizer find may depend on anything of the layers.
 Strategy Chapters::alike_in_loss(Strategy loss) {
   const RecomputeKind kind = loss.recompute.kind;
-  loss.optimizer_impl.reset();
+  if (!loss.optimizer_in_backward) loss.optimizer_impl.reset();
   if (!loss.freeze.empty()) return loss;
   loss.attention = models::Attention::flash;
   if (kind != RecomputeKind::none && kind != RecomputeKind::selective)
@@ -100,7 +100,7 @@ bool Chapters::reaches_layers(const Strategy& s) {
 Chapters::Ids Chapters::ids_of(const Strategy& strategy, bool tied_head) {
   Strategy layers = strategy;
   if (!tied_head || !reaches_layers(strategy)) layers.loss = models::Loss::full;
-  layers.optimizer_impl.reset();
+  if (!strategy.optimizer_in_backward) layers.optimizer_impl.reset();
   const Strategy loss = alike_in_loss(strategy);
   // Workspaces that stay are the attention's too, and those of products that run a second time.
   Strategy optimizer = strategy;

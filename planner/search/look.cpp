@@ -164,9 +164,13 @@ bool Look::verify(std::size_t top) {
   return false;
 }
 
-void Look::find(std::size_t top) {
+void Look::find(std::size_t top, double least_speed) {
+  const auto is_slow = [&](std::size_t i) {
+    return families_[i].found()->throughput.tokens_per_second < least_speed;
+  };
   do {
     resolve_all(top);
+    if (std::ranges::all_of(places(1), is_slow)) return;
   } while (!verify(top));
 }
 

@@ -40,8 +40,10 @@ class Look {
 
   // `states`: as in Space::most_tokens.
   void add(const std::vector<Setting>& settings, const std::vector<Bytes>& states);
-  // Until no family can change the first `top` places, and these fit.
-  void find(std::size_t top);
+  // Until no family can change the first `top` places, and these fit. Where even the best of those
+  // that were not tried yet is slower than `least_speed`, in tokens per second, that ends it: it
+  // stays unverified.
+  void find(std::size_t top, double least_speed = 0);
   // From now on the best is what Ties say, among plans on so many GPUs.
   void rank_by(const Ties& ties, std::int64_t gpus);
 

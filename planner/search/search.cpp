@@ -113,7 +113,8 @@ class Search {
         const double most = limit->of(count.gpus, enough);
         if (most == 0 || most < enough) continue;
       }
-      std::unique_ptr<Look> look = look_at({.concession = concession, .gpus = count.gpus});
+      std::unique_ptr<Look> look =
+          look_at({.concession = concession, .gpus = count.gpus}, scope_.exhaustive ? 0 : enough);
       const double speed = look->verified_places(1).empty() ? 0 : speed_of(*look);
       const bool better = best_ ? (by_half ? speed >= enough : speed > enough) : speed > 0;
       if (better) most_speed = std::max(most_speed, speed);
@@ -158,8 +159,8 @@ class Search {
                        found == nullptr ? "" : options_of(found->setting)});
   }
 
-  // The best plan of a stage, by the objective alone.
-  std::unique_ptr<Look> look_at(const Stage& stage) {
+  // The best plan of a stage, by the objective alone; unverified where it is slower than that.
+  std::unique_ptr<Look> look_at(const Stage& stage, double least_speed = 0) {
     std::vector<Setting> settings = families(scope_, stage);
     std::vector<Bytes> states(settings.size());
     if (!scope_.exhaustive && space_.usable()) states = leave_out_large_states(settings);
@@ -167,7 +168,7 @@ class Search {
                                        [this](const Look& l) { report(l); });
     look->add(settings, states);
     result_.points += look->points();
-    look->find(1);
+    look->find(1, least_speed);
     return look;
   }
 

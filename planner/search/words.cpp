@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/storages.h"
 #include "planner/search/concessions.h"

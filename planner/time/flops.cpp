@@ -1,5 +1,7 @@
 #include "planner/time/flops.h"
 
+#include "models/recompute.h"
+
 namespace plimsoll::planner {
 
 namespace {
@@ -20,14 +22,33 @@ void add(const ExpertsPart& part, std::int64_t count, models::ProductWeights& we
   (part.train_down ? weights.trained : weights.frozen) += matrix;
 }
 
+// What a checkpoint by operator keeps is the base's product, not its adapter's.
+void add_kept(const LayerPart& layer, std::int64_t count, const models::Recompute& recompute,
+              models::ProductsOfToken& products) {
+  int number = 0;
+  for (const models::Node& node : layer.block->nodes) {
+    const bool linear = node.kind == models::OpKind::linear;
+    const bool kept = models::keeps(recompute, node, linear ? number++ : 0);
+    if (node.kind == models::OpKind::attention) products.keeps_attention |= kept;
+    if (!linear || !kept) continue;
+    LinearPart base =
+        layer.linears[layer.block->modules[static_cast<std::size_t>(node.module)].place];
+    base.lora_rank = 0;
+    add(base, count, products.kept);
+  }
+}
+
 }  // namespace
 
-models::ProductsOfToken products_of_token(const ModelParts& parts) {
+models::ProductsOfToken products_of_token(const ModelParts& parts,
+                                          const models::Recompute& recompute) {
   models::ProductsOfToken products;
   for (const LayerRun& run : parts.runs)
     for (const LayerPart& layer : run.pattern) {
       for (const LinearPart& part : layer.linears) add(part, run.repeats(), products.layers);
       for (const ExpertsPart& part : layer.experts) add(part, run.repeats(), products.layers);
+      if (recompute.kind == models::RecomputeKind::ops)
+        add_kept(layer, run.repeats(), recompute, products);
     }
   add(parts.head, 1, products.head);
   return products;
@@ -35,7 +56,8 @@ models::ProductsOfToken products_of_token(const ModelParts& parts) {
 
 models::StepFlops step_flops(const ModelParts& parts, const models::Strategy& strategy,
                              const models::Batch& batch) {
-  return models::step_flops(products_of_token(parts), parts.decoder, strategy, batch);
+  return models::step_flops(products_of_token(parts, strategy.recompute), parts.decoder, strategy,
+                            batch);
 }
 
 }  // namespace plimsoll::planner

@@ -15,11 +15,14 @@ std::string price(const Json& fleet, double value) {
          (currency.empty() ? "" : " " + currency);
 }
 
-// Of a job in one pool: the fewest GPUs on which it runs, else what stands in its way.
+// Of a job in one pool: the fewest GPUs on which it runs, else what stands in its way; a pool that
+// the job does not name was not asked.
 Cell on_pool(const Json& job, const std::string& pool) {
   std::string why;
+  bool asked = false;
   for (const Json& option : job.at("options")) {
     if (text(option, "pool") != pool) continue;
+    asked = true;
     if (option.at("possible").get<bool>()) {
       const auto rate = number(option, "tokens_per_second");
       return {fmt::format(
@@ -31,6 +34,7 @@ Cell on_pool(const Json& job, const std::string& pool) {
     }
     why = text(option, "why");
   }
+  if (!asked) return {"<span class=\"faint\">not asked</span>"};
   return {"<span class=\"not\">no</span>" +
           (why.empty() ? "" : "<br><small>" + xml_escaped(why) + "</small>")};
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/workload_reader.h"
 #include "reports/page/sections.h"

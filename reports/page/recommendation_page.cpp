@@ -51,18 +51,18 @@ void front(const Json& points, Html& html) {
       "<path class=\"axis\" fill=\"none\" d=\"M{} {}v{}h{}\"/>",
       kLeft, kTop, kHeight, kWidth);
   for (const Json& point : points) {
+    const auto speed = number(point, "tokens_per_second");
+    if (!speed) continue;  // it has no place in the picture
     const double x = kLeft + kWidth * *number(point, "least_device_bytes") / memory / 1.02;
-    const double y =
-        kTop + kHeight * (1 - number(point, "tokens_per_second").value_or(0) / rate / 1.05);
+    const double y = kTop + kHeight * (1 - *speed / rate / 1.05);
     svg += fmt::format(
         "<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"><title>{}, {} "
         "tokens/s: {}</title></circle>",
-        x, y, bytes_text(*bytes(point, "least_device_bytes")),
-        whole_number(number(point, "tokens_per_second").value_or(0)),
+        x, y, bytes_text(*bytes(point, "least_device_bytes")), whole_number(*speed),
         xml_escaped(text(point, "options")));
   }
   svg += fmt::format(
-      "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text><text x=\"{}\" y=\"{}\">0</text>"
+      "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text><text x=\"{}\" y=\"{}\">0</text>"
       "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{} on each device</text>"
       "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">tokens/s</text></svg></div>\n",
       kLeft - 6, kTop + kHeight * (1 - 1 / 1.05) + 4, whole_number(rate), kLeft,
@@ -71,10 +71,12 @@ void front(const Json& points, Html& html) {
   html.raw(svg);
   Table table("",
               {number_cell("least device memory"), number_cell("tokens/s"), text_cell("options")});
-  for (const Json& point : points)
+  for (const Json& point : points) {
+    const auto speed = number(point, "tokens_per_second");
     table.row({bytes_cell(*bytes(point, "least_device_bytes")),
-               number_cell(whole_number(number(point, "tokens_per_second").value_or(0))),
+               number_cell(speed ? whole_number(*speed) : "not known"),
                {"<code>" + xml_escaped(text(point, "options")) + "</code>"}});
+  }
   html.raw("<details><summary>The points as a table</summary>\n" + table.take() + "</details>\n");
 }
 

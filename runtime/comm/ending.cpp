@@ -1,6 +1,8 @@
 #include "runtime/comm/ending.h"
 
 #include <array>
+#include <new>
+#include <system_error>
 
 namespace plimsoll::runtime::comm {
 
@@ -31,6 +33,32 @@ Error error_of(const std::string& news) {
     if (end != std::string::npos && news.substr(0, end) == name_of(kind))
       return Error(kind, news.substr(end + 1));
   return Error(ErrorKind::communicator, news);
+}
+
+Error current_error() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorKind::out_of_memory, "the host has no memory left");
+  } catch (const std::system_error& error) {
+    const bool scarce = error.code() == std::errc::resource_unavailable_try_again ||
+                        error.code() == std::errc::not_enough_memory;
+    return Error(
+        scarce ? ErrorKind::out_of_memory : ErrorKind::internal,
+        std::string(scarce ? "the host gives no more threads or memory: " : "") + error.what());
+  } catch (const std::exception& error) {
+    return Error(ErrorKind::internal, error.what());
+  } catch (...) {
+    return Error(ErrorKind::internal, "an exception of unknown type");
+  }
+}
+
+Error no_host_memory(int rank) {
+  return Error(ErrorKind::out_of_memory, "rank " + std::to_string(rank) +
+                                             ": the host has no memory left, not even to say "
+                                             "for what");
 }
 
 }  // namespace plimsoll::runtime::comm

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "models/base/error.h"
@@ -33,6 +34,25 @@ Error of_rank(int rank, const Error& error);
 // An error as one text, its kind included, and back. Of other text: Error{communicator}.
 std::string news_of(const Error& error);
 Error error_of(const std::string& news);
+
+// In a handler: the exception as the error that the job ends with. A std::bad_alloc, and a thread
+// that the host does not start, are Error{out_of_memory}. May itself find no memory.
+Error current_error();
+
+// In a handler: `end(error)` with that error of this rank or, where there is no memory to say it,
+// with `spare`, which was made when there was.
+template <class End>
+void end_with_current_error(int rank, const Error& spare, End end) {
+  std::optional<Error> error;
+  try {
+    error.emplace(of_rank(rank, current_error()));
+  } catch (const std::exception&) {
+  }
+  end(error ? *error : spare);
+}
+
+// What `spare` says.
+Error no_host_memory(int rank);
 
 // The error of another rank, which has said it already.
 class Told final : public Error {

@@ -230,13 +230,19 @@ std::unique_ptr<Communicator> MpiCommunicator::split(int color) {
 }
 
 // The end of this process, and of all: MPI_Abort. A rank whose error it is says so; rank 0 writes
-// it down, or else the rank itself.
-void end_job(int rank, const Error& error, const Ending& ending) {
-  const Error named = of_rank(rank, error);
-  if (dynamic_cast<const Told*>(&error) == nullptr) ending.say(named);
-  if (rank != 0) tell_rank_0(named, kRecordSeconds);
-  ending.write(named);
-  MPI_Abort(MPI_COMM_WORLD, status_of(named));
+// it down, or else the rank itself. What finds no memory for its words does not keep it from
+// ending.
+void end_job(int rank, const Error& error, const Ending& ending, bool is_told) noexcept {
+  const auto attempt = [](auto act) {
+    try {
+      act();
+    } catch (const std::exception&) {
+    }
+  };
+  if (!is_told) attempt([&] { ending.say(error); });
+  if (rank != 0) attempt([&] { tell_rank_0(error, kRecordSeconds); });
+  attempt([&] { ending.write(error); });
+  MPI_Abort(MPI_COMM_WORLD, status_of(error));
 }
 
 }  // namespace
@@ -252,14 +258,16 @@ void run_mpi_rank(const std::function<void(Communicator&)>& function, const MpiO
   world.world.resize(static_cast<std::size_t>(world.size));
   std::iota(world.world.begin(), world.world.end(), 0);
   const int rank = world.rank;
+  const Error spare = no_host_memory(rank);
   try {
     MpiCommunicator communicator(std::move(world));
     function(communicator);
     communicator.barrier();  // MPI_Finalize would wait for ever
-  } catch (const Error& error) {
-    end_job(rank, error, options.ending);
-  } catch (const std::exception& error) {
-    end_job(rank, Error(ErrorKind::internal, error.what()), options.ending);
+  } catch (const Told& error) {
+    end_job(rank, error, options.ending, true);
+  } catch (const std::exception&) {
+    end_with_current_error(
+        rank, spare, [&](const Error& error) { end_job(rank, error, options.ending, false); });
   }
   MPI_Finalize();
 }

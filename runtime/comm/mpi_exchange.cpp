@@ -2,6 +2,8 @@
 
 #include "runtime/comm/mpi_news.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -14,8 +16,10 @@ namespace {
 
 // MPI counts in int.
 constexpr std::int64_t kLargestMessage = 1 << 30;
-// Ranks may be more than cores: who waits longer than a few turns sleeps.
+// Ranks may be more than cores: who waits longer than a few turns sleeps. On a busy machine one
+// turn may take as long as all others' time slices together, and hears of nothing meanwhile.
 constexpr int kTurns = 200;
+constexpr std::chrono::milliseconds kTurnsTogether(1);
 constexpr std::chrono::microseconds kNap(100);
 
 // `post(offset, bytes)` for each part of a message that MPI can count.
@@ -83,18 +87,18 @@ std::string MpiExchange::missing() const {
 }
 
 void MpiExchange::finish() {
-  const auto until =
-      std::chrono::steady_clock::now() + std::chrono::duration<double>(group_.timeout_seconds);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto until = begin + std::chrono::duration<double>(group_.timeout_seconds);
   for (int turn = 0; !test(); ++turn) {
-    if (turn < kTurns) {
+    if (turn < kTurns && std::chrono::steady_clock::now() - begin < kTurnsTogether) {
       std::this_thread::yield();
       continue;
     }
     hear_of_failures();
     check(std::chrono::steady_clock::now() < until, ErrorKind::communicator, [&] {
-      return "rank " + missing() + ": no answer to " + what_ + " within " +
-             std::to_string(group_.timeout_seconds) + " s, says rank " +
-             std::to_string(group_.world[static_cast<std::size_t>(group_.rank)]);
+      return fmt::format("rank {}: no answer to {} within {} s, says rank {}", missing(), what_,
+                         group_.timeout_seconds,
+                         group_.world[static_cast<std::size_t>(group_.rank)]);
     });
     std::this_thread::sleep_for(kNap);
   }

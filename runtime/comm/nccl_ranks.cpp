@@ -24,30 +24,34 @@ void run_on_gpu(std::unique_ptr<Control> control, std::optional<int> local_rank,
 void run_nccl_rank(const Launch& launch, const CudaOptions& cuda, const NcclOptions& options,
                    const std::function<void(Communicator&, Device&)>& function) {
   Control* control = nullptr;
-  const auto end = [&](const Error& error) {
-    const Error named = of_rank(launch.rank, error);
-    options.ending.say(named);
-    if (control != nullptr) control->abort(news_of(named));
-    if (launch.rank == 0) options.ending.write(named);
+  const Error spare = no_host_memory(launch.rank);
+  const auto attempt = [](auto act) {  // what finds no memory for its words
+    try {
+      act();
+    } catch (const std::exception&) {
+    }
+  };
+  const auto end = [&](const Error& named) {
+    attempt([&] { options.ending.say(named); });
+    if (control != nullptr) attempt([&] { control->abort(news_of(named)); });
+    if (launch.rank == 0) attempt([&] { options.ending.write(named); });
     std::_Exit(status_of(named));
   };
   // Inside the function, because what unwinds may wait for other ranks.
   const auto guarded = [&](Communicator& world, Device& device) {
     try {
       function(world, device);
-    } catch (const Error& error) {
-      end(error);
-    } catch (const std::exception& error) {
-      end(Error(ErrorKind::internal, error.what()));
+    } catch (const std::exception&) {
+      end_with_current_error(launch.rank, spare, end);
     }
   };
   try {
     auto owned = tcp_control(launch, options.timeout_seconds);
     control = owned.get();
     run_on_gpu(std::move(owned), launch.local_rank, cuda, options, guarded);
-  } catch (const Error& error) {
+  } catch (const std::exception&) {
     control = nullptr;  // it may have gone
-    end(error);
+    end_with_current_error(launch.rank, spare, end);
   }
 }
 

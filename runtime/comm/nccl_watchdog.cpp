@@ -1,6 +1,7 @@
 #include "runtime/comm/nccl_watchdog.h"
 
 #include <cuda_runtime.h>
+#include <fmt/format.h>
 
 #include <cstdlib>
 
@@ -99,8 +100,8 @@ std::string Watchdog::failure() {
   }
   std::erase_if(operations_, [](const Operation& o) { return o.done->reached(); });
   const auto late = [&](const char* what) {
-    return std::string(what) + " has not ended within " + std::to_string(options_.timeout_seconds) +
-           " s: another rank hangs or has not come";
+    return fmt::format("{} has not ended within {} s: another rank hangs or has not come", what,
+                       options_.timeout_seconds);
   };
   // One stream does them in their order, so that the first is the one that hangs.
   if (!operations_.empty() && seconds_since(operations_.front().began) > options_.timeout_seconds)

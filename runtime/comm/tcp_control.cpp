@@ -1,4 +1,6 @@
 // A star: rank 0 has a connection to each of the others.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <mutex>
@@ -107,9 +109,8 @@ void TcpControl::meet(Socket listening) {
       std::string ranks;
       for (std::size_t r = 1; r < peers_.size(); ++r)
         if (!peers_[r]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(member_.world[r]);
-      fail(ErrorKind::communicator, "rank " + ranks + " did not come to rank 0 within " +
-                                        std::to_string(member_.timeout_seconds) +
-                                        " s: " + error.message());
+      fail(ErrorKind::communicator, fmt::format("rank {} did not come to rank 0 within {} s: {}",
+                                                ranks, member_.timeout_seconds, error.message()));
     }
     try {
       const Message hello = socket.receive(std::min(deadline, deadline_in(5)));

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <chrono>
 
 #include "runtime/comm/thread_group.h"
@@ -88,11 +90,11 @@ class ThreadWork final : public Pending::Work {
         job().changed.wait_until(lock, until, [&] { return job().aborted || condition(); });
     if (!came) {
       const Exchange& e = exchange();
-      job().fail_locked(Error(ErrorKind::communicator,
-                              missing(*group_, e) + ": not there for " + e.calls[rank_].what +
-                                  " after " + std::to_string(job().timeout_seconds) +
-                                  " s, of which rank " + std::to_string(group_->ranks[rank_]) +
-                                  " has waited"));
+      job().fail_locked(
+          Error(ErrorKind::communicator,
+                fmt::format("{}: not there for {} after {} s, of which rank {} has waited",
+                            missing(*group_, e), e.calls[rank_].what, job().timeout_seconds,
+                            group_->ranks[rank_])));
     }
     if (!job().aborted) return;
     leave(lock);
@@ -219,9 +221,11 @@ Pending ThreadCommunicator::start(Call call, Body body) {
   e.calls.resize(group_->ranks.size());
   e.done.resize(group_->ranks.size());
   e.used.resize(group_->ranks.size());
+  // Before the others see the call: they use its buffers, and only the work waits for them.
+  auto work = std::make_unique<ThreadWork>(group_, rank_, number, std::move(body));
   e.calls[rank_] = std::move(call);
   if (++e.here == e.calls.size()) job.changed.notify_all();
-  return Pending(std::make_unique<ThreadWork>(group_, rank_, number, std::move(body)));
+  return Pending(std::move(work));
 }
 
 std::unique_ptr<Communicator> ThreadCommunicator::split(int color) {
@@ -245,17 +249,24 @@ std::unique_ptr<Communicator> ThreadCommunicator::split(int color) {
 
 void ThreadCommunicator::abort(const std::string& reason) noexcept {
   const Lock lock(group_->job->mutex);
-  group_->job->fail_locked(Error(ErrorKind::communicator,
-                                 "rank " + std::to_string(group_->ranks[rank_]) + ": " + reason));
+  try {
+    group_->job->fail_locked(Error(ErrorKind::communicator,
+                                   "rank " + std::to_string(group_->ranks[rank_]) + ": " + reason));
+  } catch (const std::bad_alloc&) {
+    group_->job->aborted = true;
+    group_->job->changed.notify_all();
+  }
 }
 
 }  // namespace
 
-void ThreadJob::fail_locked(const Error& why) {
-  if (!error) {
-    error = std::make_exception_ptr(why);
-    reason = why.message();
-  }
+void ThreadJob::fail_locked(const Error& why, const std::exception_ptr& spare) noexcept {
+  if (!error) try {
+      error = std::make_exception_ptr(why);
+      reason = why.message();
+    } catch (const std::bad_alloc&) {  // the other ranks stop without a reason
+      if (!error) error = spare ? spare : std::current_exception();
+    }
   aborted = true;
   changed.notify_all();
 }

@@ -33,7 +33,8 @@ struct ThreadJob {
   std::exception_ptr error;  // and the error that the job ends with
   int ended = 0;  // ranks that have come back
 
-  void fail_locked(const Error& why);
+  // Ends the job with `why` or, where there is no memory for it, with `spare`, made before.
+  void fail_locked(const Error& why, const std::exception_ptr& spare = nullptr) noexcept;
 };
 
 // What one rank brings to an operation.

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <thread>
 
+#include "runtime/comm/ending.h"
 #include "runtime/comm/thread_group.h"
 
 namespace plimsoll::runtime::comm {
@@ -14,35 +15,54 @@ namespace {
 // How long ranks have to end after the first error: a rank that waits for others ends at once.
 constexpr double kGraceSeconds = 10;
 
-// An out-of-memory error has the rank in its message already.
-Error of_rank(int rank, const Error& error) {
-  const std::string prefix = "rank " + std::to_string(rank) + ": ";
-  return Error(error.kind(),
-               error.message().starts_with(prefix) ? error.message() : prefix + error.message(),
-               error.where());
-}
+// What a rank's thread says where there is no memory left to say more.
+struct Spare {
+  explicit Spare(int rank) : error(no_host_memory(rank)), thrown(std::make_exception_ptr(error)) {}
+  Error error;
+  std::exception_ptr thrown;
+};
 
 // Only here is an exception made into the job's error; `Stopped` is never the first.
 void run_rank(const std::function<void(Communicator&)>& function,
-              const std::shared_ptr<ThreadGroup>& group, int rank) {
-  const auto failed = [&](const Error& error) {
-    const std::lock_guard lock(group->job->mutex);
-    group->job->fail_locked(of_rank(rank, error));
-  };
+              const std::shared_ptr<ThreadGroup>& group, int rank, const Spare& spare) {
   try {
     const auto communicator = thread_communicator(group, rank);
     function(*communicator);
   } catch (const Stopped&) {
-  } catch (const Error& error) {
-    failed(error);
-  } catch (const std::exception& error) {
-    failed(Error(ErrorKind::internal, error.what()));
   } catch (...) {
-    failed(Error(ErrorKind::internal, "an exception of unknown type"));
+    end_with_current_error(rank, spare.error, [&](const Error& error) {
+      const std::lock_guard lock(group->job->mutex);
+      group->job->fail_locked(error, spare.thrown);
+    });
   }
   const std::lock_guard lock(group->job->mutex);
   ++group->job->ended;
   group->job->changed.notify_all();
+}
+
+// The ranks' threads; where one cannot be started, those that are wait for nobody.
+std::vector<std::thread> start(int ranks,
+                               const std::shared_ptr<std::function<void(Communicator&)>>& function,
+                               const std::shared_ptr<ThreadGroup>& group) {
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(ranks));
+  std::vector<Spare> spares;
+  for (int rank = 0; rank < ranks; ++rank) spares.emplace_back(rank);
+  for (const Spare& spare : spares) {
+    const auto rank = static_cast<int>(threads.size());
+    try {
+      threads.emplace_back(
+          [function, group, rank, spare] { run_rank(*function, group, rank, spare); });
+    } catch (...) {
+      end_with_current_error(rank, spare.error, [&](const Error& error) {
+        const std::lock_guard lock(group->job->mutex);
+        group->job->ended += ranks - rank;
+        group->job->fail_locked(error, spare.thrown);
+      });
+      break;
+    }
+  }
+  return threads;
 }
 
 // True: all ranks have come back.
@@ -65,8 +85,8 @@ void run_ranks(int ranks, std::function<void(Communicator&)> function,
     const auto single = single_communicator();
     try {
       return function(*single);
-    } catch (const Error& error) {
-      throw of_rank(0, error);
+    } catch (const std::exception&) {
+      throw of_rank(0, current_error());
     }
   }
   const auto job = std::make_shared<ThreadJob>();
@@ -78,10 +98,7 @@ void run_ranks(int ranks, std::function<void(Communicator&)> function,
   std::iota(group->ranks.begin(), group->ranks.end(), 0);
   // Shared, so that a rank that is left behind still has it.
   const auto shared = std::make_shared<std::function<void(Communicator&)>>(std::move(function));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([shared, group, rank] { run_rank(*shared, group, rank); });
-
+  std::vector<std::thread> threads = start(ranks, shared, group);
   const bool ended = all_ended(*job, ranks);
   for (std::thread& thread : threads) ended ? thread.join() : thread.detach();
   const std::lock_guard lock(job->mutex);

@@ -1,8 +1,12 @@
 #include "runtime/io/weight_file.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
+#include <string_view>
 
 #include "runtime/io/float_storage.h"
 #include "runtime/io/weight_source.h"
@@ -11,25 +15,27 @@ namespace plimsoll::runtime::io {
 
 namespace {
 // Every tensor begins at a multiple of its width, as the format's own writer has it: wide types
-// first, the header filled up to a multiple of 8.
+// first, the header filled up to a multiple of 8. Written piece by piece: where a document of the
+// JSON library goes (3.11) its destructor allocates, and a lack of memory would end the process.
 std::string header_of(const std::vector<SavedTensor>& tensors, std::vector<std::int64_t>& begins) {
-  nlohmann::ordered_json header;
-  header["__metadata__"] = {{"format", "pt"}};
+  std::string text = R"({"__metadata__":{"format":"pt"})";
+  std::set<std::string_view> names;
   std::int64_t at = 0;
   for (const SavedTensor& tensor : tensors) {
-    check(!header.contains(tensor.name), ErrorKind::internal,
+    check(names.insert(tensor.name).second, ErrorKind::internal,
           [&] { return "two tensors named " + tensor.name; });
     const std::int64_t end =
         checked_add(at, storage(Count(tensor.shape.elements()), tensor.dtype).value());
-    const auto shape =
-        std::span(tensor.shape.axes).first(static_cast<std::size_t>(tensor.shape.rank));
-    header[tensor.name] = {{"dtype", stored_name(tensor.dtype)},
-                           {"shape", std::vector(shape.begin(), shape.end())},
-                           {"data_offsets", {at, end}}};
+    std::string shape;
+    for (int axis = 0; axis < tensor.shape.rank; ++axis)
+      shape += (axis > 0 ? "," : "") + std::to_string(tensor.shape[axis]);
+    text +=
+        fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                    nlohmann::json(tensor.name).dump(), stored_name(tensor.dtype), shape, at, end);
     begins.push_back(at);
     at = end;
   }
-  std::string text = header.dump();
+  text += '}';
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;
 }

@@ -20,6 +20,14 @@ void expect_as_many(std::int64_t elements, std::size_t values) {
 }
 
 template <class T>
+float value_of(T stored) {
+  if constexpr (std::is_same_v<T, std::uint8_t>)
+    return stored;
+  else
+    return kernels::widened(stored);
+}
+
+template <class T>
 void write_as(Device& device, std::span<const float> values, kernels::TensorView to) {
   std::vector<T> narrow(values.size());
   in_parts(std::ssize(values), kLeast, [&](std::int64_t first, std::int64_t count) {
@@ -33,7 +41,7 @@ template <class T>
 void read_as(Device& device, kernels::ConstTensorView from, std::span<float> values) {
   std::vector<T> narrow(values.size());
   device.copy_out(narrow.data(), from.data, storage(Count(from.elements()), from.dtype));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = kernels::widened(narrow[i]);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_of(narrow[i]);
 }
 
 }  // namespace
@@ -58,6 +66,8 @@ void read_values(Device& device, kernels::ConstTensorView from, std::span<float>
     read_as<Bf16>(device, from, values);
   else if (from.dtype == DType::fp16)
     read_as<Fp16>(device, from, values);
+  else if (from.dtype == DType::uint8)
+    read_as<std::uint8_t>(device, from, values);
   else
     fail(ErrorKind::internal, "values are not stored as " + std::string(name_of(from.dtype)));
 }

@@ -14,7 +14,7 @@ Unit::Unit(Worker& worker, const Group& group, const models::decisions::UnitName
       group_(group),
       names_(names),
       prefix_(std::move(prefix)),
-      layout_(layout_of(parameters, worker.regime, group.sharding.shards)),
+      layout_(layout_of(parameters, worker.regime, group.optimizer, group.sharding.shards)),
       first_element_(first_element) {
   const models::decisions::Sharding& sharding = group.sharding;
   check(group.shards != nullptr && group.replicas != nullptr &&
@@ -43,7 +43,11 @@ FlatTensor::Sizes Unit::sizes(State state, Holds holds) const {
         break;
       case State::first_moment:
       case State::second_moment:
-        size = {elements, part.dtypes.moments};
+        size = {elements, part.states.dtype};
+        break;
+      case State::first_scales:
+      case State::second_scales:
+        size = {part.states.scales(elements), models::decisions::kStateScales};
         break;
       case State::gradients:
         size = {elements, part.dtypes.gradient};
@@ -59,7 +63,10 @@ FlatTensor Unit::make(const char* name, Category category, State state, Holds ho
 
 void Unit::fill_zero(FlatTensor& tensor) {
   for (const Part p : kAllParts)
-    if (tensor.part(p)) worker_.kernels.fill(0, tensor.part(p));
+    if (const TensorView part = tensor.part(p); part && part.dtype == DType::uint8)
+      worker_.device.fill_bytes(part.data, 0, storage(Count(part.elements()), part.dtype));
+    else if (part)
+      worker_.kernels.fill(0, part);
 }
 
 void Unit::allocate() {
@@ -72,10 +79,17 @@ void Unit::allocate() {
     return i < kept.size() ? make(names_.state(kept[i].name), Category::optimizer, state, states)
                            : FlatTensor();
   };
+  const auto scales = [&](std::size_t i, State state) {
+    return i < kept.size() ? make(names_.scales(kept[i].name), Category::optimizer, state, states)
+                           : FlatTensor();
+  };
   first_moment_ = moment(0, State::first_moment);
   second_moment_ = moment(1, State::second_moment);
+  first_scales_ = scales(0, State::first_scales);
+  second_scales_ = scales(1, State::second_scales);
   // Also the padding, which is summed, stepped and gathered like the rest.
-  for (FlatTensor* tensor : {&parameters_, &masters_, &first_moment_, &second_moment_})
+  for (FlatTensor* tensor :
+       {&parameters_, &masters_, &first_moment_, &second_moment_, &first_scales_, &second_scales_})
     fill_zero(*tensor);
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/optimizer.h"
 #include "runtime/parameter.h"
 #include "runtime/shard/flat_tensor.h"
+#include "runtime/shard/state.h"
 
 namespace plimsoll::runtime::shard {
 
@@ -29,8 +30,6 @@ struct Group {
 
 // Whole values of a parameter on the host, from element `first` on.
 using Reader = std::function<void(std::size_t parameter, std::int64_t first, std::span<float> to)>;
-
-enum class State : std::uint8_t { weights, masters, first_moment, second_moment, gradients };
 
 class Unit final : public ParameterStore {
  public:
@@ -48,10 +47,11 @@ class Unit final : public ParameterStore {
   // Before the first step: parameters, masters, moments (which are set to 0).
   void allocate();
   // Weights, and masters from the unrounded values; or another state, for a training checkpoint.
-  // Of one part, or of all.
+  // Of one part, or of all. Error{unsupported}: moments in 8 bits.
   void load(const Reader& read, State state = State::weights, std::optional<Part> part = {});
   // Whole, for each parameter; empty where it has no such state. All ranks of the sharding group
-  // call it, between steps (State::gradients: before `step`). Stage 3 gathers into a temporary.
+  // call it, between steps (State::gradients: before `step`). Stage 3 gathers into a temporary. Of
+  // moments in 8 bits the codes.
   std::vector<std::vector<float>> whole(State state, std::optional<Part> part = {});
   // What this rank stores, between steps: of a part (flat), and of a parameter the elements from
   // `first` on (none: no element of it). None where there is no such state.
@@ -131,7 +131,7 @@ class Unit final : public ParameterStore {
   std::int64_t first_element_;
   std::int64_t micro_batch_ = 0, micro_batches_ = 1;
 
-  FlatTensor parameters_, masters_, first_moment_, second_moment_;
+  FlatTensor parameters_, masters_, first_moment_, second_moment_, first_scales_, second_scales_;
   FlatTensor gathered_;
   FlatTensor gradients_, gradients_new_, gradients_shard_;
   bool reducing_ = false;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "models/optimizers.h"
+
 namespace plimsoll::runtime::shard {
 
 namespace {
@@ -13,7 +15,8 @@ std::int64_t aligned(std::int64_t elements, std::int64_t step) {
 }  // namespace
 
 UnitLayout layout_of(std::span<const UnitParameter> parameters,
-                     const models::decisions::Regime& regime, std::int64_t shards) {
+                     const models::decisions::Regime& regime, models::Optimizer optimizer,
+                     std::int64_t shards) {
   check(shards >= 1, ErrorKind::internal, "a unit has at least one shard");
   UnitLayout layout;
   layout.shards = shards;
@@ -31,8 +34,13 @@ UnitLayout layout_of(std::span<const UnitParameter> parameters,
                               aligned(parameter.shape.elements(),
                                       models::decisions::alignment_elements(part.dtypes.weight)));
   }
+  for (const Part p : kTrainedParts) {
+    FlatPart& part = layout.parts[static_cast<std::size_t>(p)];
+    part.states =
+        models::decisions::state_storage(models::rule_of(optimizer), part.dtypes, part.length);
+  }
   for (FlatPart& part : layout.parts) {
-    const std::int64_t step = models::decisions::alignment_elements(part.dtypes.weight);
+    const std::int64_t step = models::decisions::piece_step(part.dtypes.weight, part.states);
     part.whole = aligned(part.length, checked_multiply(shards, step));
     part.piece = part.whole / shards;
   }

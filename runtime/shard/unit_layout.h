@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "kernels/tensor_view.h"
-#include "models/decisions/precision.h"
-#include "models/decisions/sharding.h"
+#include "models/decisions/optimizer_states.h"
 
 namespace plimsoll::runtime::shard {
 
@@ -28,6 +27,7 @@ inline constexpr std::array<Part, 2> kTrainedParts{Part::trained, Part::adapters
 
 struct FlatPart {
   models::decisions::TrainedDtypes dtypes;  // of the frozen part only `weight`
+  models::decisions::StateStorage states;  // of each of the optimizer's; of the frozen part none
   std::int64_t length = 0;  // elements to the end of the last tensor's alignment; of no sharding
   std::int64_t whole = 0;  // padded
   std::int64_t piece = 0;  // whole / shards
@@ -63,6 +63,7 @@ struct UnitLayout {
 };
 
 UnitLayout layout_of(std::span<const UnitParameter> parameters,
-                     const models::decisions::Regime& regime, std::int64_t shards);
+                     const models::decisions::Regime& regime, models::Optimizer optimizer,
+                     std::int64_t shards);
 
 }  // namespace plimsoll::runtime::shard

@@ -26,6 +26,10 @@ FlatTensor* Unit::stored(State state) {
       return &first_moment_;
     case State::second_moment:
       return &second_moment_;
+    case State::first_scales:
+      return &first_scales_;
+    case State::second_scales:
+      return &second_scales_;
     case State::gradients:
       return gradients_shard_ ? &gradients_shard_ : &gradients_;
   }
@@ -81,6 +85,10 @@ TensorView Unit::stored_piece(State state, std::size_t index, std::int64_t& firs
 void Unit::load(const Reader& read, State state, std::optional<Part> part) {
   check(state != State::gradients && stored(State::weights), ErrorKind::internal,
         "states are loaded when they are allocated");
+  check(
+      state == State::weights || state == State::masters ||
+          std::ranges::none_of(layout_.parts, [](const FlatPart& p) { return p.states.block > 0; }),
+      ErrorKind::unsupported, "moments in 8 bits are loaded as they are stored, not as values");
   std::vector<float> values;
   for (std::size_t i = 0; i < layout_.places.size(); ++i) {
     const Part of = layout_.places[i].part;
@@ -124,6 +132,8 @@ std::vector<std::vector<float>> Unit::whole(State state, std::optional<Part> par
     values.emplace_back();
     const TensorView flat = source->part(place.part);
     if (!flat || place.part != part.value_or(place.part)) continue;
+    check(state != State::first_scales && state != State::second_scales, ErrorKind::internal,
+          "scales are of blocks, not of parameters");
     values.back().resize(static_cast<std::size_t>(place.shape.elements()));
     read_values(worker_.device, slice(flat, place.first, place.shape.elements()), values.back());
   }
@@ -159,6 +169,8 @@ void Unit::step(Op& op, const OptimizerStep& step) {
     operands.master = masters_.part(p);
     operands.first_moment = first_moment_.part(p);
     operands.second_moment = second_moment_.part(p);
+    operands.first_scales = first_scales_.part(p);
+    operands.second_scales = second_scales_.part(p);
     operands.gradient = own_gradient(p);
     operands.first_element = first_element + shard() * part.piece;
     take_step(worker_, step, operands);

@@ -4,7 +4,7 @@
 #include "models/model_catalog.h"
 #include "planner/program/peak.h"
 #include "planner/program/timeline.h"
-#include "planner/stacks/pytorch/step.h"
+#include "planner/stacks/pytorch/stack.h"
 
 using namespace plimsoll;
 
@@ -30,7 +30,7 @@ void program_and_peak(benchmark::State& state, const char* name, int zero,
   models::StepProgram program;
   planner::PeakFinder finder;
   for (auto _ : state) {
-    planner::pytorch::StepWriter(program, parts, s, batch, rules).write();
+    planner::pytorch::step_writer(program, parts, s, batch, rules)->write();
     benchmark::DoNotOptimize(finder.find(program));
   }
   state.counters["strategies/s"] =
@@ -46,9 +46,9 @@ void unrolled_peak(benchmark::State& state) {
   const planner::ModelParts parts = planner::model_parts(model, s);
   models::StepProgram program;
   for (auto _ : state) {
-    planner::pytorch::StepWriter(program, parts, s, models::Batch{.seq_len = 8192},
-                                 planner::pytorch::Rules{})
-        .write();
+    planner::pytorch::step_writer(program, parts, s, models::Batch{.seq_len = 8192},
+                                  planner::pytorch::Rules{})
+        ->write();
     benchmark::DoNotOptimize(planner::unroll(program));
   }
 }

@@ -15,6 +15,7 @@
 #include "models/model_reader.h"
 #include "models/peft_config_reader.h"
 #include "models/safetensors_reader.h"
+#include "models/trainer_config_reader.h"
 #include "models/training_arguments_reader.h"
 #include "models/workload_reader.h"
 #include "planner/plan.h"
@@ -230,6 +231,16 @@ void snapshot(std::string_view input) {
   });
 }
 
+void trainer_config(std::string_view input) {
+  refused_or_read([&] { models::read_axolotl_config(input, "axolotl.yaml"); });
+  refused_or_read([&] { models::read_llamafactory_config(input, "llamafactory.yaml"); });
+  refused_or_read([&] { models::read_swift_arguments(input, "swift.yaml", 4); });
+}
+
+void torchtitan_config(std::string_view input) {
+  refused_or_read([&] { models::read_torchtitan_config(input, "titan.toml"); });
+}
+
 constexpr std::array kTargets{FuzzTarget{"model_config", model_config},
                               FuzzTarget{"model_plan", model_plan},
                               FuzzTarget{"safetensors", safetensors},
@@ -237,6 +248,8 @@ constexpr std::array kTargets{FuzzTarget{"model_config", model_config},
                               FuzzTarget{"peft_config", peft_config},
                               FuzzTarget{"accelerate_config", accelerate_config},
                               FuzzTarget{"training_arguments", training_arguments},
+                              FuzzTarget{"trainer_config", trainer_config},
+                              FuzzTarget{"torchtitan_config", torchtitan_config},
                               FuzzTarget{"workload", workload},
                               FuzzTarget{"calibration", calibration},
                               FuzzTarget{"plan_document", plan_document},

@@ -32,6 +32,12 @@ Case adapted() {
   return c;
 }
 
+Case in_8_bits(std::int64_t ranks, int zero) {
+  Case c = llama(ranks, zero);
+  c.strategy.optimizer = models::Optimizer::adam8bit;
+  return c;
+}
+
 void halve(StepProgram& program, const char* name) {
   models::TensorDecl& decl = tensor(program, name);
   decl.bytes = Bytes(decl.bytes.value() / 2);
@@ -129,6 +135,16 @@ std::vector<Fault> wrong_states() {
        },
        "gradients"},
       {"moments in 16 bits", llama(2, 1), [](StepProgram& p) { halve(p, "exp_avg"); },
+       "layers.0.exp_avg"},
+      {"a scale for 512 moments instead of 256", in_8_bits(2, 1),
+       [](StepProgram& p) { halve(p, "exp_avg_sq.absmax"); },
+       "layers.0.exp_avg_sq.absmax, born before the step: 24 B predicted, 48 B measured"},
+      // A layer's 6000 elements are 12 blocks of 256 for either rank: 3072 bytes, and not 3000.
+      {"a shard of moments in 8 bits that does not end with a block", in_8_bits(2, 3),
+       [](StepProgram& p) {
+         CHECK(tensor(p, "exp_avg").bytes == Bytes(3072));
+         tensor(p, "exp_avg").bytes = Bytes(3000);
+       },
        "layers.0.exp_avg"},
       {"no buffer for the ids",
        llama(1, 0),  // never touched: a tensor of the step would not be born at all

@@ -111,6 +111,14 @@ TEST_CASE("a run that follows another decision than the plan is caught, and its 
   check_another(
       "another optimizer", llama(1, 0),
       [](Case& run) { run.strategy.optimizer = models::Optimizer::momentum; }, "embedding.exp_avg");
+  Case in_8_bits = llama(2, 2);
+  in_8_bits.strategy.optimizer = models::Optimizer::adam8bit;
+  check_another(
+      "moments in fp32 that were planned in 8 bits", in_8_bits,
+      [](Case& run) { run.strategy.optimizer = models::Optimizer::adamw; }, "exp_avg");
+  check_another(
+      "one moment in 8 bits that were planned to be two", in_8_bits,
+      [](Case& run) { run.strategy.optimizer = models::Optimizer::lion8bit; }, "exp_avg_sq");
   check_another(
       "a sequence more", llama(1, 0), [](Case& run) { run.batch.micro_batch = 3; }, "batch.ids");
   check_another(

@@ -44,6 +44,8 @@ double Tensor::at(std::int64_t i) const {
       return widened(load<Bf16>(bytes, i));
     case DType::fp16:
       return widened(load<Fp16>(bytes, i));
+    case DType::uint8:
+      return load<std::uint8_t>(bytes, i);
     default:
       return load<std::int32_t>(bytes, i);
   }
@@ -59,6 +61,8 @@ void Tensor::set(std::int64_t i, double value) {
       return store(bytes, i, narrowed<Bf16>(static_cast<float>(value)));
     case DType::fp16:
       return store(bytes, i, narrowed<Fp16>(static_cast<float>(value)));
+    case DType::uint8:
+      return store(bytes, i, static_cast<std::uint8_t>(value));
     default:
       return store(bytes, i, static_cast<std::int32_t>(value));
   }

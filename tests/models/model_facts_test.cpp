@@ -9,7 +9,9 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <sstream>
+#include <string_view>
 
 #include "models/model_reader.h"
 
@@ -30,6 +32,47 @@ std::string content(const std::filesystem::path& path) {
   return text.str();
 }
 
+// The enumerators of each kind, in their order.
+using Words = std::span<const std::string_view>;
+constexpr std::string_view kNorms[] = {"layer_norm",        "rms_norm",        "rms_norm_fp32",
+                                       "rms_norm_one_plus", "rms_norm_inline", "rms_norm_fused"};
+constexpr std::string_view kPositions[] = {"learned", "counted", "rope", "alibi"};
+constexpr std::string_view kEmbeddings[] = {"none", "module", "model"};
+constexpr std::string_view kMlps[] = {"gelu_tanh", "gelu", "relu", "swiglu"};
+constexpr std::string_view kModules[] = {
+    "linear",          "conv1d",         "rms_norm",   "rms_norm_fp32", "rms_norm_one_plus",
+    "rms_norm_inline", "rms_norm_fused", "layer_norm", "experts"};
+constexpr std::string_view kOps[] = {
+    "norm",      "linear",     "split",    "slice", "concatenate", "heads",   "reshape", "rotary",
+    "attention", "activation", "multiply", "scale", "add",         "dropout", "experts", "leave"};
+constexpr std::string_view kActivations[] = {"silu", "gelu",        "gelu_tanh",
+                                             "relu", "gelu_python", "gelu_function"};
+constexpr std::string_view kSoftmaxes[] = {"fp32", "as_computed", "uncast"};
+Words words(models::NormKind) {
+  return kNorms;
+}
+Words words(models::PositionKind) {
+  return kPositions;
+}
+Words words(models::EmbeddingScale) {
+  return kEmbeddings;
+}
+Words words(models::MlpKind) {
+  return kMlps;
+}
+Words words(models::ModuleClass) {
+  return kModules;
+}
+Words words(models::OpKind) {
+  return kOps;
+}
+Words words(models::Activation) {
+  return kActivations;
+}
+Words words(models::EagerSoftmax) {
+  return kSoftmaxes;
+}
+
 // What is not 0 or false, so that a line holds what there is to say.
 class Facts {
  public:
@@ -40,7 +83,13 @@ class Facts {
   }
   template <class Enum>
   Facts& kind(const char* name, Enum value) {
-    text_ += fmt::format(" {}={}", name, static_cast<int>(value));
+    const auto place = static_cast<std::size_t>(value);
+    REQUIRE(place < words(value).size());
+    text_ += fmt::format(" {}={}", name, words(value)[place]);
+    return *this;
+  }
+  Facts& always(const char* name, int value) {
+    text_ += fmt::format(" {}={}", name, value);
     return *this;
   }
   const std::string& text() const { return text_; }
@@ -96,13 +145,19 @@ std::string block_text(const models::Block& block) {
   for (const models::Module& m : block.modules) {
     Facts facts;
     facts.kind("kind", m.kind)("in", m.in)("out", m.out)("bias", m.bias)("experts", m.experts);
-    facts("active", m.active).kind("place", m.place);
+    facts("active", m.active).always("place", m.place);
     out += fmt::format("    {}{}\n", m.name, facts.text());
   }
   for (const models::Node& n : block.nodes) {
     Facts facts;
-    facts.kind("op", n.kind)("module", n.module + 1).kind("activation", n.activation);
-    facts.kind("softmax", n.softmax)("sliding", n.sliding)("soft_cap", n.soft_cap);
+    facts.kind("op", n.kind)("module", n.module + 1);
+    const bool has_activation =
+        n.kind == models::OpKind::activation || n.kind == models::OpKind::experts;
+    if (has_activation || n.activation != models::Activation{})
+      facts.kind("activation", n.activation);
+    if (n.kind == models::OpKind::attention || n.softmax != models::EagerSoftmax{})
+      facts.kind("softmax", n.softmax);
+    facts("sliding", n.sliding)("soft_cap", n.soft_cap);
     facts("alibi", n.alibi)("probability", n.probability)("by_head", n.by_head);
     facts("casts_back", n.casts_back)("of_view", n.of_view)("normalizes", n.normalizes);
     facts("wide_scores", n.wide_scores);

@@ -26,6 +26,7 @@ TINY = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2
 # What each program imports; one that is a part of another is run with that one.
 PACKAGES = {
     "allocator_histories.py": ("torch",),
+    "bitsandbytes_goldens.py": ("torch", "bitsandbytes"),
     "check_exports.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
     "deepspeed_measure.py": ("torch", "transformers", "peft", "deepspeed"),
     "device_overheads.py": ("torch", "transformers"),
@@ -43,7 +44,8 @@ PACKAGES = {
 }
 PARTS = {"apart.py": "dry_runs.py", "device_rates.py": "device_overheads.py",
          "dry_host.py": "dry_runs.py",
-         "liger.py": "dry_runs.py", "packed_base.py": "torch_measure.py",
+         "kept_ops.py": "torch_measure.py", "liger.py": "dry_runs.py",
+         "packed_base.py": "torch_measure.py",
          "optimizers.py": "torch_measure.py", "torchtitan_code.py": "torch_measure.py"}
 
 
@@ -174,17 +176,24 @@ class EveryTool(unittest.TestCase):
                       "qwen3-0.6b-bf16", "--out", out)
         self.assert_made_again(out, GOLDEN / "dry_runs_liger.json")
 
-    @needs("kernel_goldens.py")
-    def test_kernel_goldens(self):
-        self.run_tool("kernel_goldens.py", self.folder)
+    def assert_kernel_goldens(self, program, package):
+        self.run_tool(program, self.folder)
         made = sorted(self.folder.glob("*.json"))
         self.assertTrue(made)
         for path in made:
             document, golden = (json.loads((at / path.name).read_text())
                                 for at in (self.folder, GOLDEN / "kernels"))
             self.assertEqual(document.keys(), golden.keys())
-            if document["torch"] == golden["torch"]:
+            if document[package] == golden[package]:
                 self.assertEqual(document, golden, path.name)
+
+    @needs("bitsandbytes_goldens.py")
+    def test_bitsandbytes_goldens(self):
+        self.assert_kernel_goldens("bitsandbytes_goldens.py", "bitsandbytes")
+
+    @needs("kernel_goldens.py")
+    def test_kernel_goldens(self):
+        self.assert_kernel_goldens("kernel_goldens.py", "torch")
 
     @needs("messages.py")
     def test_messages(self):

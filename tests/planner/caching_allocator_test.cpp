@@ -267,8 +267,9 @@ TEST_CASE("drawn requests: what a plain search of every block gives") {
         plain.free(held[k].second);
         held.erase(held.begin() + static_cast<std::ptrdiff_t>(k));
       } else {
-        // Few sizes, as in a step, at all scales.
-        const std::int64_t size = (std::int64_t{1} << (random() % 26)) * (1 + random() % 3);
+        // Few sizes, as in a step, at all scales, and some that hardly differ.
+        const std::int64_t size =
+            (std::int64_t{1} << (random() % 26)) * (1 + random() % 3) + 512 * (random() % 3);
         const int stream = random() % 4 == 0 ? 1 : 0;
         const auto on = stream == 0 ? Stream::compute : Stream::gather;
         const std::int64_t address = plain.allocate(size, stream);

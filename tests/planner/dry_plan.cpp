@@ -54,7 +54,7 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
   out.planned = planner::replay_on(program, timeline, {}, start, strategy.allocator, unlucky);
   out.unlucky = unlucky.value();
   out.managed = writer->managed();
-  out.host = writer->on_host();
+  out.host = writer->host();
   return out;
 }
 

@@ -6,7 +6,7 @@
 
 #include "models/model_catalog.h"
 #include "planner/program/timeline.h"
-#include "planner/stacks/pytorch/step.h"
+#include "planner/stacks/pytorch/stack.h"
 
 using namespace plimsoll;
 
@@ -26,7 +26,7 @@ struct Written {
     const planner::ModelParts parts = planner::model_parts(model, strategy);
     planner::pytorch::Rules rules;
     rules.granularity = 1;
-    planner::pytorch::StepWriter(program, parts, strategy, {.seq_len = 8192}, rules).write();
+    planner::pytorch::step_writer(program, parts, strategy, {.seq_len = 8192}, rules)->write();
     timeline = planner::unroll(program);
   }
   Bytes tensor(const char* name) const {

@@ -7,6 +7,7 @@
 
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
+#include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/run_spec.h"
 #include "models/storages.h"
@@ -63,6 +64,7 @@ inline models::Strategy strategy_of(const json& workload) {
   else if (out.data.zero >= 2 && mixed)
     out.data.reduce_dtype = DType::fp32;
   out.optimizer = choice<models::Optimizer>(s["optimizer"]);
+  if (s.contains("optimizer_in_backward")) out.optimizer_in_backward = s["optimizer_in_backward"];
   out.optimizer_impl = choice<models::OptimizerImpl>(stack["optimizer_impl"]);
   if (stack["transformers_version"].is_string())
     out.transformers = *models::release_from(stack["transformers_version"].get<std::string>());
@@ -74,12 +76,7 @@ inline models::Strategy strategy_of(const json& workload) {
   out.attention = choice<models::Attention>(s["attention"]);
   out.loss = choice<models::Loss>(s["loss"]);
   const std::string recompute = s["recompute"];
-  if (recompute == "ops:torchtitan")
-    out.recompute = {models::RecomputeKind::ops};
-  else if (recompute.starts_with("every:"))
-    out.recompute = {models::RecomputeKind::every, std::stoi(recompute.substr(6))};
-  else
-    out.recompute.kind = *models::choice_from<models::RecomputeKind>(recompute);
+  out.recompute = models::recompute_from(recompute).value();
   if (stack.contains("use_reentrant") && !stack["use_reentrant"].is_null())
     out.use_reentrant = stack["use_reentrant"].get<bool>();
   out.data.gradient_as_bucket_view = s["ddp"]["bucket_view"];

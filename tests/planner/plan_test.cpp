@@ -9,6 +9,7 @@
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
+#include "models/recompute.h"
 #include "planner/stacks/stack_info.h"
 #include "planner/time/flops.h"
 #include "tests/near.h"
@@ -128,6 +129,22 @@ TEST_CASE("the parts of a step multiply what the parameter table says") {
       CHECK(planner::products_of_token(planner::model_parts(model, strategy)) ==
             models::products_of_token(model, strategy));
     }
+}
+
+TEST_CASE("a checkpoint by operator computes again what it does not keep") {
+  // llama-3.2-1b: gate, up and down of 16 layers are 2 · 2048 · 8192 · 16 per token each.
+  const auto again = [](const char* recompute) {
+    Asked asked("llama-3.2-1b");
+    asked.question.batch = {.seq_len = 1024};
+    asked.question.strategy.recompute = models::recompute_from(recompute).value();
+    const reports::Plan plan = asked.plan();
+    return plan.hardware_flops_per_step - plan.model_flops_per_step;
+  };
+  const double mlp = 2.0 * 2048 * 8192 * 16 * 1024, full = again("full");
+  CHECK(again("none") == 0);
+  CHECK(tests::near(again("ops:down_proj"), full - mlp, 1e-12));
+  CHECK(tests::near(again("ops:gate_proj+up_proj"), full - 2 * mlp, 1e-12));
+  CHECK(again("ops:attention+down_proj+gate_proj+k_proj+o_proj+q_proj+up_proj+v_proj") == 0);
 }
 
 TEST_CASE("a plan that does not fit says what would help, each gain found by planning again") {

@@ -72,6 +72,47 @@ TEST_CASE(
   CHECK(states(model, s).total() == Bytes(8 * parameters));
 }
 
+// Hidden 64, one head, inner width 64, vocabulary 67, one layer, N = 3, bf16. In elements:
+//   embedding 67·64 = 4288: 17 blocks, 18 for three ranks, 4608
+//   layer     4 · 4096 + 3 · 4096 + 2 · 64 = 28800: 113 blocks, 114 for three ranks, 29184
+//   tail      64 + 4288 = 4352: 17 blocks, 18 for three ranks, 4608
+// 38400 of three ranks, with 150 scales for each of two states.
+TEST_CASE("AdamW in 8 bits keeps 2 bytes and 2 / 64 of an fp32 scale") {
+  const models::ModelSpec model = models::read_model(
+      R"({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "head_dim": 64,
+          "intermediate_size": 64, "vocab_size": 67, "num_hidden_layers": 1})",
+      "blocks", "blocks", {});
+  models::Strategy s = bf16_strategy();
+  s.optimizer = models::Optimizer::adam8bit;
+  s.gpus = 3;
+  for (int zero = 1; zero <= 3; ++zero) {
+    s.data.zero = zero;
+    CHECK(states(model, s).optimizer == Bytes((38400 * (4 + 2) + 150 * 2 * 4) / 3));
+  }
+  s.data.zero = 0;
+  s.gpus = 1;  // 17 + 113 + 17 blocks
+  CHECK(states(model, s).optimizer == Bytes(147 * (256 * (4 + 2) + 2 * 4)));
+  s.precision = Precision::bf16;  // no masters; the states have 8 bits all the same
+  CHECK(states(model, s).optimizer == Bytes(147 * (256 * 2 + 2 * 4)));
+  s.optimizer = models::Optimizer::lion8bit;
+  CHECK(states(model, s).optimizer == Bytes(147 * (256 + 4)));
+}
+
+TEST_CASE("a part of less than 4,096 elements keeps fp32, whatever the stage and the precision") {
+  const models::ModelSpec model = models::read_model(
+      R"({"model_type": "llama", "hidden_size": 32, "num_attention_heads": 1, "head_dim": 32,
+          "intermediate_size": 8, "vocab_size": 16, "num_hidden_layers": 1})",
+      "small", "small", {});
+  models::Strategy s = bf16_strategy();
+  s.precision = Precision::bf16;
+  s.optimizer = models::Optimizer::adam8bit;
+  // Embedding 512, tail 32 + 512; layer 4 · 1024 + 3 · 256 + 2 · 32 = 4928: 20 blocks.
+  CHECK(states(model, s).optimizer == Bytes(8 * (512 + 544) + 20 * (2 * 256 + 8)));
+  s.gpus = 2;
+  s.data.zero = 1;  // 512 and 544 are 2 · 256 and 2 · 272; a shard has 2464 elements, in 8 bits
+  CHECK(states(model, s).optimizer == Bytes((8 * (512 + 544) + 20 * (2 * 256 + 8)) / 2));
+}
+
 TEST_CASE("a tied table is stored once, and GPT-2 124M is 124 439 808 parameters of 16 bytes") {
   CHECK(states(models::catalog_model("gpt2"), bf16_strategy()).total() ==
         Bytes(124'439'808LL * 16));

@@ -6,7 +6,7 @@
 
 #include "models/model_catalog.h"
 #include "planner/program/timeline.h"
-#include "planner/stacks/pytorch/step.h"
+#include "planner/stacks/pytorch/stack.h"
 
 using namespace plimsoll;
 
@@ -24,7 +24,7 @@ Bytes saved_by_layer(const char* name, models::RecomputeKind recompute) {
   planner::pytorch::Rules rules;
   rules.granularity = 1;
   models::StepProgram program;
-  planner::pytorch::StepWriter(program, parts, strategy, {.seq_len = kLength}, rules).write();
+  planner::pytorch::step_writer(program, parts, strategy, {.seq_len = kLength}, rules)->write();
   const planner::Timeline timeline = planner::unroll(program);
   std::int64_t last = 0;
   for (std::size_t i = 0; i < timeline.steps.size(); ++i)
@@ -73,7 +73,7 @@ TEST_CASE("eager attention copies bf16 scores to fp32 for the softmax, fp16 ones
     strategy.attention = models::Attention::eager;
     const planner::ModelParts parts = planner::model_parts(model, strategy);
     models::StepProgram program;
-    planner::pytorch::StepWriter(program, parts, strategy, {.seq_len = kLength}, {}).write();
+    planner::pytorch::step_writer(program, parts, strategy, {.seq_len = kLength}, {})->write();
     return std::ranges::count_if(program.tensors, [](const models::TensorDecl& tensor) {
       return std::string_view(tensor.name).ends_with(".scores.masked.fp32");
     });

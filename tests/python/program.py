@@ -9,6 +9,7 @@ PLIMSOLL = os.environ.get("PLIMSOLL", str(ROOT / "build" / "tools" / "plimsoll")
 
 def plimsoll(*words, stdin="", **environment):
     """The finished process: returncode, stdout, stderr. The GPU is named unless the test does."""
-    merged = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", **environment}
+    merged = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": "/nonexistent",
+              "HF_HUB_OFFLINE": "1", **environment}
     return subprocess.run([PLIMSOLL, *map(str, words)], input=stdin, env=merged, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)

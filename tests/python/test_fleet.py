@@ -51,6 +51,10 @@ class SolvedByHand(Fleet):
         # In one node of six all three have a place.
         self.assertTrue(self.ask([pool("a", 6, 6)], [job("pair", 3, 2)])["fits"])
 
+    def test_a_bare_count_runs_on_a_pool_whose_links_and_host_it_says_nothing_of(self):
+        rich = pool("a", 4, 4, host_memory="1TB", intra_node_bandwidth=100, inter_node_bandwidth=10)
+        self.assertTrue(self.ask([rich], [job("pair", 2, 2)])["fits"])
+
     def test_what_is_left_of_a_pool_is_a_smaller_node(self):
         # Five GPUs in nodes of four: 4 + 1.
         answer = self.ask([pool("a", 5, 4)], [job("pair", 3, 2), job("one")])
@@ -132,6 +136,13 @@ class SolvedByHand(Fleet):
         page = plimsoll("batch", "--fleet", fleet, "--html", "-").stdout
         self.assertNotIn("<script><script>", page)
         self.assertIn("BUY for", page)
+
+    def test_a_pool_that_a_job_does_not_name_was_not_asked(self):
+        fleet = self.write("f.json", json.dumps(
+            {"pools": [pool("a", 1, 1), pool("b", 1, 1)], "jobs": [dict(job("j"), pools=["a"])]}))
+        page = plimsoll("batch", "--fleet", fleet, "--html", "-").stdout
+        self.assertIn('<span class="faint">not asked</span>', page)
+        self.assertNotIn('<span class="not">no</span>', page)
 
     def test_assignments_are_as_good_as_trying_everything(self):
         draw = random.Random(5)

@@ -33,11 +33,26 @@ class UserFiles(Case):
                                 ("accelerate", b""), ("peft", b""), ("training-args", b"\x00"),
                                 ("accelerate", b"\xff\xfe"), ("accelerate", b"- 1\n- 2\n"),
                                 ("training-args", b"[" * 100000), ("accelerate", b"{" * 400),
-                                ("accelerate", b"a: " * 3000), ("training-args", b"? " * 20000)):
+                                ("accelerate", b"a: " * 3000), ("training-args", b"? " * 20000),
+                                ("axolotl", large), ("llamafactory", b"{" * 400),
+                                ("swift", b"a: &x [*x]"), ("torchtitan", large),
+                                ("torchtitan", b"a = " + b"[" * 100000),
+                                ("torchtitan", b"[a]\n" * 1000), ("torchtitan", b"\x00")):
             path = self.write("file", content)
             began = time.monotonic()
             self.assert_refused(self.fit("gpt2", f"--{option}", path), str(path))
             self.assertLess(time.monotonic() - began, 5, (option, content[:10]))
+
+    def test_a_configuration_of_axolotl_names_the_model_and_its_origin_in_an_error(self):
+        text = ("base_model: gpt2\nattn_implementation: flash_attention_2\nsequence_len: 256\n"
+                "micro_batch_size: 4\n")
+        path = self.write("a.yaml", text)
+        answer = json.loads(plimsoll("fit", "--axolotl", path, "--gpu", "h100", "--json",
+                                     "-").stdout)
+        self.assertEqual(answer["workload"]["batch"]["seq_len"], 256)
+        self.assertEqual(answer["workload"]["batch"]["micro_batch"], 4)
+        self.assert_refused(plimsoll("fit", "--axolotl", path, "--gpu", "h100", "--seq-len", "512"),
+                            f"--seq-len 512, but {path} says 256 (sequence_len)")
 
     def test_files_are_inputs_that_no_output_overwrites(self):
         path = self.write("t.json", json.dumps({"bf16": True}))

@@ -81,6 +81,7 @@ TEST_CASE("a prediction read from its document is the one made from the plan") {
   CHECK(read.reserved == 42_GiB);
   CHECK(read.device == made.device);
   CHECK(read.overhead == 1_GiB);  // 512 + 256 + 256 MiB
+  CHECK(read.step_seconds == 2.0);
   REQUIRE(read.kinds.size() == 1);
   CHECK(read.kinds[0].count == 8);
   CHECK(read.kinds[0].peak == 40_GiB);
@@ -125,6 +126,7 @@ TEST_CASE("a measurement is read with its ledgers, and what is null is not known
             "tensors": [{"name": "w", "category": "parameters", "bytes": 7, "born_op": -1,
                          "dies_op": 1}]}]})"),
       "m.json");
+  CHECK(m.source == "m.json");
   CHECK(m.world == 2);
   CHECK(m.stack == "plimsoll");
   REQUIRE(m.ranks.size() == 1);
@@ -132,6 +134,8 @@ TEST_CASE("a measurement is read with its ledgers, and what is null is not known
   CHECK(r.rank == 1);
   CHECK(r.peak == 12_B);
   CHECK(r.resident == 7_B);
+  CHECK(r.reserved == 256_B);
+  CHECK(r.peak_phase == "forward");
   CHECK(!r.device);
   CHECK(!r.states);
   CHECK(r.initial_reserved == 128_B);
@@ -140,7 +144,45 @@ TEST_CASE("a measurement is read with its ledgers, and what is null is not known
   REQUIRE(r.ledgers.size() == 1);
   CHECK(r.ledgers[0].steps == std::vector<std::int64_t>{1, 3});
   CHECK(r.ledgers[0].skipped);
-  CHECK(r.ledgers[0].ledger.tensors[0].born == -1);
+  CHECK(r.ledgers[0].ledger.tensors[0] == TensorSpan{"w", "parameters", 7_B, -1, 1});
+  CHECK(r.ledgers[0].ledger.ops[0] == OpBoundary{"a", "forward", 7_B, 12_B});
+}
+
+TEST_CASE("a run that failed is read with its error, its driver and what it held") {
+  std::string text = measured(R"({"rank": 0, "peak_bytes": 6, "resident_bytes": 3,
+      "reserved_bytes": 9, "device_bytes": 11, "at_peak": null,
+      "states": {"parameters_bytes": 1, "gradients_bytes": 2, "optimizer_bytes": 3}})");
+  const auto put = [&](const std::string& key, const std::string& value) {
+    const std::string before = "\"" + key + "\": ";
+    const std::size_t at = text.find(before) + before.size();
+    text.replace(at, text.find(",", at) - at, value);
+  };
+  put("kind", R"("gpu")");
+  put("environment",
+      R"({"device": {"name": "H200", "capacity_bytes": null, "driver": "570.1"}, "versions": {},
+          "variables": {}})");
+  put("outcome", R"("failed")");
+  put("error",
+      R"({"kind": "device", "message": "an event", "step": null, "phase": null, "tried_bytes": null, "live": null})");
+  put("time",
+      R"({"step_seconds": 0.25, "mad_seconds": null, "timed_steps": 0, "peak_flops": null, "communication": "none", "tokens_per_second": null, "model_flops_per_step": null, "mfu": null, "mfu_full_attention": null})");
+  const Measurement m = read_measurement(text, "m.json");
+  CHECK(m.kind == "gpu");
+  CHECK(m.measured_at == "2026-01-31T12:00:00Z");
+  CHECK(m.model == "m");
+  CHECK(m.fingerprint.size() > 8);
+  CHECK(m.workload.find(m.fingerprint) != std::string::npos);
+  CHECK(m.outcome == "failed");
+  CHECK(m.environment.driver == "570.1");
+  REQUIRE(m.error);
+  CHECK(m.error->kind == "device");
+  CHECK(m.error->message == "an event");
+  CHECK(m.step_seconds == 0.25);
+  CHECK(m.ranks[0].device == 11_B);
+  REQUIRE(m.ranks[0].states);
+  CHECK(m.ranks[0].states->parameters == 1_B);
+  CHECK(m.ranks[0].states->gradients == 2_B);
+  CHECK(m.ranks[0].states->optimizer == 3_B);
 }
 
 TEST_CASE("documents that are cut short, of another kind or with impossible values are refused") {

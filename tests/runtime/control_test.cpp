@@ -157,7 +157,7 @@ TEST_CASE("the news of a failure keeps its kind, and other text is the communica
 TEST_CASE("a rank that never comes is named after the timeout") {
   const auto errors = run(
       3, [](Control&) {}, 0.5, 2);
-  CHECK(errors[0].starts_with("rank 2 did not come to rank 0 within 0.5"));
+  CHECK(errors[0].starts_with("rank 2 did not come to rank 0 within 0.5 s: "));
 }
 
 TEST_CASE("all ranks that do not answer are named") {

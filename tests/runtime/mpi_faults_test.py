@@ -136,8 +136,9 @@ class Faults(unittest.TestCase):
         seconds, left = job.ended(IN_TIME + timeout)
         self.assertEqual(left, {}, f"{fault}: still running\n{job.text()}")
         self.assertNotEqual(job.process.returncode, 0, job.text())
-        found = re.search(said, job.text())
-        self.assertIsNotNone(found, f"{fault}: {said!r} is not in\n{job.text()}")
+        patterns = [said] if isinstance(said, str) else said
+        found = next(filter(None, (re.search(p, job.text()) for p in patterns)), None)
+        self.assertIsNotNone(found, f"{fault}: none of {patterns} is in\n{job.text()}")
         ROWS.append((fault, seconds, " ".join(found.group(0).split()), files))
 
     def document(self):
@@ -146,8 +147,11 @@ class Faults(unittest.TestCase):
     def test_a_rank_that_is_killed_before_it_has_begun(self):
         job = self.job("--steps", "100000")
         os.kill(job.rank(2), signal.SIGKILL)
-        self.told("rank 2 killed while the job starts", job, r"rank 2[^.]*?exited on signal 9|node \S+ exited on signal 9",
-                  "none were there")
+        # Before MPI has begun nobody but mpirun can speak. Where it is busy it notices its lost connection before the
+        # signal, says the second sentence alone, and names no rank.
+        self.told("rank 2 killed while the job starts", job,
+                  [r"rank 2[^.]*?exited on signal 9|node \S+ exited on signal 9",
+                   r"1 process returned\s+a non-zero exit code"], "none were there")
 
     def test_a_rank_that_is_killed_in_a_step(self):
         for rank in (0, 3):
@@ -170,7 +174,7 @@ class Faults(unittest.TestCase):
             job.wait_for(r"step 3/")
             stopped = job.rank(rank)
             os.kill(stopped, signal.SIGSTOP)
-            self.told(f"rank {rank} stopped (SIGSTOP) in a step, --timeout 3", job, r"rank \d: no answer[^\n]*",
+            self.told(f"rank {rank} stopped (SIGSTOP) in a step, --timeout 3", job, r"rank \d: no answer to \w+ within 3 s, [^\n]*",
                       "the measurement says who waited" if rank else "rank 0 writes, and is stopped: none", 3)
             if rank:
                 self.assertIn("no answer", self.document()["error"]["message"])

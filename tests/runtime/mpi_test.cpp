@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "runtime/comm/mpi_ranks.h"
+#include "tests/failing_new.h"
 #include "tests/runtime/sharded_step.h"
 
 namespace plimsoll::runtime {
@@ -96,6 +97,8 @@ void run(comm::Communicator& world, const std::string& fault) {
   if (fault == "alone") std::this_thread::sleep_for(std::chrono::seconds(60));
   if (fault == "hangs" && last) std::this_thread::sleep_for(std::chrono::seconds(60));
   if (fault == "dies" && last) std::_Exit(9);
+  if (fault == "starves" && last) tests::fail_allocation_here(3);
+  if (fault == "starved" && last) tests::fail_allocation_here(3, true);
   for (int i = 0; i < 3 && !fault.empty(); ++i) world.barrier();
   if (!fault.empty()) return;
   expect_small_values(world);
@@ -114,7 +117,8 @@ int main(int count, char** arguments) {
   }
   const std::string fault = count > 1 ? arguments[1] : "";
   comm::MpiOptions options;
-  options.timeout_seconds = fault.empty() ? 60 : 1;
+  // Else a rank that waits for the one that fails may be the first to be heard, on a busy machine.
+  options.timeout_seconds = fault == "hangs" ? 1 : 60;
   options.ending.report = [](const plimsoll::Error& error) {
     std::fprintf(stderr, "%s\n", error.message().c_str());
   };

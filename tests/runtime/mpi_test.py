@@ -31,7 +31,10 @@ def main(mpirun, program):
               ("throws", "rank 0 records bad_input rank 2: a fault of the test", 2),
               ("fails", "rank 0 records device rank 2: a fault of the test", 3),
               ("alone", "rank 2 records device rank 2: a fault of the test", 3),
-              ("hangs", "rank 2: no answer", 3)]
+              ("hangs", "rank 2: no answer", 3),
+              # One allocation fails; then all that follow, of the words and the news too.
+              ("starves", "rank 0 records out_of_memory rank 2: the host has no memory left\n", 3),
+              ("starved", "rank 2: the host has no memory left, not even to say for what\n", 3)]
     for fault, words, expected in faults:
         status, output, seconds = run(mpirun, 3, program, fault)
         if status == 0 or (expected is not None and status != expected):

@@ -30,7 +30,8 @@ const std::vector<UnitParameter> kParameters{{"w", {3, 5}},
                                              {"B", {3, 2}, true, true}};
 
 TEST_CASE("tensors of a part follow one another, aligned to 16 B, in the parameters' order") {
-  const UnitLayout layout = layout_of(kParameters, regime_of(Precision::bf16_mixed, true), 1);
+  const UnitLayout layout =
+      layout_of(kParameters, regime_of(Precision::bf16_mixed, true), models::Optimizer::adamw, 1);
   CHECK(layout.part(Part::frozen).whole == 16);
   CHECK(layout.part(Part::trained).whole == 24);
   CHECK(layout.part(Part::adapters).whole == 20);
@@ -44,7 +45,8 @@ TEST_CASE("tensors of a part follow one another, aligned to 16 B, in the paramet
 
 TEST_CASE("a part is padded to a multiple of shards times 16 B, and a frozen one too") {
   // 4 shards: multiples of 32 elements in bf16, of 16 in fp32.
-  const UnitLayout layout = layout_of(kParameters, regime_of(Precision::bf16_mixed, true), 4);
+  const UnitLayout layout =
+      layout_of(kParameters, regime_of(Precision::bf16_mixed, true), models::Optimizer::adamw, 4);
   CHECK(layout.part(Part::frozen).whole == 32);
   CHECK(layout.part(Part::trained).whole == 32);
   CHECK(layout.part(Part::adapters).whole == 32);
@@ -308,6 +310,16 @@ TEST_CASE("DDP, ZeRO-1, 2 and 3 give the same bits: norm, clipping, weights and 
     expect_equal_stages({.precision = Precision::bf16, .ranks = ranks, .lora = true});
   }
   expect_equal_stages({.ranks = 3, .optimizer = models::Optimizer::momentum});
+  // The layer's 150528 elements in 8 bits, the embedding's 333 and the tail's 120 in fp32.
+  for (const Precision precision : {Precision::fp32, Precision::bf16_mixed, Precision::bf16}) {
+    expect_equal_stages({.precision = precision,
+                         .ranks = 3,
+                         .accumulation = 2,
+                         .steps = 3,
+                         .optimizer = models::Optimizer::adam8bit});
+    expect_equal_stages(
+        {.precision = precision, .ranks = 4, .steps = 2, .optimizer = models::Optimizer::lion8bit});
+  }
   expect_equal_stages({.ranks = 3, .optimizer = models::Optimizer::sgd, .bucket_cap = Bytes(5000)});
 }
 

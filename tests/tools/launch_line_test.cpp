@@ -130,6 +130,74 @@ TEST_CASE("a line that contradicts an option, is cut short or unknown is refused
              "the launch line: torch_compile: --compile: torch.compile is not modelled yet"));
 }
 
+TEST_CASE("training programs by their own commands, and as scripts of a launcher") {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("plimsoll-trainers-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  const auto file = [&](const char* name, const char* text) {
+    std::ofstream(folder / name) << text;
+    return (folder / name).string();
+  };
+  const std::string axolotl = file(
+      "a.yml", "base_model: gpt2\nattn_implementation: flash_attention_2\nsequence_len: 256\n");
+  const std::string factory = file(
+      "l.yaml", "model_name_or_path: gpt2\nfinetuning_type: full\nbf16: true\ncutoff_len: 512\n");
+  const std::string titan =
+      file("t.toml", "[activation_checkpoint]\nmode = 'full'\n[training]\nseq_len = 512\n");
+
+  for (const std::string& line :
+       {"axolotl train " + axolotl +
+            " --micro-batch-size 2 --launcher torchrun -- "
+            "--nproc-per-node 4",
+        "axolotl train " + axolotl + " --micro-batch-size=2 -- --num_processes 4",
+        "accelerate launch --num_processes 4 -m axolotl.cli.train " + axolotl +
+            " --micro_batch_size 2"}) {
+    CAPTURE(line);
+    const planner::Question q = request(line).question;
+    CHECK(q.strategy.gpus == 4);
+    CHECK(q.batch.micro_batch == 2);
+    CHECK(q.batch.seq_len == 256);
+    CHECK(q.strategy.param_dtype == DType::bf16);
+  }
+  const planner::Question f =
+      request("NNODES=2 NPROC_PER_NODE=4 FORCE_TORCHRUN=1 llamafactory-cli train " + factory +
+              " cutoff_len=128")
+          .question;
+  CHECK(f.strategy.gpus == 8);
+  CHECK(f.strategy.gpus_per_node == 4);
+  CHECK(f.batch.seq_len == 128);
+  CHECK(f.strategy.allocator.expandable_segments);  // launcher.py, OPTIM_TORCH
+  CHECK_FALSE(request("CUDA_VISIBLE_DEVICES=0 llamafactory-cli train " + factory)
+                  .question.strategy.allocator.expandable_segments);
+  CHECK(request("torchrun --nproc_per_node 2 src/train.py " + factory).question.batch.seq_len ==
+        512);
+  const planner::Question s =
+      request(
+          "NPROC_PER_NODE=2 swift sft --model gpt2 --tuner_type full --torch_dtype bfloat16 "
+          "--max_length 64 --deepspeed zero2 --dataset a b --system 'You'")
+          .question;
+  CHECK(s.strategy.gpus == 2);
+  CHECK(s.strategy.data.zero == 2);
+  CHECK(s.batch.grad_accum == 8);
+  CHECK(says(notes("swift sft --model gpt2 --max_length 64"), "ms-swift 4.6's defaults hold"));
+  const Options t = options("torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file " +
+                            titan + " --training.seq_len 256 --training.local_batch_size=2");
+  CHECK(t.find("gpus") != nullptr);
+  CHECK(says(*t.find("torchtitan"), R"("seq_len":256)"));
+  CHECK(says(*t.find("torchtitan"), R"("local_batch_size":2)"));
+  CHECK(says(*t.find("torchtitan"), R"("mode":"full")"));
+
+  CHECK(says(refusal("axolotl preprocess " + axolotl), "only axolotl train is planned"));
+  CHECK(says(refusal("axolotl train " + axolotl), "--num_processes or --gpus says how many"));
+  CHECK(says(refusal("axolotl train " + axolotl + " --launcher ray"), "--launcher ray"));
+  CHECK(says(refusal("swift rlhf --model gpt2"), "only swift sft pt is planned"));
+  CHECK(says(refusal("CUDA_VISIBLE_DEVICES=0,1 swift sft --model gpt2"), "splits the model"));
+  CHECK(says(refusal("NPROC_PER_NODE=x swift sft --model gpt2"), "NPROC_PER_NODE=x"));
+  CHECK(says(refusal("llamafactory-cli train " + factory), "--gpus says how many"));
+  CHECK(says(refusal("torchrun -m torchtitan.train --training.seq_len 5"), "--job.config_file"));
+  std::filesystem::remove_all(folder);
+}
+
 TEST_CASE("what stands behind -- is the launch line, whatever it looks like") {
   const CommandLine line = parse_arguments(
       commands()[0], {"gpt2", "--gpus", "2", "--", "torchrun", "--nproc_per_node", "2", "--help"});

@@ -62,6 +62,7 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"fsdp-upcast", {{"no", {{"param-dtype", "bf16"}}}}},
     {"optimizer", {{"sgd"}}},
     {"optimizer-impl", {{"for-loop"}}},
+    {"optimizer-in-backward", {{""}}},
     {"seq-len", {{"128"}}},
     {"micro-batch", {{"3"}}},
     {"grad-accum", {{"3"}}},
@@ -90,9 +91,10 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"detail", {{""}}}};
 
 // Read elsewhere: a MODEL of its own, files; or of one value only in this version.
-const std::set<std::string_view> kElsewhere{"params",        "assume", "calibration",   "deepspeed",
-                                            "accelerate",    "peft",   "training-args", "trainer",
-                                            "torch-version", "mode"};
+const std::set<std::string_view> kElsewhere{
+    "params", "assume",        "calibration",   "deepspeed", "accelerate",
+    "peft",   "training-args", "trainer",       "axolotl",   "llamafactory",
+    "swift",  "torchtitan",    "torch-version", "mode"};
 
 // What changes the workload, and none of its bytes or seconds.
 const std::set<std::string_view> kNoFigure{
@@ -129,14 +131,14 @@ Outcome outcome(const Given& given) {
   for (const auto& [name, value] : given) options.add(name, value);
   Sources sources;
   try {
-    Request request = request_from("gpt2", options, sources);
+    Request request = request_from(options.has("params") ? "" : "gpt2", options, sources);
     if (!options.has("detail")) request.question.detail = planner::Detail::none;
     request.question.remedies = false;
     models::ClusterSpec& cluster = request.question.cluster;
     if (!cluster.gpu && !cluster.memory) cluster.memory = 64_GiB;
     const reports::Plan plan = answer(request);
     out.document = document_of(plan);
-    check_comes_back(request, out.document);
+    if (!request.parameters) check_comes_back(request, out.document);
     std::int64_t messages = 0;
     for (const reports::Collective& sent : plan.collectives) messages += sent.count;
     out.figures =
@@ -200,4 +202,33 @@ TEST_CASE("no option is ignored: on each stack and stage it changes the answer o
                                                            stack[0].second, stack[1].second, zero));
       }
     }
+}
+
+// Its states are sharded bytes of a count: no step, no batch and no message of a run moves them.
+TEST_CASE("a bare count heeds what moves its states or its card, and refuses all else by name") {
+  const std::set<std::string_view> heeded{"gpu",  "gpus",        "gpu-memory", "reserve",
+                                          "zero", "shard-group", "precision"};
+  std::map<std::string_view, int> moved;  // at how many stages
+  for (const char* zero : {"0", "1", "2", "3"}) {
+    const Given base{{"params", "1e9"}, {"gpu", "h100"}, {"gpus", "8"}, {"zero", zero}};
+    REQUIRE(outcome(base).refusal.empty());
+    for (const Option& option : plan_options()) {
+      if (!kTrials.contains(option.name)) continue;
+      const std::string name(option.name);
+      CAPTURE(name);
+      CAPTURE(zero);
+      if (!heeded.contains(option.name)) {
+        for (const Trial& trial : kTrials.at(option.name))
+          CHECK(outcome(with(base, {{name, trial.value}}))
+                    .refusal.starts_with("--params with --" + name + ": a bare count is answered"));
+        continue;
+      }
+      moved[option.name] += is_heeded(option, base) ? 1 : 0;
+    }
+  }
+  // --zero 0 shards nothing: of more GPUs each has it all, and --shard-group is refused.
+  for (const std::string_view name : heeded) {
+    CAPTURE(name);
+    CHECK(moved[name] == (name == "gpus" ? 3 : 4));
+  }
 }

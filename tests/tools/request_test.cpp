@@ -139,7 +139,6 @@ TEST_CASE("what this version does not model is refused by name") {
       {"optimizer", "galore"},
       {"optimizer", "lomo"},
       {"galore-rank", "128"},
-      {"optimizer-in-backward", ""},
       {"quantize", "int8"},
       {"quantize", "gptq"},
       {"quantize", "awq"},
@@ -220,6 +219,10 @@ TEST_CASE("a bare count is answered in the paper's layout and refuses what it ca
   for (const char* option : {"lora-rank", "optimizer-impl", "stack", "param-dtype", "freeze"})
     CHECK_MESSAGE(refusal("", {{"params", "7.5e9"}, {option, "8"}}).starts_with("--params with --"),
                   option);
+  CHECK(refusal("", {{"params", "1e9"}, {"seq-len", "8"}}) ==
+        "--params with --seq-len: a bare count is answered in the ZeRO paper's layout (AdamW, no "
+        "stack, no step); give a MODEL for more");
+  CHECK(refusal("", {{"params", "1e9"}, {"optimizer", "adamw"}, {"mode", "train"}}) == "");
   CHECK(refusal("", {{"params", "1e9"}, {"precision", "bf16"}}) != "");
   CHECK(refusal("", {}).starts_with("MODEL is missing"));
 }

@@ -70,8 +70,25 @@ TEST_CASE("a trainer's defaults are as if they had been said, and options go bef
   CHECK(any_note(r, "--model-code torchtitan@2024-12"));
   CHECK(any_note(r, "you say otherwise than --recompute ops:torchtitan"));
   CHECK(refusal("llama-3-8b", {{"trainer", "titan"}}) ==
-        "--trainer titan: not known; known are torchtitan@0.2.2, torchtitan@2024-12, "
-        "transformers@5.17");
+        "--trainer titan: not known; known are axolotl@0.19, llamafactory@0.9.5, ms-swift@4.6, "
+        "torchtitan@0.2.2, torchtitan@2024-12, transformers@5.17");
+}
+
+TEST_CASE("the defaults of programs around Trainer are each its own") {
+  const auto strategy = [](const char* trainer) {
+    return request("llama-3-8b", {{"trainer", trainer}}).question;
+  };
+  const planner::Question axolotl = strategy("axolotl"), factory = strategy("llamafactory"),
+                          swift = strategy("ms-swift");
+  CHECK(axolotl.batch.seq_len == 512);
+  CHECK(axolotl.strategy.param_dtype == DType::bf16);
+  CHECK(axolotl.strategy.recompute.kind == models::RecomputeKind::none);
+  CHECK(factory.batch.micro_batch == 8);
+  CHECK(factory.strategy.use_reentrant == true);
+  CHECK(factory.strategy.recompute.kind == models::RecomputeKind::full);
+  CHECK(swift.batch.micro_batch == 1);
+  CHECK(swift.strategy.param_dtype == DType::bf16);
+  CHECK(swift.strategy.recompute.kind == models::RecomputeKind::full);
 }
 
 TEST_CASE("what a trainer's code does not do names the trainer") {

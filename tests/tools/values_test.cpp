@@ -85,7 +85,8 @@ TEST_CASE("recomputation every K layers needs a K") {
   CHECK(recompute_value("recompute", "full").kind == models::RecomputeKind::full);
   CHECK(recompute_value("recompute", "every:4") ==
         models::Recompute{models::RecomputeKind::every, 4});
-  for (const char* text : {"every", "every:", "every:0", "every:-1", "every:2x", "ful", ""})
+  for (const char* text : {"every", "every:", "every:0", "every:-1", "every:2x", "ful", "", "ops",
+                           "ops:", "ops:q_proj+q_proj", "budget:", "fit:"})
     CHECK_MESSAGE(refusal([&] { return recompute_value("recompute", text); }) != "", text);
 }
 

@@ -112,6 +112,9 @@ TEST_CASE("the same of a subset of the parameters, chunks of the loss, SGD and L
     check_stages(c);
     c.strategy.optimizer = models::Optimizer::lion;
     check_stages(c);
+    c.strategy.optimizer = models::Optimizer::adam8bit;
+    c.steps = 3;
+    check_stages(c);
   }
 }
 
@@ -123,7 +126,7 @@ TEST_CASE("recomputation changes no bit, dropout included") {
         if (model == std::string("qwen3")) c.strategy.lora = lora(0.25);
         c.batch.grad_accum = 2;
         const Measured plain = measured(c);
-        for (const Recompute recompute :
+        for (const Recompute& recompute :
              {Recompute{RecomputeKind::selective}, Recompute{RecomputeKind::full},
               Recompute{RecomputeKind::every, 2}, Recompute{RecomputeKind::sqrt}}) {
           c.strategy.recompute = recompute;

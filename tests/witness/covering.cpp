@@ -46,11 +46,13 @@ constexpr std::array kAttention{Attention::flash, Attention::eager, Attention::m
 constexpr std::array kLoss{Loss::full, Loss::chunked, Loss::fused};
 constexpr std::array kAccumulation{1, 3};
 constexpr std::array kDeterministic{false, true};
+constexpr std::array kOptimizers{models::Optimizer::adamw, models::Optimizer::adam8bit,
+                                 models::Optimizer::lion8bit};
 
-constexpr std::array<std::size_t, 10> kSizes{
-    kModels.size(),       kRanks.size(),        kShardings.size(), kRecompute.size(),
-    kPrecisions.size(),   kTrains.size(),       kAttention.size(), kLoss.size(),
-    kAccumulation.size(), kDeterministic.size()};
+constexpr std::array<std::size_t, 11> kSizes{
+    kModels.size(),       kRanks.size(),         kShardings.size(), kRecompute.size(),
+    kPrecisions.size(),   kTrains.size(),        kAttention.size(), kLoss.size(),
+    kAccumulation.size(), kDeterministic.size(), kOptimizers.size()};
 using Choice = std::array<std::size_t, kSizes.size()>;
 
 void train(models::Strategy& s, Trains trains, const std::string& model) {
@@ -96,6 +98,7 @@ Case case_of(const Choice& choice) {
   s.loss = kLoss[choice[7]];
   c.batch = {.seq_len = 10, .micro_batch = 2, .grad_accum = kAccumulation[choice[8]]};
   c.deterministic = kDeterministic[choice[9]];
+  s.optimizer = kOptimizers[choice[10]];
   return c;
 }
 

@@ -121,7 +121,8 @@ class Draw {
     if (s.precision == Precision::bf16 && maybe(3)) s.master_weights = true;
     s.optimizer =
         one_of({models::Optimizer::adamw, models::Optimizer::adamw, models::Optimizer::momentum,
-                models::Optimizer::sgd, models::Optimizer::lion});
+                models::Optimizer::sgd, models::Optimizer::lion, models::Optimizer::adam8bit,
+                models::Optimizer::lion8bit});
   }
 
   std::vector<std::string> patterns(std::int64_t most) {

@@ -302,9 +302,11 @@ std::string trainers_table(const std::vector<models::Trainer>& list,
       text += line + "\n";
     for (const models::TrainerDefault& one : trainer.defaults) {
       const std::string set = fmt::format("  --{} {}", one.option, one.value);
-      for (const std::string& line : reports::wrapped(
-               fmt::format("{}  ({})", padded(set, 34), one.source), terminal.columns, "      "))
+      for (std::string line : reports::wrapped(fmt::format("{}  ({})", padded(set, 34), one.source),
+                                               terminal.columns, "      ")) {
+        line.erase(line.find_last_not_of(' ') + 1);  // of the padding, where its source wraps
         text += line + "\n";
+      }
     }
     for (const std::string& line :
          reports::wrapped(fmt::format("  {}", trainer.beside), terminal.columns, "    "))

@@ -64,7 +64,10 @@ reports::FleetOption asked(const FleetFile& file, std::size_t job, std::size_t p
     return option;
   }
   Options options = file.of_job[job].options;
-  for (const auto& [name, value] : file.of_pool[pool].given()) options.add(name, value);
+  // A pool's nodes and bandwidths say nothing of a bare count; that is no fault of either.
+  const bool states_only = options.has("params");
+  for (const auto& [name, value] : file.of_pool[pool].given())
+    if (!states_only || !find_plan_option(name)->says_of_step) options.add(name, value);
   options.add("gpus", std::to_string(gpus));
   try {
     Request request = request_from(file.of_job[job].model, options, sources);

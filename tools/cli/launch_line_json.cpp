@@ -9,9 +9,12 @@
 #include "models/base/nearest.h"
 #include "models/config_reader.h"
 #include "models/file_keys.h"
+#include "models/toml_reader.h"
 #include "models/training_arguments_keys.h"
 #include "models/yaml_reader.h"
 #include "tools/cli/launch_line.h"
+#include "tools/cli/launch_trainers.h"
+#include "tools/cli/launch_words.h"
 #include "tools/cli/launchers.h"
 #include "tools/cli/values.h"
 
@@ -20,26 +23,12 @@ namespace plimsoll::tools {
 namespace {
 using Json = nlohmann::json;
 using namespace launchers;
+using namespace launch_words;
 
 constexpr std::int64_t kMostBytes = 1 << 20;
-constexpr const char* kOrigin = "the launch line";
-
-[[noreturn]] void refuse(const std::string& why) {
-  fail(ErrorKind::bad_input, fmt::format("{}: {}", kOrigin, why));
-}
 
 bool is_in(Names names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
-}
-
-// "--nproc-per-node" is nproc_per_node. "": no option; "-1" is a number.
-std::string option_name(std::string_view word) {
-  if (word.size() < 2 || word[0] != '-' || (word[1] >= '0' && word[1] <= '9') || word[1] == '.')
-    return "";
-  word.remove_prefix(word.starts_with("--") ? 2 : 1);
-  std::string name(word.substr(0, word.find('=')));
-  std::ranges::replace(name, '-', '_');
-  return name;
 }
 
 // As YAML has it: numbers, truth, words.
@@ -47,29 +36,6 @@ Json typed(const std::string& text) {
   if (text.empty() || text.find_first_of("\n:#[]{}&*!|>'\"%@`, ") != std::string::npos) return text;
   return Json::parse(models::json_from_yaml("v: " + text, kOrigin))["v"];
 }
-
-// The words of a launch line, taken one by one.
-class Line {
- public:
-  explicit Line(const std::vector<std::string>& words) : words_(words) {}
-  bool done() const { return at_ >= words_.size(); }
-  const std::string& peek() const { return words_[at_]; }
-  std::string take() {
-    if (done()) refuse("ends too early");
-    return words_[at_++];
-  }
-  // The value of the option that was taken last, behind its "=" or the next word.
-  std::string value_of(const std::string& word) {
-    const std::size_t equals = word.find('=');
-    if (equals != std::string::npos) return word.substr(equals + 1);
-    if (done()) refuse(word + " needs a value");
-    return take();
-  }
-
- private:
-  const std::vector<std::string>& words_;
-  std::size_t at_ = 0;
-};
 
 class Reader {
  public:
@@ -79,9 +45,12 @@ class Reader {
   void read() {
     environment();
     const Launcher& launcher = find_launcher();
+    note_variables();
+    if (launcher.name == kOwnCommand.name) return own_command();
     launcher_options(launcher);
     if (line_.done() && pushed_.empty()) refuse("names no script");
     script_ = pushed_.empty() ? line_.take() : pushed_;
+    trainer_ = trainer_of_script(script_);
     script();
     if (launcher.name == kAccelerate.name) accelerate();
     if (launcher.name == kTorchrun.name) torchrun();
@@ -92,7 +61,6 @@ class Reader {
  private:
   // NAME=VALUE before the command.
   void environment() {
-    std::vector<std::string> others;
     while (!line_.done()) {
       const std::string& word = line_.peek();
       const std::size_t equals = word.find('=');
@@ -101,9 +69,14 @@ class Reader {
       if (name == "PYTORCH_CUDA_ALLOC_CONF" || name == "PYTORCH_ALLOC_CONF")
         set("allocator-conf", word.substr(equals + 1), name);
       else
-        others.push_back(name);
+        variables_[name] = word.substr(equals + 1);
       (void)line_.take();
     }
+  }
+  void note_variables() {
+    std::vector<std::string> others;
+    for (const auto& [name, value] : variables_)
+      if (!is_read_variable(trainer_, name)) others.push_back(name);
     if (!others.empty())
       options_.add_note(
           fmt::format("{}: variables that are not looked at: {}", kOrigin, models::listed(others)));
@@ -122,10 +95,50 @@ class Reader {
       if (program.ends_with(".py")) refuse("begins with its launcher: python " + program);
       return python();
     }
+    if (const auto command = trainer_command(program)) {
+      const std::string action = line_.done() ? "" : line_.take();
+      if (action.empty() || std::string_view(command->actions).find(action) == std::string::npos)
+        refuse(fmt::format("{} {}: only {} {} is planned", program, action.substr(0, 60), program,
+                           command->actions));
+      trainer_ = command->option;
+      script_ = program + " " + action;
+      return kOwnCommand;
+    }
     refuse(
         fmt::format("'{}' is no launcher that is known (accelerate launch, torchrun, python -m "
-                    "torch.distributed.run, deepspeed, python)",
+                    "torch.distributed.run, deepspeed, python, axolotl train, llamafactory-cli "
+                    "train, swift sft)",
                     program.substr(0, 60)));
+  }
+
+  // A training program's own command, which starts its ranks itself.
+  void own_command() {
+    script();
+    if (trainer_ == "axolotl") return axolotl();
+    const auto ranks = started_ranks(trainer_, variables_);
+    if (!ranks && !options_.has("gpus"))
+      refuse(script_ +
+             " takes every GPU that it finds: NPROC_PER_NODE, CUDA_VISIBLE_DEVICES or --gpus says "
+             "how many");
+    if (ranks) set_ranks(ranks->per_node, ranks->nodes, ranks->key);
+    // llamafactory/launcher.py, OPTIM_TORCH
+    if (trainer_ == "llamafactory" && ranks && ranks->per_node * ranks->nodes > 1 &&
+        !options_.has("allocator-conf"))
+      set("allocator-conf", "expandable_segments:True", script_);
+  }
+
+  // axolotl/cli/utils/train.py: accelerate unless --launcher says torchrun; behind -- its options.
+  void axolotl() {
+    if (!line_.done()) (void)line_.take();  // "--"
+    const std::string name = launcher_;
+    if (name != "accelerate" && name != "torchrun" && name != "python")
+      refuse(fmt::format("--launcher {}: accelerate, torchrun or python is needed",
+                         name.substr(0, 60)));
+    launcher_options(name == "accelerate" ? kAccelerate : name == "torchrun" ? kTorchrun : kPython);
+    if (!line_.done()) refuse(fmt::format("'{}' behind --", line_.peek().substr(0, 60)));
+    if (name == "accelerate") accelerate();
+    if (name == "torchrun") torchrun();
+    if (name == "python") set_ranks(1, 1, "--launcher");
   }
 
   const Launcher& python() {
@@ -163,27 +176,71 @@ class Reader {
   void script() {
     Json arguments = Json::object();
     std::vector<std::string> others;
-    while (!line_.done()) {
+    while (!line_.done() && line_.peek() != "--") {
       const std::string word = line_.take();
-      const std::string name = option_name(word);
+      std::string name = option_name(word);
       if (name.empty()) {
-        if (!add_file(word, arguments)) others.push_back(word);
+        if (!add_file(word, arguments) && !add_pair(word, arguments)) others.push_back(word);
         continue;
       }
       std::vector<std::string> values;
       if (const std::size_t equals = word.find('='); equals != std::string::npos)
         values.push_back(word.substr(equals + 1));
       else
-        while (!line_.done() && option_name(line_.peek()).empty()) values.push_back(line_.take());
-      if (name == "config" && values.size() == 1 && add_file(values[0], arguments)) continue;
-      if (values.empty()) arguments[name] = true;
-      if (values.size() == 1) arguments[name] = typed(values[0]);
-      if (values.size() > 1) arguments[name] = values;
+        while (!line_.done() && option_name(line_.peek()).empty() && line_.peek() != "--")
+          values.push_back(line_.take());
+      add(name, values, arguments);
     }
     if (!others.empty())
       options_.add_note(fmt::format("{}: words for {} that are not looked at: {}", kOrigin, script_,
                                     models::listed(others)));
+    hand_on(arguments);
+  }
+
+  void add(const std::string& name, const std::vector<std::string>& values, Json& arguments) {
+    if (name == "config" && values.size() == 1 && add_file(values[0], arguments)) return;
+    if (trainer_ == "axolotl" && name == "launcher" && values.size() == 1) {
+      launcher_ = values[0];
+      return;
+    }
+    if (trainer_ == "axolotl" && name.starts_with("no_") && values.empty()) {
+      arguments[name.substr(3)] = false;  // click's --flag/--no-flag
+      return;
+    }
+    const Json value = values.empty()       ? Json(true)
+                       : values.size() == 1 ? typed(values[0])
+                                            : Json(values);
+    const std::size_t point = trainer_ == "torchtitan" ? name.find('.') : std::string::npos;
+    if (point == std::string::npos)
+      arguments[name] = value;
+    else if (name == "job.config_file")
+      toml_ = values.empty() ? "" : values[0];
+    else
+      arguments[name.substr(0, point)][name.substr(point + 1)] = value;
+  }
+
+  // llamafactory/hparams/parser.py, read_args: key=value behind a file.
+  bool add_pair(const std::string& word, Json& arguments) const {
+    const std::size_t equals = word.find('=');
+    if (trainer_ != "llamafactory" || equals == std::string::npos || equals == 0) return false;
+    arguments[word.substr(0, equals)] = typed(word.substr(equals + 1));
+    return true;
+  }
+
+  // What the script takes, to the option that reads it.
+  void hand_on(Json& arguments) {
+    if (trainer_.empty() && arguments.contains("finetuning_type")) trainer_ = "llamafactory";
+    if (trainer_ == "torchtitan") {
+      if (toml_.empty()) refuse(script_ + " without --job.config_file");
+      const Json said = arguments;
+      arguments =
+          Json::parse(models::json_from_toml(models::read_text_file(toml_, kMostBytes), toml_));
+      arguments.merge_patch(said);
+    }
     if (arguments.empty()) return;
+    if (!trainer_.empty())
+      return set(trainer_.c_str(), arguments.dump(-1, ' ', false, Json::error_handler_t::replace),
+                 "");
     std::vector<std::string> names;
     for (const auto& [name, value] : arguments.items()) names.push_back(name);
     const models::Config as_file = models::Config::parse(arguments.dump(), kOrigin);
@@ -278,6 +335,8 @@ class Reader {
     if (way != nullptr) config["distributed_type"] = way;
     if (launched_.contains("use_megatron_lm")) config["distributed_type"] = "MEGATRON_LM";
     if (launched_.contains("tpu")) config["distributed_type"] = "XLA";
+    if (!trainer_.empty() && !has_file && way == nullptr && !config.contains("distributed_type"))
+      return trainer_ranks(config);
     if (!has_file && !config.contains("distributed_type")) {
       const Json ranks = config.value("num_processes", Json(2));
       config["distributed_type"] = ranks == 1 ? "NO" : "MULTI_GPU";
@@ -288,6 +347,19 @@ class Reader {
                       "machine that it runs on",
                       kOrigin));
     set("accelerate", config.dump(-1, ' ', false, Json::error_handler_t::replace), "");
+  }
+
+  // The trainer says how its ranks work together, and in which precision.
+  void trainer_ranks(const Json& config) {
+    if (config.contains("num_processes"))
+      set_ranks(number("num_processes", 1), 1, "--num_processes");
+    for (const auto& [name, value] : launched_.items())
+      if (name != "num_processes" && name != "num_machines" && name != "m" && name != "module" &&
+          name != "multi_gpu")
+        options_.add_note(
+            fmt::format("{}: --{} is not looked at beside {}", kOrigin, name, script_));
+    if (number("num_machines", 1) > 1)
+      refuse("--num_machines without a file of accelerate's: --gpus and --gpus-per-node say it");
   }
 
   static void place(Json& config, const std::string& name, const Json& value) {
@@ -308,7 +380,8 @@ class Reader {
 
   Line line_;
   Options& options_;
-  std::string script_, pushed_;
+  std::string script_, pushed_, trainer_, toml_, launcher_ = "accelerate";
+  Environment variables_;
   Json launched_ = Json::object();
 };
 

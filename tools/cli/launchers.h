@@ -142,5 +142,7 @@ inline constexpr Launcher kTorchrun{"torchrun", kTorchrunFlags, kTorchrunValues}
 inline constexpr Launcher kDeepSpeed{"deepspeed", kDeepSpeedFlags, kDeepSpeedValues};
 inline constexpr auto kPythonFlags = std::to_array<std::string_view>({"u", "O", "m"});
 inline constexpr Launcher kPython{"python", kPythonFlags, {}};
+// A training program's own: axolotl train, llamafactory-cli train, swift sft.
+inline constexpr Launcher kOwnCommand{"", {}, {}};
 
 }  // namespace plimsoll::tools::launchers

@@ -8,6 +8,7 @@
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
 #include "tools/cli/layers_json.h"
+#include "tools/hub/hub.h"
 
 namespace plimsoll::tools {
 
@@ -48,6 +49,18 @@ LoadedModel from_path(const fs::path& path, const models::ReadOptions& options) 
   return model;
 }
 
+// The hub itself, where the cache has it not.
+LoadedModel from_hub(const Hub& hub, const std::string& id, const models::ReadOptions& options) {
+  const HubModel found = fetch_model(hub, id);
+  LoadedModel model{
+      .spec = models::read_model(found.config, id, found.source, options),
+      .config = canonical(found.config, found.source),
+      .note = fmt::format("{}: config.json{} read from {}", id,
+                          found.checkpoint ? " and the weights' headers" : "", hub.endpoint)};
+  if (found.checkpoint) models::compare_with_checkpoint(model.spec, *found.checkpoint);
+  return model;
+}
+
 std::string shown(const std::string& name) {
   return name.size() <= 100 ? name : name.substr(0, 97) + "...";
 }
@@ -60,7 +73,7 @@ std::string shown(const std::string& name) {
   if (is_hub_id(name))
     fail(ErrorKind::bad_input,
          fmt::format("model '{}' is not in the catalog, not a path, and not in the Hugging Face "
-                     "cache {}{} (this version downloads nothing: give its config.json)",
+                     "cache {}{} (HF_HUB_OFFLINE: nothing is asked of the hub)",
                      shown(name), hub_cache().string(), hint));
   fail(ErrorKind::bad_input,
        fmt::format("model '{}' is not in the catalog (plimsoll models) and not a path{}",
@@ -74,10 +87,7 @@ fs::path hub_cache() {
     return value == nullptr ? "" : value;
   };
   if (const std::string path = variable("HF_HUB_CACHE"); !path.empty()) return path;
-  if (const std::string home = variable("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
-  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty())
-    return fs::path(cache) / "huggingface" / "hub";
-  return fs::path(variable("HOME")) / ".cache" / "huggingface" / "hub";
+  return hub_home() / "hub";
 }
 
 fs::path cached_config(const fs::path& cache, const std::string& hub_id) {
@@ -116,7 +126,16 @@ std::shared_ptr<const LoadedModel> ModelSource::load(const std::string& name,
     model = from_catalog(*entry, options);
     model.note = fmt::format("{}: the catalog's config of {} is taken", name, entry->name);
   } else {
-    refuse_model(name);
+    const Hub hub = is_hub_id(name) ? hub_from_environment() : Hub{.offline = true};
+    if (hub.offline) refuse_model(name);
+    if (const auto failed = failed_.find(name); failed != failed_.end())
+      throw Error(failed->second);
+    try {
+      model = from_hub(hub, name, options);
+    } catch (const Error& refusal) {
+      failed_.emplace(name, refusal);
+      throw;
+    }
   }
   slot = std::make_shared<const LoadedModel>(std::move(model));
   return slot;

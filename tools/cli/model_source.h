@@ -1,4 +1,4 @@
-// MODEL: a catalog name, a path, or a hub id in the local Hugging Face cache.
+// MODEL: a catalog name, a path, or a hub id: in the local Hugging Face cache, else on the hub.
 #pragma once
 
 #include <filesystem>
@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "models/base/error.h"
 #include "models/model_spec.h"
 
 namespace plimsoll::tools {
@@ -24,6 +25,7 @@ class ModelSource {
 
  private:
   std::map<std::pair<std::string, std::string>, std::shared_ptr<const LoadedModel>> loaded_;
+  std::map<std::string, Error> failed_;  // of the hub, which is asked once
 };
 
 // The model with every dropout at `rate`, in its configuration too. Error{bad_input}: its code has

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <new>
 
 #include "models/base/file_error.h"
 
@@ -57,14 +58,18 @@ bool print(std::string_view text) {
 }
 
 void say(std::string_view message) {
-  std::string text = "plimsoll: ";
-  for (std::size_t begin = 0; begin <= message.size();) {
-    const std::size_t end = std::min(message.find('\n', begin), message.size());
-    if (end > begin || begin == 0)
-      text += reports::printable(message.substr(begin, end - begin)) + "\n";
-    begin = end + 1;
+  try {
+    std::string text = "plimsoll: ";
+    for (std::size_t begin = 0; begin <= message.size();) {
+      const std::size_t end = std::min(message.find('\n', begin), message.size());
+      if (end > begin || begin == 0)
+        text += reports::printable(message.substr(begin, end - begin)) + "\n";
+      begin = end + 1;
+    }
+    (void)write_all(STDERR_FILENO, text);
+  } catch (const std::bad_alloc&) {  // it is often the memory that is spoken of
+    (void)write_all(STDERR_FILENO, "plimsoll: out of host memory\n");
   }
-  (void)write_all(STDERR_FILENO, text);
 }
 
 reports::Terminal standard_output_terminal() {

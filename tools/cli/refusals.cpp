@@ -68,7 +68,7 @@ void refuse_with_params(const Options& options) {
     if (option.name == "optimizer" && *value == "adamw") continue;
     fail(ErrorKind::bad_input,
          fmt::format("--params with --{}: a bare count is answered in the ZeRO paper's layout "
-                     "(AdamW, no stack); give a MODEL for more",
+                     "(AdamW, no stack, no step); give a MODEL for more",
                      option.name));
   }
   const std::string* precision = options.find("precision");

@@ -12,6 +12,7 @@
 #include "tools/cli/kernels.h"
 #include "tools/cli/offload.h"
 #include "tools/cli/plan_document_json.h"
+#include "tools/cli/recompute_wish.h"
 #include "tools/cli/refusals.h"
 #include "tools/cli/user_files.h"
 #include "tools/cli/values.h"
@@ -266,8 +267,9 @@ Strategy strategy_from(const Options& options) {
       "ranks of --device cpu are threads of one host; with --exchange mpi there may be several");
   set_precision(options, s);
   set_choice(options, "optimizer", s.optimizer);
+  s.optimizer_in_backward = options.has("optimizer-in-backward");
   set_parsed(options, "optimizer-impl", choice<models::OptimizerImpl>, s.optimizer_impl);
-  set_parsed(options, "recompute", recompute_value, s.recompute);
+  if (!wishes_recompute(options)) set_parsed(options, "recompute", recompute_value, s.recompute);
   require(options, "recompute",
           s.recompute.kind != models::RecomputeKind::ops || s.stack == Stack::pytorch,
           "operators are chosen on --stack pytorch");
@@ -374,6 +376,7 @@ Request request_from(const std::string& model, const Options& options, Sources& 
   if (options.has("adapter-dtype") && s.stack == Stack::deepspeed && s.data.zero < 3)
     request.notes.push_back(
         "--adapter-dtype: DeepSpeed casts adapters to the dtype of the model below --zero 3.");
+  if (wishes_recompute(options)) choose_recompute(options, request);
   return request;
 }
 

@@ -9,6 +9,7 @@
 
 #include "planner/search/axes.h"
 #include "tools/cli/deepspeed_file.h"
+#include "tools/cli/recompute_wish.h"
 #include "tools/cli/user_files.h"
 #include "tools/cli/values.h"
 
@@ -151,6 +152,10 @@ SearchRequest search_request(const std::string& model, const Options& given, Sou
         "--params: a bare count has no step to search; `plimsoll fit --params` gives its states");
   const FileOptions file = with_files(model, given, sources);
   const Options& options = file.options;
+  check(!wishes_recompute(options), ErrorKind::bad_input, [&] {
+    return "--recompute " + *options.find("recompute") +
+           ": recommend compares recomputations itself; leave the option away, or name one to keep";
+  });
   check_sizes(options, given);
   Options base;
   SearchRequest out;

@@ -18,8 +18,9 @@ namespace fs = std::filesystem;
 
 namespace {
 constexpr std::array kTargets{"json", "html", "svg", "trace", "memory-viz", "prediction", "junit"};
-constexpr std::array kSources{"data", "weights",       "adapter", "deepspeed", "accelerate",
-                              "peft", "training-args", "against", "fleet"};
+constexpr std::array kSources{
+    "data",    "weights", "adapter", "deepspeed",    "accelerate", "peft",      "training-args",
+    "against", "fleet",   "axolotl", "llamafactory", "swift",      "torchtitan"};
 
 struct Identity {
   dev_t device;

@@ -10,8 +10,10 @@
 #include "models/base/error.h"
 #include "models/json_reader.h"
 #include "models/peft_config_reader.h"
+#include "models/trainer_config_reader.h"
 #include "models/trainers.h"
 #include "models/training_arguments_reader.h"
+#include "tools/cli/values.h"
 
 namespace plimsoll::tools {
 
@@ -24,10 +26,15 @@ constexpr std::int64_t kMostBytes = 1 << 20;
 struct FileKind {
   const char* option;
   const char* reader;  // whose defaults fill in what the file does not say
+  bool of_trainer = false;  // which goes before a launcher's
 };
 constexpr std::string_view kTrainer = "trainer";
 // In the order in which they are held against each other.
-constexpr std::array<FileKind, 3> kKinds{{{"training-args", "Transformers 5.17"},
+constexpr std::array<FileKind, 7> kKinds{{{"axolotl", "Axolotl 0.19", true},
+                                          {"llamafactory", "LLaMA-Factory 0.9.5", true},
+                                          {"swift", "ms-swift 4.6", true},
+                                          {"torchtitan", "torchtitan 0.2.2", true},
+                                          {"training-args", "Transformers 5.17", true},
                                           {"accelerate", "Accelerate 1.15"},
                                           {"peft", "PEFT 0.21"}}};
 
@@ -59,6 +66,7 @@ class Merger {
     for (const FileKind& kind : kKinds)
       if (const std::string* path = given_.find(kind.option)) add(kind, *path);
     settle_optimizer();
+    settle_reentrant();
     for (const Held& held : held_) {
       if (held.setting.is_default && defaults_ == FileDefaults::left_open) continue;
       out_.options.add(held.setting.option, held.setting.value, origin(held));
@@ -99,6 +107,14 @@ class Merger {
     const std::string content =
         path.starts_with('{') ? path : models::read_text_file(path, kMostBytes);
     if (name == "training-args") return models::read_training_arguments(content, source);
+    if (name == "axolotl") return models::read_axolotl_config(content, source);
+    if (name == "llamafactory") return models::read_llamafactory_config(content, source);
+    if (name == "torchtitan") return models::read_torchtitan_config(content, source);
+    if (name == "swift") {
+      const std::string* gpus = given_.find("gpus");
+      return models::read_swift_arguments(
+          content, source, gpus == nullptr ? 1 : whole("gpus", *gpus, 1, std::int64_t{1} << 40));
+    }
     if (name == "accelerate") return models::read_accelerate_config(content, source);
     const LoadedModel* model = loaded();
     return models::read_peft_config(content, source, model ? &model->spec : nullptr);
@@ -107,7 +123,11 @@ class Merger {
   void add(const FileKind& kind, const std::string& path) {
     const FileSettings file = read(kind, path);
     const std::string source = source_of(kind, path);
-    if (!file.model.empty() && out_.model.empty() && !given_.has("params")) out_.model = file.model;
+    if (!file.model.empty() && out_.model.empty() && !given_.has("params"))
+      out_.model = file.model;
+    else if (kind.of_trainer && !file.model.empty() && file.model != out_.model)
+      notes_.push_back(fmt::format("{}: names {}; planned is {}", source, file.model.substr(0, 100),
+                                   given_.has("params") ? "the count of --params" : out_.model));
     for (const FileSetting& setting : file.settings) add(Held{setting, source, &kind});
     notes_.insert(notes_.end(), file.notes.begin(), file.notes.end());
   }
@@ -131,7 +151,7 @@ class Merger {
     if (setting.is_default || agree(setting, other->setting.value)) return;
     if (other->setting.is_default || other->setting.yields) {
       *other = std::move(held);
-    } else if (setting.option == "precision" && other->kind == kKinds.data()) {
+    } else if (setting.option == "precision" && other->kind->of_trainer) {
       // training_args.py, __post_init__: bf16 and fp16 go before ACCELERATE_MIXED_PRECISION.
       notes_.push_back(fmt::format("{}: {} goes before {} of {}", other->path, other->setting.key,
                                    setting.key, held.path));
@@ -193,6 +213,20 @@ class Merger {
     std::erase_if(held_, [](const Held& held) {
       return held.setting.option == "optimizer" || held.setting.option == "optimizer-impl";
     });
+  }
+
+  // llamafactory/model/model_utils/checkpointing.py, prepare_model_for_training.
+  void settle_reentrant() {
+    const auto held = [&](std::string_view option, std::string_view value) {
+      return std::ranges::find_if(held_, [=](const Held& one) {
+        return one.setting.option == option && one.setting.value == value;
+      });
+    };
+    const auto reentrant = held("use-reentrant", "yes");
+    if (reentrant == held_.end() || reentrant->kind != &kKinds[1]) return;
+    if (held("fsdp-version", "2") == held_.end()) return;
+    notes_.push_back(reentrant->path + ": LLaMA-Factory turns use_reentrant_gc off under FSDP2");
+    held_.erase(reentrant);
   }
 
   // What was read of one file, and what its reader adds.

@@ -1,5 +1,6 @@
-// --peft, --accelerate and --training-args: what those files say, as if it had been said with
-// options. --trainer: what another program takes by default (models/trainers.h).
+// --peft, --accelerate, --training-args, --axolotl, --llamafactory, --swift and --torchtitan: what
+// those files say, as if it had been said with options. --trainer: what another program takes by
+// default (models/trainers.h).
 #pragma once
 
 #include <string>
@@ -16,7 +17,7 @@ enum class FileDefaults : std::uint8_t { filled, left_open };
 
 bool has_user_files(const Options& given);
 
-// `options`: the given ones and the files', without those four (--deepspeed stays, and may come
+// `options`: the given ones and the files', without those (--deepspeed stays, and may come
 // from one of them); `model`: MODEL, or what a file names. Error{bad_input} where an option that
 // was given and a file, or two files, contradict each other, with both values.
 FileOptions with_user_files(const std::string& model, const Options& given, FileDefaults defaults,

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "models/recompute.h"
+
 namespace plimsoll::tools {
 
 namespace {
@@ -171,20 +173,24 @@ DType float_dtype(std::string_view option, std::string_view text) {
 }
 
 models::Recompute recompute_value(std::string_view option, std::string_view text) {
-  constexpr std::string_view every = "every:";
-  if (text.starts_with(every)) {
-    const std::string_view number = text.substr(every.size());
-    std::int64_t k = 0;
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), k);
-    if (error != std::errc() || end != number.data() + number.size() || k < 1)
-      refuse_value(option, text, "must be every:K with a whole number K of layers, at least 1");
-    return {.kind = models::RecomputeKind::every, .every = k};
+  if (const auto recompute = models::recompute_from(text)) return *recompute;
+  if (text.starts_with("every:"))
+    refuse_value(option, text, "must be every:K with a whole number K of layers, at least 1");
+  if (text.starts_with("ops:"))
+    refuse_value(
+        option, text,
+        "must be ops: and names of what is kept, as in ops:attention+q_proj, each once; or "
+        "ops:torchtitan");
+  constexpr std::array<std::string_view, 8> names{
+      "none", "selective", "full", "sqrt", "every:K", "ops:NAME+NAME", "fit", "budget:SIZE"};
+  switch (name_index(option, text, names)) {
+    case 4:
+      refuse_value(option, text, "K is a number of layers, as in every:2");
+    case 5:
+      refuse_value(option, text, "NAME is of what is kept, as in ops:attention+q_proj");
+    default:
+      refuse_value(option, text, "SIZE is a peak, as in budget:40GiB");
   }
-  constexpr std::array<std::string_view, 6> names{"none", "selective", "full",
-                                                  "sqrt", "every:K",   "ops:torchtitan"};
-  const std::size_t index = name_index(option, text, names);
-  if (index == 4) refuse_value(option, text, "K is a number of layers, as in every:2");
-  return {.kind = static_cast<models::RecomputeKind>(index)};
 }
 
 std::vector<std::string> comma_list(std::string_view option, std::string_view text) {

@@ -45,14 +45,13 @@ def small_config(name):
 
 
 def load():
-    """Once, before any fork: the dry runtime before torch."""
+    """Once, before any fork: the dry runtime before torch. Not peft, whose bitsandbytes starts CUDA."""
     os.environ["DS_ACCELERATOR"] = "cuda"
     sys.path.insert(0, str(HERE))
     import torch_measure
     torch_measure.start_dry_cuda(capacity_bytes=1 << 42, capability=(8, 0), multiprocessors=108)
     logging.disable(logging.WARNING)
     import accelerate  # noqa: F401
-    import peft  # noqa: F401
     import transformers  # noqa: F401
     from deepspeed.ops.adam import fused_adam
 

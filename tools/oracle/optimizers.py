@@ -30,10 +30,36 @@ def build(model, workload):
     if kind == "muon":
         return muon_and_adamw(model, how)
     cls, options = classes[kind]
+    if strategy["optimizer_in_backward"]:
+        return InBackward(parameters, lambda one: cls(one, **options))
     if strategy["zero"] == 1:
         from torch.distributed.optim import ZeroRedundancyOptimizer
         return ZeroRedundancyOptimizer(parameters, optimizer_class=cls, **options)
     return cls(parameters, **options)
+
+
+class InBackward:
+    """An optimizer for each parameter, which steps behind its gradient's accumulation."""
+
+    def __init__(self, parameters, make):
+        self.parts = {p: make([p]) for p in parameters}
+        for p in self.parts:
+            p.register_post_accumulate_grad_hook(self.hook)
+        self.param_groups = [group for part in self.parts.values() for group in part.param_groups]
+
+    def hook(self, p):
+        self.parts[p].step()
+        self.parts[p].zero_grad(set_to_none=True)
+
+    @property
+    def state(self):
+        return {p: state for part in self.parts.values() for p, state in part.state.items()}
+
+    def step(self):
+        """It is done."""
+
+    def zero_grad(self, set_to_none=True):
+        """There is none left."""
 
 
 def bitsandbytes_optimizer(model, parameters, which):

@@ -45,6 +45,7 @@ import time
 import traceback
 from statistics import median
 import dry_host
+import kept_ops
 import liger
 import optimizers
 import packed_base
@@ -133,7 +134,7 @@ ACCEPTED = {
 # Not measured: other parallelisms have no single way in plain PyTorch.
 ONLY_DEFAULT = {
     "strategy": ["tp", "sequence_parallel", "pp", "pp_schedule", "virtual_stages", "cp", "ep",
-                 "optimizer_in_backward", "galore_rank", "offload_to", "master_weights"],
+                 "galore_rank", "offload_to", "master_weights"],
     "stack": ["name"],
 }
 
@@ -212,6 +213,8 @@ def normalised(workload):
 
 def recompute_interval(kind):
     """0 for none and selective, k where each checkpoint covers k layers; sqrt depends on L."""
+    if kept_ops.names_of(kind, BadInput):
+        return 0
     if kind in ("none", "selective", "full", "sqrt", *torchtitan_code.CHECKPOINTS):
         return {"full": 1, "sqrt": None}.get(kind, 0)
     if isinstance(kind, str) and kind.startswith("every:") and kind[6:].isdigit() and int(kind[6:]):
@@ -386,6 +389,8 @@ def select_recompute(model, kind, options):
         model.gradient_checkpointing_enable(options)
     elif kind == "selective":
         checkpoint_core_attention(model)
+    elif names := kept_ops.names_of(kind, BadInput):
+        kept_ops.apply(model, names)
     else:
         if not layer_lists(model):
             raise BadInput(f"strategy.recompute: {kind} needs a model whose layers are one list")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "models/base/file_error.h"
 #include "runtime/io/weight_file.h"
@@ -11,12 +12,6 @@ namespace plimsoll::tools {
 namespace {
 namespace io = runtime::io;
 using Values = runtime::Model::Values;
-
-void write_text(const std::filesystem::path& path, const std::string& text) {
-  io::OutputFile file(path);
-  file.write(0, std::as_bytes(std::span(text)));
-  file.finish();
-}
 
 // A folder that was made for files which then could not be written is taken away again.
 struct MadeFolder {
@@ -57,8 +52,15 @@ void save_weights(const std::string& folder, const std::string& config, runtime:
     file.write(
         values->parameter->name, 0,
         {values->values.data(), DType::fp32, {static_cast<std::int64_t>(values->values.size())}});
+  // Both are whole before either has its name: a fault leaves what was saved before.
+  std::optional<io::OutputFile> about;
+  if (!adapters) {
+    about.emplace(path / "config.json");
+    about->write(0, std::as_bytes(std::span(config)));
+    about->write(std::ssize(config), std::as_bytes(std::span("\n", 1)));
+  }
   file.finish();
-  if (!adapters) write_text(path / "config.json", config + "\n");
+  if (about) about->finish();
   made.remove = false;
 }
 

@@ -11,6 +11,7 @@
 #include "models/run_names.h"
 #include "reports/measurement_json.h"
 #include "reports/workload_json.h"
+#include "runtime/comm/ending.h"
 #include "runtime/io/batches.h"
 #include "runtime/io/weight_source.h"
 #include "runtime/probe.h"
@@ -119,11 +120,11 @@ class Training {
       readings.push_back({"steps", *rank.device, reserved()});
       rank.driver = std::move(readings);
     }
-    collect(world, rank);
-    if (world.rank() == 0 && tells) libraries_ = device.libraries();
     if (!options_.save_weights.empty())
       save_weights(options_.save_weights, job_.workload.model_config, trainer.model(),
                    trainer.worker().regime.compute, world.rank() == 0);
+    collect(world, rank);
+    if (world.rank() == 0 && tells) libraries_ = device.libraries();
     if (!options_.profile) return;
     if (world.rank() == 0) profile.begin(trainer.worker().memory.ledger());
     const runtime::StepResult result = trainer.step(tokens, rate(step));
@@ -202,8 +203,9 @@ class Training {
     reports::write_measured_rank(json, rank);
     const std::vector<std::string> all = world.gather(std::move(text));
     if (world.rank() != 0) return;
-    for (const std::string& one : all)
-      ranks_.push_back(reports::read_measured_rank(one, "what a rank measured"));
+    ranks_.push_back(rank);
+    for (std::size_t r = 1; r < all.size(); ++r)
+      ranks_.push_back(reports::read_measured_rank(all[r], "what a rank measured"));
   }
 
   const Job& job_;
@@ -382,7 +384,8 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
         3);
   try {
     run_ranks(job, options, training, before_the_end);
-  } catch (const Error& error) {
+  } catch (const std::exception&) {
+    const Error error = runtime::comm::current_error();
     if (is_users(error)) throw;
     return failed(out, training, error);
   }

@@ -59,6 +59,9 @@ void refuse(const models::Strategy& s) {
                   s.precision != Precision::fp32,
               "--grad-dtype fp32 with --zero 1 runs BF16_Optimizer or per-parameter fp32 "
               "accumulators, which are not modelled yet");
+  unsupported(s.optimizer_in_backward, "--optimizer-in-backward is PyTorch's: --stack pytorch");
+  unsupported(s.recompute.kind == models::RecomputeKind::ops,
+              "--recompute ops is modelled on pytorch alone");
   unsupported(!s.data.deepspeed.contiguous_gradients,
               "contiguous_gradients false is not modelled yet");
   unsupported(!s.data.deepspeed.reduce_scatter, "reduce_scatter false is not modelled yet");
@@ -95,13 +98,13 @@ void refuse_offload(const models::Strategy& s) {
          "--optimizer-impl must be fused, or left out");
 }
 
-Wrapper wrapper_of(const models::Strategy& s, DType model) {
-  if (s.data.zero == 3) return Wrapper::stage3;
-  if (s.data.zero >= 1) return Wrapper::stage_1_and_2;
-  if (model == DType::fp32) return Wrapper::plain;
+OptimizerWrapper wrapper_of(const models::Strategy& s, DType model) {
+  if (s.data.zero == 3) return OptimizerWrapper::stage3;
+  if (s.data.zero >= 1) return OptimizerWrapper::stage_1_and_2;
+  if (model == DType::fp32) return OptimizerWrapper::plain;
   const bool fused = models::rule_of(s.optimizer).deepspeed.steps_flat &&
                      s.optimizer_impl.value_or(OptimizerImpl::fused) == OptimizerImpl::fused;
-  return fused ? Wrapper::fused : Wrapper::unfused;
+  return fused ? OptimizerWrapper::fused : OptimizerWrapper::unfused;
 }
 
 }  // namespace

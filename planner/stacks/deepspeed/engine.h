@@ -10,7 +10,7 @@
 namespace plimsoll::planner::deepspeed {
 
 // _do_optimizer_sanity_check and _configure_fp16_optimizer.
-enum class Wrapper {
+enum class OptimizerWrapper {
   plain,  // stage 0 in fp32: the optimizer itself
   fused,  // stage 0, 16 bits, FusedAdam: FP16_Optimizer, flat fp32 masters
   unfused,  // stage 0, 16 bits, another optimizer: FP16_UnfusedOptimizer, masters one by one
@@ -20,7 +20,7 @@ enum class Wrapper {
 
 struct Engine {
   int stage = 0;
-  Wrapper wrapper = Wrapper::plain;
+  OptimizerWrapper wrapper = OptimizerWrapper::plain;
   std::int64_t ranks = 1;
   // The rank that is planned: the one that holds most, unless a test asks for another.
   std::int64_t rank = 0;

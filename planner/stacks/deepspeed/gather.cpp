@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "planner/stacks/deepspeed/step.h"
+#include "planner/stacks/deepspeed/engine_wrapper.h"
 
 namespace plimsoll::planner::deepspeed {
 
@@ -52,7 +52,7 @@ class Greedy {
 
 }  // namespace
 
-StepWriter::Levels StepWriter::gather_levels() const {
+EngineWrapper::Levels EngineWrapper::gather_levels() const {
   if (engine_.stage != 3 || (engine_.ranks == 1 && !engine_.offload.params)) return {};
   const std::int64_t live = engine_.options.max_live_parameters;
   const std::int64_t around = std::max(live, engine_.options.max_reuse_distance / 2);
@@ -86,16 +86,16 @@ StepWriter::Levels StepWriter::gather_levels() const {
   return out;
 }
 
-void StepWriter::release_gathered(TensorId& gathered, Phase phase) {
+void EngineWrapper::release_gathered(TensorId& gathered, Phase phase) {
   if (gathered == kNoTensor) return;
-  b_.open(kNoGroup, false, times_);
+  b_.open(kNoGroup, false, s_.times);
   b_.op("zero3.release", phase).release(gathered);
   b_.close();
   gathered = kNoTensor;
 }
 
-TensorId StepWriter::gather(const Level& level, Phase phase) {
-  b_.open(kNoGroup, false, times_);
+TensorId EngineWrapper::gather(const Level& level, Phase phase) {
+  b_.open(kNoGroup, false, s_.times);
   const TensorId made = b_.tensor_in(kNoGroup, "zero3.gathered", level.bytes, Category::parameters,
                                      Residency::step, models::Stream::gather);
   if (made != kNoTensor) b_.op("zero3.gather", phase).write(made);
@@ -106,7 +106,7 @@ TensorId StepWriter::gather(const Level& level, Phase phase) {
 
 // Once the embedding is used up its place is taken by layers, the last of which stay until the
 // backward: the head finds no place there.
-void StepWriter::before_loss() {
+void EngineWrapper::after_layers() {
   if (engine_.stage != 3) return;
   release_gathered(gathered_, Phase::forward);
   TensorId more = gather(levels_.more, Phase::forward);
@@ -115,7 +115,7 @@ void StepWriter::before_loss() {
   gathered_ = gather(levels_.head, Phase::forward);
 }
 
-void StepWriter::before_layers_backward() {
+void EngineWrapper::before_layers_backward() {
   if (engine_.stage != 3) return;
   release_gathered(gathered_, Phase::backward);
   if (!levels_.layers_stay) release_gathered(gathered_layers_, Phase::backward);
@@ -124,7 +124,7 @@ void StepWriter::before_layers_backward() {
 
 // A rank's parts: 16-bit parameters, masters, moments, gradients, and the bucket, which stage 3
 // allocates once. Small parameters stay gathered beside their parts.
-void StepWriter::declare_shards() {
+void EngineWrapper::declare_shards() {
   levels_ = gather_levels();
   const FlatLayout::Shards& shards = layout_.shards();
   TensorId made = kNoTensor;
@@ -138,26 +138,25 @@ void StepWriter::declare_shards() {
                       storage(Count(adapters), own));
   };
   if (!engine_.offload.params) {
-    states_.parameters =
+    s_.states.parameters =
         persistent("lp_param_buffer", stored(shards.all, shards.adapters), Category::parameters);
     flat_ = made;
   }
   if (engine_.ranks > 1 || engine_.offload.params)
-    states_.parameters +=
+    s_.states.parameters +=
         persistent("persistent_parameters",
                    stored(layout_.persistent(), shards.persistent_adapters), Category::parameters);
   declare_optimizer(shards.trained);
   if (!engine_.offload.optimizer)
-    states_.gradients =
+    s_.states.gradients =
         persistent("grad_partitions_flat_buffer", bytes(shards.trained, engine_.accumulation),
                    Category::gradients);
   bucket_ = b_.tensor_in(kNoGroup, "ipg_bucket", gradients(engine_.options.reduce_bucket_size),
                          Category::communication, Residency::persistent);
-  declare_inputs();
 }
 
 // One sub-group after another: flat 16-bit gradients, their fp32 copy, the optimizer's step.
-void StepWriter::sub_group_step() {
+void EngineWrapper::sub_group_step() {
   if (engine_.offload.optimizer) return;
   const FlatLayout::Shards& shards = layout_.shards();
   b_.op("zero.grad_norm", Phase::optimizer).scratch(bytes(shards.largest, DType::fp64));

@@ -5,14 +5,14 @@
 #include <algorithm>
 
 #include "models/optimizers.h"
-#include "planner/stacks/deepspeed/step.h"
+#include "planner/stacks/deepspeed/engine_wrapper.h"
 
 namespace plimsoll::planner::deepspeed {
 
 using models::kNoGroup;
 
 // temp_grad_buffer_for_gpu_offload: of the largest parameter, for sums of several micro-batches.
-void StepWriter::declare_transfer() {
+void EngineWrapper::declare_transfer() {
   const Bytes buffer = gradients(layout_.largest());
   b_.tensor_in(kNoGroup, "temp_grad_buffer_for_gpu_offload", buffer, Category::gradients,
                models::Residency::persistent);
@@ -23,16 +23,16 @@ void StepWriter::declare_transfer() {
 // the norm is taken of (behind it the cast to the masters' dtype). Stages 1 and 2 have let the
 // bucket's copy go by then. Stage 3 reads the parts back from their place on the host, and its norm
 // takes 250 million elements at a time (_constant_buffered_norm2).
-std::int64_t StepWriter::beside_bucket(std::int64_t copy, std::int64_t part) const {
+std::int64_t EngineWrapper::beside_bucket(std::int64_t copy, std::int64_t part) const {
   if (!engine_.offload.optimizer || part <= 0) return copy;
   constexpr std::int64_t norm_at_a_time = 250'000'000;
   const std::int64_t wide = bits(DType::fp64) / bits(engine_.model);
-  if (engine_.stage < 3) return std::max(copy, last_micro() ? part * wide : 0);
-  return copy + part + (last_micro() ? std::min(part, norm_at_a_time) * wide : 0);
+  if (engine_.stage < 3) return std::max(copy, s_.last_micro() ? part * wide : 0);
+  return copy + part + (s_.last_micro() ? std::min(part, norm_at_a_time) * wide : 0);
 }
 
 // What one rank holds in steady training.
-HostMemory StepWriter::host() const {
+HostMemory EngineWrapper::host() const {
   HostMemory host;
   const bool pinned = engine_.offload.pinned;
   const auto states = models::rule_of(strategy_.optimizer).states.size();
@@ -64,7 +64,7 @@ HostMemory StepWriter::host() const {
   host.add(of(layout_.partition(), engine_.state), pinned);  // gradients
   host.add(of(layout_.largest(), engine_.model), pinned);  // temp_grad_buffer_for_cpu_offload
   moments(layout_.partition());
-  if (micros_ > 1 && engine_.stage == 2)  // accumulated_grads_in_cpu
+  if (s_.micros > 1 && engine_.stage == 2)  // accumulated_grads_in_cpu
     for (const std::int64_t elements : layout_.parameters_of(engine_.rank))
       host.add(of(elements, engine_.model), pinned);
   return host;

@@ -2,16 +2,16 @@
 #include <algorithm>
 
 #include "models/optimizers.h"
-#include "planner/stacks/deepspeed/step.h"
+#include "planner/stacks/deepspeed/engine_wrapper.h"
 
 namespace plimsoll::planner::deepspeed {
 
 using models::kNoGroup;
 using models::OptimizerImpl;
 
-void StepWriter::release_gradients(OpBuilder op) {
-  for (const TensorId gradient : root_.kept) op.release(gradient);
-  for (const Run& run : runs_)
+void EngineWrapper::release_gradients(OpBuilder op) {
+  for (const TensorId gradient : s_.root.kept) op.release(gradient);
+  for (const Run& run : s_.runs)
     for (const pytorch::Unit& unit : run.units)
       for (const TensorId gradient : unit.kept) op.release(gradient);
 }
@@ -21,7 +21,7 @@ void StepWriter::release_gradients(OpBuilder op) {
 // stays as it is until it is reduced, and beyond where it is another rank's. A bucket that several
 // ranks own is copied; then the partition's own gradients are copied out of it, all into one tensor
 // from the first of them on.
-void StepWriter::reduce_whole() {
+void EngineWrapper::reduce_whole() {
   const std::int64_t size = engine_.options.reduce_bucket_size;
   const std::int64_t begin = layout_.partition() * engine_.rank, end = begin + layout_.partition();
   std::int64_t content = 0, from = 0, at = 0, part = 0;
@@ -58,10 +58,10 @@ void StepWriter::reduce_whole() {
   const bool at_once = kept > 0 && most >= share_.whole;  // beside all gradients
   if (at_once) whole.update(owned_);
   whole.scratch(gradients(most - (at_once ? share_.whole : 0)), Category::communication);
-  for (const TensorId gradient : root_.kept) whole.release(gradient);
+  for (const TensorId gradient : s_.root.kept) whole.release(gradient);
   std::int64_t released = layout_.blocks().front().elements + layout_.blocks().back().elements;
   const auto layers = [&](bool in_first, OpBuilder op) {
-    for (const Run& run : runs_) {
+    for (const Run& run : s_.runs) {
       const FlatLayout::Block& block =
           layout_.blocks()[static_cast<std::size_t>(run.layers - parts_.runs.data()) + 1];
       if ((block.end() <= first_end) != in_first) continue;
@@ -86,7 +86,7 @@ void StepWriter::reduce_whole() {
 
 // Stage 0: engine.py, allreduce_no_retain: a flat copy of gradients until they are more than
 // kPlainBucket, from the front of the model.
-void StepWriter::reduce_plain() {
+void EngineWrapper::reduce_plain() {
   std::int64_t most = 0, content = 0;
   for (const FlatLayout::Block& block : layout_.blocks())
     for (std::int64_t i = 0; i < block.count; ++i)
@@ -101,7 +101,7 @@ void StepWriter::reduce_plain() {
 }
 
 // torch.optim.AdamW's foreach copy of one state (FusedAdam, DeepSpeed's own, makes none).
-TensorId StepWriter::square_root(Bytes state) {
+TensorId EngineWrapper::square_root(Bytes state) {
   const char* const list = models::rule_of(strategy_.optimizer).torch.temporary;
   const bool foreach = list != nullptr && strategy_.optimizer_impl &&
                        *strategy_.optimizer_impl != OptimizerImpl::fused;
@@ -111,7 +111,7 @@ TensorId StepWriter::square_root(Bytes state) {
 // DeepSpeedZeroOptimizer.step: the norm reads each gradient of the partition in fp64; the partition
 // is flattened (a copy where it is more than one piece), then cast to the masters' dtype; the
 // 16-bit gradients go, the optimizer steps, the fp32 ones go.
-void StepWriter::partition_step() {
+void EngineWrapper::partition_step() {
   if (engine_.offload.optimizer) return;
   const bool flat_already = engine_.has_fp32_partition_grads();
   b_.op("zero.grad_norm", Phase::optimizer)
@@ -136,7 +136,7 @@ void StepWriter::partition_step() {
 }
 
 // One fp32 tensor for each trained parameter; one for all of them where only the sum is asked for.
-std::vector<TensorId> StepWriter::fp32_gradients(Category category) {
+std::vector<TensorId> EngineWrapper::fp32_gradients(Category category) {
   std::vector<TensorId> out;
   const auto add = [&](models::GroupId group, std::int64_t elements) {
     out.push_back(b_.tensor_in(group, "fp32_gradients", bytes(elements, engine_.state), category));
@@ -150,14 +150,14 @@ std::vector<TensorId> StepWriter::fp32_gradients(Category category) {
       if (p.trainable) add(group, p.elements);
   };
   all(kNoGroup, parts_.embedding);
-  for (const Run& run : runs_)
+  for (const Run& run : s_.runs)
     for (std::size_t j = 0; j < run.stride(); ++j) all(run.group, run.layer(j).parameters);
   all(kNoGroup, parts_.tail);
   return out;
 }
 
 // FP16_Optimizer.step: every gradient in fp32, then all of them in one flat tensor.
-void StepWriter::fused_step() {
+void EngineWrapper::fused_step() {
   const Bytes all = bytes(layout_.total(), engine_.state);
   const std::vector<TensorId> list = fp32_gradients(Category::temporaries);
   const TensorId flat = b_.tensor("grads_groups_flat", all, Category::gradients);
@@ -171,7 +171,7 @@ void StepWriter::fused_step() {
 }
 
 // FP16_UnfusedOptimizer.step: one fp32 gradient for each parameter.
-void StepWriter::unfused_step() {
+void EngineWrapper::unfused_step() {
   const std::vector<TensorId> list = fp32_gradients(Category::gradients);
   const TensorId root = square_root(bytes(layout_.total(), engine_.state));
   auto cast = b_.op("fp16_optimizer.to_fp32", Phase::optimizer);
@@ -182,33 +182,33 @@ void StepWriter::unfused_step() {
   release_gradients(step);
 }
 
-void StepWriter::plain_step() {
+void EngineWrapper::plain_step() {
   const TensorId root = square_root(bytes(layout_.total(), engine_.state));
   auto step = b_.op("optimizer.step", Phase::optimizer);
   step.write(root);
   release_gradients(step);
 }
 
-void StepWriter::optimizer_step() {
+void EngineWrapper::optimizer_step() {
   b_.open(kNoGroup);
   switch (engine_.wrapper) {
-    case Wrapper::plain:
+    case OptimizerWrapper::plain:
       plain_step();
       break;
-    case Wrapper::fused:
+    case OptimizerWrapper::fused:
       fused_step();
       break;
-    case Wrapper::unfused:
+    case OptimizerWrapper::unfused:
       unfused_step();
       break;
-    case Wrapper::stage_1_and_2:
+    case OptimizerWrapper::stage_1_and_2:
       partition_step();
       break;
-    case Wrapper::stage3:
+    case OptimizerWrapper::stage3:
       sub_group_step();
       break;
   }
-  b_.op("zero_grad", Phase::optimizer).release(end_.loss);
+  b_.op("zero_grad", Phase::optimizer).release(s_.end.loss);
   b_.close();
 }
 

@@ -2,24 +2,24 @@
 
 #include <set>
 
-#include "planner/stacks/deepspeed/step.h"
+#include "planner/stacks/deepspeed/engine_wrapper.h"
 #include "planner/stacks/pytorch/stack.h"
 
 namespace plimsoll::planner::deepspeed {
 
 namespace {
 
-const char* name_of(Wrapper wrapper) {
+const char* name_of(OptimizerWrapper wrapper) {
   switch (wrapper) {
-    case Wrapper::plain:
+    case OptimizerWrapper::plain:
       return "the optimizer itself";
-    case Wrapper::fused:
+    case OptimizerWrapper::fused:
       return "FP16_Optimizer";
-    case Wrapper::unfused:
+    case OptimizerWrapper::unfused:
       return "FP16_UnfusedOptimizer";
-    case Wrapper::stage_1_and_2:
+    case OptimizerWrapper::stage_1_and_2:
       return "DeepSpeedZeroOptimizer (stage_1_and_2.py)";
-    case Wrapper::stage3:
+    case OptimizerWrapper::stage3:
       return "DeepSpeedZeroOptimizer_Stage3 (stage3.py)";
   }
   return "";
@@ -152,13 +152,32 @@ bool checkpoints_by_layer(const models::Recompute& recompute) {
          (recompute.kind != models::RecomputeKind::every || recompute.every == 1);
 }
 
+// Its linear adds the bias after the product (GPT-2's Conv1D stays torch's).
+pytorch::Rules module_rules(pytorch::Rules rules, const Engine& engine, const ModelParts& parts) {
+  rules.frozen_products_save = engine.stage == 3;
+  if (engine.stage == 3 && !parts.decoder.fused_qkv) rules.blas.lt = Bytes(0);
+  return rules;
+}
+
+std::unique_ptr<pytorch::StepWriter> step_writer(models::StepProgram& program,
+                                                 const ModelParts& parts, const models::Strategy& s,
+                                                 const models::Batch& batch,
+                                                 const pytorch::Rules& rules,
+                                                 const Engine& engine) {
+  const auto wrapper = [&](pytorch::Step& step, pytorch::Checkpoints&) {
+    return std::make_unique<EngineWrapper>(step, program, engine);
+  };
+  return std::make_unique<pytorch::StepWriter>(program, parts, module_strategy(s, engine), batch,
+                                               module_rules(rules, engine, parts), wrapper);
+}
+
 // A writer with the parts that it refers to, where they are not the caller's.
 class SplitStep : public StepSizer {
  public:
   explicit SplitStep(std::optional<ModelParts> own) : own_(std::move(own)) {}
   void write(models::StepProgram& program, const ModelParts& parts, const models::Strategy& s,
              const models::Batch& batch, const pytorch::Rules& rules, const Engine& engine) {
-    writer_.emplace(program, own_ ? *own_ : parts, s, batch, rules, engine);
+    writer_ = step_writer(program, own_ ? *own_ : parts, s, batch, rules, engine);
     writer_->write();
   }
   bool resize(const models::Batch& batch) override { return writer_->resize(batch); }
@@ -166,7 +185,7 @@ class SplitStep : public StepSizer {
 
  private:
   std::optional<ModelParts> own_;
-  std::optional<StepWriter> writer_;
+  std::unique_ptr<pytorch::StepWriter> writer_;
 };
 
 }  // namespace
@@ -198,11 +217,11 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
     return;
   }
   const auto write = [&](const ModelParts& used) {
-    StepWriter writer(step.program, used, s, question.batch, rules, engine);
-    writer.write();
-    step.states = writer.states();
-    writer.add_start(step.start);
-    step.host = writer.host();
+    const auto writer = step_writer(step.program, used, s, question.batch, rules, engine);
+    writer->write();
+    step.states = writer->states();
+    writer->add_start(step.start);
+    step.host = writer->host();
   };
   if (splits)
     write(split_where_reduced(parts, engine));

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "planner/stack_step.h"
-#include "planner/stacks/pytorch/step_writer.h"
+#include "planner/stacks/pytorch/rules.h"
 #include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::deepspeed {

@@ -6,14 +6,14 @@
 // initialize_optimizer_states), each found in the allocator's history
 // (tools/oracle/deepspeed_measure.py --start CASE).
 #include "models/optimizers.h"
-#include "planner/stacks/deepspeed/step.h"
+#include "planner/stacks/deepspeed/engine_wrapper.h"
 
 namespace plimsoll::planner::deepspeed {
 
 // Stages 0 to 2: the parameters as they were built lie beside the flat buffer that takes their
 // place until it is there (stage 0 flattens clones of them). The cache was emptied before, when
 // nothing was in it yet.
-void StepWriter::flattened_start(Start& start) const {
+void EngineWrapper::flattened_start(Start& start) const {
   const auto parameters = [&] {
     for (const FlatLayout::Block& block : layout_.blocks())
       for (std::int64_t i = 0; i < block.count; ++i)
@@ -22,19 +22,19 @@ void StepWriter::flattened_start(Start& start) const {
   for (const TensorId frozen : frozen_) start.take(frozen);
   parameters();
   const std::int32_t built = start.held();
-  if (engine_.wrapper == Wrapper::fused) parameters();
+  if (engine_.wrapper == OptimizerWrapper::fused) parameters();
   start.take(flat_);
-  if (engine_.wrapper == Wrapper::fused) start.drop(built, start.held() - 1);
+  if (engine_.wrapper == OptimizerWrapper::fused) start.drop(built, start.held() - 1);
   start.drop(0, built - 1);
 }
 
 // Masters are cast from a copy; then gradients of zeros for the optimizer stand once, for its
 // states (only stage 0 steps with them, so that the states come then).
-void StepWriter::add_start(Start& start) const {
-  pytorch::StepWriter::add_start(start);
-  if (engine_.wrapper == Wrapper::plain || engine_.wrapper == Wrapper::unfused) return;
-  const bool partitioned = engine_.wrapper == Wrapper::stage_1_and_2;
-  const bool sharded = engine_.wrapper == Wrapper::stage3;
+void EngineWrapper::add_start(Start& start) const {
+  if (engine_.wrapper == OptimizerWrapper::plain || engine_.wrapper == OptimizerWrapper::unfused)
+    return;
+  const bool partitioned = engine_.wrapper == OptimizerWrapper::stage_1_and_2;
+  const bool sharded = engine_.wrapper == OptimizerWrapper::stage3;
   const auto take = [&](TensorId tensor) {  // that is not on the host
     if (tensor != kNoTensor) start.take(tensor);
   };
@@ -60,7 +60,8 @@ void StepWriter::add_start(Start& start) const {
   }
   const std::int32_t zeros = start.hold(bytes(masters, engine_.state));
   const auto states = static_cast<TensorId>(models::rule_of(strategy_.optimizer).states.size());
-  if (engine_.wrapper == Wrapper::fused && states > 0) start.take(masters_ + 1, masters_ + states);
+  if (engine_.wrapper == OptimizerWrapper::fused && states > 0)
+    start.take(masters_ + 1, masters_ + states);
   start.drop(zeros);
 }
 

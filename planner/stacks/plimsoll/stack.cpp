@@ -31,6 +31,10 @@ void refuse(const Strategy& s) {
         ErrorKind::bad_input, "--kernels: plimsoll has its own (fused)");
   check(!is_flash(s.attention) || s.attention == models::Attention::flash, ErrorKind::bad_input,
         "--attention flash-1, flash-2: plimsoll's attention is its own (flash, eager, math)");
+  check(!s.optimizer_in_backward, ErrorKind::unsupported,
+        "--optimizer-in-backward needs --stack pytorch");
+  check(s.recompute.kind != models::RecomputeKind::ops, ErrorKind::unsupported,
+        "--recompute ops needs --stack pytorch: our own runtime keeps no operators' results");
   check(!s.quantize, ErrorKind::unsupported,
         "--quantize: plimsoll has no kernels for packed weights yet (stack pytorch is planned)");
   check(!s.offload.any(), ErrorKind::unsupported,

@@ -1,8 +1,8 @@
 // Units, what lives between steps, and the workspace.
 #include <algorithm>
 
+#include "models/decisions/optimizer_states.h"
 #include "models/optimizers.h"
-
 #include "planner/stacks/plimsoll/step.h"
 
 namespace plimsoll::planner::own {
@@ -27,19 +27,33 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
   unit.parameters = &parameters;
   unit.group = group;
   unit.names = &names;
-  const auto padded = [&](bool trained, bool adapter, DType dtype) {
+  const models::OptimizerRule& rule = models::rule_of(strategy_.optimizer);
+  const auto elements_of = [&](bool trained, bool adapter, DType dtype) {
     const std::int64_t step = decisions::alignment_elements(dtype);
     std::int64_t elements = 0;
     for (const Parameter& p : parameters)
       if (p.trainable == trained && p.adapter == adapter)
         elements = checked_add(elements, checked_multiply(ceil_divide(p.elements, step), step));
+    return elements;
+  };
+  const auto padded = [&](std::int64_t elements, std::int64_t step) {
     const std::int64_t piece = checked_multiply(sharding_.shards, step);
     return checked_multiply(ceil_divide(elements, piece), piece);
   };
   const decisions::TrainedDtypes &base = regime_.base, &adapters = regime_.adapters;
-  const std::int64_t frozen = padded(false, false, regime_.compute);
-  unit.trained = padded(true, false, base.weight);
-  unit.adapters = padded(true, true, adapters.weight);
+  const std::int64_t frozen = padded(elements_of(false, false, regime_.compute),
+                                     decisions::alignment_elements(regime_.compute));
+  // Padded elements of a trained part, and what it adds to a state.
+  const auto trained = [&](bool adapter, const decisions::TrainedDtypes& dtypes) {
+    const std::int64_t elements = elements_of(true, adapter, dtypes.weight);
+    const decisions::StateStorage states = decisions::state_storage(rule, dtypes, elements);
+    const std::int64_t all = padded(elements, decisions::piece_step(dtypes.weight, states));
+    unit.moment += flat(all, states.dtype);
+    unit.scales += flat(states.scales(all), decisions::kStateScales);
+    return all;
+  };
+  unit.trained = trained(false, base);
+  unit.adapters = trained(true, adapters);
   unit.whole = flat(frozen, regime_.compute) + flat(unit.trained, base.weight) +
                flat(unit.adapters, adapters.weight);
   unit.whole_gradients = flat(unit.trained, base.gradient) + flat(unit.adapters, adapters.gradient);
@@ -51,7 +65,8 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
   unit.masters = piece(flat(base.masters ? unit.trained : 0, DType::fp32) +
                            flat(adapters.masters ? unit.adapters : 0, DType::fp32),
                        1);
-  unit.moment = piece(flat(unit.trained, base.moments) + flat(unit.adapters, adapters.moments), 1);
+  unit.moment = piece(unit.moment, 1);
+  unit.scales = piece(unit.scales, 1);
   const auto message = [&](std::int64_t elements, DType dtype) {
     const std::int64_t shards = sharding_.shards;
     const std::int64_t most = decisions::message_elements(strategy_.data.bucket_cap, dtype, shards);
@@ -114,6 +129,9 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   state(names.masters, unit.masters);
   for (const models::StateTensor& kept : models::rule_of(strategy_.optimizer).states)
     state(names.state(kept.name), unit.moment);
+  if (unit.scales == Bytes(0)) return;
+  for (const models::StateTensor& kept : models::rule_of(strategy_.optimizer).states)
+    state(names.scales(kept.name), unit.scales);
 }
 
 // What the next micro-batch allocates of a unit. A checkpoint's last layer is used twice running

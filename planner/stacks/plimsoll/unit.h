@@ -18,7 +18,8 @@ struct Unit {
   bool repeats_unit = false;  // equal to the one before it in its checkpoint
   std::int64_t trained = 0, adapters = 0;  // elements of the trained parts, padded
   Bytes whole, whole_gradients;
-  Bytes stored, gradients, masters, moment;  // what this rank keeps
+  // What this rank keeps. `moment`: of each of the optimizer's states; `scales`: of one in 8 bits.
+  Bytes stored, gradients, masters, moment, scales;
 
   models::TensorId gathered_forward = models::kNoTensor, gathered_again = models::kNoTensor,
                    gathered_backward = models::kNoTensor;

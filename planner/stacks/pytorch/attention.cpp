@@ -34,15 +34,6 @@ void AttentionWriter::attention_forward(const AttentionNames& names, const Atten
   saves_ = saves;
 }
 
-void AttentionWriter::attention_stored(const AttentionNames& names, const AttentionInput& given,
-                                       const AttentionSaved& kept, AttentionSaved& s) {
-  s = kept;
-  const AttentionInput in = prepare(names, given);
-  s.q = in.q;
-  s.k = in.k;
-  s.v = in.v;
-}
-
 void AttentionWriter::run(const AttentionNames& names, const AttentionInput& in, bool stops,
                           AttentionSaved& s) {
   s = {};
@@ -117,21 +108,15 @@ AttentionInput AttentionWriter::prepare(const AttentionNames& names, AttentionIn
 
 // Autocast casts q, k and v for SDPA, whose kernels save them. With a mask SDPA makes an additive
 // one in the kernel's dtype, its rows padded to 8 values, in every layer.
-void AttentionWriter::fused_forward(const AttentionNames& names, const AttentionInput& given,
-                                    bool stops, AttentionSaved& s) {
-  const DType dtype = kernel(given);
-  const bool masked = windowed();
+void AttentionWriter::fused_operands(const AttentionNames& names, const AttentionInput& in,
+                                     OpBuilder attention, AttentionSaved& s) {
+  const DType dtype = kernel(in);
   const std::int64_t k_values = repeats() ? q_values() : kv_values();
-  const AttentionInput in = prepare(names, given);
   s.q = in.q;
   s.k = in.k;
   s.v = in.v;
-  const bool copies = copies_out(given);
-  const char* const name = copies ? names.product : names.out;
-  auto attention = op(name);
   attention.read(in.q).read(in.k).read(in.v);
   const WorkOfOp work = b_.work();
-  work.attends({false, dtype, fused_flops()});
   if (dtype != in.v_dtype) {
     work.casts((bytes(k_values, in.v_dtype) + bytes(k_values, dtype)).real());
     s.v = make(names.v.cast, k_values, dtype);
@@ -144,11 +129,22 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
     s.q = make(names.q.cast, q_values(), dtype);
     attention.write(s.k).write(s.q);
   }
-  if (masked) {
+  if (windowed()) {
     s.mask = make(names.mask, checked_multiply(tokens_.total(), up_to(tokens_.length, 8)), dtype);
     attention.read(model_mask()).write(s.mask);
     work.moves(2 * bytes(checked_multiply(tokens_.total(), tokens_.length), dtype).real());
   }
+}
+
+void AttentionWriter::fused_forward(const AttentionNames& names, const AttentionInput& given,
+                                    bool stops, AttentionSaved& s) {
+  const DType dtype = kernel(given);
+  const AttentionInput in = prepare(names, given);
+  const bool copies = copies_out(given);
+  const char* const name = copies ? names.product : names.out;
+  auto attention = op(name);
+  b_.work().attends({false, dtype, fused_flops()});
+  fused_operands(names, in, attention, s);
   s.fused_out = make(name, q_values(), dtype);
   s.out = copies ? kNoTensor : s.fused_out;
   if (path() == AttentionPath::efficient) {  // rows of lse are padded to 32
@@ -164,6 +160,17 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
   attention.write(s.fused_out).write(s.lse).write(s.seed).write(s.offset);
   if (copies && !stops)
     s.out = copy(names.out, s.fused_out, q_values(), dtype, Category::activations);
+}
+
+// The kernel does not run: what it made in the forward is its result. What is around it does.
+void AttentionWriter::attention_kept(const AttentionNames& names, const AttentionInput& given,
+                                     const AttentionSaved& kept, AttentionSaved& s) {
+  const AttentionInput in = prepare(names, given);
+  s = kept;
+  fused_operands(names, in, op(names.product), s);
+  b_.work().moves(0, 0);
+  if (copies_out(given))
+    s.out = copy(names.out, s.fused_out, q_values(), kernel(given), Category::activations);
 }
 
 double AttentionWriter::fused_flops() const {

@@ -49,9 +49,12 @@ class AttentionWriter : public ModuleWriter {
   bool selective() const { return strategy_.recompute.kind == models::RecomputeKind::selective; }
   void attention_forward(const AttentionNames& names, const AttentionInput& in,
                          AttentionSaved& saved);
-  // The same where `kept` of another forward is its result.
-  void attention_stored(const AttentionNames& names, const AttentionInput& in,
-                        const AttentionSaved& kept, AttentionSaved& saved);
+  // The same where a fused kernel's `kept` results of another forward are taken.
+  bool fuses_attention() const {
+    return path() == AttentionPath::flash || path() == AttentionPath::efficient;
+  }
+  void attention_kept(const AttentionNames& names, const AttentionInput& in,
+                      const AttentionSaved& kept, AttentionSaved& saved);
   // Gradients of q, k and v; kNoTensor where none is needed. `held`: the arguments of a selective
   // checkpoint, let go with its oldest node.
   std::array<TensorId, 3> attention_backward(const AttentionNames& names, const AttentionInput& in,
@@ -100,6 +103,7 @@ class AttentionWriter : public ModuleWriter {
   // `stops`: a recomputation, which ends with the last tensor that autograd saved.
   void run(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   AttentionInput prepare(const AttentionNames&, AttentionInput);
+  void fused_operands(const AttentionNames&, const AttentionInput&, OpBuilder, AttentionSaved&);
   void fused_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                        TensorId d_out, std::span<const Ref> held);

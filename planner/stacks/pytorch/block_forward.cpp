@@ -72,8 +72,10 @@ void BlockWriter::release(OpBuilder op, const models::ValueList& values, const L
 void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
   const models::Node& node = *at.node;
   const bool last = stops() && &at == &plan_->nodes[plan_->last_save];
-  if (at.stored && !last && stored_ != nullptr && phase_ == Phase::recompute)
-    return take_stored(at, s);
+  // torch/utils/checkpoint.py, _CachedTorchDispatchMode: the operator does not run, what it made in
+  // the forward is its result, and goes with its last reader.
+  const bool takes = at.stored && !(last && at.ends_recomputation()) && stored_ != nullptr &&
+                     phase_ == Phase::recompute;
   switch (node.kind) {
     case OpKind::norm: {
       norm_forward(*at.norm_names, *at.norm, value(s, node.in[0]), norm_input(at),
@@ -83,7 +85,8 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
     }
     case OpKind::linear:
       linear_forward(*at.linear_names, *at.linear, value(s, node.in[0]), dtype_of(node.in[0]),
-                     kKept, s.linears[at.place], last);
+                     kKept, s.linears[at.place], last,
+                     takes ? stored_->linears[at.place].base.out : kNoTensor);
       s.of(node.out[0]) = s.linears[at.place].out;
       break;
     case OpKind::split:
@@ -101,7 +104,7 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
     case OpKind::rotary:
       return run_rotary(at, s);
     case OpKind::attention:
-      return run_attention(at, s);
+      return run_attention(at, takes, s);
     case OpKind::activation:
       return run_activation(at, last, s);
     case OpKind::multiply:
@@ -200,27 +203,16 @@ AttentionInput BlockWriter::attention_input(const NodePlan& at, const LayerSaved
           at.node->alibi};
 }
 
-void BlockWriter::run_attention(const NodePlan& at, LayerSaved& s) {
+void BlockWriter::run_attention(const NodePlan& at, bool takes, LayerSaved& s) {
   AttentionSaved& saved = s.attentions[at.place];
-  attention_forward(*at.attention_names, attention_input(at, s), saved);
+  const AttentionInput in = attention_input(at, s);
+  if (takes && fuses_attention())
+    attention_kept(*at.attention_names, in, stored_->attentions[at.place], saved);
+  else
+    attention_forward(*at.attention_names, in, saved);
   s.of(at.node->out[0]) = saved.out;
   for (std::size_t i = 1; i < at.node->out.size(); ++i)
     s.of(at.node->out[i]) = saved.scored.also[i - 1];
-}
-
-// torch/utils/checkpoint.py, _CachedTorchDispatchMode: the operator does not run, what it made in
-// the forward is its result, and goes with its last reader.
-void BlockWriter::take_stored(const NodePlan& at, LayerSaved& s) {
-  const ValueId in = at.node->in[0], out = at.node->out[0];
-  s.of(out) = stored_->of(out);
-  if (at.node->kind == OpKind::attention)
-    return attention_stored(*at.attention_names, attention_input(at, s),
-                            stored_->attentions[at.place], s.attentions[at.place]);
-  LinearSaved& linear = s.linears[at.place];
-  linear = {};
-  const Ref input = value(s, in);
-  if (input.delta == 0) linear.base.input = input.tensor;
-  linear.out = linear.base.out = s.of(out);
 }
 
 // Autograd saves an operand before the kernel runs: a recomputation that stops there makes no

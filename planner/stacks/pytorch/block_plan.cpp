@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "models/recompute.h"
+
 namespace plimsoll::planner::pytorch {
 
 using models::Activation;
@@ -95,12 +97,10 @@ bool BlockPlan::ends_in_place(const NodePlan& at) const {
          &at == &nodes[1] && at.node->in[0] == first.out[0];
 }
 
-void BlockPlan::store_by_op() {
+void BlockPlan::store_by_op(const models::Recompute& recompute) {
   int products = 0;
-  for (NodePlan& at : nodes) {
-    if (at.node->kind == OpKind::linear) at.stored = ++products % 2 == 1;
-    if (at.node->kind == OpKind::attention) at.stored = true;
-  }
+  for (NodePlan& at : nodes)
+    at.stored = models::keeps(recompute, *at.node, at.linear != nullptr ? products++ : 0);
 }
 
 // An activation is left to the product that reads its result.

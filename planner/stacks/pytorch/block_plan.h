@@ -37,6 +37,9 @@ struct NodePlan {
   const OperandNames* operand_names = nullptr;
   const ExpertsNames* experts_names = nullptr;
   const NodeNames* names = nullptr;
+
+  // As the last node that saves anything: in front of its operator, not behind an adapter's.
+  bool ends_recomputation() const { return linear == nullptr || linear->lora_rank == 0; }
 };
 
 struct BlockPlan {
@@ -57,9 +60,7 @@ struct BlockPlan {
   // The first node is a norm that turns its result's gradient into the layer's input's, and this
   // one is the last to add to it.
   bool ends_in_place(const NodePlan& at) const;
-  // torchtitan's policy (activation_checkpoint.py, _custom_policy): what attention makes is kept,
-  // and every second product's result, the first one's first.
-  void store_by_op();
+  void store_by_op(const models::Recompute& recompute);
 
  private:
   bool joins(NodePlan& at);

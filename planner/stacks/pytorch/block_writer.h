@@ -82,8 +82,7 @@ class BlockWriter : public AttentionWriter {
   void run_reshape(const NodePlan& at, LayerSaved& s);
   void run_rotary(const NodePlan& at, LayerSaved& s);
   static const OperandNames& operand(const NodePlan& at, std::size_t i);  // of a rotary node
-  void run_attention(const NodePlan& at, LayerSaved& s);
-  void take_stored(const NodePlan& at, LayerSaved& s);
+  void run_attention(const NodePlan& at, bool takes, LayerSaved& s);
   void stop_at(const NodePlan& at, const LayerSaved& s);
   void run_activation(const NodePlan& at, bool stops, LayerSaved& s);
   void run_function(const TapePart& part, const NodePlan& at, TapeSaved& saved, bool stops,

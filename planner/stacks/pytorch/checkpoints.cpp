@@ -1,6 +1,6 @@
-// Checkpoints around layers: what runs again, what is held for that and until when.
-#include "models/decisions/layer.h"
-#include "planner/stacks/pytorch/step.h"
+#include "planner/stacks/pytorch/checkpoints.h"
+
+#include "planner/stacks/pytorch/wrappers/wrapper.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -8,10 +8,10 @@ using models::RecomputeKind;
 
 // Runs the forward of a checkpoint's layers again, inside its backward. The last layer's output is
 // made anew (and dropped): autograd's own output died when the next instance had used it.
-void StepWriter::recompute() {
-  Run& run = *checkpoint_;
-  const auto r = static_cast<std::size_t>(checkpoint_ - runs_.data());
-  const std::size_t last = last_of_checkpoint_, first = last + 1 - run.checkpoint();
+void Checkpoints::recompute() {
+  Run& run = *run_;
+  const std::size_t r = number(), last = last_, first = last + 1 - run.checkpoint();
+  s_.wrapper->before_recompute(run.units[last]);
   layer_.set(Phase::recompute, true);
   ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = first; j <= last; ++j) {
@@ -21,7 +21,7 @@ void StepWriter::recompute() {
     }
     b_.at_layer(static_cast<std::uint16_t>(j));
     const TensorId out = run.recomputed[j];
-    const Ref input = j == first ? input_of(r, first) : Ref{run.recomputed[j - 1]};
+    const Ref input = j == first ? s_.input_of(r, first) : Ref{run.recomputed[j - 1]};
     layer_.stop_early(!repeats_to_the_end() && j == last);
     layer_.take_from(strategy_.recompute.kind == RecomputeKind::ops ? &run.kept[j] : nullptr);
     layer_.forward(run.plan(j), input, {out}, run.saved[j]);
@@ -29,55 +29,65 @@ void StepWriter::recompute() {
   if (regime_.autocast) {
     auto exit = b_.op("autocast.exit", Phase::recompute);
     for (std::size_t j = first; j <= last && !b_.resizes(); ++j)
-      release_casts(exit, run.layer(j), run.saved[j]);
+      Step::release_casts(exit, run.layer(j), run.saved[j]);
   }
   layer_.set(Phase::backward, true);
   b_.at_layer(static_cast<std::uint16_t>(last));
-}
-
-bool StepWriter::reentrant() const {
-  return models::decisions::reentrant_checkpoints(strategy_);
+  s_.wrapper->after_recompute(run.units[last]);
 }
 
 // A reentrant checkpoint's frame holds its input, its output and the output's gradient until the
 // backward inside it has returned (torch/utils/checkpoint.py, CheckpointFunction.backward).
-void StepWriter::leave_checkpoint() {
-  const Run& run = *checkpoint_;
-  const std::size_t last = last_of_checkpoint_;
-  const Ref input =
-      input_of(static_cast<std::size_t>(checkpoint_ - runs_.data()), last + 1 - run.checkpoint());
+void Checkpoints::leave() {
+  const Run& run = *run_;
+  const Ref input = s_.input_of(number(), last_ + 1 - run.checkpoint());
   b_.op("checkpoint.exit", Phase::backward)
-      .release(run.recomputed[last])
-      .release(last + 1 < run.stride() ? run.d_inner[last] : run.d_out)
+      .release(run.recomputed[last_])
+      .release(last_ + 1 < run.stride() ? run.d_inner[last_] : run.d_out)
       .touch(input.tensor, input.delta, input.beyond, models::Access::release);
 }
 
 // What all layers were called with goes when the outermost backward returns.
-void StepWriter::leave_checkpoints() {
+void Checkpoints::leave_all() {
   auto exit = b_.op("checkpoint.exit", Phase::backward);
-  for (const ByWindow* tensors : {&cos_, &sin_, &masks_})
+  for (const ByWindow* tensors : {&s_.cos, &s_.sin, &s_.masks})
     exit.release(tensors->front())
         .release(tensors->back() != tensors->front() ? tensors->back() : kNoTensor);
-  exit.release(front_.position_ids).release(front_.alibi);
+  exit.release(s_.front.position_ids).release(s_.front.alibi);
 }
 
 // torchtitan's checkpoints of 0.2.2 run the whole layer again, too (early_stop=False).
-bool StepWriter::repeats_to_the_end() const {
-  return reentrant() || strategy_.code == models::ModelCode::torchtitan_0_2_2;
+bool Checkpoints::repeats_to_the_end() const {
+  return s_.reentrant() || strategy_.code == models::ModelCode::torchtitan_0_2_2;
 }
 
 // What a recomputation that stops early leaves where the policy keeps it.
-TensorId StepWriter::never_taken(const Run& run, std::size_t layer) const {
+TensorId Checkpoints::never_taken(const Run& run, std::size_t layer) const {
   const BlockPlan& plan = run.plan(layer);
   const NodePlan& last = plan.nodes[plan.last_save];
-  return last.stored && !repeats_to_the_end() ? run.kept[layer].of(last.node->out[0]) : kNoTensor;
+  const bool taken = repeats_to_the_end() || !last.ends_recomputation();
+  return last.stored && !taken ? run.kept[layer].of(last.node->out[0]) : kNoTensor;
+}
+
+void Checkpoints::before_layer(std::size_t r, std::size_t j) {
+  const Run& run = s_.runs[r];
+  const std::size_t layers = run.checkpoint();
+  const bool waits = s_.recomputes() && (j + 1) % layers == 0;
+  layer_.set_checkpoint(waits ? this : nullptr, s_.recomputes());
+  const std::size_t window = run.plan(j).sliding ? 1 : 0;
+  layer_.hold({s_.input_of(r, j / layers * layers), Ref{s_.cos[window]}, Ref{s_.sin[window]},
+               Ref{s_.masks[window]}, Ref{s_.front.position_ids}, Ref{s_.front.alibi},
+               Ref{never_taken(run, j)}},
+              j % layers == 0);
 }
 
 // The outputs of a checkpoint's layers that its backward holds: all but the last one's, which is
 // made only where the whole layer is run again.
-void StepWriter::declare_recomputed(Run& run) {
+void Checkpoints::begin(Run& of) {
+  run_ = &of;
+  Run& run = of;
   run.recomputed.resize(run.stride(), kNoTensor);
-  if (!recomputes()) return;
+  if (!s_.recomputes()) return;
   const Bytes stream =
       storage(Count(checked_multiply(tokens_.total(), d_.hidden)), regime_.residual);
   ProgramBuilder::Place layer = b_.place();

@@ -173,6 +173,12 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
     sink_->end(of, grad);
   };
   if (casts && part.conv1d) widen(bias, d_bias, part.out);
+  // With a bias the input was flattened before the weight was transposed: backward the input's
+  // gradient comes last. The weight's comes by way of its transpose, behind the bias's.
+  if (part.bias && !casts && sink_->acts()) {
+    if (d_bias != kNoTensor) sink_->end(bias, std::exchange(d_bias, kNoTensor));
+    if (d_weight != kNoTensor) sink_->end(names, std::exchange(d_weight, kNoTensor));
+  }
   if (ends) {
     sum = add_into(names, d_in, casts_in, sum, at.into);
   } else if (input_grad) {
@@ -207,14 +213,15 @@ Sum ModuleWriter::add_into(const ModuleNames& names, TensorId d_in, bool casts, 
 }
 
 void ModuleWriter::linear_forward(const LinearNames& names, const LinearPart& part, Ref input,
-                                  DType input_dtype, Category category, LinearSaved& s,
-                                  bool stops) {
+                                  DType input_dtype, Category category, LinearSaved& s, bool stops,
+                                  TensorId kept) {
   const bool adapted = part.lora_rank > 0;
   if (part.packed != nullptr)
     packed_forward(names, part, input, input_dtype, category, s.base);
   else
     product_forward(names.base, names.bias, base_product(part, regime_), input, input_dtype,
-                    category, stops && !adapted, s.base);
+                    category, (stops && !adapted) || kept != kNoTensor, s.base);
+  if (kept != kNoTensor) s.base.out = kept;
   s.out = s.base.out;
   if (adapted) adapter_forward(names, part, input, input_dtype, category, stops, s);
 }

@@ -3,7 +3,8 @@
 
 #include <span>
 #include <utility>
-#include "planner/stacks/pytorch/step_writer.h"
+#include "planner/stacks/pytorch/regime.h"
+#include "planner/stacks/pytorch/saved.h"
 #include "planner/stacks/pytorch/tape_names.h"
 
 namespace plimsoll::planner::pytorch {
@@ -22,6 +23,8 @@ class GradientSink {
   virtual TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter = false) = 0;
   // Whether what `begin` names outlives its op, or is added to another tensor and dies.
   virtual bool keeps() const = 0;
+  // Whether something is done with each as it arrives, in front of what the backward does next.
+  virtual bool acts() const { return false; }
   // After the op: adds a later micro-batch's gradient to the first one's.
   virtual void end(const ModuleNames& names, TensorId written) = 0;
 };

@@ -36,9 +36,8 @@ class ModuleWriter {
     if (adds_bias) product.read(std::exchange(workspaces_[2 + thread], kNoTensor));
   }
   void set_sink(GradientSink* sink) { sink_ = sink; }
-  // `waits`: the backward that follows begins in front of a recomputation. `checkpointed`: its
-  // saved tensors come through a checkpoint's hooks, and a node drops each as soon as it has used
-  // it.
+  // `waits`: the backward that follows begins in front of a recomputation. `checkpointed`: saved
+  // tensors come through a checkpoint's hooks, and a node drops each as soon as it has used it.
   void set_checkpoint(Recomputation* waits, bool checkpointed) {
     recomputation_ = waits;
     checkpointed_ = checkpointed;
@@ -53,9 +52,10 @@ class ModuleWriter {
                          TensorId d_out, TensorId residual, const Place& at);
   DType norm_out(DType input_dtype) const;  // of the model's last norm
 
-  // `stops`: a recomputation, which ends before the last product.
+  // `stops`: a recomputation, which ends before the last product. `kept`: the base's, if taken.
   void linear_forward(const LinearNames& names, const LinearPart& part, Ref input,
-                      DType input_dtype, Category category, LinearSaved& saved, bool stops = false);
+                      DType input_dtype, Category category, LinearSaved& saved, bool stops = false,
+                      TensorId kept = kNoTensor);
   // Adds the gradient of the input, in `input_dtype`, to `sum`; where `at.into` is given, that is
   // the sum.
   Sum linear_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
@@ -97,7 +97,7 @@ class ModuleWriter {
   static void release(OpBuilder& op, std::span<const Ref> held) {
     for (const Ref r : held) op.touch(r.tensor, r.delta, r.beyond, models::Access::release);
   }
-  // `from` in another dtype; `from` itself where it has that one already.
+  // `from` in another dtype, or itself.
   TensorId cast(const char* name, TensorId from, std::int64_t values, DType have, DType want,
                 Category category = Category::temporaries);
   // A new tensor of the same values (another layout, another scale, a sum over groups, …).

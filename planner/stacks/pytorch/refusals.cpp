@@ -1,9 +1,11 @@
 // What stack pytorch does not plan, by the option that asks for it.
+#include <algorithm>
 #include <string>
 
 #include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
 #include "models/optimizers.h"
+#include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
 #include "planner/stacks/pytorch/stack.h"
@@ -86,10 +88,41 @@ void refuse_packed(const models::Strategy& s) {
         "--quantize with --attention eager or math, or --recompute selective, is not modelled yet");
 }
 
+// Selective checkpoints by operator: create_selective_checkpoint_contexts around each layer, by a
+// policy that keeps what named modules' aten.mm and aten.addmm make, and SDPA's kernel.
+void refuse_kept_ops(const models::ModelSpec& model, const models::Strategy& s) {
+  if (s.recompute.kind != models::RecomputeKind::ops || models::is_torchtitan(s.code)) return;
+  const auto refuse_if = [&](bool it_is, ErrorKind kind, const char* what) {
+    check(!it_is, kind, [&] { return "--recompute " + text_of(s.recompute) + " " + what; });
+  };
+  models::check_kept(s.recompute, model.blocks);
+  const bool attention = std::ranges::find(s.recompute.kept, "attention") != s.recompute.kept.end();
+  refuse_if(
+      s.use_reentrant.value_or(false), ErrorKind::bad_input,
+      "with --use-reentrant yes: PyTorch has context_fn for checkpoints that are not reentrant");
+  refuse_if(s.transformers < models::Release{5, 0, 0}, ErrorKind::unsupported,
+            "is modelled with Transformers 5.0 and later");
+  refuse_if(is_fsdp1(s), ErrorKind::unsupported, "with --fsdp-version 1 is not modelled yet");
+  refuse_if(s.kernels != models::Kernels::eager, ErrorKind::unsupported,
+            "is modelled with --kernels eager alone");
+  refuse_if(s.quantize.has_value(), ErrorKind::unsupported, "with --quantize is not modelled yet");
+  refuse_if(attention && s.attention != models::Attention::flash, ErrorKind::unsupported,
+            "keeps attention's result with --attention flash (one kernel of SDPA) alone");
+  const models::Decoder& d = *model.decoder;
+  refuse_if(attention && s.precision == models::Precision::fp32 && d.kv_heads < d.heads,
+            ErrorKind::bad_input,
+            "keeps nothing of attention: grouped queries in fp32 run SDPA's math, not one kernel");
+  const auto routes = [](const std::shared_ptr<const models::Block>& block) {
+    return block->experts > 0;
+  };
+  refuse_if(std::ranges::any_of(model.blocks, routes), ErrorKind::unsupported,
+            "is not modelled yet for models with experts");
+}
+
 // torchtitan's own code: as its parallelize_llama.py and train.py run it.
 void refuse_code(const models::Strategy& s, const models::Batch& batch) {
-  check(models::is_torchtitan(s.code) || s.recompute.kind != models::RecomputeKind::ops,
-        ErrorKind::unsupported,
+  const bool own_ops = models::keeps_torchtitan_ops(s.recompute);
+  check(models::is_torchtitan(s.code) || !own_ops, ErrorKind::unsupported,
         "--recompute ops:torchtitan is modelled with torchtitan's own model alone: --model-code "
         "torchtitan@0.2.2, or --trainer torchtitan");
   if (!models::is_torchtitan(s.code)) return;
@@ -113,7 +146,7 @@ void refuse_code(const models::Strategy& s, const models::Batch& batch) {
   refuse_if(batch.grad_accum > 1,
             "with --grad-accum is not modelled yet: it reduces every micro-step");
   refuse_if(s.recompute.kind != RecomputeKind::none && s.recompute.kind != RecomputeKind::full &&
-                s.recompute.kind != RecomputeKind::ops,
+                !own_ops,
             "is modelled with --recompute none, full or ops:torchtitan");
 }
 
@@ -135,11 +168,29 @@ void refuse_optimizer(const models::Strategy& s) {
   });
 }
 
+// Hooks behind each gradient's accumulation (torch/autograd, register_post_accumulate_grad_hook).
+void refuse_in_backward(const models::Strategy& s, const models::Batch& batch) {
+  if (!s.optimizer_in_backward) return;
+  const auto refuse_if = [](bool it_is, ErrorKind kind, const char* why) {
+    check(!it_is, kind, [&] { return "--optimizer-in-backward " + std::string(why); });
+  };
+  refuse_if(batch.grad_accum > 1, ErrorKind::bad_input,
+            "with --grad-accum: gradients would be stepped with before they are whole");
+  refuse_if(s.precision == models::Precision::fp16_mixed, ErrorKind::bad_input,
+            "with --precision fp16-mixed: a scaler looks at all gradients before it steps");
+  refuse_if(s.gpus > 1, ErrorKind::unsupported, "is modelled on one GPU");
+  refuse_if(s.optimizer != models::Optimizer::adamw && s.optimizer != models::Optimizer::sgd &&
+                s.optimizer != models::Optimizer::momentum,
+            ErrorKind::unsupported, "is modelled with adamw, sgd and momentum");
+}
+
 }  // namespace
 
 void refuse(const models::ModelSpec& model, const models::Strategy& s, const models::Batch& batch) {
   refuse_code(s, batch);
+  refuse_kept_ops(model, s);
   refuse_optimizer(s);
+  refuse_in_backward(s, batch);
   refuse_offload(s);
   refuse_packed(s);
   if (is_fsdp1(s)) refuse_fsdp1(s);
@@ -176,6 +227,32 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   check(!s.master_weights.value_or(false), ErrorKind::bad_input,
         "--master-weights yes: PyTorch's optimizers keep no separate masters; train mixed on fp32 "
         "weights (--param-dtype fp32)");
+}
+
+// FSDP takes gradients and the optimizer with the parameters.
+void refuse_offload(const models::Strategy& s) {
+  const models::Offload& offload = s.offload;
+  if (!offload.any()) return;
+  const auto refuse = [](bool bad, ErrorKind kind, const char* why) {
+    check(!bad, kind, std::string("--offload ") + why);
+  };
+  refuse(offload.activations, ErrorKind::unsupported, "activations is not modelled yet");
+  refuse(!offload.params, ErrorKind::bad_input,
+         "optimizer: PyTorch has no such switch; FSDP offloads parameters, gradients and states "
+         "together (--offload params), DeepSpeed states alone (--stack deepspeed)");
+  refuse(s.data.zero < 2, ErrorKind::bad_input,
+         "params needs --zero 2 or 3 on pytorch (FSDP's CPUOffloadPolicy)");
+  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
+  refuse(mesh[models::decisions::Axis::shard].ranks == 1, ErrorKind::unsupported,
+         "params on one rank is not modelled yet");
+  refuse(s.precision == models::Precision::fp16_mixed, ErrorKind::unsupported,
+         "params with --precision fp16-mixed (a scaler that reads gradients on the host) is not "
+         "modelled yet");
+  refuse(s.optimizer != models::Optimizer::adamw && s.optimizer != models::Optimizer::sgd &&
+             s.optimizer != models::Optimizer::momentum,
+         ErrorKind::unsupported, "params is modelled with adamw, sgd and momentum");
+  refuse(is_fsdp1(s) && !offload.pinned, ErrorKind::unsupported,
+         "params with --fsdp-version 1, not pinned, is not modelled yet");
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -10,7 +10,9 @@
 #include "models/overheads.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
-#include "planner/stacks/pytorch/fsdp1.h"
+#include "planner/stacks/pytorch/wrappers/fsdp1.h"
+#include "planner/stacks/pytorch/wrappers/fsdp2.h"
+#include "planner/stacks/pytorch/wrappers/replicated.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -166,6 +168,9 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
       say("start of the run", "not planned: packed weights may lie whole on each GPU until sharded",
           "accelerate 1.15.0, utils/fsdp_utils.py, fsdp2_prepare_model (model_has_params4bit)");
   }
+  if (s.optimizer_in_backward)
+    say("optimizer", "one for each parameter, which steps when its gradient is there",
+        "torch 2.11, Tensor.register_post_accumulate_grad_hook (torchtune's optimizer_in_bwd)");
   const models::TorchOptimizer& optimizer = models::rule_of(s.optimizer).torch;
   if (optimizer.assumption != nullptr)
     say("optimizer states", optimizer.assumption, optimizer.source);
@@ -202,12 +207,23 @@ void assume_managed(Bytes managed, std::vector<Assumption>& out) {
 std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const ModelParts& parts,
                                         const models::Strategy& strategy,
                                         const models::Batch& batch, const Rules& rules) {
-  if (is_fsdp1(strategy)) {
-    Rules flat = rules;
-    flat.fsdp_units = FsdpUnits::root;
-    return std::make_unique<FlatStepWriter>(program, parts, strategy, batch, flat);
-  }
-  return std::make_unique<StepWriter>(program, parts, strategy, batch, rules);
+  const auto wrapper = [](Step& step, Checkpoints& checkpoints) -> std::unique_ptr<Wrapper> {
+    if (is_fsdp1(step.strategy)) return std::make_unique<FlatParameters>(step, checkpoints);
+    if (step.strategy.data.zero >= 2) return std::make_unique<FullyShard>(step);
+    return std::make_unique<Replicated>(step);
+  };
+  return std::make_unique<StepWriter>(program, parts, strategy, batch, rules, wrapper);
+}
+
+void write_messages(const ModelParts& parts, const models::Strategy& strategy, Messages& out) {
+  models::StepProgram program;
+  Rules rules;
+  rules.granularity = 1;  // what is sent is not rounded to blocks
+  set_loop(rules, strategy);
+  models::Strategy s = strategy;
+  // Checkpoints of several layers gather as those of one.
+  if (repeats_layers(s.recompute)) s.recompute = {models::RecomputeKind::full, 1};
+  step_writer(program, parts, s, {}, rules)->write_messages(out);
 }
 
 void refuse_of_model(const Question& question) {
@@ -275,7 +291,7 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   step.ranks = writer->ranks();
   step.states = writer->states();
   step.managed = writer->managed();
-  step.host = writer->on_host();
+  step.host = writer->host();
   if (question.strategy.offload.params)
     step.assumptions.push_back(
         {"parameters, gradients and optimizer states", "\"on the host, where the optimizer steps\"",

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "planner/stack_step.h"
-#include "planner/stacks/pytorch/step.h"
 #include "planner/stacks/pytorch/step_writer.h"
 #include "planner/stacks/stack_info.h"
 

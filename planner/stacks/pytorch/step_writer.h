@@ -1,149 +1,59 @@
-// What the writers of eager PyTorch's training step pass to each other.
-//
-// What an op saves and allocates was read off the models' source (transformers 5.17, peft 0.21) and
-// off the history of PyTorch's own CUDA caching allocator in real steps (tests/golden/traces; torch
-// 2.11), which the tests compare with these writers op by op. Small kernels that always follow one
-// another in the layers of every model are one op: `scratch` is what they need on top of the op's
-// operands at their highest moment, derived above each. Everything else is one op a kernel.
+// The training step of one rank under eager PyTorch: forward, loss and backward of the modules,
+// with a wrapper's hooks around them.
 #pragma once
 
-#include <array>
+#include <functional>
+#include <memory>
 #include <vector>
 
-#include "planner/model_parts.h"
-#include "planner/program/program_builder.h"
-#include "planner/stacks/pytorch/kernels.h"
-#include "planner/stacks/pytorch/names.h"
-#include "planner/stacks/pytorch/regime.h"
-#include "planner/stacks/pytorch/tape/rule.h"
+#include "planner/stacks/pytorch/checkpoints.h"
+#include "planner/stacks/pytorch/ends/embedding.h"
+#include "planner/stacks/pytorch/ends/head.h"
+#include "planner/stacks/pytorch/wrappers/wrapper.h"
 
 namespace plimsoll::planner::pytorch {
 
-using models::Category;
-using models::kNoTensor;
-using models::Phase;
-using models::TensorId;
+class StepWriter : public StepSizer {
+ public:
+  // Of the strategy's data parallelism, or of an engine.
+  using MakeWrapper = std::function<std::unique_ptr<Wrapper>(Step&, Checkpoints&)>;
+  StepWriter(models::StepProgram& program, const ModelParts& parts,
+             const models::Strategy& strategy, const models::Batch& batch, const Rules& rules,
+             const MakeWrapper& make_wrapper);
 
-// Which parameters FSDP2 shards together.
-//   accelerate: as Accelerate 1.15 does (utils/fsdp_utils.py, fsdp2_prepare_model).
-//   root: every decoder layer, and the root with all the rest (fully_shard(layer) …
-//   fully_shard(model)). ends: also the embedding and an untied head on their own.
-enum class FsdpUnits : std::uint8_t { accelerate, root, ends };
+  void write();  // the steady-state step (optimizer states exist). Throws Error{unsupported}
+  bool resize(const models::Batch& batch) override;  // in the program that stands (StepSizer)
+  const Alike& alike() const override { return s_.b.alike(); }
+  void write_messages(Messages& out);  // in the place of write()
 
-// Inside the caching allocator: cuBLAS's of each thread that multiplies, the forward's and
-// autograd's, and cuBLASLt's of a thread that multiplies and adds a bias.
-struct BlasWorkspaces {
-  Bytes forward, backward, lt;
-};
+  // After write():
+  const reports::States& states() const { return s_.states; }
+  void add_start(Start& start) const;
+  std::int64_t rank() const { return std::max<std::int64_t>(0, s_.rules.rank); }  // whose step
+  std::vector<RanksAlike> ranks() const;  // all ranks, by what they hold
+  HostMemory host() const { return wrapper_->host(); }
+  Bytes managed() const { return wrapper_->managed(); }
 
-// Whole layers; selective recomputation is the layer's own matter.
-inline bool repeats_layers(const models::Recompute& recompute) {
-  return recompute.kind != models::RecomputeKind::none &&
-         recompute.kind != models::RecomputeKind::selective;
-}
-Bytes workspaces_in_all(const BlasWorkspaces& blas, const models::Strategy& strategy);
+ private:
+  // Units (units.cpp): what is handled together.
+  void plan_end_units(), add_runs();
+  void add_run(const LayerRun& layers, std::int64_t first, std::int64_t count, std::int64_t stride);
+  void size_unit(Unit& unit, const std::vector<Parameter>& parameters, models::GroupId group);
+  void declare_inputs(), declare_workspaces();  // inputs.cpp
+  void micro_batches(), micro_batch(std::int64_t index, std::int64_t times);
+  void declare_layers(Run& run);
+  void layers_forward(std::size_t run), layers_backward(std::size_t run);
+  void enter_checkpoint(std::size_t run, std::size_t last);
 
-// What the strategy does not say: the GPU's kernels, the allocator, the training loop.
-struct Rules {
-  std::int64_t granularity = 512;  // CUDACachingAllocator's kMinBlockSize
-  Processors gpu;
-  // What runs behind scaled_dot_product_attention in 16 bits without a mask: torch 2.11 asks cuDNN
-  // first on compute capability 9 and 10 (sdp_utils.cpp, priority_order), flash elsewhere from 8.0
-  // on; below, the memory-efficient kernel is the only fused one, and takes no bf16.
-  enum class Sdpa : std::uint8_t { flash, cudnn, efficient } sdpa = Sdpa::flash;
-  FsdpUnits fsdp_units = FsdpUnits::accelerate;
-  // Autocast on top of FSDP's own policy: Accelerate does so for FSDP1 (accelerator.py,
-  // prepare_model), for FSDP2 not (_prepare_fsdp2).
-  bool fsdp_autocast = false;
-  std::int64_t rank = -1;  // whose step it is; -1: the fullest one's
-  bool hold_outputs = false;  // the caller keeps the model's outputs until after backward
-  bool checks_packing = false;  // Transformers, where a batch has no mask and no cache is used
-  std::int64_t batch_tensors = 3;  // int64 tensors of a batch: input_ids, labels, attention_mask
-  // Parameters and states one by one, as the allocator's replay needs them; false: one sum a layer,
-  // which has the same peak (only what a search asks about).
-  bool each_parameter = true;
-  // DeepSpeed's own linear under ZeRO-3 (runtime/zero/linear.py) saves its input although the
-  // weight is frozen.
-  bool frozen_products_save = false;
-  BlasWorkspaces blas;
-  Works* works = nullptr;  // what the ops ask of the GPU, for who asks
-};
-
-// What the model makes once for layers with full attention, [0], and with a sliding window, [1].
-using ByWindow = std::array<TensorId, 2>;
-
-// A tensor, or the neighbouring layer's.
-struct Ref {
-  TensorId tensor = kNoTensor;
-  int delta = 0;
-  TensorId beyond = kNoTensor;
-  bool none() const { return tensor == kNoTensor && beyond == kNoTensor; }
-};
-
-// What a function's forward (tape/rule.h) leaves: what autograd keeps, by Rule::kept; its result.
-struct TapeSaved {
-  TapeSaved() { kept.fill(kNoTensor); }
-  std::array<TensorId, tape::kMostKept> kept;
-  TensorId out = kNoTensor;
-  std::array<TensorId, 3> also{kNoTensor, kNoTensor, kNoTensor};  // by Function::also_results
-};
-// What the model makes before its layers. `looked_up`: what the embedding's module returned, of
-// which the model makes `embedded`.
-struct FrontSaved {
-  TensorId looked_up = kNoTensor, embedded = kNoTensor;
-  TensorId position_ids = kNoTensor, position_rows = kNoTensor, positions = kNoTensor;
-  TensorId padding_mask = kNoTensor;  // see count_positions()
-  TensorId alibi = kNoTensor;
-  TensorId type_ids = kNoTensor, types = kNoTensor;  // of tokens
-  TensorId sum = kNoTensor;  // what the embedding's norm reads
-  TensorId dropout_mask = kNoTensor;
-  TapeSaved norm;
-};
-// A product with a weight: what it read (the cast copy, or the input itself) and made.
-struct ProductSaved {
-  TensorId input = kNoTensor, weight_cast = kNoTensor, bias_cast = kNoTensor, out = kNoTensor;
-};
-struct LinearSaved {
-  ProductSaved base, a, b;  // a, b: LoRA
-  TensorId mask = kNoTensor;  // LoRA's dropout
-  TensorId out = kNoTensor;
-};
-struct AttentionSaved {
-  TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;  // as a fused kernel read them
-  TensorId mask = kNoTensor;  // additive, in the kernel's dtype
-  TensorId lse = kNoTensor, seed = kNoTensor, offset = kNoTensor;
-  TapeSaved scored;  // of attention that stores its scores
-  TensorId out = kNoTensor;
-  TensorId fused_out = kNoTensor;  // what a fused kernel made; `out`, or what `out` was copied from
-};
-struct BlockPlan;
-
-// What the head's product reads and the loss makes.
-struct EndSaved {
-  TensorId activated = kNoTensor;  // of the product before the head's
-  TensorId upcast_logits = kNoTensor, shifted_logits = kNoTensor, returned_logits = kNoTensor;
-  TapeSaved logits, entropy;  // loss_functions.cpp
-  TensorId cache = kNoTensor;  // past keys and values that the model returns
-  TensorId tied_grad = kNoTensor;  // the head's share of a tied table's gradient
-  TensorId log_probabilities = kNoTensor;
-  TensorId targets = kNoTensor, padded_labels = kNoTensor, fused_weight_grad = kNoTensor;
-  TensorId loss = kNoTensor, seed = kNoTensor;
-  Ref fused_input_grad;
-};
-
-// What one layer's forward leaves to its backward.
-struct LayerSaved {
-  std::vector<TensorId> values;  // by ValueId; the layer's input is not among them
-  std::vector<TapeSaved> norms;  // by Module::place
-  std::vector<LinearSaved> linears;
-  std::vector<AttentionSaved> attentions;  // by NodePlan::place
-  std::vector<TapeSaved> experts;
-  std::vector<TapeSaved> activations;
-  std::vector<TensorId> masks;  // dropout's
-
-  void begin(const BlockPlan& plan);
-  TensorId& of(models::ValueId id) { return values[static_cast<std::size_t>(id)]; }
-  TensorId of(models::ValueId id) const { return values[static_cast<std::size_t>(id)]; }
+  Step s_;
+  Checkpoints checkpoints_;
+  std::unique_ptr<Wrapper> wrapper_;
+  EmbeddingWriter embedding_;
+  HeadWriter head_;
+  std::vector<Parameter> root_parameters_, embedding_parameters_, tail_parameters_;
+  ProgramBuilder::Place inputs_, micros_begin_, micros_end_;
+  std::array<TensorId, 4> workspaces_{};  // as ModuleWriter takes them
+  ScratchBlocks blocks_;
 };
 
 }  // namespace plimsoll::planner::pytorch

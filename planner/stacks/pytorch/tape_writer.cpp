@@ -127,8 +127,8 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
                                      std::span<const Ref> given, const TapeSaved& s,
                                      const TapeGradients& d) {
   const bool sinks = d.parameters[0] != nullptr;
-  const tape::Lowered& of =
-      part.rule->backward({d.flowing != kNoTensor, checkpointed_, !sinks || sink_->keeps()});
+  const tape::Lowered& of = part.rule->backward(
+      {d.flowing != kNoTensor, checkpointed_, !sinks || sink_->keeps(), sinks && sink_->acts()});
   TapeRoom& room = rooms_[1];  // a recomputation in the middle is a forward
   auto& slots = room.slots;
   evaluate(of, counts, room);

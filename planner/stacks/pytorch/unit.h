@@ -7,11 +7,9 @@
 #include "planner/model_parts.h"
 #include "planner/program/messages.h"
 #include "planner/stacks/pytorch/block_plan.h"
-#include "planner/stacks/pytorch/step_writer.h"
+#include "planner/stacks/pytorch/saved.h"
 
 namespace plimsoll::planner::pytorch {
-
-enum class DataParallelism { single, ddp, zero_redundancy, fsdp };
 
 // A set of parameters that are handled together: an FSDP unit (one fully_shard'ed module, or one
 // FlatParameter).
@@ -67,12 +65,6 @@ struct Unit {
     last_order = -1;
   }
   bool empty() const { return parameters == nullptr || parameters->empty(); }
-};
-
-// DDP's, of gradients. Where the parameter stands that fills it.
-struct Bucket {
-  Bytes bytes;
-  Message::Part part = Message::Part::front;
 };
 
 // A run of layers; `stride` of them make one instance of the group: a checkpoint of equal layers,

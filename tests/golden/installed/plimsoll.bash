@@ -59,7 +59,7 @@ _plimsoll() {
     fit:--micro-batch) return ;;
     fit:--grad-accum) return ;;
     fit:--global-batch) return ;;
-    fit:--recompute) COMPREPLY=($(compgen -W 'none selective full sqrt' -- "$cur")); return ;;
+    fit:--recompute) COMPREPLY=($(compgen -W 'none selective full sqrt fit' -- "$cur")); return ;;
     fit:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     fit:--attention) COMPREPLY=($(compgen -W 'flash flash-1 flash-2' -- "$cur")); return ;;
     fit:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
@@ -84,6 +84,10 @@ _plimsoll() {
     fit:--peft) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     fit:--accelerate) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     fit:--training-args) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    fit:--axolotl) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    fit:--llamafactory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    fit:--swift) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    fit:--torchtitan) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     fit:--trainer) return ;;
     fit:--html) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     fit:--svg) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -157,7 +161,7 @@ _plimsoll() {
     recommend:--micro-batch) return ;;
     recommend:--grad-accum) return ;;
     recommend:--global-batch) return ;;
-    recommend:--recompute) COMPREPLY=($(compgen -W 'none selective full sqrt' -- "$cur")); return ;;
+    recommend:--recompute) COMPREPLY=($(compgen -W 'none selective full sqrt fit' -- "$cur")); return ;;
     recommend:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     recommend:--attention) COMPREPLY=($(compgen -W 'flash flash-1 flash-2' -- "$cur")); return ;;
     recommend:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
@@ -182,6 +186,10 @@ _plimsoll() {
     recommend:--peft) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     recommend:--accelerate) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     recommend:--training-args) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    recommend:--axolotl) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    recommend:--llamafactory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    recommend:--swift) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    recommend:--torchtitan) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     recommend:--trainer) return ;;
     recommend:--html) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     recommend:--objective) COMPREPLY=($(compgen -W 'throughput gpus' -- "$cur")); return ;;
@@ -245,7 +253,7 @@ _plimsoll() {
     run:--micro-batch) return ;;
     run:--grad-accum) return ;;
     run:--global-batch) return ;;
-    run:--recompute) COMPREPLY=($(compgen -W 'none selective full sqrt' -- "$cur")); return ;;
+    run:--recompute) COMPREPLY=($(compgen -W 'none selective full sqrt fit' -- "$cur")); return ;;
     run:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     run:--attention) COMPREPLY=($(compgen -W 'flash flash-1 flash-2' -- "$cur")); return ;;
     run:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
@@ -270,6 +278,10 @@ _plimsoll() {
     run:--peft) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     run:--accelerate) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     run:--training-args) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    run:--axolotl) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    run:--llamafactory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    run:--swift) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    run:--torchtitan) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     run:--trainer) return ;;
     run:--ranks) return ;;
     run:--reduce-layers) return ;;
@@ -349,7 +361,7 @@ _plimsoll() {
     oom:--micro-batch) return ;;
     oom:--grad-accum) return ;;
     oom:--global-batch) return ;;
-    oom:--recompute) COMPREPLY=($(compgen -W 'none selective full sqrt' -- "$cur")); return ;;
+    oom:--recompute) COMPREPLY=($(compgen -W 'none selective full sqrt fit' -- "$cur")); return ;;
     oom:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     oom:--attention) COMPREPLY=($(compgen -W 'flash flash-1 flash-2' -- "$cur")); return ;;
     oom:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
@@ -374,6 +386,10 @@ _plimsoll() {
     oom:--peft) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     oom:--accelerate) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     oom:--training-args) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    oom:--axolotl) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    oom:--llamafactory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    oom:--swift) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    oom:--torchtitan) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     oom:--trainer) return ;;
     oom:--json) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:--against) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -382,17 +398,17 @@ _plimsoll() {
     check:--json) COMPREPLY=($(compgen -f -- "$cur")); return ;;
   esac
   case $command in
-    fit) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --trainer --detail --html --explain --plot --svg --trace --memory-viz --json --quiet' ;;
+    fit) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --html --explain --plot --svg --trace --memory-viz --json --quiet' ;;
     batch) options='--help --html --fields --csv --markdown --threads --fleet --solver-seconds --json --quiet' ;;
     models) options='--help --html --search --json --quiet' ;;
     gpus) options='--help --html --search --json --quiet' ;;
     trainers) options='--help --html --search --json --quiet' ;;
-    recommend) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --trainer --detail --html --objective --keep --only --without --min-headroom --tokens --top --threads --json --quiet' ;;
-    run) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --trainer --detail --ranks --reduce-layers --prediction --anyway --steps --seconds --profile --seed --lr --warmup --max-norm --weight-decay --weights --adapter --data --save-weights --poison --timeout --json --quiet' ;;
+    recommend) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --html --objective --keep --only --without --min-headroom --tokens --top --threads --json --quiet' ;;
+    run) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --ranks --reduce-layers --prediction --anyway --steps --seconds --profile --seed --lr --warmup --max-norm --weight-decay --weights --adapter --data --save-weights --poison --timeout --json --quiet' ;;
     compare) options='--help --html --tolerance --json --quiet' ;;
     report) options='--help --html --trace --memory-viz --rank --json --quiet' ;;
     export) options='--help --to --json --quiet' ;;
-    oom) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --trainer --detail --json --quiet' ;;
+    oom) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --json --quiet' ;;
     check) options='--help --against --max-growth --junit --github --json --quiet' ;;
   esac
   case $cur in

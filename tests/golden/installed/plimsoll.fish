@@ -60,7 +60,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l seq-len -d 'tokens 
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l recompute -d 'none, selective, full, sqrt, every:K, ops:torchtitan (none)' -x -a 'none selective full sqrt'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l recompute -d 'none, selective, full, sqrt, every:K, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective full sqrt fit'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
@@ -85,6 +85,10 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l deepspeed -d 'the u
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l peft -d 'the user'\''s own adapter_config.json' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l accelerate -d 'the user'\''s own config.yaml of accelerate launch' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l training-args -d 'TrainingArguments as JSON or YAML, MODEL in it or not' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l axolotl -d 'the user'\''s own YAML of axolotl train' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l llamafactory -d 'the user'\''s own YAML of llamafactory-cli train' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l swift -d 'the arguments of swift sft (ms-swift) as YAML or JSON' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l torchtitan -d 'the user'\''s own TOML of torchtitan 0.2' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l trainer -d 'another program'\''s defaults: see `plimsoll trainers`' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l detail -d 'the whole timeline and every tensor in the JSON document'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l html -d 'write a page with pictures; - for standard output' -r -F
@@ -181,7 +185,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l seq-len -d 't
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l recompute -d 'none, selective, full, sqrt, every:K, ops:torchtitan (none)' -x -a 'none selective full sqrt'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l recompute -d 'none, selective, full, sqrt, every:K, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective full sqrt fit'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
@@ -206,6 +210,10 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l deepspeed -d 
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l peft -d 'the user'\''s own adapter_config.json' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l accelerate -d 'the user'\''s own config.yaml of accelerate launch' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l training-args -d 'TrainingArguments as JSON or YAML, MODEL in it or not' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l axolotl -d 'the user'\''s own YAML of axolotl train' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l llamafactory -d 'the user'\''s own YAML of llamafactory-cli train' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l swift -d 'the arguments of swift sft (ms-swift) as YAML or JSON' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l torchtitan -d 'the user'\''s own TOML of torchtitan 0.2' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l trainer -d 'another program'\''s defaults: see `plimsoll trainers`' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l detail -d 'the whole timeline and every tensor in the JSON document'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l html -d 'write a page with pictures; - for standard output' -r -F
@@ -279,7 +287,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l seq-len -d 'tokens 
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l recompute -d 'none, selective, full, sqrt, every:K, ops:torchtitan (none)' -x -a 'none selective full sqrt'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l recompute -d 'none, selective, full, sqrt, every:K, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective full sqrt fit'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
@@ -304,6 +312,10 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l deepspeed -d 'the u
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l peft -d 'the user'\''s own adapter_config.json' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l accelerate -d 'the user'\''s own config.yaml of accelerate launch' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l training-args -d 'TrainingArguments as JSON or YAML, MODEL in it or not' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l axolotl -d 'the user'\''s own YAML of axolotl train' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l llamafactory -d 'the user'\''s own YAML of llamafactory-cli train' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l swift -d 'the arguments of swift sft (ms-swift) as YAML or JSON' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l torchtitan -d 'the user'\''s own TOML of torchtitan 0.2' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l trainer -d 'another program'\''s defaults: see `plimsoll trainers`' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l detail -d 'the whole timeline and every tensor in the JSON document'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l ranks -d 'as threads of this machine; the same as --gpus' -x
@@ -404,7 +416,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l seq-len -d 'tokens 
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l recompute -d 'none, selective, full, sqrt, every:K, ops:torchtitan (none)' -x -a 'none selective full sqrt'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l recompute -d 'none, selective, full, sqrt, every:K, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective full sqrt fit'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
@@ -429,6 +441,10 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l deepspeed -d 'the u
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l peft -d 'the user'\''s own adapter_config.json' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l accelerate -d 'the user'\''s own config.yaml of accelerate launch' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l training-args -d 'TrainingArguments as JSON or YAML, MODEL in it or not' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l axolotl -d 'the user'\''s own YAML of axolotl train' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l llamafactory -d 'the user'\''s own YAML of llamafactory-cli train' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l swift -d 'the arguments of swift sft (ms-swift) as YAML or JSON' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l torchtitan -d 'the user'\''s own TOML of torchtitan 0.2' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l trainer -d 'another program'\''s defaults: see `plimsoll trainers`' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l detail -d 'the whole timeline and every tensor in the JSON document'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l json -d 'write the JSON document; - for standard output' -r -F

@@ -84,7 +84,7 @@ _plimsoll() {
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
-        '--recompute=[none, selective, full, sqrt, every\:K, ops\:torchtitan (none)]:KIND:(none selective full sqrt)' \
+        '--recompute=[none, selective, full, sqrt, every\:K, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective full sqrt fit)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
@@ -109,6 +109,10 @@ _plimsoll() {
         '--peft=[the user'\''s own adapter_config.json]:FILE:_files' \
         '--accelerate=[the user'\''s own config.yaml of accelerate launch]:FILE:_files' \
         '--training-args=[TrainingArguments as JSON or YAML, MODEL in it or not]:FILE:_files' \
+        '--axolotl=[the user'\''s own YAML of axolotl train]:FILE:_files' \
+        '--llamafactory=[the user'\''s own YAML of llamafactory-cli train]:FILE:_files' \
+        '--swift=[the arguments of swift sft (ms-swift) as YAML or JSON]:FILE:_files' \
+        '--torchtitan=[the user'\''s own TOML of torchtitan 0.2]:FILE:_files' \
         '--trainer=[another program'\''s defaults\: see `plimsoll trainers`]:NAME\[@VERSION\]:' \
         '--detail[the whole timeline and every tensor in the JSON document]' \
         '--html=[write a page with pictures; - for standard output]:FILE:_files' \
@@ -217,7 +221,7 @@ _plimsoll() {
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
-        '--recompute=[none, selective, full, sqrt, every\:K, ops\:torchtitan (none)]:KIND:(none selective full sqrt)' \
+        '--recompute=[none, selective, full, sqrt, every\:K, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective full sqrt fit)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
@@ -242,6 +246,10 @@ _plimsoll() {
         '--peft=[the user'\''s own adapter_config.json]:FILE:_files' \
         '--accelerate=[the user'\''s own config.yaml of accelerate launch]:FILE:_files' \
         '--training-args=[TrainingArguments as JSON or YAML, MODEL in it or not]:FILE:_files' \
+        '--axolotl=[the user'\''s own YAML of axolotl train]:FILE:_files' \
+        '--llamafactory=[the user'\''s own YAML of llamafactory-cli train]:FILE:_files' \
+        '--swift=[the arguments of swift sft (ms-swift) as YAML or JSON]:FILE:_files' \
+        '--torchtitan=[the user'\''s own TOML of torchtitan 0.2]:FILE:_files' \
         '--trainer=[another program'\''s defaults\: see `plimsoll trainers`]:NAME\[@VERSION\]:' \
         '--detail[the whole timeline and every tensor in the JSON document]' \
         '--html=[write a page with pictures; - for standard output]:FILE:_files' \
@@ -316,7 +324,7 @@ _plimsoll() {
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
-        '--recompute=[none, selective, full, sqrt, every\:K, ops\:torchtitan (none)]:KIND:(none selective full sqrt)' \
+        '--recompute=[none, selective, full, sqrt, every\:K, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective full sqrt fit)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
@@ -341,6 +349,10 @@ _plimsoll() {
         '--peft=[the user'\''s own adapter_config.json]:FILE:_files' \
         '--accelerate=[the user'\''s own config.yaml of accelerate launch]:FILE:_files' \
         '--training-args=[TrainingArguments as JSON or YAML, MODEL in it or not]:FILE:_files' \
+        '--axolotl=[the user'\''s own YAML of axolotl train]:FILE:_files' \
+        '--llamafactory=[the user'\''s own YAML of llamafactory-cli train]:FILE:_files' \
+        '--swift=[the arguments of swift sft (ms-swift) as YAML or JSON]:FILE:_files' \
+        '--torchtitan=[the user'\''s own TOML of torchtitan 0.2]:FILE:_files' \
         '--trainer=[another program'\''s defaults\: see `plimsoll trainers`]:NAME\[@VERSION\]:' \
         '--detail[the whole timeline and every tensor in the JSON document]' \
         '--ranks=[as threads of this machine; the same as --gpus]:N:' \
@@ -449,7 +461,7 @@ _plimsoll() {
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
-        '--recompute=[none, selective, full, sqrt, every\:K, ops\:torchtitan (none)]:KIND:(none selective full sqrt)' \
+        '--recompute=[none, selective, full, sqrt, every\:K, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective full sqrt fit)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
@@ -474,6 +486,10 @@ _plimsoll() {
         '--peft=[the user'\''s own adapter_config.json]:FILE:_files' \
         '--accelerate=[the user'\''s own config.yaml of accelerate launch]:FILE:_files' \
         '--training-args=[TrainingArguments as JSON or YAML, MODEL in it or not]:FILE:_files' \
+        '--axolotl=[the user'\''s own YAML of axolotl train]:FILE:_files' \
+        '--llamafactory=[the user'\''s own YAML of llamafactory-cli train]:FILE:_files' \
+        '--swift=[the arguments of swift sft (ms-swift) as YAML or JSON]:FILE:_files' \
+        '--torchtitan=[the user'\''s own TOML of torchtitan 0.2]:FILE:_files' \
         '--trainer=[another program'\''s defaults\: see `plimsoll trainers`]:NAME\[@VERSION\]:' \
         '--detail[the whole timeline and every tensor in the JSON document]' \
         '--json=[write the JSON document; - for standard output]:FILE:_files' \

@@ -13,7 +13,7 @@ thread_local Running now;
 namespace {
 
 constexpr int kWarp = 32;
-constexpr std::size_t kGranule = 2;  // bytes: the smallest storage type
+constexpr std::size_t kGranule = 1;  // bytes: the smallest storage type, of moments in 8 bits
 
 // Who did it last. `who`: of accesses of the same kind since the last barrier, so that a later
 // write is held against all of them.

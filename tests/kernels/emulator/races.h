@@ -3,7 +3,7 @@
 //
 // Kernels are compiled with -fsanitize=thread, which calls __tsan_read4 and the like at every
 // access to memory; races.cpp has those functions, and no sanitizer is linked. Two accesses by
-// different threads to the same two bytes, one of them a write, are a race, unless
+// different threads to the same byte, one of them a write, are a race, unless
 //   __syncthreads is between them, and the threads are of one block;
 //   __syncwarp is between them, and the threads are of one warp (a shuffle orders no memory);
 //   or both are atomic.

@@ -144,6 +144,45 @@ TEST_CASE("Lion has the host's bits, with and without a master, and skips an ove
       }
 }
 
+// Codes, scales and weights, at counts that end inside a block of 256 and inside a thread's eight.
+TEST_CASE("AdamW and Lion with moments in 8 bits have the host's bits") {
+  for (const DType dtype : kStorage)
+    for (const bool adam : {true, false})
+      for (const std::int64_t n : kCounts) {
+        CAPTURE(n);
+        const Tensor scales({ceil_divide(n, kStateBlock)}, DType::fp32, 0.25);
+        Tensor codes({n}, DType::uint8);
+        for (std::int64_t i = 0; i < n; ++i) codes.set(i, static_cast<double>(i * 37 % 256));
+        const std::vector<Tensor> operands = {drawn({n}, dtype, 6),
+                                              n == 255 ? drawn({n}, DType::fp32, 6) : Tensor(),
+                                              codes,
+                                              scales,
+                                              adam ? codes : Tensor(),
+                                              adam ? scales : Tensor(),
+                                              drawn({n}, dtype, 9)};
+        const Twins t = twins(operands, [&](const KernelTable& k, const Views& v) {
+          const OptimizerTensors tensors{.weight = v[0],
+                                         .master = v[1],
+                                         .first_moment = v[2],
+                                         .second_moment = v[4],
+                                         .first_scales = v[3],
+                                         .second_scales = v[5],
+                                         .gradient = v[6],
+                                         .first_element = 7,
+                                         .key = {1, 2, 3}};
+          if (adam)
+            k.adamw(tensors, {.learning_rate = 0.01f, .weight_decay = 0.1f, .step = 3});
+          else
+            k.lion(tensors, {.learning_rate = 0.01f, .weight_decay = 0.1f});
+        });
+        for (std::size_t i = 0; i < 6; ++i) {
+          CAPTURE(i);
+          CHECK(t.cuda[i] == t.host[i]);
+        }
+        CHECK(t.cuda[3].bytes != operands[3].bytes);
+      }
+}
+
 // 132 · 16 blocks of 256 threads with eight elements each are 4325376: the first threads come round
 // again, and where operands are misaligned all of them do, eight times.
 TEST_CASE("a tensor larger than a grid is gone through to its end") {

@@ -39,6 +39,8 @@ class Backward {
       if (f_.parts_nodes()) script_.part(f_, operation);
       run(operation);
     }
+    if (!script_.steps.empty() && script_.steps.back().what == Step::What::arrive)
+      script_.steps.pop_back();
     return std::move(script_);
   }
 
@@ -103,8 +105,13 @@ class Backward {
     if (!around_.checkpointed) release(operation, true);
     release(operation, false);
     let_go(d);
-    for (const Next& of : next)
-      if (of.to != kNone) arrive(of);
+    bool parameter = false;
+    for (const Next& of : next) {
+      if (of.to == kNone) continue;
+      arrive(of);
+      parameter = parameter || f_.value(of.to).parameter;
+    }
+    if (parameter && around_.acts_on_gradients) step(Step::What::arrive, kNoBlock);
   }
 
   // The gradients of its operands are made from the first one on.

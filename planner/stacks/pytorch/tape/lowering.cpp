@@ -246,9 +246,9 @@ std::vector<std::size_t> cuts_of(const Script& script) {
     const Step& step = script.steps[i];
     const bool take = step.what == Step::What::take;
     if (step.what == Step::What::node) node = i;
-    if (step.what == Step::What::leave) {
+    if (step.what == Step::What::leave || step.what == Step::What::arrive) {
       cuts.push_back(i);
-      takes = true;
+      takes = step.what == Step::What::leave;
       ended = false;
       node = 0;
     }

@@ -34,6 +34,8 @@ struct Step {
     unpack,  // from here on what autograd kept is read
     node,  // another op begins with what is taken next; `from`: which of the script's parts
     leave,  // another op begins here
+    arrive,  // a parameter's gradient is there, and who takes it acts: what is taken next is of
+             // another op
     adopt,  // `block` is `from` from here on: a sum made in place
   };
   What what = What::take;
@@ -80,6 +82,8 @@ struct Surroundings {
       false;  // what is kept comes through hooks, and dies before gradients are summed
   bool keeps_gradients =
       true;  // parameters' gradients stay; else each is added to another and dies
+  bool acts_on_gradients =
+      false;  // something happens between a gradient's arrival and what follows
 };
 Script backward(const Function& function, const Surroundings& surroundings);
 

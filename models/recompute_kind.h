@@ -1,0 +1,23 @@
+// What of the forward a step computes again instead of keeping it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace plimsoll::models {
+
+// ops: a checkpoint around each layer that keeps what chosen operators make (selective activation
+// checkpointing by operator).
+enum class RecomputeKind : std::uint8_t { none, selective, full, sqrt, every, ops };
+inline constexpr const char* kTorchtitanOps = "torchtitan";
+struct Recompute {
+  RecomputeKind kind = RecomputeKind::none;
+  std::int64_t every = 1;  // layers per checkpoint, for RecomputeKind::every
+  // For RecomputeKind::ops, sorted: "attention", and modules whose product is kept, by their last
+  // parts as LoRA targets are ("q_proj", "mlp.c_proj"); or the one name kTorchtitanOps.
+  std::vector<std::string> kept;
+  bool operator==(const Recompute&) const = default;
+};
+
+}  // namespace plimsoll::models

@@ -1,0 +1,137 @@
+// The training step of one rank under DeepSpeed: the modules are PyTorch's own
+// (planner/stacks/pytorch), what holds and moves parameters and gradients is DeepSpeed's.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "planner/stacks/deepspeed/layout.h"
+#include "planner/stacks/pytorch/wrappers/gradients.h"
+#include "planner/stacks/pytorch/wrappers/wrapper.h"
+
+namespace plimsoll::planner::deepspeed {
+
+using models::Category;
+using models::kNoTensor;
+using models::Phase;
+using models::TensorId;
+using pytorch::ModuleNames;
+using pytorch::Run;
+
+class EngineWrapper final : public pytorch::Wrapper {
+ public:
+  EngineWrapper(pytorch::Step& step, models::StepProgram& program, const Engine& engine);
+
+  TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
+  bool keeps() const override { return whole_gradients() && s_.first_micro(); }
+  void end(const ModuleNames& names, TensorId written) override;
+
+  void declare_states() override;
+  // Hooks of the last micro-batch alone stand.
+  bool resizable() const override { return !moves_any() || s_.micros == 1; }
+  void begin_micro_batch() override;
+  void after_layers() override;
+  void before_layers_backward() override;
+  void end_backward() override;
+  void optimizer_step() override;
+  // deepspeed.initialize(), when the step is written (start.cpp).
+  void add_start(Start& start) const override;
+  HostMemory host() const override;  // host.cpp
+
+ private:
+  // Stage 3 (gather.cpp): parameters that are gathered at a time, beside persistent ones.
+  struct Level {
+    Bytes bytes;
+    std::vector<Bytes> parameters;  // each is a block of its own
+  };
+  // `layers` around the loss: those that are there before it, beside the head, and after it; `more`
+  // are the others before and after.
+  struct Levels {
+    Level forward, head, layers, more;
+    bool layers_stay = true;  // behind the loss
+  };
+  Levels gather_levels() const;
+  TensorId gather(const Level& level, Phase phase);
+  void release_gathered(TensorId& gathered, Phase phase);
+  void declare_shards();
+  void sub_group_step();
+
+  // A gradient's arrival (grad_handling_hook), as it stands in the program: places that are filled
+  // in when the whole backward is known.
+  struct Hook {
+    // First operands of the reduction (its copy, the partition's gradients, the gradient that
+    // waits) and of what follows it (the same but the copy).
+    std::uint32_t reduction = 0, arrival = 0;
+    TensorId copy = kNoTensor, gradient = kNoTensor;
+    std::int64_t elements = 0, offset = 0;  // the parameter's place in its repeat
+    // Found by fill_buckets: the iteration of the first reduction here that copies, how many
+    // elements; whether the partition's gradients are there.
+    std::int64_t first = -1, content = 0;
+    bool owned = false;
+  };
+  // Hooks of one pass over a block of the layout.
+  struct HookRun {
+    std::vector<Hook> hooks;
+    models::GroupId group = models::kNoGroup;
+    std::int64_t repeats = 1, begin = 0, elements = 0;  // in the layout, of one repeat
+    std::vector<std::pair<std::int64_t, std::int64_t>> places;  // offset, elements; not yet met
+    std::int64_t take_place(std::int64_t of_elements);
+  };
+
+  bool whole_gradients() const { return engine_.stage <= 1; }
+  // Gradients go to the bucket as they come.
+  bool moves() const {
+    return engine_.stage >= 2 || (engine_.stage == 1 && engine_.overlap && s_.last_micro());
+  }
+  bool moves_any() const { return engine_.stage >= 2 || (engine_.stage == 1 && engine_.overlap); }
+  Bytes bytes(std::int64_t elements, DType dtype) const {
+    return b_.rounded(storage(Count(elements), dtype));
+  }
+  Bytes gradients(std::int64_t elements) const { return bytes(elements, engine_.model); }
+
+  void flattened_start(Start& start) const;
+  void declare_frozen();
+  void declare_optimizer(std::int64_t elements);
+  void declare_transfer();
+  void allocate_bucket(OpBuilder op) { op.write(bucket_).write(second_bucket_); }
+  void hook(const ModuleNames& names, TensorId gradient, std::int64_t elements);
+  HookRun& hook_run();
+  void fill_buckets();
+  std::int64_t beside_bucket(std::int64_t copy, std::int64_t part) const;
+  Bytes reduce_copy(std::int64_t content) const;
+  void size_copies();
+  void patch(models::Operand& operand, TensorId tensor, int delta = 0, TensorId beyond = kNoTensor);
+  void patch_hooks();
+  void epilogue();
+  void reduce_whole();  // stage 1: the bucket takes all gradients when the backward is over
+  void reduce_plain();  // stage 0
+  void release_gradients(OpBuilder op);
+  void partition_step(), plain_step(), fused_step(), unfused_step();
+  TensorId square_root(Bytes state);
+  std::vector<TensorId> fp32_gradients(Category category);
+
+  models::StepProgram& program_;
+  // What the start makes: 16-bit parameters, frozen ones, masters.
+  TensorId flat_ = kNoTensor, masters_ = kNoTensor;
+  std::vector<TensorId> frozen_;
+  Engine engine_;
+  FlatLayout layout_;
+  FlatLayout::Share share_;
+  pytorch::WholeGradients whole_;  // of stages 0 and 1
+  std::vector<std::pair<TensorId, std::int64_t>> begun_;  // gradients before their hooks: elements
+  std::vector<HookRun> hook_runs_;
+  struct Placement {
+    std::size_t run = 0, hook = 0;
+    std::int64_t iteration = 0, content = 0;
+  };
+  std::vector<Placement> placements_;
+  bool bucket_set_up_ = false;
+  std::int64_t left_in_bucket_ = 0;  // elements of its copy, and of what else is made then
+  TensorId bucket_ = kNoTensor, second_bucket_ = kNoTensor;
+  TensorId owned_ = kNoTensor;  // this micro-batch's gradients of the partition
+  Levels levels_;
+  TensorId gathered_ = kNoTensor, gathered_layers_ = kNoTensor;
+  TensorId kept_ = kNoTensor;  // the first one's, which later ones are added to
+};
+
+}  // namespace plimsoll::planner::deepspeed

@@ -1,0 +1,75 @@
+#include "planner/stacks/pytorch/ends/embedding.h"
+
+namespace plimsoll::planner::pytorch {
+
+using models::EmbeddingScale;
+using models::kNoGroup;
+using models::PositionKind;
+
+namespace {
+const ModuleNames& kEmbedding = end_names().tokens;
+}  // namespace
+
+void EmbeddingWriter::forward() {
+  b_.open(kNoGroup, false, s_.times);
+  layer_.set(Phase::forward, true);
+  wrapper_.before_forward(s_.root, {});
+  wrapper_.before_forward(s_.embedding, {s_.root.gather_forward});
+  s_.front = {};
+  s_.cos = s_.sin = s_.masks = {kNoTensor, kNoTensor};
+  if (d_.token_types > 0) gather_token_types();
+  look_up();
+  if (s_.embedding.reshards) wrapper_.after_forward(s_.embedding);
+  s_.hidden = s_.front.embedded;
+  if (d_.token_types > 0) {
+    embed_token_types();
+  } else if (!d_.counts_positions() && !d_.bare) {
+    s_.front.position_ids = activation("position_ids", tokens_.length, DType::int64);
+    b_.op("position_ids", Phase::forward).write(s_.front.position_ids);
+  }
+  const bool embeds = d_.embeds_positions();
+  if (embeds && !d_.masks_first) embed_positions();
+  if (d_.embedding_norm) normalize();
+  if (d_.counts_positions()) count_positions();
+  masks();
+  if (embeds && d_.masks_first) embed_positions();
+  if (d_.embedding_dropout > 0) dropout();
+  if (d_.token_types > 0) leave();
+  if (d_.position == PositionKind::rope && !d_.bare) rotary_tables();
+  layer_.set_rotary(s_.cos, s_.sin);
+  layer_.set_masks(s_.masks, s_.front.alibi);
+  b_.close();
+}
+
+void EmbeddingWriter::look_up() {
+  const std::int64_t values = checked_multiply(tokens_.total(), d_.table_width());
+  s_.front.looked_up = s_.front.embedded = activation(kEmbedding.out, values, regime_.weight);
+  b_.op(kEmbedding.module, Phase::forward).write(s_.front.embedded);
+  b_.work().moves(2 * layer_.bytes(values, regime_.weight).real());
+  if (d_.embedding_scale == EmbeddingScale::none) return;
+  const std::int64_t n = checked_multiply(tokens_.total(), d_.hidden);
+  const TensorId rows =
+      std::exchange(s_.front.embedded, activation(kScaledEmbedding, n, regime_.weight));
+  b_.op(kScaledEmbedding, Phase::forward).read(rows).write(s_.front.embedded);
+  if (d_.embedding_scale == EmbeddingScale::module) s_.front.looked_up = s_.front.embedded;
+}
+
+void EmbeddingWriter::normalize() {
+  s_.front.sum = s_.hidden;
+  layer_.norm_forward(end_names().embedding_norm, parts_.embedding_norm, {s_.hidden},
+                      {tokens_.total(), regime_.weight, s_.embedding_grad()}, s_.front.norm);
+  s_.hidden = s_.front.norm.out;
+}
+
+void EmbeddingWriter::dropout() {
+  const std::int64_t n = checked_multiply(tokens_.total(), d_.hidden);
+  s_.front.dropout_mask = b_.tensor("embeddings.dropout.mask", Bytes(n), Category::activations);
+  const TensorId dropped = activation("embeddings.dropout", n, regime_.residual);
+  b_.op("embeddings.dropout", Phase::forward)
+      .read(s_.hidden)
+      .write(s_.front.dropout_mask)
+      .write(dropped);
+  s_.hidden = dropped;
+}
+
+}  // namespace plimsoll::planner::pytorch

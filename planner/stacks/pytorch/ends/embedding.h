@@ -1,0 +1,43 @@
+// The model's start: embeddings, masks and tables for the layers; and the embeddings' gradients.
+#pragma once
+
+#include <utility>
+
+#include "planner/stacks/pytorch/wrappers/wrapper.h"
+
+namespace plimsoll::planner::pytorch {
+
+inline constexpr const char* kScaledEmbedding = "embed_tokens.scaled";
+
+class EmbeddingWriter : private StepPart {
+ public:
+  EmbeddingWriter(Step& step, Wrapper& wrapper) : StepPart(step), wrapper_(wrapper) {}
+  void forward();
+  void backward();
+
+ private:
+  TensorId activation(const char* name, std::int64_t values, DType dtype) {
+    return b_.tensor(name, storage(Count(values), dtype), Category::activations);
+  }
+  void look_up(), normalize(), dropout();
+  void embed_positions(), count_positions(), project_in(), alibi_biases();  // positions.cpp
+  void gather_token_types(), embed_token_types(), leave();  // token_types.cpp
+  Bytes copied_type_ids() const;
+  void masks(), rotary_tables();
+  TensorId mask(bool sliding);
+  std::pair<TensorId, TensorId> rotary_table();  // cos, sin
+  TensorId sum_gradient(), gradients(TensorId d), project_in_back(TensorId d);
+  struct Ids {  // that were looked up: how many; where autograd keeps them, until then
+    std::int64_t count = 0;
+    const char* name = nullptr;
+    TensorId saved = kNoTensor;
+    Bytes copied = {};
+  };
+  void dense_gradient(const ModuleNames& names, Unit& unit, std::int64_t rows, TensorId from,
+                      const Ids& ids);
+  void position_gradient(TensorId d), tied_gradient(TensorId d);
+
+  Wrapper& wrapper_;
+};
+
+}  // namespace plimsoll::planner::pytorch

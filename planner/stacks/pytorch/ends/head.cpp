@@ -1,0 +1,190 @@
+// The head, the loss, and their backward.
+#include "planner/stacks/pytorch/ends/head.h"
+
+namespace plimsoll::planner::pytorch {
+
+using models::Access;
+using models::kNoGroup;
+using models::Loss;
+
+namespace {
+const ModuleNames& kFinalNorm = end_names().norm;
+}  // namespace
+
+void HeadWriter::finish_model() {
+  const Ref last{s_.runs.back().out, -1};
+  b_.open(kNoGroup, false, s_.times);
+  layer_.set(Phase::forward, true);
+  cache_projections();
+  if (!s_.tail_is_head) gather_tail();
+  if (d_.embedding_width > 0) {
+    project_out();
+    leave_model();
+    return b_.close();
+  }
+  if (d_.head_transform) leave_model();
+  const Ref transformed{d_.head_transform ? transform_head() : kNoTensor};
+  layer_.norm_forward(kFinalNorm, parts_.final_norm, d_.head_transform ? transformed : last,
+                      final_norm_input(), s_.final_norm);
+  if (!d_.head_transform) leave_model();
+  b_.close();
+}
+
+void HeadWriter::gather_tail() {
+  wrapper_.before_forward(s_.tail, {s_.runs.back().units.back().gather_forward, -1});
+}
+
+NormInput HeadWriter::final_norm_input() const {
+  if (!d_.head_transform)
+    return {tokens_.total(), regime_.residual, s_.final_grad(), regime_.patch.last};
+  return {tokens_.total(), regime_.compute, s_.final_grad() || parts_.head_transform.trains()};
+}
+
+// Python holds the embeddings, the mask and the position ids until the decoder's forward returns
+// (a frozen embedding whose output was asked to require a gradient, for checkpoints under PEFT,
+// is a leaf that the graph holds). BERT's holds what its embeddings returned, too, and the result.
+void HeadWriter::leave_model() {
+  if (d_.bare) return;
+  const Ref last{s_.runs.back().out, -1};
+  auto model = b_.op("model", Phase::forward);
+  s_.drop_returned(model, s_.runs.size() - 1, -1);
+  model
+      .release(s_.leaf_input() && s_.front.embedded == s_.front.looked_up ? kNoTensor
+                                                                          : s_.front.embedded)
+      .release(s_.front.positions)
+      .release(s_.front.position_ids)
+      .release(s_.front.padding_mask)
+      .release(s_.front.alibi)
+      .release(s_.masks[0])
+      .release(s_.masks[1]);
+  if (d_.head_transform)
+    model.release(s_.hidden);
+  else
+    model.touch(last.tensor, last.delta, last.beyond, Access::release);
+}
+
+// Labels padded by one, then cut: a view of one sequence, a copy of several.
+void HeadWriter::targets() {
+  const std::int64_t batch = tokens_.sequences;
+  s_.end.padded_labels =
+      b_.tensor("loss.labels.padded", Bytes(checked_multiply(8, batch * (tokens_.length + 1))),
+                Category::activations);
+  b_.op("loss.labels", Phase::forward).write(s_.end.padded_labels);
+  s_.end.targets = s_.end.padded_labels;
+  if (batch > 1) {
+    s_.end.targets = b_.tensor("loss.labels.shifted", Bytes(checked_multiply(8, tokens_.total())),
+                               Category::activations);
+    b_.op("loss.labels", Phase::forward).read(s_.end.padded_labels).write(s_.end.targets);
+  }
+}
+
+// GPTBigCodeModel.forward of older releases returns keys and values although it trains: views of
+// each layer's whole projection, which recomputation would have let go. Here all at once, behind
+// the last layer.
+void HeadWriter::cache_projections() {
+  s_.end.cache = kNoTensor;
+  if (d_.cached_once == 0 || strategy_.transformers >= models::kLossPadsLabels || !s_.recomputes())
+    return;
+  const Bytes layer =
+      layer_.bytes(checked_multiply(tokens_.total(), d_.cached_once), regime_.compute);
+  s_.end.cache = b_.tensor("past_key_values", layer * d_.layers, Category::activations);
+  b_.op("past_key_values", Phase::forward).write(s_.end.cache);
+  b_.work().moves(0, 0);
+}
+
+// The labels are padded by one; the head and the loss follow in one of three kinds. Python drops
+// the logits when the step function has returned the loss.
+void HeadWriter::loss_forward() {
+  const bool liger = strategy_.kernels == models::Kernels::liger;
+  const bool caps = d_.soft_capped_logits && !(liger && strategy_.loss == Loss::fused);
+  const bool plain =
+      !caps && !d_.scaled_logits && !parts_.head.bias && !d_.masked_loss && d_.embedding_width == 0;
+  check(plain || strategy_.loss == Loss::full, ErrorKind::unsupported,
+        "--loss: fused and chunked losses are not modelled where logits are scaled or capped, or "
+        "the head has a bias, or reads a projection");
+  b_.open(kNoGroup, false, s_.times);
+  if (s_.tail_is_head) gather_tail();
+  s_.end.upcast_logits = s_.end.shifted_logits = s_.end.returned_logits = s_.end.padded_labels =
+      kNoTensor;
+  switch (strategy_.loss) {
+    case Loss::full:
+      full_forward();
+      break;
+    case Loss::chunked:
+      chunked_forward();
+      s_.end.returned_logits = s_.head.out;
+      break;
+    case Loss::fused:
+      fused_forward();
+      break;
+  }
+  if (!d_.bare) wrapper_.after_model();
+  release_cached_casts();
+  // `outputs` and the decoder's result go with the frames that hold them.
+  auto returned = b_.op("model.outputs", Phase::forward);
+  if (s_.end.upcast_logits != s_.end.returned_logits) returned.release(s_.end.upcast_logits);
+  returned.release(s_.end.shifted_logits).release(s_.end.padded_labels).release(s_.end.cache);
+  if (d_.head_transform)
+    returned.touch(s_.runs.back().out, -1, kNoTensor, Access::release);
+  else
+    returned.release(s_.final_norm.out);
+  if (!rules_.hold_outputs) returned.release(s_.end.returned_logits);
+  b_.close();
+}
+
+void HeadWriter::release_cached_casts() {
+  if (!regime_.autocast) return;
+  auto exit = b_.op("autocast.exit", Phase::forward);
+  Step::release_casts(exit, parts_.head, s_.head);
+  Step::release_casts(exit, parts_.head_transform, s_.head_transform);
+  Step::release_casts(exit, parts_.project_in, s_.project_in);
+  for (const Run& run : s_.runs)
+    for (std::size_t j = 0; j < run.stride(); ++j)
+      Step::release_casts(exit, run.layer(j), s_.recomputes() ? run.kept[j] : run.saved[j]);
+}
+
+// Where the last norm makes its input's gradient in its result's, that is the layers' from the
+// start.
+Ref HeadWriter::norm_gradient_into() const {
+  const bool in_place = regime_.patch.last == NormKernel::liger_in_place;
+  return in_place && final_norm_input().grad ? Ref{s_.runs.back().d_out, -1} : Ref{};
+}
+
+void HeadWriter::backward() {
+  b_.open(kNoGroup, false, s_.times);
+  layer_.set(Phase::backward, true);
+  s_.root.next = s_.embedding.next = s_.tail.next = 0;
+  s_.end.seed = b_.tensor("loss.grad", storage(Count(1), loss_dtype()), Category::temporaries);
+  b_.op("loss", Phase::backward).write(s_.end.seed);
+  if (s_.loss_prefetches) wrapper_.before_head_backward();
+  TensorId d_norm = kNoTensor;
+  if (strategy_.loss == Loss::full)
+    d_norm = full_backward();
+  else if (strategy_.loss == Loss::chunked)
+    d_norm = chunked_backward();
+  else
+    d_norm = fused_backward();
+  const bool narrow = d_.embedding_width > 0;
+  if (narrow && (s_.final_grad() || parts_.head_transform.trains())) transform_back(d_norm);
+  if (s_.tail_is_head) wrapper_.after_backward(s_.tail, {});
+  if (!narrow && (final_norm_input().grad || parts_.final_norm.trains())) norm_backward(d_norm);
+  if (!s_.tail_is_head) wrapper_.after_backward(s_.tail, {});
+  b_.close();
+}
+
+void HeadWriter::norm_backward(TensorId d) {
+  s_.unit = s_.norm_unit;
+  const Ref last{s_.runs.back().out, -1}, d_last{s_.runs.back().d_out, -1};
+  const Place place =
+      d_.head_transform ? Place{{s_.end.activated}, {}, {}} : Place{last, d_last, {}};
+  if (regime_.patch.last != NormKernel::eager) {
+    layer_.liger_norm_backward(kFinalNorm, parts_.final_norm, final_norm_input(), s_.final_norm,
+                               d == kNoTensor ? d_last : Ref{d}, kNoTensor, place);
+    return;
+  }
+  const TensorId d_in = layer_.norm_backward(kFinalNorm, parts_.final_norm, final_norm_input(),
+                                             s_.final_norm, d, kNoTensor, place);
+  if (d_.head_transform && final_norm_input().grad) transform_back(d_in);
+}
+
+}  // namespace plimsoll::planner::pytorch

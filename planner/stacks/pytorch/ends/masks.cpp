@@ -1,0 +1,96 @@
+// Masks of attention, which the model makes once for all layers.
+#include <algorithm>
+
+#include "planner/kernels_of_op.h"
+#include "planner/stacks/pytorch/ends/embedding.h"
+
+namespace plimsoll::planner::pytorch {
+
+namespace {
+
+// find_packed_sequence_indices (transformers masking_utils.py): each sequence's first position - 1,
+// in front of the positions; their differences; where those are not 1, and its running sum.
+void check_packing(ProgramBuilder& builder, const ModuleWriter& of, Tokens tokens) {
+  const std::int64_t b = tokens.sequences, t = tokens.total();
+  auto op = builder.op("attention_mask.packing", Phase::forward);
+  KernelsOfOp kernels(builder);
+  kernels.take(of.bytes(b, DType::int64));
+  const auto joined = kernels.take(of.bytes(t + b, DType::int64));
+  kernels.take(of.bytes(t, DType::int64));
+  kernels.drop(joined);
+  const auto changes = kernels.take(of.bytes(t, DType::boolean));
+  kernels.take(of.bytes(t, DType::int64));
+  const auto partial = kernels.take(of.bytes(t, DType::int64));
+  kernels.drop(partial);
+  kernels.drop(changes);
+  kernels.finish(op);
+}
+
+}  // namespace
+
+// A model whose layers alternate makes both, whichever its layers are.
+void EmbeddingWriter::masks() {
+  if (d_.window == 0 || d_.full_layers > 0) s_.masks[0] = mask(false);
+  if (d_.window > 0) s_.masks[1] = mask(true);
+}
+
+// transformers masking_utils.py: sdpa_mask makes booleans [1, 1, s, s] from the indices of batch,
+// head, queries and keys (le; for a sliding window gt, two ands, three at once); eager_mask fills
+// [b, 1, s, s] in the stream's dtype from them.
+// Before that it looks for packed sequences where a batch brings no mask of its own
+// (find_packed_sequence_indices): differences of positions, booleans, their running sum and
+// scratch. Of a mask that the batch brings it makes booleans; SDPA asks whether all are set (a sum
+// in int64). Eager attention joins them to the causal ones: two squares, then a square of each
+// sequence; indexing needs int64 pointers twice.
+TensorId EmbeddingWriter::mask(bool sliding) {
+  const std::int64_t t = tokens_.total();
+  const bool counted = d_.counts_positions();
+  const Bytes padding = counted ? layer_.bytes(t, DType::boolean) : Bytes(0);
+  const Bytes ids = layer_.bytes(t, DType::int64);
+  layer_.at_sliding(sliding);
+  if (counted && layer_.path() != AttentionPath::eager)
+    b_.op("attention_mask.padding", Phase::forward)
+        .scratch(padding + ids + layer_.bytes(1, DType::int64));
+  if (rules_.checks_packing && !counted && !d_.bidirectional && !d_.bare)
+    check_packing(b_, layer_, tokens_);
+  if (!layer_.needs_mask()) return kNoTensor;
+  const std::int64_t square = checked_multiply(tokens_.length, tokens_.length);
+  const bool eager = layer_.path() == AttentionPath::eager;
+  const Bytes booleans = layer_.bytes(square, DType::boolean);
+  const Bytes indices = layer_.bytes(tokens_.sequences, DType::int64) +
+                        layer_.bytes(1, DType::int64) +
+                        layer_.bytes(tokens_.length, DType::int64) * 2;
+  const Bytes all = counted ? layer_.bytes(checked_multiply(t, tokens_.length), DType::boolean)
+                            : booleans;  // of each sequence
+  const Bytes made =
+      counted ? padding + indices +
+                    std::max({booleans * 2, booleans + ids * 2 + padding, booleans + padding + all})
+              : indices + booleans * (layer_.windowed() ? 3 : 1);
+  Bytes most = made;
+  TensorId mask = kNoTensor;
+  if (eager) {
+    const std::int64_t values = checked_multiply(tokens_.sequences, square);
+    mask = b_.tensor("attention_mask", storage(Count(values), layer_.mask_dtype()),
+                     Category::activations);
+    const Bytes filled = layer_.bytes(values, layer_.mask_dtype());
+    const Bytes values_filled = layer_.bytes(1, layer_.mask_dtype()) + layer_.bytes(1, DType::fp16);
+    most = std::max(made, padding + all + filled + values_filled) - filled;
+  } else if (strategy_.transformers < models::kMasksAreBoolean) {
+    // Added to the scores, and one column wider (_update_causal_mask): filled, then multiplied with
+    // what is later than a query or too early for it, by the indices of keys and queries.
+    const std::int64_t values = square + tokens_.length;
+    mask = b_.tensor("attention_mask", storage(Count(values), layer_.mask_dtype()),
+                     Category::activations);
+    most = layer_.bytes(values, DType::boolean) * (layer_.windowed() ? 2 : 1) +
+           layer_.bytes(tokens_.length + 1, DType::int64) +
+           (layer_.windowed() ? layer_.bytes(tokens_.length, DType::int64) : Bytes(0));
+  } else {
+    mask =
+        b_.tensor("attention_mask", storage(Count(square), DType::boolean), Category::activations);
+    most -= booleans;
+  }
+  b_.op("attention_mask", Phase::forward).write(mask).scratch(most);
+  return mask;
+}
+
+}  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,105 @@
+// What the writers of eager PyTorch's training step pass to each other: tensors that a forward
+// leaves to its backward.
+//
+// What an op saves and allocates was read off the models' source (transformers 5.17, peft 0.21) and
+// off the history of PyTorch's own CUDA caching allocator in real steps (tests/golden/traces; torch
+// 2.11), which the tests compare with these writers op by op. Small kernels that always follow one
+// another in the layers of every model are one op: `scratch` is what they need on top of the op's
+// operands at their highest moment, derived above each. Everything else is one op a kernel.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "planner/model_parts.h"
+#include "planner/program/program_builder.h"
+#include "planner/stacks/pytorch/kernels.h"
+#include "planner/stacks/pytorch/names.h"
+#include "planner/stacks/pytorch/rules.h"
+#include "planner/stacks/pytorch/tape/rule.h"
+
+namespace plimsoll::planner::pytorch {
+
+using models::Category;
+using models::kNoTensor;
+using models::Phase;
+using models::TensorId;
+
+// What the model makes once for layers with full attention, [0], and with a sliding window, [1].
+using ByWindow = std::array<TensorId, 2>;
+
+// A tensor, or the neighbouring layer's.
+struct Ref {
+  TensorId tensor = kNoTensor;
+  int delta = 0;
+  TensorId beyond = kNoTensor;
+  bool none() const { return tensor == kNoTensor && beyond == kNoTensor; }
+};
+
+// What a function's forward (tape/rule.h) leaves: what autograd keeps, by Rule::kept; its result.
+struct TapeSaved {
+  TapeSaved() { kept.fill(kNoTensor); }
+  std::array<TensorId, tape::kMostKept> kept;
+  TensorId out = kNoTensor;
+  std::array<TensorId, 3> also{kNoTensor, kNoTensor, kNoTensor};  // by Function::also_results
+};
+// What the model makes before its layers. `looked_up`: what the embedding's module returned, of
+// which the model makes `embedded`.
+struct FrontSaved {
+  TensorId looked_up = kNoTensor, embedded = kNoTensor;
+  TensorId position_ids = kNoTensor, position_rows = kNoTensor, positions = kNoTensor;
+  TensorId padding_mask = kNoTensor;  // see count_positions()
+  TensorId alibi = kNoTensor;
+  TensorId type_ids = kNoTensor, types = kNoTensor;  // of tokens
+  TensorId sum = kNoTensor;  // what the embedding's norm reads
+  TensorId dropout_mask = kNoTensor;
+  TapeSaved norm;
+};
+// A product with a weight: what it read (the cast copy, or the input itself) and made.
+struct ProductSaved {
+  TensorId input = kNoTensor, weight_cast = kNoTensor, bias_cast = kNoTensor, out = kNoTensor;
+};
+struct LinearSaved {
+  ProductSaved base, a, b;  // a, b: LoRA
+  TensorId mask = kNoTensor;  // LoRA's dropout
+  TensorId out = kNoTensor;
+};
+struct AttentionSaved {
+  TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;  // as a fused kernel read them
+  TensorId mask = kNoTensor;  // additive, in the kernel's dtype
+  TensorId lse = kNoTensor, seed = kNoTensor, offset = kNoTensor;
+  TapeSaved scored;  // of attention that stores its scores
+  TensorId out = kNoTensor;
+  TensorId fused_out = kNoTensor;  // what a fused kernel made; `out`, or what `out` was copied from
+};
+struct BlockPlan;
+
+// What the head's product reads and the loss makes.
+struct EndSaved {
+  TensorId activated = kNoTensor;  // of the product before the head's
+  TensorId upcast_logits = kNoTensor, shifted_logits = kNoTensor, returned_logits = kNoTensor;
+  TapeSaved logits, entropy;  // loss_functions.cpp
+  TensorId cache = kNoTensor;  // past keys and values that the model returns
+  TensorId tied_grad = kNoTensor;  // the head's share of a tied table's gradient
+  TensorId log_probabilities = kNoTensor;
+  TensorId targets = kNoTensor, padded_labels = kNoTensor, fused_weight_grad = kNoTensor;
+  TensorId loss = kNoTensor, seed = kNoTensor;
+  Ref fused_input_grad;
+};
+
+// What one layer's forward leaves to its backward.
+struct LayerSaved {
+  std::vector<TensorId> values;  // by ValueId; the layer's input is not among them
+  std::vector<TapeSaved> norms;  // by Module::place
+  std::vector<LinearSaved> linears;
+  std::vector<AttentionSaved> attentions;  // by NodePlan::place
+  std::vector<TapeSaved> experts;
+  std::vector<TapeSaved> activations;
+  std::vector<TensorId> masks;  // dropout's
+
+  void begin(const BlockPlan& plan);
+  TensorId& of(models::ValueId id) { return values[static_cast<std::size_t>(id)]; }
+  TensorId of(models::ValueId id) const { return values[static_cast<std::size_t>(id)]; }
+};
+
+}  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,184 @@
+#include "planner/stacks/pytorch/step_writer.h"
+
+namespace plimsoll::planner::pytorch {
+
+StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
+                       const models::Strategy& strategy, const models::Batch& batch,
+                       const Rules& rules, const MakeWrapper& make_wrapper)
+    : s_(program, parts, strategy, batch, rules),
+      checkpoints_(s_),
+      wrapper_(make_wrapper(s_, checkpoints_)),
+      embedding_(s_, *wrapper_),
+      head_(s_, *wrapper_) {
+  s_.wrapper = wrapper_.get();
+}
+
+void StepWriter::write() {
+  if (s_.rules.each_parameter) s_.b.keep_blocks(&blocks_);
+  s_.b.keep_work(s_.rules.works);
+  plan_end_units();
+  add_runs();
+  s_.states = {};
+  wrapper_->declare_states();
+  declare_inputs();
+  s_.micros = std::min<std::int64_t>(s_.batch.grad_accum, kDistinctMicroBatches);
+  micros_begin_ = s_.b.place();
+  micro_batches();
+  micros_end_ = s_.b.place();
+  s_.b.begin(models::Chapter::optimizer);
+  wrapper_->optimizer_step();
+}
+
+void StepWriter::write_messages(Messages& out) {
+  plan_end_units();
+  add_runs();
+  wrapper_->write_messages(out);
+}
+
+void StepWriter::add_start(Start& start) const {
+  for (const TensorId workspace : workspaces_) start.take_at_first_use(workspace);
+  start.set_scratch(blocks_);
+  wrapper_->add_start(start);
+}
+
+std::vector<RanksAlike> StepWriter::ranks() const {
+  return ranks_alike(s_.strategy.gpus, wrapper_->group(),
+                     [&](std::int64_t rank) { return wrapper_->held_by(rank); });
+}
+
+// States and the optimizer are the same for every batch.
+bool StepWriter::resize(const models::Batch& batch) {
+  if (!same_structure(s_.batch, batch) || !wrapper_->resizable()) return false;
+  s_.batch = batch;
+  s_.tokens.sequences = batch.micro_batch;
+  s_.layer.begin_step(s_.tokens);
+  for (Run& run : s_.runs)
+    for (Unit& unit : run.units) unit.kept.clear();
+  for (Unit* unit : {&s_.root, &s_.embedding, &s_.tail}) unit->kept.clear();
+  s_.b.resize_from(inputs_);
+  declare_inputs();
+  s_.b.resize_from(micros_begin_);
+  micro_batches();
+  return s_.b.resized_to(micros_end_);
+}
+
+// Equal micro-batches between the first and the last are written once.
+void StepWriter::micro_batches() {
+  for (std::int64_t i = 0; i < s_.micros; ++i) {
+    const bool middle = s_.micros == 3 && i == 1;
+    micro_batch(i, middle ? s_.batch.grad_accum - 2 : 1);
+  }
+}
+
+void StepWriter::micro_batch(std::int64_t index, std::int64_t times) {
+  s_.micro = index;
+  s_.times = times;
+  for (Unit* unit : {&s_.root, &s_.embedding, &s_.tail}) wrapper_->declare(*unit);
+  for (Run& run : s_.runs) declare_layers(run);
+  s_.d_embedded = s_.parts.runs.front().input_grad
+                      ? s_.b.tensor("embeddings.out.grad", s_.stream_bytes(), Category::temporaries)
+                      : kNoTensor;
+  s_.layer.set_sink(wrapper_.get());
+  wrapper_->begin_micro_batch();
+  embedding_.forward();
+  for (std::size_t r = 0; r < s_.runs.size(); ++r) layers_forward(r);
+  wrapper_->after_layers();
+  head_.finish_model();
+  s_.b.begin(models::Chapter::loss);
+  head_.loss_forward();
+  head_.backward();
+  s_.b.begin(models::Chapter::layers);
+  wrapper_->before_layers_backward();
+  for (std::size_t r = s_.runs.size(); r-- > 0;) layers_backward(r);
+  embedding_.backward();
+  if (s_.reentrant() && !wrapper_->leaves_checkpoints()) checkpoints_.leave_all();
+  wrapper_->end_backward();
+}
+
+// A run's residual stream and its gradients, and what its units need.
+void StepWriter::declare_layers(Run& run) {
+  run.inner.resize(run.stride() - 1);
+  run.d_inner.resize(run.stride() - 1);
+  const Bytes stream = s_.b.rounded(s_.stream_bytes());
+  ProgramBuilder::Place layer = s_.b.place();
+  for (std::size_t j = 0; j < run.stride(); ++j) {
+    s_.b.at_layer(static_cast<std::uint16_t>(j));
+    if (s_.b.resizes() && j > 0 && !run.alternates()) {
+      run.units[j].begin_micro_batch();
+      layer = s_.b.repeat_since(layer);
+      continue;
+    }
+    wrapper_->declare(run.units[j]);
+    const bool last = j + 1 == run.stride();
+    (last ? run.out : run.inner[j]) =
+        s_.b.tensor_in(run.group, "out", stream, Category::activations);
+    (last ? run.d_out : run.d_inner[j]) =
+        s_.b.tensor_in(run.group, "out.grad", stream, Category::temporaries);
+  }
+  s_.b.at_layer(0);
+}
+
+void StepWriter::layers_forward(std::size_t r) {
+  Run& run = s_.runs[r];
+  const bool saves = !s_.recomputes();
+  s_.b.open(run.group, false, s_.times);
+  s_.layer.set(Phase::forward, saves);
+  ProgramBuilder::Place layer = s_.b.place();
+  for (std::size_t j = 0; j < run.stride(); ++j) {
+    if (s_.b.resizes() && j > 0 && !run.alternates()) {
+      layer = s_.b.repeat_since(layer);
+      continue;
+    }
+    s_.b.at_layer(static_cast<std::uint16_t>(j));
+    wrapper_->before_forward(run.units[j], s_.unit_tensor(&Unit::gather_forward, r, j, -1));
+    const Ref out{j + 1 < run.stride() ? run.inner[j] : run.out};
+    s_.layer.forward(run.plan(j), s_.input_of(r, j), out, saves ? run.saved[j] : run.kept[j]);
+    if (run.units[j].reshards) wrapper_->after_forward(run.units[j]);
+  }
+  if (!run.layer(0).block->returned.empty()) {
+    auto next = s_.b.op("model.layers", Phase::forward);
+    s_.drop_returned(next, r, -1);
+  }
+  s_.b.close();
+}
+
+// Before the backward of a checkpoint, or of a layer by itself.
+void StepWriter::enter_checkpoint(std::size_t r, std::size_t last) {
+  wrapper_->before_checkpoint_backward(r, last + 1 - s_.runs[r].checkpoint(), last);
+  checkpoints_.enter(last);
+}
+
+void StepWriter::layers_backward(std::size_t r) {
+  Run& run = s_.runs[r];
+  if (!run.layers->input_grad && !run.layers->trains()) return;  // no gradient comes here
+  const bool leaves = s_.reentrant() && !wrapper_->leaves_checkpoints();
+  s_.b.open(run.group, true, s_.times);
+  if (!run.alternates()) enter_checkpoint(r, run.stride() - 1);
+  checkpoints_.begin(run);
+  s_.layer.set(Phase::backward, true);
+  ProgramBuilder::Place layer = s_.b.place();
+  for (std::size_t j = run.stride(); j-- > 0;) {
+    if (s_.b.resizes() && !run.alternates() && j + 2 < run.stride() && j > 0) {
+      layer = s_.b.repeat_since(layer);
+      continue;
+    }
+    if (run.alternates()) enter_checkpoint(r, j);
+    layer = s_.b.place();
+    s_.b.at_layer(static_cast<std::uint16_t>(j));
+    const bool first = j % run.checkpoint() == 0;  // of a checkpoint
+    wrapper_->before_layer_backward(r, j);
+    s_.unit = &run.units[j];
+    s_.unit->next = 0;
+    const TensorId d_out = j + 1 < run.stride() ? run.d_inner[j] : run.d_out;
+    const Ref input = !first && s_.recomputes() ? Ref{run.recomputed[j - 1]} : s_.input_of(r, j);
+    checkpoints_.before_layer(r, j);
+    s_.layer.backward(run.plan(j), input, d_out, s_.input_gradient_of(r, j), run.saved[j]);
+    if (run.plan(j).input_grad())
+      wrapper_->after_backward(run.units[j], s_.unit_tensor(&Unit::reduce_in, r, j, +1));
+    if (first && run.alternates() && leaves) checkpoints_.leave();
+  }
+  if (!run.alternates() && leaves) checkpoints_.leave();
+  s_.b.close();
+}
+
+}  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,88 @@
+// What is handled together: units of parameters, runs of equal layers.
+#include "models/decisions/layer.h"
+#include "planner/stacks/pytorch/step_writer.h"
+
+namespace plimsoll::planner::pytorch {
+
+using models::RecomputeKind;
+
+void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
+                           models::GroupId group) {
+  unit = {};
+  unit.parameters = &parameters;
+  unit.group = group;
+  wrapper_->size(unit);
+}
+
+// Which of FSDP2's units the parameters outside the layers belong to (FsdpUnits). Without FSDP2 the
+// unit is only a place to keep gradients in: root.
+void StepWriter::plan_end_units() {
+  const models::Decoder& d = s_.d;
+  const std::int64_t table = checked_multiply(d.vocab, d.table_width());
+  const bool accelerate = s_.rules.fsdp_units == FsdpUnits::accelerate;
+  const bool apart = accelerate || s_.rules.fsdp_units == FsdpUnits::ends;
+  s_.table_unit = apart ? &s_.embedding : &s_.root;
+  s_.head_unit = d.tied_head ? s_.table_unit : apart ? &s_.tail : &s_.root;
+  s_.norm_unit = accelerate ? s_.head_unit : &s_.root;
+  const auto add = [&](Unit* unit, const Parameter& p) {
+    (unit == &s_.root        ? root_parameters_
+     : unit == &s_.embedding ? embedding_parameters_
+                             : tail_parameters_)
+        .push_back(p);
+  };
+  for (const Parameter& p : s_.parts.embedding)
+    add(p.elements == table ? s_.table_unit : &s_.root, p);
+  for (const Parameter& p : s_.parts.tail)
+    add(p.elements != table ? s_.norm_unit : d.tied_head ? s_.table_unit : s_.head_unit, p);
+  size_unit(s_.root, root_parameters_, models::kNoGroup);
+  size_unit(s_.embedding, embedding_parameters_, models::kNoGroup);
+  size_unit(s_.tail, tail_parameters_, models::kNoGroup);
+  // What holds the head serves the backward with what the forward gathered.
+  s_.embedding.reshards = s_.strategy.data.zero >= 3 && s_.norm_unit != &s_.embedding;
+  s_.tail_is_head = s_.norm_unit != &s_.tail;
+  s_.loss_prefetches = s_.head_unit == &s_.root || (d.tied_head && s_.norm_unit != &s_.embedding);
+}
+
+void StepWriter::add_runs() {
+  for (const LayerRun& layers : s_.parts.runs) {
+    const std::int64_t k =
+        models::decisions::layers_per_checkpoint(s_.strategy.recompute, layers.count);
+    const bool alternates = layers.period() > 1;
+    check(!alternates || !s_.recomputes() || k == 1, ErrorKind::unsupported,
+          "--recompute: checkpoints of several layers are not modelled where layers alternate");
+    if (wrapper_->keeps_last_layer() && &layers == &s_.parts.runs.back()) {
+      add_run(layers, layers.first, layers.count - 1, 1);
+      add_run(layers, layers.first + layers.count - 1, 1, 1);
+      s_.runs.back().units.front().reshards = false;
+      continue;
+    }
+    const std::int64_t stride = alternates ? layers.period() : k;
+    const std::int64_t whole = layers.count / stride, rest = layers.count % stride;
+    add_run(layers, layers.first, whole, stride);
+    add_run(layers, layers.first + whole * stride, rest == 0 ? 0 : 1, rest);
+  }
+}
+
+// `count` instances of `stride` layers.
+void StepWriter::add_run(const LayerRun& layers, std::int64_t first, std::int64_t count,
+                         std::int64_t stride) {
+  if (count == 0) return;
+  Run run;
+  run.layers = &layers;
+  run.group = s_.b.group("layers", first, count, stride);
+  run.units.resize(static_cast<std::size_t>(stride));
+  for (std::size_t j = 0; j < run.stride(); ++j)
+    size_unit(run.units[j], run.layer(j).parameters, run.group);
+  run.saved.resize(run.stride());
+  run.kept.resize(run.stride());
+  for (const LayerPart& layer : layers.pattern)
+    run.plans.emplace_back(layer, s_.regime, layers.input_grad);
+  if (s_.strategy.recompute.kind == RecomputeKind::ops)
+    for (BlockPlan& plan : run.plans) plan.store_by_op(s_.strategy.recompute);
+  // A backward holds places in it while the recomputation fills them.
+  for (std::size_t j = 0; j < run.stride(); ++j) run.saved[j].begin(run.plan(j));
+  run.count = count;
+  s_.runs.push_back(std::move(run));
+}
+
+}  // namespace plimsoll::planner::pytorch

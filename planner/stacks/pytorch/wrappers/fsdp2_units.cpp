@@ -1,0 +1,124 @@
+// FSDP2: what a unit takes, and its messages.
+//
+// An all-gather per unit and pass of every micro-batch (the tail's once: it is not resharded), each
+// issued while the unit before it computes, and copied out of; a reduce-scatter per unit at the
+// last one, copied into, beside the backward of the next; hybrid sharding all-reduces the shards
+// across groups.
+#include <algorithm>
+
+#include "planner/stacks/pytorch/wrappers/fsdp2.h"
+
+namespace plimsoll::planner::pytorch {
+
+using Kind = Message::Kind;
+using When = Message::When;
+
+// The copy into the reduce-scatter's input (_chunk_cat, ATen/native/cuda/TensorShape.cu) reads a
+// table of 8-byte entries: 6 a gradient, 2 more, and one per 2 KiB of every gradient's part.
+void FullyShard::size(Unit& unit) const {
+  unit.reshards = strategy_.data.zero >= 3 && unit.group != models::kNoGroup;
+  if (unit.empty()) return;
+  constexpr std::int64_t kChunkCatBlock = 2048;
+  Bytes gathered, cast, reduced, wanted;  // of this rank's shards
+  bool converts = false;
+  std::int64_t blocks = 0, trained = 0;
+  for (const Parameter& p : *unit.parameters) {
+    const std::int64_t shard =
+        checked_multiply(ceil_divide(p.rows, s_.shards), p.elements / p.rows);
+    const DType dtype = s_.seen(p);
+    const DType reduce = strategy_.data.reduce_dtype.value_or(p.adapter ? dtype : regime_.reduce);
+    unit.full += b_.rounded(storage(Count(checked_multiply(shard, s_.shards)), dtype));
+    gathered += storage(Count(shard), dtype);
+    // From the host each shard comes in a block of its own, and is cast there.
+    if (strategy_.offload.params)
+      cast += b_.rounded(storage(Count(shard), dtype));
+    else if (s_.stored(p) != dtype)
+      cast += storage(Count(shard), dtype);
+    if (!p.trainable) continue;
+    reduced += storage(Count(shard), reduce);
+    blocks += ceil_divide(storage(Count(shard), reduce).value(), kChunkCatBlock);
+    ++trained;
+    wanted += storage(Count(shard), s_.stored(p));
+    converts = converts || reduce != s_.stored(p);
+  }
+  if (s_.shards > 1) unit.gathered = b_.rounded(gathered * s_.shards);
+  unit.cast = b_.rounded(cast);
+  unit.reduce_input = b_.rounded(reduced * s_.shards);
+  unit.reduce_output = b_.rounded(reduced);
+  unit.copy_table = b_.rounded(Bytes(8 * (blocks + 6 * trained + 2)));
+  if (converts) unit.shard_grad_cast = b_.rounded(wanted);
+}
+
+// What `full` is made of: FSDP2 copies each parameter out of the gathered ones.
+std::vector<Bytes> FullyShard::full_parts(const Unit& unit) const {
+  std::vector<Bytes> parts;
+  for (const Parameter& p : *unit.parameters) {
+    const std::int64_t rows = checked_multiply(ceil_divide(p.rows, s_.shards), s_.shards);
+    const Count elements(checked_multiply(rows, p.elements / p.rows));
+    parts.push_back(b_.rounded(storage(elements, s_.seen(p))));
+  }
+  return parts;
+}
+
+void FullyShard::declare(Unit& unit) {
+  unit.begin_micro_batch();
+  if (unit.empty()) return;
+  const auto tensor = [&](const char* name, Bytes bytes, Category category, models::Stream stream) {
+    return b_.tensor_in(unit.group, name, bytes, category, models::Residency::step, stream);
+  };
+  using models::Stream;
+  // Of what one op makes, the first to be declared is the first to be allocated.
+  unit.cast_forward = kNoTensor;
+  if (b_.keeps_blocks() && unit.gathered != Bytes(0))
+    unit.cast_forward =
+        tensor("fsdp.shards.cast", unit.cast, Category::communication, Stream::gather);
+  unit.gather_forward =
+      tensor("fsdp.all_gather_output", unit.gathered, Category::communication, Stream::gather);
+  unit.full_forward = tensor("fsdp.parameters", unit.full, Category::parameters, Stream::compute);
+  unit.gather_backward = unit.full_backward = unit.cast_backward = kNoTensor;
+  if (unit.reshards) {
+    if (unit.gathered != Bytes(0))
+      unit.cast_backward =
+          tensor("fsdp.shards.cast.backward", unit.cast, Category::communication, Stream::gather);
+    unit.gather_backward = tensor("fsdp.all_gather_output.backward", unit.gathered,
+                                  Category::communication, Stream::gather);
+    unit.full_backward =
+        tensor("fsdp.parameters.backward", unit.full, Category::parameters, Stream::compute);
+  }
+  if (b_.keeps_blocks()) {
+    b_.parts(unit.full_forward, full_parts(unit));
+    b_.parts(unit.full_backward, full_parts(unit));
+  }
+  unit.reduce_in = unit.shard_grad = kNoTensor;
+  if (!s_.last_micro()) return;
+  unit.reduce_in = tensor("fsdp.reduce_scatter_input", unit.reduce_input, Category::communication,
+                          Stream::compute);
+  if (strategy_.offload.params) return;  // it goes to the host when it is made
+  unit.shard_grad =
+      tensor("fsdp.sharded_grad",
+             unit.shard_grad_cast == Bytes(0) ? unit.reduce_output : unit.shard_grad_cast,
+             Category::gradients, Stream::reduce);
+}
+
+void FullyShard::add_messages(const Unit& unit, Messages& out) const {
+  Bytes read, full;  // of gradients; of parameters
+  for (const Parameter& p : *unit.parameters) {
+    const std::int64_t rows = checked_multiply(ceil_divide(p.rows, s_.shards), s_.shards);
+    const Bytes whole = storage(Count(checked_multiply(rows, p.elements / p.rows)), s_.seen(p));
+    full += whole;
+    if (p.trainable) read += whole;
+  }
+  Message gather = message(unit, Kind::all_gather, When::forward, unit.gathered);
+  gather.copied = 2 * full.real();
+  add(out, gather);
+  Message again = message(unit, Kind::all_gather, When::backward, unit.gathered);
+  again.copied = gather.copied;
+  again.count = unit.regathered;
+  add(out, again);
+  Message reduce = message(unit, Kind::reduce_scatter, When::reduction, unit.reduce_input);
+  reduce.copied = (read + unit.reduce_input).real();
+  add(out, reduce);
+  add(out, message(unit, Kind::all_reduce, When::reduction, unit.reduce_output));
+}
+
+}  // namespace plimsoll::planner::pytorch

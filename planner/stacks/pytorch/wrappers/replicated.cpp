@@ -1,0 +1,74 @@
+#include "planner/stacks/pytorch/wrappers/replicated.h"
+
+#include <algorithm>
+
+namespace plimsoll::planner::pytorch {
+
+Replicated::Replicated(Step& step)
+    : TorchWrapper(step),
+      reduces_(strategy_.gpus > 1),
+      partitions_(reduces_ && strategy_.data.zero == 1),
+      gradients_(step, reduces_ && strategy_.data.gradient_as_bucket_view) {}
+
+void Replicated::declare_states() {
+  declare_units([&](Unit& unit, std::int64_t copies) { declare_unit(unit, copies, !partitions_); });
+  if (partitions_) declare_partition();
+  if (reduces_) declare_buckets();
+  if (strategy_.optimizer_in_backward) s_.states.gradients = Bytes(0);
+}
+
+// DDP sends buffers in one flat copy before a step's first forward.
+void Replicated::before_forward(Unit& unit, Ref) {
+  if (reduces_ && &unit == &s_.root && s_.first_micro() && d_.token_types > 0)
+    b_.op("ddp.buffers", Phase::forward).scratch(s_.id_buffers());
+}
+
+std::vector<std::int64_t> Replicated::held_by(std::int64_t rank) const {
+  if (shares_.empty()) return {};
+  return {shares_[static_cast<std::size_t>(rank)].value()};
+}
+
+TensorId Replicated::begin(const ModuleNames& names, std::int64_t elements, bool adapter) {
+  const TensorId gradient = gradients_.begin(names, elements, adapter);
+  if (strategy_.optimizer_in_backward)
+    begun_.push_back(
+        {gradient, {.elements = elements, .dtype = adapter ? regime_.adapter : regime_.weight}});
+  return gradient;
+}
+
+void Replicated::end(const ModuleNames& names, TensorId written) {
+  gradients_.end(names, written);
+  if (!strategy_.optimizer_in_backward) return;
+  if (d_.tied_head && is_head(names)) return;  // waits for the embedding's
+  const auto begun = std::ranges::find(begun_, written, &Begun::gradient);
+  step_parameter(written, begun->parameter);
+  begun_.erase(begun);
+}
+
+// Behind an optimizer in the backward nothing is left to step, and no gradient to let go. (States
+// are replayed here in the first step, where each came behind its gradient.)
+void Replicated::optimizer_step() {
+  if (strategy_.optimizer_in_backward) {
+    b_.open(models::kNoGroup);
+    b_.op("optimizer.step", Phase::optimizer);
+    b_.op("zero_grad", Phase::optimizer).release(s_.end.loss);
+    return b_.close();
+  }
+  // DDP's views: each gradient was copied into its bucket as it became ready, and went.
+  const bool kept = gradients_.stay();
+  if (!partitions_)
+    return step_optimizer(
+        lists_one_by_one(), [&](std::int64_t most) { return stepped_one_by_one(most); }, kept);
+  std::vector<TensorId> lists;
+  if (optimizer_.lists({}))
+    for (const Bytes part : partition_blocks()) lists.push_back(list(models::kNoGroup, part));
+  const auto stepped = [&](std::int64_t) {
+    std::vector<models::SteppedTensor> out;
+    for (const Bytes part : partition_)
+      out.push_back({.elements = part.value() / storage(Count(1), DType::fp32).value()});
+    return out;
+  };
+  step_optimizer(lists, stepped, kept);
+}
+
+}  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,141 @@
+// What lives between steps where parameters stand one by one: they, and the optimizer's states.
+#include "models/optimizers.h"
+#include "models/storages.h"
+#include "planner/stacks/pytorch/wrappers/torch_wrapper.h"
+
+namespace plimsoll::planner::pytorch {
+
+using models::Residency;
+
+// The rank's part of one parameter. FSDP2 shards axis 0 and every rank holds ceil(rows / N) rows,
+// a padded one included (_fsdp_param.py, _init_sharded_param).
+Bytes TorchWrapper::local(const Parameter& p, DType dtype) const {
+  const std::int64_t rows = ceil_divide(p.rows, s_.shards);
+  return b_.rounded(storage(Count(checked_multiply(rows, p.elements / p.rows)), dtype));
+}
+
+// Of a rank's rows those that are not padding (torch.chunk): the last ranks may have fewer, or
+// none.
+std::int64_t TorchWrapper::own_rows(const Parameter& p, std::int64_t rank) const {
+  const std::int64_t rows = ceil_divide(p.rows, s_.shards);
+  return std::clamp<std::int64_t>(p.rows - rank % s_.shards * rows, 0, rows);
+}
+
+// What the optimizer has of the rank's part: states are made like the sharded parameter without
+// its padding (DTensor's local tensor).
+models::SteppedTensor TorchWrapper::own_part(const Parameter& p) const {
+  const std::int64_t row = p.elements / p.rows;
+  return {.elements = checked_multiply(own_rows(p, s_.rank()), row),
+          .dtype = s_.stored(p),
+          .rows = row == p.columns ? p.rows
+                  : p.columns > 0  ? row / p.columns
+                                   : 0,
+          .columns = p.columns,
+          .embedding = p.embedding,
+          .hidden = p.hidden};
+}
+
+// What belongs to a packed weight is no parameter: no wrapper shards or offloads it.
+Bytes TorchWrapper::declare_scales(const Unit& unit, const Parameter& p) {
+  Bytes all;
+  for (const models::PackedTensor& tensor : beside_packed(p, strategy_)) {
+    const Bytes bytes = b_.rounded(tensor.bytes());
+    all += bytes;
+    if (rules_.each_parameter)
+      b_.tensor_in(unit.group, "parameters", bytes, Category::parameters, Residency::persistent);
+  }
+  return all;
+}
+
+void TorchWrapper::declare_scales(const Unit& unit, std::int64_t copies) {
+  Bytes all;
+  for (const Parameter& p : *unit.parameters) all += declare_scales(unit, p);
+  if (!rules_.each_parameter && all != Bytes(0))
+    b_.tensor_in(unit.group, "parameters", all, Category::parameters, Residency::persistent);
+  s_.states.parameters += all * copies;
+}
+
+// CPUOffloadPolicy: each shard pinned as it is padded, its gradient as DTensor's local part (what a
+// copy to the host that does not block allocates); states are made like the shard, pageable.
+void TorchWrapper::declare_on_host(const Unit& unit, std::int64_t copies) {
+  const auto add = [&](Bytes bytes, bool pinned) {
+    for (std::int64_t i = 0; i < copies; ++i) s_.host.add(bytes, pinned);
+  };
+  for (const Parameter& p : *unit.parameters) {
+    const std::int64_t row = p.elements / p.rows;
+    const Count padded(checked_multiply(ceil_divide(p.rows, s_.shards), row));
+    add(storage(padded, s_.stored(p)), strategy_.offload.pinned);
+    if (!p.trainable) continue;
+    const models::SteppedTensor own = own_part(p);
+    add(storage(Count(own.elements), s_.stored(p)), strategy_.offload.pinned);
+    for (const models::KeptState& state : models::kept_states(strategy_.optimizer, own))
+      add(state.bytes, false);
+  }
+}
+
+// Persistent tensors of one unit; `copies` of them.
+void TorchWrapper::declare_unit(Unit& unit, std::int64_t copies, bool with_states) {
+  if (unit.empty()) return;
+  Bytes parameters, gradients;
+  models::KeptStates states;
+  if (strategy_.offload.params) {
+    declare_on_host(unit, copies);
+    return declare_scales(unit, copies);
+  }
+  const auto declare = [&](Bytes weights, const models::KeptStates& kept) {
+    b_.tensor_in(unit.group, "parameters", weights, Category::parameters, Residency::persistent);
+    optimizer_.declare(unit.group, kept);
+  };
+  for (const Parameter& p : *unit.parameters) {
+    const Bytes bytes = local(p, s_.stored(p));
+    models::KeptStates kept;
+    if (p.trainable) {
+      const models::SteppedTensor own = own_part(p);
+      if (with_states) kept = optimizer_.kept_of(own);
+      if (optimizer_.lists(own)) unit.listed += optimizer_.size_of(own);
+      gradients += bytes;
+    }
+    parameters += bytes;
+    if (rules_.each_parameter) declare(bytes, kept);
+    for (const models::KeptState& state : kept) states.merge(state);
+    parameters += declare_scales(unit, p);
+  }
+  if (!rules_.each_parameter) declare(parameters, states);
+  optimizer_.count(states, copies);
+  s_.states.parameters += parameters * copies;
+  s_.states.gradients += gradients * copies;
+}
+
+void TorchWrapper::each_unit(const std::function<void(const Unit&)>& what) const {
+  what(s_.root);
+  what(s_.embedding);
+  for (const Run& run : s_.runs)
+    for (const Unit& unit : run.units) what(unit);
+  what(s_.tail);
+}
+
+void TorchWrapper::declare_units(const DeclareUnit& declare) {
+  s_.host = {};
+  optimizer_.clear();
+  declare(s_.root, 1);
+  declare(s_.embedding, 1);
+  for (Run& run : s_.runs) {
+    for (std::size_t j = 0; j < run.stride(); ++j) {
+      b_.at_layer(static_cast<std::uint16_t>(j));
+      declare(run.units[j], run.count);
+    }
+    b_.at_layer(0);
+  }
+  declare(s_.tail, 1);
+  // The values that packed scales stand for, which functional.py keeps beside each weight's own.
+  if (strategy_.quantize && strategy_.quantize->storage->doubly_quantized()) {
+    const Bytes table =
+        b_.rounded(storage(Count(strategy_.quantize->storage->scale_table), DType::fp32));
+    b_.tensor_in(models::kNoGroup, "name2qmap", table, Category::parameters, Residency::persistent);
+    s_.states.parameters += table;
+  }
+  optimizer_.declare_tables();
+  s_.states.optimizer = optimizer_.in_allocator();
+}
+
+}  // namespace plimsoll::planner::pytorch

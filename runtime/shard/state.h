@@ -1,0 +1,20 @@
+// What a unit keeps of its parameters between ops.
+#pragma once
+
+#include <cstdint>
+
+namespace plimsoll::runtime::shard {
+
+// Scales: of moments in 8 bits, one for each block
+// (models/decisions/optimizer_states.h).
+enum class State : std::uint8_t {
+  weights,
+  masters,
+  first_moment,
+  second_moment,
+  first_scales,
+  second_scales,
+  gradients
+};
+
+}  // namespace plimsoll::runtime::shard

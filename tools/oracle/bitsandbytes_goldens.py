@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""What bitsandbytes makes of small inputs on the CPU, for tests/kernels.
+
+    bitsandbytes_goldens.py tests/golden/kernels
+
+optimizers_8bit.json: the two maps of 8 bits, and ten steps of AdamW8bit and Lion8bit: weights, and every
+byte and scale of the states.
+
+The optimizers are bitsandbytes' own (optim/, backends/cpu/ops.py). Codes are looked up by its portable
+`quantize_blockwise` (backends/default/ops.py), which takes the nearest one as its CUDA kernels do. The
+compiled library of the CPU takes them from a table of 65,536 cells instead (csrc/cpu_ops.cpp, 0.50), each
+2 / 65,535 wide: none of them is 0, so that a gradient of 0 makes a moment that is not, and the lowest
+codes of the map are never used.
+"""
+import json
+import pathlib
+import sys
+
+import bitsandbytes
+import torch
+from bitsandbytes import functional
+from bitsandbytes.backends.cpu import ops as cpu
+
+torch.manual_seed(20240608)
+torch.set_num_threads(1)
+COUNT, STEPS = 777, 10  # three blocks of 256 and 9 elements
+# 1 - beta is the same number in Python's doubles and in fp32, which CUDA's kernels compute it in.
+BETAS = (0.875, 0.96875)
+
+PORTABLE = torch._C.DispatchKeySet(torch._C.DispatchKey.CompositeExplicitAutograd)
+
+
+def quantize_blockwise(values, code, blocksize):
+    return torch.ops.bitsandbytes.quantize_blockwise.default.redispatch(PORTABLE, values, code,
+                                                                        blocksize)
+
+
+def quantize_into(values, code, absmax, out, blocksize):
+    codes, scales = quantize_blockwise(values, code, blocksize)
+    out.copy_(codes)
+    absmax.copy_(scales)
+
+
+def floats(x):
+    """Nine digits, which say an fp32 number exactly."""
+    return [float("%.9g" % v) for v in x.flatten()]
+
+
+def draw(*shape):
+    """Multiples of 1/64 below 4, of which some are small and some are 0."""
+    x = (torch.randn(shape) * 64).round().clamp(-255, 255) / 64
+    return x * 2.0 ** torch.randint(-12, 1, shape)
+
+
+def optimizers():
+    kinds = {
+        "adam8bit": lambda p: bitsandbytes.optim.AdamW8bit(
+            p, lr=0.01, betas=BETAS, eps=1e-8, weight_decay=0.1, min_8bit_size=1),
+        "lion8bit": lambda p: bitsandbytes.optim.Lion8bit(
+            p, lr=0.01, betas=BETAS, weight_decay=0.1, min_8bit_size=1)}
+    cpu._quant_blockwise_fp32_direct = quantize_into
+    start, grads = draw(COUNT), draw(STEPS, COUNT)
+    document = {"count": COUNT, "weight": floats(start), "gradients": floats(grads),
+                "signed_map": floats(functional.create_dynamic_map(signed=True)),
+                "unsigned_map": floats(functional.create_dynamic_map(signed=False))}
+    for kind, make in kinds.items():
+        weight = torch.nn.Parameter(start.clone())
+        optimizer = make([weight])
+        for gradient in grads:
+            weight.grad = gradient.clone()
+            optimizer.step()
+        state = optimizer.state[weight]
+        document[kind] = {"weight": floats(weight.detach())}
+        for name in ("state1", "state2"):
+            if name not in state:
+                continue
+            assert state[name].dtype == torch.uint8
+            document[kind][name] = state[name].tolist()
+            document[kind]["absmax" + name[-1]] = floats(state["absmax" + name[-1]])
+    return document
+
+
+def main(arguments):
+    folder = pathlib.Path(arguments[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, document in (("optimizers_8bit", optimizers()),):
+        document = {"made_by": "tools/oracle/bitsandbytes_goldens.py",
+                    "bitsandbytes": bitsandbytes.__version__, **document}
+        text = json.dumps(document, separators=(",", ":"))
+        (folder / f"{name}.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
