@@ -132,6 +132,24 @@ LoraModule adapt(const ModelSpec& model, std::size_t base, std::vector<IndexRang
                    near.empty() ? "" : fmt::format("; did you mean '{}'?", near), known));
 }
 
+// peft/utils/transformers_weight_conversion.py, _convert_peft_config_moe (0.21 with Transformers
+// 5): the stacked experts are among them. Their adapters are folded into a whole weight
+// (lora.ParamWrapper).
+bool has_stacked_experts(const ModelSpec& model) {
+  return std::ranges::any_of(model.parameters,
+                             [](const ParameterRow& row) { return !row.stacked.empty(); });
+}
+void refuse_stacked_experts(const ModelSpec& model, const std::vector<std::string>& targets) {
+  check(!has_stacked_experts(model) || std::ranges::find(targets, "all-linear") == targets.end(),
+        ErrorKind::unsupported, [&] {
+          return fmt::format(
+              "--lora-targets all-linear: PEFT adapts the experts of {} too, each layer's in one "
+              "folded weight, which is not modelled yet; name what is outside of them (attention, "
+              "or q_proj,v_proj)",
+              model.name);
+        });
+}
+
 // The instances of a row that the target adapts, if any.
 std::optional<std::vector<IndexRange>> targeted(const ParameterRow& row,
                                                 const std::string& target) {
@@ -162,6 +180,10 @@ std::vector<std::string> default_lora_targets(const ModelSpec& model) {
   return targets;
 }
 
+const char* usual_lora_target(const ModelSpec& model) {
+  return has_stacked_experts(model) ? "attention" : "all-linear";
+}
+
 std::vector<LoraCandidate> lora_candidates(const ModelSpec& model) {
   std::vector<LoraCandidate> out;
   for (const ParameterRow& row : model.parameters)
@@ -175,6 +197,7 @@ std::vector<LoraModule> lora_modules(const ModelSpec& model, const Lora& lora) {
         [&] { return fmt::format("LoRA rank {}: at least 1 is needed", lora.rank); });
   const std::vector<std::string> targets =
       lora.targets.empty() ? default_lora_targets(model) : lora.targets;
+  refuse_stacked_experts(model, targets);
   std::vector<bool> found(targets.size(), false);
   std::vector<LoraModule> modules;
   for (std::size_t base = 0; base < model.parameters.size(); ++base) {

@@ -31,12 +31,15 @@ std::vector<LoraCandidate> lora_candidates(const ModelSpec& model);
 // PEFT's own targets for the model_type (peft/utils/constants.py). Error{bad_input}: it has none.
 std::vector<std::string> default_lora_targets(const ModelSpec& model);
 
+// What is adapted where nobody says it: "all-linear", of a model with stacked experts "attention".
+const char* usual_lora_target(const ModelSpec& model);
+
 // The modules that `lora.targets` name, in the order of the parameter table:
-// - "all-linear": every linear module except the output head (peft/tuners/tuners_utils.py); of a
-//   mixture whose routers and experts Transformers 5 keeps in bare parameters, none of those;
+// - "all-linear": every linear module except the output head (peft/tuners/tuners_utils.py);
 // - "attention": the linear modules inside attention blocks;
 // - else a module's whole name or its last parts ("q_proj", "mlp.c_proj", "layers.3.mlp.up_proj");
 // - no targets: PEFT's default for the model_type (peft/utils/constants.py).
+// Error{unsupported}: "all-linear" of stacked experts, which PEFT adapts too.
 // Parameter names are those of PEFT's adapter file ("base_model.model.….lora_A.weight"). Routed
 // experts count one pair for each expert matrix: r · (in + out).
 // Error{bad_input}: a target that no module has (with the nearest one), rank < 1, no default.

@@ -184,7 +184,7 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
     Option{"lora-alpha", "A", "Adapters", "(16)"}.of_a_step(),
     Option{"lora-targets", "LIST", "Adapters",
-           "all-linear, attention, q_proj,v_proj,… (all-linear)"}
+           "all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)"}
         .of_a_step(),
     Option{"lora-dropout", "P", "Adapters", "(0)"}.of_a_step(),
     Option{"adapter-dtype", "DTYPE", "Adapters", "fp32, bf16 (fp32)"}.of_a_step(),

@@ -216,6 +216,10 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
   } else if (row.module == ModuleKind::norm) {
     const bool embedding = name.module.find("embeddings") != std::string::npos;
     NormPart& norm = embedding ? parts.embedding_norm : parts.final_norm;
+    if (!embedding) {
+      parts.norm_under_base = std::ranges::count(name.module, '.') == 1;
+      parts.base_is_model = name.module.starts_with("model.");
+    }
     norm.width = row.shape.axes[0];
     (bias ? norm.train_bias : norm.train_weight) = trainable;
     norm.bias = norm.bias || bias;

@@ -104,6 +104,8 @@ struct ModelParts {
   std::string model_type;
   LinearPart head;  // tied: train_weight as the embedding's
   NormPart final_norm, embedding_norm;
+  // The final norm is the base model's own ("transformer.ln_f"); and that is called "model".
+  bool norm_under_base = true, base_is_model = true;
   LinearPart project_in, head_transform;  // behind the embedding, before the head; width 0: none
   std::int64_t position_rows = 0;  // learned positions
   bool train_embedding = true, train_positions = true, train_token_types = true;

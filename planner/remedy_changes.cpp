@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "models/lora.h"
 #include "models/optimizers.h"
 #include "models/zero_stage.h"
 #include "planner/stacks/stack_info.h"
@@ -173,12 +174,13 @@ void Changes::add_concessions() {
   }
   if (!s.lora && s.freeze.empty() && s.train.empty()) {
     const bool store = stack.mixed_is_autocast && is_mixed(s.precision);
+    const char* const target = models::usual_lora_target(*q.model);
     add(
         Price::adapters,
-        std::string("--lora-rank 16 --lora-targets all-linear") +
+        std::string("--lora-rank 16 --lora-targets ") + target +
             (store ? " --param-dtype bf16" : ""),
-        [store](Question& c) {
-          c.strategy.lora = models::Lora{.rank = 16, .targets = {"all-linear"}};
+        [store, target](Question& c) {
+          c.strategy.lora = models::Lora{.rank = 16, .targets = {target}};
           if (store) c.strategy.param_dtype = DType::bf16;
         },
         "adapters are trained, and none of the model's own weights");

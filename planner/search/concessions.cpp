@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "models/lora.h"
 #include "models/optimizers.h"
 #include "models/run_names.h"
 #include "models/storages.h"
@@ -46,8 +47,8 @@ bool fixed(const Scope& scope, std::string_view axis) {
   return scope.fixed.contains(axis);
 }
 
-models::Lora own_lora() {
-  return {.rank = kLoraRank, .alpha = 2 * kLoraRank, .targets = {"all-linear"}};
+models::Lora own_lora(const models::ModelSpec& model) {
+  return {.rank = kLoraRank, .alpha = 2 * kLoraRank, .targets = {models::usual_lora_target(model)}};
 }
 
 models::Quantization own_packing() {
@@ -65,9 +66,9 @@ std::span<const int> concession_sums() {
   return kSums;
 }
 
-Strategy with_parts(const Strategy& base, std::uint8_t parts) {
-  Strategy out = base;
-  if (parts & kOwnAdapters) out.lora = own_lora();
+Strategy with_parts(const Question& base, std::uint8_t parts) {
+  Strategy out = base.strategy;
+  if (parts & kOwnAdapters) out.lora = own_lora(*base.model);
   if (parts & (kPackedInIntegers | kPackedInFloats)) out.quantize = own_packing();
   if (parts & kPackedInFloats) out.quantize->held_in = sharded_in(out.precision);
   return out;
@@ -77,8 +78,8 @@ void adapters(const Scope& scope, const Setting& so_far, std::vector<Setting>& o
   out.push_back(so_far);
   const Strategy& s = so_far.strategy;
   if (fixed(scope, "adapters") || s.lora || !s.freeze.empty() || !s.train.empty()) return;
-  add(so_far, out, [](Setting& x) {
-    x.strategy.lora = own_lora();
+  add(so_far, out, [&](Setting& x) {
+    x.strategy.lora = own_lora(*scope.base.model);
     x.concession += kAdapters;
     x.parts = kOwnAdapters;
   });
@@ -88,7 +89,7 @@ std::string adapters_option(const Setting& x) {
   if ((x.parts & kOwnAdapters) == 0) return "";
   const auto alpha = static_cast<std::int64_t>(x.strategy.lora->alpha);  // this axis' own: whole
   return "--lora-rank " + std::to_string(x.strategy.lora->rank) + " --lora-alpha " +
-         std::to_string(alpha) + " --lora-targets all-linear";
+         std::to_string(alpha) + " --lora-targets " + x.strategy.lora->targets.front();
 }
 
 // QLoRA. Attention that is stored is not planned with it.

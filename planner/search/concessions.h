@@ -38,7 +38,7 @@ constexpr std::uint8_t kOwnAdapters = 1, kPackedInIntegers = 2, kPackedInFloats 
 constexpr std::size_t kParts = 6;
 
 // The base's strategy with these parts.
-models::Strategy with_parts(const models::Strategy& base, std::uint8_t parts);
+models::Strategy with_parts(const Question& base, std::uint8_t parts);
 
 // Axes (axes.cpp).
 void adapters(const Scope& scope, const Setting& so_far, std::vector<Setting>& out);

@@ -26,7 +26,7 @@ const Space::Prepared& Space::prepared(const Setting& setting) const {
   const bool forced = forces_input_gradient(setting.strategy);
   Prepared& out = prepared_[2 * std::size_t{setting.parts} + (forced ? 1 : 0)];
   std::call_once(out.once, [&] {
-    models::Strategy strategy = with_parts(scope_.base.strategy, setting.parts);
+    models::Strategy strategy = with_parts(scope_.base, setting.parts);
     if (forced) strategy.stack = of_transformers();
     strategy.recompute.kind = forced ? models::RecomputeKind::full : models::RecomputeKind::none;
     out.parts = model_parts(*scope_.base.model, strategy);

@@ -90,7 +90,6 @@ const std::map<std::string, Known> kPeaks{
     {"run-short", {-32 * kKiB, 0, "the Trainer's groups with and without decay step apart"}},
     {"run-selective-eager", {-32 * kKiB, 0, "the same"}},
     {"run-chunked-batch", {-kMiB, 0, "3003 tokens: the last of 8 parts is smaller"}},
-    {"run-fsdp-lora-chunked", {-kKiB, 0, "padding of adapters' shards"}},
 };
 const std::map<std::string, Known> kResidents{
     {"deepspeed-pure-bf16", {-kMiB - 128, 0, "as above"}},

@@ -17,7 +17,6 @@ void set_lora(const Options& options, models::Strategy& s) {
   if (!given) return;
   models::Lora& lora = s.lora.emplace();
   lora.rank = whole("lora-rank", *options.find("lora-rank"), 1, 1 << 20);
-  lora.targets = {"all-linear"};
   if (const std::string* text = options.find("lora-alpha"))
     lora.alpha = real_value("lora-alpha", *text, 0, 1e9);
   if (const std::string* text = options.find("lora-dropout"))

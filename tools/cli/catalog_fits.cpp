@@ -76,17 +76,9 @@ const std::vector<WayToTrain>& ways_to_train() {
   static const std::vector<WayToTrain> ways{
       {"all parameters, one GPU", {{"recompute", "full"}}},
       {"all parameters, 8 GPUs", {{"gpus", "8"}, {"zero", "3"}, {"recompute", "full"}}},
-      {"LoRA, one GPU",
-       {{"lora-rank", "16"},
-        {"lora-targets", "all-linear"},
-        {"param-dtype", "bf16"},
-        {"recompute", "full"}}},
+      {"LoRA, one GPU", {{"lora-rank", "16"}, {"param-dtype", "bf16"}, {"recompute", "full"}}},
       {"QLoRA, one GPU",
-       {{"lora-rank", "16"},
-        {"lora-targets", "all-linear"},
-        {"quantize", "nf4"},
-        {"kbit-prep", "yes"},
-        {"recompute", "full"}}}};
+       {{"lora-rank", "16"}, {"quantize", "nf4"}, {"kbit-prep", "yes"}, {"recompute", "full"}}}};
   return ways;
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "models/decisions/layer.h"
+#include "models/lora.h"
 #include "models/zero_stage.h"
 #include "tools/cli/adapters.h"
 #include "tools/cli/deepspeed_file.h"
@@ -365,6 +366,8 @@ Request request_from(const std::string& model, const Options& options, Sources& 
     question.model = &request.model->spec;
     if (const auto& decoder = request.model->spec.decoder; decoder && decoder->eager_attention)
       if (!options.has("attention")) question.strategy.attention = models::Attention::eager;
+    if (question.strategy.lora && !options.has("lora-targets"))
+      question.strategy.lora->targets = {models::usual_lora_target(request.model->spec)};
     set_kernels(options, request.model->spec, question.strategy);
   }
   question.batch =

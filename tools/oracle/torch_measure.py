@@ -461,11 +461,9 @@ def build_model(workload, device):
     usual = sharded(strategy) and stack["fsdp_version"] == 1 and "use_reentrant" not in stack
     options = None if usual else {"use_reentrant": stack.get("use_reentrant", False)}
     model = packed_base.kbit_prepared(model, strategy, options)
+    liger.apply(model, stack["kernels"], strategy["loss"])  # before every:K hides layers from it
     select_recompute(model, strategy["recompute"], options)
-    if strategy["lora"]:
-        model = with_lora(model, strategy["lora"])
-    liger.apply(model, stack["kernels"], strategy["loss"])
-    return model
+    return with_lora(model, strategy["lora"]) if strategy["lora"] else model
 
 
 def start_process_group(world_size, rank=0):

@@ -23,7 +23,10 @@ void StepWriter::plan_end_units() {
   const bool apart = accelerate || s_.rules.fsdp_units == FsdpUnits::ends;
   s_.table_unit = apart ? &s_.embedding : &s_.root;
   s_.head_unit = d.tied_head ? s_.table_unit : apart ? &s_.tail : &s_.root;
-  s_.norm_unit = accelerate ? s_.head_unit : &s_.root;
+  // Accelerate looks for it among the children of the base model (_find_final_norm). OPT's are its
+  // decoder alone; and what a model of PEFT's calls "model" is no base model.
+  const bool found = s_.parts.norm_under_base && !(s_.strategy.lora && s_.parts.base_is_model);
+  s_.norm_unit = accelerate && found ? s_.head_unit : &s_.root;
   const auto add = [&](Unit* unit, const Parameter& p) {
     (unit == &s_.root        ? root_parameters_
      : unit == &s_.embedding ? embedding_parameters_
@@ -38,9 +41,9 @@ void StepWriter::plan_end_units() {
   size_unit(s_.embedding, embedding_parameters_, models::kNoGroup);
   size_unit(s_.tail, tail_parameters_, models::kNoGroup);
   // What holds the head serves the backward with what the forward gathered.
-  s_.embedding.reshards = s_.strategy.data.zero >= 3 && s_.norm_unit != &s_.embedding;
+  s_.embedding.reshards = s_.strategy.data.zero >= 3 && !(accelerate && d.tied_head);
   s_.tail_is_head = s_.norm_unit != &s_.tail;
-  s_.loss_prefetches = s_.head_unit == &s_.root || (d.tied_head && s_.norm_unit != &s_.embedding);
+  s_.loss_prefetches = s_.head_unit == &s_.root || (d.tied_head && !accelerate);
 }
 
 void StepWriter::add_runs() {

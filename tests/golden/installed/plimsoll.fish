@@ -66,7 +66,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l attention -d 'flash
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-alpha -d '(16)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-dropout -d '(0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l quantize -d 'nf4, nf4-dq, fp4 (bitsandbytes): pack the frozen base' -x -a 'nf4 nf4-dq fp4'
@@ -191,7 +191,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l attention -d 
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-alpha -d '(16)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-dropout -d '(0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l quantize -d 'nf4, nf4-dq, fp4 (bitsandbytes): pack the frozen base' -x -a 'nf4 nf4-dq fp4'
@@ -293,7 +293,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l attention -d 'flash
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-alpha -d '(16)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-dropout -d '(0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l quantize -d 'nf4, nf4-dq, fp4 (bitsandbytes): pack the frozen base' -x -a 'nf4 nf4-dq fp4'
@@ -422,7 +422,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l attention -d 'flash
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-alpha -d '(16)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-dropout -d '(0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l quantize -d 'nf4, nf4-dq, fp4 (bitsandbytes): pack the frozen base' -x -a 'nf4 nf4-dq fp4'

@@ -90,7 +90,7 @@ _plimsoll() {
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--lora-alpha=[(16)]:A:' \
-        '--lora-targets=[all-linear, attention, q_proj,v_proj,… (all-linear)]:LIST:' \
+        '--lora-targets=[all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)]:LIST:' \
         '--lora-dropout=[(0)]:P:' \
         '--adapter-dtype=[fp32, bf16 (fp32)]:DTYPE:(fp32 bf16)' \
         '--quantize=[nf4, nf4-dq, fp4 (bitsandbytes)\: pack the frozen base]:KIND:(nf4 nf4-dq fp4)' \
@@ -227,7 +227,7 @@ _plimsoll() {
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--lora-alpha=[(16)]:A:' \
-        '--lora-targets=[all-linear, attention, q_proj,v_proj,… (all-linear)]:LIST:' \
+        '--lora-targets=[all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)]:LIST:' \
         '--lora-dropout=[(0)]:P:' \
         '--adapter-dtype=[fp32, bf16 (fp32)]:DTYPE:(fp32 bf16)' \
         '--quantize=[nf4, nf4-dq, fp4 (bitsandbytes)\: pack the frozen base]:KIND:(nf4 nf4-dq fp4)' \
@@ -330,7 +330,7 @@ _plimsoll() {
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--lora-alpha=[(16)]:A:' \
-        '--lora-targets=[all-linear, attention, q_proj,v_proj,… (all-linear)]:LIST:' \
+        '--lora-targets=[all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)]:LIST:' \
         '--lora-dropout=[(0)]:P:' \
         '--adapter-dtype=[fp32, bf16 (fp32)]:DTYPE:(fp32 bf16)' \
         '--quantize=[nf4, nf4-dq, fp4 (bitsandbytes)\: pack the frozen base]:KIND:(nf4 nf4-dq fp4)' \
@@ -467,7 +467,7 @@ _plimsoll() {
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--lora-alpha=[(16)]:A:' \
-        '--lora-targets=[all-linear, attention, q_proj,v_proj,… (all-linear)]:LIST:' \
+        '--lora-targets=[all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)]:LIST:' \
         '--lora-dropout=[(0)]:P:' \
         '--adapter-dtype=[fp32, bf16 (fp32)]:DTYPE:(fp32 bf16)' \
         '--quantize=[nf4, nf4-dq, fp4 (bitsandbytes)\: pack the frozen base]:KIND:(nf4 nf4-dq fp4)' \

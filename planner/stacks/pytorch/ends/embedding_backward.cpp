@@ -15,10 +15,7 @@ void EmbeddingWriter::backward() {
   b_.open(kNoGroup, true, s_.times);
   layer_.set(Phase::backward, true);
   TensorId d = kNoTensor;
-  if (s_.d_embedded != kNoTensor) {
-    wrapper_.before_backward(s_.embedding);
-    d = gradients(sum_gradient());
-  }
+  if (s_.d_embedded != kNoTensor) d = gradients(sum_gradient());
   auto done = b_.op("embeddings", Phase::backward).release(s_.end.seed);
   if (s_.leaf_input()) done.release(s_.front.looked_up).release(d);
   // Their inputs are token ids: no gradient's arrival reduces these units, but the end does.
@@ -28,7 +25,9 @@ void EmbeddingWriter::backward() {
     return unit.reduce_in != kNoTensor ? Ref{unit.reduce_in} : previous;
   };
   const Ref after_root = post(s_.root, {first, +1});
-  post(s_.embedding, after_root);
+  // Where no gradient came this far, nothing was copied out for it.
+  if (s_.d_embedded != kNoTensor || s_.embedding.full_backward == kNoTensor)
+    post(s_.embedding, after_root);
   if (rules_.hold_outputs) b_.op("model.outputs", Phase::backward).release(s_.end.returned_logits);
   b_.close();
 }
@@ -69,6 +68,7 @@ TensorId EmbeddingWriter::gradients(TensorId d) {
     dense_gradient(end_names().token_types, s_.root, d_.token_types, d,
                    {tokens_.total(), "token_type_ids", s_.front.type_ids, copied_type_ids()});
   }
+  wrapper_.before_backward(s_.embedding);
   if (!parts_.train_embedding) return d_rows;
   if (d_.tied_head)
     tied_gradient(d_rows);

@@ -50,6 +50,10 @@ void Fsdp::before_layer_backward(std::size_t r, std::size_t layer) {
 void Fsdp::end_backward() {
   Run& run = s_.runs.front();
   if (run.layers->input_grad || !run.layers->trains()) return;
+  // What was gathered ahead for the embedding's backward, which never comes, goes first.
+  b_.open(models::kNoGroup, true, s_.times);
+  b_.op("fsdp.reshard", Phase::backward).release(s_.embedding.gather_backward);
+  b_.close();
   b_.open(run.group, true, s_.times);
   for (std::size_t j = run.stride(); j-- > 0;) {
     b_.at_layer(static_cast<std::uint16_t>(j));
