@@ -102,10 +102,6 @@ constexpr OptimizerRule bitsandbytes(Optimizer kind, std::string_view name,
                .package = "bitsandbytes",
                .state_dtype = DType::fp32,
                .paged_from = paged ? 100'000 : 0};
-  out.unfused.values = 3;
-  for (const StateTensor& state : states)
-    out.unfused.bytes +=
-        static_cast<double>(state.times) * 2 * (bits / 8 + (bits == 8 ? 4.0 / 256 : 0));
   if (bits == 8) {
     out.torch.blocks = {
         .block = 256, .least = 4096, .tables = static_cast<std::int64_t>(states.size()) * 256 * 4};
@@ -120,7 +116,6 @@ constexpr OptimizerRule bitsandbytes(Optimizer kind, std::string_view name,
 // Our own runtime has it too: one kernel, which moves what bitsandbytes' moves.
 constexpr OptimizerRule in_runtime(OptimizerRule rule, float beta2 = 0.999f) {
   rule.in_runtime = true;
-  rule.fused = rule.unfused;
   rule.beta2 = beta2;
   return rule;
 }

@@ -58,11 +58,13 @@ struct Moment {
 };
 inline constexpr std::size_t kMomentSlots = 6;
 
-// What a step moves: values read and written for one element, and bytes of those that are not of
-// the parameter's width, in passes over all tensors. `iterations` (Newton and Schulz's) multiply
-// each matrix X in bf16: X Xᵀ, the square of that, and both with X.
-struct StepTraffic {
-  double values = 0, passes = 1, bytes = 0, iterations = 0;
+// A step that is not one kernel: values of the parameter's width that it reads and writes for one
+// element, in passes over all tensors. `iterations` (Newton and Schulz's) multiply each matrix X in
+// bf16: X Xᵀ, the square of that, and both with X.
+struct StepPasses {
+  double values = 0, passes = 1, iterations = 0;
+  // It reads the gradient, and reads and writes the parameter and its states.
+  bool in_one_kernel() const { return values == 0; }
 };
 
 // Stack pytorch's: torch.optim's (2.11: foreach by default, fused, for-loop), or a package's.
@@ -122,7 +124,7 @@ struct OptimizerRule {
   Optimizer kind;
   std::string_view name;  // on the command line and in JSON
   std::span<const StateTensor> states = {};
-  StepTraffic fused, unfused;
+  StepPasses unfused = {};
   bool in_runtime = false;  // stack plimsoll has it
   float beta1 = 0.9f, beta2 = 0.999f;  // of our own runtime
   // What steps the parameters that are no matrices of a layer; none: this one.
@@ -134,6 +136,9 @@ struct OptimizerRule {
 
   // States in 8 bits, on every stack that has them.
   constexpr const BlockStates& blocks() const { return torch.blocks; }
+  StepPasses passes_of(const std::optional<OptimizerImpl>& impl) const {
+    return impl == OptimizerImpl::fused ? StepPasses{} : unfused;
+  }
   bool planned() const { return in_runtime || !torch.refusal || !deepspeed.refusal; }
 };
 

@@ -12,15 +12,14 @@ namespace plimsoll::models {
 
 // In the order of the enumerators.
 //
-// Traffic. Fused AdamW reads p, g, m, v and writes p, m, v: 7. torch/optim/adam.py otherwise, a
-// pass each: p *= 2, lerp m 3, v *= 2, addcmul 3, sqrt 2, / 2, + 2, addcdiv 4: 20. SGD: 3, with
-// momentum 5. Adafactor (transformers, optimization.py): g ** 2 2, + eps 2, two means 2, outer
-// product 1, * g 3, its norm 1, two scalings 4, -update 2, p += 3, p's norm 1: 21 in 11 passes.
+// Passes. torch/optim/adam.py: p *= 2, lerp m 3, v *= 2, addcmul 3, sqrt 2, / 2, + 2, addcdiv
+// 4: 20. sgd.py with momentum: buffer *= 2, += 3, p += 3: 8. Adafactor (transformers,
+// optimization.py): g ** 2 2, + eps 2, two means 2, outer product 1, * g 3, its norm 1, two
+// scalings 4, -update 2, p += 3, p's norm 1: 21 in 11 passes.
 inline constexpr std::array kOptimizers{
     OptimizerRule{.kind = Optimizer::adamw,
                   .name = "adamw",
                   .states = optimizer_rows::kAdam,
-                  .fused = {.values = 7},
                   .unfused = {.values = 20, .passes = 8},
                   .in_runtime = true,
                   .in_8_bits = Optimizer::adam8bit,
@@ -35,8 +34,6 @@ inline constexpr std::array kOptimizers{
                   .trainer = {.name = "adamw_torch", .fused = "adamw_torch_fused"}},
     OptimizerRule{.kind = Optimizer::sgd,
                   .name = "sgd",
-                  .fused = {.values = 3},
-                  .unfused = {.values = 3},
                   .in_runtime = true,
                   .torch = {},
                   .deepspeed = {.type = "SGD", .trainer_settings = optimizer_rows::kSgdSettings},
@@ -44,8 +41,7 @@ inline constexpr std::array kOptimizers{
     OptimizerRule{.kind = Optimizer::momentum,
                   .name = "momentum",
                   .states = optimizer_rows::kMomentum,
-                  .fused = {.values = 5},
-                  .unfused = {.values = 5},
+                  .unfused = {.values = 8, .passes = 3},
                   .in_runtime = true,
                   .torch = {},
                   .deepspeed = {.refusal_unsharded = "is not modelled yet",
@@ -78,7 +74,6 @@ inline constexpr std::array kOptimizers{
                .argument = optimizer_rows::kLionBeta,
                .note = "optim=\"lion_32bit\" is bitsandbytes' Lion, in fp32"}),
           0.99f);
-      lion.fused = {.values = 5};
       lion.deepspeed = {.type = "Lion",
                         .tested = true,
                         .setting = "betas",
@@ -110,7 +105,7 @@ inline constexpr std::array kOptimizers{
     OptimizerRule{.kind = Optimizer::muon,
                   .name = "muon",
                   .states = optimizer_rows::kMomentum,
-                  .unfused = {.values = 13.5, .passes = 23, .iterations = 5},
+                  .unfused = {.values = 13.5, .passes = 8, .iterations = 5},
                   .rest = Optimizer::adamw,
                   .torch = optimizer_rows::kMuon},
     OptimizerRule{.kind = Optimizer::galore, .name = "galore"},

@@ -77,6 +77,16 @@ double bytes_of(const models::StepProgram& program, const models::Op& op) {
   return all;
 }
 
+void add_rest(const WorkSum& one, double times, WorkSum& sum) {
+  sum.moved += times * one.moved;
+  sum.casts += times * one.casts;
+  sum.kernels += times * one.kernels;
+  sum.fused += times * one.fused;
+  sum.fused_kernels += times * one.fused_kernels;
+  sum.compiled += times * one.compiled;
+  sum.compiled_kernels += times * one.compiled_kernels;
+}
+
 class Reader {
  public:
   Reader(const models::StepProgram& program, const Works& works) : p_(program), w_(works) {}
@@ -123,14 +133,7 @@ class Reader {
     of_op_[i] = &sum;
     // Chunks of the loss run one after another.
     const double times = layer ? 1 : static_cast<double>(p_.repeats(segment));
-    const WorkSum one = rest_of_op(p_, w_, i);
-    sum.moved += times * one.moved;
-    sum.casts += times * one.casts;
-    sum.kernels += times * one.kernels;
-    sum.fused += times * one.fused;
-    sum.fused_kernels += times * one.fused_kernels;
-    sum.compiled += times * one.compiled;
-    sum.compiled_kernels += times * one.compiled_kernels;
+    add_rest(rest_of_op(p_, w_, i), times, sum);
   }
 
   const models::StepProgram& p_;
@@ -167,6 +170,20 @@ WorkSum rest_of_op(const models::StepProgram& program, const Works& works, std::
 
 StepWork work_of_step(const models::StepProgram& program, const Works& works) {
   return Reader(program, works).run();
+}
+
+WorkSum optimizer_work(const models::StepProgram& program, const Works& works) {
+  WorkSum sum;
+  const auto counts = [&](std::size_t op) {
+    return program.ops[op].phase == Phase::optimizer && !touches_message(program, program.ops[op]);
+  };
+  for (const models::Segment& segment : program.segments)
+    for (std::uint32_t i = segment.op_begin; i < segment.op_end; ++i)
+      if (counts(i))
+        add_rest(rest_of_op(program, works, i), static_cast<double>(program.repeats(segment)), sum);
+  for (const Works::GemmOf& of : works.gemms())
+    if (counts(of.op)) sum.gemms.push_back(of.gemm);
+  return sum;
 }
 
 }  // namespace plimsoll::planner

@@ -126,7 +126,7 @@ struct WorkOfPart {
 
 // Of one micro-batch: each layer of each group of layers, by place in its pattern; and what runs
 // once. Ops of messages (those that touch Category::communication) and of the optimizer are not
-// counted: their time is the messages' (messages.h) and the optimizer's.
+// counted: their time is the messages' (messages.h) and optimizer_work's.
 struct StepWork {
   std::vector<WorkOfPart> layers;
   WorkOfPart ends;
@@ -136,5 +136,8 @@ bool is_computed(const models::StepProgram& program, const models::Op& op);
 WorkSum rest_of_op(const models::StepProgram& program, const Works& works, std::size_t op);
 
 StepWork work_of_step(const models::StepProgram& program, const Works& works);
+
+// Of the optimizer's ops, each as often as it runs.
+WorkSum optimizer_work(const models::StepProgram& program, const Works& works);
 
 }  // namespace plimsoll::planner

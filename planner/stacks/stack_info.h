@@ -28,6 +28,9 @@ struct StackInfo {
   models::Strategy (*compute_as)(const models::Strategy& strategy);
   std::unique_ptr<StepSizer> (*write_compute)(const Question& question, const ModelParts& parts,
                                               models::StepProgram& program, Works& works);
+  // The optimizer's step of one rank, with its work, behind a step that computes nothing.
+  void (*write_optimizer)(const ModelParts& parts, const models::Strategy& strategy,
+                          models::StepProgram& program, Works& works);
   // What a step of the strategy sends, of any batch.
   void (*write_messages)(const ModelParts& parts, const models::Strategy& strategy, Messages& out);
   TableStates (*table_states)(const ParameterCounts& counts, const models::Strategy& strategy);

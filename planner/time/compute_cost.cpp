@@ -4,12 +4,10 @@
 #include <bit>
 #include <cmath>
 
-#include "models/optimizers.h"
 #include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner {
 
-using models::OptimizerImpl;
 using models::Precision;
 
 namespace {
@@ -79,16 +77,8 @@ Share launch_seconds(const models::Strategy& s) {
 Execution execution_of(const models::Strategy& s) {
   Execution e;
   const StackInfo& stack = stack_info(s.stack);
-  const bool torch = stack.mixed_is_autocast, fsdp = torch && s.data.zero >= 2;
   const bool fp16 = s.precision == Precision::fp16_mixed || s.precision == Precision::fp16;
   e.compute = s.precision == Precision::fp32 ? DType::fp32 : fp16 ? DType::fp16 : DType::bf16;
-  e.low = width(e.compute);
-  // Under autocast (DDP) modules hold --param-dtype; FSDP's policy and the other stacks cast all.
-  const double own = is_mixed(s.precision) ? width(s.param_dtype.value_or(DType::fp32)) : e.low;
-  e.stored = is_mixed(s.precision) ? (torch && !fsdp ? own : 4) : e.low;
-  e.reduced = torch && !fsdp ? own : e.low;
-  if (s.grad_dtype) e.reduced = width(*s.grad_dtype);
-  if (s.data.reduce_dtype) e.reduced = width(*s.data.reduce_dtype);
   e.fused = stack.own_kernels || s.compile;  // other stacks' ops say what is one kernel
   e.compiled = s.compile;
   e.first_attention = s.attention == models::Attention::flash_1;
@@ -96,25 +86,13 @@ Execution execution_of(const models::Strategy& s) {
   return e;
 }
 
-// Bytes for one element, every value of the width it is stored in. Stacks with fp32 masters beside
-// 16-bit weights read the gradient and write the weight in 16 bits.
-Cost optimizer_cost(const GpuRates& gpu, const models::Strategy& s, const Execution& e,
-                    double elements, double tensors, double iteration) {
-  const StackInfo& stack = stack_info(s.stack);
-  const bool fused = !stack.foreach_by_default || s.optimizer_impl == OptimizerImpl::fused;
-  const models::OptimizerRule& rule = models::rule_of(s.optimizer);
-  const models::StepTraffic& traffic = fused ? rule.fused : rule.unfused;
-  double bytes = traffic.values * e.stored + traffic.bytes;
-  if (!stack.mixed_is_autocast && e.stored > e.low) bytes += e.low + e.reduced - e.stored;
-  // Lists of tensors go to multi-tensor kernels of up to 320 at a time (ForeachUtils, chunk
-  // metadata), a loop launches each tensor's own.
-  const bool loop = s.optimizer_impl == OptimizerImpl::for_loop ||
-                    (stack.foreach_by_default && rule.torch.package != nullptr);
-  const double launches = traffic.passes * (loop ? tensors : tensors / 320 + 1);
-  const double bf16 = gpu.products[rate_index(DType::bf16)];
-  const double rate = bf16 > 0 ? bf16 : gpu.products[rate_index(DType::fp32)];
-  return {traffic.iterations * iteration / rate, elements * bytes / gpu.memory,
-          launches * e.launch};
+Cost optimizer_cost(const GpuRates& gpu, const Execution& e, const WorkSum& sum) {
+  Cost cost{0, (sum.moved + sum.casts) / gpu.memory, sum.kernels * e.launch};
+  for (Gemm gemm : sum.gemms) {
+    if (gpu.products[rate_index(gemm.dtype)] <= 0) gemm.dtype = DType::fp32;  // emulated
+    cost += cost_of(gpu, gemm);
+  }
+  return cost;
 }
 
 }  // namespace plimsoll::planner

@@ -29,12 +29,9 @@ inline Cost operator*(double times, const Cost& cost) {
   return {times * cost.gemm, times * cost.memory, times * cost.launches};
 }
 
-// Who computes, as far as time depends on it beyond the program. Widths are bytes of one element.
+// Who computes, as far as time depends on it beyond the program.
 struct Execution {
   DType compute = DType::bf16;  // of products
-  double low = 2;  // width of `compute`
-  double stored = 4;  // width of a parameter as the optimizer steps it
-  double reduced = 2;  // width in which gradients travel
   bool fused = false;  // one kernel for a row-wise operation, where eager has one for each step
   bool compiled = false;  // casts are no kernels of their own
   bool first_attention = false;  // FlashAttention's first generation
@@ -50,10 +47,7 @@ Cost cost_of(const GpuRates& gpu, const Execution& execution, const FusedAttenti
 // Of what is neither.
 Cost cost_of_rest(const GpuRates& gpu, const Execution& execution, const WorkSum& sum);
 
-// The optimizer's step over `elements` trained parameters of this rank in `tensors` tensors.
-// `iteration`: FLOPs of one of its iterations over all matrices (StepTraffic), where it has any.
-Cost optimizer_cost(const GpuRates& gpu, const models::Strategy& strategy,
-                    const Execution& execution, double elements, double tensors,
-                    double iteration = 0);
+// Of the optimizer's ops (optimizer_work), which nothing fuses with others.
+Cost optimizer_cost(const GpuRates& gpu, const Execution& execution, const WorkSum& sum);
 
 }  // namespace plimsoll::planner

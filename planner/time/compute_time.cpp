@@ -184,8 +184,10 @@ Strategy computing_part(const Strategy& s) {
   Strategy out = stack_info(s.stack).compute_as(s);
   out.allocator = {};
   out.hold_outputs = false;
-  out.optimizer = models::Optimizer::adamw;
-  out.optimizer_impl.reset();
+  if (!s.optimizer_in_backward) {
+    out.optimizer = models::Optimizer::adamw;
+    out.optimizer_impl.reset();
+  }
   out.master_weights.reset();
   out.grad_dtype.reset();
   if (s.recompute.kind == RecomputeKind::every || s.recompute.kind == RecomputeKind::sqrt)

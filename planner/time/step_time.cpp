@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "models/decisions/layer.h"
-#include "models/decisions/mesh.h"
 #include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner {
@@ -78,15 +77,14 @@ void add_micro_batches(const ComputeCost& work, const std::vector<double>& layer
   step.expose(times * messages.alone);
 }
 
-// What of a strategy decides its messages, roughly. Nothing is gathered again below ZeRO-3, and
-// where layers gather for themselves, a checkpoint of several does as those of one.
-Strategy sending_part(const Strategy& s) {
+// What of a strategy decides its messages and its optimizer's step, roughly. Nothing is gathered
+// again below ZeRO-3, and where layers gather for themselves, a checkpoint of several does as those
+// of one.
+Strategy fixed_part(const Strategy& s) {
   Strategy out = s;
   out.allocator = {};
   out.hold_outputs = out.compile = false;
   out.kernels = models::Kernels::eager;
-  out.optimizer = models::Optimizer::adamw;
-  out.optimizer_impl.reset();
   out.attention = models::Attention::flash;
   out.loss = models::Loss::full;
   const bool layers = models::decisions::recomputes_layers(s.recompute.kind);
@@ -97,14 +95,6 @@ Strategy sending_part(const Strategy& s) {
   return out;
 }
 
-// The ranks that share the optimizer's step.
-double steppers(const Strategy& s) {
-  if (s.data.zero == 0) return 1;
-  const bool grouped = s.data.zero >= stack_info(s.stack).hybrid_from_stage;
-  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
-  return static_cast<double>(grouped ? mesh[models::decisions::Axis::shard].ranks : s.gpus);
-}
-
 Limit limit_of(const Overlap& step, double optimizer, bool crosses) {
   const std::array<double, 4> parts{step.work.gemm, step.work.memory + optimizer,
                                     step.work.launches > step.work.busy() ? step.work.launches : 0,
@@ -112,14 +102,6 @@ Limit limit_of(const Overlap& step, double optimizer, bool crosses) {
   const auto most = std::max_element(parts.begin(), parts.end()) - parts.begin();
   if (most < 3) return static_cast<Limit>(most);
   return crosses ? Limit::inter_node : Limit::intra_node;
-}
-
-// X Xᵀ of a matrix with s rows and l >= s columns, its square, and its product with X.
-double iteration_flops(const Parameter& p) {
-  if (p.columns == 0 || p.rows * p.columns != p.elements) return 0;
-  const auto s = static_cast<double>(std::min(p.rows, p.columns));
-  const auto l = static_cast<double>(std::max(p.rows, p.columns));
-  return 2 * s * s * (2 * l + s);
 }
 
 struct StrategyHash {
@@ -139,6 +121,7 @@ struct StrategyHash {
     mix(s.attention);
     mix(s.loss);
     mix(s.kernels);
+    mix(s.optimizer);
     mix(s.lora.has_value());
     return h;
   }
@@ -152,30 +135,16 @@ struct TimeModel::Kept {
   GpuRates gpu;
   std::mutex mutex;
   std::unordered_map<Strategy, std::unique_ptr<ComputeTime>, StrategyHash> computes;
-  std::unordered_map<Strategy, MessageTimes, StrategyHash> messages;
+  std::unordered_map<Strategy, FixedTimes, StrategyHash> fixed;
 };
 
 TimeModel::TimeModel(ModelParts parts, const models::ClusterSpec& cluster)
     : fabric_(fabric_of(cluster)), kept_(std::make_shared<Kept>()) {
-  count(parts.embedding, 1);
   for (const LayerRun& run : parts.runs)
-    for (const LayerPart& part : run.pattern) {
-      copies_.push_back(static_cast<double>(run.repeats()));
-      count(part.parameters, copies_.back());
-    }
-  count(parts.tail, 1);
+    copies_.insert(copies_.end(), run.pattern.size(), static_cast<double>(run.repeats()));
   kept_->parts = std::move(parts);
   kept_->cluster = cluster;
   if (cluster.gpu) kept_->gpu = gpu_rates(*cluster.gpu);
-}
-
-void TimeModel::count(const std::vector<Parameter>& parameters, double copies) {
-  for (const Parameter& p : parameters) {
-    if (!p.trainable) continue;
-    trained_ += copies * static_cast<double>(p.elements);
-    tensors_ += copies;
-    if (p.node >= 0) iteration_ += copies * iteration_flops(p);  // of a layer
-  }
 }
 
 double TimeModel::peak_flops(models::Precision precision) const {
@@ -198,17 +167,21 @@ const ComputeTime& TimeModel::computes(const Strategy& s) const {
   return *of;
 }
 
-const MessageTimes& TimeModel::messages(const Strategy& s) const {
-  const Strategy part = sending_part(s);
+const FixedTimes& TimeModel::fixed(const Strategy& s) const {
+  const Strategy part = fixed_part(s);
   Kept& known = *kept_;
   const std::lock_guard lock(known.mutex);
-  const auto found = known.messages.find(part);
-  if (found != known.messages.end()) return found->second;
+  const auto found = known.fixed.find(part);
+  if (found != known.fixed.end()) return found->second;
+  const StackInfo& stack = stack_info(s.stack);
   Messages messages;
-  stack_info(s.stack).write_messages(known.parts, part, messages);
-  return known.messages
-      .emplace(part, times_of(messages, copies_, fabric_, s.gpus_per_node, known.gpu.memory))
-      .first->second;
+  stack.write_messages(known.parts, part, messages);
+  models::StepProgram program;
+  Works works;
+  stack.write_optimizer(known.parts, part, program, works);
+  FixedTimes times{times_of(messages, copies_, fabric_, s.gpus_per_node, known.gpu.memory),
+                   optimizer_cost(known.gpu, execution_of(s), optimizer_work(program, works))};
+  return known.fixed.emplace(part, std::move(times)).first->second;
 }
 
 StepTime TimeModel::operator()(const Strategy& s, const Batch& batch) const {
@@ -216,10 +189,7 @@ StepTime TimeModel::operator()(const Strategy& s, const Batch& batch) const {
 }
 
 StrategyTime::StrategyTime(const TimeModel& model, const Strategy& s)
-    : model_(model), computes_(model.computes(s)), messages_(model.messages(s)) {
-  optimizer_ = optimizer_cost(model.kept_->gpu, s, execution_of(s), model.trained_ / steppers(s),
-                              model.tensors_, model.iteration_)
-                   .seconds();
+    : model_(model), computes_(model.computes(s)), fixed_(model.fixed(s)) {
   wait_ = waiting(static_cast<double>(s.gpus),
                   std::ceil(static_cast<double>(s.gpus) / static_cast<double>(s.gpus_per_node)));
 }
@@ -230,17 +200,17 @@ StepTime StrategyTime::operator()(const Batch& batch) const {
         "the program of one GPU has other layers than the model");
   Overlap step;
   if (batch.grad_accum > 1)
-    add_micro_batches(work, model_.copies_, messages_.each,
+    add_micro_batches(work, model_.copies_, fixed_.messages.each,
                       static_cast<double>(batch.grad_accum - 1), step);
-  add_micro_batches(work, model_.copies_, messages_.once, 1, step);
-  step.expose(messages_.step);
+  add_micro_batches(work, model_.copies_, fixed_.messages.once, 1, step);
+  step.expose(fixed_.messages.step);
   StepTime time;
-  time.optimizer = optimizer_;
+  time.optimizer = fixed_.optimizer.seconds();
   time.compute = step.compute * (1 + wait_);
   time.communication = step.communication;
   time.exposed_communication = step.exposed;
   time.step = time.compute + time.exposed_communication + time.optimizer;
-  time.limit = limit_of(step, time.optimizer, messages_.crosses_nodes);
+  time.limit = limit_of(step, time.optimizer, fixed_.messages.crosses_nodes);
   return time;
 }
 

@@ -33,6 +33,12 @@ struct StepTime {
   Limit limit = Limit::compute;
 };
 
+// What of a step is the same for every batch.
+struct FixedTimes {
+  MessageTimes messages;
+  Cost optimizer;
+};
+
 class TimeModel {
  public:
   // `parts` as model_parts(model, strategy) makes them: one TimeModel serves all strategies that
@@ -52,13 +58,10 @@ class TimeModel {
  private:
   friend class StrategyTime;
   struct Kept;
-  void count(const std::vector<Parameter>& parameters, double copies);
   const ComputeTime& computes(const models::Strategy& strategy) const;
-  const MessageTimes& messages(const models::Strategy& strategy) const;
+  const FixedTimes& fixed(const models::Strategy& strategy) const;
 
   std::vector<double> copies_;  // of each layer of each run's pattern
-  // What is trained: elements, tensors, FLOPs of one iteration over matrices (models::StepTraffic).
-  double trained_ = 0, tensors_ = 0, iteration_ = 0;
   Fabric fabric_;
   // What was found out about ways to compute and to share; by all copies of the model.
   std::shared_ptr<Kept> kept_;
@@ -74,8 +77,8 @@ class StrategyTime {
  private:
   const TimeModel& model_;
   const ComputeTime& computes_;
-  const MessageTimes& messages_;
-  double optimizer_ = 0, wait_ = 0;
+  const FixedTimes& fixed_;
+  double wait_ = 0;
 };
 
 }  // namespace plimsoll::planner

@@ -108,6 +108,9 @@ class EngineWrapper final : public pytorch::Wrapper {
   void release_gradients(OpBuilder op);
   void partition_step(), plain_step(), fused_step(), unfused_step();
   TensorId square_root(Bytes state);
+  bool fused() const;
+  void step_work(std::int64_t elements), norm_work(std::int64_t elements, DType gradient);
+  void copy_work(std::int64_t elements, DType from, DType to);
   std::vector<TensorId> fp32_gradients(Category category);
 
   models::StepProgram& program_;

@@ -155,22 +155,27 @@ void EngineWrapper::declare_shards() {
                          Category::communication, Residency::persistent);
 }
 
-// One sub-group after another: flat 16-bit gradients, their fp32 copy, the optimizer's step.
+// One sub-group after another: flat 16-bit gradients, their fp32 copy, the optimizer's step. They
+// stand here once, for the largest; their work is that of all.
 void EngineWrapper::sub_group_step() {
   if (engine_.offload.optimizer) return;
   const FlatLayout::Shards& shards = layout_.shards();
   b_.op("zero.grad_norm", Phase::optimizer).scratch(bytes(shards.largest, DType::fp64));
+  norm_work(shards.trained, engine_.accumulation);
   const TensorId flat = b_.tensor("zero.flat_grad", bytes(shards.sub_group, engine_.accumulation),
                                   Category::temporaries);
   b_.op("zero.flatten", Phase::optimizer).write(flat);
+  copy_work(shards.trained, engine_.accumulation, engine_.accumulation);
   TensorId single = flat;
   const Bytes state = bytes(shards.sub_group, engine_.state);
   if (engine_.state != engine_.accumulation) {
     single = b_.tensor("zero.single_grad_partition", state, Category::gradients);
     b_.op("zero.to_fp32", Phase::optimizer).read(flat).write(single);
+    copy_work(shards.trained, engine_.accumulation, engine_.state);
   }
   const TensorId root = square_root(state);
   b_.op("optimizer.step", Phase::optimizer).read(single).write(root);
+  step_work(shards.trained);
   if (engine_.offload.params)  // cast on the device, then copied
     b_.op("zero3.copy_back", Phase::optimizer)
         .read(single)

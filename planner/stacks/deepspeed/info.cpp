@@ -27,6 +27,7 @@ constinit const StackInfo kStack{
     .write_step = write_step,
     .compute_as = compute_as,
     .write_compute = pytorch::write_compute,
+    .write_optimizer = write_optimizer,
     .write_messages = write_messages,
     .table_states = pytorch::table_states,
     .processes = models::Stack::pytorch,

@@ -103,9 +103,34 @@ void EngineWrapper::reduce_plain() {
 // torch.optim.AdamW's foreach copy of one state (FusedAdam, DeepSpeed's own, makes none).
 TensorId EngineWrapper::square_root(Bytes state) {
   const char* const list = models::rule_of(strategy_.optimizer).torch.temporary;
-  const bool foreach = list != nullptr && strategy_.optimizer_impl &&
-                       *strategy_.optimizer_impl != OptimizerImpl::fused;
+  const bool foreach = list != nullptr && !fused();
   return foreach ? b_.tensor_in(kNoGroup, list, state, Category::temporaries) : kNoTensor;
+}
+
+bool EngineWrapper::fused() const {
+  return strategy_.optimizer_impl.value_or(OptimizerImpl::fused) == OptimizerImpl::fused;
+}
+
+// Of the op that was written last, which steps so many values: one kernel reads their gradients,
+// and reads and writes them and their states, or torch.optim makes its passes; then masters are
+// copied to the 16-bit weights.
+void EngineWrapper::step_work(std::int64_t elements) {
+  const double values = storage(Count(elements), engine_.state).real();
+  const models::OptimizerRule& rule = models::rule_of(strategy_.optimizer);
+  const models::StepPasses& steps = fused() ? models::StepPasses{} : rule.unfused;
+  const double one_kernel = 3 + 2 * static_cast<double>(rule.states.size());
+  b_.work().moves((steps.in_one_kernel() ? one_kernel : steps.values) * values, steps.passes);
+  if (engine_.wrapper != OptimizerWrapper::plain) copy_work(elements, engine_.state, engine_.model);
+}
+
+void EngineWrapper::copy_work(std::int64_t elements, DType from, DType to) {
+  b_.work().moves((storage(Count(elements), from) + storage(Count(elements), to)).real());
+}
+
+// g.double().norm()
+void EngineWrapper::norm_work(std::int64_t elements, DType gradient) {
+  copy_work(elements, gradient, DType::fp64);
+  b_.work().moves(storage(Count(elements), DType::fp64).real());
 }
 
 // DeepSpeedZeroOptimizer.step: the norm reads each gradient of the partition in fp64; the partition
@@ -114,25 +139,28 @@ TensorId EngineWrapper::square_root(Bytes state) {
 void EngineWrapper::partition_step() {
   if (engine_.offload.optimizer) return;
   const bool flat_already = engine_.has_fp32_partition_grads();
-  b_.op("zero.grad_norm", Phase::optimizer)
-      .read(kept_)
-      .scratch(bytes(flat_already ? share_.largest : share_.largest, DType::fp64));
-  const Bytes state = bytes(layout_.partition(), engine_.state);
+  b_.op("zero.grad_norm", Phase::optimizer).read(kept_).scratch(bytes(share_.largest, DType::fp64));
+  const std::int64_t elements = layout_.partition();
+  const DType held = flat_already ? DType::fp32 : engine_.model;
+  norm_work(elements, held);
+  const Bytes state = bytes(elements, engine_.state);
   TensorId flat = kept_;
   if (!flat_already && share_.pieces > 1) {
-    flat = b_.tensor("zero.flat_grad", gradients(layout_.partition()), Category::temporaries);
+    flat = b_.tensor("zero.flat_grad", gradients(elements), Category::temporaries);
     b_.op("zero.flatten", Phase::optimizer).read(kept_).write(flat);
+    copy_work(elements, held, held);
   }
   TensorId single = flat;
-  if (engine_.state != (flat_already ? DType::fp32 : engine_.model)) {
+  if (engine_.state != held) {
     single = b_.tensor("zero.single_grad_partition", state, Category::gradients);
     b_.op("zero.to_fp32", Phase::optimizer).read(flat).write(single).release(kept_);
+    copy_work(elements, held, engine_.state);
   } else if (flat != kept_) {
     b_.op("zero.free_gradients", Phase::optimizer).release(kept_);
   }
   const TensorId root = square_root(state);
-  auto step = b_.op("optimizer.step", Phase::optimizer);
-  step.read(single).write(root);
+  b_.op("optimizer.step", Phase::optimizer).read(single).write(root);
+  step_work(elements);
 }
 
 // One fp32 tensor for each trained parameter; one for all of them where only the sum is asked for.
@@ -163,11 +191,14 @@ void EngineWrapper::fused_step() {
   const TensorId flat = b_.tensor("grads_groups_flat", all, Category::gradients);
   auto cast = b_.op("fp16_optimizer.to_fp32", Phase::optimizer);
   for (const TensorId one : list) cast.write(one);
+  copy_work(layout_.total(), engine_.model, engine_.state);
   auto flatten = b_.op("fp16_optimizer.flatten", Phase::optimizer);
   flatten.write(flat);
   for (const TensorId one : list) flatten.read(one);
+  copy_work(layout_.total(), engine_.state, engine_.state);
   release_gradients(b_.op("fp16_optimizer.zero_grad", Phase::optimizer));
   b_.op("optimizer.step", Phase::optimizer).read(flat);
+  step_work(layout_.total());
 }
 
 // FP16_UnfusedOptimizer.step: one fp32 gradient for each parameter.
@@ -176,9 +207,11 @@ void EngineWrapper::unfused_step() {
   const TensorId root = square_root(bytes(layout_.total(), engine_.state));
   auto cast = b_.op("fp16_optimizer.to_fp32", Phase::optimizer);
   for (const TensorId one : list) cast.write(one);
+  copy_work(layout_.total(), engine_.model, engine_.state);
   auto step = b_.op("optimizer.step", Phase::optimizer);
   step.write(root);
   for (const TensorId one : list) step.read(one);
+  step_work(layout_.total());
   release_gradients(step);
 }
 
@@ -186,6 +219,7 @@ void EngineWrapper::plain_step() {
   const TensorId root = square_root(bytes(layout_.total(), engine_.state));
   auto step = b_.op("optimizer.step", Phase::optimizer);
   step.write(root);
+  step_work(layout_.total());
   release_gradients(step);
 }
 

@@ -231,4 +231,14 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
   add_estimate(engine, parts, step.states, step.assumptions);
 }
 
+void write_optimizer(const ModelParts& parts, const models::Strategy& strategy,
+                     models::StepProgram& program, Works& works) {
+  models::Strategy whole = strategy;
+  whole.data.shard_group = 0;
+  pytorch::Rules rules;
+  rules.each_parameter = false;
+  rules.works = &works;
+  step_writer(program, parts, whole, {}, rules, engine_of(whole))->write_optimizer();
+}
+
 }  // namespace plimsoll::planner::deepspeed

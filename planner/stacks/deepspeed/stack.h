@@ -11,6 +11,8 @@ extern const StackInfo kStack;
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step);
 void write_messages(const ModelParts& parts, const models::Strategy& strategy, Messages& out);
+void write_optimizer(const ModelParts& parts, const models::Strategy& strategy,
+                     models::StepProgram& program, Works& works);
 
 // The same for given rules (the measured training loop's).
 void write_step(const Question& question, const ModelParts& parts, const pytorch::Rules& rules,

@@ -39,6 +39,13 @@ std::unique_ptr<StepSizer> write_compute(const Question& question, const ModelPa
   return writer;
 }
 
+void write_optimizer(const ModelParts& parts, const models::Strategy& strategy,
+                     models::StepProgram& program, Works& works) {
+  StepWriter(program, parts, strategy, {},
+             {.deterministic = strategy.deterministic, .works = &works})
+      .write_optimizer();
+}
+
 }  // namespace
 
 constinit const StackInfo kStack{
@@ -48,6 +55,7 @@ constinit const StackInfo kStack{
     .write_step = write_step,
     .compute_as = compute_as,
     .write_compute = write_compute,
+    .write_optimizer = write_optimizer,
     .write_messages = write_messages,
     .table_states = table_states,
     .processes = models::Stack::plimsoll,

@@ -67,6 +67,16 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
                        1);
   unit.moment = piece(unit.moment, 1);
   unit.scales = piece(unit.scales, 1);
+  // Gradients are read, masters or else weights read and written, weights of masters written, and
+  // states read and written.
+  const auto moved = [&](std::int64_t elements, const decisions::TrainedDtypes& dtypes) {
+    const Bytes weights = flat(elements, dtypes.weight);
+    return flat(elements, dtypes.gradient) + weights +
+           (dtypes.masters ? flat(elements, DType::fp32) * 2 : weights);
+  };
+  unit.read_for_norm = piece(unit.whole_gradients, 1);
+  unit.stepped = piece(moved(unit.trained, base) + moved(unit.adapters, adapters), 1) +
+                 (unit.moment + unit.scales) * (2 * std::ssize(rule.states));
   const auto message = [&](std::int64_t elements, DType dtype) {
     const std::int64_t shards = sharding_.shards;
     const std::int64_t most = decisions::message_elements(strategy_.data.bucket_cap, dtype, shards);

@@ -58,6 +58,12 @@ void StepWriter::micro_batches() {
   }
 }
 
+void StepWriter::write_optimizer() {
+  size_units();
+  declare_states();
+  optimizer_step();
+}
+
 // The units' states and the optimizer are the same for every batch.
 bool StepWriter::resize(const models::Batch& batch) {
   if (!same_structure(batch_, batch)) return false;
@@ -201,12 +207,18 @@ void StepWriter::optimizer_step() {
   const auto step = [&](const Unit& unit) {
     if (!unit.trains()) return;
     op(unit.names->step, Phase::optimizer).read(unit.kept);
+    b_.work().moves(unit.stepped.real());
     if (sharding_.stage == 1 || sharding_.stage == 2)
       op(unit.names->gather_stepped, Phase::optimizer);
   };
   b_.open(kNoGroup);
   auto norm = op(decisions::kGradientNorm, Phase::optimizer);
-  each_unit([&](const Unit& unit, std::int64_t) { norm.read(unit.kept); });
+  Bytes gradients;
+  each_unit([&](const Unit& unit, std::int64_t copies) {
+    norm.read(unit.kept);
+    gradients += unit.read_for_norm * copies;
+  });
+  b_.work().moves(gradients.real());
   step(embedding_);
   b_.close();
   for (const Run& run : runs_) {

@@ -39,7 +39,9 @@ class StepWriter : public StepSizer {
   const reports::States& states() const { return states_; }
   const models::decisions::Sharding& sharding() const { return sharding_; }
   const Regime& regime() const { return regime_; }
-  void write_messages(Messages& out);  // in the place of write()
+  // In the place of write():
+  void write_optimizer();
+  void write_messages(Messages& out);
 
  private:
   // Units and what lives between steps (states.cpp, workspace.cpp).

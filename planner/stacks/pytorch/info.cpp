@@ -49,6 +49,7 @@ constinit const StackInfo kStack{
     .write_step = write_step,
     .compute_as = compute_as,
     .write_compute = write_compute,
+    .write_optimizer = write_optimizer,
     .write_messages = write_messages,
     .table_states = table_states,
     .processes = models::Stack::pytorch,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 namespace plimsoll::planner::pytorch {
@@ -105,6 +106,49 @@ Bytes OptimizerStates::step_one_by_one(const std::vector<SteppedTensor>& tensors
     }
   }
   return slots.most;
+}
+
+namespace {
+
+// torch/optim/_muon.py: each iteration multiplies X by its transpose, that by itself and by X.
+void add_iterations(const SteppedTensor& tensor, double iterations, const WorkOfOp& op) {
+  if (!tensor.is_matrix()) return;
+  const auto s = static_cast<double>(std::min(tensor.rows, tensor.columns));
+  const auto l = static_cast<double>(std::max(tensor.rows, tensor.columns));
+  const double count = static_cast<double>(tensor.elements) / (s * l);
+  for (double i = 0; i < iterations; ++i)
+    op.gemm({.m = s, .n = s, .k = l, .count = count})
+        .gemm({.m = s, .n = s, .k = s, .count = count})
+        .gemm({.m = s, .n = l, .k = s, .count = count});
+}
+
+}  // namespace
+
+// Lists of tensors go to multi-tensor kernels of up to 320 at a time (ForeachUtils, chunk
+// metadata), a loop launches each tensor's own.
+void OptimizerStates::say_work(const std::vector<SteppedTensor>& tensors,
+                               const WorkOfOp& op) const {
+  if (!op.asked()) return;
+  constexpr double kListed = 320;
+  double bytes = 0, kernels = 0, listed = 0, passes = 0;
+  for (const SteppedTensor& tensor : tensors) {
+    if (tensor.elements == 0) continue;
+    const models::OptimizerRule& rule = models::rule_for(strategy_.optimizer, tensor);
+    const models::StepPasses& steps = rule.passes_of(strategy_.optimizer_impl);
+    const double one = storage(Count(tensor.elements), tensor.dtype).real();
+    if (steps.in_one_kernel()) {
+      bytes += 3 * one;  // the gradient is read, the parameter and its states read and written
+      for (const models::KeptState& state : models::kept_states(strategy_.optimizer, tensor))
+        bytes += 2 * state.bytes.real();
+    } else {
+      bytes += steps.values * one;
+    }
+    const bool one_by_one = rule.torch.one_by_one(strategy_);
+    (one_by_one ? kernels : listed) += one_by_one ? steps.passes : 1;
+    if (!one_by_one) passes = steps.passes;
+    add_iterations(tensor, steps.iterations, op);
+  }
+  op.moves(bytes, kernels + passes * std::ceil(listed / kListed));
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -32,6 +32,8 @@ class OptimizerStates {
   // What a step of one tensor after another allocates at its highest moment; and its blocks.
   Bytes step_one_by_one(const std::vector<models::SteppedTensor>& tensors,
                         BlockEvents* events) const;
+  // What a step of them asks of the GPU.
+  void say_work(const std::vector<models::SteppedTensor>& tensors, const WorkOfOp& op) const;
 
  private:
   ProgramBuilder& b_;

@@ -226,6 +226,15 @@ void write_messages(const ModelParts& parts, const models::Strategy& strategy, M
   step_writer(program, parts, s, {}, rules)->write_messages(out);
 }
 
+void write_optimizer(const ModelParts& parts, const models::Strategy& strategy,
+                     models::StepProgram& program, Works& works) {
+  Rules rules;
+  rules.each_parameter = false;
+  rules.works = &works;
+  set_loop(rules, strategy);
+  step_writer(program, parts, strategy, {}, rules)->write_optimizer();
+}
+
 void refuse_of_model(const Question& question) {
   const models::Attention kind = question.strategy.attention;
   const bool own = question.model->decoder->eager_attention;

@@ -32,6 +32,8 @@ std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const Mode
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step);
 void write_messages(const ModelParts& parts, const models::Strategy& strategy, Messages& out);
+void write_optimizer(const ModelParts& parts, const models::Strategy& strategy,
+                     models::StepProgram& program, Works& works);
 std::unique_ptr<StepSizer> write_compute(const Question& question, const ModelParts& parts,
                                          models::StepProgram& program, Works& works);
 

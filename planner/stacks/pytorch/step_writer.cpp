@@ -15,17 +15,26 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
 
 void StepWriter::write() {
   if (s_.rules.each_parameter) s_.b.keep_blocks(&blocks_);
-  s_.b.keep_work(s_.rules.works);
-  plan_end_units();
-  add_runs();
-  s_.states = {};
-  wrapper_->declare_states();
+  declare_states();
   declare_inputs();
   s_.micros = std::min<std::int64_t>(s_.batch.grad_accum, kDistinctMicroBatches);
   micros_begin_ = s_.b.place();
   micro_batches();
   micros_end_ = s_.b.place();
   s_.b.begin(models::Chapter::optimizer);
+  wrapper_->optimizer_step();
+}
+
+void StepWriter::declare_states() {
+  s_.b.keep_work(s_.rules.works);
+  plan_end_units();
+  add_runs();
+  s_.states = {};
+  wrapper_->declare_states();
+}
+
+void StepWriter::write_optimizer() {
+  declare_states();
   wrapper_->optimizer_step();
 }
 

@@ -24,7 +24,9 @@ class StepWriter : public StepSizer {
   void write();  // the steady-state step (optimizer states exist). Throws Error{unsupported}
   bool resize(const models::Batch& batch) override;  // in the program that stands (StepSizer)
   const Alike& alike() const override { return s_.b.alike(); }
-  void write_messages(Messages& out);  // in the place of write()
+  // In the place of write():
+  void write_optimizer();
+  void write_messages(Messages& out);
 
   // After write():
   const reports::States& states() const { return s_.states; }
@@ -39,6 +41,7 @@ class StepWriter : public StepSizer {
   void plan_end_units(), add_runs();
   void add_run(const LayerRun& layers, std::int64_t first, std::int64_t count, std::int64_t stride);
   void size_unit(Unit& unit, const std::vector<Parameter>& parameters, models::GroupId group);
+  void declare_states();
   void declare_inputs(), declare_workspaces();  // inputs.cpp
   void micro_batches(), micro_batch(std::int64_t index, std::int64_t times);
   void declare_layers(Run& run);

@@ -87,6 +87,7 @@ void TorchWrapper::step_parameter(TensorId gradient, const models::SteppedTensor
   if (optimizer_.lists(parameter))
     step.write(b_.tensor(rule.temporary, storage(Count(parameter.elements), parameter.dtype),
                          Category::temporaries));
+  optimizer_.say_work({parameter}, b_.work());
   if (!rule.one_by_one(strategy_)) return;
   step.scratch(optimizer_.step_one_by_one({parameter}, nullptr));
   if (!b_.keeps_blocks()) return;
@@ -121,6 +122,8 @@ void TorchWrapper::step_optimizer(const std::vector<TensorId>& lists, const Step
   auto step = b_.op(rule.rest ? "optimizer.step.rest" : "optimizer.step", Phase::optimizer);
   if (!rule.rest) one_by_one(step);
   for (const TensorId one : lists) step.write(one);
+  if (b_.work().asked() && !strategy_.offload.params)
+    optimizer_.say_work(stepped(d_.layers), b_.work());
   touch_gradients(step, false);
   auto zero_grad = b_.op("zero_grad", Phase::optimizer);
   zero_grad.release(s_.end.loss);
