@@ -20,10 +20,15 @@
 #include "kernels/attention_kernels.h"
 #include "kernels/layer_kernels.h"
 #include "kernels/optimizer_kernels.h"
+#include "kernels/packed_weights.h"
 
 namespace plimsoll::kernels {
 
-struct KernelTable : LayerKernels, AttentionKernels, LossKernels, OptimizerKernels {};
+struct KernelTable : LayerKernels,
+                     AttentionKernels,
+                     LossKernels,
+                     OptimizerKernels,
+                     PackedKernels {};
 
 // The host's. Complete; each call runs on the calling thread alone (one rank, one thread).
 const KernelTable& host_kernels();

@@ -56,6 +56,9 @@ double bytes_of(const kernels::OptimizerTensors& t) {
               bytes_of(t.second_moment) + bytes_of(t.first_scales) + bytes_of(t.second_scales)) +
          bytes_of(t.gradient);
 }
+double bytes_of(const kernels::PackedWeight& w) {
+  return bytes_of(w.codes) + bytes_of(w.scales) + bytes_of(w.scale_scales) + bytes_of(w.offset);
+}
 double bytes_of(std::span<const kernels::SquaredPiece> pieces) {
   double bytes = 0;
   for (const kernels::SquaredPiece& piece : pieces) bytes += bytes_of(piece.piece);
@@ -211,6 +214,7 @@ const KernelTable& noted_kernels() {
     set<&K::add, "add", "ru">(t);
     set<&K::scale, "scale", "-u">(t);
     set<&K::fill, "fill", "-w">(t);
+    set<&K::dequantize, "dequantize", "rw">(t);
     return t;
   }();
   return table;

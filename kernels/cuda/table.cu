@@ -16,6 +16,7 @@ const KernelTable& cuda_kernels() {
     cuda::add_eager_attention(t);
     cuda::add_loss(t);
     cuda::add_copies(t);
+    cuda::add_packed(t);
     cuda::add_optimizers(t);
     cuda::add_gradient_norm(t);
     return t;

@@ -43,6 +43,8 @@ inline std::int64_t width_of(const ConstTensorView& view) {
 
 // Error{internal}: lengths or dtypes that no optimizer takes (kernels/optimizer_kernels.h).
 void expect_tensors(const OptimizerTensors& tensors, const char* op);
+// The same of a packed weight with the elements of `to` (kernels/packed_weights.h).
+void expect_packed(const PackedWeight& weight, const TensorView& to, const char* op);
 
 // Whether a matrix, or its transpose, has `rows` rows and `columns` columns; no rows have no width.
 inline bool fits(const ConstColumns& x, bool transposed, std::int64_t rows, std::int64_t columns) {
@@ -105,5 +107,6 @@ void add_loss(KernelTable& table);
 void add_optimizers(KernelTable& table);
 void add_gradient_norm(KernelTable& table);
 void add_copies(KernelTable& table);
+void add_packed(KernelTable& table);
 
 }  // namespace plimsoll::kernels::host

@@ -16,6 +16,7 @@ const KernelTable& host_kernels() {
     host::add_optimizers(t);
     host::add_gradient_norm(t);
     host::add_copies(t);
+    host::add_packed(t);
     return t;
   }();
   return table;

@@ -6,6 +6,10 @@
 optimizers_8bit.json: the two maps of 8 bits, and ten steps of AdamW8bit and Lion8bit: weights, and every
 byte and scale of the states.
 
+packed_weights.json: NF4 weights, with and without double quantization: bytes, scales, and the weights
+dequantized again (all by the portable backend; scales that are doubly quantized have a mean that sums
+exactly in any order, because PyTorch's order is the processor's).
+
 The optimizers are bitsandbytes' own (optim/, backends/cpu/ops.py). Codes are looked up by its portable
 `quantize_blockwise` (backends/default/ops.py), which takes the nearest one as its CUDA kernels do. The
 compiled library of the CPU takes them from a table of 65,536 cells instead (csrc/cpu_ops.cpp, 0.50), each
@@ -13,8 +17,12 @@ compiled library of the CPU takes them from a table of 65,536 cells instead (csr
 codes of the map are never used.
 """
 import json
+import os
 import pathlib
 import sys
+
+# Every operation rounds by itself: what is compiled may join a product and a sum.
+os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
 import bitsandbytes
 import torch
@@ -80,10 +88,46 @@ def optimizers():
     return document
 
 
+def packed_weights():
+    """Whole blocks, a last block that is not full, an odd count, blocks of 0, and more than 256 blocks."""
+    cases = []
+    for count, exact in ((64, True), (64 * 257 + 32, True), (777, False), (65, False)):
+        weight = torch.randn(count) * 0.02
+        if exact:
+            weight = (torch.randn(count) * 2).round().clamp(-15, 15) / 4
+        if count == 777:
+            weight[64:128] = 0
+        if count == 65:
+            weight[64] = 0
+        portable = {name: getattr(torch.ops.bitsandbytes, name).default
+                    for name in ("quantize_4bit", "quantize_blockwise", "dequantize_4bit",
+                                 "dequantize_blockwise")}
+        codes, scales = portable["quantize_4bit"].redispatch(PORTABLE, weight, 64, "nf4", torch.uint8)
+        def back(absmax, dtype):
+            return portable["dequantize_4bit"].redispatch(PORTABLE, codes, absmax, 64, "nf4", [count],
+                                                          dtype)
+        case = {"weight": floats(weight), "codes": codes.flatten().tolist(), "scales": floats(scales)}
+        if count < 1000:
+            case |= {"dequantized": floats(back(scales, torch.float32)),
+                     "dequantized_bf16": floats(back(scales, torch.bfloat16).float())}
+        if exact:
+            offset = scales.mean()  # functional.py, quantize_4bit
+            code = functional.create_dynamic_map(signed=True)
+            absmax, state = portable["quantize_blockwise"].redispatch(PORTABLE, scales - offset, code, 256)
+            again = portable["dequantize_blockwise"].redispatch(PORTABLE, absmax, state, code, 256,
+                                                                torch.float32) + offset
+            case |= {"double": {"offset": floats(offset)[0], "codes": absmax.tolist(),
+                                "scales": floats(state), "each": floats(again)}}
+            if count < 1000:
+                case["double"]["dequantized"] = floats(back(again, torch.float32))
+        cases.append(case)
+    return {"nf4": floats(functional.get_4bit_type("nf4", device="cpu")), "cases": cases}
+
+
 def main(arguments):
     folder = pathlib.Path(arguments[0])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, document in (("optimizers_8bit", optimizers()),):
+    for name, document in (("optimizers_8bit", optimizers()), ("packed_weights", packed_weights())):
         document = {"made_by": "tools/oracle/bitsandbytes_goldens.py",
                     "bitsandbytes": bitsandbytes.__version__, **document}
         text = json.dumps(document, separators=(",", ":"))

@@ -50,6 +50,34 @@ TEST_CASE("add, scale and fill have the host's bits") {
       }
 }
 
+// Counts that end inside a byte, a thread's eight, a block of 64, and 256 blocks of them.
+TEST_CASE("weights in 4 bits are dequantized to the host's bits, with scales in 8 bits too") {
+  for (const DType dtype : kStorage)
+    for (const std::int64_t n : {1, 7, 8, 9, 65, 2049, 5003, 64 * 256 + 3}) {
+      CAPTURE(n);
+      CAPTURE(name_of(dtype));
+      const std::int64_t blocks = ceil_divide(n, kPackedBlock);
+      const auto bytes = [](std::int64_t count, int seed) {
+        Tensor t({count}, DType::uint8);
+        for (std::int64_t i = 0; i < count; ++i)
+          t.bytes[static_cast<std::size_t>(i)] = static_cast<std::byte>(i * 37 + seed);
+        return t;
+      };
+      const Twins t =
+          twins({bytes(ceil_divide(n, 2), 11), drawn({blocks}, DType::fp32, 4), Tensor({n}, dtype),
+                 bytes(blocks, 5), drawn({ceil_divide(blocks, kScaleBlock)}, DType::fp32, 6),
+                 Tensor({1}, DType::fp32, 0.37), Tensor({n}, dtype)},
+                [](const KernelTable& k, const Views& v) {
+                  k.dequantize({v[0], v[1], {}, {}}, v[2]);
+                  k.dequantize({v[0], v[3], v[4], v[5]}, v[6]);
+                });
+      CHECK(t.cuda[2] == t.host[2]);
+      CHECK(t.cuda[6] == t.host[6]);
+      CHECK(t.host[2].bytes != Tensor({n}, dtype).bytes);
+      CHECK(t.host[6].bytes != t.host[2].bytes);
+    }
+}
+
 // Words of Philox, the order of the roundings and the masters: everything is compared bit by bit.
 TEST_CASE("AdamW has the host's bits, with a master and with stochastic rounding") {
   struct Kind {
