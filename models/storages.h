@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/model_spec.h"
 #include "models/run_spec.h"
 
 namespace plimsoll::models {
@@ -35,18 +36,20 @@ struct PackedStorage {
   std::int64_t scale_block = 0, scale_table = 0, offsets = 0;
   std::string_view type;  // transformers' BitsAndBytesConfig: bnb_4bit_quant_type
   std::string_view refusal = {};  // why it is not planned; none: it is
+  bool in_runtime = false;  // our own has kernels for it (kernels/packed_weights.h)
 
   bool doubly_quantized() const { return scale_block > 0; }
 };
 
 inline constexpr std::array<PackedStorage, 6> kPackedStorages{{
-    {.name = "nf4", .type = "nf4"},
+    {.name = "nf4", .type = "nf4", .in_runtime = true},
     {.name = "nf4-dq",
      .scale = DType::uint8,
      .scale_block = 256,
      .scale_table = 256,
      .offsets = 1,
-     .type = "nf4"},
+     .type = "nf4",
+     .in_runtime = true},
     {.name = "fp4", .type = "fp4"},
     {.name = "int8",
      .bits = 8,
@@ -57,6 +60,11 @@ inline constexpr std::array<PackedStorage, 6> kPackedStorages{{
     {.name = "gptq", .refusal = "is not modelled yet"},
     {.name = "awq", .refusal = "is not modelled yet"},
 }};
+
+// Of a layer: whether --quantize packs the weight of the module that the parameter belongs to.
+inline bool packs_module(const ParameterRow& row) {
+  return row.module == ModuleKind::linear && !row.bare && row.stacked.empty();
+}
 
 // nullptr: there is none of that name.
 const PackedStorage* find_packed_storage(std::string_view name);

@@ -147,7 +147,7 @@ void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable,
   } else {
     LinearPart& part = layer.linears[module.place];
     (bias ? part.train_bias : part.train_weight) = trainable;
-    if (quantize && row.module == models::ModuleKind::linear && !row.bare) {
+    if (quantize && models::packs_module(row)) {
       if (bias)
         parameter.bias_of_packed = true;
       else

@@ -35,7 +35,8 @@
 // first. A product accumulates into an existing gradient (beta = 1): no temporary gradient.
 // A gradient that nothing trained needs is not computed, and what only it would read is not saved;
 // attention's backward makes dq, dk and dv together.
-// A frozen product saves no input, unless an adapter needs it.
+// A frozen product saves no input, unless an adapter needs it. A packed weight is dequantized in
+// each op that reads it (packed_weights.h).
 // What need not be saved (nothing trained below, or made again later) is not written (statistics,
 // log-sum-exp), or gives its place to the result (gate to p, the head norms' inputs).
 //

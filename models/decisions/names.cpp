@@ -23,7 +23,8 @@ LinearNames linear_names_of(std::string_view m) {
           .adapter_a_out = joined(m, ".lora_A.out"),
           .adapter_b = joined(m, ".lora_B"),
           .adapter_a_out_grad = joined(m, ".lora_A.out.grad"),
-          .adapter_input_grad = joined(m, ".lora_A.input.grad")};
+          .adapter_input_grad = joined(m, ".lora_A.input.grad"),
+          .dequantized = joined(m, ".weight.dequantized")};
 }
 
 NormNames norm_names_of(std::string_view m) {

@@ -26,6 +26,7 @@ struct LinearNames {
   const char* adapter_b;  // op: y += a · B; backward: B's gradient and a's
   const char* adapter_a_out_grad;
   const char* adapter_input_grad;  // op: the adapter's part of the input's gradient
+  const char* dequantized;  // of a packed weight, while an op reads it
 };
 template <Text M>
 inline constexpr LinearNames linear_names{
@@ -40,6 +41,7 @@ inline constexpr LinearNames linear_names{
     Joined<M, ".lora_B">::chars,
     Joined<M, ".lora_A.out.grad">::chars,
     Joined<M, ".lora_A.input.grad">::chars,
+    Joined<M, ".weight.dequantized">::chars,
 };
 
 struct NormNames {

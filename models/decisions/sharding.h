@@ -1,14 +1,15 @@
 // How parameters, gradients and optimizer states are laid out and divided over ranks.
 //
 // A *unit* is handled together: the embedding tables; each layer; the tail (final norm, and the
-// head; a table tied to the head belongs to the tail). A unit has up to three flat parts, each of
-// one dtype and all or none of it trained: frozen, trained, adapters. In a part the tensors follow
+// head; a table tied to the head belongs to the tail). A unit has up to four flat parts, each of
+// one dtype and all or none of it trained: frozen, packed (bytes: packed_weights.h), trained,
+// adapters. In a part the tensors follow
 // one another in the order of the parameter table, each aligned to kFlatAlignment; the part is
 // padded to a multiple of shards × kFlatAlignment, and rank i of the sharding group owns the i-th
-// of `shards` equal pieces. The parameters of a unit are one allocation (frozen, trained, adapters
-// after one another), so are its gradients (trained, adapters), its masters, and each of its
-// moments. Modules see views. Optimizer states are allocated at the start, gradients by the first
-// op that writes one of the unit's; they die when the optimizer has read them.
+// of `shards` equal pieces. The parameters of a unit are one allocation (frozen, packed, trained,
+// adapters after one another), so are its gradients (trained, adapters), its masters, and each of
+// its moments. Modules see views. Optimizer states are allocated at the start, gradients by the
+// first op that writes one of the unit's; they die when the optimizer has read them.
 //
 //   stage  parameters    gradients                                    masters, moments
 //   0 DDP  whole         whole, all-reduced in place                  whole

@@ -71,6 +71,7 @@ class LayerWriter {
   TensorId drop_input(const ProductOp& product, ValueId x);
   OpBuilder adapter_op(const ProductOp& product, ValueId x, TensorId dropped);
   TensorId adapter_a(const ProductOp& product, ValueId x);
+  void dequantize(const ProductOp& product, OpBuilder& reader);
   void gemm(std::int64_t m, std::int64_t n, std::int64_t k);
   TensorId adapter_gradient(const ProductOp& product);
   void weight_gradient(const ProductOp& product, ValueId x, TensorId d_a);

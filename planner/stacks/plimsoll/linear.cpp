@@ -39,6 +39,17 @@ TensorId LayerWriter::adapter_a(const ProductOp& product, ValueId x) {
   return a_out;
 }
 
+// A packed weight is made anew while the op runs.
+void LayerWriter::dequantize(const ProductOp& product, OpBuilder& reader) {
+  const LinearPart& part = layer_->linear(product.module);
+  if (part.packed == nullptr) return;
+  const std::int64_t values = checked_multiply(part.in, part.out);
+  const Bytes whole = storage(Count(values), regime_.compute);
+  reader.write(b_.tensor(product.names.dequantized, whole, Category::temporaries));
+  // Written, and read by the product; codes and scales come to about half a byte of a value.
+  b_.work().moves(whole.real() + storage(Count(values), DType::uint8).real() / 2);
+}
+
 // Forward -----------------------------------------------------------------------------------------
 
 // Each writes a tensor, to which the adapter's part is added. Without `results` nobody reads what
@@ -58,6 +69,7 @@ void LayerWriter::products(const LayerOp& at, bool results) {
     read(made, x);
     made.write(out);
     const LinearPart& part = layer_->linear(product.module);
+    dequantize(product, made);
     gemm(total_, part.out, part.in);
     a_out = adapter_a(product, x);
     if (a_out == kNoTensor) continue;
@@ -102,7 +114,8 @@ void LayerWriter::weight_gradient(const ProductOp& product, ValueId x, TensorId 
 void LayerWriter::input_gradient(const ProductOp& product, ValueId x, TensorId d_a) {
   const LinearPart& part = layer_->linear(product.module);
   if (d(x) == kNoTensor) d(x) = temporary(about(x).gradient, about(x).width);
-  op(product.names.input_grad).read(d(product.out)).update(d(x));
+  OpBuilder input = op(product.names.input_grad).read(d(product.out)).update(d(x));
+  dequantize(product, input);
   gemm(total_, part.in, part.out);
   if (d_a == kNoTensor) return;
   if (adapter_dropout_ == 0) {

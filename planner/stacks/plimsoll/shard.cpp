@@ -105,8 +105,10 @@ void StepWriter::add_gathers(const Unit& unit, Message at, Messages& out) const 
   at.group = decisions::mesh_of(strategy_)[decisions::Axis::shard];
   const Bytes trained = storage(Count(unit.trained), regime_.base.weight);
   const Bytes adapters = storage(Count(unit.adapters), regime_.adapters.weight);
-  const Bytes frozen = unit.whole - trained - adapters;
-  for (const Bytes part : {at.when == Message::When::step ? Bytes(0) : frozen, trained, adapters}) {
+  const bool steps = at.when == Message::When::step;
+  const Bytes frozen = unit.whole - unit.packed - trained - adapters;
+  for (const Bytes part :
+       {steps ? Bytes(0) : frozen, steps ? Bytes(0) : unit.packed, trained, adapters}) {
     at.array = part;
     add(out, at);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/decisions/packed_weights.h"
 #include "models/optimizers.h"
 #include "planner/stacks/plimsoll/step.h"
 
@@ -35,8 +36,7 @@ void refuse(const Strategy& s) {
         "--optimizer-in-backward needs --stack pytorch");
   check(s.recompute.kind != models::RecomputeKind::ops, ErrorKind::unsupported,
         "--recompute ops needs --stack pytorch: our own runtime keeps no operators' results");
-  check(!s.quantize, ErrorKind::unsupported,
-        "--quantize: plimsoll has no kernels for packed weights yet (stack pytorch is planned)");
+  decisions::check_packed(s);
   check(!s.offload.any(), ErrorKind::unsupported,
         "--offload: plimsoll's runtime keeps all on the device yet (stacks pytorch and deepspeed "
         "are planned)");

@@ -18,6 +18,22 @@ Bytes flat(std::int64_t elements, DType dtype) {
   return storage(Count(elements), dtype);
 }
 
+// Of a packed weight, each of what belongs to it aligned (models/decisions/packed_weights.h).
+std::int64_t packed_bytes(const Parameter& weight) {
+  const models::PackedStorage& s = *weight.packed;
+  const std::int64_t blocks = ceil_divide(weight.values, s.block);
+  const auto aligned = [](Bytes bytes) {
+    const std::int64_t step = decisions::kFlatAlignment.value();
+    return ceil_divide(bytes.value(), step) * step;
+  };
+  std::int64_t bytes =
+      aligned(Bytes(ceil_divide(checked_multiply(weight.values, s.bits), std::int64_t{8})));
+  bytes = checked_add(bytes, aligned(flat(blocks, s.scale)));
+  if (!s.doubly_quantized()) return bytes;
+  bytes = checked_add(bytes, aligned(flat(ceil_divide(blocks, s.scale_block), DType::fp32)));
+  return checked_add(bytes, aligned(flat(s.offsets, DType::fp32)));
+}
+
 }  // namespace
 
 // Elements of each flat part: tensors aligned, the part padded to a multiple of shards.
@@ -32,7 +48,7 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
     const std::int64_t step = decisions::alignment_elements(dtype);
     std::int64_t elements = 0;
     for (const Parameter& p : parameters)
-      if (p.trainable == trained && p.adapter == adapter)
+      if (p.trainable == trained && p.adapter == adapter && p.packed == nullptr)
         elements = checked_add(elements, checked_multiply(ceil_divide(p.elements, step), step));
     return elements;
   };
@@ -43,6 +59,10 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
   const decisions::TrainedDtypes &base = regime_.base, &adapters = regime_.adapters;
   const std::int64_t frozen = padded(elements_of(false, false, regime_.compute),
                                      decisions::alignment_elements(regime_.compute));
+  std::int64_t packed = 0;
+  for (const Parameter& p : parameters)
+    if (p.packed != nullptr) packed = checked_add(packed, packed_bytes(p));
+  unit.packed = Bytes(padded(packed, decisions::alignment_elements(DType::uint8)));
   // Padded elements of a trained part, and what it adds to a state.
   const auto trained = [&](bool adapter, const decisions::TrainedDtypes& dtypes) {
     const std::int64_t elements = elements_of(true, adapter, dtypes.weight);
@@ -54,7 +74,7 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
   };
   unit.trained = trained(false, base);
   unit.adapters = trained(true, adapters);
-  unit.whole = flat(frozen, regime_.compute) + flat(unit.trained, base.weight) +
+  unit.whole = flat(frozen, regime_.compute) + unit.packed + flat(unit.trained, base.weight) +
                flat(unit.adapters, adapters.weight);
   unit.whole_gradients = flat(unit.trained, base.gradient) + flat(unit.adapters, adapters.gradient);
   const auto piece = [&](Bytes whole, int from_stage) {

@@ -17,6 +17,7 @@ struct Unit {
   models::GroupId group = models::kNoGroup;
   bool repeats_unit = false;  // equal to the one before it in its checkpoint
   std::int64_t trained = 0, adapters = 0;  // elements of the trained parts, padded
+  Bytes packed;  // the part of packed weights, padded
   Bytes whole, whole_gradients;
   // What this rank keeps. `moment`: of each of the optimizer's states; `scales`: of one in 8 bits.
   Bytes stored, gradients, masters, moment, scales;
