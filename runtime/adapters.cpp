@@ -87,6 +87,12 @@ void Adapters::merge() {
   Model& model = trainer_.model();
   Device& device = model.worker().device;
   for (const Site& site : sites_) {
+    const ModelParameter& base = model.layers()[site.layer].parameters[site.weight];
+    check(base.packed == nullptr, ErrorKind::unsupported, [&] {
+      return "merge: " + base.name + " is packed (--quantize " + std::string(base.packed->name) +
+             "), and the sum would have to be packed again, which rounds the adapter away; merge "
+             "into the base in 16 bits, without --quantize";
+    });
     std::int64_t first = 0;
     const TensorView masters =
         model.layer_unit(site.layer).stored_piece(State::masters, site.weight, first);

@@ -26,7 +26,8 @@ class Adapters {
   // the model computes what it did, up to that rounding (16 bits: half a unit in the last place of
   // each element). The same bits under every sharding. This rank's bytes of W, A and B stay on the
   // host: subtracting would not bring W back, since what a rounded sum has lost is lost.
-  // Error{bad_input}: merged already. Error{unsupported}: W is trained too, from masters.
+  // Error{bad_input}: merged already. Error{unsupported}: W is trained too, from masters, or
+  // packed.
   void merge();
   // Every bit of weights and optimizer states is as it was before `merge`. Error{bad_input}: not
   // merged, or steps have been taken since.

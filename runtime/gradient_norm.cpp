@@ -79,7 +79,7 @@ Bytes gradient_norm_workspace(std::span<shard::Unit* const> units) {
   std::int64_t values = 0;
   for (const shard::Unit* unit : units)
     for (const shard::Place& place : unit->layout().places)
-      if (place.part != shard::Part::frozen) values += chunks(place.shape.elements()) + 1;
+      if (shard::is_trained(place.part)) values += chunks(place.shape.elements()) + 1;
   return storage(Count(values), models::decisions::kNorms);
 }
 

@@ -14,7 +14,7 @@ namespace {
 std::vector<shard::UnitParameter> unit_parameters(const std::vector<ModelParameter>& parameters) {
   std::vector<shard::UnitParameter> list;
   for (const ModelParameter& p : parameters)
-    list.push_back({p.name, p.shape, p.trained, p.adapter});
+    list.push_back({p.name, p.shape, p.trained, p.adapter, p.packed});
   return list;
 }
 

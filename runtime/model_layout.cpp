@@ -4,6 +4,7 @@
 
 #include "models/decisions/layer_modules.h"
 #include "models/decisions/layer_ops.h"
+#include "models/decisions/packed_weights.h"
 #include "models/trainable.h"
 
 namespace plimsoll::runtime {
@@ -84,6 +85,16 @@ void add_adapters(ModelLayout& layout, const ModelSpec& model, const models::Lor
   }
 }
 
+// nullptr: a parameter of a layer is not packed.
+const models::PackedStorage* packed_storage(const ParameterRow& row, bool trained,
+                                            const models::Strategy& strategy) {
+  if (!strategy.quantize || !models::packs_module(row) || parameter_name(row.name).leaf == "bias")
+    return nullptr;
+  check(!trained, ErrorKind::bad_input,
+        [&] { return "--quantize: " + row.name + " is packed, and cannot be trained (--train)"; });
+  return strategy.quantize->storage;
+}
+
 bool any_trains(const std::vector<ModelParameter>& list) {
   return std::any_of(list.begin(), list.end(), [](const ModelParameter& p) { return p.trained; });
 }
@@ -110,6 +121,7 @@ ModelLayout layout_of(const ModelSpec& model, const models::Strategy& strategy) 
   ModelLayout layout;
   layout.tied = model.decoder->tied_head;
   models::decisions::check_decoder(*model.decoder, strategy.recompute);
+  models::decisions::check_packed(strategy);
   for (std::size_t l = 0; std::cmp_less(l, model.decoder->layers); ++l) {
     const auto& block = model.blocks[l % model.blocks.size()];
     models::decisions::own_ops(*block);
@@ -128,7 +140,8 @@ ModelLayout layout_of(const ModelSpec& model, const models::Strategy& strategy) 
     for (std::int64_t i = 0; i < range.count; ++i) {
       const std::int64_t at = range.first + i * range.step;
       add_to_layer(layout.layers[static_cast<std::size_t>(at)], row,
-                   {models::expand(row.name, {at}), extents(row.shape), trained, false});
+                   {models::expand(row.name, {at}), extents(row.shape), trained, false,
+                    packed_storage(row, trained, strategy)});
     }
   }
   check(any, ErrorKind::bad_input, "--freeze leaves nothing to train");

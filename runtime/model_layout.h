@@ -10,6 +10,7 @@
 #include "models/lora.h"
 #include "models/model_spec.h"
 #include "models/run_spec.h"
+#include "models/storages.h"
 #include "runtime/parameter.h"
 
 namespace plimsoll::runtime {
@@ -19,6 +20,7 @@ struct ModelParameter {
   Extents shape;
   bool trained = true;
   bool adapter = false;
+  const models::PackedStorage* packed = nullptr;  // where it is (--quantize)
 };
 
 // Index into its unit's list; nothing where the model has no such parameter.

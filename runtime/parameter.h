@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "kernels/packed_weights.h"
 #include "runtime/tensor.h"
 
 namespace plimsoll::runtime {
@@ -13,6 +14,8 @@ class ParameterStore {
   virtual ~ParameterStore() = default;
   // The whole parameter. Error{internal}: it is not gathered.
   virtual ConstTensorView value(std::size_t index) const = 0;
+  // The same of a packed one; none: it is not packed.
+  virtual kernels::PackedWeight packed(std::size_t) const { return {}; }
   // The whole gradient of this micro-batch's backward, to add into. The first call, inside the op
   // that writes, allocates the unit's gradients and sets them to 0.
   virtual TensorView gradient(std::size_t index) = 0;
@@ -28,6 +31,9 @@ class Parameter {
   explicit operator bool() const { return store_ != nullptr; }
   bool trains() const { return trains_; }
   ConstTensorView value() const { return store_ ? store_->value(index_) : ConstTensorView{}; }
+  kernels::PackedWeight packed() const {
+    return store_ ? store_->packed(index_) : kernels::PackedWeight{};
+  }
   // None where it is not trained.
   TensorView gradient() const { return trains_ ? store_->gradient(index_) : TensorView{}; }
 

@@ -36,6 +36,16 @@ ConstTensorView Linear::cast(const Parameter& parameter) {
   return copy;
 }
 
+ConstTensorView Linear::weight(Op& op, Tensor& made) {
+  const kernels::PackedWeight packed = parameters_.weight.packed();
+  if (!packed.codes) return parameters_.weight.value();
+  const std::int64_t in = parameters_.in, out = parameters_.out;
+  made = op.make(names_.dequantized, Category::temporaries,
+                 parameters_.transposed ? Extents{in, out} : Extents{out, in});
+  worker_.kernels.dequantize(packed, made.view());
+  return made.view();
+}
+
 Tensor Linear::dropped(Operand x, Phase phase) {
   Op op(worker_, names_.adapter_dropout, phase);
   Tensor masked = op.make(names_.adapter_input, Category::temporaries, x.view.shape);
@@ -51,9 +61,11 @@ Tensor Linear::forward(Operand x, const char* out, bool leaves, Tensor& saved) {
   {
     Op op(worker_, names_.product);
     y = op.make(out, Category::activations, {x.view.shape[0], parameters_.out});
-    worker_.kernels.linear_forward(x.view, parameters_.weight.value(), parameters_.bias.value(),
+    Tensor made;
+    worker_.kernels.linear_forward(x.view, weight(op, made), parameters_.bias.value(),
                                    {.transposed = parameters_.transposed}, y.view(),
                                    product_panels(worker_));
+    op.consume(std::move(made));
     if (!adapted()) x.read_by(op);
   }
   if (!adapted()) return y;
@@ -143,10 +155,11 @@ void Linear::backward_input(Operand d_y, Operand d_a, const char* name, Tensor& 
     Op op(worker_, names_.input_grad, Phase::backward);
     const bool first = !d_x;
     if (first) d_x = op.make(name, Category::temporaries, {d_y.view.shape[0], parameters_.in});
+    Tensor made;
     worker_.kernels.linear_backward_input(
-        d_y.view, parameters_.weight.value(),
-        {.transposed = parameters_.transposed, .accumulate = !first}, d_x.view(),
-        product_panels(worker_));
+        d_y.view, weight(op, made), {.transposed = parameters_.transposed, .accumulate = !first},
+        d_x.view(), product_panels(worker_));
+    op.consume(std::move(made));
     d_y.read_by(op);
   }
   if (!adapted()) return;

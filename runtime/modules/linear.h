@@ -49,6 +49,8 @@ class Linear {
   // A or B as products read it: in the compute dtype, in the workspace behind the panels.
   ConstTensorView cast(const Parameter& parameter);
   void backward_a(Operand x, Operand d_a);
+  // The weight as products read it; a packed one is made anew in `made`, which dies with the op.
+  ConstTensorView weight(Op& op, Tensor& made);
 
   Worker& worker_;
   const models::decisions::LinearNames& names_;

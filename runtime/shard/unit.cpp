@@ -30,7 +30,7 @@ Unit::~Unit() = default;
 FlatTensor::Sizes Unit::sizes(State state, Holds holds) const {
   FlatTensor::Sizes sizes;
   for (const Part p : kAllParts) {
-    if (p == Part::frozen && state != State::weights) continue;
+    if (!is_trained(p) && state != State::weights) continue;
     const FlatPart& part = layout_.part(p);
     const std::int64_t elements = holds == Holds::piece ? part.piece : part.whole;
     auto& size = sizes[static_cast<std::size_t>(p)];
@@ -119,11 +119,22 @@ void Unit::free_gathered(Op& op) {
 
 ConstTensorView Unit::value(std::size_t index) const {
   const Place& place = layout_.places.at(index);
+  check(place.part != Part::packed, ErrorKind::internal, "packed weights have no values");
+  return whole_place(place).as(place.shape);
+}
+
+kernels::PackedWeight Unit::packed(std::size_t index) const {
+  const Place& place = layout_.places.at(index);
+  if (place.part != Part::packed) return {};
+  return packed_view(static_cast<const std::byte*>(whole_place(place).data), place.packed);
+}
+
+ConstTensorView Unit::whole_place(const Place& place) const {
   if (shards_parameters()) finish_gather();
   const FlatTensor& from = shards_parameters() ? gathered_ : parameters_;
   check(static_cast<bool>(from), ErrorKind::internal,
         [&] { return prefix_ + names_.parameters + ": used when it is not there"; });
-  return slice(from.part(place.part), place.first, place.shape.elements()).as(place.shape);
+  return slice(from.part(place.part), place.first, place.count);
 }
 
 void Unit::begin_micro_batch(std::int64_t index, std::int64_t count) {
@@ -144,7 +155,7 @@ FlatTensor& Unit::written() {
 
 TensorView Unit::gradient(std::size_t index) {
   const Place& place = layout_.places.at(index);
-  check(place.part != Part::frozen && !reducing_, ErrorKind::internal,
+  check(is_trained(place.part) && !reducing_, ErrorKind::internal,
         [&] { return prefix_ + names_.gradients + ": written where there is none"; });
   FlatTensor& whole = written();
   if (!whole) {

@@ -64,6 +64,7 @@ class Unit final : public ParameterStore {
   void start_gather(Op& op);
   void free_gathered(Op& op);
   ConstTensorView value(std::size_t index) const override;
+  kernels::PackedWeight packed(std::size_t index) const override;
 
   // Before a micro-batch's forward: `index` of `count` in this step.
   void begin_micro_batch(std::int64_t index, std::int64_t count);
@@ -109,6 +110,7 @@ class Unit final : public ParameterStore {
   TensorView own(FlatTensor& whole, Part part) const;  // this rank's piece of a whole part
   TensorView own_gradient(Part part);
 
+  ConstTensorView whole_place(const Place& place) const;
   FlatTensor& written();  // what this micro-batch's backward writes
   bool adds() const;  // it is gradients.new
   std::int64_t bucket(DType dtype, std::int64_t pieces) const;
@@ -122,6 +124,7 @@ class Unit final : public ParameterStore {
   TensorView part_of_parameter(State state, std::size_t index, std::int64_t first,
                                std::int64_t count, std::int64_t& from);
   void store(State state, std::size_t index, std::int64_t first, std::span<const float> values);
+  void load_packed(const Reader& read, std::size_t index);
 
   Worker& worker_;
   Group group_;

@@ -12,6 +12,16 @@ std::int64_t aligned(std::int64_t elements, std::int64_t step) {
   return checked_multiply(ceil_divide(elements, step), step);
 }
 
+Part part_of(const UnitParameter& parameter) {
+  check(!parameter.adapter || parameter.trained, ErrorKind::internal,
+        [&] { return parameter.name + ": adapters are trained"; });
+  check(parameter.packed == nullptr || !parameter.trained, ErrorKind::internal,
+        [&] { return parameter.name + ": packed weights are frozen"; });
+  if (parameter.adapter) return Part::adapters;
+  if (parameter.trained) return Part::trained;
+  return parameter.packed != nullptr ? Part::packed : Part::frozen;
+}
+
 }  // namespace
 
 UnitLayout layout_of(std::span<const UnitParameter> parameters,
@@ -21,18 +31,21 @@ UnitLayout layout_of(std::span<const UnitParameter> parameters,
   UnitLayout layout;
   layout.shards = shards;
   layout.parts[static_cast<std::size_t>(Part::frozen)].dtypes.weight = regime.compute;
+  layout.parts[static_cast<std::size_t>(Part::packed)].dtypes.weight = DType::uint8;
   layout.parts[static_cast<std::size_t>(Part::trained)].dtypes = regime.base;
   layout.parts[static_cast<std::size_t>(Part::adapters)].dtypes = regime.adapters;
   for (const UnitParameter& parameter : parameters) {
-    const Part p =
-        parameter.adapter ? Part::adapters : (parameter.trained ? Part::trained : Part::frozen);
-    check(!parameter.adapter || parameter.trained, ErrorKind::internal,
-          [&] { return parameter.name + ": adapters are trained"; });
+    const Part p = part_of(parameter);
     FlatPart& part = layout.parts[static_cast<std::size_t>(p)];
-    layout.places.push_back({p, part.length, parameter.shape});
-    part.length = checked_add(part.length,
-                              aligned(parameter.shape.elements(),
-                                      models::decisions::alignment_elements(part.dtypes.weight)));
+    Place place{p, part.length, parameter.shape, parameter.shape.elements()};
+    if (p == Part::packed) {
+      place.packed = packed_places(*parameter.packed, place.count);
+      place.count = place.packed.bytes;
+    }
+    layout.places.push_back(place);
+    part.length = checked_add(
+        part.length,
+        aligned(place.count, models::decisions::alignment_elements(part.dtypes.weight)));
   }
   for (const Part p : kTrainedParts) {
     FlatPart& part = layout.parts[static_cast<std::size_t>(p)];
@@ -51,7 +64,7 @@ Overlap UnitLayout::in_piece(std::size_t index, std::int64_t shard) const {
   const Place& place = places[index];
   const std::int64_t piece = part(place.part).piece;
   const std::int64_t begin = std::max(place.first, shard * piece);
-  const std::int64_t end = std::min(place.first + place.shape.elements(), (shard + 1) * piece);
+  const std::int64_t end = std::min(place.first + place.count, (shard + 1) * piece);
   if (end <= begin) return {};
   return {begin - place.first, end - begin, begin - shard * piece};
 }

@@ -8,6 +8,7 @@
 
 #include "kernels/tensor_view.h"
 #include "models/decisions/optimizer_states.h"
+#include "runtime/shard/packed_bytes.h"
 
 namespace plimsoll::runtime::shard {
 
@@ -18,11 +19,14 @@ struct UnitParameter {
   Extents shape;
   bool trained = true;
   bool adapter = false;
+  const models::PackedStorage* packed = nullptr;  // a frozen one's
 };
 
-enum class Part : std::uint8_t { frozen, trained, adapters };
-inline constexpr std::size_t kParts = 3;
-inline constexpr std::array<Part, kParts> kAllParts{Part::frozen, Part::trained, Part::adapters};
+// Packed: bytes, as elements of uint8.
+enum class Part : std::uint8_t { frozen, packed, trained, adapters };
+inline constexpr std::size_t kParts = 4;
+inline constexpr std::array<Part, kParts> kAllParts{Part::frozen, Part::packed, Part::trained,
+                                                    Part::adapters};
 inline constexpr std::array<Part, 2> kTrainedParts{Part::trained, Part::adapters};
 
 struct FlatPart {
@@ -38,7 +42,12 @@ struct Place {
   Part part = Part::trained;
   std::int64_t first = 0;
   Extents shape;
+  std::int64_t count = 0;  // elements of its part that it takes
+  PackedPlaces packed = {};
 };
+inline bool is_trained(Part part) {
+  return part == Part::trained || part == Part::adapters;
+}
 
 // Elements first .. first + count of a range, which are from `offset` on in another.
 struct Overlap {

@@ -79,7 +79,7 @@ TensorView Unit::stored_part(State state, Part part) {
 }
 
 TensorView Unit::stored_piece(State state, std::size_t index, std::int64_t& first) {
-  return part_of_parameter(state, index, 0, layout_.places.at(index).shape.elements(), first);
+  return part_of_parameter(state, index, 0, layout_.places.at(index).count, first);
 }
 
 void Unit::load(const Reader& read, State state, std::optional<Part> part) {
@@ -93,6 +93,10 @@ void Unit::load(const Reader& read, State state, std::optional<Part> part) {
   for (std::size_t i = 0; i < layout_.places.size(); ++i) {
     const Part of = layout_.places[i].part;
     if (!stored(state)->part(of) || of != part.value_or(of)) continue;
+    if (of == Part::packed) {
+      load_packed(read, i);
+      continue;
+    }
     // The weights' share of a rank holds the masters' share, under every stage.
     Overlap here{0, layout_.places[i].shape.elements(), 0};
     if (is_piece(state)) here = layout_.in_piece(i, shard());
@@ -108,6 +112,22 @@ void Unit::load(const Reader& read, State state, std::optional<Part> part) {
       if (state == State::weights) store(State::masters, i, first, values);
     }
   }
+}
+
+// Whole, whatever of it is stored here: a block's scale is of all its values, and the mean of the
+// scales of all blocks.
+void Unit::load_packed(const Reader& read, std::size_t index) {
+  const Place& place = layout_.places[index];
+  std::int64_t from = 0;
+  const TensorView to = part_of_parameter(State::weights, index, 0, place.count, from);
+  if (!to) return;
+  std::vector<float> values(static_cast<std::size_t>(place.packed.values));
+  in_parts(place.packed.values, kOfACore, [&](std::int64_t at, std::int64_t count) {
+    read(index, at,
+         std::span(values).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
+  });
+  const std::vector<std::byte> bytes = packed_bytes(values, worker_.regime.compute, place.packed);
+  worker_.device.copy_in(to.data, bytes.data() + from, Bytes(to.elements()));
 }
 
 std::vector<std::vector<float>> Unit::whole(State state, std::optional<Part> part) {
@@ -134,8 +154,15 @@ std::vector<std::vector<float>> Unit::whole(State state, std::optional<Part> par
     if (!flat || place.part != part.value_or(place.part)) continue;
     check(state != State::first_scales && state != State::second_scales, ErrorKind::internal,
           "scales are of blocks, not of parameters");
-    values.back().resize(static_cast<std::size_t>(place.shape.elements()));
-    read_values(worker_.device, slice(flat, place.first, place.shape.elements()), values.back());
+    const TensorView here = slice(flat, place.first, place.count);
+    if (place.part == Part::packed) {
+      std::vector<std::byte> bytes(static_cast<std::size_t>(place.count));
+      worker_.device.copy_out(bytes.data(), here.data, Bytes(place.count));
+      values.back() = unpacked(bytes, worker_.regime.compute, place.packed);
+      continue;
+    }
+    values.back().resize(static_cast<std::size_t>(place.count));
+    read_values(worker_.device, here, values.back());
   }
   return values;
 }
@@ -148,7 +175,7 @@ std::vector<Unit::GradientPiece> Unit::gradient_pieces() {
   std::vector<GradientPiece> pieces;
   for (std::size_t i = 0; i < layout_.places.size(); ++i) {
     const Part part = layout_.places[i].part;
-    if (part == Part::frozen) continue;
+    if (!is_trained(part)) continue;
     const TensorView flat = own_gradient(part);
     check(static_cast<bool>(flat), ErrorKind::internal,
           [&] { return prefix_ + names_.gradients + ": read before backward has made them"; });

@@ -75,6 +75,12 @@ std::vector<Fault> wrong_lifetimes() {
                {.tensor = id_of(p, "self_attn.q_proj.lora_dropout.out")});
        },
        "layers.0.self_attn.q_proj.lora_dropout.out"},
+      {"a packed weight's values kept to the next op", packed(1, 0),
+       [](StepProgram& p) {
+         touch(p, op(p, "self_attn.q_proj.lora_A", Phase::forward),
+               {.tensor = id_of(p, "self_attn.q_proj.weight.dequantized")});
+       },
+       "layers.0.self_attn.q_proj.weight.dequantized (2,304 B): dies"},
       {"a missing recomputation", recomputing(),
        [](StepProgram& p) { leave_out(p, "mlp.gate_proj", Phase::recompute); },
        "layers.2.mlp.gate_proj"},
@@ -146,6 +152,23 @@ std::vector<Fault> wrong_states() {
          tensor(p, "exp_avg").bytes = Bytes(3000);
        },
        "layers.0.exp_avg"},
+      {"a packed weight made anew in fp32", packed(2, 3),
+       [](StepProgram& p) {
+         tensor(p, "mlp.up_proj.weight.dequantized").bytes =
+             tensor(p, "mlp.up_proj.weight.dequantized").bytes * 2;
+       },
+       "layers.0.mlp.up_proj.weight.dequantized"},
+      // Of a layer: norms 2 · 24 in bf16, 96 B. Seven weights of 1152 (q, o), 384 (k, v) and 960
+      // values: 576, 192 and 480 B of codes; 18, 6 and 15 scales of a byte in 32, 16 and 16 B; 16 B
+      // for the scales' scale, 16 for the offset. 2 · 640 + 2 · 240 + 3 · 528 = 3344, and 3360 in
+      // two pieces; adapters in fp32: 3 · (24 + 48) = 216 elements for each of q and o, 120 for k
+      // and v, 192 for the MLP's: 1248, 4992 B. Of all that half, 4224 B.
+      {"scales' scales forgotten", packed(2, 3),
+       [](StepProgram& p) {
+         CHECK(tensor(p, "parameters").bytes == Bytes(4224));
+         tensor(p, "parameters").bytes -= Bytes(7 * 8);
+       },
+       "layers.0.parameters, born before the step: 4,168 B predicted, 4,224 B measured"},
       {"no buffer for the ids",
        llama(1, 0),  // never touched: a tensor of the step would not be born at all
        [](StepProgram& p) { tensor(p, "batch.ids").residency = models::Residency::step; },

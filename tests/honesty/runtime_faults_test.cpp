@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "models/storages.h"
 #include "tests/honesty/scenario.h"
 #include "tests/honesty/seams.h"
 
@@ -45,6 +46,16 @@ TEST_CASE("a tensor that outlives its last owner is caught and named") {
   recomputes.strategy.recompute.kind = models::RecomputeKind::full;
   check_caught("the layer's values of the forward kept although they are made again", recomputes,
                {.kept = Kept{"layers.0.mlp.up_proj.out", 4}}, "layers.0.mlp.up_proj.out");
+}
+
+// 24 · 48 values in 2 bytes.
+TEST_CASE("a weight that is kept unpacked is caught and named") {
+  check_caught("the temporary of a forward kept until the backward", packed(1, 0),
+               {.kept = Kept{"layers.1.self_attn.q_proj.weight.dequantized", kForLong}},
+               "layers.1.self_attn.q_proj.weight.dequantized (2,304 B): dies");
+  check_caught("for one op more", packed(2, 3),
+               {.kept = Kept{"layers.0.mlp.down_proj.weight.dequantized", 0}},
+               "layers.0.mlp.down_proj.weight.dequantized (1,920 B): dies");
 }
 
 TEST_CASE("a tensor that nobody planned is caught and named") {
@@ -119,6 +130,13 @@ TEST_CASE("a run that follows another decision than the plan is caught, and its 
   check_another(
       "one moment in 8 bits that were planned to be two", in_8_bits,
       [](Case& run) { run.strategy.optimizer = models::Optimizer::lion8bit; }, "exp_avg_sq");
+  check_another(
+      "a base that is not packed", packed(2, 0), [](Case& run) { run.strategy.quantize.reset(); },
+      "parameters");
+  check_another(
+      "scales in fp32 that were planned in 8 bits", packed(2, 3),
+      [](Case& run) { run.strategy.quantize->storage = models::find_packed_storage("nf4"); },
+      "parameters");
   check_another(
       "a sequence more", llama(1, 0), [](Case& run) { run.batch.micro_batch = 3; }, "batch.ids");
   check_another(

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "models/storages.h"
 #include "planner/details.h"
 #include "planner/memory/arena_replay.h"
 #include "planner/program/peak.h"
@@ -17,6 +18,14 @@ Case llama(std::int64_t ranks, int zero) {
   c.strategy.gpus = ranks;
   c.strategy.data.zero = zero;
   c.batch = {.seq_len = 10, .micro_batch = 2};
+  return c;
+}
+
+Case packed(std::int64_t ranks, int zero) {
+  Case c = llama(ranks, zero);
+  c.strategy.precision = models::Precision::bf16_mixed;
+  c.strategy.lora = models::Lora{.rank = 3, .alpha = 6, .targets = {"all-linear"}};
+  c.strategy.quantize = {.storage = models::find_packed_storage("nf4-dq")};
   return c;
 }
 

@@ -45,7 +45,7 @@ void add_gradients(ShardedRank& rank, Unit& unit, std::size_t number, std::uint6
   const auto& places = unit.layout().places;
   std::vector<float> values;
   for (std::size_t i = 0; i < places.size(); ++i) {
-    if (places[i].part == shard::Part::frozen) continue;
+    if (!shard::is_trained(places[i].part)) continue;
     values.resize(static_cast<std::size_t>(places[i].shape.elements()));
     const std::uint64_t key = key_of(
         {number, i, micro_batch, rank.worker.step, static_cast<std::uint64_t>(rank.world.rank())});

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "models/storages.h"
 #include "tests/witness/case.h"
 
 namespace plimsoll::witness {
@@ -95,6 +96,18 @@ TEST_CASE("DDP, ZeRO-1, 2 and 3 of equally many ranks are the same run bit for b
         c.strategy.lora = lora(accum == 1 ? 0 : 0.25);
         check_stages(c);
       }
+}
+
+TEST_CASE("the same of adapters on a packed base, whose bytes are gathered") {
+  for (const char* storage : {"nf4", "nf4-dq"})
+    for (const std::int64_t ranks : {2, 3}) {
+      Case c = base("llama", Precision::bf16_mixed, ranks, 0);
+      c.strategy.lora = lora();
+      c.strategy.quantize = {.storage = models::find_packed_storage(storage)};
+      check_stages(c);
+      c.strategy.recompute.kind = RecomputeKind::full;
+      check_stages(c);
+    }
 }
 
 TEST_CASE("the same of a subset of the parameters, chunks of the loss, SGD and Lion") {

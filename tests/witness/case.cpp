@@ -8,6 +8,7 @@
 #include "kernels/philox.h"
 #include "models/model_reader.h"
 #include "models/run_names.h"
+#include "models/storages.h"
 #include "planner/memory/arena_replay.h"
 #include "planner/model_parts.h"
 #include "planner/stacks/plimsoll/stack.h"
@@ -166,10 +167,12 @@ std::string text(const Case& c) {
          std::string(name_of(s.optimizer)) + " recompute " +
          std::string(name_of(s.recompute.kind)) + ":" + std::to_string(s.recompute.every) +
          " attention " + std::string(name_of(s.attention)) + " loss " +
-         std::string(name_of(s.loss)) + (s.lora ? text(*s.lora) : "") + list(" freeze ", s.freeze) +
-         list(" train ", s.train) + " batch " + std::to_string(c.batch.micro_batch) + " x " +
-         std::to_string(c.batch.seq_len) + " accum " + std::to_string(c.batch.grad_accum) +
-         (c.deterministic ? " deterministic" : "") + (c.loss_scale > 1e6 ? " overflows" : "");
+         std::string(name_of(s.loss)) + (s.lora ? text(*s.lora) : "") +
+         (s.quantize ? " on " + std::string(s.quantize->storage->name) : "") +
+         list(" freeze ", s.freeze) + list(" train ", s.train) + " batch " +
+         std::to_string(c.batch.micro_batch) + " x " + std::to_string(c.batch.seq_len) + " accum " +
+         std::to_string(c.batch.grad_accum) + (c.deterministic ? " deterministic" : "") +
+         (c.loss_scale > 1e6 ? " overflows" : "");
 }
 
 RankMeasured measured(const Case& c, runtime::comm::Communicator& world,

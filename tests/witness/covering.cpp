@@ -4,6 +4,8 @@
 #include <random>
 #include <set>
 
+#include "models/storages.h"
+
 namespace plimsoll::witness {
 
 namespace {
@@ -17,6 +19,8 @@ enum class Trains {
   all,
   lora,
   lora_dropout,
+  lora_on_nf4,
+  lora_on_nf4_dq,
   upper_layers,
   norms,
   down,
@@ -39,9 +43,10 @@ constexpr std::array kRecompute{RecomputeKind::none, RecomputeKind::selective, R
                                 RecomputeKind::every, RecomputeKind::sqrt};
 constexpr std::array kPrecisions{Precision::fp32, Precision::bf16_mixed, Precision::fp16_mixed,
                                  Precision::bf16};
-constexpr std::array kTrains{
-    Trains::all,  Trains::lora,   Trains::lora_dropout, Trains::upper_layers, Trains::norms,
-    Trains::down, Trains::output, Trains::queries,      Trains::biases,       Trains::last_bias};
+constexpr std::array kTrains{Trains::all,         Trains::lora,           Trains::lora_dropout,
+                             Trains::lora_on_nf4, Trains::lora_on_nf4_dq, Trains::upper_layers,
+                             Trains::norms,       Trains::down,           Trains::output,
+                             Trains::queries,     Trains::biases,         Trains::last_bias};
 constexpr std::array kAttention{Attention::flash, Attention::eager, Attention::math};
 constexpr std::array kLoss{Loss::full, Loss::chunked, Loss::fused};
 constexpr std::array kAccumulation{1, 3};
@@ -57,7 +62,9 @@ using Choice = std::array<std::size_t, kSizes.size()>;
 
 void train(models::Strategy& s, Trains trains, const std::string& model) {
   const bool gpt2 = model.starts_with("gpt"), opt = model == "opt";
-  if (trains == Trains::lora || trains == Trains::lora_dropout)
+  const bool once = trains == Trains::lora_on_nf4, twice = trains == Trains::lora_on_nf4_dq;
+  if (once || twice) s.quantize = {.storage = models::find_packed_storage(once ? "nf4" : "nf4-dq")};
+  if (trains == Trains::lora || trains == Trains::lora_dropout || once || twice)
     s.lora = models::Lora{.rank = 3,
                           .alpha = 6,
                           .dropout = trains == Trains::lora_dropout ? 0.25 : 0,

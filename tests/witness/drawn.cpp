@@ -2,6 +2,8 @@
 
 #include <random>
 
+#include "models/storages.h"
+
 namespace plimsoll::witness {
 
 namespace {
@@ -164,7 +166,11 @@ class Draw {
                            {"down_proj", "k_proj", "o_proj", "gate_proj", "up_proj"})};
       if (s.precision != Precision::fp32 && maybe(2))
         s.lora->dtype = s.precision == Precision::fp16_mixed ? DType::fp16 : DType::bf16;
-      if (maybe(4)) s.train = patterns(2);
+      if (maybe(4))
+        s.train = patterns(2);
+      else if (maybe(2))
+        s.quantize = {.storage =
+                          models::find_packed_storage(one_of<const char*>({"nf4", "nf4-dq"}))};
       return;
     }
     if (maybe(2)) s.freeze = patterns(4);

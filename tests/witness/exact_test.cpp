@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "models/decisions/workspace.h"
+#include "models/storages.h"
 #include "planner/memory/arena_replay.h"
 #include "tests/witness/covering.h"
 
@@ -33,6 +34,22 @@ TEST_CASE("one rank") {
 TEST_CASE("stages of ZeRO on three ranks") {
   for (const char* model : {"llama", "gpt2", "qwen3"})
     for (const int zero : {0, 1, 2, 3}) check_exact(base(model, 3, zero));
+}
+
+// 128 · 160 values are 320 blocks, whose scales have two of their own; a shard begins inside codes
+// and inside scales.
+TEST_CASE("packed bases whose scales fill blocks of their own, under every stage") {
+  for (const char* storage : {"nf4", "nf4-dq"})
+    for (const int zero : {0, 1, 2, 3}) {
+      Case c = base("llama", 4, zero);
+      c.config = R"({"model_type": "llama", "hidden_size": 128, "num_attention_heads": 2,
+          "num_key_value_heads": 1, "head_dim": 64, "intermediate_size": 160, "vocab_size": 67,
+          "num_hidden_layers": 2, "max_position_embeddings": 64})";
+      c.strategy.precision = models::Precision::bf16_mixed;
+      c.strategy.lora = models::Lora{.rank = 3, .alpha = 6, .targets = {"all-linear"}};
+      c.strategy.quantize = {.storage = models::find_packed_storage(storage)};
+      check_exact(c);
+    }
 }
 
 TEST_CASE("a step that an overflow cuts short takes the same memory") {

@@ -1,0 +1,29 @@
+// A packed weight's bytes in its unit's flat part (models/decisions/packed_weights.h).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/packed_weights.h"
+#include "models/storages.h"
+
+namespace plimsoll::runtime::shard {
+
+// Where in its bytes a weight's scales, their scales and the offset begin, behind its codes.
+struct PackedPlaces {
+  std::int64_t values = 0;
+  bool doubly_quantized = false;
+  std::int64_t scales = 0, scale_scales = 0, offset = 0, bytes = 0;
+};
+PackedPlaces packed_places(const models::PackedStorage& storage, std::int64_t values);
+
+// Of the weight's own bytes, wherever they are.
+kernels::PackedWeight packed_view(const std::byte* bytes, const PackedPlaces& places);
+// The bytes of as many values as the places have, as they would be in `dtype`.
+std::vector<std::byte> packed_bytes(std::span<const float> values, DType dtype,
+                                    const PackedPlaces& places);
+// The values again, as a product in `dtype` reads them.
+std::vector<float> unpacked(std::span<const std::byte> bytes, DType dtype,
+                            const PackedPlaces& places);
+
+}  // namespace plimsoll::runtime::shard
