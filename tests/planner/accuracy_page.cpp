@@ -49,7 +49,7 @@ std::string summary(const ThroughputRows& all) {
   text += summary_line("out of sample, sources 2 to 11", where(all, [](const ThroughputRow& row) {
                          return !row.in_sample && row.source > 0;
                        }));
-  for (std::size_t source = 0; source < all.sources.size(); ++source)
+  for (std::size_t source = 0; source < all.published.document.sources.size(); ++source)
     for (const char* gpu : {"a100-sxm-40gb", "a100-sxm-80gb", "a800-sxm-80gb", "h100-sxm-80gb",
                             "rtx-3090", "rtx-4090"})
       text += summary_line(fmt::format("out of sample, source {}, {}", source + 1, gpu),
@@ -160,7 +160,7 @@ std::string questions(const ThroughputRows& all) {
       "asks): "
       "its tokens per second, on each GPU. `--attention flash-1`\nand `--use-reentrant` say what "
       "those runs had. A MODEL.json is the row's configuration in "
-      "`tests/golden/throughput.json`.\n\n```\n";
+      "`reports/evidence/published/throughput.json`.\n\n```\n";
   std::string without;
   for (const ThroughputRow& row : all.rows) {
     if (row.command.empty())
@@ -169,14 +169,17 @@ std::string questions(const ThroughputRows& all) {
       text += fmt::format("# {}\n{}\n", row.id, row.command);
   }
   return text +
-         "```\n\nNo question yet, because the memory of fused kernels (`--kernels`) and of "
-         "compiled code (`--compile`) is not planned, so that\n`fit` refuses them; their "
-         "lines above are the estimate of time alone:\n" +
+         "```\n\nNo answer yet, because compiled code (`--compile`) is not planned, so that `fit` "
+         "refuses them; their lines above\nare the estimate of time alone:\n" +
          without + "\n";
 }
 
+constexpr const char* kTitle = "# How near the estimate of time comes\n\n";
+
 constexpr const char* kHead =
-    "# How near the estimate of time comes\n\n"
+    "\n`plimsoll compare --published` asks every row again and says the same; `--svg FILE` draws "
+    "them.\n\n"
+    "![Planned against published](pictures/published.svg)\n\n"
     "Written by `build/tests/planner/accuracy`; a test compares this page with what that program "
     "writes.\nPublished tokens per second and GPU of data-parallel training against "
     "`planner/time/step_time.h`, with no option\nbut what the source states: GPU, ranks, ZeRO "
@@ -238,14 +241,16 @@ constexpr const char* kReading =
 }  // namespace
 
 std::string accuracy_page(const ThroughputRows& all) {
-  std::string page = kHead;
+  std::string page =
+      kTitle + tools::goal_lines({all.published}, {"tokens_per_second_per_gpu"}) + kHead;
   page += "## Summary\n\n" + summary(all) + "\n" + comparison_text(all) + kReading;
   page += scaling(all);
   page += "## Sources\n\n";
-  for (std::size_t i = 0; i < all.sources.size(); ++i)
-    page += fmt::format("{}. {}\n", i + 1, all.sources[i]);
+  for (std::size_t i = 0; i < all.published.document.sources.size(); ++i)
+    page += fmt::format("{}. {}\n", i + 1, all.published.document.sources[i]);
   page += "\nPublished figures that were left out, and why:\n\n";
-  for (const auto& [why, count] : all.left_out) page += fmt::format("* {}: {}\n", why, count);
+  for (const auto& [why, count] : all.published.document.left_out)
+    page += fmt::format("* {}: {}\n", why, count);
   page += "\n## Constants\n\n" + constants();
   page +=
       "\n## Rows\n\n| row | model | GPU | how | sequence × micro-batch × accumulation | published "

@@ -17,7 +17,7 @@ using Rows = std::vector<const MemoryRow*>;
 template <class Which>
 Rows where(const MemoryRows& all, Which which) {
   Rows rows;
-  for (const MemoryRow& row : all.rows)
+  for (const MemoryRow& row : all.rows())
     if (which(row)) rows.push_back(&row);
   return rows;
 }
@@ -44,8 +44,8 @@ std::string summary_line(const std::string& name, const Rows& rows, Error error,
 std::string summary(const MemoryRows& all) {
   const auto peak = [](const MemoryRow& row) { return row.peak_error(); };
   const auto device = [](const MemoryRow& row) { return row.device_error(); };
-  const auto one = [](const MemoryRow& row) { return row.plan.strategy.gpus == 1; };
-  const auto lora = [](const MemoryRow& row) { return row.plan.strategy.lora.has_value(); };
+  const auto one = [](const MemoryRow& row) { return row.plan->strategy.gpus == 1; };
+  const auto lora = [](const MemoryRow& row) { return row.plan->strategy.lora.has_value(); };
   std::string text =
       "| figure, runs | count | median error | largest |\n| --- | --: | --: | --: |\n";
   text += summary_line("peak allocated, all", where(all, [](const MemoryRow&) { return true; }),
@@ -61,11 +61,12 @@ std::string summary(const MemoryRows& all) {
                        where(all, [&](const MemoryRow& r) { return !one(r) && lora(r); }), peak, 3);
   text += summary_line(
       "peak allocated, packed base",
-      where(all, [](const MemoryRow& r) { return r.plan.strategy.quantize.has_value(); }), peak, 3);
+      where(all, [](const MemoryRow& r) { return r.plan->strategy.quantize.has_value(); }), peak,
+      3);
   text += summary_line("nvidia-smi, the plan's kernels",
-                       where(all, [](const MemoryRow& r) { return r.same_kernels(); }), device, 1);
+                       where(all, [](const MemoryRow& r) { return same_kernels(r); }), device, 1);
   text += summary_line("nvidia-smi, other kernels",
-                       where(all, [](const MemoryRow& r) { return !r.same_kernels(); }), device, 1);
+                       where(all, [](const MemoryRow& r) { return !same_kernels(r); }), device, 1);
   return text;
 }
 
@@ -80,9 +81,9 @@ std::string how(const models::Strategy& s) {
 
 std::string planned_device(const MemoryRow& row) {
   return fmt::format("{}{}", row.planned_device().value() / (1 << 20),
-                     row.plan.flushing ? fmt::format(" (flushing; {} without)",
-                                                     row.plan.device.value() / (1 << 20))
-                                       : "");
+                     row.plan->flushing ? fmt::format(" (flushing; {} without)",
+                                                      row.plan->device.value() / (1 << 20))
+                                        : "");
 }
 
 std::string row_line(const MemoryRow& row) {
@@ -94,21 +95,25 @@ std::string row_line(const MemoryRow& row) {
   };
   constexpr std::int64_t mebi = 1 << 20;
   std::string text =
-      fmt::format("| {} | {} | {} | {} | {} | {} | ", row.id, row.model, how(row.plan.strategy),
-                  row.plan.batch.micro_batch, row.ran_kernels,
+      fmt::format("| {} | {} | {} | {} | {} | {} | ", row.id, row.model, how(row.plan->strategy),
+                  row.plan->batch.micro_batch, row.ran_kernels,
                   row.transformers.empty() ? "not stated" : row.transformers);
   if (row.out_of_memory)
-    return text + fmt::format(
-                      "out of memory | {} | – | – | – | – |\n",
-                      row.plan.verdict == reports::Verdict::does_not_fit ? "does not fit" : "fits");
+    return text + fmt::format("out of memory | {} | – | – | – | – |\n",
+                              row.plan->verdict == reports::Verdict::does_not_fit ? "does not fit"
+                                                                                  : "fits");
   return text + fmt::format("{} | {} | {} | {} | {} | {} |\n", published(row.peak, 1),
-                            row.peak ? fmt::format("{}", row.plan.peak.value()) : "–",
+                            row.peak ? fmt::format("{}", row.plan->peak.value()) : "–",
                             error(row.peak_error(), 4), published(row.device, mebi),
                             row.device ? planned_device(row) : "–", error(row.device_error(), 1));
 }
 
+constexpr const char* kTitle = "# How near planned memory comes to real runs\n\n";
+
 constexpr const char* kHead =
-    "# How near planned memory comes to real runs\n\n"
+    "\n`plimsoll compare --published` asks every row again and says the same; `--svg FILE` draws "
+    "them.\n\n"
+    "![Planned against published](pictures/published.svg)\n\n"
     "Written by `build/tests/planner/memory_accuracy`; a test compares this page with what that "
     "program writes.\nPublished `torch.cuda.max_memory_allocated` and nvidia-smi figures of "
     "training "
@@ -162,12 +167,14 @@ constexpr const char* kReading =
 }  // namespace
 
 std::string memory_accuracy_page(const MemoryRows& all) {
-  std::string page = kHead;
+  std::string page =
+      kTitle + tools::goal_lines({all}, {"peak_bytes", "reserved_bytes", "device_bytes"}) + kHead;
   page += "## Summary\n\n" + summary(all) + "\n" + kReading + "## Sources\n\n";
-  for (std::size_t i = 0; i < all.sources.size(); ++i)
-    page += fmt::format("{}. {}\n", i + 1, all.sources[i]);
+  for (std::size_t i = 0; i < all.document.sources.size(); ++i)
+    page += fmt::format("{}. {}\n", i + 1, all.document.sources[i]);
   page += "\nPublished figures that were left out, and why:\n\n";
-  for (const auto& [why, count] : all.left_out) page += fmt::format("* {}: {}\n", why, count);
+  for (const auto& [why, count] : all.document.left_out)
+    page += fmt::format("* {}: {}\n", why, count);
   page +=
       "\n## Rows\n\nFull recomputation, foreach AdamW, weights loaded in bf16, 4096 tokens a "
       "sequence (LLaMA-Factory's: fused AdamW,\n1024; "
@@ -177,12 +184,12 @@ std::string memory_accuracy_page(const MemoryRows& all) {
       "| error | nvidia-smi | planned | error |\n| --- | --- | --- | --: | --- | --- | --: | --: | "
       "--: | "
       "--: | --: | --: |\n";
-  for (const MemoryRow& row : all.rows) page += row_line(row);
+  for (const MemoryRow& row : all.rows()) page += row_line(row);
   page +=
       "\n## The rows as questions\n\nWhat `fit` answers to each is what stands above (a test "
       "asks). "
-      "PowerLM-3b.json is the configuration in\n`tests/golden/published_memory.json`.\n\n```\n";
-  for (const MemoryRow& row : all.rows) page += fmt::format("# {}\n{}\n", row.id, row.command);
+      "PowerLM-3b.json is the configuration in\n`reports/evidence/published/memory.json`.\n\n```\n";
+  for (const MemoryRow& row : all.rows()) page += fmt::format("# {}\n{}\n", row.id, row.command());
   page += "```\n";
   return page;
 }

@@ -53,7 +53,7 @@ const std::map<std::string, double> kMissed{
 
 TEST_CASE("published peaks are planned within 0.1 %, less those listed with their bounds") {
   std::size_t judged = 0, missed = 0;
-  for (const tests::MemoryRow& row : tests::memory_rows().rows) {
+  for (const tests::MemoryRow& row : tests::memory_rows().answers) {
     if (!row.peak) continue;
     CAPTURE(row.id);
     const auto listed = kMissed.find(row.id);
@@ -73,14 +73,14 @@ TEST_CASE(
   const std::map<std::string, double> expected{{"fms-mistral-lora-1x4", -0.0443},
                                                {"fms-mistral-lora-1x8", -0.0606}};
   std::size_t judged = 0;
-  for (const tests::MemoryRow& row : tests::memory_rows().rows) {
+  for (const tests::MemoryRow& row : tests::memory_rows().answers) {
     const auto found = expected.find(row.id);
     if (found == expected.end()) continue;
     planner::Question question;
     question.model = &model;
-    question.strategy = row.plan.strategy;
+    question.strategy = row.plan->strategy;
     question.strategy.transformers = models::kTransformers;
-    question.batch = row.plan.batch;
+    question.batch = row.plan->batch;
     question.cluster.gpu = models::find_gpu(row.gpu);
     const Bytes newest = planner::plan(question).peak;
     CHECK(tests::near(newest.real() / row.peak->real() - 1, found->second, 0.01));
@@ -92,10 +92,10 @@ TEST_CASE(
 TEST_CASE(
     "what ran with the plan's kernels fits or is borderline, what ran out of memory neither") {
   int ran = 0, failed = 0;
-  for (const tests::MemoryRow& row : tests::memory_rows().rows) {
-    if (!row.same_kernels()) continue;
+  for (const tests::MemoryRow& row : tests::memory_rows().answers) {
+    if (!tests::same_kernels(row)) continue;
     CAPTURE(row.id);
-    CHECK((row.plan.verdict == reports::Verdict::does_not_fit) == row.out_of_memory);
+    CHECK((row.plan->verdict == reports::Verdict::does_not_fit) == row.out_of_memory);
     ++(row.out_of_memory ? failed : ran);
   }
   CHECK(ran == 27);
@@ -111,7 +111,7 @@ TEST_CASE("nvidia-smi's published figure is met within 12 %, but where a few blo
       "fms-liger-008", "fms-liger-009", "fms-liger-016", "fms-liger-017",
       "fms-liger-040", "fms-liger-048", "fms-liger-049", "fms-liger-072",
       "fms-liger-073", "fms-liger-080", "fms-liger-081", "fms-liger-084"};
-  for (const tests::MemoryRow& row : tests::memory_rows().rows) {
+  for (const tests::MemoryRow& row : tests::memory_rows().answers) {
     if (!row.device) continue;
     CAPTURE(row.id);
     CHECK((std::abs(*row.device_error()) <= 0.12) != gaps.contains(row.id));

@@ -2,103 +2,77 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <stdexcept>
 
-#include "models/gpu_catalog.h"
 #include "planner/plan.h"
-#include "tests/planner/published_run.h"
 
 namespace plimsoll::tests {
 
-using nlohmann::json;
-
 namespace {
 
-reports::Plan plan_of(const ThroughputRow& row, const models::ClusterSpec& cluster) {
-  planner::Question question;
-  question.model = &row.spec;
-  question.strategy = row.strategy;
-  question.strategy.kernels = models::Kernels::eager;
-  question.strategy.compile = false;
-  question.batch = row.batch;
-  question.cluster = cluster;
-  question.detail = planner::Detail::none;
-  question.remedies = false;
-  return planner::plan(question);
-}
+using tools::PublishedAnswer, tools::PublishedRow;
 
-// What the step's allocator spends at the capacity, where the program is one whose memory is
-// planned (Transformers' own models); eager kernels stand for others.
-double flushing_seconds(const ThroughputRow& row, const models::ClusterSpec& cluster) {
-  const reports::Plan plan = plan_of(row, cluster);
-  return plan.flushing ? plan.flushing->seconds.value_or(0) : 0;
+// The row without what `fit` does not take, which is known to the estimate of time alone.
+tools::Options without_compile(const PublishedRow& row) {
+  tools::Options options;
+  for (const auto& [name, value] : row.options.given())
+    if (name != "compile") options.add(name, value);
+  return options;
 }
 
 // Seconds of a step whose memory is not planned: the estimate of time alone.
-double seconds_alone(const ThroughputRow& row, const models::ClusterSpec& cluster,
-                     bool transformers) {
-  const planner::TimeModel model(planner::model_parts(row.spec, row.strategy), cluster);
-  return model(row.strategy, row.batch).step + (transformers ? flushing_seconds(row, cluster) : 0);
+void estimate_alone(const PublishedRow& row, ThroughputRow& out) {
+  tools::Sources sources;
+  const tools::Request request = published_request(row, without_compile(row), sources);
+  const planner::Question& question = request.question;
+  out.strategy = question.strategy;
+  out.strategy.compile = true;
+  out.batch = question.batch;
+  const planner::TimeModel model(planner::model_parts(*question.model, out.strategy),
+                                 question.cluster);
+  out.estimated = static_cast<double>(out.batch.tokens()) *
+                  static_cast<double>(out.batch.grad_accum) / model(out.strategy, out.batch).step;
 }
 
-ThroughputRow read_row(const json& row, const json& sources) {
+ThroughputRow row_of(const PublishedAnswer& answer) {
   ThroughputRow r;
-  r.id = row["id"];
-  r.model = row["model"];
-  r.gpu = row["gpu"];
-  r.source = row["source"];
-  r.spec = published_model(row);
-  r.strategy = published_strategy(row);
-  r.batch = published_batch(row);
-  r.in_sample = row.value("in_sample", false);
-  r.published = row["tokens_per_second_per_gpu"];
-  models::ClusterSpec cluster;
-  cluster.gpu = models::find_gpu(r.gpu);
-  // Fused kernels and compiled code are known to the estimate of time alone: `fit` refuses them.
-  if (r.strategy.kernels == models::Kernels::eager && !r.strategy.compile)
-    r.command = published_command(row);
-  if (!r.command.empty()) {
-    r.estimated = *plan_of(r, cluster).time.tokens_per_second_per_gpu;
+  r.id = answer.id;
+  r.model = answer.model;
+  r.gpu = answer.gpu;
+  r.source = answer.source;
+  r.in_sample = answer.in_sample;
+  r.published = answer.speed.value();
+  if (!answer.plan) {
+    estimate_alone(answer, r);
     return r;
   }
-  const bool transformers =
-      sources[r.source].get<std::string>().find("Transformers") != std::string::npos;
-  r.estimated = static_cast<double>(r.batch.tokens()) * static_cast<double>(r.batch.grad_accum) /
-                seconds_alone(r, cluster, transformers);
+  r.command = answer.command();
+  r.strategy = answer.plan->strategy;
+  r.batch = answer.plan->batch;
+  r.estimated = answer.plan->time.tokens_per_second_per_gpu.value();
   return r;
 }
 
-// An id of the rows, or a row of its own.
-ThroughputRow row_of(const json& end, const json& sources, const std::vector<ThroughputRow>& rows) {
-  if (end.is_object()) return read_row(end, sources);
-  for (const ThroughputRow& row : rows)
-    if (row.id == end.get<std::string>()) return row;
-  throw std::runtime_error("throughput.json: no row " + end.get<std::string>());
+ThroughputRow asked(const PublishedRow& row) {
+  tools::Sources sources;
+  return row_of(tools::answered(row, sources));
 }
 
 }  // namespace
 
 ThroughputRows throughput_rows() {
-  std::ifstream file(PLIMSOLL_GOLDEN "/throughput.json");
-  const json document = json::parse(file);
   ThroughputRows rows;
-  rows.sources = document["sources"];
-  rows.left_out = document["left_out"];
-  for (const json& row : document["rows"]) rows.rows.push_back(read_row(row, document["sources"]));
-  for (const json& pair : document["scaling"])
-    rows.scaling.push_back({pair["what"], row_of(pair["from"], document["sources"], rows.rows),
-                            row_of(pair["to"], document["sources"], rows.rows)});
+  rows.published = tools::published_answers(
+      tools::read_published(tools::published_throughput_text(), "throughput"));
+  for (const PublishedAnswer& answer : rows.published.answers) rows.rows.push_back(row_of(answer));
+  for (const tools::PublishedScaling& pair : rows.published.document.scaling)
+    rows.scaling.push_back({pair.what, asked(pair.from), asked(pair.to)});
   return rows;
 }
 
 double median_error(const std::vector<const ThroughputRow*>& rows) {
   std::vector<double> errors;
-  for (const ThroughputRow* row : rows) errors.push_back(std::abs(row->error()));
-  std::sort(errors.begin(), errors.end());
-  const std::size_t n = errors.size();
-  return n == 0 ? 0 : (errors[(n - 1) / 2] + errors[n / 2]) / 2;
+  for (const ThroughputRow* row : rows) errors.push_back(row->error());
+  return tools::summary_of(std::move(errors)).median;
 }
 
 }  // namespace plimsoll::tests

@@ -1,22 +1,20 @@
-// Published throughput of data-parallel training (tests/golden/throughput.json), and the estimate
-// of the same run.
+// Published throughput of data-parallel training (reports/evidence/published/throughput.json), and
+// the estimate of the same run.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
-#include "models/model_spec.h"
 #include "models/run_spec.h"
 #include "planner/time/step_time.h"
+#include "tools/published/answers.h"
 
 namespace plimsoll::tests {
 
 struct ThroughputRow {
   std::string id, model, gpu;
-  std::string command;  // `plimsoll fit …` that asks it; "": memory of its kernels is not planned
-  std::size_t source = 0;  // of ThroughputRows::sources
-  models::ModelSpec spec;
+  std::string command;  // `plimsoll fit …` that asks it; "": refused, and estimated by time alone
+  std::size_t source = 0;  // of the document's sources
   models::Strategy strategy;
   models::Batch batch;
   double published = 0;  // tokens/s of one GPU
@@ -36,8 +34,7 @@ struct ScalingRow {
 };
 
 struct ThroughputRows {
-  std::vector<std::string> sources;
-  std::map<std::string, int> left_out;  // why, and how many figures
+  tools::PublishedAnswers published;
   std::vector<ThroughputRow> rows;
   std::vector<ScalingRow> scaling;
 };

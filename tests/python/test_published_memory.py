@@ -10,7 +10,7 @@ import unittest
 from program import plimsoll
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-GOLDEN = os.path.join(ROOT, "tests", "golden", "published_memory.json")
+GOLDEN = os.path.join(ROOT, "reports", "evidence", "published", "memory.json")
 
 
 class PublishedMemory(unittest.TestCase):

@@ -56,8 +56,12 @@ constexpr std::array<Option, 7> kBatchOptions{{
     {"solver-seconds", "N", "Batch", "for each assignment of --fleet (10)"},
 }};
 
-constexpr std::array<Option, 2> kCompareOptions{{
+constexpr std::array<Option, 4> kCompareOptions{{
     kHtml,
+    {"published", "", "Compare",
+     "every published row of FOLDER (this program's own), asked as its source states it: answered, "
+     "refused, how far off"},
+    {"svg", "FILE", "Compare", "of --published: planned against measured, as a picture"},
     {"tolerance", "PERCENT", "Compare", "of stacks that are estimated; plimsoll is exact (5)"},
 }};
 

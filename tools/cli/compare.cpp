@@ -120,6 +120,8 @@ std::string compare_document(const std::string& prediction,
 }
 
 int compare(const CommandLine& line) {
+  if (line.options.has("published")) return compare_published(line);
+  check(!line.options.has("svg"), ErrorKind::bad_input, "--svg: is for compare --published");
   const std::vector<std::string>& files = line.arguments;
   check(files.size() >= 2, ErrorKind::bad_input,
         "compare needs PREDICTION.json and at least one MEASUREMENT.json or snapshot");

@@ -19,6 +19,7 @@ int list_gpus(const CommandLine& line);
 int list_trainers(const CommandLine& line);
 int run_model(const CommandLine& line);
 int compare(const CommandLine& line);
+int compare_published(const CommandLine& line);  // compare --published
 int export_plan(const CommandLine& line);
 int report(const CommandLine& line);
 int oom(const CommandLine& line);

@@ -141,6 +141,11 @@ std::shared_ptr<const LoadedModel> ModelSource::load(const std::string& name,
   return slot;
 }
 
+void ModelSource::add(const std::string& name, const std::string& config) {
+  loaded_[{name, ""}] = std::make_shared<const LoadedModel>(LoadedModel{
+      .spec = models::read_model(config, name, name), .config = canonical(config, name)});
+}
+
 std::shared_ptr<const LoadedModel> with_dropout(const LoadedModel& model, const std::string& assume,
                                                 double rate) {
   const models::ReadOptions options{.assume = assume};

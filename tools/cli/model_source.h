@@ -22,6 +22,8 @@ class ModelSource {
  public:
   // `assume`: read the config as this model_type; "": as it says. Error{bad_input, unsupported}.
   std::shared_ptr<const LoadedModel> load(const std::string& name, const std::string& assume);
+  // From now on `name` is the model of this configuration.
+  void add(const std::string& name, const std::string& config);
 
  private:
   std::map<std::pair<std::string, std::string>, std::shared_ptr<const LoadedModel>> loaded_;

@@ -1,0 +1,126 @@
+// Published rows: what is asked, what is counted, how far off it is.
+#include <doctest/doctest.h>
+
+#include "models/base/error.h"
+#include "models/gpu_catalog.h"
+#include "models/model_catalog.h"
+#include "planner/plan.h"
+#include "tests/near.h"
+#include "tools/published/report.h"
+
+using namespace plimsoll;
+using namespace plimsoll::tools;
+
+namespace {
+
+// The first runs with half of GPT-2's peak published, the second is compiled, the third stands for
+// another program, the fourth failed on a card that it fits on.
+constexpr const char* kDocument = R"({
+ "sources": ["a/b, page 1", "c/d @1"],
+ "stand_ins": {"1": "its own GPT-2"},
+ "left_out": {"fp8": 3, "not stated": 2},
+ "rows": [
+  {"id": "one", "source": 0, "model": "gpt2", "gpu": "a100-80gb", "gpus": 1, "zero": 0,
+   "precision": "bf16-mixed", "recompute": "full", "reentrant": true, "seq_len": 512,
+   "micro_batch": 2, "grad_accum": 1, "peak_bytes": 1073741824, "in_sample": true},
+  {"id": "two", "source": 0, "model": "gpt2", "gpu": "a100-80gb", "compile": true,
+   "tokens_per_second_per_gpu": 1000},
+  {"id": "three", "source": 1, "model": "gpt2", "gpu": "a100-80gb", "reserved_bytes": 2000000000,
+   "tokens_per_second_per_gpu": 1000},
+  {"id": "four", "source": 0, "model": "gpt2", "gpu": "a100-80gb", "out_of_memory": true}
+ ]})";
+
+std::vector<PublishedAnswers> asked() {
+  return {published_answers(read_published(kDocument, "made up"))};
+}
+
+Error refusal_of(const std::string& row) {
+  try {
+    (void)read_published(R"({"sources": ["a"], "left_out": {}, "rows": [)" + row + "]}", "it");
+  } catch (const Error& error) {
+    return error;
+  }
+  throw std::logic_error("taken: " + row);
+}
+}  // namespace
+
+TEST_CASE("a row is a question as a user types it: what is usual is not said") {
+  const PublishedDocument document = read_published(kDocument, "made up");
+  CHECK(document.rows[0].command() ==
+        "plimsoll fit gpt2 --gpu a100-80gb --recompute full --use-reentrant yes --seq-len 512 "
+        "--micro-batch 2");
+  CHECK(document.rows[1].command() == "plimsoll fit gpt2 --gpu a100-80gb --compile");
+  CHECK(document.figures() == 9);
+}
+
+TEST_CASE("errors are planned against published, of rows that are answered") {
+  const auto all = asked();
+  const auto& rows = all[0].answers;
+  const models::ModelSpec model = models::catalog_model("gpt2");
+  planner::Question question;
+  question.model = &model;
+  question.cluster.gpu = models::find_gpu("a100-80gb");
+  question.strategy.recompute.kind = models::RecomputeKind::full;
+  question.strategy.use_reentrant = true;
+  question.batch = {512, 2, 1};
+  const double peak = planner::plan(question).peak.real();
+  CHECK(tests::near(rows[0].peak_error().value(), peak / (1 << 30) - 1, 1e-12));
+  CHECK(!rows[0].speed_error());
+  CHECK(!rows[1].plan);
+  CHECK(!rows[1].speed_error());
+  CHECK(tests::near(rows[2].reserved_error().value(), rows[2].plan->reserved.real() / 2e9 - 1,
+                    1e-12));
+  CHECK(tests::near(rows[2].speed_error().value(),
+                    *rows[2].plan->time.tokens_per_second_per_gpu / 1000 - 1, 1e-12));
+}
+
+TEST_CASE("answered, by stand-in and refused are all that is published") {
+  const PublishedCounts counts = counts_of(asked());
+  CHECK(counts.published == 9);
+  CHECK(counts.answered == 2);
+  CHECK(counts.by_stand_in == 1);
+  CHECK(counts.refused ==
+        std::map<std::string, std::size_t>{
+            {"--compile: torch.compile is not modelled yet", 1}, {"fp8", 3}, {"not stated", 2}});
+  CHECK(counts.ran == 1);
+  CHECK(counts.ran_planned_not_to_fit == 0);
+  CHECK(counts.failed == 1);
+  CHECK(counts.failed_planned_to_fit == 1);
+}
+
+TEST_CASE("rows that constants were fitted on are apart") {
+  const auto all = asked();
+  const PublishedFigure& peak = published_figures()[0];
+  CHECK(summary_of(all, peak, true).rows == 1);
+  CHECK(summary_of(all, peak, false).rows == 0);
+  const std::string table = published_table(all, {});
+  CHECK(table.starts_with("ANSWERED: 2 of 9 published figures as stated, 22 %; 1 more by "));
+  CHECK(table.find("peak allocated, in sample") != std::string::npos);
+  CHECK(goal_lines(all, {"peak_bytes"}) ==
+        "* answered as stated: 2 of 9 published figures, 22 %; by a stand-in for their program: 1, "
+        "11 %\n"
+        "* peak allocated: no row that is answered states it\n"
+        "* ran out of memory: 1 rows, 1 of them planned to fit; ran: 1 rows, 0 of them planned not "
+        "to\n");
+}
+
+TEST_CASE("95 of 100 errors are no larger than the 95th percentile") {
+  std::vector<double> errors;
+  for (int i = 20; i >= 1; --i) errors.push_back(i % 2 == 0 ? i : -i);
+  const ErrorSummary of_20 = summary_of(errors);
+  CHECK(of_20.rows == 20);
+  CHECK(of_20.median == 10.5);
+  CHECK(of_20.p95 == 19);
+  CHECK(of_20.largest == 20);
+  CHECK(summary_of({-0.25}).p95 == 0.25);
+  CHECK(summary_of({1, 2, 3}).median == 2);
+  CHECK(summary_of({}).rows == 0);
+}
+
+TEST_CASE("what is neither a figure nor an option is refused by name") {
+  CHECK(refusal_of(R"({"id": "a", "source": 0, "model": "gpt2", "gpu": "h100", "zer0": 1})")
+            .message() == "it: \"zer0\": neither a figure nor an option of fit");
+  CHECK(refusal_of(R"({"id": "a", "source": 1, "model": "gpt2", "gpu": "h100"})").message() ==
+        "it: a: \"source\": there is none");
+  CHECK(refusal_of(R"({"id": "a"})").kind() == ErrorKind::bad_input);
+}
