@@ -19,7 +19,7 @@ void judge_training(Measurement& m) {
     if (loss && (step.skipped || finite(step.grad_norm))) continue;
     return tell("diverged",
                 fmt::format("the {} of step {} of {} is not finite: the run does not train",
-                            loss ? "gradient norm" : "loss", step.step, m.steps.size()),
+                            loss ? "gradient norm" : "loss", step.step, m.steps.back().step),
                 step.step);
   }
   if (!m.steps.empty() && std::ranges::all_of(m.steps, &MeasuredStep::skipped))

@@ -118,29 +118,27 @@ void Model::list_uses() {
   }
 }
 
-void Model::load(const ReadParameter& read) {
-  const auto load = [&](Unit& unit, const std::vector<ModelParameter>& parameters) {
-    unit.load([&](std::size_t index, std::int64_t first, std::span<float> to) {
-      read(parameters[index], first, to);
-    });
-  };
-  load(*embedding_unit_, layout_.embedding);
+std::vector<Model::UnitOf> Model::units() {
+  std::vector<UnitOf> all{{*embedding_unit_, layout_.embedding}};
   for (std::size_t i = 0; i < layer_units_.size(); ++i)
-    load(*layer_units_[i], layout_.layers[i].parameters);
-  load(*tail_unit_, layout_.tail);
+    all.push_back({*layer_units_[i], layout_.layers[i].parameters});
+  all.push_back({*tail_unit_, layout_.tail});
+  return all;
+}
+
+void Model::load(const ReadParameter& read) {
+  for (const auto& [unit, parameters] : units())
+    unit.load([&list = parameters, &read](std::size_t index, std::int64_t first,
+                                          std::span<float> to) { read(list[index], first, to); });
 }
 
 std::vector<Model::Values> Model::whole(shard::State state) {
   std::vector<Values> all;
-  const auto add = [&](Unit& unit, const std::vector<ModelParameter>& parameters) {
+  for (const auto& [unit, parameters] : units()) {
     std::vector<std::vector<float>> values = unit.whole(state);
     for (std::size_t i = 0; i < values.size(); ++i)
       if (!values[i].empty()) all.push_back({&parameters[i], std::move(values[i])});
-  };
-  add(*embedding_unit_, layout_.embedding);
-  for (std::size_t i = 0; i < layer_units_.size(); ++i)
-    add(*layer_units_[i], layout_.layers[i].parameters);
-  add(*tail_unit_, layout_.tail);
+  }
   return all;
 }
 

@@ -58,6 +58,12 @@ class Model {
   Worker& worker() { return worker_; }
   std::int64_t vocabulary() const { return settings_.decoder.vocab; }
 
+  // All of them, in the order in which they are allocated.
+  struct UnitOf {
+    shard::Unit& unit;
+    const std::vector<ModelParameter>& parameters;
+  };
+  std::vector<UnitOf> units();
   // In forward order, those with something trained.
   std::span<shard::Unit* const> trained_units() const { return trained_; }
 

@@ -201,6 +201,16 @@ void Trainer::load(const ReadParameter& read) {
   naming_what_lives(worker_, [&] { model_->load(read); });
 }
 
+TrainerCounts Trainer::counts() const {
+  return {step_, taken_, scaler_->scale(), scaler_->good_steps()};
+}
+
+void Trainer::restore(const TrainerCounts& counts) {
+  step_ = counts.steps;
+  taken_ = counts.taken;
+  scaler_->restore(counts.loss_scale, counts.good_steps);
+}
+
 StepResult Trainer::step(const Tokens& tokens, float learning_rate) {
   return naming_what_lives(worker_, [&] { return run(tokens, learning_rate, true); });
 }

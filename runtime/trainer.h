@@ -40,6 +40,15 @@ struct StepResult {
   StepRecord memory;
 };
 
+// What a training checkpoint keeps beside the tensors.
+struct TrainerCounts {
+  std::int64_t steps = 0;  // the skipped ones too
+  std::int64_t taken = 0;  // by the optimizer
+  double loss_scale = 1;
+  std::int64_t good_steps = 0;  // since the scale has changed
+  bool operator==(const TrainerCounts&) const = default;
+};
+
 class Trainer {
  public:
   // `world`: all ranks. Everything that stays between steps is allocated here.
@@ -64,6 +73,13 @@ class Trainer {
   std::int64_t steps_taken() const { return taken_; }
   // Optimizer states that were loaded have made so many steps (bias correction).
   void set_steps_taken(std::int64_t steps) { taken_ = steps; }
+  // Between steps; the next one is number `steps` (from 0).
+  TrainerCounts counts() const;
+  void restore(const TrainerCounts& counts);
+  comm::Communicator& world() { return world_; }
+  // Ranks that share one copy of the states, and those that hold the same piece as this one.
+  const comm::Communicator& shards() const { return *shards_; }
+  const comm::Communicator& replicas() const { return *replicas_; }
   const models::Strategy& strategy() const { return options_.strategy; }
 
  private:

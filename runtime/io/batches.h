@@ -10,6 +10,9 @@ struct BatchShape {
   std::int64_t micro_batches = 1;  // of a step (gradient accumulation)
   std::int64_t sequences = 1;  // of a rank's micro-batch
   std::int64_t length = 1;  // tokens of a sequence
+  // Where a run goes on: steps before `first_step` have taken so many sequences, whoever shared
+  // them.
+  std::int64_t first_step = 0, taken = 0;
 };
 
 // A source of n tokens is cut into (n - 1) / length whole sequences, one after another; targets are
@@ -30,10 +33,13 @@ class Batches {
   void fill(std::int64_t step, std::int64_t micro_batch, std::int64_t rank,
             std::span<std::int32_t> ids, std::span<std::int32_t> targets) const;
 
+  // Sequences that all ranks have taken in all steps before `step`.
+  std::int64_t taken_before(std::int64_t step) const;
   // Number of a micro-batch's first sequence among all of its step's, on all ranks.
   std::int64_t first_sequence(std::int64_t micro_batch, std::int64_t rank) const;
   // Targets that are not ignored: of one micro-batch of one rank, the same for all.
   std::int64_t counted_targets() const { return shape_.sequences * counted_; }
+  std::int64_t length() const { return shape_.length; }
   std::int64_t sequences() const { return sequences_; }  // of the source
 
  private:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
@@ -18,6 +19,9 @@ namespace {
 // first, the header filled up to a multiple of 8. Written piece by piece: where a document of the
 // JSON library goes (3.11) its destructor allocates, and a lack of memory would end the process.
 std::string header_of(const std::vector<SavedTensor>& tensors, std::vector<std::int64_t>& begins) {
+  const auto stored = [](DType dtype) {
+    return dtype == DType::uint8 ? std::string_view("U8") : stored_name(dtype);
+  };
   std::string text = R"({"__metadata__":{"format":"pt"})";
   std::set<std::string_view> names;
   std::int64_t at = 0;
@@ -29,9 +33,8 @@ std::string header_of(const std::vector<SavedTensor>& tensors, std::vector<std::
     std::string shape;
     for (int axis = 0; axis < tensor.shape.rank; ++axis)
       shape += (axis > 0 ? "," : "") + std::to_string(tensor.shape[axis]);
-    text +=
-        fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                    nlohmann::json(tensor.name).dump(), stored_name(tensor.dtype), shape, at, end);
+    text += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                        nlohmann::json(tensor.name).dump(), stored(tensor.dtype), shape, at, end);
     begins.push_back(at);
     at = end;
   }
@@ -41,17 +44,24 @@ std::string header_of(const std::vector<SavedTensor>& tensors, std::vector<std::
 }
 }  // namespace
 
+std::string safetensors_header(const std::vector<SavedTensor>& tensors,
+                               std::vector<std::int64_t>& begins) {
+  const std::string header = header_of(tensors, begins);
+  const std::uint64_t length = header.size();
+  std::string bytes(sizeof length, '\0');
+  std::memcpy(bytes.data(), &length, sizeof length);
+  return bytes + header;
+}
+
 WeightFile::WeightFile(const std::filesystem::path& path, std::vector<SavedTensor> tensors)
     : file_(path) {
   std::ranges::stable_sort(tensors, [](const SavedTensor& a, const SavedTensor& b) {
     return std::pair(-bits(a.dtype), a.name) < std::pair(-bits(b.dtype), b.name);
   });
   std::vector<std::int64_t> begins;
-  const std::string header = header_of(tensors, begins);
-  const std::uint64_t length = header.size();
-  file_.write(0, std::as_bytes(std::span(&length, 1)));
-  file_.write(8, std::as_bytes(std::span(header)));
-  const auto data = static_cast<std::int64_t>(8 + length);
+  const std::string header = safetensors_header(tensors, begins);
+  file_.write(0, std::as_bytes(std::span(header)));
+  const std::int64_t data = std::ssize(header);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     places_[tensors[i].name] = {tensors[i].dtype, data + begins[i], tensors[i].shape.elements(), 0};
 }

@@ -17,6 +17,12 @@ struct SavedTensor {
   kernels::Extents shape;
 };
 
+// The first bytes of such a file, its length included; `begins`: where each tensor's data begin
+// behind them. Tensors stand in the order given; wide types first, so that each begins at a
+// multiple of its width. Beside what weights are stored as, uint8. Error{internal}: a name twice.
+std::string safetensors_header(const std::vector<SavedTensor>& tensors,
+                               std::vector<std::int64_t>& begins);
+
 // A file of known tensors that is filled piece by piece; by one thread at a time.
 class WeightFile {
  public:

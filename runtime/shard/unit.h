@@ -56,6 +56,9 @@ class Unit final : public ParameterStore {
   // What this rank stores, between steps: of a part (flat), and of a parameter the elements from
   // `first` on (none: no element of it). None where there is no such state.
   TensorView stored_part(State state, Part part);
+  // Which of the sharding group's equal pieces that is: its own one, or all; the ledger's name.
+  Overlap stored_pieces(State state) const;
+  std::string name_of(State state) const;
   TensorView stored_piece(State state, std::size_t index, std::int64_t& first);
 
   // Stage 3. `value` waits for a gather that was started.

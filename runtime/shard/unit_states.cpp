@@ -74,6 +74,35 @@ void Unit::store(State state, std::size_t index, std::int64_t first,
                  to);
 }
 
+Overlap Unit::stored_pieces(State state) const {
+  return is_piece(state) ? Overlap{shard(), 1, 0} : Overlap{0, layout_.shards, 0};
+}
+
+std::string Unit::name_of(State state) const {
+  const std::span<const models::StateTensor> states = runtime_rule(group_.optimizer).states;
+  const auto kept = [&](std::size_t i) {
+    check(i < states.size(), ErrorKind::internal, "the optimizer has no such state");
+    return states[i].name;
+  };
+  switch (state) {
+    case State::weights:
+      return prefix_ + names_.parameters;
+    case State::masters:
+      return prefix_ + names_.masters;
+    case State::first_moment:
+      return prefix_ + names_.state(kept(0));
+    case State::second_moment:
+      return prefix_ + names_.state(kept(1));
+    case State::first_scales:
+      return prefix_ + names_.scales(kept(0));
+    case State::second_scales:
+      return prefix_ + names_.scales(kept(1));
+    case State::gradients:
+      return prefix_ + names_.gradients;
+  }
+  return {};
+}
+
 TensorView Unit::stored_part(State state, Part part) {
   return stored(state)->part(part);
 }

@@ -80,6 +80,7 @@ class Limits(unittest.TestCase):
             self.skipTest(f"no small disk can be made: {made.stderr.strip()}")
         try:
             for words in (*self.commands(), [*RUN, "--save-weights", disk / "weights"],
+                          [*RUN, "--save-checkpoint", disk / "weights and states"],
                           [*RUN, "--prediction", disk / "plan.json"]):
                 with self.subTest(words=words):
                     result = plimsoll(*words, *([] if "weights" in str(words[-1]) else

@@ -266,6 +266,29 @@ TEST_CASE("the tokens of a step depend on their number, not on who shares them")
     CHECK(seen_in_step(*source, shape, 3) == alone);
 }
 
+// Steps 0 and 1 of two ranks take 8 sequences of 3: step 2 of four ranks begins with the ninth.
+TEST_CASE("a run that goes on takes the sequences that follow, on other ranks too") {
+  const ScratchFolder folder;
+  const auto source = letters(folder, 26 + 26);
+  const BatchShape two{.ranks = 2, .micro_batches = 1, .sequences = 2, .length = 3};
+  const Batches before(*source, two);
+  CHECK(before.taken_before(0) == 0);
+  CHECK(before.taken_before(2) == 8);
+  const BatchShape four{
+      .ranks = 4, .micro_batches = 1, .sequences = 1, .length = 3, .first_step = 2, .taken = 8};
+  const Batches after(*source, four);
+  for (std::int64_t step : {2, 3, 4})
+    for (std::int64_t rank = 0; rank < 4; ++rank) {
+      const Pair whole = batch(before, two, step, 0, rank / 2);
+      const Pair part = batch(after, four, step, 0, rank);
+      const auto at = rank % 2 == 0 ? whole.ids.begin() : whole.ids.begin() + 3;
+      CHECK(Ids(at, at + 3) == part.ids);
+    }
+  CHECK(batch(after, four, 2, 0, 0).ids == Ids{'a' + 24, 'a' + 25, 'a' + 26});
+  CHECK(after.taken_before(3) == 12);
+  check_refused([&] { batch(after, four, 1, 0, 0); }, ErrorKind::internal, "no such micro-batch");
+}
+
 TEST_CASE("shapes that are none are refused") {
   const auto source = runtime::io::synthetic_tokens(10, 1);
   for (const BatchShape shape : {BatchShape{0, 1, 1, 1}, BatchShape{1, 0, 1, 1},

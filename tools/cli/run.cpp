@@ -217,7 +217,8 @@ void put_into_standard_input(const std::string& document) {
 Options with_weights(const Options& given, const std::string& argument) {
   Options options = given;
   std::error_code error;
-  if (given.has("weights") || given.has("reduce-layers") || !fs::is_directory(argument, error))
+  if (given.has("weights") || given.has("reduce-layers") || given.has("resume") ||
+      !fs::is_directory(argument, error))
     return options;
   for (const auto& entry : fs::directory_iterator(argument, error))
     if (entry.path().extension() == ".safetensors" &&

@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 namespace {
 constexpr std::array kTargets{"json", "html", "svg", "trace", "memory-viz", "prediction", "junit"};
 constexpr std::array kSources{
-    "data",    "weights", "adapter", "deepspeed",    "accelerate", "peft",      "training-args",
-    "against", "fleet",   "axolotl", "llamafactory", "swift",      "torchtitan"};
+    "data",          "weights", "resume", "adapter", "deepspeed",    "accelerate", "peft",
+    "training-args", "against", "fleet",  "axolotl", "llamafactory", "swift",      "torchtitan"};
 
 struct Identity {
   dev_t device;

@@ -16,6 +16,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  void expect(std::int64_t steps) { steps_ = steps; }  // in all
   void end();  // of the line that is written over
   void note(const std::string& text);  // a line of its own
   // `now`: bytes that live between steps.

@@ -35,6 +35,11 @@ RunOptions run_options_from(const Options& given) {
   text("adapter", run.adapter);
   text("data", run.data);
   text("save-weights", run.save_weights);
+  text("save-checkpoint", run.save_checkpoint);
+  text("resume", run.resume);
+  if (const std::string* value = given.find("save-every"))
+    run.save_every = whole("save-every", *value, 1, 1 << 30);
+  for (const auto& [name, value] : given.given()) run.given.emplace(name);
   run.poison = given.has("poison");
   if (const std::string* value = given.find("timeout"))
     run.timeout_seconds = real_value("timeout", *value, 0.001, kMost);

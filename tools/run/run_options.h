@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "models/base/quantity.h"
@@ -12,7 +14,7 @@
 namespace plimsoll::tools {
 
 // The options that `plimsoll run` hands on.
-inline constexpr std::array<Option, 14> kTrainingOptions{{
+inline constexpr std::array<Option, 17> kTrainingOptions{{
     {"steps", "N", "Run", "optimizer steps (3)"},
     {"seconds", "S", "Run", "and more steps, until they have taken so long (0)"},
     {"profile", "", "Run", "one step more, timed kernel by kernel"},
@@ -25,6 +27,10 @@ inline constexpr std::array<Option, 14> kTrainingOptions{{
     {"adapter", "FOLDER", "Run", "PEFT's adapter to start from (drawn by the seed)"},
     {"data", "FILE", "Run", "a text, a .bin of token ids, or synthetic (the shipped text)"},
     {"save-weights", "FOLDER", "Run", "write the trained weights as safetensors"},
+    {"save-checkpoint", "FOLDER", "Run", "write what --resume needs, when the run ends"},
+    {"save-every", "N", "Run",
+     "and every N steps; the one before stays until the new one is whole"},
+    {"resume", "FOLDER", "Run", "go on from its checkpoint; --steps counts those made before"},
     {"poison", "", "Run", "fill memory with NaN at its birth and death"},
     {"timeout", "SECONDS", "Run", "a rank that keeps others waiting longer ends the job (600)"},
 }};
@@ -41,12 +47,15 @@ struct RunOptions {
   std::string adapter;  // PEFT's; "": drawn by the seed
   std::string data;  // as runtime/io/tokens.h; "": the shipped text where the vocabulary holds it
   std::string save_weights;  // a folder; "": not saved
+  std::string save_checkpoint, resume;  // folders; "": not
+  std::int64_t save_every = 0;  // steps; 0: only in the end
   bool poison = false;
   double timeout_seconds = 600;
   std::optional<models::Device> device;  // the plan's
   std::optional<std::int64_t> ranks;  // must be the plan's
   std::optional<Bytes> memory;  // of each rank; the plan's
   bool quiet = false;
+  std::set<std::string, std::less<>> given;  // names of those that do not have their default
 };
 RunOptions run_options_from(const Options& given);
 

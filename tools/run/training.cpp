@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <mutex>
 
-#include "models/config_reader.h"
-#include "models/decisions/exchange.h"
-#include "models/model_reader.h"
 #include "models/run_names.h"
 #include "reports/measurement_json.h"
 #include "reports/workload_json.h"
@@ -16,6 +13,7 @@
 #include "runtime/io/weight_source.h"
 #include "runtime/probe.h"
 #include "tools/cli/output.h"
+#include "tools/run/checkpoints.h"
 #include "tools/run/ended_from_outside.h"
 #include "tools/run/environment.h"
 #include "tools/run/on_gpu.h"
@@ -63,18 +61,17 @@ class Weights {
 // One process's share of a run.
 class Training {
  public:
-  Training(const Job& job, const RunOptions& options, Progress& progress)
+  Training(const Job& job, const Checkpoints& checkpoints, Progress& progress)
       : job_(job),
-        options_(options),
+        checkpoints_(checkpoints),
+        options_(checkpoints.options()),
         progress_(progress),
-        weights_(job, options),
-        tokens_(tokens_of(job, options)),
-        batches_(*tokens_, {.ranks = job.workload.strategy.gpus,
-                            .micro_batches = job.workload.batch.grad_accum,
-                            .sequences = job.workload.batch.micro_batch,
-                            .length = job.workload.batch.seq_len}) {}
+        weights_(job, options_),
+        tokens_(tokens_of(job, options_)),
+        batches_(*tokens_, shape_of(job, *tokens_, checkpoints)) {}
 
   const Job& job() const { return job_; }
+  std::int64_t steps_before() const { return checkpoints_.steps(); }
   // On every rank.
   void run(Communicator& world, runtime::Device& device) {
     expect_one_workload(world);
@@ -83,14 +80,19 @@ class Training {
     if (context_) readings.push_back({"context", *context_, Bytes(0)});
     if (own) readings.push_back({"libraries", used_of_this_gpu(), Bytes(0)});
     if (world.rank() == 0)
-      progress_.note(fmt::format("weights: {}; data: {}", weights_.origin(), tokens_->origin()));
+      progress_.note(fmt::format("weights: {}; data: {}",
+                                 checkpoints_.resumes() ? checkpoints_.origin() : weights_.origin(),
+                                 tokens_->origin()));
     runtime::Profile profile(device);
     runtime::Trainer trainer(job_.model, *job_.model.numerics, trainer_options(),
                              options_.profile ? profile.device() : device, world);
     const bool tells = device.kind() == models::Device::cuda && world.rank() == 0;
     if (tells) describe_gpu(environment_);
-    trainer.load([&](const runtime::ModelParameter& parameter, std::int64_t first,
-                     std::span<float> to) { weights_.read(parameter, first, to); });
+    if (checkpoints_.resumes())
+      checkpoints_.load(trainer);
+    else
+      trainer.load([&](const runtime::ModelParameter& parameter, std::int64_t first,
+                       std::span<float> to) { weights_.read(parameter, first, to); });
     const auto reserved = [&] { return trainer.worker().memory.reserved(); };
     if (own) readings.push_back({"weights", used_of_this_gpu(), reserved()});
     Recorder recorder(world.rank(), reserved());
@@ -99,19 +101,19 @@ class Training {
                                        std::span<std::int32_t> targets) {
       batches_.fill(step, micro, world.rank(), ids, targets);
     };
-    std::int64_t step = 1;
+    std::int64_t step = checkpoints_.steps() + 1;
     for (; step <= options_.steps || goes_on(world); ++step) {
       const runtime::StepResult result = trainer.step(tokens, rate(step));
       if (own && step == 1) readings.push_back({"step 1", used_of_this_gpu(), reserved()});
       recorder.add(step, result);
-      if (world.rank() != 0) continue;
-      loop_.stepped();
-      progress_.step(step, result, trainer.worker().memory.ledger().live());
-      {
+      if (world.rank() == 0) {
+        loop_.stepped();
+        progress_.step(step, result, trainer.worker().memory.ledger().live());
         const std::lock_guard lock(mutex_);
         steps_.push_back(measured(step, result));
         if (tells) clocks_.read();
       }
+      checkpoints_.stepped(trainer, step, batches_, *tokens_);
     }
     if (world.rank() == 0) loop_.end();
     reports::MeasuredRank rank = recorder.rank(reserved());
@@ -123,6 +125,7 @@ class Training {
     if (!options_.save_weights.empty())
       save_weights(options_.save_weights, job_.workload.model_config, trainer.model(),
                    trainer.worker().regime.compute, world.rank() == 0);
+    checkpoints_.ended(trainer, batches_, *tokens_);
     collect(world, rank);
     if (world.rank() == 0 && tells) libraries_ = device.libraries();
     if (!options_.profile) return;
@@ -171,6 +174,16 @@ class Training {
     return out;
   }
 
+  static io::BatchShape shape_of(const Job& job, const io::TokenSource& tokens,
+                                 const Checkpoints& checkpoints) {
+    io::BatchShape shape{.ranks = job.workload.strategy.gpus,
+                         .micro_batches = job.workload.batch.grad_accum,
+                         .sequences = job.workload.batch.micro_batch,
+                         .length = job.workload.batch.seq_len};
+    checkpoints.resume(tokens, shape);
+    return shape;
+  }
+
   // Processes plan each for themselves, perhaps from files of their own.
   void expect_one_workload(Communicator& world) const {
     const std::vector<std::string> all = world.gather(job_.workload.fingerprint);
@@ -209,6 +222,7 @@ class Training {
   }
 
   const Job& job_;
+  const Checkpoints& checkpoints_;
   const RunOptions& options_;
   Progress& progress_;
   Weights weights_;
@@ -228,70 +242,6 @@ void run_ranks(const Job& job, const RunOptions& options, Training& training,
   comm::run_job(job_options(job.workload.strategy, options.timeout_seconds, std::move(record)),
                 [&](Communicator& world, runtime::Device& device) { training.run(world, device); });
 }
-
-// What ranks exchange, and where they add, is part of the plan.
-void expect_launch(const models::Strategy& strategy) {
-  namespace comm = runtime::comm;
-  const comm::Launch launch = comm::detect_launch();
-  comm::expect_gpus(launch, strategy.device == models::Device::cuda);
-  const models::Exchange here = comm::exchange_here(launch, strategy.device);
-  const models::Exchange planned = models::decisions::exchange_of(strategy);
-  check(strategy.gpus == 1 || here == planned, ErrorKind::bad_input, [&] {
-    return fmt::format(
-        "the plan is for ranks over {}, and here they are over {}: plan with --exchange {}, or let "
-        "`plimsoll run` do it",
-        name_of(planned), name_of(here), name_of(here));
-  });
-  if (strategy.device != models::Device::cuda) return;
-  const std::string why = runtime::why_no_cuda(launch.local_rank.value_or(0));
-  check(why.empty(), ErrorKind::device, why);  // before weights are drawn
-}
-
-void check_runnable(const models::Workload& workload, const RunOptions& options,
-                    const std::string& source) {
-  const models::Strategy& s = workload.strategy;
-  check(!workload.model_config.empty(), ErrorKind::bad_input,
-        [&] { return source + ": a plan of a bare parameter count cannot be run"; });
-  check(s.stack == models::Stack::plimsoll, ErrorKind::bad_input, [&] {
-    return fmt::format("{}: a plan of --stack {}; only plans of --stack plimsoll can be run",
-                       source, name_of(s.stack));
-  });
-  const std::string fingerprint = reports::fingerprint_of(workload);
-  check(workload.fingerprint == fingerprint, ErrorKind::bad_input, [&] {
-    return fmt::format("{}: the fingerprint {} is not the workload's, {}", source,
-                       workload.fingerprint.substr(0, 40), fingerprint);
-  });
-  check(!options.ranks || *options.ranks == s.gpus, ErrorKind::bad_input,
-        [&] { return fmt::format("--ranks {}: the plan is for {}", *options.ranks, s.gpus); });
-  check(!options.device || *options.device == s.device, ErrorKind::bad_input, [&] {
-    return fmt::format("--device {}: the plan is for {}", name_of(*options.device),
-                       name_of(s.device));
-  });
-}
-}  // namespace
-
-Job job_from(const std::string& plan, const std::string& source, const RunOptions& options) {
-  Job job;
-  job.workload = models::read_workload(plan, source);
-  check_runnable(job.workload, options, source);
-  const models::Config document = models::Config::parse(plan, source);
-  if (const auto workload = document.section("workload")) job.workload_json = workload->dump();
-  job.model = models::read_model(job.workload.model_config, job.workload.model_name,
-                                 source + ": workload.model.config");
-  check(job.model.decoder && job.model.numerics, ErrorKind::unsupported, [&] {
-    return fmt::format("{}: the training step of model_type '{}' is not modelled", source,
-                       job.model.model_type);
-  });
-  job.memory = options.memory;
-  if (const auto environment = document.section("environment"))
-    if (const auto cluster = environment->section("cluster"))
-      if (!job.memory && cluster->has("gpu_memory_bytes"))
-        job.memory = Bytes(cluster->count("gpu_memory_bytes", 1)) -
-                     Bytes(cluster->natural("reserve_bytes", 0));
-  return job;
-}
-
-namespace {
 
 bool is_users(const Error& error) {
   return error.kind() == ErrorKind::bad_input || error.kind() == ErrorKind::unsupported;
@@ -334,8 +284,9 @@ reports::Measurement failed(const reports::Measurement& begun, Training& trainin
   reports::Measurement out = begun;
   add_what_was_measured(training, out);
   out.outcome = error.kind() == ErrorKind::out_of_memory ? "out_of_memory" : "failed";
-  out.error = reports::Failure{std::string(name_of(error.kind())), error.message(),
-                               static_cast<std::int64_t>(out.steps.size()) + 1};
+  out.error =
+      reports::Failure{std::string(name_of(error.kind())), error.message(),
+                       (out.steps.empty() ? training.steps_before() : out.steps.back().step) + 1};
   for (std::int64_t rank = 0; rank < out.world; ++rank) out.ranks.emplace_back().rank = rank;
   return out;
 }
@@ -361,7 +312,9 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
   out.tokens_per_step = static_cast<double>(checked_multiply(
       checked_multiply(job.workload.batch.tokens(), job.workload.batch.grad_accum), out.world));
   expect_launch(job.workload.strategy);
-  Training training(job, options, progress);
+  const Checkpoints checkpoints(options);
+  progress.expect(checkpoints.options().steps);
+  Training training(job, checkpoints, progress);
   std::mutex writing;
   bool written = false;
   // Of several processes: by a second thread perhaps, while the first goes on. Once.
