@@ -113,7 +113,8 @@ class Faults(unittest.TestCase):
         holder = tempfile.TemporaryDirectory()
         self.addCleanup(holder.cleanup)
         self.folder = pathlib.Path(holder.name)
-        self.model, self.out, self.saved = (self.folder / n for n in ("tiny.json", "measurement.json", "saved"))
+        self.model, self.out, self.saved, self.states = (
+            self.folder / n for n in ("tiny.json", "measurement.json", "saved", "states"))
         self.model.write_text(json.dumps(TINY))
 
     def one(self, *words):
@@ -223,24 +224,89 @@ class Faults(unittest.TestCase):
         ROWS.append(("rank 0 killed while weights are saved, three times", seconds, "process rank 0 exited on signal 9",
                      f"whole each time ({kept} times the ones from before)"))
 
+    def checkpoint(self):
+        """The folder of the one whole checkpoint, or the newest."""
+        return max(f for f in self.states.glob("step-*") if not f.name.endswith(".unfinished"))
+
+    def digests(self, folder):
+        return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(folder.iterdir())}
+
+    def losses(self, *words):
+        """{step: loss} of four ranks that end well."""
+        done = subprocess.run([str(w) for w in (MPIRUN, "-np", RANKS, *self.one("--zero", "3", "--quiet", "--json",
+                                                                                self.out, *words))],
+                              env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        losses = {step["step"]: step["loss"] for step in self.document()["steps"]}
+        self.out.unlink()
+        return losses
+
+    def test_killed_while_a_checkpoint_is_saved(self):
+        whole = self.losses("--steps", "60")
+        self.losses("--steps", "2", "--save-checkpoint", self.states)
+        kept = went_on = 0
+        for rank in (0, 1, 3, 0, 2):
+            before = self.checkpoint()
+            last, good = before.name, self.digests(before)
+            # A checkpoint behind every step: whenever it is killed, one is being written, or nearly.
+            job = self.job("--steps", "60", "--resume", self.states, "--save-checkpoint", self.states, "--save-every", "1")
+            victim = job.rank(rank)
+            end = time.monotonic() + 60
+            while time.monotonic() < end and job.process.poll() is None:
+                if rank == 3 and self.checkpoint().name != last:
+                    break
+                if rank != 3 and any(self.states.glob("*.unfinished/*")):
+                    break
+                time.sleep(0.0005)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+            seconds, left = job.ended()
+            self.assertEqual(left, {}, job.text())
+            self.assertNotEqual(job.process.returncode, 0, job.text())
+            newest = self.checkpoint()
+            if newest.name == last:
+                kept += 1
+                self.assertEqual(self.digests(newest), good)
+            # Old or new, it is whole, and goes on as if nothing had been.
+            step = int(newest.name[len("step-"):])
+            rest = self.losses("--steps", step + 2, "--resume", self.states, "--save-checkpoint", self.states)
+            self.assertEqual(rest, {s: whole[s] for s in (step + 1, step + 2)})
+            self.assertEqual([f.name for f in self.states.iterdir()], [f"step-{step + 2:08}"])
+            went_on += 1
+        self.assertEqual(went_on, 5)
+        ROWS.append(("a rank killed while a checkpoint is saved, five times", seconds,
+                     "process rank … exited on signal 9",
+                     f"the newest is whole each time ({kept} times the one from before), and goes on bit for bit"))
+
     @unittest.skipUnless(can_mount(), "mounting in a namespace of one's own is not allowed here (unshare -rm)")
     def test_a_disk_that_is_full_or_read_only(self):
         before = self.good_weights()
+        self.losses("--steps", "2", "--save-checkpoint", self.states)
+        states = self.digests(self.checkpoint())
         disk = self.folder / "disk"
         disk.mkdir()
-        size = (self.saved / "model.safetensors").stat().st_size // 1024 + 64
-        script = (f"mount -t tmpfs -o size={size}k none {disk} && cp -r {self.saved} {disk}/ && "
+        # Room for what is there, and half of the smaller of the two more.
+        sizes = [sum(f.stat().st_size for f in folder.rglob("*")) for folder in (self.saved, self.states)]
+        size = (sum(sizes) + min(sizes) // 2) // 1024
+        script = (f"mount -t tmpfs -o size={size}k none {disk} && cp -r {self.saved} {self.states} {disk}/ && "
                   "{more} \"$@\"; status=$?; "
-                  f"sha256sum {disk}/saved/model.safetensors; ls {disk}/saved; exit $status")
-        for fault, more, said in (("the disk is full while weights are saved", "true &&", "No space left on device"),
-                                  ("the disk is read-only while weights are saved",
-                                   f"mount -o remount,ro {disk} &&", "Read-only file system")):
+                  f"sha256sum {disk}/saved/model.safetensors; ls {disk}/saved; "
+                  f"sha256sum {disk}/states/step-00000002/*; exit $status")
+        read_only = f"mount -o remount,ro {disk} &&"
+        weights = ["--steps", "2", "--save-weights", disk / "saved"]
+        going_on = ["--steps", "4", "--resume", disk / "states", "--save-checkpoint", disk / "states"]
+        for fault, words, more, said in (
+                ("the disk is full while weights are saved", weights, "true &&", "No space left on device"),
+                ("the disk is read-only while weights are saved", weights, read_only, "Read-only file system"),
+                ("the disk is full while a checkpoint is saved", going_on, "true &&", "No space left on device"),
+                ("the disk is read-only while a checkpoint is saved", going_on, read_only, "Read-only file system")):
             before_mpirun = ["unshare", "-rm", "sh", "-c", script.replace("{more}", more), "sh"]
-            job = self.job("--steps", "2", "--save-weights", disk / "saved", before=before_mpirun)
+            job = self.job(*words, before=before_mpirun)
             self.told(fault, job, rf"[^\n]*{said}[^\n]*", "as they were")
             self.assertIn(before, job.text())
-            listed = job.text().split(before)[1].split("\n", 1)[1].split()
-            self.assertEqual([n for n in listed if n not in ("config.json", "model.safetensors")], [], job.text())
+            listed = job.text().split(before)[1].split("\n", 1)[1].split("\n")
+            self.assertEqual(listed[:2], ["config.json", "model.safetensors"], job.text())
+            self.assertEqual({pathlib.Path(line.split()[1]).name: line.split()[0] for line in listed[2:] if line}, states)
 
 
 PAGE = """# What happens to a job when something else fails?
@@ -253,12 +319,12 @@ saved before could still be read. Faults tried: {count}; noticed: {count}; files
 | --- | --: | --- | --- |
 {rows}
 
-{skipped}Beside it, in one process: every byte of a safetensors header damaged (`tests/runtime/weights_test.cpp`), allocations of
-a question's answer made to fail one by one (`tests/tools/allocation_test.cpp`).
+{skipped}Beside it, in one process: every byte of a safetensors header damaged (`tests/runtime/weights_test.cpp`), of what a
+checkpoint says of itself, and of its tensors (`tests/runtime/checkpoint_test.cpp`, `tests/witness/checkpoint_test.cpp`),
+allocations of a question's answer made to fail one by one (`tests/tools/allocation_test.cpp`).
 
-Not tried: a link that is cut between hosts (the ranks are on one), and going on from a checkpoint of a training
-(the runtime saves weights, and no optimizer states). Known: where the host has no memory for a few bytes in the middle
-of a step, a rank ends by abort (the ledger writes in destructors), and its launcher says so.
+Not tried: a link that is cut between hosts (the ranks are on one). Known: where the host has no memory for a few bytes
+in the middle of a step, a rank ends by abort (the ledger writes in destructors), and its launcher says so.
 """
 
 
