@@ -334,6 +334,9 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l weights -d 'safeten
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l adapter -d 'PEFT'\''s adapter to start from (drawn by the seed)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l data -d 'a text, a .bin of token ids, or synthetic (the shipped text)' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l save-weights -d 'write the trained weights as safetensors' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l save-checkpoint -d 'write what --resume needs, when the run ends' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l save-every -d 'and every N steps; the one before stays until the new one is whole' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l resume -d 'go on from its checkpoint; --steps counts those made before' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l poison -d 'fill memory with NaN at its birth and death'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l timeout -d 'a rank that keeps others waiting longer ends the job (600)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l json -d 'write the JSON document; - for standard output' -r -F
@@ -341,6 +344,8 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l quiet -d 'no table,
 complete -c plimsoll -n __fish_use_subcommand -a compare -d 'Do measurements agree with their prediction, tensor by tensor (where it was made with --detail) and category by category'
 complete -c plimsoll -n '__fish_seen_subcommand_from compare' -F
 complete -c plimsoll -n '__fish_seen_subcommand_from compare' -l html -d 'write a page with pictures; - for standard output' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from compare' -l published -d 'every published row of FOLDER (this program'\''s own), asked as its source states it: answered, refused, how far off'
+complete -c plimsoll -n '__fish_seen_subcommand_from compare' -l svg -d 'of --published: planned against measured, as a picture' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from compare' -l tolerance -d 'of stacks that are estimated; plimsoll is exact (5)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from compare' -l json -d 'write the JSON document; - for standard output' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from compare' -l quiet -d 'no table, no notes'

@@ -371,6 +371,9 @@ _plimsoll() {
         '--adapter=[PEFT'\''s adapter to start from (drawn by the seed)]:FOLDER:' \
         '--data=[a text, a .bin of token ids, or synthetic (the shipped text)]:FILE:_files' \
         '--save-weights=[write the trained weights as safetensors]:FOLDER:' \
+        '--save-checkpoint=[write what --resume needs, when the run ends]:FOLDER:' \
+        '--save-every=[and every N steps; the one before stays until the new one is whole]:N:' \
+        '--resume=[go on from its checkpoint; --steps counts those made before]:FOLDER:' \
         '--poison[fill memory with NaN at its birth and death]' \
         '--timeout=[a rank that keeps others waiting longer ends the job (600)]:SECONDS:' \
         '--json=[write the JSON document; - for standard output]:FILE:_files' \
@@ -380,6 +383,8 @@ _plimsoll() {
       _arguments \
         '--help[the options of this command]' \
         '--html=[write a page with pictures; - for standard output]:FILE:_files' \
+        '--published[every published row of FOLDER (this program'\''s own), asked as its source states it\: answered, refused, how far off]' \
+        '--svg=[of --published\: planned against measured, as a picture]:FILE:_files' \
         '--tolerance=[of stacks that are estimated; plimsoll is exact (5)]:PERCENT:' \
         '--json=[write the JSON document; - for standard output]:FILE:_files' \
         '--quiet[no table, no notes]' \
