@@ -6,6 +6,7 @@
 
 namespace plimsoll::planner::deepspeed {
 
+using models::Access;
 using models::kNoGroup;
 using models::Residency;
 
@@ -79,7 +80,8 @@ void EngineWrapper::declare_states() {
 // (setup_buckets, _release_ipg_buffers); stage 1 reduces with the last micro-batch only.
 void EngineWrapper::begin_micro_batch() {
   if (s_.first_micro()) gathered_ = gathered_layers_ = kNoTensor;
-  if (!b_.resizes()) hook_runs_.clear();
+  if (!b_.resizes() && moves()) plan_hooks();
+  declare_waiting();
   begun_.clear();
   bucket_set_up_ = false;
   const bool zero = engine_.wrapper == OptimizerWrapper::stage_1_and_2;  // stage 3's stay for good
@@ -107,8 +109,10 @@ void EngineWrapper::begin_micro_batch() {
 
 TensorId EngineWrapper::begin(const ModuleNames& names, std::int64_t elements, bool adapter) {
   TensorId gradient = kNoTensor;
-  const bool head = names.module == pytorch::end_names().head.base.module;
-  if (whole_gradients() || (d_.tied_head && head)) {
+  const bool head = pytorch::is_head(names);
+  if (gradient = waiting_gradient(elements); gradient != kNoTensor) {
+    if (keeps()) s_.unit->kept.push_back(gradient);
+  } else if (whole_gradients() || (d_.tied_head && head)) {
     gradient = whole_.begin(names, elements, adapter);
   } else {
     gradient = b_.tensor(names.weight_grad, gradients(elements), Category::gradients);
@@ -119,7 +123,7 @@ TensorId EngineWrapper::begin(const ModuleNames& names, std::int64_t elements, b
 
 void EngineWrapper::end(const ModuleNames& names, TensorId written) {
   // The head's share of a tied table waits for the embedding's.
-  if (d_.tied_head && names.module == pytorch::end_names().head.base.module) return;
+  if (d_.tied_head && pytorch::is_head(names)) return;
   TensorId gradient = written;
   if (whole_gradients()) {
     const std::size_t next = s_.unit->next;
@@ -137,56 +141,6 @@ void EngineWrapper::end(const ModuleNames& names, TensorId written) {
   }
 }
 
-EngineWrapper::HookRun& EngineWrapper::hook_run() {
-  const models::Segment& segment = program_.segments.back();
-  if (!hook_runs_.empty() && hook_runs_.back().group == segment.group && segment.group != kNoGroup)
-    return hook_runs_.back();
-  if (!hook_runs_.empty() && segment.group == kNoGroup && hook_runs_.back().group == kNoGroup &&
-      hook_runs_.back().begin != layout_.blocks().front().begin)
-    return hook_runs_.back();
-  HookRun run;
-  run.group = segment.group;
-  const FlatLayout::Block* of = nullptr;
-  std::int64_t stride = 1;
-  const std::vector<FlatLayout::Block>& blocks = layout_.blocks();
-  if (segment.group != kNoGroup) {
-    const models::Group& group = program_.groups[static_cast<std::size_t>(segment.group)];
-    for (std::size_t r = 0; r < parts_.runs.size(); ++r) {
-      const std::int64_t into = group.first - parts_.runs[r].first;
-      if (into < 0 || into >= parts_.runs[r].count) continue;
-      of = &blocks[r + 1];
-      stride = group.stride / of->layers;
-      run.begin = of->begin + into / of->layers * of->elements;
-      run.elements = of->elements * stride;
-    }
-    run.repeats = group.count;
-  } else {
-    // The embedding's gradients come after the layers', the tail's before them.
-    of = hook_runs_.empty() ? &blocks.back() : &blocks.front();
-    run.begin = of->begin;
-    run.elements = of->elements;
-  }
-  for (std::int64_t at = 0; of != nullptr && stride > 0; --stride)
-    for (const std::int64_t elements : of->parameters) {
-      run.places.emplace_back(at, elements);
-      at += elements;
-    }
-  hook_runs_.push_back(std::move(run));
-  return hook_runs_.back();
-}
-
-// Gradients come from the end of a layer to its front: of equal parameters, the last one first.
-std::int64_t EngineWrapper::HookRun::take_place(std::int64_t of_elements) {
-  for (std::size_t i = places.size(); i-- > 0;) {
-    if (places[i].second != of_elements) continue;
-    const std::int64_t offset = places[i].first;
-    places.erase(places.begin() + static_cast<std::ptrdiff_t>(i));
-    return offset;
-  }
-  fail(ErrorKind::internal, "a gradient of " + std::to_string(of_elements) +
-                                " elements belongs to no parameter of its layer");
-}
-
 // reduce_independent_p_g_buckets_and_remove_grads: where the bucket has no room it is reduced
 // first, in a flat copy of its own where several ranks own parts of it; then the gradient is copied
 // into it and dies. One that is larger than the bucket waits as it is for the next hook.
@@ -200,70 +154,29 @@ void EngineWrapper::hook(const ModuleNames& names, TensorId gradient, std::int64
   const Bytes between = norm && engine_.model != DType::fp32
                             ? layer_.fp32(checked_multiply(tokens_.total(), d_.hidden))
                             : Bytes(0);
-  // Operands that patch_hooks fills in.
-  const auto next = [&] { return static_cast<std::uint32_t>(program_.operands.size()); };
-  Hook hook{.copy = copy, .gradient = gradient, .elements = elements};
+  constexpr std::int64_t most_layers_away = 127;  // Operand::delta
+  const Found at = b_.resizes() ? Found{} : next_hook(elements, gradient);
+  const auto owned = [&](bool there) { return there ? owned_ : kNoTensor; };
   auto reduce = b_.op("zero.reduce", Phase::backward);
-  hook.reduction = next();
-  reduce.write(copy).write(gradient).read(gradient).read(gradient).scratch(between);
+  if (at.hook != nullptr) {
+    at.hook->copy = copy;
+    if (at.hook->first >= 0)
+      reduce.touch(copy, static_cast<int>(std::min(at.hook->first, most_layers_away)), kNoTensor,
+                   Access::write);
+    // fp32 sums are added to as the copy is there; 16-bit ones are copied after it.
+    reduce.write(owned(at.hook->owned && (engine_.has_fp32_partition_grads() || at.owned)));
+  }
+  reduce.touch(at.waiting.tensor, at.waiting.delta, at.waiting.beyond).read(gradient);
+  reduce.scratch(between);
   allocate_bucket(reduce);
   auto arrival = b_.op("zero.hook", Phase::backward);
-  hook.arrival = next();
   // With offloading one that waits is cloned, and the clone waits.
   const bool cloned = engine_.offload.optimizer && engine_.stage < 3 &&
                       elements > engine_.options.reduce_bucket_size;
-  arrival.write(gradient).read(gradient).read(gradient);
+  arrival.write(owned(at.hook != nullptr && at.hook->owned));
+  arrival.touch(at.waiting.tensor, at.waiting.delta, at.waiting.beyond).read(gradient);
   arrival.scratch(cloned ? between + gradients(elements) : between);
   allocate_bucket(arrival);
-  if (b_.resizes()) return;
-  HookRun& run = hook_run();
-  hook.offset = run.take_place(elements);
-  run.hooks.push_back(hook);
-}
-
-// The order of the hooks is known: where is the bucket reduced, and does one rank own all of it?
-void EngineWrapper::fill_buckets() {
-  const std::int64_t size = engine_.options.reduce_bucket_size;
-  const std::int64_t begin = layout_.partition() * engine_.rank, end = begin + layout_.partition();
-  std::int64_t content = 0;
-  std::pair<std::int64_t, std::int64_t> span{layout_.aligned(), 0};
-  bool owned = false;  // a parameter of this rank's partition has been reduced
-  // Stage 3 copies whatever is not one parameter that divides evenly (reduce_scatter_coalesced).
-  std::int64_t held = 0, part = 0;  // parameters; the largest of which this rank owns so many
-  const auto copies = [&] {
-    if (engine_.stage == 3) return held > 1 || content % engine_.ranks != 0;
-    return !layout_.one_owner(span.first, span.second);
-  };
-  placements_.clear();
-  for (HookRun& run : hook_runs_)
-    for (std::int64_t i = 0; i < run.repeats; ++i) {
-      const std::int64_t at = run.begin + (run.repeats - 1 - i) * run.elements;
-      for (Hook& hook : run.hooks) {
-        if (content + hook.elements > size && content > 0) {
-          if (const std::int64_t copy = beside_bucket(copies() ? content : 0, part); copy > 0) {
-            if (hook.first < 0) hook.first = i;
-            placements_.push_back({static_cast<std::size_t>(&run - hook_runs_.data()),
-                                   static_cast<std::size_t>(&hook - run.hooks.data()), i, copy});
-          }
-          owned = owned || (span.first < end && span.second > begin);
-          content = held = part = 0;
-          span = {layout_.aligned(), 0};
-        }
-        if (i == 0) hook.owned = owned;
-        content += hook.elements;
-        ++held;
-        const std::int64_t begins = at + hook.offset;
-        span = {std::min(span.first, begins), std::max(span.second, begins + hook.elements)};
-        const std::int64_t inside =
-            engine_.stage == 3 ? ceil_divide(hook.elements, engine_.ranks)
-                               : std::min(end, begins + hook.elements) - std::max(begin, begins);
-        part = std::max(part, inside);
-      }
-      // Allocated in the middle of a run: from its first layer on.
-      if (owned && i > 0 && !run.hooks.front().owned)
-        for (Hook& hook : run.hooks) hook.owned = true;
-    }
-  left_in_bucket_ = beside_bucket(content > 0 && copies() ? content : 0, part);
 }
 
 // Of a bucket that several ranks own; where the partition's gradients are fp32 sums, its parts are
@@ -290,50 +203,10 @@ void EngineWrapper::size_copies() {
   }
 }
 
-void EngineWrapper::patch(models::Operand& operand, TensorId tensor, int delta, TensorId beyond) {
-  operand.tensor = tensor;
-  operand.delta = static_cast<std::int8_t>(delta);
-  operand.beyond = beyond;
-}
-
-void EngineWrapper::patch_hooks() {
-  const std::int64_t size = engine_.options.reduce_bucket_size;
-  constexpr std::int64_t most_layers_away = 127;  // Operand::delta
-  const bool fp32 = engine_.has_fp32_partition_grads();
-  TensorId before = kNoTensor;  // an oversized gradient that waits in the run before
-  bool owned = false;  // the partition's gradients were there at its end
-  for (HookRun& run : hook_runs_) {
-    for (std::size_t k = 0; k < run.hooks.size(); ++k) {
-      Hook& hook = run.hooks[k];
-      models::Operand* reduction = program_.operands.data() + hook.reduction;
-      models::Operand* arrival = program_.operands.data() + hook.arrival;
-      if (hook.content == 0)
-        patch(reduction[0], kNoTensor);
-      else
-        patch(reduction[0], hook.copy, static_cast<int>(std::min(hook.first, most_layers_away)));
-      // fp32 sums are added to as the copy is there; 16-bit ones are copied after it.
-      const bool there = k > 0 ? run.hooks[k - 1].owned : owned;
-      patch(reduction[1], hook.owned && (fp32 || there) ? owned_ : kNoTensor);
-      patch(arrival[0], hook.owned ? owned_ : kNoTensor);
-      const Hook& last = run.hooks[k > 0 ? k - 1 : run.hooks.size() - 1];
-      const bool waits = last.elements > size && (k > 0 || run.repeats > 1);
-      const bool above = k == 0 && run.group != models::kNoGroup;
-      const TensorId waiting = k == 0 && !above ? before : waits ? last.gradient : kNoTensor;
-      for (models::Operand* operand : {reduction + 2, arrival + 1})
-        patch(*operand, waiting, above ? 1 : 0, above ? before : kNoTensor);
-    }
-    if (run.hooks.empty()) continue;
-    owned = run.hooks.back().owned;
-    before = run.hooks.back().elements > size ? run.hooks.back().gradient : kNoTensor;
-  }
-}
-
 // independent_gradient_partition_epilogue: what is left in the bucket is reduced, the partition's
 // gradients of later micro-batches are added to the first one's, the buckets go.
 void EngineWrapper::epilogue() {
-  if (!b_.resizes()) fill_buckets();
   size_copies();
-  if (!b_.resizes()) patch_hooks();
   // The copy is gone before 16-bit gradients of the partition are copied out of the bucket; fp32
   // sums are added to as it is there.
   const bool fp32 = engine_.has_fp32_partition_grads();

@@ -27,7 +27,6 @@ class EngineWrapper final : public pytorch::Wrapper {
   void end(const ModuleNames& names, TensorId written) override;
 
   void declare_states() override;
-  // Hooks of the last micro-batch alone stand.
   bool resizable() const override { return !moves_any() || s_.micros == 1; }
   void begin_micro_batch() override;
   void after_layers() override;
@@ -56,27 +55,40 @@ class EngineWrapper final : public pytorch::Wrapper {
   void declare_shards();
   void sub_group_step();
 
-  // A gradient's arrival (grad_handling_hook), as it stands in the program: places that are filled
-  // in when the whole backward is known.
+  // A gradient's arrival (grad_handling_hook). All are planned before the backward (hooks.cpp).
   struct Hook {
-    // First operands of the reduction (its copy, the partition's gradients, the gradient that
-    // waits) and of what follows it (the same but the copy).
-    std::uint32_t reduction = 0, arrival = 0;
-    TensorId copy = kNoTensor, gradient = kNoTensor;
     std::int64_t elements = 0, offset = 0;  // the parameter's place in its repeat
-    // Found by fill_buckets: the iteration of the first reduction here that copies, how many
-    // elements; whether the partition's gradients are there.
-    std::int64_t first = -1, content = 0;
+    // The iteration of the first reduction here that copies; whether the partition's gradients are
+    // there.
+    std::int64_t first = -1;
     bool owned = false;
+    // When it is written; elements of the copy.
+    TensorId copy = kNoTensor, gradient = kNoTensor;
+    std::int64_t content = 0;
   };
   // Hooks of one pass over a block of the layout.
   struct HookRun {
     std::vector<Hook> hooks;
     models::GroupId group = models::kNoGroup;
     std::int64_t repeats = 1, begin = 0, elements = 0;  // in the layout, of one repeat
-    std::vector<std::pair<std::int64_t, std::int64_t>> places;  // offset, elements; not yet met
-    std::int64_t take_place(std::int64_t of_elements);
+    // The last gradient, where the next repeat's first hook finds it waiting: that of its unit's
+    // gradients of so many elements which comes behind `alike` others.
+    const pytorch::Unit* unit = nullptr;
+    TensorId waiting = kNoTensor;
+    std::int64_t alike = 0, begun = 0;
   };
+  using Order = std::vector<Parameter>;
+  HookRun& plan_run(const FlatLayout::Block& block, std::int64_t stretches, const Order& order);
+  void plan_hooks(), declare_waiting();
+  TensorId waiting_gradient(std::int64_t elements);
+  // What the next hook finds: the gradient that waits, and whether the partition's gradients are
+  // there before it.
+  struct Found {
+    Hook* hook = nullptr;
+    pytorch::Ref waiting{};
+    bool owned = false;
+  };
+  Found next_hook(std::int64_t elements, TensorId gradient);
 
   bool whole_gradients() const { return engine_.stage <= 1; }
   // Gradients go to the bucket as they come.
@@ -95,13 +107,10 @@ class EngineWrapper final : public pytorch::Wrapper {
   void declare_transfer();
   void allocate_bucket(OpBuilder op) { op.write(bucket_).write(second_bucket_); }
   void hook(const ModuleNames& names, TensorId gradient, std::int64_t elements);
-  HookRun& hook_run();
   void fill_buckets();
   std::int64_t beside_bucket(std::int64_t copy, std::int64_t part) const;
   Bytes reduce_copy(std::int64_t content) const;
   void size_copies();
-  void patch(models::Operand& operand, TensorId tensor, int delta = 0, TensorId beyond = kNoTensor);
-  void patch_hooks();
   void epilogue();
   void reduce_whole();  // stage 1: the bucket takes all gradients when the backward is over
   void reduce_plain();  // stage 0
@@ -123,6 +132,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   pytorch::WholeGradients whole_;  // of stages 0 and 1
   std::vector<std::pair<TensorId, std::int64_t>> begun_;  // gradients before their hooks: elements
   std::vector<HookRun> hook_runs_;
+  std::size_t at_run_ = 0, at_hook_ = 0;  // the next hook
   struct Placement {
     std::size_t run = 0, hook = 0;
     std::int64_t iteration = 0, content = 0;
