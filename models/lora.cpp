@@ -91,7 +91,8 @@ bool matches(std::string_view module, std::string_view target, std::vector<Index
 }
 
 LoraModule adapt(const ModelSpec& model, std::size_t base, std::vector<IndexRange> ranges,
-                 std::int64_t rank) {
+                 const Lora& lora) {
+  const std::int64_t rank = lora.rank;
   const ParameterRow& row = model.parameters[base];
   LoraModule module{.base = base, .name = std::string(*module_of(row)), .a = row, .b = row};
   // An embedding's rows are what goes in; GPT-2's Conv1D stores [in, out].
@@ -114,6 +115,13 @@ LoraModule adapt(const ModelSpec& model, std::size_t base, std::vector<IndexRang
     added->tied = added->transposed = added->no_gradient = false;
     added->dtype.reset();
   }
+  const auto vector = [&](const char* name) {
+    module.further.push_back(module.b);
+    module.further.back().name = prefix + name;
+    module.further.back().shape = {out};
+  };
+  if (lora.bias) vector(".lora_B.bias");
+  if (lora.dora) vector(".lora_magnitude_vector");
   return module;
 }
 
@@ -148,6 +156,13 @@ void refuse_stacked_experts(const ModelSpec& model, const std::vector<std::strin
               "or q_proj,v_proj)",
               model.name);
         });
+}
+
+// A table that a tied row shares.
+bool is_shared(const ModelSpec& model, const ParameterRow& row) {
+  return std::ranges::any_of(model.parameters, [&](const ParameterRow& other) {
+    return other.tied && &tied_table(model, other) == &row;
+  });
 }
 
 // The instances of a row that the target adapts, if any.
@@ -211,16 +226,60 @@ std::vector<LoraModule> lora_modules(const ModelSpec& model, const Lora& lora) {
       const bool all = !chosen.empty() && chosen.front() == row.ranges;
       if (!all && std::ranges::find(chosen, *ranges) == chosen.end()) chosen.push_back(*ranges);
     }
-    for (auto& ranges : chosen) modules.push_back(adapt(model, base, std::move(ranges), lora.rank));
+    for (auto& ranges : chosen) modules.push_back(adapt(model, base, std::move(ranges), lora));
   }
   for (std::size_t t = 0; t < targets.size(); ++t)
     if (!found[t]) refuse_target(model, targets[t]);
+  check_saved(model, lora, modules);
   return modules;
+}
+
+const char* further_option(const Lora& lora) {
+  if (!lora.modules_to_save.empty()) return "--modules-to-save";
+  return lora.dora ? "--use-dora" : lora.bias ? "--lora-bias" : nullptr;
+}
+
+bool is_saved(const Lora& lora, const ParameterRow& row) {
+  std::string_view module = row.name;
+  module = module.substr(0, std::min(module.rfind('.'), module.size()));
+  return std::ranges::any_of(lora.modules_to_save,
+                             [&](const std::string& name) { return module.ends_with(name); });
+}
+
+void check_saved(const ModelSpec& model, const Lora& lora, const std::vector<LoraModule>& modules) {
+  const auto refuse = [](ErrorKind kind, const std::string& name, const std::string& why) {
+    fail(kind, "--modules-to-save " + name.substr(0, 80) + ": " + why);
+  };
+  for (const std::string& name : lora.modules_to_save) {
+    const Lora alone{.modules_to_save = {name}};
+    bool found = false;
+    for (std::size_t i = 0; i < model.parameters.size(); ++i) {
+      const ParameterRow& row = model.parameters[i];
+      if (!is_saved(alone, row)) continue;
+      found = true;
+      if (row.tied || is_shared(model, row))
+        refuse(ErrorKind::unsupported, name,
+               "head and embedding share one table; which of both a copy is torn from is not "
+               "modelled yet");
+      if (row.module != ModuleKind::embedding && row.module != ModuleKind::head &&
+          row.module != ModuleKind::norm)
+        refuse(ErrorKind::unsupported, name,
+               row.name + ": copies of embeddings, norms and the head are modelled");
+      if (std::ranges::find(modules, i, &LoraModule::base) != modules.end())
+        refuse(ErrorKind::bad_input, name, row.name + " is one of --lora-targets too");
+    }
+    if (!found)
+      refuse(ErrorKind::bad_input, name,
+             "names no module of " + model.name + " (embed_tokens, lm_head, norm, ...)");
+  }
 }
 
 Count lora_parameter_count(const std::vector<LoraModule>& modules) {
   Count total;
-  for (const LoraModule& module : modules) total += module.a.elements() + module.b.elements();
+  for (const LoraModule& module : modules) {
+    total += module.a.elements() + module.b.elements();
+    for (const ParameterRow& row : module.further) total += row.elements();
+  }
   return total;
 }
 

@@ -16,6 +16,7 @@ struct LoraModule {
   std::string name;  // module, without ".weight"; "{}" as in the base row
   ParameterRow a;  // linear: [rank, in]; embedding: [rank, rows]; convolution: [rank, in, k…]
   ParameterRow b;  // linear: [out, rank]; embedding: [width, rank]; convolution: [out, rank, 1…]
+  std::vector<ParameterRow> further;  // B's bias, DoRA's magnitude: [out]
 };
 
 // A row of the parameter table as PEFT sees it.
@@ -44,6 +45,17 @@ const char* usual_lora_target(const ModelSpec& model);
 // experts count one pair for each expert matrix: r · (in + out).
 // Error{bad_input}: a target that no module has (with the nearest one), rank < 1, no default.
 std::vector<LoraModule> lora_modules(const ModelSpec& model, const Lora& lora);
+
+// Whether PEFT trains a copy of the row's module beside the original (peft/utils/other.py,
+// _set_trainable: a name ends with one of modules_to_save).
+bool is_saved(const Lora& lora, const ParameterRow& row);
+
+// The option beyond plain adapters that is asked for; nullptr: none.
+const char* further_option(const Lora& lora);
+
+// Error{bad_input}: a module to save that no row has, or that is adapted too. Error{unsupported}: a
+// copy that is not planned.
+void check_saved(const ModelSpec& model, const Lora& lora, const std::vector<LoraModule>& modules);
 
 Count lora_parameter_count(const std::vector<LoraModule>& modules);
 

@@ -7,56 +7,10 @@
 #include <span>
 #include <string_view>
 
+#include "models/optimizer_moments.h"
 #include "models/run_spec.h"
 
 namespace plimsoll::models {
-
-// What lives between steps, beside masters. Called as torch.optim calls them; names are of tensors.
-enum class OptimizerState : std::uint8_t {
-  exp_avg,
-  exp_avg_sq,
-  momentum_buffer,
-  exp_avg_sq_row,
-  exp_avg_sq_col,
-};
-inline constexpr std::array<const char*, 5> kOptimizerStates{
-    "exp_avg", "exp_avg_sq", "momentum_buffer", "exp_avg_sq_row", "exp_avg_sq_col"};
-constexpr const char* name_of(OptimizerState state) {
-  return kOptimizerStates[static_cast<std::size_t>(state)];
-}
-
-// How many values of a parameter [..., m, n]: one for each element, each row, each column; m by m
-// where m is the less of both. Of a vector, which has no rows and columns: nothing but `elements`.
-enum class Extent : std::uint8_t { elements, rows, columns, square };
-// Which parameters: not all are matrices (or stacks of them), or in fp32.
-enum class Of : std::uint8_t { all, matrices, vectors, in_16_bits, in_fp32 };
-
-struct StateTensor {
-  OptimizerState name;
-  std::int64_t times = 1;
-  Extent extent = Extent::elements;
-  Of of = Of::all;
-};
-
-// States in 8 bits: one scale in fp32 for each block. In fp32 where the parameter has less elements
-// than `least`, and where it is an embedding's.
-struct BlockStates {
-  std::int64_t block = 0;  // 0: not in blocks
-  std::int64_t least = 0;
-  std::int64_t tables = 0;  // bytes of what the 8 bits mean, of all parameters together
-};
-
-// What a step that takes one parameter after another allocates, in its order. A slot is a variable
-// of Python's loop: what it names stays until it names another, in the next parameter's turn too.
-struct Moment {
-  enum class Does : std::uint8_t { make, let_go, pass_on };  // pass_on: to `slot`, from `from`
-  Does does = Does::make;
-  std::uint8_t slot = 0, from = 0;
-  std::optional<DType> dtype = {};  // none: the parameter's
-  Extent extent = Extent::elements;
-  Of of = Of::all;
-};
-inline constexpr std::size_t kMomentSlots = 6;
 
 // A step that is not one kernel: values of the parameter's width that it reads and writes for one
 // element, in passes over all tensors. `iterations` (Newton and Schulz's) multiply each matrix X in
@@ -85,6 +39,8 @@ struct TorchOptimizer {
   // States of at least so many elements in managed memory, beside torch's allocator; 0: none.
   std::int64_t paged_from = 0;
   const char *assumption = nullptr, *source = nullptr;  // what else an answer stands on
+  bool projects = false;  // matrices of layers, to --galore-rank; those it steps last
+  const char* value_of_each = nullptr;  // one of fp32, kept of each parameter
 
   bool makes(OptimizerImpl impl, const Strategy& s) const {
     return temporary != nullptr && s.optimizer_impl.value_or(OptimizerImpl::foreach) == impl;

@@ -6,8 +6,8 @@ namespace plimsoll::models {
 
 namespace {
 constexpr std::array<const char*, kOptimizerStates.size()> kScales{
-    "exp_avg.absmax", "exp_avg_sq.absmax", "momentum_buffer.absmax", "exp_avg_sq_row.absmax",
-    "exp_avg_sq_col.absmax"};
+    "exp_avg.absmax",        "exp_avg_sq.absmax",     "momentum_buffer.absmax",
+    "exp_avg_sq_row.absmax", "exp_avg_sq_col.absmax", "projector.absmax"};
 
 bool is(Of of, const SteppedTensor& tensor) {
   switch (of) {
@@ -21,16 +21,35 @@ bool is(Of of, const SteppedTensor& tensor) {
       return tensor.dtype != DType::fp32;
     case Of::in_fp32:
       return tensor.dtype == DType::fp32;
+    case Of::projected:
+      return tensor.rank > 0;
+    case Of::projected_in_16_bits:
+      return tensor.rank > 0 && tensor.dtype != DType::fp32;
+    case Of::projected_in_fp32:
+      return tensor.rank > 0 && tensor.dtype == DType::fp32;
+    case Of::whole:
+      return tensor.rank == 0;
   }
   return false;
 }
+
+bool is_layers_matrix(const SteppedTensor& tensor) {
+  return tensor.hidden && tensor.is_matrix() && tensor.rows * tensor.columns == tensor.elements;
+}
+
+// Transformers' own (trainer_optimizer.py, _get_galore_optimizer).
+constexpr std::int64_t kProjectedRank = 128;
 }  // namespace
+
+std::int64_t rank_of(const Strategy& strategy, const SteppedTensor& tensor) {
+  if (!rule_of(strategy.optimizer).torch.projects || !is_layers_matrix(tensor)) return 0;
+  const std::int64_t asked = strategy.galore_rank > 0 ? strategy.galore_rank : kProjectedRank;
+  return std::min({asked, tensor.rows, tensor.columns});
+}
 
 const OptimizerRule& rule_for(Optimizer kind, const SteppedTensor& tensor) {
   const OptimizerRule& rule = rule_of(kind);
-  const bool takes =
-      tensor.hidden && tensor.is_matrix() && tensor.rows * tensor.columns == tensor.elements;
-  return rule.rest && !takes ? rule_of(*rule.rest) : rule;
+  return rule.rest && !is_layers_matrix(tensor) ? rule_of(*rule.rest) : rule;
 }
 
 Count count_of(Extent extent, Of of, const SteppedTensor& tensor) {
@@ -42,15 +61,28 @@ Count count_of(Extent extent, Of of, const SteppedTensor& tensor) {
       return Count(tensor.elements / tensor.columns);
     case Extent::columns:
       return Count(tensor.elements / tensor.rows);
-    default: {
-      const std::int64_t less = std::min(tensor.rows, tensor.columns);
+    default:
+      break;
+  }
+  const std::int64_t less = std::min(tensor.rows, tensor.columns);
+  switch (extent) {
+    case Extent::lesser:
+      return Count(less);
+    case Extent::low_rank:
+      return Count(checked_multiply(tensor.rank, std::max(tensor.rows, tensor.columns)));
+    case Extent::projector:
+      return Count(checked_multiply(tensor.rank, less));
+    case Extent::rank_square:
+      return Count(checked_multiply(tensor.rank, tensor.rank));
+    default:
       return Count(checked_multiply(less, less));
-    }
   }
 }
 
 bool in_blocks(const BlockStates& blocks, const SteppedTensor& tensor) {
-  return blocks.block > 0 && tensor.elements >= blocks.least && !tensor.embedding;
+  const std::int64_t elements =
+      tensor.rank > 0 ? count_of(Extent::low_rank, Of::all, tensor).value() : tensor.elements;
+  return blocks.block > 0 && elements >= blocks.least && (blocks.embeddings || !tensor.embedding);
 }
 
 void KeptStates::merge(const KeptState& state) {
@@ -72,13 +104,18 @@ KeptStates kept_states(Optimizer kind, const SteppedTensor& tensor) {
   for (const StateTensor& state : rule.states) {
     const Count count = count_of(state.extent, state.of, tensor) * state.times;
     const bool managed = torch.paged_from > 0 && tensor.elements >= torch.paged_from;
-    if (count > Count(0)) out.add({name_of(state.name), storage(count, dtype), managed});
+    if (count > Count(0))
+      out.add({name_of(state.name), storage(count, state.plain ? tensor.dtype : dtype), managed});
   }
+  if (torch.value_of_each != nullptr) out.add({torch.value_of_each, Bytes(4)});
   if (!blocks) return out;
-  const Count scales(ceil_divide(tensor.elements, torch.blocks.block));
-  for (const StateTensor& state : rule.states)
+  for (const StateTensor& state : rule.states) {
+    const Count values = count_of(state.extent, state.of, tensor);
+    if (values == Count(0) || state.plain) continue;
+    const Count scales(ceil_divide(values.value(), torch.blocks.block));
     out.add({kScales[static_cast<std::size_t>(state.name)],
              storage(scales * state.times, DType::fp32)});
+  }
   return out;
 }
 

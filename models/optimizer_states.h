@@ -16,6 +16,7 @@ struct SteppedTensor {
   std::int64_t rows = 0, columns = 0;  // m, n; 0: a vector
   bool embedding = false;  // of an nn.Embedding
   bool hidden = true;  // neither an embedding nor the head
+  std::int64_t rank = 0;  // to which it is projected; 0: it is not
   bool is_matrix() const { return columns > 0; }
 };
 
@@ -24,6 +25,9 @@ const OptimizerRule& rule_for(Optimizer kind, const SteppedTensor& tensor);
 
 // Elements of that extent; 0: the tensor is none of those.
 Count count_of(Extent extent, Of of, const SteppedTensor& tensor);
+
+// To which it is projected: 0, or the optimizer's rank, at most the matrix's own.
+std::int64_t rank_of(const Strategy& strategy, const SteppedTensor& tensor);
 
 // Whether its states are in blocks of 8 bits.
 bool in_blocks(const BlockStates& blocks, const SteppedTensor& tensor);

@@ -5,6 +5,7 @@
 #include <array>
 #include <string>
 
+#include "models/galore_rows.h"
 #include "models/optimizer_packages.h"
 #include "models/optimizer_rule.h"
 
@@ -108,8 +109,17 @@ inline constexpr std::array kOptimizers{
                   .unfused = {.values = 13.5, .passes = 8, .iterations = 5},
                   .rest = Optimizer::adamw,
                   .torch = optimizer_rows::kMuon},
-    OptimizerRule{.kind = Optimizer::galore, .name = "galore"},
-    OptimizerRule{.kind = Optimizer::galore8bit, .name = "galore8bit"},
+    // Beside AdamW's passes two products with the basis; the SVD, every 200 steps, is left out.
+    OptimizerRule{.kind = Optimizer::galore,
+                  .name = "galore",
+                  .states = optimizer_rows::kGaLoreStates,
+                  .unfused = {.values = 12, .passes = 12},
+                  .torch = optimizer_rows::kGaLore},
+    OptimizerRule{.kind = Optimizer::galore8bit,
+                  .name = "galore8bit",
+                  .states = optimizer_rows::kGaLoreStates,
+                  .unfused = {.values = 10, .passes = 10},
+                  .torch = optimizer_rows::kGaLore8bit},
     OptimizerRule{.kind = Optimizer::q_galore, .name = "q-galore"},
     OptimizerRule{.kind = Optimizer::lomo, .name = "lomo"},
 };

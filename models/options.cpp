@@ -144,9 +144,7 @@ constexpr Option kPlanOptions[] = {
         .fixing("optimizer-impl")
         .written_anew()
         .of_a_step(),
-    Option{"galore-rank", "N", "Optimizer", "rank of the projection"}
-        .never("GaLore is not modelled yet")
-        .in_document("null"),
+    Option{"galore-rank", "N", "Optimizer", "of the projected gradients (128)"}.of_a_step(),
     Option{"optimizer-in-backward", "", "Optimizer", "step each parameter as its gradient comes"}
         .of_a_step(),
 
@@ -188,6 +186,11 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
     Option{"lora-dropout", "P", "Adapters", "(0)"}.of_a_step(),
     Option{"adapter-dtype", "DTYPE", "Adapters", "fp32, bf16 (fp32)"}.of_a_step(),
+    Option{"modules-to-save", "LIST", "Adapters",
+           "embed_tokens,lm_head,…: train copies of these whole modules"}
+        .of_a_step(),
+    Option{"lora-bias", "YES|NO", "Adapters", "PEFT's lora_bias (no)"}.of_a_step(),
+    Option{"use-dora", "YES|NO", "Adapters", "PEFT's weight-decomposed adapters (no)"}.of_a_step(),
     Option{"quantize", "KIND", "Adapters", "nf4, nf4-dq, fp4 (bitsandbytes): pack the frozen base"}
         .fixing("adapters", "quantize")
         .of_a_step(),

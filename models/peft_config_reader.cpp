@@ -16,12 +16,11 @@ namespace {
 constexpr auto kRead = std::to_array<std::string_view>(
     {"peft_type", "r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "bias",
      "layers_to_transform", "layers_pattern", "task_type", "init_lora_weights", "use_dora",
-     "modules_to_save"});
+     "modules_to_save", "lora_bias"});
 constexpr auto kUnmodelled = std::to_array<std::string_view>(
     {"rank_pattern", "megatron_config", "trainable_token_indices", "loftq_config", "velora_config",
-     "alora_invocation_tokens", "use_qalora", "monteclora_config", "layer_replication", "lora_bias",
-     "target_parameters", "use_bdlora", "arrow_config", "kasa_config", "use_dora",
-     "modules_to_save", "ensure_weight_tying"});
+     "alora_invocation_tokens", "use_qalora", "monteclora_config", "layer_replication",
+     "target_parameters", "use_bdlora", "arrow_config", "kasa_config", "ensure_weight_tying"});
 // Factors, initial values, names, and what is of inference.
 constexpr auto kNoMemory = std::to_array<std::string_view>(
     {"auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
@@ -38,11 +37,12 @@ bool is_plain_list(const Config& file) {
   return !names.empty() && std::ranges::find(names, "attention") == names.end();
 }
 
-std::string joined(const Config& file, const std::vector<std::string>& names) {
+std::string joined(const Config& file, const std::vector<std::string>& names,
+                   const char* key = "target_modules") {
   std::string out;
   for (const std::string& name : names) {
     if (name.empty() || name.find(',') != std::string::npos)
-      file.refuse("target_modules", "names of modules, none of them empty or with a comma,");
+      file.refuse(key, "names of modules, none of them empty or with a comma,");
     out += (out.empty() ? "" : ",") + name;
   }
   return out;
@@ -68,8 +68,6 @@ void check_kind(const Config& file) {
   const std::string task = file.text("task_type", "CAUSAL_LM");
   if (task != "CAUSAL_LM")
     refuse_key(file, "task_type", "only CAUSAL_LM is modelled (others train a head of their own)");
-  if (file.is_text("init_lora_weights", "loftq"))
-    refuse_key(file, "init_lora_weights", "a quantized base is not modelled from this file");
   refuse_unmodelled_keys(file, kTable);
 }
 
@@ -94,6 +92,17 @@ FileSettings read_peft_config(std::string_view text, const std::string& source,
   say("lora-alpha", fmt::format("{}", alpha), "lora_alpha");
   say("lora-dropout", fmt::format("{}", file.probability("lora_dropout", 0)), "lora_dropout");
   say("lora-targets", targets(file, model), "target_modules");
+  if (file.is_set("modules_to_save"))
+    say("modules-to-save", joined(file, file.texts("modules_to_save", 1000), "modules_to_save"),
+        "modules_to_save");
+  if (file.flag("lora_bias", false)) say("lora-bias", "yes", "lora_bias");
+  if (file.flag("use_dora", false)) say("use-dora", "yes", "use_dora");
+  // PiSSA, OLoRA, LoftQ and others: values of A and B, and of a base that keeps its dtype.
+  if (file.is_string("init_lora_weights"))
+    out.notes.push_back(
+        fmt::format("{}: init_lora_weights {} is made before the first step, whose "
+                    "memory it leaves as it is; what making it takes is not planned",
+                    source, file.shown("init_lora_weights")));
   if (!unknown.empty())
     out.notes.push_back(
         fmt::format("{}: PEFT knows no {} and ignores it", source, listed(unknown)));

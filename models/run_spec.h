@@ -65,6 +65,9 @@ struct Lora {
   double dropout = 0;
   DType dtype = DType::fp32;  // of the adapter weights (PEFT upcasts 16-bit ones to fp32)
   std::vector<std::string> targets;  // module name suffixes, or "all-linear", or "attention"
+  std::vector<std::string> modules_to_save;  // whose copies are trained beside the frozen originals
+  bool bias = false;  // lora_bias: B has one
+  bool dora = false;  // use_dora
   bool operator==(const Lora&) const = default;
 };
 
@@ -113,6 +116,7 @@ struct Strategy {
   // pytorch: each parameter has an optimizer of its own, which steps it when its gradient is there
   // (register_post_accumulate_grad_hook), and lets the gradient go.
   bool optimizer_in_backward = false;
+  std::int64_t galore_rank = 0;  // of the optimizers that project gradients; 0: the package's
   Recompute recompute;
   std::optional<bool> use_reentrant;  // torch.utils.checkpoint's; the stack's where absent
   Attention attention = Attention::flash;

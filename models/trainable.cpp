@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "models/lora.h"
+
 namespace plimsoll::models {
 
 namespace {
@@ -208,6 +210,9 @@ std::vector<TrainableRow> trainable_rows(const ModelSpec& model, const Strategy&
   std::vector<TrainableRow> rows = trainable_rows(model, strategy.freeze, strategy.train);
   if (strategy.lora && strategy.train.empty())
     for (TrainableRow& entry : rows) entry.trainable = false;
+  if (strategy.lora)
+    for (TrainableRow& entry : rows)
+      entry.trainable = entry.trainable || is_saved(*strategy.lora, entry.row);
   return rows;
 }
 

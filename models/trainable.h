@@ -27,7 +27,7 @@ std::vector<TrainableRow> trainable_rows(const ModelSpec& model,
                                          const std::vector<std::string>& freeze,
                                          const std::vector<std::string>& train);
 
-// Of a strategy: adapters freeze the base but for what its `train` names.
+// Of a strategy: adapters freeze the base but for what its `train` and modules_to_save name.
 std::vector<TrainableRow> trainable_rows(const ModelSpec& model, const Strategy& strategy);
 
 Count trainable_parameter_count(const std::vector<TrainableRow>& rows);

@@ -16,10 +16,12 @@ namespace {
 constexpr std::int64_t kMostBytes = 1 << 20;
 
 // Names of OptimizerNames whose rows say none (models/optimizers.h, `trainer`).
-constexpr std::array<std::pair<std::string_view, const char*>, 5> kOtherOptimizers{
+constexpr std::array<std::pair<std::string_view, const char*>, 7> kOtherOptimizers{
     {{"adamw_8bit", "adam8bit"},
      {"galore_adamw", "galore"},
      {"galore_adamw_8bit", "galore8bit"},
+     {"galore_adamw_layerwise", "galore"},
+     {"galore_adamw_8bit_layerwise", "galore8bit"},
      {"lomo", "lomo"},
      {"muon", "muon"}}};
 
@@ -95,11 +97,31 @@ void TrainerFile::optimizer(const char* key, const char* arguments_key) {
         std::ranges::find(kOtherOptimizers, name, [](const auto& o) { return o.first; });
     if (other == kOtherOptimizers.end()) refuse_key(file_, key, "is no optimizer that is modelled");
     say("optimizer", other->second, key);
+    if (name.starts_with("galore")) projection(name, key, arguments, arguments_key);
     return;
   }
   say("optimizer", std::string(found->name), key);
   if (found->trainer.fused != nullptr)
     say("optimizer-impl", name == found->trainer.fused ? "fused" : "foreach", key);
+}
+
+// "rank=64, update_proj_gap=100" (trainer_optimizer.py, _get_galore_optimizer).
+void TrainerFile::projection(const std::string& name, const char* key, const std::string& arguments,
+                             const char* arguments_key) {
+  if (arguments.find("proj_type") != std::string::npos)
+    refuse_key(file_, arguments_key, "proj_type: only std is modelled");
+  if (file_.is_text("optim_target_modules", "all-linear"))
+    refuse_key(file_, "optim_target_modules",
+               "all-linear takes the head too; GaLore is modelled for the layers' matrices");
+  note("GaLore is planned for every matrix of a layer (optim_target_modules of attn and mlp)");
+  if (const std::size_t rank = arguments.find("rank"); rank != std::string::npos) {
+    const std::size_t from = arguments.find_first_of("0123456789", rank);
+    const std::size_t to =
+        std::min(arguments.find_first_not_of("0123456789", from), arguments.size());
+    if (from == std::string::npos) refuse_key(file_, arguments_key, "rank: a number is needed");
+    say("galore-rank", arguments.substr(from, to - from), arguments_key);
+  }
+  if (name.ends_with("layerwise")) say("optimizer-in-backward", "", key);
 }
 
 void TrainerFile::compile() {

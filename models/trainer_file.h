@@ -43,6 +43,8 @@ class TrainerFile {
   void sizes(const char* micro_batch, const char* accumulation);
   // Names of OptimizerNames (transformers 5.17, training_args.py); SGD's momentum in `arguments`.
   void optimizer(const char* key, const char* arguments);
+  void projection(const std::string& name, const char* key, const std::string& arguments,
+                  const char* arguments_key);
   void compile();
   // eager, sdpa or flash_attention_2.
   void attention(const char* key, const std::string& name);

@@ -26,8 +26,7 @@ inline constexpr auto kArgumentsRead = std::to_array<std::string_view>(
      "torch_empty_cache_steps", "full_determinism"});
 
 inline constexpr auto kArgumentsUnmodelled = std::to_array<std::string_view>(
-    {"neftune_noise_alpha", "label_smoothing_factor", "use_dora", "lora_modules_to_save",
-     "lora_target_parameters", "padding_free"});
+    {"neftune_noise_alpha", "label_smoothing_factor", "lora_target_parameters", "padding_free"});
 
 // Evaluation is not planned: a note where it is asked for.
 inline constexpr auto kArgumentsOfEvaluation = std::to_array<std::string_view>(

@@ -107,7 +107,8 @@ class Reader : TrainerFile {
   // trl/trainer/model_config.py: use_peft turns the others on.
   void adapters() {
     if (!flag("use_peft", false)) {
-      for (const char* key : {"lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"})
+      for (const char* key : {"lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
+                              "lora_modules_to_save", "use_dora"})
         if (file_.is_set(key)) note(std::string(key) + " is not looked at without use_peft");
       return;
     }
@@ -124,6 +125,11 @@ class Reader : TrainerFile {
       say("lora-targets", targets, "lora_target_modules");
     else
       refuse_targets();
+    std::string saved;
+    for (const std::string& name : file_.texts("lora_modules_to_save", 1000))
+      saved += (saved.empty() ? "" : ",") + name;
+    if (!saved.empty()) say("modules-to-save", saved, "lora_modules_to_save");
+    if (flag("use_dora", false)) say("use-dora", "yes", "use_dora");
   }
   [[noreturn]] void refuse_targets() const {
     file_.refuse("lora_target_modules", "all-linear or a list of names");

@@ -49,12 +49,18 @@ Lora lora(const Config& from) {
   out.alpha = from.real("alpha", out.alpha);
   out.dropout = from.probability("dropout", out.dropout);
   out.dtype = dtype(from, "adapter_dtype").value_or(out.dtype);
-  std::string targets = from.text("targets", "all-linear");
-  for (std::size_t comma; (comma = targets.find(',')) != std::string::npos;) {
-    out.targets.push_back(targets.substr(0, comma));
-    targets.erase(0, comma + 1);
-  }
-  out.targets.push_back(targets);
+  const auto list = [&](const char* key, const char* absent, std::vector<std::string>& names) {
+    std::string text = from.text(key, absent);
+    for (std::size_t comma; (comma = text.find(',')) != std::string::npos;) {
+      names.push_back(text.substr(0, comma));
+      text.erase(0, comma + 1);
+    }
+    if (!text.empty() || *absent != '\0') names.push_back(text);
+  };
+  list("targets", "all-linear", out.targets);
+  list("modules_to_save", "", out.modules_to_save);
+  out.bias = from.flag("lora_bias", false);
+  out.dora = from.flag("use_dora", false);
   return out;
 }
 
@@ -140,6 +146,7 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
   if (const std::optional<Config> knobs = stack.section("deepspeed"))
     s.data.deepspeed = deepspeed_options(*knobs);
   s.optimizer = choice<Optimizer>(strategy, "optimizer");
+  s.galore_rank = strategy.natural("galore_rank", 0);
   s.optimizer_in_backward = strategy.flag("optimizer_in_backward", false);
   s.recompute = recompute(strategy);
   if (stack.has("use_reentrant")) s.use_reentrant = stack.flag("use_reentrant", false);

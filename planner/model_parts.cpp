@@ -158,18 +158,26 @@ void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable,
 }
 
 void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelSpec& model,
-                 const models::LoraModule& module) {
+                 const models::LoraModule& module, const models::Lora& lora) {
+  const auto adapt = [&](LinearPart& linear) {
+    linear.lora_rank = lora.rank;
+    linear.lora_bias = lora.bias;
+    linear.dora = lora.dora;
+  };
   const ParameterRow& base = model.parameters[module.base];
   const IndexRange* range = layers_of(base);
   const auto add = [&](std::vector<Parameter>& parameters, int node) {
-    for (const ParameterRow* row : {&module.a, &module.b}) {
-      parameters.push_back(parameter_of(row->shape, true));
+    const auto one = [&](const ParameterRow& row) {
+      parameters.push_back(parameter_of(row.shape, true));
       parameters.back().adapter = true;
       parameters.back().node = node;
-    }
+    };
+    one(module.a);
+    one(module.b);
+    for (const ParameterRow& row : module.further) one(row);
   };
   if (LinearPart* const product = product_of_ends(parts, parameter_name(base.name).module)) {
-    product->lora_rank = module.a.shape.axes[0];
+    adapt(*product);
     return add(product_parameters(parts, *product), -1);
   }
   check(range != nullptr, ErrorKind::unsupported,
@@ -186,7 +194,7 @@ void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelS
         [&] { return "--lora-targets " + module.name + " is no linear layer"; });
   for (std::int64_t i = 0; i < range->count; ++i) {
     LayerPart& layer = layers[static_cast<std::size_t>(range->first + i * range->step)];
-    layer.linears[of.place].lora_rank = module.a.shape.axes[0];
+    adapt(layer.linears[of.place]);
     add(layer.parameters, node_of(*layer.block, of));
   }
 }
@@ -245,6 +253,13 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
     parts.train_embedding = trainable;
     embed(parts.decoder.tied_head);
   }
+}
+
+// PEFT's ModulesToSaveWrapper keeps the original, frozen, beside the copy that it trains.
+void add_original(std::vector<Parameter>& parameters, std::size_t before) {
+  if (parameters.size() == before) return;
+  parameters.push_back(parameters.back());
+  parameters.back().trainable = false;
 }
 
 // Neighbouring layers that repeat the model's pattern of blocks, and stand alike to what is trained
@@ -346,21 +361,28 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   bool any = adapters;
   for (const models::TrainableRow& entry : models::trainable_rows(model, strategy)) {
     const bool trainable = entry.trainable;
+    const bool saved = adapters && models::is_saved(*strategy.lora, entry.row);
     parts.trains_all = parts.trains_all && trainable;
     any = any || trainable;
     if (const IndexRange* range = layers_of(entry.row)) {
-      for (std::int64_t i = 0; i < range->count; ++i)
-        add_to_layer(layers[static_cast<std::size_t>(range->first + i * range->step)], entry.row,
-                     trainable, strategy.quantize);
+      for (std::int64_t i = 0; i < range->count; ++i) {
+        LayerPart& layer = layers[static_cast<std::size_t>(range->first + i * range->step)];
+        const std::size_t before = layer.parameters.size();
+        add_to_layer(layer, entry.row, trainable, strategy.quantize);
+        if (saved) add_original(layer.parameters, before);
+      }
     } else {
+      const std::size_t front = parts.embedding.size(), tail = parts.tail.size();
       add_to_ends(parts, entry.row, trainable);
+      if (saved) add_original(parts.embedding, front);
+      if (saved) add_original(parts.tail, tail);
     }
   }
   check(any, ErrorKind::bad_input, "--freeze leaves nothing to train");
   if (d.tied_head) parts.head.train_weight = parts.train_embedding;
   if (adapters)
     for (const models::LoraModule& module : models::lora_modules(model, *strategy.lora))
-      add_adapter(parts, layers, model, module);
+      add_adapter(parts, layers, model, module, *strategy.lora);
   find_runs(parts, layers, parts.trains_front() || forces_input_gradient(strategy),
             forward.blocks.size());
   return parts;

@@ -42,6 +42,7 @@ struct LinearPart {
   bool conv1d = false;  // GPT-2's addmm(bias, x, weight) and not F.linear(x, weight, bias)
   bool train_weight = true, train_bias = true;
   std::int64_t lora_rank = 0;
+  bool lora_bias = false, dora = false;  // of that adapter
   const models::PackedStorage* packed = nullptr;  // the frozen weight's
   bool trains() const { return train_weight || (bias && train_bias) || lora_rank > 0; }
   bool operator==(const LinearPart&) const = default;

@@ -48,6 +48,8 @@ ParameterCounts count_parameters(const models::ModelSpec& model, const Strategy&
     counts.total += counts.adapters;
     counts.trainable += counts.adapters;
     counts.active += counts.adapters;
+    for (const models::ParameterRow& row : model.parameters)  // the frozen originals
+      if (models::is_saved(*strategy.lora, row)) counts.total += row.elements();
   }
   return counts;
 }

@@ -136,14 +136,21 @@ std::string freeze(const Strategy& s) {
 std::string adapters(const Workload& w) {
   if (!w.strategy.lora) return "";
   const models::Lora& lora = *w.strategy.lora;
+  std::string further;
+  for (const std::string& name : lora.modules_to_save)
+    further += (further.empty() ? ",\n    modules_to_save=[" : ", ") + reports::quoted(name);
+  if (!further.empty()) further += "]";
+  if (lora.bias) further += ", lora_bias=True";
+  if (lora.dora) further += ", use_dora=True";
   const bool whole = lora.alpha == static_cast<double>(static_cast<std::int64_t>(lora.alpha));
   return fmt::format(
       "\npeft_config = LoraConfig(\n"
-      "    r={}, lora_alpha={}, lora_dropout={}, target_modules={}, task_type=\"CAUSAL_LM\")\n"
+      "    r={}, lora_alpha={}, lora_dropout={}, target_modules={}, "
+      "task_type=\"CAUSAL_LM\"{})\n"
       "model = get_peft_model(model, peft_config{})\n",
       lora.rank,
       whole ? std::to_string(static_cast<std::int64_t>(lora.alpha)) : number_text(lora.alpha),
-      number_text(lora.dropout), target_modules(w),
+      number_text(lora.dropout), target_modules(w), further,
       lora.dtype == DType::fp32 ? "" : ", autocast_adapter_dtype=False");
 }
 

@@ -10,6 +10,7 @@
 #include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/storages.h"
+#include "reports/adapters_text.h"
 #include "reports/recommendation.h"
 
 namespace plimsoll::reports {
@@ -161,9 +162,7 @@ void add_subject(Lines& lines, const Plan& plan) {
   if (s.offload.any())
     lines.add(fmt::format("offloaded to the host: {}{}", models::text_of(s.offload),
                           s.offload.pinned ? "" : ", not pinned"));
-  if (s.lora)
-    lines.add(fmt::format("LoRA rank {}, adapters in {}{}", s.lora->rank, name_of(s.lora->dtype),
-                          packed_base_text(s)));
+  if (s.lora) lines.add(adapters_text(*s.lora) + packed_base_text(s));
 }
 
 // Where the ranks' peaks differ by something that shows.

@@ -141,10 +141,16 @@ void write_lora(JsonWriter& json, const std::optional<models::Lora>& adapters) {
   json.member("adapter_dtype", name_of(lora.dtype));
   json.member("alpha", lora.alpha);
   json.member("dropout", lora.dropout);
+  const auto list = [](const std::vector<std::string>& names) {
+    std::string out;
+    for (const std::string& name : names) out += (out.empty() ? "" : ",") + name;
+    return out;
+  };
+  if (lora.bias) json.member("lora_bias", true);
+  if (!lora.modules_to_save.empty()) json.member("modules_to_save", list(lora.modules_to_save));
   json.member("rank", lora.rank);
-  std::string targets;
-  for (const std::string& target : lora.targets) targets += (targets.empty() ? "" : ",") + target;
-  json.member("targets", targets);
+  json.member("targets", list(lora.targets));
+  if (lora.dora) json.member("use_dora", true);
   json.end_object();
 }
 
@@ -180,6 +186,10 @@ constexpr Member kStrategy[] = {
     {"fsdp_upcast",
      [](JsonWriter& json, const Strategy& s) {
        json.value(s.data.fsdp_upcast.value_or(!s.quantize));
+     }},
+    {"galore_rank",
+     [](JsonWriter& json, const Strategy& s) {
+       json.value(s.galore_rank > 0 ? std::optional(s.galore_rank) : std::nullopt);
      }},
     {"grad_dtype",
      [](JsonWriter& json, const Strategy& s) { json.value(name_if(gradient_dtype(s))); }},

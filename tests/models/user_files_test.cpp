@@ -132,6 +132,14 @@ TEST_CASE("a LoraConfig becomes the options of adapters, with PEFT's defaults ma
                                  {"lora-alpha", "(8)"},
                                  {"lora-dropout", "(0)"},
                                  {"lora-targets", "(q_proj,v_proj)"}});
+  const auto further = peft(R"({"modules_to_save": ["embed_tokens", "lm_head"], "lora_bias": true,
+      "use_dora": true, "use_rslora": true, "init_lora_weights": "pissa"})");
+  CHECK(said(further).at("modules-to-save") == "embed_tokens,lm_head");
+  CHECK(said(further).at("lora-bias") == "yes");
+  CHECK(said(further).at("use-dora") == "yes");
+  CHECK(says(notes(further), "init_lora_weights \"pissa\" is made before the first step"));
+  CHECK(says(notes(further), "of no bearing on memory: use_rslora"));
+  CHECK(says(no_peft(R"({"modules_to_save": ["a,b"]})"), "modules_to_save"));
 }
 
 // Each with the number of parameters that peft 0.21.2 gives the same model at r = 4.
@@ -173,8 +181,6 @@ TEST_CASE("what PEFT cannot adapt or find is an error, and so is a pattern witho
 
 TEST_CASE("adapters whose memory is not planned are refused by their key") {
   const auto no = [](std::string_view text) { return no_peft(text, ErrorKind::unsupported); };
-  CHECK(says(no(R"({"use_dora": true})"), "a.json: use_dora is true: is not modelled yet"));
-  CHECK(says(no(R"({"modules_to_save": ["lm_head"]})"), "modules_to_save is a list of 1"));
   CHECK(says(no(R"({"rank_pattern": {"q_proj": 4}})"), "rank_pattern"));
   CHECK(says(no(R"({"bias": "all"})"), "bias"));
   CHECK(says(no(R"({"peft_type": "IA3"})"), "only LORA"));

@@ -98,6 +98,32 @@ TEST_CASE("Muon steps the matrices of layers in their dtype, AdamW what is none 
   CHECK(kept(Optimizer::muon, {.elements = 5}) == "exp_avg 20; exp_avg_sq 20; ");
 }
 
+TEST_CASE("GaLore keeps states of rank r and a basis: a cut of 16 bits, of fp32 the whole one") {
+  // Shapes of galore_torch's own tensors: a 512 by 320 gradient, projected from the right.
+  const auto matrix = [](DType dtype, std::int64_t rank) {
+    return SteppedTensor{
+        .elements = 512 * 320, .dtype = dtype, .rows = 512, .columns = 320, .rank = rank};
+  };
+  CHECK(kept(Optimizer::galore, matrix(DType::bf16, 64)) ==
+        "projector 40960; exp_avg 65536; exp_avg_sq 65536; ");
+  CHECK(kept(Optimizer::galore, matrix(DType::fp32, 64)) ==
+        "projector 409600; exp_avg 131072; exp_avg_sq 131072; ");
+  CHECK(kept(Optimizer::galore8bit, matrix(DType::bf16, 64)) ==
+        "projector 40960; exp_avg 32768; exp_avg_sq 32768; unorm_vec 4; exp_avg.absmax 512; "
+        "exp_avg_sq.absmax 512; ");
+  // Below 4,096 projected values they are in fp32; what is not projected is AdamW's.
+  CHECK(kept(Optimizer::galore8bit, matrix(DType::bf16, 7)) ==
+        "projector 4480; exp_avg 14336; exp_avg_sq 14336; unorm_vec 4; ");
+  CHECK(kept(Optimizer::galore, {.elements = 8192, .dtype = DType::bf16, .embedding = true}) ==
+        "exp_avg 16384; exp_avg_sq 16384; ");
+  models::Strategy s;
+  s.optimizer = Optimizer::galore;
+  CHECK(models::rank_of(s, matrix(DType::bf16, 0)) == 128);
+  s.galore_rank = 1024;
+  CHECK(models::rank_of(s, matrix(DType::bf16, 0)) == 320);
+  CHECK(models::rank_of(s, {.elements = 512}) == 0);
+}
+
 TEST_CASE("what a package does not step is refused with its reason") {
   const auto fsdp2 = [](models::Strategy& s) { s.gpus = 8, s.data.zero = 3; };
   CHECK(refusal("gpt2", Optimizer::adam8bit, fsdp2).find("steps no DTensor") != std::string::npos);

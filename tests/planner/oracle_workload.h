@@ -23,17 +23,19 @@ Choice choice(const json& text) {
 
 inline std::optional<models::Lora> lora_of(const json& lora) {
   if (!lora.is_object()) return std::nullopt;
-  models::Lora out;
-  out.rank = lora["rank"];
-  out.alpha = lora["alpha"];
+  models::Lora out{.rank = lora["rank"], .alpha = lora["alpha"]};
   out.dropout = lora["dropout"];
   out.dtype = *dtype_from(lora["adapter_dtype"].get<std::string>());
-  std::string targets = lora["targets"];
-  for (std::size_t comma; (comma = targets.find(',')) != std::string::npos;) {
-    out.targets.push_back(targets.substr(0, comma));
-    targets.erase(0, comma + 1);
-  }
-  out.targets.push_back(targets);
+  out.bias = lora.value("lora_bias", false);
+  out.dora = lora.value("use_dora", false);
+  const auto list = [](std::string names, std::vector<std::string>& into) {
+    for (std::size_t comma; (comma = names.find(',')) != std::string::npos;
+         names.erase(0, comma + 1))
+      into.push_back(names.substr(0, comma));
+    if (!names.empty()) into.push_back(names);
+  };
+  list(lora["targets"], out.targets);
+  list(lora.value("modules_to_save", ""), out.modules_to_save);
   return out;
 }
 
@@ -64,6 +66,7 @@ inline models::Strategy strategy_of(const json& workload) {
   else if (out.data.zero >= 2 && mixed)
     out.data.reduce_dtype = DType::fp32;
   out.optimizer = choice<models::Optimizer>(s["optimizer"]);
+  if (s.contains("galore_rank") && s["galore_rank"].is_number()) out.galore_rank = s["galore_rank"];
   if (s.contains("optimizer_in_backward")) out.optimizer_in_backward = s["optimizer_in_backward"];
   out.optimizer_impl = choice<models::OptimizerImpl>(stack["optimizer_impl"]);
   if (stack["transformers_version"].is_string())

@@ -11,7 +11,8 @@ namespace {
 
 void set_lora(const Options& options, models::Strategy& s) {
   const bool given = options.has("lora-rank");
-  for (const char* option : {"lora-alpha", "lora-targets", "lora-dropout", "adapter-dtype"})
+  for (const char* option : {"lora-alpha", "lora-targets", "lora-dropout", "adapter-dtype",
+                             "modules-to-save", "lora-bias", "use-dora"})
     if (const std::string* value = options.find(option); value != nullptr && !given)
       refuse_value(option, *value, "needs --lora-rank");
   if (!given) return;
@@ -23,6 +24,11 @@ void set_lora(const Options& options, models::Strategy& s) {
     lora.dropout = real_value("lora-dropout", *text, 0, 0.999);
   if (const std::string* text = options.find("lora-targets"))
     lora.targets = comma_list("lora-targets", *text);
+  if (const std::string* text = options.find("modules-to-save"))
+    lora.modules_to_save = comma_list("modules-to-save", *text);
+  if (const std::string* text = options.find("lora-bias"))
+    lora.bias = yes_or_no("lora-bias", *text);
+  if (const std::string* text = options.find("use-dora")) lora.dora = yes_or_no("use-dora", *text);
   if (const std::string* text = options.find("adapter-dtype")) {
     lora.dtype = float_dtype("adapter-dtype", *text);
     if (lora.dtype == DType::fp16) refuse_value("adapter-dtype", *text, "must be fp32 or bf16");

@@ -268,6 +268,8 @@ Strategy strategy_from(const Options& options) {
       "ranks of --device cpu are threads of one host; with --exchange mpi there may be several");
   set_precision(options, s);
   set_choice(options, "optimizer", s.optimizer);
+  if (const std::string* rank = options.find("galore-rank"))
+    s.galore_rank = whole("galore-rank", *rank, 1, 1 << 20);
   s.optimizer_in_backward = options.has("optimizer-in-backward");
   set_parsed(options, "optimizer-impl", choice<models::OptimizerImpl>, s.optimizer_impl);
   if (!wishes_recompute(options)) set_parsed(options, "recompute", recompute_value, s.recompute);

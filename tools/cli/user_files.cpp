@@ -41,7 +41,7 @@ constexpr std::array<FileKind, 7> kKinds{{{"axolotl", "Axolotl 0.19", true},
 // Training without autocast is what all three dtypes are.
 bool agree(const FileSetting& setting, const std::string& mine) {
   if (is_same_value(mine, setting.value)) return true;
-  if (setting.option == "lora-targets")  // a set
+  if (setting.option == "lora-targets" || setting.option == "modules-to-save")  // a set
     return mine.size() == setting.value.size() && std::ranges::is_permutation(mine, setting.value);
   return setting.option == "precision" && setting.value == "fp32" &&
          (mine == "bf16" || mine == "fp16");

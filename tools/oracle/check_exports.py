@@ -137,6 +137,10 @@ def check_transformers(text, plan, folder):
         peft = model.peft_config["default"]
         require((peft.r, peft.lora_alpha, peft.lora_dropout) ==
                 (lora["rank"], lora["alpha"], lora["dropout"]), "LoRA")
+        require(sorted(peft.modules_to_save or []) ==
+                sorted(filter(None, lora.get("modules_to_save", "").split(","))), "modules to save")
+        require((peft.lora_bias, peft.use_dora) ==
+                (lora.get("lora_bias", False), lora.get("use_dora", False)), "lora_bias, use_dora")
         adapters = {p.dtype for n, p in model.named_parameters() if "lora_A" in n}
         require(adapters == {dtype[lora["adapter_dtype"]]}, f"adapters {adapters}")
 

@@ -9,6 +9,7 @@ FILE, of this folder:
   dry_runs_optimizers_cases.json tests/golden/dry_runs_optimizers.json: steps that are not torch.optim's
   dry_runs_families_cases.json   tests/golden/dry_runs_families.json: decoders that are not Llama's or GPT-2's, BERT
   dry_runs_packed_cases.json     tests/golden/dry_runs_packed.json: packed bases (bitsandbytes)
+  dry_runs_peft_cases.json       tests/golden/dry_runs_peft.json: adapters with more than A and B
   dry_runs_offload_cases.json    tests/golden/dry_runs_offload.json: FSDP's parameters on the host
   dry_runs_torchtitan_cases.json tests/golden/dry_runs_torchtitan.json: torchtitan's own code, one release a run
   dry_runs_liger_cases.json      tests/golden/dry_runs_liger.json: with Liger's kernels

@@ -9,6 +9,8 @@ BITSANDBYTES = {f"{paged}{name}": (kind, bits, paged != "")
                                          ("ademamix8bit", "AdEMAMix", 8))
                 if paged + name != "adamw"}
 
+GALORE = ("galore", "galore8bit")
+
 
 def build(model, workload):
     import torch
@@ -25,6 +27,8 @@ def build(model, workload):
         raise NotImplementedError(f"{kind} with ZeroRedundancyOptimizer")
     if kind in BITSANDBYTES:
         return bitsandbytes_optimizer(model, parameters, BITSANDBYTES[kind])
+    if kind in GALORE:
+        return galore_optimizer(model, kind, strategy)
     if kind == "adafactor":
         return transformers_adafactor(parameters)
     if kind == "muon":
@@ -74,6 +78,49 @@ def bitsandbytes_optimizer(model, parameters, which):
             if isinstance(module, torch.nn.Embedding):
                 manager.register_module_override(module, "weight", {"optim_bits": 32})
     return built
+
+
+def svd_without_cusolver(x, full_matrices=True):
+    """What torch.linalg.svd allocates (linalg_svd, BatchLinearAlgebra.cpp; seen on the dry device up
+    to cusolverDnCreate, which needs a real one): U and Vh, S, info, and the copy that cuSOLVER
+    overwrites. Its workspace is not known."""
+    import torch
+    assert not full_matrices and x.dtype == torch.float32
+    m, n = x.shape
+    k = min(m, n)
+    u = torch.empty((k, m), device=x.device).t()
+    vh = torch.empty((n, k), device=x.device).t()
+    s = torch.empty(k, device=x.device)
+    info = torch.empty(1, dtype=torch.int32, device=x.device)
+    copy = torch.empty((n, m), device=x.device).t()
+    del copy, info
+    return u, s, vh
+
+
+def galore_optimizer(model, kind, strategy):
+    """galore_torch, as Transformers' Trainer makes it with optim_target_modules of the layers'
+    matrices (attn, mlp in GaLore's own script); the bases are made anew in every step."""
+    import galore_torch
+    import torch
+    torch.linalg.svd = svd_without_cusolver
+    torch.cuda.synchronize = lambda *_: None
+    cls = galore_torch.GaLoreAdamW8bit if kind == "galore8bit" else galore_torch.GaLoreAdamW
+    ends = {id(p) for m in (model.get_input_embeddings(), model.get_output_embeddings())
+            if m is not None for p in m.parameters()}
+    ends |= {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    rank = {"rank": strategy["galore_rank"] or 128, "update_proj_gap": 1, "scale": 0.25,
+            "proj_type": "std"}
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    target = {id(p) for p in parameters if p.dim() == 2 and id(p) not in ends}
+    options = {"lr": 1e-4} if kind == "galore8bit" else {"lr": 1e-4, "no_deprecation_warning": True}
+
+    def make(some):
+        groups = [{"params": [p for p in some if id(p) not in target]},
+                  {"params": [p for p in some if id(p) in target], **rank}]
+        return cls([group for group in groups if group["params"]], **options)
+    if strategy["optimizer_in_backward"]:
+        return InBackward(parameters, make)
+    return make(parameters)
 
 
 class Both:

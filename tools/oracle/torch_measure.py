@@ -44,6 +44,7 @@ import tempfile
 import time
 import traceback
 from statistics import median
+import adapters
 import dry_host
 import kept_ops
 import liger
@@ -122,7 +123,8 @@ ACCEPTED = {
     "precision": ["fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp16"],
     "param_dtype": ["fp32", "bf16", "fp16"], "grad_dtype": [None, "fp32", "bf16", "fp16"],
     "zero": [0, 1, 2, 3], "fsdp_version": [1, 2],
-    "optimizer": ["adamw", "sgd", "momentum", "adafactor", "muon", *optimizers.BITSANDBYTES],
+    "optimizer": ["adamw", "sgd", "momentum", "adafactor", "muon", *optimizers.BITSANDBYTES,
+                  *optimizers.GALORE],
     "attention": ["flash", "eager", "math"], "adapter_dtype": ["fp32", "bf16"],
     "optimizer_impl": ["foreach", "fused", "for-loop"],
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
@@ -134,7 +136,7 @@ ACCEPTED = {
 # Not measured: other parallelisms have no single way in plain PyTorch.
 ONLY_DEFAULT = {
     "strategy": ["tp", "sequence_parallel", "pp", "pp_schedule", "virtual_stages", "cp", "ep",
-                 "galore_rank", "offload_to", "master_weights"],
+                 "offload_to", "master_weights"],
     "stack": ["name"],
 }
 
@@ -181,7 +183,11 @@ def normalised(workload):
     batch = filled(workload.get("batch", {}), BATCH_DEFAULTS, "batch")
     strategy["ddp"] = filled(strategy["ddp"] or {}, STRATEGY_DEFAULTS["ddp"], "strategy.ddp")
     if strategy["lora"] is not None:
-        strategy["lora"] = filled(strategy["lora"], LORA_DEFAULTS, "strategy.lora")
+        given = strategy["lora"]
+        further = {k: v for k, v in given.items() if k in adapters.FURTHER}
+        usual = {k: v for k, v in given.items() if k not in adapters.FURTHER}
+        strategy["lora"] = {**filled(usual, LORA_DEFAULTS, "strategy.lora"), **further}
+        adapters.check(further, BadInput)
         positive(strategy["lora"]["rank"], "strategy.lora.rank")
         for key in ("alpha", "dropout"):
             strategy["lora"][key] = number(strategy["lora"][key], f"strategy.lora.{key}")
@@ -429,19 +435,6 @@ def dtype_argument():
     return "dtype" if version >= (4, 56) else "torch_dtype"
 
 
-def with_lora(model, lora):
-    import peft
-    targets = lora["targets"]
-    if targets == "attention":
-        targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
-    elif isinstance(targets, str) and targets != "all-linear":
-        targets = targets.split(",")
-    config = peft.LoraConfig(r=lora["rank"], lora_alpha=lora["alpha"], target_modules=targets,
-                             lora_dropout=lora["dropout"], task_type=None)
-    return peft.get_peft_model(model, config,
-                               autocast_adapter_dtype=lora["adapter_dtype"] == "fp32")
-
-
 def build_model(workload, device):
     """The Transformers model with adapters and recompute, on device (meta before sharding)."""
     import torch
@@ -463,7 +456,7 @@ def build_model(workload, device):
     model = packed_base.kbit_prepared(model, strategy, options)
     liger.apply(model, stack["kernels"], strategy["loss"])  # before every:K hides layers from it
     select_recompute(model, strategy["recompute"], options)
-    return with_lora(model, strategy["lora"]) if strategy["lora"] else model
+    return adapters.with_adapters(model, strategy["lora"]) if strategy["lora"] else model
 
 
 def start_process_group(world_size, rank=0):

@@ -1,5 +1,6 @@
 #include "planner/stacks/deepspeed/engine.h"
 
+#include "models/lora.h"
 #include "models/optimizers.h"
 
 namespace plimsoll::planner::deepspeed {
@@ -51,6 +52,10 @@ void refuse(const models::Strategy& s) {
   unsupported(s.data.shard_group > 0 && s.data.shard_group != s.gpus,
               "--shard-group: MiCS was removed from DeepSpeed 0.19, and ZeRO++'s secondary "
               "partition is not modelled yet");
+  const char* const further = s.lora ? models::further_option(*s.lora) : nullptr;
+  check(further == nullptr, ErrorKind::unsupported, [&] {
+    return std::string(further) + " is not modelled yet with --stack deepspeed (pytorch has it)";
+  });
   unsupported(s.quantize.has_value(), "--quantize is not modelled yet");
   refuse_optimizer(s);
   unsupported(s.kernels != models::Kernels::eager,

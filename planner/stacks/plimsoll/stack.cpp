@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/decisions/packed_weights.h"
+#include "models/lora.h"
 #include "models/optimizers.h"
 #include "planner/stacks/plimsoll/step.h"
 
@@ -36,6 +37,12 @@ void refuse(const Strategy& s) {
         "--optimizer-in-backward needs --stack pytorch");
   check(s.recompute.kind != models::RecomputeKind::ops, ErrorKind::unsupported,
         "--recompute ops needs --stack pytorch: our own runtime keeps no operators' results");
+  const char* const further = s.lora ? models::further_option(*s.lora) : nullptr;
+  check(further == nullptr, ErrorKind::unsupported, [&] {
+    return std::string(further) +
+           ": plimsoll's runtime has PEFT's plain adapters alone (stack "
+           "pytorch is planned)";
+  });
   decisions::check_packed(s);
   check(!s.offload.any(), ErrorKind::unsupported,
         "--offload: plimsoll's runtime keeps all on the device yet (stacks pytorch and deepspeed "

@@ -30,7 +30,7 @@ void BlockWriter::backward(const BlockPlan& plan, Ref input, TensorId d_output, 
 
 std::optional<int> BlockWriter::order_of(const ModuleNames& names) const {
   if (node_ == nullptr) return std::nullopt;
-  return node_->node->module * 4 + static_cast<int>(names.leaf);
+  return node_->node->module * kLeaves + static_cast<int>(names.leaf);
 }
 
 bool BlockWriter::in_stream_norm() const {

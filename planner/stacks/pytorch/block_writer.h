@@ -58,6 +58,8 @@ class BlockWriter : public AttentionWriter {
   // Whose gradients are being written: a parameter's place in the order of named_parameters();
   // and whether it is a norm of the residual stream. Nothing outside of layers.
   std::optional<int> order_of(const ModuleNames& names) const;
+  // Of the node whose backward is being written; none: it is no linear's.
+  const LinearPart* linear() const { return node_ == nullptr ? nullptr : node_->linear; }
   bool in_stream_norm() const;
 
  private:

@@ -244,8 +244,16 @@ Sum ModuleWriter::base_backward(const LinearNames& names, const LinearPart& part
 }
 
 namespace {
-Product adapter_product(std::int64_t in, std::int64_t out, DType dtype) {
-  return {.in = in, .out = out, .weight = dtype, .adapter = true};
+Product adapter_a(const LinearPart& part, DType dtype) {
+  return {.in = part.in, .out = part.lora_rank, .weight = dtype, .adapter = true};
+}
+Product adapter_b(const LinearPart& part, DType dtype) {
+  return {.in = part.lora_rank,
+          .out = part.out,
+          .weight = dtype,
+          .bias = part.lora_bias,
+          .trains_bias = part.lora_bias,
+          .adapter = true};
 }
 }  // namespace
 
@@ -256,7 +264,7 @@ Product adapter_product(std::int64_t in, std::int64_t out, DType dtype) {
 void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& part, Ref input,
                                    DType input_dtype, Category category, bool stops,
                                    LinearSaved& s) {
-  const std::int64_t t = tokens_.total(), rank = part.lora_rank, outs = t * part.out;
+  const std::int64_t t = tokens_.total(), outs = t * part.out;
   const DType own = regime_.adapter, dtype = regime_.product(own);
   const DType result = result_dtype(part, regime_, input_dtype),
               asked = adapter_input(part, regime_, input_dtype);
@@ -276,9 +284,9 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
     auto drop = op(names.dropped);
     read(drop, x).write(s.mask).write(dropped.tensor);
   }
-  product_forward(names.a, names.a, adapter_product(part.in, rank, own), dropped, asked,
-                  Category::activations, false, s.a);
-  product_forward(names.b, names.b, adapter_product(rank, part.out, own), {s.a.out}, dtype,
+  product_forward(names.a, names.a, adapter_a(part, own), dropped, asked, Category::activations,
+                  false, s.a);
+  product_forward(names.b, names.b_bias, adapter_b(part, own), {s.a.out}, dtype,
                   Category::temporaries, stops, s.b);
   const auto hold_until = [&](OpBuilder last) {
     read(last, x).touch(input.tensor, input.delta, input.beyond);
@@ -300,7 +308,7 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
 Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& part,
                                    DType input_dtype, bool input_grad, const LinearSaved& s,
                                    TensorId d_out, Sum sum, const Place& at) {
-  const std::int64_t t = tokens_.total(), rank = part.lora_rank;
+  const std::int64_t t = tokens_.total();
   const std::int64_t ins = t * part.in, outs = t * part.out;
   const DType own = regime_.adapter, dtype = regime_.product(own);
   const DType result = result_dtype(part, regime_, input_dtype);
@@ -309,14 +317,13 @@ Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& p
   TensorId d = cast(names.sum_grad, d_out, outs, result, sum_dtype);
   const TensorId d_base = base ? cast(names.base_grad, d, outs, sum_dtype, result) : kNoTensor;
   d = copy(names.scaled_grad, cast(names.scaled_grad, d, outs, sum_dtype, dtype), outs, dtype);
-  d = product_backward(names.b, names.b, adapter_product(rank, part.out, own), dtype, true, s.b, d,
-                       {}, {})
+  d = product_backward(names.b, names.b_bias, adapter_b(part, own), dtype, true, s.b, d, {}, {})
           .tensor;
   // Through nodes of its own (dropout, the cast) the input's gradient arrives as a fresh tensor.
   const DType asked = adapter_input(part, regime_, input_dtype);
   const bool own_node = asked != input_dtype || s.mask != kNoTensor;
-  const Sum d_x = product_backward(names.a, names.a, adapter_product(part.in, rank, own), asked,
-                                   input_grad, s.a, d, own_node ? Sum{} : sum, {at.input, {}, {}});
+  const Sum d_x = product_backward(names.a, names.a, adapter_a(part, own), asked, input_grad, s.a,
+                                   d, own_node ? Sum{} : sum, {at.input, {}, {}});
   if (input_grad && own_node) {
     d = dropout_backward(names.dropped_grad, d_x.tensor, s.mask, ins, asked);
     d = cast(names.a_input_grad, d, ins, asked, input_dtype);

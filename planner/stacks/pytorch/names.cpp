@@ -43,6 +43,7 @@ LinearNames make_linear(const std::string& m) {
           .bias = make_module(m, ".bias", Leaf::bias),
           .a = make_module(m + ".lora_A", ".weight", Leaf::lora_a),
           .b = make_module(m + ".lora_B", ".weight", Leaf::lora_b),
+          .b_bias = make_module(m + ".lora_B", ".bias", Leaf::lora_b_bias),
           .dropped = name(".lora.dropped"),
           .dropped_grad = name(".lora.dropped.grad"),
           .scaled = name(".lora.scaled"),

@@ -9,7 +9,8 @@
 
 namespace plimsoll::planner::pytorch {
 
-enum class Leaf : std::uint8_t { weight, bias, lora_a, lora_b };
+enum class Leaf : std::uint8_t { weight, bias, lora_a, lora_b, lora_b_bias, magnitude };
+inline constexpr int kLeaves = 6;
 
 // Everything that a module with a weight may allocate.
 struct ModuleNames {
@@ -36,7 +37,7 @@ struct ModuleNames {
 struct LinearNames {
   ModuleNames base;
   ModuleNames bias;  // its `weight…` fields name the bias
-  ModuleNames a, b;  // LoRA
+  ModuleNames a, b, b_bias;  // LoRA
   const char* dropped;  // LoRA's input after dropout
   const char* dropped_grad;
   const char* scaled;  // B's result times alpha / rank

@@ -22,7 +22,11 @@ models::KeptStates OptimizerStates::kept_of(const SteppedTensor& tensor) {
   for (models::KeptState& state : kept)
     if (!state.managed) state.bytes = b_.rounded(state.bytes);
   const models::TorchOptimizer& rule = models::rule_for(strategy_.optimizer, tensor).torch;
-  in_blocks_ = in_blocks_ || models::in_blocks(rule.blocks, tensor);
+  const bool in_blocks = models::in_blocks(rule.blocks, tensor);
+  if (in_blocks && strategy_.optimizer_in_backward)  // an optimizer of its own has its own
+    kept.add({"state_maps", b_.rounded(Bytes(rule.blocks.tables))});
+  else
+    in_blocks_ = in_blocks_ || in_blocks;
   if (rule.has_counters(strategy_)) kept.add({"step", b_.rounded(Bytes(4))});
   return kept;
 }
@@ -45,10 +49,8 @@ void OptimizerStates::declare_tables() {
   in_allocator_ += tables;
 }
 
-namespace {
-
 // Slots of one loop over parameters.
-struct Slots {
+struct OptimizerStates::Slots {
   std::array<Bytes, models::kMomentSlots> held{};
   std::array<std::int32_t, models::kMomentSlots> block{};
   Bytes now, most;
@@ -77,34 +79,21 @@ struct Slots {
     if (held[from] == Bytes(0)) return;
     put(slot, std::exchange(held[from], Bytes(0)), block[from]);
   }
+  void keep(Bytes bytes) {
+    if (events != nullptr) events->take(bytes);
+    now += bytes;
+    most = std::max(most, now);
+  }
 };
-
-}  // namespace
 
 Bytes OptimizerStates::step_one_by_one(const std::vector<SteppedTensor>& tensors,
                                        BlockEvents* events) const {
   Slots slots;
   slots.events = events;
-  for (const SteppedTensor& tensor : tensors) {
-    const models::TorchOptimizer& rule = models::rule_for(strategy_.optimizer, tensor).torch;
-    if (!rule.one_by_one(strategy_)) continue;
-    for (const Moment& moment : rule.moments) {
-      const Count count = models::count_of(moment.extent, moment.of, tensor);
-      if (count == Count(0)) continue;
-      const Bytes bytes = b_.rounded(storage(count, moment.dtype.value_or(tensor.dtype)));
-      switch (moment.does) {
-        case Moment::Does::make:
-          slots.make(moment.slot, bytes);
-          break;
-        case Moment::Does::let_go:
-          slots.let_go(moment.slot);
-          break;
-        case Moment::Does::pass_on:
-          slots.pass_on(moment.from, moment.slot);
-          break;
-      }
-    }
-  }
+  const bool projects = models::rule_of(strategy_.optimizer).torch.projects;
+  for (const bool projected : {false, true})
+    for (const SteppedTensor& tensor : tensors)
+      if ((projects && tensor.rank > 0) == projected) step_one(tensor, slots);
   return slots.most;
 }
 
@@ -149,6 +138,33 @@ void OptimizerStates::say_work(const std::vector<SteppedTensor>& tensors,
     add_iterations(tensor, steps.iterations, op);
   }
   op.moves(bytes, kernels + passes * std::ceil(listed / kListed));
+}
+
+void OptimizerStates::step_one(const SteppedTensor& tensor, Slots& slots) const {
+  const models::TorchOptimizer& rule = models::rule_for(strategy_.optimizer, tensor).torch;
+  if (!rule.one_by_one(strategy_)) return;
+  for (const Moment& moment : rule.moments) {
+    const Count count = models::count_of(moment.extent, moment.of, tensor);
+    if (count == Count(0)) continue;
+    const Bytes bytes = b_.rounded(storage(count, moment.dtype.value_or(tensor.dtype)));
+    switch (moment.does) {
+      case Moment::Does::make:
+        slots.make(moment.slot, bytes);
+        break;
+      case Moment::Does::let_go:
+        slots.let_go(moment.slot);
+        break;
+      case Moment::Does::pass_on:
+        slots.pass_on(moment.from, moment.slot);
+        break;
+      case Moment::Does::give:
+        slots.now -= bytes;
+        break;
+      case Moment::Does::keep:
+        slots.keep(bytes);
+        break;
+    }
+  }
 }
 
 }  // namespace plimsoll::planner::pytorch

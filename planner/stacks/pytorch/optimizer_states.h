@@ -36,6 +36,9 @@ class OptimizerStates {
   void say_work(const std::vector<models::SteppedTensor>& tensors, const WorkOfOp& op) const;
 
  private:
+  struct Slots;
+  void step_one(const models::SteppedTensor& tensor, Slots& slots) const;
+
   ProgramBuilder& b_;
   const models::Strategy& strategy_;
   Bytes in_allocator_, managed_;

@@ -168,6 +168,35 @@ void refuse_optimizer(const models::Strategy& s) {
   });
 }
 
+// What PEFT's adapters have beyond plain ones.
+void refuse_adapters(const models::Strategy& s) {
+  if (!s.lora) return;
+  const auto refuse_if = [](bool it_is, const char* what) {
+    check(!it_is, ErrorKind::unsupported,
+          [&] { return std::string(what) + " is not modelled yet"; });
+  };
+  const bool sharded = s.data.zero >= 2;
+  refuse_if(sharded && !s.lora->modules_to_save.empty(), "--modules-to-save with FSDP");
+  refuse_if(sharded && s.lora->bias, "--lora-bias yes with FSDP");
+  refuse_if(s.lora->dora, "--use-dora yes");
+}
+
+void refuse_projection(const models::Strategy& s) {
+  const bool projects = models::rule_of(s.optimizer).torch.projects;
+  check(projects || s.galore_rank == 0, ErrorKind::bad_input,
+        "--galore-rank is for --optimizer galore and galore8bit");
+  if (!projects) return;
+  const auto refuse_if = [&](bool it_is, const char* what) {
+    check(!it_is, ErrorKind::unsupported, [&] {
+      return "--optimizer " + std::string(models::rule_of(s.optimizer).name) + " " + what +
+             " is not modelled yet";
+    });
+  };
+  refuse_if(s.gpus > 1, "on several GPUs");
+  refuse_if(s.lora.has_value(), "with --lora-rank, whose matrices have a low rank already,");
+  refuse_if(s.precision == models::Precision::fp16_mixed, "with --precision fp16-mixed");
+}
+
 // Hooks behind each gradient's accumulation (torch/autograd, register_post_accumulate_grad_hook).
 void refuse_in_backward(const models::Strategy& s, const models::Batch& batch) {
   if (!s.optimizer_in_backward) return;
@@ -180,8 +209,9 @@ void refuse_in_backward(const models::Strategy& s, const models::Batch& batch) {
             "with --precision fp16-mixed: a scaler looks at all gradients before it steps");
   refuse_if(s.gpus > 1, ErrorKind::unsupported, "is modelled on one GPU");
   refuse_if(s.optimizer != models::Optimizer::adamw && s.optimizer != models::Optimizer::sgd &&
-                s.optimizer != models::Optimizer::momentum,
-            ErrorKind::unsupported, "is modelled with adamw, sgd and momentum");
+                s.optimizer != models::Optimizer::momentum &&
+                !models::rule_of(s.optimizer).torch.projects,
+            ErrorKind::unsupported, "is modelled with adamw, sgd, momentum, galore and galore8bit");
 }
 
 }  // namespace
@@ -190,6 +220,8 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   refuse_code(s, batch);
   refuse_kept_ops(model, s);
   refuse_optimizer(s);
+  refuse_adapters(s);
+  refuse_projection(s);
   refuse_in_backward(s, batch);
   refuse_offload(s);
   refuse_packed(s);

@@ -174,6 +174,9 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
   const models::TorchOptimizer& optimizer = models::rule_of(s.optimizer).torch;
   if (optimizer.assumption != nullptr)
     say("optimizer states", optimizer.assumption, optimizer.source);
+  if (optimizer.projects)
+    out.push_back({"GaLore's projection", "\"without cuSOLVER's own workspace\"", "assumed",
+                   "not measured; cusolverDnSgesvdj_bufferSize says how much, on a GPU"});
   if (is_fsdp1(s)) {
     say("FSDP units", "each layer, and the root with all the rest; use_orig_params, BACKWARD_PRE",
         "accelerate 1.15.0, accelerator.py, prepare_model; torch/distributed/fsdp/_flat_param.py");

@@ -102,7 +102,7 @@ void Step::drop_returned(OpBuilder& op, std::size_t r, int delta) const {
 void Step::release_casts(OpBuilder exit, const LinearPart& part, const LinearSaved& saved) {
   if (part.train_weight) exit.release(saved.base.weight_cast);
   if (part.bias && part.train_bias) exit.release(saved.base.bias_cast);
-  exit.release(saved.a.weight_cast).release(saved.b.weight_cast);
+  exit.release(saved.a.weight_cast).release(saved.b.weight_cast).release(saved.b.bias_cast);
 }
 
 void Step::release_casts(OpBuilder exit, const LayerPart& part, const LayerSaved& saved) {

@@ -30,10 +30,24 @@ std::vector<std::int64_t> Replicated::held_by(std::int64_t rank) const {
 
 TensorId Replicated::begin(const ModuleNames& names, std::int64_t elements, bool adapter) {
   const TensorId gradient = gradients_.begin(names, elements, adapter);
-  if (strategy_.optimizer_in_backward)
-    begun_.push_back(
-        {gradient, {.elements = elements, .dtype = adapter ? regime_.adapter : regime_.weight}});
+  if (!strategy_.optimizer_in_backward) return gradient;
+  models::SteppedTensor parameter{.elements = elements,
+                                  .dtype = adapter ? regime_.adapter : regime_.weight};
+  const LinearPart* const linear = linear_of(names);
+  if (linear != nullptr && !adapter && names.leaf == Leaf::weight) {
+    parameter.rows = linear->out;
+    parameter.columns = linear->in;
+    parameter.rank = models::rank_of(strategy_, parameter);
+  }
+  begun_.push_back({gradient, parameter});
   return gradient;
+}
+
+// Whose weight it is; none: an embedding's, a norm's, the head's.
+const LinearPart* Replicated::linear_of(const ModuleNames& names) const {
+  if (names.module == end_names().project_in.base.module) return &parts_.project_in;
+  if (names.module == end_names().head_transform.base.module) return &parts_.head_transform;
+  return layer_.linear();
 }
 
 void Replicated::end(const ModuleNames& names, TensorId written) {

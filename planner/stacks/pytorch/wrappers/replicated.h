@@ -42,6 +42,7 @@ class Replicated final : public TorchWrapper {
     TensorId gradient;
     models::SteppedTensor parameter;
   };
+  const LinearPart* linear_of(const ModuleNames& names) const;
   std::vector<Begun> begun_;
   bool reduces_, partitions_;
   WholeGradients gradients_;

@@ -25,14 +25,16 @@ std::int64_t TorchWrapper::own_rows(const Parameter& p, std::int64_t rank) const
 // its padding (DTensor's local tensor).
 models::SteppedTensor TorchWrapper::own_part(const Parameter& p) const {
   const std::int64_t row = p.elements / p.rows;
-  return {.elements = checked_multiply(own_rows(p, s_.rank()), row),
-          .dtype = s_.stored(p),
-          .rows = row == p.columns ? p.rows
-                  : p.columns > 0  ? row / p.columns
-                                   : 0,
-          .columns = p.columns,
-          .embedding = p.embedding,
-          .hidden = p.hidden};
+  models::SteppedTensor own{.elements = checked_multiply(own_rows(p, s_.rank()), row),
+                            .dtype = s_.stored(p),
+                            .rows = row == p.columns ? p.rows
+                                    : p.columns > 0  ? row / p.columns
+                                                     : 0,
+                            .columns = p.columns,
+                            .embedding = p.embedding,
+                            .hidden = p.hidden};
+  own.rank = models::rank_of(strategy_, own);
+  return own;
 }
 
 // What belongs to a packed weight is no parameter: no wrapper shards or offloads it.
