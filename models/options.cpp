@@ -161,7 +161,8 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
 
     Option{"recompute", "KIND", "Activations",
-           "none, selective, full, sqrt, every:K, ops:NAME+NAME, fit, budget:SIZE (none)"}
+           "none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, "
+           "budget:SIZE (none)"}
         .fixing("recompute")
         .written_anew()
         .of_a_step(),

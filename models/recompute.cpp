@@ -56,6 +56,14 @@ std::string text_of(const Recompute& recompute) {
 }
 
 std::optional<Recompute> recompute_from(std::string_view text) {
+  // Megatron's --recompute-method uniform: a checkpoint around each N layers, its
+  // --recompute-num-layers (megatron/core/transformer/transformer_block.py).
+  constexpr std::string_view kUniform = "uniform:";
+  if (text.starts_with(kUniform))
+    return recompute_from("every:" + std::string(text.substr(kUniform.size())));
+  // Megatron's --recompute-granularity selective, its --recompute-modules core_attn: a checkpoint
+  // around attention alone, which keeps queries, keys and values.
+  if (text == "core_attn") return Recompute{RecomputeKind::selective};
   const std::size_t colon = text.find(':');
   const auto kind = choice_from<RecomputeKind>(text.substr(0, colon));
   const bool takes_more = kind == RecomputeKind::every || kind == RecomputeKind::ops;

@@ -12,7 +12,8 @@ namespace plimsoll::models {
 
 // "none", "full", "every:4", "ops:attention+o_proj", "ops:torchtitan".
 std::string text_of(const Recompute& recompute);
-// Nothing: not of that form. K of every:K is from 1 to 999999.
+// Nothing: not of that form. K of every:K is from 1 to 999999; "uniform:4" is "every:4",
+// "core_attn" "selective": Megatron's names.
 std::optional<Recompute> recompute_from(std::string_view text);
 inline constexpr const char* kRecomputeForms =
     "none, selective, full, sqrt, every:K or ops:NAME+NAME";

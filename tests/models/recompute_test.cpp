@@ -97,4 +97,14 @@ TEST_CASE("a name that fits nothing is refused with what is accepted") {
   }
 }
 
+TEST_CASE("Megatron's names of what is here by another") {
+  CHECK(recompute_from("uniform:3") == recompute_from("every:3"));
+  CHECK(recompute_from("core_attn") == recompute_from("selective"));
+  for (const char* text : {"uniform", "uniform:", "uniform:0", "uniform:uniform:2", "uniform:ops",
+                           "block:2", "core_attn:1", "ops:core_attn+"}) {
+    CAPTURE(text);
+    CHECK(!recompute_from(text));
+  }
+}
+
 }  // namespace plimsoll::tests

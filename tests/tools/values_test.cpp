@@ -85,8 +85,9 @@ TEST_CASE("recomputation every K layers needs a K") {
   CHECK(recompute_value("recompute", "full").kind == models::RecomputeKind::full);
   CHECK(recompute_value("recompute", "every:4") ==
         models::Recompute{models::RecomputeKind::every, 4});
-  for (const char* text : {"every", "every:", "every:0", "every:-1", "every:2x", "ful", "", "ops",
-                           "ops:", "ops:q_proj+q_proj", "budget:", "fit:"})
+  for (const char* text :
+       {"uniform:x", "uniform:0", "block:2", "every", "every:", "every:0", "every:-1", "every:2x",
+        "ful", "", "ops", "ops:", "ops:q_proj+q_proj", "budget:", "fit:"})
     CHECK_MESSAGE(refusal([&] { return recompute_value("recompute", text); }) != "", text);
 }
 

@@ -176,6 +176,13 @@ models::Recompute recompute_value(std::string_view option, std::string_view text
   if (const auto recompute = models::recompute_from(text)) return *recompute;
   if (text.starts_with("every:"))
     refuse_value(option, text, "must be every:K with a whole number K of layers, at least 1");
+  if (text.starts_with("uniform:"))
+    refuse_value(option, text, "must be uniform:N with a whole number N of layers, at least 1");
+  if (text == "block" || text.starts_with("block:"))
+    fail(ErrorKind::unsupported,
+         fmt::format("--{} {}: checkpoints around the first layers of a stage alone are not "
+                     "modelled; uniform:N is around each N layers of all",
+                     option, text.substr(0, 60)));
   if (text.starts_with("ops:"))
     refuse_value(
         option, text,
