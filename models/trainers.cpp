@@ -61,6 +61,30 @@ constexpr TrainerDefault kSwift46[] = {
     {"micro-batch", "1", "swift/trainers/arguments.py, per_device_train_batch_size"},
     {"recompute", "full", "swift/trainers/arguments.py, gradient_checkpointing"}};
 
+// SFTTrainer is Trainer; SFTConfig sets some of TrainingArguments otherwise.
+constexpr TrainerDefault kTrl024[] = {
+    {"transformers-version", "4.57", "trl, METADATA, Requires-Dist: transformers>=4.56.1"},
+    {"precision", "bf16-mixed", "trl/trainer/sft_config.py, bf16 and __post_init__"},
+    {"param-dtype", "fp32", "trl/trainer/utils.py, create_model_from_path: dtype is not given"},
+    {"optimizer", "adamw", "transformers, training_args.py, optim"},
+    {"optimizer-impl", "fused", "transformers, training_args.py, default_optim (torch 2.8 on)"},
+    {"micro-batch", "8", "transformers, training_args.py, per_device_train_batch_size"},
+    {"grad-accum", "1", "transformers, training_args.py, gradient_accumulation_steps"},
+    {"seq-len", "1024", "trl/trainer/sft_config.py, max_length"},
+    {"recompute", "full", "trl/trainer/sft_config.py, gradient_checkpointing"},
+    {"use-reentrant", "yes",
+     "transformers, modeling_utils.py, gradient_checkpointing_enable: use_reentrant"}};
+
+constexpr TrainerDefault kTrl012[] = {
+    {"transformers-version", "4.46", "trl, METADATA, Requires-Dist: transformers<4.47.0"},
+    {"precision", "fp32", "transformers, training_args.py, bf16 and fp16"},
+    {"optimizer", "adamw", "transformers, training_args.py, optim"},
+    {"optimizer-impl", "foreach", "transformers, training_args.py, default_optim"},
+    {"micro-batch", "8", "transformers, training_args.py, per_device_train_batch_size"},
+    {"grad-accum", "1", "transformers, training_args.py, gradient_accumulation_steps"},
+    {"seq-len", "1024", "trl/trainer/sft_trainer.py, max_seq_length"},
+    {"recompute", "none", "transformers, training_args.py, gradient_checkpointing"}};
+
 constexpr std::string_view kTitanBeside =
     "Not planned: clipping's norms (a few bytes a parameter tensor). Batch and sequence length are "
     "the configuration's.";
@@ -85,7 +109,15 @@ constexpr std::array kTrainers{
             kTitanBeside},
     Trainer{"transformers", "5.17", "Trainer with its own TrainingArguments",
             "huggingface/transformers, release 5.17.0", kTransformers517,
-            "What a script says stands in TrainingArguments: --training-args FILE."}};
+            "What a script says stands in TrainingArguments: --training-args FILE."},
+    Trainer{"trl", "0.24", "TRL's SFTTrainer with its own SFTConfig",
+            "huggingface/trl, release 0.24.0, with Transformers 4.57.1", kTrl024,
+            "Planned is Trainer's step, of batches as long as max_length. Not planned: what it "
+            "measures on the logits behind the forward pass (entropy in pieces, and a copy of the "
+            "logits for its token accuracy, which is gone before the backward pass)."},
+    Trainer{"trl", "0.12", "TRL's SFTTrainer with its own SFTConfig",
+            "huggingface/trl, release 0.12.2, with Transformers 4.46.3", kTrl012,
+            "Planned is Trainer's step, of batches as long as max_seq_length."}};
 
 }  // namespace
 

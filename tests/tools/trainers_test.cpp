@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "planner/plan.h"
@@ -69,9 +70,95 @@ TEST_CASE("a trainer's defaults are as if they had been said, and options go bef
   CHECK(s.recompute.kind == models::RecomputeKind::full);
   CHECK(any_note(r, "--model-code torchtitan@2024-12"));
   CHECK(any_note(r, "you say otherwise than --recompute ops:torchtitan"));
-  CHECK(refusal("llama-3-8b", {{"trainer", "titan"}}) ==
-        "--trainer titan: not known; known are axolotl@0.19, llamafactory@0.9.5, ms-swift@4.6, "
-        "torchtitan@0.2.2, torchtitan@2024-12, transformers@5.17");
+  const std::string known =
+      "; known are axolotl@0.19, llamafactory@0.9.5, ms-swift@4.6, torchtitan@0.2.2, "
+      "torchtitan@2024-12, transformers@5.17, trl@0.24, trl@0.12";
+  CHECK(refusal("llama-3-8b", {{"trainer", "megatron"}}) ==
+        "--trainer megatron: not known" + known);
+  CHECK(refusal("llama-3-8b", {{"trainer", "tortitan"}}) ==
+        "--trainer tortitan: not known (did you mean torchtitan?)" + known);
+  CHECK(refusal("llama-3-8b", {{"trainer", "trl@0.25"}}) ==
+        "--trainer trl@0.25: not known (did you mean trl@0.24?)" + known);
+}
+
+// Read off their sources, and not off the table.
+TEST_CASE("each trainer's options are these") {
+  const std::map<std::string, std::string> expected{
+      {"axolotl@0.19",
+       "--precision bf16-mixed --param-dtype bf16 --optimizer adamw --optimizer-impl fused "
+       "--micro-batch 1 --grad-accum 1 --seq-len 512 --recompute none"},
+      {"llamafactory@0.9.5",
+       "--optimizer adamw --optimizer-impl fused --micro-batch 8 --seq-len 2048 --recompute full "
+       "--use-reentrant yes"},
+      {"ms-swift@4.6",
+       "--precision bf16-mixed --param-dtype bf16 --optimizer adamw --optimizer-impl fused "
+       "--micro-batch 1 --recompute full"},
+      {"torchtitan@0.2.2",
+       "--model-code torchtitan@0.2.2 --zero 3 --precision bf16-mixed --grad-dtype fp32 "
+       "--optimizer adamw --optimizer-impl fused --recompute ops:torchtitan"},
+      {"torchtitan@2024-12",
+       "--model-code torchtitan@2024-12 --zero 3 --precision bf16-mixed --grad-dtype fp32 "
+       "--optimizer adamw --optimizer-impl foreach --recompute ops:torchtitan"},
+      {"transformers@5.17",
+       "--transformers-version 5.17 --precision fp32 --optimizer adamw --optimizer-impl fused "
+       "--micro-batch 8 --recompute none"},
+      {"trl@0.24",
+       "--transformers-version 4.57 --precision bf16-mixed --param-dtype fp32 --optimizer adamw "
+       "--optimizer-impl fused --micro-batch 8 --grad-accum 1 --seq-len 1024 --recompute full "
+       "--use-reentrant yes"},
+      {"trl@0.12",
+       "--transformers-version 4.46 --precision fp32 --optimizer adamw --optimizer-impl foreach "
+       "--micro-batch 8 --grad-accum 1 --seq-len 1024 --recompute none"}};
+  std::map<std::string, std::string> found;
+  for (const models::Trainer& trainer : models::trainers()) {
+    std::string& text = found[std::string(trainer.name) + "@" + std::string(trainer.version)];
+    for (const models::TrainerDefault& one : trainer.defaults)
+      text +=
+          (text.empty() ? "--" : " --") + std::string(one.option) + " " + std::string(one.value);
+  }
+  CHECK(found == expected);
+}
+
+TEST_CASE("an option goes before each default of each trainer") {
+  for (const models::Trainer& trainer : models::trainers()) {
+    const std::string name = std::string(trainer.name) + "@" + std::string(trainer.version);
+    CAPTURE(name);
+    const bool titan = trainer.name == "torchtitan";
+    const Request r = request("llama-3-8b", {{"trainer", name},
+                                             {"gpus", titan ? "2" : "1"},
+                                             {"micro-batch", "3"},
+                                             {"seq-len", "256"},
+                                             {"optimizer-impl", "for-loop"},
+                                             {"recompute", "full"},
+                                             {"optimizer", "sgd"}});
+    CHECK(r.question.batch.micro_batch == 3);
+    CHECK(r.question.batch.seq_len == 256);
+    CHECK(r.question.strategy.optimizer == models::Optimizer::sgd);
+    CHECK(r.question.strategy.optimizer_impl == models::OptimizerImpl::for_loop);
+    CHECK(r.question.strategy.recompute.kind == models::RecomputeKind::full);
+  }
+}
+
+TEST_CASE("what a trainer says of its checkpoints goes with them") {
+  for (const char* trainer : {"trl", "llamafactory"}) {
+    const Request r = request("llama-3-8b", {{"trainer", trainer}, {"recompute", "none"}});
+    CHECK(r.question.strategy.recompute.kind == models::RecomputeKind::none);
+    CHECK(!r.question.strategy.use_reentrant);
+    CHECK(request("llama-3-8b", {{"trainer", trainer}, {"recompute", "every:2"}})
+              .question.strategy.use_reentrant == true);
+  }
+}
+
+TEST_CASE("TRL recomputes and computes in 16 bits from 0.24 on, and not in 0.12") {
+  const Request asked_now = request("llama-3-8b", {{"trainer", "trl"}}),
+                asked_then = request("llama-3-8b", {{"trainer", "trl@0.12"}});
+  const planner::Question &now = asked_now.question, &then = asked_then.question;
+  CHECK(now.batch.tokens() == 8 * 1024);
+  CHECK(now.strategy.precision == models::Precision::bf16_mixed);
+  CHECK(now.strategy.use_reentrant == true);
+  CHECK(then.strategy.precision == models::Precision::fp32);
+  CHECK(then.strategy.optimizer_impl == models::OptimizerImpl::foreach);
+  CHECK(planner::plan(now).peak < planner::plan(then).peak);
 }
 
 TEST_CASE("the defaults of programs around Trainer are each its own") {

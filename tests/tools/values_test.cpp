@@ -86,9 +86,16 @@ TEST_CASE("recomputation every K layers needs a K") {
   CHECK(recompute_value("recompute", "every:4") ==
         models::Recompute{models::RecomputeKind::every, 4});
   for (const char* text :
-       {"uniform:x", "uniform:0", "block:2", "every", "every:", "every:0", "every:-1", "every:2x",
-        "ful", "", "ops", "ops:", "ops:q_proj+q_proj", "budget:", "fit:"})
+       {"uniform:x", "uniform:0", "every", "every:", "every:0", "every:-1", "every:2x", "ful", "",
+        "ops", "ops:", "ops:q_proj+q_proj", "budget:", "fit:"})
     CHECK_MESSAGE(refusal([&] { return recompute_value("recompute", text); }) != "", text);
+}
+
+TEST_CASE("checkpoints around the first layers alone are not modelled") {
+  CHECK_THROWS_WITH_AS((void)recompute_value("recompute", "block:2"),
+                       "--recompute block:2: checkpoints around the first layers of a stage alone "
+                       "are not modelled; uniform:N is around each N layers of all",
+                       Error);
 }
 
 TEST_CASE("lists have no empty items") {

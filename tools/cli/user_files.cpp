@@ -8,8 +8,11 @@
 
 #include "models/accelerate_config_reader.h"
 #include "models/base/error.h"
+#include "models/base/nearest.h"
+#include "models/decisions/layer.h"
 #include "models/json_reader.h"
 #include "models/peft_config_reader.h"
+#include "models/recompute.h"
 #include "models/trainer_config_reader.h"
 #include "models/trainers.h"
 #include "models/training_arguments_reader.h"
@@ -163,20 +166,35 @@ class Merger {
     }
   }
 
+  // How checkpoints around layers are made, where it was said that there are none.
+  bool lacks_checkpoints(std::string_view option) const {
+    const std::string* text = option == "use-reentrant" ? out_.options.find("recompute") : nullptr;
+    if (text == nullptr) return false;
+    const auto recompute = models::recompute_from(*text);
+    return recompute && !models::decisions::recomputes_layers(recompute->kind);
+  }
+
   // A trainer's defaults, where neither an option nor a file says something.
   void add_trainer(const std::string& name) {
     const models::Trainer* trainer = models::find_trainer(name);
     if (trainer == nullptr) {
       std::string known;
-      for (const models::Trainer& one : models::trainers())
-        known += fmt::format("{}{}@{}", known.empty() ? "" : ", ", one.name, one.version);
+      std::vector<std::string> names;
+      for (const models::Trainer& one : models::trainers()) {
+        names.push_back(std::string(one.name) + "@" + std::string(one.version));
+        known += (known.empty() ? "" : ", ") + names.back();
+        names.emplace_back(one.name);  // "tlr" is near "trl", though not near "trl@0.24"
+      }
+      const std::vector<std::string_view> views(names.begin(), names.end());
+      const std::string near = nearest(name, views);
       fail(ErrorKind::bad_input,
-           fmt::format("--trainer {}: not known; known are {}", name.substr(0, 60), known));
+           fmt::format("--trainer {}: not known{}; known are {}", name.substr(0, 60),
+                       near.empty() ? "" : " (did you mean " + near + "?)", known));
     }
     const std::string called = fmt::format("{}@{}", trainer->name, trainer->version);
     std::string taken, left;
     for (const models::TrainerDefault& one : trainer->defaults) {
-      const bool said = out_.options.has(one.option);
+      const bool said = out_.options.has(one.option) || lacks_checkpoints(one.option);
       std::string& list = said ? left : taken;
       list += fmt::format("{}--{} {}", list.empty() ? "" : ", ", one.option, one.value);
       if (said) continue;
