@@ -3,19 +3,12 @@
 
 #include "reports/fleet.h"
 #include "reports/page/page.h"
+#include "tests/reports/made_up_plan.h"
 
 using namespace plimsoll;
 using namespace plimsoll::reports;
 
 namespace {
-
-template <class Write>
-std::string pretty(Write write) {
-  std::string text;
-  JsonWriter json(text, JsonWriter::Style::pretty);
-  write(json);
-  return text;
-}
 
 Fleet fleet() {
   Fleet fleet;

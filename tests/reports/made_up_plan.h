@@ -1,6 +1,10 @@
 // A plan with a figure in every field, for tests of what is written about plans.
 #pragma once
 
+#include <string>
+
+#include "reports/json_writer.h"
+#include "reports/recommendation.h"
 #include "reports/record.h"
 
 namespace plimsoll::reports {
@@ -78,6 +82,38 @@ inline Plan made_up_plan() {
   plan.assumptions = {
       {.what = "CUDA context", .value = "536870912", .basis = "assumed", .source = "a page"}};
   return plan;
+}
+
+// One ranked plan and no front.
+inline Recommendation made_up_recommendation() {
+  Recommendation answer;
+  answer.model_name = "tiny-llama";
+  answer.objective = "throughput";
+  answer.evaluated = 12;
+  answer.points = 34567;
+  answer.elapsed_seconds = 0.25;
+  answer.gpus = 16;
+  answer.fastest = 1500;
+  answer.tie_margin = 0.08;
+  answer.same_kind_margin = 0.04;
+  answer.budget_tokens = 1e9;
+  answer.ranked = {{.plan = made_up_plan(),
+                    .score = 1234.5,
+                    .why = {"One reason."},
+                    .command = "plimsoll fit tiny-llama --gpus 8 --zero 3",
+                    .tokens_per_second = 1234.25,
+                    .gpu_days = 75.0}};
+  answer.not_considered = {"offload", "tensor parallelism"};
+  return answer;
+}
+
+// The document that `write` writes.
+template <class Write>
+std::string pretty(Write write) {
+  std::string text;
+  JsonWriter json(text, JsonWriter::Style::pretty);
+  write(json);
+  return text;
 }
 
 }  // namespace plimsoll::reports

@@ -12,14 +12,6 @@ using namespace plimsoll::reports;
 
 namespace {
 
-template <class Write>
-std::string pretty(Write write) {
-  std::string text;
-  JsonWriter json(text, JsonWriter::Style::pretty);
-  write(json);
-  return text;
-}
-
 OomAnswer oom() {
   OomScanner scanner;
   scanner.feed(

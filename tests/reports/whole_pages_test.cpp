@@ -34,23 +34,7 @@ std::string body(Write write) {
 }
 
 Recommendation recommendation() {
-  Recommendation answer;
-  answer.model_name = "tiny-llama";
-  answer.objective = "throughput";
-  answer.evaluated = 12;
-  answer.points = 34567;
-  answer.elapsed_seconds = 0.25;
-  answer.gpus = 16;
-  answer.fastest = 1500;
-  answer.tie_margin = 0.08;
-  answer.same_kind_margin = 0.04;
-  answer.budget_tokens = 1e9;
-  answer.ranked = {{.plan = made_up_plan(),
-                    .score = 1234.5,
-                    .why = {"One reason."},
-                    .command = "plimsoll fit tiny-llama --gpus 8 --zero 3",
-                    .tokens_per_second = 1234.25,
-                    .gpu_days = 75.0}};
+  Recommendation answer = made_up_recommendation();
   answer.front = {{.peak = 10_GiB,
                    .device = 11_GiB,
                    .tokens_per_second = 1000.25,
@@ -62,7 +46,6 @@ Recommendation recommendation() {
   answer.front[1].device = 22_GiB;
   answer.front[1].tokens_per_second.reset();
   answer.front[1].options = "--zero 2";
-  answer.not_considered = {"offload", "tensor parallelism"};
   answer.notes = {"A note."};
   return answer;
 }

@@ -32,24 +32,9 @@ models::Strategy strategy(models::Stack stack, std::int64_t gpus, int zero,
 
 Recommendation recommendation() {
   using models::Stack;
-  Recommendation answer;
-  answer.model_name = "tiny-llama";
-  answer.objective = "throughput";
-  answer.evaluated = 12;
-  answer.points = 34567;
-  answer.elapsed_seconds = 0.25;
-  answer.gpus = 16;
-  answer.fastest = 1500;
-  answer.tie_margin = 0.08;
-  answer.same_kind_margin = 0.04;
-  answer.budget_tokens = 1e9;
-  RankedPlan first{.plan = made_up_plan(),
-                   .score = 1234.5,
-                   .why = {"One reason."},
-                   .command = "plimsoll fit tiny-llama --gpus 8 --zero 3",
-                   .tokens_per_second = 1234.5,
-                   .gpu_days = 75.0};
-  answer.ranked.push_back(first);
+  Recommendation answer = made_up_recommendation();
+  answer.ranked[0].tokens_per_second = 1234.5;
+  const RankedPlan first = answer.ranked[0];
   for (const models::Strategy& s :
        {strategy(Stack::pytorch, 1, 0), strategy(Stack::pytorch, 2, 0),
         strategy(Stack::pytorch, 2, 1), strategy(Stack::pytorch, 16, 2),
@@ -68,7 +53,6 @@ Recommendation recommendation() {
                             strategy(Stack::pytorch, 8, 3),
                             {},
                             "--zero 3"});
-  answer.not_considered = {"offload", "tensor parallelism"};
   return answer;
 }
 
