@@ -243,7 +243,10 @@ void add_host(Lines& lines, const Plan& plan) {
   if (!plan.strategy.offload.any()) return;
   lines.heading("In the host's memory");
   if (plan.host_pinned > Bytes(0))
-    lines.row("pinned", kNameColumns, plan.host_pinned, "each rank, page-locked in powers of two");
+    lines.row("pinned", kNameColumns, plan.host_pinned,
+              plan.strategy.stack == models::Stack::plimsoll
+                  ? "each rank, page-locked"
+                  : "each rank, page-locked in powers of two");
   if (plan.host_pageable > Bytes(0))
     lines.row("pageable", kNameColumns, plan.host_pageable, "each rank");
   lines.row("node", kNameColumns, plan.host_node,

@@ -11,6 +11,8 @@
 // its moments. Modules see views. Optimizer states are allocated at the start, gradients by the
 // first op that writes one of the unit's; they die when the optimizer has read them.
 //
+// (Masters and moments are on the host with --offload optimizer: offload.h.)
+//
 //   stage  parameters    gradients                                    masters, moments
 //   0 DDP  whole         whole, all-reduced in place                  whole
 //   1      whole         whole, reduce-scattered in place             piece

@@ -20,6 +20,7 @@ struct UnitNames {
   const char* gradients_shard;  // this rank's piece
   const char *reduce, *reduced;  // ops: begin, and take the result of the unit before
   const char *step, *gather_stepped;  // ops of the optimizer
+  const char *host_gradients, *host_parameters;  // in the host's memory (offload.h)
 
   const char* state(OptimizerState which) const { return states[static_cast<std::size_t>(which)]; }
   const char* scales(OptimizerState which) const {
@@ -44,6 +45,8 @@ inline constexpr UnitNames unit_names{
     Joined<U, "reduced">::chars,
     Joined<U, "optimizer.step">::chars,
     Joined<U, "optimizer.gather">::chars,
+    Joined<U, "gradients.host">::chars,
+    Joined<U, "parameters.host">::chars,
 };
 inline constexpr const UnitNames& kEmbeddingUnit = unit_names<"embedding.">;
 inline constexpr const UnitNames& kLayerUnit = unit_names<"">;

@@ -15,6 +15,7 @@ struct Run {
   const LayerRun* layers = nullptr;
   const std::vector<OwnLayer>* pattern = nullptr;
   models::GroupId group = models::kNoGroup;
+  std::int64_t first_layer = 0;
   std::int64_t count = 0;  // instances
   TensorId out = kNoTensor;  // the stream after an instance
   std::vector<TensorId> inner, again;  // between its layers, in forward and when made again

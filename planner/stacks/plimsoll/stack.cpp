@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "models/decisions/offload.h"
 #include "models/decisions/packed_weights.h"
 #include "models/lora.h"
 #include "models/optimizers.h"
+#include "planner/memory/arena_replay.h"
 #include "planner/stacks/plimsoll/step.h"
 
 namespace plimsoll::planner::own {
@@ -44,9 +46,7 @@ void refuse(const Strategy& s) {
            "pytorch is planned)";
   });
   decisions::check_packed(s);
-  check(!s.offload.any(), ErrorKind::unsupported,
-        "--offload: plimsoll's runtime keeps all on the device yet (stacks pytorch and deepspeed "
-        "are planned)");
+  decisions::check_offload(s);
   check(!s.use_reentrant, ErrorKind::bad_input,
         "--use-reentrant: plimsoll does not use torch.utils.checkpoint");
   check(!s.optimizer_impl || *s.optimizer_impl == models::OptimizerImpl::fused,
@@ -79,6 +79,12 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   step.ranks = ranks_alike(question.strategy.gpus, 1,
                            [](std::int64_t) { return std::vector<std::int64_t>(); });
   step.states = writer.states();
+  if (question.strategy.offload.optimizer) {
+    models::StepProgram host;
+    writer.write_host(host);
+    const Bytes bytes = arena_reserved(host, unroll(host, Repeats::all));
+    (decisions::pins_host(question.strategy) ? step.host.pinned : step.host.pageable) = bytes;
+  }
   const auto say = [&](const char* what, Bytes bytes, const char* source) {
     step.assumptions.push_back({what, std::to_string(bytes.value()), "derived", source});
   };

@@ -97,6 +97,9 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
   unit.read_for_norm = piece(unit.whole_gradients, 1);
   unit.stepped = piece(moved(unit.trained, base) + moved(unit.adapters, adapters), 1) +
                  (unit.moment + unit.scales) * (2 * std::ssize(rule.states));
+  unit.stepped_weights =
+      piece(flat(unit.trained, base.weight) + flat(unit.adapters, adapters.weight), 1);
+  unit.stepped_gradients = piece(unit.whole_gradients, 1);
   const auto message = [&](std::int64_t elements, DType dtype) {
     const std::int64_t shards = sharding_.shards;
     const std::int64_t most = decisions::message_elements(strategy_.data.bucket_cap, dtype, shards);
@@ -132,6 +135,7 @@ void StepWriter::add_runs() {
       run.saved.resize(run.stride());
       run.inner.resize(run.stride() - 1);
       run.again.resize(run.stride() - 1);
+      run.first_layer = first;
       run.count = count;
     };
     add(layers.first, layers.count / k, k);
@@ -153,15 +157,10 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
       b_.tensor_in(unit.group, sharding_.stage >= 2 ? names.gradients_shard : names.gradients,
                    b_.rounded(unit.gradients), Category::gradients);
   states_.gradients += b_.rounded(unit.gradients) * copies;
-  const auto state = [&](const char* name, Bytes bytes) {
+  if (strategy_.offload.optimizer) return;
+  each_state(unit, [&](const char* name, Bytes bytes) {
     states_.optimizer += persistent(name, bytes, Category::optimizer);
-  };
-  state(names.masters, unit.masters);
-  for (const models::StateTensor& kept : models::rule_of(strategy_.optimizer).states)
-    state(names.state(kept.name), unit.moment);
-  if (unit.scales == Bytes(0)) return;
-  for (const models::StateTensor& kept : models::rule_of(strategy_.optimizer).states)
-    state(names.scales(kept.name), unit.scales);
+  });
 }
 
 // What the next micro-batch allocates of a unit. A checkpoint's last layer is used twice running

@@ -11,6 +11,7 @@
 #include "models/decisions/sharding.h"
 #include "models/decisions/step.h"
 #include "models/decisions/workspace.h"
+#include "models/optimizers.h"
 #include "planner/stack_step.h"
 #include "planner/stacks/plimsoll/layer_writer.h"
 #include "planner/stacks/plimsoll/run.h"
@@ -42,6 +43,9 @@ class StepWriter : public StepSizer {
   // In the place of write():
   void write_optimizer();
   void write_messages(Messages& out);
+  // What this rank's memory on the host is asked for in a step (models/decisions/offload.h), as a
+  // program of its own; after write().
+  void write_host(models::StepProgram& program);
 
  private:
   // Units and what lives between steps (states.cpp, workspace.cpp).
@@ -53,6 +57,16 @@ class StepWriter : public StepSizer {
   void begin_unit(Unit& unit, bool last_of_checkpoint);
   Bytes workspace();
   Bytes workspace_of_any_batch() const;
+  // Masters and states of a unit, with what this rank keeps of each.
+  template <class Visit>
+  void each_state(const Unit& unit, Visit visit) const {
+    const models::decisions::UnitNames& names = *unit.names;
+    visit(names.masters, unit.masters);
+    const auto& kept = models::rule_of(strategy_.optimizer).states;
+    for (const models::StateTensor& state : kept) visit(names.state(state.name), unit.moment);
+    if (unit.scales == Bytes(0)) return;
+    for (const models::StateTensor& state : kept) visit(names.scales(state.name), unit.scales);
+  }
   // Every unit in forward order, with the number of its instances; the builder stands at its layer.
   template <class Visit>
   void each_unit(Visit visit) {

@@ -22,6 +22,7 @@ struct Unit {
   // What this rank keeps. `moment`: of each of the optimizer's states; `scales`: of one in 8 bits.
   Bytes stored, gradients, masters, moment, scales;
   Bytes read_for_norm, stepped;  // what the optimizer's kernels move on this rank
+  Bytes stepped_weights, stepped_gradients;  // of what this rank's optimizer steps
 
   models::TensorId gathered_forward = models::kNoTensor, gathered_again = models::kNoTensor,
                    gathered_backward = models::kNoTensor;

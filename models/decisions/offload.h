@@ -1,0 +1,40 @@
+// Optimizer states in the host's memory (--offload optimizer).
+//
+// A rank then has a second memory: an arena in the host's memory, under the rules of the first
+// (workspace.h), with a ledger of its own. There stay masters, every state and its scales of each
+// trained unit, under the names and in the pieces that they have on the device otherwise
+// (sharding.h, optimizer_states.h), and a copy of the block of scalars (kHostScalars). The device
+// has none of them. On a GPU that memory is page-locked, unless --offload-pin no.
+//
+// The optimizer steps on the host, as in ZeRO-Offload (Ren et al., arXiv 2101.06840), and not on
+// the device in a buffer through which states pass: states never move then. What moves is a
+// gradient down and a weight up, 4 bytes an element in 16 bits, where AdamW's master and moments
+// would be 12 in each direction. The host's kernels have the device's bits, so that a step with
+// offloading is the step without; and nothing on the device has a size that somebody must choose.
+//
+// Behind the norm of all gradients the scalars are copied to the host. A unit's step is an op of
+// both memories, of one name. In the host's it makes two buffers that die with it: the gradients
+// of what this rank steps (UnitNames::host_gradients), and the weights (host_parameters), which are
+// copied down where there are no masters. After the kernel the weights are copied back. Where a
+// step is skipped (overflow) nothing is copied, and the buffers are made all the same.
+#pragma once
+
+#include "models/run_spec.h"
+
+namespace plimsoll::models::decisions {
+
+inline constexpr const char* kHostScalars = "scalars.host";
+
+// Error{unsupported}: what the runtime keeps on the device.
+inline void check_offload(const Strategy& s) {
+  check(!s.offload.params && !s.offload.activations, ErrorKind::unsupported,
+        "--offload params, activations: plimsoll's runtime keeps them on the device (optimizer is "
+        "offloaded; stacks pytorch and deepspeed are planned)");
+}
+
+// Whether the host's part is page-locked.
+constexpr bool pins_host(const Strategy& s) {
+  return s.offload.pinned && s.device == Device::cuda;
+}
+
+}  // namespace plimsoll::models::decisions
