@@ -50,6 +50,9 @@ class Device {
   virtual const kernels::KernelTable& kernels() const = 0;
 
   virtual std::unique_ptr<Region> reserve(Bytes most) = 0;
+  // The host, as memory that this device copies from and to: its regions are page-locked where
+  // asked for and where that is of use.
+  virtual Device& host(bool pinned);
   // In the order of the calling rank's ops; `synchronize` waits for all of them.
   virtual void copy(void* to, const void* from, Bytes bytes) = 0;  // both on the device
   virtual void copy_in(void* to, const void* host, Bytes bytes) = 0;

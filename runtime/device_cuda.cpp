@@ -13,6 +13,7 @@
 #include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/products.h"
 #include "runtime/growing_region.h"
+#include "runtime/pinned_host.h"
 #include "runtime/stream.h"
 
 namespace plimsoll::runtime {
@@ -227,6 +228,10 @@ class CudaDevice final : public Device {
     state();
     if (auto memory = cuda_virtual_memory(index_)) return growing_region(std::move(memory), most);
     return std::make_unique<WholeRegion>(most, options().ranks);
+  }
+  Device& host(bool pinned) override {
+    state();  // page-locking needs the GPU's context
+    return pinned ? pinned_host() : host_device();
   }
   void copy(void* to, const void* from, Bytes bytes) override {
     expect(cudaMemcpyAsync(to, from, size(bytes), cudaMemcpyDeviceToDevice, state().stream()),

@@ -81,6 +81,10 @@ class HostDevice final : public Device {
 
 }  // namespace
 
+Device& Device::host(bool) {
+  return host_device();
+}
+
 Device& host_device() {
   static HostDevice device;
   return device;

@@ -62,7 +62,8 @@ const models::OptimizerRule& runtime_rule(models::Optimizer kind) {
   return rule;
 }
 
-void take_step(const Worker& worker, const OptimizerStep& step, const OptimizerOperands& operands) {
+void take_step(const Worker& worker, const kernels::KernelTable& kernels, const OptimizerStep& step,
+               const OptimizerOperands& operands) {
   kernels::OptimizerTensors tensors;
   tensors.weight = operands.weight;
   tensors.master = operands.master;
@@ -76,7 +77,7 @@ void take_step(const Worker& worker, const OptimizerStep& step, const OptimizerO
   tensors.first_element = static_cast<std::uint64_t>(operands.first_element);
   tensors.key = {worker.seed, worker.step, kRoundingStream};
   const models::OptimizerRule& rule = runtime_rule(step.options.kind);
-  kernel_of(rule.kind)->launch(worker.kernels, tensors, step, rule);
+  kernel_of(rule.kind)->launch(kernels, tensors, step, rule);
 }
 
 LossScaler::LossScaler(bool on, const Options& options)

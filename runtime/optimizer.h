@@ -47,7 +47,8 @@ struct OptimizerOperands {
   ConstTensorView gradient;
   std::int64_t first_element = 0;
 };
-void take_step(const Worker& worker, const OptimizerStep& step, const OptimizerOperands& operands);
+void take_step(const Worker& worker, const kernels::KernelTable& kernels, const OptimizerStep& step,
+               const OptimizerOperands& operands);
 
 // Bytes of workspace that gradient_norm needs: one fp64 for each decisions::kNormChunk elements of
 // a tensor, and one for each tensor.

@@ -233,6 +233,7 @@ class Profile::Profiled final : public Device {
     return noted_kernels();
   }
   std::unique_ptr<Region> reserve(Bytes most) override { return device_.reserve(most); }
+  Device& host(bool pinned) override { return device_.host(pinned); }
   void copy(void* to, const void* from, Bytes bytes) override {
     noted("copy", 2 * bytes.real(), 0, [&] { device_.copy(to, from, bytes); });
   }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <new>
 
+#include "models/decisions/offload.h"
 #include "models/decisions/sharding.h"
 #include "models/decisions/step.h"
 #include "models/decisions/unit_names.h"
@@ -23,6 +24,7 @@ shard::Group group_of(const TrainerOptions& options, comm::Communicator& shards,
   group.shards = &shards;
   group.replicas = &replicas;
   group.optimizer = options.strategy.optimizer;
+  group.offloads_states = options.strategy.offload.optimizer;
   return group;
 }
 
@@ -66,6 +68,11 @@ void Trainer::build(const models::ModelSpec& model, const models::Numerics& nume
   worker.sequences = options.batch.micro_batch;
   worker.length = options.batch.seq_len;
   worker.seed = options.seed;
+  decisions::check_offload(strategy);
+  if (strategy.offload.optimizer)
+    worker.host_memory =
+        std::make_unique<Memory>(device.host(strategy.offload.pinned), world.rank(),
+                                 MemoryOptions{.poison = options.memory.poison});
   model_ = std::make_unique<Model>(worker, model, numerics, strategy,
                                    group_of(options, *shards_, *replicas_));
   worker.prefix.clear();
@@ -80,6 +87,9 @@ void Trainer::build(const models::ModelSpec& model, const models::Numerics& nume
   scalar_block_ = worker.memory.allocate(decisions::kScalarBlock, Category::workspace, DType::uint8,
                                          {decisions::kScalars.value()});
   scalars_ = std::make_unique<Scalars>(scalar_block_.view());
+  if (worker.host_memory)
+    host_scalar_block_ = worker.host_memory->allocate(decisions::kHostScalars, Category::workspace,
+                                                      DType::uint8, {decisions::kScalars.value()});
   allocate_staging();
   scaler_ = std::make_unique<LossScaler>(worker.regime.loss_scaling, options.loss_scaler);
 }
@@ -130,11 +140,15 @@ void Trainer::optimize(float learning_rate) {
     gradient_norm(worker, model_->trained_units(), *shards_, options_.optimizer.max_norm,
                   static_cast<float>(scaler_->scale()), *scalars_);
   }
+  const Scalars where = host_scalar_block_ ? Scalars(host_scalar_block_.view()) : *scalars_;
+  if (host_scalar_block_)
+    worker.device.copy_out(host_scalar_block_.view().data, scalar_block_.view().data,
+                           scalar_block_.bytes());
   OptimizerStep step{.options = options_.optimizer,
                      .learning_rate = learning_rate,
                      .number = taken_ + 1,
-                     .factor = scalars_->factor(),
-                     .overflow = scalars_->overflow()};
+                     .factor = where.factor(),
+                     .overflow = where.overflow()};
   for (shard::Unit* unit : model_->trained_units()) {
     worker.prefix = unit->prefix();
     {
@@ -180,6 +194,7 @@ StepResult Trainer::run(const Tokens& tokens, float learning_rate, bool optimize
   worker.device.synchronize();
   const Clock::time_point begin = Clock::now();
   worker.memory.ledger().begin_step();
+  if (worker.host_memory) worker.host_memory->ledger().begin_step();
   worker.device.fill_bytes(scalars_->loss().data, 0, storage(Count(1), DType::fp64));
   for (std::int64_t micro = 0; micro < options_.batch.grad_accum; ++micro) {
     place(batches_[static_cast<std::size_t>(micro)]);
@@ -191,6 +206,7 @@ StepResult Trainer::run(const Tokens& tokens, float learning_rate, bool optimize
   if (optimizes) optimize(learning_rate);
   worker.device.synchronize();
   result.memory = worker.memory.ledger().end_step();
+  if (worker.host_memory) result.host_memory = worker.host_memory->ledger().end_step();
   read_scalars(optimizes, result);
   result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   ++step_;

@@ -38,6 +38,7 @@ struct StepResult {
   double seconds = 0;
   std::int64_t tokens = 0;  // of all ranks
   StepRecord memory;
+  StepRecord host_memory;  // of the host's, where states are offloaded to it
 };
 
 // What a training checkpoint keeps beside the tensors.
@@ -99,7 +100,7 @@ class Trainer {
   std::unique_ptr<comm::Communicator> shards_, replicas_;
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Model> model_;
-  Tensor ids_, targets_, scalar_block_, staging_;
+  Tensor ids_, targets_, scalar_block_, staging_, host_scalar_block_;
   std::unique_ptr<Scalars> scalars_;
   std::unique_ptr<LossScaler> scaler_;
   std::vector<HostBatch> batches_;

@@ -16,6 +16,10 @@ TensorView Worker::scratch_after(Bytes used, DType dtype, Extents shape) {
   return {static_cast<std::byte*>(workspace.view().data) + used.value(), dtype, shape};
 }
 
+HostOp::HostOp(Worker& worker, const char* name) : memory_(*worker.host_memory) {
+  memory_.ledger().begin_op(worker.prefix + name, worker.phase);
+}
+
 Op::Op(Worker& worker, const char* name, Phase phase) : worker_(worker) {
   worker.memory.ledger().begin_op(worker.prefix + name, phase);
 }

@@ -1,6 +1,7 @@
 // What one rank works with, and the scope of an op.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct Worker {
   const kernels::KernelTable& kernels;
   int rank = 0;
   Memory memory;
+  // On the host, where optimizer states are offloaded to it (models/decisions/offload.h); else
+  // null.
+  std::unique_ptr<Memory> host_memory;
   models::decisions::Regime regime;
   std::int64_t sequences = 1, length = 1;  // of a micro-batch
   std::int64_t tokens() const { return sequences * length; }
@@ -42,6 +46,18 @@ struct Worker {
   TensorView scratch(DType dtype, Extents shape);
   // A second view behind the first `used` bytes.
   TensorView scratch_after(Bytes used, DType dtype, Extents shape);
+};
+
+// The part of an op of the step that the rank's memory on the host sees.
+class HostOp {
+ public:
+  HostOp(Worker& worker, const char* name);
+  ~HostOp() { memory_.ledger().end_op(); }
+  HostOp(const HostOp&) = delete;
+  HostOp& operator=(const HostOp&) = delete;
+
+ private:
+  Memory& memory_;
 };
 
 // An op of the step: from its beginning to the boundary at which the ledger is read. What it makes

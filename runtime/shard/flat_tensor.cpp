@@ -5,7 +5,7 @@ namespace plimsoll::runtime::shard {
 namespace {
 
 // Of one part alone the message of an out-of-memory error can show the elements.
-Tensor allocate(Worker& worker, std::string name, Category category,
+Tensor allocate(Memory& memory, std::string name, Category category,
                 const FlatTensor::Sizes& sizes) {
   Bytes bytes;
   std::size_t parts = 0;
@@ -16,15 +16,14 @@ Tensor allocate(Worker& worker, std::string name, Category category,
     only = size;
     ++parts;
   }
-  if (parts == 1)
-    return worker.memory.allocate(std::move(name), category, only.dtype, {only.elements});
-  return worker.memory.allocate(std::move(name), category, DType::uint8, {bytes.value()});
+  if (parts == 1) return memory.allocate(std::move(name), category, only.dtype, {only.elements});
+  return memory.allocate(std::move(name), category, DType::uint8, {bytes.value()});
 }
 
 }  // namespace
 
-FlatTensor::FlatTensor(Worker& worker, std::string name, Category category, const Sizes& sizes)
-    : storage_(allocate(worker, std::move(name), category, sizes)) {
+FlatTensor::FlatTensor(Memory& memory, std::string name, Category category, const Sizes& sizes)
+    : storage_(allocate(memory, std::move(name), category, sizes)) {
   if (!storage_) return;
   auto* at = static_cast<std::byte*>(storage_.view().data);
   for (std::size_t p = 0; p < kParts; ++p) {

@@ -18,7 +18,7 @@ class FlatTensor {
   using Sizes = std::array<PartSize, kParts>;
 
   FlatTensor() = default;
-  FlatTensor(Worker& worker, std::string name, Category category, const Sizes& sizes);
+  FlatTensor(Memory& memory, std::string name, Category category, const Sizes& sizes);
 
   explicit operator bool() const { return static_cast<bool>(storage_); }
   TensorView part(Part p) { return views_[static_cast<std::size_t>(p)]; }

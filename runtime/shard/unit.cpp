@@ -58,7 +58,11 @@ FlatTensor::Sizes Unit::sizes(State state, Holds holds) const {
 }
 
 FlatTensor Unit::make(const char* name, Category category, State state, Holds holds) {
-  return FlatTensor(worker_, prefix_ + name, category, sizes(state, holds));
+  return FlatTensor(memory_of(state), prefix_ + name, category, sizes(state, holds));
+}
+
+bool Unit::on_host(State state) const {
+  return group_.offloads_states && state != State::weights && state != State::gradients;
 }
 
 void Unit::fill_zero(FlatTensor& tensor) {
@@ -88,9 +92,17 @@ void Unit::allocate() {
   first_scales_ = scales(0, State::first_scales);
   second_scales_ = scales(1, State::second_scales);
   // Also the padding, which is summed, stepped and gathered like the rest.
-  for (FlatTensor* tensor :
-       {&parameters_, &masters_, &first_moment_, &second_moment_, &first_scales_, &second_scales_})
-    fill_zero(*tensor);
+  for (const State state : {State::weights, State::masters, State::first_moment,
+                            State::second_moment, State::first_scales, State::second_scales}) {
+    FlatTensor& tensor = *stored(state);
+    if (!on_host(state)) {
+      fill_zero(tensor);
+      continue;
+    }
+    for (const Part p : kAllParts)
+      if (const TensorView part = tensor.part(p))
+        host_device().fill_bytes(part.data, 0, storage(Count(part.elements()), part.dtype));
+  }
 }
 
 TensorView Unit::own(FlatTensor& whole, Part part) const {

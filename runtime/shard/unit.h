@@ -10,23 +10,13 @@
 #include <span>
 
 #include "models/decisions/unit_names.h"
-#include "runtime/comm/communicator.h"
 #include "runtime/optimizer.h"
 #include "runtime/parameter.h"
 #include "runtime/shard/flat_tensor.h"
+#include "runtime/shard/group.h"
 #include "runtime/shard/state.h"
 
 namespace plimsoll::runtime::shard {
-
-// The same for all units of a rank.
-struct Group {
-  models::decisions::Sharding sharding;
-  models::decisions::ReduceMoment moment = models::decisions::ReduceMoment::last_micro_batch;
-  Bytes bucket_cap = models::DataParallel().bucket_cap;
-  comm::Communicator* shards = nullptr;  // ranks that share one copy
-  comm::Communicator* replicas = nullptr;  // ranks that hold the same piece
-  models::Optimizer optimizer = models::Optimizer::adamw;
-};
 
 // Whole values of a parameter on the host, from element `first` on.
 using Reader = std::function<void(std::size_t parameter, std::int64_t first, std::span<float> to)>;
@@ -94,7 +84,8 @@ class Unit final : public ParameterStore {
   };
   std::vector<GradientPiece> gradient_pieces();  // one for each trained parameter, in order
 
-  // The optimizer, in place; the gradients die with the op.
+  // The optimizer, in place; the gradients die with the op. `step`: where states are offloaded, its
+  // operands are on the host.
   void step(Op& op, const OptimizerStep& step);
   // Stages 1 and 2.
   bool gathers_stepped() const;
@@ -104,6 +95,9 @@ class Unit final : public ParameterStore {
   enum class Holds : std::uint8_t { whole, piece };
   FlatTensor::Sizes sizes(State state, Holds holds) const;
   FlatTensor make(const char* name, Category category, State state, Holds holds);
+  bool on_host(State state) const;  // masters, moments and scales that are offloaded
+  Memory& memory_of(State state) { return on_host(state) ? *worker_.host_memory : worker_.memory; }
+  Device& device_of(State state) { return on_host(state) ? host_device() : worker_.device; }
   void fill_zero(FlatTensor& tensor);
 
   std::int64_t shard() const { return group_.shards->rank(); }
@@ -112,6 +106,10 @@ class Unit final : public ParameterStore {
   bool shards_states() const { return group_.sharding.stage >= 1; }
   TensorView own(FlatTensor& whole, Part part) const;  // this rank's piece of a whole part
   TensorView own_gradient(Part part);
+  TensorView own_weight(Part part);
+  template <class Take>
+  void step_parts(Take take);
+  void step_on_host(const OptimizerStep& step);
 
   ConstTensorView whole_place(const Place& place) const;
   FlatTensor& written();  // what this micro-batch's backward writes

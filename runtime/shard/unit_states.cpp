@@ -68,7 +68,7 @@ void Unit::store(State state, std::size_t index, std::int64_t first,
   const TensorView to =
       part_of_parameter(state, index, first, static_cast<std::int64_t>(values.size()), from);
   if (to)
-    write_values(worker_.device,
+    write_values(device_of(state),
                  values.subspan(static_cast<std::size_t>(from - first),
                                 static_cast<std::size_t>(to.elements())),
                  to);
@@ -168,14 +168,22 @@ std::vector<std::vector<float>> Unit::whole(State state, std::optional<Part> par
     FlatTensor::Sizes wanted = sizes(state, Holds::whole);
     for (const Part p : kAllParts)
       if (p != part.value_or(p)) wanted[static_cast<std::size_t>(p)].elements = 0;
-    gathered = FlatTensor(worker_, prefix_ + names_.gathered, Category::parameters, wanted);
+    gathered = FlatTensor(worker_.memory, prefix_ + names_.gathered, Category::parameters, wanted);
     for (const Part p : kAllParts) {
-      if (!gathered.part(p)) continue;
-      group_.shards->all_gather(is_piece(state) ? source->part(p) : own(*source, p),
-                                gathered.part(p));
+      const TensorView whole = gathered.part(p);
+      if (!whole) continue;
+      if (on_host(state)) {  // ranks exchange what is on their devices
+        const ConstTensorView piece = source->part(p);
+        worker_.device.copy_in(own(gathered, p).data, piece.data,
+                               storage(Count(piece.elements()), piece.dtype));
+        group_.shards->all_gather(whole);
+        continue;
+      }
+      group_.shards->all_gather(is_piece(state) ? source->part(p) : own(*source, p), whole);
     }
     source = &gathered;
   }
+  Device& device = source == &gathered ? worker_.device : device_of(state);
   std::vector<std::vector<float>> values;
   for (const Place& place : layout_.places) {
     values.emplace_back();
@@ -191,7 +199,7 @@ std::vector<std::vector<float>> Unit::whole(State state, std::optional<Part> par
       continue;
     }
     values.back().resize(static_cast<std::size_t>(place.count));
-    read_values(worker_.device, here, values.back());
+    read_values(device, here, values.back());
   }
   return values;
 }
@@ -215,25 +223,69 @@ std::vector<Unit::GradientPiece> Unit::gradient_pieces() {
   return pieces;
 }
 
-void Unit::step(Op& op, const OptimizerStep& step) {
+TensorView Unit::own_weight(Part part) {
+  return shards_parameters() ? parameters_.part(part) : own(parameters_, part);
+}
+
+// take(part, operands): the states of a trained part, and its first global element.
+template <class Take>
+void Unit::step_parts(Take take) {
   std::int64_t first_element = first_element_;
   for (const Part p : kTrainedParts) {
     const FlatPart& part = layout_.part(p);
     if (part.length == 0) continue;
     OptimizerOperands operands;
-    operands.weight = shards_parameters() ? parameters_.part(p) : own(parameters_, p);
     operands.master = masters_.part(p);
     operands.first_moment = first_moment_.part(p);
     operands.second_moment = second_moment_.part(p);
     operands.first_scales = first_scales_.part(p);
     operands.second_scales = second_scales_.part(p);
-    operands.gradient = own_gradient(p);
     operands.first_element = first_element + shard() * part.piece;
-    take_step(worker_, step, operands);
+    take(p, operands);
     first_element += part.length;
+  }
+}
+
+void Unit::step(Op& op, const OptimizerStep& step) {
+  if (group_.offloads_states) {
+    step_on_host(step);
+  } else {
+    step_parts([&](Part p, OptimizerOperands& operands) {
+      operands.weight = own_weight(p);
+      operands.gradient = own_gradient(p);
+      take_step(worker_, worker_.kernels, step, operands);
+    });
   }
   op.consume(gradients_.take());
   op.consume(gradients_shard_.take());
+}
+
+void Unit::step_on_host(const OptimizerStep& step) {
+  const HostOp op(worker_, names_.step);
+  const Holds holds = shards_states() ? Holds::piece : Holds::whole;
+  FlatTensor::Sizes of_weights = sizes(State::weights, holds);
+  for (const Part p : kAllParts)
+    if (!is_trained(p)) of_weights[static_cast<std::size_t>(p)] = {};
+  Memory& memory = *worker_.host_memory;
+  FlatTensor gradients(memory, prefix_ + names_.host_gradients, Category::gradients,
+                       sizes(State::gradients, holds));
+  FlatTensor weights(memory, prefix_ + names_.host_parameters, Category::parameters, of_weights);
+  const auto* overflow = static_cast<const std::int32_t*>(step.overflow.data);
+  if (overflow != nullptr && *overflow != 0) return;
+  Device& device = worker_.device;
+  const auto bytes_of = [](ConstTensorView view) {
+    return storage(Count(view.elements()), view.dtype);
+  };
+  step_parts([&](Part p, OptimizerOperands& operands) {
+    const ConstTensorView gradient = own_gradient(p);
+    const TensorView weight = own_weight(p);
+    operands.gradient = gradients.part(p);
+    operands.weight = weights.part(p);
+    device.copy_out(gradients.part(p).data, gradient.data, bytes_of(gradient));
+    if (!operands.master) device.copy_out(operands.weight.data, weight.data, bytes_of(weight));
+    take_step(worker_, kernels::host_kernels(), step, operands);
+    device.copy_in(weight.data, operands.weight.data, bytes_of(weight));
+  });
 }
 
 bool Unit::gathers_stepped() const {

@@ -98,6 +98,32 @@ TEST_CASE("DDP, ZeRO-1, 2 and 3 of equally many ranks are the same run bit for b
       }
 }
 
+TEST_CASE("offloaded states change no bit, with masters, without, and in 8 bits") {
+  for (const models::Optimizer optimizer :
+       {models::Optimizer::adamw, models::Optimizer::adam8bit, models::Optimizer::sgd})
+    for (const Precision precision : kPrecisions)
+      for (const int zero : {0, 1, 2, 3}) {
+        Case c = base("llama", precision, 3, zero);
+        c.strategy.optimizer = optimizer;
+        const Measured reference = measured(c);
+        c.strategy.offload.optimizer = true;
+        check_same(reference, c);
+      }
+}
+
+TEST_CASE("a step that an overflow cuts short leaves weights as they are, offloaded too") {
+  Case c = base("llama", Precision::fp16_mixed, 2, 3);
+  c.loss_scale = 1e30;
+  c.steps = 1;
+  const Measured plain = measured(c);
+  c.strategy.offload.optimizer = true;
+  const Measured offloaded = measured(c);
+  CHECK(offloaded.ranks[1][0].skipped);
+  CHECK(offloaded.parameters == plain.parameters);
+  c.loss_scale = 1024;
+  CHECK(measured(c).parameters != plain.parameters);
+}
+
 TEST_CASE("the same of adapters on a packed base, whose bytes are gathered") {
   for (const char* storage : {"nf4", "nf4-dq"})
     for (const std::int64_t ranks : {2, 3}) {

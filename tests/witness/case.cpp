@@ -171,8 +171,8 @@ std::string text(const Case& c) {
          (s.quantize ? " on " + std::string(s.quantize->storage->name) : "") +
          list(" freeze ", s.freeze) + list(" train ", s.train) + " batch " +
          std::to_string(c.batch.micro_batch) + " x " + std::to_string(c.batch.seq_len) + " accum " +
-         std::to_string(c.batch.grad_accum) + (c.deterministic ? " deterministic" : "") +
-         (c.loss_scale > 1e6 ? " overflows" : "");
+         std::to_string(c.batch.grad_accum) + (s.offload.optimizer ? " offloaded" : "") +
+         (c.deterministic ? " deterministic" : "") + (c.loss_scale > 1e6 ? " overflows" : "");
 }
 
 RankMeasured measured(const Case& c, runtime::comm::Communicator& world,
@@ -205,6 +205,7 @@ RankMeasured measured(const Case& c, runtime::comm::Communicator& world,
   RankMeasured out;
   for (int step = 0; step < c.steps; ++step) out.steps.push_back(trainer.step(tokens, 1e-2f));
   out.reserved = trainer.worker().memory.reserved();
+  if (const auto& host = trainer.worker().host_memory) out.host_reserved = host->reserved();
   for (auto& values : trainer.model().whole(runtime::shard::State::weights))
     out.parameters.push_back(std::move(values.values));
   return out;
@@ -215,6 +216,7 @@ Measured measured(const Case& c, const std::function<void()>& done) {
   Measured out;
   out.ranks.resize(ranks);
   out.reserved.resize(ranks);
+  out.host_reserved.resize(ranks);
   namespace comm = runtime::comm;
   const bool on_gpu = device().kind() == models::Device::cuda;
   comm::run_ranks(static_cast<int>(ranks),
@@ -223,6 +225,7 @@ Measured measured(const Case& c, const std::function<void()>& done) {
                     RankMeasured one = measured(c, world, done);
                     out.ranks[rank] = std::move(one.steps);
                     out.reserved[rank] = one.reserved;
+                    out.host_reserved[rank] = one.host_reserved;
                     if (rank == 0) out.parameters = std::move(one.parameters);
                   },
                   {.buffers = on_gpu ? &comm::cuda_buffers() : &comm::host_buffers()});
@@ -242,6 +245,20 @@ Predicted predicted(const Case& c, std::int64_t granularity) {
   strategy.deterministic = c.deterministic;
   planner::own::write_messages(parts, strategy, messages);
   out.collectives = planner::collectives_of(messages, c.batch.grad_accum);
+  out.timeline = planner::unroll(out.program, planner::Repeats::all);
+  return out;
+}
+
+Predicted predicted_on_host(const Case& c) {
+  const models::ModelSpec model = model_of(c);
+  const models::Strategy strategy = strategy_of(c);
+  const planner::ModelParts parts = planner::model_parts(model, strategy);
+  Predicted out;
+  models::StepProgram device;
+  planner::own::StepWriter writer(device, parts, strategy, c.batch,
+                                  {.deterministic = c.deterministic});
+  writer.write();
+  writer.write_host(out.program);
   out.timeline = planner::unroll(out.program, planner::Repeats::all);
   return out;
 }
@@ -327,25 +344,40 @@ std::string first_difference(const Predicted& predicted, const runtime::StepReco
   return "";
 }
 
+namespace {
+
+// Of one of a rank's memories. `record`: of a step.
+std::string difference_in(const Predicted& plan, const Measured& run,
+                          runtime::StepRecord runtime::StepResult::*record,
+                          const std::vector<Bytes>& reserved) {
+  const Bytes planned = planner::arena_reserved(plan.program, plan.timeline);
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    for (const runtime::StepResult& step : run.ranks[rank]) {
+      const std::string difference = first_difference(plan, step.*record);
+      if (!difference.empty()) return "rank " + std::to_string(rank) + ": " + difference;
+    }
+    if (reserved[rank] != planned)
+      return "rank " + std::to_string(rank) + ", reserved: planned " +
+             std::to_string(planned.value()) + ", measured " +
+             std::to_string(reserved[rank].value());
+  }
+  return "";
+}
+
+}  // namespace
+
 std::string difference_of(const Case& c) {
   try {
-    const Predicted plan = predicted(c);
     const Measured run = measured(c);
-    const Bytes reserved = planner::arena_reserved(plan.program, plan.timeline);
-    for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-      for (const runtime::StepResult& step : run.ranks[rank]) {
-        const std::string difference = first_difference(plan, step.memory);
-        if (!difference.empty()) return "rank " + std::to_string(rank) + ": " + difference;
-      }
-      if (run.reserved[rank] != reserved)
-        return "rank " + std::to_string(rank) + ", reserved: planned " +
-               std::to_string(reserved.value()) + ", measured " +
-               std::to_string(run.reserved[rank].value());
-    }
+    const std::string difference =
+        difference_in(predicted(c), run, &runtime::StepResult::memory, run.reserved);
+    if (!difference.empty() || !c.strategy.offload.optimizer) return difference;
+    const std::string on_host = difference_in(predicted_on_host(c), run,
+                                              &runtime::StepResult::host_memory, run.host_reserved);
+    return on_host.empty() ? "" : "on the host, " + on_host;
   } catch (const Error& error) {
     return error.message();
   }
-  return "";
 }
 
 }  // namespace plimsoll::witness

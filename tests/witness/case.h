@@ -37,6 +37,7 @@ struct Measured {
   std::vector<std::vector<runtime::StepResult>> ranks;  // [rank][step]
   std::vector<std::vector<float>> parameters;
   std::vector<Bytes> reserved;  // of each rank
+  std::vector<Bytes> host_reserved;  // of its memory on the host, where it has one
 };
 // `done`: on each rank's thread when its steps are over, and the trainer still there.
 Measured measured(const Case& c, const std::function<void()>& done = {});
@@ -45,7 +46,7 @@ Measured measured(const Case& c, const std::function<void()>& done = {});
 struct RankMeasured {
   std::vector<runtime::StepResult> steps;
   std::vector<std::vector<float>> parameters;
-  Bytes reserved;
+  Bytes reserved, host_reserved;
 };
 RankMeasured measured(const Case& c, runtime::comm::Communicator& world,
                       const std::function<void()>& done = {});
@@ -58,6 +59,8 @@ struct Predicted {
 };
 // `granularity`: 1, or the arena's block, to which every tensor is rounded up.
 Predicted predicted(const Case& c, std::int64_t granularity = 1);
+// The same of a rank's memory on the host (--offload optimizer): its program and timeline alone.
+Predicted predicted_on_host(const Case& c);
 
 // Op by op, tensor by tensor; "" where they agree.
 std::string first_difference(const Predicted& predicted, const runtime::StepRecord& measured);

@@ -54,10 +54,12 @@ constexpr std::array kDeterministic{false, true};
 constexpr std::array kOptimizers{models::Optimizer::adamw, models::Optimizer::adam8bit,
                                  models::Optimizer::lion8bit};
 
-constexpr std::array<std::size_t, 11> kSizes{
-    kModels.size(),       kRanks.size(),         kShardings.size(), kRecompute.size(),
-    kPrecisions.size(),   kTrains.size(),        kAttention.size(), kLoss.size(),
-    kAccumulation.size(), kDeterministic.size(), kOptimizers.size()};
+constexpr std::array kOffloads{false, true};  // optimizer states
+
+constexpr std::array<std::size_t, 12> kSizes{
+    kModels.size(),       kRanks.size(),         kShardings.size(),  kRecompute.size(),
+    kPrecisions.size(),   kTrains.size(),        kAttention.size(),  kLoss.size(),
+    kAccumulation.size(), kDeterministic.size(), kOptimizers.size(), kOffloads.size()};
 using Choice = std::array<std::size_t, kSizes.size()>;
 
 void train(models::Strategy& s, Trains trains, const std::string& model) {
@@ -106,6 +108,7 @@ Case case_of(const Choice& choice) {
   c.batch = {.seq_len = 10, .micro_batch = 2, .grad_accum = kAccumulation[choice[8]]};
   c.deterministic = kDeterministic[choice[9]];
   s.optimizer = kOptimizers[choice[10]];
+  s.offload.optimizer = kOffloads[choice[11]];
   return c;
 }
 

@@ -125,6 +125,7 @@ class Draw {
         one_of({models::Optimizer::adamw, models::Optimizer::adamw, models::Optimizer::momentum,
                 models::Optimizer::sgd, models::Optimizer::lion, models::Optimizer::adam8bit,
                 models::Optimizer::lion8bit});
+    s.offload.optimizer = maybe(4);
   }
 
   std::vector<std::string> patterns(std::int64_t most) {
