@@ -24,7 +24,8 @@ using shard::State;
 
 constexpr std::array kSaved{State::weights,       State::masters,      State::first_moment,
                             State::second_moment, State::first_scales, State::second_scales};
-constexpr std::array<const char*, shard::kParts> kPartNames{"frozen", "trained", "adapters"};
+constexpr std::array kPartNames{"frozen", "packed", "trained", "adapters"};
+static_assert(kPartNames.size() == shard::kParts, "each part has a name");
 constexpr std::int64_t kAtOnce = 4 << 20;  // bytes that stand on the host
 
 // A flat part of a state, as this rank has it: elements `first` … of all.
