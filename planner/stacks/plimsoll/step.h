@@ -43,8 +43,7 @@ class StepWriter : public StepSizer {
   // In the place of write():
   void write_optimizer();
   void write_messages(Messages& out);
-  // What this rank's memory on the host is asked for in a step (models/decisions/offload.h), as a
-  // program of its own; after write().
+  // After write(): the program of this rank's memory on the host (models/decisions/offload.h).
   void write_host(models::StepProgram& program);
 
  private:
@@ -57,7 +56,6 @@ class StepWriter : public StepSizer {
   void begin_unit(Unit& unit, bool last_of_checkpoint);
   Bytes workspace();
   Bytes workspace_of_any_batch() const;
-  // Masters and states of a unit, with what this rank keeps of each.
   template <class Visit>
   void each_state(const Unit& unit, Visit visit) const {
     const models::decisions::UnitNames& names = *unit.names;
