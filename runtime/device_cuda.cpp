@@ -108,7 +108,7 @@ class Staging {
     else
       slot.sent.wait();
     std::memcpy(slot.memory, host, bytes);
-    expect(cudaMemcpyAsync(to, slot.memory, bytes, cudaMemcpyHostToDevice, stream), "a copy");
+    expect(cudaMemcpyAsync(to, slot.memory, bytes, cudaMemcpyDefault, stream), "a copy");
     slot.sent.record(stream);
   }
   Staging() = default;
@@ -237,17 +237,17 @@ class CudaDevice final : public Device {
     expect(cudaMemcpyAsync(to, from, size(bytes), cudaMemcpyDeviceToDevice, state().stream()),
            "a copy");
   }
+  // `to` and `from` may be offloaded states, which are on the host: the driver knows whose an
+  // address is.
   void copy_in(void* to, const void* host, Bytes bytes) override {
     if (size(bytes) <= Staging::kLargest)
       return state().staging().copy_in(to, host, size(bytes), state().stream());
     // `host` may be pinned, and is then read until the stream is there.
-    expect(cudaMemcpyAsync(to, host, size(bytes), cudaMemcpyHostToDevice, state().stream()),
-           "a copy");
+    expect(cudaMemcpyAsync(to, host, size(bytes), cudaMemcpyDefault, state().stream()), "a copy");
     expect(cudaStreamSynchronize(state().stream()), "a copy");
   }
   void copy_out(void* host, const void* from, Bytes bytes) override {
-    expect(cudaMemcpyAsync(host, from, size(bytes), cudaMemcpyDeviceToHost, state().stream()),
-           "a copy");
+    expect(cudaMemcpyAsync(host, from, size(bytes), cudaMemcpyDefault, state().stream()), "a copy");
     expect(cudaStreamSynchronize(state().stream()), "a copy");
   }
   void fill_bytes(void* to, unsigned char value, Bytes bytes) override {
