@@ -61,6 +61,12 @@ std::vector<io::CheckpointParameter> parameters_of(Trainer& trainer) {
   return all;
 }
 
+// Bytes in 4 bits say nothing of how they are to be read.
+std::string storage_of_base(const Trainer& trainer) {
+  const auto& quantize = trainer.strategy().quantize;
+  return quantize ? std::string(quantize->storage->name) : "none";
+}
+
 io::CheckpointShard write_shard(Trainer& trainer, const fs::path& path) {
   const std::int64_t shard = trainer.shards().rank();
   std::vector<io::SavedTensor> tensors;
@@ -107,6 +113,7 @@ void expect_the_same(Trainer& trainer, const fs::path& found, const io::Training
   };
   expect("precision", about.precision, name_of(trainer.strategy().precision));
   expect("optimizer", about.optimizer, name_of(trainer.strategy().optimizer));
+  expect("quantize", about.quantize, storage_of_base(trainer));
   const std::vector<io::CheckpointParameter> ours = parameters_of(trainer);
   const auto [there, here] = std::ranges::mismatch(about.parameters, ours);
   if (there == about.parameters.end() && here == ours.end()) return;
@@ -210,6 +217,7 @@ void save_states(Trainer& trainer, const fs::path& folder, io::TrainingCheckpoin
   about.good_steps = counts.good_steps;
   about.precision = name_of(trainer.strategy().precision);
   about.optimizer = name_of(trainer.strategy().optimizer);
+  about.quantize = storage_of_base(trainer);
   about.parameters = parameters_of(trainer);
   about.shards.resize(static_cast<std::size_t>(shards));
   for (const std::string& one : all) {

@@ -40,7 +40,7 @@ struct TrainingCheckpoint {
   std::string data;
   std::int64_t data_tokens = 0, sequences = 0, length = 0;
   std::uint64_t data_digest = 0;
-  std::string precision, optimizer;
+  std::string precision, optimizer, quantize = "none";
   std::vector<CheckpointParameter> parameters;  // in the order of the flat parts
   std::vector<CheckpointShard> shards;
 };

@@ -66,13 +66,13 @@ std::string checkpoint_json(const TrainingCheckpoint& c) {
       "{{\n  \"schema\": \"{}\",\n"
       "  \"step\": {{\"all\": {}, \"taken\": {}, \"loss_scale\": {}, \"good_steps\": {}}},\n"
       "  \"options\": {{\"seed\": {}, \"lr\": {}, \"warmup\": {}, \"max_norm\": {}, "
-      "\"weight_decay\": {}, \"precision\": {}, \"optimizer\": {}}},\n"
+      "\"weight_decay\": {}, \"precision\": {}, \"optimizer\": {}, \"quantize\": {}}},\n"
       "  \"data\": {{\"origin\": {}, \"tokens\": {}, \"digest\": {}, \"sequences\": {}, "
       "\"seq_len\": {}}},\n"
       "  \"shards\": [",
       kSchema, c.steps, c.taken, c.loss_scale, c.good_steps, hex(c.seed), c.learning_rate, c.warmup,
-      c.max_norm, c.weight_decay, quoted(c.precision), quoted(c.optimizer), quoted(c.data),
-      c.data_tokens, hex(c.data_digest), c.sequences, c.length);
+      c.max_norm, c.weight_decay, quoted(c.precision), quoted(c.optimizer), quoted(c.quantize),
+      quoted(c.data), c.data_tokens, hex(c.data_digest), c.sequences, c.length);
   for (std::size_t i = 0; i < c.shards.size(); ++i)
     text += fmt::format("{}\n    {{\"bytes\": {}, \"digest\": {}}}", i > 0 ? "," : "",
                         c.shards[i].bytes, hex(c.shards[i].digest));
@@ -109,6 +109,7 @@ TrainingCheckpoint parse_checkpoint(const std::string& text, const std::string& 
   out.weight_decay = real(options, "weight_decay");
   out.precision = options.text("precision", "");
   out.optimizer = options.text("optimizer", "");
+  out.quantize = options.text("quantize", "none");
   const models::Config data = section(document, "data");
   out.data = data.text("origin", "");
   out.data_tokens = number(data, "tokens");

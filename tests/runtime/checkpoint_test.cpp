@@ -47,6 +47,7 @@ TrainingCheckpoint example() {
   c.length = 16;
   c.precision = "fp16-mixed";
   c.optimizer = "adamw";
+  c.quantize = "nf4-dq";
   c.parameters = {{"wte.weight", {300, 32}, true}, {"norm.weight", {32}, false}};
   c.shards = {{100, 0xFFFFFFFFFFFFFFFF}, {100, 0}};
   return c;
@@ -98,6 +99,7 @@ TEST_CASE("what a checkpoint says of itself comes back") {
   CHECK(back.length == 16);
   CHECK(back.precision == "fp16-mixed");
   CHECK(back.optimizer == "adamw");
+  CHECK(back.quantize == "nf4-dq");
   CHECK(back.parameters == c.parameters);
   REQUIRE(back.shards.size() == 2);
   CHECK(back.shards[0].bytes == 100);
