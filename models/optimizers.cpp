@@ -45,6 +45,8 @@ std::string optimizer_names(bool (*wanted)(const OptimizerRule&)) {
 
 void check_optimizer(const Strategy& strategy) {
   const OptimizerRule& rule = rule_of(strategy.optimizer);
+  check(rule.torch.projects || strategy.galore_rank == 0, ErrorKind::bad_input,
+        "--galore-rank is for --optimizer galore and galore8bit");
   const char* const why = refusal(rule, strategy.stack);
   if (why == nullptr) return;
   std::string others;

@@ -32,7 +32,8 @@ std::vector<PackedTensor> packed_tensors(const PackedStorage& of, Count values, 
 
 bool kbit_prepared(const Strategy& s) {
   if (!s.quantize) return false;
-  return s.quantize->kbit_prep.value_or(s.data.zero < 2 && is_mixed(s.precision));
+  const bool usual = s.stack != Stack::plimsoll && s.data.zero < 2 && is_mixed(s.precision);
+  return s.quantize->kbit_prep.value_or(usual);
 }
 
 }  // namespace plimsoll::models

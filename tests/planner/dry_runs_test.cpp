@@ -199,6 +199,33 @@ TEST_CASE(
   CHECK(errors[24] < 1e-5);
 }
 
+// Small models of 17 families, drawn with all that can be measured: packed bases, adapters, every
+// optimizer, Liger, operators that are kept, offloading, DDP, ZeRO, FSDP1 and 2. Drawn by one seed
+// when what four others had shown was mended; who is refused is not among them.
+TEST_CASE(
+    "drawn questions over families and options: half the peaks are within 0.02 %, 19 of 20 within "
+    "0.5 %") {
+  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/dry_runs_drawn.json"));
+  std::vector<double> errors;
+  for (const json& run : document["runs"]) {
+    const std::string name = run["case"];
+    CAPTURE(name);
+    const json& workload = run["workload"];
+    const planner::Reserved planned =
+        tests::plan_dry_run(workload, model_of(workload["model"])).planned;
+    errors.push_back(std::abs(error(planned.allocated, run["peak_bytes"])));
+    // Adafactor's step of Mixtral's stacked experts is planned 4.7 % too low.
+    CHECK((errors.back() < 0.01) == (name != "drawn-5-089"));
+  }
+  REQUIRE(errors.size() == 107);
+  std::ranges::sort(errors);
+  MESSAGE("median error of the peak " << 100 * errors[53] << " %, 19 of 20 within "
+                                      << 100 * errors[101] << " %, largest " << 100 * errors.back()
+                                      << " %");
+  CHECK(errors[53] < 2e-4);
+  CHECK(errors[101] < 5e-3);
+}
+
 TEST_CASE(
     "so are those of bitsandbytes' optimizers, Adafactor, Muon, GaLore, managed memory to the "
     "byte") {

@@ -53,6 +53,17 @@ class Checkpoints(unittest.TestCase):
         self.assertEqual(other[7], same[7])  # the loss is from before its step
         self.assertNotEqual(other[8], same[8])
 
+    def test_so_does_one_on_a_packed_base_and_one_whose_states_are_on_the_host(self):
+        packed = ["--quantize", "nf4-dq", "--lora-rank", "4", "--optimizer", "adam8bit"]
+        for number, more in enumerate(([*packed, "--offload", "optimizer"], packed,
+                                       ["--offload", "optimizer", "--precision", "fp16-mixed"])):
+            with self.subTest(more):
+                words, saved = ["--gpus", "2", "--zero", "3", *more], self.folder / str(number)
+                whole = self.steps(*words, "--steps", "4")
+                first = self.steps(*words, "--steps", "2", "--save-checkpoint", saved)
+                rest = self.steps(*words, "--steps", "4", "--resume", saved)
+                self.assertEqual({**first, **rest}, whole)
+
     def test_on_other_ranks_it_trains_on_the_tokens_that_follow(self):
         whole = self.steps("--precision", "fp32", "--gpus", "4", "--steps", "4")
         self.steps("--precision", "fp32", "--gpus", "4", "--steps", "2", "--save-checkpoint", self.saved)

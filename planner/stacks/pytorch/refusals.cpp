@@ -183,8 +183,6 @@ void refuse_adapters(const models::Strategy& s) {
 
 void refuse_projection(const models::Strategy& s) {
   const bool projects = models::rule_of(s.optimizer).torch.projects;
-  check(projects || s.galore_rank == 0, ErrorKind::bad_input,
-        "--galore-rank is for --optimizer galore and galore8bit");
   if (!projects) return;
   const auto refuse_if = [&](bool it_is, const char* what) {
     check(!it_is, ErrorKind::unsupported, [&] {
@@ -214,6 +212,18 @@ void refuse_in_backward(const models::Strategy& s, const models::Batch& batch) {
             ErrorKind::unsupported, "is modelled with adamw, sgd, momentum, galore and galore8bit");
 }
 
+// fully_shard casts a layer's inputs as it runs forward (_fsdp_state.py, _pre_forward), and not as
+// it runs again in the backward: rotary tables in fp32 make other dtypes then.
+void refuse_cast_tables(const models::ModelSpec& model, const models::Strategy& s) {
+  const bool casts = s.data.zero >= 2 && s.data.fsdp_version == 2 && is_mixed(s.precision);
+  check(!casts || !model.decoder || !model.decoder->fp32_rotary || !repeats_layers(s.recompute),
+        ErrorKind::unsupported, [&] {
+          return "--recompute with " + model.model_type +
+                 " under FSDP2 in mixed precision: PyTorch ends it with a CheckpointError (rotary "
+                 "tables are cast in the forward alone); with --precision bf16 it trains";
+        });
+}
+
 }  // namespace
 
 void refuse(const models::ModelSpec& model, const models::Strategy& s, const models::Batch& batch) {
@@ -226,6 +236,7 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   refuse_offload(s);
   refuse_packed(s);
   if (is_fsdp1(s)) refuse_fsdp1(s);
+  refuse_cast_tables(model, s);
   refuse_reentrant(s);
   check(s.transformers >= oldest(model, s), ErrorKind::unsupported, [&] {
     return "--transformers-version " + models::text_of(s.transformers) + ": the steps of " +

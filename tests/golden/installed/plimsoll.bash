@@ -59,7 +59,7 @@ _plimsoll() {
     fit:--micro-batch) return ;;
     fit:--grad-accum) return ;;
     fit:--global-batch) return ;;
-    fit:--recompute) COMPREPLY=($(compgen -W 'none selective full sqrt fit' -- "$cur")); return ;;
+    fit:--recompute) COMPREPLY=($(compgen -W 'none selective' -- "$cur")); return ;;
     fit:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     fit:--attention) COMPREPLY=($(compgen -W 'flash flash-1 flash-2' -- "$cur")); return ;;
     fit:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
@@ -68,6 +68,9 @@ _plimsoll() {
     fit:--lora-targets) return ;;
     fit:--lora-dropout) return ;;
     fit:--adapter-dtype) COMPREPLY=($(compgen -W 'fp32 bf16' -- "$cur")); return ;;
+    fit:--modules-to-save) return ;;
+    fit:--lora-bias) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
+    fit:--use-dora) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     fit:--quantize) COMPREPLY=($(compgen -W 'nf4 nf4-dq fp4' -- "$cur")); return ;;
     fit:--quant-storage) COMPREPLY=($(compgen -W 'uint8 bf16 fp16' -- "$cur")); return ;;
     fit:--kbit-prep) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
@@ -161,7 +164,7 @@ _plimsoll() {
     recommend:--micro-batch) return ;;
     recommend:--grad-accum) return ;;
     recommend:--global-batch) return ;;
-    recommend:--recompute) COMPREPLY=($(compgen -W 'none selective full sqrt fit' -- "$cur")); return ;;
+    recommend:--recompute) COMPREPLY=($(compgen -W 'none selective' -- "$cur")); return ;;
     recommend:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     recommend:--attention) COMPREPLY=($(compgen -W 'flash flash-1 flash-2' -- "$cur")); return ;;
     recommend:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
@@ -170,6 +173,9 @@ _plimsoll() {
     recommend:--lora-targets) return ;;
     recommend:--lora-dropout) return ;;
     recommend:--adapter-dtype) COMPREPLY=($(compgen -W 'fp32 bf16' -- "$cur")); return ;;
+    recommend:--modules-to-save) return ;;
+    recommend:--lora-bias) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
+    recommend:--use-dora) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     recommend:--quantize) COMPREPLY=($(compgen -W 'nf4 nf4-dq fp4' -- "$cur")); return ;;
     recommend:--quant-storage) COMPREPLY=($(compgen -W 'uint8 bf16 fp16' -- "$cur")); return ;;
     recommend:--kbit-prep) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
@@ -253,7 +259,7 @@ _plimsoll() {
     run:--micro-batch) return ;;
     run:--grad-accum) return ;;
     run:--global-batch) return ;;
-    run:--recompute) COMPREPLY=($(compgen -W 'none selective full sqrt fit' -- "$cur")); return ;;
+    run:--recompute) COMPREPLY=($(compgen -W 'none selective' -- "$cur")); return ;;
     run:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     run:--attention) COMPREPLY=($(compgen -W 'flash flash-1 flash-2' -- "$cur")); return ;;
     run:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
@@ -262,6 +268,9 @@ _plimsoll() {
     run:--lora-targets) return ;;
     run:--lora-dropout) return ;;
     run:--adapter-dtype) COMPREPLY=($(compgen -W 'fp32 bf16' -- "$cur")); return ;;
+    run:--modules-to-save) return ;;
+    run:--lora-bias) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
+    run:--use-dora) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     run:--quantize) COMPREPLY=($(compgen -W 'nf4 nf4-dq fp4' -- "$cur")); return ;;
     run:--quant-storage) COMPREPLY=($(compgen -W 'uint8 bf16 fp16' -- "$cur")); return ;;
     run:--kbit-prep) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
@@ -365,7 +374,7 @@ _plimsoll() {
     oom:--micro-batch) return ;;
     oom:--grad-accum) return ;;
     oom:--global-batch) return ;;
-    oom:--recompute) COMPREPLY=($(compgen -W 'none selective full sqrt fit' -- "$cur")); return ;;
+    oom:--recompute) COMPREPLY=($(compgen -W 'none selective' -- "$cur")); return ;;
     oom:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     oom:--attention) COMPREPLY=($(compgen -W 'flash flash-1 flash-2' -- "$cur")); return ;;
     oom:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
@@ -374,6 +383,9 @@ _plimsoll() {
     oom:--lora-targets) return ;;
     oom:--lora-dropout) return ;;
     oom:--adapter-dtype) COMPREPLY=($(compgen -W 'fp32 bf16' -- "$cur")); return ;;
+    oom:--modules-to-save) return ;;
+    oom:--lora-bias) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
+    oom:--use-dora) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     oom:--quantize) COMPREPLY=($(compgen -W 'nf4 nf4-dq fp4' -- "$cur")); return ;;
     oom:--quant-storage) COMPREPLY=($(compgen -W 'uint8 bf16 fp16' -- "$cur")); return ;;
     oom:--kbit-prep) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
@@ -402,17 +414,17 @@ _plimsoll() {
     check:--json) COMPREPLY=($(compgen -f -- "$cur")); return ;;
   esac
   case $command in
-    fit) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --html --explain --plot --svg --trace --memory-viz --json --quiet' ;;
+    fit) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --modules-to-save --lora-bias --use-dora --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --html --explain --plot --svg --trace --memory-viz --json --quiet' ;;
     batch) options='--help --html --fields --csv --markdown --threads --fleet --solver-seconds --json --quiet' ;;
     models) options='--help --html --search --json --quiet' ;;
     gpus) options='--help --html --search --json --quiet' ;;
     trainers) options='--help --html --search --json --quiet' ;;
-    recommend) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --html --objective --keep --only --without --min-headroom --tokens --top --threads --json --quiet' ;;
-    run) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --ranks --reduce-layers --prediction --anyway --steps --seconds --profile --seed --lr --warmup --max-norm --weight-decay --weights --adapter --data --save-weights --save-checkpoint --save-every --resume --poison --timeout --json --quiet' ;;
+    recommend) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --modules-to-save --lora-bias --use-dora --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --html --objective --keep --only --without --min-headroom --tokens --top --threads --json --quiet' ;;
+    run) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --modules-to-save --lora-bias --use-dora --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --ranks --reduce-layers --prediction --anyway --steps --seconds --profile --seed --lr --warmup --max-norm --weight-decay --weights --adapter --data --save-weights --save-checkpoint --save-every --resume --poison --timeout --json --quiet' ;;
     compare) options='--help --html --published --svg --tolerance --json --quiet' ;;
     report) options='--help --html --trace --memory-viz --rank --json --quiet' ;;
     export) options='--help --to --json --quiet' ;;
-    oom) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --json --quiet' ;;
+    oom) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --lora-dropout --adapter-dtype --modules-to-save --lora-bias --use-dora --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --json --quiet' ;;
     check) options='--help --against --max-growth --junit --github --json --quiet' ;;
   esac
   case $cur in

@@ -54,13 +54,13 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l master-weights -d '
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l fsdp-upcast -d 'Accelerate'\''s fp32 storage under FSDP (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l optimizer -d 'adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, lomo (adamw)' -x -a 'adamw sgd momentum ademamix adam8bit lion8bit ademamix8bit galore galore8bit q-galore lomo'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l optimizer-impl -d 'foreach, fused, for-loop (the stack'\''s)' -x -a 'foreach fused for-loop'
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l galore-rank -d 'rank of the projection' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l galore-rank -d 'of the projected gradients (128)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l optimizer-in-backward -d 'step each parameter as its gradient comes'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l seq-len -d 'tokens (4096, at most what the model takes)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l recompute -d 'none, selective, full, sqrt, every:K, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective full sqrt fit'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
@@ -69,6 +69,9 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-alpha -d '(16)
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-dropout -d '(0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-bias -d 'PEFT'\''s lora_bias (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-dora -d 'weight-decomposed adapters: yes is not modelled yet (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l quantize -d 'nf4, nf4-dq, fp4 (bitsandbytes): pack the frozen base' -x -a 'nf4 nf4-dq fp4'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
@@ -179,13 +182,13 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l master-weight
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l fsdp-upcast -d 'Accelerate'\''s fp32 storage under FSDP (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l optimizer -d 'adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, lomo (adamw)' -x -a 'adamw sgd momentum ademamix adam8bit lion8bit ademamix8bit galore galore8bit q-galore lomo'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l optimizer-impl -d 'foreach, fused, for-loop (the stack'\''s)' -x -a 'foreach fused for-loop'
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l galore-rank -d 'rank of the projection' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l galore-rank -d 'of the projected gradients (128)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l optimizer-in-backward -d 'step each parameter as its gradient comes'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l seq-len -d 'tokens (4096, at most what the model takes)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l recompute -d 'none, selective, full, sqrt, every:K, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective full sqrt fit'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
@@ -194,6 +197,9 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-alpha -d
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-dropout -d '(0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-bias -d 'PEFT'\''s lora_bias (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-dora -d 'weight-decomposed adapters: yes is not modelled yet (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l quantize -d 'nf4, nf4-dq, fp4 (bitsandbytes): pack the frozen base' -x -a 'nf4 nf4-dq fp4'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
@@ -281,13 +287,13 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l master-weights -d '
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l fsdp-upcast -d 'Accelerate'\''s fp32 storage under FSDP (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l optimizer -d 'adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, lomo (adamw)' -x -a 'adamw sgd momentum ademamix adam8bit lion8bit ademamix8bit galore galore8bit q-galore lomo'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l optimizer-impl -d 'foreach, fused, for-loop (the stack'\''s)' -x -a 'foreach fused for-loop'
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l galore-rank -d 'rank of the projection' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l galore-rank -d 'of the projected gradients (128)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l optimizer-in-backward -d 'step each parameter as its gradient comes'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l seq-len -d 'tokens (4096, at most what the model takes)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l recompute -d 'none, selective, full, sqrt, every:K, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective full sqrt fit'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
@@ -296,6 +302,9 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-alpha -d '(16)
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-dropout -d '(0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-bias -d 'PEFT'\''s lora_bias (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l use-dora -d 'weight-decomposed adapters: yes is not modelled yet (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l quantize -d 'nf4, nf4-dq, fp4 (bitsandbytes): pack the frozen base' -x -a 'nf4 nf4-dq fp4'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
@@ -415,13 +424,13 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l master-weights -d '
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l fsdp-upcast -d 'Accelerate'\''s fp32 storage under FSDP (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l optimizer -d 'adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, lomo (adamw)' -x -a 'adamw sgd momentum ademamix adam8bit lion8bit ademamix8bit galore galore8bit q-galore lomo'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l optimizer-impl -d 'foreach, fused, for-loop (the stack'\''s)' -x -a 'foreach fused for-loop'
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l galore-rank -d 'rank of the projection' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l galore-rank -d 'of the projected gradients (128)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l optimizer-in-backward -d 'step each parameter as its gradient comes'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l seq-len -d 'tokens (4096, at most what the model takes)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l recompute -d 'none, selective, full, sqrt, every:K, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective full sqrt fit'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
@@ -430,6 +439,9 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-alpha -d '(16)
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-dropout -d '(0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-bias -d 'PEFT'\''s lora_bias (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-dora -d 'weight-decomposed adapters: yes is not modelled yet (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l quantize -d 'nf4, nf4-dq, fp4 (bitsandbytes): pack the frozen base' -x -a 'nf4 nf4-dq fp4'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'

@@ -78,13 +78,13 @@ _plimsoll() {
         '--fsdp-upcast=[Accelerate'\''s fp32 storage under FSDP (yes)]:YES|NO:(yes no)' \
         '--optimizer=[adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, lomo (adamw)]:NAME:(adamw sgd momentum ademamix adam8bit lion8bit ademamix8bit galore galore8bit q-galore lomo)' \
         '--optimizer-impl=[foreach, fused, for-loop (the stack'\''s)]:KIND:(foreach fused for-loop)' \
-        '--galore-rank=[rank of the projection]:N:' \
+        '--galore-rank=[of the projected gradients (128)]:N:' \
         '--optimizer-in-backward[step each parameter as its gradient comes]' \
         '--seq-len=[tokens (4096, at most what the model takes)]:N:' \
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
-        '--recompute=[none, selective, full, sqrt, every\:K, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective full sqrt fit)' \
+        '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
@@ -93,6 +93,9 @@ _plimsoll() {
         '--lora-targets=[all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)]:LIST:' \
         '--lora-dropout=[(0)]:P:' \
         '--adapter-dtype=[fp32, bf16 (fp32)]:DTYPE:(fp32 bf16)' \
+        '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
+        '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
+        '--use-dora=[weight-decomposed adapters\: yes is not modelled yet (no)]:YES|NO:(yes no)' \
         '--quantize=[nf4, nf4-dq, fp4 (bitsandbytes)\: pack the frozen base]:KIND:(nf4 nf4-dq fp4)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
@@ -215,13 +218,13 @@ _plimsoll() {
         '--fsdp-upcast=[Accelerate'\''s fp32 storage under FSDP (yes)]:YES|NO:(yes no)' \
         '--optimizer=[adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, lomo (adamw)]:NAME:(adamw sgd momentum ademamix adam8bit lion8bit ademamix8bit galore galore8bit q-galore lomo)' \
         '--optimizer-impl=[foreach, fused, for-loop (the stack'\''s)]:KIND:(foreach fused for-loop)' \
-        '--galore-rank=[rank of the projection]:N:' \
+        '--galore-rank=[of the projected gradients (128)]:N:' \
         '--optimizer-in-backward[step each parameter as its gradient comes]' \
         '--seq-len=[tokens (4096, at most what the model takes)]:N:' \
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
-        '--recompute=[none, selective, full, sqrt, every\:K, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective full sqrt fit)' \
+        '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
@@ -230,6 +233,9 @@ _plimsoll() {
         '--lora-targets=[all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)]:LIST:' \
         '--lora-dropout=[(0)]:P:' \
         '--adapter-dtype=[fp32, bf16 (fp32)]:DTYPE:(fp32 bf16)' \
+        '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
+        '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
+        '--use-dora=[weight-decomposed adapters\: yes is not modelled yet (no)]:YES|NO:(yes no)' \
         '--quantize=[nf4, nf4-dq, fp4 (bitsandbytes)\: pack the frozen base]:KIND:(nf4 nf4-dq fp4)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
@@ -318,13 +324,13 @@ _plimsoll() {
         '--fsdp-upcast=[Accelerate'\''s fp32 storage under FSDP (yes)]:YES|NO:(yes no)' \
         '--optimizer=[adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, lomo (adamw)]:NAME:(adamw sgd momentum ademamix adam8bit lion8bit ademamix8bit galore galore8bit q-galore lomo)' \
         '--optimizer-impl=[foreach, fused, for-loop (the stack'\''s)]:KIND:(foreach fused for-loop)' \
-        '--galore-rank=[rank of the projection]:N:' \
+        '--galore-rank=[of the projected gradients (128)]:N:' \
         '--optimizer-in-backward[step each parameter as its gradient comes]' \
         '--seq-len=[tokens (4096, at most what the model takes)]:N:' \
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
-        '--recompute=[none, selective, full, sqrt, every\:K, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective full sqrt fit)' \
+        '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
@@ -333,6 +339,9 @@ _plimsoll() {
         '--lora-targets=[all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)]:LIST:' \
         '--lora-dropout=[(0)]:P:' \
         '--adapter-dtype=[fp32, bf16 (fp32)]:DTYPE:(fp32 bf16)' \
+        '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
+        '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
+        '--use-dora=[weight-decomposed adapters\: yes is not modelled yet (no)]:YES|NO:(yes no)' \
         '--quantize=[nf4, nf4-dq, fp4 (bitsandbytes)\: pack the frozen base]:KIND:(nf4 nf4-dq fp4)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
@@ -460,13 +469,13 @@ _plimsoll() {
         '--fsdp-upcast=[Accelerate'\''s fp32 storage under FSDP (yes)]:YES|NO:(yes no)' \
         '--optimizer=[adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, lomo (adamw)]:NAME:(adamw sgd momentum ademamix adam8bit lion8bit ademamix8bit galore galore8bit q-galore lomo)' \
         '--optimizer-impl=[foreach, fused, for-loop (the stack'\''s)]:KIND:(foreach fused for-loop)' \
-        '--galore-rank=[rank of the projection]:N:' \
+        '--galore-rank=[of the projected gradients (128)]:N:' \
         '--optimizer-in-backward[step each parameter as its gradient comes]' \
         '--seq-len=[tokens (4096, at most what the model takes)]:N:' \
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
-        '--recompute=[none, selective, full, sqrt, every\:K, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective full sqrt fit)' \
+        '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
@@ -475,6 +484,9 @@ _plimsoll() {
         '--lora-targets=[all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)]:LIST:' \
         '--lora-dropout=[(0)]:P:' \
         '--adapter-dtype=[fp32, bf16 (fp32)]:DTYPE:(fp32 bf16)' \
+        '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
+        '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
+        '--use-dora=[weight-decomposed adapters\: yes is not modelled yet (no)]:YES|NO:(yes no)' \
         '--quantize=[nf4, nf4-dq, fp4 (bitsandbytes)\: pack the frozen base]:KIND:(nf4 nf4-dq fp4)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
