@@ -41,6 +41,7 @@ PACKAGES = {
     "plain_torch.py": ("torch",),
     "snapshots.py": ("torch", "transformers", "peft"),
     "torch_measure.py": ("torch", "transformers"),
+    "wide_draw.py": (),
 }
 PARTS = {"apart.py": "dry_runs.py", "device_rates.py": "device_overheads.py",
          "dry_host.py": "dry_runs.py",
@@ -127,6 +128,20 @@ class EveryTool(unittest.TestCase):
         out = self.folder / "runs.json"
         self.run_tool("drawn_runs.py", "--seed", 2026, "--from", 3, "--count", 1, "--out", out)
         self.assert_made_again(out, GOLDEN / "drawn_runs.json")
+
+    @needs("wide_draw.py")
+    def test_wide_draw(self):
+        """A program that refuses one question of three: the others are written, each drawn by its
+        number alone."""
+        program = self.folder / "planned"
+        program.write_text("#!/bin/sh\necho 'drawn-3-001 refused: no'\n")
+        program.chmod(0o755)
+        out = self.folder / "cases.json"
+        self.run_tool("wide_draw.py", "--seed", 3, "--count", 3, "--planned", program, "--out", out)
+        three = json.loads(out.read_text())
+        self.assertEqual([c["name"] for c in three], ["drawn-3-000", "drawn-3-002"])
+        self.run_tool("wide_draw.py", "--seed", 3, "--count", 1, "--planned", program, "--out", out)
+        self.assertEqual(json.loads(out.read_text()), three[:1])
 
     @needs("dry_runs.py")
     def test_dry_runs(self):
