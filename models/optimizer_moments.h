@@ -72,8 +72,8 @@ struct BlockStates {
 // of Python's loop: what it names stays until it names another, in the next parameter's turn too.
 struct Moment {
   // pass_on: to `slot`, from `from`. give: as much of what there was before the step goes. keep:
-  // stays beside the slots.
-  enum class Does : std::uint8_t { make, let_go, pass_on, give, keep };
+  // stays beside the slots. sum_rows: PyTorch's kernel sums a matrix's rows, each of a stack.
+  enum class Does : std::uint8_t { make, let_go, pass_on, give, keep, sum_rows };
   Does does = Does::make;
   std::uint8_t slot = 0, from = 0;
   std::optional<DType> dtype = {};  // none: the parameter's

@@ -24,7 +24,7 @@ inline constexpr std::array kAdamMoments{Moment{.slot = 0}, Moment{.slot = 1},
                                          Moment{.does = Does::let_go, .slot = 0}};
 
 // transformers 5.17, optimization.py, Adafactor.step without beta1, as its Trainer makes it. Slots:
-// grad, p_data_fp32, update, a nameless value, r_factor, c_factor.
+// grad, p_data_fp32, update, a nameless value, r_factor, c_factor. state["RMS"] is a tensor.
 inline constexpr std::array kAdafactorMoments{
     Moment{.does = Does::let_go, .slot = 0},
     Moment{.slot = 0, .dtype = DType::fp32, .of = Of::in_16_bits},
@@ -33,7 +33,9 @@ inline constexpr std::array kAdafactorMoments{
     Moment{.slot = 3, .dtype = DType::fp32},  // grad ** 2
     Moment{.slot = 2, .dtype = DType::fp32},
     Moment{.slot = 3, .dtype = DType::fp32, .extent = Extent::rows, .of = Of::matrices},
+    Moment{.does = Does::let_go, .slot = 3},
     Moment{.slot = 3, .dtype = DType::fp32, .extent = Extent::columns, .of = Of::matrices},
+    Moment{.does = Does::sum_rows, .of = Of::matrices},  // update.mean(dim=-2)
     Moment{.does = Does::let_go, .slot = 3},
     Moment{.slot = 4, .dtype = DType::fp32, .extent = Extent::rows, .of = Of::matrices},
     Moment{.slot = 5, .dtype = DType::fp32, .extent = Extent::columns, .of = Of::matrices},
@@ -56,7 +58,8 @@ inline constexpr TorchOptimizer kAdafactor{
     .moments = kAdafactorMoments,
     .state_dtype = DType::fp32,
     .assumption = "scale_parameter=False, relative_step=False, without beta1",
-    .source = "transformers 5.17, trainer_optimizer.py, _get_adafactor"};
+    .source = "transformers 5.17, trainer_optimizer.py, _get_adafactor",
+    .value_of_each = "RMS"};
 
 // torch/optim/_muon.py (2.11), _single_tensor_muon: `update`, and the locals of
 // _zeropower_via_newtonschulz: ortho_grad (bf16: a copy where the gradient is in another dtype),

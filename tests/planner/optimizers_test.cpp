@@ -82,10 +82,11 @@ TEST_CASE("AdEMAMix keeps two averages in one tensor") {
 
 TEST_CASE("Adafactor keeps rows and columns of matrices, stacked ones too, and whole vectors") {
   const SteppedTensor matrix{.elements = 15, .dtype = DType::bf16, .rows = 3, .columns = 5};
-  CHECK(kept(Optimizer::adafactor, matrix) == "exp_avg_sq_row 12; exp_avg_sq_col 20; ");
+  CHECK(kept(Optimizer::adafactor, matrix) == "exp_avg_sq_row 12; exp_avg_sq_col 20; RMS 4; ");
   const SteppedTensor stack{.elements = 30, .rows = 3, .columns = 5};
-  CHECK(kept(Optimizer::adafactor, stack) == "exp_avg_sq_row 24; exp_avg_sq_col 40; ");
-  CHECK(kept(Optimizer::adafactor, {.elements = 7, .dtype = DType::bf16}) == "exp_avg_sq 28; ");
+  CHECK(kept(Optimizer::adafactor, stack) == "exp_avg_sq_row 24; exp_avg_sq_col 40; RMS 4; ");
+  CHECK(kept(Optimizer::adafactor, {.elements = 7, .dtype = DType::bf16}) ==
+        "exp_avg_sq 28; RMS 4; ");
 }
 
 TEST_CASE("Muon steps the matrices of layers in their dtype, AdamW what is none of those") {

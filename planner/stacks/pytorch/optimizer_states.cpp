@@ -79,6 +79,14 @@ struct OptimizerStates::Slots {
     if (held[from] == Bytes(0)) return;
     put(slot, std::exchange(held[from], Bytes(0)), block[from]);
   }
+  void use(const ColumnSumScratch& scratch) {
+    most = std::max(most, now + scratch.total());
+    if (events == nullptr || scratch.total() == Bytes(0)) return;
+    const std::int32_t partial = events->take(scratch.partial);
+    const std::int32_t counters = events->take(scratch.counters);
+    events->drop(partial);
+    events->drop(counters);
+  }
   void keep(Bytes bytes) {
     if (events != nullptr) events->take(bytes);
     now += bytes;
@@ -162,6 +170,9 @@ void OptimizerStates::step_one(const SteppedTensor& tensor, Slots& slots) const 
         break;
       case Moment::Does::keep:
         slots.keep(bytes);
+        break;
+      case Moment::Does::sum_rows:
+        slots.use(column_sum_scratch(b_, gpu_, tensor.rows, tensor.elements / tensor.rows));
         break;
     }
   }

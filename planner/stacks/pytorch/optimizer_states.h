@@ -5,14 +5,15 @@
 
 #include "models/optimizer_states.h"
 #include "planner/program/program_builder.h"
+#include "planner/stacks/pytorch/kernels.h"
 #include "reports/record.h"
 
 namespace plimsoll::planner::pytorch {
 
 class OptimizerStates {
  public:
-  OptimizerStates(ProgramBuilder& builder, const models::Strategy& strategy)
-      : b_(builder), strategy_(strategy) {}
+  OptimizerStates(ProgramBuilder& builder, const models::Strategy& strategy, const Processors& gpu)
+      : b_(builder), strategy_(strategy), gpu_(gpu) {}
 
   Bytes size_of(const models::SteppedTensor& tensor) const {
     return b_.rounded(storage(Count(tensor.elements), tensor.dtype));
@@ -41,6 +42,7 @@ class OptimizerStates {
 
   ProgramBuilder& b_;
   const models::Strategy& strategy_;
+  const Processors& gpu_;
   Bytes in_allocator_, managed_;
   bool in_blocks_ = false;  // a tensor's states are
 };

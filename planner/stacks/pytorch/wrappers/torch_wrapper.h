@@ -11,7 +11,8 @@ namespace plimsoll::planner::pytorch {
 
 class TorchWrapper : public Wrapper {
  public:
-  explicit TorchWrapper(Step& step) : Wrapper(step), optimizer_(step.b, step.strategy) {}
+  explicit TorchWrapper(Step& step)
+      : Wrapper(step), optimizer_(step.b, step.strategy, step.rules.gpu) {}
   Bytes managed() const override { return optimizer_.managed(); }
 
  protected:
