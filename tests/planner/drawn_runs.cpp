@@ -4,7 +4,10 @@
 #include <nlohmann/json.hpp>
 
 #include "models/model_reader.h"
+#include "models/optimizers.h"
+#include "planner/plan.h"
 #include "tests/planner/dry_plan.h"
+#include "tests/planner/oracle_workload.h"
 
 namespace plimsoll::tests {
 
@@ -30,6 +33,18 @@ std::string about(const json& workload) {
          workload["strategy"].dump() + " " + workload["batch"].dump();
 }
 
+// A dry run's plan is written without what a question is refused for before that.
+void refuse_as_the_door_does(const json& workload, const models::ModelSpec& model) {
+  planner::Question question;
+  question.model = &model;
+  question.strategy = strategy_of(workload);
+  question.batch = batch_of(workload);
+  // The oracle's workloads name one for every optimizer.
+  if (models::rule_of(question.strategy.optimizer).torch.package != nullptr)
+    question.strategy.optimizer_impl.reset();
+  planner::plan(question);
+}
+
 }  // namespace
 
 std::vector<DrawnRun> drawn_runs(const std::string& file) {
@@ -46,7 +61,9 @@ std::vector<DrawnRun> drawn_runs(const std::string& file) {
     try {
       const models::ModelSpec model =
           models::read_model(workload["model"]["config"].dump(), name, name, {});
-      const DryPlan plan = plan_dry_run(filled(workload, defaults), model);
+      const json whole = filled(workload, defaults);
+      refuse_as_the_door_does(whole, model);
+      const DryPlan plan = plan_dry_run(whole, model);
       drawn.planned_peak = plan.planned.allocated;
       drawn.planned_reserved = plan.planned.reserved;
       drawn.unlucky = plan.unlucky;

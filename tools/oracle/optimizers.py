@@ -1,5 +1,7 @@
 """The optimizers of torch_measure.py's workloads, as people make them."""
 
+import functools
+
 # bitsandbytes' class, bits of its states, whether they are in managed memory.
 BITSANDBYTES = {f"{paged}{name}": (kind, bits, paged != "")
                 for paged in ("", "paged-")
@@ -25,13 +27,18 @@ def build(model, workload):
                "momentum": (torch.optim.SGD, {"lr": 1e-4, "momentum": 0.9, **how})}
     if strategy["zero"] == 1 and kind not in classes:
         raise NotImplementedError(f"{kind} with ZeroRedundancyOptimizer")
-    if kind in BITSANDBYTES:
-        return bitsandbytes_optimizer(model, parameters, BITSANDBYTES[kind])
     if kind in GALORE:
         return galore_optimizer(model, kind, strategy)
-    if kind == "adafactor":
-        return transformers_adafactor(parameters)
+    packages = {"adafactor": transformers_adafactor,
+                **{name: functools.partial(bitsandbytes_optimizer, model, which)
+                   for name, which in BITSANDBYTES.items()}}
+    if kind in packages:
+        make = packages[kind]
+        return InBackward(parameters, make) if strategy["optimizer_in_backward"] \
+            else make(parameters)
     if kind == "muon":
+        if strategy["optimizer_in_backward"]:
+            raise NotImplementedError("muon in the backward")
         return muon_and_adamw(model, how)
     cls, options = classes[kind]
     if strategy["optimizer_in_backward"]:
@@ -66,7 +73,7 @@ class InBackward:
         """There is none left."""
 
 
-def bitsandbytes_optimizer(model, parameters, which):
+def bitsandbytes_optimizer(model, which, parameters):
     """With what Trainer tells it: states of embeddings in fp32 (trainer.py, create_optimizer)."""
     import bitsandbytes
     import torch

@@ -206,10 +206,8 @@ void refuse_in_backward(const models::Strategy& s, const models::Batch& batch) {
   refuse_if(s.precision == models::Precision::fp16_mixed, ErrorKind::bad_input,
             "with --precision fp16-mixed: a scaler looks at all gradients before it steps");
   refuse_if(s.gpus > 1, ErrorKind::unsupported, "is modelled on one GPU");
-  refuse_if(s.optimizer != models::Optimizer::adamw && s.optimizer != models::Optimizer::sgd &&
-                s.optimizer != models::Optimizer::momentum &&
-                !models::rule_of(s.optimizer).torch.projects,
-            ErrorKind::unsupported, "is modelled with adamw, sgd, momentum, galore and galore8bit");
+  refuse_if(s.optimizer == models::Optimizer::adafactor || s.optimizer == models::Optimizer::muon,
+            ErrorKind::unsupported, "is modelled with all optimizers but adafactor and muon");
 }
 
 // fully_shard casts a layer's inputs as it runs forward (_fsdp_state.py, _pre_forward), and not as

@@ -50,7 +50,8 @@ void StepWriter::add_runs() {
   for (const LayerRun& layers : s_.parts.runs) {
     const std::int64_t k =
         models::decisions::layers_per_checkpoint(s_.strategy.recompute, layers.count);
-    const bool alternates = layers.period() > 1;
+    // Groups of layers that differ (Gemma 3's sixth) would begin anew at each run.
+    const bool alternates = layers.period() > 1 || s_.parts.runs.size() > 1;
     check(!alternates || !s_.recomputes() || k == 1, ErrorKind::unsupported,
           "--recompute: checkpoints of several layers are not modelled where layers alternate");
     if (wrapper_->keeps_last_layer() && &layers == &s_.parts.runs.back()) {
