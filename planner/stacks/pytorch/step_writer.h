@@ -38,7 +38,7 @@ class StepWriter : public StepSizer {
 
  private:
   // Units (units.cpp): what is handled together.
-  void plan_end_units(), add_runs();
+  void plan_end_units(), add_runs(), refuse_groups_of_unlike_layers() const;
   void add_run(const LayerRun& layers, std::int64_t first, std::int64_t count, std::int64_t stride);
   void size_unit(Unit& unit, const std::vector<Parameter>& parameters, models::GroupId group);
   void declare_states();

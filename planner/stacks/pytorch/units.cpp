@@ -46,14 +46,22 @@ void StepWriter::plan_end_units() {
   s_.loss_prefetches = s_.head_unit == &s_.root || (d.tied_head && !accelerate);
 }
 
+// A group of layers goes on where one differs from those before it (Gemma 3's sixth); a run does
+// not.
+void StepWriter::refuse_groups_of_unlike_layers() const {
+  const bool unlike = s_.parts.runs.size() > 1 || s_.parts.runs.front().period() > 1;
+  const bool groups = models::decisions::layers_per_checkpoint(s_.strategy.recompute,
+                                                               s_.parts.decoder.layers) > 1;
+  check(!unlike || !s_.recomputes() || !groups, ErrorKind::unsupported,
+        "--recompute: checkpoints of several layers are not modelled where layers alternate");
+}
+
 void StepWriter::add_runs() {
+  refuse_groups_of_unlike_layers();
   for (const LayerRun& layers : s_.parts.runs) {
     const std::int64_t k =
         models::decisions::layers_per_checkpoint(s_.strategy.recompute, layers.count);
-    // Groups of layers that differ (Gemma 3's sixth) would begin anew at each run.
-    const bool alternates = layers.period() > 1 || s_.parts.runs.size() > 1;
-    check(!alternates || !s_.recomputes() || k == 1, ErrorKind::unsupported,
-          "--recompute: checkpoints of several layers are not modelled where layers alternate");
+    const bool alternates = layers.period() > 1;
     if (wrapper_->keeps_last_layer() && &layers == &s_.parts.runs.back()) {
       add_run(layers, layers.first, layers.count - 1, 1);
       add_run(layers, layers.first + layers.count - 1, 1, 1);
