@@ -20,6 +20,8 @@ import threading
 import time
 import unittest
 
+import two_hosts
+
 RANKS = 4
 IN_TIME = 30  # seconds from the fault until all processes have ended; after --timeout, where nobody has died
 TINY = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_head": 4, "n_layer": 2,
@@ -185,6 +187,20 @@ class Faults(unittest.TestCase):
             else:
                 self.assertFalse(self.out.exists() and not self.document())
 
+    def test_a_link_between_hosts_that_is_cut(self):
+        reason = two_hosts.why_not()
+        if reason:
+            self.skipTest(f"a link that is cut: {reason}")
+        with two_hosts.TwoHosts(self.folder) as hosts:
+            words = self.one("--zero", "3", "--steps", "100000", "--timeout", "3", "--json", self.out)
+            job = Job([*hosts.words(RANKS // 2), *words], hosts.before_mpirun())
+            job.wait_for(r"step 3/")
+            job.rank(3)  # the ranks beyond the link are among those that are looked for
+            hosts.cut()
+            self.told("the link between two hosts cut in a step, --timeout 3", job,
+                      r"rank [\d, ]*[23]: no answer to \w+ within 3 s, says rank [01]", "the measurement says who waited", 3)
+            self.assertIn("no answer", self.document()["error"]["message"])
+
     def test_a_job_that_is_told_to_end(self):
         job = self.job("--steps", "100000")
         job.wait_for(r"step 3/")
@@ -325,7 +341,7 @@ saved before could still be read. Faults tried: {count}; noticed: {count}; files
 checkpoint says of itself, and of its tensors (`tests/runtime/checkpoint_test.cpp`, `tests/witness/checkpoint_test.cpp`),
 allocations of a question's answer made to fail one by one (`tests/tools/allocation_test.cpp`).
 
-Not tried: a link that is cut between hosts (the ranks are on one). Known: where the host has no memory for a few bytes
+The two hosts whose link is cut are network namespaces of one machine (`tests/runtime/two_hosts.py`). Known: where the host has no memory for a few bytes
 in the middle of a step, a rank ends by abort (the ledger writes in destructors), and its launcher says so.
 """
 
