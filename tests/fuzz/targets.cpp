@@ -1,8 +1,5 @@
 #include "tests/fuzz/targets.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <array>
 #include <cmath>
 #include <ctime>
@@ -30,6 +27,7 @@
 #include "reports/prediction.h"
 #include "reports/snapshot/allocation_history.h"
 #include "reports/snapshot/step_window.h"
+#include "tests/fuzz/given.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/doors.h"
 #include "tools/cli/plan_source.h"
@@ -39,17 +37,6 @@
 namespace plimsoll::tests {
 
 namespace {
-
-// Refused as the user's fault: anything else that is thrown is ours.
-template <class Read>
-void refused_or_read(Read&& read) {
-  try {
-    read();
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::internal) throw Broken("internal error: " + error.message());
-    if (error.message().empty()) throw Broken("an error without a message");
-  }
-}
 
 double cpu_seconds() {
   timespec now{};
@@ -62,23 +49,6 @@ constexpr double kMostSeconds = 2;  // sanitizers are slow
 #else
 constexpr double kMostSeconds = 0.1;
 #endif
-
-// A stand-in for a file; gone with the process.
-class MemoryFile {
- public:
-  explicit MemoryFile(std::string_view content) : descriptor_(memfd_create("fuzz", MFD_CLOEXEC)) {
-    if (descriptor_ < 0 ||
-        write(descriptor_, content.data(), content.size()) != static_cast<ssize_t>(content.size()))
-      throw std::runtime_error("memfd_create or write failed");
-  }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-  ~MemoryFile() { close(descriptor_); }
-  std::string path() const { return "/proc/self/fd/" + std::to_string(descriptor_); }
-
- private:
-  int descriptor_;
-};
 
 void check_numbers(const nlohmann::json& value, const std::string& path) {
   if (value.is_object())
@@ -262,11 +232,16 @@ constexpr std::array kTargets{FuzzTarget{"model_config", model_config},
 }  // namespace
 
 std::span<const FuzzTarget> fuzz_targets() {
-  return kTargets;
+  static const std::vector<FuzzTarget> all = [] {
+    std::vector<FuzzTarget> targets(kTargets.begin(), kTargets.end());
+    targets.insert(targets.end(), file_targets().begin(), file_targets().end());
+    return targets;
+  }();
+  return all;
 }
 
 const FuzzTarget* find_fuzz_target(std::string_view name) {
-  for (const FuzzTarget& target : kTargets)
+  for (const FuzzTarget& target : fuzz_targets())
     if (target.name == name) return &target;
   return nullptr;
 }

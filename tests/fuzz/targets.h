@@ -22,6 +22,7 @@ struct FuzzTarget {
 };
 
 std::span<const FuzzTarget> fuzz_targets();
+std::span<const FuzzTarget> file_targets();  // those of them that are in file_targets.cpp
 const FuzzTarget* find_fuzz_target(std::string_view name);  // nullptr: there is none
 
 }  // namespace plimsoll::tests
