@@ -2,6 +2,8 @@
 import json
 import pathlib
 import random
+import shutil
+import subprocess
 import sys
 import tempfile
 import types
@@ -9,6 +11,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
+import mutant_build  # noqa: E402
 import mutants  # noqa: E402
 import mutation_page  # noqa: E402
 
@@ -63,6 +66,90 @@ class TestMutants(unittest.TestCase):
             text = path.read_text()
             for fault in mutants.sites(path.name, text):
                 self.assertNotEqual(fault.apply(text), text, (path.name, fault))
+
+
+# Stands for a compiler, an archiver and a linker: what they make has the text of what they are given.
+NINJA = """
+rule made
+  command = sh ../make.sh $out $in
+build a.o: made ../a.cpp
+build b.o: made ../b.cpp
+build lib.a: made a.o b.o
+build other: made b.o
+build program: made main.o lib.a
+build main.o: made ../main.cpp
+"""
+MAKE = """out=$1; shift
+for word; do case $word in -*) ;; *) grep -q broken "$word" && exit 1; inputs="$inputs $word" ;; esac; done
+cat $inputs >"$out"
+"""
+
+
+def ran(command, limit, **more):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit, **more)
+    return done.returncode, done.stdout
+
+
+@unittest.skipUnless(shutil.which("ninja"), "no ninja here")
+class TestBuild(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.root = pathlib.Path(holder.name)
+        self.build = self.root / "build"
+        self.build.mkdir()
+        for name in ("a", "b", "main"):
+            (self.root / f"{name}.cpp").write_text(f"the text of {name}\n")
+        (self.root / "make.sh").write_text(MAKE)
+        (self.build / "build.ninja").write_text(NINJA)
+        (self.build / "compile_commands.json").write_text(json.dumps(
+            [{"file": f"../{n}.cpp", "output": f"{n}.o", "command": f"sh ../make.sh {n}.o ../{n}.cpp"}
+             for n in ("a", "b", "main")]))
+        subprocess.run(["ninja", "-C", str(self.build)], check=True, stdout=subprocess.DEVNULL)
+        self.commands = mutant_build.Commands(self.root, self.build)
+
+    def everything(self):
+        return {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in self.root.rglob("*") if p.is_file()}
+
+    def test_a_program_is_linked_with_the_changed_source_and_comes_back_as_it_was(self):
+        before = self.everything()
+        with mutant_build.Altered(self.commands, "a.cpp", "another\n", ran) as altered:
+            self.assertTrue(altered.compiled(mutant_build.LITTLE))
+            self.assertTrue(altered.links("program"))
+            self.assertEqual((self.build / "program").read_text(), "the text of main\nanother\nthe text of b\n")
+            self.assertFalse(altered.same_code())
+        self.assertEqual(self.everything(), before)
+
+    def test_who_has_the_source(self):
+        self.assertTrue(self.commands.holds("program", "a.cpp"))
+        self.assertTrue(self.commands.holds("program", "main.cpp"))
+        self.assertFalse(self.commands.holds("other", "a.cpp"))
+        self.assertEqual(self.commands.objects("c.cpp"), [])
+
+    def test_what_does_not_compile_and_what_makes_no_difference(self):
+        before = self.everything()
+        with mutant_build.Altered(self.commands, "a.cpp", "broken\n", ran) as altered:
+            self.assertFalse(altered.compiled())
+        with mutant_build.Altered(self.commands, "a.cpp", "the text of a\n", ran) as altered:
+            self.assertTrue(altered.same_code())
+        self.assertEqual(self.everything(), before)
+
+
+class TestTimes(unittest.TestCase):
+    def test_tests_are_timed_one_by_one_and_end_with_the_first_that_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "some_tests.py").write_text(
+                "import unittest\nclass A(unittest.TestCase):\n"
+                "    def test_a(self): pass\n    def test_b(self): self.fail()\n    def test_c(self): pass\n")
+            status, said = ran([sys.executable, str(ROOT / "tools/timed_unittest.py"), "some_tests"], 30, cwd=folder)
+            self.assertEqual(status, 1)
+            self.assertRegex(said, r"(?m)^0\.\d+ s: A\.test_a$")
+            self.assertRegex(said, r"(?m)^FAIL: test_b ")
+            self.assertNotIn("test_c", said)
+            status, said = ran([sys.executable, str(ROOT / "tools/timed_unittest.py"), "some_tests", "A.test_c"], 30,
+                               cwd=folder)
+            self.assertEqual(status, 0)
+            self.assertRegex(said, r"s: A\.test_c$|s: A\.test_c\n")
 
 
 class TestPage(unittest.TestCase):

@@ -1,0 +1,112 @@
+"""How tools/mutate builds a program of tests with one changed source: that source is compiled with little optimization
+and the program is linked anew. Ninja is not asked; a mutant costs seconds. What was there before comes back as it was,
+with its times, so that ninja notices nothing.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+
+# Much faster to compile than what the build has, and not so slow that a test would seem to hang.
+LITTLE = ["-O1", "-w"]
+LINKER = ["-fuse-ld=lld"] if shutil.which("ld.lld") else []
+
+
+class Commands:
+    """What ninja would execute for a source and for a program."""
+
+    def __init__(self, root, build):
+        self.root, self.build = root, build
+        self.made = {}  # {source: [(its object, how it is compiled)]}
+        for entry in json.loads((build / "compile_commands.json").read_text()):
+            source = os.path.normpath(build / entry["file"])
+            words = [w for w in shlex.split(entry["command"]) if pathlib.Path(w).name != "ccache"]
+            self.made.setdefault(source, []).append((build / entry["output"], words))
+        self.linked = {}
+
+    def objects(self, file):
+        return self.made.get(os.path.normpath(self.root / file), [])
+
+    def last(self, target):
+        """The command that makes a target of what it consists of."""
+        if target not in self.linked:
+            said = subprocess.run(["ninja", "-C", str(self.build), "-t", "commands", "-s", target], check=True,
+                                  stdout=subprocess.PIPE, text=True).stdout
+            self.linked[target] = said.strip().splitlines()[-1]
+        return self.linked[target]
+
+    def holding(self, target, file):
+        """The archives of a target that have an object of the source, and the target's own objects of it."""
+        names = {str(path.relative_to(self.build)) for path, _ in self.objects(file)}
+        words = set(shlex.split(self.last(target)))
+        return (sorted(w for w in words if w.endswith(".a") and (self.build / w).exists() and
+                       not pathlib.Path(w).is_absolute() and names & set(shlex.split(self.last(w)))), names & words)
+
+    def holds(self, target, file):
+        return any(self.holding(target, file))
+
+    def thin(self, archive):
+        with open(self.build / archive, "rb") as file:
+            return file.read(7) == b"!<thin>"
+
+
+class Altered:
+    """A source with other text, and what is built of it; leaving the block brings back what was there."""
+
+    def __init__(self, commands, file, text, ran):
+        self.commands, self.file, self.text, self.ran = commands, file, text, ran
+        self.objects = commands.objects(file)
+        self.aside = []
+
+    def __enter__(self):
+        self.put_aside(self.commands.root / self.file)
+        (self.commands.root / self.file).write_text(self.text)
+        for path, _ in self.objects:
+            self.put_aside(path)
+        return self
+
+    def __exit__(self, *_):
+        for path in reversed(self.aside):
+            os.replace(self.kept(path), path)
+
+    @staticmethod
+    def kept(path):
+        return path.with_name(path.name + ".sound")
+
+    def put_aside(self, path):
+        os.replace(path, self.kept(path))
+        self.aside.append(path)
+
+    def compiled(self, more=()):
+        """Whether the source compiles."""
+        for _, words in self.objects:
+            status, _ = self.ran([*words, *more], 300, cwd=self.commands.build)
+            if status != 0:
+                return False
+        return True
+
+    def same_code(self):
+        """Whether the build's own optimization makes of it what it made before."""
+        return self.compiled() and all(path.read_bytes() == self.kept(path).read_bytes() for path, _ in self.objects)
+
+    def links(self, target):
+        """Whether a target could be linked."""
+        archives, _ = self.commands.holding(target, self.file)
+        for name in [*(a for a in archives if not self.commands.thin(a)), target]:
+            path = self.commands.build / name
+            if path not in self.aside:
+                self.put_aside(path)
+            command = self.commands.last(name)
+            for linker in (LINKER, []):
+                words = " ".join([command, *(linker if name == target else [])])
+                status, _ = self.ran(["sh", "-c", words], 300, cwd=self.commands.build)
+                if status == 0:
+                    break
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+            else:
+                return False
+        return True
