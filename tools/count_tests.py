@@ -41,6 +41,22 @@ def counts(entry):
     return passed, failed, skipped
 
 
+def total(build):
+    """[passed, failed, skipped] of the last run of meson test; nothing where it wrote no log."""
+    log = os.path.join(build, "meson-logs", "testlog.json")
+    if not os.path.exists(log):
+        return None
+    with open(log, encoding="utf-8", errors="replace") as lines:
+        entries = [json.loads(line) for line in lines if line.strip()]
+    sums = [0, 0, 0]
+    for entry in entries:
+        found = counts(entry)
+        sums = [a + b for a, b in zip(sums, found)]
+        if found[2]:
+            print(f"skipped: {found[2]} in {entry['name']}")
+    return sums
+
+
 def main(arguments):
     build = arguments[0]
     log = os.path.join(build, "meson-logs", "testlog.json")
@@ -48,21 +64,14 @@ def main(arguments):
         os.remove(log)
     command = ["meson", "test", "-C", build, "--no-rebuild", "--print-errorlogs"]
     status = subprocess.run(command + arguments[1:], stdin=subprocess.DEVNULL).returncode
-    if not os.path.exists(log):
+    sums = total(build)
+    if sums is None:
         print("meson test wrote no log", file=sys.stderr)
         return 3
-    with open(log, encoding="utf-8", errors="replace") as lines:
-        entries = [json.loads(line) for line in lines if line.strip()]
-    total = [0, 0, 0]
-    for entry in entries:
-        found = counts(entry)
-        total = [a + b for a, b in zip(total, found)]
-        if found[2]:
-            print(f"skipped: {found[2]} in {entry['name']}")
-    if status != 0 and total[1] == 0:
-        total[1] = 1
-    print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
-    return 1 if total[1] else 0
+    if status != 0 and sums[1] == 0:
+        sums[1] = 1
+    print(f"{sums[0]} passed, {sums[1]} failed, {sums[2]} skipped")
+    return 1 if sums[1] else 0
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import check_readme  # noqa: E402
 import check_sizes  # noqa: E402
 import check_tests  # noqa: E402
 import count_tests  # noqa: E402
+import sanitize  # noqa: E402
 
 
 class Tree(unittest.TestCase):
@@ -140,6 +141,19 @@ class Tolerances(Tree):
 
     def test_this_project_passes(self):
         self.assertEqual(check_tests.complaints(ROOT), [])
+
+
+class Sanitized(unittest.TestCase):
+    def test_what_is_asked_for_races_is_a_test(self):
+        known = {name for path in (ROOT / "tests").rglob("meson.build")
+                 for name in re.findall(r"^ *test\('([^']+)'", path.read_text(), re.MULTILINE)}
+        self.assertEqual(set(sanitize.THREADED) - known, set())
+
+    def test_what_is_let_pass_has_its_reason(self):
+        lines = sanitize.SUPPRESSED.read_text().splitlines()
+        for before, line in zip(["", *lines], lines):
+            if line and not line.startswith("#"):
+                self.assertTrue(before.startswith("#"), line)
 
 
 class Counts(unittest.TestCase):
