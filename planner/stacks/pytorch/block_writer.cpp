@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "models/decisions/layer.h"
 #include "planner/stacks/pytorch/functions.h"
 
 namespace plimsoll::planner::pytorch {
@@ -14,6 +15,8 @@ using models::ValueId;
 
 void BlockWriter::backward(const BlockPlan& plan, Ref input, TensorId d_output, Ref d_input,
                            const LayerSaved& s) {
+  // A reentrant checkpoint's backward begins with its forward (CheckpointFunction.backward).
+  if (models::decisions::reentrant_checkpoints(strategy_)) unpack();
   plan_ = &plan;
   input_ = input;
   sliding_ = plan.sliding;
