@@ -194,7 +194,8 @@ constexpr Option kPlanOptions[] = {
     Option{"use-dora", "YES|NO", "Adapters",
            "weight-decomposed adapters: yes is not modelled yet (no)"}
         .of_a_step(),
-    Option{"quantize", "KIND", "Adapters", "nf4, nf4-dq, fp4 (bitsandbytes): pack the frozen base"}
+    Option{"quantize", "KIND", "Adapters",
+           "nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row: pack the frozen base"}
         .fixing("adapters", "quantize")
         .of_a_step(),
     Option{"quant-storage", "DTYPE", "Adapters",

@@ -16,8 +16,30 @@ std::string packed_storage_names() {
   return names;
 }
 
-std::vector<PackedTensor> packed_tensors(const PackedStorage& of, Count values, DType held_in) {
-  const std::int64_t n = values.value(), blocks = ceil_divide(n, of.block);
+namespace {
+// Integers of 32 bits hold values and zero points. Where floats hold them, they are sharded
+// together (fms-acceleration, autogptq_utils.py, PATCH_FOR_FSDP_TRITON_V2).
+std::vector<PackedTensor> grouped_tensors(const PackedStorage& of, PackedShape weight,
+                                          DType held_in) {
+  const std::int64_t groups = of.block == 0 ? 1 : ceil_divide(weight.in, of.block);
+  const std::int64_t scales = checked_multiply(groups, weight.out);
+  const auto held = [&](std::int64_t values) { return values * of.bits / bits(held_in); };
+  const bool joins = held_in != DType::uint8;
+  std::vector<PackedTensor> all{
+      {".qweight", Count(held(weight.values()) + (joins ? held(scales) : 0)), held_in}};
+  if (!joins) all.push_back({".qzeros", Count(held(scales)), held_in});
+  all.push_back({".scales", Count(scales), of.scale});
+  all.push_back({".g_idx", Count(weight.in), DType::int32});
+  return all;
+}
+}  // namespace
+
+std::vector<PackedTensor> packed_tensors(const PackedStorage& of, PackedShape weight,
+                                         DType held_in) {
+  if (of.grouped) return grouped_tensors(of, weight, held_in);
+  const std::int64_t n = weight.values();
+  if (of.block == 0) return {{"", Count(n), DType::int8}, {".SCB", Count(weight.out), of.scale}};
+  const std::int64_t blocks = ceil_divide(n, of.block);
   // quantize_4bit, cuda: (n + 1) // (2 * itemsize) elements.
   const std::int64_t packed = (n + 1) / (bits(held_in) / of.bits);
   std::vector<PackedTensor> all{{"", Count(packed), held_in},
@@ -31,7 +53,7 @@ std::vector<PackedTensor> packed_tensors(const PackedStorage& of, Count values, 
 }
 
 bool kbit_prepared(const Strategy& s) {
-  if (!s.quantize) return false;
+  if (!s.quantize || s.quantize->storage->grouped) return false;
   const bool usual = s.stack != Stack::plimsoll && s.data.zero < 2 && is_mixed(s.precision);
   return s.quantize->kbit_prep.value_or(usual);
 }

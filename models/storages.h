@@ -2,10 +2,13 @@
 // its row; a product of another kind also needs its rule in a stack.
 //
 // Sources: bitsandbytes 0.50.2, functional.py (quantize_4bit, QuantState) and nn/modules.py
-// (Params4bit, Linear4bit); transformers 5.17, integrations/bitsandbytes.py
-// (replace_with_bnb_linear) and quantizers/base.py (get_keys_to_not_convert). Packed are linear
-// modules and GPT-2's Conv1D. The head, embeddings, norms, biases, routers and the experts of a
-// mixture (which Transformers 5 stacks in parameters of three axes) stay as they are.
+// (Params4bit, Linear4bit, Int8Params, Linear8bitLt); transformers 5.17,
+// integrations/bitsandbytes.py (replace_with_bnb_linear) and quantizers/base.py
+// (get_keys_to_not_convert). Packed are linear modules and GPT-2's Conv1D. The head, embeddings,
+// norms, biases, routers and the experts of a mixture (which Transformers 5 stacks in parameters of
+// three axes) stay as they are.
+// GPTQ: QuantLinear of AutoGPTQ's triton v2 kernels as fms-acceleration has it (@876e2ed,
+// plugins/accelerated-peft, gptqmodel/nn_modules/qlinear/qlinear_tritonv2.py).
 #pragma once
 
 #include <array>
@@ -22,13 +25,14 @@ namespace plimsoll::models {
 enum class PackedProduct : std::uint8_t {
   dequantizes,  // makes the weight anew, for a moment, in the dtype it computes in
   int8,  // multiplies 8-bit integers with a quantized input
+  gptq,  // makes the weight anew in fp16, however few the rows
 };
 
 struct PackedStorage {
   std::string_view name;  // --quantize
   std::int64_t bits = 4;  // of a value
   PackedProduct product = PackedProduct::dequantizes;
-  std::int64_t block = 64;  // values that share a scale
+  std::int64_t block = 64;  // values that share a scale; 0: a row of the weight
   DType scale = DType::fp32;
   std::int64_t table = 16;  // fp32 values that the packed ones stand for; each weight has its own
   // Double quantization: scales that share an fp32 scale, the values that packed scales stand for,
@@ -37,11 +41,14 @@ struct PackedStorage {
   std::string_view type;  // transformers' BitsAndBytesConfig: bnb_4bit_quant_type
   std::string_view refusal = {};  // why it is not planned; none: it is
   bool in_runtime = false;  // our own has kernels for it (kernels/packed_weights.h)
+  // A block is inputs of one output; beside the scales stand packed zero points, and each input's
+  // group (desc_act or not).
+  bool grouped = false;
 
   bool doubly_quantized() const { return scale_block > 0; }
 };
 
-inline constexpr std::array<PackedStorage, 6> kPackedStorages{{
+inline constexpr std::array<PackedStorage, 7> kPackedStorages{{
     {.name = "nf4", .type = "nf4", .in_runtime = true},
     {.name = "nf4-dq",
      .scale = DType::uint8,
@@ -51,13 +58,21 @@ inline constexpr std::array<PackedStorage, 6> kPackedStorages{{
      .type = "nf4",
      .in_runtime = true},
     {.name = "fp4", .type = "fp4"},
-    {.name = "int8",
-     .bits = 8,
-     .product = PackedProduct::int8,
+    {.name = "int8", .bits = 8, .product = PackedProduct::int8, .block = 0, .table = 0},
+    {.name = "gptq",
+     .product = PackedProduct::gptq,
+     .block = 128,
+     .scale = DType::fp16,
      .table = 0,
-     .refusal = "LLM.int8() keeps every packed linear's input until the graph is let go, through "
-                "checkpoints too (bitsandbytes, MatMul8bitLt), which is not modelled yet"},
-    {.name = "gptq", .refusal = "is not modelled yet"},
+     .type = "gptq",
+     .grouped = true},
+    {.name = "gptq-row",  // group_size -1
+     .product = PackedProduct::gptq,
+     .block = 0,
+     .scale = DType::fp16,
+     .table = 0,
+     .type = "gptq",
+     .grouped = true},
     {.name = "awq", .refusal = "is not modelled yet"},
 }};
 
@@ -71,19 +86,27 @@ const PackedStorage* find_packed_storage(std::string_view name);
 // "nf4, nf4-dq, fp4": those that are planned.
 std::string packed_storage_names();
 
-// A weight of `values` elements: the packed values, held in elements of `held_in`, then what
-// belongs to them.
+// A linear's weight before it is packed.
+struct PackedShape {
+  std::int64_t out = 0, in = 0;
+  std::int64_t values() const { return checked_multiply(out, in); }
+  bool operator==(const PackedShape&) const = default;
+};
+
+// The packed values, held in elements of `held_in`, then what belongs to them.
 struct PackedTensor {
   std::string_view name;  // behind the weight's, in a checkpoint
   Count elements;
   DType dtype;
   Bytes bytes() const { return storage(elements, dtype); }
 };
-std::vector<PackedTensor> packed_tensors(const PackedStorage& storage, Count values, DType held_in);
+std::vector<PackedTensor> packed_tensors(const PackedStorage& storage, PackedShape weight,
+                                         DType held_in);
 
 // PEFT's prepare_model_for_kbit_training: all that is not packed is fp32. Its users call it before
 // they add adapters; TRL does so where nothing is sharded (trl, trainer/utils.py,
-// prepare_peft_model). Without autocast the model would compute in fp32.
+// prepare_peft_model). Without autocast the model would compute in fp32. Of a GPTQ base it casts
+// nothing (peft, utils/other.py).
 bool kbit_prepared(const Strategy& strategy);
 
 }  // namespace plimsoll::models

@@ -122,14 +122,18 @@ Parameter pack(LinearPart& part, Parameter weight, const ParameterRow& row,
                const models::Quantization& how) {
   check(!weight.trainable, ErrorKind::bad_input,
         [&] { return "--quantize: " + row.name + " is packed, and cannot be trained (--train)"; });
+  check(!how.storage->grouped || (part.in % 32 == 0 && part.out % 32 == 0), ErrorKind::bad_input,
+        [&] {
+          return "--quantize " + std::string(how.storage->name) + ": " + row.name + " is " +
+                 std::to_string(part.out) + " x " + std::to_string(part.in) +
+                 "; QuantLinear takes multiples of 32";
+        });
   part.packed = how.storage;
   part.conv1d = false;
   weight.packed = how.storage;
-  weight.values = weight.elements;
+  weight.unpacked = {part.out, part.in};
   weight.elements = weight.rows =
-      models::packed_tensors(*how.storage, Count(weight.values), how.held_in)
-          .front()
-          .elements.value();
+      models::packed_tensors(*how.storage, weight.unpacked, how.held_in).front().elements.value();
   return weight;
 }
 
@@ -297,8 +301,8 @@ void find_runs(ModelParts& parts, const std::vector<LayerPart>& layers, bool gra
 std::vector<models::PackedTensor> beside_packed(const Parameter& parameter,
                                                 const models::Strategy& strategy) {
   if (parameter.packed == nullptr) return {};
-  auto tensors = models::packed_tensors(*parameter.packed, Count(parameter.values),
-                                        strategy.quantize->held_in);
+  auto tensors =
+      models::packed_tensors(*parameter.packed, parameter.unpacked, strategy.quantize->held_in);
   tensors.erase(tensors.begin());  // the values themselves
   return tensors;
 }

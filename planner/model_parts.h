@@ -19,10 +19,10 @@ struct Parameter {
   std::int64_t rows = 1;  // length of axis 0: what FSDP2 shards
   bool trainable = true;
   bool adapter = false;  // LoRA's A and B: stored in the adapter's dtype
-  // A packed weight: how; `elements` of the dtype that holds it, for so many values. Its bias is no
-  // such weight, but bitsandbytes stores it in the dtype it computes in.
+  // A packed weight: how; `elements` of the dtype that holds it, for this one. Its bias is no such
+  // weight, but bitsandbytes stores it in the dtype it computes in.
   const models::PackedStorage* packed = nullptr;
-  std::int64_t values = 0;
+  models::PackedShape unpacked;
   bool bias_of_packed = false;
   std::int64_t columns = 0;  // length of the last axis; 0: there is one axis
   bool embedding = false;  // of an nn.Embedding

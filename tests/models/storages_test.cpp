@@ -6,10 +6,9 @@ using namespace plimsoll;
 using namespace plimsoll::models;
 
 namespace {
-Bytes all(const char* name, std::int64_t values, DType held_in = DType::uint8) {
+Bytes all(const char* name, PackedShape weight, DType held_in = DType::uint8) {
   Bytes sum;
-  for (const PackedTensor& tensor :
-       packed_tensors(*find_packed_storage(name), Count(values), held_in))
+  for (const PackedTensor& tensor : packed_tensors(*find_packed_storage(name), weight, held_in))
     sum += tensor.bytes();
   return sum;
 }
@@ -17,20 +16,39 @@ Bytes all(const char* name, std::int64_t values, DType held_in = DType::uint8) {
 
 TEST_CASE("a packed weight is its halves of bytes, its scales and their tables") {
   // 4096 x 4096: 8,388,608 bytes of halves; 262,144 scales of 4 bytes; 16 values of 4.
-  CHECK(all("nf4", 4096 * 4096) == Bytes(8'388'608 + 1'048'576 + 64));
+  CHECK(all("nf4", {4096, 4096}) == Bytes(8'388'608 + 1'048'576 + 64));
   // Scales of one byte; 1,024 of theirs; 256 values that they stand for; one offset.
-  CHECK(all("nf4-dq", 4096 * 4096) == Bytes(8'388'608 + 262'144 + 64 + 4096 + 1024 + 4));
-  CHECK(all("fp4", 4096 * 4096) == all("nf4", 4096 * 4096));
+  CHECK(all("nf4-dq", {4096, 4096}) == Bytes(8'388'608 + 262'144 + 64 + 4096 + 1024 + 4));
+  CHECK(all("fp4", {4096, 4096}) == all("nf4", {4096, 4096}));
   // 65 values fill 33 bytes and two blocks; in elements of two bytes (65 + 1) / 4 of them.
-  CHECK(all("nf4", 65) == Bytes(33 + 8 + 64));
-  CHECK(all("nf4", 65, DType::bf16) == Bytes(32 + 8 + 64));
-  CHECK(all("nf4", 64, DType::fp32) == all("nf4", 64));
+  CHECK(all("nf4", {5, 13}) == Bytes(33 + 8 + 64));
+  CHECK(all("nf4", {5, 13}, DType::bf16) == Bytes(32 + 8 + 64));
+  CHECK(all("nf4", {4, 16}, DType::fp32) == all("nf4", {4, 16}));
+}
+
+TEST_CASE("LLM.int8() is a byte for each value and a scale for each output") {
+  // 11008 x 4096 bytes; 11,008 scales of 4.
+  CHECK(all("int8", {11008, 4096}) == Bytes(45'088'768 + 44'032));
+}
+
+TEST_CASE("GPTQ is halves of bytes; scales, zero points and a group for each input") {
+  // 14336 x 4096 in halves; 32 groups of 128 inputs: 458,752 scales of 2 bytes, zero points in
+  // halves; 4,096 groups of 4 bytes.
+  const std::int64_t halves = 29'360'128, scales = 917'504, zeros = 229'376, groups = 16'384;
+  CHECK(all("gptq", {14336, 4096}) == Bytes(halves + scales + zeros + groups));
+  // One group: 14,336 scales.
+  CHECK(all("gptq-row", {14336, 4096}) == Bytes(halves + 28'672 + 7'168 + groups));
+  // Held in floats, zero points stand with the values.
+  const auto held =
+      packed_tensors(*find_packed_storage("gptq"), PackedShape{14336, 4096}, DType::fp16);
+  CHECK(held.front().bytes() == Bytes(halves + zeros));
+  CHECK(held.size() == 3);
 }
 
 TEST_CASE("only storages without a refusal are planned") {
-  CHECK(packed_storage_names() == "nf4, nf4-dq, fp4");
+  CHECK(packed_storage_names() == "nf4, nf4-dq, fp4, int8, gptq, gptq-row");
   CHECK(find_packed_storage("nf5") == nullptr);
-  CHECK(!find_packed_storage("gptq")->refusal.empty());
+  CHECK(!find_packed_storage("awq")->refusal.empty());
 }
 
 TEST_CASE("a packed base is prepared for k-bit training where autocast runs and nothing shards") {
@@ -45,4 +63,6 @@ TEST_CASE("a packed base is prepared for k-bit training where autocast runs and 
   CHECK(!kbit_prepared(s));
   s.quantize->kbit_prep = true;
   CHECK(kbit_prepared(s));
+  s.quantize->storage = find_packed_storage("gptq");  // of which PEFT casts nothing
+  CHECK(!kbit_prepared(s));
 }

@@ -46,7 +46,7 @@ PACKAGES = {
 PARTS = {"apart.py": "dry_runs.py", "device_rates.py": "device_overheads.py",
          "dry_host.py": "dry_runs.py",
          "kept_ops.py": "torch_measure.py", "liger.py": "dry_runs.py",
-         "packed_base.py": "torch_measure.py",
+         "fms_gptq.py": "torch_measure.py", "packed_base.py": "torch_measure.py",
          "optimizers.py": "torch_measure.py", "torchtitan_code.py": "torch_measure.py"}
 
 

@@ -138,8 +138,6 @@ TEST_CASE("what this version does not model is refused by name") {
       {"precision", "fp8-mixed"},
       {"optimizer", "q-galore"},
       {"optimizer", "lomo"},
-      {"quantize", "int8"},
-      {"quantize", "gptq"},
       {"quantize", "awq"},
       {"offload-to", "nvme"},
       {"offload-to", "managed"},
@@ -159,7 +157,7 @@ TEST_CASE("what this version does not model is refused by name") {
 
 TEST_CASE("a packed base is named, frozen and adapted") {
   CHECK(refusal("gpt2", {{"quantize", "nf3"}, {"lora-rank", "8"}}, ErrorKind::bad_input) ==
-        "--quantize nf3: must be nf4, nf4-dq, fp4");
+        "--quantize nf3: must be nf4, nf4-dq, fp4, int8, gptq, gptq-row");
   CHECK(refusal("gpt2", {{"quantize", "nf4"}}, ErrorKind::bad_input)
             .starts_with("--quantize nf4: a packed base is frozen"));
   CHECK(refusal("gpt2", {{"quant-storage", "bf16"}}, ErrorKind::bad_input) ==

@@ -1,7 +1,10 @@
-"""A base whose linears are packed (strategy.quantize), as Transformers and PEFT make it with bitsandbytes."""
+"""A base whose linears are packed (strategy.quantize), as Transformers and PEFT make it with bitsandbytes,
+or fms-acceleration with GPTQ (fms_gptq.py)."""
+
+import fms_gptq
 
 ACCEPTED = {
-    "quantize": [None, "nf4", "nf4-dq", "fp4", "int8"],
+    "quantize": [None, "nf4", "nf4-dq", "fp4", "int8", "gptq"],
     "quant_storage": [None, "uint8", "bf16", "fp16", "fp32"],
     "kbit_prep": [None, False, True],
 }
@@ -14,7 +17,7 @@ def check(strategy, bad_input):
 
 def needs_bitsandbytes(workload):
     strategy = (workload or {}).get("strategy", {})
-    return bool(strategy.get("quantize") or strategy.get("optimizer", "").endswith("8bit"))
+    return bool(strategy.get("quantize") not in (None, "gptq") or strategy.get("optimizer", "").endswith("8bit"))
 
 
 def packed(module, weight, on_meta):
@@ -40,6 +43,8 @@ def with_packed_base(model, strategy, device):
     stays there (device meta), and not a packed weight's scales and tables."""
     if not strategy["quantize"]:
         return model
+    if strategy["quantize"] == "gptq":
+        return with_gptq_base(model)
     import bitsandbytes
     import torch
     import transformers
@@ -62,21 +67,41 @@ def with_packed_base(model, strategy, device):
         if isinstance(module, (bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)):
             module.weight = packed(module, linears[name].weight, device == "meta")
             module.bias = linears[name].bias
-        if device == "meta":
-            continue
-        for key, p in list(module.named_parameters(recurse=False)):
-            if p.is_meta:
-                new = torch.nn.Parameter(torch.empty_like(p, device="cuda"))
-                setattr(module, key, made.setdefault(id(p), new))
-        for key, buffer in module.named_buffers(recurse=False):
-            setattr(module, key, torch.empty_like(buffer, device="cuda"))
-        if name not in linears or linears[name] is module:
-            initialised_module(module)
+        if device != "meta":
+            load(module, made)
+            if name not in linears or linears[name] is module:
+                initialised_module(module)
     if kind == "int8":
         model.is_loaded_in_8bit = True
     else:
         model.is_loaded_in_4bit = True
     model.is_quantized = True
+    return model
+
+
+def load(module, made):
+    """What is on meta comes to the GPU; `made`: by the parameter that it was."""
+    import torch
+    for key, p in list(module.named_parameters(recurse=False)):
+        if p.is_meta:
+            new = torch.nn.Parameter(torch.empty_like(p, device="cuda"))
+            setattr(module, key, made.setdefault(id(p), new))
+    for key, buffer in module.named_buffers(recurse=False):
+        setattr(module, key, torch.empty_like(buffer, device="cuda"))
+
+
+def with_gptq_base(model):
+    from torch_measure import initialised_module
+    from transformers.quantizers.base import get_keys_to_not_convert
+    made = {}
+    plain = set(model.modules())
+    fms_gptq.replace(model, get_keys_to_not_convert(model))
+    for module in model.modules():
+        if module in plain:
+            load(module, made)
+            initialised_module(module)
+    model.is_loaded_in_4bit = True
+    model.quantization_method = "gptq"
     return model
 
 

@@ -1,6 +1,7 @@
 // A layer's forward, node by node.
 #include <algorithm>
 
+#include "models/decisions/layer.h"
 #include "planner/stacks/pytorch/block_writer.h"
 #include "planner/stacks/pytorch/functions.h"
 
@@ -31,6 +32,7 @@ void LayerSaved::begin(const BlockPlan& plan) {
   experts.assign(plan.layer->experts.size(), {});
   activations.assign(plan.activations, {});
   masks.assign(plan.dropouts, kNoTensor);
+  attributes.clear();
 }
 
 Ref BlockWriter::value(const LayerSaved& s, ValueId id) const {
@@ -49,6 +51,15 @@ void BlockWriter::forward(const BlockPlan& plan, Ref input, Ref output, LayerSav
   plan_ = plan_before;
   sliding_ = sliding_before;
   input_ = input_before;
+}
+
+// MatMul8bitLt's context holds its input where that requires a gradient (ctx.tensors). In a
+// reentrant checkpoint's forward nothing does.
+bool BlockWriter::keeps_input(const NodePlan& at) const {
+  return at.linear->packed != nullptr &&
+         at.linear->packed->product == models::PackedProduct::int8 && grad_of(at.node->in[0]) &&
+         (phase_ == Phase::recompute || !repeats_layers(strategy_.recompute) ||
+          !models::decisions::reentrant_checkpoints(strategy_));
 }
 
 // What Python's frames hold goes as the exception passes through them.
@@ -88,6 +99,7 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
                      kKept, s.linears[at.place], last,
                      takes ? stored_->linears[at.place].base.out : kNoTensor);
       s.of(node.out[0]) = s.linears[at.place].out;
+      if (keeps_input(at)) s.attributes.push_back(value(s, node.in[0]));
       break;
     case OpKind::split:
     case OpKind::slice:

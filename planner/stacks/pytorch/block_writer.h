@@ -77,6 +77,7 @@ class BlockWriter : public AttentionWriter {
 
   // Forward (block_forward.cpp): what the node at hand makes of `s`.
   Ref value(const LayerSaved& s, models::ValueId id) const;
+  bool keeps_input(const NodePlan& at) const;
   NormInput norm_input(const NodePlan& at) const;
   void run(const NodePlan& at, Ref output, LayerSaved& s);
   void run_views(const NodePlan& at, LayerSaved& s);

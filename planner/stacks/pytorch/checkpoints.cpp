@@ -33,7 +33,18 @@ void Checkpoints::recompute() {
   }
   layer_.set(Phase::backward, true);
   b_.at_layer(static_cast<std::uint16_t>(last));
+  if (!s_.reentrant()) drop_graph(run, Phase::recompute);
   s_.wrapper->after_recompute(run.units[last]);
+}
+
+// Of the recomputed graph only saved tensors stay behind, in a reentrant one until its backward is
+// done.
+void Checkpoints::drop_graph(const Run& run, Phase phase) {
+  if (!s_.graph_keeps()) return;
+  auto graph = b_.op("checkpoint.graph", phase);
+  for (std::size_t j = last_ + 1 - run.checkpoint(); j <= last_; ++j)
+    Step::release_attributes(graph, run.saved[j]);
+  b_.work().moves(0, 0);
 }
 
 // A reentrant checkpoint's frame holds its input, its output and the output's gradient until the
@@ -45,6 +56,7 @@ void Checkpoints::leave() {
       .release(run.recomputed[last_])
       .release(last_ + 1 < run.stride() ? run.d_inner[last_] : run.d_out)
       .touch(input.tensor, input.delta, input.beyond, models::Access::release);
+  drop_graph(run, Phase::backward);
 }
 
 // What all layers were called with goes when the outermost backward returns.

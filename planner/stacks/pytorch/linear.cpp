@@ -71,12 +71,21 @@ Product base_product(const LinearPart& part, const Regime& regime) {
           .conv1d = part.conv1d};
 }
 
-// Of an adapted linear's result, and of what its adapter reads.
+// Of an adapted linear's result, and of what its adapter reads. Around a packed base PEFT casts x
+// without autocast only, but GPTQ's with the PEFT of Transformers 5 always.
 DType result_dtype(const LinearPart& part, const Regime& regime, DType input) {
   return part.packed != nullptr ? input : regime.compute;
 }
-DType adapter_input(const LinearPart& part, const Regime& regime, DType input) {
-  return part.packed != nullptr && regime.autocast ? input : regime.adapter_input;
+bool is_gptq(const LinearPart& part) {
+  return part.packed != nullptr && part.packed->product == models::PackedProduct::gptq;
+}
+bool is_new(const models::Strategy& s) {
+  return s.transformers >= models::Release{5, 0, 0};
+}
+DType adapter_input(const LinearPart& part, const Regime& regime, const models::Strategy& s,
+                    DType input) {
+  const bool as_it_is = part.packed != nullptr && regime.autocast && !(is_gptq(part) && is_new(s));
+  return as_it_is ? input : regime.adapter_input;
 }
 }  // namespace
 
@@ -216,7 +225,9 @@ void ModuleWriter::linear_forward(const LinearNames& names, const LinearPart& pa
                                   DType input_dtype, Category category, LinearSaved& s, bool stops,
                                   TensorId kept) {
   const bool adapted = part.lora_rank > 0;
-  if (part.packed != nullptr)
+  if (part.packed != nullptr && part.packed->product == models::PackedProduct::int8)
+    int8_forward(names, part, input, input_dtype, category, s.base);
+  else if (part.packed != nullptr)
     packed_forward(names, part, input, input_dtype, category, s.base);
   else
     product_forward(names.base, names.bias, base_product(part, regime_), input, input_dtype,
@@ -237,8 +248,10 @@ Sum ModuleWriter::linear_backward(const LinearNames& names, const LinearPart& pa
 Sum ModuleWriter::base_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
                                 bool input_grad, const ProductSaved& s, TensorId d_out, Sum sum,
                                 const Place& at) {
+  if (part.packed != nullptr && part.packed->product == models::PackedProduct::int8)
+    return int8_backward(names, part, {input_dtype, input_grad, d_out, sum, at});
   if (part.packed != nullptr)
-    return packed_backward(names, part, input_dtype, input_grad, d_out, sum, at);
+    return packed_backward(names, part, {input_dtype, input_grad, d_out, sum, at});
   return product_backward(names.base, names.bias, base_product(part, regime_), input_dtype,
                           input_grad, s, d_out, sum, at);
 }
@@ -259,17 +272,19 @@ Product adapter_b(const LinearPart& part, DType dtype) {
 
 // peft tuners/lora/layer.py (0.21), Linear.forward: result = base(x); x = x.to(lora_A.dtype);
 // result = result + lora_B(lora_A(dropout(x))) * scaling; result.to(the base's dtype). Python holds
-// x, cast or not, until it returns. Around a packed base (tuners/lora/bnb.py, Linear4bit) the
-// result is cloned; x is cast only without autocast, and so is what B made, before the sum.
+// x, cast or not, until it returns. Around a packed base (tuners/lora/bnb.py) x is cast only
+// without autocast, and so is what B made, before the sum; Linear4bit clones the result. GPTQ's
+// (tuners/lora/gptq.py) adds in place until the PEFT of Transformers 5 (0.13.2 was read).
 void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& part, Ref input,
                                    DType input_dtype, Category category, bool stops,
                                    LinearSaved& s) {
   const std::int64_t t = tokens_.total(), outs = t * part.out;
   const DType own = regime_.adapter, dtype = regime_.product(own);
   const DType result = result_dtype(part, regime_, input_dtype),
-              asked = adapter_input(part, regime_, input_dtype);
+              asked = adapter_input(part, regime_, strategy_, input_dtype);
   const bool packed = part.packed != nullptr;
-  if (packed) s.out = s.base.out = copy(names.cloned, s.base.out, outs, result, category);
+  if (packed && part.packed->product == models::PackedProduct::dequantizes)
+    s.out = s.base.out = copy(names.cloned, s.base.out, outs, result, category);
   Ref x = input;
   if (asked != input_dtype) {
     x = {make(names.a.input_fp32, t * part.in, asked)};
@@ -295,6 +310,10 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
   if (stops) return hold_until(op(names.b.module).release(s.base.out));
   TensorId scaled = copy(names.scaled, s.b.out, outs, dtype);
   if (packed && !regime_.autocast) scaled = cast(names.scaled_cast, scaled, outs, dtype, result);
+  if (is_gptq(part) && !is_new(strategy_)) {
+    op(names.sum).update(s.base.out).read(scaled);
+    return hold_until(op(names.base.module));
+  }
   const DType sum_dtype = packed ? result : promoted(result, dtype);
   const bool narrows = sum_dtype != result;
   TensorId sum = make(names.sum, outs, sum_dtype, narrows ? Category::temporaries : category);
@@ -320,7 +339,7 @@ Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& p
   d = product_backward(names.b, names.b_bias, adapter_b(part, own), dtype, true, s.b, d, {}, {})
           .tensor;
   // Through nodes of its own (dropout, the cast) the input's gradient arrives as a fresh tensor.
-  const DType asked = adapter_input(part, regime_, input_dtype);
+  const DType asked = adapter_input(part, regime_, strategy_, input_dtype);
   const bool own_node = asked != input_dtype || s.mask != kNoTensor;
   const Sum d_x = product_backward(names.a, names.a, adapter_a(part, own), asked, input_grad, s.a,
                                    d, own_node ? Sum{} : sum, {at.input, {}, {}});

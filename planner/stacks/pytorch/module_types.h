@@ -67,6 +67,15 @@ struct Place {
   bool of_view = false;
 };
 
+// What reaches a product with a packed weight backward: the result's gradient, and what flows past.
+struct PackedGradient {
+  DType input;  // the dtype of what it read
+  bool input_grad;  // asks for one
+  TensorId d_out;
+  Sum sum;
+  const Place& at;
+};
+
 // Elements of a function's extents (tape/function.h).
 struct TapeCounts : std::array<std::int64_t, 20> {
   tape::Extent logits = 0;  // values of so many of the first extents are logits

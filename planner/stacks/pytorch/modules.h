@@ -127,10 +127,10 @@ class ModuleWriter {
                        DType input_dtype, Category, bool stops, ProductSaved&);
   Sum product_backward(const ModuleNames&, const ModuleNames& bias, const Product&, DType input,
                        bool input_grad, const ProductSaved&, TensorId d_out, Sum, const Place&);
-  void packed_forward(const LinearNames&, const LinearPart&, Ref input, DType input_dtype, Category,
-                      ProductSaved&);
-  Sum packed_backward(const LinearNames&, const LinearPart&, DType input, bool input_grad,
-                      TensorId d_out, Sum, const Place&);
+  void packed_forward(const LinearNames&, const LinearPart&, Ref, DType, Category, ProductSaved&);
+  Sum packed_backward(const LinearNames&, const LinearPart&, const PackedGradient&);
+  void int8_forward(const LinearNames&, const LinearPart&, Ref, DType, Category, ProductSaved&);
+  Sum int8_backward(const LinearNames&, const LinearPart&, const PackedGradient&);
   Sum base_backward(const LinearNames&, const LinearPart&, DType input, bool input_grad,
                     const ProductSaved&, TensorId d_out, Sum, const Place&);
   Sum add_into(const ModuleNames& names, TensorId d_in, bool casts, Sum sum, Ref into);

@@ -58,7 +58,14 @@ LinearNames make_linear(const std::string& m) {
           .scaled_cast = name(".lora.scaled.cast"),
           .scales = name(".weight.absmax"),
           .shifted_scales = name(".weight.absmax.shifted"),
-          .unpacked = name(".weight.unpacked")};
+          .unpacked = name(".weight.unpacked"),
+          .half = name(".input.fp16"),
+          .magnitude = name(".input.abs"),
+          .outliers = name(".input.outliers"),
+          .quantized = name(".input.int8"),
+          .row_scales = name(".input.absmax"),
+          .accumulated = name(".out.int32"),
+          .half_out = name(".out.fp16")};
 }
 
 OperandNames make_operand(const std::string& m) {

@@ -50,6 +50,9 @@ struct LinearNames {
   // copy; the scales of a weight whose scales are packed, without and with their offset, and the
   // weight, as it was loaded.
   const char *low, *low_grad, *cloned, *scaled_cast, *scales, *shifted_scales, *unpacked;
+  // LLM.int8's input in fp16, its magnitudes, which of them stand out, its 8-bit values with a
+  // scale for each row; the product in 32 bits and in fp16.
+  const char *half, *magnitude, *outliers, *quantized, *row_scales, *accumulated, *half_out;
 };
 
 // One of attention's three operands: as projected, in the kernel's dtype, repeated over the query

@@ -1,5 +1,8 @@
 // bitsandbytes' product with a packed weight (0.50.2): Linear4bit.forward (nn/modules.py),
-// MatMul4Bit (autograd/_functions.py), gemm_4bit (backends/cuda/ops.py).
+// MatMul4Bit (autograd/_functions.py), gemm_4bit (backends/cuda/ops.py). GPTQ's, by the same steps:
+// QuantLinearFunction (fms-acceleration @876e2ed, plugins/accelerated-peft,
+// gptqmodel/nn_modules/triton_utils/dequant.py), which unpacks for any number of rows, and adds
+// the bias as an op of its own.
 #include "planner/stacks/pytorch/modules.h"
 
 namespace plimsoll::planner::pytorch {
@@ -36,7 +39,8 @@ void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& pa
   }
   std::array<TensorId, 2> scales{kNoTensor, kNoTensor};
   TensorId weight = kNoTensor;
-  if (t > kRowsOfFusedKernel) {
+  const bool gptq = part.packed->product == models::PackedProduct::gptq;
+  if (t > kRowsOfFusedKernel || gptq) {
     if (part.packed->doubly_quantized()) {
       const std::int64_t n = ceil_divide(checked_multiply(part.in, part.out), part.packed->block);
       scales = {temporary(names.scales, n, DType::fp32),
@@ -48,14 +52,16 @@ void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& pa
     op(names.unpacked).read(scales[1]).write(weight);
     b_.work().moves(unpacked_bytes(part, dtype));
   }
-  const TensorId out = make(casts ? names.low : names.base.out, t * part.out, dtype,
-                            casts ? Category::temporaries : category);
+  const bool adds = gptq && part.bias, ends = !casts && !adds;
+  const TensorId out = make(ends ? names.base.out : names.low, t * part.out, dtype,
+                            ends ? category : Category::temporaries);
   auto product = op(names.base.module);
   read(product, x).read(scales[0]).read(scales[1]).read(weight).write(out);
   b_.work().gemm(
       {dtype, static_cast<double>(t), static_cast<double>(part.out), static_cast<double>(part.in)});
-  take_workspace(product, part.bias);
+  take_workspace(product, part.bias && !gptq);
   s.out = out;
+  if (adds) s.out = copy(names.base.out, out, t * part.out, dtype, category);
   if (!casts) return;
   s.out = make(names.base.out, t * part.out, input_dtype, category);
   auto widen = op(names.base.out).read(out).write(s.out);
@@ -64,8 +70,8 @@ void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& pa
 
 // dequantize_4bit adds the offset in place and makes the weight in the dtype it was loaded in.
 Sum ModuleWriter::packed_backward(const LinearNames& names, const LinearPart& part,
-                                  DType input_dtype, bool input_grad, TensorId d_out, Sum sum,
-                                  const Place& at) {
+                                  const PackedGradient& arrives) {
+  const auto [input_dtype, input_grad, d_out, sum, at] = arrives;
   if (!input_grad) {
     if (!at.held.empty()) {
       auto done = op(names.base.module);

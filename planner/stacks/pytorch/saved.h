@@ -96,6 +96,8 @@ struct LayerSaved {
   std::vector<TapeSaved> experts;
   std::vector<TapeSaved> activations;
   std::vector<TensorId> masks;  // dropout's
+  // What attributes of autograd's nodes hold, and not saved tensors: it lives as long as the graph.
+  std::vector<Ref> attributes;
 
   void begin(const BlockPlan& plan);
   TensorId& of(models::ValueId id) { return values[static_cast<std::size_t>(id)]; }

@@ -30,7 +30,7 @@ bool Step::reentrant() const {
 
 DType Step::stored(const Parameter& p) const {
   if (p.packed != nullptr) return strategy.quantize->held_in;
-  if (p.bias_of_packed) return regime.compute;
+  if (p.bias_of_packed) return bias_dtype(p);
   if (p.adapter && strategy.quantize) return strategy.lora->dtype;  // no upcast (regime.h)
   if (p.adapter) return regime.adapter == strategy.lora->dtype ? regime.adapter : regime.stored;
   // Accelerate upcasts trainable parameters only.
@@ -39,9 +39,21 @@ DType Step::stored(const Parameter& p) const {
   return regime.stored;
 }
 
+// Linear8bitLt stores its bias in the dtype of what it reads (forward), Linear4bit and QuantLinear
+// in the one they compute in.
+DType Step::bias_dtype(const Parameter& p) const {
+  if (strategy.quantize->storage->product != models::PackedProduct::int8 || runs.empty())
+    return regime.compute;
+  const BlockPlan& plan = runs.front().plan(0);
+  for (const NodePlan& at : plan.nodes)
+    if (at.node == &plan.layer->block->nodes[static_cast<std::size_t>(p.node)])
+      return plan.value(at.node->in[0]).dtype;
+  return regime.compute;
+}
+
 DType Step::seen(const Parameter& p) const {
   if (p.packed != nullptr) return strategy.quantize->held_in;
-  if (p.bias_of_packed) return regime.compute;
+  if (p.bias_of_packed) return bias_dtype(p);
   return p.adapter ? regime.adapter : regime.weight;
 }
 
@@ -108,6 +120,15 @@ void Step::release_casts(OpBuilder exit, const LinearPart& part, const LinearSav
 void Step::release_casts(OpBuilder exit, const LayerPart& part, const LayerSaved& saved) {
   for (std::size_t i = 0; i < saved.linears.size(); ++i)
     release_casts(exit, part.linears[i], saved.linears[i]);
+}
+
+bool Step::graph_keeps() const {
+  return strategy.quantize && strategy.quantize->storage->product == models::PackedProduct::int8;
+}
+
+void Step::release_attributes(OpBuilder op, const LayerSaved& saved) {
+  for (const Ref r : saved.attributes)
+    op.touch(r.tensor, r.delta, r.beyond, models::Access::release);
 }
 
 Bytes Step::id_buffers() const {

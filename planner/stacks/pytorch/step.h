@@ -23,6 +23,7 @@ struct Step {
   bool reentrant() const;  // checkpoints are
   DType stored(const Parameter& p) const;  // in memory
   DType seen(const Parameter& p) const;  // by modules
+  DType bias_dtype(const Parameter& p) const;  // of a packed linear
   // Whether these require a gradient: the stream behind the last layer; the sum of the embeddings;
   // what the embedding returned, because PEFT asked for it.
   bool final_grad() const, embedding_grad() const, leaf_input() const;
@@ -42,6 +43,9 @@ struct Step {
   // only those of weights that require gradients.
   static void release_casts(OpBuilder exit, const LayerPart& layer, const LayerSaved& saved);
   static void release_casts(OpBuilder exit, const LinearPart& part, const LinearSaved& saved);
+  // Whether nodes of autograd have attributes that hold tensors (LayerSaved::attributes).
+  bool graph_keeps() const;
+  static void release_attributes(OpBuilder op, const LayerSaved& saved);
   Bytes id_buffers() const;
   Bytes stream_bytes() const {  // of the residual stream
     return storage(Count(checked_multiply(tokens.total(), d.hidden)), regime.residual);

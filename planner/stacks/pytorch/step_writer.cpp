@@ -102,6 +102,23 @@ void StepWriter::micro_batch(std::int64_t index, std::int64_t times) {
   embedding_.backward();
   if (s_.reentrant() && !wrapper_->leaves_checkpoints()) checkpoints_.leave_all();
   wrapper_->end_backward();
+  if (s_.graph_keeps()) drop_graph();
+}
+
+// Autograd's nodes go with the loss, whose name is the loop's: what attributes of them hold lives
+// until then.
+void StepWriter::drop_graph() {
+  for (const Run& run : s_.runs) {
+    s_.b.open(run.group, false, s_.times);
+    for (std::size_t j = 0; j < run.stride(); ++j) {
+      s_.b.at_layer(static_cast<std::uint16_t>(j));
+      auto graph = s_.b.op("loss.graph", Phase::backward);
+      Step::release_attributes(graph, s_.recomputes() ? run.kept[j] : run.saved[j]);
+      s_.b.work().moves(0, 0);
+    }
+    s_.b.close();
+  }
+  s_.b.at_layer(0);
 }
 
 // A run's residual stream and its gradients, and what its units need.

@@ -47,6 +47,7 @@ class StepWriter : public StepSizer {
   void declare_layers(Run& run);
   void layers_forward(std::size_t run), layers_backward(std::size_t run);
   void enter_checkpoint(std::size_t run, std::size_t last);
+  void drop_graph();
 
   Step s_;
   Checkpoints checkpoints_;
