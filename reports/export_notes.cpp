@@ -5,6 +5,7 @@
 #include "models/decisions/layer.h"
 #include "models/model_catalog.h"
 #include "models/run_names.h"
+#include "models/storages.h"
 #include "reports/text.h"
 
 namespace plimsoll::reports {
@@ -140,6 +141,12 @@ void check_exportable(const Workload& w, std::string_view target) {
               "configuration is exported (--to accelerate)",
               target);
         });
+  check(!s.quantize || !s.quantize->storage->grouped, ErrorKind::unsupported, [&] {
+    return fmt::format(
+        "export --to {}: a GPTQ base (--quantize gptq) is loaded by fms-acceleration's plugin "
+        "(peft.quantization.auto_gptq), whose configuration is not written",
+        target);
+  });
   check(
       !s.quantize || ((target == "transformers" || target == "slurm") && s.data.zero < 2),
       ErrorKind::unsupported, [&] {

@@ -81,14 +81,17 @@ std::string auto_class(const Workload& w) {
 std::string packed_base(const Strategy& s) {
   if (!s.quantize) return "";
   const models::PackedStorage& storage = *s.quantize->storage;
+  const char* const where =
+      s.gpus > 1 ? ",\n    device_map={\"\": int(os.environ[\"LOCAL_RANK\"])}" : "";
+  if (storage.product == models::PackedProduct::int8)
+    return fmt::format("\n    quantization_config=BitsAndBytesConfig(load_in_8bit=True){}", where);
   return fmt::format(
       "\n    quantization_config=BitsAndBytesConfig(\n"
       "        load_in_4bit=True, bnb_4bit_quant_type=\"{}\", bnb_4bit_use_double_quant={},\n"
       "        bnb_4bit_compute_dtype=torch.{}, bnb_4bit_quant_storage=torch.{}){}",
       storage.type, truth(storage.doubly_quantized()),
       torch_name(*dtype_from(compute_dtype(s.precision))),
-      s.quantize->held_in == DType::uint8 ? "uint8" : torch_name(s.quantize->held_in),
-      s.gpus > 1 ? ",\n    device_map={\"\": int(os.environ[\"LOCAL_RANK\"])}" : "");
+      s.quantize->held_in == DType::uint8 ? "uint8" : torch_name(s.quantize->held_in), where);
 }
 
 // peft 0.21, utils/other.py; the Trainer's arguments say the same of checkpoints.

@@ -237,4 +237,8 @@ TEST_CASE("a packed base is exported as Transformers and PEFT take it, or refuse
   CHECK_THROWS_AS(reports::export_transformers(workload), Error);
   s.data.zero = 0;
   CHECK_THROWS_AS(reports::export_accelerate(workload), Error);
+  s.quantize->storage = models::find_packed_storage("int8");
+  CHECK(has("quantization_config=BitsAndBytesConfig(load_in_8bit=True),\n    device_map="));
+  s.quantize->storage = models::find_packed_storage("gptq");
+  CHECK_THROWS_AS(reports::export_transformers(workload), Error);
 }
