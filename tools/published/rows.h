@@ -24,6 +24,7 @@ struct PublishedRow {
   bool in_sample = false;  // constants were fitted on it
   bool out_of_memory = false;  // the run failed
   std::optional<Bytes> peak;  // torch.cuda.max_memory_allocated
+  std::optional<Bytes> resident;  // torch.cuda.memory_allocated between steps
   std::optional<Bytes> reserved;  // torch.cuda.max_memory_reserved
   std::optional<Bytes> device;  // as nvidia-smi counts
   std::optional<double> speed;  // tokens/s of one GPU

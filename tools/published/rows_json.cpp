@@ -56,6 +56,7 @@ constexpr const char* kOthers[] = {"id",
                                    "in_sample",
                                    "out_of_memory",
                                    "peak_bytes",
+                                   "resident_bytes",
                                    "reserved_bytes",
                                    "device_MiB",
                                    "tokens_per_second_per_gpu"};
@@ -131,6 +132,7 @@ PublishedRow row_of(const Json& json, const PublishedDocument& document) {
     if (row.contains(key)) target = Bytes(row[key].get<std::int64_t>());
   };
   bytes("peak_bytes", out.peak);
+  bytes("resident_bytes", out.resident);
   bytes("reserved_bytes", out.reserved);
   if (row.contains("device_MiB"))
     out.device = Bytes(std::llround(row["device_MiB"].get<double>() * (1 << 20)));
