@@ -96,7 +96,7 @@ _plimsoll() {
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
         '--use-dora=[weight-decomposed adapters\: yes is not modelled yet (no)]:YES|NO:(yes no)' \
-        '--quantize=[nf4, nf4-dq, fp4 (bitsandbytes)\: pack the frozen base]:KIND:(nf4 nf4-dq fp4)' \
+        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \
@@ -236,7 +236,7 @@ _plimsoll() {
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
         '--use-dora=[weight-decomposed adapters\: yes is not modelled yet (no)]:YES|NO:(yes no)' \
-        '--quantize=[nf4, nf4-dq, fp4 (bitsandbytes)\: pack the frozen base]:KIND:(nf4 nf4-dq fp4)' \
+        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \
@@ -342,7 +342,7 @@ _plimsoll() {
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
         '--use-dora=[weight-decomposed adapters\: yes is not modelled yet (no)]:YES|NO:(yes no)' \
-        '--quantize=[nf4, nf4-dq, fp4 (bitsandbytes)\: pack the frozen base]:KIND:(nf4 nf4-dq fp4)' \
+        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \
@@ -487,7 +487,7 @@ _plimsoll() {
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
         '--use-dora=[weight-decomposed adapters\: yes is not modelled yet (no)]:YES|NO:(yes no)' \
-        '--quantize=[nf4, nf4-dq, fp4 (bitsandbytes)\: pack the frozen base]:KIND:(nf4 nf4-dq fp4)' \
+        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \
