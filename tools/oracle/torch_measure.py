@@ -45,7 +45,9 @@ import time
 import traceback
 from statistics import median
 import adapters
+import batches
 import dry_host
+import flash_package
 import kept_ops
 import liger
 import optimizers
@@ -111,6 +113,7 @@ STRATEGY_DEFAULTS = {
     "kbit_prep": None,
     "freeze": [],
     "train": [],
+    "rows": None,
     "ddp": {"bucket_view": False, "bucket_cap_mb": 25, "wrap": None},
     "offload": [],
     "offload_to": "cpu",
@@ -125,13 +128,13 @@ ACCEPTED = {
     "zero": [0, 1, 2, 3], "fsdp_version": [1, 2],
     "optimizer": ["adamw", "sgd", "momentum", "adafactor", "muon", *optimizers.BITSANDBYTES,
                   *optimizers.GALORE],
-    "attention": ["flash", "eager", "math"], "adapter_dtype": ["fp32", "bf16"],
+    "attention": ["flash", "eager", "math", "flash-2"], "adapter_dtype": ["fp32", "bf16"],
     "optimizer_impl": ["foreach", "fused", "for-loop"],
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
     "sdpa_backend": ["auto", "flash", "efficient", "cudnn", "math"],
     "kernels": ["eager", "liger"], "loss": ["full", "fused"],
     "offload": [[], ["params"]],  # CPUOffloadPolicy, CPUOffload
-    **packed_base.ACCEPTED,
+    **packed_base.ACCEPTED, **batches.ACCEPTED,
 }
 # Not measured: other parallelisms have no single way in plain PyTorch.
 ONLY_DEFAULT = {
@@ -180,7 +183,7 @@ def normalised(workload):
         raise BadInput("model.config: a Hugging Face config object with a model_type is needed")
     stack = filled(workload.get("stack", {}), STACK_DEFAULTS, "stack")
     strategy = filled(workload.get("strategy", {}), STRATEGY_DEFAULTS, "strategy")
-    batch = filled(workload.get("batch", {}), BATCH_DEFAULTS, "batch")
+    batch = batches.filled(workload.get("batch", {}), filled, BATCH_DEFAULTS)
     strategy["ddp"] = filled(strategy["ddp"] or {}, STRATEGY_DEFAULTS["ddp"], "strategy.ddp")
     if strategy["lora"] is not None:
         given = strategy["lora"]
@@ -207,12 +210,14 @@ def normalised(workload):
                 raise BadInput(f"{where}.{key}: {part[key]!r} is not measured by this program")
     liger.check(stack["kernels"], strategy["loss"], BadInput)
     positive(strategy["world_size"], "strategy.world_size")
-    for key in BATCH_DEFAULTS:
+    for key in batch:
         positive(batch[key], f"batch.{key}", 2 if key == "seq_len" else 1)
     recompute_interval(strategy["recompute"])
     torchtitan_code.check({"model": model, "stack": stack, "strategy": strategy}, BadInput)
     stack = {k: v for k, v in stack.items()
              if v is not None or k not in ("use_reentrant", "model_code")}  # as always
+    if strategy["rows"] in (None, "full"):
+        del strategy["rows"]
     return {"fingerprint": workload.get("fingerprint"), "model": model, "stack": stack,
             "strategy": strategy, "batch": batch}
 
@@ -271,8 +276,9 @@ def managed_bytes():
 
 def answer_for_the_data():
     """Transformers asks the data twice: do position_ids restart inside a row (packed sequences), is
-    a padding mask all ones? They do not, it is; a dry read of zeros says otherwise. The operators
-    still run. Transformers before 4.53 asks neither."""
+    a padding mask all ones? They do not, it is, unless the workload's rows say otherwise
+    (batches.py); a dry read of zeros always does. The operators still run. Transformers before 4.53
+    asks neither."""
     try:
         from transformers import masking_utils
     except ImportError:
@@ -280,14 +286,16 @@ def answer_for_the_data():
     restarts = masking_utils.find_packed_sequence_indices
     all_ones = getattr(masking_utils, "fast_all", lambda mask: None)  # 5.0 and later
 
-    def no_restart(position_ids):
-        restarts(position_ids)
+    def numbered(position_ids):
+        numbers = restarts(position_ids)
+        return numbers if batches.asked == "flattened" else None
 
     def unpadded(mask):
         all_ones(mask)
-        return True
+        return batches.asked != "padded"
 
-    masking_utils.find_packed_sequence_indices = no_restart
+    flash_package.offer()
+    masking_utils.find_packed_sequence_indices = numbered
     masking_utils.fast_all = unpadded
 
 
@@ -440,7 +448,8 @@ def build_model(workload, device):
     import torch
     stack, strategy = workload["stack"], workload["strategy"]
     config = hf_config(workload["model"], stack)
-    implementation = "eager" if strategy["attention"] == "eager" else "sdpa"
+    implementation = {"eager": "eager", "flash-2": "flash_attention_2"}.get(strategy["attention"],
+                                                                            "sdpa")
     with torch.device("meta" if strategy["quantize"] else device):
         model = auto_class(config.model_type).from_config(
             config, attn_implementation=implementation,
@@ -626,7 +635,7 @@ class Training:
     def __init__(self, workload, device="cuda"):
         import torch
         self.workload, self.device = workload, device
-        strategy, batch = workload["strategy"], workload["batch"]
+        strategy = workload["strategy"]
         build_on = "meta" if sharded(strategy) else device
         if not torch.cuda.is_available():
             raise NoDevice("torch sees no CUDA device")
@@ -650,8 +659,8 @@ class Training:
             else None
         scaled = strategy["precision"] == "fp16-mixed"
         self.scaler = torch.amp.GradScaler(device) if scaled else None
-        shape = (batch["micro_batch"], batch["seq_len"])
-        self.ids = torch.randint(0, self.vocabulary, shape, device=device)
+        self.ids = torch.randint(0, self.vocabulary, batches.shape(workload), device=device)
+        self.beside = batches.beside(workload, self.ids)
 
     def forward(self):
         import torch
@@ -661,7 +670,7 @@ class Training:
         context = torch.autocast(self.device, self.autocast_dtype) if self.autocast_dtype else \
             contextlib.nullcontext()
         with context, self.attention_backend():
-            output = self.model(input_ids=self.ids, labels=self.ids)
+            output = self.model(input_ids=self.ids, labels=self.ids, **self.beside)
         self.held = output if self.workload["stack"]["hold_outputs"] else None
         return output.loss
 
@@ -870,6 +879,8 @@ class Recorder:
         for name, b in training.model.named_buffers():
             self.own(b, "buffer", clean(name))
         self.own(training.ids, "input", "input_ids")
+        for name, tensor in training.beside.items():
+            self.own(tensor, "input", name)
         optimizer = getattr(training.optimizer, "optim", training.optimizer)
         for p, state in optimizer.state.items():
             for key in sorted(state, key=str):

@@ -1,0 +1,44 @@
+"""What the rows of a batch hold (`strategy.rows` of a workload), as data collators make them.
+
+full       each row is seq_len tokens (the key is absent)
+padded     an attention mask says that some of them are padding (DataCollatorWithPadding and its
+           kin); of `batch.real_tokens` they are none (absent: as many as there are)
+flattened  the micro-batch's samples are one row, and position_ids begin anew with each
+           (DataCollatorWithFlattening, TRL's padding_free)
+
+Device memory reads as zeros: what Transformers asks the data is answered by what was asked for
+(torch_measure.py, answer_for_the_data; flash_package.py).
+"""
+
+ACCEPTED = {"rows": [None, "full", "padded", "flattened"]}
+OPTIONAL = ("real_tokens",)  # of `batch`
+# Of the batch that was made last:
+asked = "full"  # pylint: disable=invalid-name
+longest = real_tokens = samples = 0  # pylint: disable=invalid-name
+
+
+def filled(batch, with_defaults, defaults):
+    """`batch` with every key that it always has, and those of OPTIONAL that it says."""
+    further = {k: v for k, v in batch.items() if k in OPTIONAL} if isinstance(batch, dict) else {}
+    usual = {k: v for k, v in batch.items() if k not in further} if further else batch
+    return {**with_defaults(usual, defaults, "batch"), **further}
+
+
+def shape(workload):
+    rows, length = workload["batch"]["micro_batch"], workload["batch"]["seq_len"]
+    return (1, rows * length) if workload["strategy"].get("rows") == "flattened" else (rows, length)
+
+
+def beside(workload, ids):
+    """What a batch brings beside input_ids and labels."""
+    global asked, longest, real_tokens, samples  # pylint: disable=global-statement
+    import torch
+    asked, batch = workload["strategy"].get("rows") or "full", workload["batch"]
+    longest, samples = batch["seq_len"], batch["micro_batch"]
+    real_tokens = batch.get("real_tokens", ids.numel())
+    if asked == "padded":
+        return {"attention_mask": torch.ones_like(ids)}
+    if asked == "flattened":
+        positions = torch.arange(ids.numel(), device="cpu").remainder(longest)
+        return {"position_ids": positions.to(ids.device).view_as(ids)}
+    return {}
