@@ -35,6 +35,8 @@ inline constexpr std::array<std::string_view, 3> kNamesOf<ModelCode>{
 template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<Loss>{"full", "chunked", "fused"};
 template <>
+inline constexpr std::array<std::string_view, 3> kNamesOf<Rows>{"full", "padded", "flattened"};
+template <>
 inline constexpr std::array<std::string_view, 4> kNamesOf<Kernels>{"eager", "liger", "unsloth",
                                                                    "fused"};
 template <>
@@ -64,6 +66,11 @@ constexpr std::optional<Choice> choice_from(std::string_view name) {
   for (std::size_t i = 0; i < kNamesOf<Choice>.size(); ++i)
     if (kNamesOf<Choice>[i] == name) return static_cast<Choice>(i);
   return std::nullopt;
+}
+
+// The option that asks for them.
+constexpr std::string_view option_of(Rows rows) {
+  return rows == Rows::padded ? "--padding-mask yes" : "--padding free";
 }
 
 }  // namespace plimsoll::models

@@ -8,6 +8,7 @@
 #include "models/allocator_conf.h"
 #include "models/base/dtype.h"
 #include "models/base/quantity.h"
+#include "models/batch.h"
 #include "models/deepspeed_options.h"
 #include "models/model_code.h"
 #include "models/offload.h"
@@ -121,6 +122,7 @@ struct Strategy {
   std::optional<bool> use_reentrant;  // torch.utils.checkpoint's; the stack's where absent
   Attention attention = Attention::flash;
   Loss loss = Loss::full;
+  Rows rows = Rows::full;
   bool deterministic = false;  // plimsoll: every stage reduces after every micro-batch
   std::optional<Exchange> exchange;  // plimsoll; absent: the device's (decisions/exchange.h)
   std::optional<Lora> lora;
@@ -134,13 +136,5 @@ struct Strategy {
 inline bool is_fsdp1(const Strategy& s) {
   return s.stack == Stack::pytorch && s.data.zero >= 2 && s.data.fsdp_version == 1;
 }
-
-struct Batch {
-  std::int64_t seq_len = 4096;
-  std::int64_t micro_batch = 1;  // sequences per GPU and micro-step
-  std::int64_t grad_accum = 1;  // micro-steps per optimizer step
-  std::int64_t tokens() const { return checked_multiply(seq_len, micro_batch); }
-  bool operator==(const Batch&) const = default;
-};
 
 }  // namespace plimsoll::models

@@ -39,10 +39,14 @@ ProductsOfToken products_of_token(const ModelSpec& model, const Strategy& strate
 StepFlops step_flops(const ProductsOfToken& products, const Decoder& decoder,
                      const Strategy& strategy, const Batch& batch) {
   const std::int64_t full = decoder.window > 0 ? decoder.full_layers : decoder.layers;
+  // In one row of samples a token sees its own, as if all were as long as the mean.
+  const std::int64_t length = strategy.rows == Rows::flattened
+                                  ? std::max<std::int64_t>(1, batch.tokens() / batch.samples())
+                                  : batch.seq_len;
   // Keys that a token sees, of all layers.
-  const double seen = static_cast<double>(full) * static_cast<double>(batch.seq_len) +
+  const double seen = static_cast<double>(full) * static_cast<double>(length) +
                       static_cast<double>(decoder.layers - full) *
-                          static_cast<double>(std::min(batch.seq_len, decoder.window));
+                          static_cast<double>(std::min(length, decoder.window));
   // One third of the attention term: its forward.
   const double attention = static_cast<double>(decoder.q_width()) * 2 * seen;
   const double tokens = static_cast<double>(batch.tokens()) *

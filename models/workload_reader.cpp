@@ -152,6 +152,7 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
   if (stack.has("use_reentrant")) s.use_reentrant = stack.flag("use_reentrant", false);
   s.attention = choice<Attention>(strategy, "attention");
   s.loss = choice<Loss>(strategy, "loss");
+  if (strategy.has("rows")) s.rows = choice<Rows>(strategy, "rows");
   s.deterministic = strategy.flag("deterministic", false);
   s.tp = strategy.count("tp", 1);
   s.pp = strategy.count("pp", 1);
@@ -193,6 +194,9 @@ Workload read_workload(std::string_view text, const std::string& source) {
   out.batch.seq_len = batch.count("seq_len", out.batch.seq_len);
   out.batch.micro_batch = batch.count("micro_batch", out.batch.micro_batch);
   out.batch.grad_accum = batch.count("grad_accum", out.batch.grad_accum);
+  out.batch.real_tokens = batch.natural("real_tokens", 0);
+  out.batch.row_samples = batch.natural("row_samples", 0);
+  out.batch.row_tokens = batch.natural("row_tokens", 0);
   if (const std::optional<Config> environment = document.section("environment"))
     if (const std::optional<Config> cluster = environment->section("cluster"))
       out.strategy.gpus_per_node = cluster->count("gpus_per_node", out.strategy.gpus_per_node);

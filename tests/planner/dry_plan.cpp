@@ -32,7 +32,7 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
   rules.sdpa = planner::pytorch::Rules::Sdpa::flash;  // what a dry run can run
   rules.fsdp_autocast = workload["stack"]["fsdp_autocast"];
   rules.hold_outputs = strategy.hold_outputs;
-  rules.batch_tensors = 1;
+  rules.batch_tensors = strategy.rows == models::Rows::full ? 1 : 2;
   if (workload["stack"]["fsdp_units"] == "layers")
     rules.fsdp_units = strategy.code == models::ModelCode::torchtitan_2024_12
                            ? planner::pytorch::FsdpUnits::root

@@ -78,6 +78,7 @@ inline models::Strategy strategy_of(const json& workload) {
   if (stack.contains("model_code")) out.code = choice<models::ModelCode>(stack["model_code"]);
   out.attention = choice<models::Attention>(s["attention"]);
   out.loss = choice<models::Loss>(s["loss"]);
+  if (s.contains("rows")) out.rows = choice<models::Rows>(s["rows"]);
   const std::string recompute = s["recompute"];
   out.recompute = models::recompute_from(recompute).value();
   if (stack.contains("use_reentrant") && !stack["use_reentrant"].is_null())
@@ -95,9 +96,8 @@ inline models::Strategy strategy_of(const json& workload) {
 }
 
 inline models::Batch batch_of(const json& workload) {
-  return {.seq_len = workload["batch"]["seq_len"],
-          .micro_batch = workload["batch"]["micro_batch"],
-          .grad_accum = workload["batch"]["grad_accum"]};
+  const json& b = workload["batch"];
+  return {b["seq_len"], b["micro_batch"], b["grad_accum"], 0, 0, b.value("real_tokens", 0)};
 }
 
 inline models::DeepSpeedOptions deepspeed_options_of(const json& stack) {

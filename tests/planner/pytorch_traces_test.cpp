@@ -29,7 +29,8 @@ planner::pytorch::Rules rules_of(const json& trace) {
   const json& stack = trace["workload"]["stack"];
   planner::pytorch::Rules rules;
   rules.granularity = 1;  // requested bytes
-  rules.batch_tensors = 1;  // the traced loop passes one tensor as input_ids and labels
+  // The traced loop passes one tensor as input_ids and labels, beside a mask or positions.
+  rules.batch_tensors = trace["workload"]["strategy"].contains("rows") ? 2 : 1;
   using planner::pytorch::FsdpUnits;
   rules.fsdp_units = stack["fsdp_units"] == "layers"       ? FsdpUnits::root
                      : stack["fsdp_units"] == "accelerate" ? FsdpUnits::accelerate

@@ -64,6 +64,10 @@ void refuse(const models::Strategy& s) {
                   s.precision != Precision::fp32,
               "--grad-dtype fp32 with --zero 1 runs BF16_Optimizer or per-parameter fp32 "
               "accumulators, which are not modelled yet");
+  check(s.rows == models::Rows::full, ErrorKind::unsupported, [&] {
+    return std::string(models::option_of(s.rows)) +
+           " is not modelled yet with --stack deepspeed (pytorch has it)";
+  });
   unsupported(s.optimizer_in_backward, "--optimizer-in-backward is PyTorch's: --stack pytorch");
   unsupported(s.recompute.kind == models::RecomputeKind::ops,
               "--recompute ops is modelled on pytorch alone");

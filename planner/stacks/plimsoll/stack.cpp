@@ -39,6 +39,10 @@ void refuse(const Strategy& s) {
         "--optimizer-in-backward needs --stack pytorch");
   check(s.recompute.kind != models::RecomputeKind::ops, ErrorKind::unsupported,
         "--recompute ops needs --stack pytorch: our own runtime keeps no operators' results");
+  check(s.rows == models::Rows::full, ErrorKind::unsupported, [&] {
+    return std::string(models::option_of(s.rows)) +
+           ": our own runtime's rows are full (--stack pytorch has it)";
+  });
   const char* const further = s.lora ? models::further_option(*s.lora) : nullptr;
   check(further == nullptr, ErrorKind::unsupported, [&] {
     return std::string(further) +

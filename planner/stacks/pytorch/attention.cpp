@@ -22,7 +22,7 @@ AttentionPath AttentionWriter::path() const {
   if (packaged()) return AttentionPath::flash;
   const bool no_flash = rules_.sdpa == Rules::Sdpa::efficient;
   if (no_flash && regime_.compute == DType::bf16) return AttentionPath::math;
-  if (windowed()) return AttentionPath::efficient;
+  if (masked()) return AttentionPath::efficient;
   if (regime_.compute != DType::fp32 && !no_flash) return AttentionPath::flash;
   return grouped() && !repeats() ? AttentionPath::math : AttentionPath::efficient;
 }
@@ -116,6 +116,7 @@ void AttentionWriter::fused_operands(const AttentionNames& names, const Attentio
   s.k = in.k;
   s.v = in.v;
   attention.read(in.q).read(in.k).read(in.v);
+  if (unpads()) return;
   const WorkOfOp work = b_.work();
   if (dtype != in.v_dtype) {
     work.casts((bytes(k_values, in.v_dtype) + bytes(k_values, dtype)).real());
@@ -129,7 +130,7 @@ void AttentionWriter::fused_operands(const AttentionNames& names, const Attentio
     s.q = make(names.q.cast, q_values(), dtype);
     attention.write(s.k).write(s.q);
   }
-  if (windowed()) {
+  if (masked()) {
     s.mask = make(names.mask, checked_multiply(tokens_.total(), up_to(tokens_.length, 8)), dtype);
     attention.read(model_mask()).write(s.mask);
     work.moves(2 * bytes(checked_multiply(tokens_.total(), tokens_.length), dtype).real());
@@ -139,25 +140,32 @@ void AttentionWriter::fused_operands(const AttentionNames& names, const Attentio
 void AttentionWriter::fused_forward(const AttentionNames& names, const AttentionInput& given,
                                     bool stops, AttentionSaved& s) {
   const DType dtype = kernel(given);
-  const AttentionInput in = prepare(names, given);
+  AttentionInput in = prepare(names, given);
   const bool copies = copies_out(given);
-  const char* const name = copies ? names.product : names.out;
+  const char* const name = copies || unpads() ? names.product : names.out;
+  if (varies()) varlen_operands(names, in, s);
+  if (unpads()) in.q = s.q, in.k = s.k, in.v = s.v;
   auto attention = op(name);
   b_.work().attends({false, dtype, fused_flops()});
   fused_operands(names, in, attention, s);
-  s.fused_out = make(name, q_values(), dtype);
+  if (unpads())
+    attention.read(s.starts);
+  else
+    attention.write(s.starts).write(s.longest);
+  s.fused_out = make(name, real(q_values()), dtype);
   s.out = copies ? kNoTensor : s.fused_out;
   if (path() == AttentionPath::efficient) {  // rows of lse are padded to 32
     s.lse = make(names.logsumexp,
                  checked_multiply(tokens_.sequences * d_.heads, up_to(tokens_.length, 32)),
                  DType::fp32);
   } else {
-    s.lse = make(names.logsumexp, checked_multiply(tokens_.total(), d_.heads), DType::fp32);
+    s.lse = make(names.logsumexp, checked_multiply(real(tokens_.total()), d_.heads), DType::fp32);
     s.seed = make(names.seed, 2, DType::int64);  // flash_attn's rng_state has both
     if (!packaged()) s.offset = make(names.offset, 1, DType::int64);
     if (d_.attention_dropout > 0 && !packaged()) attention.scratch(bytes(2, DType::int64));
   }
   attention.write(s.fused_out).write(s.lse).write(s.seed).write(s.offset);
+  if (unpads()) s.out = pad(names, given, s);
   if (copies && !stops)
     s.out = copy(names.out, s.fused_out, q_values(), dtype, Category::activations);
 }
@@ -174,11 +182,14 @@ void AttentionWriter::attention_kept(const AttentionNames& names, const Attentio
 }
 
 double AttentionWriter::fused_flops() const {
-  return fused_attention_flops({.tokens = tokens_.total(),
-                                .length = tokens_.length,
+  // Under a mask of rows the kernel computes whole squares; the package knows where samples end.
+  const bool squares = tokens_.rows != models::Rows::full && !packaged();
+  const std::int64_t of_sample = std::max<std::int64_t>(1, tokens_.total() / tokens_.samples);
+  return fused_attention_flops({.tokens = real(tokens_.total()),
+                                .length = varies() && !unpads() ? of_sample : tokens_.length,
                                 .width = d_.q_width(),
-                                .window = slides() ? d_.window : 0,
-                                .causal = !d_.bidirectional});
+                                .window = slides() && !squares ? d_.window : 0,
+                                .causal = !d_.bidirectional && !squares});
 }
 
 AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& names,
@@ -188,10 +199,12 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
   unpack();
   const DType dtype = kernel(in);
   const std::int64_t k_values = repeats() ? q_values() : kv_values();
-  Grads d{temporary(names.q.grad_cast, q_values(), dtype),
-          temporary(names.k.grad_cast, k_values, dtype),
-          temporary(names.v.grad_cast, k_values, dtype)};
+  if (unpads()) d_out = unpadded_gradient(names, s, d_out);
+  Grads d{temporary(names.q.grad_cast, real(q_values()), dtype),
+          temporary(names.k.grad_cast, real(k_values), dtype),
+          temporary(names.v.grad_cast, real(k_values), dtype)};
   auto backward = op(names.out);
+  backward.read(s.starts).read(s.longest);
   backward.read(d_out).read(s.q).read(s.k).read(s.v).read(s.mask).read(s.fused_out).read(s.lse);
   backward.read(s.seed).read(s.offset).write(d[0]).write(d[1]).write(d[2]);
   // Five products where the forward has two (FlashAttention-2, arXiv 2307.08691, algorithm 2).
@@ -201,9 +214,14 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
     efficient_workspace(backward, dtype);
   else
     flash_workspace(backward, in, d);
+  if (unpads()) pad_gradients(names, s, dtype, d);
   const TensorId d_q = d[0], d_k = d[1], d_v = d[2];
-  d[0] = in.q_grad ? cast(names.q.grad_rotated, d_q, q_values(), dtype, in.dtype) : kNoTensor;
+  const auto widen_q = [&] {
+    d[0] = in.q_grad ? cast(names.q.grad_rotated, d_q, q_values(), dtype, in.dtype) : kNoTensor;
+  };
+  if (!packaged()) widen_q();  // SDPA's autocast casts queries last, Transformers itself first
   d[1] = in.k_grad ? cast(names.k.grad_wide, d_k, k_values, dtype, in.dtype) : kNoTensor;
+  if (packaged()) widen_q();
   d[2] = in.v_grad ? cast(names.v.grad_wide, d_v, k_values, dtype, in.v_dtype) : kNoTensor;
   if (!repeats()) return d;
   d[2] = in.v_grad ? sum_groups(names.v, d[2], in.v_dtype) : kNoTensor;
@@ -229,6 +247,12 @@ std::array<Bytes, 4> AttentionWriter::flash_blocks() const {
   if (rules_.sdpa == Rules::Sdpa::cudnn && strategy_.attention == Attention::flash)
     return {fp32(q_values()), fp32(checked_multiply(tokens_.total(), d_.heads)), expanded,
             expanded};
+  if (varies()) {  // mha_varlen_bwd: 128 rows more for each sample
+    const std::int64_t rows = real(tokens_.total()) + checked_multiply(128, tokens_.samples);
+    const Bytes of_heads = grouped() ? bytes(real(q_values()), regime_.compute) : Bytes(0);
+    return {fp32(checked_multiply(rows, d_.heads)),
+            fp32(checked_multiply(rows, d_.heads * up_to(d_.head_dim, 32))), of_heads, of_heads};
+  }
   return {fp32(checked_multiply(b * d_.heads, rounded)),
           fp32(checked_multiply(b * rounded, d_.heads * up_to(d_.head_dim, 32))), expanded,
           expanded};

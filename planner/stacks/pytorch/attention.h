@@ -29,12 +29,16 @@ class AttentionWriter : public ModuleWriter {
 
   AttentionPath path() const;
   // Transformers builds a mask tensor where the kernel's own causal flag does not do: for eager
-  // attention, and for a sliding window that the sequence reaches. The flash_attn package knows
-  // windows.
+  // attention, for a sliding window that the sequence reaches, for padding, and for samples that
+  // share a row. The flash_attn package knows windows, and where sequences begin.
   bool windowed() const { return slides() && !packaged(); }
+  bool masked() const { return windowed() || (tokens_.rows != models::Rows::full && !packaged()); }
   bool needs_mask() const {
-    return !d_.bidirectional && (path() == AttentionPath::eager || windowed());
+    return !d_.bidirectional && (path() == AttentionPath::eager || masked());
   }
+  // Transformers calls the flash_attn package (integrations/flash_attention.py) with views of
+  // queries, keys and values, grouped as they are.
+  bool packaged() const { return strategy_.attention == models::Attention::flash_2; }
   DType mask_dtype() const { return regime_.weight; }  // the embedding's
   // Of which layers it is asked: those with the decoder's window, or the others.
   void at_sliding(bool sliding) { sliding_ = sliding; }
@@ -70,9 +74,6 @@ class AttentionWriter : public ModuleWriter {
   bool lays_out(const AttentionInput& in) const { return lays_out() && !in.heads_first; }
   bool grouped() const { return d_.kv_heads < d_.heads; }
   bool slides() const { return sliding_ && tokens_.length >= d_.window; }
-  // Transformers calls the flash_attn package (integrations/flash_attention.py) with views of
-  // queries, keys and values, grouped as they are.
-  bool packaged() const { return strategy_.attention == models::Attention::flash_2; }
   // repeat_kv of a single head is a view: its expanded axis has stride 0.
   bool copies_groups() const { return grouped() && d_.kv_heads > 1; }
   // Transformers makes queries, keys and values contiguous for SDPA. Flash and cuDNN then lay their
@@ -87,7 +88,7 @@ class AttentionWriter : public ModuleWriter {
   }
   // It repeats keys and values over the query heads of their group.
   bool repeats() const {
-    const bool asked = windowed() || strategy_.transformers < models::kSdpaTakesGroups;
+    const bool asked = masked() || strategy_.transformers < models::kSdpaTakesGroups;
     return grouped() && !packaged() && (d_.bare ? d_.repeats_groups : asked);
   }
   std::int64_t q_values() const { return checked_multiply(tokens_.total(), d_.q_width()); }
@@ -108,6 +109,18 @@ class AttentionWriter : public ModuleWriter {
   Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                        TensorId d_out, std::span<const Ref> held);
   std::array<Bytes, 4> flash_blocks() const;
+  // The package's kernels for samples of several lengths (attention_varlen.cpp).
+  bool varies() const { return packaged() && tokens_.rows != models::Rows::full; }
+  bool unpads() const { return packaged() && tokens_.rows == models::Rows::padded; }
+  std::int64_t real(std::int64_t values) const {
+    return unpads() ? values / tokens_.total() * tokens_.real : values;
+  }
+  void varlen_operands(const AttentionNames&, const AttentionInput&, AttentionSaved&);
+  TensorId pad(const AttentionNames&, const AttentionInput&, const AttentionSaved&);
+  TensorId unpadded_gradient(const AttentionNames&, const AttentionSaved&, TensorId d_out);
+  void pad_gradients(const AttentionNames&, const AttentionSaved&, DType, Grads& d);
+  TensorId pad_gradient(const char* name, const AttentionSaved&, std::int64_t values, DType,
+                        TensorId d);
   Bytes copied_out(const AttentionInput& in) const;
   void flash_workspace(OpBuilder backward, const AttentionInput& in, const Grads& d);
   void efficient_workspace(OpBuilder backward, DType dtype);
@@ -120,6 +133,7 @@ class AttentionWriter : public ModuleWriter {
                         TensorId d_out, std::span<const Ref> held);
   TensorId sum_groups(const OperandNames&, TensorId d, DType dtype);
 
+  std::array<TensorId, 3> casts_{kNoTensor, kNoTensor, kNoTensor};  // that were unpadded
   AttentionSaved again_;  // what selective recomputation made
 };
 

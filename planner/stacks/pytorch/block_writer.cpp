@@ -214,7 +214,7 @@ void BlockWriter::attention_back(const NodePlan& at, const LayerSaved& s) {
       attention_backward(names, in, s.attentions[at.place], gradient(at.node->out[0]).tensor,
                          selective() ? std::span<const Ref>(held) : std::span<const Ref>());
   const bool stored = path() == AttentionPath::eager || path() == AttentionPath::math;
-  const bool strided = stored || (windowed() && grouped());
+  const bool strided = stored || (masked() && grouped());
   gradient(at.node->in[0]) = {d[0], false, stored ? names.q.grad_laid_out : nullptr};
   gradient(at.node->in[1]) = {d[1], false, nullptr};
   gradient(at.node->in[2]) = {d[2], false, strided ? names.v.grad_laid_out : nullptr};

@@ -11,8 +11,21 @@ namespace plimsoll::planner::pytorch {
 
 // Sizes of one micro-batch.
 struct Tokens {
-  std::int64_t sequences = 1, length = 1;
+  Tokens(const models::Batch& batch, models::Rows of)
+      : rows(of),
+        sequences(batch.micro_batch),
+        length(batch.seq_len),
+        samples(batch.samples()),
+        real(batch.real_tokens > 0 ? batch.real_tokens : batch.tokens()) {
+    if (of != models::Rows::flattened) return;
+    length = batch.tokens();
+    sequences = 1;
+  }
   std::int64_t total() const { return checked_multiply(sequences, length); }
+
+  models::Rows rows;
+  std::int64_t sequences, length;
+  std::int64_t samples, real;  // how many there are; tokens that are no padding
 };
 
 // The gradients of a run of layers that outlive the op that makes them.

@@ -82,7 +82,9 @@ OperandNames make_operand(const std::string& m) {
           name(".wide"),
           name(".turned"),
           name(".rotated"),
-          name(".turned.grad")};
+          name(".turned.grad"),
+          name(".unpadded"),
+          name(".grad.padded")};
 }
 
 AttentionNames make_attention(const std::string& m) {
@@ -96,7 +98,12 @@ AttentionNames make_attention(const std::string& m) {
           .out = name(".attention"),
           .logsumexp = name(".logsumexp"),
           .seed = name(".dropout.seed"),
-          .offset = name(".dropout.offset")};
+          .offset = name(".dropout.offset"),
+          .indices = name(".indices"),
+          .starts = name(".starts"),
+          .longest = name(".longest"),
+          .unpadded = name(".unpadded"),
+          .grad_unpadded = name(".attention.grad.unpadded")};
 }
 
 NodeNames make_node(const std::string& m) {

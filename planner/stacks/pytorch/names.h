@@ -62,6 +62,7 @@ struct OperandNames {
   const char *cast, *repeated, *laid_out;
   const char *grad, *grad_wide, *grad_cast, *grad_rotated, *grad_laid_out;
   const char *wide, *turned, *rotated, *grad_turned;  // rotated as complex numbers
+  const char *unpadded, *grad_padded;  // the package's: without padding
 };
 
 // What attention makes between its projections, under the module that does it.
@@ -69,6 +70,9 @@ struct AttentionNames {
   const char* module;
   OperandNames q, k, v;
   const char *mask, *product, *out, *logsumexp, *seed, *offset;
+  // The flash_attn package: where tokens that are no padding stand, where samples begin, the
+  // longest of these.
+  const char *indices, *starts, *longest, *unpadded, *grad_unpadded;
 };
 
 // A mixture's stacked parameters: gate_up_proj, down_proj.

@@ -260,9 +260,41 @@ void refuse_cast_tables(const models::ModelSpec& model, const models::Strategy& 
         });
 }
 
+// The families whose masks were seen as Transformers makes them of such rows.
+constexpr std::string_view kRowsSeen[] = {"llama",  "mistral", "qwen2",       "qwen3",  "gemma",
+                                          "gemma2", "phi",     "gemma3_text", "phi3",   "granite",
+                                          "olmo2",  "gpt2",    "gpt_neox",    "mixtral"};
+
+void refuse_rows(const models::ModelSpec& model, const models::Strategy& s) {
+  using models::Rows;
+  if (s.rows == Rows::full) return;
+  const auto refuse_if = [&](bool it_is, const std::string& what) {
+    check(!it_is, ErrorKind::unsupported,
+          [&] { return std::string(models::option_of(s.rows)) + " " + what; });
+  };
+  refuse_if(models::is_torchtitan(s.code), "is not of torchtitan, whose rows are full");
+  refuse_if(s.transformers != models::kTransformers,
+            "is modelled with Transformers " + models::text_of(models::kTransformers) + " alone");
+  refuse_if(s.attention == models::Attention::math, "with --attention math is not modelled yet");
+  refuse_if(s.attention == models::Attention::flash_1,
+            "with --attention flash-1 is not modelled yet");
+  refuse_if(s.attention == models::Attention::flash_2 &&
+                s.recompute.kind == models::RecomputeKind::selective,
+            "with --attention flash-2 --recompute selective is not modelled yet");
+  refuse_if(std::ranges::find(kRowsSeen, model.model_type) == std::end(kRowsSeen),
+            "is not modelled yet for " + model.model_type);
+  // Queries or values whose heads do not stand side by side are copied for these kernels.
+  const bool strided = model.model_type == "phi" || model.model_type == "phi3" ||
+                       model.model_type == "gpt_neox" ||
+                       (model.model_type == "gpt2" && s.rows == Rows::flattened);
+  refuse_if(strided && s.attention == models::Attention::flash_2,
+            "with --attention flash-2 is not modelled yet for " + model.model_type);
+}
+
 }  // namespace
 
 void refuse(const models::ModelSpec& model, const models::Strategy& s, const models::Batch& batch) {
+  refuse_rows(model, s);
   refuse_code(s, batch);
   refuse_kept_ops(model, s);
   refuse_optimizer(s);

@@ -68,6 +68,7 @@ struct AttentionSaved {
   TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;  // as a fused kernel read them
   TensorId mask = kNoTensor;  // additive, in the kernel's dtype
   TensorId lse = kNoTensor, seed = kNoTensor, offset = kNoTensor;
+  TensorId indices = kNoTensor, starts = kNoTensor, longest = kNoTensor;  // attention_varlen.cpp
   TapeSaved scored;  // of attention that stores its scores
   TensorId out = kNoTensor;
   TensorId fused_out = kNoTensor;  // what a fused kernel made; `out`, or what `out` was copied from

@@ -13,7 +13,7 @@ Step::Step(models::StepProgram& program, const ModelParts& of, const models::Str
       strategy(chosen),
       batch(of_step),
       rules(given),
-      tokens{of_step.micro_batch, of_step.seq_len},
+      tokens(of_step, chosen.rows),
       regime(
           regime_of(chosen, chosen.data.zero >= 2, given.fsdp_autocast, of.decoder.embedding_norm)),
       layer(b, d, regime, rules, strategy, tokens) {

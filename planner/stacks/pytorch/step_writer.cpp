@@ -59,7 +59,7 @@ std::vector<RanksAlike> StepWriter::ranks() const {
 bool StepWriter::resize(const models::Batch& batch) {
   if (!same_structure(s_.batch, batch) || !wrapper_->resizable()) return false;
   s_.batch = batch;
-  s_.tokens.sequences = batch.micro_batch;
+  s_.tokens = Tokens(batch, s_.strategy.rows);
   s_.layer.begin_step(s_.tokens);
   for (Run& run : s_.runs)
     for (Unit& unit : run.units) unit.kept.clear();

@@ -23,9 +23,12 @@ void EmbeddingWriter::forward() {
   s_.hidden = s_.front.embedded;
   if (d_.token_types > 0) {
     embed_token_types();
-  } else if (!d_.counts_positions() && !d_.bare) {
+  } else if (!d_.counts_positions() && !d_.bare && tokens_.rows != models::Rows::flattened) {
     s_.front.position_ids = activation("position_ids", tokens_.length, DType::int64);
-    b_.op("position_ids", Phase::forward).write(s_.front.position_ids);
+    auto ids = b_.op("position_ids", Phase::forward).write(s_.front.position_ids);
+    // arange, to which the cache's length is added: elsewhere what follows takes more.
+    if (tokens_.rows == models::Rows::padded)
+      ids.scratch(layer_.bytes(tokens_.length, DType::int64));
   }
   const bool embeds = d_.embeds_positions();
   if (embeds && !d_.masks_first) embed_positions();

@@ -1,5 +1,6 @@
 // Masks of attention, which the model makes once for all layers.
 #include <algorithm>
+#include <array>
 
 #include "planner/kernels_of_op.h"
 #include "planner/stacks/pytorch/ends/embedding.h"
@@ -10,21 +11,81 @@ namespace {
 
 // find_packed_sequence_indices (transformers masking_utils.py): each sequence's first position - 1,
 // in front of the positions; their differences; where those are not 1, and its running sum.
-void check_packing(ProgramBuilder& builder, const ModuleWriter& of, Tokens tokens) {
+// Returns the sum.
+std::int32_t number_samples(KernelsOfOp& kernels, const ModuleWriter& of, Tokens tokens) {
   const std::int64_t b = tokens.sequences, t = tokens.total();
-  auto op = builder.op("attention_mask.packing", Phase::forward);
-  KernelsOfOp kernels(builder);
-  kernels.take(of.bytes(b, DType::int64));
+  const auto first = kernels.take(of.bytes(b, DType::int64));
   const auto joined = kernels.take(of.bytes(t + b, DType::int64));
-  kernels.take(of.bytes(t, DType::int64));
+  const auto differences = kernels.take(of.bytes(t, DType::int64));
   kernels.drop(joined);
   const auto changes = kernels.take(of.bytes(t, DType::boolean));
-  kernels.take(of.bytes(t, DType::int64));
+  const auto numbers = kernels.take(of.bytes(t, DType::int64));
   const auto partial = kernels.take(of.bytes(t, DType::int64));
   kernels.drop(partial);
   kernels.drop(changes);
+  kernels.drop(differences);
+  kernels.drop(first);
+  return numbers;
+}
+
+void check_packing(ProgramBuilder& builder, const ModuleWriter& of, Tokens tokens) {
+  auto op = builder.op("attention_mask.packing", Phase::forward);
+  KernelsOfOp kernels(builder);
+  number_samples(kernels, of, tokens);
   kernels.finish(op);
 }
+
+// The masks of one layer kind, joined one by one (masking_utils.py, and_masks): a square of each
+// is joined to the square of those before it, in a new one.
+struct Squares {
+  KernelsOfOp& kernels;
+  const ModuleWriter& of;
+  Tokens tokens;
+
+  std::int32_t take(std::int64_t values, DType dtype = DType::boolean) {
+    return kernels.take(of.bytes(values, dtype));
+  }
+  std::int32_t square() { return take(checked_multiply(tokens.length, tokens.length)); }
+  std::int32_t joined(std::int32_t before, std::int32_t next) {
+    const auto both = square();
+    kernels.drop(next);
+    kernels.drop(before);
+    return both;
+  }
+  // A row or a column of what `numbers` are of, by indices, whose pointers are made in int64.
+  std::int32_t picked(std::int64_t values, DType dtype) {
+    const auto rows = take(values, DType::int64), columns = take(values, DType::int64);
+    const auto out = take(values, dtype);
+    kernels.drop(columns);
+    kernels.drop(rows);
+    return out;
+  }
+  std::int32_t causal(bool windowed) {
+    const auto one = square(), and_true = square();
+    kernels.drop(one);
+    if (!windowed) return and_true;
+    const auto both = joined(and_true, square()), again = square();
+    kernels.drop(both);
+    return again;
+  }
+  // Whose keys are padding: a mask for each sequence.
+  std::int32_t padded(std::int32_t causal) {
+    const auto keys = picked(tokens.total(), DType::boolean);
+    const auto all = take(checked_multiply(tokens.total(), tokens.length));
+    kernels.drop(keys);
+    kernels.drop(causal);
+    return all;
+  }
+  // Of two samples.
+  std::int32_t of_samples(std::int32_t causal) {
+    const auto queries = picked(tokens.length, DType::int64);
+    const auto keys = picked(tokens.length, DType::int64);
+    const auto equal = square();
+    kernels.drop(keys);
+    kernels.drop(queries);
+    return joined(causal, equal);
+  }
+};
 
 }  // namespace
 
@@ -48,6 +109,7 @@ TensorId EmbeddingWriter::mask(bool sliding) {
   const Bytes padding = counted ? layer_.bytes(t, DType::boolean) : Bytes(0);
   const Bytes ids = layer_.bytes(t, DType::int64);
   layer_.at_sliding(sliding);
+  if (tokens_.rows != models::Rows::full) return mask_of_rows();
   if (counted && layer_.path() != AttentionPath::eager)
     b_.op("attention_mask.padding", Phase::forward)
         .scratch(padding + ids + layer_.bytes(1, DType::int64));
@@ -90,6 +152,51 @@ TensorId EmbeddingWriter::mask(bool sliding) {
     most -= booleans;
   }
   b_.op("attention_mask", Phase::forward).write(mask).scratch(most);
+  return mask;
+}
+
+// flash_attention_mask: where not all are set, the layers get them as they are.
+TensorId EmbeddingWriter::booleans_of_rows() {
+  const TensorId mask = b_.tensor("attention_mask", storage(Count(tokens_.total()), DType::boolean),
+                                  Category::activations);
+  b_.op("attention_mask", Phase::forward).write(mask);
+  return mask;
+}
+
+// Booleans of the mask that the batch brings, or numbers of its samples; indices of batch, head,
+// queries and keys; what SDPA gets is [b, 1, s, s], in eager attention filled in the stream's
+// dtype.
+TensorId EmbeddingWriter::mask_of_rows() {
+  const bool padded = tokens_.rows == models::Rows::padded;
+  if (padded && layer_.packaged()) return booleans_of_rows();
+  if (!layer_.needs_mask()) return kNoTensor;
+  const bool eager = layer_.path() == AttentionPath::eager;
+  const std::int64_t values = checked_multiply(tokens_.total(), tokens_.length);
+  const DType dtype = eager ? layer_.mask_dtype() : DType::boolean;
+  const TensorId mask =
+      b_.tensor("attention_mask", storage(Count(values), dtype), Category::activations);
+  auto op = b_.op("attention_mask", Phase::forward).write(mask);
+  KernelsOfOp kernels(b_);
+  Squares squares{kernels, layer_, tokens_};
+  if (padded)
+    squares.take(tokens_.total());
+  else
+    number_samples(kernels, layer_, tokens_);
+  std::array<std::int32_t, 4> indices;
+  std::ranges::transform(
+      std::array{tokens_.sequences, std::int64_t{1}, tokens_.length, tokens_.length},
+      indices.begin(), [&](std::int64_t count) { return squares.take(count, DType::int64); });
+  const auto causal = squares.causal(layer_.windowed());
+  const auto booleans = padded ? squares.padded(causal) : squares.of_samples(causal);
+  for (const std::int32_t index : indices) kernels.drop(index);
+  if (eager) {
+    squares.take(1, dtype);
+    squares.take(1, DType::fp16);
+  } else {
+    kernels.drop(booleans);  // which is the mask
+  }
+  kernels.birth(mask, layer_.bytes(values, dtype));
+  kernels.finish(op);
   return mask;
 }
 
