@@ -46,6 +46,7 @@ import traceback
 from statistics import median
 import adapters
 import batches
+import compiled
 import dry_host
 import flash_package
 import kept_ops
@@ -132,7 +133,7 @@ ACCEPTED = {
     "optimizer_impl": ["foreach", "fused", "for-loop"],
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
     "sdpa_backend": ["auto", "flash", "efficient", "cudnn", "math"],
-    "kernels": ["eager", "liger"], "loss": ["full", "fused"],
+    "kernels": ["eager", "liger"], "loss": ["full", "fused"], "compile": compiled.ACCEPTED,
     "offload": [[], ["params"]],  # CPUOffloadPolicy, CPUOffload
     **packed_base.ACCEPTED, **batches.ACCEPTED,
 }
@@ -265,6 +266,7 @@ def start_dry_cuda(capacity_bytes=150109880320, capability=(9, 0), multiprocesso
     torch.backends.cuda.enable_cudnn_sdp(False)
     answer_for_the_data()
     liger.launch_no_triton()
+    compiled.build_no_triton()
 
 
 def managed_bytes():
@@ -341,6 +343,7 @@ def sharded(strategy):
 
 def is_layer(module, model):
     """A transformer layer: marked by its class, before Transformers 4.52 named by the model."""
+    module = compiled.inside(module)
     try:
         from transformers.modeling_layers import GradientCheckpointingLayer
     except ImportError:
@@ -465,6 +468,8 @@ def build_model(workload, device):
     model = packed_base.kbit_prepared(model, strategy, options)
     liger.apply(model, stack["kernels"], strategy["loss"])  # before every:K hides layers from it
     select_recompute(model, strategy["recompute"], options)
+    if stack["compile"] == "block":
+        compiled.compile_layers([layers for _, layers in layer_lists(model)])
     return adapters.with_adapters(model, strategy["lora"]) if strategy["lora"] else model
 
 
@@ -649,7 +654,7 @@ class Training:
             self.flops = flop_counts(inner, workload)
             self.vocabulary = inner.get_input_embeddings().weight.shape[0]
             self.model = distributed(inner, workload)
-        if workload["stack"]["compile"]:
+        if workload["stack"]["compile"] in (True, "model"):
             self.model = torch.compile(self.model)
         self.names = {id(m): clean(path) for path, m in self.model.named_modules()}
         self.optimizer = optimizers.build(self.model, workload)
@@ -1779,8 +1784,6 @@ def pending(points, done, again):
 
 def measured(workload, options):
     """What the child process does: measures and writes options.out."""
-    if options.dry_run and workload["stack"]["compile"]:
-        raise BadInput("stack.compile: compiled kernels cannot be built in a dry run")
     document = Measurement(workload, options.dry_run, seconds=options.seconds,
                            most_steps=options.steps, observe=not options.no_observe,
                            snapshot=options.snapshot).run()

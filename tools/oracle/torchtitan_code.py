@@ -12,6 +12,8 @@ import importlib.machinery
 import sys
 import types
 
+import compiled
+
 CODES = {"torchtitan@2024-12": "torchtitan.models.llama.model",
          "torchtitan@0.2.2": "torchtitan.models.llama3.model.model"}
 UNUSED = ("blobfile", "datasets", "tensorboard", "tiktoken", "tomli", "torchao", "torchdata", "wandb")
@@ -55,6 +57,8 @@ def check(workload, error):
         return
     if strategy["recompute"] not in ("none", "full", *CHECKPOINTS):
         raise error(f"strategy.recompute: torchtitan has no {strategy['recompute']!r}")
+    if workload["stack"]["compile"] in (True, "model"):
+        raise error("stack.compile: torchtitan compiles each block")
     if code not in CODES:
         raise error(f"stack.model_code: {code!r} is not one of {', '.join(CODES)}")
     if workload["model"]["config"]["model_type"] != "llama":
@@ -108,6 +112,8 @@ def build(workload):
     if strategy["recompute"] != "none":
         options = {} if old else {"op_sac_save_list": parallelize._op_sac_save_list}
         parallelize.apply_ac(model, checkpointing(strategy["recompute"]), **options)
+    if workload["stack"]["compile"] == "block":
+        compiled.compile_layers([model.layers])
     shard = parallelize.fully_shard
     if old:  # the root of torch 2.6 is never resharded, whatever it is told
         parallelize.fully_shard = lambda module, **given: shard(

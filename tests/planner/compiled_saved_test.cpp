@@ -1,0 +1,81 @@
+// What a compiled layer keeps for its backward, against what AOTAutograd's partitioner kept of the
+// real one (tools/oracle/compiled_graphs.py, tests/golden/compiled_saved.json): every tensor's
+// dtype and size.
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "models/model_catalog.h"
+#include "models/model_reader.h"
+#include "planner/stacks/pytorch/compiled/block_graph.h"
+#include "planner/stacks/pytorch/compiled/partition.h"
+#include "tests/planner/oracle_workload.h"
+
+using namespace plimsoll;
+using nlohmann::json;
+using Sizes = std::multiset<std::int64_t>;
+
+namespace {
+
+std::int64_t bytes_of(const json& tensor) {
+  static const std::map<std::string, std::int64_t> kBytes{
+      {"bfloat16", 2}, {"float16", 2}, {"float32", 4},  {"uint64", 8},
+      {"int64", 8},    {"bool", 1},    {"complex64", 8}};
+  std::int64_t bytes = kBytes.at(tensor[1]);
+  for (const std::int64_t length : tensor[2]) bytes *= length;
+  return bytes;
+}
+
+Sizes planned_sizes(const models::ModelSpec& model, const json& workload, std::size_t block) {
+  const models::Strategy strategy = tests::strategy_of(workload);
+  const planner::ModelParts parts = planner::model_parts(model, strategy);
+  const planner::pytorch::Regime regime = planner::pytorch::regime_of(
+      strategy, strategy.data.zero >= 2, false, parts.decoder.embedding_norm);
+  const planner::LayerPart& layer = parts.runs.front().layer(static_cast<std::int64_t>(block));
+  planner::compiled::refuse_block(*layer.block);
+  const planner::pytorch::BlockPlan plan(layer, regime, true);
+  const models::Batch batch = tests::batch_of(workload);
+  const planner::compiled::Region region =
+      planner::compiled::block_region(planner::compiled::region_question(
+          plan, parts.decoder, regime, strategy, {batch.micro_batch, batch.seq_len}));
+  Sizes sizes;
+  for (const planner::compiled::NodeId id : partition(region.graph).saved)
+    if (!region.graph[id].parameter) sizes.insert(region.graph[id].bytes);
+  return sizes;
+}
+
+std::string text(const Sizes& sizes) {
+  std::string out;
+  for (const std::int64_t size : sizes) out += std::to_string(size) + " ";
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a compiled layer keeps what AOTAutograd's partitioner keeps, tensor by tensor") {
+  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/compiled_saved.json"));
+  std::set<std::string> refused;
+  std::size_t compared = 0;
+  for (const json& run : document["runs"]) {
+    const json& workload = run["workload"];
+    const std::string name = run["case"];
+    CAPTURE(name);
+    for (std::size_t i = 0; i < run["graphs"].size(); ++i) {
+      Sizes kept;
+      for (const json& tensor : run["graphs"][i]) kept.insert(bytes_of(tensor));
+      try {
+        const models::ModelSpec model =
+            models::catalog_model(workload["model"]["name"].get<std::string>());
+        CHECK(text(planned_sizes(model, workload, i)) == text(kept));
+        ++compared;
+      } catch (const Error& e) {
+        if (e.kind() != ErrorKind::unsupported) throw;
+        refused.insert(name + ": " + e.message());
+      }
+    }
+  }
+  for (const std::string& r : refused) MESSAGE(r);
+  CHECK(compared >= 3);
+}
