@@ -8,6 +8,7 @@ namespace {
 // The names that a message lists; the first of them are modelled.
 constexpr std::string_view kStacks[] = {"pytorch", "plimsoll", "deepspeed", "megatron"};
 constexpr std::string_view kKernels[] = {"eager", "liger", "fused", "unsloth"};
+constexpr std::string_view kCompiled[] = {"no", "block", "model"};
 constexpr std::string_view kPrecisions[] = {"fp32", "bf16-mixed", "fp16-mixed",
                                             "bf16", "fp16",       "fp8-mixed"};
 constexpr std::string_view kOffloadTo[] = {"cpu", "nvme", "managed"};
@@ -46,7 +47,12 @@ constexpr Option kPlanOptions[] = {
     Option{"device", "NAME", "Stack", "cuda, cpu (cuda; cpu only with plimsoll)"}
         .fixing("stack")
         .of_a_step(),
-    Option{"compile", "", "Stack", "torch.compile"}.never("torch.compile is not modelled yet"),
+    Option{"compile", "[REGION]", "Stack",
+           "torch.compile of each block, or of the model (no; alone: block)"}
+        .alone_means("block")
+        .one_of(kCompiled, 2, "a model compiled as one graph is not modelled yet (block is)")
+        .fixing("stack")
+        .of_a_step(),
     Option{"kernels", "NAME", "Stack", "eager, liger, unsloth, fused (eager)"}
         .one_of(kKernels, 3, "these kernels are not modelled yet (eager, liger and fused are)")
         .fixing("stack")

@@ -29,6 +29,7 @@ struct Option {
   // Of one that is not modelled: its member of a document's "strategy", which fingerprints have.
   std::string_view document = {};
   bool says_of_step = false;  // nothing of a bare parameter count
+  std::string_view alone = "all";  // what it means without the value that it may have ("[…]")
 
   constexpr Option never(std::string_view why) const {
     Option out = *this;
@@ -62,6 +63,11 @@ struct Option {
   constexpr Option written_anew() const {
     Option out = *this;
     out.is_written_anew = true;
+    return out;
+  }
+  constexpr Option alone_means(std::string_view value_then) const {
+    Option out = *this;
+    out.alone = value_then;
     return out;
   }
   constexpr Option of_a_step() const {

@@ -40,6 +40,8 @@ template <>
 inline constexpr std::array<std::string_view, 4> kNamesOf<Kernels>{"eager", "liger", "unsloth",
                                                                    "fused"};
 template <>
+inline constexpr std::array<std::string_view, 3> kNamesOf<Compile>{"no", "block", "model"};
+template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<OptimizerImpl>{"foreach", "fused",
                                                                          "for-loop"};
 template <>

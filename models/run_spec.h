@@ -36,6 +36,8 @@ enum class Kernels : std::uint8_t { eager, liger, unsloth, fused };
 // plimsoll: ranks are threads of one process, processes of MPI on hosts, or processes with a GPU
 // each.
 enum class Exchange : std::uint8_t { threads, mpi, nccl };
+// torch.compile: each decoder layer by itself, or the whole model.
+enum class Compile : std::uint8_t { no, block, model };
 enum class OptimizerImpl : std::uint8_t { foreach, fused, for_loop };
 enum class Optimizer : std::uint8_t {
   adamw,
@@ -98,7 +100,7 @@ struct DataParallel {
 struct Strategy {
   Stack stack = Stack::pytorch;
   Device device = Device::cuda;
-  bool compile = false;
+  Compile compile = Compile::no;
   AllocatorConf allocator;  // PYTORCH_CUDA_ALLOC_CONF; stacks pytorch and deepspeed
   bool hold_outputs = false;  // pytorch: the loop keeps the model's outputs until after backward
   Kernels kernels = Kernels::eager;

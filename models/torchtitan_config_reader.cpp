@@ -69,7 +69,7 @@ class Reader : TrainerFile {
     steps();
     parallelism();
     checkpoints();
-    if (at("compile").flag("enable", false)) put("compile", "", "compile", "enable");
+    if (at("compile").flag("enable", false)) put("compile", "block", "compile", "enable");
     return finished();
   }
 

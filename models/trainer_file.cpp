@@ -125,9 +125,9 @@ void TrainerFile::projection(const std::string& name, const char* key, const std
 }
 
 void TrainerFile::compile() {
-  if (flag("torch_compile", false)) say("compile", "", "torch_compile");
+  if (flag("torch_compile", false)) say("compile", "model", "torch_compile");
   for (const char* key : {"torch_compile_backend", "torch_compile_mode"})
-    if (!file_.is_set("torch_compile") && file_.is_set(key)) say("compile", "", key);
+    if (!file_.is_set("torch_compile") && file_.is_set(key)) say("compile", "model", key);
 }
 
 void TrainerFile::attention(const char* key, const std::string& name) {

@@ -123,12 +123,19 @@ DeepSpeedOptions deepspeed_options(const Config& from) {
   return out;
 }
 
+// true: as measurements say it of a whole model.
+Compile compiled(const Config& stack) {
+  if (!stack.has("compile")) return Compile::no;
+  if (!stack.is_flag("compile")) return choice<Compile>(stack, "compile");
+  return stack.flag("compile", false) ? Compile::model : Compile::no;
+}
+
 Strategy read_strategy(const Config& strategy, const Config& stack) {
   Strategy s;
   s.stack = choice<Stack>(stack, "name");
   if (stack.has("device")) s.device = choice<Device>(stack, "device");
   if (stack.has("exchange")) s.exchange = choice<Exchange>(stack, "exchange");
-  s.compile = stack.flag("compile", false);
+  s.compile = compiled(stack);
   if (stack.has("allocator_conf"))
     s.allocator = allocator_conf_from(stack.text("allocator_conf", ""), "stack.allocator_conf");
   s.hold_outputs = stack.flag("hold_outputs", false);

@@ -111,7 +111,10 @@ void write_stack(JsonWriter& json, const Strategy& s) {
     return;
   }
   json.member("allocator_conf", text_of(s.allocator));
-  json.member("compile", s.compile);
+  if (s.compile == models::Compile::no)
+    json.member("compile", false);
+  else
+    json.member("compile", name_of(s.compile));
   json.member("fsdp_autocast", is_fsdp1(s) && is_mixed(s.precision));
   const bool units =
       under_fsdp(s) && s.data.fsdp_version == 2 && s.code != models::ModelCode::torchtitan_2024_12;

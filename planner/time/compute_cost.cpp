@@ -69,7 +69,7 @@ Cost cost_of_rest(const GpuRates& gpu, const Execution& e, const WorkSum& sum) {
 }
 
 Share launch_seconds(const models::Strategy& s) {
-  if (stack_info(s.stack).own_kernels || s.compile)
+  if (stack_info(s.stack).own_kernels || s.compile != models::Compile::no)
     return {3e-6, "assumed", "a launch from C++ or compiled code; the host's speed decides"};
   return {6e-6, "assumed", "eager PyTorch's Python and dispatcher; the host's speed decides"};
 }
@@ -79,8 +79,9 @@ Execution execution_of(const models::Strategy& s) {
   const StackInfo& stack = stack_info(s.stack);
   const bool fp16 = s.precision == Precision::fp16_mixed || s.precision == Precision::fp16;
   e.compute = s.precision == Precision::fp32 ? DType::fp32 : fp16 ? DType::fp16 : DType::bf16;
-  e.fused = stack.own_kernels || s.compile;  // other stacks' ops say what is one kernel
-  e.compiled = s.compile;
+  e.fused = stack.own_kernels ||
+            s.compile != models::Compile::no;  // other stacks' ops say what is one kernel
+  e.compiled = s.compile != models::Compile::no;
   e.first_attention = s.attention == models::Attention::flash_1;
   e.launch = launch_seconds(s).value;
   return e;

@@ -83,7 +83,8 @@ void add_micro_batches(const ComputeCost& work, const std::vector<double>& layer
 Strategy fixed_part(const Strategy& s) {
   Strategy out = s;
   out.allocator = {};
-  out.hold_outputs = out.compile = false;
+  out.hold_outputs = false;
+  out.compile = models::Compile::no;
   out.kernels = models::Kernels::eager;
   out.attention = models::Attention::flash;
   out.loss = models::Loss::full;

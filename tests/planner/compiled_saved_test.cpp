@@ -54,6 +54,10 @@ std::string text(const Sizes& sizes) {
 
 }  // namespace
 
+// Families whose layers are refused by name; one that is planned fails the test, so that this list
+// only shrinks.
+const std::set<std::string> kRefused{"gpt2", "phi3", "olmo", "olmo2", "opt", "granite"};
+
 TEST_CASE("a compiled layer keeps what AOTAutograd's partitioner keeps, tensor by tensor") {
   const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/compiled_saved.json"));
   std::set<std::string> refused;
@@ -62,20 +66,22 @@ TEST_CASE("a compiled layer keeps what AOTAutograd's partitioner keeps, tensor b
     const json& workload = run["workload"];
     const std::string name = run["case"];
     CAPTURE(name);
+    const models::ModelSpec model =
+        models::catalog_model(workload["model"]["name"].get<std::string>());
     for (std::size_t i = 0; i < run["graphs"].size(); ++i) {
-      Sizes kept;
+      Sizes kept, planned;
       for (const json& tensor : run["graphs"][i]) kept.insert(bytes_of(tensor));
       try {
-        const models::ModelSpec model =
-            models::catalog_model(workload["model"]["name"].get<std::string>());
-        CHECK(text(planned_sizes(model, workload, i)) == text(kept));
-        ++compared;
+        planned = planned_sizes(model, workload, i);
       } catch (const Error& e) {
         if (e.kind() != ErrorKind::unsupported) throw;
-        refused.insert(name + ": " + e.message());
+        refused.insert(model.model_type);
+        continue;
       }
+      CHECK(text(planned) == text(kept));
+      ++compared;
     }
   }
-  for (const std::string& r : refused) MESSAGE(r);
-  CHECK(compared >= 3);
+  CHECK(refused == kRefused);
+  CHECK(compared >= 19);
 }

@@ -67,7 +67,7 @@ std::vector<std::string> joined(std::vector<std::string> words,
     // "[TENSOR]": a word for the command itself comes first.
     const bool alone = i + 1 == words.size() || words[i + 1].starts_with("-") || arguments == 0;
     if (option->value.starts_with('[') && alone) {
-      out.push_back(word + "=all");
+      out.push_back(word + "=" + std::string(option->alone));
       continue;
     }
     if (i + 1 == words.size() || words[i + 1].empty())

@@ -124,6 +124,9 @@ void set_training_loop(const Options& options, Strategy& s) {
           "is of PyTorch's allocator, which --stack plimsoll does not use");
   if (const std::string* text = options.find("allocator-conf"))
     s.allocator = models::allocator_conf_from(*text, "--allocator-conf");
+  set_choice(options, "compile", s.compile);
+  require(options, "compile", s.stack == Stack::pytorch || s.compile == models::Compile::no,
+          "is modelled with --stack pytorch alone");
   s.hold_outputs = options.has("hold-outputs");
   require(options, "hold-outputs", s.stack != Stack::plimsoll,
           "belongs to --stack pytorch; the loop of plimsoll is its own and keeps none");

@@ -30,7 +30,7 @@ void refuse_parallelism(const Strategy& s) {
 
 void refuse(const Strategy& s) {
   refuse_parallelism(s);
-  check(!s.compile, ErrorKind::bad_input, "--compile is for --stack pytorch");
+  check(s.compile == models::Compile::no, ErrorKind::bad_input, "--compile is for --stack pytorch");
   check(s.kernels == models::Kernels::eager || s.kernels == models::Kernels::fused,
         ErrorKind::bad_input, "--kernels: plimsoll has its own (fused)");
   check(!is_flash(s.attention) || s.attention == models::Attention::flash, ErrorKind::bad_input,

@@ -91,6 +91,10 @@ class AttentionWriter : public ModuleWriter {
     const bool asked = masked() || strategy_.transformers < models::kSdpaTakesGroups;
     return grouped() && !packaged() && (d_.bare ? d_.repeats_groups : asked);
   }
+  using Grads = std::array<TensorId, 3>;
+  void flash_workspace(OpBuilder backward, const AttentionInput& in, const Grads& d);
+  void efficient_workspace(OpBuilder backward, DType dtype);
+  double fused_flops() const;
   std::int64_t q_values() const { return checked_multiply(tokens_.total(), d_.q_width()); }
   std::int64_t kv_values() const { return checked_multiply(tokens_.total(), d_.kv_width()); }
   TensorId model_mask() const { return model_masks_[sliding_ ? 1 : 0]; }
@@ -99,7 +103,6 @@ class AttentionWriter : public ModuleWriter {
   TensorId alibi_ = kNoTensor;  // biases [batch·heads, 1, s] in the stream's dtype
 
  private:
-  using Grads = std::array<TensorId, 3>;
   class Again;
   // `stops`: a recomputation, which ends with the last tensor that autograd saved.
   void run(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
@@ -122,9 +125,6 @@ class AttentionWriter : public ModuleWriter {
   TensorId pad_gradient(const char* name, const AttentionSaved&, std::int64_t values, DType,
                         TensorId d);
   Bytes copied_out(const AttentionInput& in) const;
-  void flash_workspace(OpBuilder backward, const AttentionInput& in, const Grads& d);
-  void efficient_workspace(OpBuilder backward, DType dtype);
-  double fused_flops() const;
   // Attention that stores its scores (attention_stored.cpp).
   TapePart stored(const AttentionNames&, const AttentionInput&) const;
   TapeCounts stored_counts() const;

@@ -8,6 +8,7 @@
 #include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
+#include "planner/stacks/pytorch/compiled/block_graph.h"
 #include "planner/stacks/pytorch/stack.h"
 
 namespace plimsoll::planner::pytorch {
@@ -157,6 +158,41 @@ void refuse_kept_ops(const models::ModelSpec& model, const models::Strategy& s) 
             "is not modelled yet for models with experts");
 }
 
+// A layer that is compiled by itself (compiled/): what was held against the real partitioner.
+void refuse_compiled(const models::ModelSpec& model, const models::Strategy& s) {
+  if (s.compile == models::Compile::no) return;
+  using models::RecomputeKind;
+  const auto refuse_if = [](bool it_is, const char* what) {
+    check(!it_is, ErrorKind::unsupported,
+          [&] { return "--compile " + std::string(what) + " is not modelled yet"; });
+  };
+  refuse_if(s.compile == models::Compile::model, "model (block is)");
+  refuse_if(s.lora || s.quantize || !s.freeze.empty() || !s.train.empty(),
+            "with adapters, a quantized base, --freeze or --train");
+  refuse_if(s.kernels != models::Kernels::eager, "with --kernels other than eager");
+  refuse_if(s.attention != models::Attention::flash, "with --attention other than flash");
+  refuse_if(s.precision == models::Precision::fp16_mixed || s.precision == models::Precision::fp16,
+            "in fp16");
+  refuse_if(is_fsdp1(s), "with --fsdp-version 1");
+  refuse_if(s.offload.any(), "with --offload");
+  refuse_if(s.optimizer_in_backward, "with --optimizer-in-backward");
+  refuse_if(s.use_reentrant.value_or(false), "with --use-reentrant yes");
+  refuse_if(s.transformers < models::Release{5, 0, 0}, "with Transformers before 5.0");
+  refuse_if(s.recompute.kind != RecomputeKind::none && s.recompute.kind != RecomputeKind::full &&
+                !models::keeps_torchtitan_ops(s.recompute),
+            "with --recompute other than none, full and ops:torchtitan");
+  const models::Decoder& d = *model.decoder;
+  refuse_if(s.precision == models::Precision::fp32 && d.kv_heads < d.heads,
+            "in fp32 with grouped queries (SDPA's math)");
+  refuse_if(d.attention_dropout > 0, "with dropout in attention (--dropout 0 is)");
+  if (models::is_torchtitan(s.code)) {
+    refuse_if(s.code != models::ModelCode::torchtitan_2024_12,
+              "with --model-code torchtitan@0.2.2 (torchtitan@2024-12 is)");
+    return;
+  }
+  for (const auto& block : model.blocks) compiled::refuse_block(*block);
+}
+
 // torchtitan's own code: as its parallelize_llama.py and train.py run it.
 void refuse_code(const models::Strategy& s, const models::Batch& batch) {
   const bool own_ops = models::keeps_torchtitan_ops(s.recompute);
@@ -297,6 +333,7 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   refuse_rows(model, s);
   refuse_code(s, batch);
   refuse_kept_ops(model, s);
+  refuse_compiled(model, s);
   refuse_optimizer(s);
   refuse_adapters(s);
   refuse_projection(s);

@@ -105,7 +105,7 @@ void Step::drop_returned(OpBuilder& op, std::size_t r, int delta) const {
   const auto returned = [&](std::size_t run, models::ValueId id) {
     return (recomputes() ? runs[run].kept : runs[run].saved).back().of(id);
   };
-  if (runs[r].stride() > 1) return;
+  if (runs[r].stride() > 1 || compiles()) return;
   for (const models::ValueId id : runs[r].layer(0).block->returned)
     op.touch(returned(r, id), delta, r == 0 ? kNoTensor : returned(r - 1, id),
              models::Access::release);

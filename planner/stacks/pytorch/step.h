@@ -19,7 +19,9 @@ struct Step {
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
 
-  bool recomputes() const { return repeats_layers(strategy.recompute); }
+  bool compiles() const { return strategy.compile != models::Compile::no; }
+  // By checkpoints around layers; inside a compiled one they are the graph's matter.
+  bool recomputes() const { return !compiles() && repeats_layers(strategy.recompute); }
   bool reentrant() const;  // checkpoints are
   DType stored(const Parameter& p) const;  // in memory
   DType seen(const Parameter& p) const;  // by modules

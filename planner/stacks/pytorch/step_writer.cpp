@@ -57,7 +57,7 @@ std::vector<RanksAlike> StepWriter::ranks() const {
 
 // States and the optimizer are the same for every batch.
 bool StepWriter::resize(const models::Batch& batch) {
-  if (!same_structure(s_.batch, batch) || !wrapper_->resizable()) return false;
+  if (!same_structure(s_.batch, batch) || !wrapper_->resizable() || s_.compiles()) return false;
   s_.batch = batch;
   s_.tokens = Tokens(batch, s_.strategy.rows);
   s_.layer.begin_step(s_.tokens);
@@ -158,7 +158,11 @@ void StepWriter::layers_forward(std::size_t r) {
     s_.b.at_layer(static_cast<std::uint16_t>(j));
     wrapper_->before_forward(run.units[j], s_.unit_tensor(&Unit::gather_forward, r, j, -1));
     const Ref out{j + 1 < run.stride() ? run.inner[j] : run.out};
-    s_.layer.forward(run.plan(j), s_.input_of(r, j), out, saves ? run.saved[j] : run.kept[j]);
+    if (s_.compiles())
+      s_.layer.compiled_forward(run.compiled_layer(j), run.plan(j), s_.input_of(r, j), out,
+                                run.compiled_saved[j]);
+    else
+      s_.layer.forward(run.plan(j), s_.input_of(r, j), out, saves ? run.saved[j] : run.kept[j]);
     if (run.units[j].reshards) wrapper_->after_forward(run.units[j]);
   }
   if (!run.layer(0).block->returned.empty()) {
@@ -198,7 +202,11 @@ void StepWriter::layers_backward(std::size_t r) {
     const TensorId d_out = j + 1 < run.stride() ? run.d_inner[j] : run.d_out;
     const Ref input = !first && s_.recomputes() ? Ref{run.recomputed[j - 1]} : s_.input_of(r, j);
     checkpoints_.before_layer(r, j);
-    s_.layer.backward(run.plan(j), input, d_out, s_.input_gradient_of(r, j), run.saved[j]);
+    if (s_.compiles())
+      s_.layer.compiled_backward(run.compiled_layer(j), run.plan(j), input, d_out,
+                                 s_.input_gradient_of(r, j), run.compiled_saved[j]);
+    else
+      s_.layer.backward(run.plan(j), input, d_out, s_.input_gradient_of(r, j), run.saved[j]);
     if (run.plan(j).input_grad())
       wrapper_->after_backward(run.units[j], s_.unit_tensor(&Unit::reduce_in, r, j, +1));
     if (first && run.alternates() && leaves) checkpoints_.leave();

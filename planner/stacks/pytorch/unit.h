@@ -7,6 +7,7 @@
 #include "planner/model_parts.h"
 #include "planner/program/messages.h"
 #include "planner/stacks/pytorch/block_plan.h"
+#include "planner/stacks/pytorch/compiled/layer.h"
 #include "planner/stacks/pytorch/saved.h"
 
 namespace plimsoll::planner::pytorch {
@@ -76,6 +77,8 @@ struct Run {
   TensorId out = kNoTensor, d_out = kNoTensor;  // residual stream after an instance, its gradient
   std::vector<TensorId> inner, d_inner;  // the same between an instance's layers
   std::vector<LayerSaved> saved, kept;
+  std::vector<compiled::Layer> compiled;  // by plan, where layers are compiled
+  std::vector<std::vector<TensorId>> compiled_saved;
   std::vector<TensorId> recomputed;
   std::vector<Unit> units;
   std::int64_t count = 0;  // instances
@@ -86,6 +89,9 @@ struct Run {
     return layers->layer(static_cast<std::int64_t>(j));
   }
   const BlockPlan& plan(std::size_t j) const { return plans[j % plans.size()]; }
+  const compiled::Layer& compiled_layer(std::size_t j) const {
+    return compiled[j % compiled.size()];
+  }
 };
 
 }  // namespace plimsoll::planner::pytorch

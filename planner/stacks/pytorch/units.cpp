@@ -89,10 +89,13 @@ void StepWriter::add_run(const LayerRun& layers, std::int64_t first, std::int64_
   run.kept.resize(run.stride());
   for (const LayerPart& layer : layers.pattern)
     run.plans.emplace_back(layer, s_.regime, layers.input_grad);
-  if (s_.strategy.recompute.kind == RecomputeKind::ops)
+  if (s_.strategy.recompute.kind == RecomputeKind::ops && !s_.compiles())
     for (BlockPlan& plan : run.plans) plan.store_by_op(s_.strategy.recompute);
   // A backward holds places in it while the recomputation fills them.
   for (std::size_t j = 0; j < run.stride(); ++j) run.saved[j].begin(run.plan(j));
+  if (s_.compiles())
+    for (const BlockPlan& plan : run.plans) run.compiled.push_back(s_.layer.compile(plan));
+  run.compiled_saved.resize(run.stride());
   run.count = count;
   s_.runs.push_back(std::move(run));
 }
