@@ -27,6 +27,7 @@ TINY = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2
 PACKAGES = {
     "allocator_histories.py": ("torch",),
     "bitsandbytes_goldens.py": ("torch", "bitsandbytes"),
+    "compiled_graphs.py": ("torch", "transformers"),
     "check_exports.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
     "deepspeed_measure.py": ("torch", "transformers", "peft", "deepspeed"),
     "device_overheads.py": ("torch", "transformers"),
@@ -43,7 +44,8 @@ PACKAGES = {
     "torch_measure.py": ("torch", "transformers"),
     "wide_draw.py": (),
 }
-PARTS = {"apart.py": "dry_runs.py", "device_rates.py": "device_overheads.py",
+PARTS = {"apart.py": "dry_runs.py", "compiled.py": "torch_measure.py",
+         "device_rates.py": "device_overheads.py",
          "dry_host.py": "dry_runs.py",
          "kept_ops.py": "torch_measure.py", "liger.py": "dry_runs.py",
          "fms_gptq.py": "torch_measure.py", "packed_base.py": "torch_measure.py",
@@ -109,6 +111,19 @@ class EveryTool(unittest.TestCase):
         self.run_tool("check_exports.py", "--plimsoll", PLIMSOLL, "--only", "fsdp1-hybrid",
                       "--out", self.folder)
         self.assertIn("fsdp1-hybrid-zero2.plan.json", os.listdir(self.folder))
+
+    @needs("compiled_graphs.py")
+    def test_compiled_graphs(self):
+        out = self.folder / "saved.json"
+        self.run_tool("compiled_graphs.py", "--only", "qwen3-8b-bf16-b4", "--out", out)
+        self.assert_made_again(out, GOLDEN / "compiled_saved.json")
+
+    @needs("dry_runs.py")
+    def test_dry_runs_of_compiled_layers(self):
+        out = self.folder / "runs.json"
+        self.run_tool("dry_runs.py", "--cases", ORACLE / "dry_runs_compiled_cases.json", "--only",
+                      "qwen3-0.6b-compiled-mixed", "--out", out)
+        self.assert_made_again(out, GOLDEN / "dry_runs_compiled.json")
 
     @needs("deepspeed_measure.py")
     def test_deepspeed_measure(self):

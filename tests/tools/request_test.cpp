@@ -132,7 +132,7 @@ TEST_CASE("what this version does not model is refused by name") {
       {"sequence-parallel", ""},
       {"pp-schedule", "1f1b"},
       {"virtual-stages", "2"},
-      {"compile", ""},
+      {"compile", "model"},
       {"kernels", "unsloth"},
       {"stack", "megatron"},
       {"precision", "fp8-mixed"},

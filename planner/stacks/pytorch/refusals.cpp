@@ -173,6 +173,8 @@ void refuse_compiled(const models::ModelSpec& model, const models::Strategy& s) 
   refuse_if(s.attention != models::Attention::flash, "with --attention other than flash");
   refuse_if(s.precision == models::Precision::fp16_mixed || s.precision == models::Precision::fp16,
             "in fp16");
+  // torch/_dynamo/backends/distributed.py, DDPOptimizer: a graph for each of DDP's buckets.
+  refuse_if(s.gpus > 1 && s.data.zero < 2, "under DDP, which splits each layer at its buckets,");
   refuse_if(is_fsdp1(s), "with --fsdp-version 1");
   refuse_if(s.offload.any(), "with --offload");
   refuse_if(s.optimizer_in_backward, "with --optimizer-in-backward");

@@ -173,6 +173,14 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
       say("start of the run", "not planned: packed weights may lie whole on each GPU until sharded",
           "accelerate 1.15.0, utils/fsdp_utils.py, fsdp2_prepare_model (model_has_params4bit)");
   }
+  if (s.compile != models::Compile::no) {
+    say("compiled layers", "each by itself; kept: the minimum cut of AOTAutograd's partitioner",
+        "torch 2.11, _functorch/partitioners.py; tests/golden/compiled_saved.json");
+    out.push_back({"temporaries of compiled kernels",
+                   "\"one kernel for each buffer, in the graph's order\"", "assumed",
+                   "Inductor on a dry device, Triton's kernels not launched: peaks within 0.25 %; "
+                   "no GPU has measured them, nor what autotuning takes in the first step"});
+  }
   if (s.optimizer_in_backward)
     say("optimizer", "one for each parameter, which steps when its gradient is there",
         "torch 2.11, Tensor.register_post_accumulate_grad_hook (torchtune's optimizer_in_bwd)");
