@@ -20,7 +20,6 @@ template <class Choice>
 Choice choice(const json& text) {
   return *models::choice_from<Choice>(text.get<std::string>());
 }
-
 inline std::optional<models::Lora> lora_of(const json& lora) {
   if (!lora.is_object()) return std::nullopt;
   models::Lora out{.rank = lora["rank"], .alpha = lora["alpha"]};
@@ -73,8 +72,8 @@ inline models::Strategy strategy_of(const json& workload) {
     out.transformers = *models::release_from(stack["transformers_version"].get<std::string>());
   if (stack["allocator_conf"].is_string())
     out.allocator = models::allocator_conf_from(stack["allocator_conf"].get<std::string>(), "");
-  if (stack["compile"].is_string()) out.compile = choice<models::Compile>(stack["compile"]);
   out.hold_outputs = stack["hold_outputs"];
+  if (stack["compile"].is_string()) out.compile = choice<models::Compile>(stack["compile"]);
   if (stack.contains("kernels")) out.kernels = choice<models::Kernels>(stack["kernels"]);
   if (stack.contains("model_code")) out.code = choice<models::ModelCode>(stack["model_code"]);
   out.attention = choice<models::Attention>(s["attention"]);

@@ -10,7 +10,6 @@
 
 #include "planner/stacks/pytorch/attention.h"
 #include "planner/stacks/pytorch/block_plan.h"
-#include "planner/stacks/pytorch/compiled/layer.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -56,12 +55,6 @@ class BlockWriter : public AttentionWriter {
   // Reads d(output), writes d(input) (nothing where the input requires none).
   void backward(const BlockPlan& plan, Ref input, TensorId d_output, Ref d_input,
                 const LayerSaved& saved);
-  // The same of a compiled layer (compiled/block_compiled.cpp).
-  compiled::Layer compile(const BlockPlan& plan) const;
-  void compiled_forward(const compiled::Layer& layer, const BlockPlan& plan, Ref input, Ref output,
-                        std::vector<TensorId>& saved);
-  void compiled_backward(const compiled::Layer& layer, const BlockPlan& plan, Ref input,
-                         TensorId d_output, Ref d_input, const std::vector<TensorId>& saved);
   // Whose gradients are being written: a parameter's place in the order of named_parameters();
   // and whether it is a norm of the residual stream. Nothing outside of layers.
   std::optional<int> order_of(const ModuleNames& names) const;
@@ -70,6 +63,7 @@ class BlockWriter : public AttentionWriter {
   bool in_stream_norm() const;
 
  private:
+  friend class CompiledBlock;  // compiled/compiled_block.h
   bool stops() const { return phase_ == Phase::recompute && stops_early_; }
   std::int64_t values_of(models::ValueId id) const {
     return checked_multiply(tokens_.total(), plan_->value(id).width);
@@ -128,11 +122,6 @@ class BlockWriter : public AttentionWriter {
   // The gradient of a value, laid out as a product reads it.
   TensorId laid_out(models::ValueId id);
   Sum& gradient(models::ValueId id) { return gradients_[static_cast<std::size_t>(id)]; }
-
-  void compiled_kernel(const compiled::Layer&, const compiled::Kernel&, std::vector<Ref>& buffers);
-  void compiled_writes(const compiled::Layer&, const compiled::Kernel&,
-                       const std::vector<bool>& kept, std::vector<Ref>& buffers);
-  void compiled_inputs(const compiled::Layer&, Ref input, std::vector<Ref>& buffers) const;
 
   // What the tables give to the rotary function of `x`.
   std::array<Ref, 3> rotary_operands(TensorId x) const {

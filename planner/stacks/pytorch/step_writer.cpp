@@ -1,5 +1,7 @@
 #include "planner/stacks/pytorch/step_writer.h"
 
+#include "planner/stacks/pytorch/compiled/compiled_block.h"
+
 namespace plimsoll::planner::pytorch {
 
 StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
@@ -159,8 +161,8 @@ void StepWriter::layers_forward(std::size_t r) {
     wrapper_->before_forward(run.units[j], s_.unit_tensor(&Unit::gather_forward, r, j, -1));
     const Ref out{j + 1 < run.stride() ? run.inner[j] : run.out};
     if (s_.compiles())
-      s_.layer.compiled_forward(run.compiled_layer(j), run.plan(j), s_.input_of(r, j), out,
-                                run.compiled_saved[j]);
+      CompiledBlock(s_.layer).forward(run.compiled_layer(j), run.plan(j), s_.input_of(r, j), out,
+                                      run.compiled_saved[j]);
     else
       s_.layer.forward(run.plan(j), s_.input_of(r, j), out, saves ? run.saved[j] : run.kept[j]);
     if (run.units[j].reshards) wrapper_->after_forward(run.units[j]);
@@ -203,8 +205,8 @@ void StepWriter::layers_backward(std::size_t r) {
     const Ref input = !first && s_.recomputes() ? Ref{run.recomputed[j - 1]} : s_.input_of(r, j);
     checkpoints_.before_layer(r, j);
     if (s_.compiles())
-      s_.layer.compiled_backward(run.compiled_layer(j), run.plan(j), input, d_out,
-                                 s_.input_gradient_of(r, j), run.compiled_saved[j]);
+      CompiledBlock(s_.layer).backward(run.compiled_layer(j), run.plan(j), input, d_out,
+                                       s_.input_gradient_of(r, j), run.compiled_saved[j]);
     else
       s_.layer.backward(run.plan(j), input, d_out, s_.input_gradient_of(r, j), run.saved[j]);
     if (run.plan(j).input_grad())

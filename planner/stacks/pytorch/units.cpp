@@ -1,5 +1,6 @@
 // What is handled together: units of parameters, runs of equal layers.
 #include "models/decisions/layer.h"
+#include "planner/stacks/pytorch/compiled/compiled_block.h"
 #include "planner/stacks/pytorch/step_writer.h"
 
 namespace plimsoll::planner::pytorch {
@@ -94,7 +95,8 @@ void StepWriter::add_run(const LayerRun& layers, std::int64_t first, std::int64_
   // A backward holds places in it while the recomputation fills them.
   for (std::size_t j = 0; j < run.stride(); ++j) run.saved[j].begin(run.plan(j));
   if (s_.compiles())
-    for (const BlockPlan& plan : run.plans) run.compiled.push_back(s_.layer.compile(plan));
+    for (const BlockPlan& plan : run.plans)
+      run.compiled.push_back(CompiledBlock(s_.layer).compile(plan));
   run.compiled_saved.resize(run.stride());
   run.count = count;
   s_.runs.push_back(std::move(run));

@@ -31,7 +31,7 @@ class BlockTracer {
   void set_checkpoint();
   void node(const NodePlan& at);
   void norm(const NodePlan& at);
-  NodeId normalized(const NodePlan& at, NodeId wide, std::int64_t rows);
+  NodeId normalized(NodeId wide, std::int64_t rows);
   void linear(const NodePlan& at);
   void rotary(const NodePlan& at);
   void complex_rotary(const NodePlan& at);
@@ -58,9 +58,8 @@ NodeId BlockTracer::weight(const NodePlan& at, const pytorch::ModuleNames& names
 }
 
 // HF's rms norms in Python; torch's LayerNorm, which autocast runs in fp32.
-NodeId BlockTracer::normalized(const NodePlan& at, NodeId wide, std::int64_t rows) {
+NodeId BlockTracer::normalized(NodeId wide, std::int64_t rows) {
   const NodeId root = t_.rsqrt(t_.shift(t_.mean(t_.square(wide), rows)));
-  (void)at;
   return t_.multiply(wide, root);
 }
 
@@ -76,16 +75,16 @@ void BlockTracer::norm(const NodePlan& at) {
   switch (part.kind) {
     case NormKind::rms_norm:
     case NormKind::rms_norm_inline: {
-      const NodeId normal = t_.cast(normalized(at, t_.cast(x, DType::fp32), rows), own);
+      const NodeId normal = t_.cast(normalized(t_.cast(x, DType::fp32), rows), own);
       value(out) =
           part.kind == NormKind::rms_norm ? t_.multiply(w, normal) : t_.multiply(normal, w);
       return;
     }
     case NormKind::rms_norm_fp32:
-      value(out) = t_.cast(t_.multiply(w, normalized(at, t_.cast(x, DType::fp32), rows)), own);
+      value(out) = t_.cast(t_.multiply(w, normalized(t_.cast(x, DType::fp32), rows)), own);
       return;
     case NormKind::rms_norm_one_plus: {
-      const NodeId normal = normalized(at, t_.cast(x, DType::fp32), rows);
+      const NodeId normal = normalized(t_.cast(x, DType::fp32), rows);
       value(out) = t_.cast(t_.multiply(normal, t_.shift(t_.cast(w, DType::fp32))), own);
       return;
     }
