@@ -127,7 +127,9 @@ TEST_CASE("a line that contradicts an option, is cut short or unknown is refused
   CHECK(says(refusal("python t.py --bf16 --fp16"), "only one of bf16 and fp16"));
   CHECK(says(refusal(""), "a command is missing behind --"));
   CHECK(says(refusal("python t.py --torch_compile"),
-             "the launch line: torch_compile: --compile: torch.compile is not modelled yet"));
+             "the launch line: torch_compile: --compile model: a model compiled as one graph is "
+             "not modelled "
+             "yet (block is)"));
 }
 
 TEST_CASE("training programs by their own commands, and as scripts of a launcher") {

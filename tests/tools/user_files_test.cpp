@@ -164,7 +164,9 @@ TEST_CASE("what a file makes impossible is refused with the file and its key") {
   const Folder folder;
   const std::string args = folder.write("t.json", R"({"torch_compile": true})");
   CHECK(refusal({{"training-args", args}}) ==
-        args + ": torch_compile: --compile: torch.compile is not modelled yet");
+        args +
+            ": torch_compile: --compile model: a model compiled as one graph is not modelled yet "
+            "(block is)");
 }
 
 TEST_CASE("a search holds what files say, and looks for what they leave to defaults") {

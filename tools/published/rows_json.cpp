@@ -82,7 +82,9 @@ bool is_said(const Json& row, const std::string& key) {
 void add(Options& options, const Key& key, const std::string& text) {
   if (key.usual != nullptr && text == key.usual) return;
   const Option* option = find_plan_option(key.option);
-  options.add(key.option, option->value.empty() ? "" : text);
+  // "compile": true: of the whole model, as Transformers' torch_compile is.
+  const bool whole = text == "yes" && std::string_view(key.option) == "compile";
+  options.add(key.option, option->value.empty() ? "" : whole ? "model" : text);
 }
 
 // With adapters of the published runs, what their sources state once for all of them.
