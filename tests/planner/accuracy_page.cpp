@@ -96,7 +96,7 @@ std::string row_line(const ThroughputRow& row) {
   how += fmt::format(", {}", models::name_of(s.precision));
   if (s.recompute.kind != models::RecomputeKind::none) how += ", recompute";
   if (s.lora) how += ", LoRA";
-  if (s.compile) how += ", compiled";
+  if (s.compile != models::Compile::no) how += ", compiled";
   if (s.kernels != models::Kernels::eager) how += ", fused kernels";
   if (s.loss != models::Loss::full) how += ", fused loss";
   return fmt::format("| {} | {} | {} | {} | {} × {} × {} | {:.0f} | {:.0f} | {:+.1f} %{} |\n",

@@ -56,7 +56,7 @@ std::string text(const Sizes& sizes) {
 
 // Families whose layers are refused by name; one that is planned fails the test, so that this list
 // only shrinks.
-const std::set<std::string> kRefused{"gpt2", "phi3", "olmo", "olmo2", "opt", "granite"};
+const std::set<std::string> kRefused{"phi3", "olmo", "opt"};
 
 TEST_CASE("a compiled layer keeps what AOTAutograd's partitioner keeps, tensor by tensor") {
   const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/compiled_saved.json"));
@@ -83,5 +83,5 @@ TEST_CASE("a compiled layer keeps what AOTAutograd's partitioner keeps, tensor b
     }
   }
   CHECK(refused == kRefused);
-  CHECK(compared >= 19);
+  CHECK(compared >= 26);
 }

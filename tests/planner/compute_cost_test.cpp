@@ -27,7 +27,8 @@ TEST_CASE("rates are the catalog's peaks times named shares") {
 
 TEST_CASE("the optimizer's ops take what they move, or as long as the host needs to launch them") {
   models::Strategy s;
-  s.compile = true;  // nothing compiles the optimizer: its bytes are the eager ones
+  s.compile =
+      models::Compile::model;  // nothing compiles the optimizer: its bytes are the eager ones
   const planner::Execution e = planner::execution_of(s);
   planner::WorkSum sum;
   sum.moved = 28e9;

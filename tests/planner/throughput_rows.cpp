@@ -25,7 +25,7 @@ void estimate_alone(const PublishedRow& row, ThroughputRow& out) {
   const tools::Request request = published_request(row, without_compile(row), sources);
   const planner::Question& question = request.question;
   out.strategy = question.strategy;
-  out.strategy.compile = true;
+  out.strategy.compile = models::Compile::model;
   out.batch = question.batch;
   const planner::TimeModel model(planner::model_parts(*question.model, out.strategy),
                                  question.cluster);

@@ -149,7 +149,7 @@ TEST_CASE("one kernel for a row, or for its neighbours, moves less; casts go wit
   models::Strategy s;
   const double eager = planner::cost_of_rest(gpu, planner::execution_of(s), sum).memory;
   CHECK(tests::near(eager, (sum.moved + sum.casts) / gpu.memory, 1e-12));
-  s.compile = true;
+  s.compile = models::Compile::model;
   const double compiled = planner::cost_of_rest(gpu, planner::execution_of(s), sum).memory;
   CHECK(tests::near(compiled, sum.compiled / gpu.memory, 1e-12));
 }

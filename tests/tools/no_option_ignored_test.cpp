@@ -34,7 +34,7 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"reserve", {{"1GiB", {{"gpu-memory", "50GB"}}}}},
     {"stack", {{"plimsoll"}, {"pytorch"}}},
     {"device", {{"cpu"}, {"cuda"}}},
-    {"compile", {{"block"}}},  // not of gpt2, which has dropout
+    {"compile", {{"block"}}},
     {"kernels", {{"liger"}}},  // none for gpt2
     {"transformers-version", {{"4.48"}}},
     {"model-code", {{"torchtitan@0.2.2"}}},  // none of gpt2

@@ -186,7 +186,6 @@ void refuse_compiled(const models::ModelSpec& model, const models::Strategy& s) 
   const models::Decoder& d = *model.decoder;
   refuse_if(s.precision == models::Precision::fp32 && d.kv_heads < d.heads,
             "in fp32 with grouped queries (SDPA's math)");
-  refuse_if(d.attention_dropout > 0, "with dropout in attention (--dropout 0 is)");
   if (models::is_torchtitan(s.code)) {
     refuse_if(s.code != models::ModelCode::torchtitan_2024_12,
               "with --model-code torchtitan@0.2.2 (torchtitan@2024-12 is)");

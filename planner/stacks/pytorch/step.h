@@ -19,7 +19,7 @@ struct Step {
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
 
-  bool compiles() const { return strategy.compile != models::Compile::no; }
+  bool compiles() const { return strategy.compile == models::Compile::block; }  // each layer
   // By checkpoints around layers; inside a compiled one they are the graph's matter.
   bool recomputes() const { return !compiles() && repeats_layers(strategy.recompute); }
   bool reentrant() const;  // checkpoints are

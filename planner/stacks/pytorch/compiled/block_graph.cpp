@@ -18,7 +18,10 @@ namespace {
 class BlockTracer {
  public:
   explicit BlockTracer(const RegionQuestion& q)
-      : q_(q), values_(q.plan.values.size(), kNoNode), headed_(q.plan.values.size()) {}
+      : q_(q),
+        values_(q.plan.values.size(), kNoNode),
+        headed_(q.plan.values.size()),
+        swapped_(q.plan.values.size()) {}
   Region run();
 
  private:
@@ -46,7 +49,7 @@ class BlockTracer {
   Tracer t_;
   Region out_;
   std::vector<NodeId> values_;
-  std::vector<bool> headed_;  // viewed as [b, heads, s, d]
+  std::vector<bool> headed_, swapped_;  // viewed as [b, s, heads, d], as [b, heads, s, d]
   int products_ = 0;
 };
 
@@ -113,6 +116,7 @@ void BlockTracer::linear(const NodePlan& at) {
 }
 
 NodeId BlockTracer::by_heads(ValueId id) {
+  if (swapped_[static_cast<std::size_t>(id)]) return value(id);
   const bool viewed = headed_[static_cast<std::size_t>(id)];
   return t_.view(viewed ? value(id) : t_.view(value(id), View::heads), View::swap);
 }
@@ -140,7 +144,7 @@ void BlockTracer::rotary(const NodePlan& at) {
     NodeId turned = rotated(operands[i], cos, sin);
     if (at.node->casts_back) turned = t_.cast(turned, t_.dtype(operands[i]));
     value(out) = turned;
-    headed_[static_cast<std::size_t>(out)] = true;
+    swapped_[static_cast<std::size_t>(out)] = true;
   }
 }
 
@@ -175,7 +179,7 @@ void BlockTracer::attention(const NodePlan& at) {
       const NodeId x = i == 2 ? t_.view(value(in), View::heads) : value(in);
       operands[i] = t_.view(i == 0 ? x : repeated(x), View::swap);
     } else {
-      operands[i] = headed_[static_cast<std::size_t>(in)] && i < 2 ? value(in) : by_heads(in);
+      operands[i] = by_heads(in);
     }
   }
   const DType dtype = q_.regime.autocast ? q_.regime.compute : t_.dtype(operands[0]);
@@ -236,21 +240,27 @@ void BlockTracer::node(const NodePlan& at) {
       value(node.out[0]) = t_.add(value(node.in[0]), value(node.in[1]));
       return;
     case OpKind::split: {
-      std::int32_t part = 0;
-      for (const ValueId id : node.out)
-        value(id) = t_.part(value(node.in[0]), count(q_.plan.value(id).width), part++);
+      std::vector<std::int64_t> parts;
+      for (const ValueId id : node.out) parts.push_back(count(q_.plan.value(id).width));
+      const std::vector<NodeId> made = t_.split(value(node.in[0]), parts);
+      for (std::size_t i = 0; i < parts.size(); ++i) value(node.out[i]) = made[i];
       return;
     }
-    case OpKind::dropout:  // of probability 0
-      value(node.out[0]) = value(node.in[0]);
+    case OpKind::dropout:
+      value(node.out[0]) = node.probability > 0 ? t_.dropout(value(node.in[0])) : value(node.in[0]);
+      return;
+    case OpKind::scale:
+      value(node.out[0]) = t_.scale(value(node.in[0]));
+      return;
+    case OpKind::heads:
+      value(node.out[0]) = by_heads(node.in[0]);
+      swapped_[static_cast<std::size_t>(node.out[0])] = true;
       return;
     case OpKind::leave:
       return;
     case OpKind::slice:
     case OpKind::concatenate:
-    case OpKind::heads:
     case OpKind::reshape:
-    case OpKind::scale:
     case OpKind::experts:
       break;
   }
@@ -318,13 +328,13 @@ void refuse_block(const models::Block& block) {
     refuse_if(node.kind == OpKind::experts, "a mixture of experts");
     refuse_if(node.kind == OpKind::slice || node.kind == OpKind::concatenate,
               "rotation of a part of each head");
-    refuse_if(node.kind == OpKind::heads || node.kind == OpKind::reshape,
-              "attention on reshaped heads");
-    refuse_if(node.kind == OpKind::scale, "a scaled branch");
-    refuse_if(node.kind == OpKind::dropout && node.probability > 0, "dropout");
+    refuse_if(node.kind == OpKind::reshape, "attention on reshaped heads");
     refuse_if(
         node.kind == OpKind::activation && node.activation == models::Activation::gelu_function,
         "an activation with an autograd.Function of its own");
+    // OPT flattens its tokens in front of the MLP, which changes what is a view of what.
+    refuse_if(node.kind == OpKind::activation && node.activation == models::Activation::relu,
+              "ReLU");
     refuse_if(node.alibi || node.soft_cap, "attention with biases or a soft cap");
   }
   for (const models::Module& module : block.modules)

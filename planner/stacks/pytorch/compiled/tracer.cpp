@@ -83,7 +83,7 @@ NodeId Tracer::view(NodeId x, View how, std::int64_t to) {
   const NodeId out = node("view", NodeClass::view, {x}, to, dtype(x), tag);
   return with_backward(out, {x}, [=, this](NodeId d) {
     if (to < elements(x))  // written into zeros of the whole
-      return send(x, node("slice_scatter", NodeClass::opaque, {d}, elements(x), dtype(d), tag));
+      return send(x, node("slice_scatter", NodeClass::fusible, {d}, elements(x), dtype(d), tag));
     const NodeId back = reduced(d, elements(x));
     send(x, back != d ? back : node("view", NodeClass::view, {d}, elements(x), dtype(d), tag));
   });

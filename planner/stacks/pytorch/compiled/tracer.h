@@ -48,7 +48,9 @@ class Tracer {
   NodeId multiply(NodeId a, NodeId b);  // the larger one's elements, the promoted dtype
   NodeId add(NodeId a, NodeId b);
   NodeId concatenate(NodeId a, NodeId b);
-  NodeId part(NodeId x, std::int64_t elements, std::int32_t which);  // of a split
+  // Parts as views; their gradients are joined.
+  std::vector<NodeId> split(NodeId x, const std::vector<std::int64_t>& parts);
+  NodeId dropout(NodeId x);
   NodeId copy(NodeId x);
   NodeId silu(NodeId x);
   NodeId gelu(NodeId x, bool tanh);

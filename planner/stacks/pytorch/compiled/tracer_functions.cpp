@@ -11,9 +11,14 @@ constexpr std::int32_t kNumber = 7;  // a factor or summand that is no tensor
 NodeId Tracer::tanh(NodeId x) {
   const NodeId out = pointwise("tanh", {x});
   return with_backward(out, {x}, [=, this](NodeId d) {
+    const DType own = dtype(x);
+    const auto cast_to = [this](NodeId of, DType to) {
+      return dtype(of) == to ? of : pointwise("convert_element_type", {of}, to);
+    };
     const NodeId alias = node("alias", NodeClass::view, {out}, elements(out), dtype(out));
-    const NodeId slope = pointwise("sub", {pointwise("mul", {alias, alias})});
-    send(x, pointwise("mul", {d, slope}));
+    const NodeId wide = cast_to(alias, DType::fp32);
+    const NodeId slope = pointwise("sub", {pointwise("mul", {wide, wide})});
+    send(x, cast_to(pointwise("mul", {cast_to(d, DType::fp32), slope}), own));
   });
 }
 
@@ -89,9 +94,34 @@ NodeId Tracer::layer_norm(NodeId x, NodeId weight, NodeId bias, std::int64_t row
   });
 }
 
-// aten.split's parts are views; their gradients are concatenated.
-NodeId Tracer::part(NodeId x, std::int64_t size, std::int32_t which) {
-  return view(x, static_cast<View>(static_cast<std::int32_t>(View::first) + which), size);
+std::vector<NodeId> Tracer::split(NodeId x, const std::vector<std::int64_t>& parts) {
+  const NodeId whole = node("split", NodeClass::view, {x}, elements(x), dtype(x), 40);
+  std::vector<NodeId> out;
+  std::int32_t which = 41;
+  for (const std::int64_t size : parts)
+    out.push_back(node("getitem", NodeClass::view, {whole}, size, dtype(x), which++));
+  if (!grad(x)) return out;
+  for (const NodeId part : out) grads_[static_cast<std::size_t>(part)] = true;
+  tape_.push_back({out.front(), [=, this](NodeId) {
+                     Operands arrived;
+                     for (const NodeId part : out)
+                       arrived.push_back(gradients_[static_cast<std::size_t>(part)]);
+                     send(x, node("cat", NodeClass::concatenate, arrived, elements(x), dtype(x)));
+                   }});
+  return out;
+}
+
+// rand > p, times x, times 1 / (1 − p); autograd keeps the mask.
+NodeId Tracer::dropout(NodeId x) {
+  const NodeId drawn = add_node(
+      {.op = "rand", .kind = NodeClass::random, .elements = elements(x), .dtype = dtype(x)});
+  const NodeId mask = pointwise("gt", {drawn}, DType::boolean);
+  const NodeId out = pointwise("mul", {pointwise("mul", {mask, x}, dtype(x))}, kNumber);
+  return with_backward(out, {x}, [=, this](NodeId d) {
+    const NodeId factor =
+        pointwise("mul", {pointwise("convert_element_type", {mask}, dtype(x))}, kNumber);
+    send(x, pointwise("clone", {pointwise("mul", {d, factor})}));
+  });
 }
 
 }  // namespace plimsoll::planner::compiled
