@@ -88,7 +88,7 @@ struct LayerKernels {
   // y [T, out] += bias [out], in place.
   void (*bias_add)(ConstTensorView bias, TensorView y);
   // d_bias [out] += sum of the rows of d_y [T, out]; partial fp32 [P, out] as in the norms.
-  void (*bias_backward)(ConstTensorView d_y, TensorView d_bias, TensorView partial);
+  void (*bias_backward)(ConstColumns d_y, TensorView d_bias, TensorView partial);
 
   // table fp32 [2, length, d / 2]: cosines, then sines, of position · frequency (both in fp32, as
   // Transformers computes them); d even.
@@ -102,13 +102,16 @@ struct LayerKernels {
   void (*activation_forward)(Activation kind, ConstTensorView x, TensorView p);
   // In place: x becomes the gradient d_p · act'(x), and d_p becomes p = act(x).
   void (*activation_backward)(Activation kind, TensorView x, TensorView d_p);
-  // p = act(gate) · up, p may be gate.
-  void (*gated_forward)(Activation kind, ConstTensorView gate, ConstTensorView up, TensorView p);
+  // p [T, w] = act(gate) · up, p may be gate. Gate and up may be columns of one tensor.
+  void (*gated_forward)(Activation kind, ConstColumns gate, ConstColumns up, TensorView p);
   // In place: gate and up become their gradients, and d_p becomes p.
-  void (*gated_backward)(Activation kind, TensorView gate, TensorView up, TensorView d_p);
+  void (*gated_backward)(Activation kind, Columns gate, Columns up, TensorView d_p);
 
   // y = drop(y) + x, in place: the sum into the residual stream.
   void (*residual_add)(ConstTensorView x, const Dropout& dropout, TensorView y);
+  // In place: d becomes d + e, and e drop(d): the gradients of the stream, to which another reader
+  // of it has left e, and of the branch.
+  void (*residual_backward)(const Dropout& dropout, TensorView d, TensorView e);
   // y = drop(x), or y += drop(x) where `accumulate`; y may be x. It is its own gradient.
   void (*dropout)(ConstTensorView x, const Dropout& dropout, bool accumulate, TensorView y);
 };

@@ -68,19 +68,22 @@ using TensorView = BasicView<void>;
 using ConstTensorView = BasicView<const void>;
 
 // Columns of each row of a contiguous [rows, stride] tensor: GPT-2 keeps q, k and v side by side in
-// one. A whole tensor is all its columns.
+// one. A whole tensor is all its columns. Heads may lie apart (GPT-NeoX has q, k and v of each head
+// side by side): `width` counts what belongs to the heads.
 template <class Data>
 struct BasicColumns {
   BasicView<Data> tensor;
   std::int64_t first = 0;
   std::int64_t width = 0;
+  std::int64_t step = 0;  // from one head to the next; 0: heads stand side by side
 
   BasicColumns() = default;
   BasicColumns(BasicView<Data> whole) : BasicColumns(whole, 0, 0) {
     width = tensor.shape[0] == 0 ? 0 : tensor.elements() / tensor.shape[0];
   }
-  BasicColumns(BasicView<Data> of, std::int64_t from, std::int64_t columns)
-      : tensor(of), first(from), width(columns) {}
+  BasicColumns(BasicView<Data> of, std::int64_t from, std::int64_t columns,
+               std::int64_t between_heads = 0)
+      : tensor(of), first(from), width(columns), step(between_heads) {}
   template <class Other>
   requires(std::is_const_v<Data> && !std::is_const_v<Other>)
       BasicColumns(const BasicView<Other>& whole)
@@ -88,10 +91,14 @@ struct BasicColumns {
   template <class Other>
   requires(std::is_const_v<Data> && !std::is_const_v<Other>)
       BasicColumns(const BasicColumns<Other>& other)
-      : tensor(other.tensor), first(other.first), width(other.width) {}
+      : tensor(other.tensor), first(other.first), width(other.width), step(other.step) {}
 
   std::int64_t rows() const { return tensor.shape[0]; }
   std::int64_t stride() const { return rows() == 0 ? 0 : tensor.elements() / rows(); }
+  bool whole() const { return first == 0 && step == 0 && width == stride(); }
+  // Of heads of `d` elements: from one to the next, and one behind the last one's end.
+  std::int64_t head_step(std::int64_t d) const { return step > 0 ? step : d; }
+  std::int64_t end(std::int64_t d) const { return first + (width / d - 1) * head_step(d) + d; }
 };
 using Columns = BasicColumns<void>;
 using ConstColumns = BasicColumns<const void>;

@@ -117,6 +117,7 @@ struct Node {
   bool alibi = false;  // attention: the products are added to a bias of each head (ALiBi)
   double probability = 0;  // dropout
   bool by_head = false;  // split, slice: x is [batch, heads, s, of each head]
+  std::int64_t heads = 0;  // split, slice: whose parts lie side by side in x; 0: x is not cut so
   bool casts_back = false;  // rotary: the results have the operands' dtype, whatever the tables'
   bool complex = false;  // rotary: pairs of elements times complex numbers
   bool of_view = false;  // linear: x is reshaped for it, in a node of its own

@@ -58,7 +58,8 @@ Model::Model(Worker& worker, const models::ModelSpec& model, const models::Numer
   const bool below = layers_.empty() ? layout_.trains_embedding() : layers_.back().requires_grad();
   head_ = std::make_unique<Head>(worker_, settings_,
                                  HeadParameters{attach(tail, layout_.tail, layout_.final_norm),
-                                                attach(tail, layout_.tail, layout_.head)},
+                                                attach(tail, layout_.tail, layout_.head),
+                                                attach(tail, layout_.tail, layout_.head_bias)},
                                  below);
   find_checkpoints(strategy.recompute);
   list_uses();

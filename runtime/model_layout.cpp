@@ -47,7 +47,10 @@ void add_to_layer(LayerLayout& layer, const ParameterRow& row, ModelParameter pa
 void add_outside_layers(ModelLayout& layout, const ParameterRow& row, ModelParameter parameter) {
   const ParameterName name = parameter_name(row.name);
   if (row.module == ModuleKind::head) {
-    if (!layout.tied) layout.head = append(layout.tail, std::move(parameter));
+    if (name.leaf == "bias")
+      layout.head_bias = append(layout.tail, std::move(parameter));
+    else if (!layout.tied)
+      layout.head = append(layout.tail, std::move(parameter));
   } else if (row.module == ModuleKind::norm) {
     (name.leaf == "bias" ? layout.final_norm.bias : layout.final_norm.weight) =
         append(layout.tail, std::move(parameter));
@@ -197,7 +200,8 @@ LayerParameters attach(ParameterStore& store, const LayerLayout& layer,
 }
 
 LinearParameters attach_head(ParameterStore& store, const ModelLayout& layout) {
-  return attach_linear(store, layout.tail, {.weight = layout.head}, std::nullopt);
+  return attach_linear(store, layout.tail, {.weight = layout.head, .bias = layout.head_bias},
+                       std::nullopt);
 }
 
 }  // namespace plimsoll::runtime

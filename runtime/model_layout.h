@@ -46,6 +46,7 @@ struct ModelLayout {
   bool tied = false;
   ModuleSlots final_norm;  // in `tail`
   Slot head;  // in `tail`; tied: the table
+  Slot head_bias;  // in `tail`
   std::vector<LayerLayout> layers;
   bool trains_embedding() const;  // of either table
 };

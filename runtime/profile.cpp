@@ -190,6 +190,7 @@ const KernelTable& noted_kernels() {
     set<&K::gated_forward, "gated_forward", "-rrw">(t);
     set<&K::gated_backward, "gated_backward", "-uuu">(t);
     set<&K::residual_add, "residual_add", "r-u">(t);
+    set<&K::residual_backward, "residual_backward", "-uu">(t);
     set<&K::dropout, "dropout", "r--a">(t);
     set<&K::flash_forward, "flash_forward", "--rrrww">(t);
     set<&K::flash_backward, "flash_backward", "--rrrrrrwww-">(t);

@@ -6,52 +6,19 @@
 // Numerics: fp32, rounded once. tanhf, erff and expf of CUDA are within 2 ulp (CUDA programming
 // guide, mathematical functions), so results may differ from the host's in the last bit; dropout
 // and sums do not.
-#include <numbers>
-
 #include "kernels/cuda/elementwise.h"
+#include "kernels/device/activation.cuh"
 #include "kernels/device/dropper.cuh"
 
 namespace plimsoll::kernels::cuda {
 
 namespace {
 
+using device::Act;
 using device::Dropper;
-using device::Nothing;
+using device::kVector;
+using device::ValueAndSlope;
 
-struct ValueAndSlope {
-  float value, slope;
-};
-
-__device__ ValueAndSlope gelu_tanh(float x) {
-  constexpr float a = 0.7978845608f, b = 0.044715f;  // a = sqrt(2 / pi)
-  const float t = tanhf(a * (x + b * x * x * x));
-  return {0.5f * x * (1 + t), 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * a * (1 + 3 * b * x * x)};
-}
-__device__ ValueAndSlope gelu_erf(float x) {
-  constexpr float root_half = std::numbers::sqrt2_v<float> / 2;
-  const float below = 0.5f * (1 + erff(x * root_half));
-  const float density =
-      0.5f * root_half * 2 * std::numbers::inv_sqrtpi_v<float> * expf(-0.5f * x * x);
-  return {x * below, below + x * density};
-}
-__device__ ValueAndSlope relu(float x) {
-  return {x <= 0 ? 0 : x, x > 0 ? 1.0f : 0.0f};  // NaN stays
-}
-__device__ ValueAndSlope silu(float x) {
-  const float s = 1 / (1 + expf(-x));
-  return {x * s, s * (1 + x * (1 - s))};
-}
-
-struct Act {
-  using State = Nothing;
-  Activation kind;
-  __device__ ValueAndSlope at(float x) const {
-    if (kind == Activation::gelu_tanh) return gelu_tanh(x);
-    if (kind == Activation::gelu_erf) return gelu_erf(x);
-    if (kind == Activation::silu) return silu(x);
-    return relu(x);
-  }
-};
 struct Forward : Act {
   __device__ void operator()(State&, std::int64_t, const float* in, float* out) const {
     out[0] = at(in[0]).value;
@@ -85,6 +52,14 @@ struct ResidualAdd {
     out[0] = drop(state, i, in[1]) + in[0];
   }
 };
+struct ResidualBackward {
+  using State = Dropper::State;
+  Dropper drop;
+  __device__ void operator()(State& state, std::int64_t i, const float* in, float* out) const {
+    out[0] = in[1] + in[0];
+    out[1] = drop(state, i, in[0]);
+  }
+};
 struct Drop {
   using State = Dropper::State;
   Dropper drop;
@@ -110,22 +85,91 @@ void activation_backward(Activation kind, TensorView x, TensorView d_p) {
   start_elementwise("activation_backward", Backward{{kind}}, x.elements(), {x, d_p}, {x, d_p});
 }
 
-void gated_forward(Activation kind, ConstTensorView gate, ConstTensorView up, TensorView p) {
-  expect(gate.elements() == up.elements() && p.elements() == up.elements(), "gated_forward",
-         "gate, up and p are equally large");
-  start_elementwise("gated_forward", GatedForward{{kind}}, up.elements(), {gate, up}, {p});
+struct GatedColumns {
+  Span gate, up, p;
+  std::int64_t rows, width, gate_stride, gate_first, up_stride, up_first;
+  bool vectors;
+};
+
+// Eight columns of a row for each thread; backward: p is d_p.
+template <bool kBackward>
+__global__ void __launch_bounds__(kThreads) gated_columns(Act act, GatedColumns c) {
+  const std::int64_t groups = ceil_divide(c.width, kVector);
+  for (std::int64_t i = device::grid_thread(); i < c.rows * groups; i += device::grid_threads()) {
+    const std::int64_t row = i / groups, column = i % groups * kVector;
+    const int some = c.width - column < kVector ? static_cast<int>(c.width - column) : kVector;
+    const std::int64_t at_gate = row * c.gate_stride + c.gate_first + column;
+    const std::int64_t at_up = row * c.up_stride + c.up_first + column;
+    const std::int64_t at_p = row * c.width + column;
+    float g[kVector], u[kVector], p[kVector];
+    device::load_some(c.gate, at_gate, some, c.vectors, g);
+    device::load_some(c.up, at_up, some, c.vectors, u);
+    if (kBackward) device::load_some(c.p, at_p, some, c.vectors, p);
+    for (int e = 0; e < kVector; ++e) {
+      const ValueAndSlope f = act.at(g[e]);
+      const float up = u[e];
+      if (kBackward) {
+        g[e] = p[e] * up * f.slope;
+        u[e] = p[e] * f.value;
+      }
+      p[e] = up * f.value;
+    }
+    if (kBackward) {
+      device::store_some(c.gate, at_gate, some, c.vectors, g);
+      device::store_some(c.up, at_up, some, c.vectors, u);
+    }
+    device::store_some(c.p, at_p, some, c.vectors, p);
+  }
 }
 
-void gated_backward(Activation kind, TensorView gate, TensorView up, TensorView d_p) {
-  expect(gate.elements() == up.elements() && d_p.elements() == up.elements(), "gated_backward",
-         "gate, up and d_p are equally large");
-  start_elementwise("gated_backward", GatedBackward{{kind}}, up.elements(), {gate, up, d_p},
-                    {gate, up, d_p});
+template <bool kBackward>
+void start_gated_columns(const char* op, Activation kind, const ConstColumns& gate,
+                         const ConstColumns& up, const TensorView& p) {
+  const GatedColumns c{
+      .gate = span_of(gate.tensor),
+      .up = span_of(up.tensor),
+      .p = span_of(p),
+      .rows = up.rows(),
+      .width = up.width,
+      .gate_stride = gate.stride(),
+      .gate_first = gate.first,
+      .up_stride = up.stride(),
+      .up_first = up.first,
+      .vectors = aligned_columns(gate) && aligned_columns(up) && aligned_rows({p}, up.width)};
+  start(op, gated_columns<kBackward>, strided_grid(c.rows * ceil_divide(c.width, kVector)),
+        Act{kind}, c);
+}
+
+void expect_gated(const char* op, const ConstColumns& gate, const ConstColumns& up,
+                  const ConstTensorView& p) {
+  expect(gate.rows() == up.rows() && gate.width == up.width && p.elements() == up.rows() * up.width,
+         op, "gate, up and p are equally large");
+}
+
+void gated_forward(Activation kind, ConstColumns gate, ConstColumns up, TensorView p) {
+  constexpr const char* op = "gated_forward";
+  expect_gated(op, gate, up, p);
+  if (!gate.whole() || !up.whole()) return start_gated_columns<false>(op, kind, gate, up, p);
+  start_elementwise(op, GatedForward{{kind}}, p.elements(), {gate.tensor, up.tensor}, {p});
+}
+
+void gated_backward(Activation kind, Columns gate, Columns up, TensorView d_p) {
+  constexpr const char* op = "gated_backward";
+  expect_gated(op, gate, up, d_p);
+  if (!gate.whole() || !up.whole()) return start_gated_columns<true>(op, kind, gate, up, d_p);
+  start_elementwise(op, GatedBackward{{kind}}, d_p.elements(), {gate.tensor, up.tensor, d_p},
+                    {gate.tensor, up.tensor, d_p});
 }
 
 void residual_add(ConstTensorView x, const Dropout& dropout, TensorView y) {
   expect(x.elements() == y.elements(), "residual_add", "x is as large as y");
   start_elementwise("residual_add", ResidualAdd{dropper_of(dropout)}, y.elements(), {x, y}, {y});
+}
+
+void residual_backward(const Dropout& dropout, TensorView d, TensorView e) {
+  expect(d.elements() == e.elements(), "residual_backward", "d is as large as e");
+  start_elementwise("residual_backward", ResidualBackward{dropper_of(dropout)}, d.elements(),
+                    {d, e}, {d, e});
 }
 
 void dropout_op(ConstTensorView x, const Dropout& dropout, bool accumulate, TensorView y) {
@@ -144,6 +188,7 @@ void add_activations(KernelTable& table) {
   table.gated_forward = gated_forward;
   table.gated_backward = gated_backward;
   table.residual_add = residual_add;
+  table.residual_backward = residual_backward;
   table.dropout = dropout_op;
 }
 

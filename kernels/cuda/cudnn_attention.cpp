@@ -42,6 +42,7 @@ std::string refusal(const AttentionShape& s, const Dropout& dropout,
   for (const ConstColumns& x : operands) {
     if (x.tensor.dtype != dtype) return "operands of two dtypes";
     if (!aligned(x)) return "heads that do not begin at multiples of 16 bytes";
+    if (x.step > 0) return "heads that lie apart";
   }
   return {};
 }

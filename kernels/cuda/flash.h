@@ -9,16 +9,16 @@ namespace plimsoll::kernels::cuda {
 // Rows of heads: element (token, column of a head).
 struct Heads {
   Span span;
-  std::int64_t stride = 0, first = 0;
+  std::int64_t stride = 0, first = 0, step = 0;
 
   // Of the first token of a sequence.
   __host__ __device__ std::int64_t at(const AttentionShape& s, std::int64_t sequence,
                                       std::int64_t head) const {
-    return sequence * s.length * stride + first + head * s.head_dim;
+    return sequence * s.length * stride + first + head * (step > 0 ? step : s.head_dim);
   }
 };
 inline Heads heads_of(const ConstColumns& x) {
-  return {span_of(x.tensor), x.stride(), x.first};
+  return {span_of(x.tensor), x.stride(), x.first, x.step};
 }
 
 struct Flash {

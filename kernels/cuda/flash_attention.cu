@@ -123,7 +123,7 @@ bool takes_vectors(const Flash& f, std::initializer_list<Heads> operands) {
   bool vectors = f.s.head_dim % kVector == 0;
   for (const Heads& x : operands)
     vectors = vectors && reinterpret_cast<std::uintptr_t>(x.span.data) % 16 == 0 &&
-              x.stride % kVector == 0 && x.first % kVector == 0;
+              x.stride % kVector == 0 && x.first % kVector == 0 && x.step % kVector == 0;
   return vectors;
 }
 

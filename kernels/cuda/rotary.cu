@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
 
 struct Rotation {
   Span x, table;
-  std::int64_t rows, stride, first, heads, length, half;
+  std::int64_t rows, stride, first, heads, step, length, half;
   bool backward, vectors;
 };
 
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads) rotate(Rotation r) {
     const std::int64_t pair = i % groups * kVector, head = i / groups % r.heads;
     const std::int64_t row = i / groups / r.heads;
     const int some = r.half - pair < kVector ? static_cast<int>(r.half - pair) : kVector;
-    const std::int64_t at = row * r.stride + r.first + head * 2 * r.half + pair;
+    const std::int64_t at = row * r.stride + r.first + head * r.step + pair;
     const std::int64_t turn = row % r.length * r.half + pair;
     float a[kVector], b[kVector], c[kVector], s[kVector];
     device::load_some(r.x, at, some, r.vectors, a);
@@ -102,18 +102,21 @@ void rotary(ConstTensorView table, bool backward, Columns x) {
   expect(table.shape.rank == 3 && table.shape[0] == 2 && half <= kMostPairs, "rotary",
          "the table is [2, length, d / 2] with d <= 512");
   if (x.rows() == 0) return;
-  expect(half > 0 && length > 0 && x.width % (2 * half) == 0, "rotary", "x holds whole heads");
+  expect(half > 0 && length > 0 && x.width % (2 * half) == 0 && x.end(2 * half) <= x.stride(),
+         "rotary", "x holds whole heads");
   fp32_of(table);  // throws where it is none
-  const Rotation r{.x = span_of(x.tensor),
-                   .table = span_of(table),
-                   .rows = x.rows(),
-                   .stride = x.stride(),
-                   .first = x.first,
-                   .heads = x.width / (2 * half),
-                   .length = length,
-                   .half = half,
-                   .backward = backward,
-                   .vectors = aligned_columns(x) && aligned_rows({table}, half)};
+  const Rotation r{
+      .x = span_of(x.tensor),
+      .table = span_of(table),
+      .rows = x.rows(),
+      .stride = x.stride(),
+      .first = x.first,
+      .heads = x.width / (2 * half),
+      .step = x.head_step(2 * half),
+      .length = length,
+      .half = half,
+      .backward = backward,
+      .vectors = aligned_columns(x) && x.step % kVector == 0 && aligned_rows({table}, half)};
   start("rotary", rotate, strided_grid(r.rows * r.heads * ceil_divide(half, kVector)), r);
 }
 

@@ -22,6 +22,7 @@ struct RowSums {
   float* weight;  // [partials, width], or null
   float* bias;
   std::int64_t rows, width, partials;
+  std::int64_t stride, first;  // of d_y's rows
 };
 
 template <int kColumns>
@@ -43,7 +44,7 @@ __global__ void __launch_bounds__(kThreads) partial_sums(RowSums s) {
 #pragma unroll 4
   for (std::int64_t r = blockIdx.y; r < s.rows; r += s.partials) {
     float x[kColumns] = {}, d[kColumns];
-    load_columns<kColumns>(s.d_y, r * s.width + column, some, s.vectors, d);
+    load_columns<kColumns>(s.d_y, r * s.stride + s.first + column, some, s.vectors, d);
     if (s.weight) {
       load_columns<kColumns>(s.x, r * s.width + column, some, s.vectors, x);
       const float mean = s.centred ? s.statistics[2 * r] : 0;
@@ -114,20 +115,23 @@ void bias_add(ConstTensorView bias, TensorView y) {
         span_of(y), rows, width, aligned_rows({bias, y}, width));
 }
 
-void bias_backward(ConstTensorView d_y, TensorView d_bias, TensorView partial) {
+void bias_backward(ConstColumns d_y, TensorView d_bias, TensorView partial) {
   constexpr const char* op = "bias_backward";
   const std::int64_t width = d_bias.elements();
-  expect(width > 0 && d_y.elements() % width == 0, op, "d_y has rows as wide as the bias");
+  expect(width > 0 && (d_y.rows() == 0 || d_y.width == width), op,
+         "d_y has rows as wide as the bias");
   const RowSums s{.x = {},
-                  .d_y = span_of(d_y),
+                  .d_y = span_of(d_y.tensor),
                   .statistics = nullptr,
                   .centred = false,
-                  .vectors = aligned_rows({d_y}, width),
+                  .vectors = aligned_columns(d_y),
                   .weight = nullptr,
                   .bias = fp32_of(partial),
-                  .rows = d_y.elements() / width,
+                  .rows = d_y.rows(),
                   .width = width,
-                  .partials = partials_of(op, partial, width)};
+                  .partials = partials_of(op, partial, width),
+                  .stride = d_y.stride(),
+                  .first = d_y.first};
   start_sums(op, s);
   add_up(op, s.bias, s.partials, width, d_bias);
 }
@@ -149,7 +153,9 @@ void add_norm_gradients(const char* op, bool centred, const ConstTensorView& x,
                   .bias = d_bias ? sums + count * width : nullptr,
                   .rows = x.elements() / width,
                   .width = width,
-                  .partials = count};
+                  .partials = count,
+                  .stride = width,
+                  .first = 0};
   start_sums(op, s);
   if (d_weight) add_up(op, sums, count, width, d_weight);
   if (d_bias) add_up(op, sums + count * width, count, width, d_bias);

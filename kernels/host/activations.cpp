@@ -1,48 +1,10 @@
 // Elementwise ops of a layer.
-#include <numbers>
-
+#include "kernels/host/activation.h"
 #include "kernels/host/blocks.h"
 
 namespace plimsoll::kernels::host {
 
 namespace {
-
-struct ValueAndSlope {
-  float value, slope;
-};
-
-ValueAndSlope gelu_tanh(float x) {
-  constexpr float a = 0.7978845608f, b = 0.044715f;  // a = sqrt(2 / pi)
-  const float t = std::tanh(a * (x + b * x * x * x));
-  return {0.5f * x * (1 + t), 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * a * (1 + 3 * b * x * x)};
-}
-ValueAndSlope gelu_erf(float x) {
-  constexpr float root_half = std::numbers::sqrt2_v<float> / 2;
-  const float below = 0.5f * (1 + std::erf(x * root_half));
-  const float density =
-      0.5f * root_half * 2 * std::numbers::inv_sqrtpi_v<float> * std::exp(-0.5f * x * x);
-  return {x * below, below + x * density};
-}
-ValueAndSlope relu(float x) {
-  return {x > 0 || std::isnan(x) ? x : 0, x > 0 ? 1.0f : 0.0f};
-}
-ValueAndSlope silu(float x) {
-  const float s = 1 / (1 + std::exp(-x));
-  return {x * s, s * (1 + x * (1 - s))};
-}
-ValueAndSlope activation(Activation kind, float x) {
-  switch (kind) {
-    case Activation::gelu_tanh:
-      return gelu_tanh(x);
-    case Activation::gelu_erf:
-      return gelu_erf(x);
-    case Activation::relu:
-      return relu(x);
-    case Activation::silu:
-      return silu(x);
-  }
-  return {x, 1};
-}
 
 void activation_forward(Activation kind, ConstTensorView x, TensorView p) {
   expect(p.elements() == x.elements(), "activation_forward", "p is as large as x");
@@ -70,37 +32,51 @@ void activation_backward(Activation kind, TensorView x, TensorView d_p) {
   });
 }
 
-void gated_forward(Activation kind, ConstTensorView gate, ConstTensorView up, TensorView p) {
-  expect(gate.elements() == up.elements() && p.elements() == up.elements(), "gated_forward",
-         "gate, up and p are equally large");
-  in_blocks(up.elements(), [&](std::int64_t first, std::int64_t n) {
-    float g[kBlock], u[kBlock];
-    read(gate, first, n, g);
-    read(up, first, n, u);
-    for (std::int64_t i = 0; i < n; ++i) u[i] *= activation(kind, g[i]).value;
-    write(u, first, n, p);
-  });
+// Visits blocks of gate, up and p: the first element of each, and how many.
+template <class Visit>
+void gated(const char* op, const ConstColumns& gate, const ConstColumns& up,
+           const ConstTensorView& p, Visit visit) {
+  expect(gate.rows() == up.rows() && gate.width == up.width && p.elements() == up.rows() * up.width,
+         op, "gate, up and p are equally large");
+  if (gate.whole() && up.whole())
+    return in_blocks(p.elements(),
+                     [&](std::int64_t first, std::int64_t n) { visit(first, first, first, n); });
+  for (std::int64_t row = 0; row < up.rows(); ++row)
+    in_blocks(up.width, [&](std::int64_t first, std::int64_t n) {
+      visit(row * gate.stride() + gate.first + first, row * up.stride() + up.first + first,
+            row * up.width + first, n);
+    });
 }
 
-void gated_backward(Activation kind, TensorView gate, TensorView up, TensorView d_p) {
-  expect(gate.elements() == up.elements() && d_p.elements() == up.elements(), "gated_backward",
-         "gate, up and d_p are equally large");
-  in_blocks(up.elements(), [&](std::int64_t first, std::int64_t n) {
-    float g[kBlock], u[kBlock], d[kBlock];
-    read(gate, first, n, g);
-    read(up, first, n, u);
-    read(d_p, first, n, d);
-    for (std::int64_t i = 0; i < n; ++i) {
-      const ValueAndSlope f = activation(kind, g[i]);
-      g[i] = d[i] * u[i] * f.slope;
-      const float product = u[i] * f.value;
-      u[i] = d[i] * f.value;
-      d[i] = product;
-    }
-    write(g, first, n, gate);
-    write(u, first, n, up);
-    write(d, first, n, d_p);
-  });
+void gated_forward(Activation kind, ConstColumns gate, ConstColumns up, TensorView p) {
+  gated("gated_forward", gate, up, p,
+        [&](std::int64_t at_gate, std::int64_t at_up, std::int64_t first, std::int64_t n) {
+          float g[kBlock], u[kBlock];
+          read(gate.tensor, at_gate, n, g);
+          read(up.tensor, at_up, n, u);
+          for (std::int64_t i = 0; i < n; ++i) u[i] *= activation(kind, g[i]).value;
+          write(u, first, n, p);
+        });
+}
+
+void gated_backward(Activation kind, Columns gate, Columns up, TensorView d_p) {
+  gated("gated_backward", gate, up, d_p,
+        [&](std::int64_t at_gate, std::int64_t at_up, std::int64_t first, std::int64_t n) {
+          float g[kBlock], u[kBlock], d[kBlock];
+          read(gate.tensor, at_gate, n, g);
+          read(up.tensor, at_up, n, u);
+          read(d_p, first, n, d);
+          for (std::int64_t i = 0; i < n; ++i) {
+            const ValueAndSlope f = activation(kind, g[i]);
+            g[i] = d[i] * u[i] * f.slope;
+            const float product = u[i] * f.value;
+            u[i] = d[i] * f.value;
+            d[i] = product;
+          }
+          write(g, at_gate, n, gate.tensor);
+          write(u, at_up, n, up.tensor);
+          write(d, first, n, d_p);
+        });
 }
 
 void residual_add(ConstTensorView x, const Dropout& dropout, TensorView y) {
@@ -112,6 +88,19 @@ void residual_add(ConstTensorView x, const Dropout& dropout, TensorView y) {
     drop(dropout, first, n, v);
     add_scaled(1, old, n, v);
     write(v, first, n, y);
+  });
+}
+
+void residual_backward(const Dropout& dropout, TensorView d, TensorView e) {
+  expect(d.elements() == e.elements(), "residual_backward", "d is as large as e");
+  in_blocks(d.elements(), [&](std::int64_t first, std::int64_t n) {
+    float stream[kBlock], other[kBlock];
+    read(d, first, n, stream);
+    read(e, first, n, other);
+    add_scaled(1, stream, n, other);
+    drop(dropout, first, n, stream);
+    write(other, first, n, d);
+    write(stream, first, n, e);
   });
 }
 
@@ -137,6 +126,7 @@ void add_activations(KernelTable& table) {
   table.gated_forward = gated_forward;
   table.gated_backward = gated_backward;
   table.residual_add = residual_add;
+  table.residual_backward = residual_backward;
   table.dropout = dropout_op;
 }
 

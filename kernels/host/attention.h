@@ -9,7 +9,7 @@ namespace plimsoll::kernels::host {
 
 inline std::int64_t head_at(const AttentionShape& s, const ConstColumns& x, std::int64_t sequence,
                             std::int64_t head, std::int64_t i) {
-  return (sequence * s.length + i) * x.stride() + x.first + head * s.head_dim;
+  return (sequence * s.length + i) * x.stride() + x.first + head * x.head_step(s.head_dim);
 }
 inline void read_head(const AttentionShape& s, const ConstColumns& x, std::int64_t sequence,
                       std::int64_t head, std::int64_t i, float* to) {
@@ -39,7 +39,7 @@ inline void expect_shape(const AttentionShape& s, const char* op) {
 inline void expect_heads(const AttentionShape& s, const ConstColumns& x, std::int64_t heads,
                          const char* op) {
   expect(x.rows() == s.sequences * s.length && (x.rows() == 0 || x.width == heads * s.head_dim) &&
-             (x.rows() == 0 || x.first + x.width <= x.stride()),
+             (x.rows() == 0 || x.end(s.head_dim) <= x.stride()),
          op, "a view is [T, heads · head_dim]");
 }
 inline void expect_matrix(const AttentionShape& s, const ConstTensorView& p, const char* op) {

@@ -247,14 +247,16 @@ void bias_add(ConstTensorView bias, TensorView y) {
     });
 }
 
-void bias_backward(ConstTensorView d_y, TensorView d_bias, TensorView partial) {
+void bias_backward(ConstColumns d_y, TensorView d_bias, TensorView partial) {
   const std::int64_t width = d_bias.elements();
-  expect(width > 0 && d_y.elements() % width == 0, "bias_backward",
+  expect(width > 0 && (d_y.rows() == 0 || d_y.width == width), "bias_backward",
          "d_y has rows as wide as the bias");
   const Norm one{"bias_backward", false};
   const Partials partials = cleared_partials(one, partial, width, true);
-  for (std::int64_t r = 0; r < d_y.elements() / width; ++r)
-    in_row(d_y, r, width, [&](std::int64_t first, std::int64_t n, const float* v) {
+  for (std::int64_t r = 0; r < d_y.rows(); ++r)
+    in_blocks(width, [&](std::int64_t first, std::int64_t n) {
+      float v[kBlock];
+      read(d_y.tensor, r * d_y.stride() + d_y.first + first, n, v);
       add_scaled(1, v, n, partials.weight + r % partials.count * width + first);
     });
   add_partials(partials.weight, partials.count, width, d_bias);

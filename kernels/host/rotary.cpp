@@ -25,14 +25,15 @@ void rotary(ConstTensorView table, bool backward, Columns x) {
   expect(table.shape.rank == 3 && table.shape[0] == 2 && 2 * half <= kBlock, "rotary",
          "the table is [2, length, d / 2] with d <= 512");
   if (x.rows() == 0) return;
-  expect(half > 0 && length > 0 && x.width % (2 * half) == 0, "rotary", "x holds whole heads");
+  expect(half > 0 && length > 0 && x.width % (2 * half) == 0 && x.end(2 * half) <= x.stride(),
+         "rotary", "x holds whole heads");
   const float* cosines = fp32_of(table);
   const float* sines = cosines + length * half;
   for (std::int64_t t = 0; t < x.rows(); ++t) {
     const float* c = cosines + t % length * half;
     const float* s = sines + t % length * half;
-    for (std::int64_t at = 0; at < x.width; at += 2 * half) {
-      const std::int64_t first = t * x.stride() + x.first + at;
+    for (std::int64_t head = 0; head < x.width / (2 * half); ++head) {
+      const std::int64_t first = t * x.stride() + x.first + head * x.head_step(2 * half);
       float v[kBlock];
       read(x.tensor, first, 2 * half, v);
       for (std::int64_t i = 0; i < half; ++i) {

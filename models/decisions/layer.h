@@ -18,6 +18,8 @@
 //   gate, up = products of n2 (GPT-2: one, c_fc)      n2 [T h]; gate, up [T f]
 //   p       = silu(gate) · up (GPT-2: gelu(c_fc))     -
 //   y       = down_proj(p), += m                      p, where gate and up want no gradient
+// Phi-3 has gate and up as columns of one product: p then is a tensor of its own in any case.
+// A parallel residual (GPT-NeoX, Phi): m as above, but the MLP reads a norm of x; y = ..., += m.
 //
 //   backward; d is the gradient of the residual stream, one tensor from the final norm down to the
 //   embedding, updated in place
@@ -30,6 +32,9 @@
 //   d      += post_norm backward
 //   o_proj's weight gradient, d_o; dq, dk, dv of attention; rotated back in place; k_norm, q_norm
 //           backward in place; weight gradients of q, k, v; n1's gradient; d += input_norm backward
+// Of a parallel residual d is both branches' gradient: what post_norm's backward makes of x's is a
+// tensor of its own until o_proj's turn, and then one pass makes d + that in d, and in its place
+// the d that o_proj reads.
 // Norms make the normalized values again from their input and statistics.
 // Weight gradients come before the gradient of the input that they share, so that the input dies
 // first. A product accumulates into an existing gradient (beta = 1): no temporary gradient.

@@ -21,6 +21,7 @@ class Scheduling {
     parts_.resize(block.widths.size());
     dropouts_.resize(block.widths.size());
     scaled_.resize(block.widths.size());
+    heads_.resize(block.widths.size());
     for (const std::int64_t width : block.widths) layer_.values.push_back({.width = width});
     for (std::size_t v = 0; v < parts_.size(); ++v)
       parts_[v] = {static_cast<ValueId>(v), 0, block.widths[v]};
@@ -46,11 +47,19 @@ class Scheduling {
   double& dropout(ValueId id) { return dropouts_[static_cast<std::size_t>(id)]; }
   ValuePart whole(ValueId id) {
     const ValuePart p = part(id);
-    if (p.first != 0 || p.width != value(p.value).width) refuse("an op of some columns of a value");
+    if (!is_whole(p)) refuse("an op of some columns of a value");
+    return read(id);
+  }
+  // The same of what may be columns that lie side by side.
+  ValuePart read(ValueId id) {
+    const ValuePart p = part(id);
+    if (p.step > 0) refuse("an op of columns of each head");
     if (dropout(id) > 0) refuse("dropout before anything but a sum");
     if (scaled_[static_cast<std::size_t>(id)]) refuse("values times a number");
     return p;
   }
+
+  bool is_whole(const ValuePart& p) { return p.first == 0 && p.width == value(p.value).width; }
 
   LayerOp& op(LayerOpKind kind, const char* name) {
     return layer_.ops.emplace_back(LayerOp{.kind = kind, .name = name});
@@ -94,7 +103,7 @@ class Scheduling {
       case OpKind::reshape:
         return refuse("copies of queries and keys by head");
       case OpKind::concatenate:
-        return refuse("rotation of a part of each head");
+        return concatenate(node);
       case OpKind::scale:
         if (dropout(node.in[0]) > 0) refuse("dropout and a scale of one value");
         view(node.in[0], node.out[0]);
@@ -142,14 +151,27 @@ class Scheduling {
   }
 
   void columns(const Node& node) {
-    if (node.by_head) return refuse("products whose columns alternate by head");
     const ValuePart x = part(node.in[0]);
+    const std::int64_t groups = std::max<std::int64_t>(1, node.heads);
+    const std::int64_t step = node.heads == 0 ? 0 : x.step > 0 ? x.step : x.width / groups;
+    if (node.heads == 0 && x.step > 0) refuse("an op of columns of each head");
     std::int64_t first = x.first;
     for (const ValueId out : node.out) {
       const std::int64_t width = value(out).width;
-      part(out) = {x.value, first, width};
-      first += width;
+      part(out) = {x.value, first, width, step};
+      heads_[static_cast<std::size_t>(out)] = node.heads;
+      first += width / groups;
     }
+  }
+  // What was cut out of each head and rotated, beside what was left: the heads as they were.
+  void concatenate(const Node& node) {
+    const ValuePart a = part(node.in[0]), b = part(node.in[1]);
+    const std::int64_t heads = heads_[static_cast<std::size_t>(node.in[0])];
+    if (heads == 0 || a.value != b.value || a.step != b.step ||
+        a.first + a.width / heads != b.first)
+      return refuse("parts of several heads joined");
+    const std::int64_t width = a.width + b.width;
+    part(node.out[0]) = {a.value, a.first, width, a.step == width / heads ? 0 : a.step};
   }
 
   void rotary(const Node& node) {
@@ -157,6 +179,7 @@ class Scheduling {
     for (std::size_t i = 0; i < node.in.size(); ++i) {
       added.in[i] = part(node.in[i]);
       view(node.in[i], node.out[i]);
+      heads_[static_cast<std::size_t>(node.out[i])] = heads_[static_cast<std::size_t>(node.in[i])];
     }
   }
 
@@ -183,7 +206,7 @@ class Scheduling {
   }
 
   void activation(const Node& node) {
-    const ValuePart x = whole(node.in[0]);
+    const ValuePart x = read(node.in[0]);
     const auto readers = std::ranges::count_if(block_.nodes, [&](const Node& other) {
       return other.kind == OpKind::multiply &&
              (other.in[0] == node.out[0] || other.in[1] == node.out[0]);
@@ -192,13 +215,13 @@ class Scheduling {
       gates_.push_back({node.out[0], x, node.name, node.activation});
       return;
     }
-    activate(node.name, x, {}, node.activation, node.out[0]);
+    activate(node.name, whole(node.in[0]), {}, node.activation, node.out[0]);
   }
   void multiply(const Node& node) {
     for (const Gate& gate : gates_)
       for (std::size_t i = 0; i < 2; ++i)
         if (gate.out == node.in[i])
-          return activate(gate.name, gate.x, whole(node.in[1 - i]), gate.activation, node.out[0]);
+          return activate(gate.name, gate.x, read(node.in[1 - i]), gate.activation, node.out[0]);
     refuse("a product of two values that is no gate");
   }
   void activate(const char* name, ValuePart x, ValuePart factor, Activation kind, ValueId out) {
@@ -207,21 +230,52 @@ class Scheduling {
     added.in = {x, factor, {}};
     added.out = out;
     added.activation = kind;
-    added.may_replace = true;
+    added.may_replace = is_whole(x);
     makes(out, interned(std::string(parent(name)) + "product"));
   }
 
   void residual(const Node& node) {
-    const double rate = dropout(node.in[1]);
-    dropout(node.in[1]) = 0;
-    const bool scaled = scaled_[static_cast<std::size_t>(node.in[1])];
-    scaled_[static_cast<std::size_t>(node.in[1])] = false;
-    const ValuePart stream = whole(node.in[0]), branch = whole(node.in[1]);
-    LayerOp& added = op(LayerOpKind::residual, interned(std::string(node.name) + ".residual"));
-    added.in = {stream, branch, {}};
-    added.out = node.out[0];
+    if (is_product(node.in[0])) {
+      if (branches_ != nullptr) refuse("branches of more than one parallel residual");
+      branches_ = &node;
+      return;
+    }
+    if (branches_ != nullptr && branches_->out[0] == node.in[1]) return parallel_residual(node);
+    sum(node.name, node.in[0], node.in[1], node.out[0]);
+  }
+  // Both branches were made of the stream `node` adds them to: the sum with the first of them
+  // stands behind that, under the name that belongs to the sum of the two.
+  void parallel_residual(const Node& node) {
+    ValueId first = branches_->in[0], second = branches_->in[1];
+    if (producer(second) < producer(first)) std::swap(first, second);
+    const auto before = static_cast<std::int8_t>(producer(first) + 1);
+    const std::string_view of = layer_.ops[static_cast<std::size_t>(producer(first))].name;
+    const std::string_view module = parent(of);
+    sum(module.empty() ? "branches" : module.substr(0, module.size() - 1), node.in[0], first,
+        branches_->out[0]);
+    std::rotate(layer_.ops.begin() + before, layer_.ops.end() - 1, layer_.ops.end());
+    for (LayerValue& other : layer_.values)
+      if (other.producer >= before) ++other.producer;
+    value(branches_->out[0]).producer = before;
+    sum(node.name, branches_->out[0], second, node.out[0]);
+  }
+  std::int8_t producer(ValueId id) { return value(part(id).value).producer; }
+  bool is_product(ValueId id) {
+    return producer(id) >= 0 &&
+           layer_.ops[static_cast<std::size_t>(producer(id))].kind == LayerOpKind::products;
+  }
+  void sum(std::string_view name, ValueId stream, ValueId branch, ValueId out) {
+    const double rate = dropout(branch);
+    dropout(branch) = 0;
+    const bool scaled = scaled_[static_cast<std::size_t>(branch)];
+    scaled_[static_cast<std::size_t>(branch)] = false;
+    const std::array<ValuePart, 3> in{whole(stream), whole(branch), {}};
+    LayerOp& added = op(LayerOpKind::residual, interned(std::string(name) + ".residual"));
+    added.in = in;
+    added.out = out;
     added.dropout = rate;
     added.scaled = scaled;
+    if (scaled && branches_ != nullptr) refuse("branches of a parallel residual times a number");
     added.site = static_cast<std::uint8_t>(kFirstSumSite + sums_++);
     if (added.site >= kFirstProductSite) refuse("layers of more than two sums");
     makes(added.out, added.name);
@@ -277,7 +331,9 @@ class Scheduling {
   std::vector<ValuePart> parts_;
   std::vector<double> dropouts_;
   std::vector<bool> scaled_;
+  std::vector<std::int64_t> heads_;  // in which the columns of a value were cut
   std::vector<Gate> gates_;
+  const Node* branches_ = nullptr;  // the sum of a parallel residual's branches
   std::uint8_t products_ = 0, sums_ = 0;
 };
 
@@ -298,7 +354,6 @@ void check_decoder(const Decoder& d, const Recompute& recompute) {
          "checkpoints of several layers where some have a sliding window and others none "
          "(--recompute full makes them again one by one)");
   refuse(d.position == PositionKind::alibi, "biases of the scores (ALiBi)");
-  refuse(d.rotated() != d.head_dim, "rotation of a part of each head");
   refuse(d.embedding_norm, "a norm behind the embedding");
   refuse(d.embedding_width > 0, "an embedding narrower than the model");
   refuse(d.token_types > 0 || d.bidirectional || d.masked_loss, "masked language models");

@@ -4,7 +4,8 @@
 // Products of one input stand together, where the first of them stands; norms of their results
 // follow them. An activation and the product with its other half are one op. The rotation works in
 // place, dropout and a scale belong to the sum that reads them, and views are columns of the value
-// that they are taken from.
+// that they are taken from. The branches of a parallel residual are added to the stream one by one,
+// each as soon as it is made.
 #pragma once
 
 #include <array>
@@ -32,10 +33,12 @@ enum class LayerOpKind : std::uint8_t {
   residual,  // in: the stream, the branch, whose tensor the sum takes over
 };
 
-// What an op reads: a value, or columns of it (GPT-2's q, k and v lie side by side).
+// What an op reads: a value, or columns of it (GPT-2's q, k and v lie side by side). Columns may be
+// of each of some heads: those begin `step` elements apart, 0: side by side.
 struct ValuePart {
   ValueId value = kNoValue;
   std::int64_t first = 0, width = 0;
+  std::int64_t step = 0;
   explicit operator bool() const { return value != kNoValue; }
 };
 

@@ -1,4 +1,5 @@
 #include "models/table/block_builder.h"
+#include "models/table/numerics.h"
 #include "models/table/table.h"
 
 namespace plimsoll::models::families {
@@ -54,9 +55,9 @@ void set_decoder(ModelSpec& model, const Config& config, const Dimensions& d) {
 ValueList attention_of(BlockBuilder& b, const Decoder& d, ValueId x) {
   const std::int64_t rotated = d.heads * d.rotary_dim;
   const ValueId qkv = b.linear("attention.query_key_value", x);
-  const ValueList parts = b.split("attention.qkv", qkv, {d.hidden, d.hidden, d.hidden}, true);
-  const ValueList q = b.slice("attention.q", parts[0], {rotated, d.hidden - rotated}, true);
-  const ValueList k = b.slice("attention.k", parts[1], {rotated, d.hidden - rotated}, true);
+  const ValueList parts = b.split("attention.qkv", qkv, {d.hidden, d.hidden, d.hidden}, d.heads);
+  const ValueList q = b.slice("attention.q", parts[0], {rotated, d.hidden - rotated}, d.heads);
+  const ValueList k = b.slice("attention.k", parts[1], {rotated, d.hidden - rotated}, d.heads);
   const ValueList both = b.rotary("attention", q[0], k[0]);
   const ValueId query = b.concatenate("attention.q", both[0], q[1]);
   const ValueId key = b.concatenate("attention.k", both[1], k[1]);
@@ -131,7 +132,8 @@ Family gpt_neox() {
   return {.model_type = "gpt_neox",
           .architectures = decoder_classes("GPTNeoX"),
           .lora_targets = {"query_key_value"},
-          .build = build};
+          .build = build,
+          .numerics = gpt_neox_numerics};
 }
 
 }  // namespace plimsoll::models::families

@@ -1,5 +1,6 @@
 #include "models/table/block_builder.h"
 #include "models/table/llama_like.h"
+#include "models/table/numerics.h"
 
 namespace plimsoll::models::families {
 
@@ -64,7 +65,7 @@ Block block_of(const ModelSpec& model, const LlamaLike& d) {
   BlockBuilder b(model.parameters, d.hidden);
   const std::int64_t rest = d.head_dim - d.rotary_dim;
   const auto parts_of = [&](const char* name, ValueId all, std::int64_t heads) {
-    return b.slice(name, all, {heads * d.rotary_dim, heads * rest}, true);
+    return b.slice(name, all, {heads * d.rotary_dim, heads * rest}, heads);
   };
   const ValueId x = b.norm("input_layernorm", kBlockInput);
   const ValueId q = b.linear("self_attn.q_proj", x);
@@ -117,7 +118,8 @@ Family phi() {
   return {.model_type = "phi",
           .architectures = decoder_classes("Phi"),
           .lora_targets = {"q_proj", "v_proj", "fc1", "fc2"},
-          .build = build};
+          .build = build,
+          .numerics = phi_numerics};
 }
 
 }  // namespace plimsoll::models::families

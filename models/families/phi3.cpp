@@ -1,4 +1,5 @@
 #include "models/table/llama_like.h"
+#include "models/table/numerics.h"
 
 namespace plimsoll::models::families {
 
@@ -27,7 +28,7 @@ ValueList attention_of(BlockBuilder& b, const LlamaLike& d, ValueId x) {
   const ValueId k = b.heads("self_attn.k", parts[1]);
   const ValueId v = b.heads("self_attn.v", parts[2]);
   const auto parts_of = [&](const char* name, ValueId all, std::int64_t heads) {
-    return b.slice(name, all, {heads * rotated, heads * (d.head_dim - rotated)}, true);
+    return b.slice(name, all, {heads * rotated, heads * (d.head_dim - rotated)}, heads);
   };
   const ValueList q_parts = parts_of("self_attn.q.parts", q, d.heads);
   const ValueList k_parts = parts_of("self_attn.k.parts", k, d.kv_heads);
@@ -97,7 +98,8 @@ Family phi3() {
   return {.model_type = "phi3",
           .architectures = decoder_classes("Phi3"),
           .lora_targets = {},
-          .build = build};
+          .build = build,
+          .numerics = phi3_numerics};
 }
 
 }  // namespace plimsoll::models::families

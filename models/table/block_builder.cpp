@@ -160,16 +160,18 @@ Node& BlockBuilder::views(OpKind kind, std::string_view name, ValueId x,
 }
 
 ValueList BlockBuilder::split(std::string_view name, ValueId x,
-                              std::initializer_list<std::int64_t> widths, bool by_head) {
+                              std::initializer_list<std::int64_t> widths, std::int64_t heads) {
   Node& added = views(OpKind::split, name, x, widths);
-  added.by_head = by_head;
+  added.by_head = heads > 0;
+  added.heads = heads;
   return added.out;
 }
 
 ValueList BlockBuilder::slice(std::string_view name, ValueId x,
-                              std::initializer_list<std::int64_t> widths, bool by_head) {
+                              std::initializer_list<std::int64_t> widths, std::int64_t heads) {
   Node& added = views(OpKind::slice, name, x, widths);
-  added.by_head = by_head;
+  added.by_head = heads > 0;
+  added.heads = heads;
   return added.out;
 }
 

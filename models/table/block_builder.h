@@ -34,12 +34,11 @@ class BlockBuilder {
   ValueId add(std::string_view name, ValueId stream, ValueId branch);
   ValueId dropout(std::string_view name, ValueId x, double probability);
   Node& experts(std::string_view module, ValueId logits, ValueId x);
-  // Views of x, one after another, of these widths.
+  // Views of x, one after another, of these widths; with `heads` one after another in each of them.
   ValueList split(std::string_view name, ValueId x, std::initializer_list<std::int64_t> widths,
-                  bool by_head = false);
-  // Slices of x; `by_head`: of every head alike.
+                  std::int64_t heads = 0);
   ValueList slice(std::string_view name, ValueId x, std::initializer_list<std::int64_t> widths,
-                  bool by_head = false);
+                  std::int64_t heads = 0);
   ValueId concatenate(std::string_view name, ValueId a, ValueId b);
   ValueId heads(std::string_view name, ValueId x);
   ValueId reshape(std::string_view name, ValueId x);

@@ -32,14 +32,19 @@ std::optional<std::int64_t> padding_row(const Config& config, std::int64_t vocab
   return static_cast<std::int64_t>(id < 0 ? id + rows : id);
 }
 
+// The family's decoder has it, or the whole head is rotated.
+void check_fraction(const Config& config, const ModelSpec& model) {
+  if (model.decoder->rotary_dim == 0 && config.real("partial_rotary_factor", 1) != 1)
+    config.refuse("partial_rotary_factor", "1 (rotation of the whole head)");
+}
+
 // `section` is where the rotation's own fields stand, `config` where older files have some of them.
 Rotary read_rotary(const Config& config, const std::optional<Config>& section,
                    const ModelSpec& model, double theta) {
   Rotary rotary{.theta = theta};
   if (!section) return rotary;
   rotary.theta = positive(*section, "rope_theta", rotary.theta);
-  if (section->real("partial_rotary_factor", 1) != 1)
-    section->refuse("partial_rotary_factor", "1 (rotation of the whole head)");
+  check_fraction(*section, model);
   const std::string type = section->text({"rope_type", "type"}, "default");
   if (type == "default") return rotary;
   check(type == "llama3" || type == "linear", ErrorKind::unsupported,
@@ -66,10 +71,21 @@ std::optional<Config> rotary_section(const Config& config) {
   return rope;
 }
 
-Rotary read_rotary(const Config& config, const ModelSpec& model) {
-  if (config.real("partial_rotary_factor", 1) != 1)
-    config.refuse("partial_rotary_factor", "1 (rotation of the whole head)");
-  return read_rotary(config, rotary_section(config), model, positive(config, "rope_theta", 10000));
+Rotary read_rotary(const Config& config, const ModelSpec& model, const char* key = "rope_theta",
+                   double theta = 10000) {
+  check_fraction(config, model);
+  return read_rotary(config, rotary_section(config), model, positive(config, key, theta));
+}
+
+double scale_of_scores(const ModelSpec& model) {
+  return 1 / std::sqrt(static_cast<double>(model.decoder->head_dim));
+}
+
+// modeling_utils.py: `config.initializer_range or 0.02`.
+double deviation_of(const Config& config) {
+  const double deviation = config.real("initializer_range", 0.02);
+  if (deviation < 0) config.refuse("initializer_range", "a number of at least 0");
+  return deviation == 0 ? 0.02 : deviation;
 }
 
 // What Llama-like models have in common but for their rotation.
@@ -79,11 +95,8 @@ Numerics read_llama_like(const Config& config, const ModelSpec& model) {
     return config.source() + ": rotation of heads of odd width " + std::to_string(decoder.head_dim);
   });
   Numerics numerics{.norm_eps = epsilon(config, "rms_norm_eps", 1e-6),
-                    .attention_scale = 1 / std::sqrt(static_cast<double>(decoder.head_dim))};
-  const double deviation = config.real("initializer_range", 0.02);
-  if (deviation < 0) config.refuse("initializer_range", "a number of at least 0");
-  // modeling_utils.py: `config.initializer_range or 0.02`.
-  numerics.initialization.deviation = deviation == 0 ? 0.02 : deviation;
+                    .attention_scale = scale_of_scores(model)};
+  numerics.initialization.deviation = deviation_of(config);
   numerics.initialization.padding_row = padding_row(config, decoder.vocab);
   return numerics;
 }
@@ -109,6 +122,34 @@ Numerics olmo2_numerics(const Config& config, const ModelSpec& model) {
   Numerics numerics = llama_numerics(config, model);
   if (!config.mentions("rms_norm_eps")) numerics.norm_eps = 1e-5;
   if (!config.mentions("pad_token_id")) numerics.initialization.padding_row = 1;
+  return numerics;
+}
+
+// configuration_phi3.py has a padding token too.
+Numerics phi3_numerics(const Config& config, const ModelSpec& model) {
+  Numerics numerics = llama_numerics(config, model);
+  if (!config.mentions("rms_norm_eps")) numerics.norm_eps = 1e-5;
+  constexpr std::int64_t kPadding = 32000;
+  if (!config.mentions("pad_token_id") && kPadding < model.decoder->vocab)
+    numerics.initialization.padding_row = kPadding;
+  return numerics;
+}
+
+Numerics phi_numerics(const Config& config, const ModelSpec& model) {
+  Numerics numerics{.norm_eps = epsilon(config, "layer_norm_eps", 1e-5),
+                    .rotary = read_rotary(config, model),
+                    .attention_scale = scale_of_scores(model)};
+  numerics.initialization.deviation = deviation_of(config);
+  numerics.initialization.padding_row = padding_row(config, model.decoder->vocab);
+  return numerics;
+}
+
+// GPTNeoXModel's embedding has no padding_idx.
+Numerics gpt_neox_numerics(const Config& config, const ModelSpec& model) {
+  Numerics numerics{.norm_eps = epsilon(config, "layer_norm_eps", 1e-5),
+                    .rotary = read_rotary(config, model, "rotary_emb_base"),
+                    .attention_scale = scale_of_scores(model)};
+  numerics.initialization.deviation = deviation_of(config);
   return numerics;
 }
 

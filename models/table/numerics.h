@@ -12,6 +12,7 @@ namespace plimsoll::models::families {
 Numerics llama_numerics(const Config& config, const ModelSpec& model);
 
 Numerics olmo2_numerics(const Config& config, const ModelSpec& model);
+Numerics phi3_numerics(const Config& config, const ModelSpec& model);
 // The same and "attention_multiplier", "embedding_multiplier", "residual_multiplier",
 // "logits_scaling".
 Numerics granite_numerics(const Config& config, const ModelSpec& model);
@@ -24,6 +25,10 @@ Numerics gemma3_numerics(const Config& config, const ModelSpec& model);
 
 // OPT: "init_std", "pad_token_id"; norms as torch.nn.LayerNorm has them.
 Numerics opt_numerics(const Config& config, const ModelSpec& model);
+
+// LayerNorms with "layer_norm_eps", a rotation of a part of each head; GPT-NeoX: "rotary_emb_base".
+Numerics phi_numerics(const Config& config, const ModelSpec& model);
+Numerics gpt_neox_numerics(const Config& config, const ModelSpec& model);
 
 // GPT-2, GPT-BigCode: "layer_norm_epsilon", "scale_attn_weights", "initializer_range".
 Numerics gpt2_numerics(const Config& config, const ModelSpec& model);

@@ -20,15 +20,19 @@ class ActivationModule final : public LayerModule {
   void forward(ForwardPass& pass) override {
     Op running(worker(), op().name);
     Tensor& x = pass.value(x_);
-    const bool keeps = pass.keeps(x_);
-    Tensor p = keeps ? running.make(name(), Category::activations, x.view().shape) : std::move(x);
-    const ConstTensorView in = keeps ? x.view() : p.view();
+    const bool keeps = pass.keeps(x_), makes = keeps || !op().may_replace;
+    Tensor p =
+        makes ? running.make(name(), Category::activations, {worker().tokens(), op().in[0].width})
+              : std::move(x);
+    const TensorView in = makes ? x.view() : p.view();
     if (gated())
-      worker().kernels.gated_forward(kernel_of(op().activation), in, pass.value(factor_).view(),
-                                     p.view());
+      worker().kernels.gated_forward(
+          kernel_of(op().activation), columns(in, op().in[0]),
+          columns(joined() ? in : pass.value(factor_).view(), op().in[1]), p.view());
     else
       worker().kernels.activation_forward(kernel_of(op().activation), in, p.view());
-    if (!keeps && gated()) running.consume(std::move(pass.value(factor_)));
+    if (!keeps && makes) running.consume(std::move(x));
+    if (!keeps && gated() && !joined()) running.consume(std::move(pass.value(factor_)));
     pass.value(op().out) = std::move(p);
   }
 
@@ -38,13 +42,14 @@ class ActivationModule final : public LayerModule {
     Op running(worker(), op().name, Phase::backward);
     Tensor d_p = std::move(pass.gradient(op().out).own);
     if (gated())
-      worker().kernels.gated_backward(kernel_of(op().activation), pass.value(x_).view(),
-                                      pass.value(factor_).view(), d_p.view());
+      worker().kernels.gated_backward(kernel_of(op().activation),
+                                      columns(pass.value(x_).view(), op().in[0]),
+                                      columns(pass.value(factor_).view(), op().in[1]), d_p.view());
     else
       worker().kernels.activation_backward(kernel_of(op().activation), pass.value(x_).view(),
                                            d_p.view());
     for (const ValueId id : {x_, factor_}) {
-      if (id == models::kNoValue) continue;
+      if (id == models::kNoValue || (joined() && !pass.value(id))) continue;
       if (wants(id))
         pass.gradient(id) = Gradient::of(std::move(pass.value(id)));
       else
@@ -61,6 +66,8 @@ class ActivationModule final : public LayerModule {
     return context_.layer.values[static_cast<std::size_t>(op().out)].name;
   }
   bool gated() const { return factor_ != models::kNoValue; }
+  // Both are columns of one tensor.
+  bool joined() const { return x_ == factor_; }
 
   ValueId x_, factor_;
 };

@@ -4,6 +4,7 @@
 
 #include "models/decisions/loss.h"
 #include "models/decisions/unit_names.h"
+#include "models/decisions/workspace.h"
 #include "runtime/modules/linear.h"
 
 namespace plimsoll::runtime {
@@ -15,8 +16,9 @@ Head::Head(Worker& worker, const ModelSettings& settings, const HeadParameters& 
       settings_(settings),
       norm_(worker, names::kFinalNorm, p.norm, settings.decoder.norm, settings.norm_eps),
       head_(p.head),
+      bias_(p.bias),
       below_(below),
-      trains_(p.head.trains()) {}
+      trains_(p.head.trains() || p.bias.trains()) {}
 
 template <class Visit>
 void Head::in_chunks(Visit visit) {
@@ -44,7 +46,7 @@ void Head::forward(Tensor x, ConstTensorView targets, const LossFactors& factors
   normalized_ =
       norm_.forward(reading(x, !saves), names::kFinalNorm.out, saves ? &statistics_ : nullptr);
   x_ = std::move(x);
-  const bool keeps_normalized = full() ? trains_ : wanted();
+  const bool keeps_normalized = full() ? head_.trains() : wanted();
   in_chunks([&](std::int64_t first, std::int64_t rows) {
     const bool dies = last(first, rows) && !keeps_normalized;
     product({normalized_.view().rows(first, rows), dies ? &normalized_ : nullptr}, worker_.phase);
@@ -70,7 +72,7 @@ void Head::product(Operand normalized, Phase phase) {
     logits_ = worker_.memory.allocate(
         names::kHead.out, Category::logits, worker_.regime.compute,
         {rows, models::decisions::logits_stride(settings_.decoder.vocab, worker_.regime.compute)});
-  worker_.kernels.linear_forward(normalized.view, head_.value(), {},
+  worker_.kernels.linear_forward(normalized.view, head_.value(), bias_.value(),
                                  {.scale = settings_.logits_scale}, logits_of(rows),
                                  product_panels(worker_));
   normalized.read_by(op);
@@ -129,9 +131,14 @@ void Head::backward_product(std::int64_t first, std::int64_t rows) {
 void Head::weight_gradient(Operand logits, std::int64_t first) {
   Op op(worker_, names::kHead.weight_grad, Phase::backward);
   const std::int64_t rows = logits.view.shape[0];
-  worker_.kernels.linear_backward_weight(logits_of(rows), normalized_.view().rows(first, rows),
-                                         {.accumulate = true, .scale = settings_.logits_scale},
-                                         head_.gradient(), product_panels(worker_));
+  if (head_.trains())
+    worker_.kernels.linear_backward_weight(logits_of(rows), normalized_.view().rows(first, rows),
+                                           {.accumulate = true, .scale = settings_.logits_scale},
+                                           head_.gradient(), product_panels(worker_));
+  if (bias_.trains())
+    worker_.kernels.bias_backward(
+        logits_of(rows), bias_.gradient(),
+        worker_.scratch(DType::fp32, {models::decisions::kPartialRows, settings_.decoder.vocab}));
   logits.read_by(op);
   if (last(first, rows) && (full() || !norm_wanted())) op.consume(std::move(normalized_));
 }
@@ -150,7 +157,13 @@ void Head::input_gradient(Operand logits, std::int64_t first) {
 }
 
 Bytes Head::workspace() const {
-  return std::max(product_scratch(worker_), norm_.workspace());
+  Bytes most = std::max(product_scratch(worker_), norm_.workspace());
+  if (bias_.trains())
+    most = std::max(
+        most,
+        storage(Count(checked_multiply(models::decisions::kPartialRows, settings_.decoder.vocab)),
+                DType::fp32));
+  return most;
 }
 
 }  // namespace plimsoll::runtime

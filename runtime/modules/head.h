@@ -9,6 +9,7 @@ namespace plimsoll::runtime {
 struct HeadParameters {
   NormParameters norm;
   Parameter head;  // [V, h]; tied: the token table
+  Parameter bias;  // [V], or none
 };
 
 struct LossFactors {
@@ -59,9 +60,9 @@ class Head {
   Worker& worker_;
   const ModelSettings& settings_;
   Norm norm_;
-  Parameter head_;
+  Parameter head_, bias_;
   bool below_;  // the gradient of the stream is wanted
-  bool trains_;  // the head
+  bool trains_;  // the head, or its bias
   // From forward to backward.
   LossFactors factors_;
   Tensor x_, statistics_, normalized_, logits_, rows_, logsumexp_;

@@ -114,7 +114,7 @@ std::unique_ptr<LayerModule> residual_module(LayerContext& context, std::size_t 
 
 // Columns of the tensor in which a value lies.
 inline kernels::Columns columns(TensorView view, const ValuePart& part) {
-  return {view, part.first, part.width};
+  return {view, part.first, part.width, part.step};
 }
 
 }  // namespace plimsoll::runtime

@@ -27,6 +27,7 @@ class Residual final : public LayerModule {
   void backward(BackwardPass& pass) override {
     Gradient d = std::move(pass.gradient(op().out));
     const bool stream = wants(stream_);
+    if (stream && pass.gradient(stream_).own) return add_to_other(pass, std::move(d));
     if (wants(branch_)) {
       Gradient& branch = pass.gradient(branch_);
       if (op().dropout > 0 || op().scaled)
@@ -40,6 +41,14 @@ class Residual final : public LayerModule {
   }
 
  private:
+  // Another reader of the stream, which ran later, has left a gradient of it: the branch's takes
+  // its place.
+  void add_to_other(BackwardPass& pass, Gradient d) {
+    Op running(worker(), op().name, Phase::backward);
+    Gradient& other = pass.gradient(stream_);
+    worker().kernels.residual_backward(dropout(), d.own.view(), other.own.view());
+    pass.gradient(branch_) = std::exchange(other, std::move(d));
+  }
   kernels::Dropout dropout() const {
     return dropout_at(worker(), op().dropout, stream_of(context_.index, op().site),
                       checked_multiply(worker().length, settings().decoder.hidden));

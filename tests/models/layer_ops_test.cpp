@@ -71,6 +71,33 @@ TEST_CASE("products of one input stand together, and a gate is one op with its a
         "mlp.act down_proj post_feedforward_layernorm residual");
   CHECK(ops_of("gpt2") ==
         "ln_1 c_attn attn.attention c_proj attn.residual ln_2 c_fc mlp.act c_proj residual");
+  CHECK(ops_of("phi3") ==
+        "input_layernorm qkv_proj self_attn.q.rotary self_attn.k.rotary self_attn.attention o_proj "
+        "self_attn.residual post_attention_layernorm gate_up_proj mlp.act down_proj residual");
+}
+
+TEST_CASE("the branches of a parallel residual are added where they are made") {
+  CHECK(ops_of("gpt_neox") ==
+        "input_layernorm query_key_value attention.rotary attention.attention dense "
+        "attention.residual post_attention_layernorm dense_h_to_4h mlp.act dense_4h_to_h residual");
+  CHECK(ops_of("phi") ==
+        "input_layernorm q_proj+k_proj+v_proj self_attn.rotary self_attn.attention dense "
+        "self_attn.residual fc1 mlp.activation_fn fc2 residual");
+  const ModelSpec of = model("gpt_neox");
+  const decisions::LayerOps& layer = decisions::own_ops(*of.blocks.front());
+  for (const LayerOp& op : layer.ops)
+    if (op.out != kNoValue)
+      CHECK(layer.ops.data() + layer.values[static_cast<std::size_t>(op.out)].producer == &op);
+  CHECK(layer.ops[5].in[0].value == kBlockInput);
+  CHECK(layer.ops[10].in[0].value == layer.ops[5].out);
+  // Queries, keys and values of a head lie side by side: 8 elements each, of which 2 are rotated.
+  const LayerOp &rotary = layer.ops[2], &attention = layer.ops[3];
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(attention.in[i].first == static_cast<std::int64_t>(8 * i));
+    CHECK(attention.in[i].step == 24);
+    CHECK(attention.in[i].width == 32);
+    if (i < 2) CHECK(rotary.in[i].width == 8);
+  }
 }
 
 TEST_CASE("what our own runtime has no op for is refused by name") {
@@ -78,11 +105,9 @@ TEST_CASE("what our own runtime has no op for is refused by name") {
     const std::string said = refusal(model(type, more));
     CHECK_MESSAGE(said.find(what) != std::string::npos, type << ": " << said);
   };
-  for (const char* type : {"gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "granite",
-                           "llama", "olmo2", "opt", "qwen3"})
+  for (const char* type : {"gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neox",
+                           "granite", "llama", "olmo2", "opt", "phi", "phi3", "qwen3"})
     CHECK_MESSAGE(refusal(model(type)).empty(), type);
-  refuses("phi", "rotation of a part of each head");
-  refuses("gpt_neox", "rotation of a part of each head");
   refuses("mixtral", "mixtures of experts",
           R"(, "num_local_experts": 4, "num_experts_per_tok": 2)");
   refuses("bloom", "(ALiBi)");

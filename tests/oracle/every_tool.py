@@ -48,7 +48,8 @@ PARTS = {"apart.py": "dry_runs.py", "compiled.py": "torch_measure.py",
          "device_rates.py": "device_overheads.py",
          "dry_host.py": "dry_runs.py",
          "kept_ops.py": "torch_measure.py", "liger.py": "dry_runs.py",
-         "fms_gptq.py": "torch_measure.py", "packed_base.py": "torch_measure.py",
+         "fms_gptq.py": "torch_measure.py", "numerics_models.py": "numerics_goldens.py",
+         "packed_base.py": "torch_measure.py",
          "optimizers.py": "torch_measure.py", "torchtitan_code.py": "torch_measure.py"}
 
 

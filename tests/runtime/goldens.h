@@ -37,9 +37,9 @@ inline constexpr double kGoldenLearningRate = 1e-3, kGoldenBeta1 = 0.9, kGoldenB
 inline constexpr int kGoldenSteps = 10;
 
 // Whole models; adapters beside them have folders of their own.
-inline constexpr const char* kGoldenModels[] = {"gpt2",        "gemma",   "gemma2", "gemma3",
-                                                "gpt_bigcode", "granite", "llama",  "mistral",
-                                                "olmo2",       "opt",     "qwen2",  "qwen3"};
+inline constexpr const char* kGoldenModels[] = {
+    "gpt2",    "gemma", "gemma2", "gemma3", "gpt_bigcode", "gpt_neox", "granite", "llama",
+    "mistral", "olmo2", "opt",    "phi",    "phi3",        "qwen2",    "qwen3"};
 
 // One folder of tests/golden/numerics: its weights, its batches, its results.
 class GoldenModel {

@@ -117,10 +117,10 @@ TEST_CASE("every kind of attention, loss and recomputation computes the same ste
   for (const Attention attention : {Attention::eager, Attention::math})
     for (const char* model : kGoldenModels) run({.model = model, .attention = attention});
   for (const Loss loss : {Loss::chunked, Loss::fused})
-    for (const char* model : {"gpt2", "llama"}) run({.model = model, .loss = loss});
+    for (const char* model : {"gpt2", "llama", "phi"}) run({.model = model, .loss = loss});
   for (const RecomputeKind kind :
        {RecomputeKind::selective, RecomputeKind::full, RecomputeKind::sqrt})
-    for (const char* model : {"gpt2", "granite", "olmo2", "qwen3"})
+    for (const char* model : {"gpt2", "gpt_neox", "granite", "olmo2", "phi", "phi3", "qwen3"})
       run({.model = model, .recompute = kind});
 }
 

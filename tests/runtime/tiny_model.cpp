@@ -101,7 +101,8 @@ TinyModel::TinyModel(models::ModelSpec spec, const models::Strategy& strategy, B
   add_layers(strategy_.lora);
   head_.emplace(worker_, settings_,
                 HeadParameters{attach(tail, layout_.tail, layout_.final_norm),
-                               attach(tail, layout_.tail, layout_.head)},
+                               attach(tail, layout_.tail, layout_.head),
+                               attach(tail, layout_.tail, layout_.head_bias)},
                 layers_.back().requires_grad());
   ids_ = int32_tensor(worker_, decisions::kIds, batch_.ids);
   targets_ = int32_tensor(worker_, decisions::kTargets, batch_.targets);

@@ -34,8 +34,9 @@ struct Sharding {
   std::int64_t group;  // 0: all ranks
 };
 
-constexpr std::array kModels{"gpt2",  "gpt2-dropout", "llama", "qwen3",       "granite", "olmo2",
-                             "gemma", "gpt_bigcode",  "opt",   "gemma3_text", "gemma2"};
+constexpr std::array kModels{"gpt2",   "gpt2-dropout", "llama",       "qwen3", "granite",
+                             "olmo2",  "gemma",        "gpt_bigcode", "opt",   "gemma3_text",
+                             "gemma2", "phi3",         "gpt_neox",    "phi"};
 constexpr std::array kRanks{1, 2, 3, 4, 8};
 constexpr std::array kShardings{Sharding{0, 0}, Sharding{1, 0}, Sharding{2, 0}, Sharding{3, 0},
                                 Sharding{1, 2}, Sharding{2, 2}, Sharding{3, 2}};
@@ -62,8 +63,57 @@ constexpr std::array<std::size_t, 12> kSizes{
     kAccumulation.size(), kDeterministic.size(), kOptimizers.size(), kOffloads.size()};
 using Choice = std::array<std::size_t, kSizes.size()>;
 
+// The patterns of a family's modules.
+struct Patterns {
+  std::vector<std::string> lower_layers;
+  const char *norms, *down, *output, *queries, *biases, *last;
+};
+
+Patterns patterns_of(const std::string& model) {
+  if (model == "gpt_neox")
+    return {{"gpt_neox.embed_in.*", "gpt_neox.layers.0.*"},
+            "*norm*",
+            "*dense_4h_to_h.weight",
+            "*.1.attention.dense*",
+            "*query_key_value*",
+            "*.bias",
+            "*dense_4h_to_h.bias"};
+  if (model.starts_with("gpt"))
+    return {{"transformer.w*", "transformer.h.0.*"},
+            "*ln_*",
+            "*mlp.c_proj.weight",
+            "*attn.c_proj.weight",
+            "*h.1.attn.c_attn.weight",
+            "*.bias",
+            "*mlp.c_proj.bias"};
+  if (model == "opt")
+    return {{"model.decoder.embed*", "model.decoder.layers.0.*"},
+            "*norm*",
+            "*fc2.weight",
+            "*.1.self_attn.out_proj*",
+            "*q_proj*",
+            "*.bias",
+            "*fc2.bias"};
+  if (model == "phi")
+    return {{"model.embed_tokens.*", "model.layers.0.*"},
+            "*norm*",
+            "*fc2.weight",
+            "*.1.self_attn.dense*",
+            "*q_proj*",
+            "*.bias",
+            "lm_head.bias"};
+  Patterns like_llama{{"model.embed_tokens.*", "model.layers.0.*"},
+                      "*norm*",
+                      "*down_proj*",
+                      "*.1.self_attn.o_proj*",
+                      "*q_proj*",
+                      "*v_proj*",
+                      "*post_attention_layernorm*"};
+  if (model == "phi3") like_llama.queries = like_llama.biases = "*qkv_proj*";
+  return like_llama;
+}
+
 void train(models::Strategy& s, Trains trains, const std::string& model) {
-  const bool gpt2 = model.starts_with("gpt"), opt = model == "opt";
   const bool once = trains == Trains::lora_on_nf4, twice = trains == Trains::lora_on_nf4_dq;
   if (once || twice) s.quantize = {.storage = models::find_packed_storage(once ? "nf4" : "nf4-dq")};
   if (trains == Trains::lora || trains == Trains::lora_dropout || once || twice)
@@ -71,21 +121,14 @@ void train(models::Strategy& s, Trains trains, const std::string& model) {
                           .alpha = 6,
                           .dropout = trains == Trains::lora_dropout ? 0.25 : 0,
                           .targets = {"all-linear"}};
-  if (trains == Trains::upper_layers)
-    s.freeze = gpt2  ? std::vector<std::string>{"transformer.w*", "transformer.h.0.*"}
-               : opt ? std::vector<std::string>{"model.decoder.embed*", "model.decoder.layers.0.*"}
-                     : std::vector<std::string>{"model.embed_tokens.*", "model.layers.0.*"};
-  const auto only = [&](const char* of_gpt2, const char* of_opt, const char* of_llama) {
-    s.train = {gpt2 ? of_gpt2 : opt ? of_opt : of_llama};
-  };
-  if (trains == Trains::norms) only("*ln_*", "*norm*", "*norm*");
-  if (trains == Trains::down) only("*mlp.c_proj.weight", "*fc2.weight", "*down_proj*");
-  if (trains == Trains::output)
-    only("*attn.c_proj.weight", "*.1.self_attn.out_proj*", "*.1.self_attn.o_proj*");
-  if (trains == Trains::queries) only("*h.1.attn.c_attn.weight", "*q_proj*", "*q_proj*");
-  if (trains == Trains::biases) only("*.bias", "*.bias", "*v_proj*");
-  if (trains == Trains::last_bias)
-    only("*mlp.c_proj.bias", "*fc2.bias", "*post_attention_layernorm*");
+  const Patterns of = patterns_of(model);
+  if (trains == Trains::upper_layers) s.freeze = of.lower_layers;
+  if (trains == Trains::norms) s.train = {of.norms};
+  if (trains == Trains::down) s.train = {of.down};
+  if (trains == Trains::output) s.train = {of.output};
+  if (trains == Trains::queries) s.train = {of.queries};
+  if (trains == Trains::biases) s.train = {of.biases};
+  if (trains == Trains::last_bias) s.train = {of.last};
 }
 
 Case case_of(const Choice& choice) {

@@ -58,8 +58,9 @@ class Draw {
   }
 
   void model() {
-    c_.model = one_of({"gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "granite", "llama",
-                       "mistral", "olmo2", "opt", "qwen2", "qwen3"});
+    c_.model =
+        one_of({"gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neox", "granite",
+                "llama", "mistral", "olmo2", "opt", "phi", "phi3", "qwen2", "qwen3"});
     layers_ = between(1, 6);
     const std::int64_t kv = between(1, 3), heads = kv * between(1, 3), d = one_of({2, 4, 6, 8, 16});
     std::string json = "{\"model_type\": \"" + c_.model + "\"";
@@ -78,10 +79,26 @@ class Draw {
               field("max_position_embeddings", between(20, 40)) +
               field("tie_word_embeddings", maybe(2)) + field("enable_bias", !maybe(4)) +
               ", \"dropout\": " + one_of<std::string>({"0", "0.1"});
+    } else if (neox()) {
+      const std::int64_t wide = 4 * between(1, 4);  // half of a head is rotated, in pairs
+      json += field("hidden_size", heads * wide) + field("num_attention_heads", heads) +
+              field("num_hidden_layers", layers_) + field("intermediate_size", between(1, 50)) +
+              field("vocab_size", between(2, 99)) + field("max_position_embeddings", 64L) +
+              ", \"rotary_pct\": 0.5, \"hidden_dropout\": " + one_of<std::string>({"0", "0.1"}) +
+              field("tie_word_embeddings", maybe(3)) + field("attention_bias", !maybe(4)) +
+              field("use_parallel_residual", !maybe(3));
+    } else if (phi()) {
+      const std::int64_t wide = 4 * between(1, 4);
+      json += field("hidden_size", heads * wide) + field("num_attention_heads", heads) +
+              field("num_key_value_heads", kv) + field("num_hidden_layers", layers_) +
+              field("intermediate_size", between(1, 50)) + field("vocab_size", between(2, 99)) +
+              field("max_position_embeddings", 64L) +
+              ", \"resid_pdrop\": " + one_of<std::string>({"0", "0.1"});
     } else {
       // The heads of Qwen2 and Llama divide the hidden width; the others may have any head
       // dimension.
-      const bool whole = c_.model == "qwen2" || maybe(2) || c_.model == "llama";
+      const bool whole =
+          c_.model == "qwen2" || maybe(2) || c_.model == "llama" || c_.model == "phi3";
       const std::int64_t hidden = whole ? heads * d : between(1, 40);
       json += field("hidden_size", hidden) + field("num_attention_heads", heads) +
               field("num_key_value_heads", kv) + field("intermediate_size", between(1, 50)) +
@@ -90,6 +107,9 @@ class Draw {
       if (c_.model != "qwen2") json += field("head_dim", d);
       if (c_.model == "granite")
         json += field("residual_multiplier", 2L) + field("embedding_multiplier", 3L);
+      if (c_.model == "phi3" && d % 4 == 0 && maybe(2)) json += ", \"partial_rotary_factor\": 0.5";
+      if (c_.model == "phi3" && maybe(2)) json += ", \"resid_pdrop\": 0.1";
+      if (c_.model == "phi3") json += ", \"pad_token_id\": null";
       if (c_.model == "gemma2") json += field("sliding_window", between(1, 12));
       if (c_.model == "gemma3_text")
         json += field("sliding_window", between(1, 12)) +
@@ -133,16 +153,29 @@ class Draw {
     std::vector<std::string> list;
     for (std::int64_t n = between(1, most); n > 0; --n)
       list.push_back(
-          gpt2() ? one_of<std::string>({"transformer.wte.*", "transformer.wpe.*", "*ln_1*",
-                                        "*ln_2.weight", "*ln_f*", "*.bias", "*c_attn*", "*c_proj*",
-                                        "*c_fc.weight", "transformer.h." + layer + ".*",
-                                        "transformer.h." + layer + ".mlp.*", "lm_head*"})
+          gpt2()   ? one_of<std::string>({"transformer.wte.*", "transformer.wpe.*", "*ln_1*",
+                                          "*ln_2.weight", "*ln_f*", "*.bias", "*c_attn*", "*c_proj*",
+                                          "*c_fc.weight", "transformer.h." + layer + ".*",
+                                          "transformer.h." + layer + ".mlp.*", "lm_head*"})
+          : neox() ? one_of<std::string>(
+                         {"gpt_neox.embed_in.*", "*input_layernorm*", "*post_attention_layernorm*",
+                          "gpt_neox.final_layer_norm*", "*.bias", "*query_key_value*",
+                          "*attention.dense*", "*dense_h_to_4h*", "*dense_4h_to_h*",
+                          "gpt_neox.layers." + layer + ".*"})
+          : phi()  ? one_of<std::string>({"model.embed_tokens.*", "*input_layernorm*",
+                                          "model.final_layernorm*", "*.bias", "*q_proj*", "*k_proj*",
+                                          "*v_proj*", "*dense*", "*fc1*", "*fc2*", "lm_head*",
+                                          "lm_head.bias", "model.layers." + layer + ".*"})
+          : phi3() ? one_of<std::string>({"model.embed_tokens.*", "*input_layernorm*",
+                                          "*post_attention_layernorm*", "model.norm*", "*qkv_proj*",
+                                          "*o_proj*", "*gate_up_proj*", "*down_proj*", "lm_head*",
+                                          "model.layers." + layer + ".*"})
           : opt()
               ? one_of<std::string>({"model.decoder.embed_tokens.*",
                                      "model.decoder.embed_positions.*", "*self_attn_layer_norm*",
-                                     "model.decoder.final_layer_norm*", "*.bias", "*q_proj*",
-                                     "*v_proj*", "*out_proj*", "*fc1*", "*fc2*", "lm_head*",
-                                     "model.decoder.layers." + layer + ".*"})
+                                     "model.decoder.final_layer_norm*", "*.bias",
+                                     "*q_proj*", "*v_proj*", "*out_proj*", "*fc1*", "*fc2*",
+                                     "lm_head*", "model.decoder.layers." + layer + ".*"})
               : one_of<std::string>(
                     {"model.embed_tokens.*", "*input_layernorm*", "*post_attention_layernorm*",
                      "model.norm*", "*.bias", "*q_proj*", "*k_proj*", "*v_proj*", "*o_proj*",
@@ -160,7 +193,13 @@ class Draw {
                             .targets = {one_of<std::string>({"all-linear", "attention"})}};
       if (maybe(3))
         s.lora->targets =
-            opt()    ? std::vector<std::string>{one_of<std::string>({"q_proj", "fc1", "fc2"})}
+            opt() ? std::vector<std::string>{one_of<std::string>({"q_proj", "fc1", "fc2"})}
+            : phi()
+                ? std::vector<std::string>{one_of<std::string>({"q_proj", "dense", "fc1", "fc2"})}
+            : phi3() ? std::vector<std::string>{one_of<std::string>(
+                           {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"})}
+            : neox() ? std::vector<std::string>{one_of<std::string>(
+                           {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"})}
             : gpt2() ? std::vector<std::string>{one_of<std::string>(
                            {"c_fc", "c_attn", "c_proj", "mlp.c_proj"})}
                      : std::vector<std::string>{one_of<std::string>(
@@ -180,7 +219,10 @@ class Draw {
   }
 
   bool opt() const { return c_.model == "opt"; }
-  bool gpt2() const { return c_.model.starts_with("gpt"); }
+  bool phi() const { return c_.model == "phi"; }
+  bool phi3() const { return c_.model == "phi3"; }
+  bool neox() const { return c_.model == "gpt_neox"; }
+  bool gpt2() const { return c_.model.starts_with("gpt") && !neox(); }
 
   std::mt19937_64 random_;
   std::int64_t layers_ = 1;

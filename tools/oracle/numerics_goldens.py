@@ -19,121 +19,44 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+from numerics_models import ADAPTERS, MODELS
+
 TEXT = pathlib.Path(__file__).resolve().parents[2] / "runtime" / "io" / "shipped_text.txt"
 STEPS, SEQUENCES, LENGTH = 10, 2, 24
 IGNORED = -100
 ADAMW = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-5, "weight_decay": 0.1}
 
 EMBEDDINGS = ["model.embed_tokens.weight", "model.decoder.embed_tokens.weight",
-              "model.decoder.embed_positions.weight", "transformer.wte.weight", "transformer.wpe.weight"]
-
-LLAMA_LIKE = {"hidden_size": 32, "intermediate_size": 56, "num_hidden_layers": 2,
-              "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
-              "hidden_act": "silu"}
-# Without a padding token: torch gives its row of the embedding no gradient.
-# Older files of the hub say rope_theta and rope_scaling, those that Transformers 5 writes say
-# rope_parameters; both forms are here. The fields are those of a config.json, no more.
-MODELS = {
-    "gpt2": {
-        "config": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 257,
-                   "n_embd": 36, "n_layer": 2, "n_head": 3, "n_positions": 40,
-                   "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
-                   "initializer_range": 0.02, "attn_pdrop": 0.0, "embd_pdrop": 0.0,
-                   "resid_pdrop": 0.0, "bos_token_id": 256, "eos_token_id": 256},
-        "stored": torch.float32},
-    "llama": {
-        "config": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **LLAMA_LIKE,
-                   "vocab_size": 259, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-                   "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
-                                    "high_freq_factor": 4.0,
-                                    "original_max_position_embeddings": 16},
-                   "tie_word_embeddings": False, "initializer_range": 0.02,
-                   "torch_dtype": "bfloat16"},
-        "stored": torch.bfloat16},
-    "mistral": {
-        "config": {"model_type": "mistral", "architectures": ["MistralForCausalLM"], **LLAMA_LIKE,
-                   "vocab_size": 256, "sliding_window": 5, "rms_norm_eps": 1e-6,
-                   "rope_theta": 1000.0, "tie_word_embeddings": False,
-                   "initializer_range": 0.02, "torch_dtype": "float16"},
-        "stored": torch.float16},
-    "qwen2": {
-        "config": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], **LLAMA_LIKE,
-                   "vocab_size": 261, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
-                   "use_sliding_window": False, "tie_word_embeddings": True,
-                   "initializer_range": 0.02},
-        "stored": torch.float32, "shards": 3},
-    "qwen3": {
-        "config": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], **LLAMA_LIKE,
-                   "vocab_size": 263, "head_dim": 12, "rms_norm_eps": 1e-6,
-                   "attention_bias": False,
-                   "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
-                   "tie_word_embeddings": True, "initializer_range": 0.02, "dtype": "bfloat16"},
-        "stored": torch.bfloat16},
-    "olmo2": {
-        "config": {"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"], **LLAMA_LIKE,
-                   "vocab_size": 258, "rms_norm_eps": 1e-6, "rope_theta": 500000.0,
-                   "attention_bias": False, "tie_word_embeddings": False,
-                   "initializer_range": 0.02, "pad_token_id": None},
-        "stored": torch.float32},
-    "granite": {
-        "config": {"model_type": "granite", "architectures": ["GraniteForCausalLM"], **LLAMA_LIKE,
-                   "vocab_size": 260, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-                   "attention_multiplier": 0.25, "embedding_multiplier": 6.0,
-                   "residual_multiplier": 0.375, "logits_scaling": 4.0, "attention_bias": False,
-                   "mlp_bias": False, "tie_word_embeddings": True, "initializer_range": 0.02},
-        "stored": torch.bfloat16},
-    "gpt_bigcode": {
-        "config": {"model_type": "gpt_bigcode", "architectures": ["GPTBigCodeForCausalLM"],
-                   "vocab_size": 257, "n_embd": 36, "n_layer": 2, "n_head": 3, "n_positions": 40,
-                   "multi_query": True, "activation_function": "gelu_pytorch_tanh",
-                   "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "attn_pdrop": 0.0,
-                   "embd_pdrop": 0.0, "resid_pdrop": 0.0, "bos_token_id": 256,
-                   "eos_token_id": 256},
-        "stored": torch.float32},
-    "gemma": {
-        "config": {"model_type": "gemma", "architectures": ["GemmaForCausalLM"], **LLAMA_LIKE,
-                   "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh",
-                   "head_dim": 12, "vocab_size": 264, "rms_norm_eps": 1e-6,
-                   "rope_theta": 10000.0, "attention_bias": False, "tie_word_embeddings": True,
-                   "initializer_range": 0.02, "pad_token_id": None},
-        "stored": torch.bfloat16},
-}
-# A layer with a window and a rotation of its own, and one without, in the hub's fields.
-MODELS["gemma3"] = {
-    "config": {**MODELS["gemma"]["config"], "model_type": "gemma3_text",
-               "architectures": ["Gemma3ForCausalLM"],
-               "rope_theta": 1000000.0, "rope_local_base_freq": 100.0,
-               "rope_scaling": {"rope_type": "linear", "factor": 8.0},
-               "sliding_window": 5, "sliding_window_pattern": 2, "query_pre_attn_scalar": 20},
-    "stored": torch.bfloat16}
-# Caps that bite at these sizes; a layer with a window and one without.
-MODELS["gemma2"] = {
-    "config": {**MODELS["gemma"]["config"], "model_type": "gemma2",
-               "architectures": ["Gemma2ForCausalLM"], "sliding_window": 5,
-               "query_pre_attn_scalar": 20, "attn_logit_softcapping": 0.5,
-               "final_logit_softcapping": 1.0},
-    "stored": torch.bfloat16}
-# Galactica's activation: ReLU's gradient jumps, and roundings to bf16 go across.
-MODELS["opt"] = {
-    "config": {"model_type": "opt", "architectures": ["OPTForCausalLM"], "vocab_size": 257,
-               "hidden_size": 36, "ffn_dim": 52, "num_hidden_layers": 2, "num_attention_heads": 3,
-               "max_position_embeddings": 40, "word_embed_proj_dim": 36,
-               "activation_function": "gelu", "dropout": 0.0, "attention_dropout": 0.0,
-               "do_layer_norm_before": True, "init_std": 0.02, "pad_token_id": None,
-               "bos_token_id": 256, "eos_token_id": 256},
-    "stored": torch.float16}
-ADAPTERS = {
-    "llama-lora": {"base": "llama", "r": 4, "lora_alpha": 6, "target_modules": "all-linear"},
-    "gpt2-lora": {"base": "gpt2", "r": 3, "lora_alpha": 8, "fan_in_fan_out": True,
-                  "target_modules": ["c_attn", "c_fc", "mlp.c_proj"]},
-}
+              "model.decoder.embed_positions.weight", "transformer.wte.weight", "transformer.wpe.weight",
+              "gpt_neox.embed_in.weight", "transformer.word_embeddings.weight"]
 
 
-def make_model(config):
-    torch.manual_seed(sum(map(ord, config["model_type"])))
+def in_checkpoint(model, name, tensor):
+    """(name, tensor) as save_pretrained writes a parameter: single experts, names of the hub."""
+    kind = model.config.model_type
+    if kind == "gpt_neox":
+        return [(name.replace("lm_head.", "embed_out."), tensor)]
+    if kind == "mixtral":
+        name = name.replace(".mlp.", ".block_sparse_moe.")
+    gate, up, down = (("w1", "w3", "w2") if kind == "mixtral" else
+                      ("gate_proj", "up_proj", "down_proj"))
+    stack, _, what = name.rpartition(".")
+    if not stack.endswith(".experts"):
+        return [(name, tensor)]
+    parts = []
+    for e, matrix in enumerate(tensor):
+        halves = zip((gate, up), matrix.chunk(2)) if what == "gate_up_proj" else [(down, matrix)]
+        parts += [(f"{stack}.{e}.{module}.weight", part.clone()) for module, part in halves]
+    return parts
+
+
+def make_model(config, seed=None):
+    torch.manual_seed(sum(map(ord, config["model_type"])) if seed is None else seed)
     known = transformers.AutoConfig.for_model(**config)
-    # SDPA has no caps.
-    known._attn_implementation = "eager" if "attn_logit_softcapping" in config else "sdpa"
+    known._experts_implementation = "eager"
+    # SDPA has no caps, and no ALiBi.
+    known._attn_implementation = "eager" if ("attn_logit_softcapping" in config or
+                                             config["model_type"] == "bloom") else "sdpa"
     model = transformers.AutoModelForCausalLM.from_config(known, dtype=torch.float32)
     # Wider than the usual 0.02, or attention would be uniform and its gradients rounding errors;
     # not much wider, or bf16's roundings would grow from layer to layer.
@@ -173,7 +96,8 @@ def one_step(model, ids, targets):
     found = {"logits": logits.detach().clone(), "loss": loss.detach().float().reshape(1)}
     for name, p in model.named_parameters():
         if p.requires_grad:
-            found["grad." + name] = p.grad.clone()
+            for part, gradient in in_checkpoint(model, name, p.grad.clone()):
+                found["grad." + part] = gradient
     model.zero_grad(set_to_none=True)
     return found
 
@@ -191,7 +115,8 @@ def ten_steps(model, ids, targets):
     found = {"losses": torch.stack(losses)}
     for name, p in model.named_parameters():
         if p.requires_grad:
-            found["after10." + name] = p.detach().clone()
+            for part, weight in in_checkpoint(model, name, p.detach().clone()):
+                found["after10." + part] = weight
     return found
 
 
@@ -269,7 +194,8 @@ def save_plain(tensors, path):
 
 def save_weights(model, entry, folder):
     """As save_pretrained names and ties them: a tied head is left out."""
-    weights = {name: p.detach().to(entry["stored"]) for name, p in model.named_parameters()}
+    weights = {part: weight for name, p in model.named_parameters()
+               for part, weight in in_checkpoint(model, name, p.detach().to(entry["stored"]))}
     shards = entry.get("shards", 1)
     if shards == 1:
         save_plain(weights, folder / "model.safetensors")
@@ -288,7 +214,7 @@ def save_weights(model, entry, folder):
 def write_model(name, entry, root):
     folder = root / name
     folder.mkdir(parents=True, exist_ok=True)
-    model = make_model(dict(entry["config"]))
+    model = make_model(dict(entry["config"]), entry.get("seed"))
     ids, targets = make_batches(entry["config"]["vocab_size"])
     (folder / "config.json").write_text(json.dumps(entry["config"], indent=1) + "\n")
     save_weights(model, entry, folder)

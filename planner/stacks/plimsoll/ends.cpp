@@ -101,9 +101,7 @@ void StepWriter::full_loss() {
   op(decisions::kLoss, Phase::forward).update(all).write(rows);
   op(decisions::kLossSum, Phase::forward).read(rows);
   gather_last_layer();
-  if (parts_.head.train_weight)
-    op(kHead.weight_grad, Phase::backward).read(normalized_).read(all).update(tail_.written);
-  if (parts_.head.train_weight) b_.work().gemm(of_head(Head::weight));
+  head_gradients(all);
   stream_grad_ = kNoTensor;
   if (wants_normalized_) {
     stream_grad_ = layer_.temporary(kHead.input_grad, d_.hidden);
@@ -113,12 +111,24 @@ void StepWriter::full_loss() {
   b_.close();
 }
 
+// Of the head's weight and bias. Chunks keep the normalized stream for the last of their ops.
+void StepWriter::head_gradients(TensorId logits) {
+  const LinearPart& head = parts_.head;
+  const bool bias = head.bias && head.train_bias;
+  if (!head.train_weight && !bias) return;
+  auto gradients = op(kHead.weight_grad, Phase::backward);
+  if (head.train_weight || strategy_.loss != Loss::full) gradients.read(normalized_);
+  gradients.read(logits).update(tail_.written);
+  if (head.train_weight) b_.work().gemm(of_head(Head::weight));
+  if (!bias) return;
+  const Bytes all = storage(Count(checked_multiply(tokens_.total(), d_.vocab)), regime_.compute);
+  b_.work().moves(all.real() /
+                  static_cast<double>(strategy_.loss == Loss::full ? 1 : loss_chunks()));
+}
+
 // The gradients of a chunk; the input's takes the input's place.
 void StepWriter::chunk_gradients(TensorId chunk) {
-  if (parts_.head.train_weight) {
-    op(kHead.weight_grad, Phase::backward).read(normalized_).read(chunk).update(tail_.written);
-    b_.work().gemm(of_head(Head::weight));
-  }
+  head_gradients(chunk);
   if (!wants_normalized_) return;
   op(kHead.input_grad, Phase::backward).read(chunk).update(normalized_);
   b_.work().gemm(of_head(Head::input));

@@ -55,6 +55,8 @@ void LayerWriter::norm(const LayerOp& at, std::size_t place) {
 
 // A result that selective recomputation dropped.
 void LayerWriter::norm_again(const LayerOp& at, std::size_t place) {
+  if (made_again_[place]) return;  // for another of its readers
+  made_again_[place] = true;
   value(at.out) = temporary(at.norm.out, about(at.out).width);
   OpBuilder norm = b_.op(at.norm.norm, Phase::recompute);
   read(norm, at.in[0].value);
@@ -84,11 +86,12 @@ void LayerWriter::norm_backward(const LayerOp& at, std::size_t place) {
 
 // Activation and sums -----------------------------------------------------------------------------
 
-// What is saved takes a new tensor; otherwise the result takes its input's place.
+// What is saved, or is columns of a wider tensor, takes a new tensor; otherwise the result takes
+// its input's place.
 void LayerWriter::activation(const LayerOp& at) {
   const ValueId x = at.in[0].value, factor = at.in[1].value;
-  const TensorId other = factor == models::kNoValue ? kNoTensor : value(factor);
-  if (wants(at.out)) {
+  const TensorId other = factor == models::kNoValue || factor == x ? kNoTensor : value(factor);
+  if (wants(at.out) || !at.may_replace) {
     value(at.out) = make(about(at.out).name, about(at.out).width);
     op(at.name).read(value(x)).read(other).write(value(at.out));
   } else {
@@ -102,8 +105,9 @@ void LayerWriter::activation_backward(const LayerOp& at) {
   if (!wants(at.out)) return;
   OpBuilder activation = op(at.name);
   activation.update(d(at.out));
-  for (const ValueId id : {at.in[0].value, at.in[1].value})
-    if (id != models::kNoValue) activation.update(d(id) = value(id));
+  const ValueId x = at.in[0].value, factor = at.in[1].value;
+  activation.update(d(x) = value(x));
+  if (factor != models::kNoValue && factor != x) activation.update(d(factor) = value(factor));
   value(at.out) = d(at.out);
 }
 
@@ -120,6 +124,12 @@ void LayerWriter::residual(const LayerOp& at) {
 // copy.
 void LayerWriter::residual_backward(const LayerOp& at) {
   const ValueId stream = at.in[0].value, branch = at.in[1].value;
+  if (wants(stream) && d(stream) != kNoTensor) {
+    // Another reader of the stream has left a gradient of it; the branch's takes its place.
+    op(at.name).update(d(at.out)).update(d(stream));
+    d(branch) = std::exchange(d(stream), d(at.out));
+    return;
+  }
   if (wants(stream)) d(stream) = d(at.out);
   if (!wants(branch)) return;
   d(branch) = d(at.out);
@@ -181,6 +191,7 @@ void LayerWriter::backward(const OwnLayer& layer, Ref input, TensorId d_output, 
   input_ = input;
   d_of_.fill(kNoTensor);
   shared_.reset();
+  made_again_.reset();
   d(layer.ops->output) = d_output;
   for (std::size_t i = layer.ops->ops.size(); i-- > 0;) {
     const LayerOp& at = layer.ops->ops[i];

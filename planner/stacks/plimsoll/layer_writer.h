@@ -108,6 +108,7 @@ class LayerWriter {
   TensorId output_ = kNoTensor;
   Gradients d_of_{};
   models::decisions::ValueSet shared_;  // whose gradient is the stream's, too
+  models::decisions::LayerOpSet made_again_;
   // A product whose weight's gradient waits for its input, which the next op makes again.
   struct Waiting {
     const ProductOp* product = nullptr;

@@ -99,7 +99,7 @@ class StepWriter : public StepSizer {
   TensorId loss_rows(const char* name, Category category);
   void gather_last_layer();
   void full_loss();
-  void chunk_gradients(TensorId chunk);
+  void head_gradients(TensorId logits), chunk_gradients(TensorId chunk);
   void chunked_loss(), loss_work() const;
   void final_norm_backward();
   enum class Head : std::uint8_t { logits, input, weight };

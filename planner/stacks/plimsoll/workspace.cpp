@@ -73,6 +73,7 @@ Bytes StepWriter::workspace_of_any_batch() const {
   count(parts_.embedding, 1);
   count(parts_.tail, 1);
   norm(parts_.final_norm);
+  linear(parts_.head);
   for (const LayerRun& run : parts_.runs) {
     for (const LayerPart& layer : run.pattern) {
       count(layer.parameters, run.repeats());
