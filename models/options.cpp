@@ -12,6 +12,8 @@ constexpr std::string_view kCompiled[] = {"no", "block", "model"};
 constexpr std::string_view kPrecisions[] = {"fp32", "bf16-mixed", "fp16-mixed",
                                             "bf16", "fp16",       "fp8-mixed"};
 constexpr std::string_view kOffloadTo[] = {"cpu", "nvme", "managed"};
+constexpr std::string_view kPadding[] = {"none", "free", "longest", "max"};
+constexpr std::string_view kPacking[] = {"no", "wrapped", "bfd"};
 constexpr std::string_view kModes[] = {"train", "inference"};
 
 constexpr Option kPlanOptions[] = {
@@ -164,6 +166,28 @@ constexpr Option kPlanOptions[] = {
     Option{"grad-accum", "N", "Batch", "micro-steps per step (1)"}.written_anew().of_a_step(),
     Option{"global-batch", "N", "Batch", "sequences per step of all GPUs, instead of --grad-accum"}
         .written_anew()
+        .of_a_step(),
+
+    Option{"padding-mask", "YES|NO", "Batch",
+           "rows hold padding, which an attention mask says (no)"}
+        .fixing("stack")
+        .of_a_step(),
+    Option{
+        "data", "FILE", "Batch",
+        "lengths: JSONL with input_ids, length or num_tokens, or CSV of length,count; planned is "
+        "the worst batch"}
+        .fixing("stack")
+        .of_a_step(),
+    Option{"padding", "KIND", "Batch",
+           "none; free: a micro-batch's samples in one row, told apart by position_ids; of --data "
+           "longest, max, free (none; longest)"}
+        .one_of(kPadding, 4, "")
+        .fixing("stack")
+        .of_a_step(),
+    Option{"packing", "KIND", "Batch", "of --data: no, wrapped, bfd, as TRL packs (no)"}
+        .one_of(kPacking, 3, "")
+        .of_a_step(),
+    Option{"pad-to-multiple-of", "N", "Batch", "of --data: rows are as long as a multiple (1)"}
         .of_a_step(),
 
     Option{"recompute", "KIND", "Activations",

@@ -161,8 +161,10 @@ void check_time(const CheckedDocument& document) {
   document.expect_near("time.step_seconds", time["step_seconds"], parts, "its parts together");
   const json& batch = plan["workload"]["batch"];
   const double gpus = plan["environment"]["cluster"]["gpus"];
-  const double tokens = batch["seq_len"].get<double>() * batch["micro_batch"].get<double>() *
-                        batch["grad_accum"].get<double>() * gpus;
+  const double row = batch.contains("row_tokens")
+                         ? batch["row_tokens"].get<double>()
+                         : batch["seq_len"].get<double>() * batch["micro_batch"].get<double>();
+  const double tokens = row * batch["grad_accum"].get<double>() * gpus;
   if (known(time["tokens_per_second"]))
     document.expect_near("time.tokens_per_second", time["tokens_per_second"], tokens / step,
                          "the tokens of a step over step_seconds");

@@ -1,5 +1,6 @@
 #include "reports/plan_json.h"
 
+#include "reports/data_set.h"
 #include "reports/gpu_json.h"
 #include "reports/workload_json.h"
 
@@ -342,6 +343,7 @@ void write_plan(JsonWriter& json, const Plan& plan, const Tool& tool) {
   write_ranks(json, plan);
   write_work(json, plan);
   write_time(json, plan.time);
+  write_data(json, plan);
   write_timeline(json, plan);
   write_tensors(json, plan);
   write_advice(json, plan);

@@ -11,6 +11,7 @@
 #include "models/run_names.h"
 #include "models/storages.h"
 #include "reports/adapters_text.h"
+#include "reports/data_set.h"
 #include "reports/recommendation.h"
 
 namespace plimsoll::reports {
@@ -154,6 +155,7 @@ void add_subject(Lines& lines, const Plan& plan) {
                   "{} loss",
                   plan.batch.seq_len, plan.batch.micro_batch, plan.batch.grad_accum,
                   models::text_of(s.recompute), name_of(s.attention), name_of(s.loss)));
+  if (const std::string rows = rows_text(plan); !rows.empty()) lines.add(rows);
   if (models::is_torchtitan(s.code)) lines.add(fmt::format("the model of {}", name_of(s.code)));
   if (s.kernels != models::Kernels::eager) lines.add(fmt::format("{} kernels", name_of(s.kernels)));
   if (const auto conf = text_of(s.allocator)) lines.add("allocator " + *conf);
@@ -301,10 +303,6 @@ void add_time(Lines& lines, const Plan& plan) {
   if (!parts.empty()) lines.add("  " + parts.substr(0, parts.size() - 2));
 }
 
-void add_remedies(Lines& lines, const Plan& plan) {
-  if (!plan.remedies.empty()) lines.append(remedies_table(plan.remedies, lines.terminal()));
-}
-
 // "CUDA context: 690 MiB (assumed)" of {"CUDA context, bytes", "723517440"}.
 std::string assumption_text(const Assumption& assumption) {
   constexpr std::string_view unit = ", bytes";
@@ -390,8 +388,10 @@ std::string plan_table(const Plan& plan, const Terminal& terminal) {
     add_device(lines, plan);
     add_host(lines, plan);
     add_time(lines, plan);
+    if (plan.data) lines.blank();
+    for (const std::string& line : data_lines(plan)) lines.add(line);
   }
-  add_remedies(lines, plan);
+  if (!plan.remedies.empty()) lines.append(remedies_table(plan.remedies, terminal));
   add_notes(lines, plan);
   return lines.take();
 }

@@ -8,6 +8,7 @@
 
 #include "models/base/quantity.h"
 #include "models/cluster_spec.h"
+#include "models/lengths.h"
 #include "models/model_spec.h"
 #include "models/run_spec.h"
 #include "reports/rank_kind.h"
@@ -73,6 +74,13 @@ struct Time {
   std::string limited_by;  // what most of the step waits for; empty: not known
 };
 
+// Lengths were given: the plan is that of the worst batch.
+struct DataSet {
+  models::BatchesOfData batches;
+  Bytes median_peak, median_device;
+  std::optional<double> real_tokens_per_second;
+};
+
 struct Plan {
   models::Strategy strategy;
   models::Batch batch;
@@ -104,6 +112,7 @@ struct Plan {
   Bytes bytes_sent_per_gpu_per_step;
   std::vector<Collective> collectives;
   Time time;
+  std::optional<DataSet> data;
   std::vector<TimelinePoint> timeline;
   std::vector<TensorLine> tensors;
   std::vector<Remedy> remedies;

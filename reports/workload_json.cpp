@@ -232,6 +232,8 @@ constexpr Member kStrategy[] = {
      }},
     {"recompute",
      [](JsonWriter& json, const Strategy& s) { json.value(models::text_of(s.recompute)); }},
+    {"rows", [](JsonWriter& json, const Strategy& s) { json.value(name_of(s.rows)); },
+     [](const Strategy& s) { return s.rows != models::Rows::full; }},
     {"shard_group", [](JsonWriter& json, const Strategy& s) { json.value(shard_group(s)); }},
     {"tp", [](JsonWriter& json, const Strategy& s) { json.value(s.tp); }},
     {"train", [](JsonWriter& json, const Strategy& s) { write_names(json, s.train); }},
@@ -258,6 +260,12 @@ void write_batch(JsonWriter& json, const models::Batch& batch) {
   json.begin_object(JsonWriter::Layout::line);
   json.member("grad_accum", batch.grad_accum);
   json.member("micro_batch", batch.micro_batch);
+  const auto where_known = [&](const char* key, std::int64_t count) {
+    if (count > 0) json.member(key, count);
+  };
+  where_known("real_tokens", batch.real_tokens);
+  where_known("row_samples", batch.row_samples);
+  where_known("row_tokens", batch.row_tokens);
   json.member("seq_len", batch.seq_len);
   json.end_object();
 }

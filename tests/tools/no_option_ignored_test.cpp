@@ -69,6 +69,10 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"micro-batch", {{"3"}}},
     {"grad-accum", {{"3"}}},
     {"global-batch", {{"48"}}},
+    {"padding-mask", {{"yes"}}},
+    {"packing", {{"bfd"}}},
+    {"pad-to-multiple-of", {{"8"}}},
+    {"padding", {{"free", {{"micro-batch", "4"}}}}},
     {"recompute", {{"full"}}},
     {"use-reentrant", {{"yes", {{"recompute", "full"}, {"micro-batch", "32"}}}}},
     {"attention", {{"eager"}, {"flash-1"}}},
@@ -97,9 +101,9 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
 
 // Read elsewhere: a MODEL of its own, files; or of one value only in this version.
 const std::set<std::string_view> kElsewhere{
-    "params", "assume",        "calibration",   "deepspeed", "accelerate",
-    "peft",   "training-args", "trainer",       "axolotl",   "llamafactory",
-    "swift",  "torchtitan",    "torch-version", "mode"};
+    "params",       "assume", "calibration",   "data",          "deepspeed",
+    "accelerate",   "peft",   "training-args", "trainer",       "axolotl",
+    "llamafactory", "swift",  "torchtitan",    "torch-version", "mode"};
 
 // What changes the workload, and none of its bytes or seconds.
 const std::set<std::string_view> kNoFigure{

@@ -7,6 +7,7 @@
 #include "reports/text.h"
 #include "reports/workload_json.h"
 #include "tools/cli/request.h"
+#include "tools/cli/rows.h"
 
 namespace plimsoll::tools {
 
@@ -64,6 +65,7 @@ reports::Plan completed(const Request& request, reports::Plan plan) {
     add_unpacked_experts(request.model->spec, plan);
     for (const std::string& note : request.model->spec.notes) plan.advice.push_back(note);
   }
+  add_batches(request, plan);
   for (const std::string& note : request.notes) plan.advice.push_back(note);
   add_estimate(plan);
   plan.fingerprint = reports::fingerprint(reports::canonical_workload(plan));

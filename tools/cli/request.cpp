@@ -15,6 +15,7 @@
 #include "tools/cli/plan_document_json.h"
 #include "tools/cli/recompute_wish.h"
 #include "tools/cli/refusals.h"
+#include "tools/cli/rows.h"
 #include "tools/cli/user_files.h"
 #include "tools/cli/values.h"
 
@@ -284,6 +285,7 @@ Strategy strategy_from(const Options& options) {
           "is of checkpoints around layers: --recompute full, sqrt or every:K");
   set_choice(options, "attention", s.attention);
   set_choice(options, "loss", s.loss);
+  s.rows = rows_from(options);
   set_adapters(options, s);
   set_offload(options, s);
   return s;
@@ -377,6 +379,7 @@ Request request_from(const std::string& model, const Options& options, Sources& 
   }
   question.batch =
       batch_from(options, question.strategy, request.model ? request.model->spec.max_positions : 0);
+  if (request.model) use_data(options, request.model->spec.max_positions, request);
   if (options.has("detail")) question.detail = planner::Detail::full;
   for (const auto& [name, value] : options.given()) question.given.push_back(name);
   for (const std::string& note : options.notes()) request.notes.push_back(note);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "models/lengths.h"
 #include "planner/plan.h"
 #include "tools/cli/gpu_source.h"
 #include "tools/cli/model_source.h"
@@ -22,6 +23,7 @@ struct Request {
   std::shared_ptr<const LoadedModel> model;  // nullptr: `parameters` is the question
   std::optional<Count> parameters;
   planner::Question question;  // points into `model`
+  std::optional<models::BatchesOfData> data;  // whose worst is the question
   std::vector<std::string> notes;  // of files that were read instead of options
 };
 
