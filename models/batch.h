@@ -25,6 +25,8 @@ struct Batch {
     return row_tokens > 0 ? row_tokens : checked_multiply(seq_len, micro_batch);
   }
   std::int64_t samples() const { return row_samples > 0 ? row_samples : micro_batch; }
+  // Samples of several lengths make it: another micro_batch or seq_len is not known.
+  bool is_drawn() const { return row_tokens > 0 || real_tokens > 0; }
   bool operator==(const Batch&) const = default;
 };
 

@@ -61,7 +61,19 @@ constexpr TrainerDefault kSwift46[] = {
     {"micro-batch", "1", "swift/trainers/arguments.py, per_device_train_batch_size"},
     {"recompute", "full", "swift/trainers/arguments.py, gradient_checkpointing"}};
 
-// SFTTrainer is Trainer; SFTConfig sets some of TrainingArguments otherwise.
+// SFTTrainer is Trainer; SFTConfig sets some of TrainingArguments otherwise. The loss of 1.16 is
+// its own, in pieces of the head's product, which no option says.
+constexpr TrainerDefault kTrl029[] = {
+    {"transformers-version", "5.17", "trl, METADATA, Requires-Dist: transformers>=4.56.2"},
+    {"precision", "bf16-mixed", "trl/trainer/base_config.py, bf16 and __post_init__"},
+    {"param-dtype", "fp32", "trl/trainer/utils.py, create_model_from_path: dtype"},
+    {"optimizer", "adamw", "transformers, training_args.py, optim"},
+    {"optimizer-impl", "fused", "transformers, training_args.py, optim"},
+    {"micro-batch", "8", "transformers, training_args.py, per_device_train_batch_size"},
+    {"grad-accum", "1", "transformers, training_args.py, gradient_accumulation_steps"},
+    {"seq-len", "1024", "trl/trainer/sft_config.py, max_length"},
+    {"recompute", "full", "trl/trainer/base_config.py, gradient_checkpointing"}};
+
 constexpr TrainerDefault kTrl024[] = {
     {"transformers-version", "4.57", "trl, METADATA, Requires-Dist: transformers>=4.56.1"},
     {"precision", "bf16-mixed", "trl/trainer/sft_config.py, bf16 and __post_init__"},
@@ -110,6 +122,13 @@ constexpr std::array kTrainers{
     Trainer{"transformers", "5.17", "Trainer with its own TrainingArguments",
             "huggingface/transformers, release 5.17.0", kTransformers517,
             "What a script says stands in TrainingArguments: --training-args FILE."},
+    Trainer{
+        "trl", "0.29", "TRL's SFTTrainer with its own SFTConfig",
+        "huggingface/trl, release 0.29.1, with Transformers 5.17", kTrl029,
+        "Planned is Trainer's step. Rows as long as max_length, unless --data says how long "
+        "samples are: packing and padding_free are off until a script says otherwise (--packing, "
+        "--padding free). Not planned: what it measures on the logits behind the forward pass, "
+        "as 0.24 does; evaluation."},
     Trainer{"trl", "0.24", "TRL's SFTTrainer with its own SFTConfig",
             "huggingface/trl, release 0.24.0, with Transformers 4.57.1", kTrl024,
             "Planned is Trainer's step, of batches as long as max_length. Not planned: what it "

@@ -108,7 +108,7 @@ void Changes::add_recomputation() {
 void Changes::add_batches() {
   const std::int64_t steps = q.batch.grad_accum * q.batch.micro_batch;
   const bool derived = has(q.given, "global-batch");  // accumulation follows from it
-  if (q.batch.micro_batch == 1 || (derived && has(q.given, "grad-accum")) ||
+  if (q.batch.micro_batch == 1 || q.batch.is_drawn() || (derived && has(q.given, "grad-accum")) ||
       has(q.fixed, "global-batch"))
     return;
   add(Price::time, "--micro-batch 1" + (derived ? "" : " --grad-accum " + std::to_string(steps)),
@@ -167,7 +167,8 @@ void Changes::add_gpus() {
 }
 
 void Changes::add_concessions() {
-  for (std::int64_t i = 1; i <= kHalvings && q.batch.seq_len >> i >= kShortest; ++i) {
+  const std::int64_t longest = q.batch.is_drawn() ? 0 : q.batch.seq_len;
+  for (std::int64_t i = 1; i <= kHalvings && longest >> i >= kShortest; ++i) {
     const std::int64_t tokens = q.batch.seq_len >> i;
     add(Price::task, "--seq-len " + std::to_string(tokens),
         [tokens](Question& c) { c.batch.seq_len = tokens; });

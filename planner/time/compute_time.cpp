@@ -142,13 +142,16 @@ WorkByBatch ComputeTime::write(Batch batch) const {
     return work_of_step(program, works);
   };
   if (batch.micro_batch == 1) return WorkByBatch(of(1));
+  // Under the mask of one row attention grows with the square of its tokens: no line.
+  if (strategy_.rows == models::Rows::flattened) return WorkByBatch(of(batch.micro_batch));
   const StepWork two = of(2);
   return WorkByBatch(two, of(3));
 }
 
 const WorkByBatch& ComputeTime::work(const Batch& batch) const {
   const std::lock_guard lock(known_->mutex);
-  const std::pair key{batch.seq_len, batch.micro_batch > 1};
+  const bool one_row = strategy_.rows == models::Rows::flattened;
+  const std::pair key{one_row ? batch.tokens() : batch.seq_len, batch.micro_batch > 1};
   const auto known = known_->works.find(key);
   if (known != known_->works.end()) return known->second;
   return known_->works.emplace(key, write(batch)).first->second;

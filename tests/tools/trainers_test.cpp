@@ -72,7 +72,7 @@ TEST_CASE("a trainer's defaults are as if they had been said, and options go bef
   CHECK(any_note(r, "you say otherwise than --recompute ops:torchtitan"));
   const std::string known =
       "; known are axolotl@0.19, llamafactory@0.9.5, ms-swift@4.6, torchtitan@0.2.2, "
-      "torchtitan@2024-12, transformers@5.17, trl@0.24, trl@0.12";
+      "torchtitan@2024-12, transformers@5.17, trl@0.29, trl@0.24, trl@0.12";
   CHECK(refusal("llama-3-8b", {{"trainer", "megatron"}}) ==
         "--trainer megatron: not known" + known);
   CHECK(refusal("llama-3-8b", {{"trainer", "tortitan"}}) ==
@@ -102,6 +102,9 @@ TEST_CASE("each trainer's options are these") {
       {"transformers@5.17",
        "--transformers-version 5.17 --precision fp32 --optimizer adamw --optimizer-impl fused "
        "--micro-batch 8 --recompute none"},
+      {"trl@0.29",
+       "--transformers-version 5.17 --precision bf16-mixed --param-dtype fp32 --optimizer adamw "
+       "--optimizer-impl fused --micro-batch 8 --grad-accum 1 --seq-len 1024 --recompute full"},
       {"trl@0.24",
        "--transformers-version 4.57 --precision bf16-mixed --param-dtype fp32 --optimizer adamw "
        "--optimizer-impl fused --micro-batch 8 --grad-accum 1 --seq-len 1024 --recompute full "
@@ -140,7 +143,7 @@ TEST_CASE("an option goes before each default of each trainer") {
 }
 
 TEST_CASE("what a trainer says of its checkpoints goes with them") {
-  for (const char* trainer : {"trl", "llamafactory"}) {
+  for (const char* trainer : {"trl@0.24", "llamafactory"}) {
     const Request r = request("llama-3-8b", {{"trainer", trainer}, {"recompute", "none"}});
     CHECK(r.question.strategy.recompute.kind == models::RecomputeKind::none);
     CHECK(!r.question.strategy.use_reentrant);
@@ -150,7 +153,7 @@ TEST_CASE("what a trainer says of its checkpoints goes with them") {
 }
 
 TEST_CASE("TRL recomputes and computes in 16 bits from 0.24 on, and not in 0.12") {
-  const Request asked_now = request("llama-3-8b", {{"trainer", "trl"}}),
+  const Request asked_now = request("llama-3-8b", {{"trainer", "trl@0.24"}}),
                 asked_then = request("llama-3-8b", {{"trainer", "trl@0.12"}});
   const planner::Question &now = asked_now.question, &then = asked_then.question;
   CHECK(now.batch.tokens() == 8 * 1024);

@@ -156,6 +156,11 @@ SearchRequest search_request(const std::string& model, const Options& given, Sou
     return "--recompute " + *options.find("recompute") +
            ": recommend compares recomputations itself; leave the option away, or name one to keep";
   });
+  if (const std::string* data = options.find("data"))
+    refuse_value(
+        "data", *data,
+        "recommend plans rows of --seq-len; --padding-mask yes or --padding free says what "
+        "they hold");
   check_sizes(options, given);
   Options base;
   SearchRequest out;

@@ -2,6 +2,7 @@
 
 #include "models/lora.h"
 #include "models/optimizers.h"
+#include "models/run_names.h"
 
 namespace plimsoll::planner::deepspeed {
 

@@ -6,6 +6,7 @@
 #include "models/decisions/packed_weights.h"
 #include "models/lora.h"
 #include "models/optimizers.h"
+#include "models/run_names.h"
 #include "planner/memory/arena_replay.h"
 #include "planner/stacks/plimsoll/step.h"
 
