@@ -12,6 +12,7 @@ import subprocess
 
 # Much faster to compile than what the build has, and not so slow that a test would seem to hang.
 LITTLE = ["-O1", "-w"]
+# Of programs of tests alone: what plimsoll itself is linked like is what a test looks at (test_cli.py).
 LINKER = ["-fuse-ld=lld"] if shutil.which("ld.lld") else []
 
 
@@ -100,8 +101,8 @@ class Altered:
             if path not in self.aside:
                 self.put_aside(path)
             command = self.commands.last(name)
-            for linker in (LINKER, []):
-                words = " ".join([command, *(linker if name == target else [])])
+            for linker in (LINKER if name.startswith("tests/") else [], []):
+                words = " ".join([command, *linker])
                 status, _ = self.ran(["sh", "-c", words], 300, cwd=self.commands.build)
                 if status == 0:
                     break
