@@ -191,3 +191,12 @@ TEST_CASE("a stack is its innermost line of the user's own, the operator and the
   CHECK(read_stack(step).phase == SnapshotStack::Phase::optimizer);
   CHECK(read_stack({}).where.empty());
 }
+
+// CUDACachingAllocator.cpp, round_size: whole multiples of 512 bytes (kMinBlockSize), one at least.
+TEST_CASE("a request's size is that of its block, in multiples of 512 bytes") {
+  CHECK(size_class(0_B) == 512);
+  CHECK(size_class(1_B) == 512);
+  CHECK(size_class(512_B) == 512);
+  CHECK(size_class(513_B) == 1024);
+  CHECK(size_class(3_MiB) == 3 << 20);
+}

@@ -196,3 +196,31 @@ TEST_CASE("the page of a recommendation, from the first element to the last") {
 </body></html>
 )--");
 }
+
+// 5 GiB short.
+TEST_CASE("the page where nothing fits says by how much, what would fit, and the closest plan") {
+  const auto page_of = [](std::vector<Change> changes) {
+    Recommendation answer = recommendation();
+    answer.nothing_fits =
+        NothingFits{.closest = answer.ranked[0], .shortfall = 5_GiB, .would_fit = changes};
+    answer.ranked.clear();
+    answer.front.clear();
+    const std::string text = body([&](JsonWriter& json) {
+      write_recommendation(json, answer, {.version = "1", .commit = "abc"});
+    });
+    return text.substr(0, text.find("<p>LlamaForCausalLM"));
+  };
+  const std::string begin = R"--(<body>
+<main>
+<h1>How to run tiny-llama</h1>
+<p class="verdict not">Nothing fits</p>
+<p>The closest plan lacks 5.00 GiB on each device.</p>
+)--",
+                    end = "<h2>The closest plan</h2>\n";
+  CHECK(page_of({{"--gpus 16", "plimsoll fit tiny-llama --gpus 16", 20_GiB}}) ==
+        begin + R"--(<h2>What would fit</h2>
+<h3>--gpus 16</h3>
+<pre>plimsoll fit tiny-llama --gpus 16</pre>
+)--" + end);
+  CHECK(page_of({}) == begin + end);
+}
