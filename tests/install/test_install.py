@@ -78,6 +78,33 @@ class Installed(unittest.TestCase):
                               "--seq-len", 2048, "--json", "-").stdout)
         self.assertEqual(int(run(program).stdout), said["peak_bytes"])
 
+    @unittest.skipUnless(shutil.which("readelf"), "no readelf here")
+    def test_programs_are_hardened(self):
+        plan = json.loads(run("meson", "introspect", BUILD, "--install-plan").stdout)
+        programs = [source for entries in plan.values() for source, entry in entries.items()
+                    if entry["destination"].startswith("{bindir}/plimsoll") and os.path.exists(source)]
+        self.assertTrue(programs)
+        for program in programs:
+            with self.subTest(program=program):
+                said = run("readelf", "-W", "-h", "-l", "-d", "--dyn-syms", program).stdout
+                self.assertRegex(said, r"Type: +DYN ")  # at any address: PIE
+                self.assertRegex(said, r"FLAGS_1\).*\bPIE\b")
+                self.assertIn(" GNU_RELRO ", said)
+                self.assertRegex(said, r"FLAGS_1\).*\bNOW\b")
+                self.assertRegex(said, r"GNU_STACK +\S+ \S+ \S+ \S+ \S+ RW ")  # no code on the stack
+                self.assertTrue("__stack_chk_fail" in said, "no stack protector")
+
+    def test_copies_are_checked_where_sizes_are_known_and_debug_builds_check_indices(self):
+        options = {o["name"]: o["value"] for o in json.loads(run("meson", "introspect", BUILD, "--buildoptions").stdout)}
+        commands = json.loads((pathlib.Path(BUILD) / "compile_commands.json").read_text())
+        ours = [c["command"] for c in commands if re.search(r"(^|/)(tools/cli|tools/run|planner|runtime)/\w+\.cpp$", c["file"])]
+        self.assertGreater(len(ours), 50)
+        checked = options["optimization"] not in ("plain", "0") and options["b_sanitize"] == "none"
+        for command in ours:
+            self.assertEqual(bool(re.search(r"-D_FORTIFY_SOURCE=[23]\b", command)), checked, command)
+            self.assertIn("-fstack-protector-strong", command)
+            self.assertEqual("-D_GLIBCXX_ASSERTIONS=1" in command, options["debug"], command)
+
     def test_every_installed_header_stands_alone(self):
         headers = sorted((self.root / "include/plimsoll").rglob("*.h"))
         self.assertGreater(len(headers), 10)
