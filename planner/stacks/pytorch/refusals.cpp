@@ -158,8 +158,14 @@ void refuse_kept_ops(const models::ModelSpec& model, const models::Strategy& s) 
             "is not modelled yet for models with experts");
 }
 
+// Families whose compiled layers were held against the real partitioner
+// (tests/golden/compiled_saved.json).
+constexpr std::string_view kCompiledFamilies[] = {"llama", "mistral", "qwen2",   "qwen3",
+                                                  "gemma", "gpt2",    "granite", "olmo2"};
+
 // A layer that is compiled by itself (compiled/): what was held against the real partitioner.
-void refuse_compiled(const models::ModelSpec& model, const models::Strategy& s) {
+void refuse_compiled(const models::ModelSpec& model, const models::Strategy& s,
+                     const models::Batch& batch) {
   if (s.compile == models::Compile::no) return;
   using models::RecomputeKind;
   const auto refuse_if = [](bool it_is, const char* what) {
@@ -191,6 +197,12 @@ void refuse_compiled(const models::ModelSpec& model, const models::Strategy& s) 
               "with --model-code torchtitan@0.2.2 (torchtitan@2024-12 is)");
     return;
   }
+  check(std::ranges::find(kCompiledFamilies, model.model_type) != std::end(kCompiledFamilies),
+        ErrorKind::unsupported, [&] {
+          return "--compile: compiled layers of " + model.model_type + " are not modelled yet";
+        });
+  refuse_if(d.window > 0 && batch.seq_len >= d.window,
+            "with a sliding window that the sequence reaches");
   for (const auto& block : model.blocks) compiled::refuse_block(*block);
 }
 
@@ -334,7 +346,7 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   refuse_rows(model, s);
   refuse_code(s, batch);
   refuse_kept_ops(model, s);
-  refuse_compiled(model, s);
+  refuse_compiled(model, s, batch);
   refuse_optimizer(s);
   refuse_adapters(s);
   refuse_projection(s);

@@ -32,7 +32,9 @@ NodeId Tracer::product(NodeId x, NodeId weight, NodeId bias, std::int64_t rows, 
 
 // One kernel with several results: the output, statistics of rows, the generator's seed and offset.
 NodeId Tracer::attention(const Attention& of) {
-  const std::int64_t seed = 2, offset = 1;  // uint64
+  // uint64; flash_attn's has two.
+  const std::int64_t seed = std::string_view(of.op).find("flash") == std::string_view::npos ? 1 : 2;
+  const std::int64_t offset = 1;
   const std::int64_t out = elements(of.q);
   JointNode made{.op = of.op,
                  .kind = NodeClass::tuple,
