@@ -44,7 +44,8 @@ PACKAGES = {
     "torch_measure.py": ("torch", "transformers"),
     "wide_draw.py": (),
 }
-PARTS = {"apart.py": "dry_runs.py", "compiled.py": "torch_measure.py",
+PARTS = {"apart.py": "dry_runs.py", "batches.py": "torch_measure.py",
+         "compiled.py": "torch_measure.py", "flash_package.py": "torch_measure.py",
          "device_rates.py": "device_overheads.py",
          "dry_host.py": "dry_runs.py",
          "kept_ops.py": "torch_measure.py", "liger.py": "dry_runs.py",

@@ -1,5 +1,6 @@
 #include "tools/cli/rows.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "tools/cli/values.h"

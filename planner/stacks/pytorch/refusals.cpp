@@ -9,6 +9,7 @@
 #include "models/run_names.h"
 #include "models/stack_versions.h"
 #include "planner/stacks/pytorch/compiled/block_graph.h"
+#include "planner/stacks/pytorch/refusals.h"
 #include "planner/stacks/pytorch/stack.h"
 
 namespace plimsoll::planner::pytorch {
@@ -49,82 +50,6 @@ void refuse_fsdp1(const models::Strategy& s) {
   refuse_if(s.recompute.kind == models::RecomputeKind::every ||
                 s.recompute.kind == models::RecomputeKind::sqrt,
             "with checkpoints of several layers");
-}
-
-void refuse_int8(const models::Strategy& s) {
-  const models::Quantization& q = *s.quantize;
-  const bool sharded = s.data.zero >= 2;
-  check(q.held_in == DType::uint8, ErrorKind::bad_input, [&] {
-    return "--quant-storage " + std::string(name_of(q.held_in)) +
-           ": bitsandbytes holds 4-bit values so (bnb_4bit_quant_storage), not those of "
-           "--quantize int8";
-  });
-  check(!sharded || is_fsdp1(s), ErrorKind::bad_input,
-        "--quantize int8 with FSDP2: PyTorch stops with \"only Tensors of floating point dtype can "
-        "require gradients\"; --zero 0 and 1 run, and so does --quantize nf4 --quant-storage bf16");
-  check(!is_fsdp1(s), ErrorKind::bad_input,
-        "--quantize int8 with --fsdp-version 1: PyTorch stops with \"Cannot flatten integer dtype "
-        "tensors\"; --zero 0 and 1 run, and so does --quantize nf4 --quant-storage bf16");
-}
-
-void refuse_gptq(const models::Strategy& s) {
-  const models::Quantization& q = *s.quantize;
-  const bool sharded = s.data.zero >= 2;
-  check((s.precision == models::Precision::fp16_mixed &&
-         s.param_dtype.value_or(DType::fp16) == DType::fp16),
-        ErrorKind::unsupported,
-        "--quantize gptq is modelled with --precision fp16-mixed on weights in fp16 alone: "
-        "fms-acceleration asks for that, as its kernels make fp16");
-  check(!sharded || (is_fsdp1(s) && s.data.zero == 3), ErrorKind::unsupported,
-        "--quantize gptq with FSDP is modelled with --fsdp-version 1 --zero 3 alone "
-        "(fms-acceleration's)");
-  check(!is_fsdp1(s) || q.held_in == DType::fp16, ErrorKind::bad_input,
-        "--quantize gptq with FSDP: fms-acceleration holds packed integers in the dtype of the "
-        "weights, so that FSDP shards them: --quant-storage fp16");
-  check(sharded || q.held_in == DType::uint8, ErrorKind::bad_input, [&] {
-    return "--quant-storage " + std::string(name_of(q.held_in)) +
-           ": GPTQ's integers are held in floats for FSDP alone";
-  });
-}
-
-// FSDP shards parameters of one floating dtype, and its policy casts them: packed values have to
-// look like the rest.
-void refuse_packed(const models::Strategy& s) {
-  if (!s.quantize) return;
-  const models::Quantization& q = *s.quantize;
-  const bool sharded = s.data.zero >= 2, mixed = is_mixed(s.precision);
-  const bool kbit = models::kbit_prepared(s);
-  if (q.storage->product == models::PackedProduct::int8) refuse_int8(s);
-  if (q.storage->product == models::PackedProduct::gptq) refuse_gptq(s);
-  // bitsandbytes puts a new parameter into the module in its first forward
-  // (fix_4bit_weight_quant_state_from_module), which _flat_param.py refuses where it does not
-  // reshard.
-  check(!is_fsdp1(s) || s.data.zero == 3, ErrorKind::bad_input,
-        "--quantize with --fsdp-version 1 --zero 2: PyTorch stops with \"FSDP does not support "
-        "changing the parameters between forward and backward\"; --zero 3 runs");
-  check(!is_fsdp1(s) || q.held_in != DType::uint8, ErrorKind::bad_input,
-        "--quantize with --fsdp-version 1: PyTorch stops with \"Cannot flatten integer dtype "
-        "tensors\" for packed values in uint8; --quant-storage bf16 shards them");
-  check(
-      !sharded || q.held_in != DType::uint8, ErrorKind::unsupported,
-      "--quantize with FSDP: packed values in uint8 are not sharded (Accelerate leaves them out of "
-      "FSDP2), which is not modelled yet; --quant-storage bf16 shards them");
-  const DType low = low_dtype(s.precision);
-  check(!sharded || !mixed || q.held_in == low, ErrorKind::bad_input, [&] {
-    return "--quant-storage " + std::string(name_of(q.held_in)) +
-           ": FSDP's policy would cast packed values to " + std::string(name_of(low)) +
-           "; they have to be held in that";
-  });
-  check(!sharded || !s.data.fsdp_upcast.value_or(false), ErrorKind::bad_input,
-        "--fsdp-upcast yes: Accelerate upcasts nothing where the base is packed");
-  check(!kbit || !sharded, ErrorKind::unsupported,
-        "--kbit-prep yes with FSDP is not modelled yet (TRL does not call it there)");
-  check(!kbit || mixed, ErrorKind::unsupported,
-        "--kbit-prep yes without autocast computes norms, attention and head in fp32, which is not "
-        "modelled yet: --precision bf16-mixed or fp16-mixed");
-  check(is_flash(s.attention) && s.recompute.kind != models::RecomputeKind::selective,
-        ErrorKind::unsupported,
-        "--quantize with --attention eager or math, or --recompute selective, is not modelled yet");
 }
 
 // Selective checkpoints by operator: create_selective_checkpoint_contexts around each layer, by a
