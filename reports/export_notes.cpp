@@ -133,6 +133,10 @@ void check_exportable(const Workload& w, std::string_view target) {
     return fmt::format("export --to {}: the plan is of {}, whose own configuration is not written",
                        target, name_of(s.code));
   });
+  check(s.compile == models::Compile::no, ErrorKind::unsupported, [&] {
+    return fmt::format("export --to {}: the plan compiles each layer, which is not written",
+                       target);
+  });
   const bool fsdp = s.stack == models::Stack::pytorch && target == "accelerate" && s.offload.pinned;
   check(!s.offload.any() || s.stack == models::Stack::deepspeed || fsdp, ErrorKind::unsupported,
         [&] {

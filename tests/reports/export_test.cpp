@@ -242,3 +242,20 @@ TEST_CASE("a packed base is exported as Transformers and PEFT take it, or refuse
   s.quantize->storage = models::find_packed_storage("gptq");
   CHECK_THROWS_AS(reports::export_transformers(workload), Error);
 }
+
+TEST_CASE("compiled layers are read back from a document, and not exported as eager ones") {
+  const std::string good = content(path_of("fsdp", ".plan.json"));
+  const auto compiled = [&](const std::string& said) {
+    std::string text = good;
+    const std::string from = "\"compile\": false";
+    const std::size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    return models::read_workload(text.replace(at, from.size(), "\"compile\": " + said), "p.json");
+  };
+  CHECK(compiled("\"no\"").strategy.compile == models::Compile::no);
+  CHECK(compiled("true").strategy.compile == models::Compile::model);
+  const models::Workload block = compiled("\"block\"");
+  CHECK(block.strategy.compile == models::Compile::block);
+  CHECK_THROWS_AS(reports::export_accelerate(block), Error);
+  CHECK_THROWS_AS(reports::export_transformers(block), Error);
+}
