@@ -207,3 +207,20 @@ TEST_CASE(
   CHECK(said(Verdict::fits, false) == "null");
   CHECK(said(Verdict::does_not_fit, false) == "null");
 }
+
+// torch.utils.checkpoint in its old form: said where layers are recomputed and it is not usual.
+TEST_CASE("reentrant checkpoints are part of the workload where they are not the stack's own way") {
+  Plan plan = made_up_plan();
+  for (const models::Stack stack : {models::Stack::pytorch, models::Stack::deepspeed}) {
+    plan.strategy = {};
+    plan.strategy.stack = stack;
+    plan.strategy.recompute.kind = models::RecomputeKind::full;
+    CHECK_FALSE(has(document(plan), "use_reentrant"));
+    plan.strategy.use_reentrant = false;
+    CHECK_FALSE(has(document(plan), "use_reentrant"));
+    plan.strategy.use_reentrant = true;
+    CHECK(has(document(plan), R"("use_reentrant":true)"));
+    plan.strategy.recompute.kind = models::RecomputeKind::none;
+    CHECK_FALSE(has(document(plan), "use_reentrant"));
+  }
+}
