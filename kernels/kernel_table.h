@@ -18,6 +18,7 @@
 #pragma once
 
 #include "kernels/attention_kernels.h"
+#include "kernels/expert_kernels.h"
 #include "kernels/layer_kernels.h"
 #include "kernels/optimizer_kernels.h"
 #include "kernels/packed_weights.h"
@@ -26,6 +27,7 @@ namespace plimsoll::kernels {
 
 struct KernelTable : LayerKernels,
                      AttentionKernels,
+                     ExpertKernels,
                      LossKernels,
                      OptimizerKernels,
                      PackedKernels {};

@@ -18,6 +18,23 @@ std::vector<shard::UnitParameter> unit_parameters(const std::vector<ModelParamet
   return list;
 }
 
+// As a checkpoint has it.
+void read_pieces(const ModelParameter& parameter, std::int64_t first, std::span<float> to,
+                 const ReadParameter& read) {
+  if (parameter.pieces.empty()) return read(parameter, first, to);
+  std::int64_t begin = 0;
+  for (const ModelParameter& piece : parameter.pieces) {
+    const std::int64_t size = piece.shape.elements();
+    const std::int64_t from = std::max(first, begin);
+    const std::int64_t end = std::min(first + std::ssize(to), begin + size);
+    if (from < end)
+      read(
+          piece, from - begin,
+          to.subspan(static_cast<std::size_t>(from - first), static_cast<std::size_t>(end - from)));
+    begin += size;
+  }
+}
+
 std::string layer_prefix(std::size_t layer) {
   return "layers." + std::to_string(layer) + ".";
 }
@@ -129,16 +146,26 @@ std::vector<Model::UnitOf> Model::units() {
 
 void Model::load(const ReadParameter& read) {
   for (const auto& [unit, parameters] : units())
-    unit.load([&list = parameters, &read](std::size_t index, std::int64_t first,
-                                          std::span<float> to) { read(list[index], first, to); });
+    unit.load(
+        [&list = parameters, &read](std::size_t index, std::int64_t first, std::span<float> to) {
+          read_pieces(list[index], first, to, read);
+        });
 }
 
 std::vector<Model::Values> Model::whole(shard::State state) {
   std::vector<Values> all;
   for (const auto& [unit, parameters] : units()) {
     std::vector<std::vector<float>> values = unit.whole(state);
-    for (std::size_t i = 0; i < values.size(); ++i)
-      if (!values[i].empty()) all.push_back({&parameters[i], std::move(values[i])});
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (values[i].empty()) continue;
+      auto at = values[i].begin();
+      for (const ModelParameter& piece : parameters[i].pieces) {
+        const auto end = at + piece.shape.elements();
+        all.push_back({&piece, std::vector<float>(at, end)});
+        at = end;
+      }
+      if (parameters[i].pieces.empty()) all.push_back({&parameters[i], std::move(values[i])});
+    }
   }
   return all;
 }

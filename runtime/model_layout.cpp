@@ -1,6 +1,7 @@
 #include "runtime/model_layout.h"
 
 #include <algorithm>
+#include <set>
 
 #include "models/decisions/layer_modules.h"
 #include "models/decisions/layer_ops.h"
@@ -33,6 +34,37 @@ Extents extents(const models::Shape& shape) {
 std::size_t append(std::vector<ModelParameter>& list, ModelParameter parameter) {
   list.push_back(std::move(parameter));
   return list.size() - 1;
+}
+
+// Of layer `at`: a matrix of each expert, which are parts of two parameters.
+void add_to_experts(LayerLayout& layer, const ParameterRow& row, std::int64_t at, bool trained) {
+  const models::Module& module =
+      layer_module(*layer.block, models::decisions::stack_name(row.name));
+  ModuleSlots& slots = layer.modules[index_in(*layer.block, module)];
+  const bool down = row.stacked == models::kDown;
+  Slot& slot = down ? slots.down : slots.weight;
+  const std::int64_t rows = (down ? 1 : 2) * row.shape.axes[0];
+  if (!slot) {
+    const std::string name = std::string(row.name.substr(0, row.name.find("{}"))) +
+                             std::to_string(at) + "." + module.name + "." +
+                             std::string(row.stacked);
+    slot =
+        append(layer.parameters, {name, {module.experts, rows, row.shape.axes[1]}, trained, false});
+  }
+  ModelParameter& whole = layer.parameters[*slot];
+  check(whole.trained == trained && row.ranges.back().count == module.experts,
+        ErrorKind::unsupported, [&] {
+          return "--freeze, --train: " + row.name + " is a part of " + std::string(row.stacked) +
+                 ", one parameter of all experts: it is trained as a whole or not at all";
+        });
+  // Gate and up of an expert stand one behind the other.
+  const std::int64_t each = down ? 1 : 2;
+  const bool second = !whole.pieces.empty();
+  if (!second) whole.pieces.resize(static_cast<std::size_t>(each * module.experts));
+  for (std::int64_t e = 0; e < module.experts; ++e)
+    whole.pieces[static_cast<std::size_t>(e * each + (second ? 1 : 0))] = {
+        models::expand(row.name, {at, row.ranges.back().first + e * row.ranges.back().step}),
+        extents(row.shape), trained, false};
 }
 
 void add_to_layer(LayerLayout& layer, const ParameterRow& row, ModelParameter parameter) {
@@ -124,6 +156,8 @@ ModelLayout layout_of(const ModelSpec& model, const models::Strategy& strategy) 
   ModelLayout layout;
   layout.tied = model.decoder->tied_head;
   models::decisions::check_decoder(*model.decoder, strategy.recompute);
+  models::decisions::check_kinds(std::set(model.blocks.begin(), model.blocks.end()).size(),
+                                 strategy.recompute);
   models::decisions::check_packed(strategy);
   for (std::size_t l = 0; std::cmp_less(l, model.decoder->layers); ++l) {
     const auto& block = model.blocks[l % model.blocks.size()];
@@ -142,6 +176,10 @@ ModelLayout layout_of(const ModelSpec& model, const models::Strategy& strategy) 
     const models::IndexRange& range = row.ranges.front();
     for (std::int64_t i = 0; i < range.count; ++i) {
       const std::int64_t at = range.first + i * range.step;
+      if (!row.stacked.empty()) {
+        add_to_experts(layout.layers[static_cast<std::size_t>(at)], row, at, trained);
+        continue;
+      }
       add_to_layer(layout.layers[static_cast<std::size_t>(at)], row,
                    {models::expand(row.name, {at}), extents(row.shape), trained, false,
                     packed_storage(row, trained, strategy)});
@@ -193,6 +231,9 @@ LayerParameters attach(ParameterStore& store, const LayerLayout& layer,
     const ModuleSlots& slots = layer.modules[i];
     if (models::is_norm(layer.block->modules[i].kind))
       bound.norms.push_back(attach(store, layer.parameters, slots));
+    else if (layer.block->modules[i].kind == models::ModuleClass::experts)
+      bound.experts.push_back({attach(store, layer.parameters, slots.weight),
+                               attach(store, layer.parameters, slots.down)});
     else
       bound.linears.push_back(attach_linear(store, layer.parameters, slots, lora));
   }

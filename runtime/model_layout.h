@@ -21,6 +21,8 @@ struct ModelParameter {
   bool trained = true;
   bool adapter = false;
   const models::PackedStorage* packed = nullptr;  // where it is (--quantize)
+  // What a checkpoint has in its place, one after another: the matrices of single experts.
+  std::vector<ModelParameter> pieces;
 };
 
 // Index into its unit's list; nothing where the model has no such parameter.
@@ -28,6 +30,7 @@ using Slot = std::optional<std::size_t>;
 
 struct ModuleSlots {
   Slot weight, bias, lora_a, lora_b;
+  Slot down;  // experts': `weight` is that of gate and up
   bool transposed = false;
 };
 

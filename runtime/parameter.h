@@ -58,10 +58,16 @@ struct NormParameters {
   std::int64_t width = 0;
 };
 
-// A layer's, by the place of a module among its block's linears or norms.
+// Of all experts: gate_up [E, 2f, h], down [E, h, f].
+struct ExpertsParameters {
+  Parameter gate_up, down;
+};
+
+// A layer's, by the place of a module among its block's linears, norms or experts.
 struct LayerParameters {
   std::vector<LinearParameters> linears;
   std::vector<NormParameters> norms;
+  std::vector<ExpertsParameters> experts;
 };
 
 }  // namespace plimsoll::runtime

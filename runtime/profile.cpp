@@ -59,6 +59,12 @@ double bytes_of(const kernels::OptimizerTensors& t) {
 double bytes_of(const kernels::PackedWeight& w) {
   return bytes_of(w.codes) + bytes_of(w.scales) + bytes_of(w.scale_scales) + bytes_of(w.offset);
 }
+double bytes_of(const kernels::Routes& r) {
+  return bytes_of(r.offsets) + bytes_of(r.chosen) + bytes_of(r.pairs) + bytes_of(r.places);
+}
+double bytes_of(const kernels::RoutedRows& rows) {
+  return bytes_of(rows.view);
+}
 double bytes_of(std::span<const kernels::SquaredPiece> pieces) {
   double bytes = 0;
   for (const kernels::SquaredPiece& piece : pieces) bytes += bytes_of(piece.piece);
@@ -135,6 +141,17 @@ double flops_of(std::string_view name, const kernels::ConstColumns& d_y,
   const bool of_weight = name == "linear_backward_weight";
   return product(d_y.rows(), d_y.width, of_weight ? other.shape[1] : result.shape[1]);
 }
+// Of each row with its expert's matrix: experts_forward, experts_backward_input.
+double flops_of(std::string_view, const kernels::Routes& routes, const kernels::RoutedRows& x,
+                const kernels::ConstTensorView&, const kernels::TensorView& y,
+                const kernels::TensorView&) {
+  return product(routes.rows(), x.view.shape[1], y.shape[1]);
+}
+double flops_of(std::string_view, const kernels::Routes& routes, const kernels::RoutedRows& d_y,
+                const kernels::RoutedRows& x, const kernels::TensorView&,
+                const kernels::TensorView&) {
+  return product(routes.rows(), d_y.view.shape[1], x.view.shape[1]);
+}
 template <class... A>
 double flops_of(std::string_view, const A&...) {
   return 0;
@@ -201,6 +218,14 @@ const KernelTable& noted_kernels() {
     set<&K::attention_probabilities_backward, "attention_probabilities_backward", "-rrw">(t);
     set<&K::softmax_backward, "softmax_backward", "r-u">(t);
     set<&K::attention_scores_backward, "attention_scores_backward", "-rrrww">(t);
+    set<&K::route, "route", "r-ww">(t);
+    set<&K::route_backward, "route_backward", "r--rrw">(t);
+    set<&K::experts_forward, "experts_forward", "-rrw-">(t);
+    set<&K::experts_backward_input, "experts_backward_input", "-rrw-">(t);
+    set<&K::experts_backward_weight, "experts_backward_weight", "-rru-">(t);
+    set<&K::experts_sum, "experts_sum", "-r-a">(t);
+    set<&K::scored_gate_forward, "scored_gate_forward", "--rrw">(t);
+    set<&K::scored_gate_backward, "scored_gate_backward", "--uruw">(t);
     set<&K::cross_entropy, "cross_entropy", "r----aww">(t);
     set<&K::cross_entropy_backward, "cross_entropy_backward", "r---ru">(t);
     set<&K::soft_cap, "soft_cap", "-u">(t);

@@ -61,5 +61,7 @@ void add_loss(KernelTable& table);
 void add_linear(KernelTable& table);
 void add_eager_attention(KernelTable& table);
 void add_flash_attention(KernelTable& table);
+void add_routing(KernelTable& table);
+void add_experts(KernelTable& table);
 
 }  // namespace plimsoll::kernels::cuda

@@ -14,6 +14,8 @@ const KernelTable& cuda_kernels() {
     cuda::add_activations(t);
     cuda::add_flash_attention(t);
     cuda::add_eager_attention(t);
+    cuda::add_routing(t);
+    cuda::add_experts(t);
     cuda::add_loss(t);
     cuda::add_copies(t);
     cuda::add_packed(t);

@@ -103,6 +103,7 @@ void add_rotary(KernelTable& table);
 void add_activations(KernelTable& table);
 void add_flash_attention(KernelTable& table);
 void add_eager_attention(KernelTable& table);
+void add_experts(KernelTable& table);
 void add_loss(KernelTable& table);
 void add_optimizers(KernelTable& table);
 void add_gradient_norm(KernelTable& table);

@@ -12,6 +12,7 @@ const KernelTable& host_kernels() {
     host::add_activations(t);
     host::add_flash_attention(t);
     host::add_eager_attention(t);
+    host::add_experts(t);
     host::add_loss(t);
     host::add_optimizers(t);
     host::add_gradient_norm(t);

@@ -35,6 +35,18 @@
 // Of a parallel residual d is both branches' gradient: what post_norm's backward makes of x's is a
 // tensor of its own until o_proj's turn, and then one pass makes d + that in d, and in its place
 // the d that o_proj reads.
+// A mixture of experts (k of E for each token; n = T k rows, sorted by expert: as many as there are
+// whatever the router says, so that no size depends on the data):
+//   forward                                           saved for backward
+//   logits  = router(n2)                              n2; logits, where scores are not normalized
+//   scores, routes = the k largest                    scores [n] fp32; routes [E + 1 + 3n] int32
+//   gate_up = rows of n2 · gate_up_proj[expert]       gate_up [n 2f]
+//   p       = scores · silu(gate) · up                - (p, where nothing but down_proj is trained)
+//   m       = the sum of a token's rows of p · down_proj[expert]
+// Scores are in p, so that nothing of the second product is saved for their gradient. Products read
+// the token's row where it is; backward: d_p from d's rows; gate_up becomes its gradient, d_p
+// becomes p; down_proj's gradient; gate_up_proj's; d_rows [n h], and of a token their sum; the
+// logits'.
 // Norms make the normalized values again from their input and statistics.
 // Weight gradients come before the gradient of the input that they share, so that the input dies
 // first. A product accumulates into an existing gradient (beta = 1): no temporary gradient.

@@ -110,7 +110,7 @@ class Scheduling {
         scaled_[static_cast<std::size_t>(node.out[0])] = true;
         return;
       case OpKind::experts:
-        return refuse("mixtures of experts");
+        return experts(node);
     }
   }
 
@@ -232,6 +232,18 @@ class Scheduling {
     added.activation = kind;
     added.may_replace = is_whole(x);
     makes(out, interned(std::string(parent(name)) + "product"));
+  }
+
+  void experts(const Node& node) {
+    const std::array<ValuePart, 3> in{whole(node.in[0]), whole(node.in[1]), {}};
+    LayerOp& added = op(LayerOpKind::experts, node.name);
+    added.in = in;
+    added.out = node.out[0];
+    added.module = node.module;
+    added.experts = experts_names_of(node.name);
+    added.normalizes = node.normalizes;
+    added.name = added.experts.sum;
+    makes(added.out, interned(std::string(node.name) + ".out"));
   }
 
   void residual(const Node& node) {
@@ -357,6 +369,14 @@ void check_decoder(const Decoder& d, const Recompute& recompute) {
   refuse(d.embedding_norm, "a norm behind the embedding");
   refuse(d.embedding_width > 0, "an embedding narrower than the model");
   refuse(d.token_types > 0 || d.bidirectional || d.masked_loss, "masked language models");
+}
+
+void check_kinds(std::size_t kinds, const Recompute& recompute) {
+  check(kinds < 2 ||
+            (recompute.kind != RecomputeKind::every && recompute.kind != RecomputeKind::sqrt),
+        ErrorKind::unsupported,
+        "our own runtime does not have checkpoints of several layers of which some are others "
+        "than the rest (--recompute full makes them again one by one)");
 }
 
 const LayerOps& own_ops(const Block& block) {

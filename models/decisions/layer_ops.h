@@ -31,6 +31,7 @@ enum class LayerOpKind : std::uint8_t {
   attention,  // in: q, k, v
   activation,  // in: x, and what the result is multiplied with, or none
   residual,  // in: the stream, the branch, whose tensor the sum takes over
+  experts,  // in: the router's logits, x
 };
 
 // What an op reads: a value, or columns of it (GPT-2's q, k and v lie side by side). Columns may be
@@ -59,12 +60,14 @@ struct LayerOp {
   ValueId out = kNoValue;  // but for products and rotary
   const char* name = "";  // of the op, both ways; products have their own
   std::vector<ProductOp> products;
-  std::int16_t module = -1;  // a norm's
+  std::int16_t module = -1;  // a norm's, the experts'
   NormNames norm{};
   // A norm whose input nobody else reads, or an activation: where backward does not want the input,
   // the result takes its place.
   bool may_replace = false;
   AttentionNames attention{};
+  ExpertsNames experts{};
+  bool normalizes = false;  // experts: a token's scores have the sum 1
   bool sliding = false;  // attention: to the decoder's window
   bool soft_cap = false;  // of attention's scores
   Activation activation = Activation::silu;
@@ -95,6 +98,9 @@ LayerOps layer_ops(const Block& block);
 // Error{unsupported}: our own runtime does not have what comes before or after the layers, or does
 // not make such layers again in this way.
 void check_decoder(const Decoder& decoder, const Recompute& recompute);
+
+// Error{unsupported}: layers of `kinds` kinds are not made again in this way.
+void check_kinds(std::size_t kinds, const Recompute& recompute);
 
 // The ops of a block. Error{unsupported}: our own runtime does not have its layer.
 const LayerOps& own_ops(const Block& block);

@@ -34,6 +34,18 @@ NormNames norm_names_of(std::string_view m) {
           .out_grad = joined(m, ".out.grad")};
 }
 
+ExpertsNames experts_names_of(std::string_view m) {
+  return {.route = joined(m, ".route"),
+          .act = joined(m, ".act"),
+          .sum = joined(m, ".sum"),
+          .routes = joined(m, ".routes"),
+          .scores = joined(m, ".scores"),
+          .scores_grad = joined(m, ".scores.grad"),
+          .product = joined(m, ".product"),
+          .gate_up = linear_names_of(joined(m, ".gate_up_proj")),
+          .down = linear_names_of(joined(m, ".down_proj"))};
+}
+
 AttentionNames attention_names_of(std::string_view m) {
   return {.attention = joined(m, ".attention"),
           .out = joined(m, ".attention.out"),

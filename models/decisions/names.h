@@ -71,6 +71,15 @@ struct AttentionNames {
 };
 AttentionNames attention_names_of(std::string_view module);
 
+// A mixture's, behind the name of its module ("mlp.experts").
+struct ExpertsNames {
+  const char *route, *act, *sum;  // ops, both ways
+  const char *routes, *scores, *scores_grad;
+  const char* product;  // what the gate makes
+  LinearNames gate_up, down;  // of the rows
+};
+ExpertsNames experts_names_of(std::string_view module);
+
 // Of the backward of a sum with dropout: a masked copy of the stream's gradient.
 inline constexpr const char* kResidualDropout = "residual.dropout";  // op
 inline constexpr const char* kResidualDropoutOut = "residual.dropout.out";

@@ -29,6 +29,9 @@ class Derivation {
         case LayerOpKind::activation:
           activation(op);
           break;
+        case LayerOpKind::experts:
+          experts(op);
+          break;
         case LayerOpKind::residual:
           set(op.out, input_requires(op));
           break;
@@ -71,7 +74,10 @@ class Derivation {
       reads = reads || own.reads_input();
       if (own.adapter) leaves();
     }
-    if (!reads) return;
+    if (reads) read(x);
+  }
+  // A weight's gradient does.
+  void read(ValueId x) {
     if (made_again(x))
       r_.again[static_cast<std::size_t>(x)] = true;
     else
@@ -104,6 +110,16 @@ class Derivation {
     if (op.in[1]) save(op.in[1].value);
   }
 
+  void experts(const LayerOp& op) {
+    const Trained& own = trained(op.module);
+    set(op.out, input_requires(op) || own.any());
+    if (!r_.value(op.out)) return;
+    if (own.weight) read(op.in[1].value);
+    if (r_.value(op.in[0].value) && !op.normalizes) save(op.in[0].value);
+    r_.beside[at_] = true;
+    leaves();
+  }
+
   const LayerOps& layer_;
   std::span<const Trained> trained_;
   Keeps keeps_;
@@ -113,6 +129,12 @@ class Derivation {
 };
 
 }  // namespace
+
+ExpertsGradients experts_gradients(const RequiresGrad& r, const LayerOp& op,
+                                   const Trained& trained) {
+  const bool scores = r.value(op.in[0].value), input = r.value(op.in[1].value);
+  return {.product = trained.weight || input || scores, .gate_up = trained.weight || input};
+}
 
 RequiresGrad requires_grad(const LayerOps& layer, std::span<const Trained> trained, bool input,
                            Keeps keeps, Attention attention) {

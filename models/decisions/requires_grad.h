@@ -16,8 +16,9 @@ namespace plimsoll::models::decisions {
 struct Trained {
   bool weight = false, bias = false;
   bool adapter = false;  // both of its matrices
+  bool down = false;  // experts': `weight` is that of gate and up
 
-  bool any() const { return weight || bias || adapter; }
+  bool any() const { return weight || bias || adapter || down; }
   bool reads_input() const { return weight || adapter; }
   bool operator==(const Trained&) const = default;
 };
@@ -37,6 +38,14 @@ struct RequiresGrad {
   bool makes_again(ValueId id) const { return again[static_cast<std::size_t>(id)]; }
   bool operator==(const RequiresGrad&) const = default;
 };
+
+// What the backward of a mixture's experts computes inside of the op.
+struct ExpertsGradients {
+  bool product = false;  // of what the gate makes: gate and up are saved; else that itself
+  bool gate_up = false;  // of gate and up
+};
+ExpertsGradients experts_gradients(const RequiresGrad& r, const LayerOp& op,
+                                   const Trained& trained);
 
 // `trained`: of LayerOps::modules. `input`: something below the layer is trained.
 RequiresGrad requires_grad(const LayerOps& layer, std::span<const Trained> trained, bool input,

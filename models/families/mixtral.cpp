@@ -1,4 +1,5 @@
 #include "models/table/mixture.h"
+#include "models/table/numerics.h"
 
 namespace plimsoll::models::families {
 
@@ -41,7 +42,8 @@ Family mixtral() {
   return {.model_type = "mixtral",
           .architectures = decoder_classes("Mixtral"),
           .lora_targets = {"q_proj", "v_proj"},
-          .build = build};
+          .build = build,
+          .numerics = mixtral_numerics};
 }
 
 }  // namespace plimsoll::models::families

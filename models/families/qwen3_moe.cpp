@@ -1,4 +1,5 @@
 #include "models/table/mixture.h"
+#include "models/table/numerics.h"
 #include "models/table/qwen_moe.h"
 
 namespace plimsoll::models::families {
@@ -32,7 +33,8 @@ Family qwen3_moe() {
   return {.model_type = "qwen3_moe",
           .architectures = decoder_classes("Qwen3Moe"),
           .lora_targets = {},
-          .build = build};
+          .build = build,
+          .numerics = llama_numerics};
 }
 
 }  // namespace plimsoll::models::families

@@ -135,6 +135,14 @@ Numerics phi3_numerics(const Config& config, const ModelSpec& model) {
   return numerics;
 }
 
+// configuration_mixtral.py.
+Numerics mixtral_numerics(const Config& config, const ModelSpec& model) {
+  Numerics numerics = read_llama_like(config, model);
+  numerics.rotary = read_rotary(config, model, "rope_theta", 1'000'000);
+  if (!config.mentions("rms_norm_eps")) numerics.norm_eps = 1e-5;
+  return numerics;
+}
+
 Numerics phi_numerics(const Config& config, const ModelSpec& model) {
   Numerics numerics{.norm_eps = epsilon(config, "layer_norm_eps", 1e-5),
                     .rotary = read_rotary(config, model),

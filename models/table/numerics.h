@@ -12,6 +12,7 @@ namespace plimsoll::models::families {
 Numerics llama_numerics(const Config& config, const ModelSpec& model);
 
 Numerics olmo2_numerics(const Config& config, const ModelSpec& model);
+Numerics mixtral_numerics(const Config& config, const ModelSpec& model);
 Numerics phi3_numerics(const Config& config, const ModelSpec& model);
 // The same and "attention_multiplier", "embedding_multiplier", "residual_multiplier",
 // "logits_scaling".

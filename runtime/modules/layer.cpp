@@ -16,6 +16,9 @@ std::vector<Trained> trained_of(const LayerOps& layer, const LayerParameters& pa
     if (models::is_norm(module.kind)) {
       const NormParameters& norm = parameters.norms[module.place];
       trained.push_back({norm.weight.trains(), norm.bias.trains(), false});
+    } else if (module.kind == models::ModuleClass::experts) {
+      const ExpertsParameters& experts = parameters.experts[module.place];
+      trained.push_back({.weight = experts.gate_up.trains(), .down = experts.down.trains()});
     } else {
       const LinearParameters& linear = parameters.linears[module.place];
       trained.push_back({linear.weight.trains(), linear.bias.trains(), linear.lora_a.trains()});
@@ -39,6 +42,9 @@ bool reads_in_backward(const LayerOp& op, ValueId id, const RequiresGrad& gradie
       return in && std::ranges::any_of(op.products, [&](const auto& product) {
                return trained[static_cast<std::size_t>(product.module)].reads_input();
              });
+    case LayerOpKind::experts:
+      return (trained[static_cast<std::size_t>(op.module)].weight && op.in[1].value == id) ||
+             (gradients.value(id) && !op.normalizes && op.in[0].value == id);
     default:
       return false;
   }
@@ -80,6 +86,8 @@ std::unique_ptr<LayerModule> module_of(LayerContext& context, std::size_t at) {
       return activation_module(context, at);
     case LayerOpKind::residual:
       return residual_module(context, at);
+    case LayerOpKind::experts:
+      return experts_module(context, at);
   }
   fail(ErrorKind::internal, "an op of no kind");
 }
@@ -109,6 +117,7 @@ Tensor Layer::forward(Tensor x, Forward how, LayerSaved& saved) {
   saved.values.resize(context_->layer.values.size());
   saved.beside.resize(modules_.size());
   saved.adapters.resize(context_->parameters.linears.size());
+  saved.routed.resize(modules_.size());
   input_of(saved) = std::move(x);
   const std::size_t end =
       to_last ? static_cast<std::size_t>(context_->requires_grad.last + 1) : modules_.size();
@@ -121,6 +130,7 @@ void Layer::backward(Tensor& d, LayerSaved saved) {
   saved.values.resize(context_->layer.values.size());
   saved.beside.resize(modules_.size());
   saved.adapters.resize(context_->parameters.linears.size());
+  saved.routed.resize(modules_.size());
   BackwardPass pass{.layer = *context_, .saved = saved, .modules = modules_, .gradients = {}};
   pass.gradients.resize(context_->layer.values.size());
   pass.gradient(context_->layer.output) = Gradient::of(std::move(d));

@@ -17,11 +17,17 @@ using models::decisions::LayerOp;
 using models::decisions::LayerOps;
 using models::decisions::ValuePart;
 
+// What a mixture leaves beside values, and makes for itself in backward.
+struct RoutedSaved {
+  Tensor routes, scores, gate_up, product, scores_grad;
+};
+
 // What forward leaves for backward; none of what no gradient needs.
 struct LayerSaved {
   std::vector<Tensor> values;  // by ValueId
   std::vector<Tensor> beside;  // by op: statistics, log-sum-exp, probabilities
   std::vector<Tensor> adapters;  // x · A, by the product's place
+  std::vector<RoutedSaved> routed;  // by op
 };
 
 // Which op reads a value last. By ValueId; no op: a number behind all of them.
@@ -55,6 +61,11 @@ struct ForwardPass {
   Operand read(ValueId id, std::size_t at) {
     const std::vector<std::size_t>& last = to_last ? layer.reads.again : layer.reads.forward;
     return reading(value(id), !keeps(id) && last[static_cast<std::size_t>(id)] == at);
+  }
+  // Of what is made again, no op.
+  bool nobody_reads(ValueId id) const {
+    return to_last && !keeps(id) &&
+           layer.reads.again[static_cast<std::size_t>(id)] == layer.layer.ops.size();
   }
   bool ends_with(std::size_t at) const {
     return to_last && std::cmp_equal(layer.requires_grad.last, at);
@@ -111,6 +122,7 @@ std::unique_ptr<LayerModule> rotary_module(LayerContext& context, std::size_t at
 std::unique_ptr<LayerModule> attention_module(LayerContext& context, std::size_t at);
 std::unique_ptr<LayerModule> activation_module(LayerContext& context, std::size_t at);
 std::unique_ptr<LayerModule> residual_module(LayerContext& context, std::size_t at);
+std::unique_ptr<LayerModule> experts_module(LayerContext& context, std::size_t at);
 
 // Columns of the tensor in which a value lies.
 inline kernels::Columns columns(TensorView view, const ValuePart& part) {

@@ -19,7 +19,11 @@ class Residual final : public LayerModule {
     if (op().scaled) worker().kernels.scale(settings().residual_scale, sum.view());
     worker().kernels.residual_add(stream.view, dropout(), sum.view());
     stream.read_by(running);
-    pass.value(op().out) = std::move(sum);
+    // Where a layer is made again, what reads the first sum of a parallel residual is not.
+    if (pass.nobody_reads(op().out))
+      running.consume(std::move(sum));
+    else
+      pass.value(op().out) = std::move(sum);
   }
 
   // The stream's gradient is the sum's. The branch's is too, while it is not changed; behind

@@ -69,6 +69,9 @@ TEST_CASE("products of one input stand together, and a gate is one op with its a
         "q_proj+k_proj+v_proj self_attn.q_norm self_attn.k_norm self_attn.rotary "
         "self_attn.attention o_proj post_attention_layernorm self_attn.residual gate_proj+up_proj "
         "mlp.act down_proj post_feedforward_layernorm residual");
+  CHECK(ops_of("mixtral") ==
+        "input_layernorm q_proj+k_proj+v_proj self_attn.rotary self_attn.attention o_proj "
+        "self_attn.residual post_attention_layernorm gate block_sparse_moe.experts.sum residual");
   CHECK(ops_of("gpt2") ==
         "ln_1 c_attn attn.attention c_proj attn.residual ln_2 c_fc mlp.act c_proj residual");
   CHECK(ops_of("phi3") ==
@@ -105,11 +108,10 @@ TEST_CASE("what our own runtime has no op for is refused by name") {
     const std::string said = refusal(model(type, more));
     CHECK_MESSAGE(said.find(what) != std::string::npos, type << ": " << said);
   };
-  for (const char* type : {"gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neox",
-                           "granite", "llama", "olmo2", "opt", "phi", "phi3", "qwen3"})
+  for (const char* type :
+       {"gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neox", "granite", "llama",
+        "mixtral", "olmo2", "opt", "phi", "phi3", "qwen3", "qwen3_moe"})
     CHECK_MESSAGE(refusal(model(type)).empty(), type);
-  refuses("mixtral", "mixtures of experts",
-          R"(, "num_local_experts": 4, "num_experts_per_tok": 2)");
   refuses("bloom", "(ALiBi)");
   const ModelSpec windows = model(
       "qwen2", R"(, "use_sliding_window": true, "max_window_layers": 1, "sliding_window": 4)");

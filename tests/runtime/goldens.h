@@ -38,8 +38,9 @@ inline constexpr int kGoldenSteps = 10;
 
 // Whole models; adapters beside them have folders of their own.
 inline constexpr const char* kGoldenModels[] = {
-    "gpt2",    "gemma", "gemma2", "gemma3", "gpt_bigcode", "gpt_neox", "granite", "llama",
-    "mistral", "olmo2", "opt",    "phi",    "phi3",        "qwen2",    "qwen3"};
+    "gpt2",    "gemma", "gemma2",  "gemma3",  "gpt_bigcode", "gpt_neox",
+    "granite", "llama", "mistral", "mixtral", "olmo2",       "opt",
+    "phi",     "phi3",  "qwen2",   "qwen3",   "qwen3_moe"};
 
 // One folder of tests/golden/numerics: its weights, its batches, its results.
 class GoldenModel {

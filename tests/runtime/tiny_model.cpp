@@ -112,8 +112,16 @@ TinyModel::TinyModel(models::ModelSpec spec, const models::Strategy& strategy, B
 
 PlainStore& TinyModel::add_store(const std::vector<ModelParameter>& parameters) {
   PlainStore& store = stores_.emplace_back(worker_, parameters);
-  for (std::size_t i = 0; i < parameters.size(); ++i)
-    places_[parameters[i].name] = {&store, i, parameters[i].trained};
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const ModelParameter& whole = parameters[i];
+    std::int64_t first = 0;
+    for (const ModelParameter& piece : whole.pieces) {
+      places_[piece.name] = {&store, i, piece.trained, first, piece.shape.elements()};
+      first += piece.shape.elements();
+    }
+    if (whole.pieces.empty())
+      places_[whole.name] = {&store, i, whole.trained, 0, whole.shape.elements()};
+  }
   return store;
 }
 
@@ -146,15 +154,15 @@ std::vector<std::string> TinyModel::names(bool trained) const {
 }
 std::vector<double> TinyModel::values(const std::string& name) {
   const Place& place = places_.at(name);
-  return values_of(place.store->value(place.index));
+  return values_of(place.in(place.store->value(place.index)));
 }
 void TinyModel::set(const std::string& name, const std::vector<double>& values) {
   const Place& place = places_.at(name);
-  set_values(place.store->stored(place.index), values);
+  set_values(place.in(place.store->stored(place.index)), values);
 }
 std::vector<double> TinyModel::gradient(const std::string& name) {
   const Place& place = places_.at(name);
-  std::vector<double> values = values_of(place.store->gradient(place.index));
+  std::vector<double> values = values_of(place.in(ConstTensorView(place.store->gradient(place.index))));
   for (double& value : values) value /= loss_scale_;
   return values;
 }
@@ -164,7 +172,7 @@ void TinyModel::set_random(double deviation) {
     std::uint64_t seed = 1;
     for (const char c : name) seed = seed * 131 + static_cast<unsigned char>(c);
     std::vector<double> values(
-        static_cast<std::size_t>(place.store->value(place.index).elements()));
+        static_cast<std::size_t>(place.elements));
     const bool norm =
         name.find("norm") != std::string::npos || name.find("ln_") != std::string::npos;
     const double centre = norm && name.ends_with("weight") ? 1 : 0;

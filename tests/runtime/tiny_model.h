@@ -67,9 +67,15 @@ class TinyModel {
 
  private:
   struct Place {
-    PlainStore* store;
-    std::size_t index;
-    bool trained;
+    PlainStore* store = nullptr;
+    std::size_t index = 0;
+    bool trained = false;
+    std::int64_t first = 0, elements = 0;  // of the store's tensor: a piece, or all of it
+
+    template <class View>
+    View in(View whole) const {
+      return whole.as({whole.elements()}).rows(first, elements);
+    }
   };
   using Group = std::pair<std::size_t, std::size_t>;  // layers that are made again together
   void add_layers(const std::optional<models::Lora>& lora);

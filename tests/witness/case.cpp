@@ -73,6 +73,16 @@ const std::map<std::string, std::string> kConfigs{
          "num_key_value_heads": 1, "intermediate_size": 40, "vocab_size": 67, "resid_pdrop": 0.1,
          "partial_rotary_factor": 0.5, "num_hidden_layers": 3, "max_position_embeddings": 64,
          "pad_token_id": null})"},
+    {"mixtral",
+     R"({"model_type": "mixtral", "hidden_size": 24, "num_attention_heads": 3,
+         "num_key_value_heads": 1, "intermediate_size": 20, "vocab_size": 67,
+         "num_hidden_layers": 3, "max_position_embeddings": 64, "num_local_experts": 5,
+         "num_experts_per_tok": 2})"},
+    {"qwen3_moe",
+     R"({"model_type": "qwen3_moe", "hidden_size": 24, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 40, "vocab_size": 67,
+         "num_hidden_layers": 4, "max_position_embeddings": 64, "num_experts": 6,
+         "num_experts_per_tok": 3, "moe_intermediate_size": 12, "decoder_sparse_step": 2})"},
     {"gpt_neox",
      R"({"model_type": "gpt_neox", "hidden_size": 24, "num_attention_heads": 3,
          "intermediate_size": 40, "vocab_size": 67, "rotary_pct": 0.25, "num_hidden_layers": 3,
@@ -148,8 +158,8 @@ void make_again_one_by_one(const std::string& model, models::Recompute& recomput
   using models::RecomputeKind;
   const bool together =
       recompute.kind == RecomputeKind::every || recompute.kind == RecomputeKind::sqrt;
-  if ((model == "gemma2" || model == "gemma3_text") && together)
-    recompute = {.kind = RecomputeKind::full};
+  const bool differ = model == "gemma2" || model == "gemma3_text" || model == "qwen3_moe";
+  if (differ && together) recompute = {.kind = RecomputeKind::full};
 }
 
 namespace {

@@ -34,9 +34,9 @@ struct Sharding {
   std::int64_t group;  // 0: all ranks
 };
 
-constexpr std::array kModels{"gpt2",   "gpt2-dropout", "llama",       "qwen3", "granite",
-                             "olmo2",  "gemma",        "gpt_bigcode", "opt",   "gemma3_text",
-                             "gemma2", "phi3",         "gpt_neox",    "phi"};
+constexpr std::array kModels{
+    "gpt2", "gpt2-dropout", "llama",  "qwen3", "granite",  "olmo2", "gemma",   "gpt_bigcode",
+    "opt",  "gemma3_text",  "gemma2", "phi3",  "gpt_neox", "phi",   "mixtral", "qwen3_moe"};
 constexpr std::array kRanks{1, 2, 3, 4, 8};
 constexpr std::array kShardings{Sharding{0, 0}, Sharding{1, 0}, Sharding{2, 0}, Sharding{3, 0},
                                 Sharding{1, 2}, Sharding{2, 2}, Sharding{3, 2}};
@@ -69,7 +69,19 @@ struct Patterns {
   const char *norms, *down, *output, *queries, *biases, *last;
 };
 
+bool mixture(const std::string& model) {
+  return model == "mixtral" || model == "qwen3_moe";
+}
+
 Patterns patterns_of(const std::string& model) {
+  if (mixture(model))
+    return {{"model.embed_tokens.*", "model.layers.0.*"},
+            "*norm*",
+            model == "mixtral" ? "*w2*" : "*down_proj*",
+            "*.1.self_attn.o_proj*",
+            "*q_proj*",
+            model == "mixtral" ? "*block_sparse_moe.gate.*" : "*mlp.gate.*",
+            "*.experts.*"};
   if (model == "gpt_neox")
     return {{"gpt_neox.embed_in.*", "gpt_neox.layers.0.*"},
             "*norm*",
@@ -120,7 +132,7 @@ void train(models::Strategy& s, Trains trains, const std::string& model) {
     s.lora = models::Lora{.rank = 3,
                           .alpha = 6,
                           .dropout = trains == Trains::lora_dropout ? 0.25 : 0,
-                          .targets = {"all-linear"}};
+                          .targets = {mixture(model) ? "attention" : "all-linear"}};
   const Patterns of = patterns_of(model);
   if (trains == Trains::upper_layers) s.freeze = of.lower_layers;
   if (trains == Trains::norms) s.train = {of.norms};
@@ -178,7 +190,7 @@ class Pairs {
   static void each(const Choice& choice, Visit visit) {
     for (std::size_t i = 0; i < choice.size(); ++i)
       for (std::size_t j = i + 1; j < choice.size(); ++j)
-        visit(((i * 16 + choice[i]) * 16 + j) * 16 + choice[j]);
+        visit(((i * 32 + choice[i]) * 32 + j) * 32 + choice[j]);
   }
   std::set<std::uint64_t> seen_;
 };

@@ -58,9 +58,9 @@ class Draw {
   }
 
   void model() {
-    c_.model =
-        one_of({"gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neox", "granite",
-                "llama", "mistral", "olmo2", "opt", "phi", "phi3", "qwen2", "qwen3"});
+    c_.model = one_of({"gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neox",
+                       "granite", "llama", "mistral", "mixtral", "olmo2", "opt", "phi", "phi3",
+                       "qwen2", "qwen3", "qwen3_moe"});
     layers_ = between(1, 6);
     const std::int64_t kv = between(1, 3), heads = kv * between(1, 3), d = one_of({2, 4, 6, 8, 16});
     std::string json = "{\"model_type\": \"" + c_.model + "\"";
@@ -107,6 +107,12 @@ class Draw {
       if (c_.model != "qwen2") json += field("head_dim", d);
       if (c_.model == "granite")
         json += field("residual_multiplier", 2L) + field("embedding_multiplier", 3L);
+      if (c_.model == "mixtral")
+        json += field("num_local_experts", 4L) + field("num_experts_per_tok", between(1, 4));
+      if (c_.model == "qwen3_moe")
+        json += field("num_experts", 4L) + field("num_experts_per_tok", between(1, 4)) +
+                field("moe_intermediate_size", between(1, 30)) + field("norm_topk_prob", maybe(2)) +
+                field("decoder_sparse_step", between(1, std::min<std::int64_t>(3, layers_)));
       if (c_.model == "phi3" && d % 4 == 0 && maybe(2)) json += ", \"partial_rotary_factor\": 0.5";
       if (c_.model == "phi3" && maybe(2)) json += ", \"resid_pdrop\": 0.1";
       if (c_.model == "phi3") json += ", \"pad_token_id\": null";
@@ -162,14 +168,19 @@ class Draw {
                           "gpt_neox.final_layer_norm*", "*.bias", "*query_key_value*",
                           "*attention.dense*", "*dense_h_to_4h*", "*dense_4h_to_h*",
                           "gpt_neox.layers." + layer + ".*"})
-          : phi()  ? one_of<std::string>({"model.embed_tokens.*", "*input_layernorm*",
-                                          "model.final_layernorm*", "*.bias", "*q_proj*", "*k_proj*",
-                                          "*v_proj*", "*dense*", "*fc1*", "*fc2*", "lm_head*",
-                                          "lm_head.bias", "model.layers." + layer + ".*"})
-          : phi3() ? one_of<std::string>({"model.embed_tokens.*", "*input_layernorm*",
-                                          "*post_attention_layernorm*", "model.norm*", "*qkv_proj*",
-                                          "*o_proj*", "*gate_up_proj*", "*down_proj*", "lm_head*",
-                                          "model.layers." + layer + ".*"})
+          : phi()     ? one_of<std::string>({"model.embed_tokens.*", "*input_layernorm*",
+                                             "model.final_layernorm*", "*.bias", "*q_proj*", "*k_proj*",
+                                             "*v_proj*", "*dense*", "*fc1*", "*fc2*", "lm_head*",
+                                             "lm_head.bias", "model.layers." + layer + ".*"})
+          : mixture() ? one_of<std::string>({"model.embed_tokens.*", "*input_layernorm*",
+                                             "model.norm*", "*q_proj*", "*o_proj*", "*.experts.*",
+                                             c_.model == "mixtral" ? "*w2*" : "*down_proj*",
+                                             c_.model == "mixtral" ? "*.gate.*" : "*mlp.gate.*",
+                                             "lm_head*", "model.layers." + layer + ".*"})
+          : phi3()    ? one_of<std::string>({"model.embed_tokens.*", "*input_layernorm*",
+                                             "*post_attention_layernorm*", "model.norm*", "*qkv_proj*",
+                                             "*o_proj*", "*gate_up_proj*", "*down_proj*", "lm_head*",
+                                             "model.layers." + layer + ".*"})
           : opt()
               ? one_of<std::string>({"model.decoder.embed_tokens.*",
                                      "model.decoder.embed_positions.*", "*self_attn_layer_norm*",
@@ -187,13 +198,15 @@ class Draw {
   void trained() {
     models::Strategy& s = c_.strategy;
     if (maybe(3)) {
-      s.lora = models::Lora{.rank = between(1, 5),
-                            .alpha = 4,
-                            .dropout = maybe(2) ? 0.25 : 0,
-                            .targets = {one_of<std::string>({"all-linear", "attention"})}};
+      s.lora = models::Lora{
+          .rank = between(1, 5),
+          .alpha = 4,
+          .dropout = maybe(2) ? 0.25 : 0,
+          .targets = {mixture() ? "attention" : one_of<std::string>({"all-linear", "attention"})}};
       if (maybe(3))
         s.lora->targets =
-            opt() ? std::vector<std::string>{one_of<std::string>({"q_proj", "fc1", "fc2"})}
+            opt()       ? std::vector<std::string>{one_of<std::string>({"q_proj", "fc1", "fc2"})}
+            : mixture() ? std::vector<std::string>{one_of<std::string>({"q_proj", "o_proj"})}
             : phi()
                 ? std::vector<std::string>{one_of<std::string>({"q_proj", "dense", "fc1", "fc2"})}
             : phi3() ? std::vector<std::string>{one_of<std::string>(
@@ -219,6 +232,7 @@ class Draw {
   }
 
   bool opt() const { return c_.model == "opt"; }
+  bool mixture() const { return c_.model == "mixtral" || c_.model == "qwen3_moe"; }
   bool phi() const { return c_.model == "phi"; }
   bool phi3() const { return c_.model == "phi3"; }
   bool neox() const { return c_.model == "gpt_neox"; }

@@ -90,9 +90,21 @@ constexpr double kKeyBias = 1e-1;
 void compare_rounded_weights(const models::Decoder& d, const std::string& name,
                              const std::vector<double>& ours, const std::vector<double>& theirs) {
   if (name.ends_with("k_proj.bias")) return compare(name, ours, theirs, kKeyBias);
-  if (!name.ends_with("c_attn.bias")) return compare(name, ours, theirs, 2e-2);
+  const bool by_head = name.ends_with("query_key_value.bias");
+  if (!by_head && !name.ends_with("c_attn.bias")) return compare(name, ours, theirs, 2e-2);
   REQUIRE(std::ssize(ours) == d.q_width() + 2 * d.kv_width());
   REQUIRE(ours.size() == theirs.size());
+  if (by_head)  // queries, keys and values of each head
+    for (std::ptrdiff_t which = 0; which < 3; ++which) {
+      std::vector<double> a, b;
+      for (std::ptrdiff_t i = 0; i < std::ssize(ours); ++i) {
+        if (i / d.head_dim % 3 != which) continue;
+        a.push_back(ours[static_cast<std::size_t>(i)]);
+        b.push_back(theirs[static_cast<std::size_t>(i)]);
+      }
+      compare(name, a, b, which == 1 ? kKeyBias : 2e-2);
+    }
+  if (by_head) return;
   const auto part = [&](const char* which, std::int64_t first, std::int64_t count, double bound) {
     const auto of = [&](const std::vector<double>& all) {
       return std::vector<double>(all.begin() + first, all.begin() + first + count);

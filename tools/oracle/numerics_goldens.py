@@ -28,7 +28,7 @@ ADAMW = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-5, "weight_decay": 0.1}
 
 EMBEDDINGS = ["model.embed_tokens.weight", "model.decoder.embed_tokens.weight",
               "model.decoder.embed_positions.weight", "transformer.wte.weight", "transformer.wpe.weight",
-              "gpt_neox.embed_in.weight", "transformer.word_embeddings.weight"]
+              "gpt_neox.embed_in.weight"]
 
 
 def in_checkpoint(model, name, tensor):
@@ -54,9 +54,8 @@ def make_model(config, seed=None):
     torch.manual_seed(sum(map(ord, config["model_type"])) if seed is None else seed)
     known = transformers.AutoConfig.for_model(**config)
     known._experts_implementation = "eager"
-    # SDPA has no caps, and no ALiBi.
-    known._attn_implementation = "eager" if ("attn_logit_softcapping" in config or
-                                             config["model_type"] == "bloom") else "sdpa"
+    # SDPA has no caps.
+    known._attn_implementation = "eager" if "attn_logit_softcapping" in config else "sdpa"
     model = transformers.AutoModelForCausalLM.from_config(known, dtype=torch.float32)
     # Wider than the usual 0.02, or attention would be uniform and its gradients rounding errors;
     # not much wider, or bf16's roundings would grow from layer to layer.

@@ -145,15 +145,6 @@ MODELS["qwen3_moe"] = {
                "output_router_logits": False, "tie_word_embeddings": False,
                "initializer_range": 0.02, "pad_token_id": None},
     "stored": torch.bfloat16, "seed": 90}
-# ALiBi of a number of heads that is no power of two, and a norm behind the embedding.
-MODELS["bloom"] = {
-    "config": {"model_type": "bloom", "architectures": ["BloomForCausalLM"], "vocab_size": 257,
-               "hidden_size": 36, "n_layer": 2, "n_head": 3, "layer_norm_epsilon": 1e-5,
-               "initializer_range": 0.02, "apply_residual_connection_post_layernorm": False,
-               "hidden_dropout": 0.0, "attention_dropout": 0.0, "pretraining_tp": 1,
-               "slow_but_exact": False, "tie_word_embeddings": True, "pad_token_id": None,
-               "bos_token_id": 1, "eos_token_id": 2},
-    "stored": torch.float32}
 ADAPTERS = {
     "llama-lora": {"base": "llama", "r": 4, "lora_alpha": 6, "target_modules": "all-linear"},
     "gpt2-lora": {"base": "gpt2", "r": 3, "lora_alpha": 8, "fan_in_fan_out": True,

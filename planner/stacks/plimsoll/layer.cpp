@@ -177,6 +177,9 @@ void LayerWriter::forward(Phase phase, const OwnLayer& layer, const RequiresGrad
       case LayerOpKind::residual:
         residual(at);
         break;
+      case LayerOpKind::experts:
+        experts(at, !to_last || i + 1 < end);
+        break;
     }
   }
 }
@@ -214,6 +217,9 @@ void LayerWriter::backward(const OwnLayer& layer, Ref input, TensorId d_output, 
         break;
       case LayerOpKind::residual:
         residual_backward(at);
+        break;
+      case LayerOpKind::experts:
+        experts_backward(at);
         break;
     }
     if (waiting.product != nullptr) weight_gradient(*waiting.product, waiting.x, waiting.d_a);

@@ -77,6 +77,11 @@ class LayerWriter {
   void weight_gradient(const ProductOp& product, ValueId x, TensorId d_a);
   void input_gradient(const ProductOp& product, ValueId x, TensorId d_a);
 
+  // A mixture of experts (experts.cpp).
+  void experts(const LayerOp& op, bool results);
+  void experts_backward(const LayerOp& op);
+  void experts_gemm(const ExpertsPart& part, std::int64_t width);
+
   // Rotation and attention (attention.cpp).
   template <class Visit>
   void each_operand(const LayerOp& op, std::size_t operands, Visit visit);

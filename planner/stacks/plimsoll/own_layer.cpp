@@ -15,6 +15,9 @@ OwnLayer own_layer(const LayerPart& part, bool input_grad, const models::Strateg
     if (models::is_norm(module.kind)) {
       const NormPart& norm = part.norms[module.place];
       trained[i] = {norm.train_weight, norm.bias && norm.train_bias, false};
+    } else if (module.kind == models::ModuleClass::experts) {
+      const ExpertsPart& experts = part.experts[module.place];
+      trained[i] = {.weight = experts.train_gate_up, .down = experts.train_down};
     } else {
       const LinearPart& linear = part.linears[module.place];
       trained[i] = {linear.train_weight, linear.bias && linear.train_bias, linear.lora_rank > 0};

@@ -48,6 +48,9 @@ struct OwnLayer {
   const NormPart& norm(std::int16_t module) const {
     return part->norms[ops->modules[static_cast<std::size_t>(module)].place];
   }
+  const ExpertsPart& experts(std::int16_t module) const {
+    return part->experts[ops->modules[static_cast<std::size_t>(module)].place];
+  }
   bool any() const { return gradients.any(*ops); }
   bool attends_backward() const;
 };
@@ -55,12 +58,18 @@ struct OwnLayer {
 // not have.
 std::vector<OwnLayer> own_layers(const LayerRun& run, const models::Strategy& strategy);
 
+// What a mixture's forward leaves beside values.
+struct RoutedTensors {
+  TensorId routes = kNoTensor, scores = kNoTensor, gate_up = kNoTensor, product = kNoTensor;
+};
+
 // What one layer's forward leaves to its backward.
 struct LayerTensors {
   std::array<TensorId, models::decisions::kMostValues> values;
   // A norm's statistics, attention's log-sum-exp or probabilities.
   std::array<TensorId, models::decisions::kMostLayerOps> beside;
   std::array<TensorId, models::decisions::kMostModules> adapters;  // x · A, by module
+  RoutedTensors routed;  // of the one mixture that a layer has
 
   LayerTensors() {
     values.fill(kNoTensor);

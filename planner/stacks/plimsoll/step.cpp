@@ -1,5 +1,7 @@
 #include "planner/stacks/plimsoll/step.h"
 
+#include <set>
+
 #include "models/decisions/exchange.h"
 
 namespace plimsoll::planner::own {
@@ -23,6 +25,10 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
   b_.keep_work(rules.works);
   decisions::check_decoder(d_, strategy_.recompute);
   for (const LayerRun& run : parts_.runs) own_layers_.push_back(own_layers(run, strategy_));
+  std::set<const models::Block*> kinds;
+  for (const LayerRun& run : parts_.runs)
+    for (const LayerPart& layer : run.pattern) kinds.insert(layer.block);
+  decisions::check_kinds(kinds.size(), strategy_.recompute);
   const auto moment = decisions::reduce_moment(sharding_.stage, rules.deterministic);
   reduces_each_ = sharding_.reduces() && moment == decisions::ReduceMoment::every_micro_batch;
 }
