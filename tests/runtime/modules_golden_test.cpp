@@ -120,7 +120,8 @@ TEST_CASE("every kind of attention, loss and recomputation computes the same ste
     for (const char* model : {"gpt2", "llama", "phi"}) run({.model = model, .loss = loss});
   for (const RecomputeKind kind :
        {RecomputeKind::selective, RecomputeKind::full, RecomputeKind::sqrt})
-    for (const char* model : {"gpt2", "gpt_neox", "granite", "mixtral", "olmo2", "phi", "phi3", "qwen3", "qwen3_moe"})
+    for (const char* model :
+         {"gpt2", "gpt_neox", "granite", "mixtral", "olmo2", "phi", "phi3", "qwen3", "qwen3_moe"})
       run({.model = model, .recompute = kind});
 }
 
