@@ -18,12 +18,16 @@ using decisions::LayerOpKind;
 
 namespace {
 
+constexpr const char* kExperts =
+    R"(, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12)";
+
 ModelSpec model(const std::string& type, const std::string& more = "") {
-  return read_model(fmt::format(R"({{"model_type": "{}", "hidden_size": 32, "n_embd": 32,
+  return read_model(
+      fmt::format(R"({{"model_type": "{}", "hidden_size": 32, "n_embd": 32,
       "num_attention_heads": 4, "n_head": 4, "num_key_value_heads": 2, "intermediate_size": 48,
-      "vocab_size": 64, "num_hidden_layers": 2, "n_layer": 2{}}})",
-                                type, more),
-                    type, "", {});
+      "vocab_size": 64, "num_hidden_layers": 2, "n_layer": 2{}{}}})",
+                  type, more, type == "mixtral" || type == "qwen3_moe" ? kExperts : ""),
+      type, "", {});
 }
 
 std::string ops_of(const std::string& type) {
