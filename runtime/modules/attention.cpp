@@ -136,6 +136,7 @@ void AttentionModule::attend_stored(ForwardPass& pass) {
     worker().kernels.attention_values(shape(), read.view, in(pass.saved, v()), out.view());
     read.read_by(running);
     if (!pass.keeps(v().value)) consume(running, pass.saved, v());
+    if (pass.nobody_reads(op().out)) running.consume(std::move(out));
   }
   pass.saved.beside[at_] = std::move(p);
 }
