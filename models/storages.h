@@ -48,7 +48,7 @@ struct PackedStorage {
   bool doubly_quantized() const { return scale_block > 0; }
 };
 
-inline constexpr std::array<PackedStorage, 7> kPackedStorages{{
+inline constexpr std::array<PackedStorage, 12> kPackedStorages{{
     {.name = "nf4", .type = "nf4", .in_runtime = true},
     {.name = "nf4-dq",
      .scale = DType::uint8,
@@ -73,7 +73,15 @@ inline constexpr std::array<PackedStorage, 7> kPackedStorages{{
      .table = 0,
      .type = "gptq",
      .grouped = true},
-    {.name = "awq", .refusal = "is not modelled yet"},
+    // transformers 5.17, quantizers/quantizer_*.py, is_trainable.
+    {.name = "awq", .refusal = "is not modelled yet: it trains with gptqmodel's kernels alone"},
+    {.name = "hqq", .refusal = "is not modelled yet"},
+    {.name = "torchao-int8", .refusal = "is not modelled yet"},
+    {.name = "torchao-int4", .refusal = "Transformers trains on torchao's 8-bit weights alone"},
+    {.name = "fp8", .refusal = "Transformers does not train on weights in FP8"},
+    {.name = "mxfp4",
+     .refusal = "Transformers does not train on weights in MXFP4, but on what it unpacks them to "
+                "as it loads them (Mxfp4Config(dequantize=True)): without --quantize"},
 }};
 
 // Of a layer: whether --quantize packs the weight of the module that the parameter belongs to.

@@ -48,7 +48,8 @@ TEST_CASE("GPTQ is halves of bytes; scales, zero points and a group for each inp
 TEST_CASE("only storages without a refusal are planned") {
   CHECK(packed_storage_names() == "nf4, nf4-dq, fp4, int8, gptq, gptq-row");
   CHECK(find_packed_storage("nf5") == nullptr);
-  CHECK(!find_packed_storage("awq")->refusal.empty());
+  for (const char* name : {"awq", "hqq", "torchao-int8", "torchao-int4", "fp8", "mxfp4"})
+    CHECK(!find_packed_storage(name)->refusal.empty());
 }
 
 TEST_CASE("a packed base is prepared for k-bit training where autocast runs and nothing shards") {

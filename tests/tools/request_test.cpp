@@ -139,6 +139,7 @@ TEST_CASE("what this version does not model is refused by name") {
       {"optimizer", "q-galore"},
       {"optimizer", "lomo"},
       {"quantize", "awq"},
+      {"quantize", "mxfp4"},
       {"offload-to", "nvme"},
       {"offload-to", "managed"},
       {"mode", "inference"},

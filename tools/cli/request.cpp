@@ -13,6 +13,7 @@
 #include "tools/cli/kernels.h"
 #include "tools/cli/offload.h"
 #include "tools/cli/plan_document_json.h"
+#include "tools/cli/quantized_config.h"
 #include "tools/cli/recompute_wish.h"
 #include "tools/cli/refusals.h"
 #include "tools/cli/rows.h"
@@ -371,6 +372,7 @@ Request request_from(const std::string& model, const Options& options, Sources& 
       request.model = with_dropout(*request.model, assume ? *assume : "",
                                    real_value("dropout", *rate, 0, 0.999));
     question.model = &request.model->spec;
+    apply_quantization_config(options, request);
     if (const auto& decoder = request.model->spec.decoder; decoder && decoder->eager_attention)
       if (!options.has("attention")) question.strategy.attention = models::Attention::eager;
     if (question.strategy.lora && !options.has("lora-targets"))

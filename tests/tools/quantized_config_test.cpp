@@ -1,0 +1,55 @@
+#include "tools/cli/quantized_config.h"
+
+#include <doctest/doctest.h>
+
+#include "models/storages.h"
+
+using namespace plimsoll;
+using namespace plimsoll::tools;
+
+namespace {
+using Given = std::vector<std::pair<std::string, std::string>>;
+}
+
+TEST_CASE("a model's own quantization_config packs the base that adapters are on") {
+  const auto ask = [](const std::string& quantization, Given given) {
+    Sources sources;
+    sources.models.add("packed", R"({"model_type": "llama", "hidden_size": 256,
+        "intermediate_size": 704, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "vocab_size": 1000, "max_position_embeddings": 512, "quantization_config": )" +
+                                     quantization + "}");
+    Options options;
+    options.add("gpu", "h100");
+    for (const auto& [name, value] : given) options.add(name, value);
+    return request_from("packed", options, sources);
+  };
+  const Given lora{{"lora-rank", "8"}};
+  const auto storage = [&](const std::string& quantization) {
+    const Request r = ask(quantization, lora);
+    const auto& packed = r.question.strategy.quantize;
+    return packed ? std::string(packed->storage->name) : "";
+  };
+  CHECK(storage(R"({"quant_method": "bitsandbytes", "load_in_8bit": true})") == "int8");
+  CHECK(storage(R"({"quant_method": "bitsandbytes", "_load_in_4bit": true,
+                    "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": true})") ==
+        "nf4-dq");
+  CHECK(storage(R"({"quant_method": "gptq", "bits": 4, "group_size": -1})") == "gptq-row");
+  CHECK(storage(R"({"quant_method": "fp8"})").empty());
+  const std::string held = R"({"quant_method": "bitsandbytes", "load_in_4bit": true,
+      "bnb_4bit_quant_type": "nf4", "bnb_4bit_quant_storage": "bfloat16"})";
+  const Request r = ask(held, lora);
+  CHECK(r.question.strategy.quantize->held_in == DType::bf16);
+  CHECK(r.question.strategy.param_dtype == DType::bf16);
+  CHECK(r.notes == std::vector<std::string>{"quantization_config of the model says --quantize nf4 "
+                                            "--quant-storage bf16"});
+  CHECK(r.model->spec.notes.empty());
+  CHECK(!ask(held, {}).question.strategy.quantize);  // nothing says that it is frozen
+  CHECK(!ask(held, {}).model->spec.notes.empty());
+  CHECK_THROWS_AS(ask(R"({"quant_method": "gptq", "bits": 8})", lora), Error);
+  CHECK_THROWS_AS(ask(R"({"quant_method": "bitsandbytes", "load_in_8bit": true,
+                          "llm_int8_skip_modules": ["lm_head", "o_proj"]})",
+                      lora),
+                  Error);
+  const Request said = ask(held, {{"lora-rank", "8"}, {"quantize", "int8"}});
+  CHECK(said.question.strategy.quantize->storage->name == "int8");
+}

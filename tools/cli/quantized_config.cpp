@@ -1,0 +1,91 @@
+// Keys: transformers 5.17, utils/quantization_config.py (BitsAndBytesConfig, GPTQConfig).
+#include "tools/cli/quantized_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "models/config_reader.h"
+#include "models/storages.h"
+
+namespace plimsoll::tools {
+
+namespace {
+
+using models::Config;
+
+[[noreturn]] void refuse(const Config& config, std::string_view key, std::string_view modelled) {
+  fail(ErrorKind::unsupported,
+       fmt::format("{}: {} is {}: {} is modelled; --quantize KIND says otherwise", config.source(),
+                   key, config.shown(key), modelled));
+}
+
+bool flag(const Config& config, const char* key) {
+  const std::string saved = std::string("_") + key;  // as older releases wrote it
+  return config.flag(key, false) || config.flag(saved, false);
+}
+
+// The storage's name; "": none that is planned.
+std::string bitsandbytes(const Config& config, models::Quantization& out) {
+  constexpr const char* kSkips = "llm_int8_skip_modules";
+  const std::vector<std::string> skips = config.texts(kSkips, 4096);
+  if (std::ranges::any_of(skips, [](const std::string& name) { return name != "lm_head"; }))
+    refuse(config, kSkips, "lm_head alone");
+  if (flag(config, "load_in_8bit")) {
+    if (config.real("llm_int8_threshold", 6) != 6) refuse(config, "llm_int8_threshold", "6.0");
+    for (const char* key : {"llm_int8_has_fp16_weight", "llm_int8_enable_fp32_cpu_offload"})
+      if (config.flag(key, false)) refuse(config, key, "false");
+    return "int8";
+  }
+  if (!flag(config, "load_in_4bit")) return "";
+  const std::string type = config.text("bnb_4bit_quant_type", "fp4");
+  const bool twice = config.flag("bnb_4bit_use_double_quant", false);
+  const std::string name = type + (twice ? "-dq" : "");
+  if (models::find_packed_storage(name) == nullptr)
+    refuse(config, "bnb_4bit_quant_type", "nf4, or fp4 without bnb_4bit_use_double_quant,");
+  const std::string held = config.text("bnb_4bit_quant_storage", "uint8");
+  const std::optional<DType> dtype = dtype_from(held);
+  if (held != "uint8" && !dtype) refuse(config, "bnb_4bit_quant_storage", "uint8 or a float type");
+  out.held_in = held == "uint8" ? DType::uint8 : *dtype;
+  return name;
+}
+
+std::string gptq(const Config& config) {
+  if (config.count("bits", 4) != 4) refuse(config, "bits", "4");
+  // -1 is no natural number.
+  const double group = config.real("group_size", 128);
+  if (group != 128 && group != -1) refuse(config, "group_size", "128 or -1");
+  return group == 128 ? "gptq" : "gptq-row";
+}
+
+}  // namespace
+
+void apply_quantization_config(const Options& options, Request& request) {
+  models::Strategy& s = request.question.strategy;
+  if (!s.lora || s.quantize || options.has("quantize")) return;
+  const Config model = Config::parse(request.model->config, request.model->spec.name);
+  const std::optional<Config> config = model.section("quantization_config");
+  if (!config) return;
+  models::Quantization packed;
+  const std::string method = config->text("quant_method", "");
+  const std::string name = method == "bitsandbytes" ? bitsandbytes(*config, packed)
+                           : method == "gptq"       ? gptq(*config)
+                                                    : "";
+  if (name.empty()) return;
+  packed.storage = models::find_packed_storage(name);
+  s.quantize = packed;
+  if (is_mixed(s.precision) && !s.param_dtype)
+    s.param_dtype = s.precision == models::Precision::bf16_mixed ? DType::bf16 : DType::fp16;
+  auto applied = std::make_shared<LoadedModel>(*request.model);
+  std::erase_if(applied->spec.notes,
+                [](const std::string& note) { return note.starts_with("quantization_config"); });
+  request.model = applied;
+  request.question.model = &request.model->spec;
+  request.notes.push_back(
+      fmt::format("quantization_config of the model says --quantize {}{}", name,
+                  packed.held_in == DType::uint8
+                      ? ""
+                      : fmt::format(" --quant-storage {}", name_of(packed.held_in))));
+}
+
+}  // namespace plimsoll::tools
