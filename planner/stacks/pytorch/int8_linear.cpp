@@ -53,7 +53,7 @@ void ModuleWriter::int8_forward(const LinearNames& names, const LinearPart& part
 
 // The weight anew in the input's dtype, times its rows' scales.
 Sum ModuleWriter::int8_backward(const LinearNames& names, const LinearPart& part,
- const PackedGradient& arrives) {
+                                const PackedGradient& arrives) {
   const auto [input_dtype, input_grad, d_out, sum, at] = arrives;
   if (!input_grad) {
     if (!at.held.empty()) {
