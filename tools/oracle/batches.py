@@ -39,6 +39,7 @@ def beside(workload, ids):
     if asked == "padded":
         return {"attention_mask": torch.ones_like(ids)}
     if asked == "flattened":
-        positions = torch.arange(ids.numel(), device="cpu").remainder(longest)
-        return {"position_ids": positions.to(ids.device).view_as(ids)}
+        # Made there: what is copied to the dry device stays in its memory, and would be read again.
+        positions = torch.arange(ids.numel(), device=ids.device).remainder_(longest)
+        return {"position_ids": positions.view_as(ids)}
     return {}
