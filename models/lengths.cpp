@@ -154,7 +154,7 @@ class Draw {
   }
   DrawnBatch padded_median() const {
     std::int64_t i = 0;
-    while (i + 1 < count() && within(i + 1) < 0.5) ++i;
+    while (i + 1 < count() && within(i + 1) < 0.5 - 1e-9) ++i;  // of factorials' logarithms
     const std::int64_t wide = width(at(i));
     const auto real = static_cast<std::int64_t>(mean() * static_cast<double>(each_));
     return padded(wide, std::min(std::max(real, at(i)), checked_multiply(wide, each_)));

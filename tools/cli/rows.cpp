@@ -1,6 +1,7 @@
 #include "tools/cli/rows.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "tools/cli/values.h"
