@@ -1,4 +1,5 @@
-// Prints a document of tools/oracle/drawn_runs.py or dry_runs.py beside what was planned, worst first.
+// Prints a document of tools/oracle/drawn_runs.py or dry_runs.py beside what was planned, worst
+// first.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,9 +20,8 @@ double miss(const DrawnRun& run) {
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   std::vector<DrawnRun> runs = plimsoll::tests::drawn_runs(argv[1]);
-  std::ranges::stable_sort(runs, {}, [](const DrawnRun& r) {
-    return r.refusal.empty() ? -miss(r) : 1.0;
-  });
+  std::ranges::stable_sort(runs, {},
+                           [](const DrawnRun& r) { return r.refusal.empty() ? -miss(r) : 1.0; });
   for (const DrawnRun& r : runs) {
     if (!r.refusal.empty()) {
       fmt::print("{} refused: {}\n", r.name, r.refusal);

@@ -162,7 +162,8 @@ void TinyModel::set(const std::string& name, const std::vector<double>& values) 
 }
 std::vector<double> TinyModel::gradient(const std::string& name) {
   const Place& place = places_.at(name);
-  std::vector<double> values = values_of(place.in(ConstTensorView(place.store->gradient(place.index))));
+  std::vector<double> values =
+      values_of(place.in(ConstTensorView(place.store->gradient(place.index))));
   for (double& value : values) value /= loss_scale_;
   return values;
 }
@@ -171,8 +172,7 @@ void TinyModel::set_random(double deviation) {
   for (const auto& [name, place] : places_) {
     std::uint64_t seed = 1;
     for (const char c : name) seed = seed * 131 + static_cast<unsigned char>(c);
-    std::vector<double> values(
-        static_cast<std::size_t>(place.elements));
+    std::vector<double> values(static_cast<std::size_t>(place.elements));
     const bool norm =
         name.find("norm") != std::string::npos || name.find("ln_") != std::string::npos;
     const double centre = norm && name.ends_with("weight") ? 1 : 0;

@@ -3,9 +3,10 @@
 
 #include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
-#include "models/quantization.h"
 #include "models/run_names.h"
+#include "models/storages.h"
 #include "planner/stacks/pytorch/refusals.h"
+#include "planner/stacks/pytorch/regime.h"
 
 namespace plimsoll::planner::pytorch {
 

@@ -51,8 +51,8 @@ void StepWriter::plan_end_units() {
 // not.
 void StepWriter::refuse_groups_of_unlike_layers() const {
   const bool unlike = s_.parts.runs.size() > 1 || s_.parts.runs.front().period() > 1;
-  const bool groups = models::decisions::layers_per_checkpoint(s_.strategy.recompute,
-                                                               s_.parts.decoder.layers) > 1;
+  const bool groups =
+      models::decisions::layers_per_checkpoint(s_.strategy.recompute, s_.parts.decoder.layers) > 1;
   check(!unlike || !s_.recomputes() || !groups, ErrorKind::unsupported,
         "--recompute: checkpoints of several layers are not modelled where layers alternate");
 }
