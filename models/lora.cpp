@@ -210,6 +210,8 @@ std::vector<LoraCandidate> lora_candidates(const ModelSpec& model) {
 std::vector<LoraModule> lora_modules(const ModelSpec& model, const Lora& lora) {
   check(lora.rank >= 1, ErrorKind::bad_input,
         [&] { return fmt::format("LoRA rank {}: at least 1 is needed", lora.rank); });
+  check(!lora.dora || !lora.bias, ErrorKind::bad_input,
+        "--use-dora yes with --lora-bias yes: PEFT refuses it (LoraConfig.__post_init__)");
   const std::vector<std::string> targets =
       lora.targets.empty() ? default_lora_targets(model) : lora.targets;
   refuse_stacked_experts(model, targets);

@@ -221,9 +221,7 @@ constexpr Option kPlanOptions[] = {
            "embed_tokens,lm_head,…: train copies of these whole modules"}
         .of_a_step(),
     Option{"lora-bias", "YES|NO", "Adapters", "PEFT's lora_bias (no)"}.of_a_step(),
-    Option{"use-dora", "YES|NO", "Adapters",
-           "weight-decomposed adapters: yes is not modelled yet (no)"}
-        .of_a_step(),
+    Option{"use-dora", "YES|NO", "Adapters", "PEFT's weight-decomposed adapters (no)"}.of_a_step(),
     Option{"quantize", "KIND", "Adapters",
            "nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row: pack the frozen base"}
         .fixing("adapters", "quantize")

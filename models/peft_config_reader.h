@@ -10,7 +10,7 @@
 namespace plimsoll::models {
 
 // As the --lora options. `model` may be null (--params): then targets that depend on it are an
-// error. Error{unsupported}: adapters whose memory is not planned (use_dora, modules_to_save,
+// error. Error{unsupported}: adapters whose memory is not planned (target_parameters,
 // rank_pattern, …). Error{bad_input}: wrong types, a pattern that fits no module or one that PEFT
 // cannot adapt, a key that looks like a slip; other unknown keys are notes, as PEFT ignores them.
 FileSettings read_peft_config(std::string_view text, const std::string& source,

@@ -88,3 +88,14 @@ TEST_CASE("a target that names nothing is refused with the nearest module") {
   CHECK(refusal(llama, 8, {""}) != "accepted");
   CHECK(refusal(llama, 0, {}).find("rank 0") != std::string::npos);
 }
+
+TEST_CASE("DoRA adds a magnitude for each row of the weight, and has no biases") {
+  const ModelSpec llama = models::catalog_model("llama-2-7b");
+  // 32 layers: r * (4096 + 4096) and 4096 magnitudes
+  Lora lora{.rank = 8, .targets = {"q_proj"}, .dora = true};
+  CHECK(models::lora_parameter_count(models::lora_modules(llama, lora)) ==
+        Count(32 * (8 * 8192 + 4096)));
+  lora.bias = true;
+  CHECK_THROWS_WITH_AS((void)models::lora_modules(llama, lora),
+                       doctest::Contains("--use-dora yes with --lora-bias yes"), Error);
+}

@@ -43,9 +43,14 @@ planner::pytorch::Rules rules_of(const json& trace) {
       !stack["use_cache"].get<bool>() &&
       (!release.is_string() ||
        models::release_from(release.get<std::string>()) >= models::Release{4, 53, 0});
-  for (const json& row : trace["initial"])
-    if (row[4].get<std::string>().starts_with("scratch kept"))
-      rules.blas.forward += Bytes(row[1].get<std::int64_t>());
+  // DoRA multiplies as it is built, before operators are recorded.
+  constexpr std::int64_t kBlasWorkspace = 32 << 20;
+  for (const json& row : trace["initial"]) {
+    const std::int64_t bytes = row[1];
+    if (row[4].get<std::string>().starts_with("scratch kept") ||
+        (row[4] == "other" && bytes == kBlasWorkspace))
+      rules.blas.forward += Bytes(bytes);
+  }
   return rules;
 }
 

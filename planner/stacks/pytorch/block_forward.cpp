@@ -95,6 +95,7 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
       break;
     }
     case OpKind::linear:
+      s.linears[at.place].input_grad = grad_of(node.in[0]);
       linear_forward(*at.linear_names, *at.linear, value(s, node.in[0]), dtype_of(node.in[0]),
                      kKept, s.linears[at.place], last,
                      takes ? stored_->linears[at.place].base.out : kNoTensor);

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "models/recompute.h"
+#include "planner/stacks/pytorch/adapter.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -52,7 +53,8 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
     case OpKind::norm:
       return at.kernel != NormKernel::eager ? first : norm_dtype(at.norm->kind, first, regime);
     case OpKind::linear:
-      if (at.linear->packed != nullptr) return first;  // Linear4bit returns what it was given
+      if (at.linear->packed != nullptr)  // Linear4bit returns what it was given
+        return adapted_result(*at.linear, regime, first);
       [[fallthrough]];
     case OpKind::attention:
       return regime.compute;

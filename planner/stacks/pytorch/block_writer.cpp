@@ -62,8 +62,10 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
       const TensorId d = laid_out(node.out[0]);
       Sum sum = gradient(in);
       sum.view = sum.view || shared(in);
+      Place place = place_of(at, d_input, s);
+      place.d_shared = shared(node.out[0]) || gradient(node.out[0]).view;
       gradient(in) = linear_backward(*at.linear_names, *at.linear, dtype_of(in), grad_of(in),
-                                     s.linears[at.place], d, sum, place_of(at, d_input, s));
+                                     s.linears[at.place], d, sum, place);
       return;
     }
     case OpKind::split:

@@ -1,7 +1,13 @@
-// Products with a weight, LoRA adapters, dropout, and gradients that meet.
+// Products with a weight, dropout, and gradients that meet.
 #include "planner/stacks/pytorch/modules.h"
 
 namespace plimsoll::planner::pytorch {
+
+void ModuleWriter::take_workspace(OpBuilder product, bool adds_bias) {
+  const std::size_t thread = phase_ == Phase::forward ? 0 : 1;
+  product.read(std::exchange(workspaces_[thread], kNoTensor));
+  if (adds_bias) product.read(std::exchange(workspaces_[2 + thread], kNoTensor));
+}
 
 TensorId ModuleWriter::copy(const char* name, TensorId from, std::int64_t values, DType dtype,
                             Category category) {
@@ -70,23 +76,6 @@ Product base_product(const LinearPart& part, const Regime& regime) {
           .trains_bias = part.bias && part.train_bias,
           .conv1d = part.conv1d};
 }
-
-// Of an adapted linear's result, and of what its adapter reads. Around a packed base PEFT casts x
-// without autocast only, but GPTQ's with the PEFT of Transformers 5 always.
-DType result_dtype(const LinearPart& part, const Regime& regime, DType input) {
-  return part.packed != nullptr ? input : regime.compute;
-}
-bool is_gptq(const LinearPart& part) {
-  return part.packed != nullptr && part.packed->product == models::PackedProduct::gptq;
-}
-bool is_new(const models::Strategy& s) {
-  return s.transformers >= models::Release{5, 0, 0};
-}
-DType adapter_input(const LinearPart& part, const Regime& regime, const models::Strategy& s,
-                    DType input) {
-  const bool as_it_is = part.packed != nullptr && regime.autocast && !(is_gptq(part) && is_new(s));
-  return as_it_is ? input : regime.adapter_input;
-}
 }  // namespace
 
 // F.linear. Under autocast the fp32 weight is cast once per forward (autocast_mode.cpp caches casts
@@ -98,16 +87,21 @@ void ModuleWriter::product_forward(const ModuleNames& names, const ModuleNames& 
                                    Category category, bool stops, ProductSaved& s) {
   const std::int64_t t = tokens_.total();
   const DType dtype = regime_.product(part.weight);
-  s = {};
+  if (part.weight_is_cast)
+    s = {.weight_cast = s.weight_cast, .bias_cast = s.bias_cast};
+  else
+    s = {};
   auto product = op(names.module);
-  if (dtype != part.weight) {
+  const bool casts_weight = dtype != part.weight && !part.weight_is_cast;
+  if (part.weight_is_cast) product.read(s.weight_cast).read(s.bias_cast);
+  if (casts_weight) {
     s.weight_cast = temporary(names.weight_cast, part.in * part.out, dtype);
     if (part.bias) s.bias_cast = temporary(bias.weight_cast, part.out, dtype);
     product.write(s.weight_cast).write(s.bias_cast);
   }
   read(product, input);
   const WorkOfOp work = b_.work();
-  if (dtype != part.weight) work.casts(cast_bytes(part.in * part.out, part.weight, dtype));
+  if (casts_weight) work.casts(cast_bytes(part.in * part.out, part.weight, dtype));
   if (dtype != input_dtype) {
     work.casts(cast_bytes(t * part.in, input_dtype, dtype));
     s.input = make(names.input_cast, t * part.in, dtype,
@@ -121,6 +115,22 @@ void ModuleWriter::product_forward(const ModuleNames& names, const ModuleNames& 
   s.out = make(names.out, t * part.out, dtype, category);
   product.write(s.out);
   take_workspace(product, part.bias);
+}
+
+// A 16-bit gradient becomes one in the weight's dtype.
+void ModuleWriter::widen(const ModuleNames& of, TensorId low, std::int64_t elements,
+                         const Product& part) {
+  if (low == kNoTensor) return;
+  if (part.weight_is_cast) return late_.push_back({&of, low, elements});
+  const TensorId grad = sink_->begin(of, elements, part.adapter);
+  op(of.weight_grad).read(low).write(grad);
+  sink_->end(of, grad);
+}
+
+void ModuleWriter::widen_late() {
+  for (const LateGradient& late : late_)
+    widen(*late.of, late.low, late.elements, {.adapter = true});
+  late_.clear();
 }
 
 // One node makes all three gradients. What was cast before the product is cast back after it: the
@@ -175,13 +185,7 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
   } else {
     release(product, at.held);
   }
-  const auto widen = [&](const ModuleNames& of, TensorId low, std::int64_t elements) {
-    if (low == kNoTensor) return;
-    const TensorId grad = sink_->begin(of, elements, part.adapter);
-    op(of.weight_grad).read(low).write(grad);
-    sink_->end(of, grad);
-  };
-  if (casts && part.conv1d) widen(bias, d_bias, part.out);
+  if (casts && part.conv1d) widen(bias, d_bias, part.out, part);
   // With a bias the input was flattened before the weight was transposed: backward the input's
   // gradient comes last. The weight's comes by way of its transpose, behind the bias's.
   if (part.bias && !casts && sink_->acts()) {
@@ -196,8 +200,8 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
       sum = add_gradient(names.grad_layout, sum, {d_in, !casts_in}, input_dtype, t * part.in);
   }
   if (casts) {
-    widen(names, d_weight, weights);
-    if (!part.conv1d) widen(bias, d_bias, part.out);
+    widen(names, d_weight, weights, part);
+    if (!part.conv1d) widen(bias, d_bias, part.out, part);
   } else {
     if (d_weight != kNoTensor) sink_->end(names, d_weight);
     if (d_bias != kNoTensor) sink_->end(bias, d_bias);
@@ -254,104 +258,6 @@ Sum ModuleWriter::base_backward(const LinearNames& names, const LinearPart& part
     return packed_backward(names, part, {input_dtype, input_grad, d_out, sum, at});
   return product_backward(names.base, names.bias, base_product(part, regime_), input_dtype,
                           input_grad, s, d_out, sum, at);
-}
-
-namespace {
-Product adapter_a(const LinearPart& part, DType dtype) {
-  return {.in = part.in, .out = part.lora_rank, .weight = dtype, .adapter = true};
-}
-Product adapter_b(const LinearPart& part, DType dtype) {
-  return {.in = part.lora_rank,
-          .out = part.out,
-          .weight = dtype,
-          .bias = part.lora_bias,
-          .trains_bias = part.lora_bias,
-          .adapter = true};
-}
-}  // namespace
-
-// peft tuners/lora/layer.py (0.21), Linear.forward: result = base(x); x = x.to(lora_A.dtype);
-// result = result + lora_B(lora_A(dropout(x))) * scaling; result.to(the base's dtype). Python holds
-// x, cast or not, until it returns. Around a packed base (tuners/lora/bnb.py) x is cast only
-// without autocast, and so is what B made, before the sum; Linear4bit clones the result. GPTQ's
-// (tuners/lora/gptq.py) adds in place until the PEFT of Transformers 5 (0.13.2 was read).
-void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& part, Ref input,
-                                   DType input_dtype, Category category, bool stops,
-                                   LinearSaved& s) {
-  const std::int64_t t = tokens_.total(), outs = t * part.out;
-  const DType own = regime_.adapter, dtype = regime_.product(own);
-  const DType result = result_dtype(part, regime_, input_dtype),
-              asked = adapter_input(part, regime_, strategy_, input_dtype);
-  const bool packed = part.packed != nullptr;
-  if (packed && part.packed->product == models::PackedProduct::dequantizes)
-    s.out = s.base.out = copy(names.cloned, s.base.out, outs, result, category);
-  Ref x = input;
-  if (asked != input_dtype) {
-    x = {make(names.a.input_fp32, t * part.in, asked)};
-    auto cast = op(names.a.input_fp32);
-    read(cast, input).write(x.tensor);
-  }
-  Ref dropped = x;
-  s.mask = kNoTensor;
-  if (strategy_.lora->dropout > 0) {
-    s.mask = make(names.a.lora_mask, t * part.in, DType::boolean);
-    dropped = {make(names.dropped, t * part.in, asked)};
-    auto drop = op(names.dropped);
-    read(drop, x).write(s.mask).write(dropped.tensor);
-  }
-  product_forward(names.a, names.a, adapter_a(part, own), dropped, asked, Category::activations,
-                  false, s.a);
-  product_forward(names.b, names.b_bias, adapter_b(part, own), {s.a.out}, dtype,
-                  Category::temporaries, stops, s.b);
-  const auto hold_until = [&](OpBuilder last) {
-    read(last, x).touch(input.tensor, input.delta, input.beyond);
-    b_.work().moves(0, 0);
-  };
-  if (stops) return hold_until(op(names.b.module).release(s.base.out));
-  TensorId scaled = copy(names.scaled, s.b.out, outs, dtype);
-  if (packed && !regime_.autocast) scaled = cast(names.scaled_cast, scaled, outs, dtype, result);
-  if (is_gptq(part) && !is_new(strategy_)) {
-    op(names.sum).update(s.base.out).read(scaled);
-    return hold_until(op(names.base.module));
-  }
-  const DType sum_dtype = packed ? result : promoted(result, dtype);
-  const bool narrows = sum_dtype != result;
-  TensorId sum = make(names.sum, outs, sum_dtype, narrows ? Category::temporaries : category);
-  op(names.sum).read(s.base.out).read(scaled).write(sum);
-  s.out = narrows ? copy(names.base.out, sum, outs, result, category) : sum;
-  hold_until(op(names.base.module));
-}
-
-// Backward of the above, the newest node first: the sum's cast, the addition (which casts the
-// base's share back), scaling, B, A, dropout, the input's cast, and the base last.
-Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& part,
-                                   DType input_dtype, bool input_grad, const LinearSaved& s,
-                                   TensorId d_out, Sum sum, const Place& at) {
-  const std::int64_t t = tokens_.total();
-  const std::int64_t ins = t * part.in, outs = t * part.out;
-  const DType own = regime_.adapter, dtype = regime_.product(own);
-  const DType result = result_dtype(part, regime_, input_dtype);
-  const DType sum_dtype = part.packed != nullptr ? result : promoted(result, dtype);
-  const bool base = input_grad || part.train_weight || (part.bias && part.train_bias);
-  TensorId d = cast(names.sum_grad, d_out, outs, result, sum_dtype);
-  const TensorId d_base = base ? cast(names.base_grad, d, outs, sum_dtype, result) : kNoTensor;
-  d = copy(names.scaled_grad, cast(names.scaled_grad, d, outs, sum_dtype, dtype), outs, dtype);
-  d = product_backward(names.b, names.b_bias, adapter_b(part, own), dtype, true, s.b, d, {}, {})
-          .tensor;
-  // Through nodes of its own (dropout, the cast) the input's gradient arrives as a fresh tensor.
-  const DType asked = adapter_input(part, regime_, strategy_, input_dtype);
-  const bool own_node = asked != input_dtype || s.mask != kNoTensor;
-  const Sum d_x = product_backward(names.a, names.a, adapter_a(part, own), asked, input_grad, s.a,
-                                   d, own_node ? Sum{} : sum, {at.input, {}, {}});
-  if (input_grad && own_node) {
-    d = dropout_backward(names.dropped_grad, d_x.tensor, s.mask, ins, asked);
-    d = cast(names.a_input_grad, d, ins, asked, input_dtype);
-    sum = add_gradient(names.base.input_grad, sum, {d, false}, input_dtype, ins);
-  } else if (input_grad) {
-    sum = d_x;
-  }
-  if (!base) return sum;
-  return base_backward(names, part, input_dtype, input_grad, s.base, d_base, sum, at);
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -78,6 +78,7 @@ struct Place {
   // The input is a view made for the module: its gradient is added where that node runs, behind
   // everything of the module.
   bool of_view = false;
+  bool d_shared = false;  // the gradient that comes in is not the module's to add to
 };
 
 // What reaches a product with a packed weight backward: the result's gradient, and what flows past.
@@ -117,6 +118,14 @@ struct Product {
   bool trains_weight = true, bias = false, trains_bias = false;
   bool adapter = false;
   bool conv1d = false;  // GPT-2's addmm(bias, x, weight) and not F.linear(x, weight, bias)
+  // Autocast's copy of its weight was made for another product, and so its gradient is cast back
+  // only where that one's node would run (ModuleWriter::widen_late).
+  bool weight_is_cast = false;
+};
+struct LateGradient {
+  const ModuleNames* of = nullptr;
+  TensorId low = kNoTensor;
+  std::int64_t elements = 0;
 };
 
 }  // namespace plimsoll::planner::pytorch

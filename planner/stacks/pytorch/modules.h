@@ -30,11 +30,7 @@ class ModuleWriter {
   }
   // cuBLAS's of the forward's thread and of autograd's, cuBLASLt's of both: for the first product.
   void set_workspaces(const std::array<TensorId, 4>& workspaces) { workspaces_ = workspaces; }
-  void take_workspace(OpBuilder product, bool adds_bias) {
-    const std::size_t thread = phase_ == Phase::forward ? 0 : 1;
-    product.read(std::exchange(workspaces_[thread], kNoTensor));
-    if (adds_bias) product.read(std::exchange(workspaces_[2 + thread], kNoTensor));
-  }
+  void take_workspace(OpBuilder product, bool adds_bias);
   void set_sink(GradientSink* sink) { sink_ = sink; }
   // `waits`: the backward that follows begins in front of a recomputation. `checkpointed`: saved
   // tensors come through a checkpoint's hooks, and a node drops each as soon as it has used it.
@@ -78,6 +74,7 @@ class ModuleWriter {
   }
 
  protected:
+  friend class DoraWriter;  // part of an adapted linear
   TensorId make(const char* name, std::int64_t values, DType dtype,
                 Category category = Category::activations) {
     return b_.tensor(name, storage(Count(values), dtype), category);
@@ -138,6 +135,8 @@ class ModuleWriter {
                        Category, bool stops, LinearSaved&);
   Sum adapter_backward(const LinearNames&, const LinearPart&, DType input, bool input_grad,
                        const LinearSaved&, TensorId d_out, Sum, const Place&);
+  void widen(const ModuleNames& of, TensorId low, std::int64_t elements, const Product& part);
+  void widen_late();
   TapeCounts norm_counts(const NormPart& part, const NormInput& x) const;
   void evaluate(const tape::Lowered& of, const TapeCounts& counts, TapeRoom& room);
   OpBuilder write_tape(const TapePart& part, const tape::Lowered& of, std::size_t i,
@@ -145,6 +144,7 @@ class ModuleWriter {
   static BlockEvents tape_blocks(const tape::OpOf& op, std::span<const Bytes> bytes,
                                  std::span<const Ref> slots);
   std::array<TapeRoom, 2> rooms_;  // forward's, backward's
+  std::vector<LateGradient> late_;  // see Product::weight_is_cast
 };
 
 }  // namespace plimsoll::planner::pytorch

@@ -68,6 +68,28 @@ LinearNames make_linear(const std::string& m) {
           .half_out = name(".out.fp16")};
 }
 
+DoraNames make_dora(const std::string& m) {
+  const auto name = [&](const char* suffix) { return interned(m + ".dora" + suffix); };
+  return {.magnitude = make_module(m + ".lora_magnitude_vector", ".weight", Leaf::magnitude),
+          .again = make_module(m + ".dora.base"),
+          .eye = name(".eye"),
+          .eye_cast = name(".eye.cast"),
+          .eye_a = name(".lora_A"),
+          .product = name(".lora_weight"),
+          .product_cast = name(".lora_weight.cast"),
+          .scaled = name(".lora_weight.scaled"),
+          .weight = name(".weight"),
+          .weight_cast = name(".weight.cast"),
+          .weight_sum = name(".weight.sum"),
+          .norm = name(".weight_norm"),
+          .norm_cast = name(".weight_norm.cast"),
+          .scale = name(".scale"),
+          .leave = name(""),
+          .base_grad = name(".base.grad"),
+          .both_grad = name(".grad"),
+          .scale_grad = name(".scale.grad")};
+}
+
 OperandNames make_operand(const std::string& m) {
   const auto name = [&](const char* suffix) { return interned(m + suffix); };
   return {name(""),
@@ -132,6 +154,9 @@ const ModuleNames& module_names(const char* name) {
 }
 const LinearNames& linear_names(const char* name) {
   return known(name, make_linear);
+}
+const DoraNames& dora_names(const char* name) {
+  return known(name, make_dora);
 }
 const AttentionNames& attention_names(const char* name) {
   return known(name, make_attention);

@@ -33,6 +33,14 @@ struct ModuleNames {
   const char* input_layout;  // contiguous copy of the input
 };
 
+// DoRA's: the identity that A and B multiply, their product, the weight, the norm of each row.
+struct DoraNames {
+  ModuleNames magnitude, again;  // again: the base's product of what dropout left
+  const char *eye, *eye_cast, *eye_a, *product, *product_cast, *scaled;
+  const char *weight, *weight_cast, *weight_sum, *norm, *norm_cast, *scale, *leave, *base_grad,
+      *both_grad, *scale_grad;
+};
+
 // A linear's, with those of its bias and its LoRA adapter.
 struct LinearNames {
   ModuleNames base;
@@ -92,6 +100,7 @@ struct NodeNames {
 // `name`: interned (models/block.h).
 const ModuleNames& module_names(const char* name);
 const LinearNames& linear_names(const char* name);
+const DoraNames& dora_names(const char* name);
 const AttentionNames& attention_names(const char* name);
 const NodeNames& node_names(const char* name);
 const OperandNames& operand_names(const char* name);

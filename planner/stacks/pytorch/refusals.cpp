@@ -8,6 +8,7 @@
 #include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
+#include "models/storages.h"
 #include "planner/stacks/pytorch/compiled/block_graph.h"
 #include "planner/stacks/pytorch/refusals.h"
 #include "planner/stacks/pytorch/stack.h"
@@ -180,6 +181,30 @@ void refuse_optimizer(const models::Strategy& s) {
   });
 }
 
+void refuse_dora(const models::Strategy& s) {
+  if (!s.lora->dora) return;
+  const auto refuse_if = [](bool it_is, const char* with) {
+    check(!it_is, ErrorKind::unsupported,
+          [&] { return std::string("--use-dora yes with ") + with + " is not modelled yet"; });
+  };
+  const bool sharded = s.data.zero >= 2;
+  refuse_if(is_fsdp1(s), "--fsdp-version 1");
+  refuse_if(s.compile != models::Compile::no, "--compile");
+  refuse_if(s.kernels == models::Kernels::fused, "--kernels fused");
+  refuse_if(s.recompute.kind == models::RecomputeKind::ops, "--recompute ops:");
+  refuse_if(s.optimizer_in_backward, "--optimizer-in-backward");
+  refuse_if(s.offload.any(), "--offload");
+  refuse_if(sharded && s.quantize.has_value(), "--quantize under FSDP");
+  refuse_if(s.quantize && s.quantize->storage->product != models::PackedProduct::dequantizes,
+            "--quantize int8, gptq or gptq-row");
+  // tuners/lora/bnb.py, Linear4bit.forward: under autocast the sum keeps its own dtype, fp32, and
+  // with it everything behind.
+  refuse_if(s.quantize && is_mixed(s.precision) && !models::kbit_prepared(s) &&
+                s.param_dtype.value_or(DType::fp32) != DType::fp32,
+            "--quantize and --kbit-prep no, which widens the residual stream behind the first "
+            "adapter,");
+}
+
 // What PEFT's adapters have beyond plain ones.
 void refuse_adapters(const models::Strategy& s) {
   if (!s.lora) return;
@@ -190,7 +215,7 @@ void refuse_adapters(const models::Strategy& s) {
   const bool sharded = s.data.zero >= 2;
   refuse_if(sharded && !s.lora->modules_to_save.empty(), "--modules-to-save with FSDP");
   refuse_if(sharded && s.lora->bias, "--lora-bias yes with FSDP");
-  refuse_if(s.lora->dora, "--use-dora yes");
+  refuse_dora(s);
 }
 
 void refuse_projection(const models::Strategy& s) {

@@ -59,10 +59,20 @@ struct FrontSaved {
 struct ProductSaved {
   TensorId input = kNoTensor, weight_cast = kNoTensor, bias_cast = kNoTensor, out = kNoTensor;
 };
+// DoRA's: what its shares are made of (a base's result, B's, the scale for each), the norms of the
+// weight's rows, and the base's product once more.
+struct DoraSaved {
+  TensorId norm = kNoTensor;
+  std::array<Ref, 4> given;
+  TapeSaved shares;
+  ProductSaved again;
+};
 struct LinearSaved {
   ProductSaved base, a, b;  // a, b: LoRA
+  DoraSaved dora;
   TensorId mask = kNoTensor;  // LoRA's dropout
   TensorId out = kNoTensor;
+  bool input_grad = true;  // what it reads requires one
 };
 struct AttentionSaved {
   TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;  // as a fused kernel read them

@@ -99,11 +99,13 @@ class Backward {
                    operation.kind == Kind::concatenate || operation.kind == Kind::sum};
     }
     if (operation.kind == Kind::chunk) let_go(gradient_[at(operation.beside)]);
+    const bool given_too = around_.checkpointed && f_.given_kept();
     if (around_.checkpointed) release(operation, true);
+    if (given_too) release(operation, false);
     for (Next& of : next)
       if (of.to != kNone) of.block = fit(of);
     if (!around_.checkpointed) release(operation, true);
-    release(operation, false);
+    if (!given_too) release(operation, false);
     let_go(d);
     bool parameter = false;
     for (const Next& of : next) {

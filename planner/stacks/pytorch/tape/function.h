@@ -95,8 +95,7 @@ class Function {
   void result(ValueId value) { result_ = value; }
   // Of the last operation, and of its backward.
   void compiled_moves(Extent bytes) { operations_.back().compiled = bytes; }
-  // Returned beside the result.
-  void also_result(ValueId value) { also_results_.push_back(value); }
+  void also_result(ValueId value) { also_results_.push_back(value); }  // beside the result
   const std::vector<ValueId>& also_results() const { return also_results_; }
   // Each node of the backward is an op: what hangs on a parameter's gradient runs behind its own.
   void part_nodes() { parts_nodes_ = true; }
@@ -110,6 +109,8 @@ class Function {
   bool is_fused(Kind kind) const {
     return kind == Kind::cast || kind == Kind::nll || (fuses_ && elementwise(kind));
   }
+  void keeps_given() { keeps_given_ = true; }  // the given values are autograd's alone
+  bool given_kept() const { return keeps_given_; }
   // What a sum down to `to` takes beside its result.
   void sums_with(Extent to, std::array<Extent, 2> scratch) { sums_.push_back({to, scratch}); }
 
@@ -143,7 +144,7 @@ class Function {
   };
   std::vector<Sum> sums_;
   ValueId result_ = kNone;
-  bool parts_nodes_ = false, parts_operations_ = false, fuses_ = false;
+  bool parts_nodes_ = false, parts_operations_ = false, fuses_ = false, keeps_given_ = false;
 };
 
 }  // namespace plimsoll::planner::tape

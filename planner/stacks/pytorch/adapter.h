@@ -1,0 +1,52 @@
+// An adapted linear's dtypes and products, as PEFT's modules see them.
+#pragma once
+
+#include "models/storages.h"
+#include "planner/stacks/pytorch/module_types.h"
+
+namespace plimsoll::planner::pytorch {
+
+// Of an adapted linear's result, and of what its adapter reads.
+inline DType result_dtype(const LinearPart& part, const Regime& regime, DType input) {
+  return part.packed != nullptr ? input : regime.compute;
+}
+// Of both's sum. PEFT casts it back but around a packed base under autocast (tuners/lora/bnb.py),
+// where DoRA's magnitudes widen it.
+inline DType adapted_result(const LinearPart& part, const Regime& regime, DType result) {
+  const bool widens = part.dora && part.packed != nullptr && regime.autocast;
+  return widens ? promoted(result, regime.adapter) : result;
+}
+inline bool is_gptq(const LinearPart& part) {
+  return part.packed != nullptr && part.packed->product == models::PackedProduct::gptq;
+}
+inline bool has_new_peft(const models::Strategy& s) {
+  return s.transformers >= models::Release{5, 0, 0};
+}
+// Around a packed base PEFT casts x without autocast only, but GPTQ's with the PEFT of Transformers
+// 5 always.
+inline DType adapter_input(const LinearPart& part, const Regime& regime, const models::Strategy& s,
+                           DType input) {
+  const bool as_it_is =
+      part.packed != nullptr && regime.autocast && !(is_gptq(part) && has_new_peft(s));
+  return as_it_is ? input : regime.adapter_input;
+}
+
+// `weight_is_cast`: for another product that ran before.
+inline Product adapter_a(const LinearPart& part, DType dtype, bool weight_is_cast = false) {
+  return {.in = part.in,
+          .out = part.lora_rank,
+          .weight = dtype,
+          .adapter = true,
+          .weight_is_cast = weight_is_cast};
+}
+inline Product adapter_b(const LinearPart& part, DType dtype, bool weight_is_cast = false) {
+  return {.in = part.lora_rank,
+          .out = part.out,
+          .weight = dtype,
+          .bias = part.lora_bias,
+          .trains_bias = part.lora_bias,
+          .adapter = true,
+          .weight_is_cast = weight_is_cast};
+}
+
+}  // namespace plimsoll::planner::pytorch
