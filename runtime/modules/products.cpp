@@ -47,7 +47,9 @@ class Products final : public LayerModule {
   // the other way round.
   void backward(BackwardPass& pass) override {
     const models::decisions::RequiresGrad& r = context_.requires_grad;
-    if (r.makes_again(x_) && !pass.value(x_)) pass.modules[producer()]->again(pass);
+    const bool reads =
+        std::ranges::any_of(parts_, [](const Product& p) { return p.linear.reads_input(); });
+    if (reads && r.makes_again(x_) && !pass.value(x_)) pass.modules[producer()]->again(pass);
     if (waits_for_input()) return backward_input_first(pass);
     const Product* reader = nullptr;
     for (const Product& p : parts_)

@@ -1,4 +1,6 @@
 // Products with a weight, and their adapters.
+#include <algorithm>
+
 #include "planner/stacks/plimsoll/layer_writer.h"
 
 namespace plimsoll::planner::own {
@@ -145,7 +147,11 @@ void LayerWriter::products_backward(const LayerOp& at) {
     waiting_ = {&only, x, d_a};
     return;
   }
-  if (again) norm_again(layer_->ops->ops[producer], producer);
+  const bool reads = std::ranges::any_of(at.products, [&](const ProductOp& product) {
+    const LinearPart& part = layer_->linear(product.module);
+    return part.train_weight || part.lora_rank > 0;
+  });
+  if (again && reads) norm_again(layer_->ops->ops[producer], producer);
   std::array<TensorId, models::decisions::kMostModules> d_a;
   for (const ProductOp& product : at.products) {
     if (!wants(product.out)) continue;
