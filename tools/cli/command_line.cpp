@@ -32,13 +32,26 @@ const Command& command_called(std::string_view name) {
                      near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
 }
 
-std::vector<Option> options_of(const Command& command) {
+}  // namespace
+
+std::vector<Option> question_options(const Command& command) {
   std::vector<Option> options;
-  if (command.takes_plan_options) options.assign(plan_options().begin(), plan_options().end());
+  if (!command.takes_plan_options) return options;
+  for (const Option& option : plan_options())
+    if (std::ranges::find(command.own_options, option.name, &Option::name) ==
+        command.own_options.end())
+      options.push_back(option);
+  return options;
+}
+
+std::vector<Option> options_of(const Command& command) {
+  std::vector<Option> options = question_options(command);
   options.insert(options.end(), command.own_options.begin(), command.own_options.end());
   options.insert(options.end(), output_options().begin(), output_options().end());
   return options;
 }
+
+namespace {
 
 // "--json --quiet": CLI11 would take "--quiet" for the file's name, and "-1" for an option. Each
 // option that takes a value is joined with the next word, which must not be an option.

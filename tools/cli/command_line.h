@@ -24,6 +24,11 @@ struct Command {
 
 std::span<const Command> commands();
 
+// Those of a question (models/options.h) that it takes: but what it means something else by (run's
+// --data is the tokens, fit's the samples' lengths).
+std::vector<Option> question_options(const Command& command);
+std::vector<Option> options_of(const Command& command);  // all that it takes
+
 struct CommandLine {
   const Command* command = nullptr;
   std::string argument;  // "": not given

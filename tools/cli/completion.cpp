@@ -9,14 +9,6 @@
 namespace plimsoll::tools {
 
 namespace {
-std::vector<Option> options_of(const Command& command) {
-  std::vector<Option> out;
-  if (command.takes_plan_options) out.assign(plan_options().begin(), plan_options().end());
-  out.insert(out.end(), command.own_options.begin(), command.own_options.end());
-  out.insert(out.end(), output_options().begin(), output_options().end());
-  return out;
-}
-
 std::string joined(const std::vector<std::string>& words, std::string_view separator) {
   std::string out;
   for (const std::string& word : words) {

@@ -84,7 +84,7 @@ std::string help_text(const Command& command) {
                   "LAUNCH LINE is what starts the training: accelerate launch, torchrun, deepspeed "
                   "or python, with the script's arguments. What it says becomes options; what is "
                   "not understood is listed in the answer.");
-    add_options(out, plan_options());
+    add_options(out, question_options(command));
   }
   add_options(out, command.own_options);
   add_options(out, output_options());

@@ -105,7 +105,8 @@ Request from_model(const std::string& model, const Options& given, const Launch&
   const std::string* gpus = given.find("gpus");
   const std::string* ranks = given.find("ranks");
   for (const auto& [name, value] : given.given()) {
-    if (find_plan_option(name) != nullptr) options.add(name, value);
+    const bool own = name == "data";  // the tokens, not fit's lengths
+    if (find_plan_option(name) != nullptr && !own) options.add(name, value);
   }
   check(gpus == nullptr || ranks == nullptr || *gpus == *ranks, ErrorKind::bad_input,
         "--ranks and --gpus are the same: give one of them");

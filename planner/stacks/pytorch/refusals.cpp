@@ -103,6 +103,7 @@ void refuse_compiled(const models::ModelSpec& model, const models::Strategy& s,
             "with adapters, a quantized base, --freeze or --train");
   refuse_if(s.kernels != models::Kernels::eager, "with --kernels other than eager");
   refuse_if(s.attention != models::Attention::flash, "with --attention other than flash");
+  refuse_if(s.rows != models::Rows::full, "with rows that hold padding or several samples");
   refuse_if(s.precision == models::Precision::fp16_mixed || s.precision == models::Precision::fp16,
             "in fp16");
   // torch/_dynamo/backends/distributed.py, DDPOptimizer: a graph for each of DDP's buckets.

@@ -17,7 +17,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l host-memory -d 'of 
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l calibration -d 'overheads as tools/evidence fit measured them (built in)' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l stack -d 'plimsoll, pytorch, deepspeed, megatron (pytorch)' -x -a 'pytorch plimsoll deepspeed megatron'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l device -d 'cuda, cpu (cuda; cpu only with plimsoll)' -x -a 'cuda cpu'
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l compile -d 'torch.compile'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l compile -d 'torch.compile of each block, or of the model (no; alone: block)'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l kernels -d 'eager, liger, unsloth, fused (eager)' -x -a 'eager liger fused unsloth'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l torch-version -d '(the newest modelled)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
@@ -60,6 +60,11 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l seq-len -d 'tokens 
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l padding-mask -d 'rows hold padding, which an attention mask says (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l data -d 'lengths: JSONL with input_ids, length or num_tokens, or CSV of length,count; planned is the worst batch' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l padding -d 'none; free: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)' -x -a 'none free longest max'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l packing -d 'of --data: no, wrapped, bfd, as TRL packs (no)' -x -a 'no wrapped bfd'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
@@ -71,7 +76,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-dropout -d '(0
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-bias -d 'PEFT'\''s lora_bias (no)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-dora -d 'weight-decomposed adapters: yes is not modelled yet (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-dora -d 'PEFT'\''s weight-decomposed adapters (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l quantize -d 'nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row: pack the frozen base' -x -a 'nf4 nf4-dq fp4 int8'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
@@ -145,7 +150,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l host-memory -
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l calibration -d 'overheads as tools/evidence fit measured them (built in)' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l stack -d 'plimsoll, pytorch, deepspeed, megatron (pytorch)' -x -a 'pytorch plimsoll deepspeed megatron'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l device -d 'cuda, cpu (cuda; cpu only with plimsoll)' -x -a 'cuda cpu'
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l compile -d 'torch.compile'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l compile -d 'torch.compile of each block, or of the model (no; alone: block)'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l kernels -d 'eager, liger, unsloth, fused (eager)' -x -a 'eager liger fused unsloth'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l torch-version -d '(the newest modelled)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
@@ -188,6 +193,11 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l seq-len -d 't
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l padding-mask -d 'rows hold padding, which an attention mask says (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l data -d 'lengths: JSONL with input_ids, length or num_tokens, or CSV of length,count; planned is the worst batch' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l padding -d 'none; free: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)' -x -a 'none free longest max'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l packing -d 'of --data: no, wrapped, bfd, as TRL packs (no)' -x -a 'no wrapped bfd'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
@@ -199,7 +209,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-dropout 
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-bias -d 'PEFT'\''s lora_bias (no)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-dora -d 'weight-decomposed adapters: yes is not modelled yet (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-dora -d 'PEFT'\''s weight-decomposed adapters (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l quantize -d 'nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row: pack the frozen base' -x -a 'nf4 nf4-dq fp4 int8'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
@@ -250,7 +260,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l host-memory -d 'of 
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l calibration -d 'overheads as tools/evidence fit measured them (built in)' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l stack -d 'plimsoll, pytorch, deepspeed, megatron (pytorch)' -x -a 'pytorch plimsoll deepspeed megatron'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l device -d 'cuda, cpu (cuda; cpu only with plimsoll)' -x -a 'cuda cpu'
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l compile -d 'torch.compile'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l compile -d 'torch.compile of each block, or of the model (no; alone: block)'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l kernels -d 'eager, liger, unsloth, fused (eager)' -x -a 'eager liger fused unsloth'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l torch-version -d '(the newest modelled)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
@@ -293,6 +303,10 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l seq-len -d 'tokens 
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l padding-mask -d 'rows hold padding, which an attention mask says (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l padding -d 'none; free: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)' -x -a 'none free longest max'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l packing -d 'of --data: no, wrapped, bfd, as TRL packs (no)' -x -a 'no wrapped bfd'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
@@ -304,7 +318,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-dropout -d '(0
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-bias -d 'PEFT'\''s lora_bias (no)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l use-dora -d 'weight-decomposed adapters: yes is not modelled yet (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l use-dora -d 'PEFT'\''s weight-decomposed adapters (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l quantize -d 'nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row: pack the frozen base' -x -a 'nf4 nf4-dq fp4 int8'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
@@ -387,7 +401,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l host-memory -d 'of 
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l calibration -d 'overheads as tools/evidence fit measured them (built in)' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l stack -d 'plimsoll, pytorch, deepspeed, megatron (pytorch)' -x -a 'pytorch plimsoll deepspeed megatron'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l device -d 'cuda, cpu (cuda; cpu only with plimsoll)' -x -a 'cuda cpu'
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l compile -d 'torch.compile'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l compile -d 'torch.compile of each block, or of the model (no; alone: block)'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l kernels -d 'eager, liger, unsloth, fused (eager)' -x -a 'eager liger fused unsloth'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l torch-version -d '(the newest modelled)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
@@ -430,6 +444,11 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l seq-len -d 'tokens 
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l micro-batch -d 'sequences per GPU and micro-step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l grad-accum -d 'micro-steps per step (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l global-batch -d 'sequences per step of all GPUs, instead of --grad-accum' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l padding-mask -d 'rows hold padding, which an attention mask says (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l data -d 'lengths: JSONL with input_ids, length or num_tokens, or CSV of length,count; planned is the worst batch' -r -F
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l padding -d 'none; free: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)' -x -a 'none free longest max'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l packing -d 'of --data: no, wrapped, bfd, as TRL packs (no)' -x -a 'no wrapped bfd'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
@@ -441,7 +460,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-dropout -d '(0
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-bias -d 'PEFT'\''s lora_bias (no)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-dora -d 'weight-decomposed adapters: yes is not modelled yet (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-dora -d 'PEFT'\''s weight-decomposed adapters (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l quantize -d 'nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row: pack the frozen base' -x -a 'nf4 nf4-dq fp4 int8'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'

@@ -41,7 +41,7 @@ _plimsoll() {
         '--calibration=[overheads as tools/evidence fit measured them (built in)]:FILE:_files' \
         '--stack=[plimsoll, pytorch, deepspeed, megatron (pytorch)]:NAME:(pytorch plimsoll deepspeed megatron)' \
         '--device=[cuda, cpu (cuda; cpu only with plimsoll)]:NAME:(cuda cpu)' \
-        '--compile[torch.compile]' \
+        '--compile[torch.compile of each block, or of the model (no; alone\: block)]:\[REGION\]:(no block model)' \
         '--kernels=[eager, liger, unsloth, fused (eager)]:NAME:(eager liger fused unsloth)' \
         '--torch-version=[(the newest modelled)]:V:' \
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
@@ -84,6 +84,11 @@ _plimsoll() {
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
+        '--padding-mask=[rows hold padding, which an attention mask says (no)]:YES|NO:(yes no)' \
+        '--data=[lengths\: JSONL with input_ids, length or num_tokens, or CSV of length,count; planned is the worst batch]:FILE:_files' \
+        '--padding=[none; free\: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)]:KIND:(none free longest max)' \
+        '--packing=[of --data\: no, wrapped, bfd, as TRL packs (no)]:KIND:(no wrapped bfd)' \
+        '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
@@ -95,7 +100,7 @@ _plimsoll() {
         '--adapter-dtype=[fp32, bf16 (fp32)]:DTYPE:(fp32 bf16)' \
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
-        '--use-dora=[weight-decomposed adapters\: yes is not modelled yet (no)]:YES|NO:(yes no)' \
+        '--use-dora=[PEFT'\''s weight-decomposed adapters (no)]:YES|NO:(yes no)' \
         '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
@@ -181,7 +186,7 @@ _plimsoll() {
         '--calibration=[overheads as tools/evidence fit measured them (built in)]:FILE:_files' \
         '--stack=[plimsoll, pytorch, deepspeed, megatron (pytorch)]:NAME:(pytorch plimsoll deepspeed megatron)' \
         '--device=[cuda, cpu (cuda; cpu only with plimsoll)]:NAME:(cuda cpu)' \
-        '--compile[torch.compile]' \
+        '--compile[torch.compile of each block, or of the model (no; alone\: block)]:\[REGION\]:(no block model)' \
         '--kernels=[eager, liger, unsloth, fused (eager)]:NAME:(eager liger fused unsloth)' \
         '--torch-version=[(the newest modelled)]:V:' \
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
@@ -224,6 +229,11 @@ _plimsoll() {
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
+        '--padding-mask=[rows hold padding, which an attention mask says (no)]:YES|NO:(yes no)' \
+        '--data=[lengths\: JSONL with input_ids, length or num_tokens, or CSV of length,count; planned is the worst batch]:FILE:_files' \
+        '--padding=[none; free\: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)]:KIND:(none free longest max)' \
+        '--packing=[of --data\: no, wrapped, bfd, as TRL packs (no)]:KIND:(no wrapped bfd)' \
+        '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
@@ -235,7 +245,7 @@ _plimsoll() {
         '--adapter-dtype=[fp32, bf16 (fp32)]:DTYPE:(fp32 bf16)' \
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
-        '--use-dora=[weight-decomposed adapters\: yes is not modelled yet (no)]:YES|NO:(yes no)' \
+        '--use-dora=[PEFT'\''s weight-decomposed adapters (no)]:YES|NO:(yes no)' \
         '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
@@ -287,7 +297,7 @@ _plimsoll() {
         '--calibration=[overheads as tools/evidence fit measured them (built in)]:FILE:_files' \
         '--stack=[plimsoll, pytorch, deepspeed, megatron (pytorch)]:NAME:(pytorch plimsoll deepspeed megatron)' \
         '--device=[cuda, cpu (cuda; cpu only with plimsoll)]:NAME:(cuda cpu)' \
-        '--compile[torch.compile]' \
+        '--compile[torch.compile of each block, or of the model (no; alone\: block)]:\[REGION\]:(no block model)' \
         '--kernels=[eager, liger, unsloth, fused (eager)]:NAME:(eager liger fused unsloth)' \
         '--torch-version=[(the newest modelled)]:V:' \
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
@@ -330,6 +340,10 @@ _plimsoll() {
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
+        '--padding-mask=[rows hold padding, which an attention mask says (no)]:YES|NO:(yes no)' \
+        '--padding=[none; free\: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)]:KIND:(none free longest max)' \
+        '--packing=[of --data\: no, wrapped, bfd, as TRL packs (no)]:KIND:(no wrapped bfd)' \
+        '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
@@ -341,7 +355,7 @@ _plimsoll() {
         '--adapter-dtype=[fp32, bf16 (fp32)]:DTYPE:(fp32 bf16)' \
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
-        '--use-dora=[weight-decomposed adapters\: yes is not modelled yet (no)]:YES|NO:(yes no)' \
+        '--use-dora=[PEFT'\''s weight-decomposed adapters (no)]:YES|NO:(yes no)' \
         '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
@@ -432,7 +446,7 @@ _plimsoll() {
         '--calibration=[overheads as tools/evidence fit measured them (built in)]:FILE:_files' \
         '--stack=[plimsoll, pytorch, deepspeed, megatron (pytorch)]:NAME:(pytorch plimsoll deepspeed megatron)' \
         '--device=[cuda, cpu (cuda; cpu only with plimsoll)]:NAME:(cuda cpu)' \
-        '--compile[torch.compile]' \
+        '--compile[torch.compile of each block, or of the model (no; alone\: block)]:\[REGION\]:(no block model)' \
         '--kernels=[eager, liger, unsloth, fused (eager)]:NAME:(eager liger fused unsloth)' \
         '--torch-version=[(the newest modelled)]:V:' \
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
@@ -475,6 +489,11 @@ _plimsoll() {
         '--micro-batch=[sequences per GPU and micro-step (1)]:N:' \
         '--grad-accum=[micro-steps per step (1)]:N:' \
         '--global-batch=[sequences per step of all GPUs, instead of --grad-accum]:N:' \
+        '--padding-mask=[rows hold padding, which an attention mask says (no)]:YES|NO:(yes no)' \
+        '--data=[lengths\: JSONL with input_ids, length or num_tokens, or CSV of length,count; planned is the worst batch]:FILE:_files' \
+        '--padding=[none; free\: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)]:KIND:(none free longest max)' \
+        '--packing=[of --data\: no, wrapped, bfd, as TRL packs (no)]:KIND:(no wrapped bfd)' \
+        '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
@@ -486,7 +505,7 @@ _plimsoll() {
         '--adapter-dtype=[fp32, bf16 (fp32)]:DTYPE:(fp32 bf16)' \
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
-        '--use-dora=[weight-decomposed adapters\: yes is not modelled yet (no)]:YES|NO:(yes no)' \
+        '--use-dora=[PEFT'\''s weight-decomposed adapters (no)]:YES|NO:(yes no)' \
         '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
