@@ -30,11 +30,19 @@ double cross_entropy(const std::vector<double>& logits, const std::vector<std::i
   return sum / counted;
 }
 
+// Of the i-th instance, the innermost range running fastest: layer, expert.
+std::vector<std::int64_t> places(const models::ParameterRow& row, std::int64_t i) {
+  std::vector<std::int64_t> out(row.ranges.size());
+  for (std::size_t r = out.size(); r-- > 0; i /= row.ranges[r].count)
+    out[r] = row.ranges[r].first + i % row.ranges[r].count * row.ranges[r].step;
+  return out;
+}
+
 std::vector<std::string> trained_names(const models::ModelSpec& model) {
   std::vector<std::string> names;
   for (const models::ParameterRow& row : model.parameters)
     for (std::int64_t i = 0; i < row.instances() && !row.tied; ++i)
-      names.push_back(row.ranges.empty() ? row.name : models::expand(row.name, {i}));
+      names.push_back(models::expand(row.name, places(row, i)));
   std::ranges::sort(names);
   return names;
 }

@@ -227,7 +227,7 @@ void assume_outliers(const ModelParts& parts, const Question& question,
   const bool wide = models::kbit_prepared(s) || s.precision == models::Precision::fp32;
   const Count values(checked_multiply(question.batch.tokens(), nested ? one : all));
   out.push_back(
-      {"bytes if all columns of LLM.int8()'s inputs stood out (none is planned)",
+      {"if every column of LLM.int8() stood out: bytes more",
        std::to_string(storage(values, wide ? DType::fp32 : DType::bf16).value()), "assumed",
        "values of 6.0 or more, by the data: arXiv 2208.07339 found them in 0.1 % of the "
        "columns; each is kept once more until the backward has ended, beside what the product "
