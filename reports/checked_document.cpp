@@ -58,10 +58,11 @@ CheckedDocument::CheckedDocument(std::string_view text, std::string source, std:
                              : "a document without a schema",
                        id);
   });
-  const json rule = models::parse_json(schema_text(kind), "the schema");
+  json rule = models::parse_json(schema_text(kind), "the schema");
   const bool question = kind == "plan" && is_question() && root_.contains("workload");
-  const std::string wrong = question ? complaint(rule["properties"]["workload"], root_["workload"])
-                                     : complaint(rule, root_);
+  json asked = rule["properties"]["workload"];
+  asked["definitions"] = rule["definitions"];
+  const std::string wrong = question ? complaint(asked, root_["workload"]) : complaint(rule, root_);
   if (!wrong.empty()) refuse((question ? "workload: " : "") + wrong);
   check_fingerprint();
 }

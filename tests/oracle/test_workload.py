@@ -13,7 +13,9 @@ class Normalised(unittest.TestCase):
         self.assertEqual(set(found["stack"]), set(tm.STACK_DEFAULTS) - unsaid)
         said = tm.normalised(workload(stack={"use_reentrant": True}))
         self.assertEqual(set(said["stack"]), set(tm.STACK_DEFAULTS) - {"model_code"})
-        self.assertEqual(set(found["strategy"]), set(tm.STRATEGY_DEFAULTS))
+        self.assertEqual(set(found["strategy"]), set(tm.STRATEGY_DEFAULTS) - {"rows"})
+        padded = tm.normalised(workload(strategy={"rows": "padded"}))
+        self.assertEqual(set(padded["strategy"]), set(tm.STRATEGY_DEFAULTS))
         self.assertEqual(found["batch"], {"seq_len": 4096, "micro_batch": 1, "grad_accum": 1})
 
     def test_weights_follow_the_precision_unless_said_otherwise(self):

@@ -32,7 +32,7 @@ class PublishedThroughput(unittest.TestCase):
                                  stated[name][7])
 
     def test_what_has_no_command_is_refused_by_name(self):
-        for words in (["--kernels", "liger"], ["--compile"]):
+        for words in (["--kernels", "liger"], ["--compile", "model"]):
             result = plimsoll("fit", "gpt2", "--gpu", "a100-80gb", *words)
             self.assertEqual((result.returncode, result.stdout), (2, ""))
             self.assertIn(words[0], result.stderr)

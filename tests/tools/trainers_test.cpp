@@ -78,7 +78,7 @@ TEST_CASE("a trainer's defaults are as if they had been said, and options go bef
   CHECK(refusal("llama-3-8b", {{"trainer", "tortitan"}}) ==
         "--trainer tortitan: not known (did you mean torchtitan?)" + known);
   CHECK(refusal("llama-3-8b", {{"trainer", "trl@0.25"}}) ==
-        "--trainer trl@0.25: not known (did you mean trl@0.24?)" + known);
+        "--trainer trl@0.25: not known (did you mean trl@0.29?)" + known);
 }
 
 // Read off their sources, and not off the table.
