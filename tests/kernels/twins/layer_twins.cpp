@@ -117,7 +117,7 @@ TEST_CASE("biases and their gradients have the host's bits") {
     for (const std::int64_t width : kWidths) {
       CAPTURE(width);
       const std::int64_t rows = 11;
-      const Twins t = twins({drawn({width}, DType::fp32, 1), drawn({rows * width}, dtype, 2),
+      const Twins t = twins({drawn({width}, DType::fp32, 1), drawn({rows, width}, dtype, 2),
                              drawn({width}, dtype, 3), Tensor({4 * width}, DType::fp32, 7.0)},
                             [](const KernelTable& k, const Views& v) {
                               k.bias_backward(v[1], v[2], v[3]);
