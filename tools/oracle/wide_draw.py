@@ -202,9 +202,11 @@ def refusals(program, cases):
                                                                     "batch")},
                  "peak_bytes": 1, "reserved_bytes": 1} for c in cases]
         import torch_measure
+        # In no workload that does not say them.
         stack = {k: v for k, v in torch_measure.STACK_DEFAULTS.items() if k != "model_code"}
+        strategy = {k: v for k, v in torch_measure.STRATEGY_DEFAULTS.items() if k != "rows"}
         defaults = {"stack": stack,
-                    "strategy": torch_measure.STRATEGY_DEFAULTS,
+                    "strategy": strategy,
                     "batch": torch_measure.BATCH_DEFAULTS, "lora": torch_measure.LORA_DEFAULTS}
         json.dump({"runs": runs, "defaults": defaults}, f)
         f.flush()
