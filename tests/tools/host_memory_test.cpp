@@ -20,7 +20,7 @@ TEST_CASE("a host gives what is available, or what its control group allows") {
 // tell 4, 8 and 16 apart where they differ by four times.
 TEST_CASE("ranks of one host share its memory: all threads, of MPI's processes those of a node") {
   const std::optional<Bytes> all = host_memory();
-  if (!all) return;
+  REQUIRE(all);
   const auto share = [](models::Exchange exchange, std::int64_t gpus, std::int64_t per_node) {
     planner::Question question;
     question.strategy.device = models::Device::cpu;

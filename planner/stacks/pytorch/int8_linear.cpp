@@ -51,18 +51,10 @@ void ModuleWriter::int8_forward(const LinearNames& names, const LinearPart& part
   read(last, input);
 }
 
-// The weight anew in the input's dtype, times its rows' scales.
+// Where the input asks for a gradient: the weight anew in its dtype, times its rows' scales.
 Sum ModuleWriter::int8_backward(const LinearNames& names, const LinearPart& part,
                                 const PackedGradient& arrives) {
   const auto [input_dtype, input_grad, d_out, sum, at] = arrives;
-  if (!input_grad) {
-    if (!at.held.empty()) {
-      auto done = op(names.base.module);
-      release(done, at.held);
-      b_.work().moves(0, 0);
-    }
-    return sum;
-  }
   const std::int64_t t = tokens_.total(), weights = checked_multiply(part.in, part.out);
   const bool ends = !at.into.none();
   const TensorId weight = temporary(names.unpacked, weights, input_dtype),

@@ -252,8 +252,6 @@ Sum ModuleWriter::linear_backward(const LinearNames& names, const LinearPart& pa
 Sum ModuleWriter::base_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
                                 bool input_grad, const ProductSaved& s, TensorId d_out, Sum sum,
                                 const Place& at) {
-  if (part.packed != nullptr && part.packed->product == models::PackedProduct::int8)
-    return int8_backward(names, part, {input_dtype, input_grad, d_out, sum, at});
   if (part.packed != nullptr)
     return packed_backward(names, part, {input_dtype, input_grad, d_out, sum, at});
   return product_backward(names.base, names.bias, base_product(part, regime_), input_dtype,

@@ -80,6 +80,8 @@ Sum ModuleWriter::packed_backward(const LinearNames& names, const LinearPart& pa
     }
     return sum;
   }
+  if (part.packed->product == models::PackedProduct::int8)
+    return int8_backward(names, part, arrives);
   const std::int64_t t = tokens_.total(), weights = checked_multiply(part.in, part.out);
   const DType dtype = regime_.compute;
   const bool casts = dtype != input_dtype, ends = !at.into.none();
