@@ -30,7 +30,7 @@ inline Routes routes_in(TensorView all, std::int64_t experts, std::int64_t activ
           flat.rows(first + 2 * n, n), active};
 }
 
-// An operand of a grouped product: a row for each row of the experts, or for each token, whose rows
+// An operand of a grouped GEMM: a row for each row of the experts, or for each token, whose rows
 // are those of its pairs.
 struct RoutedRows {
   ConstTensorView view;

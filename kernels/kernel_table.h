@@ -12,7 +12,7 @@
 // * Nothing is allocated: scratch is passed in. Nothing is kept between calls.
 // * Deterministic: the same operands give the same bits; no result depends on addresses, on other
 //   ranks, or on how many rows or elements of a larger tensor a call is given, except where a
-//   product's library chooses its order by the shape.
+//   GEMM's library chooses its order by the shape.
 // * "+=" and "adds" accumulate into what is there. Operands may overlap only where the comment says
 //   "in place" or "may be".
 #pragma once

@@ -20,7 +20,7 @@ enum class Activation : std::uint8_t { gelu_tanh, gelu_erf, relu, silu };
 struct LinearOptions {
   bool transposed = false;  // weight stored [in, out] (GPT-2's Conv1D), not [out, in]
   bool accumulate = false;  // the result is added to what is there, rounded once
-  float scale = 1;  // of the product (an adapter's alpha / rank), not of the bias
+  float scale = 1;  // of the GEMM (an adapter's alpha / rank), not of the bias
 };
 
 // Frequencies of the rotation. Llama 3 (Hugging Face rope_type "llama3"): wave lengths above

@@ -7,7 +7,7 @@
 namespace plimsoll::kernels {
 
 struct LibraryChoice {
-  std::string library, what;  // cuBLASLt, and the product
+  std::string library, what;  // cuBLASLt, and the GEMM
   std::string algorithm;
   std::optional<double> seconds;  // by the clock, where candidates were timed
 };

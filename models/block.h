@@ -82,7 +82,7 @@ enum class OpKind : std::uint8_t {
 enum class Activation : std::uint8_t { silu, gelu, gelu_tanh, relu, gelu_python, gelu_function };
 
 // How eager attention makes probabilities of scores: softmax(…, dtype=float32).to(q's dtype), or
-// softmax(…).type(v's dtype), or softmax(…) as it comes, which the product casts under autocast.
+// softmax(…).type(v's dtype), or softmax(…) as it comes, which the GEMM casts under autocast.
 enum class EagerSoftmax : std::uint8_t { fp32, as_computed, uncast };
 
 // A few ids in place.
@@ -114,7 +114,7 @@ struct Node {
   EagerSoftmax softmax = EagerSoftmax::fp32;
   bool sliding = false;  // rotary, attention: of a layer with the decoder's window
   bool soft_cap = false;  // attention: eager scores go through a scaled tanh
-  bool alibi = false;  // attention: the products are added to a bias of each head (ALiBi)
+  bool alibi = false;  // attention: the GEMMs are added to a bias of each head (ALiBi)
   double probability = 0;  // dropout
   bool by_head = false;  // split, slice: x is [batch, heads, s, of each head]
   std::int64_t heads = 0;  // split, slice: whose parts lie side by side in x; 0: x is not cut so

@@ -43,7 +43,7 @@ struct Decoder {
   // Rows of BERT's table of token types, whose ids and the positions are buffers; 0: there is none.
   std::int64_t token_types = 0;
   bool bidirectional = false;  // attention sees what comes later, too: no mask without padding
-  bool head_transform = false;  // a product, GELU and the last norm stand before the head's product
+  bool head_transform = false;  // a product, GELU and the last norm stand before the head's GEMM
   // Of the token table, where it is not `hidden`: a projection stands behind it, another one in the
   // last norm's place (OPT-350m). 0: `hidden`.
   std::int64_t embedding_width = 0;
@@ -63,7 +63,7 @@ struct Decoder {
   NormKind norm = NormKind::rms_norm;
   PositionKind position = PositionKind::rope;
   MlpKind mlp = MlpKind::swiglu;
-  bool fused_qkv = false;  // GPT-2's c_attn: one [h, 3h] product
+  bool fused_qkv = false;  // GPT-2's c_attn: one [h, 3h] GEMM
   bool qkv_bias = false;
   bool out_bias = false;  // attention's output projection
   bool mlp_bias = false;

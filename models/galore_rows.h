@@ -29,7 +29,7 @@ static_assert(norm_grad < kMomentSlots);
 
 // get_orthogonal_matrix (every update_proj_gap steps, the first among them): the gradient in fp32,
 // torch.linalg.svd (U, Vh, S and the copy that cuSOLVER overwrites: BatchLinearAlgebra.cpp,
-// linalg_svd; its own workspace is not known), diag(s), the unused product with it, and the cast.
+// linalg_svd; its own workspace is not known), diag(s), the unused GEMM with it, and the cast.
 inline constexpr std::array kProjection{
     Moment{.slot = matrix, .dtype = DType::fp32, .of = Of::projected_in_16_bits},
     Moment{.slot = u, .dtype = DType::fp32, .of = Of::projected},

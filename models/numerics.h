@@ -23,7 +23,7 @@ struct Rotary {
 // How weights begin, where no checkpoint says so: models/initial_values.h applies it.
 struct Initialization {
   double deviation = 0.02;  // of the normal distribution that matrices and tables are drawn from
-  // What the deviation of the products into the residual stream is divided by: GPT-2's
+  // What the deviation of the GEMMs into the residual stream is divided by: GPT-2's
   // sqrt(2 · layers); else 1.
   double residual_divisor = 1;
   double norm_weight = 1;  // 0 where it is added to 1 (Gemma)

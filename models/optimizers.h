@@ -102,14 +102,14 @@ inline constexpr std::array kOptimizers{
     optimizer_rows::bitsandbytes(Optimizer::paged_ademamix8bit, "paged-ademamix8bit",
                                  optimizer_rows::kAdEMAMix, 8, true,
                                  {.name = "paged_ademamix_8bit"}),
-    // lerp_ 3, lerp 3, the cast 1.5, its norm 0.5, / 1, p * 2, p + 2.5; 15 products and 8 kernels.
+    // lerp_ 3, lerp 3, the cast 1.5, its norm 0.5, / 1, p * 2, p + 2.5; 15 GEMMs and 8 kernels.
     OptimizerRule{.kind = Optimizer::muon,
                   .name = "muon",
                   .states = optimizer_rows::kMomentum,
                   .unfused = {.values = 13.5, .passes = 8, .iterations = 5},
                   .rest = Optimizer::adamw,
                   .torch = optimizer_rows::kMuon},
-    // Beside AdamW's passes two products with the basis; the SVD, every 200 steps, is left out.
+    // Beside AdamW's passes two GEMMs with the basis; the SVD, every 200 steps, is left out.
     OptimizerRule{.kind = Optimizer::galore,
                   .name = "galore",
                   .states = optimizer_rows::kGaLoreStates,

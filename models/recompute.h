@@ -21,7 +21,7 @@ inline constexpr const char* kRecomputeForms =
 bool keeps_torchtitan_ops(const Recompute& recompute);
 // Whether a checkpoint by operator (ops) keeps what the node makes. `number`: of a linear, how many
 // come before it in the block. torchtitan's policy (activation_checkpoint.py, _custom_policy): what
-// attention makes, and every second product, the first one first.
+// attention makes, and every second GEMM, the first one first.
 bool keeps(const Recompute& recompute, const Node& node, int number);
 // The names that it accepts for a block: attention, and its linears' last parts.
 std::vector<std::string> keepable(const Block& block);

@@ -14,7 +14,7 @@ inline constexpr const char* kTorchtitanOps = "torchtitan";
 struct Recompute {
   RecomputeKind kind = RecomputeKind::none;
   std::int64_t every = 1;  // layers per checkpoint, for RecomputeKind::every
-  // For RecomputeKind::ops, sorted: "attention", and modules whose product is kept, by their last
+  // For RecomputeKind::ops, sorted: "attention", and modules whose GEMM is kept, by their last
   // parts as LoRA targets are ("q_proj", "mlp.c_proj"); or the one name kTorchtitanOps.
   std::vector<std::string> kept;
   bool operator==(const Recompute&) const = default;

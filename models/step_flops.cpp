@@ -9,22 +9,22 @@ namespace plimsoll::models {
 
 namespace {
 
-double all_steps(const ProductWeights& w) {
+double all_steps(const GemmWeights& w) {
   return 6 * w.trained + 4 * w.frozen + 6 * w.adapters;
 }
-double forward(const ProductWeights& w) {
+double forward(const GemmWeights& w) {
   return 2 * (w.trained + w.frozen + w.adapters);
 }
 
 }  // namespace
 
-ProductsOfToken products_of_token(const ModelSpec& model, const Strategy& strategy) {
-  ProductsOfToken products;
+GemmsOfToken gemms_of_token(const ModelSpec& model, const Strategy& strategy) {
+  GemmsOfToken gemms;
   for (const TrainableRow& entry : trainable_rows(model, strategy)) {
     const ParameterRow& row = entry.row;
     const bool head = row.module == ModuleKind::head, expert = !row.stacked.empty();
     if ((!head && !expert && row.module != ModuleKind::linear) || row.shape.rank != 2) continue;
-    ProductWeights& weights = head ? products.head : products.layers;
+    GemmWeights& weights = head ? gemms.head : gemms.layers;
     const std::int64_t visited =
         expert ? row.instances() / row.ranges.back().count * row.active : row.instances();
     (entry.trainable ? weights.trained : weights.frozen) +=
@@ -32,12 +32,12 @@ ProductsOfToken products_of_token(const ModelSpec& model, const Strategy& strate
   }
   if (strategy.lora)
     for (const LoraModule& module : lora_modules(model, *strategy.lora))
-      products.layers.adapters += (module.a.elements() + module.b.elements()).real();
-  return products;
+      gemms.layers.adapters += (module.a.elements() + module.b.elements()).real();
+  return gemms;
 }
 
-StepFlops step_flops(const ProductsOfToken& products, const Decoder& decoder,
-                     const Strategy& strategy, const Batch& batch) {
+StepFlops step_flops(const GemmsOfToken& gemms, const Decoder& decoder, const Strategy& strategy,
+                     const Batch& batch) {
   const std::int64_t full = decoder.window > 0 ? decoder.full_layers : decoder.layers;
   // In one row of samples a token sees its own, as if all were as long as the mean.
   const std::int64_t length = strategy.rows == Rows::flattened
@@ -52,14 +52,13 @@ StepFlops step_flops(const ProductsOfToken& products, const Decoder& decoder,
   const double tokens = static_cast<double>(batch.tokens()) *
                         static_cast<double>(batch.grad_accum) * static_cast<double>(strategy.gpus);
   StepFlops flops;
-  flops.model = (all_steps(products.layers) + all_steps(products.head) + 3 * attention) * tokens;
+  flops.model = (all_steps(gemms.layers) + all_steps(gemms.head) + 3 * attention) * tokens;
   flops.attention = 3 * attention * tokens;
   double again = 0;
   if (strategy.recompute.kind == RecomputeKind::selective)
     again = attention;
   else if (strategy.recompute.kind != RecomputeKind::none)
-    again = forward(products.layers) - forward(products.kept) +
-            (products.keeps_attention ? 0 : attention);
+    again = forward(gemms.layers) - forward(gemms.kept) + (gemms.keeps_attention ? 0 : attention);
   flops.hardware = flops.model + again * tokens;
   return flops;
 }

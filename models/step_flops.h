@@ -1,7 +1,7 @@
 // Floating point operations of one optimizer step: the project's convention, by which planned and
 // measured utilization are both defined.
 //
-// Per token: 6 for every weight in a matrix product (2 forward, 2 for the input's gradient, 2 for
+// Per token: 6 for every weight in a GEMM (2 forward, 2 for the input's gradient, 2 for
 // its own; the input embedding does not count, the head does, also when tied; of routed experts
 // those that a token visits), 4 where it is frozen, plus attention 3·L·a·(d_qk + d_v)·s_eff, the
 // causal half counted once (s_eff = s, or the window). Chowdhery et al., PaLM, arXiv 2204.02311,
@@ -14,21 +14,21 @@
 namespace plimsoll::models {
 
 // Elements of the weights that one token is multiplied with.
-struct ProductWeights {
+struct GemmWeights {
   double trained = 0, frozen = 0, adapters = 0;
-  bool operator==(const ProductWeights&) const = default;
+  bool operator==(const GemmWeights&) const = default;
 };
-struct ProductsOfToken {
-  ProductWeights layers, head;
+struct GemmsOfToken {
+  GemmWeights layers, head;
   // Of the layers', what a recomputation by operator takes from the forward; and whether it takes
   // what attention made.
-  ProductWeights kept;
+  GemmWeights kept;
   bool keeps_attention = false;
-  bool operator==(const ProductsOfToken&) const = default;
+  bool operator==(const GemmsOfToken&) const = default;
 };
 
 // By the parameter table. Error{bad_input}: patterns and LoRA targets that match nothing.
-ProductsOfToken products_of_token(const ModelSpec& model, const Strategy& strategy);
+GemmsOfToken gemms_of_token(const ModelSpec& model, const Strategy& strategy);
 
 struct StepFlops {
   double model = 0;  // the whole job's, one optimizer step
@@ -38,7 +38,7 @@ struct StepFlops {
   double model_full_attention() const { return model + attention; }
 };
 
-StepFlops step_flops(const ProductsOfToken& products, const Decoder& decoder,
-                     const Strategy& strategy, const Batch& batch);
+StepFlops step_flops(const GemmsOfToken& gemms, const Decoder& decoder, const Strategy& strategy,
+                     const Batch& batch);
 
 }  // namespace plimsoll::models

@@ -1,5 +1,5 @@
 // How a frozen linear's weight is stored packed (--quantize): one row for each way. A new one is
-// its row; a product of another kind also needs its rule in a stack.
+// its row; a GEMM of another kind also needs its rule in a stack.
 //
 // Sources: bitsandbytes 0.50.2, functional.py (quantize_4bit, QuantState) and nn/modules.py
 // (Params4bit, Linear4bit, Int8Params, Linear8bitLt); transformers 5.17,
@@ -21,8 +21,8 @@
 
 namespace plimsoll::models {
 
-// What a product with the packed weight does.
-enum class PackedProduct : std::uint8_t {
+// What a GEMM with the packed weight does.
+enum class PackedGemm : std::uint8_t {
   dequantizes,  // makes the weight anew, for a moment, in the dtype it computes in
   int8,  // multiplies 8-bit integers with a quantized input
   gptq,  // makes the weight anew in fp16, however few the rows
@@ -31,7 +31,7 @@ enum class PackedProduct : std::uint8_t {
 struct PackedStorage {
   std::string_view name;  // --quantize
   std::int64_t bits = 4;  // of a value
-  PackedProduct product = PackedProduct::dequantizes;
+  PackedGemm gemm = PackedGemm::dequantizes;
   std::int64_t block = 64;  // values that share a scale; 0: a row of the weight
   DType scale = DType::fp32;
   std::int64_t table = 16;  // fp32 values that the packed ones stand for; each weight has its own
@@ -58,16 +58,16 @@ inline constexpr std::array<PackedStorage, 12> kPackedStorages{{
      .type = "nf4",
      .in_runtime = true},
     {.name = "fp4", .type = "fp4"},
-    {.name = "int8", .bits = 8, .product = PackedProduct::int8, .block = 0, .table = 0},
+    {.name = "int8", .bits = 8, .gemm = PackedGemm::int8, .block = 0, .table = 0},
     {.name = "gptq",
-     .product = PackedProduct::gptq,
+     .gemm = PackedGemm::gptq,
      .block = 128,
      .scale = DType::fp16,
      .table = 0,
      .type = "gptq",
      .grouped = true},
     {.name = "gptq-row",  // group_size -1
-     .product = PackedProduct::gptq,
+     .gemm = PackedGemm::gptq,
      .block = 0,
      .scale = DType::fp16,
      .table = 0,

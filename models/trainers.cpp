@@ -62,7 +62,7 @@ constexpr TrainerDefault kSwift46[] = {
     {"recompute", "full", "swift/trainers/arguments.py, gradient_checkpointing"}};
 
 // SFTTrainer is Trainer; SFTConfig sets some of TrainingArguments otherwise. The loss of 1.16 is
-// its own, in pieces of the head's product, which no option says.
+// its own, in pieces of the head's GEMM, which no option says.
 constexpr TrainerDefault kTrl029[] = {
     {"transformers-version", "5.17", "trl, METADATA, Requires-Dist: transformers>=4.56.2"},
     {"precision", "bf16-mixed", "trl/trainer/base_config.py, bf16 and __post_init__"},

@@ -68,8 +68,8 @@ LayerPart part_of(const models::Block& block) {
   return layer;
 }
 
-// Products outside of the layers and the head: BertPredictionHeadTransform's, OPT-350m's two.
-LinearPart* product_of_ends(ModelParts& parts, std::string_view module) {
+// GEMMs outside of the layers and the head: BertPredictionHeadTransform's, OPT-350m's two.
+LinearPart* gemm_of_ends(ModelParts& parts, std::string_view module) {
   if (module.ends_with("project_in")) return &parts.project_in;
   const bool head =
       module.ends_with("predictions.transform.dense") || module.ends_with("project_out");
@@ -77,8 +77,8 @@ LinearPart* product_of_ends(ModelParts& parts, std::string_view module) {
 }
 
 // Where its backward is.
-std::vector<Parameter>& product_parameters(ModelParts& parts, const LinearPart& product) {
-  return &product == &parts.project_in ? parts.embedding : parts.tail;
+std::vector<Parameter>& gemm_parameters(ModelParts& parts, const LinearPart& gemm) {
+  return &gemm == &parts.project_in ? parts.embedding : parts.tail;
 }
 
 Parameter parameter_of(const models::Shape& shape, bool trainable) {
@@ -180,9 +180,9 @@ void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelS
     one(module.b);
     for (const ParameterRow& row : module.further) one(row);
   };
-  if (LinearPart* const product = product_of_ends(parts, parameter_name(base.name).module)) {
-    adapt(*product);
-    return add(product_parameters(parts, *product), -1);
+  if (LinearPart* const gemm = gemm_of_ends(parts, parameter_name(base.name).module)) {
+    adapt(*gemm);
+    return add(gemm_parameters(parts, *gemm), -1);
   }
   check(range != nullptr, ErrorKind::unsupported,
         [&] { return "--lora-targets " + module.name + ": adapters on it are not modelled yet"; });
@@ -243,14 +243,14 @@ void add_to_ends(ModelParts& parts, const ParameterRow& row, bool trainable) {
   } else if (name.module.ends_with("token_type_embeddings")) {
     parts.train_token_types = trainable;
     embed();
-  } else if (LinearPart* const product = product_of_ends(parts, name.module)) {
+  } else if (LinearPart* const gemm = gemm_of_ends(parts, name.module)) {
     if (bias) {
-      product->bias = true;
-      product->train_bias = trainable;
+      gemm->bias = true;
+      gemm->train_bias = trainable;
     } else {
-      add_weight(*product, row, trainable);
+      add_weight(*gemm, row, trainable);
     }
-    product_parameters(parts, *product).push_back(parameter);
+    gemm_parameters(parts, *gemm).push_back(parameter);
   } else {
     check(row.module == ModuleKind::embedding, ErrorKind::unsupported,
           [&] { return row.name + " is in no modelled step"; });

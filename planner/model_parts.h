@@ -35,7 +35,7 @@ struct Parameter {
 std::vector<models::PackedTensor> beside_packed(const Parameter& parameter,
                                                 const models::Strategy& strategy);
 
-// A product with a weight.
+// A GEMM with a weight.
 struct LinearPart {
   std::int64_t in = 0, out = 0;
   bool bias = false;

@@ -81,7 +81,7 @@ void Changes::add_free() {
     add(
         Price::nothing, "--loss fused", [](Question& c) { c.strategy.loss = Loss::fused; },
         needs_code("fused loss"));
-  // Products read a frozen base in 16 bits either way.
+  // GEMMs read a frozen base in 16 bits either way.
   if (s.lora && stack.mixed_is_autocast && is_mixed(s.precision) &&
       s.param_dtype.value_or(DType::fp32) == DType::fp32)
     add(Price::nothing, "--param-dtype bf16",

@@ -259,7 +259,7 @@ std::string time_explanation(const Plan& plan, const std::vector<OpTimeLine>& op
         "--explain time: no time is predicted for this GPU and precision");
   lines.add(
       fmt::format("Forward and backward of a step: {:.4g} ms on the GPU, by op and phase; "
-                  "products and attention by their FLOPs, all else by the bytes that it "
+                  "GEMMs and attention by their FLOPs, all else by the bytes that it "
                   "moves",
                   1e3 * all));
   lines.row("         ms   share    TFLOP      bytes kernels  phase, op (*: of all layers)");

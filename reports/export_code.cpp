@@ -112,12 +112,12 @@ def checkpoint_attention(model):
 
 )";
 
-// Which module a product belongs to is known by hooks around its forward, in the recomputation too.
+// Which module a GEMM belongs to is known by hooks around its forward, in the recomputation too.
 constexpr const char* kKeptOps = R"(
 def checkpoint_layers_but(model, *kept):
-    """A checkpoint around each layer, which keeps what these modules' products and attention make."""
+    """A checkpoint around each layer, which keeps what these modules' GEMMs and attention make."""
     aten = torch.ops.aten
-    products = {aten.mm.default, aten.addmm.default}
+    gemms = {aten.mm.default, aten.addmm.default}
     attentions = {aten._scaled_dot_product_flash_attention.default,
                   aten._scaled_dot_product_efficient_attention.default,
                   aten._scaled_dot_product_cudnn_attention.default}
@@ -128,7 +128,7 @@ def checkpoint_layers_but(model, *kept):
             module.register_forward_hook(lambda *_: running.pop() and None, always_call=True)
 
     def policy(context, op, *args, **kwargs):
-        keeps = (op in products and running) or (op in attentions and "attention" in kept)
+        keeps = (op in gemms and running) or (op in attentions and "attention" in kept)
         return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
     model.gradient_checkpointing_enable({

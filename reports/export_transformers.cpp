@@ -83,7 +83,7 @@ std::string packed_base(const Strategy& s) {
   const models::PackedStorage& storage = *s.quantize->storage;
   const char* const where =
       s.gpus > 1 ? ",\n    device_map={\"\": int(os.environ[\"LOCAL_RANK\"])}" : "";
-  if (storage.product == models::PackedProduct::int8)
+  if (storage.gemm == models::PackedGemm::int8)
     return fmt::format("\n    quantization_config=BitsAndBytesConfig(load_in_8bit=True){}", where);
   return fmt::format(
       "\n    quantization_config=BitsAndBytesConfig(\n"

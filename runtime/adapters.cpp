@@ -13,7 +13,7 @@ using shard::Part;
 using shard::State;
 using shard::Unit;
 
-// Rows of W that one product makes. Counted from W's first row, so that a rank with a piece of W
+// Rows of W that one GEMM makes. Counted from W's first row, so that a rank with a piece of W
 // multiplies in the same shapes as one with all of it, and a library's sums have the same order.
 constexpr std::int64_t kMergeRows = 64;
 
@@ -151,7 +151,7 @@ void Adapters::merge(const Site& site, const std::vector<std::vector<float>>& ad
         comm::slice(sum.rows_of(width).as({sum.view().elements()}), from - row * width, elements);
     worker.kernels.cast(here, part);
     worker.kernels.linear_forward(left.view().rows(row, count), right.view(), {}, options,
-                                  sum.view().rows(0, count), product_panels(worker));
+                                  sum.view().rows(0, count), gemm_panels(worker));
     worker.kernels.cast(part, here);
   }
 }

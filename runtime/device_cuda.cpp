@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "kernels/cuda/attention_library.h"
-#include "kernels/cuda/products.h"
+#include "kernels/cuda/gemms.h"
 #include "runtime/growing_region.h"
 #include "runtime/pinned_host.h"
 #include "runtime/stream.h"
@@ -131,7 +131,7 @@ class Staging {
 class ThreadState {
  public:
   ThreadState(int device, const CudaOptions& options) : device_(device) {
-    if (options.libraries) products_ = cuda::cublaslt_products({options.autotune_cache});
+    if (options.libraries) gemms_ = cuda::cublaslt_gemms({options.autotune_cache});
     if (options.libraries && options.mode == cuda::Mode::fast) start_attention();
     expect(cudaMalloc(&block_, kBlock), "memory of the GPU");
     // On the stream: the default one is not waited for, and the first kernels may note faults here.
@@ -140,7 +140,7 @@ class ThreadState {
                                     .mode = options.mode,
                                     .tf32 = options.tf32,
                                     .faults = {block_, DType::int32, {2}},
-                                    .products = products_.get(),
+                                    .gemms = gemms_.get(),
                                     .attention = attention_.get(),
                                     .workspace = {static_cast<std::byte*>(block_) + kForAttention,
                                                   DType::uint8,
@@ -159,7 +159,7 @@ class ThreadState {
   Staging& staging() { return staging_; }
   LibraryUse libraries() const {
     LibraryUse use;
-    if (products_) add(*products_, "cublaslt", use);
+    if (gemms_) add(*gemms_, "cublaslt", use);
     if (attention_) add(*attention_, "cudnn", use);
     if (!without_attention_.empty()) use.refusals.push_back({"cudnn", without_attention_, 1});
     return use;
@@ -198,7 +198,7 @@ class ThreadState {
   Stream stream_;
   Staging staging_;
   void* block_ = nullptr;
-  std::unique_ptr<cuda::Products> products_;
+  std::unique_ptr<cuda::Gemms> gemms_;
   std::unique_ptr<cuda::AttentionLibrary> attention_;
   std::string without_attention_;  // why
   std::optional<cuda::Launching> launching_;

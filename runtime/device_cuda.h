@@ -11,7 +11,7 @@ namespace plimsoll::runtime {
 
 struct CudaOptions {
   kernels::cuda::Mode mode = kernels::cuda::Mode::deterministic;
-  bool tf32 = false;  // fp32 products in TF32
+  bool tf32 = false;  // fp32 GEMMs in TF32
   std::string autotune_cache;  // a file; "": what fast mode finds is forgotten
   bool libraries = true;  // cuBLASLt; else only kernels of our own
   int ranks = 1;  // of this process, as threads: they share the GPU's memory

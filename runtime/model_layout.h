@@ -63,7 +63,7 @@ NormParameters attach(ParameterStore& store, const std::vector<ModelParameter>& 
                       const ModuleSlots& slots);
 LayerParameters attach(ParameterStore& store, const LayerLayout& layer,
                        const std::optional<models::Lora>& lora);
-// The head as a product.
+// The head as a GEMM.
 LinearParameters attach_head(ParameterStore& store, const ModelLayout& layout);
 
 }  // namespace plimsoll::runtime

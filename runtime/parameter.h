@@ -43,7 +43,7 @@ class Parameter {
   bool trains_ = false;
 };
 
-// A product's. Adapters: y += scale · (x · Aᵀ) · Bᵀ, A [rank, in], B [out, rank].
+// A GEMM's. Adapters: y += scale · (x · Aᵀ) · Bᵀ, A [rank, in], B [out, rank].
 struct LinearParameters {
   Parameter weight, bias;
   bool transposed = false;  // weight stored [in, out]

@@ -106,12 +106,12 @@ double pairs(const kernels::AttentionShape& s) {
     seen += static_cast<double>(i - kernels::first_key(s, i) + 1);
   return seen * static_cast<double>(s.sequences * s.heads);
 }
-double product(std::int64_t m, std::int64_t n, std::int64_t k) {
+double gemm(std::int64_t m, std::int64_t n, std::int64_t k) {
   return 2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
 }
 
-// Products of a query's and a key's row that a kernel of attention makes for each pair.
-constexpr std::pair<std::string_view, int> kAttentionProducts[] = {
+// GEMMs of a query's and a key's row that a kernel of attention makes for each pair.
+constexpr std::pair<std::string_view, int> kAttentionGemms[] = {
     {"flash_forward", 2},
     {"flash_backward", 5},
     {"attention_scores", 1},
@@ -123,7 +123,7 @@ constexpr std::pair<std::string_view, int> kAttentionProducts[] = {
 template <class... Rest>
 double flops_of(std::string_view name, const kernels::AttentionShape& s, const Rest&...) {
   const auto* found =
-      std::ranges::find(kAttentionProducts, name, [](const auto& entry) { return entry.first; });
+      std::ranges::find(kAttentionGemms, name, [](const auto& entry) { return entry.first; });
   return found->second * 2 * pairs(s) * static_cast<double>(s.head_dim);
 }
 // linear_forward: x [T, in], y [T, out].
@@ -132,25 +132,25 @@ double flops_of(std::string_view, const kernels::ConstTensorView& x,
                 const kernels::ConstTensorView&, const kernels::ConstTensorView&,
                 const kernels::LinearOptions&, const kernels::Columns& y,
                 const kernels::TensorView&) {
-  return product(y.rows(), y.width, x.shape[1]);
+  return gemm(y.rows(), y.width, x.shape[1]);
 }
 // linear_backward_input: d_y [T, out], d_x [T, in]; linear_backward_weight: x [T, in] beside d_y.
 double flops_of(std::string_view name, const kernels::ConstColumns& d_y,
                 const kernels::ConstTensorView& other, const kernels::LinearOptions&,
                 const kernels::TensorView& result, const kernels::TensorView&) {
   const bool of_weight = name == "linear_backward_weight";
-  return product(d_y.rows(), d_y.width, of_weight ? other.shape[1] : result.shape[1]);
+  return gemm(d_y.rows(), d_y.width, of_weight ? other.shape[1] : result.shape[1]);
 }
 // Of each row with its expert's matrix: experts_forward, experts_backward_input.
 double flops_of(std::string_view, const kernels::Routes& routes, const kernels::RoutedRows& x,
                 const kernels::ConstTensorView&, const kernels::TensorView& y,
                 const kernels::TensorView&) {
-  return product(routes.rows(), x.view.shape[1], y.shape[1]);
+  return gemm(routes.rows(), x.view.shape[1], y.shape[1]);
 }
 double flops_of(std::string_view, const kernels::Routes& routes, const kernels::RoutedRows& d_y,
                 const kernels::RoutedRows& x, const kernels::TensorView&,
                 const kernels::TensorView&) {
-  return product(routes.rows(), d_y.view.shape[1], x.view.shape[1]);
+  return gemm(routes.rows(), d_y.view.shape[1], x.view.shape[1]);
 }
 template <class... A>
 double flops_of(std::string_view, const A&...) {

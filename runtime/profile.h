@@ -17,7 +17,7 @@ struct KernelCost {
   double seconds = 0;  // on the device
   // Every operand read once, every result written once; scratch is not counted.
   double bytes = 0;
-  double flops = 0;  // of matrix products and attention (causal: what the mask leaves)
+  double flops = 0;  // of GEMMs and attention (causal: what the mask leaves)
 };
 
 // A device that does the same, and between `begin` and `end` notes what every kernel and copy of

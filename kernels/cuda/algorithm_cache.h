@@ -1,4 +1,4 @@
-// What autotuning has found, on disk: one line for each product, `key`, a tab, and the library's
+// What autotuning has found, on disk: one line for each GEMM, `key`, a tab, and the library's
 // opaque description of the algorithm in hexadecimal digits.
 #pragma once
 
@@ -16,7 +16,7 @@ using Algorithm = std::array<std::uint64_t, 8>;
 class AlgorithmCache {
  public:
   // An empty path: nothing is read or written. A file that is missing, or lines that are damaged,
-  // are as if nothing had been found: the products are tuned again.
+  // are as if nothing had been found: the GEMMs are tuned again.
   explicit AlgorithmCache(std::string path);
 
   std::optional<Algorithm> find(const std::string& key) const;

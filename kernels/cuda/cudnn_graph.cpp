@@ -99,7 +99,7 @@ void Graph::index_along(std::int64_t axis, int x, int y) {
 void Graph::multiply(int a, int b, int c) {
   Descriptor d(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
   d.set_one(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
-  d.finalize("a product");
+  d.finalize("a GEMM");
   Descriptor operation(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
   operation.set_one(CUDNN_ATTR_OPERATION_MATMUL_ADESC, tensors_[static_cast<std::size_t>(a)]);
   operation.set_one(CUDNN_ATTR_OPERATION_MATMUL_BDESC, tensors_[static_cast<std::size_t>(b)]);

@@ -1,16 +1,16 @@
 // Attention with a stored matrix, one op at a time.
 //
-// Thread mapping: products, 256 threads for each 64 × 64 tile of a head's result
-// (kernels/device/tile_product.cuh), the tiles that the mask hides left out; softmaxes, a block of
+// Thread mapping: GEMMs, 256 threads for each 64 × 64 tile of a head's result
+// (kernels/device/tile_gemm.cuh), the tiles that the mask hides left out; softmaxes, a block of
 // 256 threads for each row.
-// Memory: as many passes over the matrix as the op's signature says; a product reads its operands
+// Memory: as many passes over the matrix as the op's signature says; a GEMM reads its operands
 // once for each 64 rows (columns) of its result.
 // Numerics: fp32, sums in the order of keys (queries, heads), no tensor cores. A softmax's sum is a
 // tree over the threads.
 #include "kernels/cuda/flash.h"
 #include "kernels/device/reduce.cuh"
 #include "kernels/device/soft_cap.cuh"
-#include "kernels/device/tile_product.cuh"
+#include "kernels/device/tile_gemm.cuh"
 #include "kernels/host/attention.h"
 
 namespace plimsoll::kernels::cuda {
@@ -20,7 +20,7 @@ namespace {
 using device::kTile;
 using device::kVector;
 
-// What becomes of a product of two rows.
+// What becomes of a GEMM of two rows.
 enum class Product : std::uint8_t { score, plain, slope };
 
 struct OfHeads {
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(device::kTileThreads) products_of_rows(OfHeads
   const bool any = column <= last_row && column + kTile > first_key(s, row);
   float sum[device::kMine][device::kMine] = {};
   if (any)
-    device::add_tile_product(
+    device::add_tile_gemm(
         [&](int i, std::int64_t c) {
           return row + i < s.length ? device::load_one(t.x.span, x + (row + i) * t.x.stride + c)
                                     : 0.0f;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(device::kTileThreads) sum_over_keys(OfHeads t)
   const std::int64_t y = t.y.at(s, sequence, head);
   const std::int64_t end = row + kTile < s.length ? row + kTile : s.length;
   float sum[device::kMine][device::kMine] = {};
-  device::add_tile_product(
+  device::add_tile_gemm(
       [&](int i, std::int64_t j) {
         return row + i < s.length && sees(s, row + i, j)
                    ? device::load_one(t.p, matrix_row(s, sequence, head, row + i) + j)
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(device::kTileThreads) sum_over_queries(OfHeads
   float sum[device::kMine][device::kMine] = {};
   for (std::int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
     const std::int64_t x = t.x.at(s, sequence, head);
-    device::add_tile_product(
+    device::add_tile_gemm(
         [&](int j, std::int64_t i) {
           return row + j < s.length && sees(s, i, row + j)
                      ? device::load_one(t.p, matrix_row(s, sequence, head, i) + row + j)

@@ -1,16 +1,16 @@
-// The products and sums of a mixture's rows (kernels/expert_kernels.h).
+// The GEMMs and sums of a mixture's rows (kernels/expert_kernels.h).
 //
-// Thread mapping: products, 256 threads for each 64 × 64 tile of an expert's result
-// (kernels/device/tile_product.cuh), of which a block finds the expert from where the experts' rows
+// Thread mapping: GEMMs, 256 threads for each 64 × 64 tile of an expert's result
+// (kernels/device/tile_gemm.cuh), of which a block finds the expert from where the experts' rows
 // begin; sums and gates eight columns a thread, the gate's backward a block for each row.
-// Memory: a product reads its operands once for each 64 rows (columns) of the result; sums read k
+// Memory: a GEMM reads its operands once for each 64 rows (columns) of the result; sums read k
 // rows and write one; the gate reads 2 and writes 1, backward 3 and 3. Numerics: fp32, rounded
 // once, sums in the order of rows and pairs; no tensor cores.
 #include "kernels/cuda/pairs.h"
 #include "kernels/device/activation.cuh"
 #include "kernels/device/elementwise.cuh"
 #include "kernels/device/reduce.cuh"
-#include "kernels/device/tile_product.cuh"
+#include "kernels/device/tile_gemm.cuh"
 
 namespace plimsoll::kernels::cuda {
 
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(device::kTileThreads) multiply_rows(Product p)
   const std::int64_t weight = expert * k * p.n;
   const std::int64_t by_l = p.transposed ? 1 : p.n, by_j = p.transposed ? k : 1;
   float sum[device::kMine][device::kMine] = {};
-  device::add_tile_product(
+  device::add_tile_gemm(
       [&](int i, std::int64_t l) { return row + i < end ? p.x.at(p.r, row + i, l) : 0.0f; },
       [&](std::int64_t l, int j) {
         return column + j < p.n
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(device::kTileThreads) add_weight_gradient(Weig
   const std::int64_t begin = g.r.offsets[expert], end = g.r.offsets[expert + 1];
   if (begin == end) return;
   float sum[device::kMine][device::kMine] = {};
-  device::add_tile_product(
+  device::add_tile_gemm(
       [&](int i, std::int64_t l) { return row + i < m ? g.d_y.at(g.r, l, row + i) : 0.0f; },
       [&](std::int64_t l, int j) { return column + j < n ? g.x.at(g.r, l, column + j) : 0.0f; },
       begin, end, false, false, shared, sum);

@@ -3,7 +3,7 @@
 // Thread mapping: a block of four warps has 64 rows of one head, 16 rows a warp: queries (forward
 // and d_q) or keys (d_k and d_v). The other side goes through shared memory, 64 rows at a time
 // forward and 32 backward, each tile copied while the one before it is computed on. Scores stay in
-// registers: a product's result has the layout of the next one's left operand. Memory: the other
+// registers: a GEMM's result has the layout of the next one's left operand. Memory: the other
 // side is read once for every 64 rows. Numerics: products of 16-bit numbers summed in fp32; the
 // softmax is fp32, with exp2f; probabilities and gradients of scores are rounded to 16 bits before
 // they are multiplied. The order of all sums is fixed: deterministic, no atomics. mma.sync and not
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kBlock) mma_forward(Flash f, bool vectors) {
     if (!all_seen(s, i0, kRows, j0, kRows)) hide(s, i, j0 + lane.column, scores);
     exponentials(scale * kLog2e, scores, running, sum);
     if (f.drop.active) drop_some(Kept(f, sequence, head), i, j0 + lane.column, scores);
-    Tile::add_product(scores, v, sum);
+    Tile::add_gemm(scores, v, sum);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kBlock) mma_d_q(Flash f, bool vectors) {
           Kept(f, place.sequence, head).of_queries(i, j0 + n * 8 + lane.column, kept);
         },
         logsumexp, row_sum, scores, d_p);
-    Tile::add_product(d_p, k, sum);
+    Tile::add_gemm(d_p, k, sum);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half)
@@ -272,8 +272,8 @@ __global__ void __launch_bounds__(kBlock) mma_d_k_d_v(Flash f, bool vectors) {
           Kept(f, place.sequence, head).of_keys(i0 + n * 8 + lane.column, j0 + lane.row, kept);
         },
         logsumexp, row_sum, scores, d_p);
-    Tile::add_product(scores, d_out, d_v);
-    Tile::add_product(d_p, q, d_k);
+    Tile::add_gemm(scores, d_out, d_v);
+    Tile::add_gemm(d_p, q, d_k);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

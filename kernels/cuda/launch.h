@@ -14,21 +14,21 @@ struct CUstream_st;  // cudaStream_t points to one
 
 namespace plimsoll::kernels::cuda {
 
-class Products;  // cuBLASLt's handle and plans: kernels/cuda/products.h
+class Gemms;  // cuBLASLt's handle and plans: kernels/cuda/gemms.h
 class AttentionLibrary;  // cuDNN's: kernels/cuda/attention_library.h
 
 // deterministic: the same operands give the same bits, under every sharding.
-// fast: products are autotuned for each shape, attention goes through the library where there is
+// fast: GEMMs are autotuned for each shape, attention goes through the library where there is
 // one and it takes the operands, and the gradient's norm is summed as a tree.
 enum class Mode : std::uint8_t { deterministic, fast };
 
 struct Launch {
   CUstream_st* stream = nullptr;
   Mode mode = Mode::deterministic;
-  bool tf32 = false;  // fp32 products in TF32: 10 bits of mantissa
+  bool tf32 = false;  // fp32 GEMMs in TF32: 10 bits of mantissa
   // int32 [2] in device memory, or none: the first fault of a kernel (see below).
   TensorView faults;
-  Products* products = nullptr;  // none: the products that are written out
+  Gemms* gemms = nullptr;  // none: the GEMMs that are written out
   AttentionLibrary* attention = nullptr;  // fast mode; none: the kernels of our own
   // Device memory that no other op of the stream keeps anything in, or none. Only the library's
   // forward attention takes some: 256 bytes with cuDNN 9.19.

@@ -33,8 +33,7 @@ bool multiplies(DType dtype) {
 
 }  // namespace
 
-LibraryCall library_call(const Product& p, const Columns& c, const TensorView& workspace,
-                         bool tf32) {
+LibraryCall library_call(const Gemm& p, const Columns& c, const TensorView& workspace, bool tf32) {
   LibraryCall call{
       .a = matrix(p.b.view, p.b.transposed),
       .b = matrix(p.a.view, p.a.transposed),
@@ -55,7 +54,7 @@ std::string LibraryCall::key() const {
          " align=" + std::to_string(alignment) + " workspace=" + std::to_string(workspace_bytes);
 }
 
-std::string refusal(const LibraryCall& call, const Product& p) {
+std::string refusal(const LibraryCall& call, const Gemm& p) {
   const DType operand = call.a.dtype, result = call.d.dtype;
   const auto name = [](DType dtype) { return std::string(name_of(dtype)); };
   if (p.k == 0) return "nothing to add up (k = 0)";

@@ -1,9 +1,9 @@
-// A product of ours in cuBLASLt's words, and what identifies it: no library is needed for that.
+// A GEMM of ours in cuBLASLt's words, and what identifies it: no library is needed for that.
 #pragma once
 
 #include <tuple>
 
-#include "kernels/cuda/products.h"
+#include "kernels/cuda/gemms.h"
 
 namespace plimsoll::kernels::cuda {
 
@@ -19,7 +19,7 @@ struct LibraryMatrix {
 };
 
 // d = alpha · op(a) · op(b) + beta · d + bias, with one value of the bias for each row of d: the
-// transpose of our row-major product, because a row-major matrix is the column-major transpose.
+// transpose of our row-major GEMM, because a row-major matrix is the column-major transpose.
 struct LibraryCall {
   LibraryMatrix a, b, d;
   bool bias = false;
@@ -37,11 +37,11 @@ struct LibraryCall {
   bool operator<(const LibraryCall& other) const { return comparable() < other.comparable(); }
 };
 
-LibraryCall library_call(const Product& product, const Columns& c, const TensorView& workspace,
+LibraryCall library_call(const Gemm& gemm, const Columns& c, const TensorView& workspace,
                          bool tf32);
 
 // Why the library cannot take the call's dtypes or lengths, or nothing. It multiplies two matrices
 // of one storage type into one of that type or fp32; a bias has the result's type.
-std::string refusal(const LibraryCall& call, const Product& product);
+std::string refusal(const LibraryCall& call, const Gemm& gemm);
 
 }  // namespace plimsoll::kernels::cuda

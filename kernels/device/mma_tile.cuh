@@ -1,4 +1,4 @@
-// Tiles of 16-bit rows in shared memory, and products of them by tensor cores: what a warp makes of
+// Tiles of 16-bit rows in shared memory, and GEMMs of them by tensor cores: what a warp makes of
 // its 16 rows and all rows of a tile. Fragments: kernels/device/platform.cuh.
 #pragma once
 
@@ -61,8 +61,8 @@ struct MmaTile {
 
   // c[16 × kD] += p · b: p a result of 16 × 8 kTiles, rounded to T, and 8 kTiles rows b.
   template <int kTiles>
-  __device__ static void add_product(const float (&p)[kTiles][4], const std::uint16_t* b,
-                                     float (&c)[kD / 8][4]) {
+  __device__ static void add_gemm(const float (&p)[kTiles][4], const std::uint16_t* b,
+                                  float (&c)[kD / 8][4]) {
     static_assert(kTiles % 2 == 0);
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const std::uint16_t* b_row = b + lane % 16 * kPitch + lane / 16 * 8;

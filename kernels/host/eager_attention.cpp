@@ -17,7 +17,7 @@ void for_queries(const AttentionShape& s, Visit visit) {
       for (std::int64_t i = 0; i < s.length; ++i) visit(sequence, head, i);
 }
 
-// A row of the matrix: the products of `x` with the heads of `keys` as `of` makes them, `hidden`
+// A row of the matrix: the GEMMs of `x` with the heads of `keys` as `of` makes them, `hidden`
 // where the mask hides.
 template <class Of>
 void write_products(const AttentionShape& s, Of of, float hidden, const float* x,

@@ -1,4 +1,4 @@
-// A mixture's routing, and the products and sums of its experts' rows.
+// A mixture's routing, and the GEMMs and sums of its experts' rows.
 #include <limits>
 
 #include "kernels/host/activation.h"
@@ -113,9 +113,9 @@ void route_backward(ConstTensorView logits, bool normalizes, const Routes& r,
   }
 }
 
-// Products ----------------------------------------------------------------------------------------
+// GEMMs -------------------------------------------------------------------------------------------
 
-// Rows of an operand as a product of one expert reads them.
+// Rows of an operand as a GEMM of one expert reads them.
 struct Rows {
   const Routes& routes;
   RoutedRows x;
@@ -175,7 +175,7 @@ class Tiles {
   float stack_[3 * kLeastSide * kLeastSide];
 };
 
-// Visits the tiles of a product of `m` rows, `n` columns: what `add` sums in a tile goes to `out`.
+// Visits the tiles of a GEMM of `m` rows, `n` columns: what `add` sums in a tile goes to `out`.
 template <class Add>
 void in_tiles(const Tiles& tiles, std::int64_t m, std::int64_t n, std::int64_t k,
               std::int64_t first, bool accumulate, const TensorView& out, Add add) {

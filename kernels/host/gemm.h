@@ -1,4 +1,4 @@
-// The one product of fp32 matrices that all linear ops are made of. Which library multiplies is
+// The one GEMM of fp32 matrices that all linear ops are made of. Which library multiplies is
 // chosen by file: gemm_openblas.cpp or gemm_plain.cpp.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace plimsoll::kernels::host {
 
-// A row-major matrix of which the product takes the transpose where asked; `stride` elements from
+// A row-major matrix of which the GEMM takes the transpose where asked; `stride` elements from
 // row to row as stored.
 struct Operand {
   const float* data = nullptr;

@@ -1,4 +1,4 @@
-// Products with a weight. fp32 operands go to the library as they are; 16-bit ones are widened tile
+// GEMMs with a weight. fp32 operands go to the library as they are; 16-bit ones are widened tile
 // by tile into the panels, and a tile of the result is rounded once, when its sum is complete.
 #include "kernels/host/blocks.h"
 #include "kernels/host/gemm.h"
@@ -9,10 +9,10 @@ namespace {
 
 struct Matrix {
   ConstColumns view;  // rows and columns as stored
-  bool transposed = false;  // the product takes the transpose
+  bool transposed = false;  // the GEMM takes the transpose
 };
 
-struct Product {
+struct Gemm {
   std::int64_t m = 0, n = 0, k = 0;
   Matrix a, b;  // a: m × k, b: k × n
   ConstTensorView bias;  // [n] or none
@@ -20,7 +20,7 @@ struct Product {
   bool accumulate = false;
 };
 
-// Rows and columns of `x` from (row, column) on, as the product sees them; stored in `to` as they
+// Rows and columns of `x` from (row, column) on, as the GEMM sees them; stored in `to` as they
 // are in memory.
 Operand tile(const Matrix& x, std::int64_t row, std::int64_t column, std::int64_t rows,
              std::int64_t columns, float* to) {
@@ -38,7 +38,7 @@ Operand tile(const Matrix& x, std::int64_t row, std::int64_t column, std::int64_
 }
 
 // What the sums start from: bias, and the old result where it is added to.
-void start_row(const Product& p, const Columns& c, std::int64_t row, std::int64_t column,
+void start_row(const Gemm& p, const Columns& c, std::int64_t row, std::int64_t column,
                std::int64_t columns, float* to) {
   if (p.bias)
     read(p.bias, column, columns, to);
@@ -52,7 +52,7 @@ void start_row(const Product& p, const Columns& c, std::int64_t row, std::int64_
   });
 }
 
-void multiply_fp32(const Product& p, const Columns& c) {
+void multiply_fp32(const Gemm& p, const Columns& c) {
   float* out = fp32_of(c.tensor) + c.first;
   if (p.bias)
     for (std::int64_t i = 0; i < p.m; ++i) {
@@ -67,7 +67,7 @@ void multiply_fp32(const Product& p, const Columns& c) {
 }
 
 // Three square tiles share the panels: one of the result, one of each operand.
-void multiply_panels(const Product& p, const Columns& c, const TensorView& panels) {
+void multiply_panels(const Gemm& p, const Columns& c, const TensorView& panels) {
   expect(panels.elements() >= 3, "linear", "16-bit operands need panels");
   const auto side =
       static_cast<std::int64_t>(std::floor(std::sqrt(static_cast<double>(panels.elements() / 3))));
@@ -88,7 +88,7 @@ void multiply_panels(const Product& p, const Columns& c, const TensorView& panel
     }
 }
 
-void multiply(const Product& p, const Columns& c, const TensorView& panels) {
+void multiply(const Gemm& p, const Columns& c, const TensorView& panels) {
   expect(fits(p.a.view, p.a.transposed, p.m, p.k) && fits(p.b.view, p.b.transposed, p.k, p.n) &&
              fits(c, false, p.m, p.n),
          "linear", "the shapes of operands and result match");

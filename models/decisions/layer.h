@@ -6,7 +6,7 @@
 //
 //   forward                                           saved for backward (always in this dtype)
 //   n1      = input_norm(x)                           x [T h]; 1/rms, or mean and 1/std [T] fp32
-//   q, k, v = products of n1, + bias                  n1 [T h], once for the three
+//   q, k, v = GEMMs of n1, + bias                     n1 [T h], once for the three
 //   q, k    = q_norm, k_norm (Qwen3)                  their inputs, 1/rms [T heads] fp32
 //   q, k    rotated in place                          -
 //   o       = attention(q, k, v)                      q, k, v; flash: o, log-sum-exp [T heads]
@@ -15,10 +15,10 @@
 //   m       = o_proj(o), += x                         -  (dropout is in the sum: counter-based, so
 //                                                     the mask is made again)
 //   n2      = post_norm(m)                            m [T h]; statistics as above
-//   gate, up = products of n2 (GPT-2: one, c_fc)      n2 [T h]; gate, up [T f]
+//   gate, up = GEMMs of n2 (GPT-2: one, c_fc)         n2 [T h]; gate, up [T f]
 //   p       = silu(gate) · up (GPT-2: gelu(c_fc))     -
 //   y       = down_proj(p), += m                      p, where gate and up want no gradient
-// Phi-3 has gate and up as columns of one product: p then is a tensor of its own in any case.
+// Phi-3 has gate and up as columns of one GEMM: p then is a tensor of its own in any case.
 // A parallel residual (GPT-NeoX, Phi): m as above, but the MLP reads a norm of x; y = ..., += m.
 //
 //   backward; d is the gradient of the residual stream, one tensor from the final norm down to the
@@ -28,7 +28,7 @@
 //           write of [T f] in a kernel that has read all it needs (0.3 % of the time of Llama-8B at
 //           4.8 TB/s) and would be a quarter of what the layer saves
 //   down_proj's weight gradient, from p and d
-//   gate's and up's weight gradients from n2, then n2's gradient, the second product added in place
+//   gate's and up's weight gradients from n2, then n2's gradient, the second GEMM added in place
 //   d      += post_norm backward
 //   o_proj's weight gradient, d_o; dq, dk, dv of attention; rotated back in place; k_norm, q_norm
 //           backward in place; weight gradients of q, k, v; n1's gradient; d += input_norm backward
@@ -43,16 +43,16 @@
 //   gate_up = rows of n2 · gate_up_proj[expert]       gate_up [n 2f]
 //   p       = scores · silu(gate) · up                - (p, where nothing but down_proj is trained)
 //   m       = the sum of a token's rows of p · down_proj[expert]
-// Scores are in p, so that nothing of the second product is saved for their gradient. Products read
+// Scores are in p, so that nothing of the second GEMM is saved for their gradient. GEMMs read
 // the token's row where it is; backward: d_p from d's rows; gate_up becomes its gradient, d_p
 // becomes p; down_proj's gradient; gate_up_proj's; d_rows [n h], and of a token their sum; the
 // logits'.
 // Norms make the normalized values again from their input and statistics.
 // Weight gradients come before the gradient of the input that they share, so that the input dies
-// first. A product accumulates into an existing gradient (beta = 1): no temporary gradient.
+// first. A GEMM accumulates into an existing gradient (beta = 1): no temporary gradient.
 // A gradient that nothing trained needs is not computed, and what only it would read is not saved;
 // attention's backward makes dq, dk and dv together.
-// A frozen product saves no input, unless an adapter needs it. A packed weight is dequantized in
+// A frozen GEMM saves no input, unless an adapter needs it. A packed weight is dequantized in
 // each op that reads it (packed_weights.h).
 // What need not be saved (nothing trained below, or made again later) is not written (statistics,
 // log-sum-exp), or gives its place to the result (gate to p, the head norms' inputs).
@@ -64,7 +64,7 @@
 //
 // Adapters: a = x · A [T r] is saved, y += a · B. Backward: da and B's gradient first, A's after
 // the weight's, x's gradient += da · A. A and B of another dtype are cast in the workspace. Dropout
-// masks a copy of x for the product with A, in forward and again in backward; x's gradient gets the
+// masks a copy of x for the GEMM with A, in forward and again in backward; x's gradient gets the
 // masked product from a temporary of its own.
 #pragma once
 
@@ -109,7 +109,7 @@ constexpr std::int64_t layers_per_checkpoint(const Recompute& recompute, std::in
   return k;
 }
 
-// torch.utils.checkpoint with use_reentrant=True runs the whole layer again, its last product
+// torch.utils.checkpoint with use_reentrant=True runs the whole layer again, its last GEMM
 // included. Transformers before 5.0 under FSDP1 takes it of itself; what `plimsoll export` writes
 // for the others says False.
 inline bool usually_reentrant(const Strategy& s) {

@@ -125,29 +125,29 @@ class Scheduling {
     value(added.out).gradient = added.norm.out_grad;
   }
 
-  // Behind the other products of x, if only norms of their results have come since.
-  LayerOp& products_of(ValuePart x, const char* name) {
+  // Behind the other GEMMs of x, if only norms of their results have come since.
+  LayerOp& gemms_of(ValuePart x, const char* name) {
     for (std::size_t i = layer_.ops.size(); i-- > 0;) {
       LayerOp& before = layer_.ops[i];
-      if (before.kind == LayerOpKind::products && before.in[0].value == x.value) return before;
+      if (before.kind == LayerOpKind::gemms && before.in[0].value == x.value) return before;
       if (before.kind != LayerOpKind::norm) break;
     }
-    LayerOp& added = op(LayerOpKind::products, name);
+    LayerOp& added = op(LayerOpKind::gemms, name);
     added.in[0] = x;
     return added;
   }
   void linear(const Node& node) {
-    LayerOp& products = products_of(whole(node.in[0]), node.name);
-    const ProductOp product{.module = node.module,
-                            .out = node.out[0],
-                            .site = static_cast<std::uint8_t>(kFirstProductSite + products_++),
-                            .names = linear_names_of(node.name)};
-    products.products.push_back(product);
-    if (product.site >= kLayerSites) refuse("layers of so many products");
-    value(product.out) = {.name = product.names.out,
-                          .gradient = interned(std::string(product.names.out) + ".grad"),
-                          .width = value(product.out).width,
-                          .producer = static_cast<std::int8_t>(&products - layer_.ops.data())};
+    LayerOp& gemms = gemms_of(whole(node.in[0]), node.name);
+    const GemmOp gemm{.module = node.module,
+                      .out = node.out[0],
+                      .site = static_cast<std::uint8_t>(kFirstGemmSite + gemms_++),
+                      .names = linear_names_of(node.name)};
+    gemms.gemms.push_back(gemm);
+    if (gemm.site >= kLayerSites) refuse("layers of so many GEMMs");
+    value(gemm.out) = {.name = gemm.names.out,
+                       .gradient = interned(std::string(gemm.names.out) + ".grad"),
+                       .width = value(gemm.out).width,
+                       .producer = static_cast<std::int8_t>(&gemms - layer_.ops.data())};
   }
 
   void columns(const Node& node) {
@@ -247,7 +247,7 @@ class Scheduling {
   }
 
   void residual(const Node& node) {
-    if (is_product(node.in[0])) {
+    if (is_gemm(node.in[0])) {
       if (branches_ != nullptr) refuse("branches of more than one parallel residual");
       branches_ = &node;
       return;
@@ -272,9 +272,9 @@ class Scheduling {
     sum(node.name, branches_->out[0], second, node.out[0]);
   }
   std::int8_t producer(ValueId id) { return value(part(id).value).producer; }
-  bool is_product(ValueId id) {
+  bool is_gemm(ValueId id) {
     return producer(id) >= 0 &&
-           layer_.ops[static_cast<std::size_t>(producer(id))].kind == LayerOpKind::products;
+           layer_.ops[static_cast<std::size_t>(producer(id))].kind == LayerOpKind::gemms;
   }
   void sum(std::string_view name, ValueId stream, ValueId branch, ValueId out) {
     const double rate = dropout(branch);
@@ -289,7 +289,7 @@ class Scheduling {
     added.scaled = scaled;
     if (scaled && branches_ != nullptr) refuse("branches of a parallel residual times a number");
     added.site = static_cast<std::uint8_t>(kFirstSumSite + sums_++);
-    if (added.site >= kFirstProductSite) refuse("layers of more than two sums");
+    if (added.site >= kFirstGemmSite) refuse("layers of more than two sums");
     makes(added.out, added.name);
   }
 
@@ -315,13 +315,13 @@ class Scheduling {
       op.may_replace = sum == layer_.ops.end() && readers(op.in[0].value) == 1 &&
                        value(op.in[0].value).producer >= 0;
     } else if (op.kind == LayerOpKind::activation) {
-      // Backward makes its result again where the product's weight needs it.
+      // Backward makes its result again where the GEMM's weight needs it.
       const bool next = at + 1 < layer_.ops.size() &&
-                        layer_.ops[at + 1].kind == LayerOpKind::products &&
+                        layer_.ops[at + 1].kind == LayerOpKind::gemms &&
                         layer_.ops[at + 1].in[0].value == op.out;
-      if (!next || readers(op.out) != 1 || layer_.ops[at + 1].products.size() != 1)
-        return refuse("an activation that no product follows");
-      value(op.out).gradient = layer_.ops[at + 1].products[0].names.input_grad;
+      if (!next || readers(op.out) != 1 || layer_.ops[at + 1].gemms.size() != 1)
+        return refuse("an activation that no GEMM follows");
+      value(op.out).gradient = layer_.ops[at + 1].gemms[0].names.input_grad;
     }
   }
   std::int64_t readers(ValueId id) const {
@@ -346,7 +346,7 @@ class Scheduling {
   std::vector<std::int64_t> heads_;  // in which the columns of a value were cut
   std::vector<Gate> gates_;
   const Node* branches_ = nullptr;  // the sum of a parallel residual's branches
-  std::uint8_t products_ = 0, sums_ = 0;
+  std::uint8_t gemms_ = 0, sums_ = 0;
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // A layer's nodes (models/block.h) as the ops of our own runtime, in the order of its forward pass:
 // what runs in one op, in which tensor a value lies, and what it is called.
 //
-// Products of one input stand together, where the first of them stands; norms of their results
+// GEMMs of one input stand together, where the first of them stands; norms of their results
 // follow them. An activation and the product with its other half are one op. The rotation works in
 // place, dropout and a scale belong to the sum that reads them, and views are columns of the value
 // that they are taken from. The branches of a parallel residual are added to the stream one by one,
@@ -26,7 +26,7 @@ using LayerOpSet = std::bitset<kMostLayerOps>;
 
 enum class LayerOpKind : std::uint8_t {
   norm,  // in: x
-  products,  // in: x; each has a result of its own
+  gemms,  // in: x; each has a result of its own
   rotary,  // in: q, k
   attention,  // in: q, k, v
   activation,  // in: x, and what the result is multiplied with, or none
@@ -44,10 +44,10 @@ struct ValuePart {
 };
 
 // Dropout draws from a stream of random numbers for each place of a layer.
-inline constexpr std::uint8_t kAttentionSite = 0, kFirstSumSite = 1, kFirstProductSite = 3;
+inline constexpr std::uint8_t kAttentionSite = 0, kFirstSumSite = 1, kFirstGemmSite = 3;
 inline constexpr std::uint8_t kLayerSites = 16;
 
-struct ProductOp {
+struct GemmOp {
   std::int16_t module = -1;  // of Block::modules
   ValueId out = kNoValue;
   std::uint8_t site = 0;  // of its adapter's dropout
@@ -57,9 +57,9 @@ struct ProductOp {
 struct LayerOp {
   LayerOpKind kind = LayerOpKind::residual;
   std::array<ValuePart, 3> in;
-  ValueId out = kNoValue;  // but for products and rotary
-  const char* name = "";  // of the op, both ways; products have their own
-  std::vector<ProductOp> products;
+  ValueId out = kNoValue;  // but for GEMMs and rotary
+  const char* name = "";  // of the op, both ways; GEMMs have their own
+  std::vector<GemmOp> gemms;
   std::int16_t module = -1;  // a norm's, the experts'
   NormNames norm{};
   // A norm whose input nobody else reads, or an activation: where backward does not want the input,

@@ -13,7 +13,7 @@ const char* joined(std::string_view module, const char* what) {
 }  // namespace
 
 LinearNames linear_names_of(std::string_view m) {
-  return {.product = joined(m, ""),
+  return {.gemm = joined(m, ""),
           .out = joined(m, ".out"),
           .weight_grad = joined(m, ".weight.grad"),
           .input_grad = joined(m, ".input.grad"),

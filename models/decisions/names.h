@@ -15,10 +15,10 @@
 namespace plimsoll::models::decisions {
 
 struct LinearNames {
-  const char* product;  // op: forward
+  const char* gemm;  // op: forward
   const char* out;
   const char* weight_grad;  // op: gradients of weight and bias
-  const char* input_grad;  // op, and the tensor where the product has its input for itself
+  const char* input_grad;  // op, and the tensor where the GEMM has its input for itself
   const char* adapter_dropout;  // op: the masked input, forward and backward
   const char* adapter_input;
   const char* adapter_a;  // op: x · A; backward: A's gradient

@@ -8,7 +8,7 @@
 // Values are those that the model would have in the compute dtype, packed in the order in which
 // they are stored: GPT-2's [in, out] by its own rows (bitsandbytes transposes it first).
 //
-// A product makes the weight anew in the op that reads it (forward, made again, and backward of its
+// A GEMM makes the weight anew in the op that reads it (forward, made again, and backward of its
 // input), whole and in the compute dtype, in a temporary that dies with the op
 // (LinearNames::dequantized). Nothing of it is saved.
 #pragma once

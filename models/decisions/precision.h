@@ -7,7 +7,7 @@ namespace plimsoll::models::decisions {
 
 // One kind of trained parameter: the base model's, or the adapters'.
 struct TrainedDtypes {
-  DType weight = DType::fp32;  // stored, gathered, read by products
+  DType weight = DType::fp32;  // stored, gathered, read by GEMMs
   DType gradient = DType::fp32;  // written, accumulated and reduced in it
   // fp32 copies that the optimizer steps, from which the weights are rounded. Without them 16-bit
   // weights are rounded stochastically (counter-based, keyed by the element's global index).
@@ -25,7 +25,7 @@ struct TrainedDtypes {
 // --grad-dtype fp32 makes the gradient 4. Adapters have their own dtype (fp32 unless asked
 // otherwise); 16-bit ones get masters and moments as the base would.
 struct Regime {
-  DType compute = DType::fp32;  // activations, logits, operands of products, frozen weights
+  DType compute = DType::fp32;  // activations, logits, operands of GEMMs, frozen weights
   TrainedDtypes base, adapters;
   bool loss_scaling = false;  // fp16: a dynamic factor on the loss, an overflow skips the step
 };

@@ -18,8 +18,8 @@ class Derivation {
         case LayerOpKind::norm:
           norm(op);
           break;
-        case LayerOpKind::products:
-          products(op);
+        case LayerOpKind::gemms:
+          gemms(op);
           break;
         case LayerOpKind::rotary:
           break;  // in place
@@ -65,12 +65,12 @@ class Derivation {
     leaves();
   }
 
-  void products(const LayerOp& op) {
+  void gemms(const LayerOp& op) {
     const ValueId x = op.in[0].value;
     bool reads = false;
-    for (const ProductOp& product : op.products) {
-      const Trained& own = trained(product.module);
-      set(product.out, r_.value(x) || own.any());
+    for (const GemmOp& gemm : op.gemms) {
+      const Trained& own = trained(gemm.module);
+      set(gemm.out, r_.value(x) || own.any());
       reads = reads || own.reads_input();
       if (own.adapter) leaves();
     }

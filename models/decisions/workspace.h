@@ -2,12 +2,12 @@
 //
 // Every rank has one workspace, allocated at the start and as large as the largest need of an op of
 // its step: ops of the compute stream follow one another, so they share it. What needs some:
-//   products      cuBLASLt's workspace; on the host the fp32 panels of 16-bit operands
+//   GEMMs         cuBLASLt's workspace; on the host the fp32 panels of 16-bit operands
 //   norms, biases partial sums of the parameters' gradients, kPartialRows rows in fp32
 //   attention     flash backward: see kAttentionWorkspace
 //   embedding     backward sorts the tokens by id, so that rows are summed in one order: two pairs
 //                 of int32 arrays
-//   adapters      A or B cast to the compute dtype, beside the workspace of the product
+//   adapters      A or B cast to the compute dtype, beside the workspace of the GEMM
 //   gradient norm one fp64 per kNormChunk elements of each tensor, and one per tensor
 #pragma once
 
@@ -27,12 +27,12 @@ inline constexpr std::int64_t kBlock = 256;
 
 // cuBLASLt: NVIDIA's recommendation for Hopper (cuBLAS documentation, cublasSetWorkspace); older
 // architectures want 4 MiB, but one value keeps plans comparable.
-inline constexpr Bytes kProductWorkspace(32 << 20);
+inline constexpr Bytes kGemmWorkspace(32 << 20);
 // Host: BLAS multiplies fp32, so 16-bit operands are converted panel by panel.
 inline constexpr Bytes kHostPanels(16 << 20);
 
-constexpr Bytes product_workspace(Device device, DType compute) {
-  if (device == Device::cuda) return kProductWorkspace;
+constexpr Bytes gemm_workspace(Device device, DType compute) {
+  if (device == Device::cuda) return kGemmWorkspace;
   return compute == DType::fp32 ? Bytes(0) : kHostPanels;
 }
 

@@ -17,7 +17,7 @@ void add_block(Table& table, const LlamaLike& d) {
 }
 
 // transformers models/phi3/modeling_phi3.py, Phi3Attention.forward: queries, keys and values are
-// slices of one product, which it holds until it returns; a rotated slice of each head is joined
+// slices of one GEMM, which it holds until it returns; a rotated slice of each head is joined
 // with what is left of it, be that nothing.
 ValueList attention_of(BlockBuilder& b, const LlamaLike& d, ValueId x) {
   const std::int64_t q_width = d.heads * d.head_dim, kv_width = d.kv_heads * d.head_dim;
@@ -42,7 +42,7 @@ ValueList attention_of(BlockBuilder& b, const LlamaLike& d, ValueId x) {
   return {o, attention[1]};
 }
 
-// Phi3MLP.forward: one product of both, in halves.
+// Phi3MLP.forward: one GEMM of both, in halves.
 ValueId mlp_of(BlockBuilder& b, const LlamaLike& d, ValueId y) {
   const ValueId both = b.linear("mlp.gate_up_proj", y);
   const ValueList halves = b.split("mlp.gate_up", both, {d.ffn, d.ffn});

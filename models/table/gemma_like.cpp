@@ -8,7 +8,7 @@ namespace plimsoll::models::families {
 namespace {
 
 // transformers models/gemma2/modeling_gemma2.py, Gemma2DecoderLayer.forward; Gemma 3 norms queries
-// and keys behind the three products, Gemma 1 has no norms behind its branches.
+// and keys behind the three GEMMs, Gemma 1 has no norms behind its branches.
 Block block_of(const ModelSpec& model, const LlamaLike& d, bool sliding, bool caps_scores) {
   BlockBuilder b(model.parameters, d.hidden, ModuleClass::rms_norm_one_plus);
   const ValueId x = b.norm("input_layernorm", kBlockInput);

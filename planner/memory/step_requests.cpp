@@ -98,7 +98,7 @@ bool StepRequests::comes_later(TensorId tensor) const {
          std::ranges::find(start_.at_first_use(), tensor) != start_.at_first_use().end();
 }
 
-// The op whose product needs a workspace, and so on.
+// The op whose GEMM needs a workspace, and so on.
 void StepRequests::find_first_uses() {
   for (const std::int32_t i : later_) {
     const TensorId tensor = tensor_of(i);
@@ -158,7 +158,7 @@ void StepRequests::write_step() {
 }
 
 void StepRequests::write_op(std::size_t s, std::size_t op) {
-  // A product's result is there before its workspace, a second product's result after it.
+  // A GEMM's result is there before its workspace, a second GEMM's result after it.
   bool waits = true;
   for (const std::int32_t i : births_.at(s)) {
     take(i);

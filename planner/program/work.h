@@ -1,4 +1,4 @@
-// What a step's ops ask of the GPU beside memory: products, bytes moved, kernels launched.
+// What a step's ops ask of the GPU beside memory: GEMMs, bytes moved, kernels launched.
 //
 // Beside the program, and only for who asks (ProgramBuilder::keep_work). An op that says nothing is
 // one kernel that reads what it reads and writes what it writes; one whose operands are not what it
@@ -35,7 +35,7 @@ struct FusedAttention {
   double flops = 0;
 };
 
-// Of the forward of such a kernel: two products of what each token sees. Causal tiles are computed
+// Of the forward of such a kernel: two GEMMs of what each token sees. Causal tiles are computed
 // whole along the diagonal: 128 rows and columns (FlashAttention-2, arXiv 2307.08691, section 3.3).
 struct AttentionShape {
   std::int64_t tokens = 0, length = 0, width = 0;  // width: of all query heads
@@ -56,7 +56,7 @@ class Works {
   void clear();
   void gemm(std::size_t op, const Gemm& gemm);
   void attention(std::size_t op, const FusedAttention& attention);
-  // In place of the operands' bytes, beside products; adds up.
+  // In place of the operands' bytes, beside GEMMs; adds up.
   void moves(std::size_t op, double bytes, double kernels = 1);
   void casts(std::size_t op, double bytes, double kernels = 1);
   void compiled(std::size_t op, double bytes) { at(op).compiled = bytes; }
@@ -131,7 +131,7 @@ struct StepWork {
   std::vector<WorkOfPart> layers;
   WorkOfPart ends;
 };
-// Whether the op's time is counted there; what one run of it asks for beside products.
+// Whether the op's time is counted there; what one run of it asks for beside GEMMs.
 bool is_computed(const models::StepProgram& program, const models::Op& op);
 WorkSum rest_of_op(const models::StepProgram& program, const Works& works, std::size_t op);
 

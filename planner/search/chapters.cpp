@@ -86,7 +86,7 @@ Strategy Chapters::alike_in_loss(Strategy loss) {
 }
 
 // A fused loss makes the head's gradient itself, and a tied table's two gradients are added in
-// place then. Elsewhere that gradient is a product's: a view, unless autocast's cast makes a tensor
+// place then. Elsewhere that gradient is a GEMM's: a view, unless autocast's cast makes a tensor
 // of it.
 bool Chapters::reaches_layers(const Strategy& s) {
   const StackInfo& stack = stack_info(s.stack);
@@ -102,7 +102,7 @@ Chapters::Ids Chapters::ids_of(const Strategy& strategy, bool tied_head) {
   if (!tied_head || !reaches_layers(strategy)) layers.loss = models::Loss::full;
   if (!strategy.optimizer_in_backward) layers.optimizer_impl.reset();
   const Strategy loss = alike_in_loss(strategy);
-  // Workspaces that stay are the attention's too, and those of products that run a second time.
+  // Workspaces that stay are the attention's too, and those of GEMMs that run a second time.
   Strategy optimizer = strategy;
   const bool repeats = strategy.recompute.kind != RecomputeKind::none &&
                        strategy.recompute.kind != RecomputeKind::selective;

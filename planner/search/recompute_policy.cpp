@@ -122,7 +122,7 @@ class Comparison {
   std::array<std::unique_ptr<Kind>, 2> kinds_;
 };
 
-// The fastest first; of equally fast ones what keeps less (the last product of a layer is never
+// The fastest first; of equally fast ones what keeps less (the last GEMM of a layer is never
 // computed again: a recomputation stops in front of it).
 bool before(const Comparison::Policy& a, const Comparison::Policy& b) {
   return std::tuple(a.cost, a.peak, a.recompute.kept.size(), models::text_of(a.recompute)) <

@@ -73,7 +73,7 @@ std::vector<std::string> costs_of_concessions(const Setting& x, const reports::P
   if (concedes(x, kPackedBase))
     out.push_back(
         fmt::format("A packed base is a concession: its frozen weights are rounded to 4 bits ({}), "
-                    "and every product makes them anew in 16.",
+                    "and every GEMM makes them anew in 16.",
                     s.quantize->storage->name));
   if (concedes(x, kOffloads) || concedes(x, kOffloadsPacked))
     out.push_back(fmt::format(

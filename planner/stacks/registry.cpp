@@ -13,7 +13,7 @@ namespace {
 constexpr std::array kStacks{
     &pytorch::kStack,
     &deepspeed::kStack,
-    &own::kStack,
+    &plimsoll_stack::kStack,
 };
 
 }  // namespace

@@ -16,7 +16,7 @@ double width(DType dtype) {
   return static_cast<double>(bits(dtype)) / 8;
 }
 
-// A product covers its output in tiles, the largest of 256 x 128 elements, a wave of them at a time
+// A GEMM covers its output in tiles, the largest of 256 x 128 elements, a wave of them at a time
 // (NVIDIA, "Matrix Multiplication Background User's Guide", sections 3.2 and 3.3). The smaller ones
 // for thin outputs end at 16 elements, an instruction's side. Without tensor cores: 128 x 128
 // (cuBLAS's sgemm_128x128).
@@ -24,7 +24,7 @@ constexpr double kTileLong = 256, kTileShort = 128, kTileLeast = 16;
 
 // One launch.
 Cost one(const GpuRates& gpu, const Gemm& g) {
-  const double rate = gpu.products[rate_index(g.dtype)];
+  const double rate = gpu.gemms[rate_index(g.dtype)];
   const double longest = g.dtype == DType::fp32 ? kTileShort : kTileLong;
   const double tile = std::clamp(std::max(g.m, g.n), kTileLeast, longest) *
                       std::clamp(std::min(g.m, g.n), kTileLeast, kTileShort);
@@ -90,7 +90,7 @@ Execution execution_of(const models::Strategy& s) {
 Cost optimizer_cost(const GpuRates& gpu, const Execution& e, const WorkSum& sum) {
   Cost cost{0, (sum.moved + sum.casts) / gpu.memory, sum.kernels * e.launch};
   for (Gemm gemm : sum.gemms) {
-    if (gpu.products[rate_index(gemm.dtype)] <= 0) gemm.dtype = DType::fp32;  // emulated
+    if (gpu.gemms[rate_index(gemm.dtype)] <= 0) gemm.dtype = DType::fp32;  // emulated
     cost += cost_of(gpu, gemm);
   }
   return cost;

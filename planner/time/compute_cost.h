@@ -1,4 +1,4 @@
-// Seconds that one GPU needs for the work of a step's ops: each product and attention by its
+// Seconds that one GPU needs for the work of a step's ops: each GEMM and attention by its
 // roofline (FLOPs against rate, bytes against bandwidth), the rest by the bytes that it moves, and
 // the launches of kernels.
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace plimsoll::planner {
 
-// Where the time of some work goes. The GPU is busy for gemm (products and attention) + memory; the
+// Where the time of some work goes. The GPU is busy for gemm (GEMMs and attention) + memory; the
 // host needs `launches` to issue it, beside the GPU.
 struct Cost {
   double gemm = 0, memory = 0, launches = 0;
@@ -31,7 +31,7 @@ inline Cost operator*(double times, const Cost& cost) {
 
 // Who computes, as far as time depends on it beyond the program.
 struct Execution {
-  DType compute = DType::bf16;  // of products
+  DType compute = DType::bf16;  // of GEMMs
   bool fused = false;  // one kernel for a row-wise operation, where eager has one for each step
   bool compiled = false;  // casts are no kernels of their own
   bool first_attention = false;  // FlashAttention's first generation

@@ -46,7 +46,7 @@ std::uint64_t next_id() {
 
 WorkByBatch::Line WorkByBatch::line_of(const WorkSum& two, const WorkSum& three) {
   check(two.gemms.size() == three.gemms.size() && two.attentions.size() == three.attentions.size(),
-        ErrorKind::internal, "two batches of one strategy have other products");
+        ErrorKind::internal, "two batches of one strategy have other GEMMs");
   Line line;
   for (std::size_t i = 0; i < two.gemms.size(); ++i) {
     const auto same = [&](const GemmLine& other) {

@@ -6,8 +6,8 @@
 
 namespace plimsoll::planner {
 
-models::ProductsOfToken products_of_token(const ModelParts& parts,
-                                          const models::Recompute& recompute = {});
+models::GemmsOfToken gemms_of_token(const ModelParts& parts,
+                                    const models::Recompute& recompute = {});
 
 models::StepFlops step_flops(const ModelParts& parts, const models::Strategy& strategy,
                              const models::Batch& batch);

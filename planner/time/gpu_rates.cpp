@@ -16,7 +16,7 @@ constexpr const char* kFit = "reports/accuracy.md, rows in sample";
 constexpr const char* kFlash2 = "FlashAttention-2, arXiv 2307.08691, section 4.1";
 constexpr const char* kFlash3 = "FlashAttention-3, arXiv 2407.08608, section 4.1: cuDNN 9";
 
-// The best of square products of 1024 to 10240, bf16 (fp16 on Volta and Turing), as users measured
+// The best of square GEMMs of 1024 to 10240, bf16 (fp16 on Volta and Turing), as users measured
 // their cards: the median of each card's entries. 3090 Ti: mli/transformers-benchmarks @3370b2b.
 constexpr const char* kUsers = "zzc0721/torch-performance-test-data @9d82827, database.md";
 struct Measured {
@@ -48,7 +48,7 @@ Share measured_share(const Measured& m) {
 }
 
 // GeForce cards sum in fp32 at half the rate of their tensor cores (NVIDIA's white papers on GA102
-// and Ada), and the catalog has that half: neither power nor memory holds products back.
+// and Ada), and the catalog has that half: neither power nor memory holds GEMMs back.
 bool is_geforce(const models::Gpu& gpu) {
   return gpu.name.starts_with("rtx-2") || gpu.name.starts_with("rtx-3") ||
          gpu.name.starts_with("rtx-4") || gpu.name.starts_with("rtx-5");
@@ -98,13 +98,13 @@ Share fp32_share(const models::Gpu& gpu) {
   return {0.93, "assumed", "as A100"};
 }
 
-// FlashAttention-2's on A100, and in proportion to products where those are known.
+// FlashAttention-2's on A100, and in proportion to GEMMs where those are known.
 Share attention_share(const models::Gpu& gpu, double a100) {
   if (gpu.name.starts_with("a100")) return {a100, "published", kFlash2};
-  const Share products = matmul_share(gpu);
-  if (gpu.vendor != "nvidia" || products.source == std::string_view("as A100"))
+  const Share gemms = matmul_share(gpu);
+  if (gpu.vendor != "nvidia" || gemms.source == std::string_view("as A100"))
     return {a100, "assumed", "as A100"};
-  return {a100 * products.value / 0.869, "assumed", "as A100, in proportion to products"};
+  return {a100 * gemms.value / 0.869, "assumed", "as A100, in proportion to GEMMs"};
 }
 
 }  // namespace
@@ -186,8 +186,8 @@ GpuRates gpu_rates(const models::Gpu& gpu) {
   rates.peaks = {gpu.fp32_flops.value_or(0), gpu.bf16_flops.value_or(0),
                  gpu.fp16_flops.value_or(0)};
   for (std::size_t i = 0; i < rates.peaks.size(); ++i) {
-    const double share = i == 0 ? shares.fp32.value : shares.products.value * shares.kept.value;
-    rates.products[i] = share * rates.peaks[i];
+    const double share = i == 0 ? shares.fp32.value : shares.gemms.value * shares.kept.value;
+    rates.gemms[i] = share * rates.peaks[i];
     rates.flash.forward[i] = shares.attention_forward.value * rates.peaks[i];
     rates.flash.backward[i] = shares.attention_backward.value * rates.peaks[i];
     rates.flash_1.forward[i] = first.attention_forward.value * rates.peaks[i];

@@ -18,9 +18,9 @@ struct Share {
 
 // Shares of one family of GPUs.
 struct FamilyShares {
-  Share products;  // what the best shape of a product reaches of the peak
-  Share kept;  // of that, what products keep within a step
-  Share fp32;  // fp32 products, of their peak: no tensor cores, no limit of power
+  Share gemms;  // what the best shape of a GEMM reaches of the peak
+  Share kept;  // of that, what GEMMs keep within a step
+  Share fp32;  // fp32 GEMMs, of their peak: no tensor cores, no limit of power
   Share attention_forward, attention_backward;  // of the peak, long sequences
 };
 // `attention`: whether fused attention is of the first generation.
@@ -33,7 +33,7 @@ struct AttentionRates {
 
 struct GpuRates {
   // FLOP/s in fp32 (PyTorch's default: no TF32), bf16, fp16; 0: the GPU has no such units.
-  std::array<double, 3> peaks{}, products{};
+  std::array<double, 3> peaks{}, gemms{};
   AttentionRates flash, flash_1;
   double memory = 0;  // bytes/s of streaming kernels
   double multiprocessors = 1;

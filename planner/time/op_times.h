@@ -13,7 +13,7 @@ namespace plimsoll::planner {
 struct OpTime {
   std::string op, phase;  // "layers.*.mlp.up_proj"
   double times = 0;
-  double flops = 0;  // of products and attention
+  double flops = 0;  // of GEMMs and attention
   double bytes = 0;  // that kernels beside those move
   double kernels = 0;  // beside those
   double seconds = 0;  // of the GPU; the host's launches run beside it

@@ -29,9 +29,9 @@ void add_assumptions(const Question& question, reports::Plan& plan) {
   const models::Gpu& gpu = *question.cluster.gpu;
   const FamilyShares shares = family_shares(gpu, question.strategy.attention);
   if (question.strategy.precision == models::Precision::fp32) {
-    assume(plan, "time: products, share of the peak", shares.fp32);
+    assume(plan, "time: GEMMs, share of the peak", shares.fp32);
   } else {
-    assume(plan, "time: best product, share of the peak", shares.products);
+    assume(plan, "time: best GEMM, share of the peak", shares.gemms);
     assume(plan, "time: of that, kept within a step", shares.kept);
   }
   assume(plan, "time: fused attention forward, share of the peak", shares.attention_forward);
@@ -46,7 +46,7 @@ void add_assumptions(const Question& question, reports::Plan& plan) {
          launch.source);
   if (stack_info(s.stack).untried_on_gpus)
     plan.assumptions.push_back(
-        {"time: products and attention of stack " + std::string(name_of(s.stack)),
+        {"time: GEMMs and attention of stack " + std::string(name_of(s.stack)),
          "\"as fast as PyTorch's\"", "assumed", "no run of it on a GPU has been timed"});
   if (s.gpus == 1) return;
   assume(plan, "time: share of the GPU that a collective takes", communication_use());

@@ -46,7 +46,7 @@ class TimeModel {
   // (tp = pp = cp = ep = 1).
   TimeModel(ModelParts parts, const models::ClusterSpec& cluster);
 
-  // Whether the GPU is known and has a rate for products of this precision. Where not, no time is
+  // Whether the GPU is known and has a rate for GEMMs of this precision. Where not, no time is
   // predicted: the operator must not be asked.
   bool knows(models::Precision precision) const;
 

@@ -1,4 +1,4 @@
-// A mixture of experts: routing, the experts' two products with their gate between, and the sum of
+// A mixture of experts: routing, the experts' two GEMMs with their gate between, and the sum of
 // a token's rows (models/decisions/layer.h).
 #include "kernels/expert_kernels.h"
 #include "runtime/modules/layer_module.h"
@@ -65,7 +65,7 @@ class Experts final : public LayerModule {
     if (wants(logits_)) route_backward(pass, kept);
   }
 
-  Bytes workspace() const override { return product_scratch(worker()); }
+  Bytes workspace() const override { return gemm_scratch(worker()); }
 
  private:
   const models::decisions::LayerValue& value(ValueId id) const {
@@ -82,7 +82,7 @@ class Experts final : public LayerModule {
   Tensor gate(RoutedSaved& kept, Operand gate_up, bool last_of_scores);
   Tensor second_product(RoutedSaved& kept, Operand p);
 
-  // Backward. `kept.product` is p once more where its weight reads it.
+  // Backward. `kept.GEMM` is p once more where its weight reads it.
   Tensor product_gradient(RoutedSaved& kept, Gradient& d);
   void gate_backward(RoutedSaved& kept, Tensor d_p);
   void down_gradient(RoutedSaved& kept, Gradient& d);
@@ -111,11 +111,11 @@ void Experts::route(ForwardPass& pass, RoutedSaved& kept) {
 }
 
 Tensor Experts::first_product(ForwardPass& pass, RoutedSaved& kept) {
-  Op running(worker(), names_.gate_up.product);
+  Op running(worker(), names_.gate_up.gemm);
   Tensor out = running.make(names_.gate_up.out, Category::activations, {rows(), 2 * module_.out});
   const Operand x = pass.read(x_, at_);
   worker().kernels.experts_forward(routes(kept), {x.view, true}, parameters_.gate_up.value(),
-                                   out.view(), product_panels(worker()));
+                                   out.view(), gemm_panels(worker()));
   x.read_by(running);
   return out;
 }
@@ -131,10 +131,10 @@ Tensor Experts::gate(RoutedSaved& kept, Operand gate_up, bool last_of_scores) {
 }
 
 Tensor Experts::second_product(RoutedSaved& kept, Operand p) {
-  Op running(worker(), names_.down.product);
+  Op running(worker(), names_.down.gemm);
   Tensor out = running.make(names_.down.out, Category::activations, {rows(), module_.in});
   worker().kernels.experts_forward(routes(kept), {p.view}, parameters_.down.value(), out.view(),
-                                   product_panels(worker()));
+                                   gemm_panels(worker()));
   p.read_by(running);
   return out;
 }
@@ -145,7 +145,7 @@ Tensor Experts::product_gradient(RoutedSaved& kept, Gradient& d) {
   Op running(worker(), names_.down.input_grad, Phase::backward);
   Tensor d_p = running.make(names_.down.input_grad, Category::temporaries, {rows(), module_.out});
   worker().kernels.experts_backward_input(routes(kept), {d.view, true}, parameters_.down.value(),
-                                          d_p.view(), product_panels(worker()));
+                                          d_p.view(), gemm_panels(worker()));
   d.read(!parameters_.down.trains()).read_by(running);
   return d_p;
 }
@@ -169,7 +169,7 @@ void Experts::gate_backward(RoutedSaved& kept, Tensor d_p) {
 void Experts::down_gradient(RoutedSaved& kept, Gradient& d) {
   Op running(worker(), names_.down.weight_grad, Phase::backward);
   worker().kernels.experts_backward_weight(routes(kept), {d.view, true}, {kept.product.view()},
-                                           parameters_.down.gradient(), product_panels(worker()));
+                                           parameters_.down.gradient(), gemm_panels(worker()));
   d.read(true).read_by(running);
   running.consume(std::move(kept.product));
   if (!wants(logits_) && !parameters_.gate_up.trains()) running.consume(std::move(kept.routes));
@@ -181,8 +181,7 @@ void Experts::gate_up_gradient(BackwardPass& pass, RoutedSaved& kept) {
   Op running(worker(), names_.gate_up.weight_grad, Phase::backward);
   const Operand x = pass.read(x_, at_);
   worker().kernels.experts_backward_weight(routes(kept), {kept.gate_up.view()}, {x.view, true},
-                                           parameters_.gate_up.gradient(),
-                                           product_panels(worker()));
+                                           parameters_.gate_up.gradient(), gemm_panels(worker()));
   x.read_by(running);
   if (!wants(x_)) running.consume(std::move(kept.gate_up));
   if (!wants(logits_)) running.consume(std::move(kept.routes));
@@ -196,7 +195,7 @@ void Experts::input_gradient(BackwardPass& pass, RoutedSaved& kept) {
     d_rows = running.make(names_.gate_up.input_grad, Category::temporaries, {rows(), module_.in});
     worker().kernels.experts_backward_input(routes(kept), {kept.gate_up.view()},
                                             parameters_.gate_up.value(), d_rows.view(),
-                                            product_panels(worker()));
+                                            gemm_panels(worker()));
     running.consume(std::move(kept.gate_up));
   }
   Op running(worker(), names_.sum, Phase::backward);

@@ -49,9 +49,9 @@ void Head::forward(Tensor x, ConstTensorView targets, const LossFactors& factors
   const bool keeps_normalized = full() ? head_.trains() : wanted();
   in_chunks([&](std::int64_t first, std::int64_t rows) {
     const bool dies = last(first, rows) && !keeps_normalized;
-    product({normalized_.view().rows(first, rows), dies ? &normalized_ : nullptr}, worker_.phase);
+    gemm({normalized_.view().rows(first, rows), dies ? &normalized_ : nullptr}, worker_.phase);
     loss(targets, first, rows);
-    if (!full() && logits_ && !chunked()) backward_product(first, rows);
+    if (!full() && logits_ && !chunked()) backward_gemm(first, rows);
   });
   Op op(worker_, names::kLossSum);
   worker_.kernels.loss_sum(rows_.view(), factors_.loss, loss_sum);
@@ -60,13 +60,13 @@ void Head::forward(Tensor x, ConstTensorView targets, const LossFactors& factors
 
 Tensor Head::logits(const Tensor& x) {
   Tensor normalized = norm_.forward(reading(x), names::kFinalNorm.out, nullptr);
-  product(reading_last(normalized), worker_.phase);
+  gemm(reading_last(normalized), worker_.phase);
   if (settings_.logits_cap > 0) worker_.kernels.soft_cap(settings_.logits_cap, logits_.view());
   return std::move(logits_);
 }
 
-void Head::product(Operand normalized, Phase phase) {
-  Op op(worker_, names::kHead.product, phase);
+void Head::gemm(Operand normalized, Phase phase) {
+  Op op(worker_, names::kHead.gemm, phase);
   const std::int64_t rows = normalized.view.shape[0];
   if (!logits_)  // of the first chunk, which no other is larger than: behind no chunk's prefix
     logits_ = worker_.memory.allocate(
@@ -74,7 +74,7 @@ void Head::product(Operand normalized, Phase phase) {
         {rows, models::decisions::logits_stride(settings_.decoder.vocab, worker_.regime.compute)});
   worker_.kernels.linear_forward(normalized.view, head_.value(), bias_.value(),
                                  {.scale = settings_.logits_scale}, logits_of(rows),
-                                 product_panels(worker_));
+                                 gemm_panels(worker_));
   normalized.read_by(op);
 }
 
@@ -99,12 +99,12 @@ void Head::loss(ConstTensorView targets, std::int64_t first, std::int64_t rows) 
 // Backward ----------------------------------------------------------------------------------------
 
 Tensor Head::backward(ConstTensorView targets) {
-  if (full() && logits_) backward_product(0, worker_.tokens());
+  if (full() && logits_) backward_gemm(0, worker_.tokens());
   if (chunked() && wanted())
     in_chunks([&](std::int64_t first, std::int64_t rows) {
-      product({normalized_.view().rows(first, rows)}, Phase::recompute);
+      gemm({normalized_.view().rows(first, rows)}, Phase::recompute);
       loss_again(targets, first, rows);
-      backward_product(first, rows);
+      backward_gemm(first, rows);
     });
   if (norm_wanted()) norm_.backward_in_place(reading_last(x_), std::move(statistics_), d_, below_);
   return std::move(d_);
@@ -118,7 +118,7 @@ void Head::loss_again(ConstTensorView targets, std::int64_t first, std::int64_t 
   if (last(first, rows)) op.consume(std::move(logsumexp_));
 }
 
-void Head::backward_product(std::int64_t first, std::int64_t rows) {
+void Head::backward_gemm(std::int64_t first, std::int64_t rows) {
   const bool input = norm_wanted();
   const auto logits = [&](bool last_reader) {
     return Operand{logits_.view().rows(0, rows),
@@ -134,7 +134,7 @@ void Head::weight_gradient(Operand logits, std::int64_t first) {
   if (head_.trains())
     worker_.kernels.linear_backward_weight(logits_of(rows), normalized_.view().rows(first, rows),
                                            {.accumulate = true, .scale = settings_.logits_scale},
-                                           head_.gradient(), product_panels(worker_));
+                                           head_.gradient(), gemm_panels(worker_));
   if (bias_.trains())
     worker_.kernels.bias_backward(
         logits_of(rows), bias_.gradient(),
@@ -151,13 +151,13 @@ void Head::input_gradient(Operand logits, std::int64_t first) {
     d = op.make(names::kHead.input_grad, Category::temporaries, {rows, settings_.decoder.hidden});
   worker_.kernels.linear_backward_input(logits_of(rows), head_.value(),
                                         {.scale = settings_.logits_scale},
-                                        d.view().rows(first, rows), product_panels(worker_));
+                                        d.view().rows(first, rows), gemm_panels(worker_));
   logits.read_by(op);
   if (!full() && last(first, rows)) d_ = std::move(normalized_);
 }
 
 Bytes Head::workspace() const {
-  Bytes most = std::max(product_scratch(worker_), norm_.workspace());
+  Bytes most = std::max(gemm_scratch(worker_), norm_.workspace());
   if (bias_.trains())
     most = std::max(
         most,

@@ -49,11 +49,11 @@ class Head {
   void in_chunks(Visit visit);
   // Of `rows` rows from `first` on. All chunks use one buffer of logits.
   kernels::Columns logits_of(std::int64_t rows);
-  void product(Operand normalized, Phase phase);
+  void gemm(Operand normalized, Phase phase);
   void loss(ConstTensorView targets, std::int64_t first, std::int64_t rows);
   void loss_again(ConstTensorView targets, std::int64_t first, std::int64_t rows);
   // From the logits' gradient to the head's and the normalized stream's.
-  void backward_product(std::int64_t first, std::int64_t rows);
+  void backward_gemm(std::int64_t first, std::int64_t rows);
   void weight_gradient(Operand logits, std::int64_t first);
   void input_gradient(Operand logits, std::int64_t first);
 

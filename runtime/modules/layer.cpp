@@ -38,9 +38,9 @@ bool reads_in_backward(const LayerOp& op, ValueId id, const RequiresGrad& gradie
       return in && gradients.value(op.out);
     case LayerOpKind::attention:
       return gradients.value(op.out) && (in || (flash && op.out == id));
-    case LayerOpKind::products:
-      return in && std::ranges::any_of(op.products, [&](const auto& product) {
-               return trained[static_cast<std::size_t>(product.module)].reads_input();
+    case LayerOpKind::gemms:
+      return in && std::ranges::any_of(op.gemms, [&](const auto& gemm) {
+               return trained[static_cast<std::size_t>(gemm.module)].reads_input();
              });
     case LayerOpKind::experts:
       return (trained[static_cast<std::size_t>(op.module)].weight && op.in[1].value == id) ||
@@ -76,8 +76,8 @@ std::unique_ptr<LayerModule> module_of(LayerContext& context, std::size_t at) {
   switch (context.layer.ops[at].kind) {
     case LayerOpKind::norm:
       return norm_module(context, at);
-    case LayerOpKind::products:
-      return products_module(context, at);
+    case LayerOpKind::gemms:
+      return gemms_module(context, at);
     case LayerOpKind::rotary:
       return rotary_module(context, at);
     case LayerOpKind::attention:

@@ -26,7 +26,7 @@ struct RoutedSaved {
 struct LayerSaved {
   std::vector<Tensor> values;  // by ValueId
   std::vector<Tensor> beside;  // by op: statistics, log-sum-exp, probabilities
-  std::vector<Tensor> adapters;  // x · A, by the product's place
+  std::vector<Tensor> adapters;  // x · A, by the GEMM's place
   std::vector<RoutedSaved> routed;  // by op
 };
 
@@ -117,7 +117,7 @@ class LayerModule {
 
 // One for each kind of op. `context` outlives it.
 std::unique_ptr<LayerModule> norm_module(LayerContext& context, std::size_t at);
-std::unique_ptr<LayerModule> products_module(LayerContext& context, std::size_t at);
+std::unique_ptr<LayerModule> gemms_module(LayerContext& context, std::size_t at);
 std::unique_ptr<LayerModule> rotary_module(LayerContext& context, std::size_t at);
 std::unique_ptr<LayerModule> attention_module(LayerContext& context, std::size_t at);
 std::unique_ptr<LayerModule> activation_module(LayerContext& context, std::size_t at);

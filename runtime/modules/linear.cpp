@@ -15,11 +15,11 @@ Bytes partial_sums(std::int64_t width) {
 
 }  // namespace
 
-Bytes product_scratch(const Worker& worker) {
-  return models::decisions::product_workspace(worker.device.kind(), worker.regime.compute);
+Bytes gemm_scratch(const Worker& worker) {
+  return models::decisions::gemm_workspace(worker.device.kind(), worker.regime.compute);
 }
-TensorView product_panels(Worker& worker) {
-  return worker.scratch(DType::fp32, {product_scratch(worker).value() / 4});
+TensorView gemm_panels(Worker& worker) {
+  return worker.scratch(DType::fp32, {gemm_scratch(worker).value() / 4});
 }
 
 kernels::Dropout Linear::dropout() const {
@@ -31,7 +31,7 @@ ConstTensorView Linear::cast(const Parameter& parameter) {
   const ConstTensorView value = parameter.value();
   if (value.dtype == worker_.regime.compute) return value;
   const TensorView copy =
-      worker_.scratch_after(product_scratch(worker_), worker_.regime.compute, value.shape);
+      worker_.scratch_after(gemm_scratch(worker_), worker_.regime.compute, value.shape);
   worker_.kernels.cast(value, copy);
   return copy;
 }
@@ -59,12 +59,12 @@ Tensor Linear::dropped(Operand x, Phase phase) {
 Tensor Linear::forward(Operand x, const char* out, bool leaves, Tensor& saved) {
   Tensor y;
   {
-    Op op(worker_, names_.product);
+    Op op(worker_, names_.gemm);
     y = op.make(out, Category::activations, {x.view.shape[0], parameters_.out});
     Tensor made;
     worker_.kernels.linear_forward(x.view, weight(op, made), parameters_.bias.value(),
                                    {.transposed = parameters_.transposed}, y.view(),
-                                   product_panels(worker_));
+                                   gemm_panels(worker_));
     op.consume(std::move(made));
     if (!adapted()) x.read_by(op);
   }
@@ -73,7 +73,7 @@ Tensor Linear::forward(Operand x, const char* out, bool leaves, Tensor& saved) {
   Op op(worker_, names_.adapter_b);
   worker_.kernels.linear_forward(a.view(), cast(parameters_.lora_b), {},
                                  {.accumulate = true, .scale = parameters_.lora_scale}, y.view(),
-                                 product_panels(worker_));
+                                 gemm_panels(worker_));
   if (leaves)
     saved = std::move(a);
   else
@@ -91,7 +91,7 @@ Tensor Linear::adapter(Operand x) {
   Tensor a = op.make(names_.adapter_a_out, Category::activations,
                      {x.view.shape[0], parameters_.lora_rank});
   worker_.kernels.linear_forward(x.view, cast(parameters_.lora_a), {}, {}, a.view(),
-                                 product_panels(worker_));
+                                 gemm_panels(worker_));
   x.read_by(op);
   return a;
 }
@@ -105,10 +105,10 @@ Tensor Linear::backward_adapter(Operand d_y, Tensor a) {
                        {d_y.view.shape[0], parameters_.lora_rank});
   worker_.kernels.linear_backward_input(d_y.view, cast(parameters_.lora_b),
                                         {.scale = parameters_.lora_scale}, d_a.view(),
-                                        product_panels(worker_));
+                                        gemm_panels(worker_));
   worker_.kernels.linear_backward_weight(d_y.view, a.view(),
                                          {.accumulate = true, .scale = parameters_.lora_scale},
-                                         parameters_.lora_b.gradient(), product_panels(worker_));
+                                         parameters_.lora_b.gradient(), gemm_panels(worker_));
   d_y.read_by(op);
   op.consume(std::move(a));
   return d_a;
@@ -120,7 +120,7 @@ void Linear::backward_weight(Operand d_y, Operand x, Operand d_a) {
     if (parameters_.weight.trains())
       worker_.kernels.linear_backward_weight(
           d_y.view, x.view, {.transposed = parameters_.transposed, .accumulate = true},
-          parameters_.weight.gradient(), product_panels(worker_));
+          parameters_.weight.gradient(), gemm_panels(worker_));
     if (parameters_.bias.trains())
       worker_.kernels.bias_backward(
           d_y.view, parameters_.bias.gradient(),
@@ -139,7 +139,7 @@ void Linear::backward_a(Operand x, Operand d_a) {
   }
   Op op(worker_, names_.adapter_a, Phase::backward);
   worker_.kernels.linear_backward_weight(d_a.view, x.view, {.accumulate = true},
-                                         parameters_.lora_a.gradient(), product_panels(worker_));
+                                         parameters_.lora_a.gradient(), gemm_panels(worker_));
   x.read_by(op);
   d_a.read_by(op);
 }
@@ -158,7 +158,7 @@ void Linear::backward_input(Operand d_y, Operand d_a, const char* name, Tensor& 
     Tensor made;
     worker_.kernels.linear_backward_input(
         d_y.view, weight(op, made), {.transposed = parameters_.transposed, .accumulate = !first},
-        d_x.view(), product_panels(worker_));
+        d_x.view(), gemm_panels(worker_));
     op.consume(std::move(made));
     d_y.read_by(op);
   }
@@ -167,19 +167,18 @@ void Linear::backward_input(Operand d_y, Operand d_a, const char* name, Tensor& 
   const ConstTensorView weight = cast(parameters_.lora_a);
   if (drops()) {
     Tensor part = op.make(names_.adapter_input_grad, Category::temporaries, d_x.view().shape);
-    worker_.kernels.linear_backward_input(d_a.view, weight, {}, part.view(),
-                                          product_panels(worker_));
+    worker_.kernels.linear_backward_input(d_a.view, weight, {}, part.view(), gemm_panels(worker_));
     worker_.kernels.dropout(part.view(), dropout(), true, d_x.view());
     op.consume(std::move(part));
   } else {
     worker_.kernels.linear_backward_input(d_a.view, weight, {.accumulate = true}, d_x.view(),
-                                          product_panels(worker_));
+                                          gemm_panels(worker_));
   }
   d_a.read_by(op);
 }
 
 Bytes Linear::workspace() const {
-  Bytes most = product_scratch(worker_);
+  Bytes most = gemm_scratch(worker_);
   if (adapted() && worker_.regime.adapters.weight != worker_.regime.compute)
     most += storage(
         Count(checked_multiply(parameters_.lora_rank, std::max(parameters_.in, parameters_.out))),

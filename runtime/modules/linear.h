@@ -1,4 +1,4 @@
-// A product with a weight, and with the adapter beside it.
+// A GEMM with a weight, and with the adapter beside it.
 #pragma once
 
 #include "models/decisions/names.h"
@@ -7,9 +7,9 @@
 
 namespace plimsoll::runtime {
 
-// The scratch of a product's op; other scratch of the op stands behind it.
-TensorView product_panels(Worker& worker);
-Bytes product_scratch(const Worker& worker);
+// The scratch of a GEMM's op; other scratch of the op stands behind it.
+TensorView gemm_panels(Worker& worker);
+Bytes gemm_scratch(const Worker& worker);
 
 // Each method is one op or, for an adapter, a few. x [T, in], y [T, out], a = x · A [T, r].
 class Linear {
@@ -27,7 +27,7 @@ class Linear {
 
   // y, under the name `out`; a stays in `saved` where it `leaves` one.
   Tensor forward(Operand x, const char* out, bool leaves, Tensor& saved);
-  // a alone: what backward reads of a product whose result nobody needs.
+  // a alone: what backward reads of a GEMM whose result nobody needs.
   Tensor adapter(Operand x);
 
   // The adapter's part, first: adds to B's gradient and returns a's, or none.
@@ -46,10 +46,10 @@ class Linear {
   kernels::Dropout dropout() const;
   bool drops() const { return parameters_.lora_dropout > 0; }
   Tensor dropped(Operand x, models::Phase phase);
-  // A or B as products read it: in the compute dtype, in the workspace behind the panels.
+  // A or B as GEMMs read it: in the compute dtype, in the workspace behind the panels.
   ConstTensorView cast(const Parameter& parameter);
   void backward_a(Operand x, Operand d_a);
-  // The weight as products read it; a packed one is made anew in `made`, which dies with the op.
+  // The weight as GEMMs read it; a packed one is made anew in `made`, which dies with the op.
   ConstTensorView weight(Op& op, Tensor& made);
 
   Worker& worker_;

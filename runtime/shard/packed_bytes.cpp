@@ -28,7 +28,7 @@ void put(const std::vector<T>& from, std::int64_t at, std::vector<std::byte>& to
   std::memcpy(to.data() + at, from.data(), from.size() * sizeof(T));
 }
 
-// As products would read them, had they not been packed.
+// As GEMMs would read them, had they not been packed.
 std::vector<float> rounded(std::span<const float> values, DType dtype) {
   std::vector<float> out(values.begin(), values.end());
   std::vector<std::byte> narrow(static_cast<std::size_t>(

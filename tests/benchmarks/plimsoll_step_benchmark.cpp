@@ -23,7 +23,7 @@ void program_and_peak(benchmark::State& state, int zero, models::RecomputeKind r
   models::StepProgram program;
   planner::PeakFinder finder;
   for (auto _ : state) {
-    planner::own::StepWriter(program, parts, s, batch, {}).write();
+    planner::plimsoll_stack::StepWriter(program, parts, s, batch, {}).write();
     benchmark::DoNotOptimize(finder.find(program));
   }
   state.counters["strategies/s"] =

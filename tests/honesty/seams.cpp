@@ -7,7 +7,7 @@
 #include "runtime/memory.h"
 
 // Member functions under their linker names: `this` is the first argument (Itanium C++ ABI, 2.1).
-// __real_: the product's. __wrap_: what its callers get instead.
+// __real_: plimsoll's. __wrap_: what its callers get instead.
 #define PLIMSOLL_ALLOCATE                                              \
   "_ZN8plimsoll7runtime6Memory8allocateENSt7__cxx1112basic_stringIcSt" \
   "11char_traitsIcESaIcEEENS_6models8CategoryENS_5DTypeENS_7kernels7ExtentsE"

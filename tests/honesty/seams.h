@@ -1,6 +1,6 @@
 // Faults of the runtime that are real: tensors that are kept after their owner has let go, and
 // tensors that nobody planned. The linker hands three functions of the runtime to seams.cpp
-// (--wrap, tests/honesty/meson.build), so that the product has no code for it.
+// (--wrap, tests/honesty/meson.build), so that plimsoll has no code for it.
 #pragma once
 
 #include <optional>

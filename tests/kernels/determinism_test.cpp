@@ -8,7 +8,7 @@ namespace {
 
 const KernelTable& k = host_kernels();
 
-// A product long enough for OpenBLAS to share it among threads if it were allowed to, and
+// A GEMM long enough for OpenBLAS to share it among threads if it were allowed to, and
 // attention.
 std::vector<Tensor> step() {
   const Tensor x = drawn({150, 300}, DType::fp32, 1), w = drawn({200, 300}, DType::fp32, 2);
@@ -41,7 +41,7 @@ TEST_CASE("ranks that are threads compute the bits that one alone does") {
   for (const std::vector<Tensor>& result : ranks) CHECK(result == alone);
 }
 
-TEST_CASE("a product does not depend on where its operands lie") {
+TEST_CASE("a GEMM does not depend on where its operands lie") {
   for (const auto& [rows, wide, columns] :
        {std::array<std::int64_t, 3>{1, 65, 70}, {33, 65, 70}, {150, 300, 200}}) {
     const Tensor x = drawn({rows, wide}, DType::fp32, 1),

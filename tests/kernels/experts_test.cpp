@@ -1,4 +1,4 @@
-// A mixture's routing, products and gate, against sums written out in fp64.
+// A mixture's routing, GEMMs and gate, against sums written out in fp64.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -22,7 +22,7 @@ Json transposed(const Json& x) {
 }  // namespace
 
 // 48 elements of panels: tiles of 4 × 4, so that every case but the smallest has ragged tiles.
-TEST_CASE("products and their gradients are PyTorch's, for both layouts of the weight") {
+TEST_CASE("GEMMs and their gradients are PyTorch's, for both layouts of the weight") {
   for_goldens("linear", [](const Json& c, DType dtype) {
     const KernelTable& k = host_kernels();
     Tensor panels({48}, DType::fp32);
@@ -46,7 +46,7 @@ TEST_CASE("products and their gradients are PyTorch's, for both layouts of the w
   });
 }
 
-TEST_CASE("a bias added afterwards is the bias of the product, in fp32") {
+TEST_CASE("a bias added afterwards is the bias of the GEMM, in fp32") {
   const Json c = goldens("linear")[3];
   const Tensor x = input(c, "x", DType::fp32), weight = input(c, "weight", DType::fp32),
                bias = input(c, "bias", DType::fp32);
@@ -58,7 +58,7 @@ TEST_CASE("a bias added afterwards is the bias of the product, in fp32") {
 
 // x = [1 2; 3 4], w = [1 0; 1 1] (out × in): x · wᵀ = [1 3; 3 7]. Scaled by 2 and added to 10:
 // [12 16; 16 24]; with the bias [1 -1], which is not scaled, [13 15; 17 23]. All exact in 16 bits.
-TEST_CASE("a product is scaled, its bias is not, and it is added to what is there") {
+TEST_CASE("a GEMM is scaled, its bias is not, and it is added to what is there") {
   for (const DType dtype : kStorage) {
     Tensor panels({12}, DType::fp32);
     const Tensor x({2, 2}, dtype, {1, 2, 3, 4}), w({2, 2}, dtype, {1, 0, 1, 1}),
@@ -74,7 +74,7 @@ TEST_CASE("a product is scaled, its bias is not, and it is added to what is ther
 
 // d_y = [1 2], w = [1 0; 3 1] (out × in), x = [5 7]: d_y · w = [7 2], d_yᵀ · x = [5 7; 10 14]; both
 // times 2, added to 1.
-TEST_CASE("gradients are scaled as the product was, and added to what is there") {
+TEST_CASE("gradients are scaled as the GEMM was, and added to what is there") {
   for (const DType dtype : kStorage) {
     const LinearOptions options{.accumulate = true, .scale = 2};
     Tensor panels({12}, DType::fp32);
@@ -97,7 +97,7 @@ TEST_CASE("each operand has its own dtype") {
 }
 
 // Sums in bf16 would stop at 256: 256 + 1 rounds to 256.
-TEST_CASE("a long sum of 16-bit products is kept in fp32 across the tiles") {
+TEST_CASE("a long sum of 16-bit GEMMs is kept in fp32 across the tiles") {
   const Tensor x({1, 1000}, DType::bf16, 1), w({1, 1000}, DType::bf16, 1);
   Tensor y({1, 1}, DType::bf16), panels({30}, DType::fp32);  // tiles of 3 × 3
   host_kernels().linear_forward(x, w, {}, {}, y, panels);

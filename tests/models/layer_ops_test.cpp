@@ -35,11 +35,10 @@ std::string ops_of(const std::string& type) {
   std::string ops;
   for (const LayerOp& op : decisions::own_ops(*of.blocks.front()).ops) {
     ops += ops.empty() ? "" : " ";
-    if (op.kind == LayerOpKind::products) {
-      for (const auto& product : op.products) {
-        ops += &product == op.products.data() ? "" : "+";
-        ops += std::string(product.names.product)
-                   .substr(std::string(product.names.product).rfind('.') + 1);
+    if (op.kind == LayerOpKind::gemms) {
+      for (const auto& gemm : op.gemms) {
+        ops += &gemm == op.gemms.data() ? "" : "+";
+        ops += std::string(gemm.names.gemm).substr(std::string(gemm.names.gemm).rfind('.') + 1);
       }
     } else {
       ops += op.name;
@@ -61,7 +60,7 @@ std::string refusal(const ModelSpec& model, const Recompute& recompute = {}) {
 
 }  // namespace
 
-TEST_CASE("products of one input stand together, and a gate is one op with its activation") {
+TEST_CASE("GEMMs of one input stand together, and a gate is one op with its activation") {
   CHECK(ops_of("llama") ==
         "input_layernorm q_proj+k_proj+v_proj self_attn.rotary self_attn.attention o_proj "
         "self_attn.residual post_attention_layernorm gate_proj+up_proj mlp.act down_proj residual");
@@ -139,7 +138,7 @@ TEST_CASE("a gradient is required above what is trained, and what its backward r
   const decisions::RequiresGrad all = of(true);
   for (const LayerOp& op : layer.ops)
     if (op.out != kNoValue) CHECK(all.value(op.out));
-  // Nothing reads a product's input where only what lies below is trained.
+  // Nothing reads a GEMM's input where only what lies below is trained.
   CHECK_FALSE(all.saves(layer.ops[0].out));
   // The value projection alone: no gradient reaches the first norm, but attention's backward needs
   // its operands.
@@ -147,11 +146,11 @@ TEST_CASE("a gradient is required above what is trained, and what its backward r
   const decisions::RequiresGrad some = of(false);
   CHECK_FALSE(some.value(layer.ops[0].out));
   CHECK(some.saves(layer.ops[0].out));
-  CHECK_FALSE(some.value(layer.ops[1].products[0].out));
-  CHECK(some.saves(layer.ops[1].products[0].out));
-  CHECK(some.value(layer.ops[1].products[2].out));
+  CHECK_FALSE(some.value(layer.ops[1].gemms[0].out));
+  CHECK(some.saves(layer.ops[1].gemms[0].out));
+  CHECK(some.value(layer.ops[1].gemms[2].out));
   CHECK(some.any(layer));
   // The last op that leaves anything: gate and up, which their activation's backward reads.
-  CHECK(layer.ops[static_cast<std::size_t>(some.last)].kind == LayerOpKind::products);
-  CHECK(layer.ops[static_cast<std::size_t>(some.last)].products.size() == 2);
+  CHECK(layer.ops[static_cast<std::size_t>(some.last)].kind == LayerOpKind::gemms);
+  CHECK(layer.ops[static_cast<std::size_t>(some.last)].gemms.size() == 2);
 }

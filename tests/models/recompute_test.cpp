@@ -64,7 +64,7 @@ std::vector<std::string> kept_nodes(const models::Block& block, const char* poli
 using Names = std::vector<std::string>;
 }  // namespace
 
-TEST_CASE("a name keeps what ends with its parts; torchtitan's list every second product") {
+TEST_CASE("a name keeps what ends with its parts; torchtitan's list every second GEMM") {
   const models::ModelSpec llama = models::catalog_model("llama-3.2-1b");
   const models::Block& block = *llama.blocks.front();
   CHECK(kept_nodes(block, "ops:attention") == Names{"self_attn"});

@@ -5,7 +5,7 @@
 #include "models/model_catalog.h"
 
 using namespace plimsoll;
-using models::ProductWeights;
+using models::GemmWeights;
 using models::RecomputeKind;
 using models::StepFlops;
 using models::Strategy;
@@ -22,15 +22,15 @@ const models::Batch kBatch{.seq_len = 1024, .micro_batch = 2, .grad_accum = 3};
 StepFlops flops(const Strategy& strategy, const char* name = "gpt2",
                 const models::Batch& batch = kBatch) {
   const models::ModelSpec model = models::catalog_model(name);
-  return step_flops(products_of_token(model, strategy), *model.decoder, strategy, batch);
+  return step_flops(gemms_of_token(model, strategy), *model.decoder, strategy, batch);
 }
 
 }  // namespace
 
-TEST_CASE("weights in products are those of layers and head, biases and embeddings are not") {
-  const auto gpt2 = products_of_token(models::catalog_model("gpt2"), {});
-  CHECK(gpt2.layers == ProductWeights{kLayers, 0, 0});
-  CHECK(gpt2.head == ProductWeights{kHead, 0, 0});
+TEST_CASE("weights in GEMMs are those of layers and head, biases and embeddings are not") {
+  const auto gpt2 = gemms_of_token(models::catalog_model("gpt2"), {});
+  CHECK(gpt2.layers == GemmWeights{kLayers, 0, 0});
+  CHECK(gpt2.head == GemmWeights{kHead, 0, 0});
 }
 
 TEST_CASE("a step counts the tokens of all micro-batches and ranks") {
@@ -61,24 +61,24 @@ TEST_CASE("frozen weights count 4, adapters 6") {
   strategy.lora = models::Lora{.rank = 8, .targets = {"c_attn"}};
   // 12 · 8 (768 + 2304)
   constexpr double kAdapters = 294'912;
-  const auto products = products_of_token(models::catalog_model("gpt2"), strategy);
-  CHECK(products.layers == ProductWeights{0, kLayers, kAdapters});
-  CHECK(products.head == ProductWeights{0, kHead, 0});
+  const auto gemms = gemms_of_token(models::catalog_model("gpt2"), strategy);
+  CHECK(gemms.layers == GemmWeights{0, kLayers, kAdapters});
+  CHECK(gemms.head == GemmWeights{0, kHead, 0});
   CHECK(flops(strategy).model ==
         (4 * (kLayers + kHead) + 6 * kAdapters + 3 * kAttention) * 1024 * 2 * 3);
   // A tied head is frozen and trained with the embedding.
   Strategy tied;
   tied.freeze = {"transformer.wte.weight"};
-  CHECK(products_of_token(models::catalog_model("gpt2"), tied).head == ProductWeights{0, kHead, 0});
+  CHECK(gemms_of_token(models::catalog_model("gpt2"), tied).head == GemmWeights{0, kHead, 0});
 }
 
 TEST_CASE("a layer that is frozen alone counts 4, and an untied head stands by itself") {
   Strategy strategy;
   strategy.freeze = {"model.layers.0.*", "lm_head.weight"};
-  const auto products = products_of_token(models::catalog_model("llama-3.1-8b"), strategy);
+  const auto gemms = gemms_of_token(models::catalog_model("llama-3.1-8b"), strategy);
   // 4096 (2·4096 + 2·1024 + 3·14336) = 218,103,808 a layer; 128256·4096 in the head.
-  CHECK(products.layers == ProductWeights{31 * 218'103'808., 218'103'808, 0});
-  CHECK(products.head == ProductWeights{0, 525'336'576, 0});
+  CHECK(gemms.layers == GemmWeights{31 * 218'103'808., 218'103'808, 0});
+  CHECK(gemms.head == GemmWeights{0, 525'336'576, 0});
 }
 
 TEST_CASE("a sliding window ends what a token sees") {

@@ -72,9 +72,9 @@ std::string constants() {
                            "rtx-4090", "l40s", "v100-sxm-32gb", "mi300x"}) {
     const models::Gpu gpu = models::find_gpu(name);
     const planner::FamilyShares shares = planner::family_shares(gpu, models::Attention::flash);
-    text += share_line(name, "products, of the peak", shares.products);
+    text += share_line(name, "GEMMs, of the peak", shares.gemms);
     text += share_line(name, "kept within a step", shares.kept);
-    text += share_line(name, "fp32 products, of the peak", shares.fp32);
+    text += share_line(name, "fp32 GEMMs, of the peak", shares.fp32);
     text += share_line(name, "fused attention, forward", shares.attention_forward);
     text += share_line(name, "fused attention, backward", shares.attention_backward);
   }
@@ -190,10 +190,10 @@ constexpr const char* kHead =
 constexpr const char* kReading =
     "## What to make of it\n\n"
     "* In sample are the rows of source 1 with MPT-1b and MPT-3b on one node of 8 GPUs (A100 80 GB "
-    "and H100): from\n  them come the share that 16-bit products keep within a step, and the two "
+    "and H100): from\n  them come the share that 16-bit GEMMs keep within a step, and the two "
     "shares of first-generation attention;\n  the first row of source 7: from it comes the share "
     "of "
-    "fp32 products; three rows of source 1 with 256 and 512 H100:\n  the share of slow nodes; and "
+    "fp32 GEMMs; three rows of source 1 with 256 and 512 H100:\n  the share of slow nodes; and "
     "two "
     "of source 11: what a GeForce card keeps. Other rows of source 1 are out of sample,\n  but ran "
     "on "
@@ -224,12 +224,12 @@ constexpr const char* kReading =
     "estimated, which speaks for\n  source 6's cluster, and not for DeepSpeed, being the cause "
     "there.\n"
     "* DDP on several GPUs: source 9 is met; source 10's eight GPUs ran with GPT-2's own "
-    "vocabulary of 50,257, whose\n  product has no aligned rows. Padding it to 50,304 made "
+    "vocabulary of 50,257, whose\n  GEMM has no aligned rows. Padding it to 50,304 made "
     "that program about 25 % faster (its commit 77e7e04c, two\n  days later), and source 7's 3 %, "
     "whose compiler pads by itself. The estimate does not know alignment.\n"
     "* GeForce cards: their peak is half of their tensor cores' (sums in fp32), which neither "
     "power "
-    "nor memory holds\n  back: users measure all of it and more in single products, and with an "
+    "nor memory holds\n  back: users measure all of it and more in single GEMMs, and with an "
     "A100's "
     "shares every published row ran faster\n  than estimated. Source 11's RTX 3090 were limited to "
     "280 "

@@ -140,13 +140,13 @@ TEST_CASE("reserved bytes of plimsoll's steps are those of a search of all addre
   int planned_steps = 0;
   for (unsigned seed = 0; seed < 150; ++seed) {
     CAPTURE(seed);
-    own::Draw draw(seed);
+    plimsoll_stack::Draw draw(seed);
     const models::ModelSpec model = draw.model();
     const models::Strategy strategy = draw.strategy(model);
     const models::Batch batch = draw.batch();
-    own::Planned planned;
+    plimsoll_stack::Planned planned;
     try {
-      planned = own::planned(model, strategy, batch);
+      planned = plimsoll_stack::planned(model, strategy, batch);
     } catch (const Error& error) {
       REQUIRE(error.kind() == ErrorKind::bad_input);
       continue;
@@ -165,14 +165,14 @@ TEST_CASE("every micro-batch written out: the same peak, the same ops as if none
   int repeated = 0;
   for (unsigned seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
-    own::Draw draw(seed);
+    plimsoll_stack::Draw draw(seed);
     const models::ModelSpec model = draw.model();
     const models::Strategy strategy = draw.strategy(model);
     models::Batch batch = draw.batch();
     batch.grad_accum = draw.pick(4, 6);
-    own::Planned planned;
+    plimsoll_stack::Planned planned;
     try {
-      planned = own::planned(model, strategy, batch);
+      planned = plimsoll_stack::planned(model, strategy, batch);
     } catch (const Error& error) {
       REQUIRE(error.kind() == ErrorKind::bad_input);
       continue;

@@ -34,9 +34,9 @@ TEST_CASE("the minimum cut next to the sink is taken") {
   CHECK(network.sink_side(0, 4) == std::vector<bool>{false, false, false, false, true});
 }
 
-// y = mm(cos(x)); backward: mm(d, cos(x)), which reads cos(x) as a product does. A product's
+// y = mm(cos(x)); backward: mm(d, cos(x)), which reads cos(x) as a GEMM does. A GEMM's
 // operand is written anyway, so that it is kept rather than computed from x again.
-TEST_CASE("what a product of the backward reads is kept, not computed again") {
+TEST_CASE("what a GEMM of the backward reads is kept, not computed again") {
   Maker m;
   const NodeId x = m.add("x", NodeClass::input, {}, 8);
   const NodeId cosine = m.add("cos", NodeClass::fusible, {x}, 8);

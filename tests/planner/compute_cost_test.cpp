@@ -19,8 +19,8 @@ const planner::GpuRates& a100() {
 
 TEST_CASE("rates are the catalog's peaks times named shares") {
   CHECK(a100().peaks[1] == 312e12);
-  CHECK(tests::near(a100().products[1], 0.869 * 0.86 * 312e12, 1e-12));
-  CHECK(tests::near(a100().products[0], 0.93 * 19.5e12, 1e-12));  // no TF32
+  CHECK(tests::near(a100().gemms[1], 0.869 * 0.86 * 312e12, 1e-12));
+  CHECK(tests::near(a100().gemms[0], 0.93 * 19.5e12, 1e-12));  // no TF32
   CHECK(tests::near(a100().memory, 0.9 * 2.039e12, 1e-12));
   CHECK(a100().multiprocessors == 108);
 }
@@ -54,7 +54,7 @@ TEST_CASE("the slowest of many lies further below the mean") {
   CHECK(planner::slowest_of(512) > planner::slowest_of(64));
 }
 
-TEST_CASE("a product cut into pieces adds each but the first into its result") {
+TEST_CASE("a GEMM cut into pieces adds each but the first into its result") {
   // The gradient of a head of 4096 x 128256 over 8192 tokens, 2048 at a time: 4 pieces, so 3 more
   // reads and writes of 525,336,576 elements of 2 bytes.
   const planner::Gemm whole{DType::bf16, 4096, 128256, 8192};
@@ -73,12 +73,12 @@ TEST_CASE("a product cut into pieces adds each but the first into its result") {
                     1e-12));
 }
 
-TEST_CASE("many small products in one launch wait for one last wave") {
+TEST_CASE("many small GEMMs in one launch wait for one last wave") {
   // 512 of 1024 x 1024 x 64: 2 (512 x 2^20 + 256 x 128 x 108 / 2) x 64 FLOPs.
   const planner::Gemm gemm{DType::bf16, 1024, 1024, 64, 512};
   const double flops = 2 * (512.0 * 1048576 + 256 * 128 * 54) * 64;
   const double bytes = 2 * 512.0 * (2 * 1024 * 64 + 1048576);  // more than the FLOPs take
   CHECK(planner::cost_of(a100(), gemm).gemm == 0);
   CHECK(tests::near(planner::cost_of(a100(), gemm).memory, bytes / a100().memory, 1e-12));
-  CHECK(bytes / a100().memory > flops / a100().products[1]);
+  CHECK(bytes / a100().memory > flops / a100().gemms[1]);
 }

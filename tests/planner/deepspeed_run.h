@@ -36,7 +36,7 @@ inline Planned plan_run(const json& run) {
   rules.batch_tensors = 1;
   rules.granularity = 1;  // requested bytes
   const planner::LayerPart& layer = parts.runs.front().pattern.front();
-  // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
+  // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where GEMMs add a bias.
   rules.blas = {32_MiB, 32_MiB, layer.linears.front().bias ? 1_MiB : 0_MiB};
   planner::StackStep step;
   step.rank = run["rank"];

@@ -39,7 +39,7 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
                            : rules.fsdp_units;
   const bool bias =
       std::ranges::any_of(parts.runs.front().pattern.front().linears, &planner::LinearPart::bias);
-  // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
+  // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where GEMMs add a bias.
   rules.blas = {32_MiB, 32_MiB, bias ? 1_MiB : 0_MiB};
   models::StepProgram program;
   const auto writer =

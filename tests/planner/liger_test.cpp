@@ -86,7 +86,7 @@ TEST_CASE("Liger is modelled with Transformers 5") {
 // Llama 3.2 1B, 4096 tokens in bf16: eager norms keep an fp32 copy of their input and the
 // normalized values in bf16, Liger's the input itself; 1/rms both do: 4 bytes an element of 2048.
 // SiLU's result is kept beside gate and up: 2 bytes an element of 8192. Rotated queries and keys
-// are new tensors or the products themselves, of which nobody keeps both. 16 layers have two norms,
+// are new tensors or the GEMMs themselves, of which nobody keeps both. 16 layers have two norms,
 // and there is one behind them.
 TEST_CASE("what Liger's kernels do not keep") {
   const auto activations = [](models::Kernels kernels) {

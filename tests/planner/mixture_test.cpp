@@ -116,11 +116,11 @@ TEST_CASE("a token is multiplied with the experts that it visits") {
     const models::ModelSpec model = models::catalog_model(name);
     models::Strategy strategy;
     const planner::ModelParts parts = planner::model_parts(model, strategy);
-    CHECK(planner::products_of_token(parts) == models::products_of_token(model, strategy));
-    const models::ProductsOfToken products = planner::products_of_token(parts);
+    CHECK(planner::gemms_of_token(parts) == models::gemms_of_token(model, strategy));
+    const models::GemmsOfToken gemms = planner::gemms_of_token(parts);
     // All active parameters but the embedding and the norms.
     const double active = model.active_parameter_count().real();
-    CHECK(products.layers.trained + products.head.trained < active);
-    CHECK(products.layers.trained + 2 * products.head.trained > 0.999 * active);
+    CHECK(gemms.layers.trained + gemms.head.trained < active);
+    CHECK(gemms.layers.trained + 2 * gemms.head.trained > 0.999 * active);
   }
 }

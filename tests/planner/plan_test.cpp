@@ -109,7 +109,7 @@ TEST_CASE("the categories of every plan sum to its peak, and bounds hold") {
 }
 
 TEST_CASE("model FLOPs are 6 N_mm + 3 L a (d_qk + d_v) s for each token") {
-  // gpt2: weights in products: 12 (768·2304 + 768² + 2·768·3072) + 50257·768 = 123,532,032;
+  // gpt2: weights in GEMMs: 12 (768·2304 + 768² + 2·768·3072) + 50257·768 = 123,532,032;
   // attention 3·12·12·(64 + 64)·1024 = 56,623,104; times 1024 tokens.
   Asked asked("gpt2");
   const double per_token = 6.0 * 123'532'032 + 56'623'104;
@@ -126,8 +126,8 @@ TEST_CASE("the parts of a step multiply what the parameter table says") {
       if (!strategy.freeze.empty() && std::string_view(name) == "gpt2") strategy.freeze = {"*wte*"};
       CAPTURE(name);
       const models::ModelSpec model = models::catalog_model(name);
-      CHECK(planner::products_of_token(planner::model_parts(model, strategy)) ==
-            models::products_of_token(model, strategy));
+      CHECK(planner::gemms_of_token(planner::model_parts(model, strategy)) ==
+            models::gemms_of_token(model, strategy));
     }
 }
 
@@ -320,7 +320,7 @@ TEST_CASE("below compute capability 8 there is no flash attention, and no fused 
 }
 
 // torch 2.11's allocator on the dry runtime again, of GPT-2 with another activation: ReLU keeps its
-// result, which the next product keeps as well, and GELU its input beside it.
+// result, which the next GEMM keeps as well, and GELU its input beside it.
 TEST_CASE("ReLU keeps nothing of its own") {
   struct Case {
     std::string activation;

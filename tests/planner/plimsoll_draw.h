@@ -6,7 +6,7 @@
 
 #include "tests/planner/plimsoll_step.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 class Draw {
  public:
@@ -84,4 +84,4 @@ class Draw {
   std::mt19937 random_;
 };
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

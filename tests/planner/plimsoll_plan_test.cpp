@@ -9,7 +9,7 @@
 #include "tests/planner/plimsoll_step.h"
 
 using namespace plimsoll;
-using namespace plimsoll::planner::own;
+using namespace plimsoll::planner::plimsoll_stack;
 
 namespace {
 

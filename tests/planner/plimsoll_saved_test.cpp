@@ -11,7 +11,7 @@
 #include "tests/planner/plimsoll_draw.h"
 
 using namespace plimsoll;
-using namespace plimsoll::planner::own;
+using namespace plimsoll::planner::plimsoll_stack;
 using models::Attention;
 using planner::LinearPart;
 using planner::NormPart;
@@ -51,7 +51,7 @@ class Autograd {
     int place = -1;  // the value in whose memory it lies
     // The values that its producer's backward keeps and makes it again from: it need not be kept.
     std::vector<int> remade_from;
-    int normalized_from = -1;  // what a product, whose input this is, may keep instead
+    int normalized_from = -1;  // what a GEMM, whose input this is, may keep instead
   };
   using What = std::pair<std::string, int>;
 
@@ -118,7 +118,7 @@ class Autograd {
     return block_->modules[static_cast<std::size_t>(node.module)];
   }
 
-  // Its result is made again from its input for a product, where its own gradient keeps that.
+  // Its result is made again from its input for a GEMM, where its own gradient keeps that.
   bool norm(const NormPart& part, const models::Node& node, bool grad) {
     if (!grad && !part.trains()) return false;
     const Value& x = at(node.in[0]);

@@ -7,7 +7,7 @@
 #include "tests/planner/plimsoll_step.h"
 
 using namespace plimsoll;
-using namespace plimsoll::planner::own;
+using namespace plimsoll::planner::plimsoll_stack;
 using models::Precision;
 
 namespace {
@@ -176,7 +176,8 @@ TEST_CASE("plimsoll refuses by name what it does not execute") {
     change(question.strategy);
     planner::StackStep step;
     try {
-      planner::own::write_step(question, planner::model_parts(model, question.strategy), step);
+      planner::plimsoll_stack::write_step(question, planner::model_parts(model, question.strategy),
+                                          step);
     } catch (const Error& error) {
       return error.message().substr(0, error.message().find(' '));
     }

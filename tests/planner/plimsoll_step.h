@@ -8,7 +8,7 @@
 #include "planner/program/timeline.h"
 #include "planner/stacks/plimsoll/step.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 struct Planned {
   models::StepProgram program;
@@ -81,4 +81,4 @@ inline Bytes in_category(const Planned& p, std::size_t step, models::Category ca
   return categories_at(p.program, p.timeline, step)[static_cast<std::size_t>(category)];
 }
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

@@ -5,7 +5,7 @@
 #include "tests/planner/plimsoll_step.h"
 
 using namespace plimsoll;
-using namespace plimsoll::planner::own;
+using namespace plimsoll::planner::plimsoll_stack;
 using models::Attention;
 using models::Category;
 using models::Loss;
@@ -107,7 +107,7 @@ TEST_CASE("full recomputation saves one residual a layer, every:2 one for two la
   CHECK(three - saved(llama(6), s) == Bytes(128 * kTokens));
 }
 
-TEST_CASE("a frozen product saves its input only for an adapter, and an adapter x·A") {
+TEST_CASE("a frozen GEMM saves its input only for an adapter, and an adapter x·A") {
   Strategy s = bf16_strategy();
   s.lora = models::Lora{.rank = 4, .targets = {"q_proj", "v_proj"}};
   // n2 is gone: nothing reads it; two adapters of rank 4.
@@ -157,7 +157,7 @@ TEST_CASE("ZeRO-3 on two layers and two ranks: the peak, tensor by tensor") {
   //   gathered   layers 1 and 0: 2 · 73 984
   //   gradients  the tail's, being reduced: 32 896; layer 1's: 73 984
   //   saved      two layers: 2 · 8 · 1432
-  //   temporary  the stream's gradient 8·128, the product's 8·256
+  //   temporary  the stream's gradient 8·128, the GEMM's 8·256
   Strategy s = bf16_strategy();
   s.gpus = 2;
   s.data.zero = 3;
@@ -266,7 +266,7 @@ TEST_CASE("rows of logits begin at multiples of 16 bytes, whatever the vocabular
 }
 
 TEST_CASE("the workspace is the largest need of an op") {
-  // Host, fp32: no product needs any. Flash backward, 2 sequences · 2 key heads at once: row sums
+  // Host, fp32: no GEMM needs any. Flash backward, 2 sequences · 2 key heads at once: row sums
   // of 2·8 queries in fp32: 256 B. Norms: 128 rows of 64 partial sums: 32 768 B. Embedding: 4 int32
   // a token: 256 B.
   Strategy s = fp32_strategy();

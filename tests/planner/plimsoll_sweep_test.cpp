@@ -4,7 +4,7 @@
 #include "tests/planner/plimsoll_draw.h"
 
 using namespace plimsoll;
-using namespace plimsoll::planner::own;
+using namespace plimsoll::planner::plimsoll_stack;
 using models::Strategy;
 
 namespace {

@@ -78,7 +78,7 @@ Planned planned_program(const json& trace, const std::string& name) {
 // The recorder watches operators through a TorchDispatchMode, and under one autograd does not add
 // gradients in place (input_buffer.cpp, can_accumulate_inplace, isTensorSubclassLike): each of its
 // sums is a new tensor for a moment. Without it the first operand becomes the sum, unless it is a
-// view: a product's gradient, made for [tokens, width]. Returns the allocations (operand, sum) that
+// view: a GEMM's gradient, made for [tokens, width]. Returns the allocations (operand, sum) that
 // are one. With them the history is that of the same step unwatched, allocation by allocation.
 std::map<std::size_t, std::size_t> sums_in_place(const json& trace) {
   const json &ops = trace["ops"], &rows = trace["allocations"];

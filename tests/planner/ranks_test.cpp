@@ -46,7 +46,7 @@ Planned plan_rank(const json& workload, std::int64_t rank) {
   rules.batch_tensors = 1;
   rules.rank = rank;
   const planner::LayerPart& layer = parts.runs.front().pattern.front();
-  // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where products add a bias.
+  // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where GEMMs add a bias.
   rules.blas = {32_MiB, 32_MiB, layer.linears.front().bias ? 1_MiB : 0_MiB};
   models::StepProgram program;
   const auto writer =

@@ -61,7 +61,7 @@ TEST_CASE("more bandwidth between nodes never makes a step slower") {
   }
 }
 
-TEST_CASE("an unknown GPU, and products that a GPU has no units for, have no time") {
+TEST_CASE("an unknown GPU, and GEMMs that a GPU has no units for, have no time") {
   const models::ModelSpec spec = models::catalog_model("gpt2");
   const planner::ModelParts parts = planner::model_parts(spec, {});
   CHECK_FALSE(planner::TimeModel(parts, {}).knows(models::Precision::bf16_mixed));

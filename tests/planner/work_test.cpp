@@ -1,4 +1,4 @@
-// What a step's ops ask of the GPU: products, bytes and kernels, of the program that a stack
+// What a step's ops ask of the GPU: GEMMs, bytes and kernels, of the program that a stack
 // writes. Expected bytes are counted by hand from the Python of Transformers 5.17 and torch's
 // derivatives.
 #include "planner/program/work.h"
@@ -84,13 +84,13 @@ TEST_CASE("a layer of Llama multiplies with each weight once, and twice in backw
   CHECK(count(backward, 14336, 4096, kTokens) == 1);  // its weight
   CHECK(count(backward, 4096, 14336, kTokens) == 2);  // gate's and up's
   REQUIRE(forward.attentions.size() == 1);
-  // Two products of 2048 tokens, 4096 wide, with half of 1024 keys and half a tile of 128.
+  // Two GEMMs of 2048 tokens, 4096 wide, with half of 1024 keys and half a tile of 128.
   CHECK(forward.attentions[0].flops == 4 * 2048.0 * 4096 * (512 + 64));
   CHECK(backward.attentions[0].flops == 10 * 2048.0 * 4096 * (512 + 64));
   CHECK(count(work.ends.forward, kTokens, 32000, 4096) == 1);
 }
 
-TEST_CASE("frozen weights have no gradient, and adapters six products more") {
+TEST_CASE("frozen weights have no gradient, and adapters six GEMMs more") {
   models::Strategy s = bf16();
   s.lora = models::Lora{};
   s.lora->rank = 16;
@@ -102,7 +102,7 @@ TEST_CASE("frozen weights have no gradient, and adapters six products more") {
   CHECK(count(work.layers[0].backward, 4096, 4096, kTokens) == 0);
 }
 
-TEST_CASE("a checkpoint runs all products of the forward again but the last") {
+TEST_CASE("a checkpoint runs all GEMMs of the forward again but the last") {
   models::Strategy s = bf16();
   const planner::StepWork once = Written(kLlama, s, kBatch).all();
   s.recompute.kind = models::RecomputeKind::full;

@@ -38,7 +38,7 @@ TEST_CASE("every parameter of a layer is some module's, under its name in the ch
   const ModelLayout layout = layout_of(llama(false), {});
   REQUIRE(layout.layers.size() == 3);
   const LayerLayout& layer = layout.layers[2];
-  CHECK(layer.parameters.size() == 9);  // 7 products, 2 norms
+  CHECK(layer.parameters.size() == 9);  // 7 GEMMs, 2 norms
   const ModuleSlots& k = layer.module("self_attn.k_proj");
   CHECK(layer.parameters[*k.weight].name == "model.layers.2.self_attn.k_proj.weight");
   CHECK(layer.parameters[*k.weight].shape == Extents{32, 64});

@@ -239,7 +239,7 @@ TEST_CASE(
   one.set_random();
   one.worker().first_sequence = 1;
   const std::vector<double> expected(logits.begin() + 7 * 19, logits.end());
-  // Products may be summed in another order for another number of rows.
+  // GEMMs may be summed in another order for another number of rows.
   const std::vector<double> alone = one.logits();
   for (std::size_t i = 0; i < alone.size(); ++i) CHECK(tests::near(alone[i], expected[i], 1e-5));
   one.worker().first_sequence = 0;

@@ -119,7 +119,7 @@ TEST_CASE("the ops' seconds are the step's compute, and their FLOPs the hardware
   REQUIRE(plan.time.compute_seconds);
   CHECK(tests::near(seconds, *plan.time.compute_seconds, 1e-6));
   // Those of the document count causal attention once; ours whole tiles of 128 along the diagonal,
-  // and the attention's backward its five products.
+  // and the attention's backward its five GEMMs.
   CHECK(flops > 0.95 * plan.hardware_flops_per_step);
   CHECK(flops < 1.15 * plan.hardware_flops_per_step);
 }

@@ -211,7 +211,7 @@ TEST_CASE("what a trainer's code does not do names the trainer") {
             .starts_with("--recompute ops:torchtitan is modelled with torchtitan's own model"));
 }
 
-TEST_CASE("the policy keeps, in 16 bits, every second product and the attention of each layer") {
+TEST_CASE("the policy keeps, in 16 bits, every second GEMM and the attention of each layer") {
   // Of 4,096 tokens more, at the loss, beside each layer's input: q, v, gate and down (4,096 +
   // 1,024 + 14,336 + 4,096 values), attention's result, and in fp32 the logarithms of its sums.
   const auto peak = [](const char* recompute, const char* tokens) {

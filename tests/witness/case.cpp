@@ -177,13 +177,14 @@ Predicted predicted(const Case& c, std::int64_t granularity) {
   models::Strategy strategy = strategy_of(c);
   const planner::ModelParts parts = planner::model_parts(model, strategy);
   Predicted out;
-  planner::own::StepWriter writer(out.program, parts, strategy, c.batch,
-                                  {.granularity = granularity, .deterministic = c.deterministic});
+  planner::plimsoll_stack::StepWriter writer(
+      out.program, parts, strategy, c.batch,
+      {.granularity = granularity, .deterministic = c.deterministic});
   writer.write();
   out.states = writer.states();
   planner::Messages messages;
   strategy.deterministic = c.deterministic;
-  planner::own::write_messages(parts, strategy, messages);
+  planner::plimsoll_stack::write_messages(parts, strategy, messages);
   out.collectives = planner::collectives_of(messages, c.batch.grad_accum);
   out.timeline = planner::unroll(out.program, planner::Repeats::all);
   return out;
@@ -195,8 +196,8 @@ Predicted predicted_on_host(const Case& c) {
   const planner::ModelParts parts = planner::model_parts(model, strategy);
   Predicted out;
   models::StepProgram device;
-  planner::own::StepWriter writer(device, parts, strategy, c.batch,
-                                  {.deterministic = c.deterministic});
+  planner::plimsoll_stack::StepWriter writer(device, parts, strategy, c.batch,
+                                             {.deterministic = c.deterministic});
   writer.write();
   writer.write_host(out.program);
   out.timeline = planner::unroll(out.program, planner::Repeats::all);

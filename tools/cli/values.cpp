@@ -59,8 +59,8 @@ std::optional<Decimal> take_decimal(std::string_view& text) {
 }
 
 // number * unit, fractions dropped unless `exact`; nothing where a fraction is left over.
-std::optional<std::int64_t> product(std::string_view option, std::string_view text, Decimal number,
-                                    std::int64_t unit, bool exact) {
+std::optional<std::int64_t> gemm(std::string_view option, std::string_view text, Decimal number,
+                                 std::int64_t unit, bool exact) {
   using Wide = __int128;
   Wide value = static_cast<Wide>(number.mantissa) * unit;  // < 10^18 * 2^50 < 2^127
   for (; number.exponent > 0 && value != 0; --number.exponent) {
@@ -121,7 +121,7 @@ Count count_value(std::string_view option, std::string_view text) {
       unit = value;
       rest = "";
     }
-  const auto value = rest.empty() ? product(option, text, *number, unit, true) : std::nullopt;
+  const auto value = rest.empty() ? gemm(option, text, *number, unit, true) : std::nullopt;
   if (!value || *value <= 0) refuse_value(option, text, accepted);
   return Count(*value);
 }
@@ -145,7 +145,7 @@ Bytes size_value(std::string_view option, std::string_view text) {
        {"TiB", 1LL << 40}}};
   for (const auto& [name, unit] : units)
     if (equal_ignoring_case(rest, name))
-      return Bytes(product(option, text, *number, unit, false).value_or(0));
+      return Bytes(gemm(option, text, *number, unit, false).value_or(0));
   refuse_value(option, text, accepted);
 }
 

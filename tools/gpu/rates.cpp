@@ -1,4 +1,4 @@
-// gpu_rates [LARGEST]: what this GPU reaches in products, copies, attention, norms and AdamW,
+// gpu_rates [LARGEST]: what this GPU reaches in GEMMs, copies, attention, norms and AdamW,
 // through the runtime's own kernels, and what its driver says of it. One JSON document on standard
 // output; 3 without a GPU. LARGEST: no axis is longer (for a device that is slow).
 #include <algorithm>
@@ -26,14 +26,14 @@ using runtime::Tensor;
 constexpr double kEnoughSeconds = 0.3;  // of each rate
 constexpr int kLeast = 5, kMost = 200;
 
-// m tokens, k in, n out: the products of Llama-3.1-8B and GPT-2 at some lengths of a micro-batch.
-struct Product {
+// m tokens, k in, n out: the GEMMs of Llama-3.1-8B and GPT-2 at some lengths of a micro-batch.
+struct Gemm {
   std::int64_t m, n, k;
 };
-constexpr Product kProducts[] = {{4096, 4096, 4096},    {8192, 8192, 8192},  {8192, 4096, 4096},
-                                 {8192, 14336, 4096},   {8192, 4096, 14336}, {16384, 14336, 4096},
-                                 {16384, 128256, 4096}, {16384, 2304, 768},  {16384, 3072, 768},
-                                 {16384, 50304, 768},   {32768, 8192, 2048}};
+constexpr Gemm kGemms[] = {{4096, 4096, 4096},    {8192, 8192, 8192},  {8192, 4096, 4096},
+                           {8192, 14336, 4096},   {8192, 4096, 14336}, {16384, 14336, 4096},
+                           {16384, 128256, 4096}, {16384, 2304, 768},  {16384, 3072, 768},
+                           {16384, 50304, 768},   {32768, 8192, 2048}};
 
 std::int64_t largest = std::int64_t{1} << 40;
 std::int64_t at_most(std::int64_t length) {
@@ -104,7 +104,7 @@ void write_facts(JsonWriter& json) {
   json.end_object();
 }
 
-// Real numbers: of zeros a product draws less power and runs at higher clocks.
+// Real numbers: of zeros a GEMM draws less power and runs at higher clocks.
 void fill(runtime::Device& device, Tensor& tensor) {
   std::vector<std::uint16_t> values(static_cast<std::size_t>(tensor.view().elements()));
   std::uint32_t state = 1;
@@ -116,14 +116,14 @@ void fill(runtime::Device& device, Tensor& tensor) {
   device.copy_in(tensor.view().data, values.data(), tensor.bytes());
 }
 
-void write_products(JsonWriter& json, runtime::Device& device, runtime::Memory& memory) {
+void write_gemms(JsonWriter& json, runtime::Device& device, runtime::Memory& memory) {
   json.key("products");
   json.begin_array();
   const auto matrix = [&](std::int64_t rows, std::int64_t columns) {
     return memory.allocate("matrix", Category::activations, DType::bf16, {rows, columns});
   };
   Tensor panels = memory.allocate("panels", Category::workspace, DType::fp32, {at_most(8 << 20)});
-  for (Product p : kProducts) {
+  for (Gemm p : kGemms) {
     p = {at_most(p.m), at_most(p.n), at_most(p.k)};
     Tensor x = matrix(p.m, p.k), weight = matrix(p.n, p.k), y = matrix(p.m, p.n);
     fill(device, x);
@@ -307,7 +307,7 @@ std::string rates() {
   json.key("before");
   write_reading(json, runtime::read_gpu(0));
   runtime::Memory memory(device, 0, {});
-  write_products(json, device, memory);
+  write_gemms(json, device, memory);
   write_copies(json, device, memory);
   write_kernels(json, device, memory);
   write_libraries(json, device);

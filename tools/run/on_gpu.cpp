@@ -46,7 +46,7 @@ std::optional<double> peak_flops_of(const std::string& driver_name, models::Prec
       return gpu->bf16_flops;
     case DType::fp16:
       return gpu->fp16_flops;
-    case DType::fp32:  // products in TF32 are not asked for
+    case DType::fp32:  // GEMMs in TF32 are not asked for
       return gpu->fp32_flops;
     default:
       return std::nullopt;

@@ -16,7 +16,7 @@ namespace plimsoll::tools {
 runtime::comm::JobOptions job_options(const models::Strategy& strategy, double timeout_seconds,
                                       std::function<void(const Error&)> record);
 
-// Dense FLOP/s of the catalog's GPU of that name in the dtype of the step's products. Nothing where
+// Dense FLOP/s of the catalog's GPU of that name in the dtype of the step's GEMMs. Nothing where
 // the catalog does not know the GPU, or the GPU has no such units: then there is no MFU.
 std::optional<double> peak_flops_of(const std::string& driver_name, models::Precision precision);
 

@@ -307,7 +307,7 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
   out.environment = environment_of(runtime::host_device(), job.memory, tool);
   // By the definition, of the model that is run: the plan's figure is not asked.
   const models::Strategy& strategy = job.workload.strategy;
-  out.flops = models::step_flops(models::products_of_token(job.model, strategy), *job.model.decoder,
+  out.flops = models::step_flops(models::gemms_of_token(job.model, strategy), *job.model.decoder,
                                  strategy, job.workload.batch);
   out.tokens_per_step = static_cast<double>(checked_multiply(
       checked_multiply(job.workload.batch.tokens(), job.workload.batch.grad_accum), out.world));

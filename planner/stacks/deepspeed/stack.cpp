@@ -152,9 +152,9 @@ bool checkpoints_by_layer(const models::Recompute& recompute) {
          (recompute.kind != models::RecomputeKind::every || recompute.every == 1);
 }
 
-// Its linear adds the bias after the product (GPT-2's Conv1D stays torch's).
+// Its linear adds the bias after the GEMM (GPT-2's Conv1D stays torch's).
 pytorch::Rules module_rules(pytorch::Rules rules, const Engine& engine, const ModelParts& parts) {
-  rules.frozen_products_save = engine.stage == 3;
+  rules.frozen_gemms_save = engine.stage == 3;
   if (engine.stage == 3 && !parts.decoder.fused_qkv) rules.blas.lt = Bytes(0);
   return rules;
 }

@@ -1,7 +1,7 @@
 // Rotation of queries and keys, and attention: the kernel, or the stored matrix.
 #include "planner/stacks/plimsoll/layer_writer.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 using models::Attention;
 using models::decisions::ValuePart;
@@ -134,4 +134,4 @@ void LayerWriter::stored_attention_backward(const LayerOp& at, std::size_t place
   b_.work().gemm(of_rows()).gemm(of_rows());
 }
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

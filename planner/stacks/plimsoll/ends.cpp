@@ -1,7 +1,7 @@
 // Embedding, final norm, head and loss.
 #include "planner/stacks/plimsoll/step.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 using models::kNoGroup;
 using models::Loss;
@@ -96,7 +96,7 @@ void StepWriter::full_loss() {
   b_.open(kNoGroup, false, times_);
   const TensorId all = logits(tokens_.total());
   const TensorId rows = loss_rows(decisions::kLossRows, Category::temporaries);
-  op(kHead.product, Phase::forward).read(normalized_).write(all);
+  op(kHead.gemm, Phase::forward).read(normalized_).write(all);
   b_.work().gemm(of_head(Head::logits));
   op(decisions::kLoss, Phase::forward).update(all).write(rows);
   op(decisions::kLossSum, Phase::forward).read(rows);
@@ -162,7 +162,7 @@ void StepWriter::chunked_loss() {
       fused ? kNoTensor : loss_rows(decisions::kLossLogsumexp, Category::activations);
   TensorId chunk = logits(rows);
   b_.open(chunks_, false, times_);
-  op(kHead.product, Phase::forward).read(normalized_).write(chunk);
+  op(kHead.gemm, Phase::forward).read(normalized_).write(chunk);
   b_.work().gemm(of_head(Head::logits));
   op(decisions::kLoss, Phase::forward).update(chunk).write(losses).write(sums);
   loss_work();
@@ -175,7 +175,7 @@ void StepWriter::chunked_loss() {
   if (!fused) {
     chunk = logits(rows);
     b_.open(chunks_, false, times_);
-    op(kHead.product, Phase::recompute).read(normalized_).write(chunk);
+    op(kHead.gemm, Phase::recompute).read(normalized_).write(chunk);
     b_.work().gemm(of_head(Head::logits));
     op(decisions::kLoss, Phase::backward).update(chunk).read(sums);
     loss_work();
@@ -200,4 +200,4 @@ void StepWriter::final_norm_backward() {
   b_.close();
 }
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

@@ -1,7 +1,7 @@
 // A mixture of experts: rows of the tokens' experts, as many as there are whatever the router says.
 #include "planner/stacks/plimsoll/layer_writer.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 using models::decisions::ExpertsNames;
 
@@ -27,7 +27,7 @@ void LayerWriter::experts(const LayerOp& at, bool results) {
                 Category::activations);
   op(names.route).read(value(logits)).write(routed.scores).write(routed.routes);
   routed.gate_up = make(names.gate_up.out, checked_multiply(2 * part.active, part.ffn));
-  OpBuilder first = op(names.gate_up.product);
+  OpBuilder first = op(names.gate_up.gemm);
   read(first, x);
   first.read(routed.routes).write(routed.gate_up);
   experts_gemm(part, 2 * part.ffn);
@@ -37,7 +37,7 @@ void LayerWriter::experts(const LayerOp& at, bool results) {
   if (!results) return;
   const std::int64_t width = checked_multiply(part.active, part.hidden);
   const TensorId rows = make(names.down.out, width);
-  op(names.down.product).read(routed.routes).read(routed.product).write(rows);
+  op(names.down.gemm).read(routed.routes).read(routed.product).write(rows);
   experts_gemm(part, part.ffn);
   value(at.out) = make_value(at.out);
   op(names.sum).read(routed.routes).read(rows).write(value(at.out));
@@ -98,4 +98,4 @@ void LayerWriter::experts_backward(const LayerOp& at) {
   route.read(routed.routes).read(routed.scores).read(d_scores).write(d(logits));
 }
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

@@ -3,7 +3,7 @@
 #include "models/decisions/offload.h"
 #include "planner/stacks/plimsoll/step.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 using models::kNoGroup;
 using models::Residency;
@@ -64,4 +64,4 @@ void StepWriter::write_host(models::StepProgram& program) {
   host.close();
 }
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

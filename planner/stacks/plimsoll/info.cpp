@@ -3,7 +3,7 @@
 #include "planner/stacks/plimsoll/stack.h"
 #include "planner/stacks/plimsoll/step.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 namespace {
 
@@ -65,4 +65,4 @@ constinit const StackInfo kStack{
     .hybrid_from_stage = 1,
 };
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

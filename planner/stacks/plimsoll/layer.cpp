@@ -3,7 +3,7 @@
 
 #include "planner/stacks/plimsoll/layer_writer.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 using models::NormKind;
 using models::decisions::LayerOpKind;
@@ -162,8 +162,8 @@ void LayerWriter::forward(Phase phase, const OwnLayer& layer, const RequiresGrad
       case LayerOpKind::norm:
         norm(at, i);
         break;
-      case LayerOpKind::products:
-        products(at, !to_last || i + 1 < end);
+      case LayerOpKind::gemms:
+        gemms(at, !to_last || i + 1 < end);
         break;
       case LayerOpKind::rotary:
         rotary(at);
@@ -203,8 +203,8 @@ void LayerWriter::backward(const OwnLayer& layer, Ref input, TensorId d_output, 
       case LayerOpKind::norm:
         norm_backward(at, i);
         break;
-      case LayerOpKind::products:
-        products_backward(at);
+      case LayerOpKind::gemms:
+        gemms_backward(at);
         break;
       case LayerOpKind::rotary:
         rotary_backward(at);
@@ -222,8 +222,8 @@ void LayerWriter::backward(const OwnLayer& layer, Ref input, TensorId d_output, 
         experts_backward(at);
         break;
     }
-    if (waiting.product != nullptr) weight_gradient(*waiting.product, waiting.x, waiting.d_a);
+    if (waiting.linear != nullptr) weight_gradient(*waiting.linear, waiting.x, waiting.d_a);
   }
 }
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

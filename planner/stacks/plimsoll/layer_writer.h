@@ -6,7 +6,7 @@
 #include "planner/program/program_builder.h"
 #include "planner/stacks/plimsoll/own_layer.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 using models::decisions::Regime;
 
@@ -65,17 +65,17 @@ class LayerWriter {
   void residual(const LayerOp& op);
   void residual_backward(const LayerOp& op);
 
-  // Products (linear.cpp).
-  void products(const LayerOp& op, bool results);
-  void products_backward(const LayerOp& op);
-  TensorId drop_input(const ProductOp& product, ValueId x);
-  OpBuilder adapter_op(const ProductOp& product, ValueId x, TensorId dropped);
-  TensorId adapter_a(const ProductOp& product, ValueId x);
-  void dequantize(const ProductOp& product, OpBuilder& reader);
+  // GEMMs (linear.cpp).
+  void gemms(const LayerOp& op, bool results);
+  void gemms_backward(const LayerOp& op);
+  TensorId drop_input(const GemmOp& linear, ValueId x);
+  OpBuilder adapter_op(const GemmOp& linear, ValueId x, TensorId dropped);
+  TensorId adapter_a(const GemmOp& linear, ValueId x);
+  void dequantize(const GemmOp& linear, OpBuilder& reader);
   void gemm(std::int64_t m, std::int64_t n, std::int64_t k);
-  TensorId adapter_gradient(const ProductOp& product);
-  void weight_gradient(const ProductOp& product, ValueId x, TensorId d_a);
-  void input_gradient(const ProductOp& product, ValueId x, TensorId d_a);
+  TensorId adapter_gradient(const GemmOp& linear);
+  void weight_gradient(const GemmOp& linear, ValueId x, TensorId d_a);
+  void input_gradient(const GemmOp& linear, ValueId x, TensorId d_a);
 
   // A mixture of experts (experts.cpp).
   void experts(const LayerOp& op, bool results);
@@ -114,12 +114,12 @@ class LayerWriter {
   Gradients d_of_{};
   models::decisions::ValueSet shared_;  // whose gradient is the stream's, too
   models::decisions::LayerOpSet made_again_;
-  // A product whose weight's gradient waits for its input, which the next op makes again.
+  // A GEMM whose weight's gradient waits for its input, which the next op makes again.
   struct Waiting {
-    const ProductOp* product = nullptr;
+    const GemmOp* linear = nullptr;
     ValueId x = models::kNoValue;
     TensorId d_a = kNoTensor;
   } waiting_;
 };
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

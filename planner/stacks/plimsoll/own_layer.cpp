@@ -1,6 +1,6 @@
 #include "planner/stacks/plimsoll/own_layer.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 using models::decisions::LayerOpKind;
 using models::decisions::Trained;
@@ -44,4 +44,4 @@ bool OwnLayer::attends_backward() const {
   return false;
 }
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

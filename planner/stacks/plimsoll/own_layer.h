@@ -9,18 +9,18 @@
 #include "models/step_program.h"
 #include "planner/model_parts.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 using models::Category;
 using models::kNoTensor;
 using models::Phase;
 using models::TensorId;
 using models::ValueId;
+using models::decisions::GemmOp;
 using models::decisions::LayerOp;
 using models::decisions::LayerOps;
 using models::decisions::LinearNames;
 using models::decisions::NormNames;
-using models::decisions::ProductOp;
 using models::decisions::RequiresGrad;
 
 // A tensor, or the neighbouring layer's.
@@ -78,4 +78,4 @@ struct LayerTensors {
   }
 };
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

@@ -7,7 +7,7 @@
 #include "planner/stacks/plimsoll/own_layer.h"
 #include "planner/stacks/plimsoll/unit.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 // A run of equal layers, or of equal patterns of layers; `stride` of them make one instance of
 // the group: a checkpoint, or a pattern, whose layers are made again one by one.
@@ -36,4 +36,4 @@ struct Run {
   bool ends_checkpoint(std::size_t layer) const { return alternates() || layer + 1 == stride(); }
 };
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

@@ -3,7 +3,7 @@
 
 #include "planner/stacks/plimsoll/step.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 using models::Access;
 namespace decisions = models::decisions;
@@ -181,4 +181,4 @@ void StepWriter::write_messages(Messages& out) {
   add_messages(tail_, place(Part::tail, 0, 1), 0, out);
 }
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

@@ -10,7 +10,7 @@
 #include "planner/memory/arena_replay.h"
 #include "planner/stacks/plimsoll/step.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 using models::Strategy;
 namespace decisions = models::decisions;
@@ -93,10 +93,10 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   const auto say = [&](const char* what, Bytes bytes, const char* source) {
     step.assumptions.push_back({what, std::to_string(bytes.value()), "derived", source});
   };
-  say("workspace of products, bytes",
-      decisions::product_workspace(question.strategy.device, writer.regime().compute),
+  say("workspace of GEMMs, bytes",
+      decisions::gemm_workspace(question.strategy.device, writer.regime().compute),
       "models/decisions/workspace.h");
   say("block of the allocator, bytes", Bytes(decisions::kBlock), "models/decisions/workspace.h");
 }
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

@@ -4,7 +4,7 @@
 #include "planner/stack_step.h"
 #include "planner/stacks/stack_info.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 extern const StackInfo kStack;
 
@@ -12,4 +12,4 @@ extern const StackInfo kStack;
 void write_step(const Question& question, const ModelParts& parts, StackStep& step);
 void write_messages(const ModelParts& parts, const models::Strategy& strategy, Messages& out);
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

@@ -5,7 +5,7 @@
 #include "models/optimizers.h"
 #include "planner/stacks/plimsoll/step.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 using models::kNoGroup;
 using models::Residency;
@@ -217,4 +217,4 @@ void StepWriter::declare_fixed() {
     fixed(decisions::kStaging, largest_message_, Category::communication);
 }
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

@@ -4,7 +4,7 @@
 
 #include "models/decisions/exchange.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 using models::kNoGroup;
 namespace decisions = models::decisions;
@@ -241,4 +241,4 @@ void StepWriter::optimizer_step() {
   b_.close();
 }
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

@@ -17,7 +17,7 @@
 #include "planner/stacks/plimsoll/run.h"
 #include "reports/record.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 struct Rules {
   std::int64_t granularity = 1;  // requested bytes; kBlock: the blocks that the arena hands out
@@ -147,4 +147,4 @@ class StepWriter : public StepSizer {
   ProgramBuilder::Place fixed_, micros_begin_, micros_end_;
 };
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

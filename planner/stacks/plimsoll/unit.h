@@ -7,7 +7,7 @@
 #include "models/step_program.h"
 #include "planner/model_parts.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 // A unit of parameters (models/decisions/sharding.h): its bytes on this rank, and what is live of
 // it in the micro-batch that is being written.
@@ -32,4 +32,4 @@ struct Unit {
   bool trains() const { return trained + adapters > 0; }
 };
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

@@ -3,7 +3,7 @@
 
 #include "planner/stacks/plimsoll/step.h"
 
-namespace plimsoll::planner::own {
+namespace plimsoll::planner::plimsoll_stack {
 
 namespace decisions = models::decisions;
 
@@ -47,8 +47,8 @@ Bytes StepWriter::workspace() {
 }
 
 Bytes StepWriter::workspace_of_any_batch() const {
-  const Bytes product = decisions::product_workspace(strategy_.device, regime_.compute);
-  Bytes most = product;
+  const Bytes gemm = decisions::gemm_workspace(strategy_.device, regime_.compute);
+  Bytes most = gemm;
   const auto need = [&](Bytes bytes) { most = std::max(most, bytes); };
   std::int64_t chunks = 0, tensors = 0;
   const auto count = [&](const std::vector<Parameter>& parameters, std::int64_t copies) {
@@ -67,8 +67,8 @@ Bytes StepWriter::workspace_of_any_batch() const {
     if (part.bias && part.train_bias)
       need(fp32(checked_multiply(decisions::kPartialRows, part.out)));
     if (part.lora_rank > 0 && regime_.adapters.weight != regime_.compute)
-      need(product + storage(Count(checked_multiply(part.lora_rank, std::max(part.in, part.out))),
-                             regime_.compute));
+      need(gemm + storage(Count(checked_multiply(part.lora_rank, std::max(part.in, part.out))),
+                          regime_.compute));
   };
   count(parts_.embedding, 1);
   count(parts_.tail, 1);
@@ -85,4 +85,4 @@ Bytes StepWriter::workspace_of_any_batch() const {
   return most;
 }
 
-}  // namespace plimsoll::planner::own
+}  // namespace plimsoll::planner::plimsoll_stack

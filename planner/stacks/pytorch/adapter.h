@@ -1,4 +1,4 @@
-// An adapted linear's dtypes and products, as PEFT's modules see them.
+// An adapted linear's dtypes and GEMMs, as PEFT's modules see them.
 #pragma once
 
 #include "models/storages.h"
@@ -17,7 +17,7 @@ inline DType adapted_result(const LinearPart& part, const Regime& regime, DType 
   return widens ? promoted(result, regime.adapter) : result;
 }
 inline bool is_gptq(const LinearPart& part) {
-  return part.packed != nullptr && part.packed->product == models::PackedProduct::gptq;
+  return part.packed != nullptr && part.packed->gemm == models::PackedGemm::gptq;
 }
 inline bool has_new_peft(const models::Strategy& s) {
   return s.transformers >= models::Release{5, 0, 0};
@@ -31,15 +31,15 @@ inline DType adapter_input(const LinearPart& part, const Regime& regime, const m
   return as_it_is ? input : regime.adapter_input;
 }
 
-// `weight_is_cast`: for another product that ran before.
-inline Product adapter_a(const LinearPart& part, DType dtype, bool weight_is_cast = false) {
+// `weight_is_cast`: for another GEMM that ran before.
+inline WeightGemm adapter_a(const LinearPart& part, DType dtype, bool weight_is_cast = false) {
   return {.in = part.in,
           .out = part.lora_rank,
           .weight = dtype,
           .adapter = true,
           .weight_is_cast = weight_is_cast};
 }
-inline Product adapter_b(const LinearPart& part, DType dtype, bool weight_is_cast = false) {
+inline WeightGemm adapter_b(const LinearPart& part, DType dtype, bool weight_is_cast = false) {
   return {.in = part.lora_rank,
           .out = part.out,
           .weight = dtype,

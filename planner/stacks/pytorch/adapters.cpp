@@ -1,4 +1,4 @@
-// LoRA adapters around a product.
+// LoRA adapters around a GEMM.
 #include "planner/stacks/pytorch/adapter.h"
 #include "planner/stacks/pytorch/dora.h"
 
@@ -13,11 +13,11 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
                                    DType input_dtype, Category category, bool stops,
                                    LinearSaved& s) {
   const std::int64_t t = tokens_.total(), outs = t * part.out;
-  const DType own = regime_.adapter, dtype = regime_.product(own);
+  const DType own = regime_.adapter, dtype = regime_.gemm_dtype(own);
   const DType result = result_dtype(part, regime_, input_dtype),
               asked = adapter_input(part, regime_, strategy_, input_dtype);
   const bool packed = part.packed != nullptr;
-  if (packed && part.packed->product == models::PackedProduct::dequantizes)
+  if (packed && part.packed->gemm == models::PackedGemm::dequantizes)
     s.out = s.base.out = copy(names.cloned, s.base.out, outs, result, category);
   Ref x = input;
   if (asked != input_dtype) {
@@ -44,10 +44,10 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
         DoraWriter(*this, names, part, dtypes, s.input_grad).forward(dropped, category, stops, s);
     return hold_until(op(names.base.module));
   }
-  product_forward(names.a, names.a, adapter_a(part, own), dropped, asked, Category::activations,
-                  false, s.a);
-  product_forward(names.b, names.b_bias, adapter_b(part, own), {s.a.out}, dtype,
-                  Category::temporaries, stops, s.b);
+  gemm_forward(names.a, names.a, adapter_a(part, own), dropped, asked, Category::activations, false,
+               s.a);
+  gemm_forward(names.b, names.b_bias, adapter_b(part, own), {s.a.out}, dtype, Category::temporaries,
+               stops, s.b);
   if (stops) return hold_until(op(names.b.module).release(s.base.out));
   TensorId scaled = copy(names.scaled, s.b.out, outs, dtype);
   if (packed && !regime_.autocast) scaled = cast(names.scaled_cast, scaled, outs, dtype, result);
@@ -70,7 +70,7 @@ Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& p
                                    TensorId d_out, Sum sum, const Place& at) {
   const std::int64_t t = tokens_.total();
   const std::int64_t ins = t * part.in, outs = t * part.out;
-  const DType own = regime_.adapter, dtype = regime_.product(own);
+  const DType own = regime_.adapter, dtype = regime_.gemm_dtype(own);
   const DType result = result_dtype(part, regime_, input_dtype);
   const DType sum_dtype = part.packed != nullptr ? result : promoted(result, dtype);
   const bool base = input_grad || part.train_weight || (part.bias && part.train_bias);
@@ -89,10 +89,10 @@ Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& p
     d = cast(names.sum_grad, d_out, outs, result, sum_dtype);
     d_base = base ? cast(names.base_grad, d, outs, sum_dtype, result) : kNoTensor;
     d = copy(names.scaled_grad, cast(names.scaled_grad, d, outs, sum_dtype, dtype), outs, dtype);
-    d = product_backward(names.b, names.b_bias, adapter_b(part, own), dtype, true, s.b, d, {}, {})
+    d = gemm_backward(names.b, names.b_bias, adapter_b(part, own), dtype, true, s.b, d, {}, {})
             .tensor;
-    d_x = product_backward(names.a, names.a, adapter_a(part, own), asked, input_grad, s.a, d,
-                           before, {at.input, {}, {}});
+    d_x = gemm_backward(names.a, names.a, adapter_a(part, own), asked, input_grad, s.a, d, before,
+                        {at.input, {}, {}});
   }
   if (input_grad && own_node) {
     d = dropout_backward(names.dropped_grad, d_x.tensor, s.mask, ins, asked);

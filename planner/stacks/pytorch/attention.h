@@ -7,7 +7,7 @@ namespace plimsoll::planner::pytorch {
 
 // What executes attention.
 //   flash: FlashAttention 2, or cuDNN (Rules::Sdpa); efficient: PyTorch's memory-efficient kernel
-//   (CUTLASS); math: SDPA's composite of matrix products; eager: Transformers' own.
+//   (CUTLASS); math: SDPA's composite of GEMMs; eager: Transformers' own.
 enum class AttentionPath : std::uint8_t { flash, efficient, math, eager };
 
 // Queries, keys and values as a layer hands them over.
@@ -69,7 +69,7 @@ class AttentionWriter : public ModuleWriter {
   DType kernel(const AttentionInput& in) const {
     return regime_.autocast ? regime_.compute : in.dtype;
   }
-  // Batched products need [batch·heads, s, d] with plain strides; one sequence has them already.
+  // Batched GEMMs need [batch·heads, s, d] with plain strides; one sequence has them already.
   bool lays_out() const { return tokens_.sequences > 1; }
   bool lays_out(const AttentionInput& in) const { return lays_out() && !in.heads_first; }
   bool grouped() const { return d_.kv_heads < d_.heads; }

@@ -85,10 +85,10 @@ ValueId eager_scores(Function& f, const StoredAttention& of, ValueId q_given, Va
   const ValueId k = laid_out(f, k_cast, of.lays_out_q && !repeated, ".k.contiguous");
   if (of.alibi) {
     const ValueId alibi = cast(f, biases, of.kernel, ".alibi");
-    const ValueId scores = f.product(Kind::biased_product, {q, k, alibi}, tape::kAll, kOfScores);
+    const ValueId scores = f.bmm(Kind::baddbmm, {q, k, alibi}, tape::kAll, kOfScores);
     return f.named(scores, ".scores");
   }
-  const ValueId scores = f.product(Kind::transposed_product, {q, k, kNone}, tape::kAll, kOfScores);
+  const ValueId scores = f.bmm(Kind::transposed_bmm, {q, k, kNone}, tape::kAll, kOfScores);
   f.hold_through({q_cast, k_cast, kNone});
   const ValueId scaled =
       f.named(f.apply(Kind::scale, f.named(scores, ".scores")), ".scores.scaled");
@@ -143,7 +143,7 @@ Function eager_function(const StoredAttention& of) {
   const ValueId probabilities = cast(f, weights, of.compute, ".probabilities");
   const ValueId rows =
       laid_out(f, v, of.lays_out_v && of.groups != Groups::copied, ".v.contiguous");
-  const ValueId product = f.product(Kind::product, {probabilities, rows, kNone}, kQueries, kOfRows);
+  const ValueId product = f.bmm(Kind::bmm, {probabilities, rows, kNone}, kQueries, kOfRows);
   f.result(f.named(f.copy(by_head(f, product, of.lays_out)), ".attention"));
   f.leave(k);
   f.leave(v);
@@ -178,7 +178,7 @@ Function math_function(const StoredAttention& of) {
   const ValueId q_rows = laid_out(f, q_scaled, of.lays_out_q, ".q.contiguous");
   const ValueId k_rows = laid_out(f, k_scaled, of.lays_out_q && copies, ".k.contiguous");
   const ValueId scores =
-      f.product(Kind::transposed_product, {q_rows, k_rows, kNone}, tape::kAll, kOfScores);
+      f.bmm(Kind::transposed_bmm, {q_rows, k_rows, kNone}, tape::kAll, kOfScores);
   f.hold_through({k_scaled, kNone, kNone});
   f.named(scores, ".scores");
   const ValueId masked =
@@ -189,7 +189,7 @@ Function math_function(const StoredAttention& of) {
       of.dropout ? f.named(f.dropout(softmax, ".dropout.mask"), ".probabilities.dropped") : softmax;
   const ValueId narrow = cast(f, probabilities, of.kernel, ".probabilities");
   const ValueId rows = laid_out(f, v_repeated, of.lays_out && copies, ".v.contiguous");
-  const ValueId product = f.product(Kind::product, {probabilities, rows, kNone}, kQueries, kOfRows);
+  const ValueId product = f.bmm(Kind::bmm, {probabilities, rows, kNone}, kQueries, kOfRows);
   const ValueId low = cast(f, by_head(f, product, of.lays_out), of.compute, ".product.cast");
   for (const ValueId held : {q_low, k_low, q, k, v, q_scaled, mask, k_repeated, product})
     if (held != kNone) f.leave(held);

@@ -56,8 +56,8 @@ void BlockWriter::forward(const BlockPlan& plan, Ref input, Ref output, LayerSav
 // MatMul8bitLt's context holds its input where that requires a gradient (ctx.tensors). In a
 // reentrant checkpoint's forward nothing does.
 bool BlockWriter::keeps_input(const NodePlan& at) const {
-  return at.linear->packed != nullptr &&
-         at.linear->packed->product == models::PackedProduct::int8 && grad_of(at.node->in[0]) &&
+  return at.linear->packed != nullptr && at.linear->packed->gemm == models::PackedGemm::int8 &&
+         grad_of(at.node->in[0]) &&
          (phase_ == Phase::recompute || !repeats_layers(strategy_.recompute) ||
           !models::decisions::reentrant_checkpoints(strategy_));
 }

@@ -100,12 +100,12 @@ bool BlockPlan::ends_in_place(const NodePlan& at) const {
 }
 
 void BlockPlan::store_by_op(const models::Recompute& recompute) {
-  int products = 0;
+  int gemms = 0;
   for (NodePlan& at : nodes)
-    at.stored = models::keeps(recompute, *at.node, at.linear != nullptr ? products++ : 0);
+    at.stored = models::keeps(recompute, *at.node, at.linear != nullptr ? gemms++ : 0);
 }
 
-// An activation is left to the product that reads its result.
+// An activation is left to the GEMM that reads its result.
 bool BlockPlan::joins(NodePlan& at) {
   const Node& node = *at.node;
   gates_.resize(values.size(), models::kNoValue);

@@ -25,7 +25,7 @@ struct NodePlan {
   bool stored = false;  // a recomputation by op takes what the forward made
   std::size_t place = 0;  // among the saved tensors of its kind
   NormKernel kernel = NormKernel::eager;  // of a norm
-  // Of a product whose first factor is activated in the same kernel: what goes in.
+  // Of a GEMM whose first factor is activated in the same kernel: what goes in.
   models::ValueId gate = models::kNoValue, up = models::kNoValue;
   const LinearPart* linear = nullptr;
   const NormPart* norm = nullptr;

@@ -119,7 +119,7 @@ class BlockWriter : public AttentionWriter {
   // Another value's backward is still to read the tensor.
   bool shared(models::ValueId id) const;
   TensorId add_apart(const NodePlan& at, TensorId a, TensorId b, Ref into);
-  // The gradient of a value, laid out as a product reads it.
+  // The gradient of a value, laid out as a GEMM reads it.
   TensorId laid_out(models::ValueId id);
   Sum& gradient(models::ValueId id) { return gradients_[static_cast<std::size_t>(id)]; }
 

@@ -19,7 +19,7 @@ double real(std::int64_t count) {
 }
 
 // F.linear(x, weight) of the frozen weight, whose dtype is x's.
-Product product_again(const LinearPart& part, const DoraDtypes& d) {
+WeightGemm gemm_again(const LinearPart& part, const DoraDtypes& d) {
   return {.in = part.in, .out = part.out, .weight = d.asked, .trains_weight = false};
 }
 
@@ -51,12 +51,12 @@ DoraDtypes dora_dtypes(const LinearPart& part, const Regime& regime,
   DoraDtypes d{};
   d.again = drops;
   d.own = regime.adapter;
-  d.low = regime.product(d.own);
+  d.low = regime.gemm_dtype(d.own);
   d.result = result_dtype(part, regime, input);
   d.asked = adapter_input(part, regime, strategy, input);
   d.scale = promoted(d.own, d.asked);
   d.bias = part.packed != nullptr ? regime.compute : regime.weight;
-  d.of_base = drops ? regime.product(d.asked) : d.result;
+  d.of_base = drops ? regime.gemm_dtype(d.asked) : d.result;
   const DType base = part.bias && !drops ? promoted(d.result, d.bias) : d.of_base;
   d.both = promoted(promoted(d.scale, base), promoted(d.scale, d.low));
   d.sum = promoted(d.result, d.both);
@@ -65,8 +65,8 @@ DoraDtypes dora_dtypes(const LinearPart& part, const Regime& regime,
 }
 
 // get_lora_weight: B(A(1)) of the whole identity, transposed. Autocast's copies of A and B are made
-// here, and found in its cache by the products with x. Autograd records it, and keeps what these
-// products read until the function returns.
+// here, and found in its cache by the GEMMs with x. Autograd records it, and keeps what these
+// GEMMs read until the function returns.
 TensorId DoraWriter::lora_weight(LinearSaved& s, std::vector<TensorId>& held) {
   const std::int64_t in = part_.in, rank = part_.lora_rank;
   const bool casts = d_.low != d_.own;
@@ -86,12 +86,12 @@ TensorId DoraWriter::lora_weight(LinearSaved& s, std::vector<TensorId>& held) {
     s.b.weight_cast = w_.temporary(names_.b.weight_cast, rank * part_.out, d_.low);
     if (part_.lora_bias) s.b.bias_cast = w_.temporary(names_.b_bias.weight_cast, part_.out, d_.low);
   }
-  const TensorId product = w_.temporary(n_.product, weights(), d_.low);
-  auto second = w_.op(n_.product).read(a).read(eye).write(s.b.weight_cast).write(s.b.bias_cast);
-  second.write(product);
+  const TensorId gemm = w_.temporary(n_.gemm, weights(), d_.low);
+  auto second = w_.op(n_.gemm).read(a).read(eye).write(s.b.weight_cast).write(s.b.bias_cast);
+  second.write(gemm);
   w_.b_.work().gemm({d_.low, real(in), real(part_.out), real(rank)});
   if (w_.saves_) held.insert(held.end(), {read, a});
-  return w_.cast(n_.product_cast, product, weights(), d_.low, d_.asked);
+  return w_.cast(n_.gemm_cast, gemm, weights(), d_.low, d_.asked);
 }
 
 // dequantize_module_weight, and its cast to x's dtype. Nothing where it is the parameter itself.
@@ -119,9 +119,9 @@ TensorId DoraWriter::base_weight() {
   return w_.cast(n_.weight_cast, unpacked, weights(), have, d_.asked);
 }
 
-// get_weight_norm: of the rows of weight + scaling · product; then the magnitude over it.
-void DoraWriter::scale(TensorId weight, TensorId product, LinearSaved& s) {
-  const TensorId scaled = w_.copy(n_.scaled, product, weights(), d_.asked);
+// get_weight_norm: of the rows of weight + scaling · B·A; then the magnitude over it.
+void DoraWriter::scale(TensorId weight, TensorId gemm, LinearSaved& s) {
+  const TensorId scaled = w_.copy(n_.scaled, gemm, weights(), d_.asked);
   const TensorId sum = w_.temporary(n_.weight_sum, weights(), d_.asked);
   w_.op(n_.weight_sum).read(weight).read(scaled).write(sum);
   // Autocast makes norms in fp32; a Conv1D's rows are columns.
@@ -160,28 +160,28 @@ TapeCounts DoraWriter::counts() const {
   return counts;
 }
 
-// With dropout the base's product runs again (base_result=None), and autograd keeps the whole
+// With dropout the base's GEMM runs again (base_result=None), and autograd keeps the whole
 // weight in the dtype in which it is multiplied.
 TensorId DoraWriter::forward(Ref x, Category category, bool stops, LinearSaved& s) {
   const std::int64_t outs = checked_multiply(w_.tokens_.total(), part_.out);
-  std::vector<TensorId> held;  // by the product's graph
-  const TensorId product = lora_weight(s, held), weight = base_weight();
-  scale(weight, product, s);
-  w_.product_forward(names_.a, names_.a, adapter_a(part_, d_.own, true), x, d_.asked,
-                     Category::activations, false, s.a);
-  w_.product_forward(names_.b, names_.b_bias, adapter_b(part_, d_.own, true), {s.a.out}, d_.low,
-                     Category::activations, false, s.b);
+  std::vector<TensorId> held;  // by the GEMM's graph
+  const TensorId gemm = lora_weight(s, held), weight = base_weight();
+  scale(weight, gemm, s);
+  w_.gemm_forward(names_.a, names_.a, adapter_a(part_, d_.own, true), x, d_.asked,
+                  Category::activations, false, s.a);
+  w_.gemm_forward(names_.b, names_.b_bias, adapter_b(part_, d_.own, true), {s.a.out}, d_.low,
+                  Category::activations, false, s.b);
   s.dora.given[0] = {s.base.out};
   s.dora.given[1] = {s.b.out};
   if (d_.again) {
-    w_.product_forward(n_.again, n_.again, product_again(part_, d_), x, d_.asked,
-                       Category::activations, false, s.dora.again);
+    w_.gemm_forward(n_.again, n_.again, gemm_again(part_, d_), x, d_.asked, Category::activations,
+                    false, s.dora.again);
     if (s.dora.again.weight_cast == kNoTensor) s.dora.again.weight_cast = weight;
     s.dora.given[0] = {s.dora.again.out};
   }
   w_.tape_forward(shares(), counts(), s.dora.given, s.dora.shares, stops);
   // Python's frame.
-  auto leave = w_.op(n_.leave).release(product).release(weight).release(s.dora.norm);
+  auto leave = w_.op(n_.leave).release(gemm).release(weight).release(s.dora.norm);
   for (const Ref given : s.dora.given) leave.release(given.tensor);
   for (const TensorId tensor : held) leave.release(tensor);
   if (stops) ModuleWriter::read(leave.release(s.base.out), x);
@@ -211,12 +211,12 @@ Sum DoraWriter::backward(const LinearSaved& s, TensorId d_sum, TensorId& d_base,
     d_base = add_share(d_base, d_share, !at.d_shared);
   w_.op(n_.scale_grad).update(others[1]).read(others[2]);
   if (d_.again && x_grad_)
-    sum = w_.product_backward(n_.again, n_.again, product_again(part_, d_), d_.asked, true,
-                              s.dora.again, d_share, sum, {});
-  const Sum d_a = w_.product_backward(names_.b, names_.b_bias, adapter_b(part_, d_.own, true),
-                                      d_.low, true, s.b, others[0], {}, {});
-  sum = w_.product_backward(names_.a, names_.a, adapter_a(part_, d_.own, true), d_.asked, x_grad_,
-                            s.a, d_a.tensor, sum, {at.input, {}, {}});
+    sum = w_.gemm_backward(n_.again, n_.again, gemm_again(part_, d_), d_.asked, true, s.dora.again,
+                           d_share, sum, {});
+  const Sum d_a = w_.gemm_backward(names_.b, names_.b_bias, adapter_b(part_, d_.own, true), d_.low,
+                                   true, s.b, others[0], {}, {});
+  sum = w_.gemm_backward(names_.a, names_.a, adapter_a(part_, d_.own, true), d_.asked, x_grad_, s.a,
+                         d_a.tensor, sum, {at.input, {}, {}});
   magnitude_gradient(others[1], s);
   w_.widen_late();
   return sum;

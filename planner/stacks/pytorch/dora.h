@@ -1,4 +1,4 @@
-// PEFT's DoRA around a product.
+// PEFT's DoRA around a GEMM.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@ namespace plimsoll::planner::pytorch {
 
 // Dtypes of what its forward makes, by PyTorch's promotion.
 struct DoraDtypes {
-  bool again = false;  // the base's product runs once more, on what dropout left
-  DType own, low;  // of A and B, and of their products
+  bool again = false;  // the base's GEMM runs once more, on what dropout left
+  DType own, low;  // of A and B, and of their GEMMs
   DType result, asked;  // of the base's result, and of what the adapter reads
   DType scale, bias, of_base, both, sum, out;
 };
@@ -39,7 +39,7 @@ class DoraWriter {
  private:
   TensorId lora_weight(LinearSaved& s, std::vector<TensorId>& held);
   TensorId base_weight();
-  void scale(TensorId weight, TensorId product, LinearSaved& s);
+  void scale(TensorId weight, TensorId gemm, LinearSaved& s);
   TapePart shares() const;
   TapeCounts counts() const;
   TensorId add_share(TensorId d_base, TensorId d_share, bool in_place);

@@ -1,5 +1,5 @@
-// A mixture's layer between its router's product and the sum with the stream: Transformers 5 with
-// torch's grouped product. Nothing depends on where tokens go: every count is of visits, tokens
+// A mixture's layer between its router's GEMM and the sum with the stream: Transformers 5 with
+// torch's grouped GEMM. Nothing depends on where tokens go: every count is of visits, tokens
 // times the experts that each of them visits.
 #include "planner/stacks/pytorch/block_writer.h"
 #include "planner/stacks/pytorch/functions.h"
@@ -30,7 +30,7 @@ enum : tape::Extent {
   kTokenSort,  // … by their tokens
   kVisitSort,  // … by their places
   kRunningSum,
-  kTables,  // of a grouped product's arguments
+  kTables,  // of a grouped GEMM's arguments
   kWorkspace,
 };
 constexpr std::array<tape::Extent, 2> kGrouped{kTables, kWorkspace};
@@ -83,7 +83,7 @@ Function experts_function(const models::Node& node, const ExpertsPart& part,
   const ValueId filled = f.fill(Kind::fill_in_place, rows, mask);
 
   const auto product = [&](ValueId in, ValueId weight, tape::Extent to, const char* suffix) {
-    const ValueId made = f.grouped_product({f.cast(in, of.weight), weight, offsets}, to, kGrouped);
+    const ValueId made = f.grouped_mm({f.cast(in, of.weight), weight, offsets}, to, kGrouped);
     return f.named(f.fill(Kind::fill, made, mask), suffix);
   };
   const Function::Pair halves = f.chunk(product(filled, gate_up, kBoth, ".gate_up"), kGated);
@@ -129,7 +129,7 @@ TapePart BlockWriter::experts_part(const NodePlan& at) const {
 }
 
 // torch.sort of more than 4096 values sorts pairs by all bits (ATen/native/cuda/Sort.cpp,
-// should_use_small_sort). A grouped product of any other dtype is a loop.
+// should_use_small_sort). A grouped GEMM of any other dtype is a loop.
 TapeCounts BlockWriter::experts_counts(const NodePlan& at) const {
   constexpr std::int64_t kSmallSort = 4096, kIdBits = 64, kTableBytes = 60;
   const ExpertsPart& part = *at.experts;

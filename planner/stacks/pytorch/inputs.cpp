@@ -5,7 +5,7 @@ namespace plimsoll::planner::pytorch {
 
 using models::Residency;
 
-// What was written in each thread's first product takes them, and they stay.
+// What was written in each thread's first GEMM takes them, and they stay.
 void StepWriter::declare_workspaces() {
   const auto workspace = [&](const char* name, Bytes bytes) {
     return s_.b.tensor_in(models::kNoGroup, name, bytes, Category::workspace,

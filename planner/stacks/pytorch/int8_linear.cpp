@@ -7,7 +7,7 @@ namespace plimsoll::planner::pytorch {
 
 namespace {
 
-// Rates of products of 8-bit integers were not measured: as those in fp16, which may take twice as
+// Rates of GEMMs of 8-bit integers were not measured: as those in fp16, which may take twice as
 // long.
 Gemm int8_gemm(std::int64_t m, std::int64_t n, std::int64_t k) {
   return {DType::fp16, static_cast<double>(m), static_cast<double>(n), static_cast<double>(k)};
@@ -16,10 +16,10 @@ Gemm int8_gemm(std::int64_t m, std::int64_t n, std::int64_t k) {
 }  // namespace
 
 // The input is cast to fp16 where it is not, and quantized by rows; columns with a value of 6 or
-// more (llm_int8_threshold) are set apart, of which a plan assumes none. The product in 32 bits
+// more (llm_int8_threshold) are set apart, of which a plan assumes none. The GEMM in 32 bits
 // becomes fp16 and then what the input was. MatMul8bitLt's frame holds the 8-bit input to its end.
 void ModuleWriter::int8_forward(const LinearNames& names, const LinearPart& part, Ref input,
-                                DType input_dtype, Category category, ProductSaved& s) {
+                                DType input_dtype, Category category, GemmSaved& s) {
   const std::int64_t t = tokens_.total(), ins = t * part.in, outs = t * part.out;
   s = {};
   Ref half = input;
@@ -38,16 +38,16 @@ void ModuleWriter::int8_forward(const LinearNames& names, const LinearPart& part
   op(names.outliers).read(magnitude).write(outliers);
   auto quantize = op(names.quantized).read(outliers).update(values);
   read(quantize, half);
-  const TensorId product = temporary(names.accumulated, outs, DType::int32);
-  op(names.base.module).read(values).write(product);
+  const TensorId gemm = temporary(names.accumulated, outs, DType::int32);
+  op(names.base.module).read(values).write(gemm);
   b_.work().gemm(int8_gemm(t, part.out, part.in));
   TensorId low = kNoTensor;
   if (input_dtype != DType::fp16) {
     low = temporary(names.half_out, outs, DType::fp16);
-    op(names.half_out).read(product).read(scales).write(low);
+    op(names.half_out).read(gemm).read(scales).write(low);
   }
   s.out = make(names.base.out, outs, input_dtype, category);
-  auto last = op(names.base.out).read(low).read(product).read(scales).read(values).write(s.out);
+  auto last = op(names.base.out).read(low).read(gemm).read(scales).read(values).write(s.out);
   read(last, input);
 }
 
@@ -64,12 +64,12 @@ Sum ModuleWriter::int8_backward(const LinearNames& names, const LinearPart& part
   op(names.unpacked).update(weight).read(scales);
   const TensorId d_in =
       ends ? kNoTensor : temporary(names.base.input_grad_low, t * part.in, input_dtype);
-  auto product = op(names.base.module).read(d_out).read(weight).write(d_in);
+  auto gemm = op(names.base.module).read(d_out).read(weight).write(d_in);
   b_.work().gemm({input_dtype, static_cast<double>(t), static_cast<double>(part.in),
                   static_cast<double>(part.out)});
-  if (ends) write(product, at.into);
-  take_workspace(product, false);
-  release(product, at.held);
+  if (ends) write(gemm, at.into);
+  take_workspace(gemm, false);
+  release(gemm, at.held);
   if (ends) return add_into(names.base, d_in, false, sum, at.into);
   return add_gradient(names.base.grad_layout, sum, {d_in, true}, input_dtype, t * part.in);
 }

@@ -12,7 +12,7 @@ namespace plimsoll::planner::pytorch {
 struct Processors {
   std::int64_t count = 132;  // streaming multiprocessors
   std::int64_t threads = 2048;  // that one of them holds at a time
-  // Bytes of each for a grouped product in bf16; 0: that is a loop of products.
+  // Bytes of each for a grouped GEMM in bf16; 0: that is a loop of GEMMs.
   std::int64_t grouped = 512;
 };
 

@@ -100,7 +100,7 @@ void BlockWriter::liger_rotary(const NodePlan& at, LayerSaved& s) {
   turn.read(cos_[sliding_ ? 1 : 0]).read(sin_[sliding_ ? 1 : 0]);
 }
 
-// So are their gradients. Products make those head by head, and the keys' as their transpose.
+// So are their gradients. GEMMs make those head by head, and the keys' as their transpose.
 void BlockWriter::liger_rotary_back(const NodePlan& at) {
   const models::ValueList &in = at.node->in, &out = at.node->out;
   const bool stored = path() == AttentionPath::eager || path() == AttentionPath::math;

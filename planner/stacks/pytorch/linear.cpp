@@ -1,12 +1,12 @@
-// Products with a weight, dropout, and gradients that meet.
+// GEMMs with a weight, dropout, and gradients that meet.
 #include "planner/stacks/pytorch/modules.h"
 
 namespace plimsoll::planner::pytorch {
 
-void ModuleWriter::take_workspace(OpBuilder product, bool adds_bias) {
+void ModuleWriter::take_workspace(OpBuilder gemm, bool adds_bias) {
   const std::size_t thread = phase_ == Phase::forward ? 0 : 1;
-  product.read(std::exchange(workspaces_[thread], kNoTensor));
-  if (adds_bias) product.read(std::exchange(workspaces_[2 + thread], kNoTensor));
+  gemm.read(std::exchange(workspaces_[thread], kNoTensor));
+  if (adds_bias) gemm.read(std::exchange(workspaces_[2 + thread], kNoTensor));
 }
 
 TensorId ModuleWriter::copy(const char* name, TensorId from, std::int64_t values, DType dtype,
@@ -67,7 +67,7 @@ double cast_bytes(std::int64_t values, DType from, DType to) {
 }  // namespace
 
 namespace {
-Product base_product(const LinearPart& part, const Regime& regime) {
+WeightGemm base_gemm(const LinearPart& part, const Regime& regime) {
   return {.in = part.in,
           .out = part.out,
           .weight = regime.weight,
@@ -80,46 +80,46 @@ Product base_product(const LinearPart& part, const Regime& regime) {
 
 // F.linear. Under autocast the fp32 weight is cast once per forward (autocast_mode.cpp caches casts
 // of leaves that require gradients, until the outermost context exits) and the input anew by every
-// linear. Autograd saves the input as the product read it where the weight is trained, and the
+// linear. Autograd saves the input as the GEMM read it where the weight is trained, and the
 // weight where the input requires a gradient.
-void ModuleWriter::product_forward(const ModuleNames& names, const ModuleNames& bias,
-                                   const Product& part, Ref input, DType input_dtype,
-                                   Category category, bool stops, ProductSaved& s) {
+void ModuleWriter::gemm_forward(const ModuleNames& names, const ModuleNames& bias,
+                                const WeightGemm& part, Ref input, DType input_dtype,
+                                Category category, bool stops, GemmSaved& s) {
   const std::int64_t t = tokens_.total();
-  const DType dtype = regime_.product(part.weight);
+  const DType dtype = regime_.gemm_dtype(part.weight);
   if (part.weight_is_cast)
     s = {.weight_cast = s.weight_cast, .bias_cast = s.bias_cast};
   else
     s = {};
-  auto product = op(names.module);
+  auto gemm = op(names.module);
   const bool casts_weight = dtype != part.weight && !part.weight_is_cast;
-  if (part.weight_is_cast) product.read(s.weight_cast).read(s.bias_cast);
+  if (part.weight_is_cast) gemm.read(s.weight_cast).read(s.bias_cast);
   if (casts_weight) {
     s.weight_cast = temporary(names.weight_cast, part.in * part.out, dtype);
     if (part.bias) s.bias_cast = temporary(bias.weight_cast, part.out, dtype);
-    product.write(s.weight_cast).write(s.bias_cast);
+    gemm.write(s.weight_cast).write(s.bias_cast);
   }
-  read(product, input);
+  read(gemm, input);
   const WorkOfOp work = b_.work();
   if (casts_weight) work.casts(cast_bytes(part.in * part.out, part.weight, dtype));
   if (dtype != input_dtype) {
     work.casts(cast_bytes(t * part.in, input_dtype, dtype));
     s.input = make(names.input_cast, t * part.in, dtype,
                    part.trains_weight ? Category::activations : Category::temporaries);
-    product.write(s.input);
+    gemm.write(s.input);
   } else if (input.delta == 0) {
     s.input = input.tensor;
   }
   if (stops) return void(work.moves(0, 0));
   work.gemm(gemm_of(dtype, t, part.out, part.in));
   s.out = make(names.out, t * part.out, dtype, category);
-  product.write(s.out);
-  take_workspace(product, part.bias);
+  gemm.write(s.out);
+  take_workspace(gemm, part.bias);
 }
 
 // A 16-bit gradient becomes one in the weight's dtype.
 void ModuleWriter::widen(const ModuleNames& of, TensorId low, std::int64_t elements,
-                         const Product& part) {
+                         const WeightGemm& part) {
   if (low == kNoTensor) return;
   if (part.weight_is_cast) return late_.push_back({&of, low, elements});
   const TensorId grad = sink_->begin(of, elements, part.adapter);
@@ -133,15 +133,14 @@ void ModuleWriter::widen_late() {
   late_.clear();
 }
 
-// One node makes all three gradients. What was cast before the product is cast back after it: the
+// One node makes all three gradients. What was cast before the GEMM is cast back after it: the
 // input's gradient first and then added to what other users of the input sent (its cast was the
 // last to be made), then the weight's, then the bias's (GPT-2's Conv1D: the bias's first).
-Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& bias,
-                                   const Product& part, DType input_dtype, bool input_grad,
-                                   const ProductSaved& s, TensorId d_out, Sum sum,
-                                   const Place& at) {
+Sum ModuleWriter::gemm_backward(const ModuleNames& names, const ModuleNames& bias,
+                                const WeightGemm& part, DType input_dtype, bool input_grad,
+                                const GemmSaved& s, TensorId d_out, Sum sum, const Place& at) {
   const std::int64_t t = tokens_.total(), weights = part.in * part.out;
-  const DType dtype = regime_.product(part.weight);
+  const DType dtype = regime_.gemm_dtype(part.weight);
   const bool casts = dtype != part.weight;
   unpack();
   TensorId d_weight = kNoTensor, d_bias = kNoTensor, d_in = kNoTensor;
@@ -153,16 +152,16 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
                    : sink_->begin(bias, part.out, part.adapter);
   const bool casts_in = dtype != input_dtype, ends = input_grad && !at.into.none();
   if (input_grad && (casts_in || !ends)) d_in = temporary(names.input_grad_low, t * part.in, dtype);
-  auto product = op(names.module);
-  product.read(d_out).write(d_weight).write(d_in);
+  auto gemm = op(names.module);
+  gemm.read(d_out).write(d_weight).write(d_in);
   const WorkOfOp work = b_.work();
   if (input_grad) work.gemm(gemm_of(dtype, t, part.in, part.out));
   if (part.trains_weight) work.gemm(gemm_of(dtype, part.in, part.out, t));
-  if (ends && !casts_in) write(product, at.into);
-  take_workspace(product, false);
-  if (part.trains_weight || rules_.frozen_products_save)
-    read(product, s.input == kNoTensor ? at.input : Ref{s.input});
-  if (input_grad) product.read(s.weight_cast);
+  if (ends && !casts_in) write(gemm, at.into);
+  take_workspace(gemm, false);
+  if (part.trains_weight || rules_.frozen_gemms_save)
+    read(gemm, s.input == kNoTensor ? at.input : Ref{s.input});
+  if (input_grad) gemm.read(s.weight_cast);
   // addmm's backward makes the gradients of the matrices and then the sum; in a checkpoint what was
   // saved is gone before that.
   if (d_bias != kNoTensor) {
@@ -172,7 +171,7 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
         events.birth(matrix);
     if (checkpointed_ && b_.keeps_blocks()) b_.blocks(std::exchange(events, {}));
     if (!checkpointed_) work.moves(bytes(t * part.out, dtype).real());
-    auto sums = checkpointed_ ? op(bias.module).read(d_out) : product;
+    auto sums = checkpointed_ ? op(bias.module).read(d_out) : gemm;
     const ColumnSumScratch scratch = column_sum(t, part.out);
     sums.write(d_bias).scratch(scratch.total());
     if (b_.keeps_blocks()) {
@@ -183,7 +182,7 @@ Sum ModuleWriter::product_backward(const ModuleNames& names, const ModuleNames& 
     }
     release(sums, at.held);
   } else {
-    release(product, at.held);
+    release(gemm, at.held);
   }
   if (casts && part.conv1d) widen(bias, d_bias, part.out, part);
   // With a bias the input was flattened before the weight was transposed: backward the input's
@@ -229,13 +228,13 @@ void ModuleWriter::linear_forward(const LinearNames& names, const LinearPart& pa
                                   DType input_dtype, Category category, LinearSaved& s, bool stops,
                                   TensorId kept) {
   const bool adapted = part.lora_rank > 0;
-  if (part.packed != nullptr && part.packed->product == models::PackedProduct::int8)
+  if (part.packed != nullptr && part.packed->gemm == models::PackedGemm::int8)
     int8_forward(names, part, input, input_dtype, category, s.base);
   else if (part.packed != nullptr)
     packed_forward(names, part, input, input_dtype, category, s.base);
   else
-    product_forward(names.base, names.bias, base_product(part, regime_), input, input_dtype,
-                    category, (stops && !adapted) || kept != kNoTensor, s.base);
+    gemm_forward(names.base, names.bias, base_gemm(part, regime_), input, input_dtype, category,
+                 (stops && !adapted) || kept != kNoTensor, s.base);
   if (kept != kNoTensor) s.base.out = kept;
   s.out = s.base.out;
   if (adapted) adapter_forward(names, part, input, input_dtype, category, stops, s);
@@ -250,12 +249,12 @@ Sum ModuleWriter::linear_backward(const LinearNames& names, const LinearPart& pa
 }
 
 Sum ModuleWriter::base_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
-                                bool input_grad, const ProductSaved& s, TensorId d_out, Sum sum,
+                                bool input_grad, const GemmSaved& s, TensorId d_out, Sum sum,
                                 const Place& at) {
   if (part.packed != nullptr)
     return packed_backward(names, part, {input_dtype, input_grad, d_out, sum, at});
-  return product_backward(names.base, names.bias, base_product(part, regime_), input_dtype,
-                          input_grad, s, d_out, sum, at);
+  return gemm_backward(names.base, names.bias, base_gemm(part, regime_), input_dtype, input_grad, s,
+                       d_out, sum, at);
 }
 
 }  // namespace plimsoll::planner::pytorch

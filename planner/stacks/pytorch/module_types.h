@@ -51,12 +51,12 @@ class Recomputation {
 
 // The gradients of a tensor that have arrived so far, summed. Autograd adds the next one in place
 // unless this is a view of another tensor (torch/csrc/autograd/input_buffer.cpp,
-// can_accumulate_inplace): a product's gradient, made for [tokens, width] and viewed as
+// can_accumulate_inplace): a GEMM's gradient, made for [tokens, width] and viewed as
 // [batch, s, width], is one; a cast or a sum is not.
 struct Sum {
   TensorId tensor = kNoTensor;
   bool view = false;
-  // Strided like a transposed view: what the copy is called that a product needs; else nothing.
+  // Strided like a transposed view: what the copy is called that a GEMM needs; else nothing.
   const char* laid_out = nullptr;
 };
 
@@ -81,7 +81,7 @@ struct Place {
   bool d_shared = false;  // the gradient that comes in is not the module's to add to
 };
 
-// What reaches a product with a packed weight backward: the result's gradient, and what flows past.
+// What reaches a GEMM with a packed weight backward: the result's gradient, and what flows past.
 struct PackedGradient {
   DType input;  // the dtype of what it read
   bool input_grad;  // asks for one
@@ -111,14 +111,14 @@ struct TapeGradients {
   std::span<TensorId> others{};  // take the further values'
 };
 
-// A product with a weight as autograd sees it.
-struct Product {
+// A GEMM with a weight as autograd sees it.
+struct WeightGemm {
   std::int64_t in = 0, out = 0;
   DType weight = DType::fp32;
   bool trains_weight = true, bias = false, trains_bias = false;
   bool adapter = false;
   bool conv1d = false;  // GPT-2's addmm(bias, x, weight) and not F.linear(x, weight, bias)
-  // Autocast's copy of its weight was made for another product, and so its gradient is cast back
+  // Autocast's copy of its weight was made for another GEMM, and so its gradient is cast back
   // only where that one's node would run (ModuleWriter::widen_late).
   bool weight_is_cast = false;
 };

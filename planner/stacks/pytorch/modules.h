@@ -28,9 +28,9 @@ class ModuleWriter {
     set(Phase::forward, true);
     set_checkpoint(nullptr, false);
   }
-  // cuBLAS's of the forward's thread and of autograd's, cuBLASLt's of both: for the first product.
+  // cuBLAS's of the forward's thread and of autograd's, cuBLASLt's of both: for the first GEMM.
   void set_workspaces(const std::array<TensorId, 4>& workspaces) { workspaces_ = workspaces; }
-  void take_workspace(OpBuilder product, bool adds_bias);
+  void take_workspace(OpBuilder gemm, bool adds_bias);
   void set_sink(GradientSink* sink) { sink_ = sink; }
   // `waits`: the backward that follows begins in front of a recomputation. `checkpointed`: saved
   // tensors come through a checkpoint's hooks, and a node drops each as soon as it has used it.
@@ -48,7 +48,7 @@ class ModuleWriter {
                          TensorId d_out, TensorId residual, const Place& at);
   DType norm_out(DType input_dtype) const;  // of the model's last norm
 
-  // `stops`: a recomputation, which ends before the last product. `kept`: the base's, if taken.
+  // `stops`: a recomputation, which ends before the last GEMM. `kept`: the base's, if taken.
   void linear_forward(const LinearNames& names, const LinearPart& part, Ref input,
                       DType input_dtype, Category category, LinearSaved& saved, bool stops = false,
                       TensorId kept = kNoTensor);
@@ -120,22 +120,22 @@ class ModuleWriter {
   std::array<TensorId, 4> workspaces_{kNoTensor, kNoTensor, kNoTensor, kNoTensor};
 
  private:
-  void product_forward(const ModuleNames&, const ModuleNames& bias, const Product&, Ref input,
-                       DType input_dtype, Category, bool stops, ProductSaved&);
-  Sum product_backward(const ModuleNames&, const ModuleNames& bias, const Product&, DType input,
-                       bool input_grad, const ProductSaved&, TensorId d_out, Sum, const Place&);
-  void packed_forward(const LinearNames&, const LinearPart&, Ref, DType, Category, ProductSaved&);
+  void gemm_forward(const ModuleNames&, const ModuleNames& bias, const WeightGemm&, Ref input,
+                    DType input_dtype, Category, bool stops, GemmSaved&);
+  Sum gemm_backward(const ModuleNames&, const ModuleNames& bias, const WeightGemm&, DType input,
+                    bool input_grad, const GemmSaved&, TensorId d_out, Sum, const Place&);
+  void packed_forward(const LinearNames&, const LinearPart&, Ref, DType, Category, GemmSaved&);
   Sum packed_backward(const LinearNames&, const LinearPart&, const PackedGradient&);
-  void int8_forward(const LinearNames&, const LinearPart&, Ref, DType, Category, ProductSaved&);
+  void int8_forward(const LinearNames&, const LinearPart&, Ref, DType, Category, GemmSaved&);
   Sum int8_backward(const LinearNames&, const LinearPart&, const PackedGradient&);
   Sum base_backward(const LinearNames&, const LinearPart&, DType input, bool input_grad,
-                    const ProductSaved&, TensorId d_out, Sum, const Place&);
+                    const GemmSaved&, TensorId d_out, Sum, const Place&);
   Sum add_into(const ModuleNames& names, TensorId d_in, bool casts, Sum sum, Ref into);
   void adapter_forward(const LinearNames&, const LinearPart&, Ref input, DType input_dtype,
                        Category, bool stops, LinearSaved&);
   Sum adapter_backward(const LinearNames&, const LinearPart&, DType input, bool input_grad,
                        const LinearSaved&, TensorId d_out, Sum, const Place&);
-  void widen(const ModuleNames& of, TensorId low, std::int64_t elements, const Product& part);
+  void widen(const ModuleNames& of, TensorId low, std::int64_t elements, const WeightGemm& part);
   void widen_late();
   TapeCounts norm_counts(const NormPart& part, const NormInput& x) const;
   void evaluate(const tape::Lowered& of, const TapeCounts& counts, TapeRoom& room);
@@ -144,7 +144,7 @@ class ModuleWriter {
   static BlockEvents tape_blocks(const tape::OpOf& op, std::span<const Bytes> bytes,
                                  std::span<const Ref> slots);
   std::array<TapeRoom, 2> rooms_;  // forward's, backward's
-  std::vector<LateGradient> late_;  // see Product::weight_is_cast
+  std::vector<LateGradient> late_;  // see WeightGemm::weight_is_cast
 };
 
 }  // namespace plimsoll::planner::pytorch

@@ -33,10 +33,10 @@ struct ModuleNames {
   const char* input_layout;  // contiguous copy of the input
 };
 
-// DoRA's: the identity that A and B multiply, their product, the weight, the norm of each row.
+// DoRA's: the identity that A and B multiply, their GEMM, the weight, the norm of each row.
 struct DoraNames {
-  ModuleNames magnitude, again;  // again: the base's product of what dropout left
-  const char *eye, *eye_cast, *eye_a, *product, *product_cast, *scaled;
+  ModuleNames magnitude, again;  // again: the base's GEMM of what dropout left
+  const char *eye, *eye_cast, *eye_a, *gemm, *gemm_cast, *scaled;
   const char *weight, *weight_cast, *weight_sum, *norm, *norm_cast, *scale, *leave, *base_grad,
       *both_grad, *scale_grad;
 };
@@ -59,7 +59,7 @@ struct LinearNames {
   // weight, as it was loaded.
   const char *low, *low_grad, *cloned, *scaled_cast, *scales, *shifted_scales, *unpacked;
   // LLM.int8's input in fp16, its magnitudes, which of them stand out, its 8-bit values with a
-  // scale for each row; the product in 32 bits and in fp16.
+  // scale for each row; the GEMM in 32 bits and in fp16.
   const char *half, *magnitude, *outliers, *quantized, *row_scales, *accumulated, *half_out;
 };
 

@@ -1,4 +1,4 @@
-// bitsandbytes' product with a packed weight (0.50.2): Linear4bit.forward (nn/modules.py),
+// bitsandbytes' GEMM with a packed weight (0.50.2): Linear4bit.forward (nn/modules.py),
 // MatMul4Bit (autograd/_functions.py), gemm_4bit (backends/cuda/ops.py). GPTQ's, by the same steps:
 // QuantLinearFunction (fms-acceleration @876e2ed, plugins/accelerated-peft,
 // gptqmodel/nn_modules/triton_utils/dequant.py), which unpacks for any number of rows, and adds
@@ -25,7 +25,7 @@ double unpacked_bytes(const LinearPart& part, DType dtype) {
 // x is cast to the dtype it computes in, and the result to x's; Python holds the cast until that is
 // done. Autograd keeps nothing: the weight's gradient is never asked for.
 void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& part, Ref input,
-                                  DType input_dtype, Category category, ProductSaved& s) {
+                                  DType input_dtype, Category category, GemmSaved& s) {
   const std::int64_t t = tokens_.total();
   const DType dtype = regime_.compute;
   const bool casts = dtype != input_dtype;
@@ -39,7 +39,7 @@ void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& pa
   }
   std::array<TensorId, 2> scales{kNoTensor, kNoTensor};
   TensorId weight = kNoTensor;
-  const bool gptq = part.packed->product == models::PackedProduct::gptq;
+  const bool gptq = part.packed->gemm == models::PackedGemm::gptq;
   if (t > kRowsOfFusedKernel || gptq) {
     if (part.packed->doubly_quantized()) {
       const std::int64_t n = ceil_divide(checked_multiply(part.in, part.out), part.packed->block);
@@ -55,11 +55,11 @@ void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& pa
   const bool adds = gptq && part.bias, ends = !casts && !adds;
   const TensorId out = make(ends ? names.base.out : names.low, t * part.out, dtype,
                             ends ? category : Category::temporaries);
-  auto product = op(names.base.module);
-  read(product, x).read(scales[0]).read(scales[1]).read(weight).write(out);
+  auto gemm = op(names.base.module);
+  read(gemm, x).read(scales[0]).read(scales[1]).read(weight).write(out);
   b_.work().gemm(
       {dtype, static_cast<double>(t), static_cast<double>(part.out), static_cast<double>(part.in)});
-  take_workspace(product, part.bias && !gptq);
+  take_workspace(gemm, part.bias && !gptq);
   s.out = out;
   if (adds) s.out = copy(names.base.out, out, t * part.out, dtype, category);
   if (!casts) return;
@@ -80,8 +80,7 @@ Sum ModuleWriter::packed_backward(const LinearNames& names, const LinearPart& pa
     }
     return sum;
   }
-  if (part.packed->product == models::PackedProduct::int8)
-    return int8_backward(names, part, arrives);
+  if (part.packed->gemm == models::PackedGemm::int8) return int8_backward(names, part, arrives);
   const std::int64_t t = tokens_.total(), weights = checked_multiply(part.in, part.out);
   const DType dtype = regime_.compute;
   const bool casts = dtype != input_dtype, ends = !at.into.none();
@@ -97,12 +96,12 @@ Sum ModuleWriter::packed_backward(const LinearNames& names, const LinearPart& pa
   weight = cast(names.base.weight_cast, weight, weights, regime_.unpacked, dtype);
   const TensorId d_in =
       casts || !ends ? temporary(names.base.input_grad_low, t * part.in, dtype) : kNoTensor;
-  auto product = op(names.base.module).read(d).read(weight).write(d_in);
+  auto gemm = op(names.base.module).read(d).read(weight).write(d_in);
   b_.work().gemm(
       {dtype, static_cast<double>(t), static_cast<double>(part.in), static_cast<double>(part.out)});
-  if (ends && !casts) write(product, at.into);
-  take_workspace(product, false);
-  release(product, at.held);
+  if (ends && !casts) write(gemm, at.into);
+  take_workspace(gemm, false);
+  release(gemm, at.held);
   if (ends) return add_into(names.base, d_in, casts, sum, at.into);
   const TensorId d_x = cast(names.base.input_grad, d_in, t * part.in, dtype, input_dtype);
   return add_gradient(names.base.grad_layout, sum, {d_x, !casts}, input_dtype, t * part.in);

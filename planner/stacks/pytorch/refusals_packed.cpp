@@ -57,8 +57,8 @@ void refuse_packed(const models::Strategy& s) {
   const models::Quantization& q = *s.quantize;
   const bool sharded = s.data.zero >= 2, mixed = is_mixed(s.precision);
   const bool kbit = models::kbit_prepared(s);
-  if (q.storage->product == models::PackedProduct::int8) refuse_int8(s);
-  if (q.storage->product == models::PackedProduct::gptq) refuse_gptq(s);
+  if (q.storage->gemm == models::PackedGemm::int8) refuse_int8(s);
+  if (q.storage->gemm == models::PackedGemm::gptq) refuse_gptq(s);
   // bitsandbytes puts a new parameter into the module in its first forward
   // (fix_4bit_weight_quant_state_from_module), which _flat_param.py refuses where it does not
   // reshard.

@@ -11,7 +11,7 @@ namespace plimsoll::planner::pytorch {
 struct Regime {
   DType stored = DType::fp32;  // parameter (shard) in memory, and its optimizer states
   DType weight = DType::fp32;  // what modules see; differs from stored under FSDP's policy
-  DType compute = DType::fp32;  // matrix products; differs from weight under autocast
+  DType compute = DType::fp32;  // GEMMs; differs from weight under autocast
   DType residual = DType::fp32;  // residual stream
   DType reduce = DType::fp32;  // dtype of FSDP's reduce-scatter
   DType adapter = DType::fp32;  // LoRA's A and B as modules see them
@@ -21,8 +21,8 @@ struct Regime {
   KernelPatch patch;
 
   bool casts_weights() const { return weight != compute; }
-  // The dtype in which a product with a weight of dtype `of` runs.
-  DType product(DType of) const { return autocast ? compute : of; }
+  // The dtype in which a GEMM with a weight of dtype `of` runs.
+  DType gemm_dtype(DType of) const { return autocast ? compute : of; }
 };
 
 // What a mixed or 16-bit precision computes in.
@@ -33,7 +33,7 @@ constexpr DType promoted(DType a, DType b) {
   return a == b ? a : DType::fp32;
 }
 
-// Sources: torch.autocast keeps fp32 weights and residuals and casts operands of matrix products;
+// Sources: torch.autocast keeps fp32 weights and residuals and casts operands of GEMMs;
 // FSDP casts parameters, so the model runs in the low dtype (torch/distributed/fsdp/_fully_shard/
 // _fsdp_api.py, MixedPrecisionPolicy); Accelerate stores trainable parameters in fp32 under FSDP
 // with mixed precision (accelerate 1.15, utils/fsdp_utils.py, fsdp2_prepare_model) and reduces in

@@ -50,7 +50,7 @@ struct Rules {
   bool each_parameter = true;
   // DeepSpeed's own linear under ZeRO-3 (runtime/zero/linear.py) saves its input although the
   // weight is frozen.
-  bool frozen_products_save = false;
+  bool frozen_gemms_save = false;
   BlasWorkspaces blas;
   Works* works = nullptr;  // what the ops ask of the GPU, for who asks
 };

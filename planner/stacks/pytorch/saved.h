@@ -55,20 +55,20 @@ struct FrontSaved {
   TensorId dropout_mask = kNoTensor;
   TapeSaved norm;
 };
-// A product with a weight: what it read (the cast copy, or the input itself) and made.
-struct ProductSaved {
+// A GEMM with a weight: what it read (the cast copy, or the input itself) and made.
+struct GemmSaved {
   TensorId input = kNoTensor, weight_cast = kNoTensor, bias_cast = kNoTensor, out = kNoTensor;
 };
 // DoRA's: what its shares are made of (a base's result, B's, the scale for each), the norms of the
-// weight's rows, and the base's product once more.
+// weight's rows, and the base's GEMM once more.
 struct DoraSaved {
   TensorId norm = kNoTensor;
   std::array<Ref, 4> given;
   TapeSaved shares;
-  ProductSaved again;
+  GemmSaved again;
 };
 struct LinearSaved {
-  ProductSaved base, a, b;  // a, b: LoRA
+  GemmSaved base, a, b;  // a, b: LoRA
   DoraSaved dora;
   TensorId mask = kNoTensor;  // LoRA's dropout
   TensorId out = kNoTensor;
@@ -85,9 +85,9 @@ struct AttentionSaved {
 };
 struct BlockPlan;
 
-// What the head's product reads and the loss makes.
+// What the head's GEMM reads and the loss makes.
 struct EndSaved {
-  TensorId activated = kNoTensor;  // of the product before the head's
+  TensorId activated = kNoTensor;  // of the GEMM before the head's
   TensorId upcast_logits = kNoTensor, shifted_logits = kNoTensor, returned_logits = kNoTensor;
   TapeSaved logits, entropy;  // loss_functions.cpp
   TensorId cache = kNoTensor;  // past keys and values that the model returns

@@ -85,7 +85,7 @@ void set_loop(Rules& rules, const models::Strategy& s) {
 }
 
 // torch keeps one cuBLAS workspace per thread that multiplies, the forward's and autograd's, and a
-// cuBLASLt one where a product adds a bias (addmm); both inside its allocator.
+// cuBLASLt one where a GEMM adds a bias (addmm); both inside its allocator.
 Rules rules_for(const Question& question, const ModelParts& parts,
                 std::vector<Assumption>& assumptions) {
   Rules rules;
@@ -157,14 +157,14 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
   say("versions modelled", versions.c_str(),
       "allocator traces and dry runs of real steps, tests/golden");
   if (s.quantize) {
-    if (s.quantize->storage->product == models::PackedProduct::gptq)
+    if (s.quantize->storage->gemm == models::PackedGemm::gptq)
       say("packed base", "4 bits; triton v2 kernels, the weight unpacked to fp16",
           "fms-acceleration @876e2ed, plugins/accelerated-peft; PEFT's GPTQLoraLinear");
     else
-      say("packed base", "quantized as it is loaded; products in the dtype of the precision",
+      say("packed base", "quantized as it is loaded; GEMMs in the dtype of the precision",
           "bitsandbytes 0.50.2; transformers 5.17, integrations/bitsandbytes.py");
-    if (s.quantize->storage->product == models::PackedProduct::dequantizes)
-      say("products of 5 to 1,536 tokens with packed weights",
+    if (s.quantize->storage->gemm == models::PackedGemm::dequantizes)
+      say("GEMMs of 5 to 1,536 tokens with packed weights",
           "the weight is unpacked for a moment, in every forward too",
           "bitsandbytes' fused kernels, which some GPUs take for some shapes, need less");
     if (s.kernels == models::Kernels::fused)
@@ -213,7 +213,7 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
 void assume_outliers(const ModelParts& parts, const Question& question,
                      std::vector<Assumption>& out) {
   const models::Strategy& s = question.strategy;
-  if (!s.quantize || s.quantize->storage->product != models::PackedProduct::int8) return;
+  if (!s.quantize || s.quantize->storage->gemm != models::PackedGemm::int8) return;
   const bool nested = models::decisions::reentrant_checkpoints(s);
   std::int64_t all = 0, one = 0;
   for (const LayerRun& run : parts.runs)
@@ -230,7 +230,7 @@ void assume_outliers(const ModelParts& parts, const Question& question,
       {"if every column of LLM.int8() stood out: bytes more",
        std::to_string(storage(values, wide ? DType::fp32 : DType::bf16).value()), "assumed",
        "values of 6.0 or more, by the data: arXiv 2208.07339 found them in 0.1 % of the "
-       "columns; each is kept once more until the backward has ended, beside what the product "
+       "columns; each is kept once more until the backward has ended, beside what the GEMM "
        "with it takes for a moment"});
 }
 
@@ -286,7 +286,7 @@ void refuse_of_model(const Question& question) {
   check(!sharded || (!d.head_transform && d.embedding_width == 0), ErrorKind::unsupported, [&] {
     return "--zero " + std::to_string(question.strategy.data.zero) + ": sharded parameters of " +
            question.model->model_type +
-           " are not modelled yet (the head's is not its last product alone)";
+           " are not modelled yet (the head's is not its last GEMM alone)";
   });
   check(!own || question.strategy.recompute.kind != models::RecomputeKind::selective,
         ErrorKind::bad_input, [&] {
@@ -295,7 +295,7 @@ void refuse_of_model(const Question& question) {
         });
   const bool decoder_alone = !d.bidirectional && !d.head_transform && d.embedding_width == 0;
   check(!question.strategy.quantize || (decoder_alone && !own), ErrorKind::unsupported, [&] {
-    return "--quantize: packed products of " + question.model->model_type + " are not modelled yet";
+    return "--quantize: packed GEMMs of " + question.model->model_type + " are not modelled yet";
   });
   check(!question.strategy.quantize || !question.strategy.quantize->storage->grouped ||
             models::is_rms(d.norm),

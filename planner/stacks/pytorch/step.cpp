@@ -42,7 +42,7 @@ DType Step::stored(const Parameter& p) const {
 // Linear8bitLt stores its bias in the dtype of what it reads (forward), Linear4bit and QuantLinear
 // in the one they compute in.
 DType Step::bias_dtype(const Parameter& p) const {
-  if (strategy.quantize->storage->product != models::PackedProduct::int8 || runs.empty())
+  if (strategy.quantize->storage->gemm != models::PackedGemm::int8 || runs.empty())
     return regime.compute;
   const BlockPlan& plan = runs.front().plan(0);
   for (const NodePlan& at : plan.nodes)
@@ -123,7 +123,7 @@ void Step::release_casts(OpBuilder exit, const LayerPart& part, const LayerSaved
 }
 
 bool Step::graph_keeps() const {
-  return strategy.quantize && strategy.quantize->storage->product == models::PackedProduct::int8;
+  return strategy.quantize && strategy.quantize->storage->gemm == models::PackedGemm::int8;
 }
 
 void Step::release_attributes(OpBuilder op, const LayerSaved& saved) {

@@ -29,7 +29,7 @@ struct Step {
   // Whether these require a gradient: the stream behind the last layer; the sum of the embeddings;
   // what the embedding returned, because PEFT asked for it.
   bool final_grad() const, embedding_grad() const, leaf_input() const;
-  // The head's gradient of a tied table is one of a product, not of a cast (autocast), nor made by
+  // The head's gradient of a tied table is one of a GEMM, not of a cast (autocast), nor made by
   // a loss.
   bool head_grad_is_view() const {
     return !regime.casts_weights() && strategy.loss != models::Loss::fused;

@@ -1,4 +1,4 @@
-// A mixture's routing, products and gate.
+// A mixture's routing, GEMMs and gate.
 #include "tests/kernels/twins/twins.h"
 
 namespace plimsoll::kernels::test {
@@ -35,7 +35,7 @@ TEST_CASE("routes are the host's, and scores and their gradients") {
       }
 }
 
-TEST_CASE("experts' products, sums and gates are the host's") {
+TEST_CASE("experts' GEMMs, sums and gates are the host's") {
   for (const Mixture& m : kMixtures)
     for (const DType dtype : kStorage)
       for (const auto& [hidden, width] : {std::pair{8, 16}, {33, 7}}) {

@@ -31,8 +31,8 @@ void DeviceMemory::download(std::byte* to, const std::byte* from, std::size_t by
   require(cudaDeviceSynchronize());
   require(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
 }
-cuda::Products* DeviceMemory::library() {
-  static const std::unique_ptr<cuda::Products> library = cuda::cublaslt_products({});
+cuda::Gemms* DeviceMemory::library() {
+  static const std::unique_ptr<cuda::Gemms> library = cuda::cublaslt_gemms({});
   return library.get();
 }
 cuda::AttentionLibrary* DeviceMemory::attention() {

@@ -21,7 +21,7 @@ void DeviceMemory::upload(std::byte* to, const std::byte* from, std::size_t byte
 void DeviceMemory::download(std::byte* to, const std::byte* from, std::size_t bytes) {
   std::memcpy(to, from, bytes);
 }
-cuda::Products* DeviceMemory::library() {
+cuda::Gemms* DeviceMemory::library() {
   return nullptr;
 }
 cuda::AttentionLibrary* DeviceMemory::attention() {

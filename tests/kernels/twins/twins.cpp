@@ -67,7 +67,7 @@ std::vector<Tensor> on_device(const std::vector<Tensor>& operands, const Op& op,
   launch.mode = mode;
   Guarded workspace(Tensor({1 << 18}, DType::fp32), false);
   if (libraries) {
-    launch.products = DeviceMemory::library();
+    launch.gemms = DeviceMemory::library();
     launch.attention = DeviceMemory::attention();
     launch.workspace = workspace.view();
   }

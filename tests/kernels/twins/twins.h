@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_library.h"
-#include "kernels/cuda/products.h"
+#include "kernels/cuda/gemms.h"
 #include "tests/kernels/operands.h"
 
 namespace plimsoll::kernels::test {
@@ -18,7 +18,7 @@ struct DeviceMemory {
   static void upload(std::byte* to, const std::byte* from, std::size_t bytes);
   static void download(std::byte* to, const std::byte* from, std::size_t bytes);
   // cuBLASLt's and cuDNN's, or none: in the emulator, in a build without.
-  static cuda::Products* library();
+  static cuda::Gemms* library();
   static cuda::AttentionLibrary* attention();
   static void run_otherwise(
       bool otherwise);  // the order of the emulator's threads; nothing on a GPU

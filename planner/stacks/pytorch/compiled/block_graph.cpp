@@ -50,7 +50,7 @@ class BlockTracer {
   Region out_;
   std::vector<NodeId> values_;
   std::vector<bool> headed_, swapped_;  // viewed as [b, s, heads, d], as [b, heads, s, d]
-  int products_ = 0;
+  int gemms_ = 0;
 };
 
 NodeId BlockTracer::weight(const NodePlan& at, const pytorch::ModuleNames& names,
@@ -106,13 +106,13 @@ void BlockTracer::norm(const NodePlan& at) {
 
 void BlockTracer::linear(const NodePlan& at) {
   const LinearPart& part = *at.linear;
-  const DType dtype = q_.regime.product(q_.regime.weight);
+  const DType dtype = q_.regime.gemm_dtype(q_.regime.weight);
   const NodeId w = weight(at, at.linear_names->base, part.in * part.out, part.train_weight);
   const NodeId bias =
       part.bias ? weight(at, at.linear_names->bias, part.out, part.train_bias) : kNoNode;
   const NodeId w_low = t_.cast(w, dtype), x = t_.cast(value(at.node->in[0]), dtype);
   const NodeId bias_low = bias == kNoNode ? bias : t_.cast(bias, dtype);
-  value(at.node->out[0]) = t_.product(x, w_low, bias_low, q_.tokens.total(), !part.conv1d);
+  value(at.node->out[0]) = t_.gemm(x, w_low, bias_low, q_.tokens.total(), !part.conv1d);
 }
 
 NodeId BlockTracer::by_heads(ValueId id) {
@@ -268,14 +268,14 @@ void BlockTracer::node(const NodePlan& at) {
 }
 
 // A checkpoint around the layer is traced with it: everything is computed again but what its policy
-// keeps. torchtitan's: attention and the products without biases, every second one.
+// keeps. torchtitan's: attention and the GEMMs without biases, every second one.
 void BlockTracer::set_checkpoint() {
   const models::Recompute& recompute = q_.strategy.recompute;
   if (!pytorch::repeats_layers(recompute)) return;
   t_.set_policy(Policy::recompute);
   if (recompute.kind != RecomputeKind::ops) return;
   t_.keep_attention(true);
-  t_.keep_products([this] { return products_++ % 2 == 0; });
+  t_.keep_gemms([this] { return gemms_++ % 2 == 0; });
 }
 
 Region BlockTracer::run() {

@@ -24,7 +24,7 @@ enum class NodeClass : std::uint8_t {
   fusible,  // pointwise ops and reductions: recomputable, fusible
   random,  // fusible, never computed again
   concatenate,  // others fuse into it, it fuses into none; never computed again
-  opaque,  // products and library kernels: neither
+  opaque,  // GEMMs and library kernels: neither
   tuple,  // the same with several results, which `element` nodes take out
   statistics,  // a recomputable, fusible one
   element,  // operator.getitem

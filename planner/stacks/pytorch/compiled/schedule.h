@@ -1,6 +1,6 @@
 // The kernels of a compiled graph, and the buffers between them.
 //
-// As Inductor lowers one: products and attention are library calls, whose operands and results are
+// As Inductor lowers one: GEMMs and attention are library calls, whose operands and results are
 // buffers; everything else is fused into kernels, whose intermediate values exist in registers
 // alone. A kernel stands here for each buffer that it writes. Inductor may join kernels that read
 // the same and may order them otherwise for a lower peak (scheduler.py, memory.py); how far that

@@ -58,7 +58,7 @@ class Tracer {
   // Statistics of rows; `weight` and `bias` may be kNoNode.
   NodeId layer_norm(NodeId x, NodeId weight, NodeId bias, std::int64_t rows);
   // x [rows, in] times weight; `transposes`: it is stored as [out, in].
-  NodeId product(NodeId x, NodeId weight, NodeId bias, std::int64_t rows, bool transposes);
+  NodeId gemm(NodeId x, NodeId weight, NodeId bias, std::int64_t rows, bool transposes);
   struct Attention {
     NodeId q, k, v;
     std::int64_t statistics = 0;  // fp32 values
@@ -69,7 +69,7 @@ class Tracer {
 
   // From now on nodes are of a checkpoint: kept or computed again.
   void set_policy(Policy policy) { policy_ = policy; }
-  void keep_products(std::function<bool()> keeps) { keeps_product_ = std::move(keeps); }
+  void keep_gemms(std::function<bool()> keeps) { keeps_gemm_ = std::move(keeps); }
   void keep_attention(bool keeps) { keeps_attention_ = keeps; }
 
   // The joint graph of a region that returns `result`.
@@ -105,7 +105,7 @@ class Tracer {
   std::vector<Back> tape_;
   std::vector<NodeId> inputs_;
   Policy policy_ = Policy::none;
-  std::function<bool()> keeps_product_;
+  std::function<bool()> keeps_gemm_;
   bool keeps_attention_ = false, backward_ = false;
 };
 

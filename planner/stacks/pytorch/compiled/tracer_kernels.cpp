@@ -1,15 +1,15 @@
-// Products, attention and complex numbers in a joint graph: what no kernel fuses over.
+// GEMMs, attention and complex numbers in a joint graph: what no kernel fuses over.
 #include "planner/stacks/pytorch/compiled/tracer.h"
 
 namespace plimsoll::planner::compiled {
 
 // F.linear: mm(x, tᵀ), with a bias addmm. Backward d · t and dᵀ · x.
-NodeId Tracer::product(NodeId x, NodeId weight, NodeId bias, std::int64_t rows, bool transposes) {
+NodeId Tracer::gemm(NodeId x, NodeId weight, NodeId bias, std::int64_t rows, bool transposes) {
   const std::int64_t in = elements(x) / rows, out = elements(weight) / in;
   const NodeId w = transposes ? view(weight, View::transposed) : weight;
   const NodeId flat = view(x, View::rows);
   const bool adds = bias != kNoNode;
-  if (keeps_product_ && !adds && keeps_product_()) policy_ = Policy::save;
+  if (keeps_gemm_ && !adds && keeps_gemm_()) policy_ = Policy::save;
   const NodeId made =
       adds ? node("addmm", NodeClass::opaque, {bias, flat, w}, rows * out, dtype(flat))
            : node("mm", NodeClass::opaque, {flat, w}, rows * out, dtype(flat));

@@ -1,4 +1,4 @@
-// What stands between the layers and the head: BERT's product, activation and norm, OPT-350m's
+// What stands between the layers and the head: BERT's GEMM, activation and norm, OPT-350m's
 // projection (transformers models/bert/modeling_bert.py, models/opt/modeling_opt.py).
 #include "planner/stacks/pytorch/ends/head.h"
 
@@ -22,15 +22,15 @@ TensorId HeadWriter::transform_head() {
 
 void HeadWriter::transform_back(TensorId d) {
   const std::int64_t n = checked_multiply(tokens_.total(), d_.hidden);
-  TensorId d_product = d;
+  TensorId d_gemm = d;
   if (d_.head_transform) {
-    d_product = b_.tensor("head_transform.out.grad", storage(Count(n), regime_.compute),
-                          Category::temporaries);
-    b_.op(kActivated, Phase::backward).read(d).read(s_.head_transform.out).write(d_product);
+    d_gemm = b_.tensor("head_transform.out.grad", storage(Count(n), regime_.compute),
+                       Category::temporaries);
+    b_.op(kActivated, Phase::backward).read(d).read(s_.head_transform.out).write(d_gemm);
   }
   s_.unit = s_.norm_unit;
   layer_.linear_backward(kTransform, parts_.head_transform, regime_.residual, s_.final_grad(),
-                         s_.head_transform, d_product, {},
+                         s_.head_transform, d_gemm, {},
                          {{s_.runs.back().out, -1}, {s_.runs.back().d_out, -1}, {}});
 }
 

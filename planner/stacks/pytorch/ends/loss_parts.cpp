@@ -32,10 +32,10 @@ void HeadWriter::flat_targets() {
 // Liger computes both gradients in forward: grad_input [T, h] in the hidden states' dtype,
 // grad_weight [V, h] in the weight's (only where the head is trained), loss_1d fp32 [T], a mask of
 // the targets. One chunk of logits lives at a time; its kernel overwrites it with its gradient, and
-// the two products add into the gradients. Under autocast a chunk of the input, and of its
-// gradient, is cast beside the logits; the product with the weight leaves the weight's cast in
+// the two GEMMs add into the gradients. Under autocast a chunk of the input, and of its
+// gradient, is cast beside the logits; the GEMM with the weight leaves the weight's cast in
 // autocast's cache, that with its transpose, a view, casts it again, so that from the second chunk
-// on both casts live at once. Without a cast the products write where their results belong, but
+// on both casts live at once. Without a cast the GEMMs write where their results belong, but
 // the weight's gradient of a chunk in fp32, which is added.
 void HeadWriter::fused_forward() {
   const std::int64_t t = tokens_.total(), rows = fused_rows();
@@ -96,7 +96,7 @@ void HeadWriter::fused_chunks(std::int64_t rows, DType normed) {
         (layer_.bytes(weights, regime_.weight) + layer_.bytes(weights, regime_.compute)).real());
 }
 
-// Three products of each chunk; the kernel reads the logits twice and overwrites them.
+// Three GEMMs of each chunk; the kernel reads the logits twice and overwrites them.
 void HeadWriter::fused_work() {
   const double t = static_cast<double>(tokens_.total()), v = static_cast<double>(d_.vocab);
   const double h = static_cast<double>(d_.hidden);

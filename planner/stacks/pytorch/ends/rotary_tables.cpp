@@ -37,7 +37,7 @@ std::pair<TensorId, TensorId> EmbeddingWriter::rotary_table() {
   const Bytes most = std::max(before + emb * 3, before + emb * 2 + (casts ? cast : Bytes(0)));
   auto rotary = b_.op("rotary", Phase::forward);
   rotary.write(cos).write(sin).scratch(most - cast);
-  if (!multiplies) layer_.take_workspace(rotary, false);  // a product of one column
+  if (!multiplies) layer_.take_workspace(rotary, false);  // a GEMM of one column
   return {cos, sin};
 }
 

@@ -117,9 +117,7 @@ class Backward {
   }
 
   // The gradients of its operands are made from the first one on.
-  static bool in_order(Kind kind) {
-    return kind == Kind::layer_norm || kind == Kind::biased_product;
-  }
+  static bool in_order(Kind kind) { return kind == Kind::layer_norm || kind == Kind::baddbmm; }
 
   void unpack(const Operation& operation) {
     if (f_.kept_by(operation).none()) return;
@@ -189,11 +187,11 @@ class Backward {
         let_go(made(out, kNone, {out}));
         return gradient;
       }
-      case Kind::product:
-      case Kind::transposed_product:
-        return product(of, i, in);
-      case Kind::biased_product:
-        return scaled_product(of, i, in);
+      case Kind::bmm:
+      case Kind::transposed_bmm:
+        return bmm(of, i, in);
+      case Kind::baddbmm:
+        return baddbmm(of, i, in);
       case Kind::dropout:
         return made(in, of.in[i], {out, f_.value(of.beside).size});
       case Kind::top: {  // scattered into zeros
@@ -206,7 +204,7 @@ class Backward {
         return i == 0 ? made(out, of.in[i], {out}) : divisor(of, out);
       case Kind::index:
         return accumulated(of, in, out);
-      case Kind::grouped_product:
+      case Kind::grouped_mm:
         return of_groups(of, i, in);
       case Kind::multiply:
         return made(out, of.in[i], {out, f_.value(of.in[1 - i]).size});
@@ -218,17 +216,17 @@ class Backward {
     return kNoBlock;
   }
   // d · bᵀ and aᵀ · d; of a · bᵀ, d · b and dᵀ · a.
-  BlockId product(const Operation& of, std::size_t i, Size in) {
+  BlockId bmm(const Operation& of, std::size_t i, Size in) {
     const BlockId gradient = take(in, of.in[i]);
     const auto [m, n, k, count] = of.shape;
     const std::array first{m, k, n, count}, plain{k, n, m, count}, transposed{n, k, m, count};
-    const auto& second = of.kind == Kind::product ? plain : transposed;
+    const auto& second = of.kind == Kind::bmm ? plain : transposed;
     script_.multiplied.push_back({script_.steps.size(), in.dtype, i == 0 ? first : second});
     return gradient;
   }
   // Times the number, by another op.
-  BlockId scaled_product(const Operation& of, std::size_t i, Size in) {
-    const BlockId plain = product(of, i, in);
+  BlockId baddbmm(const Operation& of, std::size_t i, Size in) {
+    const BlockId plain = bmm(of, i, in);
     script_.part(f_, of);
     const BlockId scaled = made(in, of.in[i], {in});
     let_go(plain);

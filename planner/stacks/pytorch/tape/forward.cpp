@@ -53,7 +53,7 @@ class Forward {
     if (operation.beside != kNone && operation.kind != Kind::chunk &&
         operation.kind != Kind::dropout)
       take(operation.beside);
-    if (operation.kind == Kind::grouped_product || operation.kind == Kind::integers ||
+    if (operation.kind == Kind::grouped_mm || operation.kind == Kind::integers ||
         operation.kind == Kind::safe_softmax)
       scratch(operation.scratch);
     note_moved(operation);
@@ -114,15 +114,15 @@ class Forward {
   void step(Step::What what, std::size_t storage) {
     script_.steps.push_back({what, block_[storage]});
   }
-  // A grouped product's work is its writer's to say; a gather reads the rows that it writes. A safe
+  // A grouped GEMM's work is its writer's to say; a gather reads the rows that it writes. A safe
   // softmax writes booleans of what is masked, and reads them.
   void note_moved(const Operation& of) {
     const Kind kind = of.kind;
     if (kind == Kind::slice || kind == Kind::chunk || kind == Kind::leave ||
-        kind == Kind::laid_out || kind == Kind::expand || kind == Kind::grouped_product)
+        kind == Kind::laid_out || kind == Kind::expand || kind == Kind::grouped_mm)
       return;
     const Size out = f_.value(of.out).size;
-    if (is_product(kind))
+    if (is_bmm(kind))
       return script_.multiplied.push_back({script_.steps.size(), out.dtype, of.shape});
     moves(out, true);
     if (kind == Kind::index) return moves(out, false);

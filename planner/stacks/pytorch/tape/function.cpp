@@ -101,8 +101,8 @@ ValueId Function::fill(Kind kind, ValueId x, ValueId mask) {
   return make(kind, {x, mask, kNone}, value(x).size);
 }
 
-ValueId Function::grouped_product(Operands of, Extent to, std::array<Extent, 2> scratch) {
-  const ValueId out = make(Kind::grouped_product, of, {to, value(of[0]).size.dtype});
+ValueId Function::grouped_mm(Operands of, Extent to, std::array<Extent, 2> scratch) {
+  const ValueId out = make(Kind::grouped_mm, of, {to, value(of[0]).size.dtype});
   operations_.back().scratch = scratch;
   return out;
 }
@@ -126,7 +126,7 @@ ValueId Function::resize(Kind kind, ValueId x, Extent to) {
   return make(kind, {x, kNone, kNone}, {to, value(x).size.dtype});
 }
 
-ValueId Function::product(Kind kind, Operands of, Extent to, std::array<Extent, 4> shape) {
+ValueId Function::bmm(Kind kind, Operands of, Extent to, std::array<Extent, 4> shape) {
   const ValueId out = make(kind, of, {to, value(of[0]).size.dtype});
   operations_.back().shape = shape;
   return out;
@@ -213,15 +213,15 @@ Function::Keeps Function::kept_by(const Operation& of) const {
     case Kind::fill_in_place:
       keeps.in[1] = of.in[1];
       break;
-    case Kind::grouped_product:
+    case Kind::grouped_mm:
       if (value(of.in[1]).grad) keeps.in[0] = of.in[0];
       if (value(of.in[0]).grad) keeps.in[1] = of.in[1];
       keeps.in[2] = of.in[2];
       break;
     case Kind::multiply:
-    case Kind::product:
-    case Kind::transposed_product:
-    case Kind::biased_product:
+    case Kind::bmm:
+    case Kind::transposed_bmm:
+    case Kind::baddbmm:
       if (value(of.in[1]).grad) keeps.in[0] = of.in[0];
       if (value(of.in[0]).grad) keeps.in[1] = of.in[1];
       break;

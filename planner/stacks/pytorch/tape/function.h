@@ -49,7 +49,7 @@ struct Operation {
   // Bytes that its kernel takes beside the result, forward, and for each gradient; kAll: none.
   std::array<Extent, 2> scratch{};
   Operands through = kNoOperands;  // what its caller holds until it is done
-  std::array<Extent, 4> shape{};  // of a product: m, n, k, and how many
+  std::array<Extent, 4> shape{};  // of a GEMM: m, n, k, and how many
   Extent compiled = kAll;  // bytes that compiled code moves for it; kAll: not said
 };
 
@@ -76,13 +76,13 @@ class Function {
   // `scratch`: of the gradient: one, and the temporary storage of a sort of the places.
   ValueId index(ValueId x, ValueId places, Extent to, std::array<Extent, 2> scratch);
   ValueId fill(Kind kind, ValueId x, ValueId mask);
-  ValueId grouped_product(Operands of, Extent to, std::array<Extent, 2> scratch);
+  ValueId grouped_mm(Operands of, Extent to, std::array<Extent, 2> scratch);
   ValueId integers(ValueId of, Size size, std::array<Extent, 2> scratch = {kAll, kAll});
   Pair sort(ValueId of, std::array<Extent, 2> scratch);
   ValueId write_in_place(Operands of);
   ValueId copy(ValueId x) { return apply(Kind::copy, x); }
   ValueId resize(Kind kind, ValueId x, Extent to);
-  ValueId product(Kind kind, Operands of, Extent to, std::array<Extent, 4> shape);
+  ValueId bmm(Kind kind, Operands of, Extent to, std::array<Extent, 4> shape);
   ValueId safe_softmax(ValueId x, std::array<Extent, 2> scratch);
   ValueId dropout(ValueId x, const char* mask_suffix);
   ValueId nll(Operands of, Size to, const char* suffix);

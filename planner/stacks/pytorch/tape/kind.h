@@ -32,16 +32,16 @@ enum class Kind : std::uint8_t {
   index,  // in: x, places
   fill,  // where a mask says so; in: x, mask
   fill_in_place,
-  grouped_product,  // in: rows, weight, offsets of the groups
+  grouped_mm,  // in: rows, weight, offsets of the groups
   integers,  // of integers, without gradients
   write_in_place,  // in: integers, and what is written there
   copy,  // laid out anew
   laid_out,  // what a later copy laid out: as it is, but its gradient is copied
   repeat,  // to another extent: each head of keys or values once for each query head of its group
   expand,  // the same as a view
-  product,  // batched; in: a, b
-  transposed_product,  // a · bᵀ
-  biased_product,  // the same times a number, beside a bias; in: a, b, bias
+  bmm,  // in: a, b
+  transposed_bmm,  // a · bᵀ
+  baddbmm,  // a · bᵀ times a number, beside a bias; in: a, b, bias
   safe_softmax,  // of rows that may be masked throughout
   dropout,  // makes its mask beside the result
   leave,  // a frame returns: what it held goes, if nothing else holds it
@@ -52,8 +52,8 @@ constexpr bool in_place(Kind kind) {
          kind == Kind::fill_in_place || kind == Kind::write_in_place || kind == Kind::laid_out ||
          kind == Kind::expand;
 }
-constexpr bool is_product(Kind kind) {
-  return kind == Kind::product || kind == Kind::transposed_product || kind == Kind::biased_product;
+constexpr bool is_bmm(Kind kind) {
+  return kind == Kind::bmm || kind == Kind::transposed_bmm || kind == Kind::baddbmm;
 }
 // Compiled code does it beside its neighbours.
 constexpr bool elementwise(Kind kind) {

@@ -49,7 +49,7 @@ struct Moved {
   bool launches = false;  // one kernel's first
 };
 
-// A product in front of step `at`.
+// A GEMM in front of step `at`.
 struct Multiplied {
   std::size_t at = 0;
   DType dtype = DType::fp32;

@@ -1,4 +1,4 @@
-// Products of matrices: what the three linear ops have in common, and who computes it.
+// GEMMs: what the three linear ops have in common, and who computes it.
 #pragma once
 
 #include <map>
@@ -13,11 +13,11 @@ namespace plimsoll::kernels::cuda {
 
 struct Matrix {
   ConstColumns view;  // rows and columns as stored, row-major
-  bool transposed = false;  // the product takes the transpose
+  bool transposed = false;  // the GEMM takes the transpose
 };
 
 // c [m, n] = scale · a · b + bias, plus the old c where `accumulate`; a: m × k, b: k × n.
-struct Product {
+struct Gemm {
   std::int64_t m = 0, n = 0, k = 0;
   Matrix a, b;
   ConstTensorView bias;  // [n] or none
@@ -26,26 +26,26 @@ struct Product {
 };
 
 // A library that multiplies.
-class Products {
+class Gemms {
  public:
-  virtual ~Products() = default;
-  // Queues the product on the thread's stream, in `workspace` and nowhere else. False where the
+  virtual ~Gemms() = default;
+  // Queues the GEMM on the thread's stream, in `workspace` and nowhere else. False where the
   // library cannot: nothing is queued then, and `refusals` says why.
-  virtual bool multiply(const Product& product, Columns c, TensorView workspace) = 0;
+  virtual bool multiply(const Gemm& gemm, Columns c, TensorView workspace) = 0;
   // Why, and how often.
   virtual std::map<std::string, std::int64_t> refusals() const = 0;
   virtual std::string version() const = 0;  // of the library that was loaded
   virtual std::vector<LibraryChoice> choices() const = 0;
 };
 
-struct ProductsOptions {
+struct GemmOptions {
   std::string autotune_cache;  // a file, or empty: what fast mode has found is forgotten
 };
 
 // cuBLASLt's, for the current device. Belongs to one thread. Error{device}: there is no device.
-std::unique_ptr<Products> cublaslt_products(const ProductsOptions& options);
+std::unique_ptr<Gemms> cublaslt_gemms(const GemmOptions& options);
 
 // The kernel of our own: any dtypes, any alignment; slow.
-void plain_product(const Product& product, Columns c);
+void plain_gemm(const Gemm& gemm, Columns c);
 
 }  // namespace plimsoll::kernels::cuda

@@ -1,4 +1,4 @@
-// Products by cuBLASLt. Deterministic mode takes the heuristic's first algorithm; fast mode times
+// GEMMs by cuBLASLt. Deterministic mode takes the heuristic's first algorithm; fast mode times
 // the first few on the operands at hand, once for each shape, and remembers on disk which was best.
 //
 // A GPU that has been idle runs at low clocks, and its clocks wander: what is timed first would
@@ -95,7 +95,7 @@ cudaDataType_t type_of(DType dtype) {
 template <class T>
 void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
   require(lt::matmul_desc_set_attribute(operation, attribute, &value, sizeof(value)),
-          "an attribute of the product");
+          "an attribute of the GEMM");
 }
 template <class T>
 void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
@@ -108,7 +108,7 @@ Operation operation_of(const LibraryCall& call) {
   cublasLtMatmulDesc_t made = nullptr;
   require(lt::matmul_desc_create(
               &made, call.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
-          "a product");
+          "a GEMM");
   Operation operation(made);
   const auto turn = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
   set(made, CUBLASLT_MATMUL_DESC_TRANSA, turn(call.a.transposed));
@@ -144,7 +144,7 @@ Preference preference_of(const LibraryCall& call) {
   return preference;
 }
 
-// A product with all but its addresses and factors.
+// A GEMM with all but its addresses and factors.
 struct Plan {
   LibraryCall call;
   Operation operation;
@@ -200,9 +200,9 @@ Event event() {
   return Event(made);
 }
 
-class CublasLt : public Products {
+class CublasLt : public Gemms {
  public:
-  explicit CublasLt(const ProductsOptions& options) : cache_(options.autotune_cache) {
+  explicit CublasLt(const GemmOptions& options) : cache_(options.autotune_cache) {
     cublasLtHandle_t made = nullptr;
     require(lt::create(&made), "cannot start on this device");
     library_.reset(made);
@@ -214,15 +214,14 @@ class CublasLt : public Products {
              std::to_string(properties.multiProcessorCount) + " ";
   }
 
-  bool multiply(const Product& product, Columns c, TensorView workspace) override {
+  bool multiply(const Gemm& gemm, Columns c, TensorView workspace) override {
     const Launch& launch = current_launch();
-    const LibraryCall call = library_call(product, c, workspace, launch.tf32);
-    if (const std::string why = refusal(call, product); !why.empty()) return refuse(why);
+    const LibraryCall call = library_call(gemm, c, workspace, launch.tf32);
+    if (const std::string why = refusal(call, gemm); !why.empty()) return refuse(why);
     Plan& plan = plan_of(call);
     if (plan.algorithms.empty()) return refuse("no algorithm for " + call.key());
-    const Addresses at{
-        call.a.data,    call.b.data,   product.bias.data, const_cast<void*>(call.d.data),
-        workspace.data, product.scale, launch.stream};
+    const Addresses at{call.a.data,    call.b.data, gemm.bias.data, const_cast<void*>(call.d.data),
+                       workspace.data, gemm.scale,  launch.stream};
     if (launch.mode == Mode::fast && !plan.fastest) tune(plan, at);
     const std::size_t which = launch.mode == Mode::fast ? *plan.fastest : 0;
     require(queue(library_.get(), plan, at, plan.algorithms[which]), call.key().c_str());
@@ -338,7 +337,7 @@ class CublasLt : public Products {
       (void)milliseconds(plan, at, plan.algorithms.front());
   }
 
-  // Of one product, so many at once that the host is ahead of the GPU; inf where the algorithm
+  // Of one GEMM, so many at once that the host is ahead of the GPU; inf where the algorithm
   // refuses.
   float milliseconds(const Plan& plan, const Addresses& at, const cublasLtMatmulAlgo_t& algorithm) {
     constexpr float none = std::numeric_limits<float>::infinity();
@@ -363,7 +362,7 @@ class CublasLt : public Products {
 
 }  // namespace
 
-std::unique_ptr<Products> cublaslt_products(const ProductsOptions& options) {
+std::unique_ptr<Gemms> cublaslt_gemms(const GemmOptions& options) {
   return std::make_unique<CublasLt>(options);
 }
 

@@ -1,4 +1,4 @@
-// What can be known of cuBLASLt's products without a GPU: what is asked of it, and what is kept.
+// What can be known of cuBLASLt's GEMMs without a GPU: what is asked of it, and what is kept.
 #include <unistd.h>
 
 #include <filesystem>
@@ -24,7 +24,7 @@ float element(const LibraryMatrix& x, std::int64_t row, std::int64_t column) {
   return static_cast<const float*>(x.data)[r + c * x.stride];
 }
 
-// The product as the library's documentation defines it: column-major.
+// The GEMM as the library's documentation defines it: column-major.
 void multiply(const LibraryCall& call, const float* bias, float alpha, float* d) {
   const std::int64_t depth = call.a.transposed ? call.a.rows : call.a.columns;
   for (std::int64_t r = 0; r < call.d.rows; ++r)
@@ -59,7 +59,7 @@ constexpr Algorithm kTwo{8, 7, 6, 5, 4, 3, 2, 1};
 }  // namespace
 
 // Multiples of 1/64 below 3, sums of up to 5 products: exact in fp32 in any order.
-TEST_CASE("what the library is asked for is the linear ops' product, in all four layouts") {
+TEST_CASE("what the library is asked for is the linear ops' GEMM, in all four layouts") {
   const std::int64_t m = 3, n = 4, k = 5;
   for (const bool a_turned : {false, true})
     for (const bool b_turned : {false, true})
@@ -71,10 +71,10 @@ TEST_CASE("what the library is asked for is the linear ops' product, in all four
         const Tensor bias = drawn({n}, DType::fp32, 3);
         Tensor c = drawn({m, n}, DType::fp32, 4);
         const Tensor old = c;
-        const cuda::Product product{m, n, k, {a, a_turned}, {b, b_turned}, bias, 0.5f, accumulate};
-        const LibraryCall call = library_call(product, c, {}, false);
-        CHECK(refusal(call, product).empty());
-        multiply(call, static_cast<const float*>(product.bias.data), 0.5f,
+        const cuda::Gemm gemm{m, n, k, {a, a_turned}, {b, b_turned}, bias, 0.5f, accumulate};
+        const LibraryCall call = library_call(gemm, c, {}, false);
+        CHECK(refusal(call, gemm).empty());
+        multiply(call, static_cast<const float*>(gemm.bias.data), 0.5f,
                  static_cast<float*>(TensorView(c).data));
         for (std::int64_t i = 0; i < m; ++i)
           for (std::int64_t j = 0; j < n; ++j) {
@@ -92,18 +92,18 @@ TEST_CASE("what decides over an algorithm is in the key, addresses are not") {
   const Tensor a = drawn({8, 16}, DType::bf16, 1), b = drawn({24, 16}, DType::bf16, 2);
   const Tensor other = a;
   Tensor c({8, 24}, DType::bf16), wide({8, 24}, DType::fp32), workspace({256}, DType::fp32);
-  const auto product = [&](const Tensor& x) {
-    return cuda::Product{8, 24, 16, {x}, {b, true}, {}, 1, false};
+  const auto gemm = [&](const Tensor& x) {
+    return cuda::Gemm{8, 24, 16, {x}, {b, true}, {}, 1, false};
   };
-  const LibraryCall call = library_call(product(a), c, workspace, true);
+  const LibraryCall call = library_call(gemm(a), c, workspace, true);
   CHECK(call.key() ==
         "a=bf16:16x24/16t b=bf16:16x8/16n d=bf16:24x8/24n beta=0 align=16 "
         "workspace=1024");
-  CHECK(library_call(product(other), c, workspace, true).key() == call.key());
-  CHECK(!(call < library_call(product(other), c, workspace, true)));
+  CHECK(library_call(gemm(other), c, workspace, true).key() == call.key());
+  CHECK(!(call < library_call(gemm(other), c, workspace, true)));
   std::vector<LibraryCall> others(5, call);
-  others[0] = library_call(product(a), wide, workspace, true);
-  others[1] = library_call(product(a), c, {}, true);
+  others[0] = library_call(gemm(a), wide, workspace, true);
+  others[1] = library_call(gemm(a), c, {}, true);
   others[2].accumulate = true;
   others[3].bias = true;
   others[4].tf32 = true;
@@ -117,11 +117,11 @@ TEST_CASE("the alignment that is promised is the least of all operands', and nev
   const Tensor b = drawn({4, 16}, DType::fp32, 2);
   alignas(64) static float memory[64];
   for (const auto& [offset, expected] : {std::pair{0, 16}, {1, 4}, {2, 8}, {4, 16}, {8, 16}}) {
-    const cuda::Product product{
+    const cuda::Gemm gemm{
         1,         4,  16, {ConstTensorView(memory + offset, DType::fp32, {1, 16})},
         {b, true}, {}, 1,  false};
     const TensorView c(memory + 48, DType::fp32, {1, 4});
-    CHECK(library_call(product, c, {}, false).alignment == expected);
+    CHECK(library_call(gemm, c, {}, false).alignment == expected);
   }
 }
 
@@ -129,8 +129,8 @@ TEST_CASE("dtypes that the library does not multiply are refused by name") {
   const auto why = [](DType a, DType b, DType c, DType bias) {
     const Tensor x({2, 3}, a), w({3, 4}, b), offset({4}, bias);
     Tensor y({2, 4}, c);
-    const cuda::Product product{2, 4, 3, {x}, {w}, offset, 1, false};
-    return refusal(library_call(product, y, {}, false), product);
+    const cuda::Gemm gemm{2, 4, 3, {x}, {w}, offset, 1, false};
+    return refusal(library_call(gemm, y, {}, false), gemm);
   };
   constexpr DType f = DType::fp32, b = DType::bf16, h = DType::fp16;
   CHECK(why(f, f, f, f).empty());

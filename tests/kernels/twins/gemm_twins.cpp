@@ -1,5 +1,5 @@
 // Linear layers: on a GPU by cuBLASLt where it takes the operands, else by the kernel of our own.
-#include "kernels/cuda/products.h"
+#include "kernels/cuda/gemms.h"
 #include "tests/kernels/twins/twins.h"
 
 namespace plimsoll::kernels::test {
@@ -93,7 +93,7 @@ TEST_CASE("cuBLASLt: linear layers and mixed operands; no shape of one dtype is 
 
 // 50 columns in rows of 56, as a vocabulary that is no multiple of 8 has its logits. The guard is
 // the columns behind them: NaN, neither read nor written.
-TEST_CASE("rows of a result may be wider than the product, and what is behind them is left") {
+TEST_CASE("rows of a result may be wider than the GEMM, and what is behind them is left") {
   constexpr std::int64_t tokens = 9, in = 24, out = 50, stride = 56;
   for (const DType dtype : kStorage) {
     Tensor y({tokens, stride}, dtype), d_y = drawn({tokens, stride}, dtype, 2);

@@ -1,4 +1,4 @@
-// A 64 × 64 tile of a product of two matrices in fp32 arithmetic, for any storage and layout: what
+// A 64 × 64 tile of a GEMM in fp32 arithmetic, for any storage and layout: what
 // libraries do not do. 256 threads, of which thread (x, y) of 16 × 16 has rows 4y … 4y + 3 and
 // columns 4x … 4x + 3; the depth goes through shared memory 16 at a time.
 #pragma once
@@ -17,9 +17,9 @@ struct TileShared {
 // rows i and columns j of the tile, which both count from 0. `a` and `b` read one element as fp32,
 // 0 where there is none. `a_in_depth`, `b_in_depth`: neighbours in l are neighbours in memory.
 template <class A, class B>
-__device__ __forceinline__ void add_tile_product(const A& a, const B& b, std::int64_t begin,
-                                                 std::int64_t end, bool a_in_depth, bool b_in_depth,
-                                                 TileShared& shared, float (&sum)[kMine][kMine]) {
+__device__ __forceinline__ void add_tile_gemm(const A& a, const B& b, std::int64_t begin,
+                                              std::int64_t end, bool a_in_depth, bool b_in_depth,
+                                              TileShared& shared, float (&sum)[kMine][kMine]) {
   const int x = threadIdx.x % 16 * kMine, y = threadIdx.x / 16 * kMine;
   for (std::int64_t l0 = begin; l0 < end; l0 += kDepth) {
     __syncthreads();  // the last tiles are still being read

@@ -1,4 +1,4 @@
-// Products of one input.
+// GEMMs of one input.
 #include <algorithm>
 
 #include "runtime/modules/layer_module.h"
@@ -9,30 +9,28 @@ namespace plimsoll::runtime {
 
 namespace {
 
-using models::decisions::ProductOp;
+using models::decisions::GemmOp;
 
-class Products final : public LayerModule {
+class Gemms final : public LayerModule {
  public:
-  Products(LayerContext& context, std::size_t at) : LayerModule(context, at), x_(op().in[0].value) {
-    for (const ProductOp& product : op().products) {
-      const models::Module& module =
-          context.layer.modules[static_cast<std::size_t>(product.module)];
-      parts_.push_back(
-          {Linear(context.worker, product.names, context.parameters.linears[module.place],
-                  stream_of(context.index, product.site)),
-           product.out, module.place});
+  Gemms(LayerContext& context, std::size_t at) : LayerModule(context, at), x_(op().in[0].value) {
+    for (const GemmOp& gemm : op().gemms) {
+      const models::Module& module = context.layer.modules[static_cast<std::size_t>(gemm.module)];
+      parts_.push_back({Linear(context.worker, gemm.names, context.parameters.linears[module.place],
+                               stream_of(context.index, gemm.site)),
+                        gemm.out, module.place});
     }
   }
 
   void forward(ForwardPass& pass) override {
     const bool results = !pass.ends_with(at_) || results_stay(pass);
     for (std::size_t i = 0; i < parts_.size(); ++i) {
-      Product& p = parts_[i];
+      Gemm& p = parts_[i];
       const bool leaves = pass.saves && p.linear.adapted();
       if (!results && !leaves) continue;
       const bool last =
           std::none_of(parts_.begin() + static_cast<std::ptrdiff_t>(i) + 1, parts_.end(),
-                       [&](const Product& later) { return results || later.linear.adapted(); });
+                       [&](const Gemm& later) { return results || later.linear.adapted(); });
       const Operand x = last ? pass.read(x_, at_) : reading(std::as_const(pass.value(x_)));
       Tensor a;
       if (results)
@@ -48,13 +46,13 @@ class Products final : public LayerModule {
   void backward(BackwardPass& pass) override {
     const models::decisions::RequiresGrad& r = context_.requires_grad;
     const bool reads =
-        std::ranges::any_of(parts_, [](const Product& p) { return p.linear.reads_input(); });
+        std::ranges::any_of(parts_, [](const Gemm& p) { return p.linear.reads_input(); });
     if (reads && r.makes_again(x_) && !pass.value(x_)) pass.modules[producer()]->again(pass);
     if (waits_for_input()) return backward_input_first(pass);
-    const Product* reader = nullptr;
-    for (const Product& p : parts_)
+    const Gemm* reader = nullptr;
+    for (const Gemm& p : parts_)
       if (p.linear.reads_input()) reader = &p;
-    for (Product& p : parts_) {
+    for (Gemm& p : parts_) {
       if (!wants(p.out)) continue;
       p.d_a = p.linear.backward_parameters(
           pass.gradient(p.out),
@@ -62,23 +60,23 @@ class Products final : public LayerModule {
           std::move(pass.saved.adapters[p.place]), wants(x_));
     }
     if (!wants(x_)) return;
-    for (Product& p : parts_) input_gradient(pass, p, true);
+    for (Gemm& p : parts_) input_gradient(pass, p, true);
   }
 
   void backward_late(BackwardPass& pass) override {
-    Product& p = parts_.front();
+    Gemm& p = parts_.front();
     p.linear.backward_weight(pass.gradient(p.out).read(true), reading_last(pass.value(x_)),
                              reading_last(p.d_a));
   }
 
   Bytes workspace() const override {
     Bytes most;
-    for (const Product& p : parts_) most = std::max(most, p.linear.workspace());
+    for (const Gemm& p : parts_) most = std::max(most, p.linear.workspace());
     return most;
   }
 
  private:
-  struct Product {
+  struct Gemm {
     Linear linear;
     ValueId out;
     std::size_t place;
@@ -88,10 +86,10 @@ class Products final : public LayerModule {
   const models::decisions::LayerValue& value(ValueId id) const {
     return context_.layer.values[static_cast<std::size_t>(id)];
   }
-  const char* name_of(const Product& p) const { return value(p.out).name; }
+  const char* name_of(const Gemm& p) const { return value(p.out).name; }
   std::size_t producer() const { return static_cast<std::size_t>(value(x_).producer); }
   bool results_stay(const ForwardPass& pass) const {
-    return std::ranges::any_of(parts_, [&](const Product& p) { return pass.keeps(p.out); });
+    return std::ranges::any_of(parts_, [&](const Gemm& p) { return pass.keeps(p.out); });
   }
   bool waits_for_input() const {
     return value(x_).producer >= 0 && wants(x_) &&
@@ -99,14 +97,14 @@ class Products final : public LayerModule {
   }
 
   void backward_input_first(BackwardPass& pass) {
-    Product& p = parts_.front();
+    Gemm& p = parts_.front();
     p.d_a = p.linear.backward_adapter(pass.gradient(p.out).read(false),
                                       std::move(pass.saved.adapters[p.place]));
     input_gradient(pass, p, !p.linear.trains_own());
     pass.waits = this;
   }
 
-  void input_gradient(BackwardPass& pass, Product& p, bool last_of_d) {
+  void input_gradient(BackwardPass& pass, Gemm& p, bool last_of_d) {
     Gradient& d_x = pass.gradient(x_);
     p.linear.backward_input(pass.gradient(p.out).read(last_of_d),
                             reading(p.d_a, !waits_for_input() || !p.linear.adapted()),
@@ -115,13 +113,13 @@ class Products final : public LayerModule {
   }
 
   ValueId x_;
-  std::vector<Product> parts_;
+  std::vector<Gemm> parts_;
 };
 
 }  // namespace
 
-std::unique_ptr<LayerModule> products_module(LayerContext& context, std::size_t at) {
-  return std::make_unique<Products>(context, at);
+std::unique_ptr<LayerModule> gemms_module(LayerContext& context, std::size_t at) {
+  return std::make_unique<Gemms>(context, at);
 }
 
 }  // namespace plimsoll::runtime

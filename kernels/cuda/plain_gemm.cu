@@ -1,13 +1,13 @@
-// The product of matrices that is written out, for what cuBLASLt does not take (mixed storage) and
+// The GEMM that is written out, for what cuBLASLt does not take (mixed storage) and
 // for machines without it; with the linear ops' entries, which call either.
 //
 // Thread mapping: 256 threads for each 64 × 64 tile of the result
-// (kernels/device/tile_product.cuh). Memory: each operand is read once for each 64 rows (columns)
+// (kernels/device/tile_gemm.cuh). Memory: each operand is read once for each 64 rows (columns)
 // of the result. Numerics: fp32 products added in the order of k, scale and what is there added
 // once, rounded once. 10 to 20 TFLOP/s at best: no tensor cores.
+#include "kernels/cuda/gemms.h"
 #include "kernels/cuda/operands.h"
-#include "kernels/cuda/products.h"
-#include "kernels/device/tile_product.cuh"
+#include "kernels/device/tile_gemm.cuh"
 
 namespace plimsoll::kernels::cuda {
 
@@ -15,7 +15,7 @@ namespace {
 
 struct Stored {
   Span span;
-  std::int64_t row, column;  // elements from one row (column) to the next, as the product sees them
+  std::int64_t row, column;  // elements from one row (column) to the next, as the GEMM sees them
   std::int64_t first = 0;
   __device__ float at(std::int64_t i, std::int64_t j) const {
     return device::load_one(span, first + i * row + j * column);
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(device::kTileThreads) multiply_tile(Task t) {
   const std::int64_t row = blockIdx.x / tiles * device::kTile;
   const std::int64_t column = blockIdx.x % tiles * device::kTile;
   float sum[device::kMine][device::kMine] = {};
-  device::add_tile_product(
+  device::add_tile_gemm(
       [&](int i, std::int64_t l) { return row + i < t.m ? t.a.at(row + i, l) : 0.0f; },
       [&](std::int64_t l, int j) { return column + j < t.n ? t.b.at(l, column + j) : 0.0f; }, 0,
       t.k, t.a.column == 1, t.b.row == 1, shared, sum);
@@ -53,15 +53,15 @@ Stored stored(const ConstColumns& x, bool transposed) {
   return {span_of(x.tensor), transposed ? 1 : stride, transposed ? stride : 1, x.first};
 }
 
-void multiply(const Product& p, const Columns& c, const TensorView& workspace) {
+void multiply(const Gemm& p, const Columns& c, const TensorView& workspace) {
   using host::fits;
   expect(fits(p.a.view, p.a.transposed, p.m, p.k) && fits(p.b.view, p.b.transposed, p.k, p.n) &&
              fits(c, false, p.m, p.n),
          "linear", "the shapes of operands and result match");
   expect(!p.bias || p.bias.elements() == p.n, "linear", "the bias has one value for each column");
   if (p.m == 0 || p.n == 0) return;
-  Products* library = current_launch().products;
-  if (library == nullptr || !library->multiply(p, c, workspace)) plain_product(p, c);
+  Gemms* library = current_launch().gemms;
+  if (library == nullptr || !library->multiply(p, c, workspace)) plain_gemm(p, c);
 }
 
 void linear_forward(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
@@ -107,7 +107,7 @@ void linear_backward_weight(ConstColumns d_y, ConstTensorView x, const LinearOpt
 
 }  // namespace
 
-void plain_product(const Product& p, Columns c) {
+void plain_gemm(const Gemm& p, Columns c) {
   const Task t{.m = p.m,
                .n = p.n,
                .k = p.k,
