@@ -6,7 +6,7 @@
 Asks cuobjdump (in PATH, beside nvcc, or $CUOBJDUMP); exits 77 without it. Columns: registers and
 static shared memory of a block; threads that a multiprocessor holds, of 2048 (sm_89: 1536), by
 registers alone (65536, handed to a warp in units of 256: CUDA occupancy calculator, sm_80 to sm_90);
-loads from and stores to device memory that are 16 bytes wide, of all; products of tensor cores.
+loads from and stores to device memory that are 16 bytes wide, of all; GEMMs of tensor cores.
 """
 import argparse
 import collections

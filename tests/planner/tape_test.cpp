@@ -202,17 +202,17 @@ TEST_CASE(
   Function f;
   f.part_operations(true);
   const ValueId a = f.given({kAll, DType::bf16}, true), b = f.given({kRows, DType::bf16}, false);
-  const ValueId gemm = f.gemm(Kind::gemm, {a, b, kNone}, kWidth, {kAll, kRows, kWidth, 0});
-  const ValueId dropped = f.dropout(f.apply(Kind::scale, gemm), ".mask");
+  const ValueId product = f.bmm(Kind::bmm, {a, b, kNone}, kWidth, {kAll, kRows, kWidth, 0});
+  const ValueId dropped = f.dropout(f.apply(Kind::scale, product), ".mask");
   f.leave(b);
-  f.leave(gemm);
+  f.leave(product);
   f.result(f.copy(dropped));
   // product, its scale, the dropout, the return that ends the product, the copy.
   const Rule rule(std::move(f));
   const Lowered& forward = rule.forward(true, false);
   CHECK(forward.ops.size() == 5);
   CHECK(forward.ops[0].multiplied.size() == 1);
-  CHECK(forward.ops[0].part.value == gemm);
+  CHECK(forward.ops[0].part.value == product);
   CHECK(forward.ops[1].part.fused);
   CHECK(forward.ops[3].writes.empty());
   CHECK(forward.ops[3].kernels == 0);
