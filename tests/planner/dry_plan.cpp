@@ -29,6 +29,7 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
   const models::Strategy strategy = strategy_of(workload);
   const planner::ModelParts parts = planner::model_parts(model, strategy);
   planner::pytorch::Rules rules;
+  rules.rank = 0;  // dry_runs.py's, which need not be the fullest
   rules.sdpa = planner::pytorch::Rules::Sdpa::flash;  // what a dry run can run
   rules.fsdp_autocast = workload["stack"]["fsdp_autocast"];
   rules.hold_outputs = strategy.hold_outputs;
