@@ -145,7 +145,9 @@ void StepRequests::write_step() {
     now_ = static_cast<std::int32_t>(s);
     const std::size_t number = timeline_.steps[s].at.op;
     const Op& op = program_.ops[number];
-    if (!states && op.phase == Phase::optimizer && op.name == kOptimizerStep) {
+    if (op.name == kOptimizerStep && op.phase != Phase::optimizer) {
+      take_states_of(timeline_.steps[s].at);
+    } else if (op.name == kOptimizerStep && !states) {
       states = true;
       for (const std::int32_t i : staying_)
         if (decl(i).category == Category::optimizer) take(i, Kind::take_first);
@@ -154,6 +156,27 @@ void StepRequests::write_step() {
       write_blocks(s, number, *blocks);
     else
       write_op(s, number);
+  }
+}
+
+// An optimizer in the backward makes a parameter's states when its first gradient is there.
+void StepRequests::take_states_of(const Position& at) {
+  if (first_state_.empty()) {
+    first_state_.assign(program_.tensors.size(), -1);
+    for (auto i = static_cast<std::int32_t>(timeline_.lifetimes.size()); i-- > 0;)
+      if (decl(i).category == Category::optimizer)
+        first_state_[static_cast<std::size_t>(tensor_of(i))] = i;
+  }
+  const models::Segment& segment = program_.segments[at.segment];
+  const std::int64_t last = program_.repeats(segment) - 1;
+  for (const models::Operand& operand : program_.operands_of(program_.ops[at.op])) {
+    if (operand.tensor == models::kNoTensor) continue;
+    const std::int32_t first = first_state_[static_cast<std::size_t>(operand.tensor)];
+    if (first < 0 || decl(first).residency != Residency::persistent) continue;
+    const bool grouped = decl(first).group != models::kNoGroup;
+    if (grouped && decl(first).group != segment.group) continue;
+    const std::int64_t layer = segment.descending ? last - at.iteration : at.iteration;
+    take(first + static_cast<std::int32_t>(grouped ? layer : 0), Kind::take_first);
   }
 }
 

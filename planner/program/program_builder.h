@@ -91,6 +91,7 @@ class ProgramBuilder {
   // Ops that follow run once (kNoGroup) or once per layer of `group`.
   void open(models::GroupId group, bool descending = false, std::int64_t times = 1);
   void close();
+  models::GroupId open_group() const { return open_; }
   // The chapter of the segments that follow.
   void begin(models::Chapter chapter) { chapter_ = chapter; }
   // Which of a group's `stride` layers the following tensors and ops belong to.

@@ -160,6 +160,9 @@ class Naive {
       if (op.phase == Phase::optimizer && op.name == std::string_view("optimizer.step") &&
           !std::exchange(optimizes, true) && first && !take_states())
         return false;
+      if (op.phase != Phase::optimizer && op.name == std::string_view("optimizer.step") && first &&
+          !take_states_of(timeline_.steps[s].at))
+        return false;
       const auto* blocks = start_.scratch().find(number);
       if (!(blocks != nullptr ? op_of_blocks(s, number, *blocks, first) : plain_op(s, op, first)))
         return false;
@@ -172,6 +175,22 @@ class Naive {
                          decl(tensor_of(life)).category == Category::optimizer;
       return !asked || take(life);
     });
+  }
+  // Of an optimizer in the backward: the ones that its op reads, in their order.
+  bool take_states_of(const Position& at) {
+    const models::Segment& segment = program_.segments[at.segment];
+    const std::int64_t layers = program_.repeats(segment);
+    for (const Operand& o : program_.operands_of(program_.ops[at.op]))
+      for (const std::size_t life : order_) {
+        if (tensor_of(life) != o.tensor || !persists(life) || is_there(life)) continue;
+        if (decl(o.tensor).category != Category::optimizer) continue;
+        const std::int64_t layer = segment.descending ? layers - 1 - at.iteration : at.iteration;
+        const models::GroupId group = decl(o.tensor).group;
+        const bool own = group == models::kNoGroup ||
+                         (group == segment.group && timeline_.lifetimes[life].instance == layer);
+        if (own && !take(life)) return false;
+      }
+    return true;
   }
   // In this op, or before it where nothing is written there.
   bool first_uses(std::size_t op, bool first) {

@@ -37,6 +37,25 @@ void OptimizerStates::declare(models::GroupId group, const models::KeptStates& k
       b_.tensor_in(group, state.name, state.bytes, Category::optimizer, Residency::persistent);
 }
 
+void OptimizerStates::declare(models::GroupId group, const SteppedTensor& tensor,
+                              const models::KeptStates& kept) {
+  Own own{group, tensor.elements, {}};
+  for (const models::KeptState& state : kept)
+    if (!state.managed)
+      own.states.push_back(
+          b_.tensor_in(group, state.name, state.bytes, Category::optimizer, Residency::persistent));
+  own_.push_back(std::move(own));
+}
+
+void OptimizerStates::read_own(OpBuilder step, const SteppedTensor& tensor) {
+  const auto own = std::ranges::find_if(own_, [&](const Own& o) {
+    return o.group == b_.open_group() && o.elements == tensor.elements;
+  });
+  if (own == own_.end()) return;
+  for (const models::TensorId state : own->states) step.read(state);
+  own_.erase(own);
+}
+
 void OptimizerStates::count(const models::KeptStates& kept, std::int64_t copies) {
   for (const models::KeptState& state : kept)
     (state.managed ? managed_ : in_allocator_) += state.bytes * copies;

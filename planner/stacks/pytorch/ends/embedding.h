@@ -24,7 +24,7 @@ class EmbeddingWriter : private StepPart {
   void gather_token_types(), embed_token_types(), leave();  // token_types.cpp
   Bytes copied_type_ids() const;
   void masks(), rotary_tables();
-  TensorId mask(bool sliding), mask_of_rows(), booleans_of_rows();
+  TensorId mask(bool sliding), boolean_mask(), mask_of_rows(), booleans_of_rows();
   std::pair<TensorId, TensorId> rotary_table();  // cos, sin
   TensorId sum_gradient(), gradients(TensorId d), project_in_back(TensorId d);
   struct Ids {  // that were looked up: how many; where autograd keeps them, until then

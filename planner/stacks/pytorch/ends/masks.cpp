@@ -45,6 +45,18 @@ struct Squares {
   std::int32_t take(std::int64_t values, DType dtype = DType::boolean) {
     return kernels.take(of.bytes(values, dtype));
   }
+  // Of batch, head, queries and keys; the last two moved by an offset.
+  std::array<std::int32_t, 4> indices() {
+    const auto moved = [&] {
+      const auto range = take(tokens.length, DType::int64);
+      const auto sum = take(tokens.length, DType::int64);
+      kernels.drop(range);
+      return sum;
+    };
+    const auto sequences = take(tokens.sequences, DType::int64), heads = take(1, DType::int64);
+    const auto queries = moved();
+    return {sequences, heads, queries, moved()};
+  }
   std::int32_t square() { return take(checked_multiply(tokens.length, tokens.length)); }
   std::int32_t joined(std::int32_t before, std::int32_t next) {
     const auto both = square();
@@ -118,6 +130,8 @@ TensorId EmbeddingWriter::mask(bool sliding) {
   if (!layer_.needs_mask()) return kNoTensor;
   const std::int64_t square = checked_multiply(tokens_.length, tokens_.length);
   const bool eager = layer_.path() == AttentionPath::eager;
+  if (!eager && !counted && strategy_.transformers >= models::kMasksAreBoolean)
+    return boolean_mask();
   const Bytes booleans = layer_.bytes(square, DType::boolean);
   const Bytes indices = layer_.bytes(tokens_.sequences, DType::int64) +
                         layer_.bytes(1, DType::int64) +
@@ -155,6 +169,34 @@ TensorId EmbeddingWriter::mask(bool sliding) {
   return mask;
 }
 
+// sdpa_mask of what is full: the window's square joined to true, then to the causal one.
+TensorId EmbeddingWriter::boolean_mask() {
+  const std::int64_t square = checked_multiply(tokens_.length, tokens_.length);
+  const TensorId mask =
+      b_.tensor("attention_mask", storage(Count(square), DType::boolean), Category::activations);
+  auto op = b_.op("attention_mask", Phase::forward).write(mask);
+  KernelsOfOp kernels(b_);
+  Squares squares{kernels, layer_, tokens_};
+  const std::array<std::int32_t, 4> indices = squares.indices();
+  if (layer_.windowed()) {
+    const auto yes = squares.take(1), edges = squares.take(tokens_.length, DType::int64);
+    const auto inside = squares.square();
+    kernels.drop(edges);
+    const auto and_true = squares.square();
+    kernels.drop(inside);
+    kernels.drop(yes);
+    const auto causal = squares.square();
+    kernels.birth(mask, layer_.bytes(square, DType::boolean));
+    kernels.drop(causal);
+    kernels.drop(and_true);
+  } else {
+    kernels.birth(mask, layer_.bytes(square, DType::boolean));
+  }
+  for (const std::int32_t index : indices) kernels.drop(index);
+  kernels.finish(op);
+  return mask;
+}
+
 // flash_attention_mask: where not all are set, the layers get them as they are.
 TensorId EmbeddingWriter::booleans_of_rows() {
   const TensorId mask = b_.tensor("attention_mask", storage(Count(tokens_.total()), DType::boolean),
@@ -182,10 +224,7 @@ TensorId EmbeddingWriter::mask_of_rows() {
     squares.take(tokens_.total());
   else
     number_samples(kernels, layer_, tokens_);
-  std::array<std::int32_t, 4> indices;
-  std::ranges::transform(
-      std::array{tokens_.sequences, std::int64_t{1}, tokens_.length, tokens_.length},
-      indices.begin(), [&](std::int64_t count) { return squares.take(count, DType::int64); });
+  const std::array<std::int32_t, 4> indices = squares.indices();
   const auto causal = squares.causal(layer_.windowed());
   const auto booleans = padded ? squares.padded(causal) : squares.of_samples(causal);
   for (const std::int32_t index : indices) kernels.drop(index);

@@ -83,6 +83,7 @@ std::vector<models::SteppedTensor> TorchWrapper::stepped_one_by_one(
 
 void TorchWrapper::step_parameter(TensorId gradient, const models::SteppedTensor& parameter) {
   auto step = b_.op("optimizer.step", Phase::backward).read(gradient);
+  optimizer_.read_own(step, parameter);
   const models::TorchOptimizer& rule = models::rule_for(strategy_.optimizer, parameter).torch;
   if (optimizer_.lists(parameter))
     step.write(b_.tensor(rule.temporary, storage(Count(parameter.elements), parameter.dtype),

@@ -59,8 +59,7 @@ void Replicated::end(const ModuleNames& names, TensorId written) {
   begun_.erase(begun);
 }
 
-// Behind an optimizer in the backward nothing is left to step, and no gradient to let go. (States
-// are replayed here in the first step, where each came behind its gradient.)
+// Behind an optimizer in the backward nothing is left to step, and no gradient to let go.
 void Replicated::optimizer_step() {
   if (strategy_.optimizer_in_backward) {
     b_.open(models::kNoGroup);

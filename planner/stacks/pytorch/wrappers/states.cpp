@@ -84,9 +84,8 @@ void TorchWrapper::declare_unit(Unit& unit, std::int64_t copies, bool with_state
     declare_on_host(unit, copies);
     return declare_scales(unit, copies);
   }
-  const auto declare = [&](Bytes weights, const models::KeptStates& kept) {
+  const auto declare = [&](Bytes weights) {
     b_.tensor_in(unit.group, "parameters", weights, Category::parameters, Residency::persistent);
-    optimizer_.declare(unit.group, kept);
   };
   for (const Parameter& p : *unit.parameters) {
     const Bytes bytes = local(p, s_.stored(p));
@@ -98,11 +97,20 @@ void TorchWrapper::declare_unit(Unit& unit, std::int64_t copies, bool with_state
       gradients += bytes;
     }
     parameters += bytes;
-    if (rules_.each_parameter) declare(bytes, kept);
+    if (rules_.each_parameter) {
+      declare(bytes);
+      if (strategy_.optimizer_in_backward && p.trainable)
+        optimizer_.declare(unit.group, own_part(p), kept);
+      else
+        optimizer_.declare(unit.group, kept);
+    }
     for (const models::KeptState& state : kept) states.merge(state);
     parameters += declare_scales(unit, p);
   }
-  if (!rules_.each_parameter) declare(parameters, states);
+  if (!rules_.each_parameter) {
+    declare(parameters);
+    optimizer_.declare(unit.group, states);
+  }
   optimizer_.count(states, copies);
   s_.states.parameters += parameters * copies;
   s_.states.gradients += gradients * copies;
