@@ -24,6 +24,8 @@ class KernelsOfOp {
     now_ -= sizes_[static_cast<std::size_t>(number)];
     events_.drop(number);
   }
+  // Its GEMM's, where the op takes one (ModuleWriter::take_workspace).
+  void workspace() { events_.workspace(); }
   // A tensor that the op writes.
   void birth(models::TensorId tensor, Bytes bytes) {
     rise(bytes);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/decisions/layer.h"
 #include "models/decisions/layer_modules.h"
 #include "models/lora.h"
 #include "models/run_names.h"
@@ -323,9 +324,9 @@ std::vector<Parameter> in_backward_order(const std::vector<Parameter>& parameter
 }
 
 // PEFT asks the frozen embedding's output for a gradient (peft 0.21, utils/other.py,
-// enable_input_require_grads); our own runtime needs none.
+// enable_input_require_grads) where whole layers are checkpointed; our own runtime needs none.
 bool forces_input_gradient(const models::Strategy& strategy) {
-  return strategy.recompute.kind != models::RecomputeKind::none &&
+  return models::decisions::recomputes_layers(strategy.recompute.kind) &&
          stack_info(strategy.stack).runs_transformers;
 }
 

@@ -18,6 +18,7 @@ struct BlockEvent {
     birth,  // of `tensor`, which the op writes
     death,  // of `tensor`, where nobody needs it after the op
     adopt,  // `tensor` is born in the block of `from`, which dies: a sum made in place
+    workspace,  // what the op is the first to use is taken: else behind its first birth
   };
   Kind kind = Kind::take;
   Bytes bytes;
@@ -40,6 +41,7 @@ class BlockEvents {
   void adopt(models::TensorId tensor, models::TensorId from) {
     if (tensor != models::kNoTensor) all_.push_back({BlockEvent::Kind::adopt, {}, 0, tensor, from});
   }
+  void workspace() { all_.push_back({BlockEvent::Kind::workspace}); }
   const std::vector<BlockEvent>& all() const { return all_; }
 
  private:

@@ -209,7 +209,8 @@ void StepRequests::write_blocks(std::size_t s, std::size_t op,
   bool waits = true;
   for (const BlockEvent& event : blocks) {
     write_event(event, s);
-    if (event.kind == Event::birth && std::exchange(waits, false)) take_at_first_use(op);
+    const bool here = event.kind == Event::birth || event.kind == Event::workspace;
+    if (here && std::exchange(waits, false)) take_at_first_use(op);
   }
   if (waits) take_at_first_use(op);
   for (std::size_t i = 0; i < own_.size(); ++i) drop_own(i);
@@ -233,6 +234,8 @@ void StepRequests::write_event(const BlockEvent& event, std::size_t s) {
       break;
     case BlockEvent::Kind::death:
       if (const std::int32_t i = lifetime_at(deaths_, s, event.tensor); i >= 0) drop(i);
+      break;
+    case BlockEvent::Kind::workspace:
       break;
     case BlockEvent::Kind::adopt:
       const std::int32_t sum = lifetime_at(births_, s, event.tensor);

@@ -109,6 +109,10 @@ class ProgramBuilder {
                              models::Category category,
                              models::Residency residency = models::Residency::step,
                              models::Stream stream = models::Stream::compute);
+  Bytes bytes_of(models::TensorId tensor) const {
+    return tensor == models::kNoTensor ? Bytes(0)
+                                       : program_.tensors[static_cast<std::size_t>(tensor)].bytes;
+  }
   OpBuilder op(const char* name, models::Phase phase);
   // Whether who replays an allocator asked for an op's blocks; of the op that was written last.
   bool keeps_blocks() const { return blocks_ != nullptr && !resizes_; }

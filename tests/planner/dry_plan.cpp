@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/decisions/mesh.h"
 #include "planner/program/timeline.h"
 #include "planner/stacks/pytorch/stack.h"
 #include "tests/planner/oracle_workload.h"
@@ -15,13 +16,20 @@ namespace {
 // its own until it is tied.
 void make_model_on_device(const models::Strategy& strategy, const planner::ModelParts& parts,
                           planner::Start& start) {
-  if (strategy.data.zero >= 2 || !parts.decoder.tied_head) return;
+  const bool shards = strategy.data.zero >= 2;
+  if (!parts.decoder.tied_head || (shards && strategy.data.fsdp_version == 1)) return;
   const DType stored =
       strategy.param_dtype.value_or(strategy.precision == models::Precision::bf16   ? DType::bf16
                                     : strategy.precision == models::Precision::fp16 ? DType::fp16
                                                                                     : DType::fp32);
+  const std::int64_t ranks =
+      shards ? models::decisions::mesh_of(strategy)[models::decisions::Axis::shard].ranks : 1;
+  const std::int64_t rows = (parts.decoder.vocab + ranks - 1) / ranks;
+  const Bytes table = storage(Count(rows * parts.decoder.hidden), stored);
+  // Shards are made of what is tied already, of which the first is let go.
+  const auto first = shards ? start.hold(table) : 0;
   start.take_model();
-  start.drop(start.hold(storage(Count(parts.decoder.vocab * parts.decoder.hidden), stored)));
+  start.drop(shards ? first : start.hold(table));
 }
 }  // namespace
 

@@ -271,6 +271,8 @@ class Naive {
       } else if (event.kind == Event::birth) {
         if (birth != births.end() && !take(*birth)) return false;
         if (std::exchange(waits, false) && !first_uses(number, first)) return false;
+      } else if (event.kind == Event::workspace) {
+        if (std::exchange(waits, false) && !first_uses(number, first)) return false;
       } else if (event.kind == Event::death) {
         if (death != deaths.end()) drop(*death);
       } else if (birth != births.end()) {

@@ -1,6 +1,8 @@
 // Which attention runs, and the fused kernels.
 #include "planner/stacks/pytorch/attention.h"
 
+#include "planner/kernels_of_op.h"
+
 namespace plimsoll::planner::pytorch {
 
 using models::Attention;
@@ -108,15 +110,17 @@ AttentionInput AttentionWriter::prepare(const AttentionNames& names, AttentionIn
 
 // Autocast casts q, k and v for SDPA, whose kernels save them. With a mask SDPA makes an additive
 // one in the kernel's dtype, its rows padded to 8 values, in every layer.
-void AttentionWriter::fused_operands(const AttentionNames& names, const AttentionInput& in,
-                                     OpBuilder attention, AttentionSaved& s) {
+// Returns what the mask in the kernel's dtype takes before its rows are padded to eights (pad_bias,
+// aten/src/ATen/native/transformers/attention.cpp).
+Bytes AttentionWriter::fused_operands(const AttentionNames& names, const AttentionInput& in,
+                                      OpBuilder attention, AttentionSaved& s) {
   const DType dtype = kernel(in);
   const std::int64_t k_values = repeats() ? q_values() : kv_values();
   s.q = in.q;
   s.k = in.k;
   s.v = in.v;
   attention.read(in.q).read(in.k).read(in.v);
-  if (unpads()) return;
+  if (unpads()) return Bytes(0);
   const WorkOfOp work = b_.work();
   if (dtype != in.v_dtype) {
     work.casts((bytes(k_values, in.v_dtype) + bytes(k_values, dtype)).real());
@@ -130,11 +134,13 @@ void AttentionWriter::fused_operands(const AttentionNames& names, const Attentio
     s.q = make(names.q.cast, q_values(), dtype);
     attention.write(s.k).write(s.q);
   }
-  if (masked()) {
-    s.mask = make(names.mask, checked_multiply(tokens_.total(), up_to(tokens_.length, 8)), dtype);
-    attention.read(model_mask()).write(s.mask);
-    work.moves(2 * bytes(checked_multiply(tokens_.total(), tokens_.length), dtype).real());
-  }
+  if (!masked()) return Bytes(0);
+  const std::int64_t padded = up_to(tokens_.length, 8);
+  s.mask = make(names.mask, checked_multiply(tokens_.total(), padded), dtype);
+  attention.read(model_mask()).write(s.mask);
+  const Bytes plain = bytes(checked_multiply(tokens_.total(), tokens_.length), dtype);
+  work.moves(2 * plain.real());
+  return padded == tokens_.length ? Bytes(0) : plain;
 }
 
 void AttentionWriter::fused_forward(const AttentionNames& names, const AttentionInput& given,
@@ -147,7 +153,7 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
   if (unpads()) in.q = s.q, in.k = s.k, in.v = s.v;
   auto attention = op(name);
   b_.work().attends({false, dtype, fused_flops()});
-  fused_operands(names, in, attention, s);
+  const Bytes plain_mask = fused_operands(names, in, attention, s);
   if (unpads())
     attention.read(s.starts);
   else
@@ -165,9 +171,21 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
     if (d_.attention_dropout > 0 && !packaged()) attention.scratch(bytes(2, DType::int64));
   }
   attention.write(s.fused_out).write(s.lse).write(s.seed).write(s.offset);
+  if (plain_mask > Bytes(0)) pad_mask(attention, plain_mask, s);
   if (unpads()) s.out = pad(names, given, s);
   if (copies && !stops)
     s.out = copy(names.out, s.fused_out, q_values(), dtype, Category::activations);
+}
+
+// The mask as it was goes before the kernel's results are there.
+void AttentionWriter::pad_mask(OpBuilder attention, Bytes plain, const AttentionSaved& s) {
+  KernelsOfOp kernels(b_);
+  const std::int32_t before = kernels.take(plain);
+  kernels.birth(s.mask, b_.bytes_of(s.mask));
+  kernels.drop(before);
+  for (const TensorId made : {s.fused_out, s.lse, s.seed, s.offset})
+    kernels.birth(made, b_.bytes_of(made));
+  kernels.finish(attention);
 }
 
 // The kernel does not run: what it made in the forward is its result. What is around it does.
@@ -175,7 +193,8 @@ void AttentionWriter::attention_kept(const AttentionNames& names, const Attentio
                                      const AttentionSaved& kept, AttentionSaved& s) {
   const AttentionInput in = prepare(names, given);
   s = kept;
-  fused_operands(names, in, op(names.product), s);
+  auto attention = op(names.product);
+  attention.scratch(fused_operands(names, in, attention, s));
   b_.work().moves(0, 0);
   if (copies_out(given))
     s.out = copy(names.out, s.fused_out, q_values(), kernel(given), Category::activations);

@@ -107,7 +107,8 @@ class AttentionWriter : public ModuleWriter {
   // `stops`: a recomputation, which ends with the last tensor that autograd saved.
   void run(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   AttentionInput prepare(const AttentionNames&, AttentionInput);
-  void fused_operands(const AttentionNames&, const AttentionInput&, OpBuilder, AttentionSaved&);
+  Bytes fused_operands(const AttentionNames&, const AttentionInput&, OpBuilder, AttentionSaved&);
+  void pad_mask(OpBuilder, Bytes plain, const AttentionSaved&);
   void fused_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                        TensorId d_out, std::span<const Ref> held);

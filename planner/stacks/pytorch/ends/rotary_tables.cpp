@@ -33,6 +33,7 @@ std::pair<TensorId, TensorId> EmbeddingWriter::rotary_table() {
   if (wrapper_.buffer_dtype() != DType::fp32) kernels.take(layer_.fp32(d_.rotated() / 2));
   if (!multiplies) kernels.take(layer_.fp32(s));  // positions
   kernels.take(layer_.fp32(values / 2));
+  kernels.workspace();
   kernels.take(layer_.fp32(values));
   const bool casts = dtype != DType::fp32;
   const auto scaled = [&](TensorId out) {

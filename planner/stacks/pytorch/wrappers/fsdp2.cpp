@@ -136,7 +136,11 @@ void FullyShard::reduce_scatter(Unit& unit) {
                      Category::gradients, models::Residency::step, models::Stream::reduce);
   auto reduce = b_.op("fsdp.reduce_scatter", Phase::backward);
   reduce.read(unit.reduce_in).read(unit.last_grad).write(low).write(made);
-  if (!apart) reduce.scratch(output, Category::communication);
+  if (!apart) return (void)reduce.scratch(output, Category::communication);
+  BlockEvents events;  // the gradient is cast from the output
+  events.birth(low);
+  events.birth(made);
+  b_.blocks(std::move(events));
 }
 
 }  // namespace plimsoll::planner::pytorch
