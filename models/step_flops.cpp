@@ -12,9 +12,6 @@ namespace {
 double all_steps(const GemmWeights& w) {
   return 6 * w.trained + 4 * w.frozen + 6 * w.adapters;
 }
-double forward(const GemmWeights& w) {
-  return 2 * (w.trained + w.frozen + w.adapters);
-}
 
 }  // namespace
 
@@ -36,8 +33,9 @@ GemmsOfToken gemms_of_token(const ModelSpec& model, const Strategy& strategy) {
   return gemms;
 }
 
-StepFlops step_flops(const GemmsOfToken& gemms, const Decoder& decoder, const Strategy& strategy,
-                     const Batch& batch) {
+StepFlops step_flops(const ModelSpec& model, const Strategy& strategy, const Batch& batch) {
+  const Decoder& decoder = *model.decoder;
+  const GemmsOfToken gemms = gemms_of_token(model, strategy);
   const std::int64_t full = decoder.window > 0 ? decoder.full_layers : decoder.layers;
   // In one row of samples a token sees its own, as if all were as long as the mean.
   const std::int64_t length = strategy.rows == Rows::flattened
@@ -54,12 +52,6 @@ StepFlops step_flops(const GemmsOfToken& gemms, const Decoder& decoder, const St
   StepFlops flops;
   flops.model = (all_steps(gemms.layers) + all_steps(gemms.head) + 3 * attention) * tokens;
   flops.attention = 3 * attention * tokens;
-  double again = 0;
-  if (strategy.recompute.kind == RecomputeKind::selective)
-    again = attention;
-  else if (strategy.recompute.kind != RecomputeKind::none)
-    again = forward(gemms.layers) - forward(gemms.kept) + (gemms.keeps_attention ? 0 : attention);
-  flops.hardware = flops.model + again * tokens;
   return flops;
 }
 

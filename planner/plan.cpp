@@ -12,7 +12,7 @@
 #include "planner/stack_step.h"
 #include "planner/stacks/stack_info.h"
 #include "planner/states_only.h"
-#include "planner/time/flops.h"
+#include "planner/time/hardware_flops.h"
 #include "planner/time/plan_time.h"
 
 namespace plimsoll::planner {
@@ -228,9 +228,10 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
   plan.overhead = overhead.typical;
   plan.collectives = collectives_of(step.messages, question.batch.grad_accum);
   plan.bytes_sent_per_gpu_per_step = bytes_sent(plan.collectives);
-  const models::StepFlops flops = step_flops(parts, question.strategy, question.batch);
+  const models::StepFlops flops =
+      models::step_flops(*question.model, question.strategy, question.batch);
   plan.model_flops_per_step = flops.model;
-  plan.hardware_flops_per_step = flops.hardware;
+  plan.hardware_flops_per_step = hardware_flops(question, parts);
   const auto assume = [&](const std::vector<reports::Assumption>& more) {
     plan.assumptions.insert(plan.assumptions.end(), more.begin(), more.end());
   };

@@ -118,6 +118,8 @@ struct Measurement {
   std::optional<double> step_seconds;  // median of the timed steps
   std::optional<double> tokens_per_step;  // of all ranks
   std::optional<models::StepFlops> flops;  // of all ranks
+  // Of all ranks: the GEMMs and attention that were executed, where a step was profiled.
+  std::optional<double> hardware_flops;
   std::optional<double> peak_flops;  // of one device
   std::optional<Loop> loop;
   std::optional<Clocks> clocks;

@@ -214,13 +214,12 @@ void write_time(JsonWriter& json, const Measurement& m) {
   };
   using models::StepFlops;
   const auto model = of_flops([](const StepFlops& f) { return f.model; });
-  const auto hardware = of_flops([](const StepFlops& f) { return f.hardware; });
   const auto full = of_flops([](const StepFlops& f) { return f.model_full_attention(); });
   json.member("model_flops_per_step", model);
-  json.member("hardware_flops_per_step", hardware);
+  json.member("hardware_flops_per_step", m.hardware_flops);
   json.member("mfu", utilization(m, model, middle));
   json.member("mfu_full_attention", utilization(m, full, middle));
-  json.member("hfu", utilization(m, hardware, middle));
+  json.member("hfu", utilization(m, m.hardware_flops, middle));
   write_loop(json, m, model);
   json.end_object();
 }

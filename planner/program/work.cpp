@@ -172,6 +172,29 @@ StepWork work_of_step(const models::StepProgram& program, const Works& works) {
   return Reader(program, works).run();
 }
 
+double flops_of(const Gemm& gemm) {
+  return 2 * gemm.count * gemm.m * gemm.n * gemm.k;
+}
+
+double times_of(const models::StepProgram& program, const models::Segment& segment,
+                const Gemm& gemm) {
+  return static_cast<double>(gemm.cut == Gemm::Cut::none ? program.repeats(segment) : 1);
+}
+
+double computed_flops(const models::StepProgram& program, const Works& works) {
+  std::vector<const models::Segment*> of_op(program.ops.size(), nullptr);
+  for (const models::Segment& segment : program.segments)
+    for (std::uint32_t i = segment.op_begin; i < segment.op_end; ++i)
+      if (is_computed(program, program.ops[i])) of_op[i] = &segment;
+  double flops = 0;
+  for (const auto& [op, gemm] : works.gemms())
+    if (of_op[op] != nullptr) flops += times_of(program, *of_op[op], gemm) * flops_of(gemm);
+  for (const auto& [op, attention] : works.attentions())
+    if (of_op[op] != nullptr)
+      flops += static_cast<double>(program.repeats(*of_op[op])) * attention.flops;
+  return flops;
+}
+
 WorkSum optimizer_work(const models::StepProgram& program, const Works& works) {
   WorkSum sum;
   const auto counts = [&](std::size_t op) {

@@ -137,6 +137,13 @@ WorkSum rest_of_op(const models::StepProgram& program, const Works& works, std::
 
 StepWork work_of_step(const models::StepProgram& program, const Works& works);
 
+// FLOPs of the GEMMs and attention of all that is computed, each as often as it runs.
+double computed_flops(const models::StepProgram& program, const Works& works);
+double flops_of(const Gemm& gemm);
+// How often an op's GEMM runs: those that are cut say all their pieces in one.
+double times_of(const models::StepProgram& program, const models::Segment& segment,
+                const Gemm& gemm);
+
 // Of the optimizer's ops, each as often as it runs.
 WorkSum optimizer_work(const models::StepProgram& program, const Works& works);
 

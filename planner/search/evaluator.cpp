@@ -8,7 +8,7 @@
 #include "planner/search/axes.h"
 #include "planner/search/concessions.h"
 #include "planner/stacks/stack_info.h"
-#include "planner/time/flops.h"
+#include "planner/time/hardware_flops.h"
 
 namespace plimsoll::planner::search {
 
@@ -72,6 +72,35 @@ bool add_throughputs(const TimeModel& model, const models::Strategy& s,
   return true;
 }
 
+// Of equally long rows each has as many, in whatever micro-batch.
+std::vector<Throughput> tokens_per_flop(const Scope& scope, const ModelParts& parts,
+                                        const models::Strategy& s,
+                                        std::span<const models::Batch> batches) {
+  Question question = scope.base;
+  question.strategy = s;
+  std::vector<Throughput> out;
+  std::optional<std::int64_t> length;
+  double speed = 0;
+  for (models::Batch batch : batches) {
+    const bool one_row = s.rows == models::Rows::flattened;
+    if (one_row || length != batch.seq_len) {
+      length = batch.seq_len;
+      if (!one_row) batch.micro_batch = 1;
+      batch.grad_accum = 1;
+      question.batch = batch;
+      speed = std::numeric_limits<double>::min();  // refused: as its memory will say
+      try {
+        const double all = static_cast<double>(batch.tokens()) * static_cast<double>(s.gpus);
+        speed = all * static_cast<double>(s.gpus) / hardware_flops(question, parts);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::unsupported && error.kind() != ErrorKind::bad_input) throw;
+      }
+    }
+    out.push_back({speed, false});
+  }
+  return out;
+}
+
 }  // namespace
 
 // Where the card's rates are not known, or the host's: its arithmetic alone.
@@ -81,17 +110,8 @@ std::vector<Throughput> Space::throughputs(const Setting& family,
   const TimeModel& model = *prepared(family).time;
   std::vector<Throughput> out;
   out.reserve(batches.size());
-  const auto tokens = [&](const models::Batch& batch) {
-    return static_cast<double>(batch.tokens()) * static_cast<double>(batch.grad_accum) *
-           static_cast<double>(s.gpus);
-  };
   if (predicts(model, s) && add_throughputs(model, s, batches, out)) return out;
-  out.clear();
-  for (const models::Batch& batch : batches) {
-    const models::StepFlops flops = step_flops(parts(family), s, batch);
-    out.push_back({tokens(batch) * static_cast<double>(s.gpus) / flops.hardware, false});
-  }
-  return out;
+  return tokens_per_flop(scope_, parts(family), s, batches);
 }
 
 std::optional<StepTime> Space::time(const Setting& setting) const {

@@ -12,7 +12,7 @@
 #include "planner/model_parts.h"
 #include "planner/program/peak.h"
 #include "planner/stack_step.h"
-#include "planner/time/flops.h"
+#include "planner/time/hardware_flops.h"
 #include "planner/time/step_time.h"
 
 namespace plimsoll::planner::search {
@@ -78,7 +78,7 @@ class Comparison {
     Policy out{recompute, 0, PeakFinder().find(step.program).bytes};
     out.cost = kind.time.knows(question_.strategy.precision)
                    ? kind.time(question_.strategy, question_.batch).step
-                   : step_flops(kind.parts, question_.strategy, question_.batch).hardware;
+                   : hardware_flops(question_, kind.parts);
     return out;
   }
   bool may_hold(const Policy& policy) const { return policy.peak <= limit_; }

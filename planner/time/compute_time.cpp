@@ -181,9 +181,8 @@ const ComputeCost& ComputeTime::of(const Batch& batch) const {
   return last.cost;
 }
 
-// Checkpoints of several layers run the same ops as those of one. What is sent, and the optimizer,
-// have a time of their own.
-Strategy computing_part(const Strategy& s) {
+// What is sent, and the optimizer, have a time of their own.
+Strategy compute_of_one_gpu(const Strategy& s) {
   Strategy out = stack_info(s.stack).compute_as(s);
   out.allocator = {};
   out.hold_outputs = false;
@@ -193,6 +192,13 @@ Strategy computing_part(const Strategy& s) {
   }
   out.master_weights.reset();
   out.grad_dtype.reset();
+  return out;
+}
+
+// Checkpoints of several layers run the same ops as those of one, but for the last GEMM of all
+// layers of a checkpoint except its last one, which only those run again.
+Strategy computing_part(const Strategy& s) {
+  Strategy out = compute_of_one_gpu(s);
   if (s.recompute.kind == RecomputeKind::every || s.recompute.kind == RecomputeKind::sqrt)
     out.recompute = {RecomputeKind::full, 1};
   return out;

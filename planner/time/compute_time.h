@@ -72,8 +72,9 @@ class ComputeTime {
 };
 
 // What of the strategy decides the ops that compute: of one GPU, or of two where sharding changes
-// dtypes. Strategies with equal answers share a ComputeTime. Error{unsupported}, {bad_input}: the
-// stack refuses it.
+// dtypes. Error{unsupported}, {bad_input}: the stack refuses it.
+models::Strategy compute_of_one_gpu(const models::Strategy& strategy);
+// The same as far as time tells it apart. Strategies with equal answers share a ComputeTime.
 models::Strategy computing_part(const models::Strategy& strategy);
 
 }  // namespace plimsoll::planner

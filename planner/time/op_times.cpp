@@ -25,12 +25,13 @@ class Table {
       for (std::uint32_t i = segment.op_begin; i < segment.op_end; ++i) add_rest(segment, i);
     for (const Works::GemmOf& of : works_.gemms())
       if (const Row* row = of_op_[of.op]) {
-        const Gemm& g = of.gemm;
-        add(*row, 2 * g.count * g.m * g.n * g.k, cost_of(gpu_, g));
+        const double times = micros_ * times_of(p_, *row->segment, of.gemm);
+        add(*row->time, times, flops_of(of.gemm), cost_of(gpu_, of.gemm));
       }
     for (const Works::AttentionOf& of : works_.attentions())
       if (const Row* row = of_op_[of.op])
-        add(*row, of.attention.flops, cost_of(gpu_, execution_, of.attention));
+        add(*row->time, micros_ * static_cast<double>(p_.repeats(*row->segment)),
+            of.attention.flops, cost_of(gpu_, execution_, of.attention));
     std::vector<OpTime> out;
     for (auto& [key, time] : times_) out.push_back(std::move(time));
     std::ranges::stable_sort(out, std::ranges::greater{}, &OpTime::seconds);
@@ -40,7 +41,7 @@ class Table {
  private:
   struct Row {
     OpTime* time;
-    double times;
+    const models::Segment* segment;
   };
 
   void add_rest(const models::Segment& segment, std::uint32_t i) {
@@ -55,7 +56,7 @@ class Table {
       time.op = std::move(name);
       time.phase = models::name_of(op.phase);
     }
-    of_op_[i] = &kept_.emplace_back(Row{&time, times});
+    of_op_[i] = &kept_.emplace_back(Row{&time, &segment});
     const WorkSum rest = rest_of_op(p_, works_, i);
     const Cost cost = cost_of_rest(gpu_, execution_, rest);
     time.times += times;
@@ -64,9 +65,9 @@ class Table {
     time.seconds += times * cost.busy();
   }
 
-  static void add(const Row& row, double flops, const Cost& cost) {
-    row.time->flops += row.times * flops;
-    row.time->seconds += row.times * cost.busy();
+  static void add(OpTime& time, double times, double flops, const Cost& cost) {
+    time.flops += times * flops;
+    time.seconds += times * cost.busy();
   }
 
   const models::StepProgram& p_;

@@ -114,7 +114,7 @@ void add_time(const Question& question, const ModelParts& parts, const models::S
   const double available = seconds * gpus * peak;
   time.mfu = flops.model / available;
   time.mfu_full_attention = flops.model_full_attention() / available;
-  time.hfu = flops.hardware / available;
+  time.hfu = plan.hardware_flops_per_step / available;
   time.peak_flops = peak;
   time.communication_seconds = step.communication;
   time.limited_by = name_of(step.limit);

@@ -8,9 +8,9 @@
 #include "models/lora.h"
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
+#include "models/step_flops.h"
 #include "planner/plan.h"
 #include "planner/stacks/pytorch/kernels.h"
-#include "planner/time/flops.h"
 
 using namespace plimsoll;
 
@@ -114,10 +114,7 @@ TEST_CASE("what a mixture's config changes is planned or named") {
 TEST_CASE("a token is multiplied with the experts that it visits") {
   for (const char* name : {"mixtral-8x7b", "qwen3-235b-a22b"}) {
     const models::ModelSpec model = models::catalog_model(name);
-    models::Strategy strategy;
-    const planner::ModelParts parts = planner::model_parts(model, strategy);
-    CHECK(planner::gemms_of_token(parts) == models::gemms_of_token(model, strategy));
-    const models::GemmsOfToken gemms = planner::gemms_of_token(parts);
+    const models::GemmsOfToken gemms = models::gemms_of_token(model, {});
     // All active parameters but the embedding and the norms.
     const double active = model.active_parameter_count().real();
     CHECK(gemms.layers.trained + gemms.head.trained < active);

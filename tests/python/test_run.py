@@ -186,6 +186,8 @@ class Run(unittest.TestCase):
         self.assertEqual(up[0]["bytes"], 3 * 2 * (16 * 32 + 32 * 48 + 16 * 48))
         self.assertEqual(rows, sorted(rows, key=lambda r: -r["seconds"]))
         self.assertLess(sum(r["seconds"] for r in rows), document["profile"]["step_seconds"])
+        self.assertEqual(document["time"]["hardware_flops_per_step"], products + attention)
+        self.assertIsNone(self.document(self.tiny, *WORDS)["time"]["hfu"])
         self.assertIsNone(document["libraries"])  # the host has none
         result = plimsoll("run", self.tiny, *WORDS, "--profile")
         self.assertRegex(result.stdout, r"Time of a step of [0-9.]+ ms, by kernel")

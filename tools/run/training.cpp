@@ -267,9 +267,14 @@ void add_what_was_measured(Training& training, reports::Measurement& out) {
     }
   }
   out.loop = training.loop_.seen();
-  if (!training.costs_.empty())
+  if (!training.costs_.empty()) {
     out.profile = profile_of(training.costs_, training.profiled_seconds_, out.peak_flops,
                              bytes_per_second_of(out.environment.device));
+    // Every rank has as many rows as rank 0.
+    out.hardware_flops = 0;
+    for (const runtime::KernelCost& cost : training.costs_)
+      *out.hardware_flops += cost.flops * static_cast<double>(out.world);
+  }
   {
     const std::lock_guard lock(training.mutex_);
     out.steps = training.steps_;
@@ -307,8 +312,7 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
   out.environment = environment_of(runtime::host_device(), job.memory, tool);
   // By the definition, of the model that is run: the plan's figure is not asked.
   const models::Strategy& strategy = job.workload.strategy;
-  out.flops = models::step_flops(models::gemms_of_token(job.model, strategy), *job.model.decoder,
-                                 strategy, job.workload.batch);
+  out.flops = models::step_flops(job.model, strategy, job.workload.batch);
   out.tokens_per_step = static_cast<double>(checked_multiply(
       checked_multiply(job.workload.batch.tokens(), job.workload.batch.grad_accum), out.world));
   expect_launch(job.workload.strategy);
