@@ -22,7 +22,7 @@ struct Unit {
   Bytes cast;  // flat low-precision copy of the local shards
   Bytes reduce_input;  // reduce-scatter input, padded
   Bytes reduce_output;
-  Bytes copy_table;  // what the copy into the reduce-scatter's input reads beside the gradients
+  Bytes copy_scratch;  // of the copy of gradients into the input of reduce-scatter
   Bytes listed;  // what foreach makes a list of, of its trained parameters as this rank steps them
   Bytes shard_grad_cast;  // the shard's gradient in the stored dtype, where that differs
   TensorId gather_forward = kNoTensor, gather_backward = kNoTensor;

@@ -119,7 +119,7 @@ void FullyShard::after_backward(Unit& unit, Ref previous_reduce) {
 
 void FullyShard::reduce_scatter(Unit& unit) {
   auto copy_in = b_.op("fsdp.copy_in", Phase::backward);
-  copy_in.write(unit.reduce_in).scratch(unit.copy_table, Category::communication);
+  copy_in.write(unit.reduce_in).scratch(unit.copy_scratch, Category::communication);
   for (const TensorId grad : s_.micros > 1 ? unit.kept : unit.grads) copy_in.read(grad);
   // foreach_reduce's loop variable holds the last gradient until it returns.
   const Bytes output = unit.shard_grad_cast != Bytes(0) ? unit.reduce_output : Bytes(0);

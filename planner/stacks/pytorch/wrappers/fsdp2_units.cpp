@@ -20,7 +20,8 @@ void FullyShard::size(Unit& unit) const {
   if (unit.empty()) return;
   constexpr std::int64_t kChunkCatBlock = 2048;
   Bytes gathered, cast, reduced, wanted;  // of this rank's shards
-  bool converts = false;
+  Bytes padded;  // gradients, to rows that the ranks share evenly
+  bool converts = false, one_kernel = true;
   std::int64_t blocks = 0, trained = 0;
   for (const Parameter& p : *unit.parameters) {
     const std::int64_t shard =
@@ -38,6 +39,10 @@ void FullyShard::size(Unit& unit) const {
     reduced += storage(Count(shard), reduce);
     blocks += ceil_divide(storage(Count(shard), reduce).value(), kChunkCatBlock);
     ++trained;
+    // torch._chunk_cat casts bf16 to fp32 in its kernel, and no other dtypes (_chunk_cat_out_cuda).
+    one_kernel = one_kernel && (dtype == reduce || (dtype == DType::bf16 && reduce == DType::fp32));
+    if (p.rows % s_.shards != 0)
+      padded += b_.rounded(storage(Count(checked_multiply(shard, s_.shards)), dtype));
     wanted += storage(Count(shard), s_.stored(p));
     converts = converts || reduce != s_.stored(p);
   }
@@ -45,7 +50,7 @@ void FullyShard::size(Unit& unit) const {
   unit.cast = b_.rounded(cast);
   unit.reduce_input = b_.rounded(reduced * s_.shards);
   unit.reduce_output = b_.rounded(reduced);
-  unit.copy_table = b_.rounded(Bytes(8 * (blocks + 6 * trained + 2)));
+  unit.copy_scratch = one_kernel ? b_.rounded(Bytes(8 * (blocks + 6 * trained + 2))) : padded;
   if (converts) unit.shard_grad_cast = b_.rounded(wanted);
 }
 
