@@ -36,6 +36,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   // deepspeed.initialize(), when the step is written (start.cpp).
   void add_start(Start& start) const override;
   HostMemory host() const override;  // host.cpp
+  void write_messages(Messages& out) override;  // messages.cpp
 
  private:
   // Stage 3 (gather.cpp): parameters that are gathered at a time, beside persistent ones.
@@ -70,6 +71,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   struct HookRun {
     std::vector<Hook> hooks;
     models::GroupId group = models::kNoGroup;
+    Message::Part part = Message::Part::front;
     std::int64_t repeats = 1, begin = 0, elements = 0;  // in the layout, of one repeat
     // The last gradient, where the next repeat's first hook finds it waiting: that of its unit's
     // gradients of so many elements which comes behind `alike` others.
@@ -108,6 +110,14 @@ class EngineWrapper final : public pytorch::Wrapper {
   void allocate_bucket(OpBuilder op) { op.write(bucket_).write(second_bucket_); }
   void hook(const ModuleNames& names, TensorId gradient, std::int64_t elements);
   void fill_buckets();
+  // What is reduced at once: elements, and with each parameter padded; before a gradient of `part`.
+  struct Bucket {
+    Message::Part part = Message::Part::front;
+    std::int64_t content = 0, padded = 0;
+  };
+  void add_bucket(const Bucket& bucket, Messages& out) const;
+  void add_from_front(Messages& out) const;
+  void add_persistent(Messages& out) const;
   std::int64_t beside_bucket(std::int64_t copy, std::int64_t part) const;
   Bytes reduce_copy(std::int64_t content) const;
   void size_copies();
@@ -138,6 +148,7 @@ class EngineWrapper final : public pytorch::Wrapper {
     std::int64_t iteration = 0, content = 0;
   };
   std::vector<Placement> placements_;
+  std::vector<Bucket> buckets_;  // in the order of their reductions
   bool bucket_set_up_ = false;
   std::int64_t left_in_bucket_ = 0;  // elements of its copy, and of what else is made then
   TensorId bucket_ = kNoTensor, second_bucket_ = kNoTensor;

@@ -1,6 +1,7 @@
 // The hooks of a backward, before it is written: in which order gradients arrive, where the bucket
 // is reduced, and which gradient waits for the next hook.
 #include <algorithm>
+#include <utility>
 
 #include "planner/stacks/deepspeed/engine_wrapper.h"
 
@@ -68,7 +69,7 @@ void EngineWrapper::plan_hooks() {
   if (typed != front.end() && std::next(typed) != front.end())
     std::iter_swap(typed, std::next(typed));
   for (const Parameter& p : parts_.tail) (p.elements == table ? front : tail).push_back(p);
-  plan_run(blocks.back(), 1, hooked_order(tail));
+  plan_run(blocks.back(), 1, hooked_order(tail)).part = Message::Part::tail;
   for (auto run = s_.runs.rbegin(); run != s_.runs.rend(); ++run) {
     const auto of = static_cast<std::size_t>(run->layers - parts_.runs.data());
     const FlatLayout::Block& block = blocks[of + 1];
@@ -80,6 +81,7 @@ void EngineWrapper::plan_hooks() {
     const auto stride = static_cast<std::int64_t>(run->stride());
     HookRun& hooks = plan_run(block, stride / block.layers, order);
     hooks.group = run->group;
+    hooks.part = Message::Part::layer;
     hooks.repeats = run->count;
     hooks.unit = &run->units.front();
     // Of the run's instances those of the same layers that come before.
@@ -168,6 +170,8 @@ void EngineWrapper::fill_buckets() {
     return !layout_.one_owner(span.first, span.second);
   };
   placements_.clear();
+  buckets_.clear();
+  std::int64_t padded = 0;
   for (HookRun& run : hook_runs_)
     for (std::int64_t i = 0; i < run.repeats; ++i) {
       const std::int64_t at = run.begin + (run.repeats - 1 - i) * run.elements;
@@ -179,11 +183,13 @@ void EngineWrapper::fill_buckets() {
                                    static_cast<std::size_t>(&hook - run.hooks.data()), i, copy});
           }
           owned = owned || (span.first < end && span.second > begin);
+          buckets_.push_back({run.part, content, std::exchange(padded, 0)});
           content = held = part = 0;
           span = {layout_.aligned(), 0};
         }
         if (i == 0) hook.owned = owned;
         content += hook.elements;
+        padded += ceil_divide(hook.elements, engine_.ranks) * engine_.ranks;
         ++held;
         const std::int64_t begins = at + hook.offset;
         span = {std::min(span.first, begins), std::max(span.second, begins + hook.elements)};
@@ -196,6 +202,7 @@ void EngineWrapper::fill_buckets() {
       if (owned && i > 0 && !run.hooks.front().owned)
         for (Hook& hook : run.hooks) hook.owned = true;
     }
+  if (content > 0) buckets_.push_back({Message::Part::front, content, padded});
   left_in_bucket_ = beside_bucket(content > 0 && copies() ? content : 0, part);
 }
 

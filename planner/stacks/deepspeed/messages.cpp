@@ -10,128 +10,88 @@
 // come, each parameter padded to a multiple of the ranks; it gathers as fetches.h says; and when
 // the step has been taken, the small parameters, which stay gathered, anew, one by one (stage3.py,
 // _post_step).
-#include <algorithm>
-
+#include "planner/stacks/deepspeed/engine_wrapper.h"
 #include "planner/stacks/deepspeed/fetches.h"
-#include "planner/stacks/deepspeed/stack.h"
 
 namespace plimsoll::planner::deepspeed {
-
-namespace {
 
 using Kind = Message::Kind;
 using Part = Message::Part;
 using When = Message::When;
 using Beside = Message::Beside;
 
-class Buckets {
- public:
-  Buckets(const ModelParts& parts, const Engine& engine, Messages& out)
-      : parts_(parts), engine_(engine), out_(out) {}
+void EngineWrapper::add_bucket(const Bucket& bucket, Messages& out) const {
+  const bool scatters = engine_.stage == 3;
+  Message m{.kind = scatters ? Kind::reduce_scatter : Kind::all_reduce,
+            .array = storage(Count(scatters ? bucket.padded : bucket.content), engine_.model),
+            .group = {.ranks = engine_.ranks},
+            .part = bucket.part,
+            .when = When::reduction};
+  if (m.part == Part::layer) m.layer = Message::kAnyLayer;
+  m.micros = engine_.stage >= 2 ? Message::Micros::each : Message::Micros::last;
+  if (engine_.overlap && engine_.stage > 0 && m.part != Part::front)
+    m.beside = m.part == Part::layer ? Beside::neighbour : Beside::backward;
+  if (scatters) m.copied = 2 * m.array.real();
+  add(out, m);
+}
 
-  // As gradients come: from the back of the model. A table that is tied to the head comes last.
-  void from_back() {
-    at_.part = Part::tail;
-    for (const Parameter& p : in_backward_order(parts_.tail))
-      if (!tied(p)) add_parameter(p);
-    at_.part = Part::layer;
-    at_.layer = Message::kAnyLayer;
-    for (auto run = parts_.runs.rbegin(); run != parts_.runs.rend(); ++run) {
-      std::vector<std::vector<Parameter>> layers;
-      for (const LayerPart& layer : run->pattern)
-        layers.push_back(in_backward_order(layer.parameters));
-      for (auto i = static_cast<std::size_t>(run->count); i-- > 0;)
-        for (const Parameter& p : layers[i % layers.size()]) add_parameter(p);
+// As modules registered them, where a tied table is the embedding's; nothing runs beside them.
+void EngineWrapper::add_from_front(Messages& out) const {
+  const std::int64_t size = engine_.options.reduce_bucket_size;
+  Bucket bucket;
+  const auto reduce = [&] {
+    add_bucket(bucket, out);
+    bucket = {};
+  };
+  const auto add_all = [&](const std::vector<Parameter>& parameters, auto takes) {
+    for (const Parameter& p : parameters) {
+      if (!p.trainable || !takes(p)) continue;
+      if (engine_.stage > 0 && bucket.content > 0 && bucket.content + p.elements > size) reduce();
+      bucket.content += p.elements;
+      if (engine_.stage == 0 && bucket.content > kPlainBucket) reduce();
     }
-    at_ = {};
-    for (const Parameter& p : in_backward_order(parts_.embedding)) add_parameter(p);
-    for (const Parameter& p : parts_.tail)
-      if (tied(p)) add_parameter(p);
-    reduce();
-  }
+  };
+  const auto tied = [&](const Parameter& p) {
+    return d_.tied_head && p.elements == checked_multiply(d_.vocab, d_.table_width());
+  };
+  const auto every = [](const Parameter&) { return true; };
+  add_all(parts_.tail, tied);
+  add_all(parts_.embedding, every);
+  for (const LayerRun& run : parts_.runs)
+    for (std::int64_t i = 0; i < run.count; ++i) add_all(run.layer(i).parameters, every);
+  add_all(parts_.tail, [&](const Parameter& p) { return !tied(p); });
+  reduce();
+}
 
-  // As modules registered them, where a tied table is the embedding's; nothing runs beside them.
-  void from_front() {
-    for (const Parameter& p : parts_.tail)
-      if (tied(p)) add_parameter(p);
-    for (const Parameter& p : parts_.embedding) add_parameter(p);
-    for (const LayerRun& run : parts_.runs)
-      for (std::int64_t i = 0; i < run.count; ++i)
-        for (const Parameter& p : run.layer(i).parameters) add_parameter(p);
-    for (const Parameter& p : parts_.tail)
-      if (!tied(p)) add_parameter(p);
-    reduce();
-  }
-
- private:
-  bool tied(const Parameter& p) const {
-    const models::Decoder& d = parts_.decoder;
-    return d.tied_head && p.elements == checked_multiply(d.vocab, d.table_width());
-  }
-
-  void add_parameter(const Parameter& p) {
-    if (!p.trainable) return;
-    const std::int64_t size = engine_.options.reduce_bucket_size;
-    if (engine_.stage > 0 && content_ > 0 && content_ + p.elements > size) reduce();
-    content_ += p.elements;
-    padded_ += ceil_divide(p.elements, engine_.ranks) * engine_.ranks;
-    if (engine_.stage == 0 && content_ > kPlainBucket) reduce();
-  }
-
-  void reduce() {
-    Message m = at_;
-    const bool scatters = engine_.stage == 3;
-    m.kind = scatters ? Kind::reduce_scatter : Kind::all_reduce;
-    m.array = storage(Count(scatters ? padded_ : content_), engine_.model);
-    m.group = {.ranks = engine_.ranks};
-    m.when = When::reduction;
-    m.micros = engine_.stage >= 2 ? Message::Micros::each : Message::Micros::last;
-    if (engine_.overlap && engine_.stage > 0 && m.part != Part::front)
-      m.beside = m.part == Part::layer ? Beside::neighbour : Beside::backward;
-    if (scatters) m.copied = 2 * m.array.real();
-    add(out_, m);
-    content_ = padded_ = 0;
-  }
-
-  const ModelParts& parts_;
-  const Engine& engine_;
-  Messages& out_;
-  Message at_;
-  std::int64_t content_ = 0, padded_ = 0;  // elements of the bucket
-};
-
-void add_persistent(const FlatLayout& layout, const Engine& engine, const models::Strategy& s,
-                    Messages& out) {
-  for (const FlatLayout::Block& block : layout.blocks())
+void EngineWrapper::add_persistent(Messages& out) const {
+  for (const FlatLayout::Block& block : layout_.blocks())
     for (std::size_t i = 0; i < block.all.size(); ++i) {
       const Parameter& p = block.all[i];
       if (!block.persistent[i]) continue;
-      const Count padded(ceil_divide(p.elements, engine.ranks) * engine.ranks);
-      add(out, {.array = storage(padded, p.adapter && s.lora ? s.lora->dtype : engine.model),
+      const Count padded(ceil_divide(p.elements, engine_.ranks) * engine_.ranks);
+      const DType dtype = p.adapter && strategy_.lora ? strategy_.lora->dtype : engine_.model;
+      add(out, {.array = storage(padded, dtype),
                 .count = block.count,
-                .group = {.ranks = engine.ranks},
+                .group = {.ranks = engine_.ranks},
                 .when = When::step});
     }
 }
 
-}  // namespace
-
-void write_messages(const ModelParts& parts, const models::Strategy& strategy, Messages& out) {
-  models::Strategy whole = strategy;
-  whole.data.shard_group = 0;
-  const Engine engine = engine_of(whole);
-  if (engine.ranks == 1) return;
-  const FlatLayout layout(parts, engine);
-  if (engine.stage == 3) add_fetches(parts, layout, engine, whole, out);
-  Buckets buckets(parts, engine, out);
-  if (engine.stage >= 2 || (engine.stage == 1 && engine.overlap))
-    buckets.from_back();
-  else
-    buckets.from_front();
-  if (engine.stage == 3) return add_persistent(layout, engine, whole, out);
-  if (engine.stage > 0)
-    add(out, {.array = storage(Count(layout.aligned()), engine.model),
-              .group = {.ranks = engine.ranks},
+// Gradients that go to the bucket as they come are those that the backward's hooks are planned
+// from (hooks.cpp).
+void EngineWrapper::write_messages(Messages& out) {
+  if (engine_.ranks == 1) return;
+  if (engine_.stage == 3) add_fetches(parts_, layout_, engine_, strategy_, out);
+  if (moves_any()) {
+    plan_hooks();
+    for (const Bucket& bucket : buckets_) add_bucket(bucket, out);
+  } else {
+    add_from_front(out);
+  }
+  if (engine_.stage == 3) return add_persistent(out);
+  if (engine_.stage > 0)
+    add(out, {.array = storage(Count(layout_.aligned()), engine_.model),
+              .group = {.ranks = engine_.ranks},
               .when = When::step});
 }
 

@@ -231,6 +231,15 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
   add_estimate(engine, parts, step.states, step.assumptions);
 }
 
+void write_messages(const ModelParts& parts, const models::Strategy& strategy, Messages& out) {
+  models::Strategy whole = strategy;
+  whole.data.shard_group = 0;
+  // Modules fetch for themselves, in a checkpoint of several layers too.
+  if (pytorch::repeats_layers(whole.recompute)) whole.recompute = {models::RecomputeKind::full, 1};
+  models::StepProgram program;
+  step_writer(program, parts, whole, {}, {}, engine_of(whole))->write_messages(out);
+}
+
 void write_optimizer(const ModelParts& parts, const models::Strategy& strategy,
                      models::StepProgram& program, Works& works) {
   models::Strategy whole = strategy;
