@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/decisions/mesh.h"
 #include "models/lora.h"
 #include "models/trainable.h"
 
@@ -48,7 +49,8 @@ StepFlops step_flops(const ModelSpec& model, const Strategy& strategy, const Bat
   // One third of the attention term: its forward.
   const double attention = static_cast<double>(decoder.q_width()) * 2 * seen;
   const double tokens = static_cast<double>(batch.tokens()) *
-                        static_cast<double>(batch.grad_accum) * static_cast<double>(strategy.gpus);
+                        static_cast<double>(batch.grad_accum) *
+                        static_cast<double>(decisions::mesh_of(strategy).data().ranks);
   StepFlops flops;
   flops.model = (all_steps(gemms.layers) + all_steps(gemms.head) + 3 * attention) * tokens;
   flops.attention = 3 * attention * tokens;

@@ -39,13 +39,6 @@ Capacity capacity_of(const Question& question) {
   return capacity;
 }
 
-// The communicators that a strategy makes, and the ranks of the largest.
-FrameworkOverhead framework_overhead_of(const Question& question) {
-  const models::Strategy& s = question.strategy;
-  const bool hybrid = s.data.zero >= 2 && models::decisions::mesh_of(s).replicates();
-  return outside_allocator(s, question.cluster, s.gpus > 1 ? (hybrid ? 2 : 1) : 0, s.gpus);
-}
-
 namespace {
 
 void judge(const Capacity& capacity, Plan& plan) {
@@ -111,11 +104,12 @@ void finish_states_only(const Question& question, Plan& plan) {
   plan.peak = plan.reserved = plan.states.total();
   plan.resident = plan.states.parameters + plan.states.optimizer;
   plan.peak_place = {0, "backward", "model states"};
-  plan.ranks.push_back({.count = question.strategy.gpus,
+  const std::int64_t ranks = models::decisions::mesh_of(question.strategy).ranks();
+  plan.ranks.push_back({.count = ranks,
                         .peak = plan.peak,
                         .at_peak = plan.at_peak,
                         .states = plan.states,
-                        .spans = {{0, question.strategy.gpus - 1}}});
+                        .spans = {{0, ranks - 1}}});
   judge(capacity_of(question), plan);
 }
 
@@ -202,10 +196,10 @@ reports::Flushing flushing_of(const Reserved& reserved) {
 
 // What the ranks of a node keep in its memory.
 void add_host(const Question& question, const StackStep& step, Plan& plan) {
-  const models::Strategy& s = question.strategy;
   plan.host_pinned = step.host.pinned;
   plan.host_pageable = step.host.pageable + step.managed;
-  plan.host_node = step.host.total() * std::min(s.gpus, s.gpus_per_node);
+  plan.host_node =
+      step.host.total() * models::decisions::mesh_of(question.strategy).ranks_in_node();
   plan.host_memory = question.cluster.host_memory;
   plan.host_fits = !plan.host_memory || plan.host_node <= *plan.host_memory;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "models/decisions/mesh.h"
 #include "models/lora.h"
 #include "models/optimizers.h"
 #include "models/zero_stage.h"
@@ -16,6 +17,7 @@ using models::OptimizerImpl;
 using models::Precision;
 using models::RecomputeKind;
 using models::Strategy;
+using models::decisions::mesh_of;
 
 namespace {
 
@@ -38,6 +40,7 @@ struct Changes {
   const Question& q;
   const Strategy& s = q.strategy;
   const StackInfo& stack = stack_info(s.stack);
+  const models::decisions::Mesh mesh = mesh_of(s);
   std::vector<Change> out = {};
 
   void add(Price price, std::string option, std::function<void(Question&)> apply,
@@ -86,7 +89,7 @@ void Changes::add_free() {
       s.param_dtype.value_or(DType::fp32) == DType::fp32)
     add(Price::nothing, "--param-dtype bf16",
         [](Question& c) { c.strategy.param_dtype = DType::bf16; });
-  if (s.gpus > 1)
+  if (mesh.communicates())
     for (int stage = s.data.zero + 1; stage <= 3; ++stage)
       if (may_shard(stage))
         add(stage < 3 ? Price::nothing : Price::time, "--zero " + std::to_string(stage),
@@ -123,9 +126,8 @@ void Changes::add_offload() {
   const bool adamw = s.optimizer == models::Optimizer::adamw &&
                      s.optimizer_impl.value_or(OptimizerImpl::fused) == OptimizerImpl::fused;
   const bool widened = s.grad_dtype == DType::fp32 && s.precision != Precision::fp32;
-  if (stack.has_fsdp && !s.offload.params && s.data.zero >= 2 && s.gpus > 1 &&
-      s.data.shard_group != 1 && s.optimizer == models::Optimizer::adamw &&
-      s.precision != Precision::fp16_mixed)
+  if (stack.has_fsdp && !s.offload.params && s.data.zero >= 2 && mesh.shards() &&
+      s.optimizer == models::Optimizer::adamw && s.precision != Precision::fp16_mixed)
     add(
         Price::time, "--offload params", [](Question& c) { c.strategy.offload.params = true; },
         "the host keeps parameters, gradients and states and steps them, how fast is not "
@@ -226,8 +228,8 @@ bool share_an_option(const Change& a, const Change& b) {
 bool settle(const Question& before, Question& changed) {
   if (!has(before.given, "global-batch")) return true;
   const std::int64_t all =
-      before.batch.micro_batch * before.batch.grad_accum * before.strategy.gpus;
-  const std::int64_t once = changed.batch.micro_batch * changed.strategy.gpus;
+      before.batch.micro_batch * before.batch.grad_accum * mesh_of(before.strategy).data().ranks;
+  const std::int64_t once = changed.batch.micro_batch * mesh_of(changed.strategy).data().ranks;
   if (all % once != 0) return false;
   changed.batch.grad_accum = all / once;
   return true;

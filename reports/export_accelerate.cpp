@@ -1,6 +1,7 @@
 // Keys: accelerate 1.15, commands/config/config_args.py and commands/config/cluster.py.
 #include <fmt/format.h>
 
+#include "models/decisions/mesh.h"
 #include "reports/export.h"
 #include "reports/export_code.h"
 #include "reports/export_notes.h"
@@ -11,6 +12,8 @@ using models::RecomputeKind;
 using models::Stack;
 using models::Strategy;
 using models::Workload;
+using models::decisions::Axis;
+using models::decisions::mesh_of;
 
 namespace {
 
@@ -21,7 +24,7 @@ Way way_of(const Strategy& s) {
   if (s.stack == Stack::deepspeed) return Way::deepspeed;
   if (s.stack == Stack::plimsoll && (s.data.zero == 1 || s.data.zero == 2)) return Way::deepspeed;
   if (s.data.zero >= 2) return Way::fsdp;
-  return s.gpus == 1 ? Way::single : Way::ddp;
+  return mesh_of(s).communicates() ? Way::ddp : Way::single;
 }
 
 const char* distributed_type(Way way) {
@@ -69,14 +72,16 @@ std::string fsdp_section(const Strategy& s) {
       "  fsdp_cpu_ram_efficient_loading: true\n"
       "  fsdp_state_dict_type: SHARDED_STATE_DICT\n",
       reshards, fsdp_checkpoints(s), s.offload.params);
-  if (s.data.shard_group > 0 && s.data.shard_group < s.gpus)
+  if (models::decisions::shards_in_groups(s)) {
+    const models::decisions::Mesh mesh = mesh_of(s);
     out += fmt::format(
         "parallelism_config:\n"
         "  parallelism_config_dp_replicate_size: {}\n"
         "  parallelism_config_dp_shard_size: {}\n"
         "  parallelism_config_tp_size: 1\n"
         "  parallelism_config_cp_size: 1\n",
-        s.gpus / s.data.shard_group, s.data.shard_group);
+        mesh[Axis::replicate].ranks, mesh[Axis::shard].ranks);
+  }
   return out;
 }
 
@@ -116,7 +121,7 @@ Exported export_accelerate(const Workload& w) {
   check_exportable(w, "accelerate");
   const Strategy& s = w.strategy;
   const Way way = way_of(s);
-  const std::int64_t machines = ceil_divide(s.gpus, s.gpus_per_node);
+  const std::int64_t machines = mesh_of(s).nodes();
   Exported out;
   if (way == Way::deepspeed) {
     Notes discarded;  // they stand with the file that deepspeed_config_file names

@@ -4,6 +4,7 @@
 
 #include "models/base/error.h"
 #include "models/decisions/layer.h"
+#include "models/decisions/mesh.h"
 #include "models/lora.h"
 #include "models/model_code.h"
 #include "models/model_reader.h"
@@ -160,8 +161,8 @@ constexpr const char* kMath = R"(for kernel in ("flash", "mem_efficient", "cudnn
 )";
 
 bool views_buckets(const Strategy& s) {
-  return s.stack == Stack::pytorch && s.data.zero <= 1 && s.gpus > 1 &&
-         s.data.gradient_as_bucket_view;
+  return s.stack == Stack::pytorch && s.data.zero <= 1 &&
+         models::decisions::mesh_of(s).communicates() && s.data.gradient_as_bucket_view;
 }
 
 void refuse_adapted_head(const models::Workload& w) {

@@ -2,6 +2,7 @@
 // runtime/engine.py (_configure_basic_optimizer).
 #include <fmt/format.h>
 
+#include "models/decisions/mesh.h"
 #include "models/optimizers.h"
 #include "reports/export.h"
 #include "reports/export_code.h"
@@ -28,7 +29,8 @@ void write_batch(JsonWriter& json, const Workload& w, bool trainer) {
       json.member(name, value);
   };
   const std::int64_t micro = w.batch.micro_batch, accumulated = w.batch.grad_accum;
-  size("train_batch_size", checked_multiply(checked_multiply(micro, accumulated), w.strategy.gpus));
+  size("train_batch_size", checked_multiply(checked_multiply(micro, accumulated),
+                                            models::decisions::mesh_of(w.strategy).data().ranks));
   size("train_micro_batch_size_per_gpu", micro);
   size("gradient_accumulation_steps", accumulated);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "models/decisions/layer.h"
+#include "models/decisions/mesh.h"
 #include "models/model_catalog.h"
 #include "models/run_names.h"
 #include "models/storages.h"
@@ -49,15 +50,10 @@ std::string as_comments(const Notes& notes, std::string_view mark) {
   return out;
 }
 
-namespace {
-bool shards_in_groups(const models::Strategy& s) {
-  return s.data.shard_group > 0 && s.data.shard_group < s.gpus;
-}
-}  // namespace
-
 // torch/distributed/fsdp/api.py, ShardingStrategy.
 std::string_view fsdp1_sharding(const models::Strategy& s) {
-  if (shards_in_groups(s)) return s.data.zero == 3 ? "HYBRID_SHARD" : "HYBRID_SHARD_ZERO2";
+  if (models::decisions::shards_in_groups(s))
+    return s.data.zero == 3 ? "HYBRID_SHARD" : "HYBRID_SHARD_ZERO2";
   return s.data.zero == 3 ? "FULL_SHARD" : "SHARD_GRAD_OP";
 }
 
@@ -73,7 +69,7 @@ void add_fsdp1_notes(const models::Strategy& s, Notes& notes) {
     notes.push_back(
         "the Trainer wraps each adapter on its own (peft's fsdp_auto_wrap_policy), as "
         "planned; a loop of one's own must");
-  if (shards_in_groups(s) && s.data.shard_group != s.gpus_per_node)
+  if (models::decisions::shards_in_groups(s) && s.data.shard_group != s.gpus_per_node)
     notes.push_back(
         fmt::format("HYBRID_SHARD shards inside a node of {}: groups of {} need a device mesh in "
                     "the script",

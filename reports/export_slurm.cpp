@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "models/decisions/mesh.h"
 #include "reports/export.h"
 #include "reports/export_notes.h"
 
@@ -29,9 +30,9 @@ std::string job_name(const Workload& w) {
 Exported export_slurm(const Workload& w) {
   check_exportable(w, "slurm");
   const models::Strategy& s = w.strategy;
-  const std::int64_t nodes = ceil_divide(s.gpus, s.gpus_per_node);
-  const std::int64_t local = std::min(s.gpus, s.gpus_per_node);
-  check(nodes * local == s.gpus, ErrorKind::bad_input, [&] {
+  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
+  const std::int64_t nodes = mesh.nodes(), local = mesh.ranks_in_node();
+  check(nodes * local == mesh.ranks(), ErrorKind::bad_input, [&] {
     return fmt::format("export --to slurm: {} GPUs are no whole number of nodes of {}", s.gpus,
                        s.gpus_per_node);
   });

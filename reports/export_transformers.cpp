@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "models/decisions/layer.h"
+#include "models/decisions/mesh.h"
 #include "models/lora.h"
 #include "models/model_reader.h"
 #include "models/optimizers.h"
@@ -26,6 +27,9 @@ using models::RecomputeKind;
 using models::Stack;
 using models::Strategy;
 using models::Workload;
+using models::decisions::Axis;
+using models::decisions::mesh_of;
+using models::decisions::shards_in_groups;
 
 namespace {
 
@@ -82,7 +86,7 @@ std::string packed_base(const Strategy& s) {
   if (!s.quantize) return "";
   const models::PackedStorage& storage = *s.quantize->storage;
   const char* const where =
-      s.gpus > 1 ? ",\n    device_map={\"\": int(os.environ[\"LOCAL_RANK\"])}" : "";
+      mesh_of(s).communicates() ? ",\n    device_map={\"\": int(os.environ[\"LOCAL_RANK\"])}" : "";
   if (storage.gemm == models::PackedGemm::int8)
     return fmt::format("\n    quantization_config=BitsAndBytesConfig(load_in_8bit=True){}", where);
   return fmt::format(
@@ -204,18 +208,15 @@ std::string fsdp1_arguments(const Strategy& s, Notes& notes) {
       fsdp1_sharding(s), truth(fsdp_checkpoints(s)));
 }
 
-bool in_groups(const Strategy& s) {
-  return s.data.shard_group > 0 && s.data.shard_group < s.gpus;
-}
-
 std::string fsdp_arguments(const Strategy& s, Notes& notes) {
   if (is_fsdp1(s)) return fsdp1_arguments(s, notes);
   const bool reshards = s.stack != Stack::pytorch || s.data.zero == 3;
   std::string groups;
-  if (in_groups(s))
+  const models::decisions::Mesh mesh = mesh_of(s);
+  if (shards_in_groups(s))
     groups = fmt::format(
         "    parallelism_config=ParallelismConfig(dp_replicate_size={}, dp_shard_size={}),\n",
-        s.gpus / s.data.shard_group, s.data.shard_group);
+        mesh[Axis::replicate].ranks, mesh[Axis::shard].ranks);
   return fmt::format(
       "    fsdp=True,\n"
       "    fsdp_config={{\n"
@@ -271,11 +272,12 @@ std::string training_arguments(const Workload& w, Notes& notes) {
   // A checkpoint of the states would gather them on one rank first.
   if (s.data.zero == 1) out += "    save_only_model=True,\n";
   constexpr std::int64_t mib = 1 << 20;
-  if (!fsdp && s.gpus > 1 && s.stack == Stack::pytorch && s.data.bucket_cap != Bytes(25 * mib))
+  const bool ddp = !fsdp && mesh_of(s).communicates();
+  if (ddp && s.stack == Stack::pytorch && s.data.bucket_cap != Bytes(25 * mib))
     out += fmt::format("    ddp_bucket_cap_mb={},\n", s.data.bucket_cap.value() / mib);
   // Its default for models without checkpoints is to look for them, and then DDP never puts its
   // buckets into the order in which gradients come.
-  if (!fsdp && s.gpus > 1) out += "    ddp_find_unused_parameters=False,\n";
+  if (ddp) out += "    ddp_find_unused_parameters=False,\n";
   if (fsdp) out += fsdp_arguments(s, notes);
   return out + ")\n";
 }
@@ -291,9 +293,9 @@ std::string imports(const Workload& w, std::vector<std::string> lines) {
     lines.emplace_back(
         fmt::format("from peft import LoraConfig, get_peft_model{}",
                     models::kbit_prepared(s) ? ", prepare_model_for_kbit_training" : ""));
-  if (sets_sharding(s) || text_of(s.allocator) || (s.quantize && s.gpus > 1))
+  if (sets_sharding(s) || text_of(s.allocator) || (s.quantize && mesh_of(s).communicates()))
     lines.emplace_back("import os");
-  if (!uses_deepspeed(s) && s.data.zero >= 2 && !is_fsdp1(s) && in_groups(s))
+  if (!uses_deepspeed(s) && s.data.zero >= 2 && !is_fsdp1(s) && shards_in_groups(s))
     lines.emplace_back("from accelerate import ParallelismConfig");
   const auto foreign = [](const std::string& line) {
     constexpr std::array ours{"functools", "import os", "import sys", "fnmatch"};
@@ -325,7 +327,7 @@ Exported export_transformers(const Workload& w) {
         "the plan is of stack plimsoll; `plimsoll fit --stack pytorch` or "
         "deepspeed gives the figures of what this snippet runs");
   const std::string arguments = training_arguments(w, out.notes);
-  if (s.gpus > 1)
+  if (mesh_of(s).communicates())
     out.notes.push_back(
         fmt::format("start it on {} GPUs with torchrun or accelerate launch", s.gpus));
   if (uses_deepspeed(s))

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "models/decisions/layer.h"
+#include "models/decisions/mesh.h"
 #include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/storages.h"
@@ -179,7 +180,7 @@ void add_other_ranks(Lines& lines, const Plan& plan) {
   }
   const std::string low = bytes_text(least), high = bytes_text(most);
   if (low == bytes_text(shown.peak)) return;
-  const std::int64_t others = plan.strategy.gpus - shown.count;
+  const std::int64_t others = models::decisions::mesh_of(plan.strategy).ranks() - shown.count;
   const std::string who =
       shown.count == 1 ? fmt::format("rank {}", shown.rank) : fmt::format("{} ranks", shown.count);
   const std::string range = low == high ? low : fmt::format("{} to {}", low, high);
@@ -363,17 +364,15 @@ std::string remedies_table(const std::vector<Remedy>& remedies, const Terminal& 
 }
 
 std::string data_parallel_text(const models::Strategy& s) {
-  if (s.gpus == 1) return "one rank";
-  std::string text;
+  if (!models::decisions::mesh_of(s).communicates()) return "one rank";
+  std::string text = s.data.zero == 0 ? "DDP" : "ZeRO-" + std::to_string(s.data.zero);
   if (s.stack == models::Stack::pytorch) {
     const std::string fsdp = "FSDP" + std::to_string(s.data.fsdp_version);
     const std::array<std::string, 4> names{"DDP", "DDP + ZeroRedundancyOptimizer",
                                            fsdp + " without resharding", fsdp + " full shard"};
     text = names[static_cast<std::size_t>(std::clamp(s.data.zero, 0, 3))];
-  } else {
-    text = s.data.zero == 0 ? "DDP" : "ZeRO-" + std::to_string(s.data.zero);
   }
-  if (s.data.shard_group > 0 && s.data.shard_group < s.gpus)
+  if (models::decisions::shards_in_groups(s))
     text += fmt::format(" in groups of {}", s.data.shard_group);
   return text;
 }

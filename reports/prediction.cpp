@@ -1,5 +1,6 @@
 #include "reports/prediction.h"
 
+#include "models/decisions/mesh.h"
 #include "models/run_names.h"
 #include "reports/workload_json.h"
 
@@ -20,7 +21,7 @@ Prediction prediction_of(const Plan& plan) {
   write_workload(json, plan);
   out.model = plan.model_name;
   out.stack = name_of(plan.strategy.stack);
-  out.ranks = plan.strategy.gpus;
+  out.ranks = models::decisions::mesh_of(plan.strategy).ranks();
   if (plan.capacity) out.fits = plan.fits;
   out.step_seconds = plan.time.step_seconds;
   if (plan.states_only) return out;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "models/decisions/mesh.h"
 #include "models/optimizers.h"
 #include "models/recompute.h"
 #include "models/run_names.h"
@@ -47,8 +48,10 @@ std::string rate(const std::optional<double>& tokens_per_second) {
 // Of the GPUs that are used.
 std::optional<double> mfu(const Plan& plan, const std::optional<double>& tokens_per_second) {
   if (!tokens_per_second || !plan.time.peak_flops) return std::nullopt;
-  const double gpus = static_cast<double>(plan.strategy.gpus);
-  const double tokens = static_cast<double>(plan.batch.tokens() * plan.batch.grad_accum) * gpus;
+  const models::decisions::Mesh mesh = models::decisions::mesh_of(plan.strategy);
+  const double gpus = static_cast<double>(mesh.ranks());
+  const double tokens = static_cast<double>(plan.batch.tokens() * plan.batch.grad_accum) *
+                        static_cast<double>(mesh.data().ranks);
   return plan.model_flops_per_step * *tokens_per_second / tokens / (gpus * *plan.time.peak_flops);
 }
 

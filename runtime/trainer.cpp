@@ -4,6 +4,7 @@
 #include <chrono>
 #include <new>
 
+#include "models/decisions/mesh.h"
 #include "models/decisions/offload.h"
 #include "models/decisions/sharding.h"
 #include "models/decisions/step.h"
@@ -52,11 +53,11 @@ void Trainer::build(const models::ModelSpec& model, const models::Numerics& nume
   const TrainerOptions& options = options_;
   comm::Communicator& world = world_;
   const models::Strategy& strategy = options.strategy;
-  check(world.size() == strategy.gpus, ErrorKind::bad_input, [&] {
-    return "the plan is for " + std::to_string(strategy.gpus) + " ranks, and there are " +
+  const decisions::Mesh mesh = decisions::mesh_of(strategy);
+  check(world.size() == mesh.ranks(), ErrorKind::bad_input, [&] {
+    return "the plan is for " + std::to_string(mesh.ranks()) + " ranks, and there are " +
            std::to_string(world.size());
   });
-  const decisions::Mesh mesh = decisions::mesh_of(strategy);
   const auto split = [&](decisions::Axis axis) {
     return world.split(static_cast<int>(mesh[axis].index_of(world.rank())));
   };

@@ -1,11 +1,17 @@
-// Which ranks form a group with each other, by what the group divides.
+// Which ranks form a group with each other, by what the group divides: the one place that says how
+// many ranks share, replicate, see other rows or sit in a node.
 //
 // The ranks of a job are a grid with named axes: a group of an axis has `ranks` members, `stride`
-// apart. Neighbouring ranks share a shard group, and shard groups are replicas of each other. What
-// divides the model (tensor, pipeline, context, expert) is refused by every stack so far; its axes
-// have one rank.
+// apart. Axes stand innermost first, so that those that talk most are neighbours in a node. The
+// order is that of Megatron-LM (megatron/core/parallel_state.py, initialize_model_parallel: "tp-cp-
+// ep-dp-pp", the first has stride 1) and of torchtitan's init_device_mesh (parallel_dims.py: pp,
+// dp_replicate, dp_shard, cp, tp, the last has stride 1); Megatron's dp is two axes here, as FSDP's
+// hybrid shard is (torch/distributed/fsdp: ("replicate", "shard")). Experts borrow their ranks from
+// those of data in both: a pass that places them says so here. What divides the model (tensor,
+// context, expert, pipeline) is refused by every stack so far; its axes have one rank.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 
@@ -13,7 +19,8 @@
 
 namespace plimsoll::models::decisions {
 
-enum class Axis : std::uint8_t { shard, replicate, tensor, pipeline, context, expert };
+enum class Axis : std::uint8_t { tensor, context, expert, shard, replicate, pipeline };
+inline constexpr std::size_t kAxes = 6;
 
 struct AxisGroup {
   std::int64_t ranks = 1, stride = 1;
@@ -21,22 +28,63 @@ struct AxisGroup {
   constexpr std::int64_t index_of(std::int64_t rank) const {
     return rank / (ranks * stride) * stride + rank % stride;
   }
+  // Members that share a node of so many neighbouring ranks.
+  constexpr std::int64_t in_node(std::int64_t node) const {
+    return std::min(ranks, std::max<std::int64_t>(1, node / stride));
+  }
   bool operator==(const AxisGroup&) const = default;
 };
 
 struct Mesh {
-  std::array<AxisGroup, 6> axes;
+  std::array<AxisGroup, kAxes> axes;
+  std::int64_t node = 8;  // ranks that a node has room for
+
   constexpr const AxisGroup& operator[](Axis axis) const {
     return axes[static_cast<std::size_t>(axis)];
   }
+  // Of the job.
+  constexpr AxisGroup all() const {
+    const AxisGroup& outermost = axes.back();
+    return {.ranks = outermost.ranks * outermost.stride, .stride = 1};
+  }
+  constexpr std::int64_t ranks() const { return all().ranks; }
+  constexpr bool communicates() const { return ranks() > 1; }
+  // Ranks that see other rows, whether or not they share what ZeRO divides: they sum gradients.
+  constexpr AxisGroup data() const {
+    const AxisGroup& shard = (*this)[Axis::shard];
+    return {.ranks = shard.ranks * (*this)[Axis::replicate].ranks, .stride = shard.stride};
+  }
+  constexpr bool shards() const { return (*this)[Axis::shard].ranks > 1; }
   constexpr bool replicates() const { return (*this)[Axis::replicate].ranks > 1; }
+
+  constexpr std::int64_t ranks_in_node() const { return all().in_node(node); }
+  constexpr std::int64_t nodes() const { return ceil_divide(ranks(), node); }
+  constexpr bool crosses_nodes() const { return ranks() > node; }
 };
 
-// --zero 0 divides nothing: all ranks are replicas.
+// Of so many ranks on each axis, in the order of Axis; strides follow.
+constexpr Mesh mesh_of(const std::array<std::int64_t, kAxes>& ranks, std::int64_t node) {
+  Mesh mesh{.axes = {}, .node = node};
+  std::int64_t stride = 1;
+  for (std::size_t axis = 0; axis < kAxes; ++axis) {
+    mesh.axes[axis] = {.ranks = ranks[axis], .stride = stride};
+    stride *= ranks[axis];
+  }
+  return mesh;
+}
+
+// --zero 0 divides nothing: all ranks are replicas. A --shard-group that does not divide the ranks
+// is refused elsewhere, and is all of them here.
 constexpr Mesh mesh_of(const Strategy& s) {
-  const std::int64_t group = s.data.shard_group > 0 ? s.data.shard_group : s.gpus;
+  const bool divides = s.data.shard_group > 0 && s.gpus % s.data.shard_group == 0;
+  const std::int64_t group = divides ? s.data.shard_group : s.gpus;
   const std::int64_t shards = s.data.zero == 0 ? 1 : group;
-  return {{{{.ranks = shards, .stride = 1}, {.ranks = s.gpus / shards, .stride = shards}}}};
+  return mesh_of({1, 1, 1, shards, s.gpus / shards, 1}, s.gpus_per_node);
+}
+
+// Shards inside groups that are replicas of each other (hybrid).
+constexpr bool shards_in_groups(const Strategy& s) {
+  return s.data.zero > 0 && mesh_of(s).replicates();
 }
 
 }  // namespace plimsoll::models::decisions

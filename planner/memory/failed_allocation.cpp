@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "models/decisions/mesh.h"
 #include "planner/memory/reserved.h"
 #include "planner/program/timeline.h"
 #include "planner/stack_step.h"
@@ -40,7 +41,10 @@ std::string starred(const StepProgram& program, models::GroupId group, const cha
 class Search {
  public:
   Search(const Question& question, const FailedRequest& request) : request_(request) {
-    step_.rank = request.rank && *request.rank < question.strategy.gpus ? *request.rank : -1;
+    step_.rank =
+        request.rank && *request.rank < models::decisions::mesh_of(question.strategy).ranks()
+            ? *request.rank
+            : -1;
     write_step(question, model_parts(*question.model, question.strategy), step_);
     check(step_.caching_allocator, ErrorKind::unsupported,
           "out-of-memory messages are those of PyTorch's allocator: --stack pytorch or deepspeed");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "models/decisions/mesh.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
 #include "planner/stacks/stack_info.h"
@@ -87,9 +88,14 @@ void add_range(Bytes nccl_low, Bytes nccl_high, FrameworkOverhead& overhead) {
 
 }  // namespace
 
-FrameworkOverhead outside_allocator(const models::Strategy& strategy,
-                                    const models::ClusterSpec& cluster, int communicators,
-                                    std::int64_t group) {
+int communicators_of(const models::Strategy& s) {
+  if (!models::decisions::mesh_of(s).communicates()) return 0;
+  return s.data.zero >= 2 && models::decisions::shards_in_groups(s) ? 2 : 1;
+}
+
+FrameworkOverhead framework_overhead_of(const Question& question) {
+  const models::Strategy& strategy = question.strategy;
+  const models::ClusterSpec& cluster = question.cluster;
   FrameworkOverhead overhead;
   if (!cluster.gpu || strategy.device == models::Device::cpu) return overhead;
   const StackInfo& info = stack_info(strategy.stack);
@@ -103,8 +109,8 @@ FrameworkOverhead outside_allocator(const models::Strategy& strategy,
       models::overheads_of(models::name_of(strategy.stack), *cluster.gpu, models::kTorchVersion),
       "reserved_underestimate", &Overhead::Range::high);
   Bytes low;  // of NCCL
-  if (group > 1 && communicators > 0) {
-    const std::int64_t local = std::min(group, strategy.gpus_per_node);
+  if (const int communicators = communicators_of(strategy); communicators > 0) {
+    const std::int64_t local = models::decisions::mesh_of(strategy).ranks_in_node();
     const auto all = [&](Which which) {
       return nccl_buffers(overheads, communicators, local, which);
     };

@@ -26,12 +26,10 @@ struct FrameworkOverhead {
 
 // Context with lazily loaded kernels; NCCL's buffers where the ranks of a group talk to each other
 // (no communicator is made for one rank). Calibrated figures go before those of the catalog.
-// `communicators` of `group` ranks each. Without a known GPU nothing is claimed.
-FrameworkOverhead outside_allocator(const models::Strategy& strategy,
-                                    const models::ClusterSpec& cluster, int communicators,
-                                    std::int64_t group);
-
-// The same for the communicators that the question's strategy makes.
+// Without a known GPU nothing is claimed.
 FrameworkOverhead framework_overhead_of(const Question& question);
+
+// Of those that NCCL makes for the strategy: its ranks', and one more where it shards in groups.
+int communicators_of(const models::Strategy& strategy);
 
 }  // namespace plimsoll::planner

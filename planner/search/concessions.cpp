@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "models/decisions/mesh.h"
 #include "models/lora.h"
 #include "models/optimizers.h"
 #include "models/run_names.h"
@@ -146,7 +147,8 @@ void offloads(const Scope& scope, const Setting& so_far, std::vector<Setting>& o
   const Strategy& s = so_far.strategy;
   const StackInfo& stack = stack_info(s.stack);
   const bool steps = s.optimizer == models::Optimizer::adamw && !s.optimizer_impl;
-  if (fixed(scope, "offload") || s.gpus == 1 || s.precision == Precision::fp16_mixed || !steps ||
+  if (fixed(scope, "offload") || !models::decisions::mesh_of(s).communicates() ||
+      s.precision == Precision::fp16_mixed || !steps ||
       !(stack.has_fsdp || stack.offloads_optimizer))
     return;
   if (stack.offloads_optimizer && (s.precision != Precision::bf16_mixed || s.grad_dtype)) return;

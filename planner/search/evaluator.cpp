@@ -61,9 +61,10 @@ bool add_throughputs(const TimeModel& model, const models::Strategy& s,
                      std::span<const models::Batch> batches, std::vector<Throughput>& out) {
   try {
     const StrategyTime time(model, s);
+    const auto ranks = static_cast<double>(models::decisions::mesh_of(s).data().ranks);
     for (const models::Batch& batch : batches)
       out.push_back({static_cast<double>(checked_multiply(batch.tokens(), batch.grad_accum)) *
-                         static_cast<double>(s.gpus) / time(batch).step,
+                         ranks / time(batch).step,
                      true});
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::unsupported && error.kind() != ErrorKind::bad_input) throw;
@@ -90,8 +91,10 @@ std::vector<Throughput> tokens_per_flop(const Scope& scope, const ModelParts& pa
       question.batch = batch;
       speed = std::numeric_limits<double>::min();  // refused: as its memory will say
       try {
-        const double all = static_cast<double>(batch.tokens()) * static_cast<double>(s.gpus);
-        speed = all * static_cast<double>(s.gpus) / hardware_flops(question, parts);
+        const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
+        const double all =
+            static_cast<double>(batch.tokens()) * static_cast<double>(mesh.data().ranks);
+        speed = all * static_cast<double>(mesh.ranks()) / hardware_flops(question, parts);
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::unsupported && error.kind() != ErrorKind::bad_input) throw;
       }
@@ -159,8 +162,7 @@ Evaluator::Evaluator(const Scope& scope, const Space& space, KnownSteps* known)
 
 // The same for all settings with the same communicators.
 const FrameworkOverhead& Evaluator::overhead(const models::Strategy& s) {
-  const bool hybrid = s.data.zero >= 2 && models::decisions::mesh_of(s).replicates();
-  const auto [entry, is_new] = overhead_.try_emplace({s.stack, s.gpus, hybrid});
+  const auto [entry, is_new] = overhead_.try_emplace({s.stack, s.gpus, communicators_of(s)});
   if (is_new) {
     Question question = question_;
     question.strategy = s;

@@ -111,7 +111,7 @@ class Evaluator {
   models::StepProgram::Lengths lengths_;  // of the program that was written last
   Question question_;
   PeakFinder finder_;
-  std::map<std::tuple<models::Stack, std::int64_t, bool>, FrameworkOverhead> overhead_;
+  std::map<std::tuple<models::Stack, std::int64_t, int>, FrameworkOverhead> overhead_;
   Overheads overheads_;
   std::string refusal_;
 };

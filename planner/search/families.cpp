@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "models/decisions/mesh.h"
 #include "planner/search/axes.h"
 
 namespace plimsoll::planner::search {
@@ -108,10 +109,10 @@ std::vector<models::Batch> batches(const Scope& scope, const Setting& family) {
   constexpr std::int64_t kMostSequences = 1 << 13, kMostTokens = std::int64_t{1} << 26;
   std::vector<models::Batch> out;
   models::Batch batch = family.batch;
-  const std::int64_t gpus = family.strategy.gpus;
   if (scope.global_batch) {
-    if (*scope.global_batch % gpus != 0) return out;
-    const std::int64_t each = *scope.global_batch / gpus;
+    const std::int64_t ranks = models::decisions::mesh_of(family.strategy).data().ranks;
+    if (*scope.global_batch % ranks != 0) return out;
+    const std::int64_t each = *scope.global_batch / ranks;
     for (const std::int64_t b : divisors(each)) {
       if (scope.fixed.contains("micro-batch") && b != family.batch.micro_batch) continue;
       if (scope.fixed.contains("grad-accum") && each / b != family.batch.grad_accum) continue;

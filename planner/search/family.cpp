@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "models/decisions/mesh.h"
 #include "planner/search/axes.h"
 
 namespace plimsoll::planner::search {
@@ -37,7 +38,8 @@ Family::Family(const Scope& scope, const Space& space, Setting setting, std::uin
   const std::int64_t longest = scope.base.model->max_positions;
   if (scope.objective == Objective::context && scope.global_batch) {
     setting_.batch.micro_batch = 1;
-    setting_.batch.grad_accum = *scope.global_batch / setting_.strategy.gpus;
+    setting_.batch.grad_accum =
+        *scope.global_batch / models::decisions::mesh_of(setting_.strategy).data().ranks;
   }
   if (scope.objective == Objective::context)
     count_ = static_cast<std::size_t>((longest > 0 ? longest : kMostContext) / kContextStep);

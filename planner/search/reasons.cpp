@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "models/decisions/mesh.h"
 #include "models/run_names.h"
 #include "planner/search/axes.h"
 #include "planner/search/closest.h"
@@ -17,8 +18,8 @@
 
 namespace plimsoll::planner::search {
 
-using models::RecomputeKind;
 using models::Strategy;
+using models::decisions::mesh_of;
 
 namespace {
 std::string with(const std::string& before, const std::string& text) {
@@ -156,7 +157,7 @@ class Reasons {
     concessions(best);
     fewer_gpus(best);
     if (!scope_.fixed.contains("stack")) without_wrapper(best);
-    if (s.gpus > 1 && !scope_.fixed.contains("zero")) {
+    if (mesh_of(s).communicates() && !scope_.fixed.contains("zero")) {
       bool simpler = false;
       for (int zero = 0; zero < s.data.zero; ++zero)
         simpler =
@@ -168,7 +169,7 @@ class Reasons {
     }
     groups(best);
     if (!scope_.fixed.contains("recompute")) {
-      if (s.recompute.kind == RecomputeKind::none)
+      if (s.recompute.kind == models::RecomputeKind::none)
         say("No recomputation is needed.");
       else
         say_rung(best, "Without recomputation it", rung(best, "recompute", "none"));
@@ -274,20 +275,19 @@ class Reasons {
     if (!found || found->setting.strategy.precision != models::Precision::bf16) return;
     const std::string speed =
         found->throughput.known ? fmt::format(" at {:.0f} tokens/s", found->speed()) : "";
-    constexpr const char* kPure =
-        "As a concession the whole model could be trained in pure bf16{} (--without "
-        "adapters=lora): {}.";
-    say(fmt::format(kPure, speed, kPureRisk));
+    say(
+        fmt::format("As a concession the whole model could be trained in pure bf16{} "
+                    "(--without adapters=lora): {}.",
+                    speed, kPureRisk));
   }
 
   void groups(const Found& best) {
     const Strategy& s = best.setting.strategy;
-    if (scope_.fixed.contains("shard-group") || s.data.zero < 2 ||
-        s.data.zero < stack_info(s.stack).hybrid_from_stage)
-      return;
-    if (s.data.shard_group > 0)
+    const int from = std::max(2, stack_info(s.stack).hybrid_from_stage);
+    if (scope_.fixed.contains("shard-group") || s.data.zero < from) return;
+    if (mesh_of(s).replicates())
       say_rung(best, "Sharding over all ranks", rung(best, "shard-group", "all"));
-    else if (s.gpus > s.gpus_per_node)
+    else if (mesh_of(s).crosses_nodes())
       say_rung(best, fmt::format("Sharding inside nodes of {} (hybrid)", s.gpus_per_node),
                rung(best, "shard-group", std::to_string(s.gpus_per_node)));
   }
@@ -376,9 +376,9 @@ class Reasons {
     return scope_.objective == Objective::context || scope_.objective == Objective::batch;
   }
   std::string size_text(const Found& found) const {
-    const models::Batch& batch = found.setting.batch;
-    if (scope_.objective == Objective::context) return fmt::format("{} tokens", batch.seq_len);
-    return fmt::format("{} sequences", batch.micro_batch * found.setting.strategy.gpus);
+    const Setting& x = found.setting;
+    if (scope_.objective == Objective::context) return fmt::format("{} tokens", x.batch.seq_len);
+    return fmt::format("{} sequences", x.batch.micro_batch * mesh_of(x.strategy).data().ranks);
   }
 
   const Scope& scope_;

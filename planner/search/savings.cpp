@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/decisions/mesh.h"
 #include "models/zero_stage.h"
 #include "planner/search/words.h"
 
@@ -26,9 +27,10 @@ std::string what_frees_memory(const Found& best, Evaluator& evaluator) {
     steps.push_back({std::move(option), std::move(s)});
   };
   const Strategy& s = best.setting.strategy;
-  for (int zero = s.data.zero + 1; s.gpus > 1 && zero <= 3; ++zero)
+  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
+  for (int zero = s.data.zero + 1; mesh.communicates() && zero <= 3; ++zero)
     change(fmt::format("--zero {}", zero), [&](Setting& x) { set_zero(x.strategy, zero); });
-  if (s.data.shard_group > 0)
+  if (models::decisions::shards_in_groups(s))
     change("sharding over all ranks", [](Setting& x) { x.strategy.data.shard_group = 0; });
   if (s.loss != models::Loss::fused)
     change("--loss fused", [](Setting& x) { x.strategy.loss = models::Loss::fused; });

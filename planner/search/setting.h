@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "models/decisions/mesh.h"
 #include "models/run_spec.h"
 
 namespace plimsoll::planner::search {
@@ -16,7 +17,8 @@ struct Setting {
   std::uint8_t parts = 0;  // which choice of adapters and base (Space::parts)
 
   std::int64_t tokens_per_step() const {
-    return checked_multiply(checked_multiply(batch.tokens(), batch.grad_accum), strategy.gpus);
+    return checked_multiply(checked_multiply(batch.tokens(), batch.grad_accum),
+                            models::decisions::mesh_of(strategy).data().ranks);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/decisions/mesh.h"
 #include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/storages.h"
@@ -81,7 +82,8 @@ std::vector<std::string> costs_of_concessions(const Setting& x, const reports::P
         "comes "
         "from there in every step. How long that takes is not predicted: plans stand in the order "
         "of what they compute.",
-        gib((plan.host_pinned + plan.host_pageable) * std::min(s.gpus, s.gpus_per_node)),
+        gib((plan.host_pinned + plan.host_pageable) *
+            models::decisions::mesh_of(s).ranks_in_node()),
         s.offload.params ? "parameters, gradients and optimizer states"
                          : "the optimizer's states"));
   if (s.precision == models::Precision::bf16)

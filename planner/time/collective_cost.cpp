@@ -149,12 +149,6 @@ Fabric fabric_of(const models::ClusterSpec& cluster) {
   return fabric;
 }
 
-Group group_of(std::int64_t ranks, std::int64_t stride, std::int64_t gpus_per_node) {
-  const std::int64_t room =
-      std::max<std::int64_t>(1, gpus_per_node / std::max<std::int64_t>(1, stride));
-  return {ranks, std::min(ranks, room)};
-}
-
 double all_gather_seconds(const Fabric& f, const Group& g, double bytes) {
   return g.ranks <= 1 || bytes <= 0 ? 0 : rings(f, g, bytes, 1);
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "models/cluster_spec.h"
+#include "models/decisions/mesh.h"
 #include "planner/time/gpu_rates.h"
 
 namespace plimsoll::planner {
@@ -30,8 +31,10 @@ struct Group {
   std::int64_t in_node = 1;
   bool crosses_nodes() const { return ranks > in_node; }
 };
-// `ranks` members, `stride` apart, in nodes of `gpus_per_node`.
-Group group_of(std::int64_t ranks, std::int64_t stride, std::int64_t gpus_per_node);
+// Of a mesh whose nodes have room for `node` ranks.
+constexpr Group group_of(const models::decisions::AxisGroup& group, std::int64_t node) {
+  return {group.ranks, group.in_node(node)};
+}
 
 // What joins the members within a node: bytes/s of the hardware, and the share that is reached.
 struct Link {

@@ -1,5 +1,6 @@
 #include "planner/time/hardware_flops.h"
 
+#include "models/decisions/mesh.h"
 #include "planner/stack_step.h"
 #include "planner/stacks/stack_info.h"
 #include "planner/time/compute_time.h"
@@ -16,7 +17,7 @@ double hardware_flops(const Question& question, const ModelParts& parts) {
   Works works;
   const auto sizer = stack_info(one.strategy.stack).write_compute(one, parts, program, works);
   return computed_flops(program, works) * static_cast<double>(question.batch.grad_accum) *
-         static_cast<double>(question.strategy.gpus);
+         static_cast<double>(models::decisions::mesh_of(question.strategy).data().ranks);
 }
 
 }  // namespace plimsoll::planner

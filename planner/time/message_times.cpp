@@ -39,13 +39,13 @@ void add_to_ends(const Message& m, double seconds, const Cost& copies, MicroBatc
 }  // namespace
 
 MessageTimes times_of(const Messages& messages, const std::vector<double>& copies,
-                      const Fabric& fabric, std::int64_t gpus_per_node, double memory) {
+                      const Fabric& fabric, std::int64_t node, double memory) {
   MessageTimes out;
   out.each.layers.resize(copies.size());
   out.once.layers.resize(copies.size());
   const double layers = std::accumulate(copies.begin(), copies.end(), 0.0);
   for (const Message& m : messages) {
-    const Group group = group_of(m.group.ranks, m.group.stride, gpus_per_node);
+    const Group group = group_of(m.group, node);
     out.crosses_nodes = out.crosses_nodes || group.crosses_nodes();
     const double one = seconds_of(fabric, group, m);
     if (m.when == Message::When::step) {

@@ -36,8 +36,9 @@ struct MessageTimes {
   bool crosses_nodes = false;
 };
 
-// `copies`: how many layers there are of each kind. `memory`: bytes/s of the GPU's.
+// `copies`: how many layers there are of each kind. `node`: ranks of a node. `memory`: bytes/s of
+// the GPU's.
 MessageTimes times_of(const Messages& messages, const std::vector<double>& copies,
-                      const Fabric& fabric, std::int64_t gpus_per_node, double memory);
+                      const Fabric& fabric, std::int64_t node, double memory);
 
 }  // namespace plimsoll::planner

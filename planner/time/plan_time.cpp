@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "models/decisions/mesh.h"
 #include "models/run_names.h"
 #include "planner/stacks/stack_info.h"
 #include "planner/time/step_time.h"
@@ -48,22 +49,23 @@ void add_assumptions(const Question& question, reports::Plan& plan) {
     plan.assumptions.push_back(
         {"time: GEMMs and attention of stack " + std::string(name_of(s.stack)),
          "\"as fast as PyTorch's\"", "assumed", "no run of it on a GPU has been timed"});
-  if (s.gpus == 1) return;
+  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
+  if (!mesh.communicates()) return;
   assume(plan, "time: share of the GPU that a collective takes", communication_use());
   assume(plan, "time: spread of the GPUs' speed, standard deviation", speed_spread());
   const Fabric fabric = fabric_of(question.cluster);
-  const Link link = inside_link(fabric, group_of(s.gpus, 1, s.gpus_per_node));
+  const Link link = inside_link(fabric, group_of(mesh.all(), mesh.node));
   assume(
       plan, "time: links inside a node, GB/s per GPU", link.rate / 1e9, "derived",
       question.cluster.intra_node_bandwidth ? "--intra-node-bandwidth" : "models/specs/gpus.json");
   assume(plan, "time: of that, reached by large messages", link.share);
-  if (s.gpus <= s.gpus_per_node) return;
+  if (!mesh.crosses_nodes()) return;
   assume(plan, "time: share of the nodes that are slow", slow_nodes());
   assume(plan, "time: what a slow node needs more", slowdown_of_slow_node());
   // Fernandez et al. lost 37 % for each GPU from 128 to 2048 with FSDP, most of it in messages.
-  if (s.gpus > 512)
+  if (mesh.ranks() > 512)
     plan.assumptions.push_back({"time: more GPUs than in any run it was compared with",
-                                std::to_string(s.gpus), "assumed",
+                                std::to_string(mesh.ranks()), "assumed",
                                 "reports/accuracy.md: up to 512; published losses beyond differ "
                                 "widely (arXiv 2411.13055: 37 % from 128 to 2048 with FSDP)"});
   assume(
@@ -99,10 +101,12 @@ void add_time(const Question& question, const ModelParts& parts, const models::S
   const StepTime step = model(s, question.batch);
   const double flushing = add_flushing(plan);
   const double seconds = step.step + flushing;
-  const double gpus = static_cast<double>(s.gpus);
+  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
+  const auto gpus = static_cast<double>(mesh.ranks());
   const double peak = model.peak_flops(s.precision);
   const double tokens = static_cast<double>(question.batch.tokens()) *
-                        static_cast<double>(question.batch.grad_accum) * gpus;
+                        static_cast<double>(question.batch.grad_accum) *
+                        static_cast<double>(mesh.data().ranks);
   reports::Time& time = plan.time;
   time.step_seconds = seconds;
   time.compute_seconds = step.compute;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "models/decisions/layer.h"
+#include "models/decisions/mesh.h"
 #include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner {
@@ -180,8 +181,9 @@ const FixedTimes& TimeModel::fixed(const Strategy& s) const {
   models::StepProgram program;
   Works works;
   stack.write_optimizer(known.parts, part, program, works);
-  FixedTimes times{times_of(messages, copies_, fabric_, s.gpus_per_node, known.gpu.memory),
-                   optimizer_cost(known.gpu, execution_of(s), optimizer_work(program, works))};
+  FixedTimes times{
+      times_of(messages, copies_, fabric_, models::decisions::mesh_of(s).node, known.gpu.memory),
+      optimizer_cost(known.gpu, execution_of(s), optimizer_work(program, works))};
   return known.fixed.emplace(part, std::move(times)).first->second;
 }
 
@@ -191,8 +193,8 @@ StepTime TimeModel::operator()(const Strategy& s, const Batch& batch) const {
 
 StrategyTime::StrategyTime(const TimeModel& model, const Strategy& s)
     : model_(model), computes_(model.computes(s)), fixed_(model.fixed(s)) {
-  wait_ = waiting(static_cast<double>(s.gpus),
-                  std::ceil(static_cast<double>(s.gpus) / static_cast<double>(s.gpus_per_node)));
+  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
+  wait_ = waiting(static_cast<double>(mesh.ranks()), static_cast<double>(mesh.nodes()));
 }
 
 StepTime StrategyTime::operator()(const Batch& batch) const {

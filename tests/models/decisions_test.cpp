@@ -81,6 +81,38 @@ TEST_CASE("neighbours share shards, and their groups are replicas of each other"
   CHECK(decisions::mesh_of(s)[Axis::replicate].index_of(5) == 0);
 }
 
+TEST_CASE("an inner axis' ranks are neighbours; an outer one's stand the inner ranks apart") {
+  using decisions::Axis;
+  // 2 tensor x 3 shard x 2 replicate, 4 of 12 ranks in a node. Ranks 0 1 | 2 3 | 4 5 are the first
+  // replica's pairs, 6 to 11 the second's.
+  constexpr decisions::Mesh mesh = decisions::mesh_of({2, 1, 1, 3, 2, 1}, 4);
+  CHECK(mesh[Axis::tensor] == decisions::AxisGroup{2, 1});
+  CHECK(mesh[Axis::shard] == decisions::AxisGroup{3, 2});
+  CHECK(mesh[Axis::replicate] == decisions::AxisGroup{2, 6});
+  CHECK(mesh.data() == decisions::AxisGroup{6, 2});  // ranks 0 2 4 6 8 10
+  CHECK(mesh.ranks() == 12);
+  CHECK(mesh[Axis::shard].index_of(7) == 3);  // 7 9 11, after 0 2 4, 1 3 5 and 6 8 10
+  CHECK(mesh[Axis::tensor].in_node(mesh.node) == 2);
+  CHECK(mesh[Axis::shard].in_node(mesh.node) == 2);  // 0 and 2; 4 is in the next node
+  CHECK(mesh[Axis::replicate].in_node(mesh.node) == 1);
+  CHECK(mesh.ranks_in_node() == 4);
+  CHECK(mesh.nodes() == 3);
+  CHECK(mesh.crosses_nodes());
+}
+
+TEST_CASE("a strategy shards in groups where its shards have replicas, and not under DDP") {
+  Strategy s;
+  s.gpus = 8;
+  CHECK_FALSE(decisions::shards_in_groups(s));
+  s.data.zero = 3;
+  CHECK_FALSE(decisions::shards_in_groups(s));
+  s.data.shard_group = 4;
+  CHECK(decisions::shards_in_groups(s));
+  CHECK(decisions::mesh_of(s).data().ranks == 8);
+  s.data.shard_group = 3;  // refused; until then there are as many ranks as were asked for
+  CHECK(decisions::mesh_of(s).ranks() == 8);
+}
+
 TEST_CASE("in the deterministic mode all stages reduce at the same moments") {
   using decisions::ReduceMoment;
   for (int stage = 0; stage <= 3; ++stage) {

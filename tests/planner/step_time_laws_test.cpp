@@ -110,7 +110,7 @@ TEST_CASE("the estimate sends what the plan says that the stack sends") {
     for (const reports::Collective& c : plan.collectives) {
       const bool copies = s.data.shard_group > 0 && c.group == s.gpus / s.data.shard_group;
       const planner::Group group =
-          planner::group_of(c.group, copies ? s.data.shard_group : 1, s.gpus_per_node);
+          planner::group_of({c.group, copies ? s.data.shard_group : 1}, s.gpus_per_node);
       const double bytes = c.array.real();
       const double one = c.kind == "all_gather"       ? all_gather_seconds(fabric, group, bytes)
                          : c.kind == "reduce_scatter" ? reduce_scatter_seconds(fabric, group, bytes)

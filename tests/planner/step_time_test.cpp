@@ -104,7 +104,7 @@ TEST_CASE("all-reduce on 8 H200 is near the published sweep") {
 TEST_CASE("a group across nodes is as slow as the slower of NVLink and the node's adapters") {
   models::ClusterSpec cluster;
   cluster.gpu = models::find_gpu("a100-sxm-80gb");
-  const planner::Group world = planner::group_of(64, 1, 8);
+  const planner::Group world = planner::group_of({.ranks = 64}, 8);
   CHECK(world.in_node == 8);
   CHECK(world.crosses_nodes());
   // 8 adapters of 25 GB/s, 0.9 of it: 180 GB/s, less than 0.783 of 300. 63/64 of 8 GiB:
@@ -112,7 +112,7 @@ TEST_CASE("a group across nodes is as slow as the slower of NVLink and the node'
   CHECK(tests::near(planner::all_gather_seconds(planner::fabric_of(cluster), world, 8589934592),
                     46.976e-3 + 0.2968e-3, 1e-3));
   // One rank of each node: its own adapter only. 7/8 of 1 GiB over 22.5 GB/s = 41.757 ms, + 106 us.
-  const planner::Group copies = planner::group_of(8, 8, 8);
+  const planner::Group copies = planner::group_of({.ranks = 8, .stride = 8}, 8);
   CHECK(copies.in_node == 1);
   CHECK(tests::near(planner::all_gather_seconds(planner::fabric_of(cluster), copies, 1073741824),
                     41.757e-3 + 0.1064e-3, 1e-3));
@@ -122,7 +122,8 @@ TEST_CASE("a bridge joins two GPUs, a switch all of them, a mesh has a link for 
   const auto link = [](const char* gpu, std::int64_t ranks) {
     models::ClusterSpec cluster;
     cluster.gpu = models::find_gpu(gpu);
-    return planner::inside_link(planner::fabric_of(cluster), planner::group_of(ranks, 1, 8)).rate;
+    return planner::inside_link(planner::fabric_of(cluster), planner::group_of({.ranks = ranks}, 8))
+        .rate;
   };
   CHECK(link("rtx-3090", 2) == 56.25e9);
   CHECK(link("rtx-3090", 4) == 32e9);  // PCIe 4.0 x16

@@ -10,6 +10,8 @@
 #include <sstream>
 #include <thread>
 
+#include "models/decisions/mesh.h"
+
 namespace plimsoll::tools {
 
 namespace {
@@ -68,8 +70,9 @@ void use_host_memory(planner::Question& question) {
   const models::Strategy& s = question.strategy;
   if (s.device != models::Device::cpu || question.cluster.memory) return;
   // Threads are all in one process; of processes a host has a node's.
+  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
   const std::int64_t ranks =
-      s.exchange == models::Exchange::mpi ? std::min(s.gpus, s.gpus_per_node) : s.gpus;
+      s.exchange == models::Exchange::mpi ? mesh.ranks_in_node() : mesh.ranks();
   if (const std::optional<Bytes> memory = host_memory())
     question.cluster.memory = Bytes(memory->value() / ranks);
 }

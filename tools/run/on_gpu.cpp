@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "models/decisions/mesh.h"
 #include "models/decisions/precision.h"
 #include "runtime/probe.h"
 #include "tools/cli/gpu_source.h"
@@ -25,7 +26,7 @@ runtime::comm::JobOptions job_options(const models::Strategy& strategy, double t
                                       std::function<void(const Error&)> record) {
   runtime::comm::JobOptions job;
   job.device = strategy.device;
-  job.ranks = static_cast<int>(strategy.gpus);
+  job.ranks = static_cast<int>(models::decisions::mesh_of(strategy).ranks());
   job.deterministic = strategy.deterministic;
   job.cuda.mode =
       strategy.deterministic ? kernels::cuda::Mode::deterministic : kernels::cuda::Mode::fast;

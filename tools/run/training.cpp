@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "models/decisions/mesh.h"
 #include "models/run_names.h"
 #include "reports/measurement_json.h"
 #include "reports/workload_json.h"
@@ -176,7 +177,7 @@ class Training {
 
   static io::BatchShape shape_of(const Job& job, const io::TokenSource& tokens,
                                  const Checkpoints& checkpoints) {
-    io::BatchShape shape{.ranks = job.workload.strategy.gpus,
+    io::BatchShape shape{.ranks = models::decisions::mesh_of(job.workload.strategy).data().ranks,
                          .micro_batches = job.workload.batch.grad_accum,
                          .sequences = job.workload.batch.micro_batch,
                          .length = job.workload.batch.seq_len};
@@ -234,7 +235,8 @@ void run_ranks(const Job& job, const RunOptions& options, Training& training,
                std::function<void(const Error&)> record) {
   namespace comm = runtime::comm;
   const bool threads = !comm::is_distributed(comm::detect_launch());
-  training.has_a_gpu_ = !threads || job.workload.strategy.gpus == 1;
+  training.has_a_gpu_ =
+      !threads || !models::decisions::mesh_of(job.workload.strategy).communicates();
   if (threads && training.has_a_gpu_ && job.workload.strategy.device == models::Device::cuda) {
     const runtime::GpuReading first = runtime::read_gpu(0);  // makes the context
     training.context_ = first.total - first.free;
@@ -308,7 +310,7 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
   out.workload = job.workload_json;
   out.model = job.workload.model_name;
   out.stack = name_of(job.workload.strategy.stack);
-  out.world = job.workload.strategy.gpus;
+  out.world = models::decisions::mesh_of(job.workload.strategy).ranks();
   out.environment = environment_of(runtime::host_device(), job.memory, tool);
   // By the definition, of the model that is run: the plan's figure is not asked.
   const models::Strategy& strategy = job.workload.strategy;

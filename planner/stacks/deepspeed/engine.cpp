@@ -1,5 +1,6 @@
 #include "planner/stacks/deepspeed/engine.h"
 
+#include "models/decisions/mesh.h"
 #include "models/lora.h"
 #include "models/optimizers.h"
 #include "models/run_names.h"
@@ -124,7 +125,8 @@ Engine engine_of(const models::Strategy& s) {
   refuse_offload(s);
   Engine e;
   e.stage = s.data.zero;
-  e.ranks = s.gpus;
+  e.group = models::decisions::mesh_of(s).data();
+  e.ranks = e.group.ranks;
   e.model = model_dtype(s.precision);
   e.accumulation = s.grad_dtype.value_or(e.model);
   check(e.stage != 0 || e.accumulation == e.model, ErrorKind::bad_input,

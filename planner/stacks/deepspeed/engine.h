@@ -5,6 +5,7 @@
 // (tests/golden/deepspeed_runs.json, tools/oracle/deepspeed_measure.py).
 #pragma once
 
+#include "models/decisions/mesh.h"
 #include "models/run_spec.h"
 
 namespace plimsoll::planner::deepspeed {
@@ -22,6 +23,7 @@ struct Engine {
   int stage = 0;
   OptimizerWrapper wrapper = OptimizerWrapper::plain;
   std::int64_t ranks = 1;
+  models::decisions::AxisGroup group;  // they: all that see other rows, whatever the stage
   // The rank that is planned: the one that holds most, unless a test asks for another.
   std::int64_t rank = 0;
   DType model = DType::bf16;  // of parameters, gradients, activations

@@ -95,7 +95,7 @@ class Coordinator {
   // What stands in batch_: a message for each dtype. Several are concatenated, and copied apart.
   void gather(const Step& of, bool ahead) {
     for (const bool wide : {false, true}) {
-      Message m{.group = {.ranks = engine_.ranks}, .part = of.part, .layer = of.layer};
+      Message m{.group = engine_.group, .part = of.part, .layer = of.layer};
       m.when = of.when;
       std::int64_t several = 0;
       for (const std::size_t use : batch_) {

@@ -24,7 +24,7 @@ void EngineWrapper::add_bucket(const Bucket& bucket, Messages& out) const {
   const bool scatters = engine_.stage == 3;
   Message m{.kind = scatters ? Kind::reduce_scatter : Kind::all_reduce,
             .array = storage(Count(scatters ? bucket.padded : bucket.content), engine_.model),
-            .group = {.ranks = engine_.ranks},
+            .group = engine_.group,
             .part = bucket.part,
             .when = When::reduction};
   if (m.part == Part::layer) m.layer = Message::kAnyLayer;
@@ -72,7 +72,7 @@ void EngineWrapper::add_persistent(Messages& out) const {
       const DType dtype = p.adapter && strategy_.lora ? strategy_.lora->dtype : engine_.model;
       add(out, {.array = storage(padded, dtype),
                 .count = block.count,
-                .group = {.ranks = engine_.ranks},
+                .group = engine_.group,
                 .when = When::step});
     }
 }
@@ -91,7 +91,7 @@ void EngineWrapper::write_messages(Messages& out) {
   if (engine_.stage == 3) return add_persistent(out);
   if (engine_.stage > 0)
     add(out, {.array = storage(Count(layout_.aligned()), engine_.model),
-              .group = {.ranks = engine_.ranks},
+              .group = engine_.group,
               .when = When::step});
 }
 

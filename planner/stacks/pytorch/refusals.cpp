@@ -15,6 +15,8 @@
 
 namespace plimsoll::planner::pytorch {
 
+using models::decisions::mesh_of;
+
 namespace {
 
 // The oldest release whose code of the family is the planned one, as far as it was compared.
@@ -45,8 +47,7 @@ void refuse_fsdp1(const models::Strategy& s) {
     check(!it_is, ErrorKind::unsupported,
           [&] { return "--fsdp-version 1 " + std::string(what) + " is not modelled yet (2 is)"; });
   };
-  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
-  refuse_if(mesh[models::decisions::Axis::shard].ranks == 1, "of one rank (NO_SHARD)");
+  refuse_if(!mesh_of(s).shards(), "of one rank (NO_SHARD)");
   refuse_if(!s.freeze.empty() || !s.train.empty(), "with --freeze or --train");
   refuse_if(s.recompute.kind == models::RecomputeKind::every ||
                 s.recompute.kind == models::RecomputeKind::sqrt,
@@ -107,7 +108,8 @@ void refuse_compiled(const models::ModelSpec& model, const models::Strategy& s,
   refuse_if(s.precision == models::Precision::fp16_mixed || s.precision == models::Precision::fp16,
             "in fp16");
   // torch/_dynamo/backends/distributed.py, DDPOptimizer: a graph for each of DDP's buckets.
-  refuse_if(s.gpus > 1 && s.data.zero < 2, "under DDP, which splits each layer at its buckets,");
+  refuse_if(mesh_of(s).communicates() && s.data.zero < 2,
+            "under DDP, which splits each layer at its buckets,");
   refuse_if(is_fsdp1(s), "with --fsdp-version 1");
   refuse_if(s.offload.any(), "with --offload");
   refuse_if(s.optimizer_in_backward, "with --optimizer-in-backward");
@@ -145,7 +147,7 @@ void refuse_code(const models::Strategy& s, const models::Batch& batch) {
           [&] { return "--model-code " + std::string(models::name_of(s.code)) + " " + what; });
   };
   using models::RecomputeKind;
-  refuse_if(s.data.zero != 3 || s.data.fsdp_version != 2 || s.gpus == 1,
+  refuse_if(s.data.zero != 3 || s.data.fsdp_version != 2 || !mesh_of(s).communicates(),
             "is modelled with FSDP2's full shard alone (--gpus N --zero 3)");
   refuse_if(s.precision != models::Precision::bf16_mixed ||
                 s.param_dtype.value_or(DType::fp32) != DType::fp32,
@@ -228,7 +230,7 @@ void refuse_projection(const models::Strategy& s) {
              " is not modelled yet";
     });
   };
-  refuse_if(s.gpus > 1, "on several GPUs");
+  refuse_if(mesh_of(s).communicates(), "on several GPUs");
   refuse_if(s.lora.has_value(), "with --lora-rank, whose matrices have a low rank already,");
   refuse_if(s.precision == models::Precision::fp16_mixed, "with --precision fp16-mixed");
 }
@@ -243,7 +245,7 @@ void refuse_in_backward(const models::Strategy& s, const models::Batch& batch) {
             "with --grad-accum: gradients would be stepped with before they are whole");
   refuse_if(s.precision == models::Precision::fp16_mixed, ErrorKind::bad_input,
             "with --precision fp16-mixed: a scaler looks at all gradients before it steps");
-  refuse_if(s.gpus > 1, ErrorKind::unsupported, "is modelled on one GPU");
+  refuse_if(mesh_of(s).communicates(), ErrorKind::unsupported, "is modelled on one GPU");
   refuse_if(s.optimizer == models::Optimizer::adafactor || s.optimizer == models::Optimizer::muon,
             ErrorKind::unsupported, "is modelled with all optimizers but adafactor and muon");
 }
@@ -323,7 +325,8 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
         ErrorKind::unsupported,
         "--kernels fused: fms-acceleration replaces the loss in GPT-BigCode's own code, which has "
         "none from Transformers 4.49 on");
-  check(!own_loss || loss_alone || s.lora || s.gpus == 1 || s.data.zero >= 2, ErrorKind::bad_input,
+  check(!own_loss || loss_alone || s.lora || !mesh_of(s).communicates() || s.data.zero >= 2,
+        ErrorKind::bad_input,
         "--kernels fused: these norms make no gradients of their weights, and DDP waits for them; "
         "with --lora-rank or --zero 2 or 3 nothing does");
   check(s.loss == models::Loss::full || own_loss || s.transformers >= models::kLossPadsLabels,
@@ -357,9 +360,7 @@ void refuse_offload(const models::Strategy& s) {
          "together (--offload params), DeepSpeed states alone (--stack deepspeed)");
   refuse(s.data.zero < 2, ErrorKind::bad_input,
          "params needs --zero 2 or 3 on pytorch (FSDP's CPUOffloadPolicy)");
-  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
-  refuse(mesh[models::decisions::Axis::shard].ranks == 1, ErrorKind::unsupported,
-         "params on one rank is not modelled yet");
+  refuse(!mesh_of(s).shards(), ErrorKind::unsupported, "params on one rank is not modelled yet");
   refuse(s.precision == models::Precision::fp16_mixed, ErrorKind::unsupported,
          "params with --precision fp16-mixed (a scaler that reads gradients on the host) is not "
          "modelled yet");

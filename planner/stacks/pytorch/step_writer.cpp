@@ -1,5 +1,6 @@
 #include "planner/stacks/pytorch/step_writer.h"
 
+#include "models/decisions/mesh.h"
 #include "planner/stacks/pytorch/compiled/compiled_block.h"
 
 namespace plimsoll::planner::pytorch {
@@ -53,7 +54,7 @@ void StepWriter::add_start(Start& start) const {
 }
 
 std::vector<RanksAlike> StepWriter::ranks() const {
-  return ranks_alike(s_.strategy.gpus, wrapper_->group(),
+  return ranks_alike(models::decisions::mesh_of(s_.strategy).ranks(), wrapper_->group(),
                      [&](std::int64_t rank) { return wrapper_->held_by(rank); });
 }
 

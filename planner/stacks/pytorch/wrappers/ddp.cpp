@@ -2,6 +2,7 @@
 // nn/parallel/distributed.py, csrc/distributed/c10d/reducer.cpp).
 #include <algorithm>
 
+#include "models/decisions/mesh.h"
 #include "planner/stacks/pytorch/wrappers/replicated.h"
 
 namespace plimsoll::planner::pytorch {
@@ -142,7 +143,7 @@ void Replicated::write_messages(Messages& out) {
         add(out, {.kind = Message::Kind::broadcast,
                   .array = storage(Count(p.elements), s_.stored(p)),
                   .count = copies,
-                  .group = {.ranks = strategy_.gpus},
+                  .group = models::decisions::mesh_of(strategy_).data(),
                   .when = Message::When::step});
   };
   broadcast(parts_.embedding, 1);

@@ -1,20 +1,24 @@
 // Whom a unit's message goes to, and what it stands beside.
+#include "models/decisions/mesh.h"
 #include "planner/stacks/pytorch/wrappers/torch_wrapper.h"
 
 namespace plimsoll::planner::pytorch {
 
+using models::decisions::Axis;
 using Kind = Message::Kind;
 using Part = Message::Part;
 using When = Message::When;
 using Beside = Message::Beside;
 
-// Gradients are reduced within a group, and what comes of that (all of them without shards) across
-// its copies.
+// Gradients are reduced within a group, and what comes of that across its copies; without shards
+// among all that see other rows.
 Message TorchWrapper::message(const Unit& unit, Message::Kind kind, Message::When when,
                               Bytes array) const {
-  Message m{.kind = kind, .array = array, .count = unit.copies, .group = {.ranks = s_.shards}};
-  if (kind == Kind::all_reduce)
-    m.group = {.ranks = strategy_.gpus / s_.shards, .stride = s_.shards};
+  Message m{.kind = kind, .array = array, .count = unit.copies};
+  const models::decisions::Mesh mesh = models::decisions::mesh_of(strategy_);
+  m.group = strategy_.data.zero < 2    ? mesh.data()
+            : kind == Kind::all_reduce ? mesh[Axis::replicate]
+                                       : mesh[Axis::shard];
   m.part = unit.part;
   m.layer = unit.layer;
   m.when = when;

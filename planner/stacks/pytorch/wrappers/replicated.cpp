@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "models/decisions/mesh.h"
+
 namespace plimsoll::planner::pytorch {
 
 Replicated::Replicated(Step& step)
     : TorchWrapper(step),
-      reduces_(strategy_.gpus > 1),
+      reduces_(models::decisions::mesh_of(strategy_).communicates()),
       partitions_(reduces_ && strategy_.data.zero == 1),
       gradients_(step, reduces_ && strategy_.data.gradient_as_bucket_view) {}
 

@@ -21,7 +21,9 @@ class Replicated final : public TorchWrapper {
   void before_forward(Unit& unit, Ref previous) override;
   void optimizer_step() override;
   void add_start(Start& start) const override;
-  std::int64_t group() const override { return partitions_ ? strategy_.gpus : 1; }
+  std::int64_t group() const override {
+    return partitions_ ? models::decisions::mesh_of(strategy_).data().ranks : 1;
+  }
   std::vector<std::int64_t> held_by(std::int64_t rank) const override;
   void write_messages(Messages& out) override;
 

@@ -16,14 +16,14 @@ using Sizes = std::vector<std::pair<std::int64_t, Bytes>>;  // elements and byte
 // ZeroRedundancyOptimizer gives whole parameters to ranks: largest first, each to the rank that has
 // least (zero_redundancy_optimizer.py, _partition_parameters).
 using Shares = std::vector<std::vector<Bytes>>;  // of ranks
-Shares partitioned(Sizes parameters, std::size_t gpus) {
+Shares partitioned(Sizes parameters, std::size_t count) {
   std::stable_sort(parameters.begin(), parameters.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   using Load = std::pair<std::int64_t, std::size_t>;  // elements, rank
   std::priority_queue<Load, std::vector<Load>, std::greater<>> ranks;
   // More ranks than parameters: the largest has a rank of its own, and the last ranks have none.
-  for (std::size_t r = 0; r < std::min(gpus, parameters.size()); ++r) ranks.emplace(0, r);
-  Shares shares(gpus);
+  for (std::size_t r = 0; r < std::min(count, parameters.size()); ++r) ranks.emplace(0, r);
+  Shares shares(count);
   for (const auto& [elements, size] : parameters) {
     const Load least = ranks.top();
     ranks.pop();
@@ -43,15 +43,15 @@ struct Partition {
 };
 
 // A search asks about the same parameters on as many GPUs again and again.
-const Partition& known_partition(const Sizes& parameters, std::size_t gpus) {
+const Partition& known_partition(const Sizes& parameters, std::size_t ranks) {
   struct Known {
     Sizes parameters;
-    std::size_t gpus = 0;
+    std::size_t ranks = 0;
     Partition partition;
   };
   thread_local Known known;
-  if (known.gpus != gpus || known.parameters != parameters) {
-    known = {parameters, gpus, {partitioned(parameters, gpus), {}}};
+  if (known.ranks != ranks || known.parameters != parameters) {
+    known = {parameters, ranks, {partitioned(parameters, ranks), {}}};
     for (const auto& share : known.partition.shares) known.partition.totals.push_back(sum(share));
   }
   return known.partition;
@@ -73,7 +73,7 @@ void Replicated::choose_partition() {
     for (std::size_t j = 0; j < period; ++j) add(run.units[j], copies);
   }
   add(s_.root, 1);
-  const Partition& known = known_partition(parameters, static_cast<std::size_t>(strategy_.gpus));
+  const Partition& known = known_partition(parameters, static_cast<std::size_t>(group()));
   shares_ = known.totals;
   if (rules_.rank < 0)
     s_.rules.rank = std::max_element(shares_.begin(), shares_.end()) - shares_.begin();
