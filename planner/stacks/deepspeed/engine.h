@@ -34,6 +34,8 @@ struct Engine {
   models::Offload offload;
   models::DeepSpeedOptions options;
 
+  // In place of nn.Linear's (runtime/zero/linear.py); Conv1D stays torch's.
+  bool has_own_linear() const { return stage == 3; }
   bool has_fp32_partition_grads() const { return stage == 2 && accumulation != model; }
 };
 

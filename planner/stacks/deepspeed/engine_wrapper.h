@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "planner/stacks/deepspeed/hooks.h"
 #include "planner/stacks/deepspeed/layout.h"
 #include "planner/stacks/pytorch/wrappers/gradients.h"
 #include "planner/stacks/pytorch/wrappers/wrapper.h"
@@ -56,29 +57,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   void declare_shards();
   void sub_group_step();
 
-  // A gradient's arrival (grad_handling_hook). All are planned before the backward (hooks.cpp).
-  struct Hook {
-    std::int64_t elements = 0, offset = 0;  // the parameter's place in its repeat
-    // The iteration of the first reduction here that copies; whether the partition's gradients are
-    // there.
-    std::int64_t first = -1;
-    bool owned = false;
-    // When it is written; elements of the copy.
-    TensorId copy = kNoTensor, gradient = kNoTensor;
-    std::int64_t content = 0;
-  };
-  // Hooks of one pass over a block of the layout.
-  struct HookRun {
-    std::vector<Hook> hooks;
-    models::GroupId group = models::kNoGroup;
-    Message::Part part = Message::Part::front;
-    std::int64_t repeats = 1, begin = 0, elements = 0;  // in the layout, of one repeat
-    // The last gradient, where the next repeat's first hook finds it waiting: that of its unit's
-    // gradients of so many elements which comes behind `alike` others.
-    const pytorch::Unit* unit = nullptr;
-    TensorId waiting = kNoTensor;
-    std::int64_t alike = 0, begun = 0;
-  };
+  // Hooks, and what they fill (hooks.h, hooks.cpp).
   using Order = std::vector<Parameter>;
   HookRun& plan_run(const FlatLayout::Block& block, std::int64_t stretches, const Order& order);
   void plan_hooks(), declare_waiting();
@@ -110,11 +89,6 @@ class EngineWrapper final : public pytorch::Wrapper {
   void allocate_bucket(OpBuilder op) { op.write(bucket_).write(second_bucket_); }
   void hook(const ModuleNames& names, TensorId gradient, std::int64_t elements);
   void fill_buckets();
-  // What is reduced at once: elements, and with each parameter padded; before a gradient of `part`.
-  struct Bucket {
-    Message::Part part = Message::Part::front;
-    std::int64_t content = 0, padded = 0;
-  };
   void add_bucket(const Bucket& bucket, Messages& out) const;
   void add_from_front(Messages& out) const;
   void add_persistent(Messages& out) const;
@@ -143,10 +117,6 @@ class EngineWrapper final : public pytorch::Wrapper {
   std::vector<std::pair<TensorId, std::int64_t>> begun_;  // gradients before their hooks: elements
   std::vector<HookRun> hook_runs_;
   std::size_t at_run_ = 0, at_hook_ = 0;  // the next hook
-  struct Placement {
-    std::size_t run = 0, hook = 0;
-    std::int64_t iteration = 0, content = 0;
-  };
   std::vector<Placement> placements_;
   std::vector<Bucket> buckets_;  // in the order of their reductions
   bool bucket_set_up_ = false;

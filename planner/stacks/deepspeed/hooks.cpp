@@ -11,9 +11,11 @@ using models::kNoGroup;
 
 namespace {
 
-// A linear's bias has its hook behind the weight's.
-std::vector<Parameter> hooked_order(const std::vector<Parameter>& parameters) {
+// A bias has its hook before the weight's, unless it is added behind the GEMM.
+std::vector<Parameter> hooked_order(const std::vector<Parameter>& parameters,
+                                    bool bias_behind_gemm) {
   std::vector<Parameter> order = in_backward_order(parameters);
+  if (!bias_behind_gemm) return order;
   for (std::size_t i = 0; i + 1 < order.size(); ++i) {
     const Parameter &bias = order[i], &weight = order[i + 1];
     const bool fits = bias.elements == weight.rows || bias.elements == weight.columns;
@@ -27,8 +29,8 @@ std::vector<Parameter> hooked_order(const std::vector<Parameter>& parameters) {
 
 // Of so many stretches of the block in one repeat. Gradients come from the end of a layer to its
 // front: of equal parameters, the last one first.
-EngineWrapper::HookRun& EngineWrapper::plan_run(const FlatLayout::Block& block,
-                                                std::int64_t stretches, const Order& order) {
+HookRun& EngineWrapper::plan_run(const FlatLayout::Block& block, std::int64_t stretches,
+                                 const Order& order) {
   HookRun& run = hook_runs_.emplace_back();
   run.begin = block.begin;
   run.elements = block.elements * stretches;
@@ -69,13 +71,16 @@ void EngineWrapper::plan_hooks() {
   if (typed != front.end() && std::next(typed) != front.end())
     std::iter_swap(typed, std::next(typed));
   for (const Parameter& p : parts_.tail) (p.elements == table ? front : tail).push_back(p);
-  plan_run(blocks.back(), 1, hooked_order(tail)).part = Message::Part::tail;
+  plan_run(blocks.back(), 1, hooked_order(tail, engine_.has_own_linear())).part =
+      Message::Part::tail;
   for (auto run = s_.runs.rbegin(); run != s_.runs.rend(); ++run) {
     const auto of = static_cast<std::size_t>(run->layers - parts_.runs.data());
     const FlatLayout::Block& block = blocks[of + 1];
     Order order;
     for (std::size_t j = run->stride(); j-- > 0;) {
-      const Order layer = hooked_order(run->layer(j).parameters);
+      const LayerPart& part = run->layer(j);
+      const bool conv1d = std::ranges::any_of(part.linears, &LinearPart::conv1d);
+      const Order layer = hooked_order(part.parameters, engine_.has_own_linear() && !conv1d);
       order.insert(order.end(), layer.begin(), layer.end());
     }
     const auto stride = static_cast<std::int64_t>(run->stride());

@@ -152,9 +152,8 @@ bool checkpoints_by_layer(const models::Recompute& recompute) {
          (recompute.kind != models::RecomputeKind::every || recompute.every == 1);
 }
 
-// Its linear adds the bias after the GEMM (GPT-2's Conv1D stays torch's).
 pytorch::Rules module_rules(pytorch::Rules rules, const Engine& engine, const ModelParts& parts) {
-  rules.frozen_gemms_save = engine.stage == 3;
+  rules.zero3_linear = engine.has_own_linear();
   if (engine.stage == 3 && !parts.decoder.fused_qkv) rules.blas.lt = Bytes(0);
   return rules;
 }

@@ -159,7 +159,7 @@ Sum ModuleWriter::gemm_backward(const ModuleNames& names, const ModuleNames& bia
   if (part.trains_weight) work.gemm(gemm_of(dtype, part.in, part.out, t));
   if (ends && !casts_in) write(gemm, at.into);
   take_workspace(gemm, false);
-  if (part.trains_weight || rules_.frozen_gemms_save)
+  if (part.trains_weight || rules_.zero3_linear)
     read(gemm, s.input == kNoTensor ? at.input : Ref{s.input});
   if (input_grad) gemm.read(s.weight_cast);
   // addmm's backward makes the gradients of the matrices and then the sum; in a checkpoint what was
@@ -202,8 +202,10 @@ Sum ModuleWriter::gemm_backward(const ModuleNames& names, const ModuleNames& bia
     widen(names, d_weight, weights, part);
     if (!part.conv1d) widen(bias, d_bias, part.out, part);
   } else {
+    const bool bias_last = rules_.zero3_linear && !part.conv1d;
+    if (d_bias != kNoTensor && !bias_last) sink_->end(bias, d_bias);
     if (d_weight != kNoTensor) sink_->end(names, d_weight);
-    if (d_bias != kNoTensor) sink_->end(bias, d_bias);
+    if (d_bias != kNoTensor && bias_last) sink_->end(bias, d_bias);
   }
   if (at.of_view && input_grad)
     sum = add_gradient(names.grad_layout, sum, {d_in, !casts_in}, input_dtype, t * part.in);
