@@ -48,8 +48,8 @@ struct Rules {
   // Parameters and states one by one, as the allocator's replay needs them; false: one sum a layer,
   // which has the same peak (only what a search asks about).
   bool each_parameter = true;
-  // DeepSpeed's own nn.Linear under ZeRO-3 (runtime/zero/linear.py): it saves its input although the
-  // weight is frozen, and adds the bias behind the GEMM, so that its gradient arrives last.
+  // DeepSpeed's own nn.Linear under ZeRO-3 (runtime/zero/linear.py): it saves its input although
+  // the weight is frozen, and adds the bias behind the GEMM, so that its gradient arrives last.
   bool zero3_linear = false;
   BlasWorkspaces blas;
   Works* works = nullptr;  // what the ops ask of the GPU, for who asks
