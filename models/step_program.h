@@ -70,7 +70,7 @@ struct Group {
 
 // Which choices a segment's ops follow from: the kind of loss is the matter of the ops between the
 // final norm and the layers' backward, the optimizer's implementation that of its step.
-enum class Chapter : std::uint8_t { layers, loss, optimizer };
+enum class Section : std::uint8_t { layers, loss, optimizer };
 
 struct Segment {
   std::uint32_t op_begin = 0;
@@ -79,7 +79,7 @@ struct Segment {
   bool descending = false;
   // Equal micro-batches in a row are stored once; memory repeats, work is multiplied.
   std::int64_t times = 1;
-  Chapter chapter = Chapter::layers;
+  Section section = Section::layers;
 };
 
 struct StepProgram {

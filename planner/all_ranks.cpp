@@ -46,12 +46,12 @@ class RankStep {
   Replays* replays_ = nullptr;
 };
 
-const RanksAlike& kind_of(const std::vector<RanksAlike>& kinds, std::int64_t rank) {
-  return *std::ranges::find_if(kinds, [&](const RanksAlike& kind) { return kind.has(rank); });
+const EqualRanks& kind_of(const std::vector<EqualRanks>& kinds, std::int64_t rank) {
+  return *std::ranges::find_if(kinds, [&](const EqualRanks& kind) { return kind.has(rank); });
 }
 
 // The kind whose step has the highest peak.
-std::size_t highest_kind(const World& world, const std::vector<RanksAlike>& kinds) {
+std::size_t highest_kind(const World& world, const std::vector<EqualRanks>& kinds) {
   PeakFinder finder;
   std::size_t highest = 0;
   Bytes peak;
@@ -71,11 +71,11 @@ std::size_t highest_kind(const World& world, const std::vector<RanksAlike>& kind
 // The kinds that are planned: all, or where a partition cuts the model so that nearly every rank of
 // a large world is a kind of its own, that of `step`, the one with the highest peak, and others
 // evenly among them; each stands for those that follow it.
-std::vector<RanksAlike> planned_kinds(const World& world, const StackStep& step) {
-  const std::vector<RanksAlike>& all = step.ranks;
+std::vector<EqualRanks> planned_kinds(const World& world, const StackStep& step) {
+  const std::vector<EqualRanks>& all = step.ranks;
   if (all.size() <= kMostKinds) return all;
   const std::size_t highest = highest_kind(world, all);
-  std::vector<RanksAlike> kinds;
+  std::vector<EqualRanks> kinds;
   std::size_t even = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const bool chosen = i == even * all.size() / (kMostKinds - 2);
@@ -89,14 +89,14 @@ std::vector<RanksAlike> planned_kinds(const World& world, const StackStep& step)
 }
 
 // One rank of each kind but that of `step`.
-std::vector<std::int64_t> others(const std::vector<RanksAlike>& kinds, std::int64_t rank) {
+std::vector<std::int64_t> others(const std::vector<EqualRanks>& kinds, std::int64_t rank) {
   std::vector<std::int64_t> ranks;
-  for (const RanksAlike& kind : kinds)
+  for (const EqualRanks& kind : kinds)
     if (!kind.has(rank)) ranks.push_back(kind.first());
   return ranks;
 }
 
-RankKind figures_of(const RankStep& rank, const std::vector<RanksAlike>& kinds,
+RankKind figures_of(const RankStep& rank, const std::vector<EqualRanks>& kinds,
                     const Reserved& allocator) {
   RankKind kind;
   kind.rank = rank.step.rank;
@@ -154,7 +154,7 @@ AllRanks plan_all_ranks(const Question& question, const ModelParts& parts, const
                         const FrameworkOverhead& overhead, Replays& replays) {
   const World world{question, parts, capacity, overhead};
   AllRanks out;
-  std::vector<RanksAlike> kinds;
+  std::vector<EqualRanks> kinds;
   bool runs = true;
   const auto take = [&](RankStep&& rank) {
     rank.unroll_step();

@@ -9,7 +9,7 @@
 
 namespace plimsoll::planner {
 
-struct RanksAlike {
+struct EqualRanks {
   std::vector<reports::RankSpan> spans;  // ascending
   std::int64_t first() const { return spans.front().first; }
   std::int64_t count() const;
@@ -18,7 +18,7 @@ struct RanksAlike {
 
 // All ranks of a world, by what one of them holds: ranks with equal answers are alike. Sharding
 // groups of `group` ranks one after another are; so `held` is asked about the first group only.
-std::vector<RanksAlike> ranks_alike(
+std::vector<EqualRanks> equal_ranks(
     std::int64_t world, std::int64_t group,
     const std::function<std::vector<std::int64_t>(std::int64_t rank)>& held);
 

@@ -10,7 +10,7 @@
 #include "planner/memory/start.h"
 #include "planner/model_parts.h"
 #include "planner/plan.h"
-#include "planner/program/alike.h"
+#include "planner/program/equal_sizes.h"
 #include "planner/program/messages.h"
 #include "planner/ranks.h"
 #include "reports/record.h"
@@ -28,7 +28,7 @@ class StepSizer {
   // False: that batch has another structure, and must be written anew.
   virtual bool resize(const models::Batch& batch) = 0;
   // What has equal sizes in the program; known when sizes have been written once.
-  virtual const Alike& alike() const = 0;
+  virtual const EqualSizes& equal_sizes() const = 0;
 
  protected:
   // Little in the structure of a step depends on more of a batch than this; where something does,
@@ -58,7 +58,7 @@ struct StackStep {
   // Set by who asks for many programs: only `program` is needed, and no text.
   bool program_only = false;
   std::unique_ptr<StepSizer> sizer;  // of `program`, where only that was asked for
-  std::vector<RanksAlike> ranks;  // all, where more than the program was asked for
+  std::vector<EqualRanks> ranks;  // all, where more than the program was asked for
 };
 
 // Writes the step of the question's stack. Throws Error{unsupported} naming what it cannot.

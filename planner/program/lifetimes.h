@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "models/step_program.h"
-#include "planner/program/alike.h"
+#include "planner/program/equal_sizes.h"
 
 namespace plimsoll::planner {
 
@@ -73,7 +73,7 @@ struct Lifetimes {
 };
 
 // Adds up equal blocks once (lifetimes_fold.cpp), for programs whose sizes are so alike.
-void fold(const Alike& alike, Lifetimes& lifetimes);
+void fold(const EqualSizes& equal, Lifetimes& lifetimes);
 
 // Reuses its memory from one program to the next.
 class LifetimeFinder {

@@ -14,7 +14,7 @@ namespace {
 
 class Folder {
  public:
-  Folder(const Alike& alike, Lifetimes& lifetimes) : alike_(alike), out_(lifetimes) {}
+  Folder(const EqualSizes& equal, Lifetimes& lifetimes) : equal_(equal), out_(lifetimes) {}
 
   void run() {
     sort_events();
@@ -50,7 +50,7 @@ class Folder {
   }
 
   models::TensorId like(std::int32_t tensor) const {
-    return alike_.tensors[static_cast<std::size_t>(tensor)];
+    return equal_.tensors[static_cast<std::size_t>(tensor)];
   }
 
   bool equal(std::uint32_t a, std::uint32_t b) const {
@@ -74,7 +74,7 @@ class Folder {
     const auto add = [&](std::uint32_t begin, std::uint32_t end, std::uint32_t times) {
       if (begin < end) parts.push_back({begin, end, times, false});
     };
-    for (const Alike::Blocks& blocks : alike_.ops) {
+    for (const EqualSizes::Blocks& blocks : equal_.ops) {
       for (std::uint32_t b = 0; b + 1 < blocks.count;) {
         const std::uint32_t begin = blocks.begin + b * blocks.length, end = begin + blocks.length;
         std::uint32_t times = 1;
@@ -101,15 +101,15 @@ class Folder {
     std::erase_if(out_.events, [&](const Lifetimes::Event& e) { return !walked[e.slot / 2]; });
   }
 
-  const Alike& alike_;
+  const EqualSizes& equal_;
   Lifetimes& out_;
   std::vector<std::uint32_t> begin_;  // of each op's events
 };
 
 }  // namespace
 
-void fold(const Alike& alike, Lifetimes& lifetimes) {
-  Folder(alike, lifetimes).run();
+void fold(const EqualSizes& equal, Lifetimes& lifetimes) {
+  Folder(equal, lifetimes).run();
 }
 
 }  // namespace plimsoll::planner

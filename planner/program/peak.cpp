@@ -51,7 +51,7 @@ struct PeakFinder::Sweep {
   const StepProgram& program;
   const Lifetimes& lifetimes;
   Sums<Number>& sums;
-  std::vector<Stretch>& stretches;
+  std::vector<SectionPeak>& section_peaks;
 
   static Number number(Bytes bytes) {
     if constexpr (std::is_same_v<Number, Bytes>)
@@ -153,23 +153,23 @@ struct PeakFinder::Sweep {
     return most;
   }
 
-  // The stretch that a walk belongs to; it begins with `live` bytes.
-  Stretch& stretch_of(const Lifetimes::Walk& walk, Number live) const {
-    const models::Chapter chapter = program.segments[walk.segment].chapter;
-    if (stretches.empty() || stretches.back().chapter != chapter)
-      stretches.push_back({chapter, bytes(live), Bytes(0), Bytes(0)});
-    Stretch& stretch = stretches.back();
-    stretch.scratch = std::max(stretch.scratch, scratch_of(walk));
-    return stretch;
+  // That of the section that a walk belongs to, which begins with `live` bytes.
+  SectionPeak& peak_of_section(const Lifetimes::Walk& walk, Number live) const {
+    const models::Section section = program.segments[walk.segment].section;
+    if (section_peaks.empty() || section_peaks.back().section != section)
+      section_peaks.push_back({section, bytes(live), Bytes(0), Bytes(0)});
+    SectionPeak& one = section_peaks.back();
+    one.scratch = std::max(one.scratch, scratch_of(walk));
+    return one;
   }
 
   void run(Peak& peak) {
     add_up();
-    stretches.clear();
+    section_peaks.clear();
     const Number resident = number(peak.resident);
     Number live = resident, most = resident;
     for (const Lifetimes::Walk& walk : lifetimes.walks) {
-      Stretch& stretch = stretch_of(walk, live - resident);
+      SectionPeak& one = peak_of_section(walk, live - resident);
       Number walk_most = live;
       const std::int64_t iterations = program.repeats(program.segments[walk.segment]);
       add_up_parts(walk);
@@ -201,7 +201,7 @@ struct PeakFinder::Sweep {
           peak.at = {walk.segment, t, highest_op(highest_part)};
         }
       }
-      stretch.rise = std::max(stretch.rise, bytes(walk_most - resident) - stretch.entry);
+      one.rise = std::max(one.rise, bytes(walk_most - resident) - one.entry);
     }
     peak.bytes = bytes(most);
   }
@@ -230,13 +230,13 @@ Peak PeakFinder::find(const StepProgram& program, std::size_t likeness, Known& k
   return sweep(program, known.layout_->lifetimes);
 }
 
-Peak PeakFinder::find_resized(const StepProgram& program, const Alike& alike, Known& known) {
+Peak PeakFinder::find_resized(const StepProgram& program, const EqualSizes& equal, Known& known) {
   const Lifetimes& lifetimes = known.layout_->lifetimes;
   if (!lifetimes.stands_for(program.groups)) return find(program, known.likeness_, known);
-  if (alike.ops.empty()) return sweep(program, lifetimes);
+  if (equal.ops.empty()) return sweep(program, lifetimes);
   if (!known.is_folded_) {
     known.folded_ = lifetimes;
-    fold(alike, known.folded_);
+    fold(equal, known.folded_);
     known.is_folded_ = true;
   }
   return sweep(program, known.folded_);
@@ -272,10 +272,10 @@ Peak PeakFinder::sweep(const StepProgram& program, const Lifetimes& lifetimes) {
       peak.states += tensor.bytes * copies;
   }
   if (is_safe(program))
-    Sweep<std::int64_t>{program, lifetimes, sums_, stretches_}.run(peak);
+    Sweep<std::int64_t>{program, lifetimes, sums_, section_peaks_}.run(peak);
   else
-    Sweep<Bytes>{program, lifetimes, checked_sums_, stretches_}.run(peak);
-  for (const Stretch& stretch : stretches_) peak.scratch = std::max(peak.scratch, stretch.scratch);
+    Sweep<Bytes>{program, lifetimes, checked_sums_, section_peaks_}.run(peak);
+  for (const SectionPeak& one : section_peaks_) peak.scratch = std::max(peak.scratch, one.scratch);
   return peak;
 }
 

@@ -27,13 +27,13 @@ struct Peak {
   Bytes states;  // persistent parameters and optimizer states
 };
 
-// Segments of one chapter, one after another. In bytes beyond what stays for good.
-struct Stretch {
-  models::Chapter chapter = models::Chapter::layers;
+// Segments of one section, one after another. In bytes beyond what stays for good.
+struct SectionPeak {
+  models::Section section = models::Section::layers;
   Bytes entry;  // allocated when it begins
   Bytes rise;  // its high water beyond that
   Bytes scratch;  // the largest of any of its ops
-  bool operator==(const Stretch&) const = default;
+  bool operator==(const SectionPeak&) const = default;
 };
 
 // Reuses its memory from one program to the next, and what it has derived: where tensors are born
@@ -61,13 +61,13 @@ class PeakFinder {
   // The same for the program that `known` is of, whose sizes (and counts of groups) alone may have
   // changed since.
   // `alike`: what has equal sizes in it.
-  Peak find_resized(const models::StepProgram& program, const Alike& alike, Known& known);
-  Peak find_resized(const models::StepProgram& program, const Alike& alike) {
-    return find_resized(program, alike, known_);
+  Peak find_resized(const models::StepProgram& program, const EqualSizes& equal, Known& known);
+  Peak find_resized(const models::StepProgram& program, const EqualSizes& equal) {
+    return find_resized(program, equal, known_);
   }
 
   // The last program's, in the order of the step.
-  const std::vector<Stretch>& stretches() const { return stretches_; }
+  const std::vector<SectionPeak>& section_peaks() const { return section_peaks_; }
 
  private:
   static constexpr std::size_t kLayouts = 512;  // some 20 KB each, in pairs
@@ -106,7 +106,7 @@ class PeakFinder {
   Known known_;  // of the last program that came without
   bool second_ = false;  // of a pair: which one goes next
   LifetimeFinder lifetime_finder_;
-  std::vector<Stretch> stretches_;
+  std::vector<SectionPeak> section_peaks_;
   Sums<std::int64_t> sums_;
   Sums<Bytes> checked_sums_;
 };

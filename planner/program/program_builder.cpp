@@ -1,6 +1,7 @@
 #include "planner/program/program_builder.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace plimsoll::planner {
 
@@ -27,7 +28,7 @@ void ProgramBuilder::open(GroupId group, bool descending, std::int64_t times) {
     return;
   }
   const auto at = static_cast<std::uint32_t>(program_.ops.size());
-  program_.segments.push_back({at, at, group, descending, times, chapter_});
+  program_.segments.push_back({at, at, group, descending, times, section_});
 }
 
 void ProgramBuilder::close() {
@@ -74,9 +75,16 @@ void ProgramBuilder::resize_from(const Place& place) {
   next_ = place;
 }
 
+namespace {
+// Most names are one literal.
+bool same_name(const char* a, const char* b) {
+  return a == b || std::strcmp(a, b) == 0;
+}
+}  // namespace
+
 TensorId ProgramBuilder::resized_tensor(GroupId group, const char* name, Bytes allocated) {
   const std::size_t at = next_.tensor++;
-  if (at >= program_.tensors.size() || program_.tensors[at].name != name ||
+  if (at >= program_.tensors.size() || !same_name(program_.tensors[at].name, name) ||
       program_.tensors[at].group != group) {
     same_ = false;
     return kNoTensor;
@@ -89,31 +97,31 @@ std::size_t ProgramBuilder::resized_op(const char* name) {
   // Somewhere to write to, where there is no such op.
   const std::size_t at = std::min(next_.op++, program_.ops.size() - 1);
   models::Op& op = program_.ops[at];
-  same_ = same_ && op.name == name && at + 1 == next_.op;
+  same_ = same_ && same_name(op.name, name) && at + 1 == next_.op;
   op.scratch = Bytes(0);
   return at;
 }
 
 void ProgramBuilder::know_tensors(std::size_t count) {
-  while (alike_.tensors.size() < count)
-    alike_.tensors.push_back(static_cast<TensorId>(alike_.tensors.size()));
+  while (equal_.tensors.size() < count)
+    equal_.tensors.push_back(static_cast<TensorId>(equal_.tensors.size()));
 }
 
-void ProgramBuilder::note_alike(const Place& begin, const Place& end) {
+void ProgramBuilder::note_equal(const Place& begin, const Place& end) {
   know_tensors(2 * end.tensor - begin.tensor);
   for (std::size_t from = begin.tensor, to = end.tensor; from < end.tensor; ++from, ++to)
-    alike_.tensors[to] = alike_.tensors[from];
+    equal_.tensors[to] = equal_.tensors[from];
   const auto first = static_cast<std::uint32_t>(begin.op);
   const auto length = static_cast<std::uint32_t>(end.op - begin.op);
   if (length == 0) return;
-  if (!alike_.ops.empty()) {
-    Alike::Blocks& last = alike_.ops.back();
+  if (!equal_.ops.empty()) {
+    EqualSizes::Blocks& last = equal_.ops.back();
     if (last.length == length && last.begin + last.length * (last.count - 1) == first) {
       ++last.count;
       return;
     }
   }
-  alike_.ops.push_back({first, length, 2});
+  equal_.ops.push_back({first, length, 2});
 }
 
 ProgramBuilder::Place ProgramBuilder::repeat_since(const Place& begin) {
@@ -122,7 +130,7 @@ ProgramBuilder::Place ProgramBuilder::repeat_since(const Place& begin) {
   next_.op += end.op - begin.op;
   same_ = same_ && next_.tensor <= program_.tensors.size() && next_.op <= program_.ops.size();
   if (!same_) return end;
-  if (!knows_alike_) note_alike(begin, end);
+  if (!knows_equal_) note_equal(begin, end);
   for (std::size_t from = begin.tensor, to = end.tensor; from < end.tensor; ++from, ++to) {
     same_ = same_ && program_.tensors[to].name == program_.tensors[from].name;
     program_.tensors[to].bytes = program_.tensors[from].bytes;

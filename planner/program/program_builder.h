@@ -7,7 +7,7 @@
 
 #include "models/step_program.h"
 #include "planner/memory/scratch_blocks.h"
-#include "planner/program/alike.h"
+#include "planner/program/equal_sizes.h"
 #include "planner/program/work.h"
 
 namespace plimsoll::planner {
@@ -71,17 +71,17 @@ class ProgramBuilder {
   // Whether the calls since then have met the tensors, ops and segments that stand there, up to
   // this place. Where not, the program is of no use any more.
   bool resized_to(const Place& place) {
-    knows_alike_ = true;
+    knows_equal_ = true;
     return same_ && next_ == place;
   }
   // While resizing: what was written since `begin` comes once more with the same sizes. Where it
   // begins.
   Place repeat_since(const Place& begin);
   // What was written from `begin` to `end` has the sizes of what comes behind it.
-  void note_alike(const Place& begin, const Place& end);
+  void note_equal(const Place& begin, const Place& end);
   // What has come so, by the first pass. `apart`: a tensor that has a size of its own after all.
-  const Alike& alike() const { return alike_; }
-  void apart(models::TensorId tensor) { alike_.tensors[static_cast<std::size_t>(tensor)] = tensor; }
+  const EqualSizes& equal_sizes() const { return equal_; }
+  void apart(models::TensorId tensor) { equal_.tensors[static_cast<std::size_t>(tensor)] = tensor; }
 
   models::GroupId group(const char* prefix, std::int64_t first, std::int64_t count,
                         std::int64_t stride = 1);
@@ -92,8 +92,8 @@ class ProgramBuilder {
   void open(models::GroupId group, bool descending = false, std::int64_t times = 1);
   void close();
   models::GroupId open_group() const { return open_; }
-  // The chapter of the segments that follow.
-  void begin(models::Chapter chapter) { chapter_ = chapter; }
+  // The section of the segments that follow.
+  void begin(models::Section section) { section_ = section; }
   // Which of a group's `stride` layers the following tensors and ops belong to.
   void at_layer(std::uint16_t layer) { layer_ = layer; }
 
@@ -135,14 +135,14 @@ class ProgramBuilder {
   std::int64_t granularity_;
   models::GroupId open_ = models::kNoGroup;
   std::uint16_t layer_ = 0;
-  models::Chapter chapter_ = models::Chapter::layers;
+  models::Section section_ = models::Section::layers;
   bool resizes_ = false, same_ = true;
   ScratchBlocks* blocks_ = nullptr;
   Works* works_ = nullptr;
   bool fuses_ = false;
   Place next_;
-  Alike alike_;
-  bool knows_alike_ = false;
+  EqualSizes equal_;
+  bool knows_equal_ = false;
 };
 
 }  // namespace plimsoll::planner

@@ -13,23 +13,23 @@ std::unique_ptr<CachedProgram> CachedPrograms::take(std::uint32_t strategy) {
   return cached;
 }
 
-std::unique_ptr<CachedProgram> CachedPrograms::take(const Chapters::Ids& ids,
-                                                    Chapters::Missing missing) {
+std::unique_ptr<CachedProgram> CachedPrograms::take(const SectionCache::Ids& ids,
+                                                    SectionCache::Missing missing) {
   const std::lock_guard lock(mutex_);
   if (auto own = take(ids.strategy)) return own;
   const auto of = [&](const std::unordered_map<std::uint32_t, std::uint32_t>& strategies,
-                      std::uint32_t chapter) -> std::unique_ptr<CachedProgram> {
-    const auto known = strategies.find(chapter);
+                      std::uint32_t section) -> std::unique_ptr<CachedProgram> {
+    const auto known = strategies.find(section);
     return known == strategies.end() ? nullptr : take(known->second);
   };
   switch (missing) {
-    case Chapters::Missing::layers:
+    case SectionCache::Missing::layers:
       return of(layers_, ids.layers);
-    case Chapters::Missing::loss:
+    case SectionCache::Missing::loss:
       return of(losses_, ids.loss);
-    case Chapters::Missing::optimizer:
+    case SectionCache::Missing::optimizer:
       return of(optimizers_, ids.optimizer);
-    case Chapters::Missing::nothing:
+    case SectionCache::Missing::nothing:
       break;
   }
   return nullptr;
@@ -37,7 +37,7 @@ std::unique_ptr<CachedProgram> CachedPrograms::take(const Chapters::Ids& ids,
 
 void CachedPrograms::put(std::unique_ptr<CachedProgram> cached) {
   const std::lock_guard lock(mutex_);
-  const Chapters::Ids ids = cached->ids;
+  const SectionCache::Ids ids = cached->ids;
   if (places_.contains(ids.strategy)) return;  // another thread wrote it too
   layers_[ids.layers] = losses_[ids.loss] = optimizers_[ids.optimizer] = ids.strategy;
   places_[ids.strategy] = all_.insert(all_.end(), std::move(cached));

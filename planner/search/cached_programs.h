@@ -1,7 +1,8 @@
 // Programs that stand, so that other batches need their sizes alone.
 //
 // Searches come back to a strategy with other batches, and ask for strategies that have layers,
-// loss or optimizer of one that stands: its program with another batch has them too (chapters.h).
+// loss or optimizer of one that stands: its program with another batch has them too
+// (section_cache.h).
 #pragma once
 
 #include <cstdint>
@@ -11,14 +12,14 @@
 #include <unordered_map>
 
 #include "planner/program/peak.h"
-#include "planner/search/chapters.h"
+#include "planner/search/section_cache.h"
 #include "planner/stack_step.h"
 
 namespace plimsoll::planner::search {
 
 struct CachedProgram {
   models::Strategy strategy;
-  Chapters::Ids ids;
+  SectionCache::Ids ids;
   StackStep step;
   PeakFinder::Known known;
 };
@@ -26,8 +27,8 @@ struct CachedProgram {
 // Safe to use from several threads: who takes one has it alone until it is put back.
 class CachedPrograms {
  public:
-  // Of this very strategy, else one with a chapter that is `missing`; nothing where none stands.
-  std::unique_ptr<CachedProgram> take(const Chapters::Ids& ids, Chapters::Missing missing);
+  // Of this very strategy, else one with a section that is `missing`; nothing where none stands.
+  std::unique_ptr<CachedProgram> take(const SectionCache::Ids& ids, SectionCache::Missing missing);
   void put(std::unique_ptr<CachedProgram> cached);
 
  private:
@@ -39,13 +40,13 @@ class CachedPrograms {
   std::list<std::unique_ptr<CachedProgram>> all_;  // used last comes last
   using Place = std::list<std::unique_ptr<CachedProgram>>::iterator;
   std::unordered_map<std::uint32_t, Place> places_;  // by strategy
-  // A strategy that had the chapter last.
+  // A strategy that had the section last.
   std::unordered_map<std::uint32_t, std::uint32_t> layers_, losses_, optimizers_;
 };
 
 // What a search has found out about steps so far.
 struct KnownSteps {
-  Chapters chapters;
+  SectionCache sections;
   CachedPrograms programs;
 };
 

@@ -45,7 +45,7 @@ std::optional<Found> least_needy(const Scope& scope) {
   const Space space(open);
   KnownSteps known;
   std::optional<Found> best = least_needy(open, space, &known);
-  if (known.chapters.contradicted()) best = least_needy(open, space, nullptr);
+  if (known.sections.contradicted()) best = least_needy(open, space, nullptr);
   return best;
 }
 

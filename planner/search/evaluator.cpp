@@ -215,7 +215,7 @@ std::unique_ptr<CachedProgram> Evaluator::written(const Setting& setting,
 bool Evaluator::resized(CachedProgram& cached, const models::Batch& batch, Peak& peak) {
   StepSizer* sizer = cached.step.sizer.get();
   if (sizer == nullptr || !sizer->resize(batch)) return false;
-  peak = finder_.find_resized(cached.step.program, sizer->alike(), cached.known);
+  peak = finder_.find_resized(cached.step.program, sizer->equal_sizes(), cached.known);
   return true;
 }
 
@@ -230,30 +230,30 @@ Peak Evaluator::peak_of_own(const Setting& setting, const models::Batch& batch) 
   return peak;
 }
 
-// From chapters that are known; what is missing of them comes from the programs that have it and
+// From sections that are known; what is missing of them comes from the programs that have it and
 // stand, else from the strategy's own.
 Peak Evaluator::peak_of(const Setting& setting, const models::Batch& batch) {
   if (known_ == nullptr) return peak_of_own(setting, batch);
   if (!has_ids_ || strategy_ != setting.strategy) {
     strategy_ = setting.strategy;
-    ids_ = known_->chapters.ids_of(strategy_, space_.parts(setting).decoder.tied_head);
+    ids_ = known_->sections.ids_of(strategy_, space_.parts(setting).decoder.tied_head);
     has_ids_ = true;
   }
-  constexpr int kChapters = 3;
+  constexpr int kSections = 3;
   Peak peak;
-  for (int look = 0; look < kChapters; ++look) {
-    if (const auto known = known_->chapters.find(ids_, batch)) return *known;
+  for (int look = 0; look < kSections; ++look) {
+    if (const auto known = known_->sections.find(ids_, batch)) return *known;
     std::unique_ptr<CachedProgram> other =
-        known_->programs.take(ids_, known_->chapters.missing(ids_, batch));
+        known_->programs.take(ids_, known_->sections.missing(ids_, batch));
     if (!other || !resized(*other, batch, peak)) break;
-    known_->chapters.add(other->ids, batch, peak, finder_.stretches());
+    known_->sections.add(other->ids, batch, peak, finder_.section_peaks());
     const bool is_own = other->ids.strategy == ids_.strategy;
     known_->programs.put(std::move(other));
     if (is_own) return peak;
   }
-  if (const auto known = known_->chapters.find(ids_, batch)) return *known;
+  if (const auto known = known_->sections.find(ids_, batch)) return *known;
   std::unique_ptr<CachedProgram> own = written(setting, batch, peak);
-  known_->chapters.add(ids_, batch, peak, finder_.stretches());
+  known_->sections.add(ids_, batch, peak, finder_.section_peaks());
   known_->programs.put(std::move(own));
   return peak;
 }

@@ -105,7 +105,7 @@ class Evaluator {
   const Space& space_;
   KnownSteps* known_;
   models::Strategy strategy_;  // the one that was asked for last
-  Chapters::Ids ids_;  // its
+  SectionCache::Ids ids_;  // its
   bool has_ids_ = false;
   std::unique_ptr<CachedProgram> own_;  // where nothing is shared
   models::StepProgram::Lengths lengths_;  // of the program that was written last

@@ -60,8 +60,8 @@ class Search {
       evaluators_.emplace_back(scope_, space_, shares ? &known_ : nullptr);
   }
 
-  // What was found stands on chapters that are not equal after all.
-  bool contradicted() const { return known_.chapters.contradicted(); }
+  // What was found stands on sections that are not equal after all.
+  bool contradicted() const { return known_.sections.contradicted(); }
 
   // What asks for less of the user goes first.
   Result run() {

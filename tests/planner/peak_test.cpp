@@ -126,30 +126,30 @@ TEST_CASE("other sizes in a known structure give the peak that a new finder give
   }
 }
 
-// Segments of random programs get chapters; the timeline, which knows nothing of them, says what is
+// Segments of random programs get sections; the timeline, which knows nothing of them, says what is
 // there when each begins and how high it goes.
-TEST_CASE("chapters begin and rise as the unrolled program does") {
+TEST_CASE("sections begin and rise as the unrolled program does") {
   std::size_t several = 0;
   for (unsigned seed = 0; seed < 2'000; ++seed) {
     StepProgram program = RandomProgram(seed).make();
     for (std::size_t s = 0; s < program.segments.size(); ++s)
-      program.segments[s].chapter = static_cast<models::Chapter>((seed + s * (seed % 2 + 1)) % 3);
+      program.segments[s].section = static_cast<models::Section>((seed + s * (seed % 2 + 1)) % 3);
     const planner::Timeline timeline = planner::unroll(program);
     planner::PeakFinder finder;
     const planner::Peak peak = finder.find(program);
-    std::vector<planner::Stretch> expected;
+    std::vector<planner::SectionPeak> expected;
     Bytes live = peak.resident;
     for (const planner::Moment& moment : timeline.steps) {
-      const models::Chapter chapter = program.segments[moment.at.segment].chapter;
-      if (expected.empty() || expected.back().chapter != chapter)
-        expected.push_back({chapter, live - peak.resident, Bytes(0), Bytes(0)});
-      planner::Stretch& stretch = expected.back();
-      stretch.rise = std::max(stretch.rise, moment.high_water - peak.resident - stretch.entry);
-      stretch.scratch = std::max(stretch.scratch, program.ops[moment.at.op].scratch);
+      const models::Section section = program.segments[moment.at.segment].section;
+      if (expected.empty() || expected.back().section != section)
+        expected.push_back({section, live - peak.resident, Bytes(0), Bytes(0)});
+      planner::SectionPeak& one = expected.back();
+      one.rise = std::max(one.rise, moment.high_water - peak.resident - one.entry);
+      one.scratch = std::max(one.scratch, program.ops[moment.at.op].scratch);
       live = moment.after;
     }
     CAPTURE(seed);
-    REQUIRE(finder.stretches() == expected);
+    REQUIRE(finder.section_peaks() == expected);
     several += expected.size() > 2 ? 1 : 0;
   }
   CHECK(several > 300);

@@ -33,7 +33,7 @@ models::ModelSpec model_of(const json& model) {
 
 struct Planned {
   Bytes peak, resident, optimizer;
-  std::vector<planner::RanksAlike> ranks;
+  std::vector<planner::EqualRanks> ranks;
 };
 
 Planned plan_rank(const json& workload, std::int64_t rank) {
@@ -103,7 +103,7 @@ TEST_CASE("each rank's peak and states are what torch's allocator has on that ra
     // Ranks that are said to be alike are so: their resident bytes in the golden file are equal.
     for (const json& other : document["runs"]) {
       if (other["case"] != name) continue;
-      for (const planner::RanksAlike& kind : planned.ranks)
+      for (const planner::EqualRanks& kind : planned.ranks)
         if (kind.has(rank) && kind.has(other["rank"]))
           CHECK(other["optimizer_bytes"] == run["optimizer_bytes"]);
     }
@@ -211,7 +211,7 @@ TEST_CASE("a thousand ranks are a few kinds") {
 
 TEST_CASE("hybrid groups repeat their ranks") {
   const auto ranks =
-      planner::ranks_alike(6, 3, [](std::int64_t rank) { return std::vector{rank / 2}; });
+      planner::equal_ranks(6, 3, [](std::int64_t rank) { return std::vector{rank / 2}; });
   REQUIRE(ranks.size() == 2);
   CHECK(ranks[0].spans == std::vector<reports::RankSpan>{{0, 1}, {3, 4}});
   CHECK(ranks[1].spans == std::vector<reports::RankSpan>{{2, 2}, {5, 5}});

@@ -93,7 +93,7 @@ Written check_families(const Scope& scope, std::size_t step) {
       CAPTURE(batch.micro_batch);
       CAPTURE(batch.grad_accum);
       REQUIRE(difference(known.program, fresh.program) == "");
-      const Peak peak = resized ? finder.find_resized(known.program, known.sizer->alike())
+      const Peak peak = resized ? finder.find_resized(known.program, known.sizer->equal_sizes())
                                 : finder.find(known.program);
       REQUIRE(peak.bytes == PeakFinder().find(fresh.program).bytes);
     }

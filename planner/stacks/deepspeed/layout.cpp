@@ -118,9 +118,9 @@ std::vector<std::int64_t> FlatLayout::parameters_of(std::int64_t rank) const {
   return out;
 }
 
-std::vector<RanksAlike> FlatLayout::ranks(int stage) const {
+std::vector<EqualRanks> FlatLayout::ranks(int stage) const {
   const bool partitioned = stage == 1 || stage == 2;
-  return ranks_alike(ranks_, partitioned ? ranks_ : 1, [&](std::int64_t rank) {
+  return equal_ranks(ranks_, partitioned ? ranks_ : 1, [&](std::int64_t rank) {
     if (!partitioned) return std::vector<std::int64_t>();
     const Share held = share(rank);
     return std::vector<std::int64_t>{held.whole, held.largest, held.pieces, held.last};

@@ -51,7 +51,7 @@ class FlatLayout {
   std::vector<std::int64_t> parameters_of(std::int64_t rank) const;
   // All ranks, by what their steps depend on: their share, and when its gradients come. Stage 3 and
   // stage 0 leave the same to all.
-  std::vector<RanksAlike> ranks(int stage) const;
+  std::vector<EqualRanks> ranks(int stage) const;
 
   // Is the stretch of the buffer from `begin` to `end` owned by one rank?
   bool one_owner(std::int64_t begin, std::int64_t end) const {

@@ -180,7 +180,7 @@ class SplitStep : public StepSizer {
     writer_->write();
   }
   bool resize(const models::Batch& batch) override { return writer_->resize(batch); }
-  const Alike& alike() const override { return writer_->alike(); }
+  const EqualSizes& equal_sizes() const override { return writer_->equal_sizes(); }
 
  private:
   std::optional<ModelParts> own_;

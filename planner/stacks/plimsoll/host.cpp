@@ -29,7 +29,7 @@ void StepWriter::write_host(models::StepProgram& program) {
     if (unit.trains())
       host.op(unit.names->step, Phase::optimizer).write(stepped.gradients).write(stepped.weights);
   };
-  host.begin(models::Chapter::optimizer);
+  host.begin(models::Section::optimizer);
   std::vector<models::GroupId> groups;
   std::vector<std::vector<Stepped>> of_layers;
   const Stepped embedding = declare(embedding_, kNoGroup);

@@ -82,7 +82,7 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   }
   StepWriter writer(step.program, parts, question.strategy, question.batch, rules);
   writer.write();
-  step.ranks = ranks_alike(decisions::mesh_of(question.strategy).ranks(), 1,
+  step.ranks = equal_ranks(decisions::mesh_of(question.strategy).ranks(), 1,
                            [](std::int64_t) { return std::vector<std::int64_t>(); });
   step.states = writer.states();
   if (question.strategy.offload.optimizer) {

@@ -191,7 +191,7 @@ void StepWriter::declare_states() {
     const ProgramBuilder::Place begin = b_.place();
     declare_unit(unit, copies);
     // The layers of a checkpoint: they are equal.
-    if (unit.repeats_unit) b_.note_alike(before, begin);
+    if (unit.repeats_unit) b_.note_equal(before, begin);
     before = begin;
   });
   fixed_ = b_.place();

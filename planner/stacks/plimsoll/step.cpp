@@ -48,7 +48,7 @@ void StepWriter::write() {
   micros_begin_ = b_.place();
   micro_batches();
   micros_end_ = b_.place();
-  b_.begin(models::Chapter::optimizer);
+  b_.begin(models::Section::optimizer);
   optimizer_step();
 }
 
@@ -106,12 +106,12 @@ void StepWriter::micro_batch() {
   embed();
   for (std::size_t r = 0; r < runs_.size(); ++r) layers_forward(r);
   final_norm();
-  b_.begin(models::Chapter::loss);
+  b_.begin(models::Section::loss);
   if (strategy_.loss == models::Loss::full)
     full_loss();
   else
     chunked_loss();
-  b_.begin(models::Chapter::layers);
+  b_.begin(models::Section::layers);
   final_norm_backward();
   for (std::size_t r = runs_.size(); r-- > 0;) layers_backward(r);
   embedding_backward();

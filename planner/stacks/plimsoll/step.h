@@ -34,7 +34,7 @@ class StepWriter : public StepSizer {
   void write();
   // Sizes of another batch in the program that stands (StepSizer).
   bool resize(const models::Batch& batch) override;
-  const Alike& alike() const override { return b_.alike(); }
+  const EqualSizes& equal_sizes() const override { return b_.equal_sizes(); }
 
   // Model states of this rank at the end of backward.
   const reports::States& states() const { return states_; }

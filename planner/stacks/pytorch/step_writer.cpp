@@ -24,7 +24,7 @@ void StepWriter::write() {
   micros_begin_ = s_.b.place();
   micro_batches();
   micros_end_ = s_.b.place();
-  s_.b.begin(models::Chapter::optimizer);
+  s_.b.begin(models::Section::optimizer);
   wrapper_->optimizer_step();
 }
 
@@ -53,8 +53,8 @@ void StepWriter::add_start(Start& start) const {
   wrapper_->add_start(start);
 }
 
-std::vector<RanksAlike> StepWriter::ranks() const {
-  return ranks_alike(models::decisions::mesh_of(s_.strategy).ranks(), wrapper_->group(),
+std::vector<EqualRanks> StepWriter::ranks() const {
+  return equal_ranks(models::decisions::mesh_of(s_.strategy).ranks(), wrapper_->group(),
                      [&](std::int64_t rank) { return wrapper_->held_by(rank); });
 }
 
@@ -96,10 +96,10 @@ void StepWriter::micro_batch(std::int64_t index, std::int64_t times) {
   for (std::size_t r = 0; r < s_.runs.size(); ++r) layers_forward(r);
   wrapper_->after_layers();
   head_.finish_model();
-  s_.b.begin(models::Chapter::loss);
+  s_.b.begin(models::Section::loss);
   head_.loss_forward();
   head_.backward();
-  s_.b.begin(models::Chapter::layers);
+  s_.b.begin(models::Section::layers);
   wrapper_->before_layers_backward();
   for (std::size_t r = s_.runs.size(); r-- > 0;) layers_backward(r);
   embedding_.backward();

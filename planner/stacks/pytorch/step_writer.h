@@ -23,7 +23,7 @@ class StepWriter : public StepSizer {
 
   void write();  // the steady-state step (optimizer states exist). Throws Error{unsupported}
   bool resize(const models::Batch& batch) override;  // in the program that stands (StepSizer)
-  const Alike& alike() const override { return s_.b.alike(); }
+  const EqualSizes& equal_sizes() const override { return s_.b.equal_sizes(); }
   // In the place of write():
   void write_optimizer();
   void write_messages(Messages& out);
@@ -32,7 +32,7 @@ class StepWriter : public StepSizer {
   const reports::States& states() const { return s_.states; }
   void add_start(Start& start) const;
   std::int64_t rank() const { return std::max<std::int64_t>(0, s_.rules.rank); }  // whose step
-  std::vector<RanksAlike> ranks() const;  // all ranks, by what they hold
+  std::vector<EqualRanks> ranks() const;  // all ranks, by what they hold
   HostMemory host() const { return wrapper_->host(); }
   Bytes managed() const { return wrapper_->managed(); }
 

@@ -1,14 +1,14 @@
 // What strategies have in common of a step, evaluated once.
 //
 // The kind of loss decides the ops between the final norm and its backward, the optimizer's
-// implementation those of its step, everything else the layers (models::Chapter). So strategies
+// implementation those of its step, everything else the layers (models::Section). So strategies
 // that differ in these two have the same layers, and strategies that differ in their layers the
-// same loss: beyond what is allocated when a chapter begins, its high water is the same. The peak
-// of a step is the largest of its chapters', each with its own ops and sizes, and a step needs no
-// program where all of its chapters stood in earlier ones.
+// same loss: beyond what is allocated when a section begins, its high water is the same. The peak
+// of a step is the largest of its sections', each with its own ops and sizes, and a step needs no
+// program where all of its sections stood in earlier ones.
 //
-// That a chapter depends on no other choice is the writers' matter and is checked as it is used:
-// every program that is written has at least one chapter that another one had, and all that they
+// That a section depends on no other choice is the writers' matter and is checked as it is used:
+// every program that is written has at least one section that another one had, and all that they
 // have in common must be equal. Where it is not, nothing found here is good (contradicted()).
 #pragma once
 
@@ -27,7 +27,7 @@
 namespace plimsoll::planner::search {
 
 // Safe to use from several threads.
-class Chapters {
+class SectionCache {
  public:
   // Which of the known layers, losses and optimizers a strategy has.
   struct Ids {
@@ -40,14 +40,14 @@ class Chapters {
   // The first that is not known.
   enum class Missing : std::uint8_t { nothing, layers, loss, optimizer };
   Missing missing(const Ids& ids, const models::Batch& batch) const;
-  // The whole step, where each chapter is known. `Peak::at` is not.
+  // The whole step, where each section is known. `Peak::at` is not.
   std::optional<Peak> find(const Ids& ids, const models::Batch& batch) const;
   void add(const Ids& ids, const models::Batch& batch, const Peak& peak,
-           std::span<const Stretch> stretches);
+           std::span<const SectionPeak> section_peaks);
   bool contradicted() const { return contradicted_; }
 
  private:
-  static constexpr std::size_t kMost = 3;  // of one chapter: distinct micro-batches
+  static constexpr std::size_t kMost = 3;  // of one section: distinct micro-batches
 
   struct Layers {
     Bytes high, scratch;
@@ -73,18 +73,18 @@ class Chapters {
   struct KeyHash {
     std::size_t operator()(const Key& key) const;
   };
-  template <class Chapter>
-  using Known = std::unordered_map<Key, Chapter, KeyHash>;
+  template <class Figures>
+  using Known = std::unordered_map<Key, Figures, KeyHash>;
   struct StrategyHash {
     std::size_t operator()(const models::Strategy& strategy) const;
   };
   using Numbers = std::unordered_map<models::Strategy, std::uint32_t, StrategyHash>;
 
   static bool reaches_layers(const models::Strategy& strategy);
-  static models::Strategy alike_in_loss(models::Strategy strategy);
+  static models::Strategy key_of_loss(models::Strategy strategy);
   static std::uint32_t number(Numbers& numbers, const models::Strategy& strategy);
-  template <class Chapter>
-  void note(Known<Chapter>& known, const Key& key, const Chapter& chapter);
+  template <class Figures>
+  void note(Known<Figures>& known, const Key& key, const Figures& figures);
 
   mutable std::mutex mutex_;
   Numbers strategies_, layers_of_, losses_of_, optimizers_of_;

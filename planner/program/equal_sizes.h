@@ -8,7 +8,7 @@
 
 namespace plimsoll::planner {
 
-struct Alike {
+struct EqualSizes {
   // `count` times `length` ops one after another, each with the scratch of the one `length` before.
   struct Blocks {
     std::uint32_t begin = 0, length = 0, count = 0;
@@ -16,7 +16,7 @@ struct Alike {
   };
   std::vector<models::TensorId> tensors;  // for each the first one that has its bytes
   std::vector<Blocks> ops;  // apart from one another, ascending
-  bool operator==(const Alike&) const = default;
+  bool operator==(const EqualSizes&) const = default;
 };
 
 }  // namespace plimsoll::planner

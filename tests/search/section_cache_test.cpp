@@ -1,4 +1,4 @@
-// A step put together from chapters of others has the peak of its own program.
+// A step put together from sections of others has the peak of its own program.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -7,14 +7,14 @@
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "planner/search/axes.h"
-#include "planner/search/chapters.h"
 #include "planner/search/concessions.h"
 #include "planner/search/evaluator.h"
+#include "planner/search/section_cache.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner;
 using namespace plimsoll::planner::search;
-using models::Chapter;
+using models::Section;
 using models::Strategy;
 
 namespace {
@@ -27,11 +27,11 @@ Strategy with(models::Loss loss, models::RecomputeKind recompute) {
 }
 
 // Layers up to the loss, the loss, layers again, the optimizer.
-std::array<Stretch, 4> step(Bytes loss_begins, Bytes loss_rises) {
-  return {Stretch{Chapter::layers, 0_B, loss_begins + 7_B, 3_B},
-          Stretch{Chapter::loss, loss_begins, loss_rises, 5_B},
-          Stretch{Chapter::layers, loss_begins, 20_B, 4_B},
-          Stretch{Chapter::optimizer, 30_B, 60_B, 2_B}};
+std::array<SectionPeak, 4> step(Bytes loss_begins, Bytes loss_rises) {
+  return {SectionPeak{Section::layers, 0_B, loss_begins + 7_B, 3_B},
+          SectionPeak{Section::loss, loss_begins, loss_rises, 5_B},
+          SectionPeak{Section::layers, loss_begins, 20_B, 4_B},
+          SectionPeak{Section::optimizer, 30_B, 60_B, 2_B}};
 }
 
 Peak peak_of(Bytes high, Bytes scratch) {
@@ -45,49 +45,49 @@ Peak peak_of(Bytes high, Bytes scratch) {
 
 }  // namespace
 
-TEST_CASE("chapters of two steps make a third one") {
+TEST_CASE("sections of two steps make a third one") {
   const Strategy a = with(models::Loss::full, models::RecomputeKind::full),
                  b = with(models::Loss::fused, models::RecomputeKind::full),
                  c = with(models::Loss::full, models::RecomputeKind::sqrt),
                  d = with(models::Loss::fused, models::RecomputeKind::sqrt);
   const models::Batch batch;
-  Chapters chapters;
+  SectionCache sections;
   // a: layers 107 and 120, the loss 100 + 300, the optimizer 90.
-  chapters.add(chapters.ids_of(a, false), batch, peak_of(400_B, 5_B), step(100_B, 300_B));
-  CHECK(chapters.find(chapters.ids_of(a, false), batch)->bytes == 1400_B);
-  CHECK_FALSE(chapters.find(chapters.ids_of(b, false), batch));
-  CHECK_FALSE(chapters.find(chapters.ids_of(c, false), batch));
+  sections.add(sections.ids_of(a, false), batch, peak_of(400_B, 5_B), step(100_B, 300_B));
+  CHECK(sections.find(sections.ids_of(a, false), batch)->bytes == 1400_B);
+  CHECK_FALSE(sections.find(sections.ids_of(b, false), batch));
+  CHECK_FALSE(sections.find(sections.ids_of(c, false), batch));
   // b: the same layers with another loss, 100 + 40.
-  chapters.add(chapters.ids_of(b, false), batch, peak_of(140_B, 5_B), step(100_B, 40_B));
+  sections.add(sections.ids_of(b, false), batch, peak_of(140_B, 5_B), step(100_B, 40_B));
   // c: other layers with a's loss, 50 + 300.
-  chapters.add(chapters.ids_of(c, false), batch, peak_of(350_B, 5_B), step(50_B, 300_B));
+  sections.add(sections.ids_of(c, false), batch, peak_of(350_B, 5_B), step(50_B, 300_B));
   // d: c's layers 57 and 70, b's loss 50 + 40; the optimizer's 30 + 60 is as high.
-  const auto found = chapters.find(chapters.ids_of(d, false), batch);
+  const auto found = sections.find(sections.ids_of(d, false), batch);
   REQUIRE(found);
   CHECK(found->bytes == 1090_B);
   CHECK(found->resident == 1000_B);
   CHECK(found->states == 900_B);
   CHECK(found->scratch == 5_B);
-  CHECK_FALSE(chapters.contradicted());
+  CHECK_FALSE(sections.contradicted());
   models::Batch other = batch;
   other.micro_batch = 2;
-  CHECK_FALSE(chapters.find(chapters.ids_of(d, false), other));
+  CHECK_FALSE(sections.find(sections.ids_of(d, false), other));
 }
 
 TEST_CASE("what is not equal although it should be is noticed, and nothing is found any more") {
   const models::Batch batch;
   for (const bool loss_differs : {false, true}) {
-    Chapters chapters;
+    SectionCache sections;
     const Strategy a = with(models::Loss::full, models::RecomputeKind::full),
                    b = with(models::Loss::fused, models::RecomputeKind::full),
                    c = with(models::Loss::full, models::RecomputeKind::sqrt);
-    chapters.add(chapters.ids_of(a, false), batch, peak_of(400_B, 5_B), step(100_B, 300_B));
+    sections.add(sections.ids_of(a, false), batch, peak_of(400_B, 5_B), step(100_B, 300_B));
     if (loss_differs)  // other layers, but a's loss rises by one byte less
-      chapters.add(chapters.ids_of(c, false), batch, peak_of(349_B, 5_B), step(50_B, 299_B));
+      sections.add(sections.ids_of(c, false), batch, peak_of(349_B, 5_B), step(50_B, 299_B));
     else  // another loss, but a's layers begin it one byte later
-      chapters.add(chapters.ids_of(b, false), batch, peak_of(141_B, 5_B), step(101_B, 40_B));
-    CHECK(chapters.contradicted());
-    CHECK_FALSE(chapters.find(chapters.ids_of(a, false), batch));
+      sections.add(sections.ids_of(b, false), batch, peak_of(141_B, 5_B), step(101_B, 40_B));
+    CHECK(sections.contradicted());
+    CHECK_FALSE(sections.find(sections.ids_of(a, false), batch));
   }
 }
 
@@ -96,8 +96,8 @@ TEST_CASE("without autocast a fused loss has layers of its own where the head is
   Strategy full = with(models::Loss::full, models::RecomputeKind::full),
            fused = with(models::Loss::fused, models::RecomputeKind::full),
            chunked = with(models::Loss::chunked, models::RecomputeKind::full);
-  Chapters chapters;
-  const auto layers = [&](const Strategy& s, bool tied) { return chapters.ids_of(s, tied).layers; };
+  SectionCache sections;
+  const auto layers = [&](const Strategy& s, bool tied) { return sections.ids_of(s, tied).layers; };
   CHECK(layers(full, true) == layers(fused, true));
   for (Strategy* s : {&full, &fused, &chunked}) s->precision = models::Precision::bf16;
   CHECK(layers(full, true) != layers(fused, true));
@@ -116,7 +116,7 @@ struct Counted {
 Counted check_space(const Scope& scope, std::size_t step) {
   const Space space(scope);
   KnownSteps known;
-  Chapters& chapters = known.chapters;
+  SectionCache& sections = known.sections;
   Evaluator whole(scope, space), shared(scope, space, &known);
   const bool tied = scope.base.model->decoder->tied_head;
   Counted count;
@@ -129,7 +129,7 @@ Counted check_space(const Scope& scope, std::size_t step) {
       CAPTURE(batch.micro_batch);
       CAPTURE(batch.grad_accum);
       ++count.points;
-      count.put_together += chapters.find(chapters.ids_of(family.strategy, tied), batch) ? 1 : 0;
+      count.put_together += sections.find(sections.ids_of(family.strategy, tied), batch) ? 1 : 0;
       const std::optional<Need> a = whole.need(family, batch), b = shared.need(family, batch);
       REQUIRE(a.has_value() == b.has_value());
       if (!a) {
@@ -142,7 +142,7 @@ Counted check_space(const Scope& scope, std::size_t step) {
       REQUIRE(a->counted() == b->counted());
     }
   }
-  CHECK_FALSE(chapters.contradicted());
+  CHECK_FALSE(sections.contradicted());
   return count;
 }
 

@@ -1,4 +1,4 @@
-#include "planner/search/chapters.h"
+#include "planner/search/section_cache.h"
 
 #include <algorithm>
 
@@ -8,8 +8,8 @@
 namespace plimsoll::planner::search {
 
 using models::Batch;
-using models::Chapter;
 using models::RecomputeKind;
+using models::Section;
 using models::Strategy;
 
 namespace {
@@ -36,7 +36,7 @@ Batch distinct(Batch batch) {
 
 }  // namespace
 
-std::size_t Chapters::KeyHash::operator()(const Key& key) const {
+std::size_t SectionCache::KeyHash::operator()(const Key& key) const {
   return Mixer()
       .mix(key.id)
       .mix(key.batch.micro_batch)
@@ -46,7 +46,7 @@ std::size_t Chapters::KeyHash::operator()(const Key& key) const {
 }
 
 // Of what the axes choose.
-std::size_t Chapters::StrategyHash::operator()(const Strategy& s) const {
+std::size_t SectionCache::StrategyHash::operator()(const Strategy& s) const {
   return Mixer()
       .mix(s.stack)
       .mix(s.gpus)
@@ -65,7 +65,7 @@ std::size_t Chapters::StrategyHash::operator()(const Strategy& s) const {
       .hash();
 }
 
-std::uint32_t Chapters::number(Numbers& numbers, const Strategy& strategy) {
+std::uint32_t SectionCache::number(Numbers& numbers, const Strategy& strategy) {
   return numbers.try_emplace(strategy, static_cast<std::uint32_t>(numbers.size())).first->second;
 }
 
@@ -73,7 +73,7 @@ std::uint32_t Chapters::number(Numbers& numbers, const Strategy& strategy) {
 // in the middle of it where whole layers are recomputed: there alone recomputation matters, and
 // where parts are frozen, since checkpoints force gradients then. With patterns of frozen parts,
 // what the loss and the optimizer find may depend on anything of the layers.
-Strategy Chapters::alike_in_loss(Strategy loss) {
+Strategy SectionCache::key_of_loss(Strategy loss) {
   const RecomputeKind kind = loss.recompute.kind;
   if (!loss.optimizer_in_backward) loss.optimizer_impl.reset();
   if (!loss.freeze.empty()) return loss;
@@ -88,7 +88,7 @@ Strategy Chapters::alike_in_loss(Strategy loss) {
 // A fused loss makes the head's gradient itself, and a tied table's two gradients are added in
 // place then. Elsewhere that gradient is a GEMM's: a view, unless autocast's cast makes a tensor
 // of it.
-bool Chapters::reaches_layers(const Strategy& s) {
+bool SectionCache::reaches_layers(const Strategy& s) {
   const StackInfo& stack = stack_info(s.stack);
   if (s.loss != models::Loss::fused || !stack.runs_transformers) return false;
   const bool sharded = stack.has_fsdp && s.data.zero >= 2;
@@ -97,11 +97,11 @@ bool Chapters::reaches_layers(const Strategy& s) {
   return !casts;
 }
 
-Chapters::Ids Chapters::ids_of(const Strategy& strategy, bool tied_head) {
+SectionCache::Ids SectionCache::ids_of(const Strategy& strategy, bool tied_head) {
   Strategy layers = strategy;
   if (!tied_head || !reaches_layers(strategy)) layers.loss = models::Loss::full;
   if (!strategy.optimizer_in_backward) layers.optimizer_impl.reset();
-  const Strategy loss = alike_in_loss(strategy);
+  const Strategy loss = key_of_loss(strategy);
   // Workspaces that stay are the attention's too, and those of GEMMs that run a second time.
   Strategy optimizer = strategy;
   const bool repeats = strategy.recompute.kind != RecomputeKind::none &&
@@ -114,7 +114,7 @@ Chapters::Ids Chapters::ids_of(const Strategy& strategy, bool tied_head) {
           number(optimizers_of_, optimizer)};
 }
 
-Chapters::Missing Chapters::missing(const Ids& ids, const Batch& batch) const {
+SectionCache::Missing SectionCache::missing(const Ids& ids, const Batch& batch) const {
   const Batch alike = distinct(batch);
   const std::lock_guard lock(mutex_);
   if (!layers_.contains({ids.layers, alike})) return Missing::layers;
@@ -122,7 +122,7 @@ Chapters::Missing Chapters::missing(const Ids& ids, const Batch& batch) const {
   return optimizers_.contains({ids.optimizer, alike}) ? Missing::nothing : Missing::optimizer;
 }
 
-std::optional<Peak> Chapters::find(const Ids& ids, const Batch& batch) const {
+std::optional<Peak> SectionCache::find(const Ids& ids, const Batch& batch) const {
   const Batch alike = distinct(batch);
   const std::lock_guard lock(mutex_);
   if (contradicted_) return std::nullopt;
@@ -145,36 +145,36 @@ std::optional<Peak> Chapters::find(const Ids& ids, const Batch& batch) const {
   return peak;
 }
 
-template <class Chapter>
-void Chapters::note(Known<Chapter>& known, const Key& key, const Chapter& chapter) {
-  const auto [entry, is_new] = known.try_emplace(key, chapter);
-  if (!is_new && entry->second != chapter) contradicted_ = true;
+template <class Figures>
+void SectionCache::note(Known<Figures>& known, const Key& key, const Figures& figures) {
+  const auto [entry, is_new] = known.try_emplace(key, figures);
+  if (!is_new && entry->second != figures) contradicted_ = true;
 }
 
-void Chapters::add(const Ids& ids, const Batch& batch, const Peak& peak,
-                   std::span<const Stretch> stretches) {
+void SectionCache::add(const Ids& ids, const Batch& batch, const Peak& peak,
+                       std::span<const SectionPeak> section_peaks) {
   Layers layers;
   Loss loss;
   Optimizer optimizer{
       .rise = Bytes(0), .scratch = Bytes(0), .resident = peak.resident, .states = peak.states};
   std::size_t optimizers = 0;
-  for (const Stretch& stretch : stretches) {
-    switch (stretch.chapter) {
-      case Chapter::layers:
-        layers.high = std::max(layers.high, stretch.entry + stretch.rise);
-        layers.scratch = std::max(layers.scratch, stretch.scratch);
+  for (const SectionPeak& one : section_peaks) {
+    switch (one.section) {
+      case Section::layers:
+        layers.high = std::max(layers.high, one.entry + one.rise);
+        layers.scratch = std::max(layers.scratch, one.scratch);
         break;
-      case Chapter::loss:
+      case Section::loss:
         if (loss.count == kMost) return;
-        layers.loss_begins[loss.count] = stretch.entry;
-        loss.rises[loss.count++] = stretch.rise;
-        loss.scratch = std::max(loss.scratch, stretch.scratch);
+        layers.loss_begins[loss.count] = one.entry;
+        loss.rises[loss.count++] = one.rise;
+        loss.scratch = std::max(loss.scratch, one.scratch);
         break;
-      case Chapter::optimizer:
+      case Section::optimizer:
         if (++optimizers > 1) return;
-        layers.optimizer_begins = stretch.entry;
-        optimizer.rise = stretch.rise;
-        optimizer.scratch = stretch.scratch;
+        layers.optimizer_begins = one.entry;
+        optimizer.rise = one.rise;
+        optimizer.scratch = one.scratch;
         break;
     }
   }
