@@ -2,15 +2,12 @@
 
 #include <algorithm>
 
+#include "models/run_names.h"
+
 namespace plimsoll::models {
 
 namespace {
 // The names that a message lists; the first of them are modelled.
-constexpr std::string_view kStacks[] = {"pytorch", "plimsoll", "deepspeed", "megatron"};
-constexpr std::string_view kKernels[] = {"eager", "liger", "fused", "unsloth"};
-constexpr std::string_view kCompiled[] = {"no", "block", "model"};
-constexpr std::string_view kPrecisions[] = {"fp32", "bf16-mixed", "fp16-mixed",
-                                            "bf16", "fp16",       "fp8-mixed"};
 constexpr std::string_view kOffloadTo[] = {"cpu", "nvme", "managed"};
 constexpr std::string_view kPadding[] = {"none", "free", "longest", "max"};
 constexpr std::string_view kPacking[] = {"no", "wrapped", "bfd"};
@@ -22,10 +19,11 @@ constexpr Option kPlanOptions[] = {
            "read the config as this model_type, whatever it says (llama)"}
         .of_a_step(),
     Option{"dropout", "P", "Model", "of every dropout of the model: a rate, or config (config)"}
+        .at("model/config")
         .of_a_step(),
 
     {"gpu", "NAME", "Cluster", "see `plimsoll gpus` (the local GPU, else h100-sxm-80gb)"},
-    Option{"gpus", "N", "Cluster", "world size (1)"}.written_anew(),
+    Option{"gpus", "N", "Cluster", "world size (1)"}.at("strategy/world_size").written_anew(),
     Option{"gpus-per-node", "N", "Cluster", "(8)"}.written_anew().of_a_step(),
     {"gpu-memory", "SIZE", "Cluster", "80GB, 79.6GiB, bytes: what CUDA reports as total"},
     Option{"intra-node-bandwidth", "GB/S", "Cluster", "per GPU, one direction (the catalog's)"}
@@ -42,103 +40,150 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
 
     Option{"stack", "NAME", "Stack", "plimsoll, pytorch, deepspeed, megatron (pytorch)"}
-        .one_of(kStacks, 3, "this stack is not modelled yet (pytorch, deepspeed and plimsoll are)")
+        .at("stack/name")
+        .one_of(kNamesOf<Stack>, 3,
+                "this stack is not modelled yet (pytorch, deepspeed and plimsoll are)")
         .fixing("stack")
         .written_anew()
         .of_a_step(),
     Option{"device", "NAME", "Stack", "cuda, cpu (cuda; cpu only with plimsoll)"}
+        .at("stack/device")
+        .one_of(kNamesOf<Device>)
         .fixing("stack")
         .of_a_step(),
     Option{"compile", "[REGION]", "Stack",
            "torch.compile of each block, or of the model (no; alone: block)"}
+        .at("stack/compile")
         .alone_means("block")
-        .one_of(kCompiled, 2, "a model compiled as one graph is not modelled yet (block is)")
+        .one_of(kNamesOf<Compile>, 2,
+                "a model compiled as one graph is not modelled yet (block is)")
         .fixing("stack")
         .of_a_step(),
     Option{"kernels", "NAME", "Stack", "eager, liger, unsloth, fused (eager)"}
-        .one_of(kKernels, 3, "these kernels are not modelled yet (eager, liger and fused are)")
+        .at("stack/kernels")
+        .one_of(kNamesOf<Kernels>, 3,
+                "these kernels are not modelled yet (eager, liger and fused are)")
         .fixing("stack")
         .of_a_step(),
-    Option{"torch-version", "V", "Stack", "(the newest modelled)"}.of_a_step(),
+    Option{"torch-version", "V", "Stack", "(the newest modelled)"}.at("stack/version").of_a_step(),
     Option{"allocator-conf", "TEXT", "Stack", "PYTORCH_CUDA_ALLOC_CONF, in PyTorch's own syntax"}
+        .at("stack/allocator_conf")
         .fixing("stack")
         .of_a_step(),
     Option{"hold-outputs", "", "Stack", "the loop keeps the model's outputs until after backward"}
+        .at("stack/hold_outputs")
         .fixing("stack")
         .of_a_step(),
-    Option{"transformers-version", "V", "Stack", "4.45 to 5.23 (5.17)"}.of_a_step(),
+    Option{"transformers-version", "V", "Stack", "4.45 to 5.23 (5.17)"}
+        .at("stack/transformers_version")
+        .of_a_step(),
     Option{"model-code", "NAME", "Stack",
            "transformers, torchtitan@2024-12, torchtitan@0.2.2: whose forward (transformers)"}
+        .at("stack/model_code")
+        .one_of(kNamesOf<ModelCode>)
         .fixing("stack", "zero", "recompute")
         .of_a_step(),
 
     Option{"zero", "STAGE", "Data parallel", "0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP"}
+        .at("strategy/zero")
         .fixing("zero")
         .written_anew(),
-    Option{"fsdp-version", "V", "Data parallel", "1, 2 (2)"}.fixing("stack", "zero").of_a_step(),
+    Option{"fsdp-version", "V", "Data parallel", "1, 2 (2)"}
+        .at("stack/fsdp_version")
+        .fixing("stack", "zero")
+        .of_a_step(),
     Option{"shard-group", "N", "Data parallel", "hybrid sharding inside groups of N (all ranks)"}
+        .at("strategy/shard_group")
         .fixing("shard-group")
         .written_anew(),
     Option{"reduce-bucket", "SIZE", "Data parallel",
            "plimsoll: bytes of one gradient bucket (25MiB)"}
+        .at("strategy/ddp/bucket_cap_mb")
         .fixing("stack")
         .of_a_step(),
     Option{"bucket-cap-mb", "MIB", "Data parallel", "DDP's bucket_cap_mb (25)"}
+        .at("strategy/ddp/bucket_cap_mb")
         .fixing("stack", "zero")
         .of_a_step(),
     Option{"gradient-as-bucket-view", "YES|NO", "Data parallel", "DDP's own knob (no)"}
+        .at("strategy/ddp/bucket_view")
         .fixing("stack", "zero")
         .of_a_step(),
     Option{"reduce-bucket-size", "N", "Data parallel", "deepspeed: elements of a bucket (5e8)"}
+        .at("stack/deepspeed/reduce_bucket_size")
         .fixing("stack")
         .of_a_step(),
     Option{"overlap-comm", "YES|NO", "Data parallel", "deepspeed: two buckets (yes with --zero 3)"}
+        .at("stack/deepspeed/overlap_comm")
         .fixing("stack")
         .of_a_step(),
     Option{"sub-group-size", "N", "Data parallel", "deepspeed --zero 3: elements of one step (1e9)"}
+        .at("stack/deepspeed/sub_group_size")
         .of_a_step(),
-    Option{"stage3-prefetch-bucket-size", "N", "Data parallel", "deepspeed (5e7)"}.of_a_step(),
+    Option{"stage3-prefetch-bucket-size", "N", "Data parallel", "deepspeed (5e7)"}
+        .at("stack/deepspeed/stage3_prefetch_bucket_size")
+        .of_a_step(),
     Option{"stage3-param-persistence-threshold", "N", "Data parallel", "deepspeed (1e5)"}
+        .at("stack/deepspeed/stage3_param_persistence_threshold")
         .of_a_step(),
-    Option{"stage3-max-live-parameters", "N", "Data parallel", "deepspeed (1e9)"}.of_a_step(),
-    Option{"stage3-max-reuse-distance", "N", "Data parallel", "deepspeed (1e9)"}.of_a_step(),
+    Option{"stage3-max-live-parameters", "N", "Data parallel", "deepspeed (1e9)"}
+        .at("stack/deepspeed/stage3_max_live_parameters")
+        .of_a_step(),
+    Option{"stage3-max-reuse-distance", "N", "Data parallel", "deepspeed (1e9)"}
+        .at("stack/deepspeed/stage3_max_reuse_distance")
+        .of_a_step(),
     Option{"prefetch", "N", "Data parallel", "units gathered ahead"}.never(
         "prefetch depths other than the stack's own are not modelled yet"),
     Option{"deterministic", "", "Data parallel", "plimsoll: all stages reduce at the same moments"}
+        .at("strategy/deterministic")
         .of_a_step(),
     Option{"exchange", "NAME", "Data parallel", "plimsoll: nccl (GPUs), mpi or threads (the host)"}
+        .at("stack/exchange")
+        .one_of(kNamesOf<Exchange>)
         .of_a_step(),
 
-    Option{"tp", "N", "Model parallel", "tensor parallel ranks (1)"}.only_one("tensor parallelism"),
+    Option{"tp", "N", "Model parallel", "tensor parallel ranks (1)"}
+        .at("strategy/tp")
+        .only_one("tensor parallelism"),
     Option{"sequence-parallel", "", "Model parallel", "shard what tensor parallelism replicates"}
         .never("tensor parallelism is not modelled yet")
-        .in_document("false"),
-    Option{"pp", "N", "Model parallel", "pipeline stages (1)"}.only_one("pipeline parallelism"),
+        .at("strategy/sequence_parallel", "false"),
+    Option{"pp", "N", "Model parallel", "pipeline stages (1)"}
+        .at("strategy/pp")
+        .only_one("pipeline parallelism"),
     Option{"pp-schedule", "NAME", "Model parallel", "gpipe, 1f1b, interleaved, zero-bubble"}
         .never("pipeline parallelism is not modelled yet")
-        .in_document("null"),
+        .at("strategy/pp_schedule", "null"),
     Option{"virtual-stages", "N", "Model parallel", "stages per pipeline rank (1)"}
         .only_one("pipeline parallelism")
-        .in_document("1"),
-    Option{"cp", "N", "Model parallel", "context parallel ranks (1)"}.only_one(
-        "context parallelism"),
-    Option{"ep", "N", "Model parallel", "expert parallel ranks (1)"}.only_one("expert parallelism"),
+        .at("strategy/virtual_stages", "1"),
+    Option{"cp", "N", "Model parallel", "context parallel ranks (1)"}
+        .at("strategy/cp")
+        .only_one("context parallelism"),
+    Option{"ep", "N", "Model parallel", "expert parallel ranks (1)"}
+        .at("strategy/ep")
+        .only_one("expert parallelism"),
 
     Option{"precision", "KIND", "Precision",
            "fp32, bf16-mixed, fp16-mixed, bf16, fp16, fp8-mixed (bf16-mixed)"}
-        .one_of(kPrecisions, 5, "fp8 training is not modelled yet")
+        .at("strategy/precision")
+        .one_of(kNamesOf<Precision>, 5, "fp8 training is not modelled yet")
         .fixing("precision")
         .written_anew(),
     Option{"param-dtype", "DTYPE", "Precision", "dtype the weights are loaded in (fp32 for mixed)"}
+        .at("strategy/param_dtype")
         .fixing("precision", "param-dtype", "stack")
         .of_a_step(),
     Option{"grad-dtype", "DTYPE", "Precision", "of reduced gradients (the stack's)"}
+        .at("strategy/grad_dtype")
         .fixing("zero", "stack", "precision")
         .of_a_step(),
     Option{"master-weights", "YES|NO", "Precision", "fp32 masters beside 16-bit weights"}
+        .at("strategy/master_weights")
         .fixing("precision")
         .of_a_step(),
     Option{"fsdp-upcast", "YES|NO", "Precision", "Accelerate's fp32 storage under FSDP (yes)"}
+        .at("strategy/fsdp_upcast")
         .fixing("zero", "stack", "precision")
         .of_a_step(),
 
@@ -146,30 +191,43 @@ constexpr Option kPlanOptions[] = {
            "adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, "
            "ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, "
            "lomo (adamw)"}
+        .at("strategy/optimizer")
         .fixing("optimizer")
         .of_a_step(),
     Option{"optimizer-impl", "KIND", "Optimizer", "foreach, fused, for-loop (the stack's)"}
+        .at("stack/optimizer_impl")
+        .one_of(kNamesOf<OptimizerImpl>)
         .fixing("optimizer-impl")
         .written_anew()
         .of_a_step(),
-    Option{"galore-rank", "N", "Optimizer", "of the projected gradients (128)"}.of_a_step(),
+    Option{"galore-rank", "N", "Optimizer", "of the projected gradients (128)"}
+        .at("strategy/galore_rank")
+        .of_a_step(),
     Option{"optimizer-in-backward", "", "Optimizer", "step each parameter as its gradient comes"}
+        .at("strategy/optimizer_in_backward")
         .of_a_step(),
 
     Option{"seq-len", "N", "Batch", "tokens (4096, at most what the model takes)"}
+        .at("batch/seq_len")
         .written_anew()
         .of_a_step(),
     Option{"micro-batch", "N", "Batch", "sequences per GPU and micro-step (1)"}
+        .at("batch/micro_batch")
         .fixing("micro-batch")
         .written_anew()
         .of_a_step(),
-    Option{"grad-accum", "N", "Batch", "micro-steps per step (1)"}.written_anew().of_a_step(),
+    Option{"grad-accum", "N", "Batch", "micro-steps per step (1)"}
+        .at("batch/grad_accum")
+        .written_anew()
+        .of_a_step(),
     Option{"global-batch", "N", "Batch", "sequences per step of all GPUs, instead of --grad-accum"}
+        .at("batch/grad_accum")
         .written_anew()
         .of_a_step(),
 
     Option{"padding-mask", "YES|NO", "Batch",
            "rows hold padding, which an attention mask says (no)"}
+        .at("strategy/rows")
         .fixing("stack")
         .of_a_step(),
     Option{
@@ -181,6 +239,7 @@ constexpr Option kPlanOptions[] = {
     Option{"padding", "KIND", "Batch",
            "none; free: a micro-batch's samples in one row, told apart by position_ids; of --data "
            "longest, max, free (none; longest)"}
+        .at("strategy/rows")
         .one_of(kPadding, 4, "")
         .fixing("stack")
         .of_a_step(),
@@ -193,59 +252,82 @@ constexpr Option kPlanOptions[] = {
     Option{"recompute", "KIND", "Activations",
            "none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, "
            "budget:SIZE (none)"}
+        .at("strategy/recompute")
         .fixing("recompute")
         .written_anew()
         .of_a_step(),
     Option{"use-reentrant", "YES|NO", "Activations",
            "of checkpoints (no; FSDP1's old releases: yes)"}
+        .at("stack/use_reentrant")
         .of_a_step(),
     Option{"attention", "KIND", "Activations", "flash, flash-1, flash-2 (the package), eager, math"}
+        .at("strategy/attention")
+        .one_of(kNamesOf<Attention>)
         .fixing("attention")
         .written_anew()
         .of_a_step(),
     Option{"loss", "KIND", "Activations", "full, chunked, fused (full; fused with liger)"}
+        .at("strategy/loss")
+        .one_of(kNamesOf<Loss>)
         .fixing("loss")
         .written_anew()
         .of_a_step(),
 
     Option{"lora-rank", "R", "Adapters", "train adapters of this rank, freeze the rest"}
+        .at("strategy/lora/rank")
         .fixing("adapters")
         .of_a_step(),
-    Option{"lora-alpha", "A", "Adapters", "(16)"}.of_a_step(),
+    Option{"lora-alpha", "A", "Adapters", "(16)"}.at("strategy/lora/alpha").of_a_step(),
     Option{"lora-targets", "LIST", "Adapters",
            "all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)"}
+        .at("strategy/lora/targets")
         .of_a_step(),
-    Option{"lora-dropout", "P", "Adapters", "(0)"}.of_a_step(),
-    Option{"adapter-dtype", "DTYPE", "Adapters", "fp32, bf16 (fp32)"}.of_a_step(),
+    Option{"lora-dropout", "P", "Adapters", "(0)"}.at("strategy/lora/dropout").of_a_step(),
+    Option{"adapter-dtype", "DTYPE", "Adapters", "fp32, bf16 (fp32)"}
+        .at("strategy/lora/adapter_dtype")
+        .of_a_step(),
     Option{"modules-to-save", "LIST", "Adapters",
            "embed_tokens,lm_head,…: train copies of these whole modules"}
+        .at("strategy/lora/modules_to_save")
         .of_a_step(),
-    Option{"lora-bias", "YES|NO", "Adapters", "PEFT's lora_bias (no)"}.of_a_step(),
-    Option{"use-dora", "YES|NO", "Adapters", "PEFT's weight-decomposed adapters (no)"}.of_a_step(),
+    Option{"lora-bias", "YES|NO", "Adapters", "PEFT's lora_bias (no)"}
+        .at("strategy/lora/lora_bias")
+        .of_a_step(),
+    Option{"use-dora", "YES|NO", "Adapters", "PEFT's weight-decomposed adapters (no)"}
+        .at("strategy/lora/use_dora")
+        .of_a_step(),
     Option{"quantize", "KIND", "Adapters",
            "nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row: pack the frozen base"}
+        .at("strategy/quantize")
         .fixing("adapters", "quantize")
         .of_a_step(),
     Option{"quant-storage", "DTYPE", "Adapters",
            "uint8, bf16, fp16, fp32: holds packed values (uint8)"}
+        .at("strategy/quant_storage")
         .of_a_step(),
     Option{"kbit-prep", "YES|NO", "Adapters",
            "PEFT's prepare_model_for_kbit_training (yes with autocast, unless sharded)"}
+        .at("strategy/kbit_prep")
         .of_a_step(),
     Option{"freeze", "PATTERN", "Adapters", "parameters that are not trained (repeatable)", true}
+        .at("strategy/freeze")
         .fixing("adapters")
         .of_a_step(),
     Option{"train", "PATTERN", "Adapters", "exceptions from --freeze (repeatable)", true}
+        .at("strategy/train")
         .fixing("adapters")
         .of_a_step(),
 
     Option{"offload", "LIST", "Offload", "optimizer, params, activations: to the host"}
+        .at("strategy/offload")
         .fixing("offload")
         .of_a_step(),
     Option{"offload-to", "NAME", "Offload", "cpu, nvme, managed (cpu)"}
+        .at("strategy/offload_to")
         .one_of(kOffloadTo, 1, "offloading is modelled to the host's memory alone (cpu)")
         .of_a_step(),
     Option{"offload-pin", "YES|NO", "Offload", "pin_memory of what is on the host (yes)"}
+        .at("strategy/offload_pin")
         .of_a_step(),
 
     Option{"mode", "NAME", "What", "train, inference (train)"}.one_of(

@@ -1,5 +1,5 @@
 // Every option of a question, a row each: its name, what it takes, what is not modelled of it,
-// which axes of a search it holds, where it stands in a document.
+// which axes of a search it holds, where it stands in a plan document and so in its fingerprint.
 #pragma once
 
 #include <array>
@@ -26,8 +26,10 @@ struct Option {
   // Axes of the search that stay as they are where it is given ("": none).
   std::array<std::string_view, 3> axes = {};
   bool is_written_anew = false;  // for each plan that a search finds
-  // Of one that is not modelled: its member of a document's "strategy", which fingerprints have.
-  std::string_view document = {};
+  // Its member of a document's "workload", which fingerprints are made of ("stack/kernels"); "": it
+  // asks about another cluster, or about how to answer.
+  std::string_view member = {};
+  std::string_view document = {};  // of one that is not modelled: the value that stands there
   bool says_of_step = false;  // nothing of a bare parameter count
   std::string_view alone = "all";  // what it means without the value that it may have ("[…]")
 
@@ -36,8 +38,13 @@ struct Option {
     out.unmodelled = why;
     return out;
   }
-  constexpr Option in_document(std::string_view json) const {
+  constexpr Option at(std::string_view where) const {
     Option out = *this;
+    out.member = where;
+    return out;
+  }
+  constexpr Option at(std::string_view where, std::string_view json) const {
+    Option out = at(where);
     out.document = json;
     return out;
   }
@@ -53,6 +60,9 @@ struct Option {
     out.modelled = first;
     out.unmodelled_name = why;
     return out;
+  }
+  constexpr Option one_of(std::span<const std::string_view> all) const {
+    return one_of(all, all.size(), {});
   }
   constexpr Option fixing(std::string_view a, std::string_view b = {},
                           std::string_view c = {}) const {

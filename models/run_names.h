@@ -37,8 +37,8 @@ inline constexpr std::array<std::string_view, 3> kNamesOf<Loss>{"full", "chunked
 template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<Rows>{"full", "padded", "flattened"};
 template <>
-inline constexpr std::array<std::string_view, 4> kNamesOf<Kernels>{"eager", "liger", "unsloth",
-                                                                   "fused"};
+inline constexpr std::array<std::string_view, 4> kNamesOf<Kernels>{"eager", "liger", "fused",
+                                                                   "unsloth"};
 template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<Compile>{"no", "block", "model"};
 template <>

@@ -32,7 +32,7 @@ constexpr bool is_flash(Attention attention) {
   return attention != Attention::eager && attention != Attention::math;
 }
 enum class Loss : std::uint8_t { full, chunked, fused };
-enum class Kernels : std::uint8_t { eager, liger, unsloth, fused };
+enum class Kernels : std::uint8_t { eager, liger, fused, unsloth };
 // plimsoll: ranks are threads of one process, processes of MPI on hosts, or processes with a GPU
 // each.
 enum class Exchange : std::uint8_t { threads, mpi, nccl };

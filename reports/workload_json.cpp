@@ -242,13 +242,11 @@ constexpr Member kStrategy[] = {
 };
 static_assert(std::ranges::is_sorted(kStrategy, {}, &Member::key));
 
-std::vector<std::pair<std::string, std::string_view>> unmodelled_members() {
-  std::vector<std::pair<std::string, std::string_view>> members;
+std::vector<std::pair<std::string_view, std::string_view>> unmodelled_members() {
+  std::vector<std::pair<std::string_view, std::string_view>> members;
   for (const models::Option& option : models::plan_options()) {
     if (option.document.empty()) continue;
-    std::string key(option.name);
-    std::ranges::replace(key, '-', '_');
-    members.emplace_back(std::move(key), option.document);
+    members.emplace_back(option.member.substr(option.member.find('/') + 1), option.document);
   }
   std::ranges::sort(members);
   return members;
@@ -272,7 +270,8 @@ void write_batch(JsonWriter& json, const models::Batch& batch) {
 
 void write_strategy(JsonWriter& json, const Strategy& s) {
   // Options that are not modelled have a member too: both lists are in the order of their keys.
-  static const std::vector<std::pair<std::string, std::string_view>> others = unmodelled_members();
+  static const std::vector<std::pair<std::string_view, std::string_view>> others =
+      unmodelled_members();
   auto other = others.begin();
   const auto write_others = [&](std::string_view before) {
     for (; other != others.end() && (before.empty() || other->first < before); ++other) {

@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "reports/plan_json.h"
@@ -105,6 +107,12 @@ const std::set<std::string_view> kElsewhere{
     "accelerate",   "peft",   "training-args", "trainer",       "axolotl",
     "llamafactory", "swift",  "torchtitan",    "torch-version", "mode"};
 
+nlohmann::json member_of(const std::string& document, std::string_view pointer) {
+  const nlohmann::json workload = nlohmann::json::parse(document)["workload"];
+  const nlohmann::json::json_pointer at("/" + std::string(pointer));
+  return workload.contains(at) ? workload[at] : nlohmann::json();
+}
+
 // What changes the workload, and none of its bytes or seconds.
 const std::set<std::string_view> kNoFigure{
     "dropout",  // plimsoll's masks come from a counter: copies of a moment, where no peak stands
@@ -172,6 +180,15 @@ Given with(Given base, const Given& more) {
   return base;
 }
 
+// An option is in the fingerprint where its row says where it stands, and nowhere else.
+void check_member(const Option& option, const std::string& before, const std::string& after) {
+  CAPTURE(option.name);
+  const bool moves = member_of(before, "fingerprint") != member_of(after, "fingerprint");
+  CHECK(moves == !option.member.empty());
+  if (!option.member.empty())
+    CHECK(member_of(before, option.member) != member_of(after, option.member));
+}
+
 // Whether one of the trials shows that the option is heeded.
 bool is_heeded(const Option& option, const Given& base) {
   const std::string name(option.name);
@@ -182,6 +199,7 @@ bool is_heeded(const Option& option, const Given& base) {
     if (after.refusal.find("--" + name) != std::string::npos) return true;
     if (!after.refusal.empty()) continue;
     if (after.document == before.document) continue;
+    check_member(option, before.document, after.document);
     if (kNoFigure.contains(option.name) || after.figures != before.figures) return true;
   }
   return false;
@@ -194,6 +212,31 @@ TEST_CASE("every option of fit has a trial here, or a reason to have none") {
                           option.is_never_modelled() ==
                       1,
                   option.name);
+}
+
+TEST_CASE("the schema of a plan accepts every name that an option of a few names takes") {
+  const nlohmann::json schema = nlohmann::json::parse(
+      std::ifstream(std::string(PLIMSOLL_SOURCE_ROOT) + "/reports/schema/plan.schema.json"));
+  const nlohmann::json& workload = schema["properties"]["workload"]["properties"];
+  int compared = 0;
+  for (const Option& option : plan_options()) {
+    // --padding names what makes the rows.
+    if (option.names.empty() || option.member.empty() || option.name == "padding") continue;
+    const std::size_t slash = option.member.find('/');
+    const nlohmann::json& part = workload[std::string(option.member.substr(0, slash))];
+    const std::string key(option.member.substr(slash + 1));
+    std::set<std::string> accepted;
+    for (const nlohmann::json& kind : part.contains("anyOf") ? part["anyOf"] : nlohmann::json{part})
+      if (kind["properties"].contains(key) && kind["properties"][key].contains("enum"))
+        for (const nlohmann::json& name : kind["properties"][key]["enum"])
+          accepted.insert(name.is_string() ? name.get<std::string>() : name.dump());
+    if (accepted.empty()) continue;
+    for (const std::string_view name : option.names)
+      if (name != "no" && name != "transformers")  // false; absent
+        CHECK_MESSAGE(accepted.contains(std::string(name)), option.name << ' ' << name);
+    ++compared;
+  }
+  CHECK(compared >= 8);
 }
 
 TEST_CASE("no option is ignored: on each stack and stage it changes the answer or is refused") {

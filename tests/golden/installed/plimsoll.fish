@@ -15,7 +15,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l inter-node-bandwidt
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l reserve -d 'kept free (0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l host-memory -d 'of a node, for what is offloaded: 256GiB (not judged)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l calibration -d 'overheads as tools/evidence fit measured them (built in)' -r -F
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l stack -d 'plimsoll, pytorch, deepspeed, megatron (pytorch)' -x -a 'pytorch plimsoll deepspeed megatron'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l stack -d 'plimsoll, pytorch, deepspeed, megatron (pytorch)' -x -a 'plimsoll pytorch deepspeed megatron'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l device -d 'cuda, cpu (cuda; cpu only with plimsoll)' -x -a 'cuda cpu'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l compile -d 'torch.compile of each block, or of the model (no; alone: block)'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l kernels -d 'eager, liger, unsloth, fused (eager)' -x -a 'eager liger fused unsloth'
@@ -23,7 +23,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l torch-version -d '(
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12 torchtitan@0.2.2'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
@@ -39,7 +39,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l stage3-max-live-par
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l stage3-max-reuse-distance -d 'deepspeed (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l prefetch -d 'units gathered ahead' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l deterministic -d 'plimsoll: all stages reduce at the same moments'
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l exchange -d 'plimsoll: nccl (GPUs), mpi or threads (the host)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l exchange -d 'plimsoll: nccl (GPUs), mpi or threads (the host)' -x -a 'threads mpi nccl'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l tp -d 'tensor parallel ranks (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l sequence-parallel -d 'shard what tensor parallelism replicates'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l pp -d 'pipeline stages (1)' -x
@@ -67,7 +67,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l packing -d 'of --da
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash eager math flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-alpha -d '(16)' -x
@@ -148,7 +148,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l inter-node-ba
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l reserve -d 'kept free (0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l host-memory -d 'of a node, for what is offloaded: 256GiB (not judged)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l calibration -d 'overheads as tools/evidence fit measured them (built in)' -r -F
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l stack -d 'plimsoll, pytorch, deepspeed, megatron (pytorch)' -x -a 'pytorch plimsoll deepspeed megatron'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l stack -d 'plimsoll, pytorch, deepspeed, megatron (pytorch)' -x -a 'plimsoll pytorch deepspeed megatron'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l device -d 'cuda, cpu (cuda; cpu only with plimsoll)' -x -a 'cuda cpu'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l compile -d 'torch.compile of each block, or of the model (no; alone: block)'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l kernels -d 'eager, liger, unsloth, fused (eager)' -x -a 'eager liger fused unsloth'
@@ -156,7 +156,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l torch-version
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12 torchtitan@0.2.2'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
@@ -172,7 +172,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l stage3-max-li
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l stage3-max-reuse-distance -d 'deepspeed (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l prefetch -d 'units gathered ahead' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l deterministic -d 'plimsoll: all stages reduce at the same moments'
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l exchange -d 'plimsoll: nccl (GPUs), mpi or threads (the host)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l exchange -d 'plimsoll: nccl (GPUs), mpi or threads (the host)' -x -a 'threads mpi nccl'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l tp -d 'tensor parallel ranks (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l sequence-parallel -d 'shard what tensor parallelism replicates'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l pp -d 'pipeline stages (1)' -x
@@ -200,7 +200,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l packing -d 'o
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash eager math flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-alpha -d '(16)' -x
@@ -258,7 +258,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l inter-node-bandwidt
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l reserve -d 'kept free (0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l host-memory -d 'of a node, for what is offloaded: 256GiB (not judged)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l calibration -d 'overheads as tools/evidence fit measured them (built in)' -r -F
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l stack -d 'plimsoll, pytorch, deepspeed, megatron (pytorch)' -x -a 'pytorch plimsoll deepspeed megatron'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l stack -d 'plimsoll, pytorch, deepspeed, megatron (pytorch)' -x -a 'plimsoll pytorch deepspeed megatron'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l device -d 'cuda, cpu (cuda; cpu only with plimsoll)' -x -a 'cuda cpu'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l compile -d 'torch.compile of each block, or of the model (no; alone: block)'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l kernels -d 'eager, liger, unsloth, fused (eager)' -x -a 'eager liger fused unsloth'
@@ -266,7 +266,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l torch-version -d '(
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12 torchtitan@0.2.2'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
@@ -282,7 +282,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l stage3-max-live-par
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l stage3-max-reuse-distance -d 'deepspeed (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l prefetch -d 'units gathered ahead' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l deterministic -d 'plimsoll: all stages reduce at the same moments'
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l exchange -d 'plimsoll: nccl (GPUs), mpi or threads (the host)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l exchange -d 'plimsoll: nccl (GPUs), mpi or threads (the host)' -x -a 'threads mpi nccl'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l tp -d 'tensor parallel ranks (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l sequence-parallel -d 'shard what tensor parallelism replicates'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l pp -d 'pipeline stages (1)' -x
@@ -309,7 +309,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l packing -d 'of --da
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash eager math flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-alpha -d '(16)' -x
@@ -399,7 +399,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l inter-node-bandwidt
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l reserve -d 'kept free (0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l host-memory -d 'of a node, for what is offloaded: 256GiB (not judged)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l calibration -d 'overheads as tools/evidence fit measured them (built in)' -r -F
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l stack -d 'plimsoll, pytorch, deepspeed, megatron (pytorch)' -x -a 'pytorch plimsoll deepspeed megatron'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l stack -d 'plimsoll, pytorch, deepspeed, megatron (pytorch)' -x -a 'plimsoll pytorch deepspeed megatron'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l device -d 'cuda, cpu (cuda; cpu only with plimsoll)' -x -a 'cuda cpu'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l compile -d 'torch.compile of each block, or of the model (no; alone: block)'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l kernels -d 'eager, liger, unsloth, fused (eager)' -x -a 'eager liger fused unsloth'
@@ -407,7 +407,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l torch-version -d '(
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12 torchtitan@0.2.2'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
@@ -423,7 +423,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l stage3-max-live-par
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l stage3-max-reuse-distance -d 'deepspeed (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l prefetch -d 'units gathered ahead' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l deterministic -d 'plimsoll: all stages reduce at the same moments'
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l exchange -d 'plimsoll: nccl (GPUs), mpi or threads (the host)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l exchange -d 'plimsoll: nccl (GPUs), mpi or threads (the host)' -x -a 'threads mpi nccl'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l tp -d 'tensor parallel ranks (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l sequence-parallel -d 'shard what tensor parallelism replicates'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l pp -d 'pipeline stages (1)' -x
@@ -451,7 +451,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l packing -d 'of --da
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash flash-1 flash-2'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash eager math flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-alpha -d '(16)' -x

@@ -39,7 +39,7 @@ _plimsoll() {
         '--reserve=[kept free (0)]:SIZE:' \
         '--host-memory=[of a node, for what is offloaded\: 256GiB (not judged)]:SIZE:' \
         '--calibration=[overheads as tools/evidence fit measured them (built in)]:FILE:_files' \
-        '--stack=[plimsoll, pytorch, deepspeed, megatron (pytorch)]:NAME:(pytorch plimsoll deepspeed megatron)' \
+        '--stack=[plimsoll, pytorch, deepspeed, megatron (pytorch)]:NAME:(plimsoll pytorch deepspeed megatron)' \
         '--device=[cuda, cpu (cuda; cpu only with plimsoll)]:NAME:(cuda cpu)' \
         '--compile[torch.compile of each block, or of the model (no; alone\: block)]:\[REGION\]:(no block model)' \
         '--kernels=[eager, liger, unsloth, fused (eager)]:NAME:(eager liger fused unsloth)' \
@@ -47,7 +47,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
-        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12)' \
+        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
@@ -63,7 +63,7 @@ _plimsoll() {
         '--stage3-max-reuse-distance=[deepspeed (1e9)]:N:' \
         '--prefetch=[units gathered ahead]:N:' \
         '--deterministic[plimsoll\: all stages reduce at the same moments]' \
-        '--exchange=[plimsoll\: nccl (GPUs), mpi or threads (the host)]:NAME:' \
+        '--exchange=[plimsoll\: nccl (GPUs), mpi or threads (the host)]:NAME:(threads mpi nccl)' \
         '--tp=[tensor parallel ranks (1)]:N:' \
         '--sequence-parallel[shard what tensor parallelism replicates]' \
         '--pp=[pipeline stages (1)]:N:' \
@@ -91,7 +91,7 @@ _plimsoll() {
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
-        '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
+        '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash eager math flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--lora-alpha=[(16)]:A:' \
@@ -184,7 +184,7 @@ _plimsoll() {
         '--reserve=[kept free (0)]:SIZE:' \
         '--host-memory=[of a node, for what is offloaded\: 256GiB (not judged)]:SIZE:' \
         '--calibration=[overheads as tools/evidence fit measured them (built in)]:FILE:_files' \
-        '--stack=[plimsoll, pytorch, deepspeed, megatron (pytorch)]:NAME:(pytorch plimsoll deepspeed megatron)' \
+        '--stack=[plimsoll, pytorch, deepspeed, megatron (pytorch)]:NAME:(plimsoll pytorch deepspeed megatron)' \
         '--device=[cuda, cpu (cuda; cpu only with plimsoll)]:NAME:(cuda cpu)' \
         '--compile[torch.compile of each block, or of the model (no; alone\: block)]:\[REGION\]:(no block model)' \
         '--kernels=[eager, liger, unsloth, fused (eager)]:NAME:(eager liger fused unsloth)' \
@@ -192,7 +192,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
-        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12)' \
+        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
@@ -208,7 +208,7 @@ _plimsoll() {
         '--stage3-max-reuse-distance=[deepspeed (1e9)]:N:' \
         '--prefetch=[units gathered ahead]:N:' \
         '--deterministic[plimsoll\: all stages reduce at the same moments]' \
-        '--exchange=[plimsoll\: nccl (GPUs), mpi or threads (the host)]:NAME:' \
+        '--exchange=[plimsoll\: nccl (GPUs), mpi or threads (the host)]:NAME:(threads mpi nccl)' \
         '--tp=[tensor parallel ranks (1)]:N:' \
         '--sequence-parallel[shard what tensor parallelism replicates]' \
         '--pp=[pipeline stages (1)]:N:' \
@@ -236,7 +236,7 @@ _plimsoll() {
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
-        '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
+        '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash eager math flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--lora-alpha=[(16)]:A:' \
@@ -295,7 +295,7 @@ _plimsoll() {
         '--reserve=[kept free (0)]:SIZE:' \
         '--host-memory=[of a node, for what is offloaded\: 256GiB (not judged)]:SIZE:' \
         '--calibration=[overheads as tools/evidence fit measured them (built in)]:FILE:_files' \
-        '--stack=[plimsoll, pytorch, deepspeed, megatron (pytorch)]:NAME:(pytorch plimsoll deepspeed megatron)' \
+        '--stack=[plimsoll, pytorch, deepspeed, megatron (pytorch)]:NAME:(plimsoll pytorch deepspeed megatron)' \
         '--device=[cuda, cpu (cuda; cpu only with plimsoll)]:NAME:(cuda cpu)' \
         '--compile[torch.compile of each block, or of the model (no; alone\: block)]:\[REGION\]:(no block model)' \
         '--kernels=[eager, liger, unsloth, fused (eager)]:NAME:(eager liger fused unsloth)' \
@@ -303,7 +303,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
-        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12)' \
+        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
@@ -319,7 +319,7 @@ _plimsoll() {
         '--stage3-max-reuse-distance=[deepspeed (1e9)]:N:' \
         '--prefetch=[units gathered ahead]:N:' \
         '--deterministic[plimsoll\: all stages reduce at the same moments]' \
-        '--exchange=[plimsoll\: nccl (GPUs), mpi or threads (the host)]:NAME:' \
+        '--exchange=[plimsoll\: nccl (GPUs), mpi or threads (the host)]:NAME:(threads mpi nccl)' \
         '--tp=[tensor parallel ranks (1)]:N:' \
         '--sequence-parallel[shard what tensor parallelism replicates]' \
         '--pp=[pipeline stages (1)]:N:' \
@@ -346,7 +346,7 @@ _plimsoll() {
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
-        '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
+        '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash eager math flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--lora-alpha=[(16)]:A:' \
@@ -444,7 +444,7 @@ _plimsoll() {
         '--reserve=[kept free (0)]:SIZE:' \
         '--host-memory=[of a node, for what is offloaded\: 256GiB (not judged)]:SIZE:' \
         '--calibration=[overheads as tools/evidence fit measured them (built in)]:FILE:_files' \
-        '--stack=[plimsoll, pytorch, deepspeed, megatron (pytorch)]:NAME:(pytorch plimsoll deepspeed megatron)' \
+        '--stack=[plimsoll, pytorch, deepspeed, megatron (pytorch)]:NAME:(plimsoll pytorch deepspeed megatron)' \
         '--device=[cuda, cpu (cuda; cpu only with plimsoll)]:NAME:(cuda cpu)' \
         '--compile[torch.compile of each block, or of the model (no; alone\: block)]:\[REGION\]:(no block model)' \
         '--kernels=[eager, liger, unsloth, fused (eager)]:NAME:(eager liger fused unsloth)' \
@@ -452,7 +452,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
-        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12)' \
+        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
@@ -468,7 +468,7 @@ _plimsoll() {
         '--stage3-max-reuse-distance=[deepspeed (1e9)]:N:' \
         '--prefetch=[units gathered ahead]:N:' \
         '--deterministic[plimsoll\: all stages reduce at the same moments]' \
-        '--exchange=[plimsoll\: nccl (GPUs), mpi or threads (the host)]:NAME:' \
+        '--exchange=[plimsoll\: nccl (GPUs), mpi or threads (the host)]:NAME:(threads mpi nccl)' \
         '--tp=[tensor parallel ranks (1)]:N:' \
         '--sequence-parallel[shard what tensor parallelism replicates]' \
         '--pp=[pipeline stages (1)]:N:' \
@@ -496,7 +496,7 @@ _plimsoll() {
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
-        '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash flash-1 flash-2)' \
+        '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash eager math flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--lora-alpha=[(16)]:A:' \
