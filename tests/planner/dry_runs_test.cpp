@@ -220,6 +220,18 @@ TEST_CASE(
   CHECK(errors[101] < 5e-3);
 }
 
+// The same by another seed, when those had been mended, too: 96 peaks to a millionth, 19 of 20
+// within 0.14 %. They have shown since what flash takes where it divides keys (split_blocks).
+TEST_CASE("160 questions drawn afterwards: 19 of 20 peaks are within 0.2 %, all within 0.5 %") {
+  const std::vector<double> errors = drawn_errors("/dry_runs_drawn_13.json", 0.005);
+  REQUIRE(errors.size() == 160);
+  MESSAGE("exact " << std::ranges::count_if(errors, [](double e) { return e < 5e-7; })
+                   << ", 19 of 20 within " << 100 * errors[152] << " %, largest "
+                   << 100 * errors.back() << " %");
+  CHECK(errors[96] < 1e-5);
+  CHECK(errors[152] < 2e-3);
+}
+
 TEST_CASE(
     "so are those of bitsandbytes' optimizers, Adafactor, Muon, GaLore, managed memory to the "
     "byte") {

@@ -172,9 +172,32 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
   }
   attention.write(s.fused_out).write(s.lse).write(s.seed).write(s.offset);
   if (plain_mask > Bytes(0)) pad_mask(attention, plain_mask, s);
+  if (path() == AttentionPath::flash) split_keys(attention, s);
   if (unpads()) s.out = pad(names, given, s);
   if (copies && !stops)
     s.out = copy(names.out, s.fused_out, q_values(), dtype, Category::activations);
+}
+
+std::array<Bytes, 2> AttentionWriter::split_blocks() const {
+  const bool never = d_.attention_dropout > 0 || varies() || rules_.sdpa == Rules::Sdpa::cudnn ||
+                     strategy_.attention == Attention::flash_1;
+  const std::int64_t rows = checked_multiply(tokens_.sequences, d_.heads);
+  const std::int64_t splits =
+      never ? 1 : flash_key_splits(rules_.gpu, rows, tokens_.length, d_.head_dim);
+  if (splits == 1) return {};
+  const std::int64_t width = d_.head_dim <= 192 ? up_to(d_.head_dim, 32) : 256;
+  const std::int64_t sums = checked_multiply(splits, checked_multiply(rows, tokens_.length));
+  return {fp32(sums), fp32(checked_multiply(sums, width))};
+}
+
+void AttentionWriter::split_keys(OpBuilder attention, const AttentionSaved& s) {
+  const std::array<Bytes, 2> parts = split_blocks();
+  if (parts[0] == Bytes(0)) return;
+  KernelsOfOp kernels(b_);
+  for (const TensorId made : {s.fused_out, s.lse}) kernels.birth(made, b_.bytes_of(made));
+  for (const Bytes part : parts) kernels.take(part);
+  for (const TensorId made : {s.seed, s.offset}) kernels.birth(made, b_.bytes_of(made));
+  kernels.finish(attention);
 }
 
 // The mask as it was goes before the kernel's results are there.

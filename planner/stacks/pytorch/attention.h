@@ -113,6 +113,9 @@ class AttentionWriter : public ModuleWriter {
   Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                        TensorId d_out, std::span<const Ref> held);
   std::array<Bytes, 4> flash_blocks() const;
+  // Where a tile's keys are divided: each part's logsumexp and result, in fp32.
+  std::array<Bytes, 2> split_blocks() const;
+  void split_keys(OpBuilder, const AttentionSaved&);
   // The package's kernels for samples of several lengths (attention_varlen.cpp).
   bool varies() const { return packaged() && tokens_.rows != models::Rows::full; }
   bool unpads() const { return packaged() && tokens_.rows == models::Rows::padded; }

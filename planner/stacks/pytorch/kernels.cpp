@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "models/base/dtype.h"
 
@@ -67,6 +68,29 @@ EmbeddingScratch embedding_scratch(const ProgramBuilder& allocator, std::int64_t
           counter,
           of(parts, DType::int64),
           of(checked_multiply(parts, width), DType::fp32)};
+}
+
+// aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, set_params_splitkv and
+// num_splits_heuristic: the fewest parts whose last wave of blocks is filled to 0.85 of the best.
+std::int64_t flash_key_splits(const Processors& gpu, std::int64_t rows, std::int64_t length,
+                              std::int64_t head_dim) {
+  constexpr std::int64_t kQueries = 64, kMostSplits = 128;
+  const std::int64_t keys = head_dim <= 64 ? 256 : head_dim <= 128 ? 128 : 64;
+  const std::int64_t tiles = checked_multiply(rows, ceil_divide(length, kQueries));
+  const std::int64_t of_keys = ceil_divide(length, keys), blocks = 2 * gpu.count;
+  if (static_cast<float>(tiles) >= 0.8F * static_cast<float>(blocks)) return 1;
+  const std::int64_t most = std::min({kMostSplits, blocks, of_keys});
+  const auto filled = [&](std::int64_t splits) {
+    const bool as_before =
+        splits > 1 && ceil_divide(of_keys, splits) == ceil_divide(of_keys, splits - 1);
+    const float waves = static_cast<float>(tiles * splits) / static_cast<float>(blocks);
+    return as_before ? 0.0F : waves / std::ceil(waves);
+  };
+  float best = 0;
+  for (std::int64_t splits = 1; splits <= most; ++splits) best = std::max(best, filled(splits));
+  for (std::int64_t splits = 1; splits <= most; ++splits)
+    if (filled(splits) > 0 && filled(splits) >= 0.85F * best) return splits;
+  return 1;
 }
 
 // cub/device/dispatch/dispatch_radix_sort.cuh, InvokeOnesweep: 8 bits a pass; digit counts of each

@@ -25,6 +25,11 @@ struct ColumnSumScratch {
 ColumnSumScratch column_sum_scratch(const ProgramBuilder& allocator, const Processors& gpu,
                                     std::int64_t rows, std::int64_t columns);
 
+// Into how many parts flash-attention 2's forward divides the keys of a tile of 64 queries, where
+// such tiles (of `rows` sequences and heads) fill less than 0.8 of the processors. Without dropout.
+std::int64_t flash_key_splits(const Processors& gpu, std::int64_t rows, std::int64_t length,
+                              std::int64_t head_dim);
+
 // The gradient of a table of `table_rows` × `width` from `ids` looked-up rows: blocks that stand
 // together at the highest moment.
 using EmbeddingScratch = std::array<Bytes, 9>;
