@@ -138,7 +138,7 @@ class Installed(unittest.TestCase):
         self.assertEqual(self.complete("plimsoll", "rec"), ["recommend"])
         self.assertEqual(self.complete("plimsoll", ""), [*self.commands, "--help", "--version"])
         self.assertEqual(self.complete("plimsoll", "fit", "--seq"), ["--sequence-parallel", "--seq-len"])
-        self.assertEqual(self.complete("plimsoll", "fit", "--stack", "p"), ["pytorch", "plimsoll"])
+        self.assertEqual(self.complete("plimsoll", "fit", "--stack", "p"), ["plimsoll", "pytorch"])
         self.assertEqual(self.complete("plimsoll", "fit", "--zero", ""), ["0", "1", "2", "3"])
         self.assertIn("h100-sxm-80gb", self.complete("plimsoll", "fit", "--gpu", "h1"))
         self.assertEqual(self.complete("plimsoll", "fit", "--seq-len", ""), [])
