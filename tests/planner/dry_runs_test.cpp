@@ -85,7 +85,8 @@ void check_runs(const std::string& file, const Known& known, std::size_t least,
 }
 
 // Of the peaks, the least first; none reaches `most`.
-std::vector<double> drawn_errors(const std::string& file, double most) {
+std::vector<double> drawn_errors(const std::string& file, double most,
+                                 const std::string& missed = {}) {
   const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN + file));
   std::vector<double> errors;
   for (const json& run : document["runs"]) {
@@ -95,7 +96,7 @@ std::vector<double> drawn_errors(const std::string& file, double most) {
     const planner::Reserved planned =
         tests::plan_dry_run(workload, model_of(workload["model"])).planned;
     errors.push_back(std::abs(error(planned.allocated, run["peak_bytes"])));
-    CHECK(errors.back() < most);
+    CHECK((errors.back() < most) == (name != missed));
   }
   std::ranges::sort(errors);
   return errors;
@@ -230,6 +231,15 @@ TEST_CASE("160 questions drawn afterwards: 19 of 20 peaks are within 0.2 %, all 
                    << 100 * errors.back() << " %");
   CHECK(errors[96] < 1e-5);
   CHECK(errors[152] < 2e-3);
+}
+
+// By one more seed, after that. One is 4.8 % high: Gemma 3 in fp32, FSDP1, a paged optimizer, full
+// recomputation. Why is not known: each of its large requests is planned.
+TEST_CASE("80 questions more: 19 of 20 peaks are within 0.3 %, all but one within 0.5 %") {
+  const std::vector<double> errors = drawn_errors("/dry_runs_drawn_14.json", 0.005, "drawn-14-022");
+  REQUIRE(errors.size() == 80);
+  CHECK(errors[40] < 5e-5);
+  CHECK(errors[76] < 3e-3);
 }
 
 TEST_CASE(

@@ -11,7 +11,8 @@ are written, the reasons of the others are counted on stderr. Then:
   build/tests/planner/drawn_runs RUNS.json            (runs beside plans, worst first)
 
 What the planner is mended with and what it is judged on are different seeds:
-tests/golden/dry_runs_drawn_13.json (--seed 13 --count 280) is judged on.
+tests/golden/dry_runs_drawn_13.json (--seed 13 --count 280) and _14 (--seed 14 --count 130) are
+judged on.
 """
 
 import argparse
