@@ -85,8 +85,7 @@ void check_runs(const std::string& file, const Known& known, std::size_t least,
 }
 
 // Of the peaks, the least first; none reaches `most`.
-std::vector<double> drawn_errors(const std::string& file, double most,
-                                 const std::string& missed = {}) {
+std::vector<double> drawn_errors(const std::string& file, double most) {
   const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN + file));
   std::vector<double> errors;
   for (const json& run : document["runs"]) {
@@ -96,7 +95,7 @@ std::vector<double> drawn_errors(const std::string& file, double most,
     const planner::Reserved planned =
         tests::plan_dry_run(workload, model_of(workload["model"])).planned;
     errors.push_back(std::abs(error(planned.allocated, run["peak_bytes"])));
-    CHECK((errors.back() < most) == (name != missed));
+    CHECK(errors.back() < most);
   }
   std::ranges::sort(errors);
   return errors;
@@ -233,10 +232,10 @@ TEST_CASE("160 questions drawn afterwards: 19 of 20 peaks are within 0.2 %, all 
   CHECK(errors[152] < 2e-3);
 }
 
-// By one more seed, after that. One is 4.8 % high: Gemma 3 in fp32, FSDP1, a paged optimizer, full
-// recomputation. Why is not known: each of its large requests is planned.
-TEST_CASE("80 questions more: 19 of 20 peaks are within 0.3 %, all but one within 0.5 %") {
-  const std::vector<double> errors = drawn_errors("/dry_runs_drawn_14.json", 0.005, "drawn-14-022");
+// By one more seed, after that. One had been 4.8 % high: in fp32 Gemma's norms read their input
+// itself, which in a second micro-batch was the first one's.
+TEST_CASE("80 questions more: 19 of 20 peaks are within 0.3 %, all within 0.5 %") {
+  const std::vector<double> errors = drawn_errors("/dry_runs_drawn_14.json", 0.005);
   REQUIRE(errors.size() == 80);
   CHECK(errors[40] < 5e-5);
   CHECK(errors[76] < 3e-3);

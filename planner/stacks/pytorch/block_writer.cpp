@@ -115,8 +115,9 @@ Place BlockWriter::place_of(const NodePlan& at, Ref d_input, const LayerSaved& s
 // Its gradient is added to what flows past it.
 void BlockWriter::norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
   if (at.kernel != NormKernel::eager) return liger_norm_back(at, d_input, s);
-  // Its input is a recomputed one; where the weight is multiplied in fp32, a cast comes first.
-  if (!multiplies_in_fp32(at.norm->kind)) unpack();
+  // Its input is a recomputed one; where the weight is multiplied in fp32, a cast from fp32 comes
+  // first, if there is one.
+  if (!multiplies_in_fp32(at.norm->kind) || norm_input(at).dtype == DType::fp32) unpack();
   const ValueId in = at.node->in[0], out = at.node->out[0];
   Sum& sum = gradient(in);
   // Added in place, but where a branch that runs beside is still to read what flows past.
