@@ -15,7 +15,7 @@ class KernelsOfOp {
   explicit KernelsOfOp(ProgramBuilder& builder) : b_(builder) {}
 
   // A block of the op's own; its number.
-  std::int32_t take(Bytes bytes) {
+  std::int32_t take(SymBytes bytes) {
     rise(bytes);
     sizes_.push_back(bytes);
     return events_.take(bytes);
@@ -27,26 +27,26 @@ class KernelsOfOp {
   // Its GEMM's, where the op takes one (ModuleWriter::take_workspace).
   void workspace() { events_.workspace(); }
   // A tensor that the op writes.
-  void birth(models::TensorId tensor, Bytes bytes) {
+  void birth(models::TensorId tensor, SymBytes bytes) {
     rise(bytes);
     born_ += bytes;
     events_.birth(tensor);
   }
   // To the op that was written last, whose operands count with all their bytes.
   void finish(OpBuilder op) {
-    op.scratch(std::max(Bytes(0), highest_ - born_));
+    op.scratch(larger(Bytes(0), highest_ - born_));
     if (b_.keeps_blocks()) b_.blocks(std::move(events_));
   }
 
  private:
-  void rise(Bytes bytes) {
+  void rise(SymBytes bytes) {
     now_ += bytes;
-    highest_ = std::max(highest_, now_);
+    highest_ = larger(highest_, now_);
   }
   ProgramBuilder& b_;
   BlockEvents events_;
-  std::vector<Bytes> sizes_;
-  Bytes now_, highest_, born_;
+  std::vector<SymBytes> sizes_;
+  SymBytes now_, highest_, born_;
 };
 
 }  // namespace plimsoll::planner

@@ -1,8 +1,6 @@
 // What a stack contributes to a plan: the step's program, and the facts around it.
 #pragma once
 
-#include <algorithm>
-#include <memory>
 #include <vector>
 
 #include "models/step_program.h"
@@ -10,7 +8,6 @@
 #include "planner/memory/start.h"
 #include "planner/model_parts.h"
 #include "planner/plan.h"
-#include "planner/program/equal_sizes.h"
 #include "planner/program/messages.h"
 #include "planner/ranks.h"
 #include "reports/record.h"
@@ -20,26 +17,6 @@ namespace plimsoll::planner {
 // Micro-batches from the first to the last that differ in structure: the first, the last, and those
 // between them, which are alike.
 inline constexpr std::int64_t kDistinctMicroBatches = 3;
-
-// Who has written a step's program, and can write the sizes of other batches into it.
-class StepSizer {
- public:
-  virtual ~StepSizer() = default;
-  // False: that batch has another structure, and must be written anew.
-  virtual bool resize(const models::Batch& batch) = 0;
-  // What has equal sizes in the program; known when sizes have been written once.
-  virtual const EqualSizes& equal_sizes() const = 0;
-
- protected:
-  // Little in the structure of a step depends on more of a batch than this; where something does,
-  // the calls that write sizes meet other tensors (ProgramBuilder::resized_to).
-  static bool same_structure(const models::Batch& a, const models::Batch& b) {
-    const auto distinct = [](const models::Batch& batch) {
-      return std::min(batch.grad_accum, kDistinctMicroBatches);
-    };
-    return a.seq_len == b.seq_len && distinct(a) == distinct(b);
-  }
-};
 
 struct StackStep {
   // Whose step: one rank's, or with -1 that of the one that holds most; afterwards the rank that
@@ -57,7 +34,6 @@ struct StackStep {
   models::AllocatorConf allocator;
   // Set by who asks for many programs: only `program` is needed, and no text.
   bool program_only = false;
-  std::unique_ptr<StepSizer> sizer;  // of `program`, where only that was asked for
   std::vector<EqualRanks> ranks;  // all, where more than the program was asked for
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/step_program.h"
+#include "planner/program/symbolic_bytes.h"
 
 namespace plimsoll::planner {
 
@@ -31,8 +32,8 @@ struct BlockEvent {
 class BlockEvents {
  public:
   // Its number.
-  std::int32_t take(Bytes bytes) {
-    all_.push_back({BlockEvent::Kind::take, bytes});
+  std::int32_t take(SymBytes bytes) {
+    all_.push_back({BlockEvent::Kind::take, bytes.now()});
     return taken_++;
   }
   void drop(std::int32_t number) { all_.push_back({BlockEvent::Kind::drop, {}, number}); }

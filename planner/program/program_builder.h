@@ -1,13 +1,12 @@
 // Writes a StepProgram: tensors, then ops with operands, segment by segment.
 //
-// Who asks for one step with many batches has its structure written once and then only sizes: after
-// `resize_from` the same calls in the same order put the bytes of tensors and of scratch into the
-// program that stands, and nothing else.
+// Who asks for one step with many batches has it written once, and a SizeRecorder that listens says
+// what other batches change.
 #pragma once
 
 #include "models/step_program.h"
 #include "planner/memory/scratch_blocks.h"
-#include "planner/program/equal_sizes.h"
+#include "planner/program/size_recorder.h"
 #include "planner/program/work.h"
 
 namespace plimsoll::planner {
@@ -15,8 +14,8 @@ namespace plimsoll::planner {
 // Adds operands to the op that was begun last.
 class OpBuilder {
  public:
-  OpBuilder(models::StepProgram& program, std::size_t op, bool resizes)
-      : program_(program), op_(op), resizes_(resizes) {}
+  OpBuilder(models::StepProgram& program, std::size_t op, SizeRecorder* sizes)
+      : program_(program), op_(op), sizes_(sizes) {}
 
   OpBuilder& read(models::TensorId t) { return add(t, models::Access::read); }
   OpBuilder& write(models::TensorId t) { return add(t, models::Access::write); }
@@ -28,9 +27,10 @@ class OpBuilder {
                    models::Access access = models::Access::read) {
     return add(t, access, delta, beyond);
   }
-  OpBuilder& scratch(Bytes bytes, models::Category category = models::Category::temporaries) {
+  OpBuilder& scratch(SymBytes bytes, models::Category category = models::Category::temporaries) {
     models::Op& op = program_.ops[op_];
-    op.scratch += bytes;
+    if (sizes_ != nullptr) sizes_->scratch(op_, bytes);
+    op.scratch += bytes.now();
     op.scratch_category = category;
     return *this;
   }
@@ -38,58 +38,36 @@ class OpBuilder {
  private:
   OpBuilder& add(models::TensorId t, models::Access access, int delta = 0,
                  models::TensorId beyond = models::kNoTensor) {
-    if (resizes_ || (t == models::kNoTensor && beyond == models::kNoTensor)) return *this;
+    if (t == models::kNoTensor && beyond == models::kNoTensor) return *this;
     program_.operands.push_back({t, beyond, static_cast<std::int8_t>(delta), access});
     ++program_.ops[op_].operand_count;
     return *this;
   }
   models::StepProgram& program_;
   std::size_t op_;
-  bool resizes_;
+  SizeRecorder* sizes_;
 };
 
 class ProgramBuilder {
  public:
   // `granularity`: the allocator rounds every request up to a multiple of it (1: not at all).
   ProgramBuilder(models::StepProgram& program, std::int64_t granularity)
-      : program_(program), granularity_(granularity) {
+      : program_(program), granularity_(granularity), sizes_(SizeRecorder::of(program)) {
     program_.clear();
   }
 
-  // Where the next tensor, op and segment stand.
-  struct Place {
-    std::size_t tensor = 0, op = 0, segment = 0;
-    bool operator==(const Place&) const = default;
-  };
-  Place place() const {
-    return resizes_ ? next_
-                    : Place{program_.tensors.size(), program_.ops.size(), program_.segments.size()};
+  using Place = SizeRecorder::Place;
+  // Where the next tensor and op stand.
+  Place place() const { return {program_.tensors.size(), program_.ops.size()}; }
+  // What was written from `first` to `second` has just been written again.
+  void note_repeat(const Place& first, const Place& second) {
+    if (sizes_ != nullptr) sizes_->repeats(first, second);
   }
-  // From now on calls write sizes only, from a place of the program that stands.
-  void resize_from(const Place& place);
-  bool resizes() const { return resizes_; }
-  // Whether the calls since then have met the tensors, ops and segments that stand there, up to
-  // this place. Where not, the program is of no use any more.
-  bool resized_to(const Place& place) {
-    knows_equal_ = true;
-    return same_ && next_ == place;
-  }
-  // While resizing: what was written since `begin` comes once more with the same sizes. Where it
-  // begins.
-  Place repeat_since(const Place& begin);
-  // What was written from `begin` to `end` has the sizes of what comes behind it.
-  void note_equal(const Place& begin, const Place& end);
-  // What has come so, by the first pass. `apart`: a tensor that has a size of its own after all.
-  const EqualSizes& equal_sizes() const { return equal_; }
-  void apart(models::TensorId tensor) { equal_.tensors[static_cast<std::size_t>(tensor)] = tensor; }
 
-  models::GroupId group(const char* prefix, std::int64_t first, std::int64_t count,
+  models::GroupId group(const char* prefix, std::int64_t first, SymInt count,
                         std::int64_t stride = 1);
-  void set_count(models::GroupId group, std::int64_t count) {
-    program_.groups[static_cast<std::size_t>(group)].count = count;
-  }
   // Ops that follow run once (kNoGroup) or once per layer of `group`.
-  void open(models::GroupId group, bool descending = false, std::int64_t times = 1);
+  void open(models::GroupId group, bool descending = false, SymInt times = 1);
   void close();
   models::GroupId open_group() const { return open_; }
   // The section of the segments that follow.
@@ -102,20 +80,22 @@ class ProgramBuilder {
     if ((granularity_ & (granularity_ - 1)) != 0) return round_up(requested, granularity_);
     return Bytes(checked_add(requested.value(), granularity_ - 1) & -granularity_);
   }
+  SymBytes rounded(SymBytes requested) const {
+    if (requested.value().node() == 0) return rounded(requested.now());
+    return granularity_ == 1 ? requested : round_up(requested, granularity_);
+  }
   // A tensor of the group that is open, or one outside groups. Nothing for zero bytes.
-  models::TensorId tensor(const char* name, Bytes requested, models::Category category,
+  models::TensorId tensor(const char* name, SymBytes requested, models::Category category,
                           models::Stream stream = models::Stream::compute);
-  models::TensorId tensor_in(models::GroupId group, const char* name, Bytes allocated,
+  models::TensorId tensor_in(models::GroupId group, const char* name, SymBytes allocated,
                              models::Category category,
                              models::Residency residency = models::Residency::step,
                              models::Stream stream = models::Stream::compute);
-  Bytes bytes_of(models::TensorId tensor) const {
-    return tensor == models::kNoTensor ? Bytes(0)
-                                       : program_.tensors[static_cast<std::size_t>(tensor)].bytes;
-  }
+  SymBytes bytes_of(models::TensorId tensor) const;
+  void set_bytes(models::TensorId tensor, SymBytes bytes);
   OpBuilder op(const char* name, models::Phase phase);
   // Whether who replays an allocator asked for an op's blocks; of the op that was written last.
-  bool keeps_blocks() const { return blocks_ != nullptr && !resizes_; }
+  bool keeps_blocks() const { return blocks_ != nullptr; }
   void blocks(BlockEvents events) { blocks_->add(program_.ops.size() - 1, std::move(events)); }
   void parts(models::TensorId tensor, std::vector<Bytes> parts) {
     if (tensor != models::kNoTensor) blocks_->add_parts(tensor, std::move(parts));
@@ -123,26 +103,20 @@ class ProgramBuilder {
   void keep_blocks(ScratchBlocks* blocks) { blocks_ = blocks; }
   void keep_work(Works* works) { works_ = works; }
   // Of the op that was written last.
-  WorkOfOp work() const { return {works_, place().op - 1}; }
+  WorkOfOp work() const { return {works_, program_.ops.size() - 1}; }
   // Compiled code does the ops that follow beside their neighbours.
   void fuses(bool fuses) { fuses_ = fuses; }
 
  private:
-  std::size_t resized_op(const char* name);
-  void know_tensors(std::size_t count);
-  models::TensorId resized_tensor(models::GroupId group, const char* name, Bytes allocated);
   models::StepProgram& program_;
   std::int64_t granularity_;
   models::GroupId open_ = models::kNoGroup;
   std::uint16_t layer_ = 0;
   models::Section section_ = models::Section::layers;
-  bool resizes_ = false, same_ = true;
   ScratchBlocks* blocks_ = nullptr;
   Works* works_ = nullptr;
   bool fuses_ = false;
-  Place next_;
-  EqualSizes equal_;
-  bool knows_equal_ = false;
+  SizeRecorder* sizes_;
 };
 
 }  // namespace plimsoll::planner

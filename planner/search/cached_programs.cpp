@@ -1,11 +1,25 @@
 #include "planner/search/cached_programs.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "planner/stack_step.h"
 
 namespace plimsoll::planner::search {
 
-std::unique_ptr<CachedProgram> CachedPrograms::take(std::uint32_t strategy) {
-  const auto place = places_.find(strategy);
+BatchClass class_of(const models::Batch& batch) {
+  return {batch.seq_len, std::min(batch.grad_accum, kDistinctMicroBatches), batch.micro_batch > 1};
+}
+
+std::size_t CachedPrograms::KeyHash::operator()(const Key& key) const {
+  const auto structure = static_cast<std::uint64_t>(key.of.length) << 3 |
+                         static_cast<std::uint64_t>(key.of.micro_batches) << 1 |
+                         (key.of.several ? 1 : 0);
+  return (structure * 0x9E3779B97F4A7C15 ^ key.id) * 0xD6E8FEB86659FD93;
+}
+
+std::unique_ptr<CachedProgram> CachedPrograms::take(const Key& key) {
+  const auto place = places_.find(key);
   if (place == places_.end()) return nullptr;
   std::unique_ptr<CachedProgram> cached = std::move(*place->second);
   all_.erase(place->second);
@@ -14,13 +28,14 @@ std::unique_ptr<CachedProgram> CachedPrograms::take(std::uint32_t strategy) {
 }
 
 std::unique_ptr<CachedProgram> CachedPrograms::take(const SectionCache::Ids& ids,
-                                                    SectionCache::Missing missing) {
+                                                    SectionCache::Missing missing,
+                                                    const BatchClass& batch) {
   const std::lock_guard lock(mutex_);
-  if (auto own = take(ids.strategy)) return own;
-  const auto of = [&](const std::unordered_map<std::uint32_t, std::uint32_t>& strategies,
+  if (auto own = take({ids.strategy, batch})) return own;
+  const auto of = [&](const auto& strategies,
                       std::uint32_t section) -> std::unique_ptr<CachedProgram> {
-    const auto known = strategies.find(section);
-    return known == strategies.end() ? nullptr : take(known->second);
+    const auto known = strategies.find({section, batch});
+    return known == strategies.end() ? nullptr : take({known->second, batch});
   };
   switch (missing) {
     case SectionCache::Missing::layers:
@@ -38,11 +53,13 @@ std::unique_ptr<CachedProgram> CachedPrograms::take(const SectionCache::Ids& ids
 void CachedPrograms::put(std::unique_ptr<CachedProgram> cached) {
   const std::lock_guard lock(mutex_);
   const SectionCache::Ids ids = cached->ids;
-  if (places_.contains(ids.strategy)) return;  // another thread wrote it too
-  layers_[ids.layers] = losses_[ids.loss] = optimizers_[ids.optimizer] = ids.strategy;
-  places_[ids.strategy] = all_.insert(all_.end(), std::move(cached));
+  const BatchClass of = cached->of;
+  if (places_.contains({ids.strategy, of})) return;  // another thread wrote it too
+  layers_[{ids.layers, of}] = losses_[{ids.loss, of}] = optimizers_[{ids.optimizer, of}] =
+      ids.strategy;
+  places_[{ids.strategy, of}] = all_.insert(all_.end(), std::move(cached));
   if (all_.size() <= kMost) return;
-  places_.erase(all_.front()->ids.strategy);
+  places_.erase({all_.front()->ids.strategy, all_.front()->of});
   all_.pop_front();
 }
 

@@ -11,37 +11,59 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "planner/program/batch_sizes.h"
 #include "planner/program/peak.h"
 #include "planner/search/section_cache.h"
-#include "planner/stack_step.h"
 
 namespace plimsoll::planner::search {
+
+// Batches whose programs have, but for what thresholds decide, one structure: as many distinct
+// micro-batches, of one sequence or of more, of one length.
+struct BatchClass {
+  std::int64_t length = 0, micro_batches = 1;
+  bool several = false;
+  bool operator==(const BatchClass&) const = default;
+};
+BatchClass class_of(const models::Batch& batch);
 
 struct CachedProgram {
   models::Strategy strategy;
   SectionCache::Ids ids;
-  StackStep step;
+  BatchClass of;
+  models::StepProgram program;
+  BatchSizes sizes;  // of other batches
   PeakFinder::Known known;
 };
 
 // Safe to use from several threads: who takes one has it alone until it is put back.
 class CachedPrograms {
  public:
-  // Of this very strategy, else one with a section that is `missing`; nothing where none stands.
-  std::unique_ptr<CachedProgram> take(const SectionCache::Ids& ids, SectionCache::Missing missing);
+  // For a batch of this class: of this very strategy, else one with a section that is `missing`;
+  // nothing where none stands.
+  std::unique_ptr<CachedProgram> take(const SectionCache::Ids& ids, SectionCache::Missing missing,
+                                      const BatchClass& of);
   void put(std::unique_ptr<CachedProgram> cached);
 
  private:
-  static constexpr std::size_t kMost = 192;  // some 100 KB each; the oldest goes
+  static constexpr std::size_t kMost = 256;  // some 100 KB each; the oldest goes
 
-  std::unique_ptr<CachedProgram> take(std::uint32_t strategy);
+  // A strategy, or a section, with a class of batches.
+  struct Key {
+    std::uint32_t id = 0;
+    BatchClass of;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    std::size_t operator()(const Key& key) const;
+  };
+  std::unique_ptr<CachedProgram> take(const Key& key);
 
   std::mutex mutex_;
   std::list<std::unique_ptr<CachedProgram>> all_;  // used last comes last
   using Place = std::list<std::unique_ptr<CachedProgram>>::iterator;
-  std::unordered_map<std::uint32_t, Place> places_;  // by strategy
+  std::unordered_map<Key, Place, KeyHash> places_;  // by strategy
   // A strategy that had the section last.
-  std::unordered_map<std::uint32_t, std::uint32_t> layers_, losses_, optimizers_;
+  std::unordered_map<Key, std::uint32_t, KeyHash> layers_, losses_, optimizers_;
 };
 
 // What a search has found out about steps so far.

@@ -5,8 +5,10 @@
 
 #include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
+#include "planner/program/size_recorder.h"
 #include "planner/search/axes.h"
 #include "planner/search/concessions.h"
+#include "planner/stack_step.h"
 #include "planner/stacks/stack_info.h"
 #include "planner/time/hardware_flops.h"
 
@@ -201,21 +203,25 @@ std::unique_ptr<CachedProgram> Evaluator::written(const Setting& setting,
   auto cached = std::make_unique<CachedProgram>();
   cached->strategy = question_.strategy = setting.strategy;
   cached->ids = ids_;
-  cached->step.program_only = true;
-  cached->step.program.reserve(lengths_);
+  cached->of = class_of(batch);
+  StackStep step;
+  step.program_only = true;
+  step.program.reserve(lengths_);
   question_.batch = batch;
-  write_step(question_, space_.parts(setting), cached->step);
-  lengths_ = cached->step.program.lengths();
-  peak = finder_.find(cached->step.program, likeness(setting, batch), cached->known);
+  SizeRecorder recorder(batch, step.program);
+  write_step(question_, space_.parts(setting), step);
+  cached->sizes = recorder.finish();
+  cached->program = std::move(step.program);
+  lengths_ = cached->program.lengths();
+  peak = finder_.find(cached->program, likeness(setting, batch), cached->known);
   return cached;
 }
 
 // Batches of one family differ in sizes: the program stands, and so do its lifetimes. False: this
 // batch has another structure.
 bool Evaluator::resized(CachedProgram& cached, const models::Batch& batch, Peak& peak) {
-  StepSizer* sizer = cached.step.sizer.get();
-  if (sizer == nullptr || !sizer->resize(batch)) return false;
-  peak = finder_.find_resized(cached.step.program, sizer->equal_sizes(), cached.known);
+  if (!cached.sizes.write(batch, cached.program)) return false;
+  peak = finder_.find_resized(cached.program, cached.sizes.equal(), cached.known);
   return true;
 }
 
@@ -244,7 +250,7 @@ Peak Evaluator::peak_of(const Setting& setting, const models::Batch& batch) {
   for (int look = 0; look < kSections; ++look) {
     if (const auto known = known_->sections.find(ids_, batch)) return *known;
     std::unique_ptr<CachedProgram> other =
-        known_->programs.take(ids_, known_->sections.missing(ids_, batch));
+        known_->programs.take(ids_, known_->sections.missing(ids_, batch), class_of(batch));
     if (!other || !resized(*other, batch, peak)) break;
     known_->sections.add(other->ids, batch, peak, finder_.section_peaks());
     const bool is_own = other->ids.strategy == ids_.strategy;

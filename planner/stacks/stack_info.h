@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <memory>
 #include <span>
 
 #include "planner/program/messages.h"
@@ -13,7 +12,6 @@
 namespace plimsoll::planner {
 
 struct StackStep;
-class StepSizer;
 
 // Plain data: a search reads it for every strategy.
 struct StackInfo {
@@ -24,10 +22,10 @@ struct StackInfo {
 
   void (*write_step)(const Question& question, const ModelParts& parts, StackStep& step);
   // The strategy whose program says what the GPU computes, without what is sent; and that program
-  // with its work, whether or not `fit` takes the strategy. Resizing notes the work anew.
+  // with its work, whether or not `fit` takes the strategy.
   models::Strategy (*compute_as)(const models::Strategy& strategy);
-  std::unique_ptr<StepSizer> (*write_compute)(const Question& question, const ModelParts& parts,
-                                              models::StepProgram& program, Works& works);
+  void (*write_compute)(const Question& question, const ModelParts& parts,
+                        models::StepProgram& program, Works& works);
   // The optimizer's step of one rank, with its work, behind a step that computes nothing.
   void (*write_optimizer)(const ModelParts& parts, const models::Strategy& strategy,
                           models::StepProgram& program, Works& works);

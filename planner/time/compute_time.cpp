@@ -131,14 +131,11 @@ WorkByBatch ComputeTime::write(Batch batch) const {
   batch.grad_accum = 1;
   models::StepProgram program;
   Works works;
-  std::unique_ptr<StepSizer> sizer;
   const auto of = [&](std::int64_t sequences) {
     batch.micro_batch = sequences;
     works.clear();
-    if (sizer && sizer->resize(batch)) return work_of_step(program, works);
-    works.clear();
     question.batch = batch;
-    sizer = stack_info(strategy_.stack).write_compute(question, parts_, program, works);
+    stack_info(strategy_.stack).write_compute(question, parts_, program, works);
     return work_of_step(program, works);
   };
   if (batch.micro_batch == 1) return WorkByBatch(of(1));

@@ -93,7 +93,7 @@ std::vector<OpTime> op_times(const Question& question) {
   const ModelParts parts = model_parts(*question.model, question.strategy);
   models::StepProgram program;
   Works works;
-  const auto sizer = stack_info(one.strategy.stack).write_compute(one, parts, program, works);
+  stack_info(one.strategy.stack).write_compute(one, parts, program, works);
   return Table(program, works, gpu, execution, static_cast<double>(question.batch.grad_accum))
       .rows();
 }

@@ -3,6 +3,7 @@
 
 #include "models/model_catalog.h"
 #include "planner/program/peak.h"
+#include "planner/program/size_recorder.h"
 #include "planner/program/timeline.h"
 #include "planner/stacks/pytorch/stack.h"
 
@@ -18,25 +19,53 @@ models::Strategy strategy(int zero, models::RecomputeKind recompute) {
   return s;
 }
 
-// Program and allocated peak of one strategy; the model's parts are prepared once, as a search
-// does.
+// As a search writes: for the peak alone, without the blocks that an allocator's replay asks for.
+planner::pytorch::Rules quick() {
+  planner::pytorch::Rules rules;
+  rules.each_parameter = false;
+  return rules;
+}
+
+// Program and allocated peak of one strategy, from nothing but the model's parts.
 void program_and_peak(benchmark::State& state, const char* name, int zero,
                       models::RecomputeKind recompute) {
   const models::ModelSpec model = models::catalog_model(name);
   const models::Strategy s = strategy(zero, recompute);
   const planner::ModelParts parts = planner::model_parts(model, s);
   const models::Batch batch{.seq_len = 8192};
-  const planner::pytorch::Rules rules;
   models::StepProgram program;
   planner::PeakFinder finder;
   for (auto _ : state) {
-    planner::pytorch::step_writer(program, parts, s, batch, rules)->write();
+    planner::pytorch::step_writer(program, parts, s, batch, quick())->write();
     benchmark::DoNotOptimize(finder.find(program));
   }
   state.counters["strategies/s"] =
       benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
   state.counters["ops"] = static_cast<double>(program.ops.size());
   state.counters["tensors"] = static_cast<double>(program.tensors.size());
+}
+
+// Of the same program with other batches.
+void batch_and_peak(benchmark::State& state, const char* name, int zero,
+                    models::RecomputeKind recompute) {
+  const models::ModelSpec model = models::catalog_model(name);
+  const models::Strategy s = strategy(zero, recompute);
+  const planner::ModelParts parts = planner::model_parts(model, s);
+  models::Batch batch{.seq_len = 8192, .micro_batch = 2};
+  models::StepProgram program;
+  planner::SizeRecorder recorder(batch, program);
+  planner::pytorch::step_writer(program, parts, s, batch, quick())->write();
+  planner::BatchSizes sizes = recorder.finish();
+  planner::PeakFinder finder;
+  planner::PeakFinder::Known known;
+  finder.find(program, 0, known);
+  for (auto _ : state) {
+    batch.micro_batch = batch.micro_batch % 8 + 2;
+    if (!sizes.write(batch, program)) return state.SkipWithError("another class of batches");
+    benchmark::DoNotOptimize(finder.find_resized(program, sizes.equal(), known));
+  }
+  state.counters["strategies/s"] =
+      benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
 // The same peak by unrolling all layers: what the folded sweep is measured against.
@@ -59,6 +88,8 @@ BENCHMARK_CAPTURE(program_and_peak, llama_3_1_70b_zero3_full, "llama-3.1-70b", 3
                   RecomputeKind::full);
 BENCHMARK_CAPTURE(program_and_peak, llama_3_1_70b_ddp, "llama-3.1-70b", 0, RecomputeKind::none);
 BENCHMARK_CAPTURE(program_and_peak, gpt2_xl_ddp, "gpt2-xl", 0, RecomputeKind::none);
+BENCHMARK_CAPTURE(batch_and_peak, llama_3_1_70b_zero3, "llama-3.1-70b", 3, RecomputeKind::none);
+BENCHMARK_CAPTURE(batch_and_peak, gpt2_xl_ddp, "gpt2-xl", 0, RecomputeKind::none);
 BENCHMARK(unrolled_peak);
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A program whose sizes are written anew is the program that is written anew.
+// A program that gets another batch's sizes is the program that is written for that batch.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -7,6 +7,7 @@
 #include "models/model_catalog.h"
 #include "models/run_names.h"
 #include "planner/program/peak.h"
+#include "planner/program/size_recorder.h"
 #include "planner/search/axes.h"
 #include "planner/search/evaluator.h"
 #include "planner/stack_step.h"
@@ -78,7 +79,9 @@ Written check_families(const Scope& scope, std::size_t step) {
     sizes.push_back(sizes.front());
     StackStep known, fresh;
     known.program_only = fresh.program_only = true;
+    BatchSizes recorded;
     PeakFinder finder;
+    PeakFinder::Known structure;
     for (const models::Batch& batch : sizes) {
       question.batch = batch;
       try {
@@ -86,15 +89,19 @@ Written check_families(const Scope& scope, std::size_t step) {
       } catch (const Error&) {
         break;
       }
-      const bool resized = known.sizer && known.sizer->resize(batch);
+      const bool resized = recorded.write(batch, known.program);
       ++(resized ? count.resized : count.anew);
-      if (!resized) write_step(question, space.parts(all[f]), known);
+      if (!resized) {
+        SizeRecorder recorder(batch, known.program);
+        write_step(question, space.parts(all[f]), known);
+        recorded = recorder.finish();
+      }
       CAPTURE(options_of(all[f]));
       CAPTURE(batch.micro_batch);
       CAPTURE(batch.grad_accum);
       REQUIRE(difference(known.program, fresh.program) == "");
-      const Peak peak = resized ? finder.find_resized(known.program, known.sizer->equal_sizes())
-                                : finder.find(known.program);
+      const Peak peak = resized ? finder.find_resized(known.program, recorded.equal(), structure)
+                                : finder.find(known.program, 0, structure);
       REQUIRE(peak.bytes == PeakFinder().find(fresh.program).bytes);
     }
   }

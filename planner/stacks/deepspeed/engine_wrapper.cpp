@@ -10,10 +10,8 @@ using models::Access;
 using models::kNoGroup;
 using models::Residency;
 
-EngineWrapper::EngineWrapper(pytorch::Step& step, models::StepProgram& program,
-                             const Engine& engine)
+EngineWrapper::EngineWrapper(pytorch::Step& step, const Engine& engine)
     : Wrapper(step),
-      program_(program),
       engine_(engine),
       layout_(parts_, engine),
       share_(layout_.share(engine.rank)),
@@ -80,7 +78,7 @@ void EngineWrapper::declare_states() {
 // (setup_buckets, _release_ipg_buffers); stage 1 reduces with the last micro-batch only.
 void EngineWrapper::begin_micro_batch() {
   if (s_.first_micro()) gathered_ = gathered_layers_ = kNoTensor;
-  if (!b_.resizes() && moves()) plan_hooks();
+  if (moves()) plan_hooks();
   declare_waiting();
   begun_.clear();
   bucket_set_up_ = false;
@@ -151,11 +149,11 @@ void EngineWrapper::hook(const ModuleNames& names, TensorId gradient, std::int64
   // An RMS norm's weight comes in the middle of its kernels: one of them in fp32 is alive.
   const bool norm = names.module == pytorch::end_names().norm.module ||
                     (d_.norm == models::NormKind::rms_norm && layer_.in_stream_norm());
-  const Bytes between = norm && engine_.model != DType::fp32
-                            ? layer_.fp32(checked_multiply(tokens_.total(), d_.hidden))
-                            : Bytes(0);
+  const SymBytes between = norm && engine_.model != DType::fp32
+                               ? layer_.fp32(checked_multiply(tokens_.total(), d_.hidden))
+                               : SymBytes();
   constexpr std::int64_t most_layers_away = 127;  // Operand::delta
-  const Found at = b_.resizes() ? Found{} : next_hook(elements, gradient);
+  const Found at = next_hook(elements, gradient);
   const auto owned = [&](bool there) { return there ? owned_ : kNoTensor; };
   auto reduce = b_.op("zero.reduce", Phase::backward);
   if (at.hook != nullptr) {
@@ -181,10 +179,10 @@ void EngineWrapper::hook(const ModuleNames& names, TensorId gradient, std::int64
 
 // Of a bucket that several ranks own; where the partition's gradients are fp32 sums, its parts are
 // cast one parameter at a time.
-Bytes EngineWrapper::reduce_copy(std::int64_t content) const {
-  const Bytes copy = gradients(content);
+SymBytes EngineWrapper::reduce_copy(SymInt content) const {
+  const SymBytes copy = layer_.bytes(content, engine_.model);
   if (!engine_.has_fp32_partition_grads()) return copy;
-  return copy + bytes(std::min(content, share_.largest), DType::fp32);
+  return copy + layer_.fp32(smaller(content, share_.largest));
 }
 
 // A hook may copy in several iterations. The step holds less with every layer: at least its input.
@@ -192,14 +190,11 @@ Bytes EngineWrapper::reduce_copy(std::int64_t content) const {
 void EngineWrapper::size_copies() {
   for (HookRun& run : hook_runs_)
     for (Hook& hook : run.hooks) hook.content = 0;
-  const std::int64_t input = checked_multiply(tokens_.total(), d_.hidden);
+  const SymInt input = tokens_.total() * d_.hidden;
   for (const Placement& p : placements_) {
     Hook& hook = hook_runs_[p.run].hooks[p.hook];
-    const std::int64_t less = checked_multiply(input, p.iteration - hook.first);
-    hook.content = std::max(hook.content, p.content - less);
-    Bytes& copy = program_.tensors[static_cast<std::size_t>(hook.copy)].bytes;
-    copy = reduce_copy(hook.content);
-    if (b_.resizes()) b_.apart(hook.copy);
+    hook.content = std::max(hook.content, p.content - input * (p.iteration - hook.first));
+    b_.set_bytes(hook.copy, reduce_copy(hook.content));
   }
 }
 

@@ -21,14 +21,13 @@ using pytorch::Run;
 
 class EngineWrapper final : public pytorch::Wrapper {
  public:
-  EngineWrapper(pytorch::Step& step, models::StepProgram& program, const Engine& engine);
+  EngineWrapper(pytorch::Step& step, const Engine& engine);
 
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
   bool keeps() const override { return whole_gradients() && s_.first_micro(); }
   void end(const ModuleNames& names, TensorId written) override;
 
   void declare_states() override;
-  bool resizable() const override { return !moves_any() || s_.micros == 1; }
   void begin_micro_batch() override;
   void after_layers() override;
   void before_layers_backward() override;
@@ -93,7 +92,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   void add_from_front(Messages& out) const;
   void add_persistent(Messages& out) const;
   std::int64_t beside_bucket(std::int64_t copy, std::int64_t part) const;
-  Bytes reduce_copy(std::int64_t content) const;
+  SymBytes reduce_copy(SymInt content) const;
   void size_copies();
   void epilogue();
   void reduce_whole();  // stage 1: the bucket takes all gradients when the backward is over
@@ -106,7 +105,6 @@ class EngineWrapper final : public pytorch::Wrapper {
   void copy_work(std::int64_t elements, DType from, DType to);
   std::vector<TensorId> fp32_gradients(Category category);
 
-  models::StepProgram& program_;
   // What the start makes: 16-bit parameters, frozen ones, masters.
   TensorId flat_ = kNoTensor, masters_ = kNoTensor;
   std::vector<TensorId> frozen_;

@@ -22,7 +22,7 @@ struct Hook {
   bool owned = false;
   // When it is written; elements of the copy.
   TensorId copy = kNoTensor, gradient = kNoTensor;
-  std::int64_t content = 0;
+  SymInt content = 0;
 };
 // Hooks of one pass over a block of the layout.
 struct HookRun {

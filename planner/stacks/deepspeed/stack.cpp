@@ -164,28 +164,11 @@ std::unique_ptr<pytorch::StepWriter> step_writer(models::StepProgram& program,
                                                  const pytorch::Rules& rules,
                                                  const Engine& engine) {
   const auto wrapper = [&](pytorch::Step& step, pytorch::Checkpoints&) {
-    return std::make_unique<EngineWrapper>(step, program, engine);
+    return std::make_unique<EngineWrapper>(step, engine);
   };
   return std::make_unique<pytorch::StepWriter>(program, parts, module_strategy(s, engine), batch,
                                                module_rules(rules, engine, parts), wrapper);
 }
-
-// A writer with the parts that it refers to, where they are not the caller's.
-class SplitStep : public StepSizer {
- public:
-  explicit SplitStep(std::optional<ModelParts> own) : own_(std::move(own)) {}
-  void write(models::StepProgram& program, const ModelParts& parts, const models::Strategy& s,
-             const models::Batch& batch, const pytorch::Rules& rules, const Engine& engine) {
-    writer_ = step_writer(program, own_ ? *own_ : parts, s, batch, rules, engine);
-    writer_->write();
-  }
-  bool resize(const models::Batch& batch) override { return writer_->resize(batch); }
-  const EqualSizes& equal_sizes() const override { return writer_->equal_sizes(); }
-
- private:
-  std::optional<ModelParts> own_;
-  std::unique_ptr<pytorch::StepWriter> writer_;
-};
 
 }  // namespace
 
@@ -208,16 +191,10 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
   if (!step.program_only) add_assumptions(engine, step.assumptions);
   const bool splits = (engine.stage == 2 || (engine.stage == 1 && !engine.overlap)) &&
                       checkpoints_by_layer(s.recompute);
-  if (step.program_only) {
-    auto sizer = std::make_unique<SplitStep>(splits ? split_where_reduced(parts, engine)
-                                                    : std::optional<ModelParts>());
-    sizer->write(step.program, parts, s, question.batch, rules, engine);
-    step.sizer = std::move(sizer);
-    return;
-  }
   const auto write = [&](const ModelParts& used) {
     const auto writer = step_writer(step.program, used, s, question.batch, rules, engine);
     writer->write();
+    if (step.program_only) return;
     step.states = writer->states();
     writer->add_start(step.start);
     step.host = writer->host();
@@ -226,6 +203,7 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
     write(split_where_reduced(parts, engine));
   else
     write(parts);
+  if (step.program_only) return;
   step.ranks = FlatLayout(parts, engine).ranks(engine.stage);
   add_estimate(engine, parts, step.states, step.assumptions);
 }

@@ -28,8 +28,8 @@ void LayerWriter::rotary_backward(const LayerOp& at) {
 // Attention ---------------------------------------------------------------------------------------
 
 // [sequences, heads, length, length]
-Bytes LayerWriter::matrix_bytes() const {
-  const std::int64_t row = checked_multiply(d_.heads, tokens_.length);
+SymBytes LayerWriter::matrix_bytes() const {
+  const SymInt row = checked_multiply(d_.heads, tokens_.length);
   return bytes(row, models::decisions::probabilities_dtype(attention_kind_, regime_.compute));
 }
 
@@ -79,6 +79,7 @@ void LayerWriter::attention(const LayerOp& at, std::size_t place) {
 }
 
 double LayerWriter::fused_flops(const LayerOp& at) const {
+  if (!b_.work().asked()) return 0;
   return fused_attention_flops({.tokens = total_,
                                 .length = tokens_.length,
                                 .width = d_.q_width(),
@@ -86,14 +87,14 @@ double LayerWriter::fused_flops(const LayerOp& at) const {
                                 .causal = !d_.bidirectional});
 }
 Gemm LayerWriter::of_scores() const {
-  const double s = static_cast<double>(tokens_.length);
+  const double s = tokens_.length.real();
   return {regime_.compute, s, s, static_cast<double>(d_.head_dim),
-          static_cast<double>(tokens_.sequences * d_.heads)};
+          (tokens_.sequences * d_.heads).real()};
 }
 Gemm LayerWriter::of_rows() const {
-  const double s = static_cast<double>(tokens_.length);
+  const double s = tokens_.length.real();
   return {regime_.compute, s, static_cast<double>(d_.head_dim), s,
-          static_cast<double>(tokens_.sequences * d_.heads)};
+          (tokens_.sequences * d_.heads).real()};
 }
 
 // dq, dk, dv; GPT-2's are one tensor.

@@ -77,9 +77,9 @@ void StepWriter::final_norm() {
 }
 
 // Logits of `rows` tokens.
-TensorId StepWriter::logits(std::int64_t rows) {
+TensorId StepWriter::logits(SymInt rows) {
   const std::int64_t stride = decisions::logits_stride(d_.vocab, regime_.compute);
-  const Bytes bytes = storage(Count(checked_multiply(rows, stride)), regime_.compute);
+  const SymBytes bytes = storage(rows * stride, regime_.compute);
   return b_.tensor_in(kNoGroup, kHead.out, b_.rounded(bytes), Category::logits);
 }
 
@@ -121,9 +121,8 @@ void StepWriter::head_gradients(TensorId logits) {
   gradients.read(logits).update(tail_.written);
   if (head.train_weight) b_.work().gemm(of_head(Head::weight));
   if (!bias) return;
-  const Bytes all = storage(Count(checked_multiply(tokens_.total(), d_.vocab)), regime_.compute);
-  b_.work().moves(all.real() /
-                  static_cast<double>(strategy_.loss == Loss::full ? 1 : loss_chunks()));
+  const SymBytes all = storage(tokens_.total() * d_.vocab, regime_.compute);
+  b_.work().moves(all.real() / (strategy_.loss == Loss::full ? SymInt(1) : loss_chunks()).real());
 }
 
 // The gradients of a chunk; the input's takes the input's place.
@@ -136,7 +135,7 @@ void StepWriter::chunk_gradients(TensorId chunk) {
 
 // Over all tokens, in chunks where the loss has them.
 Gemm StepWriter::of_head(Head which) const {
-  const double t = static_cast<double>(tokens_.total()), v = static_cast<double>(d_.vocab),
+  const double t = tokens_.total().real(), v = static_cast<double>(d_.vocab),
                h = static_cast<double>(d_.hidden);
   const double rows = static_cast<double>(decisions::loss_chunk_rows(d_.vocab, regime_.compute));
   const bool cut = strategy_.loss != Loss::full;
@@ -149,13 +148,13 @@ Gemm StepWriter::of_head(Head which) const {
 
 // The kernel of one chunk reads the logits and writes their gradient in place.
 void StepWriter::loss_work() const {
-  const Bytes all = storage(Count(checked_multiply(tokens_.total(), d_.vocab)), regime_.compute);
-  b_.work().moves(2 * all.real() / static_cast<double>(loss_chunks()));
+  const SymBytes all = storage(tokens_.total() * d_.vocab, regime_.compute);
+  b_.work().moves(2 * all.real() / loss_chunks().real());
 }
 
 void StepWriter::chunked_loss() {
-  const std::int64_t rows =
-      std::min(tokens_.total(), decisions::loss_chunk_rows(d_.vocab, regime_.compute));
+  const SymInt rows =
+      smaller(tokens_.total(), decisions::loss_chunk_rows(d_.vocab, regime_.compute));
   const bool fused = strategy_.loss == Loss::fused;
   const TensorId losses = loss_rows(decisions::kLossRows, Category::temporaries);
   const TensorId sums =

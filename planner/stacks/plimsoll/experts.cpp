@@ -21,10 +21,9 @@ void LayerWriter::experts(const LayerOp& at, bool results) {
           .product;
   RoutedTensors& routed = t_->routed;
   routed.scores = make_statistics(names.scores, part.active);
-  const std::int64_t pairs = checked_multiply(3 * part.active, total_);
-  routed.routes =
-      b_.tensor(names.routes, storage(Count(checked_add(pairs, part.experts + 1)), DType::int32),
-                Category::activations);
+  const SymInt pairs = checked_multiply(3 * part.active, total_);
+  routed.routes = b_.tensor(names.routes, storage(pairs + (part.experts + 1), DType::int32),
+                            Category::activations);
   op(names.route).read(value(logits)).write(routed.scores).write(routed.routes);
   routed.gate_up = make(names.gate_up.out, checked_multiply(2 * part.active, part.ffn));
   OpBuilder first = op(names.gate_up.gemm);

@@ -30,13 +30,10 @@ models::Strategy compute_as(const models::Strategy& s) {
   return out;
 }
 
-std::unique_ptr<StepSizer> write_compute(const Question& question, const ModelParts& parts,
-                                         models::StepProgram& program, Works& works) {
+void write_compute(const Question& question, const ModelParts& parts, models::StepProgram& program,
+                   Works& works) {
   const Rules rules{.deterministic = question.strategy.deterministic, .works = &works};
-  auto writer =
-      std::make_unique<StepWriter>(program, parts, question.strategy, question.batch, rules);
-  writer->write();
-  return writer;
+  StepWriter(program, parts, question.strategy, question.batch, rules).write();
 }
 
 void write_optimizer(const ModelParts& parts, const models::Strategy& strategy,

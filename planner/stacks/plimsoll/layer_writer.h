@@ -23,21 +23,15 @@ class LayerWriter {
   // `gradients`, those of the layer's parameters.
   void backward(const OwnLayer& layer, Ref input, TensorId d, TensorId gradients, LayerTensors& t);
 
-  void set_tokens(Tokens tokens) {
-    tokens_ = tokens;
-    total_ = tokens.total();
-  }
   // Of all tokens of the micro-batch.
-  Bytes bytes(std::int64_t width, DType dtype) const {
-    return storage(Count(checked_multiply(total_, width)), dtype);
-  }
-  TensorId make(const char* name, std::int64_t width, Category category = Category::activations) {
+  SymBytes bytes(SymInt width, DType dtype) const { return storage(total_ * width, dtype); }
+  TensorId make(const char* name, SymInt width, Category category = Category::activations) {
     return b_.tensor(name, bytes(width, regime_.compute), category);
   }
-  TensorId make_statistics(const char* name, std::int64_t width) {
+  TensorId make_statistics(const char* name, SymInt width) {
     return b_.tensor(name, bytes(width, models::decisions::kStatistics), Category::activations);
   }
-  TensorId temporary(const char* name, std::int64_t width) {
+  TensorId temporary(const char* name, SymInt width) {
     return make(name, width, Category::temporaries);
   }
 
@@ -72,7 +66,7 @@ class LayerWriter {
   OpBuilder adapter_op(const GemmOp& linear, ValueId x, TensorId dropped);
   TensorId adapter_a(const GemmOp& linear, ValueId x);
   void dequantize(const GemmOp& linear, OpBuilder& reader);
-  void gemm(std::int64_t m, std::int64_t n, std::int64_t k);
+  void gemm(SymInt m, SymInt n, SymInt k);
   TensorId adapter_gradient(const GemmOp& linear);
   void weight_gradient(const GemmOp& linear, ValueId x, TensorId d_a);
   void input_gradient(const GemmOp& linear, ValueId x, TensorId d_a);
@@ -92,7 +86,7 @@ class LayerWriter {
   TensorId drop_matrix(const LayerOp& op, TensorId probabilities);
   void attention_backward(const LayerOp& op, std::size_t at);
   void stored_attention_backward(const LayerOp& op, std::size_t at);
-  Bytes matrix_bytes() const;
+  SymBytes matrix_bytes() const;
   Gemm of_scores() const, of_rows() const;
   double fused_flops(const LayerOp& op) const;
 
@@ -103,7 +97,7 @@ class LayerWriter {
   models::Attention attention_kind_;
   double adapter_dropout_;
   Tokens tokens_;
-  std::int64_t total_;
+  SymInt total_;
   Phase phase_ = Phase::forward;
   TensorId gradients_ = kNoTensor;
   const OwnLayer* layer_ = nullptr;

@@ -6,9 +6,8 @@
 namespace plimsoll::planner::plimsoll_stack {
 
 // Of the op that was written last.
-void LayerWriter::gemm(std::int64_t m, std::int64_t n, std::int64_t k) {
-  b_.work().gemm(
-      {regime_.compute, static_cast<double>(m), static_cast<double>(n), static_cast<double>(k)});
+void LayerWriter::gemm(SymInt m, SymInt n, SymInt k) {
+  b_.work().gemm({regime_.compute, m.real(), n.real(), k.real()});
 }
 
 // What the adapter reads of a GEMM's input: with dropout a masked copy, else nothing but that.

@@ -8,6 +8,7 @@
 #include "models/run_spec.h"
 #include "models/step_program.h"
 #include "planner/model_parts.h"
+#include "planner/program/symbolic_bytes.h"
 
 namespace plimsoll::planner::plimsoll_stack {
 
@@ -32,8 +33,8 @@ struct Ref {
 
 // Sizes of one micro-batch.
 struct Tokens {
-  std::int64_t sequences = 1, length = 1;
-  std::int64_t total() const { return checked_multiply(sequences, length); }
+  SymInt sequences = 1, length = 1;
+  SymInt total() const { return sequences * length; }
 };
 
 // A layer of a run's pattern: its ops, what of it is trained, and the gradients that follow.

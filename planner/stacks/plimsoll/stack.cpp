@@ -73,15 +73,9 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   const Rules rules{.deterministic = question.strategy.deterministic};
   // Parts are padded to equal pieces (models/decisions/sharding.h): all ranks hold the same.
   step.rank = std::max<std::int64_t>(0, step.rank);
-  if (step.program_only) {
-    auto sizer =
-        std::make_unique<StepWriter>(step.program, parts, question.strategy, question.batch, rules);
-    sizer->write();
-    step.sizer = std::move(sizer);
-    return;
-  }
   StepWriter writer(step.program, parts, question.strategy, question.batch, rules);
   writer.write();
+  if (step.program_only) return;
   step.ranks = equal_ranks(decisions::mesh_of(question.strategy).ranks(), 1,
                            [](std::int64_t) { return std::vector<std::int64_t>(); });
   step.states = writer.states();

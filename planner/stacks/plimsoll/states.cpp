@@ -191,19 +191,18 @@ void StepWriter::declare_states() {
     const ProgramBuilder::Place begin = b_.place();
     declare_unit(unit, copies);
     // The layers of a checkpoint: they are equal.
-    if (unit.repeats_unit) b_.note_equal(before, begin);
+    if (unit.repeats_unit) b_.note_repeat(before, begin);
     before = begin;
   });
-  fixed_ = b_.place();
   declare_fixed();
 }
 
 // What stays beside the model's states.
 void StepWriter::declare_fixed() {
-  const auto fixed = [&](const char* name, Bytes bytes, Category category) {
+  const auto fixed = [&](const char* name, SymBytes bytes, Category category) {
     b_.tensor_in(kNoGroup, name, b_.rounded(bytes), category, Residency::persistent);
   };
-  const Bytes ids = layer_.bytes(1, decisions::kTokenIds);
+  const SymBytes ids = layer_.bytes(1, decisions::kTokenIds);
   fixed(decisions::kIds, ids, Category::activations);
   fixed(decisions::kTargets, ids, Category::activations);
   const Bytes table =

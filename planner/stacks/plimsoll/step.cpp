@@ -1,6 +1,7 @@
 #include "planner/stacks/plimsoll/step.h"
 
 #include <set>
+#include <utility>
 
 #include "models/decisions/exchange.h"
 
@@ -18,7 +19,7 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       strategy_(strategy),
       batch_(batch),
       stages_sums_(decisions::stages_sums(decisions::exchange_of(strategy), rules.deterministic)),
-      tokens_{batch.micro_batch, batch.seq_len},
+      tokens_{value_of(batch, BatchVariable::micro_batch), batch.seq_len},
       regime_(decisions::regime_of(strategy)),
       sharding_(decisions::sharding_of(strategy)),
       layer_(b_, d_, regime_, strategy_, tokens_) {
@@ -44,22 +45,21 @@ void StepWriter::write() {
   if (strategy_.loss != models::Loss::full)
     chunks_ = b_.group(decisions::kLossChunks, 0, loss_chunks());
   declare_states();
-  micros_ = std::min<std::int64_t>(batch_.grad_accum, kDistinctMicroBatches);
-  micros_begin_ = b_.place();
+  micros_ = smaller(value_of(batch_, BatchVariable::grad_accum), kDistinctMicroBatches);
   micro_batches();
-  micros_end_ = b_.place();
   b_.begin(models::Section::optimizer);
   optimizer_step();
 }
 
-std::int64_t StepWriter::loss_chunks() const {
+SymInt StepWriter::loss_chunks() const {
   return ceil_divide(tokens_.total(), decisions::loss_chunk_rows(d_.vocab, regime_.compute));
 }
 
 // Equal micro-batches between the first and the last are written once.
 void StepWriter::micro_batches() {
   for (micro_ = 0; micro_ < micros_; ++micro_) {
-    times_ = micros_ == 3 && micro_ == 1 ? batch_.grad_accum - 2 : 1;
+    const bool middle = micros_ == 3 && micro_ == 1;
+    times_ = middle ? value_of(batch_, BatchVariable::grad_accum) - 2 : SymInt(1);
     micro_batch();
   }
 }
@@ -70,35 +70,19 @@ void StepWriter::write_optimizer() {
   optimizer_step();
 }
 
-// The units' states and the optimizer are the same for every batch.
-bool StepWriter::resize(const models::Batch& batch) {
-  if (!same_structure(batch_, batch)) return false;
-  batch_ = batch;
-  tokens_.sequences = batch.micro_batch;
-  layer_.set_tokens(tokens_);
-  if (chunks_ != kNoGroup) b_.set_count(chunks_, loss_chunks());
-  b_.resize_from(fixed_);
-  declare_fixed();
-  b_.resize_from(micros_begin_);
-  micro_batches();
-  return b_.resized_to(micros_end_);
-}
-
 void StepWriter::micro_batch() {
   begin_unit(embedding_, true);
   for (Run& run : runs_) {
     ProgramBuilder::Place layer = b_.place();
     for (std::size_t j = 0; j < run.stride(); ++j) {
-      if (b_.resizes() && !run.alternates() && j > 0 && j + 1 < run.stride()) {
-        layer = b_.repeat_since(layer);
-        continue;
-      }
+      const ProgramBuilder::Place before = std::exchange(layer, b_.place());
       b_.at_layer(static_cast<std::uint16_t>(j));
       const bool last = j + 1 == run.stride();
       begin_unit(run.units[j], run.ends_checkpoint(j));
       (last ? run.out : run.inner[j]) =
           b_.tensor_in(run.group, decisions::kLayerOut,
                        b_.rounded(layer_.bytes(d_.hidden, regime_.compute)), Category::activations);
+      if (!run.alternates() && j > 0 && !last) b_.note_repeat(before, layer);
     }
     b_.at_layer(0);
   }
@@ -141,16 +125,14 @@ void StepWriter::layers_forward(std::size_t r) {
   b_.open(run.group, false, times_);
   ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = 0; j < run.stride(); ++j) {
-    if (b_.resizes() && !run.alternates() && j > 0) {
-      layer = b_.repeat_since(layer);
-      continue;
-    }
+    const ProgramBuilder::Place before = std::exchange(layer, b_.place());
     b_.at_layer(static_cast<std::uint16_t>(j));
     gather(run.units[j], Phase::forward, next_forward(r, j));
     layer_.forward(Phase::forward, run.own(j), recomputes() ? RequiresGrad{} : run.own(j).gradients,
                    input_of(r, j), j + 1 < run.stride() ? run.inner[j] : run.out, false,
                    run.saved[j]);
     free_gathered(run.units[j], Phase::forward, run.units[j].gathered_forward);
+    if (!run.alternates() && j > 0) b_.note_repeat(before, layer);
   }
   b_.close();
 }
@@ -163,10 +145,7 @@ void StepWriter::recompute(std::size_t r, std::size_t end) {
   Ref input = input_of(r, first);
   ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = first; j <= end; ++j) {
-    if (b_.resizes() && j > first && j < end) {
-      layer = b_.repeat_since(layer);
-      continue;
-    }
+    const ProgramBuilder::Place before = std::exchange(layer, b_.place());
     b_.at_layer(static_cast<std::uint16_t>(j));
     const bool last = j == end;
     gather(run.units[j], Phase::recompute,
@@ -176,6 +155,7 @@ void StepWriter::recompute(std::size_t r, std::size_t end) {
                    last ? kNoTensor : run.again[j], last, run.saved[j]);
     if (last) break;
     free_gathered(run.units[j], Phase::recompute, run.units[j].gathered_again);
+    if (j > first) b_.note_repeat(before, layer);
     input = {run.again[j]};
   }
 }
@@ -186,12 +166,8 @@ void StepWriter::layers_backward(std::size_t r) {
   b_.open(run.group, true, times_);
   ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = run.stride(); j-- > 0;) {
-    if (b_.resizes() && !run.alternates() && j + 2 < run.stride()) {
-      layer = b_.repeat_since(layer);
-      continue;
-    }
     if (recomputes() && run.ends_checkpoint(j)) recompute(r, j);
-    layer = b_.place();
+    const ProgramBuilder::Place before = std::exchange(layer, b_.place());
     b_.at_layer(static_cast<std::uint16_t>(j));
     Unit& unit = run.units[j];
     if (!recomputes() || !run.ends_checkpoint(j))
@@ -201,6 +177,7 @@ void StepWriter::layers_backward(std::size_t r) {
     layer_.backward(run.own(j), input, stream_grad_, unit.written, run.saved[j]);
     free_gathered(unit, Phase::backward, unit.gathered_backward);
     reduce(unit, reduced_before(&Unit::written, r, j), reduced_before(&Unit::kept, r, j));
+    if (!run.alternates() && j + 2 < run.stride()) b_.note_repeat(before, layer);
   }
   b_.close();
 }

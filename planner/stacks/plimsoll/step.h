@@ -25,16 +25,13 @@ struct Rules {
   Works* works = nullptr;  // what the ops ask of the GPU, for who asks
 };
 
-class StepWriter : public StepSizer {
+class StepWriter {
  public:
   StepWriter(models::StepProgram& program, const ModelParts& parts,
              const models::Strategy& strategy, const models::Batch& batch, const Rules& rules);
 
   // Throws Error{unsupported} or Error{bad_input}.
   void write();
-  // Sizes of another batch in the program that stands (StepSizer).
-  bool resize(const models::Batch& batch) override;
-  const EqualSizes& equal_sizes() const override { return b_.equal_sizes(); }
 
   // Model states of this rank at the end of backward.
   const reports::States& states() const { return states_; }
@@ -51,10 +48,10 @@ class StepWriter : public StepSizer {
   void size_unit(Unit& unit, const std::vector<Parameter>& parameters, models::GroupId group,
                  const models::decisions::UnitNames& names);
   void size_units(), add_runs(), declare_states(), declare_fixed();
-  std::int64_t loss_chunks() const;
+  SymInt loss_chunks() const;
   void declare_unit(Unit& unit, std::int64_t copies);
   void begin_unit(Unit& unit, bool last_of_checkpoint);
-  Bytes workspace();
+  SymBytes workspace();
   Bytes workspace_of_any_batch() const;
   template <class Visit>
   void each_state(const Unit& unit, Visit visit) const {
@@ -95,7 +92,7 @@ class StepWriter : public StepSizer {
   void embed();
   void embedding_backward();
   void final_norm();
-  TensorId logits(std::int64_t rows);
+  TensorId logits(SymInt rows);
   TensorId loss_rows(const char* name, Category category);
   void gather_last_layer();
   void full_loss();
@@ -136,7 +133,7 @@ class StepWriter : public StepSizer {
   Unit embedding_, tail_;
   models::GroupId chunks_ = models::kNoGroup;
   std::int64_t micro_ = 0, micros_ = 1;  // which micro-batch is written, of how many distinct ones
-  std::int64_t times_ = 1;
+  SymInt times_ = 1;
 
   TensorId embedded_ = kNoTensor, normalized_ = kNoTensor, statistics_ = kNoTensor;
   TensorId stream_grad_ = kNoTensor;  // one tensor from the final norm down to the embedding
@@ -144,7 +141,6 @@ class StepWriter : public StepSizer {
   reports::States states_;
   Bytes largest_message_;
   std::optional<Bytes> workspace_of_any_batch_;
-  ProgramBuilder::Place fixed_, micros_begin_, micros_end_;
 };
 
 }  // namespace plimsoll::planner::plimsoll_stack

@@ -13,19 +13,18 @@ Bytes fp32(std::int64_t elements) {
   return storage(Count(elements), DType::fp32);
 }
 
-Bytes flash_backward(const models::Decoder& d, Tokens tokens, DType compute,
-                     models::Device device) {
-  const std::int64_t queries = checked_multiply(d.heads / d.kv_heads, tokens.length);
-  const std::int64_t values = checked_multiply(queries, d.head_dim);
+SymBytes flash_backward(const models::Decoder& d, Tokens tokens, DType compute,
+                        models::Device device) {
+  const SymInt queries = checked_multiply(d.heads / d.kv_heads, tokens.length);
+  const SymInt values = checked_multiply(queries, d.head_dim);
   const bool narrow = compute != DType::fp32;
   const bool library = narrow && device == models::Device::cuda;
-  Bytes group = fp32(queries);  // row sums
-  if (narrow) group += fp32(values);  // dQ
-  if (library && d.heads != d.kv_heads) group += 2 * storage(Count(values), compute);  // dK, dV
-  const std::int64_t groups = checked_multiply(tokens.sequences, d.kv_heads);
-  const std::int64_t fit = std::max<std::int64_t>(
-      1, decisions::kAttentionWorkspace.value() / std::max<std::int64_t>(1, group.value()));
-  return group * std::min(groups, fit) + (library ? decisions::kAttentionPadding : Bytes(0));
+  SymBytes group = storage(queries, DType::fp32);  // row sums
+  if (narrow) group += storage(values, DType::fp32);  // dQ
+  if (library && d.heads != d.kv_heads) group += 2 * storage(values, compute);  // dK, dV
+  const SymInt groups = checked_multiply(tokens.sequences, d.kv_heads);
+  const SymInt fit = larger(1, decisions::kAttentionWorkspace.value() / larger(1, group.value()));
+  return group * smaller(groups, fit) + (library ? decisions::kAttentionPadding : Bytes(0));
 }
 
 // One fp64 for each chunk of each tensor, and one for each tensor.
@@ -35,14 +34,14 @@ Bytes norms(std::int64_t chunks, std::int64_t tensors) {
 
 }  // namespace
 
-Bytes StepWriter::workspace() {
+SymBytes StepWriter::workspace() {
   if (!workspace_of_any_batch_) workspace_of_any_batch_ = workspace_of_any_batch();
-  Bytes most = *workspace_of_any_batch_;
+  SymBytes most = *workspace_of_any_batch_;
   for (const std::vector<OwnLayer>& pattern : own_layers_)
     if (strategy_.attention == models::Attention::flash &&
         std::ranges::any_of(pattern, &OwnLayer::attends_backward))
-      most = std::max(most, flash_backward(d_, tokens_, regime_.compute, strategy_.device));
-  if (parts_.train_embedding) most = std::max(most, layer_.bytes(4, decisions::kTokenIds));
+      most = larger(most, flash_backward(d_, tokens_, regime_.compute, strategy_.device));
+  if (parts_.train_embedding) most = larger(most, layer_.bytes(4, decisions::kTokenIds));
   return most;
 }
 

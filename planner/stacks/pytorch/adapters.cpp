@@ -12,7 +12,7 @@ namespace plimsoll::planner::pytorch {
 void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& part, Ref input,
                                    DType input_dtype, Category category, bool stops,
                                    LinearSaved& s) {
-  const std::int64_t t = tokens_.total(), outs = t * part.out;
+  const SymInt t = tokens_.total(), outs = t * part.out;
   const DType own = regime_.adapter, dtype = regime_.gemm_dtype(own);
   const DType result = result_dtype(part, regime_, input_dtype),
               asked = adapter_input(part, regime_, strategy_, input_dtype);
@@ -68,8 +68,8 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
 Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& part,
                                    DType input_dtype, bool input_grad, const LinearSaved& s,
                                    TensorId d_out, Sum sum, const Place& at) {
-  const std::int64_t t = tokens_.total();
-  const std::int64_t ins = t * part.in, outs = t * part.out;
+  const SymInt t = tokens_.total();
+  const SymInt ins = t * part.in, outs = t * part.out;
   const DType own = regime_.adapter, dtype = regime_.gemm_dtype(own);
   const DType result = result_dtype(part, regime_, input_dtype);
   const DType sum_dtype = part.packed != nullptr ? result : promoted(result, dtype);

@@ -8,7 +8,7 @@ namespace plimsoll::planner::pytorch {
 using models::Attention;
 
 namespace {
-std::int64_t up_to(std::int64_t value, std::int64_t step) {
+SymInt up_to(SymInt value, SymInt step) {
   return checked_multiply(ceil_divide(value, step), step);
 }
 }  // namespace
@@ -88,7 +88,7 @@ AttentionWriter::Grads AttentionWriter::attention_backward(const AttentionNames&
 // What Transformers does to the operands before it calls SDPA; it holds them until it returns.
 // Rotated queries and keys, and values, have the strides of [b, s, heads, d].
 AttentionInput AttentionWriter::prepare(const AttentionNames& names, AttentionInput in) {
-  const auto laid_out = [&](const OperandNames& name, TensorId t, std::int64_t n, DType dtype) {
+  const auto laid_out = [&](const OperandNames& name, TensorId t, SymInt n, DType dtype) {
     return copy(name.laid_out, t, n, dtype, Category::activations);
   };
   if (repeats() && copies_groups()) {
@@ -112,10 +112,10 @@ AttentionInput AttentionWriter::prepare(const AttentionNames& names, AttentionIn
 // one in the kernel's dtype, its rows padded to 8 values, in every layer.
 // Returns what the mask in the kernel's dtype takes before its rows are padded to eights (pad_bias,
 // aten/src/ATen/native/transformers/attention.cpp).
-Bytes AttentionWriter::fused_operands(const AttentionNames& names, const AttentionInput& in,
-                                      OpBuilder attention, AttentionSaved& s) {
+SymBytes AttentionWriter::fused_operands(const AttentionNames& names, const AttentionInput& in,
+                                         OpBuilder attention, AttentionSaved& s) {
   const DType dtype = kernel(in);
-  const std::int64_t k_values = repeats() ? q_values() : kv_values();
+  const SymInt k_values = repeats() ? q_values() : kv_values();
   s.q = in.q;
   s.k = in.k;
   s.v = in.v;
@@ -135,12 +135,12 @@ Bytes AttentionWriter::fused_operands(const AttentionNames& names, const Attenti
     attention.write(s.k).write(s.q);
   }
   if (!masked()) return Bytes(0);
-  const std::int64_t padded = up_to(tokens_.length, 8);
+  const SymInt padded = up_to(tokens_.length, 8);
   s.mask = make(names.mask, checked_multiply(tokens_.total(), padded), dtype);
   attention.read(model_mask()).write(s.mask);
-  const Bytes plain = bytes(checked_multiply(tokens_.total(), tokens_.length), dtype);
+  const SymBytes plain = bytes(checked_multiply(tokens_.total(), tokens_.length), dtype);
   work.moves(2 * plain.real());
-  return padded == tokens_.length ? Bytes(0) : plain;
+  return padded == tokens_.length ? SymBytes() : plain;
 }
 
 void AttentionWriter::fused_forward(const AttentionNames& names, const AttentionInput& given,
@@ -153,7 +153,7 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
   if (unpads()) in.q = s.q, in.k = s.k, in.v = s.v;
   auto attention = op(name);
   b_.work().attends({false, dtype, fused_flops()});
-  const Bytes plain_mask = fused_operands(names, in, attention, s);
+  const SymBytes plain_mask = fused_operands(names, in, attention, s);
   if (unpads())
     attention.read(s.starts);
   else
@@ -178,30 +178,30 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
     s.out = copy(names.out, s.fused_out, q_values(), dtype, Category::activations);
 }
 
-std::array<Bytes, 2> AttentionWriter::split_blocks() const {
+std::array<SymBytes, 2> AttentionWriter::split_blocks() const {
   const bool never = d_.attention_dropout > 0 || varies() || rules_.sdpa == Rules::Sdpa::cudnn ||
                      strategy_.attention == Attention::flash_1;
-  const std::int64_t rows = checked_multiply(tokens_.sequences, d_.heads);
-  const std::int64_t splits =
-      never ? 1 : flash_key_splits(rules_.gpu, rows, tokens_.length, d_.head_dim);
+  const SymInt rows = checked_multiply(tokens_.sequences, d_.heads);
+  const SymInt splits =
+      never ? SymInt(1) : flash_key_splits(rules_.gpu, rows, tokens_.length, d_.head_dim);
   if (splits == 1) return {};
-  const std::int64_t width = d_.head_dim <= 192 ? up_to(d_.head_dim, 32) : 256;
-  const std::int64_t sums = checked_multiply(splits, checked_multiply(rows, tokens_.length));
+  const SymInt width = d_.head_dim <= 192 ? up_to(d_.head_dim, 32) : SymInt(256);
+  const SymInt sums = checked_multiply(splits, checked_multiply(rows, tokens_.length));
   return {fp32(sums), fp32(checked_multiply(sums, width))};
 }
 
 void AttentionWriter::split_keys(OpBuilder attention, const AttentionSaved& s) {
-  const std::array<Bytes, 2> parts = split_blocks();
+  const std::array<SymBytes, 2> parts = split_blocks();
   if (parts[0] == Bytes(0)) return;
   KernelsOfOp kernels(b_);
   for (const TensorId made : {s.fused_out, s.lse}) kernels.birth(made, b_.bytes_of(made));
-  for (const Bytes part : parts) kernels.take(part);
+  for (const SymBytes part : parts) kernels.take(part);
   for (const TensorId made : {s.seed, s.offset}) kernels.birth(made, b_.bytes_of(made));
   kernels.finish(attention);
 }
 
 // The mask as it was goes before the kernel's results are there.
-void AttentionWriter::pad_mask(OpBuilder attention, Bytes plain, const AttentionSaved& s) {
+void AttentionWriter::pad_mask(OpBuilder attention, SymBytes plain, const AttentionSaved& s) {
   KernelsOfOp kernels(b_);
   const std::int32_t before = kernels.take(plain);
   kernels.birth(s.mask, b_.bytes_of(s.mask));
@@ -224,9 +224,10 @@ void AttentionWriter::attention_kept(const AttentionNames& names, const Attentio
 }
 
 double AttentionWriter::fused_flops() const {
+  if (!b_.work().asked()) return 0;
   // Under a mask of rows the kernel computes whole squares; the package knows where samples end.
   const bool squares = tokens_.rows != models::Rows::full && !packaged();
-  const std::int64_t of_sample = std::max<std::int64_t>(1, tokens_.total() / tokens_.samples);
+  const SymInt of_sample = std::max<std::int64_t>(1, tokens_.total() / tokens_.samples);
   return fused_attention_flops({.tokens = real(tokens_.total()),
                                 .length = varies() && !unpads() ? of_sample : tokens_.length,
                                 .width = d_.q_width(),
@@ -240,7 +241,7 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
                                                        std::span<const Ref> held) {
   unpack();
   const DType dtype = kernel(in);
-  const std::int64_t k_values = repeats() ? q_values() : kv_values();
+  const SymInt k_values = repeats() ? q_values() : kv_values();
   if (unpads()) d_out = unpadded_gradient(names, s, d_out);
   Grads d{temporary(names.q.grad_cast, real(q_values()), dtype),
           temporary(names.k.grad_cast, real(k_values), dtype),
@@ -283,15 +284,16 @@ TensorId AttentionWriter::sum_groups(const OperandNames& names, TensorId d, DTyp
 //   and with fewer key heads than query heads dK and dV of all query heads in the low dtype.
 //   cuDNN (composite backward graph): dQ accumulated in fp32, the row sums in fp32, and with
 //   grouped queries dK and dV of all query heads; the engine's own workspace is not known.
-std::array<Bytes, 4> AttentionWriter::flash_blocks() const {
-  const std::int64_t b = tokens_.sequences, rounded = up_to(tokens_.length, 128);
-  const Bytes expanded = grouped() && !repeats() ? bytes(q_values(), regime_.compute) : Bytes(0);
+std::array<SymBytes, 4> AttentionWriter::flash_blocks() const {
+  const SymInt b = tokens_.sequences, rounded = up_to(tokens_.length, 128);
+  const SymBytes expanded =
+      grouped() && !repeats() ? bytes(q_values(), regime_.compute) : SymBytes();
   if (rules_.sdpa == Rules::Sdpa::cudnn && strategy_.attention == Attention::flash)
     return {fp32(q_values()), fp32(checked_multiply(tokens_.total(), d_.heads)), expanded,
             expanded};
   if (varies()) {  // mha_varlen_bwd: 128 rows more for each sample
-    const std::int64_t rows = real(tokens_.total()) + checked_multiply(128, tokens_.samples);
-    const Bytes of_heads = grouped() ? bytes(real(q_values()), regime_.compute) : Bytes(0);
+    const SymInt rows = real(tokens_.total()) + checked_multiply(128, tokens_.samples);
+    const SymBytes of_heads = grouped() ? bytes(real(q_values()), regime_.compute) : SymBytes();
     return {fp32(checked_multiply(rows, d_.heads)),
             fp32(checked_multiply(rows, d_.heads * up_to(d_.head_dim, 32))), of_heads, of_heads};
   }
@@ -303,21 +305,21 @@ std::array<Bytes, 4> AttentionWriter::flash_blocks() const {
 // attention_backward.cu, _flash_attention_backward: `out.contiguous()` as [b, s, heads, d], which
 // is a copy where the output was laid out like the queries. cuDNN and the flash_attn package take
 // any strides of the first axes (flash_attn_interface.py, maybe_contiguous).
-Bytes AttentionWriter::copied_out(const AttentionInput& in) const {
+SymBytes AttentionWriter::copied_out(const AttentionInput& in) const {
   const bool copies = in.heads_first && rules_.sdpa != Rules::Sdpa::cudnn && !packaged();
-  return copies ? bytes(q_values(), regime_.compute) : Bytes(0);
+  return copies ? bytes(q_values(), regime_.compute) : SymBytes();
 }
 
 void AttentionWriter::flash_workspace(OpBuilder backward, const AttentionInput& in,
                                       const Grads& d) {
-  const Bytes copied = copied_out(in);
-  Bytes all = copied;
+  const SymBytes copied = copied_out(in);
+  SymBytes all = copied;
   BlockEvents events;
   if (copied > Bytes(0)) {
     events.take(copied);
     for (const TensorId gradient : d) events.birth(gradient);
   }
-  for (const Bytes block : flash_blocks()) {
+  for (const SymBytes block : flash_blocks()) {
     events.take(block);
     all += block;
   }
@@ -332,17 +334,17 @@ void AttentionWriter::flash_workspace(OpBuilder backward, const AttentionInput& 
 // operators: a product as large as q, its sums, and their copy.
 void AttentionWriter::efficient_workspace(OpBuilder backward, DType dtype) {
   const bool wide = d_.head_dim > 64;
-  const std::int64_t rows = wide && dtype != DType::fp32 ? 128 : 64, columns = wide ? 128 : 64;
-  const std::int64_t tiles =
+  const SymInt rows = wide && dtype != DType::fp32 ? 128 : 64, columns = wide ? 128 : 64;
+  const SymInt tiles =
       checked_multiply(ceil_divide(tokens_.length, rows), ceil_divide(d_.head_dim, columns));
-  const Bytes delta = fp32(checked_multiply(tokens_.total(), d_.heads));
-  const Bytes sums = b_.rounded(Bytes(checked_multiply(
+  const SymBytes delta = fp32(checked_multiply(tokens_.total(), d_.heads));
+  const SymBytes sums = b_.rounded(SymBytes(checked_multiply(
       checked_multiply(tokens_.sequences * d_.heads, tiles), 16 + 4 * rows * columns)));
-  Bytes highest = delta + sums;
+  SymBytes highest = delta + sums;
   BlockEvents events;
   if (dtype == DType::fp32) {
-    const Bytes product = fp32(q_values());
-    highest = std::max(highest, product + delta * 2);
+    const SymBytes product = fp32(q_values());
+    highest = larger(highest, product + delta * 2);
     const auto first = events.take(product), sum = events.take(delta);
     events.take(delta);
     events.drop(first);

@@ -95,8 +95,8 @@ class AttentionWriter : public ModuleWriter {
   void flash_workspace(OpBuilder backward, const AttentionInput& in, const Grads& d);
   void efficient_workspace(OpBuilder backward, DType dtype);
   double fused_flops() const;
-  std::int64_t q_values() const { return checked_multiply(tokens_.total(), d_.q_width()); }
-  std::int64_t kv_values() const { return checked_multiply(tokens_.total(), d_.kv_width()); }
+  SymInt q_values() const { return checked_multiply(tokens_.total(), d_.q_width()); }
+  SymInt kv_values() const { return checked_multiply(tokens_.total(), d_.kv_width()); }
   TensorId model_mask() const { return model_masks_[sliding_ ? 1 : 0]; }
   bool sliding_ = false;
   ByWindow model_masks_{kNoTensor, kNoTensor};
@@ -107,28 +107,27 @@ class AttentionWriter : public ModuleWriter {
   // `stops`: a recomputation, which ends with the last tensor that autograd saved.
   void run(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   AttentionInput prepare(const AttentionNames&, AttentionInput);
-  Bytes fused_operands(const AttentionNames&, const AttentionInput&, OpBuilder, AttentionSaved&);
-  void pad_mask(OpBuilder, Bytes plain, const AttentionSaved&);
+  SymBytes fused_operands(const AttentionNames&, const AttentionInput&, OpBuilder, AttentionSaved&);
+  void pad_mask(OpBuilder, SymBytes plain, const AttentionSaved&);
   void fused_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                        TensorId d_out, std::span<const Ref> held);
-  std::array<Bytes, 4> flash_blocks() const;
+  std::array<SymBytes, 4> flash_blocks() const;
   // Where a tile's keys are divided: each part's logsumexp and result, in fp32.
-  std::array<Bytes, 2> split_blocks() const;
+  std::array<SymBytes, 2> split_blocks() const;
   void split_keys(OpBuilder, const AttentionSaved&);
   // The package's kernels for samples of several lengths (attention_varlen.cpp).
   bool varies() const { return packaged() && tokens_.rows != models::Rows::full; }
   bool unpads() const { return packaged() && tokens_.rows == models::Rows::padded; }
-  std::int64_t real(std::int64_t values) const {
+  SymInt real(SymInt values) const {
     return unpads() ? values / tokens_.total() * tokens_.real : values;
   }
   void varlen_operands(const AttentionNames&, const AttentionInput&, AttentionSaved&);
   TensorId pad(const AttentionNames&, const AttentionInput&, const AttentionSaved&);
   TensorId unpadded_gradient(const AttentionNames&, const AttentionSaved&, TensorId d_out);
   void pad_gradients(const AttentionNames&, const AttentionSaved&, DType, Grads& d);
-  TensorId pad_gradient(const char* name, const AttentionSaved&, std::int64_t values, DType,
-                        TensorId d);
-  Bytes copied_out(const AttentionInput& in) const;
+  TensorId pad_gradient(const char* name, const AttentionSaved&, SymInt values, DType, TensorId d);
+  SymBytes copied_out(const AttentionInput& in) const;
   // Attention that stores its scores (attention_stored.cpp).
   TapePart stored(const AttentionNames&, const AttentionInput&) const;
   TapeCounts stored_counts() const;

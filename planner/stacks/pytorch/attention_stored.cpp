@@ -243,8 +243,8 @@ TapePart AttentionWriter::stored(const AttentionNames& names, const AttentionInp
 }
 
 TapeCounts AttentionWriter::stored_counts() const {
-  const std::int64_t t = tokens_.total(), s = tokens_.length;
-  const std::int64_t scores = checked_multiply(checked_multiply(t, s), d_.heads);
+  const SymInt t = tokens_.total(), s = tokens_.length;
+  const SymInt scores = checked_multiply(checked_multiply(t, s), d_.heads);
   TapeCounts counts{};
   counts[tape::kAll] = counts[kScoreBooleans] = scores;
   counts[kQueries] = q_values();

@@ -24,7 +24,7 @@ void AttentionWriter::varlen_operands(const AttentionNames& names, const Attenti
   found.write(s.indices).read(in.q).read(in.k).read(in.v);
   // Transformers casts to the dtype of autocast, in the order of queries, keys, values.
   casts_ = {in.q, in.k, in.v};
-  const auto narrow = [&](TensorId& x, const char* name, std::int64_t values, DType have) {
+  const auto narrow = [&](TensorId& x, const char* name, SymInt values, DType have) {
     if (have == dtype) return;
     x = make(name, values, dtype);
     found.write(x);
@@ -66,8 +66,8 @@ TensorId AttentionWriter::unpadded_gradient(const AttentionNames& names, const A
 
 // IndexBackward: index_put with accumulation into zeros, not in place. It sorts the indices
 // (ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel): four arrays of int64 at once.
-TensorId AttentionWriter::pad_gradient(const char* name, const AttentionSaved& s,
-                                       std::int64_t values, DType dtype, TensorId d) {
+TensorId AttentionWriter::pad_gradient(const char* name, const AttentionSaved& s, SymInt values,
+                                       DType dtype, TensorId d) {
   const TensorId padded = temporary(name, values, dtype);
   auto put = op(name);
   put.read(d).read(s.indices);

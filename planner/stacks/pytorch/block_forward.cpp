@@ -143,7 +143,7 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
 
 NormInput BlockWriter::norm_input(const NodePlan& at) const {
   const ValueId in = at.node->in[0];
-  const std::int64_t rows = plan_->value(in).width / at.norm->width;
+  const SymInt rows = plan_->value(in).width / at.norm->width;
   const bool heads = at.kernel != NormKernel::eager && regime_.patch.heads_first &&
                      at.norm->width == d_.head_dim && rows > 1;
   return {checked_multiply(tokens_.total(), rows), dtype_of(in), grad_of(in), at.kernel, heads};

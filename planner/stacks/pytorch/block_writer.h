@@ -27,11 +27,6 @@ class BlockWriter : public AttentionWriter {
     held_ = arguments;
     first_ = first_of_checkpoint;
   }
-  void begin_step(Tokens tokens) {
-    AttentionWriter::begin_step(tokens);
-    hold({}, true);
-    stop_early(false);
-  }
   // The last layer of a checkpoint: its recomputation ends with the last tensor that autograd
   // saved (torch/utils/checkpoint.py, set_checkpoint_early_stop).
   void stop_early(bool stops) { stops_early_ = stops; }
@@ -65,7 +60,7 @@ class BlockWriter : public AttentionWriter {
  private:
   friend class CompiledBlock;  // compiled/compiled_block.h
   bool stops() const { return phase_ == Phase::recompute && stops_early_; }
-  std::int64_t values_of(models::ValueId id) const {
+  SymInt values_of(models::ValueId id) const {
     return checked_multiply(tokens_.total(), plan_->value(id).width);
   }
   DType dtype_of(models::ValueId id) const { return plan_->value(id).dtype; }

@@ -15,20 +15,18 @@ void Checkpoints::recompute() {
   layer_.set(Phase::recompute, true);
   ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = first; j <= last; ++j) {
-    if (b_.resizes() && j > first && j < last) {
-      layer = b_.repeat_since(layer);
-      continue;
-    }
+    const ProgramBuilder::Place before = std::exchange(layer, b_.place());
     b_.at_layer(static_cast<std::uint16_t>(j));
     const TensorId out = run.recomputed[j];
     const Ref input = j == first ? s_.input_of(r, first) : Ref{run.recomputed[j - 1]};
     layer_.stop_early(!repeats_to_the_end() && j == last);
     layer_.take_from(strategy_.recompute.kind == RecomputeKind::ops ? &run.kept[j] : nullptr);
     layer_.forward(run.plan(j), input, {out}, run.saved[j]);
+    if (j > first && j < last) b_.note_repeat(before, layer);
   }
   if (regime_.autocast) {
     auto exit = b_.op("autocast.exit", Phase::recompute);
-    for (std::size_t j = first; j <= last && !b_.resizes(); ++j)
+    for (std::size_t j = first; j <= last; ++j)
       Step::release_casts(exit, run.layer(j), run.saved[j]);
   }
   layer_.set(Phase::backward, true);
@@ -100,19 +98,15 @@ void Checkpoints::begin(Run& of) {
   Run& run = of;
   run.recomputed.resize(run.stride(), kNoTensor);
   if (!s_.recomputes()) return;
-  const Bytes stream =
-      storage(Count(checked_multiply(tokens_.total(), d_.hidden)), regime_.residual);
+  const SymBytes stream = storage(checked_multiply(tokens_.total(), d_.hidden), regime_.residual);
   ProgramBuilder::Place layer = b_.place();
   bool any = false;
   for (std::size_t j = 0; j < run.stride(); ++j) {
     if ((j + 1) % run.checkpoint() == 0 && !repeats_to_the_end()) continue;
-    if (b_.resizes() && any && !run.alternates()) {
-      layer = b_.repeat_since(layer);
-      continue;
-    }
-    any = true;
+    const ProgramBuilder::Place before = std::exchange(layer, b_.place());
     b_.at_layer(static_cast<std::uint16_t>(j));
     run.recomputed[j] = b_.tensor("out.recomputed", stream, Category::activations);
+    if (std::exchange(any, true) && !run.alternates()) b_.note_repeat(before, layer);
   }
 }
 

@@ -14,8 +14,8 @@ namespace {
 
 enum : tape::Extent { kWidth = 1, kPartialSums, kCounters };
 
-double real(std::int64_t count) {
-  return static_cast<double>(count);
+double real(SymInt count) {
+  return count.real();
 }
 
 // F.linear(x, weight) of the frozen weight, whose dtype is x's.
@@ -68,7 +68,7 @@ DoraDtypes dora_dtypes(const LinearPart& part, const Regime& regime,
 // here, and found in its cache by the GEMMs with x. Autograd records it, and keeps what these
 // GEMMs read until the function returns.
 TensorId DoraWriter::lora_weight(LinearSaved& s, std::vector<TensorId>& held) {
-  const std::int64_t in = part_.in, rank = part_.lora_rank;
+  const SymInt in = part_.in, rank = part_.lora_rank;
   const bool casts = d_.low != d_.own;
   const TensorId eye = w_.temporary(n_.eye, in * in, d_.own);
   w_.op(n_.eye).write(eye);
@@ -102,8 +102,7 @@ TensorId DoraWriter::base_weight() {
     if (have == d_.asked) return kNoTensor;
     const TensorId copy = w_.temporary(n_.weight_cast, weights(), d_.asked);
     w_.op(n_.weight_cast).write(copy);
-    w_.b_.work().moves(
-        (storage(Count(weights()), have) + storage(Count(weights()), d_.asked)).real());
+    w_.b_.work().moves((storage(weights(), have) + storage(weights(), d_.asked)).real());
     return copy;
   }
   TensorId scales = kNoTensor;
@@ -114,8 +113,7 @@ TensorId DoraWriter::base_weight() {
   unpacked = w_.temporary(n_.weight, weights(), have);
   w_.op(n_.weight).read(scales).write(unpacked);
   w_.b_.work().moves(
-      (storage(Count(weights()), have) + Bytes(ceil_divide(weights() * part_.packed->bits, 8)))
-          .real());
+      (storage(weights(), have) + Bytes(ceil_divide(weights() * part_.packed->bits, 8))).real());
   return w_.cast(n_.weight_cast, unpacked, weights(), have, d_.asked);
 }
 
@@ -127,7 +125,7 @@ void DoraWriter::scale(TensorId weight, TensorId gemm, LinearSaved& s) {
   // Autocast makes norms in fp32; a Conv1D's rows are columns.
   const DType made = w_.regime_.autocast ? DType::fp32 : d_.asked;
   TensorId norm = w_.make(n_.norm, part_.out, made);
-  const Bytes scratch = part_.conv1d ? w_.column_sum(part_.in, part_.out).total() : Bytes(0);
+  const SymBytes scratch = part_.conv1d ? w_.column_sum(part_.in, part_.out).total() : SymBytes();
   w_.op(n_.norm).read(sum).write(norm).scratch(scratch);
   if (made != d_.asked) {
     const TensorId narrow = w_.make(n_.norm_cast, part_.out, d_.asked);
@@ -163,7 +161,7 @@ TapeCounts DoraWriter::counts() const {
 // With dropout the base's GEMM runs again (base_result=None), and autograd keeps the whole
 // weight in the dtype in which it is multiplied.
 TensorId DoraWriter::forward(Ref x, Category category, bool stops, LinearSaved& s) {
-  const std::int64_t outs = checked_multiply(w_.tokens_.total(), part_.out);
+  const SymInt outs = checked_multiply(w_.tokens_.total(), part_.out);
   std::vector<TensorId> held;  // by the GEMM's graph
   const TensorId gemm = lora_weight(s, held), weight = base_weight();
   scale(weight, gemm, s);
@@ -197,7 +195,7 @@ TensorId DoraWriter::forward(Ref x, Category category, bool stops, LinearSaved& 
 
 Sum DoraWriter::backward(const LinearSaved& s, TensorId d_sum, TensorId& d_base, const Place& at,
                          Sum sum) {
-  const std::int64_t outs = checked_multiply(w_.tokens_.total(), part_.out);
+  const SymInt outs = checked_multiply(w_.tokens_.total(), part_.out);
   const TensorId d_both = w_.cast(n_.both_grad, d_sum, outs, d_.sum, d_.both);
   // The sum's gradient itself is the base's, where no cast parts them.
   const bool to_base = grad_ && !d_.again, flows = to_base && d_base != d_both;

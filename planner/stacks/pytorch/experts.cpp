@@ -133,8 +133,8 @@ TapePart BlockWriter::experts_part(const NodePlan& at) const {
 TapeCounts BlockWriter::experts_counts(const NodePlan& at) const {
   constexpr std::int64_t kSmallSort = 4096, kIdBits = 64, kTableBytes = 60;
   const ExpertsPart& part = *at.experts;
-  const std::int64_t tokens = tokens_.total();
-  const std::int64_t visits = checked_multiply(tokens, part.active);
+  const SymInt tokens = tokens_.total();
+  const SymInt visits = checked_multiply(tokens, part.active);
   const bool grouped = regime_.weight == DType::bf16 && rules_.gpu.grouped > 0;
   TapeCounts counts{};
   counts[tape::kAll] = checked_multiply(visits, part.hidden);
@@ -149,7 +149,7 @@ TapeCounts BlockWriter::experts_counts(const NodePlan& at) const {
   counts[kDown] = part.down();
   counts[kOne] = 1;
   counts[kVisitIds] = checked_multiply(8, visits);
-  counts[kIdSort] = visits > kSmallSort ? pair_sort_bytes(visits, kIdBits) : 0;
+  counts[kIdSort] = visits > kSmallSort ? pair_sort_bytes(visits, kIdBits) : SymInt(0);
   counts[kTokenSort] = pair_sort_bytes(visits, bits_of(tokens - 1));
   counts[kVisitSort] = pair_sort_bytes(visits, bits_of(visits - 1));
   counts[kRunningSum] = 1023;  // cub's for a sum of fewer values than a block has
@@ -162,7 +162,7 @@ TapeCounts BlockWriter::experts_counts(const NodePlan& at) const {
 void BlockWriter::experts_work(const NodePlan& at, bool summed) {
   const ExpertsPart& part = *at.experts;
   const auto experts = static_cast<double>(part.experts);
-  const double visits = static_cast<double>(tokens_.total()) * static_cast<double>(part.active);
+  const double visits = tokens_.total().real() * static_cast<double>(part.active);
   const auto hidden = static_cast<double>(part.hidden), ffn = static_cast<double>(part.ffn);
   const auto product = [&](double out, double in) {
     Gemm gemm{regime_.weight, visits / experts, out, in, experts};

@@ -7,7 +7,7 @@ using models::Residency;
 
 // What was written in each thread's first GEMM takes them, and they stay.
 void StepWriter::declare_workspaces() {
-  const auto workspace = [&](const char* name, Bytes bytes) {
+  const auto workspace = [&](const char* name, SymBytes bytes) {
     return s_.b.tensor_in(models::kNoGroup, name, bytes, Category::workspace,
                           Residency::persistent);
   };
@@ -16,26 +16,25 @@ void StepWriter::declare_workspaces() {
     workspace("cublas.workspace", workspaces_in_all(s_.rules.blas, s_.strategy));
     return;
   }
-  const Bytes lt = s_.rules.blas.lt;  // see workspaces_in_all
+  const SymBytes lt = s_.rules.blas.lt;  // see workspaces_in_all
   workspaces_ = {workspace("cublas.workspace", s_.rules.blas.forward),
                  workspace("cublas.workspace.backward", s_.rules.blas.backward),
                  workspace("cublaslt.workspace", lt),
                  workspace("cublaslt.workspace.backward",
-                           repeats_layers(s_.strategy.recompute) ? lt : Bytes(0))};
+                           repeats_layers(s_.strategy.recompute) ? lt : SymBytes())};
   s_.layer.set_workspaces(workspaces_);
 }
 
 // What stays beside the model's states: workspaces, tables, the batch.
 void StepWriter::declare_inputs() {
-  if (!s_.b.resizes()) inputs_ = s_.b.place();
   declare_workspaces();
-  const auto persistent = [&](const char* name, Bytes bytes) {
+  const auto persistent = [&](const char* name, SymBytes bytes) {
     s_.b.tensor_in(models::kNoGroup, name, bytes, Category::parameters, Residency::persistent);
   };
   if (s_.d.bare)  // torchtitan's freqs_cis: as many rows as a sequence has tokens
     persistent("rotary.freqs_cis",
                s_.layer.fp32(checked_multiply(s_.tokens.length, s_.d.head_dim)));
-  const std::int64_t rows = s_.parts.position_rows;
+  const SymInt rows = s_.parts.position_rows;
   // LlamaRotaryEmbedding's buffers inv_freq and original_inv_freq, which were one before 5.0.
   if (s_.d.position == models::PositionKind::rope && !s_.d.bare)
     persistent("rotary.inv_freq",
@@ -44,14 +43,15 @@ void StepWriter::declare_inputs() {
                    (s_.d.has_both_rotaries() ? 2 : 1));
   // GPT2Attention's causal masks, of booleans, one for each layer.
   if (s_.d.fused_qkv && s_.strategy.transformers < models::kGpt2WithoutMasks)
-    persistent("attention.bias", s_.b.rounded(Bytes(checked_multiply(rows, rows))) * s_.d.layers);
+    persistent("attention.bias",
+               s_.b.rounded(SymBytes(checked_multiply(rows, rows))) * s_.d.layers);
   if (s_.d.causal_table)
-    persistent("causal_table", s_.b.rounded(Bytes(checked_multiply(rows, rows))));
+    persistent("causal_table", s_.b.rounded(SymBytes(checked_multiply(rows, rows))));
   // BertEmbeddings' position_ids and token_type_ids.
   if (s_.d.token_types > 0) persistent("embeddings.ids", s_.id_buffers());
   s_.b.tensor_in(
       models::kNoGroup, "batch",
-      s_.b.rounded(Bytes(checked_multiply(8, s_.tokens.total()))) * s_.rules.batch_tensors,
+      s_.b.rounded(SymBytes(checked_multiply(8, s_.tokens.total()))) * s_.rules.batch_tensors,
       Category::activations, Residency::persistent);
 }
 

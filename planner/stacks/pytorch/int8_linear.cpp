@@ -9,8 +9,8 @@ namespace {
 
 // Rates of GEMMs of 8-bit integers were not measured: as those in fp16, which may take twice as
 // long.
-Gemm int8_gemm(std::int64_t m, std::int64_t n, std::int64_t k) {
-  return {DType::fp16, static_cast<double>(m), static_cast<double>(n), static_cast<double>(k)};
+Gemm int8_gemm(SymInt m, SymInt n, SymInt k) {
+  return {DType::fp16, m.real(), n.real(), k.real()};
 }
 
 }  // namespace
@@ -20,7 +20,7 @@ Gemm int8_gemm(std::int64_t m, std::int64_t n, std::int64_t k) {
 // becomes fp16 and then what the input was. MatMul8bitLt's frame holds the 8-bit input to its end.
 void ModuleWriter::int8_forward(const LinearNames& names, const LinearPart& part, Ref input,
                                 DType input_dtype, Category category, GemmSaved& s) {
-  const std::int64_t t = tokens_.total(), ins = t * part.in, outs = t * part.out;
+  const SymInt t = tokens_.total(), ins = t * part.in, outs = t * part.out;
   s = {};
   Ref half = input;
   if (input_dtype != DType::fp16) {
@@ -55,7 +55,7 @@ void ModuleWriter::int8_forward(const LinearNames& names, const LinearPart& part
 Sum ModuleWriter::int8_backward(const LinearNames& names, const LinearPart& part,
                                 const PackedGradient& arrives) {
   const auto [input_dtype, input_grad, d_out, sum, at] = arrives;
-  const std::int64_t t = tokens_.total(), weights = checked_multiply(part.in, part.out);
+  const SymInt t = tokens_.total(), weights = checked_multiply(part.in, part.out);
   const bool ends = !at.into.none();
   const TensorId weight = temporary(names.unpacked, weights, input_dtype),
                  scales = temporary(names.scales, part.out, DType::fp32);
@@ -65,8 +65,8 @@ Sum ModuleWriter::int8_backward(const LinearNames& names, const LinearPart& part
   const TensorId d_in =
       ends ? kNoTensor : temporary(names.base.input_grad_low, t * part.in, input_dtype);
   auto gemm = op(names.base.module).read(d_out).read(weight).write(d_in);
-  b_.work().gemm({input_dtype, static_cast<double>(t), static_cast<double>(part.in),
-                  static_cast<double>(part.out)});
+  b_.work().gemm(
+      {input_dtype, t.real(), static_cast<double>(part.in), static_cast<double>(part.out)});
   if (ends) write(gemm, at.into);
   take_workspace(gemm, false);
   release(gemm, at.held);

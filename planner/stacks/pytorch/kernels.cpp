@@ -23,8 +23,11 @@ std::int64_t power_of_two_up_to(std::int64_t n, std::int64_t most) {
 // the blocks do not fill the GPU, blocks share a column: enough of them to fill it, but 16 values
 // a thread at least. Then every thread leaves a partial sum for each of its columns, and every
 // column of blocks has a counter.
-ColumnSumScratch column_sum_scratch(const ProgramBuilder& allocator, const Processors& gpu,
-                                    std::int64_t rows, std::int64_t columns) {
+namespace {
+struct ColumnSums {
+  std::int64_t partial = 0, counters = 0;  // values
+};
+ColumnSums column_sums(const Processors& gpu, std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t kFewest = 16, kMost = 256;
   const std::int64_t together = columns % 4 == 0 ? 4 : columns % 2 == 0 ? 2 : 1;
   const std::int64_t threads = kBlockThreads / together;
@@ -40,25 +43,39 @@ ColumnSumScratch column_sum_scratch(const ProgramBuilder& allocator, const Proce
   const std::int64_t sharing = std::max(
       std::min(ceil_divide(fills, grid), ceil_divide(added, kFewest)), ceil_divide(added, kMost));
   if (sharing <= 1) return {};
-  const std::int64_t partial = checked_multiply(columns * sharing, width * together);
-  return {allocator.rounded(storage(Count(partial), DType::fp32)),
-          allocator.rounded(storage(Count(grid), DType::fp32))};
+  return {checked_multiply(columns * sharing, width * together), grid};
+}
+template <std::int64_t ColumnSums::*part>
+SymInt column_sums(const Processors& gpu, SymInt rows, SymInt columns) {
+  const auto of = [](std::int64_t r, std::int64_t c, std::int64_t count, std::int64_t threads) {
+    return column_sums({.count = count, .threads = threads}, r, c).*part;
+  };
+  return called(of, rows, columns, gpu.count, gpu.threads);
+}
+}  // namespace
+
+ColumnSumScratch column_sum_scratch(const ProgramBuilder& allocator, const Processors& gpu,
+                                    SymInt rows, SymInt columns) {
+  const auto partial = column_sums<&ColumnSums::partial>(gpu, rows, columns);
+  const auto counters = column_sums<&ColumnSums::counters>(gpu, rows, columns);
+  return {allocator.rounded(storage(partial, DType::fp32)),
+          allocator.rounded(storage(counters, DType::fp32))};
 }
 
 // ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu: up to 3072 ids one kernel does it.
 // Beyond, ids are sorted beside their places; every id met is a segment, cut into parts of 10
 // rows, and each part is summed in fp32. Standing together at the highest moment: three arrays
 // of the ids, two of the segments, one of the parts, two counters, and the parts' sums.
-EmbeddingScratch embedding_scratch(const ProgramBuilder& allocator, std::int64_t ids,
-                                   std::int64_t table_rows, std::int64_t width) {
+EmbeddingScratch embedding_scratch(const ProgramBuilder& allocator, SymInt ids, SymInt table_rows,
+                                   SymInt width) {
   constexpr std::int64_t kOneKernel = 3072, kPartRows = 10;
   if (ids <= kOneKernel) return {};
-  const std::int64_t segments = std::min(ids, table_rows), parts = ids / kPartRows + segments;
-  const auto of = [&](std::int64_t values, DType dtype) {
-    return allocator.rounded(storage(Count(values), dtype));
+  const SymInt segments = smaller(ids, table_rows), parts = ids / kPartRows + segments;
+  const auto of = [&](SymInt values, DType dtype) {
+    return allocator.rounded(storage(values, dtype));
   };
-  const Bytes places = of(ids, DType::int64), starts = of(segments, DType::int64);
-  const Bytes counter = of(1, DType::int64);
+  const SymBytes places = of(ids, DType::int64), starts = of(segments, DType::int64);
+  const SymBytes counter = of(1, DType::int64);
   return {places,
           places,
           places,
@@ -72,12 +89,13 @@ EmbeddingScratch embedding_scratch(const ProgramBuilder& allocator, std::int64_t
 
 // aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, set_params_splitkv and
 // num_splits_heuristic: the fewest parts whose last wave of blocks is filled to 0.85 of the best.
-std::int64_t flash_key_splits(const Processors& gpu, std::int64_t rows, std::int64_t length,
-                              std::int64_t head_dim) {
+namespace {
+std::int64_t key_splits(std::int64_t rows, std::int64_t length, std::int64_t head_dim,
+                        std::int64_t processors) {
   constexpr std::int64_t kQueries = 64, kMostSplits = 128;
   const std::int64_t keys = head_dim <= 64 ? 256 : head_dim <= 128 ? 128 : 64;
   const std::int64_t tiles = checked_multiply(rows, ceil_divide(length, kQueries));
-  const std::int64_t of_keys = ceil_divide(length, keys), blocks = 2 * gpu.count;
+  const std::int64_t of_keys = ceil_divide(length, keys), blocks = 2 * processors;
   if (static_cast<float>(tiles) >= 0.8F * static_cast<float>(blocks)) return 1;
   const std::int64_t most = std::min({kMostSplits, blocks, of_keys});
   const auto filled = [&](std::int64_t splits) {
@@ -92,35 +110,40 @@ std::int64_t flash_key_splits(const Processors& gpu, std::int64_t rows, std::int
     if (filled(splits) > 0 && filled(splits) >= 0.85F * best) return splits;
   return 1;
 }
+}  // namespace
+
+SymInt flash_key_splits(const Processors& gpu, SymInt rows, SymInt length, std::int64_t head_dim) {
+  return called(key_splits, rows, length, head_dim, gpu.count);
+}
 
 // cub/device/dispatch/dispatch_radix_sort.cuh, InvokeOnesweep: 8 bits a pass; digit counts of each
 // pass (8 bytes), of each block of pairs (4 bytes), counters of blocks, and where there is more
 // than one pass other arrays for keys and values; each part begins at a multiple of 256 bytes, and
 // so may the first. What fits a block takes nothing: one byte.
-std::int64_t pair_sort_bytes(std::int64_t pairs, std::int64_t bits) {
+SymInt pair_sort_bytes(SymInt pairs, SymInt bits) {
   constexpr std::int64_t kOneBlock = 2304, kBlockPairs = 4608, kDigits = 256, kPassBits = 8,
                          kAlignment = 256;
   if (pairs <= kOneBlock) return 1;
-  const auto part = [&](std::int64_t bytes) {
+  const auto part = [&](SymInt bytes) {
     return checked_multiply(ceil_divide(bytes, kAlignment), kAlignment);
   };
-  const std::int64_t passes = ceil_divide(bits, kPassBits);
-  const std::int64_t array = passes > 1 ? part(checked_multiply(8, pairs)) : 0;
-  const std::int64_t blocks = ceil_divide(pairs, kBlockPairs);
+  const SymInt passes = ceil_divide(bits, kPassBits);
+  const SymInt array = passes > 1 ? part(checked_multiply(8, pairs)) : SymInt(0);
+  const SymInt blocks = ceil_divide(pairs, kBlockPairs);
   return kAlignment - 1 + part(8 * kDigits * passes) + part(4 * kDigits * blocks) + 2 * array +
          part(4 * passes);
 }
 
-std::int64_t bits_of(std::int64_t most) {
+std::int64_t bits_of(SymInt most) {
   return std::max<std::int64_t>(1, std::bit_width(static_cast<std::uint64_t>(most)));
 }
 
-void take_blocks(ProgramBuilder& builder, OpBuilder op, std::span<const Bytes> blocks,
-                 Bytes before) {
-  Bytes all = before;
+void take_blocks(ProgramBuilder& builder, OpBuilder op, std::span<const SymBytes> blocks,
+                 SymBytes before) {
+  SymBytes all = before;
   BlockEvents events;
   if (before > Bytes(0)) events.take(before);
-  for (const Bytes block : blocks) {
+  for (const SymBytes block : blocks) {
     all += block;
     events.take(block);
   }

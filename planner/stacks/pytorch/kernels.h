@@ -18,30 +18,29 @@ struct Processors {
 
 // What a sum over the rows of `rows` × `columns` values takes, in this order, beside its result.
 struct ColumnSumScratch {
-  Bytes partial;  // fp32
-  Bytes counters;
-  Bytes total() const { return partial + counters; }
+  SymBytes partial;  // fp32
+  SymBytes counters;
+  SymBytes total() const { return partial + counters; }
 };
 ColumnSumScratch column_sum_scratch(const ProgramBuilder& allocator, const Processors& gpu,
-                                    std::int64_t rows, std::int64_t columns);
+                                    SymInt rows, SymInt columns);
 
 // Into how many parts flash-attention 2's forward divides the keys of a tile of 64 queries, where
 // such tiles (of `rows` sequences and heads) fill less than 0.8 of the processors. Without dropout.
-std::int64_t flash_key_splits(const Processors& gpu, std::int64_t rows, std::int64_t length,
-                              std::int64_t head_dim);
+SymInt flash_key_splits(const Processors& gpu, SymInt rows, SymInt length, std::int64_t head_dim);
 
 // The gradient of a table of `table_rows` × `width` from `ids` looked-up rows: blocks that stand
 // together at the highest moment.
-using EmbeddingScratch = std::array<Bytes, 9>;
-EmbeddingScratch embedding_scratch(const ProgramBuilder& allocator, std::int64_t ids,
-                                   std::int64_t table_rows, std::int64_t width);
+using EmbeddingScratch = std::array<SymBytes, 9>;
+EmbeddingScratch embedding_scratch(const ProgramBuilder& allocator, SymInt ids, SymInt table_rows,
+                                   SymInt width);
 // cub's temporary storage for sorting pairs of int64 by the lowest `bits` of the first.
-std::int64_t pair_sort_bytes(std::int64_t pairs, std::int64_t bits);
+SymInt pair_sort_bytes(SymInt pairs, SymInt bits);
 // Where values up to `most` are sorted, how many bits they have.
-std::int64_t bits_of(std::int64_t most);
+std::int64_t bits_of(SymInt most);
 
 // As the op's scratch, in their order, with another one `before` them.
-void take_blocks(ProgramBuilder& builder, OpBuilder op, std::span<const Bytes> blocks,
-                 Bytes before = {});
+void take_blocks(ProgramBuilder& builder, OpBuilder op, std::span<const SymBytes> blocks,
+                 SymBytes before = {});
 
 }  // namespace plimsoll::planner::pytorch

@@ -16,7 +16,7 @@ void BlockWriter::norm_forward(const ModuleNames& names, const NormPart& part, R
   if (x.kernel == NormKernel::eager)
     return AttentionWriter::norm_forward(names, part, input, x, s, stops, into);
   s = {};
-  const std::int64_t values = checked_multiply(x.rows, part.width);
+  const SymInt values = checked_multiply(x.rows, part.width);
   const bool made_here = into.none() && !stops;
   if (made_here) s.out = make(names.out, values, x.dtype);
   const bool keeps = saves_ && (x.grad || part.trains());
@@ -36,7 +36,7 @@ Ref BlockWriter::liger_norm_backward(const ModuleNames& names, const NormPart& p
                                      const NormInput& x, const TapeSaved& s, Ref d_out,
                                      TensorId residual, const Place& at) {
   unpack();
-  const std::int64_t values = checked_multiply(x.rows, part.width);
+  const SymInt values = checked_multiply(x.rows, part.width);
   const bool in_place = x.kernel == NormKernel::liger_in_place;
   const Ref d_in = in_place         ? d_out
                    : at.into.none() ? Ref{temporary(names.input_grad, values, x.dtype)}

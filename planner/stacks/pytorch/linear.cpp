@@ -9,23 +9,22 @@ void ModuleWriter::take_workspace(OpBuilder gemm, bool adds_bias) {
   if (adds_bias) gemm.read(std::exchange(workspaces_[2 + thread], kNoTensor));
 }
 
-TensorId ModuleWriter::copy(const char* name, TensorId from, std::int64_t values, DType dtype,
+TensorId ModuleWriter::copy(const char* name, TensorId from, SymInt values, DType dtype,
                             Category category) {
   const TensorId to = make(name, values, dtype, category);
   op(name).read(from).write(to);
   return to;
 }
 
-TensorId ModuleWriter::cast(const char* name, TensorId from, std::int64_t values, DType have,
-                            DType want, Category category) {
+TensorId ModuleWriter::cast(const char* name, TensorId from, SymInt values, DType have, DType want,
+                            Category category) {
   if (have == want || from == kNoTensor) return from;
   const TensorId to = copy(name, from, values, want, category);
   b_.work().compiled(0);
   return to;
 }
 
-Sum ModuleWriter::add_gradient(const char* name, Sum sum, Sum next, DType dtype,
-                               std::int64_t values) {
+Sum ModuleWriter::add_gradient(const char* name, Sum sum, Sum next, DType dtype, SymInt values) {
   if (sum.tensor == kNoTensor) return next;
   if (next.tensor == kNoTensor) return sum;
   if (!sum.view) {
@@ -40,7 +39,7 @@ Sum ModuleWriter::add_gradient(const char* name, Sum sum, Sum next, DType dtype,
 // F.dropout in training: the mask, one byte a value, is saved; the input dies. p = 0 returns its
 // input.
 TensorId ModuleWriter::dropout(const char* name, const char* mask_name, double p, TensorId from,
-                               std::int64_t values, DType dtype, TensorId& mask) {
+                               SymInt values, DType dtype, TensorId& mask) {
   mask = kNoTensor;
   if (p == 0) return from;
   mask = make(mask_name, values, DType::boolean);
@@ -49,8 +48,8 @@ TensorId ModuleWriter::dropout(const char* name, const char* mask_name, double p
   return dropped;
 }
 
-TensorId ModuleWriter::dropout_backward(const char* name, TensorId d, TensorId mask,
-                                        std::int64_t values, DType dtype) {
+TensorId ModuleWriter::dropout_backward(const char* name, TensorId d, TensorId mask, SymInt values,
+                                        DType dtype) {
   if (mask == kNoTensor || d == kNoTensor) return d;
   const TensorId d_in = temporary(name, values, dtype);
   op(name).read(d).read(mask).write(d_in);
@@ -58,11 +57,11 @@ TensorId ModuleWriter::dropout_backward(const char* name, TensorId d, TensorId m
 }
 
 namespace {
-Gemm gemm_of(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k) {
-  return {dtype, static_cast<double>(m), static_cast<double>(n), static_cast<double>(k)};
+Gemm gemm_of(DType dtype, SymInt m, SymInt n, SymInt k) {
+  return {dtype, m.real(), n.real(), k.real()};
 }
-double cast_bytes(std::int64_t values, DType from, DType to) {
-  return (storage(Count(values), from) + storage(Count(values), to)).real();
+double cast_bytes(SymInt values, DType from, DType to) {
+  return (storage(values, from) + storage(values, to)).real();
 }
 }  // namespace
 
@@ -85,7 +84,7 @@ WeightGemm base_gemm(const LinearPart& part, const Regime& regime) {
 void ModuleWriter::gemm_forward(const ModuleNames& names, const ModuleNames& bias,
                                 const WeightGemm& part, Ref input, DType input_dtype,
                                 Category category, bool stops, GemmSaved& s) {
-  const std::int64_t t = tokens_.total();
+  const SymInt t = tokens_.total();
   const DType dtype = regime_.gemm_dtype(part.weight);
   if (part.weight_is_cast)
     s = {.weight_cast = s.weight_cast, .bias_cast = s.bias_cast};
@@ -139,7 +138,7 @@ void ModuleWriter::widen_late() {
 Sum ModuleWriter::gemm_backward(const ModuleNames& names, const ModuleNames& bias,
                                 const WeightGemm& part, DType input_dtype, bool input_grad,
                                 const GemmSaved& s, TensorId d_out, Sum sum, const Place& at) {
-  const std::int64_t t = tokens_.total(), weights = part.in * part.out;
+  const SymInt t = tokens_.total(), weights = part.in * part.out;
   const DType dtype = regime_.gemm_dtype(part.weight);
   const bool casts = dtype != part.weight;
   unpack();
@@ -176,7 +175,7 @@ Sum ModuleWriter::gemm_backward(const ModuleNames& names, const ModuleNames& bia
     sums.write(d_bias).scratch(scratch.total());
     if (b_.keeps_blocks()) {
       events.birth(d_bias);
-      for (const Bytes block : {scratch.partial, scratch.counters})
+      for (const SymBytes block : {scratch.partial, scratch.counters})
         if (block > Bytes(0)) events.take(block);
       b_.blocks(std::move(events));
     }

@@ -11,21 +11,15 @@ namespace plimsoll::planner::pytorch {
 
 // Sizes of one micro-batch.
 struct Tokens {
-  Tokens(const models::Batch& batch, models::Rows of)
-      : rows(of),
-        sequences(batch.micro_batch),
-        length(batch.seq_len),
-        samples(batch.samples()),
-        real(batch.real_tokens > 0 ? batch.real_tokens : batch.tokens()) {
-    if (of != models::Rows::flattened) return;
-    length = batch.tokens();
-    sequences = 1;
-  }
-  std::int64_t total() const { return checked_multiply(sequences, length); }
+  Tokens(const models::Batch& batch, models::Rows of);
+  SymInt total() const { return total_; }
 
   models::Rows rows;
-  std::int64_t sequences, length;
-  std::int64_t samples, real;  // how many there are; tokens that are no padding
+  SymInt sequences, length;
+  SymInt samples, real;  // how many there are; tokens that are no padding
+
+ private:
+  SymInt total_;
 };
 
 // The gradients of a run of layers that outlive the op that makes them.
@@ -63,7 +57,7 @@ struct Sum {
 // What a norm reads: so many rows of its width, in this dtype, of a tensor that requires a
 // gradient.
 struct NormInput {
-  std::int64_t rows;
+  SymInt rows;
   DType dtype;
   bool grad;
   NormKernel kernel = NormKernel::eager;
@@ -91,15 +85,21 @@ struct PackedGradient {
 };
 
 // Elements of a function's extents (tape/function.h).
-struct TapeCounts : std::array<std::int64_t, 20> {
+struct TapeCounts : std::array<SymInt, 20> {
   tape::Extent logits = 0;  // values of so many of the first extents are logits
 };
 
-// Bytes by `Lowered::sizes`, tensors by `Lowered::slots`: of the function that is being written.
-struct TapeRoom {
-  std::array<Bytes, tape::kMostSlots> bytes;
-  std::array<Ref, tape::kMostSlots> slots;
+// A function with these counts: its bytes by `Lowered::sizes`, and behind them the scratch of each
+// of its ops.
+struct TapeBytes {
+  const tape::Lowered* of = nullptr;
+  TapeCounts counts;
+  std::vector<SymBytes> all;
+  std::span<const SymBytes> bytes() const { return {all.data(), of->sizes.size()}; }
+  SymBytes scratch(std::size_t op) const { return all[of->sizes.size() + op]; }
 };
+// Tensors by `Lowered::slots`: of the function that is being written.
+using TapeSlots = std::array<Ref, tape::kMostSlots>;
 
 // What a function's backward is given.
 struct TapeGradients {

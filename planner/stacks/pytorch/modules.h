@@ -2,6 +2,8 @@
 // dropout, and gradients that meet.
 #pragma once
 
+#include <deque>
+
 #include "planner/stacks/pytorch/module_types.h"
 
 namespace plimsoll::planner::pytorch {
@@ -21,12 +23,6 @@ class ModuleWriter {
   void set(Phase phase, bool saves) {
     phase_ = phase;
     saves_ = saves;
-  }
-  // As after construction, with another batch.
-  void begin_step(Tokens tokens) {
-    tokens_ = tokens;
-    set(Phase::forward, true);
-    set_checkpoint(nullptr, false);
   }
   // cuBLAS's of the forward's thread and of autograd's, cuBLASLt's of both: for the first GEMM.
   void set_workspaces(const std::array<TensorId, 4>& workspaces) { workspaces_ = workspaces; }
@@ -65,21 +61,21 @@ class ModuleWriter {
                     Ref into = {});
   TensorId tape_backward(const TapePart& part, const TapeCounts& counts, std::span<const Ref> given,
                          const TapeSaved& saved, const TapeGradients& d);
-  Bytes bytes(std::int64_t values, DType dtype) const {
-    return b_.rounded(storage(Count(values), dtype));
+  SymBytes bytes(SymInt values, DType dtype) const {
+    return bytes_of_.find(values, dtype, [&] { return b_.rounded(storage(values, dtype)); });
   }
-  Bytes fp32(std::int64_t values) const { return bytes(values, DType::fp32); }
-  ColumnSumScratch column_sum(std::int64_t rows, std::int64_t columns) const {
+  SymBytes fp32(SymInt values) const { return bytes(values, DType::fp32); }
+  ColumnSumScratch column_sum(SymInt rows, std::int64_t columns) const {
     return column_sum_scratch(b_, rules_.gpu, rows, columns);
   }
 
  protected:
   friend class DoraWriter;  // part of an adapted linear
-  TensorId make(const char* name, std::int64_t values, DType dtype,
+  TensorId make(const char* name, SymInt values, DType dtype,
                 Category category = Category::activations) {
-    return b_.tensor(name, storage(Count(values), dtype), category);
+    return b_.tensor_in(b_.open_group(), name, bytes(values, dtype), category);
   }
-  TensorId temporary(const char* name, std::int64_t values, DType dtype) {
+  TensorId temporary(const char* name, SymInt values, DType dtype) {
     return make(name, values, dtype, Category::temporaries);
   }
   OpBuilder op(const char* name) { return b_.op(name, phase_); }
@@ -95,15 +91,15 @@ class ModuleWriter {
     for (const Ref r : held) op.touch(r.tensor, r.delta, r.beyond, models::Access::release);
   }
   // `from` in another dtype, or itself.
-  TensorId cast(const char* name, TensorId from, std::int64_t values, DType have, DType want,
+  TensorId cast(const char* name, TensorId from, SymInt values, DType have, DType want,
                 Category category = Category::temporaries);
   // A new tensor of the same values (another layout, another scale, a sum over groups, …).
-  TensorId copy(const char* name, TensorId from, std::int64_t values, DType dtype,
+  TensorId copy(const char* name, TensorId from, SymInt values, DType dtype,
                 Category category = Category::temporaries);
-  Sum add_gradient(const char* name, Sum sum, Sum next, DType dtype, std::int64_t values);
-  TensorId dropout(const char* name, const char* mask_name, double p, TensorId from,
-                   std::int64_t values, DType dtype, TensorId& mask);
-  TensorId dropout_backward(const char* name, TensorId d, TensorId mask, std::int64_t values,
+  Sum add_gradient(const char* name, Sum sum, Sum next, DType dtype, SymInt values);
+  TensorId dropout(const char* name, const char* mask_name, double p, TensorId from, SymInt values,
+                   DType dtype, TensorId& mask);
+  TensorId dropout_backward(const char* name, TensorId d, TensorId mask, SymInt values,
                             DType dtype);
 
   ProgramBuilder& b_;
@@ -138,12 +134,14 @@ class ModuleWriter {
   void widen(const ModuleNames& of, TensorId low, std::int64_t elements, const WeightGemm& part);
   void widen_late();
   TapeCounts norm_counts(const NormPart& part, const NormInput& x) const;
-  void evaluate(const tape::Lowered& of, const TapeCounts& counts, TapeRoom& room);
+  const TapeBytes& evaluated(const tape::Lowered& of, const TapeCounts& counts);
   OpBuilder write_tape(const TapePart& part, const tape::Lowered& of, std::size_t i,
-                       const TapeCounts& counts, const TapeRoom& room);
-  static BlockEvents tape_blocks(const tape::OpOf& op, std::span<const Bytes> bytes,
+                       const TapeCounts& counts, const TapeBytes& known, const TapeSlots& slots);
+  static BlockEvents tape_blocks(const tape::OpOf& op, std::span<const SymBytes> bytes,
                                  std::span<const Ref> slots);
-  std::array<TapeRoom, 2> rooms_;  // forward's, backward's
+  mutable BytesOfValues bytes_of_;
+  std::deque<TapeBytes> evaluated_;
+  std::array<TapeSlots, 2> slots_;  // forward's, backward's
   std::vector<LateGradient> late_;  // see WeightGemm::weight_is_cast
 };
 

@@ -99,7 +99,7 @@ struct OptimizerStates::Slots {
     put(slot, std::exchange(held[from], Bytes(0)), block[from]);
   }
   void use(const ColumnSumScratch& scratch) {
-    most = std::max(most, now + scratch.total());
+    most = std::max<Bytes>(most, now + scratch.total());
     if (events == nullptr || scratch.total() == Bytes(0)) return;
     const std::int32_t partial = events->take(scratch.partial);
     const std::int32_t counters = events->take(scratch.counters);

@@ -26,7 +26,7 @@ double unpacked_bytes(const LinearPart& part, DType dtype) {
 // done. Autograd keeps nothing: the weight's gradient is never asked for.
 void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& part, Ref input,
                                   DType input_dtype, Category category, GemmSaved& s) {
-  const std::int64_t t = tokens_.total();
+  const SymInt t = tokens_.total();
   const DType dtype = regime_.compute;
   const bool casts = dtype != input_dtype;
   s = {};
@@ -42,7 +42,7 @@ void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& pa
   const bool gptq = part.packed->gemm == models::PackedGemm::gptq;
   if (t > kRowsOfFusedKernel || gptq) {
     if (part.packed->doubly_quantized()) {
-      const std::int64_t n = ceil_divide(checked_multiply(part.in, part.out), part.packed->block);
+      const SymInt n = ceil_divide(checked_multiply(part.in, part.out), part.packed->block);
       scales = {temporary(names.scales, n, DType::fp32),
                 temporary(names.shifted_scales, n, DType::fp32)};
       op(names.scales).write(scales[0]);
@@ -57,8 +57,7 @@ void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& pa
                             ends ? category : Category::temporaries);
   auto gemm = op(names.base.module);
   read(gemm, x).read(scales[0]).read(scales[1]).read(weight).write(out);
-  b_.work().gemm(
-      {dtype, static_cast<double>(t), static_cast<double>(part.out), static_cast<double>(part.in)});
+  b_.work().gemm({dtype, t.real(), static_cast<double>(part.out), static_cast<double>(part.in)});
   take_workspace(gemm, part.bias && !gptq);
   s.out = out;
   if (adds) s.out = copy(names.base.out, out, t * part.out, dtype, category);
@@ -81,7 +80,7 @@ Sum ModuleWriter::packed_backward(const LinearNames& names, const LinearPart& pa
     return sum;
   }
   if (part.packed->gemm == models::PackedGemm::int8) return int8_backward(names, part, arrives);
-  const std::int64_t t = tokens_.total(), weights = checked_multiply(part.in, part.out);
+  const SymInt t = tokens_.total(), weights = checked_multiply(part.in, part.out);
   const DType dtype = regime_.compute;
   const bool casts = dtype != input_dtype, ends = !at.into.none();
   const TensorId d = cast(names.low_grad, d_out, t * part.out, input_dtype, dtype);
@@ -97,8 +96,7 @@ Sum ModuleWriter::packed_backward(const LinearNames& names, const LinearPart& pa
   const TensorId d_in =
       casts || !ends ? temporary(names.base.input_grad_low, t * part.in, dtype) : kNoTensor;
   auto gemm = op(names.base.module).read(d).read(weight).write(d_in);
-  b_.work().gemm(
-      {dtype, static_cast<double>(t), static_cast<double>(part.in), static_cast<double>(part.out)});
+  b_.work().gemm({dtype, t.real(), static_cast<double>(part.in), static_cast<double>(part.out)});
   if (ends && !casts) write(gemm, at.into);
   take_workspace(gemm, false);
   release(gemm, at.held);

@@ -31,7 +31,7 @@ void BlockWriter::complex_rotary(const NodePlan& at, LayerSaved& s) {
 void BlockWriter::complex_rotary_back(const NodePlan& at) {
   const models::ValueList &in = at.node->in, &out = at.node->out;
   std::array<TensorId, 2> d{kNoTensor, kNoTensor};
-  const Bytes conjugate = fp32(checked_multiply(tokens_.length, d_.head_dim));
+  const SymBytes conjugate = fp32(checked_multiply(tokens_.length, d_.head_dim));
   for (std::size_t i = in.size(); i-- > 0;)
     d[i] = cast(operand(at, i).grad_cast, gradient(out[i]).tensor, values_of(out[i]),
                 dtype_of(out[i]), DType::fp32);

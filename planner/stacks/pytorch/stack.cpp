@@ -316,13 +316,11 @@ void refuse_of_model(const Question& question) {
       "--attention flash-2: flash_attn computes in fp16 and bf16 only, not in --precision fp32");
 }
 
-std::unique_ptr<StepSizer> write_compute(const Question& question, const ModelParts& parts,
-                                         models::StepProgram& program, Works& works) {
+void write_compute(const Question& question, const ModelParts& parts, models::StepProgram& program,
+                   Works& works) {
   Rules rules = quick_rules(question, parts);
   rules.works = &works;
-  auto writer = step_writer(program, parts, question.strategy, question.batch, rules);
-  writer->write();
-  return writer;
+  step_writer(program, parts, question.strategy, question.batch, rules)->write();
 }
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
@@ -331,10 +329,9 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   if (step.program_only) {
     Rules rules = quick_rules(question, parts);
     rules.rank = step.rank;
-    auto writer = step_writer(step.program, parts, question.strategy, question.batch, rules);
+    const auto writer = step_writer(step.program, parts, question.strategy, question.batch, rules);
     writer->write();
     step.rank = writer->rank();
-    step.sizer = std::move(writer);
     step.caching_allocator = true;
     return;
   }

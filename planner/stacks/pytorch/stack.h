@@ -34,8 +34,8 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
 void write_messages(const ModelParts& parts, const models::Strategy& strategy, Messages& out);
 void write_optimizer(const ModelParts& parts, const models::Strategy& strategy,
                      models::StepProgram& program, Works& works);
-std::unique_ptr<StepSizer> write_compute(const Question& question, const ModelParts& parts,
-                                         models::StepProgram& program, Works& works);
+void write_compute(const Question& question, const ModelParts& parts, models::StepProgram& program,
+                   Works& works);
 
 // From counts alone; DeepSpeed's are taken to be the same.
 TableStates table_states(const ParameterCounts& counts, const models::Strategy& strategy);

@@ -5,6 +5,19 @@
 
 namespace plimsoll::planner::pytorch {
 
+Tokens::Tokens(const models::Batch& batch, models::Rows of)
+    : rows(of),
+      sequences(value_of(batch, BatchVariable::micro_batch)),
+      length(batch.seq_len),
+      samples(value_of(batch, BatchVariable::samples)),
+      real(value_of(batch, BatchVariable::real_tokens)) {
+  if (of == models::Rows::flattened) {
+    length = value_of(batch, BatchVariable::tokens);
+    sequences = 1;
+  }
+  total_ = sequences * length;
+}
+
 Step::Step(models::StepProgram& program, const ModelParts& of, const models::Strategy& chosen,
            const models::Batch& of_step, const Rules& given)
     : b(program, given.granularity),
@@ -132,7 +145,7 @@ void Step::release_attributes(OpBuilder op, const LayerSaved& saved) {
 }
 
 Bytes Step::id_buffers() const {
-  return d.token_types > 0 ? layer.bytes(parts.position_rows, DType::int64) * 2 : Bytes(0);
+  return d.token_types > 0 ? Bytes(layer.bytes(parts.position_rows, DType::int64) * 2) : Bytes(0);
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -49,8 +49,8 @@ struct Step {
   bool graph_keeps() const;
   static void release_attributes(OpBuilder op, const LayerSaved& saved);
   Bytes id_buffers() const;
-  Bytes stream_bytes() const {  // of the residual stream
-    return storage(Count(checked_multiply(tokens.total(), d.hidden)), regime.residual);
+  SymBytes stream_bytes() const {  // of the residual stream
+    return storage(tokens.total() * d.hidden, regime.residual);
   }  // BertEmbeddings'
   std::int64_t rank() const { return std::max<std::int64_t>(0, rules.rank); }  // whose step it is
   bool first_micro() const { return micro == 0; }
@@ -76,7 +76,8 @@ struct Step {
   bool tail_is_head = false, loss_prefetches = false;  // the last layer's; else at the logits
   Unit* unit = nullptr;  // whose gradients are being written
   // Which micro-batch is written, of how many distinct ones; how often it is run.
-  std::int64_t micro = 0, micros = 1, times = 1;
+  std::int64_t micro = 0, micros = 1;
+  SymInt times = 1, accumulated = 1;
 
   FrontSaved front;
   TensorId hidden = kNoTensor, d_embedded = kNoTensor;

@@ -20,10 +20,9 @@ void StepWriter::write() {
   if (s_.rules.each_parameter) s_.b.keep_blocks(&blocks_);
   declare_states();
   declare_inputs();
-  s_.micros = std::min<std::int64_t>(s_.batch.grad_accum, kDistinctMicroBatches);
-  micros_begin_ = s_.b.place();
+  s_.accumulated = value_of(s_.batch, BatchVariable::grad_accum);
+  s_.micros = smaller(s_.accumulated, kDistinctMicroBatches);
   micro_batches();
-  micros_end_ = s_.b.place();
   s_.b.begin(models::Section::optimizer);
   wrapper_->optimizer_step();
 }
@@ -58,31 +57,15 @@ std::vector<EqualRanks> StepWriter::ranks() const {
                      [&](std::int64_t rank) { return wrapper_->held_by(rank); });
 }
 
-// States and the optimizer are the same for every batch.
-bool StepWriter::resize(const models::Batch& batch) {
-  if (!same_structure(s_.batch, batch) || !wrapper_->resizable() || s_.compiles()) return false;
-  s_.batch = batch;
-  s_.tokens = Tokens(batch, s_.strategy.rows);
-  s_.layer.begin_step(s_.tokens);
-  for (Run& run : s_.runs)
-    for (Unit& unit : run.units) unit.kept.clear();
-  for (Unit* unit : {&s_.root, &s_.embedding, &s_.tail}) unit->kept.clear();
-  s_.b.resize_from(inputs_);
-  declare_inputs();
-  s_.b.resize_from(micros_begin_);
-  micro_batches();
-  return s_.b.resized_to(micros_end_);
-}
-
 // Equal micro-batches between the first and the last are written once.
 void StepWriter::micro_batches() {
   for (std::int64_t i = 0; i < s_.micros; ++i) {
     const bool middle = s_.micros == 3 && i == 1;
-    micro_batch(i, middle ? s_.batch.grad_accum - 2 : 1);
+    micro_batch(i, middle ? s_.accumulated - 2 : SymInt(1));
   }
 }
 
-void StepWriter::micro_batch(std::int64_t index, std::int64_t times) {
+void StepWriter::micro_batch(std::int64_t index, SymInt times) {
   s_.micro = index;
   s_.times = times;
   for (Unit* unit : {&s_.root, &s_.embedding, &s_.tail}) wrapper_->declare(*unit);
@@ -128,21 +111,18 @@ void StepWriter::drop_graph() {
 void StepWriter::declare_layers(Run& run) {
   run.inner.resize(run.stride() - 1);
   run.d_inner.resize(run.stride() - 1);
-  const Bytes stream = s_.b.rounded(s_.stream_bytes());
+  const SymBytes stream = s_.b.rounded(s_.stream_bytes());
   ProgramBuilder::Place layer = s_.b.place();
   for (std::size_t j = 0; j < run.stride(); ++j) {
     s_.b.at_layer(static_cast<std::uint16_t>(j));
-    if (s_.b.resizes() && j > 0 && !run.alternates()) {
-      run.units[j].begin_micro_batch();
-      layer = s_.b.repeat_since(layer);
-      continue;
-    }
+    const ProgramBuilder::Place before = std::exchange(layer, s_.b.place());
     wrapper_->declare(run.units[j]);
     const bool last = j + 1 == run.stride();
     (last ? run.out : run.inner[j]) =
         s_.b.tensor_in(run.group, "out", stream, Category::activations);
     (last ? run.d_out : run.d_inner[j]) =
         s_.b.tensor_in(run.group, "out.grad", stream, Category::temporaries);
+    if (j > 0 && !run.alternates()) s_.b.note_repeat(before, layer);
   }
   s_.b.at_layer(0);
 }
@@ -154,10 +134,7 @@ void StepWriter::layers_forward(std::size_t r) {
   s_.layer.set(Phase::forward, saves);
   ProgramBuilder::Place layer = s_.b.place();
   for (std::size_t j = 0; j < run.stride(); ++j) {
-    if (s_.b.resizes() && j > 0 && !run.alternates()) {
-      layer = s_.b.repeat_since(layer);
-      continue;
-    }
+    const ProgramBuilder::Place before = std::exchange(layer, s_.b.place());
     s_.b.at_layer(static_cast<std::uint16_t>(j));
     wrapper_->before_forward(run.units[j], s_.unit_tensor(&Unit::gather_forward, r, j, -1));
     const Ref out{j + 1 < run.stride() ? run.inner[j] : run.out};
@@ -167,6 +144,7 @@ void StepWriter::layers_forward(std::size_t r) {
     else
       s_.layer.forward(run.plan(j), s_.input_of(r, j), out, saves ? run.saved[j] : run.kept[j]);
     if (run.units[j].reshards) wrapper_->after_forward(run.units[j]);
+    if (j > 0 && !run.alternates()) s_.b.note_repeat(before, layer);
   }
   if (!run.layer(0).block->returned.empty()) {
     auto next = s_.b.op("model.layers", Phase::forward);
@@ -191,12 +169,8 @@ void StepWriter::layers_backward(std::size_t r) {
   s_.layer.set(Phase::backward, true);
   ProgramBuilder::Place layer = s_.b.place();
   for (std::size_t j = run.stride(); j-- > 0;) {
-    if (s_.b.resizes() && !run.alternates() && j + 2 < run.stride() && j > 0) {
-      layer = s_.b.repeat_since(layer);
-      continue;
-    }
     if (run.alternates()) enter_checkpoint(r, j);
-    layer = s_.b.place();
+    const ProgramBuilder::Place before = std::exchange(layer, s_.b.place());
     s_.b.at_layer(static_cast<std::uint16_t>(j));
     const bool first = j % run.checkpoint() == 0;  // of a checkpoint
     wrapper_->before_layer_backward(r, j);
@@ -212,6 +186,7 @@ void StepWriter::layers_backward(std::size_t r) {
       s_.layer.backward(run.plan(j), input, d_out, s_.input_gradient_of(r, j), run.saved[j]);
     if (run.plan(j).input_grad())
       wrapper_->after_backward(run.units[j], s_.unit_tensor(&Unit::reduce_in, r, j, +1));
+    if (!run.alternates() && j + 2 < run.stride() && j > 0) s_.b.note_repeat(before, layer);
     if (first && run.alternates() && leaves) checkpoints_.leave();
   }
   if (!run.alternates() && leaves) checkpoints_.leave();

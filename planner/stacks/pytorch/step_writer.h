@@ -13,7 +13,7 @@
 
 namespace plimsoll::planner::pytorch {
 
-class StepWriter : public StepSizer {
+class StepWriter {
  public:
   // Of the strategy's data parallelism, or of an engine.
   using MakeWrapper = std::function<std::unique_ptr<Wrapper>(Step&, Checkpoints&)>;
@@ -22,8 +22,6 @@ class StepWriter : public StepSizer {
              const MakeWrapper& make_wrapper);
 
   void write();  // the steady-state step (optimizer states exist). Throws Error{unsupported}
-  bool resize(const models::Batch& batch) override;  // in the program that stands (StepSizer)
-  const EqualSizes& equal_sizes() const override { return s_.b.equal_sizes(); }
   // In the place of write():
   void write_optimizer();
   void write_messages(Messages& out);
@@ -43,7 +41,7 @@ class StepWriter : public StepSizer {
   void size_unit(Unit& unit, const std::vector<Parameter>& parameters, models::GroupId group);
   void declare_states();
   void declare_inputs(), declare_workspaces();  // inputs.cpp
-  void micro_batches(), micro_batch(std::int64_t index, std::int64_t times);
+  void micro_batches(), micro_batch(std::int64_t index, SymInt times);
   void declare_layers(Run& run);
   void layers_forward(std::size_t run), layers_backward(std::size_t run);
   void enter_checkpoint(std::size_t run, std::size_t last);
@@ -55,7 +53,6 @@ class StepWriter : public StepSizer {
   EmbeddingWriter embedding_;
   HeadWriter head_;
   std::vector<Parameter> root_parameters_, embedding_parameters_, tail_parameters_;
-  ProgramBuilder::Place inputs_, micros_begin_, micros_end_;
   std::array<TensorId, 4> workspaces_{};  // as ModuleWriter takes them
   ScratchBlocks blocks_;
 };

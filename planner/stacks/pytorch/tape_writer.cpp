@@ -9,13 +9,13 @@ using tape::Event;
 using tape::Role;
 
 namespace {
-Bytes highest(const tape::OpOf& op, std::span<const Bytes> bytes) {
-  Bytes most(0);
+SymBytes highest(const tape::OpOf& op, std::span<const SymBytes> bytes) {
+  SymBytes most(0);
   for (const tape::Moment& moment : op.highest) {
-    Bytes sum(0);
+    SymBytes sum;
     for (std::size_t i = 0; i < moment.size(); ++i)
       if (moment[i] != 0) sum += bytes[i] * moment[i];
-    most = std::max(most, sum);
+    most = larger(most, sum);
   }
   return most;
 }
@@ -23,7 +23,7 @@ Bytes highest(const tape::OpOf& op, std::span<const Bytes> bytes) {
 }  // namespace
 
 // Blocks of no bytes are not asked for.
-BlockEvents ModuleWriter::tape_blocks(const tape::OpOf& op, std::span<const Bytes> bytes,
+BlockEvents ModuleWriter::tape_blocks(const tape::OpOf& op, std::span<const SymBytes> bytes,
                                       std::span<const Ref> slots) {
   BlockEvents events;
   std::vector<std::int32_t> numbers;
@@ -49,30 +49,38 @@ BlockEvents ModuleWriter::tape_blocks(const tape::OpOf& op, std::span<const Byte
   return events;
 }
 
-// The bytes of each of the sizes.
-void ModuleWriter::evaluate(const tape::Lowered& of, const TapeCounts& counts, TapeRoom& room) {
-  for (std::size_t i = 0; i < of.sizes.size(); ++i)
-    room.bytes[i] = bytes(counts[of.sizes[i].extent], of.sizes[i].dtype);
+// Layers of a model have the same functions of the same counts.
+const TapeBytes& ModuleWriter::evaluated(const tape::Lowered& of, const TapeCounts& counts) {
+  const auto found = std::ranges::find_if(evaluated_, [&](const TapeBytes& one) {
+    return one.of == &of && std::ranges::all_of(of.sizes, [&](const tape::Size& size) {
+             return same_expression(one.counts[size.extent], counts[size.extent]);
+           });
+  });
+  if (found != evaluated_.end()) return *found;
+  TapeBytes& fresh = evaluated_.emplace_back(TapeBytes{&of, counts, {}});
+  fresh.all.reserve(of.sizes.size() + of.ops.size());
+  for (const tape::Size& size : of.sizes)
+    fresh.all.push_back(bytes(counts[size.extent], size.dtype));
+  for (const tape::OpOf& op : of.ops) fresh.all.push_back(highest(op, fresh.bytes()));
+  return fresh;
 }
 
 OpBuilder ModuleWriter::write_tape(const TapePart& part, const tape::Lowered& of, std::size_t i,
-                                   const TapeCounts& counts, const TapeRoom& room) {
-  const std::span<const Bytes> bytes(room.bytes.data(), of.sizes.size());
-  const std::span<const Ref> slots(room.slots.data(), of.slots.size());
+                                   const TapeCounts& counts, const TapeBytes& known,
+                                   const TapeSlots& slots) {
+  const std::span<const SymBytes> bytes = known.bytes();
   const tape::OpOf& kernels = of.ops[i];
   const bool named = kernels.part.value != tape::kNone;
   auto op = ModuleWriter::op(
       named ? part.names->values[static_cast<std::size_t>(kernels.part.value)] : part.names->op);
-  if (!b_.resizes()) {
-    for (const std::uint8_t slot : kernels.reads) read(op, slots[slot]);
-    for (const std::uint8_t slot : kernels.writes) write(op, slots[slot]);
-  }
-  op.scratch(highest(kernels, bytes));
+  for (const std::uint8_t slot : kernels.reads) read(op, slots[slot]);
+  for (const std::uint8_t slot : kernels.writes) write(op, slots[slot]);
+  op.scratch(known.scratch(i));
   if (const WorkOfOp work = b_.work(); work.asked()) {
     double moved = 0;
     for (std::size_t k = 0; k < bytes.size(); ++k) moved += kernels.moved[k] * bytes[k].real();
     work.moves(moved, kernels.kernels);
-    const auto dimension = [&](tape::Extent extent) { return static_cast<double>(counts[extent]); };
+    const auto dimension = [&](tape::Extent extent) { return counts[extent].real(); };
     for (const auto& [at, dtype, shape] : kernels.multiplied)
       work.gemm({dtype, dimension(shape[0]), dimension(shape[1]), dimension(shape[2]),
                  dimension(shape[3])});
@@ -90,19 +98,19 @@ void ModuleWriter::tape_forward(const TapePart& part, const TapeCounts& counts,
                                 std::span<const Ref> also, Ref into) {
   s = {};
   const tape::Lowered& of = part.rule->forward(saves_, stops);
-  TapeRoom& room = rooms_[0];
-  evaluate(of, counts, room);
+  const TapeBytes& known = evaluated(of, counts);
+  TapeSlots& slots = slots_[0];
   std::size_t at = 0;
   for (std::size_t i = 0; i < of.ops.size(); ++i) {
     for (; at < of.ops[i].slots_end; ++at) {
       const tape::Slot& slot = of.slots[at];
       const auto value = static_cast<std::size_t>(slot.value);
       if (slot.role == Role::given) {
-        room.slots[at] = given[value];
+        slots[at] = given[value];
         continue;
       }
       if (slot.role == Role::result && !into.none()) {
-        room.slots[at] = into;
+        slots[at] = into;
         continue;
       }
       const bool passes = slot.kept < 0 && slot.role == Role::crossing;
@@ -111,13 +119,13 @@ void ModuleWriter::tape_forward(const TapePart& part, const TapeCounts& counts,
                slot.size.extent < counts.logits ? Category::logits
                : passes                         ? Category::temporaries
                                                 : Category::activations);
-      room.slots[at] = {made};
+      slots[at] = {made};
       if (slot.kept >= 0) s.kept[static_cast<std::size_t>(slot.kept)] = made;
       if (slot.role != Role::result) continue;
       if (slot.also >= 0) s.also[static_cast<std::size_t>(slot.also)] = made;
       if (slot.value == part.rule->function().result()) s.out = made;
     }
-    auto op = write_tape(part, of, i, counts, room);
+    auto op = write_tape(part, of, i, counts, known, slots);
     if (i == 0)
       for (const Ref r : also) read(op, r);
   }
@@ -129,9 +137,8 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
   const bool sinks = d.parameters[0] != nullptr;
   const tape::Lowered& of = part.rule->backward(
       {d.flowing != kNoTensor, checkpointed_, !sinks || sink_->keeps(), sinks && sink_->acts()});
-  TapeRoom& room = rooms_[1];  // a recomputation in the middle is a forward
-  auto& slots = room.slots;
-  evaluate(of, counts, room);
+  const TapeBytes& known = evaluated(of, counts);
+  TapeSlots& slots = slots_[1];  // a recomputation in the middle is a forward
   TensorId d_in = kNoTensor;
   std::size_t at = 0;
   for (std::size_t i = 0; i < of.ops.size(); ++i) {
@@ -174,7 +181,7 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
         }
       }
     }
-    auto op = write_tape(part, of, i, counts, room);
+    auto op = write_tape(part, of, i, counts, known, slots);
     if (i == of.oldest) release(op, d.held);
     for (std::size_t k = 0; k < made; ++k) sink_->end(*parameters[k].first, parameters[k].second);
   }

@@ -11,15 +11,14 @@ namespace plimsoll::planner::pytorch {
 // sum, - 1, times the mask; the slopes times that, fp32 [b, heads, s], in the stream's dtype. All
 // locals go when it returns.
 void EmbeddingWriter::alibi_biases() {
-  const std::int64_t t = tokens_.total(), heads = d_.heads;
+  const SymInt t = tokens_.total(), heads = d_.heads;
   const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));
-  const std::int64_t biases = checked_multiply(t, heads);
+  const SymInt biases = checked_multiply(t, heads);
   const bool casts = regime_.residual != DType::fp32;
-  s_.front.alibi =
-      b_.tensor("alibi", storage(Count(biases), regime_.residual), Category::activations);
+  s_.front.alibi = b_.tensor("alibi", storage(biases, regime_.residual), Category::activations);
   auto made = b_.op("alibi", Phase::forward).read(s_.front.padding_mask).write(s_.front.alibi);
   KernelsOfOp kernels(b_);
-  const auto slopes_of = [&](std::int64_t count) {
+  const auto slopes_of = [&](SymInt count) {
     kernels.take(layer_.fp32(1));
     kernels.take(layer_.bytes(count, DType::int32));
     return kernels.take(layer_.fp32(count));

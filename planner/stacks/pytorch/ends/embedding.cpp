@@ -45,12 +45,12 @@ void EmbeddingWriter::forward() {
 }
 
 void EmbeddingWriter::look_up() {
-  const std::int64_t values = checked_multiply(tokens_.total(), d_.table_width());
+  const SymInt values = checked_multiply(tokens_.total(), d_.table_width());
   s_.front.looked_up = s_.front.embedded = activation(kEmbedding.out, values, regime_.weight);
   b_.op(kEmbedding.module, Phase::forward).write(s_.front.embedded);
   b_.work().moves(2 * layer_.bytes(values, regime_.weight).real());
   if (d_.embedding_scale == EmbeddingScale::none) return;
-  const std::int64_t n = checked_multiply(tokens_.total(), d_.hidden);
+  const SymInt n = checked_multiply(tokens_.total(), d_.hidden);
   const TensorId rows =
       std::exchange(s_.front.embedded, activation(kScaledEmbedding, n, regime_.weight));
   b_.op(kScaledEmbedding, Phase::forward).read(rows).write(s_.front.embedded);
@@ -65,8 +65,8 @@ void EmbeddingWriter::normalize() {
 }
 
 void EmbeddingWriter::dropout() {
-  const std::int64_t n = checked_multiply(tokens_.total(), d_.hidden);
-  s_.front.dropout_mask = b_.tensor("embeddings.dropout.mask", Bytes(n), Category::activations);
+  const SymInt n = checked_multiply(tokens_.total(), d_.hidden);
+  s_.front.dropout_mask = b_.tensor("embeddings.dropout.mask", SymBytes(n), Category::activations);
   const TensorId dropped = activation("embeddings.dropout", n, regime_.residual);
   b_.op("embeddings.dropout", Phase::forward)
       .read(s_.hidden)

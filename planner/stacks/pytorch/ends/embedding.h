@@ -16,24 +16,24 @@ class EmbeddingWriter : private StepPart {
   void backward();
 
  private:
-  TensorId activation(const char* name, std::int64_t values, DType dtype) {
-    return b_.tensor(name, storage(Count(values), dtype), Category::activations);
+  TensorId activation(const char* name, SymInt values, DType dtype) {
+    return b_.tensor(name, storage(values, dtype), Category::activations);
   }
   void look_up(), normalize(), dropout();
   void embed_positions(), count_positions(), project_in(), alibi_biases();  // positions.cpp
   void gather_token_types(), embed_token_types(), leave();  // token_types.cpp
-  Bytes copied_type_ids() const;
+  SymBytes copied_type_ids() const;
   void masks(), rotary_tables();
   TensorId mask(bool sliding), boolean_mask(), mask_of_rows(), booleans_of_rows();
   std::pair<TensorId, TensorId> rotary_table();  // cos, sin
   TensorId sum_gradient(), gradients(TensorId d), project_in_back(TensorId d);
   struct Ids {  // that were looked up: how many; where autograd keeps them, until then
-    std::int64_t count = 0;
+    SymInt count = 0;
     const char* name = nullptr;
     TensorId saved = kNoTensor;
-    Bytes copied = {};
+    SymBytes copied = {};
   };
-  void dense_gradient(const ModuleNames& names, Unit& unit, std::int64_t rows, TensorId from,
+  void dense_gradient(const ModuleNames& names, Unit& unit, SymInt rows, TensorId from,
                       const Ids& ids);
   void position_gradient(TensorId d), tied_gradient(TensorId d);
 

@@ -34,9 +34,9 @@ void EmbeddingWriter::backward() {
 
 // Of the sum of the embeddings, back through dropout, norm and scale.
 TensorId EmbeddingWriter::sum_gradient() {
-  const std::int64_t n = checked_multiply(tokens_.total(), d_.hidden);
+  const SymInt n = checked_multiply(tokens_.total(), d_.hidden);
   const auto gradient = [&](const char* name) {
-    return b_.tensor(name, storage(Count(n), regime_.residual), Category::temporaries);
+    return b_.tensor(name, storage(n, regime_.residual), Category::temporaries);
   };
   TensorId d = s_.d_embedded;
   if (s_.front.dropout_mask != kNoTensor) {
@@ -77,10 +77,10 @@ TensorId EmbeddingWriter::gradients(TensorId d) {
   return d_rows;
 }
 
-void EmbeddingWriter::dense_gradient(const ModuleNames& names, Unit& unit, std::int64_t rows,
+void EmbeddingWriter::dense_gradient(const ModuleNames& names, Unit& unit, SymInt rows,
                                      TensorId from, const Ids& ids) {
   s_.unit = &unit;
-  const std::int64_t width = &names == &kEmbedding ? d_.table_width() : d_.hidden;
+  const SymInt width = &names == &kEmbedding ? d_.table_width() : d_.hidden;
   const TensorId grad = wrapper_.begin(names, checked_multiply(rows, width), false);
   auto backward = b_.op(names.module, Phase::backward).read(from).write(grad);
   take_blocks(b_, backward, embedding_scratch(b_, ids.count, rows, width), ids.copied);
@@ -109,9 +109,9 @@ void EmbeddingWriter::position_gradient(TensorId d) {
 // The head's gradient has waited in the accumulation buffer. One of its own takes the embedding's
 // in place; a view does not, and the sum is a third table.
 void EmbeddingWriter::tied_gradient(TensorId d) {
-  const std::int64_t elements = checked_multiply(d_.vocab, d_.table_width());
-  const TensorId dense = b_.tensor(kEmbedding.weight_grad_new,
-                                   storage(Count(elements), regime_.weight), Category::gradients);
+  const SymInt elements = checked_multiply(d_.vocab, d_.table_width());
+  const TensorId dense =
+      b_.tensor(kEmbedding.weight_grad_new, storage(elements, regime_.weight), Category::gradients);
   auto backward = b_.op(kEmbedding.module, Phase::backward).read(d).write(dense);
   take_blocks(b_, backward, embedding_scratch(b_, tokens_.total(), d_.vocab, d_.table_width()));
   s_.unit = s_.table_unit;

@@ -65,15 +65,16 @@ void HeadWriter::leave_model() {
 
 // Labels padded by one, then cut: a view of one sequence, a copy of several.
 void HeadWriter::targets() {
-  const std::int64_t batch = tokens_.sequences;
+  const SymInt batch = tokens_.sequences;
   s_.end.padded_labels =
-      b_.tensor("loss.labels.padded", Bytes(checked_multiply(8, batch * (tokens_.length + 1))),
+      b_.tensor("loss.labels.padded", SymBytes(checked_multiply(8, batch * (tokens_.length + 1))),
                 Category::activations);
   b_.op("loss.labels", Phase::forward).write(s_.end.padded_labels);
   s_.end.targets = s_.end.padded_labels;
   if (batch > 1) {
-    s_.end.targets = b_.tensor("loss.labels.shifted", Bytes(checked_multiply(8, tokens_.total())),
-                               Category::activations);
+    s_.end.targets =
+        b_.tensor("loss.labels.shifted", SymBytes(checked_multiply(8, tokens_.total())),
+                  Category::activations);
     b_.op("loss.labels", Phase::forward).read(s_.end.padded_labels).write(s_.end.targets);
   }
 }
@@ -85,7 +86,7 @@ void HeadWriter::cache_projections() {
   s_.end.cache = kNoTensor;
   if (d_.cached_once == 0 || strategy_.transformers >= models::kLossPadsLabels || !s_.recomputes())
     return;
-  const Bytes layer =
+  const SymBytes layer =
       layer_.bytes(checked_multiply(tokens_.total(), d_.cached_once), regime_.compute);
   s_.end.cache = b_.tensor("past_key_values", layer * d_.layers, Category::activations);
   b_.op("past_key_values", Phase::forward).write(s_.end.cache);
@@ -154,7 +155,7 @@ void HeadWriter::backward() {
   b_.open(kNoGroup, false, s_.times);
   layer_.set(Phase::backward, true);
   s_.root.next = s_.embedding.next = s_.tail.next = 0;
-  s_.end.seed = b_.tensor("loss.grad", storage(Count(1), loss_dtype()), Category::temporaries);
+  s_.end.seed = b_.tensor("loss.grad", storage(1, loss_dtype()), Category::temporaries);
   b_.op("loss", Phase::backward).write(s_.end.seed);
   if (s_.loss_prefetches) wrapper_.before_head_backward();
   TensorId d_norm = kNoTensor;

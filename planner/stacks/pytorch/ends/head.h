@@ -17,7 +17,7 @@ class HeadWriter : private StepPart {
   Ref norm_gradient_into() const;
   DType head_input() const, loss_dtype() const;
   bool shifts_logits() const, widens_logits() const, overwrites_logits() const;
-  std::int64_t scored_tokens() const, fused_rows() const;
+  SymInt scored_tokens() const, fused_rows() const;
   void gather_tail(), project_out(), leave_model(), cache_projections();
   TensorId transform_head();
   void transform_back(TensorId d);
@@ -31,7 +31,7 @@ class HeadWriter : private StepPart {
   TapeCounts logits_counts() const, entropy_counts() const;
   void overwriting_cross_entropy(TensorId logits);
   TensorId overwriting_cross_entropy_backward();
-  void fused_chunks(std::int64_t rows, DType normed), fused_work();
+  void fused_chunks(SymInt rows, DType normed), fused_work();
 
   Wrapper& wrapper_;
 };

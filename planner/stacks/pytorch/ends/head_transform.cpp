@@ -11,21 +11,20 @@ constexpr const char* kActivated = "head_transform.act";
 
 // BertPredictionHeadTransform: each result goes as its name is bound anew.
 TensorId HeadWriter::transform_head() {
-  const std::int64_t n = checked_multiply(tokens_.total(), d_.hidden);
+  const SymInt n = checked_multiply(tokens_.total(), d_.hidden);
   layer_.linear_forward(kTransform, parts_.head_transform, {s_.runs.back().out, -1},
                         regime_.residual, Category::activations, s_.head_transform);
-  s_.end.activated =
-      b_.tensor(kActivated, storage(Count(n), regime_.compute), Category::activations);
+  s_.end.activated = b_.tensor(kActivated, storage(n, regime_.compute), Category::activations);
   b_.op(kActivated, Phase::forward).read(s_.head_transform.out).write(s_.end.activated);
   return s_.end.activated;
 }
 
 void HeadWriter::transform_back(TensorId d) {
-  const std::int64_t n = checked_multiply(tokens_.total(), d_.hidden);
+  const SymInt n = checked_multiply(tokens_.total(), d_.hidden);
   TensorId d_gemm = d;
   if (d_.head_transform) {
-    d_gemm = b_.tensor("head_transform.out.grad", storage(Count(n), regime_.compute),
-                       Category::temporaries);
+    d_gemm =
+        b_.tensor("head_transform.out.grad", storage(n, regime_.compute), Category::temporaries);
     b_.op(kActivated, Phase::backward).read(d).read(s_.head_transform.out).write(d_gemm);
   }
   s_.unit = s_.norm_unit;

@@ -74,7 +74,7 @@ bool HeadWriter::shifts_logits() const {
 }
 
 // Every sequence's last token has nothing to predict.
-std::int64_t HeadWriter::scored_tokens() const {
+SymInt HeadWriter::scored_tokens() const {
   return shifts_logits() ? checked_multiply(tokens_.sequences, tokens_.length - 1)
                          : tokens_.total();
 }
@@ -123,9 +123,9 @@ TapeCounts HeadWriter::logits_counts() const {
 TapeCounts HeadWriter::entropy_counts() const {
   TapeCounts counts{};
   counts[tape::kAll] = checked_multiply(scored_tokens(), d_.vocab);
-  counts[kTargets] = s_.end.targets == kNoTensor ? 0 : scored_tokens();
+  counts[kTargets] = s_.end.targets == kNoTensor ? SymInt(0) : scored_tokens();
   counts[kOne] = 1;
-  const std::int64_t all = checked_multiply(tokens_.total(), d_.vocab);
+  const SymInt all = checked_multiply(tokens_.total(), d_.vocab);
   counts[kLowTwice] = (layer_.bytes(all, regime_.compute) * 2).value();
   counts.logits = 1;
   return counts;
@@ -148,12 +148,13 @@ void HeadWriter::full_forward() {
   if (!shifts_logits()) {
     if (!d_.masked_loss && !d_.bare) targets();
   } else if (tokens_.sequences > 1) {
-    s_.end.targets = b_.tensor("loss.labels.shifted", Bytes(checked_multiply(8, scored_tokens())),
-                               Category::activations);
+    s_.end.targets =
+        b_.tensor("loss.labels.shifted", SymBytes(checked_multiply(8, scored_tokens())),
+                  Category::activations);
     b_.op("loss.labels", Phase::forward).write(s_.end.targets);
   }
   if (overwrites_logits()) return overwriting_cross_entropy(scored);
-  s_.end.loss = b_.tensor("loss", storage(Count(1), loss_dtype()), Category::activations);
+  s_.end.loss = b_.tensor("loss", storage(1, loss_dtype()), Category::activations);
   layer_.tape_forward(entropy_part(), entropy_counts(),
                       std::array{Ref{scored}, Ref{s_.end.targets}}, s_.end.entropy, false, {},
                       {s_.end.loss});

@@ -16,15 +16,16 @@ bool HeadWriter::overwrites_logits() const {
 void HeadWriter::overwriting_cross_entropy(TensorId logits) {
   constexpr std::int64_t kPart = 65536;
   const bool liger = regime_.patch.cross_entropy == CrossEntropy::liger;
-  const std::int64_t t = scored_tokens();
+  const SymInt t = scored_tokens();
   const auto tensor = [&](const char* name, DType dtype) {
-    return b_.tensor(name, storage(Count(t), dtype), Category::activations);
+    return b_.tensor(name, storage(t, dtype), Category::activations);
   };
   const TensorId losses = tensor("loss.by_token", DType::fp32);
   const TensorId beside =
       liger ? tensor("loss.mask", DType::boolean) : tensor("loss.logsumexp", DType::fp32);
-  Bytes most = liger ? layer_.bytes(t, DType::int64) + layer_.bytes(1, DType::int64) : Bytes(0);
-  const std::int64_t parts = ceil_divide(d_.vocab, kPart);
+  SymBytes most =
+      liger ? layer_.bytes(t, DType::int64) + layer_.bytes(1, DType::int64) : SymBytes();
+  const SymInt parts = ceil_divide(d_.vocab, kPart);
   if (!liger && parts > 1) most = layer_.fp32(checked_multiply(t, parts));
   auto op = b_.op("loss.cross_entropy", Phase::forward);
   op.read(s_.end.targets).write(losses).write(beside).scratch(most);

@@ -15,10 +15,12 @@ constexpr std::int64_t kChunks = 8;  // torchtune's CEWithChunkedOutputLoss, num
 
 // liger_kernel 0.8.5, ops/fused_linear_cross_entropy.py: the largest power of two that keeps a
 // chunk of logits about as large as the hidden states, min(T, pow2(ceil(T / ceil(V / h)))) rows.
-std::int64_t HeadWriter::fused_rows() const {
-  const std::int64_t t = tokens_.total();
-  const auto rows = static_cast<std::uint64_t>(ceil_divide(t, ceil_divide(d_.vocab, d_.hidden)));
-  return std::min<std::int64_t>(t, static_cast<std::int64_t>(std::bit_ceil(rows)));
+SymInt HeadWriter::fused_rows() const {
+  const SymInt t = tokens_.total();
+  const auto power = [](std::int64_t rows, std::int64_t, std::int64_t, std::int64_t) {
+    return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
+  };
+  return smaller(t, called(power, ceil_divide(t, ceil_divide(d_.vocab, d_.hidden))));
 }
 
 // Nobody keeps the padded labels of several sequences once they are copied, but a name in the loss
@@ -38,11 +40,11 @@ void HeadWriter::flat_targets() {
 // on both casts live at once. Without a cast the GEMMs write where their results belong, but
 // the weight's gradient of a chunk in fp32, which is added.
 void HeadWriter::fused_forward() {
-  const std::int64_t t = tokens_.total(), rows = fused_rows();
+  const SymInt t = tokens_.total(), rows = fused_rows();
   const DType normed = layer_.norm_out(regime_.residual);
-  const std::int64_t weights = checked_multiply(d_.vocab, d_.hidden);
-  const auto tensor = [&](const char* name, std::int64_t values, DType dtype, Category category) {
-    return b_.tensor(name, storage(Count(values), dtype), category);
+  const SymInt weights = checked_multiply(d_.vocab, d_.hidden);
+  const auto tensor = [&](const char* name, SymInt values, DType dtype, Category category) {
+    return b_.tensor(name, storage(values, dtype), category);
   };
   flat_targets();
   s_.head = {};
@@ -68,17 +70,17 @@ void HeadWriter::fused_forward() {
   b_.op("loss", Phase::forward).read(losses).read(mask).read(s_.end.targets).write(s_.end.loss);
 }
 
-void HeadWriter::fused_chunks(std::int64_t rows, DType normed) {
-  const std::int64_t weights = checked_multiply(d_.vocab, d_.hidden);
+void HeadWriter::fused_chunks(SymInt rows, DType normed) {
+  const SymInt weights = checked_multiply(d_.vocab, d_.hidden);
   const bool trains = parts_.head.train_weight, casts = regime_.casts_weights();
   const bool several = rows < tokens_.total();
-  const TensorId chunk = b_.tensor(
-      "loss.logits.chunk", storage(Count(checked_multiply(rows, d_.vocab)), regime_.compute),
-      Category::logits);
+  const TensorId chunk =
+      b_.tensor("loss.logits.chunk", storage(checked_multiply(rows, d_.vocab), regime_.compute),
+                Category::logits);
   if (casts)
-    s_.head.base.weight_cast = b_.tensor(
-        kHead.base.weight_cast, storage(Count(weights), regime_.compute), Category::temporaries);
-  Bytes most;
+    s_.head.base.weight_cast =
+        b_.tensor(kHead.base.weight_cast, storage(weights, regime_.compute), Category::temporaries);
+  SymBytes most;
   if (casts || normed != regime_.compute)
     most = layer_.bytes(checked_multiply(rows, d_.hidden), regime_.compute);
   if (trains && (regime_.compute == DType::fp32 || (casts && several)))
@@ -98,7 +100,7 @@ void HeadWriter::fused_chunks(std::int64_t rows, DType normed) {
 
 // Three GEMMs of each chunk; the kernel reads the logits twice and overwrites them.
 void HeadWriter::fused_work() {
-  const double t = static_cast<double>(tokens_.total()), v = static_cast<double>(d_.vocab);
+  const double t = tokens_.total().real(), v = static_cast<double>(d_.vocab);
   const double h = static_cast<double>(d_.hidden);
   const auto cut = [&](double m, double n, double k, bool summed) {
     const double wide = static_cast<double>(ceil_divide(d_.vocab, d_.hidden));
@@ -131,21 +133,21 @@ TensorId HeadWriter::fused_backward() {
 // log-probabilities. So forward's highest moment holds the low logits, all log-probabilities and
 // one part upcast.
 void HeadWriter::chunked_forward() {
-  const std::int64_t t = tokens_.total(), v = checked_multiply(t, d_.vocab);
-  const std::int64_t part = checked_multiply(ceil_divide(t, kChunks), d_.vocab);
+  const SymInt t = tokens_.total(), v = checked_multiply(t, d_.vocab);
+  const SymInt part = checked_multiply(ceil_divide(t, kChunks), d_.vocab);
   layer_.linear_forward(kHead, parts_.head, {s_.final_norm.out}, layer_.norm_out(regime_.residual),
                         Category::logits, s_.head);
   flat_targets();
   s_.end.log_probabilities =
-      b_.tensor("loss.log_softmax", storage(Count(v), DType::fp32), Category::logits);
+      b_.tensor("loss.log_softmax", storage(v, DType::fp32), Category::logits);
   s_.end.loss = b_.tensor("loss", Bytes(4), Category::activations);
   b_.op("loss.chunks", Phase::forward)
       .read(s_.head.out)
       .read(s_.end.targets)
       .write(s_.end.log_probabilities)
       .write(s_.end.loss)
-      .scratch(regime_.compute == DType::fp32 ? Bytes(0) : layer_.fp32(part), Category::logits);
-  const Bytes low = layer_.bytes(v, regime_.compute), wide = layer_.fp32(v);
+      .scratch(regime_.compute == DType::fp32 ? SymBytes() : layer_.fp32(part), Category::logits);
+  const SymBytes low = layer_.bytes(v, regime_.compute), wide = layer_.fp32(v);
   b_.work().moves((regime_.compute == DType::fp32 ? wide * 2 : low + wide * 3).real(), 3 * kChunks);
 }
 
@@ -154,22 +156,22 @@ void HeadWriter::chunked_forward() {
 // log-probabilities die. Moments above all log-probabilities: the first part 2 p; the second's
 // softmax p + w; the second's product 2 w + its low gradient - 2 p.
 TensorId HeadWriter::chunked_backward() {
-  const std::int64_t part = checked_multiply(ceil_divide(tokens_.total(), kChunks), d_.vocab);
-  const Bytes p = layer_.fp32(part), low = layer_.bytes(part, regime_.compute);
-  const Bytes w = parts_.head.train_weight
-                      ? layer_.bytes(checked_multiply(d_.vocab, d_.hidden), regime_.compute)
-                      : Bytes(0);
-  const Bytes most = std::max({p * 2, p + w, w * 2 + low - p * 2});
+  const SymInt part = checked_multiply(ceil_divide(tokens_.total(), kChunks), d_.vocab);
+  const SymBytes p = layer_.fp32(part), low = layer_.bytes(part, regime_.compute);
+  const SymBytes w = parts_.head.train_weight
+                         ? layer_.bytes(checked_multiply(d_.vocab, d_.hidden), regime_.compute)
+                         : SymBytes();
+  const SymBytes most = larger(p * 2, larger(p + w, w * 2 + low - p * 2));
   const TensorId d_part =
-      b_.tensor("loss.logits.grad.part", storage(Count(part), regime_.compute), Category::logits);
+      b_.tensor("loss.logits.grad.part", storage(part, regime_.compute), Category::logits);
   b_.op("loss.chunks", Phase::backward)
       .read(s_.end.seed)
       .read(s_.end.targets)
       .read(s_.end.log_probabilities)
       .write(d_part)
-      .scratch(std::max(Bytes(0), most - low), Category::logits);
-  const Bytes all = layer_.fp32(checked_multiply(tokens_.total(), d_.vocab));
-  const Bytes cast = regime_.compute == DType::fp32 ? Bytes(0) : all + low * kChunks;
+      .scratch(larger(Bytes(0), most - low), Category::logits);
+  const SymBytes all = layer_.fp32(checked_multiply(tokens_.total(), d_.vocab));
+  const SymBytes cast = regime_.compute == DType::fp32 ? SymBytes() : all + low * kChunks;
   b_.work().moves((all * 4 + cast).real(), 3 * kChunks);
   if (!s_.loss_prefetches) wrapper_.before_head_backward();
   s_.unit = s_.head_unit;

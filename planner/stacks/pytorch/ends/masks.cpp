@@ -13,7 +13,7 @@ namespace {
 // in front of the positions; their differences; where those are not 1, and its running sum.
 // Returns the sum.
 std::int32_t number_samples(KernelsOfOp& kernels, const ModuleWriter& of, Tokens tokens) {
-  const std::int64_t b = tokens.sequences, t = tokens.total();
+  const SymInt b = tokens.sequences, t = tokens.total();
   const auto first = kernels.take(of.bytes(b, DType::int64));
   const auto joined = kernels.take(of.bytes(t + b, DType::int64));
   const auto differences = kernels.take(of.bytes(t, DType::int64));
@@ -42,7 +42,7 @@ struct Squares {
   const ModuleWriter& of;
   Tokens tokens;
 
-  std::int32_t take(std::int64_t values, DType dtype = DType::boolean) {
+  std::int32_t take(SymInt values, DType dtype = DType::boolean) {
     return kernels.take(of.bytes(values, dtype));
   }
   // Of batch, head, queries and keys; the last two moved by an offset.
@@ -65,7 +65,7 @@ struct Squares {
     return both;
   }
   // A row or a column of what `numbers` are of, by indices, whose pointers are made in int64.
-  std::int32_t picked(std::int64_t values, DType dtype) {
+  std::int32_t picked(SymInt values, DType dtype) {
     const auto rows = take(values, DType::int64), columns = take(values, DType::int64);
     const auto out = take(values, dtype);
     kernels.drop(columns);
@@ -116,10 +116,10 @@ void EmbeddingWriter::masks() {
 // in int64). Eager attention joins them to the causal ones: two squares, then a square of each
 // sequence; indexing needs int64 pointers twice.
 TensorId EmbeddingWriter::mask(bool sliding) {
-  const std::int64_t t = tokens_.total();
+  const SymInt t = tokens_.total();
   const bool counted = d_.counts_positions();
-  const Bytes padding = counted ? layer_.bytes(t, DType::boolean) : Bytes(0);
-  const Bytes ids = layer_.bytes(t, DType::int64);
+  const SymBytes padding = counted ? layer_.bytes(t, DType::boolean) : SymBytes();
+  const SymBytes ids = layer_.bytes(t, DType::int64);
   layer_.at_sliding(sliding);
   if (tokens_.rows != models::Rows::full) return mask_of_rows();
   if (counted && layer_.path() != AttentionPath::eager)
@@ -128,41 +128,39 @@ TensorId EmbeddingWriter::mask(bool sliding) {
   if (rules_.checks_packing && !counted && !d_.bidirectional && !d_.bare)
     check_packing(b_, layer_, tokens_);
   if (!layer_.needs_mask()) return kNoTensor;
-  const std::int64_t square = checked_multiply(tokens_.length, tokens_.length);
+  const SymInt square = checked_multiply(tokens_.length, tokens_.length);
   const bool eager = layer_.path() == AttentionPath::eager;
   if (!eager && !counted && strategy_.transformers >= models::kMasksAreBoolean)
     return boolean_mask();
-  const Bytes booleans = layer_.bytes(square, DType::boolean);
-  const Bytes indices = layer_.bytes(tokens_.sequences, DType::int64) +
-                        layer_.bytes(1, DType::int64) +
-                        layer_.bytes(tokens_.length, DType::int64) * 2;
-  const Bytes all = counted ? layer_.bytes(checked_multiply(t, tokens_.length), DType::boolean)
-                            : booleans;  // of each sequence
-  const Bytes made =
-      counted ? padding + indices +
-                    std::max({booleans * 2, booleans + ids * 2 + padding, booleans + padding + all})
-              : indices + booleans * (layer_.windowed() ? 3 : 1);
-  Bytes most = made;
+  const SymBytes booleans = layer_.bytes(square, DType::boolean);
+  const SymBytes indices = layer_.bytes(tokens_.sequences, DType::int64) +
+                           layer_.bytes(1, DType::int64) +
+                           layer_.bytes(tokens_.length, DType::int64) * 2;
+  const SymBytes all = counted ? layer_.bytes(checked_multiply(t, tokens_.length), DType::boolean)
+                               : booleans;  // of each sequence
+  const SymBytes made = counted ? padding + indices +
+                                      larger(larger(booleans * 2, booleans + ids * 2 + padding),
+                                             booleans + padding + all)
+                                : indices + booleans * (layer_.windowed() ? 3 : 1);
+  SymBytes most = made;
   TensorId mask = kNoTensor;
   if (eager) {
-    const std::int64_t values = checked_multiply(tokens_.sequences, square);
-    mask = b_.tensor("attention_mask", storage(Count(values), layer_.mask_dtype()),
-                     Category::activations);
-    const Bytes filled = layer_.bytes(values, layer_.mask_dtype());
-    const Bytes values_filled = layer_.bytes(1, layer_.mask_dtype()) + layer_.bytes(1, DType::fp16);
-    most = std::max(made, padding + all + filled + values_filled) - filled;
+    const SymInt values = checked_multiply(tokens_.sequences, square);
+    mask = b_.tensor("attention_mask", storage(values, layer_.mask_dtype()), Category::activations);
+    const SymBytes filled = layer_.bytes(values, layer_.mask_dtype());
+    const SymBytes values_filled =
+        layer_.bytes(1, layer_.mask_dtype()) + layer_.bytes(1, DType::fp16);
+    most = larger(made, padding + all + filled + values_filled) - filled;
   } else if (strategy_.transformers < models::kMasksAreBoolean) {
     // Added to the scores, and one column wider (_update_causal_mask): filled, then multiplied with
     // what is later than a query or too early for it, by the indices of keys and queries.
-    const std::int64_t values = square + tokens_.length;
-    mask = b_.tensor("attention_mask", storage(Count(values), layer_.mask_dtype()),
-                     Category::activations);
+    const SymInt values = square + tokens_.length;
+    mask = b_.tensor("attention_mask", storage(values, layer_.mask_dtype()), Category::activations);
     most = layer_.bytes(values, DType::boolean) * (layer_.windowed() ? 2 : 1) +
            layer_.bytes(tokens_.length + 1, DType::int64) +
-           (layer_.windowed() ? layer_.bytes(tokens_.length, DType::int64) : Bytes(0));
+           (layer_.windowed() ? layer_.bytes(tokens_.length, DType::int64) : SymBytes());
   } else {
-    mask =
-        b_.tensor("attention_mask", storage(Count(square), DType::boolean), Category::activations);
+    mask = b_.tensor("attention_mask", storage(square, DType::boolean), Category::activations);
     most -= booleans;
   }
   b_.op("attention_mask", Phase::forward).write(mask).scratch(most);
@@ -171,9 +169,9 @@ TensorId EmbeddingWriter::mask(bool sliding) {
 
 // sdpa_mask of what is full: the window's square joined to true, then to the causal one.
 TensorId EmbeddingWriter::boolean_mask() {
-  const std::int64_t square = checked_multiply(tokens_.length, tokens_.length);
+  const SymInt square = checked_multiply(tokens_.length, tokens_.length);
   const TensorId mask =
-      b_.tensor("attention_mask", storage(Count(square), DType::boolean), Category::activations);
+      b_.tensor("attention_mask", storage(square, DType::boolean), Category::activations);
   auto op = b_.op("attention_mask", Phase::forward).write(mask);
   KernelsOfOp kernels(b_);
   Squares squares{kernels, layer_, tokens_};
@@ -199,8 +197,8 @@ TensorId EmbeddingWriter::boolean_mask() {
 
 // flash_attention_mask: where not all are set, the layers get them as they are.
 TensorId EmbeddingWriter::booleans_of_rows() {
-  const TensorId mask = b_.tensor("attention_mask", storage(Count(tokens_.total()), DType::boolean),
-                                  Category::activations);
+  const TensorId mask =
+      b_.tensor("attention_mask", storage(tokens_.total(), DType::boolean), Category::activations);
   b_.op("attention_mask", Phase::forward).write(mask);
   return mask;
 }
@@ -213,10 +211,9 @@ TensorId EmbeddingWriter::mask_of_rows() {
   if (padded && layer_.packaged()) return booleans_of_rows();
   if (!layer_.needs_mask()) return kNoTensor;
   const bool eager = layer_.path() == AttentionPath::eager;
-  const std::int64_t values = checked_multiply(tokens_.total(), tokens_.length);
+  const SymInt values = checked_multiply(tokens_.total(), tokens_.length);
   const DType dtype = eager ? layer_.mask_dtype() : DType::boolean;
-  const TensorId mask =
-      b_.tensor("attention_mask", storage(Count(values), dtype), Category::activations);
+  const TensorId mask = b_.tensor("attention_mask", storage(values, dtype), Category::activations);
   auto op = b_.op("attention_mask", Phase::forward).write(mask);
   KernelsOfOp kernels(b_);
   Squares squares{kernels, layer_, tokens_};

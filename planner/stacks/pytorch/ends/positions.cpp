@@ -14,7 +14,7 @@ const ModuleNames& kPositions = end_names().positions;
 // each; the sum with the tokens' is a new tensor.
 void EmbeddingWriter::embed_positions() {
   const bool counted = d_.position == PositionKind::counted;
-  const std::int64_t rows = counted ? tokens_.total() : tokens_.length;
+  const SymInt rows = counted ? tokens_.total() : tokens_.length;
   s_.front.position_rows =
       counted ? activation("position_rows", rows, DType::int64) : s_.front.position_ids;
   if (counted)
@@ -34,7 +34,7 @@ void EmbeddingWriter::embed_positions() {
 // OPTDecoder.forward: a mask of ones in fp32; cumsum, its product with the mask, - 1 and the cast:
 // at most three in fp32, or two beside the result. BLOOM makes its biases of the mask.
 void EmbeddingWriter::count_positions() {
-  const std::int64_t t = tokens_.total();
+  const SymInt t = tokens_.total();
   s_.front.padding_mask = activation("padding_mask", t, DType::fp32);
   b_.op("padding_mask", Phase::forward).write(s_.front.padding_mask);
   if (d_.position == PositionKind::alibi) return alibi_biases();

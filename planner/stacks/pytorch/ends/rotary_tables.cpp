@@ -19,10 +19,10 @@ void EmbeddingWriter::rotary_tables() {
 }
 
 std::pair<TensorId, TensorId> EmbeddingWriter::rotary_table() {
-  const std::int64_t s = tokens_.length, values = checked_multiply(s, d_.rotated());
+  const SymInt s = tokens_.length, values = checked_multiply(s, d_.rotated());
   const DType dtype = d_.fp32_rotary ? DType::fp32 : regime_.residual;
   const auto table = [&](const char* name) {
-    return b_.tensor(name, storage(Count(values), dtype), Category::activations);
+    return b_.tensor(name, storage(values, dtype), Category::activations);
   };
   const TensorId cos = table("rotary.cos"), sin = table("rotary.sin");
   const bool multiplies = strategy_.transformers >= models::kRotaryMultiplies;

@@ -11,13 +11,13 @@ constexpr const char* kSum = "embeddings.typed";
 // The ids are gathered from a buffer of zeros for one sequence and expanded to all, so that the
 // lookup copies them.
 void EmbeddingWriter::gather_token_types() {
-  s_.front.type_ids = b_.tensor("token_type_ids", storage(Count(tokens_.length), DType::int64),
-                                Category::activations);
+  s_.front.type_ids =
+      b_.tensor("token_type_ids", storage(tokens_.length, DType::int64), Category::activations);
   b_.op("token_type_ids", Phase::forward).write(s_.front.type_ids);
 }
 
 void EmbeddingWriter::embed_token_types() {
-  const std::int64_t n = checked_multiply(tokens_.total(), d_.hidden);
+  const SymInt n = checked_multiply(tokens_.total(), d_.hidden);
   s_.front.types = activation(kTypes.out, n, regime_.weight);
   b_.op(kTypes.module, Phase::forward)
       .read(s_.front.type_ids)
@@ -27,8 +27,8 @@ void EmbeddingWriter::embed_token_types() {
   b_.op(kSum, Phase::forward).read(s_.front.embedded).read(s_.front.types).write(s_.hidden);
 }
 
-Bytes EmbeddingWriter::copied_type_ids() const {
-  return tokens_.sequences > 1 ? layer_.bytes(tokens_.total(), DType::int64) : Bytes(0);
+SymBytes EmbeddingWriter::copied_type_ids() const {
+  return tokens_.sequences > 1 ? layer_.bytes(tokens_.total(), DType::int64) : SymBytes();
 }
 
 // BertEmbeddings.forward's locals.

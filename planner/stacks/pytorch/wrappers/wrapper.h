@@ -21,7 +21,6 @@ class Wrapper : public GradientSink, protected StepPart {
   virtual void size(Unit&) const {}
   virtual void declare_states() = 0;
   virtual bool keeps_last_layer() const { return false; }  // gathered, from forward to backward
-  virtual bool resizable() const { return true; }  // a batch changes sizes only
   virtual DType buffer_dtype() const { return DType::fp32; }
 
   // A micro-batch, in the order of its run. `previous`: the tensor of the same kind of the unit

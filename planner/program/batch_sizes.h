@@ -1,0 +1,100 @@
+// The sizes of a program for a class of batches: expressions (sym_int.h), recorded while the
+// program was written for one of them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "models/batch.h"
+#include "models/step_program.h"
+#include "planner/program/equal_sizes.h"
+#include "planner/program/symbolic_bytes.h"
+
+namespace plimsoll::planner {
+
+struct SymNode {
+  std::uint32_t a = 0, b = 0;  // nodes before this one; 0: `value`
+  std::int64_t value = 0;  // a plain number; which variable; which call
+  SymOp op = SymOp::constant;
+  bool operator==(const SymNode&) const = default;
+};
+struct SymCall {
+  SymFunction function = nullptr;
+  std::array<std::uint32_t, 4> arguments{};
+};
+struct SymGuard {
+  bool equal = false;  // else: less
+  bool holds = false;
+  std::uint32_t a = 0, b = 0;  // as SymNode's
+  std::int64_t value = 0;
+  bool operator==(const SymGuard&) const = default;
+};
+
+// What a batch is to the writers, beside the length of its sequences, of which a class has one.
+// real_tokens: those that are no padding.
+enum class BatchVariable : std::uint8_t { micro_batch, tokens, real_tokens, samples, grad_accum };
+inline constexpr std::size_t kBatchVariables = 5;
+using BatchValues = std::array<std::int64_t, kBatchVariables>;
+BatchValues values_of(const models::Batch& batch);
+// As a variable where somebody records the sizes of this batch.
+SymInt value_of(const models::Batch& batch, BatchVariable which);
+
+class BatchSizes {
+ public:
+  // Puts the batch's sizes into the program. False: the batch is of another class, and nothing was
+  // put.
+  bool write(const models::Batch& batch, models::StepProgram& program);
+  // What has the same size in all batches of the class.
+  const EqualSizes& equal() const { return equal_; }
+
+ private:
+  friend class SizeRecorder;
+  struct Slot {
+    std::uint32_t at = 0, node = 0;
+  };
+  bool evaluate(const BatchValues& batch);
+
+  std::int64_t length_ = 0;
+  std::vector<SymNode> nodes_;
+  std::vector<SymCall> calls_;
+  std::vector<SymGuard> guards_;
+  std::vector<std::int64_t> values_;
+  std::vector<Slot> tensors_, scratch_, times_, counts_;  // those that vary
+  EqualSizes equal_;
+};
+
+// Places in a list by the hash of what stands there. Cleared in no time, so that one serves many.
+class HashedPlaces {
+ public:
+  void clear() { slots_.assign(kFewest, 0), count_ = 0; }
+  // Where `is(place)`; else `next`, which is noted.
+  template <class Is, class HashOf>
+  std::uint32_t find(std::size_t hash, std::uint32_t next, Is&& is, HashOf&& hash_of) {
+    std::size_t at = hash & (slots_.size() - 1);
+    for (; slots_[at] != 0; at = (at + 1) & (slots_.size() - 1))
+      if (is(slots_[at] - 1)) return slots_[at] - 1;
+    slots_[at] = next + 1;
+    if (2 * ++count_ > slots_.size()) grow(hash_of);
+    return next;
+  }
+
+ private:
+  static constexpr std::size_t kFewest = 1024;
+  template <class HashOf>
+  void grow(HashOf&& hash_of) {
+    const std::vector<std::uint32_t> old(std::move(slots_));
+    slots_.assign(2 * old.size(), 0);
+    for (const std::uint32_t place : old) {
+      if (place == 0) continue;
+      std::size_t at = hash_of(place - 1) & (slots_.size() - 1);
+      while (slots_[at] != 0) at = (at + 1) & (slots_.size() - 1);
+      slots_[at] = place;
+    }
+  }
+  std::vector<std::uint32_t> slots_ = std::vector<std::uint32_t>(kFewest);
+  std::size_t count_ = 0;
+};
+
+}  // namespace plimsoll::planner
