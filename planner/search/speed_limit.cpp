@@ -73,8 +73,7 @@ SpeedLimit::SpeedLimit(const Scope& scope, const Space& space, Evaluator& evalua
 
 void SpeedLimit::sort() {
   std::erase_if(kinds_, [](const Kind& kind) { return kind.speeds.empty(); });
-  std::ranges::stable_sort(kinds_,
-                           [](const Kind& a, const Kind& b) { return a.fastest > b.fastest; });
+  kinds_.sort([](const Kind& a, const Kind& b) { return a.fastest > b.fastest; });
 }
 
 bool SpeedLimit::hopeless(const Kind& kind, models::Batch batch) {

@@ -5,6 +5,7 @@
 // share grows as they become fewer.
 #pragma once
 
+#include <list>
 #include <utility>
 #include <vector>
 
@@ -37,7 +38,7 @@ class SpeedLimit {
 
   const Space& space_;
   Evaluator& evaluator_;
-  std::vector<Kind> kinds_;  // fastest first
+  std::list<Kind> kinds_;  // fastest first; sorted again and again
   double alone_ = 0;  // the fastest GPU without others
   std::int64_t evaluated_ = 0;
 };
