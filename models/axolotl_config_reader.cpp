@@ -190,6 +190,7 @@ class Reader : TrainerFile {
       if (!file_.has(key)) file_.refuse(key, "a number, as adapter needs it,");
     low_rank("lora_r", "lora_alpha", "lora_dropout");
     modules();
+    further("lora_modules_to_save", "peft_use_dora");
     lora_kernels();
     if (file_.has("peft_autocast_adapter_dtype") && !flag("peft_autocast_adapter_dtype", true))
       state("adapter-dtype", dtype_, "peft_autocast_adapter_dtype");

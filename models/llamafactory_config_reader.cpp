@@ -42,8 +42,8 @@ class Reader : TrainerFile {
       if (file_.is_set(key)) note(std::string(key) + ": evaluation is not planned");
     if (flag("packing", stage == "pt"))
       note("packing: planned are rows as long as cutoff_len, whether they hold one sample or many");
-    if (flag("resize_vocab", false))
-      note("resize_vocab: planned is the vocabulary of the model's config");
+    resizes_ = flag("resize_vocab", false);
+    if (resizes_) note("resize_vocab: planned is the vocabulary of the model's config");
   }
 
   void method() {
@@ -53,16 +53,37 @@ class Reader : TrainerFile {
       refuse_key(file_, "finetuning_type",
                  "only lora and full are modelled from this file (--freeze and --train say which "
                  "parameters are trained)");
+    if (!lora_ && flag("use_dora", false))
+      file_.refuse("use_dora", "finetuning_type lora beside it");
+    if (!lora_ && file_.is_set("additional_target"))
+      note("additional_target is not looked at with finetuning_type full");
     if (!lora_) return;
     const std::int64_t rank = file_.count("lora_rank", 8);
     low_rank("lora_rank", "lora_alpha", "lora_dropout");
     const std::string names = file_.has("lora_target") ? targets("lora_target") : "all";
     say("lora-targets", names == "all" ? "all-linear" : names, "lora_target");
     if (!file_.has("lora_rank")) note(fmt::format("finetuning_type is lora, of rank {}", rank));
+    further("additional_target", "use_dora");
+    saved_modules();
+  }
+
+  // model/adapter.py, _setup_lora_tuning.
+  void saved_modules() const {
+    const bool saves = file_.is_set("additional_target");
+    if (resizes_ && !saves)
+      refuse_key(file_, "resize_vocab",
+                 "with adapters LLaMA-Factory then trains copies of the embedding and of the head, "
+                 "which are modelled where additional_target names them");
+    if (saves && !flag("pure_bf16", false))
+      refuse_key(file_, "additional_target",
+                 "LLaMA-Factory trains these modules in fp32, between layers in another dtype; "
+                 "only pure_bf16, which leaves them as they are, is modelled");
   }
 
   // model/loader.py loads weights as the checkpoint has them; model/adapter.py, init_adapter:
   // what is trained becomes fp32, unless pure_bf16 says otherwise. DeepSpeed has masters instead.
+  // PEFT makes adapters fp32 before that, pure_bf16 or not (get_peft_model,
+  // autocast_adapter_dtype).
   void precision() {
     const bool bf16 = flag("bf16", false), fp16 = flag("fp16", false),
                pure = flag("pure_bf16", false);
@@ -79,7 +100,6 @@ class Reader : TrainerFile {
     out_.settings.push_back({"param-dtype", pure || lora_ ? dtype_ : "fp32", key, false});
     if (lora_)
       note(fmt::format("weights are loaded in the checkpoint's dtype: planned is {}", dtype_));
-    if (lora_ && pure) state("adapter-dtype", dtype_, "pure_bf16");
   }
 
   // model/model_utils/checkpointing.py, prepare_model_for_training.
@@ -128,7 +148,7 @@ class Reader : TrainerFile {
     state("kbit-prep", "no", "quantization_bit");
   }
 
-  bool lora_ = false;
+  bool lora_ = false, resizes_ = false;
   std::string dtype_ = "bf16";
 };
 

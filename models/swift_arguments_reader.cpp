@@ -201,8 +201,26 @@ class Reader : TrainerFile {
       state("adapter-dtype", dtype == "bfloat16" ? "bf16" : "fp32", "lora_dtype");
     else if (!dtype.empty())
       refuse_key(file_, "lora_dtype", "only bfloat16 and float32 are modelled");
+    further("modules_to_save", "use_dora");
+    saved_modules();
+    // tuners/peft.py, _convert_dtype: not of DoRA's magnitudes.
+    if (flag("use_dora", false) && !dtype.empty() &&
+        (dtype == "bfloat16" ? "bf16" : "fp32") != dtype_)
+      refuse_key(file_, "lora_dtype", "magnitudes of another dtype (use_dora) are not modelled");
     quantization();
   }
+
+  // pipelines/train/tuner.py: get_modules_to_save; prepare_model casts trained fp16 to fp32.
+  void saved_modules() const {
+    if (!file_.is_set("modules_to_save")) return;
+    for (const std::string& name : file_.texts("modules_to_save", 1000))
+      if (name == "all-embedding" || name == "all-norm")
+        refuse_key(file_, "modules_to_save", name + " is not modelled; names of modules are");
+    if (dtype_ == "fp16")
+      refuse_key(file_, "modules_to_save",
+                 "copies in fp32 between layers in fp16 are not modelled; bfloat16 is");
+  }
+
   void replace(const char* option, const char* value) {
     std::ranges::find(out_.settings, option, &FileSetting::option)->value = value;
   }

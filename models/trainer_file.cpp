@@ -247,6 +247,12 @@ std::string TrainerFile::targets(const char* key) const {
   return out;
 }
 
+void TrainerFile::further(const char* modules_to_save, const char* use_dora) {
+  const std::string saved = targets(modules_to_save);
+  if (!saved.empty()) state("modules-to-save", saved, modules_to_save);
+  if (flag(use_dora, false)) state("use-dora", "yes", use_dora);
+}
+
 FileSettings TrainerFile::finished() {
   if (trainer_ == nullptr) return std::move(out_);
   const auto stated = std::ranges::find_if(out_.settings, [](const FileSetting& s) {

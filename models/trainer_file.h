@@ -57,6 +57,8 @@ class TrainerFile {
   void low_rank(const char* rank, const char* alpha, const char* dropout);
   // "all-linear", or a list of names.
   std::string targets(const char* key) const;
+  // What PEFT's LoraConfig has beside matrices.
+  void further(const char* modules_to_save, const char* use_dora);
 
   // The settings, and the trainer's defaults of options that none of them names.
   FileSettings finished();

@@ -16,6 +16,7 @@ namespace {
 constexpr std::string_view kAxolotlRead =
     "base_model adapter load_in_8bit load_in_4bit bnb_config_kwargs lora_r lora_alpha "
     "lora_dropout lora_target_modules lora_target_linear peft_autocast_adapter_dtype "
+    "lora_modules_to_save peft_use_dora "
     "sequence_len micro_batch_size gradient_accumulation_steps batch_size "
     "auto_find_batch_size optimizer optim_args bf16 fp16 bfloat16 float16 float32 "
     "gradient_checkpointing gradient_checkpointing_kwargs xformers_attention sdp_attention "
@@ -38,8 +39,8 @@ constexpr std::string_view kAxolotlUnmodelled =
     "llama4_linearized_experts deepcompile fp32_norms fp32_norm_classes shrink_embeddings "
     "embeddings_skip_upcast torch_compile_options neftune_noise_alpha noisy_embedding_alpha "
     "lisa_n_layers lisa_step_interval use_kernels model_quantization_config use_onebitllms "
-    "lora_target_parameters lora_modules_to_save lora_rank_pattern lora_model_dir peft "
-    "peft_use_dora peft_layers_to_transform peft_layers_pattern peft_layer_replication "
+    "lora_target_parameters lora_rank_pattern lora_model_dir peft "
+    "peft_layers_to_transform peft_layers_pattern peft_layer_replication "
     "peft_trainable_token_indices qlora_sharded_model_loading lora_on_cpu gptq relora "
     "optim_target_modules spectrum_top_fraction s2_attention device_map max_memory "
     "gpu_memory_limit rope_scaling model_config model_kwargs liger_rms_norm_gated "
@@ -120,7 +121,7 @@ constexpr std::string_view kLlamaFactoryRead =
     "model_name_or_path stage finetuning_type lora_rank lora_alpha lora_dropout lora_target "
     "quantization_bit quantization_method quantization_type double_quantization cutoff_len "
     "flash_attn enable_liger_kernel disable_gradient_checkpointing use_reentrant_gc pure_bf16 "
-    "packing do_train use_unsloth resize_vocab additional_target use_rslora do_eval "
+    "packing do_train use_unsloth resize_vocab additional_target use_dora use_rslora do_eval "
     "predict_with_generate val_size eval_dataset per_device_train_batch_size "
     "gradient_accumulation_steps bf16 fp16 gradient_checkpointing "
     "gradient_checkpointing_kwargs optim optim_args torch_compile torch_compile_backend "
@@ -129,7 +130,7 @@ constexpr std::string_view kLlamaFactoryRead =
     "accelerator_config parallelism_config auto_find_batch_size eval_strategy "
     "ddp_static_graph torch_empty_cache_steps full_determinism ";
 constexpr std::string_view kLlamaFactoryUnmodelled =
-    "use_dora additional_target use_llama_pro use_galore use_apollo use_badam use_adam_mini "
+    "use_llama_pro use_galore use_apollo use_badam use_adam_mini "
     "use_mca use_hyper_parallel use_muon use_dft_loss use_asft_loss use_eaft_loss "
     "adapter_name_or_path shift_attn mixture_of_depths use_unsloth_gc moe_aux_loss_coef "
     "upcast_layernorm upcast_lmhead_output quantization_device_map use_kt use_v1_kernels fp8 "
@@ -210,7 +211,8 @@ constexpr std::string_view kSwiftRead =
     "lora_dropout target_modules target_regex lora_dtype quant_method quant_bits "
     "bnb_4bit_quant_type bnb_4bit_use_double_quant bnb_4bit_quant_storage packing "
     "padding_free packing_length use_logits_to_keep tuner_backend task_type loss_scale "
-    "use_rslora use_dora lora_bias ENV eval_strategy val_dataset split_dataset_ratio "
+    "modules_to_save use_rslora use_dora lora_bias ENV eval_strategy val_dataset "
+    "split_dataset_ratio "
     "loss_type use_hf per_device_train_batch_size gradient_accumulation_steps bf16 fp16 "
     "gradient_checkpointing gradient_checkpointing_kwargs optim optim_args torch_compile "
     "torch_compile_backend torch_compile_mode use_liger_kernel liger_kernel_config "
@@ -219,7 +221,7 @@ constexpr std::string_view kSwiftRead =
     "torch_empty_cache_steps full_determinism ";
 constexpr std::string_view kSwiftUnmodelled =
     "freeze_parameters freeze_parameters_regex freeze_parameters_ratio trainable_parameters "
-    "trainable_parameters_regex freeze_llm target_parameters modules_to_save use_dora "
+    "trainable_parameters_regex freeze_llm target_parameters "
     "use_galore lisa_activated_layers adapters sequence_parallel_size optimizer "
     "enable_dft_loss enable_channel_loss zero_hpz_partition_size deepspeed_autotp_size "
     "rope_scaling use_swift_lora new_special_tokens experts_impl device_map max_memory "

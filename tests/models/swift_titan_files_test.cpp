@@ -80,15 +80,21 @@ TEST_CASE("ms-swift's variables, presets and packed bases") {
   CHECK(packed.at("quant-storage") == "(uint8)");
   CHECK(packed.at("kbit-prep") == "no");
   CHECK(said(swift("model: m\nlora_dtype: bfloat16\n")).at("adapter-dtype") == "bf16");
+  const auto more =
+      said(swift("model: m\nmodules_to_save: [embed_tokens, lm_head]\nuse_dora: true\nlora_dtype: "
+                 "bfloat16\n"));
+  CHECK(more.at("modules-to-save") == "embed_tokens,lm_head");
+  CHECK(more.at("use-dora") == "yes");
 }
 
 TEST_CASE("what of ms-swift is not planned is refused by name") {
   for (const char* line :
        {"tuner_type: adalora", "task_type: seq_cls", "use_galore: true",
-        "modules_to_save: [lm_head]", "freeze_parameters_ratio: 0.5", "sequence_parallel_size: 2",
-        "optimizer: muon", "loss_type: dft", "quant_method: hqq\nquant_bits: 4",
-        "target_regex: .*q_proj", "lora_bias: all", "fsdp: my.json", "adapters: [x]",
-        "use_logits_to_keep: true"}) {
+        "modules_to_save: [all-embedding]", "modules_to_save: [lm_head]\ntorch_dtype: float16",
+        "use_dora: true\nlora_dtype: float32", "freeze_parameters_ratio: 0.5",
+        "sequence_parallel_size: 2", "optimizer: muon", "loss_type: dft",
+        "quant_method: hqq\nquant_bits: 4", "target_regex: .*q_proj", "lora_bias: all",
+        "fsdp: my.json", "adapters: [x]", "use_logits_to_keep: true"}) {
     CAPTURE(line);
     CHECK(says(no_swift("model: m\n" + std::string(line) + "\n"), "model"));
   }

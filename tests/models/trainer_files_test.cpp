@@ -116,6 +116,11 @@ TEST_CASE("Axolotl's QLoRA packs twice, in bf16 storage, and keeps everything el
   std::string silent = kQlora;
   silent.replace(silent.find("lora_mlp_kernel"), 22, "");
   CHECK(says(notes(axolotl(silent)), "which Axolotl then turns on in most cases"));
+  const auto more = said(
+      axolotl(kQlora + "lora_modules_to_save: [embed_tokens, lm_head]\npeft_use_dora: true\n"));
+  CHECK(more.at("modules-to-save") == "embed_tokens,lm_head");
+  CHECK(more.at("use-dora") == "yes");
+  CHECK_FALSE(said(axolotl(kQlora + "lora_modules_to_save: []\n")).contains("modules-to-save"));
   CHECK(said(axolotl(kQlora + "peft_autocast_adapter_dtype: false\n")).at("adapter-dtype") ==
         "bf16");
 }
@@ -152,11 +157,8 @@ fsdp_config:
 TEST_CASE("what of Axolotl is not planned is refused by name") {
   const std::string base = "base_model: m\nattn_implementation: flash_attention_2\n";
   for (const char* line :
-       {"rl: dpo",
-        "adapter: lora\nlora_r: 8\nlora_alpha: 8\nlora_target_linear: true\n"
-        "lora_modules_to_save: [lm_head]",
-        "activation_offloading: true", "gradient_checkpointing: offload", "fp8: true", "bf16: full",
-        "optimizer: muon", "optimizer: adopt_adamw", "cut_cross_entropy: true",
+       {"rl: dpo", "activation_offloading: true", "gradient_checkpointing: offload", "fp8: true",
+        "bf16: full", "optimizer: muon", "optimizer: adopt_adamw", "cut_cross_entropy: true",
         "plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]",
         "adapter: llama-adapter", "unfrozen_parameters: [lm_head.weight]", "lisa_n_layers: 2",
         "neftune_noise_alpha: 5", "chunked_cross_entropy: true", "flex_attention: true"}) {
@@ -212,6 +214,26 @@ TEST_CASE("LLaMA-Factory: adapters in fp32 over the checkpoint's dtype, checkpoi
   CHECK(packed.at("kbit-prep") == "no");
 }
 
+TEST_CASE("LLaMA-Factory's modules beside adapters, where they keep the weights' dtype") {
+  const std::string pure = kFactoryLora + "pure_bf16: true\n";
+  // get_peft_model makes adapters fp32 whatever pure_bf16 says.
+  CHECK_FALSE(said(factory(pure)).contains("adapter-dtype"));
+  const auto two = said(factory(pure + "additional_target: embed_tokens, lm_head\n"));
+  CHECK(two.at("modules-to-save") == "embed_tokens,lm_head");
+  CHECK(two.at("param-dtype") == "bf16");
+  CHECK(said(factory(pure + "resize_vocab: true\nadditional_target: lm_head\n"))
+            .at("modules-to-save") == "lm_head");
+  CHECK(said(factory(kFactoryLora + "use_dora: true\n")).at("use-dora") == "yes");
+  CHECK_FALSE(said(factory(kFactoryLora + "use_dora: false\n")).contains("use-dora"));
+  CHECK(says(no_factory(kFactoryLora + "additional_target: lm_head\n"), "in fp32"));
+  CHECK(says(no_factory(pure + "resize_vocab: true\n"), "additional_target names them"));
+  const std::string full = "model_name_or_path: m\nfinetuning_type: full\nbf16: true\n";
+  CHECK(says(no_factory(full + "use_dora: true\n", kBad), "finetuning_type lora beside it"));
+  const auto idle = factory(full + "additional_target: lm_head\nresize_vocab: true\n");
+  CHECK(says(notes(idle), "additional_target is not looked at"));
+  CHECK_FALSE(said(idle).contains("modules-to-save"));
+}
+
 TEST_CASE("LLaMA-Factory's full fine-tuning trains fp32 weights, unless pure_bf16 or DeepSpeed") {
   const std::string base =
       "model_name_or_path: m\nfinetuning_type: full\nper_device_train_batch_size: 1\n";
@@ -235,7 +257,7 @@ TEST_CASE("what of LLaMA-Factory is not planned is refused by name") {
   const std::string base = "model_name_or_path: m\nbf16: true\n";
   for (const char* line :
        {"stage: dpo", "stage: rm", "finetuning_type: freeze", "finetuning_type: oft",
-        "use_galore: true", "use_badam: true", "use_dora: true", "neat_packing: true",
+        "use_galore: true", "use_badam: true", "neat_packing: true", "resize_vocab: true",
         "upcast_layernorm: true", "adapter_name_or_path: saves/x", "use_muon: true",
         "additional_target: embed_tokens", "shift_attn: true",
         "quantization_bit: 4\nquantization_method: hqq",
