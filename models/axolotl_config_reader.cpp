@@ -93,9 +93,11 @@ class Reader : TrainerFile {
     const bool on = flag("gradient_checkpointing", false);
     say("recompute", on ? "full" : "none", "gradient_checkpointing");
     out_.settings.back().yields = !on;
-    if (on && !reentrant())
-      state("use-reentrant", file_.has("gradient_checkpointing_kwargs") ? "no" : "yes",
-            "gradient_checkpointing");
+    // utils/config, normalize_config: where a part is frozen Transformers' default is left alone.
+    const bool silent =
+        !file_.has("gradient_checkpointing_kwargs") && !file_.is_set("unfrozen_parameters");
+    if (on && !reentrant()) state("use-reentrant", silent ? "yes" : "no", "gradient_checkpointing");
+    frozen(on);
     attention_key_ = "attn_implementation";
     attention_ = file_.text("attn_implementation", "");
     for (const auto& [key, name] : kOldAttention) {
@@ -103,6 +105,33 @@ class Reader : TrainerFile {
       attention_ = name;
       attention_key_ = key;
     }
+  }
+
+  // train.py, setup_model_and_tokenizer; utils/freeze.py, LayerNamePattern: regular expressions
+  // from a name's start, in which a dot is a dot.
+  void frozen(bool checkpoints) {
+    const char* const key = "unfrozen_parameters";
+    if (!file_.is_set(key)) return;
+    if (file_.is_set("adapter")) refuse_key(file_, key, "beside adapters is not modelled yet");
+    state("freeze", "*", key);
+    bool head = false, table = false;
+    for (const std::string& expression : file_.texts(key, 4096)) {
+      std::string pattern = expression.substr(expression.starts_with('^') ? 1 : 0);
+      const bool ends = pattern.ends_with('$');
+      if (ends) pattern.pop_back();
+      if (pattern.empty() || pattern.find_first_of("^$*+?()[]{}|\\") != std::string::npos)
+        refuse_key(file_, key,
+                   "'" + expression.substr(0, 60) +
+                       "': only names and their starts are modelled from this file; --freeze and "
+                       "--train take patterns");
+      head = head || pattern.find("lm_head") != std::string::npos;
+      table = table || pattern.find("embed_tokens") != std::string::npos;
+      state("train", pattern + (ends ? "" : "*"), key);
+    }
+    if (head && !table && !checkpoints)
+      refuse_key(file_, key,
+                 "with lm_head in it Axolotl sends gradients down to the frozen embedding, which "
+                 "without gradient_checkpointing is not modelled");
   }
 
   void steps() {

@@ -86,6 +86,7 @@ class Reader : TrainerFile {
     const std::string type = file_.text(key, "lora");
     lora_ = type == "lora";
     if (!lora_ && type != "full") refuse_key(file_, key, "only lora and full are modelled");
+    frozen();
     if (file_.has("task_type") && !file_.is_text("task_type", "causal_lm"))
       refuse_key(file_, "task_type", "only causal_lm is modelled");
     if (file_.is_text("tuner_backend", "unsloth")) state("kernels", "unsloth", "tuner_backend");
@@ -96,6 +97,21 @@ class Reader : TrainerFile {
       if (file_.is_set(eval)) note(std::string(eval) + ": evaluation is not planned");
     if (flag("use_logits_to_keep", false))
       refuse_key(file_, "use_logits_to_keep", "is not modelled yet");
+  }
+
+  // pipelines/train/tuner.py, TunerMixin.prepare_model: first all is trained;
+  // transformers_utils.py, freeze_parameters and activate_parameters.
+  void frozen() {
+    const bool freezes = file_.is_set("freeze_parameters");
+    if (!lora_ && freezes) {
+      prefixes("freeze_parameters", "freeze");
+      prefixes("trainable_parameters", "train");
+      return;
+    }
+    for (const char* key : {"freeze_parameters", "trainable_parameters"})
+      if (file_.is_set(key))
+        note(std::string(key) + (lora_ ? " is not looked at with adapters"
+                                       : " adds nothing: no freeze_parameters is there"));
   }
 
   // trainers/arguments.py: 16 sequences a step, where nothing is said.

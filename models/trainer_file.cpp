@@ -247,6 +247,14 @@ std::string TrainerFile::targets(const char* key) const {
   return out;
 }
 
+void TrainerFile::prefixes(const char* key, const char* option) {
+  for (const std::string& name : file_.texts(key, 1000)) {
+    if (name.find_first_of("*?[]") != std::string::npos)
+      file_.refuse(key, "starts of parameters' names, as model.layers.0.,");
+    state(option, name + "*", key);
+  }
+}
+
 void TrainerFile::further(const char* modules_to_save, const char* use_dora) {
   const std::string saved = targets(modules_to_save);
   if (!saved.empty()) state("modules-to-save", saved, modules_to_save);

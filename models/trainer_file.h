@@ -57,6 +57,8 @@ class TrainerFile {
   void low_rank(const char* rank, const char* alpha, const char* dropout);
   // "all-linear", or a list of names.
   std::string targets(const char* key) const;
+  // The names of parameters that start with one of `key`'s, as patterns of `option`.
+  void prefixes(const char* key, const char* option);
   // What PEFT's LoraConfig has beside matrices.
   void further(const char* modules_to_save, const char* use_dora);
 

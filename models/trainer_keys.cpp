@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kAxolotlRead =
     "base_model adapter load_in_8bit load_in_4bit bnb_config_kwargs lora_r lora_alpha "
     "lora_dropout lora_target_modules lora_target_linear peft_autocast_adapter_dtype "
-    "lora_modules_to_save peft_use_dora "
+    "lora_modules_to_save peft_use_dora unfrozen_parameters "
     "sequence_len micro_batch_size gradient_accumulation_steps batch_size "
     "auto_find_batch_size optimizer optim_args bf16 fp16 bfloat16 float16 float32 "
     "gradient_checkpointing gradient_checkpointing_kwargs xformers_attention sdp_attention "
@@ -32,7 +32,7 @@ constexpr std::string_view kAxolotlRead =
 constexpr std::string_view kAxolotlUnmodelled =
     "rl trl ebft reward_model process_reward_model trainer_cls qat quantization num_labels "
     "fp8 fp8_config selective_checkpointing activation_offloading layer_offloading "
-    "unfrozen_parameters freeze_mm_modules flash_attn_cross_entropy flash_attn_fuse_mlp "
+    "freeze_mm_modules flash_attn_cross_entropy flash_attn_fuse_mlp "
     "flash_optimum gemma4_hybrid_attn_impl large_head_attention flash_attn_d512 sdpa_varlen "
     "fused_attn_kernel experts_implementation ple_cpu_offload quantize_moe_experts "
     "scaling_softmax chunked_cross_entropy cut_cross_entropy use_eaft tiled_mlp "
@@ -211,7 +211,8 @@ constexpr std::string_view kSwiftRead =
     "lora_dropout target_modules target_regex lora_dtype quant_method quant_bits "
     "bnb_4bit_quant_type bnb_4bit_use_double_quant bnb_4bit_quant_storage packing "
     "padding_free packing_length use_logits_to_keep tuner_backend task_type loss_scale "
-    "modules_to_save use_rslora use_dora lora_bias ENV eval_strategy val_dataset "
+    "modules_to_save freeze_parameters trainable_parameters use_rslora use_dora lora_bias ENV "
+    "eval_strategy val_dataset "
     "split_dataset_ratio "
     "loss_type use_hf per_device_train_batch_size gradient_accumulation_steps bf16 fp16 "
     "gradient_checkpointing gradient_checkpointing_kwargs optim optim_args torch_compile "
@@ -220,7 +221,7 @@ constexpr std::string_view kSwiftRead =
     "use_cpu accelerator_config parallelism_config auto_find_batch_size ddp_static_graph "
     "torch_empty_cache_steps full_determinism ";
 constexpr std::string_view kSwiftUnmodelled =
-    "freeze_parameters freeze_parameters_regex freeze_parameters_ratio trainable_parameters "
+    "freeze_parameters_regex freeze_parameters_ratio "
     "trainable_parameters_regex freeze_llm target_parameters "
     "use_galore lisa_activated_layers adapters sequence_parallel_size optimizer "
     "enable_dft_loss enable_channel_loss zero_hpz_partition_size deepspeed_autotp_size "

@@ -15,13 +15,16 @@ namespace plimsoll::tests {
 
 using Said = std::map<std::string, std::string>;
 
-// Defaults stand in brackets.
+// Defaults stand in brackets; values of an option that may be repeated one behind another.
 inline Said said(const models::FileSettings& file) {
   Said out;
   for (const models::FileSetting& s : file.settings) {
-    CHECK_MESSAGE(models::find_plan_option(s.option) != nullptr, s.option);
-    CHECK_MESSAGE(out.emplace(s.option, s.is_default ? "(" + s.value + ")" : s.value).second,
-                  s.option);
+    const models::Option* const option = models::find_plan_option(s.option);
+    REQUIRE_MESSAGE(option != nullptr, s.option);
+    const std::string value = s.is_default ? "(" + s.value + ")" : s.value;
+    const auto [at, is_new] = out.emplace(s.option, value);
+    CHECK_MESSAGE((is_new || option->repeatable), s.option);
+    if (!is_new) at->second += " " + value;
   }
   return out;
 }

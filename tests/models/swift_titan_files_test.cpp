@@ -87,6 +87,21 @@ TEST_CASE("ms-swift's variables, presets and packed bases") {
   CHECK(more.at("use-dora") == "yes");
 }
 
+TEST_CASE("ms-swift's frozen parameters are those whose names start so") {
+  const std::string full = "model: m\ntuner_type: full\n";
+  const std::string trainable = "trainable_parameters: [model.layers.1.]\n";
+  const auto both = said(swift(full + trainable + "freeze_parameters: [model.layers, lm_head]\n"));
+  CHECK(both.at("freeze") == "model.layers* lm_head*");
+  CHECK(both.at("train") == "model.layers.1.*");
+  const auto idle = swift(full + trainable);
+  CHECK_FALSE(said(idle).contains("train"));
+  CHECK(says(notes(idle), "trainable_parameters adds nothing"));
+  const auto lora = swift("model: m\nfreeze_parameters: [lm_head]\n");
+  CHECK_FALSE(said(lora).contains("freeze"));
+  CHECK(says(notes(lora), "freeze_parameters is not looked at with adapters"));
+  CHECK(says(no_swift(full + "freeze_parameters: ['*.mlp']\n", kBad), "starts of parameters'"));
+}
+
 TEST_CASE("what of ms-swift is not planned is refused by name") {
   for (const char* line :
        {"tuner_type: adalora", "task_type: seq_cls", "use_galore: true",

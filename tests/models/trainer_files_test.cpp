@@ -154,14 +154,28 @@ fsdp_config:
   CHECK(says(no_axolotl(liger + "liger_rope: true\n"), "all or none are modelled"));
 }
 
+TEST_CASE("Axolotl's unfrozen parameters: all others are frozen, checkpoints are not reentrant") {
+  const std::string base =
+      "base_model: m\nattn_implementation: flash_attention_2\ngradient_checkpointing: true\n"
+      "unfrozen_parameters:\n- ^lm_head.weight$\n";
+  const auto two = said(axolotl(base + "- model.layers.31.mlp\n"));
+  CHECK(two.at("freeze") == "*");
+  CHECK(two.at("train") == "lm_head.weight model.layers.31.mlp*");
+  CHECK(two.at("use-reentrant") == "no");
+  const std::string lora = "adapter: lora\nlora_r: 8\nlora_alpha: 8\nlora_target_linear: true\n";
+  CHECK(says(no_axolotl(base + lora), "unfrozen_parameters is a list of 1: beside adapters"));
+}
+
 TEST_CASE("what of Axolotl is not planned is refused by name") {
   const std::string base = "base_model: m\nattn_implementation: flash_attention_2\n";
   for (const char* line :
        {"rl: dpo", "activation_offloading: true", "gradient_checkpointing: offload", "fp8: true",
         "bf16: full", "optimizer: muon", "optimizer: adopt_adamw", "cut_cross_entropy: true",
         "plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]",
-        "adapter: llama-adapter", "unfrozen_parameters: [lm_head.weight]", "lisa_n_layers: 2",
-        "neftune_noise_alpha: 5", "chunked_cross_entropy: true", "flex_attention: true"}) {
+        "adapter: llama-adapter", "unfrozen_parameters: [lm_head.weight]",
+        "unfrozen_parameters: ['^model.embed_tokens.weight$[:32000]']",
+        "unfrozen_parameters: ['layers.2[0-9]+.mlp']", "lisa_n_layers: 2", "neftune_noise_alpha: 5",
+        "chunked_cross_entropy: true", "flex_attention: true"}) {
     CAPTURE(line);
     const std::string text = std::string_view(line).starts_with("flex") ? "base_model: m\n" : base;
     const std::string why = no_axolotl(text + line + "\n");

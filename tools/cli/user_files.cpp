@@ -11,6 +11,7 @@
 #include "models/base/nearest.h"
 #include "models/decisions/layer.h"
 #include "models/json_reader.h"
+#include "models/options.h"
 #include "models/peft_config_reader.h"
 #include "models/recompute.h"
 #include "models/trainer_config_reader.h"
@@ -147,7 +148,9 @@ class Merger {
     }
     const auto other =
         std::ranges::find(held_, setting.option, [](const Held& h) { return h.setting.option; });
-    if (other == held_.end()) {
+    const bool one_more = other != held_.end() && other->path == held.path &&
+                          models::find_plan_option(setting.option)->repeatable;
+    if (other == held_.end() || one_more) {
       held_.push_back(std::move(held));
       return;
     }
