@@ -115,7 +115,7 @@ class Reader : TrainerFile {
     if (file_.is_set("adapter")) refuse_key(file_, key, "beside adapters is not modelled yet");
     state("freeze", "*", key);
     bool head = false, table = false;
-    for (const std::string& expression : file_.texts(key, 4096)) {
+    for (const std::string& expression : names(key)) {
       std::string pattern = expression.substr(expression.starts_with('^') ? 1 : 0);
       const bool ends = pattern.ends_with('$');
       if (ends) pattern.pop_back();

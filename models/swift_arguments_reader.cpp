@@ -229,7 +229,7 @@ class Reader : TrainerFile {
   // pipelines/train/tuner.py: get_modules_to_save; prepare_model casts trained fp16 to fp32.
   void saved_modules() const {
     if (!file_.is_set("modules_to_save")) return;
-    for (const std::string& name : file_.texts("modules_to_save", 1000))
+    for (const std::string& name : names("modules_to_save"))
       if (name == "all-embedding" || name == "all-norm")
         refuse_key(file_, "modules_to_save", name + " is not modelled; names of modules are");
     if (dtype_ == "fp16")

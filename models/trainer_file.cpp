@@ -229,26 +229,27 @@ void TrainerFile::low_rank(const char* rank, const char* alpha, const char* drop
   say("lora-dropout", fmt::format("{}", file_.probability(dropout, 0)), dropout);
 }
 
+std::vector<std::string> TrainerFile::names(const char* key) const {
+  if (file_.is_list(key)) return file_.texts(key, 4096);
+  return file_.has(key) ? std::vector{file_.text(key, "")} : std::vector<std::string>();
+}
+
 std::string TrainerFile::targets(const char* key) const {
-  std::vector<std::string> names;
-  if (file_.is_list(key))
-    names = file_.texts(key, 1000);
-  else if (file_.has(key))
-    names = {file_.text(key, "")};
+  const std::vector<std::string> all = names(key);
   std::string out;
-  for (const std::string& name : names) {
+  for (const std::string& name : all) {
     if (name.empty()) file_.refuse(key, "names of modules, none of them empty,");
     if (name.find_first_of("*^$()|\\") != std::string::npos)
       refuse_key(file_, key, "a pattern is not modelled from this file; --peft reads them");
     for (const char c : name)
       if (c != ' ') out += c;
-    if (&name != &names.back()) out += ',';
+    if (&name != &all.back()) out += ',';
   }
   return out;
 }
 
 void TrainerFile::prefixes(const char* key, const char* option) {
-  for (const std::string& name : file_.texts(key, 1000)) {
+  for (const std::string& name : names(key)) {
     if (name.find_first_of("*?[]") != std::string::npos)
       file_.refuse(key, "starts of parameters' names, as model.layers.0.,");
     state(option, name + "*", key);

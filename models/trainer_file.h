@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "models/config_reader.h"
 #include "models/file_keys.h"
@@ -55,6 +56,8 @@ class TrainerFile {
   void ddp();
   void others();
   void low_rank(const char* rank, const char* alpha, const char* dropout);
+  // Of a list, or of one name by itself, as a launch line has it.
+  std::vector<std::string> names(const char* key) const;
   // "all-linear", or a list of names.
   std::string targets(const char* key) const;
   // The names of parameters that start with one of `key`'s, as patterns of `option`.

@@ -181,6 +181,16 @@ TEST_CASE("training programs by their own commands, and as scripts of a launcher
   CHECK(s.strategy.gpus == 2);
   CHECK(s.strategy.data.zero == 2);
   CHECK(s.batch.grad_accum == 8);
+  // One name by itself is a list, too.
+  CHECK(request("swift sft --model gpt2 --modules_to_save wpe")
+            .question.strategy.lora->modules_to_save == std::vector<std::string>{"wpe"});
+  const models::Strategy frozen =
+      request(
+          "swift sft --model gpt2 --tuner_type full --torch_dtype bfloat16 --freeze_parameters "
+          "transformer.h.1. transformer.wte --trainable_parameters transformer.h.11.")
+          .question.strategy;
+  CHECK(frozen.freeze == std::vector<std::string>{"transformer.h.1.*", "transformer.wte*"});
+  CHECK(frozen.train == std::vector<std::string>{"transformer.h.11.*"});
   CHECK(says(notes("swift sft --model gpt2 --max_length 64"), "ms-swift 4.6's defaults hold"));
   const Options t = options("torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file " +
                             titan + " --training.seq_len 256 --training.local_batch_size=2");
