@@ -80,6 +80,7 @@ TEST_CASE("ms-swift's variables, presets and packed bases") {
   CHECK(packed.at("quant-storage") == "(uint8)");
   CHECK(packed.at("kbit-prep") == "no");
   CHECK(said(swift("model: m\nlora_dtype: bfloat16\n")).at("adapter-dtype") == "bf16");
+  CHECK(said(swift("model: m\nuse_liger_kernel: true\n")).at("kernels") == "liger");
   const auto more =
       said(swift("model: m\nmodules_to_save: [embed_tokens, lm_head]\nuse_dora: true\nlora_dtype: "
                  "bfloat16\n"));

@@ -141,6 +141,8 @@ fsdp_config:
   CHECK(fsdp.at("fsdp-version") == "2");
   CHECK(fsdp.at("offload") == "params");
   CHECK(fsdp.at("offload-pin") == "no");
+  // FSDP1 where no version is said.
+  CHECK(says(no_axolotl(base + "fsdp: [full_shard]\n"), "FSDP1 is modelled with BACKWARD_PRE"));
   CHECK(said(axolotl(base + "deepspeed: deepspeed_configs/zero2.json\n")).at("deepspeed") ==
         "deepspeed_configs/zero2.json");
   const std::string liger = base + "plugins: [axolotl.integrations.liger.LigerPlugin]\n";
