@@ -73,7 +73,7 @@ class Reader : TrainerFile {
     if (resizes_ && !saves)
       refuse_key(file_, "resize_vocab",
                  "with adapters LLaMA-Factory then trains copies of the embedding and of the head, "
-                 "which are modelled where additional_target names them");
+                 "which are modelled where additional_target names them and pure_bf16 is set");
     if (saves && !flag("pure_bf16", false))
       refuse_key(file_, "additional_target",
                  "LLaMA-Factory trains these modules in fp32, between layers in another dtype; "

@@ -125,11 +125,7 @@ class Reader : TrainerFile {
       say("lora-targets", targets, "lora_target_modules");
     else
       refuse_targets();
-    std::string saved;
-    for (const std::string& name : file_.texts("lora_modules_to_save", 1000))
-      saved += (saved.empty() ? "" : ",") + name;
-    if (!saved.empty()) say("modules-to-save", saved, "lora_modules_to_save");
-    if (flag("use_dora", false)) say("use-dora", "yes", "use_dora");
+    further("lora_modules_to_save", "use_dora");
   }
   [[noreturn]] void refuse_targets() const {
     file_.refuse("lora_target_modules", "all-linear or a list of names");
