@@ -6,12 +6,12 @@
 // holds its local variables until it returns, which `releases` says.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <memory>
 #include <string_view>
 #include <vector>
+
+#include "models/value_list.h"
 
 namespace plimsoll::models {
 
@@ -49,11 +49,9 @@ struct Module {
   std::int64_t in = 0, out = 0;
   bool bias = false;
   std::int64_t experts = 0, active = 0;  // how many, and how many a token visits
-  std::uint8_t place = 0;  // among the block's linears, norms or experts
+  std::uint16_t place = 0;  // among the block's linears, norms or experts
 };
 
-using ValueId = std::int16_t;
-inline constexpr ValueId kNoValue = -1;
 inline constexpr ValueId kBlockInput = 0;  // the residual stream before the layer
 
 enum class OpKind : std::uint8_t {
@@ -75,6 +73,13 @@ enum class OpKind : std::uint8_t {
   dropout,  // in: x; probability 0 returns its input
   // in: the router's logits, x; routes each token to its experts and sums their results
   experts,
+  // The same as a loop over experts, which are linears of their own. in: the router's logits, x;
+  // out: each token's scores, whose they are, zeros for the sum, a mask, the visited experts
+  route,
+  visitors,  // in: the mask; out: the places of those that visit the node's expert
+  gather,  // in: a row for each token, places; out: those at the places
+  weigh,  // in: rows, a score of each; out: their product
+  add_rows,  // in: the sum, rows, places; out: the sum, changed in place
   leave,  // a Python frame returns: `releases` go
 };
 
@@ -84,23 +89,6 @@ enum class Activation : std::uint8_t { silu, gelu, gelu_tanh, relu, gelu_python,
 // How eager attention makes probabilities of scores: softmax(…, dtype=float32).to(q's dtype), or
 // softmax(…).type(v's dtype), or softmax(…) as it comes, which the GEMM casts under autocast.
 enum class EagerSoftmax : std::uint8_t { fp32, as_computed, uncast };
-
-// A few ids in place.
-class ValueList {
- public:
-  ValueList() = default;
-  ValueList(std::initializer_list<ValueId> ids);  // at most 8
-  void push_back(ValueId id);
-  const ValueId* begin() const { return ids_.data(); }
-  const ValueId* end() const { return ids_.data() + size_; }
-  std::size_t size() const { return size_; }
-  bool empty() const { return size_ == 0; }
-  ValueId operator[](std::size_t i) const { return i < size_ ? ids_[i] : kNoValue; }
-
- private:
-  std::array<ValueId, 8> ids_{};
-  std::uint8_t size_ = 0;
-};
 
 struct Node {
   OpKind kind = OpKind::leave;
@@ -123,6 +111,12 @@ struct Node {
   bool of_view = false;  // linear: x is reshaped for it, in a node of its own
   bool normalizes = false;  // experts: the chosen ones' probabilities are divided by their sum
   bool wide_scores = false;  // experts: those stay in fp32, whatever the logits are in
+  std::int16_t expert = -1;  // whose visitors' rows it makes; none: each token's
+};
+
+struct ExpertLoop {
+  std::int64_t experts = 0, active = 0;  // how many, and how many a token visits
+  std::int64_t modules = 0;  // of each, one expert behind another
 };
 
 struct Block {
@@ -131,7 +125,8 @@ struct Block {
   std::vector<std::int64_t> widths;  // of each value, in elements a token
   // What the layer returns beside its output: the model's loop holds it until the next returned.
   ValueList returned;
-  std::uint8_t linears = 0, norms = 0, experts = 0;  // how many of `modules` are
+  std::uint16_t linears = 0, norms = 0, experts = 0;  // how many of `modules` are
+  ExpertLoop loop;
   // The same nodes as our own runtime runs them (models/decisions/layer_ops.h).
   std::shared_ptr<const decisions::LayerOps> own;
 

@@ -13,6 +13,7 @@
 #include "models/decoder.h"
 #include "models/model_code.h"
 #include "models/numerics.h"
+#include "models/stack_versions.h"
 
 namespace plimsoll::models {
 
@@ -72,9 +73,10 @@ struct ParameterRow {
   bool operator==(const ParameterRow&) const = default;
 };
 
-// The same model's forward in another program's code.
+// The same model's forward in another program's code, or in releases of it before `before`.
 struct OtherForward {
-  ModelCode code;
+  ModelCode code = ModelCode::transformers;
+  std::optional<Release> before;
   Decoder decoder;
   std::vector<std::shared_ptr<const Block>> blocks;
 };
@@ -93,7 +95,7 @@ struct ModelSpec {
   std::string no_decoder;
   // What its layers compute: layer i runs blocks[i % blocks.size()]. One at least with a decoder.
   std::vector<std::shared_ptr<const Block>> blocks;
-  std::vector<OtherForward> other_forwards;  // decoder and blocks are those of Transformers
+  std::vector<OtherForward> other_forwards;  // decoder and blocks are those of Transformers today
   // What running that decoder needs besides; absent: it can be planned but not run, and
   // `no_numerics` says why ("rotary scaling of type 'yarn'").
   std::optional<Numerics> numerics;

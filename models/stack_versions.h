@@ -27,13 +27,16 @@ std::string text_of(const Release& release);
 // - 4.48: queries, keys and values are made contiguous for SDPA; 4.56 leaves that out again;
 // - 4.49: ForCausalLMLoss pads the labels; before, it shifts the logits, by a copy;
 // - 4.52: a decoder layer checkpoints itself; before, the model's loop does, around what wraps it;
-// - 4.53: SDPA's masks are booleans; before, they are added, in the dtype of the stream;
+// - 4.53: SDPA's masks are booleans; before, they are added, in the dtype of the stream; a mixture
+//   asks which experts are visited, and loops over those;
 // - 4.54: SDPA itself takes grouped queries; before, keys and values are repeated for it;
 // - 5.0: checkpoints are not reentrant unless that is asked for; a second buffer of frequencies;
+//   the experts of a mixture are two parameters, before a loop over modules;
 // - 5.2: GPT-2's layers keep no causal masks of their own;
 // - 5.18 or later: rotary angles are products of elements, and positions in fp32 die before them.
 // GPT-2's and Qwen3's code is the planned one from 4.51 on. Qwen2's from 4.56: releases from 4.49
-// on give it a mask although no window is reached.
+// on give it a mask although no window is reached. Mixtral's from 4.48: each of its layers had
+// rotary tables of its own before.
 inline constexpr Release kTransformers{5, 17, 0};
 inline constexpr Release kOldestTransformers{4, 45, 0}, kNewestTransformers{5, 23, 0};
 inline constexpr Release kLossUpcasts{4, 46, 0};
@@ -42,9 +45,11 @@ inline constexpr Release kLossPadsLabels{4, 49, 0};
 inline constexpr Release kLayersCheckpointThemselves{4, 52, 0}, kCheckpointsNotReentrant{5, 0, 0};
 inline constexpr Release kMasksAreBoolean{4, 53, 0};
 inline constexpr Release kSdpaTakesGroups{4, 54, 0};
-inline constexpr Release kRotaryCopiesFrequencies{5, 0, 0};
+inline constexpr Release kRotaryCopiesFrequencies{5, 0, 0}, kExpertsAreStacked{5, 0, 0};
+inline constexpr Release kLoopsOverVisited{4, 53, 0};  // Mixtral from 4.52 on
 inline constexpr Release kGpt2WithoutMasks{5, 2, 0};
 inline constexpr Release kRotaryMultiplies{5, 18, 0};
 inline constexpr Release kOldestGpt2{4, 51, 0}, kOldestQwen3{4, 51, 0}, kOldestQwen2{4, 56, 0};
+inline constexpr Release kOldestMixtures{4, 48, 0};
 
 }  // namespace plimsoll::models

@@ -8,6 +8,7 @@
 #include "models/lora.h"
 #include "models/run_names.h"
 #include "models/trainable.h"
+#include "planner/layer_parts.h"
 #include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner {
@@ -34,41 +35,6 @@ void add_weight(LinearPart& part, const ParameterRow& row, bool trainable) {
   part.train_weight = trainable;
 }
 
-models::NormKind norm_kind(models::ModuleClass module) {
-  switch (module) {
-    case models::ModuleClass::rms_norm:
-      return models::NormKind::rms_norm;
-    case models::ModuleClass::rms_norm_fp32:
-      return models::NormKind::rms_norm_fp32;
-    case models::ModuleClass::rms_norm_one_plus:
-      return models::NormKind::rms_norm_one_plus;
-    case models::ModuleClass::rms_norm_inline:
-      return models::NormKind::rms_norm_inline;
-    case models::ModuleClass::rms_norm_fused:
-      return models::NormKind::rms_norm_fused;
-    default:
-      return models::NormKind::layer_norm;
-  }
-}
-
-LayerPart part_of(const models::Block& block) {
-  LayerPart layer{.block = &block};
-  for (const models::Module& module : block.modules) {
-    if (models::is_norm(module.kind)) {
-      layer.norms.push_back(
-          {.width = module.in, .bias = module.bias, .kind = norm_kind(module.kind)});
-    } else if (module.kind == models::ModuleClass::experts) {
-      layer.experts.push_back({module.experts, module.active, module.in, module.out});
-    } else {
-      layer.linears.push_back({.in = module.in,
-                               .out = module.out,
-                               .bias = module.bias,
-                               .conv1d = module.kind == models::ModuleClass::conv1d});
-    }
-  }
-  return layer;
-}
-
 // GEMMs outside of the layers and the head: BertPredictionHeadTransform's, OPT-350m's two.
 LinearPart* gemm_of_ends(ModelParts& parts, std::string_view module) {
   if (module.ends_with("project_in")) return &parts.project_in;
@@ -80,86 +46,6 @@ LinearPart* gemm_of_ends(ModelParts& parts, std::string_view module) {
 // Where its backward is.
 std::vector<Parameter>& gemm_parameters(ModelParts& parts, const LinearPart& gemm) {
   return &gemm == &parts.project_in ? parts.embedding : parts.tail;
-}
-
-Parameter parameter_of(const models::Shape& shape, bool trainable) {
-  const auto last = static_cast<std::size_t>(std::max(1, shape.rank) - 1);
-  return {.elements = shape.elements().value(),
-          .rows = shape.axes[0],
-          .trainable = trainable,
-          .columns = last > 0 ? shape.axes[last] : 0};
-}
-
-int node_of(const models::Block& block, const models::Module& module) {
-  const auto place = &module - block.modules.data();
-  const auto node = std::ranges::find(block.nodes, place, &models::Node::module);
-  return static_cast<int>(node - block.nodes.begin());
-}
-
-// Rows of single experts, which are parts of two parameters.
-void add_to_experts(LayerPart& layer, const ParameterRow& row, bool trainable) {
-  const models::Module& module =
-      layer_module(*layer.block, models::decisions::stack_name(row.name));
-  ExpertsPart& part = layer.experts[module.place];
-  const bool down = row.stacked == models::kDown;
-  bool& trains = down ? part.train_down : part.train_gate_up;
-  const bool known = std::exchange(down ? part.has_down : part.has_gate_up, true);
-  const bool whole = row.ranges.back().count == part.experts;
-  check(whole && (!known || trains == trainable), ErrorKind::unsupported, [&] {
-    return "--freeze, --train: " + row.name + " is a part of " + std::string(row.stacked) +
-           ", one parameter of all experts: it is trained as a whole or not at all";
-  });
-  trains = trainable;
-  if (!known)
-    layer.parameters.push_back({.elements = down ? part.down() : part.gate_up(),
-                                .rows = part.experts,
-                                .trainable = trainable,
-                                .columns = down ? part.ffn : part.hidden,
-                                .node = node_of(*layer.block, module)});
-}
-
-// What --quantize makes of a linear's weight. Packed GPT-2's Conv1D is a linear module.
-Parameter pack(LinearPart& part, Parameter weight, const ParameterRow& row,
-               const models::Quantization& how) {
-  check(!weight.trainable, ErrorKind::bad_input,
-        [&] { return "--quantize: " + row.name + " is packed, and cannot be trained (--train)"; });
-  check(!how.storage->grouped || (part.in % 32 == 0 && part.out % 32 == 0), ErrorKind::bad_input,
-        [&] {
-          return "--quantize " + std::string(how.storage->name) + ": " + row.name + " is " +
-                 std::to_string(part.out) + " x " + std::to_string(part.in) +
-                 "; QuantLinear takes multiples of 32";
-        });
-  part.packed = how.storage;
-  part.conv1d = false;
-  weight.packed = how.storage;
-  weight.unpacked = {part.out, part.in};
-  weight.elements = weight.rows =
-      models::packed_tensors(*how.storage, weight.unpacked, how.held_in).front().elements.value();
-  return weight;
-}
-
-void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable,
-                  const std::optional<models::Quantization>& quantize) {
-  if (!row.stacked.empty()) return add_to_experts(layer, row, trainable);
-  const ParameterName name = parameter_name(row.name);
-  const models::Module& module = layer_module(*layer.block, name.module);
-  const bool bias = name.leaf == "bias";
-  Parameter parameter = parameter_of(row.shape, trainable);
-  parameter.node = node_of(*layer.block, module);
-  if (models::is_norm(module.kind)) {
-    NormPart& part = layer.norms[module.place];
-    (bias ? part.train_bias : part.train_weight) = trainable;
-  } else {
-    LinearPart& part = layer.linears[module.place];
-    (bias ? part.train_bias : part.train_weight) = trainable;
-    if (quantize && models::packs_module(row)) {
-      if (bias)
-        parameter.bias_of_packed = true;
-      else
-        parameter = pack(part, parameter, row, *quantize);
-    }
-  }
-  layer.parameters.push_back(parameter);
 }
 
 void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelSpec& model,
@@ -336,14 +222,19 @@ struct Forward {
   const std::vector<std::shared_ptr<const models::Block>>& blocks;
 };
 
-Forward forward_of(const ModelSpec& model, models::ModelCode code) {
-  if (code == models::ModelCode::transformers) return {*model.decoder, model.blocks};
-  const auto found = std::ranges::find(model.other_forwards, code, &models::OtherForward::code);
-  check(found != model.other_forwards.end(), ErrorKind::unsupported, [&] {
-    return "--model-code " + std::string(models::name_of(code)) + ": its " + model.model_type +
-           " is not modelled (llama is, without biases or a tied head)";
+Forward forward_of(const ModelSpec& model, const models::Strategy& strategy) {
+  const auto of = [&](const models::OtherForward& forward) {
+    return forward.code == strategy.code &&
+           (!forward.before || (stack_info(strategy.stack).runs_transformers &&
+                                strategy.transformers < *forward.before));
+  };
+  const auto found = std::ranges::find_if(model.other_forwards, of);
+  if (found != model.other_forwards.end()) return {found->decoder, found->blocks};
+  check(strategy.code == models::ModelCode::transformers, ErrorKind::unsupported, [&] {
+    return "--model-code " + std::string(models::name_of(strategy.code)) + ": its " +
+           model.model_type + " is not modelled (llama is, without biases or a tied head)";
   });
-  return {found->decoder, found->blocks};
+  return {*model.decoder, model.blocks};
 }
 }  // namespace
 
@@ -353,7 +244,7 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
            "' is not modelled yet" + (model.no_decoder.empty() ? "" : ": " + model.no_decoder);
   });
   ModelParts parts;
-  const Forward forward = forward_of(model, strategy.code);
+  const Forward forward = forward_of(model, strategy);
   parts.decoder = forward.decoder;
   parts.model_type = model.model_type;
   const models::Decoder& d = parts.decoder;
@@ -383,6 +274,7 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
       if (saved) add_original(parts.tail, tail);
     }
   }
+  for (LayerPart& layer : layers) order_by_module(layer);
   check(any, ErrorKind::bad_input, "--freeze leaves nothing to train");
   if (d.tied_head) parts.head.train_weight = parts.train_embedding;
   if (adapters)

@@ -35,6 +35,13 @@ constexpr std::string_view stack_name(std::string_view name) {
   return name.substr(0, name.find(".{}"));
 }
 
+// "model.layers.{}.mlp.experts.{}.up_proj.weight" -> "mlp.experts.3.up_proj".
+inline std::string expert_module(std::string_view name, std::int64_t expert) {
+  const std::string_view module = parameter_name(name).module, stack = stack_name(name);
+  return std::string(stack) + "." + std::to_string(expert) +
+         std::string(module.substr(stack.size() + 3));
+}
+
 // Of "mlp.up_proj". Throws Error{unsupported} naming a module that no op reads.
 inline const Module& layer_module(const Block& block, std::string_view name) {
   const Module* module = block.find(name);

@@ -30,7 +30,8 @@ class Scheduling {
   LayerOps run() {
     if (block_.widths.size() > kMostValues || block_.modules.size() > kMostModules)
       refuse("layers of so many values");
-    for (const Node& node : block_.nodes) add(node);
+    for (const Node& node : block_.nodes)
+      if (layer_.refusal.empty()) add(node);
     if (layer_.ops.size() > kMostLayerOps) refuse("layers of so many ops");
     if (!layer_.refusal.empty()) return std::move(layer_);
     finish();
@@ -111,6 +112,12 @@ class Scheduling {
         return;
       case OpKind::experts:
         return experts(node);
+      case OpKind::route:
+      case OpKind::visitors:
+      case OpKind::gather:
+      case OpKind::weigh:
+      case OpKind::add_rows:
+        return refuse("a loop over experts");
     }
   }
 

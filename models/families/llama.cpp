@@ -41,7 +41,7 @@ void add_torchtitan(ModelSpec& model, const LlamaLike& d) {
     decoder.norm = norm;
     decoder.attention_dropout = 0;
     auto block = std::make_shared<const Block>(torchtitan_block(model, d, decoder));
-    model.other_forwards.push_back({code, decoder, {std::move(block)}});
+    model.other_forwards.push_back({code, {}, decoder, {std::move(block)}});
   };
   add(ModelCode::torchtitan_2024_12, NormKind::rms_norm_inline, true);
   add(ModelCode::torchtitan_0_2_2, NormKind::rms_norm_fused, false);

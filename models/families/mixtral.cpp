@@ -32,6 +32,9 @@ void build(const Config& config, Head head, ModelSpec& model) {
   set_mixture_decoder(model, config, head, d,
                       {.router = "block_sparse_moe.gate",
                        .experts = "block_sparse_moe.experts",
+                       .gate = "w1",
+                       .up = "w3",
+                       .down = "w2",
                        .normalizes = true,
                        .wide_scores = true},
                       std::vector<bool>(static_cast<std::size_t>(d.layers), true));

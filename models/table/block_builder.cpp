@@ -25,6 +25,19 @@ void add_experts(Block& block, const ParameterRow& row) {
                            .place = block.experts++});
 }
 
+// Each expert's matrices, in their order, one expert behind another.
+void add_loop(Block& block, const std::vector<const ParameterRow*>& rows) {
+  block.loop = {.experts = rows.front()->ranges.back().count,
+                .active = rows.front()->active,
+                .modules = std::ssize(rows)};
+  for (std::int64_t expert = 0; expert < block.loop.experts; ++expert)
+    for (const ParameterRow* row : rows)
+      block.modules.push_back({.name = interned(decisions::expert_module(row->name, expert)),
+                               .in = row->shape.axes[1],
+                               .out = row->shape.axes[0],
+                               .place = block.linears++});
+}
+
 void add_parameter(Block& block, const ParameterRow& row, ModuleClass rms) {
   if (!row.stacked.empty()) return add_experts(block, row);
   const decisions::ParameterName name = parameter_name(row.name);
@@ -66,14 +79,19 @@ MlpKind mlp_of(Activation activation) {
 }
 
 BlockBuilder::BlockBuilder(const std::vector<ParameterRow>& rows, std::int64_t hidden,
-                           ModuleClass rms, std::int64_t layer) {
+                           ModuleClass rms, std::int64_t layer, bool loops) {
   const auto has = [&](const IndexRange& range) {
     const std::int64_t behind = layer - range.first;
     return behind >= 0 && behind % range.step == 0 && behind / range.step < range.count;
   };
+  std::vector<const ParameterRow*> here, experts;
   for (const ParameterRow& row : rows)
     if (!row.ranges.empty() && (layer < 0 || has(row.ranges.front())))
-      add_parameter(block_, row, rms);
+      (loops && !row.stacked.empty() ? experts : here).push_back(&row);
+  for (const ParameterRow* row : here) {
+    add_parameter(block_, *row, rms);
+    if (row->bare && !experts.empty()) add_loop(block_, experts);
+  }
   value(hidden);
 }
 
@@ -83,7 +101,8 @@ ValueId BlockBuilder::value(std::int64_t width) {
 }
 
 Node& BlockBuilder::node(OpKind kind, std::string_view name, ValueList in) {
-  return block_.nodes.emplace_back(Node{.kind = kind, .name = interned(name), .in = in});
+  return block_.nodes.emplace_back(
+      Node{.kind = kind, .name = interned(name), .in = in, .expert = expert_});
 }
 
 Node& BlockBuilder::of_module(OpKind kind, std::string_view module, ValueId x) {
@@ -148,6 +167,40 @@ Node& BlockBuilder::experts(std::string_view module, ValueId logits, ValueId x) 
   added.in.push_back(x);
   added.out = {value(width(x))};
   return added;
+}
+
+Node& BlockBuilder::route(std::string_view name, ValueId logits) {
+  const ExpertLoop& of = block_.loop;
+  const ValueList out{value(of.active), value(of.active), value(width(kBlockInput)),
+                      value(checked_multiply(of.experts, of.active)), value(0)};
+  Node& added = node(OpKind::route, name, {logits});
+  added.out = out;
+  return added;
+}
+
+ValueId BlockBuilder::visitors(std::string_view name, ValueId mask) {
+  const ValueId out = value(2);
+  node(OpKind::visitors, name, {mask}).out = {out};
+  return out;
+}
+
+// Of a token's scores one.
+ValueId BlockBuilder::gather(std::string_view name, ValueId x, ValueId places) {
+  const ValueId out = value(width(x) == block_.loop.active ? 1 : width(x));
+  node(OpKind::gather, name, {x, places}).out = {out};
+  return out;
+}
+
+ValueId BlockBuilder::weigh(std::string_view name, ValueId rows, ValueId scores) {
+  const ValueId out = value(width(rows));
+  node(OpKind::weigh, name, {rows, scores}).out = {out};
+  return out;
+}
+
+ValueId BlockBuilder::add_rows(std::string_view name, ValueId sum, ValueId rows, ValueId places) {
+  const ValueId out = value(width(sum));
+  node(OpKind::add_rows, name, {sum, rows, places}).out = {out};
+  return out;
 }
 
 Node& BlockBuilder::views(OpKind kind, std::string_view name, ValueId x,

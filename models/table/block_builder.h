@@ -20,9 +20,10 @@ class BlockBuilder {
  public:
   // The layer's modules are those of the rows whose names hold "{}", in the rows' order; of `layer`
   // alone, where layers have different ones. `hidden`: the width of the residual stream; `rms`:
-  // what the family's RMSNorm is.
+  // what the family's RMSNorm is; `loops`: each expert has modules, behind the router's.
   BlockBuilder(const std::vector<ParameterRow>& rows, std::int64_t hidden,
-               ModuleClass rms = ModuleClass::rms_norm, std::int64_t layer = -1);
+               ModuleClass rms = ModuleClass::rms_norm, std::int64_t layer = -1,
+               bool loops = false);
 
   // Each adds a node and returns its result. `module`, `name`: relative to the layer.
   // Error{internal}: the table has no such module.
@@ -34,6 +35,14 @@ class BlockBuilder {
   ValueId add(std::string_view name, ValueId stream, ValueId branch);
   ValueId dropout(std::string_view name, ValueId x, double probability);
   Node& experts(std::string_view module, ValueId logits, ValueId x);
+  // A loop over experts: what it is made of, and what follows is of this expert.
+  const ExpertLoop& loop() const { return block_.loop; }
+  void visit(std::int64_t expert) { expert_ = static_cast<std::int16_t>(expert); }
+  Node& route(std::string_view name, ValueId logits);
+  ValueId visitors(std::string_view name, ValueId mask);
+  ValueId gather(std::string_view name, ValueId x, ValueId places);
+  ValueId weigh(std::string_view name, ValueId rows, ValueId scores);
+  ValueId add_rows(std::string_view name, ValueId sum, ValueId rows, ValueId places);
   // Views of x, one after another, of these widths; with `heads` one after another in each of them.
   ValueList split(std::string_view name, ValueId x, std::initializer_list<std::int64_t> widths,
                   std::int64_t heads = 0);
@@ -73,6 +82,7 @@ class BlockBuilder {
   std::int64_t width(ValueId id) const { return block_.widths[static_cast<std::size_t>(id)]; }
 
   Block block_;
+  std::int16_t expert_ = -1;
 };
 
 }  // namespace plimsoll::models::families

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "models/model_reader.h"
+#include "models/run_names.h"
 
 using namespace plimsoll;
 using models::ModelSpec;
@@ -43,8 +44,9 @@ constexpr std::string_view kModules[] = {
     "linear",          "conv1d",         "rms_norm",   "rms_norm_fp32", "rms_norm_one_plus",
     "rms_norm_inline", "rms_norm_fused", "layer_norm", "experts"};
 constexpr std::string_view kOps[] = {
-    "norm",      "linear",     "split",    "slice", "concatenate", "heads",   "reshape", "rotary",
-    "attention", "activation", "multiply", "scale", "add",         "dropout", "experts", "leave"};
+    "norm",    "linear",    "split",      "slice",    "concatenate", "heads",    "reshape",
+    "rotary",  "attention", "activation", "multiply", "scale",       "add",      "dropout",
+    "experts", "route",     "visitors",   "gather",   "weigh",       "add_rows", "leave"};
 constexpr std::string_view kActivations[] = {"silu", "gelu",        "gelu_tanh",
                                              "relu", "gelu_python", "gelu_function"};
 constexpr std::string_view kSoftmaxes[] = {"fp32", "as_computed", "uncast"};
@@ -160,7 +162,7 @@ std::string block_text(const models::Block& block) {
     facts("sliding", n.sliding)("soft_cap", n.soft_cap);
     facts("alibi", n.alibi)("probability", n.probability)("by_head", n.by_head);
     facts("casts_back", n.casts_back)("of_view", n.of_view)("normalizes", n.normalizes);
-    facts("wide_scores", n.wide_scores);
+    facts("wide_scores", n.wide_scores)("expert", n.expert + 1);
     out += fmt::format("    ({}) -> ({}) {}{} frees ({})\n", listed(n.in), listed(n.out), n.name,
                        facts.text(), listed(n.releases));
   }
@@ -200,11 +202,23 @@ class Page {
       text_ += fmt::format("  block {}\n", known->second) + (fresh ? text : "");
     }
   }
+  // Of older releases, and in other programs' code.
+  void add_others(const ModelSpec& model) {
+    for (const models::OtherForward& forward : model.other_forwards) {
+      text_ += fmt::format("  other {}{}\n", models::name_of(forward.code),
+                           forward.before ? " before " + text_of(*forward.before) : "");
+      for (const auto& block : forward.blocks) {
+        const std::string text = block_text(*block);
+        const auto [known, fresh] = others_.emplace(text, others_.size());
+        text_ += fmt::format("  other block {}\n", known->second) + (fresh ? text : "");
+      }
+    }
+  }
   const std::string& text() const { return text_; }
 
  private:
   std::string text_;
-  std::map<std::string, std::size_t> blocks_;
+  std::map<std::string, std::size_t> blocks_, others_;
 };
 
 }  // namespace
@@ -212,8 +226,11 @@ class Page {
 TEST_CASE("every fact of every family's small configs is the one that stands to be read") {
   Page page;
   const json small = json::parse(content(golden() / "small_parameter_tables.json"));
-  for (const auto& [name, table] : small.items())
-    page.add(name, models::read_model(table["config"].dump(), name, name));
+  for (const auto& [name, table] : small.items()) {
+    const ModelSpec model = models::read_model(table["config"].dump(), name, name);
+    page.add(name, model);
+    page.add_others(model);
+  }
   const json defaults = json::parse(content(golden() / "default_fields.json"));
   for (const json& entry : defaults) {
     const std::string name = "default " + entry["config"]["model_type"].get<std::string>();

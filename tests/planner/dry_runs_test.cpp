@@ -278,6 +278,13 @@ TEST_CASE("so are those of older Transformers, whose loss shifts the logits") {
              25);
 }
 
+TEST_CASE("so are those of mixtures whose experts are modules of a loop") {
+  check_runs("dry_runs_mixtures_4.57.json", {}, 21);
+  // Resident: blocks that were not split, which other requests left than those planned.
+  check_runs("dry_runs_mixtures_4.51.json", {{"qwen3-moe-32-bf16-sgd", "resident 0.86 %"}}, 21);
+  check_runs("dry_runs_mixtures_4.48.json", {}, 15);
+}
+
 TEST_CASE("so are those of other releases, with what each does to logits and operands") {
   check_runs("dry_runs_transformers_4.45.json", {}, 4);
   check_runs("dry_runs_transformers_4.51.json", {{"qwen2.5-0.5b-mixed", "refused"}}, 11);

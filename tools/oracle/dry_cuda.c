@@ -6,7 +6,8 @@
  * from cudaMalloc below. What PyTorch would allocate and free, and when, therefore comes from
  * PyTorch's own CUDA code, workspaces that its kernels ask for included. What is absent:
  *   - no kernel and no cuBLAS call runs; device memory does not exist (addresses from kDeviceBase
- *     up are never mapped), reading it back gives zeros, or what the host had just written there;
+ *     up are never mapped), reading it back gives zeros, or what the host had just written there,
+ *     or what the caller said that the next reads find (plimsoll_dry_answer);
  *   - nothing outside PyTorch's allocator is there: no context, no cuBLAS or cuDNN internals;
  *   - an event is complete as soon as it is recorded, so a block that record_stream() holds back is
  *     free at the next allocation (on a GPU that depends on how far the host runs ahead);
@@ -224,8 +225,27 @@ static void remember(const void* to, const void* from, size_t bytes) {
   memcpy(written[slot].data, from, bytes);
 }
 
+/* What the next reads of one number find, in their order (routing.py); none: as always. */
+static int64_t answers[1 << 12];
+static unsigned next_answer, answers_end;
+EXPORT void plimsoll_dry_answer(const int64_t* values, unsigned count) {
+  lock();
+  next_answer = 0;
+  answers_end = count <= 1u << 12 ? count : 0;
+  memcpy(answers, values, answers_end * sizeof *answers);
+  unlock();
+}
+EXPORT unsigned plimsoll_dry_unasked(void) {
+  return answers_end - next_answer;
+}
+
 static void recall(void* to, const void* from, size_t bytes) {
   if (bytes > (64u << 20)) return; /* nobody reads so much */
+  if (next_answer < answers_end && (bytes == 4 || bytes == 8)) {
+    const int64_t answer = answers[next_answer++]; /* little-endian */
+    memcpy(to, &answer, bytes);
+    return;
+  }
   memset(to, 0, bytes);
   for (unsigned i = 0; i < 16; ++i)
     if (written[i].address == (uint64_t)from && written[i].bytes == bytes)

@@ -79,8 +79,10 @@ def pad_input(hidden_states, indices, batch, seqlen):
 
 
 def offer():
-    """Makes Transformers find it as the package."""
+    """Makes Transformers find it as the package; of releases before 5.0 it is not modelled."""
     from transformers import modeling_flash_attention_utils as found
+    if not hasattr(found, "FLASH_ATTENTION_COMPATIBILITY_MATRIX"):
+        return
     package, padding = types.ModuleType("flash_attn"), types.ModuleType("flash_attn.bert_padding")
     package.flash_attn_func, package.flash_attn_varlen_func = flash_attn_func, flash_attn_varlen_func
     package.flash_attn_with_kvcache, package.__version__ = None, "2.8.3"

@@ -20,8 +20,7 @@ request. What a dry run cannot know:
     (q, k, v, out, logsumexp fp32 [b, heads, s, 1], seed and offset) and adds its own workspace.
   - anything outside the allocator: context, cuBLAS and NCCL internals.
   - occupancy-dependent scratch of reductions and sorts (some KiB).
-  - data-dependent shapes: device memory reads as zeros (all tokens are token 0 to a kernel), so
-    routing in mixture-of-experts models is what the operator makes of zeros.
+  - data-dependent shapes: device memory reads as zeros; see routing.py for mixtures of experts.
 
 One step is what transformers' Trainer does: loss = model(input_ids, labels).loss in a function that
 returns only the loss, backward, optimizer step, zero_grad(set_to_none=True), use_cache off.
@@ -53,6 +52,7 @@ import kept_ops
 import liger
 import optimizers
 import packed_base
+import routing
 import torchtitan_code
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -449,6 +449,7 @@ def dtype_argument():
 def build_model(workload, device):
     """The Transformers model with adapters and recompute, on device (meta before sharding)."""
     import torch
+    routing.answer_the_loops()
     stack, strategy = workload["stack"], workload["strategy"]
     config = hf_config(workload["model"], stack)
     implementation = {"eager": "eager", "flash-2": "flash_attention_2"}.get(strategy["attention"],

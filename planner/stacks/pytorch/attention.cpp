@@ -102,9 +102,10 @@ AttentionInput AttentionWriter::prepare(const AttentionNames& names, AttentionIn
   }
   if (!contiguous()) return in;
   in.q = laid_out(names.q, in.q, q_values(), in.dtype);
-  if (repeats()) return in;
-  in.k = laid_out(names.k, in.k, kv_values(), in.dtype);
-  in.v = laid_out(names.v, in.v, kv_values(), in.v_dtype);
+  if (repeats() && copies_groups()) return in;
+  const SymInt values = repeats() ? q_values() : kv_values();
+  in.k = laid_out(names.k, in.k, values, in.dtype);
+  in.v = laid_out(names.v, in.v, values, in.v_dtype);
   return in;
 }
 

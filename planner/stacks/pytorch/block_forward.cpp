@@ -94,14 +94,17 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
       s.of(node.out[0]) = s.norms[at.place].out;
       break;
     }
-    case OpKind::linear:
+    case OpKind::linear: {
+      const Tokens all = visiting(at);
       s.linears[at.place].input_grad = grad_of(node.in[0]);
       linear_forward(*at.linear_names, *at.linear, value(s, node.in[0]), dtype_of(node.in[0]),
                      kKept, s.linears[at.place], last,
                      takes ? stored_->linears[at.place].base.out : kNoTensor);
       s.of(node.out[0]) = s.linears[at.place].out;
       if (keeps_input(at)) s.attributes.push_back(value(s, node.in[0]));
+      tokens_ = all;
       break;
+    }
     case OpKind::split:
     case OpKind::slice:
     case OpKind::heads:
@@ -124,6 +127,12 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
       return run_multiply(at, last, s);
     case OpKind::experts:
       return run_experts(at, last, s);
+    case OpKind::route:
+    case OpKind::visitors:
+    case OpKind::gather:
+    case OpKind::weigh:
+    case OpKind::add_rows:
+      return run_loop(at, last, s);
     case OpKind::add:
       return run_add(at, output, s);
     case OpKind::dropout:

@@ -27,6 +27,10 @@ bool saves(const NodePlan& at) {
     case OpKind::activation:
     case OpKind::multiply:
     case OpKind::experts:
+    case OpKind::route:
+    case OpKind::gather:
+    case OpKind::weigh:
+    case OpKind::add_rows:
       return true;
     case OpKind::dropout:
       return node.probability > 0;
@@ -37,6 +41,7 @@ bool saves(const NodePlan& at) {
     case OpKind::reshape:
     case OpKind::scale:
     case OpKind::add:
+    case OpKind::visitors:
     case OpKind::leave:
       return false;
   }
@@ -68,7 +73,10 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
       if (plan.value(node.in[0]).stream) return stream;
       [[fallthrough]];
     case OpKind::concatenate:
+    case OpKind::weigh:
       return promoted(first, plan.value(node.in[1]).dtype);
+    case OpKind::visitors:
+      return DType::int64;
     case OpKind::split:
     case OpKind::slice:
     case OpKind::heads:
@@ -76,8 +84,12 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
     case OpKind::scale:
     case OpKind::multiply:
     case OpKind::dropout:
+    case OpKind::gather:
+    case OpKind::add_rows:
     case OpKind::leave:
       return first;
+    case OpKind::route:
+      return plan.value(node.in[1]).dtype;
   }
   return first;
 }
@@ -85,6 +97,13 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
 const char* gradient_name(const NodePlan& at) {
   if (at.node->kind == OpKind::linear) return node_names(at.node->name).out_grad;
   return at.names != nullptr ? at.names->grad : "";
+}
+
+// Beside the scores and the zeros whole numbers, and what has no gradient.
+void route_result(std::size_t i, ValuePlan& out) {
+  constexpr std::size_t kScores = 0, kSum = 2;
+  if (i != kScores) out.grad = false;
+  if (i != kScores && i != kSum) out.dtype = DType::int64;
 }
 
 NormKernel norm_kernel(const Node& node, const KernelPatch& liger) {
@@ -179,6 +198,8 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
       // Each of rotary's results is made of one operand.
       out.grad = node.kind == OpKind::rotary ? value(node.in[i]).grad : at.grad;
       out.grad_name = gradient_name(at);
+      out.expert = node.kind == OpKind::add_rows ? -1 : node.expert;
+      if (node.kind == OpKind::route) route_result(i, out);
     }
     sliding = sliding || node.sliding;
     if (saves(at)) {

@@ -16,6 +16,7 @@ struct ValuePlan {
   bool grad = false;  // requires one
   bool stream = false;  // the residual stream
   bool heads_first = false;  // stored as [batch, heads, s, d]
+  int expert = -1;  // its rows are those of this expert's visitors; none: a row for each token
   const char* grad_name = "";
 };
 

@@ -64,8 +64,10 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
       sum.view = sum.view || shared(in);
       Place place = place_of(at, d_input, s);
       place.d_shared = shared(node.out[0]) || gradient(node.out[0]).view;
+      const Tokens all = visiting(at);
       gradient(in) = linear_backward(*at.linear_names, *at.linear, dtype_of(in), grad_of(in),
                                      s.linears[at.place], d, sum, place);
+      tokens_ = all;
       return;
     }
     case OpKind::split:
@@ -93,6 +95,12 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
       return multiply_back(at, s);
     case OpKind::experts:
       return experts_back(at, s);
+    case OpKind::route:
+    case OpKind::visitors:
+    case OpKind::gather:
+    case OpKind::weigh:
+    case OpKind::add_rows:
+      return loop_back(at, s);
     case OpKind::add:
       return add_back(at);
     case OpKind::dropout:
@@ -109,7 +117,9 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
 Place BlockWriter::place_of(const NodePlan& at, Ref d_input, const LayerSaved& s) const {
   const ValueId in = at.node->in[0];
   const bool ends = (in == kBlockInput && &at == plan_->nodes.data()) || plan_->ends_in_place(at);
-  return {value(s, in), ends ? d_input : Ref{}, frame(), at.node->of_view};
+  Place place{value(s, in), ends ? d_input : Ref{}, frame(), at.node->of_view};
+  place.of_rows = at.node->expert >= 0;
+  return place;
 }
 
 // Its gradient is added to what flows past it.

@@ -59,9 +59,11 @@ class BlockWriter : public AttentionWriter {
 
  private:
   friend class CompiledBlock;  // compiled/compiled_block.h
+  friend class LoopWriter;  // expert_loop.cpp
   bool stops() const { return phase_ == Phase::recompute && stops_early_; }
   SymInt values_of(models::ValueId id) const {
-    return checked_multiply(tokens_.total(), plan_->value(id).width);
+    const int expert = plan_->value(id).expert;
+    return checked_multiply(expert < 0 ? tokens_.total() : visits(expert), plan_->value(id).width);
   }
   DType dtype_of(models::ValueId id) const { return plan_->value(id).dtype; }
   bool ends(const models::Node& node) const {  // Is its result the layer's?
@@ -91,6 +93,7 @@ class BlockWriter : public AttentionWriter {
   // rotary_complex.cpp
   void complex_rotary(const NodePlan&at, LayerSaved&s), complex_rotary_back(const NodePlan&at);
   void run_experts(const NodePlan& at, bool stops, LayerSaved& s);  // experts.cpp
+  void run_loop(const NodePlan& at, bool stops, LayerSaved& s);
   void run_add(const NodePlan& at, Ref output, LayerSaved& s);
   void release(OpBuilder op, const models::ValueList& values, const LayerSaved& s);
   void stop_behind(std::size_t node, const LayerSaved& s);
@@ -110,6 +113,7 @@ class BlockWriter : public AttentionWriter {
   void liger_norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s);
   void liger_rotary_back(const NodePlan&at), liger_gate_back(const NodePlan&at, const LayerSaved&s);
   void experts_back(const NodePlan& at, const LayerSaved& s);
+  void loop_back(const NodePlan& at, const LayerSaved& s);
   void add_back(const NodePlan& at);
   // Another value's backward is still to read the tensor.
   bool shared(models::ValueId id) const;
@@ -126,6 +130,9 @@ class BlockWriter : public AttentionWriter {
   void experts_work(const NodePlan& at, bool summed);
   TapePart experts_part(const NodePlan& at) const;
   TapeCounts experts_counts(const NodePlan& at) const;
+  SymInt visits(std::int64_t expert) const;  // expert_loop.cpp
+  // A linear of one expert reads the rows of its visitors; returns what all others read.
+  Tokens visiting(const NodePlan& at);
   DType rotary_dtype() const { return d_.fp32_rotary ? DType::fp32 : regime_.residual; }
 
   const BlockPlan* plan_ = nullptr;

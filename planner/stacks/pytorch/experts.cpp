@@ -37,19 +37,23 @@ constexpr std::array<tape::Extent, 2> kGrouped{kTables, kWorkspace};
 
 // transformers models/mixtral/modeling_mixtral.py, MixtralTopKRouter.forward, and Qwen3-MoE's: the
 // probabilities of the experts in fp32, the largest of them, and where they are.
-Function::Pair route(Function& f, ValueId logits, const models::Node& node) {
+struct RouteExtents {
+  tape::Extent visits = kVisits, tokens = kTokens;
+};
+Function::Pair route(Function& f, ValueId logits, const models::Node& node, DType to,
+                     RouteExtents extents = {}) {
   const DType own = f.value(logits).size.dtype;
   // softmax(…, dtype=float32) reads fp16 as it is (SoftMax.cpp, half_to_float).
   const bool reads_half = own == DType::fp16 && !node.wide_scores;
   const ValueId wide = reads_half ? logits : f.cast(logits, DType::fp32);
   const ValueId all = f.named(f.softmax(wide, DType::fp32), ".probabilities");
-  const Function::Pair top = f.top(all, kVisits, ".chosen");
+  const Function::Pair top = f.top(all, extents.visits, ".chosen");
   ValueId scores = top.first;
   if (node.normalizes) {
-    const ValueId sum = f.sum(Kind::sum, scores, {kTokens, DType::fp32});
+    const ValueId sum = f.sum(Kind::sum, scores, {extents.tokens, DType::fp32});
     scores = f.divide_in_place(scores, f.named(sum, ".scores.sum"), ".scores.copy");
   }
-  if (!node.wide_scores) scores = f.cast(scores, own);
+  if (!node.wide_scores) scores = f.cast(scores, to);
   f.leave(all);
   return {scores, top.second};
 }
@@ -67,7 +71,7 @@ Function experts_function(const models::Node& node, const ExpertsPart& part,
     f.hold(value);
     return f.named(value, suffix);
   };
-  const Function::Pair routed = route(f, logits, node);
+  const Function::Pair routed = route(f, logits, node, of.logits);
   const ValueId scores = local(routed.first, ".scores"), chosen = local(routed.second, ".chosen");
 
   const Function::Pair sorted = f.sort(chosen, {kVisitIds, kIdSort});
@@ -119,6 +123,22 @@ TapePart experts_tape(const char* name, const models::Node& node, const ExpertsP
                          part.train_down, node.normalizes, node.wide_scores})
     key = key << 1 | bit;
   return tape_part(name, rules.find(key, [&] { return experts_function(node, part, of); }));
+}
+
+TapePart route_tape(const char* name, const models::Node& node, DType logits, DType to, bool grad) {
+  static tape::Rules<1u << 6> rules;
+  std::size_t key = tape::dtype_bits(logits) << 2 | tape::dtype_bits(to);
+  for (const bool bit : {grad, node.normalizes}) key = key << 1 | bit;
+  return tape_part(name, rules.find(key, [&] {
+    Function f;
+    const ValueId read = f.given({kRoutedLogits, logits}, grad, ".logits");
+    const Function::Pair routed =
+        route(f, read, node, to, {.visits = kRoutedVisits, .tokens = kRoutedTokens});
+    f.also_result(routed.second);
+    f.result(routed.first);
+    f.named(f.result(), ".scores");
+    return f;
+  }));
 }
 
 TapePart BlockWriter::experts_part(const NodePlan& at) const {

@@ -23,6 +23,9 @@ struct ExpertsDtypes {
 };
 TapePart experts_tape(const char* name, const models::Node& node, const ExpertsPart& part,
                       const ExpertsDtypes& of);
+// The routing alone: the scores in the dtype `to`, and beside them which experts these are of.
+TapePart route_tape(const char* name, const models::Node& node, DType logits, DType to, bool grad);
+inline constexpr tape::Extent kRoutedLogits = 0, kRoutedVisits = 1, kRoutedTokens = 2;
 
 // `power`: the dtype in which the cube is made (activation.cpp).
 TapePart gelu_tape(const char* name, DType own, DType power, bool grad);

@@ -55,10 +55,10 @@ SymInt column_sums(const Processors& gpu, SymInt rows, SymInt columns) {
 }  // namespace
 
 ColumnSumScratch column_sum_scratch(const ProgramBuilder& allocator, const Processors& gpu,
-                                    SymInt rows, SymInt columns) {
+                                    SymInt rows, SymInt columns, DType of) {
   const auto partial = column_sums<&ColumnSums::partial>(gpu, rows, columns);
   const auto counters = column_sums<&ColumnSums::counters>(gpu, rows, columns);
-  return {allocator.rounded(storage(partial, DType::fp32)),
+  return {allocator.rounded(storage(partial, of)),
           allocator.rounded(storage(counters, DType::fp32))};
 }
 

@@ -18,12 +18,12 @@ struct Processors {
 
 // What a sum over the rows of `rows` × `columns` values takes, in this order, beside its result.
 struct ColumnSumScratch {
-  SymBytes partial;  // fp32
+  SymBytes partial;  // in what is summed in
   SymBytes counters;
   SymBytes total() const { return partial + counters; }
 };
 ColumnSumScratch column_sum_scratch(const ProgramBuilder& allocator, const Processors& gpu,
-                                    SymInt rows, SymInt columns);
+                                    SymInt rows, SymInt columns, DType of = DType::fp32);
 
 // Into how many parts flash-attention 2's forward divides the keys of a tile of 64 queries, where
 // such tiles (of `rows` sequences and heads) fill less than 0.8 of the processors. Without dropout.

@@ -195,7 +195,8 @@ Sum ModuleWriter::gemm_backward(const ModuleNames& names, const ModuleNames& bia
   } else if (input_grad) {
     d_in = cast(names.input_grad, d_in, t * part.in, dtype, input_dtype);
     if (!at.of_view)
-      sum = add_gradient(names.grad_layout, sum, {d_in, !casts_in}, input_dtype, t * part.in);
+      sum = add_gradient(names.grad_layout, sum, {d_in, !casts_in && !at.of_rows}, input_dtype,
+                         t * part.in);
   }
   if (casts) {
     widen(names, d_weight, weights, part);

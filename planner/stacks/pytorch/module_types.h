@@ -13,6 +13,7 @@ namespace plimsoll::planner::pytorch {
 struct Tokens {
   Tokens(const models::Batch& batch, models::Rows of);
   SymInt total() const { return total_; }
+  void set_total(SymInt total) { total_ = total; }
 
   models::Rows rows;
   SymInt sequences, length;
@@ -73,6 +74,7 @@ struct Place {
   // everything of the module.
   bool of_view = false;
   bool d_shared = false;  // the gradient that comes in is not the module's to add to
+  bool of_rows = false;  // it reads [rows, width]: its input's gradient is no view of a GEMM's
 };
 
 // What reaches a GEMM with a packed weight backward: the result's gradient, and what flows past.

@@ -174,6 +174,13 @@ const ExpertsNames& experts_names(const char* name) {
   });
 }
 
+const LoopNames& loop_names(const char* name) {
+  return known<LoopNames>(name, [](const std::string& m) {
+    const auto of = [&](const char* suffix) { return interned(m + suffix); };
+    return LoopNames{of(".sum"), of(".visits"), of(".visited"), of(".numbers")};
+  });
+}
+
 const TapeNames& tape_names(const char* module, const tape::Rule& rule) {
   using Key = std::pair<const char*, const tape::Rule*>;
   struct Hash {

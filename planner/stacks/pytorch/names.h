@@ -88,6 +88,12 @@ struct ExpertsNames {
   ModuleNames gate_up, down;
 };
 
+// What a loop over experts makes once: the zeros that their results are added to, a mask of each
+// visit by expert, which experts are visited, and their numbers.
+struct LoopNames {
+  const char *sum, *mask, *met, *numbers;
+};
+
 // What elementwise nodes of a layer make.
 struct NodeNames {
   const char* name;
@@ -105,6 +111,7 @@ const AttentionNames& attention_names(const char* name);
 const NodeNames& node_names(const char* name);
 const OperandNames& operand_names(const char* name);
 const ExpertsNames& experts_names(const char* name);
+const LoopNames& loop_names(const char* name);
 
 // Modules outside of layers.
 struct EndNames {

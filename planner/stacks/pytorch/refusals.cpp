@@ -26,6 +26,8 @@ models::Release oldest(const models::ModelSpec& model, const models::Strategy& s
   if (model.model_type == "qwen3") return models::kOldestQwen3;
   if (model.model_type == "llama" || model.model_type == "mistral" || model.model_type == "granite")
     return models::kOldestTransformers;
+  if (model.model_type == "mixtral" || model.model_type == "qwen3_moe")
+    return models::kOldestMixtures;
   // Its SDPA read a mask of floats in older releases; those between were not compared.
   if (model.model_type == "gpt_bigcode" && s.attention == models::Attention::flash_2 &&
       s.transformers < models::kLossPadsLabels)
@@ -300,6 +302,7 @@ void refuse_rows(const models::ModelSpec& model, const models::Strategy& s) {
 
 void refuse(const models::ModelSpec& model, const models::Strategy& s, const models::Batch& batch) {
   refuse_rows(model, s);
+  refuse_loops(model, s, batch);
   refuse_code(s, batch);
   refuse_kept_ops(model, s);
   refuse_compiled(model, s, batch);

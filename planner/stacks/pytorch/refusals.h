@@ -1,11 +1,16 @@
 // Refusals that have a file of their own.
 #pragma once
 
+#include "models/model_spec.h"
 #include "models/run_spec.h"
 
 namespace plimsoll::planner::pytorch {
 
 // Error{unsupported}, {bad_input}: what asks for a packed base that is not planned.
 void refuse_packed(const models::Strategy& s);
+// Error{unsupported}: what is not modelled of a mixture whose experts are a loop over modules, as
+// they are in releases before 5.0.
+void refuse_loops(const models::ModelSpec& model, const models::Strategy& s,
+                  const models::Batch& batch);
 
 }  // namespace plimsoll::planner::pytorch

@@ -51,6 +51,9 @@ struct Rules {
   // DeepSpeed's own nn.Linear under ZeRO-3 (runtime/zero/linear.py): it saves its input although
   // the weight is frozen, and adds the bias behind the GEMM, so that its gradient arrives last.
   bool zero3_linear = false;
+  // Every token visits the last expert of each layer, where experts are a loop; else all are
+  // visited alike (expert_loop.cpp).
+  bool one_expert = false;
   BlasWorkspaces blas;
   Works* works = nullptr;  // what the ops ask of the GPU, for who asks
 };

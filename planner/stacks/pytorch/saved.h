@@ -106,6 +106,7 @@ struct LayerSaved {
   std::vector<AttentionSaved> attentions;  // by NodePlan::place
   std::vector<TapeSaved> experts;
   std::vector<TapeSaved> activations;
+  TapeSaved route;  // of a loop over experts
   std::vector<TensorId> masks;  // dropout's
   // What attributes of autograd's nodes hold, and not saved tensors: it lives as long as the graph.
   std::vector<Ref> attributes;

@@ -10,6 +10,7 @@
 #include "models/overheads.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
+#include "planner/program/peak.h"
 #include "planner/stacks/pytorch/wrappers/fsdp1.h"
 #include "planner/stacks/pytorch/wrappers/fsdp2.h"
 #include "planner/stacks/pytorch/wrappers/replicated.h"
@@ -234,6 +235,26 @@ void assume_outliers(const ModelParts& parts, const Question& question,
        "with it takes for a moment"});
 }
 
+// How far the peak could be from what is planned.
+void assume_visits(const Question& question, const ModelParts& parts,
+                   std::vector<Assumption>& out) {
+  const auto loops = [](const LayerRun& run) {
+    return std::ranges::any_of(
+        run.pattern, [](const LayerPart& layer) { return layer.block->loop.experts > 1; });
+  };
+  if (std::ranges::none_of(parts.runs, loops)) return;
+  out.push_back({"tokens that visit each expert", "\"as many\"", "assumed",
+                 "what the router of a trained model with a balancing loss comes close to"});
+  Rules rules = quick_rules(question, parts);
+  rules.one_expert = true;
+  models::StepProgram program;
+  step_writer(program, parts, question.strategy, question.batch, rules)->write();
+  PeakFinder finder;
+  out.push_back({"peak if every token visited the same expert of a layer, bytes",
+                 std::to_string(finder.find(program).bytes.value()), "derived",
+                 "the same step, that expert being the last one"});
+}
+
 void assume_managed(Bytes managed, std::vector<Assumption>& out) {
   if (managed == Bytes(0)) return;
   out.push_back({"paged optimizer states beside the device's figures, bytes",
@@ -339,6 +360,7 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   rules.rank = step.rank;
   add_assumptions(question.strategy, step.assumptions);
   assume_outliers(parts, question, step.assumptions);
+  assume_visits(question, parts, step.assumptions);
   const auto writer = step_writer(step.program, parts, question.strategy, question.batch, rules);
   writer->write();
   step.rank = writer->rank();

@@ -262,6 +262,11 @@ void BlockTracer::node(const NodePlan& at) {
     case OpKind::concatenate:
     case OpKind::reshape:
     case OpKind::experts:
+    case OpKind::route:
+    case OpKind::visitors:
+    case OpKind::gather:
+    case OpKind::weigh:
+    case OpKind::add_rows:
       break;
   }
   fail(ErrorKind::internal, "a node that is refused");

@@ -1,0 +1,161 @@
+#include "planner/layer_parts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "models/decisions/layer_modules.h"
+
+namespace plimsoll::planner {
+
+using models::IndexRange;
+using models::ParameterRow;
+using models::decisions::layer_module;
+using models::decisions::parameter_name;
+using models::decisions::ParameterName;
+
+namespace {
+
+models::NormKind norm_kind(models::ModuleClass module) {
+  switch (module) {
+    case models::ModuleClass::rms_norm:
+      return models::NormKind::rms_norm;
+    case models::ModuleClass::rms_norm_fp32:
+      return models::NormKind::rms_norm_fp32;
+    case models::ModuleClass::rms_norm_one_plus:
+      return models::NormKind::rms_norm_one_plus;
+    case models::ModuleClass::rms_norm_inline:
+      return models::NormKind::rms_norm_inline;
+    case models::ModuleClass::rms_norm_fused:
+      return models::NormKind::rms_norm_fused;
+    default:
+      return models::NormKind::layer_norm;
+  }
+}
+
+// Rows of single experts, which are parts of two parameters.
+void add_to_experts(LayerPart& layer, const ParameterRow& row, bool trainable) {
+  const models::Module& module =
+      layer_module(*layer.block, models::decisions::stack_name(row.name));
+  ExpertsPart& part = layer.experts[module.place];
+  const bool down = row.stacked == models::kDown;
+  bool& trains = down ? part.train_down : part.train_gate_up;
+  const bool known = std::exchange(down ? part.has_down : part.has_gate_up, true);
+  const bool whole = row.ranges.back().count == part.experts;
+  check(whole && (!known || trains == trainable), ErrorKind::unsupported, [&] {
+    return "--freeze, --train: " + row.name + " is a part of " + std::string(row.stacked) +
+           ", one parameter of all experts: it is trained as a whole or not at all";
+  });
+  trains = trainable;
+  if (!known)
+    layer.parameters.push_back({.elements = down ? part.down() : part.gate_up(),
+                                .rows = part.experts,
+                                .trainable = trainable,
+                                .columns = down ? part.ffn : part.hidden,
+                                .node = node_of(*layer.block, module)});
+}
+
+// Those of experts that are modules of their own, behind one another.
+void add_to_loop(LayerPart& layer, const ParameterRow& row, bool trainable) {
+  const models::ExpertLoop& loop = layer.block->loop;
+  const IndexRange& experts = row.ranges.back();
+  const std::string first = models::decisions::expert_module(row.name, 0);
+  const auto at = &layer_module(*layer.block, first) - layer.block->modules.data();
+  for (std::int64_t i = 0; i < experts.count; ++i) {
+    const std::int64_t expert = experts.first + i * experts.step;
+    const models::Module& module =
+        layer.block->modules[static_cast<std::size_t>(at + expert * loop.modules)];
+    layer.linears[module.place].train_weight = trainable;
+    layer.parameters.push_back(parameter_of(row.shape, trainable));
+    layer.parameters.back().node = node_of(*layer.block, module);
+  }
+}
+
+// What --quantize makes of a linear's weight. Packed GPT-2's Conv1D is a linear module.
+Parameter pack(LinearPart& part, Parameter weight, const ParameterRow& row,
+               const models::Quantization& how) {
+  check(!weight.trainable, ErrorKind::bad_input,
+        [&] { return "--quantize: " + row.name + " is packed, and cannot be trained (--train)"; });
+  check(!how.storage->grouped || (part.in % 32 == 0 && part.out % 32 == 0), ErrorKind::bad_input,
+        [&] {
+          return "--quantize " + std::string(how.storage->name) + ": " + row.name + " is " +
+                 std::to_string(part.out) + " x " + std::to_string(part.in) +
+                 "; QuantLinear takes multiples of 32";
+        });
+  part.packed = how.storage;
+  part.conv1d = false;
+  weight.packed = how.storage;
+  weight.unpacked = {part.out, part.in};
+  weight.elements = weight.rows =
+      models::packed_tensors(*how.storage, weight.unpacked, how.held_in).front().elements.value();
+  return weight;
+}
+
+}  // namespace
+
+LayerPart part_of(const models::Block& block) {
+  LayerPart layer{.block = &block};
+  for (const models::Module& module : block.modules) {
+    if (models::is_norm(module.kind)) {
+      layer.norms.push_back(
+          {.width = module.in, .bias = module.bias, .kind = norm_kind(module.kind)});
+    } else if (module.kind == models::ModuleClass::experts) {
+      layer.experts.push_back({module.experts, module.active, module.in, module.out});
+    } else {
+      layer.linears.push_back({.in = module.in,
+                               .out = module.out,
+                               .bias = module.bias,
+                               .conv1d = module.kind == models::ModuleClass::conv1d});
+    }
+  }
+  return layer;
+}
+
+Parameter parameter_of(const models::Shape& shape, bool trainable) {
+  const auto last = static_cast<std::size_t>(std::max(1, shape.rank) - 1);
+  return {.elements = shape.elements().value(),
+          .rows = shape.axes[0],
+          .trainable = trainable,
+          .columns = last > 0 ? shape.axes[last] : 0};
+}
+
+int node_of(const models::Block& block, const models::Module& module) {
+  const auto place = &module - block.modules.data();
+  const auto node = std::ranges::find(block.nodes, place, &models::Node::module);
+  return static_cast<int>(node - block.nodes.begin());
+}
+
+void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable,
+                  const std::optional<models::Quantization>& quantize) {
+  if (!row.stacked.empty())
+    return layer.block->loop.experts > 0 ? add_to_loop(layer, row, trainable)
+                                         : add_to_experts(layer, row, trainable);
+  const ParameterName name = parameter_name(row.name);
+  const models::Module& module = layer_module(*layer.block, name.module);
+  const bool bias = name.leaf == "bias";
+  Parameter parameter = parameter_of(row.shape, trainable);
+  parameter.node = node_of(*layer.block, module);
+  if (models::is_norm(module.kind)) {
+    NormPart& part = layer.norms[module.place];
+    (bias ? part.train_bias : part.train_weight) = trainable;
+  } else {
+    LinearPart& part = layer.linears[module.place];
+    (bias ? part.train_bias : part.train_weight) = trainable;
+    if (quantize && models::packs_module(row)) {
+      if (bias)
+        parameter.bias_of_packed = true;
+      else
+        parameter = pack(part, parameter, row, *quantize);
+    }
+  }
+  layer.parameters.push_back(parameter);
+}
+
+void order_by_module(LayerPart& layer) {
+  const auto module = [&](const Parameter& parameter) {
+    return layer.block->nodes[static_cast<std::size_t>(parameter.node)].module;
+  };
+  if (layer.block->loop.experts > 0)
+    std::ranges::stable_sort(layer.parameters, std::ranges::less{}, module);
+}
+
+}  // namespace plimsoll::planner
