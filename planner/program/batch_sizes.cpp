@@ -1,6 +1,7 @@
 #include "planner/program/batch_sizes.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace plimsoll::planner {
 
@@ -37,11 +38,29 @@ bool compute(SymOp op, std::int64_t a, std::int64_t b, std::int64_t& out) {
     case SymOp::constant:
     case SymOp::variable:
     case SymOp::call:
+    case SymOp::highest_sum:
       return true;
   }
   return false;
 }
 }  // namespace
+
+bool BatchSizes::evaluate_highest(const SymNode& node, std::int64_t& out) const {
+  std::int64_t most = 0, sum = 0;
+  for (std::uint32_t i = node.a; i < node.b; ++i) {
+    const SymTerm& term = terms_[i];
+    if (term.times == 0) {
+      most = std::max(most, std::exchange(sum, 0));
+      continue;
+    }
+    std::int64_t product = 0;
+    if (__builtin_mul_overflow(values_[term.node], std::int64_t{term.times}, &product) ||
+        __builtin_add_overflow(sum, product, &sum))
+      return false;
+  }
+  out = most;
+  return true;
+}
 
 bool BatchSizes::evaluate(const BatchValues& batch) {
   values_.resize(nodes_.size());
@@ -63,6 +82,9 @@ bool BatchSizes::evaluate(const BatchValues& batch) {
         values_[i] = call.function(values_[x[0]], values_[x[1]], values_[x[2]], values_[x[3]]);
         break;
       }
+      case SymOp::highest_sum:
+        if (!evaluate_highest(node, values_[i])) return false;
+        break;
       default:
         if (!compute(node.op, value(node.a, node.value), value(node.b, node.value), values_[i]))
           return false;
@@ -72,6 +94,11 @@ bool BatchSizes::evaluate(const BatchValues& batch) {
     const std::int64_t a = value(g.a, g.value), b = value(g.b, g.value);
     return (g.equal ? a == b : a < b) == g.holds;
   });
+}
+
+Bytes BatchSizes::largest() const {
+  return std::max(largest_fixed_,
+                  values_.empty() ? Bytes(0) : Bytes(*std::ranges::max_element(values_)));
 }
 
 bool BatchSizes::write(const models::Batch& batch, models::StepProgram& program) {

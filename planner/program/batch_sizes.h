@@ -15,7 +15,7 @@
 namespace plimsoll::planner {
 
 struct SymNode {
-  std::uint32_t a = 0, b = 0;  // nodes before this one; 0: `value`
+  std::uint32_t a = 0, b = 0;  // nodes before this one, 0: `value`; or where terms begin and end
   std::int64_t value = 0;  // a plain number; which variable; which call
   SymOp op = SymOp::constant;
   bool operator==(const SymNode&) const = default;
@@ -23,6 +23,12 @@ struct SymNode {
 struct SymCall {
   SymFunction function = nullptr;
   std::array<std::uint32_t, 4> arguments{};
+  bool operator==(const SymCall&) const = default;
+};
+// Of a sum: a node, so many times. `times` 0 ends the sum.
+struct SymTerm {
+  std::uint32_t node = 0;
+  std::int32_t times = 0;
 };
 struct SymGuard {
   bool equal = false;  // else: less
@@ -46,6 +52,8 @@ class BatchSizes {
   // Puts the batch's sizes into the program. False: the batch is of another class, and nothing was
   // put.
   bool write(const models::Batch& batch, models::StepProgram& program);
+  // No size of the program is larger for the batch that was written last.
+  Bytes largest() const;
   // What has the same size in all batches of the class.
   const EqualSizes& equal() const { return equal_; }
 
@@ -55,46 +63,52 @@ class BatchSizes {
     std::uint32_t at = 0, node = 0;
   };
   bool evaluate(const BatchValues& batch);
+  bool evaluate_highest(const SymNode& node, std::int64_t& out) const;
 
   std::int64_t length_ = 0;
   std::vector<SymNode> nodes_;
   std::vector<SymCall> calls_;
+  std::vector<SymTerm> terms_;
   std::vector<SymGuard> guards_;
   std::vector<std::int64_t> values_;
   std::vector<Slot> tensors_, scratch_, times_, counts_;  // those that vary
+  Bytes largest_fixed_;  // of the others
   EqualSizes equal_;
 };
 
 // Places in a list by the hash of what stands there. Cleared in no time, so that one serves many.
 class HashedPlaces {
  public:
-  void clear() { slots_.assign(kFewest, 0), count_ = 0; }
+  void clear() { ++round_, count_ = 0; }
   // Where `is(place)`; else `next`, which is noted.
   template <class Is, class HashOf>
   std::uint32_t find(std::size_t hash, std::uint32_t next, Is&& is, HashOf&& hash_of) {
     std::size_t at = hash & (slots_.size() - 1);
-    for (; slots_[at] != 0; at = (at + 1) & (slots_.size() - 1))
-      if (is(slots_[at] - 1)) return slots_[at] - 1;
-    slots_[at] = next + 1;
+    for (; slots_[at].round == round_; at = (at + 1) & (slots_.size() - 1))
+      if (is(slots_[at].place)) return slots_[at].place;
+    slots_[at] = {round_, next};
     if (2 * ++count_ > slots_.size()) grow(hash_of);
     return next;
   }
 
  private:
-  static constexpr std::size_t kFewest = 1024;
+  struct Slot {
+    std::uint32_t round = 0, place = 0;  // of another round: free
+  };
   template <class HashOf>
   void grow(HashOf&& hash_of) {
-    const std::vector<std::uint32_t> old(std::move(slots_));
-    slots_.assign(2 * old.size(), 0);
-    for (const std::uint32_t place : old) {
-      if (place == 0) continue;
-      std::size_t at = hash_of(place - 1) & (slots_.size() - 1);
-      while (slots_[at] != 0) at = (at + 1) & (slots_.size() - 1);
-      slots_[at] = place;
+    const std::vector<Slot> old(std::move(slots_));
+    slots_.assign(2 * old.size(), {});
+    for (const Slot& slot : old) {
+      if (slot.round != round_) continue;
+      std::size_t at = hash_of(slot.place) & (slots_.size() - 1);
+      while (slots_[at].round == round_) at = (at + 1) & (slots_.size() - 1);
+      slots_[at] = slot;
     }
   }
-  std::vector<std::uint32_t> slots_ = std::vector<std::uint32_t>(kFewest);
+  std::vector<Slot> slots_ = std::vector<Slot>(1024);
   std::size_t count_ = 0;
+  std::uint32_t round_ = 1;
 };
 
 }  // namespace plimsoll::planner

@@ -65,7 +65,10 @@ struct PeakFinder::Sweep {
   }
 
   void add_up() {
-    sums.born_died.assign(2 * program.ops.size(), Number(0));
+    sums.born_died.resize(2 * program.ops.size());
+    for (const Lifetimes::Part& part : lifetimes.parts)  // of no other op anything is asked
+      std::fill(sums.born_died.begin() + 2 * std::ptrdiff_t{part.op_begin},
+                sums.born_died.begin() + 2 * std::ptrdiff_t{part.op_end}, Number(0));
     for (const Lifetimes::Event& e : lifetimes.events) sums.born_died[e.slot] += size(e.tensor);
     sums.changes.assign(lifetimes.change_count, Number(0));
     for (const Lifetimes::Change& c : lifetimes.changes)
@@ -227,39 +230,44 @@ Peak PeakFinder::find(const StepProgram& program, std::size_t likeness, Known& k
   known.layout_ = layout_of(program, likeness);
   known.likeness_ = likeness;
   known.is_folded_ = false;
-  return sweep(program, known.layout_->lifetimes);
+  return sweep(program, known.layout_->lifetimes, largest_size(program));
 }
 
-Peak PeakFinder::find_resized(const StepProgram& program, const EqualSizes& equal, Known& known) {
+Peak PeakFinder::find_resized(const StepProgram& program, const EqualSizes& equal, Bytes largest,
+                              Known& known) {
   const Lifetimes& lifetimes = known.layout_->lifetimes;
   if (!lifetimes.stands_for(program.groups)) return find(program, known.likeness_, known);
-  if (equal.ops.empty()) return sweep(program, lifetimes);
+  if (equal.ops.empty()) return sweep(program, lifetimes, largest);
   if (!known.is_folded_) {
     known.folded_ = lifetimes;
     fold(equal, known.folded_);
     known.is_folded_ = true;
   }
-  return sweep(program, known.folded_);
+  return sweep(program, known.folded_, largest);
+}
+
+Bytes PeakFinder::largest_size(const StepProgram& program) {
+  Bytes most;
+  for (const TensorDecl& tensor : program.tensors) most = std::max(most, tensor.bytes);
+  for (const models::Op& op : program.ops) most = std::max(most, op.scratch);
+  return most;
 }
 
 namespace {
 
 // Whether no sum of a sweep can overflow: all instances at once and the largest scratch, each as
 // large as the largest size that is written anywhere in the program.
-bool is_safe(const StepProgram& program) {
-  Bytes most;
-  for (const TensorDecl& tensor : program.tensors) most = std::max(most, tensor.bytes);
-  for (const models::Op& op : program.ops) most = std::max(most, op.scratch);
+bool is_safe(const StepProgram& program, Bytes largest) {
   std::int64_t longest = 1, instances = 0, bound = 0;
   for (const models::Group& group : program.groups) longest = std::max(longest, group.count);
   const auto tensors = static_cast<std::int64_t>(program.tensors.size() + 1);
   return !__builtin_mul_overflow(tensors, 4 * longest, &instances) &&
-         !__builtin_mul_overflow(most.value(), instances, &bound);
+         !__builtin_mul_overflow(largest.value(), instances, &bound);
 }
 
 }  // namespace
 
-Peak PeakFinder::sweep(const StepProgram& program, const Lifetimes& lifetimes) {
+Peak PeakFinder::sweep(const StepProgram& program, const Lifetimes& lifetimes, Bytes largest) {
   Peak peak;
   for (const std::int32_t resident : lifetimes.residents) {
     const TensorDecl& tensor = program.tensors[static_cast<std::size_t>(resident)];
@@ -271,7 +279,7 @@ Peak PeakFinder::sweep(const StepProgram& program, const Lifetimes& lifetimes) {
         tensor.category == models::Category::optimizer)
       peak.states += tensor.bytes * copies;
   }
-  if (is_safe(program))
+  if (is_safe(program, largest))
     Sweep<std::int64_t>{program, lifetimes, sums_, section_peaks_}.run(peak);
   else
     Sweep<Bytes>{program, lifetimes, checked_sums_, section_peaks_}.run(peak);

@@ -60,8 +60,12 @@ class PeakFinder {
 
   // The same for the program that `known` is of, whose sizes (and counts of groups) alone may have
   // changed since.
-  // `alike`: what has equal sizes in it.
-  Peak find_resized(const models::StepProgram& program, const EqualSizes& equal, Known& known);
+  // `equal`: what has equal sizes in it. `largest`: no size of it is larger.
+  Peak find_resized(const models::StepProgram& program, const EqualSizes& equal, Bytes largest,
+                    Known& known);
+  Peak find_resized(const models::StepProgram& program, const EqualSizes& equal, Known& known) {
+    return find_resized(program, equal, largest_size(program), known);
+  }
   Peak find_resized(const models::StepProgram& program, const EqualSizes& equal) {
     return find_resized(program, equal, known_);
   }
@@ -101,7 +105,8 @@ class PeakFinder {
   std::shared_ptr<const Layout> layout_of(const models::StepProgram& program, std::size_t likeness);
 
   std::vector<std::shared_ptr<const Layout>> layouts_;
-  Peak sweep(const models::StepProgram& program, const Lifetimes& lifetimes);
+  static Bytes largest_size(const models::StepProgram& program);
+  Peak sweep(const models::StepProgram& program, const Lifetimes& lifetimes, Bytes largest);
 
   Known known_;  // of the last program that came without
   bool second_ = false;  // of a pair: which one goes next

@@ -22,6 +22,7 @@ SizeRecorder::Room& SizeRecorder::room() {
 SizeRecorder::SizeRecorder(const models::Batch& batch, const models::StepProgram& program)
     : batch_(values_of(batch)), program_(program), room_(room()) {
   out_.length_ = batch.seq_len;
+  out_.nodes_.reserve(room_.most_nodes);
   out_.nodes_.push_back({});  // 0: a plain number
   for (std::size_t i = 0; i < kBatchVariables; ++i)
     number({0, 0, static_cast<std::int64_t>(i), SymOp::variable});
@@ -86,8 +87,24 @@ inline SymInt SizeRecorder::add(SymOp op, SymInt a, SymInt b, std::int64_t value
 }
 
 inline SymInt SizeRecorder::add(const SymCall& call, std::int64_t value) {
-  out_.calls_.push_back(call);
-  return {value, number({0, 0, static_cast<std::int64_t>(out_.calls_.size() - 1), SymOp::call})};
+  std::vector<SymCall>& all = out_.calls_;  // few
+  const auto place = std::ranges::find(all, call) - all.begin();
+  if (place == std::ssize(all)) all.push_back(call);
+  return {value, number({0, 0, place, SymOp::call})};
+}
+
+SymInt SizeRecorder::add_highest(std::span<const SymBytes> sizes, std::span<const Multiples> sums,
+                                 std::int64_t value) {
+  std::vector<SymTerm>& terms = out_.terms_;
+  const auto begin = static_cast<std::uint32_t>(terms.size());
+  for (const Multiples& sum : sums) {
+    for (std::size_t i = 0; i < sum.size(); ++i)
+      if (sum[i] != 0) terms.push_back({node_of(sizes[i].value()), sum[i]});
+    terms.push_back({});
+  }
+  const auto end = static_cast<std::uint32_t>(terms.size());
+  out_.nodes_.push_back({begin, end, 0, SymOp::highest_sum});
+  return {value, static_cast<std::uint32_t>(out_.nodes_.size() - 1)};
 }
 
 inline void SizeRecorder::guard(bool equal, SymInt a, SymInt b) {
@@ -118,6 +135,23 @@ SymInt called(SymFunction function, SymInt a, SymInt b, SymInt c, SymInt d) {
                         value);
 }
 
+SymBytes highest_sum(std::span<const SymBytes> sizes, std::span<const Multiples> sums) {
+  std::int64_t most = 0;
+  std::uint32_t nodes = 0;
+  for (const Multiples& times : sums) {
+    std::int64_t sum = 0;
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      if (times[i] == 0) continue;
+      const SymInt size = sizes[i].value();
+      sum = checked_add(sum, checked_multiply(size.now(), std::int64_t{times[i]}));
+      nodes |= size.node();
+    }
+    most = std::max(most, sum);
+  }
+  if (listening == nullptr || nodes == 0) return Bytes(most);
+  return SymBytes(listening->add_highest(sizes, sums, most));
+}
+
 void guard_less(SymInt a, SymInt b) {
   if (listening != nullptr) listening->guard(false, a, b);
 }
@@ -136,14 +170,10 @@ SymInt value_of(const models::Batch& batch, BatchVariable which) {
                               : SymInt(values_of(batch)[static_cast<std::size_t>(which)]);
 }
 
-void SizeRecorder::put(std::vector<SymInt>& all, std::size_t at, SymInt value) {
-  if (at == all.size()) return all.push_back(value);
-  if (at > all.size()) all.resize(at + 1);
-  all[at] = value;
-}
-
 SizeRecorder::Slots SizeRecorder::varying(const std::vector<SymInt>& all) {
   Slots slots;
+  slots.reserve(static_cast<std::size_t>(
+      std::ranges::count_if(all, [](SymInt size) { return size.node() != 0; })));
   for (std::size_t i = 0; i < all.size(); ++i)
     if (all[i].node() != 0) slots.push_back({static_cast<std::uint32_t>(i), all[i].node()});
   return slots;
@@ -156,7 +186,14 @@ BatchSizes SizeRecorder::finish() {
   out_.scratch_ = varying(room_.scratch);
   out_.times_ = varying(room_.times);
   out_.counts_ = varying(room_.counts);
+  for (std::size_t i = 0; i < program_.tensors.size(); ++i)
+    if (room_.tensors[i].node() == 0)
+      out_.largest_fixed_ = std::max(out_.largest_fixed_, program_.tensors[i].bytes);
+  for (std::size_t i = 0; i < program_.ops.size(); ++i)
+    if (room_.scratch[i].node() == 0)
+      out_.largest_fixed_ = std::max(out_.largest_fixed_, program_.ops[i].scratch);
   out_.equal_ = equal_sizes();
+  room_.most_nodes = std::max(room_.most_nodes, out_.nodes_.size());
   return std::move(out_);
 }
 

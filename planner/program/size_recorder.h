@@ -40,13 +40,19 @@ class SizeRecorder {
   // What SymInt does.
   SymInt add(SymOp op, SymInt a, SymInt b, std::int64_t value);
   SymInt add(const SymCall& call, std::int64_t value);
+  SymInt add_highest(std::span<const SymBytes> sizes, std::span<const Multiples> sums,
+                     std::int64_t value);
   std::uint32_t node_of(SymInt value);
   void guard(bool equal, SymInt a, SymInt b);
 
  private:
   using Slots = std::vector<BatchSizes::Slot>;
   std::uint32_t number(const SymNode& node);
-  static void put(std::vector<SymInt>& all, std::size_t at, SymInt value);
+  static void put(std::vector<SymInt>& all, std::size_t at, SymInt value) {
+    if (at == all.size()) return all.push_back(value);
+    if (at > all.size()) all.resize(at + 1);
+    all[at] = value;
+  }
   static Slots varying(const std::vector<SymInt>& all);
   EqualSizes equal_sizes() const;
   bool equal_ops(std::size_t first, std::size_t second, std::size_t count) const;
@@ -56,6 +62,7 @@ class SizeRecorder {
     std::vector<SymInt> tensors, scratch, times, counts;
     std::vector<std::pair<Place, Place>> repeats;
     std::vector<char> with_zero;  // nodes that were compared with 0
+    std::size_t most_nodes = 0;  // of earlier recordings
   };
   static Room& room();
 

@@ -29,6 +29,7 @@ enum class SymOp : std::uint8_t {
   larger,
   smaller,
   call,
+  highest_sum,
 };
 
 // Several whole numbers to one; a call is the same for the same batch.

@@ -3,6 +3,9 @@
 
 #include <array>
 #include <concepts>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 #include "models/base/dtype.h"
 #include "planner/program/symbolic.h"
@@ -86,6 +89,11 @@ bool operator>=(A a, B b) {
 inline SymBytes larger(SymBytes a, SymBytes b) {
   return SymBytes(larger(a.value(), b.value()));
 }
+// How often each of several sizes is in a sum.
+using Multiples = std::vector<std::int8_t>;
+// The largest of the sums; 0 where there is none. As one expression, which is never looked up: who
+// needs it again keeps it.
+SymBytes highest_sum(std::span<const SymBytes> sizes, std::span<const Multiples> sums);
 
 using plimsoll::round_up;
 inline SymBytes round_up(SymBytes bytes, std::int64_t step) {

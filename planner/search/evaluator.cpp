@@ -221,7 +221,8 @@ std::unique_ptr<CachedProgram> Evaluator::written(const Setting& setting,
 // batch has another structure.
 bool Evaluator::resized(CachedProgram& cached, const models::Batch& batch, Peak& peak) {
   if (!cached.sizes.write(batch, cached.program)) return false;
-  peak = finder_.find_resized(cached.program, cached.sizes.equal(), cached.known);
+  peak = finder_.find_resized(cached.program, cached.sizes.equal(), cached.sizes.largest(),
+                              cached.known);
   return true;
 }
 

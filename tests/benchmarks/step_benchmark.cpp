@@ -62,7 +62,7 @@ void batch_and_peak(benchmark::State& state, const char* name, int zero,
   for (auto _ : state) {
     batch.micro_batch = batch.micro_batch % 8 + 2;
     if (!sizes.write(batch, program)) return state.SkipWithError("another class of batches");
-    benchmark::DoNotOptimize(finder.find_resized(program, sizes.equal(), known));
+    benchmark::DoNotOptimize(finder.find_resized(program, sizes.equal(), sizes.largest(), known));
   }
   state.counters["strategies/s"] =
       benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);

@@ -1,8 +1,10 @@
 // A program's sizes as expressions of its batch, and for which batches they hold.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "planner/program/program_builder.h"
 
@@ -65,6 +67,41 @@ TEST_CASE("an expression has for another batch the value that is computed for it
   OneTensor packed([](SymInt b, SymInt) { return storage(b * 3, DType::nf4).value(); });
   CHECK(packed.now() == 3);
   CHECK(packed.bytes(of(3)) == 5);
+}
+
+TEST_CASE("the highest of several sums is another one for another batch") {
+  // 10 b + 8 b, or 10 b + 3 * 7, or 100.
+  const std::vector<Multiples> sums{{1, 2, 0, 0}, {1, 0, 3, 0}, {0, 0, 0, 4}};
+  const auto highest = [&](SymInt b, SymInt) {
+    const std::array<SymBytes, 4> sizes{SymBytes(b * 10), SymBytes(b * 4), SymBytes(SymInt(7)),
+                                        SymBytes(SymInt(25))};
+    return highest_sum(sizes, sums).value();
+  };
+  OneTensor most(highest);
+  CHECK(most.now() == 100);
+  CHECK(most.bytes(of(5)) == 100);  // 90, 71, 100
+  CHECK(most.bytes(of(6)) == 108);  // 108, 81, 100
+  CHECK(most.bytes(of(1)) == 100);  // 18, 31, 100
+  CHECK(highest_sum({}, {}) == 0_B);
+  CHECK(highest_sum(std::array{SymBytes(5_B), SymBytes(4_B)}, std::vector<Multiples>{{1, 2}}) ==
+        13_B);  // nobody listens
+  CHECK(most.bytes(of(std::numeric_limits<std::int64_t>::max() / 16, 1)) == -1);
+}
+
+TEST_CASE(
+    "what is called twice with the same numbers is one expression, other numbers are another") {
+  OneTensor calls([](SymInt b, SymInt) {
+    const auto square = [](std::int64_t x, std::int64_t y, std::int64_t, std::int64_t) {
+      return x * x + y;
+    };
+    const SymInt first = called(square, b, 1), again = called(square, b, 1);
+    CHECK(same_expression(first, again));
+    CHECK_FALSE(same_expression(first, called(square, b, 2)));
+    CHECK_FALSE(same_expression(first, called(square, b * 1 + 1, 1)));
+    return first + again;
+  });
+  CHECK(calls.now() == 10);
+  CHECK(calls.bytes(of(3)) == 20);
 }
 
 TEST_CASE("it holds where every comparison comes out as it did, and elsewhere nothing is written") {

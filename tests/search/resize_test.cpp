@@ -100,7 +100,12 @@ Written check_families(const Scope& scope, std::size_t step) {
       CAPTURE(batch.micro_batch);
       CAPTURE(batch.grad_accum);
       REQUIRE(difference(known.program, fresh.program) == "");
-      const Peak peak = resized ? finder.find_resized(known.program, recorded.equal(), structure)
+      for (const models::TensorDecl& t : known.program.tensors)
+        REQUIRE((!resized || t.bytes <= recorded.largest()));
+      for (const models::Op& op : known.program.ops)
+        REQUIRE((!resized || op.scratch <= recorded.largest()));
+      const Peak peak = resized ? finder.find_resized(known.program, recorded.equal(),
+                                                      recorded.largest(), structure)
                                 : finder.find(known.program, 0, structure);
       REQUIRE(peak.bytes == PeakFinder().find(fresh.program).bytes);
     }

@@ -8,20 +8,6 @@ namespace plimsoll::planner::pytorch {
 using tape::Event;
 using tape::Role;
 
-namespace {
-SymBytes highest(const tape::OpOf& op, std::span<const SymBytes> bytes) {
-  SymBytes most(0);
-  for (const tape::Moment& moment : op.highest) {
-    SymBytes sum;
-    for (std::size_t i = 0; i < moment.size(); ++i)
-      if (moment[i] != 0) sum += bytes[i] * moment[i];
-    most = larger(most, sum);
-  }
-  return most;
-}
-
-}  // namespace
-
 // Blocks of no bytes are not asked for.
 BlockEvents ModuleWriter::tape_blocks(const tape::OpOf& op, std::span<const SymBytes> bytes,
                                       std::span<const Ref> slots) {
@@ -61,7 +47,7 @@ const TapeBytes& ModuleWriter::evaluated(const tape::Lowered& of, const TapeCoun
   fresh.all.reserve(of.sizes.size() + of.ops.size());
   for (const tape::Size& size : of.sizes)
     fresh.all.push_back(bytes(counts[size.extent], size.dtype));
-  for (const tape::OpOf& op : of.ops) fresh.all.push_back(highest(op, fresh.bytes()));
+  for (const tape::OpOf& op : of.ops) fresh.all.push_back(highest_sum(fresh.bytes(), op.highest));
   return fresh;
 }
 
