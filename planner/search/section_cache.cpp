@@ -102,12 +102,11 @@ SectionCache::Ids SectionCache::ids_of(const Strategy& strategy, bool tied_head)
   if (!tied_head || !reaches_layers(strategy)) layers.loss = models::Loss::full;
   if (!strategy.optimizer_in_backward) layers.optimizer_impl.reset();
   const Strategy loss = key_of_loss(strategy);
-  // Workspaces that stay are the attention's too, and those of GEMMs that run a second time.
   Strategy optimizer = strategy;
-  const bool repeats = strategy.recompute.kind != RecomputeKind::none &&
-                       strategy.recompute.kind != RecomputeKind::selective;
-  if (strategy.freeze.empty())
-    optimizer.recompute = {repeats ? RecomputeKind::full : RecomputeKind::none, 1};
+  if (strategy.freeze.empty()) {
+    optimizer.recompute = {RecomputeKind::none, 1};
+    optimizer.attention = models::Attention::flash;
+  }
   optimizer.loss = models::Loss::full;
   const std::lock_guard lock(mutex_);
   return {number(strategies_, strategy), number(layers_of_, layers), number(losses_of_, loss),
@@ -138,8 +137,8 @@ std::optional<Peak> SectionCache::find(const Ids& ids, const Batch& batch) const
   for (std::size_t i = 0; i < loss->second.count; ++i)
     high = std::max(high, x.loss_begins[i] + loss->second.rises[i]);
   Peak peak;
-  peak.bytes = end.resident + high;
-  peak.resident = end.resident;
+  peak.resident = x.resident + end.states;
+  peak.bytes = peak.resident + high;
   peak.scratch = std::max({x.scratch, loss->second.scratch, end.scratch});
   peak.states = end.states;
   return peak;
@@ -154,9 +153,9 @@ void SectionCache::note(Known<Figures>& known, const Key& key, const Figures& fi
 void SectionCache::add(const Ids& ids, const Batch& batch, const Peak& peak,
                        std::span<const SectionPeak> section_peaks) {
   Layers layers;
+  layers.resident = peak.resident - peak.states;  // workspaces that stay, among others
   Loss loss;
-  Optimizer optimizer{
-      .rise = Bytes(0), .scratch = Bytes(0), .resident = peak.resident, .states = peak.states};
+  Optimizer optimizer{.rise = Bytes(0), .scratch = Bytes(0), .states = peak.states};
   std::size_t optimizers = 0;
   for (const SectionPeak& one : section_peaks) {
     switch (one.section) {

@@ -51,6 +51,7 @@ class SectionCache {
 
   struct Layers {
     Bytes high, scratch;
+    Bytes resident;  // beside the states
     std::array<Bytes, kMost> loss_begins{};
     Bytes optimizer_begins;
     bool operator==(const Layers&) const = default;
@@ -62,7 +63,7 @@ class SectionCache {
     bool operator==(const Loss&) const = default;
   };
   struct Optimizer {
-    Bytes rise, scratch, resident, states;
+    Bytes rise, scratch, states;
     bool operator==(const Optimizer&) const = default;
   };
   struct Key {

@@ -74,6 +74,30 @@ TEST_CASE("sections of two steps make a third one") {
   CHECK_FALSE(sections.find(sections.ids_of(d, false), other));
 }
 
+TEST_CASE("what stays beside the states is the layers', the states are the optimizer's") {
+  Strategy math = with(models::Loss::full, models::RecomputeKind::none);
+  math.attention = models::Attention::math;
+  Strategy fused = with(models::Loss::full, models::RecomputeKind::none);
+  fused.optimizer_impl = models::OptimizerImpl::fused;
+  const models::Batch batch;
+  SectionCache sections;
+  Peak of_math = peak_of(400_B, 5_B), of_fused = peak_of(400_B, 5_B);
+  of_math.resident += 64_B;  // a workspace that stays
+  of_math.bytes += 64_B;
+  of_fused.resident += 8_B;  // a step's number for each parameter
+  of_fused.states += 8_B;
+  of_fused.bytes += 8_B;
+  sections.add(sections.ids_of(math, false), batch, of_math, step(100_B, 300_B));
+  sections.add(sections.ids_of(fused, false), batch, of_fused, step(100_B, 300_B));
+  math.optimizer_impl = fused.optimizer_impl;
+  const auto both = sections.find(sections.ids_of(math, false), batch);
+  REQUIRE(both);
+  CHECK(both->resident == 1072_B);
+  CHECK(both->states == 908_B);
+  CHECK(both->bytes == 1472_B);
+  CHECK_FALSE(sections.contradicted());
+}
+
 TEST_CASE("what is not equal although it should be is noticed, and nothing is found any more") {
   const models::Batch batch;
   for (const bool loss_differs : {false, true}) {
