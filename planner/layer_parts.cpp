@@ -54,22 +54,6 @@ void add_to_experts(LayerPart& layer, const ParameterRow& row, bool trainable) {
                                 .node = node_of(*layer.block, module)});
 }
 
-// Those of experts that are modules of their own, behind one another.
-void add_to_loop(LayerPart& layer, const ParameterRow& row, bool trainable) {
-  const models::ExpertLoop& loop = layer.block->loop;
-  const IndexRange& experts = row.ranges.back();
-  const std::string first = models::decisions::expert_module(row.name, 0);
-  const auto at = &layer_module(*layer.block, first) - layer.block->modules.data();
-  for (std::int64_t i = 0; i < experts.count; ++i) {
-    const std::int64_t expert = experts.first + i * experts.step;
-    const models::Module& module =
-        layer.block->modules[static_cast<std::size_t>(at + expert * loop.modules)];
-    layer.linears[module.place].train_weight = trainable;
-    layer.parameters.push_back(parameter_of(row.shape, trainable));
-    layer.parameters.back().node = node_of(*layer.block, module);
-  }
-}
-
 // What --quantize makes of a linear's weight. Packed GPT-2's Conv1D is a linear module.
 Parameter pack(LinearPart& part, Parameter weight, const ParameterRow& row,
                const models::Quantization& how) {
@@ -88,6 +72,25 @@ Parameter pack(LinearPart& part, Parameter weight, const ParameterRow& row,
   weight.elements = weight.rows =
       models::packed_tensors(*how.storage, weight.unpacked, how.held_in).front().elements.value();
   return weight;
+}
+
+// Those of experts that are modules of their own, behind one another.
+void add_to_loop(LayerPart& layer, const ParameterRow& row, bool trainable,
+                 const std::optional<models::Quantization>& quantize) {
+  const models::ExpertLoop& loop = layer.block->loop;
+  const IndexRange& experts = row.ranges.back();
+  const std::string first = models::decisions::expert_module(row.name, 0);
+  const auto at = &layer_module(*layer.block, first) - layer.block->modules.data();
+  for (std::int64_t i = 0; i < experts.count; ++i) {
+    const std::int64_t expert = experts.first + i * experts.step;
+    const models::Module& module =
+        layer.block->modules[static_cast<std::size_t>(at + expert * loop.modules)];
+    LinearPart& part = layer.linears[module.place];
+    part.train_weight = trainable;
+    Parameter parameter = parameter_of(row.shape, trainable);
+    parameter.node = node_of(*layer.block, module);
+    layer.parameters.push_back(quantize ? pack(part, parameter, row, *quantize) : parameter);
+  }
 }
 
 }  // namespace
@@ -127,7 +130,7 @@ int node_of(const models::Block& block, const models::Module& module) {
 void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable,
                   const std::optional<models::Quantization>& quantize) {
   if (!row.stacked.empty())
-    return layer.block->loop.experts > 0 ? add_to_loop(layer, row, trainable)
+    return layer.block->loop.experts > 0 ? add_to_loop(layer, row, trainable, quantize)
                                          : add_to_experts(layer, row, trainable);
   const ParameterName name = parameter_name(row.name);
   const models::Module& module = layer_module(*layer.block, name.module);
@@ -140,7 +143,8 @@ void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable,
   } else {
     LinearPart& part = layer.linears[module.place];
     (bias ? part.train_bias : part.train_weight) = trainable;
-    if (quantize && models::packs_module(row)) {
+    // A loop's router is a linear module, too.
+    if (quantize && (models::packs_module(row) || layer.block->loop.experts > 0)) {
       if (bias)
         parameter.bias_of_packed = true;
       else

@@ -279,7 +279,12 @@ TEST_CASE("so are those of older Transformers, whose loss shifts the logits") {
 }
 
 TEST_CASE("so are those of mixtures whose experts are modules of a loop") {
-  check_runs("dry_runs_mixtures_4.57.json", {}, 21);
+  // Of small models with a packed base, blocks that were not split: one or two MB.
+  check_runs("dry_runs_mixtures_4.57.json",
+             {{"mixtral-small-nf4-kbit-full", "resident 0.45 %"},
+              {"mixtral-small-nf4-dq-bf16", "peak 0.17 %"},
+              {"mixtral-small-nf4-ddp4-full", "peak 0.14 %"}},
+             30);
   // Resident: blocks that were not split, which other requests left than those planned.
   check_runs("dry_runs_mixtures_4.51.json", {{"qwen3-moe-32-bf16-sgd", "resident 0.86 %"}}, 21);
   check_runs("dry_runs_mixtures_4.48.json", {}, 15);

@@ -2,6 +2,8 @@
 // steps op by op: pytorch_traces_test.cpp; full-size ones: dry_runs_test.cpp.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,8 @@
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
 #include "models/step_flops.h"
+#include "models/storages.h"
+#include "planner/model_parts.h"
 #include "planner/plan.h"
 #include "planner/stacks/pytorch/kernels.h"
 
@@ -120,4 +124,35 @@ TEST_CASE("a token is multiplied with the experts that it visits") {
     CHECK(gemms.layers.trained + gemms.head.trained < active);
     CHECK(gemms.layers.trained + 2 * gemms.head.trained > 0.999 * active);
   }
+}
+
+// Transformers before 5.0: nn.Linear's of each expert and of the router, all of which
+// replace_with_bnb_linear replaces; after, parameters that it leaves.
+TEST_CASE("a loop's experts and router are packed one by one, stacked experts are not") {
+  const models::ModelSpec model = model_with("");
+  planner::Question question = question_of(model);
+  models::Strategy& s = question.strategy;
+  s.param_dtype = DType::bf16;
+  s.lora = models::Lora{};
+  s.lora->rank = 4;
+  s.lora->targets = {"q_proj"};
+  s.quantize = models::Quantization{.storage = models::find_packed_storage("nf4")};
+  const auto packed = [&] {
+    std::vector<std::int64_t> values;
+    const planner::ModelParts parts = planner::model_parts(model, s);
+    for (const planner::Parameter& p : parts.runs.at(0).layer(0).parameters)
+      if (p.packed != nullptr) values.push_back(p.unpacked.values());
+    std::ranges::sort(values);
+    return values;
+  };
+  // q and o of 64 x 64, k and v of 32 x 64.
+  CHECK(packed() == std::vector<std::int64_t>{2048, 2048, 4096, 4096});
+  s.transformers = {4, 57, 1};
+  // And the router of 8 x 64, three matrices of 32 x 64 for each of eight experts.
+  std::vector<std::int64_t> all(1 + 2 + 24, 2048);
+  all.front() = 512;
+  all.insert(all.end(), 2, 4096);
+  CHECK(packed() == all);
+  s.quantize->storage = models::find_packed_storage("int8");
+  CHECK(refusal(question).find("8 bits") != std::string::npos);
 }

@@ -95,10 +95,13 @@ TEST_CASE("one question has one answer through every door") {
 // 32 layers × 8 experts × 3 matrices of 4096 × 14336 are 45.1 of Mixtral's 46.7 billion parameters.
 TEST_CASE("the answer says that a mixture's experts are not packed, and what that makes of them") {
   Sources sources;
-  const auto advice = [&](const char* model, const char* kbit_prep) {
+  const auto advice = [&](const char* model, const char* kbit_prep, const char* release) {
     Options options;
-    for (const auto& [name, value] : Given{
-             {"quantize", "nf4"}, {"lora-rank", "16"}, {"kbit-prep", kbit_prep}, {"seq-len", "64"}})
+    for (const auto& [name, value] : Given{{"quantize", "nf4"},
+                                           {"lora-rank", "16"},
+                                           {"kbit-prep", kbit_prep},
+                                           {"seq-len", "64"},
+                                           {"transformers-version", release}})
       options.add(name, value);
     Request request = request_from(model, options, sources);
     request.question.remedies = false;
@@ -106,9 +109,11 @@ TEST_CASE("the answer says that a mixture's experts are not packed, and what tha
     for (const std::string& line : answer(request).advice) all += line + "\n";
     return all;
   };
-  const std::string prepared = advice("mixtral-8x7b", "yes");
+  const std::string prepared = advice("mixtral-8x7b", "yes", "5.17.0");
   CHECK(prepared.find("45.1 B of 46.7 B parameters stay as they are loaded") != std::string::npos);
   CHECK(prepared.find("makes 168 GiB of fp32 of them") != std::string::npos);
-  CHECK(advice("mixtral-8x7b", "no").find("fp32 of them") == std::string::npos);
-  CHECK(advice("llama-3.2-1b", "yes").find("experts") == std::string::npos);
+  CHECK(advice("mixtral-8x7b", "no", "5.17.0").find("fp32 of them") == std::string::npos);
+  CHECK(prepared.find("--transformers-version 4.57.6") != std::string::npos);
+  CHECK(advice("mixtral-8x7b", "yes", "4.57.6").find("experts") == std::string::npos);
+  CHECK(advice("llama-3.2-1b", "yes", "5.17.0").find("experts") == std::string::npos);
 }

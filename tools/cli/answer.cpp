@@ -1,6 +1,9 @@
 // What only the door knows of an answer.
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "models/stack_versions.h"
 #include "models/storages.h"
 #include "reports/export_code.h"
 #include "reports/fingerprint.h"
@@ -26,21 +29,27 @@ void add_estimate(reports::Plan& plan) {
 }
 // What a user of QLoRA does not expect of a mixture.
 void add_unpacked_experts(const models::ModelSpec& model, reports::Plan& plan) {
-  if (!plan.strategy.quantize) return;
+  if (!plan.strategy.quantize || plan.strategy.transformers < models::kExpertsAreStacked) return;
   Count experts;
   for (const models::ParameterRow& row : model.parameters)
     if (!row.stacked.empty()) experts += row.elements();
   if (experts == Count(0)) return;
   const bool widened = models::kbit_prepared(plan.strategy);
+  const bool packed_before = std::ranges::any_of(model.other_forwards, [](const auto& forward) {
+    return forward.before == models::kExpertsAreStacked;
+  });
   plan.advice.push_back(fmt::format(
       "--quantize {}: Transformers 5 keeps a layer's experts in one tensor, which bitsandbytes "
       "does "
-      "not pack: {} of {} parameters stay as they are loaded{}.",
+      "not pack: {} of {} parameters stay as they are loaded{}.{}",
       plan.strategy.quantize->storage->name, reports::short_count(experts),
       reports::short_count(model.parameter_count()),
       widened ? fmt::format(", and --kbit-prep makes {} of fp32 of them; --kbit-prep no does not",
                             reports::bytes_text(storage(experts, DType::fp32)))
-              : ""));
+              : "",
+      packed_before ? " Before 5.0 they are linear modules, which it packs: "
+                      "--transformers-version 4.57.6."
+                    : ""));
 }
 }  // namespace
 

@@ -50,7 +50,10 @@ def with_packed_base(model, strategy, device):
     import transformers
     from torch_measure import initialised_module, torch_dtype
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
-    from transformers.quantizers.base import get_keys_to_not_convert
+    try:
+        from transformers.quantizers.base import get_keys_to_not_convert
+    except ImportError:  # before 5.0
+        from transformers.integrations.bitsandbytes import get_keys_to_not_convert
     kind = strategy["quantize"]
     storage = strategy["quant_storage"] or "uint8"
     compute = strategy["precision"].split("-")[0]
@@ -61,7 +64,7 @@ def with_packed_base(model, strategy, device):
             bnb_4bit_compute_dtype=torch_dtype(compute),
             bnb_4bit_quant_storage=torch.uint8 if storage == "uint8" else torch_dtype(storage))
     linears = dict(model.named_modules())
-    replace_with_bnb_linear(model, get_keys_to_not_convert(model), config)
+    replace_with_bnb_linear(model, get_keys_to_not_convert(model), quantization_config=config)
     made = {}  # tied parameters are one
     for name, module in model.named_modules():
         if isinstance(module, (bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)):
