@@ -92,7 +92,8 @@ inline constexpr TorchOptimizer kGaLore{
     .moments = kGaLoreMoments,
     .assumption = "every matrix of a layer is projected, in the step that makes the bases anew",
     .source = "galore_torch 1.0 (galore_projector.py); PyTorch 2.11, linalg_svd",
-    .projects = true};
+    .projects_to = 128,  // Transformers' own (trainer_optimizer.py, _get_galore_optimizer)
+    .factors = true};
 
 // bitsandbytes 0.50.2 reads what galore_torch passes as percentile_clipping as max_unorm, which
 // makes a value of fp32 for each parameter (init_state); embeddings are in 8 bits too.
@@ -104,5 +105,17 @@ inline constexpr TorchOptimizer kGaLore8bit = [] {
   out.value_of_each = "unorm_vec";
   return out;
 }();
+
+// Beside AdamW's passes two GEMMs with the basis; the SVD, every 200 steps, is left out.
+inline constexpr OptimizerRule kGaLoreAdamW{.kind = Optimizer::galore,
+                                            .name = "galore",
+                                            .states = kGaLoreStates,
+                                            .unfused = {.values = 12, .passes = 12},
+                                            .torch = kGaLore};
+inline constexpr OptimizerRule kGaLoreAdamW8bit{.kind = Optimizer::galore8bit,
+                                                .name = "galore8bit",
+                                                .states = kGaLoreStates,
+                                                .unfused = {.values = 10, .passes = 10},
+                                                .torch = kGaLore8bit};
 
 }  // namespace plimsoll::models::optimizer_rows

@@ -18,16 +18,37 @@ enum class OptimizerState : std::uint8_t {
   exp_avg_sq_row,
   exp_avg_sq_col,
   projector,
+  z,
+  square_avg,
+  sum,
+  vmean,
+  scaled_grad,
+  kahan_comp,
+  eps_sq,
+  mean_square,
 };
-inline constexpr std::array<const char*, 6> kOptimizerStates{
-    "exp_avg", "exp_avg_sq", "momentum_buffer", "exp_avg_sq_row", "exp_avg_sq_col", "projector"};
+inline constexpr std::array<const char*, 14> kOptimizerStates{"exp_avg",
+                                                              "exp_avg_sq",
+                                                              "momentum_buffer",
+                                                              "exp_avg_sq_row",
+                                                              "exp_avg_sq_col",
+                                                              "projector",
+                                                              "z",
+                                                              "square_avg",
+                                                              "sum",
+                                                              "vmean",
+                                                              "scaled_grad",
+                                                              "kahan_comp",
+                                                              "eps_sq",
+                                                              "mean_square"};
 constexpr const char* name_of(OptimizerState state) {
   return kOptimizerStates[static_cast<std::size_t>(state)];
 }
 
 // How many values of a parameter [..., m, n]: one for each element, each row, each column; m by m
 // where m is the less of both. Of a vector, which has no rows and columns: nothing but `elements`.
-// `lesser`: m. Projected to rank r: r by n, r by m, r by r.
+// `lesser`: m, `greater`: n. Projected to rank r: r by n, r by m, r by r. Blocks: of states in
+// such. One: for all of it.
 enum class Extent : std::uint8_t {
   elements,
   rows,
@@ -36,9 +57,13 @@ enum class Extent : std::uint8_t {
   lesser,
   low_rank,
   projector,
-  rank_square
+  rank_square,
+  blocks,
+  one,
+  greater
 };
-// Which parameters: not all are matrices (or stacks of them), in fp32, or projected (`whole`).
+// Which parameters: not all are matrices (or stacks of them), in fp32, or projected (`whole`), have
+// states in blocks, or a last axis of whole blocks.
 enum class Of : std::uint8_t {
   all,
   matrices,
@@ -48,7 +73,9 @@ enum class Of : std::uint8_t {
   projected,
   projected_in_16_bits,
   projected_in_fp32,
-  whole
+  whole,
+  in_blocks,
+  in_rows_of_blocks
 };
 
 struct StateTensor {
@@ -57,15 +84,20 @@ struct StateTensor {
   Extent extent = Extent::elements;
   Of of = Of::all;
   bool plain = false;  // in the parameter's dtype, whatever the others are in
+  std::optional<DType> dtype = {};  // in this one, all the same
 };
 
-// States in 8 bits: one scale in fp32 for each block. In fp32 where the parameter has less elements
-// than `least`, and where it is an embedding's, unless `embeddings` are in 8 bits too.
+// States in 8 bits, or 4: one scale in fp32 for each block. In `state_dtype` where the parameter
+// has less elements than `least`, where it is an embedding's, unless `embeddings` are in blocks
+// too, and where the last block would be a begun one, if only `whole` ones are made.
 struct BlockStates {
   std::int64_t block = 0;  // 0: not in blocks
   std::int64_t least = 0;
   std::int64_t tables = 0;  // bytes of what the 8 bits mean, of all parameters together
   bool embeddings = false;
+  DType codes = DType::uint8;
+  bool whole = false;
+  std::int64_t table_of_each = 0;  // bytes of what the bits mean, of each state
 };
 
 // What a step that takes one parameter after another allocates, in its order. A slot is a variable

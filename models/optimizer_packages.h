@@ -10,6 +10,7 @@ using enum OptimizerState;
 inline constexpr std::array kAdam{StateTensor{exp_avg}, StateTensor{exp_avg_sq}};
 inline constexpr std::array kMomentum{StateTensor{momentum_buffer}};
 inline constexpr std::array kLion{StateTensor{exp_avg}};
+inline constexpr std::array kSquareAvg{StateTensor{square_avg}};
 inline constexpr std::array kAdEMAMix{StateTensor{exp_avg, 2}, StateTensor{exp_avg_sq}};
 inline constexpr std::array kFactored{
     StateTensor{.name = exp_avg_sq_row, .extent = Extent::rows, .of = Of::matrices},
@@ -59,6 +60,7 @@ inline constexpr TorchOptimizer kAdafactor{
     .state_dtype = DType::fp32,
     .assumption = "scale_parameter=False, relative_step=False, without beta1",
     .source = "transformers 5.17, trainer_optimizer.py, _get_adafactor",
+    .in_backward = false,
     .value_of_each = "RMS"};
 
 // torch/optim/_muon.py (2.11), _single_tensor_muon: `update`, and the locals of
@@ -86,7 +88,8 @@ inline constexpr TorchOptimizer kMuon{
     .package = "torch.optim.Muon",
     .moments = kMuonMoments,
     .assumption = "Muon for the matrices of layers, AdamW (foreach) for the rest",
-    .source = "torch 2.11, optim/_muon.py and its documentation"};
+    .source = "torch 2.11, optim/_muon.py and its documentation",
+    .in_backward = false};
 
 // bitsandbytes 0.50.2, optim/optimizer.py: states in fp32 or in blocks of 256 values with a scale
 // each (init_state), below 4,096 elements fp32 (min_8bit_size); a map of 256 fp32 values for each
@@ -115,6 +118,19 @@ constexpr OptimizerRule bitsandbytes(Optimizer kind, std::string_view name,
   }
   return out;
 }
+
+constexpr OptimizerRule rmsprop_of_bitsandbytes(Optimizer kind, std::string_view name, int bits,
+                                                TrainerOptimizer trainer) {
+  OptimizerRule out = bitsandbytes(kind, name, kSquareAvg, bits, false, trainer);
+  out.torch.refusal_bf16 =
+      "bitsandbytes 0.50.2 has no RMSprop of them (\"Gradient+optimizer bit data type combination "
+      "not supported\")";
+  return out;
+}
+inline constexpr OptimizerRule kRmspropBnb =
+    rmsprop_of_bitsandbytes(Optimizer::rmsprop_bnb, "rmsprop-bnb", 32, {.name = "rmsprop_bnb"});
+inline constexpr OptimizerRule kRmsprop8bit =
+    rmsprop_of_bitsandbytes(Optimizer::rmsprop8bit, "rmsprop8bit", 8, {.name = "rmsprop_bnb_8bit"});
 
 // Our own runtime has it too: one kernel, which moves what bitsandbytes' moves.
 constexpr OptimizerRule in_runtime(OptimizerRule rule, float beta2 = 0.999f) {

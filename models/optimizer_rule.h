@@ -27,11 +27,14 @@ struct TorchOptimizer {
   const char* refusal_zero1 = nullptr;  // of ZeroRedundancyOptimizer, FSDP1, FSDP2
   const char* refusal_fsdp1 = nullptr;
   const char* refusal_fsdp2 = nullptr;
+  const char* refusal_fused = nullptr;  // of --optimizer-impl fused
+  const char* refusal_bf16 = nullptr;  // of parameters in bf16
   // Who else has it: it has one form, and steps one parameter after another.
   const char* package = nullptr;
   // What a step makes that is not fused: foreach a list of it, a copy of every state of this kind;
   // for-loop (and a package) what `moments` say. None: in place.
   const char* temporary = nullptr;
+  std::int64_t lists = 1;  // so many of these
   std::span<const Moment> moments = {};
   bool counts_on_device = false;  // fused: the number of steps, fp32, of each parameter
   std::optional<DType> state_dtype = {};  // none: the parameter's
@@ -39,9 +42,15 @@ struct TorchOptimizer {
   // States of at least so many elements in managed memory, beside torch's allocator; 0: none.
   std::int64_t paged_from = 0;
   const char *assumption = nullptr, *source = nullptr;  // what else an answer stands on
-  bool projects = false;  // matrices of layers, to --galore-rank; those it steps last
+  // Matrices of layers, to --galore-rank, this where that is not asked; those it steps last. By an
+  // SVD, or a random matrix.
+  std::int64_t projects_to = 0;
+  bool factors = false;
+  bool in_backward = true;  // so is a step of each parameter's own
   const char* value_of_each = nullptr;  // one of fp32, kept of each parameter
 
+  // What fused would spare.
+  bool fused_spares() const { return temporary != nullptr && refusal_fused == nullptr; }
   bool makes(OptimizerImpl impl, const Strategy& s) const {
     return temporary != nullptr && s.optimizer_impl.value_or(OptimizerImpl::foreach) == impl;
   }

@@ -5,9 +5,22 @@
 namespace plimsoll::models {
 
 namespace {
-constexpr std::array<const char*, kOptimizerStates.size()> kScales{
-    "exp_avg.absmax",        "exp_avg_sq.absmax",     "momentum_buffer.absmax",
-    "exp_avg_sq_row.absmax", "exp_avg_sq_col.absmax", "projector.absmax"};
+// What belongs to states in blocks, of those that an optimizer has in blocks.
+constexpr const char* scales_of(OptimizerState state) {
+  switch (state) {
+    case OptimizerState::exp_avg:
+      return "exp_avg.absmax";
+    case OptimizerState::exp_avg_sq:
+      return "exp_avg_sq.absmax";
+    case OptimizerState::square_avg:
+      return "square_avg.absmax";
+    default:
+      return "absmax";
+  }
+}
+constexpr const char* table_of(OptimizerState state) {
+  return state == OptimizerState::exp_avg ? "exp_avg.qmap" : "exp_avg_sq.qmap";
+}
 
 bool is(Of of, const SteppedTensor& tensor) {
   switch (of) {
@@ -29,6 +42,10 @@ bool is(Of of, const SteppedTensor& tensor) {
       return tensor.rank > 0 && tensor.dtype == DType::fp32;
     case Of::whole:
       return tensor.rank == 0;
+    case Of::in_blocks:
+      return tensor.block > 0;
+    case Of::in_rows_of_blocks:
+      return tensor.block > 0 && tensor.columns % tensor.block == 0;
   }
   return false;
 }
@@ -37,13 +54,12 @@ bool is_layers_matrix(const SteppedTensor& tensor) {
   return tensor.hidden && tensor.is_matrix() && tensor.rows * tensor.columns == tensor.elements;
 }
 
-// Transformers' own (trainer_optimizer.py, _get_galore_optimizer).
-constexpr std::int64_t kProjectedRank = 128;
 }  // namespace
 
 std::int64_t rank_of(const Strategy& strategy, const SteppedTensor& tensor) {
-  if (!rule_of(strategy.optimizer).torch.projects || !is_layers_matrix(tensor)) return 0;
-  const std::int64_t asked = strategy.galore_rank > 0 ? strategy.galore_rank : kProjectedRank;
+  const TorchOptimizer& rule = rule_of(strategy.optimizer).torch;
+  if (rule.projects_to == 0 || !is_layers_matrix(tensor)) return 0;
+  const std::int64_t asked = strategy.galore_rank > 0 ? strategy.galore_rank : rule.projects_to;
   return std::min({asked, tensor.rows, tensor.columns});
 }
 
@@ -55,6 +71,8 @@ const OptimizerRule& rule_for(Optimizer kind, const SteppedTensor& tensor) {
 Count count_of(Extent extent, Of of, const SteppedTensor& tensor) {
   if (!is(of, tensor)) return Count(0);
   if (extent == Extent::elements) return Count(tensor.elements);
+  if (extent == Extent::one) return Count(1);
+  if (extent == Extent::blocks) return Count(ceil_divide(tensor.elements, tensor.block));
   if (!tensor.is_matrix() || tensor.elements == 0) return Count(0);
   switch (extent) {
     case Extent::rows:
@@ -68,6 +86,8 @@ Count count_of(Extent extent, Of of, const SteppedTensor& tensor) {
   switch (extent) {
     case Extent::lesser:
       return Count(less);
+    case Extent::greater:
+      return Count(std::max(tensor.rows, tensor.columns));
     case Extent::low_rank:
       return Count(checked_multiply(tensor.rank, std::max(tensor.rows, tensor.columns)));
     case Extent::projector:
@@ -82,7 +102,8 @@ Count count_of(Extent extent, Of of, const SteppedTensor& tensor) {
 bool in_blocks(const BlockStates& blocks, const SteppedTensor& tensor) {
   const std::int64_t elements =
       tensor.rank > 0 ? count_of(Extent::low_rank, Of::all, tensor).value() : tensor.elements;
-  return blocks.block > 0 && elements >= blocks.least && (blocks.embeddings || !tensor.embedding);
+  return blocks.block > 0 && elements >= blocks.least && (blocks.embeddings || !tensor.embedding) &&
+         (!blocks.whole || elements % blocks.block == 0);
 }
 
 void KeptStates::merge(const KeptState& state) {
@@ -99,13 +120,14 @@ KeptStates kept_states(Optimizer kind, const SteppedTensor& tensor) {
   const OptimizerRule& rule = rule_for(kind, tensor);
   const TorchOptimizer& torch = rule.torch;
   const bool blocks = in_blocks(torch.blocks, tensor);
-  const DType dtype = blocks ? DType::uint8 : torch.state_dtype.value_or(tensor.dtype);
+  const DType dtype = blocks ? torch.blocks.codes : torch.state_dtype.value_or(tensor.dtype);
   KeptStates out;
   for (const StateTensor& state : rule.states) {
     const Count count = count_of(state.extent, state.of, tensor) * state.times;
     const bool managed = torch.paged_from > 0 && tensor.elements >= torch.paged_from;
     if (count > Count(0))
-      out.add({name_of(state.name), storage(count, state.plain ? tensor.dtype : dtype), managed});
+      out.add({name_of(state.name),
+               storage(count, state.dtype.value_or(state.plain ? tensor.dtype : dtype)), managed});
   }
   if (torch.value_of_each != nullptr) out.add({torch.value_of_each, Bytes(4)});
   if (!blocks) return out;
@@ -113,8 +135,9 @@ KeptStates kept_states(Optimizer kind, const SteppedTensor& tensor) {
     const Count values = count_of(state.extent, state.of, tensor);
     if (values == Count(0) || state.plain) continue;
     const Count scales(ceil_divide(values.value(), torch.blocks.block));
-    out.add({kScales[static_cast<std::size_t>(state.name)],
-             storage(scales * state.times, DType::fp32)});
+    out.add({scales_of(state.name), storage(scales * state.times, DType::fp32)});
+    if (torch.blocks.table_of_each > 0)
+      out.add({table_of(state.name), Bytes(torch.blocks.table_of_each)});
   }
   return out;
 }

@@ -17,6 +17,7 @@ struct SteppedTensor {
   bool embedding = false;  // of an nn.Embedding
   bool hidden = true;  // neither an embedding nor the head
   std::int64_t rank = 0;  // to which it is projected; 0: it is not
+  std::int64_t block = 0;  // of its states, while it is stepped; 0: they are not in blocks
   bool is_matrix() const { return columns > 0; }
 };
 

@@ -45,8 +45,10 @@ std::string optimizer_names(bool (*wanted)(const OptimizerRule&)) {
 
 void check_optimizer(const Strategy& strategy) {
   const OptimizerRule& rule = rule_of(strategy.optimizer);
-  check(rule.torch.projects || strategy.galore_rank == 0, ErrorKind::bad_input,
-        "--galore-rank is for --optimizer galore and galore8bit");
+  check(rule.torch.projects_to > 0 || strategy.galore_rank == 0, ErrorKind::bad_input, [] {
+    return "--galore-rank is for --optimizer " +
+           optimizer_names([](const OptimizerRule& r) { return r.torch.projects_to > 0; });
+  });
   const char* const why = refusal(rule, strategy.stack);
   if (why == nullptr) return;
   std::string others;

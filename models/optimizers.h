@@ -5,9 +5,13 @@
 #include <array>
 #include <string>
 
+#include "models/apollo_rows.h"
 #include "models/galore_rows.h"
 #include "models/optimizer_packages.h"
 #include "models/optimizer_rule.h"
+#include "models/refused_rows.h"
+#include "models/schedule_free_rows.h"
+#include "models/torchao_rows.h"
 
 namespace plimsoll::models {
 
@@ -109,19 +113,26 @@ inline constexpr std::array kOptimizers{
                   .unfused = {.values = 13.5, .passes = 8, .iterations = 5},
                   .rest = Optimizer::adamw,
                   .torch = optimizer_rows::kMuon},
-    // Beside AdamW's passes two GEMMs with the basis; the SVD, every 200 steps, is left out.
-    OptimizerRule{.kind = Optimizer::galore,
-                  .name = "galore",
-                  .states = optimizer_rows::kGaLoreStates,
-                  .unfused = {.values = 12, .passes = 12},
-                  .torch = optimizer_rows::kGaLore},
-    OptimizerRule{.kind = Optimizer::galore8bit,
-                  .name = "galore8bit",
-                  .states = optimizer_rows::kGaLoreStates,
-                  .unfused = {.values = 10, .passes = 10},
-                  .torch = optimizer_rows::kGaLore8bit},
-    OptimizerRule{.kind = Optimizer::q_galore, .name = "q-galore"},
-    OptimizerRule{.kind = Optimizer::lomo, .name = "lomo"},
+    optimizer_rows::kGaLoreAdamW,
+    optimizer_rows::kGaLoreAdamW8bit,
+    optimizer_rows::refused(Optimizer::q_galore, "q-galore", optimizer_rows::kInt8Weights),
+    optimizer_rows::refused(Optimizer::lomo, "lomo", optimizer_rows::kStepsBehind),
+    optimizer_rows::kTorchaoAdam8bit,
+    optimizer_rows::kTorchaoAdam4bit,
+    optimizer_rows::kTorchaoAdamFp8,
+    optimizer_rows::kScheduleFreeAdamW,
+    optimizer_rows::kScheduleFreeSgd,
+    optimizer_rows::kScheduleFreeRAdam,
+    optimizer_rows::kApollo,
+    optimizer_rows::kApolloMini,
+    optimizer_rows::kAdamMini,
+    optimizer_rows::refused(Optimizer::adalomo, "adalomo", optimizer_rows::kStepsBehind),
+    optimizer_rows::kRmsprop,
+    optimizer_rows::kRmspropBnb,
+    optimizer_rows::kRmsprop8bit,
+    optimizer_rows::kAdagrad,
+    optimizer_rows::kStableAdamW,
+    optimizer_rows::refused(Optimizer::grokadamw, "grokadamw", optimizer_rows::kOnHost),
 };
 
 constexpr const OptimizerRule& rule_of(Optimizer kind) {

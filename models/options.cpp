@@ -188,9 +188,12 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
 
     Option{"optimizer", "NAME", "Optimizer",
-           "adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, "
-           "ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, "
-           "lomo (adamw)"}
+           "adamw, sgd, momentum, rmsprop, adagrad, adafactor, muon, lion, ademamix, "
+           "rmsprop-bnb, adam8bit, lion8bit, ademamix8bit, rmsprop8bit, paged-adamw, "
+           "paged-adam8bit, paged-lion, paged-lion8bit, paged-ademamix, paged-ademamix8bit, "
+           "torchao-adam8bit, torchao-adam4bit, torchao-adamfp8, schedule-free-adamw, "
+           "schedule-free-sgd, schedule-free-radam, galore, galore8bit, apollo, apollo-mini, "
+           "adam-mini, stable-adamw (adamw)"}
         .at("strategy/optimizer")
         .fixing("optimizer")
         .of_a_step(),

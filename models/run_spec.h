@@ -12,6 +12,7 @@
 #include "models/deepspeed_options.h"
 #include "models/model_code.h"
 #include "models/offload.h"
+#include "models/optimizer_kind.h"
 #include "models/recompute_kind.h"
 #include "models/stack_versions.h"
 
@@ -39,28 +40,6 @@ enum class Exchange : std::uint8_t { threads, mpi, nccl };
 // torch.compile: each decoder layer by itself, or the whole model.
 enum class Compile : std::uint8_t { no, block, model };
 enum class OptimizerImpl : std::uint8_t { foreach, fused, for_loop };
-enum class Optimizer : std::uint8_t {
-  adamw,
-  sgd,
-  momentum,
-  adam8bit,
-  paged_adam8bit,
-  paged_adamw,
-  adafactor,
-  lion,
-  lion8bit,
-  paged_lion8bit,
-  paged_lion,
-  ademamix,
-  ademamix8bit,
-  paged_ademamix,
-  paged_ademamix8bit,
-  muon,
-  galore,
-  galore8bit,
-  q_galore,
-  lomo,
-};
 
 struct Lora {
   std::int64_t rank = 8;

@@ -16,14 +16,27 @@ namespace {
 constexpr std::int64_t kMostBytes = 1 << 20;
 
 // Names of OptimizerNames whose rows say none (models/optimizers.h, `trainer`).
-constexpr std::array<std::pair<std::string_view, const char*>, 7> kOtherOptimizers{
+constexpr std::array<std::pair<std::string_view, const char*>, 12> kOtherOptimizers{
     {{"adamw_8bit", "adam8bit"},
+     {"rmsprop_bnb_32bit", "rmsprop-bnb"},
+     {"apollo_adamw", "apollo"},
+     {"apollo_adamw_layerwise", "apollo"},
      {"galore_adamw", "galore"},
      {"galore_adamw_8bit", "galore8bit"},
      {"galore_adamw_layerwise", "galore"},
      {"galore_adamw_8bit_layerwise", "galore8bit"},
      {"lomo", "lomo"},
+     {"adalomo", "adalomo"},
+     {"grokadamw", "grokadamw"},
      {"muon", "muon"}}};
+
+// Members of optim_args that make other states (trainer_optimizer.py).
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kOtherMemory{
+    {{"adamw_torch_8bit", "block_size"},
+     {"adamw_torch_4bit", "block_size"},
+     {"rmsprop", "momentum"},
+     {"rmsprop", "centered"},
+     {"stable_adamw", "kahan_sum"}}};
 
 bool is_in(std::span<const std::string_view> keys, std::string_view key) {
   return std::ranges::find(keys, key) != keys.end();
@@ -96,24 +109,36 @@ void TrainerFile::optimizer(const char* key, const char* arguments_key) {
     const auto* other =
         std::ranges::find(kOtherOptimizers, name, [](const auto& o) { return o.first; });
     if (other == kOtherOptimizers.end()) refuse_key(file_, key, "is no optimizer that is modelled");
-    say("optimizer", other->second, key);
-    if (name.starts_with("galore")) projection(name, key, arguments, arguments_key);
+    // scale_type=tensor, rank=1: APOLLO-mini (arXiv 2412.05270, section 4.3).
+    const bool of_tensors =
+        name.starts_with("apollo") && arguments.find("tensor") != arguments.npos;
+    say("optimizer", of_tensors ? "apollo-mini" : other->second, key);
+    if (name.starts_with("galore") || name.starts_with("apollo"))
+      projection(name, key, arguments, arguments_key);
     return;
   }
+  for (const auto& [optimizer, argument] : kOtherMemory)
+    if (name == optimizer && arguments.find(argument) != arguments.npos)
+      refuse_key(file_, arguments_key,
+                 std::string(argument) + " with " + name + " is not modelled yet");
   say("optimizer", std::string(found->name), key);
   if (found->trainer.fused != nullptr)
     say("optimizer-impl", name == found->trainer.fused ? "fused" : "foreach", key);
 }
 
-// "rank=64, update_proj_gap=100" (trainer_optimizer.py, _get_galore_optimizer).
+// "rank=64, update_proj_gap=100" (trainer_optimizer.py, _get_galore_optimizer; APOLLO's alike).
 void TrainerFile::projection(const std::string& name, const char* key, const std::string& arguments,
                              const char* arguments_key) {
+  const bool galore = name.starts_with("galore");
+  const std::string who = galore ? "GaLore" : "APOLLO";
   if (arguments.find("proj_type") != std::string::npos)
     refuse_key(file_, arguments_key, "proj_type: only std is modelled");
   if (file_.is_text("optim_target_modules", "all-linear"))
     refuse_key(file_, "optim_target_modules",
-               "all-linear takes the head too; GaLore is modelled for the layers' matrices");
-  note("GaLore is planned for every matrix of a layer (optim_target_modules of attn and mlp)");
+               "all-linear takes the head too; " + who + " is modelled for the layers' matrices");
+  if (!galore && arguments.find("svd") != std::string::npos)
+    refuse_key(file_, arguments_key, "proj: only random is modelled");
+  note(who + " is planned for every matrix of a layer (optim_target_modules of attn and mlp)");
   if (const std::size_t rank = arguments.find("rank"); rank != std::string::npos) {
     const std::size_t from = arguments.find_first_of("0123456789", rank);
     const std::size_t to =

@@ -76,7 +76,7 @@ void Changes::add_free() {
   if (!is_flash(s.attention))
     add(Price::nothing, "--attention flash",
         [](Question& c) { c.strategy.attention = Attention::flash; });
-  if (models::rule_of(s.optimizer).torch.temporary != nullptr && stack.foreach_by_default &&
+  if (models::rule_of(s.optimizer).torch.fused_spares() && stack.foreach_by_default &&
       s.optimizer_impl.value_or(OptimizerImpl::foreach) != OptimizerImpl::fused)
     add(Price::nothing, "--optimizer-impl fused",
         [](Question& c) { c.strategy.optimizer_impl = OptimizerImpl::fused; });

@@ -140,7 +140,7 @@ void optimizer_impls(const Scope& scope, const Setting& so_far, std::vector<Sett
   out.push_back(so_far);
   if (s.offload.params) return;  // it steps on the host
   if (fixed(scope, "optimizer-impl") || !stack_info(s.stack).foreach_by_default ||
-      models::rule_of(s.optimizer).torch.temporary == nullptr)
+      !models::rule_of(s.optimizer).torch.fused_spares())
     return;
   add(so_far, out, [](Setting& x) { x.strategy.optimizer_impl = OptimizerImpl::fused; });
 }

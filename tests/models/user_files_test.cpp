@@ -325,6 +325,36 @@ TEST_CASE("a recipe's FSDP, adapters and quantized base become options too") {
   CHECK(said(arguments("fsdp: true")).at("zero") == "(3)");
 }
 
+TEST_CASE("the names of OptimizerNames are read") {
+  for (const auto& [theirs, ours] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"adamw_torch_8bit", "torchao-adam8bit"},
+           {"adamw_torch_4bit", "torchao-adam4bit"},
+           {"schedule_free_adamw", "schedule-free-adamw"},
+           {"schedule_free_sgd", "schedule-free-sgd"},
+           {"schedule_free_radam", "schedule-free-radam"},
+           {"rmsprop", "rmsprop"},
+           {"rmsprop_bnb", "rmsprop-bnb"},
+           {"rmsprop_bnb_32bit", "rmsprop-bnb"},
+           {"rmsprop_bnb_8bit", "rmsprop8bit"},
+           {"adagrad", "adagrad"},
+           {"stable_adamw", "stable-adamw"},
+           {"adamw_8bit", "adam8bit"},
+           {"apollo_adamw", "apollo"},
+           {"lomo", "lomo"},
+           {"adalomo", "adalomo"},
+           {"grokadamw", "grokadamw"}}) {
+    CAPTURE(theirs);
+    const Said options = said(arguments("optim: " + std::string(theirs)));
+    CHECK(options.at("optimizer") == ours);
+    CHECK(options.count("optimizer-impl") == 0);
+  }
+  const Said mini = said(arguments(
+      "optim: apollo_adamw_layerwise\noptim_args: \"rank=1,scale=128,scale_type=tensor\"\n"));
+  CHECK(mini.at("optimizer") == "apollo-mini");
+  CHECK(mini.at("galore-rank") == "1");
+  CHECK(mini.count("optimizer-in-backward") == 1);
+}
+
 TEST_CASE("an object of DeepSpeed in the arguments is the object itself") {
   CHECK(said(arguments(R"({"deepspeed": {"zero_optimization": {"stage": 2}}})")).at("deepspeed") ==
         R"({"zero_optimization":{"stage":2}})");
@@ -344,7 +374,12 @@ TEST_CASE("arguments that contradict themselves, are of a wrong type or not plan
   CHECK(says(no_arguments(R"({"fsdp": "ful_shard"})"), "full_shard or shard_grad_op"));
   CHECK(says(no_arguments("bf16: true\n\tfp16: no"), "not YAML"));
   const auto no = [](std::string_view text) { return no_arguments(text, ErrorKind::unsupported); };
-  CHECK(says(no(R"({"optim": "rmsprop_bnb"})"), "is no optimizer that is modelled"));
+  CHECK(says(no(R"({"optim": "adamw_anyprecision"})"), "is no optimizer that is modelled"));
+  CHECK(says(no(R"({"optim": "adamw_torch_4bit", "optim_args": "block_size=128"})"),
+             "block_size with adamw_torch_4bit is not modelled yet"));
+  CHECK(says(no(R"({"optim": "rmsprop", "optim_args": "momentum=0.9"})"),
+             "momentum with rmsprop is not modelled yet"));
+  CHECK(says(no(R"({"optim": "apollo_adamw", "optim_args": "proj=svd"})"), "only random"));
   CHECK(says(no(R"({"neftune_noise_alpha": 5})"), "neftune_noise_alpha is 5"));
   CHECK(says(no(R"({"attn_implementation": "flash_attention_3"})"), "only sdpa, eager and"));
 }

@@ -125,6 +125,64 @@ TEST_CASE("GaLore keeps states of rank r and a basis: a cut of 16 bits, of fp32 
   CHECK(models::rank_of(s, {.elements = 512}) == 0);
 }
 
+TEST_CASE("torchao's states are in whole blocks alone, each with a map, embeddings too") {
+  // 8192 values: 32 scales of 4 bytes; a map of 256 or 16 fp32 values for each state.
+  CHECK(kept(Optimizer::torchao_adam8bit, {.elements = 8192, .embedding = true}) ==
+        "exp_avg 8192; exp_avg_sq 8192; exp_avg.absmax 128; exp_avg.qmap 1024; "
+        "exp_avg_sq.absmax 128; exp_avg_sq.qmap 1024; ");
+  CHECK(kept(Optimizer::torchao_adam4bit, {.elements = 8192, .dtype = DType::bf16}) ==
+        "exp_avg 4096; exp_avg_sq 4096; exp_avg.absmax 128; exp_avg.qmap 64; "
+        "exp_avg_sq.absmax 128; exp_avg_sq.qmap 64; ");
+  CHECK(kept(Optimizer::torchao_adamfp8, {.elements = 4096}) ==
+        "exp_avg 4096; exp_avg_sq 4096; exp_avg.absmax 64; exp_avg_sq.absmax 64; ");
+  // A begun block, or few values: as the parameter is.
+  CHECK(kept(Optimizer::torchao_adam8bit, {.elements = 8193, .dtype = DType::bf16}) ==
+        "exp_avg 16386; exp_avg_sq 16386; ");
+  CHECK(kept(Optimizer::torchao_adam8bit, {.elements = 3840}) ==
+        "exp_avg 15360; exp_avg_sq 15360; ");
+}
+
+TEST_CASE("schedule-free keeps z in place of the first moment, SGD's z alone") {
+  const SteppedTensor tensor{.elements = 10, .dtype = DType::bf16};
+  CHECK(kept(Optimizer::schedule_free_adamw, tensor) == "z 20; exp_avg_sq 20; ");
+  CHECK(kept(Optimizer::schedule_free_radam, tensor) == "z 20; exp_avg_sq 20; ");
+  CHECK(kept(Optimizer::schedule_free_sgd, tensor) == "z 20; ");
+}
+
+TEST_CASE("APOLLO keeps a random basis and moments of rank r, its mini of one") {
+  SteppedTensor matrix{
+      .elements = 512 * 320, .dtype = DType::bf16, .rows = 512, .columns = 320, .rank = 64};
+  CHECK(kept(Optimizer::apollo, matrix) ==
+        "projector 40960; exp_avg 65536; exp_avg_sq 65536; scaled_grad 2; ");
+  models::Strategy s;
+  s.optimizer = Optimizer::apollo;
+  CHECK(models::rank_of(s, matrix) == 128);
+  s.optimizer = Optimizer::apollo_mini;
+  CHECK(models::rank_of(s, matrix) == 1);
+  matrix.rank = 1;
+  CHECK(kept(Optimizer::apollo_mini, matrix) ==
+        "projector 640; exp_avg 1024; exp_avg_sq 1024; scaled_grad 2; ");
+}
+
+TEST_CASE("Adam-mini keeps one second moment for each row; StableAdamW Kahan's for 16 bits") {
+  CHECK(kept(Optimizer::adam_mini, {.elements = 15, .rows = 3, .columns = 5}) ==
+        "exp_avg 60; vmean 12; ");
+  CHECK(kept(Optimizer::adam_mini, {.elements = 5}) == "exp_avg 20; vmean 4; ");
+  // eps_sq is one value of the parameter's dtype, mean_square one of fp32.
+  CHECK(kept(Optimizer::stable_adamw, {.elements = 5, .dtype = DType::bf16}) ==
+        "exp_avg 10; exp_avg_sq 10; eps_sq 2; kahan_comp 10; mean_square 4; ");
+  CHECK(kept(Optimizer::stable_adamw, {.elements = 5}) ==
+        "exp_avg 20; exp_avg_sq 20; eps_sq 4; kahan_comp 1; mean_square 4; ");
+}
+
+TEST_CASE("RMSprop and Adagrad keep one sum, bitsandbytes' RMSprop one in 8 bits") {
+  CHECK(kept(Optimizer::rmsprop, {.elements = 5, .dtype = DType::bf16}) == "square_avg 10; ");
+  CHECK(kept(Optimizer::adagrad, {.elements = 5}) == "sum 20; ");
+  CHECK(kept(Optimizer::rmsprop8bit, {.elements = 4096}) ==
+        "square_avg 4096; square_avg.absmax 64; ");
+  CHECK(kept(Optimizer::rmsprop_bnb, {.elements = 5, .dtype = DType::bf16}) == "square_avg 20; ");
+}
+
 TEST_CASE("what a package does not step is refused with its reason") {
   const auto fsdp2 = [](models::Strategy& s) { s.gpus = 8, s.data.zero = 3; };
   CHECK(refusal("gpt2", Optimizer::adam8bit, fsdp2).find("steps no DTensor") != std::string::npos);
@@ -147,6 +205,16 @@ TEST_CASE("what a package does not step is refused with its reason") {
   CHECK(refusal("gpt2", Optimizer::adam8bit, [](models::Strategy& s) {
           s.gpus = 8, s.data.zero = 3, s.data.fsdp_version = 1;
         }) == "");
+  CHECK(refusal("gpt2", Optimizer::schedule_free_adamw, [](models::Strategy& s) {
+          s.optimizer_impl = models::OptimizerImpl::fused;
+        }) == "--optimizer-impl fused: schedulefree's optimizers have foreach and for-loop");
+  CHECK(refusal("gpt2", Optimizer::adam_mini,
+                [](models::Strategy& s) { s.optimizer_in_backward = true; }) ==
+        "--optimizer-in-backward is modelled with all optimizers but adafactor, muon and "
+        "adam-mini");
+  CHECK(refusal("gpt2", Optimizer::adalomo, [](models::Strategy&) {}) ==
+        "--optimizer adalomo with --stack pytorch: it steps a parameter when the next one's "
+        "gradient is there, which is not modelled yet");
   // Only counts are known of a family without a step program.
   CHECK(refusal("t5-small", Optimizer::adafactor, [](models::Strategy&) {
         }).starts_with("--optimizer adafactor is planned where the model's step is"));

@@ -25,9 +25,10 @@ void refuse_name(const Option& option, const std::string& value) {
 
 void refuse_optimizer(const std::string& value) {
   const auto kind = choice<models::Optimizer>("optimizer", value);
-  if (models::rule_of(kind).planned()) return;
+  const models::OptimizerRule& rule = models::rule_of(kind);
+  if (rule.planned()) return;
   unsupported("optimizer", value,
-              fmt::format("this optimizer is not modelled yet ({} are)",
+              fmt::format("{} ({} are)", rule.torch.refusal,
                           models::optimizer_names(
                               [](const models::OptimizerRule& r) { return r.planned(); })));
 }

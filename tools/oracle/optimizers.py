@@ -2,7 +2,7 @@
 
 import functools
 
-# bitsandbytes' class, bits of its states, whether they are in managed memory.
+# bitsandbytes' class, bits of its states, whether they are in managed memory (None: it has none).
 BITSANDBYTES = {f"{paged}{name}": (kind, bits, paged != "")
                 for paged in ("", "paged-")
                 for name, kind, bits in (("adam8bit", "AdamW", 8), ("adamw", "AdamW", 32),
@@ -10,8 +10,27 @@ BITSANDBYTES = {f"{paged}{name}": (kind, bits, paged != "")
                                          ("ademamix", "AdEMAMix", 32),
                                          ("ademamix8bit", "AdEMAMix", 8))
                 if paged + name != "adamw"}
+BITSANDBYTES |= {"rmsprop-bnb": ("RMSprop", 32, None), "rmsprop8bit": ("RMSprop", 8, None)}
 
 GALORE = ("galore", "galore8bit")
+TORCHAO = {"torchao-adam8bit": "AdamW8bit", "torchao-adam4bit": "AdamW4bit",
+           "torchao-adamfp8": "AdamWFp8"}
+SCHEDULE_FREE = {"schedule-free-adamw": "AdamWScheduleFree", "schedule-free-sgd": "SGDScheduleFree",
+                 "schedule-free-radam": "RAdamScheduleFree"}
+# What the Trainer tells APOLLO unless optim_args say otherwise, and their paper APOLLO-mini.
+APOLLO = {"apollo": {"rank": 128, "scale_type": "channel", "scale": 1.0},
+          "apollo-mini": {"rank": 1, "scale_type": "tensor", "scale": 128.0}}
+PACKAGES = {**dict.fromkeys(TORCHAO, "torchao"), **dict.fromkeys(SCHEDULE_FREE, "schedulefree"),
+            **dict.fromkeys(APOLLO, "apollo-torch"), "adam-mini": "adam-mini",
+            "stable-adamw": "torch-optimi"}
+NAMES = ["adamw", "sgd", "momentum", "adafactor", "muon", "rmsprop", "adagrad", *BITSANDBYTES,
+         *GALORE, *PACKAGES]
+
+
+def packages(workload):
+    """Whose version a document names."""
+    name = workload["strategy"]["optimizer"] if workload else None
+    return (PACKAGES[name],) if name in PACKAGES else ()
 
 
 def build(model, workload):
@@ -24,14 +43,23 @@ def build(model, workload):
     kind = strategy["optimizer"]
     classes = {"adamw": (torch.optim.AdamW, {"lr": 1e-4, **how}),
                "sgd": (torch.optim.SGD, {"lr": 1e-4, **how}),
-               "momentum": (torch.optim.SGD, {"lr": 1e-4, "momentum": 0.9, **how})}
+               "momentum": (torch.optim.SGD, {"lr": 1e-4, "momentum": 0.9, **how}),
+               "rmsprop": (torch.optim.RMSprop, {"lr": 1e-4, **how}),
+               "adagrad": (torch.optim.Adagrad, {"lr": 1e-4, **how})}
     if strategy["zero"] == 1 and kind not in classes:
         raise NotImplementedError(f"{kind} with ZeroRedundancyOptimizer")
     if kind in GALORE:
         return galore_optimizer(model, kind, strategy)
+    if kind in APOLLO:
+        return apollo_optimizer(model, kind, strategy)
     packages = {"adafactor": transformers_adafactor,
                 **{name: functools.partial(bitsandbytes_optimizer, model, which)
-                   for name, which in BITSANDBYTES.items()}}
+                   for name, which in BITSANDBYTES.items()},
+                **{name: functools.partial(torchao_optimizer, which)
+                   for name, which in TORCHAO.items()},
+                **{name: functools.partial(schedule_free_optimizer, which, how["foreach"])
+                   for name, which in SCHEDULE_FREE.items() if "foreach" in how},
+                "stable-adamw": stable_adamw, "adam-mini": functools.partial(adam_mini, model)}
     if kind in packages:
         make = packages[kind]
         return InBackward(parameters, make) if strategy["optimizer_in_backward"] \
@@ -78,13 +106,48 @@ def bitsandbytes_optimizer(model, which, parameters):
     import bitsandbytes
     import torch
     name, bits, paged = which
-    built = getattr(bitsandbytes.optim, name)(parameters, lr=1e-4, optim_bits=bits, is_paged=paged)
+    where = {} if paged is None else {"is_paged": paged}
+    built = getattr(bitsandbytes.optim, name)(parameters, lr=1e-4, optim_bits=bits, **where)
     if bits == 8:
         manager = bitsandbytes.optim.GlobalOptimManager.get_instance()
         for module in model.modules():
             if isinstance(module, torch.nn.Embedding):
                 manager.register_module_override(module, "weight", {"optim_bits": 32})
     return built
+
+
+def torchao_optimizer(which, parameters):
+    """With Trainer's blocks (_get_torchao_optimizer). Its steps are compiled: without a GPU as
+    compiled.py says."""
+    import torchao
+    return getattr(torchao.optim, which)(parameters, lr=1e-4, block_size=256)
+
+
+def schedule_free_optimizer(which, foreach, parameters):
+    """In train mode, and in a step from the sixth on: RAdam divides by roots from there."""
+    import schedulefree
+    built = getattr(schedulefree, which)(parameters, lr=1e-4, foreach=foreach)
+    built.train()
+    for group in built.param_groups:
+        group["k"] = 10
+    return built
+
+
+def stable_adamw(parameters):
+    """As Trainer makes it; its Triton kernels are not launched without a GPU."""
+    import optimi
+    return optimi.StableAdamW(parameters, lr=1e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+
+
+def adam_mini(model, _):
+    """As its documentation says; it goes by the names of parameters."""
+    import adam_mini as package
+    inner = getattr(model, "module", model)
+    config = inner.config.get_text_config()
+    return package.Adam_mini(
+        [(name, p) for name, p in inner.named_parameters() if p.requires_grad], lr=1e-4,
+        dim=config.hidden_size, n_heads=config.num_attention_heads, verbose=False,
+        n_kv_heads=getattr(config, "num_key_value_heads", None))
 
 
 def svd_without_cusolver(x, full_matrices=True):
@@ -112,19 +175,34 @@ def galore_optimizer(model, kind, strategy):
     torch.linalg.svd = svd_without_cusolver
     torch.cuda.synchronize = lambda *_: None
     cls = galore_torch.GaLoreAdamW8bit if kind == "galore8bit" else galore_torch.GaLoreAdamW
-    ends = {id(p) for m in (model.get_input_embeddings(), model.get_output_embeddings())
-            if m is not None for p in m.parameters()}
-    ends |= {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     rank = {"rank": strategy["galore_rank"] or 128, "update_proj_gap": 1, "scale": 0.25,
             "proj_type": "std"}
+    options = {"lr": 1e-4} if kind == "galore8bit" else {"lr": 1e-4, "no_deprecation_warning": True}
+    return projected(model, strategy, rank, functools.partial(cls, **options))
+
+
+def apollo_optimizer(model, kind, strategy):
+    """apollo_torch, of the same matrices; the random bases are made anew in every step."""
+    import apollo_torch
+    rank = {**APOLLO[kind], "update_proj_gap": 1, "proj": "random", "proj_type": "std"}
+    rank["rank"] = strategy["galore_rank"] or rank["rank"]
+    return projected(model, strategy, rank, functools.partial(apollo_torch.APOLLOAdamW, lr=1e-4))
+
+
+def projected(model, strategy, rank, cls):
+    """An optimizer of two groups: what is not projected, and the layers' matrices."""
+    import torch
+    inner = getattr(model, "module", model)
+    ends = {id(p) for m in (inner.get_input_embeddings(), inner.get_output_embeddings())
+            if m is not None for p in m.parameters()}
+    ends |= {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     parameters = [p for p in model.parameters() if p.requires_grad]
     target = {id(p) for p in parameters if p.dim() == 2 and id(p) not in ends}
-    options = {"lr": 1e-4} if kind == "galore8bit" else {"lr": 1e-4, "no_deprecation_warning": True}
 
     def make(some):
         groups = [{"params": [p for p in some if id(p) not in target]},
                   {"params": [p for p in some if id(p) in target], **rank}]
-        return cls([group for group in groups if group["params"]], **options)
+        return cls([group for group in groups if group["params"]])
     if strategy["optimizer_in_backward"]:
         return InBackward(parameters, make)
     return make(parameters)

@@ -127,8 +127,7 @@ ACCEPTED = {
     "precision": ["fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp16"],
     "param_dtype": ["fp32", "bf16", "fp16"], "grad_dtype": [None, "fp32", "bf16", "fp16"],
     "zero": [0, 1, 2, 3], "fsdp_version": [1, 2],
-    "optimizer": ["adamw", "sgd", "momentum", "adafactor", "muon", *optimizers.BITSANDBYTES,
-                  *optimizers.GALORE],
+    "optimizer": optimizers.NAMES,
     "attention": ["flash", "eager", "math", "flash-2"], "adapter_dtype": ["fp32", "bf16"],
     "optimizer_impl": ["foreach", "fused", "for-loop"],
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
@@ -1115,7 +1114,7 @@ def versions(workload=None):
     import torch
     found = {"torch": torch.__version__, "cuda": torch.version.cuda}
     packs = ("bitsandbytes",) * packed_base.needs_bitsandbytes(workload)
-    for package in ("transformers", "accelerate", "peft") + packs:
+    for package in ("transformers", "accelerate", "peft") + packs + optimizers.packages(workload):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found
@@ -1992,7 +1991,7 @@ def run_trace(options):
             raise BadInput("--trace all: --out DIRECTORY is needed")
         os.makedirs(options.out, exist_ok=True)
         start_dry_cuda()
-        wanted = [n for n in cases if not options.only or options.only in n]
+        wanted = [n for n in cases if any(part in n for part in (options.only or "").split(","))]
         for i, name in enumerate(wanted):
             path = os.path.join(options.out, name + ".json")
             status, took = in_child(
@@ -2045,7 +2044,7 @@ def parser():
     what.add_argument("--digest", metavar="DIR", help="the figures of a sweep's results, in short")
     what.add_argument("--summary", metavar="DIR", help="write DIR/SUMMARY.md from its traces")
     p.add_argument("--out", metavar="PATH", help="file, or folder for --sweep and --trace all")
-    p.add_argument("--only", metavar="TEXT", help="cases or points whose name has TEXT")
+    p.add_argument("--only", metavar="TEXT", help="cases or points whose name has TEXT (a trace's: one of TEXT,TEXT)")
     p.add_argument("--dry-run", action="store_true",
                    help="measure on a CUDA runtime that computes nothing: memory only, no evidence")
     p.add_argument("--seconds", type=float, default=6.0, help="of timed steps (6)")

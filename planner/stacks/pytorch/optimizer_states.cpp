@@ -22,7 +22,7 @@ models::KeptStates OptimizerStates::kept_of(const SteppedTensor& tensor) {
   for (models::KeptState& state : kept)
     if (!state.managed) state.bytes = b_.rounded(state.bytes);
   const models::TorchOptimizer& rule = models::rule_for(strategy_.optimizer, tensor).torch;
-  const bool in_blocks = models::in_blocks(rule.blocks, tensor);
+  const bool in_blocks = rule.blocks.tables > 0 && models::in_blocks(rule.blocks, tensor);
   if (in_blocks && strategy_.optimizer_in_backward)  // an optimizer of its own has its own
     kept.add({"state_maps", b_.rounded(Bytes(rule.blocks.tables))});
   else
@@ -117,7 +117,7 @@ Bytes OptimizerStates::step_one_by_one(const std::vector<SteppedTensor>& tensors
                                        BlockEvents* events) const {
   Slots slots;
   slots.events = events;
-  const bool projects = models::rule_of(strategy_.optimizer).torch.projects;
+  const bool projects = models::rule_of(strategy_.optimizer).torch.projects_to > 0;
   for (const bool projected : {false, true})
     for (const SteppedTensor& tensor : tensors)
       if ((projects && tensor.rank > 0) == projected) step_one(tensor, slots);
@@ -167,9 +167,10 @@ void OptimizerStates::say_work(const std::vector<SteppedTensor>& tensors,
   op.moves(bytes, kernels + passes * std::ceil(listed / kListed));
 }
 
-void OptimizerStates::step_one(const SteppedTensor& tensor, Slots& slots) const {
+void OptimizerStates::step_one(SteppedTensor tensor, Slots& slots) const {
   const models::TorchOptimizer& rule = models::rule_for(strategy_.optimizer, tensor).torch;
   if (!rule.one_by_one(strategy_)) return;
+  tensor.block = models::in_blocks(rule.blocks, tensor) ? rule.blocks.block : 0;
   for (const Moment& moment : rule.moments) {
     const Count count = models::count_of(moment.extent, moment.of, tensor);
     if (count == Count(0)) continue;

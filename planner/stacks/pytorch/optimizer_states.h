@@ -47,7 +47,7 @@ class OptimizerStates {
 
  private:
   struct Slots;
-  void step_one(const models::SteppedTensor& tensor, Slots& slots) const;
+  void step_one(models::SteppedTensor tensor, Slots& slots) const;
 
   ProgramBuilder& b_;
   const models::Strategy& strategy_;

@@ -176,6 +176,16 @@ void refuse_optimizer(const models::Strategy& s) {
            rule.torch.package + " steps --optimizer " + std::string(rule.name) +
            ", which has one form";
   });
+  check(s.optimizer_impl != models::OptimizerImpl::fused || rule.torch.refusal_fused == nullptr,
+        ErrorKind::bad_input,
+        [&] { return "--optimizer-impl fused: " + std::string(rule.torch.refusal_fused); });
+  const Regime regime = regime_of(s, s.data.zero >= 2, false, false);
+  check((s.lora ? regime.adapter : regime.stored) != DType::bf16 ||
+            rule.torch.refusal_bf16 == nullptr,
+        ErrorKind::unsupported, [&] {
+          return "--optimizer " + std::string(rule.name) +
+                 " with parameters in bf16: " + rule.torch.refusal_bf16;
+        });
   const char* const why = s.data.zero == 1  ? rule.torch.refusal_zero1
                           : s.data.zero < 2 ? nullptr
                           : is_fsdp1(s)     ? rule.torch.refusal_fsdp1
@@ -224,15 +234,15 @@ void refuse_adapters(const models::Strategy& s) {
 }
 
 void refuse_projection(const models::Strategy& s) {
-  const bool projects = models::rule_of(s.optimizer).torch.projects;
-  if (!projects) return;
+  const models::TorchOptimizer& rule = models::rule_of(s.optimizer).torch;
+  if (rule.projects_to == 0) return;
   const auto refuse_if = [&](bool it_is, const char* what) {
     check(!it_is, ErrorKind::unsupported, [&] {
       return "--optimizer " + std::string(models::rule_of(s.optimizer).name) + " " + what +
              " is not modelled yet";
     });
   };
-  refuse_if(mesh_of(s).communicates(), "on several GPUs");
+  refuse_if(rule.factors && mesh_of(s).communicates(), "on several GPUs");
   refuse_if(s.lora.has_value(), "with --lora-rank, whose matrices have a low rank already,");
   refuse_if(s.precision == models::Precision::fp16_mixed, "with --precision fp16-mixed");
 }
@@ -248,8 +258,13 @@ void refuse_in_backward(const models::Strategy& s, const models::Batch& batch) {
   refuse_if(s.precision == models::Precision::fp16_mixed, ErrorKind::bad_input,
             "with --precision fp16-mixed: a scaler looks at all gradients before it steps");
   refuse_if(mesh_of(s).communicates(), ErrorKind::unsupported, "is modelled on one GPU");
-  refuse_if(s.optimizer == models::Optimizer::adafactor || s.optimizer == models::Optimizer::muon,
-            ErrorKind::unsupported, "is modelled with all optimizers but adafactor and muon");
+  const auto not_yet = [](const models::OptimizerRule& rule) {
+    return !rule.torch.refusal && !rule.torch.in_backward;
+  };
+  check(!not_yet(models::rule_of(s.optimizer)), ErrorKind::unsupported, [&] {
+    return "--optimizer-in-backward is modelled with all optimizers but " +
+           models::optimizer_names(not_yet);
+  });
 }
 
 // fully_shard casts a layer's inputs as it runs forward (_fsdp_state.py, _pre_forward), and not as

@@ -188,7 +188,7 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
   const models::TorchOptimizer& optimizer = models::rule_of(s.optimizer).torch;
   if (optimizer.assumption != nullptr)
     say("optimizer states", optimizer.assumption, optimizer.source);
-  if (optimizer.projects)
+  if (optimizer.factors)
     out.push_back({"GaLore's projection", "\"without cuSOLVER's own workspace\"", "assumed",
                    "not measured; cusolverDnSgesvdj_bufferSize says how much, on a GPU"});
   if (is_fsdp1(s)) {

@@ -76,7 +76,7 @@ _plimsoll() {
         '--grad-dtype=[of reduced gradients (the stack'\''s)]:DTYPE:' \
         '--master-weights=[fp32 masters beside 16-bit weights]:YES|NO:(yes no)' \
         '--fsdp-upcast=[Accelerate'\''s fp32 storage under FSDP (yes)]:YES|NO:(yes no)' \
-        '--optimizer=[adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, lomo (adamw)]:NAME:(adamw sgd momentum ademamix adam8bit lion8bit ademamix8bit galore galore8bit q-galore lomo)' \
+        '--optimizer=[adamw, sgd, momentum, rmsprop, adagrad, adafactor, muon, lion, ademamix, rmsprop-bnb, adam8bit, lion8bit, ademamix8bit, rmsprop8bit, paged-adamw, paged-adam8bit, paged-lion, paged-lion8bit, paged-ademamix, paged-ademamix8bit, torchao-adam8bit, torchao-adam4bit, torchao-adamfp8, schedule-free-adamw, schedule-free-sgd, schedule-free-radam, galore, galore8bit, apollo, apollo-mini, adam-mini, stable-adamw (adamw)]:NAME:(adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit apollo apollo-mini adam-mini stable-adamw)' \
         '--optimizer-impl=[foreach, fused, for-loop (the stack'\''s)]:KIND:(foreach fused for-loop)' \
         '--galore-rank=[of the projected gradients (128)]:N:' \
         '--optimizer-in-backward[step each parameter as its gradient comes]' \
@@ -221,7 +221,7 @@ _plimsoll() {
         '--grad-dtype=[of reduced gradients (the stack'\''s)]:DTYPE:' \
         '--master-weights=[fp32 masters beside 16-bit weights]:YES|NO:(yes no)' \
         '--fsdp-upcast=[Accelerate'\''s fp32 storage under FSDP (yes)]:YES|NO:(yes no)' \
-        '--optimizer=[adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, lomo (adamw)]:NAME:(adamw sgd momentum ademamix adam8bit lion8bit ademamix8bit galore galore8bit q-galore lomo)' \
+        '--optimizer=[adamw, sgd, momentum, rmsprop, adagrad, adafactor, muon, lion, ademamix, rmsprop-bnb, adam8bit, lion8bit, ademamix8bit, rmsprop8bit, paged-adamw, paged-adam8bit, paged-lion, paged-lion8bit, paged-ademamix, paged-ademamix8bit, torchao-adam8bit, torchao-adam4bit, torchao-adamfp8, schedule-free-adamw, schedule-free-sgd, schedule-free-radam, galore, galore8bit, apollo, apollo-mini, adam-mini, stable-adamw (adamw)]:NAME:(adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit apollo apollo-mini adam-mini stable-adamw)' \
         '--optimizer-impl=[foreach, fused, for-loop (the stack'\''s)]:KIND:(foreach fused for-loop)' \
         '--galore-rank=[of the projected gradients (128)]:N:' \
         '--optimizer-in-backward[step each parameter as its gradient comes]' \
@@ -332,7 +332,7 @@ _plimsoll() {
         '--grad-dtype=[of reduced gradients (the stack'\''s)]:DTYPE:' \
         '--master-weights=[fp32 masters beside 16-bit weights]:YES|NO:(yes no)' \
         '--fsdp-upcast=[Accelerate'\''s fp32 storage under FSDP (yes)]:YES|NO:(yes no)' \
-        '--optimizer=[adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, lomo (adamw)]:NAME:(adamw sgd momentum ademamix adam8bit lion8bit ademamix8bit galore galore8bit q-galore lomo)' \
+        '--optimizer=[adamw, sgd, momentum, rmsprop, adagrad, adafactor, muon, lion, ademamix, rmsprop-bnb, adam8bit, lion8bit, ademamix8bit, rmsprop8bit, paged-adamw, paged-adam8bit, paged-lion, paged-lion8bit, paged-ademamix, paged-ademamix8bit, torchao-adam8bit, torchao-adam4bit, torchao-adamfp8, schedule-free-adamw, schedule-free-sgd, schedule-free-radam, galore, galore8bit, apollo, apollo-mini, adam-mini, stable-adamw (adamw)]:NAME:(adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit apollo apollo-mini adam-mini stable-adamw)' \
         '--optimizer-impl=[foreach, fused, for-loop (the stack'\''s)]:KIND:(foreach fused for-loop)' \
         '--galore-rank=[of the projected gradients (128)]:N:' \
         '--optimizer-in-backward[step each parameter as its gradient comes]' \
@@ -481,7 +481,7 @@ _plimsoll() {
         '--grad-dtype=[of reduced gradients (the stack'\''s)]:DTYPE:' \
         '--master-weights=[fp32 masters beside 16-bit weights]:YES|NO:(yes no)' \
         '--fsdp-upcast=[Accelerate'\''s fp32 storage under FSDP (yes)]:YES|NO:(yes no)' \
-        '--optimizer=[adamw, sgd, momentum, adafactor; of bitsandbytes lion, ademamix, adam8bit, lion8bit, ademamix8bit, and paged-adamw, paged-adam8bit …; muon, galore, galore8bit, q-galore, lomo (adamw)]:NAME:(adamw sgd momentum ademamix adam8bit lion8bit ademamix8bit galore galore8bit q-galore lomo)' \
+        '--optimizer=[adamw, sgd, momentum, rmsprop, adagrad, adafactor, muon, lion, ademamix, rmsprop-bnb, adam8bit, lion8bit, ademamix8bit, rmsprop8bit, paged-adamw, paged-adam8bit, paged-lion, paged-lion8bit, paged-ademamix, paged-ademamix8bit, torchao-adam8bit, torchao-adam4bit, torchao-adamfp8, schedule-free-adamw, schedule-free-sgd, schedule-free-radam, galore, galore8bit, apollo, apollo-mini, adam-mini, stable-adamw (adamw)]:NAME:(adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit apollo apollo-mini adam-mini stable-adamw)' \
         '--optimizer-impl=[foreach, fused, for-loop (the stack'\''s)]:KIND:(foreach fused for-loop)' \
         '--galore-rank=[of the projected gradients (128)]:N:' \
         '--optimizer-in-backward[step each parameter as its gradient comes]' \

@@ -258,7 +258,7 @@ std::vector<TensorId> FlatParameters::lists() {
   std::vector<TensorId> lists;
   if (strategy_.offload.params) return lists;  // steps on the host
   const auto all = [&](const Unit& unit) {
-    const auto add = [&](Bytes bytes) { lists.push_back(list(unit.group, bytes)); };
+    const auto add = [&](Bytes bytes) { add_lists(unit.group, bytes, lists); };
     if (unit.listed == Bytes(0)) return;
     if (!rules_.each_parameter) return add(unit.listed);
     for (const models::SteppedTensor& part : unit.parts)

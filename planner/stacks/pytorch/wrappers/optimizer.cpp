@@ -28,10 +28,11 @@ std::vector<Parameter> ends_stepped(const ModelParts& parts, bool before) {
 // torch/optim/adamw.py (2.11): foreach makes one list sqrt(exp_avg_sq), a copy of every state that
 // the rank steps; for-loop steps one parameter after another; fused makes nothing. SGD updates in
 // place in all three.
-TensorId TorchWrapper::list(models::GroupId group, Bytes bytes) {
+void TorchWrapper::add_lists(models::GroupId group, Bytes bytes, std::vector<TensorId>& lists) {
   const models::OptimizerRule& rule = models::rule_of(strategy_.optimizer);
-  const char* const name = models::rule_of(rule.rest.value_or(rule.kind)).torch.temporary;
-  return b_.tensor_in(group, name, bytes, Category::temporaries);
+  const models::TorchOptimizer& torch = models::rule_of(rule.rest.value_or(rule.kind)).torch;
+  for (std::int64_t i = 0; i < torch.lists; ++i)
+    lists.push_back(b_.tensor_in(group, torch.temporary, bytes, Category::temporaries));
 }
 
 std::vector<TensorId> TorchWrapper::lists_one_by_one() {
@@ -39,14 +40,14 @@ std::vector<TensorId> TorchWrapper::lists_one_by_one() {
   if (strategy_.offload.params) return lists;  // steps on the host
   const auto add_one = [&](models::GroupId group, const Parameter& p) {
     const models::SteppedTensor own = own_part(p);
-    if (p.trainable && optimizer_.lists(own)) lists.push_back(list(group, optimizer_.size_of(own)));
+    if (p.trainable && optimizer_.lists(own)) add_lists(group, optimizer_.size_of(own), lists);
   };
   const auto add_unit = [&](models::GroupId group, const Unit& unit) {
     if (unit.empty()) return;
     if (rules_.each_parameter)
       for (const Parameter& p : *unit.parameters) add_one(group, p);
     else if (unit.listed > Bytes(0))
-      lists.push_back(list(group, unit.listed));
+      add_lists(group, unit.listed, lists);
   };
   const auto add_layers = [&] {
     for (const Run& run : s_.runs)
@@ -85,7 +86,7 @@ void TorchWrapper::step_parameter(TensorId gradient, const models::SteppedTensor
   auto step = b_.op("optimizer.step", Phase::backward).read(gradient);
   optimizer_.read_own(step, parameter);
   const models::TorchOptimizer& rule = models::rule_for(strategy_.optimizer, parameter).torch;
-  if (optimizer_.lists(parameter))
+  for (std::int64_t i = 0; optimizer_.lists(parameter) && i < rule.lists; ++i)
     step.write(b_.tensor(rule.temporary, storage(Count(parameter.elements), parameter.dtype),
                          Category::temporaries));
   optimizer_.say_work({parameter}, b_.work());

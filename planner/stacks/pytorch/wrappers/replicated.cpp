@@ -76,7 +76,7 @@ void Replicated::optimizer_step() {
         lists_one_by_one(), [&](std::int64_t most) { return stepped_one_by_one(most); }, kept);
   std::vector<TensorId> lists;
   if (optimizer_.lists({}))
-    for (const Bytes part : partition_blocks()) lists.push_back(list(models::kNoGroup, part));
+    for (const Bytes part : partition_blocks()) add_lists(models::kNoGroup, part, lists);
   const auto stepped = [&](std::int64_t) {
     std::vector<models::SteppedTensor> out;
     for (const Bytes part : partition_)

@@ -36,7 +36,8 @@ class TorchWrapper : public Wrapper {
   void step_parameter(TensorId gradient, const models::SteppedTensor& parameter);
   std::vector<TensorId> lists_one_by_one();
   std::vector<models::SteppedTensor> stepped_one_by_one(std::int64_t most_layers) const;
-  TensorId list(models::GroupId group, Bytes bytes);  // of foreach
+  // What foreach makes of so many bytes of parameters.
+  void add_lists(models::GroupId group, Bytes bytes, std::vector<TensorId>& lists);
 
   // Gradients are reduced within a group, and what comes of that (all of them without shards)
   // across its copies.
