@@ -212,6 +212,12 @@ TEST_CASE("what a package does not step is refused with its reason") {
                 [](models::Strategy& s) { s.optimizer_in_backward = true; }) ==
         "--optimizer-in-backward is modelled with all optimizers but adafactor, muon and "
         "adam-mini");
+  const auto in_bf16 = [](models::Strategy& s) { s.precision = models::Precision::bf16; };
+  CHECK(refusal("gpt2", Optimizer::rmsprop8bit, in_bf16)
+            .starts_with("--optimizer rmsprop8bit with parameters in bf16: bitsandbytes 0.50.2"));
+  CHECK(refusal("gpt2", Optimizer::rmsprop, in_bf16) == "");
+  CHECK(refusal("gpt2", Optimizer::apollo, fsdp2).find("FSDP2's are sharded") != std::string::npos);
+  CHECK(refusal("gpt2", Optimizer::torchao_adam8bit, fsdp2) == "");
   CHECK(refusal("gpt2", Optimizer::adalomo, [](models::Strategy&) {}) ==
         "--optimizer adalomo with --stack pytorch: it steps a parameter when the next one's "
         "gradient is there, which is not modelled yet");
