@@ -25,7 +25,9 @@ const char* interned(std::string_view text);
 // rms_norm multiplies the weight with the normalized values in the input's dtype (Llama),
 // rms_norm_fp32 in fp32, before the cast back (OLMo 2).
 // rms_norm_one_plus likewise, with 1 + weight (Gemma). rms_norm_inline is Llama's in one
-// expression, whose values no name holds; rms_norm_fused is torch.nn.RMSNorm, a kernel.
+// expression, whose values no name holds; rms_norm_fused is torch.nn.RMSNorm, a kernel;
+// rms_norm_composite is torch.rms_norm of x in fp32 with a weight in another dtype, which runs as
+// operations of its own.
 enum class ModuleClass : std::uint8_t {
   linear,
   conv1d,
@@ -34,6 +36,7 @@ enum class ModuleClass : std::uint8_t {
   rms_norm_one_plus,
   rms_norm_inline,
   rms_norm_fused,
+  rms_norm_composite,
   layer_norm,
   experts,  // gated MLPs stacked: gate_up_proj [experts, 2·out, in], down_proj [experts, in, out]
 };
@@ -108,6 +111,7 @@ struct Node {
   std::int64_t heads = 0;  // split, slice: whose parts lie side by side in x; 0: x is not cut so
   bool casts_back = false;  // rotary: the results have the operands' dtype, whatever the tables'
   bool complex = false;  // rotary: pairs of elements times complex numbers
+  bool pairs = false;  // rotary: the same in Python, in fp32, and back in the operand's dtype
   bool of_view = false;  // linear: x is reshaped for it, in a node of its own
   bool normalizes = false;  // experts: the chosen ones' probabilities are divided by their sum
   bool wide_scores = false;  // experts: those stay in fp32, whatever the logits are in

@@ -11,10 +11,12 @@ enum class NormKind : std::uint8_t {  // as ModuleClass's
   rms_norm_fp32,
   rms_norm_one_plus,
   rms_norm_inline,
-  rms_norm_fused
+  rms_norm_fused,
+  rms_norm_composite
 };
 constexpr bool multiplies_in_fp32(NormKind kind) {
-  return kind == NormKind::rms_norm_fp32 || kind == NormKind::rms_norm_one_plus;
+  return kind == NormKind::rms_norm_fp32 || kind == NormKind::rms_norm_one_plus ||
+         kind == NormKind::rms_norm_composite;
 }
 constexpr bool is_rms(NormKind kind) {
   return kind != NormKind::layer_norm;
@@ -48,10 +50,14 @@ struct Decoder {
   // last norm's place (OPT-350m). 0: `hidden`.
   std::int64_t embedding_width = 0;
   // The model makes no positions, tables or padded labels, SDPA reads what the layer's nodes made,
-  // and the loop over the layers holds the stream alone; rotation multiplies with a buffer of
-  // complex numbers; the loss is made when the model has returned.
+  // and the loop over the layers holds the stream alone; rotation multiplies with a buffer; the
+  // loss is made when the model has returned.
   bool bare = false;
+  // The model's frame holds the stream behind the last layer until it returns, and what the head
+  // makes is widened, or made in parts of the tokens, before that.
+  bool holds_stream = false;
   bool repeats_groups = false;  // keys and values, for SDPA: whatever the release says
+  bool repeats_heads_first = false;  // as [batch, heads, s, d], one after the other
   bool masked_loss = false;  // cross entropy of the logits as they are, with labels as they are
   // GPT-BigCode before kLossPadsLabels: cross entropy of the logits as they are; and what a layer
   // returns to the cache, in elements a token, whether it trains or not.
@@ -68,6 +74,7 @@ struct Decoder {
   bool out_bias = false;  // attention's output projection
   bool mlp_bias = false;
   bool qk_norm = false;  // RMSNorm on q and k: a head's (Qwen3), or all at once (OLMo 2)
+  std::int64_t rotary_rows = 0;  // of a buffer of cosines and sines in fp32; 0: there is none
   bool fp32_rotary = false;  // cos and sin stay in fp32 whatever the stream's dtype is
   bool tied_head = false;
   bool eager_attention = false;  // Transformers has no SDPA for it

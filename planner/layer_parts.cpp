@@ -27,6 +27,8 @@ models::NormKind norm_kind(models::ModuleClass module) {
       return models::NormKind::rms_norm_inline;
     case models::ModuleClass::rms_norm_fused:
       return models::NormKind::rms_norm_fused;
+    case models::ModuleClass::rms_norm_composite:
+      return models::NormKind::rms_norm_composite;
     default:
       return models::NormKind::layer_norm;
   }

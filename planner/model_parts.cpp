@@ -210,10 +210,11 @@ std::vector<Parameter> in_backward_order(const std::vector<Parameter>& parameter
 }
 
 // PEFT asks the frozen embedding's output for a gradient (peft 0.21, utils/other.py,
-// enable_input_require_grads) where whole layers are checkpointed; our own runtime needs none.
+// enable_input_require_grads) where whole layers are checkpointed; our own runtime and torchtune's
+// adapters need none.
 bool forces_input_gradient(const models::Strategy& strategy) {
   return models::decisions::recomputes_layers(strategy.recompute.kind) &&
-         stack_info(strategy.stack).runs_transformers;
+         models::is_transformers(strategy.code) && stack_info(strategy.stack).runs_transformers;
 }
 
 namespace {
@@ -232,7 +233,10 @@ Forward forward_of(const ModelSpec& model, const models::Strategy& strategy) {
   if (found != model.other_forwards.end()) return {found->decoder, found->blocks};
   check(strategy.code == models::ModelCode::transformers, ErrorKind::unsupported, [&] {
     return "--model-code " + std::string(models::name_of(strategy.code)) + ": its " +
-           model.model_type + " is not modelled (llama is, without biases or a tied head)";
+           model.model_type +
+           (models::is_torchtune(strategy.code)
+                ? " is not modelled (llama and mistral are, without biases)"
+                : " is not modelled (llama is, without biases or a tied head)");
   });
   return {*model.decoder, model.blocks};
 }

@@ -125,7 +125,7 @@ void check_exportable(const Workload& w, std::string_view target) {
         "pp {}, cp {}, ep {})",
         target, s.tp, s.pp, s.cp, s.ep);
   });
-  check(!models::is_torchtitan(s.code), ErrorKind::unsupported, [&] {
+  check(models::is_transformers(s.code), ErrorKind::unsupported, [&] {
     return fmt::format("export --to {}: the plan is of {}, whose own configuration is not written",
                        target, name_of(s.code));
   });

@@ -157,7 +157,7 @@ void add_subject(Lines& lines, const Plan& plan) {
                   plan.batch.seq_len, plan.batch.micro_batch, plan.batch.grad_accum,
                   models::text_of(s.recompute), name_of(s.attention), name_of(s.loss)));
   if (const std::string rows = rows_text(plan); !rows.empty()) lines.add(rows);
-  if (models::is_torchtitan(s.code)) lines.add(fmt::format("the model of {}", name_of(s.code)));
+  if (!models::is_transformers(s.code)) lines.add(fmt::format("the model of {}", name_of(s.code)));
   if (s.compile == models::Compile::block) lines.add("each layer compiled by torch.compile");
   if (s.kernels != models::Kernels::eager) lines.add(fmt::format("{} kernels", name_of(s.kernels)));
   if (const auto conf = text_of(s.allocator)) lines.add("allocator " + *conf);

@@ -117,12 +117,13 @@ void write_stack(JsonWriter& json, const Strategy& s) {
     json.member("compile", name_of(s.compile));
   json.member("fsdp_autocast", is_fsdp1(s) && is_mixed(s.precision));
   const bool units =
-      under_fsdp(s) && s.data.fsdp_version == 2 && s.code != models::ModelCode::torchtitan_2024_12;
+      under_fsdp(s) && s.data.fsdp_version == 2 &&
+      (models::is_transformers(s.code) || s.code == models::ModelCode::torchtitan_0_2_2);
   json.member("fsdp_units", units ? "accelerate" : "layers");
   json.member("fsdp_version", s.data.fsdp_version);
   json.member("hold_outputs", s.hold_outputs);
   json.member("kernels", name_of(s.kernels));
-  if (models::is_torchtitan(s.code)) json.member("model_code", name_of(s.code));
+  if (!models::is_transformers(s.code)) json.member("model_code", name_of(s.code));
   json.member("name", name_of(s.stack));
   json.member("optimizer_impl", name_of(s.optimizer_impl.value_or(models::OptimizerImpl::foreach)));
   json.member("sdpa_backend", "auto");

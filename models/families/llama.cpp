@@ -1,5 +1,6 @@
 #include "models/table/llama_like.h"
 #include "models/table/numerics.h"
+#include "models/table/torchtune.h"
 
 namespace plimsoll::models::families {
 
@@ -56,6 +57,7 @@ void build(const Config& config, Head head, ModelSpec& model) {
   add_llama(model, config, head, llama);
   set_llama_decoder(model, head, llama);
   add_torchtitan(model, llama);
+  add_torchtune(model, llama);
 }
 }  // namespace
 

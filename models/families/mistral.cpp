@@ -1,5 +1,6 @@
 #include "models/table/llama_like.h"
 #include "models/table/numerics.h"
+#include "models/table/torchtune.h"
 
 namespace plimsoll::models::families {
 
@@ -9,6 +10,7 @@ void build(const Config& config, Head head, ModelSpec& model) {
   llama.window = config.natural("sliding_window", 4096);
   add_llama(model, config, head, llama);
   set_llama_decoder(model, head, llama);
+  add_torchtune(model, llama);
 }
 }  // namespace
 

@@ -266,6 +266,12 @@ ValueId BlockBuilder::rotary(std::string_view name, ValueId x) {
   return out;
 }
 
+ValueId BlockBuilder::pair_rotary(std::string_view name, ValueId x) {
+  const ValueId out = rotary(name, x);
+  block_.nodes.back().pairs = true;
+  return out;
+}
+
 ValueList BlockBuilder::attention(std::string_view name, ValueId q, ValueId k, ValueId v,
                                   EagerSoftmax softmax) {
   const ValueList out{value(width(q)), value(0)};

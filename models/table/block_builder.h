@@ -54,6 +54,7 @@ class BlockBuilder {
   ValueList rotary(std::string_view name, ValueId q, ValueId k, bool casts_back = false);
   ValueId rotary(std::string_view name, ValueId x);  // `name`: of queries or of keys
   ValueList complex_rotary(std::string_view name, ValueId q, ValueId k);
+  ValueId pair_rotary(std::string_view name, ValueId x);
   // The result, and the probabilities that eager attention returns beside it.
   ValueList attention(std::string_view name, ValueId q, ValueId k, ValueId v, EagerSoftmax softmax);
   // Of the result, the probabilities, and the scores before and after the mask.

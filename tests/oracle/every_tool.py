@@ -53,7 +53,9 @@ PARTS = {"apart.py": "dry_runs.py", "batches.py": "torch_measure.py",
          "liger.py": "dry_runs.py",
          "fms_gptq.py": "torch_measure.py", "numerics_models.py": "numerics_goldens.py",
          "packed_base.py": "torch_measure.py",
-         "optimizers.py": "torch_measure.py", "torchtitan_code.py": "torch_measure.py"}
+         "optimizers.py": "torch_measure.py", "torchtitan_code.py": "torch_measure.py",
+         "torchtune_code.py": "torch_measure.py",
+         "other_code.py": "torch_measure.py"}
 
 
 def missing(program):
@@ -312,6 +314,19 @@ class EveryTool(unittest.TestCase):
         if not any((pathlib.Path(root) / "models" / "llama3" / "infra").is_dir() for root in roots):
             self.skipTest("no torchtitan 0.2.2 here")
         golden = GOLDEN / "pytorch_steps" / "llama-b-titan022-ops.json"
+        out = self.folder / golden.name
+        self.run_tool("torch_measure.py", "--trace", golden, "--out", out)
+        made, committed = (json.loads(path.read_text()) for path in (out, golden))
+        if made["versions"] != committed["versions"]:
+            self.skipTest(f"made with {committed['versions']}, here are {made['versions']}")
+        self.assertEqual(made, committed)
+
+    @needs("torch_measure.py")
+    def test_torchtunes_own_code(self):
+        """Of release 0.6.1, where that is importable with what it imports."""
+        if not importlib.util.find_spec("torchtune") or not importlib.util.find_spec("torchao"):
+            self.skipTest("no torchtune here")
+        golden = GOLDEN / "pytorch_steps" / "llama-a-tune-none.json"
         out = self.folder / golden.name
         self.run_tool("torch_measure.py", "--trace", golden, "--out", out)
         made, committed = (json.loads(path.read_text()) for path in (out, golden))

@@ -42,10 +42,11 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
   rules.fsdp_autocast = workload["stack"]["fsdp_autocast"];
   rules.hold_outputs = strategy.hold_outputs;
   rules.batch_tensors = strategy.rows == models::Rows::full ? 1 : 2;
-  if (workload["stack"]["fsdp_units"] == "layers")
-    rules.fsdp_units = strategy.code == models::ModelCode::torchtitan_2024_12
-                           ? planner::pytorch::FsdpUnits::root
-                           : rules.fsdp_units;
+  if (workload["stack"]["fsdp_units"] == "layers" && !models::is_transformers(strategy.code)) {
+    planner::pytorch::Rules own;  // of that code's loop
+    planner::pytorch::set_loop(own, parts.decoder, strategy);
+    rules.fsdp_units = own.fsdp_units;
+  }
   const bool bias =
       std::ranges::any_of(parts.runs.front().pattern.front().linears, &planner::LinearPart::bias);
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where GEMMs add a bias.

@@ -115,9 +115,9 @@ void set_transformers(const Options& options, Strategy& s) {
 
 void set_model_code(const Options& options, Strategy& s) {
   set_choice(options, "model-code", s.code);
-  require(options, "model-code", s.stack == Stack::pytorch || !models::is_torchtitan(s.code),
+  require(options, "model-code", s.stack == Stack::pytorch || models::is_transformers(s.code),
           "belongs to --stack pytorch");
-  require(options, "transformers-version", !models::is_torchtitan(s.code),
+  require(options, "transformers-version", models::is_transformers(s.code),
           fmt::format("--model-code {} runs none of it", name_of(s.code)));
 }
 

@@ -53,7 +53,8 @@ def build(model, workload):
     if kind in APOLLO:
         return apollo_optimizer(model, kind, strategy)
     packages = {"adafactor": transformers_adafactor,
-                **{name: functools.partial(bitsandbytes_optimizer, model, which)
+                **{name: functools.partial(bitsandbytes_optimizer, model, which,
+                                           "model_code" not in stack)
                    for name, which in BITSANDBYTES.items()},
                 **{name: functools.partial(torchao_optimizer, which)
                    for name, which in TORCHAO.items()},
@@ -101,14 +102,14 @@ class InBackward:
         """There is none left."""
 
 
-def bitsandbytes_optimizer(model, which, parameters):
+def bitsandbytes_optimizer(model, which, by_trainer, parameters):
     """With what Trainer tells it: states of embeddings in fp32 (trainer.py, create_optimizer)."""
     import bitsandbytes
     import torch
     name, bits, paged = which
     where = {} if paged is None else {"is_paged": paged}
     built = getattr(bitsandbytes.optim, name)(parameters, lr=1e-4, optim_bits=bits, **where)
-    if bits == 8:
+    if bits == 8 and by_trainer:
         manager = bitsandbytes.optim.GlobalOptimManager.get_instance()
         for module in model.modules():
             if isinstance(module, torch.nn.Embedding):

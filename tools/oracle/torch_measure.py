@@ -51,9 +51,9 @@ import flash_package
 import kept_ops
 import liger
 import optimizers
+import other_code
 import packed_base
 import routing
-import torchtitan_code
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TRACE_SCHEMA = "plimsoll.trace/1"
@@ -132,7 +132,7 @@ ACCEPTED = {
     "optimizer_impl": ["foreach", "fused", "for-loop"],
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
     "sdpa_backend": ["auto", "flash", "efficient", "cudnn", "math"],
-    "kernels": ["eager", "liger"], "loss": ["full", "fused"], "compile": compiled.ACCEPTED,
+    "kernels": ["eager", "liger"], "loss": ["full", "chunked", "fused"], "compile": compiled.ACCEPTED,
     "offload": [[], ["params"]],  # CPUOffloadPolicy, CPUOffload
     **packed_base.ACCEPTED, **batches.ACCEPTED,
 }
@@ -213,7 +213,7 @@ def normalised(workload):
     for key in batch:
         positive(batch[key], f"batch.{key}", 2 if key == "seq_len" else 1)
     recompute_interval(strategy["recompute"])
-    torchtitan_code.check({"model": model, "stack": stack, "strategy": strategy}, BadInput)
+    other_code.check({"model": model, "stack": stack, "strategy": strategy}, BadInput)
     stack = {k: v for k, v in stack.items()
              if v is not None or k not in ("use_reentrant", "model_code")}  # as always
     if strategy["rows"] in (None, "full"):
@@ -226,7 +226,7 @@ def recompute_interval(kind):
     """0 for none and selective, k where each checkpoint covers k layers; sqrt depends on L."""
     if kept_ops.names_of(kind, BadInput):
         return 0
-    if kind in ("none", "selective", "full", "sqrt", *torchtitan_code.CHECKPOINTS):
+    if kind in ("none", "selective", "full", "sqrt", *other_code.CHECKPOINTS):
         return {"full": 1, "sqrt": None}.get(kind, 0)
     if isinstance(kind, str) and kind.startswith("every:") and kind[6:].isdigit() and int(kind[6:]):
         return int(kind[6:])
@@ -647,7 +647,7 @@ class Training:
         self.own_loss = None
         if "model_code" in workload["stack"]:
             start_process_group(strategy["world_size"])
-            self.model, self.own_loss = torchtitan_code.build(workload)
+            self.model, self.own_loss = other_code.build(workload)
             self.flops, self.vocabulary = None, workload["model"]["config"]["vocab_size"]
         else:
             inner = build_model(workload, build_on)

@@ -50,6 +50,11 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
                stops, s.b);
   if (stops) return hold_until(op(names.b.module).release(s.base.out));
   TensorId scaled = copy(names.scaled, s.b.out, outs, dtype);
+  // torchtune's LoRALinear (modules/peft/lora.py) gives A's result the name that this one takes.
+  if (models::is_torchtune(strategy_.code)) {
+    op(names.scaled).release(s.a.out);
+    b_.work().moves(0, 0);
+  }
   if (packed && !regime_.autocast) scaled = cast(names.scaled_cast, scaled, outs, dtype, result);
   if (is_gptq(part) && !has_new_peft(strategy_)) {
     op(names.sum).update(s.base.out).read(scaled);
@@ -92,7 +97,7 @@ Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& p
     d = gemm_backward(names.b, names.b_bias, adapter_b(part, own), dtype, true, s.b, d, {}, {})
             .tensor;
     d_x = gemm_backward(names.a, names.a, adapter_a(part, own), asked, input_grad, s.a, d, before,
-                        {at.input, {}, {}});
+                        {at.input, {}, base ? std::span<const Ref>() : at.held});
   }
   if (input_grad && own_node) {
     d = dropout_backward(names.dropped_grad, d_x.tensor, s.mask, ins, asked);

@@ -88,17 +88,20 @@ AttentionWriter::Grads AttentionWriter::attention_backward(const AttentionNames&
 // What Transformers does to the operands before it calls SDPA; it holds them until it returns.
 // Rotated queries and keys, and values, have the strides of [b, s, heads, d].
 AttentionInput AttentionWriter::prepare(const AttentionNames& names, AttentionInput in) {
+  // The copies take their names.
+  const auto let_go = [&](const char* name, TensorId first, TensorId second = kNoTensor) {
+    op(name).release(first).release(second);
+    b_.work().moves(0, 0);
+  };
   const auto laid_out = [&](const OperandNames& name, TensorId t, SymInt n, DType dtype) {
     return copy(name.laid_out, t, n, dtype, Category::activations);
   };
   if (repeats() && copies_groups()) {
     const TensorId k = in.k, v = in.v;
     in.k = copy(names.k.repeated, k, q_values(), in.dtype, Category::activations);
+    if (d_.repeats_heads_first) let_go(names.k.repeated, k);
     in.v = copy(names.v.repeated, v, q_values(), in.v_dtype, Category::activations);
-    if (d_.bare) {  // the copies take their names
-      op(names.v.repeated).release(k).release(v);
-      b_.work().moves(0, 0);
-    }
+    if (d_.bare) let_go(names.v.repeated, v, d_.repeats_heads_first ? kNoTensor : k);
   }
   if (!contiguous()) return in;
   in.q = laid_out(names.q, in.q, q_values(), in.dtype);

@@ -187,6 +187,7 @@ const OperandNames& BlockWriter::operand(const NodePlan& at, std::size_t i) {
 void BlockWriter::run_rotary(const NodePlan& at, LayerSaved& s) {
   if (regime_.patch.rotary) return liger_rotary(at, s);
   if (at.node->complex) return complex_rotary(at, s);
+  if (at.node->pairs) return pair_rotary(at, s);
   const models::ValueList &in = at.node->in, &out = at.node->out;
   const DType own = dtype_of(in[0]), to = promoted(own, rotary_dtype());
   const bool casts = at.node->casts_back && to != own;
@@ -206,6 +207,15 @@ void BlockWriter::run_rotary(const NodePlan& at, LayerSaved& s) {
   }
   auto done = op(operand(at, in.size() - 1).cast);
   for (std::size_t i = 0; i < in.size(); ++i) done.release(rotated[i]).release(s.of(in[i]));
+}
+
+// The buffer that it reads stays.
+void BlockWriter::pair_rotary(const NodePlan& at, LayerSaved& s) {
+  const ValueId in = at.node->in[0];
+  TapeSaved rotated;
+  tape_forward(pair_rotary_tape(at.operand_names->name, dtype_of(in), grad_of(in)),
+               rotary_counts(in), std::array{Ref{s.of(in)}, Ref{}}, rotated);
+  s.of(at.node->out[0]) = rotated.out;
 }
 
 AttentionInput BlockWriter::attention_input(const NodePlan& at, const LayerSaved& s) const {

@@ -64,7 +64,7 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
     case OpKind::attention:
       return regime.compute;
     case OpKind::rotary:
-      return node.casts_back || regime.patch.rotary ? first : promoted(first, stream);
+      return node.casts_back || node.pairs || regime.patch.rotary ? first : promoted(first, stream);
     case OpKind::experts:
       return plan.value(node.in[1]).dtype;
     case OpKind::activation:
@@ -204,7 +204,7 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
     sliding = sliding || node.sliding;
     if (saves(at)) {
       last_save = nodes.size();
-      first_save = std::min(first_save, nodes.size());
+      if (at.grad) first_save = std::min(first_save, nodes.size());
     }
     nodes.push_back(at);
   }

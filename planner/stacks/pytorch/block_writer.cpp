@@ -200,6 +200,7 @@ void BlockWriter::concatenate_back(const NodePlan& at) {
 void BlockWriter::rotary_back(const NodePlan& at) {
   if (regime_.patch.rotary) return liger_rotary_back(at);
   if (at.node->complex) return complex_rotary_back(at);
+  if (at.node->pairs) return pair_rotary_back(at);
   const models::ValueList &in = at.node->in, &out = at.node->out;
   const DType from = promoted(dtype_of(in[0]), rotary_dtype());
   std::array<TensorId, 2> d{kNoTensor, kNoTensor};
@@ -217,6 +218,14 @@ void BlockWriter::rotary_back(const NodePlan& at) {
   }
 }
 
+// Halves of a gradient are written into zeros, which have plain strides.
+void BlockWriter::pair_rotary_back(const NodePlan& at) {
+  const ValueId in = at.node->in[0];
+  const TapePart rotary = pair_rotary_tape(at.operand_names->name, dtype_of(in), true);
+  gradient(in) = {tape_backward(rotary, rotary_counts(in), std::array<Ref, 2>{}, {},
+                                {.result = gradient(at.node->out[0]).tensor})};
+}
+
 // Flash and the memory-efficient kernel write v's gradient as a product reads it.
 void BlockWriter::attention_back(const NodePlan& at, const LayerSaved& s) {
   const AttentionNames& names = *at.attention_names;
@@ -227,7 +236,7 @@ void BlockWriter::attention_back(const NodePlan& at, const LayerSaved& s) {
       attention_backward(names, in, s.attentions[at.place], gradient(at.node->out[0]).tensor,
                          selective() ? std::span<const Ref>(held) : std::span<const Ref>());
   const bool stored = path() == AttentionPath::eager || path() == AttentionPath::math;
-  const bool strided = stored || (masked() && grouped());
+  const bool strided = stored || (masked() && grouped()) || (d_.repeats_heads_first && repeats());
   gradient(at.node->in[0]) = {d[0], false, stored ? names.q.grad_laid_out : nullptr};
   gradient(at.node->in[1]) = {d[1], false, nullptr};
   gradient(at.node->in[2]) = {d[2], false, strided ? names.v.grad_laid_out : nullptr};

@@ -92,6 +92,7 @@ class BlockWriter : public AttentionWriter {
   void liger_rotary(const NodePlan& at, LayerSaved& s);  // liger.cpp
   // rotary_complex.cpp
   void complex_rotary(const NodePlan&at, LayerSaved&s), complex_rotary_back(const NodePlan&at);
+  void pair_rotary(const NodePlan&at, LayerSaved&s), pair_rotary_back(const NodePlan&at);
   void run_experts(const NodePlan& at, bool stops, LayerSaved& s);  // experts.cpp
   void run_loop(const NodePlan& at, bool stops, LayerSaved& s);
   void run_add(const NodePlan& at, Ref output, LayerSaved& s);

@@ -31,9 +31,16 @@ void StepWriter::declare_inputs() {
   const auto persistent = [&](const char* name, SymBytes bytes) {
     s_.b.tensor_in(models::kNoGroup, name, bytes, Category::parameters, Residency::persistent);
   };
-  if (s_.d.bare)  // torchtitan's freqs_cis: as many rows as a sequence has tokens
+  if (models::is_torchtitan(s_.strategy.code))  // freqs_cis: a row for each token of a sequence
     persistent("rotary.freqs_cis",
                s_.layer.fp32(checked_multiply(s_.tokens.length, s_.d.head_dim)));
+  // torchtune's theta and cache, cosines and sines of every position that the model takes; and
+  // what is put behind the labels (ignore_labels_cache of its recipes).
+  if (s_.d.rotary_rows > 0) {
+    persistent("rotary.theta", s_.layer.fp32(s_.d.head_dim / 2));
+    persistent("rotary.cache", s_.layer.fp32(checked_multiply(s_.d.rotary_rows, s_.d.head_dim)));
+    persistent("loss.ignored", s_.layer.bytes(s_.tokens.sequences, DType::int64));
+  }
   const SymInt rows = s_.parts.position_rows;
   // LlamaRotaryEmbedding's buffers inv_freq and original_inv_freq, which were one before 5.0.
   if (s_.d.position == models::PositionKind::rope && !s_.d.bare)

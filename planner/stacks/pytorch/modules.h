@@ -28,6 +28,7 @@ class ModuleWriter {
   void set_workspaces(const std::array<TensorId, 4>& workspaces) { workspaces_ = workspaces; }
   void take_workspace(OpBuilder gemm, bool adds_bias);
   void set_sink(GradientSink* sink) { sink_ = sink; }
+  void set_tokens(SymInt total) { tokens_.set_total(total); }  // that GEMMs read from now on
   // `waits`: the backward that follows begins in front of a recomputation. `checkpointed`: saved
   // tensors come through a checkpoint's hooks, and a node drops each as soon as it has used it.
   void set_checkpoint(Recomputation* waits, bool checkpointed) {

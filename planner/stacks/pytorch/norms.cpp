@@ -51,6 +51,19 @@ void rms_norm_one_plus(Function& f, const NormOperands& of, DType own, DType) {
   f.result(f.cast(product, own));
 }
 
+// torch.rms_norm of x.float() where the weight has another dtype (torchtune modules/rms_norm.py;
+// ATen/native/layer_norm.cpp, rms_norm_composite): eps is added in place, and the product is cast
+// back.
+void rms_norm_composite(Function& f, const NormOperands& of, DType own, DType) {
+  const ValueId wide = f.named(f.cast(of.x, DType::fp32), ".input.fp32");
+  const ValueId root = f.apply(Kind::rsqrt, f.mean(f.apply(Kind::power, wide), kRows));
+  f.hold(wide);
+  f.hold(root);
+  const ValueId normalized = f.apply(Kind::multiply, wide, f.named(root, ".statistics"));
+  const ValueId product = f.apply(Kind::multiply, f.named(normalized, ".normalized"), of.weight);
+  f.result(f.cast(f.named(product, ".product"), own));
+}
+
 // RMSNorm of torchtitan in 2024 (models/norms.py): (x.float() · …).type_as(x) · weight.
 void rms_norm_inline(Function& f, const NormOperands& of, DType own, DType) {
   const ValueId normalized = normalize(f, f.named(f.cast(of.x, DType::fp32), ".input.fp32"), false);
@@ -95,6 +108,9 @@ Function norm_function(const NormPart& part, const NormInput& x, const Regime& r
       break;
     case NormKind::rms_norm_fused:
       rms_norm_fused(f, of, x.dtype, wide);
+      break;
+    case NormKind::rms_norm_composite:
+      rms_norm_composite(f, of, x.dtype, wide);
       break;
     case NormKind::layer_norm:
       layer_norm(f, of, x.dtype, wide);

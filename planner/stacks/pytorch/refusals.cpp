@@ -123,9 +123,11 @@ void refuse_compiled(const models::ModelSpec& model, const models::Strategy& s,
   const models::Decoder& d = *model.decoder;
   refuse_if(s.precision == models::Precision::fp32 && d.kv_heads < d.heads,
             "in fp32 with grouped queries (SDPA's math)");
-  if (models::is_torchtitan(s.code)) {
+  if (!models::is_transformers(s.code)) {
     refuse_if(s.code != models::ModelCode::torchtitan_2024_12,
-              "with --model-code torchtitan@0.2.2 (torchtitan@2024-12 is)");
+              models::is_torchtune(s.code)
+                  ? "with --model-code torchtune@0.6.1 (torchtitan@2024-12 is)"
+                  : "with --model-code torchtitan@0.2.2 (torchtitan@2024-12 is)");
     return;
   }
   check(std::ranges::find(kCompiledFamilies, model.model_type) != std::end(kCompiledFamilies),
@@ -135,37 +137,6 @@ void refuse_compiled(const models::ModelSpec& model, const models::Strategy& s,
   refuse_if(d.window > 0 && batch.seq_len >= d.window,
             "with a sliding window that the sequence reaches");
   for (const auto& block : model.blocks) compiled::refuse_block(*block);
-}
-
-// torchtitan's own code: as its parallelize_llama.py and train.py run it.
-void refuse_code(const models::Strategy& s, const models::Batch& batch) {
-  const bool own_ops = models::keeps_torchtitan_ops(s.recompute);
-  check(models::is_torchtitan(s.code) || !own_ops, ErrorKind::unsupported,
-        "--recompute ops:torchtitan is modelled with torchtitan's own model alone: --model-code "
-        "torchtitan@0.2.2, or --trainer torchtitan");
-  if (!models::is_torchtitan(s.code)) return;
-  const auto refuse_if = [&](bool it_is, const char* what) {
-    check(!it_is, ErrorKind::unsupported,
-          [&] { return "--model-code " + std::string(models::name_of(s.code)) + " " + what; });
-  };
-  using models::RecomputeKind;
-  refuse_if(s.data.zero != 3 || s.data.fsdp_version != 2 || !mesh_of(s).communicates(),
-            "is modelled with FSDP2's full shard alone (--gpus N --zero 3)");
-  refuse_if(s.precision != models::Precision::bf16_mixed ||
-                s.param_dtype.value_or(DType::fp32) != DType::fp32,
-            "is modelled with --precision bf16-mixed on fp32 weights alone");
-  refuse_if(s.kernels != models::Kernels::eager || s.loss != models::Loss::full ||
-                s.attention != models::Attention::flash,
-            "runs its own kernels: --kernels eager, --loss full, --attention flash");
-  refuse_if(s.lora || s.quantize || !s.freeze.empty() || !s.train.empty(),
-            "trains all parameters: neither adapters nor --freeze");
-  refuse_if(s.offload.any(), "with --offload is not modelled yet");
-  refuse_if(s.use_reentrant.value_or(false), "has no reentrant checkpoints");
-  refuse_if(batch.grad_accum > 1,
-            "with --grad-accum is not modelled yet: it reduces every micro-step");
-  refuse_if(s.recompute.kind != RecomputeKind::none && s.recompute.kind != RecomputeKind::full &&
-                !own_ops,
-            "is modelled with --recompute none, full or ops:torchtitan");
 }
 
 void refuse_optimizer(const models::Strategy& s) {
@@ -292,6 +263,9 @@ void refuse_rows(const models::ModelSpec& model, const models::Strategy& s) {
           [&] { return std::string(models::option_of(s.rows)) + " " + what; });
   };
   refuse_if(models::is_torchtitan(s.code), "is not of torchtitan, whose rows are full");
+  refuse_if(models::is_torchtune(s.code),
+            "is not modelled yet with torchtune's code, which runs packed rows through "
+            "flex_attention");
   refuse_if(s.transformers != models::kTransformers,
             "is modelled with Transformers " + models::text_of(models::kTransformers) + " alone");
   refuse_if(s.attention == models::Attention::math, "with --attention math is not modelled yet");
@@ -318,7 +292,7 @@ void refuse_rows(const models::ModelSpec& model, const models::Strategy& s) {
 void refuse(const models::ModelSpec& model, const models::Strategy& s, const models::Batch& batch) {
   refuse_rows(model, s);
   refuse_loops(model, s, batch);
-  refuse_code(s, batch);
+  refuse_code(model, s, batch);
   refuse_kept_ops(model, s);
   refuse_compiled(model, s, batch);
   refuse_optimizer(s);

@@ -12,5 +12,8 @@ void refuse_packed(const models::Strategy& s);
 // they are in releases before 5.0.
 void refuse_loops(const models::ModelSpec& model, const models::Strategy& s,
                   const models::Batch& batch);
+// Error{unsupported}: what is not modelled of --model-code.
+void refuse_code(const models::ModelSpec& model, const models::Strategy& s,
+                 const models::Batch& batch);
 
 }  // namespace plimsoll::planner::pytorch

@@ -1,4 +1,4 @@
-// Rotary position embedding as Transformers writes it in Python.
+// Rotary position embedding as Transformers and torchtune write it in Python.
 #include "planner/stacks/pytorch/functions.h"
 
 namespace plimsoll::planner::pytorch {
@@ -23,7 +23,34 @@ Function rotary_function(DType own, DType tables, bool grad) {
   return f;
 }
 
+// torchtune modules/position_embeddings.py, RotaryPositionalEmbeddings.forward (and
+// Llama3ScaledRoPE, models/llama3_1/_position_embeddings.py): stack([x₀·cos - x₁·sin, x₁·cos +
+// x₀·sin], -1) of neighbours in fp32, whose halves are views of it; names hold x and the stack
+// until it returns.
+Function pair_rotary_function(DType own, bool grad) {
+  Function f;
+  const ValueId x = f.given({tape::kAll, own}, grad);
+  const ValueId table = f.given({kHalf, DType::fp32}, false);
+  const ValueId wide = f.cast(x, DType::fp32);
+  f.hold(wide);
+  const auto turned = [&] { return f.apply(Kind::multiply, f.slice(wide, kHalf), table); };
+  const ValueId first_even = turned(), first_odd = turned();
+  const ValueId first = f.apply(Kind::subtract, first_even, first_odd);
+  const ValueId second_odd = turned(), second_even = turned();
+  const ValueId second = f.apply(Kind::add, second_odd, second_even);
+  const ValueId both = f.concatenate(first, second, tape::kAll);
+  f.hold(both);
+  f.result(f.named(f.cast(both, own), ".rotated"));
+  return f;
+}
+
 }  // namespace
+
+TapePart pair_rotary_tape(const char* operand, DType own, bool grad) {
+  static tape::Rules<1u << 3> rules;
+  const std::size_t key = tape::dtype_bits(own) << 1 | grad;
+  return tape_part(operand, rules.find(key, [&] { return pair_rotary_function(own, grad); }));
+}
 
 TapePart rotary_tape(const char* operand, DType own, DType tables, bool grad) {
   static tape::Rules<1u << 5> rules;

@@ -87,6 +87,7 @@ struct BlockPlan;
 
 // What the head's GEMM reads and the loss makes.
 struct EndSaved {
+  TensorId counted = kNoTensor;  // how many tokens are scored
   TensorId activated = kNoTensor;  // of the GEMM before the head's
   TensorId upcast_logits = kNoTensor, shifted_logits = kNoTensor, returned_logits = kNoTensor;
   TapeSaved logits, entropy;  // loss_functions.cpp

@@ -75,22 +75,12 @@ const char* kernel_name(Rules::Sdpa sdpa, models::Precision precision) {
 
 }  // namespace
 
-// torchtitan's batch is of inputs and labels; its units are Accelerate's since the embedding has
-// one of its own.
-void set_loop(Rules& rules, const models::Strategy& s) {
-  rules.fsdp_autocast = is_fsdp1(s);
-  rules.hold_outputs = s.hold_outputs;
-  rules.batch_tensors = models::is_torchtitan(s.code) ? 2 : 3;
-  rules.fsdp_units =
-      s.code == models::ModelCode::torchtitan_2024_12 ? FsdpUnits::root : FsdpUnits::accelerate;
-}
-
 // torch keeps one cuBLAS workspace per thread that multiplies, the forward's and autograd's, and a
 // cuBLASLt one where a GEMM adds a bias (addmm); both inside its allocator.
 Rules rules_for(const Question& question, const ModelParts& parts,
                 std::vector<Assumption>& assumptions) {
   Rules rules;
-  set_loop(rules, question.strategy);
+  set_loop(rules, parts.decoder, question.strategy);
   if (!question.cluster.gpu) return rules;
   const models::Gpu& gpu = *question.cluster.gpu;
   rules.gpu = processors_of(gpu);
@@ -141,20 +131,21 @@ Rules quick_rules(const Question& question, const ModelParts& parts) {
     known = Known{gpu, bias, rules_for(question, parts, unread)};
     known->rules.each_parameter = false;
   }
-  set_loop(known->rules, question.strategy);
+  set_loop(known->rules, parts.decoder, question.strategy);
   return known->rules;
 }
 
 namespace {
 
-void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
+void add_assumptions(const models::Decoder& decoder, const models::Strategy& s,
+                     std::vector<Assumption>& out) {
   const auto say = [&](const char* what, const char* value, const char* source) {
     out.push_back({what, std::string("\"") + value + "\"", "derived", source});
   };
   const std::string versions =
-      "torch 2.11.0, " + (models::is_torchtitan(s.code)
-                              ? std::string(models::name_of(s.code))
-                              : "transformers " + models::text_of(s.transformers));
+      "torch 2.11.0, " + (models::is_transformers(s.code)
+                              ? "transformers " + models::text_of(s.transformers)
+                              : std::string(models::name_of(s.code)));
   say("versions modelled", versions.c_str(),
       "allocator traces and dry runs of real steps, tests/golden");
   if (s.quantize) {
@@ -205,6 +196,18 @@ void add_assumptions(const models::Strategy& s, std::vector<Assumption>& out) {
     return say("FSDP units",
                "each layer, the last one not resharded, and the root with all the rest",
                "torchtitan at 3f20451bc, parallelisms/parallelize_llama.py, apply_fsdp");
+  if (s.data.zero >= 2 && models::is_torchtune(s.code)) {
+    Rules own;
+    set_loop(own, decoder, s);
+    const bool ends = own.fsdp_units == FsdpUnits::ends;
+    return say("FSDP units",
+               ends ? "each layer, the embedding, the head, and the root, which is not resharded "
+                      "after forward"
+                    : "each layer, and the root with all the rest, which is not resharded after "
+                      "forward",
+               "torchtune 0.6.1, training/_distributed.py, shard_model; custom_sharded_layers of "
+               "its configurations; fully_shard of torch 2.6");
+  }
   if (s.data.zero >= 2)
     say("FSDP units", "each layer, the embedding, final norm with head",
         "accelerate 1.15.0, utils/fsdp_utils.py, fsdp2_prepare_model");
@@ -281,7 +284,7 @@ void write_messages(const ModelParts& parts, const models::Strategy& strategy, M
   models::StepProgram program;
   Rules rules;
   rules.granularity = 1;  // what is sent is not rounded to blocks
-  set_loop(rules, strategy);
+  set_loop(rules, parts.decoder, strategy);
   models::Strategy s = strategy;
   // Checkpoints of several layers gather as those of one.
   if (repeats_layers(s.recompute)) s.recompute = {models::RecomputeKind::full, 1};
@@ -293,7 +296,7 @@ void write_optimizer(const ModelParts& parts, const models::Strategy& strategy,
   Rules rules;
   rules.each_parameter = false;
   rules.works = &works;
-  set_loop(rules, strategy);
+  set_loop(rules, parts.decoder, strategy);
   step_writer(program, parts, strategy, {}, rules)->write_optimizer();
 }
 
@@ -358,7 +361,7 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   }
   Rules rules = rules_for(question, parts, step.assumptions);
   rules.rank = step.rank;
-  add_assumptions(question.strategy, step.assumptions);
+  add_assumptions(parts.decoder, question.strategy, step.assumptions);
   assume_outliers(parts, question, step.assumptions);
   assume_visits(question, parts, step.assumptions);
   const auto writer = step_writer(step.program, parts, question.strategy, question.batch, rules);

@@ -16,7 +16,7 @@ extern const StackInfo kStack;
 Rules rules_for(const Question& question, const ModelParts& parts,
                 std::vector<reports::Assumption>& assumptions);
 // Of those what the training loop and its wrappers decide.
-void set_loop(Rules& rules, const models::Strategy& strategy);
+void set_loop(Rules& rules, const models::Decoder& decoder, const models::Strategy& strategy);
 // The same without what was assumed, for who asks a million times about one GPU and one model.
 Rules quick_rules(const Question& question, const ModelParts& parts);
 // Throws Error for what the model's code does not do, or was not modelled with it.

@@ -13,6 +13,9 @@ namespace plimsoll::planner::pytorch {
 
 class Wrapper;
 
+// torchtune's CEWithChunkedOutputLoss, num_output_chunks.
+inline constexpr std::int64_t kHeadParts = 8;
+
 struct Step {
   Step(models::StepProgram& program, const ModelParts& parts, const models::Strategy& strategy,
        const models::Batch& batch, const Rules& rules);
@@ -29,10 +32,12 @@ struct Step {
   // Whether these require a gradient: the stream behind the last layer; the sum of the embeddings;
   // what the embedding returned, because PEFT asked for it.
   bool final_grad() const, embedding_grad() const, leaf_input() const;
+  // The decoder itself runs the head on parts of the tokens, and the loss takes each.
+  bool heads_parts() const { return d.holds_stream && strategy.loss == models::Loss::chunked; }
   // The head's gradient of a tied table is one of a GEMM, not of a cast (autocast), nor made by
-  // a loss.
+  // a loss, nor a sum of several.
   bool head_grad_is_view() const {
-    return !regime.casts_weights() && strategy.loss != models::Loss::fused;
+    return !regime.casts_weights() && strategy.loss != models::Loss::fused && !heads_parts();
   }
   // The stream before layer `layer` of an instance, and its gradient.
   Ref input_of(std::size_t run, std::size_t layer) const;
@@ -85,6 +90,7 @@ struct Step {
   TapeSaved final_norm;
   LinearSaved head, head_transform, project_in;
   EndSaved end;
+  std::vector<HeadPart> head_parts;
 
   reports::States states;  // this rank's, after backward
   HostMemory host;  // of what is offloaded

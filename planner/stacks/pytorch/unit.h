@@ -57,6 +57,7 @@ struct Unit {
   Message::Part part = Message::Part::front;
   std::size_t layer = 0;
   std::int64_t copies = 1, regathered = 0;
+  std::int64_t calls = 1;  // of its module in a forward, each between gathers
   void begin_micro_batch() {
     grads.clear();
     order.clear();
@@ -66,6 +67,16 @@ struct Unit {
     last_order = -1;
   }
   bool empty() const { return parameters == nullptr || parameters->empty(); }
+};
+
+// The head and the loss of a part of the tokens.
+struct HeadPart {
+  Unit unit;
+  SymInt tokens;
+  TensorId input = kNoTensor;  // laid out for the GEMM
+  TensorId targets = kNoTensor, d_logits = kNoTensor;
+  LinearSaved head;
+  TapeSaved logits, entropy;  // loss_functions.cpp
 };
 
 // A run of layers; `stride` of them make one instance of the group: a checkpoint of equal layers,

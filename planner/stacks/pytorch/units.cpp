@@ -44,7 +44,14 @@ void StepWriter::plan_end_units() {
   // What holds the head serves the backward with what the forward gathered.
   s_.embedding.reshards = s_.strategy.data.zero >= 3 && !(accelerate && d.tied_head);
   s_.tail_is_head = s_.norm_unit != &s_.tail;
-  s_.loss_prefetches = s_.head_unit == &s_.root || (d.tied_head && !accelerate);
+  // torchtune resharded it; its model returns logits.
+  if (d.holds_stream && !s_.tail.empty()) {
+    s_.tail.reshards = s_.strategy.data.zero >= 3;
+    s_.tail.regathered = s_.tail.reshards ? 1 : 0;
+    if (s_.heads_parts()) s_.tail.calls = kHeadParts;
+  }
+  s_.loss_prefetches =
+      !d.holds_stream && (s_.head_unit == &s_.root || (d.tied_head && !accelerate));
 }
 
 // A group of layers goes on where one differs from those before it (Gemma 3's sixth); a run does

@@ -99,6 +99,7 @@ void BlockTracer::norm(const NodePlan& at) {
       return;
     }
     case NormKind::rms_norm_fused:
+    case NormKind::rms_norm_composite:
       break;
   }
   fail(ErrorKind::internal, "a norm that is refused");

@@ -104,7 +104,7 @@ void HeadWriter::loss_forward() {
         "--loss: fused and chunked losses are not modelled where logits are scaled or capped, or "
         "the head has a bias, or reads a projection");
   b_.open(kNoGroup, false, s_.times);
-  if (s_.tail_is_head) gather_tail();
+  if (s_.tail_is_head && !heads_parts()) gather_tail();
   s_.end.upcast_logits = s_.end.shifted_logits = s_.end.returned_logits = s_.end.padded_labels =
       kNoTensor;
   switch (strategy_.loss) {
@@ -112,8 +112,7 @@ void HeadWriter::loss_forward() {
       full_forward();
       break;
     case Loss::chunked:
-      chunked_forward();
-      s_.end.returned_logits = s_.head.out;
+      heads_parts() ? parts_forward() : chunked_forward();
       break;
     case Loss::fused:
       fused_forward();
@@ -127,7 +126,7 @@ void HeadWriter::loss_forward() {
   returned.release(s_.end.shifted_logits).release(s_.end.padded_labels).release(s_.end.cache);
   if (d_.head_transform)
     returned.touch(s_.runs.back().out, -1, kNoTensor, Access::release);
-  else
+  else if (!d_.holds_stream)
     returned.release(s_.final_norm.out);
   if (!rules_.hold_outputs) returned.release(s_.end.returned_logits);
   b_.close();
@@ -162,12 +161,12 @@ void HeadWriter::backward() {
   if (strategy_.loss == Loss::full)
     d_norm = full_backward();
   else if (strategy_.loss == Loss::chunked)
-    d_norm = chunked_backward();
+    d_norm = heads_parts() ? parts_backward() : chunked_backward();
   else
     d_norm = fused_backward();
   const bool narrow = d_.embedding_width > 0;
   if (narrow && (s_.final_grad() || parts_.head_transform.trains())) transform_back(d_norm);
-  if (s_.tail_is_head) wrapper_.after_backward(s_.tail, {});
+  if (s_.tail_is_head && !heads_parts()) wrapper_.after_backward(s_.tail, {});
   if (!narrow && (final_norm_input().grad || parts_.final_norm.trains())) norm_backward(d_norm);
   if (!s_.tail_is_head) wrapper_.after_backward(s_.tail, {});
   b_.close();

@@ -28,7 +28,14 @@ class HeadWriter : private StepPart {
   void full_forward(), chunked_forward(), fused_forward();
   TensorId full_backward(), chunked_backward(), fused_backward();
   TapePart logits_part() const, entropy_part() const;
-  TapeCounts logits_counts() const, entropy_counts() const;
+  TapeCounts logits_counts(SymInt tokens) const;
+  TapeCounts entropy_counts(SymInt tokens, TensorId targets) const;
+  // The head inside the decoder, on parts of the tokens (loss_by_parts.cpp).
+  bool heads_parts() const { return s_.heads_parts(); }
+  void divide_tokens(), leave_after_head(), shift_labels(), count_tokens();
+  void declare_units(), part_head_forward(HeadPart&, Ref gathered), parts_forward();
+  void part_loss_forward(HeadPart&, TensorId& sum);
+  TensorId parts_backward();
   void overwriting_cross_entropy(TensorId logits);
   TensorId overwriting_cross_entropy_backward();
   void fused_chunks(SymInt rows, DType normed), fused_work();

@@ -97,7 +97,7 @@ TapePart HeadWriter::logits_part() const {
                   d_.scaled_logits,
                   d_.soft_capped_logits,
                   widens_logits(),
-                  strategy_.transformers < models::kLossUpcasts,
+                  strategy_.transformers < models::kLossUpcasts || d_.holds_stream,
                   shift};
   static tape::Rules<1u << 8> rules;
   std::size_t key = tape::dtype_bits(of.dtype) << 2 | static_cast<std::size_t>(shift);
@@ -112,20 +112,21 @@ TapePart HeadWriter::entropy_part() const {
   return tape_part(kLoss, rules.find(key, [&] { return entropy_function(dtype, loss_dtype()); }));
 }
 
-TapeCounts HeadWriter::logits_counts() const {
+TapeCounts HeadWriter::logits_counts(SymInt tokens) const {
   TapeCounts counts{};
-  counts[tape::kAll] = checked_multiply(tokens_.total(), d_.vocab);
-  counts[kScored] = checked_multiply(scored_tokens(), d_.vocab);
+  counts[tape::kAll] = checked_multiply(tokens, d_.vocab);
+  counts[kScored] = checked_multiply(shifts_logits() ? scored_tokens() : tokens, d_.vocab);
   counts.logits = kScored + 1;
   return counts;
 }
 
-TapeCounts HeadWriter::entropy_counts() const {
+TapeCounts HeadWriter::entropy_counts(SymInt tokens, TensorId targets) const {
   TapeCounts counts{};
-  counts[tape::kAll] = checked_multiply(scored_tokens(), d_.vocab);
-  counts[kTargets] = s_.end.targets == kNoTensor ? SymInt(0) : scored_tokens();
+  const SymInt scored = shifts_logits() ? scored_tokens() : tokens;
+  counts[tape::kAll] = checked_multiply(scored, d_.vocab);
+  counts[kTargets] = targets == kNoTensor ? SymInt(0) : scored;
   counts[kOne] = 1;
-  const SymInt all = checked_multiply(tokens_.total(), d_.vocab);
+  const SymInt all = checked_multiply(tokens, d_.vocab);
   counts[kLowTwice] = (layer_.bytes(all, regime_.compute) * 2).value();
   counts.logits = 1;
   return counts;
@@ -134,8 +135,13 @@ TapeCounts HeadWriter::entropy_counts() const {
 void HeadWriter::full_forward() {
   layer_.linear_forward(kHead, parts_.head, {s_.final_norm.out}, head_input(), Category::logits,
                         s_.head);
-  if (d_.bare) wrapper_.after_model();
-  layer_.tape_forward(logits_part(), logits_counts(), std::array{Ref{s_.head.out}}, s_.end.logits);
+  if (d_.bare && !d_.holds_stream) wrapper_.after_model();
+  layer_.tape_forward(logits_part(), logits_counts(tokens_.total()), std::array{Ref{s_.head.out}},
+                      s_.end.logits);
+  if (d_.holds_stream) {
+    if (s_.tail.reshards) wrapper_.after_forward(s_.tail);
+    leave_after_head();
+  }
   const auto made = [](TensorId here, TensorId otherwise) {
     return here == kNoTensor ? otherwise : here;
   };
@@ -145,7 +151,9 @@ void HeadWriter::full_forward() {
   if (!d_.masked_loss) s_.end.upcast_logits = wide;
   if (scored != wide) s_.end.shifted_logits = scored;
   s_.end.targets = kNoTensor;
-  if (!shifts_logits()) {
+  if (d_.holds_stream) {
+    shift_labels();
+  } else if (!shifts_logits()) {
     if (!d_.masked_loss && !d_.bare) targets();
   } else if (tokens_.sequences > 1) {
     s_.end.targets =
@@ -155,20 +163,26 @@ void HeadWriter::full_forward() {
   }
   if (overwrites_logits()) return overwriting_cross_entropy(scored);
   s_.end.loss = b_.tensor("loss", storage(1, loss_dtype()), Category::activations);
-  layer_.tape_forward(entropy_part(), entropy_counts(),
+  layer_.tape_forward(entropy_part(), entropy_counts(tokens_.total(), s_.end.targets),
                       std::array{Ref{scored}, Ref{s_.end.targets}}, s_.end.entropy, false, {},
                       {s_.end.loss});
 }
 
 TensorId HeadWriter::full_backward() {
   const std::array<Ref, 2> given{{{kNoTensor}, {s_.end.targets}}};
-  TensorId d = overwrites_logits() ? overwriting_cross_entropy_backward()
-                                   : layer_.tape_backward(entropy_part(), entropy_counts(), given,
-                                                          s_.end.entropy, {.result = s_.end.seed});
-  const TensorId d_logits =
-      layer_.tape_backward(logits_part(), logits_counts(), given, s_.end.logits, {.result = d});
+  TensorId d =
+      overwrites_logits()
+          ? overwriting_cross_entropy_backward()
+          : layer_.tape_backward(entropy_part(), entropy_counts(tokens_.total(), s_.end.targets),
+                                 given, s_.end.entropy, {.result = s_.end.seed});
+  if (d_.holds_stream) wrapper_.gather_again(s_.tail);
+  if (d_.holds_stream && !s_.tail.reshards) wrapper_.before_head_backward();
+  const TensorId d_logits = layer_.tape_backward(logits_part(), logits_counts(tokens_.total()),
+                                                 given, s_.end.logits, {.result = d});
   if (d_logits != kNoTensor) d = d_logits;
-  if (!s_.loss_prefetches) wrapper_.before_head_backward();
+  if (d_.holds_stream) wrapper_.before_backward(s_.tail);
+  if (!s_.loss_prefetches && (!d_.holds_stream || s_.tail.reshards))
+    wrapper_.before_head_backward();
   s_.unit = s_.head_unit;
   return layer_
       .linear_backward(kHead, parts_.head, head_input(),

@@ -10,7 +10,7 @@ using models::kNoGroup;
 
 namespace {
 const LinearNames& kHead = end_names().head;
-constexpr std::int64_t kChunks = 8;  // torchtune's CEWithChunkedOutputLoss, num_output_chunks
+constexpr std::int64_t kChunks = kHeadParts;
 }  // namespace
 
 // liger_kernel 0.8.5, ops/fused_linear_cross_entropy.py: the largest power of two that keeps a
@@ -128,15 +128,16 @@ TensorId HeadWriter::fused_backward() {
   return d_hidden.delta == 0 ? d_hidden.tensor : kNoTensor;
 }
 
-// torchtune's chunked output: the head runs on 8 parts of the tokens; Python keeps all parts'
-// logits until the loss is returned, each is upcast by itself, and autograd keeps each part's
-// log-probabilities. So forward's highest moment holds the low logits, all log-probabilities and
-// one part upcast.
+// torchtune's chunked output, called by the model's forward as `export` writes it: the head runs on
+// 8 parts of the tokens; Python keeps all parts' logits until the loss is returned, each is upcast
+// by itself, and autograd keeps each part's log-probabilities. So forward's highest moment holds
+// the low logits, all log-probabilities and one part upcast. (torchtune's own: loss_by_parts.cpp.)
 void HeadWriter::chunked_forward() {
   const SymInt t = tokens_.total(), v = checked_multiply(t, d_.vocab);
   const SymInt part = checked_multiply(ceil_divide(t, kChunks), d_.vocab);
   layer_.linear_forward(kHead, parts_.head, {s_.final_norm.out}, layer_.norm_out(regime_.residual),
                         Category::logits, s_.head);
+  s_.end.returned_logits = s_.head.out;
   flat_targets();
   s_.end.log_probabilities =
       b_.tensor("loss.log_softmax", storage(v, DType::fp32), Category::logits);

@@ -151,6 +151,10 @@ class Backward {
       case Kind::sum:  // expanded: another
         ++uses_[static_cast<std::size_t>(d)];
         return d;
+      case Kind::subtract:
+        if (i == 1) return made(out, of.in[i], {out});  // -d
+        ++uses_[static_cast<std::size_t>(d)];
+        return d;
       case Kind::power:  // d · (exponent · x^(exponent - 1))
       case Kind::rsqrt:  // -1/2 · d · result³
         return power(of.in[i], out);

@@ -238,6 +238,7 @@ Function::Keeps Function::kept_by(const Operation& of) const {
     case Kind::concatenate:
     case Kind::chunk:
     case Kind::add:
+    case Kind::subtract:
     case Kind::sum:
     case Kind::sum_groups:
     case Kind::integers:

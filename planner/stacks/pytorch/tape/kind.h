@@ -19,6 +19,7 @@ enum class Kind : std::uint8_t {
   chunk,  // two halves, as views: the result, and the one beside it
   multiply,
   add,
+  subtract,
   layer_norm,  // in: x, weight, maybe bias; makes statistics beside the result
   softmax,
   log_softmax,

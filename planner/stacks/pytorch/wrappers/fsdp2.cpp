@@ -77,6 +77,11 @@ void FullyShard::prefetch(Ref gathered, Ref cast) {
       .touch(cast.tensor, cast.delta, cast.beyond, Access::write);
 }
 
+void FullyShard::gather_again(Unit& unit) {
+  if (unit.full_backward == kNoTensor) return;
+  prefetch({unit.gather_backward}, {unit.cast_backward});
+}
+
 void FullyShard::before_head_backward() {
   const Unit& last = s_.runs.back().units.back();
   prefetch({last.gather_backward, -1}, {last.cast_backward, -1});

@@ -20,7 +20,9 @@ class FullyShard final : public Fsdp {
   void declare_states() override;
   bool keeps_last_layer() const override;
   void declare(Unit& unit) override;
+  void declare_gathers(Unit& unit) override;
   void before_forward(Unit& unit, Ref previous) override;
+  void gather_again(Unit& unit) override;
   void before_head_backward() override;
   void before_backward(Unit& unit) override;
   void after_backward(Unit& unit, Ref previous_reduce) override;
@@ -33,6 +35,8 @@ class FullyShard final : public Fsdp {
   void prefetch_in_checkpoint(Unit& unit) override;
   void add_messages(const Unit& unit, Messages& out) const override;
   std::vector<Bytes> full_parts(const Unit& unit) const;
+  TensorId tensor_of(const Unit& unit, const char* name, Bytes bytes, models::Category category,
+                     models::Stream stream);
   void convert_gradients(Unit& unit);
   void reduce_scatter(Unit& unit);
   bool converts() const { return regime_.reduce != regime_.weight; }

@@ -65,11 +65,15 @@ std::vector<Bytes> FullyShard::full_parts(const Unit& unit) const {
   return parts;
 }
 
-void FullyShard::declare(Unit& unit) {
-  unit.begin_micro_batch();
+TensorId FullyShard::tensor_of(const Unit& unit, const char* name, Bytes bytes, Category category,
+                               models::Stream stream) {
+  return b_.tensor_in(unit.group, name, bytes, category, models::Residency::step, stream);
+}
+
+void FullyShard::declare_gathers(Unit& unit) {
   if (unit.empty()) return;
   const auto tensor = [&](const char* name, Bytes bytes, Category category, models::Stream stream) {
-    return b_.tensor_in(unit.group, name, bytes, category, models::Residency::step, stream);
+    return tensor_of(unit, name, bytes, category, stream);
   };
   using models::Stream;
   // Of what one op makes, the first to be declared is the first to be allocated.
@@ -94,15 +98,21 @@ void FullyShard::declare(Unit& unit) {
     b_.parts(unit.full_forward, full_parts(unit));
     b_.parts(unit.full_backward, full_parts(unit));
   }
+}
+
+void FullyShard::declare(Unit& unit) {
+  unit.begin_micro_batch();
+  if (unit.empty()) return;
+  declare_gathers(unit);
   unit.reduce_in = unit.shard_grad = kNoTensor;
   if (!s_.last_micro()) return;
-  unit.reduce_in = tensor("fsdp.reduce_scatter_input", unit.reduce_input, Category::communication,
-                          Stream::compute);
+  unit.reduce_in = tensor_of(unit, "fsdp.reduce_scatter_input", unit.reduce_input,
+                             Category::communication, models::Stream::compute);
   if (strategy_.offload.params) return;  // it goes to the host when it is made
   unit.shard_grad =
-      tensor("fsdp.sharded_grad",
-             unit.shard_grad_cast == Bytes(0) ? unit.reduce_output : unit.shard_grad_cast,
-             Category::gradients, Stream::reduce);
+      tensor_of(unit, "fsdp.sharded_grad",
+                unit.shard_grad_cast == Bytes(0) ? unit.reduce_output : unit.shard_grad_cast,
+                Category::gradients, models::Stream::reduce);
 }
 
 void FullyShard::add_messages(const Unit& unit, Messages& out) const {
@@ -115,10 +125,11 @@ void FullyShard::add_messages(const Unit& unit, Messages& out) const {
   }
   Message gather = message(unit, Kind::all_gather, When::forward, unit.gathered);
   gather.copied = 2 * full.real();
+  gather.count *= unit.calls;
   add(out, gather);
   Message again = message(unit, Kind::all_gather, When::backward, unit.gathered);
   again.copied = gather.copied;
-  again.count = unit.regathered;
+  again.count = unit.regathered * unit.calls;
   add(out, again);
   Message reduce = message(unit, Kind::reduce_scatter, When::reduction, unit.reduce_input);
   reduce.copied = (read + unit.reduce_input).real();

@@ -31,7 +31,8 @@ models::SteppedTensor TorchWrapper::own_part(const Parameter& p) const {
                                     : p.columns > 0  ? row / p.columns
                                                      : 0,
                             .columns = p.columns,
-                            .embedding = p.embedding,
+                            // torchtune does not tell bitsandbytes which it is.
+                            .embedding = p.embedding && !models::is_torchtune(strategy_.code),
                             .hidden = p.hidden};
   own.rank = models::rank_of(strategy_, own);
   return own;

@@ -26,11 +26,13 @@ class Wrapper : public GradientSink, protected StepPart {
   // A micro-batch, in the order of its run. `previous`: the tensor of the same kind of the unit
   // that came before.
   virtual void declare(Unit& unit) { unit.begin_micro_batch(); }
+  virtual void declare_gathers(Unit& /*unit*/) {}  // those of `declare` alone, for another forward
   virtual void begin_micro_batch() {}
   virtual void before_forward(Unit& /*unit*/, Ref /*previous*/) {}
   virtual void after_forward(Unit& /*unit*/) {}
   virtual void after_layers() {}  // before the final norm
   virtual void after_model() {}  // the root's forward has returned
+  virtual void gather_again(Unit& /*unit*/) {}  // where the forward let go of it
   virtual void before_head_backward() {}  // the layers' is next
   virtual void before_layers_backward() {}
   // Of a checkpoint of layers `first` to `last` of a run, or of one layer by itself.
