@@ -271,6 +271,10 @@ TEST_CASE("so are those of torchtitan's own code, recomputed by op or not") {
   check_runs("dry_runs_torchtitan.json", {}, 8);
 }
 
+TEST_CASE("so are those of torchtune's own code, all parameters or adapters, on one GPU or FSDP2") {
+  check_runs("dry_runs_torchtune.json", {}, 26);
+}
+
 TEST_CASE("so are those of older Transformers, whose loss shifts the logits") {
   // Resident: what blocks that were not split keep, visible where a rank holds little. Reserved: of
   // six blocks of 4.2 GB of logits one takes a segment of its own, which was planned in a hole.
