@@ -27,6 +27,29 @@ constexpr TrainerDefault kTitan022[] = {
     {"recompute", "ops:torchtitan",
      "torchtitan/models/llama3/train_configs/llama3_8b.toml, activation_checkpoint"}};
 
+// What both kinds of its recipes say in every configuration of Llama 3; batch and checkpoints
+// differ.
+constexpr TrainerDefault kTune061[] = {
+    {"model-code", "torchtune@0.6.1", "torchtune/modules/transformer.py"},
+    {"zero", "3", "recipes/full_finetune_distributed.py, shard_model"},
+    {"precision", "bf16", "recipes/configs/llama3_1/8B_full.yaml, dtype"},
+    {"adapter-dtype", "bf16", "recipes/lora_finetune_distributed.py, set_default_dtype"},
+    {"optimizer", "adamw", "recipes/configs/llama3_1/8B_full.yaml, optimizer"},
+    {"optimizer-impl", "fused", "recipes/configs/llama3_1/8B_full.yaml, optimizer.fused"},
+    {"micro-batch", "2", "recipes/configs/llama3_1/8B_full.yaml, batch_size"},
+    {"loss", "chunked", "recipes/configs/llama3_1/8B_full.yaml, loss"},
+    {"recompute", "full",
+     "recipes/configs/llama3_1/8B_full.yaml, enable_activation_checkpointing"}};
+
+constexpr TrainerDefault kTuneSingle061[] = {
+    {"model-code", "torchtune@0.6.1", "torchtune/modules/transformer.py"},
+    {"precision", "bf16", "recipes/configs/llama3_1/8B_full_single_device.yaml, dtype"},
+    {"adapter-dtype", "bf16", "recipes/lora_finetune_single_device.py, set_default_dtype"},
+    {"micro-batch", "2", "recipes/configs/llama3_1/8B_full_single_device.yaml, batch_size"},
+    {"loss", "chunked", "recipes/configs/llama3_1/8B_full_single_device.yaml, loss"},
+    {"recompute", "full",
+     "recipes/configs/llama3_1/8B_full_single_device.yaml, enable_activation_checkpointing"}};
+
 constexpr TrainerDefault kTransformers517[] = {
     {"transformers-version", "5.17", "setup.py"},
     {"precision", "fp32", "src/transformers/training_args.py, bf16 and fp16"},
@@ -101,6 +124,16 @@ constexpr std::string_view kTitanBeside =
     "Not planned: clipping's norms (a few bytes a parameter tensor). Batch and sequence length are "
     "the configuration's.";
 
+constexpr std::string_view kTuneBeside =
+    "Llama and Mistral, all parameters or adapters (--lora-targets "
+    "q_proj,v_proj,o_proj,gate_proj,up_proj,down_proj is its lora_attn_modules and "
+    "apply_lora_to_mlp). Batch, checkpoints and the optimizer are the configuration's. Not "
+    "planned: packed rows (flex_attention), activation offloading, torchao's QLoRA.";
+constexpr std::string_view kTuneSingleBeside =
+    "full_finetune_single_device steps with --optimizer paged-adam8bit --optimizer-in-backward, "
+    "lora_finetune_single_device with --optimizer-impl fused. As for torchtune: Llama and Mistral; "
+    "not planned are packed rows (flex_attention), activation offloading, torchao's QLoRA.";
+
 constexpr std::array kTrainers{
     Trainer{"axolotl", "0.19", "Axolotl's trainer, of a 16-bit checkpoint",
             "axolotl-ai-cloud/axolotl, release 0.19.0", kAxolotl019,
@@ -119,6 +152,10 @@ constexpr std::array kTrainers{
     Trainer{"torchtitan", "2024-12", "torchtitan's Llama 3 under FSDP2",
             "pytorch/torchtitan at commit 3f20451bc (26 December 2024)", kTitan202412,
             kTitanBeside},
+    Trainer{"torchtune", "0.6.1", "torchtune's full and LoRA recipes under FSDP2",
+            "pytorch/torchtune, release 0.6.1", kTune061, kTuneBeside},
+    Trainer{"torchtune-single-device", "0.6.1", "torchtune's full and LoRA recipes on one GPU",
+            "pytorch/torchtune, release 0.6.1", kTuneSingle061, kTuneSingleBeside},
     Trainer{"transformers", "5.17", "Trainer with its own TrainingArguments",
             "huggingface/transformers, release 5.17.0", kTransformers517,
             "What a script says stands in TrainingArguments: --training-args FILE."},

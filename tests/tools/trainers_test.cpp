@@ -72,7 +72,8 @@ TEST_CASE("a trainer's defaults are as if they had been said, and options go bef
   CHECK(any_note(r, "you say otherwise than --recompute ops:torchtitan"));
   const std::string known =
       "; known are axolotl@0.19, llamafactory@0.9.5, ms-swift@4.6, torchtitan@0.2.2, "
-      "torchtitan@2024-12, transformers@5.17, trl@0.29, trl@0.24, trl@0.12";
+      "torchtitan@2024-12, torchtune@0.6.1, torchtune-single-device@0.6.1, transformers@5.17, "
+      "trl@0.29, trl@0.24, trl@0.12";
   CHECK(refusal("llama-3-8b", {{"trainer", "megatron"}}) ==
         "--trainer megatron: not known" + known);
   CHECK(refusal("llama-3-8b", {{"trainer", "tortitan"}}) ==
@@ -99,6 +100,12 @@ TEST_CASE("each trainer's options are these") {
       {"torchtitan@2024-12",
        "--model-code torchtitan@2024-12 --zero 3 --precision bf16-mixed --grad-dtype fp32 "
        "--optimizer adamw --optimizer-impl foreach --recompute ops:torchtitan"},
+      {"torchtune@0.6.1",
+       "--model-code torchtune@0.6.1 --zero 3 --precision bf16 --adapter-dtype bf16 --optimizer "
+       "adamw --optimizer-impl fused --micro-batch 2 --loss chunked --recompute full"},
+      {"torchtune-single-device@0.6.1",
+       "--model-code torchtune@0.6.1 --precision bf16 --adapter-dtype bf16 --micro-batch 2 --loss "
+       "chunked --recompute full"},
       {"transformers@5.17",
        "--transformers-version 5.17 --precision fp32 --optimizer adamw --optimizer-impl fused "
        "--micro-batch 8 --recompute none"},
@@ -126,9 +133,9 @@ TEST_CASE("an option goes before each default of each trainer") {
   for (const models::Trainer& trainer : models::trainers()) {
     const std::string name = std::string(trainer.name) + "@" + std::string(trainer.version);
     CAPTURE(name);
-    const bool titan = trainer.name == "torchtitan";
+    const bool shards = trainer.name == "torchtitan" || trainer.name == "torchtune";
     const Request r = request("llama-3-8b", {{"trainer", name},
-                                             {"gpus", titan ? "2" : "1"},
+                                             {"gpus", shards ? "2" : "1"},
                                              {"micro-batch", "3"},
                                              {"seq-len", "256"},
                                              {"optimizer-impl", "for-loop"},
@@ -209,6 +216,48 @@ TEST_CASE("what a trainer's code does not do names the trainer") {
         "torchtitan@0.2.2: belongs to --stack pytorch");
   CHECK(refusal("llama-3-8b", {{"gpus", "8"}, {"zero", "3"}, {"recompute", "ops:torchtitan"}})
             .starts_with("--recompute ops:torchtitan is modelled with torchtitan's own model"));
+}
+
+TEST_CASE("torchtune's code names what its recipes do otherwise, or what is not modelled of them") {
+  const auto with = [](Given given) {
+    given.insert(given.begin(), {"trainer", "torchtune"});
+    return refusal("llama-3.1-8b", given);
+  };
+  const Given eight{{"gpus", "8"}};
+  CHECK(with(eight) == "");
+  CHECK(with({{"gpus", "8"}, {"lora-rank", "8"}}) == "");
+  CHECK(refusal("llama-3.2-3b", {{"trainer", "torchtune-single-device"}}) == "");
+  CHECK(refusal("mistral-7b-v0.1", {{"trainer", "torchtune-single-device"}}) == "");
+  CHECK(refusal("qwen2.5-7b", {{"trainer", "torchtune-single-device"}})
+            .find("its qwen2 is not modelled (llama and mistral are, without biases)") !=
+        std::string::npos);
+  CHECK(with({}).find("one GPU (--gpus 1 --zero 0)") != std::string::npos);
+  const std::string code = "--model-code torchtune@0.6.1 ";
+  for (const auto& [given, why] : std::vector<std::pair<Given, std::string>>{
+           {{{"zero", "2"}}, "it has no DDP"},
+           {{{"precision", "bf16-mixed"}}, "--precision bf16 alone"},
+           {{{"lora-rank", "8"}, {"quantize", "nf4"}}, "torchao's NF4Tensor"},
+           {{{"lora-rank", "8"}, {"adapter-dtype", "fp32"}}, "--adapter-dtype bf16"},
+           {{{"lora-rank", "8"}, {"lora-targets", "q_proj,up_proj"}}, "none of it"},
+           {{{"lora-rank", "8"}, {"use-dora", "yes"}}, "DoRALinear"},
+           {{{"loss", "fused"}}, "--loss full or chunked"},
+           {{{"attention", "eager"}}, "--attention flash"},
+           {{{"recompute", "every:2"}}, "--recompute none and full"},
+           {{{"compile", "block"}}, "--compile"},
+           {{{"offload", "params"}}, "fsdp_cpu_offload"},
+           {{{"grad-accum", "2"}}, "reduces every micro-step"},
+           {{{"freeze", "*embed_tokens*"}}, "no --freeze"}}) {
+    Given all = eight;
+    all.insert(all.end(), given.begin(), given.end());
+    const std::string said = with(all);
+    CAPTURE(said);
+    CAPTURE(why);
+    CHECK(said.find(code) != std::string::npos);
+    CHECK(said.find(why) != std::string::npos);
+  }
+  Given offloaded = eight;
+  offloaded.emplace_back("offload", "activations");
+  CHECK(with(offloaded).find("--offload activations is not modelled") != std::string::npos);
 }
 
 TEST_CASE("the policy keeps, in 16 bits, every second GEMM and the attention of each layer") {

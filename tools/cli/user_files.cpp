@@ -197,6 +197,7 @@ class Merger {
     const std::string called = fmt::format("{}@{}", trainer->name, trainer->version);
     std::string taken, left;
     for (const models::TrainerDefault& one : trainer->defaults) {
+      if (one.option == "adapter-dtype" && !out_.options.has("lora-rank")) continue;
       const bool said = out_.options.has(one.option) || lacks_checkpoints(one.option);
       std::string& list = said ? left : taken;
       list += fmt::format("{}--{} {}", list.empty() ? "" : ", ", one.option, one.value);
