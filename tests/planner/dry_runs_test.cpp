@@ -275,6 +275,10 @@ TEST_CASE("so are those of torchtune's own code, all parameters or adapters, on 
   check_runs("dry_runs_torchtune.json", {}, 26);
 }
 
+TEST_CASE("so are those of torchtune's code that were drawn when the plan was done") {
+  check_runs("dry_runs_torchtune_draw.json", {}, 14);
+}
+
 TEST_CASE("so are those of older Transformers, whose loss shifts the logits") {
   // Resident: what blocks that were not split keep, visible where a rank holds little. Reserved: of
   // six blocks of 4.2 GB of logits one takes a segment of its own, which was planned in a hole.

@@ -14,6 +14,7 @@ FILE, of this folder:
   dry_runs_offload_cases.json    tests/golden/dry_runs_offload.json: FSDP's parameters on the host
   dry_runs_torchtitan_cases.json tests/golden/dry_runs_torchtitan.json: torchtitan's own code, one release a run
   dry_runs_torchtune_cases.json  tests/golden/dry_runs_torchtune.json: torchtune's own code
+  dry_runs_torchtune_draw.json   tests/golden/dry_runs_torchtune_draw.json: the same, drawn
   dry_runs_liger_cases.json      tests/golden/dry_runs_liger.json: with Liger's kernels
   dry_runs_drawn_cases.json      tests/golden/dry_runs_drawn.json: drawn over families and options
   dry_runs_liger_draw.json       tests/golden/dry_runs_liger_draw.json: with them, drawn

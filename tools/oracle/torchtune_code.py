@@ -8,8 +8,6 @@ lora_finetune_distributed build and call them; the loop is torch_measure.py's, w
 without the scaling of gradients, which is done in place.
 """
 
-import contextlib
-
 CODES = ("torchtune@0.6.1",)
 ATTENTION = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "o_proj": "output_proj"}
 MLP = ("gate_proj", "up_proj", "down_proj")
@@ -125,8 +123,7 @@ def build(workload):
 
     def loss_of(tokens, labels):
         """The recipes' _loss_step."""
-        with contextlib.nullcontext():
-            logits = model(tokens)
+        logits = model(tokens)
         labels = torch.hstack((labels[..., 1:], ignored[: labels.shape[0]]))
         if not isinstance(logits, list):
             labels = labels.reshape(-1)
