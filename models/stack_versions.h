@@ -30,8 +30,9 @@ std::string text_of(const Release& release);
 // - 4.53: SDPA's masks are booleans; before, they are added, in the dtype of the stream; a mixture
 //   asks which experts are visited, and loops over those;
 // - 4.54: SDPA itself takes grouped queries; before, keys and values are repeated for it;
-// - 5.0: checkpoints are not reentrant unless that is asked for; a second buffer of frequencies;
-//   the experts of a mixture are two parameters, before a loop over modules;
+// - 5.0: checkpoints are not reentrant unless that is asked for, and ask a frozen embedding for a
+//   gradient themselves; a second buffer of frequencies; the experts of a mixture are two
+//   parameters, before a loop over modules;
 // - 5.2: GPT-2's layers keep no causal masks of their own;
 // - 5.18 or later: rotary angles are products of elements, and positions in fp32 die before them.
 // GPT-2's and Qwen3's code is the planned one from 4.51 on. Qwen2's from 4.56: releases from 4.49
@@ -42,7 +43,8 @@ inline constexpr Release kOldestTransformers{4, 45, 0}, kNewestTransformers{5, 2
 inline constexpr Release kLossUpcasts{4, 46, 0};
 inline constexpr Release kContiguousForSdpa{4, 48, 0}, kStridedForSdpa{4, 56, 0};
 inline constexpr Release kLossPadsLabels{4, 49, 0};
-inline constexpr Release kLayersCheckpointThemselves{4, 52, 0}, kCheckpointsNotReentrant{5, 0, 0};
+inline constexpr Release kLayersCheckpointThemselves{4, 52, 0}, kCheckpointsNotReentrant{5, 0, 0},
+    kAsksEmbeddingForGradient{5, 0, 0};
 inline constexpr Release kMasksAreBoolean{4, 53, 0};
 inline constexpr Release kSdpaTakesGroups{4, 54, 0};
 inline constexpr Release kRotaryCopiesFrequencies{5, 0, 0}, kExpertsAreStacked{5, 0, 0};

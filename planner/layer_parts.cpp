@@ -145,8 +145,11 @@ void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable,
   } else {
     LinearPart& part = layer.linears[module.place];
     (bias ? part.train_bias : part.train_weight) = trainable;
-    // A loop's router is a linear module, too.
-    if (quantize && (models::packs_module(row) || layer.block->loop.experts > 0)) {
+    // bitsandbytes replaces a loop's router, too; checkpoints of GPTQ leave it as it is.
+    const bool packs =
+        models::packs_module(row) || (layer.block->loop.experts > 0 && quantize &&
+                                      quantize->storage->gemm != models::PackedGemm::gptq);
+    if (quantize && packs) {
       if (bias)
         parameter.bias_of_packed = true;
       else

@@ -209,12 +209,17 @@ std::vector<Parameter> in_backward_order(const std::vector<Parameter>& parameter
   return order;
 }
 
-// PEFT asks the frozen embedding's output for a gradient (peft 0.21, utils/other.py,
-// enable_input_require_grads) where whole layers are checkpointed; our own runtime and torchtune's
-// adapters need none.
+// Where whole layers are checkpointed, the frozen embedding's output is asked for a gradient
+// (enable_input_require_grads): by Transformers from 5.0 on (modeling_utils.py,
+// gradient_checkpointing_enable); before, by PEFT (0.21, peft_model.py), which leaves a packed base
+// to prepare_model_for_kbit_training, and that does it for reentrant checkpoints alone
+// (utils/other.py). Our own runtime and torchtune's adapters need none.
 bool forces_input_gradient(const models::Strategy& strategy) {
-  return models::decisions::recomputes_layers(strategy.recompute.kind) &&
-         models::is_transformers(strategy.code) && stack_info(strategy.stack).runs_transformers;
+  if (!models::decisions::recomputes_layers(strategy.recompute.kind) ||
+      !models::is_transformers(strategy.code) || !stack_info(strategy.stack).runs_transformers)
+    return false;
+  return !strategy.quantize || strategy.transformers >= models::kAsksEmbeddingForGradient ||
+         models::decisions::reentrant_checkpoints(strategy);
 }
 
 namespace {

@@ -154,5 +154,9 @@ TEST_CASE("a loop's experts and router are packed one by one, stacked experts ar
   all.insert(all.end(), 2, 4096);
   CHECK(packed() == all);
   s.quantize->storage = models::find_packed_storage("int8");
-  CHECK(refusal(question).find("8 bits") != std::string::npos);
+  CHECK(packed() == all);
+  s.quantize->storage = models::find_packed_storage("gptq");
+  s.precision = models::Precision::fp16;
+  s.param_dtype = DType::fp16;
+  CHECK(refusal(question).find("experts are modules of a loop") != std::string::npos);
 }
