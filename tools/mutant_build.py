@@ -11,7 +11,7 @@ import shutil
 import subprocess
 
 # Much faster to compile than what the build has, and not so slow that a test would seem to hang.
-LITTLE = ["-O1", "-w"]
+LITTLE = ["-O1", "-w", "-g0"]
 # Of programs of tests alone: what plimsoll itself is linked like is what a test looks at (test_cli.py).
 LINKER = ["-fuse-ld=lld"] if shutil.which("ld.lld") else []
 
@@ -54,19 +54,29 @@ class Commands:
             return file.read(7) == b"!<thin>"
 
 
-class Altered:
-    """A source with other text, and what is built of it; leaving the block brings back what was there."""
+def compiled_text(path, text, ran):
+    """The object of a source of our own."""
+    path.write_text(text)
+    made = path.with_suffix(".o")
+    status, output = ran(["c++", "-std=c++20", "-O1", "-fPIE", "-c", str(path), "-o", str(made)], 300)
+    if status != 0:
+        raise OSError(output[-500:])
+    return made
 
-    def __init__(self, commands, file, text, ran):
-        self.commands, self.file, self.text, self.ran = commands, file, text, ran
-        self.objects = commands.objects(file)
+
+class Altered:
+    """Sources with other texts, and what is built of them; leaving the block brings back what was there."""
+
+    def __init__(self, commands, texts, ran):
+        self.commands, self.texts, self.ran = commands, dict(texts), ran
         self.aside = []
 
     def __enter__(self):
-        self.put_aside(self.commands.root / self.file)
-        (self.commands.root / self.file).write_text(self.text)
-        for path, _ in self.objects:
-            self.put_aside(path)
+        for file, text in self.texts.items():
+            self.put_aside(self.commands.root / file)
+            (self.commands.root / file).write_text(text)
+            for path, _ in self.commands.objects(file):
+                self.put_aside(path)
         return self
 
     def __exit__(self, *_):
@@ -81,28 +91,38 @@ class Altered:
         os.replace(path, self.kept(path))
         self.aside.append(path)
 
-    def compiled(self, more=()):
-        """Whether the source compiles."""
-        for _, words in self.objects:
-            status, _ = self.ran([*words, *more], 300, cwd=self.commands.build)
-            if status != 0:
-                return False
+    def give_back(self, file):
+        """One of the sources as it was."""
+        del self.texts[file]
+        for path in [self.commands.root / file, *(path for path, _ in self.commands.objects(file))]:
+            self.aside.remove(path)
+            os.replace(self.kept(path), path)
+
+    def compiled(self, more=(), files=None):
+        """Whether the sources compile, or those that are named."""
+        for file in self.texts if files is None else files:
+            for _, words in self.commands.objects(file):
+                status, _ = self.ran([*words, *more], 300, cwd=self.commands.build)
+                if status != 0:
+                    return False
         return True
 
     def same_code(self):
         """Whether the build's own optimization makes of it what it made before."""
-        return self.compiled() and all(path.read_bytes() == self.kept(path).read_bytes() for path, _ in self.objects)
+        return self.compiled() and all(path.read_bytes() == self.kept(path).read_bytes()
+                                       for file in self.texts for path, _ in self.commands.objects(file))
 
-    def links(self, target):
-        """Whether a target could be linked."""
-        archives, _ = self.commands.holding(target, self.file)
+    def links(self, target, more=()):
+        """Whether a target could be linked, with some more objects."""
+        archives = sorted({a for file in self.texts for a in self.commands.holding(target, file)[0]})
         for name in [*(a for a in archives if not self.commands.thin(a)), target]:
             path = self.commands.build / name
             if path not in self.aside:
                 self.put_aside(path)
+            objects = [str(one) for one in more] if name == target else []
             command = self.commands.last(name)
             for linker in (LINKER if name.startswith("tests/") else [], []):
-                words = " ".join([command, *linker])
+                words = " ".join([command, *objects, *linker])
                 status, _ = self.ran(["sh", "-c", words], 300, cwd=self.commands.build)
                 if status == 0:
                     break

@@ -2,6 +2,7 @@
 """Runs tests of a module of unittest, and says how many of the processors' seconds each took, with what it started.
 
 usage: timed_unittest.py MODULE [CLASS.METHOD…]     in the module's folder; it ends with the first that fails
+       timed_unittest.py --list MODULE              the names of its tests
 """
 import os
 import sys
@@ -22,8 +23,19 @@ class Timed(unittest.TextTestResult):
         super().stopTest(test)
 
 
+def names_of(suite):
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from names_of(test)
+        else:
+            yield test.id().partition(".")[2]
+
+
 def main(words):
     sys.path.insert(0, os.getcwd())
+    if words[0] == "--list":
+        print("\n".join(names_of(unittest.defaultTestLoader.loadTestsFromName(words[1]))))
+        return 0
     names = [f"{words[0]}.{name}" for name in words[1:]] or words[:1]
     tests = unittest.defaultTestLoader.loadTestsFromNames(names)
     done = unittest.TextTestRunner(resultclass=Timed, failfast=True, verbosity=0).run(tests)

@@ -12,6 +12,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import mutant_build  # noqa: E402
+import mutant_reach  # noqa: E402
 import mutants  # noqa: E402
 import mutation_page  # noqa: E402
 
@@ -68,6 +69,75 @@ class TestMutants(unittest.TestCase):
                 self.assertNotEqual(fault.apply(text), text, (path.name, fault))
 
 
+class TestReach(unittest.TestCase):
+    TEXT = """#include <a>
+constexpr int table[] = {1, 2};
+struct A { int b = 3; };
+int f(int x) const {
+  switch (x) {
+    case 4: return 5;
+  }
+  for (int i = 6; i < x; ++i) { g(7, [&] { return 8; }); }
+  const int list[] = {9};
+  if (x) return 10; else { h(11); }
+  return "{".size() + 12;
+}
+"""
+
+    def call_before(self, number):
+        """The line that has the call for a number, and what stands behind the call there."""
+        at = self.TEXT.index(str(number))
+        fault = mutants.Mutant("a.cpp", at, at + 1, "0", "constant")
+        text, numbers = mutant_reach.marked(self.TEXT, [(number, fault)])
+        if not numbers:
+            return None
+        before, _, after = text.removeprefix(mutant_reach.DECLARATION).partition(f" plimsoll_reached({number});")
+        self.assertEqual(before + after, self.TEXT)
+        return before.splitlines()[-1].strip(), after.splitlines()[0].strip()
+
+    def test_a_call_stands_at_the_beginning_of_the_block_around_a_fault(self):
+        function = ("int f(int x) const {", "")
+        self.assertEqual(self.call_before(6), function)
+        self.assertEqual(self.call_before(9), function)
+        self.assertEqual(self.call_before(10), function)
+        self.assertEqual(self.call_before(12), function)
+        self.assertEqual(self.call_before(7)[1], "g(7, [&] { return 8; }); }")
+        self.assertEqual(self.call_before(8)[1], "return 8; }); }")
+        self.assertEqual(self.call_before(11)[1], "h(11); }")
+
+    def test_in_front_of_a_first_case_nothing_runs_and_a_table_has_no_block(self):
+        self.assertEqual(self.call_before(5), ("int f(int x) const {", ""))
+        self.assertIsNone(self.call_before(1))
+        self.assertIsNone(self.call_before(3))
+
+    def test_several_faults_each_have_their_call(self):
+        faults = [(n, mutants.Mutant("a.cpp", self.TEXT.index(str(n)), 0, "", "constant")) for n in (1, 7, 8, 12)]
+        text, numbers = mutant_reach.marked(self.TEXT, faults)
+        self.assertEqual(numbers, {7, 8, 12})
+        self.assertIn("\n#include <a>\n", text)
+        for number in numbers:
+            self.assertEqual(text.count(f"plimsoll_reached({number});"), 1)
+
+    @unittest.skipUnless(shutil.which("c++"), "no C++ compiler here")
+    def test_a_program_notes_what_it_came_to(self):
+        with tempfile.TemporaryDirectory() as folder:
+            place = pathlib.Path(folder)
+            made = mutant_build.compiled_text(place / "reach.cpp", mutant_reach.SOURCE, ran)
+            (place / "main.cpp").write_text(mutant_reach.DECLARATION + "int main(int n, char**) { plimsoll_reached(3); "
+                                            "if (n > 1) plimsoll_reached(70); }")
+            status, said = ran(["c++", str(place / "main.cpp"), str(made), "-o", str(place / "main")], 60)
+            self.assertEqual((status, said), (0, ""))
+            record = mutant_reach.Record(place / "seen")
+            environment = {mutant_reach.VARIABLE: str(record.path)}
+            self.assertEqual(ran([place / "main"], 60, env={}), (0, ""))  # nobody asks
+            self.assertEqual(record.take(), set())
+            ran([place / "main"], 60, env=environment)
+            self.assertEqual(record.take(), {3})
+            ran([place / "main", "x"], 60, env=environment)
+            self.assertEqual(record.take(), {3, 70})
+            self.assertEqual(record.take(), set())
+
+
 # Stands for a compiler, an archiver and a linker: what they make has the text of what they are given.
 NINJA = """
 rule made
@@ -113,7 +183,7 @@ class TestBuild(unittest.TestCase):
 
     def test_a_program_is_linked_with_the_changed_source_and_comes_back_as_it_was(self):
         before = self.everything()
-        with mutant_build.Altered(self.commands, "a.cpp", "another\n", ran) as altered:
+        with mutant_build.Altered(self.commands, {"a.cpp": "another\n"}, ran) as altered:
             self.assertTrue(altered.compiled(mutant_build.LITTLE))
             self.assertTrue(altered.links("program"))
             self.assertEqual((self.build / "program").read_text(), "the text of main\nanother\nthe text of b\n")
@@ -128,10 +198,22 @@ class TestBuild(unittest.TestCase):
 
     def test_what_does_not_compile_and_what_makes_no_difference(self):
         before = self.everything()
-        with mutant_build.Altered(self.commands, "a.cpp", "broken\n", ran) as altered:
+        with mutant_build.Altered(self.commands, {"a.cpp": "broken\n"}, ran) as altered:
             self.assertFalse(altered.compiled())
-        with mutant_build.Altered(self.commands, "a.cpp", "the text of a\n", ran) as altered:
+        with mutant_build.Altered(self.commands, {"a.cpp": "the text of a\n"}, ran) as altered:
             self.assertTrue(altered.same_code())
+        self.assertEqual(self.everything(), before)
+
+    def test_several_sources_change_together_and_one_is_given_back(self):
+        before = self.everything()
+        with mutant_build.Altered(self.commands, {"a.cpp": "another\n", "b.cpp": "broken\n"}, ran) as altered:
+            self.assertTrue(altered.compiled((), ["a.cpp"]))
+            self.assertFalse(altered.compiled((), ["b.cpp"]))
+            altered.give_back("b.cpp")
+            self.assertEqual((self.root / "b.cpp").read_text(), "the text of b\n")
+            self.assertTrue(altered.links("program", [self.root / "main.cpp"]))
+            self.assertEqual((self.build / "program").read_text(),
+                             "the text of main\nanother\nthe text of b\nthe text of main\n")
         self.assertEqual(self.everything(), before)
 
 
