@@ -38,6 +38,30 @@ TEST_CASE("a pickle is what pickletools says of its opcodes") {
         "eu."s);
 }
 
+// BININT has four bytes, -2^31 … 2^31 - 1; LONG1 of eight has the rest.
+TEST_CASE("a whole number has four bytes in a pickle where they are enough") {
+  const auto written = [](std::int64_t number) {
+    std::string out;
+    PickleWriter(out).value(number);
+    return out.substr(2);
+  };
+  CHECK(written(0) == "J\0\0\0\0"s);
+  CHECK(written(2147483647) == "J\xff\xff\xff\x7f"s);
+  CHECK(written(2147483648) == "\x8a\x08\0\0\0\x80\0\0\0\0"s);
+  CHECK(written(-2147483648) == "J\0\0\0\x80"s);
+  CHECK(written(-2147483649) == "\x8a\x08\xff\xff\xff\x7f\xff\xff\xff\xff"s);
+}
+
+TEST_CASE("more than 256 different keys have no number in a pickle") {
+  std::string out;
+  PickleWriter pickle(out);
+  pickle.begin_dict();
+  for (int i = 0; i < 256; ++i) pickle.member(std::to_string(i), true);
+  pickle.member("255", true);
+  CHECK(out.ends_with("h\xff\x88"s));
+  CHECK_THROWS_AS(pickle.member("256", true), Error);
+}
+
 TEST_CASE("a long list is appended in pieces, and an empty one is a list") {
   std::string out;
   PickleWriter pickle(out);

@@ -374,3 +374,27 @@ TEST_CASE("--only leaves the families of its values, --without all others; of ea
   CHECK(every.size() == (all.size() - packed) / 6 * 2 + packed / 5 * 2);
   for (const Setting& s : every) CHECK(s.strategy.recompute.kind == models::RecomputeKind::every);
 }
+
+TEST_CASE("divisors stand in order, each once") {
+  CHECK(divisors(1) == std::vector<std::int64_t>{1});
+  CHECK(divisors(12) == std::vector<std::int64_t>{1, 2, 3, 4, 6, 12});
+  CHECK(divisors(36) == std::vector<std::int64_t>{1, 2, 3, 4, 6, 9, 12, 18, 36});
+  CHECK(divisors(97) == std::vector<std::int64_t>{1, 97});
+}
+
+TEST_CASE("parts that the search puts in are its own adapters and its own packing") {
+  Asked asked;
+  asked.scope.base.strategy.precision = models::Precision::fp16_mixed;
+  const auto parts = [&](int which) {
+    return with_parts(asked.scope.base, static_cast<std::uint8_t>(which));
+  };
+  CHECK(parts(0) == asked.scope.base.strategy);
+  CHECK(parts(kOwnAdapters).lora->rank == 16);
+  CHECK(parts(kOwnAdapters).lora->alpha == 32);
+  CHECK(!parts(kOwnAdapters).quantize);
+  const models::Strategy integers = parts(kOwnAdapters + kPackedInIntegers);
+  CHECK(integers.lora);
+  CHECK(integers.quantize->held_in == DType::uint8);
+  CHECK(parts(kOwnAdapters + kPackedInFloats).quantize->held_in == DType::fp16);
+  CHECK(!parts(kPackedInFloats).lora);
+}
