@@ -5,10 +5,13 @@
 
 #include <cmath>
 
+#include "models/storages.h"
 #include "planner/search/axes.h"
+#include "planner/search/concessions.h"
 #include "planner/search/search.h"
 
 using namespace plimsoll;
+using namespace plimsoll::planner;
 using namespace plimsoll::planner::search;
 using models::Precision;
 using models::RecomputeKind;
@@ -146,4 +149,118 @@ TEST_CASE("steps below the fastest") {
   ties.of_kind = 0;  // one in a thousand, while it is looked for
   CHECK(ties.steps_in_kind(99.91) == 0);
   CHECK(ties.steps_in_kind(99.89) == 1);
+}
+
+TEST_CASE("a step's parts are told with what limits it; communication only where there is some") {
+  StepTime time{.step = 1.5,
+                .compute = 0.9,
+                .exposed_communication = 0.25,
+                .optimizer = 0.0354,
+                .communication = 2.5,
+                .limit = Limit::inter_node};
+  CHECK(parts_of_step(time) ==
+        "A step takes 1.50 s: 900 ms of compute, 250 ms of communication that is not hidden (of "
+        "2.50 s), 35 ms for the optimizer. The limit is links between nodes.");
+  time.communication = time.exposed_communication = 0;
+  time.limit = Limit::compute;
+  CHECK(parts_of_step(time) ==
+        "A step takes 1.50 s: 900 ms of compute, 35 ms for the optimizer. The limit is compute.");
+}
+
+// Two nodes of 4 ranks: what a rank holds on the host stands four times on each.
+TEST_CASE("each concession is told with what it costs, and nothing else is") {
+  Setting x = setting(Stack::pytorch, 3);
+  x.strategy.gpus_per_node = 4;
+  reports::Plan plan;
+  plan.host_pinned = 2_GiB;
+  plan.host_pageable = 1_GiB;
+  CHECK(costs_of_concessions(x, plan).empty());
+  x.concession = kAdapters | kUntriedStack | kOtherNumerics;
+  CHECK(costs_of_concessions(x, plan).empty());
+  x.concession = kStatesIn8Bits;
+  CHECK(costs_of_concessions(x, plan) ==
+        std::vector<std::string>{
+            "Optimizer states in 8 bits are a concession: 256 values share a scale."});
+  x.concession = kPackedBase;
+  x.strategy.quantize = models::Quantization{.storage = models::find_packed_storage("nf4-dq")};
+  CHECK(costs_of_concessions(x, plan) ==
+        std::vector<std::string>{
+            "A packed base is a concession: its frozen weights are rounded to 4 bits (nf4-dq), and "
+            "every GEMM makes them anew in 16."});
+  for (const int offloads : {kOffloads, kOffloadsPacked}) {
+    x.concession = static_cast<std::uint8_t>(offloads);
+    x.strategy.offload.params = true;
+    const std::vector<std::string> costs = costs_of_concessions(x, plan);
+    REQUIRE(costs.size() == 1);
+    CHECK(
+        costs[0].starts_with("Offloading is a concession: 12.0 GiB of each node's memory hold "
+                             "parameters, gradients and optimizer states, and"));
+    x.strategy.offload.params = false;
+    CHECK(costs_of_concessions(x, plan)[0].find("hold the optimizer's states, and") !=
+          std::string::npos);
+  }
+  x.concession = 0;
+  x.strategy.precision = Precision::bf16;
+  CHECK(costs_of_concessions(x, plan) ==
+        std::vector<std::string>{
+            "Pure bf16 is a concession: without fp32 master weights, updates smaller than 1/256 of "
+            "a weight are lost."});
+}
+
+TEST_CASE("the rungs of sharding have the names of their frameworks") {
+  CHECK(rung_name(Stack::pytorch, 0) == "Plain DDP");
+  CHECK(rung_name(Stack::deepspeed, 3).find("ZeRO-3") != std::string::npos);
+  CHECK(rung_name(Stack::pytorch, 2) != rung_name(Stack::pytorch, 3));
+}
+
+// bitsandbytes inside ZeroRedundancyOptimizer and FSDP1 is refused, FSDP's parameters are offloaded
+// from stage 2 on, DeepSpeed's states from stage 1 on.
+TEST_CASE("what was conceded is sharded only where its stack takes it") {
+  Setting x = setting(Stack::pytorch, 0);
+  for (int stage = 0; stage <= 3; ++stage) CHECK(takes_stage(x, stage));
+  const auto taken = [](const Setting& of) {
+    std::string out;
+    for (int stage = 0; stage <= 3; ++stage) out += takes_stage(of, stage) ? '1' : '0';
+    return out;
+  };
+  for (const int offloads : {kOffloads, kOffloadsPacked}) {
+    x.concession = static_cast<std::uint8_t>(offloads);
+    x.strategy.offload.params = true;
+    CHECK(taken(x) == "0011");
+    x.strategy.offload = {};
+    x.strategy.offload.optimizer = true;
+    CHECK(taken(x) == "0111");
+    x.strategy.offload = {};
+  }
+  x.concession = kPackedBase;
+  CHECK(taken(x) == "1111");
+  x.strategy.data.fsdp_version = 1;
+  CHECK(taken(x) == "1101");
+  x.concession = kStatesIn8Bits;
+  x.strategy.optimizer = models::Optimizer::adam8bit;
+  CHECK(taken(x)[0] == '1');
+  CHECK(taken(x)[1] == '0');
+}
+
+TEST_CASE("a base that is sharded is held in floats of the training's own 16 bits") {
+  for (const auto& [precision, dtype] :
+       {std::pair(Precision::bf16_mixed, DType::bf16), {Precision::fp16_mixed, DType::fp16}})
+    for (int zero = 0; zero <= 3; ++zero) {
+      Setting x = setting(Stack::pytorch, zero);
+      x.strategy.precision = precision;
+      x.concession = kPackedBase;
+      x.parts = kOwnAdapters + kPackedInIntegers;
+      x.strategy.quantize = models::Quantization{.storage = models::find_packed_storage("nf4-dq")};
+      hold_packed(x);
+      CHECK(x.strategy.quantize->held_in == (zero >= 2 ? dtype : DType::uint8));
+      CHECK(x.parts == kOwnAdapters + (zero >= 2 ? kPackedInFloats : kPackedInIntegers));
+      CHECK(quantize_option(x) ==
+            "--quantize nf4-dq" +
+                (zero < 2 ? "" : " --quant-storage " + std::string(name_of(dtype))));
+      x.concession = 0;  // the user's own
+      const Setting before = x;
+      hold_packed(x);
+      CHECK(x.parts == before.parts);
+      CHECK(quantize_option(x) == "");
+    }
 }
