@@ -80,6 +80,18 @@ TEST_CASE("the local GPU is read from the driver's files and found under its own
   CHECK(!gpu_by_driver_name("NVIDIA H900"));
 }
 
+TEST_CASE("a driver that does not know its card's name names none") {
+  const auto read = [](std::string_view information) {
+    const Folder driver;
+    driver.write("0000:65:00.0/information", information);
+    return local_gpu(driver.path.string(), "/nonexistent");
+  };
+  CHECK(read("Model: NVIDIA L4") == "NVIDIA L4");  // no line end behind it
+  CHECK(read("IRQ: 24\nModel:\tTesla T4\n") == "Tesla T4");
+  for (const char* text : {"", "IRQ: 24\n", "Model:", "Model: \t", "Model: Unknown\n", "Model: \n"})
+    CHECK_MESSAGE(!read(text), text);
+}
+
 TEST_CASE("nvidia-smi is asked only where there is a GPU without the driver's files") {
   const Folder folder;
   folder.write("nvidia-smi", "#!/bin/sh\necho NVIDIA L40S\necho NVIDIA T4\n");
