@@ -31,6 +31,71 @@ TEST_CASE("an option that is given keeps the axes that it decides, and no other"
   CHECK(fixed({{"param-dtype", "bf16"}}) == Axes{"param-dtype", "precision", "stack"});
 }
 
+TEST_CASE(
+    "FSDP's options leave open which of its two stages it is, and a stage that is given does not") {
+  for (const char* option : {"fsdp-version", "fsdp-upcast"}) {
+    CAPTURE(option);
+    const char* value = option == std::string_view("fsdp-version") ? "1" : "no";
+    const SearchRequest open = asked({{option, value}, {"gpus", "2"}});
+    CHECK(!open.scope.fixed.contains("zero"));
+    CHECK(open.scope.only.at("zero") == std::set<std::string>{"2", "3"});
+    const SearchRequest given = asked({{option, value}, {"gpus", "2"}, {"zero", "2"}});
+    CHECK(given.scope.fixed.contains("zero"));
+    CHECK(given.scope.only.empty());
+  }
+  CHECK(asked({{"gpus", "2"}}).scope.only.empty());
+}
+
+TEST_CASE("filters are axes with values, and what is kept is an axis") {
+  const SearchRequest s = asked({{"only", "zero=2,zero=3,stack=pytorch"},
+                                 {"without", "loss=fused"},
+                                 {"keep", "micro-batch,attention"}});
+  CHECK(s.scope.only.at("zero") == std::set<std::string>{"2", "3"});
+  CHECK(s.scope.only.at("stack") == std::set<std::string>{"pytorch"});
+  CHECK(s.scope.without.at("loss") == std::set<std::string>{"fused"});
+  CHECK(s.scope.fixed.contains("micro-batch"));
+  CHECK(s.scope.fixed.contains("attention"));
+  for (const char* item : {"zero", "=3", "zero=", "="})
+    CHECK_THROWS_AS((void)asked({{"only", item}}), Error);
+  CHECK_THROWS_AS((void)asked({{"keep", "batch"}}), Error);
+}
+
+TEST_CASE("what a search is told stands in its scope") {
+  const SearchRequest s = asked({{"objective", "gpus"}, {"top", "7"}, {"threads", "3"}});
+  CHECK(s.scope.objective == planner::search::Objective::gpus);
+  CHECK(s.scope.top == 7);
+  CHECK(s.scope.threads == 3);
+  CHECK(s.scope.gpus == 1024);  // as many as are looked at where none are named
+  CHECK(asked({{"objective", "gpus"}, {"gpus", "16"}}).scope.gpus == 16);
+  CHECK(asked({{"gpus", "4"}}).scope.gpus == 4);
+  CHECK(asked({{"global-batch", "64"}}).scope.global_batch == 64);
+  CHECK(!asked({}).scope.global_batch);
+  for (const std::vector<std::pair<std::string, std::string>>& given :
+       {std::vector<std::pair<std::string, std::string>>{{"objective", "context"},
+                                                         {"seq-len", "512"}},
+        {{"objective", "batch"}, {"global-batch", "64"}},
+        {{"global-batch", "64"}, {"grad-accum", "2"}},
+        {{"data", "x.jsonl"}},
+        {{"recompute", "fit"}},
+        {{"params", "7e9"}}})
+    CHECK_THROWS_AS((void)asked(given), Error);
+}
+
+// Without a wish plans must fit at the high end of what is assumed; with one, with what is typical.
+TEST_CASE("what must stay free is reserved beside what is reserved anyway") {
+  using planner::Overheads;
+  const SearchRequest plain = asked({{"reserve", "1GiB"}, {"gpu-memory", "20GiB"}});
+  CHECK(plain.request.question.cluster.reserve == 1_GiB);
+  CHECK(plain.scope.overheads == Overheads::high_end);
+  const SearchRequest free =
+      asked({{"reserve", "1GiB"}, {"min-headroom", "2GiB"}, {"gpu-memory", "20GiB"}});
+  CHECK(free.request.question.cluster.reserve == 3_GiB);
+  CHECK(free.scope.overheads == Overheads::typical);
+  CHECK(*free.kept.find("reserve") == "3221225472");  // of both, in every plan
+  CHECK(free.kept.all("reserve").size() == 1);
+  CHECK(!asked({{"gpu-memory", "20GiB"}}).kept.has("reserve"));
+}
+
 TEST_CASE("what is searched is written anew for each plan, and what is not stands in all of them") {
   const Options kept = asked({{"optimizer", "sgd"},
                               {"recompute", "full"},
