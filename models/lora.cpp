@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "models/base/nearest.h"
+#include "models/expert_adapters.h"
 #include "models/table/family.h"
+#include "models/vector_adapters.h"
 
 namespace plimsoll::models {
 
@@ -94,6 +96,10 @@ LoraModule adapt(const ModelSpec& model, std::size_t base, std::vector<IndexRang
                  const Lora& lora) {
   const std::int64_t rank = lora.rank;
   const ParameterRow& row = model.parameters[base];
+  if (lora.kind == AdapterKind::ia3)
+    return ia3_module(model, base, std::string(*module_of(row)), std::move(ranges), lora);
+  if (lora.kind == AdapterKind::vera)
+    return vera_module(model, base, std::string(*module_of(row)), std::move(ranges), lora);
   LoraModule module{.base = base, .name = std::string(*module_of(row)), .a = row, .b = row};
   // An embedding's rows are what goes in; GPT-2's Conv1D stores [in, out].
   const bool rows_go_in = row.transposed || row.module == ModuleKind::embedding;
@@ -151,9 +157,9 @@ void refuse_stacked_experts(const ModelSpec& model, const std::vector<std::strin
   check(!has_stacked_experts(model) || std::ranges::find(targets, "all-linear") == targets.end(),
         ErrorKind::unsupported, [&] {
           return fmt::format(
-              "--lora-targets all-linear: PEFT adapts the experts of {} too, each layer's in one "
-              "folded weight, which is not modelled yet; name what is outside of them (attention, "
-              "or q_proj,v_proj)",
+              "--lora-targets all-linear: PEFT adapts the routers of {} too, which is not modelled "
+              "yet; name what is outside of them (attention, or q_proj,v_proj), and experts by "
+              "--target-parameters or, before Transformers 5, as linear modules",
               model.name);
         });
 }
@@ -207,13 +213,22 @@ std::vector<LoraCandidate> lora_candidates(const ModelSpec& model) {
   return out;
 }
 
+std::vector<const ParameterRow*> LoraModule::trained() const {
+  std::vector<const ParameterRow*> rows;
+  for (const ParameterRow* row : {&a, &b})
+    if (!row->name.empty()) rows.push_back(row);
+  for (const ParameterRow& row : further) rows.push_back(&row);
+  return rows;
+}
+
 std::vector<LoraModule> lora_modules(const ModelSpec& model, const Lora& lora) {
+  check_vectors(lora);
   check(lora.rank >= 1, ErrorKind::bad_input,
         [&] { return fmt::format("LoRA rank {}: at least 1 is needed", lora.rank); });
   check(!lora.dora || !lora.bias, ErrorKind::bad_input,
         "--use-dora yes with --lora-bias yes: PEFT refuses it (LoraConfig.__post_init__)");
-  const std::vector<std::string> targets =
-      lora.targets.empty() ? default_lora_targets(model) : lora.targets;
+  const bool unnamed = lora.targets.empty() && lora.parameters.empty();
+  const std::vector<std::string> targets = unnamed ? default_lora_targets(model) : lora.targets;
   refuse_stacked_experts(model, targets);
   std::vector<bool> found(targets.size(), false);
   std::vector<LoraModule> modules;
@@ -232,12 +247,16 @@ std::vector<LoraModule> lora_modules(const ModelSpec& model, const Lora& lora) {
   }
   for (std::size_t t = 0; t < targets.size(); ++t)
     if (!found[t]) refuse_target(model, targets[t]);
+  for (LoraModule& module : expert_adapters(model, lora)) modules.push_back(std::move(module));
   check_saved(model, lora, modules);
   return modules;
 }
 
 const char* further_option(const Lora& lora) {
+  if (lora.kind == AdapterKind::ia3) return "--adapter ia3";
+  if (lora.kind == AdapterKind::vera) return "--adapter vera";
   if (!lora.modules_to_save.empty()) return "--modules-to-save";
+  if (!lora.parameters.empty()) return "--target-parameters";
   return lora.dora ? "--use-dora" : lora.bias ? "--lora-bias" : nullptr;
 }
 
@@ -278,10 +297,8 @@ void check_saved(const ModelSpec& model, const Lora& lora, const std::vector<Lor
 
 Count lora_parameter_count(const std::vector<LoraModule>& modules) {
   Count total;
-  for (const LoraModule& module : modules) {
-    total += module.a.elements() + module.b.elements();
-    for (const ParameterRow& row : module.further) total += row.elements();
-  }
+  for (const LoraModule& module : modules)
+    for (const ParameterRow* row : module.trained()) total += row->elements();
   return total;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/model_spec.h"
@@ -10,13 +11,22 @@
 
 namespace plimsoll::models {
 
-// One adapted weight (or family of equal ones, as in ParameterRow): W x + B A x · alpha / rank.
+// One adapted weight (or family of equal ones, as in ParameterRow): W x + B A x · alpha / rank; of
+// IA3 W x · l, or W (x · l); of VeRA W x + b · B (d · A x).
 struct LoraModule {
   std::size_t base;  // row of ModelSpec::parameters whose weight is adapted
   std::string name;  // module, without ".weight"; "{}" as in the base row
+  // Of IA3 and VeRA neither has a name.
   ParameterRow a;  // linear: [rank, in]; embedding: [rank, rows]; convolution: [rank, in, k…]
   ParameterRow b;  // linear: [out, rank]; embedding: [width, rank]; convolution: [out, rank, 1…]
-  std::vector<ParameterRow> further;  // B's bias, DoRA's magnitude: [out]
+  std::vector<ParameterRow> further;  // B's bias, DoRA's magnitude: [out]; the others' vectors
+  bool scales_input = false;  // IA3's, of a feed-forward module
+  // All experts' rows that name this parameter: A and B are of all of them (expert_adapters.h).
+  std::string_view stacked;
+  std::int64_t in = 0, out = 0;  // VeRA's
+
+  // As named_parameters() lists them.
+  std::vector<const ParameterRow*> trained() const;
 };
 
 // A row of the parameter table as PEFT sees it.

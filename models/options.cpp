@@ -277,14 +277,28 @@ constexpr Option kPlanOptions[] = {
         .written_anew()
         .of_a_step(),
 
+    Option{"adapter", "KIND", "Adapters", "lora, ia3, vera (lora, where --lora-rank is given)"}
+        .at("strategy/lora/kind")
+        .one_of(kNamesOf<AdapterKind>)
+        .fixing("adapters")
+        .of_a_step(),
     Option{"lora-rank", "R", "Adapters", "train adapters of this rank, freeze the rest"}
         .at("strategy/lora/rank")
         .fixing("adapters")
         .of_a_step(),
     Option{"lora-alpha", "A", "Adapters", "(16)"}.at("strategy/lora/alpha").of_a_step(),
     Option{"lora-targets", "LIST", "Adapters",
-           "all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention)"}
+           "all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention; of "
+           "ia3 PEFT's own)"}
         .at("strategy/lora/targets")
+        .of_a_step(),
+    Option{"target-parameters", "LIST", "Adapters",
+           "mlp.experts.gate_up_proj,…: stacked experts with LoRA, of Transformers 5"}
+        .at("strategy/lora/target_parameters")
+        .of_a_step(),
+    Option{"feedforward-modules", "LIST", "Adapters",
+           "ia3: of the targets, those whose input is scaled; none (PEFT's own)"}
+        .at("strategy/lora/feedforward")
         .of_a_step(),
     Option{"lora-dropout", "P", "Adapters", "(0)"}.at("strategy/lora/dropout").of_a_step(),
     Option{"adapter-dtype", "DTYPE", "Adapters", "fp32, bf16 (fp32)"}

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 #include "models/file_keys.h"
 #include "models/lora.h"
@@ -16,17 +17,34 @@ namespace {
 constexpr auto kRead = std::to_array<std::string_view>(
     {"peft_type", "r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "bias",
      "layers_to_transform", "layers_pattern", "task_type", "init_lora_weights", "use_dora",
-     "modules_to_save", "lora_bias"});
+     "modules_to_save", "lora_bias", "target_parameters"});
 constexpr auto kUnmodelled = std::to_array<std::string_view>(
     {"rank_pattern", "megatron_config", "trainable_token_indices", "loftq_config", "velora_config",
      "alora_invocation_tokens", "use_qalora", "monteclora_config", "layer_replication",
-     "target_parameters", "use_bdlora", "arrow_config", "kasa_config", "ensure_weight_tying"});
+     "use_bdlora", "arrow_config", "kasa_config", "ensure_weight_tying"});
 // Factors, initial values, names, and what is of inference.
 constexpr auto kNoMemory = std::to_array<std::string_view>(
     {"auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
      "fan_in_fan_out", "use_rslora", "alpha_pattern", "megatron_core", "eva_config", "corda_config",
      "lora_ga_config", "qalora_group_size", "runtime_config"});
 constexpr KeyTable kTable{kRead, kUnmodelled, kNoMemory};
+// peft/tuners/vera/config.py.
+constexpr auto kReadOfVera = std::to_array<std::string_view>(
+    {"peft_type", "r", "vera_dropout", "target_modules", "exclude_modules", "layers_to_transform",
+     "layers_pattern", "task_type", "modules_to_save", "bias"});
+constexpr auto kNoMemoryOfVera = std::to_array<std::string_view>(
+    {"auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
+     "fan_in_fan_out", "projection_prng_key", "save_projection", "d_initial", "init_weights"});
+// peft/tuners/ia3/config.py.
+constexpr auto kReadOfIa3 =
+    std::to_array<std::string_view>({"peft_type", "target_modules", "exclude_modules",
+                                     "feedforward_modules", "task_type", "modules_to_save"});
+constexpr auto kNoMemoryOfIa3 = std::to_array<std::string_view>(
+    {"auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
+     "fan_in_fan_out", "init_ia3_weights"});
+constexpr std::array<std::string_view, 0> kNoneUnmodelled{};
+constexpr KeyTable kIa3Table{kReadOfIa3, kNoneUnmodelled, kNoMemoryOfIa3};
+constexpr KeyTable kVeraTable{kReadOfVera, kNoneUnmodelled, kNoMemoryOfVera};
 
 // A list of names that --lora-targets takes as PEFT does.
 bool is_plain_list(const Config& file) {
@@ -62,13 +80,68 @@ std::string targets(const Config& file, const ModelSpec* model) {
 
 void check_kind(const Config& file) {
   const std::string type = file.text("peft_type", "LORA");
-  if (type != "LORA") refuse_key(file, "peft_type", "only LORA is modelled");
-  if (file.text("bias", "none") != "none")
+  if (type != "LORA" && type != "IA3" && type != "VERA")
+    refuse_key(file, "peft_type", "only LORA, IA3 and VERA are modelled");
+  if (type != "IA3" && file.text("bias", "none") != "none")
     refuse_key(file, "bias", "trained biases beside adapters are not modelled yet");
   const std::string task = file.text("task_type", "CAUSAL_LM");
   if (task != "CAUSAL_LM")
     refuse_key(file, "task_type", "only CAUSAL_LM is modelled (others train a head of their own)");
-  refuse_unmodelled_keys(file, kTable);
+}
+
+using Say = std::function<void(const char* option, std::string value, const char* key)>;
+
+void say_saved(const Config& file, const Say& say) {
+  if (file.is_set("modules_to_save"))
+    say("modules-to-save", joined(file, file.texts("modules_to_save", 1000), "modules_to_save"),
+        "modules_to_save");
+}
+
+void read_ia3(const Config& file, const ModelSpec* model, const Say& say) {
+  say("adapter", "ia3", "peft_type");
+  // Without them PEFT takes its own, as the options do.
+  if (file.is_set("target_modules")) say("lora-targets", targets(file, model), "target_modules");
+  if (file.is_string("feedforward_modules"))
+    refuse_key(file, "feedforward_modules", "a pattern is not modelled yet: name the modules");
+  if (file.has("feedforward_modules") && file.is_list("feedforward_modules")) {
+    const std::vector<std::string> names = file.texts("feedforward_modules", 1000);
+    say("feedforward-modules", names.empty() ? "none" : joined(file, names, "feedforward_modules"),
+        "feedforward_modules");
+  }
+  say_saved(file, say);
+}
+
+void read_vera(const Config& file, const ModelSpec* model, const Say& say) {
+  say("adapter", "vera", "peft_type");
+  say("lora-rank", std::to_string(file.count("r", 256)), "r");
+  say("lora-dropout", fmt::format("{}", file.probability("vera_dropout", 0)), "vera_dropout");
+  say("lora-targets", targets(file, model), "target_modules");
+  say_saved(file, say);
+}
+
+void read_lora(const Config& file, const std::string& source, const ModelSpec* model,
+               const Say& say, std::vector<std::string>& notes) {
+  say("lora-rank", std::to_string(file.count("r", 8)), "r");
+  const double alpha = file.real("lora_alpha", 8);
+  if (alpha < 0) file.refuse("lora_alpha", "a number from 0 up");
+  say("lora-alpha", fmt::format("{}", alpha), "lora_alpha");
+  say("lora-dropout", fmt::format("{}", file.probability("lora_dropout", 0)), "lora_dropout");
+  // Without target_modules the parameters are all that is adapted.
+  if (!file.is_set("target_parameters") || file.is_set("target_modules"))
+    say("lora-targets", targets(file, model), "target_modules");
+  if (file.is_set("target_parameters"))
+    say("target-parameters",
+        joined(file, file.texts("target_parameters", 1000), "target_parameters"),
+        "target_parameters");
+  say_saved(file, say);
+  if (file.flag("lora_bias", false)) say("lora-bias", "yes", "lora_bias");
+  if (file.flag("use_dora", false)) say("use-dora", "yes", "use_dora");
+  // PiSSA, OLoRA, LoftQ and others: values of A and B, and of a base that keeps its dtype.
+  if (file.is_string("init_lora_weights"))
+    notes.push_back(
+        fmt::format("{}: init_lora_weights {} is made before the first step, whose "
+                    "memory it leaves as it is; what making it takes is not planned",
+                    source, file.shown("init_lora_weights")));
 }
 
 }  // namespace
@@ -76,37 +149,29 @@ void check_kind(const Config& file) {
 FileSettings read_peft_config(std::string_view text, const std::string& source,
                               const ModelSpec* model) {
   const Config file = Config::parse(text, source);
+  check_kind(file);
   FileSettings out;
   std::vector<std::string> unknown;
-  for (const std::string& key : unknown_keys(file, kTable)) {
-    if (!nearest_key(key, kTable).empty()) refuse_unknown_key(file, key, kTable);
+  const bool ia3 = file.is_text("peft_type", "IA3"), vera = file.is_text("peft_type", "VERA");
+  const KeyTable& table = ia3 ? kIa3Table : vera ? kVeraTable : kTable;
+  for (const std::string& key : unknown_keys(file, table)) {
+    if (!nearest_key(key, table).empty()) refuse_unknown_key(file, key, table);
     unknown.push_back(key);
   }
-  check_kind(file);
-  const auto say = [&](const char* option, std::string value, const char* key) {
+  refuse_unmodelled_keys(file, table);
+  const Say say = [&](const char* option, std::string value, const char* key) {
     out.settings.push_back({option, std::move(value), key, !file.has(key)});
   };
-  say("lora-rank", std::to_string(file.count("r", 8)), "r");
-  const double alpha = file.real("lora_alpha", 8);
-  if (alpha < 0) file.refuse("lora_alpha", "a number from 0 up");
-  say("lora-alpha", fmt::format("{}", alpha), "lora_alpha");
-  say("lora-dropout", fmt::format("{}", file.probability("lora_dropout", 0)), "lora_dropout");
-  say("lora-targets", targets(file, model), "target_modules");
-  if (file.is_set("modules_to_save"))
-    say("modules-to-save", joined(file, file.texts("modules_to_save", 1000), "modules_to_save"),
-        "modules_to_save");
-  if (file.flag("lora_bias", false)) say("lora-bias", "yes", "lora_bias");
-  if (file.flag("use_dora", false)) say("use-dora", "yes", "use_dora");
-  // PiSSA, OLoRA, LoftQ and others: values of A and B, and of a base that keeps its dtype.
-  if (file.is_string("init_lora_weights"))
-    out.notes.push_back(
-        fmt::format("{}: init_lora_weights {} is made before the first step, whose "
-                    "memory it leaves as it is; what making it takes is not planned",
-                    source, file.shown("init_lora_weights")));
+  if (ia3)
+    read_ia3(file, model, say);
+  else if (vera)
+    read_vera(file, model, say);
+  else
+    read_lora(file, source, model, say, out.notes);
   if (!unknown.empty())
     out.notes.push_back(
         fmt::format("{}: PEFT knows no {} and ignores it", source, listed(unknown)));
-  if (const auto idle = present(file, kNoMemory); !idle.empty())
+  if (const auto idle = present(file, table.no_memory); !idle.empty())
     out.notes.push_back(fmt::format("{}: of no bearing on memory: {}", source, listed(idle)));
   return out;
 }

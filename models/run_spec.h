@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "models/adapter_spec.h"
 #include "models/allocator_conf.h"
 #include "models/base/dtype.h"
 #include "models/base/quantity.h"
@@ -40,18 +41,6 @@ enum class Exchange : std::uint8_t { threads, mpi, nccl };
 // torch.compile: each decoder layer by itself, or the whole model.
 enum class Compile : std::uint8_t { no, block, model };
 enum class OptimizerImpl : std::uint8_t { foreach, fused, for_loop };
-
-struct Lora {
-  std::int64_t rank = 8;
-  double alpha = 16;
-  double dropout = 0;
-  DType dtype = DType::fp32;  // of the adapter weights (PEFT upcasts 16-bit ones to fp32)
-  std::vector<std::string> targets;  // module name suffixes, or "all-linear", or "attention"
-  std::vector<std::string> modules_to_save;  // whose copies are trained beside the frozen originals
-  bool bias = false;  // lora_bias: B has one
-  bool dora = false;  // use_dora
-  bool operator==(const Lora&) const = default;
-};
 
 // The frozen base packed (models/storages.h).
 struct PackedStorage;

@@ -10,6 +10,12 @@ namespace plimsoll::models {
 
 namespace {
 
+// Of a token: vectors multiply no matrix, and those of stacked experts are folded into the weight.
+double low_rank_elements(const LoraModule& module) {
+  const bool none = module.a.name.empty() || !module.stacked.empty();
+  return none ? 0 : (module.a.elements() + module.b.elements()).real();
+}
+
 double all_steps(const GemmWeights& w) {
   return 6 * w.trained + 4 * w.frozen + 6 * w.adapters;
 }
@@ -30,7 +36,7 @@ GemmsOfToken gemms_of_token(const ModelSpec& model, const Strategy& strategy) {
   }
   if (strategy.lora)
     for (const LoraModule& module : lora_modules(model, *strategy.lora))
-      gemms.layers.adapters += (module.a.elements() + module.b.elements()).real();
+      gemms.layers.adapters += low_rank_elements(module);
   return gemms;
 }
 

@@ -45,6 +45,7 @@ Recompute recompute(const Config& from) {
 
 Lora lora(const Config& from) {
   Lora out;
+  if (from.has("kind")) out.kind = choice<AdapterKind>(from, "kind");
   out.rank = from.count("rank", out.rank);
   out.alpha = from.real("alpha", out.alpha);
   out.dropout = from.probability("dropout", out.dropout);
@@ -57,8 +58,10 @@ Lora lora(const Config& from) {
     }
     if (!text.empty() || *absent != '\0') names.push_back(text);
   };
-  list("targets", "all-linear", out.targets);
+  list("targets", from.has("targets") ? "" : "all-linear", out.targets);
   list("modules_to_save", "", out.modules_to_save);
+  list("feedforward", "", out.feedforward);
+  list("target_parameters", "", out.parameters);
   out.bias = from.flag("lora_bias", false);
   out.dora = from.flag("use_dora", false);
   return out;

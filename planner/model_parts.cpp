@@ -48,38 +48,98 @@ std::vector<Parameter>& gemm_parameters(ModelParts& parts, const LinearPart& gem
   return &gemm == &parts.project_in ? parts.embedding : parts.tail;
 }
 
+// Of all experts of each layer.
+void add_to_stacked(std::vector<LayerPart>& layers, const IndexRange& range,
+                    const models::LoraModule& module, const models::Lora& lora, bool loops) {
+  check(!loops, ErrorKind::bad_input, [&] {
+    return "--target-parameters: " + module.name +
+           " is no parameter before Transformers 5.0, where experts are linear modules: "
+           "--lora-targets names them";
+  });
+  const models::Block& block = *layers[static_cast<std::size_t>(range.first)].block;
+  const auto of =
+      std::ranges::find(block.modules, models::ModuleClass::experts, &models::Module::kind);
+  for (std::int64_t i = 0; i < range.count; ++i) {
+    LayerPart& layer = layers[static_cast<std::size_t>(range.first + i * range.step)];
+    ExpertsPart& experts = layer.experts[of->place];
+    (module.stacked == models::kDown ? experts.down_rank : experts.gate_up_rank) = lora.rank;
+    for (const ParameterRow* row : module.trained()) {
+      layer.parameters.push_back(parameter_of(row->shape, true));
+      layer.parameters.back().adapter = true;
+      layer.parameters.back().node = node_of(*layer.block, *of);
+    }
+  }
+}
+
+// Around the linears of experts that are modules of a loop.
+template <class Adapt, class Add>
+void add_to_looped(LayerPart& layer, const models::LoraModule& module, Adapt&& adapt, Add&& add) {
+  const IndexRange& experts = module.trained().front()->ranges.back();
+  const models::Block& block = *layer.block;
+  const std::string first = models::decisions::expert_module(module.name + ".weight", 0);
+  const auto at = &layer_module(block, first) - block.modules.data();
+  for (std::int64_t i = 0; i < experts.count; ++i) {
+    const std::int64_t expert = experts.first + i * experts.step;
+    const models::Module& of =
+        block.modules[static_cast<std::size_t>(at + expert * block.loop.modules)];
+    adapt(layer.linears[of.place]);
+    add(layer.parameters, node_of(*layer.block, of));
+  }
+}
+
 void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelSpec& model,
                  const models::LoraModule& module, const models::Lora& lora) {
   const auto adapt = [&](LinearPart& linear) {
+    linear.adapter = lora.kind == models::AdapterKind::lora   ? Adapter::lora
+                     : lora.kind == models::AdapterKind::vera ? Adapter::vera
+                     : module.scales_input                    ? Adapter::ia3_input
+                                                              : Adapter::ia3;
+    if (is_ia3(linear.adapter)) return;
     linear.lora_rank = lora.rank;
     linear.lora_bias = lora.bias;
     linear.dora = lora.dora;
   };
+  // VeraModel._find_dim: as large as the widest module needs.
+  if (lora.kind == models::AdapterKind::vera) {
+    parts.shared_a = std::max(parts.shared_a, checked_multiply(lora.rank, module.in));
+    parts.shared_b = std::max(parts.shared_b, checked_multiply(lora.rank, module.out));
+  }
   const ParameterRow& base = model.parameters[module.base];
   const IndexRange* range = layers_of(base);
   const auto add = [&](std::vector<Parameter>& parameters, int node) {
-    const auto one = [&](const ParameterRow& row) {
-      parameters.push_back(parameter_of(row.shape, true));
+    for (const ParameterRow* row : module.trained()) {
+      parameters.push_back(parameter_of(row->shape, true));
       parameters.back().adapter = true;
       parameters.back().node = node;
-    };
-    one(module.a);
-    one(module.b);
-    for (const ParameterRow& row : module.further) one(row);
+    }
   };
   if (LinearPart* const gemm = gemm_of_ends(parts, parameter_name(base.name).module)) {
+    check(lora.kind == models::AdapterKind::lora, ErrorKind::unsupported, [&] {
+      return "--lora-targets " + module.name + ": vectors outside of layers are not modelled yet";
+    });
     adapt(*gemm);
     return add(gemm_parameters(parts, *gemm), -1);
   }
   check(range != nullptr, ErrorKind::unsupported,
         [&] { return "--lora-targets " + module.name + ": adapters on it are not modelled yet"; });
   const LayerPart& first = layers[static_cast<std::size_t>(range->first)];
-  check(base.stacked.empty() && !base.bare, ErrorKind::unsupported, [&] {
-    return "--lora-targets " + module.name + ": Transformers 5 keeps the routers and experts of " +
-           model.name +
-           " in no linear module; adapters on their parameters (PEFT's target_parameters) "
-           "are not modelled yet: name linear modules (attention, or q_proj, v_proj, ...)";
+  const bool loops = first.block->loop.experts > 0;
+  check(!base.bare, ErrorKind::unsupported, [&] {
+    return "--lora-targets " + module.name + ": adapters on the routers of " + model.name +
+           " are not modelled yet: name linear modules (attention, or q_proj, v_proj, ...)";
   });
+  if (!module.stacked.empty()) return add_to_stacked(layers, *range, module, lora, loops);
+  if (!base.stacked.empty()) {
+    check(loops, ErrorKind::unsupported, [&] {
+      return "--lora-targets " + module.name + ": the experts of " + model.name +
+             " are one parameter and no linear modules in Transformers 5: "
+             "--target-parameters names them (mlp.experts.gate_up_proj, mlp.experts.down_proj)";
+    });
+    for (std::int64_t i = 0; i < range->count; ++i)
+      add_to_looped(layers[static_cast<std::size_t>(range->first + i * range->step)], module, adapt,
+                    add);
+    return;
+  }
   const models::Module& of = layer_module(*first.block, parameter_name(base.name).module);
   check(!models::is_norm(of.kind), ErrorKind::unsupported,
         [&] { return "--lora-targets " + module.name + " is no linear layer"; });
@@ -283,12 +343,12 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
       if (saved) add_original(parts.tail, tail);
     }
   }
-  for (LayerPart& layer : layers) order_by_module(layer);
   check(any, ErrorKind::bad_input, "--freeze leaves nothing to train");
   if (d.tied_head) parts.head.train_weight = parts.train_embedding;
   if (adapters)
     for (const models::LoraModule& module : models::lora_modules(model, *strategy.lora))
       add_adapter(parts, layers, model, module, *strategy.lora);
+  for (LayerPart& layer : layers) order_by_module(layer);
   find_runs(parts, layers, parts.trains_front() || forces_input_gradient(strategy),
             forward.blocks.size());
   return parts;

@@ -35,16 +35,25 @@ struct Parameter {
 std::vector<models::PackedTensor> beside_packed(const Parameter& parameter,
                                                 const models::Strategy& strategy);
 
+// What PEFT puts around a linear. ia3_input: IA3 of a feed-forward module, which scales what goes
+// in.
+enum class Adapter : std::uint8_t { none, lora, ia3, ia3_input, vera };
+constexpr bool is_ia3(Adapter adapter) {
+  return adapter == Adapter::ia3 || adapter == Adapter::ia3_input;
+}
+
 // A GEMM with a weight.
 struct LinearPart {
   std::int64_t in = 0, out = 0;
   bool bias = false;
   bool conv1d = false;  // GPT-2's addmm(bias, x, weight) and not F.linear(x, weight, bias)
   bool train_weight = true, train_bias = true;
-  std::int64_t lora_rank = 0;
+  Adapter adapter = Adapter::none;
+  std::int64_t lora_rank = 0;  // LoRA's, VeRA's
   bool lora_bias = false, dora = false;  // of that adapter
   const models::PackedStorage* packed = nullptr;  // the frozen weight's
-  bool trains() const { return train_weight || (bias && train_bias) || lora_rank > 0; }
+  bool adapted() const { return adapter != Adapter::none; }
+  bool trains() const { return train_weight || (bias && train_bias) || adapted(); }
   bool operator==(const LinearPart&) const = default;
 };
 
@@ -63,11 +72,13 @@ struct ExpertsPart {
   std::int64_t hidden = 0, ffn = 0;
   bool has_gate_up = false, has_down = false;  // among the layer's parameters
   bool train_gate_up = true, train_down = true;
+  std::int64_t gate_up_rank = 0, down_rank = 0;  // LoRA's of each expert's share
   std::int64_t gate_up() const {
     return checked_multiply(experts, checked_multiply(2 * ffn, hidden));
   }
   std::int64_t down() const { return checked_multiply(experts, checked_multiply(hidden, ffn)); }
-  bool trains() const { return train_gate_up || train_down; }
+  bool adapted() const { return gate_up_rank > 0 || down_rank > 0; }
+  bool trains() const { return train_gate_up || train_down || adapted(); }
   bool operator==(const ExpertsPart&) const = default;
 };
 
@@ -113,6 +124,7 @@ struct ModelParts {
   std::vector<Parameter> embedding;  // token and position tables, the embedding's norm
   std::vector<Parameter> tail;  // final norm, and the head where it is not tied
   std::vector<LayerRun> runs;
+  std::int64_t shared_a = 0, shared_b = 0;  // elements of VeRA's frozen matrices
   bool train_positions_any() const { return position_rows > 0 && train_positions; }
   bool trains_types() const { return decoder.token_types > 0 && train_token_types; }
   // Anything before the layers?

@@ -22,10 +22,18 @@ inline std::string targets_text(const std::vector<std::string>& targets) {
   return out;
 }
 
+// "DoRA rank 16".
+inline std::string adapters_kind(const models::Lora& lora) {
+  if (lora.kind == models::AdapterKind::ia3) return "IA3";
+  const bool vera = lora.kind == models::AdapterKind::vera;
+  return fmt::format("{} rank {}", vera ? "VeRA" : lora.dora ? "DoRA" : "LoRA", lora.rank);
+}
+
 inline std::string adapters_text(const models::Lora& lora) {
-  std::string out =
-      fmt::format("{} rank {}{}{}, adapters in {}", lora.dora ? "DoRA" : "LoRA", lora.rank,
-                  targets_text(lora.targets), lora.bias ? " with biases" : "", name_of(lora.dtype));
+  std::vector<std::string> all = lora.targets;
+  all.insert(all.end(), lora.parameters.begin(), lora.parameters.end());
+  std::string out = fmt::format("{}{}{}, adapters in {}", adapters_kind(lora), targets_text(all),
+                                lora.bias ? " with biases" : "", name_of(lora.dtype));
   const char* before = ", copies of ";
   for (const std::string& name : lora.modules_to_save) out += std::exchange(before, " and ") + name;
   return out + (lora.modules_to_save.empty() ? "" : " trained");

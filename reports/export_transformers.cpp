@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <tuple>
 
 #include "models/decisions/layer.h"
@@ -16,6 +15,7 @@
 #include "models/stack_versions.h"
 #include "models/storages.h"
 #include "reports/export.h"
+#include "reports/export_adapters.h"
 #include "reports/export_code.h"
 #include "reports/export_notes.h"
 #include "reports/json_writer.h"
@@ -49,27 +49,6 @@ std::string as_python(std::string text) {
 
 std::string_view torch_name(DType dtype) {
   return dtype == DType::bf16 ? "bfloat16" : dtype == DType::fp16 ? "float16" : "float32";
-}
-
-// The last parts of the adapted modules' names; PEFT knows "all-linear" itself, "attention" not.
-std::string target_modules(const Workload& w) {
-  const std::vector<std::string>& targets = w.strategy.lora->targets;
-  if (targets == std::vector<std::string>{"all-linear"}) return "\"all-linear\"";
-  const models::ModelSpec model =
-      models::read_model(w.model_config, w.model_name, w.model_name, {});
-  std::set<std::string> names;
-  for (const models::LoraModule& module : lora_modules(model, *w.strategy.lora))
-    names.insert(module.name.substr(module.name.rfind('.') + 1));
-  const bool by_name = targets != std::vector<std::string>{"attention"};
-  std::string out;
-  const auto add = [&](const std::string& name) {
-    out += (out.empty() ? "" : ", ") + reports::quoted(name);
-  };
-  if (by_name)
-    for (const std::string& target : targets) add(target);
-  else
-    for (const std::string& name : names) add(name);
-  return "[" + out + "]";
 }
 
 // The class that Transformers picks the model's own by.
@@ -138,27 +117,6 @@ std::string freeze(const Strategy& s) {
       "    trained = any(fnmatch(name, pattern) for pattern in {})\n"
       "    parameter.requires_grad_(trained or not frozen)\n",
       list(s.freeze), list(s.train));
-}
-
-std::string adapters(const Workload& w) {
-  if (!w.strategy.lora) return "";
-  const models::Lora& lora = *w.strategy.lora;
-  std::string further;
-  for (const std::string& name : lora.modules_to_save)
-    further += (further.empty() ? ",\n    modules_to_save=[" : ", ") + reports::quoted(name);
-  if (!further.empty()) further += "]";
-  if (lora.bias) further += ", lora_bias=True";
-  if (lora.dora) further += ", use_dora=True";
-  const bool whole = lora.alpha == static_cast<double>(static_cast<std::int64_t>(lora.alpha));
-  return fmt::format(
-      "\npeft_config = LoraConfig(\n"
-      "    r={}, lora_alpha={}, lora_dropout={}, target_modules={}, "
-      "task_type=\"CAUSAL_LM\"{})\n"
-      "model = get_peft_model(model, peft_config{})\n",
-      lora.rank,
-      whole ? std::to_string(static_cast<std::int64_t>(lora.alpha)) : number_text(lora.alpha),
-      number_text(lora.dropout), target_modules(w), further,
-      lora.dtype == DType::fp32 ? "" : ", autocast_adapter_dtype=False");
 }
 
 // Trainer's names (training_args.py, OptimizerNames).
@@ -291,7 +249,7 @@ std::string imports(const Workload& w, std::vector<std::string> lines) {
   if (!s.freeze.empty()) lines.emplace_back("from fnmatch import fnmatch");
   if (s.lora)
     lines.emplace_back(
-        fmt::format("from peft import LoraConfig, get_peft_model{}",
+        fmt::format("from peft import {}, get_peft_model{}", adapters_class(*s.lora),
                     models::kbit_prepared(s) ? ", prepare_model_for_kbit_training" : ""));
   if (sets_sharding(s) || text_of(s.allocator) || (s.quantize && mesh_of(s).communicates()))
     lines.emplace_back("import os");
@@ -351,7 +309,7 @@ Exported export_transformers(const Workload& w) {
   if (!code.before_model.empty()) text += "\n" + code.before_model;
   const bool first = uses_deepspeed(s);  // see the note
   text += first ? arguments + "\n" : "\n";
-  text += load_model(w) + code.on_model + freeze(s) + adapters(w);
+  text += load_model(w) + code.on_model + freeze(s) + adapters_code(w);
   if (!first) text += arguments;
   text += fmt::format(
       "\n\ndef trainer(data):\n"

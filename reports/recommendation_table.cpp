@@ -9,6 +9,7 @@
 #include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/storages.h"
+#include "reports/adapters_text.h"
 #include "reports/export_code.h"
 #include "reports/recommendation.h"
 
@@ -92,7 +93,7 @@ void add_winner(Page& page, const Recommendation& answer) {
                   name_of(s.loss), best.plan.batch.micro_batch);
   if (best.plan.batch.grad_accum > 1)
     text += fmt::format(", accumulation {}", best.plan.batch.grad_accum);
-  if (s.lora) text += fmt::format(", LoRA rank {}", s.lora->rank);
+  if (s.lora) text += ", " + adapters_kind(*s.lora);
   if (s.quantize)
     text += fmt::format(" on a base packed in {}", s.quantize->storage->name);
   else if (s.lora && s.param_dtype)

@@ -142,17 +142,21 @@ void write_lora(JsonWriter& json, const std::optional<models::Lora>& adapters) {
   if (!adapters) return json.value(nullptr);
   const models::Lora& lora = *adapters;
   json.begin_object(JsonWriter::Layout::line);
-  json.member("adapter_dtype", name_of(lora.dtype));
-  json.member("alpha", lora.alpha);
-  json.member("dropout", lora.dropout);
   const auto list = [](const std::vector<std::string>& names) {
     std::string out;
     for (const std::string& name : names) out += (out.empty() ? "" : ",") + name;
     return out;
   };
+  using models::AdapterKind;
+  json.member("adapter_dtype", name_of(lora.dtype));
+  if (lora.kind == AdapterKind::lora) json.member("alpha", lora.alpha);
+  if (lora.kind != AdapterKind::ia3) json.member("dropout", lora.dropout);
+  if (!lora.feedforward.empty()) json.member("feedforward", list(lora.feedforward));
+  if (lora.kind != AdapterKind::lora) json.member("kind", name_of(lora.kind));
   if (lora.bias) json.member("lora_bias", true);
   if (!lora.modules_to_save.empty()) json.member("modules_to_save", list(lora.modules_to_save));
-  json.member("rank", lora.rank);
+  if (lora.kind != AdapterKind::ia3) json.member("rank", lora.rank);
+  if (!lora.parameters.empty()) json.member("target_parameters", list(lora.parameters));
   json.member("targets", list(lora.targets));
   if (lora.dora) json.member("use_dora", true);
   json.end_object();

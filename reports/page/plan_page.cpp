@@ -5,6 +5,7 @@
 #include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/workload_reader.h"
+#include "reports/adapters_text.h"
 #include "reports/page/sections.h"
 #include "reports/recommendation.h"
 #include "reports/text.h"
@@ -218,7 +219,7 @@ std::string strategy_text(const Json& plan) {
   const models::Workload workload = models::read_workload(plan.dump(), "the plan");
   const models::Strategy& s = workload.strategy;
   std::string out = fmt::format("{} {}", name_of(s.stack), data_parallel_text(s));
-  if (s.lora) out += fmt::format(", LoRA rank {}", s.lora->rank);
+  if (s.lora) out += ", " + adapters_kind(*s.lora);
   return out;
 }
 

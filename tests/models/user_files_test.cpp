@@ -142,6 +142,37 @@ TEST_CASE("a LoraConfig becomes the options of adapters, with PEFT's defaults ma
   CHECK(says(no_peft(R"({"modules_to_save": ["a,b"]})"), "modules_to_save"));
 }
 
+TEST_CASE("an IA3Config and a VeraConfig become options, and so do target_parameters") {
+  const auto ia3 = peft(R"({"peft_type": "IA3", "target_modules": ["k_proj", "down_proj"],
+      "feedforward_modules": ["down_proj"], "init_ia3_weights": true})");
+  CHECK(said(ia3) == Said{{"adapter", "ia3"},
+                          {"lora-targets", "k_proj,down_proj"},
+                          {"feedforward-modules", "down_proj"}});
+  CHECK(says(notes(ia3), "of no bearing on memory: init_ia3_weights"));
+  // Targets and feed-forward modules are PEFT's own for the model_type, as without the file.
+  CHECK(said(peft(R"({"peft_type": "IA3"})")) == Said{{"adapter", "ia3"}});
+  CHECK(
+      said(peft(R"({"peft_type": "IA3", "feedforward_modules": []})")).at("feedforward-modules") ==
+      "none");
+  CHECK(says(
+      no_peft(R"({"peft_type": "IA3", "feedforward_modules": ".*down"})", ErrorKind::unsupported),
+      "a pattern is not modelled yet"));
+  CHECK(says(no_peft(R"({"peft_type": "IA3", "feedfoward_modules": []})"),
+             "did you mean 'feedforward_modules'?"));
+
+  CHECK(said(peft(R"({"peft_type": "VERA", "target_modules": "all-linear"})")) ==
+        Said{{"adapter", "vera"},
+             {"lora-rank", "(256)"},
+             {"lora-dropout", "(0)"},
+             {"lora-targets", "all-linear"}});
+  CHECK(said(peft(R"({"peft_type": "VERA", "r": 64, "vera_dropout": 0.1})")).at("lora-dropout") ==
+        "0.1");
+
+  const auto experts = peft(R"({"target_parameters": ["mlp.experts.gate_up_proj"]})");
+  CHECK(said(experts).at("target-parameters") == "mlp.experts.gate_up_proj");
+  CHECK_FALSE(said(experts).contains("lora-targets"));
+}
+
 // Each with the number of parameters that peft 0.21.2 gives the same model at r = 4.
 TEST_CASE("patterns, exclusions and chosen layers name the modules that PEFT adapts") {
   CHECK(targets(R"("target_modules": "ALL-linear")") ==
@@ -183,7 +214,10 @@ TEST_CASE("adapters whose memory is not planned are refused by their key") {
   const auto no = [](std::string_view text) { return no_peft(text, ErrorKind::unsupported); };
   CHECK(says(no(R"({"rank_pattern": {"q_proj": 4}})"), "rank_pattern"));
   CHECK(says(no(R"({"bias": "all"})"), "bias"));
-  CHECK(says(no(R"({"peft_type": "IA3"})"), "only LORA"));
+  for (const char* type : {"PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "LOHA"})
+    CHECK(says(no(R"({"peft_type": ")" + std::string(type) + R"(", "num_virtual_tokens": 20})"),
+               "only LORA, IA3 and VERA are modelled"));
+  CHECK(says(no(R"({"trainable_token_indices": [1, 2]})"), "trainable_token_indices"));
   CHECK(says(no(R"({"task_type": "SEQ_CLS"})"), "task_type"));
   CHECK(no_peft(R"({"use_dora": false, "modules_to_save": null, "rank_pattern": {}})") ==
         "accepted");

@@ -80,20 +80,22 @@ TEST_CASE("experts are trained as a whole: they are one parameter") {
   CHECK(refusal(question) == "");
 }
 
-TEST_CASE("adapters on experts are refused, on attention they are planned") {
+TEST_CASE("experts are no linear modules: adapters on them are named by parameter") {
   const models::ModelSpec model = models::catalog_model("mixtral-8x7b");
   planner::Question question = question_of(model);
   question.strategy.lora = models::Lora{};
-  for (const char* target : {"gate", "w2", "block_sparse_moe.experts.3.w1"}) {
+  for (const char* target : {"w2", "block_sparse_moe.experts.3.w1"}) {
     question.strategy.lora->targets = {target};
-    CHECK(refusal(question).find("no linear module") != std::string::npos);
+    CHECK(refusal(question).find("no linear modules in Transformers 5") != std::string::npos);
   }
+  question.strategy.lora->targets = {"gate"};
+  CHECK(refusal(question).find("adapters on the routers of mixtral-8x7b") != std::string::npos);
   question.strategy.lora->targets = {"attention"};
   CHECK(refusal(question) == "");
-  // PEFT 0.21 folds adapters into the stacked experts, too.
+  // PEFT 0.21 adapts the stacked experts, and the routers, too.
   CHECK(models::usual_lora_target(model) == std::string("attention"));
   question.strategy.lora->targets = {"all-linear"};
-  CHECK(refusal(question).find("PEFT adapts the experts of mixtral-8x7b") != std::string::npos);
+  CHECK(refusal(question).find("PEFT adapts the routers of mixtral-8x7b") != std::string::npos);
 }
 
 TEST_CASE("what a mixture's config changes is planned or named") {

@@ -11,32 +11,11 @@
 #include "models/run_names.h"
 #include "models/run_spec.h"
 #include "models/storages.h"
+#include "tests/planner/oracle_adapters.h"
 
 namespace plimsoll::tests {
 
 using nlohmann::json;
-
-template <class Choice>
-Choice choice(const json& text) {
-  return *models::choice_from<Choice>(text.get<std::string>());
-}
-inline std::optional<models::Lora> lora_of(const json& lora) {
-  if (!lora.is_object()) return std::nullopt;
-  models::Lora out{.rank = lora["rank"], .alpha = lora["alpha"]};
-  out.dropout = lora["dropout"];
-  out.dtype = *dtype_from(lora["adapter_dtype"].get<std::string>());
-  out.bias = lora.value("lora_bias", false);
-  out.dora = lora.value("use_dora", false);
-  const auto list = [](std::string names, std::vector<std::string>& into) {
-    for (std::size_t comma; (comma = names.find(',')) != std::string::npos;
-         names.erase(0, comma + 1))
-      into.push_back(names.substr(0, comma));
-    if (!names.empty()) into.push_back(names);
-  };
-  list(lora["targets"], out.targets);
-  list(lora.value("modules_to_save", ""), out.modules_to_save);
-  return out;
-}
 
 inline std::optional<models::Quantization> quantization_of(const json& strategy) {
   if (!strategy.contains("quantize") || strategy["quantize"].is_null()) return std::nullopt;

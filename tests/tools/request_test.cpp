@@ -247,13 +247,16 @@ TEST_CASE("no option is ignored: each one refuses a value that makes no sense") 
     // What else an option asks for before it looks at its value.
     Given given{{std::string(option.name), "%%"}};
     if (option.name.starts_with("lora-") || option.name == "adapter-dtype" ||
-        option.name == "use-dora" || option.name == "modules-to-save")
+        option.name == "use-dora" || option.name == "target-parameters" ||
+        option.name == "modules-to-save")
       if (option.name != "lora-rank") given.emplace_back("lora-rank", "8");
     if (option.name == "fsdp-upcast" || option.name == "grad-dtype")
       given.emplace_back("zero", "3");
     if (option.name == "reduce-bucket" || option.name == "master-weights")
       given.emplace_back("stack", "plimsoll");
-    if (option.name == "lora-targets" || option.name == "modules-to-save") given[0].second = "a,,b";
+    if (option.name == "lora-targets" || option.name == "modules-to-save" ||
+        option.name == "target-parameters")
+      given[0].second = "a,,b";
     std::string message;
     try {
       (void)request(option.name == "params" ? "" : "gpt2", given);

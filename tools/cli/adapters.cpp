@@ -2,22 +2,53 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "models/lora.h"
 #include "models/storages.h"
+#include "models/vector_adapters.h"
 #include "tools/cli/values.h"
 
 namespace plimsoll::tools {
 
 namespace {
 
+using models::AdapterKind;
+
+// Options of another kind of adapters.
+void refuse_others(const Options& options, AdapterKind kind) {
+  const auto refuse = [&](std::initializer_list<const char*> those, const char* why) {
+    for (const char* option : those)
+      if (const std::string* value = options.find(option)) refuse_value(option, *value, why);
+  };
+  if (kind != AdapterKind::ia3) refuse({"feedforward-modules"}, "belongs to --adapter ia3");
+  if (kind != AdapterKind::lora)
+    refuse({"lora-alpha", "lora-bias", "use-dora", "target-parameters"},
+           "belongs to --adapter lora");
+  if (kind == AdapterKind::ia3)
+    refuse({"lora-rank", "lora-dropout"}, "belongs to --adapter lora and vera");
+}
+
 void set_lora(const Options& options, models::Strategy& s) {
-  const bool given = options.has("lora-rank");
-  for (const char* option : {"lora-alpha", "lora-targets", "lora-dropout", "adapter-dtype",
-                             "modules-to-save", "lora-bias", "use-dora"})
+  const std::string* text_of_kind = options.find("adapter");
+  const auto kind =
+      text_of_kind == nullptr ? AdapterKind::lora : choice<AdapterKind>("adapter", *text_of_kind);
+  const bool given = kind != AdapterKind::lora || options.has("lora-rank");
+  for (const char* option :
+       {"adapter", "lora-alpha", "lora-targets", "lora-dropout", "adapter-dtype", "modules-to-save",
+        "lora-bias", "use-dora", "target-parameters", "feedforward-modules"})
     if (const std::string* value = options.find(option); value != nullptr && !given)
       refuse_value(option, *value, "needs --lora-rank");
   if (!given) return;
   models::Lora& lora = s.lora.emplace();
-  lora.rank = whole("lora-rank", *options.find("lora-rank"), 1, 1 << 20);
+  lora.kind = kind;
+  refuse_others(options, kind);
+  if (kind == AdapterKind::vera) lora.rank = 256;  // VeraConfig's own
+  if (const std::string* rank = options.find("lora-rank"))
+    lora.rank = whole("lora-rank", *rank, 1, 1 << 20);
+  if (const std::string* names = options.find("feedforward-modules")) {
+    if (*names != "none") lora.feedforward = comma_list("feedforward-modules", *names);
+  }
   if (const std::string* text = options.find("lora-alpha"))
     lora.alpha = real_value("lora-alpha", *text, 0, 1e9);
   if (const std::string* text = options.find("lora-dropout"))
@@ -26,6 +57,8 @@ void set_lora(const Options& options, models::Strategy& s) {
     lora.targets = comma_list("lora-targets", *text);
   if (const std::string* text = options.find("modules-to-save"))
     lora.modules_to_save = comma_list("modules-to-save", *text);
+  if (const std::string* text = options.find("target-parameters"))
+    lora.parameters = comma_list("target-parameters", *text);
   if (const std::string* text = options.find("lora-bias"))
     lora.bias = yes_or_no("lora-bias", *text);
   if (const std::string* text = options.find("use-dora")) lora.dora = yes_or_no("use-dora", *text);
@@ -72,6 +105,32 @@ void set_adapters(const Options& options, models::Strategy& s) {
                  "makes exceptions from --freeze, which is missing");
   set_lora(options, s);
   set_quantization(options, s);
+}
+
+namespace {
+// IA3Config.__post_init__.
+void check_feedforward(const Options& options, const models::Lora& lora) {
+  const std::string* targets = options.find("lora-targets");
+  if (targets == nullptr || *targets == "all-linear" || *targets == "attention") return;
+  for (const std::string& name : lora.feedforward)
+    if (std::ranges::find(lora.targets, name) == lora.targets.end())
+      refuse_value("feedforward-modules", name, "is none of --lora-targets, as PEFT asks for");
+}
+}  // namespace
+
+void set_default_targets(const Options& options, const models::ModelSpec& model,
+                         models::Strategy& s) {
+  if (!s.lora) return;
+  const bool ia3 = s.lora->kind == models::AdapterKind::ia3;
+  // As PEFT takes target_parameters without target_modules.
+  if (!options.has("lora-targets") && s.lora->parameters.empty())
+    s.lora->targets = ia3 ? models::default_ia3_targets(model)
+                          : std::vector<std::string>{models::usual_lora_target(model)};
+  if (!ia3) return;
+  if (options.has("feedforward-modules"))
+    check_feedforward(options, *s.lora);
+  else
+    s.lora->feedforward = models::default_ia3_feedforward(model);
 }
 
 }  // namespace plimsoll::tools

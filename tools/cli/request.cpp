@@ -375,8 +375,7 @@ Request request_from(const std::string& model, const Options& options, Sources& 
     apply_quantization_config(options, request);
     if (const auto& decoder = request.model->spec.decoder; decoder && decoder->eager_attention)
       if (!options.has("attention")) question.strategy.attention = models::Attention::eager;
-    if (question.strategy.lora && !options.has("lora-targets"))
-      question.strategy.lora->targets = {models::usual_lora_target(request.model->spec)};
+    set_default_targets(options, request.model->spec, question.strategy);
     set_kernels(options, request.model->spec, question.strategy);
   }
   question.batch =

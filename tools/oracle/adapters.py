@@ -1,27 +1,76 @@
-"""PEFT's adapters of torch_measure.py's workloads. Keys of `strategy.lora` beyond the usual ones stand
-only where they are said."""
+"""PEFT's adapters of torch_measure.py's workloads, by `strategy.lora.kind` (absent: lora). Keys beyond
+the usual ones of a kind stand only where they are said."""
 
-FURTHER = {"modules_to_save": str, "lora_bias": bool, "use_dora": bool}
+USUAL = {
+    "lora": {"rank": 8, "alpha": 16.0, "targets": "all-linear", "dropout": 0.0,
+             "adapter_dtype": "fp32"},
+    "ia3": {"targets": "all-linear", "adapter_dtype": "fp32"},
+    "vera": {"rank": 256, "targets": "all-linear", "dropout": 0.0, "adapter_dtype": "fp32"},
+}
+FURTHER = {
+    "lora": {"modules_to_save": str, "lora_bias": bool, "use_dora": bool, "target_parameters": str},
+    "ia3": {"feedforward": str, "modules_to_save": str},
+    "vera": {"modules_to_save": str},
+}
 
 
-def check(lora, bad_input):
-    for key, kind in FURTHER.items():
-        if key in lora and (not isinstance(lora[key], kind) or not lora[key]):
-            raise bad_input(f"strategy.lora.{key}: {lora[key]!r} is no {kind.__name__} that asks "
-                            "for it")
+def filled(given, fill, bad_input):
+    """`given` with every usual key of its kind; `fill` overlays defaults and refuses other keys."""
+    kind = given.get("kind", "lora")
+    if kind not in USUAL:
+        raise bad_input(f"strategy.lora.kind: {kind!r} is not one of {', '.join(USUAL)}")
+    further = {key: value for key, value in given.items() if key in FURTHER[kind]}
+    for key, value in further.items():
+        if not isinstance(value, FURTHER[kind][key]) or (not value and key != "feedforward"):
+            raise bad_input(f"strategy.lora.{key}: {value!r} is no {FURTHER[kind][key].__name__} "
+                            "that asks for it")
+    usual = {key: value for key, value in given.items() if key not in further and key != "kind"}
+    named = {} if kind == "lora" else {"kind": kind}
+    return {**fill(usual, USUAL[kind], "strategy.lora"), **further, **named}
+
+
+def names_of(text):
+    return [name for name in text.split(",") if name]
+
+
+def targets_of(lora):
+    targets = lora["targets"]
+    if targets == "attention":
+        return ["q_proj", "k_proj", "v_proj", "o_proj"]
+    return names_of(targets) if targets != "all-linear" else targets
+
+
+def further_of(lora):
+    """Keys beyond the usual ones, under PEFT's names."""
+    further = {key: lora[key] for key in FURTHER[lora.get("kind", "lora")] if key in lora}
+    for key in ("modules_to_save", "target_parameters"):
+        if key in further:
+            further[key] = names_of(further[key])
+    if lora.get("kind") == "ia3":
+        further["feedforward_modules"] = names_of(further.pop("feedforward", ""))
+    return further
+
+
+def lora_config(lora):
+    import peft
+    return peft.LoraConfig(r=lora["rank"], lora_alpha=lora["alpha"],
+                           target_modules=targets_of(lora), lora_dropout=lora["dropout"],
+                           task_type=None, **further_of(lora))
+
+
+def ia3_config(lora):
+    import peft
+    return peft.IA3Config(target_modules=targets_of(lora), task_type=None, **further_of(lora))
+
+
+def vera_config(lora):
+    import peft
+    return peft.VeraConfig(r=lora["rank"], target_modules=targets_of(lora),
+                           vera_dropout=lora["dropout"], task_type=None, **further_of(lora))
 
 
 def with_adapters(model, lora):
     import peft
-    targets = lora["targets"]
-    if targets == "attention":
-        targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
-    elif isinstance(targets, str) and targets != "all-linear":
-        targets = targets.split(",")
-    further = {key: lora[key] for key in FURTHER if key in lora}
-    if "modules_to_save" in further:
-        further["modules_to_save"] = further["modules_to_save"].split(",")
-    config = peft.LoraConfig(r=lora["rank"], lora_alpha=lora["alpha"], target_modules=targets,
-                             lora_dropout=lora["dropout"], task_type=None, **further)
-    return peft.get_peft_model(model, config,
+    make = {"lora": lora_config, "ia3": ia3_config, "vera": vera_config}
+    return peft.get_peft_model(model, make[lora.get("kind", "lora")](lora),
                                autocast_adapter_dtype=lora["adapter_dtype"] == "fp32")

@@ -132,17 +132,33 @@ def check_transformers(text, plan, folder):
     require(made[0][1] == dtype[workload["strategy"]["param_dtype"]], "dtype")
     require(arguments.per_device_train_batch_size == workload["batch"]["micro_batch"], "micro batch")
     require(arguments.gradient_accumulation_steps == workload["batch"]["grad_accum"], "accumulation")
-    lora = workload["strategy"]["lora"]
-    if lora:
-        peft = model.peft_config["default"]
+    if workload["strategy"]["lora"]:
+        check_adapters(model, workload["strategy"]["lora"], dtype)
+
+
+def check_adapters(model, lora, dtypes):
+    """The config that PEFT holds, and the dtype of what it trains."""
+    peft = model.peft_config["default"]
+    kind = lora.get("kind", "lora")
+    require(peft.peft_type.lower() == kind, "kind")
+
+    def names(key):
+        return sorted(filter(None, lora.get(key, "").split(",")))
+
+    require(sorted(peft.modules_to_save or []) == names("modules_to_save"), "modules to save")
+    if kind == "lora":
         require((peft.r, peft.lora_alpha, peft.lora_dropout) ==
                 (lora["rank"], lora["alpha"], lora["dropout"]), "LoRA")
-        require(sorted(peft.modules_to_save or []) ==
-                sorted(filter(None, lora.get("modules_to_save", "").split(","))), "modules to save")
         require((peft.lora_bias, peft.use_dora) ==
                 (lora.get("lora_bias", False), lora.get("use_dora", False)), "lora_bias, use_dora")
-        adapters = {p.dtype for n, p in model.named_parameters() if "lora_A" in n}
-        require(adapters == {dtype[lora["adapter_dtype"]]}, f"adapters {adapters}")
+        require(sorted(peft.target_parameters or []) == names("target_parameters"), "parameters")
+    if kind == "ia3":
+        require(sorted(peft.feedforward_modules) == names("feedforward"), "feed-forward modules")
+    if kind == "vera":
+        require((peft.r, peft.vera_dropout) == (lora["rank"], lora["dropout"]), "VeRA")
+    part = {"lora": "lora_A", "ia3": "ia3_l", "vera": "vera_lambda"}[kind]
+    adapters = {p.dtype for n, p in model.named_parameters() if part in n}
+    require(adapters == {dtypes[lora["adapter_dtype"]]}, f"adapters {adapters}")
 
 
 def check_slurm(text, plan):

@@ -176,7 +176,8 @@ def write(path, seed, runs):
     import torch_measure
     versions = torch_measure.versions()
     defaults = {"stack": torch_measure.STACK_DEFAULTS, "strategy": torch_measure.STRATEGY_DEFAULTS,
-                "batch": torch_measure.BATCH_DEFAULTS, "lora": torch_measure.LORA_DEFAULTS}
+                "batch": torch_measure.BATCH_DEFAULTS,
+                "lora": torch_measure.adapters.USUAL["lora"]}
     head = {"schema": "plimsoll.drawn_runs/1", "seed": seed, "versions": versions,
             "defaults": defaults}
     text = json.dumps(head, indent=1)[:-2]

@@ -119,8 +119,6 @@ STRATEGY_DEFAULTS = {
     "offload": [],
     "offload_to": "cpu",
 }
-LORA_DEFAULTS = {"rank": 8, "alpha": 16.0, "targets": "all-linear", "dropout": 0.0,
-                 "adapter_dtype": "fp32"}
 BATCH_DEFAULTS = {"seq_len": 4096, "micro_batch": 1, "grad_accum": 1}
 
 ACCEPTED = {
@@ -186,14 +184,12 @@ def normalised(workload):
     batch = batches.filled(workload.get("batch", {}), filled, BATCH_DEFAULTS)
     strategy["ddp"] = filled(strategy["ddp"] or {}, STRATEGY_DEFAULTS["ddp"], "strategy.ddp")
     if strategy["lora"] is not None:
-        given = strategy["lora"]
-        further = {k: v for k, v in given.items() if k in adapters.FURTHER}
-        usual = {k: v for k, v in given.items() if k not in adapters.FURTHER}
-        strategy["lora"] = {**filled(usual, LORA_DEFAULTS, "strategy.lora"), **further}
-        adapters.check(further, BadInput)
-        positive(strategy["lora"]["rank"], "strategy.lora.rank")
+        strategy["lora"] = adapters.filled(strategy["lora"], filled, BadInput)
+        if "rank" in strategy["lora"]:
+            positive(strategy["lora"]["rank"], "strategy.lora.rank")
         for key in ("alpha", "dropout"):
-            strategy["lora"][key] = number(strategy["lora"][key], f"strategy.lora.{key}")
+            if key in strategy["lora"]:
+                strategy["lora"][key] = number(strategy["lora"][key], f"strategy.lora.{key}")
         accepted(strategy["lora"]["adapter_dtype"], "adapter_dtype", "strategy.lora")
     if strategy["param_dtype"] is None:
         strategy["param_dtype"] = {"bf16": "bf16", "fp16": "fp16"}.get(strategy["precision"],

@@ -208,7 +208,8 @@ def refusals(program, cases):
         strategy = {k: v for k, v in torch_measure.STRATEGY_DEFAULTS.items() if k != "rows"}
         defaults = {"stack": stack,
                     "strategy": strategy,
-                    "batch": torch_measure.BATCH_DEFAULTS, "lora": torch_measure.LORA_DEFAULTS}
+                    "batch": torch_measure.BATCH_DEFAULTS,
+                    "lora": torch_measure.adapters.USUAL["lora"]}
         json.dump({"runs": runs, "defaults": defaults}, f)
         f.flush()
         lines = subprocess.run([program, f.name], check=True, capture_output=True,

@@ -16,6 +16,10 @@ inline DType adapted_result(const LinearPart& part, const Regime& regime, DType 
   const bool widens = part.dora && part.packed != nullptr && regime.autocast;
   return widens ? promoted(result, regime.adapter) : result;
 }
+// Whether the base's own result is asked for a gradient.
+inline bool base_grad(const LinearPart& part, bool input_grad) {
+  return input_grad || part.train_weight || (part.bias && part.train_bias);
+}
 inline bool is_gptq(const LinearPart& part) {
   return part.packed != nullptr && part.packed->gemm == models::PackedGemm::gptq;
 }

@@ -4,6 +4,24 @@
 
 namespace plimsoll::planner::pytorch {
 
+// x as it is cast, and what dropout leaves of it.
+std::pair<Ref, Ref> ModuleWriter::adapter_reads(const LinearNames& names, Ref input, SymInt values,
+                                                DType have, DType asked, TensorId& mask) {
+  Ref x = input;
+  if (asked != have) {
+    x = {make(names.a.input_fp32, values, asked)};
+    auto cast = op(names.a.input_fp32);
+    read(cast, input).write(x.tensor);
+  }
+  mask = kNoTensor;
+  if (strategy_.lora->dropout == 0) return {x, x};
+  mask = make(names.a.lora_mask, values, DType::boolean);
+  const Ref dropped{make(names.dropped, values, asked)};
+  auto drop = op(names.dropped);
+  read(drop, x).write(mask).write(dropped.tensor);
+  return {x, dropped};
+}
+
 // peft tuners/lora/layer.py (0.21), Linear.forward: result = base(x); x = x.to(lora_A.dtype);
 // result = result + lora_B(lora_A(dropout(x))) * scaling; result.to(the base's dtype). Python holds
 // x, cast or not, until it returns. Around a packed base (tuners/lora/bnb.py) x is cast only
@@ -19,20 +37,7 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
   const bool packed = part.packed != nullptr;
   if (packed && part.packed->gemm == models::PackedGemm::dequantizes)
     s.out = s.base.out = copy(names.cloned, s.base.out, outs, result, category);
-  Ref x = input;
-  if (asked != input_dtype) {
-    x = {make(names.a.input_fp32, t * part.in, asked)};
-    auto cast = op(names.a.input_fp32);
-    read(cast, input).write(x.tensor);
-  }
-  Ref dropped = x;
-  s.mask = kNoTensor;
-  if (strategy_.lora->dropout > 0) {
-    s.mask = make(names.a.lora_mask, t * part.in, DType::boolean);
-    dropped = {make(names.dropped, t * part.in, asked)};
-    auto drop = op(names.dropped);
-    read(drop, x).write(s.mask).write(dropped.tensor);
-  }
+  const auto [x, dropped] = adapter_reads(names, input, t * part.in, input_dtype, asked, s.mask);
   const auto hold_until = [&](OpBuilder last) {
     read(last, x).touch(input.tensor, input.delta, input.beyond);
     b_.work().moves(0, 0);
@@ -78,7 +83,7 @@ Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& p
   const DType own = regime_.adapter, dtype = regime_.gemm_dtype(own);
   const DType result = result_dtype(part, regime_, input_dtype);
   const DType sum_dtype = part.packed != nullptr ? result : promoted(result, dtype);
-  const bool base = input_grad || part.train_weight || (part.bias && part.train_bias);
+  const bool base = base_grad(part, input_grad);
   // Through nodes of its own (dropout, the cast) the input's gradient arrives as a fresh tensor.
   const DType asked = adapter_input(part, regime_, strategy_, input_dtype);
   const bool drops = strategy_.lora->dropout > 0, own_node = asked != input_dtype || drops;

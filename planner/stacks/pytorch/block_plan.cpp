@@ -20,7 +20,7 @@ bool saves(const NodePlan& at) {
   const Node& node = *at.node;
   switch (node.kind) {
     case OpKind::linear:  // MatMul4Bit keeps only the packed weight, beside saved tensors
-      return at.linear->packed == nullptr || at.linear->lora_rank > 0;
+      return at.linear->packed == nullptr || at.linear->adapted();
     case OpKind::norm:
     case OpKind::rotary:
     case OpKind::attention:
@@ -58,6 +58,7 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
     case OpKind::norm:
       return at.kernel != NormKernel::eager ? first : norm_dtype(at.norm->kind, first, regime);
     case OpKind::linear:
+      if (at.linear->adapter == Adapter::vera) return first;
       if (at.linear->packed != nullptr)  // Linear4bit returns what it was given
         return adapted_result(*at.linear, regime, first);
       [[fallthrough]];

@@ -40,7 +40,9 @@ struct NodePlan {
   const NodeNames* names = nullptr;
 
   // As the last node that saves anything: in front of its operator, not behind an adapter's.
-  bool ends_recomputation() const { return linear == nullptr || linear->lora_rank == 0; }
+  bool ends_recomputation() const {
+    return linear == nullptr || !linear->adapted() || linear->adapter == Adapter::ia3_input;
+  }
 };
 
 struct BlockPlan {

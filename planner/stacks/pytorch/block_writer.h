@@ -131,6 +131,7 @@ class BlockWriter : public AttentionWriter {
   void experts_work(const NodePlan& at, bool summed);
   TapePart experts_part(const NodePlan& at) const;
   TapeCounts experts_counts(const NodePlan& at) const;
+  void count_adapters(const ExpertsPart& part, TapeCounts& counts) const;
   SymInt visits(std::int64_t expert) const;  // expert_loop.cpp
   // A linear of one expert reads the rows of its visitors; returns what all others read.
   Tokens visiting(const NodePlan& at);

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "planner/stacks/pytorch/adapter_names.h"
 #include "planner/stacks/pytorch/modules.h"
 
 namespace plimsoll::planner::pytorch {

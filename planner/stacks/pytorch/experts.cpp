@@ -32,6 +32,18 @@ enum : tape::Extent {
   kRunningSum,
   kTables,  // of a grouped GEMM's arguments
   kWorkspace,
+  // Adapters: A and B of all experts, B as it is copied, in bytes; axes of a GEMM.
+  kGateUpA,
+  kGateUpB,
+  kGateUpCopy,
+  kDownA,
+  kDownB,
+  kDownCopy,
+  kGateUpRank,
+  kDownRank,
+  kHidden,
+  kFfn,
+  kTwoFfn,
 };
 constexpr std::array<tape::Extent, 2> kGrouped{kTables, kWorkspace};
 
@@ -58,6 +70,42 @@ Function::Pair route(Function& f, ValueId logits, const models::Node& node, DTyp
   return {scores, top.second};
 }
 
+// One of the two stacked weights with an adapter (peft 0.21, tuners/lora/layer.py, ParamWrapper).
+struct AdaptedWeight {
+  bool adapted;
+  tape::Extent weight, a, b, copy;
+  std::array<tape::Extent, 4> shape;  // out, in, rank, experts
+};
+
+// What a wrapper makes before the experts run: the factors in the weight's dtype, B's with its axes
+// in another order; and the whole weight once, since registering a parametrization tries it.
+struct Factors {
+  ValueId lhs = tape::kNone, rhs = tape::kNone;
+};
+Factors factors(Function& f, const AdaptedWeight& of, std::array<ValueId, 2> matrices,
+                DType weight) {
+  if (!of.adapted) return {};
+  const auto [a, b] = matrices;
+  Factors made;
+  const ValueId by_expert = f.apply(Kind::view, a);  // reshape: the last of all backward
+  made.lhs = f.named(f.cast(f.apply(Kind::laid_out, b), weight), ".lora_B.cast");
+  made.rhs = f.named(f.cast(by_expert, weight), ".lora_A.cast");
+  f.hold(made.lhs);
+  f.hold(made.rhs);
+  f.integers(made.lhs, {of.weight, weight}, {of.copy, tape::kAll});
+  return made;
+}
+
+// _LoraFactorsProxy: W + scaling · B·A of all experts in one, when the weight is first asked for.
+// nn.utils.parametrize holds it until the wrapper returns.
+ValueId folded(Function& f, const AdaptedWeight& of, const Factors& by, ValueId weight,
+               const char* suffix) {
+  if (!of.adapted) return weight;
+  const ValueId all = f.bmm(Kind::fold, {by.lhs, by.rhs, weight}, of.weight, of.shape, of.copy);
+  f.hold(all);
+  return f.named(all, suffix);
+}
+
 // transformers integrations/moe.py, grouped_mm_experts_forward.
 Function experts_function(const models::Node& node, const ExpertsPart& part,
                           const ExpertsDtypes& of) {
@@ -67,6 +115,21 @@ Function experts_function(const models::Node& node, const ExpertsPart& part,
   const ValueId x = f.given({kStream, of.x}, of.grad_x, ".input");
   const ValueId gate_up = f.parameter({kGateUp, of.weight}, part.train_gate_up);
   const ValueId down = f.parameter({kDown, of.weight}, part.train_down);
+  const AdaptedWeight adapted_gate_up{part.gate_up_rank > 0,
+                                      kGateUp,
+                                      kGateUpA,
+                                      kGateUpB,
+                                      kGateUpCopy,
+                                      {kTwoFfn, kHidden, kGateUpRank, kExperts}};
+  const AdaptedWeight adapted_down{
+      part.down_rank > 0, kDown, kDownA, kDownB, kDownCopy, {kHidden, kFfn, kDownRank, kExperts}};
+  const auto matrices = [&](const AdaptedWeight& weight) -> std::array<ValueId, 2> {
+    if (!weight.adapted) return {tape::kNone, tape::kNone};
+    const ValueId a = f.parameter({weight.a, of.adapter}, true);
+    return {a, f.parameter({weight.b, of.adapter}, true)};
+  };
+  const std::array<ValueId, 2> of_gate_up = matrices(adapted_gate_up),
+                               of_down = matrices(adapted_down);
   const auto local = [&](ValueId value, const char* suffix) {
     f.hold(value);
     return f.named(value, suffix);
@@ -74,6 +137,9 @@ Function experts_function(const models::Node& node, const ExpertsPart& part,
   const Function::Pair routed = route(f, logits, node, of.logits);
   const ValueId scores = local(routed.first, ".scores"), chosen = local(routed.second, ".chosen");
 
+  // The wrapper of the parameter that comes first is inside of the other one.
+  const Factors down_factors = factors(f, adapted_down, of_down, of.weight);
+  const Factors gate_up_factors = factors(f, adapted_gate_up, of_gate_up, of.weight);
   const Function::Pair sorted = f.sort(chosen, {kVisitIds, kIdSort});
   const ValueId ids = local(sorted.first, ".ids"), order = local(sorted.second, ".order");
   const ValueId tokens = f.named(f.integers(order, {kVisits, DType::int64}), ".tokens");
@@ -84,16 +150,19 @@ Function experts_function(const models::Node& node, const ExpertsPart& part,
   const ValueId offsets =
       local(f.integers(counts, {kExperts, DType::int32}, {kRunningSum, tape::kAll}), ".offsets");
   const ValueId mask = local(f.integers(ids, {kVisits, DType::boolean}), ".mask");
+  const ValueId whole_gate_up =
+      folded(f, adapted_gate_up, gate_up_factors, gate_up, ".gate_up_proj.folded");
   const ValueId filled = f.fill(Kind::fill_in_place, rows, mask);
 
   const auto product = [&](ValueId in, ValueId weight, tape::Extent to, const char* suffix) {
     const ValueId made = f.grouped_mm({f.cast(in, of.weight), weight, offsets}, to, kGrouped);
     return f.named(f.fill(Kind::fill, made, mask), suffix);
   };
-  const Function::Pair halves = f.chunk(product(filled, gate_up, kBoth, ".gate_up"), kGated);
+  const Function::Pair halves = f.chunk(product(filled, whole_gate_up, kBoth, ".gate_up"), kGated);
   const ValueId silu = f.named(f.apply(Kind::silu, halves.first), ".activated");
   const ValueId gated = f.named(f.apply(Kind::multiply, silu, halves.second), ".product");
-  const ValueId out = product(gated, down, tape::kAll, ".down");
+  const ValueId whole_down = folded(f, adapted_down, down_factors, down, ".down_proj.folded");
+  const ValueId out = product(gated, whole_down, tape::kAll, ".down");
   f.hold(out);
   const ValueId weighted = f.apply(Kind::multiply, out, weights);
 
@@ -122,7 +191,11 @@ TapePart experts_tape(const char* name, const models::Node& node, const ExpertsP
   for (const bool bit : {of.autocast, of.grad_logits, of.grad_x, part.train_gate_up,
                          part.train_down, node.normalizes, node.wide_scores})
     key = key << 1 | bit;
-  return tape_part(name, rules.find(key, [&] { return experts_function(node, part, of); }));
+  if (!part.adapted())
+    return tape_part(name, rules.find(key, [&] { return experts_function(node, part, of); }));
+  key = key << 2 | tape::dtype_bits(of.adapter);
+  for (const bool bit : {part.gate_up_rank > 0, part.down_rank > 0}) key = key << 1 | bit;
+  return tape_part(name, tape::known_rule(key, [&] { return experts_function(node, part, of); }));
 }
 
 TapePart route_tape(const char* name, const models::Node& node, DType logits, DType to, bool grad) {
@@ -144,8 +217,8 @@ TapePart route_tape(const char* name, const models::Node& node, DType logits, DT
 TapePart BlockWriter::experts_part(const NodePlan& at) const {
   const models::ValueId logits = at.node->in[0], x = at.node->in[1];
   return experts_tape(at.node->name, *at.node, *at.experts,
-                      {dtype_of(logits), dtype_of(x), regime_.weight, regime_.autocast,
-                       grad_of(logits), grad_of(x)});
+                      {dtype_of(logits), dtype_of(x), regime_.weight, regime_.adapter,
+                       regime_.autocast, grad_of(logits), grad_of(x)});
 }
 
 // torch.sort of more than 4096 values sorts pairs by all bits (ATen/native/cuda/Sort.cpp,
@@ -175,7 +248,28 @@ TapeCounts BlockWriter::experts_counts(const NodePlan& at) const {
   counts[kRunningSum] = 1023;  // cub's for a sum of fewer values than a block has
   counts[kTables] = grouped ? kTableBytes * part.experts : 0;
   counts[kWorkspace] = grouped ? rules_.gpu.grouped * rules_.gpu.count : 0;
+  if (part.adapted()) count_adapters(part, counts);
   return counts;
+}
+
+void BlockWriter::count_adapters(const ExpertsPart& part, TapeCounts& counts) const {
+  const auto times = [&](std::int64_t rank, std::int64_t axis) {
+    return checked_multiply(checked_multiply(part.experts, rank), axis);
+  };
+  const auto in_bytes = [&](std::int64_t elements) {
+    return storage(Count(elements), regime_.weight).value();
+  };
+  counts[kGateUpA] = times(part.gate_up_rank, part.hidden);
+  counts[kGateUpB] = times(part.gate_up_rank, 2 * part.ffn);
+  counts[kGateUpCopy] = in_bytes(times(part.gate_up_rank, 2 * part.ffn));
+  counts[kDownA] = times(part.down_rank, part.ffn);
+  counts[kDownB] = times(part.down_rank, part.hidden);
+  counts[kDownCopy] = in_bytes(times(part.down_rank, part.hidden));
+  counts[kGateUpRank] = part.gate_up_rank;
+  counts[kDownRank] = part.down_rank;
+  counts[kHidden] = part.hidden;
+  counts[kFfn] = part.ffn;
+  counts[kTwoFfn] = 2 * part.ffn;
 }
 
 // As many visits of each expert; `summed`: the weight's gradient, over them.
@@ -189,8 +283,8 @@ void BlockWriter::experts_work(const NodePlan& at, bool summed) {
     if (summed) gemm = {regime_.weight, out, in, visits / experts, experts};
     b_.work().gemm(gemm);
   };
-  if (!summed || part.train_gate_up) product(2 * ffn, hidden);
-  if (!summed || part.train_down) product(hidden, ffn);
+  if (!summed || part.train_gate_up || part.gate_up_rank > 0) product(2 * ffn, hidden);
+  if (!summed || part.train_down || part.down_rank > 0) product(hidden, ffn);
 }
 
 void BlockWriter::run_experts(const NodePlan& at, bool stops, LayerSaved& s) {
@@ -204,13 +298,23 @@ void BlockWriter::experts_back(const NodePlan& at, const LayerSaved& s) {
   const models::ValueId logits = at.node->in[0], x = at.node->in[1];
   const std::array<Ref, 2> given{{{s.of(logits)}, {s.of(x)}}};
   TensorId d_x = kNoTensor;
+  const ExpertsNames& names = *at.experts_names;
+  TapeGradients d{.result = gradient(at.node->out[0]).tensor,
+                  .flowing = gradient(logits).tensor,
+                  .parameters = {&names.gate_up, &names.down},
+                  .adapters = 2,
+                  .held = frame(),
+                  .others = {&d_x, 1}};
+  std::size_t next = d.adapters;
+  for (const auto& [rank, a, b] :
+       {std::tuple(at.experts->gate_up_rank, &names.gate_up_a, &names.gate_up_b),
+        std::tuple(at.experts->down_rank, &names.down_a, &names.down_b)}) {
+    if (rank == 0) continue;
+    d.parameters[next++] = a;
+    d.parameters[next++] = b;
+  }
   const TensorId d_logits =
-      tape_backward(experts_part(at), experts_counts(at), given, s.experts[at.place],
-                    {.result = gradient(at.node->out[0]).tensor,
-                     .flowing = gradient(logits).tensor,
-                     .parameters = {&at.experts_names->gate_up, &at.experts_names->down},
-                     .held = frame(),
-                     .others = {&d_x, 1}});
+      tape_backward(experts_part(at), experts_counts(at), given, s.experts[at.place], d);
   experts_work(at, true);
   if (grad_of(x) || grad_of(logits)) experts_work(at, false);  // of what went in
   gradient(logits) = {d_logits};

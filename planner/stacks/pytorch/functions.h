@@ -20,6 +20,7 @@ TapePart pair_rotary_tape(const char* operand, DType own, bool grad);
 // A mixture's routing and experts (experts.cpp). The values: the router's logits, what it read.
 struct ExpertsDtypes {
   DType logits, x, weight;
+  DType adapter = DType::fp32;
   bool autocast = false;
   bool grad_logits = false, grad_x = false;
 };

@@ -56,6 +56,7 @@ void StepWriter::declare_inputs() {
     persistent("causal_table", s_.b.rounded(SymBytes(checked_multiply(rows, rows))));
   // BertEmbeddings' position_ids and token_type_ids.
   if (s_.d.token_types > 0) persistent("embeddings.ids", s_.id_buffers());
+  if (s_.parts.shared_a > 0) persistent("vera.shared", s_.shared_matrices());
   s_.b.tensor_in(
       models::kNoGroup, "batch",
       s_.b.rounded(SymBytes(checked_multiply(8, s_.tokens.total()))) * s_.rules.batch_tensors,

@@ -1,5 +1,6 @@
 // GEMMs with a weight, dropout, and gradients that meet.
 #include "planner/stacks/pytorch/modules.h"
+#include "planner/stacks/pytorch/vectors.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -229,23 +230,37 @@ Sum ModuleWriter::add_into(const ModuleNames& names, TensorId d_in, bool casts, 
 void ModuleWriter::linear_forward(const LinearNames& names, const LinearPart& part, Ref input,
                                   DType input_dtype, Category category, LinearSaved& s, bool stops,
                                   TensorId kept) {
-  const bool adapted = part.lora_rank > 0;
-  if (part.packed != nullptr && part.packed->gemm == models::PackedGemm::int8)
-    int8_forward(names, part, input, input_dtype, category, s.base);
-  else if (part.packed != nullptr)
-    packed_forward(names, part, input, input_dtype, category, s.base);
-  else
-    gemm_forward(names.base, names.bias, base_gemm(part, regime_), input, input_dtype, category,
-                 (stops && !adapted) || kept != kNoTensor, s.base);
+  VectorWriter vectors(*this, names, part, input_dtype);
+  if (is_ia3(part.adapter)) return vectors.ia3_forward(input, category, stops, s);
+  const bool adapted = part.adapted();
+  base_forward(names, part, input, input_dtype, category, (stops && !adapted) || kept != kNoTensor,
+               s.base);
   if (kept != kNoTensor) s.base.out = kept;
   s.out = s.base.out;
-  if (adapted) adapter_forward(names, part, input, input_dtype, category, stops, s);
+  if (part.adapter == Adapter::vera)
+    vectors.vera_forward(input, category, stops, s);
+  else if (adapted)
+    adapter_forward(names, part, input, input_dtype, category, stops, s);
+}
+
+void ModuleWriter::base_forward(const LinearNames& names, const LinearPart& part, Ref input,
+                                DType input_dtype, Category category, bool stops, GemmSaved& s) {
+  if (part.packed != nullptr && part.packed->gemm == models::PackedGemm::int8)
+    int8_forward(names, part, input, input_dtype, category, s);
+  else if (part.packed != nullptr)
+    packed_forward(names, part, input, input_dtype, category, s);
+  else
+    gemm_forward(names.base, names.bias, base_gemm(part, regime_), input, input_dtype, category,
+                 stops, s);
 }
 
 Sum ModuleWriter::linear_backward(const LinearNames& names, const LinearPart& part,
                                   DType input_dtype, bool input_grad, const LinearSaved& s,
                                   TensorId d_out, Sum sum, const Place& at) {
-  if (part.lora_rank > 0)
+  VectorWriter vectors(*this, names, part, input_dtype);
+  if (is_ia3(part.adapter)) return vectors.ia3_backward(input_grad, s, d_out, sum, at);
+  if (part.adapter == Adapter::vera) return vectors.vera_backward(input_grad, s, d_out, sum, at);
+  if (part.adapted())
     return adapter_backward(names, part, input_dtype, input_grad, s, d_out, sum, at);
   return base_backward(names, part, input_dtype, input_grad, s.base, d_out, sum, at);
 }

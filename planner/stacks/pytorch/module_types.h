@@ -87,7 +87,7 @@ struct PackedGradient {
 };
 
 // Elements of a function's extents (tape/function.h).
-struct TapeCounts : std::array<SymInt, 20> {
+struct TapeCounts : std::array<SymInt, 32> {
   tape::Extent logits = 0;  // values of so many of the first extents are logits
 };
 
@@ -107,7 +107,9 @@ using TapeSlots = std::array<Ref, tape::kMostSlots>;
 struct TapeGradients {
   TensorId result = kNoTensor;
   TensorId flowing = kNoTensor;  // of the first value, so far; the sum takes its place
-  std::array<const ModuleNames*, 2> parameters{};  // whose gradients it makes, in their order
+  // Whose gradients it makes, in their order.
+  std::array<const ModuleNames*, 6> parameters{};
+  std::size_t adapters = 6;  // from which one on they are an adapter's
   Ref into;  // the first value's gradient, where that is the layer's own
   std::span<const Ref> held;  // let go with the oldest node that reads what the forward left
   std::span<TensorId> others{};  // take the further values'

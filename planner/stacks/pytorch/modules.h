@@ -1,5 +1,4 @@
-// What decoder layers and the ends of a model are made of: norms, linears with their adapters,
-// dropout, and gradients that meet.
+// What layers and ends are made of: norms, linears and their adapters, gradients that meet.
 #pragma once
 
 #include <deque>
@@ -71,7 +70,8 @@ class ModuleWriter {
   }
 
  protected:
-  friend class DoraWriter;  // part of an adapted linear
+  friend class DoraWriter;  // parts of an adapted linear
+  friend class VectorWriter;
   TensorId make(const char* name, SymInt values, DType dtype,
                 Category category = Category::activations) {
     return b_.tensor_in(b_.open_group(), name, bytes(values, dtype), category);
@@ -128,6 +128,8 @@ class ModuleWriter {
   Sum base_backward(const LinearNames&, const LinearPart&, DType input, bool input_grad,
                     const GemmSaved&, TensorId d_out, Sum, const Place&);
   Sum add_into(const ModuleNames& names, TensorId d_in, bool casts, Sum sum, Ref into);
+  void base_forward(const LinearNames&, const LinearPart&, Ref, DType, Category, bool, GemmSaved&);
+  std::pair<Ref, Ref> adapter_reads(const LinearNames&, Ref, SymInt, DType, DType, TensorId& mask);
   void adapter_forward(const LinearNames&, const LinearPart&, Ref input, DType input_dtype,
                        Category, bool stops, LinearSaved&);
   Sum adapter_backward(const LinearNames&, const LinearPart&, DType input, bool input_grad,

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "models/block.h"
+#include "planner/stacks/pytorch/adapter_names.h"
 #include "planner/stacks/pytorch/tape_names.h"
 
 namespace plimsoll::planner::pytorch {
@@ -90,6 +91,23 @@ DoraNames make_dora(const std::string& m) {
           .scale_grad = name(".scale.grad")};
 }
 
+Ia3Names make_ia3(const std::string& m) {
+  const auto name = [&](const char* suffix) { return interned(m + suffix); };
+  return {.vector = make_module(m + ".ia3_l", "", Leaf::lora_a),
+          .copy = name(".ia3_l.copy"),
+          .value = name(".ia3.input"),
+          .value_grad = name(".ia3.input.grad")};
+}
+
+VeraNames make_vera(const std::string& m) {
+  return {.a = make_module(m + ".vera_A", ""),
+          .b = make_module(m + ".vera_B", ""),
+          .lambda_b = make_module(m + ".vera_lambda_b", "", Leaf::lora_b),
+          .lambda_d = make_module(m + ".vera_lambda_d", "", Leaf::lora_a),
+          .returned = interned(m + ".vera"),
+          .returned_grad = interned(m + ".vera.grad")};
+}
+
 OperandNames make_operand(const std::string& m) {
   const auto name = [&](const char* suffix) { return interned(m + suffix); };
   return {name(""),
@@ -158,6 +176,12 @@ const LinearNames& linear_names(const char* name) {
 const DoraNames& dora_names(const char* name) {
   return known(name, make_dora);
 }
+const Ia3Names& ia3_names(const char* name) {
+  return known(name, make_ia3);
+}
+const VeraNames& vera_names(const char* name) {
+  return known(name, make_vera);
+}
 const AttentionNames& attention_names(const char* name) {
   return known(name, make_attention);
 }
@@ -170,7 +194,13 @@ const OperandNames& operand_names(const char* name) {
 
 const ExpertsNames& experts_names(const char* name) {
   return known<ExpertsNames>(name, [](const std::string& m) {
-    return ExpertsNames{make_module(m, ".gate_up_proj"), make_module(m, ".down_proj", Leaf::bias)};
+    const std::string gate_up = m + ".gate_up_proj", down = m + ".down_proj";
+    return ExpertsNames{make_module(m, ".gate_up_proj"),
+                        make_module(m, ".down_proj", Leaf::bias),
+                        make_module(gate_up + ".lora_A", ".weight", Leaf::lora_a),
+                        make_module(gate_up + ".lora_B", ".weight", Leaf::lora_b),
+                        make_module(down + ".lora_A", ".weight", Leaf::down_a),
+                        make_module(down + ".lora_B", ".weight", Leaf::down_b)};
   });
 }
 

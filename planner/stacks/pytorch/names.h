@@ -9,8 +9,18 @@
 
 namespace plimsoll::planner::pytorch {
 
-enum class Leaf : std::uint8_t { weight, bias, lora_a, lora_b, lora_b_bias, magnitude };
-inline constexpr int kLeaves = 6;
+// lora_a, lora_b: or the vectors that stand in their place.
+enum class Leaf : std::uint8_t {
+  weight,
+  bias,
+  lora_a,
+  lora_b,
+  lora_b_bias,
+  magnitude,
+  down_a,  // of experts that are stacked
+  down_b,
+};
+inline constexpr int kLeaves = 8;
 
 // Everything that a module with a weight may allocate.
 struct ModuleNames {
@@ -31,14 +41,6 @@ struct ModuleNames {
   const char* lora_mask;  // dropout
   const char* statistics;  // norms: of each row
   const char* input_layout;  // contiguous copy of the input
-};
-
-// DoRA's: the identity that A and B multiply, their GEMM, the weight, the norm of each row.
-struct DoraNames {
-  ModuleNames magnitude, again;  // again: the base's GEMM of what dropout left
-  const char *eye, *eye_cast, *eye_a, *gemm, *gemm_cast, *scaled;
-  const char *weight, *weight_cast, *weight_sum, *norm, *norm_cast, *scale, *leave, *base_grad,
-      *both_grad, *scale_grad;
 };
 
 // A linear's, with those of its bias and its LoRA adapter.
@@ -86,6 +88,7 @@ struct AttentionNames {
 // A mixture's stacked parameters: gate_up_proj, down_proj.
 struct ExpertsNames {
   ModuleNames gate_up, down;
+  ModuleNames gate_up_a, gate_up_b, down_a, down_b;  // LoRA
 };
 
 // What a loop over experts makes once: the zeros that their results are added to, a mask of each
@@ -106,7 +109,6 @@ struct NodeNames {
 // `name`: interned (models/block.h).
 const ModuleNames& module_names(const char* name);
 const LinearNames& linear_names(const char* name);
-const DoraNames& dora_names(const char* name);
 const AttentionNames& attention_names(const char* name);
 const NodeNames& node_names(const char* name);
 const OperandNames& operand_names(const char* name);

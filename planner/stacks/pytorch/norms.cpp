@@ -165,7 +165,11 @@ TensorId ModuleWriter::norm_backward(const ModuleNames& names, const NormPart& p
     counts[kCounters] = sum.counters.value();
   }
   return tape_backward(norm_tape(names, part, x, regime_), counts, std::array{at.input}, s,
-                       {d_out, x.grad ? residual : kNoTensor, {&names, &names}, at.into, at.held});
+                       {.result = d_out,
+                        .flowing = x.grad ? residual : kNoTensor,
+                        .parameters = {&names, &names},
+                        .into = at.into,
+                        .held = at.held});
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -191,6 +191,27 @@ void refuse_dora(const models::Strategy& s) {
             "adapter,");
 }
 
+// IA3, VeRA, and stacked experts with adapters: what they were not compared with.
+void refuse_vectors(const models::Strategy& s) {
+  const models::Lora& lora = *s.lora;
+  const bool plain = lora.kind == models::AdapterKind::lora;
+  if (plain && lora.parameters.empty()) return;
+  const std::string asked =
+      plain ? "--target-parameters" : "--adapter " + std::string(models::name_of(lora.kind));
+  const auto refuse_if = [&](bool it_is, const char* with) {
+    check(!it_is, ErrorKind::unsupported,
+          [&] { return asked + " with " + with + " is not modelled yet"; });
+  };
+  refuse_if(s.data.zero >= 2, "FSDP");
+  refuse_if(s.compile != models::Compile::no, "--compile");
+  refuse_if(s.kernels != models::Kernels::eager, "--kernels other than eager");
+  refuse_if(s.recompute.kind == models::RecomputeKind::ops, "--recompute ops:");
+  refuse_if(s.optimizer_in_backward, "--optimizer-in-backward");
+  refuse_if(s.offload.any(), "--offload");
+  refuse_if(s.quantize.has_value(), "--quantize");
+  refuse_if(s.transformers < models::Release{5, 0, 0}, "Transformers before 5.0");
+}
+
 // What PEFT's adapters have beyond plain ones.
 void refuse_adapters(const models::Strategy& s) {
   if (!s.lora) return;
@@ -202,6 +223,7 @@ void refuse_adapters(const models::Strategy& s) {
   refuse_if(sharded && !s.lora->modules_to_save.empty(), "--modules-to-save with FSDP");
   refuse_if(sharded && s.lora->bias, "--lora-bias yes with FSDP");
   refuse_dora(s);
+  refuse_vectors(s);
 }
 
 void refuse_projection(const models::Strategy& s) {

@@ -67,9 +67,22 @@ struct DoraSaved {
   TapeSaved shares;
   GemmSaved again;
 };
+// IA3's: what is scaled, the vector's copy, and what these make.
+struct Ia3Saved {
+  std::array<Ref, 2> given;
+  TapeSaved scaled;
+};
+// VeRA's GEMMs with A and B, and what lambda_d and lambda_b make of these.
+struct VeraSaved {
+  GemmSaved a, b;
+  std::array<Ref, 1> of_a, of_b;
+  TapeSaved scaled_a, scaled_b;
+};
 struct LinearSaved {
   GemmSaved base, a, b;  // a, b: LoRA
   DoraSaved dora;
+  Ia3Saved ia3;
+  VeraSaved vera;
   TensorId mask = kNoTensor;  // LoRA's dropout
   TensorId out = kNoTensor;
   bool input_grad = true;  // what it reads requires one

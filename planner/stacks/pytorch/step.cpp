@@ -144,6 +144,13 @@ void Step::release_attributes(OpBuilder op, const LayerSaved& saved) {
     op.touch(r.tensor, r.delta, r.beyond, models::Access::release);
 }
 
+Bytes Step::shared_matrices() const {
+  const auto bytes = [&](std::int64_t elements) {
+    return Bytes(layer.bytes(elements, strategy.lora->dtype));
+  };
+  return parts.shared_a > 0 ? bytes(parts.shared_a) + bytes(parts.shared_b) : Bytes(0);
+}
+
 Bytes Step::id_buffers() const {
   return d.token_types > 0 ? Bytes(layer.bytes(parts.position_rows, DType::int64) * 2) : Bytes(0);
 }

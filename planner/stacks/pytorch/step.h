@@ -54,6 +54,7 @@ struct Step {
   bool graph_keeps() const;
   static void release_attributes(OpBuilder op, const LayerSaved& saved);
   Bytes id_buffers() const;
+  Bytes shared_matrices() const;  // VeRA's
   SymBytes stream_bytes() const {  // of the residual stream
     return storage(tokens.total() * d.hidden, regime.residual);
   }  // BertEmbeddings'

@@ -129,7 +129,7 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
   std::size_t at = 0;
   for (std::size_t i = 0; i < of.ops.size(); ++i) {
     if (of.ops[i].unpacks) unpack();
-    std::array<std::pair<const ModuleNames*, TensorId>, 2> parameters{};
+    std::array<std::pair<const ModuleNames*, TensorId>, 6> parameters{};
     std::size_t made = 0;
     for (; at < of.ops[i].slots_end; ++at) {
       const tape::Slot& slot = of.slots[at];
@@ -148,8 +148,10 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
           slots[at] = {d.flowing};
           break;
         case Role::d_parameter: {
-          const ModuleNames& names = *d.parameters[part.rule->parameter_at(slot.value)];
-          parameters[made] = {&names, sink_->begin(names, counts[slot.size.extent])};
+          const std::size_t which = part.rule->parameter_at(slot.value);
+          const ModuleNames& names = *d.parameters[which];
+          const std::int64_t elements = counts[slot.size.extent];
+          parameters[made] = {&names, sink_->begin(names, elements, which >= d.adapters)};
           slots[at] = {parameters[made++].second};
           break;
         }

@@ -117,7 +117,9 @@ class Backward {
   }
 
   // The gradients of its operands are made from the first one on.
-  static bool in_order(Kind kind) { return kind == Kind::layer_norm || kind == Kind::baddbmm; }
+  static bool in_order(Kind kind) {
+    return kind == Kind::layer_norm || kind == Kind::baddbmm || kind == Kind::fold;
+  }
 
   void unpack(const Operation& operation) {
     if (f_.kept_by(operation).none()) return;
@@ -147,6 +149,7 @@ class Backward {
       case Kind::add_number:
       case Kind::add:
       case Kind::copy:
+      case Kind::view:
       case Kind::concatenate:  // a view of d
       case Kind::sum:  // expanded: another
         ++uses_[static_cast<std::size_t>(d)];
@@ -196,6 +199,8 @@ class Backward {
         return bmm(of, i, in);
       case Kind::baddbmm:
         return baddbmm(of, i, in);
+      case Kind::fold:
+        return fold(of, i, in);
       case Kind::dropout:
         return made(in, of.in[i], {out, f_.value(of.beside).size});
       case Kind::top: {  // scattered into zeros
@@ -224,7 +229,8 @@ class Backward {
     const BlockId gradient = take(in, of.in[i]);
     const auto [m, n, k, count] = of.shape;
     const std::array first{m, k, n, count}, plain{k, n, m, count}, transposed{n, k, m, count};
-    const auto& second = of.kind == Kind::bmm ? plain : transposed;
+    const bool as_it_is = of.kind == Kind::bmm || of.kind == Kind::fold;
+    const auto& second = as_it_is ? plain : transposed;
     script_.multiplied.push_back({script_.steps.size(), in.dtype, i == 0 ? first : second});
     return gradient;
   }
@@ -235,6 +241,14 @@ class Backward {
     const BlockId scaled = made(in, of.in[i], {in});
     let_go(plain);
     script_.part(f_, of);
+    return scaled;
+  }
+  // Each is a GEMM's, times the number; the second one's reads `a` laid out anew.
+  BlockId fold(const Operation& of, std::size_t i, Size in) {
+    const BlockId plain = bmm(of, i, in);
+    if (i == 1) let_go(take({of.scratch[0], DType::boolean}));
+    const BlockId scaled = made(in, of.in[i], {in});
+    let_go(plain);
     return scaled;
   }
   // By one kernel.

@@ -54,7 +54,7 @@ class Forward {
         operation.kind != Kind::dropout)
       take(operation.beside);
     if (operation.kind == Kind::grouped_mm || operation.kind == Kind::integers ||
-        operation.kind == Kind::safe_softmax)
+        operation.kind == Kind::safe_softmax || operation.kind == Kind::fold)
       scratch(operation.scratch);
     note_moved(operation);
     for (const ValueId id : operation.in) end(id, at);
@@ -119,7 +119,8 @@ class Forward {
   void note_moved(const Operation& of) {
     const Kind kind = of.kind;
     if (kind == Kind::slice || kind == Kind::chunk || kind == Kind::leave ||
-        kind == Kind::laid_out || kind == Kind::expand || kind == Kind::grouped_mm)
+        kind == Kind::laid_out || kind == Kind::view || kind == Kind::expand ||
+        kind == Kind::grouped_mm)
       return;
     const Size out = f_.value(of.out).size;
     if (is_bmm(kind))

@@ -126,9 +126,10 @@ ValueId Function::resize(Kind kind, ValueId x, Extent to) {
   return make(kind, {x, kNone, kNone}, {to, value(x).size.dtype});
 }
 
-ValueId Function::bmm(Kind kind, Operands of, Extent to, std::array<Extent, 4> shape) {
+ValueId Function::bmm(Kind kind, Operands of, Extent to, std::array<Extent, 4> shape, Extent copy) {
   const ValueId out = make(kind, of, {to, value(of[0]).size.dtype});
   operations_.back().shape = shape;
+  operations_.back().scratch = {copy, kAll};
   return out;
 }
 
@@ -222,6 +223,7 @@ Function::Keeps Function::kept_by(const Operation& of) const {
     case Kind::bmm:
     case Kind::transposed_bmm:
     case Kind::baddbmm:
+    case Kind::fold:
       if (value(of.in[1]).grad) keeps.in[0] = of.in[0];
       if (value(of.in[0]).grad) keeps.in[1] = of.in[1];
       break;
@@ -245,6 +247,7 @@ Function::Keeps Function::kept_by(const Operation& of) const {
     case Kind::write_in_place:
     case Kind::copy:
     case Kind::laid_out:
+    case Kind::view:
     case Kind::repeat:
     case Kind::expand:
     case Kind::leave:

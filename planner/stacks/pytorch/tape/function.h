@@ -82,7 +82,7 @@ class Function {
   ValueId write_in_place(Operands of);
   ValueId copy(ValueId x) { return apply(Kind::copy, x); }
   ValueId resize(Kind kind, ValueId x, Extent to);
-  ValueId bmm(Kind kind, Operands of, Extent to, std::array<Extent, 4> shape);
+  ValueId bmm(Kind kind, Operands of, Extent to, std::array<Extent, 4> shape, Extent copy = kAll);
   ValueId safe_softmax(ValueId x, std::array<Extent, 2> scratch);
   ValueId dropout(ValueId x, const char* mask_suffix);
   ValueId nll(Operands of, Size to, const char* suffix);

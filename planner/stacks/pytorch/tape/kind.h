@@ -38,11 +38,14 @@ enum class Kind : std::uint8_t {
   write_in_place,  // in: integers, and what is written there
   copy,  // laid out anew
   laid_out,  // what a later copy laid out: as it is, but its gradient is copied
+  view,  // as it is, as a node of its own
   repeat,  // to another extent: each head of keys or values once for each query head of its group
   expand,  // the same as a view
   bmm,  // in: a, b
   transposed_bmm,  // a · bᵀ
   baddbmm,  // a · bᵀ times a number, beside a bias; in: a, b, bias
+  fold,  // a · b times a number, beside a frozen weight; in: a, b, weight; `a` is copied for each
+         // GEMM
   safe_softmax,  // of rows that may be masked throughout
   dropout,  // makes its mask beside the result
   leave,  // a frame returns: what it held goes, if nothing else holds it
@@ -51,10 +54,11 @@ enum class Kind : std::uint8_t {
 constexpr bool in_place(Kind kind) {
   return kind == Kind::slice || kind == Kind::chunk || kind == Kind::divide_in_place ||
          kind == Kind::fill_in_place || kind == Kind::write_in_place || kind == Kind::laid_out ||
-         kind == Kind::expand;
+         kind == Kind::view || kind == Kind::expand;
 }
 constexpr bool is_bmm(Kind kind) {
-  return kind == Kind::bmm || kind == Kind::transposed_bmm || kind == Kind::baddbmm;
+  return kind == Kind::bmm || kind == Kind::transposed_bmm || kind == Kind::baddbmm ||
+         kind == Kind::fold;
 }
 // Compiled code does it beside its neighbours.
 constexpr bool elementwise(Kind kind) {

@@ -12,7 +12,7 @@
 namespace plimsoll::planner::tape {
 
 // What those who write a rule's ops have room for; a rule that needs more is an internal error.
-inline constexpr std::size_t kMostKept = 16, kMostSlots = 64;
+inline constexpr std::size_t kMostKept = 24, kMostSlots = 64;
 
 class Rule {
  public:

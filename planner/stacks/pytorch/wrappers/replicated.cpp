@@ -21,8 +21,11 @@ void Replicated::declare_states() {
 
 // DDP sends buffers in one flat copy before a step's first forward.
 void Replicated::before_forward(Unit& unit, Ref) {
-  if (reduces_ && &unit == &s_.root && s_.first_micro() && d_.token_types > 0)
-    b_.op("ddp.buffers", Phase::forward).scratch(s_.id_buffers());
+  Bytes buffers = s_.id_buffers() + s_.shared_matrices();
+  if (s_.parts.shared_a > 0 && d_.position == models::PositionKind::rope)  // beside them
+    buffers += Bytes(layer_.bytes(d_.rotated(), DType::fp32)) * (d_.has_both_rotaries() ? 2 : 1);
+  if (reduces_ && &unit == &s_.root && s_.first_micro() && buffers > Bytes(0))
+    b_.op("ddp.buffers", Phase::forward).scratch(buffers);
 }
 
 std::vector<std::int64_t> Replicated::held_by(std::int64_t rank) const {

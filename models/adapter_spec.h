@@ -1,0 +1,33 @@
+// Which adapters a run trains.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/base/dtype.h"
+
+namespace plimsoll::models {
+
+// What PEFT trains beside a frozen base: pairs of matrices of a low rank (LoRA and DoRA); a vector
+// that scales what a module makes or reads (IA3); two vectors between frozen matrices of a low rank
+// that all modules share (VeRA).
+enum class AdapterKind : std::uint8_t { lora, ia3, vera };
+
+struct Lora {
+  AdapterKind kind = AdapterKind::lora;
+  std::int64_t rank = 8;  // of matrices; so are alpha and dropout
+  double alpha = 16;
+  double dropout = 0;
+  DType dtype = DType::fp32;  // of the adapter weights (PEFT upcasts 16-bit ones to fp32)
+  std::vector<std::string> targets;  // module name suffixes, or "all-linear", or "attention"
+  std::vector<std::string> modules_to_save;  // whose copies are trained beside the frozen originals
+  // target_parameters: stacked experts with adapters
+  std::vector<std::string> parameters;
+  bool bias = false;  // lora_bias: B has one
+  bool dora = false;  // use_dora
+  std::vector<std::string> feedforward;  // IA3: of the targets, those whose input is scaled
+  bool operator==(const Lora&) const = default;
+};
+
+}  // namespace plimsoll::models

@@ -1,0 +1,33 @@
+// Names of what adapters make around a linear, beside LoRA's own (names.h).
+#pragma once
+
+#include "planner/stacks/pytorch/names.h"
+
+namespace plimsoll::planner::pytorch {
+
+// DoRA's: the identity that A and B multiply, their GEMM, the weight, the norm of each row.
+struct DoraNames {
+  ModuleNames magnitude, again;  // again: the base's GEMM of what dropout left
+  const char *eye, *eye_cast, *eye_a, *gemm, *gemm_cast, *scaled;
+  const char *weight, *weight_cast, *weight_sum, *norm, *norm_cast, *scale, *leave, *base_grad,
+      *both_grad, *scale_grad;
+};
+
+// IA3's: the vector, its copy, and what is scaled in the vector's dtype.
+struct Ia3Names {
+  ModuleNames vector;
+  const char *copy, *value, *value_grad;
+};
+
+// VeRA's: its GEMMs with the shared matrices, and its vectors.
+struct VeraNames {
+  ModuleNames a, b, lambda_b, lambda_d;
+  const char *returned, *returned_grad;  // in the input's dtype
+};
+
+// Of the linear's name, interned (models/block.h).
+const DoraNames& dora_names(const char* name);
+const Ia3Names& ia3_names(const char* name);
+const VeraNames& vera_names(const char* name);
+
+}  // namespace plimsoll::planner::pytorch

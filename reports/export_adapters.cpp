@@ -1,0 +1,109 @@
+#include "reports/export_adapters.h"
+
+#include <fmt/format.h>
+
+#include <set>
+#include <string>
+
+#include "models/lora.h"
+#include "models/model_reader.h"
+#include "reports/export_code.h"
+#include "reports/json_writer.h"
+
+namespace plimsoll::reports {
+
+using models::Workload;
+
+namespace {
+
+// The last parts of the adapted modules' names; PEFT knows "all-linear" itself, "attention" not.
+std::string target_modules(const Workload& w) {
+  const std::vector<std::string>& targets = w.strategy.lora->targets;
+  if (targets == std::vector<std::string>{"all-linear"}) return "\"all-linear\"";
+  const models::ModelSpec model =
+      models::read_model(w.model_config, w.model_name, w.model_name, {});
+  std::set<std::string> names;
+  for (const models::LoraModule& module : lora_modules(model, *w.strategy.lora))
+    names.insert(module.name.substr(module.name.rfind('.') + 1));
+  const bool by_name = targets != std::vector<std::string>{"attention"};
+  std::string out;
+  const auto add = [&](const std::string& name) {
+    out += (out.empty() ? "" : ", ") + reports::quoted(name);
+  };
+  if (by_name)
+    for (const std::string& target : targets) add(target);
+  else
+    for (const std::string& name : names) add(name);
+  return "[" + out + "]";
+}
+
+// "name=[…]" with a comma in front.
+std::string list_argument(const char* name, const std::vector<std::string>& values) {
+  std::string out;
+  for (const std::string& value : values)
+    out += (out.empty() ? fmt::format(",\n    {}=[", name) : ", ") + reports::quoted(value);
+  return out.empty() ? out : out + "]";
+}
+
+// peft 0.21, tuners/ia3/config.py. Without feed-forward modules PEFT takes its own.
+std::string ia3(const Workload& w) {
+  const models::Lora& lora = *w.strategy.lora;
+  const std::string feedforward = lora.feedforward.empty()
+                                      ? ",\n    feedforward_modules=[]"
+                                      : list_argument("feedforward_modules", lora.feedforward);
+  return fmt::format(
+      "\npeft_config = IA3Config(\n"
+      "    target_modules={}, task_type=\"CAUSAL_LM\"{}{})\n"
+      "model = get_peft_model(model, peft_config{})\n",
+      target_modules(w), feedforward, list_argument("modules_to_save", lora.modules_to_save),
+      lora.dtype == DType::fp32 ? "" : ", autocast_adapter_dtype=False");
+}
+
+// peft 0.21, tuners/vera/config.py.
+std::string vera(const Workload& w) {
+  const models::Lora& lora = *w.strategy.lora;
+  return fmt::format(
+      "\npeft_config = VeraConfig(\n"
+      "    r={}, vera_dropout={}, target_modules={}, task_type=\"CAUSAL_LM\"{})\n"
+      "model = get_peft_model(model, peft_config{})\n",
+      lora.rank, number_text(lora.dropout), target_modules(w),
+      list_argument("modules_to_save", lora.modules_to_save),
+      lora.dtype == DType::fp32 ? "" : ", autocast_adapter_dtype=False");
+}
+
+}  // namespace
+
+std::string adapters_code(const Workload& w) {
+  if (!w.strategy.lora) return "";
+  const models::Lora& lora = *w.strategy.lora;
+  if (lora.kind == models::AdapterKind::ia3) return ia3(w);
+  if (lora.kind == models::AdapterKind::vera) return vera(w);
+  std::string further = list_argument("modules_to_save", lora.modules_to_save);
+  further += list_argument("target_parameters", lora.parameters);
+  if (lora.bias) further += ", lora_bias=True";
+  if (lora.dora) further += ", use_dora=True";
+  const bool whole = lora.alpha == static_cast<double>(static_cast<std::int64_t>(lora.alpha));
+  return fmt::format(
+      "\npeft_config = LoraConfig(\n"
+      "    r={}, lora_alpha={}, lora_dropout={}, target_modules={}, "
+      "task_type=\"CAUSAL_LM\"{})\n"
+      "model = get_peft_model(model, peft_config{})\n",
+      lora.rank,
+      whole ? std::to_string(static_cast<std::int64_t>(lora.alpha)) : number_text(lora.alpha),
+      number_text(lora.dropout), target_modules(w), further,
+      lora.dtype == DType::fp32 ? "" : ", autocast_adapter_dtype=False");
+}
+
+const char* adapters_class(const models::Lora& lora) {
+  switch (lora.kind) {
+    case models::AdapterKind::lora:
+      break;
+    case models::AdapterKind::ia3:
+      return "IA3Config";
+    case models::AdapterKind::vera:
+      return "VeraConfig";
+  }
+  return "LoraConfig";
+}
+
+}  // namespace plimsoll::reports
