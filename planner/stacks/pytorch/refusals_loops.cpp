@@ -19,8 +19,7 @@ void refuse_loops(const models::ModelSpec& model, const models::Strategy& s,
              models::text_of(models::kExpertsAreStacked);
     });
   };
-  refuse_if(s.quantize && s.quantize->storage->gemm == models::PackedGemm::gptq,
-            "--quantize gptq");
+  refuse_if(s.quantize && s.quantize->storage->gemm == models::PackedGemm::gptq, "--quantize gptq");
   refuse_if(s.lora && !s.lora->modules_to_save.empty(), "--modules-to-save");
   const auto too_few = [&](const std::shared_ptr<const models::Block>& block) {
     return checked_multiply(batch.tokens(), block->loop.active) < block->loop.experts;
