@@ -338,3 +338,19 @@ TEST_CASE("checkpoints around FSDP1's units, adapters: each phase reaches what w
     CHECK(difference.empty());
   }
 }
+
+// fms-acceleration's adapters of a packed base, in one function with its GEMMs.
+TEST_CASE("fused adapters of a packed base: each phase reaches and leaves what was seen") {
+  for (const char* name :
+       {"llama-a-fms-lora", "llama-a-fms-gptq", "llama-a-fms-gptq-dropout",
+        "llama-a-fms-gptq-dropout-full", "llama-a-fms-gptq-dropout-full-reentrant",
+        "llama-a-fms-nf4-dq", "llama-a-fms-nf4-dq-dropout", "llama-a-fms-nf4-dq-dropout-full",
+        "llama-a-fms-nf4-dq-dropout-full-reentrant"}) {
+    CAPTURE(name);
+    const std::string path = PLIMSOLL_GOLDEN "/traces/" + std::string(name) + ".json";
+    const std::string difference =
+        differences_by_phase(json::parse(std::ifstream(path)), name, kScalars);
+    CAPTURE(difference);
+    CHECK(difference.empty());
+  }
+}

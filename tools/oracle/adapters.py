@@ -1,6 +1,8 @@
 """PEFT's adapters of torch_measure.py's workloads, by `strategy.lora.kind` (absent: lora). Keys beyond
 the usual ones of a kind stand only where they are said."""
 
+import fms_kernels
+
 USUAL = {
     "lora": {"rank": 8, "alpha": 16.0, "targets": "all-linear", "dropout": 0.0,
              "adapter_dtype": "fp32"},
@@ -69,7 +71,14 @@ def vera_config(lora):
                            vera_dropout=lora["dropout"], task_type=None, **further_of(lora))
 
 
-def with_adapters(model, lora):
+def with_adapters(model, strategy, kernels):
+    if strategy["lora"]:
+        model = with_lora(model, strategy["lora"])
+    fms_kernels.apply(model, kernels, strategy["loss"], strategy["quantize"])  # fuses adapters, too
+    return model
+
+
+def with_lora(model, lora):
     import peft
     make = {"lora": lora_config, "ia3": ia3_config, "vera": vera_config}
     return peft.get_peft_model(model, make[lora.get("kind", "lora")](lora),

@@ -130,7 +130,8 @@ ACCEPTED = {
     "optimizer_impl": ["foreach", "fused", "for-loop"],
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
     "sdpa_backend": ["auto", "flash", "efficient", "cudnn", "math"],
-    "kernels": ["eager", "liger"], "loss": ["full", "chunked", "fused"], "compile": compiled.ACCEPTED,
+    "kernels": ["eager", "liger", "fused"], "loss": ["full", "chunked", "fused"],
+    "compile": compiled.ACCEPTED,
     "offload": [[], ["params"]],  # CPUOffloadPolicy, CPUOffload
     **packed_base.ACCEPTED, **batches.ACCEPTED,
 }
@@ -466,7 +467,7 @@ def build_model(workload, device):
     select_recompute(model, strategy["recompute"], options)
     if stack["compile"] == "block":
         compiled.compile_layers([layers for _, layers in layer_lists(model)])
-    return adapters.with_adapters(model, strategy["lora"]) if strategy["lora"] else model
+    return adapters.with_adapters(model, strategy, stack["kernels"])
 
 
 def start_process_group(world_size, rank=0):

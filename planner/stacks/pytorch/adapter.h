@@ -23,6 +23,15 @@ inline bool base_grad(const LinearPart& part, bool input_grad) {
 inline bool is_gptq(const LinearPart& part) {
   return part.packed != nullptr && part.packed->gemm == models::PackedGemm::gptq;
 }
+// What is moved where a packed weight is unpacked.
+inline double unpacked_bytes(const LinearPart& part, DType dtype) {
+  const Count values(checked_multiply(part.in, part.out));
+  return (storage(values, dtype) + Bytes(ceil_divide(values.value() * part.packed->bits, 8)))
+      .real();
+}
+inline Gemm gemm_of(DType dtype, SymInt m, SymInt n, SymInt k) {
+  return {dtype, m.real(), n.real(), k.real()};
+}
 inline bool has_new_peft(const models::Strategy& s) {
   return s.transformers >= models::Release{5, 0, 0};
 }

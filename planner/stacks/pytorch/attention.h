@@ -89,7 +89,8 @@ class AttentionWriter : public ModuleWriter {
   // It repeats keys and values over the query heads of their group.
   bool repeats() const {
     const bool asked = masked() || strategy_.transformers < models::kSdpaTakesGroups;
-    return grouped() && !packaged() && (d_.bare ? d_.repeats_groups : asked);
+    if (packaged()) return grouped() && regime_.patch.repeats_groups;
+    return grouped() && (d_.bare ? d_.repeats_groups : asked);
   }
   using Grads = std::array<TensorId, 3>;
   void flash_workspace(OpBuilder backward, const AttentionInput& in, const Grads& d);

@@ -4,6 +4,7 @@
 #include "models/decisions/layer.h"
 #include "planner/stacks/pytorch/block_writer.h"
 #include "planner/stacks/pytorch/functions.h"
+#include "planner/stacks/pytorch/fused_adapters.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -95,6 +96,7 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
       break;
     }
     case OpKind::linear: {
+      if (at.is_fused()) return at.follows ? void() : FusedAdapters(*this, at).forward(s);
       const Tokens all = visiting(at);
       s.linears[at.place].input_grad = grad_of(node.in[0]);
       linear_forward(*at.linear_names, *at.linear, value(s, node.in[0]), dtype_of(node.in[0]),

@@ -19,8 +19,9 @@ namespace {
 bool saves(const NodePlan& at) {
   const Node& node = *at.node;
   switch (node.kind) {
-    case OpKind::linear:  // MatMul4Bit keeps only the packed weight, beside saved tensors
-      return at.linear->packed == nullptr || at.linear->adapted();
+    case OpKind::linear:  // MatMul4Bit keeps only the packed weight, beside saved tensors; GPTQ's
+                          // QuantLinearFunction saves it
+      return at.linear->packed == nullptr || at.linear->adapted() || is_gptq(*at.linear);
     case OpKind::norm:
     case OpKind::rotary:
     case OpKind::attention:
@@ -209,6 +210,30 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
     }
     nodes.push_back(at);
   }
+  if (regime.patch.adapters) fuse_adapters();
+}
+
+// models/llama.py, mistral.py and granite.py of fms-acceleration's plugin: queries, keys and values
+// where all three have adapters, and what attention's result goes through.
+void BlockPlan::fuse_adapters() {
+  const auto adapted = [&](std::size_t i, std::string_view name) {
+    return i < nodes.size() && nodes[i].linear != nullptr && nodes[i].linear->packed != nullptr &&
+           nodes[i].linear->lora_rank > 0 && std::string_view(nodes[i].node->name).ends_with(name);
+  };
+  int of_mlp = 0;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (adapted(i, "q_proj") && adapted(i + 1, "k_proj") && adapted(i + 2, "v_proj")) {
+      nodes[i].fused = kMostFused;
+      nodes[i + 1].follows = nodes[i + 2].follows = true;
+    }
+    if (adapted(i, "o_proj")) nodes[i].fused = 1;
+    for (const char* name : {"gate_proj", "up_proj", "down_proj"}) of_mlp += adapted(i, name);
+  }
+  check(of_mlp < 3, ErrorKind::bad_input,
+        "--kernels fused with adapters of gate_proj, up_proj and down_proj on a packed base: "
+        "fms-acceleration's LoRA_MLP stops in its backward with \"The size of tensor a must match "
+        "the size of tensor b\" (it multiplies the result's gradient with a mask of the MLP's "
+        "width); with --lora-targets attention it trains");
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -20,6 +20,9 @@ struct ValuePlan {
   const char* grad_name = "";
 };
 
+// Queries, keys and values.
+inline constexpr std::size_t kMostFused = 3;
+
 struct NodePlan {
   const models::Node* node = nullptr;
   bool grad = false;  // its backward runs
@@ -28,6 +31,10 @@ struct NodePlan {
   NormKernel kernel = NormKernel::eager;  // of a norm
   // Of a GEMM whose first factor is activated in the same kernel: what goes in.
   models::ValueId gate = models::kNoValue, up = models::kNoValue;
+  // Adapters that one function computes (fused_adapters.cpp): of so many linears from this one on;
+  // `follows`: an earlier node's does.
+  std::size_t fused = 0;
+  bool follows = false;
   const LinearPart* linear = nullptr;
   const NormPart* norm = nullptr;
   const ExpertsPart* experts = nullptr;
@@ -43,6 +50,7 @@ struct NodePlan {
   bool ends_recomputation() const {
     return linear == nullptr || !linear->adapted() || linear->adapter == Adapter::ia3_input;
   }
+  bool is_fused() const { return fused > 0 || follows; }
 };
 
 struct BlockPlan {
@@ -67,6 +75,7 @@ struct BlockPlan {
 
  private:
   bool joins(NodePlan& at);
+  void fuse_adapters();
   std::vector<models::ValueId> gates_;  // by what their activation would make
 };
 

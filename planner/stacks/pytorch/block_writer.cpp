@@ -5,6 +5,7 @@
 
 #include "models/decisions/layer.h"
 #include "planner/stacks/pytorch/functions.h"
+#include "planner/stacks/pytorch/fused_adapters.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -26,6 +27,7 @@ void BlockWriter::backward(const BlockPlan& plan, Ref input, TensorId d_output, 
     if (!plan.nodes[i].grad) continue;
     node_ = &plan.nodes[i];
     back(*node_, d_input, s);
+    if (node_->follows) continue;  // what it made is read with the first one's
     for (const ValueId id : node_->node->out) gradient(id) = {};
   }
   node_ = nullptr;
@@ -59,6 +61,7 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
     case OpKind::norm:
       return norm_back(at, d_input, s);
     case OpKind::linear: {
+      if (at.is_fused()) return at.follows ? void() : FusedAdapters(*this, at).backward(d_input, s);
       const TensorId d = laid_out(node.out[0]);
       Sum sum = gradient(in);
       sum.view = sum.view || shared(in);

@@ -60,6 +60,7 @@ class BlockWriter : public AttentionWriter {
  private:
   friend class CompiledBlock;  // compiled/compiled_block.h
   friend class LoopWriter;  // expert_loop.cpp
+  friend class FusedAdapters;  // fused_adapters.cpp
   bool stops() const { return phase_ == Phase::recompute && stops_early_; }
   SymInt values_of(models::ValueId id) const {
     const int expert = plan_->value(id).expert;

@@ -22,7 +22,8 @@ constexpr KernelPatch kFms{.norms = kInPlace,
                            .last = kInPlace,
                            .rotary = true,
                            .cross_entropy = KernelPatch::CrossEntropy::fms,
-                           .norm_gradients = false};
+                           .norm_gradients = false,
+                           .adapters = true};
 // models/gpt_bigcode.py of the plugin: of a model with LayerNorms the loss alone.
 constexpr KernelPatch kFmsLoss{.cross_entropy = KernelPatch::CrossEntropy::fms};
 
@@ -47,7 +48,8 @@ constexpr std::array<std::string_view, 6> kNotModelled{"deepseek_v2", "deepseek_
 
 }  // namespace
 
-KernelPatch kernel_patch(std::string_view model_type, const models::Strategy& strategy) {
+namespace {
+KernelPatch patch_of(std::string_view model_type, const models::Strategy& strategy) {
   if (strategy.kernels == models::Kernels::fused) {
     if (model_type == "gpt_bigcode") return kFmsLoss;
     check(model_type == "llama" || model_type == "mistral" || model_type == "granite",
@@ -65,6 +67,17 @@ KernelPatch kernel_patch(std::string_view model_type, const models::Strategy& st
   fail(ErrorKind::unsupported,
        "--kernels liger: Liger " + std::string(known ? "has kernels for " : "has no kernels for ") +
            std::string(model_type) + (known ? " that are not modelled yet" : ""));
+}
+
+}  // namespace
+
+// transformers 4.45, modeling_mistral.py, MistralFlashAttention2.forward, where Llama's hands
+// groups on; from 4.48 on one function serves both.
+KernelPatch kernel_patch(std::string_view model_type, const models::Strategy& strategy) {
+  KernelPatch patch = patch_of(model_type, strategy);
+  patch.repeats_groups =
+      model_type == "mistral" && strategy.transformers < models::kContiguousForSdpa;
+  return patch;
 }
 
 }  // namespace plimsoll::planner::pytorch

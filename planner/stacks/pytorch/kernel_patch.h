@@ -2,7 +2,7 @@
 // Transformers' Trainer patches (liger_kernel 0.8.5, transformers/monkey_patch.py,
 // apply_liger_kernel_to_… of a model that exists). --kernels fused: fms-acceleration's plugin
 // fused-ops-and-kernels (@876e2ed, src/fms_acceleration_foak/), whose norms, rotary embedding and
-// cross entropy are Unsloth's of early 2024; its fused adapters are of packed bases alone.
+// cross entropy are Unsloth's of early 2024; so are its fused adapters (fused_adapters.cpp).
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,8 @@ struct KernelPatch {
   enum class CrossEntropy : std::uint8_t { eager, liger, fms } cross_entropy{};
   bool heads_first = false;  // queries and keys are transposed before their norms, which copy them
   bool norm_gradients = true;  // fms: its backward returns none for the weight
+  bool adapters = false;  // of a packed base: with its GEMM in one function
+  bool repeats_groups = false;  // keys and values, for the flash_attn package, which takes groups
 };
 
 // None of a strategy with eager kernels. Throws Error{unsupported} for families that the package

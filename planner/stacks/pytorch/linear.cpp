@@ -1,4 +1,5 @@
 // GEMMs with a weight, dropout, and gradients that meet.
+#include "planner/stacks/pytorch/adapter.h"
 #include "planner/stacks/pytorch/modules.h"
 #include "planner/stacks/pytorch/vectors.h"
 
@@ -58,9 +59,6 @@ TensorId ModuleWriter::dropout_backward(const char* name, TensorId d, TensorId m
 }
 
 namespace {
-Gemm gemm_of(DType dtype, SymInt m, SymInt n, SymInt k) {
-  return {dtype, m.real(), n.real(), k.real()};
-}
 double cast_bytes(SymInt values, DType from, DType to) {
   return (storage(values, from) + storage(values, to)).real();
 }

@@ -3,6 +3,7 @@
 // QuantLinearFunction (fms-acceleration @876e2ed, plugins/accelerated-peft,
 // gptqmodel/nn_modules/triton_utils/dequant.py), which unpacks for any number of rows, and adds
 // the bias as an op of its own.
+#include "planner/stacks/pytorch/adapter.h"
 #include "planner/stacks/pytorch/modules.h"
 
 namespace plimsoll::planner::pytorch {
@@ -13,12 +14,6 @@ namespace {
 // (_GEMM_4BIT_CUSTOM_FLOOR_M). Between this and 1,536 a table of GPUs and shapes decides
 // (_gemm_4bit_use_custom_cuda): planned as if the weight were unpacked, as it is above.
 constexpr std::int64_t kRowsOfFusedKernel = 4;
-
-double unpacked_bytes(const LinearPart& part, DType dtype) {
-  const Count values(checked_multiply(part.in, part.out));
-  return (storage(values, dtype) + Bytes(ceil_divide(values.value() * part.packed->bits, 8)))
-      .real();
-}
 
 }  // namespace
 
@@ -81,6 +76,7 @@ Sum ModuleWriter::packed_backward(const LinearNames& names, const LinearPart& pa
     return sum;
   }
   if (part.packed->gemm == models::PackedGemm::int8) return int8_backward(names, part, arrives);
+  if (is_gptq(part)) unpack();
   const SymInt t = tokens_.total(), weights = checked_multiply(part.in, part.out);
   const DType dtype = regime_.compute;
   const bool casts = dtype != input_dtype, ends = !at.into.none();

@@ -48,6 +48,31 @@ void refuse_gptq(const models::Strategy& s) {
   });
 }
 
+// fms-acceleration's, whose kernels come with adapters of their own (fused_adapters.cpp).
+void refuse_fused_adapters(const models::Strategy& s) {
+  const models::Quantization& q = *s.quantize;
+  check(q.storage->gemm == models::PackedGemm::gptq || q.storage->name == "nf4-dq",
+        ErrorKind::unsupported, [&] {
+          return "--kernels fused --quantize " + std::string(q.storage->name) +
+                 ": fms-acceleration's fused adapters unpack NF4 whose scales are packed too, and "
+                 "GPTQ (nf4-dq, gptq, gptq-row)";
+        });
+  check(is_mixed(s.precision), ErrorKind::bad_input,
+        "--kernels fused --quantize: fms-acceleration requires mixed precision, --precision "
+        "bf16-mixed or fp16-mixed");
+  check(s.param_dtype.value_or(DType::fp32) == low_dtype(s.precision) && !models::kbit_prepared(s),
+        ErrorKind::unsupported, [&] {
+          return "--kernels fused --quantize is modelled on weights loaded in what it computes in, "
+                 "as fms-acceleration's benchmarks do: --param-dtype " +
+                 std::string(name_of(low_dtype(s.precision))) + ", and no --kbit-prep";
+        });
+  check(!s.offload.any(), ErrorKind::unsupported,
+        "--kernels fused --quantize with --offload is not modelled yet");
+  check(s.data.zero < 2 || is_fsdp1(s), ErrorKind::unsupported,
+        "--kernels fused --quantize with FSDP is modelled with --fsdp-version 1 alone: "
+        "fms-acceleration has it ignore adapters");
+}
+
 }  // namespace
 
 // FSDP shards parameters of one floating dtype, and its policy casts them: packed values have to
@@ -59,6 +84,7 @@ void refuse_packed(const models::Strategy& s) {
   const bool kbit = models::kbit_prepared(s);
   if (q.storage->gemm == models::PackedGemm::int8) refuse_int8(s);
   if (q.storage->gemm == models::PackedGemm::gptq) refuse_gptq(s);
+  if (s.kernels == models::Kernels::fused) refuse_fused_adapters(s);
   // bitsandbytes puts a new parameter into the module in its first forward
   // (fix_4bit_weight_quant_state_from_module), which _flat_param.py refuses where it does not
   // reshard.

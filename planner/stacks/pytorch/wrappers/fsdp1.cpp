@@ -97,6 +97,8 @@ void FlatParameters::declare_unit(Unit& unit, std::int64_t copies) {
     else
       persistent("adapter", unit.adapters, Category::parameters);
   }
+  if (ignores_adapters() && unit.adapters != Bytes(0))
+    persistent("adapter.grad", unit.adapters, Category::gradients);
   models::KeptStates states;
   for (const models::SteppedTensor& part : unit.parts) {
     const models::KeptStates kept = optimizer_.kept_of(part);
@@ -347,8 +349,14 @@ void FlatParameters::add_messages(const Unit& unit, Messages& out) const {
         .reduce_input = unit.reduce_input,
         .reduce_output = unit.reduce_output},
        unit.trains);
-  for (const Parameter& p : *unit.parameters)
-    if (p.adapter) flat(adapter_of(p.elements), true);
+  for (const Parameter& p : *unit.parameters) {
+    if (!p.adapter) continue;
+    if (ignores_adapters())
+      add(out, message(unit, Kind::all_reduce, When::reduction,
+                       b_.rounded(storage(Count(p.elements), adapter_stored()))));
+    else
+      flat(adapter_of(p.elements), true);
+  }
 }
 
 }  // namespace plimsoll::planner::pytorch

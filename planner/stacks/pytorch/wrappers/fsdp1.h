@@ -51,6 +51,7 @@ class FlatParameters final : public Fsdp {
   Ranges ranges_of(const std::vector<Parameter>& parameters, models::GroupId group) const;
   std::vector<models::SteppedTensor> parts_of(const Ranges& ranges, std::int64_t rank) const;
   Bytes largest_part(const Unit& unit) const;
+  bool ignores_adapters() const;
   DType adapter_stored() const;
   void size_adapters(Unit& unit) const;
   void declare_unit(Unit& unit, std::int64_t copies);

@@ -13,6 +13,12 @@
 // reentrant, that is the detached input itself, which then stays with its gradient until the
 // backward ends: two hidden values for each token and layer, which without FSDP1, without anything
 // frozen, or with checkpoints inside the unit, nobody holds.
+//
+// Fused adapters (fused_adapters.cpp) are read where their modules' hooks do not run: FSDP is told
+// to ignore them (fms-acceleration @876e2ed, plugins/fused-ops-and-kernels, utils.py,
+// lora_adapters_switch_ddp_from_fsdp), so that they and their states are whole on each rank, and a
+// hook of each gradient averages it. They are in 16 bits, and gradients stay, as the published
+// bytes between steps say: 8 bytes a parameter, on two GPUs and on four.
 #include <algorithm>
 
 #include "planner/stacks/pytorch/wrappers/fsdp1.h"
@@ -23,7 +29,12 @@ using models::kNoGroup;
 using models::Residency;
 using models::Stream;
 
+bool FlatParameters::ignores_adapters() const {
+  return regime_.patch.adapters && strategy_.quantize.has_value();
+}
+
 DType FlatParameters::adapter_stored() const {
+  if (ignores_adapters()) return regime_.adapter;
   return s_.stored({.trainable = true, .adapter = true});
 }
 
@@ -35,6 +46,11 @@ FlatParameters::Flat FlatParameters::adapter_of(std::int64_t elements) const {
 void FlatParameters::size_adapters(Unit& unit) const {
   for (const Parameter& p : *unit.parameters) {
     if (!p.adapter) continue;
+    if (ignores_adapters()) {
+      unit.parts.push_back({.elements = p.elements, .dtype = adapter_stored()});
+      unit.adapters += b_.rounded(storage(Count(p.elements), adapter_stored()));
+      continue;
+    }
     const Flat flat = adapter_of(p.elements);
     unit.parts.push_back(
         {.elements = ceil_divide(p.elements, s_.shards), .dtype = adapter_stored()});
@@ -64,6 +80,10 @@ void FlatParameters::before_backward(Unit& unit) {
 // A leaf's gradient, as soon as it is there: flattened, cast, scattered. Earlier micro-batches keep
 // the flat one.
 void FlatParameters::reduce_adapter(TensorId grad) {
+  if (ignores_adapters()) {
+    b_.op("fsdp.adapter.accumulate_grad", Phase::backward).read(grad);
+    return;
+  }
   keep_or_reduce_adapter(grad);
   // Each unit's backward fetches the one before it, and before the first leaf is the next layer.
   if (++adapters_reduced_ == s_.unit->adapter_count)
