@@ -91,7 +91,6 @@ class BlockWriter : public AttentionWriter {
                     LayerSaved& s);
   void run_multiply(const NodePlan& at, bool stops, LayerSaved& s);
   void liger_rotary(const NodePlan& at, LayerSaved& s);  // liger.cpp
-  // rotary_complex.cpp
   void complex_rotary(const NodePlan&at, LayerSaved&s), complex_rotary_back(const NodePlan&at);
   void pair_rotary(const NodePlan&at, LayerSaved&s), pair_rotary_back(const NodePlan&at);
   void run_experts(const NodePlan& at, bool stops, LayerSaved& s);  // experts.cpp
@@ -105,8 +104,7 @@ class BlockWriter : public AttentionWriter {
   void back(const NodePlan& at, Ref d_input, const LayerSaved& s);
   Place place_of(const NodePlan& at, Ref d_input, const LayerSaved& s) const;
   void norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s);
-  void split_back(const NodePlan& at);
-  void slice_back(const NodePlan& at);
+  void split_back(const NodePlan&at), slice_back(const NodePlan&at);
   void concatenate_back(const NodePlan& at);
   void rotary_back(const NodePlan& at);
   void attention_back(const NodePlan& at, const LayerSaved& s);

@@ -110,10 +110,9 @@ class ModuleWriter {
   const models::Strategy& strategy_;
   Tokens tokens_;
   Phase phase_ = Phase::forward;
-  bool saves_ = true;
+  bool saves_ = true, checkpointed_ = false;
   GradientSink* sink_ = nullptr;
   Recomputation* recomputation_ = nullptr;
-  bool checkpointed_ = false;
   std::array<TensorId, 4> workspaces_{kNoTensor, kNoTensor, kNoTensor, kNoTensor};
 
  private:

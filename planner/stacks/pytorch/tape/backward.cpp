@@ -146,16 +146,15 @@ class Backward {
   BlockId formula(const Operation& of, std::size_t i, BlockId d) {
     const Size out = f_.value(of.out).size, in = f_.value(of.in[i]).size;
     switch (of.kind) {
+      case Kind::subtract:
+        if (i == 1) return made(out, of.in[i], {out});  // -d
+        [[fallthrough]];
       case Kind::add_number:
       case Kind::add:
       case Kind::copy:
       case Kind::view:
       case Kind::concatenate:  // a view of d
       case Kind::sum:  // expanded: another
-        ++uses_[static_cast<std::size_t>(d)];
-        return d;
-      case Kind::subtract:
-        if (i == 1) return made(out, of.in[i], {out});  // -d
         ++uses_[static_cast<std::size_t>(d)];
         return d;
       case Kind::power:  // d · (exponent · x^(exponent - 1))
