@@ -5,7 +5,7 @@
 
 #include "models/model_reader.h"
 #include "models/peft_config_reader.h"
-#include "tests/models/settings_said.h"
+#include "tests/models/file_settings.h"
 
 using namespace plimsoll;
 using namespace plimsoll::tests;
@@ -28,7 +28,7 @@ std::string targets(std::string_view members) {
   return said(peft("{" + std::string(members) + "}")).at("lora-targets");
 }
 std::string no_peft(std::string_view text, ErrorKind kind = ErrorKind::bad_input) {
-  return refusal([&] { peft(text); }, kind);
+  return refusal(peft, std::string(text), kind);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include "models/base/error.h"
 #include "models/training_arguments_reader.h"
 #include "models/yaml_reader.h"
-#include "tests/models/settings_said.h"
+#include "tests/models/file_settings.h"
 
 using namespace plimsoll;
 using namespace plimsoll::tests;
@@ -20,10 +20,10 @@ models::FileSettings arguments(std::string_view text) {
   return models::read_training_arguments(text, "t.json");
 }
 std::string no_accelerate(std::string_view text, ErrorKind kind = ErrorKind::bad_input) {
-  return refusal([&] { accelerate(text); }, kind);
+  return refusal(accelerate, std::string(text), kind);
 }
 std::string no_arguments(std::string_view text, ErrorKind kind = ErrorKind::bad_input) {
-  return refusal([&] { arguments(text); }, kind);
+  return refusal(arguments, std::string(text), kind);
 }
 std::string yaml(std::string_view text) {
   return models::json_from_yaml(text, "c.yaml");
@@ -43,7 +43,7 @@ TEST_CASE("anchors and merge keys are followed; a key of the mapping itself goes
 }
 
 TEST_CASE("YAML that is none, is too much or says a thing twice is an error with its line") {
-  const auto no = [](std::string_view text) { return refusal([&] { yaml(text); }); };
+  const auto no = [](std::string_view text) { return refusal(yaml, std::string(text), kBad); };
   CHECK(says(no("a:\n\tb: 1"), "c.yaml: not YAML: "));
   CHECK(says(no("a:\n\tb: 1"), "(line 2)"));
   CHECK(says(no("a: 1\na: 2"), "c.yaml: a is there twice (line 2)"));
