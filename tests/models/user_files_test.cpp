@@ -10,9 +10,20 @@
 #include "tests/models/file_settings.h"
 
 using namespace plimsoll;
-using namespace plimsoll::tests;
+using tests::kBad;
+using tests::notes;
+using tests::refusal;
+using tests::Said;
+using tests::says;
 
 namespace {
+// What stands last holds, since a default yields to what a file says. Defaults stand in brackets.
+Said said(const models::FileSettings& file) {
+  Said out;
+  for (const models::FileSetting& s : file.settings)
+    out[s.option] = s.is_default ? "(" + s.value + ")" : s.value;
+  return out;
+}
 models::FileSettings accelerate(std::string_view text) {
   return models::read_accelerate_config(text, "c.yaml");
 }

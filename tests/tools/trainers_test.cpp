@@ -70,6 +70,10 @@ TEST_CASE("a trainer's defaults are as if they had been said, and options go bef
   CHECK(s.recompute.kind == models::RecomputeKind::full);
   CHECK(any_note(r, "--model-code torchtitan@2024-12"));
   CHECK(any_note(r, "you say otherwise than --recompute ops:torchtitan"));
+  const Request same =
+      request("llama-3-8b", {{"trainer", "torchtitan@2024-12"}, {"gpus", "8"}, {"zero", "3"}});
+  CHECK_FALSE(any_note(same, "otherwise"));
+  CHECK(any_note(same, "--zero 3"));
   const std::string known =
       "; known are axolotl@0.19, llamafactory@0.9.5, ms-swift@4.6, torchtitan@0.2.2, "
       "torchtitan@2024-12, torchtune@0.6.1, torchtune-single-device@0.6.1, transformers@5.17, "

@@ -198,8 +198,10 @@ class Merger {
     std::string taken, left;
     for (const models::TrainerDefault& one : trainer->defaults) {
       if (one.option == "adapter-dtype" && !out_.options.has("lora-rank")) continue;
-      const bool said = out_.options.has(one.option) || lacks_checkpoints(one.option);
-      std::string& list = said ? left : taken;
+      const std::string* text = out_.options.find(one.option);
+      const bool said = text != nullptr || lacks_checkpoints(one.option);
+      const bool agrees = text != nullptr && *text == one.value;
+      std::string& list = said && !agrees ? left : taken;
       list += fmt::format("{}--{} {}", list.empty() ? "" : ", ", one.option, one.value);
       if (said) continue;
       out_.options.add(one.option, std::string(one.value), called + ": " + std::string(one.source));

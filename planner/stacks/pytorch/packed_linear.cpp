@@ -60,7 +60,7 @@ void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& pa
   s.out = make(names.base.out, t * part.out, input_dtype, category);
   auto widen = op(names.base.out).read(out).write(s.out);
   read(widen, x);
-  read(widen, input);  // torch.nn.Module's call holds its arguments
+  release(widen, std::span(&input, 1));  // torch.nn.Module's call holds its arguments
 }
 
 // dequantize_4bit adds the offset in place and makes the weight in the dtype it was loaded in.
