@@ -10,8 +10,8 @@ namespace plimsoll::models {
 
 // In the order of the parameter table: of each stacked parameter that lora.parameters name ("mlp.
 // experts.gate_up_proj", or its last parts) A [rank · experts, in] and B [out, rank · experts] of
-// each layer, `base` its first row. Error{bad_input}: a name that fits none, or what ParamWrapper
-// refuses beside it (dropout, biases, DoRA). Error{unsupported}: another parameter.
+// each layer, `base` its first row. Error{bad_input}: what ParamWrapper refuses beside it (dropout,
+// biases, DoRA). Error{unsupported}: a name of no stacked experts.
 std::vector<LoraModule> expert_adapters(const ModelSpec& model, const Lora& lora);
 
 }  // namespace plimsoll::models

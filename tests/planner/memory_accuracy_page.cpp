@@ -142,10 +142,11 @@ constexpr const char* kHead =
     "program writes.\nPublished `torch.cuda.max_memory_allocated` and nvidia-smi figures of "
     "training "
     "on A100 GPUs against `plimsoll fit\n--stack pytorch --transformers-version` of the row, asked "
-    "with what the source states and nothing else. Error is\nplanned / published − 1. No constant "
-    "was fitted on these rows; what older Transformers do differently was read off\ntheir source "
-    "after the rows had shown that it matters. The runs used torch 2.4.1 and FlashAttention-2, the "
-    "plan\nmodels torch 2.11.\n\n";
+    "with what the source states. Error is\nplanned / published − 1. No number was fitted on these "
+    "rows; what older Transformers do differently was read off\ntheir source after the rows had "
+    "shown that it matters, and two choices are the rows' own (below): vocabularies, and the\n"
+    "dtype of fused adapters under FSDP. The runs used torch 2.4.1 and FlashAttention-2, the plan\n"
+    "models torch 2.11.\n\n";
 
 constexpr const char* kReading =
     "## What to make of it\n\n"
@@ -208,8 +209,11 @@ constexpr const char* kReading =
     "(128,258), a padding token for Mistral and\n  Llama 2 (32,001). Asked with the vocabularies "
     "of "
     "the checkpoints, peaks at the loss were 0.1 to 0.6 MB too low. The\n  tokenizers of "
-    "PowerLM-3b "
-    "and santacoder were not at hand: their rows have the configuration's.\n"
+    "PowerLM-3b and santacoder were not at hand: their rows have the configuration's. No row "
+    "states "
+    "its vocabulary: which tokens\n  Llama's and Mistral's tokenizers lack is known of them, was "
+    "looked up when these rows had been off, and is the one thing beside\n  the adapters' 16 bits "
+    "above that is taken from what the rows show.\n"
     "* With adapters, FOAK's cross-entropy and the whole loss, runs took one block of fp32 logits "
     "more than is planned (16 to 28 %\n  of the device). Why: torch until 2.8 records "
     "`logits[..., :-1, :]` as two slices, the second of all classes (ATen/TensorIndexing.h,\n  "
@@ -217,8 +221,8 @@ constexpr const char* kReading =
     "block that the returned logits\n  left, for zeros of the shifted ones; that of the first "
     "finds "
     "the shifted logits' block too small for the whole, where the\n  two are rounded to other "
-    "multiples of 2 MiB, as these vocabularies are. Planned with both slices the error of these "
-    "rows is 0.1 to\n  10 %. The plan is of torch 2.11, which records one.\n\n";
+    "multiples of 2 MiB, as these vocabularies are.\n  The plan is of torch 2.11, which records "
+    "one.\n\n";
 
 }  // namespace
 

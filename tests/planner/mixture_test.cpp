@@ -162,3 +162,23 @@ TEST_CASE("a loop's experts and router are packed one by one, stacked experts ar
   s.param_dtype = DType::fp16;
   CHECK(refusal(question).find("experts are modules of a loop") != std::string::npos);
 }
+
+// transformers 4.57.6 and 5.0.0, modeling_utils.py, gradient_checkpointing_enable; peft 0.21.2,
+// peft_model.py and utils/other.py: see forces_input_gradient.
+TEST_CASE("a frozen embedding is asked for a gradient by the release, by PEFT, or by nobody") {
+  models::Strategy s;
+  s.lora = models::Lora{};
+  CHECK_FALSE(planner::forces_input_gradient(s));  // no checkpoints
+  s.recompute.kind = models::RecomputeKind::full;
+  s.transformers = {4, 57, 6};
+  CHECK(planner::forces_input_gradient(s));  // PEFT
+  s.quantize = models::Quantization{.storage = models::find_packed_storage("int8")};
+  CHECK_FALSE(planner::forces_input_gradient(s));
+  s.use_reentrant = true;
+  CHECK(planner::forces_input_gradient(s));  // prepare_model_for_kbit_training
+  s.use_reentrant = false;
+  s.transformers = {5, 0, 0};
+  CHECK(planner::forces_input_gradient(s));
+  s.stack = models::Stack::plimsoll;
+  CHECK_FALSE(planner::forces_input_gradient(s));
+}

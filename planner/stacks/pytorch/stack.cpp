@@ -160,7 +160,13 @@ void add_assumptions(const models::Decoder& decoder, const models::Strategy& s,
           "the weight is unpacked for a moment, in every forward too",
           "bitsandbytes' fused kernels, which some GPUs take for some shapes, need less");
     if (s.kernels == models::Kernels::fused)
-      say("fused adapters", "planned as PEFT's own", "fms_acceleration_foak, unsloth_lora/bnb");
+      say("fused adapters", "queries, keys and values in one function, and the output projection",
+          "fms-acceleration @876e2ed, plugins/fused-ops-and-kernels, LoRA_QKV and LoRA_W");
+    if (s.kernels == models::Kernels::fused && s.data.zero >= 2)
+      out.push_back({"fused adapters under FSDP", "\"whole on each GPU, in 16 bits\"", "calibrated",
+                     "that they are ignored: utils.py, lora_adapters_switch_ddp_from_fsdp; their "
+                     "dtype: bytes between steps of the runs in reports/memory_accuracy.md, on two "
+                     "GPUs and on four"});
     if (s.data.zero >= 2)
       say("start of the run", "not planned: packed weights may lie whole on each GPU until sharded",
           "accelerate 1.15.0, utils/fsdp_utils.py, fsdp2_prepare_model (model_has_params4bit)");
