@@ -79,20 +79,13 @@ Parameter pack(LinearPart& part, Parameter weight, const ParameterRow& row,
 // Those of experts that are modules of their own, behind one another.
 void add_to_loop(LayerPart& layer, const ParameterRow& row, bool trainable,
                  const std::optional<models::Quantization>& quantize) {
-  const models::ExpertLoop& loop = layer.block->loop;
-  const IndexRange& experts = row.ranges.back();
-  const std::string first = models::decisions::expert_module(row.name, 0);
-  const auto at = &layer_module(*layer.block, first) - layer.block->modules.data();
-  for (std::int64_t i = 0; i < experts.count; ++i) {
-    const std::int64_t expert = experts.first + i * experts.step;
-    const models::Module& module =
-        layer.block->modules[static_cast<std::size_t>(at + expert * loop.modules)];
+  for_each_expert(*layer.block, row.name, row.ranges.back(), [&](const models::Module& module) {
     LinearPart& part = layer.linears[module.place];
     part.train_weight = trainable;
     Parameter parameter = parameter_of(row.shape, trainable);
     parameter.node = node_of(*layer.block, module);
     layer.parameters.push_back(quantize ? pack(part, parameter, row, *quantize) : parameter);
-  }
+  });
 }
 
 }  // namespace

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <string_view>
 
+#include "models/decisions/layer_modules.h"
 #include "models/model_spec.h"
 #include "planner/model_parts.h"
 
@@ -13,6 +16,16 @@ LayerPart part_of(const models::Block& block);
 Parameter parameter_of(const models::Shape& shape, bool trainable);
 // Which of the block's nodes uses it.
 int node_of(const models::Block& block, const models::Module& module);
+// Of a loop's experts: the module that `weight` ("….experts.{}.w1.weight") names, expert by expert.
+template <class Do>
+void for_each_expert(const models::Block& block, std::string_view weight,
+                     const models::IndexRange& experts, Do&& act) {
+  const std::string first = models::decisions::expert_module(weight, 0);
+  const auto at = &models::decisions::layer_module(block, first) - block.modules.data();
+  for (std::int64_t i = 0; i < experts.count; ++i)
+    act(block.modules[static_cast<std::size_t>(at + (experts.first + i * experts.step) *
+                                                        block.loop.modules)]);
+}
 // A row's parameters of one layer. Error{unsupported}: no op reads them, or experts that are one
 // parameter would be trained in part; Error{bad_input}: what --quantize cannot pack.
 void add_to_layer(LayerPart& layer, const models::ParameterRow& row, bool trainable,

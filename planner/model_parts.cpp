@@ -71,22 +71,6 @@ void add_to_stacked(std::vector<LayerPart>& layers, const IndexRange& range,
   }
 }
 
-// Around the linears of experts that are modules of a loop.
-template <class Adapt, class Add>
-void add_to_looped(LayerPart& layer, const models::LoraModule& module, Adapt&& adapt, Add&& add) {
-  const IndexRange& experts = module.trained().front()->ranges.back();
-  const models::Block& block = *layer.block;
-  const std::string first = models::decisions::expert_module(module.name + ".weight", 0);
-  const auto at = &layer_module(block, first) - block.modules.data();
-  for (std::int64_t i = 0; i < experts.count; ++i) {
-    const std::int64_t expert = experts.first + i * experts.step;
-    const models::Module& of =
-        block.modules[static_cast<std::size_t>(at + expert * block.loop.modules)];
-    adapt(layer.linears[of.place]);
-    add(layer.parameters, node_of(*layer.block, of));
-  }
-}
-
 void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelSpec& model,
                  const models::LoraModule& module, const models::Lora& lora) {
   const auto adapt = [&](LinearPart& linear) {
@@ -135,9 +119,14 @@ void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelS
              " are one parameter and no linear modules in Transformers 5: "
              "--target-parameters names them (mlp.experts.gate_up_proj, mlp.experts.down_proj)";
     });
-    for (std::int64_t i = 0; i < range->count; ++i)
-      add_to_looped(layers[static_cast<std::size_t>(range->first + i * range->step)], module, adapt,
-                    add);
+    for (std::int64_t i = 0; i < range->count; ++i) {
+      LayerPart& layer = layers[static_cast<std::size_t>(range->first + i * range->step)];
+      for_each_expert(*layer.block, module.name + ".weight",
+                      module.trained().front()->ranges.back(), [&](const models::Module& of) {
+                        adapt(layer.linears[of.place]);
+                        add(layer.parameters, node_of(*layer.block, of));
+                      });
+    }
     return;
   }
   const models::Module& of = layer_module(*first.block, parameter_name(base.name).module);
