@@ -106,28 +106,21 @@ bool in_blocks(const BlockStates& blocks, const SteppedTensor& tensor) {
          (!blocks.whole || elements % blocks.block == 0);
 }
 
-void KeptStates::merge(const KeptState& state) {
-  KeptState* const same = std::find_if(begin(), end(), [&](const KeptState& s) {
-    return s.name == state.name && s.managed == state.managed;
-  });
-  if (same == end())
-    add(state);
-  else
-    same->bytes += state.bytes;
-}
-
 KeptStates kept_states(Optimizer kind, const SteppedTensor& tensor) {
   const OptimizerRule& rule = rule_for(kind, tensor);
   const TorchOptimizer& torch = rule.torch;
   const bool blocks = in_blocks(torch.blocks, tensor);
   const DType dtype = blocks ? torch.blocks.codes : torch.state_dtype.value_or(tensor.dtype);
+  const bool has_limits = rule_of(kind).rest || torch.blocks.block > 0 || torch.paged_from > 0;
   KeptStates out;
   for (const StateTensor& state : rule.states) {
     const Count count = count_of(state.extent, state.of, tensor) * state.times;
     const bool managed = torch.paged_from > 0 && tensor.elements >= torch.paged_from;
-    if (count > Count(0))
-      out.add({name_of(state.name),
-               storage(count, state.dtype.value_or(state.plain ? tensor.dtype : dtype)), managed});
+    if (count == Count(0)) continue;
+    const DType stored = state.dtype.value_or(state.plain ? tensor.dtype : dtype);
+    const bool each = !has_limits && state.extent == Extent::elements && state.of == Of::all;
+    out.add({name_of(state.name), storage(count, stored), managed,
+             each ? state.times * bits(stored) / 8 : 0});
   }
   if (torch.value_of_each != nullptr) out.add({torch.value_of_each, Bytes(4)});
   if (!blocks) return out;

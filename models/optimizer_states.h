@@ -33,27 +33,40 @@ std::int64_t rank_of(const Strategy& strategy, const SteppedTensor& tensor);
 // Whether its states are in blocks of 8 bits.
 bool in_blocks(const BlockStates& blocks, const SteppedTensor& tensor);
 
-struct KeptState {
+// `Size`: Bytes, or what a planner computes in their place.
+template <class Size>
+struct KeptStateOf {
   const char* name = nullptr;
-  Bytes bytes;
+  Size bytes{};
   bool managed = false;  // in managed memory, beside the allocator
+  // Bytes of each element, where nothing else of the tensor decides; 0: something does.
+  std::int64_t bytes_each = 0;
 };
 
 // In the order in which they are made.
-class KeptStates {
+template <class Size>
+class KeptStatesOf {
  public:
-  void add(const KeptState& state) { all_[count_++] = state; }
+  using State = KeptStateOf<Size>;
+  void add(const State& state) { all_[count_++] = state; }
   // To the one of that name and place.
-  void merge(const KeptState& state);
-  const KeptState* begin() const { return all_.data(); }
-  const KeptState* end() const { return all_.data() + count_; }
-  KeptState* begin() { return all_.data(); }
-  KeptState* end() { return all_.data() + count_; }
+  void merge(const State& state) {
+    for (State& same : *this)
+      if (same.name == state.name && same.managed == state.managed)
+        return (void)(same.bytes += state.bytes);
+    add(state);
+  }
+  const State* begin() const { return all_.data(); }
+  const State* end() const { return all_.data() + count_; }
+  State* begin() { return all_.data(); }
+  State* end() { return all_.data() + count_; }
 
  private:
-  std::array<KeptState, 8> all_{};
+  std::array<State, 8> all_{};
   std::size_t count_ = 0;
 };
+using KeptState = KeptStateOf<Bytes>;
+using KeptStates = KeptStatesOf<Bytes>;
 
 // Under stack pytorch; counters of fused steps are not among them.
 KeptStates kept_states(Optimizer kind, const SteppedTensor& tensor);

@@ -5,10 +5,10 @@
 
 namespace plimsoll::planner {
 
-BatchValues values_of(const models::Batch& batch) {
+StepValues values_of(const models::Batch& batch, std::int64_t shards) {
   const std::int64_t tokens = batch.tokens();
-  return {batch.micro_batch, tokens, batch.real_tokens > 0 ? batch.real_tokens : tokens,
-          batch.samples(), batch.grad_accum};
+  return {batch.micro_batch, tokens,           batch.real_tokens > 0 ? batch.real_tokens : tokens,
+          batch.samples(),   batch.grad_accum, shards};
 }
 
 namespace {
@@ -62,7 +62,7 @@ bool BatchSizes::evaluate_highest(const SymNode& node, std::int64_t& out) const 
   return true;
 }
 
-bool BatchSizes::evaluate(const BatchValues& batch) {
+bool BatchSizes::evaluate(const StepValues& of) {
   values_.resize(nodes_.size());
   const auto value = [&](std::uint32_t node, std::int64_t plain) {
     return node == 0 ? plain : values_[node];
@@ -74,7 +74,7 @@ bool BatchSizes::evaluate(const BatchValues& batch) {
         values_[i] = node.value;
         break;
       case SymOp::variable:
-        values_[i] = batch[static_cast<std::size_t>(node.value)];
+        values_[i] = of[static_cast<std::size_t>(node.value)];
         break;
       case SymOp::call: {
         const SymCall& call = calls_[static_cast<std::size_t>(node.value)];
@@ -101,8 +101,9 @@ Bytes BatchSizes::largest() const {
                   values_.empty() ? Bytes(0) : Bytes(*std::ranges::max_element(values_)));
 }
 
-bool BatchSizes::write(const models::Batch& batch, models::StepProgram& program) {
-  if (batch.seq_len != length_ || !evaluate(values_of(batch))) return false;
+bool BatchSizes::write(const models::Batch& batch, models::StepProgram& program,
+                       std::int64_t shards) {
+  if (batch.seq_len != length_ || !evaluate(values_of(batch, shards))) return false;
   for (const Slot& slot : tensors_) program.tensors[slot.at].bytes = Bytes(values_[slot.node]);
   for (const Slot& slot : scratch_) program.ops[slot.at].scratch = Bytes(values_[slot.node]);
   for (const Slot& slot : times_) program.segments[slot.at].times = values_[slot.node];

@@ -1,5 +1,5 @@
-// The sizes of a program for a class of batches: expressions (sym_int.h), recorded while the
-// program was written for one of them.
+// The sizes of a program for a class of batches, and of ranks that share parameters: expressions
+// (sym_int.h), recorded while the program was written for one of them.
 #pragma once
 
 #include <array>
@@ -38,21 +38,29 @@ struct SymGuard {
   bool operator==(const SymGuard&) const = default;
 };
 
-// What a batch is to the writers, beside the length of its sequences, of which a class has one.
-// real_tokens: those that are no padding.
-enum class BatchVariable : std::uint8_t { micro_batch, tokens, real_tokens, samples, grad_accum };
-inline constexpr std::size_t kBatchVariables = 5;
-using BatchValues = std::array<std::int64_t, kBatchVariables>;
-BatchValues values_of(const models::Batch& batch);
-// As a variable where somebody records the sizes of this batch.
-SymInt value_of(const models::Batch& batch, BatchVariable which);
+// What a batch is to the writers, beside the length of its sequences, of which a class has one;
+// and how many ranks a parameter is split over. real_tokens: those that are no padding.
+enum class StepVariable : std::uint8_t {
+  micro_batch,
+  tokens,
+  real_tokens,
+  samples,
+  grad_accum,
+  shards,
+};
+inline constexpr std::size_t kStepVariables = 6;
+using StepValues = std::array<std::int64_t, kStepVariables>;
+StepValues values_of(const models::Batch& batch, std::int64_t shards);
+// As a variable where somebody records the sizes of this batch; of so many ranks.
+SymInt value_of(const models::Batch& batch, StepVariable which);
+SymInt value_of_shards(std::int64_t shards);
 
 class BatchSizes {
  public:
-  // Puts the batch's sizes into the program. False: the batch is of another class, and nothing was
-  // put.
-  bool write(const models::Batch& batch, models::StepProgram& program);
-  // No size of the program is larger for the batch that was written last.
+  // Puts the sizes of a batch, and of so many ranks that share parameters, into the program. False:
+  // they are of another class, and nothing was put.
+  bool write(const models::Batch& batch, models::StepProgram& program, std::int64_t shards = 1);
+  // No size of the program is larger than that as it was written last.
   Bytes largest() const;
   // What has the same size in all batches of the class.
   const EqualSizes& equal() const { return equal_; }
@@ -62,7 +70,7 @@ class BatchSizes {
   struct Slot {
     std::uint32_t at = 0, node = 0;
   };
-  bool evaluate(const BatchValues& batch);
+  bool evaluate(const StepValues& of);
   bool evaluate_highest(const SymNode& node, std::int64_t& out) const;
 
   std::int64_t length_ = 0;

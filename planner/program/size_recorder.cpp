@@ -7,6 +7,7 @@ namespace plimsoll::planner {
 
 namespace {
 thread_local SizeRecorder* listening = nullptr;
+constexpr auto kShards = static_cast<std::uint32_t>(StepVariable::shards);
 }  // namespace
 
 SizeRecorder::Room& SizeRecorder::room() {
@@ -19,12 +20,13 @@ SizeRecorder::Room& SizeRecorder::room() {
   return room;
 }
 
-SizeRecorder::SizeRecorder(const models::Batch& batch, const models::StepProgram& program)
-    : batch_(values_of(batch)), program_(program), room_(room()) {
+SizeRecorder::SizeRecorder(const models::Batch& batch, const models::StepProgram& program,
+                           std::int64_t shards)
+    : of_(values_of(batch, shards)), program_(program), room_(room()) {
   out_.length_ = batch.seq_len;
   out_.nodes_.reserve(room_.most_nodes);
   out_.nodes_.push_back({});  // 0: a plain number
-  for (std::size_t i = 0; i < kBatchVariables; ++i)
+  for (std::size_t i = 0; i < kStepVariables; ++i)
     number({0, 0, static_cast<std::int64_t>(i), SymOp::variable});
   listening = this;
 }
@@ -42,10 +44,14 @@ SizeRecorder* SizeRecorder::of(const models::StepProgram& program) {
 }
 
 // Another batch than the one that is recorded is that of another program.
-SymInt SizeRecorder::variable(const models::Batch& batch, BatchVariable which) const {
+SymInt SizeRecorder::variable(const models::Batch& batch, StepVariable which) const {
   const auto i = static_cast<std::uint32_t>(which);
-  const BatchValues values = values_of(batch);
-  return values == batch_ ? SymInt(values[i], i + 1) : SymInt(values[i]);
+  const StepValues values = values_of(batch, of_[kShards]);
+  return values == of_ ? SymInt(values[i], i + 1) : SymInt(values[i]);
+}
+
+SymInt SizeRecorder::shards(std::int64_t shards) const {
+  return shards == of_[kShards] ? SymInt(shards, kShards + 1) : SymInt(shards);
 }
 
 // Inline here alone: one call for each operation that a writer does.
@@ -165,9 +171,13 @@ std::int64_t SymInt::guarded() const {
   return value_;
 }
 
-SymInt value_of(const models::Batch& batch, BatchVariable which) {
+SymInt value_of(const models::Batch& batch, StepVariable which) {
   return listening != nullptr ? listening->variable(batch, which)
-                              : SymInt(values_of(batch)[static_cast<std::size_t>(which)]);
+                              : SymInt(values_of(batch, 1)[static_cast<std::size_t>(which)]);
+}
+
+SymInt value_of_shards(std::int64_t shards) {
+  return listening != nullptr ? listening->shards(shards) : SymInt(shards);
 }
 
 SizeRecorder::Slots SizeRecorder::varying(const std::vector<SymInt>& all) {

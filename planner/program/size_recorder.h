@@ -1,4 +1,5 @@
-// Records the sizes of a program, as expressions of its batch, while somebody writes it.
+// Records the sizes of a program, as expressions of its batch and its shards, while somebody writes
+// it.
 #pragma once
 
 #include "planner/program/batch_sizes.h"
@@ -8,8 +9,10 @@ namespace plimsoll::planner {
 // Listens to the thread that makes it, until it goes.
 class SizeRecorder {
  public:
-  // Of the program that will be written.
-  SizeRecorder(const models::Batch& batch, const models::StepProgram& program);
+  // Of the program that will be written; `shards`: over how many ranks a parameter is split, where
+  // the writer asks for that by value_of_shards alone.
+  SizeRecorder(const models::Batch& batch, const models::StepProgram& program,
+               std::int64_t shards = 1);
   ~SizeRecorder();
   SizeRecorder(const SizeRecorder&) = delete;
   SizeRecorder& operator=(const SizeRecorder&) = delete;
@@ -17,7 +20,8 @@ class SizeRecorder {
   static SizeRecorder* current();
   static SizeRecorder* of(const models::StepProgram& program);
 
-  SymInt variable(const models::Batch& batch, BatchVariable which) const;
+  SymInt variable(const models::Batch& batch, StepVariable which) const;
+  SymInt shards(std::int64_t shards) const;
   // What ProgramBuilder writes.
   void tensor(std::size_t at, SymBytes bytes) { put(room_.tensors, at, bytes.value()); }
   SymBytes tensor(std::size_t at) const { return SymBytes(room_.tensors[at]); }
@@ -66,7 +70,7 @@ class SizeRecorder {
   };
   static Room& room();
 
-  BatchValues batch_;
+  StepValues of_;
   const models::StepProgram& program_;
   BatchSizes out_;
   Room& room_;

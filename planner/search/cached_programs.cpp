@@ -28,14 +28,23 @@ std::unique_ptr<CachedProgram> CachedPrograms::take(const Key& key) {
 }
 
 std::unique_ptr<CachedProgram> CachedPrograms::take(const SectionCache::Ids& ids,
+                                                    std::int64_t shards,
                                                     SectionCache::Missing missing,
                                                     const BatchClass& batch) {
   const std::lock_guard lock(mutex_);
-  if (auto own = take({ids.strategy, batch})) return own;
+  const auto as = [&](const Had& had) {
+    std::unique_ptr<CachedProgram> cached = take({had.ids.shape, batch});
+    if (cached) {
+      cached->ids = had.ids;
+      cached->shards = had.shards;
+    }
+    return cached;
+  };
+  if (auto own = as({ids, shards})) return own;
   const auto of = [&](const auto& strategies,
                       std::uint32_t section) -> std::unique_ptr<CachedProgram> {
     const auto known = strategies.find({section, batch});
-    return known == strategies.end() ? nullptr : take({known->second, batch});
+    return known == strategies.end() ? nullptr : as(known->second);
   };
   switch (missing) {
     case SectionCache::Missing::layers:
@@ -54,12 +63,12 @@ void CachedPrograms::put(std::unique_ptr<CachedProgram> cached) {
   const std::lock_guard lock(mutex_);
   const SectionCache::Ids ids = cached->ids;
   const BatchClass of = cached->of;
-  if (places_.contains({ids.strategy, of})) return;  // another thread wrote it too
-  layers_[{ids.layers, of}] = losses_[{ids.loss, of}] = optimizers_[{ids.optimizer, of}] =
-      ids.strategy;
-  places_[{ids.strategy, of}] = all_.insert(all_.end(), std::move(cached));
+  if (places_.contains({ids.shape, of})) return;  // another thread wrote it too
+  layers_[{ids.layers, of}] = losses_[{ids.loss, of}] =
+      optimizers_[{ids.optimizer, of}] = {ids, cached->shards};
+  places_[{ids.shape, of}] = all_.insert(all_.end(), std::move(cached));
   if (all_.size() <= kMost) return;
-  places_.erase({all_.front()->ids.strategy, all_.front()->of});
+  places_.erase({all_.front()->ids.shape, all_.front()->of});
   all_.pop_front();
 }
 

@@ -8,6 +8,7 @@
 #include "planner/program/size_recorder.h"
 #include "planner/search/axes.h"
 #include "planner/search/concessions.h"
+#include "planner/search/shape.h"
 #include "planner/stack_step.h"
 #include "planner/stacks/stack_info.h"
 #include "planner/time/hardware_flops.h"
@@ -201,14 +202,16 @@ std::size_t likeness(const Setting& x, const models::Batch& batch) {
 std::unique_ptr<CachedProgram> Evaluator::written(const Setting& setting,
                                                   const models::Batch& batch, Peak& peak) {
   auto cached = std::make_unique<CachedProgram>();
-  cached->strategy = question_.strategy = setting.strategy;
+  question_.strategy = setting.strategy;
+  cached->shape = shape_;
   cached->ids = ids_;
+  cached->shards = shards_;
   cached->of = class_of(batch);
   StackStep step;
   step.program_only = true;
   step.program.reserve(lengths_);
   question_.batch = batch;
-  SizeRecorder recorder(batch, step.program);
+  SizeRecorder recorder(batch, step.program, shards_);
   write_step(question_, space_.parts(setting), step);
   cached->sizes = recorder.finish();
   cached->program = std::move(step.program);
@@ -220,18 +223,32 @@ std::unique_ptr<CachedProgram> Evaluator::written(const Setting& setting,
 // Batches of one family differ in sizes: the program stands, and so do its lifetimes. False: this
 // batch has another structure.
 bool Evaluator::resized(CachedProgram& cached, const models::Batch& batch, Peak& peak) {
-  if (!cached.sizes.write(batch, cached.program)) return false;
+  if (!cached.sizes.write(batch, cached.program, cached.shards)) return false;
   peak = finder_.find_resized(cached.program, cached.sizes.equal(), cached.sizes.largest(),
                               cached.known);
   return true;
 }
 
+// What is known of the strategy, where it is another than the last.
+void Evaluator::name(const Setting& setting) {
+  if (has_ids_ && strategy_ == setting.strategy) return;
+  strategy_ = setting.strategy;
+  shape_ = shape_of(strategy_);
+  shards_ = shards_of(strategy_);
+  if (known_ != nullptr)
+    ids_ = known_->sections.ids_of(strategy_, space_.parts(setting).decoder.tied_head);
+  has_ids_ = true;
+}
+
 Peak Evaluator::peak_of_own(const Setting& setting, const models::Batch& batch) {
   Peak peak;
   std::unique_ptr<CachedProgram> last = std::move(own_);
-  if (last && last->strategy == setting.strategy && resized(*last, batch, peak)) {
-    own_ = std::move(last);
-    return peak;
+  if (last && last->shape == shape_) {
+    last->shards = shards_;
+    if (resized(*last, batch, peak)) {
+      own_ = std::move(last);
+      return peak;
+    }
   }
   own_ = written(setting, batch, peak);
   return peak;
@@ -240,18 +257,14 @@ Peak Evaluator::peak_of_own(const Setting& setting, const models::Batch& batch) 
 // From sections that are known; what is missing of them comes from the programs that have it and
 // stand, else from the strategy's own.
 Peak Evaluator::peak_of(const Setting& setting, const models::Batch& batch) {
+  name(setting);
   if (known_ == nullptr) return peak_of_own(setting, batch);
-  if (!has_ids_ || strategy_ != setting.strategy) {
-    strategy_ = setting.strategy;
-    ids_ = known_->sections.ids_of(strategy_, space_.parts(setting).decoder.tied_head);
-    has_ids_ = true;
-  }
   constexpr int kSections = 3;
   Peak peak;
   for (int look = 0; look < kSections; ++look) {
     if (const auto known = known_->sections.find(ids_, batch)) return *known;
-    std::unique_ptr<CachedProgram> other =
-        known_->programs.take(ids_, known_->sections.missing(ids_, batch), class_of(batch));
+    std::unique_ptr<CachedProgram> other = known_->programs.take(
+        ids_, shards_, known_->sections.missing(ids_, batch), class_of(batch));
     if (!other || !resized(*other, batch, peak)) break;
     known_->sections.add(other->ids, batch, peak, finder_.section_peaks());
     const bool is_own = other->ids.strategy == ids_.strategy;

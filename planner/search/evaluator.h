@@ -99,6 +99,7 @@ class Evaluator {
   std::unique_ptr<CachedProgram> written(const Setting& setting, const models::Batch& batch,
                                          Peak& peak);
   bool resized(CachedProgram& cached, const models::Batch& batch, Peak& peak);
+  void name(const Setting& setting);
   Peak peak_of_own(const Setting& setting, const models::Batch& batch);
   Peak peak_of(const Setting& setting, const models::Batch& batch);
 
@@ -106,6 +107,8 @@ class Evaluator {
   KnownSteps* known_;
   models::Strategy strategy_;  // the one that was asked for last
   SectionCache::Ids ids_;  // its
+  models::Strategy shape_;
+  std::int64_t shards_ = 1;
   bool has_ids_ = false;
   std::unique_ptr<CachedProgram> own_;  // where nothing is shared
   models::StepProgram::Lengths lengths_;  // of the program that was written last

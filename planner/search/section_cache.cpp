@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "planner/search/shape.h"
 #include "planner/stack_step.h"
 #include "planner/stacks/stack_info.h"
 
@@ -108,9 +109,10 @@ SectionCache::Ids SectionCache::ids_of(const Strategy& strategy, bool tied_head)
     optimizer.attention = models::Attention::flash;
   }
   optimizer.loss = models::Loss::full;
+  const Strategy shape = shape_of(strategy);
   const std::lock_guard lock(mutex_);
   return {number(strategies_, strategy), number(layers_of_, layers), number(losses_of_, loss),
-          number(optimizers_of_, optimizer)};
+          number(optimizers_of_, optimizer), number(strategies_, shape)};
 }
 
 SectionCache::Missing SectionCache::missing(const Ids& ids, const Batch& batch) const {

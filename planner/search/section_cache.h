@@ -29,9 +29,9 @@ namespace plimsoll::planner::search {
 // Safe to use from several threads.
 class SectionCache {
  public:
-  // Which of the known layers, losses and optimizers a strategy has.
+  // Which of the known layers, losses and optimizers a strategy has, and which shape (shape.h).
   struct Ids {
-    std::uint32_t strategy = 0, layers = 0, loss = 0, optimizer = 0;
+    std::uint32_t strategy = 0, layers = 0, loss = 0, optimizer = 0, shape = 0;
   };
   // `tied_head`: the head's gradient is the embedding's, too, and the loss decides whether the two
   // are added in place.

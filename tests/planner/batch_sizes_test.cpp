@@ -32,8 +32,8 @@ struct OneTensor {
     SizeRecorder recorder(kTwo, program);
     ProgramBuilder builder(program, granularity);
     builder.tensor("x",
-                   SymBytes(size(value_of(kTwo, BatchVariable::micro_batch),
-                                 value_of(kTwo, BatchVariable::grad_accum))),
+                   SymBytes(size(value_of(kTwo, StepVariable::micro_batch),
+                                 value_of(kTwo, StepVariable::grad_accum))),
                    Category::activations);
     sizes = recorder.finish();
   }
@@ -133,10 +133,10 @@ TEST_CASE("what overflows is left to the writer, who says so") {
 TEST_CASE("scratch adds up, segments repeat and groups count as the batch says") {
   models::StepProgram program;
   SizeRecorder recorder(kTwo, program);
-  const SymInt b = value_of(kTwo, BatchVariable::micro_batch);
+  const SymInt b = value_of(kTwo, StepVariable::micro_batch);
   ProgramBuilder builder(program, 1);
   const models::GroupId group = builder.group("chunks", 0, b * 3);
-  builder.open(group, false, value_of(kTwo, BatchVariable::grad_accum) - 2);
+  builder.open(group, false, value_of(kTwo, StepVariable::grad_accum) - 2);
   builder.op("op", Phase::forward).scratch(SymBytes(b)).scratch(SymBytes(b * b)).scratch(Bytes(1));
   builder.close();
   BatchSizes sizes = recorder.finish();
@@ -151,7 +151,7 @@ TEST_CASE(
     "what came again is equal where it is the same expression, not where it is as large now") {
   models::StepProgram program;
   SizeRecorder recorder(kTwo, program);
-  const SymInt b = value_of(kTwo, BatchVariable::micro_batch);
+  const SymInt b = value_of(kTwo, StepVariable::micro_batch);
   ProgramBuilder builder(program, 1);
   builder.open(models::kNoGroup);
   const auto write = [&](SymInt first, SymInt scratch) {
@@ -180,6 +180,6 @@ TEST_CASE("nobody is told of another program, nor of another batch") {
   SizeRecorder recorder(kTwo, program);
   CHECK(SizeRecorder::of(program) == &recorder);
   CHECK(SizeRecorder::of(other) == nullptr);
-  CHECK(value_of(of(3), BatchVariable::micro_batch).is(3));
-  CHECK(!value_of(kTwo, BatchVariable::micro_batch).is(2));
+  CHECK(value_of(of(3), StepVariable::micro_batch).is(3));
+  CHECK(!value_of(kTwo, StepVariable::micro_batch).is(2));
 }

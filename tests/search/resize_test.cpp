@@ -10,6 +10,7 @@
 #include "planner/program/size_recorder.h"
 #include "planner/search/axes.h"
 #include "planner/search/evaluator.h"
+#include "planner/search/shape.h"
 #include "planner/stack_step.h"
 
 using namespace plimsoll;
@@ -113,6 +114,49 @@ Written check_families(const Scope& scope, std::size_t step) {
   return count;
 }
 
+// Ranks, and how many of them share parameters: 0 is all.
+struct World {
+  std::int64_t gpus = 1, group = 0;
+};
+
+// Every `step`-th family that has a shape, written once and then given the sizes of other worlds.
+Written check_worlds(const Scope& scope, std::size_t step) {
+  constexpr World kWorlds[] = {{2, 0},  {3, 0},   {7, 0},    {8, 4},    {16, 0},     {48, 8},
+                               {96, 0}, {100, 5}, {1000, 0}, {1024, 0}, {1024, 512}, {8, 0}};
+  Written count;
+  const std::vector<Setting> all = families(scope);
+  const Space space(scope);
+  for (std::size_t f = 0; f < all.size(); f += step) {
+    const models::Strategy shape = shape_of(all[f].strategy);
+    if (shape == all[f].strategy) continue;
+    Question question = scope.base;
+    question.detail = Detail::none;
+    question.batch = {.seq_len = scope.base.batch.seq_len, .micro_batch = 2};
+    StackStep known, fresh;
+    known.program_only = fresh.program_only = true;
+    BatchSizes recorded;
+    for (const World& world : kWorlds) {
+      question.strategy = all[f].strategy;
+      question.strategy.gpus = world.gpus;
+      question.strategy.data.shard_group = world.group;
+      REQUIRE(shape_of(question.strategy) == shape);
+      const std::int64_t shards = world.group > 0 ? world.group : world.gpus;
+      CAPTURE(options_of(all[f]));
+      CAPTURE(shards);
+      write_step(question, space.parts(all[f]), fresh);
+      const bool resized = recorded.write(question.batch, known.program, shards);
+      ++(resized ? count.resized : count.anew);
+      if (!resized) {
+        SizeRecorder recorder(question.batch, known.program, shards);
+        write_step(question, space.parts(all[f]), known);
+        recorded = recorder.finish();
+      }
+      REQUIRE(difference(known.program, fresh.program) == "");
+    }
+  }
+  return count;
+}
+
 Scope scope_of(const models::ModelSpec& model, const char* gpu, std::int64_t gpus,
                std::int64_t seq_len) {
   Scope scope;
@@ -174,4 +218,33 @@ TEST_CASE("and adapters") {
   scope.base.strategy.lora = models::Lora{.rank = 8, .dropout = 0.1, .targets = {"all-linear"}};
   scope.fixed.insert("adapters");
   CHECK(check_families(scope, 29).resized > 100);
+}
+
+TEST_CASE("and other numbers of ranks that share parameters") {
+  for (const char* name : {"llama-3.1-8b", "gpt2-xl", "qwen3-0.6b"}) {
+    const models::ModelSpec model = models::catalog_model(name);
+    Scope scope = scope_of(model, "h100-sxm-80gb", 8, 512);
+    scope.only["stack"] = {"pytorch"};
+    CAPTURE(name);
+    const Written count = check_worlds(scope, 97);
+    CHECK(count.resized > 10 * count.anew);
+  }
+}
+
+// Their limits lie elsewhere for each number of ranks: written anew where one is crossed.
+TEST_CASE("where a limit decides what is kept of a share, no size is another's") {
+  const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  for (const models::Optimizer optimizer :
+       {models::Optimizer::torchao_adam8bit, models::Optimizer::torchao_adam4bit,
+        models::Optimizer::momentum}) {
+    Scope scope = scope_of(model, "h100-sxm-80gb", 8, 512);
+    scope.only["stack"] = {"pytorch"};
+    scope.only["zero"] = {"3"};
+    scope.base.strategy.optimizer = optimizer;
+    scope.fixed.insert("optimizer");
+    const Written count = check_worlds(scope, 61);
+    CAPTURE(static_cast<int>(optimizer));
+    CHECK(count.resized + count.anew > 20);
+    if (optimizer == models::Optimizer::momentum) CHECK(count.resized > 10 * count.anew);
+  }
 }

@@ -19,7 +19,7 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       strategy_(strategy),
       batch_(batch),
       stages_sums_(decisions::stages_sums(decisions::exchange_of(strategy), rules.deterministic)),
-      tokens_{value_of(batch, BatchVariable::micro_batch), batch.seq_len},
+      tokens_{value_of(batch, StepVariable::micro_batch), batch.seq_len},
       regime_(decisions::regime_of(strategy)),
       sharding_(decisions::sharding_of(strategy)),
       layer_(b_, d_, regime_, strategy_, tokens_) {
@@ -45,7 +45,7 @@ void StepWriter::write() {
   if (strategy_.loss != models::Loss::full)
     chunks_ = b_.group(decisions::kLossChunks, 0, loss_chunks());
   declare_states();
-  micros_ = smaller(value_of(batch_, BatchVariable::grad_accum), kDistinctMicroBatches);
+  micros_ = smaller(value_of(batch_, StepVariable::grad_accum), kDistinctMicroBatches);
   micro_batches();
   b_.begin(models::Section::optimizer);
   optimizer_step();
@@ -59,7 +59,7 @@ SymInt StepWriter::loss_chunks() const {
 void StepWriter::micro_batches() {
   for (micro_ = 0; micro_ < micros_; ++micro_) {
     const bool middle = micros_ == 3 && micro_ == 1;
-    times_ = middle ? value_of(batch_, BatchVariable::grad_accum) - 2 : SymInt(1);
+    times_ = middle ? value_of(batch_, StepVariable::grad_accum) - 2 : SymInt(1);
     micro_batch();
   }
 }

@@ -12,16 +12,29 @@ using models::Moment;
 using models::Residency;
 using models::SteppedTensor;
 
-bool OptimizerStates::lists(const SteppedTensor& tensor) const {
-  return models::rule_for(strategy_.optimizer, tensor)
-      .torch.makes(models::OptimizerImpl::foreach, strategy_);
+// Where a limit decides, for so many elements alone.
+const models::OptimizerRule& OptimizerStates::rule_for(const OwnPart& tensor) const {
+  const models::OptimizerRule& rule = models::rule_of(strategy_.optimizer);
+  return rule.rest ? models::rule_for(strategy_.optimizer, tensor) : rule;
 }
 
-models::KeptStates OptimizerStates::kept_of(const SteppedTensor& tensor) {
-  models::KeptStates kept = models::kept_states(strategy_.optimizer, tensor);
-  for (models::KeptState& state : kept)
-    if (!state.managed) state.bytes = b_.rounded(state.bytes);
-  const models::TorchOptimizer& rule = models::rule_for(strategy_.optimizer, tensor).torch;
+bool OptimizerStates::lists(const OwnPart& tensor) const {
+  return rule_for(tensor).torch.makes(models::OptimizerImpl::foreach, strategy_);
+}
+
+KeptStates OptimizerStates::kept_of(const OwnPart& tensor) {
+  KeptStates kept;
+  const bool none = tensor.elements() == 0;
+  const models::KeptStates now = models::kept_states(strategy_.optimizer, tensor.now());
+  for (const models::KeptState& state : now) {
+    SymBytes bytes = state.bytes;
+    if (state.bytes_each > 0 && !none)
+      bytes = SymBytes(tensor.elements() * state.bytes_each);
+    else
+      tensor.guard();
+    kept.add({state.name, state.managed ? bytes : b_.rounded(bytes), state.managed});
+  }
+  const models::TorchOptimizer& rule = rule_for(tensor).torch;
   const bool in_blocks = rule.blocks.tables > 0 && models::in_blocks(rule.blocks, tensor);
   if (in_blocks && strategy_.optimizer_in_backward)  // an optimizer of its own has its own
     kept.add({"state_maps", b_.rounded(Bytes(rule.blocks.tables))});
@@ -31,16 +44,16 @@ models::KeptStates OptimizerStates::kept_of(const SteppedTensor& tensor) {
   return kept;
 }
 
-void OptimizerStates::declare(models::GroupId group, const models::KeptStates& kept) {
-  for (const models::KeptState& state : kept)
+void OptimizerStates::declare(models::GroupId group, const KeptStates& kept) {
+  for (const KeptState& state : kept)
     if (!state.managed)
       b_.tensor_in(group, state.name, state.bytes, Category::optimizer, Residency::persistent);
 }
 
 void OptimizerStates::declare(models::GroupId group, const SteppedTensor& tensor,
-                              const models::KeptStates& kept) {
+                              const KeptStates& kept) {
   Own own{group, tensor.elements, {}};
-  for (const models::KeptState& state : kept)
+  for (const KeptState& state : kept)
     if (!state.managed)
       own.states.push_back(
           b_.tensor_in(group, state.name, state.bytes, Category::optimizer, Residency::persistent));
@@ -56,9 +69,9 @@ void OptimizerStates::read_own(OpBuilder step, const SteppedTensor& tensor) {
   own_.erase(own);
 }
 
-void OptimizerStates::count(const models::KeptStates& kept, std::int64_t copies) {
-  for (const models::KeptState& state : kept)
-    (state.managed ? managed_ : in_allocator_) += state.bytes * copies;
+void OptimizerStates::count(const KeptStates& kept, std::int64_t copies) {
+  for (const KeptState& state : kept)
+    (state.managed ? managed_ : in_allocator_) += state.bytes.now() * copies;
 }
 
 void OptimizerStates::declare_tables() {

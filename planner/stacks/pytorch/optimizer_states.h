@@ -10,26 +10,49 @@
 
 namespace plimsoll::planner::pytorch {
 
+// A tensor that a rank steps, of as many elements as its share of the parameter has.
+class OwnPart {
+ public:
+  OwnPart(const models::SteppedTensor& tensor) : OwnPart(tensor, tensor.elements) {}
+  OwnPart(const models::SteppedTensor& tensor, SymInt elements)
+      : tensor_(tensor), elements_(elements) {
+    tensor_.elements = elements.now();
+  }
+  SymInt elements() const { return elements_; }
+  const models::SteppedTensor& now() const { return tensor_; }
+  void guard() const { guard_equal(elements_, elements_.now()); }  // that it has so many
+  operator const models::SteppedTensor&() const {
+    guard();
+    return tensor_;
+  }
+
+ private:
+  models::SteppedTensor tensor_;
+  SymInt elements_;
+};
+
+using KeptState = models::KeptStateOf<SymBytes>;
+using KeptStates = models::KeptStatesOf<SymBytes>;
+
 class OptimizerStates {
  public:
   OptimizerStates(ProgramBuilder& builder, const models::Strategy& strategy, const Processors& gpu)
       : b_(builder), strategy_(strategy), gpu_(gpu) {}
 
-  Bytes size_of(const models::SteppedTensor& tensor) const {
-    return b_.rounded(storage(Count(tensor.elements), tensor.dtype));
+  SymBytes size_of(const OwnPart& tensor) const {
+    return b_.rounded(storage(tensor.elements(), tensor.now().dtype));
   }
   // Whether foreach makes a list of temporaries, of which this tensor has one.
-  bool lists(const models::SteppedTensor& tensor) const;
+  bool lists(const OwnPart& tensor) const;
   // Between steps, rounded; counters of fused steps among them.
-  models::KeptStates kept_of(const models::SteppedTensor& tensor);
-  void declare(models::GroupId group, const models::KeptStates& kept);
+  KeptStates kept_of(const OwnPart& tensor);
+  void declare(models::GroupId group, const KeptStates& kept);
   // Of one parameter, for an optimizer in the backward.
-  void declare(models::GroupId group, const models::SteppedTensor& tensor,
-               const models::KeptStates& kept);
+  void declare(models::GroupId group, const models::SteppedTensor& tensor, const KeptStates& kept);
   // The step of such a parameter of the group that is open reads its states. Which of several equal
   // ones it is makes no difference.
   void read_own(OpBuilder step, const models::SteppedTensor& tensor);
-  void count(const models::KeptStates& kept, std::int64_t copies);
+  void count(const KeptStates& kept, std::int64_t copies);
   // What there is once for all states in blocks.
   void declare_tables();
   Bytes in_allocator() const { return in_allocator_; }
@@ -46,6 +69,7 @@ class OptimizerStates {
   void say_work(const std::vector<models::SteppedTensor>& tensors, const WorkOfOp& op) const;
 
  private:
+  const models::OptimizerRule& rule_for(const OwnPart& tensor) const;
   struct Slots;
   void step_one(models::SteppedTensor tensor, Slots& slots) const;
 

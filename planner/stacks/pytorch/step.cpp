@@ -7,12 +7,12 @@ namespace plimsoll::planner::pytorch {
 
 Tokens::Tokens(const models::Batch& batch, models::Rows of)
     : rows(of),
-      sequences(value_of(batch, BatchVariable::micro_batch)),
+      sequences(value_of(batch, StepVariable::micro_batch)),
       length(batch.seq_len),
-      samples(value_of(batch, BatchVariable::samples)),
-      real(value_of(batch, BatchVariable::real_tokens)) {
+      samples(value_of(batch, StepVariable::samples)),
+      real(value_of(batch, StepVariable::real_tokens)) {
   if (of == models::Rows::flattened) {
-    length = value_of(batch, BatchVariable::tokens);
+    length = value_of(batch, StepVariable::tokens);
     sequences = 1;
   }
   total_ = sequences * length;
@@ -33,8 +33,10 @@ Step::Step(models::StepProgram& program, const ModelParts& of, const models::Str
   // Without FSDP2 there are no units at the ends.
   if (chosen.data.zero < 2 || is_fsdp1(chosen)) rules.fsdp_units = FsdpUnits::root;
   regime.patch = kernel_patch(of.model_type, chosen);
-  if (chosen.data.zero >= 2)
-    shards = models::decisions::mesh_of(chosen)[models::decisions::Axis::shard].ranks;
+  if (chosen.data.zero < 2) return;
+  shards = models::decisions::mesh_of(chosen)[models::decisions::Axis::shard].ranks;
+  // FSDP1's parts of flat parameters begin and end elsewhere with each number of ranks.
+  if (!is_fsdp1(chosen)) shards = value_of_shards(shards);
 }
 
 bool Step::reentrant() const {

@@ -70,7 +70,7 @@ struct Step {
   Rules rules;
   Tokens tokens;
   Regime regime;
-  std::int64_t shards = 1;  // ranks that PyTorch splits a parameter over
+  SymInt shards = 1;  // ranks that PyTorch splits a parameter over
   BlockWriter layer;
   Wrapper* wrapper = nullptr;
 

@@ -20,7 +20,7 @@ void StepWriter::write() {
   if (s_.rules.each_parameter) s_.b.keep_blocks(&blocks_);
   declare_states();
   declare_inputs();
-  s_.accumulated = value_of(s_.batch, BatchVariable::grad_accum);
+  s_.accumulated = value_of(s_.batch, StepVariable::grad_accum);
   s_.micros = smaller(s_.accumulated, kDistinctMicroBatches);
   micro_batches();
   s_.b.begin(models::Section::optimizer);

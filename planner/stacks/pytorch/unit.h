@@ -6,6 +6,7 @@
 #include "models/optimizer_states.h"
 #include "planner/model_parts.h"
 #include "planner/program/messages.h"
+#include "planner/program/symbolic_bytes.h"
 #include "planner/stacks/pytorch/block_plan.h"
 #include "planner/stacks/pytorch/compiled/layer.h"
 #include "planner/stacks/pytorch/saved.h"
@@ -17,14 +18,15 @@ namespace plimsoll::planner::pytorch {
 struct Unit {
   const std::vector<Parameter>* parameters = nullptr;
   models::GroupId group = models::kNoGroup;
-  Bytes gathered;  // all-gather output: one flat buffer
-  Bytes full;  // parameters copied out of it, one tensor each
-  Bytes cast;  // flat low-precision copy of the local shards
-  Bytes reduce_input;  // reduce-scatter input, padded
-  Bytes reduce_output;
-  Bytes copy_scratch;  // of the copy of gradients into the input of reduce-scatter
-  Bytes listed;  // what foreach makes a list of, of its trained parameters as this rank steps them
-  Bytes shard_grad_cast;  // the shard's gradient in the stored dtype, where that differs
+  SymBytes gathered;  // all-gather output: one flat buffer
+  SymBytes full;  // parameters copied out of it, one tensor each
+  SymBytes cast;  // flat low-precision copy of the local shards
+  SymBytes reduce_input;  // reduce-scatter input, padded
+  SymBytes reduce_output;
+  SymBytes copy_scratch;  // of the copy of gradients into the input of reduce-scatter
+  SymBytes
+      listed;  // what foreach makes a list of, of its trained parameters as this rank steps them
+  SymBytes shard_grad_cast;  // the shard's gradient in the stored dtype, where that differs
   TensorId gather_forward = kNoTensor, gather_backward = kNoTensor;
   TensorId cast_backward = kNoTensor;  // `cast`, for the backward's all-gather
   // FSDP1: for the forward's; and where a checkpoint gathers for its forward.
@@ -41,12 +43,12 @@ struct Unit {
   std::vector<TensorId> kept;  // live until zero_grad, or until the last micro-batch's reduction
   // FSDP1 (fsdp1.h):
   bool trains = true;  // else nothing of the flat parameter does: adapters may, on their own
-  Bytes shard;  // the rank's part of it
-  Bytes from_host;  // that part as it comes from the host, until it is cast
+  SymBytes shard;  // the rank's part of it
+  SymBytes from_host;  // that part as it comes from the host, until it is cast
   bool holds_shard = false;  // it is not cast, and the original parameters refer to it
   std::vector<models::SteppedTensor> parts;  // of the trained parameters, what the rank has of each
-  Bytes adapters;  // the rank's parts of them
-  Bytes adapter_gathered;  // the largest of them, whole
+  SymBytes adapters;  // the rank's parts of them
+  SymBytes adapter_gathered;  // the largest of them, whole
   std::int64_t adapter_count = 0;
   TensorId adapter_backward = kNoTensor;  // gathered ones
   std::vector<TensorId> adapter_grads;  // sharded ones, until zero_grad

@@ -99,11 +99,11 @@ void FlatParameters::declare_unit(Unit& unit, std::int64_t copies) {
   }
   if (ignores_adapters() && unit.adapters != Bytes(0))
     persistent("adapter.grad", unit.adapters, Category::gradients);
-  models::KeptStates states;
+  KeptStates states;
   for (const models::SteppedTensor& part : unit.parts) {
-    const models::KeptStates kept = optimizer_.kept_of(part);
+    const KeptStates kept = optimizer_.kept_of(part);
     if (rules_.each_parameter) optimizer_.declare(unit.group, kept);
-    for (const models::KeptState& state : kept) states.merge(state);
+    for (const KeptState& state : kept) states.merge(state);
     if (optimizer_.lists(part)) unit.listed += optimizer_.size_of(part);
   }
   if (!rules_.each_parameter) optimizer_.declare(unit.group, states);
@@ -212,7 +212,7 @@ void FlatParameters::prefetch_unit_before(std::size_t run, std::size_t layer) {
 Bytes FlatParameters::largest_part(const Unit& unit) const {
   Bytes most;
   for (const models::SteppedTensor& part : unit.parts)
-    most = std::max(most, optimizer_.size_of(part));
+    most = std::max<Bytes>(most, optimizer_.size_of(part));
   return most;
 }
 

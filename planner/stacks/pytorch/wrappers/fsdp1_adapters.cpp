@@ -57,7 +57,7 @@ void FlatParameters::size_adapters(Unit& unit) const {
     unit.adapters += flat.shard;
     const bool holds_shard = strategy_.offload.params && flat.cast == Bytes(0);
     unit.adapter_gathered =
-        std::max(unit.adapter_gathered, flat.full + (holds_shard ? flat.shard : Bytes(0)));
+        larger(unit.adapter_gathered, flat.full + (holds_shard ? flat.shard : Bytes(0)));
     ++unit.adapter_count;
   }
 }

@@ -33,7 +33,7 @@ std::vector<std::int64_t> FullyShard::held_by(std::int64_t rank) const {
   const auto all = [&](const Unit& unit) {
     if (unit.empty()) return;
     for (const Parameter& p : *unit.parameters)
-      if (p.trainable) held.push_back(own_rows(p, rank));
+      if (p.trainable) held.push_back(own_rows(p, rank).now());
   };
   all(s_.root);
   all(s_.embedding);
@@ -127,7 +127,7 @@ void FullyShard::reduce_scatter(Unit& unit) {
   copy_in.write(unit.reduce_in).scratch(unit.copy_scratch, Category::communication);
   for (const TensorId grad : s_.micros > 1 ? unit.kept : unit.grads) copy_in.read(grad);
   // foreach_reduce's loop variable holds the last gradient until it returns.
-  const Bytes output = unit.shard_grad_cast != Bytes(0) ? unit.reduce_output : Bytes(0);
+  const SymBytes output = unit.shard_grad_cast != Bytes(0) ? unit.reduce_output : SymBytes();
   const bool apart = b_.keeps_blocks();  // it comes from the stream's own blocks
   const TensorId low =
       apart ? b_.tensor_in(unit.group, "fsdp.reduce_scatter_output", output,

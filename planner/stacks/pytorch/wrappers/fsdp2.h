@@ -34,8 +34,11 @@ class FullyShard final : public Fsdp {
   void prefetch_before(std::size_t run, std::size_t layer) override;
   void prefetch_in_checkpoint(Unit& unit) override;
   void add_messages(const Unit& unit, Messages& out) const override;
+  SymInt shard_of(const Parameter& p) const;
+  DType reduced_in(const Parameter& p) const;
+  SymBytes copy_scratch(const Unit& unit) const;
   std::vector<Bytes> full_parts(const Unit& unit) const;
-  TensorId tensor_of(const Unit& unit, const char* name, Bytes bytes, models::Category category,
+  TensorId tensor_of(const Unit& unit, const char* name, SymBytes bytes, models::Category category,
                      models::Stream stream);
   void convert_gradients(Unit& unit);
   void reduce_scatter(Unit& unit);

@@ -13,44 +13,65 @@ namespace plimsoll::planner::pytorch {
 using Kind = Message::Kind;
 using When = Message::When;
 
+// Elements of the rank's rows, padding among them.
+SymInt FullyShard::shard_of(const Parameter& p) const {
+  return ceil_divide(p.rows, s_.shards) * (p.elements / p.rows);
+}
+
+DType FullyShard::reduced_in(const Parameter& p) const {
+  return strategy_.data.reduce_dtype.value_or(p.adapter ? s_.seen(p) : regime_.reduce);
+}
+
 // The copy into the reduce-scatter's input (_chunk_cat, ATen/native/cuda/TensorShape.cu) reads a
-// table of 8-byte entries: 6 a gradient, 2 more, and one per 2 KiB of every gradient's part.
+// table of 8-byte entries: 6 a gradient, 2 more, and one per 2 KiB of every gradient's part. It
+// casts bf16 to fp32 in its kernel, and no other dtypes (_chunk_cat_out_cuda): gradients of others
+// are padded first to rows that the ranks share evenly.
+SymBytes FullyShard::copy_scratch(const Unit& unit) const {
+  constexpr std::int64_t kChunkCatBlock = 2048;
+  SymInt blocks = 0;
+  std::int64_t trained = 0;
+  bool one_kernel = true;
+  for (const Parameter& p : *unit.parameters) {
+    if (!p.trainable) continue;
+    const DType dtype = s_.seen(p), reduce = reduced_in(p);
+    one_kernel = one_kernel && (dtype == reduce || (dtype == DType::bf16 && reduce == DType::fp32));
+    blocks = blocks + ceil_divide(storage(shard_of(p), reduce).value(), kChunkCatBlock);
+    ++trained;
+  }
+  if (one_kernel) return b_.rounded(SymBytes(8 * (blocks + 6 * trained + 2)));
+  SymBytes padded;
+  for (const Parameter& p : *unit.parameters)
+    if (p.trainable && p.rows % s_.shards != 0)
+      padded += b_.rounded(storage(shard_of(p) * s_.shards, s_.seen(p)));
+  return padded;
+}
+
 void FullyShard::size(Unit& unit) const {
   unit.reshards = strategy_.data.zero >= 3 && unit.group != models::kNoGroup;
   if (unit.empty()) return;
-  constexpr std::int64_t kChunkCatBlock = 2048;
-  Bytes gathered, cast, reduced, wanted;  // of this rank's shards
-  Bytes padded;  // gradients, to rows that the ranks share evenly
-  bool converts = false, one_kernel = true;
-  std::int64_t blocks = 0, trained = 0;
+  SymBytes gathered, cast, reduced, wanted;  // of this rank's shards
+  bool converts = false;
   for (const Parameter& p : *unit.parameters) {
-    const std::int64_t shard =
-        checked_multiply(ceil_divide(p.rows, s_.shards), p.elements / p.rows);
+    const SymInt shard = shard_of(p);
     const DType dtype = s_.seen(p);
-    const DType reduce = strategy_.data.reduce_dtype.value_or(p.adapter ? dtype : regime_.reduce);
-    unit.full += b_.rounded(storage(Count(checked_multiply(shard, s_.shards)), dtype));
-    gathered += storage(Count(shard), dtype);
+    unit.full += b_.rounded(storage(shard * s_.shards, dtype));
+    gathered += storage(shard, dtype);
     // From the host each shard comes in a block of its own, and is cast there.
     if (strategy_.offload.params)
-      cast += b_.rounded(storage(Count(shard), dtype));
+      cast += b_.rounded(storage(shard, dtype));
     else if (s_.stored(p) != dtype)
-      cast += storage(Count(shard), dtype);
+      cast += storage(shard, dtype);
     if (!p.trainable) continue;
-    reduced += storage(Count(shard), reduce);
-    blocks += ceil_divide(storage(Count(shard), reduce).value(), kChunkCatBlock);
-    ++trained;
-    // torch._chunk_cat casts bf16 to fp32 in its kernel, and no other dtypes (_chunk_cat_out_cuda).
-    one_kernel = one_kernel && (dtype == reduce || (dtype == DType::bf16 && reduce == DType::fp32));
-    if (p.rows % s_.shards != 0)
-      padded += b_.rounded(storage(Count(checked_multiply(shard, s_.shards)), dtype));
-    wanted += storage(Count(shard), s_.stored(p));
+    const DType reduce = reduced_in(p);
+    reduced += storage(shard, reduce);
+    wanted += storage(shard, s_.stored(p));
     converts = converts || reduce != s_.stored(p);
   }
   if (s_.shards > 1) unit.gathered = b_.rounded(gathered * s_.shards);
   unit.cast = b_.rounded(cast);
   unit.reduce_input = b_.rounded(reduced * s_.shards);
   unit.reduce_output = b_.rounded(reduced);
-  unit.copy_scratch = one_kernel ? b_.rounded(Bytes(8 * (blocks + 6 * trained + 2))) : padded;
+  unit.copy_scratch = copy_scratch(unit);
   if (converts) unit.shard_grad_cast = b_.rounded(wanted);
 }
 
@@ -58,21 +79,21 @@ void FullyShard::size(Unit& unit) const {
 std::vector<Bytes> FullyShard::full_parts(const Unit& unit) const {
   std::vector<Bytes> parts;
   for (const Parameter& p : *unit.parameters) {
-    const std::int64_t rows = checked_multiply(ceil_divide(p.rows, s_.shards), s_.shards);
-    const Count elements(checked_multiply(rows, p.elements / p.rows));
-    parts.push_back(b_.rounded(storage(elements, s_.seen(p))));
+    const SymInt rows = ceil_divide(p.rows, s_.shards) * s_.shards;
+    parts.push_back(b_.rounded(storage(rows * (p.elements / p.rows), s_.seen(p))));
   }
   return parts;
 }
 
-TensorId FullyShard::tensor_of(const Unit& unit, const char* name, Bytes bytes, Category category,
-                               models::Stream stream) {
+TensorId FullyShard::tensor_of(const Unit& unit, const char* name, SymBytes bytes,
+                               Category category, models::Stream stream) {
   return b_.tensor_in(unit.group, name, bytes, category, models::Residency::step, stream);
 }
 
 void FullyShard::declare_gathers(Unit& unit) {
   if (unit.empty()) return;
-  const auto tensor = [&](const char* name, Bytes bytes, Category category, models::Stream stream) {
+  const auto tensor = [&](const char* name, SymBytes bytes, Category category,
+                          models::Stream stream) {
     return tensor_of(unit, name, bytes, category, stream);
   };
   using models::Stream;
@@ -118,8 +139,8 @@ void FullyShard::declare(Unit& unit) {
 void FullyShard::add_messages(const Unit& unit, Messages& out) const {
   Bytes read, full;  // of gradients; of parameters
   for (const Parameter& p : *unit.parameters) {
-    const std::int64_t rows = checked_multiply(ceil_divide(p.rows, s_.shards), s_.shards);
-    const Bytes whole = storage(Count(checked_multiply(rows, p.elements / p.rows)), s_.seen(p));
+    const SymInt rows = ceil_divide(p.rows, s_.shards) * s_.shards;
+    const Bytes whole = storage(rows * (p.elements / p.rows), s_.seen(p));
     full += whole;
     if (p.trainable) read += whole;
   }

@@ -28,7 +28,7 @@ std::vector<Parameter> ends_stepped(const ModelParts& parts, bool before) {
 // torch/optim/adamw.py (2.11): foreach makes one list sqrt(exp_avg_sq), a copy of every state that
 // the rank steps; for-loop steps one parameter after another; fused makes nothing. SGD updates in
 // place in all three.
-void TorchWrapper::add_lists(models::GroupId group, Bytes bytes, std::vector<TensorId>& lists) {
+void TorchWrapper::add_lists(models::GroupId group, SymBytes bytes, std::vector<TensorId>& lists) {
   const models::OptimizerRule& rule = models::rule_of(strategy_.optimizer);
   const models::TorchOptimizer& torch = models::rule_of(rule.rest.value_or(rule.kind)).torch;
   for (std::int64_t i = 0; i < torch.lists; ++i)
@@ -39,7 +39,7 @@ std::vector<TensorId> TorchWrapper::lists_one_by_one() {
   std::vector<TensorId> lists;
   if (strategy_.offload.params) return lists;  // steps on the host
   const auto add_one = [&](models::GroupId group, const Parameter& p) {
-    const models::SteppedTensor own = own_part(p);
+    const OwnPart own = own_part(p);
     if (p.trainable && optimizer_.lists(own)) add_lists(group, optimizer_.size_of(own), lists);
   };
   const auto add_unit = [&](models::GroupId group, const Unit& unit) {

@@ -78,7 +78,7 @@ void Replicated::optimizer_step() {
     return step_optimizer(
         lists_one_by_one(), [&](std::int64_t most) { return stepped_one_by_one(most); }, kept);
   std::vector<TensorId> lists;
-  if (optimizer_.lists({}))
+  if (optimizer_.lists(models::SteppedTensor{}))
     for (const Bytes part : partition_blocks()) add_lists(models::kNoGroup, part, lists);
   const auto stepped = [&](std::int64_t) {
     std::vector<models::SteppedTensor> out;

@@ -9,23 +9,25 @@ using models::Residency;
 
 // The rank's part of one parameter. FSDP2 shards axis 0 and every rank holds ceil(rows / N) rows,
 // a padded one included (_fsdp_param.py, _init_sharded_param).
-Bytes TorchWrapper::local(const Parameter& p, DType dtype) const {
-  const std::int64_t rows = ceil_divide(p.rows, s_.shards);
-  return b_.rounded(storage(Count(checked_multiply(rows, p.elements / p.rows)), dtype));
+SymBytes TorchWrapper::local(const Parameter& p, DType dtype) const {
+  const SymInt rows = ceil_divide(p.rows, s_.shards);
+  return b_.rounded(storage(rows * (p.elements / p.rows), dtype));
 }
 
 // Of a rank's rows those that are not padding (torch.chunk): the last ranks may have fewer, or
 // none.
-std::int64_t TorchWrapper::own_rows(const Parameter& p, std::int64_t rank) const {
-  const std::int64_t rows = ceil_divide(p.rows, s_.shards);
-  return std::clamp<std::int64_t>(p.rows - rank % s_.shards * rows, 0, rows);
+SymInt TorchWrapper::own_rows(const Parameter& p, std::int64_t rank) const {
+  const SymInt rows = ceil_divide(p.rows, s_.shards);
+  if (rank == 0) return rows;
+  return smaller(larger(p.rows - rank % s_.shards * rows, 0), rows);
 }
 
 // What the optimizer has of the rank's part: states are made like the sharded parameter without
 // its padding (DTensor's local tensor).
-models::SteppedTensor TorchWrapper::own_part(const Parameter& p) const {
+OwnPart TorchWrapper::own_part(const Parameter& p) const {
   const std::int64_t row = p.elements / p.rows;
-  models::SteppedTensor own{.elements = checked_multiply(own_rows(p, s_.rank()), row),
+  const SymInt elements = own_rows(p, s_.rank()) * row;
+  models::SteppedTensor own{.elements = elements.now(),
                             .dtype = s_.stored(p),
                             .rows = row == p.columns ? p.rows
                                     : p.columns > 0  ? row / p.columns
@@ -34,6 +36,8 @@ models::SteppedTensor TorchWrapper::own_part(const Parameter& p) const {
                             // torchtune does not tell bitsandbytes which it is.
                             .embedding = p.embedding && !models::is_torchtune(strategy_.code),
                             .hidden = p.hidden};
+  if (models::rule_of(strategy_.optimizer).torch.projects_to == 0) return {own, elements};
+  own.elements = elements;
   own.rank = models::rank_of(strategy_, own);
   return own;
 }
@@ -61,17 +65,17 @@ void TorchWrapper::declare_scales(const Unit& unit, std::int64_t copies) {
 // CPUOffloadPolicy: each shard pinned as it is padded, its gradient as DTensor's local part (what a
 // copy to the host that does not block allocates); states are made like the shard, pageable.
 void TorchWrapper::declare_on_host(const Unit& unit, std::int64_t copies) {
-  const auto add = [&](Bytes bytes, bool pinned) {
-    for (std::int64_t i = 0; i < copies; ++i) s_.host.add(bytes, pinned);
+  const auto add = [&](SymBytes bytes, bool pinned) {  // no part of the program
+    for (std::int64_t i = 0; i < copies; ++i) s_.host.add(bytes.now(), pinned);
   };
   for (const Parameter& p : *unit.parameters) {
     const std::int64_t row = p.elements / p.rows;
-    const Count padded(checked_multiply(ceil_divide(p.rows, s_.shards), row));
+    const SymInt padded = ceil_divide(p.rows, s_.shards) * row;
     add(storage(padded, s_.stored(p)), strategy_.offload.pinned);
     if (!p.trainable) continue;
-    const models::SteppedTensor own = own_part(p);
-    add(storage(Count(own.elements), s_.stored(p)), strategy_.offload.pinned);
-    for (const models::KeptState& state : models::kept_states(strategy_.optimizer, own))
+    const OwnPart own = own_part(p);
+    add(storage(own.elements(), s_.stored(p)), strategy_.offload.pinned);
+    for (const models::KeptState& state : models::kept_states(strategy_.optimizer, own.now()))
       add(state.bytes, false);
   }
 }
@@ -79,20 +83,20 @@ void TorchWrapper::declare_on_host(const Unit& unit, std::int64_t copies) {
 // Persistent tensors of one unit; `copies` of them.
 void TorchWrapper::declare_unit(Unit& unit, std::int64_t copies, bool with_states) {
   if (unit.empty()) return;
-  Bytes parameters, gradients;
-  models::KeptStates states;
+  SymBytes parameters, gradients;
+  KeptStates states;
   if (strategy_.offload.params) {
     declare_on_host(unit, copies);
     return declare_scales(unit, copies);
   }
-  const auto declare = [&](Bytes weights) {
+  const auto declare = [&](SymBytes weights) {
     b_.tensor_in(unit.group, "parameters", weights, Category::parameters, Residency::persistent);
   };
   for (const Parameter& p : *unit.parameters) {
-    const Bytes bytes = local(p, s_.stored(p));
-    models::KeptStates kept;
+    const SymBytes bytes = local(p, s_.stored(p));
+    KeptStates kept;
     if (p.trainable) {
-      const models::SteppedTensor own = own_part(p);
+      const OwnPart own = own_part(p);
       if (with_states) kept = optimizer_.kept_of(own);
       if (optimizer_.lists(own)) unit.listed += optimizer_.size_of(own);
       gradients += bytes;
@@ -105,7 +109,7 @@ void TorchWrapper::declare_unit(Unit& unit, std::int64_t copies, bool with_state
       else
         optimizer_.declare(unit.group, kept);
     }
-    for (const models::KeptState& state : kept) states.merge(state);
+    for (const KeptState& state : kept) states.merge(state);
     parameters += declare_scales(unit, p);
   }
   if (!rules_.each_parameter) {
@@ -113,8 +117,8 @@ void TorchWrapper::declare_unit(Unit& unit, std::int64_t copies, bool with_state
     optimizer_.declare(unit.group, states);
   }
   optimizer_.count(states, copies);
-  s_.states.parameters += parameters * copies;
-  s_.states.gradients += gradients * copies;
+  s_.states.parameters += parameters.now() * copies;
+  s_.states.gradients += gradients.now() * copies;
 }
 
 void TorchWrapper::each_unit(const std::function<void(const Unit&)>& what) const {

@@ -22,9 +22,9 @@ class TorchWrapper : public Wrapper {
   void declare_unit(Unit& unit, std::int64_t copies, bool with_states);
   void declare_scales(const Unit& unit, std::int64_t copies);
   // The rank's part of one parameter: of its rows, padding with them or not.
-  Bytes local(const Parameter& p, DType dtype) const;
-  std::int64_t own_rows(const Parameter& p, std::int64_t rank) const;
-  models::SteppedTensor own_part(const Parameter& p) const;
+  SymBytes local(const Parameter& p, DType dtype) const;
+  SymInt own_rows(const Parameter& p, std::int64_t rank) const;
+  OwnPart own_part(const Parameter& p) const;
   void each_unit(const std::function<void(const Unit&)>& what) const;  // root, layers, ends
 
   // torch.optim's step (optimizer.cpp) of the tensors that this rank steps, in the optimizer's
@@ -37,7 +37,7 @@ class TorchWrapper : public Wrapper {
   std::vector<TensorId> lists_one_by_one();
   std::vector<models::SteppedTensor> stepped_one_by_one(std::int64_t most_layers) const;
   // What foreach makes of so many bytes of parameters.
-  void add_lists(models::GroupId group, Bytes bytes, std::vector<TensorId>& lists);
+  void add_lists(models::GroupId group, SymBytes bytes, std::vector<TensorId>& lists);
 
   // Gradients are reduced within a group, and what comes of that (all of them without shards)
   // across its copies.
