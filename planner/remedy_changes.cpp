@@ -80,6 +80,16 @@ void Changes::add_free() {
       s.optimizer_impl.value_or(OptimizerImpl::foreach) != OptimizerImpl::fused)
     add(Price::nothing, "--optimizer-impl fused",
         [](Question& c) { c.strategy.optimizer_impl = OptimizerImpl::fused; });
+  // One switch of the Trainer, with its loss; where Liger patches nothing it is refused.
+  if (s.kernels == models::Kernels::eager && stack.runs_transformers && is_transformers(s.code) &&
+      !has(q.given, "loss"))
+    add(
+        Price::nothing, "--kernels liger",
+        [](Question& c) {
+          c.strategy.kernels = models::Kernels::liger;
+          c.strategy.loss = Loss::fused;
+        },
+        "the Trainer's use_liger_kernel=True, with the package liger-kernel");
   if (s.loss != Loss::fused)
     add(
         Price::nothing, "--loss fused", [](Question& c) { c.strategy.loss = Loss::fused; },

@@ -84,13 +84,19 @@ std::string batch_text(const models::Batch& batch) {
   return fmt::format("{}x{}", batch.micro_batch, batch.grad_accum);
 }
 
+// Liger's kernels bring their loss.
+std::string loss_text(const models::Strategy& s) {
+  const bool brought = s.kernels == models::Kernels::liger && s.loss == models::Loss::fused;
+  return brought ? "Liger kernels" : fmt::format("{} loss", name_of(s.loss));
+}
+
 void add_winner(Page& page, const Recommendation& answer) {
   const RankedPlan& best = answer.ranked.front();
   const models::Strategy& s = best.plan.strategy;
   std::string text =
-      fmt::format("USE {}, {}, {}, recompute {}, {} loss, micro-batch {}", name_of(s.stack),
+      fmt::format("USE {}, {}, {}, recompute {}, {}, micro-batch {}", name_of(s.stack),
                   data_parallel_text(s), name_of(s.precision), models::text_of(s.recompute),
-                  name_of(s.loss), best.plan.batch.micro_batch);
+                  loss_text(s), best.plan.batch.micro_batch);
   if (best.plan.batch.grad_accum > 1)
     text += fmt::format(", accumulation {}", best.plan.batch.grad_accum);
   if (s.lora) text += ", " + adapters_kind(*s.lora);
@@ -117,6 +123,8 @@ void add_winner(Page& page, const Recommendation& answer) {
   if (const std::string code = needed_code_note(s);
       !code.empty() && s.stack != models::Stack::plimsoll)
     page.paragraph(code);
+  if (s.kernels == models::Kernels::liger)
+    page.paragraph("Needs the package liger-kernel: the Trainer's use_liger_kernel=True.");
 }
 
 void add_list(Page& page, const Recommendation& answer) {
@@ -188,9 +196,9 @@ void add_front(Page& page, const Recommendation& answer, const Terminal& termina
     const std::size_t i = shown == 1 ? 0 : k * (n - 1) / (shown - 1);
     const FrontPoint& point = answer.front[i];
     const std::string line =
-        fmt::format("  {:>9} {:>9}  {}, {}, {} loss, batch {}{}", bytes_text(point.peak),
+        fmt::format("  {:>9} {:>9}  {}, {}, {}, batch {}{}", bytes_text(point.peak),
                     rate(point.tokens_per_second), approach(point.strategy),
-                    models::text_of(point.strategy.recompute), name_of(point.strategy.loss),
+                    models::text_of(point.strategy.recompute), loss_text(point.strategy),
                     batch_text(point.batch), point.strategy.optimizer_impl ? ", fused step" : "");
     page.put(clipped(line, terminal.columns, terminal));
   }

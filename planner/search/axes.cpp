@@ -183,8 +183,32 @@ std::string recompute_option(const Setting& x) {
                                                           : "--recompute " + recompute_value(x);
 }
 
+// One switch of the Trainer, with the loss that it brings.
+void kernels(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
+  out.push_back(so_far);
+  const Strategy& s = so_far.strategy;
+  const bool another_loss = fixed(scope, "loss") && s.loss != Loss::fused;
+  if (fixed(scope, "kernels") || another_loss || !stack_info(s.stack).runs_transformers ||
+      !is_transformers(s.code))
+    return;
+  add(so_far, out, [](Setting& x) {
+    x.strategy.kernels = Kernels::liger;
+    x.strategy.loss = Loss::fused;
+  });
+}
+
+std::string kernels_value(const Setting& x) {
+  return std::string(name_of(x.strategy.kernels));
+}
+
+std::string kernels_option(const Setting& x) {
+  return x.strategy.kernels == Kernels::eager ? "" : "--kernels " + kernels_value(x);
+}
+
 void losses(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
-  if (fixed(scope, "loss")) return out.push_back(so_far);
+  const bool comes_with_kernels =
+      so_far.strategy.kernels == Kernels::liger && !fixed(scope, "kernels");
+  if (fixed(scope, "loss") || comes_with_kernels) return out.push_back(so_far);
   for (const Loss loss : {Loss::full, Loss::chunked, Loss::fused})
     add(so_far, out, [loss](Setting& x) { x.strategy.loss = loss; });
 }
@@ -194,8 +218,8 @@ std::string loss_value(const Setting& x) {
 }
 
 std::string loss_option(const Setting& x) {
-  const bool usual = x.strategy.loss == Loss::full && x.strategy.kernels != Kernels::liger;
-  return usual ? "" : "--loss " + loss_value(x);
+  const Loss usual = x.strategy.kernels == Kernels::liger ? Loss::fused : Loss::full;
+  return x.strategy.loss == usual ? "" : "--loss " + loss_value(x);
 }
 
 void attentions(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
@@ -261,7 +285,7 @@ std::string shard_group_option(const Setting& x) {
   return x.strategy.data.shard_group == 0 ? "" : "--shard-group " + shard_group_value(x);
 }
 
-constexpr std::array<Axis, 14> kAxes{{
+constexpr std::array<Axis, 15> kAxes{{
     {"adapters", adapters, adapters_value, adapters_option},
     {"gpus", gpus, gpus_value, gpus_option},
     {"stack", stacks, stack_value, stack_option},
@@ -272,6 +296,7 @@ constexpr std::array<Axis, 14> kAxes{{
     {"offload", offloads, offload_value, offload_option},
     {"optimizer-impl", optimizer_impls, optimizer_impl_value, optimizer_impl_option},
     {"recompute", recomputes, recompute_value, recompute_option},
+    {"kernels", kernels, kernels_value, kernels_option},
     {"loss", losses, loss_value, loss_option},
     {"attention", attentions, attention_value, attention_option},
     {"zero", zeros, zero_value, zero_option},
@@ -308,6 +333,7 @@ Effort effort(const Setting& setting) {
   switches += recompute == RecomputeKind::full ? 1 : 0;
   code += recompute != RecomputeKind::full && recompute != RecomputeKind::none ? 1 : 0;
   const bool brought = s.loss == Loss::fused && s.kernels == Kernels::liger;
+  switches += s.kernels == Kernels::liger ? 1 : 0;
   code += s.loss != Loss::full && !brought ? 1 : 0;
   switches += s.attention == Attention::eager ? 1 : 0;
   code += s.attention == Attention::math ? 1 : 0;

@@ -186,6 +186,7 @@ std::size_t likeness(const Setting& x, const models::Batch& batch) {
   mix(s.data.zero);
   mix(s.recompute.kind);
   mix(s.recompute.every);
+  mix(s.kernels);
   mix(s.loss);
   mix(s.attention);
   mix(s.optimizer_impl.has_value());

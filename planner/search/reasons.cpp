@@ -174,10 +174,10 @@ class Reasons {
       else
         say_rung(best, "Without recomputation it", rung(best, "recompute", "none"));
     }
-    // transformers/activations.py: NewGELUActivation and GELUTanh state one formula.
+    if (s.kernels == models::Kernels::liger && !scope_.fixed.contains("kernels"))
+      say_rung(best, "Without Liger's kernels it", rung(best, "kernels", "eager"));
     if (space_.parts(best.setting).decoder.python_gelu && stack_info(s.stack).runs_transformers)
-      say("Not searched: activation_function gelu_pytorch_tanh in the model's configuration "
-          "computes gelu_new with one kernel instead of eight.");
+      say(kOneKernelGelu);
   }
 
   bool allowed(models::Stack stack) const {

@@ -9,6 +9,7 @@
 #include "models/decisions/mesh.h"
 #include "models/zero_stage.h"
 #include "planner/search/words.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::search {
 
@@ -32,6 +33,11 @@ std::string what_frees_memory(const Found& best, Evaluator& evaluator) {
     change(fmt::format("--zero {}", zero), [&](Setting& x) { set_zero(x.strategy, zero); });
   if (models::decisions::shards_in_groups(s))
     change("sharding over all ranks", [](Setting& x) { x.strategy.data.shard_group = 0; });
+  if (s.kernels == models::Kernels::eager && stack_info(s.stack).runs_transformers)
+    change("--kernels liger", [](Setting& x) {
+      x.strategy.kernels = models::Kernels::liger;
+      x.strategy.loss = models::Loss::fused;
+    });
   if (s.loss != models::Loss::fused)
     change("--loss fused", [](Setting& x) { x.strategy.loss = models::Loss::fused; });
   if (s.recompute.kind == RecomputeKind::none || s.recompute.kind == RecomputeKind::selective)

@@ -55,6 +55,7 @@ std::size_t SectionCache::StrategyHash::operator()(const Strategy& s) const {
       .mix(s.data.shard_group)
       .mix(s.recompute.kind)
       .mix(s.recompute.every)
+      .mix(s.kernels)
       .mix(s.loss)
       .mix(s.attention)
       .mix(s.precision)

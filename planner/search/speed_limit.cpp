@@ -31,12 +31,12 @@ Setting alone(const Setting& family) {
 // Families that differ in other axes (groups, the optimizer's kernels) compute alike, and the
 // least memory is that of sharding over all.
 using KindKey = std::tuple<int, models::Stack, models::Precision, int, models::RecomputeKind,
-                           std::int64_t, models::Loss, models::Attention>;
+                           std::int64_t, models::Kernels, models::Loss, models::Attention>;
 
 KindKey key_of(const Setting& x) {
   const models::Strategy& s = x.strategy;
-  return {x.parts,          s.stack,           s.precision, s.data.zero,
-          s.recompute.kind, s.recompute.every, s.loss,      s.attention};
+  return {x.parts,           s.stack,   s.precision, s.data.zero, s.recompute.kind,
+          s.recompute.every, s.kernels, s.loss,      s.attention};
 }
 
 }  // namespace

@@ -44,6 +44,8 @@ bool autocasts(const models::Strategy& s) {
 std::string why_longer(const Setting& first, const Setting& other, bool sends_more,
                        bool python_gelu) {
   const models::Strategy &mine = first.strategy, &s = other.strategy;
+  if (mine.kernels == models::Kernels::liger && s.kernels == models::Kernels::eager)
+    return " (its norms, rotary embedding and activations are several kernels each)";
   if (s.recompute != mine.recompute && s.recompute.kind != models::RecomputeKind::none)
     return fmt::format(" (it must recompute: {})", models::text_of(s.recompute));
   if (autocasts(s) && !autocasts(mine) && s.lora && s.param_dtype)

@@ -23,6 +23,11 @@ std::string parts_of_step(const StepTime& time);
 // A sentence for each thing that the setting gives up and the plan pays for.
 std::vector<std::string> costs_of_concessions(const Setting& setting, const reports::Plan& plan);
 
+// transformers/activations.py: NewGELUActivation and GELUTanh state one formula.
+inline constexpr const char* kOneKernelGelu =
+    "Not searched: activation_function gelu_pytorch_tanh in the model's configuration computes "
+    "gelu_new with one kernel instead of eight.";
+
 // What makes the other one's compute longer, in brackets; or "".
 std::string why_longer(const Setting& mine, const Setting& other, bool sends_more,
                        bool python_gelu);

@@ -137,7 +137,8 @@ class Recommend(unittest.TestCase):
         self.assertTrue(any("Plain DDP fits" in line and "gelu_new" in line for line in why), why)
         self.assertTrue(any("gelu_pytorch_tanh" in line for line in why), why)
         # Norms and rotation move little else in a model this narrow: in fp32 they cost a seventh.
-        _, document = recommendation("smollm2-135m", "--gpu", "h100", "--gpus", "8", "--seq-len", "1024")
+        _, document = recommendation("smollm2-135m", "--gpu", "h100", "--gpus", "8", "--seq-len", "1024",
+                                     "--kernels", "eager")
         why = document["ranked"][0]["why"]
         self.assertTrue(any("Plain DDP fits" in line and "residual stream in fp32" in line
                             for line in why), why)

@@ -4,65 +4,18 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
-
-#include "models/gpu_catalog.h"
-#include "models/model_catalog.h"
 #include "planner/search/concessions.h"
+#include "tests/search/asked.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner;
 using namespace plimsoll::planner::search;
 using models::Stack;
+using tests::Asked;
+using tests::axis_named;
+using tests::Words;
 
 namespace {
-
-using Words = std::vector<std::string>;
-
-const Axis& axis_named(std::string_view name) {
-  const auto found = std::ranges::find(axes(), name, &Axis::name);
-  REQUIRE(found != axes().end());
-  return *found;
-}
-
-struct Asked {
-  models::ModelSpec model;
-  Scope scope;
-  Setting so_far;
-
-  explicit Asked(std::int64_t gpus = 8, std::int64_t per_node = 8, const char* gpu = "h100",
-                 const char* name = "llama-3.2-1b")
-      : model(models::catalog_model(name)) {
-    scope.base.model = &model;
-    scope.base.cluster.gpu = models::find_gpu(gpu);
-    scope.base.strategy.gpus = scope.gpus = gpus;
-    scope.base.strategy.gpus_per_node = per_node;
-    scope.base.batch.seq_len = 1024;
-    so_far.strategy = scope.base.strategy;
-  }
-  models::Strategy& strategy() { return so_far.strategy; }
-
-  std::vector<Setting> choices(std::string_view axis) {
-    std::vector<Setting> out;
-    axis_named(axis).choices(scope, so_far, out);
-    return out;
-  }
-  Words values(std::string_view axis) {
-    Words out;
-    for (const Setting& s : choices(axis)) out.push_back(axis_named(axis).value(s));
-    return out;
-  }
-  Words options(std::string_view axis) {
-    Words out;
-    for (const Setting& s : choices(axis)) out.push_back(axis_named(axis).option(s));
-    return out;
-  }
-  std::vector<int> concessions(std::string_view axis) {
-    std::vector<int> out;
-    for (const Setting& s : choices(axis)) out.push_back(s.concession);
-    return out;
-  }
-};
 
 Words shard_groups(std::int64_t gpus, std::int64_t per_node, int zero = 3,
                    Stack stack = Stack::pytorch) {
@@ -78,8 +31,8 @@ TEST_CASE("the axes, in the order in which they are chosen") {
   Words names;
   for (const Axis& axis : axes()) names.emplace_back(axis.name);
   CHECK(names == Words{"adapters", "gpus", "stack", "quantize", "optimizer", "precision",
-                       "param-dtype", "offload", "optimizer-impl", "recompute", "loss", "attention",
-                       "zero", "shard-group"});
+                       "param-dtype", "offload", "optimizer-impl", "recompute", "kernels", "loss",
+                       "attention", "zero", "shard-group"});
 }
 
 TEST_CASE(
@@ -197,25 +150,6 @@ TEST_CASE("the optimizer's fused kernels are PyTorch's AdamW's alone") {
   asked.strategy().optimizer = models::Optimizer::adamw;
   asked.strategy().stack = Stack::deepspeed;
   CHECK(asked.values("optimizer-impl") == Words{"default"});
-}
-
-TEST_CASE("checkpoints around 1, 2 … layers, fewer than the root of them") {
-  Asked asked;  // 16 layers: 4 · 4 is no less
-  const Words all = {"none", "selective", "full", "every:2", "every:3", "sqrt"};
-  CHECK(asked.values("recompute") == all);
-  CHECK(asked.options("recompute") == Words{"", "--recompute selective", "--recompute full",
-                                            "--recompute every:2", "--recompute every:3",
-                                            "--recompute sqrt"});
-  asked.model.decoder->layers = 17;
-  CHECK(asked.values("recompute") ==
-        Words{"none", "selective", "full", "every:2", "every:3", "every:4", "sqrt"});
-  asked.model.decoder->layers = 4;
-  CHECK(asked.values("recompute") == Words{"none", "selective", "full", "sqrt"});
-  // A checkpoint around attention alone needs Transformers 4.53, or our own runtime.
-  asked.strategy().transformers = {4, 52, 0};
-  CHECK(asked.values("recompute") == Words{"none", "full", "sqrt"});
-  asked.strategy().stack = Stack::plimsoll;
-  CHECK(asked.values("recompute") == Words{"none", "selective", "full", "sqrt"});
 }
 
 TEST_CASE("every stage of ZeRO where there is somebody to share with") {

@@ -168,6 +168,37 @@ TEST_CASE("of a small model that needs no sharding the reasons say what plain DD
   CHECK(!has(why, "least sharding that does it"));
 }
 
+// use_liger_kernel is one switch, where chunked losses and checkpoints of several layers are code.
+TEST_CASE("adapters of a model with a large vocabulary on 24 GB get Liger's kernels, and why") {
+  const models::ModelSpec model = models::catalog_model("qwen3-8b");
+  Scope scope = scope_of(model, "rtx-4090", 1, 4096);
+  scope.only = {{"stack", {"pytorch"}}, {"adapters", {"lora"}}, {"attention", {"flash"}}};
+  const Result result = search::search(scope);
+  REQUIRE(!result.ranked.empty());
+  const Setting& best = result.ranked.front().setting;
+  CHECK(best.strategy.kernels == models::Kernels::liger);
+  CHECK(best.strategy.recompute.kind == models::RecomputeKind::full);
+  CHECK_FALSE(effort(best).code);
+  const std::vector<std::string> why = reasons(scope, result.ranked, {}).front();
+  CHECK(has(why, "Without Liger's kernels it fits and is "));
+  CHECK(has(why, "because of compute (its norms, rotary embedding and activations are several"));
+  // Where they are ruled out, the vocabulary's logits ask for code.
+  scope.only["kernels"] = {"eager"};
+  const Result eager = search::search(scope);
+  REQUIRE(!eager.ranked.empty());
+  CHECK(effort(eager.ranked.front().setting).code);
+  CHECK(eager.ranked.front().throughput.tokens_per_second <
+        result.ranked.front().throughput.tokens_per_second);
+  // GPT-2 has none: nothing is said of them.
+  const models::ModelSpec gpt2 = models::catalog_model("gpt2");
+  Scope small = scope_of(gpt2, "rtx-4090", 1, 1024);
+  small.only = {{"stack", {"pytorch"}}, {"adapters", {"full"}}, {"attention", {"flash"}}};
+  const Result without = search::search(small);
+  REQUIRE(!without.ranked.empty());
+  CHECK(without.ranked.front().setting.strategy.kernels == models::Kernels::eager);
+  CHECK(!has(reasons(small, without.ranked, {}).front(), "Liger"));
+}
+
 // A step's parts are those of the step itself, and its limit is named. Where little memory is the
 // aim, no larger batch is spoken of.
 TEST_CASE(

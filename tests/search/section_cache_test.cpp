@@ -199,7 +199,8 @@ TEST_CASE("every point of a space has the peak of its own program") {
     const Counted count = check_space(scope_of(model, c.gpu, c.gpus, c.seq_len), c.step);
     MESSAGE(std::string(c.model) << ": " << count.put_together << " of " << count.points);
     CHECK(count.points > 1000);
-    CHECK(2 * count.put_together > count.points);
+    // Liger's kernels come with one loss: no other strategy has their layers.
+    CHECK(5 * count.put_together > 2 * count.points);
   }
 }
 
