@@ -63,7 +63,7 @@ constexpr Option kPlanOptions[] = {
         .at("stack/kernels")
         .one_of(kNamesOf<Kernels>, 3,
                 "these kernels are not modelled yet (eager, liger and fused are)")
-        .fixing("stack")
+        .fixing("stack", "kernels")
         .of_a_step(),
     Option{"torch-version", "V", "Stack", "(the newest modelled)"}.at("stack/version").of_a_step(),
     Option{"allocator-conf", "TEXT", "Stack", "PYTORCH_CUDA_ALLOC_CONF, in PyTorch's own syntax"}
