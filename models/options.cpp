@@ -12,6 +12,8 @@ constexpr std::string_view kOffloadTo[] = {"cpu", "nvme", "managed"};
 constexpr std::string_view kPadding[] = {"none", "free", "longest", "max"};
 constexpr std::string_view kPacking[] = {"no", "wrapped", "bfd"};
 constexpr std::string_view kModes[] = {"train", "inference"};
+constexpr std::string_view kPhases[] = {"step", "load"};
+constexpr std::string_view kDeviceMaps[] = {"none", "auto"};
 
 constexpr Option kPlanOptions[] = {
     {"params", "N", "Model", "a bare parameter count (7.5e9, 7B) for MODEL: model states only"},
@@ -350,6 +352,14 @@ constexpr Option kPlanOptions[] = {
 
     Option{"mode", "NAME", "What", "train, inference (train)"}.one_of(
         kModes, 1, "inference is not modelled yet"),
+    Option{"phase", "NAME", "What",
+           "step; load: also what loading the model takes, which may be more (step)"}
+        .one_of(kPhases)
+        .of_a_step(),
+    Option{"device-map", "NAME", "What",
+           "of --phase load, nothing packed: none, then model.to; auto: from_pretrained's (none)"}
+        .one_of(kDeviceMaps)
+        .of_a_step(),
     Option{"batch", "N", "What", "inference: sequences"}.never(
         "belongs to --mode inference, which is not modelled yet"),
     Option{"context", "N", "What", "inference: tokens"}.never(

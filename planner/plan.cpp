@@ -6,6 +6,8 @@
 #include "models/optimizers.h"
 #include "planner/all_ranks.h"
 #include "planner/details.h"
+#include "planner/loading/loading.h"
+#include "planner/loading/refusals.h"
 #include "planner/memory/framework_overhead.h"
 #include "planner/program/peak.h"
 #include "planner/remedies.h"
@@ -58,6 +60,19 @@ void judge(const Capacity& capacity, Plan& plan) {
                  : may_fit ? reports::Verdict::borderline
                            : reports::Verdict::does_not_fit;
   judge_host();
+}
+
+// What the model takes while it is loaded, beside what its step takes: the larger one has to fit.
+void judge_load(const Question& question, Plan& plan) {
+  if (!question.load.asked) return;
+  plan.load = load_of(question);
+  reports::Load& load = *plan.load;
+  load.device = load.needed + plan.overhead.total();
+  load.decides = load.device > plan.device;
+  load.fits = !plan.usable || load.device <= *plan.usable;
+  if (load.fits) return;
+  plan.fits = false;
+  plan.verdict = reports::Verdict::does_not_fit;
 }
 
 // torch/cuda/__init__.py, is_bf16_supported: below compute capability 8 bf16 is emulated.
@@ -244,6 +259,7 @@ void add_step(const Question& question, Replays& replays, Plan& plan) {
     plan.high_end = ranks.high_end;
     plan.high_end->fits = plan.high_end->fits && plan.fits;
   }
+  judge_load(question, plan);
   if (question.detail == Detail::full)
     add_details(step.program, every_op(step.program), question.detail, plan);
   else
@@ -278,6 +294,7 @@ Plan plan(const Question& question, Replays& replays) {
     add_step(question, replays, plan);
     return plan;
   }
+  if (question.load.asked) loading::refuse_load(question);
   plan.states = table_states(counts, question.strategy);
   plan.advice.push_back(
       "Model states only: the training step of model_type '" + question.model->model_type +

@@ -17,6 +17,11 @@ struct Question {
   models::Batch batch;
   models::ClusterSpec cluster;
   Detail detail = Detail::abridged;
+  // Whether loading the model is planned, too; and whether it is loaded to the device where nothing
+  // is packed (device_map), and not moved there.
+  struct Load {
+    bool asked = false, device_map = false;
+  } load;
   bool remedies = true;  // where it does not fit: plan again with each change that could help
   // Names of options that the user gave, and of those that a file of theirs sets: remedies
   // contradict neither.

@@ -44,6 +44,22 @@ void check_capacity(const CheckedDocument& document) {
                     "usable_bytes less device_bytes");
 }
 
+// Whether the model can be loaded at all.
+bool check_load(const CheckedDocument& document) {
+  const json& plan = document.root();
+  if (!plan.contains("load")) return true;
+  const json& load = plan["load"];
+  document.expect("load.device_bytes", load["device_bytes"],
+                  checked_add(whole(load["needed_bytes"]),
+                              whole(plan["device_bytes"]) - whole(plan["reserved_bytes"])),
+                  "its needed_bytes and what is outside the allocator");
+  document.expect("load.decides", load["decides"], load["device_bytes"] > plan["device_bytes"],
+                  "its device_bytes against those of the step");
+  const bool fits = load["device_bytes"] <= plan["usable_bytes"];
+  document.expect("load.fits", load["fits"], fits, "its device_bytes against usable_bytes");
+  return fits;
+}
+
 void check_verdict(const CheckedDocument& document) {
   const json& plan = document.root();
   const json& range = plan["range"];
@@ -62,7 +78,9 @@ void check_verdict(const CheckedDocument& document) {
                       "device_bytes against usable_bytes");
   }
   if (usable.is_null() || plan["device_bytes"].is_null()) return;
-  const bool fits = (range.is_null() ? plan["device_bytes"] : range["high_bytes"]) <= usable;
+  const bool loads = check_load(document);
+  const bool fits =
+      loads && (range.is_null() ? plan["device_bytes"] : range["high_bytes"]) <= usable;
   document.expect("fits", plan["fits"], fits,
                   range.is_null() ? "device_bytes against usable_bytes"
                                   : "range.high_bytes against usable_bytes");
@@ -76,7 +94,7 @@ void check_verdict(const CheckedDocument& document) {
                             "usable_bytes");
   }
   const bool borderline =
-      !fits && (!flushing.is_null() || (!range.is_null() && range["low_bytes"] <= usable));
+      !fits && loads && (!flushing.is_null() || (!range.is_null() && range["low_bytes"] <= usable));
   document.expect("verdict", plan["verdict"],
                   fits         ? "fits"
                   : borderline ? "borderline"

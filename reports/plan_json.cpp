@@ -77,6 +77,36 @@ void write_flushing(JsonWriter& json, const Plan& plan) {
   json.end_object();
 }
 
+// Only where it was asked for.
+void write_load(JsonWriter& json, const Plan& plan) {
+  if (!plan.load) return;
+  const Load& load = *plan.load;
+  json.key("load");
+  json.begin_object();
+  json.member("dtype", name_of(load.dtype));
+  json.member("peak_bytes", load.peak);
+  json.member("resident_bytes", load.resident);
+  json.member("reserved_bytes", load.reserved);
+  json.member("needed_bytes", load.needed);
+  json.member("device_bytes", load.device);
+  json.member("fits", plan.usable ? std::optional<bool>(load.fits) : std::nullopt);
+  json.member("decides", load.decides);
+  json.member("stage", load.stage);
+  json.member("where", load.where);
+  json.key("stages");
+  json.begin_array();
+  for (const LoadStage& stage : load.stages) {
+    json.begin_object(Layout::line);
+    json.member("name", stage.name);
+    json.member("peak_bytes", stage.peak);
+    json.member("reserved_bytes", stage.reserved);
+    json.member("resident_bytes", stage.resident);
+    json.end_object();
+  }
+  json.end_array();
+  json.end_object();
+}
+
 void write_verdict(JsonWriter& json, const Plan& plan) {
   const auto verdict = verdict_text(plan);
   json.member("fits", verdict ? std::optional<bool>(plan.fits) : std::nullopt);
@@ -100,6 +130,7 @@ void write_verdict(JsonWriter& json, const Plan& plan) {
   }
   write_high_end(json, plan);
   write_flushing(json, plan);
+  write_load(json, plan);
 }
 
 void write_texts(JsonWriter& json, const char* key, const std::vector<std::string>& texts) {

@@ -13,7 +13,9 @@
 #include "models/storages.h"
 #include "reports/adapters_text.h"
 #include "reports/data_set.h"
+#include "reports/load_table.h"
 #include "reports/recommendation.h"
+#include "reports/table_lines.h"
 
 namespace plimsoll::reports {
 
@@ -31,48 +33,6 @@ const char* high_end_meaning(const Plan& plan) {
              ? "with overheads at their high end"
              : "overheads high; 1 run in 100 reserves more still";
 }
-constexpr std::size_t kNameColumns = 15;
-constexpr std::size_t kBytesColumns = 10;
-
-class Lines {
- public:
-  explicit Lines(const Terminal& terminal) : terminal_(terminal) {}
-
-  void add(std::string_view text, Colour colour = Colour::none) {
-    for (const std::string& line : wrapped(printable(text), terminal_.columns, "  "))
-      put(coloured(clipped(line, terminal_.columns, terminal_), colour, terminal_));
-  }
-  void put(std::string_view line) {
-    text_ += line;
-    text_ += '\n';
-  }
-  void blank() { text_ += '\n'; }
-  void heading(std::string_view text) {
-    blank();
-    put(clipped(printable(text), terminal_.columns, terminal_));
-  }
-  // "  name   bytes   rest", the rest cut where the line ends.
-  void row(std::string_view name, std::size_t name_columns, Bytes bytes, std::string_view rest,
-           Colour colour = Colour::none) {
-    std::string line = "  " + padded(clipped(name, name_columns, terminal_), name_columns) + " " +
-                       right(bytes_text(bytes), kBytesColumns);
-    if (!rest.empty()) {
-      const std::size_t room = terminal_.columns - width(line) - 2;
-      line += "  " + coloured(clipped(rest, room, terminal_), colour, terminal_);
-    }
-    put(line);
-  }
-
-  void append(std::string_view lines) { text_ += lines; }
-
-  const Terminal& terminal() const { return terminal_; }
-  std::string take() { return std::move(text_); }
-
- private:
-  const Terminal& terminal_;
-  std::string text_;
-};
-
 std::string per_gpu(const Plan& plan) {
   if (plan.strategy.device == models::Device::cpu)
     return plan.strategy.gpus == 1 ? "on this host" : "by each rank";
@@ -89,7 +49,8 @@ std::string flushing_text(const Flushing& flushing) {
 }
 
 void add_verdict(Lines& lines, const Plan& plan) {
-  const std::string where = per_gpu(plan);
+  const Bytes needed = needed_device(plan);
+  const std::string where = per_gpu(plan) + (needed > plan.device ? " while it is loaded" : "");
   const std::string usable = plan.usable ? bytes_text(*plan.usable) : "";
   if (plan.states_only) {
     const std::string states = decimal_bytes_text(plan.states.total());
@@ -103,7 +64,7 @@ void add_verdict(Lines& lines, const Plan& plan) {
                 Colour::yellow);
     return;
   }
-  const std::string need = bytes_text(plan.device);
+  const std::string need = bytes_text(needed);
   if (!plan.host_fits) {
     lines.add(fmt::format("DOES NOT FIT: {} needed in the memory of each node, {} there: {} too "
                           "much ({} needed {})",
@@ -114,11 +75,11 @@ void add_verdict(Lines& lines, const Plan& plan) {
     lines.add(fmt::format("NEEDS {} {}", need, where), Colour::yellow);
   } else if (plan.verdict == Verdict::does_not_fit) {
     lines.add(fmt::format("DOES NOT FIT: {} needed {}, {} usable: {} too much", need, where, usable,
-                          bytes_text(plan.device - *plan.usable)),
+                          bytes_text(needed - *plan.usable)),
               Colour::red);
   } else if (plan.verdict == Verdict::borderline && plan.flushing) {
     lines.add(fmt::format("BORDERLINE: {} needed {}, {} usable: {} too much", need, where, usable,
-                          bytes_text(plan.device - *plan.usable)),
+                          bytes_text(needed - *plan.usable)),
               Colour::yellow);
     lines.add(flushing_text(*plan.flushing));
   } else if (plan.verdict == Verdict::borderline) {
@@ -127,7 +88,7 @@ void add_verdict(Lines& lines, const Plan& plan) {
               Colour::yellow);
   } else {
     lines.add(fmt::format("FITS: {} needed {}, {} usable: {} to spare", need, where, usable,
-                          bytes_text(*plan.usable - plan.device)),
+                          bytes_text(*plan.usable - needed)),
               Colour::green);
   }
 }
@@ -386,6 +347,7 @@ std::string plan_table(const Plan& plan, const Terminal& terminal) {
   } else {
     add_categories(lines, plan);
     add_device(lines, plan);
+    if (plan.load) add_load(lines, plan);
     add_host(lines, plan);
     add_time(lines, plan);
     if (plan.data) lines.blank();

@@ -11,6 +11,7 @@
 #include "models/lengths.h"
 #include "models/model_spec.h"
 #include "models/run_spec.h"
+#include "reports/load.h"
 #include "reports/rank_kind.h"
 #include "reports/room.h"
 
@@ -98,6 +99,7 @@ struct Plan {
   std::optional<Range> range;
   std::optional<HighEnd> high_end;
   std::optional<Flushing> flushing;  // only where it does not fit otherwise
+  std::optional<Load> load;  // only where it was asked for
   Place peak_place;
   States states;
   ByCategory at_peak{};

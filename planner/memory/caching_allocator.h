@@ -55,6 +55,11 @@ class CachingAllocator {
   Bytes allocated() const { return Bytes(allocated_); }  // blocks in use, as memory_allocated()
   Bytes peak_allocated() const { return Bytes(peak_allocated_); }
   void reset_peak_allocated() { peak_allocated_ = allocated_; }
+  void reset_peaks() {
+    reset_peak_allocated();
+    peak_reserved_ = reserved_;
+  }
+  void empty_cache() { release_cached_segments(); }  // torch.cuda.empty_cache()
   Bytes reserved() const { return Bytes(reserved_); }  // segments, as memory_reserved()
   Bytes peak_reserved() const { return Bytes(peak_reserved_); }
   const DriverCalls& calls() const { return calls_; }

@@ -35,6 +35,7 @@ PACKAGES = {
     "dry_runs.py": ("torch", "transformers", "accelerate", "peft"),
     "export_runs.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
     "kernel_goldens.py": ("torch", "transformers"),
+    "load_runs.py": ("torch", "transformers", "accelerate", "peft", "bitsandbytes", "safetensors"),
     "messages.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
     "numerics_goldens.py": ("torch", "transformers", "peft", "safetensors"),
     "oom_runs.py": ("torch", "transformers", "peft"),
@@ -177,6 +178,12 @@ class EveryTool(unittest.TestCase):
         self.run_tool("export_runs.py", "--plimsoll", PLIMSOLL, "--only", "run-fsdp-every",
                       "--out", out)
         self.assert_made_again(out, GOLDEN / "export_runs.json")
+
+    @needs("load_runs.py")
+    def test_load_runs(self):
+        out = self.folder / "runs.json"
+        self.run_tool("load_runs.py", "--only", "tiny-", "--out", out)
+        self.assert_made_again(out, GOLDEN / "load_runs_5.17.json")
 
     @needs("oom_runs.py")
     def test_oom_runs(self):

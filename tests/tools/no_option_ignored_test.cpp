@@ -102,6 +102,8 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"host-memory", {{"1MiB", {{"offload", "optimizer"}}}, {"1MiB"}}},
     {"freeze", {{"*wte*"}}},
     {"train", {{"*wte*"}, {"*wte*", {{"freeze", "*"}}}}},
+    {"phase", {{"load"}}},
+    {"device-map", {{"auto", {{"phase", "load"}}}, {"auto"}}},
     {"detail", {{""}}}};
 
 // Read elsewhere: a MODEL of its own, files; or of one value only in this version.
@@ -122,6 +124,7 @@ const std::set<std::string_view> kNoFigure{
     "lora-alpha",  // a factor
     "exchange",  // threads of one process and NCCL hold the same
     "detail",  // of the document
+    "phase",         "device-map",  // what loading takes stands beside the step's figures
     "quant-storage",  // as many bytes, whatever they are called (FSDP shards floats alone)
     "deterministic",  // stages 2 and 3 reduce after every micro-batch anyway
     "adapter-dtype"};  // DeepSpeed casts adapters, and says so

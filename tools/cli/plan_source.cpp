@@ -46,6 +46,15 @@ models::ClusterSpec cluster_of(const Config& document) {
 }
 }  // namespace
 
+namespace {
+// Whether loading was asked about, too. What is moved to the device was not loaded there.
+planner::Question::Load load_of(const Config& document, const models::Strategy& strategy) {
+  const std::optional<Config> load = document.section("load");
+  if (!load) return {};
+  return {.asked = true, .device_map = !strategy.quantize && load->text("stage", "") != "model.to"};
+}
+}  // namespace
+
 Request request_from_plan(const std::string& text, const std::string& source) {
   const models::Workload workload = models::read_workload(text, source);
   check(!workload.model_config.empty(), ErrorKind::bad_input,
@@ -63,7 +72,9 @@ Request request_from_plan(const std::string& text, const std::string& source) {
   request.question.model = &request.model->spec;
   request.question.strategy = workload.strategy;
   request.question.batch = workload.batch;
-  request.question.cluster = cluster_of(Config::parse(text, source));
+  const Config document = Config::parse(text, source);
+  request.question.cluster = cluster_of(document);
+  request.question.load = load_of(document, workload.strategy);
   request.question.detail = planner::Detail::full;
   return request;
 }

@@ -12,6 +12,7 @@
 #include "tools/cli/deepspeed_file.h"
 #include "tools/cli/kernels.h"
 #include "tools/cli/offload.h"
+#include "tools/cli/phase.h"
 #include "tools/cli/plan_document_json.h"
 #include "tools/cli/quantized_config.h"
 #include "tools/cli/recompute_wish.h"
@@ -381,6 +382,7 @@ Request request_from(const std::string& model, const Options& options, Sources& 
   question.batch =
       batch_from(options, question.strategy, request.model ? request.model->spec.max_positions : 0);
   if (request.model) use_data(options, request.model->spec.max_positions, request);
+  set_phase(options, question);
   if (options.has("detail")) question.detail = planner::Detail::full;
   for (const auto& [name, value] : options.given()) question.given.push_back(name);
   for (const std::string& note : options.notes()) request.notes.push_back(note);

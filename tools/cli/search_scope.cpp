@@ -161,6 +161,9 @@ SearchRequest search_request(const std::string& model, const Options& given, Sou
         "data", *data,
         "recommend plans rows of --seq-len; --padding-mask yes or --padding free says what "
         "they hold");
+  if (const std::string* phase = options.find("phase"); phase != nullptr && *phase != "step")
+    refuse_value("phase", *phase,
+                 "recommend judges steps; `plimsoll fit` says what loading the model takes");
   check_sizes(options, given);
   Options base;
   SearchRequest out;

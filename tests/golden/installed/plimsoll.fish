@@ -89,6 +89,8 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload -d 'optimiz
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload-to -d 'cpu, nvme, managed (cpu)' -x -a 'cpu nvme managed'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload-pin -d 'pin_memory of what is on the host (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l mode -d 'train, inference (train)' -x -a 'train inference'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l phase -d 'step; load: also what loading the model takes, which may be more (step)' -x -a 'step load'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l device-map -d 'of --phase load, nothing packed: none, then model.to; auto: from_pretrained'\''s (none)' -x -a 'none auto'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l batch -d 'inference: sequences' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l context -d 'inference: tokens' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l kv-dtype -d 'inference: of the key-value cache' -x
@@ -225,6 +227,8 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload -d 'o
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload-to -d 'cpu, nvme, managed (cpu)' -x -a 'cpu nvme managed'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload-pin -d 'pin_memory of what is on the host (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l mode -d 'train, inference (train)' -x -a 'train inference'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l phase -d 'step; load: also what loading the model takes, which may be more (step)' -x -a 'step load'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l device-map -d 'of --phase load, nothing packed: none, then model.to; auto: from_pretrained'\''s (none)' -x -a 'none auto'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l batch -d 'inference: sequences' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l context -d 'inference: tokens' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l kv-dtype -d 'inference: of the key-value cache' -x
@@ -336,6 +340,8 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload -d 'optimiz
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload-to -d 'cpu, nvme, managed (cpu)' -x -a 'cpu nvme managed'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload-pin -d 'pin_memory of what is on the host (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l mode -d 'train, inference (train)' -x -a 'train inference'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l phase -d 'step; load: also what loading the model takes, which may be more (step)' -x -a 'step load'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l device-map -d 'of --phase load, nothing packed: none, then model.to; auto: from_pretrained'\''s (none)' -x -a 'none auto'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l batch -d 'inference: sequences' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l context -d 'inference: tokens' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l kv-dtype -d 'inference: of the key-value cache' -x
@@ -481,6 +487,8 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload -d 'optimiz
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload-to -d 'cpu, nvme, managed (cpu)' -x -a 'cpu nvme managed'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload-pin -d 'pin_memory of what is on the host (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l mode -d 'train, inference (train)' -x -a 'train inference'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l phase -d 'step; load: also what loading the model takes, which may be more (step)' -x -a 'step load'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l device-map -d 'of --phase load, nothing packed: none, then model.to; auto: from_pretrained'\''s (none)' -x -a 'none auto'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l batch -d 'inference: sequences' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l context -d 'inference: tokens' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l kv-dtype -d 'inference: of the key-value cache' -x

@@ -113,6 +113,8 @@ _plimsoll() {
         '--offload-to=[cpu, nvme, managed (cpu)]:NAME:(cpu nvme managed)' \
         '--offload-pin=[pin_memory of what is on the host (yes)]:YES|NO:(yes no)' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
+        '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
+        '--device-map=[of --phase load, nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
         '--batch=[inference\: sequences]:N:' \
         '--context=[inference\: tokens]:N:' \
         '--kv-dtype=[inference\: of the key-value cache]:DTYPE:' \
@@ -261,6 +263,8 @@ _plimsoll() {
         '--offload-to=[cpu, nvme, managed (cpu)]:NAME:(cpu nvme managed)' \
         '--offload-pin=[pin_memory of what is on the host (yes)]:YES|NO:(yes no)' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
+        '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
+        '--device-map=[of --phase load, nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
         '--batch=[inference\: sequences]:N:' \
         '--context=[inference\: tokens]:N:' \
         '--kv-dtype=[inference\: of the key-value cache]:DTYPE:' \
@@ -373,6 +377,8 @@ _plimsoll() {
         '--offload-to=[cpu, nvme, managed (cpu)]:NAME:(cpu nvme managed)' \
         '--offload-pin=[pin_memory of what is on the host (yes)]:YES|NO:(yes no)' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
+        '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
+        '--device-map=[of --phase load, nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
         '--batch=[inference\: sequences]:N:' \
         '--context=[inference\: tokens]:N:' \
         '--kv-dtype=[inference\: of the key-value cache]:DTYPE:' \
@@ -526,6 +532,8 @@ _plimsoll() {
         '--offload-to=[cpu, nvme, managed (cpu)]:NAME:(cpu nvme managed)' \
         '--offload-pin=[pin_memory of what is on the host (yes)]:YES|NO:(yes no)' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
+        '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
+        '--device-map=[of --phase load, nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
         '--batch=[inference\: sequences]:N:' \
         '--context=[inference\: tokens]:N:' \
         '--kv-dtype=[inference\: of the key-value cache]:DTYPE:' \

@@ -1,0 +1,67 @@
+#include "planner/loading/loading.h"
+
+#include <algorithm>
+
+#include "planner/loading/device.h"
+#include "planner/loading/from_pretrained.h"
+#include "planner/loading/peft.h"
+#include "planner/loading/refusals.h"
+#include "planner/stacks/pytorch/regime.h"
+
+namespace plimsoll::planner {
+
+using loading::Device;
+using loading::LoadedModel;
+
+DType loaded_dtype(const models::ModelSpec& model, const models::Strategy& s) {
+  if (s.param_dtype) return *s.param_dtype;
+  if (!is_mixed(s.precision))
+    return s.precision == models::Precision::fp32 ? DType::fp32 : pytorch::low_dtype(s.precision);
+  // What the step is planned with is fp32 either way. Transformers 5 takes dtype "auto", the
+  // checkpoint's; before, bitsandbytes' quantizers force fp16 (update_dtype).
+  if (!models::kbit_prepared(s)) return DType::fp32;
+  if (s.transformers < loading::kLoadsInOrder) return DType::fp16;
+  return model.checkpoint_dtype.value_or(pytorch::low_dtype(s.precision));
+}
+
+namespace {
+
+enum class WarmUp : bool { no, yes };
+
+reports::Load replay_of(const Question& question, DType dtype, WarmUp warm_up) {
+  const models::Strategy& s = question.strategy;
+  Device device(s.allocator);
+  LoadedModel model{.weights = loading::weights_of(*question.model, s), .dtype = dtype};
+  const bool on_device = s.quantize.has_value() || question.load.device_map;
+  if (on_device) {
+    device.begin("from_pretrained");
+    if (warm_up == WarmUp::yes) loading::warm_up(question, model, device);
+    loading::from_pretrained(question, model, device);
+  }
+  if (models::kbit_prepared(s)) {
+    device.begin("prepare_model_for_kbit_training");
+    loading::prepare_for_kbit(model, device);
+  }
+  if (s.lora && on_device) {
+    device.begin("get_peft_model");
+    loading::add_adapters(question, model, device);
+  }
+  if (!on_device) {
+    device.begin("model.to");
+    loading::move_to_device(question, model, device);
+  }
+  return device.finished();
+}
+
+}  // namespace
+
+reports::Load load_of(const Question& question) {
+  loading::refuse_load(question);
+  const DType dtype = loaded_dtype(*question.model, question.strategy);
+  reports::Load load = replay_of(question, dtype, WarmUp::yes);
+  load.needed = std::min(load.reserved, replay_of(question, dtype, WarmUp::no).reserved);
+  load.dtype = dtype;
+  return load;
+}
+
+}  // namespace plimsoll::planner

@@ -1,0 +1,96 @@
+#include "planner/loading/refusals.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string>
+
+#include "models/lora.h"
+#include "models/run_names.h"
+#include "models/storages.h"
+#include "planner/loading/loading.h"
+#include "planner/loading/peft.h"
+
+namespace plimsoll::planner::loading {
+
+namespace {
+
+// Those that were loaded on the dry device, and planned to the byte
+// (tests/golden/load_runs_*.json).
+constexpr std::array<std::string_view, 11> kFamilies{"llama",   "mistral", "qwen2",  "qwen3",
+                                                     "gpt2",    "gemma",   "gemma2", "phi3",
+                                                     "granite", "opt",     "phi"};
+
+// The first of them with 4.57 too.
+constexpr std::size_t kBefore5 = 4;
+
+void refuse(const std::string& what, const std::string& planned) {
+  fail(ErrorKind::unsupported, "--phase load " + what + ": " + planned);
+}
+
+std::span<const std::string_view> families_of(const models::Release& release) {
+  return release < kLoadsInOrder ? std::span(kFamilies).first(kBefore5) : std::span(kFamilies);
+}
+
+void refuse_model(const models::ModelSpec& model, const models::Release& release) {
+  const auto families = families_of(release);
+  if (std::ranges::find(families, model.model_type) != families.end() && model.decoder) return;
+  std::string names;
+  for (const std::string_view name : families)
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  refuse("of model_type '" + model.model_type + "'", "Transformers " + models::text_of(release) +
+                                                         " was measured with " + names +
+                                                         "; others are not planned yet");
+}
+
+void refuse_strategy(const models::Strategy& s) {
+  if (s.stack != models::Stack::pytorch)
+    refuse("on --stack " + std::string(name_of(s.stack)),
+           "planned is what Transformers' from_pretrained does for stack pytorch");
+  if (s.data.zero >= 2)
+    refuse("with --zero " + std::to_string(s.data.zero),
+           "FSDP loads on the host or on meta, and shards; planned are --zero 0 and 1");
+  if (!models::is_transformers(s.code))
+    refuse("with --model-code " + std::string(name_of(s.code)),
+           "planned is what Transformers' from_pretrained does");
+  if (s.offload.any()) refuse("with --offload", "is not planned yet");
+  if (s.kernels == models::Kernels::fused)
+    refuse("with --kernels fused", "fms-acceleration's own loader is not planned yet");
+}
+
+void refuse_release(const models::Strategy& s) {
+  const models::Release& release = s.transformers;
+  const bool known =
+      (release.major == 5 && release.minor == 17) || (release.major == 4 && release.minor == 57);
+  if (!known)
+    refuse("with --transformers-version " + models::text_of(release),
+           "each release loads in its own way; 4.57 and 5.17 were read and measured");
+}
+
+void refuse_adapters(const models::ModelSpec& model, const models::Strategy& s) {
+  if (!s.lora) return;
+  // PEFT casts adapters to fp32, or leaves them in what their base computes in.
+  const DType made = adapters_made_in(s, loaded_dtype(model, s));
+  if (s.lora->dtype != DType::fp32 && s.lora->dtype != made)
+    refuse("with --adapter-dtype " + std::string(name_of(s.lora->dtype)),
+           "get_peft_model makes these adapters in " + std::string(name_of(made)) +
+               ", and casts to fp32 alone");
+  if (const char* further = models::further_option(*s.lora))
+    refuse("with " + std::string(further), "planned are LoRA's A and B alone");
+}
+
+}  // namespace
+
+void refuse_load(const Question& question) {
+  const models::Strategy& s = question.strategy;
+  refuse_strategy(s);
+  refuse_release(s);
+  refuse_model(*question.model, s.transformers);
+  refuse_adapters(*question.model, s);
+  if (s.quantize && s.quantize->storage->gemm == models::PackedGemm::gptq)
+    refuse("with --quantize " + std::string(s.quantize->storage->name),
+           "planned are weights that bitsandbytes packs as they are loaded (nf4, nf4-dq, fp4, "
+           "int8)");
+}
+
+}  // namespace plimsoll::planner::loading

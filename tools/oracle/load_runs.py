@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""What loading a model takes on the device, before its first step, without a GPU.
+
+  load_runs.py --out tests/golden/load_runs_VERSION.json [--cases FILE] [--only TEXT,TEXT] [--jobs N]
+  load_runs.py --draw SEED --count N --out FILE  cases that are drawn by that number
+  load_runs.py --history NAME [--cases FILE]     every block of one case, in order
+
+FILE is load_runs_cases.json of this folder where nothing is said.
+
+Each case is what a user's script does: Transformers' from_pretrained of a checkpoint on disk (a safetensors
+file of the right size that is one hole: it reads as zeros and takes no room), with BitsAndBytesConfig or
+without; PEFT's prepare_model_for_kbit_training where kbit_prep is said; get_peft_model; and the Trainer's
+model.to("cuda") of what is still on the host. On the dry CUDA runtime of torch_measure.py every allocation
+goes through torch's caching allocator, so the figures after each of these stages are those of a real run.
+
+"load": `device_map` null (the release's own: the host, and with bitsandbytes the GPU) or "auto"; the
+checkpoint's dtype is `checkpoint_dtype` of the case (the config's own where absent).
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+
+import apart
+import dry_runs
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+STAGES = ("from_pretrained", "kbit_prep", "adapters", "to_device")
+SAFETENSORS = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
+FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+
+def workload_of(case):
+    import torch_measure
+    import transformers
+    workload = dry_runs.workload_of({"batch": {"seq_len": 512}, **case})
+    workload["stack"] = {**workload["stack"], "transformers_version": transformers.__version__}
+    config = workload["model"]["config"]
+    own = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[
+        config.get("torch_dtype") or config.get("dtype") or "float32"]
+    return torch_measure.normalised(workload), {"device_map": None, "checkpoint_dtype": own, **case.get("load", {})}
+
+
+def write_checkpoint(folder, workload, dtype):
+    """config.json and one safetensors file, whose tensors are a hole."""
+    import torch
+    import torch_measure
+    config = torch_measure.hf_config(workload["model"], workload["stack"])
+    with torch.device("meta"):
+        model = torch_measure.auto_class(config.model_type).from_config(config)
+    config.architectures = [type(model).__name__]
+    setattr(config, torch_measure.dtype_argument(), torch_measure.torch_dtype(dtype))
+    config.save_pretrained(folder)
+    tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
+    kept = {name for name, _ in model.named_parameters()}  # a tied one once
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for name, tensor in sorted(model.state_dict().items()):
+        if name not in kept or (name in tied and config.tie_word_embeddings):
+            continue
+        size = tensor.numel() * BYTES[dtype]
+        header[name] = {"dtype": SAFETENSORS[dtype], "shape": list(tensor.shape), "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text)
+        f.truncate(8 + len(text) + end)
+
+
+def from_pretrained(folder, workload, load):
+    import torch
+    import torch_measure
+    import transformers
+    strategy = workload["strategy"]
+    kind, arguments = strategy["quantize"], {}
+    if load["device_map"]:
+        arguments["device_map"] = load["device_map"]
+    if kind == "int8":
+        arguments["quantization_config"] = transformers.BitsAndBytesConfig(load_in_8bit=True)
+    elif kind:
+        storage = strategy["quant_storage"] or "uint8"
+        arguments["quantization_config"] = transformers.BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type=kind[:3], bnb_4bit_use_double_quant=kind.endswith("-dq"),
+            bnb_4bit_compute_dtype=torch_measure.torch_dtype(strategy["precision"].split("-")[0]),
+            bnb_4bit_quant_storage=torch.uint8 if storage == "uint8" else torch_measure.torch_dtype(storage))
+    arguments[torch_measure.dtype_argument()] = torch_measure.torch_dtype(strategy["param_dtype"])
+    of = torch_measure.auto_class(workload["model"]["config"]["model_type"])
+    return of.from_pretrained(folder, **arguments)
+
+
+def stages(workload, load, folder):
+    """The model after each stage."""
+    import adapters
+    import packed_base
+    strategy, stack = workload["strategy"], workload["stack"]
+    model = from_pretrained(folder, workload, load)
+    yield model
+    model = packed_base.kbit_prepared(model, strategy, {"use_reentrant": False})
+    yield model
+    model = adapters.with_adapters(model, strategy, stack["kernels"])
+    yield model
+    if not strategy["quantize"]:  # Trainer, place_model_on_device
+        model = model.to("cuda")
+    yield model
+
+
+def run_here(case):
+    import gc
+    import torch
+    import torch_measure
+    workload, load = workload_of(case)
+    if workload["stack"].get("allocator_conf"):
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = workload["stack"]["allocator_conf"]
+    torch.zeros(0, device="cuda")
+    result = {"case": case["name"], "workload": workload, "load": load, "stages": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        write_checkpoint(folder, workload, load["checkpoint_dtype"])
+        if case.get("history"):
+            torch.cuda.memory._record_memory_history(max_entries=1 << 20, stacks="python")
+        made = stages(workload, load, folder)
+        for name in STAGES:
+            torch.cuda.reset_peak_memory_stats()
+            model = next(made)
+            gc.collect()
+            result["stages"][name] = {
+                "peak_bytes": torch.cuda.max_memory_allocated(),
+                "reserved_bytes": torch.cuda.max_memory_reserved(),
+                "resident_bytes": torch.cuda.memory_allocated(),
+                "cached_bytes": torch.cuda.memory_reserved()}
+    if case.get("history"):
+        print_history(torch.cuda.memory._snapshot())
+    del model
+    result["versions"] = torch_measure.versions(workload)
+    return result
+
+
+def drawn_case(seed, number):
+    """Shapes that no catalog has, and every setting that a load depends on."""
+    draw = random.Random(seed * 1000 + number)
+    head_dim, heads = draw.choice([32, 64, 80, 128]), draw.choice([4, 8, 12, 16, 24])
+    hidden = head_dim * heads
+    family = draw.choice(FAMILIES)
+    config = {"model_type": family, "hidden_size": hidden,
+              "intermediate_size": 64 * draw.randint(hidden // 64, hidden // 16),
+              "num_hidden_layers": draw.randint(2, 14), "num_attention_heads": heads,
+              "num_key_value_heads": draw.choice([n for n in (1, 2, 4, heads) if heads % n == 0]),
+              "head_dim": head_dim, "vocab_size": draw.choice([5003, 32000, 50257, 128256, 151936]),
+              "tie_word_embeddings": draw.random() < 0.5, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+              "rope_theta": 10000.0, "hidden_act": "silu",
+              "torch_dtype": draw.choice(["bfloat16", "float16", "float32"])}
+    kind = draw.choice([None, None, "nf4", "nf4-dq", "nf4-dq", "fp4", "int8", "int8"])
+    precision = draw.choice(["bf16-mixed", "bf16-mixed", "fp16-mixed", "bf16"])
+    low = precision.split("-", maxsplit=1)[0]
+    mixed = precision.endswith("mixed")
+    strategy = {"precision": precision, "param_dtype": draw.choice([low, low, "fp32"]) if mixed else low}
+    if kind or draw.random() < 0.5:
+        strategy["lora"] = {"rank": draw.choice([4, 8, 16, 64]),
+                            "targets": draw.choice(["all-linear", "q_proj,v_proj", "down_proj"]),
+                            "adapter_dtype": draw.choice(["fp32", "fp32", "bf16"]) if low == "bf16" else "fp32"}
+    if kind:
+        strategy.update(quantize=kind, kbit_prep=mixed and draw.random() < 0.6)
+    load = {"device_map": draw.choice([None, "auto"])} if not kind else {}
+    return {"name": f"drawn-{seed}-{number:03}", "model": {"name": f"drawn-{seed}-{number:03}", "config": config},
+            "strategy": strategy, "load": load}
+
+
+def print_history(snapshot):
+    for event in snapshot["device_traces"][0]:
+        frames = [f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}" for f in event.get("frames", [])[:7]]
+        print(event["action"], event["size"], hex(event["addr"]), " < ".join(frames), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--out")
+    parser.add_argument("--cases", default="load_runs_cases.json")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--draw", type=int, default=None)
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--history")
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args()
+    if options.draw is not None:
+        cases = [drawn_case(options.draw, n) for n in range(options.count)]
+    else:
+        with open(os.path.join(HERE, options.cases), encoding="utf-8") as f:
+            cases = json.load(f)
+    cases = [c for c in cases if any(part in c["name"] for part in options.only.split(","))]
+    if options.history:
+        cases = [{**c, "history": True} for c in cases if c["name"] in options.history.split(",")]
+    dry_runs.load()
+    results = []
+    for result in apart.run_apart(run_here, cases, options.jobs):
+        print(result["case"], result.get("stages", result.get("error")), file=sys.stderr)
+        results.append(result)
+    good = [r for r in results if "error" not in r]
+    versions = good[0].pop("versions") if good else {}
+    for r in good[1:]:
+        r.pop("versions")
+    for r in good:
+        if os.path.exists(os.path.join(dry_runs.CATALOG, r["workload"]["model"]["name"] + ".json")):
+            r["workload"]["model"].pop("config")  # the catalog has it
+    text = json.dumps({"schema": "plimsoll.load_runs/1", "versions": versions}, indent=1)[:-2]
+    text += ',\n "runs": [\n  ' + ",\n  ".join(json.dumps(r, sort_keys=True) for r in good) + "\n ]\n}\n"
+    if options.out:
+        with open(options.out + ".part", "w", encoding="utf-8") as f:
+            f.write(text)
+        os.replace(options.out + ".part", options.out)
+    return 0 if len(good) == len(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
