@@ -17,19 +17,32 @@ namespace {
 
 // Those that were loaded on the dry device, and planned to the byte
 // (tests/golden/load_runs_*.json).
-constexpr std::array<std::string_view, 11> kFamilies{"llama",   "mistral", "qwen2",  "qwen3",
-                                                     "gpt2",    "gemma",   "gemma2", "phi3",
-                                                     "granite", "opt",     "phi"};
+constexpr std::array<std::string_view, 11> kFamilies{"llama", "qwen2",  "mistral", "qwen3",
+                                                     "gemma", "gemma2", "phi3",    "granite",
+                                                     "opt",   "phi",    "gpt2"};
 
-// The first of them with 4.57 too.
-constexpr std::size_t kBefore5 = 4;
+// How many of them with which release.
+struct MeasuredRelease {
+  int major, minor;
+  std::size_t families;
+};
+constexpr std::array<MeasuredRelease, 3> kReleases{{
+    {4, 57, kFamilies.size() - 1},  // GPT-2's layers keep causal masks there
+    {5, 17, kFamilies.size()},
+    {5, 23, 2},
+}};
 
-void refuse(const std::string& what, const std::string& planned) {
+[[noreturn]] void refuse(const std::string& what, const std::string& planned) {
   fail(ErrorKind::unsupported, "--phase load " + what + ": " + planned);
 }
 
+// Error{unsupported}: a release that was not measured.
 std::span<const std::string_view> families_of(const models::Release& release) {
-  return release < kLoadsInOrder ? std::span(kFamilies).first(kBefore5) : std::span(kFamilies);
+  for (const MeasuredRelease& known : kReleases)
+    if (release.major == known.major && release.minor == known.minor)
+      return std::span(kFamilies).first(known.families);
+  refuse("with --transformers-version " + models::text_of(release),
+         "each release loads in its own way; 4.57, 5.17 and 5.23 were read and measured");
 }
 
 void refuse_model(const models::ModelSpec& model, const models::Release& release) {
@@ -58,15 +71,6 @@ void refuse_strategy(const models::Strategy& s) {
     refuse("with --kernels fused", "fms-acceleration's own loader is not planned yet");
 }
 
-void refuse_release(const models::Strategy& s) {
-  const models::Release& release = s.transformers;
-  const bool known =
-      (release.major == 5 && release.minor == 17) || (release.major == 4 && release.minor == 57);
-  if (!known)
-    refuse("with --transformers-version " + models::text_of(release),
-           "each release loads in its own way; 4.57 and 5.17 were read and measured");
-}
-
 void refuse_adapters(const models::ModelSpec& model, const models::Strategy& s) {
   if (!s.lora) return;
   // PEFT casts adapters to fp32, or leaves them in what their base computes in.
@@ -84,7 +88,6 @@ void refuse_adapters(const models::ModelSpec& model, const models::Strategy& s) 
 void refuse_load(const Question& question) {
   const models::Strategy& s = question.strategy;
   refuse_strategy(s);
-  refuse_release(s);
   refuse_model(*question.model, s.transformers);
   refuse_adapters(*question.model, s);
   if (s.quantize && s.quantize->storage->gemm == models::PackedGemm::gptq)

@@ -124,9 +124,16 @@ TEST_CASE("loads of Transformers 5.17, stage by stage") {
   check_runs("load_runs_5.17.json", 34, 2);
 }
 
+TEST_CASE("loads of Transformers 4.57 and 5.23") {
+  // GPT-2's are not planned there, nor those that are not of 5.17.
+  check_runs("load_runs_4.57.json", 32, 4);
+  check_runs("load_runs_5.23.json", 15);
+}
+
 TEST_CASE("loads that were drawn when the plan was done") {
   // Four ask PEFT for adapters in bf16 where it makes them in fp32.
   check_runs("load_runs_draw_5.17.json", 20, 4);
+  check_runs("load_runs_draw_4.57.json", 13, 3);
 }
 
 TEST_CASE("tensors are sorted as dot_natural_key sorts them") {
