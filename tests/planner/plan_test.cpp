@@ -146,14 +146,27 @@ TEST_CASE("options are joined where no single one suffices, and adapters fit 8 b
   };
   const std::string lora = "--lora-rank 16 --lora-targets all-linear --param-dtype bf16";
   CHECK_FALSE(called(lora).fits);
-  CHECK(called("--loss fused --recompute full " + lora).fits);
-  CHECK(called("--loss fused --recompute full " + lora)
-            .concession.starts_with("fused loss: no option of a trainer switches it on"));
+  const std::string liger = "--kernels liger --recompute full " + lora;
+  CHECK(called(liger).fits);
+  CHECK(called(liger).concession.starts_with("the Trainer's use_liger_kernel=True"));
   // 8,030,261,248 weights in bf16, one layer's activations, no logits.
-  CHECK(called("--loss fused --recompute full " + lora).device < 20_GiB);
+  CHECK(called(liger).device < 20_GiB);
   CHECK(called("--precision bf16").concession ==
         "no fp32 masters: updates smaller than 1/256 of a weight can be lost");
   CHECK(plan.remedies.back().option == "--precision bf16");
+  // Who keeps the kernels is offered their loss alone, which is code.
+  asked.question.fixed.emplace_back("kernels");
+  const reports::Plan eager = asked.plan();
+  const auto joined =
+      std::ranges::find(eager.remedies, "--loss fused --recompute full " + lora,
+                        [](const reports::Remedy& remedy) { return remedy.option; });
+  REQUIRE(joined != eager.remedies.end());
+  CHECK(joined->fits);
+  CHECK(joined->concession.starts_with("fused loss: no option of a trainer switches it on"));
+  CHECK(joined->device < 20_GiB);
+  CHECK(std::ranges::none_of(eager.remedies, [](const reports::Remedy& remedy) {
+    return remedy.option.find("liger") != std::string::npos;
+  }));
 }
 
 TEST_CASE("nothing is joined that a single option makes needless") {

@@ -44,6 +44,12 @@ TEST_CASE("a model's own quantization_config packs the base that adapters are on
                                             "--quant-storage bf16"});
   CHECK(r.model->spec.notes.empty());
   CHECK(!ask(held, {}).question.strategy.quantize);  // nothing says that it is frozen
+  // Its checkpoint holds packed weights, not those that are packed while they are loaded.
+  CHECK_THROWS_WITH_AS(
+      ask(held, {{"phase", "load"}}),
+      "--phase load: the model's config has a quantization_config, so its checkpoint is packed "
+      "already: what loading that takes is not planned yet",
+      Error);
   CHECK(!ask(held, {}).model->spec.notes.empty());
   CHECK_THROWS_AS(ask(R"({"quant_method": "gptq", "bits": 8})", lora), Error);
   CHECK_THROWS_AS(ask(R"({"quant_method": "bitsandbytes", "load_in_8bit": true,

@@ -1,5 +1,6 @@
 #include "tools/cli/phase.h"
 
+#include "models/config_reader.h"
 #include "tools/cli/values.h"
 
 namespace plimsoll::tools {
@@ -15,6 +16,14 @@ void set_phase(const Options& options, planner::Question& question) {
                  "bitsandbytes loads a packed base to the current device itself; other maps of it "
                  "are not planned yet");
   question.load.device_map = map != nullptr && *map == "auto";
+}
+
+void refuse_packed_checkpoint(const LoadedModel& model) {
+  const models::Config config = models::Config::parse(model.config, model.spec.name);
+  if (!config.has("quantization_config")) return;
+  refuse_value("phase", "load",
+               "the model's config has a quantization_config, so its checkpoint is packed already: "
+               "what loading that takes is not planned yet");
 }
 
 }  // namespace plimsoll::tools
