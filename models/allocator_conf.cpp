@@ -8,6 +8,7 @@
 
 #include "models/base/error.h"
 #include "models/base/nearest.h"
+#include "models/base/utf8.h"
 
 namespace plimsoll::models {
 
@@ -77,8 +78,7 @@ class Reader {
 
   std::string unknown(const std::string& key) const {
     const std::string near = nearest(key, kKeys);
-    return std::string(what_) + " " + key.substr(0, 60) +
-           ": torch's allocator has no such setting" +
+    return std::string(what_) + " " + shortened(key) + ": torch's allocator has no such setting" +
            (near.empty() ? "" : "; did you mean " + near + "?");
   }
 
@@ -91,7 +91,7 @@ class Reader {
   void expect(const char* token, const std::string& key) {
     const std::string got = next("'" + std::string(token) + "'");
     if (got != token)
-      refuse(key, "'" + std::string(token) + "' is expected, not " + got.substr(0, 60));
+      refuse(key, "'" + std::string(token) + "' is expected, not " + shortened(got));
   }
 
   std::int64_t number(const std::string& key, std::int64_t least) {
@@ -100,15 +100,14 @@ class Reader {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size() || value < least ||
         value > (std::int64_t{1} << 40))
-      refuse(key,
-             text.substr(0, 60) + " is not a whole number of at least " + std::to_string(least));
+      refuse(key, shortened(text) + " is not a whole number of at least " + std::to_string(least));
     return value;
   }
 
   bool truth(const std::string& key) {
     const std::string text = next("True or False");
     if (text != "True" && text != "False")
-      refuse(key, text.substr(0, 60) + " is neither True nor False");
+      refuse(key, shortened(text) + " is neither True nor False");
     return text == "True";
   }
 
@@ -147,7 +146,7 @@ class Reader {
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size() || !(value > 0 && value < 1))
-      refuse(key, text.substr(0, 60) + " is not a number between 0 and 1");
+      refuse(key, shortened(text) + " is not a number between 0 and 1");
   }
 
   void read_backend(const std::string& key) {
@@ -157,7 +156,7 @@ class Reader {
       return std::string(what_) +
              " backend:cudaMallocAsync: only torch's native allocator is modelled";
     });
-    refuse(key, backend.substr(0, 60) + " is neither native nor cudaMallocAsync");
+    refuse(key, shortened(backend) + " is neither native nor cudaMallocAsync");
   }
 
   // 8, or [256:1,512:2,>:4]: sizes in MiB.

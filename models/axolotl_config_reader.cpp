@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "models/base/utf8.h"
 #include "models/trainer_config_reader.h"
 #include "models/trainer_file.h"
 #include "models/trainer_keys.h"
@@ -121,7 +122,7 @@ class Reader : TrainerFile {
       if (ends) pattern.pop_back();
       if (pattern.empty() || pattern.find_first_of("^$*+?()[]{}|\\") != std::string::npos)
         refuse_key(file_, key,
-                   "'" + expression.substr(0, 60) +
+                   "'" + shortened(expression) +
                        "': only names and their starts are modelled from this file; --freeze and "
                        "--train take patterns");
       head = head || pattern.find("lm_head") != std::string::npos;
@@ -149,8 +150,8 @@ class Reader : TrainerFile {
   void plugins() {
     for (const std::string& plugin : file_.texts("plugins", 100)) {
       if (std::ranges::find(kIdlePlugins, plugin) == kIdlePlugins.end())
-        fail(ErrorKind::unsupported, fmt::format("{}: plugins: {} is not modelled yet",
-                                                 file_.source(), plugin.substr(0, 80)));
+        fail(ErrorKind::unsupported,
+             fmt::format("{}: plugins: {} is not modelled yet", file_.source(), shortened(plugin)));
       liger_ = liger_ || plugin.ends_with(".LigerPlugin");
     }
   }

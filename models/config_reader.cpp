@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "models/base/utf8.h"
+
 namespace plimsoll::models {
 
 namespace {
@@ -15,9 +17,7 @@ using nlohmann::json;
 std::string text_of(const json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return fmt::format("a list of {}", value.size());
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
+  return shortened(value.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
 std::string name_of(const Key& key) {

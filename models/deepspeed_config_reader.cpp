@@ -9,6 +9,7 @@
 
 #include "models/base/nearest.h"
 #include "models/base/quantity.h"
+#include "models/base/utf8.h"
 #include "models/config_reader.h"
 #include "models/optimizers.h"
 
@@ -136,11 +137,11 @@ class Reader {
     const std::string near = nearest(key, known);
     if (!strict && near.empty()) {
       out_.notes.push_back(fmt::format("{}: DeepSpeed knows no key '{}' and ignores it",
-                                       file_.source(), key.substr(0, 60)));
+                                       file_.source(), shortened(key)));
       return;
     }
     fail(ErrorKind::bad_input,
-         fmt::format("{}: unknown key '{}'{}{}", file_.source(), key.substr(0, 60), where,
+         fmt::format("{}: unknown key '{}'{}{}", file_.source(), shortened(key), where,
                      near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
   }
 

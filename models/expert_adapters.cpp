@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "models/base/utf8.h"
+
 namespace plimsoll::models {
 
 namespace {
@@ -91,7 +93,7 @@ std::vector<LoraModule> expert_adapters(const ModelSpec& model, const Lora& lora
       return fmt::format(
           "--target-parameters {}: names no stacked experts of {} (mlp.experts.gate_up_proj, "
           "mlp.experts.down_proj); adapters on other parameters are not modelled",
-          lora.parameters[i].substr(0, 80), model.name);
+          shortened(lora.parameters[i]), model.name);
     });
   name_matrices(modules);
   return modules;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "models/base/nearest.h"
+#include "models/base/utf8.h"
 
 namespace plimsoll::models {
 
@@ -39,7 +40,7 @@ std::string nearest_key(const std::string& key, const KeyTable& table) {
 void refuse_unknown_key(const Config& file, const std::string& key, const KeyTable& table) {
   const std::string near = nearest_key(key, table);
   fail(ErrorKind::bad_input,
-       fmt::format("{}: unknown key '{}'{}", file.source(), key.substr(0, 60),
+       fmt::format("{}: unknown key '{}'{}", file.source(), shortened(key),
                    near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
 }
 
@@ -54,7 +55,7 @@ std::string listed(const std::vector<std::string>& names) {
   std::string out;
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (i > 0) out += i + 1 < names.size() ? ", " : " and ";
-    out += names[i].substr(0, 60);
+    out += shortened(names[i]);
   }
   return out;
 }

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "models/base/nearest.h"
+#include "models/base/utf8.h"
 #include "models/file_keys.h"
 
 namespace plimsoll::models {
@@ -67,7 +68,7 @@ class Reader {
       if (std::ranges::find(keys, bare) != keys.end()) return;
     const std::string near = nearest(bare, kRead);
     fail(ErrorKind::bad_input,
-         fmt::format("{}: unknown key '{}'{}", file_.source(), key.substr(0, 60),
+         fmt::format("{}: unknown key '{}'{}", file_.source(), shortened(key),
                      near.empty() ? ""
                                   : fmt::format("; did you mean '{}{}'?",
                                                 key == bare ? "" : "fsdp_", near)));
@@ -213,7 +214,7 @@ void add_parallelism_settings(const Config& sizes, FileSettings& out) {
     if (found == kSizes.end()) {
       if (std::ranges::find(kIdle, bare) == kIdle.end() && bare != "sp_seq_length_is_variable")
         fail(ErrorKind::bad_input,
-             fmt::format("{}: unknown key '{}'", sizes.source(), key.substr(0, 60)));
+             fmt::format("{}: unknown key '{}'", sizes.source(), shortened(key)));
       continue;
     }
     const std::int64_t size = sizes.optional_count(key, 1);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "models/base/utf8.h"
 #include "models/config_reader.h"
 #include "models/specs/documents.h"
 
@@ -65,7 +66,7 @@ Gpu find_gpu(std::string_view name) {
   if (document == nullptr) {
     const std::string near = specs::gpus().nearest(name);
     fail(ErrorKind::bad_input,
-         fmt::format("GPU '{}' is not in the catalog{}", name.substr(0, 100),
+         fmt::format("GPU '{}' is not in the catalog{}", shortened(name, 100),
                      near.empty() ? " (plimsoll gpus lists it)"
                                   : fmt::format("; did you mean '{}'?", near)));
   }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/base/error.h"
+#include "models/base/utf8.h"
 
 namespace plimsoll::models {
 
@@ -39,9 +40,7 @@ int depth_of(std::string_view text) {
 std::string reason(const json::exception& error) {
   const std::string_view what = error.what();
   const std::size_t end = what.find("] ");
-  std::string text(end == std::string_view::npos ? what : what.substr(end + 2));
-  if (text.size() > 200) text = text.substr(0, 197) + "...";
-  return text;
+  return shortened(end == std::string_view::npos ? what : what.substr(end + 2), 200);
 }
 }  // namespace
 

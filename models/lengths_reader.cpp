@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/base/error.h"
+#include "models/base/utf8.h"
 #include "models/json_reader.h"
 #include "models/lengths.h"
 
@@ -60,7 +61,7 @@ std::int64_t whole(std::string_view text, const std::string& source, std::int64_
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > kMostTokens)
     refuse(source, line,
-           "\"" + std::string(text.substr(0, 40)) +
+           "\"" + shortened(text) +
                "\" is no whole number from 1 on: rows are a length and its count");
   return value;
 }

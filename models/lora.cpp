@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "models/base/nearest.h"
+#include "models/base/utf8.h"
 #include "models/expert_adapters.h"
 #include "models/table/family.h"
 #include "models/vector_adapters.h"
@@ -142,7 +143,7 @@ LoraModule adapt(const ModelSpec& model, std::size_t base, std::vector<IndexRang
   for (const std::string_view part : candidates) known.append(known.empty() ? "" : ", ") += part;
   fail(ErrorKind::bad_input,
        fmt::format("LoRA target '{}' names no module of {}{} (all-linear, attention, or of: {})",
-                   target.substr(0, 80), model.name,
+                   shortened(target), model.name,
                    near.empty() ? "" : fmt::format("; did you mean '{}'?", near), known));
 }
 
@@ -269,7 +270,7 @@ bool is_saved(const Lora& lora, const ParameterRow& row) {
 
 void check_saved(const ModelSpec& model, const Lora& lora, const std::vector<LoraModule>& modules) {
   const auto refuse = [](ErrorKind kind, const std::string& name, const std::string& why) {
-    fail(kind, "--modules-to-save " + name.substr(0, 80) + ": " + why);
+    fail(kind, "--modules-to-save " + shortened(name) + ": " + why);
   };
   for (const std::string& name : lora.modules_to_save) {
     const Lora alone{.modules_to_save = {name}};

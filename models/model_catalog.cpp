@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "models/base/utf8.h"
 #include "models/config_reader.h"
 #include "models/model_reader.h"
 #include "models/specs/documents.h"
@@ -32,7 +33,7 @@ ModelSpec catalog_model(std::string_view name) {
   if (!entry) {
     const std::string near = nearest_model(name);
     fail(ErrorKind::bad_input,
-         fmt::format("model '{}' is not in the catalog{}", name.substr(0, 100),
+         fmt::format("model '{}' is not in the catalog{}", shortened(name, 100),
                      near.empty() ? " (plimsoll models lists it)"
                                   : fmt::format("; did you mean '{}'?", near)));
   }

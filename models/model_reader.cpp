@@ -7,6 +7,7 @@
 #include <cctype>
 
 #include "models/base/nearest.h"
+#include "models/base/utf8.h"
 #include "models/checkpoint_check.h"
 #include "models/config_reader.h"
 #include "models/safetensors_reader.h"
@@ -51,7 +52,7 @@ Family family_of(const Config& config, const ReadOptions& options) {
   const auto* entry = families::find_family(type);
   check(entry != nullptr, ErrorKind::unsupported, [&] {
     return fmt::format("{}: model_type '{}' is not known{} (--assume llama reads it as llama)",
-                       config.source(), type.substr(0, 60), suggestion(type));
+                       config.source(), shortened(type), suggestion(type));
   });
   return entry->make();
 }
@@ -71,7 +72,7 @@ const families::Architecture& architecture_of(const Config& config, const Family
   for (const families::Architecture& a : family.architectures) known.push_back(a.name);
   fail(ErrorKind::unsupported,
        fmt::format("{}: architecture '{}' of model_type '{}' is not known (known: {})",
-                   config.source(), named.front().substr(0, 60), family.model_type, joined(known)));
+                   config.source(), shortened(named.front()), family.model_type, joined(known)));
 }
 
 std::optional<DType> dtype_of(const Config& config) {

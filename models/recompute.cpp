@@ -6,6 +6,7 @@
 
 #include "models/base/error.h"
 #include "models/base/nearest.h"
+#include "models/base/utf8.h"
 #include "models/run_names.h"
 
 namespace plimsoll::models {
@@ -116,7 +117,7 @@ void check_kept(const Recompute& recompute,
     const std::vector<std::string_view> candidates(accepted.begin(), accepted.end());
     const std::string near = nearest(kept, candidates);
     fail(ErrorKind::bad_input,
-         "--recompute ops: '" + kept.substr(0, 80) + "' names nothing in this model's layers" +
+         "--recompute ops: '" + shortened(kept) + "' names nothing in this model's layers" +
              (near.empty() ? "" : "; did you mean '" + near + "'?") + " (accepted: " + all + ")");
   }
 }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "models/base/utf8.h"
 #include "models/json_reader.h"
 
 namespace plimsoll::models {
@@ -48,7 +49,7 @@ std::optional<std::int64_t> natural(const json& value) {
 }
 
 std::string cut(const std::string& name) {
-  return name.size() <= 100 ? name : name.substr(0, 97) + "...";
+  return shortened(name, 100);
 }
 
 // Also checks the entry; `data_bytes`: what the file has behind the header.

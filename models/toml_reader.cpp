@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "models/base/error.h"
+#include "models/base/utf8.h"
 
 // toml++ asserts that its input is what it has looked for already, and is wrong about some of it
 // (a bad escape inside a key): an error here, not an end of the program. With NDEBUG the compiler
@@ -81,7 +82,7 @@ std::string json_from_toml(std::string_view text, const std::string& source) {
     fail(ErrorKind::bad_input, source + ": not TOML");
   } catch (const toml::parse_error& error) {
     fail(ErrorKind::bad_input,
-         fmt::format("{}: not TOML: {} (line {})", source, error.description().substr(0, 200),
+         fmt::format("{}: not TOML: {} (line {})", source, shortened(error.description(), 200),
                      error.source().begin.line));
   }
 }

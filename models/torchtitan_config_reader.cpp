@@ -5,6 +5,7 @@
 
 #include "models/base/nearest.h"
 #include "models/base/quantity.h"
+#include "models/base/utf8.h"
 #include "models/toml_reader.h"
 #include "models/trainer_config_reader.h"
 #include "models/trainer_file.h"
@@ -82,7 +83,7 @@ class Reader : TrainerFile {
       if (std::ranges::find(known, key) == known.end()) {
         const std::string near = nearest(key, known);
         fail(ErrorKind::bad_input,
-             fmt::format("{}: unknown section [{}]{}", file_.source(), key.substr(0, 60),
+             fmt::format("{}: unknown section [{}]{}", file_.source(), shortened(key),
                          near.empty() ? "" : fmt::format("; did you mean [{}]?", near)));
       }
       const auto* own = std::ranges::find(kSections, key, &Section::name);
@@ -131,7 +132,7 @@ class Reader : TrainerFile {
       note(fmt::format("model.flavor {}: {} unless MODEL says another", flavor, found->second));
     } else {
       note(fmt::format("model.flavor {}: its dimensions are not known here; MODEL says them",
-                       flavor.substr(0, 60)));
+                       shortened(flavor)));
     }
   }
 
@@ -219,7 +220,7 @@ class Reader : TrainerFile {
       fail(ErrorKind::unsupported,
            fmt::format("{}: selective_ac_option is {}{}: every so many layers is not modelled (op "
                        "is)",
-                       section.source(), option.substr(0, 20),
+                       section.source(), shortened(option),
                        section.has("selective_ac_option") ? "" : " by default"));
     put("recompute", "ops:torchtitan", "activation_checkpoint", "selective_ac_option");
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "models/base/utf8.h"
 #include "models/lora.h"
 
 namespace plimsoll::models {
@@ -148,7 +149,7 @@ class Splitter {
                          option, pattern, row.name));
     fail(ErrorKind::bad_input,
          fmt::format("{} {}: matches no parameter of {} (names are like {})", option,
-                     pattern.substr(0, 100), model_.name,
+                     shortened(pattern, 100), model_.name,
                      model_.parameters.empty() ? "" : model_.parameters.front().name));
   }
 

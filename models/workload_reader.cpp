@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/base/utf8.h"
 #include "models/config_reader.h"
 #include "models/recompute.h"
 #include "models/run_names.h"
@@ -184,7 +185,7 @@ Workload read_workload(std::string_view text, const std::string& source) {
   const std::string schema = document.text("schema", "");
   check(schema.empty() || schema == "plimsoll.plan/1" || schema == "plimsoll.measurement/1",
         ErrorKind::bad_input, [&] {
-          return source + ": a document of schema " + schema.substr(0, 60) +
+          return source + ": a document of schema " + shortened(schema) +
                  ", where a plan (plimsoll.plan/1) is needed";
         });
   const Config workload = document.section("workload").value_or(document);

@@ -152,7 +152,7 @@ class Converter {
         continue;
       }
       if (out.contains(key.Scalar()))
-        refuse(key, fmt::format("{} is there twice", key.Scalar().substr(0, 60)));
+        refuse(key, fmt::format("{} is there twice", shortened(key.Scalar())));
       out[key.Scalar()] = converted(value, depth + 1);
     }
     for (auto& [key, value] : merged.items())
@@ -188,7 +188,7 @@ std::string json_from_yaml(std::string_view text, const std::string& source) {
     const Json json = Converter(source).converted(document, 0);
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   } catch (const YAML::Exception& error) {
-    std::string why = error.msg.substr(0, 200);
+    std::string why = shortened(error.msg, 200);
     if (!error.mark.is_null()) why += fmt::format(" (line {})", error.mark.line + 1);
     fail(ErrorKind::bad_input, fmt::format("{}: not YAML: {}", source, why));
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/base/quantity.h"
+#include "models/base/utf8.h"
 #include "models/json_reader.h"
 #include "reports/fingerprint.h"
 #include "reports/schema_check.h"
@@ -30,7 +31,7 @@ void check_keys(std::string_view text, const std::string& source) {
     if (what == json::parse_event_t::key)
       check(open.back().insert(value.get<std::string>()).second, ErrorKind::bad_input, [&] {
         return fmt::format("{}: the key \"{}\" stands twice in one object", source,
-                           value.get<std::string>().substr(0, 60));
+                           shortened(value.get<std::string>()));
       });
     return what == json::parse_event_t::object_start || what == json::parse_event_t::array_start ||
            what == json::parse_event_t::key;
@@ -42,7 +43,7 @@ void check_keys(std::string_view text, const std::string& source) {
                                const std::string& value, const std::string& expected,
                                std::string_view why) {
   fail(ErrorKind::bad_input, fmt::format("{}: {} is {}, but {} is expected: {}", source, field,
-                                         value.substr(0, 60), expected.substr(0, 60), why));
+                                         shortened(value), shortened(expected), why));
 }
 }  // namespace
 
@@ -54,7 +55,7 @@ CheckedDocument::CheckedDocument(std::string_view text, std::string source, std:
   check(schema != nullptr && *schema == id, ErrorKind::bad_input, [&] {
     const bool named = schema != nullptr && schema->is_string();
     return fmt::format("{}: {}, where {} is needed", source_,
-                       named ? "a document of schema " + schema->get<std::string>().substr(0, 60)
+                       named ? "a document of schema " + shortened(schema->get<std::string>())
                              : "a document without a schema",
                        id);
   });

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "models/base/utf8.h"
 #include "reports/ledger_join.h"
 #include "reports/same_workload.h"
 #include "reports/text.h"
@@ -45,7 +46,7 @@ class Comparer {
     if (m_.outcome == "out_of_memory") return without_memory();
     check(m_.ended(), ErrorKind::bad_input, [&] {
       return fmt::format("{}: the run did not complete ({}{}{})", m_.source, m_.outcome,
-                         m_.error ? ": " : "", m_.error ? m_.error->message.substr(0, 200) : "");
+                         m_.error ? ": " : "", m_.error ? shortened(m_.error->message, 200) : "");
     });
     const auto has_ledger = [](const MeasuredRank& rank) { return !rank.ledgers.empty(); };
     out_.detailed = p_.step && std::ranges::any_of(m_.ranks, has_ledger);

@@ -7,6 +7,7 @@
 
 #include "models/base/error.h"
 #include "models/base/nearest.h"
+#include "models/base/utf8.h"
 
 namespace plimsoll::reports {
 
@@ -213,11 +214,11 @@ std::vector<TensorGroup> groups_called(const std::vector<TensorGroup>& all,
   }
   if (!out.empty()) return out;
   const std::string near = nearest(name, names);
-  fail(ErrorKind::bad_input,
-       fmt::format("--explain {}: no tensor of this step is called so{} (time, all, or a name as "
-                   "--explain alone lists them)",
-                   asked.substr(0, 60),
-                   near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
+  fail(
+      ErrorKind::bad_input,
+      fmt::format("--explain {}: no tensor of this step is called so{} (time, all, or a name as "
+                  "--explain alone lists them)",
+                  shortened(asked), near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
 }
 
 std::string tensor_explanation(const Plan& plan, const std::vector<TensorGroup>& asked,

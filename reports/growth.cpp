@@ -7,6 +7,7 @@
 #include <set>
 
 #include "models/base/error.h"
+#include "models/base/utf8.h"
 #include "models/config_reader.h"
 #include "reports/prediction.h"
 
@@ -143,7 +144,7 @@ std::vector<PlanFigures> read_baseline(std::string_view document, const std::str
     return fmt::format(
         "{}: a document of schema {}; a baseline is what plimsoll check wrote with --json, or a "
         "plan",
-        source, schema.empty() ? "(none)" : printable(schema.substr(0, 60)));
+        source, schema.empty() ? "(none)" : printable(shortened(schema)));
   });
   std::vector<PlanFigures> out;
   for (const models::Config& plan : parsed.sections("plans")) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "models/base/utf8.h"
 #include "models/json_reader.h"
 
 namespace plimsoll::reports {
@@ -27,7 +28,7 @@ std::string listed(const std::vector<models::LeafDifference>& differences) {
   std::string text;
   for (std::size_t i = 0; i < std::min(kMost, differences.size()); ++i)
     text += fmt::format("{}{} ({} predicted, {} measured)", i == 0 ? "" : ", ", differences[i].path,
-                        differences[i].first.substr(0, 40), differences[i].second.substr(0, 40));
+                        shortened(differences[i].first), shortened(differences[i].second));
   if (differences.size() > kMost) text += fmt::format(", and {} more", differences.size() - kMost);
   return text;
 }

@@ -10,6 +10,7 @@
 #include <regex>
 
 #include "models/base/error.h"
+#include "models/base/utf8.h"
 
 namespace plimsoll::reports {
 
@@ -26,9 +27,7 @@ using Found = std::optional<Complaint>;
 std::string shown(const json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return fmt::format("a list of {}", value.size());
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
+  return shortened(value.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
 Found wrong(const json& value, const std::string& needed) {
@@ -132,7 +131,7 @@ class Checker {
     for (const auto& [key, member] : value.items()) {
       const bool named = properties != schema.end() && properties->contains(key);
       if (!named && other.is_boolean()) {
-        if (!other.get<bool>()) return Complaint{key.substr(0, 60), "is not known here"};
+        if (!other.get<bool>()) return Complaint{shortened(key), "is not known here"};
         continue;
       }
       if (Found found = check(named ? (*properties)[key] : other, member))

@@ -18,4 +18,12 @@ std::size_t utf8_sequence(std::string_view text) {
   return length;
 }
 
+std::string shortened(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return std::string(text);
+  constexpr std::string_view kMore = "...";
+  std::size_t end = most - kMore.size();
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return std::string(text.substr(0, end)).append(kMore);
+}
+
 }  // namespace plimsoll

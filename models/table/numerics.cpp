@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "models/base/utf8.h"
+
 namespace plimsoll::models::families {
 
 namespace {
@@ -48,7 +50,7 @@ Rotary read_rotary(const Config& config, const std::optional<Config>& section,
   const std::string type = section->text({"rope_type", "type"}, "default");
   if (type == "default") return rotary;
   check(type == "llama3" || type == "linear", ErrorKind::unsupported,
-        [&] { return config.source() + ": rotary scaling of type '" + type.substr(0, 40) + "'"; });
+        [&] { return config.source() + ": rotary scaling of type '" + shortened(type) + "'"; });
   rotary.factor = needed(*section, "factor", type);
   if (type == "linear") {
     rotary.original_positions = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "models/base/error.h"
+#include "models/base/utf8.h"
 #include "models/json_reader.h"
 #include "reports/page/sections.h"
 #include "reports/text.h"
@@ -33,7 +34,7 @@ const Kind& kind_of(const Json& json, const std::string& source) {
                    "comparison, a fleet or a catalog (plimsoll.plan/1, …)",
                    source,
                    schema.empty() ? "a document without a schema"
-                                  : "a document of schema " + schema.substr(0, 60)));
+                                  : "a document of schema " + shortened(schema)));
 }
 
 }  // namespace

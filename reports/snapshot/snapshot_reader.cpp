@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "models/base/error.h"
+#include "models/base/utf8.h"
 #include "reports/snapshot/memory_snapshot.h"
 #include "reports/snapshot/pickle_reader.h"
 #include "reports/snapshot/snapshot_stack.h"
@@ -164,7 +165,7 @@ class SnapshotReader {
     else if (name == "oom" || name == "snapshot")
       return;
     else
-      refuse(fmt::format("an event '{}', which is not known", printable(name.substr(0, 60))));
+      refuse(fmt::format("an event '{}', which is not known", printable(shortened(name))));
     out_.events.push_back({action, natural(id, "addr", kMostAddress),
                            Bytes(natural(id, "size", kMostSize)),
                            action == Action::alloc ? stack(id) : 0});

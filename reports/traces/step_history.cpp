@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "models/base/error.h"
+#include "models/base/utf8.h"
 
 namespace plimsoll::reports {
 
@@ -13,7 +14,7 @@ std::size_t category_named(const std::string& name, const std::string& source) {
   for (std::size_t c = 0; c < models::kCategories; ++c)
     if (name == name_of(static_cast<models::Category>(c))) return c;
   fail(ErrorKind::bad_input,
-       fmt::format("{}: '{}' is no category of memory", source, name.substr(0, 60)));
+       fmt::format("{}: '{}' is no category of memory", source, shortened(name)));
 }
 
 // The ledger's ops, with what of each category lives while they run.

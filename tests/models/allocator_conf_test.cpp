@@ -84,3 +84,59 @@ TEST_CASE("what would change memory in ways not modelled is refused by name") {
   CHECK(unsupported("pinned_reserve_segment_size_mb:64", "pinned_reserve_segment_size_mb"));
   CHECK(unsupported("expandable_segments:True,max_split_size_mb:64", "max_split_size_mb"));
 }
+
+TEST_CASE("each value of a setting has its own refusal, of as much of it as can be read") {
+  const std::string name = "--allocator-conf ";
+  CHECK(refusal("max_split_size_mb") == "--allocator-conf: ends where ':' is expected");
+  CHECK(refusal("max_split_size_mb=64") ==
+        name +
+            "max_split_size_mb=64: torch's allocator has no such setting; did you mean "
+            "max_split_size_mb?");
+  CHECK(refusal("max_split_size_mb,64") == name + "max_split_size_mb: ':' is expected, not ,");
+  const std::string long_word(61, '9');
+  CHECK(refusal("max_split_size_mb:" + long_word) ==
+        name + "max_split_size_mb: " + std::string(57, '9') +
+            "... is not a whole number of at least 20");
+  CHECK(refusal("max_split_size_mb:1099511627777") ==
+        name + "max_split_size_mb: 1099511627777 is not a whole number of at least 20");
+  CHECK(refusal("max_non_split_rounding_mb:19") ==
+        name + "max_non_split_rounding_mb: 19 is not a whole number of at least 20");
+  CHECK(refusal("pinned_num_register_threads:0") ==
+        name + "pinned_num_register_threads: 0 is not a whole number of at least 1");
+  CHECK(refusal("pinned_num_register_threads:6") ==
+        name + "pinned_num_register_threads: 6 is not a power of two");
+  for (const char* share : {"0", "1", "1.5", "-0.5", "nan", "0.8x", "x"})
+    CHECK(refusal("garbage_collection_threshold:" + std::string(share)) ==
+          name + "garbage_collection_threshold: " + share + " is not a number between 0 and 1");
+  for (const char* share : {"0.001", "0.999"})
+    CHECK(again("garbage_collection_threshold:" + std::string(share)) == std::nullopt);
+  CHECK(refusal("backend:jemalloc") ==
+        name + "backend: jemalloc is neither native nor cudaMallocAsync");
+  CHECK(refusal("roundup_power2_divisions:") ==
+        "--allocator-conf: ends where a number is expected");
+}
+
+TEST_CASE("divisions of a list: those of sizes that it leaves out, of its ends and beyond them") {
+  const auto steps = [](const char* list) {
+    return models::allocator_conf_from(std::string("roundup_power2_divisions:") + list, "")
+        .roundup_power2_divisions;
+  };
+  using Steps = std::array<std::int64_t, 16>;
+  // Entry i is of sizes from 2^i MiB; what is beyond the last, 32768 MiB, counts as the last.
+  CHECK(steps("[1:4]") == Steps{4});
+  CHECK(steps("[2:4]") == Steps{4, 4});
+  CHECK(steps("[16384:4]")[14] == 4);
+  CHECK(steps("[32768:4]") == Steps{4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4});
+  CHECK(steps("[1:2,65536:4]") == Steps{2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4});
+  CHECK(steps("[4:0,8:2]") == Steps{0, 0, 0, 2});
+  CHECK(steps("[1:1]") == Steps{});  // one division is none
+  AllocatorConf conf;
+  for (std::size_t i = 0; i < 16; ++i)
+    conf.roundup_power2_divisions[i] = static_cast<std::int64_t>(100 + i);
+  CHECK(conf.divisions_of(1) == 100);
+  CHECK(conf.divisions_of((std::int64_t{1} << 21) - 1) == 100);
+  CHECK(conf.divisions_of(std::int64_t{1} << 21) == 101);
+  CHECK(conf.divisions_of(std::int64_t{1} << 34) == 114);
+  CHECK(conf.divisions_of(std::int64_t{1} << 35) == 115);
+  CHECK(conf.divisions_of(std::int64_t{1} << 40) == 115);
+}

@@ -21,6 +21,11 @@ models::BatchesOfData batches(std::vector<std::int64_t> lengths, Collation how, 
                               std::int64_t ranks = 1) {
   return batches_of(Lengths{std::move(lengths)}, how, {.micro_batch = each}, ranks);
 }
+// Five samples, cut to 100 tokens; three micro-batches of one on each of two ranks.
+models::BatchesOfData batch_of_three() {
+  return batches_of(Lengths{{10, 20, 100, 101, 300}}, {.max_length = 100},
+                    {.micro_batch = 1, .grad_accum = 3}, 2);
+}
 }  // namespace
 
 TEST_CASE("lengths are counted where they stand, whatever names them") {
@@ -122,4 +127,54 @@ TEST_CASE("a short row at the end of a thousand samples is padded with the other
 
 TEST_CASE("a data set that fills no micro-batch is refused") {
   CHECK_THROWS_WITH_AS((void)batches({5}, {}, 2), doctest::Contains("do not fill"), Error);
+}
+
+TEST_CASE("a wrapped row counts as one sample, as long as it is") {
+  const auto items = items_of(Lengths{{6, 3}}, {.packing = Packing::wrapped, .max_length = 4});
+  CHECK(items == std::vector<Item>{{4, 1, 4}, {4, 1, 4}, {1, 1, 1}});
+}
+
+TEST_CASE("what a data set is, and how often its worst micro-batch comes") {
+  const auto of = batch_of_three();
+  CHECK(of.samples == 5);
+  CHECK(of.longest == 300);  // before it is cut
+  CHECK(of.cut == 2);  // 101 and 300, and not 100
+  CHECK(of.tokens == 10 + 20 + 100 + 100 + 100);
+  CHECK(of.items == 5);
+  // Micro-batches of 1, 3 a rank and step on 2 ranks: 6 samples a step, and 5 are there.
+  CHECK(of.steps_per_epoch == 1);
+  // Three of five are as long as the most: the first of them at (5 + 1) / (3 + 1), in step 1.
+  CHECK(of.first_worst_step == 1);
+  CHECK(tests::near(of.worst_per_step, 1 - 0.4 * 0.4 * 0.4 * 0.4 * 0.4 * 0.4, 1e-9));
+  CHECK(tests::near(of.real_tokens_per_step, 6 * 66.0, 1e-9));
+  CHECK(tests::near(of.real_share, 1, 1e-12));
+  // Of one in a hundred: at (100 + 1) / (1 + 1) = 50.5, in step 26 of two samples each.
+  std::vector<std::int64_t> many(100, 8);
+  many[40] = 9;
+  CHECK(batches(many, {}, 2).first_worst_step == 26);
+  CHECK(batches(many, {}, 2).steps_per_epoch == 50);
+  CHECK(batches(many, {}, 2, 0).steps_per_epoch == 50);
+  // Without padding a chance decides: one pair of 4950 holds both of two.
+  many[41] = 9;
+  const auto flat = batches(many, {.padding = Padding::free}, 2);
+  CHECK(tests::near(flat.worst_per_step, 1.0 / 4950, 1e-6));
+  CHECK(tests::near(flat.first_worst_step, 4950, 1e-3));
+}
+
+TEST_CASE("numbers of a histogram are whole, up to what a machine could hold") {
+  const auto refused = [](const std::string& text) -> std::string {
+    try {
+      (void)models::lengths_from_csv(text, "f");
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "accepted";
+  };
+  // A spreadsheet's mark before the heads.
+  CHECK(models::lengths_from_csv("\xef\xbb\xbflength,count\n5,1\n", "f").tokens ==
+        std::vector<std::int64_t>{5});
+  CHECK(
+      refused("length,count\n" + std::string(70, '7') + ",1").find(std::string(57, '7') + "...") !=
+      std::string::npos);
+  CHECK(refused("length,count\n5,1\nx,1").find("f, line 3") != std::string::npos);
 }

@@ -5,6 +5,7 @@
 
 #include "models/base/error.h"
 #include "models/model_catalog.h"
+#include "models/model_reader.h"
 
 namespace plimsoll::tests {
 
@@ -95,6 +96,38 @@ TEST_CASE("a name that fits nothing is refused with what is accepted") {
                            "(accepted: q_proj, k_proj, v_proj, attention, o_proj, gate_proj, "
                            "up_proj, down_proj)"));
   }
+}
+
+TEST_CASE("each name of a list must fit, in one of a model's kinds of layers; a long one is cut") {
+  const auto refusal = [](const char* policy, const models::ModelSpec& model) -> std::string {
+    try {
+      check_kept(recompute_from(policy).value(), model.blocks);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "accepted";
+  };
+  const models::ModelSpec llama = models::catalog_model("llama-3.2-1b");
+  const char* const accepted =
+      " (accepted: q_proj, k_proj, v_proj, attention, o_proj, gate_proj, up_proj, down_proj)";
+  // Behind one that fits, too.
+  CHECK(refusal("ops:attention+zzzzzz", llama) ==
+        "--recompute ops: 'zzzzzz' names nothing in this model's layers" + std::string(accepted));
+  const std::string long_name(90, 'z');
+  CHECK(refusal(("ops:" + long_name).c_str(), llama) ==
+        "--recompute ops: '" + std::string(57, 'z') + "...' names nothing in this model's layers" +
+            accepted);
+  // The first layer alone has an MLP that is none of experts.
+  const models::ModelSpec mixed = models::read_model(
+      R"({"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 64,
+          "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "vocab_size": 100, "num_experts": 4, "num_experts_per_tok": 2,
+          "moe_intermediate_size": 32, "mlp_only_layers": [0], "decoder_sparse_step": 1})",
+      "mixed", "mixed", {});
+  REQUIRE(mixed.blocks.size() >= 2);
+  CHECK(refusal("ops:mlp.up_proj", mixed) == "accepted");
+  // What asks for no number of layers has the one that a plan writes.
+  CHECK(recompute_from("ops:attention")->every == 1);
 }
 
 TEST_CASE("Megatron's names of what is here by another") {

@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <initializer_list>
+#include <utility>
+
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
 
@@ -55,6 +58,49 @@ TEST_CASE("both ends of a range belong to it") {
   CHECK(wildcard_match("h.[13-]", "h.-"));
   CHECK(!wildcard_match("h.[13-]", "h.2"));
   CHECK(wildcard_match("h.[1a-c]", "h.b"));
+}
+
+// Of fnmatch.fnmatchcase, too: what stands behind a star, a set that never closes, sets of ends.
+TEST_CASE("stars, sets and ends of patterns, row by row") {
+  for (const auto& [pattern, name] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"a*", "a"},
+                                                                  {"a**", "abc"},
+                                                                  {"*b*", "aabb"},
+                                                                  {"a*b", "ab"},
+                                                                  {"a*b*c", "abbc"},
+                                                                  {"[a-]", "-"},
+                                                                  {"[a-]", "a"},
+                                                                  {"[]-a]", "]"},
+                                                                  {"[]-a]", "^"},
+                                                                  {"[!]]", "x"},
+                                                                  {"[^a]", "b"},
+                                                                  {"[", "["},
+                                                                  {"a[!", "a[!"},
+                                                                  {"[a-cx-z]", "y"},
+                                                                  {"[a-cx-z]", "c"},
+                                                                  {"x[0-9][0-9]", "x42"},
+                                                                  {"*[0-9]", "layer.7"},
+                                                                  {"??", "ab"},
+                                                                  {"*.?", "a.b.c"}})
+    CHECK_MESSAGE(wildcard_match(pattern, name), pattern << " " << name);
+  for (const auto& [pattern, name] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"", "a"},
+                                                                  {"a", ""},
+                                                                  {"?", ""},
+                                                                  {"a*b", "abc"},
+                                                                  {"a*b*c", "acb"},
+                                                                  {"[a-]", "b"},
+                                                                  {"[!]]", "]"},
+                                                                  {"[^a]", "a"},
+                                                                  {"[a-cx-z]", "d"},
+                                                                  {"[a-cx-z]", "-"},
+                                                                  {"[ab]", "ab"},
+                                                                  {"x[0-9][0-9]", "x4"},
+                                                                  {"*[0-9]", "layer.x"},
+                                                                  {"??", "a"},
+                                                                  {"a?", "a"},
+                                                                  {"a*", "b"}})
+    CHECK_MESSAGE(!wildcard_match(pattern, name), pattern << " " << name);
 }
 
 TEST_CASE("many stars take no time") {
@@ -117,4 +163,38 @@ TEST_CASE("a pattern that matches nothing is refused with its option") {
       CHECK(error.message().starts_with(std::string("--freeze ") + pattern));
     }
   }
+}
+
+TEST_CASE("a pattern of --train that matches nothing is refused too, with as much as can be read") {
+  const ModelSpec gpt2 = models::catalog_model("gpt2");
+  const auto refused = [&](std::vector<std::string> freeze,
+                           std::vector<std::string> train) -> std::string {
+    try {
+      (void)rows(gpt2, std::move(freeze), std::move(train));
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "accepted";
+  };
+  const std::string like = ": matches no parameter of gpt2 (names are like transformer.wte.weight)";
+  CHECK(refused({"*"}, {"lm_haed"}) == "--train lm_haed" + like);
+  CHECK(refused({std::string(101, 'x')}, {}) == "--freeze " + std::string(97, 'x') + "..." + like);
+  CHECK(refused({"*"}, {"lm_head.weight"}) ==
+        "--train lm_head.weight: lm_head.weight shares its storage with the embedding; name that "
+        "instead");
+}
+
+TEST_CASE("every second block makes a row of each, neighbours with the same fate one row") {
+  const ModelSpec gpt2 = models::catalog_model("gpt2");
+  const auto bias = [&](std::vector<std::string> freeze) {
+    std::string out;
+    for (const TrainableRow& row : rows(gpt2, std::move(freeze)))
+      if (row.row.name == "transformer.h.{}.ln_1.bias")
+        out += (row.trainable ? "+" : "-") + std::to_string(row.row.ranges[0].first) + "x" +
+               std::to_string(row.row.ranges[0].count) + " ";
+    return out;
+  };
+  CHECK(bias({"transformer.h.[02].*"}) == "-0x1 +1x1 -2x1 +3x9 ");
+  CHECK(bias({"transformer.h.1?.*"}) == "+0x10 -10x2 ");
+  CHECK(bias({"transformer.h.*.ln_1.*"}) == "-0x12 ");
 }

@@ -176,14 +176,13 @@ TEST_CASE("a message repeats the beginning of a long value, and not all of it") 
     CAPTURE(message);
     if (message.find("--" + name + " " + begin) == std::string::npos) continue;  // a file's name
     ++shown;
-    const bool cut = message.find(begin + "yyyz") == std::string::npos;
-    const bool ends = message.find(begin + "...: ") != std::string::npos ||
-                      message.find(begin + "yyy: ") != std::string::npos;
-    if (!name.ends_with("targets") && !name.ends_with("save")) CHECK((cut && ends));
+    CHECK(message.find(begin + "y") == std::string::npos);
+    if (!name.ends_with("targets") && !name.ends_with("save"))
+      CHECK(message.find(begin + "...: ") != std::string::npos);
   }
   CHECK(shown >= 40);
-  CHECK(fit_refusal({{"pp-schedule", value}}).starts_with("--pp-schedule " + begin + "yyy: "));
-  CHECK(fit_refusal({{"torch-version", value}}).starts_with("--torch-version " + begin + "yyy: "));
+  CHECK(fit_refusal({{"pp-schedule", value}}).starts_with("--pp-schedule " + begin + "...: "));
+  CHECK(fit_refusal({{"torch-version", value}}).starts_with("--torch-version " + begin + "...: "));
 }
 
 TEST_CASE("a value of sixty letters stands whole, of sixty-one it is cut") {
@@ -224,7 +223,7 @@ TEST_CASE("an option is named with its value and with the file that says it") {
   CHECK(options.all("freeze") == std::vector<std::string>{"a*", std::string(61, 'b')});
   CHECK(*options.find("freeze") == "a*");
   options.add("train", std::string(61, 'c'));
-  CHECK(options.said("train") == "--train " + std::string(60, 'c'));
+  CHECK(options.said("train") == "--train " + std::string(57, 'c') + "...");
 }
 
 TEST_CASE("a command line is one that a shell takes apart into the same words") {

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <span>
 
+#include "models/base/utf8.h"
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
@@ -70,7 +71,7 @@ std::string aliases_text(std::span<const std::string> aliases, const reports::Te
 
 // 1: nothing has that name.
 int nothing_found(const std::string& text, const std::string& near) {
-  say(fmt::format("nothing has '{}' in its names{}", text.substr(0, 60),
+  say(fmt::format("nothing has '{}' in its names{}", shortened(text),
                   near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
   return 1;
 }

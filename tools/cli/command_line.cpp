@@ -8,13 +8,14 @@
 
 #include "models/base/error.h"
 #include "models/base/nearest.h"
+#include "models/base/utf8.h"
 #include "tools/cli/help.h"
 
 namespace plimsoll::tools {
 
 namespace {
 std::string shown(std::string_view word) {
-  return word.size() <= 60 ? std::string(word) : std::string(word.substr(0, 57)) + "...";
+  return shortened(word);
 }
 
 [[noreturn]] void refuse(std::string message) {

@@ -7,6 +7,7 @@
 
 #include "models/base/error.h"
 #include "models/base/nearest.h"
+#include "models/base/utf8.h"
 #include "models/config_reader.h"
 #include "models/file_keys.h"
 #include "models/toml_reader.h"
@@ -98,7 +99,7 @@ class Reader {
     if (const auto command = trainer_command(program)) {
       const std::string action = line_.done() ? "" : line_.take();
       if (action.empty() || std::string_view(command->actions).find(action) == std::string::npos)
-        refuse(fmt::format("{} {}: only {} {} is planned", program, action.substr(0, 60), program,
+        refuse(fmt::format("{} {}: only {} {} is planned", program, shortened(action), program,
                            command->actions));
       trainer_ = command->option;
       script_ = program + " " + action;
@@ -108,7 +109,7 @@ class Reader {
         fmt::format("'{}' is no launcher that is known (accelerate launch, torchrun, python -m "
                     "torch.distributed.run, deepspeed, python, axolotl train, llamafactory-cli "
                     "train, swift sft)",
-                    program.substr(0, 60)));
+                    shortened(program)));
   }
 
   // A training program's own command, which starts its ranks itself.
@@ -132,10 +133,10 @@ class Reader {
     if (!line_.done()) (void)line_.take();  // "--"
     const std::string name = launcher_;
     if (name != "accelerate" && name != "torchrun" && name != "python")
-      refuse(fmt::format("--launcher {}: accelerate, torchrun or python is needed",
-                         name.substr(0, 60)));
+      refuse(
+          fmt::format("--launcher {}: accelerate, torchrun or python is needed", shortened(name)));
     launcher_options(name == "accelerate" ? kAccelerate : name == "torchrun" ? kTorchrun : kPython);
-    if (!line_.done()) refuse(fmt::format("'{}' behind --", line_.peek().substr(0, 60)));
+    if (!line_.done()) refuse(fmt::format("'{}' behind --", shortened(line_.peek())));
     if (name == "accelerate") accelerate();
     if (name == "torchrun") torchrun();
     if (name == "python") set_ranks(1, 1, "--launcher");
@@ -166,7 +167,7 @@ class Reader {
         std::vector<std::string_view> all(launcher.flags.begin(), launcher.flags.end());
         all.insert(all.end(), launcher.values.begin(), launcher.values.end());
         const std::string near = nearest(name, all);
-        refuse(fmt::format("{} has no option {}{}", launcher.name, word.substr(0, 60),
+        refuse(fmt::format("{} has no option {}{}", launcher.name, shortened(word),
                            near.empty() ? "" : fmt::format("; did you mean --{}?", near)));
       }
     }
@@ -277,9 +278,9 @@ class Reader {
     }
     if (*mine == value) return;
     refuse(key.empty()
-               ? fmt::format("--{} {} beside it: give one of the two", option, mine->substr(0, 60))
+               ? fmt::format("--{} {} beside it: give one of the two", option, shortened(*mine))
                : fmt::format("{} says --{} {}, but --{} {} is given: give one of the two", key,
-                             option, value.substr(0, 60), option, mine->substr(0, 60)));
+                             option, shortened(value), option, shortened(*mine)));
   }
 
   void set_ranks(std::int64_t per_node, std::int64_t nodes, const char* key) {

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "models/base/error.h"
+#include "models/base/utf8.h"
 
 namespace plimsoll::tools {
 
@@ -29,7 +30,7 @@ std::int64_t number(const Environment& variables, const char* name, std::int64_t
       !text.empty() && text.size() < 7 && text.find_first_not_of("0123456789") == std::string::npos;
   check(is_one && std::stoll(text) > 0, ErrorKind::bad_input, [&] {
     return fmt::format("the launch line: {}={}: a positive whole number is needed", name,
-                       text.substr(0, 60));
+                       shortened(text));
   });
   return std::stoll(text);
 }
@@ -63,7 +64,7 @@ std::optional<StartedRanks> started_ranks(const std::string& option, const Envir
       return fmt::format(
           "the launch line: CUDA_VISIBLE_DEVICES={}: without NPROC_PER_NODE ms-swift splits the "
           "model over them, which is not modelled",
-          devices->second.substr(0, 60));
+          shortened(devices->second));
     });
     return StartedRanks{1, nodes, "swift"};
   }

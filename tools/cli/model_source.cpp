@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "models/base/utf8.h"
 #include "models/config_reader.h"
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
@@ -62,7 +63,7 @@ LoadedModel from_hub(const Hub& hub, const std::string& id, const models::ReadOp
 }
 
 std::string shown(const std::string& name) {
-  return name.size() <= 100 ? name : name.substr(0, 97) + "...";
+  return shortened(name, 100);
 }
 
 [[noreturn]] void refuse_model(const std::string& name) {

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "models/base/utf8.h"
+
 namespace plimsoll::tools {
 
 namespace {
@@ -43,7 +45,7 @@ std::string Options::origin(std::string_view name) const {
 std::string Options::said(std::string_view name) const {
   const std::string* value = find(name);
   std::string text = "--" + std::string(name);
-  if (value != nullptr && !value->empty()) text += " " + value->substr(0, 60);
+  if (value != nullptr && !value->empty()) text += " " + shortened(*value);
   const std::string from = origin(name);
   return from.empty() ? text : from + " (" + text + ")";
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "models/base/utf8.h"
 #include "models/config_reader.h"
 #include "reports/document_check.h"
 
@@ -40,7 +41,7 @@ std::string first_plan(const std::string& document, const std::string& source) {
     refuse(fmt::format("{}: {}, where a plan (plimsoll.plan/1) or a recommendation is needed",
                        source,
                        name.empty() ? "a document without a schema"
-                                    : fmt::format("a document of schema {}", name.substr(0, 60))));
+                                    : fmt::format("a document of schema {}", shortened(name))));
   const Json json = Json::parse(document);  // its keys in their order
   const auto ranked = json.find("ranked");
   if (ranked == json.end() || !ranked->is_array() || ranked->empty())

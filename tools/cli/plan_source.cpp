@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "models/base/utf8.h"
 #include "models/config_reader.h"
 #include "models/model_reader.h"
 #include "reports/workload_json.h"
@@ -64,7 +65,7 @@ Request request_from_plan(const std::string& text, const std::string& source) {
     return fmt::format(
         "{}: the fingerprint {} is not the workload's, {}: it was edited, or written "
         "by another version",
-        source, workload.fingerprint.substr(0, 40), fingerprint);
+        source, shortened(workload.fingerprint), fingerprint);
   });
   Request request;
   request.model = std::make_shared<const LoadedModel>(

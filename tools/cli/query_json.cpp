@@ -8,6 +8,7 @@
 
 #include "models/base/error.h"
 #include "models/base/nearest.h"
+#include "models/base/utf8.h"
 #include "reports/json_writer.h"
 
 namespace plimsoll::tools {
@@ -63,7 +64,7 @@ void add_member(Query& query, const std::string& key, const Json& value,
     for (const auto& options : {plan_options(), own})
       for (const Option& option : options) names.push_back(option.name);
     const std::string near = nearest(name, names);
-    refuse(fmt::format("unknown key \"{}\"{}", key.substr(0, 60),
+    refuse(fmt::format("unknown key \"{}\"{}", shortened(key),
                        near.empty() ? " (keys are \"model\" and the options of fit)"
                                     : fmt::format("; did you mean \"{}\"?", near)));
   }
@@ -94,7 +95,7 @@ void check_once(std::vector<std::string> keys) {
   for (std::string& key : keys) std::ranges::replace(key, '_', '-');
   std::ranges::sort(keys);
   const auto twice = std::ranges::adjacent_find(keys);
-  if (twice != keys.end()) refuse(fmt::format("\"{}\": is there twice", twice->substr(0, 60)));
+  if (twice != keys.end()) refuse(fmt::format("\"{}\": is there twice", shortened(*twice)));
 }
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "models/base/utf8.h"
 #include "models/optimizers.h"
 #include "models/stack_versions.h"
 #include "tools/cli/values.h"
@@ -15,7 +16,7 @@ namespace {
 [[noreturn]] void unsupported(std::string_view option, std::string_view value,
                               std::string_view why) {
   fail(ErrorKind::unsupported,
-       fmt::format("--{}{}{}: {}", option, value.empty() ? "" : " ", value.substr(0, 60), why));
+       fmt::format("--{}{}{}: {}", option, value.empty() ? "" : " ", shortened(value), why));
 }
 
 void refuse_name(const Option& option, const std::string& value) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "models/base/utf8.h"
 #include "models/decisions/layer.h"
 #include "models/lora.h"
 #include "models/zero_stage.h"
@@ -51,7 +52,7 @@ void require(const Options& options, std::string_view option, bool needed, std::
   const std::string* value = options.find(option);
   if (value != nullptr && !needed)
     fail(ErrorKind::bad_input,
-         fmt::format("--{}{}{}: {}", option, value->empty() ? "" : " ", value->substr(0, 60), why));
+         fmt::format("--{}{}{}: {}", option, value->empty() ? "" : " ", shortened(*value), why));
 }
 
 // Of the user's own file, or what this build has.
@@ -107,7 +108,7 @@ void set_transformers(const Options& options, Strategy& s) {
   s.transformers = *release;
   if (*release < models::kOldestTransformers || models::kNewestTransformers < *release)
     fail(ErrorKind::unsupported,
-         fmt::format("--{} {}: this version models {} to {}", option, text->substr(0, 60),
+         fmt::format("--{} {}: this version models {} to {}", option, shortened(*text),
                      text_of(models::kOldestTransformers), text_of(models::kNewestTransformers)));
   require(options, option, s.stack == Stack::pytorch || s.transformers == models::kTransformers,
           "other releases than " + text_of(models::kTransformers) +

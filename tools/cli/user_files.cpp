@@ -9,6 +9,7 @@
 #include "models/accelerate_config_reader.h"
 #include "models/base/error.h"
 #include "models/base/nearest.h"
+#include "models/base/utf8.h"
 #include "models/decisions/layer.h"
 #include "models/json_reader.h"
 #include "models/options.h"
@@ -52,7 +53,7 @@ bool agree(const FileSetting& setting, const std::string& mine) {
 }
 
 std::string short_value(const std::string& value) {
-  return value.empty() ? "" : " " + value.substr(0, 60);
+  return value.empty() ? "" : " " + shortened(value);
 }
 
 class Merger {
@@ -130,7 +131,8 @@ class Merger {
     if (!file.model.empty() && out_.model.empty() && !given_.has("params"))
       out_.model = file.model;
     else if (kind.of_trainer && !file.model.empty() && file.model != out_.model)
-      notes_.push_back(fmt::format("{}: names {}; planned is {}", source, file.model.substr(0, 100),
+      notes_.push_back(fmt::format("{}: names {}; planned is {}", source,
+                                   shortened(file.model, 100),
                                    given_.has("params") ? "the count of --params" : out_.model));
     for (const FileSetting& setting : file.settings) add(Held{setting, source, &kind});
     notes_.insert(notes_.end(), file.notes.begin(), file.notes.end());
@@ -143,7 +145,7 @@ class Merger {
       if (!setting.is_default && !agree(setting, *mine))
         fail(ErrorKind::bad_input, fmt::format("{}, but {} says {} ({}): give one of the two",
                                                given_.said(setting.option), held.path,
-                                               setting.value.substr(0, 60), setting.key));
+                                               shortened(setting.value), setting.key));
       return;
     }
     const auto other =
@@ -164,8 +166,8 @@ class Merger {
     } else {
       fail(ErrorKind::bad_input,
            fmt::format("{} says {} ({}), but {} says {} ({}): give one of the two", other->path,
-                       other->setting.value.substr(0, 60), other->setting.key, held.path,
-                       setting.value.substr(0, 60), setting.key));
+                       shortened(other->setting.value), other->setting.key, held.path,
+                       shortened(setting.value), setting.key));
     }
   }
 
@@ -191,7 +193,7 @@ class Merger {
       const std::vector<std::string_view> views(names.begin(), names.end());
       const std::string near = nearest(name, views);
       fail(ErrorKind::bad_input,
-           fmt::format("--trainer {}: not known{}; known are {}", name.substr(0, 60),
+           fmt::format("--trainer {}: not known{}; known are {}", shortened(name),
                        near.empty() ? "" : " (did you mean " + near + "?)", known));
     }
     const std::string called = fmt::format("{}@{}", trainer->name, trainer->version);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "models/base/utf8.h"
 #include "models/recompute.h"
 
 namespace plimsoll::tools {
@@ -14,7 +15,7 @@ namespace plimsoll::tools {
 namespace {
 // A value that goes into a message: hostile ones are long.
 std::string shown(std::string_view text) {
-  return text.size() <= 60 ? std::string(text) : std::string(text.substr(0, 57)) + "...";
+  return shortened(text);
 }
 
 // mantissa * 10^exponent, exactly.
@@ -182,7 +183,7 @@ models::Recompute recompute_value(std::string_view option, std::string_view text
     fail(ErrorKind::unsupported,
          fmt::format("--{} {}: checkpoints around the first layers of a stage alone are not "
                      "modelled; uniform:N is around each N layers of all",
-                     option, text.substr(0, 60)));
+                     option, shortened(text)));
   if (text.starts_with("ops:"))
     refuse_value(
         option, text,
