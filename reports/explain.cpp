@@ -121,10 +121,10 @@ void add_peak(Lines& lines, const Plan& plan, const std::vector<TensorGroup>& gr
                           right(bytes_text(plan.peak - all), 11)));
 }
 
-void add_changes(Lines& lines, const Plan& plan, const std::vector<Change>& changes) {
+void add_changes(Lines& lines, const Plan& plan, const std::vector<Replanned>& changes) {
   lines.blank();
   lines.row("What would make the peak smaller (each planned again)");
-  for (const Change& change : changes)
+  for (const Replanned& change : changes)
     if (change.peak < plan.peak)
       lines.row(fmt::format("  {}  {}  to {}", padded(change.option, 28),
                             right(signed_bytes(change.peak - plan.peak), 10),
@@ -141,10 +141,10 @@ void add_assumptions(Lines& lines, const Plan& plan) {
 }
 
 void add_growth(Lines& lines, const Plan& plan, const TensorGroup& group,
-                const std::vector<Growth>& growth) {
+                const std::vector<TokenGrowth>& growth) {
   std::string text;
   bool by_token = !growth.empty();
-  for (const Growth& other : growth) {
+  for (const TokenGrowth& other : growth) {
     const TensorGroup* then = find(other.change.groups, group.name);
     if (then == nullptr || group.bytes == Bytes(0)) return;
     const double times = then->bytes.real() / group.bytes.real();
@@ -190,7 +190,7 @@ std::vector<TensorGroup> tensor_groups(const Plan& plan) {
   return out;
 }
 
-std::string explanation(const Plan& plan, const std::vector<Change>& changes,
+std::string explanation(const Plan& plan, const std::vector<Replanned>& changes,
                         const Terminal& terminal) {
   Lines lines(terminal);
   add_device(lines, plan);
@@ -222,8 +222,8 @@ std::vector<TensorGroup> groups_called(const std::vector<TensorGroup>& all,
 }
 
 std::string tensor_explanation(const Plan& plan, const std::vector<TensorGroup>& asked,
-                               const std::vector<Growth>& growth,
-                               const std::vector<Change>& changes, const Terminal& terminal) {
+                               const std::vector<TokenGrowth>& growth,
+                               const std::vector<Replanned>& changes, const Terminal& terminal) {
   Lines lines(terminal);
   for (std::size_t i = 0; i < asked.size(); ++i) {
     const TensorGroup& group = asked[i];
@@ -239,7 +239,7 @@ std::string tensor_explanation(const Plan& plan, const std::vector<TensorGroup>&
                                                      group.at_peak, group.count)),
         "    ");
     add_growth(lines, plan, group, growth);
-    for (const Change& change : changes) {
+    for (const Replanned& change : changes) {
       const TensorGroup* other = find(change.groups, group.name);
       const Bytes now = other == nullptr ? Bytes(0) : other->bytes;
       if (now >= group.bytes) continue;

@@ -22,7 +22,7 @@ struct TensorGroup {
 std::vector<TensorGroup> tensor_groups(const Plan& plan);
 
 // The question with one change, planned again; nothing where the change cannot be made.
-struct Change {
+struct Replanned {
   std::string option;  // "--recompute full"
   Bytes peak, device;
   std::vector<TensorGroup> groups;
@@ -30,7 +30,7 @@ struct Change {
 
 // The whole plan: what the device bytes are the sum of, which tensors the peak is, who says every
 // figure that is not derived, and what would make the peak smaller.
-std::string explanation(const Plan& plan, const std::vector<Change>& changes,
+std::string explanation(const Plan& plan, const std::vector<Replanned>& changes,
                         const Terminal& terminal);
 
 // The groups whose names `asked` is or ends (whole parts, * for any number). Error{bad_input}:
@@ -40,13 +40,13 @@ std::vector<TensorGroup> groups_called(const std::vector<TensorGroup>& all,
 
 // Some tensors: who makes them, how long they live, how they grow, what would make them smaller.
 // `growth`: the question with another batch, and how many times its tokens are there.
-struct Growth {
-  Change change;
+struct TokenGrowth {
+  Replanned change;
   double tokens = 1;
 };
 std::string tensor_explanation(const Plan& plan, const std::vector<TensorGroup>& asked,
-                               const std::vector<Growth>& growth,
-                               const std::vector<Change>& changes, const Terminal& terminal);
+                               const std::vector<TokenGrowth>& growth,
+                               const std::vector<Replanned>& changes, const Terminal& terminal);
 
 // Where the step's time goes, op by op: as planner/time/op_times.h.
 struct OpTimeLine {

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Who may include whom. The include root is the project root, so this table is the header side of the
-picture of the libraries; Meson's link lines are the other side."""
+picture of the libraries; Meson's link lines are the other side. And no two headers say what one name of a
+namespace is: a program would link one's destructor for the other's objects."""
+import collections
 import pathlib
 import re
 import sys
@@ -58,6 +60,8 @@ OUTSIDE = [
     ("curl", r"curl/"),
 ]
 
+SPACE = re.compile(r"^namespace ([\w:]+) \{", re.MULTILINE)
+TYPE = re.compile(r"^(?:struct|class|union|enum(?: class)?) (\w+)[^;{]*\{", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 FOLDERS = ["models", "reports", "planner", "kernels", "runtime", "tools", "tests"]
@@ -122,11 +126,24 @@ def complaints(root):
     return found
 
 
+def named_twice(root):
+    """Types that two headers define under one name of one namespace."""
+    homes = collections.defaultdict(list)
+    for folder in FOLDERS:
+        for file in sorted((root / folder).rglob("*.h")):
+            text = file.read_text(errors="replace")
+            space = SPACE.search(text)
+            for name in sorted(set(TYPE.findall(text))):
+                homes[space.group(1) if space else "", name].append(file.relative_to(root).as_posix())
+    return [f"{files[-1]}: {space}::{name} is in {', '.join(files[:-1])} too"
+            for (space, name), files in sorted(homes.items()) if len(files) > 1]
+
+
 def main(arguments):
     root = pathlib.Path(arguments[0] if arguments else __file__).resolve()
     if not arguments:
         root = root.parent.parent
-    found = complaints(root)
+    found = complaints(root) + named_twice(root)
     for line in found:
         print(line)
     return 1 if found else 0

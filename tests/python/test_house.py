@@ -97,6 +97,15 @@ class Includes(Tree):
 
     def test_this_project_passes(self):
         self.assertEqual(check_includes.complaints(ROOT), [])
+        self.assertEqual(check_includes.named_twice(ROOT), [])
+
+    def test_a_name_of_a_namespace_has_one_header(self):
+        self.write("models/a.h", "namespace x {\nstruct A {\n};\nstruct B;\nenum class C : int { c };\n}\n")
+        self.write("models/b.h", "namespace x {\nstruct B {\n  struct A {};\n};\nclass A;\n}\n")
+        self.write("models/c.h", "namespace y {\nstruct A {\n};\n}\n")
+        self.assertEqual(check_includes.named_twice(self.root), [])
+        self.write("reports/d.h", "namespace x {\nclass A final : B {\n};\n}\n")
+        self.assertEqual(check_includes.named_twice(self.root), ["reports/d.h: x::A is in models/a.h too"])
 
 
 class Sizes(Tree):

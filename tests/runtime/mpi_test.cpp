@@ -65,13 +65,13 @@ void expect_steps_of_threads(comm::Communicator& world) {
   StepCase c{.precision = models::Precision::bf16_mixed, .ranks = world.size()};
   c.accumulation = 2;
   for (c.stage = 0; c.stage <= 3; ++c.stage) {
-    const StepResult threads = run_step(c)[static_cast<std::size_t>(world.rank())];
+    const ShardedStep threads = run_step(c)[static_cast<std::size_t>(world.rank())];
     expect(run_rank_step(c, world).same_values(threads), "a step has the bits of threads");
   }
   if (world.size() != 4) return;
   c.stage = 3;
   c.shard_group = 2;
-  const StepResult threads = run_step(c)[static_cast<std::size_t>(world.rank())];
+  const ShardedStep threads = run_step(c)[static_cast<std::size_t>(world.rank())];
   expect(run_rank_step(c, world).same_values(threads), "a hybrid step has the bits of threads");
 }
 

@@ -286,13 +286,13 @@ TEST_CASE("what was loaded comes back whole, and masters keep what the weights l
 // Of all stages on `ranks` ranks, every rank, against DDP's rank 0.
 void expect_equal_stages(StepCase c) {
   c.stage = 0;
-  const std::vector<StepResult> ddp = run_step(c);
+  const std::vector<ShardedStep> ddp = run_step(c);
   CHECK(ddp[0].overflow == 0);
   CHECK(ddp[0].norm > 0);
   for (int stage = 0; stage <= 3; ++stage) {
     CAPTURE(stage);
     c.stage = stage;
-    for (const StepResult& result : run_step(c)) CHECK(result.same_values(ddp[0]));
+    for (const ShardedStep& result : run_step(c)) CHECK(result.same_values(ddp[0]));
   }
 }
 
@@ -335,12 +335,12 @@ double largest(const std::vector<std::vector<float>>& a, const std::vector<std::
 
 TEST_CASE("shards inside groups and replicas between them agree with one group within 1e-6") {
   StepCase c{.ranks = 4, .stage = 0, .accumulation = 2};
-  const StepResult ddp = run_step(c)[0];
+  const ShardedStep ddp = run_step(c)[0];
   for (int stage = 1; stage <= 3; ++stage) {
     CAPTURE(stage);
     c.stage = stage;
     c.shard_group = 2;
-    for (const StepResult& hybrid : run_step(c)) {
+    for (const ShardedStep& hybrid : run_step(c)) {
       CHECK(largest(hybrid.gradients, ddp.gradients) < 1e-6);
       CHECK(largest(hybrid.weights, ddp.weights) < 1e-6);
       CHECK(tests::near(hybrid.norm, ddp.norm, 1e-6));
@@ -349,19 +349,19 @@ TEST_CASE("shards inside groups and replicas between them agree with one group w
 }
 
 TEST_CASE("reduced once or after each micro-batch, gradients agree within 1e-6") {
-  const StepResult four = run_step({.ranks = 4, .accumulation = 2, .max_norm = 0})[0];
-  const StepResult last =
+  const ShardedStep four = run_step({.ranks = 4, .accumulation = 2, .max_norm = 0})[0];
+  const ShardedStep last =
       run_step({.ranks = 4, .deterministic = false, .accumulation = 2, .max_norm = 0})[0];
   CHECK(largest(last.gradients, four.gradients) < 1e-6);
   CHECK(largest(last.weights, four.weights) < 1e-6);
 }
 
 TEST_CASE("an infinite gradient of one rank skips the step on all, under every stage") {
-  const StepResult before =
+  const ShardedStep before =
       run_step({.precision = Precision::fp16_mixed, .ranks = 3, .steps = 0})[0];
   for (int stage = 0; stage <= 3; ++stage) {
     CAPTURE(stage);
-    for (const StepResult& result : run_step(
+    for (const ShardedStep& result : run_step(
              {.precision = Precision::fp16_mixed, .ranks = 3, .stage = stage, .overflow = true})) {
       CHECK(result.overflow == 1);
       CHECK(result.weights == before.weights);

@@ -79,7 +79,7 @@ void run_backward(ShardedRank& rank, const Units& units, std::uint64_t micro_bat
   take();
 }
 
-void run_optimizer(ShardedRank& rank, const Units& units, const StepCase& c, StepResult& result) {
+void run_optimizer(ShardedRank& rank, const Units& units, const StepCase& c, ShardedStep& result) {
   std::vector<Unit*> all;
   for (const auto& unit : units) all.push_back(unit.get());
   const Scalars scalars(rank.scalar_block.view());
@@ -138,7 +138,7 @@ float drawn(std::uint64_t key) {
   return static_cast<float>(static_cast<std::int32_t>(key >> 32)) * 0x1p-31f;
 }
 
-bool StepResult::same_values(const StepResult& o) const {
+bool ShardedStep::same_values(const ShardedStep& o) const {
   return same_bits(weights, o.weights) && same_bits(masters, o.masters) &&
          same_bits(first_moments, o.first_moments) && same_bits(second_moments, o.second_moments) &&
          same_bits(gradients, o.gradients) && std::memcmp(&norm, &o.norm, sizeof norm) == 0 &&
@@ -172,7 +172,7 @@ std::unique_ptr<shard::Unit> ShardedRank::unit(const models::decisions::UnitName
   return made;
 }
 
-StepResult run_rank_step(const StepCase& c, comm::Communicator& world) {
+ShardedStep run_rank_step(const StepCase& c, comm::Communicator& world) {
   ShardedRank rank(c, world);
   const Units units = make_units(rank, c.lora);
   std::vector<Unit*> all;
@@ -186,7 +186,7 @@ StepResult run_rank_step(const StepCase& c, comm::Communicator& world) {
   }
   rank.worker.workspace = rank.worker.memory.allocate(
       "workspace", Category::workspace, DType::uint8, {gradient_norm_workspace(all).value()});
-  StepResult result;
+  ShardedStep result;
   for (std::int64_t step = 1; step <= c.steps; ++step) {
     rank.worker.step = static_cast<std::uint32_t>(step);
     result.gradients.clear();
@@ -209,8 +209,8 @@ StepResult run_rank_step(const StepCase& c, comm::Communicator& world) {
   return result;
 }
 
-std::vector<StepResult> run_step(const StepCase& c) {
-  std::vector<StepResult> results(static_cast<std::size_t>(c.ranks));
+std::vector<ShardedStep> run_step(const StepCase& c) {
+  std::vector<ShardedStep> results(static_cast<std::size_t>(c.ranks));
   comm::run_ranks(c.ranks,
                   [&](comm::Communicator& world) {
                     results[static_cast<std::size_t>(world.rank())] = run_rank_step(c, world);

@@ -25,18 +25,18 @@ struct StepCase {
 };
 
 // What a rank has at the end. Values unit by unit, parameter by parameter.
-struct StepResult {
+struct ShardedStep {
   std::vector<std::vector<float>> weights, masters, first_moments, second_moments, gradients;
   float norm = 0, factor = 0;
   std::int32_t overflow = 0;
   StepRecord record;  // of the last step
-  bool same_values(const StepResult& other) const;
+  bool same_values(const ShardedStep& other) const;
 };
 
 // Of every rank, as threads.
-std::vector<StepResult> run_step(const StepCase& c);
+std::vector<ShardedStep> run_step(const StepCase& c);
 // Of this rank of `world`.
-StepResult run_rank_step(const StepCase& c, comm::Communicator& world);
+ShardedStep run_rank_step(const StepCase& c, comm::Communicator& world);
 
 // Between -1 and 1.
 float drawn(std::uint64_t key);

@@ -17,7 +17,7 @@ class Asker {
   Asker(const std::string& model, const Options& options) : model_(model), options_(options) {}
 
   // The question with other values; nothing where that cannot be asked.
-  std::optional<reports::Change> with(const Given& changes) {
+  std::optional<reports::Replanned> with(const Given& changes) {
     Options options;
     std::string text;
     for (const auto& [name, value] : options_.given())
@@ -29,7 +29,7 @@ class Asker {
     }
     try {
       const reports::Plan plan = whole(request_from(model_, options, sources_));
-      return reports::Change{text, plan.peak, plan.device, reports::tensor_groups(plan)};
+      return reports::Replanned{text, plan.peak, plan.device, reports::tensor_groups(plan)};
     } catch (const Error&) {
       return std::nullopt;
     }
@@ -48,7 +48,7 @@ class Asker {
   Sources sources_;
 };
 
-std::vector<reports::Change> changes_of(Asker& asker, const Request& request) {
+std::vector<reports::Replanned> changes_of(Asker& asker, const Request& request) {
   const models::Strategy& s = request.question.strategy;
   const models::Batch& batch = request.question.batch;
   std::vector<Given> all{{{"recompute", "selective"}},  {{"recompute", "full"}},
@@ -61,7 +61,7 @@ std::vector<reports::Change> changes_of(Asker& asker, const Request& request) {
   if (batch.micro_batch > 1)
     all.push_back({{"micro-batch", std::to_string(batch.micro_batch / 2)}});
   if (batch.seq_len > 1) all.push_back({{"seq-len", std::to_string(batch.seq_len / 2)}});
-  std::vector<reports::Change> out;
+  std::vector<reports::Replanned> out;
   for (const Given& change : all)
     if (auto found = asker.with(change)) out.push_back(std::move(*found));
   return out;
@@ -84,7 +84,7 @@ std::string explained(const std::string& model, const Options& options, const Re
   const std::vector<reports::TensorGroup> groups =
       reports::groups_called(reports::tensor_groups(plan), asked);
   const models::Batch& batch = request.question.batch;
-  std::vector<reports::Growth> growth;
+  std::vector<reports::TokenGrowth> growth;
   if (auto found = asker.with({{"micro-batch", std::to_string(2 * batch.micro_batch)}}))
     growth.push_back({std::move(*found), 2});
   if (auto found = asker.with({{"seq-len", std::to_string(2 * batch.seq_len)}}))
