@@ -2,6 +2,7 @@
 // from Transformers on the meta device.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -168,6 +169,31 @@ TEST_CASE("what a config leaves out is what Transformers fills in, its sizes asi
       CHECK(model.numerics->rotary->theta == entry["theta"]);
     if (!entry["deviation"].is_null())
       CHECK(model.numerics->initialization.deviation == entry["deviation"]);
+  }
+}
+
+// No config without its sizes is planned; what stands in a family's place is its class's own.
+TEST_CASE("a family's sizes are those of its class's config") {
+  const json classes = read_json(golden() / "class_defaults.json");
+  CHECK(classes.size() == 33);
+  for (const json& entry : classes) {
+    const std::string type = entry["config"]["model_type"],
+                      name = entry["config"]["architectures"][0];
+    CAPTURE(type);
+    const models::families::Family family = models::families::find_family(type)->make();
+    const auto own =
+        std::ranges::find(family.architectures, name, &models::families::Architecture::name);
+    REQUIRE(own != family.architectures.end());
+    ModelSpec model;
+    model.model_type = type;
+    model.architecture = name;
+    family.build(models::Config::parse("{}", "config.json"), own->head, model);
+    CHECK(model.parameter_count() == Count(entry["parameters"].get<std::int64_t>()));
+    if (model.decoder) CHECK(model.decoder->heads == entry["heads"]);
+    std::int64_t most = 0;  // experts of a layer that a token passes through, the routed ones
+    for (const models::ParameterRow& row : model.parameters) most = std::max(most, row.active);
+    if (most > 0 && !entry["experts_per_token"].is_null())
+      CHECK(most == entry["experts_per_token"]);
   }
 }
 

@@ -9,6 +9,7 @@ names of the checkpoints (5 fuses and renames experts while loading):
     python tools/oracle/parameter_tables.py small              # tools/oracle/small_configs.json
     python tools/oracle/parameter_tables.py counts             # under Transformers 5: counts agree?
     python tools/oracle/parameter_tables.py defaults           # under Transformers 5: configs of sizes alone
+    python tools/oracle/parameter_tables.py classes            # under Transformers 5: each class's own sizes
 
 A row is [name, shape, ranges, flags]; a range is [first, count, step]. Flags: "linear" is a
 torch.nn.Linear or Conv1D that PEFT's "all-linear" adapts, "conv1d" a weight stored [in, out],
@@ -221,21 +222,41 @@ def facts_of(config) -> dict:
             "theta": rope.get("rope_theta"), "deviation": first("initializer_range")}
 
 
-def write_defaults(names: list) -> None:
-    families = sorted(p.stem for p in (ROOT / "models" / "families").glob("*.cpp"))
+def families(names: list) -> list:
+    all_of_them = sorted(p.stem for p in (ROOT / "models" / "families").glob("*.cpp"))
+    return [name for name in all_of_them if name not in NOT_IN_TRANSFORMERS and (not names or name in names)]
+
+
+def class_of(parsed) -> str:
+    """The class that is trained with a config."""
+    auto = transformers.models.auto.modeling_auto
+    kinds = (auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+             auto.MODEL_FOR_CAUSAL_LM_MAPPING, auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING)
+    if parsed.model_type in ("bert", "roberta"):
+        kinds = (auto.MODEL_FOR_MASKED_LM_MAPPING,)
+    return next(mapping[type(parsed)] for mapping in kinds if type(parsed) in mapping).__name__
+
+
+def write_classes(names: list) -> None:
+    """The sizes of a class's own config: a config.json that names none is refused, and the table behind it is this."""
     rows = []
-    for model_type in families:
-        if model_type in NOT_IN_TRANSFORMERS or (names and model_type not in names):
-            continue
+    for model_type in families(names):
+        parsed = transformers.AutoConfig.for_model(model_type)
+        config = {"model_type": model_type, "architectures": [class_of(parsed)]}
+        heads = [getattr(parsed, n, None) for n in ("num_attention_heads", "encoder_attention_heads")]
+        rows.append(json.dumps({"config": config, "parameters": count_of(tensors_of(build(config))),
+                                "heads": next((n for n in heads if n is not None), None),
+                                "experts_per_token": getattr(parsed, "num_experts_per_tok", None)}))
+        print(rows[-1], flush=True)
+    (ROOT / "tests" / "golden" / "class_defaults.json").write_text("[\n" + ",\n".join(rows) + "\n]\n")
+
+
+def write_defaults(names: list) -> None:
+    rows = []
+    for model_type in families(names):
         config = sizes_of(model_type)
         parsed = transformers.AutoConfig.for_model(**config)
-        auto = transformers.models.auto.modeling_auto
-        kinds = (auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-                 auto.MODEL_FOR_CAUSAL_LM_MAPPING, auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING)
-        if model_type in ("bert", "roberta"):
-            kinds = (auto.MODEL_FOR_MASKED_LM_MAPPING,)
-        cls = next(mapping[type(parsed)] for mapping in kinds if type(parsed) in mapping)
-        config["architectures"] = [cls.__name__]
+        config["architectures"] = [class_of(parsed)]
         rows.append(json.dumps({"config": config, "parameters": count_of(tensors_of(build(config))),
                                 **facts_of(parsed)}))
         print(rows[-1], flush=True)
@@ -244,12 +265,12 @@ def write_defaults(names: list) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["catalog", "small", "counts", "defaults"])
+    parser.add_argument("what", choices=["catalog", "small", "counts", "defaults", "classes"])
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     {"catalog": write_catalog, "small": write_small, "counts": check_counts,
-     "defaults": write_defaults}[arguments.what](
+     "defaults": write_defaults, "classes": write_classes}[arguments.what](
         arguments.names)
 
 
