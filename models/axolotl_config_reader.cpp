@@ -63,7 +63,8 @@ class Reader : TrainerFile {
       // utils/config, normalize_config: of one GPU.
       const std::int64_t all = file_.count("batch_size", 1);
       const std::int64_t each = file_.count("micro_batch_size", 1);
-      state("grad-accum", std::to_string(std::max<std::int64_t>(1, all / each)), "batch_size");
+      out_.settings.back() = {"grad-accum", std::to_string(std::max<std::int64_t>(1, all / each)),
+                              "batch_size", false};
     }
     say("seq-len", std::to_string(file_.count("sequence_len", 512)), "sequence_len");
     if (flag("sample_packing", false))

@@ -168,12 +168,12 @@ class Reader : TrainerFile {
       for (const auto& [option, value] :
            {std::pair{"stack", "pytorch"}, std::pair{"fsdp-version", "2"}, std::pair{"zero", "3"}})
         state(option, value, "fsdp");
+      ddp();
     } else if (file_.is_set("fsdp")) {
       refuse_key(file_, "fsdp", "only fsdp2 is modelled from this file");
     } else {
       sharding(2);
     }
-    if (!file_.is_set("deepspeed")) ddp();
   }
 
   void checkpoints() {

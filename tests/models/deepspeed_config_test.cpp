@@ -139,3 +139,133 @@ TEST_CASE("values of the wrong kind are refused with the key") {
                            R"({"train_batch_size": 0})", R"({"zero_optimization": 3})", "[]"})
     CHECK(refusal(text, ErrorKind::bad_input) != "accepted");
 }
+
+namespace {
+// All that a file says, or why it is refused; its first word is "bad" or "unsupported" then.
+std::string read(std::string_view text, std::optional<std::int64_t> hidden = 4096) {
+  try {
+    const models::FileSettings file = models::read_deepspeed_config(text, "d", hidden);
+    std::string out;
+    for (const models::FileSetting& s : file.settings)
+      if (s.option != "stack") out += s.option + "=" + s.value + " (" + s.key + "); ";
+    for (const std::string& note : file.notes) out += "note: " + note + "; ";
+    return out;
+  } catch (const Error& error) {
+    return (error.kind() == ErrorKind::bad_input ? "bad: " : "unsupported: ") + error.message();
+  }
+}
+const std::string kFp32 = "precision=fp32 (bf16.enabled); ";
+const std::string kZero = "zero_optimization.";
+struct Row {
+  const char* text;
+  std::string said;
+};
+void check_rows(const std::vector<Row>& rows) {
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    CHECK(read(row.text) == row.said);
+  }
+}
+}  // namespace
+
+TEST_CASE("sections of DeepSpeed's file, one a row") {
+  const std::string open = "note: d: bf16 or fp16 is \"auto\": --precision decides; ";
+  check_rows(
+      {{R"({"train_micro_batch_size_per_gpu": 3, "train_batch_size": 24})",
+        "micro-batch=3 (train_micro_batch_size_per_gpu); global-batch=24 (train_batch_size); " +
+            kFp32},
+       {R"({"gradient_accumulation_steps": 0})",
+        "bad: d: gradient_accumulation_steps is 0, but a positive whole number, or \"auto\" is "
+        "needed"},
+       {R"({"bf16": {"enabled": "auto"}})", open},
+       {R"({"fp16": {"enabled": "auto"}, "bf16": {"enabled": false}})", open},
+       {R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": true}})",
+        "unsupported: d: bf16.bf16_master_weights_and_grads: without bf16_optimizer_states (or "
+        "the other way round) it is not modelled"},
+       {R"({"bf16": {"enabled": true, "bf16_optimizer_states": true}})",
+        "unsupported: d: bf16.bf16_master_weights_and_grads: without bf16_optimizer_states (or "
+        "the other way round) it is not modelled"},
+       {R"({"fp16": {"enabled": true, "fp16_master_weights_and_grads": true}})",
+        "unsupported: d: fp16.fp16_master_weights_and_grads: is not modelled yet"},
+       {R"({"bfloat16": {"enabled": true}})", "precision=bf16-mixed (bfloat16.enabled); "},
+       {R"({"data_types": {"grad_accum_dtype": "bf16"}})",
+        kFp32 + "grad-dtype=bf16 (data_types.grad_accum_dtype); "},
+       {R"({"optimizer": {"type": "SGD"}})", kFp32 + "optimizer=sgd (optimizer.type); "},
+       {R"({"optimizer": {"type": "sgd", "params": {"momentum": 0.9}}})",
+        kFp32 + "optimizer=momentum (optimizer.type); "},
+       {R"({"optimizer": {"type": "sgd", "params": {"momentum": 0}}})",
+        kFp32 + "optimizer=sgd (optimizer.type); "},
+       {R"({"optimizer": {"type": "sgd", "params": {"momentum": "auto"}}})",
+        kFp32 + "optimizer=sgd (optimizer.type); "},
+       {R"({"optimizer": {"type": "Adam", "params": {"torch_adam": false}}})",
+        kFp32 + "optimizer=adamw (optimizer.type); "},
+       {R"({"zero_optimization": {"stage": 3, "sub_group_size": 1e9,
+                "stage3_prefetch_bucket_size": 5e7, "stage3_param_persistence_threshold": 1e5,
+                "stage3_max_live_parameters": 1e9, "stage3_max_reuse_distance": 2e9}})",
+        kFp32 + "zero=3 (" + kZero + "stage); sub-group-size=1000000000 (" + kZero +
+            "sub_group_size); stage3-prefetch-bucket-size=50000000 (" + kZero +
+            "stage3_prefetch_bucket_size); stage3-param-persistence-threshold=100000 (" + kZero +
+            "stage3_param_persistence_threshold); stage3-max-live-parameters=1000000000 (" + kZero +
+            "stage3_max_live_parameters); stage3-max-reuse-distance=2000000000 (" + kZero +
+            "stage3_max_reuse_distance); "},
+       // Other stages have none of these.
+       {R"({"zero_optimization": {"stage": 2, "sub_group_size": 1e9,
+                "stage3_max_live_parameters": 1e9}})",
+        kFp32 + "zero=2 (" + kZero + "stage); "},
+       // No size of the model is taken for them.
+       {R"({"zero_optimization": {"stage": 3, "sub_group_size": "auto",
+                "stage3_max_reuse_distance": "auto", "stage3_max_live_parameters": "auto"}})",
+        kFp32 + "zero=3 (" + kZero + "stage); "},
+       {R"({"zero_optimization": {"stage": "auto", "sub_group_size": 7}})",
+        kFp32 + "sub-group-size=7 (" + kZero + "sub_group_size); "},
+       {R"({"zero_optimization": {"reduce_bucket_size": 1e30}})",
+        kFp32 + "reduce-bucket-size=9223372036854775807 (" + kZero + "reduce_bucket_size); "},
+       {R"({"zero_optimization": {"reduce_bucket_size": "auto"}})",
+        kFp32 + "reduce-bucket-size=16777216 (" + kZero + "reduce_bucket_size); note: d: " + kZero +
+            "reduce_bucket_size \"auto\" is 16777216 (Accelerate, from hidden_size "
+            "4096); "}});
+}
+
+TEST_CASE("DeepSpeed's offloading, switches and sections that change nothing, one a row") {
+  check_rows(
+      {{R"({"zero_optimization": {"overlap_comm": false}})",
+        kFp32 + "overlap-comm=no (" + kZero + "overlap_comm); "},
+       {R"({"zero_optimization": {"overlap_comm": "auto"}})", kFp32},
+       {R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})",
+        kFp32 + "offload=optimizer (" + kZero + "offload_optimizer); "},
+       {R"({"zero_optimization": {"offload_param": {"device": "cpu", "pin_memory": false}}})",
+        kFp32 + "offload=params (" + kZero + "offload_optimizer); offload-pin=no (" + kZero +
+            "offload_optimizer.pin_memory); "},
+       {R"({"zero_optimization": {"offload_optimizer": {"device": "auto"}}})", kFp32},
+       {R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": 1}}})",
+        kFp32 + "offload=optimizer (" + kZero + "offload_optimizer); "},
+       {R"({"zero_optimization": {"offload_optimizer": {"device": "disk"}}})",
+        "bad: d: zero_optimization: offload_optimizer: device is \"disk\", but none, cpu or "
+        "nvme is needed"},
+       {R"({"zero_optimization": {"zero_hpz_partition_size": 1}})", kFp32},
+       {R"({"zero_optimization": {"zero_hpz_partition_size": 2}})",
+        "unsupported: d: zero_optimization.zero_hpz_partition_size: ZeRO++ is not modelled yet"},
+       {R"({"zero_optimization": {"contiguous_gradients": true, "cpu_offload": false}})", kFp32},
+       {R"({"zero_optimization": {"reduce_scatter": false}})",
+        "unsupported: d: zero_optimization.reduce_scatter: false is not modelled yet"},
+       {R"({"zero_optimization": {"cpu_offload": true}})",
+        "unsupported: d: zero_optimization.cpu_offload: is not modelled yet"},
+       {R"({"amp": {"enabled": false}})", kFp32},
+       {R"({"hybrid_engine": {"enabled": true}})",
+        "unsupported: d: hybrid_engine: is not modelled yet"},
+       {R"({"zenflow": {}})", "unsupported: d: zenflow: is not modelled yet"},
+       {R"({"communication_data_type": "auto"})", kFp32},
+       {R"({"activation_checkpointing": {"partition_activations": true}})",
+        kFp32 + "note: d: activation_checkpointing has no effect on a Transformers model; "
+                "--recompute says what is recomputed; "},
+       {R"({"zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz": 1})",
+        kFp32 + "note: d: DeepSpeed knows no key '" + std::string(57, 'z') +
+            "...' and ignores it; "},
+       {R"({"bf16": {"qqqqqqqqqqqq": true}})", "bad: d: unknown key 'qqqqqqqqqqqq' in bf16"}});
+  CHECK(read(R"({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": "auto"}})",
+             64) == kFp32 + "zero=3 (" + kZero +
+                        "stage); stage3-param-persistence-threshold=640 (" + kZero +
+                        "stage3_param_persistence_threshold); note: d: " + kZero +
+                        "stage3_param_persistence_threshold \"auto\" is 640 (Accelerate, from "
+                        "hidden_size 64); ");
+}

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <string>
 #include <string_view>
@@ -47,5 +49,40 @@ std::string refusal(Read read, const std::string& text, ErrorKind kind = ErrorKi
   return "accepted";
 }
 constexpr auto kBad = ErrorKind::bad_input;
+
+// All that more text in a file changes: "option=value" of options that are new or other, "-option"
+// of those that are gone, "note: …" of notes that are new; or "bad: …", "unsupported: …".
+template <class Read>
+std::string changed(Read read, const std::string& base, const std::string& more) {
+  const models::FileSettings before = read(base);
+  models::FileSettings after;
+  try {
+    after = read(base + more);
+  } catch (const Error& error) {
+    CHECK(error.kind() != ErrorKind::internal);
+    return (error.kind() == kBad ? "bad: " : "unsupported: ") + error.message();
+  }
+  const Said was = said(before), is = said(after);
+  std::string out;
+  const auto add = [&](const std::string& text) { out += (out.empty() ? "" : "; ") + text; };
+  for (const auto& [option, value] : is)
+    if (!was.contains(option) || was.at(option) != value) add(option + "=" + value);
+  for (const auto& [option, value] : was)
+    if (!is.contains(option)) add("-" + option);
+  for (const std::string& note : after.notes)
+    if (std::ranges::find(before.notes, note) == before.notes.end()) add("note: " + note);
+  return out;
+}
+struct FileRow {
+  const char* more;
+  const char* changes;
+};
+template <class Read>
+void check_rows(Read read, const std::string& base, std::initializer_list<FileRow> rows) {
+  for (const FileRow& row : rows) {
+    CAPTURE(row.more);
+    CHECK(changed(read, base, row.more) == std::string(row.changes));
+  }
+}
 
 }  // namespace plimsoll::tests
