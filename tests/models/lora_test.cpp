@@ -19,6 +19,16 @@ Count count(const ModelSpec& model, std::int64_t rank, std::vector<std::string> 
   return models::lora_parameter_count(models::lora_modules(model, lora));
 }
 
+template <class Ask>
+std::string refusal_of(Ask ask) {
+  try {
+    ask();
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "accepted";
+}
+
 std::string refusal(const ModelSpec& model, std::int64_t rank, std::vector<std::string> targets) {
   try {
     (void)count(model, rank, std::move(targets));
@@ -98,4 +108,99 @@ TEST_CASE("DoRA adds a magnitude for each row of the weight, and has no biases")
   lora.bias = true;
   CHECK_THROWS_WITH_AS((void)models::lora_modules(llama, lora),
                        doctest::Contains("--use-dora yes with --lora-bias yes"), Error);
+}
+
+TEST_CASE("modules to save are those whose names end so; what cannot be copied is refused") {
+  const ModelSpec llama = models::catalog_model("llama-2-7b");
+  const ModelSpec gpt2 = models::catalog_model("gpt2");
+  const auto saved = [](const ModelSpec& model, const char* name, const char* target) {
+    return refusal_of([&] {
+      (void)models::lora_modules(model,
+                                 {.rank = 8, .targets = {target}, .modules_to_save = {name}});
+    });
+  };
+  for (const char* name : {"lm_head", "embed_tokens", "norm", "input_layernorm"})
+    CHECK(saved(llama, name, "q_proj") == "accepted");
+  CHECK(saved(llama, "head", "q_proj") == "accepted");  // PEFT: key.endswith(name)
+  CHECK(saved(llama, "lm_hea", "q_proj") ==
+        "--modules-to-save lm_hea: names no module of llama-2-7b (embed_tokens, lm_head, norm, "
+        "...)");
+  CHECK(
+      saved(llama, "up_proj", "q_proj") ==
+      "--modules-to-save up_proj: model.layers.{}.mlp.up_proj.weight: copies of embeddings, norms "
+      "and the head are modelled");
+  CHECK(saved(llama, "lm_head", "lm_head") ==
+        "--modules-to-save lm_head: lm_head.weight is one of --lora-targets too");
+  const std::string shares =
+      ": head and embedding share one table; which of both a copy is torn from is not modelled yet";
+  CHECK(saved(gpt2, "lm_head", "c_attn") == "--modules-to-save lm_head" + shares);
+  CHECK(saved(gpt2, "wte", "c_attn") == "--modules-to-save wte" + shares);
+  CHECK(saved(gpt2, "wpe", "c_attn") == "accepted");
+}
+
+TEST_CASE(
+    "what of adapters another stack may lack is named by its option, the first that is there") {
+  CHECK(models::further_option({.kind = models::AdapterKind::ia3}) == std::string("--adapter ia3"));
+  CHECK(models::further_option({.kind = models::AdapterKind::vera, .dora = true}) ==
+        std::string("--adapter vera"));
+  CHECK(models::further_option({.modules_to_save = {"x"}, .bias = true}) ==
+        std::string("--modules-to-save"));
+  CHECK(models::further_option({.parameters = {"x"}}) == std::string("--target-parameters"));
+  CHECK(models::further_option({.dora = true}) == std::string("--use-dora"));
+  CHECK(models::further_option({.bias = true}) == std::string("--lora-bias"));
+  CHECK(models::further_option({}) == nullptr);
+}
+
+TEST_CASE("a refused target is shown with all that there are, an instance by its number") {
+  const ModelSpec gpt2 = models::catalog_model("gpt2");
+  CHECK(refusal(gpt2, 8, {"c_atn"}) ==
+        "LoRA target 'c_atn' names no module of gpt2; did you mean 'c_attn'? (all-linear, "
+        "attention, or of: c_attn, c_fc, c_proj, lm_head, wpe, wte)");
+  for (const char* none :
+       {"h.12.attn.c_attn", "h.-1.attn.c_attn", "h.x.attn.c_attn", "h.1x.attn.c_attn",
+        "transformer.h.0.attn.c_attn.c_attn", "x.transformer.h.0.attn.c_attn", "ln_f"})
+    CHECK(refusal(gpt2, 8, {none}).starts_with("LoRA target '" + std::string(none) + "'"));
+  CHECK(count(gpt2, 8, {"transformer.h.11.attn.c_attn"}) == Count(8 * (768 + 2304)));
+  CHECK(count(gpt2, 8, {"h.0.attn.c_attn"}) == Count(8 * (768 + 2304)));
+}
+
+TEST_CASE("adapters of a bias and of magnitudes have a row of the outputs for each") {
+  const ModelSpec llama = models::catalog_model("llama-2-7b");
+  const auto biased =
+      models::lora_modules(llama, {.rank = 8, .targets = {"up_proj"}, .bias = true});
+  REQUIRE(biased.size() == 1);
+  REQUIRE(biased[0].further.size() == 1);
+  CHECK(biased[0].further[0].name == "base_model.model.model.layers.{}.mlp.up_proj.lora_B.bias");
+  CHECK(biased[0].further[0].shape == Shape{11008});
+  // 32 layers: r * (4096 + 11008) and 11008 biases
+  CHECK(models::lora_parameter_count(biased) == Count(32 * (8 * 15104 + 11008)));
+  const auto dora = models::lora_modules(llama, {.rank = 8, .targets = {"up_proj"}, .dora = true});
+  CHECK(dora[0].further[0].name ==
+        "base_model.model.model.layers.{}.mlp.up_proj.lora_magnitude_vector");
+  CHECK(dora[0].further[0].shape == Shape{11008});
+}
+
+TEST_CASE("a row's tensors are named with every index of its ranges, the last one fastest") {
+  models::ParameterRow row;
+  row.name = "l.{}.e.{}.w";
+  row.ranges = {{.first = 1, .count = 2, .step = 3}, {.first = 0, .count = 3, .step = 2}};
+  CHECK(models::tensor_names(row) == std::vector<std::string>{"l.1.e.0.w", "l.1.e.2.w", "l.1.e.4.w",
+                                                              "l.4.e.0.w", "l.4.e.2.w",
+                                                              "l.4.e.4.w"});
+  CHECK(models::expand("a.{}.b", {7}) == "a.7.b");
+  CHECK(models::expand("a.{}.{}", {7, 8}) == "a.7.8");
+  CHECK(models::expand("a", {7}) == "a");
+  row.name = "w";
+  row.ranges.clear();
+  CHECK(models::tensor_names(row) == std::vector<std::string>{"w"});
+}
+
+TEST_CASE("a tied row's table is the embedding of its shape that is no tied row itself") {
+  const ModelSpec gpt2 = models::catalog_model("gpt2");
+  for (const models::ParameterRow& row : gpt2.parameters)
+    if (row.tied) CHECK(models::tied_table(gpt2, row).name == "transformer.wte.weight");
+  models::ParameterRow other = gpt2.parameters.back();
+  other.shape = {3, 5};
+  CHECK_THROWS_WITH_AS((void)models::tied_table(gpt2, other),
+                       "gpt2: no table that lm_head.weight is tied to", Error);
 }
