@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <initializer_list>
+
 #include "models/storages.h"
 
 using namespace plimsoll;
@@ -58,4 +60,63 @@ TEST_CASE("a model's own quantization_config packs the base that adapters are on
                   Error);
   const Request said = ask(held, {{"lora-rank", "8"}, {"quantize", "int8"}});
   CHECK(said.question.strategy.quantize->storage->name == "int8");
+}
+
+TEST_CASE("a quantization_config that is not planned is refused by its key and value") {
+  const auto refused = [](const std::string& members) -> std::string {
+    Sources sources;
+    sources.models.add("packed", R"({"model_type": "llama", "hidden_size": 256,
+        "intermediate_size": 704, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "vocab_size": 1000, "max_position_embeddings": 512, "quantization_config": {"quant_method": )" +
+                                     members + "}}");
+    Options options;
+    for (const auto& [name, value] : Given{{"gpu", "h100"}, {"lora-rank", "8"}})
+      options.add(name, value);
+    try {
+      const Request r = request_from("packed", options, sources);
+      const auto& packed = r.question.strategy.quantize;
+      return packed ? "--quantize " + std::string(packed->storage->name) : "nothing";
+    } catch (const Error& error) {
+      const std::string message = error.message();
+      const std::size_t key = message.find("quantization_config");
+      return key == std::string::npos ? message : message.substr(key);
+    }
+  };
+  for (const auto& [members, outcome] : std::initializer_list<std::pair<const char*, const char*>>{
+           {R"("gptq")", "--quantize gptq"},
+           {R"("gptq", "group_size": 128)", "--quantize gptq"},
+           {R"("gptq", "group_size": -1)", "--quantize gptq-row"},
+           {R"("bitsandbytes")", "nothing"},
+           {R"("bitsandbytes", "load_in_4bit": true)", "--quantize fp4"},
+           {R"("bitsandbytes", "load_in_4bit": false, "_load_in_8bit": true)", "--quantize int8"},
+           {R"("bitsandbytes", "load_in_8bit": true, "llm_int8_threshold": 6.0)",
+            "--quantize int8"},
+           {R"("bitsandbytes", "load_in_8bit": true, "llm_int8_skip_modules": ["lm_head"])",
+            "--quantize int8"},
+           {R"("bitsandbytes", "load_in_8bit": true, "llm_int8_has_fp16_weight": false)",
+            "--quantize int8"},
+           {R"("bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_storage": "uint8")",
+            "--quantize fp4"},
+           {R"("awq")", "nothing"}}) {
+    CAPTURE(members);
+    CHECK(refused(members) == outcome);
+  }
+  for (const auto& [members, key] : std::initializer_list<std::pair<const char*, const char*>>{
+           {R"("gptq", "group_size": 64)", "group_size"},
+           {R"("gptq", "group_size": 129)", "group_size"},
+           {R"("gptq", "group_size": -2)", "group_size"},
+           {R"("gptq", "bits": 3)", "bits"},
+           {R"("bitsandbytes", "load_in_8bit": true, "llm_int8_threshold": 5)",
+            "llm_int8_threshold"},
+           {R"("bitsandbytes", "load_in_8bit": true, "llm_int8_has_fp16_weight": true)",
+            "llm_int8_has_fp16_weight"},
+           {R"("bitsandbytes", "load_in_8bit": true, "llm_int8_enable_fp32_cpu_offload": true)",
+            "llm_int8_enable_fp32_cpu_offload"},
+           {R"("bitsandbytes", "load_in_4bit": true, "bnb_4bit_use_double_quant": true)",
+            "bnb_4bit_quant_type"},
+           {R"("bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_storage": "int9")",
+            "bnb_4bit_quant_storage"}}) {
+    CAPTURE(members);
+    CHECK(refused(members).find(key) != std::string::npos);
+  }
 }
