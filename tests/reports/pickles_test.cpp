@@ -8,6 +8,7 @@
 #include "reports/fingerprint.h"
 #include "reports/json_writer.h"
 #include "reports/snapshot/pickle_reader.h"
+#include "reports/traces/memory_viz.h"
 
 using namespace plimsoll;
 using namespace plimsoll::reports;
@@ -213,4 +214,114 @@ TEST_CASE("every character below the blank has its escape in JSON, and no other 
     if (one == '\\') expected = "\\\\";
     CHECK(quoted(std::string("x") + one + "y") == "\"x" + expected + "y\"");
   }
+}
+
+namespace {
+constexpr std::int64_t kFirst = 0x7f0000000000, kUnit = 512;
+
+// "what place+size" of each event, in units from the first address on: + is taken, ? asked to be
+// freed, - freed.
+std::string events_of(const StepHistory& step) {
+  const std::string content = memory_snapshot(step);
+  const Pickle pickle = read_pickle(content, "s");
+  const auto traces = pickle.items(*pickle.find(pickle.root(), "device_traces"));
+  std::string out;
+  for (const Pickle::Id event : pickle.items(traces[0])) {
+    const auto number = [&](const char* key) { return pickle.integer(*pickle.find(event, key)); };
+    const std::string action(pickle.text(*pickle.find(event, "action")));
+    const Pickle::Id frame = pickle.items(*pickle.find(event, "frames"))[0];
+    if (action == "segment_alloc") {
+      out += "segment of " + std::to_string(number("size") / kUnit);
+      CHECK(number("addr") == kFirst);
+      continue;
+    }
+    out += action == "alloc" ? " +" : action == "free_requested" ? " ?" : " -";
+    out += std::string(pickle.text(*pickle.find(frame, "name"))) +
+           std::to_string((number("addr") - kFirst) / kUnit) + ":" + std::to_string(number("size"));
+  }
+  return out;
+}
+TimelinePoint op(const char* name, std::int64_t units) {
+  TimelinePoint out{.op = name, .phase = "forward", .high_water = Bytes(units * kUnit)};
+  out.by_category[3] = out.high_water;
+  return out;
+}
+}  // namespace
+
+// a, b, c and d lie at 0, 2, 3 and 6 units. a and c end: e fits what c leaves exactly, f lies at 0.
+// b ends behind f: its place and the unit between are one hole, which g fits exactly. h fits none.
+TEST_CASE("what lives lies at the lowest free place, and holes side by side are one") {
+  StepHistory step;
+  step.ops = {op("x", 7), op("y", 6), op("z", 8)};
+  const auto tensor = [&](const char* name, std::int64_t units, std::int64_t born,
+                          std::int64_t died) {
+    step.tensors.push_back({name, "activations", Bytes(units * kUnit), born, died});
+  };
+  tensor("a", 2, -1, 0);
+  tensor("b", 1, -1, 1);
+  tensor("c", 3, -1, 0);
+  tensor("d", 1, -1, 3);
+  tensor("e", 3, 1, 3);
+  tensor("f", 1, 1, 3);
+  tensor("g", 2, 2, 2);
+  tensor("h", 1, 2, 3);
+  step.peak = Bytes(8 * kUnit);
+  CHECK(events_of(step) ==
+        "segment of 8 +a0:1024 +b2:512 +c3:1536 +d6:512 ?a0:1024 -a0:1024 ?c3:1536 -c3:1536 "
+        "+e3:1536 +f0:512 ?b2:512 -b2:512 +g1:1024 +h7:512 ?g1:1024 -g1:1024");
+}
+
+// 700 bytes take 1024; what an op holds beside its tensors is there while it runs.
+TEST_CASE("a memory snapshot, from its first member to its last") {
+  StepHistory step;
+  step.origin = "planned";
+  step.ops = {op("x", 0), op("y", 0)};
+  step.ops[0].high_water = 1000_B;
+  step.ops[0].by_category = {700_B, 0_B, 0_B, 300_B};
+  step.ops[1].high_water = 700_B;
+  step.ops[1].by_category = {700_B};
+  step.ops[1].phase = "backward";
+  step.tensors = {{"w", "parameters", 700_B, -1, 2}};
+  step.peak = 1000_B;
+  const std::string content = memory_snapshot(step);
+  const Pickle pickle = read_pickle(content, "s");
+  CHECK(
+      shown(pickle, pickle.root()) ==
+      "{'segments': ["
+      "{'device': 0, 'address': 139637976727552, 'total_size': 1536, 'allocated_size': 1024, "
+      "'active_size': 1024, 'requested_size': 700, 'stream': 0, 'segment_type': 'large', "
+      "'is_expandable': false, "
+      "'frames': ["
+      "{'name': 'planned; addresses are not the allocator's', 'filename': 'plimsoll', 'line': 0}], "
+      "'blocks': ["
+      "{'address': 139637976727552, 'size': 1024, 'requested_size': 700, 'state': "
+      "'active_allocated', "
+      "'frames': ["
+      "{'name': 'w', 'filename': 'parameters', 'line': 0}]}, "
+      "{'address': 139637976728576, 'size': 512, 'requested_size': 0, 'state': 'inactive', "
+      "'frames': []}]}], "
+      "'device_traces': [["
+      "{'action': 'segment_alloc', 'addr': 139637976727552, 'size': 1536, 'stream': 0, "
+      "'frames': ["
+      "{'name': 'planned; addresses are not the allocator's', 'filename': 'plimsoll', 'line': "
+      "0}]}, "
+      "{'action': 'alloc', 'addr': 139637976727552, 'size': 700, 'stream': 0, 'category': "
+      "'parameters', "
+      "'frames': ["
+      "{'name': 'w', 'filename': 'parameters', 'line': 0}]}, "
+      "{'action': 'alloc', 'addr': 139637976728576, 'size': 300, 'stream': 0, 'category': "
+      "'activations', "
+      "'frames': ["
+      "{'name': 'x (while it runs)', 'filename': 'activations', 'line': 0}, "
+      "{'name': 'x', 'filename': 'forward', 'line': 0}]}, "
+      "{'action': 'free_requested', 'addr': 139637976728576, 'size': 300, 'stream': 0, 'category': "
+      "'unknown', "
+      "'frames': ["
+      "{'name': 'x (while it runs)', 'filename': 'activations', 'line': 0}, "
+      "{'name': 'x', 'filename': 'forward', 'line': 0}]}, "
+      "{'action': 'free_completed', 'addr': 139637976728576, 'size': 300, 'stream': 0, 'category': "
+      "'unknown', "
+      "'frames': ["
+      "{'name': 'x (while it runs)', 'filename': 'activations', 'line': 0}, "
+      "{'name': 'x', 'filename': 'forward', 'line': 0}]}]]}");
 }
