@@ -5,7 +5,13 @@
 
 #include <nlohmann/json.hpp>
 
-using plimsoll::reports::complaint;
+#include "reports/checked_document.h"
+#include "reports/fingerprint.h"
+#include "reports/plan_json.h"
+#include "tests/reports/made_up_plan.h"
+
+using namespace plimsoll;
+using namespace plimsoll::reports;
 
 TEST_CASE("what a schema forbids is named with its place, what it is and what is needed") {
   const auto said = [](const char* schema, const char* value) {
@@ -74,4 +80,34 @@ TEST_CASE("of several ways the one counts that the value was meant to be") {
   CHECK(said(R"({"kind": "b", "n": 1})") == "n is 1, but a string is needed");
   CHECK(said(R"({"kind": "a", "n": "x"})") ==
         "n is \"x\", but a whole number below 2^63 is needed");
+}
+
+// Of a document with no answer the workload alone is looked at, and in it what the schema's
+// definitions say: the batch is one of them.
+TEST_CASE("a question without an answer is held against what its schema says of a workload") {
+  using nlohmann::json;
+  const json plan = json::parse(pretty([](JsonWriter& writer) {
+    write_plan(writer, made_up_plan(), {"1", "abc"});
+  }));
+  const auto said = [&](const char* pointer, const json& value) -> std::string {
+    json workload = plan["workload"];
+    if (*pointer != '\0') workload[json::json_pointer(pointer)] = value;
+    json named = workload;
+    named.erase("fingerprint");
+    named["model"].erase("name");
+    workload["fingerprint"] = fingerprint(named.dump());
+    const json question{{"schema", "plimsoll.plan/1"}, {"workload", workload}};
+    try {
+      const CheckedDocument read(question.dump(), "q", "plan");
+      return read.is_question() ? "a question" : "a plan";
+    } catch (const Error& error) {
+      return error.message();
+    }
+  };
+  CHECK(said("", nullptr) == "a question");
+  CHECK(said("/batch/seq_len", 7) == "a question");
+  CHECK(said("/batch/seq_len", 0).starts_with("q: workload: "));
+  CHECK(said("/batch/seq_len", "long").starts_with("q: workload: "));
+  CHECK(said("/batch/rows", 3).starts_with("q: workload: "));
+  CHECK(said("/strategy/zero", 4).starts_with("q: workload: "));
 }
