@@ -11,6 +11,7 @@
 #include "models/base/nearest.h"
 #include "models/base/utf8.h"
 #include "models/expert_adapters.h"
+#include "models/prompt_adapters.h"
 #include "models/table/family.h"
 #include "models/vector_adapters.h"
 
@@ -223,7 +224,13 @@ std::vector<const ParameterRow*> LoraModule::trained() const {
 }
 
 std::vector<LoraModule> lora_modules(const ModelSpec& model, const Lora& lora) {
+  if (learns_prompt(lora.kind)) return {};
   check_vectors(lora);
+  check(lora.adapters == 1 || (lora.kind == AdapterKind::lora && !lora.dora &&
+                               lora.modules_to_save.empty() && lora.parameters.empty()),
+        ErrorKind::unsupported,
+        "--adapters is modelled with LoRA alone, without --use-dora, --modules-to-save and "
+        "--target-parameters");
   check(lora.rank >= 1, ErrorKind::bad_input,
         [&] { return fmt::format("LoRA rank {}: at least 1 is needed", lora.rank); });
   check(!lora.dora || !lora.bias, ErrorKind::bad_input,
@@ -256,8 +263,11 @@ std::vector<LoraModule> lora_modules(const ModelSpec& model, const Lora& lora) {
 const char* further_option(const Lora& lora) {
   if (lora.kind == AdapterKind::ia3) return "--adapter ia3";
   if (lora.kind == AdapterKind::vera) return "--adapter vera";
+  if (lora.kind == AdapterKind::prompt_tuning) return "--adapter prompt-tuning";
+  if (lora.kind == AdapterKind::p_tuning) return "--adapter p-tuning";
   if (!lora.modules_to_save.empty()) return "--modules-to-save";
   if (!lora.parameters.empty()) return "--target-parameters";
+  if (lora.adapters > 1) return "--adapters";
   return lora.dora ? "--use-dora" : lora.bias ? "--lora-bias" : nullptr;
 }
 

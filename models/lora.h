@@ -50,6 +50,7 @@ const char* usual_lora_target(const ModelSpec& model);
 // - "attention": the linear modules inside attention blocks;
 // - else a module's whole name or its last parts ("q_proj", "mlp.c_proj", "layers.3.mlp.up_proj");
 // - no targets: PEFT's default for the model_type (peft/utils/constants.py).
+// None of an adapter that learns a prompt (prompt_adapters.h).
 // Error{unsupported}: "all-linear" of stacked experts, which PEFT adapts too.
 // Parameter names are those of PEFT's adapter file ("base_model.model.….lora_A.weight"). Routed
 // experts count one pair for each expert matrix: r · (in + out).

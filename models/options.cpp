@@ -14,6 +14,12 @@ constexpr std::string_view kPacking[] = {"no", "wrapped", "bfd"};
 constexpr std::string_view kModes[] = {"train", "inference"};
 constexpr std::string_view kPhases[] = {"step", "load"};
 constexpr std::string_view kDeviceMaps[] = {"none", "auto"};
+constexpr const char* kInference = "belongs to --mode inference, which is not modelled yet";
+
+constexpr Option of_adapters(const char* name, const char* value, const char* help,
+                             const char* at) {
+  return Option{name, value, "Adapters", help}.at(at).of_a_step();
+}
 
 constexpr Option kPlanOptions[] = {
     {"params", "N", "Model", "a bare parameter count (7.5e9, 7B) for MODEL: model states only"},
@@ -279,7 +285,8 @@ constexpr Option kPlanOptions[] = {
         .written_anew()
         .of_a_step(),
 
-    Option{"adapter", "KIND", "Adapters", "lora, ia3, vera (lora, where --lora-rank is given)"}
+    Option{"adapter", "KIND", "Adapters",
+           "lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)"}
         .at("strategy/lora/kind")
         .one_of(kNamesOf<AdapterKind>)
         .fixing("adapters")
@@ -288,34 +295,34 @@ constexpr Option kPlanOptions[] = {
         .at("strategy/lora/rank")
         .fixing("adapters")
         .of_a_step(),
-    Option{"lora-alpha", "A", "Adapters", "(16)"}.at("strategy/lora/alpha").of_a_step(),
-    Option{"lora-targets", "LIST", "Adapters",
-           "all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention; of "
-           "ia3 PEFT's own)"}
-        .at("strategy/lora/targets")
-        .of_a_step(),
-    Option{"target-parameters", "LIST", "Adapters",
-           "mlp.experts.gate_up_proj,…: stacked experts with LoRA, of Transformers 5"}
-        .at("strategy/lora/target_parameters")
-        .of_a_step(),
-    Option{"feedforward-modules", "LIST", "Adapters",
-           "ia3: of the targets, those whose input is scaled; none (PEFT's own)"}
-        .at("strategy/lora/feedforward")
-        .of_a_step(),
-    Option{"lora-dropout", "P", "Adapters", "(0)"}.at("strategy/lora/dropout").of_a_step(),
-    Option{"adapter-dtype", "DTYPE", "Adapters", "fp32, bf16 (fp32)"}
-        .at("strategy/lora/adapter_dtype")
-        .of_a_step(),
-    Option{"modules-to-save", "LIST", "Adapters",
-           "embed_tokens,lm_head,…: train copies of these whole modules"}
-        .at("strategy/lora/modules_to_save")
-        .of_a_step(),
-    Option{"lora-bias", "YES|NO", "Adapters", "PEFT's lora_bias (no)"}
-        .at("strategy/lora/lora_bias")
-        .of_a_step(),
-    Option{"use-dora", "YES|NO", "Adapters", "PEFT's weight-decomposed adapters (no)"}
-        .at("strategy/lora/use_dora")
-        .of_a_step(),
+    of_adapters("adapters", "N", "LoRA: how many are loaded; one is trained (1)",
+                "strategy/lora/adapters"),
+    of_adapters("lora-alpha", "A", "(16)", "strategy/lora/alpha"),
+    of_adapters(
+        "lora-targets", "LIST",
+        "all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention; of "
+        "ia3 PEFT's own)",
+        "strategy/lora/targets"),
+    of_adapters("target-parameters", "LIST",
+                "mlp.experts.gate_up_proj,…: stacked experts with LoRA, of Transformers 5",
+                "strategy/lora/target_parameters"),
+    of_adapters("feedforward-modules", "LIST",
+                "ia3: of the targets, those whose input is scaled; none (PEFT's own)",
+                "strategy/lora/feedforward"),
+    of_adapters("virtual-tokens", "N",
+                "prompt-tuning, p-tuning: in front of each sequence, beside --seq-len",
+                "strategy/lora/virtual_tokens"),
+    of_adapters("encoder-hidden", "N",
+                "p-tuning: width of the perceptron's inner layers (the model's)",
+                "strategy/lora/encoder_hidden"),
+    of_adapters("lora-dropout", "P", "(0)", "strategy/lora/dropout"),
+    of_adapters("adapter-dtype", "DTYPE", "fp32, bf16 (fp32)", "strategy/lora/adapter_dtype"),
+    of_adapters("modules-to-save", "LIST",
+                "embed_tokens,lm_head,…: train copies of these whole modules",
+                "strategy/lora/modules_to_save"),
+    of_adapters("lora-bias", "YES|NO", "PEFT's lora_bias (no)", "strategy/lora/lora_bias"),
+    of_adapters("use-dora", "YES|NO", "PEFT's weight-decomposed adapters (no)",
+                "strategy/lora/use_dora"),
     Option{"quantize", "KIND", "Adapters",
            "nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row: pack the frozen base"}
         .at("strategy/quantize")
@@ -360,12 +367,9 @@ constexpr Option kPlanOptions[] = {
            "of --phase load, nothing packed: none, then model.to; auto: from_pretrained's (none)"}
         .one_of(kDeviceMaps)
         .of_a_step(),
-    Option{"batch", "N", "What", "inference: sequences"}.never(
-        "belongs to --mode inference, which is not modelled yet"),
-    Option{"context", "N", "What", "inference: tokens"}.never(
-        "belongs to --mode inference, which is not modelled yet"),
-    Option{"kv-dtype", "DTYPE", "What", "inference: of the key-value cache"}.never(
-        "belongs to --mode inference, which is not modelled yet"),
+    Option{"batch", "N", "What", "inference: sequences"}.never(kInference),
+    Option{"context", "N", "What", "inference: tokens"}.never(kInference),
+    Option{"kv-dtype", "DTYPE", "What", "inference: of the key-value cache"}.never(kInference),
 
     {"deepspeed", "FILE", "Files", "the user's own ds_config.json"},
     {"peft", "FILE", "Files", "the user's own adapter_config.json"},

@@ -42,7 +42,25 @@ constexpr auto kReadOfIa3 =
 constexpr auto kNoMemoryOfIa3 = std::to_array<std::string_view>(
     {"auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
      "fan_in_fan_out", "init_ia3_weights"});
+// peft/config.py, PromptLearningConfig; peft/tuners/prompt_tuning/config.py.
+constexpr auto kReadOfPrompt =
+    std::to_array<std::string_view>({"peft_type", "task_type", "num_virtual_tokens",
+                                     "num_transformer_submodules", "token_dim", "modules_to_save"});
+constexpr auto kNoMemoryOfPrompt = std::to_array<std::string_view>(
+    {"auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
+     "num_attention_heads", "num_layers", "prompt_tuning_init", "prompt_tuning_init_text",
+     "tokenizer_name_or_path", "tokenizer_kwargs"});
+// peft/tuners/p_tuning/config.py. A perceptron has two inner layers, whatever encoder_num_layers
+// says, and no dropout.
+constexpr auto kReadOfPTuning = std::to_array<std::string_view>(
+    {"peft_type", "task_type", "num_virtual_tokens", "num_transformer_submodules", "token_dim",
+     "modules_to_save", "encoder_hidden_size", "encoder_reparameterization_type"});
+constexpr auto kNoMemoryOfPTuning = std::to_array<std::string_view>(
+    {"auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
+     "num_attention_heads", "num_layers", "encoder_num_layers", "encoder_dropout"});
 constexpr std::array<std::string_view, 0> kNoneUnmodelled{};
+constexpr KeyTable kPromptTable{kReadOfPrompt, kNoneUnmodelled, kNoMemoryOfPrompt};
+constexpr KeyTable kPTuningTable{kReadOfPTuning, kNoneUnmodelled, kNoMemoryOfPTuning};
 constexpr KeyTable kIa3Table{kReadOfIa3, kNoneUnmodelled, kNoMemoryOfIa3};
 constexpr KeyTable kVeraTable{kReadOfVera, kNoneUnmodelled, kNoMemoryOfVera};
 
@@ -79,10 +97,13 @@ std::string targets(const Config& file, const ModelSpec* model) {
 }
 
 void check_kind(const Config& file) {
+  constexpr auto kTypes =
+      std::to_array<std::string_view>({"LORA", "IA3", "VERA", "PROMPT_TUNING", "P_TUNING"});
   const std::string type = file.text("peft_type", "LORA");
-  if (type != "LORA" && type != "IA3" && type != "VERA")
-    refuse_key(file, "peft_type", "only LORA, IA3 and VERA are modelled");
-  if (type != "IA3" && file.text("bias", "none") != "none")
+  if (std::ranges::find(kTypes, type) == kTypes.end())
+    refuse_key(file, "peft_type", "only LORA, IA3, VERA, PROMPT_TUNING and P_TUNING are modelled");
+  const bool biases = type == "LORA" || type == "VERA";
+  if (biases && file.text("bias", "none") != "none")
     refuse_key(file, "bias", "trained biases beside adapters are not modelled yet");
   const std::string task = file.text("task_type", "CAUSAL_LM");
   if (task != "CAUSAL_LM")
@@ -119,6 +140,28 @@ void read_vera(const Config& file, const ModelSpec* model, const Say& say) {
   say_saved(file, say);
 }
 
+void read_prompt(const Config& file, const ModelSpec* model, bool perceptron, const Say& say) {
+  say("adapter", perceptron ? "p-tuning" : "prompt-tuning", "peft_type");
+  const std::int64_t tokens = file.natural("num_virtual_tokens", 0);
+  if (tokens < 1) file.refuse("num_virtual_tokens", "a number of tokens, at least 1,");
+  say("virtual-tokens", std::to_string(tokens), "num_virtual_tokens");
+  if (file.natural("num_transformer_submodules", 1) > 1)
+    refuse_key(file, "num_transformer_submodules",
+               "a prompt of its own for encoder and decoder is not modelled");
+  if (file.is_set("modules_to_save"))
+    refuse_key(file, "modules_to_save", "beside a prompt that is learned it is not modelled");
+  const std::int64_t width = file.natural("token_dim", 0);
+  if (width > 0 && model != nullptr && model->decoder && width != model->decoder->hidden)
+    refuse_key(file, "token_dim",
+               fmt::format("{} has a hidden size of {}", model->name, model->decoder->hidden));
+  if (!perceptron) return;
+  if (file.text("encoder_reparameterization_type", "MLP") != "MLP")
+    refuse_key(file, "encoder_reparameterization_type",
+               "LSTM is not modelled: cuDNN's own workspace was not measured (MLP is)");
+  if (const std::int64_t inner = file.natural("encoder_hidden_size", 0); inner > 0)
+    say("encoder-hidden", std::to_string(inner), "encoder_hidden_size");
+}
+
 void read_lora(const Config& file, const std::string& source, const ModelSpec* model,
                const Say& say, std::vector<std::string>& notes) {
   say("lora-rank", std::to_string(file.count("r", 8)), "r");
@@ -153,7 +196,13 @@ FileSettings read_peft_config(std::string_view text, const std::string& source,
   FileSettings out;
   std::vector<std::string> unknown;
   const bool ia3 = file.is_text("peft_type", "IA3"), vera = file.is_text("peft_type", "VERA");
-  const KeyTable& table = ia3 ? kIa3Table : vera ? kVeraTable : kTable;
+  const bool perceptron = file.is_text("peft_type", "P_TUNING");
+  const bool prompt = perceptron || file.is_text("peft_type", "PROMPT_TUNING");
+  const KeyTable& table = ia3          ? kIa3Table
+                          : vera       ? kVeraTable
+                          : perceptron ? kPTuningTable
+                          : prompt     ? kPromptTable
+                                       : kTable;
   for (const std::string& key : unknown_keys(file, table)) {
     if (!nearest_key(key, table).empty()) refuse_unknown_key(file, key, table);
     unknown.push_back(key);
@@ -166,6 +215,8 @@ FileSettings read_peft_config(std::string_view text, const std::string& source,
     read_ia3(file, model, say);
   else if (vera)
     read_vera(file, model, say);
+  else if (prompt)
+    read_prompt(file, model, perceptron, say);
   else
     read_lora(file, source, model, say, out.notes);
   if (!unknown.empty())

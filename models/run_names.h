@@ -33,7 +33,8 @@ template <>
 inline constexpr std::array<std::string_view, 4> kNamesOf<ModelCode>{
     "transformers", "torchtitan@2024-12", "torchtitan@0.2.2", "torchtune@0.6.1"};
 template <>
-inline constexpr std::array<std::string_view, 3> kNamesOf<AdapterKind>{"lora", "ia3", "vera"};
+inline constexpr std::array<std::string_view, 5> kNamesOf<AdapterKind>{"lora", "ia3", "vera",
+                                                                       "prompt-tuning", "p-tuning"};
 template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<Loss>{"full", "chunked", "fused"};
 template <>

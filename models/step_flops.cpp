@@ -4,6 +4,7 @@
 
 #include "models/decisions/mesh.h"
 #include "models/lora.h"
+#include "models/prompt_adapters.h"
 #include "models/trainable.h"
 
 namespace plimsoll::models {
@@ -47,15 +48,16 @@ StepFlops step_flops(const ModelSpec& model, const Strategy& strategy, const Bat
   // In one row of samples a token sees its own, as if all were as long as the mean.
   const std::int64_t length = strategy.rows == Rows::flattened
                                   ? std::max<std::int64_t>(1, batch.tokens() / batch.samples())
-                                  : batch.seq_len;
+                                  : batch.seq_len + virtual_tokens(strategy);
   // Keys that a token sees, of all layers.
   const double seen = static_cast<double>(full) * static_cast<double>(length) +
                       static_cast<double>(decoder.layers - full) *
                           static_cast<double>(std::min(length, decoder.window));
   // One third of the attention term: its forward.
   const double attention = static_cast<double>(decoder.q_width()) * 2 * seen;
-  const double tokens = static_cast<double>(batch.tokens()) *
-                        static_cast<double>(batch.grad_accum) *
+  const std::int64_t read =
+      batch.tokens() + checked_multiply(batch.micro_batch, virtual_tokens(strategy));
+  const double tokens = static_cast<double>(read) * static_cast<double>(batch.grad_accum) *
                         static_cast<double>(decisions::mesh_of(strategy).data().ranks);
   StepFlops flops;
   flops.model = (all_steps(gemms.layers) + all_steps(gemms.head) + 3 * attention) * tokens;

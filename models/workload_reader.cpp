@@ -4,6 +4,7 @@
 
 #include "models/base/utf8.h"
 #include "models/config_reader.h"
+#include "models/prompt_adapters.h"
 #include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/storages.h"
@@ -59,7 +60,11 @@ Lora lora(const Config& from) {
     }
     if (!text.empty() || *absent != '\0') names.push_back(text);
   };
-  list("targets", from.has("targets") ? "" : "all-linear", out.targets);
+  out.adapters = from.count("adapters", 1);
+  out.virtual_tokens = from.natural("virtual_tokens", 0);
+  out.encoder_hidden = from.natural("encoder_hidden", 0);
+  const bool none = from.has("targets") || learns_prompt(out.kind);
+  list("targets", none ? "" : "all-linear", out.targets);
   list("modules_to_save", "", out.modules_to_save);
   list("feedforward", "", out.feedforward);
   list("target_parameters", "", out.parameters);

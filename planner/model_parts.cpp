@@ -6,6 +6,7 @@
 #include "models/decisions/layer.h"
 #include "models/decisions/layer_modules.h"
 #include "models/lora.h"
+#include "models/prompt_adapters.h"
 #include "models/run_names.h"
 #include "models/trainable.h"
 #include "planner/layer_parts.h"
@@ -91,11 +92,12 @@ void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelS
   const ParameterRow& base = model.parameters[module.base];
   const IndexRange* range = layers_of(base);
   const auto add = [&](std::vector<Parameter>& parameters, int node) {
-    for (const ParameterRow* row : module.trained()) {
-      parameters.push_back(parameter_of(row->shape, true));
-      parameters.back().adapter = true;
-      parameters.back().node = node;
-    }
+    for (const ParameterRow* row : module.trained())
+      for (std::int64_t i = 0; i < lora.adapters; ++i) {
+        parameters.push_back(parameter_of(row->shape, i == 0));
+        parameters.back().adapter = true;
+        parameters.back().node = node;
+      }
   };
   if (LinearPart* const gemm = gemm_of_ends(parts, parameter_name(base.name).module)) {
     check(lora.kind == models::AdapterKind::lora, ErrorKind::unsupported, [&] {
@@ -136,6 +138,20 @@ void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelS
     LayerPart& layer = layers[static_cast<std::size_t>(range->first + i * range->step)];
     adapt(layer.linears[of.place]);
     add(layer.parameters, node_of(*layer.block, of));
+  }
+}
+
+// A prompt that is learned, and what makes it.
+void add_prompt(ModelParts& parts, const ModelSpec& model, const models::Strategy& strategy) {
+  parts.virtual_tokens = models::virtual_tokens(strategy);
+  for (const ParameterRow& row : models::prompt_parameters(model, *strategy.lora)) {
+    Parameter& parameter = parts.embedding.emplace_back(parameter_of(row.shape, true));
+    parameter.adapter = true;
+    parameter.embedding = row.module == models::ModuleKind::embedding;
+    parameter.hidden = !parameter.embedding;
+    if (row.shape.rank != 2 || parameter.embedding) continue;
+    parts.prompt.push_back(
+        {.in = row.shape.axes[1], .out = row.shape.axes[0], .bias = true, .of_adapter = true});
   }
 }
 
@@ -337,6 +353,7 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   if (adapters)
     for (const models::LoraModule& module : models::lora_modules(model, *strategy.lora))
       add_adapter(parts, layers, model, module, *strategy.lora);
+  if (adapters) add_prompt(parts, model, strategy);
   for (LayerPart& layer : layers) order_by_module(layer);
   find_runs(parts, layers, parts.trains_front() || forces_input_gradient(strategy),
             forward.blocks.size());

@@ -52,6 +52,7 @@ struct LinearPart {
   std::int64_t lora_rank = 0;  // LoRA's, VeRA's
   bool lora_bias = false, dora = false;  // of that adapter
   const models::PackedStorage* packed = nullptr;  // the frozen weight's
+  bool of_adapter = false;  // an adapter's own weight, in that one's dtype
   bool adapted() const { return adapter != Adapter::none; }
   bool trains() const { return train_weight || (bias && train_bias) || adapted(); }
   bool operator==(const LinearPart&) const = default;
@@ -102,7 +103,6 @@ struct LayerRun {
   std::int64_t first = 0, count = 0;  // layers; a multiple of the pattern's
   std::vector<LayerPart> pattern;
   bool input_grad = true;  // something below is trained, so gradients flow through to the input
-
   std::int64_t period() const { return static_cast<std::int64_t>(pattern.size()); }
   std::int64_t repeats() const { return count / period(); }
   const LayerPart& layer(std::int64_t i) const {
@@ -121,15 +121,17 @@ struct ModelParts {
   LinearPart project_in, head_transform;  // behind the embedding, before the head; width 0: none
   std::int64_t position_rows = 0;  // learned positions
   bool train_embedding = true, train_positions = true, train_token_types = true;
-  std::vector<Parameter> embedding;  // token and position tables, the embedding's norm
+  std::vector<Parameter> embedding;  // token and position tables, the embedding's norm, a prompt
   std::vector<Parameter> tail;  // final norm, and the head where it is not tied
   std::vector<LayerRun> runs;
   std::int64_t shared_a = 0, shared_b = 0;  // elements of VeRA's frozen matrices
+  std::int64_t virtual_tokens = 0;  // of a prompt that is learned
+  std::vector<LinearPart> prompt;  // the perceptron that makes it, if there is one
   bool train_positions_any() const { return position_rows > 0 && train_positions; }
   bool trains_types() const { return decoder.token_types > 0 && train_token_types; }
   // Anything before the layers?
   bool trains_front() const {
-    return train_embedding || train_positions_any() || trains_types() ||
+    return train_embedding || train_positions_any() || trains_types() || virtual_tokens > 0 ||
            (decoder.embedding_width > 0 && project_in.trains()) ||
            (decoder.embedding_norm && embedding_norm.trains());
   }

@@ -4,6 +4,7 @@
 
 #include "models/decisions/mesh.h"
 #include "models/optimizers.h"
+#include "models/prompt_adapters.h"
 #include "planner/all_ranks.h"
 #include "planner/details.h"
 #include "planner/loading/loading.h"
@@ -138,9 +139,11 @@ void validate(const Question& question) {
            std::to_string(s.gpus);
   });
   const std::int64_t longest = question.model != nullptr ? question.model->max_positions : 0;
-  check(longest == 0 || question.batch.seq_len <= longest, ErrorKind::bad_input, [&] {
-    return "--seq-len " + std::to_string(question.batch.seq_len) + ": " + question.model->name +
-           " takes at most " + std::to_string(longest) + " positions";
+  const std::int64_t ahead = models::virtual_tokens(s);
+  check(longest == 0 || question.batch.seq_len + ahead <= longest, ErrorKind::bad_input, [&] {
+    return "--seq-len " + std::to_string(question.batch.seq_len) +
+           (ahead > 0 ? " behind --virtual-tokens " + std::to_string(ahead) : "") + ": " +
+           question.model->name + " takes at most " + std::to_string(longest) + " positions";
   });
 }
 

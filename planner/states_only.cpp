@@ -2,6 +2,7 @@
 
 #include "models/decisions/mesh.h"
 #include "models/lora.h"
+#include "models/prompt_adapters.h"
 #include "models/trainable.h"
 #include "planner/stacks/stack_info.h"
 
@@ -44,8 +45,9 @@ ParameterCounts count_parameters(const models::ModelSpec& model, const Strategy&
   counts.active = model.active_parameter_count();
   counts.trainable = models::trainable_parameter_count(models::trainable_rows(model, strategy));
   if (strategy.lora) {
-    counts.adapters = models::lora_parameter_count(models::lora_modules(model, *strategy.lora));
-    counts.total += counts.adapters;
+    counts.adapters = models::lora_parameter_count(models::lora_modules(model, *strategy.lora)) +
+                      models::prompt_parameter_count(model, *strategy.lora);
+    counts.total += counts.adapters * strategy.lora->adapters;
     counts.trainable += counts.adapters;
     counts.active += counts.adapters;
     for (const models::ParameterRow& row : model.parameters)  // the frozen originals

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/prompt_adapters.h"
 #include "models/run_spec.h"
 
 namespace plimsoll::reports {
@@ -25,8 +26,17 @@ inline std::string targets_text(const std::vector<std::string>& targets) {
 // "DoRA rank 16".
 inline std::string adapters_kind(const models::Lora& lora) {
   if (lora.kind == models::AdapterKind::ia3) return "IA3";
+  if (models::learns_prompt(lora.kind))
+    return fmt::format("{} of {} virtual tokens",
+                       lora.kind == models::AdapterKind::p_tuning ? "P-tuning" : "prompt tuning",
+                       lora.virtual_tokens);
   const bool vera = lora.kind == models::AdapterKind::vera;
-  return fmt::format("{} rank {}", vera ? "VeRA" : lora.dora ? "DoRA" : "LoRA", lora.rank);
+  const std::string of = fmt::format("{} rank {}",
+                                     vera        ? "VeRA"
+                                     : lora.dora ? "DoRA"
+                                                 : "LoRA",
+                                     lora.rank);
+  return lora.adapters == 1 ? of : fmt::format("{} ({} adapters, one trained)", of, lora.adapters);
 }
 
 inline std::string adapters_text(const models::Lora& lora) {

@@ -7,6 +7,7 @@
 
 #include "models/lora.h"
 #include "models/model_reader.h"
+#include "models/prompt_adapters.h"
 #include "reports/export_code.h"
 #include "reports/json_writer.h"
 
@@ -71,6 +72,18 @@ std::string vera(const Workload& w) {
       lora.dtype == DType::fp32 ? "" : ", autocast_adapter_dtype=False");
 }
 
+// peft 0.21, tuners/prompt_tuning/config.py, tuners/p_tuning/config.py.
+std::string prompt(const Workload& w) {
+  const models::Lora& lora = *w.strategy.lora;
+  const std::string encoder =
+      lora.encoder_hidden == 0 ? "" : fmt::format(", encoder_hidden_size={}", lora.encoder_hidden);
+  return fmt::format(
+      "\npeft_config = {}(\n"
+      "    num_virtual_tokens={}{}, task_type=\"CAUSAL_LM\")\n"
+      "model = get_peft_model(model, peft_config)\n",
+      adapters_class(lora), lora.virtual_tokens, encoder);
+}
+
 }  // namespace
 
 std::string adapters_code(const Workload& w) {
@@ -78,20 +91,30 @@ std::string adapters_code(const Workload& w) {
   const models::Lora& lora = *w.strategy.lora;
   if (lora.kind == models::AdapterKind::ia3) return ia3(w);
   if (lora.kind == models::AdapterKind::vera) return vera(w);
+  if (models::learns_prompt(lora.kind)) return prompt(w);
   std::string further = list_argument("modules_to_save", lora.modules_to_save);
   further += list_argument("target_parameters", lora.parameters);
   if (lora.bias) further += ", lora_bias=True";
   if (lora.dora) further += ", use_dora=True";
   const bool whole = lora.alpha == static_cast<double>(static_cast<std::int64_t>(lora.alpha));
+  const std::string others =
+      lora.adapters == 1
+          ? ""
+          : fmt::format(
+                "for i in range(1, {}):\n    model.add_adapter(f\"adapter{{i}}\", "
+                "peft_config{})\n",
+                lora.adapters, lora.dtype == DType::fp32 ? "" : ", autocast_adapter_dtype=False");
   return fmt::format(
-      "\npeft_config = LoraConfig(\n"
-      "    r={}, lora_alpha={}, lora_dropout={}, target_modules={}, "
-      "task_type=\"CAUSAL_LM\"{})\n"
-      "model = get_peft_model(model, peft_config{})\n",
-      lora.rank,
-      whole ? std::to_string(static_cast<std::int64_t>(lora.alpha)) : number_text(lora.alpha),
-      number_text(lora.dropout), target_modules(w), further,
-      lora.dtype == DType::fp32 ? "" : ", autocast_adapter_dtype=False");
+             "\npeft_config = LoraConfig(\n"
+             "    r={}, lora_alpha={}, lora_dropout={}, target_modules={}, "
+             "task_type=\"CAUSAL_LM\"{})\n"
+             "model = get_peft_model(model, peft_config{})\n",
+             lora.rank,
+             whole ? std::to_string(static_cast<std::int64_t>(lora.alpha))
+                   : number_text(lora.alpha),
+             number_text(lora.dropout), target_modules(w), further,
+             lora.dtype == DType::fp32 ? "" : ", autocast_adapter_dtype=False") +
+         others;
 }
 
 const char* adapters_class(const models::Lora& lora) {
@@ -102,6 +125,10 @@ const char* adapters_class(const models::Lora& lora) {
       return "IA3Config";
     case models::AdapterKind::vera:
       return "VeraConfig";
+    case models::AdapterKind::prompt_tuning:
+      return "PromptTuningConfig";
+    case models::AdapterKind::p_tuning:
+      return "PromptEncoderConfig";
   }
   return "LoraConfig";
 }

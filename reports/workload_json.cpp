@@ -7,6 +7,7 @@
 #include "models/decisions/exchange.h"
 #include "models/decisions/layer.h"
 #include "models/options.h"
+#include "models/prompt_adapters.h"
 #include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
@@ -149,6 +150,13 @@ void write_lora(JsonWriter& json, const std::optional<models::Lora>& adapters) {
   };
   using models::AdapterKind;
   json.member("adapter_dtype", name_of(lora.dtype));
+  if (models::learns_prompt(lora.kind)) {
+    if (lora.kind == AdapterKind::p_tuning) json.member("encoder_hidden", lora.encoder_hidden);
+    json.member("kind", name_of(lora.kind));
+    json.member("virtual_tokens", lora.virtual_tokens);
+    return json.end_object();
+  }
+  if (lora.adapters > 1) json.member("adapters", lora.adapters);
   if (lora.kind == AdapterKind::lora) json.member("alpha", lora.alpha);
   if (lora.kind != AdapterKind::ia3) json.member("dropout", lora.dropout);
   if (!lora.feedforward.empty()) json.member("feedforward", list(lora.feedforward));

@@ -87,6 +87,33 @@ TEST_CASE("an IA3Config and a VeraConfig become options, and so do target_parame
   CHECK_FALSE(said(experts).contains("lora-targets"));
 }
 
+TEST_CASE("a PromptTuningConfig and a PromptEncoderConfig become options") {
+  const auto prompt = peft(R"({"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 20,
+      "prompt_tuning_init": "TEXT", "token_dim": 64, "num_transformer_submodules": 1})");
+  CHECK(said(prompt) == Said{{"adapter", "prompt-tuning"}, {"virtual-tokens", "20"}});
+  CHECK(says(notes(prompt), "of no bearing on memory: prompt_tuning_init"));
+  const auto perceptron = peft(R"({"peft_type": "P_TUNING", "num_virtual_tokens": 8,
+      "encoder_hidden_size": 128, "encoder_num_layers": 2, "modules_to_save": null})");
+  CHECK(said(perceptron) ==
+        Said{{"adapter", "p-tuning"}, {"virtual-tokens", "8"}, {"encoder-hidden", "128"}});
+  // PEFT's own is the model's hidden size, as without the option.
+  CHECK_FALSE(said(peft(R"({"peft_type": "P_TUNING", "num_virtual_tokens": 8})"))
+                  .contains("encoder-hidden"));
+  CHECK(says(no_peft(R"({"peft_type": "PROMPT_TUNING"})"), "num_virtual_tokens"));
+  const auto no = [](std::string_view text) { return no_peft(text, ErrorKind::unsupported); };
+  CHECK(says(no(R"({"peft_type": "P_TUNING", "num_virtual_tokens": 8,
+                    "encoder_reparameterization_type": "LSTM"})"),
+             "LSTM is not modelled"));
+  CHECK(says(no(R"({"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 8, "token_dim": 32})"),
+             "tiny has a hidden size of 64"));
+  CHECK(says(no(R"({"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 8,
+                    "num_transformer_submodules": 2})"),
+             "num_transformer_submodules"));
+  CHECK(says(no(R"({"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 8,
+                    "modules_to_save": ["lm_head"]})"),
+             "modules_to_save"));
+}
+
 // Each with the number of parameters that peft 0.21.2 gives the same model at r = 4.
 TEST_CASE("patterns, exclusions and chosen layers name the modules that PEFT adapts") {
   CHECK(targets(R"("target_modules": "ALL-linear")") ==
@@ -128,9 +155,9 @@ TEST_CASE("adapters whose memory is not planned are refused by their key") {
   const auto no = [](std::string_view text) { return no_peft(text, ErrorKind::unsupported); };
   CHECK(says(no(R"({"rank_pattern": {"q_proj": 4}})"), "rank_pattern"));
   CHECK(says(no(R"({"bias": "all"})"), "bias"));
-  for (const char* type : {"PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "LOHA"})
+  for (const char* type : {"PREFIX_TUNING", "LOHA"})
     CHECK(says(no(R"({"peft_type": ")" + std::string(type) + R"(", "num_virtual_tokens": 20})"),
-               "only LORA, IA3 and VERA are modelled"));
+               "only LORA, IA3, VERA, PROMPT_TUNING and P_TUNING are modelled"));
   CHECK(says(no(R"({"trainable_token_indices": [1, 2]})"), "trainable_token_indices"));
   CHECK(says(no(R"({"task_type": "SEQ_CLS"})"), "task_type"));
   CHECK(no_peft(R"({"use_dora": false, "modules_to_save": null, "rank_pattern": {}})") ==

@@ -21,6 +21,7 @@ namespace {
 const Lora kIa3{.kind = AdapterKind::ia3,
                 .targets = {"k_proj", "v_proj", "down_proj"},
                 .feedforward = {"down_proj"}};
+const Lora kPrompt{.kind = AdapterKind::prompt_tuning, .virtual_tokens = 20};
 const Lora kVera{.kind = AdapterKind::vera, .rank = 256, .targets = {"q_proj", "v_proj"}};
 
 std::string refusal(const Lora& lora, const std::function<void(Strategy&)>& change) {
@@ -54,9 +55,10 @@ std::string no_parts(const char* model, const Lora& lora, const char* release) {
 
 }  // namespace
 
-TEST_CASE("vectors are planned on one GPU and under DDP; the rest is refused by name") {
+TEST_CASE("vectors and prompts are planned on one GPU and under DDP; the rest is refused by name") {
   for (const auto& [lora, asked] :
-       {std::pair(kIa3, "--adapter ia3 with "), std::pair(kVera, "--adapter vera with ")}) {
+       {std::pair(kIa3, "--adapter ia3 with "), std::pair(kVera, "--adapter vera with "),
+        std::pair(kPrompt, "--adapter prompt-tuning with ")}) {
     CAPTURE(asked);
     CHECK(refusal(lora, [](Strategy&) {}) == "accepted");
     CHECK(refusal(lora, [](Strategy& s) { s.gpus = 8; }) == "accepted");
@@ -77,6 +79,51 @@ TEST_CASE("vectors are planned on one GPU and under DDP; the rest is refused by 
       s.transformers = models::Release{4, 57, 0};
     }));
   }
+}
+
+TEST_CASE("a prompt goes with full rows, a full loss and Transformers' own code") {
+  const std::string asked = "--adapter prompt-tuning ";
+  CHECK(refusal(kPrompt, [](Strategy& s) { s.loss = models::Loss::fused; }) ==
+        asked + "is modelled with --loss full");
+  CHECK(refusal(kPrompt, [](Strategy& s) { s.rows = models::Rows::padded; }) ==
+        asked + "is modelled with rows that are full");
+  CHECK(refusal(kPrompt, [](Strategy& s) { s.train = {"*norm*"}; }) ==
+        asked + "with --train is not modelled yet");
+  const planner::ModelParts parts = parts_of("llama-2-7b", kPrompt, "5.17.0");
+  CHECK(parts.virtual_tokens == 20);
+  CHECK(parts.runs.front().input_grad);  // the first layer's too
+  Strategy s;
+  s.lora = kPrompt;
+  const models::ModelSpec gpt2 = models::catalog_model("gpt2");
+  planner::Question question{.model = &gpt2, .strategy = s, .batch = {.seq_len = 1004}};
+  CHECK(planner::plan(question).trainable_parameters == Count(20 * 768));
+  question.batch.seq_len = 1005;  // 1024 positions
+  CHECK_THROWS_WITH_AS(planner::plan(question),
+                       "--seq-len 1005 behind --virtual-tokens 20: gpt2 takes at most 1024 "
+                       "positions",
+                       Error);
+}
+
+TEST_CASE("of several adapters one is trained, and the others are held") {
+  const Lora three{.rank = 4, .targets = {"q_proj"}, .adapters = 3};
+  const planner::ModelParts parts = parts_of("llama-2-7b", three, "5.17.0");
+  int held = 0, trained = 0;
+  for (const planner::Parameter& p : parts.runs.front().layer(0).parameters) {
+    held += p.adapter ? 1 : 0;
+    trained += p.adapter && p.trainable ? 1 : 0;
+  }
+  CHECK(held == 6);
+  CHECK(trained == 2);
+  const models::ModelSpec llama = models::catalog_model("llama-2-7b");
+  planner::Question question{.model = &llama, .batch = {.seq_len = 128}};
+  question.strategy.lora = three;
+  const reports::Plan plan = planner::plan(question);
+  CHECK(plan.trainable_parameters == Count(32 * 2 * 4 * 4096));
+  CHECK(plan.parameters == llama.parameter_count() + Count(3 * 32 * 2 * 4 * 4096));
+  CHECK(refusal(three, [](Strategy& s) { s.gpus = 8, s.data.zero = 3; }) ==
+        "--adapters with FSDP is not modelled yet");
+  const Lora dora{.rank = 4, .targets = {"q_proj"}, .dora = true, .adapters = 2};
+  CHECK(no_parts("llama-2-7b", dora, "5.17.0").starts_with("--adapters is modelled with LoRA"));
 }
 
 TEST_CASE("stacked experts have adapters by parameter, those of a loop by linear") {

@@ -37,6 +37,10 @@ inline std::optional<models::Lora> lora_of(const json& lora) {
   out.modules_to_save = list("modules_to_save");
   out.feedforward = list("feedforward");
   out.parameters = list("target_parameters");
+  out.adapters = lora.value("adapters", std::int64_t{1});
+  out.virtual_tokens = lora.value("virtual_tokens", std::int64_t{0});
+  if (lora.contains("encoder_hidden") && lora["encoder_hidden"].is_number())
+    out.encoder_hidden = lora["encoder_hidden"];
   return out;
 }
 

@@ -247,8 +247,8 @@ TEST_CASE("no option is ignored: each one refuses a value that makes no sense") 
     // What else an option asks for before it looks at its value.
     Given given{{std::string(option.name), "%%"}};
     if (option.name.starts_with("lora-") || option.name == "adapter-dtype" ||
-        option.name == "use-dora" || option.name == "target-parameters" ||
-        option.name == "modules-to-save")
+        option.name == "adapters" || option.name == "use-dora" ||
+        option.name == "target-parameters" || option.name == "modules-to-save")
       if (option.name != "lora-rank") given.emplace_back("lora-rank", "8");
     if (option.name == "fsdp-upcast" || option.name == "grad-dtype")
       given.emplace_back("zero", "3");

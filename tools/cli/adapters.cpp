@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "models/lora.h"
+#include "models/prompt_adapters.h"
 #include "models/storages.h"
 #include "models/vector_adapters.h"
 #include "tools/cli/values.h"
@@ -23,10 +24,28 @@ void refuse_others(const Options& options, AdapterKind kind) {
   };
   if (kind != AdapterKind::ia3) refuse({"feedforward-modules"}, "belongs to --adapter ia3");
   if (kind != AdapterKind::lora)
-    refuse({"lora-alpha", "lora-bias", "use-dora", "target-parameters"},
+    refuse({"lora-alpha", "lora-bias", "use-dora", "target-parameters", "adapters"},
            "belongs to --adapter lora");
   if (kind == AdapterKind::ia3)
     refuse({"lora-rank", "lora-dropout"}, "belongs to --adapter lora and vera");
+  if (models::learns_prompt(kind))
+    refuse({"lora-rank", "lora-dropout", "lora-targets", "modules-to-save"},
+           "belongs to adapters of modules: a prompt that is learned adapts none");
+  else
+    refuse({"virtual-tokens"}, "belongs to --adapter prompt-tuning and p-tuning");
+  if (kind != AdapterKind::p_tuning) refuse({"encoder-hidden"}, "belongs to --adapter p-tuning");
+}
+
+void set_prompt(const Options& options, models::Lora& lora) {
+  const std::string* tokens = options.find("virtual-tokens");
+  if (tokens == nullptr)
+    refuse_value("adapter", *options.find("adapter"), "needs --virtual-tokens, as PEFT does");
+  lora.virtual_tokens = whole("virtual-tokens", *tokens, 1, 1 << 20);
+  if (const std::string* width = options.find("encoder-hidden"))
+    lora.encoder_hidden = whole("encoder-hidden", *width, 1, 1 << 24);
+  if (lora.dtype != DType::fp32)
+    refuse_value("adapter-dtype", *options.find("adapter-dtype"),
+                 "PEFT makes the embeddings of a prompt in fp32");
 }
 
 void set_lora(const Options& options, models::Strategy& s) {
@@ -36,9 +55,14 @@ void set_lora(const Options& options, models::Strategy& s) {
   const bool given = kind != AdapterKind::lora || options.has("lora-rank");
   for (const char* option :
        {"adapter", "lora-alpha", "lora-targets", "lora-dropout", "adapter-dtype", "modules-to-save",
-        "lora-bias", "use-dora", "target-parameters", "feedforward-modules"})
+        "lora-bias", "use-dora", "target-parameters", "feedforward-modules", "virtual-tokens",
+        "encoder-hidden", "adapters"})
     if (const std::string* value = options.find(option); value != nullptr && !given)
-      refuse_value(option, *value, "needs --lora-rank");
+      refuse_value(option, *value,
+                   std::string_view(option) == "virtual-tokens" ||
+                           std::string_view(option) == "encoder-hidden"
+                       ? "needs --adapter prompt-tuning or p-tuning"
+                       : "needs --lora-rank");
   if (!given) return;
   models::Lora& lora = s.lora.emplace();
   lora.kind = kind;
@@ -59,6 +83,8 @@ void set_lora(const Options& options, models::Strategy& s) {
     lora.modules_to_save = comma_list("modules-to-save", *text);
   if (const std::string* text = options.find("target-parameters"))
     lora.parameters = comma_list("target-parameters", *text);
+  if (const std::string* text = options.find("adapters"))
+    lora.adapters = whole("adapters", *text, 1, 10'000);
   if (const std::string* text = options.find("lora-bias"))
     lora.bias = yes_or_no("lora-bias", *text);
   if (const std::string* text = options.find("use-dora")) lora.dora = yes_or_no("use-dora", *text);
@@ -66,6 +92,7 @@ void set_lora(const Options& options, models::Strategy& s) {
     lora.dtype = float_dtype("adapter-dtype", *text);
     if (lora.dtype == DType::fp16) refuse_value("adapter-dtype", *text, "must be fp32 or bf16");
   }
+  if (models::learns_prompt(kind)) set_prompt(options, lora);
 }
 
 // A packed base is loaded in the dtype of its checkpoint, 16 bits: backwards unpack it to that.
@@ -121,6 +148,12 @@ void check_feedforward(const Options& options, const models::Lora& lora) {
 void set_default_targets(const Options& options, const models::ModelSpec& model,
                          models::Strategy& s) {
   if (!s.lora) return;
+  if (models::learns_prompt(s.lora->kind)) {
+    // peft/utils/other.py, _prepare_prompt_learning_config.
+    const bool own = s.lora->kind == models::AdapterKind::p_tuning && s.lora->encoder_hidden == 0;
+    if (own && model.decoder) s.lora->encoder_hidden = model.decoder->hidden;
+    return;
+  }
   const bool ia3 = s.lora->kind == models::AdapterKind::ia3;
   // As PEFT takes target_parameters without target_modules.
   if (!options.has("lora-targets") && s.lora->parameters.empty())

@@ -8,11 +8,16 @@ USUAL = {
              "adapter_dtype": "fp32"},
     "ia3": {"targets": "all-linear", "adapter_dtype": "fp32"},
     "vera": {"rank": 256, "targets": "all-linear", "dropout": 0.0, "adapter_dtype": "fp32"},
+    "prompt-tuning": {"virtual_tokens": 20, "adapter_dtype": "fp32"},
+    "p-tuning": {"virtual_tokens": 20, "encoder_hidden": None, "adapter_dtype": "fp32"},
+    "prefix-tuning": {"virtual_tokens": 20, "encoder_hidden": None, "adapter_dtype": "fp32"},
 }
 FURTHER = {
-    "lora": {"modules_to_save": str, "lora_bias": bool, "use_dora": bool, "target_parameters": str},
+    "lora": {"modules_to_save": str, "lora_bias": bool, "use_dora": bool, "target_parameters": str,
+             "adapters": int},
     "ia3": {"feedforward": str, "modules_to_save": str},
     "vera": {"modules_to_save": str},
+    "prompt-tuning": {}, "p-tuning": {}, "prefix-tuning": {},
 }
 
 
@@ -45,6 +50,7 @@ def targets_of(lora):
 def further_of(lora):
     """Keys beyond the usual ones, under PEFT's names."""
     further = {key: lora[key] for key in FURTHER[lora.get("kind", "lora")] if key in lora}
+    further.pop("adapters", None)
     for key in ("modules_to_save", "target_parameters"):
         if key in further:
             further[key] = names_of(further[key])
@@ -71,6 +77,27 @@ def vera_config(lora):
                            vera_dropout=lora["dropout"], task_type=None, **further_of(lora))
 
 
+def prompt_config(lora):
+    import peft
+    return peft.PromptTuningConfig(num_virtual_tokens=lora["virtual_tokens"],
+                                   task_type="CAUSAL_LM")
+
+
+def p_tuning_config(lora):
+    import peft
+    return peft.PromptEncoderConfig(num_virtual_tokens=lora["virtual_tokens"],
+                                    encoder_hidden_size=lora["encoder_hidden"],
+                                    task_type="CAUSAL_LM")
+
+
+def prefix_config(lora):
+    import peft
+    return peft.PrefixTuningConfig(num_virtual_tokens=lora["virtual_tokens"],
+                                   encoder_hidden_size=lora["encoder_hidden"],
+                                   prefix_projection=lora["encoder_hidden"] is not None,
+                                   task_type="CAUSAL_LM")
+
+
 def with_adapters(model, strategy, kernels):
     if strategy["lora"]:
         model = with_lora(model, strategy["lora"])
@@ -80,6 +107,11 @@ def with_adapters(model, strategy, kernels):
 
 def with_lora(model, lora):
     import peft
-    make = {"lora": lora_config, "ia3": ia3_config, "vera": vera_config}
-    return peft.get_peft_model(model, make[lora.get("kind", "lora")](lora),
-                               autocast_adapter_dtype=lora["adapter_dtype"] == "fp32")
+    make = {"lora": lora_config, "ia3": ia3_config, "vera": vera_config,
+            "prompt-tuning": prompt_config, "p-tuning": p_tuning_config, "prefix-tuning": prefix_config}
+    config = make[lora.get("kind", "lora")](lora)
+    upcast = {"autocast_adapter_dtype": lora["adapter_dtype"] == "fp32"}
+    model = peft.get_peft_model(model, config, **upcast)
+    for i in range(1, lora.get("adapters", 1)):  # beside the first, which alone is trained
+        model.add_adapter(f"adapter{i}", config, **upcast)
+    return model

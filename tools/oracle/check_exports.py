@@ -140,7 +140,7 @@ def check_adapters(model, lora, dtypes):
     """The config that PEFT holds, and the dtype of what it trains."""
     peft = model.peft_config["default"]
     kind = lora.get("kind", "lora")
-    require(peft.peft_type.lower() == kind, "kind")
+    require(peft.peft_type.lower().replace("_", "-") == kind, "kind")
 
     def names(key):
         return sorted(filter(None, lora.get(key, "").split(",")))
@@ -156,7 +156,10 @@ def check_adapters(model, lora, dtypes):
         require(sorted(peft.feedforward_modules) == names("feedforward"), "feed-forward modules")
     if kind == "vera":
         require((peft.r, peft.vera_dropout) == (lora["rank"], lora["dropout"]), "VeRA")
-    part = {"lora": "lora_A", "ia3": "ia3_l", "vera": "vera_lambda"}[kind]
+    if "virtual_tokens" in lora:
+        require(peft.num_virtual_tokens == lora["virtual_tokens"], "virtual tokens")
+        require(kind != "p-tuning" or peft.encoder_hidden_size == lora["encoder_hidden"], "encoder")
+    part = {"lora": "lora_A", "ia3": "ia3_l", "vera": "vera_lambda"}.get(kind, "prompt_encoder")
     adapters = {p.dtype for n, p in model.named_parameters() if part in n}
     require(adapters == {dtypes[lora["adapter_dtype"]]}, f"adapters {adapters}")
 

@@ -17,9 +17,10 @@ void StepWriter::declare_workspaces() {
     return;
   }
   const SymBytes lt = s_.rules.blas.lt;  // see workspaces_in_all
+  const SymBytes first = lt + s_.rules.blas.lt_start;
   workspaces_ = {workspace("cublas.workspace", s_.rules.blas.forward),
                  workspace("cublas.workspace.backward", s_.rules.blas.backward),
-                 workspace("cublaslt.workspace", lt),
+                 workspace("cublaslt.workspace", first),
                  workspace("cublaslt.workspace.backward",
                            repeats_layers(s_.strategy.recompute) ? lt : SymBytes())};
   s_.layer.set_workspaces(workspaces_);
@@ -59,7 +60,7 @@ void StepWriter::declare_inputs() {
   if (s_.parts.shared_a > 0) persistent("vera.shared", s_.shared_matrices());
   s_.b.tensor_in(
       models::kNoGroup, "batch",
-      s_.b.rounded(SymBytes(checked_multiply(8, s_.tokens.total()))) * s_.rules.batch_tensors,
+      s_.b.rounded(SymBytes(checked_multiply(8, s_.text.total()))) * s_.rules.batch_tensors,
       Category::activations, Residency::persistent);
 }
 

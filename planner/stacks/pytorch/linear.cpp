@@ -68,10 +68,11 @@ namespace {
 WeightGemm base_gemm(const LinearPart& part, const Regime& regime) {
   return {.in = part.in,
           .out = part.out,
-          .weight = regime.weight,
+          .weight = part.of_adapter ? regime.adapter : regime.weight,
           .trains_weight = part.train_weight,
           .bias = part.bias,
           .trains_bias = part.bias && part.train_bias,
+          .adapter = part.of_adapter,
           .conv1d = part.conv1d};
 }
 }  // namespace

@@ -11,7 +11,8 @@ namespace plimsoll::planner::pytorch {
 
 // Sizes of one micro-batch.
 struct Tokens {
-  Tokens(const models::Batch& batch, models::Rows of);
+  // `ahead`: virtual tokens in front of each sequence.
+  Tokens(const models::Batch& batch, models::Rows of, std::int64_t ahead = 0);
   SymInt total() const { return total_; }
   void set_total(SymInt total) { total_ = total; }
 

@@ -167,65 +167,6 @@ void refuse_optimizer(const models::Strategy& s) {
   });
 }
 
-void refuse_dora(const models::Strategy& s) {
-  if (!s.lora->dora) return;
-  const auto refuse_if = [](bool it_is, const char* with) {
-    check(!it_is, ErrorKind::unsupported,
-          [&] { return std::string("--use-dora yes with ") + with + " is not modelled yet"; });
-  };
-  const bool sharded = s.data.zero >= 2;
-  refuse_if(is_fsdp1(s), "--fsdp-version 1");
-  refuse_if(s.compile != models::Compile::no, "--compile");
-  refuse_if(s.kernels == models::Kernels::fused, "--kernels fused");
-  refuse_if(s.recompute.kind == models::RecomputeKind::ops, "--recompute ops:");
-  refuse_if(s.optimizer_in_backward, "--optimizer-in-backward");
-  refuse_if(s.offload.any(), "--offload");
-  refuse_if(sharded && s.quantize.has_value(), "--quantize under FSDP");
-  refuse_if(s.quantize && s.quantize->storage->gemm != models::PackedGemm::dequantizes,
-            "--quantize int8, gptq or gptq-row");
-  // tuners/lora/bnb.py, Linear4bit.forward: under autocast the sum keeps its own dtype, fp32, and
-  // with it everything behind.
-  refuse_if(s.quantize && is_mixed(s.precision) && !models::kbit_prepared(s) &&
-                s.param_dtype.value_or(DType::fp32) != DType::fp32,
-            "--quantize and --kbit-prep no, which widens the residual stream behind the first "
-            "adapter,");
-}
-
-// IA3, VeRA, and stacked experts with adapters: what they were not compared with.
-void refuse_vectors(const models::Strategy& s) {
-  const models::Lora& lora = *s.lora;
-  const bool plain = lora.kind == models::AdapterKind::lora;
-  if (plain && lora.parameters.empty()) return;
-  const std::string asked =
-      plain ? "--target-parameters" : "--adapter " + std::string(models::name_of(lora.kind));
-  const auto refuse_if = [&](bool it_is, const char* with) {
-    check(!it_is, ErrorKind::unsupported,
-          [&] { return asked + " with " + with + " is not modelled yet"; });
-  };
-  refuse_if(s.data.zero >= 2, "FSDP");
-  refuse_if(s.compile != models::Compile::no, "--compile");
-  refuse_if(s.kernels != models::Kernels::eager, "--kernels other than eager");
-  refuse_if(s.recompute.kind == models::RecomputeKind::ops, "--recompute ops:");
-  refuse_if(s.optimizer_in_backward, "--optimizer-in-backward");
-  refuse_if(s.offload.any(), "--offload");
-  refuse_if(s.quantize.has_value(), "--quantize");
-  refuse_if(s.transformers < models::Release{5, 0, 0}, "Transformers before 5.0");
-}
-
-// What PEFT's adapters have beyond plain ones.
-void refuse_adapters(const models::Strategy& s) {
-  if (!s.lora) return;
-  const auto refuse_if = [](bool it_is, const char* what) {
-    check(!it_is, ErrorKind::unsupported,
-          [&] { return std::string(what) + " is not modelled yet"; });
-  };
-  const bool sharded = s.data.zero >= 2;
-  refuse_if(sharded && !s.lora->modules_to_save.empty(), "--modules-to-save with FSDP");
-  refuse_if(sharded && s.lora->bias, "--lora-bias yes with FSDP");
-  refuse_dora(s);
-  refuse_vectors(s);
-}
-
 void refuse_projection(const models::Strategy& s) {
   const models::TorchOptimizer& rule = models::rule_of(s.optimizer).torch;
   if (rule.projects_to == 0) return;
@@ -318,7 +259,7 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   refuse_kept_ops(model, s);
   refuse_compiled(model, s, batch);
   refuse_optimizer(s);
-  refuse_adapters(s);
+  refuse_adapters(model, s);
   refuse_projection(s);
   refuse_in_backward(s, batch);
   refuse_offload(s);

@@ -14,9 +14,10 @@ namespace plimsoll::planner::pytorch {
 enum class FsdpUnits : std::uint8_t { accelerate, root, ends };
 
 // Inside the caching allocator: cuBLAS's of each thread that multiplies, the forward's and
-// autograd's, and cuBLASLt's of a thread that multiplies and adds a bias.
+// autograd's, and cuBLASLt's of a thread that multiplies and adds a bias: `lt_start`, where the
+// layers have none and the model's start does.
 struct BlasWorkspaces {
-  Bytes forward, backward, lt;
+  Bytes forward, backward, lt, lt_start;
 };
 
 // Whole layers; selective recomputation is the layer's own matter.
@@ -24,9 +25,9 @@ inline bool repeats_layers(const models::Recompute& recompute) {
   return recompute.kind != models::RecomputeKind::none &&
          recompute.kind != models::RecomputeKind::selective;
 }
-// Autograd's thread multiplies with a bias where it runs a forward again.
 inline Bytes workspaces_in_all(const BlasWorkspaces& blas, const models::Strategy& strategy) {
-  return blas.forward + blas.backward + blas.lt * (repeats_layers(strategy.recompute) ? 2 : 1);
+  const Bytes lt = blas.lt * (repeats_layers(strategy.recompute) ? 2 : 1);
+  return blas.forward + blas.backward + lt + blas.lt_start;
 }
 
 // What the strategy does not say: the GPU's kernels, the allocator, the training loop.

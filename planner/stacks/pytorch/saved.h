@@ -43,18 +43,6 @@ struct TapeSaved {
   TensorId out = kNoTensor;
   std::array<TensorId, 3> also{kNoTensor, kNoTensor, kNoTensor};  // by Function::also_results
 };
-// What the model makes before its layers. `looked_up`: what the embedding's module returned, of
-// which the model makes `embedded`.
-struct FrontSaved {
-  TensorId looked_up = kNoTensor, embedded = kNoTensor;
-  TensorId position_ids = kNoTensor, position_rows = kNoTensor, positions = kNoTensor;
-  TensorId padding_mask = kNoTensor;  // see count_positions()
-  TensorId alibi = kNoTensor;
-  TensorId type_ids = kNoTensor, types = kNoTensor;  // of tokens
-  TensorId sum = kNoTensor;  // what the embedding's norm reads
-  TensorId dropout_mask = kNoTensor;
-  TapeSaved norm;
-};
 // A GEMM with a weight: what it read (the cast copy, or the input itself) and made.
 struct GemmSaved {
   TensorId input = kNoTensor, weight_cast = kNoTensor, bias_cast = kNoTensor, out = kNoTensor;
@@ -86,6 +74,27 @@ struct LinearSaved {
   TensorId mask = kNoTensor;  // LoRA's dropout
   TensorId out = kNoTensor;
   bool input_grad = true;  // what it reads requires one
+};
+// A prompt's: the virtual tokens' numbers, what its perceptron read and made, its embeddings as
+// they are repeated; and what PEFT's forward holds until it returns.
+struct PromptSaved {
+  TensorId ids = kNoTensor, repeated = kNoTensor;
+  std::array<LinearSaved, 3> linears;
+  std::array<TensorId, 2> rectified{kNoTensor, kNoTensor};
+  std::vector<TensorId> held;
+};
+// What the model makes before its layers. `looked_up`: what the embedding's module returned, of
+// which the model makes `embedded`.
+struct FrontSaved {
+  TensorId looked_up = kNoTensor, embedded = kNoTensor;
+  TensorId position_ids = kNoTensor, position_rows = kNoTensor, positions = kNoTensor;
+  TensorId padding_mask = kNoTensor;  // see count_positions()
+  TensorId alibi = kNoTensor;
+  TensorId type_ids = kNoTensor, types = kNoTensor;  // of tokens
+  TensorId sum = kNoTensor;  // what the embedding's norm reads
+  TensorId dropout_mask = kNoTensor;
+  TapeSaved norm;
+  PromptSaved prompt;
 };
 struct AttentionSaved {
   TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;  // as a fused kernel read them

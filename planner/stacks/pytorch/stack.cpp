@@ -91,7 +91,11 @@ Rules rules_for(const Question& question, const ModelParts& parts,
   };
   rules.blas.forward = Bytes(bytes("cublas_workspace", 0));
   rules.blas.backward = rules.blas.forward * (bytes("cublas_threads", 2) - 1);
-  if (any_bias(parts)) rules.blas.lt = Bytes(bytes("cublaslt_workspace", 0));
+  const Bytes lt(bytes("cublaslt_workspace", 0));
+  if (any_bias(parts))
+    rules.blas.lt = lt;
+  else if (!parts.prompt.empty())
+    rules.blas.lt_start = lt;
   rules.sdpa = sdpa_of(gpu, overheads);
   assumptions.push_back({"cuBLAS workspaces in the allocator, bytes",
                          std::to_string(workspaces_in_all(rules.blas, question.strategy).value()),
@@ -120,15 +124,15 @@ Rules rules_for(const Question& question, const ModelParts& parts,
 Rules quick_rules(const Question& question, const ModelParts& parts) {
   struct Known {
     std::string gpu;
-    bool bias = false;
+    bool bias = false, perceptron = false;
     Rules rules;
   };
   thread_local std::optional<Known> known;
   const std::string& gpu = question.cluster.gpu ? question.cluster.gpu->name : std::string();
-  const bool bias = any_bias(parts);
-  if (!known || known->gpu != gpu || known->bias != bias) {
+  const bool bias = any_bias(parts), perceptron = !parts.prompt.empty();
+  if (!known || known->gpu != gpu || known->bias != bias || known->perceptron != perceptron) {
     std::vector<Assumption> unread;
-    known = Known{gpu, bias, rules_for(question, parts, unread)};
+    known = Known{gpu, bias, perceptron, rules_for(question, parts, unread)};
     known->rules.each_parameter = false;
   }
   set_loop(known->rules, parts.decoder, question.strategy);

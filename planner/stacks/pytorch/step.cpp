@@ -5,10 +5,10 @@
 
 namespace plimsoll::planner::pytorch {
 
-Tokens::Tokens(const models::Batch& batch, models::Rows of)
+Tokens::Tokens(const models::Batch& batch, models::Rows of, std::int64_t ahead)
     : rows(of),
       sequences(value_of(batch, StepVariable::micro_batch)),
-      length(batch.seq_len),
+      length(batch.seq_len + ahead),
       samples(value_of(batch, StepVariable::samples)),
       real(value_of(batch, StepVariable::real_tokens)) {
   if (of == models::Rows::flattened) {
@@ -26,7 +26,8 @@ Step::Step(models::StepProgram& program, const ModelParts& of, const models::Str
       strategy(chosen),
       batch(of_step),
       rules(given),
-      tokens(of_step, chosen.rows),
+      tokens(of_step, chosen.rows, of.virtual_tokens),
+      text(of_step, chosen.rows),
       regime(
           regime_of(chosen, chosen.data.zero >= 2, given.fsdp_autocast, of.decoder.embedding_norm)),
       layer(b, d, regime, rules, strategy, tokens) {
@@ -79,7 +80,7 @@ bool Step::final_grad() const {
 
 bool Step::embedding_grad() const {
   return parts.train_embedding || parts.train_positions_any() || parts.trains_types() ||
-         leaf_input();
+         parts.virtual_tokens > 0 || leaf_input();
 }
 
 bool Step::leaf_input() const {

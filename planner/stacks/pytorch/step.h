@@ -68,7 +68,7 @@ struct Step {
   models::Strategy strategy;
   models::Batch batch;
   Rules rules;
-  Tokens tokens;
+  Tokens tokens, text;  // that the model reads; that the batch holds
   Regime regime;
   SymInt shards = 1;  // ranks that PyTorch splits a parameter over
   BlockWriter layer;

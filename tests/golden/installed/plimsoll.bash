@@ -68,12 +68,15 @@ _plimsoll() {
     fit:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     fit:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2' -- "$cur")); return ;;
     fit:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
-    fit:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera' -- "$cur")); return ;;
+    fit:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera prompt-tuning p-tuning' -- "$cur")); return ;;
     fit:--lora-rank) return ;;
+    fit:--adapters) return ;;
     fit:--lora-alpha) return ;;
     fit:--lora-targets) return ;;
     fit:--target-parameters) return ;;
     fit:--feedforward-modules) return ;;
+    fit:--virtual-tokens) return ;;
+    fit:--encoder-hidden) return ;;
     fit:--lora-dropout) return ;;
     fit:--adapter-dtype) COMPREPLY=($(compgen -W 'fp32 bf16' -- "$cur")); return ;;
     fit:--modules-to-save) return ;;
@@ -183,12 +186,15 @@ _plimsoll() {
     recommend:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     recommend:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2' -- "$cur")); return ;;
     recommend:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
-    recommend:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera' -- "$cur")); return ;;
+    recommend:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera prompt-tuning p-tuning' -- "$cur")); return ;;
     recommend:--lora-rank) return ;;
+    recommend:--adapters) return ;;
     recommend:--lora-alpha) return ;;
     recommend:--lora-targets) return ;;
     recommend:--target-parameters) return ;;
     recommend:--feedforward-modules) return ;;
+    recommend:--virtual-tokens) return ;;
+    recommend:--encoder-hidden) return ;;
     recommend:--lora-dropout) return ;;
     recommend:--adapter-dtype) COMPREPLY=($(compgen -W 'fp32 bf16' -- "$cur")); return ;;
     recommend:--modules-to-save) return ;;
@@ -288,10 +294,13 @@ _plimsoll() {
     run:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2' -- "$cur")); return ;;
     run:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
     run:--lora-rank) return ;;
+    run:--adapters) return ;;
     run:--lora-alpha) return ;;
     run:--lora-targets) return ;;
     run:--target-parameters) return ;;
     run:--feedforward-modules) return ;;
+    run:--virtual-tokens) return ;;
+    run:--encoder-hidden) return ;;
     run:--lora-dropout) return ;;
     run:--adapter-dtype) COMPREPLY=($(compgen -W 'fp32 bf16' -- "$cur")); return ;;
     run:--modules-to-save) return ;;
@@ -411,12 +420,15 @@ _plimsoll() {
     oom:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     oom:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2' -- "$cur")); return ;;
     oom:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
-    oom:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera' -- "$cur")); return ;;
+    oom:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera prompt-tuning p-tuning' -- "$cur")); return ;;
     oom:--lora-rank) return ;;
+    oom:--adapters) return ;;
     oom:--lora-alpha) return ;;
     oom:--lora-targets) return ;;
     oom:--target-parameters) return ;;
     oom:--feedforward-modules) return ;;
+    oom:--virtual-tokens) return ;;
+    oom:--encoder-hidden) return ;;
     oom:--lora-dropout) return ;;
     oom:--adapter-dtype) COMPREPLY=($(compgen -W 'fp32 bf16' -- "$cur")); return ;;
     oom:--modules-to-save) return ;;
@@ -452,17 +464,17 @@ _plimsoll() {
     check:--json) COMPREPLY=($(compgen -f -- "$cur")); return ;;
   esac
   case $command in
-    fit) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --padding-mask --data --padding --packing --pad-to-multiple-of --recompute --use-reentrant --attention --loss --adapter --lora-rank --lora-alpha --lora-targets --target-parameters --feedforward-modules --lora-dropout --adapter-dtype --modules-to-save --lora-bias --use-dora --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --phase --device-map --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --html --explain --plot --svg --trace --memory-viz --json --quiet' ;;
+    fit) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --padding-mask --data --padding --packing --pad-to-multiple-of --recompute --use-reentrant --attention --loss --adapter --lora-rank --adapters --lora-alpha --lora-targets --target-parameters --feedforward-modules --virtual-tokens --encoder-hidden --lora-dropout --adapter-dtype --modules-to-save --lora-bias --use-dora --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --phase --device-map --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --html --explain --plot --svg --trace --memory-viz --json --quiet' ;;
     batch) options='--help --html --fields --csv --markdown --threads --fleet --solver-seconds --json --quiet' ;;
     models) options='--help --html --search --json --quiet' ;;
     gpus) options='--help --html --search --json --quiet' ;;
     trainers) options='--help --html --search --json --quiet' ;;
-    recommend) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --padding-mask --data --padding --packing --pad-to-multiple-of --recompute --use-reentrant --attention --loss --adapter --lora-rank --lora-alpha --lora-targets --target-parameters --feedforward-modules --lora-dropout --adapter-dtype --modules-to-save --lora-bias --use-dora --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --phase --device-map --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --html --objective --keep --only --without --min-headroom --tokens --top --threads --json --quiet' ;;
-    run) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --padding-mask --padding --packing --pad-to-multiple-of --recompute --use-reentrant --attention --loss --lora-rank --lora-alpha --lora-targets --target-parameters --feedforward-modules --lora-dropout --adapter-dtype --modules-to-save --lora-bias --use-dora --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --phase --device-map --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --ranks --reduce-layers --prediction --anyway --steps --seconds --profile --seed --lr --warmup --max-norm --weight-decay --weights --adapter --data --save-weights --save-checkpoint --save-every --resume --poison --timeout --json --quiet' ;;
+    recommend) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --padding-mask --data --padding --packing --pad-to-multiple-of --recompute --use-reentrant --attention --loss --adapter --lora-rank --adapters --lora-alpha --lora-targets --target-parameters --feedforward-modules --virtual-tokens --encoder-hidden --lora-dropout --adapter-dtype --modules-to-save --lora-bias --use-dora --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --phase --device-map --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --html --objective --keep --only --without --min-headroom --tokens --top --threads --json --quiet' ;;
+    run) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --padding-mask --padding --packing --pad-to-multiple-of --recompute --use-reentrant --attention --loss --lora-rank --adapters --lora-alpha --lora-targets --target-parameters --feedforward-modules --virtual-tokens --encoder-hidden --lora-dropout --adapter-dtype --modules-to-save --lora-bias --use-dora --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --phase --device-map --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --ranks --reduce-layers --prediction --anyway --steps --seconds --profile --seed --lr --warmup --max-norm --weight-decay --weights --adapter --data --save-weights --save-checkpoint --save-every --resume --poison --timeout --json --quiet' ;;
     compare) options='--help --html --published --svg --tolerance --json --quiet' ;;
     report) options='--help --html --trace --memory-viz --rank --json --quiet' ;;
     export) options='--help --to --json --quiet' ;;
-    oom) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --padding-mask --data --padding --packing --pad-to-multiple-of --recompute --use-reentrant --attention --loss --adapter --lora-rank --lora-alpha --lora-targets --target-parameters --feedforward-modules --lora-dropout --adapter-dtype --modules-to-save --lora-bias --use-dora --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --phase --device-map --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --json --quiet' ;;
+    oom) options='--help --params --assume --dropout --gpu --gpus --gpus-per-node --gpu-memory --intra-node-bandwidth --inter-node-bandwidth --reserve --host-memory --calibration --stack --device --compile --kernels --torch-version --allocator-conf --hold-outputs --transformers-version --model-code --zero --fsdp-version --shard-group --reduce-bucket --bucket-cap-mb --gradient-as-bucket-view --reduce-bucket-size --overlap-comm --sub-group-size --stage3-prefetch-bucket-size --stage3-param-persistence-threshold --stage3-max-live-parameters --stage3-max-reuse-distance --prefetch --deterministic --exchange --tp --sequence-parallel --pp --pp-schedule --virtual-stages --cp --ep --precision --param-dtype --grad-dtype --master-weights --fsdp-upcast --optimizer --optimizer-impl --galore-rank --optimizer-in-backward --seq-len --micro-batch --grad-accum --global-batch --padding-mask --data --padding --packing --pad-to-multiple-of --recompute --use-reentrant --attention --loss --adapter --lora-rank --adapters --lora-alpha --lora-targets --target-parameters --feedforward-modules --virtual-tokens --encoder-hidden --lora-dropout --adapter-dtype --modules-to-save --lora-bias --use-dora --quantize --quant-storage --kbit-prep --freeze --train --offload --offload-to --offload-pin --mode --phase --device-map --batch --context --kv-dtype --deepspeed --peft --accelerate --training-args --axolotl --llamafactory --swift --torchtitan --trainer --detail --json --quiet' ;;
     check) options='--help --against --max-growth --junit --github --json --quiet' ;;
   esac
   case $cur in

@@ -45,16 +45,23 @@ void EmbeddingWriter::forward() {
 }
 
 void EmbeddingWriter::look_up() {
-  const SymInt values = checked_multiply(tokens_.total(), d_.table_width());
+  const SymInt values = checked_multiply(s_.text.total(), d_.table_width());
   s_.front.looked_up = s_.front.embedded = activation(kEmbedding.out, values, regime_.weight);
   b_.op(kEmbedding.module, Phase::forward).write(s_.front.embedded);
   b_.work().moves(2 * layer_.bytes(values, regime_.weight).real());
-  if (d_.embedding_scale == EmbeddingScale::none) return;
-  const SymInt n = checked_multiply(tokens_.total(), d_.hidden);
+  if (d_.embedding_scale == EmbeddingScale::module) {
+    scale(s_.text.total());
+    s_.front.looked_up = s_.front.embedded;
+  }
+  if (parts_.virtual_tokens > 0) put_prompt();
+  if (d_.embedding_scale == EmbeddingScale::model) scale(tokens_.total());
+}
+
+void EmbeddingWriter::scale(SymInt tokens) {
+  const SymInt n = checked_multiply(tokens, d_.hidden);
   const TensorId rows =
       std::exchange(s_.front.embedded, activation(kScaledEmbedding, n, regime_.weight));
   b_.op(kScaledEmbedding, Phase::forward).read(rows).write(s_.front.embedded);
-  if (d_.embedding_scale == EmbeddingScale::module) s_.front.looked_up = s_.front.embedded;
 }
 
 void EmbeddingWriter::normalize() {

@@ -19,7 +19,11 @@ class EmbeddingWriter : private StepPart {
   TensorId activation(const char* name, SymInt values, DType dtype) {
     return b_.tensor(name, storage(values, dtype), Category::activations);
   }
-  void look_up(), normalize(), dropout();
+  void look_up(), scale(SymInt tokens), normalize(), dropout();
+  void hold_labels(), put_prompt(), repeat_prompt(TensorId made, DType dtype);  // prompt.cpp
+  TensorId embed_prompt(DType& dtype);
+  TensorId prompt_gradients(TensorId d);  // returns the text's
+  void perceptron_gradients(TensorId d, DType dtype);
   void embed_positions(), count_positions(), project_in(), alibi_biases();  // positions.cpp
   void gather_token_types(), embed_token_types(), leave();  // token_types.cpp
   SymBytes copied_type_ids() const;

@@ -52,7 +52,8 @@ TensorId EmbeddingWriter::sum_gradient() {
                              {tokens_.total(), regime_.weight, s_.embedding_grad()}, s_.front.norm,
                              d, kNoTensor, {{s_.front.sum}, {}, {}});
   }
-  const bool reaches_scale = d_.embedding_scale == EmbeddingScale::model && s_.leaf_input();
+  const bool reaches_scale =
+      d_.embedding_scale == EmbeddingScale::model && (s_.leaf_input() || parts_.virtual_tokens > 0);
   if (d_.embedding_scale != EmbeddingScale::none && (parts_.train_embedding || reaches_scale)) {
     const TensorId scaled = std::exchange(d, gradient("embed_tokens.out.grad"));
     b_.op(kScaledEmbedding, Phase::backward).read(scaled).write(d);
@@ -62,6 +63,7 @@ TensorId EmbeddingWriter::sum_gradient() {
 
 // Dense gradients of whole tables, the positions' first. Returns the gradient of the table's rows.
 TensorId EmbeddingWriter::gradients(TensorId d) {
+  if (parts_.virtual_tokens > 0) return prompt_gradients(d);
   const TensorId d_rows = d_.embedding_width > 0 ? project_in_back(d) : d;
   if (d_.embeds_positions() && parts_.train_positions) position_gradient(d);
   if (parts_.trains_types()) {

@@ -129,6 +129,7 @@ void HeadWriter::loss_forward() {
   else if (!d_.holds_stream)
     returned.release(s_.final_norm.out);
   if (!rules_.hold_outputs) returned.release(s_.end.returned_logits);
+  for (const TensorId held : s_.front.prompt.held) returned.release(held);
   b_.close();
 }
 
@@ -138,6 +139,8 @@ void HeadWriter::release_cached_casts() {
   Step::release_casts(exit, parts_.head, s_.head);
   Step::release_casts(exit, parts_.head_transform, s_.head_transform);
   Step::release_casts(exit, parts_.project_in, s_.project_in);
+  for (std::size_t i = 0; i < parts_.prompt.size(); ++i)
+    Step::release_casts(exit, parts_.prompt[i], s_.front.prompt.linears[i]);
   for (const Run& run : s_.runs)
     for (std::size_t j = 0; j < run.stride(); ++j)
       Step::release_casts(exit, run.layer(j), s_.recomputes() ? run.kept[j] : run.saved[j]);

@@ -1,0 +1,28 @@
+// Adapters that learn a prompt, as PEFT 0.21 makes them: virtual tokens, which the model reads in
+// front of each sequence's own. Prompt tuning (peft/tuners/prompt_tuning) trains their embeddings;
+// P-tuning (peft/tuners/p_tuning) also the perceptron of three layers that these go through.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "models/run_spec.h"
+
+namespace plimsoll::models {
+
+constexpr bool learns_prompt(AdapterKind kind) {
+  return kind == AdapterKind::prompt_tuning || kind == AdapterKind::p_tuning;
+}
+
+// How many tokens each sequence is longer inside the model; 0 without such an adapter.
+std::int64_t virtual_tokens(const Strategy& strategy);
+
+// What it trains, as named_parameters() lists it behind the model's own: in fp32, whichever dtype
+// the model has. None of another adapter. Error{bad_input}: what it does not have (a rank's
+// variants, modules to save), no virtual tokens; a model without a decoder.
+std::vector<ParameterRow> prompt_parameters(const ModelSpec& model, const Lora& lora);
+
+Count prompt_parameter_count(const ModelSpec& model, const Lora& lora);
+
+}  // namespace plimsoll::models
