@@ -26,8 +26,9 @@ enum class OptimizerState : std::uint8_t {
   kahan_comp,
   eps_sq,
   mean_square,
+  grok_ema,
 };
-inline constexpr std::array<const char*, 14> kOptimizerStates{"exp_avg",
+inline constexpr std::array<const char*, 15> kOptimizerStates{"exp_avg",
                                                               "exp_avg_sq",
                                                               "momentum_buffer",
                                                               "exp_avg_sq_row",
@@ -40,7 +41,8 @@ inline constexpr std::array<const char*, 14> kOptimizerStates{"exp_avg",
                                                               "scaled_grad",
                                                               "kahan_comp",
                                                               "eps_sq",
-                                                              "mean_square"};
+                                                              "mean_square",
+                                                              "grok_ema"};
 constexpr const char* name_of(OptimizerState state) {
   return kOptimizerStates[static_cast<std::size_t>(state)];
 }

@@ -47,6 +47,8 @@ struct TorchOptimizer {
   std::int64_t projects_to = 0;
   bool factors = false;
   bool in_backward = true;  // so is a step of each parameter's own
+  bool behind = false;  // it has no other step, and takes each when the next gradient is there
+  bool on_host = false;  // its states are, pageable, while it does not step their parameter
   const char* value_of_each = nullptr;  // one of fp32, kept of each parameter
 
   // What fused would spare.

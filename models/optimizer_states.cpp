@@ -63,6 +63,10 @@ std::int64_t rank_of(const Strategy& strategy, const SteppedTensor& tensor) {
   return std::min({asked, tensor.rows, tensor.columns});
 }
 
+bool steps_behind(const Strategy& strategy) {
+  return strategy.stack == Stack::pytorch && rule_of(strategy.optimizer).torch.behind;
+}
+
 const OptimizerRule& rule_for(Optimizer kind, const SteppedTensor& tensor) {
   const OptimizerRule& rule = rule_of(kind);
   return rule.rest && !is_layers_matrix(tensor) ? rule_of(*rule.rest) : rule;

@@ -30,6 +30,9 @@ Count count_of(Extent extent, Of of, const SteppedTensor& tensor);
 // To which it is projected: 0, or the optimizer's rank, at most the matrix's own.
 std::int64_t rank_of(const Strategy& strategy, const SteppedTensor& tensor);
 
+// Whether its optimizer has no step but in the backward.
+bool steps_behind(const Strategy& strategy);
+
 // Whether its states are in blocks of 8 bits.
 bool in_blocks(const BlockStates& blocks, const SteppedTensor& tensor);
 

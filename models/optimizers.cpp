@@ -49,6 +49,11 @@ void check_optimizer(const Strategy& strategy) {
     return "--galore-rank is for --optimizer " +
            optimizer_names([](const OptimizerRule& r) { return r.torch.projects_to > 0; });
   });
+  check(!rule.torch.behind || strategy.optimizer_in_backward || strategy.stack != Stack::pytorch,
+        ErrorKind::bad_input, [&] {
+          return "--optimizer " + std::string(rule.name) +
+                 " steps in the backward: strategy.optimizer_in_backward says no";
+        });
   const char* const why = refusal(rule, strategy.stack);
   if (why == nullptr) return;
   std::string others;

@@ -7,6 +7,8 @@
 
 #include "models/apollo_rows.h"
 #include "models/galore_rows.h"
+#include "models/grokadamw_rows.h"
+#include "models/lomo_rows.h"
 #include "models/optimizer_packages.h"
 #include "models/optimizer_rule.h"
 #include "models/refused_rows.h"
@@ -116,7 +118,7 @@ inline constexpr std::array kOptimizers{
     optimizer_rows::kGaLoreAdamW,
     optimizer_rows::kGaLoreAdamW8bit,
     optimizer_rows::refused(Optimizer::q_galore, "q-galore", optimizer_rows::kInt8Weights),
-    optimizer_rows::refused(Optimizer::lomo, "lomo", optimizer_rows::kStepsBehind),
+    optimizer_rows::kLomo,
     optimizer_rows::kTorchaoAdam8bit,
     optimizer_rows::kTorchaoAdam4bit,
     optimizer_rows::kTorchaoAdamFp8,
@@ -126,13 +128,13 @@ inline constexpr std::array kOptimizers{
     optimizer_rows::kApollo,
     optimizer_rows::kApolloMini,
     optimizer_rows::kAdamMini,
-    optimizer_rows::refused(Optimizer::adalomo, "adalomo", optimizer_rows::kStepsBehind),
+    optimizer_rows::kAdaLomo,
     optimizer_rows::kRmsprop,
     optimizer_rows::kRmspropBnb,
     optimizer_rows::kRmsprop8bit,
     optimizer_rows::kAdagrad,
     optimizer_rows::kStableAdamW,
-    optimizer_rows::refused(Optimizer::grokadamw, "grokadamw", optimizer_rows::kOnHost),
+    optimizer_rows::kGrokAdamW,
 };
 
 constexpr const OptimizerRule& rule_of(Optimizer kind) {

@@ -202,7 +202,7 @@ constexpr Option kPlanOptions[] = {
            "paged-adam8bit, paged-lion, paged-lion8bit, paged-ademamix, paged-ademamix8bit, "
            "torchao-adam8bit, torchao-adam4bit, torchao-adamfp8, schedule-free-adamw, "
            "schedule-free-sgd, schedule-free-radam, galore, galore8bit, apollo, apollo-mini, "
-           "adam-mini, stable-adamw (adamw)"}
+           "adam-mini, stable-adamw, grokadamw, lomo, adalomo (adamw)"}
         .at("strategy/optimizer")
         .fixing("optimizer")
         .of_a_step(),

@@ -8,6 +8,7 @@
 #include "models/lora.h"
 #include "models/model_code.h"
 #include "models/model_reader.h"
+#include "models/optimizers.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
 
@@ -288,7 +289,9 @@ TrainingCode training_code(const models::Workload& w) {
         "the plan is of {}",
         models::text_of(w.strategy.transformers));
   });
-  check(!w.strategy.optimizer_in_backward, ErrorKind::unsupported,
+  const bool own_loop =
+      w.strategy.optimizer_in_backward && !models::rule_of(w.strategy.optimizer).torch.behind;
+  check(!own_loop, ErrorKind::unsupported,
         "export --to transformers: --optimizer-in-backward is for a loop of one's own "
         "(Tensor.register_post_accumulate_grad_hook): the Trainer steps when the backward is over");
   refuse_adapted_head(w);

@@ -210,20 +210,50 @@ TEST_CASE("what a package does not step is refused with its reason") {
         }) == "--optimizer-impl fused: schedulefree's optimizers have foreach and for-loop");
   CHECK(refusal("gpt2", Optimizer::adam_mini,
                 [](models::Strategy& s) { s.optimizer_in_backward = true; }) ==
-        "--optimizer-in-backward is modelled with all optimizers but adafactor, muon and "
-        "adam-mini");
+        "--optimizer-in-backward is modelled with all optimizers but adafactor, muon, adam-mini "
+        "and grokadamw");
   const auto in_bf16 = [](models::Strategy& s) { s.precision = models::Precision::bf16; };
   CHECK(refusal("gpt2", Optimizer::rmsprop8bit, in_bf16)
             .starts_with("--optimizer rmsprop8bit with parameters in bf16: bitsandbytes 0.50.2"));
   CHECK(refusal("gpt2", Optimizer::rmsprop, in_bf16) == "");
   CHECK(refusal("gpt2", Optimizer::apollo, fsdp2).find("FSDP2's are sharded") != std::string::npos);
   CHECK(refusal("gpt2", Optimizer::torchao_adam8bit, fsdp2) == "");
-  CHECK(refusal("gpt2", Optimizer::adalomo, [](models::Strategy&) {}) ==
-        "--optimizer adalomo with --stack pytorch: it steps a parameter when the next one's "
-        "gradient is there, which is not modelled yet");
   // Only counts are known of a family without a step program.
   CHECK(refusal("t5-small", Optimizer::adafactor, [](models::Strategy&) {
         }).starts_with("--optimizer adafactor is planned where the model's step is"));
+}
+
+TEST_CASE("LOMO steps in the backward, on one GPU, and every parameter") {
+  const auto behind = [](const char* model, const std::function<void(models::Strategy&)>& change) {
+    return refusal(model, Optimizer::adalomo, [&](models::Strategy& s) {
+      s.optimizer_in_backward = true;
+      change(s);
+    });
+  };
+  CHECK(refusal("gpt2", Optimizer::lomo, [](models::Strategy&) {}) ==
+        "--optimizer lomo steps in the backward: strategy.optimizer_in_backward says no");
+  CHECK(behind("gpt2", [](models::Strategy&) {}) == "");
+  CHECK(behind("gpt2", [](models::Strategy& s) { s.gpus = 2; }) ==
+        "--optimizer-in-backward is modelled on one GPU");
+  CHECK(behind("gpt2", [](models::Strategy& s) { s.freeze = {"*wte*"}; }) ==
+        "--optimizer adalomo with frozen parameters is not modelled yet");
+  CHECK(behind("mixtral-8x7b", [](models::Strategy&) {}) ==
+        "--optimizer adalomo with experts that are stacked in one parameter is not modelled yet");
+  CHECK(behind("olmo-2-7b", [](models::Strategy&) {
+        }).starts_with("--optimizer adalomo is not modelled for olmo2: what waits"));
+  CHECK(kept(Optimizer::lomo, {.elements = 15, .rows = 3, .columns = 5}) == "");
+  CHECK(kept(Optimizer::adalomo, {.elements = 15, .dtype = DType::bf16, .rows = 3, .columns = 5}) ==
+        "exp_avg_sq_row 12; exp_avg_sq_col 20; ");
+}
+
+TEST_CASE("GrokAdamW's states are the host's, and one parameter's at a time are on the GPU") {
+  models::Strategy s;
+  s.optimizer = Optimizer::grokadamw;
+  const reports::Plan plan = planner::plan(question("gpt2", s));
+  CHECK(plan.host_pageable == Bytes(3 * 4 * 124'439'808LL));
+  CHECK(plan.states.optimizer == Bytes(0));
+  models::Strategy adam;
+  CHECK(planner::plan(question("gpt2", adam)).states.optimizer > 900_MiB);
 }
 
 TEST_CASE("managed memory stands in the plan, beside the device's bytes") {

@@ -137,7 +137,6 @@ TEST_CASE("what this version does not model is refused by name") {
       {"stack", "megatron"},
       {"precision", "fp8-mixed"},
       {"optimizer", "q-galore"},
-      {"optimizer", "lomo"},
       {"quantize", "awq"},
       {"quantize", "mxfp4"},
       {"offload-to", "nvme"},

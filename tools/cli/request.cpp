@@ -8,6 +8,7 @@
 #include "models/base/utf8.h"
 #include "models/decisions/layer.h"
 #include "models/lora.h"
+#include "models/optimizer_states.h"
 #include "models/zero_stage.h"
 #include "tools/cli/adapters.h"
 #include "tools/cli/deepspeed_file.h"
@@ -277,7 +278,7 @@ Strategy strategy_from(const Options& options) {
   set_choice(options, "optimizer", s.optimizer);
   if (const std::string* rank = options.find("galore-rank"))
     s.galore_rank = whole("galore-rank", *rank, 1, 1 << 20);
-  s.optimizer_in_backward = options.has("optimizer-in-backward");
+  s.optimizer_in_backward = options.has("optimizer-in-backward") || models::steps_behind(s);
   set_parsed(options, "optimizer-impl", choice<models::OptimizerImpl>, s.optimizer_impl);
   if (!wishes_recompute(options)) set_parsed(options, "recompute", recompute_value, s.recompute);
   require(options, "recompute",

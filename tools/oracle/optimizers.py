@@ -20,9 +20,11 @@ SCHEDULE_FREE = {"schedule-free-adamw": "AdamWScheduleFree", "schedule-free-sgd"
 # What the Trainer tells APOLLO unless optim_args say otherwise, and their paper APOLLO-mini.
 APOLLO = {"apollo": {"rank": 128, "scale_type": "channel", "scale": 1.0},
           "apollo-mini": {"rank": 1, "scale_type": "tensor", "scale": 128.0}}
+LOMO = {"lomo": "Lomo", "adalomo": "AdaLomo"}
 PACKAGES = {**dict.fromkeys(TORCHAO, "torchao"), **dict.fromkeys(SCHEDULE_FREE, "schedulefree"),
             **dict.fromkeys(APOLLO, "apollo-torch"), "adam-mini": "adam-mini",
-            "stable-adamw": "torch-optimi"}
+            "stable-adamw": "torch-optimi", "grokadamw": "grokadamw",
+            **dict.fromkeys(LOMO, "lomo-optim")}
 NAMES = ["adamw", "sgd", "momentum", "adafactor", "muon", "rmsprop", "adagrad", *BITSANDBYTES,
          *GALORE, *PACKAGES]
 
@@ -50,6 +52,8 @@ def build(model, workload):
         raise NotImplementedError(f"{kind} with ZeroRedundancyOptimizer")
     if kind in GALORE:
         return galore_optimizer(model, kind, strategy)
+    if kind in LOMO:
+        return StepsBehind(model, LOMO[kind])
     if kind in APOLLO:
         return apollo_optimizer(model, kind, strategy)
     packages = {"adafactor": transformers_adafactor,
@@ -60,7 +64,7 @@ def build(model, workload):
                    for name, which in TORCHAO.items()},
                 **{name: functools.partial(schedule_free_optimizer, which, how["foreach"])
                    for name, which in SCHEDULE_FREE.items() if "foreach" in how},
-                "stable-adamw": stable_adamw, "adam-mini": functools.partial(adam_mini, model)}
+                "stable-adamw": stable_adamw, "grokadamw": grokadamw, "adam-mini": functools.partial(adam_mini, model)}
     if kind in packages:
         make = packages[kind]
         return InBackward(parameters, make) if strategy["optimizer_in_backward"] \
@@ -102,6 +106,36 @@ class InBackward:
         """There is none left."""
 
 
+class StepsBehind:
+    """lomo_optim's, which Trainer makes of the whole model (_get_lomo_optimizer), and which
+    Accelerate hands the loss to (accelerator.py, lomo_backward); Accelerate never steps it."""
+
+    def __init__(self, model, name):
+        import lomo_optim
+        self.inner, self.model = getattr(lomo_optim, name)(model, lr=1e-4), model
+        self.param_groups = self.inner.param_groups
+
+    def backward(self, loss):
+        self.inner.fused_backward(loss, 1e-4)
+
+    @property
+    def state(self):
+        kinds = {kind: getattr(self.inner, kind, {})
+                 for kind in ("exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col")}
+        return {p: {kind: of[name] for kind, of in kinds.items() if name in of}
+                for name, p in self.model.named_parameters()}
+
+    def step(self):
+        """It is done."""
+
+    def zero_grad(self, set_to_none=True):
+        self.inner.zero_grad(set_to_none)
+
+
+def backward(optimizer, loss):
+    getattr(optimizer, "backward", lambda loss: loss.backward())(loss)
+
+
 def bitsandbytes_optimizer(model, which, by_trainer, parameters):
     """With what Trainer tells it: states of embeddings in fp32 (trainer.py, create_optimizer)."""
     import bitsandbytes
@@ -138,6 +172,12 @@ def stable_adamw(parameters):
     """As Trainer makes it; its Triton kernels are not launched without a GPU."""
     import optimi
     return optimi.StableAdamW(parameters, lr=1e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+
+
+def grokadamw(parameters):
+    """As Trainer makes it (_get_grokadamw_optimizer). Its states are the host's."""
+    from grokadamw import GrokAdamW
+    return GrokAdamW(parameters, lr=1e-4)
 
 
 def adam_mini(model, _):

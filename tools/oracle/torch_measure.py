@@ -708,7 +708,8 @@ class Training:
                 if count > 1:
                     loss = loss / count
                 mark(f"backward{micro or ''}")
-                (self.scaler.scale(loss) if self.scaler else loss).backward()
+                optimizers.backward(self.optimizer,
+                                    self.scaler.scale(loss) if self.scaler else loss)
                 loss_value = loss.detach()
                 del loss
                 self.held = None

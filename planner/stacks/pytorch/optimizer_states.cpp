@@ -87,6 +87,7 @@ struct OptimizerStates::Slots {
   std::array<std::int32_t, models::kMomentSlots> block{};
   Bytes now, most;
   BlockEvents* events = nullptr;
+  Ref given;
 
   void let_go(std::size_t slot) {
     if (held[slot] == Bytes(0)) return;
@@ -119,6 +120,12 @@ struct OptimizerStates::Slots {
     events->drop(partial);
     events->drop(counters);
   }
+  void give(Bytes bytes) {
+    now -= bytes;
+    if (events == nullptr) return;
+    events->death(given.tensor);
+    events->death(given.beyond);
+  }
   void keep(Bytes bytes) {
     if (events != nullptr) events->take(bytes);
     now += bytes;
@@ -127,9 +134,10 @@ struct OptimizerStates::Slots {
 };
 
 Bytes OptimizerStates::step_one_by_one(const std::vector<SteppedTensor>& tensors,
-                                       BlockEvents* events) const {
+                                       BlockEvents* events, const Ref& given) const {
   Slots slots;
   slots.events = events;
+  slots.given = given;
   const bool projects = models::rule_of(strategy_.optimizer).torch.projects_to > 0;
   for (const bool projected : {false, true})
     for (const SteppedTensor& tensor : tensors)
@@ -199,7 +207,7 @@ void OptimizerStates::step_one(SteppedTensor tensor, Slots& slots) const {
         slots.pass_on(moment.from, moment.slot);
         break;
       case Moment::Does::give:
-        slots.now -= bytes;
+        slots.give(bytes);
         break;
       case Moment::Does::keep:
         slots.keep(bytes);

@@ -6,6 +6,7 @@
 #include "models/optimizer_states.h"
 #include "planner/program/program_builder.h"
 #include "planner/stacks/pytorch/kernels.h"
+#include "planner/stacks/pytorch/saved.h"
 #include "reports/record.h"
 
 namespace plimsoll::planner::pytorch {
@@ -63,8 +64,10 @@ class OptimizerStates {
   }
 
   // What a step of one tensor after another allocates at its highest moment; and its blocks.
-  Bytes step_one_by_one(const std::vector<models::SteppedTensor>& tensors,
-                        BlockEvents* events) const;
+  // `given`: what a step gives up in its middle (Moment::Does::give), where it is a tensor's
+  // gradient.
+  Bytes step_one_by_one(const std::vector<models::SteppedTensor>& tensors, BlockEvents* events,
+                        const Ref& given = {}) const;
   // What a step of them asks of the GPU.
   void say_work(const std::vector<models::SteppedTensor>& tensors, const WorkOfOp& op) const;
 

@@ -201,6 +201,20 @@ void refuse_in_backward(const models::Strategy& s, const models::Batch& batch) {
   });
 }
 
+// lomo_optim 0.1.1: its states are of frozen parameters too, and of matrices and vectors alone.
+void refuse_behind(const models::ModelSpec& model, const models::Strategy& s) {
+  const models::OptimizerRule& rule = models::rule_of(s.optimizer);
+  if (!rule.torch.behind) return;
+  const auto refuse_if = [&](bool it_is, const char* what) {
+    check(!it_is, ErrorKind::unsupported,
+          [&] { return "--optimizer " + std::string(rule.name) + " " + what; });
+  };
+  refuse_if(s.lora || !s.freeze.empty(), "with frozen parameters is not modelled yet");
+  const auto stacked = [](const models::ParameterRow& row) { return !row.stacked.empty(); };
+  refuse_if(std::ranges::any_of(model.parameters, stacked),
+            "with experts that are stacked in one parameter is not modelled yet");
+}
+
 // fully_shard casts a layer's inputs as it runs forward (_fsdp_state.py, _pre_forward), and not as
 // it runs again in the backward: rotary tables in fp32 make other dtypes then.
 void refuse_cast_tables(const models::ModelSpec& model, const models::Strategy& s) {
@@ -262,6 +276,7 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   refuse_adapters(model, s);
   refuse_projection(s);
   refuse_in_backward(s, batch);
+  refuse_behind(model, s);
   refuse_offload(s);
   refuse_packed(s);
   if (is_fsdp1(s)) refuse_fsdp1(s);

@@ -82,8 +82,9 @@ std::vector<models::SteppedTensor> TorchWrapper::stepped_one_by_one(
   return out;
 }
 
-void TorchWrapper::step_parameter(TensorId gradient, const models::SteppedTensor& parameter) {
-  auto step = b_.op("optimizer.step", Phase::backward).read(gradient);
+void TorchWrapper::step_parameter(Ref gradient, const models::SteppedTensor& parameter) {
+  auto step = b_.op("optimizer.step", Phase::backward)
+                  .touch(gradient.tensor, gradient.delta, gradient.beyond);
   optimizer_.read_own(step, parameter);
   const models::TorchOptimizer& rule = models::rule_for(strategy_.optimizer, parameter).torch;
   for (std::int64_t i = 0; optimizer_.lists(parameter) && i < rule.lists; ++i)
@@ -94,7 +95,7 @@ void TorchWrapper::step_parameter(TensorId gradient, const models::SteppedTensor
   step.scratch(optimizer_.step_one_by_one({parameter}, nullptr));
   if (!b_.keeps_blocks()) return;
   BlockEvents events;
-  optimizer_.step_one_by_one({parameter}, &events);
+  optimizer_.step_one_by_one({parameter}, &events, rule.behind ? gradient : Ref{});
   b_.blocks(std::move(events));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/decisions/mesh.h"
+#include "models/optimizers.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -34,15 +35,18 @@ std::vector<std::int64_t> Replicated::held_by(std::int64_t rank) const {
 }
 
 TensorId Replicated::begin(const ModuleNames& names, std::int64_t elements, bool adapter) {
-  const TensorId gradient = gradients_.begin(names, elements, adapter);
+  const bool carries = last_of_instance_ && ++begun_in_layer_ == in_layer_;
+  const TensorId gradient = carries ? carried_ : gradients_.begin(names, elements, adapter);
   if (!strategy_.optimizer_in_backward) return gradient;
   models::SteppedTensor parameter{.elements = elements,
                                   .dtype = adapter ? regime_.adapter : regime_.weight};
   const LinearPart* const linear = linear_of(names);
   if (linear != nullptr && !adapter && names.leaf == Leaf::weight) {
-    parameter.rows = linear->out;
-    parameter.columns = linear->in;
+    parameter.rows = linear->conv1d ? linear->in : linear->out;
+    parameter.columns = linear->conv1d ? linear->out : linear->in;
     parameter.rank = models::rank_of(strategy_, parameter);
+  } else if (models::rule_of(strategy_.optimizer).torch.behind) {
+    say_extents(names, parameter);
   }
   begun_.push_back({gradient, parameter});
   return gradient;
@@ -60,8 +64,12 @@ void Replicated::end(const ModuleNames& names, TensorId written) {
   if (!strategy_.optimizer_in_backward) return;
   if (d_.tied_head && is_head(names)) return;  // waits for the embedding's
   const auto begun = std::ranges::find(begun_, written, &Begun::gradient);
-  step_parameter(written, begun->parameter);
+  const Begun arrived = *begun;
   begun_.erase(begun);
+  if (models::rule_of(strategy_.optimizer).torch.behind)
+    step_behind(arrived);
+  else
+    step_parameter({written}, arrived.parameter);
 }
 
 // Behind an optimizer in the backward nothing is left to step, and no gradient to let go.

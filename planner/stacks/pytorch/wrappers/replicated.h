@@ -1,6 +1,7 @@
 // Every rank holds the whole model: one GPU, DistributedDataParallel, ZeroRedundancyOptimizer.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "planner/stacks/pytorch/wrappers/gradients.h"
@@ -19,6 +20,8 @@ class Replicated final : public TorchWrapper {
 
   void declare_states() override;
   void before_forward(Unit& unit, Ref previous) override;
+  void before_layer_backward(std::size_t run, std::size_t layer) override;
+  void end_backward() override;
   void optimizer_step() override;
   void add_start(Start& start) const override;
   std::int64_t group() const override {
@@ -46,6 +49,20 @@ class Replicated final : public TorchWrapper {
   };
   const LinearPart* linear_of(const ModuleNames& names) const;
   std::vector<Begun> begun_;
+  // Of an optimizer that steps a parameter when the next one's gradient is there
+  // (steps_behind.cpp): what waits; the last gradient of each instance of a run's layers, which the
+  // instance before it in the model steps; how many the layer has whose backward it is, how many
+  // of these are begun, and how many have arrived.
+  struct Waiting {
+    Ref gradient;
+    models::SteppedTensor parameter;
+  };
+  void step_behind(const Begun& arrived);
+  void say_extents(const ModuleNames& names, models::SteppedTensor& parameter) const;
+  std::optional<Waiting> waiting_;
+  TensorId carried_ = kNoTensor;
+  std::size_t in_layer_ = 0, begun_in_layer_ = 0, arrived_in_layer_ = 0;
+  bool last_of_instance_ = false;
   bool reduces_, partitions_;
   WholeGradients gradients_;
   TensorId first_bucket_ = kNoTensor, last_bucket_ = kNoTensor;

@@ -75,9 +75,14 @@ void TorchWrapper::declare_on_host(const Unit& unit, std::int64_t copies) {
     if (!p.trainable) continue;
     const OwnPart own = own_part(p);
     add(storage(own.elements(), s_.stored(p)), strategy_.offload.pinned);
-    for (const models::KeptState& state : models::kept_states(strategy_.optimizer, own.now()))
-      add(state.bytes, false);
+    keep_on_host(own.now(), copies);
   }
+}
+
+// The optimizer's states of a parameter, pageable.
+void TorchWrapper::keep_on_host(const models::SteppedTensor& own, std::int64_t copies) {
+  for (const models::KeptState& state : models::kept_states(strategy_.optimizer, own))
+    for (std::int64_t i = 0; i < copies; ++i) s_.host.add(state.bytes, false);
 }
 
 // Persistent tensors of one unit; `copies` of them.
@@ -89,6 +94,7 @@ void TorchWrapper::declare_unit(Unit& unit, std::int64_t copies, bool with_state
     declare_on_host(unit, copies);
     return declare_scales(unit, copies);
   }
+  const bool on_host = models::rule_of(strategy_.optimizer).torch.on_host;
   const auto declare = [&](SymBytes weights) {
     b_.tensor_in(unit.group, "parameters", weights, Category::parameters, Residency::persistent);
   };
@@ -97,7 +103,8 @@ void TorchWrapper::declare_unit(Unit& unit, std::int64_t copies, bool with_state
     KeptStates kept;
     if (p.trainable) {
       const OwnPart own = own_part(p);
-      if (with_states) kept = optimizer_.kept_of(own);
+      if (with_states && !on_host) kept = optimizer_.kept_of(own);
+      if (on_host) keep_on_host(own.now(), copies);
       if (optimizer_.lists(own)) unit.listed += optimizer_.size_of(own);
       gradients += bytes;
     }

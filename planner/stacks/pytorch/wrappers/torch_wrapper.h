@@ -33,7 +33,7 @@ class TorchWrapper : public Wrapper {
   void step_optimizer(const std::vector<TensorId>& lists, const Stepped& stepped,
                       bool gradients_are_kept);
   // Behind one gradient's arrival, by an optimizer that has its parameter alone.
-  void step_parameter(TensorId gradient, const models::SteppedTensor& parameter);
+  void step_parameter(Ref gradient, const models::SteppedTensor& parameter);
   std::vector<TensorId> lists_one_by_one();
   std::vector<models::SteppedTensor> stepped_one_by_one(std::int64_t most_layers) const;
   // What foreach makes of so many bytes of parameters.
@@ -48,6 +48,7 @@ class TorchWrapper : public Wrapper {
  private:
   Bytes declare_scales(const Unit& unit, const Parameter& p);
   void declare_on_host(const Unit& unit, std::int64_t copies);
+  void keep_on_host(const models::SteppedTensor& own, std::int64_t copies);
 };
 
 }  // namespace plimsoll::planner::pytorch
