@@ -14,8 +14,12 @@ using models::Phase;
 
 double fused_attention_flops(const AttentionShape& x) {
   constexpr double kTile = 128;
-  const double seen = static_cast<double>(x.window > 0 ? std::min(x.length, x.window) : x.length);
-  const double keys = x.causal ? seen + kTile : 2 * seen;
+  const double length = static_cast<double>(x.length);
+  const double seen = x.window > 0 ? std::min(length, static_cast<double>(x.window)) : length;
+  // Twice the keys of the mean token: the first ones see fewer than the window. Its lower edge cuts
+  // tiles as the diagonal does.
+  const double band = seen / length;
+  const double keys = x.causal ? (2 - band) * (seen + kTile) : 2 * seen;
   return 2 * static_cast<double>(x.tokens) * static_cast<double>(x.width) * keys;
 }
 

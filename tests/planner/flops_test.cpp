@@ -113,6 +113,34 @@ TEST_CASE("fused attention multiplies whole tiles, and its backward makes the sc
                     1e-12));
 }
 
+// 1,024 tokens in tiles of 128 by 128, a token sees 256 keys, itself among them: the first row of
+// tiles has one, the second two, the six others three.
+TEST_CASE("a window ends a row of tiles where the kernel knows it; under a mask SDPA makes all") {
+  const models::ModelSpec model = models::read_model(
+      R"({"model_type": "mistral", "hidden_size": 24, "vocab_size": 97, "intermediate_size": 40,
+        "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 2048, "sliding_window": 256})",
+      "mistral", "mistral", {});
+  const models::Batch batch{.seq_len = 1024};
+  // Seven products of each tile, 24 wide.
+  const auto attends = [&](Stack stack, models::Attention attention, const models::Batch& of) {
+    Strategy s;
+    s.stack = stack;
+    s.attention = attention;
+    const models::StepFlops table = models::step_flops(model, s, of);
+    return hardware(model, s, of) - (table.model - table.attention);
+  };
+  constexpr double kTile = 7 * 2.0 * 128 * 128 * 24;
+  using models::Attention;
+  CHECK(tests::near(attends(Stack::pytorch, Attention::flash_2, batch), 4 * 21 * kTile, 1e-12));
+  CHECK(tests::near(attends(Stack::plimsoll, Attention::flash, batch), 4 * 21 * kTile, 1e-12));
+  CHECK(tests::near(attends(Stack::pytorch, Attention::flash, batch), 4 * 64 * kTile, 1e-12));
+  // Where no token reaches the window, SDPA is given no mask: a triangle of tiles, counted along
+  // the diagonal.
+  const models::Batch shorter{.seq_len = 128};
+  CHECK(tests::near(attends(Stack::pytorch, Attention::flash, shorter), 4 * kTile, 1e-12));
+}
+
 TEST_CASE("a checkpoint multiplies again up to the last that something keeps") {
   const double scores = 4 * kScores;
   const auto again = [&](const char* recompute, Stack stack = Stack::pytorch) {

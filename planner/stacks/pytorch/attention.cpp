@@ -229,8 +229,10 @@ void AttentionWriter::attention_kept(const AttentionNames& names, const Attentio
 
 double AttentionWriter::fused_flops() const {
   if (!b_.work().asked()) return 0;
-  // Under a mask of rows the kernel computes whole squares; the package knows where samples end.
-  const bool squares = tokens_.rows != models::Rows::full && !packaged();
+  // Under a mask the kernel computes whole squares: only its own causal flag ends a row of keys
+  // early (mem_eff_attention/kernel_forward.h, custom_mask_type). The package knows windows, and
+  // where samples end.
+  const bool squares = masked();
   const SymInt of_sample = std::max<std::int64_t>(1, tokens_.total() / tokens_.samples);
   return fused_attention_flops({.tokens = real(tokens_.total()),
                                 .length = varies() && !unpads() ? of_sample : tokens_.length,
