@@ -1,6 +1,7 @@
 #include "planner/time/compute_time.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -35,6 +36,12 @@ Gemm between(const Gemm& two, const Gemm& three, double x) {
 bool equal(const Gemm& a, const Gemm& b) {
   return a.dtype == b.dtype && a.m == b.m && a.n == b.n && a.k == b.k && a.count == b.count &&
          a.cut == b.cut && a.rows == b.rows && a.tokens_summed == b.tokens_summed;
+}
+
+// Of a micro-batch, whatever decides its ops.
+constexpr std::size_t kSequences = 1;
+std::array<std::int64_t, 5> sizes_of(const Batch& batch) {
+  return {batch.seq_len, batch.micro_batch, batch.row_tokens, batch.row_samples, batch.real_tokens};
 }
 
 std::uint64_t next_id() {
@@ -108,10 +115,11 @@ void WorkByBatch::cost(const GpuRates& gpu, const Execution& e, double sequences
   out.ends = part(layers);
 }
 
-// Written once for each length of the sequences: for one sequence, and for more.
+// Written once for each length of the sequences: for one sequence, and for more. What was drawn
+// has a program of its own.
 struct ComputeTime::Known {
   std::mutex mutex;
-  std::map<std::pair<std::int64_t, bool>, WorkByBatch> works;
+  std::map<std::array<std::int64_t, 5>, WorkByBatch> works;
 };
 
 ComputeTime::ComputeTime(const ModelParts& parts, const models::ClusterSpec& cluster,
@@ -147,8 +155,9 @@ WorkByBatch ComputeTime::write(Batch batch) const {
 
 const WorkByBatch& ComputeTime::work(const Batch& batch) const {
   const std::lock_guard lock(known_->mutex);
-  const bool one_row = strategy_.rows == models::Rows::flattened;
-  const std::pair key{one_row ? batch.tokens() : batch.seq_len, batch.micro_batch > 1};
+  std::array<std::int64_t, 5> key = sizes_of(batch);
+  if (strategy_.rows != models::Rows::flattened)
+    key[kSequences] = std::min<std::int64_t>(key[kSequences], 2);
   const auto known = known_->works.find(key);
   if (known != known_->works.end()) return known->second;
   return known_->works.emplace(key, write(batch)).first->second;
@@ -158,22 +167,21 @@ const WorkByBatch& ComputeTime::work(const Batch& batch) const {
 const ComputeCost& ComputeTime::of(const Batch& batch) const {
   struct Last {
     std::uint64_t id = 0;
-    std::int64_t length = 0, sequences = 0;
+    std::array<std::int64_t, 5> sizes{};
     ComputeCost cost;
   };
   thread_local std::vector<Last> all(std::size_t{1} << 11);
+  const std::array<std::int64_t, 5> sizes = sizes_of(batch);
   std::uint64_t h = id_ * 0x9E3779B97F4A7C15;
-  for (const std::int64_t part : {batch.seq_len, batch.micro_batch}) {
+  for (const std::int64_t part : sizes) {
     h = (h ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15;
     h ^= h >> 32;
   }
   Last& last = all[h % all.size()];
-  if (last.id == id_ && last.length == batch.seq_len && last.sequences == batch.micro_batch)
-    return last.cost;
+  if (last.id == id_ && last.sizes == sizes) return last.cost;
   last.id = 0;  // until it is whole
   work(batch).cost(gpu_, execution_, static_cast<double>(batch.micro_batch), last.cost);
-  last.length = batch.seq_len;
-  last.sequences = batch.micro_batch;
+  last.sizes = sizes;
   last.id = id_;
   return last.cost;
 }

@@ -209,3 +209,23 @@ TEST_CASE("the time of any batch is that of its own program") {
     }
   }
 }
+
+TEST_CASE("rows of several samples have times of their own, though lengths and rows are equal") {
+  const planner::GpuRates gpu = planner::gpu_rates(models::find_gpu("a100-sxm-80gb"));
+  models::ClusterSpec cluster;
+  cluster.gpu = models::find_gpu("a100-sxm-80gb");
+  const models::ModelSpec model = models::read_model(kLlama, "made-up", "test");
+  models::Strategy s = planner::computing_part(bf16());
+  s.rows = models::Rows::flattened;
+  s.attention = models::Attention::flash_2;
+  const planner::ModelParts parts = planner::model_parts(model, s);
+  const planner::ComputeTime time(parts, cluster, gpu, s);
+  for (const auto& [tokens, samples] : {std::pair{1000, 4}, {2000, 4}, {2000, 2}, {1000, 4}}) {
+    const models::Batch batch{
+        .seq_len = 1024, .micro_batch = 4, .row_tokens = tokens, .row_samples = samples};
+    planner::ComputeCost own;
+    planner::WorkByBatch(Written(kLlama, s, batch).all())
+        .cost(gpu, planner::execution_of(s), 4, own);
+    CHECK(tests::near(time.of(batch).layers[0].forward.busy(), own.layers[0].forward.busy(), 1e-9));
+  }
+}
