@@ -8,16 +8,21 @@ namespace plimsoll::planner::plimsoll_stack {
 namespace {
 
 // Mixed: 16-bit weights and gradients, fp32 master and moments; pure: everything in one dtype.
+// Adapters have a dtype of their own, and in fp32 no masters.
 TableStates table_states(const ParameterCounts& counts, const models::Strategy& s) {
   const bool mixed = is_mixed(s.precision);
   const DType adapter = s.lora ? s.lora->dtype : DType::fp32;
   const DType weight = s.precision == models::Precision::fp32 ? DType::fp32 : DType::bf16;
-  const Bytes one = storage(counts.trainable, mixed ? DType::fp32 : weight);
-  const std::int64_t copies = std::ssize(models::rule_of(s.optimizer).states) + (mixed ? 1 : 0);
   const Bytes adapters = storage(counts.adapters, adapter);
+  const std::int64_t states = std::ssize(models::rule_of(s.optimizer).states);
+  const auto stepped = [&](Count values, DType dtype) {
+    const bool widens = mixed && dtype != DType::fp32;
+    return storage(values, widens ? DType::fp32 : dtype) * (states + (widens ? 1 : 0));
+  };
   return {{.parameters = storage(counts.total - counts.adapters, weight) + adapters,
            .gradients = storage(counts.trainable - counts.adapters, weight) + adapters,
-           .optimizer = one * copies},
+           .optimizer = stepped(counts.trainable - counts.adapters, weight) +
+                        stepped(counts.adapters, adapter)},
           3,
           2,
           1};
