@@ -5,6 +5,7 @@
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "planner/plan.h"
+#include "planner/stack_step.h"
 #include "planner/stacks/pytorch/kernels.h"
 
 using namespace plimsoll;
@@ -80,4 +81,30 @@ TEST_CASE("flash attention divides the keys where queries leave the processors i
   CHECK(flash_key_splits(h100, 1, 128, 128) == 1);  // one block of keys
   CHECK(flash_key_splits(h100, 1, 256, 64) == 1);
   CHECK(flash_key_splits(h100, 1, 8192, 128) == 2);  // 128 tiles: 256 of 264
+}
+
+// A search writes programs alone, a million times, and keeps what it knows of its GPU between them.
+TEST_CASE("flash_attn is refused on a card that it does not run on, whatever was asked before") {
+  const models::ModelSpec model = models::catalog_model("gpt2");
+  const auto refusal = [&](const char* gpu, Attention attention) -> std::string {
+    planner::Question question;
+    question.model = &model;
+    question.strategy.attention = attention;
+    question.strategy.precision = models::Precision::fp16_mixed;
+    question.batch = {.seq_len = 128};
+    question.cluster.gpu = models::find_gpu(gpu);
+    planner::StackStep step;
+    step.program_only = true;
+    try {
+      planner::write_step(question, planner::model_parts(model, question.strategy), step);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "";
+  };
+  const std::string refused = "--attention flash-2: flash_attn does not run on t4";
+  CHECK(refusal("t4", Attention::flash_2) == refused);
+  CHECK(refusal("t4", Attention::flash) == "");
+  CHECK(refusal("t4", Attention::flash_2) == refused);
+  CHECK(refusal("a100-80gb", Attention::flash_2) == "");
 }

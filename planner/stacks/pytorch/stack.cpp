@@ -73,6 +73,13 @@ const char* kernel_name(Rules::Sdpa sdpa, models::Precision precision) {
   return is_bf16(precision) ? "\"math\"" : "\"efficient\"";
 }
 
+void refuse_package(const Question& question, Rules::Sdpa sdpa) {
+  check(question.strategy.attention != models::Attention::flash_2 || sdpa != Rules::Sdpa::efficient,
+        ErrorKind::bad_input, [&] {
+          return "--attention flash-2: flash_attn does not run on " + question.cluster.gpu->name;
+        });
+}
+
 }  // namespace
 
 // torch keeps one cuBLAS workspace per thread that multiplies, the forward's and autograd's, and a
@@ -104,12 +111,10 @@ Rules rules_for(const Question& question, const ModelParts& parts,
     assumptions.push_back(
         {"memory of FlashAttention's first generation", "\"as the second's\"", "assumed",
          "both save their inputs, their output and its row statistics (arXiv 2307.08691, 3.1)"});
-  if (question.strategy.attention == models::Attention::flash_2) {
-    check(rules.sdpa != Rules::Sdpa::efficient, ErrorKind::bad_input,
-          [&] { return "--attention flash-2: flash_attn does not run on " + gpu.name; });
+  refuse_package(question, rules.sdpa);
+  if (question.strategy.attention == models::Attention::flash_2)
     assumptions.push_back({"kernel of attention", "\"flash_attn 2\"", "derived",
                            "csrc/flash_attn/flash_api.cpp: grouped keys and values, no mask"});
-  }
   if (question.strategy.attention == models::Attention::flash)
     assumptions.push_back(
         {"kernel behind scaled_dot_product_attention",
@@ -135,6 +140,7 @@ Rules quick_rules(const Question& question, const ModelParts& parts) {
     known = Known{gpu, bias, perceptron, rules_for(question, parts, unread)};
     known->rules.each_parameter = false;
   }
+  refuse_package(question, known->rules.sdpa);
   set_loop(known->rules, parts.decoder, question.strategy);
   return known->rules;
 }
