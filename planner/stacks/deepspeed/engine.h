@@ -28,7 +28,6 @@ struct Engine {
   std::int64_t rank = 0;
   DType model = DType::bf16;  // of parameters, gradients, activations
   DType accumulation = DType::bf16;  // data_types.grad_accum_dtype
-  bool masters = true;  // fp32 master weights beside 16-bit parameters
   DType state = DType::fp32;  // of masters, step gradients and moments
   bool overlap = false;  // overlap_comm
   models::Offload offload;

@@ -1,0 +1,206 @@
+// What DeepSpeed's engine is asked to be, from the options; what it refuses, and where that ends.
+#include "planner/stacks/deepspeed/engine.h"
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "models/storages.h"
+
+using namespace plimsoll;
+using models::Optimizer;
+using models::OptimizerImpl;
+using models::Precision;
+using models::Strategy;
+using planner::deepspeed::Engine;
+using planner::deepspeed::OptimizerWrapper;
+
+namespace {
+
+constexpr const char* kNothing = "";
+using Change = std::function<void(Strategy&)>;
+
+Strategy asked(int zero, const Change& change = nullptr) {
+  Strategy s;
+  s.stack = models::Stack::deepspeed;
+  s.gpus = 8;
+  s.data.zero = zero;
+  if (change) change(s);
+  return s;
+}
+
+Engine engine(int zero, const Change& change = nullptr) {
+  return planner::deepspeed::engine_of(asked(zero, change));
+}
+
+struct Row {
+  const char* says;  // how the message begins
+  int zero;
+  Change change;
+};
+
+void check_rows(const std::vector<Row>& rows) {
+  int number = 0;
+  for (const Row& row : rows) {
+    std::string message;
+    try {
+      engine(row.zero, row.change);
+    } catch (const Error& error) {
+      message = error.message();
+    }
+    ++number;
+    CAPTURE(number);
+    const std::string says = row.says;
+    CHECK(message.substr(0, says.empty() ? message.npos : says.size()) == says);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("what the engine does not do is refused by its option, and its neighbour is not") {
+  check_rows({
+      {"--device cpu is for --stack plimsoll", 2,
+       [](Strategy& s) { s.device = models::Device::cpu; }},
+      {"--stack deepspeed: --shard-group", 3, [](Strategy& s) { s.data.shard_group = 4; }},
+      {kNothing, 3, [](Strategy& s) { s.data.shard_group = 8; }},
+      {"--use-dora is not modelled yet with --stack deepspeed", 2,
+       [](Strategy& s) { s.lora = models::Lora{.targets = {"q_proj"}, .dora = true}; }},
+      {kNothing, 2, [](Strategy& s) { s.lora = models::Lora{.targets = {"q_proj"}}; }},
+      {"--stack deepspeed: --quantize", 2,
+       [](Strategy& s) {
+         s.quantize = models::Quantization{.storage = models::find_packed_storage("nf4")};
+       }},
+      {"--stack deepspeed: --kernels other than eager", 2,
+       [](Strategy& s) { s.kernels = models::Kernels::liger; }},
+      {"--stack deepspeed: --grad-dtype fp32 with --zero 1", 1,
+       [](Strategy& s) { s.grad_dtype = DType::fp32; }},
+      {kNothing, 1, [](Strategy& s) { s.grad_dtype = DType::fp32, s.precision = Precision::fp32; }},
+      {kNothing, 1, [](Strategy& s) { s.grad_dtype = DType::bf16; }},
+      {kNothing, 2, [](Strategy& s) { s.grad_dtype = DType::fp32; }},
+      {"--grad-dtype: DeepSpeed accumulates in the model's dtype", 0,
+       [](Strategy& s) { s.grad_dtype = DType::fp32; }},
+      {"--padding-mask yes is not modelled yet with --stack deepspeed", 2,
+       [](Strategy& s) { s.rows = models::Rows::padded; }},
+      {"--stack deepspeed: --optimizer-in-backward", 2,
+       [](Strategy& s) { s.optimizer_in_backward = true; }},
+      {"--stack deepspeed: --recompute ops", 2,
+       [](Strategy& s) {
+         s.recompute = {models::RecomputeKind::ops, 1, {"attention"}};
+       }},
+      {"--stack deepspeed: --precision bf16 (no fp32 masters)", 0,
+       [](Strategy& s) { s.precision = Precision::bf16; }},
+      {kNothing, 1, [](Strategy& s) { s.precision = Precision::bf16; }},
+      {"--stack deepspeed: --precision fp16 is not modelled", 1,
+       [](Strategy& s) { s.precision = Precision::fp16; }},
+      {kNothing, 0, [](Strategy& s) { s.precision = Precision::fp16_mixed; }},
+      {"--master-weights no on deepspeed", 2, [](Strategy& s) { s.master_weights = false; }},
+      {kNothing, 2, [](Strategy& s) { s.master_weights = false, s.precision = Precision::bf16; }},
+      {kNothing, 2, [](Strategy& s) { s.master_weights = true; }},
+      {"--stack deepspeed: --optimizer momentum with --zero 0", 0,
+       [](Strategy& s) { s.optimizer = Optimizer::momentum; }},
+      {kNothing, 1, [](Strategy& s) { s.optimizer = Optimizer::momentum; }},
+      {"--optimizer-impl: torch.optim has no lion", 2,
+       [](Strategy& s) {
+         s.optimizer = Optimizer::lion, s.optimizer_impl = OptimizerImpl::foreach;
+       }},
+      {kNothing, 2,
+       [](Strategy& s) { s.optimizer = Optimizer::lion, s.optimizer_impl = OptimizerImpl::fused; }},
+      {kNothing, 2, [](Strategy& s) { s.optimizer = Optimizer::lion; }},
+  });
+}
+
+TEST_CASE("what ZeRO-Offload takes, by stage, optimizer and dtype") {
+  const auto states = [](Strategy& s) { s.offload.optimizer = true; };
+  const auto params = [](Strategy& s) { s.offload.params = true; };
+  const auto and_then = [](const Change& first, const Change& then) {
+    return [=](Strategy& s) { first(s), then(s); };
+  };
+  const Change wide = [](Strategy& s) { s.grad_dtype = DType::fp32; };
+  const Change pure = [](Strategy& s) { s.precision = Precision::bf16; };
+  const Change sgd = [](Strategy& s) { s.optimizer = Optimizer::sgd; };
+  check_rows({
+      {"--stack deepspeed: --offload activations", 3,
+       [](Strategy& s) { s.offload.activations = true; }},
+      {"--stack deepspeed: --offload optimizer needs --zero 1", 0, states},
+      {kNothing, 1, states},
+      {kNothing, 2, states},
+      {kNothing, 3, states},
+      {"--stack deepspeed: --offload params needs --zero 3", 2, params},
+      {kNothing, 3, params},
+      {kNothing, 3, and_then(states, params)},
+      {"--stack deepspeed: --offload with --grad-dtype fp32", 2, and_then(states, wide)},
+      {kNothing, 2,
+       and_then(states, and_then(wide, [](Strategy& s) { s.precision = Precision::fp32; }))},
+      {"--stack deepspeed: --offload with --precision bf16", 2, and_then(states, pure)},
+      {"--stack deepspeed: --offload with --precision bf16", 3, and_then(params, pure)},
+      {"--stack deepspeed: --offload optimizer with another optimizer", 2, and_then(states, sgd)},
+      {kNothing, 3, and_then(params, sgd)},
+      {"--stack deepspeed: --offload optimizer steps with DeepSpeedCPUAdam", 2,
+       and_then(states, [](Strategy& s) { s.optimizer_impl = OptimizerImpl::foreach; })},
+      {kNothing, 2, and_then(states, [](Strategy& s) { s.optimizer_impl = OptimizerImpl::fused; })},
+  });
+}
+
+// runtime/engine.py, _do_optimizer_sanity_check; zero/config.py, overlap_comm.
+TEST_CASE(
+    "the engine's wrapper, dtypes and the rank that is shown follow from stage and precision") {
+  const auto wrapper = [](int zero, Precision precision, OptimizerImpl impl) {
+    return engine(zero, [=](Strategy& s) { s.precision = precision, s.optimizer_impl = impl; })
+        .wrapper;
+  };
+  CHECK(wrapper(3, Precision::bf16_mixed, OptimizerImpl::fused) == OptimizerWrapper::stage3);
+  CHECK(wrapper(2, Precision::fp32, OptimizerImpl::fused) == OptimizerWrapper::stage_1_and_2);
+  CHECK(wrapper(1, Precision::fp32, OptimizerImpl::fused) == OptimizerWrapper::stage_1_and_2);
+  CHECK(wrapper(0, Precision::fp32, OptimizerImpl::fused) == OptimizerWrapper::plain);
+  CHECK(wrapper(0, Precision::bf16_mixed, OptimizerImpl::fused) == OptimizerWrapper::fused);
+  CHECK(wrapper(0, Precision::fp16_mixed, OptimizerImpl::foreach) == OptimizerWrapper::unfused);
+  CHECK(engine(0).wrapper == OptimizerWrapper::fused);
+
+  CHECK(engine(0).rank == 0);
+  CHECK(engine(1).rank == 0);
+  CHECK(engine(2).rank == 7);
+  CHECK(engine(3).rank == 0);
+  CHECK(engine(2).ranks == 8);
+  CHECK_FALSE(engine(2).overlap);
+  CHECK(engine(3).overlap);
+  CHECK(engine(1, [](Strategy& s) { s.data.deepspeed.overlap_comm = true; }).overlap);
+  CHECK_FALSE(engine(3, [](Strategy& s) { s.data.deepspeed.overlap_comm = false; }).overlap);
+
+  const auto of = [](Precision precision) {
+    return engine(2, [=](Strategy& s) { s.precision = precision; });
+  };
+  CHECK(of(Precision::bf16_mixed).model == DType::bf16);
+  CHECK(of(Precision::bf16_mixed).state == DType::fp32);
+  CHECK(of(Precision::bf16_mixed).accumulation == DType::bf16);
+  CHECK(of(Precision::bf16).model == DType::bf16);
+  CHECK(of(Precision::bf16).state == DType::bf16);
+  CHECK(of(Precision::fp16_mixed).model == DType::fp16);
+  CHECK(of(Precision::fp16_mixed).state == DType::fp32);
+  CHECK(of(Precision::fp32).model == DType::fp32);
+  CHECK(engine(2, [](Strategy& s) { s.grad_dtype = DType::fp32; }).accumulation == DType::fp32);
+}
+
+TEST_CASE("modules run on one GPU in the engine's dtype, adapters too unless they are sharded") {
+  const auto modules = [](int zero, Precision precision) {
+    const Strategy s = asked(zero, [=](Strategy& of) {
+      of.precision = precision;
+      of.param_dtype = DType::fp32;
+      of.offload.optimizer = zero > 0;
+      of.lora = models::Lora{.targets = {"q_proj"}};
+    });
+    return planner::deepspeed::module_strategy(s, planner::deepspeed::engine_of(s));
+  };
+  CHECK(modules(2, Precision::bf16_mixed).precision == Precision::bf16);
+  CHECK(modules(2, Precision::fp16_mixed).precision == Precision::fp16);
+  CHECK(modules(2, Precision::fp32).precision == Precision::fp32);
+  CHECK(modules(2, Precision::bf16_mixed).lora->dtype == DType::bf16);
+  CHECK(modules(2, Precision::fp16_mixed).lora->dtype == DType::fp16);
+  CHECK(modules(3, Precision::bf16_mixed).lora->dtype == DType::fp32);
+  const Strategy one = modules(3, Precision::bf16_mixed);
+  CHECK(one.gpus == 1);
+  CHECK(one.data == models::DataParallel());
+  CHECK(one.offload == models::Offload());
+  CHECK_FALSE(one.param_dtype.has_value());
+}
