@@ -3,11 +3,15 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "models/gpu_catalog.h"
+#include "models/model_reader.h"
 #include "models/storages.h"
+#include "planner/stack_step.h"
 
 using namespace plimsoll;
 using models::Optimizer;
@@ -203,4 +207,79 @@ TEST_CASE("modules run on one GPU in the engine's dtype, adapters too unless the
   CHECK(one.data == models::DataParallel());
   CHECK(one.offload == models::Offload());
   CHECK_FALSE(one.param_dtype.has_value());
+}
+
+namespace {
+
+const models::ModelSpec& llama() {
+  static const models::ModelSpec model = models::read_model(
+      R"({"model_type": "llama", "hidden_size": 64, "vocab_size": 4096, "intermediate_size": 128,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "max_position_embeddings": 512})",
+      "llama", "llama", {});
+  return model;
+}
+
+models::StepProgram program_of(int zero, const Change& change) {
+  planner::Question question;
+  question.model = &llama();
+  question.strategy = asked(zero, change);
+  question.cluster.gpu = models::find_gpu("h100-sxm-80gb");
+  question.batch = {.seq_len = 16};
+  planner::StackStep step;
+  planner::write_step(question, planner::model_parts(llama(), question.strategy), step);
+  return std::move(step.program);
+}
+
+Bytes most_scratch(const models::StepProgram& program, std::string_view op) {
+  Bytes most;
+  for (const models::Op& one : program.ops)
+    if (std::string_view(one.name) == op) most = std::max(most, one.scratch);
+  return most;
+}
+
+// The op that writes a tensor first.
+std::string begun_by(const models::StepProgram& program, std::string_view tensor) {
+  for (const models::Op& op : program.ops)
+    for (const models::Operand& operand : program.operands_of(op))
+      if (operand.tensor != models::kNoTensor && operand.access == models::Access::write &&
+          std::string_view(program.tensors[static_cast<std::size_t>(operand.tensor)].name) ==
+              tensor)
+        return op.name;
+  return "nobody";
+}
+
+}  // namespace
+
+// stage_1_and_2.py clones a gradient that is larger than the bucket before it goes to the host;
+// stage3.py does not. The table's is 4,096 · 64 values in 16 bits; RMS norms need 16 · 64 in fp32.
+TEST_CASE("with offloading a gradient larger than the bucket is cloned, but not by stage 3") {
+  const Change small = [](Strategy& s) {
+    s.offload.optimizer = true;
+    s.data.deepspeed.reduce_bucket_size = 100'000;
+  };
+  CHECK(most_scratch(program_of(1,
+                                [&](Strategy& s) {
+                                  small(s);
+                                  s.data.deepspeed.overlap_comm = true;
+                                }),
+                     "zero.hook") == Bytes(4096 * 64 * 2));
+  CHECK(most_scratch(program_of(2, small), "zero.hook") == Bytes(4096 * 64 * 2));
+  CHECK(most_scratch(program_of(3, small), "zero.hook") < Bytes(4096 * 64 * 2));
+  CHECK(most_scratch(
+            program_of(2, [](Strategy& s) { s.data.deepspeed.reduce_bucket_size = 100'000; }),
+            "zero.hook") < Bytes(4096 * 64 * 2));
+}
+
+// stage_1_and_2.py: sums in fp32 are made when a bucket's copy is reduced into them, 16-bit ones
+// are copied out of it when the next gradient comes.
+TEST_CASE("a partition's gradients begin with the first reduction that has some of them") {
+  const Change small = [](Strategy& s) { s.data.deepspeed.reduce_bucket_size = 10'000; };
+  CHECK(begun_by(program_of(2, small), "grads_in_partition") == "zero.hook");
+  CHECK(begun_by(program_of(2,
+                            [&](Strategy& s) {
+                              small(s);
+                              s.grad_dtype = DType::fp32;
+                            }),
+                 "grad_partition") == "zero.reduce");
 }
