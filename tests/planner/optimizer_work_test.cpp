@@ -21,8 +21,8 @@ namespace {
 constexpr double kMatrices = 84'934'656, kEmbeddings = 39'383'808, kVectors = 121'344;
 constexpr double kAll = kMatrices + kEmbeddings + kVectors;
 
-WorkSum optimizer_of(const Strategy& s) {
-  const models::ModelSpec model = models::catalog_model("gpt2");
+WorkSum optimizer_of(const Strategy& s, const char* name = "gpt2") {
+  const models::ModelSpec model = models::catalog_model(name);
   models::StepProgram program;
   planner::Works works;
   planner::stack_info(s.stack).write_optimizer(planner::model_parts(model, s), s, program, works);
@@ -78,6 +78,35 @@ TEST_CASE("states in 8 bits move two bytes, and a scale for each 256 of them") {
   const WorkSum work = optimizer_of(s);
   CHECK(work.moved == in_8_bits * kMatrices + 28 * (kEmbeddings + kVectors));
   CHECK(work.kernels == 148);  // one parameter after another
+}
+
+// ForeachUtils, chunk metadata: 320 tensors at a time. GPT-2 XL has 12 in each of 48 layers, and 4.
+TEST_CASE("lists of more than 320 tensors take their kernels once more") {
+  CHECK(optimizer_of(with(OptimizerImpl::foreach), "gpt2-xl").kernels == 2 * 8);
+  CHECK(optimizer_of(with(OptimizerImpl::fused), "gpt2-xl").kernels == 2);
+  CHECK(optimizer_of(with(OptimizerImpl::for_loop), "gpt2-xl").kernels == 580 * 8);
+}
+
+// A kernel for each parameter: gradient read, weight and states read and written.
+TEST_CASE("bitsandbytes' optimizers move their own states, paged or not, in one kernel") {
+  const auto moved = [](Optimizer kind) {
+    Strategy s;
+    s.optimizer = kind;
+    const WorkSum work = optimizer_of(s);
+    CHECK(work.kernels == 148);
+    return work.moved;
+  };
+  CHECK(moved(Optimizer::paged_adamw) == 28 * kAll);
+  CHECK(moved(Optimizer::lion) == (12 + 8) * kAll);
+  CHECK(moved(Optimizer::rmsprop_bnb) == (12 + 8) * kAll);
+  CHECK(moved(Optimizer::ademamix) == (12 + 16 + 8) * kAll);  // two averages in one tensor
+  // A byte a value and four for each 256; embeddings and vectors in fp32.
+  const double scale = 4.0 / 256;
+  CHECK(moved(Optimizer::lion8bit) ==
+        (12 + 2 + 2 * scale) * kMatrices + 20 * (kEmbeddings + kVectors));
+  CHECK(moved(Optimizer::rmsprop8bit) == moved(Optimizer::lion8bit));
+  CHECK(moved(Optimizer::ademamix8bit) ==
+        (12 + 6 + 6 * scale) * kMatrices + 36 * (kEmbeddings + kVectors));
 }
 
 TEST_CASE("of sharded parameters a rank steps its own") {
