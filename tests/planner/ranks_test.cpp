@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 #include <numeric>
+#include <set>
 
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
@@ -17,6 +18,7 @@
 #include "planner/program/peak.h"
 #include "planner/program/timeline.h"
 #include "planner/ranks.h"
+#include "planner/stack_step.h"
 #include "planner/stacks/pytorch/stack.h"
 #include "tests/planner/oracle_workload.h"
 
@@ -248,4 +250,35 @@ TEST_CASE("of many kinds of ranks some are planned, and they still stand for eve
   CHECK(std::ranges::any_of(plan.assumptions, [](const reports::Assumption& a) {
     return a.what == "kinds of ranks that are planned";
   }));
+}
+
+// ZeroRedundancyOptimizer gives whole parameters away: one of four ranks has the embedding's
+// states.
+TEST_CASE("a program alone is that of the rank that is asked for") {
+  const models::ModelSpec model = models::catalog_model("gpt2");
+  planner::Question question;
+  question.model = &model;
+  question.strategy.gpus = 4;
+  question.strategy.data.zero = 1;
+  question.batch = {.seq_len = 128};
+  question.cluster.gpu = models::find_gpu("h100");
+  const planner::ModelParts parts = planner::model_parts(model, question.strategy);
+  std::set<std::int64_t> peaks;
+  for (std::int64_t rank = 0; rank < 4; ++rank) {
+    const auto peak = [&](bool program_only) {
+      planner::StackStep step;
+      step.rank = rank;
+      step.program_only = program_only;
+      planner::write_step(question, parts, step);
+      CHECK(step.rank == rank);
+      planner::PeakFinder finder;
+      return finder.find(step.program).bytes;
+    };
+    const Bytes quick = peak(true), whole = peak(false);
+    // Tensors that always live together are one there: nothing between them is rounded up.
+    CHECK(quick <= whole);
+    CHECK(whole - quick < 1_MiB);
+    peaks.insert(quick.value() >> 20);
+  }
+  CHECK(peaks.size() > 1);
 }

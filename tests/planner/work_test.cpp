@@ -229,3 +229,48 @@ TEST_CASE("rows of several samples have times of their own, though lengths and r
     CHECK(tests::near(time.of(batch).layers[0].forward.busy(), own.layers[0].forward.busy(), 1e-9));
   }
 }
+
+// An op on tensors of 10, 20 and 40 bytes: the first read, the second updated (read and written),
+// the third let go, which moves nothing.
+TEST_CASE(
+    "an op moves its operands in one kernel, or what is said; fused code what goes in and out") {
+  models::StepProgram program;
+  for (const int bytes : {10, 20, 40}) program.tensors.push_back({"t", Bytes(bytes)});
+  models::Op op;
+  op.name = "op";
+  op.operand_count = 3;
+  program.ops.push_back(op);
+  program.operands = {{.tensor = 0},
+                      {.tensor = 1, .access = models::Access::update},
+                      {.tensor = 2, .access = models::Access::release}};
+  planner::Works works;
+  const auto sum = [&] { return planner::rest_of_op(program, works, 0); };
+  CHECK(sum().moved == 50);
+  CHECK(sum().kernels == 1);
+  CHECK(sum().fused == 50);
+  CHECK(sum().compiled == 50);
+  // One kernel that moves more than its operands moves that in fused code as well.
+  works.moves(0, 100, 1);
+  CHECK(sum().moved == 100);
+  CHECK(sum().fused == 100);
+  CHECK(sum().fused_kernels == 1);
+  // Several are one there, and make nothing between them.
+  works.moves(0, 100, 2);
+  CHECK(sum().moved == 200);
+  CHECK(sum().kernels == 3);
+  CHECK(sum().fused == 50);
+  CHECK(sum().fused_kernels == 1);
+  CHECK(sum().compiled == 50);
+  CHECK(sum().compiled_kernels == 1);
+  works.casts(0, 30, 1);
+  CHECK(sum().casts == 30);
+  CHECK(sum().moved == 200);
+  CHECK(sum().kernels == 4);
+  // A GEMM is a kernel; what it moves is a matter of its sizes.
+  works.clear();
+  works.gemm(0, {DType::bf16, 2, 3, 5});
+  CHECK(sum().moved == 0);
+  CHECK(sum().kernels == 1);
+  CHECK(sum().fused_kernels == 1);
+  CHECK(planner::flops_of({DType::bf16, 2, 3, 5, 7}) == 2 * 2 * 3 * 5 * 7);
+}
