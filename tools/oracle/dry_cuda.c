@@ -14,9 +14,9 @@
  *   - occupancy is a constant, so scratch of CUB and of reductions may differ by some KiB.
  * A measurement made with it is labelled "dry-run" and is never evidence about a GPU.
  *
- * Layouts and enumerators are those of CUDA 13.0 (driver_types.h); offsets are given beside each
- * use, so that no CUDA header is needed. Uncovered entry points fall through to the real libraries,
- * which answer "no driver".
+ * Layouts and enumerators are those of CUDA 12.8 and 13.0 (driver_types.h); offsets are given
+ * beside each use, so that no CUDA header is needed. Uncovered entry points fall through to the
+ * real libraries, which answer "no driver".
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -333,10 +333,21 @@ EXPORT int cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return kOk;
 }
 
-/* cudaDeviceProp, 1008 bytes. Figures of a Hopper SM where PyTorch asks for them. */
-EXPORT int cudaGetDeviceProperties(void* out, int device) {
-  (void)device;
-  char* p = memset(out, 0, 1008);
+/* cudaDeviceProp: where its fields stand. CUDA 13 left out those of CUDA 12 that are attributes. */
+struct layout {
+  unsigned bytes, multiProcessorCount, concurrentKernels, pciBusID, unifiedAddressing,
+      memoryBusWidth, l2CacheSize, maxThreadsPerMultiProcessor, streamPrioritiesSupported,
+      sharedMemPerMultiprocessor, regsPerMultiprocessor, cooperativeLaunch, sharedMemPerBlockOptin,
+      maxBlocksPerMultiProcessor, reservedSharedMemPerBlock, clusterLaunch;
+};
+static const struct layout cuda13 = {1008, 384, 560, 568, 588, 592, 596, 604,
+                                     608,  624, 632, 668, 672, 688, 696, 748};
+static const struct layout cuda12 = {1032, 388, 576, 584, 604, 612, 616, 624,
+                                     628,  640, 648, 688, 696, 712, 720, 772};
+
+/* Figures of a Hopper SM where PyTorch asks for them. */
+static int properties(void* out, const struct layout* at) {
+  char* p = memset(out, 0, at->bytes);
   memcpy(p, gpu.name, sizeof gpu.name);
   *(size_t*)(p + 288) = gpu.capacity; /* totalGlobalMem */
   *(size_t*)(p + 296) = 49152; /* sharedMemPerBlock */
@@ -351,22 +362,30 @@ EXPORT int cudaGetDeviceProperties(void* out, int device) {
   *(int*)(p + 360) = gpu.major;
   *(int*)(p + 364) = gpu.minor;
   *(size_t*)(p + 368) = 512; /* textureAlignment */
-  *(int*)(p + 384) = gpu.multiprocessors; /* multiProcessorCount */
-  *(int*)(p + 560) = 1; /* concurrentKernels */
-  *(int*)(p + 568) = 1; /* pciBusID */
-  *(int*)(p + 588) = 1; /* unifiedAddressing */
-  *(int*)(p + 592) = 5120; /* memoryBusWidth */
-  *(int*)(p + 596) = 50 << 20; /* l2CacheSize */
-  *(int*)(p + 604) = 2048; /* maxThreadsPerMultiProcessor */
-  *(int*)(p + 608) = 1; /* streamPrioritiesSupported */
-  *(size_t*)(p + 624) = 233472; /* sharedMemPerMultiprocessor */
-  *(int*)(p + 632) = 65536; /* regsPerMultiprocessor */
-  *(int*)(p + 668) = 1; /* cooperativeLaunch */
-  *(size_t*)(p + 672) = 232448; /* sharedMemPerBlockOptin */
-  *(int*)(p + 688) = 32; /* maxBlocksPerMultiProcessor */
-  *(size_t*)(p + 696) = 1024; /* reservedSharedMemPerBlock */
-  *(int*)(p + 748) = 1; /* clusterLaunch */
+  *(int*)(p + at->multiProcessorCount) = gpu.multiprocessors;
+  *(int*)(p + at->concurrentKernels) = 1;
+  *(int*)(p + at->pciBusID) = 1;
+  *(int*)(p + at->unifiedAddressing) = 1;
+  *(int*)(p + at->memoryBusWidth) = 5120;
+  *(int*)(p + at->l2CacheSize) = 50 << 20;
+  *(int*)(p + at->maxThreadsPerMultiProcessor) = 2048;
+  *(int*)(p + at->streamPrioritiesSupported) = 1;
+  *(size_t*)(p + at->sharedMemPerMultiprocessor) = 233472;
+  *(int*)(p + at->regsPerMultiprocessor) = 65536;
+  *(int*)(p + at->cooperativeLaunch) = 1;
+  *(size_t*)(p + at->sharedMemPerBlockOptin) = 232448;
+  *(int*)(p + at->maxBlocksPerMultiProcessor) = 32;
+  *(size_t*)(p + at->reservedSharedMemPerBlock) = 1024;
+  *(int*)(p + at->clusterLaunch) = 1;
   return kOk;
+}
+EXPORT int cudaGetDeviceProperties(void* out, int device) {
+  (void)device;
+  return properties(out, &cuda13);
+}
+EXPORT int cudaGetDeviceProperties_v2(void* out, int device) { /* its name in CUDA 12 */
+  (void)device;
+  return properties(out, &cuda12);
 }
 
 static int attribute(int which) {
@@ -477,6 +496,13 @@ EXPORT int cudaStreamGetCaptureInfo(void* s, int* status, uint64_t* id) {
   *status = 0;
   if (id) *id = 0;
   return kOk;
+}
+EXPORT int cudaStreamGetCaptureInfo_v2(void* s, int* status, uint64_t* id, void** graph,
+                                       const void** dependencies, size_t* count) {
+  if (graph) *graph = NULL;
+  if (dependencies) *dependencies = NULL;
+  if (count) *count = 0;
+  return cudaStreamGetCaptureInfo(s, status, id);
 }
 EXPORT int cudaThreadExchangeStreamCaptureMode(int* mode) {
   (void)mode;
@@ -649,6 +675,10 @@ EXPORT int cudaGetDriverEntryPointByVersion(const char* symbol, void** out, unsi
     if (strcmp(symbol, known[i].name) == 0) *out = known[i].entry;
   if (status) *status = 0;
   return kOk;
+}
+EXPORT int cudaGetDriverEntryPoint(const char* symbol, void** out, unsigned long long flags,
+                                   int* status) { /* CUDA 12 */
+  return cudaGetDriverEntryPointByVersion(symbol, out, 12000, flags, status);
 }
 
 /* ---- cuBLAS: handles are numbers, products are skipped ---- */

@@ -75,7 +75,8 @@ def run_here(case):
     workload = workload_of(case)
     if workload["stack"].get("allocator_conf"):  # read when the allocator is first used
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = workload["stack"]["allocator_conf"]
-    workload["stack"] = {**workload["stack"], "transformers_version": transformers.__version__}
+    workload["stack"] = {**workload["stack"], "version": torch.__version__.split("+")[0],
+                         "transformers_version": transformers.__version__}
     workload = torch_measure.normalised(workload)
     if workload["strategy"]["world_size"] > 1:
         torch_measure.start_process_group(workload["strategy"]["world_size"], case["rank"])

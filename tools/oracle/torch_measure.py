@@ -255,8 +255,8 @@ def start_dry_cuda(capacity_bytes=150109880320, capability=(9, 0), multiprocesso
     dry.plimsoll_dry_gpu(b"dry sm_%d%d" % capability, ctypes.c_uint64(capacity_bytes),
                          *capability, multiprocessors)
     import torch
-    if not torch.version.cuda or int(torch.version.cuda.split(".")[0]) != 13:
-        raise NoDevice("the dry CUDA runtime has the layouts of CUDA 13; "
+    if not torch.version.cuda or int(torch.version.cuda.split(".")[0]) not in (12, 13):
+        raise NoDevice("the dry CUDA runtime has the layouts of CUDA 12 and 13; "
                        f"torch {torch.__version__} is built for {torch.version.cuda or 'no CUDA'}")
     # A dry plan for cuDNN attention cannot be built (see the top of this file).
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -542,7 +542,7 @@ def initialised_module(module):
     inv_freq = getattr(module, "inv_freq", None)
     if inv_freq is not None and hasattr(module, "config"):
         with torch.device("cpu"):
-            fresh = type(module)(module.config)
+            fresh = type(module)(config=module.config)
         for name, buffer in fresh.named_buffers(recurse=False):
             getattr(module, name).copy_(buffer)
 
