@@ -73,7 +73,7 @@ constexpr Option kPlanOptions[] = {
                 "these kernels are not modelled yet (eager, liger and fused are)")
         .fixing("stack", "kernels")
         .of_a_step(),
-    Option{"torch-version", "V", "Stack", "(the newest modelled)"}.at("stack/version").of_a_step(),
+    Option{"torch-version", "V", "Stack", "2.4 to 2.11 (2.11)"}.at("stack/version").of_a_step(),
     Option{"allocator-conf", "TEXT", "Stack", "PYTORCH_CUDA_ALLOC_CONF, in PyTorch's own syntax"}
         .at("stack/allocator_conf")
         .fixing("stack")

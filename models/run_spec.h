@@ -74,6 +74,7 @@ struct Strategy {
   Kernels kernels = Kernels::eager;
   ModelCode code = ModelCode::transformers;  // whose model code runs; others' with pytorch alone
   Release transformers = kTransformers;  // which release of it; stacks pytorch and deepspeed
+  Release torch = kTorch;  // stacks pytorch and deepspeed
   std::int64_t gpus = 1;  // world size
   std::int64_t gpus_per_node = 8;
   DataParallel data;

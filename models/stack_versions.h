@@ -8,7 +8,6 @@
 
 namespace plimsoll::models {
 
-inline constexpr std::string_view kTorchVersion = "2.11.0";
 inline constexpr std::string_view kDeepSpeedVersion = "0.19.8";
 
 // "4.48.1"; "4.48" is its first release, 4.48.0.
@@ -18,6 +17,17 @@ struct Release {
 };
 std::optional<Release> release_from(std::string_view text);
 std::string text_of(const Release& release);
+
+// PyTorch: the one that plans are of where nothing is said, which is the newest, and the oldest.
+// What changed between them, by the first release that has it:
+// - 2.9: an index `:` is no slice (ATen/TensorIndexing.h, applySlice: `length.sym_le(stop)`, before
+//   `sym_eq`, and `:` stops at 2^63 - 1). Before, autograd records one for each `:`, whose backward
+//   writes its gradient into zeros of the whole;
+// - 2.9: cuBLASLt keeps a workspace for each thread; before, each GEMM takes one and gives it back
+//   (dry runs of 2.8.0 and 2.9.1);
+// - 2.11: SDPA asks cuDNN first on compute capability 9 and 10 (overheads.json).
+inline constexpr Release kTorch{2, 11, 0}, kOldestTorch{2, 4, 0};
+inline constexpr Release kWholeAxisIsNoSlice{2, 9, 0}, kLtKeepsWorkspace{2, 9, 0};
 
 // Transformers: the one that plans are of where nothing is said, and the oldest and the newest
 // whose steps were compared with the plan (tests/golden/dry_runs*.json). What changed between them,

@@ -31,11 +31,11 @@ std::optional<DType> dtype(const Config& from, const char* key) {
   return chosen;
 }
 
-Release transformers(const Config& from) {
-  const auto release = release_from(from.text("transformers_version", ""));
-  if (!release || *release < kOldestTransformers || *release > kNewestTransformers)
-    from.refuse("transformers_version", "a release from " + text_of(kOldestTransformers) + " to " +
-                                            text_of(kNewestTransformers));
+// From `oldest` to `newest`.
+Release release(const Config& from, const char* key, const Release& oldest, const Release& newest) {
+  const auto release = release_from(from.text(key, ""));
+  if (!release || *release < oldest || newest < *release)
+    from.refuse(key, "a release from " + text_of(oldest) + " to " + text_of(newest));
   return *release;
 }
 
@@ -152,7 +152,13 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
   if (stack.has("model_code")) s.code = choice<ModelCode>(stack, "model_code");
   if (stack.has("optimizer_impl"))
     s.optimizer_impl = choice<OptimizerImpl>(stack, "optimizer_impl");
-  if (stack.has("transformers_version")) s.transformers = transformers(stack);
+  if (stack.has("transformers_version"))
+    s.transformers =
+        release(stack, "transformers_version", kOldestTransformers, kNewestTransformers);
+  // DeepSpeed's own release is the version of its stack.
+  const char* const torch = s.stack == Stack::deepspeed ? "torch_version" : "version";
+  if (s.stack != Stack::plimsoll && stack.has(torch))
+    s.torch = release(stack, torch, kOldestTorch, kTorch);
   s.gpus = strategy.count("world_size", 1);
   s.precision = choice<Precision>(strategy, "precision");
   s.param_dtype = dtype(strategy, "param_dtype");

@@ -92,7 +92,7 @@ void write_deepspeed(JsonWriter& json, const Strategy& s) {
   json.member("device", name_of(s.device));
   json.member("name", name_of(s.stack));
   json.member("optimizer_impl", name_of(s.optimizer_impl.value_or(models::OptimizerImpl::fused)));
-  json.member("torch_version", models::kTorchVersion);
+  json.member("torch_version", models::text_of(s.torch));
   json.member("transformers_version", models::text_of(s.transformers));
   write_reentrant(json, s);
   json.member("version", models::kDeepSpeedVersion);
@@ -131,7 +131,7 @@ void write_stack(JsonWriter& json, const Strategy& s) {
   json.member("transformers_version", models::text_of(s.transformers));
   json.member("use_cache", false);
   write_reentrant(json, s);
-  json.member("version", models::kTorchVersion);
+  json.member("version", models::text_of(s.torch));
   json.end_object();
 }
 

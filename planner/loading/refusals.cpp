@@ -66,6 +66,9 @@ void refuse_strategy(const models::Strategy& s) {
   if (!models::is_transformers(s.code))
     refuse("with --model-code " + std::string(name_of(s.code)),
            "planned is what Transformers' from_pretrained does");
+  if (s.torch != models::kTorch)
+    refuse("with --torch-version " + models::text_of(s.torch),
+           "loads were measured with " + models::text_of(models::kTorch) + " alone");
   if (s.offload.any()) refuse("with --offload", "is not planned yet");
   if (s.kernels == models::Kernels::fused)
     refuse("with --kernels fused", "fms-acceleration's own loader is not planned yet");

@@ -101,13 +101,14 @@ FrameworkOverhead framework_overhead_of(const Question& question) {
   const StackInfo& info = stack_info(strategy.stack);
   const models::Stack stack = info.processes;
   const auto overheads =
-      models::overheads_of(models::name_of(stack), *cluster.gpu, models::kTorchVersion);
+      models::overheads_of(models::name_of(stack), *cluster.gpu, models::text_of(strategy.torch));
   if (const auto* seen = models::find_calibration(cluster.calibrations, models::name_of(stack)))
     overhead.calibration = *seen;
   add_context(overheads, overhead);
-  overhead.reserved_more = figure(
-      models::overheads_of(models::name_of(strategy.stack), *cluster.gpu, models::kTorchVersion),
-      "reserved_underestimate", &Overhead::Range::high);
+  overhead.reserved_more =
+      figure(models::overheads_of(models::name_of(strategy.stack), *cluster.gpu,
+                                  models::text_of(strategy.torch)),
+             "reserved_underestimate", &Overhead::Range::high);
   Bytes low;  // of NCCL
   if (const int communicators = communicators_of(strategy); communicators > 0) {
     const std::int64_t local = models::decisions::mesh_of(strategy).ranks_in_node();

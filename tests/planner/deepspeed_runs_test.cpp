@@ -124,7 +124,7 @@ TEST_CASE("reserved bytes of DeepSpeed are at most what overheads.json says abov
     most = std::max(most, run["reserved_bytes"].get<double>() / reserved.real() - 1);
   }
   const models::Gpu h100 = models::find_gpu("h100");
-  const auto overheads = models::overheads_of("deepspeed", h100, models::kTorchVersion);
+  const auto overheads = models::overheads_of("deepspeed", h100, models::text_of(models::kTorch));
   CHECK(models::find_overhead(overheads, "reserved_underestimate")->range->high ==
         std::ceil(1000 * most));
 }

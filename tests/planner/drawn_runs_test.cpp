@@ -18,7 +18,7 @@ using namespace plimsoll;
 // was freed before it; one difference there, and another segment of the largest blocks is needed.
 TEST_CASE("at most 1 of 100 drawn runs reserves more than the high end; half are within 0.5 %") {
   const models::Gpu h100 = models::find_gpu("h100");
-  const auto overheads = models::overheads_of("pytorch", h100, models::kTorchVersion);
+  const auto overheads = models::overheads_of("pytorch", h100, models::text_of(models::kTorch));
   const auto* more = models::find_overhead(overheads, "reserved_underestimate");
   const double factor = 1 + static_cast<double>(more->range->high) / 1000;
   std::vector<double> errors, peaks, widths;

@@ -49,9 +49,11 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
   }
   const bool bias =
       std::ranges::any_of(parts.runs.front().pattern.front().linears, &planner::LinearPart::bias);
-  // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where GEMMs add a bias.
+  // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where GEMMs add a bias,
+  // from 2.9 on.
+  const bool stays = strategy.torch >= models::kLtKeepsWorkspace;
   const bool perceptron = !bias && !parts.prompt.empty();
-  rules.blas = {32_MiB, 32_MiB, bias ? 1_MiB : 0_MiB, perceptron ? 1_MiB : 0_MiB};
+  rules.blas = {32_MiB, 32_MiB, bias && stays ? 1_MiB : 0_MiB, perceptron && stays ? 1_MiB : 0_MiB};
   models::StepProgram program;
   const auto writer =
       planner::pytorch::step_writer(program, parts, strategy, batch_of(workload), rules);

@@ -319,3 +319,10 @@ TEST_CASE("so are those of other releases, with what each does to logits and ope
   check_runs("dry_runs_transformers_4.57.json", {}, 12);
   check_runs("dry_runs_transformers_5.23.json", {}, 13);
 }
+
+// 2.4.1 has no FSDP2 that Accelerate calls; its Transformers is 4.48.3.
+TEST_CASE("so are those of older PyTorch, whose indices of whole axes are slices") {
+  // Resident: blocks that were not split, of a model that is small.
+  check_runs("dry_runs_torch_2.8.json", {{"gpt2-ddp-mixed", "resident 0.202 %"}}, 42);
+  check_runs("dry_runs_torch_2.4.json", {}, 27);
+}

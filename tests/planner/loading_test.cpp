@@ -260,6 +260,7 @@ TEST_CASE("loads that were not measured are refused by name") {
         q.strategy.transformers = {5, 16, 0};
       },
       "with --transformers-version 5.16.0: ");
+  refused([](Q& q) { q.strategy.torch = {2, 8, 0}; }, "with --torch-version 2.8.0: ");
   refused([](Q& q) { q.strategy.lora->dora = true; }, "with --use-dora: ");
   refused([](Q& q) { q.strategy.lora->modules_to_save = {"embed_tokens"}; },
           "with --modules-to-save: ");

@@ -38,6 +38,7 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"device", {{"cpu"}, {"cuda"}}},
     {"compile", {{"block"}}},
     {"kernels", {{"liger"}}},  // none for gpt2
+    {"torch-version", {{"2.8"}}},
     {"transformers-version", {{"4.48"}}},
     {"model-code", {{"torchtitan@0.2.2"}}},  // none of gpt2
     {"allocator-conf", {{"expandable_segments:True"}}},
@@ -111,9 +112,8 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
 
 // Read elsewhere: a MODEL of its own, files; or of one value only in this version.
 const std::set<std::string_view> kElsewhere{
-    "params",       "assume", "calibration",   "data",          "deepspeed",
-    "accelerate",   "peft",   "training-args", "trainer",       "axolotl",
-    "llamafactory", "swift",  "torchtitan",    "torch-version", "mode"};
+    "params",        "assume",  "calibration", "data",         "deepspeed", "accelerate", "peft",
+    "training-args", "trainer", "axolotl",     "llamafactory", "swift",     "torchtitan", "mode"};
 
 nlohmann::json member_of(const std::string& document, std::string_view pointer) {
   const nlohmann::json workload = nlohmann::json::parse(document)["workload"];

@@ -145,7 +145,7 @@ TEST_CASE("what this version does not model is refused by name") {
       {"batch", "4"},
       {"context", "8192"},
       {"kv-dtype", "bf16"},
-      {"torch-version", "2.4"},
+      {"torch-version", "2.3"},
       {"transformers-version", "4.40"},
       {"prefetch", "2"},
   };
@@ -204,6 +204,11 @@ TEST_CASE("values that say what is modelled anyway are accepted") {
   CHECK(refusal("gpt2", {{"transformers-version", "new"}}) ==
         "--transformers-version new: must be a release, such as 4.57.1");
   CHECK(refusal("gpt2", {{"transformers-version", "4.48"}, {"stack", "plimsoll"}}) != "");
+  CHECK(refusal("gpt2", {{"torch-version", "2.8"}}) == "");
+  CHECK(refusal("gpt2", {{"torch-version", "nightly"}}) ==
+        "--torch-version nightly: must be a release, such as 2.8.0");
+  CHECK(refusal("gpt2", {{"torch-version", "2.8"}, {"stack", "deepspeed"}}) ==
+        "--torch-version 2.8: other releases than 2.11.0 are modelled with --stack pytorch");
   CHECK(refusal("gpt2", {{"tp", "0"}}) == "--tp 0: must be at least 1");
   CHECK(refusal("gpt2", {{"stack", "deepsped"}}).find("did you mean 'deepspeed'?") !=
         std::string::npos);

@@ -7,7 +7,6 @@
 
 #include "models/base/utf8.h"
 #include "models/optimizers.h"
-#include "models/stack_versions.h"
 #include "tools/cli/values.h"
 
 namespace plimsoll::tools {
@@ -33,14 +32,6 @@ void refuse_optimizer(const std::string& value) {
                           models::optimizer_names(
                               [](const models::OptimizerRule& r) { return r.planned(); })));
 }
-
-void refuse_version(const Options& options, std::string_view option, std::string_view modelled) {
-  const std::string* value = options.find(option);
-  if (value == nullptr) return;
-  // "2.11" means 2.11.0.
-  if (*value != modelled && *value + ".0" != modelled)
-    unsupported(option, *value, fmt::format("this version models {} only", modelled));
-}
 }  // namespace
 
 // Names are read first, then counts of ranks: the order in which errors are told.
@@ -60,7 +51,6 @@ void refuse_unmodelled(const Options& options) {
   each([](const Option& option, const std::string& value) {
     if (!option.unmodelled.empty()) unsupported(option.name, value, option.unmodelled);
   });
-  refuse_version(options, "torch-version", models::kTorchVersion);
 }
 
 void refuse_with_params(const Options& options) {

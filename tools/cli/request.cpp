@@ -19,6 +19,7 @@
 #include "tools/cli/quantized_config.h"
 #include "tools/cli/recompute_wish.h"
 #include "tools/cli/refusals.h"
+#include "tools/cli/releases.h"
 #include "tools/cli/rows.h"
 #include "tools/cli/user_files.h"
 #include "tools/cli/values.h"
@@ -100,22 +101,6 @@ models::ClusterSpec cluster_from(const Options& options, bool host, Sources& sou
   return cluster;
 }
 
-void set_transformers(const Options& options, Strategy& s) {
-  constexpr std::string_view option = "transformers-version";
-  const std::string* text = options.find(option);
-  if (text == nullptr) return;
-  const std::optional<models::Release> release = models::release_from(*text);
-  if (!release) refuse_value(option, *text, "must be a release, such as 4.57.1");
-  s.transformers = *release;
-  if (*release < models::kOldestTransformers || models::kNewestTransformers < *release)
-    fail(ErrorKind::unsupported,
-         fmt::format("--{} {}: this version models {} to {}", option, shortened(*text),
-                     text_of(models::kOldestTransformers), text_of(models::kNewestTransformers)));
-  require(options, option, s.stack == Stack::pytorch || s.transformers == models::kTransformers,
-          "other releases than " + text_of(models::kTransformers) +
-              " are modelled with --stack pytorch");
-}
-
 void set_model_code(const Options& options, Strategy& s) {
   set_choice(options, "model-code", s.code);
   require(options, "model-code", s.stack == Stack::pytorch || models::is_transformers(s.code),
@@ -141,7 +126,7 @@ void set_training_loop(const Options& options, Strategy& s) {
 
 void set_stack(const Options& options, Strategy& s) {
   set_choice(options, "stack", s.stack);
-  set_transformers(options, s);
+  set_releases(options, s);
   set_model_code(options, s);
   set_training_loop(options, s);
   set_choice(options, "device", s.device);

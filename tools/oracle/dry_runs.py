@@ -25,7 +25,8 @@ every kernel launch does nothing, every allocation goes through torch's caching 
 `torch.cuda.max_memory_allocated()` and `max_memory_reserved()` are those of a real run, for models
 of any size; what a dry run cannot know is listed at the top of torch_measure.py (SDPA runs
 FlashAttention, there is no context and no NCCL). Recorded is the third step, a steady one.
-With another Transformers (4.45 and later) the figures are that release's.
+With another Transformers (4.45 and later) or PyTorch (2.4 and later) the figures are that release's
+(tests/golden/dry_runs_transformers_*.json, dry_runs_torch_*.json).
 """
 
 import argparse

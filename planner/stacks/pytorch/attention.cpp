@@ -278,9 +278,11 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
   return d;
 }
 
-// The gradient of repeated keys or values, summed over the query heads of each group.
+// The gradient of repeated keys or values, summed over the query heads of each group; then that of
+// repeat_kv's index [:, :, None, :, :].
 TensorId AttentionWriter::sum_groups(const OperandNames& names, TensorId d, DType dtype) {
-  return copy(names.grad, d, kv_values(), dtype);
+  const TensorId sum = copy(names.grad, d, kv_values(), dtype);
+  return into_zeros(names.grad, sum, kv_values(), dtype, slices_of_groups());
 }
 
 // Backward workspace in 16 bits, in one call.

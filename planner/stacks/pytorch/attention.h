@@ -92,6 +92,10 @@ class AttentionWriter : public ModuleWriter {
     if (packaged()) return grouped() && regime_.patch.repeats_groups;
     return grouped() && (d_.bare ? d_.repeats_groups : asked);
   }
+  // models/llama/modeling_llama.py, repeat_kv: hidden_states[:, :, None, :, :].
+  int slices_of_groups() const {
+    return d_.bare || strategy_.torch >= models::kWholeAxisIsNoSlice ? 0 : 4;
+  }
   using Grads = std::array<TensorId, 3>;
   void flash_workspace(OpBuilder backward, const AttentionInput& in, const Grads& d);
   void efficient_workspace(OpBuilder backward, DType dtype);

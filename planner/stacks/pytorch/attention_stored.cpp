@@ -21,6 +21,7 @@ struct StoredAttention {
   bool math, masks, soft_cap, alibi, dropout, autocast;
   bool lays_out, lays_out_q, lays_out_v;  // q: and k
   bool q_grad, k_grad, v_grad;
+  int slices;  // that the repetition of keys and values begins with
 };
 
 // kAll: scores.
@@ -128,6 +129,7 @@ Function eager_function(const StoredAttention& of) {
   const auto repeated = [&](ValueId x, const char* suffix) {
     if (of.groups == Groups::none) return x;
     const bool copies = of.groups == Groups::copied;
+    for (int i = 0; i < of.slices; ++i) x = f.slice(x, kKeys);
     return f.named(f.resize(copies ? Kind::repeat : Kind::expand, x, kQueries), suffix);
   };
   const ValueId k = repeated(in.k, ".k.repeated"), v = repeated(in.v, ".v.repeated");
@@ -205,7 +207,7 @@ TapePart stored_attention_tape(const char* module, const StoredAttention& of) {
     key = key << 2 | tape::dtype_bits(dtype);
   for (const bool bit :
        {of.math, of.masks, of.soft_cap, of.alibi, of.dropout, of.autocast, of.lays_out,
-        of.lays_out_q, of.lays_out_v, of.q_grad, of.k_grad, of.v_grad})
+        of.lays_out_q, of.lays_out_v, of.q_grad, of.k_grad, of.v_grad, of.slices > 0})
     key = key << 1 | bit;
   const tape::Rule& rule =
       tape::known_rule(key, [&] { return of.math ? math_function(of) : eager_function(of); });
@@ -239,7 +241,8 @@ TapePart AttentionWriter::stored(const AttentionNames& names, const AttentionInp
                                               lays_out() && !in.v_heads_first,
                                               in.q_grad,
                                               in.k_grad,
-                                              in.v_grad});
+                                              in.v_grad,
+                                              math ? 0 : slices_of_groups()});
 }
 
 TapeCounts AttentionWriter::stored_counts() const {

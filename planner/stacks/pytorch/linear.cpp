@@ -18,6 +18,15 @@ TensorId ModuleWriter::copy(const char* name, TensorId from, SymInt values, DTyp
   return to;
 }
 
+TensorId ModuleWriter::into_zeros(const char* name, TensorId d, SymInt values, DType dtype,
+                                  int slices) {
+  for (int i = 0; i < slices; ++i) {
+    d = copy(name, d, values, dtype);
+    b_.work().moves(3 * bytes(values, dtype).real(), 2);
+  }
+  return d;
+}
+
 TensorId ModuleWriter::cast(const char* name, TensorId from, SymInt values, DType have, DType want,
                             Category category) {
   if (have == want || from == kNoTensor) return from;

@@ -48,14 +48,12 @@ class ModuleWriter {
   void linear_forward(const LinearNames& names, const LinearPart& part, Ref input,
                       DType input_dtype, Category category, LinearSaved& saved, bool stops = false,
                       TensorId kept = kNoTensor);
-  // Adds the gradient of the input, in `input_dtype`, to `sum`; where `at.into` is given, that is
-  // the sum.
+  // Adds the input's gradient, in `input_dtype`, to `sum`; `at.into`, where it is given, is that.
   Sum linear_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
                       bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum = {},
                       const Place& at = {});
   // A function (tape/rule.h) of the values `given`. The forward's first op reads `also` too; `into`
-  // takes the result where it is given. The backward returns the first value's gradient, unless
-  // `d.into` takes it.
+  // takes the result, `d.into` the first value's gradient, which is returned elsewhere.
   void tape_forward(const TapePart& part, const TapeCounts& counts, std::span<const Ref> given,
                     TapeSaved& saved, bool stops = false, std::span<const Ref> also = {},
                     Ref into = {});
@@ -68,6 +66,8 @@ class ModuleWriter {
   ColumnSumScratch column_sum(SymInt rows, std::int64_t columns) const {
     return column_sum_scratch(b_, rules_.gpu, rows, columns);
   }
+  // A gradient, written into zeros as often as its value was sliced whole (slice_backward).
+  TensorId into_zeros(const char* name, TensorId d, SymInt values, DType dtype, int slices);
 
  protected:
   friend class DoraWriter;  // parts of an adapted linear

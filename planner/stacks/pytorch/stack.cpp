@@ -91,7 +91,10 @@ Rules rules_for(const Question& question, const ModelParts& parts,
   if (!question.cluster.gpu) return rules;
   const models::Gpu& gpu = *question.cluster.gpu;
   rules.gpu = processors_of(gpu);
-  const auto overheads = models::overheads_of("pytorch", gpu, models::kTorchVersion);
+  const models::Release& release = question.strategy.torch;
+  const std::string torch =
+      "torch " + std::to_string(release.major) + "." + std::to_string(release.minor);
+  const auto overheads = models::overheads_of("pytorch", gpu, models::text_of(release));
   const auto bytes = [&](std::string_view name, std::int64_t otherwise) {
     const models::Overhead* entry = models::find_overhead(overheads, name);
     return entry != nullptr && entry->range ? entry->range->typical : otherwise;
@@ -106,7 +109,7 @@ Rules rules_for(const Question& question, const ModelParts& parts,
   rules.sdpa = sdpa_of(gpu, overheads);
   assumptions.push_back({"cuBLAS workspaces in the allocator, bytes",
                          std::to_string(workspaces_in_all(rules.blas, question.strategy).value()),
-                         "derived", "torch 2.11, aten/src/ATen/cuda/CublasHandlePool.cpp"});
+                         "derived", torch + ", aten/src/ATen/cuda/CublasHandlePool.cpp"});
   if (question.strategy.attention == models::Attention::flash_1)
     assumptions.push_back(
         {"memory of FlashAttention's first generation", "\"as the second's\"", "assumed",
@@ -120,7 +123,7 @@ Rules rules_for(const Question& question, const ModelParts& parts,
         {"kernel behind scaled_dot_product_attention",
          kernel_name(rules.sdpa, question.strategy.precision),
          rules.sdpa == Rules::Sdpa::cudnn ? "assumed" : "derived",
-         "torch 2.11's order of backends on compute capability " + gpu.compute_capability});
+         torch + "'s order of backends on compute capability " + gpu.compute_capability});
   return rules;
 }
 
@@ -130,14 +133,17 @@ Rules quick_rules(const Question& question, const ModelParts& parts) {
   struct Known {
     std::string gpu;
     bool bias = false, perceptron = false;
+    models::Release torch;
     Rules rules;
   };
   thread_local std::optional<Known> known;
   const std::string& gpu = question.cluster.gpu ? question.cluster.gpu->name : std::string();
   const bool bias = any_bias(parts), perceptron = !parts.prompt.empty();
-  if (!known || known->gpu != gpu || known->bias != bias || known->perceptron != perceptron) {
+  const models::Release& torch = question.strategy.torch;
+  if (!known || known->gpu != gpu || known->bias != bias || known->perceptron != perceptron ||
+      known->torch != torch) {
     std::vector<Assumption> unread;
-    known = Known{gpu, bias, perceptron, rules_for(question, parts, unread)};
+    known = Known{gpu, bias, perceptron, torch, rules_for(question, parts, unread)};
     known->rules.each_parameter = false;
   }
   refuse_package(question, known->rules.sdpa);
@@ -153,9 +159,9 @@ void add_assumptions(const models::Decoder& decoder, const models::Strategy& s,
     out.push_back({what, std::string("\"") + value + "\"", "derived", source});
   };
   const std::string versions =
-      "torch 2.11.0, " + (models::is_transformers(s.code)
-                              ? "transformers " + models::text_of(s.transformers)
-                              : std::string(models::name_of(s.code)));
+      "torch " + models::text_of(s.torch) + ", " +
+      (models::is_transformers(s.code) ? "transformers " + models::text_of(s.transformers)
+                                       : std::string(models::name_of(s.code)));
   say("versions modelled", versions.c_str(),
       "allocator traces and dry runs of real steps, tests/golden");
   if (s.quantize) {

@@ -19,7 +19,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l stack -d 'plimsoll,
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l device -d 'cuda, cpu (cuda; cpu only with plimsoll)' -x -a 'cuda cpu'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l compile -d 'torch.compile of each block, or of the model (no; alone: block)'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l kernels -d 'eager, liger, unsloth, fused (eager)' -x -a 'eager liger fused unsloth'
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l torch-version -d '(the newest modelled)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l torch-version -d '2.4 to 2.11 (2.11)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
@@ -160,7 +160,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l stack -d 'pli
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l device -d 'cuda, cpu (cuda; cpu only with plimsoll)' -x -a 'cuda cpu'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l compile -d 'torch.compile of each block, or of the model (no; alone: block)'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l kernels -d 'eager, liger, unsloth, fused (eager)' -x -a 'eager liger fused unsloth'
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l torch-version -d '(the newest modelled)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l torch-version -d '2.4 to 2.11 (2.11)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
@@ -278,7 +278,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l stack -d 'plimsoll,
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l device -d 'cuda, cpu (cuda; cpu only with plimsoll)' -x -a 'cuda cpu'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l compile -d 'torch.compile of each block, or of the model (no; alone: block)'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l kernels -d 'eager, liger, unsloth, fused (eager)' -x -a 'eager liger fused unsloth'
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l torch-version -d '(the newest modelled)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l torch-version -d '2.4 to 2.11 (2.11)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
@@ -426,7 +426,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l stack -d 'plimsoll,
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l device -d 'cuda, cpu (cuda; cpu only with plimsoll)' -x -a 'cuda cpu'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l compile -d 'torch.compile of each block, or of the model (no; alone: block)'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l kernels -d 'eager, liger, unsloth, fused (eager)' -x -a 'eager liger fused unsloth'
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l torch-version -d '(the newest modelled)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l torch-version -d '2.4 to 2.11 (2.11)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l transformers-version -d '4.45 to 5.23 (5.17)' -x

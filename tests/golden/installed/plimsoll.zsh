@@ -43,7 +43,7 @@ _plimsoll() {
         '--device=[cuda, cpu (cuda; cpu only with plimsoll)]:NAME:(cuda cpu)' \
         '--compile[torch.compile of each block, or of the model (no; alone\: block)]:\[REGION\]:(no block model)' \
         '--kernels=[eager, liger, unsloth, fused (eager)]:NAME:(eager liger fused unsloth)' \
-        '--torch-version=[(the newest modelled)]:V:' \
+        '--torch-version=[2.4 to 2.11 (2.11)]:V:' \
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
@@ -196,7 +196,7 @@ _plimsoll() {
         '--device=[cuda, cpu (cuda; cpu only with plimsoll)]:NAME:(cuda cpu)' \
         '--compile[torch.compile of each block, or of the model (no; alone\: block)]:\[REGION\]:(no block model)' \
         '--kernels=[eager, liger, unsloth, fused (eager)]:NAME:(eager liger fused unsloth)' \
-        '--torch-version=[(the newest modelled)]:V:' \
+        '--torch-version=[2.4 to 2.11 (2.11)]:V:' \
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
@@ -315,7 +315,7 @@ _plimsoll() {
         '--device=[cuda, cpu (cuda; cpu only with plimsoll)]:NAME:(cuda cpu)' \
         '--compile[torch.compile of each block, or of the model (no; alone\: block)]:\[REGION\]:(no block model)' \
         '--kernels=[eager, liger, unsloth, fused (eager)]:NAME:(eager liger fused unsloth)' \
-        '--torch-version=[(the newest modelled)]:V:' \
+        '--torch-version=[2.4 to 2.11 (2.11)]:V:' \
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
@@ -471,7 +471,7 @@ _plimsoll() {
         '--device=[cuda, cpu (cuda; cpu only with plimsoll)]:NAME:(cuda cpu)' \
         '--compile[torch.compile of each block, or of the model (no; alone\: block)]:\[REGION\]:(no block model)' \
         '--kernels=[eager, liger, unsloth, fused (eager)]:NAME:(eager liger fused unsloth)' \
-        '--torch-version=[(the newest modelled)]:V:' \
+        '--torch-version=[2.4 to 2.11 (2.11)]:V:' \
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \

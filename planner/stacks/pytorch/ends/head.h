@@ -18,6 +18,7 @@ class HeadWriter : private StepPart {
   DType head_input() const, loss_dtype() const;
   bool shifts_logits() const, widens_logits() const, overwrites_logits() const;
   SymInt scored_tokens() const, fused_rows() const;
+  int head_slices() const;
   void gather_tail(), project_out(), leave_model(), cache_projections();
   TensorId transform_head();
   void transform_back(TensorId d);

@@ -22,6 +22,7 @@ struct Logits {
   DType dtype;
   bool scaled, capped, wide, returns_wide;
   Shift shift;
+  bool twice;  // `logits[..., :-1, :]` is two slices
 };
 
 // Divided by a number (models/granite/modeling_granite.py) or by a soft cap: divided by it, tanh,
@@ -43,7 +44,8 @@ Function logits_function(const Logits& of) {
   f.also_result(wide);
   f.result(wide);
   if (of.shift == Shift::none) return f;
-  f.result(f.named(f.slice(wide, kScored), ".logits.shifted"));
+  const ValueId scored = f.slice(wide, kScored);
+  f.result(f.named(of.twice ? f.slice(scored, kScored) : scored, ".logits.shifted"));
   if (of.shift == Shift::copy) f.result(f.named(f.copy(f.result()), ".logits.shifted"));
   return f;
 }
@@ -89,6 +91,17 @@ DType HeadWriter::loss_dtype() const {
   return widens_logits() || regime_.autocast ? DType::fp32 : regime_.compute;
 }
 
+// lm_head reads hidden_states[:, slice_indices, :], of Transformers' code alone; GPT-2's, Granite's
+// and GPT-BigCode's of older releases reads hidden_states. The slice, too, ends at 2^63 - 1.
+int HeadWriter::head_slices() const {
+  const std::string& family = parts_.model_type;
+  const bool whole = (family == "gpt2" && strategy_.transformers < models::Release{4, 53, 0}) ||
+                     (family == "granite" && strategy_.transformers < models::Release{4, 48, 0}) ||
+                     (family == "gpt_bigcode" && strategy_.transformers < models::kLossPadsLabels);
+  const bool none = whole || d_.bare || d_.masked_loss;
+  return none || strategy_.torch >= models::kWholeAxisIsNoSlice ? 0 : 3;
+}
+
 TapePart HeadWriter::logits_part() const {
   const Shift shift = !shifts_logits()         ? Shift::none
                       : tokens_.sequences == 1 ? Shift::view
@@ -98,10 +111,12 @@ TapePart HeadWriter::logits_part() const {
                   d_.soft_capped_logits,
                   widens_logits(),
                   strategy_.transformers < models::kLossUpcasts || d_.holds_stream,
-                  shift};
-  static tape::Rules<1u << 8> rules;
+                  shift,
+                  strategy_.torch < models::kWholeAxisIsNoSlice};
+  static tape::Rules<1u << 9> rules;
   std::size_t key = tape::dtype_bits(of.dtype) << 2 | static_cast<std::size_t>(shift);
-  for (const bool bit : {of.scaled, of.capped, of.wide, of.returns_wide}) key = key << 1 | bit;
+  for (const bool bit : {of.scaled, of.capped, of.wide, of.returns_wide, of.twice})
+    key = key << 1 | bit;
   return tape_part(kLoss, rules.find(key, [&] { return logits_function(of); }));
 }
 
@@ -184,11 +199,14 @@ TensorId HeadWriter::full_backward() {
   if (!s_.loss_prefetches && (!d_.holds_stream || s_.tail.reshards))
     wrapper_.before_head_backward();
   s_.unit = s_.head_unit;
-  return layer_
-      .linear_backward(kHead, parts_.head, head_input(),
-                       s_.final_grad() || parts_.final_norm.trains(), s_.head, d, {},
-                       {{s_.final_norm.out}, norm_gradient_into(), {}})
-      .tensor;
+  d = layer_
+          .linear_backward(kHead, parts_.head, head_input(),
+                           s_.final_grad() || parts_.final_norm.trains(), s_.head, d, {},
+                           {{s_.final_norm.out}, norm_gradient_into(), {}})
+          .tensor;
+  if (d == kNoTensor) return d;
+  return layer_.into_zeros(kHead.base.input_grad, d, checked_multiply(tokens_.total(), d_.hidden),
+                           head_input(), head_slices());
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,46 @@
+#include "tools/cli/releases.h"
+
+#include <fmt/format.h>
+
+#include "models/base/utf8.h"
+#include "tools/cli/values.h"
+
+namespace plimsoll::tools {
+
+namespace {
+// `usual`: what stands there where nothing is said.
+struct Releases {
+  std::string_view option, example;
+  models::Release oldest, usual, newest;
+};
+
+void set_release(const Options& options, const Releases& of, models::Stack stack,
+                 models::Release& target) {
+  const std::string* text = options.find(of.option);
+  if (text == nullptr) return;
+  const std::optional<models::Release> release = models::release_from(*text);
+  if (!release)
+    refuse_value(of.option, *text, fmt::format("must be a release, such as {}", of.example));
+  target = *release;
+  if (*release < of.oldest || of.newest < *release)
+    fail(ErrorKind::unsupported,
+         fmt::format("--{} {}: this version models {} to {}", of.option, shortened(*text),
+                     text_of(of.oldest), text_of(of.newest)));
+  if (stack != models::Stack::pytorch && target != of.usual)
+    fail(ErrorKind::bad_input,
+         fmt::format("--{} {}: other releases than {} are modelled with --stack pytorch", of.option,
+                     shortened(*text), text_of(of.usual)));
+}
+}  // namespace
+
+void set_releases(const Options& options, models::Strategy& s) {
+  set_release(options,
+              {"transformers-version", "4.57.1", models::kOldestTransformers, models::kTransformers,
+               models::kNewestTransformers},
+              s.stack, s.transformers);
+  set_release(options,
+              {"torch-version", "2.8.0", models::kOldestTorch, models::kTorch, models::kTorch},
+              s.stack, s.torch);
+}
+
+}  // namespace plimsoll::tools

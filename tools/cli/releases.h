@@ -1,0 +1,12 @@
+// --torch-version and --transformers-version.
+#pragma once
+
+#include "models/run_spec.h"
+#include "tools/cli/options.h"
+
+namespace plimsoll::tools {
+
+// Error{bad_input}, {unsupported}: no release, or none that is modelled with the strategy's stack.
+void set_releases(const Options& options, models::Strategy& strategy);
+
+}  // namespace plimsoll::tools
