@@ -1,12 +1,14 @@
 // Planned memory against published memory of real runs.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
@@ -47,8 +49,6 @@ const std::map<std::string, double> kMissed{
     {"fms-gptq-foak-45-mistral-4x8", 0.0019},
     {"fms-gptq-foak-liger-45-mistral-4x4", 0.0036},
     {"fms-gptq-foak-liger-45-mistral-4x8", 0.0019},
-    {"fms-base-003", 0.0011},
-    {"fms-base-005", 0.0014},
 };
 
 }  // namespace
@@ -82,6 +82,7 @@ TEST_CASE(
     question.model = &model;
     question.strategy = row.plan->strategy;
     question.strategy.transformers = models::kTransformers;
+    question.strategy.torch = models::kTorch;  // 2.4.1 is too old for it
     question.batch = row.plan->batch;
     question.cluster.gpu = models::find_gpu(row.gpu);
     const Bytes newest = planner::plan(question).peak;
@@ -108,39 +109,22 @@ TEST_CASE(
   CHECK(failed == 10);
 }
 
-// Adapters with FOAK's cross-entropy: few large blocks, whose gaps make the figure in runs and
-// plans alike. GPT-BigCode under FSDP1: its cache is planned as one block behind the last layer,
-// where the run holds one of each layer among what comes and goes. Of GPTQ's the plan is too
-// low, for reasons that were not found.
+// Few large blocks, whose gaps make the figure in runs and plans alike. fms-liger-064 and
+// fms-gptq-mistral-2x4 were within 12 % as torch 2.11, which has not their two slices of the
+// logits: torch 2.4.1 itself reserves what is planned for the former's step
+// (reports/memory_accuracy.md). GPT-BigCode under FSDP1: its cache is planned as one block behind
+// the last layer, where the run holds one of each layer among what comes and goes. Of GPTQ's the
+// plan is too low, for reasons that were not found.
 TEST_CASE("nvidia-smi's published figure is met within 12 %, but where a few blocks' gaps are it") {
-  const std::set<std::string> gaps{"fms-liger-008",
-                                   "fms-liger-009",
-                                   "fms-liger-040",
-                                   "fms-liger-072",
-                                   "fms-liger-073",
-                                   "fms-liger-016",
-                                   "fms-liger-017",
-                                   "fms-liger-048",
-                                   "fms-liger-049",
-                                   "fms-liger-080",
-                                   "fms-liger-081",
+  const std::set<std::string> gaps{"fms-liger-009",
+                                   "fms-liger-064",
                                    "fms-liger-084",
-                                   "fms-gptq-mistral-2x2",
-                                   "fms-gptq-foak-mistral-1x4",
-                                   "fms-gptq-foak-mistral-2x2",
-                                   "fms-gptq-foak-mistral-1x8",
-                                   "fms-gptq-foak-mistral-2x4",
-                                   "fms-liger-024",
-                                   "fms-liger-025",
-                                   "fms-liger-056",
-                                   "fms-liger-057",
-                                   "fms-liger-088",
-                                   "fms-liger-089",
                                    "fms-liger-092",
                                    "fms-liger-093",
-                                   "fms-gptq-foak-45-mistral-1x4",
-                                   "fms-gptq-foak-45-mistral-1x8",
-                                   "fms-gptq-foak-45-mistral-1x16",
+                                   "fms-gptq-mistral-2x2",
+                                   "fms-gptq-mistral-2x4",
+                                   "fms-gptq-foak-mistral-2x2",
+                                   "fms-gptq-foak-mistral-2x4",
                                    "fms-gptq-foak-liger-45-mistral-2x4",
                                    "fms-gptq-foak-45-mistral-4x4",
                                    "fms-gptq-foak-liger-45-mistral-4x4",
@@ -154,6 +138,42 @@ TEST_CASE("nvidia-smi's published figure is met within 12 %, but where a few blo
     CAPTURE(row.id);
     CHECK((std::abs(*row.device_error()) <= 0.12) != gaps.contains(row.id));
   }
+}
+
+TEST_CASE("as the PyTorch that they ran, rows with adapters and the whole loss are within 10 %") {
+  // As torch 2.11 each was 12 to 28 % too low.
+  const std::set<std::string> slices{"fms-gptq-foak-45-mistral-1x16",
+                                     "fms-gptq-foak-45-mistral-1x4",
+                                     "fms-gptq-foak-45-mistral-1x8",
+                                     "fms-gptq-foak-mistral-1x4",
+                                     "fms-gptq-foak-mistral-1x8",
+                                     "fms-liger-008",
+                                     "fms-liger-016",
+                                     "fms-liger-017",
+                                     "fms-liger-024",
+                                     "fms-liger-025",
+                                     "fms-liger-040",
+                                     "fms-liger-048",
+                                     "fms-liger-049",
+                                     "fms-liger-056",
+                                     "fms-liger-057",
+                                     "fms-liger-072",
+                                     "fms-liger-073",
+                                     "fms-liger-080",
+                                     "fms-liger-081",
+                                     "fms-liger-088",
+                                     "fms-liger-089"};
+  std::vector<double> errors;
+  for (const tests::MemoryRow& row : tests::memory_rows().answers) {
+    if (!slices.contains(row.id)) continue;
+    CAPTURE(row.id);
+    CHECK(row.plan->strategy.torch == models::Release{2, 4, 1});
+    errors.push_back(std::abs(*row.device_error()));
+    CHECK(errors.back() <= 0.10);
+  }
+  REQUIRE(errors.size() == 21);
+  std::ranges::sort(errors);
+  CHECK(errors[10] <= 0.025);
 }
 
 // A GPTQ base on one GPU: packed values, scales, zero points and groups, the rest in 16 bits,
