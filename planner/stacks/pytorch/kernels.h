@@ -5,6 +5,7 @@
 #include <span>
 
 #include "models/base/quantity.h"
+#include "models/cluster_spec.h"
 #include "planner/program/program_builder.h"
 
 namespace plimsoll::planner::pytorch {
@@ -15,6 +16,7 @@ struct Processors {
   // Bytes of each for a grouped GEMM in bf16; 0: that is a loop of GEMMs.
   std::int64_t grouped = 512;
 };
+Processors processors_of(const models::Gpu& gpu);
 
 // What a sum over the rows of `rows` × `columns` values takes, in this order, beside its result.
 struct ColumnSumScratch {

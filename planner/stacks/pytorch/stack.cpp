@@ -26,28 +26,6 @@ bool any_bias(const ModelParts& parts) {
                              [](const LinearPart& part) { return part.bias; });
 }
 
-// ATen/native/cuda/GroupedBlas.cpp: only 9.x and 10.x have a kernel of their own. The workspace on
-// 10.0 is one of two, by shape: the larger one (both seen with torch 2.11 on the dry runtime).
-std::int64_t grouped_bytes(std::string_view capability) {
-  if (capability.starts_with("9.")) return 512;
-  return capability.starts_with("10.") ? 5888 : 0;
-}
-
-// CUDA C++ Programming Guide, technical specifications per compute capability: 2048 threads in a
-// multiprocessor; 1024 in 7.5, 1536 in 8.6, 8.7, 8.9 and 12.x.
-Processors processors_of(const models::Gpu& gpu) {
-  Processors out;
-  if (gpu.multiprocessors) out.count = *gpu.multiprocessors;
-  const std::string_view capability = gpu.compute_capability;
-  out.grouped = grouped_bytes(capability);
-  if (capability == "7.5")
-    out.threads = 1024;
-  else if (capability == "8.6" || capability == "8.7" || capability == "8.9" ||
-           capability.starts_with("12."))
-    out.threads = 1536;
-  return out;
-}
-
 bool is_bf16(models::Precision p) {
   return p == models::Precision::bf16 || p == models::Precision::bf16_mixed;
 }
