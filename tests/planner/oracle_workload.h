@@ -49,7 +49,8 @@ inline models::Strategy strategy_of(const json& workload) {
   out.optimizer_impl = choice<models::OptimizerImpl>(stack["optimizer_impl"]);
   if (stack["transformers_version"].is_string())
     out.transformers = *models::release_from(stack["transformers_version"].get<std::string>());
-  if (stack.contains("version"))
+  // Older recordings say null: the release that is planned where nothing is said.
+  if (stack.contains("version") && stack["version"].is_string())
     out.torch = *models::release_from(stack["version"].get<std::string>());
   if (stack["allocator_conf"].is_string())
     out.allocator = models::allocator_conf_from(stack["allocator_conf"].get<std::string>(), "");
