@@ -10,6 +10,7 @@
 #include "models/storages.h"
 #include "planner/loading/loading.h"
 #include "planner/loading/peft.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::loading {
 
@@ -57,7 +58,7 @@ void refuse_model(const models::ModelSpec& model, const models::Release& release
 }
 
 void refuse_strategy(const models::Strategy& s) {
-  if (s.stack != models::Stack::pytorch)
+  if (!stack_info(s.stack).has_fsdp)
     refuse("on --stack " + std::string(name_of(s.stack)),
            "planned is what Transformers' from_pretrained does for stack pytorch");
   if (s.data.zero >= 2)

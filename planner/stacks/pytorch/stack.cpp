@@ -79,7 +79,8 @@ Rules rules_for(const Question& question, const ModelParts& parts,
   };
   rules.blas.forward = Bytes(bytes("cublas_workspace", 0));
   rules.blas.backward = rules.blas.forward * (bytes("cublas_threads", 2) - 1);
-  const Bytes lt(bytes("cublaslt_workspace", 0));
+  const bool stays = release >= models::kLtKeepsWorkspace;  // else it goes behind each GEMM
+  const Bytes lt(stays ? bytes("cublaslt_workspace", 0) : 0);
   if (any_bias(parts))
     rules.blas.lt = lt;
   else if (!parts.prompt.empty())
