@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "planner/program/program_builder.h"
+#include "planner/stacks/pytorch/optimizer_states.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner;
@@ -182,4 +183,33 @@ TEST_CASE("nobody is told of another program, nor of another batch") {
   CHECK(SizeRecorder::of(other) == nullptr);
   CHECK(value_of(of(3), StepVariable::micro_batch).is(3));
   CHECK(!value_of(kTwo, StepVariable::micro_batch).is(2));
+}
+
+// AdamW's two states of a share of 16,384 values: 4 bytes a value, whatever the ranks. In blocks of
+// 256 (torchao, from 4,096 on; bitsandbytes likewise) a limit decides: for so many ranks alone.
+TEST_CASE(
+    "what an optimizer keeps of a share is an expression of the ranks, where no limit decides") {
+  const auto kept_by = [](models::Optimizer optimizer, std::int64_t ranks) -> std::int64_t {
+    models::StepProgram program;
+    SizeRecorder recorder(kTwo, program, 2);
+    ProgramBuilder builder(program, 1);
+    models::Strategy strategy;
+    strategy.optimizer = optimizer;
+    const pytorch::Processors gpu;
+    pytorch::OptimizerStates states(builder, strategy, gpu);
+    const pytorch::OwnPart share(models::SteppedTensor{}, ceil_divide(16'384, value_of_shards(2)));
+    states.declare(models::kNoGroup, states.kept_of(share));
+    BatchSizes sizes = recorder.finish();
+    if (!sizes.write(kTwo, program, ranks)) return -1;
+    return program.tensors[0].bytes.value();
+  };
+  CHECK(kept_by(models::Optimizer::adamw, 2) == 4 * 8'192);
+  CHECK(kept_by(models::Optimizer::adamw, 5) == 4 * 3'277);
+  CHECK(kept_by(models::Optimizer::adamw, 32'768) == 4);
+  for (const models::Optimizer in_blocks :
+       {models::Optimizer::torchao_adam8bit, models::Optimizer::adam8bit}) {
+    CHECK(kept_by(in_blocks, 2) == 8'192);
+    CHECK(kept_by(in_blocks, 4) == -1);
+    CHECK(kept_by(in_blocks, 5) == -1);
+  }
 }
