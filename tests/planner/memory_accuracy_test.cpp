@@ -56,7 +56,7 @@ const std::map<std::string, double> kMissed{
 TEST_CASE("published peaks are planned within 0.1 %, less those listed with their bounds") {
   std::size_t judged = 0, missed = 0;
   for (const tests::MemoryRow& row : tests::memory_rows().answers) {
-    if (!row.peak) continue;
+    if (!row.peak_error()) continue;
     CAPTURE(row.id);
     const auto listed = kMissed.find(row.id);
     const double error = std::abs(*row.peak_error());
@@ -96,7 +96,7 @@ TEST_CASE(
     "what ran with the plan's kernels fits or is borderline, what ran out of memory neither") {
   int ran = 0, failed = 0;
   for (const tests::MemoryRow& row : tests::memory_rows().answers) {
-    if (!tests::same_kernels(row)) continue;
+    if (!tests::same_kernels(row) || row.upper_bound) continue;
     CAPTURE(row.id);
     // Planned with 2.3 GiB to spare, and too much at the high end.
     const bool narrow = row.id == "fms-gptq-70b-2x4";
@@ -105,8 +105,8 @@ TEST_CASE(
     if (narrow) CHECK(!too_much);
     ++(row.out_of_memory ? failed : ran);
   }
-  CHECK(ran == 33);
-  CHECK(failed == 10);
+  CHECK(ran == 38);
+  CHECK(failed == 13);
 }
 
 // Few large blocks, whose gaps make the figure in runs and plans alike. fms-liger-064 and
@@ -134,7 +134,7 @@ TEST_CASE("nvidia-smi's published figure is met within 12 %, but where a few blo
                                    "fms-base-005",
                                    "fms-base-007"};
   for (const tests::MemoryRow& row : tests::memory_rows().answers) {
-    if (!row.device) continue;
+    if (!row.device_error()) continue;
     CAPTURE(row.id);
     CHECK((std::abs(*row.device_error()) <= 0.12) != gaps.contains(row.id));
   }
@@ -174,6 +174,20 @@ TEST_CASE("as the PyTorch that they ran, rows with adapters and the whole loss a
   REQUIRE(errors.size() == 21);
   std::ranges::sort(errors);
   CHECK(errors[10] <= 0.025);
+}
+
+// Full fine-tuning of PEFT's comparison: the loop's cache and lengths that vary are not planned.
+TEST_CASE("what a run with shorter sequences takes is not above the plan, but in one row") {
+  int bounds = 0;
+  for (const tests::MemoryRow& row : tests::memory_rows().answers)
+    for (const tools::PublishedFigure& figure : tools::published_figures())
+      if (const std::optional<bool> holds = tools::bound_holds(row, figure)) {
+        CAPTURE(row.id);
+        CHECK(*holds == (row.id != "peft-mm-full-finetuning-lr_0.00001"));
+        CHECK(figure.planned(row) / *figure.published(row) > 0.97);
+        ++bounds;
+      }
+  CHECK(bounds == 10);
 }
 
 // A GPTQ base on one GPU: packed values, scales, zero points and groups, the rest in 16 bits,

@@ -90,6 +90,31 @@ TEST_CASE("answered, by stand-in and refused are all that is published") {
   CHECK(counts.failed_planned_to_fit == 1);
 }
 
+TEST_CASE("a run whose sequences are no longer than is asked is a bound, and no error") {
+  const auto one = [](const char* reserved) {
+    const std::string rows =
+        R"({"id": "a", "source": 0, "model": "gpt2", "gpu": "a100-80gb", "seq_len": 512,
+            "upper_bound": true, "peak_bytes": 1048576, "reserved_bytes": )" +
+        std::string(reserved) + "}";
+    return std::vector<PublishedAnswers>{published_answers(
+        read_published(R"({"sources": ["a"], "left_out": {}, "rows": [)" + rows + "]}", "it"))};
+  };
+  const auto holds = one("1048576"), fails = one("800000000000");
+  const PublishedFigure& reserved = published_figures()[1];
+  CHECK(!holds[0].answers[0].reserved_error());
+  CHECK(bound_holds(holds[0].answers[0], reserved) == true);
+  CHECK(bound_holds(fails[0].answers[0], reserved) == false);
+  CHECK(!bound_holds(holds[0].answers[0], published_figures()[2]));
+  const PublishedCounts counts = counts_of(fails);
+  CHECK(counts.answered == 1);
+  CHECK(counts.ran == 0);
+  CHECK(counts.bounds == 2);
+  CHECK(counts.bounds_hold == 1);
+  CHECK(goal_lines(fails, {}).find(
+            "* bounds, of runs whose sequences are no longer than is asked: 2 figures, 1 not above "
+            "the plan\n") != std::string::npos);
+}
+
 TEST_CASE("rows that constants were fitted on are apart") {
   const auto all = asked();
   const PublishedFigure& peak = published_figures()[0];

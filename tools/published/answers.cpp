@@ -36,22 +36,22 @@ Bytes PublishedAnswer::planned_device() const {
 }
 
 std::optional<double> PublishedAnswer::peak_error() const {
-  if (!plan) return std::nullopt;
+  if (!plan || upper_bound) return std::nullopt;
   return error_of(peak, [&] { return plan->peak.real(); });
 }
 
 std::optional<double> PublishedAnswer::reserved_error() const {
-  if (!plan) return std::nullopt;
+  if (!plan || upper_bound) return std::nullopt;
   return error_of(reserved, [&] { return planned_reserved().real(); });
 }
 
 std::optional<double> PublishedAnswer::device_error() const {
-  if (!plan) return std::nullopt;
+  if (!plan || upper_bound) return std::nullopt;
   return error_of(device, [&] { return planned_device().real(); });
 }
 
 std::optional<double> PublishedAnswer::speed_error() const {
-  if (!plan || !plan->time.tokens_per_second_per_gpu) return std::nullopt;
+  if (!plan || upper_bound || !plan->time.tokens_per_second_per_gpu) return std::nullopt;
   return error_of(speed, [&] { return *plan->time.tokens_per_second_per_gpu; });
 }
 
@@ -102,6 +102,12 @@ const std::vector<PublishedFigure>& published_figures() {
   return kFigures;
 }
 
+std::optional<bool> bound_holds(const PublishedAnswer& row, const PublishedFigure& figure) {
+  const std::optional<double> published = figure.published(row);
+  if (!row.upper_bound || !row.plan || !published) return std::nullopt;
+  return figure.planned(row) >= *published;
+}
+
 ErrorSummary summary_of(std::vector<double> errors) {
   ErrorSummary out{.rows = errors.size()};
   if (errors.empty()) return out;
@@ -139,6 +145,12 @@ PublishedCounts counts_of(const PublishedAnswers& answers) {
       continue;
     }
     ++out.answered;
+    for (const PublishedFigure& figure : published_figures())
+      if (const std::optional<bool> holds = bound_holds(row, figure)) {
+        ++out.bounds;
+        if (*holds) ++out.bounds_hold;
+      }
+    if (row.upper_bound) continue;  // a shorter run may fit where the longest does not
     const bool fits = row.plan->verdict != reports::Verdict::does_not_fit;
     ++(row.out_of_memory ? out.failed : out.ran);
     if (row.out_of_memory && fits) ++out.failed_planned_to_fit;
@@ -159,6 +171,8 @@ PublishedCounts counts_of(const std::vector<PublishedAnswers>& all) {
     out.ran_planned_not_to_fit += part.ran_planned_not_to_fit;
     out.failed += part.failed;
     out.failed_planned_to_fit += part.failed_planned_to_fit;
+    out.bounds += part.bounds;
+    out.bounds_hold += part.bounds_hold;
   }
   return out;
 }
@@ -182,6 +196,11 @@ std::string goal_lines(const std::vector<PublishedAnswers>& all,
                 : fmt::format("* {}: median error {:.3g} %, 95th percentile {:.3g} % ({} rows)\n",
                               figure.name, 100 * errors.median, 100 * errors.p95, errors.rows);
   }
+  if (counts.bounds > 0)
+    text += fmt::format(
+        "* bounds, of runs whose sequences are no longer than is asked: {} figures, {} not above "
+        "the plan\n",
+        counts.bounds, counts.bounds_hold);
   if (counts.failed > 0)
     text += fmt::format(
         "* ran out of memory: {} rows, {} of them planned to fit; ran: {} rows, {} of them planned "

@@ -20,7 +20,7 @@ struct PublishedAnswer : PublishedRow {
   // As the allocator would have it within the card, cached segments given back.
   Bytes planned_reserved() const;
   Bytes planned_device() const;
-  // Planned / published − 1; none where the row has no such figure, or no plan.
+  // Planned / published − 1; none where the row has no such figure, or no plan, or is a bound.
   std::optional<double> peak_error() const;
   std::optional<double> reserved_error() const;
   std::optional<double> device_error() const;
@@ -49,6 +49,9 @@ struct PublishedFigure {
 
 const std::vector<PublishedFigure>& published_figures();
 
+// Of a figure that such a row publishes: that the plan is no less; none where there is no plan.
+std::optional<bool> bound_holds(const PublishedAnswer& row, const PublishedFigure& figure);
+
 // Sizes of errors; `p95`: at least 95 of 100 are no larger. Zero where there is no row.
 struct ErrorSummary {
   std::size_t rows = 0;
@@ -66,6 +69,8 @@ struct PublishedCounts {
   std::map<std::string, std::size_t> refused;  // by reason: those left out, and refusals
   // Of rows answered as stated: runs, and how many of them are planned otherwise.
   std::size_t ran = 0, ran_planned_not_to_fit = 0, failed = 0, failed_planned_to_fit = 0;
+  // Of rows that bound what they publish: figures, and how many are not above what is planned.
+  std::size_t bounds = 0, bounds_hold = 0;
 };
 PublishedCounts counts_of(const PublishedAnswers& answers);
 PublishedCounts counts_of(const std::vector<PublishedAnswers>& all);

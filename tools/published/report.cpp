@@ -93,6 +93,11 @@ void write_counts(JsonWriter& json, const PublishedCounts& counts) {
   json.member("out_of_memory", counts.failed);
   json.member("out_of_memory_planned_to_fit", counts.failed_planned_to_fit);
   json.end_object();
+  json.key("bounds");
+  json.begin_object(JsonWriter::Layout::line);
+  json.member("figures", counts.bounds);
+  json.member("hold", counts.bounds_hold);
+  json.end_object();
 }
 
 void write_figures(JsonWriter& json, const PublishedAnswer& row) {
@@ -105,7 +110,8 @@ void write_figures(JsonWriter& json, const PublishedAnswer& row) {
     json.member("figure", figure.key);
     json.member("published", *published);
     const std::optional<double> error = (row.*figure.error)();
-    json.member("planned", error ? std::optional(figure.planned(row)) : std::nullopt);
+    const std::optional<bool> holds = bound_holds(row, figure);
+    json.member("planned", error || holds ? std::optional(figure.planned(row)) : std::nullopt);
     json.member("error", error);
     json.end_object();
   }
@@ -122,6 +128,7 @@ void write_row(JsonWriter& json, const PublishedAnswers& one, const PublishedAns
   json.raw(row.config.empty() ? "null" : row.config);
   json.member("stand_in", row.stand_in);
   json.member("in_sample", row.in_sample);
+  json.member("upper_bound", row.upper_bound);
   json.member("out_of_memory", row.out_of_memory);
   json.member("verdict", row.plan ? reports::verdict_text(*row.plan) : std::nullopt);
   json.member("refusal", row.plan ? std::nullopt : std::optional(row.refusal));
@@ -160,6 +167,13 @@ std::string published_table(const std::vector<PublishedAnswers>& all,
       lines.add(fmt::format("  {} {}: {}", one.document.name, i + 1,
                             short_source(one.document.sources[i])) +
                 (one.document.stand_ins.contains(i) ? " (stand-in)" : ""));
+  if (counts.bounds > 0) {
+    lines.blank();
+    lines.add(
+        fmt::format("Bounds, of runs whose sequences are no longer than is asked: {} figures, "
+                    "{} not above the plan.",
+                    counts.bounds, counts.bounds_hold));
+  }
   if (counts.failed > 0) {
     lines.blank();
     lines.add(fmt::format(

@@ -22,6 +22,9 @@ struct PublishedRow {
   std::string transformers;  // release of the run; "" where it is not stated
   bool stand_in = false;  // another program than the one that is planned (stand_ins)
   bool in_sample = false;  // constants were fitted on it
+  // Its sequences are at most as long as is asked: what is planned must not be less, and how much
+  // more it is says nothing.
+  bool upper_bound = false;
   bool out_of_memory = false;  // the run failed
   std::optional<Bytes> peak;  // torch.cuda.max_memory_allocated
   std::optional<Bytes> resident;  // torch.cuda.memory_allocated between steps
@@ -43,6 +46,7 @@ struct PublishedDocument {
   std::vector<std::string> sources;
   std::map<std::size_t, std::string> stand_ins;  // by source: which program stands for its own
   std::map<std::string, int> left_out;  // why it is not asked, and how many figures
+  std::map<std::string, int> apart;  // what is no training step of a stack here, and how many
   std::vector<PublishedRow> rows;
   std::vector<PublishedScaling> scaling;
 

@@ -54,6 +54,7 @@ constexpr const char* kOthers[] = {"id",
                                    "config",
                                    "ran_kernels",
                                    "in_sample",
+                                   "upper_bound",
                                    "out_of_memory",
                                    "peak_bytes",
                                    "resident_bytes",
@@ -129,6 +130,7 @@ PublishedRow row_of(const Json& json, const PublishedDocument& document) {
   out.ran_kernels = row.value("ran_kernels", "");
   out.transformers = row.value("transformers", "");
   out.in_sample = row.value("in_sample", false);
+  out.upper_bound = row.value("upper_bound", false);
   out.out_of_memory = row.value("out_of_memory", false);
   const auto bytes = [&](const char* key, std::optional<Bytes>& target) {
     if (row.contains(key)) target = Bytes(row[key].get<std::int64_t>());
@@ -158,6 +160,7 @@ PublishedDocument read_published(std::string_view text, const std::string& name)
     const Json json = Json::parse(text);
     document.sources = json.at("sources");
     document.left_out = json.at("left_out");
+    document.apart = json.value("apart", std::map<std::string, int>{});
     const Json stand_ins = json.value("stand_ins", Json::object()),
                scaling = json.value("scaling", Json::array());
     for (const auto& [source, why] : stand_ins.items())
