@@ -15,15 +15,15 @@ namespace {
 
 constexpr auto kRead = std::to_array<std::string_view>(
     {"compute_environment", "distributed_type", "num_processes", "num_machines", "mixed_precision",
-     "fp16", "fsdp_config", "deepspeed_config", "parallelism_config", "use_cpu", "dynamo_config",
-     "dynamo_backend"});
+     "fp16", "fp8_config", "fsdp_config", "deepspeed_config", "parallelism_config", "use_cpu",
+     "dynamo_config", "dynamo_backend"});
 constexpr auto kUnmodelled =
     std::to_array<std::string_view>({"downcast_bf16", "tpu_use_cluster", "mpirun_config"});
 constexpr auto kNoMemory = std::to_array<std::string_view>(
-    {"gpu_ids", "fp8_config", "megatron_lm_config", "machine_rank", "main_process_ip",
-     "main_process_port", "main_training_function", "rdzv_backend", "same_network",
-     "enable_cpu_affinity", "debug", "tpu_name", "tpu_zone", "tpu_use_sudo", "command_file",
-     "commands", "tpu_vm", "tpu_env", "num_cpu_threads_per_process"});
+    {"gpu_ids", "megatron_lm_config", "machine_rank", "main_process_ip", "main_process_port",
+     "main_training_function", "rdzv_backend", "same_network", "enable_cpu_affinity", "debug",
+     "tpu_name", "tpu_zone", "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env",
+     "num_cpu_threads_per_process"});
 constexpr KeyTable kTable{kRead, kUnmodelled, kNoMemory};
 
 // Of `deepspeed_config`: utils/dataclasses.py, DeepSpeedPlugin, and what the launcher takes.
@@ -185,9 +185,26 @@ class Reader {
         {{"NO", "fp32"}, {"FP16", "fp16-mixed"}, {"BF16", "bf16-mixed"}, {"FP8", "fp8-mixed"}}};
     const auto* found = std::ranges::find(kKinds, kind, [](const auto& k) { return k.first; });
     if (found == kKinds.end()) file_.refuse("mixed_precision", "no, fp16, bf16 or fp8");
+    if (kind == "FP8") float8();
     // "no": whatever the weights are loaded in.
     say("precision", found->second, old ? "fp16" : "mixed_precision",
         !old && !file_.has("mixed_precision"));
+  }
+
+  // utils/dataclasses.py, AORecipeKwargs: FSDP2 gathers in float8 unless it is told not to. Without
+  // a backend torchao comes first (accelerator.py).
+  void float8() {
+    const auto config = file_.section("fp8_config");
+    const std::string backend = config ? config->text("backend", "AO") : "AO";
+    if (backend != "AO" && backend != "ao")
+      refuse_key(*config, "backend", "only torchao's linears (AO) are modelled");
+    if (config && !config->flag("pad_inner_dim", true))
+      refuse_key(*config, "pad_inner_dim", "is modelled as Accelerate sets it, true");
+    const char* const key = "enable_fsdp_float8_all_gather";
+    const bool said = config && config->has(key);
+    if (said || way_ == "FSDP")
+      say("fp8-all-gather", !said || config->flag(key, true) ? "yes" : "no",
+          std::string("fp8_config.") + key, !said);
   }
 
   void refuse_rest() const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "models/cluster_spec.h"
+#include "models/run_spec.h"
 
 namespace plimsoll::models {
 
@@ -13,5 +14,9 @@ std::vector<Gpu> all_gpus();  // in the file's order: by vendor and generation
 // By name or alias ("h100", "4090", "a100-40gb"), in any case. Error{bad_input} with the nearest
 // name where no GPU is called so. Its pcie_bandwidth is 0 where GPU and host share one memory.
 Gpu find_gpu(std::string_view name);
+
+// Error{bad_input} where the card multiplies no float8, which `precision` asks for:
+// torch._scaled_mm begins with compute capability 8.9.
+void check_products(const Gpu& gpu, Precision precision);
 
 }  // namespace plimsoll::models

@@ -75,13 +75,11 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
     Option{"torch-version", "V", "Stack", "2.4 to 2.11 (2.11)"}.at("stack/version").of_a_step(),
     Option{"allocator-conf", "TEXT", "Stack", "PYTORCH_CUDA_ALLOC_CONF, in PyTorch's own syntax"}
-        .at("stack/allocator_conf")
-        .fixing("stack")
-        .of_a_step(),
+        .of_step_at("stack/allocator_conf")
+        .fixing("stack"),
     Option{"hold-outputs", "", "Stack", "the loop keeps the model's outputs until after backward"}
-        .at("stack/hold_outputs")
-        .fixing("stack")
-        .of_a_step(),
+        .of_step_at("stack/hold_outputs")
+        .fixing("stack"),
     Option{"transformers-version", "V", "Stack", "4.45 to 5.23 (5.17)"}
         .at("stack/transformers_version")
         .of_a_step(),
@@ -98,34 +96,28 @@ constexpr Option kPlanOptions[] = {
         .fixing("zero")
         .written_anew(),
     Option{"fsdp-version", "V", "Data parallel", "1, 2 (2)"}
-        .at("stack/fsdp_version")
-        .fixing("stack", "zero")
-        .of_a_step(),
+        .of_step_at("stack/fsdp_version")
+        .fixing("stack", "zero"),
     Option{"shard-group", "N", "Data parallel", "hybrid sharding inside groups of N (all ranks)"}
         .at("strategy/shard_group")
         .fixing("shard-group")
         .written_anew(),
     Option{"reduce-bucket", "SIZE", "Data parallel",
            "plimsoll: bytes of one gradient bucket (25MiB)"}
-        .at("strategy/ddp/bucket_cap_mb")
-        .fixing("stack")
-        .of_a_step(),
+        .of_step_at("strategy/ddp/bucket_cap_mb")
+        .fixing("stack"),
     Option{"bucket-cap-mb", "MIB", "Data parallel", "DDP's bucket_cap_mb (25)"}
-        .at("strategy/ddp/bucket_cap_mb")
-        .fixing("stack", "zero")
-        .of_a_step(),
+        .of_step_at("strategy/ddp/bucket_cap_mb")
+        .fixing("stack", "zero"),
     Option{"gradient-as-bucket-view", "YES|NO", "Data parallel", "DDP's own knob (no)"}
-        .at("strategy/ddp/bucket_view")
-        .fixing("stack", "zero")
-        .of_a_step(),
+        .of_step_at("strategy/ddp/bucket_view")
+        .fixing("stack", "zero"),
     Option{"reduce-bucket-size", "N", "Data parallel", "deepspeed: elements of a bucket (5e8)"}
-        .at("stack/deepspeed/reduce_bucket_size")
-        .fixing("stack")
-        .of_a_step(),
+        .of_step_at("stack/deepspeed/reduce_bucket_size")
+        .fixing("stack"),
     Option{"overlap-comm", "YES|NO", "Data parallel", "deepspeed: two buckets (yes with --zero 3)"}
-        .at("stack/deepspeed/overlap_comm")
-        .fixing("stack")
-        .of_a_step(),
+        .of_step_at("stack/deepspeed/overlap_comm")
+        .fixing("stack"),
     Option{"sub-group-size", "N", "Data parallel", "deepspeed --zero 3: elements of one step (1e9)"}
         .at("stack/deepspeed/sub_group_size")
         .of_a_step(),
@@ -176,13 +168,23 @@ constexpr Option kPlanOptions[] = {
     Option{"precision", "KIND", "Precision",
            "fp32, bf16-mixed, fp16-mixed, bf16, fp16, fp8-mixed (bf16-mixed)"}
         .at("strategy/precision")
-        .one_of(kNamesOf<Precision>, 5, "fp8 training is not modelled yet")
+        .one_of(kNamesOf<Precision>)
         .fixing("precision")
         .written_anew(),
+    Option{"fp8-recipe", "NAME", "Precision",
+           "torchao's, of fp8-mixed: tensorwise, rowwise, rowwise_with_gw_hp (tensorwise)"}
+        .of_step_at("strategy/fp8_recipe")
+        .one_of(kNamesOf<Fp8Recipe>)
+        .fixing("precision")
+        .written_anew(),
+    Option{"fp8-all-gather", "YES|NO", "Precision",
+           "of fp8-mixed: FSDP2 gathers weights that are cast (no)"}
+        .of_step_at("strategy/fp8_all_gather")
+        .fixing("precision", "zero", "stack")
+        .written_anew(),
     Option{"param-dtype", "DTYPE", "Precision", "dtype the weights are loaded in (fp32 for mixed)"}
-        .at("strategy/param_dtype")
-        .fixing("precision", "param-dtype", "stack")
-        .of_a_step(),
+        .of_step_at("strategy/param_dtype")
+        .fixing("precision", "param-dtype", "stack"),
     Option{"grad-dtype", "DTYPE", "Precision", "of reduced gradients (the stack's)"}
         .at("strategy/grad_dtype")
         .fixing("zero", "stack", "precision")

@@ -85,6 +85,7 @@ struct Option {
     out.says_of_step = true;
     return out;
   }
+  constexpr Option of_step_at(std::string_view where) const { return at(where).of_a_step(); }
   // Whether no value of it is predicted yet.
   constexpr bool is_never_modelled() const { return !unmodelled.empty() || !only_one_of.empty(); }
 };

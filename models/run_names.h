@@ -27,6 +27,9 @@ template <>
 inline constexpr std::array<std::string_view, 6> kNamesOf<Precision>{
     "fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp16", "fp8-mixed"};
 template <>
+inline constexpr std::array<std::string_view, 3> kNamesOf<Fp8Recipe>{"tensorwise", "rowwise",
+                                                                     "rowwise_with_gw_hp"};
+template <>
 inline constexpr std::array<std::string_view, 5> kNamesOf<Attention>{"flash", "eager", "math",
                                                                      "flash-1", "flash-2"};
 template <>

@@ -24,8 +24,12 @@ enum class Device : std::uint8_t { cuda, cpu };
 enum class Precision : std::uint8_t { fp32, bf16_mixed, fp16_mixed, bf16, fp16, fp8_mixed };
 // 16-bit arithmetic beside fp32 weights.
 constexpr bool is_mixed(Precision precision) {
-  return precision == Precision::bf16_mixed || precision == Precision::fp16_mixed;
+  return precision == Precision::bf16_mixed || precision == Precision::fp16_mixed ||
+         precision == Precision::fp8_mixed;
 }
+// torchao's recipes for linears in float8 (Float8LinearRecipeName): one scale for a tensor, one for
+// each row, and the latter with weights' gradients in 16 bits.
+enum class Fp8Recipe : std::uint8_t { tensorwise, rowwise, rowwise_with_gw_hp };
 // flash: PyTorch's scaled_dot_product_attention; flash_1: the same with FlashAttention of the first
 // generation (Triton's included), as PyTorch 2.0 and 2.1 have it; flash_2: the flash_attn package,
 // which Transformers calls itself.
@@ -88,6 +92,9 @@ struct Strategy {
   // pytorch: each parameter has an optimizer of its own, which steps it when its gradient is there
   // (register_post_accumulate_grad_hook), and lets the gradient go.
   bool optimizer_in_backward = false;
+  // fp8_mixed: torchao's linears; and whether FSDP2 gathers weights that are cast already.
+  Fp8Recipe fp8_recipe = Fp8Recipe::tensorwise;
+  bool fp8_all_gather = false;
   std::int64_t galore_rank = 0;  // of the optimizers that project gradients; 0: the package's
   Recompute recompute;
   std::optional<bool> use_reentrant;  // torch.utils.checkpoint's; the stack's where absent

@@ -161,6 +161,8 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
     s.torch = release(stack, torch, kOldestTorch, kTorch);
   s.gpus = strategy.count("world_size", 1);
   s.precision = choice<Precision>(strategy, "precision");
+  if (strategy.has("fp8_recipe")) s.fp8_recipe = choice<Fp8Recipe>(strategy, "fp8_recipe");
+  s.fp8_all_gather = strategy.flag("fp8_all_gather", false);
   s.param_dtype = dtype(strategy, "param_dtype");
   s.grad_dtype = dtype(strategy, "grad_dtype");
   if (strategy.has("master_weights")) s.master_weights = strategy.flag("master_weights", true);

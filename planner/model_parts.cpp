@@ -218,6 +218,23 @@ void add_original(std::vector<Parameter>& parameters, std::size_t before) {
   parameters.back().trainable = false;
 }
 
+// convert_to_float8_training turns every nn.Linear that its caller's filter lets pass: whose widths
+// divide by 16, which is not the head, and of Transformers' models not the first of all either
+// (accelerate 1.15, utils/ao.py, filter_linear_layers; torchtitan, Float8 converter).
+void convert_to_float8(std::vector<LayerPart>& layers, const models::Strategy& strategy) {
+  constexpr std::int64_t kAlign = 16;
+  if (strategy.precision != models::Precision::fp8_mixed) return;
+  bool skips = models::is_transformers(strategy.code);
+  for (LayerPart& layer : layers)
+    for (const models::Module& module : layer.block->modules) {
+      if (module.kind != models::ModuleClass::linear || std::exchange(skips, false)) continue;
+      LinearPart& linear = layer.linears[module.place];
+      linear.float8 = linear.in % kAlign == 0 && linear.out % kAlign == 0;
+      for (Parameter& p : layer.parameters)
+        if (p.node == node_of(*layer.block, module) && p.columns > 0) p.float8 = linear.float8;
+    }
+}
+
 // Neighbouring layers that repeat the model's pattern of blocks, and stand alike to what is trained
 // below them. What is left at the end, or is frozen in another way, makes a run of its own.
 void find_runs(ModelParts& parts, const std::vector<LayerPart>& layers, bool grad,
@@ -355,6 +372,7 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
       add_adapter(parts, layers, model, module, *strategy.lora);
   if (adapters) add_prompt(parts, model, strategy);
   for (LayerPart& layer : layers) order_by_module(layer);
+  convert_to_float8(layers, strategy);
   find_runs(parts, layers, parts.trains_front() || forces_input_gradient(strategy),
             forward.blocks.size());
   return parts;

@@ -26,7 +26,7 @@ struct Parameter {
   bool bias_of_packed = false;
   std::int64_t columns = 0;  // length of the last axis; 0: there is one axis
   bool embedding = false;  // of an nn.Embedding
-  bool hidden = true;  // neither an embedding nor the head
+  bool hidden = true, float8 = false;  // neither embedding nor head; the weight of a Float8Linear
   int node = -1;  // of a layer's block: which one uses it
   bool operator==(const Parameter&) const = default;
 };
@@ -52,7 +52,7 @@ struct LinearPart {
   std::int64_t lora_rank = 0;  // LoRA's, VeRA's
   bool lora_bias = false, dora = false;  // of that adapter
   const models::PackedStorage* packed = nullptr;  // the frozen weight's
-  bool of_adapter = false;  // an adapter's own weight, in that one's dtype
+  bool of_adapter = false, float8 = false;  // an adapter's, in its dtype; torchao's Float8Linear
   bool adapted() const { return adapter != Adapter::none; }
   bool trains() const { return train_weight || (bias && train_bias) || adapted(); }
   bool operator==(const LinearPart&) const = default;

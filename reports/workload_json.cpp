@@ -59,7 +59,7 @@ bool under_fsdp(const Strategy& s) {
 std::optional<DType> gradient_dtype(const Strategy& s) {
   if (s.grad_dtype || !under_fsdp(s) || !is_mixed(s.precision)) return s.grad_dtype;
   if (s.data.reduce_dtype) return s.data.reduce_dtype;
-  return s.precision == models::Precision::bf16_mixed ? DType::bf16 : DType::fp16;
+  return s.precision == models::Precision::fp16_mixed ? DType::fp16 : DType::bf16;
 }
 
 // Where it is not what the stack does of itself.
@@ -198,6 +198,10 @@ constexpr Member kStrategy[] = {
     {"deterministic", [](JsonWriter& json, const Strategy& s) { json.value(s.deterministic); },
      [](const Strategy& s) { return s.deterministic; }},
     {"ep", [](JsonWriter& json, const Strategy& s) { json.value(s.ep); }},
+    {"fp8_all_gather", [](JsonWriter& json, const Strategy& s) { json.value(s.fp8_all_gather); },
+     [](const Strategy& s) { return s.precision == models::Precision::fp8_mixed; }},
+    {"fp8_recipe", [](JsonWriter& json, const Strategy& s) { json.value(name_of(s.fp8_recipe)); },
+     [](const Strategy& s) { return s.precision == models::Precision::fp8_mixed; }},
     {"freeze", [](JsonWriter& json, const Strategy& s) { write_names(json, s.freeze); }},
     {"fsdp_upcast",
      [](JsonWriter& json, const Strategy& s) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <tuple>
 
+#include "models/gpu_catalog.h"
 #include "planner/memory/reserved.h"
 #include "planner/search/axes.h"
 #include "planner/search/concessions.h"
@@ -311,6 +312,8 @@ bool fits(const Scope& scope, const reports::Plan& plan) {
 }
 
 Result search(const Scope& scope, const Control& control) {
+  const Question& asked = scope.base;
+  if (asked.cluster.gpu) models::check_products(*asked.cluster.gpu, asked.strategy.precision);
   if (!scope.exhaustive) {
     Search search(scope, control, true);
     Result result = search.run();

@@ -183,11 +183,13 @@ GpuRates gpu_rates(const models::Gpu& gpu) {
   const FamilyShares shares = family_shares(gpu, models::Attention::flash);
   const FamilyShares first = family_shares(gpu, models::Attention::flash_1);
   GpuRates rates;
-  rates.peaks = {gpu.fp32_flops.value_or(0), gpu.bf16_flops.value_or(0),
-                 gpu.fp16_flops.value_or(0)};
+  rates.peaks = {gpu.fp32_flops.value_or(0), gpu.bf16_flops.value_or(0), gpu.fp16_flops.value_or(0),
+                 gpu.fp8_flops.value_or(0)};
+  // In fp8 of their own peak what they reach in 16 bits of that (assumed).
   for (std::size_t i = 0; i < rates.peaks.size(); ++i) {
     const double share = i == 0 ? shares.fp32.value : shares.gemms.value * shares.kept.value;
     rates.gemms[i] = share * rates.peaks[i];
+    if (i >= rates.flash.forward.size()) continue;
     rates.flash.forward[i] = shares.attention_forward.value * rates.peaks[i];
     rates.flash.backward[i] = shares.attention_backward.value * rates.peaks[i];
     rates.flash_1.forward[i] = first.attention_forward.value * rates.peaks[i];

@@ -32,8 +32,8 @@ struct AttentionRates {
 };
 
 struct GpuRates {
-  // FLOP/s in fp32 (PyTorch's default: no TF32), bf16, fp16; 0: the GPU has no such units.
-  std::array<double, 3> peaks{}, gemms{};
+  // FLOP/s in fp32 (PyTorch's default: no TF32), bf16, fp16, fp8; 0: the GPU has no such units.
+  std::array<double, 4> peaks{}, gemms{};
   AttentionRates flash, flash_1;
   double memory = 0;  // bytes/s of streaming kernels
   double multiprocessors = 1;
@@ -63,7 +63,7 @@ Share slowdown_of_slow_node();
 double waiting(double gpus, double nodes);
 
 constexpr std::size_t rate_index(DType dtype) {
-  return dtype == DType::fp32 ? 0 : dtype == DType::bf16 ? 1 : 2;
+  return dtype == DType::fp32 ? 0 : dtype == DType::bf16 ? 1 : dtype == DType::fp8_e4m3 ? 3 : 2;
 }
 
 }  // namespace plimsoll::planner

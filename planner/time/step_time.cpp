@@ -150,7 +150,6 @@ TimeModel::TimeModel(ModelParts parts, const models::ClusterSpec& cluster)
 }
 
 double TimeModel::peak_flops(models::Precision precision) const {
-  if (precision == models::Precision::fp8_mixed) return 0;
   Strategy s;
   s.precision = precision;
   return kept_->gpu.peaks[rate_index(execution_of(s).compute)];

@@ -220,6 +220,11 @@ TEST_CASE("Accelerate: DeepSpeed's section and the machines, field by field") {
       {{"num_machines: 2\n", "gpus-per-node=8"},
        {"num_machines: 1\n", ""},
        {"mixed_precision: FP8\n", "precision=fp8-mixed"},
+       {"mixed_precision: FP8\nfp8_config: {backend: AO, enable_fsdp_float8_all_gather: false}\n",
+        "fp8-all-gather=no; precision=fp8-mixed"},
+       {"mixed_precision: FP8\nfp8_config: {backend: TE}\n",
+        "unsupported: c.yaml: fp8_config: backend is \"TE\": only torchao's linears (AO) are "
+        "modelled"},
        {"mixed_precision: fp32\n",
         "bad: c.yaml: mixed_precision is \"fp32\", but no, fp16, bf16 or fp8 is needed"},
        {"fp16: true\n", "precision=fp16-mixed"},

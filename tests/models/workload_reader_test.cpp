@@ -82,6 +82,8 @@ TEST_CASE("each member of a workload's strategy is read, and no other with it") 
   check("/stack/use_reentrant", false, [](Strategy& s) { s.use_reentrant = false; });
   check("/strategy/world_size", 6, [](Strategy& s) { s.gpus = 6; });
   check("/strategy/precision", "bf16", [](Strategy& s) { s.precision = Precision::bf16; });
+  check("/strategy/fp8_recipe", "rowwise", [](Strategy& s) { s.fp8_recipe = Fp8Recipe::rowwise; });
+  check("/strategy/fp8_all_gather", true, [](Strategy& s) { s.fp8_all_gather = true; });
   check("/strategy/param_dtype", "bf16", [](Strategy& s) { s.param_dtype = DType::bf16; });
   check("/strategy/grad_dtype", "bf16", [](Strategy& s) {
     s.grad_dtype = DType::bf16;

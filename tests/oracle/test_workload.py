@@ -13,8 +13,9 @@ class Normalised(unittest.TestCase):
         self.assertEqual(set(found["stack"]), set(tm.STACK_DEFAULTS) - unsaid)
         said = tm.normalised(workload(stack={"use_reentrant": True}))
         self.assertEqual(set(said["stack"]), set(tm.STACK_DEFAULTS) - {"model_code"})
-        self.assertEqual(set(found["strategy"]), set(tm.STRATEGY_DEFAULTS) - {"rows"})
-        padded = tm.normalised(workload(strategy={"rows": "padded"}))
+        float8 = {"fp8_recipe", "fp8_all_gather"}
+        self.assertEqual(set(found["strategy"]), set(tm.STRATEGY_DEFAULTS) - float8 - {"rows"})
+        padded = tm.normalised(workload(strategy={"rows": "padded", "precision": "fp8-mixed"}))
         self.assertEqual(set(padded["strategy"]), set(tm.STRATEGY_DEFAULTS))
         self.assertEqual(found["batch"], {"seq_len": 4096, "micro_batch": 1, "grad_accum": 1})
 
@@ -32,6 +33,9 @@ class Normalised(unittest.TestCase):
                             ({"strategy": {"recompute": "every:0"}}, "strategy.recompute"),
                             ({"strategy": {"recompute": "some"}}, "strategy.recompute"),
                             ({"strategy": {"tp": 2}}, "strategy.tp"),
+                            ({"strategy": {"fp8_recipe": "rowwise"}}, "strategy.fp8_recipe"),
+                            ({"strategy": {"fp8_all_gather": True, "precision": "fp8-mixed"}},
+                             "strategy.fp8_all_gather"),
                             ({"strategy": {"world_size": 0}}, "strategy.world_size"),
                             ({"strategy": {"world_size": True}}, "strategy.world_size"),
                             ({"strategy": {"lora": {"rank": -1}}}, "strategy.lora.rank"),

@@ -48,9 +48,10 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
     rules.fsdp_units = own.fsdp_units;
   }
   const bool bias =
+      strategy.precision == models::Precision::fp8_mixed ||
       std::ranges::any_of(parts.runs.front().pattern.front().linears, &planner::LinearPart::bias);
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where GEMMs add a bias,
-  // from 2.9 on.
+  // from 2.9 on, or multiply in float8.
   const bool stays = strategy.torch >= models::kLtKeepsWorkspace;
   const bool perceptron = !bias && !parts.prompt.empty();
   rules.blas = {32_MiB, 32_MiB, bias && stays ? 1_MiB : 0_MiB, perceptron && stays ? 1_MiB : 0_MiB};

@@ -37,8 +37,9 @@ inline models::Strategy strategy_of(const json& workload) {
   if (s["shard_group"].is_number()) out.data.shard_group = s["shard_group"];
   if (s["param_dtype"].is_string())
     out.param_dtype = dtype_from(s["param_dtype"].get<std::string>());
-  const bool mixed = out.precision == models::Precision::bf16_mixed ||
-                     out.precision == models::Precision::fp16_mixed;
+  const bool mixed = is_mixed(out.precision);
+  if (s.contains("fp8_recipe")) out.fp8_recipe = choice<models::Fp8Recipe>(s["fp8_recipe"]);
+  if (s.contains("fp8_all_gather")) out.fp8_all_gather = s["fp8_all_gather"];
   if (s["grad_dtype"].is_string())
     out.data.reduce_dtype = dtype_from(s["grad_dtype"].get<std::string>());
   else if (out.data.zero >= 2 && mixed)

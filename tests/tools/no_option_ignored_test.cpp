@@ -60,6 +60,8 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"deterministic", {{"", {{"grad-accum", "2"}}}}},
     {"exchange", {{"threads"}, {"mpi"}}},
     {"precision", {{"fp32"}}},
+    {"fp8-recipe", {{"rowwise"}, {"rowwise", {{"precision", "fp8-mixed"}}}}},
+    {"fp8-all-gather", {{"yes"}, {"yes", {{"precision", "fp8-mixed"}}}}},
     {"param-dtype", {{"fp32"}, {"bf16"}, {"bf16", {{"fsdp-upcast", "no"}}}}},
     {"grad-dtype", {{"fp32"}, {"bf16"}}},
     {"master-weights", {{"no"}, {"yes"}}},

@@ -162,6 +162,9 @@ TEST_CASE("dtypes that a precision does not have are refused, option by option")
        "--grad-dtype bf16: DDP's gradients have the dtype of the weights; FSDP's reduce dtype can "
        "be chosen"},
       {"gpus=8 zero=2 grad-dtype=bf16", "accepted"},
+      {"fp8-recipe=rowwise", "--fp8-recipe rowwise: is of --precision fp8-mixed"},
+      {"fp8-all-gather=no", "--fp8-all-gather no: is of --precision fp8-mixed"},
+      {"precision=fp8-mixed fp8-recipe=rowwise", "accepted"},
       {"precision=fp32 param-dtype=bf16",
        "--param-dtype bf16: --precision fp32 means that all is fp32"},
       {"precision=bf16 param-dtype=fp32",

@@ -135,7 +135,6 @@ TEST_CASE("what this version does not model is refused by name") {
       {"compile", "model"},
       {"kernels", "unsloth"},
       {"stack", "megatron"},
-      {"precision", "fp8-mixed"},
       {"optimizer", "q-galore"},
       {"quantize", "awq"},
       {"quantize", "mxfp4"},

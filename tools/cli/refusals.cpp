@@ -64,7 +64,8 @@ void refuse_with_params(const Options& options) {
                      option.name));
   }
   const std::string* precision = options.find("precision");
-  if (precision != nullptr && (*precision == "bf16" || *precision == "fp16"))
+  if (precision != nullptr &&
+      (*precision == "bf16" || *precision == "fp16" || *precision == "fp8-mixed"))
     fail(ErrorKind::bad_input,
          fmt::format("--params with --precision {}: the ZeRO paper's layout has fp32 and mixed "
                      "precision only; give a MODEL for more",

@@ -230,8 +230,17 @@ void set_mixed_precision(const Options& options, const Strategy& s) {
           fmt::format("--precision {} on --stack deepspeed keeps none", name_of(s.precision)));
 }
 
+void set_float8(const Options& options, Strategy& s) {
+  for (const char* option : {"fp8-recipe", "fp8-all-gather"})
+    require(options, option, s.precision == models::Precision::fp8_mixed,
+            "is of --precision fp8-mixed");
+  set_choice(options, "fp8-recipe", s.fp8_recipe);
+  set_parsed(options, "fp8-all-gather", yes_or_no, s.fp8_all_gather);
+}
+
 void set_precision(const Options& options, Strategy& s) {
   set_choice(options, "precision", s.precision);
+  set_float8(options, s);
   set_parsed(options, "param-dtype", float_dtype, s.param_dtype);
   set_parsed(options, "grad-dtype", float_dtype, s.grad_dtype);
   set_parsed(options, "master-weights", yes_or_no, s.master_weights);

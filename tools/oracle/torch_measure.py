@@ -48,6 +48,7 @@ import batches
 import compiled
 import dry_host
 import flash_package
+import float8
 import kept_ops
 import liger
 import optimizers
@@ -109,9 +110,8 @@ STRATEGY_DEFAULTS = {
     "attention": "flash",
     "loss": "full",
     "lora": None,
-    "quantize": None,
-    "quant_storage": None,
-    "kbit_prep": None,
+    "fp8_recipe": None, "fp8_all_gather": None,
+    "quantize": None, "quant_storage": None, "kbit_prep": None,
     "freeze": [],
     "train": [],
     "rows": None,
@@ -122,7 +122,7 @@ STRATEGY_DEFAULTS = {
 BATCH_DEFAULTS = {"seq_len": 4096, "micro_batch": 1, "grad_accum": 1}
 
 ACCEPTED = {
-    "precision": ["fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp16"],
+    "precision": ["fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp16", "fp8-mixed"],
     "param_dtype": ["fp32", "bf16", "fp16"], "grad_dtype": [None, "fp32", "bf16", "fp16"],
     "zero": [0, 1, 2, 3], "fsdp_version": [1, 2],
     "optimizer": optimizers.NAMES,
@@ -133,7 +133,7 @@ ACCEPTED = {
     "kernels": ["eager", "liger", "fused"], "loss": ["full", "chunked", "fused"],
     "compile": compiled.ACCEPTED,
     "offload": [[], ["params"]],  # CPUOffloadPolicy, CPUOffload
-    **packed_base.ACCEPTED, **batches.ACCEPTED,
+    **packed_base.ACCEPTED, **batches.ACCEPTED, **float8.ACCEPTED,
 }
 # Not measured: other parallelisms have no single way in plain PyTorch.
 ONLY_DEFAULT = {
@@ -205,6 +205,7 @@ def normalised(workload):
         for key in ONLY_DEFAULT[where]:
             if part[key] != defaults[key]:
                 raise BadInput(f"{where}.{key}: {part[key]!r} is not measured by this program")
+    float8.check(strategy, stack, BadInput)
     liger.check(stack["kernels"], strategy["loss"], BadInput)
     positive(strategy["world_size"], "strategy.world_size")
     for key in batch:
@@ -492,7 +493,7 @@ def shard_fsdp2(model, strategy, stack):
     policy = MixedPrecisionPolicy()
     if strategy["precision"].endswith("-mixed"):
         policy = MixedPrecisionPolicy(
-            param_dtype=torch_dtype(strategy["precision"].split("-")[0]),
+            param_dtype=torch_dtype(float8.low(strategy["precision"])),
             reduce_dtype=torch_dtype(strategy["grad_dtype"] or "fp32"))
     options = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": strategy["zero"] == 3}
     home = "cuda"
@@ -584,7 +585,7 @@ def shard_fsdp1(model, strategy):
 
     policy, mesh = None, None
     if strategy["precision"].endswith("-mixed"):
-        low = torch_dtype(strategy["precision"].split("-")[0])
+        low = torch_dtype(float8.low(strategy["precision"]))
         policy = MixedPrecision(param_dtype=low, buffer_dtype=low,
                                 reduce_dtype=torch_dtype(strategy["grad_dtype"] or "fp32"))
     world, group = strategy["world_size"], strategy["shard_group"] or strategy["world_size"]
@@ -650,6 +651,7 @@ class Training:
             inner = build_model(workload, build_on)
             self.flops = flop_counts(inner, workload)
             self.vocabulary = inner.get_input_embeddings().weight.shape[0]
+            float8.convert(inner, strategy)
             self.model = distributed(inner, workload)
         if workload["stack"]["compile"] in (True, "model"):
             self.model = torch.compile(self.model)
@@ -657,7 +659,7 @@ class Training:
         self.optimizer = optimizers.build(self.model, workload)
         mixed = strategy["precision"].endswith("-mixed")
         uses_autocast = mixed and (not sharded(strategy) or workload["stack"]["fsdp_autocast"])
-        self.autocast_dtype = torch_dtype(strategy["precision"].split("-")[0]) if uses_autocast \
+        self.autocast_dtype = torch_dtype(float8.low(strategy["precision"])) if uses_autocast \
             else None
         scaled = strategy["precision"] == "fp16-mixed"
         self.scaler = torch.amp.GradScaler(device) if scaled else None
@@ -719,6 +721,7 @@ class Training:
             self.scaler.update()
         else:
             self.optimizer.step()
+        float8.after_step(self.model, self.workload["strategy"])
         mark("zero_grad")
         self.optimizer.zero_grad(set_to_none=True)
         mark("end")

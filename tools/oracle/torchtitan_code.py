@@ -13,6 +13,7 @@ import sys
 import types
 
 import compiled
+import float8
 
 CODES = {"torchtitan@2024-12": "torchtitan.models.llama.model",
          "torchtitan@0.2.2": "torchtitan.models.llama3.model.model"}
@@ -63,7 +64,7 @@ def check(workload, error):
         raise error(f"stack.model_code: {code!r} is not one of {', '.join(CODES)}")
     if workload["model"]["config"]["model_type"] != "llama":
         raise error("stack.model_code: torchtitan's Llama 3 alone is measured")
-    for key, kept in (("zero", [3]), ("precision", ["bf16-mixed"]), ("lora", [None]), ("offload", [[]]),
+    for key, kept in (("zero", [3]), ("precision", ["bf16-mixed", "fp8-mixed"]), ("lora", [None]), ("offload", [[]]),
                       ("attention", ["flash"]), ("loss", ["full"]), ("quantize", [None])):
         if strategy[key] not in kept:
             raise error(f"strategy.{key}: {strategy[key]!r} is not measured with torchtitan's code")
@@ -109,6 +110,7 @@ def build(workload):
         ScaledDotProductAttentionWrapper.sdpa_backends = [SDPBackend.FLASH_ATTENTION]
     with torch.device("meta"):
         model = Transformer(arguments(Args, config, workload["batch"]["seq_len"]))
+    float8.convert_torchtitan(model, strategy)
     if strategy["recompute"] != "none":
         options = {} if old else {"op_sac_save_list": parallelize._op_sac_save_list}
         parallelize.apply_ac(model, checkpointing(strategy["recompute"]), **options)

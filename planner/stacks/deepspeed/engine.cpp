@@ -22,8 +22,9 @@ DType model_dtype(Precision precision) {
     case Precision::fp32:
       return DType::fp32;
     case Precision::fp16:
-    case Precision::fp8_mixed:
       break;
+    case Precision::fp8_mixed:
+      fail(ErrorKind::unsupported, "--stack deepspeed: --precision fp8-mixed is not modelled yet");
   }
   fail(ErrorKind::unsupported,
        "--stack deepspeed: --precision fp16 is not modelled (DeepSpeed has 16-bit masters with its "

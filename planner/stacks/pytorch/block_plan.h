@@ -46,9 +46,11 @@ struct NodePlan {
   const ExpertsNames* experts_names = nullptr;
   const NodeNames* names = nullptr;
 
-  // As the last node that saves anything: in front of its operator, not behind an adapter's.
+  // As the last node that saves anything: in front of its operator, not behind an adapter's, nor
+  // behind a function of Python's, which saves when it has run.
   bool ends_recomputation() const {
-    return linear == nullptr || !linear->adapted() || linear->adapter == Adapter::ia3_input;
+    return linear == nullptr ||
+           (!linear->float8 && (!linear->adapted() || linear->adapter == Adapter::ia3_input));
   }
   bool is_fused() const { return fused > 0 || follows; }
 };

@@ -18,11 +18,11 @@ void StepWriter::declare_workspaces() {
   }
   const SymBytes lt = s_.rules.blas.lt;  // see workspaces_in_all
   const SymBytes first = lt + s_.rules.blas.lt_start;
-  workspaces_ = {workspace("cublas.workspace", s_.rules.blas.forward),
-                 workspace("cublas.workspace.backward", s_.rules.blas.backward),
-                 workspace("cublaslt.workspace", first),
-                 workspace("cublaslt.workspace.backward",
-                           repeats_layers(s_.strategy.recompute) ? lt : SymBytes())};
+  workspaces_ = {
+      workspace("cublas.workspace", s_.rules.blas.forward),
+      workspace("cublas.workspace.backward", s_.rules.blas.backward),
+      workspace("cublaslt.workspace", first),
+      workspace("cublaslt.workspace.backward", both_use_lt(s_.strategy) ? lt : SymBytes())};
   s_.layer.set_workspaces(workspaces_);
 }
 

@@ -87,6 +87,23 @@ ColumnSumScratch column_sum_scratch(const ProgramBuilder& allocator, const Proce
           allocator.rounded(storage(counters, DType::fp32))};
 }
 
+// The same rules for one result: a block of 512 threads, and as many blocks as leave each thread 16
+// values, at most as many as run at once, but never more than 256 values a thread.
+ColumnSumScratch whole_reduction_scratch(const ProgramBuilder& allocator, const Processors& gpu,
+                                         SymInt values, DType of) {
+  const auto blocks = [](std::int64_t n, std::int64_t count, std::int64_t threads, std::int64_t) {
+    constexpr std::int64_t kFewest = 16, kMost = 256;
+    const std::int64_t added = ceil_divide(n, kBlockThreads);
+    if (added < kMost) return std::int64_t{0};
+    const std::int64_t fills = count * (threads / kBlockThreads);
+    return std::max(std::min(fills, ceil_divide(added, kFewest)), ceil_divide(added, kMost));
+  };
+  const SymInt sharing = called(blocks, values, gpu.count, gpu.threads);
+  if (sharing == 0) return {};
+  return {allocator.rounded(storage(sharing, of)),
+          allocator.rounded(storage(SymInt(1), DType::fp32))};
+}
+
 // ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu: up to 3072 ids one kernel does it.
 // Beyond, ids are sorted beside their places; every id met is a segment, cut into parts of 10
 // rows, and each part is summed in fp32. Standing together at the highest moment: three arrays

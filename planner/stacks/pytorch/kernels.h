@@ -27,6 +27,10 @@ struct ColumnSumScratch {
 ColumnSumScratch column_sum_scratch(const ProgramBuilder& allocator, const Processors& gpu,
                                     SymInt rows, SymInt columns, DType of = DType::fp32);
 
+// The same of all values of a tensor, contiguous and less than 2 GiB.
+ColumnSumScratch whole_reduction_scratch(const ProgramBuilder& allocator, const Processors& gpu,
+                                         SymInt values, DType of);
+
 // Into how many parts flash-attention 2's forward divides the keys of a tile of 64 queries, where
 // such tiles (of `rows` sequences and heads) fill less than 0.8 of the processors. Without dropout.
 SymInt flash_key_splits(const Processors& gpu, SymInt rows, SymInt length, std::int64_t head_dim);

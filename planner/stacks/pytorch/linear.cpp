@@ -1,5 +1,6 @@
 // GEMMs with a weight, dropout, and gradients that meet.
 #include "planner/stacks/pytorch/adapter.h"
+#include "planner/stacks/pytorch/float8.h"
 #include "planner/stacks/pytorch/modules.h"
 #include "planner/stacks/pytorch/vectors.h"
 
@@ -240,6 +241,13 @@ void ModuleWriter::linear_forward(const LinearNames& names, const LinearPart& pa
                                   TensorId kept) {
   VectorWriter vectors(*this, names, part, input_dtype);
   if (is_ia3(part.adapter)) return vectors.ia3_forward(input, category, stops, s);
+  if (part.float8) {
+    Float8Writer(*this, names, part, input_dtype)
+        .forward(input, category, stops, kept != kNoTensor, s.base);
+    if (kept != kNoTensor) s.base.out = kept;
+    s.out = s.base.out;
+    return;
+  }
   const bool adapted = part.adapted();
   base_forward(names, part, input, input_dtype, category, (stops && !adapted) || kept != kNoTensor,
                s.base);
@@ -265,6 +273,9 @@ void ModuleWriter::base_forward(const LinearNames& names, const LinearPart& part
 Sum ModuleWriter::linear_backward(const LinearNames& names, const LinearPart& part,
                                   DType input_dtype, bool input_grad, const LinearSaved& s,
                                   TensorId d_out, Sum sum, const Place& at) {
+  if (part.float8)
+    return Float8Writer(*this, names, part, input_dtype)
+        .backward(input_grad, s.base, d_out, sum, at);
   VectorWriter vectors(*this, names, part, input_dtype);
   if (is_ia3(part.adapter)) return vectors.ia3_backward(input_grad, s, d_out, sum, at);
   if (part.adapter == Adapter::vera) return vectors.vera_backward(input_grad, s, d_out, sum, at);

@@ -38,8 +38,7 @@ class ModuleWriter {
   // `stops`: a recomputation, which ends with what this norm saves. `into`: what takes the result.
   void norm_forward(const ModuleNames& names, const NormPart& part, Ref input, const NormInput& x,
                     TapeSaved& saved, bool stops = false, Ref into = {});
-  // Returns the gradient of the input, added to `residual` (what flows past the norm) where that is
-  // given; writes it to `at.into` where that is given.
+  // The input's gradient, added to `residual` (what flows past) and in `at.into`, where given.
   TensorId norm_backward(const ModuleNames&, const NormPart&, const NormInput&, const TapeSaved&,
                          TensorId d_out, TensorId residual, const Place& at);
   DType norm_out(DType input_dtype) const;  // of the model's last norm
@@ -72,6 +71,7 @@ class ModuleWriter {
  protected:
   friend class DoraWriter;  // parts of an adapted linear
   friend class VectorWriter;
+  friend class Float8Writer;
   TensorId make(const char* name, SymInt values, DType dtype,
                 Category category = Category::activations) {
     return b_.tensor_in(b_.open_group(), name, bytes(values, dtype), category);

@@ -8,6 +8,7 @@
 
 #include "models/block.h"
 #include "planner/stacks/pytorch/adapter_names.h"
+#include "planner/stacks/pytorch/float8.h"
 #include "planner/stacks/pytorch/tape_names.h"
 
 namespace plimsoll::planner::pytorch {
@@ -172,6 +173,18 @@ const ModuleNames& module_names(const char* name) {
 }
 const LinearNames& linear_names(const char* name) {
   return known(name, make_linear);
+}
+const Float8Names& float8_names(const char* name) {
+  return known<Float8Names>(name, [](const std::string& m) {
+    const auto of = [&](const char* suffix) { return interned(m + suffix); };
+    return Float8Names{
+        .input = {of(".input.fp8"), of(".input.scale")},
+        .weight = {of(".weight.fp8"), of(".weight.scale")},
+        .grad = {of(".out.grad.fp8"), of(".out.grad.scale")},
+        .grad_of_columns = {of(".out.grad.fp8.columns"), of(".out.grad.scale.columns")},
+        .input_of_columns = {of(".input.fp8.columns"), of(".input.scale.columns")},
+        .product = of(".product")};
+  });
 }
 const DoraNames& dora_names(const char* name) {
   return known(name, make_dora);

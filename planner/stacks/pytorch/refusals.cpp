@@ -269,6 +269,7 @@ void refuse_rows(const models::ModelSpec& model, const models::Strategy& s) {
 void refuse(const models::ModelSpec& model, const models::Strategy& s, const models::Batch& batch) {
   refuse_rows(model, s);
   refuse_torch(model, s);
+  refuse_float8(model, s, batch);
   refuse_loops(model, s, batch);
   refuse_code(model, s, batch);
   refuse_kept_ops(model, s);

@@ -17,6 +17,9 @@ void refuse_loops(const models::ModelSpec& model, const models::Strategy& s,
 // Error{unsupported}: what is not modelled of --model-code.
 void refuse_code(const models::ModelSpec& model, const models::Strategy& s,
                  const models::Batch& batch);
+// Error{unsupported}, {bad_input}: what is not modelled of --precision fp8-mixed.
+void refuse_float8(const models::ModelSpec& model, const models::Strategy& s,
+                   const models::Batch& batch);
 // Error{unsupported}, {bad_input}: what is not modelled of --torch-version.
 void refuse_torch(const models::ModelSpec& model, const models::Strategy& s);
 

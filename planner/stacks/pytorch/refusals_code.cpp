@@ -30,7 +30,8 @@ void refuse_torchtitan(const models::Strategy& s, const models::Batch& batch) {
   using models::RecomputeKind;
   refuse_if(s.data.zero != 3 || s.data.fsdp_version != 2 || !mesh_of(s).communicates(),
             "is modelled with FSDP2's full shard alone (--gpus N --zero 3)");
-  refuse_if(s.precision != models::Precision::bf16_mixed ||
+  refuse_if((s.precision != models::Precision::bf16_mixed &&
+             s.precision != models::Precision::fp8_mixed) ||
                 s.param_dtype.value_or(DType::fp32) != DType::fp32,
             "is modelled with --precision bf16-mixed on fp32 weights alone");
   refuse_if(s.kernels != models::Kernels::eager || s.loss != models::Loss::full ||

@@ -7,8 +7,8 @@ namespace plimsoll::planner::pytorch {
 using models::Precision;
 
 DType low_dtype(Precision precision) {
-  return precision == Precision::bf16_mixed || precision == Precision::bf16 ? DType::bf16
-                                                                            : DType::fp16;
+  return precision == Precision::fp16_mixed || precision == Precision::fp16 ? DType::fp16
+                                                                            : DType::bf16;
 }
 
 Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsdp,

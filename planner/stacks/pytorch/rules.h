@@ -14,8 +14,8 @@ namespace plimsoll::planner::pytorch {
 enum class FsdpUnits : std::uint8_t { accelerate, root, ends };
 
 // Inside the caching allocator: cuBLAS's of each thread that multiplies, the forward's and
-// autograd's, and cuBLASLt's of a thread that multiplies and adds a bias: `lt_start`, where the
-// layers have none and the model's start does.
+// autograd's, and cuBLASLt's of a thread that multiplies and adds a bias, or multiplies in float8:
+// `lt_start`, where the layers have none and the model's start does.
 struct BlasWorkspaces {
   Bytes forward, backward, lt, lt_start;
 };
@@ -25,8 +25,12 @@ inline bool repeats_layers(const models::Recompute& recompute) {
   return recompute.kind != models::RecomputeKind::none &&
          recompute.kind != models::RecomputeKind::selective;
 }
+// Whether autograd's thread multiplies by cuBLASLt, too: in what is run again, and in float8.
+inline bool both_use_lt(const models::Strategy& strategy) {
+  return repeats_layers(strategy.recompute) || strategy.precision == models::Precision::fp8_mixed;
+}
 inline Bytes workspaces_in_all(const BlasWorkspaces& blas, const models::Strategy& strategy) {
-  const Bytes lt = blas.lt * (repeats_layers(strategy.recompute) ? 2 : 1);
+  const Bytes lt = blas.lt * (both_use_lt(strategy) ? 2 : 1);
   return blas.forward + blas.backward + lt + blas.lt_start;
 }
 

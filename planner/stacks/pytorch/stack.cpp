@@ -6,6 +6,7 @@
 
 #include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
+#include "models/gpu_catalog.h"
 #include "models/optimizers.h"
 #include "models/overheads.h"
 #include "models/run_names.h"
@@ -21,13 +22,14 @@ using reports::Assumption;
 
 namespace {
 
-bool any_bias(const ModelParts& parts) {
-  return std::ranges::any_of(parts.runs.front().pattern.front().linears,
-                             [](const LinearPart& part) { return part.bias; });
+bool any_of_lt(const ModelParts& parts) {
+  const auto of_lt = [](const LinearPart& part) { return part.bias || part.float8; };
+  return std::ranges::any_of(parts.runs.front().pattern.front().linears, of_lt);
 }
 
 bool is_bf16(models::Precision p) {
-  return p == models::Precision::bf16 || p == models::Precision::bf16_mixed;
+  return p == models::Precision::bf16 || p == models::Precision::bf16_mixed ||
+         p == models::Precision::fp8_mixed;
 }
 
 // Which kernels SDPA may choose, as far as the card decides.
@@ -51,7 +53,9 @@ const char* kernel_name(Rules::Sdpa sdpa, models::Precision precision) {
   return is_bf16(precision) ? "\"math\"" : "\"efficient\"";
 }
 
-void refuse_package(const Question& question, Rules::Sdpa sdpa) {
+void refuse_on_gpu(const Question& question, Rules::Sdpa sdpa) {
+  if (question.cluster.gpu)
+    models::check_products(*question.cluster.gpu, question.strategy.precision);
   check(question.strategy.attention != models::Attention::flash_2 || sdpa != Rules::Sdpa::efficient,
         ErrorKind::bad_input, [&] {
           return "--attention flash-2: flash_attn does not run on " + question.cluster.gpu->name;
@@ -81,7 +85,7 @@ Rules rules_for(const Question& question, const ModelParts& parts,
   rules.blas.backward = rules.blas.forward * (bytes("cublas_threads", 2) - 1);
   const bool stays = release >= models::kLtKeepsWorkspace;  // else it goes behind each GEMM
   const Bytes lt(stays ? bytes("cublaslt_workspace", 0) : 0);
-  if (any_bias(parts))
+  if (any_of_lt(parts))
     rules.blas.lt = lt;
   else if (!parts.prompt.empty())
     rules.blas.lt_start = lt;
@@ -93,7 +97,7 @@ Rules rules_for(const Question& question, const ModelParts& parts,
     assumptions.push_back(
         {"memory of FlashAttention's first generation", "\"as the second's\"", "assumed",
          "both save their inputs, their output and its row statistics (arXiv 2307.08691, 3.1)"});
-  refuse_package(question, rules.sdpa);
+  refuse_on_gpu(question, rules.sdpa);
   if (question.strategy.attention == models::Attention::flash_2)
     assumptions.push_back({"kernel of attention", "\"flash_attn 2\"", "derived",
                            "csrc/flash_attn/flash_api.cpp: grouped keys and values, no mask"});
@@ -117,7 +121,7 @@ Rules quick_rules(const Question& question, const ModelParts& parts) {
   };
   thread_local std::optional<Known> known;
   const std::string& gpu = question.cluster.gpu ? question.cluster.gpu->name : std::string();
-  const bool bias = any_bias(parts), perceptron = !parts.prompt.empty();
+  const bool bias = any_of_lt(parts), perceptron = !parts.prompt.empty();
   const models::Release& torch = question.strategy.torch;
   if (!known || known->gpu != gpu || known->bias != bias || known->perceptron != perceptron ||
       known->torch != torch) {
@@ -125,12 +129,20 @@ Rules quick_rules(const Question& question, const ModelParts& parts) {
     known = Known{gpu, bias, perceptron, torch, rules_for(question, parts, unread)};
     known->rules.each_parameter = false;
   }
-  refuse_package(question, known->rules.sdpa);
+  refuse_on_gpu(question, known->rules.sdpa);
   set_loop(known->rules, parts.decoder, question.strategy);
   return known->rules;
 }
 
 namespace {
+
+void add_float8(const models::Strategy& s, std::vector<Assumption>& out) {
+  if (s.precision != models::Precision::fp8_mixed) return;
+  const bool first = models::is_transformers(s.code);
+  const char* const which = first ? "\"all of the layers but the first\"" : "\"all of the layers\"";
+  out.push_back({"linears in float8", which, "derived",
+                 "torchao 0.18, float8_linear.py; accelerate 1.15.0, utils/ao.py; torchtitan"});
+}
 
 void add_assumptions(const models::Decoder& decoder, const models::Strategy& s,
                      std::vector<Assumption>& out) {
@@ -363,6 +375,7 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   Rules rules = rules_for(question, parts, step.assumptions);
   rules.rank = step.rank;
   add_assumptions(parts.decoder, question.strategy, step.assumptions);
+  add_float8(question.strategy, step.assumptions);
   assume_outliers(parts, question, step.assumptions);
   assume_visits(question, parts, step.assumptions);
   const auto writer = step_writer(step.program, parts, question.strategy, question.batch, rules);

@@ -48,6 +48,8 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l virtual-stages -d '
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l cp -d 'context parallel ranks (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l ep -d 'expert parallel ranks (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l precision -d 'fp32, bf16-mixed, fp16-mixed, bf16, fp16, fp8-mixed (bf16-mixed)' -x -a 'fp32 bf16-mixed fp16-mixed bf16 fp16 fp8-mixed'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l fp8-recipe -d 'torchao'\''s, of fp8-mixed: tensorwise, rowwise, rowwise_with_gw_hp (tensorwise)' -x -a 'tensorwise rowwise rowwise_with_gw_hp'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l fp8-all-gather -d 'of fp8-mixed: FSDP2 gathers weights that are cast (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l param-dtype -d 'dtype the weights are loaded in (fp32 for mixed)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l grad-dtype -d 'of reduced gradients (the stack'\''s)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l master-weights -d 'fp32 masters beside 16-bit weights' -x -a 'yes no'
@@ -189,6 +191,8 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l virtual-stage
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l cp -d 'context parallel ranks (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l ep -d 'expert parallel ranks (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l precision -d 'fp32, bf16-mixed, fp16-mixed, bf16, fp16, fp8-mixed (bf16-mixed)' -x -a 'fp32 bf16-mixed fp16-mixed bf16 fp16 fp8-mixed'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l fp8-recipe -d 'torchao'\''s, of fp8-mixed: tensorwise, rowwise, rowwise_with_gw_hp (tensorwise)' -x -a 'tensorwise rowwise rowwise_with_gw_hp'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l fp8-all-gather -d 'of fp8-mixed: FSDP2 gathers weights that are cast (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l param-dtype -d 'dtype the weights are loaded in (fp32 for mixed)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l grad-dtype -d 'of reduced gradients (the stack'\''s)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l master-weights -d 'fp32 masters beside 16-bit weights' -x -a 'yes no'
@@ -307,6 +311,8 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l virtual-stages -d '
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l cp -d 'context parallel ranks (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l ep -d 'expert parallel ranks (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l precision -d 'fp32, bf16-mixed, fp16-mixed, bf16, fp16, fp8-mixed (bf16-mixed)' -x -a 'fp32 bf16-mixed fp16-mixed bf16 fp16 fp8-mixed'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l fp8-recipe -d 'torchao'\''s, of fp8-mixed: tensorwise, rowwise, rowwise_with_gw_hp (tensorwise)' -x -a 'tensorwise rowwise rowwise_with_gw_hp'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l fp8-all-gather -d 'of fp8-mixed: FSDP2 gathers weights that are cast (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l param-dtype -d 'dtype the weights are loaded in (fp32 for mixed)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l grad-dtype -d 'of reduced gradients (the stack'\''s)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l master-weights -d 'fp32 masters beside 16-bit weights' -x -a 'yes no'
@@ -455,6 +461,8 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l virtual-stages -d '
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l cp -d 'context parallel ranks (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l ep -d 'expert parallel ranks (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l precision -d 'fp32, bf16-mixed, fp16-mixed, bf16, fp16, fp8-mixed (bf16-mixed)' -x -a 'fp32 bf16-mixed fp16-mixed bf16 fp16 fp8-mixed'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l fp8-recipe -d 'torchao'\''s, of fp8-mixed: tensorwise, rowwise, rowwise_with_gw_hp (tensorwise)' -x -a 'tensorwise rowwise rowwise_with_gw_hp'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l fp8-all-gather -d 'of fp8-mixed: FSDP2 gathers weights that are cast (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l param-dtype -d 'dtype the weights are loaded in (fp32 for mixed)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l grad-dtype -d 'of reduced gradients (the stack'\''s)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l master-weights -d 'fp32 masters beside 16-bit weights' -x -a 'yes no'

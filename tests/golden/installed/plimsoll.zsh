@@ -72,6 +72,8 @@ _plimsoll() {
         '--cp=[context parallel ranks (1)]:N:' \
         '--ep=[expert parallel ranks (1)]:N:' \
         '--precision=[fp32, bf16-mixed, fp16-mixed, bf16, fp16, fp8-mixed (bf16-mixed)]:KIND:(fp32 bf16-mixed fp16-mixed bf16 fp16 fp8-mixed)' \
+        '--fp8-recipe=[torchao'\''s, of fp8-mixed\: tensorwise, rowwise, rowwise_with_gw_hp (tensorwise)]:NAME:(tensorwise rowwise rowwise_with_gw_hp)' \
+        '--fp8-all-gather=[of fp8-mixed\: FSDP2 gathers weights that are cast (no)]:YES|NO:(yes no)' \
         '--param-dtype=[dtype the weights are loaded in (fp32 for mixed)]:DTYPE:' \
         '--grad-dtype=[of reduced gradients (the stack'\''s)]:DTYPE:' \
         '--master-weights=[fp32 masters beside 16-bit weights]:YES|NO:(yes no)' \
@@ -225,6 +227,8 @@ _plimsoll() {
         '--cp=[context parallel ranks (1)]:N:' \
         '--ep=[expert parallel ranks (1)]:N:' \
         '--precision=[fp32, bf16-mixed, fp16-mixed, bf16, fp16, fp8-mixed (bf16-mixed)]:KIND:(fp32 bf16-mixed fp16-mixed bf16 fp16 fp8-mixed)' \
+        '--fp8-recipe=[torchao'\''s, of fp8-mixed\: tensorwise, rowwise, rowwise_with_gw_hp (tensorwise)]:NAME:(tensorwise rowwise rowwise_with_gw_hp)' \
+        '--fp8-all-gather=[of fp8-mixed\: FSDP2 gathers weights that are cast (no)]:YES|NO:(yes no)' \
         '--param-dtype=[dtype the weights are loaded in (fp32 for mixed)]:DTYPE:' \
         '--grad-dtype=[of reduced gradients (the stack'\''s)]:DTYPE:' \
         '--master-weights=[fp32 masters beside 16-bit weights]:YES|NO:(yes no)' \
@@ -344,6 +348,8 @@ _plimsoll() {
         '--cp=[context parallel ranks (1)]:N:' \
         '--ep=[expert parallel ranks (1)]:N:' \
         '--precision=[fp32, bf16-mixed, fp16-mixed, bf16, fp16, fp8-mixed (bf16-mixed)]:KIND:(fp32 bf16-mixed fp16-mixed bf16 fp16 fp8-mixed)' \
+        '--fp8-recipe=[torchao'\''s, of fp8-mixed\: tensorwise, rowwise, rowwise_with_gw_hp (tensorwise)]:NAME:(tensorwise rowwise rowwise_with_gw_hp)' \
+        '--fp8-all-gather=[of fp8-mixed\: FSDP2 gathers weights that are cast (no)]:YES|NO:(yes no)' \
         '--param-dtype=[dtype the weights are loaded in (fp32 for mixed)]:DTYPE:' \
         '--grad-dtype=[of reduced gradients (the stack'\''s)]:DTYPE:' \
         '--master-weights=[fp32 masters beside 16-bit weights]:YES|NO:(yes no)' \
@@ -500,6 +506,8 @@ _plimsoll() {
         '--cp=[context parallel ranks (1)]:N:' \
         '--ep=[expert parallel ranks (1)]:N:' \
         '--precision=[fp32, bf16-mixed, fp16-mixed, bf16, fp16, fp8-mixed (bf16-mixed)]:KIND:(fp32 bf16-mixed fp16-mixed bf16 fp16 fp8-mixed)' \
+        '--fp8-recipe=[torchao'\''s, of fp8-mixed\: tensorwise, rowwise, rowwise_with_gw_hp (tensorwise)]:NAME:(tensorwise rowwise rowwise_with_gw_hp)' \
+        '--fp8-all-gather=[of fp8-mixed\: FSDP2 gathers weights that are cast (no)]:YES|NO:(yes no)' \
         '--param-dtype=[dtype the weights are loaded in (fp32 for mixed)]:DTYPE:' \
         '--grad-dtype=[of reduced gradients (the stack'\''s)]:DTYPE:' \
         '--master-weights=[fp32 masters beside 16-bit weights]:YES|NO:(yes no)' \

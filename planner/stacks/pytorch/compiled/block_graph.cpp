@@ -31,6 +31,8 @@ class BlockTracer {
   }
   NodeId weight(const NodePlan& at, const pytorch::ModuleNames& names, std::int64_t elements,
                 bool trains);
+  void number_inputs();
+  NodeId given(std::int64_t elements, DType dtype, bool trains);
   void set_checkpoint();
   void node(const NodePlan& at);
   void norm(const NodePlan& at);
@@ -50,12 +52,33 @@ class BlockTracer {
   Region out_;
   std::vector<NodeId> values_;
   std::vector<bool> headed_, swapped_;  // viewed as [b, s, heads, d], as [b, heads, s, d]
+  std::size_t next_ = 0, table_ = 0;  // numbers of the next input, of the rotary table
   int gemms_ = 0;
 };
 
+// AOTAutograd keeps parameters for nothing. It numbers a graph's inputs before it takes weights in
+// float8 apart into values and scale: others then stand at the parameters' numbers. A checkpoint's
+// inputs begin with what is no parameter; else the table stands where it is first read.
+void BlockTracer::number_inputs() {
+  const auto reads = [](const NodePlan& at) { return at.node->kind == OpKind::rotary; };
+  std::size_t before = 0;
+  for (auto at = q_.plan.nodes.begin(); at != q_.plan.nodes.end() && !reads(*at); ++at)
+    before += at->linear != nullptr || at->norm != nullptr;
+  const bool first = pytorch::repeats_layers(q_.strategy.recompute);
+  table_ = first ? 1 : 1 + before;
+  next_ = first ? 2 : 1;
+}
+
+NodeId BlockTracer::given(std::int64_t elements, DType dtype, bool trains) {
+  const std::size_t number = next_++, parameters = q_.plan.layer->parameters.size();
+  const bool known = !q_.strategy.fp8_all_gather || (number <= parameters + 1 && number != table_);
+  return known ? t_.parameter(elements, dtype, trains) : t_.input(elements, dtype, trains);
+}
+
 NodeId BlockTracer::weight(const NodePlan& at, const pytorch::ModuleNames& names,
                            std::int64_t elements, bool trains) {
-  const NodeId id = t_.parameter(elements, q_.regime.weight, trains);
+  const bool float8 = at.linear != nullptr && at.linear->float8 && q_.strategy.fp8_all_gather;
+  const NodeId id = given(elements, float8 ? DType::fp8_e4m3 : q_.regime.weight, trains);
   out_.weights.push_back({&at, &names, id, trains, 0});
   return id;
 }
@@ -109,6 +132,11 @@ void BlockTracer::linear(const NodePlan& at) {
   const LinearPart& part = *at.linear;
   const DType dtype = q_.regime.gemm_dtype(q_.regime.weight);
   const NodeId w = weight(at, at.linear_names->base, part.in * part.out, part.train_weight);
+  if (part.float8) {
+    const NodeId scale = q_.strategy.fp8_all_gather ? given(1, DType::fp32, false) : kNoNode;
+    value(at.node->out[0]) = t_.float8_gemm(value(at.node->in[0]), w, scale, q_.tokens.total());
+    return;
+  }
   const NodeId bias =
       part.bias ? weight(at, at.linear_names->bias, part.out, part.train_bias) : kNoNode;
   const NodeId w_low = t_.cast(w, dtype), x = t_.cast(value(at.node->in[0]), dtype);
@@ -151,9 +179,11 @@ void BlockTracer::rotary(const NodePlan& at) {
 
 // torchtitan's: in fp32, as complex numbers, and back (models/llama/model.py, apply_rotary_emb).
 void BlockTracer::complex_rotary(const NodePlan& at) {
-  if (out_.cos == kNoNode)
-    out_.cos =
-        t_.input(checked_multiply(q_.tokens.length, q_.decoder.head_dim), DType::fp32, false);
+  if (out_.cos == kNoNode) {
+    const std::int64_t table = checked_multiply(q_.tokens.length, q_.decoder.head_dim);
+    const bool apart = !q_.strategy.fp8_all_gather || table_ == 1;
+    out_.cos = apart ? t_.input(table, DType::fp32, false) : given(table, DType::fp32, false);
+  }
   std::vector<NodeId> wide;
   for (const ValueId in : at.node->in)
     wide.push_back(t_.view(t_.cast(t_.view(value(in), View::heads), DType::fp32), View::pairs));
@@ -288,6 +318,7 @@ Region BlockTracer::run() {
   const pytorch::ValuePlan& stream = q_.plan.value(kBlockInput);
   out_.input = value(kBlockInput) = t_.input(count(stream.width), stream.dtype, stream.grad);
   set_checkpoint();
+  number_inputs();
   for (const NodePlan& at : q_.plan.nodes) node(at);
   out_.graph = t_.finish(value(q_.plan.layer->block->output()));
   std::size_t place = 0;

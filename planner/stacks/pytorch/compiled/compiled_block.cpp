@@ -15,14 +15,18 @@ using compiled::NodeClass;
 using compiled::NodeId;
 
 namespace {
+constexpr std::string_view kScaled = "_scaled_mm";
+
 // [m, k] × [k, n]: by how many elements each of the three has.
 Gemm gemm_of(const compiled::JointGraph& graph, NodeId id) {
   const auto& in = graph[id].in;
-  const double a = static_cast<double>(graph[in[in.size() - 2]].elements),
-               b = static_cast<double>(graph[in.back()].elements),
+  const bool scaled = std::string_view(graph[id].op) == kScaled;  // behind the factors are scales
+  const std::size_t first = scaled ? 0 : in.size() - 2;
+  const double a = static_cast<double>(graph[in[first]].elements),
+               b = static_cast<double>(graph[in[first + 1]].elements),
                c = static_cast<double>(graph[id].elements);
   const double m = std::sqrt(a * c / b);
-  return {graph[id].dtype, m, c / m, a / m};
+  return {scaled ? DType::fp8_e4m3 : graph[id].dtype, m, c / m, a / m};
 }
 }  // namespace
 
@@ -64,9 +68,9 @@ void CompiledBlock::run(const Kernel& kernel) {
   for (const NodeId id : kernel.reads) BlockWriter::read(op, at(id));
   for (const NodeId id : kernel.writes) BlockWriter::write(op, at(id));
   const WorkOfOp work = w_.b_.work();
-  if (name == "mm" || name == "addmm") {
+  if (name == "mm" || name == "addmm" || name == kScaled) {
     work.gemm(gemm_of(graph(), kernel.node));
-    w_.take_workspace(op, name == "addmm");
+    w_.take_workspace(op, name != "mm");
   } else if (node.kind == NodeClass::tuple) {
     const bool back = name.ends_with("backward");
     work.attends({back, node.dtype, (back ? 2.5 : 1) * w_.fused_flops()});

@@ -59,6 +59,9 @@ class Tracer {
   NodeId layer_norm(NodeId x, NodeId weight, NodeId bias, std::int64_t rows);
   // x [rows, in] times weight; `transposes`: it is stored as [out, in].
   NodeId gemm(NodeId x, NodeId weight, NodeId bias, std::int64_t rows, bool transposes);
+  // torchao's Float8Linear with a scale for each tensor: x [rows, in] times the weight [out, in],
+  // which is cast here or, with its `scale`, was before it was gathered.
+  NodeId float8_gemm(NodeId x, NodeId weight, NodeId scale, std::int64_t rows);
   struct Attention {
     NodeId q, k, v;
     std::int64_t statistics = 0;  // fp32 values
@@ -86,6 +89,10 @@ class Tracer {
   NodeId pointwise(const char* op, Operands in, std::int32_t attribute = 0);
   NodeId pointwise(const char* op, Operands in, DType dtype, std::int32_t attribute = 0);
   NodeId power(NodeId x, std::int32_t exponent);
+  struct Float8 {
+    NodeId values, scale;
+  };
+  Float8 float8(NodeId x, DType to);
   NodeId reduced(NodeId x, std::int64_t to);  // a sum, where it has more elements than that
   bool grad(NodeId id) const { return grads_[static_cast<std::size_t>(id)]; }
   // `back` gets the result's gradient, when that is whole.

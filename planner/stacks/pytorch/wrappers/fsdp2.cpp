@@ -58,6 +58,7 @@ void FullyShard::before_forward(Unit& unit, Ref previous) {
   gather.write(unit.cast_forward).write(unit.gather_forward);
   if (unit.cast_forward == kNoTensor && unit.gathered != Bytes(0))
     gather.scratch(unit.cast, Category::communication);
+  gather.scratch(cast_scratch(unit), Category::communication);
   b_.op("fsdp.copy_out", Phase::forward)
       .read(unit.gather_forward)
       .write(unit.full_forward)

@@ -36,6 +36,8 @@ class FullyShard final : public Fsdp {
   void add_messages(const Unit& unit, Messages& out) const override;
   SymInt shard_of(const Parameter& p) const;
   DType reduced_in(const Parameter& p) const;
+  DType gathered_in(const Parameter& p) const;
+  SymBytes cast_scratch(const Unit& unit) const;
   SymBytes copy_scratch(const Unit& unit) const;
   std::vector<Bytes> full_parts(const Unit& unit) const;
   TensorId tensor_of(const Unit& unit, const char* name, SymBytes bytes, models::Category category,

@@ -22,6 +22,27 @@ DType FullyShard::reduced_in(const Parameter& p) const {
   return strategy_.data.reduce_dtype.value_or(p.adapter ? s_.seen(p) : regime_.reduce);
 }
 
+// torchao, float8/fsdp_utils.py: WeightWithDynamicFloat8CastTensor casts a shard before it is
+// gathered (fsdp_pre_all_gather), by the scale that was made of all shards behind the last step.
+DType FullyShard::gathered_in(const Parameter& p) const {
+  return p.float8 && strategy_.fp8_all_gather ? DType::fp8_e4m3 : s_.seen(p);
+}
+
+// What the casts take while they run, one shard after another, beyond the casts and what is
+// gathered: the shard in fp32 times its scale, and that clamped.
+SymBytes FullyShard::cast_scratch(const Unit& unit) const {
+  SymBytes most, before;
+  if (unit.empty() || !strategy_.fp8_all_gather) return most;
+  for (const Parameter& p : *unit.parameters) {
+    if (!p.float8) continue;
+    const SymBytes wide = b_.rounded(storage(shard_of(p), DType::fp32));
+    before += b_.rounded(storage(shard_of(p), DType::fp8_e4m3));
+    most = larger(most, before + wide + wide);
+  }
+  const SymBytes made = unit.cast + unit.gathered;
+  return larger(most, made) - made;
+}
+
 // The copy into the reduce-scatter's input (_chunk_cat, ATen/native/cuda/TensorShape.cu) reads a
 // table of 8-byte entries: 6 a gradient, 2 more, and one per 2 KiB of every gradient's part. It
 // casts bf16 to fp32 in its kernel, and no other dtypes (_chunk_cat_out_cuda): gradients of others
@@ -53,11 +74,11 @@ void FullyShard::size(Unit& unit) const {
   bool converts = false;
   for (const Parameter& p : *unit.parameters) {
     const SymInt shard = shard_of(p);
-    const DType dtype = s_.seen(p);
+    const DType dtype = gathered_in(p);
     unit.full += b_.rounded(storage(shard * s_.shards, dtype));
     gathered += storage(shard, dtype);
-    // From the host each shard comes in a block of its own, and is cast there.
-    if (strategy_.offload.params)
+    // From the host each shard comes in a block of its own, and is cast there; so is one of float8.
+    if (strategy_.offload.params || dtype == DType::fp8_e4m3)
       cast += b_.rounded(storage(shard, dtype));
     else if (s_.stored(p) != dtype)
       cast += storage(shard, dtype);
@@ -80,7 +101,7 @@ std::vector<Bytes> FullyShard::full_parts(const Unit& unit) const {
   std::vector<Bytes> parts;
   for (const Parameter& p : *unit.parameters) {
     const SymInt rows = ceil_divide(p.rows, s_.shards) * s_.shards;
-    parts.push_back(b_.rounded(storage(rows * (p.elements / p.rows), s_.seen(p))));
+    parts.push_back(b_.rounded(storage(rows * (p.elements / p.rows), gathered_in(p))));
   }
   return parts;
 }
@@ -140,9 +161,8 @@ void FullyShard::add_messages(const Unit& unit, Messages& out) const {
   Bytes read, full;  // of gradients; of parameters
   for (const Parameter& p : *unit.parameters) {
     const SymInt rows = ceil_divide(p.rows, s_.shards) * s_.shards;
-    const Bytes whole = storage(rows * (p.elements / p.rows), s_.seen(p));
-    full += whole;
-    if (p.trainable) read += whole;
+    full += storage(rows * (p.elements / p.rows), gathered_in(p));
+    if (p.trainable) read += storage(rows * (p.elements / p.rows), s_.seen(p));
   }
   Message gather = message(unit, Kind::all_gather, When::forward, unit.gathered);
   gather.copied = 2 * full.real();
