@@ -27,7 +27,7 @@ const char* interned(std::string_view text);
 // rms_norm_one_plus likewise, with 1 + weight (Gemma). rms_norm_inline is Llama's in one
 // expression, whose values no name holds; rms_norm_fused is torch.nn.RMSNorm, a kernel;
 // rms_norm_composite is torch.rms_norm of x in fp32 with a weight in another dtype, which runs as
-// operations of its own.
+// operations of its own; rms_norm_product is rms_norm_fp32 of x · x.
 enum class ModuleClass : std::uint8_t {
   linear,
   conv1d,
@@ -37,6 +37,7 @@ enum class ModuleClass : std::uint8_t {
   rms_norm_inline,
   rms_norm_fused,
   rms_norm_composite,
+  rms_norm_product,
   layer_norm,
   experts,  // gated MLPs stacked: gate_up_proj [experts, 2·out, in], down_proj [experts, in, out]
 };
@@ -112,6 +113,9 @@ struct Node {
   bool casts_back = false;  // rotary: the results have the operands' dtype, whatever the tables'
   bool complex = false;  // rotary: pairs of elements times complex numbers
   bool pairs = false;  // rotary: the same in Python, in fp32, and back in the operand's dtype
+  // rotary: cast back as each is rotated, and joined with the rest of each head, even where there
+  // is none. out: q, k, and of both the part that is rotated, which its frame holds.
+  bool joins = false;
   bool of_view = false;  // linear: x is reshaped for it, in a node of its own
   bool normalizes = false;  // experts: the chosen ones' probabilities are divided by their sum
   bool wide_scores = false;  // experts: those stay in fp32, whatever the logits are in

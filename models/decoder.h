@@ -12,11 +12,12 @@ enum class NormKind : std::uint8_t {  // as ModuleClass's
   rms_norm_one_plus,
   rms_norm_inline,
   rms_norm_fused,
-  rms_norm_composite
+  rms_norm_composite,
+  rms_norm_product
 };
 constexpr bool multiplies_in_fp32(NormKind kind) {
   return kind == NormKind::rms_norm_fp32 || kind == NormKind::rms_norm_one_plus ||
-         kind == NormKind::rms_norm_composite;
+         kind == NormKind::rms_norm_composite || kind == NormKind::rms_norm_product;
 }
 constexpr bool is_rms(NormKind kind) {
   return kind != NormKind::layer_norm;

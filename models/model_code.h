@@ -6,13 +6,14 @@
 namespace plimsoll::models {
 
 // torchtitan's own models, as they were at commit 3f20451bc (26 December 2024) and in release
-// 0.2.2, and torchtune's of release 0.6.1. Parameters have other names there; plans call them as
-// the checkpoint does.
+// 0.2.2, torchtune's of release 0.6.1, and LitGPT's of release 0.5.13. Parameters have other names
+// there; plans call them as the checkpoint does.
 enum class ModelCode : std::uint8_t {
   transformers,
   torchtitan_2024_12,
   torchtitan_0_2_2,
-  torchtune_0_6_1
+  torchtune_0_6_1,
+  litgpt_0_5_13
 };
 constexpr bool is_transformers(ModelCode code) {
   return code == ModelCode::transformers;
@@ -20,8 +21,11 @@ constexpr bool is_transformers(ModelCode code) {
 constexpr bool is_torchtune(ModelCode code) {
   return code == ModelCode::torchtune_0_6_1;
 }
+constexpr bool is_litgpt(ModelCode code) {
+  return code == ModelCode::litgpt_0_5_13;
+}
 constexpr bool is_torchtitan(ModelCode code) {
-  return !is_transformers(code) && !is_torchtune(code);
+  return !is_transformers(code) && !is_torchtune(code) && !is_litgpt(code);
 }
 
 }  // namespace plimsoll::models

@@ -73,12 +73,21 @@ struct ParameterRow {
   bool operator==(const ParameterRow&) const = default;
 };
 
+// Linears of a layer, by their names in it, that another program's code keeps as one: queries, keys
+// and values. None: nothing is joined.
+struct JoinedModules {
+  std::string_view name;
+  std::array<std::string_view, 3> of{};
+};
+
 // The same model's forward in another program's code, or in releases of it before `before`.
 struct OtherForward {
   ModelCode code = ModelCode::transformers;
   std::optional<Release> before;
   Decoder decoder;
   std::vector<std::shared_ptr<const Block>> blocks;
+  JoinedModules joined{};
+  bool own_head = false;  // not the embedding's table, whatever the config says
 };
 
 struct ModelSpec {

@@ -84,8 +84,8 @@ constexpr Option kPlanOptions[] = {
         .at("stack/transformers_version")
         .of_a_step(),
     Option{"model-code", "NAME", "Stack",
-           "transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1: whose forward "
-           "(transformers)"}
+           "transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13: "
+           "whose forward (transformers)"}
         .at("stack/model_code")
         .one_of(kNamesOf<ModelCode>)
         .fixing("stack", "zero", "recompute")

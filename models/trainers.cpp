@@ -50,6 +50,25 @@ constexpr TrainerDefault kTuneSingle061[] = {
     {"recompute", "full",
      "recipes/configs/llama3_1/8B_full_single_device.yaml, enable_activation_checkpointing"}};
 
+// `litgpt finetune_lora` and finetune_full with --precision bf16-true, as config_hub/finetune says.
+constexpr TrainerDefault kLitgpt0513[] = {
+    {"model-code", "litgpt@0.5.13", "litgpt/model.py"},
+    {"precision", "bf16", "config_hub/finetune/llama-3-8b/lora.yaml, precision: bf16-true"},
+    {"adapter-dtype", "bf16", "lightning/fabric/plugins/precision/half.py, module_init_context"},
+    {"optimizer", "adamw", "litgpt/finetune/lora.py, optimizer"},
+    {"optimizer-impl", "foreach", "litgpt/utils.py, instantiate_torch_optimizer"},
+    {"micro-batch", "1", "litgpt/finetune/lora.py, train.micro_batch_size"},
+    {"loss", "chunked", "litgpt/finetune/lora.py, lm_head_chunk_size"},
+    {"recompute", "none", "litgpt/finetune/lora.py, setup: strategy"}};
+
+constexpr TrainerDefault kLitgptFull0513[] = {
+    {"model-code", "litgpt@0.5.13", "litgpt/model.py"},
+    {"precision", "bf16", "config_hub/finetune/llama-3.2-1B/full.yaml, precision: bf16-true"},
+    {"optimizer", "adamw", "litgpt/finetune/full.py, optimizer"},
+    {"optimizer-impl", "foreach", "litgpt/utils.py, instantiate_torch_optimizer"},
+    {"micro-batch", "1", "litgpt/finetune/full.py, train.micro_batch_size"},
+    {"recompute", "none", "litgpt/finetune/full.py, setup: strategy"}};
+
 constexpr TrainerDefault kTransformers517[] = {
     {"transformers-version", "5.17", "setup.py"},
     {"precision", "fp32", "src/transformers/training_args.py, bf16 and fp16"},
@@ -134,11 +153,28 @@ constexpr std::string_view kTuneSingleBeside =
     "lora_finetune_single_device with --optimizer-impl fused. As for torchtune: Llama and Mistral; "
     "not planned are packed rows (flex_attention), activation offloading, torchao's QLoRA.";
 
+constexpr std::string_view kLitgptBeside =
+    "Llama and Mistral on one GPU, with adapters (--lora-targets q_proj,v_proj is its lora_query "
+    "and lora_value); a packed base (--quantize nf4 is bnb.nf4) is stepped with --optimizer "
+    "paged-adamw. The sequence is the longest sample's. Not planned: its "
+    "FSDP, adapters of the head, other families, cuDNN's workspace of the convolutions in which B "
+    "is applied, validation and samples between steps.";
+
+constexpr std::string_view kLitgptFullBeside =
+    "Llama and Mistral on one GPU. The sequence is the longest sample's. Not planned: its FSDP, "
+    "other families, validation and samples between steps.";
+
 constexpr std::array kTrainers{
     Trainer{"axolotl", "0.19", "Axolotl's trainer, of a 16-bit checkpoint",
             "axolotl-ai-cloud/axolotl, release 0.19.0", kAxolotl019,
             "Planned is Trainer's step. Not planned: Axolotl's own kernels for adapters "
             "(lora_mlp_kernel and its kin). What a run says stands in its YAML: --axolotl FILE."},
+    Trainer{"litgpt", "0.5.13", "LitGPT's finetune_lora on one GPU",
+            "Lightning-AI/litgpt, release 0.5.13, with lightning 2.6.6", kLitgpt0513,
+            kLitgptBeside},
+    Trainer{"litgpt-full", "0.5.13", "LitGPT's finetune_full on one GPU",
+            "Lightning-AI/litgpt, release 0.5.13, with lightning 2.6.6", kLitgptFull0513,
+            kLitgptFullBeside},
     Trainer{"llamafactory", "0.9.5", "LLaMA-Factory's stages pt and sft",
             "hiyouga/LLaMA-Factory, release 0.9.5", kLlamaFactory095,
             "Planned is Trainer's step. It trains adapters of rank 8 unless finetuning_type says "

@@ -29,6 +29,8 @@ models::NormKind norm_kind(models::ModuleClass module) {
       return models::NormKind::rms_norm_fused;
     case models::ModuleClass::rms_norm_composite:
       return models::NormKind::rms_norm_composite;
+    case models::ModuleClass::rms_norm_product:
+      return models::NormKind::rms_norm_product;
     default:
       return models::NormKind::layer_norm;
   }
@@ -54,26 +56,6 @@ void add_to_experts(LayerPart& layer, const ParameterRow& row, bool trainable) {
                                 .trainable = trainable,
                                 .columns = down ? part.ffn : part.hidden,
                                 .node = node_of(*layer.block, module)});
-}
-
-// What --quantize makes of a linear's weight. Packed GPT-2's Conv1D is a linear module.
-Parameter pack(LinearPart& part, Parameter weight, const ParameterRow& row,
-               const models::Quantization& how) {
-  check(!weight.trainable, ErrorKind::bad_input,
-        [&] { return "--quantize: " + row.name + " is packed, and cannot be trained (--train)"; });
-  check(!how.storage->grouped || (part.in % 32 == 0 && part.out % 32 == 0), ErrorKind::bad_input,
-        [&] {
-          return "--quantize " + std::string(how.storage->name) + ": " + row.name + " is " +
-                 std::to_string(part.out) + " x " + std::to_string(part.in) +
-                 "; QuantLinear takes multiples of 32";
-        });
-  part.packed = how.storage;
-  part.conv1d = false;
-  weight.packed = how.storage;
-  weight.unpacked = {part.out, part.in};
-  weight.elements = weight.rows =
-      models::packed_tensors(*how.storage, weight.unpacked, how.held_in).front().elements.value();
-  return weight;
 }
 
 // Those of experts that are modules of their own, behind one another.
@@ -120,6 +102,25 @@ int node_of(const models::Block& block, const models::Module& module) {
   const auto place = &module - block.modules.data();
   const auto node = std::ranges::find(block.nodes, place, &models::Node::module);
   return static_cast<int>(node - block.nodes.begin());
+}
+
+Parameter pack(LinearPart& part, Parameter weight, const ParameterRow& row,
+               const models::Quantization& how) {
+  check(!weight.trainable, ErrorKind::bad_input,
+        [&] { return "--quantize: " + row.name + " is packed, and cannot be trained (--train)"; });
+  check(!how.storage->grouped || (part.in % 32 == 0 && part.out % 32 == 0), ErrorKind::bad_input,
+        [&] {
+          return "--quantize " + std::string(how.storage->name) + ": " + row.name + " is " +
+                 std::to_string(part.out) + " x " + std::to_string(part.in) +
+                 "; QuantLinear takes multiples of 32";
+        });
+  part.packed = how.storage;
+  part.conv1d = false;
+  weight.packed = how.storage;
+  weight.unpacked = {part.out, part.in};
+  weight.elements = weight.rows =
+      models::packed_tensors(*how.storage, weight.unpacked, how.held_in).front().elements.value();
+  return weight;
 }
 
 void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable,

@@ -30,6 +30,9 @@ void for_each_expert(const models::Block& block, std::string_view weight,
 // parameter would be trained in part; Error{bad_input}: what --quantize cannot pack.
 void add_to_layer(LayerPart& layer, const models::ParameterRow& row, bool trainable,
                   const std::optional<models::Quantization>& quantize);
+// What --quantize makes of a linear's weight. Packed GPT-2's Conv1D is a linear module.
+Parameter pack(LinearPart& part, Parameter weight, const models::ParameterRow& row,
+               const models::Quantization& how);
 // As named_parameters() lists them: the table has one row for all experts.
 void order_by_module(LayerPart& layer);
 

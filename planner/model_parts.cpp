@@ -9,6 +9,7 @@
 #include "models/prompt_adapters.h"
 #include "models/run_names.h"
 #include "models/trainable.h"
+#include "planner/joined_modules.h"
 #include "planner/layer_parts.h"
 #include "planner/stacks/stack_info.h"
 
@@ -73,14 +74,16 @@ void add_to_stacked(std::vector<LayerPart>& layers, const IndexRange& range,
 }
 
 void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelSpec& model,
-                 const models::LoraModule& module, const models::Lora& lora) {
+                 const PlacedAdapter& placed, const models::Lora& lora) {
+  const models::LoraModule& module = placed.module;
   const auto adapt = [&](LinearPart& linear) {
     linear.adapter = lora.kind == models::AdapterKind::lora   ? Adapter::lora
                      : lora.kind == models::AdapterKind::vera ? Adapter::vera
                      : module.scales_input                    ? Adapter::ia3_input
                                                               : Adapter::ia3;
     if (is_ia3(linear.adapter)) return;
-    linear.lora_rank = lora.rank;
+    linear.lora_rank = placed.joined.parts > 0 ? module.a.shape.axes[0] : lora.rank;
+    linear.joined = placed.joined;
     linear.lora_bias = lora.bias;
     linear.dora = lora.dora;
   };
@@ -131,7 +134,7 @@ void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelS
     }
     return;
   }
-  const models::Module& of = layer_module(*first.block, parameter_name(base.name).module);
+  const models::Module& of = layer_module(*first.block, placed.name);
   check(!models::is_norm(of.kind), ErrorKind::unsupported,
         [&] { return "--lora-targets " + module.name + " is no linear layer"; });
   for (std::int64_t i = 0; i < range->count; ++i) {
@@ -273,6 +276,11 @@ std::vector<models::PackedTensor> beside_packed(const Parameter& parameter,
   auto tensors =
       models::packed_tensors(*parameter.packed, parameter.unpacked, strategy.quantize->held_in);
   tensors.erase(tensors.begin());  // the values themselves
+  // LitGPT packs while Fabric's context has bfloat16 as the default dtype, in which
+  // get_4bit_type makes its 16 values (bitsandbytes 0.50.2, functional.py).
+  if (models::is_litgpt(strategy.code))
+    for (models::PackedTensor& tensor : tensors)
+      if (tensor.name == ".quant_map") tensor.dtype = DType::bf16;
   return tensors;
 }
 
@@ -308,7 +316,18 @@ namespace {
 struct Forward {
   const models::Decoder& decoder;
   const std::vector<std::shared_ptr<const models::Block>>& blocks;
+  const models::OtherForward* other = nullptr;
 };
+
+// What LitGPT's finetune/lora.py puts in the embedding's place around a packed base: bitsandbytes'
+// StableEmbedding, with a LayerNorm. Nothing froze either, and the optimizer knows neither.
+void make_embedding_stable(ModelParts& parts) {
+  models::Decoder& d = parts.decoder;
+  d.embedding_norm = parts.train_embedding = true;
+  parts.embedding_norm = {.width = d.hidden, .bias = true, .kind = models::NormKind::layer_norm};
+  for (int i = 0; i < 2; ++i)
+    parts.embedding.push_back(parameter_of(models::Shape{d.hidden}, false));
+}
 
 Forward forward_of(const ModelSpec& model, const models::Strategy& strategy) {
   const auto of = [&](const models::OtherForward& forward) {
@@ -317,11 +336,13 @@ Forward forward_of(const ModelSpec& model, const models::Strategy& strategy) {
                                 strategy.transformers < *forward.before));
   };
   const auto found = std::ranges::find_if(model.other_forwards, of);
-  if (found != model.other_forwards.end()) return {found->decoder, found->blocks};
+  if (found != model.other_forwards.end()) return {found->decoder, found->blocks, &*found};
   check(strategy.code == models::ModelCode::transformers, ErrorKind::unsupported, [&] {
     return "--model-code " + std::string(models::name_of(strategy.code)) + ": its " +
            model.model_type +
-           (models::is_torchtune(strategy.code)
+           (models::is_litgpt(strategy.code)
+                ? " is not modelled (llama and mistral are, without biases and windows)"
+            : models::is_torchtune(strategy.code)
                 ? " is not modelled (llama and mistral are, without biases)"
                 : " is not modelled (llama is, without biases or a tied head)");
   });
@@ -346,7 +367,8 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
     layers.push_back(part_of(*forward.blocks[l % forward.blocks.size()]));
   const bool adapters = strategy.lora.has_value();
   bool any = adapters;
-  for (const models::TrainableRow& entry : models::trainable_rows(model, strategy)) {
+  for (const models::TrainableRow& entry :
+       joined_rows(models::trainable_rows(model, strategy), forward.other)) {
     const bool trainable = entry.trainable;
     const bool saved = adapters && models::is_saved(*strategy.lora, entry.row);
     parts.trains_all = parts.trains_all && trainable;
@@ -361,6 +383,9 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
     } else {
       const std::size_t front = parts.embedding.size(), tail = parts.tail.size();
       add_to_ends(parts, entry.row, trainable);
+      if (models::is_litgpt(strategy.code) && strategy.quantize &&
+          entry.row.module == models::ModuleKind::head)
+        parts.tail.back() = pack(parts.head, parts.tail.back(), entry.row, *strategy.quantize);
       if (saved) add_original(parts.embedding, front);
       if (saved) add_original(parts.tail, tail);
     }
@@ -368,9 +393,10 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   check(any, ErrorKind::bad_input, "--freeze leaves nothing to train");
   if (d.tied_head) parts.head.train_weight = parts.train_embedding;
   if (adapters)
-    for (const models::LoraModule& module : models::lora_modules(model, *strategy.lora))
-      add_adapter(parts, layers, model, module, *strategy.lora);
+    for (const PlacedAdapter& placed : placed_adapters(model, *strategy.lora, forward.other))
+      add_adapter(parts, layers, model, placed, *strategy.lora);
   if (adapters) add_prompt(parts, model, strategy);
+  if (models::is_litgpt(strategy.code) && strategy.quantize) make_embedding_stable(parts);
   for (LayerPart& layer : layers) order_by_module(layer);
   convert_to_float8(layers, strategy);
   find_runs(parts, layers, parts.trains_front() || forces_input_gradient(strategy),

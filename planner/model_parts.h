@@ -10,6 +10,7 @@
 #include "models/model_spec.h"
 #include "models/run_spec.h"
 #include "models/storages.h"
+#include "planner/joined_adapter.h"
 
 namespace plimsoll::planner {
 
@@ -35,8 +36,7 @@ struct Parameter {
 std::vector<models::PackedTensor> beside_packed(const Parameter& parameter,
                                                 const models::Strategy& strategy);
 
-// What PEFT puts around a linear. ia3_input: IA3 of a feed-forward module, which scales what goes
-// in.
+// What PEFT puts around a linear. ia3_input: of a feed-forward module, whose input it scales.
 enum class Adapter : std::uint8_t { none, lora, ia3, ia3_input, vera };
 constexpr bool is_ia3(Adapter adapter) {
   return adapter == Adapter::ia3 || adapter == Adapter::ia3_input;
@@ -51,6 +51,7 @@ struct LinearPart {
   Adapter adapter = Adapter::none;
   std::int64_t lora_rank = 0;  // LoRA's, VeRA's
   bool lora_bias = false, dora = false;  // of that adapter
+  JoinedAdapter joined;
   const models::PackedStorage* packed = nullptr;  // the frozen weight's
   bool of_adapter = false, float8 = false;  // an adapter's, in its dtype; torchao's Float8Linear
   bool adapted() const { return adapter != Adapter::none; }
@@ -97,8 +98,7 @@ struct LayerPart {
 // As a backward makes their gradients: those of the node that ran last come first.
 std::vector<Parameter> in_backward_order(const std::vector<Parameter>& parameters);
 
-// Consecutive layers that repeat a pattern: of one layer, or of as many as the model's own blocks
-// alternate in.
+// Consecutive layers that repeat a pattern: one, or as many as the model's own blocks alternate in.
 struct LayerRun {
   std::int64_t first = 0, count = 0;  // layers; a multiple of the pattern's
   std::vector<LayerPart> pattern;
@@ -121,12 +121,12 @@ struct ModelParts {
   LinearPart project_in, head_transform;  // behind the embedding, before the head; width 0: none
   std::int64_t position_rows = 0;  // learned positions
   bool train_embedding = true, train_positions = true, train_token_types = true;
-  std::vector<Parameter> embedding;  // token and position tables, the embedding's norm, a prompt
-  std::vector<Parameter> tail;  // final norm, and the head where it is not tied
+  // Token and position tables, the embedding's norm, a prompt; the final norm, a head of its own.
+  std::vector<Parameter> embedding, tail;
   std::vector<LayerRun> runs;
   std::int64_t shared_a = 0, shared_b = 0;  // elements of VeRA's frozen matrices
-  std::int64_t virtual_tokens = 0;  // of a prompt that is learned
-  std::vector<LinearPart> prompt;  // the perceptron that makes it, if there is one
+  std::int64_t virtual_tokens = 0;  // of a learned prompt
+  std::vector<LinearPart> prompt;  // the perceptron that makes it, if any
   bool train_positions_any() const { return position_rows > 0 && train_positions; }
   bool trains_types() const { return decoder.token_types > 0 && train_token_types; }
   // Anything before the layers?

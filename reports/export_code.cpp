@@ -248,7 +248,7 @@ void add_checkpoints(const models::Workload& w, TrainingCode& out) {
 
 std::vector<std::string> needed_code(const Strategy& s) {
   std::vector<std::string> out;
-  if (s.loss == Loss::chunked && !models::is_torchtune(s.code)) out.emplace_back("chunked loss");
+  if (s.loss == Loss::chunked && models::is_transformers(s.code)) out.emplace_back("chunked loss");
   if (s.loss == Loss::fused && !comes_with_kernels(s))
     out.emplace_back("fused loss (Liger's function)");
   if (s.recompute.kind == RecomputeKind::selective)

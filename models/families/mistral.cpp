@@ -1,3 +1,4 @@
+#include "models/table/litgpt.h"
 #include "models/table/llama_like.h"
 #include "models/table/numerics.h"
 #include "models/table/torchtune.h"
@@ -11,6 +12,7 @@ void build(const Config& config, Head head, ModelSpec& model) {
   add_llama(model, config, head, llama);
   set_llama_decoder(model, head, llama);
   add_torchtune(model, llama);
+  add_litgpt(model, llama);
 }
 }  // namespace
 

@@ -260,6 +260,15 @@ ValueList BlockBuilder::complex_rotary(std::string_view name, ValueId q, ValueId
   return out;
 }
 
+ValueList BlockBuilder::joined_rotary(std::string_view name, ValueList of, std::int64_t rotated_q,
+                                      std::int64_t rotated_k) {
+  const ValueList out{value(width(of[0])), value(width(of[1])), value(rotated_q), value(rotated_k)};
+  Node& added = node(OpKind::rotary, name, {of[0], of[1]});
+  added.out = out;
+  added.joins = true;
+  return out;
+}
+
 ValueId BlockBuilder::rotary(std::string_view name, ValueId x) {
   const ValueId out = value(width(x));
   node(OpKind::rotary, name, {x}).out = {out};

@@ -52,6 +52,9 @@ class BlockBuilder {
   ValueId heads(std::string_view name, ValueId x);
   ValueId reshape(std::string_view name, ValueId x);
   ValueList rotary(std::string_view name, ValueId q, ValueId k, bool casts_back = false);
+  // The first `rotated_q` and `rotated_k` elements of a token are rotated.
+  ValueList joined_rotary(std::string_view name, ValueList of, std::int64_t rotated_q,
+                          std::int64_t rotated_k);
   ValueId rotary(std::string_view name, ValueId x);  // `name`: of queries or of keys
   ValueList complex_rotary(std::string_view name, ValueId q, ValueId k);
   ValueId pair_rotary(std::string_view name, ValueId x);

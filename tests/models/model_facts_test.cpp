@@ -35,15 +35,23 @@ std::string content(const std::filesystem::path& path) {
 
 // The enumerators of each kind, in their order.
 using Words = std::span<const std::string_view>;
-constexpr std::string_view kNorms[] = {"layer_norm",        "rms_norm",        "rms_norm_fp32",
-                                       "rms_norm_one_plus", "rms_norm_inline", "rms_norm_fused",
-                                       "rms_norm_composite"};
+constexpr std::string_view kNorms[] = {"layer_norm",         "rms_norm",        "rms_norm_fp32",
+                                       "rms_norm_one_plus",  "rms_norm_inline", "rms_norm_fused",
+                                       "rms_norm_composite", "rms_norm_product"};
 constexpr std::string_view kPositions[] = {"learned", "counted", "rope", "alibi"};
 constexpr std::string_view kEmbeddings[] = {"none", "module", "model"};
 constexpr std::string_view kMlps[] = {"gelu_tanh", "gelu", "relu", "swiglu"};
-constexpr std::string_view kModules[] = {
-    "linear",          "conv1d",         "rms_norm",           "rms_norm_fp32", "rms_norm_one_plus",
-    "rms_norm_inline", "rms_norm_fused", "rms_norm_composite", "layer_norm",    "experts"};
+constexpr std::string_view kModules[] = {"linear",
+                                         "conv1d",
+                                         "rms_norm",
+                                         "rms_norm_fp32",
+                                         "rms_norm_one_plus",
+                                         "rms_norm_inline",
+                                         "rms_norm_fused",
+                                         "rms_norm_composite",
+                                         "rms_norm_product",
+                                         "layer_norm",
+                                         "experts"};
 constexpr std::string_view kOps[] = {
     "norm",    "linear",    "split",      "slice",    "concatenate", "heads",    "reshape",
     "rotary",  "attention", "activation", "multiply", "scale",       "add",      "dropout",
@@ -162,8 +170,8 @@ std::string block_text(const models::Block& block) {
       facts.kind("softmax", n.softmax);
     facts("sliding", n.sliding)("soft_cap", n.soft_cap);
     facts("alibi", n.alibi)("probability", n.probability)("by_head", n.by_head);
-    facts("casts_back", n.casts_back)("pairs", n.pairs)("of_view", n.of_view)("normalizes",
-                                                                              n.normalizes);
+    facts("casts_back", n.casts_back)("pairs", n.pairs)("joins", n.joins);
+    facts("of_view", n.of_view)("normalizes", n.normalizes);
     facts("wide_scores", n.wide_scores)("expert", n.expert + 1);
     out += fmt::format("    ({}) -> ({}) {}{} frees ({})\n", listed(n.in), listed(n.out), n.name,
                        facts.text(), listed(n.releases));

@@ -73,6 +73,8 @@ TEST_CASE("each member of a workload's strategy is read, and no other with it") 
   check("/stack/kernels", "liger", [](Strategy& s) { s.kernels = Kernels::liger; });
   check("/stack/model_code", "torchtune@0.6.1",
         [](Strategy& s) { s.code = *choice_from<ModelCode>("torchtune@0.6.1"); });
+  check("/stack/model_code", "litgpt@0.5.13",
+        [](Strategy& s) { s.code = *choice_from<ModelCode>("litgpt@0.5.13"); });
   check("/stack/optimizer_impl", "for-loop",
         [](Strategy& s) { s.optimizer_impl = OptimizerImpl::for_loop; });
   check("/stack/transformers_version", "4.48.3", [](Strategy& s) {

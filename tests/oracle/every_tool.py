@@ -56,7 +56,7 @@ PARTS = {"apart.py": "dry_runs.py", "batches.py": "torch_measure.py",
          "numerics_models.py": "numerics_goldens.py",
          "packed_base.py": "torch_measure.py",
          "optimizers.py": "torch_measure.py", "torchtitan_code.py": "torch_measure.py",
-         "torchtune_code.py": "torch_measure.py",
+         "torchtune_code.py": "torch_measure.py", "litgpt_code.py": "torch_measure.py",
          "other_code.py": "torch_measure.py"}
 
 
@@ -322,6 +322,19 @@ class EveryTool(unittest.TestCase):
         if not any((pathlib.Path(root) / "models" / "llama3" / "infra").is_dir() for root in roots):
             self.skipTest("no torchtitan 0.2.2 here")
         golden = GOLDEN / "pytorch_steps" / "llama-b-titan022-ops.json"
+        out = self.folder / golden.name
+        self.run_tool("torch_measure.py", "--trace", golden, "--out", out)
+        made, committed = (json.loads(path.read_text()) for path in (out, golden))
+        if made["versions"] != committed["versions"]:
+            self.skipTest(f"made with {committed['versions']}, here are {made['versions']}")
+        self.assertEqual(made, committed)
+
+    @needs("torch_measure.py")
+    def test_litgpts_own_code(self):
+        """Of release 0.5.13, where that is importable with what it imports."""
+        if not importlib.util.find_spec("litgpt") or not importlib.util.find_spec("lightning"):
+            self.skipTest("no litgpt here")
+        golden = GOLDEN / "pytorch_steps" / "llama-b-litgpt-lora.json"
         out = self.folder / golden.name
         self.run_tool("torch_measure.py", "--trace", golden, "--out", out)
         made, committed = (json.loads(path.read_text()) for path in (out, golden))

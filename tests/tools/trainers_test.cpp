@@ -75,8 +75,10 @@ TEST_CASE("a trainer's defaults are as if they had been said, and options go bef
   CHECK_FALSE(any_note(same, "otherwise"));
   CHECK(any_note(same, "--zero 3"));
   const std::string known =
-      "; known are axolotl@0.19, llamafactory@0.9.5, ms-swift@4.6, torchtitan@0.2.2, "
-      "torchtitan@2024-12, torchtune@0.6.1, torchtune-single-device@0.6.1, transformers@5.17, "
+      "; known are axolotl@0.19, litgpt@0.5.13, litgpt-full@0.5.13, llamafactory@0.9.5, "
+      "ms-swift@4.6, "
+      "torchtitan@0.2.2, torchtitan@2024-12, torchtune@0.6.1, torchtune-single-device@0.6.1, "
+      "transformers@5.17, "
       "trl@0.29, trl@0.24, trl@0.12";
   CHECK(refusal("llama-3-8b", {{"trainer", "megatron"}}) ==
         "--trainer megatron: not known" + known);
@@ -92,6 +94,12 @@ TEST_CASE("each trainer's options are these") {
       {"axolotl@0.19",
        "--precision bf16-mixed --param-dtype bf16 --optimizer adamw --optimizer-impl fused "
        "--micro-batch 1 --grad-accum 1 --seq-len 512 --recompute none"},
+      {"litgpt@0.5.13",
+       "--model-code litgpt@0.5.13 --precision bf16 --adapter-dtype bf16 --optimizer adamw "
+       "--optimizer-impl foreach --micro-batch 1 --loss chunked --recompute none"},
+      {"litgpt-full@0.5.13",
+       "--model-code litgpt@0.5.13 --precision bf16 --optimizer adamw --optimizer-impl foreach "
+       "--micro-batch 1 --recompute none"},
       {"llamafactory@0.9.5",
        "--optimizer adamw --optimizer-impl fused --micro-batch 8 --seq-len 2048 --recompute full "
        "--use-reentrant yes"},
@@ -220,6 +228,21 @@ TEST_CASE("what a trainer's code does not do names the trainer") {
         "torchtitan@0.2.2: belongs to --stack pytorch");
   CHECK(refusal("llama-3-8b", {{"gpus", "8"}, {"zero", "3"}, {"recompute", "ops:torchtitan"}})
             .starts_with("--recompute ops:torchtitan is modelled with torchtitan's own model"));
+}
+
+TEST_CASE("LitGPT's code names what its scripts do otherwise, or what is not modelled of them") {
+  const auto with = [](Given given) {
+    given.insert(given.begin(), {"trainer", "litgpt"});
+    return refusal("llama-3.1-8b", given);
+  };
+  CHECK(with({{"lora-rank", "8"}, {"lora-targets", "q_proj,v_proj"}}) == "");
+  CHECK(refusal("llama-3.2-3b", {{"trainer", "litgpt-full"}}) == "");
+  CHECK(with({}).find("--loss full (finetune/full.py)") != std::string::npos);
+  CHECK(refusal("mistral-7b-v0.3", {{"trainer", "litgpt"}, {"lora-rank", "8"}}) == "");
+  for (const char* const other : {"mistral-7b-v0.1", "qwen2.5-7b"})
+    CHECK(refusal(other, {{"trainer", "litgpt"}, {"lora-rank", "8"}})
+              .find("is not modelled (llama and mistral are, without biases and windows)") !=
+          std::string::npos);
 }
 
 TEST_CASE("torchtune's code names what its recipes do otherwise, or what is not modelled of them") {

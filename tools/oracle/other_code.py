@@ -1,5 +1,6 @@
 """Models that are not Transformers' (stack.model_code), for torch_measure.py: which module has which."""
 
+import litgpt_code
 import torchtitan_code
 import torchtune_code
 
@@ -7,16 +8,16 @@ CHECKPOINTS = torchtitan_code.CHECKPOINTS  # strategy.recompute that torchtitan 
 
 
 def module_of(code):
-    return torchtune_code if code is not None and code.startswith("torchtune@") else torchtitan_code
+    by_name = {"torchtune": torchtune_code, "litgpt": litgpt_code}
+    return by_name.get(code.split("@")[0] if code else None, torchtitan_code)
 
 
 def check(workload, error):
     code = workload["stack"].get("model_code")
     if code is None and workload["strategy"]["loss"] == "chunked":
-        raise error("strategy.loss: 'chunked' is of torchtune's stack.model_code")
-    if code is not None and code.startswith("torchtune@"):
-        if workload["strategy"]["recompute"] in CHECKPOINTS:
-            raise error(f"strategy.recompute: torchtune has no {workload['strategy']['recompute']!r}")
+        raise error("strategy.loss: 'chunked' is of torchtune's and LitGPT's stack.model_code")
+    if module_of(code) is not torchtitan_code and workload["strategy"]["recompute"] in CHECKPOINTS:
+        raise error(f"strategy.recompute: {code} has no {workload['strategy']['recompute']!r}")
     module_of(code).check(workload, error)
 
 

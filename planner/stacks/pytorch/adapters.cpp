@@ -34,8 +34,9 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
   const DType own = regime_.adapter, dtype = regime_.gemm_dtype(own);
   const DType result = result_dtype(part, regime_, input_dtype),
               asked = adapter_input(part, regime_, strategy_, input_dtype);
-  const bool packed = part.packed != nullptr;
-  if (packed && part.packed->gemm == models::PackedGemm::dequantizes)
+  const bool packed = part.packed != nullptr, joins = part.joined.parts > 0;
+  if (packed && part.packed->gemm == models::PackedGemm::dequantizes &&
+      !models::is_litgpt(strategy_.code))
     s.out = s.base.out = copy(names.cloned, s.base.out, outs, result, category);
   const auto [x, dropped] = adapter_reads(names, input, t * part.in, input_dtype, asked, s.mask);
   const auto hold_until = [&](OpBuilder last) {
@@ -51,10 +52,13 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
   }
   gemm_forward(names.a, names.a, adapter_a(part, own), dropped, asked, Category::activations, false,
                s.a);
-  gemm_forward(names.b, names.b_bias, adapter_b(part, own), {s.a.out}, dtype, Category::temporaries,
-               stops, s.b);
+  if (joins)
+    joined_forward(names, part, s);
+  else
+    gemm_forward(names.b, names.b_bias, adapter_b(part, own), {s.a.out}, dtype,
+                 Category::temporaries, stops, s.b);
   if (stops) return hold_until(op(names.b.module).release(s.base.out));
-  TensorId scaled = copy(names.scaled, s.b.out, outs, dtype);
+  TensorId scaled = copy(names.scaled, joins ? s.padded : s.b.out, outs, dtype);
   // torchtune's LoRALinear (modules/peft/lora.py) gives A's result the name that this one takes.
   if (models::is_torchtune(strategy_.code)) {
     op(names.scaled).release(s.a.out);
@@ -70,11 +74,14 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
   TensorId sum = make(names.sum, outs, sum_dtype, narrows ? Category::temporaries : category);
   op(names.sum).read(s.base.out).read(scaled).write(sum);
   s.out = narrows ? copy(names.base.out, sum, outs, result, category) : sum;
-  hold_until(op(names.base.module));
+  auto last = op(names.base.module);
+  if (joins) last.read(s.b.out);
+  hold_until(last);
 }
 
 // Backward of the above, the newest node first: the sum's cast, the addition (which casts the
-// base's share back), scaling, B, A, dropout, the input's cast, and the base last.
+// base's share back), scaling, B, A, dropout, the input's cast, and the base last. LitGPT's are in
+// the model's dtype.
 Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& part,
                                    DType input_dtype, bool input_grad, const LinearSaved& s,
                                    TensorId d_out, Sum sum, const Place& at) {
@@ -99,8 +106,10 @@ Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& p
     d = cast(names.sum_grad, d_out, outs, result, sum_dtype);
     d_base = base ? cast(names.base_grad, d, outs, sum_dtype, result) : kNoTensor;
     d = copy(names.scaled_grad, cast(names.scaled_grad, d, outs, sum_dtype, dtype), outs, dtype);
-    d = gemm_backward(names.b, names.b_bias, adapter_b(part, own), dtype, true, s.b, d, {}, {})
-            .tensor;
+    d = part.joined.parts > 0 ? joined_backward(names, part, s, d)
+                              : gemm_backward(names.b, names.b_bias, adapter_b(part, own), dtype,
+                                              true, s.b, d, {}, {})
+                                    .tensor;
     d_x = gemm_backward(names.a, names.a, adapter_a(part, own), asked, input_grad, s.a, d, before,
                         {at.input, {}, base ? std::span<const Ref>() : at.held});
   }

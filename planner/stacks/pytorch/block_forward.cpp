@@ -190,6 +190,7 @@ void BlockWriter::run_rotary(const NodePlan& at, LayerSaved& s) {
   if (regime_.patch.rotary) return liger_rotary(at, s);
   if (at.node->complex) return complex_rotary(at, s);
   if (at.node->pairs) return pair_rotary(at, s);
+  if (at.node->joins) return joined_rotary(at, s);
   const models::ValueList &in = at.node->in, &out = at.node->out;
   const DType own = dtype_of(in[0]), to = promoted(own, rotary_dtype());
   const bool casts = at.node->casts_back && to != own;

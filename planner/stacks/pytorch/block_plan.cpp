@@ -66,7 +66,9 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
     case OpKind::attention:
       return regime.compute;
     case OpKind::rotary:
-      return node.casts_back || node.pairs || regime.patch.rotary ? first : promoted(first, stream);
+      return node.casts_back || node.pairs || node.joins || regime.patch.rotary
+                 ? first
+                 : promoted(first, stream);
     case OpKind::experts:
       return plan.value(node.in[1]).dtype;
     case OpKind::activation:
@@ -196,9 +198,10 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
       ValuePlan& out = values[static_cast<std::size_t>(node.out[i])];
       out.dtype = dtype;
       out.stream = node.kind == OpKind::add && value(node.in[0]).stream;
-      out.heads_first = node.kind == OpKind::concatenate || node.kind == OpKind::reshape;
+      out.heads_first =
+          node.kind == OpKind::concatenate || node.kind == OpKind::reshape || node.joins;
       // Each of rotary's results is made of one operand.
-      out.grad = node.kind == OpKind::rotary ? value(node.in[i]).grad : at.grad;
+      out.grad = node.kind == OpKind::rotary ? value(node.in[i % node.in.size()]).grad : at.grad;
       out.grad_name = gradient_name(at);
       out.expert = node.kind == OpKind::add_rows ? -1 : node.expert;
       if (node.kind == OpKind::route) route_result(i, out);

@@ -164,8 +164,11 @@ void BlockWriter::split_back(const NodePlan& at) {
   const OperandNames& names = *at.operand_names;
   const bool by_head = at.node->by_head;
   std::array<TensorId, 3> d{kNoTensor, kNoTensor, kNoTensor};
-  for (std::size_t i = 0; i < at.node->out.size(); ++i)
+  const bool backwards = models::is_litgpt(strategy_.code);  // as their views were made
+  for (std::size_t n = at.node->out.size(), j = 0; j < n; ++j) {
+    const std::size_t i = backwards ? n - 1 - j : j;
     d[i] = by_head ? gradient(at.node->out[i]).tensor : laid_out(at.node->out[i]);
+  }
   const TensorId joined = temporary(names.grad, values_of(in), dtype_of(in));
   op(names.grad).read(d[0]).read(d[1]).read(d[2]).write(joined);
   gradient(in) = {joined, false, by_head ? names.grad_laid_out : nullptr};
@@ -204,6 +207,7 @@ void BlockWriter::rotary_back(const NodePlan& at) {
   if (regime_.patch.rotary) return liger_rotary_back(at);
   if (at.node->complex) return complex_rotary_back(at);
   if (at.node->pairs) return pair_rotary_back(at);
+  if (at.node->joins) return joined_rotary_back(at);
   const models::ValueList &in = at.node->in, &out = at.node->out;
   const DType from = promoted(dtype_of(in[0]), rotary_dtype());
   std::array<TensorId, 2> d{kNoTensor, kNoTensor};

@@ -17,10 +17,9 @@ class BlockWriter : public AttentionWriter {
  public:
   using AttentionWriter::AttentionWriter;
 
-  // A layer's arguments. A checkpoint's frame holds them until its first node's backward is done
-  // (that node is the last that refers to the frame).
-  // Its input, cos, sin, mask, positions, ALiBi's, and what a policy keeps behind the end of the
-  // recomputation.
+  // A layer's arguments: its input, cos, sin, mask, positions, ALiBi's, and what a policy keeps
+  // behind the end of the recomputation. A checkpoint's frame holds them until its first node's
+  // backward is done (that node is the last that refers to the frame).
   enum Held { kHeldMask = 3, kHeldPositions, kHeldAlibi };
   using Arguments = std::array<Ref, 7>;
   void hold(const Arguments& arguments, bool first_of_checkpoint) {
@@ -56,6 +55,7 @@ class BlockWriter : public AttentionWriter {
   // Of the node whose backward is being written; none: it is no linear's.
   const LinearPart* linear() const { return node_ == nullptr ? nullptr : node_->linear; }
   bool in_stream_norm() const;
+  DType joined_tables() const;  // of cosines and sines (rotary_joined.cpp)
 
  private:
   friend class CompiledBlock;  // compiled/compiled_block.h
@@ -79,8 +79,7 @@ class BlockWriter : public AttentionWriter {
   bool keeps_input(const NodePlan& at) const;
   NormInput norm_input(const NodePlan& at) const;
   void run(const NodePlan& at, Ref output, LayerSaved& s);
-  void run_views(const NodePlan& at, LayerSaved& s);
-  void run_concatenate(const NodePlan& at, LayerSaved& s);
+  void run_views(const NodePlan&at, LayerSaved&s), run_concatenate(const NodePlan&at, LayerSaved&s);
   void run_reshape(const NodePlan& at, LayerSaved& s);
   void run_rotary(const NodePlan& at, LayerSaved& s);
   static const OperandNames& operand(const NodePlan& at, std::size_t i);  // of a rotary node
@@ -93,6 +92,8 @@ class BlockWriter : public AttentionWriter {
   void liger_rotary(const NodePlan& at, LayerSaved& s);  // liger.cpp
   void complex_rotary(const NodePlan&at, LayerSaved&s), complex_rotary_back(const NodePlan&at);
   void pair_rotary(const NodePlan&at, LayerSaved&s), pair_rotary_back(const NodePlan&at);
+  void joined_rotary(const NodePlan&at, LayerSaved&s), joined_rotary_back(const NodePlan&at);
+  std::pair<TapePart, TapeCounts> joined_rotary_of(const NodePlan& at, std::size_t i) const;
   void run_experts(const NodePlan& at, bool stops, LayerSaved& s);  // experts.cpp
   void run_loop(const NodePlan& at, bool stops, LayerSaved& s);
   void run_add(const NodePlan& at, Ref output, LayerSaved& s);
@@ -105,8 +106,7 @@ class BlockWriter : public AttentionWriter {
   Place place_of(const NodePlan& at, Ref d_input, const LayerSaved& s) const;
   void norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s);
   void split_back(const NodePlan&at), slice_back(const NodePlan&at);
-  void concatenate_back(const NodePlan& at);
-  void rotary_back(const NodePlan& at);
+  void concatenate_back(const NodePlan&at), rotary_back(const NodePlan&at);
   void attention_back(const NodePlan& at, const LayerSaved& s);
   void activation_back(const NodePlan& at, const LayerSaved& s);
   void multiply_back(const NodePlan& at, const LayerSaved& s);

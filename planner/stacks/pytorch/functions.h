@@ -17,6 +17,9 @@ inline constexpr tape::Extent kHalf = 1;
 // The same of pairs of neighbours, in fp32 and back.
 TapePart pair_rotary_tape(const char* operand, DType own, bool grad);
 
+// LitGPT's: cast back by the function itself, which holds what it turned until it returns.
+TapePart joined_rotary_tape(const char* operand, DType own, DType tables, bool grad);
+
 // A mixture's routing and experts (experts.cpp). The values: the router's logits, what it read.
 struct ExpertsDtypes {
   DType logits, x, weight;

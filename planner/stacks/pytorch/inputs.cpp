@@ -26,6 +26,35 @@ void StepWriter::declare_workspaces() {
   s_.layer.set_workspaces(workspaces_);
 }
 
+// LitGPT's: cosines and sines of a sequence's positions, which of the joined projection's columns
+// have adapters, the logits that the loop holds; around a packed base also the embedding that was
+// replaced, whose name main() keeps, and the new one's gradients, which nothing zeroes.
+void StepWriter::declare_litgpt_inputs() {
+  const auto persistent = [&](const char* name, SymBytes bytes, Category category) {
+    s_.b.tensor_in(models::kNoGroup, name, bytes, category, Residency::persistent);
+  };
+  const SymInt positions = checked_multiply(s_.tokens.length, s_.d.rotated());
+  persistent("rotary.tables", s_.layer.bytes(positions, s_.layer.joined_tables()) * 2,
+             Category::parameters);
+  for (const LayerRun& run : s_.parts.runs)
+    for (const LayerPart& layer : run.pattern)
+      for (const LinearPart& linear : layer.linears)
+        if (linear.joined.pads)
+          persistent("lora.places",
+                     s_.layer.bytes(linear.joined.width(), DType::int64) * run.repeats(),
+                     Category::parameters);
+  persistent("logits", head_.held_logits(), Category::logits);
+  if (s_.d.embedding_norm) {
+    const SymBytes table =
+        s_.layer.bytes(checked_multiply(s_.d.vocab, s_.d.hidden), s_.regime.weight);
+    persistent("embed_tokens.replaced", table, Category::parameters);
+    persistent("embed_tokens.weight.grad", table, Category::gradients);
+    persistent("embed_tokens.norm.grad", s_.layer.bytes(s_.d.hidden, s_.regime.weight) * 2,
+               Category::gradients);
+  }
+  declare_batch();
+}
+
 // What stays beside the model's states: workspaces, tables, the batch.
 void StepWriter::declare_inputs() {
   declare_workspaces();
@@ -35,6 +64,7 @@ void StepWriter::declare_inputs() {
   if (models::is_torchtitan(s_.strategy.code))  // freqs_cis: a row for each token of a sequence
     persistent("rotary.freqs_cis",
                s_.layer.fp32(checked_multiply(s_.tokens.length, s_.d.head_dim)));
+  if (models::is_litgpt(s_.strategy.code)) return declare_litgpt_inputs();
   // torchtune's theta and cache, cosines and sines of every position that the model takes; and
   // what is put behind the labels (ignore_labels_cache of its recipes).
   if (s_.d.rotary_rows > 0) {
@@ -58,6 +88,10 @@ void StepWriter::declare_inputs() {
   // BertEmbeddings' position_ids and token_type_ids.
   if (s_.d.token_types > 0) persistent("embeddings.ids", s_.id_buffers());
   if (s_.parts.shared_a > 0) persistent("vera.shared", s_.shared_matrices());
+  declare_batch();
+}
+
+void StepWriter::declare_batch() {
   s_.b.tensor_in(
       models::kNoGroup, "batch",
       s_.b.rounded(SymBytes(checked_multiply(8, s_.text.total()))) * s_.rules.batch_tensors,

@@ -16,15 +16,29 @@ FsdpUnits torchtune_units(const models::Decoder& decoder, const models::Strategy
 
 }  // namespace
 
-// torchtitan's batch is of inputs and labels; its units are Accelerate's since the embedding has
-// one of its own. torchtune's loop lets go of the labels when they are shifted.
+// torchtitan's batch and LitGPT's are of inputs and labels; torchtitan's units are Accelerate's
+// since the embedding has one of its own. torchtune's loop lets go of the labels when they are
+// shifted.
 void set_loop(Rules& rules, const models::Decoder& decoder, const models::Strategy& s) {
   rules.fsdp_autocast = is_fsdp1(s);
   rules.hold_outputs = s.hold_outputs;
-  rules.batch_tensors = models::is_torchtune(s.code) ? 1 : models::is_torchtitan(s.code) ? 2 : 3;
+  rules.batch_tensors = models::is_torchtune(s.code) ? 1 : models::is_transformers(s.code) ? 3 : 2;
   rules.fsdp_units = models::is_torchtune(s.code)                      ? torchtune_units(decoder, s)
                      : s.code == models::ModelCode::torchtitan_2024_12 ? FsdpUnits::root
                                                                        : FsdpUnits::accelerate;
+}
+
+void assume_litgpt(const models::Strategy& s, std::vector<reports::Assumption>& out) {
+  if (!models::is_litgpt(s.code)) return;
+  out.push_back({"logits between steps", "\"in fp32, until the next forward has returned\"",
+                 "derived",
+                 "litgpt 0.5.13, finetune/lora.py, fit; lightning 2.6.6, "
+                 "fabric/plugins/precision/half.py, convert_output"});
+  out.push_back({"head", "\"of its own, also where the checkpoint ties it to the embedding\"",
+                 "derived", "litgpt 0.5.13, model.py, GPT"});
+  if (s.lora)
+    out.push_back({"adapters of queries, keys and values", "\"convolutions without a workspace\"",
+                   "assumed", "not measured: cuDNN says on a GPU what it takes"});
 }
 
 }  // namespace plimsoll::planner::pytorch

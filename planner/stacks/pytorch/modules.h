@@ -65,7 +65,7 @@ class ModuleWriter {
   ColumnSumScratch column_sum(SymInt rows, std::int64_t columns) const {
     return column_sum_scratch(b_, rules_.gpu, rows, columns);
   }
-  // A gradient, written into zeros as often as its value was sliced whole (slice_backward).
+  // Written into zeros as often as the value was sliced whole (slice_backward).
   TensorId into_zeros(const char* name, TensorId d, SymInt values, DType dtype, int slices);
 
  protected:
@@ -91,7 +91,6 @@ class ModuleWriter {
   static void release(OpBuilder& op, std::span<const Ref> held) {
     for (const Ref r : held) op.touch(r.tensor, r.delta, r.beyond, models::Access::release);
   }
-  // `from` in another dtype, or itself.
   TensorId cast(const char* name, TensorId from, SymInt values, DType have, DType want,
                 Category category = Category::temporaries);
   // A new tensor of the same values (another layout, another scale, a sum over groups, …).
@@ -133,8 +132,9 @@ class ModuleWriter {
                        Category, bool stops, LinearSaved&);
   Sum adapter_backward(const LinearNames&, const LinearPart&, DType input, bool input_grad,
                        const LinearSaved&, TensorId d_out, Sum, const Place&);
-  void widen(const ModuleNames& of, TensorId low, std::int64_t elements, const WeightGemm& part);
-  void widen_late();
+  void joined_forward(const LinearNames&, const LinearPart&, LinearSaved&);  // joined_adapters.cpp
+  TensorId joined_backward(const LinearNames&, const LinearPart&, const LinearSaved&, TensorId);
+  void widen(const ModuleNames&, TensorId low, std::int64_t, const WeightGemm&), widen_late();
   TapeCounts norm_counts(const NormPart& part, const NormInput& x) const;
   const TapeBytes& evaluated(const tape::Lowered& of, const TapeCounts& counts);
   OpBuilder write_tape(const TapePart& part, const tape::Lowered& of, std::size_t i,

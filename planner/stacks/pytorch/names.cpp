@@ -67,7 +67,13 @@ LinearNames make_linear(const std::string& m) {
           .quantized = name(".input.int8"),
           .row_scales = name(".input.absmax"),
           .accumulated = name(".out.int32"),
-          .half_out = name(".out.fp16")};
+          .half_out = name(".out.fp16"),
+          .part = name(".lora.part"),
+          .part_grad = name(".lora.part.grad"),
+          .parts = name(".lora.parts"),
+          .parts_grad = name(".lora.parts.grad"),
+          .places = name(".lora.places"),
+          .padded = name(".lora.padded")};
 }
 
 DoraNames make_dora(const std::string& m) {
@@ -125,7 +131,8 @@ OperandNames make_operand(const std::string& m) {
           name(".rotated"),
           name(".turned.grad"),
           name(".unpadded"),
-          name(".grad.padded")};
+          name(".grad.padded"),
+          name(".joined")};
 }
 
 AttentionNames make_attention(const std::string& m) {

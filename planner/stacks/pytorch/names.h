@@ -63,6 +63,9 @@ struct LinearNames {
   // LLM.int8's input in fp16, its magnitudes, which of them stand out, its 8-bit values with a
   // scale for each row; the GEMM in 32 bits and in fp16.
   const char *half, *magnitude, *outliers, *quantized, *row_scales, *accumulated, *half_out;
+  // An adapter of joined modules (joined_adapters.cpp): what B makes of a part, all parts, what of
+  // the whole result these are, and zeros where they are not.
+  const char *part, *part_grad, *parts, *parts_grad, *places, *padded;
 };
 
 // One of attention's three operands: as projected, in the kernel's dtype, repeated over the query
@@ -73,6 +76,7 @@ struct OperandNames {
   const char *grad, *grad_wide, *grad_cast, *grad_rotated, *grad_laid_out;
   const char *wide, *turned, *rotated, *grad_turned;  // rotated as complex numbers
   const char *unpadded, *grad_padded;  // the package's: without padding
+  const char* joined;  // with the rest of each head
 };
 
 // What attention makes between its projections, under the module that does it.

@@ -64,6 +64,19 @@ void rms_norm_composite(Function& f, const NormOperands& of, DType own, DType) {
   f.result(f.cast(f.named(product, ".product"), own));
 }
 
+// RMSNorm of LitGPT 0.5.13 (model.py): x · x and not a power; x in fp32, its mean and the
+// normalized values have names.
+void rms_norm_product(Function& f, const NormOperands& of, DType own, DType) {
+  const ValueId wide = f.named(f.cast(of.x, DType::fp32), ".input.fp32");
+  const ValueId mean = f.mean(f.apply(Kind::multiply, wide, wide), kRows);
+  const ValueId root = f.apply(Kind::rsqrt, f.apply(Kind::add_number, mean));
+  const ValueId normalized = f.apply(Kind::multiply, wide, f.named(root, ".statistics"));
+  for (const ValueId held : {wide, mean, normalized}) f.hold(held);
+  const ValueId weight = f.named(f.cast(of.weight, DType::fp32), ".weight.cast");
+  const ValueId product = f.apply(Kind::multiply, f.named(normalized, ".normalized"), weight);
+  f.result(f.cast(f.named(product, ".product"), own));
+}
+
 // RMSNorm of torchtitan in 2024 (models/norms.py): (x.float() · …).type_as(x) · weight.
 void rms_norm_inline(Function& f, const NormOperands& of, DType own, DType) {
   const ValueId normalized = normalize(f, f.named(f.cast(of.x, DType::fp32), ".input.fp32"), false);
@@ -111,6 +124,9 @@ Function norm_function(const NormPart& part, const NormInput& x, const Regime& r
       break;
     case NormKind::rms_norm_composite:
       rms_norm_composite(f, of, x.dtype, wide);
+      break;
+    case NormKind::rms_norm_product:
+      rms_norm_product(f, of, x.dtype, wide);
       break;
     case NormKind::layer_norm:
       layer_norm(f, of, x.dtype, wide);

@@ -125,7 +125,8 @@ void refuse_compiled(const models::ModelSpec& model, const models::Strategy& s,
             "in fp32 with grouped queries (SDPA's math)");
   if (!models::is_transformers(s.code)) {
     refuse_if(s.code != models::ModelCode::torchtitan_2024_12,
-              models::is_torchtune(s.code)
+              models::is_litgpt(s.code) ? "with --model-code litgpt@0.5.13 (torchtitan@2024-12 is)"
+              : models::is_torchtune(s.code)
                   ? "with --model-code torchtune@0.6.1 (torchtitan@2024-12 is)"
                   : "with --model-code torchtitan@0.2.2 (torchtitan@2024-12 is)");
     return;
@@ -240,6 +241,8 @@ void refuse_rows(const models::ModelSpec& model, const models::Strategy& s) {
           [&] { return std::string(models::option_of(s.rows)) + " " + what; });
   };
   refuse_if(models::is_torchtitan(s.code), "is not of torchtitan, whose rows are full");
+  refuse_if(models::is_litgpt(s.code),
+            "is not of LitGPT, which pads to each batch's longest sample without a mask");
   refuse_if(models::is_torchtune(s.code),
             "is not modelled yet with torchtune's code, which runs packed rows through "
             "flex_attention");

@@ -7,7 +7,9 @@
 #include "models/lora.h"
 #include "models/recompute.h"
 #include "models/run_names.h"
+#include "models/storages.h"
 #include "planner/stacks/pytorch/refusals.h"
+#include "planner/stacks/pytorch/step.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -104,6 +106,64 @@ void refuse_torchtune(const models::ModelSpec& model, const models::Strategy& s,
   if (s.lora) refuse_torchtune_adapters(model, s, refuse_if);
 }
 
+// Adapters as the switches of finetune/lora.py place them (lora_query, lora_key, …).
+void refuse_litgpt_adapters(const models::ModelSpec& model, const models::Strategy& s,
+                            const Refusal& refuse_if) {
+  const models::Lora& lora = *s.lora;
+  refuse_if(lora.kind != models::AdapterKind::lora,
+            "with --adapter other than lora (its Adapter and AdapterV2) is not modelled yet");
+  refuse_if(lora.dtype != DType::bf16,
+            "has adapters in the model's dtype: --adapter-dtype bf16 (--trainer litgpt has it)");
+  refuse_if(models::further_option(lora) != nullptr || !lora.modules_to_save.empty(),
+            "trains A and B alone: no --lora-bias, --use-dora, --adapters or --modules-to-save");
+  std::size_t in_mlp = 0;
+  for (const models::LoraModule& module : models::lora_modules(model, lora)) {
+    refuse_if(model.parameters[module.base].module == models::ModuleKind::head,
+              "with an adapter of the head (lora_head) is not modelled yet");
+    const models::ParameterRow& base = model.parameters[module.base];
+    refuse_if(base.module != models::ModuleKind::linear || module.a.ranges != base.ranges,
+              "adapts q_proj, k_proj, v_proj, o_proj and the MLP of all layers (lora_query and its "
+              "kin)");
+    in_mlp += module.name.find(".mlp.") != std::string::npos;
+  }
+  refuse_if(in_mlp != 0 && in_mlp != 3, "adapts all of the MLP or none of it (lora_mlp)");
+}
+
+// finetune/full.py, finetune/lora.py, in bf16-true on one GPU.
+void refuse_litgpt(const models::ModelSpec& model, const models::Strategy& s,
+                   const models::Batch& batch) {
+  const Refusal refuse_if{s.code};
+  refuse_if(mesh_of(s).communicates() || s.data.zero != 0,
+            "is modelled on one GPU (--gpus 1 --zero 0); its FSDP is not yet");
+  refuse_if(s.precision != models::Precision::bf16 ||
+                s.param_dtype.value_or(DType::bf16) != DType::bf16 ||
+                s.grad_dtype.value_or(DType::bf16) != DType::bf16,
+            "is modelled with --precision bf16 alone (bf16-true)");
+  refuse_if(s.quantize && (!s.lora || s.quantize->storage->gemm != models::PackedGemm::dequantizes),
+            "packs a base under adapters in four bits: --quantize nf4, nf4-dq or fp4 with "
+            "--lora-rank (bnb.nf4 and its kin)");
+  refuse_if(models::kbit_prepared(s), "has no --kbit-prep: nothing is cast to fp32");
+  refuse_if(s.kernels != models::Kernels::eager || s.attention != models::Attention::flash,
+            "runs its own kernels: --kernels eager, --attention flash");
+  refuse_if(s.loss != (s.lora ? models::Loss::chunked : models::Loss::full),
+            s.lora ? "with adapters runs the head on 128 tokens at a time: --loss chunked "
+                     "(finetune/lora.py, lm_head_chunk_size)"
+                   : "with all parameters trained runs the head at once: --loss full "
+                     "(finetune/full.py)");
+  refuse_if(s.lora && batch.seq_len % kLossRows == 1,
+            "with --seq-len of 128 n + 1 is not modelled: the head's last part has no token to "
+            "predict");
+  refuse_if(!s.freeze.empty() || !s.train.empty(),
+            "trains all parameters, or adapters: no --freeze");
+  refuse_if(s.offload.any(), "with --offload is not modelled yet");
+  refuse_if(s.hold_outputs, "holds the logits from step to step: no --hold-outputs");
+  refuse_if(s.recompute.kind != RecomputeKind::none,
+            "has no checkpoints on one GPU: --recompute none");
+  refuse_if(s.optimizer_in_backward, "with --optimizer-in-backward is not modelled");
+  refuse_if(s.compile != models::Compile::no, "with --compile is not modelled yet");
+  if (s.lora) refuse_litgpt_adapters(model, s, refuse_if);
+}
+
 }  // namespace
 
 void refuse_code(const models::ModelSpec& model, const models::Strategy& s,
@@ -114,6 +174,7 @@ void refuse_code(const models::ModelSpec& model, const models::Strategy& s,
         "torchtitan@0.2.2, or --trainer torchtitan");
   if (models::is_torchtitan(s.code)) refuse_torchtitan(s, batch);
   if (models::is_torchtune(s.code)) refuse_torchtune(model, s, batch);
+  if (models::is_litgpt(s.code)) refuse_litgpt(model, s, batch);
 }
 
 }  // namespace plimsoll::planner::pytorch

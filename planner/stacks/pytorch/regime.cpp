@@ -29,7 +29,8 @@ Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsd
     r.compute = low_dtype(s.precision);
     r.autocast = true;
   }
-  r.unpacked = s.param_dtype.value_or(r.stored);
+  // Fabric packs halves (plugins/precision/bitsandbytes.py, _Linear4bit.quantize).
+  r.unpacked = models::is_litgpt(s.code) ? DType::fp16 : s.param_dtype.value_or(r.stored);
   if (embedding_norm && r.autocast) r.residual = DType::fp32;
   r.reduce = s.data.reduce_dtype.value_or(s.grad_dtype.value_or(r.weight));
   if (!s.lora) return r;

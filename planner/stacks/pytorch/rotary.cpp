@@ -1,4 +1,4 @@
-// Rotary position embedding as Transformers and torchtune write it in Python.
+// Rotary position embedding as Transformers, torchtune and LitGPT write it in Python.
 #include "planner/stacks/pytorch/functions.h"
 
 namespace plimsoll::planner::pytorch {
@@ -44,7 +44,30 @@ Function pair_rotary_function(DType own, bool grad) {
   return f;
 }
 
+// litgpt 0.5.13, model.py, apply_rope: (x·cos + cat(-x₂, x₁)·sin).to(x's dtype).
+Function joined_rotary_function(DType own, DType tables, bool grad) {
+  Function f;
+  const ValueId x = f.given({tape::kAll, own}, grad);
+  const ValueId cos = f.given({tape::kAll, tables}, false);
+  const ValueId sin = f.given({tape::kAll, tables}, false);
+  const ValueId first = f.slice(x, kHalf), second = f.slice(x, kHalf);
+  const ValueId turned = f.concatenate(f.apply(Kind::negate, second), first, tape::kAll);
+  f.hold(turned);
+  const ValueId product = f.apply(Kind::multiply, x, cos);
+  const ValueId sum = f.apply(Kind::add, product, f.apply(Kind::multiply, turned, sin));
+  f.hold(sum);
+  f.result(f.named(f.cast(sum, own), ".rotated"));
+  return f;
+}
+
 }  // namespace
+
+TapePart joined_rotary_tape(const char* operand, DType own, DType tables, bool grad) {
+  static tape::Rules<1u << 5> rules;
+  const std::size_t key = (tape::dtype_bits(own) << 2 | tape::dtype_bits(tables)) << 1 | grad;
+  return tape_part(operand,
+                   rules.find(key, [&] { return joined_rotary_function(own, tables, grad); }));
+}
 
 TapePart pair_rotary_tape(const char* operand, DType own, bool grad) {
   static tape::Rules<1u << 3> rules;

@@ -72,6 +72,7 @@ struct LinearSaved {
   Ia3Saved ia3;
   VeraSaved vera;
   TensorId mask = kNoTensor;  // LoRA's dropout
+  TensorId padded = kNoTensor, places = kNoTensor;  // joined_adapters.cpp
   TensorId out = kNoTensor;
   bool input_grad = true;  // what it reads requires one
 };
@@ -106,6 +107,13 @@ struct AttentionSaved {
   TensorId fused_out = kNoTensor;  // what a fused kernel made; `out`, or what `out` was copied from
 };
 struct BlockPlan;
+
+// Rows of logits that cross entropy takes at once (loss_litgpt.cpp).
+struct LossPiece {
+  SymInt rows;
+  TensorId targets = kNoTensor, log = kNoTensor, losses = kNoTensor, weight = kNoTensor;
+  TensorId d_logits = kNoTensor;
+};
 
 // What the head's GEMM reads and the loss makes.
 struct EndSaved {

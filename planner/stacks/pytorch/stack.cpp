@@ -144,6 +144,40 @@ void add_float8(const models::Strategy& s, std::vector<Assumption>& out) {
                  "torchao 0.18, float8_linear.py; accelerate 1.15.0, utils/ao.py; torchtitan"});
 }
 
+// Of a base that is packed.
+void assume_packed(const models::Strategy& s, std::vector<Assumption>& out) {
+  const auto say = [&](const char* what, const char* value, const char* source) {
+    out.push_back({what, std::string("\"") + value + "\"", "derived", source});
+  };
+  if (s.quantize->storage->gemm == models::PackedGemm::gptq)
+    say("packed base", "4 bits; triton v2 kernels, the weight unpacked to fp16",
+        "fms-acceleration @876e2ed, plugins/accelerated-peft; PEFT's GPTQLoraLinear");
+  else if (models::is_litgpt(s.code))
+    say("packed base",
+        "of halves, the head too; the embedding and its norm are trained and never "
+        "stepped with, and the embedding that was replaced stays",
+        "lightning 2.6.6, fabric/plugins/precision/bitsandbytes.py; litgpt 0.5.13, "
+        "finetune/lora.py, main");
+  else
+    say("packed base", "quantized as it is loaded; GEMMs in the dtype of the precision",
+        "bitsandbytes 0.50.2; transformers 5.17, integrations/bitsandbytes.py");
+  if (s.quantize->storage->gemm == models::PackedGemm::dequantizes)
+    say("GEMMs of 5 to 1,536 tokens with packed weights",
+        "the weight is unpacked for a moment, in every forward too",
+        "bitsandbytes' fused kernels, which some GPUs take for some shapes, need less");
+  if (s.kernels == models::Kernels::fused)
+    say("fused adapters", "queries, keys and values in one function, and the output projection",
+        "fms-acceleration @876e2ed, plugins/fused-ops-and-kernels, LoRA_QKV and LoRA_W");
+  if (s.kernels == models::Kernels::fused && s.data.zero >= 2)
+    out.push_back({"fused adapters under FSDP", "\"whole on each GPU, in 16 bits\"", "calibrated",
+                   "that they are ignored: utils.py, lora_adapters_switch_ddp_from_fsdp; their "
+                   "dtype: bytes between steps of the runs in reports/memory_accuracy.md, on two "
+                   "GPUs and on four"});
+  if (s.data.zero >= 2)
+    say("start of the run", "not planned: packed weights may lie whole on each GPU until sharded",
+        "accelerate 1.15.0, utils/fsdp_utils.py, fsdp2_prepare_model (model_has_params4bit)");
+}
+
 void add_assumptions(const models::Decoder& decoder, const models::Strategy& s,
                      std::vector<Assumption>& out) {
   const auto say = [&](const char* what, const char* value, const char* source) {
@@ -155,29 +189,7 @@ void add_assumptions(const models::Decoder& decoder, const models::Strategy& s,
                                        : std::string(models::name_of(s.code)));
   say("versions modelled", versions.c_str(),
       "allocator traces and dry runs of real steps, tests/golden");
-  if (s.quantize) {
-    if (s.quantize->storage->gemm == models::PackedGemm::gptq)
-      say("packed base", "4 bits; triton v2 kernels, the weight unpacked to fp16",
-          "fms-acceleration @876e2ed, plugins/accelerated-peft; PEFT's GPTQLoraLinear");
-    else
-      say("packed base", "quantized as it is loaded; GEMMs in the dtype of the precision",
-          "bitsandbytes 0.50.2; transformers 5.17, integrations/bitsandbytes.py");
-    if (s.quantize->storage->gemm == models::PackedGemm::dequantizes)
-      say("GEMMs of 5 to 1,536 tokens with packed weights",
-          "the weight is unpacked for a moment, in every forward too",
-          "bitsandbytes' fused kernels, which some GPUs take for some shapes, need less");
-    if (s.kernels == models::Kernels::fused)
-      say("fused adapters", "queries, keys and values in one function, and the output projection",
-          "fms-acceleration @876e2ed, plugins/fused-ops-and-kernels, LoRA_QKV and LoRA_W");
-    if (s.kernels == models::Kernels::fused && s.data.zero >= 2)
-      out.push_back({"fused adapters under FSDP", "\"whole on each GPU, in 16 bits\"", "calibrated",
-                     "that they are ignored: utils.py, lora_adapters_switch_ddp_from_fsdp; their "
-                     "dtype: bytes between steps of the runs in reports/memory_accuracy.md, on two "
-                     "GPUs and on four"});
-    if (s.data.zero >= 2)
-      say("start of the run", "not planned: packed weights may lie whole on each GPU until sharded",
-          "accelerate 1.15.0, utils/fsdp_utils.py, fsdp2_prepare_model (model_has_params4bit)");
-  }
+  if (s.quantize) assume_packed(s, out);
   if (s.compile != models::Compile::no) {
     say("compiled layers", "each by itself; kept: the minimum cut of AOTAutograd's partitioner",
         "torch 2.11, _functorch/partitioners.py; tests/golden/compiled_saved.json");
@@ -376,6 +388,7 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   rules.rank = step.rank;
   add_assumptions(parts.decoder, question.strategy, step.assumptions);
   add_float8(question.strategy, step.assumptions);
+  assume_litgpt(question.strategy, step.assumptions);
   assume_outliers(parts, question, step.assumptions);
   assume_visits(question, parts, step.assumptions);
   const auto writer = step_writer(step.program, parts, question.strategy, question.batch, rules);

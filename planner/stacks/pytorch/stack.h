@@ -19,6 +19,8 @@ Rules rules_for(const Question& question, const ModelParts& parts,
 void set_loop(Rules& rules, const models::Decoder& decoder, const models::Strategy& strategy);
 // The same without what was assumed, for who asks a million times about one GPU and one model.
 Rules quick_rules(const Question& question, const ModelParts& parts);
+// What LitGPT's code does that nobody asked for.
+void assume_litgpt(const models::Strategy& strategy, std::vector<reports::Assumption>& assumptions);
 // Throws Error for what the model's code does not do, or was not modelled with it.
 void refuse_of_model(const Question& question);
 void refuse(const models::ModelSpec& model, const models::Strategy& strategy,

@@ -15,6 +15,8 @@ class Wrapper;
 
 // torchtune's CEWithChunkedOutputLoss, num_output_chunks.
 inline constexpr std::int64_t kHeadParts = 8;
+// LitGPT's lm_head_chunk_size, and chunked_cross_entropy's chunk_size.
+inline constexpr std::int64_t kLossRows = 128;
 
 struct Step {
   Step(models::StepProgram& program, const ModelParts& parts, const models::Strategy& strategy,
@@ -92,6 +94,7 @@ struct Step {
   LinearSaved head, head_transform, project_in;
   EndSaved end;
   std::vector<HeadPart> head_parts;
+  std::vector<LossPiece> loss_pieces;
 
   reports::States states;  // this rank's, after backward
   HostMemory host;  // of what is offloaded

@@ -40,7 +40,8 @@ class StepWriter {
   void add_run(const LayerRun& layers, std::int64_t first, std::int64_t count, std::int64_t stride);
   void size_unit(Unit& unit, const std::vector<Parameter>& parameters, models::GroupId group);
   void declare_states();
-  void declare_inputs(), declare_workspaces();  // inputs.cpp
+  void declare_inputs(), declare_workspaces(), declare_litgpt_inputs(),
+      declare_batch();  // inputs.cpp
   void micro_batches(), micro_batch(std::int64_t index, SymInt times);
   void declare_layers(Run& run);
   void layers_forward(std::size_t run), layers_backward(std::size_t run);

@@ -25,7 +25,7 @@ _plimsoll() {
     fit:--torch-version) return ;;
     fit:--allocator-conf) return ;;
     fit:--transformers-version) return ;;
-    fit:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1' -- "$cur")); return ;;
+    fit:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13' -- "$cur")); return ;;
     fit:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
     fit:--fsdp-version) COMPREPLY=($(compgen -W '1 2' -- "$cur")); return ;;
     fit:--shard-group) return ;;
@@ -145,7 +145,7 @@ _plimsoll() {
     recommend:--torch-version) return ;;
     recommend:--allocator-conf) return ;;
     recommend:--transformers-version) return ;;
-    recommend:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1' -- "$cur")); return ;;
+    recommend:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13' -- "$cur")); return ;;
     recommend:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
     recommend:--fsdp-version) COMPREPLY=($(compgen -W '1 2' -- "$cur")); return ;;
     recommend:--shard-group) return ;;
@@ -255,7 +255,7 @@ _plimsoll() {
     run:--torch-version) return ;;
     run:--allocator-conf) return ;;
     run:--transformers-version) return ;;
-    run:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1' -- "$cur")); return ;;
+    run:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13' -- "$cur")); return ;;
     run:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
     run:--fsdp-version) COMPREPLY=($(compgen -W '1 2' -- "$cur")); return ;;
     run:--shard-group) return ;;
@@ -383,7 +383,7 @@ _plimsoll() {
     oom:--torch-version) return ;;
     oom:--allocator-conf) return ;;
     oom:--transformers-version) return ;;
-    oom:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1' -- "$cur")); return ;;
+    oom:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13' -- "$cur")); return ;;
     oom:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
     oom:--fsdp-version) COMPREPLY=($(compgen -W '1 2' -- "$cur")); return ;;
     oom:--shard-group) return ;;

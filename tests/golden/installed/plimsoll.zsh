@@ -47,7 +47,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
-        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1)' \
+        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
@@ -202,7 +202,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
-        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1)' \
+        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
@@ -323,7 +323,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
-        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1)' \
+        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
@@ -481,7 +481,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
-        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1)' \
+        '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \

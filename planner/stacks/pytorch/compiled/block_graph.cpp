@@ -123,6 +123,7 @@ void BlockTracer::norm(const NodePlan& at) {
     }
     case NormKind::rms_norm_fused:
     case NormKind::rms_norm_composite:
+    case NormKind::rms_norm_product:
       break;
   }
   fail(ErrorKind::internal, "a norm that is refused");

@@ -9,6 +9,25 @@ using models::PositionKind;
 
 namespace {
 const ModuleNames& kEmbedding = end_names().tokens;
+
+// Those of LitGPT's StableEmbedding, which no optimizer steps with or zeroes: each is added to what
+// has been there since the first step.
+class AddedToKept final : public GradientSink {
+ public:
+  AddedToKept(ProgramBuilder& b, const Regime& regime) : b_(b), regime_(regime) {}
+  TensorId begin(const ModuleNames& names, std::int64_t elements, bool) override {
+    return b_.tensor(names.weight_grad_new, storage(Count(elements), regime_.weight),
+                     models::Category::temporaries);
+  }
+  bool keeps() const override { return false; }
+  void end(const ModuleNames& names, TensorId written) override {
+    b_.op(names.weight_grad, Phase::backward).read(written);
+  }
+
+ private:
+  ProgramBuilder& b_;
+  const Regime& regime_;
+};
 }  // namespace
 
 void EmbeddingWriter::backward() {
@@ -48,9 +67,12 @@ TensorId EmbeddingWriter::sum_gradient() {
   }
   if (d_.embedding_norm) {
     s_.unit = &s_.root;
+    AddedToKept kept(b_, regime_);
+    if (models::is_litgpt(strategy_.code)) layer_.set_sink(&kept);
     d = layer_.norm_backward(end_names().embedding_norm, parts_.embedding_norm,
                              {tokens_.total(), regime_.weight, s_.embedding_grad()}, s_.front.norm,
                              d, kNoTensor, {{s_.front.sum}, {}, {}});
+    layer_.set_sink(&wrapper_);
   }
   const bool reaches_scale =
       d_.embedding_scale == EmbeddingScale::model && (s_.leaf_input() || parts_.virtual_tokens > 0);
@@ -83,14 +105,18 @@ void EmbeddingWriter::dense_gradient(const ModuleNames& names, Unit& unit, SymIn
                                      TensorId from, const Ids& ids) {
   s_.unit = &unit;
   const SymInt width = &names == &kEmbedding ? d_.table_width() : d_.hidden;
-  const TensorId grad = wrapper_.begin(names, checked_multiply(rows, width), false);
+  AddedToKept kept(b_, regime_);
+  GradientSink& sink = models::is_litgpt(strategy_.code) && d_.embedding_norm
+                           ? static_cast<GradientSink&>(kept)
+                           : wrapper_;
+  const TensorId grad = sink.begin(names, checked_multiply(rows, width), false);
   auto backward = b_.op(names.module, Phase::backward).read(from).write(grad);
   take_blocks(b_, backward, embedding_scratch(b_, ids.count, rows, width), ids.copied);
   // Let go with the node; which is in front of what is done with its gradient.
-  const bool first = wrapper_.acts();
-  if (!first) wrapper_.end(names, grad);
+  const bool first = sink.acts();
+  if (!first) sink.end(names, grad);
   if (ids.name != nullptr) b_.op(ids.name, Phase::backward).release(ids.saved);
-  if (first) wrapper_.end(names, grad);
+  if (first) sink.end(names, grad);
 }
 
 // The sum over the batch is what it reads.

@@ -104,6 +104,10 @@ void HeadWriter::loss_forward() {
         "--loss: fused and chunked losses are not modelled where logits are scaled or capped, or "
         "the head has a bias, or reads a projection");
   b_.open(kNoGroup, false, s_.times);
+  if (models::is_litgpt(strategy_.code)) {
+    litgpt_forward();
+    return b_.close();
+  }
   if (s_.tail_is_head && !heads_parts()) gather_tail();
   s_.end.upcast_logits = s_.end.shifted_logits = s_.end.returned_logits = s_.end.padded_labels =
       kNoTensor;
@@ -161,7 +165,9 @@ void HeadWriter::backward() {
   b_.op("loss", Phase::backward).write(s_.end.seed);
   if (s_.loss_prefetches) wrapper_.before_head_backward();
   TensorId d_norm = kNoTensor;
-  if (strategy_.loss == Loss::full)
+  if (models::is_litgpt(strategy_.code))
+    d_norm = litgpt_backward();
+  else if (strategy_.loss == Loss::full)
     d_norm = full_backward();
   else if (strategy_.loss == Loss::chunked)
     d_norm = heads_parts() ? parts_backward() : chunked_backward();

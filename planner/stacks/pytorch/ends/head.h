@@ -11,6 +11,7 @@ class HeadWriter : private StepPart {
   void finish_model();  // behind the last layer, to the end of the decoder's forward
   void loss_forward();
   void backward();
+  SymBytes held_logits();  // from one forward to the next
 
  private:
   NormInput final_norm_input() const;
@@ -37,6 +38,15 @@ class HeadWriter : private StepPart {
   void declare_units(), part_head_forward(HeadPart&, Ref gathered), parts_forward();
   void part_loss_forward(HeadPart&, TensorId& sum);
   TensorId parts_backward();
+  // LitGPT's (loss_litgpt.cpp).
+  void divide_logits(), litgpt_head(), litgpt_forward(), piece_targets(), piece_losses();
+  void widen_and_hold(std::span<const TensorId> low, std::span<const SymInt> tokens);
+  void join_losses(TensorId scored), piece_gradients();
+  SymBytes wide_logits(SymInt tokens) const;
+  bool lays_out(SymInt rows) const;
+  SymBytes laid_out_inside(const LossPiece& piece, SymInt values, DType dtype) const;
+  TensorId with_last_tokens(TensorId d, SymInt tokens), narrowed(TensorId d, SymInt tokens);
+  TensorId litgpt_backward(), litgpt_full_backward(bool), litgpt_parts_backward(bool);
   void overwriting_cross_entropy(TensorId logits);
   TensorId overwriting_cross_entropy_backward();
   void fused_chunks(SymInt rows, DType normed), fused_work();
