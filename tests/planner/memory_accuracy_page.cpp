@@ -268,7 +268,12 @@ constexpr const char* kReading =
     "* ArcticTraining's baselines (DeepSpeed with optimizer and, on one GPU, parameters in host "
     "memory; 32,000 to 65,000 tokens) are 2\n  and 3.3 % too low on the device; all three that "
     "are known to have run are planned to fit, the longest, which its file calls\n  close to out "
-    "of memory, with 1.8 GiB to spare.\n\n";
+    "of memory, with 1.8 GiB to spare.\n"
+    "* LitGPT's rows ran its code of April to September 2024, in which queries, keys and values "
+    "lie "
+    "group by group, and norms\n  multiply in bf16. Asked as release 0.5.13, whose sequence is the "
+    "longest sample's, 512 tokens, they are within 0.15 %; half a\n  unit of their last digit is "
+    "0.02 to 0.11 %.\n\n";
 
 }  // namespace
 

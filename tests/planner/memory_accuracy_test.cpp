@@ -49,6 +49,8 @@ const std::map<std::string, double> kMissed{
     {"fms-gptq-foak-45-mistral-4x8", 0.0019},
     {"fms-gptq-foak-liger-45-mistral-4x4", 0.0036},
     {"fms-gptq-foak-liger-45-mistral-4x8", 0.0019},
+    {"litgpt-llama-2-7b-lora", 0.0013},
+    {"litgpt-llama-3.2-1b-lora", 0.0015},
 };
 
 }  // namespace
@@ -65,7 +67,7 @@ TEST_CASE("published peaks are planned within 0.1 %, less those listed with thei
     ++judged;
     missed += listed == kMissed.end() ? 0 : 1;
   }
-  CHECK(judged == 132);
+  CHECK(judged == 138);
   CHECK(missed == kMissed.size());
 }
 
