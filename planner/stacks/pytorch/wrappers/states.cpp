@@ -33,8 +33,9 @@ OwnPart TorchWrapper::own_part(const Parameter& p) const {
                                     : p.columns > 0  ? row / p.columns
                                                      : 0,
                             .columns = p.columns,
-                            // Trainer alone tells bitsandbytes which it is.
-                            .embedding = p.embedding && models::is_transformers(strategy_.code),
+                            // torchtune and LitGPT do not tell bitsandbytes which it is.
+                            .embedding = p.embedding && !models::is_torchtune(strategy_.code) &&
+                                         !models::is_litgpt(strategy_.code),
                             .hidden = p.hidden};
   if (models::rule_of(strategy_.optimizer).torch.projects_to == 0) return {own, elements};
   own.elements = elements;
