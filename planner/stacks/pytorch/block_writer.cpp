@@ -137,6 +137,7 @@ void BlockWriter::norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s
   const bool apart = shared(in);
   Place place = place_of(at, d_input, s);
   const Ref into = apart ? std::exchange(place.into, {}) : Ref{};
+  place.d_shared = shared(out);
   const TensorId d = norm_backward(*at.norm_names, *at.norm, norm_input(at), s.norms[at.place],
                                    gradient(out).tensor, apart ? kNoTensor : sum.tensor, place);
   sum = {apart ? add_apart(at, sum.tensor, d, into) : d, false, gradient(out).laid_out};

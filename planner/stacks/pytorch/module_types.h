@@ -114,6 +114,7 @@ struct TapeGradients {
   Ref into;  // the first value's gradient, where that is the layer's own
   std::span<const Ref> held;  // let go with the oldest node that reads what the forward left
   std::span<TensorId> others{};  // take the further values'
+  bool result_shared = false;  // what flows past holds the result's, too
 };
 
 // A GEMM with a weight as autograd sees it.

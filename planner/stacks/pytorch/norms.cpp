@@ -185,7 +185,8 @@ TensorId ModuleWriter::norm_backward(const ModuleNames& names, const NormPart& p
                         .flowing = x.grad ? residual : kNoTensor,
                         .parameters = {&names, &names},
                         .into = at.into,
-                        .held = at.held});
+                        .held = at.held,
+                        .result_shared = at.d_shared});
 }
 
 }  // namespace plimsoll::planner::pytorch

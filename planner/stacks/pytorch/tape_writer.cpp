@@ -121,8 +121,9 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
                                      std::span<const Ref> given, const TapeSaved& s,
                                      const TapeGradients& d) {
   const bool sinks = d.parameters[0] != nullptr;
-  const tape::Lowered& of = part.rule->backward(
-      {d.flowing != kNoTensor, checkpointed_, !sinks || sink_->keeps(), sinks && sink_->acts()});
+  const tape::Lowered& of =
+      part.rule->backward({d.flowing != kNoTensor, checkpointed_, !sinks || sink_->keeps(),
+                           sinks && sink_->acts(), d.result_shared});
   const TapeBytes& known = evaluated(of, counts);
   TapeSlots& slots = slots_[1];  // a recomputation in the middle is a forward
   TensorId d_in = kNoTensor;

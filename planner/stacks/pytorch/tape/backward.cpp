@@ -2,7 +2,6 @@
 // each: its formula makes the gradients of its operands, the second one's first; each is summed
 // down to the operand's extent and cast to its dtype (validate_outputs); what the operation kept
 // and the gradient that came in go; then each gradient is added to what has arrived before.
-#include <algorithm>
 #include <initializer_list>
 #include <utility>
 
@@ -30,6 +29,7 @@ class Backward {
     }
     if (around_.flows) gradient_[0] = begin({f_.value(0).size, Role::flowing, 0});
     gradient_[at(f_.result())] = begin({f_.value(f_.result()).size, Role::d_result, f_.result()});
+    if (around_.result_shared) ++uses_.back();
   }
 
   Script run() {

@@ -47,8 +47,8 @@ const Lowered& Rule::forward(bool saves, bool stops) const {
 }
 
 const Lowered& Rule::backward(const Surroundings& of) const {
-  return known(backward_[of.acts_on_gradients * 8u + of.flows * 4u + of.checkpointed * 2u +
-                         of.keeps_gradients],
+  return known(backward_[of.result_shared * 16u + of.acts_on_gradients * 8u + of.flows * 4u +
+                         of.checkpointed * 2u + of.keeps_gradients],
                [&] { return tape::backward(function_, of); });
 }
 

@@ -84,6 +84,7 @@ struct Surroundings {
       true;  // parameters' gradients stay; else each is added to another and dies
   bool acts_on_gradients =
       false;  // something happens between a gradient's arrival and what follows
+  bool result_shared = false;  // the result's gradient has another owner, and lives on
 };
 Script backward(const Function& function, const Surroundings& surroundings);
 
