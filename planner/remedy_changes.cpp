@@ -133,6 +133,11 @@ void Changes::add_batches() {
 
 // Where the stack's trainers have a switch for it, and the step is planned.
 void Changes::add_offload() {
+  if (stack.has_fsdp && !s.offload.any() && s.recompute.kind == RecomputeKind::full)
+    add(
+        Price::time, "--offload activations",
+        [](Question& c) { c.strategy.offload.activations = true; },
+        "TRL's activation_offloading=True: pinned memory of the host keeps what layers read");
   const bool adamw = s.optimizer == models::Optimizer::adamw &&
                      s.optimizer_impl.value_or(OptimizerImpl::fused) == OptimizerImpl::fused;
   const bool widened = s.grad_dtype == DType::fp32 && s.precision != Precision::fp32;

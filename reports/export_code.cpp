@@ -156,6 +156,21 @@ class ZeroTrainer(Trainer):
 
 )";
 
+// trl 1.16, trainer/sft_trainer.py, which has an option for it (activation_offloading=True).
+constexpr const char* kOffloading = R"(
+class OffloadingTrainer({0}):
+    """What layers and loss save waits in the host's memory for the backward."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.offloading = get_act_offloading_ctx_manager(model=self.model)
+
+    def training_step(self, *args, **kwargs):
+        with self.offloading:
+            return super().training_step(*args, **kwargs)
+
+)";
+
 // torch/backends/cuda: what remains of scaled_dot_product_attention's kernels is the math one.
 constexpr const char* kMath = R"(for kernel in ("flash", "mem_efficient", "cudnn"):
     getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(False)
@@ -261,6 +276,8 @@ std::vector<std::string> needed_code(const Strategy& s) {
     out.push_back(fmt::format("a checkpoint around every {} layers", s.recompute.every));
   if (s.attention == models::Attention::math) out.emplace_back("math attention");
   if (s.stack == Stack::pytorch && s.data.zero == 1) out.emplace_back("ZeroRedundancyOptimizer");
+  if (s.stack == Stack::pytorch && s.offload.activations)
+    out.emplace_back("activations on the host (TRL's trainers have activation_offloading=True)");
   if (views_buckets(s)) out.emplace_back("DDP's gradient_as_bucket_view");
   return out;
 }
@@ -304,6 +321,12 @@ TrainingCode training_code(const models::Workload& w) {
     out.imports.emplace_back("from torch.distributed.optim import ZeroRedundancyOptimizer");
     out.before_model += kZeroOne;
     out.trainer = "ZeroTrainer";
+  }
+  if (w.strategy.stack == Stack::pytorch && w.strategy.offload.activations) {
+    out.imports.emplace_back(
+        "from trl.models.activation_offloading import get_act_offloading_ctx_manager");
+    out.before_model += fmt::format(fmt::runtime(kOffloading), out.trainer);
+    out.trainer = "OffloadingTrainer";
   }
   return out;
 }

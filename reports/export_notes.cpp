@@ -136,13 +136,13 @@ void check_exportable(const Workload& w, std::string_view target) {
                        target);
   });
   const bool fsdp = s.stack == models::Stack::pytorch && target == "accelerate" && s.offload.pinned;
-  check(!s.offload.any() || s.stack == models::Stack::deepspeed || fsdp, ErrorKind::unsupported,
-        [&] {
-          return fmt::format(
-              "export --to {}: of a plan of FSDP with --offload, pinned, only an Accelerate "
-              "configuration is exported (--to accelerate)",
-              target);
-        });
+  const bool states = s.offload.params || s.offload.optimizer;
+  check(!states || s.stack == models::Stack::deepspeed || fsdp, ErrorKind::unsupported, [&] {
+    return fmt::format(
+        "export --to {}: of a plan of FSDP with --offload, pinned, only an Accelerate "
+        "configuration is exported (--to accelerate)",
+        target);
+  });
   check(!s.quantize || !s.quantize->storage->grouped, ErrorKind::unsupported, [&] {
     return fmt::format(
         "export --to {}: a GPTQ base (--quantize gptq) is loaded by fms-acceleration's plugin "

@@ -6,6 +6,7 @@
 #include "models/decisions/mesh.h"
 #include "models/run_names.h"
 #include "planner/stacks/stack_info.h"
+#include "planner/time/offload_time.h"
 #include "planner/time/step_time.h"
 
 namespace plimsoll::planner {
@@ -82,6 +83,22 @@ double add_flushing(reports::Plan& plan) {
   return *plan.flushing->seconds;
 }
 
+// Of activations to the host and back; nothing elsewhere.
+OffloadTime add_copies(const Question& question, const ModelParts& parts, double compute,
+                       reports::Plan& plan) {
+  if (!question.strategy.offload.activations) return {};
+  const models::Gpu& gpu = *question.cluster.gpu;
+  const OffloadTime copies = offload_time(gpu, parts, question.strategy, question.batch, compute);
+  assume(plan, "time: copied to the host in a step, and as much back, GB", copies.bytes / 1e9,
+         "derived", "layers' inputs, and what the loss saved; trl 1.16, activation_offloading.py");
+  assume(plan, "time: GPU to host, GB/s in one direction", gpu.pcie_bandwidth / 1e9, "derived",
+         "models/specs/gpus.json");
+  assume(plan, "time: of that, reached by copies of pinned memory", pinned_copy_share());
+  assume(plan, "time: copies that nothing hides, milliseconds", copies.exposed * 1e3, "assumed",
+         "layers' copies run beside the layers, the loss's beside nothing; none was timed");
+  return copies;
+}
+
 }  // namespace
 
 void add_time(const Question& question, const ModelParts& parts, const models::StepFlops& flops,
@@ -91,7 +108,8 @@ void add_time(const Question& question, const ModelParts& parts, const models::S
   if (s.device != models::Device::cuda || !question.cluster.gpu) return;
   const TimeModel model(parts, question.cluster);
   if (!model.knows(s.precision)) return;
-  if (s.offload.any()) {
+  const bool by_host = s.offload.optimizer || s.offload.params;
+  if (by_host || (s.offload.activations && question.cluster.gpu->pcie_bandwidth == 0)) {
     plan.assumptions.push_back(
         {"time", "null", "assumed",
          "not predicted: nothing measured says how fast the host steps the optimizer, and how much "
@@ -100,7 +118,8 @@ void add_time(const Question& question, const ModelParts& parts, const models::S
   }
   const StepTime step = model(s, question.batch);
   const double flushing = add_flushing(plan);
-  const double seconds = step.step + flushing;
+  const OffloadTime copies = add_copies(question, parts, step.compute, plan);
+  const double seconds = step.step + flushing + copies.exposed;
   const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
   const auto gpus = static_cast<double>(mesh.ranks());
   const double peak = model.peak_flops(s.precision);
@@ -110,7 +129,7 @@ void add_time(const Question& question, const ModelParts& parts, const models::S
   reports::Time& time = plan.time;
   time.step_seconds = seconds;
   time.compute_seconds = step.compute;
-  time.exposed_communication_seconds = step.exposed_communication;
+  time.exposed_communication_seconds = step.exposed_communication + copies.exposed;
   time.pipeline_bubble_seconds = step.pipeline_bubble;
   time.optimizer_seconds = step.optimizer;
   time.tokens_per_second = tokens / seconds;
@@ -120,7 +139,7 @@ void add_time(const Question& question, const ModelParts& parts, const models::S
   time.mfu_full_attention = flops.model_full_attention() / available;
   time.hfu = plan.hardware_flops_per_step / available;
   time.peak_flops = peak;
-  time.communication_seconds = step.communication;
+  time.communication_seconds = step.communication + copies.seconds;
   time.limited_by = name_of(step.limit);
   add_assumptions(question, plan);
 }

@@ -122,7 +122,8 @@ TEST_CASE("what changes no result is offered where it is not there yet") {
           q.strategy.attention = Attention::eager;
           q.strategy.recompute.kind = RecomputeKind::selective;
         }) == Lines{"0.0 --attention flash", "1.0 --recompute full"});
-  CHECK(offered([](Question& q) { q.strategy.recompute.kind = RecomputeKind::full; }).empty());
+  CHECK(offered([](Question& q) { q.strategy.recompute.kind = RecomputeKind::full; }) ==
+        Lines{"1.0 --offload activations"});
   CHECK(offered([](Question& q) { q.strategy.recompute = {RecomputeKind::every, 2}; }).empty());
   // A frozen base in fp32 is read in 16 bits under autocast, by every GEMM.
   const auto base = [](Precision precision, std::optional<DType> stored, Stack stack) {

@@ -43,6 +43,7 @@ import tempfile
 import time
 import traceback
 from statistics import median
+import activations
 import adapters
 import batches
 import compiled
@@ -132,7 +133,7 @@ ACCEPTED = {
     "sdpa_backend": ["auto", "flash", "efficient", "cudnn", "math"],
     "kernels": ["eager", "liger", "fused"], "loss": ["full", "chunked", "fused"],
     "compile": compiled.ACCEPTED,
-    "offload": [[], ["params"]],  # CPUOffloadPolicy, CPUOffload
+    "offload": activations.ACCEPTED,
     **packed_base.ACCEPTED, **batches.ACCEPTED, **float8.ACCEPTED,
 }
 # Not measured: other parallelisms have no single way in plain PyTorch.
@@ -497,7 +498,7 @@ def shard_fsdp2(model, strategy, stack):
             reduce_dtype=torch_dtype(strategy["grad_dtype"] or "fp32"))
     options = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": strategy["zero"] == 3}
     home = "cuda"
-    if strategy["offload"]:
+    if "params" in strategy["offload"]:
         home, options["offload_policy"] = "cpu", CPUOffloadPolicy()
     for _, layers in layer_lists(model):
         for layer in layers:
@@ -599,7 +600,7 @@ def shard_fsdp1(model, strategy):
         use_orig_params=True, auto_wrap_policy=wraps, device_mesh=mesh,
         backward_prefetch=BackwardPrefetch.BACKWARD_PRE, limit_all_gathers=True,
         device_id=torch.cuda.current_device(),
-        cpu_offload=CPUOffload(offload_params=True) if strategy["offload"] else None,
+        cpu_offload=CPUOffload(offload_params=True) if "params" in strategy["offload"] else None,
         param_init_fn=initialised_and_tied(model))
 
 
@@ -642,7 +643,7 @@ class Training:
         build_on = "meta" if sharded(strategy) else device
         if not torch.cuda.is_available():
             raise NoDevice("torch sees no CUDA device")
-        self.own_loss = None
+        self.own_loss, self.on_host = None, contextlib.nullcontext()
         if "model_code" in workload["stack"]:
             start_process_group(strategy["world_size"])
             self.model, self.own_loss = other_code.build(workload)
@@ -652,6 +653,7 @@ class Training:
             self.flops = flop_counts(inner, workload)
             self.vocabulary = inner.get_input_embeddings().weight.shape[0]
             float8.convert(inner, strategy)
+            self.on_host = activations.manager(inner, workload)
             self.model = distributed(inner, workload)
         if workload["stack"]["compile"] in (True, "model"):
             self.model = torch.compile(self.model)
@@ -702,7 +704,7 @@ class Training:
         loss_value = None
         for micro in range(count):
             last = micro == count - 1
-            with self.synchronised(last):
+            with self.synchronised(last), self.on_host:
                 if last and count > 1 and hasattr(self.model, "set_requires_gradient_sync"):
                     self.model.set_requires_gradient_sync(True)
                 mark(f"forward{micro or ''}")

@@ -59,6 +59,10 @@ class AttentionWriter::Again : public Recomputation {
     writer_.run(names_, in_, true, writer_.again_);
     writer_.phase_ = Phase::backward;
   }
+  void node_done() override {}
+  ~Again() override {
+    if (writer_.unpacked_ == this) writer_.unpacked_ = nullptr;
+  }
 
  private:
   AttentionWriter& writer_;

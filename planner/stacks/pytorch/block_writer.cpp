@@ -27,6 +27,7 @@ void BlockWriter::backward(const BlockPlan& plan, Ref input, TensorId d_output, 
     if (!plan.nodes[i].grad) continue;
     node_ = &plan.nodes[i];
     back(*node_, d_input, s);
+    node_done();
     if (node_->follows) continue;  // what it made is read with the first one's
     for (const ValueId id : node_->node->out) gradient(id) = {};
   }

@@ -1,5 +1,6 @@
 #include "planner/stacks/pytorch/checkpoints.h"
 
+#include "planner/stacks/pytorch/offloading.h"
 #include "planner/stacks/pytorch/wrappers/wrapper.h"
 
 namespace plimsoll::planner::pytorch {
@@ -11,6 +12,7 @@ using models::RecomputeKind;
 void Checkpoints::recompute() {
   Run& run = *run_;
   const std::size_t r = number(), last = last_, first = last + 1 - run.checkpoint();
+  if (s_.offloading != nullptr) s_.offloading->load_input(run, last);
   s_.wrapper->before_recompute(run.units[last]);
   layer_.set(Phase::recompute, true);
   ProgramBuilder::Place layer = b_.place();
@@ -18,7 +20,7 @@ void Checkpoints::recompute() {
     const ProgramBuilder::Place before = std::exchange(layer, b_.place());
     b_.at_layer(static_cast<std::uint16_t>(j));
     const TensorId out = run.recomputed[j];
-    const Ref input = j == first ? s_.input_of(r, first) : Ref{run.recomputed[j - 1]};
+    const Ref input = j == first ? s_.checkpoint_input(r, first) : Ref{run.recomputed[j - 1]};
     layer_.stop_early(!repeats_to_the_end() && j == last);
     layer_.take_from(strategy_.recompute.kind == RecomputeKind::ops ? &run.kept[j] : nullptr);
     layer_.forward(run.plan(j), input, {out}, run.saved[j]);
@@ -33,6 +35,10 @@ void Checkpoints::recompute() {
   b_.at_layer(static_cast<std::uint16_t>(last));
   if (!s_.reentrant()) drop_graph(run, Phase::recompute);
   s_.wrapper->after_recompute(run.units[last]);
+}
+
+void Checkpoints::node_done() {
+  if (s_.offloading != nullptr) s_.offloading->node_done(number(), last_);
 }
 
 // Of the recomputed graph only saved tensors stay behind, in a reentrant one until its backward is
@@ -85,9 +91,9 @@ void Checkpoints::before_layer(std::size_t r, std::size_t j) {
   const bool waits = s_.recomputes() && (j + 1) % layers == 0;
   layer_.set_checkpoint(waits ? this : nullptr, s_.recomputes());
   const std::size_t window = run.plan(j).sliding ? 1 : 0;
-  layer_.hold({s_.input_of(r, j / layers * layers), Ref{s_.cos[window]}, Ref{s_.sin[window]},
-               Ref{s_.masks[window]}, Ref{s_.front.position_ids}, Ref{s_.front.alibi},
-               Ref{never_taken(run, j)}},
+  const Ref input = s_.offloading == nullptr ? s_.input_of(r, j / layers * layers) : Ref{};
+  layer_.hold({input, Ref{s_.cos[window]}, Ref{s_.sin[window]}, Ref{s_.masks[window]},
+               Ref{s_.front.position_ids}, Ref{s_.front.alibi}, Ref{never_taken(run, j)}},
               j % layers == 0);
 }
 
@@ -98,6 +104,7 @@ void Checkpoints::begin(Run& of) {
   Run& run = of;
   run.recomputed.resize(run.stride(), kNoTensor);
   if (!s_.recomputes()) return;
+  if (s_.offloading != nullptr) s_.offloading->declare(run);
   const SymBytes stream = storage(checked_multiply(tokens_.total(), d_.hidden), regime_.residual);
   ProgramBuilder::Place layer = b_.place();
   bool any = false;

@@ -15,6 +15,7 @@ class Checkpoints : public Recomputation, private StepPart {
   void enter(std::size_t last) { last_ = last; }
   void before_layer(std::size_t run, std::size_t layer);
   void recompute() override;
+  void node_done() override;
   // Frames of reentrant ones: that checkpoint's; and what all layers were called with.
   void leave(), leave_all();
   std::size_t number() const { return static_cast<std::size_t>(run_ - s_.runs.data()); }  // its run

@@ -193,6 +193,7 @@ Sum ModuleWriter::gemm_backward(const ModuleNames& names, const ModuleNames& bia
   } else {
     release(gemm, at.held);
   }
+  node_done();
   if (casts && part.conv1d) widen(bias, d_bias, part.out, part);
   // With a bias the input was flattened before the weight was transposed: backward the input's
   // gradient comes last. The weight's comes by way of its transpose, behind the bias's.

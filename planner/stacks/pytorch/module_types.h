@@ -43,6 +43,7 @@ class Recomputation {
  public:
   virtual ~Recomputation() = default;
   virtual void recompute() = 0;
+  virtual void node_done() = 0;  // the node that asked
 };
 
 // The gradients of a tensor that have arrived so far, summed. Autograd adds the next one in place

@@ -67,6 +67,7 @@ class ModuleWriter {
   }
   // Written into zeros as often as the value was sliced whole (slice_backward).
   TensorId into_zeros(const char* name, TensorId d, SymInt values, DType dtype, int slices);
+  TapeCounts norm_counts(const NormPart& part, const NormInput& x) const;
 
  protected:
   friend class DoraWriter;  // parts of an adapted linear
@@ -84,10 +85,8 @@ class ModuleWriter {
   static OpBuilder& write(OpBuilder& op, Ref r) {
     return op.touch(r.tensor, r.delta, r.beyond, models::Access::write);
   }
-  // A node is about to read what the forward saved.
-  void unpack() {
-    if (Recomputation* waiting = std::exchange(recomputation_, nullptr)) waiting->recompute();
-  }
+  // A node is about to read what the forward saved; it has run.
+  void unpack(), node_done();
   static void release(OpBuilder& op, std::span<const Ref> held) {
     for (const Ref r : held) op.touch(r.tensor, r.delta, r.beyond, models::Access::release);
   }
@@ -112,6 +111,7 @@ class ModuleWriter {
   bool saves_ = true, checkpointed_ = false;
   GradientSink* sink_ = nullptr;
   Recomputation* recomputation_ = nullptr;
+  Recomputation* unpacked_ = nullptr;  // which has run for the node that is being written
   std::array<TensorId, 4> workspaces_{kNoTensor, kNoTensor, kNoTensor, kNoTensor};
 
  private:
@@ -135,7 +135,6 @@ class ModuleWriter {
   void joined_forward(const LinearNames&, const LinearPart&, LinearSaved&);  // joined_adapters.cpp
   TensorId joined_backward(const LinearNames&, const LinearPart&, const LinearSaved&, TensorId);
   void widen(const ModuleNames&, TensorId low, std::int64_t, const WeightGemm&), widen_late();
-  TapeCounts norm_counts(const NormPart& part, const NormInput& x) const;
   const TapeBytes& evaluated(const tape::Lowered& of, const TapeCounts& counts);
   OpBuilder write_tape(const TapePart& part, const tape::Lowered& of, std::size_t i,
                        const TapeCounts& counts, const TapeBytes& known, const TapeSlots& slots);

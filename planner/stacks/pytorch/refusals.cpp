@@ -282,6 +282,7 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   refuse_projection(s);
   refuse_in_backward(s, batch);
   refuse_behind(model, s);
+  refuse_offloaded_activations(model, s);
   refuse_offload(s);
   refuse_packed(s);
   if (is_fsdp1(s)) refuse_fsdp1(s);
@@ -325,11 +326,10 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
 // FSDP takes gradients and the optimizer with the parameters.
 void refuse_offload(const models::Strategy& s) {
   const models::Offload& offload = s.offload;
-  if (!offload.any()) return;
+  if (!offload.any() || offload.activations) return;
   const auto refuse = [](bool bad, ErrorKind kind, const char* why) {
     check(!bad, kind, std::string("--offload ") + why);
   };
-  refuse(offload.activations, ErrorKind::unsupported, "activations is not modelled yet");
   refuse(!offload.params, ErrorKind::bad_input,
          "optimizer: PyTorch has no such switch; FSDP offloads parameters, gradients and states "
          "together (--offload params), DeepSpeed states alone (--stack deepspeed)");

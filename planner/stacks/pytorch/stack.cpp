@@ -398,6 +398,7 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   step.states = writer->states();
   step.managed = writer->managed();
   step.host = writer->host();
+  assume_offloaded(question.strategy, step.assumptions);
   if (question.strategy.offload.params)
     step.assumptions.push_back(
         {"parameters, gradients and optimizer states", "\"on the host, where the optimizer steps\"",

@@ -26,6 +26,8 @@ void refuse_of_model(const Question& question);
 void refuse(const models::ModelSpec& model, const models::Strategy& strategy,
             const models::Batch& batch);
 void refuse_offload(const models::Strategy& strategy);
+// Of --offload activations.
+void assume_offloaded(const models::Strategy& strategy, std::vector<reports::Assumption>& out);
 
 // Of the strategy's data parallelism.
 std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const ModelParts& parts,

@@ -11,6 +11,7 @@
 
 namespace plimsoll::planner::pytorch {
 
+class Offloading;
 class Wrapper;
 
 // torchtune's CEWithChunkedOutputLoss, num_output_chunks.
@@ -44,6 +45,10 @@ struct Step {
   // The stream before layer `layer` of an instance, and its gradient.
   Ref input_of(std::size_t run, std::size_t layer) const;
   Ref input_gradient_of(std::size_t run, std::size_t layer) const;
+  // The same as a checkpoint's backward reads it.
+  Ref checkpoint_input(std::size_t run, std::size_t at) const {
+    return offloading == nullptr ? input_of(run, at) : Ref{runs[run].loaded[at]};
+  }
   // A unit's tensor `step` (-1 or +1) units away from layer `layer` of run `run`.
   Ref unit_tensor(TensorId Unit::*tensor, std::size_t run, std::size_t layer, int step) const;
   // What a run's last layer returned beside the stream goes.
@@ -75,6 +80,7 @@ struct Step {
   SymInt shards = 1;  // ranks that PyTorch splits a parameter over
   BlockWriter layer;
   Wrapper* wrapper = nullptr;
+  Offloading* offloading = nullptr;  // of activations, if any
 
   std::vector<Run> runs;
   // Parameters outside the layers, gathered at the model's start, the embedding, and the final norm

@@ -10,10 +10,12 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
                        const Rules& rules, const MakeWrapper& make_wrapper)
     : s_(program, parts, strategy, batch, rules),
       checkpoints_(s_),
+      offloading_(s_),
       wrapper_(make_wrapper(s_, checkpoints_)),
       embedding_(s_, *wrapper_),
       head_(s_, *wrapper_) {
   s_.wrapper = wrapper_.get();
+  if (strategy.offload.activations) s_.offloading = &offloading_;
 }
 
 void StepWriter::write() {
@@ -75,6 +77,7 @@ void StepWriter::micro_batch(std::int64_t index, SymInt times) {
                       : kNoTensor;
   s_.layer.set_sink(wrapper_.get());
   wrapper_->begin_micro_batch();
+  if (s_.offloading != nullptr) s_.offloading->begin();
   embedding_.forward();
   for (std::size_t r = 0; r < s_.runs.size(); ++r) layers_forward(r);
   wrapper_->after_layers();
@@ -86,6 +89,7 @@ void StepWriter::micro_batch(std::int64_t index, SymInt times) {
   wrapper_->before_layers_backward();
   for (std::size_t r = s_.runs.size(); r-- > 0;) layers_backward(r);
   embedding_.backward();
+  if (s_.offloading != nullptr) s_.offloading->finish();
   if (s_.reentrant() && !wrapper_->leaves_checkpoints()) checkpoints_.leave_all();
   wrapper_->end_backward();
   if (s_.graph_keeps()) drop_graph();
@@ -136,6 +140,7 @@ void StepWriter::layers_forward(std::size_t r) {
   for (std::size_t j = 0; j < run.stride(); ++j) {
     const ProgramBuilder::Place before = std::exchange(layer, s_.b.place());
     s_.b.at_layer(static_cast<std::uint16_t>(j));
+    if (s_.offloading != nullptr) s_.offloading->before_layer(r, j);
     wrapper_->before_forward(run.units[j], s_.unit_tensor(&Unit::gather_forward, r, j, -1));
     const Ref out{j + 1 < run.stride() ? run.inner[j] : run.out};
     if (s_.compiles())
@@ -177,7 +182,9 @@ void StepWriter::layers_backward(std::size_t r) {
     s_.unit = &run.units[j];
     s_.unit->next = 0;
     const TensorId d_out = j + 1 < run.stride() ? run.d_inner[j] : run.d_out;
-    const Ref input = !first && s_.recomputes() ? Ref{run.recomputed[j - 1]} : s_.input_of(r, j);
+    const Ref input = !first && s_.recomputes() ? Ref{run.recomputed[j - 1]}
+                      : s_.recomputes()         ? s_.checkpoint_input(r, j)
+                                                : s_.input_of(r, j);
     checkpoints_.before_layer(r, j);
     if (s_.compiles())
       CompiledBlock(s_.layer).backward(run.compiled_layer(j), run.plan(j), input, d_out,

@@ -9,6 +9,7 @@
 #include "planner/stacks/pytorch/checkpoints.h"
 #include "planner/stacks/pytorch/ends/embedding.h"
 #include "planner/stacks/pytorch/ends/head.h"
+#include "planner/stacks/pytorch/offloading.h"
 #include "planner/stacks/pytorch/wrappers/wrapper.h"
 
 namespace plimsoll::planner::pytorch {
@@ -50,6 +51,7 @@ class StepWriter {
 
   Step s_;
   Checkpoints checkpoints_;
+  Offloading offloading_;
   std::unique_ptr<Wrapper> wrapper_;
   EmbeddingWriter embedding_;
   HeadWriter head_;

@@ -8,6 +8,17 @@ namespace plimsoll::planner::pytorch {
 using tape::Event;
 using tape::Role;
 
+void ModuleWriter::unpack() {
+  Recomputation* const waiting = std::exchange(recomputation_, nullptr);
+  if (waiting == nullptr) return;
+  waiting->recompute();
+  unpacked_ = waiting;
+}
+
+void ModuleWriter::node_done() {
+  if (Recomputation* const asked = std::exchange(unpacked_, nullptr)) asked->node_done();
+}
+
 // Blocks of no bytes are not asked for.
 BlockEvents ModuleWriter::tape_blocks(const tape::OpOf& op, std::span<const SymBytes> bytes,
                                       std::span<const Ref> slots) {
@@ -172,6 +183,7 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
     }
     auto op = write_tape(part, of, i, counts, known, slots);
     if (i == of.oldest) release(op, d.held);
+    node_done();
     for (std::size_t k = 0; k < made; ++k) sink_->end(*parameters[k].first, parameters[k].second);
   }
   return d_in;

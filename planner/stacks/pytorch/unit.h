@@ -93,6 +93,7 @@ struct Run {
   std::vector<compiled::Layer> compiled;  // by plan, where layers are compiled
   std::vector<std::vector<TensorId>> compiled_saved;
   std::vector<TensorId> recomputed;
+  std::vector<TensorId> loaded;  // layers' inputs as they come back from the host (offloading.h)
   std::vector<Unit> units;
   std::int64_t count = 0;  // instances
   std::size_t stride() const { return units.size(); }

@@ -1,6 +1,8 @@
 // The head, the loss, and their backward.
 #include "planner/stacks/pytorch/ends/head.h"
 
+#include "planner/stacks/pytorch/functions.h"
+
 namespace plimsoll::planner::pytorch {
 
 using models::Access;
@@ -16,6 +18,7 @@ void HeadWriter::finish_model() {
   b_.open(kNoGroup, false, s_.times);
   layer_.set(Phase::forward, true);
   cache_projections();
+  if (s_.offloading != nullptr) s_.offloading->leave_layers();
   if (!s_.tail_is_head) gather_tail();
   if (d_.embedding_width > 0) {
     project_out();
@@ -26,6 +29,8 @@ void HeadWriter::finish_model() {
   const Ref transformed{d_.head_transform ? transform_head() : kNoTensor};
   layer_.norm_forward(kFinalNorm, parts_.final_norm, d_.head_transform ? transformed : last,
                       final_norm_input(), s_.final_norm);
+  if (s_.offloading != nullptr)
+    packed_norm_ = s_.offloading->pack(norm_part(), norm_counts(), std::array{last}, s_.final_norm);
   if (!d_.head_transform) leave_model();
   b_.close();
 }
@@ -181,18 +186,28 @@ void HeadWriter::backward() {
   b_.close();
 }
 
+TapePart HeadWriter::norm_part() const {
+  return norm_tape(kFinalNorm, parts_.final_norm, final_norm_input(), regime_);
+}
+
+TapeCounts HeadWriter::norm_counts() const {
+  return layer_.norm_counts(parts_.final_norm, final_norm_input());
+}
+
 void HeadWriter::norm_backward(TensorId d) {
   s_.unit = s_.norm_unit;
   const Ref last{s_.runs.back().out, -1}, d_last{s_.runs.back().d_out, -1};
-  const Place place =
-      d_.head_transform ? Place{{s_.end.activated}, {}, {}} : Place{last, d_last, {}};
+  Place place = d_.head_transform ? Place{{s_.end.activated}, {}, {}} : Place{last, d_last, {}};
   if (regime_.patch.last != NormKernel::eager) {
     layer_.liger_norm_backward(kFinalNorm, parts_.final_norm, final_norm_input(), s_.final_norm,
                                d == kNoTensor ? d_last : Ref{d}, kNoTensor, place);
     return;
   }
+  TapeSaved saved = s_.final_norm;
+  if (s_.offloading != nullptr)
+    s_.offloading->load(packed_norm_, norm_part(), std::span(&place.input, 1), saved);
   const TensorId d_in = layer_.norm_backward(kFinalNorm, parts_.final_norm, final_norm_input(),
-                                             s_.final_norm, d, kNoTensor, place);
+                                             saved, d, kNoTensor, place);
   if (d_.head_transform && final_norm_input().grad) transform_back(d_in);
 }
 

@@ -1,6 +1,7 @@
 // The model's end: final norm, head and loss, forward and backward.
 #pragma once
 
+#include "planner/stacks/pytorch/offloading.h"
 #include "planner/stacks/pytorch/wrappers/wrapper.h"
 
 namespace plimsoll::planner::pytorch {
@@ -15,6 +16,8 @@ class HeadWriter : private StepPart {
 
  private:
   NormInput final_norm_input() const;
+  TapePart norm_part() const;
+  TapeCounts norm_counts() const;
   Ref norm_gradient_into() const;
   DType head_input() const, loss_dtype() const;
   bool shifts_logits() const, widens_logits() const, overwrites_logits() const;
@@ -52,6 +55,7 @@ class HeadWriter : private StepPart {
   void fused_chunks(SymInt rows, DType normed), fused_work();
 
   Wrapper& wrapper_;
+  Packed packed_norm_, packed_logits_, packed_entropy_;  // on the host
 };
 
 }  // namespace plimsoll::planner::pytorch

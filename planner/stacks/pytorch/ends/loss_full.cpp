@@ -153,6 +153,9 @@ void HeadWriter::full_forward() {
   if (d_.bare && !d_.holds_stream) wrapper_.after_model();
   layer_.tape_forward(logits_part(), logits_counts(tokens_.total()), std::array{Ref{s_.head.out}},
                       s_.end.logits);
+  if (s_.offloading != nullptr)
+    packed_logits_ = s_.offloading->pack(logits_part(), logits_counts(tokens_.total()),
+                                         std::array{Ref{s_.head.out}}, s_.end.logits);
   if (d_.holds_stream) {
     if (s_.tail.reshards) wrapper_.after_forward(s_.tail);
     leave_after_head();
@@ -181,19 +184,27 @@ void HeadWriter::full_forward() {
   layer_.tape_forward(entropy_part(), entropy_counts(tokens_.total(), s_.end.targets),
                       std::array{Ref{scored}, Ref{s_.end.targets}}, s_.end.entropy, false, {},
                       {s_.end.loss});
+  if (s_.offloading != nullptr)
+    packed_entropy_ =
+        s_.offloading->pack(entropy_part(), entropy_counts(tokens_.total(), s_.end.targets),
+                            std::array{Ref{scored}, Ref{s_.end.targets}}, s_.end.entropy);
 }
 
 TensorId HeadWriter::full_backward() {
-  const std::array<Ref, 2> given{{{kNoTensor}, {s_.end.targets}}};
+  std::array<Ref, 2> given{{{kNoTensor}, {s_.end.targets}}};
+  TapeSaved entropy = s_.end.entropy, logits = s_.end.logits;
+  if (s_.offloading != nullptr)
+    s_.offloading->load(packed_entropy_, entropy_part(), given, entropy);
   TensorId d =
       overwrites_logits()
           ? overwriting_cross_entropy_backward()
           : layer_.tape_backward(entropy_part(), entropy_counts(tokens_.total(), s_.end.targets),
-                                 given, s_.end.entropy, {.result = s_.end.seed});
+                                 given, entropy, {.result = s_.end.seed});
   if (d_.holds_stream) wrapper_.gather_again(s_.tail);
   if (d_.holds_stream && !s_.tail.reshards) wrapper_.before_head_backward();
+  if (s_.offloading != nullptr) s_.offloading->load(packed_logits_, logits_part(), given, logits);
   const TensorId d_logits = layer_.tape_backward(logits_part(), logits_counts(tokens_.total()),
-                                                 given, s_.end.logits, {.result = d});
+                                                 given, logits, {.result = d});
   if (d_logits != kNoTensor) d = d_logits;
   if (d_.holds_stream) wrapper_.before_backward(s_.tail);
   if (!s_.loss_prefetches && (!d_.holds_stream || s_.tail.reshards))

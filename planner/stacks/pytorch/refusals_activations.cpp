@@ -1,0 +1,64 @@
+// What stack pytorch does not plan of --offload activations (offloading.h).
+#include <string>
+
+#include "models/decisions/layer.h"
+#include "models/model_spec.h"
+#include "models/optimizers.h"
+#include "models/run_names.h"
+#include "planner/stacks/pytorch/refusals.h"
+#include "planner/stacks/pytorch/regime.h"
+#include "planner/stacks/pytorch/stack.h"
+
+namespace plimsoll::planner::pytorch {
+
+void refuse_offloaded_activations(const models::ModelSpec& model, const models::Strategy& s) {
+  if (!s.offload.activations) return;
+  const auto refuse_if = [](bool it_is, const char* what) {
+    check(!it_is, ErrorKind::unsupported,
+          [&] { return std::string("--offload activations ") + what; });
+  };
+  refuse_if(!models::is_transformers(s.code),
+            "is not modelled with --model-code, whose own hooks copy what TRL's keep");
+  refuse_if(s.offload.params || s.offload.optimizer,
+            "together with params or optimizer is not modelled yet");
+  refuse_if(!s.offload.pinned, "with --offload-pin no: TRL's trainers pin what they copy");
+  // Without checkpoints the hook copies whatever a layer saves, autocast's copies of weights too.
+  refuse_if(s.recompute.kind != models::RecomputeKind::full ||
+                models::decisions::reentrant_checkpoints(s),
+            "is modelled with --recompute full, of checkpoints that are not reentrant");
+  refuse_if(s.transformers < models::Release{5, 0, 0},
+            "with Transformers before 5.0 is not modelled yet");
+  refuse_if(s.kernels != models::Kernels::eager,
+            "with --kernels other than eager is not modelled yet");
+  refuse_if(s.loss != models::Loss::full, "with --loss other than full is not modelled yet");
+  refuse_if(s.rows != models::Rows::full,
+            "with rows that hold padding or several samples is not modelled yet");
+  refuse_if(is_fsdp1(s), "with --fsdp-version 1 is not modelled yet");
+  refuse_if(s.optimizer_in_backward, "with --optimizer-in-backward is not modelled yet");
+  refuse_if(!s.freeze.empty() || !s.train.empty(), "with --freeze or --train is not modelled yet");
+  // TRL empties the allocator's cache before each micro-batch where bitsandbytes was imported.
+  const char* const package = models::rule_of(s.optimizer).torch.package;
+  refuse_if(s.quantize || (package != nullptr && std::string(package) == "bitsandbytes"),
+            "with a packed base or an optimizer of bitsandbytes is not modelled yet");
+  const models::Decoder& d = *model.decoder;
+  refuse_if(d.embedding_norm || d.embedding_dropout > 0 || d.embeds_positions() ||
+                d.token_types > 0 || d.embedding_width > 0 || d.head_transform || d.masked_loss,
+            "is modelled of decoders whose layers read the embeddings as they are");
+  refuse_if(model.model_type == "gpt_neox",
+            "of GPT-NeoX is not modelled yet: TRL does not find its head, and offloads the logits' "
+            "operands");
+}
+
+void assume_offloaded(const models::Strategy& s, std::vector<reports::Assumption>& out) {
+  if (!s.offload.activations) return;
+  out.push_back({"what the layers and the loss saved",
+                 "\"on the host until the backward reads it\"", "derived",
+                 "trl 1.16, models/activation_offloading.py (activation_offloading=True); "
+                 "tests/golden/dry_runs_activations.json"});
+  if (!s.lora) return;
+  out.push_back({"bitsandbytes", "\"not installed\"", "assumed",
+                 "PEFT imports it where it is, and then TRL empties the allocator's cache before "
+                 "each micro-batch: what is allocated stays as it is, what is reserved does not"});
+}
+
+}  // namespace plimsoll::planner::pytorch

@@ -1,0 +1,101 @@
+// Activations on the host (planner/stacks/pytorch/offloading.h): what is refused, the host's bytes,
+// and the time that copies take. Device bytes are held against torch's own in dry_runs_test.cpp.
+#include <doctest/doctest.h>
+
+#include "models/model_catalog.h"
+#include "planner/plan.h"
+#include "planner/time/offload_time.h"
+#include "tests/near.h"
+#include "tests/planner/refusal_rows.h"
+
+using namespace plimsoll;
+using models::Loss;
+using models::RecomputeKind;
+using tests::check_refusals;
+using tests::kNothing;
+using tests::Refusable;
+using tests::shard_by_fsdp;
+
+TEST_CASE("activations are offloaded where each layer is a checkpoint, and little else is asked") {
+  const auto offload = [](Refusable& a) {
+    a.model = "llama-3.2-1b", a.s.offload.activations = true,
+    a.s.recompute = {.kind = RecomputeKind::full};
+  };
+  check_refusals(
+      {
+          {kNothing, [](Refusable&) {}},
+          {kNothing, [](Refusable& a) { shard_by_fsdp(a); }},
+          {"--offload activations together with params",
+           [](Refusable& a) { a.s.offload.params = true; }},
+          {"--offload activations with --offload-pin no",
+           [](Refusable& a) { a.s.offload.pinned = false; }},
+          {"--offload activations is modelled with --recompute full",
+           [](Refusable& a) { a.s.recompute = {}; }},
+          {"--offload activations is modelled with --recompute full",
+           [](Refusable& a) { a.s.recompute = {.kind = RecomputeKind::sqrt}; }},
+          {"--offload activations with Transformers before 5.0",
+           [](Refusable& a) {
+             a.s.transformers = {4, 57, 0};
+           }},
+          {"--offload activations with --kernels",
+           [](Refusable& a) { a.s.kernels = models::Kernels::liger; }},
+          {"--offload activations with --loss", [](Refusable& a) { a.s.loss = Loss::chunked; }},
+          {"--offload activations with --fsdp-version 1",
+           [](Refusable& a) { shard_by_fsdp(a), a.s.data.fsdp_version = 1; }},
+          {"--offload activations with --freeze or --train",
+           [](Refusable& a) { a.s.freeze = {"*norm*"}; }},
+          {"--offload activations with a packed base or an optimizer of bitsandbytes",
+           [](Refusable& a) { a.s.optimizer = models::Optimizer::adam8bit; }},
+          {kNothing, [](Refusable& a) { a.s.optimizer = models::Optimizer::sgd; }},
+          {"--offload activations is modelled of decoders whose layers read the embeddings",
+           [](Refusable& a) { a.model = "gpt2"; }},
+          {"--offload activations of GPT-NeoX", [](Refusable& a) { a.model = "pythia-1.4b"; }},
+      },
+      offload);
+}
+
+// llama-3.2-1b, 16 layers of 2048, 128256 words; 1024 tokens in bf16. Pinned in powers of two: the
+// inputs of 16 layers, 4 MiB each; what the final norm saved: its input in fp32, 8 MiB, a
+// root of each row, 4 KiB, and the result, 4 MiB; log_softmax in fp32, 525,336,576 bytes, and so
+// 512 MiB; token ids and targets, 8 KiB each.
+TEST_CASE("the host keeps layers' inputs and what the norm and the loss saved") {
+  const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  planner::Question question;
+  question.model = &model;
+  question.strategy.precision = models::Precision::bf16;
+  question.strategy.recompute = {.kind = RecomputeKind::full};
+  question.strategy.offload.activations = true;
+  question.batch = {.seq_len = 1024};
+  const reports::Plan plan = planner::plan(question);
+  const std::int64_t mib = 1 << 20, kib = 1 << 10;
+  CHECK(plan.host_pinned == Bytes((16 * 4 + 8 + 4 + 512) * mib + (4 + 8 + 8) * kib));
+  CHECK(plan.host_node == plan.host_pinned);
+  question.strategy.gpus = 4;
+  CHECK(planner::plan(question).host_node == plan.host_pinned * 4);
+  question.cluster.host_memory = plan.host_pinned * 4;
+  CHECK(planner::plan(question).host_fits);
+  question.cluster.host_memory = plan.host_pinned * 4 - Bytes(1);
+  CHECK_FALSE(planner::plan(question).host_fits);
+}
+
+// Of 32 GB/s 0.8: 25.6. 2048 tokens: layers' inputs 2048 * 2048 * 16 * 2 = 134,217,728
+// bytes, 5.24288 ms; the loss 2048 * 128256 * 4 = 1,050,673,152 bytes, 41.04192 ms out and as much
+// back.
+TEST_CASE("layers' copies hide behind the layers, the loss's behind nothing") {
+  const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  models::Strategy s;
+  s.precision = models::Precision::bf16;
+  s.offload.activations = true;
+  models::Gpu gpu;
+  gpu.pcie_bandwidth = 32e9;
+  const planner::ModelParts parts = planner::model_parts(model, s);
+  const auto time = [&](double compute) {
+    return planner::offload_time(gpu, parts, s, {.seq_len = 2048}, compute);
+  };
+  CHECK(tests::near(time(1).seconds, 82.08384e-3 + 2 * 5.24288e-3, 1e-9));
+  CHECK(time(1).bytes == 134'217'728.0 + 1'050'673'152.0);
+  CHECK(tests::near(time(1).exposed, 82.08384e-3, 1e-9));
+  // A quarter of 8 ms is 2: 3.24288 ms of copies out are left, and none back.
+  CHECK(tests::near(time(8e-3).exposed, 82.08384e-3 + 3.24288e-3, 1e-9));
+  CHECK(tests::near(time(0).exposed, 82.08384e-3 + 2 * 5.24288e-3, 1e-9));
+}

@@ -1,0 +1,20 @@
+"""Activations on the host (`strategy.offload` "activations"): TRL's OffloadActivations around each
+micro-batch's forward and backward, as its trainers' training_step has it.
+
+Needs trl on PYTHONPATH (1.16.0 was read); of it nothing but that module is imported.
+"""
+
+import contextlib
+import sys
+
+ACCEPTED = [[], ["params"], ["activations"]]
+
+
+def manager(model, workload):
+    """What one micro-batch runs in."""
+    if "activations" not in workload["strategy"]["offload"]:
+        return contextlib.nullcontext()
+    from trl.models.activation_offloading import get_act_offloading_ctx_manager
+    # PEFT imports it wherever it is installed, and then TRL empties the cache before each micro-batch.
+    sys.modules.pop("bitsandbytes", None)
+    return get_act_offloading_ctx_manager(model=model)
