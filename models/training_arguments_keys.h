@@ -23,7 +23,7 @@ inline constexpr auto kArgumentsRead = std::to_array<std::string_view>(
      "load_in_8bit", "load_in_4bit", "bnb_4bit_quant_type", "use_bnb_nested_quant", "packing",
      "padding_free", "use_dora", "lora_modules_to_save", "lora_target_parameters",
      "neftune_noise_alpha", "label_smoothing_factor", "optim_target_modules", "ddp_static_graph",
-     "torch_empty_cache_steps", "full_determinism"});
+     "torch_empty_cache_steps", "full_determinism", "activation_offloading"});
 
 inline constexpr auto kArgumentsUnmodelled = std::to_array<std::string_view>(
     {"neftune_noise_alpha", "label_smoothing_factor", "lora_target_parameters", "padding_free"});

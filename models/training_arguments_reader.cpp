@@ -102,6 +102,8 @@ class Reader : TrainerFile {
     if (flag("use_liger_kernel", false) && file_.is_set("liger_kernel_config"))
       refuse_key(file_, "liger_kernel_config", "a choice of kernels is not modelled yet");
     attention("attn_implementation", file_.text("attn_implementation", ""));
+    if (flag("activation_offloading", false))  // trl/trainer/sft_config.py
+      say("offload", "activations", "activation_offloading");
   }
 
   // trl/trainer/model_config.py: use_peft turns the others on.

@@ -83,7 +83,9 @@ TEST_CASE("TrainingArguments: batch, precision and checkpoints, field by field")
 TEST_CASE("TrainingArguments: kernels, compilation, attention and optimizers, field by field") {
   check_rows(
       arguments, "output_dir: out\n",
-      {{"use_liger_kernel: true\n", "kernels=liger"},
+      {{"activation_offloading: true\n", "offload=activations"},
+       {"activation_offloading: false\n", ""},
+       {"use_liger_kernel: true\n", "kernels=liger"},
        {"use_liger_kernel: false\nliger_kernel_config: {rope: true}\n", ""},
        {"use_liger_kernel: true\nliger_kernel_config: {rope: true}\n",
         "unsupported: t.yaml: liger_kernel_config is an object: a choice of kernels is not "
