@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 namespace plimsoll::planner {
 
@@ -147,26 +148,56 @@ void StepRequests::write_step() {
     const Op& op = program_.ops[number];
     if (op.name == kOptimizerStep && op.phase != Phase::optimizer) {
       take_states_of(timeline_.steps[s].at);
-    } else if (op.name == kOptimizerStep && !states) {
-      states = true;
-      for (const std::int32_t i : staying_)
-        if (decl(i).category == Category::optimizer) take(i, Kind::take_first);
     }
-    if (const auto* blocks = start_.scratch().find(number))
+    const auto* const blocks = start_.scratch().find(number);
+    const bool makes_states = op.name == kOptimizerStep && !states && op.phase == Phase::optimizer;
+    in_turn_ = makes_states && blocks != nullptr &&
+               std::ranges::any_of(*blocks, [&](const BlockEvent& event) {
+                 return event.kind == BlockEvent::Kind::birth && is_state(event.tensor);
+               });
+    states = states || makes_states;
+    if (makes_states && !in_turn_) take_states();
+    if (blocks != nullptr)
       write_blocks(s, number, *blocks);
     else
       write_op(s, number);
+    if (std::exchange(in_turn_, false)) take_states();  // what no turn named
   }
+}
+
+void StepRequests::take_states() {
+  for (const std::int32_t i : staying_)
+    if (decl(i).category == Category::optimizer) take(i, Kind::take_first);
+}
+
+bool StepRequests::is_state(TensorId tensor) const {
+  const TensorDecl& state = program_.tensors[static_cast<std::size_t>(tensor)];
+  return state.residency == Residency::persistent && state.category == Category::optimizer &&
+         !comes_later(tensor);
+}
+
+void StepRequests::find_first_states() {
+  if (!first_state_.empty()) return;
+  first_state_.assign(program_.tensors.size(), -1);
+  states_taken_.assign(program_.tensors.size(), 0);
+  for (auto i = static_cast<std::int32_t>(timeline_.lifetimes.size()); i-- > 0;)
+    if (decl(i).category == Category::optimizer)
+      first_state_[static_cast<std::size_t>(tensor_of(i))] = i;
+}
+
+// Of a layer after the other: its turn has come.
+void StepRequests::take_next_state(TensorId tensor) {
+  find_first_states();
+  const auto i = static_cast<std::size_t>(tensor);
+  const models::GroupId group = program_.tensors[i].group;
+  const std::int64_t count =
+      group == models::kNoGroup ? 1 : program_.groups[static_cast<std::size_t>(group)].count;
+  if (states_taken_[i] < count) take(first_state_[i] + states_taken_[i]++, Kind::take_first);
 }
 
 // An optimizer in the backward makes a parameter's states when its first gradient is there.
 void StepRequests::take_states_of(const Position& at) {
-  if (first_state_.empty()) {
-    first_state_.assign(program_.tensors.size(), -1);
-    for (auto i = static_cast<std::int32_t>(timeline_.lifetimes.size()); i-- > 0;)
-      if (decl(i).category == Category::optimizer)
-        first_state_[static_cast<std::size_t>(tensor_of(i))] = i;
-  }
+  find_first_states();
   const models::Segment& segment = program_.segments[at.segment];
   const std::int64_t last = program_.repeats(segment) - 1;
   for (const models::Operand& operand : program_.operands_of(program_.ops[at.op])) {
@@ -230,7 +261,10 @@ void StepRequests::write_event(const BlockEvent& event, std::size_t s) {
       drop_own(static_cast<std::size_t>(event.number));
       break;
     case BlockEvent::Kind::birth:
-      if (const std::int32_t i = lifetime_at(births_, s, event.tensor); i >= 0) take(i);
+      if (in_turn_ && is_state(event.tensor))
+        take_next_state(event.tensor);
+      else if (const std::int32_t i = lifetime_at(births_, s, event.tensor); i >= 0)
+        take(i);
       break;
     case BlockEvent::Kind::death:
       if (const std::int32_t i = lifetime_at(deaths_, s, event.tensor); i >= 0) drop(i);

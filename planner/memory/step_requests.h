@@ -71,7 +71,9 @@ class StepRequests {
   std::int32_t lifetime_at(const LifetimeRows& rows, std::size_t s, models::TensorId tensor) const;
   void take(std::int32_t lifetime, Request::Kind kind = Request::Kind::take);
   void take_at_first_use(std::size_t op);
-  void take_states_of(const Position& at);
+  void take_states_of(const Position&at), take_states(), find_first_states();
+  bool is_state(models::TensorId tensor) const;
+  void take_next_state(models::TensorId tensor);
   void drop(std::int32_t lifetime);
   void drop_own(std::size_t number);
   void add(const Request& request);
@@ -83,9 +85,11 @@ class StepRequests {
   std::vector<std::int32_t> staying_, later_, carried_;
   std::vector<std::pair<std::size_t, std::int32_t>> first_uses_;  // op and lifetime
   std::vector<std::int32_t> first_state_;  // of each optimizer's tensor: its first lifetime
+  std::vector<std::int32_t> states_taken_;  // of each such tensor, by the op that is written
   std::vector<std::int32_t> first_part_;  // number of each lifetime's; -1: is one block
   std::int32_t first_own_ = 0;  // number of an op's
   std::vector<bool> own_;  // of the op that is written: which are there
+  bool in_turn_ = false;  // it makes states, each in its turn
   std::int32_t now_ = -1;
   std::size_t blocks_ = 0;
   std::vector<Request> requests_;

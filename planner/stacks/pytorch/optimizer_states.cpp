@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 namespace plimsoll::planner::pytorch {
@@ -133,15 +134,46 @@ struct OptimizerStates::Slots {
   }
 };
 
+// torch.optim makes all states before it steps (_init_group). The packages' loops make a
+// parameter's in its own turn of the first step, behind what those before it made and let go:
+// torchao 0.18, optim/adam.py; bitsandbytes 0.50, optim/optimizer.py; galore_torch, apollo_torch,
+// adam_mini.
+bool OptimizerStates::makes_in_turn() const {
+  const char* const package = models::rule_of(strategy_.optimizer).torch.package;
+  return package != nullptr && !std::string_view(package).starts_with("torch.optim") &&
+         !strategy_.optimizer_in_backward;
+}
+
+// Which of several equal parameters it is makes no difference: the one that has had fewest turns.
+void OptimizerStates::make_states(const SteppedTensor& tensor, std::vector<std::int64_t>& turns,
+                                  BlockEvents& events) const {
+  turns.resize(own_.size());
+  std::size_t next = own_.size();
+  for (std::size_t i = 0; i < own_.size(); ++i) {
+    const bool has_had = own_[i].group == models::kNoGroup && turns[i] > 0;
+    if (own_[i].elements == tensor.elements && !has_had &&
+        (next == own_.size() || turns[i] < turns[next]))
+      next = i;
+  }
+  if (next == own_.size()) return;
+  ++turns[next];
+  for (const models::TensorId state : own_[next].states) events.birth(state);
+}
+
 Bytes OptimizerStates::step_one_by_one(const std::vector<SteppedTensor>& tensors,
                                        BlockEvents* events, const Ref& given) const {
   Slots slots;
   slots.events = events;
   slots.given = given;
   const bool projects = models::rule_of(strategy_.optimizer).torch.projects_to > 0;
+  const bool in_turn = events != nullptr && makes_in_turn();
+  std::vector<std::int64_t> turns;
   for (const bool projected : {false, true})
     for (const SteppedTensor& tensor : tensors)
-      if ((projects && tensor.rank > 0) == projected) step_one(tensor, slots);
+      if ((projects && tensor.rank > 0) == projected) {
+        if (in_turn) make_states(tensor, turns, *events);
+        step_one(tensor, slots);
+      }
   return slots.most;
 }
 

@@ -45,10 +45,11 @@ class OptimizerStates {
   }
   // Whether foreach makes a list of temporaries, of which this tensor has one.
   bool lists(const OwnPart& tensor) const;
+  bool makes_in_turn() const;  // states, one parameter after the other
   // Between steps, rounded; counters of fused steps among them.
   KeptStates kept_of(const OwnPart& tensor);
   void declare(models::GroupId group, const KeptStates& kept);
-  // Of one parameter, for an optimizer in the backward.
+  // Of one parameter, which has turns of its own.
   void declare(models::GroupId group, const models::SteppedTensor& tensor, const KeptStates& kept);
   // The step of such a parameter of the group that is open reads its states. Which of several equal
   // ones it is makes no difference.
@@ -75,6 +76,8 @@ class OptimizerStates {
   const models::OptimizerRule& rule_for(const OwnPart& tensor) const;
   struct Slots;
   void step_one(models::SteppedTensor tensor, Slots& slots) const;
+  void make_states(const models::SteppedTensor& tensor, std::vector<std::int64_t>& turns,
+                   BlockEvents& events) const;
 
   ProgramBuilder& b_;
   const models::Strategy& strategy_;

@@ -112,7 +112,8 @@ void TorchWrapper::declare_unit(Unit& unit, std::int64_t copies, bool with_state
     parameters += bytes;
     if (rules_.each_parameter) {
       declare(bytes);
-      if (strategy_.optimizer_in_backward && p.trainable)
+      const bool turns = strategy_.optimizer_in_backward || optimizer_.makes_in_turn();
+      if (turns && p.trainable)
         optimizer_.declare(unit.group, own_part(p), kept);
       else
         optimizer_.declare(unit.group, kept);
