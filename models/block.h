@@ -40,9 +40,11 @@ enum class ModuleClass : std::uint8_t {
   rms_norm_product,
   layer_norm,
   experts,  // gated MLPs stacked: gate_up_proj [experts, 2·out, in], down_proj [experts, in, out]
+  sinks,  // one learned score of each head, beside those of the keys (GPT-OSS); in, out: heads
 };
 constexpr bool is_norm(ModuleClass c) {
-  return c != ModuleClass::linear && c != ModuleClass::conv1d && c != ModuleClass::experts;
+  return c != ModuleClass::linear && c != ModuleClass::conv1d && c != ModuleClass::experts &&
+         c != ModuleClass::sinks;
 }
 
 // A module with parameters. `name` is relative to the layer ("self_attn.q_proj"; interned). Widths
@@ -99,7 +101,7 @@ struct Node {
   // The Python module that computes it ("self_attn", "mlp.act"; interned); a linear's or a norm's
   // own name.
   const char* name = "";
-  std::int16_t module = -1;  // of Block::modules
+  std::int16_t module = -1;  // of Block::modules; of attention: its sinks, if it has any
   ValueList in, out;
   ValueList releases;  // let go when the node has run
   Activation activation = Activation::silu;
@@ -116,9 +118,11 @@ struct Node {
   // rotary: cast back as each is rotated, and joined with the rest of each head, even where there
   // is none. out: q, k, and of both the part that is rotated, which its frame holds.
   bool joins = false;
+  bool halves = false;  // rotary: halves of x times tables of so many elements, and joined
   bool of_view = false;  // linear: x is reshaped for it, in a node of its own
   bool normalizes = false;  // experts: the chosen ones' probabilities are divided by their sum
   bool wide_scores = false;  // experts: those stay in fp32, whatever the logits are in
+  bool clamps = false;  // experts: GPT-OSS's: the chosen logits' softmax, clamped gates
   std::int16_t expert = -1;  // whose visitors' rows it makes; none: each token's
 };
 

@@ -77,9 +77,11 @@ struct Decoder {
   bool qk_norm = false;  // RMSNorm on q and k: a head's (Qwen3), or all at once (OLMo 2)
   std::int64_t rotary_rows = 0;  // of a buffer of cosines and sines in fp32; 0: there is none
   bool fp32_rotary = false;  // cos and sin stay in fp32 whatever the stream's dtype is
+  bool half_rotary = false;  // they have an element for each pair that is turned
   bool tied_head = false;
   bool eager_attention = false;  // Transformers has no SDPA for it
   bool masks_first = false;  // attention masks are made before positions are embedded
+  bool masks_without_positions = false;  // whatever these are: no sample is told from another
   bool causal_table = false;  // GPT-BigCode's buffer of booleans [positions, positions]
   // GPT-2's activation written in Python ("gelu_new"): eager PyTorch keeps its intermediate values.
   bool python_gelu = false;

@@ -68,11 +68,24 @@ void check_beside(const Lora& lora) {
   });
 }
 
+// GPT-OSS's stand as [experts, in, out], beside a bias of each.
+void check_no_fused(const ModelSpec& model, const Lora& lora) {
+  for (const ParameterRow& row : model.parameters)
+    for (const std::string& target : lora.parameters)
+      check(!row.fused_experts || !names(row.name, target), ErrorKind::unsupported, [&] {
+        return fmt::format(
+            "--target-parameters {}: adapters on the experts of {} are not modelled "
+            "yet (--lora-targets attention is)",
+            shortened(target), model.name);
+      });
+}
+
 }  // namespace
 
 std::vector<LoraModule> expert_adapters(const ModelSpec& model, const Lora& lora) {
   if (lora.parameters.empty()) return {};
   check_beside(lora);
+  check_no_fused(model, lora);
   std::vector<bool> found(lora.parameters.size(), false);
   std::vector<LoraModule> modules;
   for (std::size_t base = 0; base < model.parameters.size(); ++base) {

@@ -58,6 +58,16 @@ void add_to_experts(LayerPart& layer, const ParameterRow& row, bool trainable) {
                                 .node = node_of(*layer.block, module)});
 }
 
+// A parameter of all experts that is a row of its own.
+void train_experts(ExpertsPart& part, std::string_view leaf, bool trainable) {
+  const bool bias = leaf.ends_with("_bias"), down = leaf.starts_with("down");
+  (down ? part.has_down : part.has_gate_up) = true;
+  if (bias)
+    (down ? part.train_down_bias : part.train_gate_up_bias) = trainable;
+  else
+    (down ? part.train_down : part.train_gate_up) = trainable;
+}
+
 // Those of experts that are modules of their own, behind one another.
 void add_to_loop(LayerPart& layer, const ParameterRow& row, bool trainable,
                  const std::optional<models::Quantization>& quantize) {
@@ -80,6 +90,9 @@ LayerPart part_of(const models::Block& block) {
           {.width = module.in, .bias = module.bias, .kind = norm_kind(module.kind)});
     } else if (module.kind == models::ModuleClass::experts) {
       layer.experts.push_back({module.experts, module.active, module.in, module.out});
+      layer.experts.back().bias = module.bias;
+    } else if (module.kind == models::ModuleClass::sinks) {
+      continue;  // LayerPart::train_sinks is all there is to say
     } else {
       layer.linears.push_back({.in = module.in,
                                .out = module.out,
@@ -136,6 +149,10 @@ void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable,
   if (models::is_norm(module.kind)) {
     NormPart& part = layer.norms[module.place];
     (bias ? part.train_bias : part.train_weight) = trainable;
+  } else if (module.kind == models::ModuleClass::experts) {
+    train_experts(layer.experts[module.place], name.leaf, trainable);
+  } else if (module.kind == models::ModuleClass::sinks) {
+    layer.train_sinks = trainable;
   } else {
     LinearPart& part = layer.linears[module.place];
     (bias ? part.train_bias : part.train_weight) = trainable;

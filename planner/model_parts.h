@@ -68,19 +68,18 @@ struct NormPart {
   bool operator==(const NormPart&) const = default;
 };
 
-// Experts of one MLP each, stacked: gate_up_proj [experts, 2·ffn, hidden], down_proj.
+// Experts of one MLP each, stacked: gate_up_proj [experts, 2·ffn, hidden], down_proj, biases.
 struct ExpertsPart {
   std::int64_t experts = 0, active = 0;  // `active`: how many a token visits
   std::int64_t hidden = 0, ffn = 0;
-  bool has_gate_up = false, has_down = false;  // among the layer's parameters
-  bool train_gate_up = true, train_down = true;
+  bool has_gate_up = false, has_down = false, bias = false;  // among the layer's parameters
+  bool train_gate_up = true, train_down = true, train_gate_up_bias = true, train_down_bias = true;
   std::int64_t gate_up_rank = 0, down_rank = 0;  // LoRA's of each expert's share
-  std::int64_t gate_up() const {
-    return checked_multiply(experts, checked_multiply(2 * ffn, hidden));
-  }
+  std::int64_t gate_up() const { return checked_multiply(2, down()); }
   std::int64_t down() const { return checked_multiply(experts, checked_multiply(hidden, ffn)); }
   bool adapted() const { return gate_up_rank > 0 || down_rank > 0; }
-  bool trains() const { return train_gate_up || train_down || adapted(); }
+  bool trains_bias() const { return bias && (train_gate_up_bias || train_down_bias); }
+  bool trains() const { return train_gate_up || train_down || trains_bias() || adapted(); }
   bool operator==(const ExpertsPart&) const = default;
 };
 
@@ -90,6 +89,7 @@ struct LayerPart {
   std::vector<LinearPart> linears;  // by Module::place
   std::vector<NormPart> norms;
   std::vector<ExpertsPart> experts;
+  bool train_sinks = true;  // where attention has them
   std::vector<Parameter> parameters;
   bool trains() const;
   bool operator==(const LayerPart&) const = default;

@@ -192,6 +192,7 @@ class Scheduling {
 
   void attention(const Node& node) {
     if (node.alibi) refuse("biases of the scores (ALiBi)");
+    if (node.module >= 0) refuse("learned scores beside those of the keys (sinks)");
     LayerOp& added = op(LayerOpKind::attention, "");
     added.attention = attention_names_of(node.name);
     added.name = added.attention.attention;

@@ -25,6 +25,22 @@ void add_experts(Block& block, const ParameterRow& row) {
                            .place = block.experts++});
 }
 
+// One of the parameters of all experts as the table itself has it: [experts, in, 2·out],
+// [experts, out, in], and a bias of each, whose name ends so.
+void add_whole_experts(Block& block, const ParameterRow& row) {
+  const decisions::ParameterName name = parameter_name(row.name);
+  if (block.find(name.module) == nullptr)
+    block.modules.push_back({.name = interned(name.module),
+                             .kind = ModuleClass::experts,
+                             .in = row.shape.axes[1],
+                             .out = row.shape.axes[2] / 2,
+                             .experts = row.shape.axes[0],
+                             .active = row.active,
+                             .place = block.experts++});
+  Module& module = block.modules.back();
+  module.bias = module.bias || name.leaf.ends_with("_bias");
+}
+
 // Each expert's matrices, in their order, one expert behind another.
 void add_loop(Block& block, const std::vector<const ParameterRow*>& rows) {
   block.loop = {.experts = rows.front()->ranges.back().count,
@@ -40,6 +56,7 @@ void add_loop(Block& block, const std::vector<const ParameterRow*>& rows) {
 
 void add_parameter(Block& block, const ParameterRow& row, ModuleClass rms) {
   if (!row.stacked.empty()) return add_experts(block, row);
+  if (row.fused_experts) return add_whole_experts(block, row);
   const decisions::ParameterName name = parameter_name(row.name);
   const bool norm = row.module == ModuleKind::norm;
   if (block.find(name.module) == nullptr) {
@@ -48,6 +65,9 @@ void add_parameter(Block& block, const ParameterRow& row, ModuleClass rms) {
       module.kind = rms;  // LayerNorm: see its bias below
       module.in = module.out = row.shape.axes[0];
       module.place = block.norms++;
+    } else if (name.leaf == "sinks") {
+      module.kind = ModuleClass::sinks;
+      module.in = module.out = row.shape.axes[0];
     } else {
       const std::size_t out = row.transposed ? 1 : 0;
       module.kind = row.transposed ? ModuleClass::conv1d : ModuleClass::linear;
@@ -169,6 +189,14 @@ Node& BlockBuilder::experts(std::string_view module, ValueId logits, ValueId x) 
   return added;
 }
 
+ValueList BlockBuilder::clamped_experts(std::string_view module, ValueId logits, ValueId x) {
+  Node& added = experts(module, logits, x);
+  added.clamps = true;
+  for (int i = 0; i < 2; ++i)
+    added.out.push_back(value(block_.modules[static_cast<std::size_t>(added.module)].active));
+  return added.out;
+}
+
 Node& BlockBuilder::route(std::string_view name, ValueId logits) {
   const ExpertLoop& of = block_.loop;
   const ValueList out{value(of.active), value(of.active), value(width(kBlockInput)),
@@ -281,12 +309,24 @@ ValueId BlockBuilder::pair_rotary(std::string_view name, ValueId x) {
   return out;
 }
 
+ValueList BlockBuilder::half_rotary(std::string_view name, ValueId q, ValueId k) {
+  const ValueList out = rotary(name, q, k);
+  block_.nodes.back().halves = true;
+  return out;
+}
+
 ValueList BlockBuilder::attention(std::string_view name, ValueId q, ValueId k, ValueId v,
                                   EagerSoftmax softmax) {
   const ValueList out{value(width(q)), value(0)};
   Node& added = node(OpKind::attention, name, {q, k, v});
   added.out = out;
   added.softmax = softmax;
+  return out;
+}
+
+ValueList BlockBuilder::sink_attention(std::string_view name, ValueId q, ValueId k, ValueId v) {
+  const ValueList out = attention(name, q, k, v, EagerSoftmax::as_computed);
+  block_.nodes.back().module = static_cast<std::int16_t>(block_.find(name) - block_.modules.data());
   return out;
 }
 

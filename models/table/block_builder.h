@@ -35,6 +35,8 @@ class BlockBuilder {
   ValueId add(std::string_view name, ValueId stream, ValueId branch);
   ValueId dropout(std::string_view name, ValueId x, double probability);
   Node& experts(std::string_view module, ValueId logits, ValueId x);
+  // GPT-OSS's. Of their sum, each token's scores, and whose these are.
+  ValueList clamped_experts(std::string_view module, ValueId logits, ValueId x);
   // A loop over experts: what it is made of, and what follows is of this expert.
   const ExpertLoop& loop() const { return block_.loop; }
   void visit(std::int64_t expert) { expert_ = static_cast<std::int16_t>(expert); }
@@ -58,8 +60,11 @@ class BlockBuilder {
   ValueId rotary(std::string_view name, ValueId x);  // `name`: of queries or of keys
   ValueList complex_rotary(std::string_view name, ValueId q, ValueId k);
   ValueId pair_rotary(std::string_view name, ValueId x);
+  ValueList half_rotary(std::string_view name, ValueId q, ValueId k);
   // The result, and the probabilities that eager attention returns beside it.
   ValueList attention(std::string_view name, ValueId q, ValueId k, ValueId v, EagerSoftmax softmax);
+  // The same beside the sinks of the module `name`.
+  ValueList sink_attention(std::string_view name, ValueId q, ValueId k, ValueId v);
   // Of the result, the probabilities, and the scores before and after the mask.
   ValueList alibi_attention(std::string_view name, ValueId q, ValueId k, ValueId v);
   // The layer attends to the decoder's window only; its eager scores are capped.

@@ -340,6 +340,16 @@ TEST_CASE("so are those of mixtures whose experts are modules of a loop") {
   check_runs("dry_runs_mixtures_4.48.json", {{"mixtral-small-nf4-kbit-full", "resident"}}, 24);
 }
 
+TEST_CASE("so are those of GPT-OSS: sinks beside the scores, experts with biases, clamped gates") {
+  check_runs("dry_runs_gpt_oss.json", {}, 6);
+}
+
+TEST_CASE("32 drawn steps of GPT-OSS: half the peaks are within 0.0005 %, all within 0.15 %") {
+  const std::vector<double> errors = drawn_errors("/dry_runs_gpt_oss_draw.json", 0.0015);
+  REQUIRE(errors.size() == 32);
+  CHECK(errors[16] < 0.000005);
+}
+
 TEST_CASE("drawn loops of packed experts: half the peaks are within 0.05 %, all within 0.7 %") {
   const std::vector<double> errors = drawn_errors("/dry_runs_mixtures_draw.json", 0.007);
   REQUIRE(errors.size() == 12);

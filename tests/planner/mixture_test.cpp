@@ -182,3 +182,27 @@ TEST_CASE("a frozen embedding is asked for a gradient by the release, by PEFT, o
   s.stack = models::Stack::plimsoll;
   CHECK_FALSE(planner::forces_input_gradient(s));
 }
+
+TEST_CASE("what of GPT-OSS is not modelled is refused by name") {
+  const models::ModelSpec model = models::catalog_model("gpt-oss-20b");
+  planner::Question question = question_of(model);
+  question.strategy.attention = models::Attention::eager;
+  CHECK(refusal(question) == "");
+  question.strategy.rows = models::Rows::flattened;
+  CHECK(refusal(question) ==
+        "rows that hold padding or several samples are not modelled yet for gpt_oss (its masks are "
+        "made without positions)");
+  question.strategy.rows = models::Rows::full;
+  question.strategy.recompute.kind = models::RecomputeKind::selective;
+  CHECK(refusal(question) == "--recompute selective of gpt_oss is not modelled yet");
+  question.strategy.recompute.kind = models::RecomputeKind::none;
+  question.strategy.stack = models::Stack::plimsoll;
+  CHECK(refusal(question).find("learned scores beside those of the keys") != std::string::npos);
+  question.strategy.stack = models::Stack::pytorch;
+  question.strategy.lora = models::Lora{};
+  question.strategy.lora->targets = {"attention"};
+  question.strategy.lora->parameters = {"mlp.experts.gate_up_proj"};
+  CHECK(refusal(question) ==
+        "--target-parameters mlp.experts.gate_up_proj: adapters on the experts of gpt-oss-20b are "
+        "not modelled yet (--lora-targets attention is)");
+}

@@ -345,13 +345,13 @@ TEST_CASE("a shard group that does not divide the ranks is bad input") {
 }
 
 TEST_CASE("families without a step program answer their states and say so") {
-  Asked asked("gpt-oss-20b");
+  Asked asked("deepseek-v2-lite");
   const reports::Plan plan = asked.plan();
   CHECK(plan.states_only);
-  CHECK(plan.parameters == Count(20'914'757'184));
-  CHECK(plan.states.total() == 16 * Bytes(20'914'757'184));
+  CHECK(plan.parameters == Count(15'706'484'224));
+  CHECK(plan.states.total() == 16 * Bytes(15'706'484'224));
   REQUIRE(!plan.advice.empty());
-  CHECK(plan.advice[0].find("gpt_oss") != std::string::npos);
+  CHECK(plan.advice[0].find("deepseek_v2") != std::string::npos);
 }
 
 TEST_CASE("remedies cannot be found where the capacity is not known") {

@@ -230,3 +230,60 @@ TEST_CASE(
   CHECK(backward.oldest == 2);
   CHECK(slots_with(backward, Role::d_given) == 1);
 }
+
+// clamp_backward makes a zero, a comparison with each bound and the gradient; sigmoid's reads its
+// result alone. Of a 16-bit x: 2 bytes, booleans of 4,096, the gradient of 8,192.
+TEST_CASE("a clamp keeps what went in, and compares it with each bound again") {
+  constexpr Extent kOne = 3;
+  const auto clamp = [&](Kind kind) {
+    Function f;
+    const ValueId x = f.given({kAll, DType::bf16}, true);
+    const ValueId wide = f.apply(Kind::scale, x);
+    f.result(f.clamp(kind, wide, kOne));
+    return f;
+  };
+  CHECK(told(forward(clamp(Kind::clamp), true, false)) == "+1 +2");
+  CHECK(clamp(Kind::clamp).kept() == std::vector<ValueId>{1});
+  // Block 0 is the result's gradient, 1 what was kept.
+  CHECK(told(backward(clamp(Kind::clamp_above), {})) == "u +2 +3 +4 -2 -3 -1 -0 +5 -4");
+  CHECK(told(backward(clamp(Kind::clamp), {})) == "u +2 +3 +4 +5 -2 -3 -4 -1 -0 +6 -5");
+  Function f;
+  f.result(f.apply(Kind::sigmoid, f.given({kAll, DType::bf16}, true)));
+  CHECK(f.kept() == std::vector<ValueId>{1});
+  CHECK(told(backward(f, {})) == "u +2 -1 -0");
+}
+
+// Two parts joined, and one of them handed on by a sum: its gradient is a view of the whole's,
+// which is as long, and no sum down to the part is made; the other one's column is summed to a
+// parameter.
+TEST_CASE("a part's gradient that is handed on stays a view of the whole's") {
+  Function f;
+  const ValueId a = f.given({kAll, DType::fp32}, true);
+  const ValueId b = f.given({kAll, DType::fp32}, false);
+  const ValueId column = f.parameter({kWidth, DType::fp32}, true);
+  const ValueId sum = f.apply(Kind::add, a, b);
+  const ValueId rows = f.resize(Kind::expand, column, kRows);
+  const ValueId joined = f.concatenate(sum, rows, 3);
+  f.result(f.apply(Kind::scale, joined));
+  const Script script = backward(f, {});
+  // The whole's (1) of the result's (0); the column's sum (2); nothing else.
+  CHECK(told(script) == "+1 -0 +2");
+  CHECK(script.blocks[2].role == Role::d_parameter);
+}
+
+// What a function returns beside its result may be a view: who holds that holds its memory.
+TEST_CASE("a view that is returned beside the result has its owner's place") {
+  Function f;
+  const ValueId x = f.given({kAll, DType::bf16}, false);
+  const ValueId whole = f.apply(Kind::scale, x);
+  const ValueId part = f.slice(whole, kRows);
+  f.also_result(part);
+  f.result(f.apply(Kind::scale, part));
+  const Rule rule(std::move(f));
+  const Lowered& lowered = rule.forward(false, false);
+  REQUIRE(slots_with(lowered, Role::result) == 2);
+  std::vector<int> also;
+  for (const Slot& slot : lowered.slots)
+    if (slot.role == Role::result) also.push_back(slot.also);
+  CHECK(also == std::vector<int>{0, -1});
+}

@@ -20,7 +20,8 @@ struct AttentionInput {
   models::EagerSoftmax softmax = models::EagerSoftmax::fp32;
   bool soft_cap = false;
   bool alibi = false;
-  bool grad() const { return q_grad || k_grad || v_grad; }
+  bool sinks = false, sinks_grad = false;
+  bool grad() const { return q_grad || k_grad || v_grad || sinks_grad; }
 };
 
 class AttentionWriter : public ModuleWriter {

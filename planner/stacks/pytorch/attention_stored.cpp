@@ -18,7 +18,7 @@ struct StoredAttention {
   enum class Groups : std::uint8_t { none, copied, viewed } groups = Groups::none;
   EagerSoftmax softmax = EagerSoftmax::fp32;
   DType q, v, kernel, compute, mask, biases;  // q: and k
-  bool math, masks, soft_cap, alibi, dropout, autocast;
+  bool math, masks, soft_cap, alibi, dropout, autocast, sinks, sinks_grad;
   bool lays_out, lays_out_q, lays_out_v;  // q: and k
   bool q_grad, k_grad, v_grad;
   int slices;  // that the repetition of keys and values begins with
@@ -31,6 +31,9 @@ enum : Extent {
   kMask,
   kBiases,
   kSquare,
+  kSinks,  // one of each head
+  kRows,  // one of each row of scores
+  kJoined,  // scores, and one more in each row
   // Of the products:
   kLength,
   kHeadDim,
@@ -117,6 +120,26 @@ ValueId eager_softmax(Function& f, const StoredAttention& of, ValueId masked) {
                     : weights;
 }
 
+// models/gpt_oss/modeling_gpt_oss.py, eager_attention_forward: a column of sinks beside the masked
+// scores, from which each row's largest is taken; softmax in their own dtype; without the sinks
+// again, which is a view. The scores lose their name when the probabilities take it.
+ValueId sink_softmax(Function& f, const StoredAttention& of, ValueId masked, ValueId sinks) {
+  const ValueId column = f.resize(Kind::expand, sinks, kRows);
+  const ValueId joined = f.named(f.concatenate(masked, column, kJoined), ".scores.joined");
+  const Function::Pair highest = f.top(joined, kRows, ".scores.places");
+  f.named(highest.first, ".scores.highest");
+  const ValueId shifted =
+      f.named(f.apply(Kind::subtract, joined, highest.first), ".scores.shifted");
+  const ValueId all = f.named(f.softmax(shifted, f.value(shifted).size.dtype), ".softmax");
+  const ValueId scores = f.slice(all, tape::kAll);
+  const ValueId kept =
+      of.dropout ? f.named(f.dropout(scores, ".dropout.mask"), ".probabilities.dropped") : scores;
+  const ValueId weights = cast(f, kept, of.v, ".probabilities");
+  f.hold_through({masked, kNone, kNone});
+  for (const ValueId local : {shifted, all}) f.hold(local);
+  return weights;
+}
+
 // transformers eager_attention_forward (models/llama, models/gpt2): repeat keys and values over the
 // query heads of their group; scores; + mask (in the stream's dtype, so autocast's scores are
 // promoted); softmax; dropout; matmul with v; transposed and laid out anew. Python holds the
@@ -126,6 +149,7 @@ Function eager_function(const StoredAttention& of) {
   Function f;
   f.part_operations(true);
   const Given in = given(f, of);
+  const ValueId sinks = of.sinks ? f.parameter({kSinks, of.mask}, of.sinks_grad) : kNone;
   const auto repeated = [&](ValueId x, const char* suffix) {
     if (of.groups == Groups::none) return x;
     const bool copies = of.groups == Groups::copied;
@@ -136,7 +160,8 @@ Function eager_function(const StoredAttention& of) {
   const ValueId scores = eager_scores(f, of, in.q, k, in.biases);
   const ValueId masked =
       of.masks ? f.named(f.apply(Kind::add, scores, in.mask), ".scores.masked") : scores;
-  const ValueId weights = eager_softmax(f, of, masked);
+  const ValueId weights =
+      of.sinks ? sink_softmax(f, of, masked, sinks) : eager_softmax(f, of, masked);
   f.also_result(weights);
   if (of.alibi) {
     f.also_result(scores);
@@ -205,9 +230,9 @@ TapePart stored_attention_tape(const char* module, const StoredAttention& of) {
       static_cast<std::uint64_t>(of.groups) << 2 | static_cast<std::uint64_t>(of.softmax);
   for (const DType dtype : {of.q, of.v, of.kernel, of.compute, of.mask, of.biases})
     key = key << 2 | tape::dtype_bits(dtype);
-  for (const bool bit :
-       {of.math, of.masks, of.soft_cap, of.alibi, of.dropout, of.autocast, of.lays_out,
-        of.lays_out_q, of.lays_out_v, of.q_grad, of.k_grad, of.v_grad, of.slices > 0})
+  for (const bool bit : {of.math, of.masks, of.soft_cap, of.alibi, of.dropout, of.autocast,
+                         of.lays_out, of.lays_out_q, of.lays_out_v, of.q_grad, of.k_grad, of.v_grad,
+                         of.slices > 0, of.sinks, of.sinks_grad})
     key = key << 1 | bit;
   const tape::Rule& rule =
       tape::known_rule(key, [&] { return of.math ? math_function(of) : eager_function(of); });
@@ -236,6 +261,8 @@ TapePart AttentionWriter::stored(const AttentionNames& names, const AttentionInp
                                               in.alibi,
                                               d_.attention_dropout > 0,
                                               regime_.autocast,
+                                              in.sinks,
+                                              in.sinks_grad,
                                               lays_out(),
                                               lays_out(in),
                                               lays_out() && !in.v_heads_first,
@@ -255,6 +282,9 @@ TapeCounts AttentionWriter::stored_counts() const {
   counts[kMask] = checked_multiply(t, s);
   counts[kBiases] = checked_multiply(t, d_.heads);
   counts[kSquare] = counts[kSquareBooleans] = checked_multiply(s, s);
+  counts[kSinks] = d_.heads;
+  counts[kRows] = counts[kBiases];
+  counts[kJoined] = scores + counts[kRows];
   counts[kLength] = s;
   counts[kHeadDim] = d_.head_dim;
   counts[kHeads] = checked_multiply(tokens_.sequences, d_.heads);
@@ -276,8 +306,9 @@ AttentionWriter::Grads AttentionWriter::stored_backward(const AttentionNames& na
                                                         std::span<const Ref> held) {
   const std::array<Ref, 5> given{{{in.q}, {in.k}, {in.v}, {model_mask()}, {alibi_}}};
   std::array<TensorId, 2> others{kNoTensor, kNoTensor};
-  const TensorId d_q = tape_backward(stored(names, in), stored_counts(), given, s.scored,
-                                     {.result = d_out, .held = held, .others = others});
+  TapeGradients d{.result = d_out, .held = held, .others = others};
+  if (in.sinks) d.parameters[0] = &names.sinks;
+  const TensorId d_q = tape_backward(stored(names, in), stored_counts(), given, s.scored, d);
   return {d_q, others[0], others[1]};
 }
 

@@ -197,8 +197,8 @@ void BlockWriter::run_rotary(const NodePlan& at, LayerSaved& s) {
   for (std::size_t i = 0; i < in.size(); ++i) {
     TapeSaved rotated;
     const Ref first{casts || i == 0 ? kNoTensor : s.of(in[0])};
-    tape_forward(rotary_tape(operand(at, i).name, own, rotary_dtype(), grad_of(in[i])),
-                 rotary_counts(in[i]), rotary_operands(s.of(in[i])), rotated, false, {&first, 1});
+    tape_forward(rotary_part(at, i), rotary_counts(in[i]), rotary_operands(s.of(in[i])), rotated,
+                 false, {&first, 1});
     s.of(out[i]) = rotated.out;
   }
   if (!casts) return;
@@ -221,6 +221,12 @@ void BlockWriter::pair_rotary(const NodePlan& at, LayerSaved& s) {
   s.of(at.node->out[0]) = rotated.out;
 }
 
+TapePart BlockWriter::rotary_part(const NodePlan& at, std::size_t i) const {
+  const ValueId in = at.node->in[i];
+  const auto tape = at.node->halves ? half_rotary_tape : rotary_tape;
+  return tape(operand(at, i).name, dtype_of(in), rotary_dtype(), grad_of(in));
+}
+
 AttentionInput BlockWriter::attention_input(const NodePlan& at, const LayerSaved& s) const {
   const ValueId q = at.node->in[0], k = at.node->in[1], v = at.node->in[2];
   return {s.of(q),
@@ -235,7 +241,9 @@ AttentionInput BlockWriter::attention_input(const NodePlan& at, const LayerSaved
           plan_->value(v).heads_first,
           at.node->softmax,
           at.node->soft_cap,
-          at.node->alibi};
+          at.node->alibi,
+          at.node->module >= 0,
+          at.node->module >= 0 && plan_->layer->train_sinks};
 }
 
 void BlockWriter::run_attention(const NodePlan& at, bool takes, LayerSaved& s) {

@@ -184,7 +184,10 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
     } else {
       at.names = &node_names(node.name);
     }
-    if (node.kind == OpKind::attention) at.place = attentions++;
+    if (node.kind == OpKind::attention) {
+      at.place = attentions++;
+      trains = node.module >= 0 && part.train_sinks;
+    }
     if (node.kind == OpKind::activation) at.place = activations++;
     if (node.kind == OpKind::dropout) at.place = dropouts++;
     if (node.kind == OpKind::attention || node.kind == OpKind::rotary)
@@ -198,8 +201,8 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
       ValuePlan& out = values[static_cast<std::size_t>(node.out[i])];
       out.dtype = dtype;
       out.stream = node.kind == OpKind::add && value(node.in[0]).stream;
-      out.heads_first =
-          node.kind == OpKind::concatenate || node.kind == OpKind::reshape || node.joins;
+      out.heads_first = node.kind == OpKind::concatenate || node.kind == OpKind::reshape ||
+                        node.joins || node.halves;
       // Each of rotary's results is made of one operand.
       out.grad = node.kind == OpKind::rotary ? value(node.in[i % node.in.size()]).grad : at.grad;
       out.grad_name = gradient_name(at);

@@ -220,9 +220,8 @@ void BlockWriter::rotary_back(const NodePlan& at) {
   for (std::size_t i = in.size(); i-- > 0;) {
     if (!grad_of(in[i])) continue;
     const OperandNames& names = operand(at, i);
-    const TapePart rotary = rotary_tape(names.name, dtype_of(in[i]), rotary_dtype(), true);
-    gradient(in[i]) = {tape_backward(rotary, rotary_counts(in[i]), rotary_operands(kNoTensor), {},
-                                     {.result = d[i]}),
+    gradient(in[i]) = {tape_backward(rotary_part(at, i), rotary_counts(in[i]),
+                                     rotary_operands(kNoTensor), {}, {.result = d[i]}),
                        false, names.grad_laid_out};
   }
 }

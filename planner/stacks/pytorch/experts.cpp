@@ -44,8 +44,18 @@ enum : tape::Extent {
   kHidden,
   kFfn,
   kTwoFfn,
+  // Rows of all experts beside a product's weight; bytes: cub's for sorting visits by experts.
+  kGateUpBias,
+  kDownBias,
+  kExpertSort,
 };
 constexpr std::array<tape::Extent, 2> kGrouped{kTables, kWorkspace};
+
+// A local variable until the function returns.
+ValueId local(Function& f, ValueId value, const char* suffix) {
+  f.hold(value);
+  return f.named(value, suffix);
+}
 
 // transformers models/mixtral/modeling_mixtral.py, MixtralTopKRouter.forward, and Qwen3-MoE's: the
 // probabilities of the experts in fp32, the largest of them, and where they are.
@@ -68,6 +78,34 @@ Function::Pair route(Function& f, ValueId logits, const models::Node& node, DTyp
   if (!node.wide_scores) scores = f.cast(scores, to);
   f.leave(all);
   return {scores, top.second};
+}
+
+// models/gpt_oss/modeling_gpt_oss.py, GptOssTopKRouter.forward.
+Function::Pair route_chosen(Function& f, ValueId logits) {
+  const Function::Pair top = f.top(logits, kVisits, ".chosen");
+  f.named(top.first, ".chosen.logits");
+  return {f.softmax(top.first, f.value(top.first).size.dtype), top.second};
+}
+
+// GptOssExperts._apply_gate: gate and up are every other column, views; its frame and the caller's
+// hold what they name until the product is there.
+ValueId clamped_gate(Function& f, ValueId both) {
+  const ValueId gates = f.slice(both, kGated), ups = f.slice(both, kGated);
+  const ValueId gate = f.named(f.clamp(Kind::clamp_above, gates, kOne), ".gate");
+  const ValueId up = f.named(f.clamp(Kind::clamp, ups, kOne), ".up");
+  const ValueId scaled = f.named(f.apply(Kind::scale, gate), ".gate.scaled");
+  const ValueId sigmoid = f.named(f.apply(Kind::sigmoid, scaled), ".gate.sigmoid");
+  const ValueId glu = f.named(f.apply(Kind::multiply, gate, sigmoid), ".activated");
+  const ValueId more = f.named(f.apply(Kind::add_number, up), ".up.plus");
+  const ValueId product = f.named(f.apply(Kind::multiply, more, glu), ".product");
+  for (const ValueId local : {gate, up, glu, both}) f.leave(local);
+  return product;
+}
+
+ValueId plain_gate(Function& f, ValueId both) {
+  const Function::Pair halves = f.chunk(both, kGated);
+  const ValueId silu = f.named(f.apply(Kind::silu, halves.first), ".activated");
+  return f.named(f.apply(Kind::multiply, silu, halves.second), ".product");
 }
 
 // One of the two stacked weights with an adapter (peft 0.21, tuners/lora/layer.py, ParamWrapper).
@@ -106,6 +144,38 @@ ValueId folded(Function& f, const AdaptedWeight& of, const Factors& by, ValueId 
   return f.named(all, suffix);
 }
 
+// Visits by their experts, and what of each is read: all is named until the function returns.
+struct Sorted {
+  ValueId ids, order, rows, weights, offsets, mask;
+};
+Sorted sorted(Function& f, ValueId x, ValueId scores, ValueId chosen) {
+  Sorted by{};
+  const Function::Pair pairs = f.sort(chosen, {kVisitIds, kIdSort});
+  by.ids = local(f, pairs.first, ".ids");
+  by.order = local(f, pairs.second, ".order");
+  const ValueId tokens = f.named(f.integers(by.order, {kVisits, DType::int64}), ".tokens");
+  by.rows = local(f, f.index(x, tokens, tape::kAll, {kOne, kTokenSort}), ".rows");
+  by.weights = local(f, f.index(scores, by.order, kVisits, {kOne, kVisitSort}), ".weights");
+  const ValueId narrow = local(f, f.integers(by.ids, {kVisits, DType::int32}), ".ids.int32");
+  const ValueId counts = local(f, f.integers(narrow, {kExperts, DType::int32}), ".counts");
+  by.offsets =
+      local(f, f.integers(counts, {kExperts, DType::int32}, {kRunningSum, tape::kAll}), ".offsets");
+  by.mask = local(f, f.integers(by.ids, {kVisits, DType::boolean}), ".mask");
+  return by;
+}
+
+// Each token's visits, in their order again. Autocast runs sums in fp32.
+ValueId summed(Function& f, ValueId weighted, ValueId order, const ExpertsDtypes& of) {
+  const ValueId empty = local(f, f.integers(order, {kVisits, DType::int64}), ".back");
+  const ValueId back = f.write_in_place({empty, order, f.integers(order, {kVisits, DType::int64})});
+  const ValueId by_token = f.index(weighted, back, tape::kAll, {kOne, kVisitSort});
+  f.hold(by_token);
+  const DType to = of.autocast ? DType::fp32 : f.value(by_token).size.dtype;
+  const ValueId sum = f.sum(Kind::sum_groups, by_token, {kStream, to});
+  f.hold(sum);
+  return sum;
+}
+
 // transformers integrations/moe.py, grouped_mm_experts_forward.
 Function experts_function(const models::Node& node, const ExpertsPart& part,
                           const ExpertsDtypes& of) {
@@ -115,6 +185,11 @@ Function experts_function(const models::Node& node, const ExpertsPart& part,
   const ValueId x = f.given({kStream, of.x}, of.grad_x, ".input");
   const ValueId gate_up = f.parameter({kGateUp, of.weight}, part.train_gate_up);
   const ValueId down = f.parameter({kDown, of.weight}, part.train_down);
+  const auto bias_of = [&](tape::Extent extent, bool trains) {
+    return part.bias ? f.parameter({extent, of.weight}, trains) : tape::kNone;
+  };
+  const ValueId gate_up_bias = bias_of(kGateUpBias, part.train_gate_up_bias);
+  const ValueId down_bias = bias_of(kDownBias, part.train_down_bias);
   const AdaptedWeight adapted_gate_up{part.gate_up_rank > 0,
                                       kGateUp,
                                       kGateUpA,
@@ -130,53 +205,46 @@ Function experts_function(const models::Node& node, const ExpertsPart& part,
   };
   const std::array<ValueId, 2> of_gate_up = matrices(adapted_gate_up),
                                of_down = matrices(adapted_down);
-  const auto local = [&](ValueId value, const char* suffix) {
-    f.hold(value);
-    return f.named(value, suffix);
-  };
-  const Function::Pair routed = route(f, logits, node, of.logits);
-  const ValueId scores = local(routed.first, ".scores"), chosen = local(routed.second, ".chosen");
+  const Function::Pair routed =
+      node.clamps ? route_chosen(f, logits) : route(f, logits, node, of.logits);
+  const ValueId scores = local(f, routed.first, ".scores"),
+                chosen = local(f, routed.second, ".chosen");
+  if (node.clamps) {
+    f.also_result(scores);
+    f.also_result(chosen);
+  }
 
   // The wrapper of the parameter that comes first is inside of the other one.
   const Factors down_factors = factors(f, adapted_down, of_down, of.weight);
   const Factors gate_up_factors = factors(f, adapted_gate_up, of_gate_up, of.weight);
-  const Function::Pair sorted = f.sort(chosen, {kVisitIds, kIdSort});
-  const ValueId ids = local(sorted.first, ".ids"), order = local(sorted.second, ".order");
-  const ValueId tokens = f.named(f.integers(order, {kVisits, DType::int64}), ".tokens");
-  const ValueId rows = local(f.index(x, tokens, tape::kAll, {kOne, kTokenSort}), ".rows");
-  const ValueId weights = local(f.index(scores, order, kVisits, {kOne, kVisitSort}), ".weights");
-  const ValueId narrow = local(f.integers(ids, {kVisits, DType::int32}), ".ids.int32");
-  const ValueId counts = local(f.integers(narrow, {kExperts, DType::int32}), ".counts");
-  const ValueId offsets =
-      local(f.integers(counts, {kExperts, DType::int32}, {kRunningSum, tape::kAll}), ".offsets");
-  const ValueId mask = local(f.integers(ids, {kVisits, DType::boolean}), ".mask");
+  const Sorted by = sorted(f, x, scores, chosen);
   const ValueId whole_gate_up =
       folded(f, adapted_gate_up, gate_up_factors, gate_up, ".gate_up_proj.folded");
-  const ValueId filled = f.fill(Kind::fill_in_place, rows, mask);
-
-  const auto product = [&](ValueId in, ValueId weight, tape::Extent to, const char* suffix) {
-    const ValueId made = f.grouped_mm({f.cast(in, of.weight), weight, offsets}, to, kGrouped);
-    return f.named(f.fill(Kind::fill, made, mask), suffix);
+  // Each visit's row of the bias; one name holds first the one, then the other.
+  const auto biases = [&](ValueId all, tape::Extent to, const char* suffix) {
+    if (all == tape::kNone) return all;
+    return f.named(f.index(all, by.ids, to, {kOne, kExpertSort}), suffix);
   };
-  const Function::Pair halves = f.chunk(product(filled, whole_gate_up, kBoth, ".gate_up"), kGated);
-  const ValueId silu = f.named(f.apply(Kind::silu, halves.first), ".activated");
-  const ValueId gated = f.named(f.apply(Kind::multiply, silu, halves.second), ".product");
+  const ValueId to_gate_up = biases(gate_up_bias, kBoth, ".gate_up_proj_bias.rows");
+  const ValueId filled = f.fill(Kind::fill_in_place, by.rows, by.mask);
+  const auto product = [&](ValueId in, ValueId weight, ValueId bias, tape::Extent to,
+                           const char* suffix) {
+    ValueId made = f.grouped_mm({f.cast(in, of.weight), weight, by.offsets}, to, kGrouped);
+    if (bias != tape::kNone) made = f.apply(Kind::add_in_place, made, bias);
+    return f.named(f.fill(Kind::fill, made, by.mask), suffix);
+  };
+  const ValueId both = product(filled, whole_gate_up, to_gate_up, kBoth, ".gate_up");
+  const ValueId gated = node.clamps ? clamped_gate(f, both) : plain_gate(f, both);
   const ValueId whole_down = folded(f, adapted_down, down_factors, down, ".down_proj.folded");
-  const ValueId out = product(gated, whole_down, tape::kAll, ".down");
+  const ValueId to_down = biases(down_bias, tape::kAll, ".down_proj_bias.rows");
+  if (part.bias) {
+    f.hold_through({to_gate_up, tape::kNone, tape::kNone});
+    f.hold(to_down);
+  }
+  const ValueId out = product(gated, whole_down, to_down, tape::kAll, ".down");
   f.hold(out);
-  const ValueId weighted = f.apply(Kind::multiply, out, weights);
-
-  const ValueId empty = local(f.integers(order, {kVisits, DType::int64}), ".back");
-  const ValueId range = f.integers(order, {kVisits, DType::int64});
-  const ValueId back = f.write_in_place({empty, order, range});
-  const ValueId by_token = f.index(weighted, back, tape::kAll, {kOne, kVisitSort});
-  f.hold(by_token);
-  // Autocast runs sums in fp32.
-  const DType summed = of.autocast ? DType::fp32 : f.value(by_token).size.dtype;
-  const ValueId sum = f.sum(Kind::sum_groups, by_token, {kStream, summed});
-  f.hold(sum);
-  f.result(f.cast(sum, of.x));
-  f.named(f.result(), ".out");
+  const ValueId sum = summed(f, f.apply(Kind::multiply, out, by.weights), by.order, of);
+  f.result(f.named(f.cast(sum, of.x), ".out"));
   return f;
 }
 
@@ -191,10 +259,12 @@ TapePart experts_tape(const char* name, const models::Node& node, const ExpertsP
   for (const bool bit : {of.autocast, of.grad_logits, of.grad_x, part.train_gate_up,
                          part.train_down, node.normalizes, node.wide_scores})
     key = key << 1 | bit;
-  if (!part.adapted())
+  if (!part.adapted() && !node.clamps)
     return tape_part(name, rules.find(key, [&] { return experts_function(node, part, of); }));
   key = key << 2 | tape::dtype_bits(of.adapter);
-  for (const bool bit : {part.gate_up_rank > 0, part.down_rank > 0}) key = key << 1 | bit;
+  for (const bool bit : {part.gate_up_rank > 0, part.down_rank > 0, node.clamps,
+                         part.train_gate_up_bias, part.train_down_bias})
+    key = key << 1 | bit;
   return tape_part(name, tape::known_rule(key, [&] { return experts_function(node, part, of); }));
 }
 
@@ -240,6 +310,9 @@ TapeCounts BlockWriter::experts_counts(const NodePlan& at) const {
   counts[kExperts] = part.experts;
   counts[kGateUp] = part.gate_up();
   counts[kDown] = part.down();
+  counts[kGateUpBias] = checked_multiply(part.experts, 2 * part.ffn);
+  counts[kDownBias] = checked_multiply(part.experts, part.hidden);
+  counts[kExpertSort] = pair_sort_bytes(visits, bits_of(part.experts - 1));
   counts[kOne] = 1;
   counts[kVisitIds] = checked_multiply(8, visits);
   counts[kIdSort] = visits > kSmallSort ? pair_sort_bytes(visits, kIdBits) : SymInt(0);
@@ -292,6 +365,8 @@ void BlockWriter::run_experts(const NodePlan& at, bool stops, LayerSaved& s) {
   tape_forward(experts_part(at), experts_counts(at), given, s.experts[at.place], stops);
   experts_work(at, false);
   s.of(at.node->out[0]) = s.experts[at.place].out;
+  for (std::size_t i = 1; i < at.node->out.size(); ++i)
+    s.of(at.node->out[i]) = s.experts[at.place].also[i - 1];
 }
 
 void BlockWriter::experts_back(const NodePlan& at, const LayerSaved& s) {
@@ -299,12 +374,13 @@ void BlockWriter::experts_back(const NodePlan& at, const LayerSaved& s) {
   const std::array<Ref, 2> given{{{s.of(logits)}, {s.of(x)}}};
   TensorId d_x = kNoTensor;
   const ExpertsNames& names = *at.experts_names;
-  TapeGradients d{.result = gradient(at.node->out[0]).tensor,
-                  .flowing = gradient(logits).tensor,
-                  .parameters = {&names.gate_up, &names.down},
-                  .adapters = 2,
-                  .held = frame(),
-                  .others = {&d_x, 1}};
+  TapeGradients d{
+      .result = gradient(at.node->out[0]).tensor,
+      .flowing = gradient(logits).tensor,
+      .parameters = {&names.gate_up, &names.down, &names.gate_up_bias, &names.down_bias},
+      .adapters = at.experts->bias ? 4U : 2U,
+      .held = frame(),
+      .others = {&d_x, 1}};
   std::size_t next = d.adapters;
   for (const auto& [rank, a, b] :
        {std::tuple(at.experts->gate_up_rank, &names.gate_up_a, &names.gate_up_b),

@@ -14,6 +14,7 @@ TapePart norm_tape(const ModuleNames& names, const NormPart& part, const NormInp
 // elements, and kHalf of them, one of the parts that change places.
 TapePart rotary_tape(const char* operand, DType own, DType tables, bool grad);
 inline constexpr tape::Extent kHalf = 1;
+TapePart half_rotary_tape(const char* operand, DType own, DType tables, bool grad);
 // The same of pairs of neighbours, in fp32 and back.
 TapePart pair_rotary_tape(const char* operand, DType own, bool grad);
 

@@ -147,6 +147,7 @@ AttentionNames make_attention(const std::string& m) {
           .logsumexp = name(".logsumexp"),
           .seed = name(".dropout.seed"),
           .offset = name(".dropout.offset"),
+          .sinks = make_module(m, ".sinks"),
           .indices = name(".indices"),
           .starts = name(".starts"),
           .longest = name(".longest"),
@@ -216,7 +217,9 @@ const ExpertsNames& experts_names(const char* name) {
   return known<ExpertsNames>(name, [](const std::string& m) {
     const std::string gate_up = m + ".gate_up_proj", down = m + ".down_proj";
     return ExpertsNames{make_module(m, ".gate_up_proj"),
-                        make_module(m, ".down_proj", Leaf::bias),
+                        make_module(m, ".down_proj", Leaf::down),
+                        make_module(m, ".gate_up_proj_bias", Leaf::bias),
+                        make_module(m, ".down_proj_bias", Leaf::down_bias),
                         make_module(gate_up + ".lora_A", ".weight", Leaf::lora_a),
                         make_module(gate_up + ".lora_B", ".weight", Leaf::lora_b),
                         make_module(down + ".lora_A", ".weight", Leaf::down_a),

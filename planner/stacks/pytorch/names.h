@@ -13,14 +13,16 @@ namespace plimsoll::planner::pytorch {
 enum class Leaf : std::uint8_t {
   weight,
   bias,
+  down,  // of experts that are stacked
+  down_bias,
   lora_a,
   lora_b,
   lora_b_bias,
   magnitude,
-  down_a,  // of experts that are stacked
+  down_a,
   down_b,
 };
-inline constexpr int kLeaves = 8;
+inline constexpr int kLeaves = 10;
 
 // Everything that a module with a weight may allocate.
 struct ModuleNames {
@@ -84,6 +86,7 @@ struct AttentionNames {
   const char* module;
   OperandNames q, k, v;
   const char *mask, *product, *out, *logsumexp, *seed, *offset;
+  ModuleNames sinks;
   // The flash_attn package: where tokens that are no padding stand, where samples begin, the
   // longest of these.
   const char *indices, *starts, *longest, *unpadded, *grad_unpadded;
@@ -91,7 +94,7 @@ struct AttentionNames {
 
 // A mixture's stacked parameters: gate_up_proj, down_proj.
 struct ExpertsNames {
-  ModuleNames gate_up, down;
+  ModuleNames gate_up, down, gate_up_bias, down_bias;
   ModuleNames gate_up_a, gate_up_b, down_a, down_b;  // LoRA
 };
 

@@ -23,6 +23,25 @@ Function rotary_function(DType own, DType tables, bool grad) {
   return f;
 }
 
+// apply_rotary_pos_emb (models/gpt_oss/modeling_gpt_oss.py): of the halves x₁ and x₂,
+// cat(x₁·cos - x₂·sin, x₂·cos + x₁·sin).
+Function half_rotary_function(DType own, DType tables, bool grad) {
+  Function f;
+  const ValueId x = f.given({tape::kAll, own}, grad);
+  const ValueId cos = f.given({kHalf, tables}, false);
+  const ValueId sin = f.given({kHalf, tables}, false);
+  const Function::Pair halves = f.chunk(x, kHalf);
+  const auto times = [&](ValueId half, ValueId table) {
+    return f.apply(Kind::multiply, half, table);
+  };
+  const ValueId first_cos = times(halves.first, cos), second_sin = times(halves.second, sin);
+  const ValueId first = f.apply(Kind::subtract, first_cos, second_sin);
+  const ValueId second_cos = times(halves.second, cos), first_sin = times(halves.first, sin);
+  const ValueId second = f.apply(Kind::add, second_cos, first_sin);
+  f.result(f.named(f.concatenate(first, second, tape::kAll), ".rotated"));
+  return f;
+}
+
 // torchtune modules/position_embeddings.py, RotaryPositionalEmbeddings.forward (and
 // Llama3ScaledRoPE, models/llama3_1/_position_embeddings.py): stack([x₀·cos - x₁·sin, x₁·cos +
 // x₀·sin], -1) of neighbours in fp32, whose halves are views of it; names hold x and the stack
@@ -73,6 +92,13 @@ TapePart pair_rotary_tape(const char* operand, DType own, bool grad) {
   static tape::Rules<1u << 3> rules;
   const std::size_t key = tape::dtype_bits(own) << 1 | grad;
   return tape_part(operand, rules.find(key, [&] { return pair_rotary_function(own, grad); }));
+}
+
+TapePart half_rotary_tape(const char* operand, DType own, DType tables, bool grad) {
+  static tape::Rules<1u << 5> rules;
+  const std::size_t key = (tape::dtype_bits(own) << 2 | tape::dtype_bits(tables)) << 1 | grad;
+  return tape_part(operand,
+                   rules.find(key, [&] { return half_rotary_function(own, tables, grad); }));
 }
 
 TapePart rotary_tape(const char* operand, DType own, DType tables, bool grad) {

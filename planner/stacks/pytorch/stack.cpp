@@ -337,13 +337,22 @@ void refuse_of_model(const Question& question) {
            question.model->model_type +
            " are not modelled yet (the head's is not its last GEMM alone)";
   });
-  check(!own || question.strategy.recompute.kind != models::RecomputeKind::selective,
-        ErrorKind::bad_input, [&] {
-          return "--recompute selective goes around Transformers' attention interface, which " +
-                 question.model->model_type + " does not use";
+  const bool selective = question.strategy.recompute.kind == models::RecomputeKind::selective;
+  const bool alibi = d.position == models::PositionKind::alibi;
+  check(!own || !alibi || !selective, ErrorKind::bad_input, [&] {
+    return "--recompute selective goes around Transformers' attention interface, which " +
+           question.model->model_type + " does not use";
+  });
+  check(!d.masks_without_positions || question.strategy.rows == models::Rows::full,
+        ErrorKind::unsupported, [&] {
+          return "rows that hold padding or several samples are not modelled yet for " +
+                 question.model->model_type + " (its masks are made without positions)";
         });
+  check(!own || !selective, ErrorKind::unsupported, [&] {
+    return "--recompute selective of " + question.model->model_type + " is not modelled yet";
+  });
   const bool decoder_alone = !d.bidirectional && !d.head_transform && d.embedding_width == 0;
-  check(!question.strategy.quantize || (decoder_alone && !own), ErrorKind::unsupported, [&] {
+  check(!question.strategy.quantize || (decoder_alone && !alibi), ErrorKind::unsupported, [&] {
     return "--quantize: packed GEMMs of " + question.model->model_type + " are not modelled yet";
   });
   check(!question.strategy.quantize || !question.strategy.quantize->storage->grouped ||

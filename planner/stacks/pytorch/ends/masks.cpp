@@ -110,7 +110,7 @@ void EmbeddingWriter::masks() {
 // transformers masking_utils.py: sdpa_mask makes booleans [1, 1, s, s] from the indices of batch,
 // head, queries and keys (le; for a sliding window gt, two ands, three at once); eager_mask fills
 // [b, 1, s, s] in the stream's dtype from them.
-// Before that it looks for packed sequences where a batch brings no mask of its own
+// Before that it looks for packed sequences where it is given positions and no mask of its own
 // (find_packed_sequence_indices): differences of positions, booleans, their running sum and
 // scratch. Of a mask that the batch brings it makes booleans; SDPA asks whether all are set (a sum
 // in int64). Eager attention joins them to the causal ones: two squares, then a square of each
@@ -125,7 +125,8 @@ TensorId EmbeddingWriter::mask(bool sliding) {
   if (counted && layer_.path() != AttentionPath::eager)
     b_.op("attention_mask.padding", Phase::forward)
         .scratch(padding + ids + layer_.bytes(1, DType::int64));
-  if (rules_.checks_packing && !counted && !d_.bidirectional && !d_.bare)
+  if (rules_.checks_packing && !counted && !d_.bidirectional && !d_.bare &&
+      !d_.masks_without_positions)
     check_packing(b_, layer_, tokens_);
   if (!layer_.needs_mask()) return kNoTensor;
   const SymInt square = checked_multiply(tokens_.length, tokens_.length);

@@ -101,6 +101,12 @@ ValueId Function::fill(Kind kind, ValueId x, ValueId mask) {
   return make(kind, {x, mask, kNone}, value(x).size);
 }
 
+ValueId Function::clamp(Kind kind, ValueId x, Extent one) {
+  const ValueId out = apply(kind, x);
+  operations_.back().scratch = {one, kAll};
+  return out;
+}
+
 ValueId Function::grouped_mm(Operands of, Extent to, std::array<Extent, 2> scratch) {
   const ValueId out = make(Kind::grouped_mm, of, {to, value(of[0]).size.dtype});
   operations_.back().scratch = scratch;
@@ -176,7 +182,8 @@ const std::array<Extent, 2>* Function::sum_scratch(Extent to) const {
   return found == sums_.end() ? nullptr : &found->scratch;
 }
 
-// derivatives.yaml (torch 2.11): pow reads its base; rsqrt and tanh their result; a product each
+// derivatives.yaml (torch 2.11): pow and clamp read what went in; rsqrt, tanh and sigmoid their
+// result; a product each
 // factor where the other one requires a gradient; a dropout its mask; layer_norm its operands, mean
 // and 1/std; softmax its result; a division made in place its divisor and a copy of what was
 // divided.
@@ -189,12 +196,15 @@ Function::Keeps Function::kept_by(const Operation& of) const {
       break;
     case Kind::rsqrt:
     case Kind::tanh:
+    case Kind::sigmoid:
     case Kind::softmax:
     case Kind::safe_softmax:
     case Kind::log_softmax:
       keeps.out = true;
       break;
     case Kind::silu:
+    case Kind::clamp_above:
+    case Kind::clamp:
       keeps.in[0] = of.in[0];
       break;
     case Kind::nll:
@@ -240,6 +250,7 @@ Function::Keeps Function::kept_by(const Operation& of) const {
     case Kind::concatenate:
     case Kind::chunk:
     case Kind::add:
+    case Kind::add_in_place:
     case Kind::subtract:
     case Kind::sum:
     case Kind::sum_groups:

@@ -60,8 +60,7 @@ class Function {
   ValueId cast(ValueId x, DType to);  // x itself where it has that dtype
   ValueId apply(Kind kind, ValueId x);
   ValueId apply(Kind kind, ValueId a, ValueId b);  // the result has the promoted dtype
-  ValueId mean(ValueId x, Extent rows);
-  ValueId slice(ValueId x, Extent part);
+  ValueId mean(ValueId x, Extent rows), slice(ValueId x, Extent part);
   ValueId concatenate(ValueId a, ValueId b, Extent whole);
   ValueId layer_norm(Operands of, Size statistics, const char* suffix);
   // One of several results, and the other one.
@@ -76,6 +75,7 @@ class Function {
   // `scratch`: of the gradient: one, and the temporary storage of a sort of the places.
   ValueId index(ValueId x, ValueId places, Extent to, std::array<Extent, 2> scratch);
   ValueId fill(Kind kind, ValueId x, ValueId mask);
+  ValueId clamp(Kind kind, ValueId x, Extent one);  // of one value
   ValueId grouped_mm(Operands of, Extent to, std::array<Extent, 2> scratch);
   ValueId integers(ValueId of, Size size, std::array<Extent, 2> scratch = {kAll, kAll});
   Pair sort(ValueId of, std::array<Extent, 2> scratch);

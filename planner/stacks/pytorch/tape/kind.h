@@ -13,6 +13,9 @@ enum class Kind : std::uint8_t {
   scale,  // times a number
   rsqrt,
   tanh,
+  sigmoid,
+  clamp_above,  // at a number
+  clamp,  // between two numbers
   negate,
   slice,  // a part, as a view
   concatenate,
@@ -33,6 +36,7 @@ enum class Kind : std::uint8_t {
   index,  // in: x, places
   fill,  // where a mask says so; in: x, mask
   fill_in_place,
+  add_in_place,
   grouped_mm,  // in: rows, weight, offsets of the groups
   integers,  // of integers, without gradients
   write_in_place,  // in: integers, and what is written there
@@ -53,8 +57,9 @@ enum class Kind : std::uint8_t {
 // Its result is in the memory of its first operand.
 constexpr bool in_place(Kind kind) {
   return kind == Kind::slice || kind == Kind::chunk || kind == Kind::divide_in_place ||
-         kind == Kind::fill_in_place || kind == Kind::write_in_place || kind == Kind::laid_out ||
-         kind == Kind::view || kind == Kind::expand;
+         kind == Kind::fill_in_place || kind == Kind::add_in_place ||
+         kind == Kind::write_in_place || kind == Kind::laid_out || kind == Kind::view ||
+         kind == Kind::expand;
 }
 constexpr bool is_bmm(Kind kind) {
   return kind == Kind::bmm || kind == Kind::transposed_bmm || kind == Kind::baddbmm ||

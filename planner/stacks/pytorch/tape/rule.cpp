@@ -25,8 +25,10 @@ template <class Make>
 const Lowered& Rule::known(Known& at, Make&& make) const {
   if (const Lowered* lowered = at.load(std::memory_order_acquire)) return *lowered;
   auto made = std::make_unique<Lowered>(lower(make()));
-  const auto place = [](const std::vector<ValueId>& all, ValueId value) {
-    const auto found = std::ranges::find(all, value);
+  // In whose memory it is: a result may be a view.
+  const auto place = [&](const std::vector<ValueId>& all, ValueId value) {
+    const auto is = [&](ValueId other) { return function_.value(other).storage == value; };
+    const auto found = std::ranges::find_if(all, is);
     return static_cast<std::int8_t>(found == all.end() ? -1 : found - all.begin());
   };
   for (Slot& slot : made->slots) {
