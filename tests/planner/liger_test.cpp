@@ -46,13 +46,13 @@ TEST_CASE("families that Liger does not patch are refused by name") {
   CHECK(refusal("llama-3.2-1b") == "");
 }
 
-TEST_CASE("fms-acceleration's kernels are those of three families") {
+TEST_CASE("fms-acceleration's kernels are those of its families") {
   const auto plan = [](const char* model, models::Loss loss) {
     return plan_of(model, models::Kernels::fused, loss);
   };
   CHECK_THROWS_WITH_AS((void)plan("qwen2.5-7b", models::Loss::full),
                        "--kernels fused: fms-acceleration's kernels are modelled for llama, "
-                       "mistral, granite and gpt_bigcode, not for qwen2",
+                       "mistral, granite, mixtral and gpt_bigcode, not for qwen2",
                        Error);
   CHECK_THROWS_AS((void)plan("llama-3.2-1b", models::Loss::chunked), Error);
   CHECK(plan("llama-3.2-1b", models::Loss::fused).peak > Bytes(0));

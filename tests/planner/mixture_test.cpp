@@ -157,10 +157,10 @@ TEST_CASE("a loop's experts and router are packed one by one, stacked experts ar
   CHECK(packed() == all);
   s.quantize->storage = models::find_packed_storage("int8");
   CHECK(packed() == all);
+  // Checkpoints of GPTQ have the router as it was.
   s.quantize->storage = models::find_packed_storage("gptq");
-  s.precision = models::Precision::fp16;
-  s.param_dtype = DType::fp16;
-  CHECK(refusal(question).find("experts are modules of a loop") != std::string::npos);
+  all.erase(all.begin());
+  CHECK(packed() == all);
 }
 
 // transformers 4.57.6 and 5.0.0, modeling_utils.py, gradient_checkpointing_enable; peft 0.21.2,

@@ -11,7 +11,7 @@ import types
 
 PATCHER = "fms_acceleration.model_patcher"
 RULES = "fms_acceleration_foak.models"
-FAMILIES = ("llama", "mistral", "granite", "gpt_bigcode")
+FAMILIES = ("llama", "mistral", "granite", "mixtral", "gpt_bigcode")
 
 
 def without_init(*names):
@@ -42,8 +42,8 @@ def apply(model, kernels, loss, quantize):
     answer_bitsandbytes()
     patcher = importlib.import_module(PATCHER)
     rules = importlib.import_module(f"{RULES}.{family}")
-    of_base = "auto_gptq" if quantize == "gptq" else "bitsandbytes"
-    arguments = () if family == "gpt_bigcode" else (base.config,)
+    of_base = "auto_gptq" if quantize in ("gptq", "gptq-row") else "bitsandbytes"
+    arguments = () if family in ("mixtral", "gpt_bigcode") else (base.config,)
     terms = {"rms", "rope"} | ({"fused-lce"} if loss == "fused" else {"cross-ent", "custom-loss"})
     terms |= {"qkvo", "mlp"} if quantize else set()
     kept = importlib.import_module("fms_acceleration_foak.utils").filter_mp_rules(

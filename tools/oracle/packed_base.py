@@ -4,7 +4,7 @@ or fms-acceleration with GPTQ (fms_gptq.py)."""
 import fms_gptq
 
 ACCEPTED = {
-    "quantize": [None, "nf4", "nf4-dq", "fp4", "int8", "gptq"],
+    "quantize": [None, "nf4", "nf4-dq", "fp4", "int8", "gptq", "gptq-row"],
     "quant_storage": [None, "uint8", "bf16", "fp16", "fp32"],
     "kbit_prep": [None, False, True],
 }
@@ -17,7 +17,7 @@ def check(strategy, bad_input):
 
 def needs_bitsandbytes(workload):
     strategy = (workload or {}).get("strategy", {})
-    return bool(strategy.get("quantize") not in (None, "gptq") or strategy.get("optimizer", "").endswith("8bit"))
+    return bool(strategy.get("quantize") not in (None, *fms_gptq.GROUPS) or strategy.get("optimizer", "").endswith("8bit"))
 
 
 def packed(module, weight, on_meta):
@@ -43,8 +43,8 @@ def with_packed_base(model, strategy, device):
     stays there (device meta), and not a packed weight's scales and tables."""
     if not strategy["quantize"]:
         return model
-    if strategy["quantize"] == "gptq":
-        return with_gptq_base(model)
+    if strategy["quantize"] in fms_gptq.GROUPS:
+        return with_gptq_base(model, strategy["quantize"])
     import bitsandbytes
     import torch
     import transformers
@@ -93,12 +93,11 @@ def load(module, made):
         setattr(module, key, torch.empty_like(buffer, device="cuda"))
 
 
-def with_gptq_base(model):
+def with_gptq_base(model, kind):
     from torch_measure import initialised_module
-    from transformers.quantizers.base import get_keys_to_not_convert
     made = {}
     plain = set(model.modules())
-    fms_gptq.replace(model, get_keys_to_not_convert(model))
+    fms_gptq.replace(model, kind)
     for module in model.modules():
         if module in plain:
             load(module, made)

@@ -24,6 +24,7 @@ constexpr KernelPatch kFms{.norms = kInPlace,
                            .cross_entropy = KernelPatch::CrossEntropy::fms,
                            .norm_gradients = false,
                            .adapters = true};
+constexpr std::array<std::string_view, 4> kFmsFamilies{"llama", "mistral", "granite", "mixtral"};
 // models/gpt_bigcode.py of the plugin: of a model with LayerNorms the loss alone.
 constexpr KernelPatch kFmsLoss{.cross_entropy = KernelPatch::CrossEntropy::fms};
 
@@ -52,10 +53,10 @@ namespace {
 KernelPatch patch_of(std::string_view model_type, const models::Strategy& strategy) {
   if (strategy.kernels == models::Kernels::fused) {
     if (model_type == "gpt_bigcode") return kFmsLoss;
-    check(model_type == "llama" || model_type == "mistral" || model_type == "granite",
-          ErrorKind::unsupported, [&] {
+    check(std::ranges::find(kFmsFamilies, model_type) != kFmsFamilies.end(), ErrorKind::unsupported,
+          [&] {
             return "--kernels fused: fms-acceleration's kernels are modelled for llama, mistral, "
-                   "granite and gpt_bigcode, not for " +
+                   "granite, mixtral and gpt_bigcode, not for " +
                    std::string(model_type);
           });
     return kFms;

@@ -1,7 +1,6 @@
 // What is not modelled of mixtures whose experts are a loop over modules.
 #include <algorithm>
 
-#include "models/storages.h"
 #include "planner/stacks/pytorch/refusals.h"
 
 namespace plimsoll::planner::pytorch {
@@ -19,7 +18,6 @@ void refuse_loops(const models::ModelSpec& model, const models::Strategy& s,
              models::text_of(models::kExpertsAreStacked);
     });
   };
-  refuse_if(s.quantize && s.quantize->storage->gemm == models::PackedGemm::gptq, "--quantize gptq");
   refuse_if(s.lora && !s.lora->modules_to_save.empty(), "--modules-to-save");
   const auto too_few = [&](const std::shared_ptr<const models::Block>& block) {
     return checked_multiply(batch.tokens(), block->loop.active) < block->loop.experts;

@@ -9,8 +9,8 @@
 namespace plimsoll::planner::pytorch {
 
 namespace {
-constexpr std::string_view kFamilies[] = {"llama", "mistral", "qwen2",      "qwen3",
-                                          "gpt2",  "granite", "gpt_bigcode"};
+constexpr std::string_view kFamilies[] = {"llama", "mistral", "qwen2",       "qwen3",
+                                          "gpt2",  "granite", "gpt_bigcode", "mixtral"};
 
 // accelerate 1.15, utils/constants.py, FSDP2_PYTORCH_VERSION.
 constexpr models::Release kFsdp2{2, 6, 0};

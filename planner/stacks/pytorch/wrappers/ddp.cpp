@@ -1,8 +1,11 @@
 // DistributedDataParallel's buckets, and what it allocates while it is made (torch 2.11,
 // nn/parallel/distributed.py, csrc/distributed/c10d/reducer.cpp).
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "models/decisions/mesh.h"
+#include "models/storages.h"
 #include "planner/stacks/pytorch/wrappers/replicated.h"
 
 namespace plimsoll::planner::pytorch {
@@ -93,6 +96,40 @@ void Replicated::declare_buckets() {
   Bytes sum;
   for (const Bucket& one : all) sum += one.bytes;
   bucket(sum);
+}
+
+// Buffers that a forward is preceded by the broadcast of: a GPTQ base's integers and scales, which
+// are no parameters. Flat copies of one dtype each, in the order of their first tensors, of which
+// two live at a time (csrc/distributed/c10d/comm.cpp, broadcast_coalesced).
+Bytes Replicated::packed_buffers() const {
+  if (!strategy_.quantize || !strategy_.quantize->storage->grouped) return {};
+  struct Flat {
+    std::int64_t first, bytes;
+  };
+  std::vector<Flat> all;
+  std::array<Flat, 2> open{};
+  std::int64_t index = 0;
+  const auto add = [&](Flat& flat, Bytes bytes) {
+    if (flat.bytes == 0) flat.first = index;
+    ++index;
+    flat.bytes += bytes.value();
+    if (flat.bytes >= kBroadcast) all.push_back(std::exchange(flat, {}));
+  };
+  for (const LayerRun& run : parts_.runs)
+    for (std::int64_t i = 0; i < run.count; ++i)
+      for (const Parameter& p : run.layer(i).parameters) {
+        if (p.packed == nullptr) continue;
+        for (const auto& tensor :
+             models::packed_tensors(*p.packed, p.unpacked, strategy_.quantize->held_in))
+          add(open[tensor.dtype == p.packed->scale ? 1 : 0], tensor.bytes());
+      }
+  for (const Flat& flat : open)
+    if (flat.bytes > 0) all.push_back(flat);
+  std::ranges::sort(all, std::ranges::less{}, &Flat::first);
+  std::int64_t most = 0, before = 0;
+  for (const Flat& flat : all)
+    most = std::max(most, std::exchange(before, flat.bytes) + flat.bytes);
+  return Bytes(most);
 }
 
 // Rank 0's parameters are broadcast in flat copies, two at a time; then one bucket is made for all

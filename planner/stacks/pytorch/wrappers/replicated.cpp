@@ -22,7 +22,7 @@ void Replicated::declare_states() {
 
 // DDP sends buffers in one flat copy before a step's first forward.
 void Replicated::before_forward(Unit& unit, Ref) {
-  Bytes buffers = s_.id_buffers() + s_.shared_matrices();
+  Bytes buffers = s_.id_buffers() + s_.shared_matrices() + packed_buffers();
   if (s_.parts.shared_a > 0 && d_.position == models::PositionKind::rope)  // beside them
     buffers += Bytes(layer_.bytes(d_.rotated(), DType::fp32)) * (d_.has_both_rotaries() ? 2 : 1);
   if (reduces_ && &unit == &s_.root && s_.first_micro() && buffers > Bytes(0))

@@ -37,6 +37,7 @@ class Replicated final : public TorchWrapper {
     Message::Part part = Message::Part::front;
   };
   std::vector<Bucket> buckets() const;
+  Bytes packed_buffers() const;
   void declare_buckets();
   // ZeroRedundancyOptimizer's (zero_redundancy.cpp): whole parameters to ranks; the rank that is
   // written is the one that has most, unless one is asked for.
