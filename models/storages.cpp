@@ -38,6 +38,14 @@ std::vector<PackedTensor> packed_tensors(const PackedStorage& of, PackedShape we
                                          DType held_in) {
   if (of.grouped) return grouped_tensors(of, weight, held_in);
   const std::int64_t n = weight.values();
+  if (of.gemm == PackedGemm::hqq)
+    return {{".W_q", Count(n / 2), DType::uint8},
+            {".scale", Count(n / of.block), of.scale},
+            {".zero", Count(n / of.block), of.scale}};
+  if (of.gemm == PackedGemm::torchao)
+    return {{".qdata", Count(n), DType::int8},
+            {".scale", Count(weight.out), of.scale},
+            {".zero_point", Count(weight.out), DType::int8}};
   if (of.block == 0) return {{"", Count(n), DType::int8}, {".SCB", Count(weight.out), of.scale}};
   const std::int64_t blocks = ceil_divide(n, of.block);
   // quantize_4bit, cuda: (n + 1) // (2 * itemsize) elements.
@@ -53,7 +61,10 @@ std::vector<PackedTensor> packed_tensors(const PackedStorage& of, PackedShape we
 }
 
 bool kbit_prepared(const Strategy& s) {
-  if (!s.quantize || s.quantize->storage->grouped) return false;
+  if (!s.quantize || s.quantize->storage->grouped ||
+      s.quantize->storage->gemm == PackedGemm::torchao ||
+      s.quantize->storage->gemm == PackedGemm::hqq)
+    return false;
   const bool usual = s.stack != Stack::plimsoll && s.data.zero < 2 && is_mixed(s.precision);
   return s.quantize->kbit_prep.value_or(usual);
 }

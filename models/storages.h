@@ -7,6 +7,10 @@
 // (get_keys_to_not_convert). Packed are linear modules and GPT-2's Conv1D. The head, embeddings,
 // norms, biases, routers and the experts of a mixture (which Transformers 5 stacks in parameters of
 // three axes) stay as they are.
+// torchao 0.18: Int8Tensor (quantization/quantize_/workflows/int8/int8_tensor.py), which
+// Int8WeightOnlyConfig makes of linear modules alone.
+// hqq 0.2.8: HQQLinear (core/quantize.py) of HqqConfig's own 4 bits in groups of 64; scales and
+// zeros are in the 16 bits that the model was loaded in.
 // GPTQ: QuantLinear of AutoGPTQ's triton v2 kernels as fms-acceleration has it (@876e2ed,
 // plugins/accelerated-peft, gptqmodel/nn_modules/qlinear/qlinear_tritonv2.py).
 #pragma once
@@ -26,6 +30,8 @@ enum class PackedGemm : std::uint8_t {
   dequantizes,  // makes the weight anew, for a moment, in the dtype it computes in
   int8,  // multiplies 8-bit integers with a quantized input
   gptq,  // makes the weight anew in fp16, however few the rows
+  hqq,  // makes the weight anew, in three tensors, and autograd keeps the input
+  torchao,  // multiplies with a copy in the input's dtype, which autograd keeps, and then scales
 };
 
 struct PackedStorage {
@@ -44,6 +50,7 @@ struct PackedStorage {
   // A block is inputs of one output; beside the scales stand packed zero points, and each input's
   // group (desc_act or not).
   bool grouped = false;
+  bool converts_bias = true;  // to what it computes in; else a bias stays as it was loaded
 
   bool doubly_quantized() const { return scale_block > 0; }
 };
@@ -75,9 +82,16 @@ inline constexpr std::array<PackedStorage, 12> kPackedStorages{{
      .grouped = true},
     // transformers 5.17, quantizers/quantizer_*.py, is_trainable.
     {.name = "awq", .refusal = "is not modelled yet: it trains with gptqmodel's kernels alone"},
-    {.name = "hqq", .refusal = "is not modelled yet"},
-    {.name = "torchao-int8", .refusal = "is not modelled yet"},
-    {.name = "torchao-int4", .refusal = "Transformers trains on torchao's 8-bit weights alone"},
+    {.name = "hqq", .gemm = PackedGemm::hqq, .scale = DType::bf16, .table = 0},
+    {.name = "torchao-int8",
+     .bits = 8,
+     .gemm = PackedGemm::torchao,
+     .block = 0,
+     .table = 0,
+     .converts_bias = false},
+    {.name = "torchao-int4",
+     .refusal = "Transformers trains on torchao's 8-bit weights alone, and PEFT stops with "
+                "\"TorchaoLoraLinear only supports int8 weights for now.\""},
     {.name = "fp8", .refusal = "Transformers does not train on weights in FP8"},
     {.name = "mxfp4",
      .refusal = "Transformers does not train on weights in MXFP4, but on what it unpacks them to "
@@ -113,8 +127,8 @@ std::vector<PackedTensor> packed_tensors(const PackedStorage& storage, PackedSha
 
 // PEFT's prepare_model_for_kbit_training: all that is not packed is fp32. Its users call it before
 // they add adapters; TRL does so where nothing is sharded (trl, trainer/utils.py,
-// prepare_peft_model). Without autocast the model would compute in fp32. Of a GPTQ base it casts
-// nothing (peft, utils/other.py).
+// prepare_peft_model). Without autocast the model would compute in fp32. Of a GPTQ or
+// HQQ base it casts nothing (peft, utils/other.py); that torchao's is packed TRL does not know.
 bool kbit_prepared(const Strategy& strategy);
 
 }  // namespace plimsoll::models

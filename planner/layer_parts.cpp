@@ -127,6 +127,12 @@ Parameter pack(LinearPart& part, Parameter weight, const ParameterRow& row,
                  std::to_string(part.out) + " x " + std::to_string(part.in) +
                  "; QuantLinear takes multiples of 32";
         });
+  const bool any_linear = how.storage->gemm != models::PackedGemm::torchao &&
+                          how.storage->gemm != models::PackedGemm::hqq;
+  check(!part.conv1d || any_linear, ErrorKind::bad_input, [&] {
+    return "--quantize " + std::string(how.storage->name) + ": " + row.name +
+           " is GPT-2's Conv1D, and nn.Linear alone is packed so";
+  });
   part.packed = how.storage;
   part.conv1d = false;
   weight.packed = how.storage;
@@ -162,7 +168,7 @@ void add_to_layer(LayerPart& layer, const ParameterRow& row, bool trainable,
                                       quantize->storage->gemm != models::PackedGemm::gptq);
     if (quantize && packs) {
       if (bias)
-        parameter.bias_of_packed = true;
+        parameter.bias_of_packed = quantize->storage->converts_bias;
       else
         parameter = pack(part, parameter, row, *quantize);
     }

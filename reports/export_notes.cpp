@@ -149,6 +149,13 @@ void check_exportable(const Workload& w, std::string_view target) {
         "(peft.quantization.auto_gptq), whose configuration is not written",
         target);
   });
+  check(!s.quantize || s.quantize->storage->gemm != models::PackedGemm::hqq, ErrorKind::unsupported,
+        [&] {
+          return fmt::format(
+              "export --to {}: --quantize hqq: what is written is for Transformers 5, which "
+              "quantizes nothing with HQQ",
+              target);
+        });
   check(
       !s.quantize || ((target == "transformers" || target == "slurm") && s.data.zero < 2),
       ErrorKind::unsupported, [&] {

@@ -59,6 +59,15 @@ std::string auto_class(const Workload& w) {
                                                      : "AutoModelForCausalLM";
 }
 
+bool is_torchao(const Strategy& s) {
+  return s.quantize && s.quantize->storage->gemm == models::PackedGemm::torchao;
+}
+
+const char* quantization_class(const Strategy& s) {
+  if (!s.quantize) return "";
+  return is_torchao(s) ? ", TorchAoConfig" : ", BitsAndBytesConfig";
+}
+
 // Arguments: transformers 5.17, utils/quantization_config.py. Each rank loads to its own GPU, which
 // is not current yet.
 std::string packed_base(const Strategy& s) {
@@ -68,6 +77,8 @@ std::string packed_base(const Strategy& s) {
       mesh_of(s).communicates() ? ",\n    device_map={\"\": int(os.environ[\"LOCAL_RANK\"])}" : "";
   if (storage.gemm == models::PackedGemm::int8)
     return fmt::format("\n    quantization_config=BitsAndBytesConfig(load_in_8bit=True){}", where);
+  if (storage.gemm == models::PackedGemm::torchao)
+    return fmt::format("\n    quantization_config=TorchAoConfig(Int8WeightOnlyConfig()){}", where);
   return fmt::format(
       "\n    quantization_config=BitsAndBytesConfig(\n"
       "        load_in_4bit=True, bnb_4bit_quant_type=\"{}\", bnb_4bit_use_double_quant={},\n"
@@ -243,9 +254,10 @@ std::string training_arguments(const Workload& w, Notes& notes) {
 // Those of the standard library first.
 std::string imports(const Workload& w, std::vector<std::string> lines) {
   const Strategy& s = w.strategy;
-  lines.insert(lines.end(), {"import torch", "from transformers import " + auto_class(w) +
-                                                 (s.quantize ? ", BitsAndBytesConfig" : "") +
-                                                 ", Trainer, TrainingArguments"});
+  lines.insert(lines.end(),
+               {"import torch", "from transformers import " + auto_class(w) +
+                                    quantization_class(s) + ", Trainer, TrainingArguments"});
+  if (is_torchao(s)) lines.emplace_back("from torchao.quantization import Int8WeightOnlyConfig");
   if (!s.freeze.empty()) lines.emplace_back("from fnmatch import fnmatch");
   if (s.lora)
     lines.emplace_back(

@@ -94,7 +94,9 @@ void refuse_load(const Question& question) {
   refuse_strategy(s);
   refuse_model(*question.model, s.transformers);
   refuse_adapters(*question.model, s);
-  if (s.quantize && s.quantize->storage->gemm == models::PackedGemm::gptq)
+  using models::PackedGemm;
+  if (s.quantize && s.quantize->storage->gemm != PackedGemm::dequantizes &&
+      s.quantize->storage->gemm != PackedGemm::int8)
     refuse("with --quantize " + std::string(s.quantize->storage->name),
            "planned are weights that bitsandbytes packs as they are loaded (nf4, nf4-dq, fp4, "
            "int8)");

@@ -31,6 +31,15 @@ TEST_CASE("LLM.int8() is a byte for each value and a scale for each output") {
   CHECK(all("int8", {11008, 4096}) == Bytes(45'088'768 + 44'032));
 }
 
+TEST_CASE("torchao's 8 bits are a byte for each value, a scale and a zero point for each output") {
+  CHECK(all("torchao-int8", {11008, 4096}) == Bytes(45'088'768 + 44'032 + 11'008));
+}
+
+TEST_CASE("HQQ is halves of bytes, with a scale and a zero of 2 bytes for each 64 values") {
+  // 4096 x 4096: 262,144 groups.
+  CHECK(all("hqq", {4096, 4096}) == Bytes(8'388'608 + 2 * 524'288));
+}
+
 TEST_CASE("GPTQ is halves of bytes; scales, zero points and a group for each input") {
   // 14336 x 4096 in halves; 32 groups of 128 inputs: 458,752 scales of 2 bytes, zero points in
   // halves; 4,096 groups of 4 bytes.
@@ -46,9 +55,9 @@ TEST_CASE("GPTQ is halves of bytes; scales, zero points and a group for each inp
 }
 
 TEST_CASE("only storages without a refusal are planned") {
-  CHECK(packed_storage_names() == "nf4, nf4-dq, fp4, int8, gptq, gptq-row");
+  CHECK(packed_storage_names() == "nf4, nf4-dq, fp4, int8, gptq, gptq-row, hqq, torchao-int8");
   CHECK(find_packed_storage("nf5") == nullptr);
-  for (const char* name : {"awq", "hqq", "torchao-int8", "torchao-int4", "fp8", "mxfp4"})
+  for (const char* name : {"awq", "torchao-int4", "fp8", "mxfp4"})
     CHECK(!find_packed_storage(name)->refusal.empty());
 }
 
@@ -64,6 +73,8 @@ TEST_CASE("a packed base is prepared for k-bit training where autocast runs and 
   CHECK(!kbit_prepared(s));
   s.quantize->kbit_prep = true;
   CHECK(kbit_prepared(s));
-  s.quantize->storage = find_packed_storage("gptq");  // of which PEFT casts nothing
-  CHECK(!kbit_prepared(s));
+  for (const char* name : {"gptq", "hqq", "torchao-int8"}) {  // of which PEFT casts nothing
+    s.quantize->storage = find_packed_storage(name);
+    CHECK(!kbit_prepared(s));
+  }
 }

@@ -117,6 +117,10 @@ TEST_CASE("what a packed base is, what its GEMMs make, and who has its adapters"
   CHECK(
       assumed(base, [](Asked& a) { pack(a, "int8"); }).starts_with("\"quantized as it is loaded"));
   CHECK(assumed(base, pack_gptq).starts_with("\"4 bits; triton v2 kernels"));
+  CHECK(assumed(base, [](Asked& a) { pack(a, "torchao-int8"); }).starts_with("\"8 bits, a scale"));
+  const std::string left = "what packing left in the allocator's cache";
+  CHECK_FALSE(assumed(left, [](Asked& a) { pack(a, "torchao-int8"); }).empty());
+  CHECK(assumed(left, [](Asked& a) { pack(a, "int8"); }).empty());
   CHECK_FALSE(assumed(gemms, [](Asked& a) { pack(a, "nf4"); }).empty());
   CHECK(assumed(gemms, [](Asked& a) { pack(a, "int8"); }).empty());
   CHECK(assumed(gemms, pack_gptq).empty());

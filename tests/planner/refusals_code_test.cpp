@@ -124,6 +124,44 @@ TEST_CASE("LLM.int8() and GPTQ are held as they are, and sharded as their code c
   });
 }
 
+TEST_CASE("torchao's 8 bits train on one GPU, HQQ's with Transformers before 4.56, unsharded") {
+  const auto hqq = [](Refusable& a, models::Release release = {4, 55, 0}) {
+    pack_base(a, "hqq");
+    a.s.transformers = release, a.s.param_dtype = DType::bf16;
+  };
+  check_refusals({
+      {kNothing, [](Refusable& a) { pack_base(a, "torchao-int8"); }},
+      {"--quantize torchao-int8 on more than one GPU",
+       [](Refusable& a) { pack_base(a, "torchao-int8"), a.s.gpus = 2; }},
+      {"--quant-storage bf16: bitsandbytes holds 4-bit values so",
+       [](Refusable& a) { pack_base(a, "torchao-int8", DType::bf16); }},
+      {"--quantize torchao-int8 is modelled with Transformers 5",
+       [](Refusable& a) {
+         pack_base(a, "torchao-int8"), a.s.transformers = {4, 57, 0};
+       }},
+      {"--kbit-prep yes with --quantize torchao-int8",
+       [](Refusable& a) { pack_base(a, "torchao-int8"), a.s.quantize->kbit_prep = true; }},
+      {kNothing, [&](Refusable& a) { hqq(a); }},
+      {kNothing, [&](Refusable& a) { hqq(a), a.s.gpus = 2; }},
+      {"--quantize hqq: Transformers 5.0.0 stops",
+       [&](Refusable& a) {
+         hqq(a, {5, 0, 0});
+       }},
+      {"--quantize hqq: Transformers 4.56.0 has HQQLinear compute in fp32",
+       [&](Refusable& a) {
+         hqq(a, {4, 56, 0});
+       }},
+      {"--quantize hqq on weights loaded in fp32",
+       [&](Refusable& a) { hqq(a), a.s.param_dtype = DType::fp32; }},
+      {"--quantize hqq on weights loaded in fp16",
+       [&](Refusable& a) { hqq(a), a.s.param_dtype = DType::fp16; }},
+      {"--kbit-prep yes with --quantize hqq",
+       [&](Refusable& a) { hqq(a), a.s.quantize->kbit_prep = true; }},
+      {"--quantize hqq with FSDP2", [&](Refusable& a) { hqq(a), shard_by_fsdp(a, 2, 2); }},
+      {"--quantize hqq with --fsdp-version 1", [&](Refusable& a) { hqq(a), shard_by_fsdp(a, 1); }},
+  });
+}
+
 TEST_CASE("fused adapters unpack what fms-acceleration's do, in what it computes in") {
   const auto fused = [](Refusable& a) {
     pack_base(a, "nf4-dq");

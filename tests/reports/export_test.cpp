@@ -239,8 +239,15 @@ TEST_CASE("a packed base is exported as Transformers and PEFT take it, or refuse
   CHECK_THROWS_AS(reports::export_accelerate(workload), Error);
   s.quantize->storage = models::find_packed_storage("int8");
   CHECK(has("quantization_config=BitsAndBytesConfig(load_in_8bit=True),\n    device_map="));
-  s.quantize->storage = models::find_packed_storage("gptq");
-  CHECK_THROWS_AS(reports::export_transformers(workload), Error);
+  s.quantize->storage = models::find_packed_storage("torchao-int8");
+  CHECK(has("quantization_config=TorchAoConfig(Int8WeightOnlyConfig())"));
+  CHECK(has("AutoModelForCausalLM, TorchAoConfig, Trainer, TrainingArguments\n"));
+  CHECK(has("from torchao.quantization import Int8WeightOnlyConfig\n"));
+  CHECK_FALSE(has("BitsAndBytesConfig"));
+  for (const char* name : {"gptq", "hqq"}) {
+    s.quantize->storage = models::find_packed_storage(name);
+    CHECK_THROWS_AS(reports::export_transformers(workload), Error);
+  }
 }
 
 TEST_CASE("compiled layers are read back from a document, and not exported as eager ones") {

@@ -97,6 +97,12 @@ TEST_CASE("a quantization_config that is not planned is refused by its key and v
             "--quantize int8"},
            {R"("bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_storage": "uint8")",
             "--quantize fp4"},
+           {R"("torchao", "quant_type": {"default": {"_type": "Int8WeightOnlyConfig", "_version": 2,
+               "_data": {"group_size": null, "granularity": {"_type": "PerRow"}}}})",
+            "--quantize torchao-int8"},
+           {R"("hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 64,
+               "axis": 1}})",
+            "--quantize hqq"},
            {R"("awq")", "nothing"}}) {
     CAPTURE(members);
     CHECK(refused(members) == outcome);
@@ -114,6 +120,14 @@ TEST_CASE("a quantization_config that is not planned is refused by its key and v
             "llm_int8_enable_fp32_cpu_offload"},
            {R"("bitsandbytes", "load_in_4bit": true, "bnb_4bit_use_double_quant": true)",
             "bnb_4bit_quant_type"},
+           {R"("torchao")", "quant_type"},
+           {R"("torchao", "quant_type": {"default": {"_type": "Int4WeightOnlyConfig"}})", "_type"},
+           {R"("torchao", "quant_type": {"default": {"_type": "Int8WeightOnlyConfig",
+               "_data": {"granularity": {"_type": "PerGroup"}}}})",
+            "_type"},
+           {R"("hqq")", "quant_config"},
+           {R"("hqq", "quant_config": {"weight_quant_params": {"nbits": 8}})", "nbits"},
+           {R"("hqq", "quant_config": {"weight_quant_params": {"group_size": 128}})", "group_size"},
            {R"("bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_storage": "int9")",
             "bnb_4bit_quant_storage"}}) {
     CAPTURE(members);

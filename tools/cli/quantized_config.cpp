@@ -1,4 +1,5 @@
-// Keys: transformers 5.17, utils/quantization_config.py (BitsAndBytesConfig, GPTQConfig).
+// Keys: transformers 5.17, utils/quantization_config.py (BitsAndBytesConfig, GPTQConfig,
+// TorchAoConfig); 4.55 (HqqConfig).
 #include "tools/cli/quantized_config.h"
 
 #include <fmt/format.h>
@@ -58,6 +59,31 @@ std::string gptq(const Config& config) {
   return group == 128 ? "gptq" : "gptq-row";
 }
 
+// Configurations of torchao are objects with a type and data.
+std::string torchao(const Config& config) {
+  const std::optional<Config> types = config.section("quant_type");
+  const std::optional<Config> type = types ? types->section("default") : std::nullopt;
+  if (!type) refuse(config, "quant_type", "Int8WeightOnlyConfig");
+  const std::string name = type->text("_type", "");
+  if (name != "Int8WeightOnlyConfig") refuse(*type, "_type", "Int8WeightOnlyConfig");
+  const std::optional<Config> data = type->section("_data");
+  const std::optional<Config> rows = data ? data->section("granularity") : std::nullopt;
+  if (rows && rows->text("_type", "PerRow") != "PerRow") refuse(*rows, "_type", "PerRow");
+  if (config.flag("include_input_output_embeddings", false))
+    refuse(config, "include_input_output_embeddings", "false");
+  return "torchao-int8";
+}
+
+std::string hqq(const Config& config) {
+  const std::optional<Config> all = config.section("quant_config");
+  const std::optional<Config> weights = all ? all->section("weight_quant_params") : std::nullopt;
+  if (!weights) refuse(config, "quant_config", "one of weight_quant_params for all layers");
+  if (weights->count("nbits", 4) != 4) refuse(*weights, "nbits", "4");
+  if (weights->count("group_size", 64) != 64) refuse(*weights, "group_size", "64");
+  if (weights->optional_count("axis", 1) != 1) refuse(*weights, "axis", "1");
+  return "hqq";
+}
+
 }  // namespace
 
 void apply_quantization_config(const Options& options, Request& request) {
@@ -70,6 +96,8 @@ void apply_quantization_config(const Options& options, Request& request) {
   const std::string method = config->text("quant_method", "");
   const std::string name = method == "bitsandbytes" ? bitsandbytes(*config, packed)
                            : method == "gptq"       ? gptq(*config)
+                           : method == "torchao"    ? torchao(*config)
+                           : method == "hqq"        ? hqq(*config)
                                                     : "";
   if (name.empty()) return;
   packed.storage = models::find_packed_storage(name);

@@ -11,6 +11,8 @@ FILE, of this folder:
   dry_runs_mixtures_cases.json   tests/golden/dry_runs_mixtures_VERSION.json: with that release of Transformers
   dry_runs_gptq_mixtures_cases.json tests/golden/dry_runs_gptq_mixtures.json: Transformers 4.48.1, PEFT 0.13.2,
                                  torch 2.4.1, fms-acceleration's plugins on PYTHONPATH
+  dry_runs_torchao_cases.json    tests/golden/dry_runs_torchao.json: torchao's Int8WeightOnlyConfig
+  dry_runs_hqq_cases.json        tests/golden/dry_runs_hqq.json: HQQ, with Transformers 4.48.3 and hqq 0.2.8
   dry_runs_packed_cases.json     tests/golden/dry_runs_packed.json: packed bases (bitsandbytes)
   dry_runs_peft_cases.json       tests/golden/dry_runs_peft.json: adapters with more than A and B
   dry_runs_offload_cases.json    tests/golden/dry_runs_offload.json: FSDP's parameters on the host

@@ -4,10 +4,13 @@ or fms-acceleration with GPTQ (fms_gptq.py)."""
 import fms_gptq
 
 ACCEPTED = {
-    "quantize": [None, "nf4", "nf4-dq", "fp4", "int8", "gptq", "gptq-row"],
+    "quantize": [None, "nf4", "nf4-dq", "fp4", "int8", "gptq", "gptq-row", "torchao-int8", "hqq"],
     "quant_storage": [None, "uint8", "bf16", "fp16", "fp32"],
     "kbit_prep": [None, False, True],
 }
+
+
+WITHOUT_BITSANDBYTES = (*fms_gptq.GROUPS, "torchao-int8", "hqq")
 
 
 def check(strategy, bad_input):
@@ -17,7 +20,7 @@ def check(strategy, bad_input):
 
 def needs_bitsandbytes(workload):
     strategy = (workload or {}).get("strategy", {})
-    return bool(strategy.get("quantize") not in (None, *fms_gptq.GROUPS) or strategy.get("optimizer", "").endswith("8bit"))
+    return bool(strategy.get("quantize") not in (None, *WITHOUT_BITSANDBYTES) or strategy.get("optimizer", "").endswith("8bit"))
 
 
 def packed(module, weight, on_meta):
@@ -43,6 +46,8 @@ def with_packed_base(model, strategy, device):
     stays there (device meta), and not a packed weight's scales and tables."""
     if not strategy["quantize"]:
         return model
+    if strategy["quantize"] in WITHOUT_BITSANDBYTES[2:]:
+        return replaced_linears(model, strategy)
     if strategy["quantize"] in fms_gptq.GROUPS:
         return with_gptq_base(model, strategy["quantize"])
     import bitsandbytes
@@ -104,6 +109,34 @@ def with_gptq_base(model, kind):
             initialised_module(module)
     model.is_loaded_in_4bit = True
     model.quantization_method = "gptq"
+    return model
+
+
+def replaced_linears(model, strategy):
+    """torchao's Int8WeightOnlyConfig (transformers 5.17, integrations/torchao.py) and hqq's HQQLinear of 4 bits in
+    groups of 64 (HqqConfig's own; integrations/hqq.py, until 4.55): every linear module but the head."""
+    import torch
+    from torch_measure import initialised_module
+    made = {}
+    for name, module in list(model.named_modules()):
+        load(module, made)
+        initialised_module(module)
+        if type(module) is not torch.nn.Linear or module is model.get_output_embeddings():
+            continue
+        if strategy["quantize"] == "torchao-int8":
+            from torchao.quantization import Int8WeightOnlyConfig, quantize_
+            quantize_(module, Int8WeightOnlyConfig())
+        else:
+            from hqq.core.quantize import BaseQuantizeConfig, HQQLinear
+            new = HQQLinear(module, BaseQuantizeConfig(nbits=4, group_size=64, axis=1),
+                            compute_dtype=module.weight.dtype, device="cuda")
+            new.bias = None if new.bias is None else torch.nn.Parameter(new.bias)
+            parent, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(parent), leaf, new)
+    for p in model.parameters():
+        p.requires_grad_(False)
+    model.quantization_method = strategy["quantize"].split("-")[0]
+    model.is_quantized = True
     return model
 
 

@@ -876,6 +876,9 @@ class Recorder:
 
     def own(self, tensor, role, label):
         local = getattr(tensor, "_local_tensor", tensor)
+        if hasattr(local, "qdata"):  # torchao's
+            return [self.own(getattr(local, part), role, f"{label}.{part}")
+                    for part in local.__tensor_flatten__()[0]]
         if isinstance(local, self.torch.Tensor) and local.is_cuda:
             self.owners.append((len(self.boundaries) - 1, local.untyped_storage().data_ptr(), role,
                                 label, short_dtype(local.dtype), list(local.shape)))

@@ -6,9 +6,12 @@
 
 namespace plimsoll::planner::pytorch {
 
+inline bool is_hqq(const LinearPart& part) {
+  return part.packed != nullptr && part.packed->gemm == models::PackedGemm::hqq;
+}
 // Of an adapted linear's result, and of what its adapter reads.
 inline DType result_dtype(const LinearPart& part, const Regime& regime, DType input) {
-  return part.packed != nullptr ? input : regime.compute;
+  return part.packed != nullptr && !is_hqq(part) ? input : regime.compute;
 }
 // Of both's sum. PEFT casts it back but around a packed base under autocast (tuners/lora/bnb.py),
 // where DoRA's magnitudes widen it.
@@ -22,6 +25,13 @@ inline bool base_grad(const LinearPart& part, bool input_grad) {
 }
 inline bool is_gptq(const LinearPart& part) {
   return part.packed != nullptr && part.packed->gemm == models::PackedGemm::gptq;
+}
+inline bool is_torchao(const LinearPart& part) {
+  return part.packed != nullptr && part.packed->gemm == models::PackedGemm::torchao;
+}
+// Whose PEFT layer casts what B made, and not the sum as a plain linear's does.
+inline bool casts_before_sum(const LinearPart& part) {
+  return part.packed != nullptr && !is_torchao(part) && !is_hqq(part);
 }
 // What is moved where a packed weight is unpacked.
 inline double unpacked_bytes(const LinearPart& part, DType dtype) {
@@ -39,8 +49,8 @@ inline bool has_new_peft(const models::Strategy& s) {
 // 5 always.
 inline DType adapter_input(const LinearPart& part, const Regime& regime, const models::Strategy& s,
                            DType input) {
-  const bool as_it_is =
-      part.packed != nullptr && regime.autocast && !(is_gptq(part) && has_new_peft(s));
+  const bool as_it_is = part.packed != nullptr && !is_torchao(part) && regime.autocast &&
+                        !(is_gptq(part) && has_new_peft(s));
   return as_it_is ? input : regime.adapter_input;
 }
 

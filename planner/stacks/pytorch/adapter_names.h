@@ -1,4 +1,5 @@
-// Names of what adapters make around a linear, beside LoRA's own (names.h).
+// Names of what adapters and packed bases make around a linear, beside LoRA's and bitsandbytes' own
+// (names.h).
 #pragma once
 
 #include "planner/stacks/pytorch/names.h"
@@ -25,9 +26,16 @@ struct VeraNames {
   const char *returned, *returned_grad;  // in the input's dtype
 };
 
+// torchao's: the GEMM's result before each column is scaled, that one's gradient, and as it is
+// scaled, where the input has another dtype.
+struct TorchaoNames {
+  const char *unscaled, *unscaled_grad, *scaled;
+};
+
 // Of the linear's name, interned (models/block.h).
 const DoraNames& dora_names(const char* name);
 const Ia3Names& ia3_names(const char* name);
 const VeraNames& vera_names(const char* name);
+const TorchaoNames& torchao_names(const char* name);
 
 }  // namespace plimsoll::planner::pytorch

@@ -34,7 +34,7 @@ void ModuleWriter::adapter_forward(const LinearNames& names, const LinearPart& p
   const DType own = regime_.adapter, dtype = regime_.gemm_dtype(own);
   const DType result = result_dtype(part, regime_, input_dtype),
               asked = adapter_input(part, regime_, strategy_, input_dtype);
-  const bool packed = part.packed != nullptr, joins = part.joined.parts > 0;
+  const bool packed = casts_before_sum(part), joins = part.joined.parts > 0;
   if (packed && part.packed->gemm == models::PackedGemm::dequantizes &&
       !models::is_litgpt(strategy_.code))
     s.out = s.base.out = copy(names.cloned, s.base.out, outs, result, category);
@@ -89,7 +89,7 @@ Sum ModuleWriter::adapter_backward(const LinearNames& names, const LinearPart& p
   const SymInt ins = t * part.in, outs = t * part.out;
   const DType own = regime_.adapter, dtype = regime_.gemm_dtype(own);
   const DType result = result_dtype(part, regime_, input_dtype);
-  const DType sum_dtype = part.packed != nullptr ? result : promoted(result, dtype);
+  const DType sum_dtype = casts_before_sum(part) ? result : promoted(result, dtype);
   const bool base = base_grad(part, input_grad);
   // Through nodes of its own (dropout, the cast) the input's gradient arrives as a fresh tensor.
   const DType asked = adapter_input(part, regime_, strategy_, input_dtype);

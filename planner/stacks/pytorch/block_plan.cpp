@@ -20,8 +20,9 @@ bool saves(const NodePlan& at) {
   const Node& node = *at.node;
   switch (node.kind) {
     case OpKind::linear:  // MatMul4Bit keeps only the packed weight, beside saved tensors; GPTQ's
-                          // QuantLinearFunction saves it
-      return at.linear->packed == nullptr || at.linear->adapted() || is_gptq(*at.linear);
+                          // QuantLinearFunction saves it, HQQ's functions the input
+      return at.linear->packed == nullptr || at.linear->adapted() || is_gptq(*at.linear) ||
+             is_torchao(*at.linear) || is_hqq(*at.linear);
     case OpKind::norm:
     case OpKind::rotary:
     case OpKind::attention:
@@ -60,7 +61,8 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
       return at.kernel != NormKernel::eager ? first : norm_dtype(at.norm->kind, first, regime);
     case OpKind::linear:
       if (at.linear->adapter == Adapter::vera) return first;
-      if (at.linear->packed != nullptr)  // Linear4bit returns what it was given
+      if (at.linear->packed != nullptr &&
+          !is_hqq(*at.linear))  // Linear4bit returns what it was given
         return adapted_result(*at.linear, regime, first);
       [[fallthrough]];
     case OpKind::attention:

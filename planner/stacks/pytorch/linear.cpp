@@ -264,6 +264,8 @@ void ModuleWriter::base_forward(const LinearNames& names, const LinearPart& part
                                 DType input_dtype, Category category, bool stops, GemmSaved& s) {
   if (part.packed != nullptr && part.packed->gemm == models::PackedGemm::int8)
     int8_forward(names, part, input, input_dtype, category, s);
+  else if (is_torchao(part))
+    torchao_forward(names, part, input, input_dtype, category, stops, s);
   else if (part.packed != nullptr)
     packed_forward(names, part, input, input_dtype, category, s);
   else
@@ -288,6 +290,8 @@ Sum ModuleWriter::linear_backward(const LinearNames& names, const LinearPart& pa
 Sum ModuleWriter::base_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
                                 bool input_grad, const GemmSaved& s, TensorId d_out, Sum sum,
                                 const Place& at) {
+  if (is_torchao(part) && input_grad)
+    return torchao_backward(names, part, {input_dtype, input_grad, d_out, sum, at}, s);
   if (part.packed != nullptr)
     return packed_backward(names, part, {input_dtype, input_grad, d_out, sum, at});
   return gemm_backward(names.base, names.bias, base_gemm(part, regime_), input_dtype, input_grad, s,

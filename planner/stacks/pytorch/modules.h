@@ -19,20 +19,16 @@ class ModuleWriter {
         tokens_(tokens) {}
 
   // Where ops belong from now on. `saves`: autograd records; false in a checkpointed forward.
-  void set(Phase phase, bool saves) {
-    phase_ = phase;
-    saves_ = saves;
-  }
+  void set(Phase phase, bool saves) { phase_ = phase, saves_ = saves; }
   // cuBLAS's of the forward's thread and of autograd's, cuBLASLt's of both: for the first GEMM.
-  void set_workspaces(const std::array<TensorId, 4>& workspaces) { workspaces_ = workspaces; }
+  void set_workspaces(const std::array<TensorId, 4>& all) { workspaces_ = all; }
   void take_workspace(OpBuilder gemm, bool adds_bias);
   void set_sink(GradientSink* sink) { sink_ = sink; }
   void set_tokens(SymInt total) { tokens_.set_total(total); }  // that GEMMs read from now on
   // `waits`: the backward that follows begins in front of a recomputation. `checkpointed`: saved
-  // tensors come through a checkpoint's hooks, and a node drops each as soon as it has used it.
+  // tensors come through a checkpoint's hooks; a node drops each as soon as it has used it.
   void set_checkpoint(Recomputation* waits, bool checkpointed) {
-    recomputation_ = waits;
-    checkpointed_ = checkpointed;
+    recomputation_ = waits, checkpointed_ = checkpointed;
   }
 
   // `stops`: a recomputation, which ends with what this norm saves. `into`: what takes the result.
@@ -47,7 +43,7 @@ class ModuleWriter {
   void linear_forward(const LinearNames& names, const LinearPart& part, Ref input,
                       DType input_dtype, Category category, LinearSaved& saved, bool stops = false,
                       TensorId kept = kNoTensor);
-  // Adds the input's gradient, in `input_dtype`, to `sum`; `at.into`, where it is given, is that.
+  // Adds the input's gradient, in `input_dtype`, to `sum`; `at.into`, where given, is that.
   Sum linear_backward(const LinearNames& names, const LinearPart& part, DType input_dtype,
                       bool input_grad, const LinearSaved& saved, TensorId d_out, Sum sum = {},
                       const Place& at = {});
@@ -123,6 +119,10 @@ class ModuleWriter {
   Sum packed_backward(const LinearNames&, const LinearPart&, const PackedGradient&);
   void int8_forward(const LinearNames&, const LinearPart&, Ref, DType, Category, GemmSaved&);
   Sum int8_backward(const LinearNames&, const LinearPart&, const PackedGradient&);
+  void torchao_forward(const LinearNames&, const LinearPart&, Ref, DType, Category, bool stops,
+                       GemmSaved&);
+  Sum torchao_backward(const LinearNames&, const LinearPart&, const PackedGradient&,
+                       const GemmSaved&);
   Sum base_backward(const LinearNames&, const LinearPart&, DType input, bool input_grad,
                     const GemmSaved&, TensorId d_out, Sum, const Place&);
   Sum add_into(const ModuleNames& names, TensorId d_in, bool casts, Sum sum, Ref into);

@@ -76,6 +76,12 @@ LinearNames make_linear(const std::string& m) {
           .padded = name(".lora.padded")};
 }
 
+TorchaoNames make_torchao(const std::string& m) {
+  return {.unscaled = interned(m + ".out.unscaled"),
+          .unscaled_grad = interned(m + ".out.unscaled.grad"),
+          .scaled = interned(m + ".out.scaled")};
+}
+
 DoraNames make_dora(const std::string& m) {
   const auto name = [&](const char* suffix) { return interned(m + ".dora" + suffix); };
   return {.magnitude = make_module(m + ".lora_magnitude_vector", ".weight", Leaf::magnitude),
@@ -202,6 +208,9 @@ const Ia3Names& ia3_names(const char* name) {
 }
 const VeraNames& vera_names(const char* name) {
   return known(name, make_vera);
+}
+const TorchaoNames& torchao_names(const char* name) {
+  return known(name, make_torchao);
 }
 const AttentionNames& attention_names(const char* name) {
   return known(name, make_attention);

@@ -2,7 +2,9 @@
 // MatMul4Bit (autograd/_functions.py), gemm_4bit (backends/cuda/ops.py). GPTQ's, by the same steps:
 // QuantLinearFunction (fms-acceleration @876e2ed, plugins/accelerated-peft,
 // gptqmodel/nn_modules/triton_utils/dequant.py), which unpacks for any number of rows, and adds
-// the bias as an op of its own.
+// the bias as an op of its own. HQQ's (hqq 0.2.8, core/quantize.py, HQQMatmulNoCacheMul): the
+// weight is unpacked, less its zeros, times its scales, three tensors for a moment; the function
+// keeps its input, although its backward does not read it, and returns what the product makes.
 #include "planner/stacks/pytorch/adapter.h"
 #include "planner/stacks/pytorch/modules.h"
 
@@ -34,8 +36,8 @@ void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& pa
   }
   std::array<TensorId, 2> scales{kNoTensor, kNoTensor};
   TensorId weight = kNoTensor;
-  const bool gptq = part.packed->gemm == models::PackedGemm::gptq;
-  if (t > kRowsOfFusedKernel || gptq) {
+  const bool gptq = is_gptq(part), hqq = is_hqq(part);
+  if (t > kRowsOfFusedKernel || gptq || hqq) {
     if (part.packed->doubly_quantized()) {
       const SymInt n = ceil_divide(checked_multiply(part.in, part.out), part.packed->block);
       scales = {temporary(names.scales, n, DType::fp32),
@@ -44,17 +46,23 @@ void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& pa
       op(names.shifted_scales).read(scales[0]).write(scales[1]);
     }
     weight = temporary(names.unpacked, checked_multiply(part.in, part.out), dtype);
-    op(names.unpacked).read(scales[1]).write(weight);
+    auto unpack = op(names.unpacked).read(scales[1]).write(weight);
     b_.work().moves(unpacked_bytes(part, dtype));
+    if (hqq) unpack.scratch(bytes(checked_multiply(part.in, part.out), dtype) * 2);
   }
-  const bool adds = gptq && part.bias, ends = !casts && !adds;
+  const bool adds = gptq && part.bias, ends = (!casts || hqq) && !adds;
   const TensorId out = make(ends ? names.base.out : names.low, t * part.out, dtype,
                             ends ? category : Category::temporaries);
   auto gemm = op(names.base.module);
   read(gemm, x).read(scales[0]).read(scales[1]).read(weight).write(out);
   b_.work().gemm({dtype, t.real(), static_cast<double>(part.out), static_cast<double>(part.in)});
-  take_workspace(gemm, part.bias && !gptq);
+  take_workspace(gemm, part.bias && !gptq && !hqq);
   s.out = out;
+  if (hqq) {
+    auto last = op(names.base.out).read(out);
+    read(last, input);
+    return;
+  }
   if (adds) s.out = copy(names.base.out, out, t * part.out, dtype, category);
   if (!casts) return;
   s.out = make(names.base.out, t * part.out, input_dtype, category);
@@ -76,19 +84,21 @@ Sum ModuleWriter::packed_backward(const LinearNames& names, const LinearPart& pa
     return sum;
   }
   if (part.packed->gemm == models::PackedGemm::int8) return int8_backward(names, part, arrives);
-  if (is_gptq(part)) unpack();
+  const bool hqq = is_hqq(part);
+  if (is_gptq(part) || hqq) unpack();
   const SymInt t = tokens_.total(), weights = checked_multiply(part.in, part.out);
   const DType dtype = regime_.compute;
   const bool casts = dtype != input_dtype, ends = !at.into.none();
-  const TensorId d = cast(names.low_grad, d_out, t * part.out, input_dtype, dtype);
+  const TensorId d = hqq ? d_out : cast(names.low_grad, d_out, t * part.out, input_dtype, dtype);
   TensorId scales = kNoTensor;
   if (part.packed->doubly_quantized()) {
     scales = temporary(names.scales, ceil_divide(weights, part.packed->block), DType::fp32);
     op(names.scales).write(scales);
   }
   TensorId weight = temporary(names.unpacked, weights, regime_.unpacked);
-  op(names.unpacked).read(scales).write(weight);
+  auto made = op(names.unpacked).read(scales).write(weight);
   b_.work().moves(unpacked_bytes(part, regime_.unpacked));
+  if (hqq) made.scratch(bytes(weights, regime_.unpacked) * 2);
   weight = cast(names.base.weight_cast, weight, weights, regime_.unpacked, dtype);
   const TensorId d_in =
       casts || !ends ? temporary(names.base.input_grad_low, t * part.in, dtype) : kNoTensor;
@@ -96,6 +106,7 @@ Sum ModuleWriter::packed_backward(const LinearNames& names, const LinearPart& pa
   b_.work().gemm({dtype, t.real(), static_cast<double>(part.in), static_cast<double>(part.out)});
   if (ends && !casts) write(gemm, at.into);
   take_workspace(gemm, false);
+  if (hqq) read(gemm, at.input);
   release(gemm, at.held);
   if (ends) return add_into(names.base, d_in, casts, sum, at.into);
   const TensorId d_x = cast(names.base.input_grad, d_in, t * part.in, dtype, input_dtype);

@@ -48,6 +48,62 @@ void refuse_gptq(const models::Strategy& s) {
   });
 }
 
+// Transformers 4.56 and 4.57 make HQQLinear compute in fp32, whatever the model is loaded in; 5
+// quantizes nothing with HQQ (quantizers/base.py, get_quantize_ops).
+void refuse_hqq(const models::Strategy& s) {
+  const models::Quantization& q = *s.quantize;
+  check(q.held_in == DType::uint8, ErrorKind::unsupported, [&] {
+    return "--quant-storage " + std::string(name_of(q.held_in)) +
+           " with --quantize hqq (view_as_float) is not modelled yet";
+  });
+  check(s.transformers < models::Release{5, 0, 0}, ErrorKind::bad_input, [&] {
+    return "--quantize hqq: Transformers " + models::text_of(s.transformers) +
+           " stops with \"QuantizationMethod.HQQ is not available yet and will be supported "
+           "soon.\"; --transformers-version 4.55 trains with it";
+  });
+  check(s.transformers < models::Release{4, 56, 0}, ErrorKind::bad_input, [&] {
+    return "--quantize hqq: Transformers " + models::text_of(s.transformers) +
+           " has HQQLinear compute in fp32, and the step stops with \"expected mat1 and mat2 to "
+           "have the same dtype\"; --transformers-version 4.55 trains with it";
+  });
+  const DType computes = is_mixed(s.precision) ? low_dtype(s.precision)
+                                               : s.param_dtype.value_or(low_dtype(s.precision));
+  const DType loaded = s.param_dtype.value_or(is_mixed(s.precision) ? DType::fp32 : computes);
+  check(loaded == computes && loaded != DType::fp32 && s.precision != models::Precision::fp32,
+        ErrorKind::bad_input, [&] {
+          return "--quantize hqq on weights loaded in " + std::string(name_of(loaded)) +
+                 ": HQQLinear computes in that, and the step stops with \"expected mat1 and mat2 "
+                 "to have the same dtype\"; --param-dtype bf16 or fp16, as the precision has it";
+        });
+  check(s.data.zero < 2 || is_fsdp1(s), ErrorKind::bad_input,
+        "--quantize hqq with FSDP2: PyTorch stops with \"only Tensors of floating point dtype can "
+        "require gradients\"; --zero 0 and 1 run");
+  check(!is_fsdp1(s), ErrorKind::bad_input,
+        "--quantize hqq with --fsdp-version 1: PyTorch stops with \"Cannot flatten integer dtype "
+        "tensors\"; --zero 0 and 1 run");
+  check(!q.kbit_prep.value_or(false), ErrorKind::bad_input,
+        "--kbit-prep yes with --quantize hqq: PEFT casts nothing of an HQQ base");
+}
+
+void refuse_torchao(const models::Strategy& s) {
+  const models::Quantization& q = *s.quantize;
+  const std::string what = "--quantize " + std::string(q.storage->name);
+  check(q.held_in == DType::uint8, ErrorKind::bad_input, [&] {
+    return "--quant-storage " + std::string(name_of(q.held_in)) +
+           ": bitsandbytes holds 4-bit values so (bnb_4bit_quant_storage), not those of " + what;
+  });
+  check(s.gpus == 1, ErrorKind::bad_input, [&] {
+    return what + " on more than one GPU: torchao stops DDP and FSDP with \"Int8Tensor dispatch: " +
+           "attempting to run unimplemented operator/function\" (aten.view; FSDP2: aten.split)";
+  });
+  check(s.transformers >= models::Release{5, 0, 0}, ErrorKind::unsupported, [&] {
+    return what + " is modelled with Transformers 5 and torchao 0.18, not with " +
+           models::text_of(s.transformers);
+  });
+  check(!q.kbit_prep.value_or(false), ErrorKind::unsupported,
+        [&] { return "--kbit-prep yes with " + what + " is not modelled"; });
+}
+
 // fms-acceleration's, whose kernels come with adapters of their own (fused_adapters.cpp).
 void refuse_fused_adapters(const models::Strategy& s) {
   const models::Quantization& q = *s.quantize;
@@ -84,6 +140,8 @@ void refuse_packed(const models::Strategy& s) {
   const bool kbit = models::kbit_prepared(s);
   if (q.storage->gemm == models::PackedGemm::int8) refuse_int8(s);
   if (q.storage->gemm == models::PackedGemm::gptq) refuse_gptq(s);
+  if (q.storage->gemm == models::PackedGemm::hqq) refuse_hqq(s);
+  if (q.storage->gemm == models::PackedGemm::torchao) refuse_torchao(s);
   if (s.kernels == models::Kernels::fused) refuse_fused_adapters(s);
   // bitsandbytes puts a new parameter into the module in its first forward
   // (fix_4bit_weight_quant_state_from_module), which _flat_param.py refuses where it does not

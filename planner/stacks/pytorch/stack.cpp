@@ -1,6 +1,8 @@
 #include "planner/stacks/pytorch/stack.h"
+#include "planner/stacks/pytorch/adapter.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 
@@ -23,13 +25,10 @@ using reports::Assumption;
 namespace {
 
 bool any_of_lt(const ModelParts& parts) {
-  const auto of_lt = [](const LinearPart& part) { return part.bias || part.float8; };
+  const auto of_lt = [](const LinearPart& part) {
+    return (part.bias && !is_hqq(part) && !is_torchao(part)) || part.float8;
+  };
   return std::ranges::any_of(parts.runs.front().pattern.front().linears, of_lt);
-}
-
-bool is_bf16(models::Precision p) {
-  return p == models::Precision::bf16 || p == models::Precision::bf16_mixed ||
-         p == models::Precision::fp8_mixed;
 }
 
 // Which kernels SDPA may choose, as far as the card decides.
@@ -50,7 +49,7 @@ const char* kernel_name(Rules::Sdpa sdpa, models::Precision precision) {
     case Rules::Sdpa::efficient:
       break;
   }
-  return is_bf16(precision) ? "\"math\"" : "\"efficient\"";
+  return low_dtype(precision) == DType::bf16 ? "\"math\"" : "\"efficient\"";
 }
 
 void refuse_on_gpu(const Question& question, Rules::Sdpa sdpa) {
@@ -144,24 +143,39 @@ void add_float8(const models::Strategy& s, std::vector<Assumption>& out) {
                  "torchao 0.18, float8_linear.py; accelerate 1.15.0, utils/ao.py; torchtitan"});
 }
 
+std::array<const char*, 2> packed_base(models::PackedGemm gemm) {
+  using enum models::PackedGemm;
+  if (gemm == gptq)
+    return {"4 bits; triton v2 kernels, the weight unpacked to fp16",
+            "fms-acceleration @876e2ed, plugins/accelerated-peft; PEFT's GPTQLoraLinear"};
+  if (gemm == hqq)
+    return {"4 bits in groups of 64; backend PYTORCH, the weight unpacked each time",
+            "hqq 0.2.8, core/quantize.py; PEFT's HqqLoraLinear"};
+  if (gemm == torchao)
+    return {"8 bits, a scale for each row; each GEMM's copy in 16 bits is kept",
+            "torchao 0.18, Int8Tensor; transformers 5.17, integrations/torchao.py"};
+  return {"quantized as it is loaded; GEMMs in the dtype of the precision",
+          "bitsandbytes 0.50.2; transformers 5.17, integrations/bitsandbytes.py"};
+}
+
 // Of a base that is packed.
 void assume_packed(const models::Strategy& s, std::vector<Assumption>& out) {
   const auto say = [&](const char* what, const char* value, const char* source) {
     out.push_back({what, std::string("\"") + value + "\"", "derived", source});
   };
-  if (s.quantize->storage->gemm == models::PackedGemm::gptq)
-    say("packed base", "4 bits; triton v2 kernels, the weight unpacked to fp16",
-        "fms-acceleration @876e2ed, plugins/accelerated-peft; PEFT's GPTQLoraLinear");
-  else if (models::is_litgpt(s.code))
+  const models::PackedGemm gemm = s.quantize->storage->gemm;
+  if (models::is_litgpt(s.code))
     say("packed base",
         "of halves, the head too; the embedding and its norm are trained and never "
         "stepped with, and the embedding that was replaced stays",
         "lightning 2.6.6, fabric/plugins/precision/bitsandbytes.py; litgpt 0.5.13, "
         "finetune/lora.py, main");
   else
-    say("packed base", "quantized as it is loaded; GEMMs in the dtype of the precision",
-        "bitsandbytes 0.50.2; transformers 5.17, integrations/bitsandbytes.py");
-  if (s.quantize->storage->gemm == models::PackedGemm::dequantizes)
+    say("packed base", packed_base(gemm)[0], packed_base(gemm)[1]);
+  if (gemm == models::PackedGemm::hqq || gemm == models::PackedGemm::torchao)
+    say("what packing left in the allocator's cache", "nothing: its load is not planned",
+        "dry runs of steps that need less than the load reserved up to 57 % more");
+  if (gemm == models::PackedGemm::dequantizes)
     say("GEMMs of 5 to 1,536 tokens with packed weights",
         "the weight is unpacked for a moment, in every forward too",
         "bitsandbytes' fused kernels, which some GPUs take for some shapes, need less");
