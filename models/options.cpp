@@ -80,9 +80,8 @@ constexpr Option kPlanOptions[] = {
     Option{"hold-outputs", "", "Stack", "the loop keeps the model's outputs until after backward"}
         .of_step_at("stack/hold_outputs")
         .fixing("stack"),
-    Option{"transformers-version", "V", "Stack", "4.45 to 5.23 (5.17)"}
-        .at("stack/transformers_version")
-        .of_a_step(),
+    Option{"transformers-version", "V", "Stack", "4.45 to 5.23 (5.17)"}.of_step_at(
+        "stack/transformers_version"),
     Option{"model-code", "NAME", "Stack",
            "transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13: "
            "whose forward (transformers)"}

@@ -35,5 +35,10 @@ Parameter pack(LinearPart& part, Parameter weight, const models::ParameterRow& r
                const models::Quantization& how);
 // As named_parameters() lists them: the table has one row for all experts.
 void order_by_module(LayerPart& layer);
+// Neighbouring layers that repeat the model's pattern of blocks, and stand alike to what is trained
+// below them. What is left at the end, or is frozen in another way, makes a run of its own. `grad`:
+// something in front of the layers is trained; `period`: of how many the pattern is.
+void find_runs(ModelParts& parts, const std::vector<LayerPart>& layers, bool grad,
+               std::size_t period);
 
 }  // namespace plimsoll::planner

@@ -238,36 +238,6 @@ void convert_to_float8(std::vector<LayerPart>& layers, const models::Strategy& s
     }
 }
 
-// Neighbouring layers that repeat the model's pattern of blocks, and stand alike to what is trained
-// below them. What is left at the end, or is frozen in another way, makes a run of its own.
-void find_runs(ModelParts& parts, const std::vector<LayerPart>& layers, bool grad,
-               std::size_t period) {
-  const auto repeats = [&](std::size_t first, std::size_t n) {
-    std::size_t end = first + n;
-    while (end < layers.size() && layers[end] == layers[end - n]) ++end;
-    return (end - first) / n * n;
-  };
-  for (std::size_t l = 0; l < layers.size();) {
-    const bool trains = layers[l].trains();
-    // A layer that is the first to train has another input than those behind it.
-    const bool alone = !grad && trains;
-    const std::size_t of_one = alone ? 1 : repeats(l, 1);
-    std::size_t n = 1, count = of_one;
-    // What comes but once is no pattern: Qwen2's layers with and without a window.
-    if (period > 1 && grad && l + 2 * period <= layers.size() && repeats(l, period) > of_one) {
-      n = period;
-      count = repeats(l, period);
-    }
-    const auto begin = layers.begin() + static_cast<std::ptrdiff_t>(l);
-    parts.runs.push_back({static_cast<std::int64_t>(l),
-                          static_cast<std::int64_t>(count),
-                          {begin, begin + static_cast<std::ptrdiff_t>(n)},
-                          grad});
-    for (std::size_t i = 0; i < n; ++i) grad = grad || layers[l + i].trains();
-    l += count;
-  }
-}
-
 }  // namespace
 
 std::vector<models::PackedTensor> beside_packed(const Parameter& parameter,

@@ -51,7 +51,8 @@ constexpr std::string_view kModules[] = {"linear",
                                          "rms_norm_composite",
                                          "rms_norm_product",
                                          "layer_norm",
-                                         "experts"};
+                                         "experts",
+                                         "sinks"};
 constexpr std::string_view kOps[] = {
     "norm",    "linear",    "split",      "slice",    "concatenate", "heads",    "reshape",
     "rotary",  "attention", "activation", "multiply", "scale",       "add",      "dropout",
@@ -121,6 +122,7 @@ std::string decoder_line(const models::Decoder& d) {
   facts("soft_capped_logits", d.soft_capped_logits).kind("norm", d.norm).kind("at", d.position);
   facts.kind("mlp", d.mlp)("fused_qkv", d.fused_qkv)("qkv_bias", d.qkv_bias);
   facts("out_bias", d.out_bias)("mlp_bias", d.mlp_bias)("qk_norm", d.qk_norm);
+  facts("half_rotary", d.half_rotary)("masks_alone", d.masks_without_positions);
   facts("fp32_rotary", d.fp32_rotary)("tied_head", d.tied_head)("eager", d.eager_attention);
   facts("masks_first", d.masks_first)("causal_table", d.causal_table)("python_gelu", d.python_gelu);
   facts("dropout", d.embedding_dropout)("of_attention", d.attention_dropout);
@@ -171,6 +173,7 @@ std::string block_text(const models::Block& block) {
     facts("sliding", n.sliding)("soft_cap", n.soft_cap);
     facts("alibi", n.alibi)("probability", n.probability)("by_head", n.by_head);
     facts("casts_back", n.casts_back)("pairs", n.pairs)("joins", n.joins);
+    facts("halves", n.halves)("clamps", n.clamps);
     facts("of_view", n.of_view)("normalizes", n.normalizes);
     facts("wide_scores", n.wide_scores)("expert", n.expert + 1);
     out += fmt::format("    ({}) -> ({}) {}{} frees ({})\n", listed(n.in), listed(n.out), n.name,

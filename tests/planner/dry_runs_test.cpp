@@ -18,88 +18,16 @@
 #include "models/storages.h"
 #include "planner/plan.h"
 #include "tests/planner/dry_plan.h"
+#include "tests/planner/dry_run_checks.h"
 
 using namespace plimsoll;
 using nlohmann::json;
+using tests::check_runs;
+using tests::drawn_errors;
+using tests::error;
+using tests::model_of;
 
 namespace {
-
-double error(Bytes planned, const json& measured) {
-  return planned.real() / measured.get<double>() - 1;
-}
-
-// Runs that are not within the limits yet, with the reason; one that has come within them fails the
-// test, so that the list only shrinks.
-using Known = std::map<std::string, std::string>;
-
-// Families whose step programs are not written yet: their runs are counted and left out. One that
-// is planned fails the test, so that this list only shrinks too.
-using Unplanned = std::set<std::string>;
-
-models::ModelSpec model_of(const json& model) {
-  const std::string name = model["name"];
-  return model.contains("config") ? models::read_model(model["config"].dump(), name, name, {})
-                                  : models::catalog_model(name);
-}
-
-// Every run of a file: peak within 0.1 %, resident within 0.2 %, reserved within 6 %.
-void check_runs(const std::string& file, const Known& known, std::size_t least,
-                const Unplanned& unplanned = {}) {
-  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/" + file));
-  double worst_peak = 0, worst_reserved = 0;
-  std::size_t runs = 0, others = 0;
-  for (const json& run : document["runs"]) {
-    const std::string name = run["case"];
-    CAPTURE(name);
-    double peak = 1, resident = 1, reserved = 1;
-    const json& workload = run["workload"];
-    const models::ModelSpec model = model_of(workload["model"]);
-    if (unplanned.contains(model.model_type)) {
-      CHECK(!model.decoder.has_value());
-      ++others;
-      continue;
-    }
-    try {
-      const tests::DryPlan dry = tests::plan_dry_run(workload, model);
-      const planner::Reserved& planned = dry.planned;
-      CHECK(dry.managed.value() == run.value("managed_bytes", std::int64_t{0}));
-      peak = std::abs(error(planned.allocated, run["peak_bytes"]));
-      reserved = std::abs(error(planned.reserved, run["reserved_bytes"]));
-      resident = std::abs(error(planned.resident, run["resident_bytes"]));
-    } catch (const Error& refused) {
-      CHECK(refused.kind() == ErrorKind::unsupported);
-    }
-    const bool within = peak <= 0.001 && resident <= 0.002 && reserved <= 0.06;
-    CHECK_MESSAGE(within != known.contains(name), "peak ", 100 * peak, " %, resident ",
-                  100 * resident, " %, reserved ", 100 * reserved, " %");
-    ++runs;
-    if (!within) continue;
-    worst_peak = std::max(worst_peak, peak);
-    worst_reserved = std::max(worst_reserved, reserved);
-  }
-  const std::size_t good = runs - known.size();
-  MESSAGE(good << " of " << runs << " full-size runs: largest error of the peak "
-               << 100 * worst_peak << " %, of reserved bytes " << 100 * worst_reserved << " %; "
-               << others << " of families without a step program");
-  CHECK(runs >= least);
-}
-
-// Of the peaks, the least first; none reaches `most`.
-std::vector<double> drawn_errors(const std::string& file, double most) {
-  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN + file));
-  std::vector<double> errors;
-  for (const json& run : document["runs"]) {
-    const std::string name = run["case"];
-    CAPTURE(name);
-    const json& workload = run["workload"];
-    const planner::Reserved planned =
-        tests::plan_dry_run(workload, model_of(workload["model"])).planned;
-    errors.push_back(std::abs(error(planned.allocated, run["peak_bytes"])));
-    CHECK(errors.back() < most);
-  }
-  std::ranges::sort(errors);
-  return errors;
-}
 
 // Host memory of a file's runs: pinned to the byte but for what PyTorch pins for a moment (numbers;
 // the table of addresses that FSDP2's copy into a reduce-scatter reads, 8 bytes for each 2 KiB of a

@@ -339,55 +339,6 @@ void write_optimizer(const ModelParts& parts, const models::Strategy& strategy,
   step_writer(program, parts, strategy, {}, rules)->write_optimizer();
 }
 
-void refuse_of_model(const Question& question) {
-  const models::Attention kind = question.strategy.attention;
-  const bool own = question.model->decoder->eager_attention;
-  const bool sharded = question.strategy.stack == models::Stack::deepspeed
-                           ? question.strategy.data.zero == 3
-                           : question.strategy.data.zero >= 2;
-  const models::Decoder& d = *question.model->decoder;
-  check(!sharded || (!d.head_transform && d.embedding_width == 0), ErrorKind::unsupported, [&] {
-    return "--zero " + std::to_string(question.strategy.data.zero) + ": sharded parameters of " +
-           question.model->model_type +
-           " are not modelled yet (the head's is not its last GEMM alone)";
-  });
-  const bool selective = question.strategy.recompute.kind == models::RecomputeKind::selective;
-  const bool alibi = d.position == models::PositionKind::alibi;
-  check(!own || !alibi || !selective, ErrorKind::bad_input, [&] {
-    return "--recompute selective goes around Transformers' attention interface, which " +
-           question.model->model_type + " does not use";
-  });
-  check(!d.masks_without_positions || question.strategy.rows == models::Rows::full,
-        ErrorKind::unsupported, [&] {
-          return "rows that hold padding or several samples are not modelled yet for " +
-                 question.model->model_type + " (its masks are made without positions)";
-        });
-  check(!own || !selective, ErrorKind::unsupported, [&] {
-    return "--recompute selective of " + question.model->model_type + " is not modelled yet";
-  });
-  const bool decoder_alone = !d.bidirectional && !d.head_transform && d.embedding_width == 0;
-  check(!question.strategy.quantize || (decoder_alone && !alibi), ErrorKind::unsupported, [&] {
-    return "--quantize: packed GEMMs of " + question.model->model_type + " are not modelled yet";
-  });
-  check(!question.strategy.quantize || !question.strategy.quantize->storage->grouped ||
-            models::is_rms(d.norm),
-        ErrorKind::unsupported, [&] {
-          return "--quantize gptq of " + question.model->model_type +
-                 " is not modelled yet (models with RMSNorm are)";
-        });
-  check(!stream_widens(question.strategy, d.norm), ErrorKind::unsupported,
-        "--quantize without --kbit-prep yes: under autocast the residual stream of a model with "
-        "LayerNorm is fp32 from its first packed MLP on, which is not modelled yet");
-  check(!own || kind == models::Attention::eager, ErrorKind::bad_input, [&] {
-    return "--attention " + std::string(models::name_of(kind)) + ": Transformers runs " +
-           question.model->model_type + " with eager attention alone";
-  });
-  check(
-      kind != models::Attention::flash_2 || question.strategy.precision != models::Precision::fp32,
-      ErrorKind::bad_input,
-      "--attention flash-2: flash_attn computes in fp16 and bf16 only, not in --precision fp32");
-}
-
 void write_compute(const Question& question, const ModelParts& parts, models::StepProgram& program,
                    Works& works) {
   Rules rules = quick_rules(question, parts);
