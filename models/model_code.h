@@ -5,11 +5,12 @@
 
 namespace plimsoll::models {
 
-// torchtitan's own models, as they were at commit 3f20451bc (26 December 2024) and in release
-// 0.2.2, torchtune's of release 0.6.1, and LitGPT's of release 0.5.13. Parameters have other names
-// there; plans call them as the checkpoint does.
+// torchtitan's own models, as they were at commits 83c879f18 (28 March 2024) and 3f20451bc
+// (26 December 2024) and in release 0.2.2, torchtune's of release 0.6.1, and LitGPT's of release
+// 0.5.13. Parameters have other names there; plans call them as the checkpoint does.
 enum class ModelCode : std::uint8_t {
   transformers,
+  torchtitan_2024_03,
   torchtitan_2024_12,
   torchtitan_0_2_2,
   torchtune_0_6_1,
@@ -26,6 +27,9 @@ constexpr bool is_litgpt(ModelCode code) {
 }
 constexpr bool is_torchtitan(ModelCode code) {
   return !is_transformers(code) && !is_torchtune(code) && !is_litgpt(code);
+}
+constexpr bool is_torchtitan_of_2024(ModelCode code) {
+  return code == ModelCode::torchtitan_2024_03 || code == ModelCode::torchtitan_2024_12;
 }
 
 }  // namespace plimsoll::models

@@ -83,8 +83,8 @@ constexpr Option kPlanOptions[] = {
     Option{"transformers-version", "V", "Stack", "4.45 to 5.23 (5.17)"}.of_step_at(
         "stack/transformers_version"),
     Option{"model-code", "NAME", "Stack",
-           "transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13: "
-           "whose forward (transformers)"}
+           "transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, "
+           "torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)"}
         .at("stack/model_code")
         .one_of(kNamesOf<ModelCode>)
         .fixing("stack", "zero", "recompute")

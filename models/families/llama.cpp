@@ -6,7 +6,7 @@
 namespace plimsoll::models::families {
 
 namespace {
-// torchtitan models/llama/model.py (2024-12) and models/llama3/model/model.py (0.2.2):
+// torchtitan models/llama/model.py (2024-03, 2024-12) and models/llama3/model/model.py (0.2.2):
 // TransformerBlock.forward. Attention.forward holds what it read and made, under the names that
 // rotation, and repetition where it copies, take over.
 Block torchtitan_block(const ModelSpec& model, const LlamaLike& d, const Decoder& of) {
@@ -45,6 +45,7 @@ void add_torchtitan(ModelSpec& model, const LlamaLike& d) {
     auto block = std::make_shared<const Block>(torchtitan_block(model, d, decoder));
     model.other_forwards.push_back({code, {}, decoder, {std::move(block)}});
   };
+  add(ModelCode::torchtitan_2024_03, NormKind::rms_norm_inline, true);
   add(ModelCode::torchtitan_2024_12, NormKind::rms_norm_inline, true);
   add(ModelCode::torchtitan_0_2_2, NormKind::rms_norm_fused, false);
 }

@@ -252,6 +252,11 @@ TEST_CASE("torchtitan's code runs as its own parallelize_llama and train do") {
            [](Refusable& a) {
              a.s.code = ModelCode::torchtitan_2024_12, a.s.compile = models::Compile::block;
            }},
+          {kNothing, [](Refusable& a) { a.s.code = ModelCode::torchtitan_2024_03; }},
+          {"--compile with --model-code torchtitan@2024-03 (torchtitan@2024-12 is)",
+           [](Refusable& a) {
+             a.s.code = ModelCode::torchtitan_2024_03, a.s.compile = models::Compile::block;
+           }},
       },
       torchtitan);
 }

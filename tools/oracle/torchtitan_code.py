@@ -1,7 +1,7 @@
 """torchtitan's own Llama 3 inside its own wrappers, for torch_measure.py (stack.model_code).
 
-Names: torchtitan@2024-12 is pytorch/torchtitan at commit 3f20451bc (26 December 2024), torchtitan@0.2.2
-the package of that version; either has to be on PYTHONPATH, with the packages that it imports beside torch
+Names: torchtitan@2024-03 is pytorch/torchtitan at commit 83c879f18 (28 March 2024, still `torchtrain`), torchtitan@2024-12
+at 3f20451bc (26 December 2024), torchtitan@0.2.2 the package of that version; either has to be on PYTHONPATH, with the packages that it imports beside torch
 and that no step needs (torchdata, tensorboard, torchao: absent ones are stood in for). The model, activation
 checkpointing, FSDP2 and the initial values are torchtitan's; the loop is torch_measure.py's, without clipping.
 """
@@ -15,7 +15,8 @@ import types
 import compiled
 import float8
 
-CODES = {"torchtitan@2024-12": "torchtitan.models.llama.model",
+CODES = {"torchtitan@2024-03": "torchtrain.models.llama.model",
+         "torchtitan@2024-12": "torchtitan.models.llama.model",
          "torchtitan@0.2.2": "torchtitan.models.llama3.model.model"}
 UNUSED = ("blobfile", "datasets", "tensorboard", "tiktoken", "tomli", "torchao", "torchdata", "wandb")
 
@@ -90,11 +91,50 @@ def checkpointing(kind):
         early_stop=False, preserve_rng_state=True, determinism_check="default", debug=False)
 
 
+def kept_by_count(policy):
+    """What torch called _pt2_selective_checkpoint_context_fn_gen before 2.4."""
+    from torch.utils.checkpoint import create_selective_checkpoint_contexts
+    return create_selective_checkpoint_contexts(
+        lambda context, op, *args, **kwargs: policy("recompute" if context.is_recompute else "forward",
+                                                    op, *args, **kwargs))
+
+
+def build_of_march(workload):
+    """train.py of 2024-03: `pred` is the logits in fp32, which the loop has until the next ones are there."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    torch.utils.checkpoint._pt2_selective_checkpoint_context_fn_gen = kept_by_count
+    parallelize = importlib.import_module("torchtrain.parallelisms.parallelize_llama")
+    model_code = importlib.import_module(CODES["torchtitan@2024-03"])
+    strategy, config = workload["strategy"], workload["model"]["config"]
+    args = arguments(model_code.ModelArgs, config, model_code.ModelArgs.max_seq_len)
+    with torch.device("meta"):
+        model = model_code.Transformer(args)
+    mesh = init_device_mesh("cuda", (strategy["world_size"],), mesh_dim_names=("dp",))
+    model = parallelize.parallelize_llama(
+        model, mesh, types.SimpleNamespace(pp_enabled=False, tp_enabled=False, dp_enabled=True),
+        types.SimpleNamespace(activation_checkpoint=checkpointing(strategy["recompute"])))
+    model.to_empty(device="cuda")
+    torch.Tensor.erfinv_ = lambda tensor: tensor
+    with torch.no_grad():
+        model.init_weights()
+    model.train()
+    loop = {}
+
+    def loss_of(tokens, labels):
+        loop["pred"] = model(tokens)
+        return torch.nn.functional.cross_entropy(loop["pred"].flatten(0, 1), labels.flatten(0, 1))
+
+    return model, loss_of
+
+
 def build(workload):
     """The sharded model, and how a batch's loss is made of it."""
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     sys.meta_path.append(StandIns())
+    if workload["stack"]["model_code"] == "torchtitan@2024-03":
+        return build_of_march(workload)
     strategy, config = workload["strategy"], workload["model"]["config"]
     old = workload["stack"]["model_code"] == "torchtitan@2024-12"
     if old:

@@ -61,9 +61,15 @@ void StepWriter::declare_inputs() {
   const auto persistent = [&](const char* name, SymBytes bytes) {
     s_.b.tensor_in(models::kNoGroup, name, bytes, Category::parameters, Residency::persistent);
   };
-  if (models::is_torchtitan(s_.strategy.code))  // freqs_cis: a row for each token of a sequence
+  // freqs_cis: a row for each token of a sequence; of March 2024 twice as many as the model's
+  // configurations take, whatever a job's sequences are (ModelArgs.max_seq_len).
+  constexpr std::int64_t kRowsOfMarch = 2 * 32768;
+  if (models::is_torchtitan(s_.strategy.code)) {
+    const bool march = s_.strategy.code == models::ModelCode::torchtitan_2024_03;
     persistent("rotary.freqs_cis",
-               s_.layer.fp32(checked_multiply(s_.tokens.length, s_.d.head_dim)));
+               s_.layer.fp32(checked_multiply(march ? SymInt(kRowsOfMarch) : s_.tokens.length,
+                                              s_.d.head_dim)));
+  }
   if (models::is_litgpt(s_.strategy.code)) return declare_litgpt_inputs();
   // torchtune's theta and cache, cosines and sines of every position that the model takes; and
   // what is put behind the labels (ignore_labels_cache of its recipes).

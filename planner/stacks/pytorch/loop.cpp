@@ -23,9 +23,9 @@ void set_loop(Rules& rules, const models::Decoder& decoder, const models::Strate
   rules.fsdp_autocast = is_fsdp1(s);
   rules.hold_outputs = s.hold_outputs;
   rules.batch_tensors = models::is_torchtune(s.code) ? 1 : models::is_transformers(s.code) ? 3 : 2;
-  rules.fsdp_units = models::is_torchtune(s.code)                      ? torchtune_units(decoder, s)
-                     : s.code == models::ModelCode::torchtitan_2024_12 ? FsdpUnits::root
-                                                                       : FsdpUnits::accelerate;
+  rules.fsdp_units = models::is_torchtune(s.code)            ? torchtune_units(decoder, s)
+                     : models::is_torchtitan_of_2024(s.code) ? FsdpUnits::root
+                                                             : FsdpUnits::accelerate;
 }
 
 void assume_litgpt(const models::Strategy& s, std::vector<reports::Assumption>& out) {

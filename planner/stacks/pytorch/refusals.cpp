@@ -124,11 +124,10 @@ void refuse_compiled(const models::ModelSpec& model, const models::Strategy& s,
   refuse_if(s.precision == models::Precision::fp32 && d.kv_heads < d.heads,
             "in fp32 with grouped queries (SDPA's math)");
   if (!models::is_transformers(s.code)) {
-    refuse_if(s.code != models::ModelCode::torchtitan_2024_12,
-              models::is_litgpt(s.code) ? "with --model-code litgpt@0.5.13 (torchtitan@2024-12 is)"
-              : models::is_torchtune(s.code)
-                  ? "with --model-code torchtune@0.6.1 (torchtitan@2024-12 is)"
-                  : "with --model-code torchtitan@0.2.2 (torchtitan@2024-12 is)");
+    check(s.code == models::ModelCode::torchtitan_2024_12, ErrorKind::unsupported, [&] {
+      return "--compile with --model-code " + std::string(models::name_of(s.code)) +
+             " (torchtitan@2024-12 is) is not modelled yet";
+    });
     return;
   }
   check(std::ranges::find(kCompiledFamilies, model.model_type) != std::end(kCompiledFamilies),

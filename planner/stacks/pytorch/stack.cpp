@@ -231,10 +231,10 @@ void add_assumptions(const models::Decoder& decoder, const models::Strategy& s,
   if (s.data.zero == 2)
     say("--zero 2", "FSDP2 with reshard_after_forward=False: parameters are sharded between steps",
         "torch/distributed/fsdp/_fully_shard");
-  if (s.code == models::ModelCode::torchtitan_2024_12)
+  if (models::is_torchtitan_of_2024(s.code))
     return say("FSDP units",
                "each layer, the last one not resharded, and the root with all the rest",
-               "torchtitan at 3f20451bc, parallelisms/parallelize_llama.py, apply_fsdp");
+               "torchtitan at 83c879f18 and 3f20451bc, parallelisms/parallelize_llama.py");
   if (s.data.zero >= 2 && models::is_torchtune(s.code)) {
     Rules own;
     set_loop(own, decoder, s);

@@ -30,6 +30,7 @@ class HeadWriter : private StepPart {
   void release_cached_casts();
   // Each loss by its own kernels; backwards return the gradient of the last norm's result.
   void targets(), flat_targets();
+  TensorId kept_until_the_next(TensorId made);
   void full_forward(), chunked_forward(), fused_forward();
   TensorId full_backward(), chunked_backward(), fused_backward();
   TapePart logits_part() const, entropy_part() const;

@@ -110,7 +110,8 @@ TapePart HeadWriter::logits_part() const {
                   d_.scaled_logits,
                   d_.soft_capped_logits,
                   widens_logits(),
-                  strategy_.transformers < models::kLossUpcasts || d_.holds_stream,
+                  strategy_.transformers < models::kLossUpcasts || d_.holds_stream ||
+                      strategy_.code == models::ModelCode::torchtitan_2024_03,
                   shift,
                   strategy_.torch < models::kWholeAxisIsNoSlice};
   static tape::Rules<1u << 9> rules;
@@ -147,6 +148,19 @@ TapeCounts HeadWriter::entropy_counts(SymInt tokens, TensorId targets) const {
   return counts;
 }
 
+// torchtitan's train.py of March 2024, `pred = model(input_ids)`: what the last step's forward made
+// is the loop's until this one's is there, which is then kept as long. (In December it goes before
+// the backward.)
+TensorId HeadWriter::kept_until_the_next(TensorId made) {
+  const TensorId kept = b_.tensor_in(models::kNoGroup, "pred",
+                                     layer_.fp32(checked_multiply(tokens_.total(), d_.vocab)),
+                                     Category::logits, models::Residency::persistent);
+  b_.op("pred", Phase::forward).read(made).update(kept).release(made);
+  b_.work().moves(0, 0);
+  s_.end.returned_logits = kNoTensor;
+  return kept;
+}
+
 void HeadWriter::full_forward() {
   layer_.linear_forward(kHead, parts_.head, {s_.final_norm.out}, head_input(), Category::logits,
                         s_.head);
@@ -164,9 +178,10 @@ void HeadWriter::full_forward() {
     return here == kNoTensor ? otherwise : here;
   };
   s_.end.returned_logits = made(s_.end.logits.also[0], s_.head.out);
-  const TensorId wide = made(s_.end.logits.also[1], s_.end.returned_logits);
+  TensorId wide = made(s_.end.logits.also[1], s_.end.returned_logits);
+  if (strategy_.code == models::ModelCode::torchtitan_2024_03) wide = kept_until_the_next(wide);
   const TensorId scored = made(s_.end.logits.out, wide);
-  if (!d_.masked_loss) s_.end.upcast_logits = wide;
+  if (!d_.masked_loss && s_.end.returned_logits != kNoTensor) s_.end.upcast_logits = wide;
   if (scored != wide) s_.end.shifted_logits = scored;
   s_.end.targets = kNoTensor;
   if (d_.holds_stream) {

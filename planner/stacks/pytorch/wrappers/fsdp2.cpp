@@ -21,11 +21,11 @@ namespace plimsoll::planner::pytorch {
 
 using models::Access;
 
-// torchtitan's apply_fsdp of 2024 left the last layer as it was gathered (parallelize_llama.py);
+// torchtitan of 2024 left the last layer as it was gathered (parallelize_llama.py);
 // that of 0.2.2 leaves the final norm and the head, as Accelerate does.
 bool FullyShard::keeps_last_layer() const {
   const bool times = rules_.works != nullptr;  // one of the layers for all
-  return !times && strategy_.code == models::ModelCode::torchtitan_2024_12;
+  return !times && models::is_torchtitan_of_2024(strategy_.code);
 }
 
 std::vector<std::int64_t> FullyShard::held_by(std::int64_t rank) const {
