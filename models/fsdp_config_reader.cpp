@@ -53,6 +53,8 @@ class Reader {
       first(gpus_per_node, out);
     else
       second(out);
+    if (version == 1 && !flag("use_orig_params", true))
+      say(out, "fsdp-use-orig-params", "no", "use_orig_params");
     offload(out);
     wrapping();
     refuse_unmodelled();
@@ -184,7 +186,6 @@ class Reader {
       unsupported("backward_prefetch",
                   "FSDP1 is modelled with BACKWARD_PRE (Accelerate's own default is NO_PREFETCH)");
     if (flag("forward_prefetch", false)) unsupported("forward_prefetch", "is not modelled yet");
-    if (!flag("use_orig_params", true)) unsupported("use_orig_params", "is not modelled yet");
     if (!flag("limit_all_gathers", true)) unsupported("limit_all_gathers", "is not modelled yet");
   }
 

@@ -16,9 +16,14 @@ constexpr std::string_view kPhases[] = {"step", "load"};
 constexpr std::string_view kDeviceMaps[] = {"none", "auto"};
 constexpr const char* kInference = "belongs to --mode inference, which is not modelled yet";
 
+constexpr Option of_a_step(const char* name, const char* value, const char* group, const char* help,
+                           const char* at) {
+  return Option{name, value, group, help}.at(at).of_a_step();
+}
+
 constexpr Option of_adapters(const char* name, const char* value, const char* help,
                              const char* at) {
-  return Option{name, value, "Adapters", help}.at(at).of_a_step();
+  return of_a_step(name, value, "Adapters", help, at);
 }
 
 constexpr Option kPlanOptions[] = {
@@ -26,9 +31,8 @@ constexpr Option kPlanOptions[] = {
     Option{"assume", "TYPE", "Model",
            "read the config as this model_type, whatever it says (llama)"}
         .of_a_step(),
-    Option{"dropout", "P", "Model", "of every dropout of the model: a rate, or config (config)"}
-        .at("model/config")
-        .of_a_step(),
+    of_a_step("dropout", "P", "Model", "of every dropout of the model: a rate, or config (config)",
+              "model/config"),
 
     {"gpu", "NAME", "Cluster", "see `plimsoll gpus` (the local GPU, else h100-sxm-80gb)"},
     Option{"gpus", "N", "Cluster", "world size (1)"}.at("strategy/world_size").written_anew(),
@@ -80,8 +84,8 @@ constexpr Option kPlanOptions[] = {
     Option{"hold-outputs", "", "Stack", "the loop keeps the model's outputs until after backward"}
         .of_step_at("stack/hold_outputs")
         .fixing("stack"),
-    Option{"transformers-version", "V", "Stack", "4.45 to 5.23 (5.17)"}.of_step_at(
-        "stack/transformers_version"),
+    of_a_step("transformers-version", "V", "Stack", "4.45 to 5.23 (5.17)",
+              "stack/transformers_version"),
     Option{"model-code", "NAME", "Stack",
            "transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, "
            "torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)"}
@@ -94,6 +98,16 @@ constexpr Option kPlanOptions[] = {
         .at("strategy/zero")
         .fixing("zero")
         .written_anew(),
+    of_a_step("fsdp-activation-checkpointing", "YES|NO", "Data parallel",
+              "FSDP1: checkpoints inside its units (no)", "stack/fsdp_activation_checkpointing")
+        .fixing("stack"),
+    of_a_step("fsdp-sync-module-states", "YES|NO", "Data parallel",
+              "FSDP1: rank 0 sends each unit as it is wrapped (no)",
+              "stack/fsdp_sync_module_states")
+        .fixing("stack"),
+    of_a_step("fsdp-use-orig-params", "YES|NO", "Data parallel",
+              "FSDP1: the optimizer steps original parameters (yes)", "stack/fsdp_use_orig_params")
+        .fixing("stack"),
     Option{"fsdp-version", "V", "Data parallel", "1, 2 (2)"}
         .of_step_at("stack/fsdp_version")
         .fixing("stack", "zero"),
@@ -117,26 +131,20 @@ constexpr Option kPlanOptions[] = {
     Option{"overlap-comm", "YES|NO", "Data parallel", "deepspeed: two buckets (yes with --zero 3)"}
         .of_step_at("stack/deepspeed/overlap_comm")
         .fixing("stack"),
-    Option{"sub-group-size", "N", "Data parallel", "deepspeed --zero 3: elements of one step (1e9)"}
-        .at("stack/deepspeed/sub_group_size")
-        .of_a_step(),
-    Option{"stage3-prefetch-bucket-size", "N", "Data parallel", "deepspeed (5e7)"}
-        .at("stack/deepspeed/stage3_prefetch_bucket_size")
-        .of_a_step(),
-    Option{"stage3-param-persistence-threshold", "N", "Data parallel", "deepspeed (1e5)"}
-        .at("stack/deepspeed/stage3_param_persistence_threshold")
-        .of_a_step(),
-    Option{"stage3-max-live-parameters", "N", "Data parallel", "deepspeed (1e9)"}
-        .at("stack/deepspeed/stage3_max_live_parameters")
-        .of_a_step(),
-    Option{"stage3-max-reuse-distance", "N", "Data parallel", "deepspeed (1e9)"}
-        .at("stack/deepspeed/stage3_max_reuse_distance")
-        .of_a_step(),
+    of_a_step("sub-group-size", "N", "Data parallel",
+              "deepspeed --zero 3: elements of one step (1e9)", "stack/deepspeed/sub_group_size"),
+    of_a_step("stage3-prefetch-bucket-size", "N", "Data parallel", "deepspeed (5e7)",
+              "stack/deepspeed/stage3_prefetch_bucket_size"),
+    of_a_step("stage3-param-persistence-threshold", "N", "Data parallel", "deepspeed (1e5)",
+              "stack/deepspeed/stage3_param_persistence_threshold"),
+    of_a_step("stage3-max-live-parameters", "N", "Data parallel", "deepspeed (1e9)",
+              "stack/deepspeed/stage3_max_live_parameters"),
+    of_a_step("stage3-max-reuse-distance", "N", "Data parallel", "deepspeed (1e9)",
+              "stack/deepspeed/stage3_max_reuse_distance"),
     Option{"prefetch", "N", "Data parallel", "units gathered ahead"}.never(
         "prefetch depths other than the stack's own are not modelled yet"),
-    Option{"deterministic", "", "Data parallel", "plimsoll: all stages reduce at the same moments"}
-        .at("strategy/deterministic")
-        .of_a_step(),
+    of_a_step("deterministic", "", "Data parallel",
+              "plimsoll: all stages reduce at the same moments", "strategy/deterministic"),
     Option{"exchange", "NAME", "Data parallel", "plimsoll: nccl (GPUs), mpi or threads (the host)"}
         .at("stack/exchange")
         .one_of(kNamesOf<Exchange>)
@@ -213,12 +221,10 @@ constexpr Option kPlanOptions[] = {
         .fixing("optimizer-impl")
         .written_anew()
         .of_a_step(),
-    Option{"galore-rank", "N", "Optimizer", "of the projected gradients (128)"}
-        .at("strategy/galore_rank")
-        .of_a_step(),
-    Option{"optimizer-in-backward", "", "Optimizer", "step each parameter as its gradient comes"}
-        .at("strategy/optimizer_in_backward")
-        .of_a_step(),
+    of_a_step("galore-rank", "N", "Optimizer", "of the projected gradients (128)",
+              "strategy/galore_rank"),
+    of_a_step("optimizer-in-backward", "", "Optimizer", "step each parameter as its gradient comes",
+              "strategy/optimizer_in_backward"),
 
     Option{"seq-len", "N", "Batch", "tokens (4096, at most what the model takes)"}
         .at("batch/seq_len")
@@ -269,10 +275,8 @@ constexpr Option kPlanOptions[] = {
         .fixing("recompute")
         .written_anew()
         .of_a_step(),
-    Option{"use-reentrant", "YES|NO", "Activations",
-           "of checkpoints (no; FSDP1's old releases: yes)"}
-        .at("stack/use_reentrant")
-        .of_a_step(),
+    of_a_step("use-reentrant", "YES|NO", "Activations",
+              "of checkpoints (no; FSDP1's old releases: yes)", "stack/use_reentrant"),
     Option{"attention", "KIND", "Activations", "flash, flash-1, flash-2 (the package), eager, math"}
         .at("strategy/attention")
         .one_of(kNamesOf<Attention>)
@@ -330,14 +334,11 @@ constexpr Option kPlanOptions[] = {
         .at("strategy/quantize")
         .fixing("adapters", "quantize")
         .of_a_step(),
-    Option{"quant-storage", "DTYPE", "Adapters",
-           "uint8, bf16, fp16, fp32: holds packed values (uint8)"}
-        .at("strategy/quant_storage")
-        .of_a_step(),
-    Option{"kbit-prep", "YES|NO", "Adapters",
-           "PEFT's prepare_model_for_kbit_training (yes with autocast, unless sharded)"}
-        .at("strategy/kbit_prep")
-        .of_a_step(),
+    of_a_step("quant-storage", "DTYPE", "Adapters",
+              "uint8, bf16, fp16, fp32: holds packed values (uint8)", "strategy/quant_storage"),
+    of_a_step("kbit-prep", "YES|NO", "Adapters",
+              "PEFT's prepare_model_for_kbit_training (yes with autocast, unless sharded)",
+              "strategy/kbit_prep"),
     Option{"freeze", "PATTERN", "Adapters", "parameters that are not trained (repeatable)", true}
         .at("strategy/freeze")
         .fixing("adapters")
@@ -355,9 +356,8 @@ constexpr Option kPlanOptions[] = {
         .at("strategy/offload_to")
         .one_of(kOffloadTo, 1, "offloading is modelled to the host's memory alone (cpu)")
         .of_a_step(),
-    Option{"offload-pin", "YES|NO", "Offload", "pin_memory of what is on the host (yes)"}
-        .at("strategy/offload_pin")
-        .of_a_step(),
+    of_a_step("offload-pin", "YES|NO", "Offload", "pin_memory of what is on the host (yes)",
+              "strategy/offload_pin"),
 
     Option{"mode", "NAME", "What", "train, inference (train)"}.one_of(
         kModes, 1, "inference is not modelled yet"),

@@ -59,6 +59,10 @@ struct Quantization {
 struct DataParallel {
   int zero = 0;  // contract: 0 DDP … 3 full shard
   int fsdp_version = 2;
+  // FSDP1: checkpoints inside the units (apply_activation_checkpointing of the wrapped model, as
+  // Accelerate's activation_checkpointing does); whether original parameters are stepped; whether
+  // rank 0 sends each unit to the others while it is wrapped.
+  bool fsdp_checkpoints = false, use_orig_params = true, sync_module_states = false;
   std::int64_t shard_group = 0;  // 0: all data-parallel ranks
   bool gradient_as_bucket_view = false;  // DDP
   Bytes bucket_cap = Bytes(25 << 20);  // DDP bucket_cap_mb (MiB), plimsoll's reduce bucket

@@ -99,6 +99,9 @@ void read_data_parallel(const Config& strategy, const Config& stack, Strategy& s
   if (data.zero > 3) strategy.refuse("zero", "0, 1, 2 or 3");
   data.shard_group = strategy.natural("shard_group", 0);
   data.fsdp_version = static_cast<int>(stack.count("fsdp_version", 2));
+  data.fsdp_checkpoints = stack.flag("fsdp_activation_checkpointing", false);
+  data.sync_module_states = stack.flag("fsdp_sync_module_states", false);
+  data.use_orig_params = stack.flag("fsdp_use_orig_params", true);
   // Other stacks have no such knob; what stands there is the word for "as always".
   if (s.stack == Stack::pytorch && strategy.has("fsdp_upcast"))
     data.fsdp_upcast = strategy.flag("fsdp_upcast", true);

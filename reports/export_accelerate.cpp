@@ -50,13 +50,13 @@ std::string fsdp1_section(const Strategy& s) {
       "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
       "  fsdp_backward_prefetch: BACKWARD_PRE\n"
       "  fsdp_forward_prefetch: false\n"
-      "  fsdp_use_orig_params: true\n"
+      "  fsdp_use_orig_params: {}\n"
       "  fsdp_activation_checkpointing: {}\n"
       "  fsdp_offload_params: {}\n"
       "  fsdp_cpu_ram_efficient_loading: true\n"
       "  fsdp_sync_module_states: true\n"
       "  fsdp_state_dict_type: SHARDED_STATE_DICT\n",
-      fsdp1_sharding(s), fsdp_checkpoints(s), s.offload.params);
+      fsdp1_sharding(s), s.data.use_orig_params, fsdp_checkpoints(s), s.offload.params);
 }
 
 std::string fsdp_section(const Strategy& s) {

@@ -168,13 +168,13 @@ std::string fsdp1_arguments(const Strategy& s, Notes& notes) {
       "        \"auto_wrap_policy\": \"TRANSFORMER_BASED_WRAP\",\n"
       "        \"backward_prefetch\": \"BACKWARD_PRE\",\n"
       "        \"forward_prefetch\": False,\n"
-      "        \"use_orig_params\": True,\n"
+      "        \"use_orig_params\": {},\n"
       "        \"activation_checkpointing\": {},\n"
       "        \"cpu_ram_efficient_loading\": True,\n"
       "        \"sync_module_states\": True,\n"
       "        \"state_dict_type\": \"SHARDED_STATE_DICT\",\n"
       "    }},\n",
-      fsdp1_sharding(s), truth(fsdp_checkpoints(s)));
+      fsdp1_sharding(s), truth(s.data.use_orig_params), truth(fsdp_checkpoints(s)));
 }
 
 std::string fsdp_arguments(const Strategy& s, Notes& notes) {

@@ -116,11 +116,14 @@ void write_stack(JsonWriter& json, const Strategy& s) {
     json.member("compile", false);
   else
     json.member("compile", name_of(s.compile));
+  if (s.data.fsdp_checkpoints) json.member("fsdp_activation_checkpointing", true);
   json.member("fsdp_autocast", is_fsdp1(s) && is_mixed(s.precision));
+  if (s.data.sync_module_states) json.member("fsdp_sync_module_states", true);
   const bool units =
       under_fsdp(s) && s.data.fsdp_version == 2 &&
       (models::is_transformers(s.code) || s.code == models::ModelCode::torchtitan_0_2_2);
   json.member("fsdp_units", units ? "accelerate" : "layers");
+  if (!s.data.use_orig_params) json.member("fsdp_use_orig_params", false);
   json.member("fsdp_version", s.data.fsdp_version);
   json.member("hold_outputs", s.hold_outputs);
   json.member("kernels", name_of(s.kernels));

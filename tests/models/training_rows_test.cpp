@@ -329,8 +329,7 @@ TEST_CASE("Accelerate: FSDP's section, field by field") {
         "FSDP_SHARDING_STRATEGY says how it shards (FULL_SHARD)"},
        {"  fsdp_forward_prefetch: true\n",
         "unsupported: c.yaml: fsdp_config: fsdp_forward_prefetch is true: is not modelled yet"},
-       {"  fsdp_use_orig_params: false\n",
-        "unsupported: c.yaml: fsdp_config: fsdp_use_orig_params is false: is not modelled yet"},
+       {"  fsdp_use_orig_params: false\n", "fsdp-use-orig-params=no"},
        {"  fsdp_limit_all_gathers: false\n",
         "unsupported: c.yaml: fsdp_config: fsdp_limit_all_gathers is false: is not modelled yet"},
        {"  fsdp_use_orig_params: true\n", ""}});

@@ -212,6 +212,13 @@ TEST_CASE("so are those of adapters with more than A and B, of vectors, prompts,
              33);
 }
 
+TEST_CASE(
+    "so are those of FSDP1 as scripts wrap: checkpoints inside, flat parameters, states sent") {
+  // What packed weights leave between blocks, visible where a rank holds little.
+  check_runs("dry_runs_fsdp1.json",
+             {{"tinyllama-1.1b-fsdp1-inside-nf4-dq-1536x3", "resident 0.22 %"}}, 6);
+}
+
 TEST_CASE("so are those of torchtitan's own code, recomputed by op or not") {
   check_runs("dry_runs_torchtitan.json", {}, 12);
 }

@@ -186,6 +186,16 @@ void set_data_parallel(const Options& options, Strategy& s) {
   std::int64_t version = data.fsdp_version;
   set_whole(options, "fsdp-version", 1, 2, version);
   data.fsdp_version = static_cast<int>(version);
+  for (const char* name :
+       {"fsdp-activation-checkpointing", "fsdp-sync-module-states", "fsdp-use-orig-params"})
+    require(options, name, fsdp && version == 1, "is of --fsdp-version 1");
+  std::optional<bool> inside, original, sends;
+  set_parsed(options, "fsdp-sync-module-states", yes_or_no, sends);
+  set_parsed(options, "fsdp-activation-checkpointing", yes_or_no, inside);
+  set_parsed(options, "fsdp-use-orig-params", yes_or_no, original);
+  data.fsdp_checkpoints = inside.value_or(false);
+  data.use_orig_params = original.value_or(true);
+  data.sync_module_states = sends.value_or(false);
   require(options, "fsdp-upcast", fsdp, "FSDP is --stack pytorch with --zero 2 or 3");
   set_parsed(options, "fsdp-upcast", yes_or_no, data.fsdp_upcast);
   require(options, "gradient-as-bucket-view", pytorch && zero <= 1,
@@ -278,6 +288,8 @@ Strategy strategy_from(const Options& options) {
   require(options, "recompute",
           s.recompute.kind != models::RecomputeKind::ops || s.stack == Stack::pytorch,
           "operators are chosen on --stack pytorch");
+  check(!s.data.fsdp_checkpoints || s.recompute.kind == models::RecomputeKind::full,
+        ErrorKind::bad_input, "--fsdp-activation-checkpointing yes: with --recompute full alone");
   set_parsed(options, "use-reentrant", yes_or_no, s.use_reentrant);
   require(options, "use-reentrant", models::decisions::recomputes_layers(s.recompute.kind),
           "is of checkpoints around layers: --recompute full, sqrt or every:K");

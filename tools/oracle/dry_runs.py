@@ -17,6 +17,7 @@ FILE, of this folder:
   dry_runs_peft_cases.json       tests/golden/dry_runs_peft.json: adapters with more than A and B
   dry_runs_offload_cases.json    tests/golden/dry_runs_offload.json: FSDP's parameters on the host
   dry_runs_activations_cases.json tests/golden/dry_runs_activations.json: activations on the host (TRL's)
+  dry_runs_fsdp1_cases.json      tests/golden/dry_runs_fsdp1.json: FSDP1 as scripts wrap, torch 2.4.1, Transformers 4.45.2
   dry_runs_torchtitan_cases.json tests/golden/dry_runs_torchtitan.json: torchtitan's own code, one release a run
   dry_runs_torchtune_cases.json  tests/golden/dry_runs_torchtune.json: torchtune's own code
   dry_runs_torchtune_draw.json   tests/golden/dry_runs_torchtune_draw.json: the same, drawn

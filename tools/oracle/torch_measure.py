@@ -48,6 +48,7 @@ import adapters
 import batches
 import compiled
 import dry_host
+import fsdp1
 import flash_package
 import float8
 import kept_ops
@@ -81,6 +82,7 @@ STACK_DEFAULTS = {
     "compile": False,
     "kernels": "eager",
     "fsdp_version": 2,
+    **dict.fromkeys(fsdp1.KEYS),
     "fsdp_units": "layers",
     "fsdp_autocast": False,
     "optimizer_impl": "foreach",
@@ -209,7 +211,7 @@ def normalised(workload):
     recompute_interval(strategy["recompute"])
     other_code.check({"model": model, "stack": stack, "strategy": strategy}, BadInput)
     stack = {k: v for k, v in stack.items()
-             if v is not None or k not in ("use_reentrant", "model_code")}  # as always
+             if v is not None or k not in ("use_reentrant", "model_code", *fsdp1.KEYS)}  # as always
     if strategy["rows"] in (None, "full"):
         del strategy["rows"]
     return {"fingerprint": workload.get("fingerprint"), "model": model, "stack": stack,
@@ -461,7 +463,8 @@ def build_model(workload, device):
     options = None if usual else {"use_reentrant": stack.get("use_reentrant", False)}
     model = packed_base.kbit_prepared(model, strategy, options)
     liger.apply(model, stack["kernels"], strategy["loss"])  # before every:K hides layers from it
-    select_recompute(model, strategy["recompute"], options)
+    if not stack.get("fsdp_activation_checkpointing"):
+        select_recompute(model, strategy["recompute"], options)
     if stack["compile"] == "block":
         compiled.compile_layers([layers for _, layers in layer_lists(model)])
     return adapters.with_adapters(model, strategy, stack["kernels"])
@@ -565,40 +568,6 @@ def initialised_and_tied(model):
     return initialise
 
 
-def shard_fsdp1(model, strategy):
-    """Every decoder layer and the root; with adapters also each leaf that trains (peft's
-    fsdp_auto_wrap_policy, which the Trainer puts in the place of its own)."""
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import (BackwardPrefetch, CPUOffload, FullyShardedDataParallel,
-                                        MixedPrecision, ShardingStrategy)
-    classes = tuple({type(layer) for _, layers in layer_lists(model) for layer in layers})
-
-    def wraps(module, recurse, **_):
-        weight = getattr(module, "weight", None)
-        trains = weight is not None and weight.requires_grad and not list(module.children())
-        return recurse or isinstance(module, classes) or (bool(strategy["lora"]) and trains)
-
-    policy, mesh = None, None
-    if strategy["precision"].endswith("-mixed"):
-        low = torch_dtype(float8.low(strategy["precision"]))
-        policy = MixedPrecision(param_dtype=low, buffer_dtype=low,
-                                reduce_dtype=torch_dtype(strategy["grad_dtype"] or "fp32"))
-    world, group = strategy["world_size"], strategy["shard_group"] or strategy["world_size"]
-    kinds = (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP)
-    if group != world:
-        kinds = (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
-        mesh = init_device_mesh("cuda", (world // group, group),
-                                mesh_dim_names=("replicate", "shard"))
-    return FullyShardedDataParallel(
-        model, sharding_strategy=kinds[strategy["zero"] != 3], mixed_precision=policy,
-        use_orig_params=True, auto_wrap_policy=wraps, device_mesh=mesh,
-        backward_prefetch=BackwardPrefetch.BACKWARD_PRE, limit_all_gathers=True,
-        device_id=torch.cuda.current_device(),
-        cpu_offload=CPUOffload(offload_params=True) if "params" in strategy["offload"] else None,
-        param_init_fn=initialised_and_tied(model))
-
-
 def distributed(model, workload):
     """model inside DDP or FSDP as the workload says; world size 1 without sharding is plain."""
     import torch
@@ -609,7 +578,8 @@ def distributed(model, workload):
     if sharded(strategy):
         if stack["fsdp_version"] == 2:
             return shard_fsdp2(model, strategy, stack)
-        return shard_fsdp1(model, strategy)
+        classes = tuple({type(layer) for _, layers in layer_lists(model) for layer in layers})
+        return fsdp1.shard(model, workload, classes, initialised_and_tied(model), torch_dtype)
     options = {"gradient_as_bucket_view": strategy["ddp"]["bucket_view"]}
     if strategy["ddp"]["bucket_cap_mb"] != 25:
         options["bucket_cap_mb"] = strategy["ddp"]["bucket_cap_mb"]

@@ -54,6 +54,11 @@ void refuse_fsdp1(const models::Strategy& s) {
   refuse_if(s.recompute.kind == models::RecomputeKind::every ||
                 s.recompute.kind == models::RecomputeKind::sqrt,
             "with checkpoints of several layers");
+  const bool plain = s.optimizer == models::Optimizer::adamw ||
+                     s.optimizer == models::Optimizer::sgd ||
+                     s.optimizer == models::Optimizer::momentum;
+  check(s.data.use_orig_params || plain, ErrorKind::unsupported,
+        "--fsdp-use-orig-params no is modelled with --optimizer adamw, sgd or momentum");
 }
 
 // Selective checkpoints by operator: create_selective_checkpoint_contexts around each layer, by a

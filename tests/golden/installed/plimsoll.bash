@@ -27,6 +27,9 @@ _plimsoll() {
     fit:--transformers-version) return ;;
     fit:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13' -- "$cur")); return ;;
     fit:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
+    fit:--fsdp-activation-checkpointing) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
+    fit:--fsdp-sync-module-states) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
+    fit:--fsdp-use-orig-params) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     fit:--fsdp-version) COMPREPLY=($(compgen -W '1 2' -- "$cur")); return ;;
     fit:--shard-group) return ;;
     fit:--reduce-bucket) return ;;
@@ -147,6 +150,9 @@ _plimsoll() {
     recommend:--transformers-version) return ;;
     recommend:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13' -- "$cur")); return ;;
     recommend:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
+    recommend:--fsdp-activation-checkpointing) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
+    recommend:--fsdp-sync-module-states) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
+    recommend:--fsdp-use-orig-params) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     recommend:--fsdp-version) COMPREPLY=($(compgen -W '1 2' -- "$cur")); return ;;
     recommend:--shard-group) return ;;
     recommend:--reduce-bucket) return ;;
@@ -257,6 +263,9 @@ _plimsoll() {
     run:--transformers-version) return ;;
     run:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13' -- "$cur")); return ;;
     run:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
+    run:--fsdp-activation-checkpointing) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
+    run:--fsdp-sync-module-states) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
+    run:--fsdp-use-orig-params) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     run:--fsdp-version) COMPREPLY=($(compgen -W '1 2' -- "$cur")); return ;;
     run:--shard-group) return ;;
     run:--reduce-bucket) return ;;
@@ -385,6 +394,9 @@ _plimsoll() {
     oom:--transformers-version) return ;;
     oom:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13' -- "$cur")); return ;;
     oom:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
+    oom:--fsdp-activation-checkpointing) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
+    oom:--fsdp-sync-module-states) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
+    oom:--fsdp-use-orig-params) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     oom:--fsdp-version) COMPREPLY=($(compgen -W '1 2' -- "$cur")); return ;;
     oom:--shard-group) return ;;
     oom:--reduce-bucket) return ;;

@@ -25,6 +25,9 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l hold-outputs -d 'th
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l fsdp-activation-checkpointing -d 'FSDP1: checkpoints inside its units (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l fsdp-sync-module-states -d 'FSDP1: rank 0 sends each unit as it is wrapped (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l fsdp-use-orig-params -d 'FSDP1: the optimizer steps original parameters (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l reduce-bucket -d 'plimsoll: bytes of one gradient bucket (25MiB)' -x
@@ -168,6 +171,9 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l hold-outputs 
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l fsdp-activation-checkpointing -d 'FSDP1: checkpoints inside its units (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l fsdp-sync-module-states -d 'FSDP1: rank 0 sends each unit as it is wrapped (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l fsdp-use-orig-params -d 'FSDP1: the optimizer steps original parameters (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l reduce-bucket -d 'plimsoll: bytes of one gradient bucket (25MiB)' -x
@@ -288,6 +294,9 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l hold-outputs -d 'th
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l fsdp-activation-checkpointing -d 'FSDP1: checkpoints inside its units (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l fsdp-sync-module-states -d 'FSDP1: rank 0 sends each unit as it is wrapped (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l fsdp-use-orig-params -d 'FSDP1: the optimizer steps original parameters (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l reduce-bucket -d 'plimsoll: bytes of one gradient bucket (25MiB)' -x
@@ -438,6 +447,9 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l hold-outputs -d 'th
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l model-code -d 'transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l fsdp-activation-checkpointing -d 'FSDP1: checkpoints inside its units (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l fsdp-sync-module-states -d 'FSDP1: rank 0 sends each unit as it is wrapped (no)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l fsdp-use-orig-params -d 'FSDP1: the optimizer steps original parameters (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l reduce-bucket -d 'plimsoll: bytes of one gradient bucket (25MiB)' -x

@@ -49,6 +49,9 @@ _plimsoll() {
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
         '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
+        '--fsdp-activation-checkpointing=[FSDP1\: checkpoints inside its units (no)]:YES|NO:(yes no)' \
+        '--fsdp-sync-module-states=[FSDP1\: rank 0 sends each unit as it is wrapped (no)]:YES|NO:(yes no)' \
+        '--fsdp-use-orig-params=[FSDP1\: the optimizer steps original parameters (yes)]:YES|NO:(yes no)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
         '--reduce-bucket=[plimsoll\: bytes of one gradient bucket (25MiB)]:SIZE:' \
@@ -204,6 +207,9 @@ _plimsoll() {
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
         '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
+        '--fsdp-activation-checkpointing=[FSDP1\: checkpoints inside its units (no)]:YES|NO:(yes no)' \
+        '--fsdp-sync-module-states=[FSDP1\: rank 0 sends each unit as it is wrapped (no)]:YES|NO:(yes no)' \
+        '--fsdp-use-orig-params=[FSDP1\: the optimizer steps original parameters (yes)]:YES|NO:(yes no)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
         '--reduce-bucket=[plimsoll\: bytes of one gradient bucket (25MiB)]:SIZE:' \
@@ -325,6 +331,9 @@ _plimsoll() {
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
         '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
+        '--fsdp-activation-checkpointing=[FSDP1\: checkpoints inside its units (no)]:YES|NO:(yes no)' \
+        '--fsdp-sync-module-states=[FSDP1\: rank 0 sends each unit as it is wrapped (no)]:YES|NO:(yes no)' \
+        '--fsdp-use-orig-params=[FSDP1\: the optimizer steps original parameters (yes)]:YES|NO:(yes no)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
         '--reduce-bucket=[plimsoll\: bytes of one gradient bucket (25MiB)]:SIZE:' \
@@ -483,6 +492,9 @@ _plimsoll() {
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
         '--model-code=[transformers, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
+        '--fsdp-activation-checkpointing=[FSDP1\: checkpoints inside its units (no)]:YES|NO:(yes no)' \
+        '--fsdp-sync-module-states=[FSDP1\: rank 0 sends each unit as it is wrapped (no)]:YES|NO:(yes no)' \
+        '--fsdp-use-orig-params=[FSDP1\: the optimizer steps original parameters (yes)]:YES|NO:(yes no)' \
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
         '--reduce-bucket=[plimsoll\: bytes of one gradient bucket (25MiB)]:SIZE:' \

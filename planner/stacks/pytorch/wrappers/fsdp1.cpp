@@ -14,7 +14,8 @@
 //   parameters' gradients are concatenated when the last of them is there (the backward of
 //   torch.split), F(u) goes, the flat gradient is copied in the dtype of the reduction where that
 //   differs, and its shard made, which is cast to the stored dtype.
-//   Until Transformers 4.52 a layer's checkpoint is around its unit: its forward gathers F(u) for
+//   Until Transformers 4.52 a layer's checkpoint is around its unit, unless it was put into the
+//   wrapped model (apply_activation_checkpointing): its forward gathers F(u) for
 //   itself, lets go of it, and the backward gathers it again; nothing is gathered ahead. Until 5.0
 //   checkpoints are reentrant unless a script says otherwise: they make the layer's output too,
 //   and hold it with the arguments and the output's gradient until the nested backward is done.
@@ -153,15 +154,21 @@ void FlatParameters::declare(Unit& unit) {
     unit.reduce_in =
         tensor("fsdp.flat_grad.cast", unit.reduce_input, Category::communication, Stream::reduce);
   if (strategy_.offload.params) return;  // it goes to the host when it is made
-  // zero_grad takes it from the parameters; the flat parameter holds it until the next forward.
   unit.shard_grad =
       tensor("fsdp.sharded_grad",
              unit.shard_grad_cast == Bytes(0) ? unit.reduce_output : unit.shard_grad_cast,
-             Category::gradients, Stream::reduce, Residency::carried);
+             Category::gradients, Stream::reduce, kept_gradient());
+}
+
+// zero_grad takes it from what is stepped; of original parameters the flat one holds it until the
+// next forward (_flat_param.py, prepare_gradient_for_optim deletes _saved_grad_shard of others).
+Residency FlatParameters::kept_gradient() const {
+  return strategy_.data.use_orig_params ? Residency::carried : Residency::step;
 }
 
 bool FlatParameters::checkpoints_around() const {
-  return s_.recomputes() && strategy_.transformers < models::kLayersCheckpointThemselves;
+  return s_.recomputes() && !strategy_.data.fsdp_checkpoints &&
+         strategy_.transformers < models::kLayersCheckpointThemselves;
 }
 
 void FlatParameters::before_recompute(Unit& unit) {
@@ -285,6 +292,30 @@ std::vector<models::SteppedTensor> FlatParameters::stepped(std::int64_t most_lay
   return out;
 }
 
+// sync_module_states: parameters are copied together until they are 250 MiB or more, two such
+// buckets at once; one alone is a view (_init_utils.py, PARAM_BROADCAST_BUCKET_SIZE; c10d's
+// comm.cpp, broadcast_coalesced; csrc/utils/tensor_flatten.h, flatten_dense_tensors).
+void FlatParameters::send_unit(const Unit& unit, DType loaded, Start& start) const {
+  constexpr std::int64_t kBucket = 250 << 20;
+  std::vector<std::int32_t> sent;
+  Bytes bucket;
+  int tensors = 0;
+  const auto send = [&] {
+    if (sent.size() >= 2) start.drop(sent[sent.size() - 2]);
+    sent.push_back(start.hold(tensors > 1 ? b_.rounded(bucket) : Bytes(0)));
+    bucket = Bytes(0), tensors = 0;
+  };
+  for (const Parameter& p : *unit.parameters) {
+    if (p.adapter) continue;
+    bucket += storage(Count(p.elements), loaded);
+    ++tensors;
+    if (bucket.value() >= kBucket) send();
+  }
+  if (tensors > 0) send();
+  for (std::size_t i = sent.size() - std::min<std::size_t>(sent.size(), 2); i < sent.size(); ++i)
+    start.drop(sent[i]);
+}
+
 // Layer by layer, then the root: parameters are made (or moved to the GPU), concatenated, and the
 // rank's part of that is cloned (_flat_param.py, flatten_tensors, shard) before any of them goes.
 // What was loaded in 16 bits is cast when all is wrapped (Accelerate's upcast).
@@ -301,6 +332,7 @@ void FlatParameters::add_start(Start& start) const {
     if (&unit == &s_.root && d_.tied_head)
       start.drop(
           start.hold(b_.rounded(storage(Count(checked_multiply(d_.vocab, d_.hidden)), loaded))));
+    if (strategy_.data.sync_module_states) send_unit(unit, loaded, start);
     const std::int64_t width = storage(Count(1), regime_.weight).value();
     const std::int64_t elements = unit.full.value() / width;
     const std::int32_t flat = start.hold(b_.rounded(storage(Count(elements), loaded)));

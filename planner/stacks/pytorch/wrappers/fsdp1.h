@@ -35,6 +35,8 @@ class FlatParameters final : public Fsdp {
 
  private:
   bool checkpoints_around() const;
+  models::Residency kept_gradient() const;
+  void send_unit(const Unit& unit, DType loaded, Start& start) const;
   bool reshards() const { return strategy_.data.zero >= 3; }
   // One flat parameter: what it takes whole and on one rank, as seen by modules, as stored, and
   // as its gradient is reduced.

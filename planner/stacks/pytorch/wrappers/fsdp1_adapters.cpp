@@ -55,7 +55,8 @@ void FlatParameters::size_adapters(Unit& unit) const {
     unit.parts.push_back(
         {.elements = ceil_divide(p.elements, s_.shards), .dtype = adapter_stored()});
     unit.adapters += flat.shard;
-    const bool holds_shard = strategy_.offload.params && flat.cast == Bytes(0);
+    const bool holds_shard =
+        strategy_.offload.params && flat.cast == Bytes(0) && strategy_.data.use_orig_params;
     unit.adapter_gathered =
         larger(unit.adapter_gathered, flat.full + (holds_shard ? flat.shard : Bytes(0)));
     ++unit.adapter_count;
@@ -111,7 +112,7 @@ void FlatParameters::keep_or_reduce_adapter(TensorId grad) {
   const TensorId shard =
       tensor("fsdp.adapter.sharded_grad",
              flat.shard_grad_cast == Bytes(0) ? flat.reduce_output : flat.shard_grad_cast,
-             Stream::reduce, strategy_.offload.params ? Residency::step : Residency::carried);
+             Stream::reduce, strategy_.offload.params ? Residency::step : kept_gradient());
   if (!strategy_.offload.params) s_.unit->adapter_grads.push_back(shard);
   const Bytes low = flat.reduce_input == flat.full ? Bytes(0) : flat.reduce_input;
   const Bytes output = flat.shard_grad_cast == Bytes(0) ? Bytes(0) : flat.reduce_output;

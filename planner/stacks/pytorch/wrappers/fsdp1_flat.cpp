@@ -95,12 +95,15 @@ void FlatParameters::size(Unit& unit) const {
   // What is not cast is gathered from as it comes from the host, and use_orig_params' parameters
   // are views of that until the unit is resharded (_flat_param.py, flat_param_to,
   // _use_sharded_views).
-  unit.holds_shard = strategy_.offload.params && unit.cast == Bytes(0);
-  if (unit.holds_shard)
+  const bool on_host = strategy_.offload.params && unit.cast == Bytes(0);
+  unit.holds_shard = on_host && strategy_.data.use_orig_params;
+  if (on_host)
     unit.cast = unit.shard;
   else if (strategy_.offload.params)
     unit.from_host = unit.shard;
-  if (unit.trains) unit.parts = parts_of(ranges, s_.rank());
+  if (unit.trains && strategy_.data.use_orig_params) unit.parts = parts_of(ranges, s_.rank());
+  if (unit.trains && !strategy_.data.use_orig_params)
+    unit.parts = {{.elements = ceil_divide(elements, s_.shards)}};
   for (models::SteppedTensor& part : unit.parts) part.dtype = stored_as;
   if (unit.trains) {
     unit.reduce_input = flat.reduce_input;
