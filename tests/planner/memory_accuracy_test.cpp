@@ -53,6 +53,8 @@ const std::map<std::string, double> kMissed{
     {"fms-gptq-foak-liger-45-mistral-4x8", 0.0019},
     {"litgpt-llama-2-7b-lora", 0.0013},
     {"litgpt-llama-3.2-1b-lora", 0.0015},
+    {"fsdpqlora-02", 0.0075},
+    {"fsdpqlora-03", 0.0075},
 };
 
 }  // namespace
@@ -69,7 +71,7 @@ TEST_CASE("published peaks are planned within 0.1 %, less those listed with thei
     ++judged;
     missed += listed == kMissed.end() ? 0 : 1;
   }
-  CHECK(judged == 146);
+  CHECK(judged == 150);
   CHECK(missed == kMissed.size());
 }
 
@@ -109,7 +111,7 @@ TEST_CASE(
     if (narrow) CHECK(!too_much);
     ++(row.out_of_memory ? failed : ran);
   }
-  CHECK(ran == 42);
+  CHECK(ran == 44);
   CHECK(failed == 13);
 }
 
@@ -182,6 +184,24 @@ TEST_CASE("as the PyTorch that they ran, rows with adapters and the whole loss a
   REQUIRE(errors.size() == 21);
   std::ranges::sort(errors);
   CHECK(errors[10] <= 0.025);
+}
+
+// torchtitan's and three of fsdp_qlora's: what was not found stands in reports/memory_accuracy.md.
+TEST_CASE("reserved bytes are planned within 3 % of published, less those listed") {
+  const std::map<std::string, double> missed{
+      {"titan-pr165-fsdp2-ac", 0.060}, {"titan-pr165-fsdp2-sac", 0.043}, {"fsdpqlora-00", 0.10},
+      {"fsdpqlora-11", 0.042},         {"fsdpqlora-22", 0.042},          {"fsdpqlora-12", 0.17}};
+  int judged = 0;
+  for (const tests::MemoryRow& row : tests::memory_rows().answers) {
+    if (!row.reserved_error()) continue;
+    CAPTURE(row.id);
+    const auto listed = missed.find(row.id);
+    const double error = std::abs(*row.reserved_error());
+    CHECK(error <= (listed == missed.end() ? 0.03 : listed->second));
+    if (listed != missed.end()) CHECK(error > 0.03);
+    ++judged;
+  }
+  CHECK(judged == 17);
 }
 
 // Full fine-tuning of PEFT's comparison: the loop's cache and lengths that vary are not planned.

