@@ -154,7 +154,8 @@ std::string reserved_table(const MemoryRows& all) {
          "it is none. fsdpqlora-00 reserved 0.4 GiB more, 3.72 GiB "
          "already when it was wrapped: the\n  same program reserves 3.39 GiB there, of torch 2.2.2 "
          "and Transformers 4.38.2, too. Why Llama-2-70B with parameters in host\n  memory took 2.5 "
-         "GiB more was not found: of four of its layers the plan is exact.\n"
+         "GiB more was not found: of four of its layers the planned peak is exact,\n  reserved "
+         "bytes 2.2 % low.\n"
          "* fsdpqlora-oom1 failed with \"some extra memory in gpu:0\", as its file says, which "
          "loading left: its step is planned to fit.\n\n";
 }

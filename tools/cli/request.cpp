@@ -189,13 +189,9 @@ void set_data_parallel(const Options& options, Strategy& s) {
   for (const char* name :
        {"fsdp-activation-checkpointing", "fsdp-sync-module-states", "fsdp-use-orig-params"})
     require(options, name, fsdp && version == 1, "is of --fsdp-version 1");
-  std::optional<bool> inside, original, sends;
-  set_parsed(options, "fsdp-sync-module-states", yes_or_no, sends);
-  set_parsed(options, "fsdp-activation-checkpointing", yes_or_no, inside);
-  set_parsed(options, "fsdp-use-orig-params", yes_or_no, original);
-  data.fsdp_checkpoints = inside.value_or(false);
-  data.use_orig_params = original.value_or(true);
-  data.sync_module_states = sends.value_or(false);
+  set_parsed(options, "fsdp-sync-module-states", yes_or_no, data.sync_module_states);
+  set_parsed(options, "fsdp-activation-checkpointing", yes_or_no, data.fsdp_checkpoints);
+  set_parsed(options, "fsdp-use-orig-params", yes_or_no, data.use_orig_params);
   require(options, "fsdp-upcast", fsdp, "FSDP is --stack pytorch with --zero 2 or 3");
   set_parsed(options, "fsdp-upcast", yes_or_no, data.fsdp_upcast);
   require(options, "gradient-as-bucket-view", pytorch && zero <= 1,
@@ -240,17 +236,13 @@ void set_mixed_precision(const Options& options, const Strategy& s) {
           fmt::format("--precision {} on --stack deepspeed keeps none", name_of(s.precision)));
 }
 
-void set_float8(const Options& options, Strategy& s) {
+void set_precision(const Options& options, Strategy& s) {
+  set_choice(options, "precision", s.precision);
   for (const char* option : {"fp8-recipe", "fp8-all-gather"})
     require(options, option, s.precision == models::Precision::fp8_mixed,
             "is of --precision fp8-mixed");
   set_choice(options, "fp8-recipe", s.fp8_recipe);
   set_parsed(options, "fp8-all-gather", yes_or_no, s.fp8_all_gather);
-}
-
-void set_precision(const Options& options, Strategy& s) {
-  set_choice(options, "precision", s.precision);
-  set_float8(options, s);
   set_parsed(options, "param-dtype", float_dtype, s.param_dtype);
   set_parsed(options, "grad-dtype", float_dtype, s.grad_dtype);
   set_parsed(options, "master-weights", yes_or_no, s.master_weights);

@@ -80,7 +80,7 @@ class BlockWriter : public AttentionWriter {
   NormInput norm_input(const NodePlan& at) const;
   void run(const NodePlan& at, Ref output, LayerSaved& s);
   void run_views(const NodePlan&at, LayerSaved&s), run_concatenate(const NodePlan&at, LayerSaved&s);
-  void run_reshape(const NodePlan& at, LayerSaved& s), run_rotary(const NodePlan&, LayerSaved&);
+  void run_reshape(const NodePlan&at, LayerSaved&s), run_rotary(const NodePlan&, LayerSaved&);
   TapePart rotary_part(const NodePlan& at, std::size_t i) const;  // of an operand
   static const OperandNames& operand(const NodePlan& at, std::size_t i);  // of a rotary node
   void run_attention(const NodePlan& at, bool takes, LayerSaved& s);
