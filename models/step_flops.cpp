@@ -28,12 +28,15 @@ GemmsOfToken gemms_of_token(const ModelSpec& model, const Strategy& strategy) {
   for (const TrainableRow& entry : trainable_rows(model, strategy)) {
     const ParameterRow& row = entry.row;
     const bool head = row.module == ModuleKind::head, expert = !row.stacked.empty();
-    if ((!head && !expert && row.module != ModuleKind::linear) || row.shape.rank != 2) continue;
+    const bool matrices = row.fused_experts && row.shape.rank == 3;  // [experts, in, out]
+    const bool linear = row.module == ModuleKind::linear || row.module == ModuleKind::router;
+    if (!matrices && ((!head && !expert && !linear) || row.shape.rank != 2)) continue;
     GemmWeights& weights = head ? gemms.head : gemms.layers;
     const std::int64_t visited =
         expert ? row.instances() / row.ranges.back().count * row.active : row.instances();
+    const double share = matrices ? Count(row.active).real() / Count(row.shape.axes[0]).real() : 1;
     (entry.trainable ? weights.trained : weights.frozen) +=
-        row.shape.elements().real() * static_cast<double>(visited);
+        row.shape.elements().real() * static_cast<double>(visited) * share;
   }
   if (strategy.lora)
     for (const LoraModule& module : lora_modules(model, *strategy.lora))

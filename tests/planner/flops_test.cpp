@@ -88,8 +88,8 @@ TEST_CASE("a step without recomputation multiplies what full attention counts, i
     }
   }
   CHECK(seen == std::set<std::string>{"bert", "bloom", "gemma", "gemma2", "gpt2", "gpt_bigcode",
-                                      "granite", "llama", "mistral", "mixtral", "olmo2", "opt",
-                                      "phi3", "qwen2", "qwen3", "qwen3_moe"});
+                                      "gpt_oss", "granite", "llama", "mistral", "mixtral", "olmo2",
+                                      "opt", "phi3", "qwen2", "qwen3", "qwen3_moe"});
 }
 
 TEST_CASE("every rank and micro-batch has as many, however states are shared") {

@@ -34,6 +34,9 @@ inline models::Strategy strategy_of(const json& workload) {
   out.gpus = s["world_size"];
   out.data.zero = s["zero"];
   out.data.fsdp_version = stack["fsdp_version"];
+  out.data.fsdp_checkpoints = stack.value("fsdp_activation_checkpointing", false);
+  out.data.sync_module_states = stack.value("fsdp_sync_module_states", false);
+  out.data.use_orig_params = stack.value("fsdp_use_orig_params", true);
   if (s["shard_group"].is_number()) out.data.shard_group = s["shard_group"];
   if (s["param_dtype"].is_string())
     out.param_dtype = dtype_from(s["param_dtype"].get<std::string>());

@@ -140,7 +140,7 @@ TEST_CASE("FSDP1, reentrant checkpoints and tables that FSDP2 casts") {
        [](Refusable& a) { shard_by_fsdp(a, 1), a.s.recompute.kind = RecomputeKind::full; }},
       {"--fsdp-use-orig-params no is modelled with --optimizer adamw, sgd or momentum",
        [](Refusable& a) {
-         shard_by_fsdp(a, 2, 1), a.s.data.use_orig_params = false;
+         shard_by_fsdp(a, 1), a.s.data.use_orig_params = false;
          a.s.optimizer = models::Optimizer::adam8bit;
        }},
       {"--use-reentrant yes with FSDP2",
