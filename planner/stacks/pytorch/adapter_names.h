@@ -29,7 +29,7 @@ struct VeraNames {
 // torchao's: the GEMM's result before each column is scaled, that one's gradient, and as it is
 // scaled, where the input has another dtype.
 struct TorchaoNames {
-  const char *unscaled, *unscaled_grad, *scaled;
+  const char *unscaled, *unscaled_grad, *scaled, *viewed_grad, *sum_grad;
 };
 
 // Of the linear's name, interned (models/block.h).

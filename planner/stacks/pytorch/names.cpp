@@ -79,7 +79,9 @@ LinearNames make_linear(const std::string& m) {
 TorchaoNames make_torchao(const std::string& m) {
   return {.unscaled = interned(m + ".out.unscaled"),
           .unscaled_grad = interned(m + ".out.unscaled.grad"),
-          .scaled = interned(m + ".out.scaled")};
+          .scaled = interned(m + ".out.scaled"),
+          .viewed_grad = interned(m + ".out.viewed.grad"),
+          .sum_grad = interned(m + ".out.sum.grad")};
 }
 
 DoraNames make_dora(const std::string& m) {

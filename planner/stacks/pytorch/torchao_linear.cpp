@@ -57,7 +57,15 @@ Sum ModuleWriter::torchao_backward(const LinearNames& names, const LinearPart& p
   const SymInt t = tokens_.total(), ins = t * part.in, outs = t * part.out;
   const DType dtype = regime_.autocast ? regime_.compute : input_dtype;
   const bool casts = dtype != input_dtype, ends = !at.into.none();
-  const TensorId d = cast(names.low_grad, d_out, outs, input_dtype, dtype);
+  TensorId d = cast(names.low_grad, d_out, outs, input_dtype, dtype);
+  // `y += bias` changes a view: AsStridedBackward writes zeros of what it is a view of, and
+  // CopySlices copies that, a part of which it copies once more.
+  if (part.bias) {
+    const TensorId viewed = copy(own.viewed_grad, d, outs, dtype);
+    d = temporary(own.sum_grad, outs, dtype);
+    op(own.sum_grad).read(viewed).write(d).scratch(bytes(outs, dtype));
+    b_.work().moves(4 * bytes(outs, dtype).real());
+  }
   unpack();
   const TensorId unscaled = temporary(own.unscaled_grad, outs, dtype);
   op(own.unscaled_grad).read(d).read(s.bias_cast).write(unscaled);
