@@ -110,6 +110,13 @@ TEST_CASE("which kernel runs behind SDPA follows from the card, and is said") {
   CHECK(nothing_of(first).empty());
 }
 
+TEST_CASE("which linears are in float8 is said, where there are any") {
+  const std::string what = "linears in float8";
+  CHECK(nothing_of(what).empty());
+  CHECK(assumed(what, [](Asked& a) { a.s.precision = Precision::fp8_mixed; }) ==
+        "\"all of the layers but the first\" derived");
+}
+
 TEST_CASE("what a packed base is, what its GEMMs make, and who has its adapters") {
   const std::string base = "packed base", gemms = "GEMMs of 5 to 1,536 tokens with packed weights";
   CHECK(nothing_of(base).empty());

@@ -127,6 +127,7 @@ TEST_CASE("LLM.int8() and GPTQ are held as they are, and sharded as their code c
 TEST_CASE("torchao's 8 bits train on one GPU, HQQ's with Transformers before 4.56, unsharded") {
   const auto hqq = [](Refusable& a, models::Release release = {4, 55, 0}) {
     pack_base(a, "hqq");
+    a.s.lora->targets = {"attention"};
     a.s.transformers = release, a.s.param_dtype = DType::bf16;
   };
   check_refusals({
@@ -157,6 +158,8 @@ TEST_CASE("torchao's 8 bits train on one GPU, HQQ's with Transformers before 4.5
        [&](Refusable& a) { hqq(a), a.s.param_dtype = DType::fp16; }},
       {"--kbit-prep yes with --quantize hqq",
        [&](Refusable& a) { hqq(a), a.s.quantize->kbit_prep = true; }},
+      {"--lora-targets all-linear with --quantize hqq: PEFT means torch.nn.Linear by it",
+       [&](Refusable& a) { hqq(a), a.s.lora->targets = {"all-linear"}; }},
       {"--quantize hqq with FSDP2", [&](Refusable& a) { hqq(a), shard_by_fsdp(a, 2, 2); }},
       {"--quantize hqq with --fsdp-version 1", [&](Refusable& a) { hqq(a), shard_by_fsdp(a, 1); }},
   });

@@ -1,4 +1,5 @@
 // What stack pytorch does not plan of packed bases.
+#include <algorithm>
 #include <string>
 
 #include "models/decisions/layer.h"
@@ -83,6 +84,11 @@ void refuse_hqq(const models::Strategy& s) {
         "tensors\"; --zero 0 and 1 run");
   check(!q.kbit_prep.value_or(false), ErrorKind::bad_input,
         "--kbit-prep yes with --quantize hqq: PEFT casts nothing of an HQQ base");
+  check(!s.lora || std::ranges::find(s.lora->targets, "all-linear") == s.lora->targets.end(),
+        ErrorKind::bad_input,
+        "--lora-targets all-linear with --quantize hqq: PEFT means torch.nn.Linear by it, which "
+        "HQQLinear is not, and stops with \"No `target_modules` passed but also no "
+        "`target_parameters` found\": name them, as q_proj,v_proj");
 }
 
 void refuse_torchao(const models::Strategy& s) {
