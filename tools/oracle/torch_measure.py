@@ -1828,7 +1828,9 @@ def run_sweep(options):
         points = [p for p in points if options.only in p[0]]
     results = Results(options.out)
     todo = pending(points, results.done, options.again)
-    prepare(options.dry_run)
+    # The card that a dry run plays, where the list is for one of another size than the default's.
+    prepare(options.dry_run, **{k: v for k, v in read_json(options.sweep).items()
+                                if k == "capacity_bytes"})
     began, isolation, costs = time.monotonic(), options.isolation, []
     for index, (name, limit, workload) in enumerate(todo):
         left = options.budget - (time.monotonic() - began)
@@ -1870,10 +1872,10 @@ def digest(folder):
             "points": sorted(points, key=lambda p: p["id"])}
 
 
-def prepare(dry):
+def prepare(dry, **card):
     """Imports once, before any fork; the parent asks NVML about the GPU, never CUDA."""
     if dry:
-        start_dry_cuda()
+        start_dry_cuda(**card)
     else:
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         if not smi(["name"]):
