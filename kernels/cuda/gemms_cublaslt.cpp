@@ -218,13 +218,16 @@ class CublasLt : public Gemms {
     const Launch& launch = current_launch();
     const LibraryCall call = library_call(gemm, c, workspace, launch.tf32);
     if (const std::string why = refusal(call, gemm); !why.empty()) return refuse(why);
-    Plan& plan = plan_of(call);
-    if (plan.algorithms.empty()) return refuse("no algorithm for " + call.key());
-    const Addresses at{call.a.data,    call.b.data, gemm.bias.data, const_cast<void*>(call.d.data),
-                       workspace.data, gemm.scale,  launch.stream};
-    if (launch.mode == Mode::fast && !plan.fastest) tune(plan, at);
-    const std::size_t which = launch.mode == Mode::fast ? *plan.fastest : 0;
-    require(queue(library_.get(), plan, at, plan.algorithms[which]), call.key().c_str());
+    std::vector<LibraryPart> parts = parts_of(call);
+    if (parts.size() > 1 && !std::ranges::all_of(parts, [&](const LibraryPart& part) {
+          return !plan_of(part.call).algorithms.empty();
+        }))
+      parts = {{call}};
+    for (const LibraryPart& part : parts) {
+      Plan& plan = plan_of(part.call);
+      if (plan.algorithms.empty()) return refuse("no algorithm for " + call.key());
+      queue_part(plan, part, gemm, workspace, launch);
+    }
     return true;
   }
 
@@ -246,6 +249,18 @@ class CublasLt : public Gemms {
   bool refuse(const std::string& why) {
     ++refusals_[why];
     return false;
+  }
+
+  void queue_part(Plan& plan, const LibraryPart& part, const Gemm& gemm,
+                  const TensorView& workspace, const Launch& launch) {
+    const LibraryCall& call = part.call;
+    const auto* bias = static_cast<const std::byte*>(gemm.bias.data);
+    if (bias) bias += part.bias_offset * (bits(call.d.dtype) / 8);
+    const Addresses at{call.a.data,    call.b.data, bias,         const_cast<void*>(call.d.data),
+                       workspace.data, gemm.scale,  launch.stream};
+    if (launch.mode == Mode::fast && !plan.fastest) tune(plan, at);
+    const std::size_t which = launch.mode == Mode::fast ? *plan.fastest : 0;
+    require(queue(library_.get(), plan, at, plan.algorithms[which]), call.key().c_str());
   }
 
   Plan& plan_of(const LibraryCall& call) {

@@ -31,7 +31,67 @@ bool multiplies(DType dtype) {
   return dtype == DType::fp32 || dtype == DType::bf16 || dtype == DType::fp16;
 }
 
+// Shorter ones have slow kernels that take no time.
+constexpr std::int64_t kLong = 1024;
+
+// What of a length is a multiple of 16 bytes; all of it where it is short.
+std::int64_t whole_vectors(std::int64_t length, DType dtype) {
+  const std::int64_t vector = 16 / (bits(dtype) / 8);
+  return length < kLong ? length : length / vector * vector;
+}
+
+// `rows` of the stored matrix from `first` on, or as many columns.
+LibraryMatrix rows_from(LibraryMatrix x, std::int64_t first, std::int64_t count) {
+  x.data = static_cast<const std::byte*>(x.data) + first * (bits(x.dtype) / 8);
+  x.rows = count;
+  return x;
+}
+LibraryMatrix columns_from(LibraryMatrix x, std::int64_t first, std::int64_t count) {
+  x.data = static_cast<const std::byte*>(x.data) + first * x.stride * (bits(x.dtype) / 8);
+  x.columns = count;
+  return x;
+}
+
+// Of op(a) · op(b) = d, [m, k] · [k, n]: what is cut along m, n or k.
+LibraryPart cut_m(LibraryPart p, std::int64_t first, std::int64_t count) {
+  LibraryCall& c = p.call;
+  c.a = c.a.transposed ? columns_from(c.a, first, count) : rows_from(c.a, first, count);
+  c.d = rows_from(c.d, first, count);
+  p.bias_offset += first;
+  return p;
+}
+LibraryPart cut_n(LibraryPart p, std::int64_t first, std::int64_t count) {
+  LibraryCall& c = p.call;
+  c.b = c.b.transposed ? rows_from(c.b, first, count) : columns_from(c.b, first, count);
+  c.d = columns_from(c.d, first, count);
+  return p;
+}
+LibraryPart cut_k(LibraryPart p, std::int64_t first, std::int64_t count) {
+  LibraryCall& c = p.call;
+  c.a = c.a.transposed ? rows_from(c.a, first, count) : columns_from(c.a, first, count);
+  c.b = c.b.transposed ? columns_from(c.b, first, count) : rows_from(c.b, first, count);
+  return p;
+}
+
 }  // namespace
+
+std::vector<LibraryPart> parts_of(const LibraryCall& call) {
+  const DType dtype = call.a.dtype;
+  const std::int64_t m = call.d.rows, n = call.d.columns;
+  const std::int64_t k = call.a.transposed ? call.a.rows : call.a.columns;
+  if (const std::int64_t whole = whole_vectors(m, dtype); whole != m)
+    return {cut_m({call}, 0, whole), cut_m({call}, whole, m - whole)};
+  if (const std::int64_t whole = whole_vectors(n, dtype); call.b.transposed && whole != n)
+    return {cut_n({call}, 0, whole), cut_n({call}, whole, n - whole)};
+  const bool in_rows = call.a.transposed || !call.b.transposed;
+  if (const std::int64_t whole = whole_vectors(k, dtype); in_rows && whole != k) {
+    LibraryPart rest = cut_k({call}, whole, k - whole), most = cut_k({call}, 0, whole);
+    rest.call.bias = false;
+    most.call.accumulate = true;
+    return {rest, most};
+  }
+  return {{call}};
+}
 
 LibraryCall library_call(const Gemm& p, const Columns& c, const TensorView& workspace, bool tf32) {
   LibraryCall call{

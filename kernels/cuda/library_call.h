@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tuple>
+#include <vector>
 
 #include "kernels/cuda/gemms.h"
 
@@ -39,6 +40,21 @@ struct LibraryCall {
 
 LibraryCall library_call(const Gemm& gemm, const Columns& c, const TensorView& workspace,
                          bool tf32);
+
+// One of the calls that together are a call. Its bias, where it has one, begins so many elements
+// further on.
+struct LibraryPart {
+  LibraryCall call;
+  std::int64_t bias_offset = 0;
+};
+
+// The call, or where an operand's rows are long but no multiple of 16 bytes, what is a multiple and
+// the rest, in the order in which they are queued. cuBLASLt has no kernel of Hopper's for such
+// rows, whatever their stride: GPT-2's 50257 logits came at 103 TFLOP/s forward and 134 backward on
+// an H100 where 50256 come at some 700
+// (reports/evidence/2026-11-26-h100-80gb-hbm3/speed-gpt2.json). Of a sum that is cut, the rest
+// comes first: what is rounded between the two is small.
+std::vector<LibraryPart> parts_of(const LibraryCall& call);
 
 // Why the library cannot take the call's dtypes or lengths, or nothing. It multiplies two matrices
 // of one storage type into one of that type or fp32; a bias has the result's type.

@@ -1,6 +1,7 @@
 // What can be known of cuBLASLt's GEMMs without a GPU: what is asked of it, and what is kept.
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 
@@ -86,6 +87,49 @@ TEST_CASE("what the library is asked for is the linear ops' GEMM, in all four la
             CHECK(c.at(i * n + j) == expected);
           }
       }
+}
+
+// A length of 1027 in each place in turn: in fp32 1024 + 3, and of a sum the 3 first.
+TEST_CASE("a long row that is no multiple of 16 bytes is cut, and its parts are the GEMM") {
+  for (const auto& [m, n, k] : {std::array{1027, 2, 3}, {2, 1027, 3}, {2, 3, 1027}, {2, 3, 1024}})
+    for (const bool a_turned : {false, true})
+      for (const bool b_turned : {false, true})
+        for (const bool accumulate : {false, true}) {
+          CAPTURE(m);
+          CAPTURE(n);
+          CAPTURE(k);
+          CAPTURE(a_turned);
+          CAPTURE(b_turned);
+          const Tensor a = drawn(a_turned ? Extents{k, m} : Extents{m, k}, DType::fp32, 1);
+          const Tensor b = drawn(b_turned ? Extents{n, k} : Extents{k, n}, DType::fp32, 2);
+          const Tensor bias = drawn({n}, DType::fp32, 3);
+          Tensor c = drawn({m, n}, DType::fp32, 4);
+          const Tensor old = c;
+          const cuda::Gemm gemm{m, n, k, {a, a_turned}, {b, b_turned}, bias, 0.5f, accumulate};
+          const LibraryCall call = library_call(gemm, c, {}, false);
+          const std::vector<cuda::LibraryPart> parts = parts_of(call);
+          // Contiguous: n in c, and where b is not turned in b; m in a where it is turned; else k.
+          const bool cut =
+              n == 1027 || (m == 1027 && a_turned) || (k == 1027 && (!a_turned || b_turned));
+          CHECK(parts.size() == (cut ? 2 : 1));
+          for (const cuda::LibraryPart& part : parts) {
+            for (const LibraryMatrix& x : {part.call.a, part.call.b, part.call.d})
+              CHECK((!cut || x.rows % 4 == 0 || x.rows < 4));
+            multiply(part.call,
+                     part.call.bias ? static_cast<const float*>(gemm.bias.data) + part.bias_offset
+                                    : nullptr,
+                     0.5f, static_cast<float*>(const_cast<void*>(part.call.d.data)));
+          }
+          for (std::int64_t i = 0; i < m; ++i)
+            for (std::int64_t j = 0; j < n; ++j) {
+              double sum = 0;
+              for (std::int64_t l = 0; l < k; ++l)
+                sum +=
+                    a.at(a_turned ? l * m + i : i * k + l) * b.at(b_turned ? j * k + l : l * n + j);
+              const double expected = 0.5 * sum + bias.at(j) + (accumulate ? old.at(i * n + j) : 0);
+              CHECK(c.at(i * n + j) == doctest::Approx(expected).epsilon(1e-5).scale(k));
+            }
+        }
 }
 
 TEST_CASE("what decides over an algorithm is in the key, addresses are not") {
