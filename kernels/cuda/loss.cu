@@ -1,12 +1,18 @@
 // Cross entropy over rows of logits, which become their gradient in place.
 //
-// Thread mapping: a block of 1024 threads for each row; a thread takes every 1024th group of eight.
+// Thread mapping: a block for each row, of 512 threads up to kTwoRows columns and 1024 beyond; a
+// thread takes every 512th (1024th) group of eight. Of 16-bit rows the loads of several groups are
+// under way at once.
 // Memory: a row is read once for its log-sum-exp (streaming maximum and sum); where its gradient is
 // wanted it is read again and written once. The second time it comes from the L2 cache, where all
-// rows under way fit: one to a multiprocessor, 34 MB of 128k logits in 16 bits on 132 of them.
-// Numerics: fp32; the sum of a row is a tree over the threads, within a few ulp of the host's. The
-// loss is summed in fp64 in the order of the rows: the host's bits. A target outside of the row is
-// noted (kernels/cuda/launch.h) and its row ignored.
+// rows under way fit: two to a multiprocessor (of 50 257 logits in 16 bits 27 MB on 132 of them),
+// of wider rows one (34 MB of 128k), for then one row's waits are the other's work.
+// Numerics: fp32; the sum of a row is a tree over the threads, within a few ulp of the host's;
+// exponentials are exp2f of a product with log2 e, which is wrong by some 2^-24 of the exponent.
+// The loss is summed in fp64 in the order of the rows: the host's bits. A target outside of the row
+// is noted (kernels/cuda/launch.h) and its row ignored.
+#include <numbers>
+
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/device/elementwise.cuh"
@@ -21,7 +27,12 @@ namespace {
 using device::kVector;
 using device::MaxSum;
 
-constexpr int kRowThreads = 1024;
+constexpr int kFewThreads = 512, kManyThreads = 1024;
+constexpr std::int64_t kTwoRows = 1 << 16;  // so wide at most that two rows share a multiprocessor
+
+__device__ __forceinline__ float exponential(float x) {
+  return exp2f(x * std::numbers::log2e_v<float>);
+}
 
 struct Rows {
   const std::int32_t* targets;
@@ -34,19 +45,38 @@ struct Rows {
   __device__ std::int64_t at(std::int64_t row) const { return first + row * stride; }
 };
 
-template <class Visit>
-__device__ __forceinline__ void in_row(std::int64_t width, Visit visit) {
-#pragma unroll 2
-  for (std::int64_t c = std::int64_t{threadIdx.x} * kVector; c < width;
-       c += std::int64_t{kRowThreads} * kVector)
-    visit(c, width - c < kVector ? static_cast<int>(width - c) : kVector);
-}
-
-__device__ __forceinline__ void load_logits(const Rows& r, std::int64_t at, int some,
-                                            float (&v)[kVector]) {
-  device::load_some(r.logits, at, some, r.vectors, v);
-  if (r.cap == 0) return;
-  for (int e = 0; e < kVector; ++e) v[e] = device::soft_capped(v[e], r.cap);
+// Walks the thread's groups of a row: visit(first column, count, logits). kHalves: 16 bits, each
+// group of eight aligned.
+template <bool kHalves, class Visit>
+__device__ __forceinline__ void in_row(const Rows& r, std::int64_t row, Visit visit) {
+  const std::int64_t step = std::int64_t{blockDim.x} * kVector, begin = r.at(row);
+  std::int64_t c = std::int64_t{threadIdx.x} * kVector;
+  const auto capped = [&](std::int64_t first, int some, float(&v)[kVector]) {
+    if (r.cap != 0)
+      for (int e = 0; e < kVector; ++e) v[e] = device::soft_capped(v[e], r.cap);
+    visit(first, some, v);
+  };
+  if constexpr (kHalves) {
+    constexpr int kAtOnce = 4;
+    for (; c + (kAtOnce - 1) * step + kVector <= r.width; c += kAtOnce * step) {
+      uint4 raw[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        raw[i] = device::fetch_halves(r.logits, begin + c + i * step);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        float v[kVector];
+        device::widen_halves(r.logits, raw[i], v);
+        capped(c + i * step, kVector, v);
+      }
+    }
+  }
+  for (; c < r.width; c += step) {
+    const int some = r.width - c < kVector ? static_cast<int>(r.width - c) : kVector;
+    float v[kVector];
+    device::load_some(r.logits, begin + c, some, r.vectors, v);
+    capped(c, some, v);
+  }
 }
 
 // Whether the row counts.
@@ -57,47 +87,50 @@ __device__ bool counts(const Rows& r, std::int32_t target) {
   return false;
 }
 
+template <bool kHalves>
 __device__ float logsumexp_of(const Rows& r, std::int64_t row, float* shared) {
   MaxSum mine;
-  in_row(r.width, [&](std::int64_t c, int some) {
-    float v[kVector];
-    load_logits(r, r.at(row) + c, some, v);
+  in_row<kHalves>(r, row, [&](std::int64_t, int some, const float(&v)[kVector]) {
     float most = mine.most;
     for (int e = 0; e < kVector; ++e)
       if (e < some && most < v[e]) most = v[e];
     if (most > mine.most) {
-      mine.sum *= expf(mine.most - most);
+      mine.sum *= exponential(mine.most - most);
       mine.most = most;
     }
     for (int e = 0; e < kVector; ++e)
-      if (e < some && v[e] != device::kMinusInfinity) mine.sum += expf(v[e] - mine.most);
+      if (e < some && v[e] != device::kMinusInfinity) mine.sum += exponential(v[e] - mine.most);
   });
   const MaxSum all = device::row_max_sum(mine, shared);
   return all.most + logf(all.sum);
 }
 
+template <bool kHalves>
 __device__ void become_gradient(const Rows& r, std::int64_t row, std::int32_t target,
                                 float logsumexp) {
-  in_row(r.width, [&](std::int64_t c, int some) {
-    float v[kVector];
-    load_logits(r, r.at(row) + c, some, v);
+  in_row<kHalves>(r, row, [&](std::int64_t c, int some, float(&v)[kVector]) {
+    const std::int64_t place = target - c;  // of the target among the eight, where it is there
     for (int e = 0; e < kVector; ++e) {
       const float slope = r.cap > 0 ? device::soft_cap_slope(v[e], r.cap) * r.factor : r.factor;
-      v[e] = (expf(v[e] - logsumexp) - (c + e == target ? 1.0f : 0.0f)) * slope;
+      v[e] = (exponential(v[e] - logsumexp) - (e == place ? 1.0f : 0.0f)) * slope;
     }
     device::store_some(r.logits, r.at(row) + c, some, r.vectors, v);
   });
 }
 __device__ void become_zero(const Rows& r, std::int64_t row) {
-  in_row(r.width, [&](std::int64_t c, int some) {
+  for (std::int64_t c = std::int64_t{threadIdx.x} * kVector; c < r.width;
+       c += std::int64_t{blockDim.x} * kVector) {
     const float zeros[kVector] = {};
-    device::store_some(r.logits, r.at(row) + c, some, r.vectors, zeros);
-  });
+    device::store_some(r.logits, r.at(row) + c,
+                       r.width - c < kVector ? static_cast<int>(r.width - c) : kVector, r.vectors,
+                       zeros);
+  }
 }
 
-__global__ void __launch_bounds__(kRowThreads, 1)
+template <int kRowThreads, bool kHalves>
+__global__ void __launch_bounds__(kRowThreads, kManyThreads / kRowThreads)
     loss_of_rows(Rows r, bool gradient, float* losses, float* logsumexp) {
-  __shared__ float shared[device::kMostWarps];
+  float* const shared = device::dynamic_shared<float>();
   const std::int64_t row = blockIdx.x;
   const std::int32_t target = r.targets[row];
   const bool counted = counts(r, target);
@@ -105,23 +138,25 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   float of_target =
       counted && threadIdx.x == 0 ? device::load_one(r.logits, r.at(row) + target) : 0;
   if (r.cap > 0) of_target = device::soft_capped(of_target, r.cap);
-  const float sum = counted || logsumexp ? logsumexp_of(r, row, shared) : 0;
+  const float sum = counted || logsumexp ? logsumexp_of<kHalves>(r, row, shared) : 0;
   if (threadIdx.x == 0) {
     if (logsumexp) logsumexp[row] = sum;
     losses[row] = counted ? sum - of_target : 0;
   }
   if (!gradient) return;
   if (counted)
-    become_gradient(r, row, target, sum);
+    become_gradient<kHalves>(r, row, target, sum);
   else
     become_zero(r, row);
 }
 
-__global__ void __launch_bounds__(kRowThreads) gradient_of_rows(Rows r, const float* logsumexp) {
+template <int kRowThreads, bool kHalves>
+__global__ void __launch_bounds__(kRowThreads, kManyThreads / kRowThreads)
+    gradient_of_rows(Rows r, const float* logsumexp) {
   const std::int64_t row = blockIdx.x;
   const std::int32_t target = r.targets[row];
   if (counts(r, target))
-    become_gradient(r, row, target, logsumexp[row]);
+    become_gradient<kHalves>(r, row, target, logsumexp[row]);
   else
     become_zero(r, row);
 }
@@ -140,6 +175,17 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
   }
   if (threadIdx.x == 0) *sum += factor * all;
+}
+
+// start(std::integral_constant of a row's threads, std::bool_constant whether it has 16 bits).
+template <class Start>
+void with_threads(const Rows& r, Start start) {
+  constexpr std::integral_constant<int, kFewThreads> few;
+  constexpr std::integral_constant<int, kManyThreads> many;
+  const bool halves = r.vectors && r.logits.storage != device::Storage::fp32;
+  if (r.width <= kTwoRows)
+    return halves ? start(few, std::true_type{}) : start(few, std::false_type{});
+  return halves ? start(many, std::true_type{}) : start(many, std::false_type{});
 }
 
 Rows rows_of(const ConstTensorView& targets, std::int32_t ignore_index, float factor, float cap,
@@ -163,9 +209,12 @@ void cross_entropy(ConstTensorView targets, std::int32_t ignore_index, bool grad
   expect(logits.rows() == rows && losses.elements() == rows &&
              (!logsumexp || logsumexp.elements() == rows),
          "cross_entropy", "logits, targets, losses have the same rows");
-  start("cross_entropy", loss_of_rows, block_each(rows, kRowThreads),
-        rows_of(targets, ignore_index, factor, cap, logits), gradient, fp32_of(losses),
-        logsumexp ? fp32_of(logsumexp) : nullptr);
+  const Rows r = rows_of(targets, ignore_index, factor, cap, logits);
+  with_threads(r, [&](auto threads, auto halves) {
+    start("cross_entropy", loss_of_rows<threads(), halves()>,
+          block_each(rows, threads(), device::kMostWarps * sizeof(float)), r, gradient,
+          fp32_of(losses), logsumexp ? fp32_of(logsumexp) : nullptr);
+  });
 }
 
 void cross_entropy_backward(ConstTensorView targets, std::int32_t ignore_index, float factor,
@@ -173,8 +222,11 @@ void cross_entropy_backward(ConstTensorView targets, std::int32_t ignore_index, 
   const std::int64_t rows = targets.elements();
   expect(logits.rows() == rows && logsumexp.elements() == rows, "cross_entropy_backward",
          "logits, targets, logsumexp have the same rows");
-  start("cross_entropy_backward", gradient_of_rows, block_each(rows, kRowThreads),
-        rows_of(targets, ignore_index, factor, cap, logits), fp32_of(logsumexp));
+  const Rows r = rows_of(targets, ignore_index, factor, cap, logits);
+  with_threads(r, [&](auto threads, auto halves) {
+    start("cross_entropy_backward", gradient_of_rows<threads(), halves()>,
+          block_each(rows, threads()), r, fp32_of(logsumexp));
+  });
 }
 
 struct Nothing {};

@@ -2,10 +2,15 @@
 //
 // Thread mapping: a row of up to 1024 elements belongs to a warp, a wider one to a block of 256
 // threads; a thread takes every 32nd (256th) group of eight elements, the same ones in every pass.
-// Memory: x is read from device memory once and y written once; later passes over a row find it in
-// the L1 cache. Backward reads x and d_y once (d_x too where it accumulates) and writes d_x.
+// Memory: x is read from device memory once and y written once. Rows of 16-bit elements up to
+// kMostGroups groups a thread stay in registers, all of their loads under way at once; of others,
+// later passes find the row in the L1 cache. Backward reads x and d_y once (d_x too where it
+// accumulates) and writes d_x.
 // Numerics: fp32, two passes for mean and variance as on the host. A row's sum is a tree over the
 // threads, which depends on its width alone.
+#include <algorithm>
+#include <type_traits>
+
 #include "kernels/cuda/operands.h"
 #include "kernels/device/reduce.cuh"
 
@@ -17,6 +22,7 @@ using device::kVector;
 using device::kWarp;
 
 constexpr std::int64_t kNarrow = 1024;
+constexpr int kMostGroups = 4;  // a thread's of a row in registers: 8192 elements of a block
 
 struct Norm {
   Span x, weight, bias;  // bias: null where there is none
@@ -36,30 +42,66 @@ __device__ __forceinline__ Statistics saved(const Norm& n, std::int64_t row) {
                    : Statistics{0, n.statistics[row]};
 }
 
-// Walks the thread's groups of a row: visit(first column, count).
-template <class Visit>
+// Walks the thread's groups of a row: visit(group, first column, count). kGroups: how many there
+// are at most, all of eight elements; 0: any number, and what is left at the end.
+template <int kGroups, class Visit>
 __device__ __forceinline__ void in_row(std::int64_t width, Visit visit) {
-  for (std::int64_t c = std::int64_t{threadIdx.x} * kVector; c < width;
-       c += std::int64_t{blockDim.x} * kVector)
-    visit(c, width - c < kVector ? static_cast<int>(width - c) : kVector);
+  const std::int64_t first = std::int64_t{threadIdx.x} * kVector;
+  const std::int64_t step = std::int64_t{blockDim.x} * kVector;
+  if constexpr (kGroups > 0) {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g)
+      if (first + g * step < width) visit(g, first + g * step, kVector);
+  } else {
+    for (std::int64_t c = first; c < width; c += step)
+      visit(0, c, width - c < kVector ? static_cast<int>(width - c) : kVector);
+  }
 }
 
-__device__ Statistics statistics_of(const Norm& n, std::int64_t row, float eps, float* shared) {
+// The thread's groups of one row of an operand: in registers, or where kGroups is 0 fetched anew
+// each time.
+template <int kGroups>
+class Row {
+ public:
+  __device__ __forceinline__ Row(const Span& span, std::int64_t row, const Norm& n)
+      : span_(span), begin_(row * n.width), vectors_(n.vectors) {
+    if constexpr (kGroups > 0)
+      in_row<kGroups>(n.width, [&](int g, std::int64_t c, int) {
+        kept_[g] = device::fetch_halves(span_, begin_ + c);
+      });
+  }
+  __device__ __forceinline__ void get(int g, std::int64_t c, int some, float* to) const {
+    if constexpr (kGroups > 0)
+      device::widen_halves(span_, kept_[g], to);
+    else
+      device::load_some(span_, begin_ + c, some, vectors_, to);
+  }
+
+ private:
+  Span span_;
+  std::int64_t begin_;
+  bool vectors_;
+  uint4 kept_[kGroups > 0 ? kGroups : 1];
+};
+
+template <int kGroups>
+__device__ Statistics statistics_of(const Norm& n, const Row<kGroups>& x, float eps,
+                                    float* shared) {
   const auto count = static_cast<float>(n.width);
   Statistics s{0, 1};
   if (n.centred) {
     float sum = 0;
-    in_row(n.width, [&](std::int64_t c, int some) {
+    in_row<kGroups>(n.width, [&](int g, std::int64_t c, int some) {
       float v[kVector];
-      device::load_some(n.x, row * n.width + c, some, n.vectors, v);
+      x.get(g, c, some, v);
       for (int e = 0; e < kVector; ++e) sum += v[e];
     });
     s.mean = device::row_sum(sum, shared) / count;
   }
   float squares = 0;
-  in_row(n.width, [&](std::int64_t c, int some) {
+  in_row<kGroups>(n.width, [&](int g, std::int64_t c, int some) {
     float v[kVector];
-    device::load_some(n.x, row * n.width + c, some, n.vectors, v);
+    x.get(g, c, some, v);
     for (int e = 0; e < kVector; ++e) {
       const float centred = v[e] - s.mean;
       if (e < some) squares += centred * centred;
@@ -69,10 +111,12 @@ __device__ Statistics statistics_of(const Norm& n, std::int64_t row, float eps, 
   return s;
 }
 
-__device__ void normalize(const Norm& n, std::int64_t row, const Statistics& s, const Span& y) {
-  in_row(n.width, [&](std::int64_t c, int some) {
+template <int kGroups>
+__device__ void normalize(const Norm& n, std::int64_t row, const Row<kGroups>& x,
+                          const Statistics& s, const Span& y) {
+  in_row<kGroups>(n.width, [&](int g, std::int64_t c, int some) {
     float v[kVector], w[kVector], b[kVector] = {};
-    device::load_some(n.x, row * n.width + c, some, n.vectors, v);
+    x.get(g, c, some, v);
     device::load_some(n.weight, c, some, n.vectors, w);
     if (n.bias.data) device::load_some(n.bias, c, some, n.vectors, b);
     for (int e = 0; e < kVector; ++e) v[e] = (v[e] - s.mean) * s.inverse * (n.offset + w[e]) + b[e];
@@ -84,31 +128,36 @@ __device__ __forceinline__ std::int64_t row_of_thread() {
   return std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
 }
 
+template <int kGroups>
 __global__ void __launch_bounds__(kThreads) norm_forward(Norm n, float eps, Span y) {
-  __shared__ float shared[device::kMostWarps];
+  float* const shared = device::dynamic_shared<float>();
   const std::int64_t row = row_of_thread();
   if (row >= n.rows) return;  // a whole warp: rows of several to a block are narrow
-  const Statistics s = statistics_of(n, row, eps, shared);
+  const Row<kGroups> x(n.x, row, n);
+  const Statistics s = statistics_of(n, x, eps, shared);
   if (n.statistics && threadIdx.x == 0) {
     if (n.centred) n.statistics[2 * row] = s.mean;
     n.statistics[n.centred ? 2 * row + 1 : row] = s.inverse;
   }
-  normalize(n, row, s, y);
+  normalize(n, row, x, s, y);
 }
 
+template <int kGroups>
 __global__ void __launch_bounds__(kThreads) norm_again(Norm n, Span y) {
   const std::int64_t row = row_of_thread();
-  if (row < n.rows) normalize(n, row, saved(n, row), y);
+  if (row < n.rows) normalize(n, row, Row<kGroups>(n.x, row, n), saved(n, row), y);
 }
 
 struct Slopes {
   float n[kVector], g[kVector];
 };
-__device__ __forceinline__ Slopes slopes(const Norm& n, const Span& d_y, std::int64_t row,
-                                         const Statistics& s, std::int64_t c, int some) {
+template <int kGroups>
+__device__ __forceinline__ Slopes slopes(const Norm& n, const Row<kGroups>& x_row,
+                                         const Row<kGroups>& d_y, const Statistics& s, int g,
+                                         std::int64_t c, int some) {
   float x[kVector], w[kVector], d[kVector];
-  device::load_some(n.x, row * n.width + c, some, n.vectors, x);
-  device::load_some(d_y, row * n.width + c, some, n.vectors, d);
+  x_row.get(g, c, some, x);
+  d_y.get(g, c, some, d);
   device::load_some(n.weight, c, some, n.vectors, w);
   Slopes result;
   for (int e = 0; e < kVector; ++e) {
@@ -118,15 +167,18 @@ __device__ __forceinline__ Slopes slopes(const Norm& n, const Span& d_y, std::in
   return result;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    norm_backward(Norm n, Span d_y, bool accumulate, Span d_x) {
-  __shared__ float shared[device::kMostWarps];
+template <int kGroups, bool kAccumulate>
+__global__ void __launch_bounds__(kThreads) norm_backward(Norm n, Span d_y_rows, Span d_x) {
+  float* const shared = device::dynamic_shared<float>();
   const std::int64_t row = row_of_thread();
   if (row >= n.rows) return;
+  const Row<kGroups> x(n.x, row, n), d_y(d_y_rows, row, n);
+  // Only where it is wanted: fetched here, it is there when it is needed.
+  const Row<kAccumulate ? kGroups : 0> old(d_x, row, n);
   const Statistics s = saved(n, row);
   float sum_g = 0, sum_gn = 0;
-  in_row(n.width, [&](std::int64_t c, int some) {
-    const Slopes v = slopes(n, d_y, row, s, c, some);
+  in_row<kGroups>(n.width, [&](int g, std::int64_t c, int some) {
+    const Slopes v = slopes(n, x, d_y, s, g, c, some);
     for (int e = 0; e < kVector; ++e) {
       if (e >= some) break;
       sum_g += v.g[e];
@@ -136,13 +188,13 @@ __global__ void __launch_bounds__(kThreads)
   const auto count = static_cast<float>(n.width);
   const float mean_g = n.centred ? device::row_sum(sum_g, shared) / count : 0;
   const float mean_gn = device::row_sum(sum_gn, shared) / count;
-  in_row(n.width, [&](std::int64_t c, int some) {
-    const Slopes v = slopes(n, d_y, row, s, c, some);
-    float old[kVector] = {}, dx[kVector];
-    if (accumulate) device::load_some(d_x, row * n.width + c, some, n.vectors, old);
+  in_row<kGroups>(n.width, [&](int g, std::int64_t c, int some) {
+    const Slopes v = slopes(n, x, d_y, s, g, c, some);
+    float before[kVector] = {}, dx[kVector];
+    if constexpr (kAccumulate) old.get(g, c, some, before);
     for (int e = 0; e < kVector; ++e) {
       const float slope = s.inverse * (v.g[e] - mean_g - v.n[e] * mean_gn);
-      dx[e] = accumulate ? old[e] + slope : slope;
+      dx[e] = kAccumulate ? before[e] + slope : slope;
     }
     device::store_some(d_x, row * n.width + c, some, n.vectors, dx);
   });
@@ -150,12 +202,36 @@ __global__ void __launch_bounds__(kThreads)
 
 // Launches -------------------------------------------------------------------------------------
 
+constexpr std::size_t kSharedBytes = device::kMostWarps * sizeof(float);
+
 Grid row_grid(std::int64_t rows, std::int64_t width) {
-  if (width > kNarrow) return block_each(rows, kThreads);
+  if (width > kNarrow) return block_each(rows, kThreads, kSharedBytes);
   constexpr int warps = kThreads / kWarp;
-  Grid grid = block_each(ceil_divide(rows, warps), kThreads);
+  Grid grid = block_each(ceil_divide(rows, warps), kThreads, kSharedBytes);
   grid.threads = dim3(kWarp, warps);
   return grid;
+}
+
+// start(std::integral_constant): how many groups of a row of these operands a thread keeps.
+template <class Start>
+void with_groups(const Norm& n, std::initializer_list<Span> rows, Start start) {
+  const bool halves = n.vectors && std::ranges::all_of(rows, [](const Span& span) {
+                        return span.storage != device::Storage::fp32;
+                      });
+  const std::int64_t threads = n.width > kNarrow ? kThreads : kWarp;
+  static_assert(kMostGroups == 4);
+  switch (halves ? ceil_divide(n.width, threads * kVector) : 0) {
+    case 1:
+      return start(std::integral_constant<int, 1>{});
+    case 2:
+      return start(std::integral_constant<int, 2>{});
+    case 3:
+      return start(std::integral_constant<int, 3>{});
+    case 4:
+      return start(std::integral_constant<int, 4>{});
+    default:
+      return start(std::integral_constant<int, 0>{});
+  }
 }
 
 Norm norm_of(const char* op, bool centred, const ConstTensorView& x, const ConstTensorView& weight,
@@ -183,7 +259,9 @@ void forward(const char* op, bool centred, const ConstTensorView& x, const Const
   Norm n = norm_of(op, centred, x, weight, offset, bias, statistics);
   expect(y.elements() == x.elements(), op, "y is as large as x");
   n.vectors = n.vectors && aligned({y});
-  start(op, norm_forward, row_grid(n.rows, n.width), n, eps, span_of(y));
+  with_groups(n, {n.x, span_of(y)}, [&](auto groups) {
+    start(op, norm_forward<groups()>, row_grid(n.rows, n.width), n, eps, span_of(y));
+  });
 }
 
 void again(const char* op, bool centred, const ConstTensorView& x,
@@ -192,7 +270,9 @@ void again(const char* op, bool centred, const ConstTensorView& x,
   Norm n = norm_of(op, centred, x, weight, offset, bias, statistics);
   expect((statistics || n.rows == 0) && y.elements() == x.elements(), op, "y is as large as x");
   n.vectors = n.vectors && aligned({y});
-  start(op, norm_again, row_grid(n.rows, n.width), n, span_of(y));
+  with_groups(n, {n.x, span_of(y)}, [&](auto groups) {
+    start(op, norm_again<groups()>, row_grid(n.rows, n.width), n, span_of(y));
+  });
 }
 
 void backward(const char* op, bool centred, const ConstTensorView& x,
@@ -210,7 +290,10 @@ void backward(const char* op, bool centred, const ConstTensorView& x,
     add_norm_gradients(op, centred, x, statistics, d_y, n.width, d_weight, d_bias, partial);
   if (!d_x) return;
   n.vectors = n.vectors && aligned({d_y, d_x});
-  start(op, norm_backward, row_grid(n.rows, n.width), n, span_of(d_y), accumulate, span_of(d_x));
+  with_groups(n, {n.x, span_of(d_y), span_of(d_x)}, [&](auto groups) {
+    start(op, accumulate ? norm_backward<groups(), true> : norm_backward<groups(), false>,
+          row_grid(n.rows, n.width), n, span_of(d_y), span_of(d_x));
+  });
 }
 
 void layer_norm_forward(ConstTensorView x, ConstTensorView weight, ConstTensorView bias, float eps,
