@@ -41,13 +41,4 @@ constexpr Philox random_block(const RandomKey& key, std::uint64_t index) {
       {static_cast<std::uint32_t>(key.seed), static_cast<std::uint32_t>(key.seed >> 32)});
 }
 
-// Stochastic rounding asks for 16 random bits for each of three results of an element: a block
-// serves two neighbours. The words of element `index`, whose upper halves are random: of an even
-// one the lower halves of its block's words, of an odd one the upper.
-constexpr Philox rounding_words(const RandomKey& key, std::uint64_t index) {
-  Philox block = random_block(key, index / 2);
-  for (std::uint32_t& word : block) word = index % 2 != 0 ? word & 0xffff0000u : word << 16;
-  return block;
-}
-
 }  // namespace plimsoll::kernels

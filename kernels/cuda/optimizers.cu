@@ -56,42 +56,17 @@ struct LionStep {
   }
 };
 
-// What rounds eight elements: a block for each pair (kernels/philox.h), of which sharding may have
-// left the first element to another thread.
-struct Random {
-  Philox pairs[kVector / 2 + 1];
-  bool odd;
-
-  // Of element `e` and word `kWord`; as `rounding_words`.
-  template <int kWord>
-  __device__ __forceinline__ std::uint32_t word(int e) const {
-    const std::uint32_t even = pairs[e / 2][kWord], shifted = pairs[(e + 1) / 2][kWord];
-    if (e % 2 == 0) return odd ? shifted & 0xffff0000u : even << 16;
-    return odd ? shifted << 16 : even & 0xffff0000u;
-  }
-};
-
-__device__ __forceinline__ void draw(const States& s, std::int64_t i, Random& random) {
-  if (!s.draws) return;
-  const std::uint64_t first = s.first_element + static_cast<std::uint64_t>(i);
-  random.odd = first % 2 != 0;
-#pragma unroll
-  for (int pair = 0; pair < kVector / 2; ++pair)
-    random.pairs[pair] = random_block(s.key, first / 2 + static_cast<std::uint64_t>(pair));
-  if (random.odd) random.pairs[kVector / 2] = random_block(s.key, first / 2 + kVector / 2);
-}
-
-// A 16-bit value is rounded by word `kWord`.
+// A 16-bit value is rounded by word `kWord` of its element's block.
 template <int kWord>
 __device__ __forceinline__ void store_rounded(const Span& s, std::int64_t i, int n, bool vectors,
-                                              const float* v, const Random& random) {
+                                              const float* v, const Philox* random) {
   if (s.data == nullptr) return;
   if (s.storage == Storage::fp32) return device::store_some(s, i, n, vectors, v);
   // The stochastic result is a number of the type, so that rounding it again changes nothing.
   float rounded[kVector];
 #pragma unroll
   for (int e = 0; e < kVector; ++e) {
-    const std::uint32_t word = random.word<kWord>(e);
+    const std::uint32_t word = random[e][kWord];
     rounded[e] = s.storage == Storage::bf16
                      ? device::wide(stochastically_narrowed(Bf16{}, v[e], word))
                      : device::wide(stochastically_narrowed(Fp16{}, v[e], word));
@@ -120,8 +95,15 @@ __device__ __forceinline__ void load_states(const States& s, std::int64_t i, int
     device::load_some(operands[k], i, operands[k].data ? n : 0, false, to[k]);
 }
 
+__device__ __forceinline__ void draw(const States& s, std::int64_t i, Philox* random) {
+  if (!s.draws) return;
+#pragma unroll
+  for (int e = 0; e < kVector; ++e)
+    random[e] = random_block(s.key, s.first_element + static_cast<std::uint64_t>(i + e));
+}
+
 __device__ __forceinline__ void store_weight(const States& s, std::int64_t i, int n,
-                                             const Loaded& x, const Random& random) {
+                                             const Loaded& x, const Philox* random) {
   if (s.master.data) {
     device::store_some(s.master, i, n, s.vectors, x.w);
     device::store_some(s.weight, i, n, s.vectors, x.w);
@@ -205,7 +187,7 @@ __device__ void update_some(const States& s, const Step& step, std::int64_t i, i
   load_states(s, i, n, x);
 #pragma unroll
   for (int e = 0; e < kVector; ++e) step(x.w[e], x.m[e], x.v[e], x.g[e] * factor);
-  Random random = {};
+  Philox random[kVector] = {};
   draw(s, i, random);
   store_weight(s, i, n, x, random);
   store_rounded<1>(s.first, i, n, s.vectors, x.m, random);
@@ -247,7 +229,7 @@ __global__ void __launch_bounds__(kThreads) update_coded(States s, Coded c, Step
     __syncwarp();  // the scales are written below
 #pragma unroll
     for (int e = 0; e < kVector; ++e) step(x.w[e], x.m[e], x.v[e], x.g[e] * factor);
-    Random random = {};
+    Philox random[kVector] = {};
     draw(s, i, random);
     store_weight(s, i, n, x, random);
     store_codes(c.first, first_map, i, n, s.vectors, x.m);

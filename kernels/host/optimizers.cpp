@@ -85,7 +85,7 @@ void update(const OptimizerTensors& t, Step step) {
     Philox random[kBlock];
     if (draws)
       for (std::int64_t i = 0; i < n; ++i)
-        random[i] = rounding_words(t.key, t.first_element + static_cast<std::uint64_t>(first + i));
+        random[i] = random_block(t.key, t.first_element + static_cast<std::uint64_t>(first + i));
     if (t.master) {
       write(w, first, n, t.master);
       write(w, first, n, t.weight);
