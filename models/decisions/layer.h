@@ -62,10 +62,11 @@
 // Phase recompute is what a recomputation strategy makes again; masks that backward makes again
 // (dropout) belong to backward.
 //
-// Adapters: a = x · A [T r] is saved, y += a · B. Backward: da and B's gradient first, A's after
-// the weight's, x's gradient += da · A. A and B of another dtype are cast in the workspace. Dropout
-// masks a copy of x for the GEMM with A, in forward and again in backward; x's gradient gets the
-// masked product from a temporary of its own.
+// Adapters: a = x · A [T r] is saved, y = a · B, and the GEMM adds x · W: adding costs it nothing,
+// where it would cost the adapter's product a read of y. Backward: da and B's gradient first, A's
+// after the weight's; x's gradient gets da · A first, for the same reason. A and B of another dtype
+// are cast in the workspace. Dropout masks a copy of x for the GEMM with A, in forward and again in
+// backward; x's gradient gets the masked product from a temporary of its own.
 #pragma once
 
 #include <algorithm>

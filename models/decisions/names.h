@@ -23,7 +23,7 @@ struct LinearNames {
   const char* adapter_input;
   const char* adapter_a;  // op: x · A; backward: A's gradient
   const char* adapter_a_out;
-  const char* adapter_b;  // op: y += a · B; backward: B's gradient and a's
+  const char* adapter_b;  // op: y = a · B, before the GEMM; backward: B's gradient and a's
   const char* adapter_a_out_grad;
   const char* adapter_input_grad;  // op: the adapter's part of the input's gradient
   const char* dequantized;  // of a packed weight, while an op reads it

@@ -57,27 +57,28 @@ Tensor Linear::dropped(Operand x, Phase phase) {
 // Forward -----------------------------------------------------------------------------------------
 
 Tensor Linear::forward(Operand x, const char* out, bool leaves, Tensor& saved) {
+  const Extents shape{x.view.shape[0], parameters_.out};
   Tensor y;
-  {
-    Op op(worker_, names_.gemm);
-    y = op.make(out, Category::activations, {x.view.shape[0], parameters_.out});
-    Tensor made;
-    worker_.kernels.linear_forward(x.view, weight(op, made), parameters_.bias.value(),
-                                   {.transposed = parameters_.transposed}, y.view(),
+  if (adapted()) {
+    Tensor a = adapter(x.not_last());
+    Op op(worker_, names_.adapter_b);
+    y = op.make(out, Category::activations, shape);
+    worker_.kernels.linear_forward(a.view(), cast(parameters_.lora_b), {},
+                                   {.scale = parameters_.lora_scale}, y.view(),
                                    gemm_panels(worker_));
-    op.consume(std::move(made));
-    if (!adapted()) x.read_by(op);
+    if (leaves)
+      saved = std::move(a);
+    else
+      op.consume(std::move(a));
   }
-  if (!adapted()) return y;
-  Tensor a = adapter(x);
-  Op op(worker_, names_.adapter_b);
-  worker_.kernels.linear_forward(a.view(), cast(parameters_.lora_b), {},
-                                 {.accumulate = true, .scale = parameters_.lora_scale}, y.view(),
-                                 gemm_panels(worker_));
-  if (leaves)
-    saved = std::move(a);
-  else
-    op.consume(std::move(a));
+  Op op(worker_, names_.gemm);
+  if (!adapted()) y = op.make(out, Category::activations, shape);
+  Tensor made;
+  worker_.kernels.linear_forward(x.view, weight(op, made), parameters_.bias.value(),
+                                 {.transposed = parameters_.transposed, .accumulate = adapted()},
+                                 y.view(), gemm_panels(worker_));
+  op.consume(std::move(made));
+  x.read_by(op);
   return y;
 }
 
@@ -151,27 +152,33 @@ Tensor Linear::backward_parameters(Gradient& d_y, Operand x, Tensor a, bool inpu
 }
 
 void Linear::backward_input(Operand d_y, Operand d_a, const char* name, Tensor& d_x) {
-  {
-    Op op(worker_, names_.input_grad, Phase::backward);
-    const bool first = !d_x;
-    if (first) d_x = op.make(name, Category::temporaries, {d_y.view.shape[0], parameters_.in});
-    Tensor made;
-    worker_.kernels.linear_backward_input(
-        d_y.view, weight(op, made), {.transposed = parameters_.transposed, .accumulate = !first},
-        d_x.view(), gemm_panels(worker_));
-    op.consume(std::move(made));
-    d_y.read_by(op);
+  const Extents shape{d_y.view.shape[0], parameters_.in};
+  bool first = !d_x;
+  if (adapted()) {
+    Op op(worker_, names_.adapter_input_grad, Phase::backward);
+    if (first) d_x = op.make(name, Category::temporaries, shape);
+    backward_adapter_input(op, d_a, first, d_x);
+    first = false;
   }
-  if (!adapted()) return;
-  Op op(worker_, names_.adapter_input_grad, Phase::backward);
+  Op op(worker_, names_.input_grad, Phase::backward);
+  if (first) d_x = op.make(name, Category::temporaries, shape);
+  Tensor made;
+  worker_.kernels.linear_backward_input(
+      d_y.view, weight(op, made), {.transposed = parameters_.transposed, .accumulate = !first},
+      d_x.view(), gemm_panels(worker_));
+  op.consume(std::move(made));
+  d_y.read_by(op);
+}
+
+void Linear::backward_adapter_input(Op& op, Operand d_a, bool first, Tensor& d_x) {
   const ConstTensorView weight = cast(parameters_.lora_a);
   if (drops()) {
     Tensor part = op.make(names_.adapter_input_grad, Category::temporaries, d_x.view().shape);
     worker_.kernels.linear_backward_input(d_a.view, weight, {}, part.view(), gemm_panels(worker_));
-    worker_.kernels.dropout(part.view(), dropout(), true, d_x.view());
+    worker_.kernels.dropout(part.view(), dropout(), !first, d_x.view());
     op.consume(std::move(part));
   } else {
-    worker_.kernels.linear_backward_input(d_a.view, weight, {.accumulate = true}, d_x.view(),
+    worker_.kernels.linear_backward_input(d_a.view, weight, {.accumulate = !first}, d_x.view(),
                                           gemm_panels(worker_));
   }
   d_a.read_by(op);

@@ -11,6 +11,7 @@ struct Operand {
   ConstTensorView view;
   Tensor* owner = nullptr;  // dies with this reader
 
+  Operand not_last() const { return {view, nullptr}; }
   // In the op that reads it: it dies when the op is done.
   void read_by(Op& op) const {
     if (owner != nullptr) op.consume(std::move(*owner));

@@ -77,7 +77,7 @@ std::vector<Fault> wrong_lifetimes() {
        "layers.0.self_attn.q_proj.lora_dropout.out"},
       {"a packed weight's values kept to the next op", packed(1, 0),
        [](StepProgram& p) {
-         touch(p, op(p, "self_attn.q_proj.lora_A", Phase::forward),
+         touch(p, op(p, "self_attn.k_proj.lora_A", Phase::forward),
                {.tensor = id_of(p, "self_attn.q_proj.weight.dequantized")});
        },
        "layers.0.self_attn.q_proj.weight.dequantized (2,304 B): dies"},

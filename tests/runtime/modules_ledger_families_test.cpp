@@ -91,10 +91,10 @@ TEST_CASE("adapters with dropout on a frozen base in bf16") {
                                {{"input_layernorm", 16},
                                 {"self_attn.q_proj", 24},
                                 {"self_attn.k_proj", 28},
-                                {"self_attn.v_proj", 32},
-                                {"self_attn.v_proj.lora_dropout", 40},
-                                {"self_attn.v_proj.lora_A", 36, 44},  // a 4, the masked 8
+                                {"self_attn.v_proj.lora_dropout", 36},
+                                {"self_attn.v_proj.lora_A", 32, 40},  // a 4, the masked 8
                                 {"self_attn.v_proj.lora_B", 36},
+                                {"self_attn.v_proj", 36},
                                 {"self_attn.rotary", 36},
                                 {"self_attn.attention", 48},  // o 8, lse 4
                                 {"self_attn.o_proj", 56},
@@ -103,17 +103,17 @@ TEST_CASE("adapters with dropout on a frozen base in bf16") {
                                 {"mlp.gate_proj", 70},
                                 {"mlp.up_proj", 74, 82},  // + 12, n2
                                 {"mlp.act", 86},
-                                {"mlp.down_proj", 94},
-                                {"mlp.down_proj.lora_dropout", 94, 106},  // + 12, p
-                                {"mlp.down_proj.lora_A", 86, 98},  // a 4, the masked 12
-                                {"mlp.down_proj.lora_B", 86},
+                                {"mlp.down_proj.lora_dropout", 98},
+                                {"mlp.down_proj.lora_A", 90, 102},  // a 4, the masked 12
+                                {"mlp.down_proj.lora_B", 98},
+                                {"mlp.down_proj", 86},  // p
                                 {"residual", 86}});
   // n1 8, q 8, k 4, v 4, a 4, o 8, lse 4, m 8 and 2, gate, up 24, a 4: 78, and d 8.
   const Lines backward =
       behind("layers.0.", Phase::backward,
              {{"mlp.down_proj.lora_B", 86, 90},  // + d_a 4, a
+              {"mlp.down_proj.lora_A.input.grad", 98, 110},  // + 12; 12 for the dropout's sake
               {"mlp.down_proj.input.grad", 98},
-              {"mlp.down_proj.lora_A.input.grad", 98, 110},  // for the dropout's sake
               {"mlp.act", 98},
               {"mlp.down_proj.lora_dropout", 98, 110},  // + 12, p
               {"mlp.down_proj.lora_A", 82},  // the masked 12, d_a 4

@@ -53,8 +53,8 @@ void LayerWriter::dequantize(const GemmOp& linear, OpBuilder& reader) {
 
 // Forward -----------------------------------------------------------------------------------------
 
-// Each writes a tensor, to which the adapter's part is added. Without `results` nobody reads what
-// the last op of a recomputation makes, but for what backward has asked for.
+// Each writes a tensor; the adapter's part, where there is one, comes first. Without `results`
+// nobody reads what the last op of a recomputation makes, but for what backward has asked for.
 void LayerWriter::gemms(const LayerOp& at, bool results) {
   const ValueId x = at.in[0].value;
   for (const GemmOp& linear : at.gemms) results = results || gradients_of_->saves(linear.out);
@@ -64,17 +64,21 @@ void LayerWriter::gemms(const LayerOp& at, bool results) {
       a_out = adapter_a(linear, x);
       continue;
     }
+    const LinearPart& part = layer_->linear(linear.module);
+    a_out = adapter_a(linear, x);
     const TensorId out = value(linear.out) = make_value(linear.out);
+    if (a_out != kNoTensor) {
+      op(linear.names.adapter_b).read(a_out).write(out);
+      gemm(total_, part.out, part.lora_rank);
+    }
     OpBuilder made = op(linear.names.gemm);
     read(made, x);
-    made.write(out);
-    const LinearPart& part = layer_->linear(linear.module);
+    if (a_out == kNoTensor)
+      made.write(out);
+    else
+      made.update(out);
     dequantize(linear, made);
     gemm(total_, part.out, part.in);
-    a_out = adapter_a(linear, x);
-    if (a_out == kNoTensor) continue;
-    op(linear.names.adapter_b).read(a_out).update(out);
-    gemm(total_, part.out, part.lora_rank);
   }
 }
 
@@ -113,21 +117,19 @@ void LayerWriter::weight_gradient(const GemmOp& linear, ValueId x, TensorId d_a)
 // Makes x's gradient, or adds to it where another reader of x came before.
 void LayerWriter::input_gradient(const GemmOp& linear, ValueId x, TensorId d_a) {
   const LinearPart& part = layer_->linear(linear.module);
-  if (d(x) == kNoTensor) d(x) = temporary(about(x).gradient, about(x).width);
+  const bool first = d(x) == kNoTensor;
+  if (first) d(x) = temporary(about(x).gradient, about(x).width);
+  if (d_a != kNoTensor) {
+    OpBuilder adapter = op(linear.names.adapter_input_grad).read(d_a).update(d(x));
+    if (adapter_dropout_ != 0)  // masked on its way
+      adapter.write(temporary(linear.names.adapter_input_grad, about(x).width));
+    gemm(total_, part.in, part.lora_rank);
+    if (adapter_dropout_ != 0)
+      b_.work().moves((first ? 2 : 3) * bytes(part.in, regime_.compute).real());
+  }
   OpBuilder input = op(linear.names.input_grad).read(d(linear.out)).update(d(x));
   dequantize(linear, input);
   gemm(total_, part.in, part.out);
-  if (d_a == kNoTensor) return;
-  if (adapter_dropout_ == 0) {
-    op(linear.names.adapter_input_grad).read(d_a).update(d(x));
-    gemm(total_, part.in, part.lora_rank);
-    return;
-  }
-  // Masked while it is added.
-  const TensorId whole = temporary(linear.names.adapter_input_grad, about(x).width);
-  op(linear.names.adapter_input_grad).read(d_a).write(whole).update(d(x));
-  gemm(total_, part.in, part.lora_rank);
-  b_.work().moves(3 * bytes(part.in, regime_.compute).real());
 }
 
 void LayerWriter::gemms_backward(const LayerOp& at) {
