@@ -38,10 +38,10 @@ struct Allocation {
 using AllocationWatch = std::function<void(const Allocation&)>;
 
 // Steps in a row, as a run begins: what the stack's start does, then parameters, the optimizer's
-// states when the first step reaches its optimizer, then whole steps. `watch` is told every request,
-// the refused one too. The third still reserves more at times: with it 10 of 754 drawn runs reserve
-// over 5 % more than planned, where it were 16 (tests/planner/drawn_runs_test.cpp); more steps
-// changed nothing for the runs of tests/golden/sweeps/first80.json.
+// states when the first step reaches its optimizer, then whole steps. `watch` is told every
+// request, the refused one too. The third still reserves more at times: with it 10 of 754 drawn
+// runs reserve over 5 % more than planned, where it were 16 (tests/planner/drawn_runs_test.cpp);
+// more steps changed nothing for the runs of tests/golden/sweeps/first80.json.
 constexpr int kSteps = 3;
 Reserved replay(const models::StepProgram& program, const Timeline& timeline, Room room,
                 const Start& start = {}, const models::AllocatorConf& conf = {},

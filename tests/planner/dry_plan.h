@@ -17,10 +17,9 @@ struct DryPlan {
   planner::HostMemory host;  // what is offloaded
 };
 
-// Without any limit; Error{unsupported} for what is not planned. `sdpa`: flash is what a dry run can
-// run, a GPU may take another.
-DryPlan plan_dry_run(
-    const nlohmann::json& workload, const models::ModelSpec& model,
-    planner::pytorch::Rules::Sdpa sdpa = planner::pytorch::Rules::Sdpa::flash);
+// Without any limit; Error{unsupported} for what is not planned. `sdpa`: flash is what a dry run
+// can run, a GPU may take another.
+DryPlan plan_dry_run(const nlohmann::json& workload, const models::ModelSpec& model,
+                     planner::pytorch::Rules::Sdpa sdpa = planner::pytorch::Rules::Sdpa::flash);
 
 }  // namespace plimsoll::tests

@@ -33,6 +33,10 @@ AttentionPath AttentionWriter::path() const {
   return grouped() && !repeats() ? AttentionPath::math : AttentionPath::efficient;
 }
 
+bool AttentionWriter::cudnn() const {
+  return rules_.sdpa == Rules::Sdpa::cudnn && strategy_.attention == Attention::flash;
+}
+
 void AttentionWriter::attention_forward(const AttentionNames& names, const AttentionInput& in,
                                         AttentionSaved& s) {
   const bool saves = std::exchange(saves_, saves_ && !selective());
