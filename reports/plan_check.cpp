@@ -284,6 +284,11 @@ void check_figures(const CheckedDocument& document, const std::string& source) {
       "device_bytes", plan["device_bytes"],
       checked_add(whole(plan["reserved_bytes"]), sum_of_members(plan["outside_allocator"])),
       "reserved_bytes and outside_allocator together");
+  const json& calibration = plan["calibration"];
+  if (!calibration.is_null())
+    for (const char* part : {"context_bytes", "libraries_bytes"})
+      document.expect(fmt::format("calibration.{}", part), calibration[part],
+                      plan["outside_allocator"][part], "outside_allocator");
   check_at_peak(document, plan, "");
   document.expect_at_most("resident_bytes", plan["resident_bytes"], plan["peak_bytes"],
                           "peak_bytes");

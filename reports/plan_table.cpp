@@ -33,6 +33,13 @@ const char* high_end_meaning(const Plan& plan) {
              ? "with overheads at their high end"
              : "overheads high; 1 run in 100 reserves more still";
 }
+// A plan whose room ends below its high end. Measured: reports/evidence/2026-11-26-h100-80gb-hbm3/
+// edge-1b-bf16-under.json, planned with 1 GiB to spare, ran out of memory, since its script makes
+// the model on the GPU and a cached segment of 0.5 GiB served other requests.
+bool fits_barely(const Plan& plan) {
+  return plan.fits && plan.usable && plan.high_end && !plan.high_end->fits;
+}
+
 std::string per_gpu(const Plan& plan) {
   if (plan.strategy.device == models::Device::cpu)
     return plan.strategy.gpus == 1 ? "on this host" : "by each rank";
@@ -87,9 +94,17 @@ void add_verdict(Lines& lines, const Plan& plan) {
                           plan.range ? bytes_text(plan.range->high) : need, usable),
               Colour::yellow);
   } else {
-    lines.add(fmt::format("FITS: {} needed {}, {} usable: {} to spare", need, where, usable,
-                          bytes_text(*plan.usable - needed)),
-              Colour::green);
+    const bool barely = fits_barely(plan);
+    lines.add(
+        fmt::format("{}: {} needed {}, {} usable: {} to spare", barely ? "FITS, BARELY" : "FITS",
+                    need, where, usable, bytes_text(*plan.usable - needed)),
+        barely ? Colour::yellow : Colour::green);
+    if (barely)
+      lines.add(fmt::format("It would not at the high end, {}{}. Do not count on it.",
+                            bytes_text(plan.high_end->device()),
+                            plan.strategy.stack == models::Stack::plimsoll
+                                ? ""
+                                : ": one block elsewhere changes what the allocator reserves"));
   }
 }
 

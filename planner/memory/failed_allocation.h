@@ -22,7 +22,7 @@ struct FailedRequest {
 // Requests for one tensor (of all layers), or of one op for blocks of its own.
 struct FailedCandidate {
   // Name ("layers.*.mlp.act", "layers.*.attn (scratch)"), category, bytes as the step asks for
-  // them, and `repeat`: requests in a start and two steps.
+  // them, and `repeat`: requests in a start and three steps.
   reports::TensorLine tensor;
   // That one of them at which `allocated`, what is allocated right before it, comes nearest to the
   // message: op and phase, "" while the model is loaded.

@@ -36,12 +36,16 @@ class Replay {
     allocator_.reset_peak_allocated();
     const DriverCalls before = allocator_.calls();
     done = done && happen(start_.later_events(), requests_.later()) && step();
-    return {done,
-            allocator_.peak_reserved(),
-            allocator_.peak_allocated(),
-            allocator_.allocated(),
-            since(before, allocator_.calls()),
-            allocator_.calls().flushes > 0};
+    Reserved made{done,
+                  {},
+                  allocator_.peak_allocated(),
+                  allocator_.allocated(),
+                  since(before, allocator_.calls()),
+                  false};
+    for (int i = 2; i < kSteps && made.fits; ++i) made.fits = step();
+    made.reserved = allocator_.peak_reserved();
+    made.flushed = allocator_.calls().flushes > 0;
+    return made;
   }
 
   // After run(). Nothing where the room ends.

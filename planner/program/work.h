@@ -15,7 +15,7 @@ namespace plimsoll::planner {
 
 // C[m, n] = A[m, k] B[k, n], `count` of them in one launch.
 struct Gemm {
-  // How one over all tokens is cut into several, one after another.
+  // How one over all tokens is cut into several; where k counts them, all but one add to C.
   enum class Cut : std::uint8_t {
     none,
     rows,  // `rows` tokens at a time; m (or k) counts them all
@@ -25,7 +25,7 @@ struct Gemm {
   double m = 0, n = 0, k = 0, count = 1;
   Cut cut = Cut::none;
   double rows = 0;
-  bool tokens_summed = false;  // k counts the tokens, and each piece but the first adds to C
+  bool tokens_summed = false, unaligned = false;  // k counts tokens; rows not of whole 16 bytes
 };
 
 // One kernel that never stores the scores.

@@ -24,7 +24,7 @@ constexpr double kTileLong = 256, kTileShort = 128, kTileLeast = 16;
 
 // One launch.
 Cost one(const GpuRates& gpu, const Gemm& g) {
-  const double rate = gpu.gemms[rate_index(g.dtype)];
+  const double rate = gpu.gemms[rate_index(g.dtype)] * (g.unaligned ? gpu.unaligned : 1);
   const double longest = g.dtype == DType::fp32 ? kTileShort : kTileLong;
   const double tile = std::clamp(std::max(g.m, g.n), kTileLeast, longest) *
                       std::clamp(std::min(g.m, g.n), kTileLeast, kTileShort);

@@ -35,7 +35,8 @@ Gemm between(const Gemm& two, const Gemm& three, double x) {
 
 bool equal(const Gemm& a, const Gemm& b) {
   return a.dtype == b.dtype && a.m == b.m && a.n == b.n && a.k == b.k && a.count == b.count &&
-         a.cut == b.cut && a.rows == b.rows && a.tokens_summed == b.tokens_summed;
+         a.cut == b.cut && a.rows == b.rows && a.tokens_summed == b.tokens_summed &&
+         a.unaligned == b.unaligned;
 }
 
 // Of a micro-batch, whatever decides its ops.

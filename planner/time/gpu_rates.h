@@ -22,9 +22,16 @@ struct FamilyShares {
   Share kept;  // of that, what GEMMs keep within a step
   Share fp32;  // fp32 GEMMs, of their peak: no tensor cores, no limit of power
   Share attention_forward, attention_backward;  // of the peak, long sequences
+  Share memory;  // of the bandwidth, what kernels that stream large tensors reach
+  // What 16-bit products keep of their rate where rows of an operand are not whole 16 bytes, as
+  // with GPT-2's vocabulary of 50,257: no tensor memory access, kernels of an older generation.
+  Share unaligned;
 };
+// Whose kernels: PyTorch's (and its libraries'), or our own runtime's.
+enum class Kernels : std::uint8_t { torch, own };
 // `attention`: whether fused attention is of the first generation.
-FamilyShares family_shares(const models::Gpu& gpu, models::Attention attention);
+FamilyShares family_shares(const models::Gpu& gpu, models::Attention attention,
+                           Kernels kernels = Kernels::torch);
 
 // FLOP/s of fused attention, by rate_index.
 struct AttentionRates {
@@ -36,11 +43,12 @@ struct GpuRates {
   std::array<double, 4> peaks{}, gemms{};
   AttentionRates flash, flash_1;
   double memory = 0;  // bytes/s of streaming kernels
+  double unaligned = 1;  // FamilyShares::unaligned
   double multiprocessors = 1;
 };
-GpuRates gpu_rates(const models::Gpu& gpu);
+GpuRates gpu_rates(const models::Gpu& gpu, Kernels kernels = Kernels::torch);
 
-// Of the memory's bandwidth, what kernels that stream large tensors reach.
+// Of the memory's bandwidth, what PyTorch's kernels that stream large tensors reach.
 Share memory_share();
 
 // Of the GPU's compute, what a running collective takes from the work beside it.

@@ -84,7 +84,8 @@ class Table {
 
 std::vector<OpTime> op_times(const Question& question) {
   if (!question.cluster.gpu || question.model == nullptr || !question.model->decoder) return {};
-  const GpuRates gpu = gpu_rates(*question.cluster.gpu);
+  const bool own = stack_info(question.strategy.stack).own_kernels;
+  const GpuRates gpu = gpu_rates(*question.cluster.gpu, own ? Kernels::own : Kernels::torch);
   const Execution execution = execution_of(question.strategy);
   if (gpu.memory <= 0 || gpu.peaks[rate_index(execution.compute)] <= 0) return {};
   Question one = question;

@@ -29,7 +29,9 @@ void assume(reports::Plan& plan, const char* what, const Share& share) {
 
 void add_assumptions(const Question& question, reports::Plan& plan) {
   const models::Gpu& gpu = *question.cluster.gpu;
-  const FamilyShares shares = family_shares(gpu, question.strategy.attention);
+  const StackInfo& stack = stack_info(question.strategy.stack);
+  const FamilyShares shares = family_shares(gpu, question.strategy.attention,
+                                            stack.own_kernels ? Kernels::own : Kernels::torch);
   if (question.strategy.precision == models::Precision::fp32) {
     assume(plan, "time: GEMMs, share of the peak", shares.fp32);
   } else {
@@ -38,7 +40,7 @@ void add_assumptions(const Question& question, reports::Plan& plan) {
   }
   assume(plan, "time: fused attention forward, share of the peak", shares.attention_forward);
   assume(plan, "time: fused attention backward, share of the peak", shares.attention_backward);
-  assume(plan, "time: memory bandwidth, share of the peak", memory_share());
+  assume(plan, "time: memory bandwidth, share of the peak", shares.memory);
   if (plan.flushing && plan.flushing->malloced > Bytes(0))
     assume(plan, "time: memory allocated anew near the capacity, GB/s", flush_rate().value / 1e9,
            flush_rate().basis, flush_rate().source);
@@ -46,10 +48,10 @@ void add_assumptions(const Question& question, reports::Plan& plan) {
   const Share launch = launch_seconds(s);
   assume(plan, "time: host's microseconds to issue a kernel", launch.value * 1e6, launch.basis,
          launch.source);
-  if (stack_info(s.stack).untried_on_gpus)
+  if (stack.own_kernels && gpu.family != "hopper")
     plan.assumptions.push_back(
         {"time: GEMMs and attention of stack " + std::string(name_of(s.stack)),
-         "\"as fast as PyTorch's\"", "assumed", "no run of it on a GPU has been timed"});
+         "\"as fast as PyTorch's\"", "assumed", "no run of it on such a GPU has been timed"});
   const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
   if (!mesh.communicates()) return;
   assume(plan, "time: share of the GPU that a collective takes", communication_use());

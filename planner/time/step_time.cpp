@@ -134,7 +134,10 @@ struct StrategyHash {
 struct TimeModel::Kept {
   ModelParts parts;
   models::ClusterSpec cluster;
-  GpuRates gpu;
+  GpuRates gpu, own;  // of PyTorch's kernels, of ours
+  const GpuRates& of(const Strategy& s) const {
+    return stack_info(s.stack).own_kernels ? own : gpu;
+  }
   std::mutex mutex;
   std::unordered_map<Strategy, std::unique_ptr<ComputeTime>, StrategyHash> computes;
   std::unordered_map<Strategy, FixedTimes, StrategyHash> fixed;
@@ -146,7 +149,9 @@ TimeModel::TimeModel(ModelParts parts, const models::ClusterSpec& cluster)
     copies_.insert(copies_.end(), run.pattern.size(), static_cast<double>(run.repeats()));
   kept_->parts = std::move(parts);
   kept_->cluster = cluster;
-  if (cluster.gpu) kept_->gpu = gpu_rates(*cluster.gpu);
+  if (!cluster.gpu) return;
+  kept_->gpu = gpu_rates(*cluster.gpu);
+  kept_->own = gpu_rates(*cluster.gpu, Kernels::own);
 }
 
 double TimeModel::peak_flops(models::Precision precision) const {
@@ -164,7 +169,7 @@ const ComputeTime& TimeModel::computes(const Strategy& s) const {
   Kept& known = *kept_;
   const std::lock_guard lock(known.mutex);
   std::unique_ptr<ComputeTime>& of = known.computes[part];
-  if (!of) of = std::make_unique<ComputeTime>(known.parts, known.cluster, known.gpu, part);
+  if (!of) of = std::make_unique<ComputeTime>(known.parts, known.cluster, known.of(s), part);
   return *of;
 }
 
@@ -181,8 +186,8 @@ const FixedTimes& TimeModel::fixed(const Strategy& s) const {
   Works works;
   stack.write_optimizer(known.parts, part, program, works);
   FixedTimes times{
-      times_of(messages, copies_, fabric_, models::decisions::mesh_of(s).node, known.gpu.memory),
-      optimizer_cost(known.gpu, execution_of(s), optimizer_work(program, works))};
+      times_of(messages, copies_, fabric_, models::decisions::mesh_of(s).node, known.of(s).memory),
+      optimizer_cost(known.of(s), execution_of(s), optimizer_work(program, works))};
   return known.fixed.emplace(part, std::move(times)).first->second;
 }
 

@@ -226,14 +226,18 @@ std::string strategy_text(const Json& plan) {
 void verdict_line(const Json& plan, Html& html) {
   const std::string verdict = text(plan, "verdict");
   const auto device = bytes(plan, "device_bytes"), usable = bytes(plan, "usable_bytes");
+  const Json& high = plan.at("high_end");
+  const bool barely = verdict == "fits" && high.is_object() && !high.value("fits", true);
   std::string line = verdict.empty() ? "Not known" : verdict;
   line.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(line.front())));
+  if (barely) line += ", barely";
   if (device && usable)
     line += fmt::format(": {} needed on each device, {} usable", bytes_text(*device),
                         bytes_text(*usable));
-  html.paragraph(line, verdict == "fits"         ? "verdict fits"
-                       : verdict == "borderline" ? "verdict borderline"
-                                                 : "verdict not");
+  if (barely) line += fmt::format("; {} at the high end", bytes_text(*bytes(high, "device_bytes")));
+  html.paragraph(line, verdict == "borderline" || barely ? "verdict borderline"
+                       : verdict == "fits"               ? "verdict fits"
+                                                         : "verdict not");
 }
 
 void plan_sections(const Json& plan, int level, Html& html) {

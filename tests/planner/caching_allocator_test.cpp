@@ -135,7 +135,7 @@ TEST_CASE("a replay tells every request, what was there before it, and the one t
   std::vector<planner::Allocation> all;
   const auto watch = [&](const planner::Allocation& asked) { all.push_back(asked); };
   planner::replay(program, timeline, {}, {}, {}, watch);
-  REQUIRE(all.size() == 7);  // the weight, and three in each of two steps
+  REQUIRE(all.size() == 10);  // the weight, and three in each of three steps
   CHECK(all[0].requested == 30_MiB);
   CHECK(all[0].step == -1);
   CHECK(all[1].lifetime == 1);

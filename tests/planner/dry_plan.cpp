@@ -33,16 +33,19 @@ void make_model_on_device(const models::Strategy& strategy, const planner::Model
 }
 }  // namespace
 
-DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model) {
+DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model,
+                     planner::pytorch::Rules::Sdpa sdpa) {
   const models::Strategy strategy = strategy_of(workload);
   const planner::ModelParts parts = planner::model_parts(model, strategy);
   planner::pytorch::Rules rules;
   rules.rank = 0;  // dry_runs.py's, which need not be the fullest
-  rules.sdpa = planner::pytorch::Rules::Sdpa::flash;  // what a dry run can run
+  rules.sdpa = sdpa;
   rules.fsdp_autocast = workload["stack"]["fsdp_autocast"];
   rules.hold_outputs = strategy.hold_outputs;
   rules.batch_tensors = strategy.rows == models::Rows::full ? 1 : 2;
-  if (workload["stack"]["fsdp_units"] == "layers" && !models::is_transformers(strategy.code)) {
+  if (workload["stack"]["fsdp_units"] == "layers" && models::is_transformers(strategy.code)) {
+    rules.fsdp_units = planner::pytorch::FsdpUnits::root;
+  } else if (workload["stack"]["fsdp_units"] == "layers") {
     planner::pytorch::Rules own;  // of that code's loop
     planner::pytorch::set_loop(own, parts.decoder, strategy);
     rules.fsdp_units = own.fsdp_units;

@@ -6,6 +6,7 @@
 #include "models/model_spec.h"
 #include "planner/host_memory.h"
 #include "planner/memory/reserved.h"
+#include "planner/stacks/pytorch/rules.h"
 
 namespace plimsoll::tests {
 
@@ -16,7 +17,9 @@ struct DryPlan {
   planner::HostMemory host;  // what is offloaded
 };
 
-// Without any limit; Error{unsupported} for what is not planned.
-DryPlan plan_dry_run(const nlohmann::json& workload, const models::ModelSpec& model);
+// Without any limit; Error{unsupported} for what is not planned. `sdpa`: flash is what a dry run
+// can run, a GPU may take another.
+DryPlan plan_dry_run(const nlohmann::json& workload, const models::ModelSpec& model,
+                     planner::pytorch::Rules::Sdpa sdpa = planner::pytorch::Rules::Sdpa::flash);
 
 }  // namespace plimsoll::tests

@@ -7,6 +7,7 @@
 
 #include <ostream>
 
+#include "models/calibration.h"
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 
@@ -101,6 +102,33 @@ TEST_CASE("a communicator of a B200 has buffers for its channels, and for each r
 // 12 MiB · 2 channels · 2 connections and 150 MiB; at most 12 MiB · 8 · 4 and 400 MiB.
 TEST_CASE("without NVLink a communicator is small") {
   CHECK(figures({"rtx-4090", 8}) == Figures{519045120, 207618048, 946864128, 822083584});
+}
+
+// reports/evidence/2026-11-26-h100-80gb-hbm3: device-overheads.json has 552402944 B after the
+// context and 804061184 B when cuDNN's attention has run; the sweep's runs have the same.
+TEST_CASE(
+    "an H100 was measured: what was stays what is planned, and the published high end stays") {
+  const auto measured = [](Stack stack) {
+    planner::Question question;
+    question.cluster.gpu = models::find_gpu("h100");
+    question.cluster.calibrations = models::calibrations_of(question.cluster.gpu->name);
+    question.strategy.stack = stack;
+    return planner::framework_overhead_of(question);
+  };
+  const planner::FrameworkOverhead torch = measured(Stack::pytorch);
+  CHECK(torch.typical.context == Bytes(552402944));
+  CHECK(torch.typical.total() == Bytes(804061184));
+  CHECK(torch.high.total() == Bytes(1223688192));  // its reserved bytes are an estimate: no range
+  CHECK_FALSE(torch.range);
+  for (const reports::Assumption& a : torch.assumptions) CHECK(a.basis == "calibrated");
+  // Our own kernels are those that were measured: 569758720 B in the middle of four runs, of six
+  // others 2643968 away at most.
+  const planner::FrameworkOverhead own = measured(Stack::plimsoll);
+  CHECK(own.typical.total() == Bytes(569758720));
+  REQUIRE(own.range);
+  CHECK(own.range->low == Bytes(569758720 - 2643968));
+  CHECK(own.range->high == Bytes(569758720 + 2643968));
+  CHECK(models::calibrations_of("h200-sxm-141gb").empty());
 }
 
 TEST_CASE("the high end adds what runs reserved beyond their plans: 5 %, of DeepSpeed 13 %") {

@@ -200,7 +200,7 @@ class Calibration(unittest.TestCase):
         self.take_in(self.checks())
         page = (self.root / "README.md").read_text()
         device = self.plans["three"]["reserved_bytes"] + 617 * MIB
-        self.assertIn("Out of sample, 1 models: unaccounted +7 MiB at most, "
+        self.assertIn("Out of sample (1): unaccounted +7 MiB at most, "
                       f"{100 * 7 * MIB / device:.2f} % of the device bytes.", page)
         self.assertRegex(page, r"`memory-one` \| in-sample \| 0.59 \| -10 \|")
         self.assertRegex(page, r"`memory-three` \| out-of-sample \| 0.60 \| \+7 \|")

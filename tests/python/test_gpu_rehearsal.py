@@ -135,7 +135,7 @@ class Rehearsal(Folder):
         (entry,) = evidence.calibrations(root)
         self.assertEqual((entry["gpu"], entry["context_bytes"], entry["libraries_bytes"],
                           entry["deviation_bytes"], len(entry["fitted"])),
-                         ("h200-sxm-141gb", 500 << 20, 100 << 20, 0, 2))
+                         ("h200-sxm-141gb", 500 << 20, 100 << 20, 0, 4))  # two of "memory", two of "speed"
         self.assertIn("Out of sample", evidence.page(root))
         # Called again, nothing is left to do.
         status, said, _ = self.call("--all")

@@ -51,6 +51,20 @@ TEST_CASE("the verdict is the first line") {
         "DOES NOT FIT: 90.0 GiB needed on each GPU, 78.0 GiB usable: 12.0 GiB too much");
 }
 
+TEST_CASE("a plan that would not fit at its high end says so in its second line") {
+  Plan plan = made_up_plan();
+  plan.verdict = Verdict::fits;
+  plan.fits = true;
+  plan.range.reset();
+  plan.high_end = HighEnd{.reserved = 80_GiB, .overhead = 1_GiB, .fits = false};
+  CHECK(has(plan_table(plan, {}),
+            "FITS, BARELY: 43.0 GiB needed on each GPU, 78.0 GiB usable: 35.0 GiB to spare\n"
+            "It would not at the high end, 81.0 GiB: one block elsewhere changes what the\n"
+            "  allocator reserves. Do not count on it.\n"));
+  plan.high_end->fits = true;
+  CHECK(lines_of(plan_table(plan, {}))[0].starts_with("FITS: "));
+}
+
 TEST_CASE("a plan that runs only by flushing says so in its second line") {
   Plan plan = made_up_plan();
   plan.verdict = Verdict::borderline;

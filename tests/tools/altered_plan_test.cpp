@@ -96,10 +96,11 @@ TEST_CASE("figures of a plan that follow from others are refused when they are a
         !field.starts_with("host."))
       own.insert(field);
   CHECK(own == std::set<std::string>{
-                   "communication.bytes_sent_per_gpu_per_step",
+                   "calibration.deviation_bytes", "communication.bytes_sent_per_gpu_per_step",
                    "communication.collectives.*.array_bytes", "communication.collectives.*.count",
                    "communication.collectives.*.group", "model.active_parameters",
-                   "model.parameters", "model.trainable_parameters", "ranks.*.pipeline_stage",
-                   "tensors.*.dies_op", "tensors.*.ranks.*", "tensors.*.repeat",
-                   "time.communication_seconds", "time.mfu_full_attention"});
+                   "model.parameters", "model.trainable_parameters", "range.high_bytes",
+                   "range.low_bytes", "ranks.*.pipeline_stage", "tensors.*.dies_op",
+                   "tensors.*.ranks.*", "tensors.*.repeat", "time.communication_seconds",
+                   "time.mfu_full_attention"});
 }

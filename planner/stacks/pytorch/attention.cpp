@@ -8,6 +8,10 @@ namespace plimsoll::planner::pytorch {
 using models::Attention;
 
 namespace {
+// cuDNN 9.19's engines of attention ask for so much beside what the graph needs, forward and
+// backward, at every shape of reports/evidence/2026-11-26-h100-80gb-hbm3/device-overheads.json.
+constexpr Bytes kCudnnEngine(256);
+
 SymInt up_to(SymInt value, SymInt step) {
   return checked_multiply(ceil_divide(value, step), step);
 }
@@ -27,6 +31,10 @@ AttentionPath AttentionWriter::path() const {
   if (masked()) return AttentionPath::efficient;
   if (regime_.compute != DType::fp32 && !no_flash) return AttentionPath::flash;
   return grouped() && !repeats() ? AttentionPath::math : AttentionPath::efficient;
+}
+
+bool AttentionWriter::cudnn() const {
+  return rules_.sdpa == Rules::Sdpa::cudnn && strategy_.attention == Attention::flash;
 }
 
 void AttentionWriter::attention_forward(const AttentionNames& names, const AttentionInput& in,
@@ -174,11 +182,12 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
                  DType::fp32);
   } else {
     s.lse = make(names.logsumexp, checked_multiply(real(tokens_.total()), d_.heads), DType::fp32);
-    s.seed = make(names.seed, 2, DType::int64);  // flash_attn's rng_state has both
+    s.seed = make(names.seed, cudnn() ? 1 : 2, DType::int64);  // flash_attn's rng_state has both
     if (!packaged()) s.offset = make(names.offset, 1, DType::int64);
     if (d_.attention_dropout > 0 && !packaged()) attention.scratch(bytes(2, DType::int64));
   }
   attention.write(s.fused_out).write(s.lse).write(s.seed).write(s.offset);
+  if (path() == AttentionPath::flash && cudnn()) attention.scratch(kCudnnEngine);
   if (plain_mask > Bytes(0)) pad_mask(attention, plain_mask, s);
   if (path() == AttentionPath::flash) split_keys(attention, s);
   if (unpads()) s.out = pad(names, given, s);
@@ -294,15 +303,17 @@ TensorId AttentionWriter::sum_groups(const OperandNames& names, TensorId d, DTyp
 //   package's are alike): the row sums of dO·O in fp32
 //   [b, heads, s rounded to 128], dQ accumulated in fp32 [b, s rounded, heads, d rounded to 32],
 //   and with fewer key heads than query heads dK and dV of all query heads in the low dtype.
-//   cuDNN (composite backward graph): dQ accumulated in fp32, the row sums in fp32, and with
-//   grouped queries dK and dV of all query heads; the engine's own workspace is not known.
+//   cuDNN (composite backward graph; ATen/native/cudnn/MHA.cpp takes its workspace as one block):
+//   dQ accumulated in fp32, the row sums in fp32, with grouped queries dK and dV of all query
+//   heads, and the engine's own: the nine shapes of device-overheads.json (reports/evidence/
+//   2026-11-26-h100-80gb-hbm3, cuDNN 9.19) to the byte.
 std::array<SymBytes, 4> AttentionWriter::flash_blocks() const {
   const SymInt b = tokens_.sequences, rounded = up_to(tokens_.length, 128);
   const SymBytes expanded =
       grouped() && !repeats() ? bytes(q_values(), regime_.compute) : SymBytes();
-  if (rules_.sdpa == Rules::Sdpa::cudnn && strategy_.attention == Attention::flash)
-    return {fp32(q_values()), fp32(checked_multiply(tokens_.total(), d_.heads)), expanded,
-            expanded};
+  if (cudnn())
+    return {fp32(q_values()) + fp32(checked_multiply(tokens_.total(), d_.heads)) + expanded * 2 +
+            kCudnnEngine};
   if (varies()) {  // mha_varlen_bwd: 128 rows more for each sample
     const SymInt rows = real(tokens_.total()) + checked_multiply(128, tokens_.samples);
     const SymBytes of_heads = grouped() ? bytes(real(q_values()), regime_.compute) : SymBytes();

@@ -40,6 +40,7 @@ class AttentionWriter : public ModuleWriter {
   // Transformers calls the flash_attn package (integrations/flash_attention.py) with views of
   // queries, keys and values, grouped as they are.
   bool packaged() const { return strategy_.attention == models::Attention::flash_2; }
+  bool cudnn() const;
   DType mask_dtype() const { return regime_.weight; }  // the embedding's
   // Of which layers it is asked: those with the decoder's window, or the others.
   void at_sliding(bool sliding) { sliding_ = sliding; }

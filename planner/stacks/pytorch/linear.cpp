@@ -75,6 +75,15 @@ double cast_bytes(SymInt values, DType from, DType to) {
 }  // namespace
 
 namespace {
+// Of its activations, which have a row for each token.
+template <class Part>
+Gemm gemm_of_rows(const Part& part, DType dtype, SymInt m, SymInt n, SymInt k) {
+  constexpr std::int64_t kAligned = 8;  // values of 16 bits in 16 bytes
+  Gemm gemm = gemm_of(dtype, m, n, k);
+  gemm.unaligned = bits(dtype) == 16 && (part.in % kAligned != 0 || part.out % kAligned != 0);
+  return gemm;
+}
+
 WeightGemm base_gemm(const LinearPart& part, const Regime& regime) {
   return {.in = part.in,
           .out = part.out,
@@ -120,7 +129,7 @@ void ModuleWriter::gemm_forward(const ModuleNames& names, const ModuleNames& bia
     s.input = input.tensor;
   }
   if (stops) return void(work.moves(0, 0));
-  work.gemm(gemm_of(dtype, t, part.out, part.in));
+  work.gemm(gemm_of_rows(part, dtype, t, part.out, part.in));
   s.out = make(names.out, t * part.out, dtype, category);
   gemm.write(s.out);
   take_workspace(gemm, part.bias);
@@ -164,8 +173,8 @@ Sum ModuleWriter::gemm_backward(const ModuleNames& names, const ModuleNames& bia
   auto gemm = op(names.module);
   gemm.read(d_out).write(d_weight).write(d_in);
   const WorkOfOp work = b_.work();
-  if (input_grad) work.gemm(gemm_of(dtype, t, part.in, part.out));
-  if (part.trains_weight) work.gemm(gemm_of(dtype, part.in, part.out, t));
+  if (input_grad) work.gemm(gemm_of_rows(part, dtype, t, part.in, part.out));
+  if (part.trains_weight) work.gemm(gemm_of_rows(part, dtype, part.in, part.out, t));
   if (ends && !casts_in) write(gemm, at.into);
   take_workspace(gemm, false);
   if (part.trains_weight || rules_.zero3_linear)
