@@ -67,6 +67,10 @@ bool fsdp_checkpoints(const models::Strategy& s) {
 void add_fsdp1_notes(const models::Strategy& s, Notes& notes) {
   if (!is_fsdp1(s)) return;
   notes.push_back("Transformers 5.20 has no FSDP1; --fsdp-version 2 is planned and exported too");
+  if (!s.data.sync_module_states)
+    notes.push_back(
+        "written so that rank 0 alone loads the weights and sends them, which leaves blocks in the "
+        "allocator's cache that the plan has not: plan it with --fsdp-sync-module-states yes");
   if (s.lora)
     notes.push_back(
         "the Trainer wraps each adapter on its own (peft's fsdp_auto_wrap_policy), as "

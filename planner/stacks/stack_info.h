@@ -47,7 +47,7 @@ struct StackInfo {
   bool packs_bases = false;  // bitsandbytes' packed bases and 8-bit optimizers run under it
   bool offloads_optimizer = false;  // its states, without the parameters
   bool reserves_exactly = false;  // what others reserve is an estimate
-  bool untried_on_gpus = false;  // nobody has timed a run of it there
+  bool untried_on_gpus = false;  // timed on one H100 alone; on several GPUs nobody has run it
   int hybrid_from_stage = 4;  // --shard-group; 4: at none
 };
 

@@ -17,7 +17,7 @@ constexpr const char* kFlash2 = "FlashAttention-2, arXiv 2307.08691, section 4.1
 
 // Attention: cuDNN's of 8192 tokens, 32 heads of 128 and 8 of keys. Our own kernels: the profile of
 // one model; the steps of four others are judged. Unaligned: the two products of GPT-2's head with
-// 50,257 columns (libraries): 104 and 136 TFLOP/s, before it was padded; PyTorch's steps are
+// 50,257 columns (libraries): 104 and 136 TFLOP/s, before it was cut; PyTorch's steps are
 // judged.
 constexpr const char* kH100 = "reports/evidence/2026-11-26-h100-80gb-hbm3/device-overheads.json";
 constexpr const char* kOwn8B = "reports/evidence/2026-11-26-h100-80gb-hbm3/speed-llama-3.1-8b.json";

@@ -1,5 +1,7 @@
 # llama-3.1-8b: stack pytorch, 8 GPUs, ZeRO 3, bf16-mixed, 4096 tokens x 1 x 2
 # Transformers 5.20 has no FSDP1; --fsdp-version 2 is planned and exported too
+# written so that rank 0 alone loads the weights and sends them, which leaves blocks in the
+#   allocator's cache that the plan has not: plan it with --fsdp-sync-module-states yes
 # start it on 8 GPUs with torchrun or accelerate launch
 # sequences of 4096 tokens are the data's matter (the tokenizer's max_length, or packing)
 import torch
