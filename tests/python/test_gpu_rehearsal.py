@@ -172,6 +172,28 @@ class Rehearsal(Folder):
         with mock.patch.object(check, "HERE", package):
             self.assertEqual(check.torch(machine, "gpt2", 64, True)[0], "skipped")
 
+    def test_a_sweep_has_a_list_for_the_card_and_its_lines_are_read(self):
+        package = self.out / "package"
+        (package / "oracle").mkdir(parents=True)
+        (package / "torch.py").write_text("")
+        # As torch_measure.py keeps what it has measured (its class Results).
+        (package / "oracle" / "torch_measure.py").write_text(
+            "import json, pathlib, sys\n"
+            "points = json.loads(pathlib.Path(sys.argv[2]).read_text())['points']\n"
+            "lines = [json.dumps({'id': p['id'], 'ranks': [{'ledgers': [1]}]}) for p in points]\n"
+            "pathlib.Path(sys.argv[4], 'results-1.jsonl').write_text('\\n'.join(lines))\n")
+        (package / "oracle" / "sweeps").symlink_to(check.HERE / "oracle" / "sweeps")
+        machine = check.Machine(self.build, self.out)
+        with mock.patch.object(check, "HERE", package), \
+                mock.patch.dict("os.environ", {"PYTHONPATH": str(package)}):
+            for card, point in (("NVIDIA H200", "edge-8b-bf16-under"),
+                                ("NVIDIA H100 80GB HBM3", "edge-3b-bf16-under")):
+                machine.gpu_name = card
+                outcome, found = check.sweep(machine)
+                self.assertEqual(outcome, "passed")
+                self.assertIn(point, [p["id"] for p in found["points"]])
+                self.assertEqual(found["points"][0]["ranks"], [{}])
+
     def test_a_fresh_machine_goes_on_from_what_was_collected(self):
         collected = self.out / "collected"
         self.call("--part", "rates", "--collect", collected)
