@@ -12,7 +12,6 @@
 namespace plimsoll::reports {
 
 using models::Precision;
-using models::Stack;
 using models::Workload;
 
 std::string_view compute_dtype(Precision precision) {

@@ -14,7 +14,6 @@
 namespace plimsoll::planner {
 
 using models::Batch;
-using models::RecomputeKind;
 using models::Strategy;
 
 const char* name_of(Limit limit) {
