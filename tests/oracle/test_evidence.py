@@ -36,6 +36,17 @@ class Evidence(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         self.root = self.folder / "evidence"
 
+    def test_a_message_names_sources_from_the_projects_root(self):
+        for built in ("../../../somebody/plimsoll/", "/home/somebody/plimsoll/", "../", "./"):
+            said = f"{built}tests/kernels/twins/gemm_twins.cpp:43: ERROR: of ../x"
+            self.assertEqual(evidence.of_the_project({"output": [said]}),
+                             {"output": ["tests/kernels/twins/gemm_twins.cpp:43: ERROR: of ../x"]})
+        library = "/usr/lib/python3/transformers/models/llama/modeling_llama.py"
+        self.assertEqual(evidence.of_the_project(library), library)
+        for path in (ROOT / "reports" / "evidence").glob("*/*.json"):
+            document = json.loads(path.read_text())
+            self.assertEqual(evidence.of_the_project(document), document, path.name)
+
     def run_it(self, *arguments):
         return subprocess.run([sys.executable, str(PROGRAM), *map(str, arguments), "--root",
                                str(self.root)], capture_output=True, text=True, check=False)
