@@ -38,6 +38,53 @@ void multiply(const LibraryCall& call, const float* bias, float alpha, float* d)
     }
 }
 
+// One GEMM of drawn operands in one of the four layouts, and what it should make.
+struct Drawn {
+  std::int64_t m, n, k;
+  bool a_turned, b_turned, accumulate;
+  Tensor a = drawn(a_turned ? Extents{k, m} : Extents{m, k}, DType::fp32, 1);
+  Tensor b = drawn(b_turned ? Extents{n, k} : Extents{k, n}, DType::fp32, 2);
+  Tensor bias = drawn({n}, DType::fp32, 3);
+  Tensor c = drawn({m, n}, DType::fp32, 4);
+  Tensor old = c;
+
+  cuda::Gemm gemm() const {
+    return {m, n, k, {a, a_turned}, {b, b_turned}, bias, 0.5f, accumulate};
+  }
+  double expected(std::int64_t i, std::int64_t j) const {
+    double sum = 0;
+    for (std::int64_t l = 0; l < k; ++l)
+      sum += a.at(a_turned ? l * m + i : i * k + l) * b.at(b_turned ? j * k + l : l * n + j);
+    return 0.5 * sum + bias.at(j) + (accumulate ? old.at(i * n + j) : 0);
+  }
+  // The largest distance from that; NaN where there is one.
+  double deviation() const {
+    double most = 0;
+    for (std::int64_t i = 0; i < m; ++i)
+      for (std::int64_t j = 0; j < n; ++j) {
+        const double distance = std::abs(c.at(i * n + j) - expected(i, j));
+        if (!(distance <= most)) most = distance;
+        if (std::isnan(most)) return most;
+      }
+    return most;
+  }
+};
+
+template <class Visit>
+void for_layouts(std::int64_t m, std::int64_t n, std::int64_t k, Visit visit) {
+  for (const bool a_turned : {false, true})
+    for (const bool b_turned : {false, true})
+      for (const bool accumulate : {false, true}) {
+        CAPTURE(m);
+        CAPTURE(n);
+        CAPTURE(k);
+        CAPTURE(a_turned);
+        CAPTURE(b_turned);
+        Drawn x{m, n, k, a_turned, b_turned, accumulate};
+        visit(x);
+      }
+}
+
 class Folder {
  public:
   Folder()
@@ -62,75 +109,36 @@ constexpr Algorithm kTwo{8, 7, 6, 5, 4, 3, 2, 1};
 
 // Multiples of 1/64 below 3, sums of up to 5 products: exact in fp32 in any order.
 TEST_CASE("what the library is asked for is the linear ops' GEMM, in all four layouts") {
-  const std::int64_t m = 3, n = 4, k = 5;
-  for (const bool a_turned : {false, true})
-    for (const bool b_turned : {false, true})
-      for (const bool accumulate : {false, true}) {
-        CAPTURE(a_turned);
-        CAPTURE(b_turned);
-        const Tensor a = drawn(a_turned ? Extents{k, m} : Extents{m, k}, DType::fp32, 1);
-        const Tensor b = drawn(b_turned ? Extents{n, k} : Extents{k, n}, DType::fp32, 2);
-        const Tensor bias = drawn({n}, DType::fp32, 3);
-        Tensor c = drawn({m, n}, DType::fp32, 4);
-        const Tensor old = c;
-        const cuda::Gemm gemm{m, n, k, {a, a_turned}, {b, b_turned}, bias, 0.5f, accumulate};
-        const LibraryCall call = library_call(gemm, c, {}, false);
-        CHECK(refusal(call, gemm).empty());
-        multiply(call, static_cast<const float*>(gemm.bias.data), 0.5f,
-                 static_cast<float*>(TensorView(c).data));
-        for (std::int64_t i = 0; i < m; ++i)
-          for (std::int64_t j = 0; j < n; ++j) {
-            double sum = 0;
-            for (std::int64_t l = 0; l < k; ++l)
-              sum +=
-                  a.at(a_turned ? l * m + i : i * k + l) * b.at(b_turned ? j * k + l : l * n + j);
-            const double expected = 0.5 * sum + bias.at(j) + (accumulate ? old.at(i * n + j) : 0);
-            CHECK(c.at(i * n + j) == expected);
-          }
-      }
+  for_layouts(3, 4, 5, [](Drawn& x) {
+    const cuda::Gemm gemm = x.gemm();
+    const LibraryCall call = library_call(gemm, x.c, {}, false);
+    CHECK(refusal(call, gemm).empty());
+    multiply(call, static_cast<const float*>(gemm.bias.data), 0.5f,
+             static_cast<float*>(TensorView(x.c).data));
+    CHECK(x.deviation() == 0);
+  });
 }
 
 // A length of 1027 in each place in turn: in fp32 1024 + 3, and of a sum the 3 first.
 TEST_CASE("a long row that is no multiple of 16 bytes is cut, and its parts are the GEMM") {
   for (const auto& [m, n, k] : {std::array{1027, 2, 3}, {2, 1027, 3}, {2, 3, 1027}, {2, 3, 1024}})
-    for (const bool a_turned : {false, true})
-      for (const bool b_turned : {false, true})
-        for (const bool accumulate : {false, true}) {
-          CAPTURE(m);
-          CAPTURE(n);
-          CAPTURE(k);
-          CAPTURE(a_turned);
-          CAPTURE(b_turned);
-          const Tensor a = drawn(a_turned ? Extents{k, m} : Extents{m, k}, DType::fp32, 1);
-          const Tensor b = drawn(b_turned ? Extents{n, k} : Extents{k, n}, DType::fp32, 2);
-          const Tensor bias = drawn({n}, DType::fp32, 3);
-          Tensor c = drawn({m, n}, DType::fp32, 4);
-          const Tensor old = c;
-          const cuda::Gemm gemm{m, n, k, {a, a_turned}, {b, b_turned}, bias, 0.5f, accumulate};
-          const LibraryCall call = library_call(gemm, c, {}, false);
-          const std::vector<cuda::LibraryPart> parts = parts_of(call);
-          // Contiguous: n in c, and where b is not turned in b; m in a where it is turned; else k.
-          const bool cut =
-              n == 1027 || (m == 1027 && a_turned) || (k == 1027 && (!a_turned || b_turned));
-          CHECK(parts.size() == (cut ? 2 : 1));
-          for (const cuda::LibraryPart& part : parts) {
-            for (const LibraryMatrix& x : {part.call.a, part.call.b, part.call.d})
-              CHECK((!cut || x.rows % 4 == 0 || x.rows < 4));
-            multiply(part.call,
-                     part.call.bias ? static_cast<const float*>(gemm.bias.data) + part.bias_offset
-                                    : nullptr,
-                     0.5f, static_cast<float*>(const_cast<void*>(part.call.d.data)));
-          }
-          for (std::int64_t i = 0; i < m; ++i)
-            for (std::int64_t j = 0; j < n; ++j) {
-              double sum = 0;
-              for (std::int64_t l = 0; l < k; ++l)
-                sum +=
-                    a.at(a_turned ? l * m + i : i * k + l) * b.at(b_turned ? j * k + l : l * n + j);
-              const double expected = 0.5 * sum + bias.at(j) + (accumulate ? old.at(i * n + j) : 0);
-              CHECK(std::abs(c.at(i * n + j) - expected) <= 1e-6 * static_cast<double>(k));
-            }
-        }
+    for_layouts(m, n, k, [](Drawn& x) {
+      const cuda::Gemm gemm = x.gemm();
+      const std::vector<cuda::LibraryPart> parts = parts_of(library_call(gemm, x.c, {}, false));
+      // Contiguous: n in c, and where b is not turned in b; m in a where it is turned; else k.
+      const bool cut = x.n == 1027 || (x.m == 1027 && x.a_turned) ||
+                       (x.k == 1027 && (!x.a_turned || x.b_turned));
+      CHECK(parts.size() == (cut ? 2 : 1));
+      for (const cuda::LibraryPart& part : parts) {
+        for (const LibraryMatrix& matrix : {part.call.a, part.call.b, part.call.d})
+          CHECK((!cut || matrix.rows % 4 == 0 || matrix.rows < 4));
+        multiply(
+            part.call,
+            part.call.bias ? static_cast<const float*>(gemm.bias.data) + part.bias_offset : nullptr,
+            0.5f, static_cast<float*>(const_cast<void*>(part.call.d.data)));
+      }
+      CHECK(x.deviation() <= 1e-6 * static_cast<double>(x.k));
+    });
 }
 
 TEST_CASE("what decides over an algorithm is in the key, addresses are not") {

@@ -13,6 +13,7 @@
 #include "models/model_reader.h"
 #include "models/workload_reader.h"
 #include "planner/memory/framework_overhead.h"
+#include "planner/stack_step.h"
 #include "planner/time/step_time.h"
 #include "tests/planner/dry_plan.h"
 #include "tests/planner/oracle_workload.h"
@@ -35,13 +36,15 @@ std::vector<json> own_measurements() {
   return found;
 }
 
-std::vector<json> measurements() {
+// Of stack pytorch, with this outcome.
+std::vector<json> measurements(const char* outcome) {
   std::vector<json> found;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(PLIMSOLL_EVIDENCE)) {
     if (entry.path().extension() != ".json") continue;
     json document = json::parse(std::ifstream(entry.path()));
     if (document.value("schema", "") != "plimsoll.measurement/1") continue;
-    if (document["workload"]["stack"]["name"] == "pytorch") found.push_back(std::move(document));
+    if (document["workload"]["stack"]["name"] == "pytorch" && document["outcome"] == outcome)
+      found.push_back(std::move(document));
   }
   return found;
 }
@@ -104,8 +107,7 @@ planner::FrameworkOverhead overhead_of(const json& measured) {
 
 TEST_CASE("peak and reserved bytes are those that a GPU had") {
   int completed = 0;
-  for (const json& measured : measurements()) {
-    if (measured["outcome"] != "completed") continue;
+  for (const json& measured : measurements("completed")) {
     const std::string id = measured["id"];
     CAPTURE(id);
     ++completed;
@@ -122,8 +124,7 @@ TEST_CASE("peak and reserved bytes are those that a GPU had") {
 
 TEST_CASE("what ran out of memory on a GPU is planned to need more than it had") {
   int refused = 0;
-  for (const json& measured : measurements()) {
-    if (measured["outcome"] != "out_of_memory") continue;
+  for (const json& measured : measurements("out_of_memory")) {
     const std::string id = measured["id"];
     CAPTURE(id);
     ++refused;
@@ -136,22 +137,57 @@ TEST_CASE("what ran out of memory on a GPU is planned to need more than it had")
 
 // 16 MiB: cuDNN's kernels, which runs with FlashAttention or eager attention do not load.
 TEST_CASE("memory outside the allocator of one rank is what was measured, 16 MiB more at most") {
-  for (const json& measured : measurements()) {
+  for (const json& measured : measurements("completed")) {
     if (measured["workload"]["strategy"]["world_size"] != 1) continue;
     const std::string id = measured["id"];
     CAPTURE(id);
-    if (measured["outcome"] != "completed") continue;
     const std::int64_t more = overhead_of(measured).typical.total().value() - outside_of(measured);
     CHECK(more >= 0);
     CHECK(more <= 16 << 20);
   }
 }
 
+// [sequences, heads, key heads, length, head dimension] of a Llama's attention.
+TEST_CASE("cuDNN's attention has the scratch that it asked PyTorch's allocator for on a GPU") {
+  const std::string path = PLIMSOLL_EVIDENCE "/2026-11-26-h100-80gb-hbm3/device-overheads.json";
+  const json document = json::parse(std::ifstream(path));
+  int shapes = 0;
+  for (const json& row : document["scratch"]) {
+    if (row["backend"] != "cudnn") continue;
+    const std::vector<std::int64_t> shape = row["shape"];
+    CAPTURE(row.dump());
+    ++shapes;
+    const json config = {{"model_type", "llama"},
+                         {"hidden_size", shape[1] * shape[4]},
+                         {"intermediate_size", 64},
+                         {"num_hidden_layers", 1},
+                         {"num_attention_heads", shape[1]},
+                         {"num_key_value_heads", shape[2]},
+                         {"head_dim", shape[4]},
+                         {"vocab_size", 64},
+                         {"max_position_embeddings", shape[3]}};
+    const models::ModelSpec model = models::read_model(config.dump(), "llama", "llama", {});
+    planner::Question question;
+    question.model = &model;
+    question.strategy.precision = models::Precision::bf16;
+    question.batch = {.seq_len = shape[3], .micro_batch = shape[0]};
+    question.cluster.gpu = models::find_gpu("h100-sxm-80gb");
+    planner::StackStep step;
+    planner::write_step(question, planner::model_parts(model, question.strategy), step);
+    std::map<models::Phase, Bytes> most;
+    for (const models::Op& op : step.program.ops)
+      if (std::string_view(op.name).ends_with("attention"))
+        most[op.phase] = std::max(most[op.phase], op.scratch);
+    CHECK(most[models::Phase::forward] == Bytes(bytes(row["forward_scratch_bytes"])));
+    CHECK(most[models::Phase::backward] == Bytes(bytes(row["backward_scratch_bytes"])));
+  }
+  CHECK(shapes == 9);
+}
+
 // Fitted: our own runtime's 8B, and what GPT-2's unaligned head keeps of its rate. FSDP's step is
 // planned 11 % too slow, and why was not found.
 TEST_CASE("a step takes within 8 % of the time that it took on a GPU, our own runtime's 9") {
-  for (const json& measured : measurements()) {
-    if (measured["outcome"] != "completed") continue;
+  for (const json& measured : measurements("completed")) {
     const std::string id = measured["id"];
     CAPTURE(id);
     const double error = slower(measured, tests::strategy_of(measured["workload"]));
