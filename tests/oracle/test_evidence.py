@@ -47,6 +47,11 @@ class Evidence(unittest.TestCase):
             document = json.loads(path.read_text())
             self.assertEqual(evidence.of_the_project(document), document, path.name)
 
+    def test_the_pages_say_what_the_runs_of_our_own_runtime_measured(self):
+        done = subprocess.run([sys.executable, str(ROOT / "tools" / "roofline"), "--check"],
+                              capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def run_it(self, *arguments):
         return subprocess.run([sys.executable, str(PROGRAM), *map(str, arguments), "--root",
                                str(self.root)], capture_output=True, text=True, check=False)
