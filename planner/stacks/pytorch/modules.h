@@ -115,6 +115,7 @@ class ModuleWriter {
                     DType input_dtype, Category, bool stops, GemmSaved&);
   Sum gemm_backward(const ModuleNames&, const ModuleNames& bias, const WeightGemm&, DType input,
                     bool input_grad, const GemmSaved&, TensorId d_out, Sum, const Place&);
+  Ref cast_input(const LinearNames&, Ref input, SymInt values, DType have, DType want);
   void packed_forward(const LinearNames&, const LinearPart&, Ref, DType, Category, GemmSaved&);
   Sum packed_backward(const LinearNames&, const LinearPart&, const PackedGradient&);
   void int8_forward(const LinearNames&, const LinearPart&, Ref, DType, Category, GemmSaved&);

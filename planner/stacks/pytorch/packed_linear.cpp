@@ -19,6 +19,17 @@ constexpr std::int64_t kRowsOfFusedKernel = 4;
 
 }  // namespace
 
+// x in the dtype that a packed linear computes in: by an op of its own where it has another.
+Ref ModuleWriter::cast_input(const LinearNames& names, Ref input, SymInt values, DType have,
+                             DType want) {
+  if (have == want) return input;
+  const Ref x{temporary(names.base.input_cast, values, want)};
+  auto cast = op(names.base.input_cast);
+  read(cast, input).write(x.tensor);
+  b_.work().compiled(0);
+  return x;
+}
+
 // x is cast to the dtype it computes in, and the result to x's; Python holds the cast until that is
 // done. Autograd keeps nothing: the weight's gradient is never asked for.
 void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& part, Ref input,
@@ -27,13 +38,7 @@ void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& pa
   const DType dtype = regime_.compute;
   const bool casts = dtype != input_dtype;
   s = {};
-  Ref x = input;
-  if (casts) {
-    x = {temporary(names.base.input_cast, t * part.in, dtype)};
-    auto cast = op(names.base.input_cast);
-    read(cast, input).write(x.tensor);
-    b_.work().compiled(0);
-  }
+  const Ref x = cast_input(names, input, t * part.in, input_dtype, dtype);
   std::array<TensorId, 2> scales{kNoTensor, kNoTensor};
   TensorId weight = kNoTensor;
   const bool gptq = is_gptq(part), hqq = is_hqq(part);

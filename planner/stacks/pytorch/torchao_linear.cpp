@@ -22,14 +22,8 @@ void ModuleWriter::torchao_forward(const LinearNames& names, const LinearPart& p
   op(names.unpacked).write(copied);
   b_.work().moves(unpacked_bytes(part, input_dtype));
   s.weight_cast = copied;
-  Ref x = input;
-  if (casts) {
-    x = {temporary(names.base.input_cast, t * part.in, dtype)};
-    auto cast = op(names.base.input_cast);
-    read(cast, input).write(x.tensor);
-    b_.work().compiled(0);
-    s.weight_cast = copy(names.base.weight_cast, copied, weights, dtype);
-  }
+  const Ref x = cast_input(names, input, t * part.in, input_dtype, dtype);
+  if (casts) s.weight_cast = copy(names.base.weight_cast, copied, weights, dtype);
   const TensorId product = temporary(own.unscaled, t * part.out, dtype);
   auto gemm = op(names.base.module);
   read(gemm, x).read(copied).read(s.weight_cast).write(product);
