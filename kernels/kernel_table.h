@@ -6,8 +6,9 @@
 //   sequences · length, sequences one after another), h hidden, R rows, w a row's width, d
 //   head_dim.
 // * Activations, parameters, gradients: fp32, bf16 or fp16, each view its own. Statistics, tables,
-//   scratch: fp32 where the signature says so. Ids int32. Anything else is Error{internal}, as is a
-//   shape that does not match; checked by every op.
+//   scratch: fp32 where the signature says so. Ids int32; casts and their GEMMs have 8 bits where
+//   float8_kernels.h says so. Anything else is Error{internal}, as is a shape that does not match;
+//   checked by every op.
 // * Arithmetic is fp32 whatever the storage; a result is rounded once, to nearest even.
 // * Nothing is allocated: scratch is passed in. Nothing is kept between calls.
 // * Deterministic: the same operands give the same bits; no result depends on addresses, on other
@@ -19,6 +20,7 @@
 
 #include "kernels/attention_kernels.h"
 #include "kernels/expert_kernels.h"
+#include "kernels/float8_kernels.h"
 #include "kernels/layer_kernels.h"
 #include "kernels/optimizer_kernels.h"
 #include "kernels/packed_weights.h"
@@ -30,7 +32,8 @@ struct KernelTable : LayerKernels,
                      ExpertKernels,
                      LossKernels,
                      OptimizerKernels,
-                     PackedKernels {};
+                     PackedKernels,
+                     Float8Kernels {};
 
 // The host's. Complete; each call runs on the calling thread alone (one rank, one thread).
 const KernelTable& host_kernels();

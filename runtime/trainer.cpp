@@ -4,6 +4,7 @@
 #include <chrono>
 #include <new>
 
+#include "models/decisions/float8.h"
 #include "models/decisions/mesh.h"
 #include "models/decisions/offload.h"
 #include "models/decisions/sharding.h"
@@ -70,6 +71,7 @@ void Trainer::build(const models::ModelSpec& model, const models::Numerics& nume
   worker.length = options.batch.seq_len;
   worker.seed = options.seed;
   decisions::check_offload(strategy);
+  decisions::check_float8(model, strategy, options.batch);
   if (strategy.offload.optimizer)
     worker.host_memory =
         std::make_unique<Memory>(device.host(strategy.offload.pinned), world.rank(),

@@ -16,13 +16,18 @@ struct Matrix {
   bool transposed = false;  // the GEMM takes the transpose
 };
 
-// c [m, n] = scale · a · b + bias, plus the old c where `accumulate`; a: m × k, b: k × n.
+// c [m, n] = scale · a · b + bias, plus the old c where `accumulate`; a: m × k, b: k × n. Operands of
+// 8 bits have scales on the device, whose first element each value is to be multiplied with.
 struct Gemm {
   std::int64_t m = 0, n = 0, k = 0;
   Matrix a, b;
   ConstTensorView bias;  // [n] or none
   float scale = 1;
   bool accumulate = false;
+  ConstTensorView a_scale, b_scale;  // fp32, or none
+  bool fast_sums = false;  // kernels/float8_kernels.h
+
+  bool scaled() const { return static_cast<bool>(a_scale); }
 };
 
 // A library that multiplies.

@@ -89,7 +89,18 @@ using Preference = Handle<cublasLtMatmulPreference_t, lt::matmul_preference_dest
 using Event = Handle<cudaEvent_t, cudaEventDestroy>;
 
 cudaDataType_t type_of(DType dtype) {
-  return dtype == DType::bf16 ? CUDA_R_16BF : dtype == DType::fp16 ? CUDA_R_16F : CUDA_R_32F;
+  switch (dtype) {
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::fp16:
+      return CUDA_R_16F;
+    case DType::fp8_e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::fp8_e5m2:
+      return CUDA_R_8F_E5M2;
+    default:
+      return CUDA_R_32F;
+  }
 }
 
 template <class T>
@@ -117,6 +128,7 @@ Operation operation_of(const LibraryCall& call) {
     set(made, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(made, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(call.d.dtype));
   }
+  if (call.fast_sums) set(made, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
   return operation;
 }
 
@@ -163,6 +175,7 @@ struct Plan {
 
 struct Addresses {
   const void *a, *b, *bias;
+  const void *a_scale, *b_scale;
   void* d;
   void* workspace;
   float scale;
@@ -172,6 +185,10 @@ struct Addresses {
 cublasStatus_t queue(cublasLtHandle_t library, const Plan& p, const Addresses& at,
                      const cublasLtMatmulAlgo_t& algorithm) {
   if (p.call.bias) set(p.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias);
+  if (p.call.scaled) {
+    set(p.operation.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, at.a_scale);
+    set(p.operation.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, at.b_scale);
+  }
   const float beta = p.call.accumulate ? 1.0f : 0.0f;
   return lt::matmul(library, p.operation.get(), &at.scale, at.a, p.a.get(), at.b, p.b.get(), &beta,
                     at.d, p.d.get(), at.d, p.d.get(), &algorithm, at.workspace,
@@ -256,8 +273,15 @@ class CublasLt : public Gemms {
     const LibraryCall& call = part.call;
     const auto* bias = static_cast<const std::byte*>(gemm.bias.data);
     if (bias) bias += part.bias_offset * (bits(call.d.dtype) / 8);
-    const Addresses at{call.a.data,    call.b.data, bias,         const_cast<void*>(call.d.data),
-                       workspace.data, gemm.scale,  launch.stream};
+    const Addresses at{.a = call.a.data,
+                       .b = call.b.data,
+                       .bias = bias,
+                       .a_scale = gemm.b_scale.data,  // our b is the library's a
+                       .b_scale = gemm.a_scale.data,
+                       .d = const_cast<void*>(call.d.data),
+                       .workspace = workspace.data,
+                       .scale = gemm.scale,
+                       .stream = launch.stream};
     if (launch.mode == Mode::fast && !plan.fastest) tune(plan, at);
     const std::size_t which = launch.mode == Mode::fast ? *plan.fastest : 0;
     require(queue(library_.get(), plan, at, plan.algorithms[which]), call.key().c_str());

@@ -30,6 +30,9 @@ std::string text(const LibraryMatrix& x) {
 bool multiplies(DType dtype) {
   return dtype == DType::fp32 || dtype == DType::bf16 || dtype == DType::fp16;
 }
+bool of_8_bits(DType dtype) {
+  return dtype == DType::fp8_e4m3 || dtype == DType::fp8_e5m2;
+}
 
 // Shorter ones have slow kernels that take no time.
 constexpr std::int64_t kLong = 1024;
@@ -101,6 +104,8 @@ LibraryCall library_call(const Gemm& p, const Columns& c, const TensorView& work
       .bias = static_cast<bool>(p.bias),
       .accumulate = p.accumulate,
       .tf32 = tf32 && p.a.view.tensor.dtype == DType::fp32,
+      .scaled = p.scaled(),
+      .fast_sums = p.fast_sums,
       .workspace_bytes =
           workspace ? storage(Count(workspace.elements()), workspace.dtype).value() : 0};
   for (const void* address : {call.a.data, call.b.data, call.d.data, p.bias.data})
@@ -111,6 +116,7 @@ LibraryCall library_call(const Gemm& p, const Columns& c, const TensorView& work
 std::string LibraryCall::key() const {
   return "a=" + text(a) + " b=" + text(b) + " d=" + text(d) + (bias ? " bias" : "") +
          (accumulate ? " beta=1" : " beta=0") + (tf32 ? " tf32" : "") +
+         (scaled ? " scaled" : "") + (fast_sums ? " fast" : "") +
          " align=" + std::to_string(alignment) + " workspace=" + std::to_string(workspace_bytes);
 }
 
@@ -118,9 +124,11 @@ std::string refusal(const LibraryCall& call, const Gemm& p) {
   const DType operand = call.a.dtype, result = call.d.dtype;
   const auto name = [](DType dtype) { return std::string(name_of(dtype)); };
   if (p.k == 0) return "nothing to add up (k = 0)";
-  if (!multiplies(operand) || operand != call.b.dtype)
+  const bool eight = of_8_bits(operand) && of_8_bits(call.b.dtype) && call.scaled &&
+                     (operand == DType::fp8_e4m3 || call.b.dtype == DType::fp8_e4m3);
+  if (!eight && (!multiplies(operand) || operand != call.b.dtype))
     return "operands of " + name(call.b.dtype) + " and " + name(operand);
-  if (result != operand && result != DType::fp32)
+  if (eight ? !multiplies(result) : result != operand && result != DType::fp32)
     return "a result of " + name(result) + " from operands of " + name(operand);
   if (p.bias && p.bias.dtype != result)
     return "a bias of " + name(p.bias.dtype) + " for a result of " + name(result);

@@ -26,14 +26,16 @@ struct LibraryCall {
   bool bias = false;
   bool accumulate = false;  // beta: 1, else 0
   bool tf32 = false;
+  bool scaled = false;  // operands of 8 bits with a scale each
+  bool fast_sums = false;
   std::int64_t alignment = 16;  // all operands begin at a multiple of this many bytes; at most 16
   std::int64_t workspace_bytes = 0;
 
   // One line that identifies the plan: without spaces at the ends, tabs or line breaks.
   std::string key() const;
   auto comparable() const {
-    return std::tuple(a.key(), b.key(), d.key(), bias, accumulate, tf32, alignment,
-                      workspace_bytes);
+    return std::tuple(a.key(), b.key(), d.key(), bias, accumulate, tf32, scaled, fast_sums,
+                      alignment, workspace_bytes);
   }
   bool operator<(const LibraryCall& other) const { return comparable() < other.comparable(); }
 };
@@ -57,7 +59,8 @@ struct LibraryPart {
 std::vector<LibraryPart> parts_of(const LibraryCall& call);
 
 // Why the library cannot take the call's dtypes or lengths, or nothing. It multiplies two matrices
-// of one storage type into one of that type or fp32; a bias has the result's type.
+// of one storage type into one of that type or fp32, and two of 8 bits that have scales, of which at
+// least one is e4m3, into any storage type; a bias has the result's type.
 std::string refusal(const LibraryCall& call, const Gemm& gemm);
 
 }  // namespace plimsoll::kernels::cuda

@@ -50,6 +50,7 @@ void add_norm_gradients(const char* op, bool centred, const ConstTensorView& x,
 // Each part of the table stands beside its kernels.
 void add_copies(KernelTable& table);
 void add_packed(KernelTable& table);
+void add_float8(KernelTable& table);
 void add_optimizers(KernelTable& table);
 void add_gradient_norm(KernelTable& table);
 void add_activations(KernelTable& table);

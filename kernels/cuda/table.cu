@@ -19,6 +19,7 @@ const KernelTable& cuda_kernels() {
     cuda::add_loss(t);
     cuda::add_copies(t);
     cuda::add_packed(t);
+    cuda::add_float8(t);
     cuda::add_optimizers(t);
     cuda::add_gradient_norm(t);
     return t;

@@ -45,6 +45,12 @@ inline std::int64_t width_of(const ConstTensorView& view) {
 void expect_tensors(const OptimizerTensors& tensors, const char* op);
 // The same of a packed weight with the elements of `to` (kernels/packed_weights.h).
 void expect_packed(const PackedWeight& weight, const TensorView& to, const char* op);
+// Of casts to 8 bits and their GEMMs (kernels/float8_kernels.h).
+void expect_float8(DType dtype, const char* op);
+void expect_cast(const ConstTensorView& x, const ConstTensorView& scale, const TensorView& values,
+                 const TensorView& transposed);
+void expect_product(const Float8Matrix& a, const Float8Matrix& b, const ConstTensorView& bias,
+                    const TensorView& y);
 
 // Whether a matrix, or its transpose, has `rows` rows and `columns` columns; no rows have no width.
 inline bool fits(const ConstColumns& x, bool transposed, std::int64_t rows, std::int64_t columns) {
@@ -109,5 +115,6 @@ void add_optimizers(KernelTable& table);
 void add_gradient_norm(KernelTable& table);
 void add_copies(KernelTable& table);
 void add_packed(KernelTable& table);
+void add_float8(KernelTable& table);
 
 }  // namespace plimsoll::kernels::host

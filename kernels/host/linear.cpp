@@ -20,6 +20,18 @@ struct Gemm {
   bool accumulate = false;
 };
 
+template <class T>
+void widen(const ConstTensorView& from, std::int64_t first, std::int64_t n, float* to) {
+  const T* const x = static_cast<const T*>(from.data) + first;
+  for (std::int64_t i = 0; i < n; ++i) to[i] = widened(x[i]);
+}
+// Operands of 8 bits too, which only GEMMs read.
+void read_operand(const ConstTensorView& from, std::int64_t first, std::int64_t n, float* to) {
+  if (from.dtype == DType::fp8_e4m3) return widen<E4m3>(from, first, n, to);
+  if (from.dtype == DType::fp8_e5m2) return widen<E5m2>(from, first, n, to);
+  read(from, first, n, to);
+}
+
 // Rows and columns of `x` from (row, column) on, as the GEMM sees them; stored in `to` as they
 // are in memory.
 Operand tile(const Matrix& x, std::int64_t row, std::int64_t column, std::int64_t rows,
@@ -33,7 +45,7 @@ Operand tile(const Matrix& x, std::int64_t row, std::int64_t column, std::int64_
   if (x.view.tensor.dtype == DType::fp32)
     return {fp32_of(x.view.tensor) + first, stride, x.transposed};
   for (std::int64_t r = 0; r < rows; ++r)
-    read(x.view.tensor, first + r * stride, columns, to + r * columns);
+    read_operand(x.view.tensor, first + r * stride, columns, to + r * columns);
   return {to, columns, x.transposed};
 }
 
@@ -143,9 +155,41 @@ void linear_backward_weight(ConstColumns d_y, ConstTensorView x, const LinearOpt
            d_weight, panels);
 }
 
+void float8_gemm(const Float8Matrix& a, const Float8Matrix& b, ConstTensorView bias,
+                 const Float8Options& options, TensorView y, TensorView panels) {
+  expect_product(a, b, bias, y);
+  multiply({.m = y.shape[0],
+            .n = y.shape[1],
+            .k = a.values.shape[1],
+            .a = {a.values},
+            .b = {b.values, true},
+            .bias = bias,
+            .scale = fp32_of(a.scale)[0] * fp32_of(b.scale)[0],
+            .accumulate = options.accumulate},
+           y, panels);
+}
+
 }  // namespace
 
+void expect_product(const Float8Matrix& a, const Float8Matrix& b, const ConstTensorView& bias,
+                    const TensorView& y) {
+  const char* const op = "float8_gemm";
+  for (const Float8Matrix& m : {a, b}) {
+    expect_float8(m.values.dtype, op);
+    expect(m.scale.dtype == DType::fp32 && m.scale.elements() == 2, op,
+           "a scale is two values of fp32");
+  }
+  expect(a.values.dtype == DType::fp8_e4m3 || b.values.dtype == DType::fp8_e4m3, op,
+         "one of the operands is e4m3");
+  expect(a.values.shape.rank == 2 && b.values.shape.rank == 2 && y.shape.rank == 2 &&
+             a.values.shape[1] == b.values.shape[1] && y.shape[0] == a.values.shape[0] &&
+             y.shape[1] == b.values.shape[0],
+         op, "the shapes of operands and result match");
+  expect(!bias || bias.elements() == y.shape[1], op, "the bias has one value for each column");
+}
+
 void add_linear(KernelTable& table) {
+  table.float8_gemm = float8_gemm;
   table.linear_forward = linear_forward;
   table.linear_backward_input = linear_backward_input;
   table.linear_backward_weight = linear_backward_weight;

@@ -18,6 +18,7 @@ const KernelTable& host_kernels() {
     host::add_gradient_norm(t);
     host::add_copies(t);
     host::add_packed(t);
+    host::add_float8(t);
     return t;
   }();
   return table;

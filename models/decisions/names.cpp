@@ -10,6 +10,11 @@ namespace {
 const char* joined(std::string_view module, const char* what) {
   return interned(std::string(module) + what);
 }
+Float8Names float8_names_of(std::string_view module, const std::string& what) {
+  return {.values = joined(module, (what + ".float8").c_str()),
+          .transposed = joined(module, (what + ".float8.transposed").c_str()),
+          .scale = joined(module, (what + ".float8.scale").c_str())};
+}
 }  // namespace
 
 LinearNames linear_names_of(std::string_view m) {
@@ -24,7 +29,10 @@ LinearNames linear_names_of(std::string_view m) {
           .adapter_b = joined(m, ".lora_B"),
           .adapter_a_out_grad = joined(m, ".lora_A.out.grad"),
           .adapter_input_grad = joined(m, ".lora_A.input.grad"),
-          .dequantized = joined(m, ".weight.dequantized")};
+          .dequantized = joined(m, ".weight.dequantized"),
+          .input8 = float8_names_of(m, ".input"),
+          .weight8 = float8_names_of(m, ".weight"),
+          .out_grad8 = float8_names_of(m, ".out.grad")};
 }
 
 NormNames norm_names_of(std::string_view m) {

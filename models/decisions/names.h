@@ -14,6 +14,13 @@
 
 namespace plimsoll::models::decisions {
 
+// A matrix cast to 8 bits (models/decisions/float8.h).
+struct Float8Names {
+  const char* values = "";  // op, where the cast is one of its own
+  const char* transposed = "";
+  const char* scale = "";
+};
+
 struct LinearNames {
   const char* gemm;  // op: forward
   const char* out;
@@ -27,6 +34,7 @@ struct LinearNames {
   const char* adapter_a_out_grad;
   const char* adapter_input_grad;  // op: the adapter's part of the input's gradient
   const char* dequantized;  // of a packed weight, while an op reads it
+  Float8Names input8{}, weight8{}, out_grad8{};  // of a layer's modules
 };
 template <Text M>
 inline constexpr LinearNames linear_names{

@@ -15,6 +15,7 @@ DType compute_dtype(Precision precision) {
     case Precision::fp32:
       return DType::fp32;
     case Precision::bf16_mixed:
+    case Precision::fp8_mixed:
     case Precision::bf16:
       return DType::bf16;
     case Precision::fp16_mixed:
@@ -22,10 +23,8 @@ DType compute_dtype(Precision precision) {
     case Precision::fp16:
       fail(ErrorKind::unsupported,
            "--precision fp16 without masters does not train: use fp16-mixed, or bf16");
-    case Precision::fp8_mixed:
-      break;
   }
-  fail(ErrorKind::unsupported, "--precision fp8-mixed is not modelled for stack plimsoll yet");
+  fail(ErrorKind::internal, "a precision of no kind");
 }
 
 TrainedDtypes base_dtypes(const Strategy& s, DType compute) {
@@ -64,6 +63,7 @@ Regime regime_of(const Strategy& strategy) {
   regime.base = base_dtypes(strategy, regime.compute);
   regime.adapters = adapter_dtypes(strategy, regime.base, regime.compute);
   regime.loss_scaling = regime.compute == DType::fp16;
+  regime.float8 = strategy.precision == Precision::fp8_mixed;
   return regime;
 }
 

@@ -22,18 +22,20 @@ struct TrainedDtypes {
 //   fp16-mixed         2       2       4      4        16   loss scaling
 //   bf16               2       2       -      2         8   stochastic rounding
 //   mixed, masters no  2       2       -      4        12   stochastic rounding
+//   fp8-mixed          as bf16-mixed; linears multiply in 8 bits (models/decisions/float8.h)
 // --grad-dtype fp32 makes the gradient 4. Adapters have their own dtype (fp32 unless asked
 // otherwise); 16-bit ones get masters and moments as the base would.
 struct Regime {
   DType compute = DType::fp32;  // activations, logits, operands of GEMMs, frozen weights
   TrainedDtypes base, adapters;
   bool loss_scaling = false;  // fp16: a dynamic factor on the loss, an overflow skips the step
+  bool float8 = false;  // the layers' linears multiply in 8 bits
 };
 
 // Pure fp16 is refused: without masters an update of less than 2^-11 of a weight is lost and
 // gradients below 2^-24 vanish, so it does not train. --param-dtype is the dtype that the file is
 // read in; weights are converted while they are read, so it changes nothing here.
-// Error{unsupported}: pure fp16, fp8. Error{bad_input}: combinations that cannot be.
+// Error{unsupported}: pure fp16. Error{bad_input}: combinations that cannot be.
 Regime regime_of(const Strategy& strategy);
 
 // Reductions of a row (mean, 1/rms, log-sum-exp, the loss of a token) and rotary tables.

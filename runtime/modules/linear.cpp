@@ -122,14 +122,17 @@ void Linear::backward_weight(Operand d_y, Operand x, Operand d_a) {
       worker_.kernels.linear_backward_weight(
           d_y.view, x.view, {.transposed = parameters_.transposed, .accumulate = true},
           parameters_.weight.gradient(), gemm_panels(worker_));
-    if (parameters_.bias.trains())
-      worker_.kernels.bias_backward(
-          d_y.view, parameters_.bias.gradient(),
-          worker_.scratch(DType::fp32, {models::decisions::kPartialRows, parameters_.out}));
+    if (parameters_.bias.trains()) backward_bias(d_y);
     d_y.read_by(op);
     if (parameters_.weight.trains() && !adapted()) x.read_by(op);
   }
   if (adapted()) backward_a(x, d_a);
+}
+
+void Linear::backward_bias(Operand d_y) {
+  worker_.kernels.bias_backward(
+      d_y.view, parameters_.bias.gradient(),
+      worker_.scratch(DType::fp32, {models::decisions::kPartialRows, parameters_.out}));
 }
 
 void Linear::backward_a(Operand x, Operand d_a) {

@@ -1,6 +1,7 @@
 // A GEMM with a weight, and with the adapter beside it.
 #pragma once
 
+#include "models/decisions/float8.h"
 #include "models/decisions/names.h"
 #include "runtime/modules/operand.h"
 #include "runtime/parameter.h"
@@ -11,6 +12,21 @@ namespace plimsoll::runtime {
 TensorView gemm_panels(Worker& worker);
 Bytes gemm_scratch(const Worker& worker);
 
+// A matrix cast to 8 bits, as it lies and turned, or one of the two (models/decisions/float8.h).
+struct Float8Cast {
+  Tensor values, transposed, scale;
+
+  kernels::Float8Matrix straight() const { return {values.view(), scale.view()}; }
+  kernels::Float8Matrix turned() const { return {transposed.view(), scale.view()}; }
+  void die_with(Op& op);
+};
+struct Float8Ways {
+  bool straight = false, turned = false;
+};
+// Made within `op`, the scale first.
+Float8Cast cast_to_float8(Worker& worker, Op& op, const models::decisions::Float8Names& names,
+                          ConstTensorView x, DType to, Float8Ways ways);
+
 // Each method is one op or, for an adapter, a few. x [T, in], y [T, out], a = x · A [T, r]. The
 // adapter's product comes first, and the weight's adds to it: that one is bound by arithmetic, and
 // takes no longer where it adds (683 us either way, an H100's; the adapter's 460 instead of 168).
@@ -20,6 +36,24 @@ class Linear {
   Linear(Worker& worker, const models::decisions::LinearNames& names,
          const LinearParameters& parameters, std::uint32_t stream)
       : worker_(worker), names_(names), parameters_(parameters), stream_(stream) {}
+
+  // Whether its products have operands of 8 bits: then `input8` and the methods that end in 8 take
+  // the place of forward, backward_weight and backward_input.
+  bool in_float8() const {
+    return models::decisions::in_float8(worker_.regime, parameters_.in, parameters_.out);
+  }
+  // An op of its own, for all linears that read x.
+  Float8Cast input8(Operand x, models::Phase phase, Float8Ways ways);
+  // `last`: x dies with the op.
+  Tensor forward8(Float8Cast& x, bool last, const char* out);
+  // The result's gradient, which dies with the op unless the bias wants it: as it lies where the
+  // `input` has a gradient, turned where the weight has one; none where neither has.
+  Float8Cast gradient8(Operand d_y, bool input);
+  // Adds to the gradient of the weight, from what is turned, and to the bias's, from `d_y`. `last`:
+  // x8 dies with the op.
+  void backward_weight8(Operand d_y, Float8Cast& d_y8, Float8Cast& x8, bool last);
+  void backward_input8(Float8Cast& d_y8, const char* name, Tensor& d_x);
+  bool trains_weight() const { return parameters_.weight.trains(); }
 
   bool adapted() const { return static_cast<bool>(parameters_.lora_a); }
   // Its weight or its bias.
@@ -55,6 +89,8 @@ class Linear {
   void backward_adapter_input(Op& op, Operand d_a, bool first, Tensor& d_x);
   // The weight as GEMMs read it; a packed one is made anew in `made`, which dies with the op.
   ConstTensorView weight(Op& op, Tensor& made);
+  kernels::Float8Matrix weight8(Op& op, Float8Cast& made, bool backward);
+  void backward_bias(Operand d_y);
 
   Worker& worker_;
   const models::decisions::LinearNames& names_;

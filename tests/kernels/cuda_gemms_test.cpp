@@ -154,12 +154,14 @@ TEST_CASE("what decides over an algorithm is in the key, addresses are not") {
         "workspace=1024");
   CHECK(library_call(gemm(other), c, workspace, true).key() == call.key());
   CHECK(!(call < library_call(gemm(other), c, workspace, true)));
-  std::vector<LibraryCall> others(5, call);
+  std::vector<LibraryCall> others(7, call);
   others[0] = library_call(gemm(a), wide, workspace, true);
   others[1] = library_call(gemm(a), c, {}, true);
   others[2].accumulate = true;
   others[3].bias = true;
   others[4].tf32 = true;
+  others[5].scaled = true;
+  others[6].fast_sums = true;
   for (const LibraryCall& x : others) {
     CHECK(x.key() != call.key());
     CHECK(((x < call) != (call < x)));
@@ -193,6 +195,45 @@ TEST_CASE("dtypes that the library does not multiply are refused by name") {
   CHECK(why(b, b, h, h) == "a result of fp16 from operands of bf16");
   CHECK(why(f, f, b, b) == "a result of bf16 from operands of fp32");
   CHECK(why(b, b, b, f) == "a bias of fp32 for a result of bf16");
+}
+
+TEST_CASE("the library multiplies 8 bits with scales, one of the two in e4m3, into any storage type") {
+  const auto why = [](DType a, DType b, DType c, bool scaled) {
+    const Tensor x({16, 32}, a), w({48, 32}, b), one({2}, DType::fp32, 1);
+    Tensor y({16, 48}, c);
+    cuda::Gemm gemm{16, 48, 32, {x}, {w, true}, {}, 1, false};
+    if (scaled) gemm.a_scale = gemm.b_scale = one;
+    return refusal(library_call(gemm, y, {}, false), gemm);
+  };
+  constexpr DType four = DType::fp8_e4m3, five = DType::fp8_e5m2, half = DType::bf16;
+  for (const DType result : kStorage) {
+    CHECK(why(four, four, result, true).empty());
+    CHECK(why(five, four, result, true).empty());
+    CHECK(why(four, five, result, true).empty());
+  }
+  CHECK(why(five, five, half, true) == "operands of fp8_e5m2 and fp8_e5m2");
+  CHECK(why(four, four, half, false) == "operands of fp8_e4m3 and fp8_e4m3");
+  CHECK(why(four, half, half, true) == "operands of fp8_e4m3 and bf16");
+  CHECK(why(four, four, DType::int32, true) == "a result of int32 from operands of fp8_e4m3");
+}
+
+// Of a matrix [rows, K] the library sees [K, rows]; its tensor cores for 8 bits want the first operand
+// turned and the second not ("TN", cuBLAS documentation, cublasLtMatmul).
+TEST_CASE("a GEMM in 8 bits comes to the library as its tensor cores want it") {
+  const Tensor x({16, 32}, DType::fp8_e4m3), w({48, 32}, DType::fp8_e4m3), one({2}, DType::fp32, 1);
+  Tensor y({16, 48}, DType::bf16);
+  const cuda::Gemm gemm{.m = 16,
+                        .n = 48,
+                        .k = 32,
+                        .a = {x},
+                        .b = {w, true},
+                        .bias = {},
+                        .a_scale = one,
+                        .b_scale = one,
+                        .fast_sums = true};
+  CHECK(library_call(gemm, y, {}, false).key() ==
+        "a=fp8_e4m3:32x48/32t b=fp8_e4m3:32x16/32n d=bf16:48x16/48n beta=0 scaled fast align=16 "
+        "workspace=0");
 }
 
 TEST_CASE("an algorithm that was found is found again by the next process") {

@@ -46,6 +46,10 @@ double Tensor::at(std::int64_t i) const {
       return widened(load<Fp16>(bytes, i));
     case DType::uint8:
       return load<std::uint8_t>(bytes, i);
+    case DType::fp8_e4m3:
+      return widened(load<E4m3>(bytes, i));
+    case DType::fp8_e5m2:
+      return widened(load<E5m2>(bytes, i));
     default:
       return load<std::int32_t>(bytes, i);
   }
@@ -63,6 +67,10 @@ void Tensor::set(std::int64_t i, double value) {
       return store(bytes, i, narrowed<Fp16>(static_cast<float>(value)));
     case DType::uint8:
       return store(bytes, i, static_cast<std::uint8_t>(value));
+    case DType::fp8_e4m3:
+      return store(bytes, i, narrowed<E4m3>(static_cast<float>(value)));
+    case DType::fp8_e5m2:
+      return store(bytes, i, narrowed<E5m2>(static_cast<float>(value)));
     default:
       return store(bytes, i, static_cast<std::int32_t>(value));
   }

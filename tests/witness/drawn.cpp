@@ -20,7 +20,8 @@ std::string field(const std::string& name, bool value) {
 
 class Draw {
  public:
-  explicit Draw(std::uint64_t seed) : random_(seed * 0x9E3779B97F4A7C15u + 1) {}
+  explicit Draw(std::uint64_t seed, bool float8 = false)
+      : random_(seed * 0x9E3779B97F4A7C15u + 1), float8_(float8) {}
 
   Case run() {
     c_.strategy.stack = models::Stack::plimsoll;
@@ -37,7 +38,7 @@ class Draw {
     s.attention =
         one_of({models::Attention::flash, models::Attention::eager, models::Attention::math});
     s.loss = one_of({models::Loss::full, models::Loss::chunked, models::Loss::fused});
-    c_.batch = {.seq_len = maybe(6) ? 1 : between(2, 20),
+    c_.batch = {.seq_len = float8_ ? 16 : maybe(6) ? 1 : between(2, 20),
                 .micro_batch = between(1, 3),
                 .grad_accum = one_of({1, 1, 2, 3, 4, 6})};
     c_.deterministic = maybe(2);
@@ -58,11 +59,14 @@ class Draw {
   }
 
   void model() {
-    c_.model = one_of({"gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neox",
-                       "granite", "llama", "mistral", "mixtral", "olmo2", "opt", "phi", "phi3",
-                       "qwen2", "qwen3", "qwen3_moe"});
+    do {
+      c_.model = one_of({"gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neox",
+                         "granite", "llama", "mistral", "mixtral", "olmo2", "opt", "phi", "phi3",
+                         "qwen2", "qwen3", "qwen3_moe"});
+    } while (float8_ && mixture());
     layers_ = between(1, 6);
-    const std::int64_t kv = between(1, 3), heads = kv * between(1, 3), d = one_of({2, 4, 6, 8, 16});
+    const std::int64_t kv = between(1, 3), heads = kv * between(1, 3),
+                       d = float8_ ? one_of({16, 16, 8}) : one_of({2, 4, 6, 8, 16});
     std::string json = "{\"model_type\": \"" + c_.model + "\"";
     if (gpt2()) {
       const auto dropout = [&] { return one_of<std::string>({"0", "0", "0.1"}); };
@@ -71,27 +75,27 @@ class Draw {
       for (const char* where : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
         json += ", \"" + std::string(where) + "\": " + dropout();
       if (maybe(3)) json += field("tie_word_embeddings", false);
-      if (maybe(3)) json += field("n_inner", between(1, 70));
+      if (maybe(3)) json += field("n_inner", inner(70));
     } else if (opt()) {
       json += field("hidden_size", heads * d) + field("word_embed_proj_dim", heads * d) +
               field("num_attention_heads", heads) + field("num_hidden_layers", layers_) +
-              field("ffn_dim", between(1, 50)) + field("vocab_size", between(2, 99)) +
+              field("ffn_dim", inner(50)) + field("vocab_size", between(2, 99)) +
               field("max_position_embeddings", between(20, 40)) +
               field("tie_word_embeddings", maybe(2)) + field("enable_bias", !maybe(4)) +
               ", \"dropout\": " + one_of<std::string>({"0", "0.1"});
     } else if (neox()) {
-      const std::int64_t wide = 4 * between(1, 4);  // half of a head is rotated, in pairs
+      const std::int64_t wide = float8_ ? 16 : 4 * between(1, 4);  // half of a head is rotated, in pairs
       json += field("hidden_size", heads * wide) + field("num_attention_heads", heads) +
-              field("num_hidden_layers", layers_) + field("intermediate_size", between(1, 50)) +
+              field("num_hidden_layers", layers_) + field("intermediate_size", inner(50)) +
               field("vocab_size", between(2, 99)) + field("max_position_embeddings", 64L) +
               ", \"rotary_pct\": 0.5, \"hidden_dropout\": " + one_of<std::string>({"0", "0.1"}) +
               field("tie_word_embeddings", maybe(3)) + field("attention_bias", !maybe(4)) +
               field("use_parallel_residual", !maybe(3));
     } else if (phi()) {
-      const std::int64_t wide = 4 * between(1, 4);
+      const std::int64_t wide = float8_ ? 16 : 4 * between(1, 4);
       json += field("hidden_size", heads * wide) + field("num_attention_heads", heads) +
               field("num_key_value_heads", kv) + field("num_hidden_layers", layers_) +
-              field("intermediate_size", between(1, 50)) + field("vocab_size", between(2, 99)) +
+              field("intermediate_size", inner(50)) + field("vocab_size", between(2, 99)) +
               field("max_position_embeddings", 64L) +
               ", \"resid_pdrop\": " + one_of<std::string>({"0", "0.1"});
     } else {
@@ -99,9 +103,9 @@ class Draw {
       // dimension.
       const bool whole =
           c_.model == "qwen2" || maybe(2) || c_.model == "llama" || c_.model == "phi3";
-      const std::int64_t hidden = whole ? heads * d : between(1, 40);
+      const std::int64_t hidden = whole ? heads * d : inner(40);
       json += field("hidden_size", hidden) + field("num_attention_heads", heads) +
-              field("num_key_value_heads", kv) + field("intermediate_size", between(1, 50)) +
+              field("num_key_value_heads", kv) + field("intermediate_size", inner(50)) +
               field("vocab_size", between(2, 99)) + field("num_hidden_layers", layers_) +
               field("max_position_embeddings", 64L) + field("tie_word_embeddings", maybe(2));
       if (c_.model != "qwen2") json += field("head_dim", d);
@@ -127,6 +131,11 @@ class Draw {
     c_.config = json + "}";
   }
 
+  // A width; in 8 bits most are multiples of 16.
+  std::int64_t inner(std::int64_t most) {
+    return float8_ && !maybe(4) ? 16 * between(1, most / 16) : between(1, most);
+  }
+
   void ranks() {
     models::Strategy& s = c_.strategy;
     s.gpus = between(1, 8);
@@ -137,15 +146,18 @@ class Draw {
     if (s.data.zero > 0 && maybe(2))
       s.data.shard_group = groups[static_cast<std::size_t>(
           between(0, static_cast<std::int64_t>(groups.size()) - 1))];
-    s.data.bucket_cap = Bytes(one_of<std::int64_t>({1, 64, 1000, 25 << 20}));
+    // Of wider layers small buckets would make many thousand messages.
+    s.data.bucket_cap = Bytes(float8_ ? one_of<std::int64_t>({1000, 25 << 20})
+                                      : one_of<std::int64_t>({1, 64, 1000, 25 << 20}));
   }
 
   void numbers() {
     models::Strategy& s = c_.strategy;
     s.precision =
         one_of({Precision::fp32, Precision::bf16_mixed, Precision::fp16_mixed, Precision::bf16});
+    if (float8_) s.precision = Precision::fp8_mixed;
     if (maybe(3)) s.grad_dtype = DType::fp32;
-    if (s.precision == Precision::bf16_mixed && maybe(3)) s.master_weights = false;
+    if ((s.precision == Precision::bf16_mixed || float8_) && maybe(3)) s.master_weights = false;
     if (s.precision == Precision::bf16 && maybe(3)) s.master_weights = true;
     s.optimizer =
         one_of({models::Optimizer::adamw, models::Optimizer::adamw, models::Optimizer::momentum,
@@ -197,7 +209,7 @@ class Draw {
 
   void trained() {
     models::Strategy& s = c_.strategy;
-    if (maybe(3)) {
+    if (!float8_ && maybe(3)) {
       s.lora = models::Lora{
           .rank = between(1, 5),
           .alpha = 4,
@@ -239,6 +251,7 @@ class Draw {
   bool gpt2() const { return c_.model.starts_with("gpt") && !neox(); }
 
   std::mt19937_64 random_;
+  bool float8_;
   std::int64_t layers_ = 1;
   Case c_;
 };
@@ -247,6 +260,9 @@ class Draw {
 
 Case drawn(std::uint64_t seed) {
   return Draw(seed).run();
+}
+Case drawn_in_float8(std::uint64_t seed) {
+  return Draw(seed, true).run();
 }
 
 // 524289 * 256 * 4 B are more than decisions::kLossChunk, so a chunk has 128 rows; 2 * 65 tokens.

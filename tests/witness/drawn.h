@@ -7,6 +7,8 @@ namespace plimsoll::witness {
 
 // The same for the same seed on every machine.
 Case drawn(std::uint64_t seed);
+// With --precision fp8-mixed, of what our own runtime has in it.
+Case drawn_in_float8(std::uint64_t seed);
 
 // A vocabulary so large that the loss goes through two chunks, of 128 tokens and of 2.
 Case two_chunks(models::Loss loss);

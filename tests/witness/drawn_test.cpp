@@ -36,11 +36,11 @@ std::string run_refusal(const Case& c) {
   return "";
 }
 
-TEST_CASE("workloads drawn by seed") {
+void check_drawn(Case (*draw)(std::uint64_t)) {
   const std::uint64_t first = setting("PLIMSOLL_SEED", 1), count = setting("PLIMSOLL_CASES", 100);
   std::uint64_t compared = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
-    const Case c = drawn(seed);
+    const Case c = draw(seed);
     CAPTURE(seed);
     CAPTURE(text(c));
     if (const std::string refusal = planned_refusal(c); !refusal.empty()) {
@@ -56,6 +56,14 @@ TEST_CASE("workloads drawn by seed") {
   }
   MESSAGE(compared << " of " << count << " compared");
   CHECK(compared * 2 > count);
+}
+
+TEST_CASE("workloads drawn by seed") {
+  check_drawn(drawn);
+}
+
+TEST_CASE("workloads in 8 bits drawn by seed") {
+  check_drawn(drawn_in_float8);
 }
 
 TEST_CASE("a loss in two chunks") {

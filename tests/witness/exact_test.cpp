@@ -6,6 +6,7 @@
 #include "models/storages.h"
 #include "planner/memory/arena_replay.h"
 #include "tests/witness/covering.h"
+#include "tests/witness/drawn.h"
 
 namespace plimsoll::witness {
 namespace {
@@ -50,6 +51,55 @@ TEST_CASE("packed bases whose scales fill blocks of their own, under every stage
       c.strategy.quantize = {.storage = models::find_packed_storage(storage)};
       check_exact(c);
     }
+}
+
+// Widths of 16 and of 24: GEMMs in 8 bits beside one that is not; weights stored either way, biases
+// (trained or not), parallel residuals, norms between, everything made again.
+TEST_CASE("linears in 8 bits under every stage") {
+  const std::pair<const char*, std::vector<std::string>> models[] = {
+       {R"({"model_type": "llama", "hidden_size": 32, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 48, "vocab_size": 67,
+            "num_hidden_layers": 2, "max_position_embeddings": 64, "mlp_bias": true})",
+        {"*.bias", "*down_proj.weight", "*q_proj.weight"}},
+       {R"({"model_type": "qwen3", "hidden_size": 24, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 32, "vocab_size": 67,
+            "num_hidden_layers": 2, "max_position_embeddings": 64})",
+        {"*up_proj.weight", "*down_proj.weight", "*o_proj.weight"}},
+       {R"({"model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_layer": 2, "vocab_size": 67,
+            "n_positions": 64})",
+        {"*attn.c_proj.weight", "*mlp.c_proj.weight", "*ln_2*"}},
+       {R"({"model_type": "phi", "hidden_size": 32, "num_attention_heads": 2,
+            "intermediate_size": 64, "vocab_size": 67, "num_hidden_layers": 2,
+            "max_position_embeddings": 64})",
+        {"*.bias", "*fc2.weight", "*q_proj.weight"}}};
+  for (const auto& [config, frozen] : models)
+    for (const int zero : {0, 1, 2, 3})
+      for (const models::RecomputeKind kind :
+           {models::RecomputeKind::none, models::RecomputeKind::selective,
+            models::RecomputeKind::full}) {
+        Case c = base("llama", 3, zero);
+        c.config = config;
+        c.strategy.precision = models::Precision::fp8_mixed;
+        c.strategy.recompute = {kind, 1};
+        check_exact(c);
+        c.strategy.freeze = frozen;
+        check_exact(c);
+      }
+}
+
+TEST_CASE("drawn workloads in 8 bits") {
+  for (std::uint64_t seed = 1; seed <= 16; ++seed) {
+    const Case c = drawn_in_float8(seed);
+    CAPTURE(seed);
+    CAPTURE(text(c));
+    std::string refusal;
+    try {
+      predicted(c);
+    } catch (const Error& error) {
+      refusal = error.message();
+    }
+    if (refusal.empty()) CHECK(difference_of(c) == "");
+  }
 }
 
 TEST_CASE("a step that an overflow cuts short takes the same memory") {

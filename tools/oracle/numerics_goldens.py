@@ -177,11 +177,11 @@ def golden_results(name, make, ids, targets):
     return goldens
 
 
-def save(tensors, path):
+def save(tensors, path, **also):
     # One key: the library writes several in an order that changes from run to run.
     facts = json.dumps({"by": "tools/oracle/numerics_goldens.py", "torch": torch.__version__,
                         "transformers": transformers.__version__, "peft": peft.__version__,
-                        "adamw": ADAMW})
+                        "adamw": ADAMW, **also})
     save_file({k: v.contiguous() for k, v in tensors.items()}, path, metadata={"made": facts})
     path.chmod(0o644)
 

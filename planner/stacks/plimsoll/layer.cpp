@@ -222,7 +222,7 @@ void LayerWriter::backward(const OwnLayer& layer, Ref input, TensorId d_output, 
         experts_backward(at);
         break;
     }
-    if (waiting.linear != nullptr) weight_gradient(*waiting.linear, waiting.x, waiting.d_a);
+    if (waiting.linear != nullptr) wait_over(waiting);
   }
 }
 

@@ -66,7 +66,25 @@ class LayerWriter {
   OpBuilder adapter_op(const GemmOp& linear, ValueId x, TensorId dropped);
   TensorId adapter_a(const GemmOp& linear, ValueId x);
   void dequantize(const GemmOp& linear, OpBuilder& reader);
-  void gemm(SymInt m, SymInt n, SymInt k);
+  void gemm(SymInt m, SymInt n, SymInt k) { gemm(m, n, k, regime_.compute); }
+  void gemm(SymInt m, SymInt n, SymInt k, DType dtype);
+
+  // Those whose operands have 8 bits (float8.cpp).
+  struct Float8Cast {
+    TensorId values = kNoTensor, transposed = kNoTensor, scale = kNoTensor;
+    void read_by(OpBuilder& op) const { op.read(values).read(transposed).read(scale); }
+  };
+  bool in_float8(const GemmOp& linear) const;
+  const GemmOp* first_in_float8(const LayerOp& op) const;
+  Float8Cast cast_to_float8(OpBuilder& op, const models::decisions::Float8Names& names, SymInt rows,
+                            SymInt columns, DType to, bool straight, bool turned);
+  Float8Cast input8(const GemmOp& linear, ValueId x, bool turned);
+  void weight8(const GemmOp& linear, OpBuilder& reader, bool backward);
+  void forward8(const GemmOp& linear, const Float8Cast& x);
+  Float8Cast gradient8(const GemmOp& linear, bool input);
+  void weight_gradient8(const GemmOp& linear, const Float8Cast& x8, const Float8Cast& d8);
+  void input_gradient8(const GemmOp& linear, ValueId x, const Float8Cast& d8);
+
   TensorId adapter_gradient(const GemmOp& linear);
   void weight_gradient(const GemmOp& linear, ValueId x, TensorId d_a);
   void input_gradient(const GemmOp& linear, ValueId x, TensorId d_a);
@@ -113,7 +131,9 @@ class LayerWriter {
     const GemmOp* linear = nullptr;
     ValueId x = models::kNoValue;
     TensorId d_a = kNoTensor;
+    Float8Cast d8{};
   } waiting_;
+  void wait_over(const Waiting& waiting);
 };
 
 }  // namespace plimsoll::planner::plimsoll_stack

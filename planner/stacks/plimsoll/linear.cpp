@@ -6,8 +6,8 @@
 namespace plimsoll::planner::plimsoll_stack {
 
 // Of the op that was written last.
-void LayerWriter::gemm(SymInt m, SymInt n, SymInt k) {
-  b_.work().gemm({regime_.compute, m.real(), n.real(), k.real()});
+void LayerWriter::gemm(SymInt m, SymInt n, SymInt k, DType dtype) {
+  b_.work().gemm({dtype, m.real(), n.real(), k.real()});
 }
 
 // What the adapter reads of a GEMM's input: with dropout a masked copy, else nothing but that.
@@ -58,7 +58,13 @@ void LayerWriter::dequantize(const GemmOp& linear, OpBuilder& reader) {
 void LayerWriter::gemms(const LayerOp& at, bool results) {
   const ValueId x = at.in[0].value;
   for (const GemmOp& linear : at.gemms) results = results || gradients_of_->saves(linear.out);
+  const GemmOp* const first8 = first_in_float8(at);
+  const Float8Cast x8 = results && first8 != nullptr ? input8(*first8, x, false) : Float8Cast();
   for (const GemmOp& linear : at.gemms) {
+    if (in_float8(linear)) {
+      if (results) forward8(linear, x8);
+      continue;
+    }
     TensorId& a_out = t_->adapters[static_cast<std::size_t>(linear.module)];
     if (!results) {
       a_out = adapter_a(linear, x);
@@ -142,6 +148,12 @@ void LayerWriter::gemms_backward(const LayerOp& at) {
   if (made_by == LayerOpKind::activation && wants(x)) {
     // Its input comes again with the activation's backward, and the weight's gradient behind that.
     const GemmOp& only = at.gemms.front();
+    if (in_float8(only)) {
+      const Float8Cast d8 = gradient8(only, true);
+      input_gradient8(only, x, d8);
+      waiting_ = {&only, x, kNoTensor, d8};
+      return;
+    }
     const TensorId d_a = adapter_gradient(only);
     input_gradient(only, x, d_a);
     waiting_ = {&only, x, d_a};
@@ -153,15 +165,38 @@ void LayerWriter::gemms_backward(const LayerOp& at) {
   });
   if (again && reads) norm_again(layer_->ops->ops[producer], producer);
   std::array<TensorId, models::decisions::kMostModules> d_a;
+  std::array<Float8Cast, models::decisions::kMostModules> d8;
+  const bool reads8 = std::ranges::any_of(at.gemms, [&](const GemmOp& linear) {
+    return in_float8(linear) && wants(linear.out) && layer_->linear(linear.module).train_weight;
+  });
+  const Float8Cast x8 = reads8 ? input8(*first_in_float8(at), x, true) : Float8Cast();
   for (const GemmOp& linear : at.gemms) {
     if (!wants(linear.out)) continue;
+    if (in_float8(linear)) {
+      d8[static_cast<std::size_t>(linear.module)] = gradient8(linear, wants(x));
+      weight_gradient8(linear, x8, d8[static_cast<std::size_t>(linear.module)]);
+      continue;
+    }
     TensorId& of_adapter = d_a[static_cast<std::size_t>(linear.module)];
     of_adapter = adapter_gradient(linear);
     weight_gradient(linear, x, of_adapter);
   }
   if (!wants(x)) return;
-  for (const GemmOp& linear : at.gemms)
-    input_gradient(linear, x, d_a[static_cast<std::size_t>(linear.module)]);
+  for (const GemmOp& linear : at.gemms) {
+    const auto module = static_cast<std::size_t>(linear.module);
+    if (in_float8(linear))
+      input_gradient8(linear, x, d8[module]);
+    else
+      input_gradient(linear, x, d_a[module]);
+  }
+}
+
+// What it waited for is there.
+void LayerWriter::wait_over(const Waiting& waiting) {
+  const GemmOp& linear = *waiting.linear;
+  if (!in_float8(linear)) return weight_gradient(linear, waiting.x, waiting.d_a);
+  const bool reads = layer_->linear(linear.module).train_weight;
+  weight_gradient8(linear, reads ? input8(linear, waiting.x, true) : Float8Cast(), waiting.d8);
 }
 
 }  // namespace plimsoll::planner::plimsoll_stack

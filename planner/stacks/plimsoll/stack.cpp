@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/decisions/float8.h"
 #include "models/decisions/mesh.h"
 #include "models/decisions/offload.h"
 #include "models/decisions/packed_weights.h"
@@ -70,6 +71,7 @@ void write_messages(const ModelParts& parts, const Strategy& strategy, Messages&
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse(question.strategy);
+  decisions::check_float8(*question.model, question.strategy, question.batch);
   const Rules rules{.deterministic = question.strategy.deterministic};
   // Parts are padded to equal pieces (models/decisions/sharding.h): all ranks hold the same.
   step.rank = std::max<std::int64_t>(0, step.rank);

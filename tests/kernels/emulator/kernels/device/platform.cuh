@@ -26,6 +26,9 @@
 // One block runs at a time. The section tells which arrays are shared.
 #define __shared__ static __attribute__((section("gpu_shared")))
 
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
@@ -47,6 +50,11 @@ inline float wide(Fp16 x) {
 template <class T>
 std::uint32_t packed(float low, float high) {
   return std::uint32_t{narrowed<T>(high).bits} << 16 | narrowed<T>(low).bits;
+}
+
+template <class T>
+std::uint16_t packed_bytes(float low, float high) {
+  return static_cast<std::uint16_t>(narrowed<T>(high).bits << 8 | narrowed<T>(low).bits);
 }
 
 // Fragments as kernels/device/platform.cuh describes them.
