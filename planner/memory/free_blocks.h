@@ -102,7 +102,7 @@ class FreeBlocks {
 
   std::uint64_t levels_ = 0;  // that have lists with blocks
   std::array<std::uint16_t, kLevels> level_{};  // of each: which
-  std::array<List, kPerLevel * kLevels> lists_;
+  std::array<List, std::size_t{kPerLevel} * kLevels> lists_;
 };
 
 }  // namespace plimsoll::planner

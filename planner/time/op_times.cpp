@@ -33,6 +33,7 @@ class Table {
         add(*row->time, micros_ * static_cast<double>(p_.repeats(*row->segment)),
             of.attention.flops, cost_of(gpu_, execution_, of.attention));
     std::vector<OpTime> out;
+    out.reserve(times_.size());
     for (auto& [key, time] : times_) out.push_back(std::move(time));
     std::ranges::stable_sort(out, std::ranges::greater{}, &OpTime::seconds);
     return out;

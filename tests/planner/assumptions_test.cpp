@@ -94,7 +94,8 @@ TEST_CASE("which kernel runs behind SDPA follows from the card, and is said") {
   const auto on = [&](const char* gpu, Precision precision) {
     return assumed(what, [=](Asked& a) { a.gpu = gpu, a.s.precision = precision; });
   };
-  CHECK(on("h100", Precision::bf16_mixed) == "\"cudnn\" assumed");
+  CHECK(on("h100", Precision::bf16_mixed) == "\"cudnn\" calibrated");
+  CHECK(on("b200-sxm-180gb", Precision::bf16_mixed) == "\"cudnn\" assumed");
   CHECK(on("a100-80gb", Precision::bf16_mixed) == "\"flash\" derived");
   CHECK(on("t4", Precision::fp16_mixed) == "\"efficient\" derived");
   CHECK(on("t4", Precision::bf16_mixed) == "\"math\" derived");

@@ -1,7 +1,7 @@
 // L1 and L2 on a GPU: what exact_test.cpp shows on the host, with ranks as threads of one GPU.
 //
-// cuda_exact_test [WORKLOADS [SECONDS]]: of the covering set the first WORKLOADS (40), as many as
-// begin within SECONDS (240). One line of JSON for each; 77 without a GPU.
+// cuda_exact_test [WORKLOADS [SECONDS]]: of the covering set, and of 24 drawn ones in 8 bits behind
+// it, the first WORKLOADS (40), as many as begin within SECONDS (240). One line of JSON for each; 77 without a GPU.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +9,7 @@
 #include "reports/json_writer.h"
 #include "runtime/device_cuda.h"
 #include "tests/witness/covering.h"
+#include "tests/witness/drawn.h"
 
 namespace {
 
@@ -33,7 +34,9 @@ int run(std::size_t workloads, double budget) {
   };
   const Clock::time_point began = Clock::now();
   int differ = 0;
-  for (const witness::Case& c : witness::covering(200, 1)) {
+  std::vector<witness::Case> cases = witness::covering(200, 1);
+  for (witness::Case& c : witness::planned_in_float8(24)) cases.push_back(std::move(c));
+  for (const witness::Case& c : cases) {
     if (workloads-- == 0 || since(began) > budget) break;
     const Clock::time_point start = Clock::now();
     const std::string difference = witness::difference_of(c);

@@ -264,6 +264,19 @@ Case drawn(std::uint64_t seed) {
 Case drawn_in_float8(std::uint64_t seed) {
   return Draw(seed, true).run();
 }
+std::vector<Case> planned_in_float8(std::size_t count) {
+  std::vector<Case> cases;
+  for (std::uint64_t seed = 1; cases.size() < count; ++seed) {
+    Case c = drawn_in_float8(seed);
+    try {
+      predicted(c);
+    } catch (const Error&) {
+      continue;
+    }
+    cases.push_back(std::move(c));
+  }
+  return cases;
+}
 
 // 524289 * 256 * 4 B are more than decisions::kLossChunk, so a chunk has 128 rows; 2 * 65 tokens.
 Case two_chunks(models::Loss loss) {

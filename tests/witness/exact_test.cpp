@@ -88,18 +88,7 @@ TEST_CASE("linears in 8 bits under every stage") {
 }
 
 TEST_CASE("drawn workloads in 8 bits") {
-  for (std::uint64_t seed = 1; seed <= 16; ++seed) {
-    const Case c = drawn_in_float8(seed);
-    CAPTURE(seed);
-    CAPTURE(text(c));
-    std::string refusal;
-    try {
-      predicted(c);
-    } catch (const Error& error) {
-      refusal = error.message();
-    }
-    if (refusal.empty()) CHECK(difference_of(c) == "");
-  }
+  for (const Case& c : planned_in_float8(12)) check_exact(c);
 }
 
 TEST_CASE("a step that an overflow cuts short takes the same memory") {

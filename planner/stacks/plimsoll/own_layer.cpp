@@ -33,6 +33,7 @@ OwnLayer own_layer(const LayerPart& part, bool input_grad, const models::Strateg
 
 std::vector<OwnLayer> own_layers(const LayerRun& run, const models::Strategy& strategy) {
   std::vector<OwnLayer> layers;
+  layers.reserve(run.pattern.size());
   for (const LayerPart& part : run.pattern)
     layers.push_back(own_layer(part, run.input_grad, strategy));
   return layers;

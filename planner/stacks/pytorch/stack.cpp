@@ -52,6 +52,22 @@ const char* kernel_name(Rules::Sdpa sdpa, models::Precision precision) {
   return low_dtype(precision) == DType::bf16 ? "\"math\"" : "\"efficient\"";
 }
 
+// That cuDNN's is first on Hopper follows from the order of backends alone; of torch 2.11 the scratch of
+// its backward was seen in the peaks of an H100's steps, too.
+Assumption kernel_of_sdpa(Rules::Sdpa sdpa, const Question& question,
+                          const std::string& torch, const std::string& capability) {
+  const bool seen = capability == "9.0" && question.strategy.torch == models::kTorch;
+  std::string source = torch + "'s order of backends on compute capability " + capability;
+  if (sdpa == Rules::Sdpa::cudnn && seen)
+    source += ", and its scratch in steps on an H100 (reports/evidence/2026-11-26-h100-80gb-hbm3)";
+  return {"kernel behind scaled_dot_product_attention",
+          kernel_name(sdpa, question.strategy.precision),
+          sdpa != Rules::Sdpa::cudnn ? "derived"
+          : seen                     ? "calibrated"
+                                     : "assumed",
+          source};
+}
+
 void refuse_on_gpu(const Question& question, Rules::Sdpa sdpa) {
   if (question.cluster.gpu)
     models::check_products(*question.cluster.gpu, question.strategy.precision);
@@ -101,11 +117,7 @@ Rules rules_for(const Question& question, const ModelParts& parts,
     assumptions.push_back({"kernel of attention", "\"flash_attn 2\"", "derived",
                            "csrc/flash_attn/flash_api.cpp: grouped keys and values, no mask"});
   if (question.strategy.attention == models::Attention::flash)
-    assumptions.push_back(
-        {"kernel behind scaled_dot_product_attention",
-         kernel_name(rules.sdpa, question.strategy.precision),
-         rules.sdpa == Rules::Sdpa::cudnn ? "assumed" : "derived",
-         torch + "'s order of backends on compute capability " + gpu.compute_capability});
+    assumptions.push_back(kernel_of_sdpa(rules.sdpa, question, torch, gpu.compute_capability));
   return rules;
 }
 
