@@ -30,9 +30,9 @@ struct Float8Kernels {
   // largest number. `values` [R, C] and `transposed` [C, R], of one dtype; either may be none.
   void (*to_float8)(ConstTensorView x, ConstTensorView scale, TensorView values,
                     TensorView transposed);
-  // y [M, N] = a [M, K] · b [N, K]ᵀ · (both scales) + bias [N], or += where asked. Tensor cores want
-  // both operands with K side by side; K and N are multiples of 16, and one of the two is e4m3.
-  // panels: as of linear_forward.
+  // y [M, N] = a [M, K] · b [N, K]ᵀ · (both scales) + bias [N], or += where asked. Tensor cores
+  // want both operands with K side by side; K and N are multiples of 16, and one of the two is
+  // e4m3. panels: as of linear_forward.
   void (*float8_gemm)(const Float8Matrix& a, const Float8Matrix& b, ConstTensorView bias,
                       const Float8Options& options, TensorView y, TensorView panels);
 };

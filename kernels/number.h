@@ -1,6 +1,6 @@
-// Floating point of 16 and of 8 bits, bit by bit, the same on every machine. Everything is constexpr: nvcc takes
-// such functions for device code too (--expt-relaxed-constexpr), so that host and device share
-// them.
+// Floating point of 16 and of 8 bits, bit by bit, the same on every machine. Everything is
+// constexpr: nvcc takes such functions for device code too (--expt-relaxed-constexpr), so that host
+// and device share them.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,8 @@ struct Fp16 {
   std::uint16_t bits;
 };
 // The two formats of "FP8 Formats for Deep Learning" (Micikevicius et al., arXiv 2209.05433): four
-// bits of exponent and three of mantissa, without inf; five and two, which is the high byte of fp16.
+// bits of exponent and three of mantissa, without inf; five and two, which is the high byte of
+// fp16.
 struct E4m3 {
   std::uint8_t bits;
 };
@@ -83,9 +84,8 @@ constexpr Fp16 narrowed<Fp16>(float x) {
   return {static_cast<std::uint16_t>(r | sign)};
 }
 
-
-// In 8 bits what is too large becomes the largest number, inf too, as cvt.rn.satfinite has it; a NaN
-// is 0x7f.
+// In 8 bits what is too large becomes the largest number, inf too, as cvt.rn.satfinite has it; a
+// NaN is 0x7f.
 //
 // `bias`: how much less an exponent is than fp32's; numbers below `normal` are multiples of the
 // spacing of fp32 numbers from `shift` on.

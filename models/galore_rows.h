@@ -101,7 +101,8 @@ inline constexpr TorchOptimizer kGaLore8bit = [] {
   TorchOptimizer out = kGaLore;
   out.moments = kGaLore8bitMoments;
   out.state_dtype = DType::fp32;
-  out.blocks = {.block = 256, .least = 4096, .tables = std::int64_t{2} * 256 * 4, .embeddings = true};
+  out.blocks = {
+      .block = 256, .least = 4096, .tables = std::int64_t{2} * 256 * 4, .embeddings = true};
   out.value_of_each = "unorm_vec";
   return out;
 }();

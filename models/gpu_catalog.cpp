@@ -76,7 +76,7 @@ Gpu find_gpu(std::string_view name) {
 void check_products(const Gpu& gpu, Precision precision) {
   check(precision != Precision::fp8_mixed || gpu.fp8_flops.has_value(), ErrorKind::bad_input, [&] {
     return "--precision fp8-mixed: " + gpu.title + " multiplies no float8 (compute capability " +
-           gpu.compute_capability + "; torch._scaled_mm begins with 8.9: Ada, Hopper, Blackwell)";
+           gpu.compute_capability + "; 8.9 is the first that does: Ada, Hopper, Blackwell)";
   });
 }
 

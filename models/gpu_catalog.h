@@ -15,8 +15,8 @@ std::vector<Gpu> all_gpus();  // in the file's order: by vendor and generation
 // name where no GPU is called so. Its pcie_bandwidth is 0 where GPU and host share one memory.
 Gpu find_gpu(std::string_view name);
 
-// Error{bad_input} where the card multiplies no float8, which `precision` asks for:
-// torch._scaled_mm begins with compute capability 8.9.
+// Error{bad_input} where the card multiplies no float8, which `precision` asks for: its tensor
+// cores begin with compute capability 8.9 (torch._scaled_mm, cublasLtMatmul).
 void check_products(const Gpu& gpu, Precision precision);
 
 }  // namespace plimsoll::models

@@ -223,8 +223,8 @@ void add_original(std::vector<Parameter>& parameters, std::size_t before) {
 
 // convert_to_float8_training turns every nn.Linear that its caller's filter lets pass: whose widths
 // divide by 16, which is not the head, and of Transformers' models not the first of all either
-// (accelerate 1.15, utils/ao.py, filter_linear_layers; torchtitan, Float8 converter). Our own runtime
-// has a rule of its own (models/decisions/float8.h).
+// (accelerate 1.15, utils/ao.py, filter_linear_layers; torchtitan, Float8 converter). Our own
+// runtime has a rule of its own (models/decisions/float8.h).
 void convert_to_float8(std::vector<LayerPart>& layers, const models::Strategy& strategy) {
   constexpr std::int64_t kAlign = 16;
   if (strategy.precision != models::Precision::fp8_mixed ||

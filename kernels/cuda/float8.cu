@@ -2,12 +2,11 @@
 //
 // Thread mapping: the largest magnitude: eight consecutive elements a thread, then those a grid
 // further on, a value for each block, then one block over these. The cast: a block for each tile of
-// 128 rows by 64 columns, eight threads of eight elements to a row; the transpose goes through shared
-// memory, eight rows a thread.
-// Memory: x is read twice, once for its largest value and once to be cast; each result is a byte an
-// element, in pieces of 64 bytes of a row, of the transpose 128.
-// Numerics: a maximum has no order; the scale is divided in fp64, the product rounded in fp32 and
-// once more to 8 bits: the host's bits.
+// 128 rows by 64 columns, eight threads of eight elements to a row; the transpose goes through
+// shared memory, eight rows a thread. Memory: x is read twice, once for its largest value and once
+// to be cast; each result is a byte an element, in pieces of 64 bytes of a row, of the transpose
+// 128. Numerics: a maximum has no order; the scale is divided in fp64, the product rounded in fp32
+// and once more to 8 bits: the host's bits.
 #include "kernels/cuda/elementwise.h"
 #include "kernels/device/reduce.cuh"
 
@@ -60,8 +59,7 @@ void float8_scale(ConstTensorView x, DType to, TensorView scale, TensorView part
          "a scale is two values, and there is scratch");
   const std::int64_t elements = x.elements();
   Grid grid = strided_grid(ceil_divide(elements, kVector));
-  if (grid.blocks.x > partial.elements())
-    grid.blocks.x = static_cast<unsigned>(partial.elements());
+  if (grid.blocks.x > partial.elements()) grid.blocks.x = static_cast<unsigned>(partial.elements());
   float* const largest = fp32_of(partial);
   start("float8_scale", largest_of_blocks, grid, span_of(x), elements, aligned({x}), largest);
   start("float8_scale", scale_of_largest, block_each(1, kThreads), largest,
@@ -145,7 +143,8 @@ __global__ void __launch_bounds__(kThreads) cast_tile(CastTask t) {
     std::uint32_t words[2] = {0, 0};
 #pragma unroll
     for (int e = 0; e < kVector; ++e)
-      if (e < n) words[e / 4] |= static_cast<std::uint32_t>(turned.code[of][first + e]) << 8 * (e % 4);
+      if (e < n)
+        words[e / 4] |= static_cast<std::uint32_t>(turned.code[of][first + e]) << 8 * (e % 4);
     uint2 codes;
     codes.x = words[0];
     codes.y = words[1];

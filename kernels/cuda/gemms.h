@@ -16,8 +16,8 @@ struct Matrix {
   bool transposed = false;  // the GEMM takes the transpose
 };
 
-// c [m, n] = scale · a · b + bias, plus the old c where `accumulate`; a: m × k, b: k × n. Operands of
-// 8 bits have scales on the device, whose first element each value is to be multiplied with.
+// c [m, n] = scale · a · b + bias, plus the old c where `accumulate`; a: m × k, b: k × n. Operands
+// of 8 bits have scales on the device, whose first element each value is to be multiplied with.
 struct Gemm {
   std::int64_t m = 0, n = 0, k = 0;
   Matrix a, b;

@@ -115,9 +115,9 @@ LibraryCall library_call(const Gemm& p, const Columns& c, const TensorView& work
 
 std::string LibraryCall::key() const {
   return "a=" + text(a) + " b=" + text(b) + " d=" + text(d) + (bias ? " bias" : "") +
-         (accumulate ? " beta=1" : " beta=0") + (tf32 ? " tf32" : "") +
-         (scaled ? " scaled" : "") + (fast_sums ? " fast" : "") +
-         " align=" + std::to_string(alignment) + " workspace=" + std::to_string(workspace_bytes);
+         (accumulate ? " beta=1" : " beta=0") + (tf32 ? " tf32" : "") + (scaled ? " scaled" : "") +
+         (fast_sums ? " fast" : "") + " align=" + std::to_string(alignment) +
+         " workspace=" + std::to_string(workspace_bytes);
 }
 
 std::string refusal(const LibraryCall& call, const Gemm& p) {

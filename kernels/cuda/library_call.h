@@ -59,8 +59,8 @@ struct LibraryPart {
 std::vector<LibraryPart> parts_of(const LibraryCall& call);
 
 // Why the library cannot take the call's dtypes or lengths, or nothing. It multiplies two matrices
-// of one storage type into one of that type or fp32, and two of 8 bits that have scales, of which at
-// least one is e4m3, into any storage type; a bias has the result's type.
+// of one storage type into one of that type or fp32, and two of 8 bits that have scales, of which
+// at least one is e4m3, into any storage type; a bias has the result's type.
 std::string refusal(const LibraryCall& call, const Gemm& gemm);
 
 }  // namespace plimsoll::kernels::cuda

@@ -1,10 +1,11 @@
-// How our own runtime multiplies in 8 bits (--precision fp8-mixed): as torchao's Float8Linear of the
-// recipe "tensorwise" (torchao 0.18, float8/float8_linear.py), with scales found anew for each tensor.
+// How our own runtime multiplies in 8 bits (--precision fp8-mixed): as torchao's Float8Linear of
+// the recipe "tensorwise" (torchao 0.18, float8/float8_linear.py), with scales found anew for each
+// tensor.
 //
 // All but the products is as with bf16-mixed: weights, activations and gradients have 16 bits, and
 // what forward saves is saved in 16 bits. Inputs and weights are cast to e4m3, gradients of results
-// to e5m2. Tensor cores want what is summed over side by side, so that each operand is cast as it lies
-// or turned:
+// to e5m2. Tensor cores want what is summed over side by side, so that each operand is cast as it
+// lies or turned:
 //
 //   forward   the input of GEMMs that share it, once                      x8 [T in]
 //             y = x8 · w8ᵀ, w cast within the op                          w8 [out in]
@@ -13,9 +14,10 @@
 //             d_w += d8ᵀ · x8, with the bias's gradient from d_y
 //             d_x  = d8 · w8, w cast within the op, turned                w8ᵀ [in out]
 //
-// A cast that is an op of its own makes temporaries that die with their last reader; each has a scale,
-// fp32 [2]. d_y dies with its cast, unless a bias wants it. Weights that are stored [in, out] (GPT-2)
-// are turned forward and not backward. Partial maxima stand at the beginning of the workspace.
+// A cast that is an op of its own makes temporaries that die with their last reader; each has a
+// scale, fp32 [2]. d_y dies with its cast, unless a bias wants it. Weights that are stored [in,
+// out] (GPT-2) are turned forward and not backward. Partial maxima stand at the beginning of the
+// workspace.
 #pragma once
 
 #include <string>

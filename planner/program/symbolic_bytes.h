@@ -113,7 +113,8 @@ class BytesOfValues {
   template <class Count>
   SymBytes find(SymInt values, DType dtype, Count&& count) {
     if (values.node() == 0) return count();
-    Known& known = all_[(std::size_t{4} * values.node() + static_cast<std::size_t>(dtype)) % all_.size()];
+    Known& known =
+        all_[(std::size_t{4} * values.node() + static_cast<std::size_t>(dtype)) % all_.size()];
     if (known.node != values.node() || known.dtype != dtype)
       known = {values.node(), dtype, count()};
     return known.bytes;

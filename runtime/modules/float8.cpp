@@ -14,9 +14,8 @@ Float8Cast cast_to_float8(Worker& worker, Op& op, const models::decisions::Float
     made.values = op.make(names.values, Category::temporaries, to, {rows, columns});
   if (ways.turned)
     made.transposed = op.make(names.transposed, Category::temporaries, to, {columns, rows});
-  worker.kernels.float8_scale(
-      x, to, made.scale.view(),
-      worker.scratch(DType::fp32, {models::decisions::kFloat8Maxima}));
+  worker.kernels.float8_scale(x, to, made.scale.view(),
+                              worker.scratch(DType::fp32, {models::decisions::kFloat8Maxima}));
   worker.kernels.to_float8(x, made.scale.view(), ways.straight ? made.values.view() : TensorView(),
                            ways.turned ? made.transposed.view() : TensorView());
   return made;

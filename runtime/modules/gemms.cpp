@@ -36,14 +36,13 @@ class Gemms final : public LayerModule {
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       Gemm& p = parts_[i];
       if (p.linear.in_float8()) {
-        if (results)
-          pass.value(p.out) = p.linear.forward8(x8, eight(i + 1) == nullptr, name_of(p));
+        if (results) pass.value(p.out) = p.linear.forward8(x8, eight(i + 1) == nullptr, name_of(p));
         continue;
       }
       const bool leaves = pass.saves && p.linear.adapted();
       if (!results && !leaves) continue;
-      const bool last = std::none_of(parts_.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-                                     parts_.end(), reads);
+      const bool last =
+          std::none_of(parts_.begin() + static_cast<std::ptrdiff_t>(i) + 1, parts_.end(), reads);
       const Operand x = last ? pass.read(x_, at_) : reading(std::as_const(pass.value(x_)));
       Tensor a;
       if (results)
@@ -140,8 +139,7 @@ class Gemms final : public LayerModule {
 
   void backward_input_first(BackwardPass& pass) {
     Gemm& p = parts_.front();
-    if (p.linear.in_float8())
-      p.d8 = p.linear.gradient8(pass.gradient(p.out).read(true), true);
+    if (p.linear.in_float8()) p.d8 = p.linear.gradient8(pass.gradient(p.out).read(true), true);
     p.d_a = p.linear.backward_adapter(pass.gradient(p.out).read(false),
                                       std::move(pass.saved.adapters[p.place]));
     input_gradient(pass, p, !p.linear.trains_own());

@@ -197,7 +197,8 @@ TEST_CASE("dtypes that the library does not multiply are refused by name") {
   CHECK(why(b, b, b, f) == "a bias of fp32 for a result of bf16");
 }
 
-TEST_CASE("the library multiplies 8 bits with scales, one of the two in e4m3, into any storage type") {
+TEST_CASE(
+    "the library multiplies 8 bits with scales, one of the two in e4m3, into any storage type") {
   const auto why = [](DType a, DType b, DType c, bool scaled) {
     const Tensor x({16, 32}, a), w({48, 32}, b), one({2}, DType::fp32, 1);
     Tensor y({16, 48}, c);
@@ -217,8 +218,8 @@ TEST_CASE("the library multiplies 8 bits with scales, one of the two in e4m3, in
   CHECK(why(four, four, DType::int32, true) == "a result of int32 from operands of fp8_e4m3");
 }
 
-// Of a matrix [rows, K] the library sees [K, rows]; its tensor cores for 8 bits want the first operand
-// turned and the second not ("TN", cuBLAS documentation, cublasLtMatmul).
+// Of a matrix [rows, K] the library sees [K, rows]; its tensor cores for 8 bits want the first
+// operand turned and the second not ("TN", cuBLAS documentation, cublasLtMatmul).
 TEST_CASE("a GEMM in 8 bits comes to the library as its tensor cores want it") {
   const Tensor x({16, 32}, DType::fp8_e4m3), w({48, 32}, DType::fp8_e4m3), one({2}, DType::fp32, 1);
   Tensor y({16, 48}, DType::bf16);

@@ -1,5 +1,5 @@
-// Casts to 8 bits and their GEMMs, against torch and torchao (tools/oracle/float8_goldens.py) and by
-// hand.
+// Casts to 8 bits and their GEMMs, against torch and torchao (tools/oracle/float8_goldens.py) and
+// by hand.
 #include <cmath>
 #include <limits>
 
@@ -117,8 +117,8 @@ TEST_CASE("a matrix is cast as it lies and turned, or one of the two alone") {
   CHECK(codes_of(other) == turned);
 }
 
-// a = [1 2; 3 4] with scale 2, b = [1 0; 1 1] with scale 1/4: a · bᵀ = [1 3; 3 7], times 1/2; with the
-// bias [10 20], added to 1.
+// a = [1 2; 3 4] with scale 2, b = [1 0; 1 1] with scale 1/4: a · bᵀ = [1 3; 3 7], times 1/2; with
+// the bias [10 20], added to 1.
 TEST_CASE("a GEMM in 8 bits multiplies codes, then both scales, then adds") {
   Tensor panels({12}, DType::fp32);
   const Tensor a({2, 2}, DType::fp32, {1, 2, 3, 4}), b({2, 2}, DType::fp32, {1, 0, 1, 1});
@@ -141,8 +141,9 @@ TEST_CASE("a GEMM in 8 bits multiplies codes, then both scales, then adds") {
 
 TEST_CASE("operands that no GEMM in 8 bits takes are errors") {
   Tensor panels({12}, DType::fp32), y({2, 2}, DType::fp32);
-  const Tensor unit({2}, DType::fp32, 1), four({2, 2}, DType::fp8_e4m3), five({2, 2}, DType::fp8_e5m2),
-      wide({2, 3}, DType::fp8_e4m3), half({2, 2}, DType::bf16), one({1}, DType::fp32);
+  const Tensor unit({2}, DType::fp32, 1), four({2, 2}, DType::fp8_e4m3),
+      five({2, 2}, DType::fp8_e5m2), wide({2, 3}, DType::fp8_e4m3), half({2, 2}, DType::bf16),
+      one({1}, DType::fp32);
   const auto refused = [&](const Float8Matrix& a, const Float8Matrix& b, const char* why) {
     CHECK_THROWS_WITH_AS(k.float8_gemm(a, b, {}, {}, y, panels), doctest::Contains(why), Error);
   };
@@ -156,8 +157,8 @@ TEST_CASE("operands that no GEMM in 8 bits takes are errors") {
                        doctest::Contains("8 bits are"), Error);
 }
 
-// As torchao's Float8Linear: what is multiplied are the codes, so that only the order of sums and the
-// rounding of results are left.
+// As torchao's Float8Linear: what is multiplied are the codes, so that only the order of sums and
+// the rounding of results are left.
 TEST_CASE("a linear layer and its gradients in 8 bits are torchao's") {
   const Json golden = golden_file();
   for (const Json& c : golden["linears"]) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "models/decisions/exchange.h"
+#include "models/decisions/float8.h"
 #include "models/decisions/layer.h"
 #include "models/decisions/loss.h"
 #include "models/decisions/mesh.h"
@@ -151,6 +152,31 @@ TEST_CASE("dtypes by precision") {
   CHECK(decisions::regime_of(s).loss_scaling);
   CHECK(base(Precision::bf16) == TrainedDtypes{DType::bf16, DType::bf16, false, DType::bf16});
   CHECK_THROWS_AS(base(Precision::fp16), Error);
+  CHECK(!decisions::regime_of(s).float8);
+  CHECK(base(Precision::fp8_mixed) == base(Precision::bf16_mixed));
+  s.precision = Precision::fp8_mixed;
+  CHECK(decisions::regime_of(s).compute == DType::bf16);
+  CHECK(decisions::regime_of(s).float8);
+}
+
+TEST_CASE("linears whose widths are multiples of 16 are in 8 bits, where that is asked for") {
+  decisions::Regime regime;
+  CHECK(!decisions::in_float8(regime, 32, 64));
+  regime.float8 = true;
+  CHECK(decisions::in_float8(regime, 32, 64));
+  CHECK(!decisions::in_float8(regime, 24, 64));
+  CHECK(!decisions::in_float8(regime, 32, 8));
+}
+
+TEST_CASE("cuBLASLt's products in 8 bits want whole multiples of 16 tokens") {
+  const ModelSpec model;
+  Strategy s;
+  s.precision = Precision::fp8_mixed;
+  CHECK_NOTHROW(decisions::check_float8(model, s, {.seq_len = 8, .micro_batch = 2}));
+  CHECK_THROWS_WITH_AS(decisions::check_float8(model, s, {.seq_len = 24}),
+                       doctest::Contains("24 tokens in a micro-batch"), Error);
+  s.precision = Precision::bf16_mixed;
+  CHECK_NOTHROW(decisions::check_float8(model, s, {.seq_len = 24}));
 }
 
 TEST_CASE("tensors and ops are called after the checkpoint's modules") {

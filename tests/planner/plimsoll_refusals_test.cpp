@@ -58,6 +58,22 @@ TEST_CASE("stack plimsoll refuses what its runtime has not, and nothing beside i
       {axes, [](Strategy& s) { s.pp = 2; }},
       {axes, [](Strategy& s) { s.cp = 2; }},
       {axes, [](Strategy& s) { s.ep = 2; }},
+      {"", [](Strategy& s) { s.precision = models::Precision::fp8_mixed; }},
+      {"--precision fp8-mixed on --stack plimsoll: adapters",
+       [](Strategy& s) {
+         s.precision = models::Precision::fp8_mixed;
+         s.lora = models::Lora{};
+       }},
+      {"--precision fp8-mixed on --stack plimsoll: --fp8-recipe is tensorwise",
+       [](Strategy& s) {
+         s.precision = models::Precision::fp8_mixed;
+         s.fp8_recipe = models::Fp8Recipe::rowwise;
+       }},
+      {"--precision fp8-mixed on --stack plimsoll: --fp8-all-gather yes",
+       [](Strategy& s) {
+         s.precision = models::Precision::fp8_mixed;
+         s.fp8_all_gather = true;
+       }},
       {"plimsoll's ZeRO-3 always reshards",
        [](Strategy& s) { s.gpus = 8, s.data.zero = 3, s.data.reshard_after_forward = false; }},
       {"plimsoll reduces gradients in the dtype that they have",

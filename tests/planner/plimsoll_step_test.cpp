@@ -1,6 +1,8 @@
 // What our own runtime's step saves and allocates, against closed forms derived by hand.
 #include <doctest/doctest.h>
 
+#include <map>
+
 #include "models/model_catalog.h"
 #include "tests/planner/plimsoll_step.h"
 
@@ -45,6 +47,69 @@ models::ModelSpec gpt2_dropout(std::int64_t layers) {
 }
 
 }  // namespace
+
+// 16 tokens, hidden 64, keys and values 32, inner width 128; a byte a value. Forward the input of
+// GEMMs that share it and each weight; backward the same turned, and gradients of results both
+// ways.
+TEST_CASE("what is cast to 8 bits, by hand") {
+  Strategy s = bf16_strategy();
+  s.precision = models::Precision::fp8_mixed;
+  const Planned p = planned(small_llama(1), s, kBatch);
+  const std::map<std::string, std::int64_t> expected{
+      {"self_attn.q_proj.input.float8", 16 * 64},
+      {"self_attn.q_proj.weight.float8", 64 * 64},
+      {"self_attn.k_proj.weight.float8", 32 * 64},
+      {"self_attn.v_proj.weight.float8", 32 * 64},
+      {"self_attn.o_proj.input.float8", 16 * 64},
+      {"self_attn.o_proj.weight.float8", 64 * 64},
+      {"mlp.gate_proj.input.float8", 16 * 64},
+      {"mlp.gate_proj.weight.float8", 128 * 64},
+      {"mlp.up_proj.weight.float8", 128 * 64},
+      {"mlp.down_proj.input.float8", 16 * 128},
+      {"mlp.down_proj.weight.float8", 64 * 128},
+      {"mlp.down_proj.out.grad.float8", 16 * 64},
+      {"mlp.down_proj.out.grad.float8.transposed", 16 * 64},
+      {"mlp.down_proj.weight.float8.transposed", 64 * 128},
+      {"mlp.down_proj.input.float8.transposed", 16 * 128},
+      {"mlp.gate_proj.input.float8.transposed", 16 * 64},
+      {"mlp.gate_proj.out.grad.float8", 16 * 128},
+      {"mlp.gate_proj.out.grad.float8.transposed", 16 * 128},
+      {"mlp.up_proj.out.grad.float8", 16 * 128},
+      {"mlp.up_proj.out.grad.float8.transposed", 16 * 128},
+      {"mlp.gate_proj.weight.float8.transposed", 128 * 64},
+      {"mlp.up_proj.weight.float8.transposed", 128 * 64},
+      {"self_attn.o_proj.out.grad.float8", 16 * 64},
+      {"self_attn.o_proj.out.grad.float8.transposed", 16 * 64},
+      {"self_attn.o_proj.input.float8.transposed", 16 * 64},
+      {"self_attn.o_proj.weight.float8.transposed", 64 * 64},
+      {"self_attn.q_proj.input.float8.transposed", 16 * 64},
+      {"self_attn.q_proj.out.grad.float8", 16 * 64},
+      {"self_attn.q_proj.out.grad.float8.transposed", 16 * 64},
+      {"self_attn.k_proj.out.grad.float8", 16 * 32},
+      {"self_attn.k_proj.out.grad.float8.transposed", 16 * 32},
+      {"self_attn.v_proj.out.grad.float8", 16 * 32},
+      {"self_attn.v_proj.out.grad.float8.transposed", 16 * 32},
+      {"self_attn.q_proj.weight.float8.transposed", 64 * 64},
+      {"self_attn.k_proj.weight.float8.transposed", 32 * 64},
+      {"self_attn.v_proj.weight.float8.transposed", 32 * 64}};
+  std::map<std::string, std::int64_t> found;
+  int scales = 0;
+  for (const models::TensorDecl& tensor : p.program.tensors) {
+    const std::string name = tensor.name;
+    if (name.find(".float8") == std::string::npos) continue;
+    CHECK(tensor.category == Category::temporaries);
+    if (name.ends_with(".scale")) {
+      ++scales;
+      CHECK(tensor.bytes == Bytes(8));
+    } else {
+      CHECK(found.emplace(name, tensor.bytes.value()).second);
+    }
+  }
+  CHECK(found == expected);
+  CHECK(scales == (4 + 7) + (4 + 7 + 7));
+  // What is saved is what bf16 saves.
+  CHECK(saved(small_llama(2), s) == saved(small_llama(2), bf16_strategy()));
+}
 
 // Llama-like: h x, n1, m, n2 | q widths of q, o | kv widths of k, v | f gate, up; two 1/rms and a
 // log-sum-exp for each head in fp32: e (4 h + 2 q + 2 kv + 2 f) + 8 + 4 a. GPT-2: x, n1, m, n2, o

@@ -1,7 +1,8 @@
 // L1 and L2 on a GPU: what exact_test.cpp shows on the host, with ranks as threads of one GPU.
 //
 // cuda_exact_test [WORKLOADS [SECONDS]]: of the covering set, and of 24 drawn ones in 8 bits behind
-// it, the first WORKLOADS (40), as many as begin within SECONDS (240). One line of JSON for each; 77 without a GPU.
+// it, the first WORKLOADS (40), as many as begin within SECONDS (240). One line of JSON for each;
+// 77 without a GPU.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

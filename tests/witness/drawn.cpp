@@ -38,7 +38,9 @@ class Draw {
     s.attention =
         one_of({models::Attention::flash, models::Attention::eager, models::Attention::math});
     s.loss = one_of({models::Loss::full, models::Loss::chunked, models::Loss::fused});
-    c_.batch = {.seq_len = float8_ ? 16 : maybe(6) ? 1 : between(2, 20),
+    c_.batch = {.seq_len = float8_    ? 16
+                           : maybe(6) ? 1
+                                      : between(2, 20),
                 .micro_batch = between(1, 3),
                 .grad_accum = one_of({1, 1, 2, 3, 4, 6})};
     c_.deterministic = maybe(2);
@@ -84,7 +86,8 @@ class Draw {
               field("tie_word_embeddings", maybe(2)) + field("enable_bias", !maybe(4)) +
               ", \"dropout\": " + one_of<std::string>({"0", "0.1"});
     } else if (neox()) {
-      const std::int64_t wide = float8_ ? 16 : 4 * between(1, 4);  // half of a head is rotated, in pairs
+      const std::int64_t wide =
+          float8_ ? 16 : 4 * between(1, 4);  // half of a head is rotated, in pairs
       json += field("hidden_size", heads * wide) + field("num_attention_heads", heads) +
               field("num_hidden_layers", layers_) + field("intermediate_size", inner(50)) +
               field("vocab_size", between(2, 99)) + field("max_position_embeddings", 64L) +

@@ -57,21 +57,21 @@ TEST_CASE("packed bases whose scales fill blocks of their own, under every stage
 // (trained or not), parallel residuals, norms between, everything made again.
 TEST_CASE("linears in 8 bits under every stage") {
   const std::pair<const char*, std::vector<std::string>> models[] = {
-       {R"({"model_type": "llama", "hidden_size": 32, "num_attention_heads": 2,
+      {R"({"model_type": "llama", "hidden_size": 32, "num_attention_heads": 2,
             "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 48, "vocab_size": 67,
             "num_hidden_layers": 2, "max_position_embeddings": 64, "mlp_bias": true})",
-        {"*.bias", "*down_proj.weight", "*q_proj.weight"}},
-       {R"({"model_type": "qwen3", "hidden_size": 24, "num_attention_heads": 2,
+       {"*.bias", "*down_proj.weight", "*q_proj.weight"}},
+      {R"({"model_type": "qwen3", "hidden_size": 24, "num_attention_heads": 2,
             "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 32, "vocab_size": 67,
             "num_hidden_layers": 2, "max_position_embeddings": 64})",
-        {"*up_proj.weight", "*down_proj.weight", "*o_proj.weight"}},
-       {R"({"model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_layer": 2, "vocab_size": 67,
+       {"*up_proj.weight", "*down_proj.weight", "*o_proj.weight"}},
+      {R"({"model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_layer": 2, "vocab_size": 67,
             "n_positions": 64})",
-        {"*attn.c_proj.weight", "*mlp.c_proj.weight", "*ln_2*"}},
-       {R"({"model_type": "phi", "hidden_size": 32, "num_attention_heads": 2,
+       {"*attn.c_proj.weight", "*mlp.c_proj.weight", "*ln_2*"}},
+      {R"({"model_type": "phi", "hidden_size": 32, "num_attention_heads": 2,
             "intermediate_size": 64, "vocab_size": 67, "num_hidden_layers": 2,
             "max_position_embeddings": 64})",
-        {"*.bias", "*fc2.weight", "*q_proj.weight"}}};
+       {"*.bias", "*fc2.weight", "*q_proj.weight"}}};
   for (const auto& [config, frozen] : models)
     for (const int zero : {0, 1, 2, 3})
       for (const models::RecomputeKind kind :

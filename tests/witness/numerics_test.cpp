@@ -121,10 +121,10 @@ bool alternates(const Golden& golden) {
   return golden.training(strategy_of(Precision::fp32)).model.decoder->full_layers > 0;
 }
 
-// In 8 bits no two programs agree closely: where they round to bf16 differently, by 2^-9 of a value,
-// one code in thirty is the next one, which is as much as half of what the 8 bits change. But what
-// they change, against fp32, is as much as torchao's change (bf16 changes a tenth of that), and it is
-// partly the same.
+// In 8 bits no two programs agree closely: where they round to bf16 differently, by 2^-9 of a
+// value, one code in thirty is the next one, which is as much as half of what the 8 bits change.
+// But what they change, against fp32, is as much as torchao's change (bf16 changes a tenth of
+// that), and it is partly the same.
 void check_float8(const Golden& golden, const Strategy& strategy) {
   CAPTURE(text(golden, strategy));
   const auto check = [&](const std::string& what, const std::vector<double>& ours) {

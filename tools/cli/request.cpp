@@ -223,8 +223,8 @@ void set_data_parallel(const Options& options, Strategy& s) {
 
 // Where mixed precision is 16-bit weights beside fp32 masters: what contradicts that.
 void set_mixed_precision(const Options& options, const Strategy& s) {
-  const bool bf16 = s.precision == models::Precision::bf16_mixed ||
-                    s.precision == models::Precision::fp8_mixed;
+  const bool bf16 =
+      s.precision == models::Precision::bf16_mixed || s.precision == models::Precision::fp8_mixed;
   const bool mixed = bf16 || s.precision == models::Precision::fp16_mixed;
   const DType low = bf16 ? DType::bf16 : DType::fp16;
   require(options, "param-dtype", !mixed || s.param_dtype == low,

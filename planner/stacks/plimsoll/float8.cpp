@@ -35,7 +35,8 @@ LayerWriter::Float8Cast LayerWriter::cast_to_float8(OpBuilder& op,
   if (turned) made.transposed = make(names.transposed, bytes);
   op.write(made.scale).write(made.values).write(made.transposed);
   b_.work().moves(2 * storage(values, regime_.compute).real() +
-                  ((straight ? 1 : 0) + (turned ? 1 : 0)) * bytes.real());
+                      ((straight ? 1 : 0) + (turned ? 1 : 0)) * bytes.real(),
+                  3);
   return made;
 }
 
@@ -78,7 +79,8 @@ void LayerWriter::weight_gradient8(const GemmOp& linear, const Float8Cast& x8,
   const bool bias = part.bias && part.train_bias;
   if (!part.train_weight && !bias) return;
   OpBuilder weight = op(linear.names.weight_grad);
-  if (part.train_weight) weight.read(x8.transposed).read(x8.scale).read(d8.transposed).read(d8.scale);
+  if (part.train_weight)
+    weight.read(x8.transposed).read(x8.scale).read(d8.transposed).read(d8.scale);
   if (bias) weight.read(d(linear.out));
   weight.update(gradients_);
   if (part.train_weight) gemm(part.in, part.out, total_, DType::fp8_e4m3);

@@ -6,6 +6,7 @@
 #include "models/decisions/mesh.h"
 #include "models/decisions/offload.h"
 #include "models/decisions/packed_weights.h"
+#include "models/gpu_catalog.h"
 #include "models/lora.h"
 #include "models/optimizers.h"
 #include "models/run_names.h"
@@ -72,6 +73,8 @@ void write_messages(const ModelParts& parts, const Strategy& strategy, Messages&
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse(question.strategy);
   decisions::check_float8(*question.model, question.strategy, question.batch);
+  if (question.cluster.gpu && question.strategy.device == models::Device::cuda)
+    models::check_products(*question.cluster.gpu, question.strategy.precision);
   const Rules rules{.deterministic = question.strategy.deterministic};
   // Parts are padded to equal pieces (models/decisions/sharding.h): all ranks hold the same.
   step.rank = std::max<std::int64_t>(0, step.rank);

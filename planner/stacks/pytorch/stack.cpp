@@ -52,10 +52,10 @@ const char* kernel_name(Rules::Sdpa sdpa, models::Precision precision) {
   return low_dtype(precision) == DType::bf16 ? "\"math\"" : "\"efficient\"";
 }
 
-// That cuDNN's is first on Hopper follows from the order of backends alone; of torch 2.11 the scratch of
-// its backward was seen in the peaks of an H100's steps, too.
-Assumption kernel_of_sdpa(Rules::Sdpa sdpa, const Question& question,
-                          const std::string& torch, const std::string& capability) {
+// That cuDNN's is first on Hopper follows from the order of backends alone; of torch 2.11 the
+// scratch of its backward was seen in the peaks of an H100's steps, too.
+Assumption kernel_of_sdpa(Rules::Sdpa sdpa, const Question& question, const std::string& torch,
+                          const std::string& capability) {
   const bool seen = capability == "9.0" && question.strategy.torch == models::kTorch;
   std::string source = torch + "'s order of backends on compute capability " + capability;
   if (sdpa == Rules::Sdpa::cudnn && seen)

@@ -19,26 +19,20 @@ Tensor spread(Extents shape, DType dtype, std::uint64_t seed) {
 }
 
 // y, the gradient of x and that of the weight, as Float8Linear multiplies them.
-void check_gemms(std::int64_t tokens, std::int64_t in, std::int64_t out, DType result, bool library) {
+void check_gemms(std::int64_t tokens, std::int64_t in, std::int64_t out, DType result,
+                 bool library) {
   CAPTURE(tokens);
   CAPTURE(in);
   CAPTURE(out);
   CAPTURE(name_of(result));
   const DType four = DType::fp8_e4m3, five = DType::fp8_e5m2;
   const std::vector<Tensor> operands = {
-      drawn({tokens, in}, four, 1),
-      drawn({out, in}, four, 2),
-      drawn({tokens, out}, five, 3),
-      drawn({in, out}, four, 4),
-      drawn({out, tokens}, five, 5),
-      drawn({in, tokens}, four, 6),
-      Tensor({2}, DType::fp32, 0.5),
-      Tensor({2}, DType::fp32, 3),
+      drawn({tokens, in}, four, 1), drawn({out, in}, four, 2), drawn({tokens, out}, five, 3),
+      drawn({in, out}, four, 4), drawn({out, tokens}, five, 5), drawn({in, tokens}, four, 6),
+      Tensor({2}, DType::fp32, 0.5), Tensor({2}, DType::fp32, 3),
       // The library's bias of a result in fp32 has 16 bits.
       library && result == DType::fp32 ? Tensor() : drawn({out}, result, 7),
-      drawn({tokens, out}, result, 8),
-      drawn({tokens, in}, result, 9),
-      drawn({out, in}, result, 10),
+      drawn({tokens, out}, result, 8), drawn({tokens, in}, result, 9), drawn({out, in}, result, 10),
       Tensor({1 << 16}, DType::fp32)};
   const Op op = [](const KernelTable& k, const Views& v) {
     k.float8_gemm({v[0], v[6]}, {v[1], v[7]}, v[8], {.fast_sums = true}, v[9], v[12]);
@@ -46,8 +40,8 @@ void check_gemms(std::int64_t tokens, std::int64_t in, std::int64_t out, DType r
     k.float8_gemm({v[4], v[6]}, {v[5], v[6]}, {}, {.accumulate = true}, v[11], v[12]);
   };
   // Tensor cores keep some 14 bits of a sum of products in 8 bits. Not seen on a GPU yet.
-  const double limit = (library ? 0x1p-9 : 1e-5) +
-                       (result == DType::fp32 ? 0 : 1.01 * once(result) + 1e-3);
+  const double limit =
+      (library ? 0x1p-9 : 1e-5) + (result == DType::fp32 ? 0 : 1.01 * once(result) + 1e-3);
   const auto check = [&](const Twins& t) {
     for (const std::size_t i : {9u, 10u, 11u}) CHECK_NEAR(t.cuda[i], t.host[i], limit);
   };
@@ -60,7 +54,8 @@ void check_gemms(std::int64_t tokens, std::int64_t in, std::int64_t out, DType r
 
 }  // namespace
 
-// Rows and columns around a tile of 128 by 64, a thread's eight, and more blocks than there is scratch.
+// Rows and columns around a tile of 128 by 64, a thread's eight, and more blocks than there is
+// scratch.
 TEST_CASE("casts to 8 bits, straight and turned, and their scales have the host's bits") {
   for (const DType dtype : kStorage)
     for (const DType to : kEight)
@@ -91,21 +86,21 @@ TEST_CASE("numbers that 8 bits do not have are cast as on the host: too large, i
   for (const DType to : kEight) {
     const auto cast = [&](const std::vector<double>& values, double factor) {
       const Extents shape{1, std::ssize(values)};
-      const Twins t = twins({Tensor(shape, DType::fp32, values),
-                             Tensor({2}, DType::fp32, {1 / factor, factor}), Tensor(shape, to)},
-                            [](const KernelTable& k, const Views& v) {
-                              k.to_float8(v[0], v[1], v[2], {});
-                            });
+      const Twins t =
+          twins({Tensor(shape, DType::fp32, values), Tensor({2}, DType::fp32, {1 / factor, factor}),
+                 Tensor(shape, to)},
+                [](const KernelTable& k, const Views& v) { k.to_float8(v[0], v[1], v[2], {}); });
       CHECK(t.cuda[2] == t.host[2]);
     };
-    cast({449, -464, 480, 57345, -61440, 65536, 1e30, kInf, -kInf, std::nan(""), 0, -0.0, 1e-30}, 1);
+    cast({449, -464, 480, 57345, -61440, 65536, 1e30, kInf, -kInf, std::nan(""), 0, -0.0, 1e-30},
+         1);
     cast({3, -5, 1e-3, 448, 7}, 0.5);
   }
-  const Twins none = twins({Tensor({4, 4}, DType::bf16), Tensor({2}, DType::fp32),
-                            Tensor({1}, DType::fp32)},
-                           [](const KernelTable& k, const Views& v) {
-                             k.float8_scale(v[0], DType::fp8_e4m3, v[1], v[2]);
-                           });
+  const Twins none =
+      twins({Tensor({4, 4}, DType::bf16), Tensor({2}, DType::fp32), Tensor({1}, DType::fp32)},
+            [](const KernelTable& k, const Views& v) {
+              k.float8_scale(v[0], DType::fp8_e4m3, v[1], v[2]);
+            });
   CHECK(none.cuda[1] == none.host[1]);
   CHECK(none.host[1].at(1) == static_cast<double>(static_cast<float>(448 / 1e-12)));
 }
