@@ -3,6 +3,7 @@
 
   deepspeed_measure.py --out tests/golden/deepspeed_runs.json [--only TEXT]
   deepspeed_measure.py --cases deepspeed_draw.json --out tests/golden/deepspeed_draw.json
+  deepspeed_measure.py --cases deepspeed_liger_cases.json --out tests/golden/deepspeed_liger.json
   deepspeed_measure.py --history NAME [--least BYTES]     every allocation of one case's last step
   deepspeed_measure.py --start NAME [--least BYTES]       every allocation before its first step
 
@@ -21,8 +22,10 @@ import logging
 import os
 import sys
 
+import adapters
 import apart
 import dry_host
+import liger
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CATALOG = os.path.join(HERE, "..", "..", "models", "specs", "models")
@@ -130,6 +133,8 @@ def build(case, config):
     workload = case["workload"]
     strategy = workload["strategy"]
     hf = torch_measure.hf_config({"config": model_config(workload["model"])}, {"use_cache": False})
+    if strategy["zero"] == 3:  # from_config, and no checkpoint, zeroes its row, which is sharded
+        hf.pad_token_id = None
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[
         strategy.get("precision", "bf16-mixed").split("-")[0]]
     inside = deepspeed.zero.Init(config_dict_or_path=config) if strategy["zero"] == 3 else \
@@ -141,7 +146,8 @@ def build(case, config):
     if strategy.get("lora"):
         lora = {"rank": 8, "alpha": 16.0, "targets": "all-linear", "dropout": 0.0,
                 "adapter_dtype": "fp32", **strategy["lora"]}
-        model = torch_measure.with_lora(model, lora)
+        model = adapters.with_lora(model, lora)
+    liger.apply(model, workload["stack"].get("kernels", "eager"), strategy.get("loss", "full"))
     torch_measure.select_recompute(model, strategy.get("recompute", "none"),
                                     {"use_reentrant": workload["stack"].get("use_reentrant", False)})
     trained = [p for p in model.parameters() if p.requires_grad]

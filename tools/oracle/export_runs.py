@@ -71,6 +71,7 @@ def start(world, node):
                        "MASTER_PORT": "29500"})
     import torch
     import torch_measure
+    from transformers import trainer  # noqa: F401  (what it imports asks each device)
     torch_measure.start_process_group(world)
     torch.cuda.device_count = lambda: min(world, node)  # HYBRID_SHARD's groups
     made = torch.nn.parallel.DistributedDataParallel.__init__
