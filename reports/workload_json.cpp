@@ -90,6 +90,7 @@ void write_deepspeed(JsonWriter& json, const Strategy& s) {
   json.member("sub_group_size", o.sub_group_size);
   json.end_object();
   json.member("device", name_of(s.device));
+  if (s.kernels != models::Kernels::eager) json.member("kernels", name_of(s.kernels));
   json.member("name", name_of(s.stack));
   json.member("optimizer_impl", name_of(s.optimizer_impl.value_or(models::OptimizerImpl::fused)));
   json.member("torch_version", models::text_of(s.torch));

@@ -29,7 +29,7 @@ PACKAGES = {
     "bitsandbytes_goldens.py": ("torch", "bitsandbytes"),
     "compiled_graphs.py": ("torch", "transformers"),
     "check_exports.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
-    "deepspeed_measure.py": ("torch", "transformers", "peft", "deepspeed"),
+    "deepspeed_measure.py": ("torch", "transformers", "peft", "deepspeed", "liger_kernel"),
     "device_overheads.py": ("torch", "transformers"),
     "drawn_runs.py": ("torch", "transformers", "accelerate", "peft"),
     "dry_runs.py": ("torch", "transformers", "accelerate", "peft"),
@@ -139,6 +139,9 @@ class EveryTool(unittest.TestCase):
         out = self.folder / "runs.json"
         self.run_tool("deepspeed_measure.py", "--only", "tiny-zero3-recompute", "--out", out)
         self.assert_made_again(out, GOLDEN / "deepspeed_runs.json")
+        self.run_tool("deepspeed_measure.py", "--cases", "deepspeed_liger_cases.json", "--only",
+                      "liger-tiny-zero3-lora", "--out", out)
+        self.assert_made_again(out, GOLDEN / "deepspeed_liger.json")
 
     @needs("device_overheads.py")
     def test_device_overheads_and_its_rates(self):

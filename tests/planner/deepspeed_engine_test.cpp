@@ -76,8 +76,11 @@ TEST_CASE("what the engine does not do is refused by its option, and its neighbo
        [](Strategy& s) {
          s.quantize = models::Quantization{.storage = models::find_packed_storage("nf4")};
        }},
-      {"--stack deepspeed: --kernels other than eager", 2,
-       [](Strategy& s) { s.kernels = models::Kernels::liger; }},
+      {"--stack deepspeed: --kernels fused is not modelled yet", 2,
+       [](Strategy& s) { s.kernels = models::Kernels::fused; }},
+      {"--stack deepspeed: --kernels unsloth is not modelled yet", 2,
+       [](Strategy& s) { s.kernels = models::Kernels::unsloth; }},
+      {kNothing, 2, [](Strategy& s) { s.kernels = models::Kernels::liger; }},
       {"--stack deepspeed: --grad-dtype fp32 with --zero 1", 1,
        [](Strategy& s) { s.grad_dtype = DType::fp32; }},
       {kNothing, 1, [](Strategy& s) { s.grad_dtype = DType::fp32, s.precision = Precision::fp32; }},

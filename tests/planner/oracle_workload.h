@@ -116,6 +116,8 @@ inline models::Strategy deepspeed_strategy_of(const json& workload) {
   if (s.contains("optimizer")) out.optimizer = choice<models::Optimizer>(s["optimizer"]);
   if (s.contains("recompute")) out.recompute.kind = models::RecomputeKind::full;
   if (s.contains("lora")) out.lora = lora_of(s["lora"]);
+  if (s.contains("loss")) out.loss = choice<models::Loss>(s["loss"]);
+  if (stack.contains("kernels")) out.kernels = choice<models::Kernels>(stack["kernels"]);
   if (stack.contains("optimizer_impl"))
     out.optimizer_impl = choice<models::OptimizerImpl>(stack["optimizer_impl"]);
   if (!stack.contains("deepspeed")) return out;

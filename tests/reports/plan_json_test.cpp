@@ -224,3 +224,12 @@ TEST_CASE("reentrant checkpoints are part of the workload where they are not the
     CHECK_FALSE(has(document(plan), "use_reentrant"));
   }
 }
+
+TEST_CASE("kernels are part of DeepSpeed's workload where they are not eager") {
+  Plan plan = made_up_plan();
+  plan.strategy = {};
+  plan.strategy.stack = models::Stack::deepspeed;
+  CHECK_FALSE(has(document(plan), "\"kernels\":"));
+  plan.strategy.kernels = models::Kernels::liger;
+  CHECK(has(document(plan), R"("kernels":"liger")"));
+}

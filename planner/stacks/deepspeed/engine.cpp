@@ -61,8 +61,11 @@ void refuse(const models::Strategy& s) {
   });
   unsupported(s.quantize.has_value(), "--quantize is not modelled yet");
   refuse_optimizer(s);
-  unsupported(s.kernels != models::Kernels::eager,
-              "--kernels other than eager are not modelled yet");
+  check(s.kernels == models::Kernels::eager || s.kernels == models::Kernels::liger,
+        ErrorKind::unsupported, [&] {
+          return "--stack deepspeed: --kernels " + std::string(models::name_of(s.kernels)) +
+                 " is not modelled yet (eager and liger are)";
+        });
   unsupported(s.data.zero == 1 && s.grad_dtype && *s.grad_dtype == DType::fp32 &&
                   s.precision != Precision::fp32,
               "--grad-dtype fp32 with --zero 1 runs BF16_Optimizer or per-parameter fp32 "

@@ -77,7 +77,7 @@ void EngineWrapper::declare_states() {
 // Buckets are allocated by the first gradient of a backward and let go when all are reduced
 // (setup_buckets, _release_ipg_buffers); stage 1 reduces with the last micro-batch only.
 void EngineWrapper::begin_micro_batch() {
-  if (s_.first_micro()) gathered_ = gathered_layers_ = kNoTensor;
+  if (s_.first_micro()) gathered_ = gathered_layers_ = gathered_head_ = kNoTensor;
   if (moves()) plan_hooks();
   declare_waiting();
   begun_.clear();
@@ -102,6 +102,8 @@ void EngineWrapper::begin_micro_batch() {
   if (engine_.stage != 3) return;
   release_gathered(gathered_, Phase::forward);
   release_gathered(gathered_layers_, Phase::forward);
+  release_gathered(gathered_head_, Phase::forward);
+  gathered_head_ = gather(levels_.stays, Phase::forward);
   gathered_ = gather(levels_.forward, Phase::forward);
 }
 
@@ -146,9 +148,12 @@ void EngineWrapper::hook(const ModuleNames& names, TensorId gradient, std::int64
   const TensorId copy =
       b_.tensor("zero.reduce_copy", Bytes(1), Category::communication,
                 engine_.overlap ? models::Stream::reduce : models::Stream::compute);
-  // An RMS norm's weight comes in the middle of its kernels: one of them in fp32 is alive.
-  const bool norm = names.module == pytorch::end_names().norm.module ||
-                    (d_.norm == models::NormKind::rms_norm && layer_.in_stream_norm());
+  // An eager RMS norm's weight comes in the middle of its kernels: one of them in fp32 is alive.
+  constexpr auto eager = pytorch::NormKernel::eager;
+  const bool norm = names.module == pytorch::end_names().norm.module
+                        ? regime_.patch.last == eager
+                        : d_.norm == models::NormKind::rms_norm && layer_.in_stream_norm() &&
+                              regime_.patch.norms == eager;
   const SymBytes between = norm && engine_.model != DType::fp32
                                ? layer_.fp32(checked_multiply(tokens_.total(), d_.hidden))
                                : SymBytes();
@@ -216,7 +221,7 @@ void EngineWrapper::epilogue() {
   allocate_bucket(op);
   op.update(owned_);
   if (kept_ != owned_) op.update(kept_);
-  op.release(gathered_).release(gathered_layers_);
+  op.release(gathered_).release(gathered_layers_).release(gathered_head_);
 }
 
 void EngineWrapper::end_backward() {

@@ -47,6 +47,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   // `layers` around the loss: those that are there before it, beside the head, and after it; `more`
   // are the others before and after.
   struct Levels {
+    Level stays;  // for as long as a micro-batch takes
     Level forward, head, layers, more;
     bool layers_stay = true;  // behind the loss
   };
@@ -122,7 +123,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   TensorId bucket_ = kNoTensor, second_bucket_ = kNoTensor;
   TensorId owned_ = kNoTensor;  // this micro-batch's gradients of the partition
   Levels levels_;
-  TensorId gathered_ = kNoTensor, gathered_layers_ = kNoTensor;
+  TensorId gathered_ = kNoTensor, gathered_layers_ = kNoTensor, gathered_head_ = kNoTensor;
   TensorId kept_ = kNoTensor;  // the first one's, which later ones are added to
 };
 

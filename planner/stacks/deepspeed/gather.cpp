@@ -9,10 +9,25 @@
 // max_live_parameters elements are gathered. A parameter that is used again within
 // stage3_max_reuse_distance elements of the trace is not released: around the loss those are the
 // last max_reuse_distance / 2 elements of the model, passed once in each direction.
+//
+// Liger's fused loss reads the head's weight and does not call the head, whose hooks do not run.
+// The first forward finds the weight missing, and registers it as an external parameter of the
+// module whose forward that is (parameter_offload.py, ZeROOrderedDict): the model, or PEFT's
+// LoraModel. From then on that module's hooks fetch it, before the embedding. Its next use is the
+// module's backward, which comes right behind the forward, so that it stays; and what would release
+// it behind the backward waits for a gradient of token ids, which have none: it goes with the
+// backward's end (release_backward_leftovers).
+//
+// What a checkpoint runs again keeps the layer's weights until its backward, however little may be
+// gathered: they are saved detached, so that a weight which is released stays (torch 2.11,
+// utils/checkpoint.py, _recomputation_hook).
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
+#include "models/decisions/layer.h"
 #include "planner/stacks/deepspeed/engine_wrapper.h"
+#include "planner/stacks/deepspeed/trace.h"
 
 namespace plimsoll::planner::deepspeed {
 
@@ -50,19 +65,40 @@ class Greedy {
   std::int64_t limit_, sum_ = 0;
 };
 
+std::int64_t largest_layer(const std::vector<FlatLayout::Block>& blocks) {
+  std::int64_t largest = 0;
+  for (std::size_t i = 1; i + 1 < blocks.size(); ++i) {
+    const std::vector<std::int64_t>& gathered = blocks[i].gathered;
+    const auto stretch = std::accumulate(gathered.begin(), gathered.end(), std::int64_t(0));
+    largest = std::max(largest, stretch / blocks[i].layers);
+  }
+  return largest;
+}
+
 }  // namespace
 
 EngineWrapper::Levels EngineWrapper::gather_levels() const {
   if (engine_.stage != 3 || (engine_.ranks == 1 && !engine_.offload.params)) return {};
-  const std::int64_t live = engine_.options.max_live_parameters;
-  const std::int64_t around = std::max(live, engine_.options.max_reuse_distance / 2);
-  const std::vector<FlatLayout::Block>& blocks = layout_.blocks();
-  Greedy forward(live), loss(around), backward(live);
+  std::vector<FlatLayout::Block> blocks = layout_.blocks();
+  Level stays;
+  std::int64_t held = 0;
+  if (reads_head_weight(strategy_)) {
+    FlatLayout::Block& head = d_.tied_head ? blocks.front() : blocks.back();
+    held = head.take_gathered(checked_multiply(d_.vocab, d_.hidden));
+    stays = {gradients(held), {gradients(held)}};
+  }
+  const bool tied_head = d_.tied_head && held == 0;
+  const std::int64_t live = engine_.options.max_live_parameters - held;
+  const std::int64_t around = std::max(live, (engine_.options.max_reuse_distance - held) / 2);
+  const bool keeps = models::decisions::recomputes_layers(strategy_.recompute.kind) &&
+                     !strategy_.use_reentrant.value_or(false);
+  const std::int64_t again = keeps ? largest_layer(blocks) : 0;
+  Greedy forward(live), loss(around), backward(std::max(live, again));
   for (const FlatLayout::Block& block : blocks) forward.add(block.gathered, block.count, false);
   // A tied head is the embedding's table, used last in the forward and first in the backward.
-  if (d_.tied_head) loss.add(blocks.front().gathered, 1, true);
+  if (tied_head) loss.add(blocks.front().gathered, 1, true);
   for (std::size_t i = blocks.size(); i-- > 0;) {
-    if (i == 0 && d_.tied_head) break;
+    if (i == 0 && tied_head) break;
     loss.add(blocks[i].gathered, blocks[i].count, true);
     if (i + 1 < blocks.size()) backward.add(blocks[i].gathered, blocks[i].count, true);
   }
@@ -74,10 +110,11 @@ EngineWrapper::Levels EngineWrapper::gather_levels() const {
   };
   const Taken &around_loss = loss.taken(), &after = backward.taken();
   const std::size_t head =
-      std::min(around_loss.size(), (d_.tied_head ? blocks.front() : blocks.back()).gathered.size());
+      std::min(around_loss.size(), (tied_head ? blocks.front() : blocks.back()).gathered.size());
   const auto layers = static_cast<std::ptrdiff_t>(around_loss.size() - head);
   const auto loss_layers = around_loss.begin() + static_cast<std::ptrdiff_t>(head);
-  Levels out{.forward = level(forward.taken().begin(), forward.taken().end()),
+  Levels out{.stays = std::move(stays),
+             .forward = level(forward.taken().begin(), forward.taken().end()),
              .head = level(around_loss.begin(), loss_layers),
              .layers = level(loss_layers, around_loss.end()),
              .more = {}};

@@ -73,6 +73,13 @@ void FlatLayout::add_shard(const Parameter& p, std::int64_t count, Block& block)
   }
 }
 
+std::int64_t FlatLayout::Block::take_gathered(std::int64_t of) {
+  const auto found = std::ranges::find(gathered, of);
+  if (found == gathered.end()) return 0;
+  gathered.erase(found);
+  return of;
+}
+
 template <typename Visit>
 void FlatLayout::visit_share(std::int64_t rank, Visit visit) const {
   const std::int64_t begin = partition() * rank, end = begin + partition();

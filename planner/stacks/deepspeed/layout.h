@@ -70,6 +70,8 @@ class FlatLayout {
     std::vector<bool> persistent;
     std::vector<std::int64_t> gathered;
     std::int64_t end() const { return begin + elements * count; }
+    // Takes one of so many elements out of what is gathered: these, or 0 where none is.
+    std::int64_t take_gathered(std::int64_t of);
   };
   const std::vector<Block>& blocks() const { return blocks_; }
 

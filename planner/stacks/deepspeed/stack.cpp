@@ -3,6 +3,7 @@
 #include <set>
 
 #include "planner/stacks/deepspeed/engine_wrapper.h"
+#include "planner/stacks/deepspeed/trace.h"
 #include "planner/stacks/pytorch/stack.h"
 
 namespace plimsoll::planner::deepspeed {
@@ -25,13 +26,20 @@ const char* name_of(OptimizerWrapper wrapper) {
   return "";
 }
 
-void add_assumptions(const Engine& engine, std::vector<reports::Assumption>& out) {
+void add_assumptions(const Engine& engine, const models::Strategy& s,
+                     std::vector<reports::Assumption>& out) {
   const auto say = [&](const char* what, const std::string& value, const char* source) {
     out.push_back({what, "\"" + value + "\"", "derived", source});
   };
   say("versions modelled",
       "deepspeed 0.19.8, torch 2.11.0, transformers " + models::text_of(models::kTransformers),
       "allocator history of real steps, tests/golden/deepspeed_runs.json");
+  if (s.kernels == models::Kernels::liger)
+    say("kernels", "liger_kernel 0.8.5, as the Trainer's use_liger_kernel applies them",
+        "liger_kernel 0.8.5, transformers/monkey_patch.py; tests/golden/deepspeed_liger.json");
+  if (engine.stage == 3 && engine.ranks > 1 && reads_head_weight(s))
+    say("head's weight", "gathered from a micro-batch's begin to its end: the model reads it",
+        "deepspeed 0.19.8, runtime/zero/parameter_offload.py, ZeROOrderedDict");
   if (engine.stage == 3)
     say("gathered parameters",
         "prefetched up to stage3_max_live_parameters (" +
@@ -188,7 +196,7 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
   if (step.rank >= 0) engine.rank = step.rank;
   step.rank = engine.rank;
   step.caching_allocator = true;
-  if (!step.program_only) add_assumptions(engine, step.assumptions);
+  if (!step.program_only) add_assumptions(engine, s, step.assumptions);
   const bool splits = (engine.stage == 2 || (engine.stage == 1 && !engine.overlap)) &&
                       checkpoints_by_layer(s.recompute);
   const auto write = [&](const ModelParts& used) {

@@ -26,7 +26,8 @@ struct Module {
 // the layer, whose own hook comes first.
 class LayerModules {
  public:
-  LayerModules(const LayerPart& layer, bool input_grad) : layer_(layer) {
+  LayerModules(const LayerPart& layer, bool input_grad, bool calls_activations)
+      : layer_(layer), calls_activations_(calls_activations) {
     grads_.assign(layer.block->widths.size(), false);
     if (!grads_.empty()) grads_[models::kBlockInput] = input_grad;
     modules_.push_back({{}, 0, false});
@@ -97,8 +98,8 @@ class LayerModules {
     }
     for (const models::ValueId id : node.out)
       grads_[static_cast<std::size_t>(id)] = input || trains;
-    const bool module =
-        node.kind == models::OpKind::activation || node.kind == models::OpKind::dropout;
+    const bool module = (node.kind == models::OpKind::activation && calls_activations_) ||
+                        node.kind == models::OpKind::dropout;
     if (own.empty() && !module) return;
     enter(node.name);
     if (adapters.empty()) return push(std::move(own), input || trains);
@@ -111,6 +112,7 @@ class LayerModules {
   }
 
   const LayerPart& layer_;
+  bool calls_activations_;
   std::vector<Module> modules_, backward_;
   std::vector<bool> grads_;  // of values
   std::vector<std::pair<std::string_view, std::size_t>> open_;
@@ -128,15 +130,20 @@ class Tracer {
     hold(blocks.front(), 1);
     for (std::size_t r = 0; r < parts_.runs.size(); ++r) hold(blocks[r + 1], blocks[r + 1].count);
     hold(blocks.back(), 1);
-    containers(When::forward);
+    const std::size_t model = containers(When::forward);
     std::size_t first = blocks.front().all.size();
     front();
     layers(first);
     tail(When::forward);
-    containers(When::backward);
+    const std::size_t behind = trace_.steps.size();
+    const std::size_t model_backward = containers(When::backward);
     tail(When::backward);
     for (auto back = backward_.rbegin(); back != backward_.rend(); ++back) layers_backward(*back);
     front_backward();
+    if (reads_head_weight(strategy_)) {
+      trace_.steps[model].last = behind - 1;
+      trace_.steps[model_backward].last = trace_.steps.size() - 1;
+    }
     return std::move(trace_);
   }
 
@@ -156,9 +163,13 @@ class Tracer {
       }
   }
 
-  // The model and what wraps it; PEFT adds one.
-  void containers(When when) {
-    for (int i = strategy_.lora ? 3 : 2; i > 0; --i) trace_.add({.when = when}, {});
+  // The model and what wraps it; PEFT adds one, and calls the forward of the model that has the
+  // head past its hooks. Returns the step of the module whose forward makes the loss.
+  std::size_t containers(When when) {
+    if (strategy_.lora) trace_.add({.when = when}, {});
+    trace_.add({.when = when}, reads_head_weight(strategy_) ? head() : std::vector<std::size_t>());
+    trace_.add({.when = when}, {});
+    return trace_.steps.size() - 2;
   }
 
   // Each table is a module, and the norm of what they give; then the model's dropout, or what makes
@@ -191,15 +202,25 @@ class Tracer {
 
   // The final norm, and the head, of which a tied table is the embedding's.
   void tail(When when) {
-    const std::vector<Parameter>& all = layout_.blocks().back().all;
-    const std::size_t first = trace_.parameters.size() - all.size();
-    std::vector<std::size_t> norm, head;
-    for (std::size_t p = 0; p < all.size(); ++p) (all[p].hidden ? norm : head).push_back(first + p);
-    if (parts_.decoder.tied_head) head.insert(head.begin(), 0);
     const Step at{.part = Part::tail, .when = when};
-    if (when == When::forward) trace_.add(at, norm);
-    trace_.add(at, head);
-    if (when == When::backward) trace_.add(at, norm);
+    if (when == When::forward) trace_.add(at, tail_parameters(true));
+    if (!reads_head_weight(strategy_)) trace_.add(at, head());
+    if (when == When::backward) trace_.add(at, tail_parameters(true));
+  }
+
+  // The tail's: the norm's, or the others.
+  std::vector<std::size_t> tail_parameters(bool norm) const {
+    const std::vector<Parameter>& all = layout_.blocks().back().all;
+    std::vector<std::size_t> out;
+    for (std::size_t p = 0; p < all.size(); ++p)
+      if (all[p].hidden == norm) out.push_back(trace_.parameters.size() - all.size() + p);
+    return out;
+  }
+
+  std::vector<std::size_t> head() const {
+    std::vector<std::size_t> out = tail_parameters(false);
+    if (parts_.decoder.tied_head) out.insert(out.begin(), 0);
+    return out;
   }
 
   struct Back {
@@ -219,7 +240,9 @@ class Tracer {
     std::size_t place = 0;
     for (const LayerRun& run : parts_.runs) {
       const std::size_t begin = patterns_.size();
-      for (const LayerPart& layer : run.pattern) patterns_.emplace_back(layer, run.input_grad);
+      // Liger's gates are no modules.
+      for (const LayerPart& layer : run.pattern)
+        patterns_.emplace_back(layer, run.input_grad, strategy_.kernels != models::Kernels::liger);
       for (std::int64_t i = 0; i < run.count; ++i) {
         const auto j = static_cast<std::size_t>(i % run.period());
         const LayerModules& modules = patterns_[begin + j];
@@ -231,14 +254,24 @@ class Tracer {
     }
   }
 
-  // Checkpoints of several layers are one by one here: what is read ahead is the same.
+  // Checkpoints of several layers are one by one here: what is read ahead is the same. One that is
+  // not reentrant runs again when the first node of the backward asks for what it saved: that
+  // node's module, and those around it, have begun before.
   void layers_backward(const Back& back) {
     const LayerModules& layer = patterns_[back.pattern];
-    const std::vector<Module>& modules = layer.backward();
+    std::vector<Module> modules = layer.backward();
     if (modules.empty()) return;
-    if (models::decisions::recomputes_layers(strategy_.recompute.kind))
-      add_layer(layer.forward(), back.first, back.layer, When::backward);
-    add_layer(modules, back.first, back.layer, When::backward);
+    std::vector<Module> again;
+    if (models::decisions::recomputes_layers(strategy_.recompute.kind)) again = layer.forward();
+    auto begun = modules.begin();
+    if (!again.empty() && !strategy_.use_reentrant.value_or(false)) {
+      const auto leaf = [](const Module& module) { return module.inside == 0; };
+      begun = std::next(std::find_if(modules.begin(), modules.end(), leaf));
+      std::for_each(modules.begin(), begun, [&](Module& module) { module.inside += again.size(); });
+    }
+    again.insert(again.begin(), modules.begin(), begun);
+    again.insert(again.end(), begun, modules.end());
+    add_layer(again, back.first, back.layer, When::backward);
   }
 
   const ModelParts& parts_;
@@ -251,6 +284,10 @@ class Tracer {
 };
 
 }  // namespace
+
+bool reads_head_weight(const models::Strategy& s) {
+  return s.kernels == models::Kernels::liger && s.loss == models::Loss::fused;
+}
 
 Trace trace_of(const ModelParts& parts, const FlatLayout& layout, const Engine& engine,
                const models::Strategy& strategy) {

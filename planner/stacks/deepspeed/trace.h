@@ -54,6 +54,10 @@ struct Trace {
   std::int64_t elements = 0;
 };
 
+// Whether the model's own forward reads the head's weight, in place of the head's: ZeRO-3 makes it
+// an external parameter of the model (gather.cpp).
+bool reads_head_weight(const models::Strategy& strategy);
+
 // A use for each module's forward, for its backward where its output takes a gradient, and for what
 // a checkpoint runs again. Source: deepspeed 0.19.8, runtime/zero/parameter_offload.py.
 Trace trace_of(const ModelParts& parts, const FlatLayout& layout, const Engine& engine,
