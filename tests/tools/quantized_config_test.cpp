@@ -62,6 +62,37 @@ TEST_CASE("a model's own quantization_config packs the base that adapters are on
   CHECK(said.question.strategy.quantize->storage->name == "int8");
 }
 
+TEST_CASE("a checkpoint in MXFP4 is planned as what it is unpacked to") {
+  Sources sources;
+  sources.models.add("gpt-oss", R"({"model_type": "gpt_oss", "hidden_size": 64,
+      "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
+      "num_key_value_heads": 2, "vocab_size": 100, "num_local_experts": 4,
+      "num_experts_per_tok": 2, "sliding_window": 128, "max_position_embeddings": 512,
+      "quantization_config": {"quant_method": "mxfp4"}})");
+  const auto ask = [&](Given given) {
+    Options options;
+    options.add("gpu", "h100");
+    for (const auto& [name, value] : given) options.add(name, value);
+    return request_from("gpt-oss", options, sources);
+  };
+  for (const Given& given : {Given{{"lora-rank", "8"}}, Given{}}) {
+    const Request r = ask(given);
+    CHECK(!r.question.strategy.quantize);
+    REQUIRE(r.notes.size() == 1);
+    CHECK(r.notes[0].find("Mxfp4Config(dequantize=True)") != std::string::npos);
+    CHECK(r.model->spec.notes.empty());  // not also "is not applied"
+  }
+  // A frozen base stays in bf16; a trained one has what the precision trains.
+  CHECK(ask({{"lora-rank", "8"}}).question.strategy.param_dtype == DType::bf16);
+  CHECK(!ask({}).question.strategy.param_dtype);
+  try {
+    (void)ask({{"lora-rank", "8"}, {"quantize", "mxfp4"}});
+    FAIL("--quantize mxfp4 was planned");
+  } catch (const Error& error) {
+    CHECK(error.message().find("Mxfp4Config(dequantize=True)") != std::string::npos);
+  }
+}
+
 TEST_CASE("a quantization_config that is not planned is refused by its key and value") {
   const auto refused = [](const std::string& members) -> std::string {
     Sources sources;

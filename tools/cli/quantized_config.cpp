@@ -84,16 +84,44 @@ std::string hqq(const Config& config) {
   return "hqq";
 }
 
+// A frozen base stays in the dtype that it is loaded in.
+void load_in_low_dtype(models::Strategy& s) {
+  if (is_mixed(s.precision) && !s.param_dtype)
+    s.param_dtype = s.precision == models::Precision::bf16_mixed ? DType::bf16 : DType::fp16;
+}
+
+// In place of the note that the model's quantization_config is not applied.
+void say(Request& request, std::string note) {
+  auto applied = std::make_shared<LoadedModel>(*request.model);
+  std::erase_if(applied->spec.notes,
+                [](const std::string& text) { return text.starts_with("quantization_config"); });
+  request.model = applied;
+  request.question.model = &request.model->spec;
+  request.notes.push_back(std::move(note));
+}
+
+// Transformers 5.17, quantizers/quantizer_mxfp4.py: is_trainable is false, and the Trainer stops
+// (trainer_utils.py, validate_quantization_for_training). Unpacked, experts are bf16.
+void unpack_mxfp4(Request& request) {
+  models::Strategy& s = request.question.strategy;
+  if (s.lora) load_in_low_dtype(s);
+  say(request,
+      "quantization_config of the model: its checkpoint is in MXFP4, on which Transformers does not "
+      "train; planned is what Mxfp4Config(dequantize=True) unpacks it to as it is loaded");
+}
+
 }  // namespace
 
 void apply_quantization_config(const Options& options, Request& request) {
   models::Strategy& s = request.question.strategy;
-  if (!s.lora || s.quantize || options.has("quantize")) return;
+  if (s.quantize || options.has("quantize")) return;
   const Config model = Config::parse(request.model->config, request.model->spec.name);
   const std::optional<Config> config = model.section("quantization_config");
   if (!config) return;
   models::Quantization packed;
   const std::string method = config->text("quant_method", "");
+  if (method == "mxfp4") return unpack_mxfp4(request);
+  if (!s.lora) return;
   const std::string name = method == "bitsandbytes" ? bitsandbytes(*config, packed)
                            : method == "gptq"       ? gptq(*config)
                            : method == "torchao"    ? torchao(*config)
@@ -102,18 +130,11 @@ void apply_quantization_config(const Options& options, Request& request) {
   if (name.empty()) return;
   packed.storage = models::find_packed_storage(name);
   s.quantize = packed;
-  if (is_mixed(s.precision) && !s.param_dtype)
-    s.param_dtype = s.precision == models::Precision::bf16_mixed ? DType::bf16 : DType::fp16;
-  auto applied = std::make_shared<LoadedModel>(*request.model);
-  std::erase_if(applied->spec.notes,
-                [](const std::string& note) { return note.starts_with("quantization_config"); });
-  request.model = applied;
-  request.question.model = &request.model->spec;
-  request.notes.push_back(
-      fmt::format("quantization_config of the model says --quantize {}{}", name,
-                  packed.held_in == DType::uint8
-                      ? ""
-                      : fmt::format(" --quant-storage {}", name_of(packed.held_in))));
+  load_in_low_dtype(s);
+  say(request, fmt::format("quantization_config of the model says --quantize {}{}", name,
+                           packed.held_in == DType::uint8
+                               ? ""
+                               : fmt::format(" --quant-storage {}", name_of(packed.held_in))));
 }
 
 }  // namespace plimsoll::tools
