@@ -258,6 +258,13 @@ TEST_CASE("a packed base is exported as Transformers and PEFT take it, or refuse
   CHECK(has("AutoModelForCausalLM, TorchAoConfig, Trainer, TrainingArguments\n"));
   CHECK(has("from torchao.quantization import Int8WeightOnlyConfig\n"));
   CHECK_FALSE(has("BitsAndBytesConfig"));
+  s.quantize->storage = models::find_packed_storage("awq");
+  CHECK(has(
+      "quantization_config=AwqConfig(backend=\"auto_trainable\"),\n    device_map={\"\": int("));
+  CHECK(has("import AutoModelForCausalLM, AwqConfig, Trainer, TrainingArguments\n"));
+  CHECK(has("# from_pretrained is to load an AWQ checkpoint"));
+  s.gpus = 1;
+  CHECK(has("device_map={\"\": 0})"));
   for (const char* name : {"gptq", "hqq"}) {
     s.quantize->storage = models::find_packed_storage(name);
     CHECK_THROWS_AS(reports::export_transformers(workload), Error);

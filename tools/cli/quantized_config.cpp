@@ -1,5 +1,5 @@
 // Keys: transformers 5.17, utils/quantization_config.py (BitsAndBytesConfig, GPTQConfig,
-// TorchAoConfig); 4.55 (HqqConfig).
+// AwqConfig, TorchAoConfig); 4.55 (HqqConfig).
 #include "tools/cli/quantized_config.h"
 
 #include <fmt/format.h>
@@ -59,6 +59,23 @@ std::string gptq(const Config& config) {
   return group == 128 ? "gptq" : "gptq-row";
 }
 
+// As AutoAWQ writes it; Transformers 5 writes gptqmodel's names.
+std::string awq(const Config& config) {
+  for (const auto& [key, planned] :
+       {std::pair{"bits", 4}, {"w_bit", 4}, {"group_size", 128}, {"q_group_size", 128}})
+    if (config.count(key, planned) != planned) refuse(config, key, std::to_string(planned));
+  if (!config.flag("zero_point", true)) refuse(config, "zero_point", "true");
+  for (const char* key : {"version", "format"}) {
+    const std::string format = config.text(key, "gemm");
+    if (format != "gemm" && format != "GEMM") refuse(config, key, "gemm");
+  }
+  constexpr const char* kSkips = "modules_to_not_convert";
+  const std::vector<std::string> skips = config.texts(kSkips, 4096);
+  if (std::ranges::any_of(skips, [](const std::string& name) { return name != "lm_head"; }))
+    refuse(config, kSkips, "lm_head alone");
+  return "awq";
+}
+
 // Configurations of torchao are objects with a type and data.
 std::string torchao(const Config& config) {
   const std::optional<Config> types = config.section("quant_type");
@@ -106,7 +123,8 @@ void unpack_mxfp4(Request& request) {
   models::Strategy& s = request.question.strategy;
   if (s.lora) load_in_low_dtype(s);
   say(request,
-      "quantization_config of the model: its checkpoint is in MXFP4, on which Transformers does not "
+      "quantization_config of the model: its checkpoint is in MXFP4, on which Transformers does "
+      "not "
       "train; planned is what Mxfp4Config(dequantize=True) unpacks it to as it is loaded");
 }
 
@@ -124,6 +142,7 @@ void apply_quantization_config(const Options& options, Request& request) {
   if (!s.lora) return;
   const std::string name = method == "bitsandbytes" ? bitsandbytes(*config, packed)
                            : method == "gptq"       ? gptq(*config)
+                           : method == "awq"        ? awq(*config)
                            : method == "torchao"    ? torchao(*config)
                            : method == "hqq"        ? hqq(*config)
                                                     : "";
