@@ -329,8 +329,8 @@ constexpr Option kPlanOptions[] = {
     of_adapters("use-dora", "YES|NO", "PEFT's weight-decomposed adapters (no)",
                 "strategy/lora/use_dora"),
     Option{"quantize", "KIND", "Adapters",
-           "nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, hqq, torchao-int8: pack the "
-           "frozen base"}
+           "nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8: pack "
+           "the frozen base"}
         .at("strategy/quantize")
         .fixing("adapters", "quantize")
         .of_a_step(),

@@ -29,7 +29,7 @@ std::vector<PackedTensor> grouped_tensors(const PackedStorage& of, PackedShape w
       {".qweight", Count(held(weight.values()) + (joins ? held(scales) : 0)), held_in}};
   if (!joins) all.push_back({".qzeros", Count(held(scales)), held_in});
   all.push_back({".scales", Count(scales), of.scale});
-  all.push_back({".g_idx", Count(weight.in), DType::int32});
+  if (of.gemm == PackedGemm::gptq) all.push_back({".g_idx", Count(weight.in), DType::int32});
   return all;
 }
 }  // namespace

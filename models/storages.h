@@ -11,6 +11,8 @@
 // Int8WeightOnlyConfig makes of linear modules alone.
 // hqq 0.2.8: HQQLinear (core/quantize.py) of HqqConfig's own 4 bits in groups of 64; scales and
 // zeros are in the 16 bits that the model was loaded in.
+// AWQ: WQLinear_GEMM of autoawq 0.2.9 (awq/modules/linear/gemm.py), AwqGEMMLinear of gptqmodel 7.3.4
+// and 7.7.0 (nn_modules/qlinear/gemm_awq.py): checkpoints of 4 bits in groups of 128.
 // GPTQ: QuantLinear of AutoGPTQ's triton v2 kernels as fms-acceleration has it (@876e2ed,
 // plugins/accelerated-peft, gptqmodel/nn_modules/qlinear/qlinear_tritonv2.py).
 #pragma once
@@ -30,6 +32,7 @@ enum class PackedGemm : std::uint8_t {
   dequantizes,  // makes the weight anew, for a moment, in the dtype it computes in
   int8,  // multiplies 8-bit integers with a quantized input
   gptq,  // makes the weight anew in fp16, however few the rows
+  awq,  // the same, or multiplies few rows with the packed weight
   hqq,  // makes the weight anew, in three tensors, and autograd keeps the input
   torchao,  // multiplies with a copy in the input's dtype, which autograd keeps, and then scales
 };
@@ -47,8 +50,8 @@ struct PackedStorage {
   std::string_view type;  // transformers' BitsAndBytesConfig: bnb_4bit_quant_type
   std::string_view refusal = {};  // why it is not planned; none: it is
   bool in_runtime = false;  // our own has kernels for it (kernels/packed_weights.h)
-  // A block is inputs of one output; beside the scales stand packed zero points, and each input's
-  // group (desc_act or not).
+  // A checkpoint's: a block is inputs of one output; beside the scales stand packed zero points,
+  // and with GPTQ each input's group (desc_act or not).
   bool grouped = false;
   bool converts_bias = true;  // to what it computes in; else a bias stays as it was loaded
 
@@ -80,8 +83,13 @@ inline constexpr std::array<PackedStorage, 12> kPackedStorages{{
      .table = 0,
      .type = "gptq",
      .grouped = true},
-    // transformers 5.17, quantizers/quantizer_*.py, is_trainable.
-    {.name = "awq", .refusal = "is not modelled yet: it trains with gptqmodel's kernels alone"},
+    {.name = "awq",
+     .gemm = PackedGemm::awq,
+     .block = 128,
+     .scale = DType::fp16,
+     .table = 0,
+     .type = "awq",
+     .grouped = true},
     {.name = "hqq", .gemm = PackedGemm::hqq, .scale = DType::bf16, .table = 0},
     {.name = "torchao-int8",
      .bits = 8,
@@ -89,6 +97,7 @@ inline constexpr std::array<PackedStorage, 12> kPackedStorages{{
      .block = 0,
      .table = 0,
      .converts_bias = false},
+    // transformers 5.17, quantizers/quantizer_*.py, is_trainable.
     {.name = "torchao-int4",
      .refusal = "Transformers trains on torchao's 8-bit weights alone, and PEFT stops with "
                 "\"TorchaoLoraLinear only supports int8 weights for now.\""},

@@ -121,11 +121,14 @@ Parameter pack(LinearPart& part, Parameter weight, const ParameterRow& row,
                const models::Quantization& how) {
   check(!weight.trainable, ErrorKind::bad_input,
         [&] { return "--quantize: " + row.name + " is packed, and cannot be trained (--train)"; });
-  check(!how.storage->grouped || (part.in % 32 == 0 && part.out % 32 == 0), ErrorKind::bad_input,
+  // WQLinear_GEMM asks for whole groups of inputs and whole integers of outputs.
+  const bool awq = how.storage->gemm == models::PackedGemm::awq;
+  const std::int64_t ins = awq ? how.storage->block : 32, outs = awq ? 8 : 32;
+  check(!how.storage->grouped || (part.in % ins == 0 && part.out % outs == 0), ErrorKind::bad_input,
         [&] {
           return "--quantize " + std::string(how.storage->name) + ": " + row.name + " is " +
                  std::to_string(part.out) + " x " + std::to_string(part.in) +
-                 "; QuantLinear takes multiples of 32";
+                 (awq ? "; AWQ takes multiples of 8 x 128" : "; QuantLinear takes multiples of 32");
         });
   const bool any_linear = how.storage->gemm != models::PackedGemm::torchao &&
                           how.storage->gemm != models::PackedGemm::hqq;

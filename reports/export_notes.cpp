@@ -146,12 +146,14 @@ void check_exportable(const Workload& w, std::string_view target) {
         "configuration is exported (--to accelerate)",
         target);
   });
-  check(!s.quantize || !s.quantize->storage->grouped, ErrorKind::unsupported, [&] {
-    return fmt::format(
-        "export --to {}: a GPTQ base (--quantize gptq) is loaded by fms-acceleration's plugin "
-        "(peft.quantization.auto_gptq), whose configuration is not written",
-        target);
-  });
+  check(
+      !s.quantize || s.quantize->storage->gemm != models::PackedGemm::gptq, ErrorKind::unsupported,
+      [&] {
+        return fmt::format(
+            "export --to {}: a GPTQ base (--quantize gptq) is loaded by fms-acceleration's plugin "
+            "(peft.quantization.auto_gptq), whose configuration is not written",
+            target);
+      });
   check(!s.quantize || s.quantize->storage->gemm != models::PackedGemm::hqq, ErrorKind::unsupported,
         [&] {
           return fmt::format(

@@ -10,6 +10,7 @@
 #include "models/decisions/mesh.h"
 #include "models/lora.h"
 #include "models/model_reader.h"
+#include "models/mxfp4.h"
 #include "models/optimizers.h"
 #include "models/run_names.h"
 #include "models/stack_versions.h"
@@ -63,24 +64,43 @@ bool is_torchao(const Strategy& s) {
   return s.quantize && s.quantize->storage->gemm == models::PackedGemm::torchao;
 }
 
-const char* quantization_class(const Strategy& s) {
-  if (!s.quantize) return "";
-  return is_torchao(s) ? ", TorchAoConfig" : ", BitsAndBytesConfig";
+bool is_awq(const Strategy& s) {
+  return s.quantize && s.quantize->storage->gemm == models::PackedGemm::awq;
+}
+
+// Published in MXFP4, on which Transformers does not train: what it is unpacked to is. Of a
+// checkpoint that is not packed the configuration changes nothing (quantizers/quantizer_mxfp4.py).
+bool is_published_in_mxfp4(const Workload& w) {
+  return models::is_published_in_mxfp4(
+      models::read_model(w.model_config, w.model_name, w.model_name, {}).model_type);
+}
+
+const char* quantization_class(const Workload& w) {
+  if (!w.strategy.quantize) return is_published_in_mxfp4(w) ? ", Mxfp4Config" : "";
+  if (is_awq(w.strategy)) return ", AwqConfig";
+  return is_torchao(w.strategy) ? ", TorchAoConfig" : ", BitsAndBytesConfig";
 }
 
 // Arguments: transformers 5.17, utils/quantization_config.py. Each rank loads to its own GPU, which
 // is not current yet.
-std::string packed_base(const Strategy& s) {
-  if (!s.quantize) return "";
+std::string packed_base(const Workload& w) {
+  const Strategy& s = w.strategy;
+  if (!s.quantize)
+    return is_published_in_mxfp4(w) ? ",\n    quantization_config=Mxfp4Config(dequantize=True)"
+                                    : "";
   const models::PackedStorage& storage = *s.quantize->storage;
   const char* const where =
       mesh_of(s).communicates() ? ",\n    device_map={\"\": int(os.environ[\"LOCAL_RANK\"])}" : "";
+  // Without a map gptqmodel picks the kernel of a host; of "auto" one that does not train.
+  if (is_awq(s))
+    return fmt::format(",\n    quantization_config=AwqConfig(backend=\"auto_trainable\"){}",
+                       *where != '\0' ? where : ",\n    device_map={\"\": 0}");
   if (storage.gemm == models::PackedGemm::int8)
-    return fmt::format("\n    quantization_config=BitsAndBytesConfig(load_in_8bit=True){}", where);
+    return fmt::format(",\n    quantization_config=BitsAndBytesConfig(load_in_8bit=True){}", where);
   if (storage.gemm == models::PackedGemm::torchao)
-    return fmt::format("\n    quantization_config=TorchAoConfig(Int8WeightOnlyConfig()){}", where);
+    return fmt::format(",\n    quantization_config=TorchAoConfig(Int8WeightOnlyConfig()){}", where);
   return fmt::format(
-      "\n    quantization_config=BitsAndBytesConfig(\n"
+      ",\n    quantization_config=BitsAndBytesConfig(\n"
       "        load_in_4bit=True, bnb_4bit_quant_type=\"{}\", bnb_4bit_use_double_quant={},\n"
       "        bnb_4bit_compute_dtype=torch.{}, bnb_4bit_quant_storage=torch.{}){}",
       storage.type, truth(storage.doubly_quantized()),
@@ -111,7 +131,7 @@ std::string load_model(const Workload& w) {
       "    {}, dtype=torch.{}, attn_implementation={}{})\n"
       "model.config.use_cache = False\n{}",
       auto_class(w), reports::quoted(hub_id(w)), torch_name(loaded_dtype(s)),
-      attention_name(s.attention), s.quantize ? "," + packed_base(s) : "", kbit_preparation(s));
+      attention_name(s.attention), packed_base(w), kbit_preparation(s));
 }
 
 std::string freeze(const Strategy& s) {
@@ -256,7 +276,7 @@ std::string imports(const Workload& w, std::vector<std::string> lines) {
   const Strategy& s = w.strategy;
   lines.insert(lines.end(),
                {"import torch", "from transformers import " + auto_class(w) +
-                                    quantization_class(s) + ", Trainer, TrainingArguments"});
+                                    quantization_class(w) + ", Trainer, TrainingArguments"});
   if (is_torchao(s)) lines.emplace_back("from torchao.quantization import Int8WeightOnlyConfig");
   if (!s.freeze.empty()) lines.emplace_back("from fnmatch import fnmatch");
   if (s.lora)
@@ -312,6 +332,8 @@ Exported export_transformers(const Workload& w) {
     out.notes.push_back(
         "the kernels are fms-acceleration's, whose framework switches them on "
         "(training.fused_ops_and_kernels); this snippet runs eager ones");
+  if (is_awq(s))
+    out.notes.push_back("from_pretrained is to load an AWQ checkpoint: put its name there");
   add_model_notes(w, out.notes);
   const TrainingCode code = training_code(w);
   std::string& text = out.text;

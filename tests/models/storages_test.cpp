@@ -54,10 +54,16 @@ TEST_CASE("GPTQ is halves of bytes; scales, zero points and a group for each inp
   CHECK(held.size() == 3);
 }
 
+TEST_CASE("AWQ is halves of bytes; scales and zero points, and no input's group") {
+  // 14336 x 4096 in halves; 32 groups of 128 inputs: 458,752 scales of 2 bytes, zero points in
+  // halves.
+  CHECK(all("awq", {14336, 4096}) == Bytes(29'360'128 + 917'504 + 229'376));
+}
+
 TEST_CASE("only storages without a refusal are planned") {
-  CHECK(packed_storage_names() == "nf4, nf4-dq, fp4, int8, gptq, gptq-row, hqq, torchao-int8");
+  CHECK(packed_storage_names() == "nf4, nf4-dq, fp4, int8, gptq, gptq-row, awq, hqq, torchao-int8");
   CHECK(find_packed_storage("nf5") == nullptr);
-  for (const char* name : {"awq", "torchao-int4", "fp8", "mxfp4"})
+  for (const char* name : {"torchao-int4", "fp8", "mxfp4"})
     CHECK(!find_packed_storage(name)->refusal.empty());
 }
 
@@ -73,7 +79,7 @@ TEST_CASE("a packed base is prepared for k-bit training where autocast runs and 
   CHECK(!kbit_prepared(s));
   s.quantize->kbit_prep = true;
   CHECK(kbit_prepared(s));
-  for (const char* name : {"gptq", "hqq", "torchao-int8"}) {  // of which PEFT casts nothing
+  for (const char* name : {"gptq", "awq", "hqq", "torchao-int8"}) {  // of which PEFT casts nothing
     s.quantize->storage = find_packed_storage(name);
     CHECK(!kbit_prepared(s));
   }

@@ -223,8 +223,8 @@ TEST_CASE("what a workload cannot say is refused with its member and what it can
   CHECK(refused("/strategy/recompute", "some") ==
         "w: strategy: recompute is \"some\", but none, selective, full, sqrt, every:K or "
         "ops:NAME+NAME is needed");
-  CHECK(refused("/strategy/quantize", "awq") ==
-        "w: strategy: quantize is \"awq\", but " + packed_storage_names() + " is needed");
+  CHECK(refused("/strategy/quantize", "fp8") ==
+        "w: strategy: quantize is \"fp8\", but " + packed_storage_names() + " is needed");
   CHECK(refused("/strategy/quantize", "nf5") ==
         "w: strategy: quantize is \"nf5\", but " + packed_storage_names() + " is needed");
   CHECK(refused("/strategy/offload", {"gradients"}) ==

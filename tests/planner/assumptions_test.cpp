@@ -126,6 +126,16 @@ TEST_CASE("what a packed base is, what its GEMMs make, and who has its adapters"
       assumed(base, [](Asked& a) { pack(a, "int8"); }).starts_with("\"quantized as it is loaded"));
   CHECK(assumed(base, pack_gptq).starts_with("\"4 bits; triton v2 kernels"));
   CHECK(assumed(base, [](Asked& a) { pack(a, "torchao-int8"); }).starts_with("\"8 bits, a scale"));
+  const auto awq = [&](models::Release transformers) {
+    return assumed(base, [=](Asked& a) {
+      pack_gptq(a);
+      a.s.quantize->storage = models::find_packed_storage("awq");
+      a.s.transformers = transformers;
+    });
+  };
+  CHECK(awq({4, 57, 0}) == "\"4 bits in groups of 128; AutoAWQ's Triton kernels\" derived");
+  CHECK(awq({5, 17, 0}) == "\"4 bits in groups of 128; backend auto_trainable\" derived");
+  CHECK(awq({5, 23, 0}) == awq({5, 17, 0}));
   const std::string left = "what packing left in the allocator's cache";
   CHECK_FALSE(assumed(left, [](Asked& a) { pack(a, "torchao-int8"); }).empty());
   CHECK(assumed(left, [](Asked& a) { pack(a, "int8"); }).empty());

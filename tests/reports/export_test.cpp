@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "models/model_catalog.h"
 #include "models/storages.h"
 #include "models/workload_reader.h"
 #include "reports/export.h"
@@ -216,6 +217,19 @@ TEST_CASE("weights are loaded in the precision's own dtype, or in the one that w
   CHECK_FALSE(loads("float16"));
 }
 
+TEST_CASE("gpt-oss, which is published in MXFP4, is unpacked as it is loaded") {
+  models::Workload workload = workload_of("single-lora");
+  const auto has = [&](const char* what) {
+    return reports::export_transformers(workload).text.find(what) != std::string::npos;
+  };
+  CHECK_FALSE(has("Mxfp4Config"));
+  workload.model_name = "gpt-oss-20b";
+  workload.model_config = models::find_catalog_entry("gpt-oss-20b")->config;
+  workload.strategy.attention = models::Attention::eager;
+  CHECK(has("import AutoModelForCausalLM, Mxfp4Config, Trainer"));
+  CHECK(has("quantization_config=Mxfp4Config(dequantize=True))\nmodel.config.use_cache"));
+}
+
 TEST_CASE("a packed base is exported as Transformers and PEFT take it, or refused") {
   models::Workload workload = workload_of("ddp");
   models::Strategy& s = workload.strategy;
@@ -244,6 +258,13 @@ TEST_CASE("a packed base is exported as Transformers and PEFT take it, or refuse
   CHECK(has("AutoModelForCausalLM, TorchAoConfig, Trainer, TrainingArguments\n"));
   CHECK(has("from torchao.quantization import Int8WeightOnlyConfig\n"));
   CHECK_FALSE(has("BitsAndBytesConfig"));
+  s.quantize->storage = models::find_packed_storage("awq");
+  CHECK(has(
+      "quantization_config=AwqConfig(backend=\"auto_trainable\"),\n    device_map={\"\": int("));
+  CHECK(has("import AutoModelForCausalLM, AwqConfig, Trainer, TrainingArguments\n"));
+  CHECK(has("# from_pretrained is to load an AWQ checkpoint"));
+  s.gpus = 1;
+  CHECK(has("device_map={\"\": 0})"));
   for (const char* name : {"gptq", "hqq"}) {
     s.quantize->storage = models::find_packed_storage(name);
     CHECK_THROWS_AS(reports::export_transformers(workload), Error);

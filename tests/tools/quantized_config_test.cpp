@@ -11,7 +11,28 @@ using namespace plimsoll::tools;
 
 namespace {
 using Given = std::vector<std::pair<std::string, std::string>>;
+
+// What a model is planned with whose quantization_config has these members, or what is refused.
+std::string refused(const std::string& members) {
+  Sources sources;
+  sources.models.add("packed", R"({"model_type": "llama", "hidden_size": 256,
+      "intermediate_size": 704, "num_hidden_layers": 2, "num_attention_heads": 8,
+      "vocab_size": 1000, "max_position_embeddings": 512, "quantization_config": {"quant_method": )" +
+                                   members + "}}");
+  Options options;
+  for (const auto& [name, value] : Given{{"gpu", "h100"}, {"lora-rank", "8"}})
+    options.add(name, value);
+  try {
+    const Request r = request_from("packed", options, sources);
+    const auto& packed = r.question.strategy.quantize;
+    return packed ? "--quantize " + std::string(packed->storage->name) : "nothing";
+  } catch (const Error& error) {
+    const std::string message = error.message();
+    const std::size_t key = message.find("quantization_config");
+    return key == std::string::npos ? message : message.substr(key);
+  }
 }
+}  // namespace
 
 TEST_CASE("a model's own quantization_config packs the base that adapters are on") {
   const auto ask = [](const std::string& quantization, Given given) {
@@ -62,26 +83,38 @@ TEST_CASE("a model's own quantization_config packs the base that adapters are on
   CHECK(said.question.strategy.quantize->storage->name == "int8");
 }
 
-TEST_CASE("a quantization_config that is not planned is refused by its key and value") {
-  const auto refused = [](const std::string& members) -> std::string {
-    Sources sources;
-    sources.models.add("packed", R"({"model_type": "llama", "hidden_size": 256,
-        "intermediate_size": 704, "num_hidden_layers": 2, "num_attention_heads": 8,
-        "vocab_size": 1000, "max_position_embeddings": 512, "quantization_config": {"quant_method": )" +
-                                     members + "}}");
+TEST_CASE("a checkpoint in MXFP4 is planned as what it is unpacked to") {
+  Sources sources;
+  sources.models.add("gpt-oss", R"({"model_type": "gpt_oss", "hidden_size": 64,
+      "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
+      "num_key_value_heads": 2, "vocab_size": 100, "num_local_experts": 4,
+      "num_experts_per_tok": 2, "sliding_window": 128, "max_position_embeddings": 512,
+      "quantization_config": {"quant_method": "mxfp4"}})");
+  const auto ask = [&](Given given) {
     Options options;
-    for (const auto& [name, value] : Given{{"gpu", "h100"}, {"lora-rank", "8"}})
-      options.add(name, value);
-    try {
-      const Request r = request_from("packed", options, sources);
-      const auto& packed = r.question.strategy.quantize;
-      return packed ? "--quantize " + std::string(packed->storage->name) : "nothing";
-    } catch (const Error& error) {
-      const std::string message = error.message();
-      const std::size_t key = message.find("quantization_config");
-      return key == std::string::npos ? message : message.substr(key);
-    }
+    options.add("gpu", "h100");
+    for (const auto& [name, value] : given) options.add(name, value);
+    return request_from("gpt-oss", options, sources);
   };
+  for (const Given& given : {Given{{"lora-rank", "8"}}, Given{}}) {
+    const Request r = ask(given);
+    CHECK(!r.question.strategy.quantize);
+    REQUIRE(r.notes.size() == 1);
+    CHECK(r.notes[0].find("Mxfp4Config(dequantize=True)") != std::string::npos);
+    CHECK(r.model->spec.notes.empty());  // not also "is not applied"
+  }
+  // A frozen base stays in bf16; a trained one has what the precision trains.
+  CHECK(ask({{"lora-rank", "8"}}).question.strategy.param_dtype == DType::bf16);
+  CHECK(!ask({}).question.strategy.param_dtype);
+  try {
+    (void)ask({{"lora-rank", "8"}, {"quantize", "mxfp4"}});
+    FAIL("--quantize mxfp4 was planned");
+  } catch (const Error& error) {
+    CHECK(error.message().find("Mxfp4Config(dequantize=True)") != std::string::npos);
+  }
+}
+
+TEST_CASE("a quantization_config that is not planned is refused by its key and value") {
   for (const auto& [members, outcome] : std::initializer_list<std::pair<const char*, const char*>>{
            {R"("gptq")", "--quantize gptq"},
            {R"("gptq", "group_size": 128)", "--quantize gptq"},
@@ -103,7 +136,7 @@ TEST_CASE("a quantization_config that is not planned is refused by its key and v
            {R"("hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 64,
                "axis": 1}})",
             "--quantize hqq"},
-           {R"("awq")", "nothing"}}) {
+           {R"("aqlm")", "nothing"}}) {
     CAPTURE(members);
     CHECK(refused(members) == outcome);
   }
@@ -130,6 +163,32 @@ TEST_CASE("a quantization_config that is not planned is refused by its key and v
            {R"("hqq", "quant_config": {"weight_quant_params": {"group_size": 128}})", "group_size"},
            {R"("bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_storage": "int9")",
             "bnb_4bit_quant_storage"}}) {
+    CAPTURE(members);
+    CHECK(refused(members).find(key) != std::string::npos);
+  }
+}
+
+TEST_CASE("AWQ's configurations, as AutoAWQ and gptqmodel write them") {
+  for (const auto& [members, outcome] : std::initializer_list<std::pair<const char*, const char*>>{
+           {R"("awq")", "--quantize awq"},
+           {R"("awq", "bits": 4, "group_size": 128, "zero_point": true, "version": "gemm")",
+            "--quantize awq"},
+           {R"("awq", "w_bit": 4, "q_group_size": 128, "version": "GEMM",
+               "modules_to_not_convert": null)",
+            "--quantize awq"},
+           {R"("awq", "modules_to_not_convert": ["lm_head"])", "--quantize awq"}}) {
+    CAPTURE(members);
+    CHECK(refused(members) == outcome);
+  }
+  for (const auto& [members, key] : std::initializer_list<std::pair<const char*, const char*>>{
+           {R"("awq", "bits": 8)", "bits"},
+           {R"("awq", "w_bit": 3)", "w_bit"},
+           {R"("awq", "group_size": 64)", "group_size"},
+           {R"("awq", "q_group_size": 32)", "q_group_size"},
+           {R"("awq", "zero_point": false)", "zero_point"},
+           {R"("awq", "version": "gemv")", "version"},
+           {R"("awq", "format": "marlin")", "format"},
+           {R"("awq", "modules_to_not_convert": ["visual"])", "modules_to_not_convert"}}) {
     CAPTURE(members);
     CHECK(refused(members).find(key) != std::string::npos);
   }

@@ -1,5 +1,5 @@
 // Keys: transformers 5.17, utils/quantization_config.py (BitsAndBytesConfig, GPTQConfig,
-// TorchAoConfig); 4.55 (HqqConfig).
+// AwqConfig, TorchAoConfig); 4.55 (HqqConfig).
 #include "tools/cli/quantized_config.h"
 
 #include <fmt/format.h>
@@ -59,6 +59,23 @@ std::string gptq(const Config& config) {
   return group == 128 ? "gptq" : "gptq-row";
 }
 
+// As AutoAWQ writes it; Transformers 5 writes gptqmodel's names.
+std::string awq(const Config& config) {
+  for (const auto& [key, planned] :
+       {std::pair{"bits", 4}, {"w_bit", 4}, {"group_size", 128}, {"q_group_size", 128}})
+    if (config.count(key, planned) != planned) refuse(config, key, std::to_string(planned));
+  if (!config.flag("zero_point", true)) refuse(config, "zero_point", "true");
+  for (const char* key : {"version", "format"}) {
+    const std::string format = config.text(key, "gemm");
+    if (format != "gemm" && format != "GEMM") refuse(config, key, "gemm");
+  }
+  constexpr const char* kSkips = "modules_to_not_convert";
+  const std::vector<std::string> skips = config.texts(kSkips, 4096);
+  if (std::ranges::any_of(skips, [](const std::string& name) { return name != "lm_head"; }))
+    refuse(config, kSkips, "lm_head alone");
+  return "awq";
+}
+
 // Configurations of torchao are objects with a type and data.
 std::string torchao(const Config& config) {
   const std::optional<Config> types = config.section("quant_type");
@@ -84,36 +101,59 @@ std::string hqq(const Config& config) {
   return "hqq";
 }
 
+// A frozen base stays in the dtype that it is loaded in.
+void load_in_low_dtype(models::Strategy& s) {
+  if (is_mixed(s.precision) && !s.param_dtype)
+    s.param_dtype = s.precision == models::Precision::bf16_mixed ? DType::bf16 : DType::fp16;
+}
+
+// In place of the note that the model's quantization_config is not applied.
+void say(Request& request, std::string note) {
+  auto applied = std::make_shared<LoadedModel>(*request.model);
+  std::erase_if(applied->spec.notes,
+                [](const std::string& text) { return text.starts_with("quantization_config"); });
+  request.model = applied;
+  request.question.model = &request.model->spec;
+  request.notes.push_back(std::move(note));
+}
+
+// Transformers 5.17, quantizers/quantizer_mxfp4.py: is_trainable is false, and the Trainer stops
+// (trainer_utils.py, validate_quantization_for_training). Unpacked, experts are bf16.
+void unpack_mxfp4(Request& request) {
+  models::Strategy& s = request.question.strategy;
+  if (s.lora) load_in_low_dtype(s);
+  say(request,
+      "quantization_config of the model: its checkpoint is in MXFP4, on which Transformers does "
+      "not "
+      "train; planned is what Mxfp4Config(dequantize=True) unpacks it to as it is loaded");
+}
+
 }  // namespace
 
 void apply_quantization_config(const Options& options, Request& request) {
   models::Strategy& s = request.question.strategy;
-  if (!s.lora || s.quantize || options.has("quantize")) return;
+  if (s.quantize || options.has("quantize")) return;
   const Config model = Config::parse(request.model->config, request.model->spec.name);
   const std::optional<Config> config = model.section("quantization_config");
   if (!config) return;
   models::Quantization packed;
   const std::string method = config->text("quant_method", "");
+  if (method == "mxfp4") return unpack_mxfp4(request);
+  if (!s.lora) return;
   const std::string name = method == "bitsandbytes" ? bitsandbytes(*config, packed)
                            : method == "gptq"       ? gptq(*config)
+                           : method == "awq"        ? awq(*config)
                            : method == "torchao"    ? torchao(*config)
                            : method == "hqq"        ? hqq(*config)
                                                     : "";
   if (name.empty()) return;
   packed.storage = models::find_packed_storage(name);
   s.quantize = packed;
-  if (is_mixed(s.precision) && !s.param_dtype)
-    s.param_dtype = s.precision == models::Precision::bf16_mixed ? DType::bf16 : DType::fp16;
-  auto applied = std::make_shared<LoadedModel>(*request.model);
-  std::erase_if(applied->spec.notes,
-                [](const std::string& note) { return note.starts_with("quantization_config"); });
-  request.model = applied;
-  request.question.model = &request.model->spec;
-  request.notes.push_back(
-      fmt::format("quantization_config of the model says --quantize {}{}", name,
-                  packed.held_in == DType::uint8
-                      ? ""
-                      : fmt::format(" --quant-storage {}", name_of(packed.held_in))));
+  load_in_low_dtype(s);
+  say(request, fmt::format("quantization_config of the model says --quantize {}{}", name,
+                           packed.held_in == DType::uint8
+                               ? ""
+                               : fmt::format(" --quant-storage {}", name_of(packed.held_in))));
 }
 
 }  // namespace plimsoll::tools

@@ -13,6 +13,7 @@ FILE, of this folder:
                                  torch 2.4.1, fms-acceleration's plugins on PYTHONPATH
   dry_runs_torchao_cases.json    tests/golden/dry_runs_torchao.json: torchao's Int8WeightOnlyConfig
   dry_runs_hqq_cases.json        tests/golden/dry_runs_hqq.json: HQQ, with Transformers 4.48.3 and hqq 0.2.8
+  dry_runs_awq_cases.json        tests/golden/dry_runs_awq.json: AWQ, with gptqmodel; _4.57.json: autoawq, _5.23.json
   dry_runs_packed_cases.json     tests/golden/dry_runs_packed.json: packed bases (bitsandbytes)
   dry_runs_peft_cases.json       tests/golden/dry_runs_peft.json: adapters with more than A and B
   dry_runs_offload_cases.json    tests/golden/dry_runs_offload.json: FSDP's parameters on the host

@@ -1,16 +1,19 @@
 """A base whose linears are packed (strategy.quantize), as Transformers and PEFT make it with bitsandbytes,
-or fms-acceleration with GPTQ (fms_gptq.py)."""
+or fms-acceleration with GPTQ (fms_gptq.py); or AWQ (awq_base.py)."""
 
+import awq_base
 import fms_gptq
 
 ACCEPTED = {
-    "quantize": [None, "nf4", "nf4-dq", "fp4", "int8", "gptq", "gptq-row", "torchao-int8", "hqq"],
+    "quantize": [None, "nf4", "nf4-dq", "fp4", "int8", "gptq", "gptq-row", "torchao-int8", "hqq",
+                 "awq"],
     "quant_storage": [None, "uint8", "bf16", "fp16", "fp32"],
     "kbit_prep": [None, False, True],
 }
 
 
-WITHOUT_BITSANDBYTES = (*fms_gptq.GROUPS, "torchao-int8", "hqq")
+REPLACED = ("torchao-int8", "hqq")
+WITHOUT_BITSANDBYTES = (*fms_gptq.GROUPS, "awq", *REPLACED)
 
 
 def check(strategy, bad_input):
@@ -46,10 +49,12 @@ def with_packed_base(model, strategy, device):
     stays there (device meta), and not a packed weight's scales and tables."""
     if not strategy["quantize"]:
         return model
-    if strategy["quantize"] in WITHOUT_BITSANDBYTES[2:]:
+    if strategy["quantize"] in REPLACED:
         return replaced_linears(model, strategy)
     if strategy["quantize"] in fms_gptq.GROUPS:
-        return with_gptq_base(model, strategy["quantize"])
+        return with_buffers(model, "gptq", lambda: fms_gptq.replace(model, strategy["quantize"]))
+    if strategy["quantize"] == "awq":
+        return with_buffers(model, "awq", lambda: awq_base.replace(model))
     import bitsandbytes
     import torch
     import transformers
@@ -98,17 +103,18 @@ def load(module, made):
         setattr(module, key, torch.empty_like(buffer, device="cuda"))
 
 
-def with_gptq_base(model, kind):
+def with_buffers(model, method, replace):
+    """Linears that hold packed values in buffers, as checkpoints of `method` are loaded."""
     from torch_measure import initialised_module
     made = {}
     plain = set(model.modules())
-    fms_gptq.replace(model, kind)
+    replace()
     for module in model.modules():
         if module in plain:
             load(module, made)
             initialised_module(module)
     model.is_loaded_in_4bit = True
-    model.quantization_method = "gptq"
+    model.quantization_method = method
     return model
 
 

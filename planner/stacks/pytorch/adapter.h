@@ -26,6 +26,9 @@ inline bool base_grad(const LinearPart& part, bool input_grad) {
 inline bool is_gptq(const LinearPart& part) {
   return part.packed != nullptr && part.packed->gemm == models::PackedGemm::gptq;
 }
+inline bool is_awq(const LinearPart& part) {
+  return part.packed != nullptr && part.packed->gemm == models::PackedGemm::awq;
+}
 inline bool is_torchao(const LinearPart& part) {
   return part.packed != nullptr && part.packed->gemm == models::PackedGemm::torchao;
 }

@@ -20,9 +20,9 @@ bool saves(const NodePlan& at) {
   const Node& node = *at.node;
   switch (node.kind) {
     case OpKind::linear:  // MatMul4Bit keeps only the packed weight, beside saved tensors; GPTQ's
-                          // QuantLinearFunction saves it, HQQ's functions the input
+                          // and AWQ's functions save it, HQQ's the input
       return at.linear->packed == nullptr || at.linear->adapted() || is_gptq(*at.linear) ||
-             is_torchao(*at.linear) || is_hqq(*at.linear);
+             is_awq(*at.linear) || is_torchao(*at.linear) || is_hqq(*at.linear);
     case OpKind::norm:
     case OpKind::rotary:
     case OpKind::attention:

@@ -275,6 +275,8 @@ void ModuleWriter::base_forward(const LinearNames& names, const LinearPart& part
     int8_forward(names, part, input, input_dtype, category, s);
   else if (is_torchao(part))
     torchao_forward(names, part, input, input_dtype, category, stops, s);
+  else if (is_awq(part))
+    awq_forward(names, part, input, category, s);
   else if (part.packed != nullptr)
     packed_forward(names, part, input, input_dtype, category, s);
   else
@@ -301,8 +303,14 @@ Sum ModuleWriter::base_backward(const LinearNames& names, const LinearPart& part
                                 const Place& at) {
   if (is_torchao(part) && input_grad)
     return torchao_backward(names, part, {input_dtype, input_grad, d_out, sum, at}, s);
-  if (part.packed != nullptr)
-    return packed_backward(names, part, {input_dtype, input_grad, d_out, sum, at});
+  Place place = at;
+  if ((is_awq(part) || is_hqq(part)) && input_grad) {
+    unpack();  // what the function keeps is then the recomputed input
+    if (s.input != kNoTensor) place.input = {s.input};
+  }
+  const PackedGradient arrives{input_dtype, input_grad, d_out, sum, place};
+  if (is_awq(part) && input_grad) return awq_backward(names, part, arrives);
+  if (part.packed != nullptr) return packed_backward(names, part, arrives);
   return gemm_backward(names.base, names.bias, base_gemm(part, regime_), input_dtype, input_grad, s,
                        d_out, sum, at);
 }

@@ -17,7 +17,6 @@ class ModuleWriter {
         rules_(rules),
         strategy_(strategy),
         tokens_(tokens) {}
-
   // Where ops belong from now on. `saves`: autograd records; false in a checkpointed forward.
   void set(Phase phase, bool saves) { phase_ = phase, saves_ = saves; }
   // cuBLAS's of the forward's thread and of autograd's, cuBLASLt's of both: for the first GEMM.
@@ -38,7 +37,6 @@ class ModuleWriter {
   TensorId norm_backward(const ModuleNames&, const NormPart&, const NormInput&, const TapeSaved&,
                          TensorId d_out, TensorId residual, const Place& at);
   DType norm_out(DType input_dtype) const;  // of the model's last norm
-
   // `stops`: a recomputation, which ends before the last GEMM. `kept`: the base's, if taken.
   void linear_forward(const LinearNames& names, const LinearPart& part, Ref input,
                       DType input_dtype, Category category, LinearSaved& saved, bool stops = false,
@@ -124,6 +122,8 @@ class ModuleWriter {
                        GemmSaved&);
   Sum torchao_backward(const LinearNames&, const LinearPart&, const PackedGradient&,
                        const GemmSaved&);
+  void awq_forward(const LinearNames&, const LinearPart&, Ref, Category, GemmSaved&);
+  Sum awq_backward(const LinearNames&, const LinearPart&, const PackedGradient&);
   Sum base_backward(const LinearNames&, const LinearPart&, DType input, bool input_grad,
                     const GemmSaved&, TensorId d_out, Sum, const Place&);
   Sum add_into(const ModuleNames& names, TensorId d_in, bool casts, Sum sum, Ref into);

@@ -42,6 +42,7 @@ void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& pa
   std::array<TensorId, 2> scales{kNoTensor, kNoTensor};
   TensorId weight = kNoTensor;
   const bool gptq = is_gptq(part), hqq = is_hqq(part);
+  if (hqq && x.delta == 0) s.input = x.tensor;
   if (t > kRowsOfFusedKernel || gptq || hqq) {
     if (part.packed->doubly_quantized()) {
       const SymInt n = ceil_divide(checked_multiply(part.in, part.out), part.packed->block);

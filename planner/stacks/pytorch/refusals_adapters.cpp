@@ -27,7 +27,7 @@ void refuse_dora(const models::Strategy& s) {
   refuse_if(s.offload.any(), "--offload");
   refuse_if(sharded && s.quantize.has_value(), "--quantize under FSDP");
   refuse_if(s.quantize && s.quantize->storage->gemm != models::PackedGemm::dequantizes,
-            "--quantize int8, gptq, gptq-row, hqq or torchao-int8");
+            "--quantize int8, gptq, gptq-row, awq, hqq or torchao-int8");
   // tuners/lora/bnb.py, Linear4bit.forward: under autocast the sum keeps its own dtype, fp32, and
   // with it everything behind.
   refuse_if(s.quantize && is_mixed(s.precision) && !models::kbit_prepared(s) &&

@@ -1,4 +1,5 @@
 // What stack pytorch does not plan of a model, whatever code wraps it.
+#include <algorithm>
 #include <string>
 
 #include "models/run_names.h"
@@ -41,8 +42,16 @@ void refuse_of_model(const Question& question) {
   check(!question.strategy.quantize || !question.strategy.quantize->storage->grouped ||
             models::is_rms(d.norm),
         ErrorKind::unsupported, [&] {
-          return "--quantize gptq of " + question.model->model_type +
-                 " is not modelled yet (models with RMSNorm are)";
+          return "--quantize " + std::string(question.strategy.quantize->storage->name) + " of " +
+                 question.model->model_type + " is not modelled yet (models with RMSNorm are)";
+        });
+  const bool awq = question.strategy.quantize &&
+                   question.strategy.quantize->storage->gemm == models::PackedGemm::awq;
+  const auto stacked = [](const models::ParameterRow& row) { return !row.stacked.empty(); };
+  check(!awq || std::ranges::none_of(question.model->parameters, stacked), ErrorKind::unsupported,
+        [&] {
+          return "--quantize awq of " + question.model->model_type +
+                 ", a mixture of experts, is not modelled yet";
         });
   check(!stream_widens(question.strategy, d.norm), ErrorKind::unsupported,
         "--quantize without --kbit-prep yes: under autocast the residual stream of a model with "

@@ -49,6 +49,40 @@ void refuse_gptq(const models::Strategy& s) {
   });
 }
 
+// PEFT means torch.nn.Linear by all-linear (tuners/tuners_utils.py,
+// _maybe_include_all_linear_layers).
+void refuse_all_linear(const models::Strategy& s, const char* linear) {
+  check(!s.lora || std::ranges::find(s.lora->targets, "all-linear") == s.lora->targets.end(),
+        ErrorKind::bad_input, [&] {
+          return "--lora-targets all-linear with --quantize " +
+                 std::string(s.quantize->storage->name) +
+                 ": PEFT means torch.nn.Linear by it, which " + linear +
+                 " is not, and stops with \"No `target_modules` passed but also no "
+                 "`target_parameters` found\": name them, as q_proj,v_proj";
+        });
+}
+
+// Transformers loads it in fp16 and in nothing else (quantizers/quantizer_awq.py, update_dtype).
+void refuse_awq(const models::Strategy& s) {
+  const models::Quantization& q = *s.quantize;
+  check(q.held_in == DType::uint8, ErrorKind::bad_input, [&] {
+    return "--quant-storage " + std::string(name_of(q.held_in)) +
+           ": bitsandbytes holds 4-bit values so (bnb_4bit_quant_storage), not those of "
+           "--quantize awq";
+  });
+  check(s.precision == models::Precision::fp16_mixed &&
+            s.param_dtype.value_or(DType::fp32) == DType::fp16,
+        ErrorKind::unsupported,
+        "--quantize awq is modelled with --precision fp16-mixed on weights in fp16 alone "
+        "(--param-dtype fp16): Transformers loads AWQ in that, as its kernels make fp16");
+  check(s.data.zero < 2, ErrorKind::unsupported,
+        "--quantize awq with FSDP is not modelled yet: its integers are buffers, which FSDP does "
+        "not shard; --zero 0 and 1 are");
+  check(!q.kbit_prep.value_or(false), ErrorKind::unsupported,
+        "--kbit-prep yes with --quantize awq is not modelled");
+  refuse_all_linear(s, "AWQ's linear");
+}
+
 // Transformers 4.56 and 4.57 make HQQLinear compute in fp32, whatever the model is loaded in; 5
 // quantizes nothing with HQQ (quantizers/base.py, get_quantize_ops).
 void refuse_hqq(const models::Strategy& s) {
@@ -84,11 +118,7 @@ void refuse_hqq(const models::Strategy& s) {
         "tensors\"; --zero 0 and 1 run");
   check(!q.kbit_prep.value_or(false), ErrorKind::bad_input,
         "--kbit-prep yes with --quantize hqq: PEFT casts nothing of an HQQ base");
-  check(!s.lora || std::ranges::find(s.lora->targets, "all-linear") == s.lora->targets.end(),
-        ErrorKind::bad_input,
-        "--lora-targets all-linear with --quantize hqq: PEFT means torch.nn.Linear by it, which "
-        "HQQLinear is not, and stops with \"No `target_modules` passed but also no "
-        "`target_parameters` found\": name them, as q_proj,v_proj");
+  refuse_all_linear(s, "HQQLinear");
 }
 
 void refuse_torchao(const models::Strategy& s) {
@@ -146,6 +176,7 @@ void refuse_packed(const models::Strategy& s) {
   const bool kbit = models::kbit_prepared(s);
   if (q.storage->gemm == models::PackedGemm::int8) refuse_int8(s);
   if (q.storage->gemm == models::PackedGemm::gptq) refuse_gptq(s);
+  if (q.storage->gemm == models::PackedGemm::awq) refuse_awq(s);
   if (q.storage->gemm == models::PackedGemm::hqq) refuse_hqq(s);
   if (q.storage->gemm == models::PackedGemm::torchao) refuse_torchao(s);
   if (s.kernels == models::Kernels::fused) refuse_fused_adapters(s);

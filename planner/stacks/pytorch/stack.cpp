@@ -26,7 +26,7 @@ namespace {
 
 bool any_of_lt(const ModelParts& parts) {
   const auto of_lt = [](const LinearPart& part) {
-    return (part.bias && !is_hqq(part) && !is_torchao(part)) || part.float8;
+    return (part.bias && !is_hqq(part) && !is_torchao(part) && !is_awq(part)) || part.float8;
   };
   return std::ranges::any_of(parts.runs.front().pattern.front().linears, of_lt);
 }
@@ -155,8 +155,19 @@ void add_float8(const models::Strategy& s, std::vector<Assumption>& out) {
                  "torchao 0.18, float8_linear.py; accelerate 1.15.0, utils/ao.py; torchtitan"});
 }
 
-std::array<const char*, 2> packed_base(models::PackedGemm gemm) {
+std::array<const char*, 2> awq_base(const models::Release& transformers) {
+  if (transformers < models::Release{5, 0, 0})
+    return {"4 bits in groups of 128; AutoAWQ's Triton kernels", "autoawq 0.2.9, linear/gemm.py"};
+  const bool batched = transformers < models::Release{5, 20, 2};
+  return {
+      "4 bits in groups of 128; backend auto_trainable",
+      batched ? "gptqmodel 7.3.4, qlinear/gemm_awq.py" : "gptqmodel 7.7.0, qlinear/gemm_awq.py"};
+}
+
+std::array<const char*, 2> packed_base(const models::Strategy& s) {
   using enum models::PackedGemm;
+  const models::PackedGemm gemm = s.quantize->storage->gemm;
+  if (gemm == awq) return awq_base(s.transformers);
   if (gemm == gptq)
     return {"4 bits; triton v2 kernels, the weight unpacked to fp16",
             "fms-acceleration @876e2ed, plugins/accelerated-peft; PEFT's GPTQLoraLinear"};
@@ -183,7 +194,7 @@ void assume_packed(const models::Strategy& s, std::vector<Assumption>& out) {
         "lightning 2.6.6, fabric/plugins/precision/bitsandbytes.py; litgpt 0.5.13, "
         "finetune/lora.py, main");
   else
-    say("packed base", packed_base(gemm)[0], packed_base(gemm)[1]);
+    say("packed base", packed_base(s)[0], packed_base(s)[1]);
   if (gemm == models::PackedGemm::hqq || gemm == models::PackedGemm::torchao)
     say("what packing left in the allocator's cache", "nothing: its load is not planned",
         "dry runs of steps that need less than the load reserved up to 57 % more");

@@ -112,7 +112,7 @@ _plimsoll() {
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
         '--use-dora=[PEFT'\''s weight-decomposed adapters (no)]:YES|NO:(yes no)' \
-        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
+        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \
@@ -270,7 +270,7 @@ _plimsoll() {
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
         '--use-dora=[PEFT'\''s weight-decomposed adapters (no)]:YES|NO:(yes no)' \
-        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
+        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \
@@ -392,7 +392,7 @@ _plimsoll() {
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
         '--use-dora=[PEFT'\''s weight-decomposed adapters (no)]:YES|NO:(yes no)' \
-        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
+        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \
@@ -555,7 +555,7 @@ _plimsoll() {
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
         '--use-dora=[PEFT'\''s weight-decomposed adapters (no)]:YES|NO:(yes no)' \
-        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
+        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \

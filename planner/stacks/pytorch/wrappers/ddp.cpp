@@ -98,9 +98,9 @@ void Replicated::declare_buckets() {
   bucket(sum);
 }
 
-// Buffers that a forward is preceded by the broadcast of: a GPTQ base's integers and scales, which
-// are no parameters. Flat copies of one dtype each, in the order of their first tensors, of which
-// two live at a time (csrc/distributed/c10d/comm.cpp, broadcast_coalesced).
+// Buffers that a forward is preceded by the broadcast of: a checkpoint's integers, scales and
+// biases (GPTQ, AWQ), which are no parameters. Flat copies of one dtype each, in the order of their
+// first tensors, of which two live at a time (csrc/distributed/c10d/comm.cpp, broadcast_coalesced).
 Bytes Replicated::packed_buffers() const {
   if (!strategy_.quantize || !strategy_.quantize->storage->grouped) return {};
   struct Flat {
@@ -118,6 +118,7 @@ Bytes Replicated::packed_buffers() const {
   for (const LayerRun& run : parts_.runs)
     for (std::int64_t i = 0; i < run.count; ++i)
       for (const Parameter& p : run.layer(i).parameters) {
+        if (p.bias_of_packed) add(open[1], storage(Count(p.elements), DType::fp16));
         if (p.packed == nullptr) continue;
         for (const auto& tensor :
              models::packed_tensors(*p.packed, p.unpacked, strategy_.quantize->held_in))

@@ -1,0 +1,71 @@
+"""An AWQ base (strategy.quantize "awq"): 4 bits, groups of 128, zero points, under PEFT's AwqLoraLinear. Before
+Transformers 5 it is AutoAWQ's WQLinear_GEMM with its Triton kernels (autoawq 0.2.9), from then on gptqmodel's
+AwqGEMMLinear, which backend "auto_trainable" picks (7.3.4 was read for Transformers 5.17, 7.7.0 for those that it
+asks for). Their sources on PYTHONPATH. Triton's kernels are not launched (liger.launch_no_triton); gptqmodel's CUDA
+products are what its gemm_cuda_gen.cu allocates. The packages' own __init__ files, which import much that no step needs,
+do not run."""
+
+import importlib
+import importlib.machinery
+import os
+import sys
+import types
+
+BITS, GROUP, SPLITS = 4, 128, 8
+
+
+def bare(*names):
+    """Packages without what their __init__ imports."""
+    for name in names:
+        if name in sys.modules:
+            continue
+        tail = name.replace(".", os.sep)
+        paths = [os.path.join(p, tail) for p in sys.path if os.path.isdir(os.path.join(p, tail))]
+        if not paths:
+            raise ImportError(f"{name}: the sources of {name.split('.', maxsplit=1)[0]} are not on PYTHONPATH")
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__path__ = paths
+        sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+
+
+def autoawq_linear(module):
+    bare("awq", "awq.modules", "awq.modules.linear", "awq.modules.triton", "awq.utils")
+    of = importlib.import_module("awq.modules.linear.gemm").WQLinear_GEMM
+    sys.modules["awq.modules.linear"].WQLinear_GEMM = of  # PEFT's dispatch_awq asks for it there
+    return of(BITS, GROUP, module.in_features, module.out_features, module.bias is not None, "cuda")
+
+
+def gptqmodel_linear(module):
+    import torch
+    bare("gptqmodel", "gptqmodel.models")
+    sys.modules["gptqmodel"].DEBUG_ON = False
+    source = importlib.import_module("gptqmodel.nn_modules.qlinear.gemm_awq")
+
+    def dequantized(qweight, scales, *_):
+        return torch.empty(qweight.shape[0], qweight.shape[1] * 8, dtype=scales.dtype, device=scales.device)
+
+    def product(x, qweight, *_, **__):
+        """launch_gemm_forward_cuda_fp32_reduce: a partial result for each of the splits, then their sum."""
+        parts = torch.empty(SPLITS, x.shape[0], qweight.shape[1] * 8, dtype=torch.float32, device=x.device)
+        return torch.empty(parts.shape[1:], dtype=x.dtype, device=x.device)
+
+    source.awq_dequantize_weights, source.awq_gemm_forward = dequantized, product
+    source.awq_runtime_available = lambda: True  # it would compile its extension
+    with torch.device("cuda"):
+        made = source.AwqGEMMLinear(
+            bits=BITS, group_size=GROUP, sym=False, desc_act=False, in_features=module.in_features,
+            out_features=module.out_features, bias=module.bias is not None, register_buffers=True)
+    made.requires_grad_(False)
+    return made
+
+
+def replace(model):
+    """Every linear module but the head, as Transformers replaces them (integrations/awq.py)."""
+    import torch
+    import transformers
+    before_5 = int(transformers.__version__.split(".", maxsplit=1)[0]) < 5
+    new = autoawq_linear if before_5 else gptqmodel_linear
+    for name, module in list(model.named_modules()):
+        if type(module) is torch.nn.Linear and module is not model.get_output_embeddings():
+            parent, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(parent), leaf, new(module))
