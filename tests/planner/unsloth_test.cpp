@@ -1,6 +1,8 @@
 // Unsloth's models on stack pytorch: what is refused, and how its fused loss is cut.
 #include <doctest/doctest.h>
 
+#include "models/gpu_catalog.h"
+#include "planner/plan.h"
 #include "planner/stacks/pytorch/ends/loss_unsloth.h"
 #include "tests/planner/refusal_rows.h"
 
@@ -124,4 +126,31 @@ TEST_CASE("Unsloth's fused loss: one chunk, until logits in fp32 would fill what
   CHECK(unsloth_chunk_rows(2049, 131072, kGiB) == 513);  // ceil(2049 / 4)
   CHECK(unsloth_chunk_rows(3 * 2048, 131072, kGiB) == 768);  // 6144 / 8
   CHECK(unsloth_chunk_rows(2 * 2048, 131072, kGiB) == 1024);  // 1: four
+}
+
+// The package on the dry CUDA runtime with a card of 6 GiB: 1.66 GB were free at the first loss, so
+// that it is cut in four; the third step's peak was 4,331,839,488 bytes, with one tensor of ids
+// where a batch has three.
+TEST_CASE("Unsloth's fused loss on a card that it would fill: four chunks, and their peak") {
+  Refusable a;
+  unsloth(a);
+  a.s.lora->rank = 16;
+  a.s.optimizer = models::Optimizer::adam8bit;
+  a.s.offload.activations = false;
+  const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  planner::Question question;
+  question.model = &model;
+  question.strategy = a.s;
+  question.batch = {.seq_len = 2048, .micro_batch = 4};
+  question.cluster.gpu = models::find_gpu("h100");
+  const auto peak = [&](std::int64_t memory) {
+    question.cluster.memory = Bytes(memory);
+    return planner::plan(question).peak;
+  };
+  CHECK(peak(6 * kGiB) == Bytes(4'331'839'488 + 2 * 8 * 2048 * 4));
+  // Undivided, logits in 16 bits and their gradient are 4 * 8192 * 128256 B, of which a quarter is
+  // enough for four chunks.
+  const Bytes whole = peak(40 * kGiB);
+  CHECK(whole - peak(6 * kGiB) > Bytes(std::int64_t{2} * 8192 * 128256));
+  CHECK(whole - peak(6 * kGiB) < Bytes(std::int64_t{3} * 8192 * 128256 + kGiB / 16));
 }
