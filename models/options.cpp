@@ -73,8 +73,7 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
     Option{"kernels", "NAME", "Stack", "eager, liger, unsloth, fused (eager)"}
         .at("stack/kernels")
-        .one_of(kNamesOf<Kernels>, 3,
-                "these kernels are not modelled yet (eager, liger and fused are)")
+        .one_of(kNamesOf<Kernels>)
         .fixing("stack", "kernels")
         .of_a_step(),
     Option{"torch-version", "V", "Stack", "2.4 to 2.11 (2.11)"}.at("stack/version").of_a_step(),

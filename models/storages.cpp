@@ -65,7 +65,9 @@ bool kbit_prepared(const Strategy& s) {
       s.quantize->storage->gemm == PackedGemm::torchao ||
       s.quantize->storage->gemm == PackedGemm::hqq)
     return false;
-  const bool usual = s.stack != Stack::plimsoll && s.data.zero < 2 && is_mixed(s.precision);
+  // Unsloth has a prepare_model_for_kbit_training of its own, which casts adapters alone.
+  const bool usual = s.kernels != Kernels::unsloth && s.stack != Stack::plimsoll &&
+                     s.data.zero < 2 && is_mixed(s.precision);
   return s.quantize->kbit_prep.value_or(usual);
 }
 

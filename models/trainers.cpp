@@ -139,6 +139,23 @@ constexpr TrainerDefault kTrl012[] = {
     {"seq-len", "1024", "trl/trainer/sft_trainer.py, max_seq_length"},
     {"recompute", "none", "transformers, training_args.py, gradient_checkpointing"}};
 
+// FastLanguageModel.from_pretrained, get_peft_model, and SFTConfig as its rl.py writes it anew.
+constexpr TrainerDefault kUnsloth202511[] = {
+    {"transformers-version", "4.57.2", "unsloth, METADATA, Requires-Dist: transformers<=4.57.2"},
+    {"kernels", "unsloth", "unsloth/models/llama.py, patch_peft_model"},
+    {"attention", "flash-2", "unsloth/models/llama.py, HAS_FLASH_ATTENTION"},
+    {"precision", "bf16-mixed", "unsloth/models/rl.py, mixed_precision"},
+    {"param-dtype", "bf16", "unsloth/models/llama.py, from_pretrained: dtype"},
+    {"lora-rank", "16", "unsloth/models/llama.py, get_peft_model: r"},
+    {"lora-targets", "all-linear", "unsloth/models/llama.py, get_peft_model: target_modules"},
+    {"optimizer", "adam8bit", "unsloth/models/rl.py, optim"},
+    {"micro-batch", "4", "unsloth/models/rl.py, per_device_train_batch_size"},
+    {"grad-accum", "2", "unsloth/models/rl.py, gradient_accumulation_steps"},
+    {"seq-len", "2048", "unsloth/models/loader.py, from_pretrained: max_seq_length"},
+    {"loss", "fused", "unsloth/models/llama.py, CausalLM_fast_forward"},
+    {"recompute", "full", "unsloth/models/vision.py, for_training"},
+    {"offload", "activations", "unsloth/models/llama.py, use_gradient_checkpointing"}};
+
 constexpr std::string_view kTitanBeside =
     "Not planned: clipping's norms (a few bytes a parameter tensor). Batch and sequence length are "
     "the configuration's.";
@@ -209,7 +226,15 @@ constexpr std::array kTrainers{
             "logits for its token accuracy, which is gone before the backward pass)."},
     Trainer{"trl", "0.12", "TRL's SFTTrainer with its own SFTConfig",
             "huggingface/trl, release 0.12.2, with Transformers 4.46.3", kTrl012,
-            "Planned is Trainer's step, of batches as long as max_seq_length."}};
+            "Planned is Trainer's step, of batches as long as max_seq_length."},
+    Trainer{"unsloth", "2025.11", "Unsloth's FastLanguageModel with LoRA on one GPU",
+            "unslothai/unsloth, release 2025.11.6, with unsloth_zoo 2025.11.6 and Transformers "
+            "4.57.2",
+            kUnsloth202511,
+            "load_in_4bit, which is on of itself, is --quantize nf4-dq; use_gradient_checkpointing "
+            "of True or False, which both recompute, --offload none. Its flash_attn path is "
+            "planned; where xformers alone is installed keys and values are repeated for it. Not "
+            "planned: packed rows, full fine-tuning, vision models, vLLM beside."}};
 
 }  // namespace
 

@@ -331,6 +331,7 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   ModelParts parts;
   const Forward forward = forward_of(model, strategy);
   parts.decoder = forward.decoder;
+  parts.max_positions = model.max_positions;
   parts.model_type = model.model_type;
   const models::Decoder& d = parts.decoder;
   parts.head = {.in = d.table_width(), .out = d.vocab};

@@ -120,6 +120,7 @@ struct ModelParts {
   bool norm_under_base = true, base_is_model = true;
   LinearPart project_in, head_transform;  // behind the embedding, before the head; width 0: none
   std::int64_t position_rows = 0;  // learned positions
+  std::int64_t max_positions = 0;  // ModelSpec's
   bool train_embedding = true, train_positions = true, train_token_types = true;
   // Token and position tables, the embedding's norm, a prompt; the final norm, a head of its own.
   std::vector<Parameter> embedding, tail;

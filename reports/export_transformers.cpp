@@ -328,6 +328,9 @@ Exported export_transformers(const Workload& w) {
     out.notes.push_back(
         fmt::format("written for Transformers {}; in the plan's {} some arguments have other names",
                     models::text_of(models::kTransformers), models::text_of(s.transformers)));
+  check(s.kernels != models::Kernels::unsloth, ErrorKind::unsupported,
+        "export --to transformers: no code is written for --kernels unsloth, whose "
+        "FastLanguageModel loads and trains the model itself");
   if (s.kernels == models::Kernels::fused && s.stack == Stack::pytorch)
     out.notes.push_back(
         "the kernels are fms-acceleration's, whose framework switches them on "

@@ -111,10 +111,11 @@ constexpr std::int64_t layers_per_checkpoint(const Recompute& recompute, std::in
 }
 
 // torch.utils.checkpoint with use_reentrant=True runs the whole layer again, its last GEMM
-// included. Transformers before 5.0 under FSDP1 takes it of itself, Accelerate does not; what
-// `plimsoll export` writes for the others says False.
+// included. Transformers before 5.0 under FSDP1 takes it of itself, and Unsloth does; Accelerate
+// does not; what `plimsoll export` writes for the others says False.
 inline bool usually_reentrant(const Strategy& s) {
-  return is_fsdp1(s) && !s.data.fsdp_checkpoints && s.transformers < kCheckpointsNotReentrant;
+  const bool fsdp1 = is_fsdp1(s) && !s.data.fsdp_checkpoints;
+  return s.kernels == Kernels::unsloth || (fsdp1 && s.transformers < kCheckpointsNotReentrant);
 }
 inline bool reentrant_checkpoints(const Strategy& s) {
   return recomputes_layers(s.recompute.kind) && s.use_reentrant.value_or(usually_reentrant(s));

@@ -71,6 +71,8 @@ void refuse_strategy(const models::Strategy& s) {
     refuse("with --torch-version " + models::text_of(s.torch),
            "loads were measured with " + models::text_of(models::kTorch) + " alone");
   if (s.offload.any()) refuse("with --offload", "is not planned yet");
+  if (s.kernels == models::Kernels::unsloth)
+    refuse("with --kernels unsloth", "Unsloth's from_pretrained is not planned yet");
   if (s.kernels == models::Kernels::fused)
     refuse("with --kernels fused", "fms-acceleration's own loader is not planned yet");
 }

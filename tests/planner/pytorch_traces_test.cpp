@@ -339,6 +339,17 @@ TEST_CASE("checkpoints around FSDP1's units, adapters: each phase reaches what w
   }
 }
 
+// Unsloth's checkpoints on the host: the last layer's input, which stays on the device, is one more
+// tensor of the program, behind the layers.
+TEST_CASE("Unsloth's offloaded checkpoints: each phase reaches and leaves what was seen") {
+  const json trace = json::parse(
+      std::ifstream(PLIMSOLL_GOLDEN "/traces/llama-a-unsloth-nf4-dq-offload.json"));
+  const std::string difference =
+      differences_by_phase(trace, "llama-a-unsloth-nf4-dq-offload", kScalars);
+  CAPTURE(difference);
+  CHECK(difference.empty());
+}
+
 // fms-acceleration's adapters of a packed base, in one function with its GEMMs.
 TEST_CASE("fused adapters of a packed base: each phase reaches and leaves what was seen") {
   for (const char* name :

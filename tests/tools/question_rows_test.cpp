@@ -197,6 +197,7 @@ TEST_CASE("dtypes that a precision does not have are refused, option by option")
        "--transformers-version 4.57.6: other releases than 5.17.0 are modelled with --stack "
        "pytorch"},
       {"stack=deepspeed transformers-version=5.17", "accepted"},
+      {"offload=none", "accepted"},
       {"offload=weights",
        "--offload weights: must be optimizer, params or activations, or several with commas "
        "between them"},

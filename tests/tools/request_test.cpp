@@ -133,7 +133,6 @@ TEST_CASE("what this version does not model is refused by name") {
       {"pp-schedule", "1f1b"},
       {"virtual-stages", "2"},
       {"compile", "model"},
-      {"kernels", "unsloth"},
       {"stack", "megatron"},
       {"optimizer", "q-galore"},
       {"quantize", "fp8"},

@@ -6,7 +6,7 @@ namespace plimsoll::tools {
 
 void set_offload(const Options& options, models::Strategy& s) {
   const std::string* parts = options.find("offload");
-  if (parts == nullptr) {
+  if (parts == nullptr || *parts == "none") {  // where a trainer's default is something else
     for (const char* option : {"offload-to", "offload-pin", "host-memory"})
       if (const std::string* value = options.find(option))
         refuse_value(option, *value, "needs --offload");

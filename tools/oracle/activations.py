@@ -12,7 +12,7 @@ ACCEPTED = [[], ["params"], ["activations"]]
 
 def manager(model, workload):
     """What one micro-batch runs in."""
-    if "activations" not in workload["strategy"]["offload"]:
+    if "activations" not in workload["strategy"]["offload"] or workload["stack"]["kernels"] == "unsloth":
         return contextlib.nullcontext()
     from trl.models.activation_offloading import get_act_offloading_ctx_manager
     # PEFT imports it wherever it is installed, and then TRL empties the cache before each micro-batch.

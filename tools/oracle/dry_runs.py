@@ -29,6 +29,8 @@ FILE, of this folder:
   dry_runs_float8_cases.json     tests/golden/dry_runs_float8.json: linears in float8 (torchao)
   dry_runs_float8_draw.json      tests/golden/dry_runs_float8_draw.json: the same, drawn
   dry_runs_drawn_cases.json      tests/golden/dry_runs_drawn.json: drawn over families and options
+  dry_runs_unsloth_cases.json    tests/golden/dry_runs_unsloth.json: with Unsloth (its packages on PYTHONPATH)
+  dry_runs_unsloth_draw.json     tests/golden/dry_runs_unsloth_draw.json: with it, drawn
   dry_runs_liger_draw.json       tests/golden/dry_runs_liger_draw.json: with them, drawn
   rank_cases.json                tests/golden/rank_runs.json: several ranks of uneven worlds
 

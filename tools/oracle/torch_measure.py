@@ -57,6 +57,7 @@ import optimizers
 import other_code
 import packed_base
 import routing
+import unsloth_kernels
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TRACE_SCHEMA = "plimsoll.trace/1"
@@ -128,7 +129,7 @@ ACCEPTED = {
     "optimizer_impl": ["foreach", "fused", "for-loop"],
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
     "sdpa_backend": ["auto", "flash", "efficient", "cudnn", "math"],
-    "kernels": ["eager", "liger", "fused"], "loss": ["full", "chunked", "fused"],
+    "kernels": ["eager", "liger", "fused", "unsloth"], "loss": ["full", "chunked", "fused"],
     "compile": compiled.ACCEPTED,
     "offload": activations.ACCEPTED,
     **packed_base.ACCEPTED, **batches.ACCEPTED, **float8.ACCEPTED,
@@ -449,12 +450,17 @@ def build_model(workload, device):
     config = hf_config(workload["model"], stack)
     implementation = {"eager": "eager", "flash-2": "flash_attention_2"}.get(strategy["attention"],
                                                                             "sdpa")
+    fast = unsloth_kernels.patcher(workload) if unsloth_kernels.asked(workload) else None
+    if fast:
+        implementation = "eager"  # its from_pretrained's, whatever runs
     with torch.device("meta" if strategy["quantize"] else device):
         model = auto_class(config.model_type).from_config(
             config, attn_implementation=implementation,
             **{dtype_argument(): torch_dtype(strategy["param_dtype"])})
     model = packed_base.with_packed_base(model, strategy, device)
     model.train()
+    if fast:
+        return unsloth_kernels.with_adapters(model, workload, fast)
     for patterns, trainable in ((strategy["freeze"], False), (strategy["train"], True)):
         for name, p in model.named_parameters():
             if any(pattern in name for pattern in patterns):
@@ -1085,6 +1091,7 @@ def versions(workload=None):
     import torch
     found = {"torch": torch.__version__, "cuda": torch.version.cuda}
     packs = ("bitsandbytes",) * packed_base.needs_bitsandbytes(workload)
+    packs += unsloth_kernels.PACKAGES * bool(workload and unsloth_kernels.asked(workload))
     for package in ("transformers", "accelerate", "peft") + packs + optimizers.packages(workload):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)

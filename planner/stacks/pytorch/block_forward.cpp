@@ -5,6 +5,7 @@
 #include "planner/stacks/pytorch/block_writer.h"
 #include "planner/stacks/pytorch/functions.h"
 #include "planner/stacks/pytorch/fused_adapters.h"
+#include "planner/stacks/pytorch/unsloth_adapters.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -83,6 +84,7 @@ void BlockWriter::release(OpBuilder op, const models::ValueList& values, const L
 
 void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
   const models::Node& node = *at.node;
+  if (at.follows) return;
   const bool last = stops() && &at == &plan_->nodes[plan_->last_save];
   // torch/utils/checkpoint.py, _CachedTorchDispatchMode: the operator does not run, what it made in
   // the forward is its result, and goes with its last reader.
@@ -96,7 +98,7 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
       break;
     }
     case OpKind::linear: {
-      if (at.is_fused()) return at.follows ? void() : FusedAdapters(*this, at).forward(s);
+      if (at.fused > 0) return fused_forward_of(at, s);
       const Tokens all = visiting(at);
       s.linears[at.place].input_grad = grad_of(node.in[0]);
       linear_forward(*at.linear_names, *at.linear, value(s, node.in[0]), dtype_of(node.in[0]),
@@ -150,6 +152,11 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
       return release(frame, node.releases, s);
     }
   }
+}
+
+void BlockWriter::fused_forward_of(const NodePlan& at, LayerSaved& s) {
+  const bool unsloth = regime_.patch.adapters == KernelPatch::Adapters::unsloth;
+  unsloth ? UnslothAdapters(*this, at).forward(s) : FusedAdapters(*this, at).forward(s);
 }
 
 NormInput BlockWriter::norm_input(const NodePlan& at) const {

@@ -120,8 +120,8 @@ NormKernel norm_kernel(const Node& node, const KernelPatch& liger) {
 
 bool BlockPlan::ends_in_place(const NodePlan& at) const {
   const Node& first = *nodes.front().node;
-  return nodes.front().kernel == NormKernel::liger_in_place && first.in[0] == models::kBlockInput &&
-         &at == &nodes[1] && at.node->in[0] == first.out[0];
+  return !sums_apart && nodes.front().kernel == NormKernel::liger_in_place &&
+         first.in[0] == models::kBlockInput && &at == &nodes[1] && at.node->in[0] == first.out[0];
 }
 
 void BlockPlan::store_by_op(const models::Recompute& recompute) {
@@ -155,7 +155,8 @@ DType norm_dtype(models::NormKind kind, DType input, const Regime& regime) {
   return promoted(input, regime.weight);
 }
 
-BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_grad) : layer(&part) {
+BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_grad)
+    : layer(&part), sums_apart(regime.patch.sums_apart) {
   const models::Block& block = *part.block;
   values.resize(block.widths.size());
   for (std::size_t i = 0; i < values.size(); ++i) values[i].width = block.widths[i];
@@ -218,7 +219,31 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
     }
     nodes.push_back(at);
   }
-  if (regime.patch.adapters) fuse_adapters();
+  if (regime.patch.adapters == KernelPatch::Adapters::fms) fuse_adapters();
+  if (regime.patch.adapters == KernelPatch::Adapters::unsloth) fuse_unsloth();
+}
+
+// unsloth/models/llama.py, patch_peft_model: queries, keys and values where all three have adapters
+// and none a bias, what attention's result goes through, and the MLP where all of it has adapters.
+void BlockPlan::fuse_unsloth() {
+  const auto adapted = [&](std::size_t i, std::string_view name) {
+    return i < nodes.size() && nodes[i].linear != nullptr && nodes[i].linear->lora_rank > 0 &&
+           !nodes[i].linear->bias && std::string_view(nodes[i].node->name).ends_with(name);
+  };
+  const auto fuse = [&](std::size_t first, std::initializer_list<std::size_t> behind) {
+    nodes[first].fused = 1 + behind.size();
+    for (const std::size_t i : behind) nodes[first + i].follows = true;
+  };
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const std::size_t k = i + 1 < nodes.size() && nodes[i + 1].norm != nullptr ? 2 : 1;
+    if (adapted(i, "q_proj") && adapted(i + k, "k_proj") && adapted(i + 2 * k, "v_proj"))
+      fuse(i, {k, 2 * k});
+    if (adapted(i, "o_proj")) fuse(i, {});
+    if (!adapted(i, "gate_proj") || !adapted(i + 1, "up_proj")) continue;
+    if (!adapted(i + 3, "down_proj") || nodes[i + 2].node->kind != OpKind::multiply) continue;
+    fuse(i, {1, 3});
+    nodes[i + 2].follows = true;  // what gate and up make
+  }
 }
 
 // models/llama.py, mistral.py and granite.py of fms-acceleration's plugin: queries, keys and values

@@ -31,8 +31,8 @@ struct NodePlan {
   NormKernel kernel = NormKernel::eager;  // of a norm
   // Of a GEMM whose first factor is activated in the same kernel: what goes in.
   models::ValueId gate = models::kNoValue, up = models::kNoValue;
-  // Adapters that one function computes (fused_adapters.cpp): of so many linears from this one on;
-  // `follows`: an earlier node's does.
+  // Adapters that one function computes (fused_adapters.cpp, unsloth_adapters.cpp): of so many
+  // linears from this one on; `follows`: an earlier node's does.
   std::size_t fused = 0;
   bool follows = false;
   const LinearPart* linear = nullptr;
@@ -52,7 +52,6 @@ struct NodePlan {
     return linear == nullptr ||
            (!linear->float8 && (!linear->adapted() || linear->adapter == Adapter::ia3_input));
   }
-  bool is_fused() const { return fused > 0 || follows; }
 };
 
 struct BlockPlan {
@@ -69,6 +68,7 @@ struct BlockPlan {
 
   const ValuePlan& value(models::ValueId id) const { return values[static_cast<std::size_t>(id)]; }
   bool sliding = false;
+  bool sums_apart = false;  // KernelPatch's
   bool input_grad() const { return values[models::kBlockInput].grad; }
   // The first node is a norm that turns its result's gradient into the layer's input's, and this
   // one is the last to add to it.
@@ -77,7 +77,7 @@ struct BlockPlan {
 
  private:
   bool joins(NodePlan& at);
-  void fuse_adapters();
+  void fuse_adapters(), fuse_unsloth();
   std::vector<models::ValueId> gates_;  // by what their activation would make
 };
 

@@ -6,6 +6,7 @@
 #include "models/decisions/layer.h"
 #include "planner/stacks/pytorch/functions.h"
 #include "planner/stacks/pytorch/fused_adapters.h"
+#include "planner/stacks/pytorch/unsloth_adapters.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -20,6 +21,7 @@ void BlockWriter::backward(const BlockPlan& plan, Ref input, TensorId d_output, 
   if (models::decisions::reentrant_checkpoints(strategy_)) unpack();
   plan_ = &plan;
   input_ = input;
+  d_input_ = d_input;
   sliding_ = plan.sliding;
   gradients_.assign(plan.values.size(), {});
   gradient(plan.layer->block->output()) = {d_output};
@@ -57,12 +59,13 @@ TensorId BlockWriter::laid_out(ValueId id) {
 
 void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
   const models::Node& node = *at.node;
+  if (at.follows) return;
   const ValueId in = node.in[0];
   switch (node.kind) {
     case OpKind::norm:
       return norm_back(at, d_input, s);
     case OpKind::linear: {
-      if (at.is_fused()) return at.follows ? void() : FusedAdapters(*this, at).backward(d_input, s);
+      if (at.fused > 0) return fused_backward_of(at, d_input, s);
       const TensorId d = laid_out(node.out[0]);
       Sum sum = gradient(in);
       sum.view = sum.view || shared(in);
@@ -115,6 +118,11 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
     case OpKind::leave:
       return;
   }
+}
+
+void BlockWriter::fused_backward_of(const NodePlan& at, Ref d_input, const LayerSaved& s) {
+  const bool unsloth = regime_.patch.adapters == KernelPatch::Adapters::unsloth;
+  unsloth ? UnslothAdapters(*this, at).backward(s) : FusedAdapters(*this, at).backward(d_input, s);
 }
 
 // In a layer's first node the gradient becomes that of the layer's input.
@@ -295,6 +303,10 @@ void BlockWriter::multiply_back(const NodePlan& at, const LayerSaved& s) {
 void BlockWriter::add_back(const NodePlan& at) {
   const ValueId stream = at.node->in[0], branch = at.node->in[1], out = at.node->out[0];
   const TensorId d = gradient(out).tensor;
+  if (gradient(out).of_input) {
+    gradient(branch) = gradient(stream) = gradient(out);
+    return;
+  }
   if (grad_of(branch))
     gradient(branch) = {
         cast(at.names->out_grad, d, values_of(out), dtype_of(out), dtype_of(branch))};

@@ -61,6 +61,7 @@ class BlockWriter : public AttentionWriter {
   friend class CompiledBlock;  // compiled/compiled_block.h
   friend class LoopWriter;  // expert_loop.cpp
   friend class FusedAdapters;  // fused_adapters.cpp
+  friend class UnslothAdapters;  // unsloth_adapters.cpp
   bool stops() const { return phase_ == Phase::recompute && stops_early_; }
   SymInt values_of(models::ValueId id) const {
     const int expert = plan_->value(id).expert;
@@ -79,6 +80,8 @@ class BlockWriter : public AttentionWriter {
   bool keeps_input(const NodePlan& at) const;
   NormInput norm_input(const NodePlan& at) const;
   void run(const NodePlan& at, Ref output, LayerSaved& s);
+  void fused_forward_of(const NodePlan& at, LayerSaved& s);
+  void fused_backward_of(const NodePlan& at, Ref d_input, const LayerSaved& s);
   void run_views(const NodePlan&at, LayerSaved&s), run_concatenate(const NodePlan&at, LayerSaved&s);
   void run_reshape(const NodePlan&at, LayerSaved&s), run_rotary(const NodePlan&, LayerSaved&);
   TapePart rotary_part(const NodePlan& at, std::size_t i) const;  // of an operand
@@ -110,6 +113,7 @@ class BlockWriter : public AttentionWriter {
   void attention_back(const NodePlan& at, const LayerSaved& s);
   void activation_back(const NodePlan& at, const LayerSaved& s);
   void multiply_back(const NodePlan& at, const LayerSaved& s);
+  void stream_norm_back(const NodePlan& at, const LayerSaved& s);
   void liger_norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s);
   void liger_rotary_back(const NodePlan&at), liger_gate_back(const NodePlan&at, const LayerSaved&s);
   void experts_back(const NodePlan& at, const LayerSaved& s);
@@ -120,6 +124,9 @@ class BlockWriter : public AttentionWriter {
   TensorId add_apart(const NodePlan& at, TensorId a, TensorId b, Ref into);
   // The gradient of a value, laid out as a GEMM reads it.
   TensorId laid_out(models::ValueId id);
+  Ref gradient_of(models::ValueId id) {
+    return gradient(id).of_input ? d_input_ : Ref{gradient(id).tensor};
+  }
   Sum& gradient(models::ValueId id) { return gradients_[static_cast<std::size_t>(id)]; }
 
   // What the tables give to the rotary function of `x`.
@@ -138,7 +145,7 @@ class BlockWriter : public AttentionWriter {
 
   const BlockPlan* plan_ = nullptr;
   const NodePlan* node_ = nullptr;  // whose backward is being written
-  Ref input_;
+  Ref input_, d_input_;
   std::vector<Sum> gradients_;  // by value
   Arguments held_{};
   bool first_ = true;

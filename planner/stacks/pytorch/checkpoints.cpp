@@ -55,11 +55,14 @@ void Checkpoints::drop_graph(const Run& run, Phase phase) {
 // backward inside it has returned (torch/utils/checkpoint.py, CheckpointFunction.backward).
 void Checkpoints::leave() {
   const Run& run = *run_;
-  const Ref input = s_.input_of(number(), last_ + 1 - run.checkpoint());
+  const bool loaded = s_.input_buffer != kNoTensor;
+  const Ref input = loaded ? Ref{} : s_.input_of(number(), last_ + 1 - run.checkpoint());
+  const bool last = last_ + 1 == run.stride() && number() + 1 == s_.runs.size();
   b_.op("checkpoint.exit", Phase::backward)
       .release(run.recomputed[last_])
       .release(last_ + 1 < run.stride() ? run.d_inner[last_] : run.d_out)
-      .touch(input.tensor, input.delta, input.beyond, models::Access::release);
+      .touch(input.tensor, input.delta, input.beyond, models::Access::release)
+      .touch(kNoTensor, +1, loaded && last ? s_.last_input : kNoTensor, models::Access::release);
   drop_graph(run, Phase::backward);
 }
 
@@ -91,7 +94,8 @@ void Checkpoints::before_layer(std::size_t r, std::size_t j) {
   const bool waits = s_.recomputes() && (j + 1) % layers == 0;
   layer_.set_checkpoint(waits ? this : nullptr, s_.recomputes());
   const std::size_t window = run.plan(j).sliding ? 1 : 0;
-  const Ref input = s_.offloading == nullptr ? s_.input_of(r, j / layers * layers) : Ref{};
+  const bool stays = s_.offloading == nullptr && s_.input_buffer == kNoTensor;
+  const Ref input = stays ? s_.input_of(r, j / layers * layers) : Ref{};
   layer_.hold({input, Ref{s_.cos[window]}, Ref{s_.sin[window]}, Ref{s_.masks[window]},
                Ref{s_.front.position_ids}, Ref{s_.front.alibi}, Ref{never_taken(run, j)}},
               j % layers == 0);

@@ -71,6 +71,7 @@ void StepWriter::declare_inputs() {
                                               s_.d.head_dim)));
   }
   if (models::is_litgpt(s_.strategy.code)) return declare_litgpt_inputs();
+  if (s_.regime.patch.own_decoder) return declare_unsloth_inputs();
   // torchtune's theta and cache, cosines and sines of every position that the model takes; and
   // what is put behind the labels (ignore_labels_cache of its recipes).
   if (s_.d.rotary_rows > 0) {

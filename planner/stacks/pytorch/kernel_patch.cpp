@@ -23,7 +23,7 @@ constexpr KernelPatch kFms{.norms = kInPlace,
                            .rotary = true,
                            .cross_entropy = KernelPatch::CrossEntropy::fms,
                            .norm_gradients = false,
-                           .adapters = true};
+                           .adapters = KernelPatch::Adapters::fms};
 constexpr std::array<std::string_view, 4> kFmsFamilies{"llama", "mistral", "granite", "mixtral"};
 // models/gpt_bigcode.py of the plugin: of a model with LayerNorms the loss alone.
 constexpr KernelPatch kFmsLoss{.cross_entropy = KernelPatch::CrossEntropy::fms};
@@ -47,9 +47,33 @@ constexpr std::array kPatched{
 constexpr std::array<std::string_view, 6> kNotModelled{"deepseek_v2", "deepseek_v3", "gpt_oss",
                                                        "mixtral",     "phi3",        "qwen3_moe"};
 
+// FastLanguageModel's (unsloth/models/): norms whose weights are frozen, so that none of their
+// kernels makes a gradient of them; SwiGLU inside the MLP's function.
+constexpr KernelPatch kUnsloth{.norms = kInPlace,
+                               .last = kInPlace,
+                               .gated = true,
+                               .rotary = true,
+                               .norm_gradients = false,
+                               .adapters = KernelPatch::Adapters::unsloth,
+                               .own_decoder = true,
+                               .sums_apart = true};
+constexpr std::array<std::string_view, 4> kUnslothFamilies{"llama", "mistral", "qwen2", "qwen3"};
+
 }  // namespace
 
 namespace {
+KernelPatch unsloth_patch(std::string_view model_type) {
+  check(std::ranges::find(kUnslothFamilies, model_type) != kUnslothFamilies.end(),
+        ErrorKind::unsupported, [&] {
+          return "--kernels unsloth: Unsloth's models are modelled for llama, mistral, qwen2 and "
+                 "qwen3, not for " +
+                 std::string(model_type);
+        });
+  KernelPatch patch = kUnsloth;
+  if (model_type == "qwen3") patch.heads = kInPlace;
+  return patch;
+}
+
 KernelPatch patch_of(std::string_view model_type, const models::Strategy& strategy) {
   if (strategy.kernels == models::Kernels::fused) {
     if (model_type == "gpt_bigcode") return kFmsLoss;
@@ -61,6 +85,7 @@ KernelPatch patch_of(std::string_view model_type, const models::Strategy& strate
           });
     return kFms;
   }
+  if (strategy.kernels == models::Kernels::unsloth) return unsloth_patch(model_type);
   if (strategy.kernels != models::Kernels::liger) return {};
   const auto found = std::ranges::find(kPatched, model_type, &Row::model_type);
   if (found != kPatched.end()) return found->patch;

@@ -3,6 +3,8 @@
 // apply_liger_kernel_to_… of a model that exists). --kernels fused: fms-acceleration's plugin
 // fused-ops-and-kernels (@876e2ed, src/fms_acceleration_foak/), whose norms, rotary embedding and
 // cross entropy are Unsloth's of early 2024; so are its fused adapters (fused_adapters.cpp).
+// --kernels unsloth: Unsloth itself (unsloth and unsloth_zoo 2025.11.6), whose models/llama.py and
+// its kin run the decoder's forward in place of Transformers'.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +28,15 @@ struct KernelPatch {
   enum class CrossEntropy : std::uint8_t { eager, liger, fms } cross_entropy{};
   bool heads_first = false;  // queries and keys are transposed before their norms, which copy them
   bool norm_gradients = true;  // fms: its backward returns none for the weight
-  bool adapters = false;  // of a packed base: with its GEMM in one function
+  // LoRA in one function with its GEMM: fms-acceleration's of a packed base, Unsloth's of any, and
+  // that of a gated MLP as a whole.
+  enum class Adapters : std::uint8_t { peft, fms, unsloth } adapters{};
+  // models/llama.py, LlamaModel_fast_forward: rotary tables of all positions that stay, no position
+  // ids, no masks.
+  bool own_decoder = false;
+  // A layer's norm writes its input's gradient over a tensor that views still hold, so that what
+  // flows past is added in a new one.
+  bool sums_apart = false;
   bool repeats_groups = false;  // keys and values, for the flash_attn package, which takes groups
 };
 

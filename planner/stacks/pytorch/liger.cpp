@@ -72,7 +72,24 @@ Ref BlockWriter::liger_norm_backward(const ModuleNames& names, const NormPart& p
   return d_in;
 }
 
+// Unsloth's in a reentrant checkpoint, whose frame holds the gradient of the layer's result: the
+// first sum with it is a new tensor, which the second is added to. It is that of the layer's input.
+void BlockWriter::stream_norm_back(const NodePlan& at, const LayerSaved& s) {
+  const ValueId in = at.node->in[0];
+  const Ref d{gradient(at.node->out[0]).tensor};
+  const bool second = gradient(in).of_input;
+  liger_norm_backward(*at.norm_names, *at.norm, norm_input(at), s.norms[at.place], d, kNoTensor,
+                      {value(s, in), {}, frame()});
+  auto add = op(at.norm_names->grad_layout).read(d.tensor);
+  if (!second) add.read(gradient(in).tensor);
+  add.touch(d_input_.tensor, d_input_.delta, d_input_.beyond,
+            second ? Access::update : Access::write);
+  gradient(in) = {.of_input = true};
+}
+
 void BlockWriter::liger_norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
+  if (regime_.patch.sums_apart && plan_->value(at.node->in[0]).stream)
+    return stream_norm_back(at, s);
   unpack();  // its input is a recomputed one
   const ValueId in = at.node->in[0];
   const TensorId made = gradient(at.node->out[0]).tensor;

@@ -55,6 +55,7 @@ struct Sum {
   bool view = false;
   // Strided like a transposed view: what the copy is called that a GEMM needs; else nothing.
   const char* laid_out = nullptr;
+  bool of_input = false;  // it is in the layer's d(input) already (KernelPatch::sums_apart)
 };
 
 // What a norm reads: so many rows of its width, in this dtype, of a tensor that requires a

@@ -274,6 +274,7 @@ void refuse_rows(const models::ModelSpec& model, const models::Strategy& s) {
 }  // namespace
 
 void refuse(const models::ModelSpec& model, const models::Strategy& s, const models::Batch& batch) {
+  refuse_unsloth(model, s);
   refuse_rows(model, s);
   refuse_torch(model, s);
   refuse_float8(model, s, batch);

@@ -22,6 +22,8 @@ void refuse_float8(const models::ModelSpec& model, const models::Strategy& s,
                    const models::Batch& batch);
 // Error{unsupported}, {bad_input}: what is not modelled of --torch-version.
 void refuse_torch(const models::ModelSpec& model, const models::Strategy& s);
+// Error{unsupported}, {bad_input}: what is not modelled of --kernels unsloth.
+void refuse_unsloth(const models::ModelSpec& model, const models::Strategy& s);
 // Error{unsupported}: what is not modelled of --offload activations.
 void refuse_offloaded_activations(const models::ModelSpec& model, const models::Strategy& s);
 

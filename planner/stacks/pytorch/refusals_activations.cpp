@@ -12,7 +12,7 @@
 namespace plimsoll::planner::pytorch {
 
 void refuse_offloaded_activations(const models::ModelSpec& model, const models::Strategy& s) {
-  if (!s.offload.activations) return;
+  if (!s.offload.activations || s.kernels == models::Kernels::unsloth) return;
   const auto refuse_if = [](bool it_is, const char* what) {
     check(!it_is, ErrorKind::unsupported,
           [&] { return std::string("--offload activations ") + what; });
@@ -50,7 +50,7 @@ void refuse_offloaded_activations(const models::ModelSpec& model, const models::
 }
 
 void assume_offloaded(const models::Strategy& s, std::vector<reports::Assumption>& out) {
-  if (!s.offload.activations) return;
+  if (!s.offload.activations || s.kernels == models::Kernels::unsloth) return;
   out.push_back({"what the layers and the loss saved",
                  "\"on the host until the backward reads it\"", "derived",
                  "trl 1.16, models/activation_offloading.py (activation_offloading=True); "

@@ -59,6 +59,8 @@ struct Rules {
   // Every token visits the last expert of each layer, where experts are a loop; else all are
   // visited alike (expert_loop.cpp).
   bool one_expert = false;
+  // What the model has of the card before anything is allocated; 0: not known.
+  Bytes card;
   BlasWorkspaces blas;
   Works* works = nullptr;  // what the ops ask of the GPU, for who asks
 };

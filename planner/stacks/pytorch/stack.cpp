@@ -85,9 +85,11 @@ Rules rules_for(const Question& question, const ModelParts& parts,
                 std::vector<Assumption>& assumptions) {
   Rules rules;
   set_loop(rules, parts.decoder, question.strategy);
+  rules.card = question.cluster.memory.value_or(Bytes(0));
   if (!question.cluster.gpu) return rules;
   const models::Gpu& gpu = *question.cluster.gpu;
   rules.gpu = processors_of(gpu);
+  if (!question.cluster.memory) rules.card = gpu.cuda_total.bytes;
   const models::Release& release = question.strategy.torch;
   const std::string torch =
       "torch " + std::to_string(release.major) + "." + std::to_string(release.minor);
@@ -96,6 +98,7 @@ Rules rules_for(const Question& question, const ModelParts& parts,
     const models::Overhead* entry = models::find_overhead(overheads, name);
     return entry != nullptr && entry->range ? entry->range->typical : otherwise;
   };
+  rules.card = larger(rules.card - Bytes(bytes("context", 0)), Bytes(0));
   rules.blas.forward = Bytes(bytes("cublas_workspace", 0));
   rules.blas.backward = rules.blas.forward * (bytes("cublas_threads", 2) - 1);
   const bool stays = release >= models::kLtKeepsWorkspace;  // else it goes behind each GEMM
@@ -126,6 +129,7 @@ Rules rules_for(const Question& question, const ModelParts& parts,
 Rules quick_rules(const Question& question, const ModelParts& parts) {
   struct Known {
     std::string gpu;
+    std::optional<Bytes> memory;
     bool bias = false, perceptron = false;
     models::Release torch;
     Rules rules;
@@ -134,10 +138,11 @@ Rules quick_rules(const Question& question, const ModelParts& parts) {
   const std::string& gpu = question.cluster.gpu ? question.cluster.gpu->name : std::string();
   const bool bias = any_of_lt(parts), perceptron = !parts.prompt.empty();
   const models::Release& torch = question.strategy.torch;
-  if (!known || known->gpu != gpu || known->bias != bias || known->perceptron != perceptron ||
-      known->torch != torch) {
+  const std::optional<Bytes>& memory = question.cluster.memory;
+  if (!known || known->gpu != gpu || known->memory != memory || known->bias != bias ||
+      known->perceptron != perceptron || known->torch != torch) {
     std::vector<Assumption> unread;
-    known = Known{gpu, bias, perceptron, torch, rules_for(question, parts, unread)};
+    known = Known{gpu, memory, bias, perceptron, torch, rules_for(question, parts, unread)};
     known->rules.each_parameter = false;
   }
   refuse_on_gpu(question, known->rules.sdpa);
@@ -396,6 +401,7 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   step.managed = writer->managed();
   step.host = writer->host();
   assume_offloaded(question.strategy, step.assumptions);
+  assume_unsloth(question.strategy, step.assumptions);
   if (question.strategy.offload.params)
     step.assumptions.push_back(
         {"parameters, gradients and optimizer states", "\"on the host, where the optimizer steps\"",

@@ -26,7 +26,8 @@ void refuse_of_model(const Question& question);
 void refuse(const models::ModelSpec& model, const models::Strategy& strategy,
             const models::Batch& batch);
 void refuse_offload(const models::Strategy& strategy);
-// Of --offload activations.
+// Of --kernels unsloth; of --offload activations.
+void assume_unsloth(const models::Strategy& strategy, std::vector<reports::Assumption>& out);
 void assume_offloaded(const models::Strategy& strategy, std::vector<reports::Assumption>& out);
 
 // Of the strategy's data parallelism.

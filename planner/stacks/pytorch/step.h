@@ -47,6 +47,7 @@ struct Step {
   Ref input_gradient_of(std::size_t run, std::size_t layer) const;
   // The same as a checkpoint's backward reads it.
   Ref checkpoint_input(std::size_t run, std::size_t at) const {
+    if (input_buffer != kNoTensor) return {input_buffer};
     return offloading == nullptr ? input_of(run, at) : Ref{runs[run].loaded[at]};
   }
   // A unit's tensor `step` (-1 or +1) units away from layer `layer` of run `run`.
@@ -81,6 +82,9 @@ struct Step {
   BlockWriter layer;
   Wrapper* wrapper = nullptr;
   Offloading* offloading = nullptr;  // of activations, if any
+  // Unsloth's offloaded checkpoints (unsloth_inputs.cpp): what their inputs are loaded into, one by
+  // one, and the last layer's, which stays on the device.
+  TensorId input_buffer = kNoTensor, last_input = kNoTensor;
 
   std::vector<Run> runs;
   // Parameters outside the layers, gathered at the model's start, the embedding, and the final norm

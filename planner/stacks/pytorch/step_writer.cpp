@@ -15,7 +15,8 @@ StepWriter::StepWriter(models::StepProgram& program, const ModelParts& parts,
       embedding_(s_, *wrapper_),
       head_(s_, *wrapper_) {
   s_.wrapper = wrapper_.get();
-  if (strategy.offload.activations) s_.offloading = &offloading_;
+  if (strategy.offload.activations && strategy.kernels != models::Kernels::unsloth)
+    s_.offloading = &offloading_;
 }
 
 void StepWriter::write() {

@@ -43,6 +43,7 @@ class StepWriter {
   void declare_states();
   void declare_inputs(), declare_workspaces(), declare_litgpt_inputs(),
       declare_batch();  // inputs.cpp
+  void declare_unsloth_inputs(), declare_input_buffer();  // unsloth_inputs.cpp
   void micro_batches(), micro_batch(std::int64_t index, SymInt times);
   void declare_layers(Run& run);
   void layers_forward(std::size_t run), layers_backward(std::size_t run);

@@ -23,7 +23,7 @@ void EmbeddingWriter::forward() {
   s_.hidden = s_.front.embedded;
   if (d_.token_types > 0) {
     embed_token_types();
-  } else if (!d_.counts_positions() && !d_.bare && tokens_.rows != models::Rows::flattened) {
+  } else if (!d_.counts_positions() && !own_decoder() && tokens_.rows != models::Rows::flattened) {
     s_.front.position_ids = activation("position_ids", tokens_.length, DType::int64);
     auto ids = b_.op("position_ids", Phase::forward).write(s_.front.position_ids);
     // arange, to which the cache's length is added: elsewhere what follows takes more.
@@ -34,11 +34,11 @@ void EmbeddingWriter::forward() {
   if (embeds && !d_.masks_first) embed_positions();
   if (d_.embedding_norm) normalize();
   if (d_.counts_positions()) count_positions();
-  masks();
+  if (!regime_.patch.own_decoder) masks();
   if (embeds && d_.masks_first) embed_positions();
   if (d_.embedding_dropout > 0) dropout();
   if (d_.token_types > 0) leave();
-  if (d_.position == PositionKind::rope && !d_.bare) rotary_tables();
+  if (d_.position == PositionKind::rope && !own_decoder()) rotary_tables();
   layer_.set_rotary(s_.cos, s_.sin);
   layer_.set_masks(s_.masks, s_.front.alibi);
   b_.close();

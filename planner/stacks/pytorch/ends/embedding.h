@@ -16,6 +16,7 @@ class EmbeddingWriter : private StepPart {
   void backward();
 
  private:
+  bool own_decoder() const { return d_.bare || regime_.patch.own_decoder; }
   TensorId activation(const char* name, SymInt values, DType dtype) {
     return b_.tensor(name, storage(values, dtype), Category::activations);
   }

@@ -19,6 +19,7 @@ void HeadWriter::finish_model() {
   layer_.set(Phase::forward, true);
   cache_projections();
   if (s_.offloading != nullptr) s_.offloading->leave_layers();
+  if (s_.input_buffer != kNoTensor) keep_last_input();
   if (!s_.tail_is_head) gather_tail();
   if (d_.embedding_width > 0) {
     project_out();
@@ -33,6 +34,14 @@ void HeadWriter::finish_model() {
     packed_norm_ = s_.offloading->pack(norm_part(), norm_counts(), std::array{last}, s_.final_norm);
   if (!d_.head_transform) leave_model();
   b_.close();
+}
+
+// unsloth_zoo 2025.11.6, UnslothCheckpointFunction.forward: from the second step on the last
+// layer's input is not offloaded (LAST_GC_INDEX).
+void HeadWriter::keep_last_input() {
+  s_.last_input = b_.tensor("activations.last", s_.stream_bytes(), Category::activations);
+  b_.op("activations.last", Phase::forward).write(s_.last_input);
+  b_.work().moves(0, 0);
 }
 
 void HeadWriter::gather_tail() {
@@ -124,7 +133,7 @@ void HeadWriter::loss_forward() {
       heads_parts() ? parts_forward() : chunked_forward();
       break;
     case Loss::fused:
-      fused_forward();
+      strategy_.kernels == models::Kernels::unsloth ? unsloth_forward() : fused_forward();
       break;
   }
   if (!d_.bare) wrapper_.after_model();

@@ -23,7 +23,7 @@ class HeadWriter : private StepPart {
   bool shifts_logits() const, widens_logits() const, overwrites_logits() const;
   SymInt scored_tokens() const, fused_rows() const;
   int head_slices() const;
-  void gather_tail(), project_out(), leave_model(), cache_projections();
+  void keep_last_input(), gather_tail(), project_out(), leave_model(), cache_projections();
   TensorId transform_head();
   void transform_back(TensorId d);
   void norm_backward(TensorId d);
@@ -54,6 +54,8 @@ class HeadWriter : private StepPart {
   void overwriting_cross_entropy(TensorId logits);
   TensorId overwriting_cross_entropy_backward();
   void fused_chunks(SymInt rows, DType normed), fused_work();
+  void unsloth_forward();  // loss_unsloth.cpp
+  SymInt unsloth_rows() const;
 
   Wrapper& wrapper_;
   Packed packed_norm_, packed_logits_, packed_entropy_;  // on the host

@@ -116,9 +116,11 @@ void HeadWriter::fused_work() {
 // The gradients exist; backward scales them in place.
 TensorId HeadWriter::fused_backward() {
   const Ref d_hidden = s_.end.fused_input_grad;
+  const bool forgets_targets =
+      strategy_.kernels == models::Kernels::liger || strategy_.kernels == models::Kernels::unsloth;
   auto scale = b_.op("loss.fused", Phase::backward);
   scale.read(s_.end.seed)
-      .read(strategy_.kernels == models::Kernels::liger ? kNoTensor : s_.end.targets)
+      .read(forgets_targets ? kNoTensor : s_.end.targets)
       .touch(d_hidden.tensor, d_hidden.delta, d_hidden.beyond, models::Access::update)
       .update(s_.end.fused_weight_grad);
   b_.work().moves(0, 1);  // torch.equal(grad_output, 1): left as they are

@@ -30,7 +30,7 @@ using models::Residency;
 using models::Stream;
 
 bool FlatParameters::ignores_adapters() const {
-  return regime_.patch.adapters && strategy_.quantize.has_value();
+  return regime_.patch.adapters == KernelPatch::Adapters::fms && strategy_.quantize.has_value();
 }
 
 DType FlatParameters::adapter_stored() const {
