@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "models/mxfp4.h"
 #include "models/storages.h"
 #include "planner/memory/framework_overhead.h"
 
@@ -41,6 +42,37 @@ class Loader {
     model_.blocks.assign(model_.weights.size(), std::nullopt);
   }
 
+  void fetch(std::size_t i) {
+    const Weight& weight = model_.weights[i];
+    if (!weight.unpacks) return load(i);
+    device_.at(weight.name);
+    const std::int64_t scales = weight.elements.value() / models::kMxfp4Block;
+    model_.packed.push_back(
+        {i, device_.take(Bytes(weight.elements.value() / 2)), device_.take(Bytes(scales))});
+  }
+
+  // integrations/mxfp4.py, _convert_moe_packed_tensors: exponents in 32 bits, the values in rows of
+  // 32, and those turned round.
+  void unpack(const LoadedModel::Packed& from) {
+    const Weight& weight = model_.weights[from.weight];
+    device_.at(weight.name);
+    const std::int64_t rows = weight.elements.value() / models::kMxfp4Block;
+    const Device::Block exponents = device_.take(Count(rows), DType::int32);
+    const Device::Block shifted = device_.take(Count(rows), DType::int32);
+    device_.free(exponents);
+    const Device::Block table = device_.take(Count(16), DType::bf16);
+    const Device::Block values = device_.take(weight.elements, DType::bf16);
+    for (std::int64_t done = 0; done < rows; done += kRowsAtOnce)
+      for (int half = 0; half < 2; ++half)
+        look_up(Count(std::min(rows - done, kRowsAtOnce) * models::kMxfp4Block / 2));
+    model_.blocks[from.weight] = device_.take(weight.elements, DType::bf16);
+    device_.free(shifted);
+    device_.free(table);
+    device_.free(values);
+    device_.free(from.values);
+    device_.free(from.scales);
+  }
+
   void load(std::size_t i) {
     const Weight& weight = model_.weights[i];
     device_.at(weight.name);
@@ -58,6 +90,20 @@ class Loader {
   }
 
  private:
+  static constexpr std::int64_t kRowsAtOnce = 32768 * 1024;
+
+  // Half of each byte as an index: in 8 bits, in 32, and in 64 for the kernel that reads the table.
+  void look_up(Count values) {
+    const Device::Block halves = device_.take(values, DType::uint8);
+    const Device::Block index = device_.take(values, DType::int32);
+    device_.free(halves);
+    const Device::Block wide = device_.take(values, DType::int64);
+    const Device::Block found = device_.take(values, DType::bf16);
+    device_.free(wide);
+    device_.free(found);
+    device_.free(index);
+  }
+
   // 5.0 casts on the host (torch's copy to a device casts before it copies); before, safetensors
   // loads to the device, where it is cast.
   Device::Block materialize(const Weight& weight) {
@@ -170,8 +216,16 @@ void warm_up(const Question& question, const LoadedModel& model, Device& device)
 
 void from_pretrained(const Question& question, LoadedModel& model, Device& device) {
   Loader loader(question, model, device);
-  for (const std::size_t i : order_of(question, model)) loader.load(i);
+  // Four threads load while one unpacks: as far as the next that is to be unpacked.
+  std::size_t unpacked = 0;
+  for (const std::size_t i : order_of(question, model)) {
+    loader.fetch(i);
+    if (model.packed.size() > unpacked + 1) loader.unpack(model.packed[unpacked++]);
+  }
+  while (unpacked < model.packed.size()) loader.unpack(model.packed[unpacked++]);
   take_buffers(question, device);
+  // Mxfp4HfQuantizer, _process_model_after_weight_loading.
+  if (!model.packed.empty()) device.empty_cache();
 }
 
 }  // namespace plimsoll::planner::loading

@@ -20,6 +20,12 @@ struct LoadedModel {
   DType dtype;  // what those that are not packed are loaded in
   // Of each weight the block that it is now in; none of a packed one.
   std::vector<std::optional<Device::Block>> blocks = {};
+  // What is in MXFP4 still.
+  struct Packed {
+    std::size_t weight;
+    Device::Block values, scales;
+  };
+  std::vector<Packed> packed = {};
 };
 
 void warm_up(const Question& question, const LoadedModel& model, Device& device);

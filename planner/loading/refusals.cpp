@@ -6,6 +6,7 @@
 #include <string>
 
 #include "models/lora.h"
+#include "models/mxfp4.h"
 #include "models/run_names.h"
 #include "models/storages.h"
 #include "planner/loading/loading.h"
@@ -18,9 +19,9 @@ namespace {
 
 // Those that were loaded on the dry device, and planned to the byte
 // (tests/golden/load_runs_*.json).
-constexpr std::array<std::string_view, 11> kFamilies{"llama", "qwen2",  "mistral", "qwen3",
+constexpr std::array<std::string_view, 12> kFamilies{"llama", "qwen2",  "mistral", "qwen3",
                                                      "gemma", "gemma2", "phi3",    "granite",
-                                                     "opt",   "phi",    "gpt2"};
+                                                     "opt",   "phi",    "gpt2",    "gpt_oss"};
 
 // How many of them with which release.
 struct MeasuredRelease {
@@ -28,7 +29,7 @@ struct MeasuredRelease {
   std::size_t families;
 };
 constexpr std::array<MeasuredRelease, 3> kReleases{{
-    {4, 57, kFamilies.size() - 1},  // GPT-2's layers keep causal masks there
+    {4, 57, kFamilies.size() - 2},  // GPT-2's layers keep causal masks there
     {5, 17, kFamilies.size()},
     {5, 23, 2},
 }};
@@ -77,6 +78,17 @@ void refuse_strategy(const models::Strategy& s) {
     refuse("with --kernels fused", "fms-acceleration's own loader is not planned yet");
 }
 
+// What is unpacked becomes bf16, whatever the rest is loaded in.
+void refuse_unpacking(const models::ModelSpec& model, const models::Strategy& s) {
+  if (!models::is_published_in_mxfp4(model.model_type)) return;
+  if (loaded_dtype(model, s) != DType::bf16)
+    refuse("of " + model.model_type + " in " + std::string(name_of(loaded_dtype(model, s))),
+           "its checkpoint, in MXFP4, is unpacked to bf16; --param-dtype bf16 is planned");
+  if (s.quantize)
+    refuse("of " + model.model_type + " with --quantize " + std::string(s.quantize->storage->name),
+           "its checkpoint is in MXFP4, and Transformers packs what is packed not once more");
+}
+
 void refuse_adapters(const models::ModelSpec& model, const models::Strategy& s) {
   if (!s.lora) return;
   // PEFT casts adapters to fp32, or leaves them in what their base computes in.
@@ -95,6 +107,7 @@ void refuse_load(const Question& question) {
   const models::Strategy& s = question.strategy;
   refuse_strategy(s);
   refuse_model(*question.model, s.transformers);
+  refuse_unpacking(*question.model, s);
   refuse_adapters(*question.model, s);
   using models::PackedGemm;
   if (s.quantize && s.quantize->storage->gemm != PackedGemm::dequantizes &&

@@ -4,6 +4,8 @@
 #include <compare>
 #include <cstdint>
 
+#include "models/mxfp4.h"
+
 namespace plimsoll::planner::loading {
 
 namespace {
@@ -48,11 +50,14 @@ std::vector<Part> parts_of(std::string_view name) {
   return parts;
 }
 
-Weight weight_of(const models::ParameterRow& row, std::string name,
+Weight weight_of(const models::ParameterRow& row, std::string name, bool mxfp4,
                  const std::optional<models::Quantization>& quantize) {
   Weight weight{.name = std::move(name),
                 .elements = row.shape.elements(),
                 .head = row.module == models::ModuleKind::head};
+  // transformers 5.17, quantizers/quantizer_mxfp4.py, get_weight_conversions.
+  weight.unpacks = mxfp4 && (weight.name.ends_with("experts.gate_up_proj") ||
+                             weight.name.ends_with("experts.down_proj"));
   if (!quantize || !models::packs_module(row) || row.shape.rank != 2) return weight;
   weight.packed = quantize->storage;
   weight.transposed = row.transposed;
@@ -84,8 +89,9 @@ std::vector<Weight> weights_of(const models::ModelSpec& model, const models::Str
         const std::vector<std::string> names = models::tensor_names(row);
         const std::size_t each = names.size() / static_cast<std::size_t>(layers);
         for (std::size_t j = 0; j < each; ++j)
-          weights.push_back(
-              weight_of(row, names[static_cast<std::size_t>(i) * each + j], strategy.quantize));
+          weights.push_back(weight_of(row, names[static_cast<std::size_t>(i) * each + j],
+                                      models::is_published_in_mxfp4(model.model_type),
+                                      strategy.quantize));
       }
     first = last;
   }

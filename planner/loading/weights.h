@@ -18,6 +18,7 @@ struct Weight {
   models::PackedShape unpacked;
   bool head = false;  // of the output head
   bool transposed = false;  // GPT-2's Conv1D, which is turned round before it is packed
+  bool unpacks = false;  // from MXFP4
 };
 
 // As named_parameters() lists them: rows of one layer stand together. A tied one once.

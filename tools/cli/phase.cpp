@@ -20,7 +20,8 @@ void set_phase(const Options& options, planner::Question& question) {
 
 void refuse_packed_checkpoint(const LoadedModel& model) {
   const models::Config config = models::Config::parse(model.config, model.spec.name);
-  if (!config.has("quantization_config")) return;
+  const std::optional<models::Config> packed = config.section("quantization_config");
+  if (!packed || packed->text("quant_method", "") == "mxfp4") return;  // that is unpacked
   refuse_value("phase", "load",
                "the model's config has a quantization_config, so its checkpoint is packed already: "
                "what loading that takes is not planned yet");

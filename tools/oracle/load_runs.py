@@ -14,7 +14,9 @@ model.to("cuda") of what is still on the host. On the dry CUDA runtime of torch_
 goes through torch's caching allocator, so the figures after each of these stages are those of a real run.
 
 "load": `device_map` null (the release's own: the host, and with bitsandbytes the GPU) or "auto"; the
-checkpoint's dtype is `checkpoint_dtype` of the case (the config's own where absent).
+checkpoint's dtype is `checkpoint_dtype` of the case (the config's own where absent). `mxfp4`: gpt-oss's experts
+are packed in the checkpoint, as they are published, and unpacked while they are loaded
+(Mxfp4Config(dequantize=True)).
 """
 
 import argparse
@@ -45,7 +47,21 @@ def workload_of(case):
     return torch_measure.normalised(workload), {"device_map": None, "checkpoint_dtype": own, **case.get("load", {})}
 
 
-def write_checkpoint(folder, workload, dtype):
+def stored_tensors(name, shape, dtype, mxfp4):
+    """What a checkpoint has of one parameter: name, dtype, shape, bytes. MXFP4 are two values a byte, 32 to a scale
+    of a byte, along what the model has as its second axis (transformers, integrations/mxfp4.py)."""
+    if not mxfp4 or not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        size = BYTES[dtype]
+        for n in shape:
+            size *= n
+        return [(name, SAFETENSORS[dtype], shape, size)]
+    experts, inputs, outputs = shape
+    groups = experts * outputs * inputs // 32
+    return [(name + "_blocks", "U8", [experts, outputs, inputs // 32, 16], groups * 16),
+            (name + "_scales", "U8", [experts, outputs, inputs // 32], groups)]
+
+
+def write_checkpoint(folder, workload, dtype, mxfp4=False):
     """config.json and one safetensors file, whose tensors are a hole."""
     import torch
     import torch_measure
@@ -54,6 +70,9 @@ def write_checkpoint(folder, workload, dtype):
         model = torch_measure.auto_class(config.model_type).from_config(config)
     config.architectures = [type(model).__name__]
     setattr(config, torch_measure.dtype_argument(), torch_measure.torch_dtype(dtype))
+    if mxfp4:
+        config.quantization_config = {"quant_method": "mxfp4", "modules_to_not_convert": [
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
     config.save_pretrained(folder)
     tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
     kept = {name for name, _ in model.named_parameters()}  # a tied one once
@@ -61,9 +80,9 @@ def write_checkpoint(folder, workload, dtype):
     for name, tensor in sorted(model.state_dict().items()):
         if name not in kept or (name in tied and config.tie_word_embeddings):
             continue
-        size = tensor.numel() * BYTES[dtype]
-        header[name] = {"dtype": SAFETENSORS[dtype], "shape": list(tensor.shape), "data_offsets": [end, end + size]}
-        end += size
+        for stored, kind, shape, size in stored_tensors(name, list(tensor.shape), dtype, mxfp4):
+            header[stored] = {"dtype": kind, "shape": shape, "data_offsets": [end, end + size]}
+            end += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(os.path.join(folder, "model.safetensors"), "wb") as f:
@@ -79,6 +98,8 @@ def from_pretrained(folder, workload, load):
     kind, arguments = strategy["quantize"], {}
     if load["device_map"]:
         arguments["device_map"] = load["device_map"]
+    if load.get("mxfp4"):
+        arguments["quantization_config"] = transformers.Mxfp4Config(dequantize=True)
     if kind == "int8":
         arguments["quantization_config"] = transformers.BitsAndBytesConfig(load_in_8bit=True)
     elif kind:
@@ -118,7 +139,7 @@ def run_here(case):
     torch.zeros(0, device="cuda")
     result = {"case": case["name"], "workload": workload, "load": load, "stages": {}}
     with tempfile.TemporaryDirectory() as folder:
-        write_checkpoint(folder, workload, load["checkpoint_dtype"])
+        write_checkpoint(folder, workload, load["checkpoint_dtype"], load.get("mxfp4", False))
         if case.get("history"):
             torch.cuda.memory._record_memory_history(max_entries=1 << 20, stacks="python")
         made = stages(workload, load, folder)
