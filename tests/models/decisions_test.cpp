@@ -152,8 +152,9 @@ TEST_CASE("dtypes by precision") {
   CHECK(decisions::regime_of(s).loss_scaling);
   CHECK(base(Precision::bf16) == TrainedDtypes{DType::bf16, DType::bf16, false, DType::bf16});
   CHECK_THROWS_AS(base(Precision::fp16), Error);
-  CHECK(!decisions::regime_of(s).float8);
   CHECK(base(Precision::fp8_mixed) == base(Precision::bf16_mixed));
+  s.precision = Precision::bf16_mixed;
+  CHECK(!decisions::regime_of(s).float8);
   s.precision = Precision::fp8_mixed;
   CHECK(decisions::regime_of(s).compute == DType::bf16);
   CHECK(decisions::regime_of(s).float8);

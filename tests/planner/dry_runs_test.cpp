@@ -364,6 +364,7 @@ TEST_CASE("so are those of AWQ bases, with each package that has their products"
              13);
   check_runs("dry_runs_awq_5.23.json",
              {{"drawn-0", "reserved 17 %"},
+              {"drawn-2", "resident 0.58 %"},
               {"drawn-4", "peak 0.6 %, reserved 11 %"},
               {"drawn-6", "peak 0.11 %, reserved 7.9 %"},
               {"drawn-7", "peak 1.6 %"}},

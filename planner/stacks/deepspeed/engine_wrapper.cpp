@@ -81,6 +81,7 @@ void EngineWrapper::begin_micro_batch() {
   if (moves()) plan_hooks();
   declare_waiting();
   begun_.clear();
+  staying_.clear();
   bucket_set_up_ = false;
   const bool zero = engine_.wrapper == OptimizerWrapper::stage_1_and_2;  // stage 3's stay for good
   if (zero && (engine_.stage == 2 || s_.micro == 0)) {
@@ -159,6 +160,7 @@ void EngineWrapper::hook(const ModuleNames& names, TensorId gradient, std::int64
                                : SymBytes();
   constexpr std::int64_t most_layers_away = 127;  // Operand::delta
   const Found at = next_hook(elements, gradient);
+  if (at.stays) staying_.push_back(gradient);
   const auto owned = [&](bool there) { return there ? owned_ : kNoTensor; };
   auto reduce = b_.op("zero.reduce", Phase::backward);
   if (at.hook != nullptr) {
@@ -218,6 +220,7 @@ void EngineWrapper::epilogue() {
   if (!hook_runs_.empty() && !hook_runs_.back().hooks.empty() &&
       hook_runs_.back().hooks.back().elements > engine_.options.reduce_bucket_size)
     op.release(hook_runs_.back().hooks.back().gradient);
+  for (const TensorId gradient : staying_) op.release(gradient);
   allocate_bucket(op);
   op.update(owned_);
   if (kept_ != owned_) op.update(kept_);

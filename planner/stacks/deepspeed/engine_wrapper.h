@@ -68,7 +68,12 @@ class EngineWrapper final : public pytorch::Wrapper {
     Hook* hook = nullptr;
     pytorch::Ref waiting{};
     bool owned = false;
+    bool stays = false;  // this one, until the step
   };
+  // Stage 1: a gradient that is larger than the bucket is reduced where it lies, and of another
+  // rank's parameter nobody lets it go before the step (stage_1_and_2.py, reduce_ipg_grads: only
+  // copy_grads_in_partition does). Where a run has both it counts as staying.
+  bool stays(const HookRun& run, const Hook& hook) const;
   Found next_hook(std::int64_t elements, TensorId gradient);
 
   bool whole_gradients() const { return engine_.stage <= 1; }
@@ -118,6 +123,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   std::size_t at_run_ = 0, at_hook_ = 0;  // the next hook
   std::vector<Placement> placements_;
   std::vector<Bucket> buckets_;  // in the order of their reductions
+  std::vector<TensorId> staying_;  // gradients that stay, of this micro-batch
   bool bucket_set_up_ = false;
   std::int64_t left_in_bucket_ = 0;  // elements of its copy, and of what else is made then
   TensorId bucket_ = kNoTensor, second_bucket_ = kNoTensor;

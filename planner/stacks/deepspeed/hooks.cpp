@@ -143,7 +143,7 @@ EngineWrapper::Found EngineWrapper::next_hook(std::int64_t elements, TensorId gr
   const auto waits = [&](const Hook& last) {
     return last.elements > engine_.options.reduce_bucket_size ? last.gradient : kNoTensor;
   };
-  Found found{.hook = &hook};
+  Found found{.hook = &hook, .stays = stays(run, hook)};
   if (at_hook_ > 0) {
     const Hook& last = run.hooks[at_hook_ - 1];
     found.waiting.tensor = waits(last);
@@ -159,6 +159,16 @@ EngineWrapper::Found EngineWrapper::next_hook(std::int64_t elements, TensorId gr
   }
   if (++at_hook_ == run.hooks.size()) ++at_run_, at_hook_ = 0;
   return found;
+}
+
+bool EngineWrapper::stays(const HookRun& run, const Hook& hook) const {
+  if (engine_.stage != 1 || hook.elements <= engine_.options.reduce_bucket_size) return false;
+  const std::int64_t begin = layout_.partition() * engine_.rank, end = begin + layout_.partition();
+  for (std::int64_t i = 0; i < run.repeats; ++i) {
+    const std::int64_t at = run.begin + i * run.elements + hook.offset;
+    if (at >= end || at + hook.elements <= begin) return true;
+  }
+  return false;
 }
 
 // Where is the bucket reduced, and does one rank own all of it?

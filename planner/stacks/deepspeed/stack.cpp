@@ -127,11 +127,38 @@ std::vector<std::int64_t> layer_that_fills(const FlatLayout& layout, const Engin
   return {};
 }
 
+// Stage 1 with overlap reduces as stage 2 does, but what is larger than the bucket stays where it
+// is another rank's: the layers in which this rank's partition begins and ends, counted from the
+// end.
+bool has_larger_than_bucket(const FlatLayout& layout, const Engine& engine) {
+  return std::ranges::any_of(layout.blocks(), [&](const FlatLayout::Block& block) {
+    return std::ranges::any_of(block.parameters, [&](std::int64_t elements) {
+      return elements > engine.options.reduce_bucket_size;
+    });
+  });
+}
+std::vector<std::int64_t> layers_at_ends(const FlatLayout& layout, const Engine& engine) {
+  const std::vector<FlatLayout::Block>& blocks = layout.blocks();
+  const std::int64_t begin = layout.partition() * engine.rank, end = begin + layout.partition();
+  std::int64_t all = 0, before = 0;
+  for (std::size_t r = 1; r + 1 < blocks.size(); ++r) all += blocks[r].count * blocks[r].layers;
+  std::vector<std::int64_t> found;
+  for (std::size_t r = 1; r + 1 < blocks.size(); ++r) {
+    for (const std::int64_t at : {begin, end})
+      if (blocks[r].elements > 0 && at > blocks[r].begin && at < blocks[r].end())
+        found.push_back(all - 1 - before -
+                        (at - blocks[r].begin) / blocks[r].elements * blocks[r].layers);
+    before += blocks[r].count * blocks[r].layers;
+  }
+  return found;
+}
+
 // Those layers in runs of their own.
 ModelParts split_where_reduced(const ModelParts& parts, const Engine& engine) {
   const FlatLayout layout(parts, engine);
-  const std::vector<std::int64_t> layers =
-      engine.stage == 1 ? layer_that_fills(layout, engine) : layers_that_reduce(layout, engine);
+  const std::vector<std::int64_t> layers = engine.stage == 2 ? layers_that_reduce(layout, engine)
+                                           : engine.overlap  ? layers_at_ends(layout, engine)
+                                                             : layer_that_fills(layout, engine);
   std::int64_t all = 0;
   for (const LayerRun& run : parts.runs) all += run.count;
   ModelParts split = parts;
@@ -197,8 +224,11 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
   step.rank = engine.rank;
   step.caching_allocator = true;
   if (!step.program_only) add_assumptions(engine, s, step.assumptions);
-  const bool splits = (engine.stage == 2 || (engine.stage == 1 && !engine.overlap)) &&
-                      checkpoints_by_layer(s.recompute);
+  const bool splits =
+      (engine.stage == 2 ||
+       (engine.stage == 1 &&
+        (!engine.overlap || has_larger_than_bucket(FlatLayout(parts, engine), engine)))) &&
+      checkpoints_by_layer(s.recompute);
   const auto write = [&](const ModelParts& used) {
     const auto writer = step_writer(step.program, used, s, question.batch, rules, engine);
     writer->write();
