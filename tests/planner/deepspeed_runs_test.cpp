@@ -97,7 +97,7 @@ TEST_CASE("drawn DeepSpeed configurations peak where they were planned to, on an
   }
   MESSAGE(exact << " of " << document["runs"].size() << " drawn runs planned to 64 bytes");
   CHECK(document["runs"].size() >= 52);
-  CHECK(exact >= 21);
+  CHECK(exact >= 35);
 }
 
 // What `recommend` leaves room for is the worst but one that was seen here.
@@ -126,9 +126,10 @@ TEST_CASE(
       CHECK(error > 0.21);
     else
       CHECK(error <= (stage3 ? 0.13 : 0.21));
-    const double least = name == "liger-draw-21"       ? -0.145
-                         : liger || (drawn && !stage3) ? -0.13
-                                                       : -0.1;
+    const double least = name == "liger-draw-21"        ? -0.145
+                         : name == "z1-overlap-large-5" ? -0.105  // of 152 MB
+                         : liger || (drawn && !stage3)  ? -0.13
+                                                        : -0.1;
     CHECK(error >= least);
     more.push_back(run["reserved_bytes"].get<double>() / reserved.real() - 1);
   }
@@ -137,7 +138,7 @@ TEST_CASE(
   const auto overheads = models::overheads_of("deepspeed", h100, models::text_of(models::kTorch));
   CHECK(models::find_overhead(overheads, "reserved_underestimate")->range->high ==
         std::ceil(1000 * more[1]));
-  CHECK(more.size() == 190);
+  CHECK(more.size() == 198);
 }
 
 TEST_CASE("partitions, paddings and sub-groups are those of the engine's own objects") {
