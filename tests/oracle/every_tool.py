@@ -33,6 +33,7 @@ PACKAGES = {
     "device_overheads.py": ("torch", "transformers"),
     "drawn_runs.py": ("torch", "transformers", "accelerate", "peft"),
     "dry_runs.py": ("torch", "transformers", "accelerate", "peft"),
+    "float8_goldens.py": ("torch", "transformers", "peft", "torchao", "safetensors"),
     "export_runs.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
     "kernel_goldens.py": ("torch", "transformers"),
     "load_runs.py": ("torch", "transformers", "accelerate", "peft", "bitsandbytes", "safetensors"),
@@ -59,7 +60,7 @@ PARTS = {"apart.py": "dry_runs.py", "batches.py": "torch_measure.py",
          "packed_base.py": "torch_measure.py",
          "optimizers.py": "torch_measure.py", "torchtitan_code.py": "torch_measure.py",
          "torchtune_code.py": "torch_measure.py", "litgpt_code.py": "torch_measure.py",
-         "other_code.py": "torch_measure.py"}
+         "other_code.py": "torch_measure.py", "unsloth_kernels.py": "torch_measure.py"}
 
 
 def missing(program):
@@ -239,6 +240,18 @@ class EveryTool(unittest.TestCase):
     @needs("bitsandbytes_goldens.py")
     def test_bitsandbytes_goldens(self):
         self.assert_kernel_goldens("bitsandbytes_goldens.py", "bitsandbytes")
+
+    @needs("float8_goldens.py")
+    def test_float8_goldens(self):
+        self.run_tool("float8_goldens.py", self.folder)
+        parts = pathlib.Path("kernels") / "float8.json"
+        made, golden = (json.loads((root / parts).read_text()) for root in (self.folder, GOLDEN))
+        if made["versions"] != golden["versions"]:
+            self.skipTest(f"made with {golden['versions']}, here are {made['versions']}")
+        self.assertEqual(made, golden)
+        model = pathlib.Path("numerics") / "qwen2-float8"
+        for path in (GOLDEN / model).iterdir():
+            self.assertEqual((self.folder / model / path.name).read_bytes(), path.read_bytes(), path.name)
 
     @needs("kernel_goldens.py")
     def test_kernel_goldens(self):

@@ -79,7 +79,7 @@ TEST_CASE("a trainer's defaults are as if they had been said, and options go bef
       "ms-swift@4.6, "
       "torchtitan@0.2.2, torchtitan@2024-12, torchtune@0.6.1, torchtune-single-device@0.6.1, "
       "transformers@5.17, "
-      "trl@0.29, trl@0.24, trl@0.12";
+      "trl@0.29, trl@0.24, trl@0.12, unsloth@2025.11";
   CHECK(refusal("llama-3-8b", {{"trainer", "megatron"}}) ==
         "--trainer megatron: not known" + known);
   CHECK(refusal("llama-3-8b", {{"trainer", "tortitan"}}) ==
@@ -130,7 +130,12 @@ TEST_CASE("each trainer's options are these") {
        "--use-reentrant yes"},
       {"trl@0.12",
        "--transformers-version 4.46 --precision fp32 --optimizer adamw --optimizer-impl foreach "
-       "--micro-batch 8 --grad-accum 1 --seq-len 1024 --recompute none"}};
+       "--micro-batch 8 --grad-accum 1 --seq-len 1024 --recompute none"},
+      {"unsloth@2025.11",
+       "--transformers-version 4.57.2 --kernels unsloth --attention flash-2 --precision bf16-mixed "
+       "--param-dtype bf16 --lora-rank 16 --lora-targets all-linear --optimizer adam8bit "
+       "--micro-batch 4 --grad-accum 2 --seq-len 2048 --loss fused --recompute full "
+       "--offload activations"}};
   std::map<std::string, std::string> found;
   for (const models::Trainer& trainer : models::trainers()) {
     std::string& text = found[std::string(trainer.name) + "@" + std::string(trainer.version)];

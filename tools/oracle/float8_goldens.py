@@ -89,7 +89,7 @@ def step_of_model(folder):
                        ("bf16", numerics_goldens.clone(model, torch.bfloat16)), ("fp8", converted())):
         step = numerics_goldens.one_step(made, ids[0], targets[0])
         found.update({f"{name}.{key}": value for key, value in step.items()})
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     numerics_goldens.save_weights(model, {"stored": torch.bfloat16}, folder)
     numerics_goldens.save(found, folder / "goldens.safetensors", by="tools/oracle/float8_goldens.py",
@@ -97,6 +97,7 @@ def step_of_model(folder):
 
 
 def write_kernels(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
     golden = {
         "versions": {"torch": torch.__version__.split("+")[0], "torchao": torchao.__version__.split("+")[0]},
         "codes": {name: codes(dtype) for name, dtype in FORMATS.items()},
