@@ -227,8 +227,7 @@ void add_original(std::vector<Parameter>& parameters, std::size_t before) {
 // runtime has a rule of its own (models/decisions/float8.h).
 void convert_to_float8(std::vector<LayerPart>& layers, const models::Strategy& strategy) {
   constexpr std::int64_t kAlign = 16;
-  if (strategy.precision != models::Precision::fp8_mixed ||
-      strategy.stack == models::Stack::plimsoll)
+  if (strategy.precision != models::Precision::fp8_mixed || stack_info(strategy.stack).own_kernels)
     return;
   bool skips = models::is_transformers(strategy.code);
   for (LayerPart& layer : layers)

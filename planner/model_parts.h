@@ -119,8 +119,7 @@ struct ModelParts {
   // The final norm is the base model's own ("transformer.ln_f"); and that is called "model".
   bool norm_under_base = true, base_is_model = true;
   LinearPart project_in, head_transform;  // behind the embedding, before the head; width 0: none
-  std::int64_t position_rows = 0;  // learned positions
-  std::int64_t max_positions = 0;  // ModelSpec's
+  std::int64_t position_rows = 0, max_positions = 0;  // learned positions; ModelSpec's
   bool train_embedding = true, train_positions = true, train_token_types = true;
   // Token and position tables, the embedding's norm, a prompt; the final norm, a head of its own.
   std::vector<Parameter> embedding, tail;

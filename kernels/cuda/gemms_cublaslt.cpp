@@ -89,18 +89,9 @@ using Preference = Handle<cublasLtMatmulPreference_t, lt::matmul_preference_dest
 using Event = Handle<cudaEvent_t, cudaEventDestroy>;
 
 cudaDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::bf16:
-      return CUDA_R_16BF;
-    case DType::fp16:
-      return CUDA_R_16F;
-    case DType::fp8_e4m3:
-      return CUDA_R_8F_E4M3;
-    case DType::fp8_e5m2:
-      return CUDA_R_8F_E5M2;
-    default:
-      return CUDA_R_32F;
-  }
+  if (dtype == DType::fp8_e4m3) return CUDA_R_8F_E4M3;
+  if (dtype == DType::fp8_e5m2) return CUDA_R_8F_E5M2;
+  return dtype == DType::bf16 ? CUDA_R_16BF : dtype == DType::fp16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
 template <class T>

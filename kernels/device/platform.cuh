@@ -45,27 +45,19 @@ __device__ __forceinline__ std::uint32_t packed<Fp16>(float low, float high) {
 
 // The same in 8 bits, the first in the low byte; what is too large becomes the largest number.
 // Hardware before 8.9 has no such conversion.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-template <class T>
-__device__ std::uint16_t packed_bytes(float low, float high);
-template <>
-__device__ __forceinline__ std::uint16_t packed_bytes<E4m3>(float low, float high) {
-  std::uint16_t two;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
-  return two;
-}
-template <>
-__device__ __forceinline__ std::uint16_t packed_bytes<E5m2>(float low, float high) {
-  std::uint16_t two;
-  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
-  return two;
-}
-#else
 template <class T>
 __device__ __forceinline__ std::uint16_t packed_bytes(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  std::uint16_t two;
+  if constexpr (std::is_same_v<T, E4m3>)
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
+  return two;
+#else
   return static_cast<std::uint16_t>(narrowed<T>(high).bits << 8 | narrowed<T>(low).bits);
-}
 #endif
+}
 
 // Tensor cores: c (16 × 8, fp32) += a (16 × 16) · b (16 × 8), T bf16 or fp16. PTX ISA, "Matrix
 // fragments for mma.m16n8k16": of a warp's lane, g = lane / 4 and t = lane % 4, two elements a

@@ -343,10 +343,9 @@ TEST_CASE("so are those of bases packed by torchao and HQQ") {
              16);
 }
 
-// Of Transformers 5.17 with gptqmodel 7.3.4, 4.57.6 with autoawq 0.2.9 and PEFT 0.13.2, 5.23 with
-// gptqmodel 7.7.0. The drawn ones came when the others agreed: what is kept under checkpoints with
-// accumulation (a quarter of drawn-3's peak, planned and not there) is from them. The rest is
-// blocks that were not split.
+// Of Transformers 5.17 with gptqmodel 7.3.4, 4.57.6 with autoawq 0.2.9, 5.23 with gptqmodel 7.7.0.
+// The drawn ones came when the others agreed: what is kept under checkpoints with accumulation (a
+// quarter of drawn-3's peak, not there) is from them. The rest is blocks that were not split.
 TEST_CASE("so are those of AWQ bases, with each package that has their products") {
   check_runs("dry_runs_awq.json",
              {{"qwen2.5-0.5b-awq-ddp2-full", "resident 0.32 %"},

@@ -36,6 +36,19 @@ void BlockWriter::backward(const BlockPlan& plan, Ref input, TensorId d_output, 
   node_ = nullptr;
 }
 
+SymInt BlockWriter::values_of(ValueId id) const {
+  const int expert = plan_->value(id).expert;
+  return checked_multiply(expert < 0 ? tokens_.total() : visits(expert), plan_->value(id).width);
+}
+
+Ref BlockWriter::gradient_of(ValueId id) {
+  return gradient(id).of_input ? d_input_ : Ref{gradient(id).tensor};
+}
+
+std::array<Ref, 3> BlockWriter::rotary_operands(TensorId x) const {
+  return {{{x}, {cos_[sliding_ ? 1 : 0]}, {sin_[sliding_ ? 1 : 0]}}};
+}
+
 std::optional<int> BlockWriter::order_of(const ModuleNames& names) const {
   if (node_ == nullptr) return std::nullopt;
   return node_->node->module * kLeaves + static_cast<int>(names.leaf);

@@ -63,10 +63,7 @@ class BlockWriter : public AttentionWriter {
   friend class FusedAdapters;  // fused_adapters.cpp
   friend class UnslothAdapters;  // unsloth_adapters.cpp
   bool stops() const { return phase_ == Phase::recompute && stops_early_; }
-  SymInt values_of(models::ValueId id) const {
-    const int expert = plan_->value(id).expert;
-    return checked_multiply(expert < 0 ? tokens_.total() : visits(expert), plan_->value(id).width);
-  }
+  SymInt values_of(models::ValueId id) const;
   DType dtype_of(models::ValueId id) const { return plan_->value(id).dtype; }
   bool ends(const models::Node& node) const {  // Is its result the layer's?
     return node.out[0] == plan_->layer->block->output();
@@ -124,15 +121,11 @@ class BlockWriter : public AttentionWriter {
   TensorId add_apart(const NodePlan& at, TensorId a, TensorId b, Ref into);
   // The gradient of a value, laid out as a GEMM reads it.
   TensorId laid_out(models::ValueId id);
-  Ref gradient_of(models::ValueId id) {
-    return gradient(id).of_input ? d_input_ : Ref{gradient(id).tensor};
-  }
+  Ref gradient_of(models::ValueId id);
   Sum& gradient(models::ValueId id) { return gradients_[static_cast<std::size_t>(id)]; }
 
   // What the tables give to the rotary function of `x`.
-  std::array<Ref, 3> rotary_operands(TensorId x) const {
-    return {{{x}, {cos_[sliding_ ? 1 : 0]}, {sin_[sliding_ ? 1 : 0]}}};
-  }
+  std::array<Ref, 3> rotary_operands(TensorId x) const;
   TapeCounts rotary_counts(models::ValueId id) const { return {values_of(id), values_of(id) / 2}; }
   void experts_work(const NodePlan& at, bool summed);
   TapePart experts_part(const NodePlan& at) const;

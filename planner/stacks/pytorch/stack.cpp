@@ -14,6 +14,7 @@
 #include "models/run_names.h"
 #include "models/stack_versions.h"
 #include "planner/program/peak.h"
+#include "planner/stacks/pytorch/sdpa_kernel.h"
 #include "planner/stacks/pytorch/wrappers/fsdp1.h"
 #include "planner/stacks/pytorch/wrappers/fsdp2.h"
 #include "planner/stacks/pytorch/wrappers/replicated.h"
@@ -29,43 +30,6 @@ bool any_of_lt(const ModelParts& parts) {
     return (part.bias && !is_hqq(part) && !is_torchao(part) && !is_awq(part)) || part.float8;
   };
   return std::ranges::any_of(parts.runs.front().pattern.front().linears, of_lt);
-}
-
-// Which kernels SDPA may choose, as far as the card decides.
-Rules::Sdpa sdpa_of(const models::Gpu& gpu, const std::vector<models::Overhead>& overheads) {
-  const std::string& capability = gpu.compute_capability;
-  const bool old = gpu.vendor == "nvidia" && capability.size() == 3 && capability.front() < '8';
-  if (old) return Rules::Sdpa::efficient;
-  const bool cudnn = models::find_overhead(overheads, "cudnn_sdpa_backward") != nullptr;
-  return cudnn ? Rules::Sdpa::cudnn : Rules::Sdpa::flash;
-}
-
-const char* kernel_name(Rules::Sdpa sdpa, models::Precision precision) {
-  switch (sdpa) {
-    case Rules::Sdpa::flash:
-      return "\"flash\"";
-    case Rules::Sdpa::cudnn:
-      return "\"cudnn\"";
-    case Rules::Sdpa::efficient:
-      break;
-  }
-  return low_dtype(precision) == DType::bf16 ? "\"math\"" : "\"efficient\"";
-}
-
-// That cuDNN's is first on Hopper follows from the order of backends alone; of torch 2.11 the
-// scratch of its backward was seen in the peaks of an H100's steps, too.
-Assumption kernel_of_sdpa(Rules::Sdpa sdpa, const Question& question, const std::string& torch,
-                          const std::string& capability) {
-  const bool seen = capability == "9.0" && question.strategy.torch == models::kTorch;
-  std::string source = torch + "'s order of backends on compute capability " + capability;
-  if (sdpa == Rules::Sdpa::cudnn && seen)
-    source += ", and its scratch in steps on an H100 (reports/evidence/2026-11-26-h100-80gb-hbm3)";
-  return {"kernel behind scaled_dot_product_attention",
-          kernel_name(sdpa, question.strategy.precision),
-          sdpa != Rules::Sdpa::cudnn ? "derived"
-          : seen                     ? "calibrated"
-                                     : "assumed",
-          source};
 }
 
 void refuse_on_gpu(const Question& question, Rules::Sdpa sdpa) {
@@ -120,7 +84,8 @@ Rules rules_for(const Question& question, const ModelParts& parts,
     assumptions.push_back({"kernel of attention", "\"flash_attn 2\"", "derived",
                            "csrc/flash_attn/flash_api.cpp: grouped keys and values, no mask"});
   if (question.strategy.attention == models::Attention::flash)
-    assumptions.push_back(kernel_of_sdpa(rules.sdpa, question, torch, gpu.compute_capability));
+    assumptions.push_back(
+        kernel_of_sdpa(rules.sdpa, question.strategy, torch, gpu.compute_capability));
   return rules;
 }
 
