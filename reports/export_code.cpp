@@ -276,7 +276,8 @@ std::vector<std::string> needed_code(const Strategy& s) {
     out.push_back(fmt::format("a checkpoint around every {} layers", s.recompute.every));
   if (s.attention == models::Attention::math) out.emplace_back("math attention");
   if (s.stack == Stack::pytorch && s.data.zero == 1) out.emplace_back("ZeroRedundancyOptimizer");
-  if (s.stack == Stack::pytorch && s.offload.activations)
+  const bool brings_it = s.kernels == models::Kernels::unsloth;  // its own checkpoints
+  if (s.stack == Stack::pytorch && s.offload.activations && !brings_it)
     out.emplace_back("activations on the host (TRL's trainers have activation_offloading=True)");
   if (views_buckets(s)) out.emplace_back("DDP's gradient_as_bucket_view");
   return out;

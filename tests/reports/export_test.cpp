@@ -11,6 +11,7 @@
 #include "models/storages.h"
 #include "models/workload_reader.h"
 #include "reports/export.h"
+#include "reports/export_code.h"
 #include "reports/fingerprint.h"
 #include "reports/workload_json.h"
 
@@ -269,6 +270,15 @@ TEST_CASE("a packed base is exported as Transformers and PEFT take it, or refuse
     s.quantize->storage = models::find_packed_storage(name);
     CHECK_THROWS_AS(reports::export_transformers(workload), Error);
   }
+}
+
+TEST_CASE("activations on the host need code, but for Unsloth, whose checkpoints keep them there") {
+  models::Strategy s;
+  s.offload.activations = true;
+  s.recompute.kind = models::RecomputeKind::full;
+  CHECK(reports::needed_code_note(s).find("activations on the host") != std::string::npos);
+  s.kernels = models::Kernels::unsloth;
+  CHECK(reports::needed_code_note(s).empty());
 }
 
 TEST_CASE("compiled layers are read back from a document, and not exported as eager ones") {
