@@ -1,5 +1,7 @@
 #include "tests/runtime/sharded_step.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -112,12 +114,10 @@ void run_optimizer(ShardedRank& rank, const Units& units, const StepCase& c, Sha
 }
 
 bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    if (a[i].size() != b[i].size() ||
-        std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0)
-      return false;
-  return true;
+  const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
+  return std::ranges::equal(a, b, [&](const auto& left, const auto& right) {
+    return std::ranges::equal(left, right, {}, bits, bits);
+  });
 }
 
 models::Strategy strategy_of(const StepCase& c) {
