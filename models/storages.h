@@ -11,9 +11,9 @@
 // Int8WeightOnlyConfig makes of linear modules alone.
 // hqq 0.2.8: HQQLinear (core/quantize.py) of HqqConfig's own 4 bits in groups of 64; scales and
 // zeros are in the 16 bits that the model was loaded in.
-// AWQ: WQLinear_GEMM of autoawq 0.2.9 (awq/modules/linear/gemm.py), AwqGEMMLinear of gptqmodel 7.3.4
-// and 7.7.0 (nn_modules/qlinear/gemm_awq.py): checkpoints of 4 bits in groups of 128.
-// GPTQ: QuantLinear of AutoGPTQ's triton v2 kernels as fms-acceleration has it (@876e2ed,
+// AWQ: WQLinear_GEMM of autoawq 0.2.9 (awq/modules/linear/gemm.py), AwqGEMMLinear of
+// gptqmodel 7.3.4 and 7.7.0 (nn_modules/qlinear/gemm_awq.py): checkpoints of 4 bits in groups of
+// 128. GPTQ: QuantLinear of AutoGPTQ's triton v2 kernels as fms-acceleration has it (@876e2ed,
 // plugins/accelerated-peft, gptqmodel/nn_modules/qlinear/qlinear_tritonv2.py).
 #pragma once
 

@@ -342,8 +342,8 @@ TEST_CASE("checkpoints around FSDP1's units, adapters: each phase reaches what w
 // Unsloth's checkpoints on the host: the last layer's input, which stays on the device, is one more
 // tensor of the program, behind the layers.
 TEST_CASE("Unsloth's offloaded checkpoints: each phase reaches and leaves what was seen") {
-  const json trace = json::parse(
-      std::ifstream(PLIMSOLL_GOLDEN "/traces/llama-a-unsloth-nf4-dq-offload.json"));
+  const json trace =
+      json::parse(std::ifstream(PLIMSOLL_GOLDEN "/traces/llama-a-unsloth-nf4-dq-offload.json"));
   const std::string difference =
       differences_by_phase(trace, "llama-a-unsloth-nf4-dq-offload", kScalars);
   CAPTURE(difference);
