@@ -18,7 +18,7 @@ using models::Strategy;
 
 namespace {
 
-std::string refusal(const std::function<void(Strategy&)>& change) {
+std::string refusal(const std::function<void(Strategy&)>& change, const char* gpu = "h100") {
   static const models::ModelSpec model = models::read_model(
       R"({"model_type": "llama", "hidden_size": 64, "vocab_size": 128, "intermediate_size": 128,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
@@ -28,7 +28,7 @@ std::string refusal(const std::function<void(Strategy&)>& change) {
   question.model = &model;
   question.strategy.stack = Stack::plimsoll;
   change(question.strategy);
-  question.cluster.gpu = models::find_gpu("h100");
+  question.cluster.gpu = models::find_gpu(gpu);
   question.batch = {.seq_len = 16};
   question.detail = planner::Detail::none;
   question.remedies = false;
@@ -41,6 +41,14 @@ std::string refusal(const std::function<void(Strategy&)>& change) {
 }
 
 }  // namespace
+
+TEST_CASE("8 bits are for cards that multiply them") {
+  const auto eight = [](Strategy& s) { s.precision = models::Precision::fp8_mixed; };
+  CHECK(refusal(eight, "rtx-4090").empty());
+  CHECK(refusal(eight, "a100-80gb").starts_with("--precision fp8-mixed: A100"));
+  CHECK(
+      refusal([&](Strategy& s) { eight(s), s.device = models::Device::cpu; }, "a100-80gb").empty());
+}
 
 TEST_CASE("stack plimsoll refuses what its runtime has not, and nothing beside it") {
   struct Row {
