@@ -10,7 +10,7 @@ import subprocess
 import unittest
 
 from case import TINY, Case
-from program import PLIMSOLL, plimsoll
+from program import PASSED_ON, PLIMSOLL, plimsoll
 
 
 class BareCounts(Case):
@@ -212,7 +212,7 @@ class Output(Case):
         except OSError as error:
             self.skipTest(f"no pseudo terminal here: {error}")
         subprocess.run([PLIMSOLL, *self.STATES], stdout=follower, stdin=subprocess.DEVNULL,
-                       env={"LC_ALL": "C.UTF-8", "TERM": "xterm", **environment}, check=False)
+                       env={"LC_ALL": "C.UTF-8", "TERM": "xterm", **PASSED_ON, **environment}, check=False)
         os.close(follower)
         text = os.read(leader, 1 << 16).decode()
         os.close(leader)

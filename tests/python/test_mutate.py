@@ -1,5 +1,6 @@
 """tools/mutate: which faults it finds to put in, and what its page says."""
 import json
+import os
 import pathlib
 import random
 import shutil
@@ -136,6 +137,18 @@ int f(int x) const {
             ran([place / "main", "x"], 60, env=environment)
             self.assertEqual(record.take(), {3, 70})
             self.assertEqual(record.take(), set())
+
+    def test_the_tests_tell_the_program_where_to_note_it(self):
+        asks = ("import program, test_transcripts\n"
+                "program.PLIMSOLL = 'env'\n"
+                "print(program.plimsoll().stdout)\n"
+                "print('-')\n"
+                "with test_transcripts.tempfile.TemporaryDirectory() as folder:\n"
+                "    print(test_transcripts.Session(folder).run('env'))\n")
+        said = subprocess.run([sys.executable, "-c", asks], cwd=pathlib.Path(__file__).parent, text=True,
+                              env={**os.environ, mutant_reach.VARIABLE: "here"}, stdout=subprocess.PIPE, check=True)
+        for environment in said.stdout.split("\n-\n"):
+            self.assertIn(f"{mutant_reach.VARIABLE}=here", environment.splitlines())
 
 
 # Stands for a compiler, an archiver and a linker: what they make has the text of what they are given.

@@ -11,7 +11,7 @@ PAGE = program.ROOT / "reports" / "recommendations.md"
 
 
 def run(*words, **environment):
-    merged = {"PLIMSOLL": program.PLIMSOLL, "PATH": "/usr/bin:/bin", **environment}
+    merged = {"PLIMSOLL": program.PLIMSOLL, "PATH": "/usr/bin:/bin", **program.PASSED_ON, **environment}
     return subprocess.run([sys.executable, TOOL, *words], env=merged, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, timeout=120)
 

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import unittest
 
-from program import PLIMSOLL, ROOT, SANITIZERS
+from program import PLIMSOLL, ROOT, PASSED_ON
 
 FOLDER = ROOT / "tests/golden/transcripts"
 # What differs from one build, machine or call to the next.
@@ -37,7 +37,7 @@ class Session:
         shutil.copytree(FOLDER / "files", self.folder, dirs_exist_ok=True)
         (self.folder / "project").symlink_to(ROOT)
         self.environment = {"PATH": f"{pathlib.Path(PLIMSOLL).resolve().parent}:{os.environ['PATH']}",
-                            "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", "HF_HUB_OFFLINE": "1", **SANITIZERS}
+                            "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", "HF_HUB_OFFLINE": "1", **PASSED_ON}
 
     def run(self, command):
         """What stands below the command."""
