@@ -9,6 +9,7 @@
 #include "kernels/cuda/algorithm_cache.h"
 #include "kernels/cuda/library_call.h"
 #include "tests/kernels/operands.h"
+#include "tests/scratch_folder.h"
 
 namespace plimsoll::kernels::test {
 
@@ -85,22 +86,15 @@ void for_layouts(std::int64_t m, std::int64_t n, std::int64_t k, Visit visit) {
       }
 }
 
-class Folder {
- public:
-  Folder()
-      : path_(std::filesystem::temp_directory_path() /
-              ("plimsoll_algorithms_" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string file() const { return path_ / "algorithms"; }
-  std::size_t files() const {
-    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path_), {}));
-  }
+using plimsoll::test::ScratchFolder;
 
- private:
-  std::filesystem::path path_;
-};
+std::string file_of(const ScratchFolder& folder) {
+  return folder / "algorithms";
+}
+std::size_t files(const ScratchFolder& folder) {
+  return static_cast<std::size_t>(
+      std::distance(std::filesystem::directory_iterator(folder.path()), {}));
+}
 
 constexpr Algorithm kOne{1, 2, 3, 4, 5, 6, 7, 0xfedcba9876543210};
 constexpr Algorithm kTwo{8, 7, 6, 5, 4, 3, 2, 1};
@@ -238,41 +232,41 @@ TEST_CASE("a GEMM in 8 bits comes to the library as its tensor cores want it") {
 }
 
 TEST_CASE("an algorithm that was found is found again by the next process") {
-  const Folder folder;
-  AlgorithmCache first(folder.file());
+  const ScratchFolder folder;
+  AlgorithmCache first(file_of(folder));
   CHECK(!first.find("m=1"));
   first.add("m=1", kOne);
   first.add("m=2", kTwo);
   CHECK(first.find("m=1") == kOne);
-  const AlgorithmCache second(folder.file());
+  const AlgorithmCache second(file_of(folder));
   CHECK(second.find("m=1") == kOne);
   CHECK(second.find("m=2") == kTwo);
   CHECK(!second.find("m=3"));
-  CHECK(folder.files() == 1);  // nothing is left beside it
+  CHECK(files(folder) == 1);  // nothing is left beside it
 }
 
 TEST_CASE("ranks that tune at the same time keep what the others found") {
-  const Folder folder;
-  AlgorithmCache a(folder.file()), b(folder.file());
+  const ScratchFolder folder;
+  AlgorithmCache a(file_of(folder)), b(file_of(folder));
   a.add("a", kOne);
   b.add("b", kTwo);
-  const AlgorithmCache later(folder.file());
+  const AlgorithmCache later(file_of(folder));
   CHECK(later.find("a") == kOne);
   CHECK(later.find("b") == kTwo);
 }
 
 TEST_CASE("damaged lines and an unwritable file cost no more than tuning again") {
-  const Folder folder;
-  AlgorithmCache(folder.file()).add("good", kOne);
+  const ScratchFolder folder;
+  AlgorithmCache(file_of(folder)).add("good", kOne);
   {
-    std::ofstream file(folder.file(), std::ios::app);
+    std::ofstream file(file_of(folder), std::ios::app);
     file << "no tab\n\tno key\nshort\t0123\nletters\t" << std::string(128, 'x') << "\nlong\t"
          << std::string(129, '0') << "\n\n";
   }
-  const AlgorithmCache cache(folder.file());
+  const AlgorithmCache cache(file_of(folder));
   CHECK(cache.find("good") == kOne);
   for (const char* key : {"no tab", "", "short", "letters", "long"}) CHECK(!cache.find(key));
-  AlgorithmCache nowhere(folder.file() + "/no/such/folder");
+  AlgorithmCache nowhere(file_of(folder) + "/no/such/folder");
   nowhere.add("m=1", kOne);
   CHECK(nowhere.find("m=1") == kOne);
   AlgorithmCache unnamed("");

@@ -9,6 +9,7 @@
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
 #include "models/safetensors_reader.h"
+#include "tests/scratch_folder.h"
 
 using namespace plimsoll;
 using models::Checkpoint;
@@ -16,33 +17,10 @@ using models::CheckpointCheck;
 using models::Difference;
 using models::DifferenceKind;
 using models::ModelSpec;
+using plimsoll::test::ScratchFolder;
 namespace fs = std::filesystem;
 
 namespace {
-class Folder {
- public:
-  Folder()
-      : path_(fs::temp_directory_path() / ("plimsoll-checkpoint-" + std::to_string(getpid()))) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-  }
-  const fs::path& path() const { return path_; }
-
-  fs::path write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path_ / name, std::ios::binary) << bytes;
-    return path_ / name;
-  }
-
- private:
-  fs::path path_;
-};
-
 std::string with_length(const std::string& header, std::uint64_t length) {
   std::string bytes;
   for (int i = 0; i < 8; ++i) bytes += static_cast<char>(length >> (8 * i) & 0xff);
@@ -54,7 +32,7 @@ std::string file_of(const std::string& header, std::size_t data) {
 }
 
 std::string refusal(const std::string& bytes) {
-  const Folder folder;
+  const ScratchFolder folder;
   try {
     (void)models::read_safetensors_header(folder.write("x.safetensors", bytes));
   } catch (const Error& error) {
@@ -93,7 +71,7 @@ const Difference* of_kind(const CheckpointCheck& check, DifferenceKind kind) {
 }  // namespace
 
 TEST_CASE("a safetensors header is read, its data is not") {
-  const Folder folder;
+  const ScratchFolder folder;
   // 2 * 3 * 2 bytes, 1 * 4 bytes.
   const std::string header =
       R"({"__metadata__": {"format": "pt"}, "b": {"dtype": "BF16", "shape": [2, 3],
@@ -142,7 +120,7 @@ TEST_CASE("a truncated or hostile safetensors file gives one clear error") {
 }
 
 TEST_CASE("an index is read with its files, and by names alone without them") {
-  const Folder folder;
+  const ScratchFolder folder;
   folder.write("model.safetensors.index.json",
                R"({"metadata": {"total_size": 8}, "weight_map": {"a": "one.safetensors"}})");
   const auto names = models::find_checkpoint(folder.path());
@@ -161,7 +139,7 @@ TEST_CASE("an index is read with its files, and by names alone without them") {
 }
 
 TEST_CASE("shards without an index are put together; adapters are no model") {
-  const Folder folder;
+  const ScratchFolder folder;
   CHECK(!models::find_checkpoint(folder.path()).has_value());
   folder.write("adapter_model.safetensors", "nonsense");
   CHECK(!models::find_checkpoint(folder.path()).has_value());
@@ -243,7 +221,7 @@ TEST_CASE("packed weights are explained: GPTQ, bitsandbytes, MXFP4") {
 }
 
 TEST_CASE("a folder's checkpoint is compared with its config, and a broken one is refused") {
-  const Folder folder;
+  const ScratchFolder folder;
   folder.write("config.json", R"({"model_type": "llama", "hidden_size": 2, "vocab_size": 3,
       "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 1,
       "architectures": ["LlamaModel"]})");
@@ -319,7 +297,7 @@ TEST_CASE("a header of 100,000,000 bytes is no more than may be, one byte more i
 
 // git-lfs, docs/spec.md: pointer files are smaller than 1024 bytes.
 TEST_CASE("a file of 1,023 bytes may be a pointer of Git LFS, one of 1,024 is none") {
-  const Folder folder;
+  const ScratchFolder folder;
   std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 9\n";
   pointer.resize(1023, ' ');
   folder.write("model.safetensors", pointer);

@@ -55,6 +55,7 @@ class Batch(Case):
         self.assertEqual(len(answers), 2)
         self.assertEqual(answers[1]["line"], 5)
         self.assertIn("1 of 2 lines got an error", result.stderr)
+        self.assertEqual(result.returncode, 2)  # one is enough
 
     def test_an_id_comes_back_with_the_answer_and_with_an_error(self):
         for given in ("a \"b\"", "\u00e9", 7, 1.5):

@@ -40,6 +40,7 @@ class Recommend(unittest.TestCase):
                     self.assertEqual(typed[:2], ["plimsoll", "fit"])
                     plan = json.loads(plimsoll(*typed[1:], "--json", "-").stdout)
                     self.assertEqual(plan, ranked["plan"])
+                    self.assertEqual(ranked["tokens_per_second"], plan["time"]["tokens_per_second"])
 
     def test_plans_leave_room_for_what_is_assumed(self):
         _, document = recommendation(*SMALL)

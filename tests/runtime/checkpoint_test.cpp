@@ -9,12 +9,12 @@
 #include "runtime/io/checkpoint.h"
 #include "runtime/io/digest.h"
 #include "runtime/io/file.h"
-#include "tests/runtime/scratch_folder.h"
+#include "tests/scratch_folder.h"
 
 using namespace plimsoll;
 using namespace plimsoll::runtime::io;
-using runtime::test::bytes_of;
-using runtime::test::ScratchFolder;
+using plimsoll::test::bytes_of;
+using plimsoll::test::ScratchFolder;
 namespace fs = std::filesystem;
 
 namespace {

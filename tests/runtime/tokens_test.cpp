@@ -9,15 +9,15 @@
 #include "kernels/attention_kernels.h"
 #include "models/base/error.h"
 #include "runtime/io/batches.h"
-#include "tests/runtime/scratch_folder.h"
+#include "tests/scratch_folder.h"
 
 using namespace plimsoll;
 using kernels::kIgnoreIndex;
+using plimsoll::test::packed;
+using plimsoll::test::ScratchFolder;
 using runtime::io::Batches;
 using runtime::io::BatchShape;
 using runtime::io::TokenSource;
-using runtime::test::packed;
-using runtime::test::ScratchFolder;
 
 namespace {
 using Ids = std::vector<std::int32_t>;
@@ -99,7 +99,7 @@ TEST_CASE("the shipped text is a play of Shakespeare's, in ASCII") {
   CHECK(std::ranges::all_of(text, [](char c) { return c == '\n' || (c >= ' ' && c <= '~'); }));
   CHECK(read(*source, 15, 6) == Ids{'B', 'e', 'f', 'o', 'r', 'e'});
   // What is compiled in is the file.
-  CHECK(runtime::test::bytes_of(PLIMSOLL_SHIPPED_TEXT) == text);
+  CHECK(plimsoll::test::bytes_of(PLIMSOLL_SHIPPED_TEXT) == text);
 }
 
 TEST_CASE("a small vocabulary takes no text") {

@@ -6,17 +6,17 @@
 #include <thread>
 
 #include "runtime/io/weight_file.h"
-#include "tests/runtime/scratch_folder.h"
 #include "tests/runtime/weights.h"
+#include "tests/scratch_folder.h"
 
 using namespace plimsoll;
 using models::ModelSpec;
+using plimsoll::test::ScratchFolder;
 using runtime::test::check_refused;
 using runtime::test::golden_adapter;
 using runtime::test::golden_spec;
 using runtime::test::GoldenModel;
 using runtime::test::read;
-using runtime::test::ScratchFolder;
 
 namespace {
 
@@ -32,7 +32,7 @@ struct Copy {
   }
   void open() const { (void)runtime::io::stored_weights(model, folder.path()); }
   void replace(const std::string& file, const std::string& from, const std::string& to) const {
-    std::string bytes = runtime::test::bytes_of(folder / file);
+    std::string bytes = plimsoll::test::bytes_of(folder / file);
     const std::size_t at = bytes.find(from);
     REQUIRE(at != std::string::npos);
     REQUIRE(from.size() == to.size());
@@ -174,7 +174,7 @@ TEST_CASE("GPT-2's first checkpoints, without a prefix and with masks, are read"
 
 TEST_CASE("a model of fewer layers takes the first ones of a deeper checkpoint") {
   const GoldenModel golden("llama");
-  std::string config = runtime::test::bytes_of(golden.config());
+  std::string config = plimsoll::test::bytes_of(golden.config());
   const std::string layers = "\"num_hidden_layers\": ";
   config[config.find(layers) + layers.size()] = '1';
   const ModelSpec model = models::read_model(config, "cut", "config.json");
@@ -190,7 +190,7 @@ TEST_CASE("a checkpoint that does not hold the model is refused with what differ
   const auto refused = [&](const std::string& part, ErrorKind kind = ErrorKind::bad_input) {
     check_refused([&] { copy.open(); }, kind, part);
   };
-  const std::string good = runtime::test::bytes_of(copy.folder / "model.safetensors");
+  const std::string good = plimsoll::test::bytes_of(copy.folder / "model.safetensors");
   CHECK_NOTHROW(copy.open());
   copy.replace("model.safetensors", "mlp.up_proj", "mlp.op_proj");
   refused("mlp.op_proj.weight: in the checkpoint, not in the model");
@@ -220,7 +220,7 @@ TEST_CASE("a header with one damaged byte is refused, or gives the same weights"
   const GoldenModel golden("llama");
   const Copy copy{golden};
   const std::filesystem::path path = copy.folder / "model.safetensors";
-  const std::string good = runtime::test::bytes_of(path);
+  const std::string good = plimsoll::test::bytes_of(path);
   std::uint64_t length = 0;
   std::memcpy(&length, good.data(), sizeof length);
   std::map<std::string, std::vector<double>> expected;

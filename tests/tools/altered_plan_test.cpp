@@ -12,11 +12,13 @@
 
 #include "reports/document_check.h"
 #include "reports/plan_json.h"
+#include "tests/scratch_folder.h"
 #include "tools/cli/request.h"
 
 using namespace plimsoll;
 using namespace plimsoll::tools;
 using Json = nlohmann::json;
+using plimsoll::test::ScratchFolder;
 
 namespace {
 
@@ -24,14 +26,11 @@ Json planned(const std::vector<std::pair<std::string, std::string>>& given) {
   Options options;
   for (const auto& [name, value] : given) options.add(name, value);
   Sources sources;
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("plimsoll-altered." + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder / "config.json")
-      << R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2,
-      "n_embd": 16, "n_head": 4, "n_positions": 64, "vocab_size": 32})";
-  Request request = request_from(folder, options, sources);
-  std::filesystem::remove_all(folder);
+  const ScratchFolder folder;
+  folder.write("config.json",
+               R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2,
+      "n_embd": 16, "n_head": 4, "n_positions": 64, "vocab_size": 32})");
+  Request request = request_from(folder.path(), options, sources);
   request.question.detail = planner::Detail::full;
   request.question.remedies = false;
   std::string text;

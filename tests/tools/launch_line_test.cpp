@@ -9,11 +9,13 @@
 #include <sstream>
 
 #include "models/run_names.h"
+#include "tests/scratch_folder.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/request.h"
 
 using namespace plimsoll;
 using namespace plimsoll::tools;
+using plimsoll::test::ScratchFolder;
 
 namespace {
 using Given = std::vector<std::pair<std::string, std::string>>;
@@ -67,13 +69,12 @@ TEST_CASE("torchrun's ranks and the script's TrainingArguments are options") {
 }
 
 TEST_CASE("accelerate launch: its arguments go before its file") {
-  const auto folder = std::filesystem::temp_directory_path() /
-                      ("plimsoll-launch-" + std::to_string(::getpid()) + ".yaml");
-  std::ofstream(folder) << "distributed_type: MULTI_GPU\nnum_processes: 2\nmixed_precision: fp16\n";
-  const models::Strategy s = request("accelerate launch --config_file " + folder.string() +
-                                     " --num_processes 4 -m my.train --seed 1")
-                                 .question.strategy;
-  std::filesystem::remove(folder);
+  const ScratchFolder folder;
+  const std::string file = folder.write(
+      "c.yaml", "distributed_type: MULTI_GPU\nnum_processes: 2\nmixed_precision: fp16\n");
+  const models::Strategy s =
+      request("accelerate launch --config_file " + file + " --num_processes 4 -m my.train --seed 1")
+          .question.strategy;
   CHECK(s.gpus == 4);
   CHECK(s.precision == models::Precision::fp16_mixed);
   const models::Strategy deepspeed =
@@ -133,12 +134,9 @@ TEST_CASE("a line that contradicts an option, is cut short or unknown is refused
 }
 
 TEST_CASE("training programs by their own commands, and as scripts of a launcher") {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("plimsoll-trainers-" + std::to_string(::getpid()));
-  std::filesystem::create_directories(folder);
+  const ScratchFolder folder;
   const auto file = [&](const char* name, const char* text) {
-    std::ofstream(folder / name) << text;
-    return (folder / name).string();
+    return folder.write(name, text).string();
   };
   const std::string axolotl = file(
       "a.yml", "base_model: gpt2\nattn_implementation: flash_attention_2\nsequence_len: 256\n");
@@ -207,7 +205,6 @@ TEST_CASE("training programs by their own commands, and as scripts of a launcher
   CHECK(says(refusal("NPROC_PER_NODE=x swift sft --model gpt2"), "NPROC_PER_NODE=x"));
   CHECK(says(refusal("llamafactory-cli train " + factory), "--gpus says how many"));
   CHECK(says(refusal("torchrun -m torchtitan.train --training.seq_len 5"), "--job.config_file"));
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("what stands behind -- is the launch line, whatever it looks like") {

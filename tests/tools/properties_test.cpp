@@ -13,6 +13,7 @@
 #include "planner/plan.h"
 #include "planner/search/search.h"
 #include "reports/plan_json.h"
+#include "tests/scratch_folder.h"
 #include "tests/tools/drawn_question.h"
 #include "tools/cli/plan_source.h"
 #include "tools/cli/query_json.h"
@@ -20,6 +21,7 @@
 using namespace plimsoll;
 using namespace plimsoll::tools;
 using models::Strategy;
+using plimsoll::test::ScratchFolder;
 using tests::Given;
 using tests::value_of;
 using tests::with;
@@ -49,30 +51,10 @@ Options options_of(const Given& given) {
   return options;
 }
 
-// A folder of this process that is gone when it ends.
-class OwnFolder {
- public:
-  OwnFolder()
-      : path_(std::filesystem::temp_directory_path() /
-              ("plimsoll-properties." + std::to_string(getpid()))) {
-    std::filesystem::create_directories(path_);
-  }
-  OwnFolder(const OwnFolder&) = delete;
-  OwnFolder& operator=(const OwnFolder&) = delete;
-  ~OwnFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 // Small enough for thousands of plans, odd enough that nothing divides evenly.
 const std::vector<std::string>& small_models() {
   static const std::vector<std::string> paths = [] {
-    static const OwnFolder own;
+    static const ScratchFolder own;
     const std::filesystem::path& folder = own.path();
     const std::pair<const char*, const char*> configs[] = {
         {"gpt2", R"("n_embd":192,"n_head":3,"n_layer":3,"vocab_size":1009,"n_positions":2048)"},

@@ -6,20 +6,21 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/scratch_folder.h"
 #include "tools/cli/request.h"
 
 using namespace plimsoll;
 using namespace plimsoll::tools;
 using models::Rows;
+using plimsoll::test::ScratchFolder;
 
 namespace {
 using Given = std::vector<std::pair<std::string, std::string>>;
 
 // A hundred samples: 99 of 100 tokens, one of 1000.
 std::string histogram() {
-  const auto path = std::filesystem::temp_directory_path() / "plimsoll_rows_test.csv";
-  std::ofstream(path) << "length,count\n100,99\n1000,1\n";
-  return path;
+  static const ScratchFolder folder;
+  return folder.write("rows.csv", "length,count\n100,99\n1000,1\n");
 }
 
 Request request(const Given& given) {

@@ -16,11 +16,13 @@
 #include "runtime/comm/threads.h"
 #include "runtime/trainer.h"
 #include "tests/failing_new.h"
+#include "tests/scratch_folder.h"
 #include "tools/cli/doors.h"
 #include "tools/run/training.h"
 
 using namespace plimsoll;
 using namespace plimsoll::tools;
+using plimsoll::test::ScratchFolder;
 namespace fs = std::filesystem;
 
 namespace {
@@ -166,17 +168,11 @@ std::string listing(const fs::path& folder) {
   return text;
 }
 
-struct Folder {
-  fs::path path = fs::temp_directory_path() / ("plimsoll-memory-" + std::to_string(::getpid()));
-  Folder() { fill(); }
-  ~Folder() { fs::remove_all(path); }
-  void fill() const {
-    fs::remove_all(path);
-    fs::create_directories(path);
-    std::ofstream(path / "config.json") << "old";
-    std::ofstream(path / "model.safetensors") << "older";
-  }
-};
+void fill(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) fs::remove_all(entry);
+  std::ofstream(folder / "config.json") << "old";
+  std::ofstream(folder / "model.safetensors") << "older";
+}
 
 }  // namespace
 
@@ -212,12 +208,13 @@ TEST_CASE("a run that finds no memory has an outcome, and leaves the last good f
   for (const int ranks : {1, 4}) {
     CAPTURE(ranks);
     const Job job = job_of(ranks);
-    const Folder folder;
+    const ScratchFolder folder;
+    fill(folder.path());
     RunOptions options;
     options.steps = 1;
     options.quiet = true;
     options.data = "synthetic";
-    options.save_weights = folder.path.string();
+    options.save_weights = folder.path().string();
     const auto act = [&] {
       Progress progress(true, 1);
       return train(job, options, {.version = "1", .commit = "1"}, progress,
@@ -228,9 +225,9 @@ TEST_CASE("a run that finds no memory has an outcome, and leaves the last good f
     REQUIRE(act().trained());
     // It is the last that is done; where the ranks' threads stand then is never quite the same.
     const std::int64_t all = tests::allocations() - before - reading * 21 / 20;
-    const std::string saved = listing(folder.path);
-    folder.fill();
-    const std::string old = listing(folder.path);
+    const std::string saved = listing(folder.path());
+    fill(folder.path());
+    const std::string old = listing(folder.path());
     std::int64_t outcomes = 0, errors = 0, unharmed = 0;
     for (std::int64_t at = 0; at < all; at += sample_step(all)) {
       CAPTURE(at);
@@ -247,7 +244,7 @@ TEST_CASE("a run that finds no memory has an outcome, and leaves the last good f
       }
       tests::fail_allocation(-1);
       CHECK(seconds_since(begin) < kInTime);
-      const std::string now = listing(folder.path);
+      const std::string now = listing(folder.path());
       outcomes += outcome == "out_of_memory";
       errors += outcome == "error";
       unharmed += outcome == "completed";
@@ -258,7 +255,7 @@ TEST_CASE("a run that finds no memory has an outcome, and leaves the last good f
       } else {
         CHECK((outcome == "error" || outcome == "completed"));
       }
-      if (now != old) folder.fill();
+      if (now != old) fill(folder.path());
     }
     MESSAGE(all, " allocations; of those tried ", outcomes, " ended the run, ", errors,
             " what is around it, ", unharmed, " nothing");

@@ -3,8 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/scratch_folder.h"
+
 using namespace plimsoll;
 using namespace plimsoll::tools;
+using plimsoll::test::ScratchFolder;
 
 namespace {
 using Axes = std::set<std::string, std::less<>>;
@@ -107,4 +110,28 @@ TEST_CASE("what is searched is written anew for each plan, and what is not stand
   CHECK(kept.has("optimizer"));
   CHECK(kept.has("hold-outputs"));
   for (const char* option : {"recompute", "gpus", "objective", "json"}) CHECK(!kept.has(option));
+}
+
+TEST_CASE(
+    "a DeepSpeed file that settles all three batch sizes says how many GPUs there are at least") {
+  const ScratchFolder folder;
+  const auto refusal = [&](const char* sizes, const char* gpus) -> std::string {
+    const std::string file = folder.write("ds.json", sizes);
+    try {
+      (void)asked({{"deepspeed", file}, {"stack", "deepspeed"}, {"gpus", gpus}});
+    } catch (const Error& error) {
+      return error.message().substr(error.message().find(": ") + 2);
+    }
+    return "";
+  };
+  // 64 sequences a step, 4 a micro-batch, no accumulation: 16 GPUs.
+  constexpr const char* kSettled =
+      R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1})";
+  CHECK(refusal(kSettled, "8") == "its batch sizes are those of 16 GPUs: --gpus is 8");
+  CHECK(refusal(kSettled, "16") == "");
+  // Without one of them it follows from the number of GPUs.
+  CHECK(refusal(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4})", "8") == "");
+  CHECK(refusal(R"({"train_batch_size": 64, "gradient_accumulation_steps": 4})", "8") == "");
+  CHECK(refusal(R"({"train_batch_size": 63, "gradient_accumulation_steps": 4})", "8") ==
+        "train_batch_size 63 is no multiple of 4 (micro-batch x accumulation)");
 }

@@ -5,30 +5,17 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/scratch_folder.h"
 #include "tools/cli/gpu_source.h"
 #include "tools/cli/model_source.h"
 #include "tools/cli/output.h"
 
 using namespace plimsoll;
 using namespace plimsoll::tools;
+using plimsoll::test::ScratchFolder;
 namespace fs = std::filesystem;
 
 namespace {
-// A folder that is gone with the test.
-struct Folder {
-  fs::path path;
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "plimsoll_XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
-  void write(const fs::path& file, std::string_view text) const {
-    fs::create_directories((path / file).parent_path());
-    std::ofstream(path / file) << text;
-  }
-};
-
 std::string content(const fs::path& file) {
   std::ifstream in(file);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -39,42 +26,42 @@ constexpr std::string_view kTiny =
 }  // namespace
 
 TEST_CASE("a hub id is found in the cache through its reference to a revision") {
-  const Folder cache;
-  CHECK(cached_config(cache.path, "org/name") == fs::path());
+  const ScratchFolder cache;
+  CHECK(cached_config(cache.path(), "org/name") == fs::path());
   cache.write("models--org--name/refs/main", "abc123\n");
-  CHECK(cached_config(cache.path, "org/name") == fs::path());
+  CHECK(cached_config(cache.path(), "org/name") == fs::path());
   cache.write("models--org--name/snapshots/abc123/config.json", kTiny);
-  CHECK(cached_config(cache.path, "org/name") ==
-        cache.path / "models--org--name/snapshots/abc123/config.json");
+  CHECK(cached_config(cache.path(), "org/name") ==
+        cache.path() / "models--org--name/snapshots/abc123/config.json");
 }
 
 TEST_CASE("a reference cannot lead out of the cache") {
-  const Folder cache;
+  const ScratchFolder cache;
   cache.write("models--org--name/refs/main", "../../../secret");
   cache.write("secret/config.json", kTiny);
-  CHECK(cached_config(cache.path, "org/name") == fs::path());
+  CHECK(cached_config(cache.path(), "org/name") == fs::path());
 }
 
 TEST_CASE("a model is read from a file and from its folder, once, with sorted keys") {
-  const Folder folder;
+  const ScratchFolder folder;
   folder.write("config.json", kTiny);
   ModelSource source;
-  const auto model = source.load((folder.path / "config.json").string(), "");
+  const auto model = source.load((folder.path() / "config.json").string(), "");
   CHECK(model->spec.model_type == "gpt2");
   CHECK(model->config ==
         R"({"model_type":"gpt2","n_embd":8,"n_head":2,"n_layer":1,"vocab_size":16})");
-  CHECK(source.load(folder.path.string(), "")->spec.parameter_count() ==
+  CHECK(source.load(folder.path().string(), "")->spec.parameter_count() ==
         model->spec.parameter_count());
-  CHECK(source.load((folder.path / "config.json").string(), "") == model);
+  CHECK(source.load((folder.path() / "config.json").string(), "") == model);
 }
 
 TEST_CASE("the local GPU is read from the driver's files and found under its own name") {
-  const Folder driver;
-  CHECK(!local_gpu(driver.path.string(), "/nonexistent"));
-  CHECK(!local_gpu((driver.path / "gone").string(), "/nonexistent"));
+  const ScratchFolder driver;
+  CHECK(!local_gpu(driver.path().string(), "/nonexistent"));
+  CHECK(!local_gpu((driver.path() / "gone").string(), "/nonexistent"));
   driver.write("0000:65:00.0/information", "Model: \t\t NVIDIA H200\nIRQ:   \t\t 24\n");
   driver.write("0000:b3:00.0/information", "Model: \t\t Tesla T4\n");
-  CHECK(local_gpu(driver.path.string()) == "NVIDIA H200");
+  CHECK(local_gpu(driver.path().string()) == "NVIDIA H200");
   CHECK(gpu_by_driver_name("NVIDIA H200")->name == "h200-sxm-141gb");
   CHECK(gpu_by_driver_name("Tesla T4")->name == "t4");
   CHECK(!gpu_by_driver_name("NVIDIA H900"));
@@ -82,9 +69,9 @@ TEST_CASE("the local GPU is read from the driver's files and found under its own
 
 TEST_CASE("a driver that does not know its card's name names none") {
   const auto read = [](std::string_view information) {
-    const Folder driver;
+    const ScratchFolder driver;
     driver.write("0000:65:00.0/information", information);
-    return local_gpu(driver.path.string(), "/nonexistent");
+    return local_gpu(driver.path().string(), "/nonexistent");
   };
   CHECK(read("Model: NVIDIA L4") == "NVIDIA L4");  // no line end behind it
   CHECK(read("IRQ: 24\nModel:\tTesla T4\n") == "Tesla T4");
@@ -93,11 +80,11 @@ TEST_CASE("a driver that does not know its card's name names none") {
 }
 
 TEST_CASE("nvidia-smi is asked only where there is a GPU without the driver's files") {
-  const Folder folder;
+  const ScratchFolder folder;
   folder.write("nvidia-smi", "#!/bin/sh\necho NVIDIA L40S\necho NVIDIA T4\n");
-  ::chmod((folder.path / "nvidia-smi").c_str(), 0755);
+  ::chmod((folder.path() / "nvidia-smi").c_str(), 0755);
   const std::string path = ::getenv("PATH");
-  ::setenv("PATH", (folder.path.string() + ":" + path).c_str(), 1);
+  ::setenv("PATH", (folder.path().string() + ":" + path).c_str(), 1);
   CHECK(!local_gpu("/nonexistent", "/nonexistent"));
   CHECK(local_gpu("/nonexistent", "/dev/null") == "NVIDIA L40S");
   folder.write("nvidia-smi", "#!/bin/sh\necho no driver\nexit 9\n");
@@ -106,8 +93,8 @@ TEST_CASE("nvidia-smi is asked only where there is a GPU without the driver's fi
 }
 
 TEST_CASE("a file appears whole or not at all") {
-  const Folder folder;
-  const fs::path path = folder.path / "plan.json";
+  const ScratchFolder folder;
+  const fs::path path = folder.path() / "plan.json";
   folder.write("plan.json", "old");
   {
     AtomicFile file(path.string());
@@ -119,20 +106,20 @@ TEST_CASE("a file appears whole or not at all") {
   file.write("new");
   file.commit();
   CHECK(content(path) == "new");
-  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);  // nothing is left behind
+  CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 1);  // nothing is left behind
 }
 
 TEST_CASE("writing through a link keeps the link, and an old file's permissions stay") {
-  const Folder folder;
+  const ScratchFolder folder;
   folder.write("target.json", "old");
-  ::chmod((folder.path / "target.json").c_str(), 0600);
-  fs::create_symlink("target.json", folder.path / "link.json");
-  AtomicFile file((folder.path / "link.json").string());
+  ::chmod((folder.path() / "target.json").c_str(), 0600);
+  fs::create_symlink("target.json", folder.path() / "link.json");
+  AtomicFile file((folder.path() / "link.json").string());
   file.write("new");
   file.commit();
-  CHECK(fs::is_symlink(folder.path / "link.json"));
-  CHECK(content(folder.path / "target.json") == "new");
-  CHECK((fs::status(folder.path / "target.json").permissions() & fs::perms::all) ==
+  CHECK(fs::is_symlink(folder.path() / "link.json"));
+  CHECK(content(folder.path() / "target.json") == "new");
+  CHECK((fs::status(folder.path() / "target.json").permissions() & fs::perms::all) ==
         (fs::perms::owner_read | fs::perms::owner_write));
 }
 

@@ -8,31 +8,16 @@
 #include <fstream>
 
 #include "models/run_names.h"
+#include "tests/scratch_folder.h"
 #include "tools/cli/request.h"
 #include "tools/cli/search_scope.h"
 
 using namespace plimsoll;
 using namespace plimsoll::tools;
+using plimsoll::test::ScratchFolder;
 
 namespace {
 using Given = std::vector<std::pair<std::string, std::string>>;
-
-class Folder {
- public:
-  Folder()
-      : path_(std::filesystem::temp_directory_path() /
-              ("plimsoll-files-" + std::to_string(::getpid()))) {
-    std::filesystem::create_directory(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name) << text;
-    return (path_ / name).string();
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 Options options(const Given& given) {
   Options out;
@@ -61,7 +46,7 @@ constexpr const char* kFsdp =
 }  // namespace
 
 TEST_CASE("files ask the question that their options ask") {
-  const Folder folder;
+  const ScratchFolder folder;
   const Given files{
       {"accelerate", folder.write("c.yaml", kFsdp)},
       {"training-args", folder.write("t.yaml",
@@ -85,7 +70,7 @@ TEST_CASE("files ask the question that their options ask") {
 
 TEST_CASE(
     "an option contradicts a file with both values, and overrides what the file leaves open") {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string yaml = folder.write("c.yaml", kFsdp);
   const std::string message = refusal({{"accelerate", yaml}, {"gpus", "8"}});
   CHECK(message == "--gpus 8, but " + yaml + " says 4 (num_processes): give one of the two");
@@ -101,14 +86,14 @@ TEST_CASE(
 }
 
 TEST_CASE("no autocast is no statement about the weights") {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string args = folder.write("t.json", R"({"bf16": false})");
   CHECK(refusal({{"training-args", args}, {"precision", "bf16"}}) == "accepted");
   CHECK(says(refusal({{"training-args", args}, {"precision", "bf16-mixed"}}), "says fp32 (bf16)"));
 }
 
 TEST_CASE("the launcher's mixed precision holds where the arguments name none, and only there") {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string yaml = folder.write("c.yaml", "distributed_type: NO\nmixed_precision: fp16");
   const auto precision = [&](const char* args) {
     return request("gpt2", {{"accelerate", yaml}, {"training-args", folder.write("t.json", args)}})
@@ -120,7 +105,7 @@ TEST_CASE("the launcher's mixed precision holds where the arguments name none, a
 }
 
 TEST_CASE("two files that contradict each other are both named; a launcher's default yields") {
-  const Folder folder;
+  const ScratchFolder folder;
   const auto message = [&](const std::string& yaml) {
     return refusal({{"accelerate", folder.write("c.yaml", yaml)},
                     {"training-args", folder.write("t.json", R"({"fsdp": "shard_grad_op"})")}});
@@ -133,7 +118,7 @@ TEST_CASE("two files that contradict each other are both named; a launcher's def
 }
 
 TEST_CASE("DeepSpeed's file must say what the arguments say, as Transformers demands") {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string ds = folder.write(
       "ds.json", R"({"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}})");
   const std::string args = folder.write("t.json", R"({"deepspeed": "ds.json"})");
@@ -147,7 +132,7 @@ TEST_CASE("DeepSpeed's file must say what the arguments say, as Transformers dem
 }
 
 TEST_CASE("an optimizer of ds_config.json steps, whatever optim says") {
-  const Folder folder;
+  const ScratchFolder folder;
   const auto optimizer = [&](const char* ds) {
     folder.write("ds.json", ds);
     const Request made =
@@ -161,7 +146,7 @@ TEST_CASE("an optimizer of ds_config.json steps, whatever optim says") {
 }
 
 TEST_CASE("what a file makes impossible is refused with the file and its key") {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string args = folder.write("t.json", R"({"torch_compile": true})");
   CHECK(refusal({{"training-args", args}}) ==
         args +
@@ -170,7 +155,7 @@ TEST_CASE("what a file makes impossible is refused with the file and its key") {
 }
 
 TEST_CASE("a search holds what files say, and looks for what they leave to defaults") {
-  const Folder folder;
+  const ScratchFolder folder;
   Sources sources;
   const SearchRequest found = search_request(
       "", options({{"training-args", folder.write("t.json", R"({"model_name_or_path": "gpt2",
@@ -183,7 +168,7 @@ TEST_CASE("a search holds what files say, and looks for what they leave to defau
 }
 
 TEST_CASE("the answer says what it read, and whose defaults hold") {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string args = folder.write("t.json", R"({"bf16": true, "dataset_name": "x"})");
   std::string all;
   for (const std::string& note : answer(request("gpt2", {{"training-args", args}})).advice)

@@ -89,6 +89,14 @@ TEST_CASE("recomputation every K layers needs a K") {
        {"uniform:x", "uniform:0", "every", "every:", "every:0", "every:-1", "every:2x", "ful", "",
         "ops", "ops:", "ops:q_proj+q_proj", "budget:", "fit:"})
     CHECK_MESSAGE(refusal([&] { return recompute_value("recompute", text); }) != "", text);
+  for (const auto& [text, accepted] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"every:x", "must be every:K with a whole number K of layers, at least 1"},
+           {"uniform:0", "must be uniform:N with a whole number N of layers, at least 1"},
+           {"ops:q_proj+q_proj",
+            "must be ops: and names of what is kept, as in ops:attention+q_proj, each once; or "
+            "ops:torchtitan"}})
+    CHECK(refusal([&] { return recompute_value("recompute", text); }) ==
+          std::string("--recompute ") + text + ": " + accepted);
 }
 
 TEST_CASE("checkpoints around the first layers alone are not modelled") {

@@ -9,7 +9,7 @@
 
 #include "runtime/saved_states.h"
 #include "tests/near.h"
-#include "tests/runtime/scratch_folder.h"
+#include "tests/scratch_folder.h"
 #include "tests/witness/golden_training.h"
 
 namespace plimsoll::witness {
@@ -18,9 +18,9 @@ namespace {
 using models::Optimizer;
 using models::Precision;
 using models::Strategy;
+using plimsoll::test::ScratchFolder;
 using runtime::StepResult;
 using runtime::shard::State;
-using runtime::test::ScratchFolder;
 
 constexpr int kBefore = 2, kAll = 4;
 
@@ -215,7 +215,7 @@ TEST_CASE("states of another model, precision or optimizer are refused, and dama
   check_said(llama, made, "is of another model: parameter 1 is transformer.wpe.weight");
   const std::filesystem::path shard =
       folder.path() / "step-00000001" / runtime::io::shard_name(1, 2);
-  const std::string whole = runtime::test::bytes_of(shard);
+  const std::string whole = plimsoll::test::bytes_of(shard);
   for (std::size_t at = 0; at < whole.size(); at += 1 + whole.size() / 12) {
     CAPTURE(at);
     std::string bytes = whole;

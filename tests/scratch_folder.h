@@ -7,15 +7,16 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <string_view>
 
-namespace plimsoll::runtime::test {
+namespace plimsoll::test {
 
 class ScratchFolder {
  public:
   ScratchFolder() {
     static int count = 0;
     path_ = std::filesystem::temp_directory_path() /
-            ("plimsoll-runtime-" + std::to_string(getpid()) + "-" + std::to_string(count++));
+            ("plimsoll-test-" + std::to_string(getpid()) + "-" + std::to_string(count++));
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);
   }
@@ -28,9 +29,12 @@ class ScratchFolder {
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  std::filesystem::path write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path_ / name, std::ios::binary) << bytes;
-    return path_ / name;
+  // Also into a folder of it, which is made.
+  std::filesystem::path write(const std::filesystem::path& name, std::string_view bytes) const {
+    const std::filesystem::path file = path_ / name;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file, std::ios::binary) << bytes;
+    return file;
   }
 
  private:
@@ -51,4 +55,4 @@ std::string packed(std::initializer_list<T> numbers) {
   return bytes;
 }
 
-}  // namespace plimsoll::runtime::test
+}  // namespace plimsoll::test
