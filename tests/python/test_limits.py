@@ -162,5 +162,25 @@ class Limits(unittest.TestCase):
         self.assertIn("Permission denied", result.stderr)
 
 
+class Sizes(unittest.TestCase):
+    # A file of exactly so many bytes is read, and is no document; one byte more is not looked at.
+    def test_files_are_read_up_to_the_size_that_their_refusal_names(self):
+        for most, words in ((64 << 20, ["fit", "{}", "--gpu", "h100"]),
+                            (16 << 20, ["fit", "gpt2", "--gpu", "h100", "--deepspeed", "{}"]),
+                            (1 << 20, ["fit", "gpt2", "--gpu", "h100", "--accelerate", "{}"]),
+                            (1 << 20, ["fit", "gpt2", "--gpu", "h100", "--torchtitan", "{}"]),
+                            (64 << 20, ["batch", "--fleet", "{}"]),
+                            (256 << 20, ["export", "{}", "--to", "deepspeed"])):
+            for size in (most, most + 1):
+                with self.subTest(words=words, size=size), tempfile.TemporaryDirectory() as folder:
+                    path = pathlib.Path(folder) / "given.json"
+                    with path.open("wb") as file:
+                        file.truncate(size)
+                    result = plimsoll(*(word.format(path) for word in words))
+                    self.assertEqual((result.returncode, result.stdout), (2, ""))
+                    too_large = f"{path}: {size} bytes, at most {most} are read"
+                    self.assertEqual(too_large in result.stderr, size > most, result.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()
