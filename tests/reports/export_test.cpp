@@ -281,6 +281,30 @@ TEST_CASE("activations on the host need code, but for Unsloth, whose checkpoints
   CHECK(reports::needed_code_note(s).empty());
 }
 
+// transformers/integrations/liger.py: use_liger_kernel alone fuses the loss with the head.
+TEST_CASE("Liger's kernels without its fused loss are exported as such, where a family has one") {
+  models::Workload workload = workload_of("ddp");
+  const auto says = [&](std::string_view words) {
+    return reports::export_transformers(workload).text.find(words) != std::string::npos;
+  };
+  CHECK_FALSE(says("liger"));
+  workload.strategy.kernels = models::Kernels::liger;
+  constexpr std::string_view kUnfused =
+      "use_liger_kernel=True,\n    liger_kernel_config={\"fused_linear_cross_entropy\": False},\n";
+  workload.strategy.loss = models::Loss::full;
+  CHECK(says(kUnfused));
+  workload.strategy.loss = models::Loss::fused;
+  CHECK(says("use_liger_kernel=True,\n"));
+  CHECK_FALSE(says("liger_kernel_config"));
+  // apply_liger_kernel_to_granite has none.
+  workload.strategy.loss = models::Loss::full;
+  workload.model_config = R"({"model_type": "granite", "hidden_size": 64, "num_hidden_layers": 1,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128,
+      "vocab_size": 256, "logits_scaling": 8})";
+  CHECK(says("use_liger_kernel=True,\n"));
+  CHECK_FALSE(says("liger_kernel_config"));
+}
+
 TEST_CASE("compiled layers are read back from a document, and not exported as eager ones") {
   const std::string good = content(path_of("fsdp", ".plan.json"));
   const auto compiled = [&](const std::string& said) {

@@ -8,9 +8,24 @@ using namespace plimsoll;
 using namespace plimsoll::reports;
 
 namespace {
+// A screen reader goes by them (WCAG 2.2, technique G141): one of level 1, and none is left out
+// between a heading and those below it.
+void check_headings(const std::string& html) {
+  char above = '0';
+  for (std::size_t at = 0; (at = html.find("<h", at)) != std::string::npos; at += 2) {
+    const char level = html[at + 2];
+    if (level < '1' || level > '6') continue;  // <head>, <html>
+    CHECK_MESSAGE(level <= above + 1, html.substr(at, 60));
+    above = level;
+  }
+  CHECK(html.find("<h1") != std::string::npos);
+  CHECK(html.find("<h1") == html.rfind("<h1"));
+}
+
 // The page's body without its script, an element a line.
 std::string body(const std::string& document) {
   std::string html = page(document, "made up");
+  check_headings(html);
   html = html.substr(html.find("<main>"), html.find("</main>") - html.find("<main>"));
   for (std::size_t at = 0; (at = html.find("><", at)) != std::string::npos; ++at)
     if (html[at + 2] != '/') html.insert(++at, "\n");

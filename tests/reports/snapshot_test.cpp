@@ -61,6 +61,8 @@ TEST_CASE("integers of any length are read, beyond 64 bits as the nearest that t
   CHECK(integer("") == 0);
   CHECK(integer("\xff"s) == -1);
   CHECK(integer("\xff\x00"s) == 255);
+  CHECK(integer(std::string(8, '\0')) == 0);
+  CHECK(integer("\x01"s + std::string(7, '\0')) == 1);
   CHECK(integer("\x00\x00\x00\x00\x00\x30"s) == 0x300000000000);
   CHECK(integer("\xff\xff\xff\xff\xff\xff\xff\xff\x00"s) == INT64_MAX);  // 2^64 - 1
   CHECK(integer("\x00\x00\x00\x00\x00\x00\x00\x00\xff"s) == INT64_MIN);  // -2^64
@@ -162,6 +164,21 @@ TEST_CASE("of equal sizes those that live at the same time are one") {
   CHECK(pairs == std::vector<std::pair<std::size_t, std::size_t>>{
                      {0, 0}, {1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}});
   CHECK(joined.scratch == std::vector<std::size_t>{6});  // of one op
+}
+
+// One planned at op 20 of 100; two measured, of which the nearer is of another phase: a tenth of
+// the step stands against one hundredth.
+TEST_CASE("of two that are as large the one of the planned phase is taken") {
+  using Phase = SnapshotStack::Phase;
+  const Life planned[] = {{4096, 0, 100}, {512, 20, 90, false, Phase::forward}};
+  std::vector<Life> measured{{4096, 0, 700},
+                             {512, 7 * 21, 7 * 90, false, Phase::backward},
+                             {512, 7 * 22, 7 * 90, false, Phase::forward}};
+  const auto pairs = [&] { return join_lives(planned, measured, 100, 0, 700).pairs; };
+  using Pairs = std::vector<std::pair<std::size_t, std::size_t>>;
+  CHECK(pairs() == Pairs{{1, 2}, {0, 0}});
+  measured[1].phase = Phase::unknown;  // then its moment alone counts
+  CHECK(pairs() == Pairs{{1, 1}, {0, 0}});
 }
 
 TEST_CASE("what a plan takes together is found piece by piece") {
