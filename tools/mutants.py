@@ -1,7 +1,8 @@
 """Faults that can be put into a C++ source: where, what stands there, and what would stand there instead.
 
 Four kinds: an operator exchanged, a constant changed, a statement dropped, a branch swapped. Comments,
-literals of text and preprocessor lines are left alone. What does not compile is the compiler's to find.
+literals of text and preprocessor lines are left alone, and so are assertions (ErrorKind::internal): where the program
+is right they hold, and a weaker one changes nothing. What does not compile is the compiler's to find.
 """
 import dataclasses
 import pathlib
@@ -182,12 +183,23 @@ def turning(text, at, ends):
     return None
 
 
+def assertions(text):
+    """(begin, end) of every call of check() that says the program itself is wrong."""
+    for found in re.finditer(r"\bcheck\(", text):
+        last = closing(text, found.end() - 1)
+        if "ErrorKind::internal" in text[found.end():last]:
+            yield found.start(), last
+
+
 def sites(file, text):
     """Every fault that can be put into this file."""
     plain = masked(text)
+    asserted = list(assertions(plain))
     for kind, found in (("operator", operators), ("constant", constants), ("statement", statements),
                         ("branch", branches)):
         for begin, end, put in found(plain):
+            if any(first <= begin < last for first, last in asserted):
+                continue
             if put is None:
                 put = f"!({text[begin:end]})"
             elif isinstance(put, tuple):

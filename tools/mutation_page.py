@@ -9,7 +9,8 @@ a branch swapped; drawn, the four kinds in turn), builds, and runs the tests tha
 folder's row is of the last time it was tried. *By pins alone*: seen by nothing but the record of what was planned
 before (`tests/golden/program_pins.txt`, and `tests/golden/transcripts` for folders of the planner), which says that
 something changed and not what is right; they count as killed. *Equivalent*: the compiler makes the same code of it, or
-`tests/mutation/equivalent.json` has the reason. Faults that did not compile are not counted.
+`tests/mutation/equivalent.json` has the reason. Faults that did not compile are not counted;
+assertions (`ErrorKind::internal`) are left alone.
 
 """
 COLUMNS = "| folder | seed | tried | killed | of these by pins alone | survived | equivalent | killed of those that are none |\n"
@@ -68,6 +69,14 @@ def read(text):
     return {folder: (rows[folder], sections.get(folder, "")) for folder in rows}
 
 
+def total(rows):
+    """The sum of the rows of folders, as a row."""
+    tried, killed, pinned, survived, equivalent = (
+        sum(int(row.split("|")[column]) for row in rows) for column in range(3, 8))
+    of = f"{100 * killed / (killed + survived):.1f} %" if killed + survived else "–"
+    return f"| all | | {tried} | {killed} | {pinned} | {survived} | {equivalent} | {of} |\n"
+
+
 def judged_equivalent(entries):
     lines = [f"* {e['file']}: {code(e['line'])} → {code(e['with'])}: {e['why']}\n" for e in entries]
     return "## Judged equivalent\n\n" + "".join(lines) if lines else ""
@@ -78,6 +87,7 @@ def write(path, sections, equivalent):
     for section in sections:
         known[section.folder] = (row(section), survivors(section))
     names = sorted(known)
-    page = HEAD + COLUMNS + RULE + "".join(known[name][0] for name in names) + "\n"
+    rows = [known[name][0] for name in names]
+    page = HEAD + COLUMNS + RULE + "".join(rows) + total(rows) + "\n"
     page += "".join(known[name][1] for name in names) + judged_equivalent(equivalent)
     path.write_text(page.rstrip("\n") + "\n")

@@ -72,6 +72,14 @@ TEST_CASE("GPT-2's Conv1D: A takes what goes in, and all-linear leaves the head 
   CHECK(count(gpt2, 8, {"c_proj"}) == Count(368'640 + 12 * 8 * 1536));
 }
 
+// PEFT 0.21.2 (tuners/lora/layer.py, Conv1d): A has the kernel's width, B is of one position.
+// whisper-base is 512 wide: 8 * (80 * 3 + 512) and 8 * (512 * 3 + 512).
+TEST_CASE("Whisper's convolutions are adapted with their kernel's width") {
+  const ModelSpec whisper = models::catalog_model("whisper-base");
+  CHECK(count(whisper, 8, {"conv1"}) == Count(6'016));
+  CHECK(count(whisper, 8, {"conv2"}) == Count(16'384));
+}
+
 TEST_CASE("a number in a target picks one layer, and no module is adapted twice") {
   const ModelSpec llama = models::catalog_model("llama-2-7b");
   CHECK(count(llama, 1, {"layers.3.self_attn.q_proj"}) == Count(8192));

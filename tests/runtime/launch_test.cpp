@@ -127,7 +127,11 @@ TEST_CASE("what torchrun did not set, or not to a number, is named") {
   CHECK(refusal(with(kTorchrun, "RANK", "")).starts_with("RANK=: "));
   CHECK(refusal(with(kTorchrun, "WORLD_SIZE", "0")).starts_with("WORLD_SIZE=0: "));
   CHECK(refusal(with(kTorchrun, "WORLD_SIZE", "99999999999")).starts_with("WORLD_SIZE=9999"));
+  // Ours is the next one, and 65,535 is the last that there is.
   CHECK(refusal(with(kTorchrun, "MASTER_PORT", "65535")).starts_with("MASTER_PORT=65535: "));
+  CHECK(refusal(with(kTorchrun, "MASTER_PORT", "0")).starts_with("MASTER_PORT=0: "));
+  CHECK(launch(with(kTorchrun, "MASTER_PORT", "65534")).port == 65535);
+  CHECK(launch(with(kTorchrun, "MASTER_PORT", "1")).port == 2);
   CHECK(refusal(with(kTorchrun, "MASTER_ADDR", "")).starts_with("MASTER_ADDR is not set"));
   CHECK(refusal(with(kTorchrun, "LOCAL_RANK", "6")).starts_with("LOCAL_RANK=6: "));
 }
