@@ -147,6 +147,25 @@ TEST_CASE("heads are turned as Transformers turns them, and turned back") {
   });
 }
 
+TEST_CASE("tables and rows of other shapes are refused") {
+  Tensor table({2, 4, 2}, DType::fp32), x({4, 8}, DType::fp32);
+  k.rotary(table, false, x);  // two heads of 4
+  for (const Extents& shape : {Extents{3, 4, 2}, Extents{2, 8}}) {
+    Tensor other(shape, DType::fp32);
+    CHECK_THROWS_WITH_AS(k.rotary_table({}, other), doctest::Contains("it is [2, length, d / 2]"),
+                         Error);
+    CHECK_THROWS_WITH_AS(k.rotary(other, false, x),
+                         doctest::Contains("the table is [2, length, d / 2]"), Error);
+  }
+  Tensor wide({2, 4, 257}, DType::fp32), heads({1, 514}, DType::fp32);  // a head of 514
+  CHECK_THROWS_WITH_AS(k.rotary(wide, false, heads), doctest::Contains("with d <= 512"), Error);
+  Tensor odd({4, 6}, DType::fp32);  // a head and a half
+  CHECK_THROWS_WITH_AS(k.rotary(table, false, odd), doctest::Contains("x holds whole heads"),
+                       Error);
+  CHECK_THROWS_WITH_AS(k.rotary(table, false, Columns(x, 6, 4)),
+                       doctest::Contains("x holds whole heads"), Error);
+}
+
 // Two tokens of [q | k | v] with heads of 2; position 1 turns by 1 radian. Only the middle turns.
 TEST_CASE("rotation reaches its columns only, and starts anew with each sequence") {
   Tensor table({2, 2, 1}, DType::fp32), x({4, 6}, DType::fp32, 1);
