@@ -166,6 +166,34 @@ TEST_CASE("LoRA: a frozen 16-bit base, and 16 bytes for each value of an fp32 ad
   CHECK(states(model, s).total() == Bytes(2 * base + 16 * adapters));
 }
 
+// gpt2: 124,439,808 parameters, of which the tied table is the largest unit's part that steps. fp32
+// weights, exp_avg and exp_avg_sq stay on the host; a unit's gradients and new weights pass through
+// buffers of 16 bits.
+TEST_CASE(
+    "an offloaded optimizer's states are on the host, with one unit's buffers, and else nothing") {
+  const models::ModelSpec model = models::catalog_model("gpt2");
+  planner::Question question;
+  question.model = &model;
+  question.strategy = bf16_strategy();
+  question.batch.seq_len = 8;
+  const auto host = [&] {
+    planner::StackStep step;
+    planner::plimsoll_stack::write_step(question, planner::model_parts(model, question.strategy),
+                                        step);
+    return step.host;
+  };
+  CHECK(host().pinned == 0_B);
+  CHECK(host().pageable == 0_B);
+  question.strategy.offload.optimizer = true;
+  const Bytes expected(12 * 124'439'808LL + (2 + 2) * 50'257LL * 768);
+  CHECK(host().pinned >= expected);
+  CHECK(host().pinned <= expected + 64_KiB);  // blocks are rounded up
+  CHECK(host().pageable == 0_B);
+  question.strategy.offload.pinned = false;
+  CHECK(host().pinned == 0_B);
+  CHECK(host().pageable >= expected);
+}
+
 TEST_CASE("plimsoll refuses by name what it does not execute") {
   const models::ModelSpec model = small_llama(2);
   const auto refusal = [&](auto change) -> std::string {
