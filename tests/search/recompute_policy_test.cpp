@@ -141,3 +141,11 @@ TEST_CASE("a stack without checkpoints by operator chooses among those that it h
   question.model = &qwen;
   CHECK(cheapest_recompute(question, 1_GiB).compared == 3 + 5 + 255);
 }
+
+TEST_CASE("where no recomputation can be planned, the first refusal says why") {
+  const models::ModelSpec model = small("llama");
+  Question question = question_of(model);
+  question.strategy.compile = models::Compile::model;
+  CHECK_THROWS_WITH_AS(cheapest_recompute(question, 1_GiB),
+                       "--compile model (block is) is not modelled yet", Error);
+}
