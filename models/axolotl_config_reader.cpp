@@ -226,8 +226,12 @@ class Reader : TrainerFile {
     if (file_.has("peft_autocast_adapter_dtype") && !flag("peft_autocast_adapter_dtype", true))
       state("adapter-dtype", dtype_, "peft_autocast_adapter_dtype");
     if (adapter == "qlora" && !four) file_.refuse("load_in_4bit", "true with adapter qlora");
-    if (eight) return state("quantize", "int8", "load_in_8bit");
-    if (adapter == "qlora") packed();
+    if (adapter == "lora" && four)
+      note("load_in_4bit: with adapter lora, not qlora, Axolotl leaves the base in 16 bits");
+    if (eight)
+      packed("int8", "load_in_8bit");
+    else if (adapter == "qlora")
+      packed("nf4-dq", "load_in_4bit");
   }
 
   void modules() {
@@ -257,12 +261,12 @@ class Reader : TrainerFile {
 
   // loaders/model.py, _set_quantization_config; everything else comes back to 16 bits
   // (_configure_embedding_dtypes).
-  void packed() {
+  void packed(const char* kind, const char* key) {
     if (file_.is_set("bnb_config_kwargs"))
       refuse_key(file_, "bnb_config_kwargs", "is not modelled from this file");
-    state("quantize", "nf4-dq", "load_in_4bit");
-    state("quant-storage", "bf16", "load_in_4bit");
-    state("kbit-prep", "no", "load_in_4bit");
+    state("quantize", kind, key);
+    if (key == std::string_view("load_in_4bit")) state("quant-storage", "bf16", key);
+    state("kbit-prep", "no", key);
   }
 
   bool liger_ = false;

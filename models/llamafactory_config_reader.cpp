@@ -135,6 +135,8 @@ class Reader : TrainerFile {
     if (!file_.is_text("quantization_method", "bnb") && file_.has("quantization_method"))
       refuse_key(file_, "quantization_method", "only bnb is modelled");
     const std::int64_t bits = file_.count("quantization_bit", 4);
+    // Nothing calls PEFT's prepare_model_for_kbit_training.
+    state("kbit-prep", "no", "quantization_bit");
     if (bits == 8) return state("quantize", "int8", "quantization_bit");
     if (bits != 4) file_.refuse("quantization_bit", "4 or 8");
     const std::string kind = file_.text("quantization_type", "nf4");
@@ -145,7 +147,6 @@ class Reader : TrainerFile {
                  "with double_quantization, its default, only nf4 is modelled");
     state("quantize", nested ? "nf4-dq" : kind, "quantization_bit");
     state("quant-storage", dtype_, "quantization_bit");
-    state("kbit-prep", "no", "quantization_bit");
   }
 
   bool lora_ = false, resizes_ = false;

@@ -247,6 +247,8 @@ class Reader : TrainerFile {
       refuse_key(file_, "quant_method", "only bnb is modelled");
     if (!file_.has("quant_bits")) file_.refuse("quant_bits", "4 or 8");
     const std::int64_t bits = file_.count("quant_bits", 4);
+    // Nothing calls PEFT's prepare_model_for_kbit_training.
+    state("kbit-prep", "no", "quant_bits");
     if (bits == 8) return state("quantize", "int8", "quant_bits");
     if (bits != 4) file_.refuse("quant_bits", "4 or 8");
     const std::string kind = file_.text("bnb_4bit_quant_type", "nf4");
@@ -256,7 +258,6 @@ class Reader : TrainerFile {
       refuse_key(file_, "bnb_4bit_quant_type",
                  "with bnb_4bit_use_double_quant, its default, only nf4 is modelled");
     state("quantize", nested ? "nf4-dq" : kind, "quant_bits");
-    state("kbit-prep", "no", "quant_bits");
     const std::string storage = file_.text("bnb_4bit_quant_storage", "uint8");
     constexpr std::array<std::pair<std::string_view, const char*>, 4> kStorages{
         {{"uint8", "uint8"}, {"bfloat16", "bf16"}, {"float16", "fp16"}, {"float32", "fp32"}}};

@@ -129,7 +129,9 @@ TEST_CASE("Axolotl: kernels, ranks and adapters, field by field") {
   CHECK(said(axolotl(lora)).at("lora-dropout") == "(0)");
   check_rows(
       axolotl, lora,
-      {{"load_in_8bit: true\n", "quantize=int8"},
+      {{"load_in_8bit: true\n", "kbit-prep=no; quantize=int8"},
+       {"load_in_4bit: true\n",
+        "note: a: load_in_4bit: with adapter lora, not qlora, Axolotl leaves the base in 16 bits"},
        {"lora_target_linear: true\n", "lora-targets=all-linear"},
        {"lora_dropout: 0.25\n", "lora-dropout=0.25"},
        {"peft_autocast_adapter_dtype: true\n", ""},
@@ -163,7 +165,7 @@ TEST_CASE("LLaMA-Factory, field by field") {
        {"val_size: 0.1\n", "note: l: val_size: evaluation is not planned"},
        {"predict_with_generate: true\n",
         "note: l: predict_with_generate: evaluation is not planned"},
-       {"quantization_bit: 8\n", "quantize=int8"},
+       {"quantization_bit: 8\n", "kbit-prep=no; quantize=int8"},
        {"quantization_bit: 3\n", "bad: l: quantization_bit is 3, but 4 or 8 is needed"},
        {"quantization_bit: 4\ndouble_quantization: false\n",
         "kbit-prep=no; quant-storage=bf16; quantize=nf4"},
@@ -219,7 +221,7 @@ TEST_CASE("ms-swift, field by field") {
         "unsupported: s: lora_dtype is \"float16\": only bfloat16 and float32 are modelled"},
        {"quant_bits: 4\n", "unsupported: s: quant_method is missing: only bnb is modelled"},
        {"quant_method: bnb\n", "bad: s: quant_bits is missing, but 4 or 8 is needed"},
-       {"quant_method: bnb\nquant_bits: 8\n", "quantize=int8"},
+       {"quant_method: bnb\nquant_bits: 8\n", "kbit-prep=no; quantize=int8"},
        {"quant_method: bnb\nquant_bits: 3\n", "bad: s: quant_bits is 3, but 4 or 8 is needed"},
        {"quant_method: bnb\nquant_bits: 4\nbnb_4bit_quant_storage: bfloat16\n",
         "kbit-prep=no; quant-storage=bf16; quantize=nf4-dq"},

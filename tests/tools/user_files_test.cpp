@@ -154,6 +154,22 @@ TEST_CASE("what a file makes impossible is refused with the file and its key") {
             "(block is)");
 }
 
+TEST_CASE("how checkpoints are made is no matter where there are none") {
+  const ScratchFolder folder;
+  const std::string base =
+      "model_name_or_path: gpt2\nbf16: true\nlora_target: c_attn\ncutoff_len: 512\n";
+  const std::string full = folder.write("full.yaml", base);
+  const std::string none = folder.write("none.yaml", base + "disable_gradient_checkpointing: true");
+  const auto reentrant = [](const Given& given) {
+    return request("", given).question.strategy.use_reentrant.value_or(false);
+  };
+  CHECK(reentrant({{"llamafactory", full}}));
+  CHECK(!reentrant({{"llamafactory", none}}));
+  CHECK(!reentrant({{"llamafactory", full}, {"recompute", "none"}}));
+  CHECK(!reentrant(
+      {{"swift", R"({"model": "gpt2", "target_modules": "c_attn"})"}, {"recompute", "none"}}));
+}
+
 TEST_CASE("a search holds what files say, and looks for what they leave to defaults") {
   const ScratchFolder folder;
   Sources sources;

@@ -71,6 +71,7 @@ class Merger {
     for (const FileKind& kind : kKinds)
       if (const std::string* path = given_.find(kind.option)) add(kind, *path);
     settle_optimizer();
+    settle_checkpoints();
     settle_reentrant();
     for (const Held& held : held_) {
       if (held.setting.is_default && defaults_ == FileDefaults::left_open) continue;
@@ -173,7 +174,10 @@ class Merger {
 
   // How checkpoints around layers are made, where it was said that there are none.
   bool lacks_checkpoints(std::string_view option) const {
-    const std::string* text = option == "use-reentrant" ? out_.options.find("recompute") : nullptr;
+    return option == "use-reentrant" && recomputes_no_layers(out_.options.find("recompute"));
+  }
+
+  static bool recomputes_no_layers(const std::string* text) {
     if (text == nullptr) return false;
     const auto recompute = models::recompute_from(*text);
     return recompute && !models::decisions::recomputes_layers(recompute->kind);
@@ -239,6 +243,16 @@ class Merger {
     std::erase_if(held_, [](const Held& held) {
       return held.setting.option == "optimizer" || held.setting.option == "optimizer-impl";
     });
+  }
+
+  // Of checkpoints that are not made, no default and no file says how.
+  void settle_checkpoints() {
+    const auto recompute = std::ranges::find(
+        held_, "recompute", [](const Held& one) { return std::string_view(one.setting.option); });
+    const std::string* text = given_.find("recompute");
+    if (text == nullptr && recompute != held_.end()) text = &recompute->setting.value;
+    if (recomputes_no_layers(text))
+      std::erase_if(held_, [](const Held& one) { return one.setting.option == "use-reentrant"; });
   }
 
   // llamafactory/model/model_utils/checkpointing.py, prepare_model_for_training.
