@@ -80,6 +80,16 @@ constexpr std::array<std::string_view, 43> kZero{"stage",
                                                  "save_muon_momentum_buffer_in_memory",
                                                  "leaf_module"};
 
+// Of those the fields that are called otherwise, which DeepSpeed takes by these names, too
+// (populate_by_name of runtime/config_utils.py).
+constexpr std::string_view kStage3 = "stage3_";
+constexpr std::array<std::string_view, 9> kZeroFields{
+    "prefetch_bucket_size",         "param_persistence_threshold",
+    "model_persistence_threshold",  "max_live_parameters",
+    "max_reuse_distance",           "gather_16bit_weights_on_model_save",
+    "module_granularity_threshold", "use_all_reduce_for_fetch_params",
+    "allgather_sequential"};
+
 // runtime/precision_config.py.
 constexpr std::array<std::string_view, 5> kBf16{
     "enabled", "immediate_grad_update", "check_grad_overflow", "bf16_master_weights_and_grads",
@@ -145,10 +155,16 @@ class Reader {
                      near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
   }
 
-  void check_keys(const Config& section, const char* name, Names known) {
+  void check_keys(const Config& section, const char* name, Names known, Names also = {}) {
     for (const std::string& key : section.keys())
-      if (std::ranges::find(known, key) == known.end())
+      if (std::ranges::find(known, key) == known.end() &&
+          std::ranges::find(also, key) == also.end())
         unknown(key, fmt::format(" in {}", name), known, true);
+  }
+  static const char* spelled(const Config& zero, const char* key) {
+    const bool other = std::string_view(key).starts_with(kStage3) && !zero.has(key) &&
+                       zero.has(key + kStage3.size());
+    return other ? key + kStage3.size() : key;
   }
 
   // At the top DeepSpeed ignores what it does not know; a near miss is a slip all the same.
@@ -237,8 +253,9 @@ class Reader {
   }
 
   // accelerator.py, _prepare_deepspeed: "auto" sizes from the model's hidden size.
-  void size(const Config& zero, const char* option, const char* key, double of_square,
+  void size(const Config& zero, const char* option, const char* field, double of_square,
             std::int64_t of_hidden) {
+    const char* key = spelled(zero, field);
     const std::string name = std::string("zero_optimization.") + key;
     std::optional<std::int64_t> value = whole(zero, key);
     if (zero.has(key) && is_auto(zero, key) && (of_square > 0 || of_hidden > 0)) {
@@ -256,7 +273,11 @@ class Reader {
   }
 
   void zero(const Config& zero) {
-    check_keys(zero, "zero_optimization", kZero);
+    check_keys(zero, "zero_optimization", kZero, kZeroFields);
+    for (const std::string_view field : kZeroFields)
+      if (const std::string other = std::string(kStage3) + std::string(field);
+          zero.has(field) && zero.has(other))
+        zero.refuse(field, "one of it and " + other);
     if (const auto stage = whole(zero, "stage"))
       say("zero", std::to_string(*stage), "zero_optimization.stage");
     const std::int64_t stage = whole(zero, "stage").value_or(3);  // "auto": whoever asks knows
@@ -304,7 +325,8 @@ class Reader {
   }
 
   void refuse_zero(const Config& zero) const {
-    const auto refuse = [&](const char* key, bool modelled) {
+    const auto refuse = [&](const char* field, bool modelled) {
+      const char* key = spelled(zero, field);
       if (zero.has(key) && flag(zero, key, modelled) != modelled)
         unsupported(std::string("zero_optimization.") + key,
                     modelled ? "false is not modelled yet" : "is not modelled yet");

@@ -73,6 +73,24 @@ TEST_CASE("\"auto\" sizes are Accelerate's: h^2, 0.9 h^2 and 10 h; other ones st
              "hidden_size"));
 }
 
+// DeepSpeedZeroConfig of 0.19.8 takes a field by its name and by its alias (populate_by_name).
+TEST_CASE("ZeRO-3's sizes are read with and without their stage3_") {
+  const auto said = settings(R"({"zero_optimization": {"stage": 3, "prefetch_bucket_size": 7,
+    "param_persistence_threshold": 8, "max_live_parameters": 5, "max_reuse_distance": "auto",
+    "gather_16bit_weights_on_model_save": true}})");
+  CHECK(said.at("stage3-prefetch-bucket-size") == "7");
+  CHECK(said.at("stage3-param-persistence-threshold") == "8");
+  CHECK(said.at("stage3-max-live-parameters") == "5");
+  CHECK(said.count("stage3-max-reuse-distance") == 0);
+  CHECK(says(refusal(R"({"zero_optimization": {"stage": 3, "allgather_sequential": true}})",
+                     ErrorKind::unsupported),
+             "zero_optimization.allgather_sequential: is not modelled yet"));
+  CHECK(says(refusal(R"({"zero_optimization": {"stage": 3, "prefetch_bucket_size": 7,
+                       "stage3_prefetch_bucket_size": 9}})",
+                     ErrorKind::bad_input),
+             "prefetch_bucket_size"));
+}
+
 TEST_CASE("without bf16 and fp16 DeepSpeed trains in fp32") {
   CHECK(settings("{}").at("precision") == "fp32");
   CHECK(settings(R"({"bf16": {"enabled": false}})").at("precision") == "fp32");
